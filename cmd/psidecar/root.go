@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+)
+
+// env is the outside world as the commands see it, so that a test can run the
+// whole command line inside its own process.
+type env struct {
+	args   []string
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	lookup func(name string) (value string, ok bool) // environment variables
+}
+
+// usageError marks an error that the user mends by calling differently; it
+// ends the process with exit code 2.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+// usagef returns a usageError made as by [fmt.Errorf].
+func usagef(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}
+
+// run executes one command line and returns its exit code.
+func run(ctx context.Context, e env) int {
+	root := newRootCommand(e)
+	root.SetArgs(e.args)
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(e.stderr, "psidecar: %v\n", err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		return 2
+	}
+	return 1
+}
+
+func newRootCommand(e env) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "psidecar",
+		Short:         "A per-host sidecar for parameter-server training that speaks PS-lite",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q; see psidecar --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().String("config", "", "YAML file with flag values, keyed by flag name")
+	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error; logs go to standard error")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := loadConfig(cmd, e); err != nil {
+			return err
+		}
+		return setLogger(cmd, e)
+	}
+	root.AddCommand(
+		newVersionCommand(e),
+	)
+	for _, cmd := range root.Commands() {
+		markUsageErrors(cmd)
+	}
+	return root
+}
+
+// markUsageErrors makes a wrong number of arguments a usageError, for cmd and
+// all below it.
+func markUsageErrors(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		markUsageErrors(sub)
+	}
+}
+
+func setLogger(cmd *cobra.Command, e env) error {
+	name, err := cmd.Flags().GetString("log-level")
+	if err != nil {
+		return err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(name)); err != nil {
+		return usagef("--log-level %q: use debug, info, warn or error", name)
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: level})))
+	return nil
+}
