@@ -1,0 +1,90 @@
+# psidecar: what there is to make.
+#
+#   make demo       build, then run the demo job on hosts of its own
+#   make test       install what the tests need, then run them all
+#   make bench      benchmarks, with peers measured in the same run
+#   make lint       gofmt, go vet, staticcheck
+#   make generate   BPF objects, protobuf code and the web page from source
+#   make build      bin/psidecar and bin/psjob
+#
+# On Debian every target installs the packages it lacks (needs root), and says so.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+GO ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+FUZZTIME ?= 10s
+BENCHTIME ?= 1s
+PKGS ?= ./...
+
+TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
+GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
+
+.PHONY: build demo test bench lint generate fuzz race test-deps generate-deps check-generated clean
+
+build:
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
+
+demo: build
+	bin/psidecar demo $(DEMOFLAGS)
+
+test: test-deps
+	$(GO) test -timeout 20m $(PKGS)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
+
+lint:
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+race: test-deps
+	$(GO) test -race -short -timeout 20m $(PKGS)
+
+# Every fuzz target of every package for FUZZTIME.
+fuzz:
+	@for pkg in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; \
+	done
+
+generate: generate-deps
+	$(GO) generate ./...
+
+# Fails where the committed generated files differ from what their sources give.
+check-generated: generate
+	@changed=$$(git status --porcelain); \
+	if [ -n "$$changed" ]; then echo "make generate changes these files; commit them:"; echo "$$changed"; exit 1; fi
+
+test-deps:
+	@$(call install,$(TEST_PACKAGES))
+
+generate-deps:
+	@$(call install,$(GENERATE_PACKAGES))
+
+clean:
+	rm -rf bin
+
+# install names the Debian packages of $(1) that are absent and installs them.
+define install
+missing=(); \
+if command -v dpkg-query >/dev/null; then \
+  for p in $(1); do \
+    dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'install ok installed' || missing+=($$p); \
+  done; \
+fi; \
+if [ $${#missing[@]} -gt 0 ]; then \
+  if [ "$$(id -u)" = 0 ]; then \
+    echo "installing Debian packages: $${missing[*]}"; \
+    apt-get update -qq; \
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+  else \
+    echo "missing Debian packages: $${missing[*]}"; \
+    echo "install them (sudo apt-get install $${missing[*]}), or tests that need them skip"; \
+  fi; \
+fi
+endef
