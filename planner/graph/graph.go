@@ -4,6 +4,11 @@
 // compressed form in both directions, and read by the partitioners.
 package graph
 
+import (
+	"fmt"
+	"slices"
+)
+
 // A Graph is immutable once built, and safe for use by many goroutines.
 // Samples are numbered 0..n-1 in the order of the input, parameters 0..m-1 in
 // ascending order of their feature id; only ids that occur are parameters.
@@ -13,7 +18,8 @@ type Graph struct {
 	paramStart   []int64  // m+1 offsets into paramSamples
 	paramSamples []uint32 // ascending within a parameter
 	features     []uint64 // m feature ids, ascending
-	paramBytes   []uint32 // m sizes in bytes, or nil where all are alike
+	paramWeight  []uint32 // m sizes, for instance in bytes; nil means 1 each
+	sampleWeight []uint32 // n weights; nil means 1 each
 }
 
 // Samples returns n, the number of samples.
@@ -39,3 +45,57 @@ func (g *Graph) SamplesOf(p int) []uint32 {
 
 // Feature returns the feature id of parameter p.
 func (g *Graph) Feature(p int) uint64 { return g.features[p] }
+
+// ParamWeight returns the weight of parameter p: what it takes to move it or
+// to hold it, for instance its size in bytes; 1 where the graph has none.
+func (g *Graph) ParamWeight(p int) uint32 {
+	if g.paramWeight == nil {
+		return 1
+	}
+	return g.paramWeight[p]
+}
+
+// SampleWeight returns the weight of sample s, 1 where the graph has none.
+func (g *Graph) SampleWeight(s int) uint32 {
+	if g.sampleWeight == nil {
+		return 1
+	}
+	return g.sampleWeight[s]
+}
+
+// SamplesWeight returns the sum of the samples' weights, n where the graph has
+// none.
+func (g *Graph) SamplesWeight() int64 {
+	if g.sampleWeight == nil {
+		return int64(g.Samples())
+	}
+	var sum int64
+	for _, w := range g.sampleWeight {
+		sum += int64(w)
+	}
+	return sum
+}
+
+// Weighted reports whether parameters differ in weight.
+func (g *Graph) Weighted() bool { return g.paramWeight != nil }
+
+// WithWeights returns a graph with the same edges and the given weights of
+// parameters (len m) and samples (len n); nil means 1 each. The lists belong
+// to the graph from then on; no weight may be 0.
+func (g *Graph) WithWeights(params, samples []uint32) (*Graph, error) {
+	if params != nil && len(params) != g.Params() {
+		return nil, fmt.Errorf("%d parameter weights for %d parameters", len(params), g.Params())
+	}
+	if samples != nil && len(samples) != g.Samples() {
+		return nil, fmt.Errorf("%d sample weights for %d samples", len(samples), g.Samples())
+	}
+	if p := slices.Index(params, 0); p >= 0 {
+		return nil, fmt.Errorf("the weight of feature %d is 0: must be positive", g.Feature(p))
+	}
+	if s := slices.Index(samples, 0); s >= 0 {
+		return nil, fmt.Errorf("the weight of sample %d is 0: must be positive", s)
+	}
+	weighted := *g
+	weighted.paramWeight, weighted.sampleWeight = params, samples
+	return &weighted, nil
+}

@@ -1,0 +1,45 @@
+// Package algorithm is the table of the partitioners that users choose by
+// name: the command line, the evaluation and the benchmarks take them from
+// here. Each line is one pure function of package partition or of a package
+// below it.
+package algorithm
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// An Algorithm is a partitioner as users see it.
+type Algorithm struct {
+	Name      string // as in --algorithm
+	About     string // one line, with the source
+	Partition partition.Partitioner
+}
+
+// All returns the algorithms in the order in which tables show them, the
+// baseline first.
+func All() []Algorithm {
+	return []Algorithm{}
+}
+
+// Find returns the algorithm of that name, or an error that lists those that
+// exist.
+func Find(name string) (Algorithm, error) {
+	for _, a := range All() {
+		if a.Name == name {
+			return a, nil
+		}
+	}
+	return Algorithm{}, fmt.Errorf("no algorithm %q: use %s", name, strings.Join(Names(), ", "))
+}
+
+// Names returns the names of all algorithms.
+func Names() []string {
+	var names []string
+	for _, a := range All() {
+		names = append(names, a.Name)
+	}
+	return names
+}

@@ -1,0 +1,121 @@
+package partition
+
+import (
+	"fmt"
+
+	"github.com/psidecar/psidecar/planner/graph"
+)
+
+// Check reports the first way in which an assignment is no answer for g and o:
+// a sample or parameter without a machine, too many samples on a machine, more
+// than theta parameters used by one, a group torn apart, a fixed one elsewhere.
+func Check(g *graph.Graph, a *Assignment, o Options) error {
+	if len(a.Samples) != g.Samples() || len(a.Params) != g.Params() {
+		return fmt.Errorf("the assignment has %d samples and %d parameters, the graph %d and %d",
+			len(a.Samples), len(a.Params), g.Samples(), g.Params())
+	}
+	for s, i := range a.Samples {
+		if i < 0 || int(i) >= o.K {
+			return fmt.Errorf("sample %d is on machine %d: only 0..%d exist", s, i, o.K-1)
+		}
+		if o.FixedSamples != nil && o.FixedSamples[s] >= 0 && o.FixedSamples[s] != i {
+			return fmt.Errorf("sample %d is on machine %d but fixed to %d", s, i, o.FixedSamples[s])
+		}
+	}
+	if err := checkParams(g, a, o); err != nil {
+		return err
+	}
+	if err := checkBalance(g, a, o); err != nil {
+		return err
+	}
+	if o.Theta == 0 {
+		return nil
+	}
+	for i, used := range Used(g, a, o.K) {
+		if used > o.Theta {
+			return fmt.Errorf("machine %d uses parameters of weight %d, more than theta = %d", i, used, o.Theta)
+		}
+	}
+	return nil
+}
+
+func checkParams(g *graph.Graph, a *Assignment, o Options) error {
+	place := map[int32]int32{} // group -> machine
+	for p, i := range a.Params {
+		if i < 0 || int(i) >= o.K {
+			return fmt.Errorf("feature %d is on machine %d: only 0..%d exist", g.Feature(p), i, o.K-1)
+		}
+		if o.FixedParams != nil && o.FixedParams[p] >= 0 && o.FixedParams[p] != i {
+			return fmt.Errorf("feature %d is on machine %d but fixed to %d", g.Feature(p), i, o.FixedParams[p])
+		}
+		if o.Group == nil || o.Group[p] < 0 {
+			continue
+		}
+		if first, ok := place[o.Group[p]]; ok && first != i {
+			return fmt.Errorf("parameter group %d lies on machine %d and on machine %d", o.Group[p], first, i)
+		}
+		place[o.Group[p]] = i
+	}
+	return nil
+}
+
+func checkBalance(g *graph.Graph, a *Assignment, o Options) error {
+	load := make([]int64, o.K)
+	heaviest := int64(1)
+	for s, i := range a.Samples {
+		w := int64(g.SampleWeight(s))
+		load[i] += w
+		heaviest = max(heaviest, w)
+	}
+	for i, limit := range o.SampleLimits(g) {
+		if load[i] >= limit+heaviest {
+			return fmt.Errorf("machine %d holds samples of weight %d, more than its %d", i, load[i], limit)
+		}
+	}
+	return nil
+}
+
+// Used returns the weight of N(D_i), the parameters that each machine uses as
+// a worker, for each of k machines.
+func Used(g *graph.Graph, a *Assignment, k int) []int64 {
+	used := make([]int64, k)
+	seen := make([]int32, k)
+	for p := range g.Params() {
+		for _, s := range g.SamplesOf(p) {
+			if i := a.Samples[s]; seen[i] != int32(p)+1 {
+				seen[i] = int32(p) + 1
+				used[i] += int64(g.ParamWeight(p))
+			}
+		}
+	}
+	return used
+}
+
+// Loads returns what each machine moves in one step, both ends counted,
+// weighted by the parameters' weights and divided by the machine's link speed:
+// the largest is what a partitioner minimises. With equal weights and speeds
+// it equals [Traffic.PerMachine].
+func Loads(g *graph.Graph, a *Assignment, o Options) []float64 {
+	bytes := make([]int64, o.K)
+	seen := make([]int32, o.K)
+	for p := range g.Params() {
+		owner, w := a.Params[p], int64(g.ParamWeight(p))
+		for _, s := range g.SamplesOf(p) {
+			worker := a.Samples[s]
+			if worker == owner || seen[worker] == int32(p)+1 {
+				continue
+			}
+			seen[worker] = int32(p) + 1
+			bytes[worker] += w
+			bytes[owner] += w
+		}
+	}
+	loads := make([]float64, o.K)
+	for i := range loads {
+		loads[i] = float64(bytes[i])
+		if o.Speed != nil {
+			loads[i] /= o.Speed[i]
+		}
+	}
+	return loads
+}
