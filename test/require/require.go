@@ -1,0 +1,183 @@
+// Package require says what a test needs from the machine it runs on: root,
+// BPF, a program, a cgroup v2 hierarchy, a data set. A test that calls it and
+// does not find the thing skips with a reason that names what is missing and
+// how to get it. Where the environment variable PSIDECAR_REQUIRE_ALL is 1, as
+// in continuous integration, it fails instead, so that a test is never
+// skipped there unseen. Data sets and captures are no part of the product and
+// skip everywhere.
+//
+// Every package's tests may call it; it imports nothing of ours.
+package require
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
+)
+
+// All reports whether missing requirements must fail the test
+// (PSIDECAR_REQUIRE_ALL=1) rather than skip it.
+func All() bool { return os.Getenv("PSIDECAR_REQUIRE_ALL") == "1" }
+
+// Missing skips the test, or fails it where [All] holds. The message is
+// formatted as in fmt.Sprintf and says what is missing and what to do.
+func Missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if All() {
+		t.Fatalf("required (PSIDECAR_REQUIRE_ALL=1): "+format, args...)
+		return
+	}
+	t.Skipf(format, args...)
+}
+
+// Root needs the effective user to be root.
+func Root(t testing.TB) {
+	t.Helper()
+	if uid := os.Geteuid(); uid != 0 {
+		Missing(t, "needs root, runs as uid %d: run it with sudo", uid)
+	}
+}
+
+// BPF needs the right to load a BPF program for a cgroup, which it proves by
+// loading one that lets every packet pass.
+func BPF(t testing.TB) {
+	t.Helper()
+	if err := rlimit.RemoveMemlock(); err != nil {
+		Missing(t, "needs BPF: raising the memlock limit: %v (run as root)", err)
+		return
+	}
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name:         "psd_require",
+		Type:         ebpf.CGroupSKB,
+		AttachType:   ebpf.AttachCGroupInetEgress,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+		License:      "Apache-2.0",
+	})
+	if err != nil {
+		Missing(t, "needs BPF: loading a cgroup_skb program: %v (run as root, or with CAP_BPF and CAP_NET_ADMIN)", err)
+		return
+	}
+	prog.Close()
+}
+
+// CgroupV2 returns the mount point of the cgroup v2 hierarchy, under which the
+// test may create groups: /sys/fs/cgroup on most machines, elsewhere where
+// cgroup v1 is mounted as well.
+func CgroupV2(t testing.TB) string {
+	t.Helper()
+	dir, err := cgroupMount()
+	if err != nil {
+		Missing(t, "needs cgroup v2: %v", err)
+		return ""
+	}
+	probe, err := os.MkdirTemp(dir, "psd-require-")
+	if err != nil {
+		Missing(t, "needs a cgroup v2 hierarchy to write to: %v (run as root)", err)
+		return ""
+	}
+	if err := os.Remove(probe); err != nil {
+		t.Fatalf("removing the trial cgroup: %v", err)
+	}
+	return dir
+}
+
+func cgroupMount() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1], nil
+		}
+	}
+	return "", errors.New("no cgroup2 in /proc/self/mounts: mount -t cgroup2 none /sys/fs/cgroup/unified")
+}
+
+// debianPackage names where a program comes from on Debian, for those whose
+// package has another name.
+var debianPackage = map[string]string{
+	"gpmetis":  "metis",
+	"g++":      "g++",
+	"protoc":   "protobuf-compiler",
+	"bpftool":  "bpftool",
+	"tc":       "iproute2",
+	"ip":       "iproute2",
+	"promtool": "prometheus",
+	"etcd":     "etcd-server",
+}
+
+// Program returns the path of the first of the named programs that is on PATH.
+func Program(t testing.TB, names ...string) string {
+	t.Helper()
+	var packages []string
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+		pkg, ok := debianPackage[name]
+		if !ok {
+			pkg = name
+		}
+		packages = append(packages, pkg)
+	}
+	Missing(t, "needs the program %s: apt-get install %s",
+		strings.Join(names, " or "), strings.Join(packages, " (or) "))
+	return ""
+}
+
+// Dataset returns the path of a file of the data set folder: the one named by
+// PSIDECAR_DATASETS, else ../shared/datasets beside the module. It skips where
+// the file is absent.
+func Dataset(t testing.TB, name string) string {
+	t.Helper()
+	return shared(t, "PSIDECAR_DATASETS", "datasets", name)
+}
+
+// Capture returns the path of a recording of real PS-lite traffic: in the
+// folder named by PSIDECAR_CAPTURES, else in ../shared/captures beside the
+// module. It skips where the file is absent.
+func Capture(t testing.TB, name string) string {
+	t.Helper()
+	return shared(t, "PSIDECAR_CAPTURES", "captures", name)
+}
+
+func shared(t testing.TB, variable, folder, name string) string {
+	t.Helper()
+	dir := os.Getenv(variable)
+	if dir == "" {
+		root, err := moduleRoot()
+		if err != nil {
+			t.Fatalf("looking for the module's folder: %v", err)
+		}
+		dir = filepath.Join(filepath.Dir(root), "shared", folder)
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("needs %s: %v (set %s to the folder that holds it)", name, err, variable)
+	}
+	return path
+}
+
+// moduleRoot walks up from the working directory to the folder of go.mod.
+func moduleRoot() (string, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no go.mod above " + wd)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package require
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// recorder is a testing.TB that notes how a test ended instead of ending it.
+type recorder struct {
+	testing.TB
+	skipped, failed bool
+	message         string
+}
+
+func (r *recorder) Helper() {}
+func (r *recorder) Skipf(format string, args ...any) {
+	r.skipped, r.message = true, fmt.Sprintf(format, args...)
+}
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.failed, r.message = true, fmt.Sprintf(format, args...)
+}
+
+func TestMissingProgramNamesItsDebianPackage(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("PSIDECAR_REQUIRE_ALL", "")
+	r := &recorder{TB: t}
+	if got := Program(r, "gpmetis"); got != "" || !r.skipped || r.failed {
+		t.Fatalf("path %q, skipped %v, failed %v; want a skip", got, r.skipped, r.failed)
+	}
+	if !strings.Contains(r.message, "apt-get install metis") {
+		t.Errorf("message %q does not name the package metis", r.message)
+	}
+}
+
+func TestMissingFailsWhereAllIsRequired(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("PSIDECAR_REQUIRE_ALL", "1")
+	r := &recorder{TB: t}
+	Program(r, "gpmetis")
+	if !r.failed || r.skipped {
+		t.Fatalf("skipped %v, failed %v; want a failure", r.skipped, r.failed)
+	}
+}
+
+func TestProgramReturnsTheFirstThatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	want := filepath.Join(dir, "second")
+	if err := os.WriteFile(want, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	if got := Program(t, "first", "second"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestSharedFilesSkipEvenWhereAllIsRequired(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PSIDECAR_REQUIRE_ALL", "1")
+	t.Setenv("PSIDECAR_DATASETS", dir)
+	t.Setenv("PSIDECAR_CAPTURES", dir)
+	r := &recorder{TB: t}
+	if Dataset(r, "absent.libsvm.xz"); !r.skipped || r.failed {
+		t.Fatalf("data set: skipped %v, failed %v; want a skip", r.skipped, r.failed)
+	}
+	want := filepath.Join(dir, "here.pcapng")
+	if err := os.WriteFile(want, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := Capture(t, "here.pcapng"); got != want {
+		t.Errorf("capture at %q, want %q", got, want)
+	}
+}
+
+func TestModuleRootIsFoundFromBelow(t *testing.T) {
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rel, err := filepath.Rel(root, wd); err != nil || rel != filepath.Join("test", "require") {
+		t.Errorf("module root %q is not two above %q", root, wd)
+	}
+}
+
+func TestCgroupV2AndBPFOnThisMachine(t *testing.T) {
+	Root(t)
+	BPF(t)
+	dir := CgroupV2(t)
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err != nil {
+		t.Errorf("%s is not the root of a cgroup v2 hierarchy: %v", dir, err)
+	}
+}
