@@ -91,22 +91,12 @@ func TestSameSeedSameBytes(t *testing.T) {
 		}
 		return b.String()
 	}
-	if text(3) != text(3) {
+	first, again := text(3), text(3)
+	if first != again {
 		t.Error("one seed, two texts")
 	}
-	if text(3) == text(4) {
+	if first == text(4) {
 		t.Error("two seeds, one text")
-	}
-	var early []string
-	for row := range Text(Options{Samples: 1000, Features: 300, Seed: 3}) {
-		var b bytes.Buffer
-		_, _ = WriteLibsvm(&b, func(yield func(Row) bool) { yield(row) })
-		if early = append(early, b.String()); len(early) == 50 {
-			break
-		}
-	}
-	if strings.Join(early, "") == "" || early[0] == early[1] {
-		t.Error("rows do not differ")
 	}
 }
 
