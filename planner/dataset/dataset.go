@@ -1,0 +1,67 @@
+// Package dataset reads and writes training data as libsvm and libffm text:
+// a file in, plain or compressed, batches of rows out, in order, parsed on all
+// cores and without holding the text. The graph builder, the partition and
+// score commands and the training job read through it.
+package dataset
+
+// MaxID is the largest feature id that may stand in a file.
+const MaxID = 1 << 63
+
+// Rows are consecutive rows of a file. A row is one training sample: a label
+// and the features that are not zero.
+type Rows struct {
+	Line   []int     // the line of each row in its file, the first is 1
+	Label  []float32 // one a row
+	Start  []int     // rows+1 offsets into the lists below
+	ID     []uint64  // feature ids as they stand in the file, at most MaxID
+	Value  []float32 // len(ID)
+	Field  []uint32  // len(ID) for libffm (field:id:value), else empty
+	text   []byte    // the chunk of the file that the rows came from
+	textAt []span    // where in text each row stands, without the line's end
+}
+
+type span struct{ from, to int }
+
+// Len returns the number of rows.
+func (r *Rows) Len() int { return len(r.Label) }
+
+// Features returns the ids and values of row i. They belong to r.
+func (r *Rows) Features(i int) ([]uint64, []float32) {
+	from, to := r.Start[i], r.Start[i+1]
+	return r.ID[from:to], r.Value[from:to]
+}
+
+// Fields returns the fields of row i of libffm text, nil for libsvm.
+func (r *Rows) Fields(i int) []uint32 {
+	if len(r.Field) == 0 {
+		return nil
+	}
+	return r.Field[r.Start[i]:r.Start[i+1]]
+}
+
+// Text returns row i as it stands in the file, without the line's end. It is
+// only there for rows that a reader hands out, not for those of [Load].
+func (r *Rows) Text(i int) []byte { return r.text[r.textAt[i].from:r.textAt[i].to] }
+
+// reset empties r and keeps its memory.
+func (r *Rows) reset() {
+	r.Line, r.Label, r.Start = r.Line[:0], r.Label[:0], append(r.Start[:0], 0)
+	r.ID, r.Value, r.Field = r.ID[:0], r.Value[:0], r.Field[:0]
+	r.text, r.textAt = nil, r.textAt[:0]
+}
+
+// add appends the rows of b, copied.
+func (r *Rows) add(b *Rows) {
+	if len(r.Start) == 0 {
+		r.Start = append(r.Start, 0)
+	}
+	base := len(r.ID)
+	for _, end := range b.Start[1:] {
+		r.Start = append(r.Start, base+end)
+	}
+	r.Line = append(r.Line, b.Line...)
+	r.Label = append(r.Label, b.Label...)
+	r.ID = append(r.ID, b.ID...)
+	r.Value = append(r.Value, b.Value...)
+	r.Field = append(r.Field, b.Field...)
+}

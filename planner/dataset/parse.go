@@ -1,0 +1,270 @@
+package dataset
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// A LineError says which line of which file is wrong, and why.
+type LineError struct {
+	File string
+	Line int // the first is 1
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("%s, line %d: %v", e.File, e.Line, e.Err) }
+
+func (e *LineError) Unwrap() error { return e.Err }
+
+// A lineParser turns the text of whole lines into rows. Its scratch memory is
+// kept from one chunk to the next.
+type lineParser struct {
+	sorted []uint64 // scratch for rows whose ids do not ascend
+	ffm    bool     // the row being parsed is libffm
+}
+
+// chunk parses text, which must end with a line end, and whose first line is
+// the given one of the file. It appends to rows.
+func (p *lineParser) chunk(text []byte, line int, rows *Rows) *LineError {
+	for i := 0; i < len(text); line++ {
+		next, err := p.line(text, i, line, rows)
+		if err != nil {
+			return &LineError{Line: line, Err: err}
+		}
+		i = next
+	}
+	rows.text = text
+	return nil
+}
+
+// line parses the line that starts at text[i] and returns where the next one
+// starts. A blank line, or one with only a comment, adds no row.
+func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
+	i = skipBlank(text, i)
+	if c := text[i]; c == '\n' || c == '#' {
+		return lineEnd(text, i), nil
+	}
+	from := i
+	label, i, err := parseValue(text, i)
+	if err != nil {
+		return 0, fmt.Errorf("label %q %w", token(text, from), err)
+	}
+	if !atGap(text[i]) {
+		return 0, fmt.Errorf("label %q: want a number and then features id:value", token(text, from))
+	}
+	first := len(rows.ID)
+	to := i
+	ascending := true
+	for {
+		i = skipBlank(text, i)
+		if c := text[i]; c == '\n' || c == '#' {
+			break
+		}
+		if len(rows.ID) == first {
+			p.ffm = colons(token(text, i)) == 2
+			if p.ffm != (len(rows.Field) > 0) && first > 0 {
+				return 0, errMixed
+			}
+		}
+		if i, err = p.feature(text, i, rows); err != nil {
+			return 0, err
+		}
+		to = i
+		if n := len(rows.ID); n > first+1 && rows.ID[n-1] <= rows.ID[n-2] {
+			ascending = false
+		}
+	}
+	if !ascending {
+		if err := p.duplicates(rows, first); err != nil {
+			return 0, err
+		}
+	}
+	rows.Line = append(rows.Line, line)
+	rows.Label = append(rows.Label, label)
+	rows.Start = append(rows.Start, len(rows.ID))
+	rows.textAt = append(rows.textAt, span{from, to})
+	return lineEnd(text, i), nil
+}
+
+var errMixed = errors.New("libsvm features (id:value) and libffm features (field:id:value) in one file")
+
+// feature parses id:value, or field:id:value, at text[i].
+func (p *lineParser) feature(text []byte, i int, rows *Rows) (int, error) {
+	at := i
+	if p.ffm {
+		field, next, err := parseID(text, i)
+		if err != nil || text[next] != ':' || field > math.MaxUint32 {
+			return 0, fmt.Errorf("feature %q: want field:id:value with a field from 0 to 2^32-1", token(text, at))
+		}
+		rows.Field = append(rows.Field, uint32(field))
+		i = next + 1
+	}
+	id, i, err := parseID(text, i)
+	if err != nil {
+		return 0, fmt.Errorf("feature %q: %w", token(text, at), err)
+	}
+	if text[i] != ':' {
+		return 0, fmt.Errorf("feature %q: want id:value", token(text, at))
+	}
+	value, i, err := parseValue(text, i+1)
+	if err != nil {
+		return 0, fmt.Errorf("feature %q: value %w", token(text, at), err)
+	}
+	if !atGap(text[i]) {
+		return 0, fmt.Errorf("feature %q: want id:value", token(text, at))
+	}
+	rows.ID = append(rows.ID, id)
+	rows.Value = append(rows.Value, value)
+	return i, nil
+}
+
+// duplicates looks for an id that stands twice in the row that starts at
+// rows.ID[first]. In libffm text an id may repeat in another field.
+func (p *lineParser) duplicates(rows *Rows, first int) error {
+	if p.ffm {
+		return p.duplicatesInField(rows, first)
+	}
+	p.sorted = append(p.sorted[:0], rows.ID[first:]...)
+	slices.Sort(p.sorted)
+	for i := 1; i < len(p.sorted); i++ {
+		if p.sorted[i] == p.sorted[i-1] {
+			return fmt.Errorf("feature id %d stands twice", p.sorted[i])
+		}
+	}
+	return nil
+}
+
+func (p *lineParser) duplicatesInField(rows *Rows, first int) error {
+	type feature struct {
+		field uint32
+		id    uint64
+	}
+	seen := make(map[feature]bool, len(rows.ID)-first)
+	for i := first; i < len(rows.ID); i++ {
+		f := feature{rows.Field[i], rows.ID[i]}
+		if seen[f] {
+			return fmt.Errorf("feature id %d stands twice in field %d", f.id, f.field)
+		}
+		seen[f] = true
+	}
+	return nil
+}
+
+// parseID parses decimal digits at text[i] and returns where they end.
+func parseID(text []byte, i int) (uint64, int, error) {
+	var n uint64
+	from := i
+	for {
+		c := text[i] - '0'
+		if c > 9 {
+			break
+		}
+		if n > (1<<64-1-9)/10 {
+			return 0, 0, errBeyond
+		}
+		n = n*10 + uint64(c)
+		i++
+	}
+	if i == from {
+		return 0, 0, errors.New("want id:value with a whole number as id")
+	}
+	if n > MaxID {
+		return 0, 0, errBeyond
+	}
+	return n, i, nil
+}
+
+var errBeyond = errors.New("the id is beyond 2^63, the largest key that fits a PS-lite server range")
+
+// parseValue parses a finite decimal number at text[i] and returns where it
+// ends. The result is what [strconv.ParseFloat] gives for 32 bits.
+func parseValue(text []byte, i int) (float32, int, error) {
+	from := i
+	negative := false
+	if c := text[i]; c == '-' || c == '+' {
+		negative = c == '-'
+		i++
+	}
+	var mantissa uint64
+	digits := i
+	for c := text[i] - '0'; c <= 9; c = text[i] - '0' {
+		mantissa = mantissa*10 + uint64(c)
+		i++
+	}
+	count, scale := i-digits, 0
+	if text[i] == '.' {
+		i++
+		point := i
+		for c := text[i] - '0'; c <= 9; c = text[i] - '0' {
+			mantissa = mantissa*10 + uint64(c)
+			i++
+		}
+		scale = i - point
+		count += scale
+	}
+	if c := text[i]; count == 0 || count > 15 || scale >= len(powersOfTen) || c == 'e' || c == 'E' {
+		return parseSlowly(text, from)
+	}
+	// At most 15 digits and 10^22: both exact, so one rounding to 53 bits. The
+	// second one, to 24 bits, is right unless the first led to a tie.
+	wide := float64(mantissa) / powersOfTen[scale]
+	if math.Float64bits(wide)&(1<<29-1) == 1<<28 {
+		return parseSlowly(text, from)
+	}
+	if negative {
+		wide = -wide
+	}
+	return float32(wide), i, nil
+}
+
+var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
+	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+
+// parseSlowly parses what the fast path leaves: exponents, many digits, errors.
+func parseSlowly(text []byte, from int) (float32, int, error) {
+	to := from
+	for c := text[to]; '0' <= c && c <= '9' || c == '+' || c == '-' || c == '.' || c == 'e' || c == 'E'; c = text[to] {
+		to++
+	}
+	value, err := strconv.ParseFloat(string(text[from:to]), 32)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, 0, errors.New("is beyond the range of 32-bit floating point")
+	}
+	if err != nil {
+		return 0, 0, errors.New("is not a finite decimal number")
+	}
+	return float32(value), to, nil
+}
+
+// skipBlank returns the index of the first byte from text[i] on that is no
+// space, tab or carriage return.
+func skipBlank(text []byte, i int) int {
+	for text[i] == ' ' || text[i] == '\t' || text[i] == '\r' {
+		i++
+	}
+	return i
+}
+
+// lineEnd returns the index after the line end at or after text[i].
+func lineEnd(text []byte, i int) int {
+	return i + bytes.IndexByte(text[i:], '\n') + 1
+}
+
+// atGap reports whether c ends a label or feature.
+func atGap(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+// token returns what stands at text[i] up to the next gap, cut short where it
+// is long.
+func token(text []byte, i int) []byte {
+	to := i
+	for !atGap(text[to]) && to < i+64 {
+		to++
+	}
+	return text[i:to]
+}
+
+func colons(token []byte) int { return bytes.Count(token, []byte{':'}) }

@@ -1,0 +1,44 @@
+package dataset
+
+import (
+	"bufio"
+	"io"
+	"strconv"
+)
+
+// A Writer writes libsvm text. Its errors are sticky: [Writer.Flush] returns
+// the first one.
+type Writer struct {
+	w    *bufio.Writer
+	line []byte
+}
+
+// NewWriter returns a buffered writer of libsvm text on w; call Flush at the
+// end.
+func NewWriter(w io.Writer) *Writer {
+	return &Writer{w: bufio.NewWriterSize(w, 256<<10)}
+}
+
+// Row writes one row. ids and values have one length. Numbers are written as
+// short as they can be and still read back the same.
+func (w *Writer) Row(label float32, ids []uint64, values []float32) error {
+	line := strconv.AppendFloat(w.line[:0], float64(label), 'g', -1, 32)
+	for i, id := range ids {
+		line = strconv.AppendUint(append(line, ' '), id, 10)
+		line = strconv.AppendFloat(append(line, ':'), float64(values[i]), 'g', -1, 32)
+	}
+	w.line = append(line, '\n')
+	_, err := w.w.Write(w.line)
+	return err
+}
+
+// Text writes a row as it stood in another file (see [Rows.Text]).
+func (w *Writer) Text(row []byte) error {
+	if _, err := w.w.Write(row); err != nil {
+		return err
+	}
+	return w.w.WriteByte('\n')
+}
+
+// Flush writes what is buffered.
+func (w *Writer) Flush() error { return w.w.Flush() }
