@@ -1,0 +1,19 @@
+// Package bpf watches PS-lite traffic from inside the kernel without touching
+// it. Programs on the cgroup_skb hooks of a job's cgroup see every TCP segment
+// its processes send (and, where asked, receive), follow the ZMTP frames of
+// each connection, and copy out what tells who uses which parameter: the meta
+// frame of every message, the key and length frames of sampled requests.
+// Values are stepped over and counted. The programs always let the packet
+// pass, and whatever they could not look at is counted with its reason
+// ([Reason]).
+//
+// In comes a cgroup path ([Capture.Attach]) and a sampling rate
+// ([Capture.SetSampling], [Sampling]); out come [Record] values
+// ([Capture.Read]), exact totals per connection ([Capture.Connections]), the
+// counters ([Capture.Counts]) and the programs' own run time
+// ([Capture.ProgramStats]). The agent calls it. Nothing is pinned: when the
+// process ends, however it ends, nothing stays attached.
+//
+// The C sources beside this file are compiled by go generate; the object is
+// committed, so building needs no clang.
+package bpf

@@ -1,0 +1,158 @@
+package bpf
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Direction says on which side of the socket a segment was seen.
+type Direction uint8
+
+// Directions of a stream.
+const (
+	Egress  Direction = 0 // sent by the watched process
+	Ingress Direction = 1 // received by the watched process
+)
+
+func (d Direction) String() string {
+	if d == Ingress {
+		return "ingress"
+	}
+	return "egress"
+}
+
+// StreamID names one direction of one connection: the kernel's socket cookie
+// (unique until reboot) and the direction.
+type StreamID uint64
+
+// Stream returns the id of one direction of the socket with that cookie.
+func Stream(cookie uint64, d Direction) StreamID { return StreamID(cookie<<1 | uint64(d)) }
+
+// Cookie is the kernel's socket cookie.
+func (s StreamID) Cookie() uint64 { return uint64(s) >> 1 }
+
+// Direction of the stream.
+func (s StreamID) Direction() Direction { return Direction(s & 1) }
+
+func (s StreamID) String() string { return fmt.Sprintf("%d/%s", s.Cookie(), s.Direction()) }
+
+// Kind says what a [Record] holds.
+type Kind uint8
+
+// Kinds of records, in the order in which a stream usually brings them.
+const (
+	// KindOpen: the stream speaks ZMTP (new connections), or was found to be
+	// PS-lite (older ones, flag Late). [Record.Endpoints] tells who.
+	KindOpen Kind = 1
+	// KindCommand: a ZMTP command frame; Data is its body (READY first, with
+	// the peer's identity), cut after 256 bytes.
+	KindCommand Kind = 2
+	// KindMeta: a chunk of a message's meta frame; nearly always all of it.
+	KindMeta Kind = 3
+	// KindKeys: a chunk of the key frame of a sampled request.
+	KindKeys Kind = 4
+	// KindValues: the first bytes of a value frame of a sampled push, where
+	// [Sampling.ValueBytes] asks for them.
+	KindValues Kind = 5
+	// KindLens: a chunk of the lens frame of a sampled message.
+	KindLens Kind = 6
+	// KindEnd: a message of more than one frame is complete;
+	// [Record.FrameBytes] has its frames' lengths. It comes for every message
+	// whose meta was copied. A message of one frame ends with its meta (flag
+	// EndsMessage).
+	KindEnd Kind = 7
+	// KindUnsynced: the frame boundary was lost. What had been copied of the
+	// message in progress is all that will come of it.
+	KindUnsynced Kind = 8
+	// KindSynced: the boundary was found again, or first. Length is the
+	// number of bytes missed until here, over the stream's whole life.
+	KindSynced Kind = 9
+	// KindClose: FIN or RST was seen. Repeated segments may still follow.
+	KindClose Kind = 10
+	// KindForeign: the stream, opened before, turned out not to be PS-lite;
+	// nothing more comes of it.
+	KindForeign Kind = 11
+	// KindLost: made by the reader, not the kernel: Length batches of this
+	// stream did not fit into the ring buffer. Messages in progress are
+	// incomplete; Message says at which message the stream goes on.
+	KindLost Kind = 12
+)
+
+var kindNames = [...]string{"0", "open", "command", "meta", "keys", "values", "lens", "end",
+	"unsynced", "synced", "close", "foreign", "lost"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// Flags of a [Record].
+type Flags uint8
+
+// Bits of Flags.
+const (
+	// EndsFrame: Data reaches the end of its frame.
+	EndsFrame Flags = 1 << iota
+	// EndsMessage: the message ends with this record.
+	EndsMessage
+	// Sampled: the message's timestamp is in a sampled window, so that its
+	// key and lens frames are copied if it has them.
+	Sampled
+	// Incomplete: bytes of the message never passed the program (a gap in the
+	// sequence numbers inside a frame that it stepped over).
+	Incomplete
+	// Late: the connection is older than the capture.
+	Late
+	// Unparsed: the meta frame is of no dialect that the kernel knows; its
+	// message counts as not sampled.
+	Unparsed
+	// Truncated: the rest of the frame is not copied.
+	Truncated
+)
+
+// Record is one thing seen on a stream. Records of one stream come in the
+// order of its bytes; a Record and its Data belong to the reader and are valid
+// only until the callback returns.
+type Record struct {
+	Kind   Kind
+	Flags  Flags
+	Frame  uint8 // number of the frame in its message: 0 meta, 1 keys, 2 values, 3 lens
+	Stream StreamID
+	// Time is when the segment passed, in nanoseconds of CLOCK_MONOTONIC.
+	Time uint64
+	// Message numbers the stream's messages from 0. Numbers that are skipped
+	// belong to messages that were not copied.
+	Message uint64
+	// Offset of Data in its frame, in bytes. For KindEnd, the bytes of the
+	// whole message with its frame headers.
+	Offset uint64
+	// Length of the frame, in bytes, whatever part of it Data is.
+	Length uint64
+	Data   []byte
+}
+
+// Has reports whether all bits of f are set.
+func (r *Record) Has(f Flags) bool { return r.Flags&f == f }
+
+// FrameBytes returns the body lengths of the frames (meta, keys, values,
+// lens) of the message that a KindEnd record ends.
+func (r *Record) FrameBytes() (lengths [4]uint64) {
+	if r.Kind != KindEnd || len(r.Data) < 32 {
+		return lengths
+	}
+	for i := range lengths {
+		lengths[i] = native.Uint64(r.Data[8*i:])
+	}
+	return lengths
+}
+
+// Endpoints returns the addresses of the watched process's socket and of its
+// peer, from a KindOpen record.
+func (r *Record) Endpoints() (local, peer netip.AddrPort) {
+	if r.Kind != KindOpen || len(r.Data) < endpointsSize {
+		return local, peer
+	}
+	return parseEndpoints(r.Data)
+}
