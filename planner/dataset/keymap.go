@@ -1,0 +1,119 @@
+package dataset
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// A KeyMap tells which PS-lite key a job uses on the wire for a feature id of
+// its files. It maps no two ids to one key, and none to 2^64-1, which is
+// beyond PS-lite's last key.
+type KeyMap struct {
+	spread bool
+	listed map[uint64]uint64 // not nil: only these ids have keys
+	from   string            // the file of listed
+}
+
+// ParseKeyMap understands "identity" (the id is the key), "spread" (see
+// [Spread]) and "file:PATH", a text of lines with an id and its key. No text
+// means identity.
+func ParseKeyMap(text string) (KeyMap, error) {
+	path, isFile := strings.CutPrefix(text, "file:")
+	switch {
+	case text == "" || text == "identity":
+		return KeyMap{}, nil
+	case text == "spread":
+		return KeyMap{spread: true}, nil
+	case isFile:
+		return readKeyMap(path)
+	}
+	return KeyMap{}, fmt.Errorf("key map %q: use identity, spread or file:PATH", text)
+}
+
+// Key returns the key of id, or an error where a key map file does not list
+// it.
+func (m *KeyMap) Key(id uint64) (uint64, error) {
+	switch {
+	case m.spread:
+		return Spread(id), nil
+	case m.listed == nil:
+		return id, nil
+	}
+	key, ok := m.listed[id]
+	if !ok {
+		return 0, fmt.Errorf("feature id %d has no key in %s: add a line %q", id, m.from, fmt.Sprintf("%d KEY", id))
+	}
+	return key, nil
+}
+
+// Spread maps a feature id, at most [MaxID], to a key anywhere in PS-lite's
+// key space [0, 2^64-1). PS-lite gives each server an equal range of that
+// space, so that small ids would all belong to the first server; spread keys
+// fall on all servers alike, whatever the pattern of the ids.
+func Spread(id uint64) uint64 {
+	if key := mix(id); key != math.MaxUint64 {
+		return key
+	}
+	return mix(math.MaxUint64) // the key of an id that no file can hold
+}
+
+// mix is a bijection of 64-bit words: the finalizer of SplitMix64 (Steele, Lea
+// and Flood, OOPSLA 2014) after adding its increment, so that 0 moves as well.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func readKeyMap(path string) (KeyMap, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return KeyMap{}, fmt.Errorf("opening the key map: %w", err)
+	}
+	defer f.Close()
+	m := KeyMap{listed: map[uint64]uint64{}, from: path}
+	owner := map[uint64]uint64{} // key -> id
+	lines := bufio.NewScanner(f)
+	for line := 1; lines.Scan(); line++ {
+		text, _, _ := bytes.Cut(lines.Bytes(), []byte{'#'})
+		fields := bytes.Fields(text)
+		if len(fields) == 0 {
+			continue
+		}
+		id, key, err := parsePair(fields)
+		if err == nil {
+			if other, taken := owner[key]; taken {
+				err = fmt.Errorf("key %d already belongs to feature id %d", key, other)
+			} else if _, twice := m.listed[id]; twice {
+				err = fmt.Errorf("feature id %d stands twice", id)
+			}
+		}
+		if err != nil {
+			return KeyMap{}, &LineError{File: path, Line: line, Err: err}
+		}
+		m.listed[id], owner[key] = key, id
+	}
+	if err := lines.Err(); err != nil {
+		return KeyMap{}, fmt.Errorf("reading the key map %s: %w", path, err)
+	}
+	return m, nil
+}
+
+func parsePair(fields [][]byte) (id, key uint64, err error) {
+	if len(fields) != 2 {
+		return 0, 0, fmt.Errorf("want a feature id and its key, got %d words", len(fields))
+	}
+	if id, err = strconv.ParseUint(string(fields[0]), 10, 64); err != nil || id > MaxID {
+		return 0, 0, fmt.Errorf("feature id %q: want a whole number up to 2^63", fields[0])
+	}
+	if key, err = strconv.ParseUint(string(fields[1]), 10, 64); err != nil || key == math.MaxUint64 {
+		return 0, 0, fmt.Errorf("key %q: want a whole number below 2^64-1", fields[1])
+	}
+	return id, key, nil
+}
