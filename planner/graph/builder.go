@@ -1,0 +1,171 @@
+package graph
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"golang.org/x/sync/errgroup"
+)
+
+// blockEdges is the number of edges that are kept together while building.
+const blockEdges = 1 << 18
+
+// A Builder takes rows of any size and makes a graph of them. It keeps only
+// the feature ids, in 4 bytes each as long as all are below 2^32 and in 8
+// bytes from there on; [Builder.Build] turns them into the graph with at most
+// 24 bytes an edge in memory at any time.
+//
+// An id that stands twice in a row (libffm allows that) makes one edge.
+type Builder struct {
+	starts []int64 // edges before each row
+	blocks []block // full but for the last
+	edges  int64
+	maxID  uint64
+}
+
+// A block holds the ids of up to blockEdges edges in one of two widths.
+type block struct {
+	narrow []uint32
+	wide   []uint64
+}
+
+func (b *block) len() int { return len(b.narrow) + len(b.wide) }
+
+// FromFile builds the graph of a libsvm or libffm file, see
+// [dataset.ReadFile].
+func FromFile(ctx context.Context, path string, o dataset.Options) (*Graph, error) {
+	var b Builder
+	err := dataset.ReadFile(ctx, path, o, b.Add)
+	if err != nil {
+		return nil, err
+	}
+	return b.Build(ctx)
+}
+
+// Add appends rows, one sample each. It copies what it needs.
+func (b *Builder) Add(rows *dataset.Rows) error {
+	for i := range rows.Len() {
+		ids, _ := rows.Features(i)
+		b.AddRow(ids)
+	}
+	if len(b.starts) >= math.MaxInt32 {
+		return fmt.Errorf("more than %d samples: split the data", math.MaxInt32)
+	}
+	return nil
+}
+
+// AddRow appends one sample that uses the parameters ids.
+func (b *Builder) AddRow(ids []uint64) {
+	b.starts = append(b.starts, b.edges)
+	for len(ids) > 0 {
+		last := b.room()
+		free := blockEdges - last.len()
+		part := ids[:min(free, len(ids))]
+		ids = ids[len(part):]
+		if last.wide == nil && slices.Max(part) > math.MaxUint32 {
+			last = b.widen()
+		}
+		if last.wide != nil {
+			last.wide = append(last.wide, part...)
+			b.maxID = max(b.maxID, slices.Max(part))
+		} else {
+			for _, id := range part {
+				last.narrow = append(last.narrow, uint32(id))
+				b.maxID = max(b.maxID, id)
+			}
+		}
+		b.edges += int64(len(part))
+	}
+}
+
+// room returns the last block, which has room for an edge.
+func (b *Builder) room() *block {
+	if n := len(b.blocks); n == 0 || b.blocks[n-1].len() == blockEdges {
+		b.blocks = append(b.blocks, block{})
+		if b.maxID > math.MaxUint32 {
+			b.blocks[n].wide = make([]uint64, 0, blockEdges)
+		} else {
+			b.blocks[n].narrow = make([]uint32, 0, blockEdges)
+		}
+	}
+	return &b.blocks[len(b.blocks)-1]
+}
+
+// widen makes the last block a wide one.
+func (b *Builder) widen() *block {
+	last := &b.blocks[len(b.blocks)-1]
+	last.wide = make([]uint64, 0, blockEdges)
+	for _, id := range last.narrow {
+		last.wide = append(last.wide, uint64(id))
+	}
+	last.narrow = nil
+	return last
+}
+
+// Build returns the graph of the rows added, on all cores. The builder is
+// empty afterwards.
+func (b *Builder) Build(ctx context.Context) (*Graph, error) {
+	g := &Graph{sampleStart: append(b.starts, b.edges)}
+	collect(b.edges) // what reading the rows has left
+	numbers, err := b.number(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g.features = numbers.features()
+	if len(g.features) >= math.MaxInt32 {
+		return nil, fmt.Errorf("more than %d different parameters: hash the feature ids to fewer", math.MaxInt32)
+	}
+	g.sampleParams = make([]uint32, b.edges)
+	if err := b.renumber(ctx, numbers, g.sampleParams); err != nil {
+		return nil, err
+	}
+	numbers = nil
+	collect(b.edges)
+	*b = Builder{}
+	if err := g.sortRows(ctx); err != nil {
+		return nil, err
+	}
+	return g, g.transposeParallel(ctx)
+}
+
+// collect returns dropped memory before more is taken, which keeps the peak
+// within its bound; the collector by itself would wait until the heap doubled.
+func collect(edges int64) {
+	if edges > 1<<20 {
+		runtime.GC()
+	}
+}
+
+// A numbering gives parameters their numbers in the order of their ids.
+type numbering interface {
+	features() []uint64           // ascending
+	rank(ids *block, to []uint32) // to[i] is the number of the block's id i
+}
+
+// number finds the ids that occur: with a bitmap where that takes less than one
+// byte an edge, otherwise by sorting.
+func (b *Builder) number(ctx context.Context) (numbering, error) {
+	if b.maxID < 1<<20 || b.maxID <= math.MaxUint32 && b.maxID/5 < uint64(b.edges) {
+		return newBitmap(ctx, b.blocks, b.maxID)
+	}
+	return newDirectory(ctx, b.blocks, b.edges)
+}
+
+// renumber writes each edge's parameter number, and drops the blocks.
+func (b *Builder) renumber(ctx context.Context, numbers numbering, to []uint32) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range b.blocks {
+		group.Go(func() error {
+			ids := &b.blocks[i]
+			numbers.rank(ids, to[i*blockEdges:i*blockEdges+ids.len()])
+			b.blocks[i] = block{}
+			return ctx.Err()
+		})
+	}
+	return group.Wait()
+}

@@ -1,0 +1,177 @@
+package graph
+
+import (
+	"context"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// A bitmap numbers ids that are dense enough: 12 bytes for each 64 possible
+// ids.
+type bitmap struct {
+	words  []uint64
+	before []uint32 // ids in the words before
+	count  int
+}
+
+// newBitmap marks the ids of narrow blocks.
+func newBitmap(ctx context.Context, blocks []block, maxID uint64) (*bitmap, error) {
+	m := &bitmap{words: make([]uint64, maxID/64+1), before: make([]uint32, maxID/64+1)}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range blocks {
+		group.Go(func() error {
+			for _, id := range blocks[i].narrow {
+				word, bit := &m.words[id/64], uint64(1)<<(id%64)
+				if atomic.LoadUint64(word)&bit == 0 {
+					atomic.OrUint64(word, bit)
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	if len(blocks) == 0 {
+		return m, nil
+	}
+	for i, word := range m.words {
+		m.before[i] = uint32(m.count)
+		m.count += bits.OnesCount64(word)
+	}
+	return m, nil
+}
+
+func (m *bitmap) features() []uint64 {
+	ids := make([]uint64, 0, m.count)
+	for i, word := range m.words {
+		for ; word != 0; word &= word - 1 {
+			ids = append(ids, uint64(i)*64+uint64(bits.TrailingZeros64(word)))
+		}
+	}
+	return ids
+}
+
+func (m *bitmap) rank(ids *block, to []uint32) {
+	for i, id := range ids.narrow {
+		below := m.words[id/64] & (1<<(id%64) - 1)
+		to[i] = m.before[id/64] + uint32(bits.OnesCount64(below))
+	}
+}
+
+// A directory numbers ids of any size: their sorted list, and for each of many
+// equal ranges of ids where in the list it starts. Ids that are spread evenly,
+// as hashed ones are, are found in a step or two, others by binary search in
+// their range.
+type directory struct {
+	ids   []uint64
+	start []uint32 // of range r: ids[start[r]:start[r+1]] have id>>shift == r
+	shift int
+}
+
+// newDirectory sorts the ids of the blocks. It takes 8 bytes an edge for that,
+// and gives back what repeated ids took.
+func newDirectory(ctx context.Context, blocks []block, edges int64) (*directory, error) {
+	ids := make([]uint64, 0, edges)
+	for i := range blocks {
+		for _, id := range blocks[i].narrow {
+			ids = append(ids, uint64(id))
+		}
+		ids = append(ids, blocks[i].wide...)
+	}
+	if err := sortParallel(ctx, ids); err != nil {
+		return nil, err
+	}
+	ids = slices.Compact(ids)
+	if len(ids) < cap(ids)*3/4 {
+		ids = slices.Clone(ids)
+		collect(edges)
+	}
+	d := &directory{ids: ids}
+	ranges := len(ids)/4 + 1
+	d.shift = max(0, bits.Len64(ids[len(ids)-1])-bits.Len(uint(ranges)))
+	d.start = make([]uint32, ids[len(ids)-1]>>d.shift+2)
+	for _, id := range ids {
+		d.start[id>>d.shift+1]++
+	}
+	for r := range len(d.start) - 1 {
+		d.start[r+1] += d.start[r]
+	}
+	return d, nil
+}
+
+func (d *directory) features() []uint64 { return d.ids }
+
+func (d *directory) rank(ids *block, to []uint32) {
+	for i, id := range ids.narrow {
+		to[i] = d.find(uint64(id))
+	}
+	for i, id := range ids.wide {
+		to[i] = d.find(id)
+	}
+}
+
+func (d *directory) find(id uint64) uint32 {
+	from, to := d.start[id>>d.shift], d.start[id>>d.shift+1]
+	for to-from > 8 {
+		middle := (from + to) / 2
+		if d.ids[middle] <= id {
+			from = middle
+		} else {
+			to = middle
+		}
+	}
+	for d.ids[from] != id {
+		from++
+	}
+	return from
+}
+
+// sortParallel sorts in place: once around with a partition by value, the
+// parts each on a core.
+func sortParallel(ctx context.Context, ids []uint64) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var split func(ids []uint64)
+	least := max(1<<16, len(ids)/(4*runtime.GOMAXPROCS(0)))
+	split = func(ids []uint64) {
+		for len(ids) > least && ctx.Err() == nil {
+			low, high := partitionIDs(ids)
+			if len(low) == 0 || len(high) == 0 {
+				break
+			}
+			group.Go(func() error { split(low); return ctx.Err() })
+			ids = high
+		}
+		if ctx.Err() == nil {
+			slices.Sort(ids)
+		}
+	}
+	group.Go(func() error { split(ids); return ctx.Err() })
+	return group.Wait()
+}
+
+// partitionIDs divides ids in place into those below a pivot and the others.
+// The pivot is the middle of nine.
+func partitionIDs(ids []uint64) (low, high []uint64) {
+	var nine [9]uint64
+	for i := range nine {
+		nine[i] = ids[i*(len(ids)-1)/8]
+	}
+	slices.Sort(nine[:])
+	pivot := nine[4]
+	i, j := 0, len(ids)
+	for i < j {
+		if ids[i] < pivot {
+			i++
+			continue
+		}
+		j--
+		ids[i], ids[j] = ids[j], ids[i]
+	}
+	return ids[:i], ids[i:]
+}

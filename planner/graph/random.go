@@ -1,0 +1,116 @@
+package graph
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Random describes a graph drawn at random, for benchmarks and evaluation:
+// from DWW21's synthetic sets, where every pair is an edge with the same
+// probability (section 6.1), to one with the skew and the topics of a text.
+type Random struct {
+	Samples int
+	Params  int     // those that no sample draws do not occur in the graph
+	Degree  float64 // mean number of parameters that a sample draws
+	// Exponent is that of the power law of the parameters' popularity: 0 for
+	// all alike, about 1 for words. The degrees of samples are Poisson.
+	Exponent float64
+	// Topics, where above 1, is the number of topics: a sample has one, which
+	// makes TopicShare of its parameters come from the topic's own ranking.
+	Topics     int
+	TopicShare float64 // from 0 to 1
+	Seed       uint64
+}
+
+// Build draws the graph. It depends on nothing but the description.
+func (r Random) Build(ctx context.Context) (*Graph, error) {
+	const batch = 1 << 14 // rows that one goroutine draws at a time
+	var b Builder
+	cores := runtime.GOMAXPROCS(0)
+	for first := 0; first < r.Samples; first += batch * cores {
+		drawn := make([][][]uint64, cores)
+		group, ctx := errgroup.WithContext(ctx)
+		for i := range cores {
+			group.Go(func() error {
+				from := first + i*batch
+				drawn[i] = r.rows(from, min(from+batch, r.Samples))
+				return ctx.Err()
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return nil, err
+		}
+		for _, rows := range drawn {
+			for _, row := range rows {
+				b.AddRow(row)
+			}
+		}
+	}
+	return b.Build(ctx)
+}
+
+// rows draws the samples from..to-1.
+func (r *Random) rows(from, to int) [][]uint64 {
+	var rows [][]uint64
+	var ids []uint64
+	for s := from; s < to; s++ {
+		random := rand.New(rand.NewPCG(r.Seed, uint64(s)))
+		topic := uint64(0)
+		if r.Topics > 1 {
+			topic = 1 + random.Uint64N(uint64(r.Topics))
+		}
+		start := len(ids)
+		for range min(poisson(random, r.Degree), r.Params) {
+			ids = append(ids, r.param(random, topic))
+		}
+		row := ids[start:]
+		slices.Sort(row)
+		row = slices.Compact(row)
+		ids = ids[:start+len(row)]
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// param draws a parameter of a sample of the given topic; 0 is none.
+func (r *Random) param(random *rand.Rand, topic uint64) uint64 {
+	m := uint64(r.Params)
+	rank := min(uint64(r.rank(random.Float64())), m-1)
+	if topic == 0 || random.Float64() >= r.TopicShare {
+		return rank
+	}
+	// Another order of popularity for each topic.
+	return (rank + topic*(m/uint64(r.Topics+1))) % m
+}
+
+// rank inverts the distribution function of the power law at u.
+func (r *Random) rank(u float64) float64 {
+	m := float64(r.Params)
+	switch r.Exponent {
+	case 0:
+		return u * m
+	case 1:
+		return math.Exp(u*math.Log(m+1)) - 1
+	}
+	a := 1 - r.Exponent
+	return math.Pow(1+u*(math.Pow(m+1, a)-1), 1/a) - 1
+}
+
+// poisson draws from the Poisson distribution of the given mean, by its normal
+// approximation where the mean is large.
+func poisson(random *rand.Rand, mean float64) int {
+	if mean > 60 {
+		return max(0, int(math.Round(mean+math.Sqrt(mean)*random.NormFloat64())))
+	}
+	n, p, limit := 0, random.Float64(), math.Exp(-mean)
+	for p > limit {
+		n++
+		p *= random.Float64()
+	}
+	return n
+}
