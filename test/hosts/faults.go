@@ -1,0 +1,190 @@
+package hosts
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Faults are what happens to IP packets that a host sends, at the switch.
+type Faults struct {
+	Drop      float64 // share of packets that is lost, 0 to 1
+	Duplicate float64 // share of packets that arrives twice, 0 to 1
+	// Seed starts the sequence that decides; the same seed and the same
+	// packets in the same order give the same losses.
+	Seed uint64
+}
+
+// FaultCounts say what became of the packets since SetFaults.
+type FaultCounts struct {
+	Packets, Dropped, Duplicated uint64
+}
+
+// faultState is the entry of the BPF map that the program works on.
+type faultState struct {
+	Random    uint64 // state of the random sequence
+	Counts    FaultCounts
+	Drop      uint32 // of 2^32
+	Duplicate uint32 // of 2^32
+}
+
+// Offsets into faultState.
+const (
+	faultRandom     = 0
+	faultPackets    = 8
+	faultDropped    = 16
+	faultDuplicated = 24
+	faultDrop       = 32
+	faultDuplicate  = 36
+	faultSize       = 40
+)
+
+// faultInjector is a host's program and its map of one entry.
+type faultInjector struct {
+	state *ebpf.Map
+	prog  *ebpf.Program
+}
+
+const faultName = "psd_faults"
+
+// SetFaults makes the switch lose and repeat packets that the host sends, from
+// now on; the zero value stops it. Loss both ways needs it on both hosts. A
+// packet that is still to be cut into segments (up to 64 KiB; Net.SetSegments
+// makes them small) is lost or repeated as a whole.
+func (h *Host) SetFaults(f Faults) error {
+	if !(f.Drop >= 0 && f.Drop <= 1 && f.Duplicate >= 0 && f.Duplicate <= 1) {
+		return fmt.Errorf("host %s: shares of lost (%g) and repeated packets (%g) must be 0 to 1", h.Name, f.Drop, f.Duplicate)
+	}
+	h.link.Lock()
+	defer h.link.Unlock()
+	if h.faults != nil {
+		err := errors.Join(h.detach(faultName, priorityFaults), h.faults.close())
+		if h.faults = nil; err != nil {
+			return err
+		}
+	}
+	if f.Drop == 0 && f.Duplicate == 0 {
+		return nil
+	}
+	injector, err := newFaultInjector(f)
+	if err != nil {
+		return fmt.Errorf("host %s: %w", h.Name, err)
+	}
+	if err := h.attach(injector.prog, faultName, priorityFaults); err != nil {
+		return errors.Join(err, injector.close())
+	}
+	h.faults = injector
+	return nil
+}
+
+// FaultCounts returns what SetFaults has done since it was called last.
+func (h *Host) FaultCounts() (FaultCounts, error) {
+	h.link.Lock()
+	defer h.link.Unlock()
+	if h.faults == nil {
+		return FaultCounts{}, nil
+	}
+	var state faultState
+	if err := h.faults.state.Lookup(uint32(0), &state); err != nil {
+		return FaultCounts{}, fmt.Errorf("host %s: reading the counts of lost packets: %w", h.Name, err)
+	}
+	return state.Counts, nil
+}
+
+func newFaultInjector(f Faults) (*faultInjector, error) {
+	state, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: faultName, Type: ebpf.Array,
+		KeySize: 4, ValueSize: faultSize, MaxEntries: 1,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the BPF map for faults: %w", err)
+	}
+	start := faultState{Random: f.Seed, Drop: ofWord(f.Drop), Duplicate: ofWord(f.Duplicate)}
+	if err := state.Put(uint32(0), start); err != nil {
+		return nil, errors.Join(fmt.Errorf("setting the faults: %w", err), state.Close())
+	}
+	prog, err := load(faultName, faultProgram(state))
+	if err != nil {
+		return nil, errors.Join(err, state.Close())
+	}
+	return &faultInjector{state: state, prog: prog}, nil
+}
+
+// ofWord is a share of 2^32; the whole is one less, so that it fits.
+func ofWord(share float64) uint32 { return uint32(min(share*(1<<32), 1<<32-1)) }
+
+func (f *faultInjector) close() error { return errors.Join(f.prog.Close(), f.state.Close()) }
+
+// faultProgram draws two numbers for each IP packet: for its loss and, if it
+// is not lost, for its copy. The sequence is the linear congruential one of
+// Knuth's MMIX, of which the high halves are used. Two packets at a time on
+// two processors may draw the same number, which does no harm.
+func faultProgram(state *ebpf.Map) asm.Instructions {
+	const ingress = 1 // BPF_F_INGRESS
+	code := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R0, asm.R6, skbMark, asm.Word),
+		asm.JEq.Imm(asm.R0, clonedMark, "pass"),
+		asm.LoadMem(asm.R0, asm.R6, skbProtocol, asm.Word),
+		asm.JEq.Imm(asm.R0, etherIPv4, "ip"),
+		asm.JNE.Imm(asm.R0, etherIPv6, "pass"),
+		asm.StoreImm(asm.R10, -8, 0, asm.Word).WithSymbol("ip"),
+		asm.LoadMapPtr(asm.R1, state.FD()),
+		asm.Mov.Reg(asm.R2, asm.R10),
+		asm.Add.Imm(asm.R2, -8),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "pass"),
+		asm.Mov.Reg(asm.R7, asm.R0),
+	}
+	code = append(code, count(faultPackets)...)
+	code = append(code, draw()...)
+	code = append(code,
+		asm.LoadMem(asm.R2, asm.R7, faultDrop, asm.Word),
+		asm.JGE.Reg(asm.R1, asm.R2, "kept"),
+	)
+	code = append(code, count(faultDropped)...)
+	code = append(code, asm.Mov.Imm(asm.R0, actDrop), asm.Return())
+	again := draw()
+	again[0] = again[0].WithSymbol("kept")
+	code = append(code, again...)
+	code = append(code,
+		asm.LoadMem(asm.R2, asm.R7, faultDuplicate, asm.Word),
+		asm.JGE.Reg(asm.R1, asm.R2, "pass"),
+	)
+	code = append(code, count(faultDuplicated)...)
+	return append(code,
+		asm.Mov.Imm(asm.R1, clonedMark),
+		asm.StoreMem(asm.R6, skbMark, asm.R1, asm.Word),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.LoadMem(asm.R2, asm.R6, skbIfindex, asm.Word),
+		asm.Mov.Imm(asm.R3, ingress),
+		asm.FnCloneRedirect.Call(),
+		asm.Mov.Imm(asm.R0, actNext).WithSymbol("pass"),
+		asm.Return(),
+	)
+}
+
+// draw leaves the next random 32 bits in R1.
+func draw() asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R7, faultRandom, asm.DWord),
+		asm.LoadImm(asm.R2, 6364136223846793005, asm.DWord),
+		asm.Mul.Reg(asm.R1, asm.R2),
+		asm.LoadImm(asm.R2, 1442695040888963407, asm.DWord),
+		asm.Add.Reg(asm.R1, asm.R2),
+		asm.StoreMem(asm.R7, faultRandom, asm.R1, asm.DWord),
+		asm.RSh.Imm(asm.R1, 32),
+	}
+}
+
+// count adds one to a counter of the state in R7.
+func count(offset int32) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R2, asm.R7),
+		asm.Add.Imm(asm.R2, offset),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R2, asm.R1, asm.DWord),
+	}
+}

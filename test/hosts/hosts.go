@@ -1,0 +1,319 @@
+// Package hosts makes hosts on one machine: each is a network namespace with
+// an address of its own, a link of a chosen speed to a common switch, and a
+// cgroup v2. Processes run on a host from their first instruction, links are
+// cut and healed, slowed down and made to lose packets, and the bytes that
+// each host sent to each other are counted.
+//
+// What comes in is a [Config]; what goes out is a [Net] of [Host] values with
+// methods. The end-to-end, interop, fault and speed tests call it (through
+// test/hosts/hoststest, which ends a Net with its test) and so does
+// `psidecar demo`. It needs root, and a kernel with veth, bridge and tbf;
+// counting by pairs and losing packets need BPF as well.
+//
+// What a host is made of:
+//
+//	namespace HOST                      namespace of the switch
+//	  lo                                  bridge br0
+//	  eth0 198.18.0.n/15, 2001:2::n/64 ──── port n    (veth)
+//	  tbf on eth0: what it sends          tbf on port n: what it gets
+//
+// Everything is named after the process that owns it, its start time and the
+// boot, and the next [New] on the machine takes away what a killed owner left
+// behind. Delay and jitter are not simulated: they need the netem qdisc, which
+// small kernels lack. Loss and duplication are done by a BPF program instead.
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// MaxHosts is the largest number of hosts of a Net: a bridge has no more than
+// 1,024 ports.
+const MaxHosts = 1000
+
+// Config says what hosts to make.
+type Config struct {
+	// Hosts is their number, 1 to MaxHosts.
+	Hosts int
+	// Names are the hosts' names, by default host0, host1 and so on. A name
+	// has letters, digits and hyphens, and at most 16 of them.
+	Names []string
+	// Rate is the speed of every host's link in bits a second, each way;
+	// 0 does not limit it. Host.SetRate changes it.
+	Rate uint64
+	// MTU is that of the links, 1500 where it is 0. IPv6 is left out below
+	// its minimum of 1280.
+	MTU int
+	// Pairs counts traffic for each pair of hosts (Net.Traffic), by BPF.
+	Pairs bool
+}
+
+// Net is a set of hosts on one switch. Its methods, and those of its hosts,
+// may be called from several goroutines.
+type Net struct {
+	config Config
+	prefix string // of every name that belongs to it
+	hosts  []*Host
+	ns     netns.NsHandle // of the switch
+	nl     *netlink.Handle
+	bridge netlink.Link
+	cgroup string
+	spawn  *spawner
+	pairs  *pairCounter
+
+	state    sync.RWMutex // held for reading while a process is started
+	closed   bool
+	closeErr error
+}
+
+// New makes the hosts of cfg, after taking away what killed processes left of
+// theirs. Close ends them. Where it fails nothing is left behind.
+func New(cfg Config) (*Net, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	mount, err := cgroupMount()
+	if err != nil {
+		return nil, err
+	}
+	if err := Reap(); err != nil {
+		return nil, fmt.Errorf("taking away the hosts of killed processes: %w", err)
+	}
+	prefix, err := ownPrefix()
+	if err != nil {
+		return nil, err
+	}
+	n := &Net{config: cfg, prefix: prefix, ns: -1, spawn: newSpawner()}
+	if n.cgroup, err = makeCgroup(mount, prefix+"net"); err == nil {
+		err = n.build()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("making %d hosts: %w", cfg.Hosts, err), n.Close())
+	}
+	return n, nil
+}
+
+func (cfg *Config) complete() error {
+	if cfg.Hosts < 1 || cfg.Hosts > MaxHosts {
+		return fmt.Errorf("number of hosts is %d, must be 1 to %d", cfg.Hosts, MaxHosts)
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = 1500
+	}
+	if cfg.MTU < 68 || cfg.MTU > 65535 {
+		return fmt.Errorf("MTU is %d, must be 68 to 65535", cfg.MTU)
+	}
+	if cfg.Names == nil {
+		for i := range cfg.Hosts {
+			cfg.Names = append(cfg.Names, fmt.Sprintf("host%d", i))
+		}
+	}
+	if len(cfg.Names) != cfg.Hosts {
+		return fmt.Errorf("%d names for %d hosts", len(cfg.Names), cfg.Hosts)
+	}
+	seen := make(map[string]bool)
+	for _, name := range cfg.Names {
+		if !validName(name) {
+			return fmt.Errorf("host name %q: use 1 to 16 letters, digits and hyphens", name)
+		}
+		if seen[name] {
+			return fmt.Errorf("host name %q is given twice", name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+func validName(name string) bool {
+	for _, c := range name {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return len(name) > 0 && len(name) <= 16 && name != "switch"
+}
+
+// build makes the switch, then host after host.
+func (n *Net) build() error {
+	var err error
+	if n.ns, err = newNamespace(n.prefix + "switch"); err != nil {
+		return fmt.Errorf("the switch: %w", err)
+	}
+	if n.nl, err = netlink.NewHandleAt(n.ns); err != nil {
+		return fmt.Errorf("netlink in the switch: %w", err)
+	}
+	if err := inNamespace(n.ns, quietSwitch); err != nil {
+		return fmt.Errorf("the switch: %w", err)
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = "br0", n.config.MTU
+	snooping := false
+	if err := n.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
+		return fmt.Errorf("adding the bridge: %w", err)
+	}
+	if n.bridge, err = n.nl.LinkByName("br0"); err != nil {
+		return fmt.Errorf("the bridge: %w", err)
+	}
+	if err := n.nl.LinkSetUp(n.bridge); err != nil {
+		return fmt.Errorf("starting the bridge: %w", err)
+	}
+	if n.config.Pairs {
+		if n.pairs, err = newPairCounter(n.config.Hosts); err != nil {
+			return err
+		}
+	}
+	for i, name := range n.config.Names {
+		h := &Host{Name: name, Index: i, IPv4: ipv4(i), net: n, ns: -1}
+		if n.config.MTU >= 1280 {
+			h.IPv6 = ipv6(i)
+		}
+		n.hosts = append(n.hosts, h)
+		if err := h.build(); err != nil {
+			return fmt.Errorf("host %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// quietSwitch keeps the switch from sending packets of its own, so that the
+// counters hold the hosts' traffic alone.
+func quietSwitch() error {
+	return setSysctls(map[string]string{
+		"net/ipv6/conf/default/disable_ipv6": "1",
+		"net/ipv6/conf/all/disable_ipv6":     "1",
+	})
+}
+
+// setSysctls writes the settings, names relative to /proc/sys, of the calling
+// thread's namespace. A kernel without IPv6 has no net/ipv6.
+func setSysctls(settings map[string]string) error {
+	for name, value := range settings {
+		err := os.WriteFile("/proc/sys/"+name, []byte(value), 0o644)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("setting %s to %s: %w", name, value, err)
+		}
+	}
+	return nil
+}
+
+// Hosts returns the hosts in order of their index.
+func (n *Net) Hosts() []*Host { return append([]*Host(nil), n.hosts...) }
+
+// Host returns the host of that index; it panics where there is none.
+func (n *Net) Host(i int) *Host { return n.hosts[i] }
+
+// Cgroup is the cgroup v2 folder that holds the hosts' cgroups.
+func (n *Net) Cgroup() string { return n.cgroup }
+
+// Close kills what still runs on the hosts and removes them. Further calls
+// return what the first one did.
+func (n *Net) Close() error {
+	n.state.Lock()
+	defer n.state.Unlock()
+	if !n.closed {
+		n.closed, n.closeErr = true, n.close()
+	}
+	return n.closeErr
+}
+
+func (n *Net) close() error {
+	var errs []error
+	if n.cgroup != "" {
+		errs = append(errs, removeCgroup(n.cgroup))
+	}
+	for _, h := range n.hosts {
+		h.processes.Wait()
+		errs = append(errs, h.close())
+	}
+	if n.pairs != nil {
+		errs = append(errs, n.pairs.close())
+	}
+	if n.nl != nil {
+		n.nl.Close()
+	}
+	if n.ns.IsOpen() {
+		errs = append(errs, n.ns.Close(), netns.DeleteNamed(n.prefix+"switch"))
+	}
+	n.spawn.stop()
+	return errors.Join(errs...)
+}
+
+// ipv4 is the address of host i, from the block for benchmarks of network
+// devices (RFC 2544). Its low 16 bits are the index plus 1.
+func ipv4(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{198, 18, byte((i + 1) >> 8), byte(i + 1)})
+}
+
+// ipv6 is the address of host i, from the block for the same purpose in IPv6
+// (RFC 5180). Its low 16 bits are the index plus 1.
+func ipv6(i int) netip.Addr {
+	a := netip.MustParseAddr("2001:2::").As16()
+	a[14], a[15] = byte((i+1)>>8), byte(i+1)
+	return netip.AddrFrom16(a)
+}
+
+// newNamespace makes a network namespace that `ip netns` lists by that name,
+// and returns to the one before.
+func newNamespace(name string) (netns.NsHandle, error) {
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return -1, fmt.Errorf("the present namespace: %w", err)
+	}
+	defer before.Close()
+	ns, err := netns.NewNamed(name)
+	if back := netns.Set(before); back != nil {
+		// The thread stays locked, so it ends with the goroutine instead of
+		// running others in the wrong namespace.
+		return ns, fmt.Errorf("returning from namespace %s: %w", name, back)
+	}
+	runtime.UnlockOSThread()
+	if err != nil {
+		return -1, fmt.Errorf("making network namespace %s: %w", name, err)
+	}
+	return ns, nil
+}
+
+// inNamespace runs f on a thread that is in the namespace, and brings the
+// thread back. Goroutines that f starts are not in it.
+func inNamespace(ns netns.NsHandle, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		err := visit(ns, f)
+		if !errors.Is(err, errAstray) {
+			runtime.UnlockOSThread()
+		} // else the thread ends with this goroutine
+		done <- err
+	}()
+	return <-done
+}
+
+// errAstray says that a thread did not come back from a namespace.
+var errAstray = errors.New("returning from the namespace")
+
+// visit runs f with the calling thread, which is locked, in the namespace.
+func visit(ns netns.NsHandle, f func() error) error {
+	before, err := netns.Get()
+	if err != nil {
+		return fmt.Errorf("the present namespace: %w", err)
+	}
+	defer before.Close()
+	if err := netns.Set(ns); err != nil {
+		return fmt.Errorf("entering the namespace: %w", err)
+	}
+	err = f()
+	if back := netns.Set(before); back != nil {
+		return errors.Join(err, fmt.Errorf("%w: %w", errAstray, back))
+	}
+	return err
+}

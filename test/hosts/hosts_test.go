@@ -1,0 +1,277 @@
+package hosts_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// pair connects host a to host b's address by TCP and returns both ends.
+func pair(t testing.TB, a, b *hosts.Host, at netip.Addr) (from, to *net.TCPConn) {
+	t.Helper()
+	l, err := b.Listen(t.Context(), "tcp", netip.AddrPortFrom(at, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := a.Dial(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return c.(*net.TCPConn), s.(*net.TCPConn)
+}
+
+func TestHostsReachEachOther(t *testing.T) {
+	n := hoststest.New(t, hosts.Config{Hosts: 3, Names: []string{"scheduler", "server", "worker"}})
+	for _, a := range n.Hosts() {
+		for _, b := range n.Hosts() {
+			for _, addr := range []netip.Addr{b.IPv4, b.IPv6} {
+				from, to := pair(t, a, b, addr)
+				if _, err := io.WriteString(from, a.Name); err != nil {
+					t.Fatal(err)
+				}
+				got := make([]byte, len(a.Name))
+				if _, err := io.ReadFull(to, got); err != nil || string(got) != a.Name {
+					t.Errorf("%s to %s at %s: got %q, %v", a.Name, b.Name, addr, got, err)
+				}
+			}
+		}
+	}
+}
+
+func TestProcessRunsOnItsHostFromTheStart(t *testing.T) {
+	n := hoststest.New(t, hosts.Config{Hosts: 2})
+	mount := require.CgroupV2(t)
+	for _, h := range n.Hosts() {
+		var want string
+		if err := h.Do(func() (err error) {
+			want, err = os.Readlink("/proc/thread-self/ns/net")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		group, err := filepath.Rel(mount, filepath.Join(h.Cgroup(), "job"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want += " /" + group
+
+		cmd := role(t, "whereami")
+		var out strings.Builder
+		cmd.Stdout = &out
+		p, err := h.StartIn("job", cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSpace(out.String()); got != want {
+			t.Errorf("on %s the process was in %q, want %q", h.Name, got, want)
+		}
+	}
+}
+
+func TestFailedProcessTellsItsExitCode(t *testing.T) {
+	n := hoststest.New(t, hosts.Config{Hosts: 1})
+	err := n.Host(0).Run(t.Context(), exec.Command("sh", "-c", "exit 7"))
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("got %v, want exit code 7", err)
+	}
+	if _, err := n.Host(0).Start(exec.Command("/nonexistent")); err == nil {
+		t.Error("a program that is not there was started")
+	}
+}
+
+// state is the letter of /proc/PID/stat: R, S, T and so on.
+func state(t *testing.T, pid int) string {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "gone"
+	}
+	return strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
+}
+
+// eventually waits until the condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func TestPauseResumeAndKill(t *testing.T) {
+	n := hoststest.New(t, hosts.Config{Hosts: 1})
+	p, err := n.Host(0).Start(exec.Command("sleep", "1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "stopped", func() bool { return state(t, p.Pid()) == "T" })
+	if err := p.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "running again", func() bool { return state(t, p.Pid()) == "S" })
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("after Kill: %v", err)
+	}
+	if err := p.Resume(); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("signal to an ended process: %v, want os.ErrProcessDone", err)
+	}
+}
+
+func TestWaitKillsWhenItsContextEnds(t *testing.T) {
+	n := hoststest.New(t, hosts.Config{Hosts: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := n.Host(0).Start(exec.Command("sleep", "1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if s := state(t, p.Pid()); s != "gone" {
+		t.Errorf("the process is still there, state %s", s)
+	}
+}
+
+func TestCloseEndsProcessesAndRemovesAll(t *testing.T) {
+	require.Root(t)
+	require.CgroupV2(t)
+	n, err := hosts.New(hosts.Config{Hosts: 2, Rate: 100e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := n.Host(1)
+	// A process that has left its parent and its process group behind.
+	p, err := h.StartIn("job", exec.Command("sh", "-c", "setsid sleep 1000 & sleep 1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	default:
+		t.Error("the process was not waited for")
+	}
+	if _, err := os.Stat(n.Cgroup()); !os.IsNotExist(err) {
+		t.Errorf("cgroup %s: %v", n.Cgroup(), err)
+	}
+	if _, err := os.Stat("/run/netns/" + h.Namespace()); !os.IsNotExist(err) {
+		t.Errorf("namespace %s: %v", h.Namespace(), err)
+	}
+	if _, err := h.Start(exec.Command("true")); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, net.ErrClosed) {
+		t.Errorf("start after Close: %v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+func TestHostsOfAKilledProcessAreReaped(t *testing.T) {
+	require.Root(t)
+	require.CgroupV2(t)
+	owner := role(t, "owner")
+	stdout, err := owner.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var namespace, cgroup string
+	var pid int
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err == nil {
+		_, err = fmt.Sscan(line, &namespace, &cgroup, &pid)
+	}
+	if err != nil {
+		owner.Process.Kill()
+		t.Fatalf("the owner said %q: %v", line, err)
+	}
+	namespace = "/run/netns/" + namespace
+
+	if err := hosts.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{namespace, cgroup} {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("reaped while its owner runs: %v", err)
+		}
+	}
+	if err := owner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	owner.Wait()
+	if err := hosts.Reap(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{namespace, cgroup, filepath.Dir(cgroup) + "/absent"} {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is still there: %v", path, err)
+		}
+	}
+	eventually(t, "process on the host dead", func() bool {
+		s := state(t, pid)
+		return s == "gone" || s == "Z" // a zombie where nothing reaps orphans
+	})
+}
+
+func TestWrongConfigIsRefused(t *testing.T) {
+	for name, cfg := range map[string]hosts.Config{
+		"no hosts":       {},
+		"too many":       {Hosts: hosts.MaxHosts + 1},
+		"few names":      {Hosts: 2, Names: []string{"a"}},
+		"twice":          {Hosts: 2, Names: []string{"a", "a"}},
+		"empty name":     {Hosts: 1, Names: []string{""}},
+		"path":           {Hosts: 1, Names: []string{"../a"}},
+		"reserved":       {Hosts: 1, Names: []string{"switch"}},
+		"long name":      {Hosts: 1, Names: []string{"abcdefghijklmnopq"}},
+		"MTU too small":  {Hosts: 1, MTU: 67},
+		"MTU too large":  {Hosts: 1, MTU: 65536},
+		"negative hosts": {Hosts: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if n, err := hosts.New(cfg); err == nil {
+				n.Close()
+				t.Errorf("%+v was accepted", cfg)
+			}
+		})
+	}
+}

@@ -1,0 +1,32 @@
+// Package hoststest gives tests hosts to run on: it makes a hosts.Net that
+// ends with the test, and skips the test where the machine cannot have one.
+package hoststest
+
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// New makes the hosts of cfg and ends them with the test. It skips the test,
+// or fails it where everything is required, without root or cgroup v2, and
+// without BPF where cfg counts by pairs.
+func New(t testing.TB, cfg hosts.Config) *hosts.Net {
+	t.Helper()
+	require.Root(t)
+	require.CgroupV2(t)
+	if cfg.Pairs {
+		require.BPF(t)
+	}
+	n, err := hosts.New(cfg)
+	if err != nil {
+		t.Fatalf("making hosts: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("ending the hosts: %v", err)
+		}
+	})
+	return n
+}

@@ -1,0 +1,221 @@
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// plug joins the host to the switch by a veth pair.
+func (h *Host) plug() error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = fmt.Sprintf("port%d", h.Index), h.net.config.MTU
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerMTU = "eth0", uint32(h.net.config.MTU)
+	veth.PeerNamespace = netlink.NsFd(h.ns)
+	var err error
+	if err = h.net.nl.LinkAdd(veth); err != nil {
+		return fmt.Errorf("adding the pair: %w", err)
+	}
+	if h.port, err = h.net.nl.LinkByName(attrs.Name); err != nil {
+		return fmt.Errorf("the switch's end: %w", err)
+	}
+	if h.uplink, err = h.nl.LinkByName("eth0"); err != nil {
+		return fmt.Errorf("the host's end: %w", err)
+	}
+	if err := h.net.nl.LinkSetMaster(h.port, h.net.bridge); err != nil {
+		return fmt.Errorf("joining the bridge: %w", err)
+	}
+	if err := h.net.nl.LinkSetUp(h.port); err != nil {
+		return fmt.Errorf("starting the switch's end: %w", err)
+	}
+	if err := h.nl.LinkSetUp(h.uplink); err != nil {
+		return fmt.Errorf("starting the host's end: %w", err)
+	}
+	lo, err := h.nl.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("loopback: %w", err)
+	}
+	if err := h.nl.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("starting loopback: %w", err)
+	}
+	return h.clsact()
+}
+
+// clsact prepares the switch's end for the programs that count and lose
+// packets; a kernel without it can still do everything else.
+func (h *Host) clsact() error {
+	err := h.net.nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: h.port.Attrs().Index,
+		Handle:    netlink.MakeHandle(0xffff, 0),
+		Parent:    netlink.HANDLE_CLSACT,
+	}})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("adding the clsact qdisc: %w", err)
+	}
+	return nil
+}
+
+func (h *Host) address() error {
+	v4 := &netlink.Addr{IPNet: &net.IPNet{IP: h.IPv4.AsSlice(), Mask: net.CIDRMask(15, 32)}}
+	if err := h.nl.AddrAdd(h.uplink, v4); err != nil {
+		return fmt.Errorf("adding %s: %w", h.IPv4, err)
+	}
+	if !h.IPv6.IsValid() {
+		return nil
+	}
+	v6 := &netlink.Addr{
+		IPNet: &net.IPNet{IP: h.IPv6.AsSlice(), Mask: net.CIDRMask(64, 128)},
+		Flags: unix.IFA_F_NODAD,
+	}
+	if err := h.nl.AddrAdd(h.uplink, v6); err != nil {
+		return fmt.Errorf("adding %s: %w", h.IPv6, err)
+	}
+	return nil
+}
+
+// SetRate limits the host's link to bits a second each way; 0 lifts the limit.
+// The bucket holds what 4 ms bring, at least 64 KiB, and the queue before it
+// what 50 ms bring, at least 256 KiB: a sender that is faster sees a full
+// queue, and TCP a lost packet, as with a real port.
+func (h *Host) SetRate(bits uint64) error {
+	h.link.Lock()
+	defer h.link.Unlock()
+	ends := []struct {
+		nl   *netlink.Handle
+		link netlink.Link
+	}{{h.nl, h.uplink}, {h.net.nl, h.port}}
+	for _, end := range ends {
+		attrs := netlink.QdiscAttrs{
+			LinkIndex: end.link.Attrs().Index,
+			Handle:    netlink.MakeHandle(1, 0),
+			Parent:    netlink.HANDLE_ROOT,
+		}
+		if bits == 0 {
+			err := end.nl.QdiscDel(&netlink.Tbf{QdiscAttrs: attrs})
+			if err != nil && !isGone(err) && !errors.Is(err, unix.EINVAL) {
+				return fmt.Errorf("host %s: lifting the limit: %w", h.Name, err)
+			}
+			continue
+		}
+		if err := end.nl.QdiscReplace(tokenBucket(attrs, bits)); err != nil {
+			return fmt.Errorf("host %s: limiting its link to %d bit/s: %w", h.Name, bits, err)
+		}
+	}
+	return nil
+}
+
+func tokenBucket(attrs netlink.QdiscAttrs, bits uint64) *netlink.Tbf {
+	bytes := float64(bits) / 8
+	burst := max(bytes*0.004, 64<<10)
+	limit := max(bytes*0.050, 256<<10)
+	ticks := burst / bytes * 1e6 * netlink.TickInUsec()
+	return &netlink.Tbf{
+		QdiscAttrs: attrs,
+		Rate:       bits / 8,
+		Limit:      uint32(min(limit, math.MaxUint32)),
+		Buffer:     uint32(min(ticks, math.MaxUint32)),
+	}
+}
+
+// Cut takes the host's port out of the switch: what it sends and what is sent
+// to it goes nowhere and nobody is told, as with a failed switch. Cutting a
+// cut link does nothing.
+func (h *Host) Cut() error {
+	h.link.Lock()
+	defer h.link.Unlock()
+	if err := h.net.nl.LinkSetNoMaster(h.port); err != nil {
+		return fmt.Errorf("cutting host %s off: %w", h.Name, err)
+	}
+	return nil
+}
+
+// Heal joins a cut link again.
+func (h *Host) Heal() error {
+	h.link.Lock()
+	defer h.link.Unlock()
+	if err := h.net.nl.LinkSetMaster(h.port, h.net.bridge); err != nil {
+		return fmt.Errorf("joining host %s again: %w", h.Name, err)
+	}
+	return nil
+}
+
+// SetSegments bounds the TCP segments of new connections between hosts to that
+// many bytes with TCP options (12 of them are time stamps), and sends one
+// segment a packet instead of up to 64 KiB. The kernel allows no less than 48;
+// see WriteSegments for fewer. 0 takes the bound away.
+func (n *Net) SetSegments(size int) error {
+	if size != 0 && (size < 48 || size > 65495) {
+		return fmt.Errorf("segments of %d bytes: must be 48 to 65495, or 0", size)
+	}
+	for _, h := range n.hosts {
+		if err := h.setSegments(size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setSegments makes the host ask its peers for small segments, by its routes,
+// and sends those that it was asked for one by one.
+func (h *Host) setSegments(size int) error {
+	h.link.Lock()
+	defer h.link.Unlock()
+	routes, err := h.nl.RouteList(h.uplink, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("host %s: its routes: %w", h.Name, err)
+	}
+	for _, route := range routes {
+		if route.Dst == nil || route.Dst.IP.IsMulticast() || route.Dst.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		route.AdvMSS = size
+		if err := h.nl.RouteReplace(&route); err != nil {
+			return fmt.Errorf("host %s: route %s with segments of %d bytes: %w", h.Name, route.Dst, size, err)
+		}
+	}
+	segments := 1
+	if size == 0 {
+		segments = 65535
+	}
+	if err := h.nl.LinkSetGSOMaxSegs(h.uplink, segments); err != nil {
+		return fmt.Errorf("host %s: %d segments a packet: %w", h.Name, segments, err)
+	}
+	return nil
+}
+
+// Counters are what went over a host's link since it was made, whole frames
+// with all their headers, ARP and neighbour discovery with the rest. A packet
+// that is still to be cut into segments counts its headers once.
+type Counters struct {
+	SentBytes, SentPackets         uint64
+	ReceivedBytes, ReceivedPackets uint64
+}
+
+// Counters returns the link's counters, read at the switch: what a limit or a
+// full queue on the host held back is not among the sent.
+func (h *Host) Counters() (Counters, error) {
+	link, err := h.net.nl.LinkByIndex(h.port.Attrs().Index)
+	if err != nil {
+		return Counters{}, fmt.Errorf("counters of host %s: %w", h.Name, err)
+	}
+	s := link.Attrs().Statistics
+	return Counters{
+		SentBytes: s.RxBytes, SentPackets: s.RxPackets,
+		ReceivedBytes: s.TxBytes, ReceivedPackets: s.TxPackets,
+	}, nil
+}
+
+// isGone reports an error that means that the thing is not there any more.
+func isGone(err error) bool {
+	var missing netlink.LinkNotFoundError
+	return errors.As(err, &missing) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT)
+}

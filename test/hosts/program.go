@@ -1,0 +1,95 @@
+package hosts
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Offsets into struct __sk_buff, which the kernel keeps for ever.
+const (
+	skbLen      = 0
+	skbMark     = 8
+	skbProtocol = 16
+	skbIfindex  = 40
+)
+
+// What a program at the switch's port returns: look at the next program, or
+// throw the packet away.
+const (
+	actNext = -1 // TC_ACT_UNSPEC
+	actDrop = 2  // TC_ACT_SHOT
+)
+
+// clonedMark marks a packet that is the copy of another, so that it is not
+// counted and not copied again. Packets lose it when they reach a host.
+const clonedMark = 0x70736964
+
+// Ethernet types as skb->protocol has them, in network order.
+const (
+	etherIPv4 = 0x0008
+	etherIPv6 = 0xdd86
+)
+
+// Priorities of the programs at a port: packets are counted before they can
+// be lost.
+const (
+	priorityCount  = 1
+	priorityFaults = 2
+)
+
+// load makes a program for packets that come into a port of the switch.
+func load(name string, code asm.Instructions) (*ebpf.Program, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raising the memlock limit for BPF: %w", err)
+	}
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name:         name,
+		Type:         ebpf.SchedCLS,
+		Instructions: code,
+		License:      "Apache-2.0",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("loading the BPF program %s: %w", name, err)
+	}
+	return prog, nil
+}
+
+// attach runs the program on every packet that the host sends, when it
+// reaches the switch. The port keeps it until it is removed.
+func (h *Host) attach(prog *ebpf.Program, name string, priority uint16) error {
+	err := h.net.nl.FilterReplace(h.filter(prog.FD(), name, priority))
+	if err != nil {
+		return fmt.Errorf("attaching the BPF program %s to the port of host %s: %w", name, h.Name, err)
+	}
+	return nil
+}
+
+// detach removes the program of that priority, where there is one.
+func (h *Host) detach(name string, priority uint16) error {
+	err := h.net.nl.FilterDel(h.filter(-1, name, priority))
+	if err != nil && !isGone(err) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("removing the BPF program %s from the port of host %s: %w", name, h.Name, err)
+	}
+	return nil
+}
+
+func (h *Host) filter(fd int, name string, priority uint16) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: h.port.Attrs().Index,
+			Parent:    netlink.HANDLE_MIN_INGRESS,
+			Handle:    1,
+			Protocol:  unix.ETH_P_ALL,
+			Priority:  priority,
+		},
+		Fd:           fd,
+		Name:         name,
+		DirectAction: true,
+	}
+}

@@ -1,0 +1,43 @@
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// WriteSegments writes b in TCP segments of size bytes each (the last may be
+// shorter), down to one byte. The kernel is told that a record ends with each,
+// so that it joins none of them, be it while they wait or when they are sent
+// again.
+func WriteSegments(conn *net.TCPConn, b []byte, size int) error {
+	if size < 1 {
+		return fmt.Errorf("segments of %d bytes: must be 1 or more", size)
+	}
+	if err := conn.SetNoDelay(true); err != nil {
+		return err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for len(b) > 0 {
+		piece := b[:min(size, len(b))]
+		var sent int
+		var failed error
+		err := raw.Write(func(fd uintptr) bool {
+			sent, failed = unix.SendmsgN(int(fd), piece, nil, nil, unix.MSG_EOR|unix.MSG_NOSIGNAL)
+			if errors.Is(failed, unix.EINTR) {
+				sent, failed = 0, nil // nothing was sent: the loop tries again
+			}
+			return !errors.Is(failed, unix.EAGAIN)
+		})
+		if err = errors.Join(err, failed); err != nil {
+			return fmt.Errorf("writing a segment of %d bytes: %w", len(piece), err)
+		}
+		b = b[sent:]
+	}
+	return nil
+}
