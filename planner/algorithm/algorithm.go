@@ -21,7 +21,9 @@ type Algorithm struct {
 // All returns the algorithms in the order in which tables show them, the
 // baseline first.
 func All() []Algorithm {
-	return []Algorithm{}
+	return []Algorithm{
+		{"random", "samples and parameters anywhere, the baseline (DWW21 section 6.2)", partition.Random},
+	}
 }
 
 // Find returns the algorithm of that name, or an error that lists those that

@@ -1,0 +1,73 @@
+package partition
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/psidecar/psidecar/planner/graph"
+)
+
+// Random is the baseline of DWW21 section 6.2: samples and parameters are
+// allocated to the machines uniformly and at random. The samples fill the
+// machines up to their limits, so that none has more than ceil(n/k); each
+// parameter, or group of them, goes to any machine with equal probability.
+//
+// It looks at no edge. Where a bound theta is set and the draw exceeds it, it
+// gives up with an error.
+func Random(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error) {
+	if err := o.Validate(g); err != nil {
+		return nil, err
+	}
+	random := rand.New(rand.NewPCG(o.Seed, 0))
+	a := &Assignment{Samples: make([]int32, g.Samples()), Params: make([]int32, g.Params())}
+	room := o.SampleLimits(g)
+	var free []int // samples that may go anywhere, in random order
+	for _, s := range random.Perm(g.Samples()) {
+		if o.FixedSamples == nil || o.FixedSamples[s] < 0 {
+			free = append(free, s)
+			continue
+		}
+		a.Samples[s] = o.FixedSamples[s]
+		room[a.Samples[s]] -= int64(g.SampleWeight(s))
+	}
+	// Evenly: each machine gets its share of what is free, in turn.
+	for i, s := range free {
+		machine := i % o.K
+		for tries := 0; room[machine] <= 0 && tries < o.K; tries++ {
+			machine = (machine + 1) % o.K
+		}
+		a.Samples[s] = int32(machine)
+		room[machine] -= int64(g.SampleWeight(s))
+	}
+	place := map[int32]int32{} // group -> machine
+	for p := range a.Params {
+		if o.Group != nil && o.Group[p] >= 0 && o.FixedParams != nil && o.FixedParams[p] >= 0 {
+			place[o.Group[p]] = o.FixedParams[p]
+		}
+	}
+	for p := range a.Params {
+		a.Params[p] = randomOwner(random, o, p, place)
+	}
+	if o.Theta > 0 {
+		if err := Check(g, a, o); err != nil {
+			return nil, fmt.Errorf("a random partition does not satisfy theta: %w", err)
+		}
+	}
+	return a, ctx.Err()
+}
+
+func randomOwner(random *rand.Rand, o Options, p int, place map[int32]int32) int32 {
+	owner := int32(random.IntN(o.K))
+	if o.FixedParams != nil && o.FixedParams[p] >= 0 {
+		owner = o.FixedParams[p]
+	}
+	if o.Group == nil || o.Group[p] < 0 {
+		return owner
+	}
+	if first, ok := place[o.Group[p]]; ok {
+		return first
+	}
+	place[o.Group[p]] = owner
+	return owner
+}
