@@ -1,0 +1,115 @@
+package counts
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// spread returns n ascending keys scattered over the whole key space.
+func spread(n int, seed uint64) []uint64 {
+	keys := make([]uint64, n)
+	for i := range keys {
+		seed = mix(seed + 0x9e3779b97f4a7c15)
+		keys[i] = seed
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// BenchmarkAdd counts batches of keys that the table knows: all 4 million of
+// them, or a sparse pick of every so manieth.
+func BenchmarkAdd(b *testing.B) {
+	for _, every := range []int{1, 3, 40, 1000} {
+		for _, dense := range []bool{true, false} {
+			name := fmt.Sprintf("every=%d/scattered", every)
+			all := spread(4<<20, 1)
+			if dense {
+				name = fmt.Sprintf("every=%d/dense", every)
+				for i := range all {
+					all[i] = uint64(i)
+				}
+			}
+			b.Run(name, func(b *testing.B) {
+				table := New(DefaultOptions)
+				table.Add(Batch{Keys: all, Each: Sums{Pulls: 1}})
+				pick := []uint64{}
+				for i := 0; i < len(all); i += every {
+					pick = append(pick, all[i])
+				}
+				batch := Batch{Keys: pick, Each: Sums{Pushes: 1, PushedBytes: 4}}
+				table.Add(batch)
+				b.ReportAllocs()
+				keys := 0
+				for b.Loop() {
+					table.Add(batch)
+					keys += len(pick)
+				}
+				b.ReportMetric(float64(keys)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
+			})
+		}
+	}
+}
+
+// TestHundredMillionKeys asks a table of default size for 100 million
+// distinct scattered keys. The whole process must stay under 512 MiB.
+func TestHundredMillionKeys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute; run without -short")
+	}
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(MemoryLimit))
+	table := New(DefaultOptions)
+	const batches, size = 100, 1_000_000
+	sent := uint64(0)
+	for i := range uint64(batches) {
+		keys := spread(size, i<<32)
+		sent += uint64(len(keys))
+		table.Add(Batch{Worker: int(i % 8), Keys: keys, Each: Sums{Pulls: 1}})
+	}
+	s := table.Size()
+	if s.Total[Pulls] != sent {
+		t.Errorf("%d accesses counted, %d made", s.Total[Pulls], sent)
+	}
+	blocks, sum := table.Blocks(0, 1<<64-1, 1000), uint64(0)
+	for _, b := range blocks {
+		for _, w := range b.Workers {
+			sum += w[Pulls]
+		}
+	}
+	if sum != sent || len(blocks) < 500 {
+		t.Errorf("%d blocks with %d accesses, want about 1000 with %d", len(blocks), sum, sent)
+	}
+	if d := float64(s.Keys) / float64(sent); d < 0.97 || d > 1.03 {
+		t.Errorf("%d distinct keys estimated of %d", s.Keys, sent)
+	}
+	peak := peakMemory(t)
+	t.Logf("%d keys in %d MiB (process at most %d MiB), %d counted one by one, the rest at most %d too high", s.Keys, s.MemoryBytes>>20, peak>>20, s.ExactKeys, s.SketchBound)
+	if peak > 512<<20 {
+		t.Errorf("the process took %d MiB, more than 512", peak>>20)
+	}
+	runtime.KeepAlive(table)
+}
+
+// peakMemory returns the largest resident size that the process had.
+func peakMemory(t *testing.T) int {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skipf("reading the peak memory: %v", err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Skip("no VmHWM in /proc/self/status")
+	return 0
+}

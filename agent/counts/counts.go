@@ -1,0 +1,210 @@
+// Package counts keeps how often each worker of a job used each key, and the
+// bytes that it moved for it, in bounded memory.
+//
+// In come the sorted key lists of requests, as [Batch]es. Out go the sums per
+// worker and block of keys (the heatmap), the hottest keys and the skew of the
+// accesses. The agent calls it for every message; its pages ask it.
+//
+// While the keys fit in the memory that [Options] allow, every number is
+// exact. Beyond that the coldest blocks are folded: their totals per worker
+// stay exact, their hottest keys stay exact one by one, and the rest is in a
+// count-min sketch whose error [Table.Bound] states. A key of a folded block
+// that turns out hot is promoted: exact from then on, and what was before is
+// the sketch's estimate, told apart from the rest.
+package counts
+
+import (
+	"slices"
+	"sort"
+	"sync"
+)
+
+// Options bound a table.
+type Options struct {
+	// MemoryBytes is what keys and counters may take, without the sketch.
+	MemoryBytes int
+	// SketchBytes is what the sketch takes once a block was folded.
+	SketchBytes int
+}
+
+// DefaultOptions keep a table, its sketch and what the garbage collector needs
+// above them under 512 MiB.
+var DefaultOptions = Options{MemoryBytes: 160 << 20, SketchBytes: 64 << 20}
+
+// MemoryLimit is what the Go runtime of a process with a table of default
+// options should aim for (debug.SetMemoryLimit) to stay under 512 MiB.
+const MemoryLimit = 420 << 20
+
+// A Batch is one use of a list of keys by one worker.
+type Batch struct {
+	Worker int      // index, from 0; memory grows with the highest one seen
+	Keys   []uint64 // ascending where it should be fast; not kept
+	// Each is added to every key.
+	Each [Planes]uint64
+	// Lens, where not nil, has an entry for each key: Lens[i] x LenUnit is
+	// added to LenPlane. Negative entries count as 0.
+	Lens     []int32
+	LenUnit  uint64
+	LenPlane Plane
+}
+
+func (b *Batch) lenBytes(i int) uint64 {
+	if b.Lens[i] <= 0 {
+		return 0
+	}
+	return uint64(b.Lens[i]) * b.LenUnit
+}
+
+// A Table counts for one job. Its methods may be called from any goroutine.
+type Table struct {
+	opts Options
+
+	mu      sync.Mutex
+	leaves  []*leaf
+	firsts  []uint64 // leaves[i].first
+	used    int      // bytes of the leaves
+	workers int
+	total   [Planes]uint64
+	sketch  *sketch // nil until a leaf was folded
+	merges  int     // how often folded leaves were merged
+
+	found, missing []int32  // scratch of Add
+	fresh          []uint64 // scratch of insert
+	from           []int32
+}
+
+// New returns an empty table.
+func New(opts Options) *Table {
+	t := &Table{opts: opts}
+	t.leaves, t.firsts = []*leaf{{}}, []uint64{0}
+	t.used = t.leaves[0].bytes()
+	return t
+}
+
+// Add counts the batch.
+func (t *Table) Add(b Batch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.workers = max(t.workers, b.Worker+1)
+	for from := 0; from < len(b.Keys); {
+		to := ascendingRun(b.Keys, from)
+		t.addRun(&b, from, to)
+		from = to
+	}
+	if t.used > t.opts.MemoryBytes {
+		t.shrink()
+	}
+}
+
+// ascendingRun returns the end of the strictly ascending run that starts at
+// from.
+func ascendingRun(keys []uint64, from int) int {
+	i := from + 1
+	for i < len(keys) && keys[i] > keys[i-1] {
+		i++
+	}
+	return i
+}
+
+// addRun counts keys[from:to] of the batch, which ascend.
+func (t *Table) addRun(b *Batch, from, to int) {
+	at := t.leafOf(b.Keys[from], 0)
+	for from < to {
+		end := to
+		if at+1 < len(t.firsts) {
+			end = from + countBelow(b.Keys[from:to], t.firsts[at+1])
+		}
+		grown := t.addToLeaf(at, b, from, end)
+		from, at = end, at+grown+1
+		if from < to && at+1 < len(t.firsts) && t.firsts[at+1] <= b.Keys[from] {
+			at = t.leafOf(b.Keys[from], at)
+		}
+	}
+}
+
+// leafOf returns the number of the leaf that covers k, which is not below
+// that of number low.
+func (t *Table) leafOf(k uint64, low int) int {
+	step := 1
+	for low+step < len(t.firsts) && t.firsts[low+step] <= k {
+		low += step
+		step *= 2
+	}
+	high := min(low+step, len(t.firsts))
+	at, ok := slices.BinarySearch(t.firsts[low:high], k)
+	if !ok {
+		at--
+	}
+	return low + at
+}
+
+// countBelow returns how many of the ascending keys are below limit. It looks
+// near the start first: most leaves get few keys of a sparse batch.
+func countBelow(keys []uint64, limit uint64) int {
+	high := 1
+	for high <= len(keys) && keys[high-1] < limit {
+		high *= 2
+	}
+	low := high / 2
+	high = min(high, len(keys))
+	return low + sort.Search(high-low, func(i int) bool { return keys[low+i] >= limit })
+}
+
+// addToLeaf counts keys[from:to] in leaf number at and returns how many leaves
+// it was cut into beyond one.
+func (t *Table) addToLeaf(at int, b *Batch, from, to int) int {
+	l := t.leaves[at]
+	keys := b.Keys[from:to]
+	r, grown := l.row(b.Worker)
+	t.used += grown
+	t.addTotals(r, b, from, to)
+	if l.n > 0 && l.isWhole(keys) {
+		t.used += r.add(l, nil, b, from, nil)
+		return 0
+	}
+	t.found, t.missing = l.find(keys, t.found[:0], t.missing[:0])
+	if len(t.missing) > 0 && l.folded == nil {
+		return t.insert(at, b, from, to)
+	}
+	t.addFound(l, r, b, from, len(keys))
+	if len(t.missing) > 0 {
+		t.addFolded(l, b, from)
+	}
+	return 0
+}
+
+// addFound adds the batch to the keys in t.found, those of its n keys from
+// number from on that are not in t.missing.
+func (t *Table) addFound(l *leaf, r *row, b *Batch, from, n int) {
+	if len(t.found) == 0 {
+		return
+	}
+	var numbers []int32
+	if b.Lens != nil {
+		numbers = make([]int32, 0, len(t.found))
+		skip := t.missing
+		for i := range int32(n) {
+			if len(skip) > 0 && skip[0] == i {
+				skip = skip[1:]
+				continue
+			}
+			numbers = append(numbers, i)
+		}
+	}
+	t.used += r.add(l, t.found, b, from, numbers)
+}
+
+func (t *Table) addTotals(r *row, b *Batch, from, to int) {
+	n := uint64(to - from)
+	for p, amount := range b.Each {
+		r.total[p] += amount * n
+		t.total[p] += amount * n
+	}
+	if b.Lens == nil {
+		return
+	}
+	for i := from; i < to; i++ {
+		r.total[b.LenPlane] += b.lenBytes(i)
+		t.total[b.LenPlane] += b.lenBytes(i)
+	}
+}

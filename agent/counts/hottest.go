@@ -1,0 +1,160 @@
+package counts
+
+import (
+	"container/heap"
+	"math/bits"
+	"slices"
+)
+
+// A HotKey is a key with the accesses of all workers.
+type HotKey struct {
+	Key     uint64
+	Sums    Sums   // of all workers, as counted one by one
+	Earlier uint64 // estimate of accesses before it was promoted, see Count
+	Workers []Count
+}
+
+// Accesses returns all of the key's accesses, the estimated ones with them.
+func (k *HotKey) Accesses() uint64 { return k.Sums.Accesses() + k.Earlier }
+
+// A SkewPoint says that the Keys most used keys have Accesses together.
+type SkewPoint struct {
+	Keys     uint64
+	Accesses uint64
+}
+
+// Hottest returns the n keys with the most accesses, most first, and the skew
+// curve: how many accesses fall to how many of the hottest keys, in points of
+// falling heat whose last has all keys and all accesses. Keys of folded blocks
+// that are not counted one by one enter the curve with their block's mean.
+//
+// The table goes on counting meanwhile: it is locked for some leaves at a time.
+func (t *Table) Hottest(n int) ([]HotKey, []SkewPoint) {
+	top := &hotHeap{}
+	var heat heatHistogram
+	next, more := uint64(0), true
+	for more {
+		next, more = t.scan(next, 64, func(l *leaf) {
+			heat.addRest(l)
+			for i := range l.n {
+				accesses := l.accessesAt(i)
+				heat.add(accesses, 1)
+				if n > 0 && (len(*top) < n || accesses > (*top)[0].accesses) {
+					if len(*top) == n {
+						heap.Pop(top)
+					}
+					heap.Push(top, l.hotKey(i, accesses))
+				}
+			}
+		})
+	}
+	keys := make([]HotKey, 0, len(*top))
+	slices.SortFunc(*top, func(a, b heapKey) int {
+		if a.accesses != b.accesses {
+			return -1 + 2*b2i(a.accesses < b.accesses)
+		}
+		return -1 + 2*b2i(a.Key > b.Key)
+	})
+	for _, k := range *top {
+		keys = append(keys, k.HotKey)
+	}
+	return keys, heat.curve()
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// scan calls visit for at most limit leaves from the one that covers key on,
+// and returns where to go on and whether there is more.
+func (t *Table) scan(key uint64, limit int, visit func(*leaf)) (next uint64, more bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.leafOf(key, 0)
+	end := min(at+limit, len(t.leaves))
+	for ; at < end; at++ {
+		visit(t.leaves[at])
+	}
+	if at == len(t.leaves) {
+		return 0, false
+	}
+	return t.firsts[at], true
+}
+
+func (l *leaf) hotKey(place int, accesses uint64) heapKey {
+	k := heapKey{HotKey: HotKey{Key: l.key(place)}, accesses: accesses}
+	k.Workers = make([]Count, len(l.rows))
+	for w := range l.rows {
+		k.Workers[w] = l.countAt(w, place)
+		add(&k.Sums, k.Workers[w].Sums)
+		k.Earlier += k.Workers[w].Earlier
+	}
+	return k
+}
+
+type heapKey struct {
+	HotKey
+	accesses uint64
+}
+
+// hotHeap has the coldest of the keys on top.
+type hotHeap []heapKey
+
+func (h hotHeap) Len() int           { return len(h) }
+func (h hotHeap) Less(i, j int) bool { return h[i].accesses < h[j].accesses }
+func (h hotHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *hotHeap) Push(x any)        { *h = append(*h, x.(heapKey)) }
+func (h *hotHeap) Pop() any {
+	last := len(*h) - 1
+	k := (*h)[last]
+	*h = (*h)[:last]
+	return k
+}
+
+// A heatHistogram counts keys by their accesses, in classes that are exact up
+// to 64 and 1/32 wide above.
+type heatHistogram struct {
+	keys, accesses [64 * 32]uint64
+}
+
+func heatClass(accesses uint64) int {
+	if accesses < 64 {
+		return int(accesses)
+	}
+	shift := bits.Len64(accesses) - 6
+	return shift*32 + int(accesses>>shift)
+}
+
+func (h *heatHistogram) add(accesses, keys uint64) {
+	c := heatClass(accesses)
+	h.keys[c] += keys
+	h.accesses[c] += accesses * keys
+}
+
+// addRest adds the keys that a folded leaf does not know one by one.
+func (h *heatHistogram) addRest(l *leaf) {
+	if l.folded == nil {
+		return
+	}
+	keys := max(l.folded.distinct.estimate(), 1)
+	c := heatClass(l.folded.accesses / keys)
+	h.keys[c] += keys
+	h.accesses[c] += l.folded.accesses
+}
+
+func (h *heatHistogram) curve() []SkewPoint {
+	var curve []SkewPoint
+	var sum SkewPoint
+	for c := len(h.keys) - 1; c >= 0; c-- {
+		if h.keys[c] == 0 {
+			continue
+		}
+		sum.Keys += h.keys[c]
+		sum.Accesses += h.accesses[c]
+		curve = append(curve, sum)
+	}
+	return curve
+}

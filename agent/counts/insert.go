@@ -1,0 +1,162 @@
+package counts
+
+import "slices"
+
+// insert makes the keys from:to of the batch known to leaf number at, where
+// t.missing are those that are not yet, counts the batch there, and returns
+// how many leaves the leaf was cut into beyond one. The totals of the leaf's
+// row have been added to already.
+func (t *Table) insert(at int, b *Batch, from, to int) int {
+	l := t.leaves[at]
+	t.used -= l.bytes()
+	t.mergeKeys(l, b.Keys[from:to])
+	rest := *l
+	pieces := (len(t.fresh) + leafKeys - 1) / leafKeys
+	cut := make([]*leaf, 0, pieces)
+	size := (len(t.fresh) + pieces - 1) / pieces
+	for i := 0; i < len(t.fresh); i += size {
+		end := min(i+size, len(t.fresh))
+		piece := &leaf{}
+		if i == 0 {
+			piece = l // keeps its place and its lower limit
+		} else {
+			piece.first = t.fresh[i]
+		}
+		piece.setKeys(t.fresh[i:end])
+		piece.rows = make([]*row, len(rest.rows))
+		for w, r := range rest.rows {
+			if r != nil {
+				piece.rows[w] = arrangedRow(r, t.from[i:end])
+			}
+		}
+		cut = append(cut, piece)
+	}
+	if len(cut) > 1 {
+		shareTotals(cut, rest.rows)
+	}
+	t.replace(at, cut)
+	t.addToPieces(cut, b, from, to)
+	for _, piece := range cut {
+		t.used += piece.bytes()
+	}
+	return len(cut) - 1
+}
+
+// mergeKeys puts into t.fresh the leaf's keys and the missing ones, ascending,
+// and into t.from the place each had in the leaf, or -1.
+func (t *Table) mergeKeys(l *leaf, keys []uint64) {
+	t.fresh, t.from = t.fresh[:0], t.from[:0]
+	i := 0
+	for _, m := range t.missing {
+		k := keys[m]
+		for ; i < l.n && l.key(i) < k; i++ {
+			t.fresh, t.from = append(t.fresh, l.key(i)), append(t.from, int32(i))
+		}
+		t.fresh, t.from = append(t.fresh, k), append(t.from, -1)
+	}
+	for ; i < l.n; i++ {
+		t.fresh, t.from = append(t.fresh, l.key(i)), append(t.from, int32(i))
+	}
+}
+
+// setKeys gives the leaf its keys, as base and step where that says it all.
+func (l *leaf) setKeys(keys []uint64) {
+	l.n, l.keys, l.base, l.step = len(keys), nil, keys[0], 0
+	if len(keys) > 1 {
+		l.step = keys[1] - keys[0]
+	}
+	want := l.base
+	for _, k := range keys {
+		if k != want {
+			l.keys = slices.Clone(keys)
+			return
+		}
+		want += l.step
+	}
+}
+
+func arrangedRow(r *row, from []int32) *row {
+	fresh := slices.Contains(from, -1)
+	s := &row{total: r.total}
+	for p := range r.planes {
+		s.planes[p] = r.planes[p].arranged(from, fresh)
+	}
+	return s
+}
+
+// shareTotals gives each piece of a leaf the totals of its keys. The leaf was
+// not folded, so the planes hold all of them, but for the batch being added,
+// whose share addToPieces adds; rows are those from before.
+func shareTotals(cut []*leaf, rows []*row) {
+	for w, r := range rows {
+		if r == nil {
+			continue
+		}
+		for _, piece := range cut {
+			s := piece.rows[w]
+			s.total = s.sums(piece.n)
+		}
+	}
+}
+
+// sums returns the planes' sums over n keys.
+func (r *row) sums(n int) (sum [Planes]uint64) {
+	for p := range sum {
+		if r.planes[p].cells == nil {
+			sum[p] = r.planes[p].at(0) * uint64(n)
+			continue
+		}
+		for i := range n {
+			sum[p] += r.planes[p].at(i)
+		}
+	}
+	return sum
+}
+
+// replace puts the pieces in place of leaf number at.
+func (t *Table) replace(at int, cut []*leaf) {
+	if len(cut) == 1 {
+		return
+	}
+	firsts := make([]uint64, len(cut))
+	for i, piece := range cut {
+		firsts[i] = piece.first
+	}
+	t.leaves = slices.Replace(t.leaves, at, at+1, cut...)
+	t.firsts = slices.Replace(t.firsts, at, at+1, firsts...)
+}
+
+// addToPieces adds the batch's keys, all of which the pieces know now. Where
+// the leaf stayed whole, its totals have the batch already.
+func (t *Table) addToPieces(cut []*leaf, b *Batch, from, to int) {
+	for i, piece := range cut {
+		end := to
+		if i+1 < len(cut) {
+			end = from + countBelow(b.Keys[from:to], cut[i+1].first)
+		}
+		if end == from {
+			continue
+		}
+		keys := b.Keys[from:end]
+		r, _ := piece.row(b.Worker)
+		if piece.isWhole(keys) {
+			r.add(piece, nil, b, from, nil)
+		} else {
+			t.found, t.missing = piece.find(keys, t.found[:0], t.missing[:0])
+			r.add(piece, t.found, b, from, nil)
+		}
+		if len(cut) > 1 {
+			addShare(r, b, from, end)
+		}
+		from = end
+	}
+}
+
+func addShare(r *row, b *Batch, from, to int) {
+	for p, amount := range b.Each {
+		r.total[p] += amount * uint64(to-from)
+	}
+	for i := from; b.Lens != nil && i < to; i++ {
+		r.total[b.LenPlane] += b.lenBytes(i)
+	}
+}

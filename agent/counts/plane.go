@@ -1,0 +1,324 @@
+package counts
+
+import "math"
+
+// Plane names one of the quantities that a table keeps per worker and key.
+type Plane int
+
+// The planes. Bytes are those of the values alone, without keys and frames.
+const (
+	Pulls Plane = iota
+	Pushes
+	PulledBytes
+	PushedBytes
+	// Earlier holds, for a key that was promoted out of the sketch, the
+	// sketch's estimate of its accesses before that moment.
+	Earlier
+
+	// Planes is how many of them are counted exactly in every block.
+	Planes    = int(Earlier)
+	allPlanes = Planes + 1
+)
+
+// A plane holds one amount for each key of a leaf, in as little memory as the
+// amounts allow: one number while all are alike, otherwise cells of the
+// smallest width that fits. Amounts are multiples of unit (the greatest common
+// divisor of what was added), so that bytes of 4-byte values count as ones.
+type plane struct {
+	unit  uint64 // 0 while nothing was added
+	value uint64 // amount/unit of every key, where cells is nil
+	cells any    // nil, []uint8, []uint16, []uint32 or []uint64
+}
+
+type cell interface {
+	uint8 | uint16 | uint32 | uint64
+}
+
+func (p *plane) at(i int) uint64 {
+	switch c := p.cells.(type) {
+	case []uint8:
+		return uint64(c[i]) * p.unit
+	case []uint16:
+		return uint64(c[i]) * p.unit
+	case []uint32:
+		return uint64(c[i]) * p.unit
+	case []uint64:
+		return c[i] * p.unit
+	}
+	return p.value * p.unit
+}
+
+// bytes returns the memory that the cells take.
+func (p *plane) bytes() int {
+	const header = 24
+	switch c := p.cells.(type) {
+	case []uint8:
+		return header + cap(c)
+	case []uint16:
+		return header + 2*cap(c)
+	case []uint32:
+		return header + 4*cap(c)
+	case []uint64:
+		return header + 8*cap(c)
+	}
+	return 0
+}
+
+// units returns amount in units, after making the unit fit it, and the bytes
+// that took.
+func (p *plane) units(amount uint64, n int) (units uint64, grown int) {
+	switch {
+	case amount == p.unit:
+		return 1, 0
+	case p.unit == 0:
+		p.unit = amount
+		return 1, 0
+	case amount%p.unit != 0:
+		grown = p.refine(gcd(amount, p.unit), n)
+	}
+	return amount / p.unit, grown
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// refine changes the unit to a divisor of it and returns the bytes it took.
+func (p *plane) refine(unit uint64, n int) int {
+	factor := p.unit / unit
+	p.unit = unit
+	if p.cells == nil {
+		p.value *= factor
+		return 0
+	}
+	highest := uint64(0)
+	for i := range n {
+		highest = max(highest, p.at(i)/p.unit)
+	}
+	grown := p.widen(highest*factor, n)
+	switch c := p.cells.(type) {
+	case []uint8:
+		scale(c, factor)
+	case []uint16:
+		scale(c, factor)
+	case []uint32:
+		scale(c, factor)
+	case []uint64:
+		scale(c, factor)
+	}
+	return grown
+}
+
+func scale[T cell](c []T, factor uint64) {
+	for i := range c {
+		c[i] = T(uint64(c[i]) * factor)
+	}
+}
+
+// addAll adds amount to each of the leaf's n keys and returns the bytes by
+// which the plane grew.
+func (p *plane) addAll(n int, amount uint64) int {
+	if amount == 0 {
+		return 0
+	}
+	units, grown := p.units(amount, n)
+	if p.cells == nil {
+		p.value += units
+		return grown
+	}
+	for from := 0; from < n; {
+		switch c := p.cells.(type) {
+		case []uint8:
+			from = addRange(c, from, units, math.MaxUint8)
+		case []uint16:
+			from = addRange(c, from, units, math.MaxUint16)
+		case []uint32:
+			from = addRange(c, from, units, math.MaxUint32)
+		case []uint64:
+			from = addRange(c, from, units, math.MaxUint64)
+		}
+		if from < n {
+			grown += p.widen(p.at(from)/p.unit+units, n)
+		}
+	}
+	return grown
+}
+
+// addRange adds units to c[from:] and returns the first index whose cell is
+// too narrow, or len(c).
+func addRange[T cell](c []T, from int, units, limit uint64) int {
+	for i := from; i < len(c); i++ {
+		v := uint64(c[i])
+		if v > limit-min(units, limit) || units > limit {
+			return i
+		}
+		c[i] = T(v + units)
+	}
+	return len(c)
+}
+
+// addAt adds amount to the keys at the given places of a leaf of n keys and
+// returns the bytes by which the plane grew.
+func (p *plane) addAt(n int, places []int32, amount uint64) int {
+	if amount == 0 || len(places) == 0 {
+		return 0
+	}
+	units, grown := p.units(amount, n)
+	grown += p.widen(p.value+units, n) // makes cells where there were none
+	for len(places) > 0 {
+		done := 0
+		switch c := p.cells.(type) {
+		case []uint8:
+			done = addPlaces(c, places, units, math.MaxUint8)
+		case []uint16:
+			done = addPlaces(c, places, units, math.MaxUint16)
+		case []uint32:
+			done = addPlaces(c, places, units, math.MaxUint32)
+		case []uint64:
+			done = addPlaces(c, places, units, math.MaxUint64)
+		}
+		if places = places[done:]; len(places) > 0 {
+			grown += p.widen(p.at(int(places[0]))/p.unit+units, n)
+		}
+	}
+	return grown
+}
+
+func addPlaces[T cell](c []T, places []int32, units, limit uint64) int {
+	if units > limit {
+		return 0
+	}
+	for k, i := range places {
+		v := uint64(c[i])
+		if v > limit-units {
+			return k
+		}
+		c[i] = T(v + units)
+	}
+	return len(places)
+}
+
+// widen gives the plane cells that can hold highest and returns the bytes by
+// which it grew.
+func (p *plane) widen(highest uint64, n int) int {
+	if highest <= math.MaxUint8 && p.cells != nil {
+		return 0
+	}
+	before := p.bytes()
+	var wide any
+	switch {
+	case highest <= math.MaxUint8:
+		wide = []uint8(nil)
+	case highest <= math.MaxUint16:
+		wide = []uint16(nil)
+	case highest <= math.MaxUint32:
+		wide = []uint32(nil)
+	default:
+		wide = []uint64(nil)
+	}
+	if width(p.cells) >= width(wide) {
+		return 0
+	}
+	p.cells, p.value = p.copied(wide, n, nil), 0
+	return p.bytes() - before
+}
+
+func width(cells any) int {
+	switch cells.(type) {
+	case []uint8:
+		return 1
+	case []uint16:
+		return 2
+	case []uint32:
+		return 4
+	case []uint64:
+		return 8
+	}
+	return 0
+}
+
+// copied returns n cells of the type of like, filled from the plane: cell i
+// from place from[i], or 0 where that is negative, or from place i where from
+// is nil.
+func (p *plane) copied(like any, n int, from []int32) any {
+	switch like.(type) {
+	case []uint8:
+		return fill(make([]uint8, n), p, from)
+	case []uint16:
+		return fill(make([]uint16, n), p, from)
+	case []uint32:
+		return fill(make([]uint32, n), p, from)
+	}
+	return fill(make([]uint64, n), p, from)
+}
+
+func fill[T cell](to []T, p *plane, from []int32) []T {
+	if c, ok := p.cells.([]T); ok { // the usual case, without a switch per cell
+		for i := range to {
+			if from == nil {
+				to[i] = c[i]
+			} else if from[i] >= 0 {
+				to[i] = c[from[i]]
+			}
+		}
+		return to
+	}
+	unit := max(p.unit, 1)
+	for i := range to {
+		if from == nil {
+			to[i] = T(p.at(i) / unit)
+		} else if from[i] >= 0 {
+			to[i] = T(p.at(int(from[i])) / unit)
+		}
+	}
+	return to
+}
+
+// arranged returns the plane for a leaf whose key i was at place from[i]
+// before, and is new where that is negative.
+func (p *plane) arranged(from []int32, fresh bool) plane {
+	q := plane{unit: p.unit, value: p.value}
+	switch {
+	case p.cells != nil:
+		q.cells, q.value = p.copied(p.cells, len(from), from), 0
+		q.settle(len(from))
+	case fresh && p.value != 0:
+		wide := *p
+		wide.widen(p.value, 0)
+		q.cells, q.value = p.copied(wide.cells, len(from), from), 0
+	}
+	return q
+}
+
+// settle goes back to one number where all cells have become alike.
+func (p *plane) settle(n int) {
+	if p.cells == nil || n == 0 {
+		return
+	}
+	alike := false
+	switch c := p.cells.(type) {
+	case []uint8:
+		alike = allAlike(c)
+	case []uint16:
+		alike = allAlike(c)
+	case []uint32:
+		alike = allAlike(c)
+	case []uint64:
+		alike = allAlike(c)
+	}
+	if alike {
+		p.value, p.cells = p.at(0)/max(p.unit, 1), nil
+	}
+}
+
+func allAlike[T cell](c []T) bool {
+	for _, v := range c[1:] {
+		if v != c[0] {
+			return false
+		}
+	}
+	return true
+}
