@@ -1,0 +1,280 @@
+package web
+
+import (
+	"strconv"
+	"time"
+)
+
+// A Key is a parameter's key. As JSON it is a number; since keys go up to
+// 2^64-1 and JavaScript is exact to 2^53 only, every type that holds keys
+// spells them out as text as well.
+type Key uint64
+
+// Text returns the key in decimal.
+func (k Key) Text() string { return strconv.FormatUint(uint64(k), 10) }
+
+// A Range is a stretch of time. The zero value of From and To means all that
+// is known.
+type Range struct {
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
+}
+
+// Jobs answers /api/v1/jobs.
+type Jobs struct {
+	Jobs []Job `json:"jobs"`
+}
+
+// A Job is one training job as this host sees it.
+type Job struct {
+	Name      string    `json:"job"`     // host:port of its scheduler
+	Dialect   string    `json:"dialect"` // of its messages: dmlc, dmlc-2018, dmlc-2017, byteps; empty before the first
+	Servers   int       `json:"servers"` // as the job was configured; 0 unknown
+	Workers   int       `json:"workers"` // likewise
+	FirstSeen time.Time `json:"first_seen"`
+	LastSeen  time.Time `json:"last_seen"` // of its last message
+	Nodes     []Node    `json:"nodes"`
+
+	Connections Connections `json:"connections"`
+
+	Accesses       uint64   `json:"accesses"`         // pulls and pushes, each key of each request
+	DistinctKeys   uint64   `json:"distinct_keys"`    // estimate where Exact is false
+	Exact          bool     `json:"exact"`            // every key is counted one by one and no request was left out
+	SampledOneIn   uint32   `json:"sampled_one_in"`   // 1: all requests' keys are looked at
+	Bytes          uint64   `json:"bytes"`            // of all messages between its nodes
+	LeftHostBytes  uint64   `json:"left_host_bytes"`  // those of them that left this host
+	StepsPerSecond float64  `json:"steps_per_second"` // of the median worker, over the last ten seconds
+	BytesPerSecond float64  `json:"bytes_per_second"` // over the last ten seconds
+	Latency        Latency  `json:"latency"`          // of all requests
+	Stragglers     []string `json:"stragglers"`       // names of workers well behind the others
+}
+
+// A Node is a scheduler, server or worker of a job.
+type Node struct {
+	Name      string `json:"name"`                // scheduler, server-0, worker-3, or worker@address while the rank is unknown
+	Role      string `json:"role"`                // scheduler, server, worker
+	Rank      int    `json:"rank"`                // -1 unknown
+	RankFrom  string `json:"rank_from,omitempty"` // how the rank is known: identity, node table, key range, address order
+	Address   string `json:"address,omitempty"`   // where it listens
+	Local     bool   `json:"local"`               // it runs on this host
+	PID       int    `json:"pid,omitempty"`
+	Command   string `json:"command,omitempty"`
+	Pod       string `json:"pod,omitempty"`       // Kubernetes pod UID, from its cgroup
+	Container string `json:"container,omitempty"` // container id, from its cgroup
+}
+
+// Connections counts a job's connections by what is known of them.
+type Connections struct {
+	Synced   int    `json:"synced"`
+	Unsynced int    `json:"unsynced"`     // older than the agent, frame boundary not found yet
+	Missed   uint64 `json:"missed_bytes"` // bytes that passed before it was found
+	Unplaced int    `json:"unplaced"`     // synced, but it is not known yet who is at its ends
+}
+
+// Latency is a distribution of times from a request to its answer, in seconds.
+type Latency struct {
+	Count uint64  `json:"count"`
+	Mean  float64 `json:"mean"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+	P999  float64 `json:"p999"`
+	Max   float64 `json:"max"`
+}
+
+// HeatmapQuery is what /api/v1/heatmap takes, beside job: blocks (how many at
+// most, default 256), first and last (keys, both included), from and to (times;
+// seconds since 1970, or negative: seconds before now) and measure.
+type HeatmapQuery struct {
+	Blocks      int
+	First, Last Key
+	Range       Range
+	Measure     Measure
+}
+
+// Heatmap answers /api/v1/heatmap: what each worker did in each block of keys.
+type Heatmap struct {
+	Job     string     `json:"job"`
+	Workers []string   `json:"workers"` // names, a row of counts each
+	Blocks  []Block    `json:"blocks"`  // a column each
+	Counts  [][]uint64 `json:"counts"`  // [worker][block], of Measure
+
+	Measure      Measure `json:"measure"`
+	Range                // what was asked for; absent: since the job was first seen
+	Exact        bool    `json:"exact"`          // false: see SampledOneIn
+	SampledOneIn uint32  `json:"sampled_one_in"` // counts are scaled up by this
+	// Finest says that asking for fewer keys or more blocks will not show more
+	// detail: each block is one key, or as fine as it was counted.
+	Finest bool `json:"finest"`
+}
+
+// A Block is a range of keys, both ends included.
+type Block struct {
+	First     Key    `json:"first"`
+	Last      Key    `json:"last"`
+	FirstText string `json:"first_text"`
+	LastText  string `json:"last_text"`
+	Keys      uint64 `json:"keys"`             // distinct ones seen in it
+	Folded    bool   `json:"folded,omitempty"` // its sums are exact, its keys are not known one by one
+}
+
+// NewBlock returns the block of keys from first to last.
+func NewBlock(first, last, keys uint64, folded bool) Block {
+	f, l := Key(first), Key(last)
+	return Block{First: f, Last: l, FirstText: f.Text(), LastText: l.Text(), Keys: keys, Folded: folded}
+}
+
+// A Measure is what a heatmap counts.
+type Measure string
+
+// The measures.
+const (
+	Accesses    Measure = "accesses" // pulls and pushes
+	Pulls       Measure = "pulls"
+	Pushes      Measure = "pushes"
+	Bytes       Measure = "bytes" // of values, both ways
+	PulledBytes Measure = "pulled_bytes"
+	PushedBytes Measure = "pushed_bytes"
+)
+
+// Measures lists all measures.
+var Measures = []Measure{Accesses, Pulls, Pushes, Bytes, PulledBytes, PushedBytes}
+
+// Traffic answers /api/v1/traffic: bytes of messages between each worker and
+// each server, whole, with metas, keys and repeats.
+type Traffic struct {
+	Job       string     `json:"job"`
+	Workers   []string   `json:"workers"`
+	Servers   []string   `json:"servers"`
+	Range                // what was asked for; absent: since the job was first seen
+	ToServers [][]uint64 `json:"to_servers"` // [worker][server] bytes of requests
+	ToWorkers [][]uint64 `json:"to_workers"` // [worker][server] bytes of answers
+	Requests  [][]uint64 `json:"requests"`   // [worker][server] requests, repeats not counted
+	// TotalBytes and LeftHostBytes include messages to and from the scheduler.
+	TotalBytes    uint64 `json:"total_bytes"`
+	LeftHostBytes uint64 `json:"left_host_bytes"`
+	RepeatedBytes uint64 `json:"repeated_bytes"` // of messages that PS_RESEND sent again
+}
+
+// Keys answers /api/v1/keys (parameter n: how many of the hottest, default 50).
+type Keys struct {
+	Job     string      `json:"job"`
+	Workers []string    `json:"workers"`
+	Hottest []HotKey    `json:"hottest"`
+	Skew    []SkewPoint `json:"skew"` // rising; the last point has all keys and accesses
+	Sketch  Sketch      `json:"sketch"`
+}
+
+// A HotKey is one of the most used keys.
+type HotKey struct {
+	Key       Key      `json:"key"`
+	Text      string   `json:"key_text"`
+	Accesses  uint64   `json:"accesses"` // all of them, the estimated ones included
+	Pulls     uint64   `json:"pulls"`
+	Pushes    uint64   `json:"pushes"`
+	Bytes     uint64   `json:"bytes"`               // of its values, both ways
+	Estimated uint64   `json:"estimated,omitempty"` // accesses that are an estimate, at most Sketch.Bound too high
+	Server    string   `json:"server,omitempty"`    // its home
+	Workers   []uint64 `json:"workers"`             // accesses by worker
+}
+
+// A SkewPoint says how many accesses fall to the hottest keys.
+type SkewPoint struct {
+	Keys     uint64 `json:"keys"`
+	Accesses uint64 `json:"accesses"`
+}
+
+// Sketch says how well a job's keys are counted.
+type Sketch struct {
+	Job          string  `json:"job"`
+	Exact        bool    `json:"exact"` // all keys one by one
+	DistinctKeys uint64  `json:"distinct_keys"`
+	ExactKeys    uint64  `json:"exact_keys"`    // counted one by one
+	Blocks       int     `json:"blocks"`        // whose sums are exact
+	FoldedBlocks int     `json:"folded_blocks"` // of them, those whose keys are not all counted one by one
+	MemoryBytes  int     `json:"memory_bytes"`
+	Bound        uint64  `json:"bound"`   // an estimate is at most this too high, never too low,
+	Percent      float64 `json:"percent"` // for at least this share of the keys
+}
+
+// Servers answers /api/v1/servers: how busy servers and workers are.
+type Servers struct {
+	Job     string       `json:"job"`
+	Range                // what was asked for; absent: since the job was first seen
+	Servers []ServerLoad `json:"servers"`
+	Workers []WorkerLoad `json:"workers"`
+}
+
+// ServerLoad is what one server was asked and answered.
+type ServerLoad struct {
+	Name     string  `json:"name"`
+	Requests uint64  `json:"requests"`
+	BytesIn  uint64  `json:"bytes_in"`
+	BytesOut uint64  `json:"bytes_out"`
+	Share    float64 `json:"share"` // of all servers' bytes
+	Latency  Latency `json:"latency"`
+}
+
+// WorkerLoad is how one worker gets on.
+type WorkerLoad struct {
+	Name           string  `json:"name"`
+	Requests       uint64  `json:"requests"`
+	BytesIn        uint64  `json:"bytes_in"`
+	BytesOut       uint64  `json:"bytes_out"`
+	Timestamp      int64   `json:"timestamp"` // of its last request
+	StepsPerSecond float64 `json:"steps_per_second"`
+	Straggler      bool    `json:"straggler"` // well behind the median worker
+	Latency        Latency `json:"latency"`
+}
+
+// Agent answers /api/v1/agent: the agent itself, its cost and what it missed.
+type Agent struct {
+	Version       string    `json:"version"`
+	Host          string    `json:"host"`
+	Started       time.Time `json:"started"`
+	CPUSeconds    float64   `json:"cpu_seconds"`  // of the agent's process
+	CPUPercent    float64   `json:"cpu_percent"`  // of one core, recently
+	MemoryBytes   uint64    `json:"memory_bytes"` // resident
+	Programs      []Program `json:"programs"`
+	KernelPercent float64   `json:"kernel_percent"` // of one core, in all programs, recently
+	Sampling      Sampling  `json:"sampling"`
+	Counters      []Counter `json:"counters"`
+	Sketches      []Sketch  `json:"sketches"` // one a job
+	Cgroups       []string  `json:"cgroups"`  // to which programs are attached
+	Planner       *Planner  `json:"planner,omitempty"`
+}
+
+// A Program is one of the kernel's programs that watch.
+type Program struct {
+	Name        string  `json:"name"`
+	Runs        uint64  `json:"runs"`
+	Seconds     float64 `json:"seconds"`
+	NanosPerRun float64 `json:"nanoseconds_per_run"`
+}
+
+// Sampling says which requests' keys are looked at.
+type Sampling struct {
+	OneIn         uint32  `json:"one_in"` // windows of timestamps
+	Window        uint32  `json:"window"` // timestamps
+	Adaptive      bool    `json:"adaptive"`
+	BudgetPercent float64 `json:"budget_percent"` // of one core, that the rate adapts to
+}
+
+// A Counter counts something that was seen, ignored or lost.
+type Counter struct {
+	Reason string `json:"reason"`
+	Class  string `json:"class"` // seen, ignored, lost
+	Help   string `json:"help"`
+	Events uint64 `json:"events"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+// Planner is the state of the link to the planner.
+type Planner struct {
+	Address   string    `json:"address"`
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"`
+	Reports   uint64    `json:"reports"`         // accepted by the planner
+	Skipped   uint64    `json:"skipped"`         // given up because a newer one was there
+	Error     string    `json:"error,omitempty"` // why it is not connected
+}
