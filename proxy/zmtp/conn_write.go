@@ -1,0 +1,99 @@
+package zmtp
+
+import "errors"
+
+// WriteMessage writes one message and everything queued before it. The frames
+// may be reused once it returns. An error leaves the stream unusable.
+func (c *Conn) WriteMessage(frames ...[]byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.queue(frames); err != nil {
+		return err
+	}
+	return c.flush()
+}
+
+// Queue is WriteMessage for many small messages: it may keep a copy of the
+// message back until the next WriteMessage or [Conn.Flush], or until 64 KiB
+// are waiting. The frames may be reused once it returns.
+func (c *Conn) Queue(frames ...[]byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.queue(frames); err != nil {
+		return err
+	}
+	if len(c.out) >= flushAt {
+		return c.flush()
+	}
+	return nil
+}
+
+// Flush writes what [Conn.Queue] kept back.
+func (c *Conn) Flush() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	return c.flush()
+}
+
+// queue appends small messages to c.out; one with a large frame is written at
+// once, together with what waits, from the caller's memory.
+func (c *Conn) queue(frames [][]byte) error {
+	if len(frames) == 0 {
+		return errors.New("zmtp: a message needs at least one frame")
+	}
+	large := false
+	for _, f := range frames {
+		large = large || len(f) >= copyBelow
+	}
+	if large {
+		return c.writev(frames)
+	}
+	for i, f := range frames {
+		c.out = AppendHeader(c.out, FrameHeader(len(f), i < len(frames)-1))
+		c.out = append(c.out, f...)
+	}
+	return nil
+}
+
+func (c *Conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	_, err := c.nc.Write(c.out)
+	c.out = c.out[:0]
+	return err
+}
+
+// writev writes c.out and then frames with one system call where the
+// connection can: headers and small frames are gathered in c.out, large
+// frames stay where they are.
+func (c *Conn) writev(frames [][]byte) error {
+	need := len(c.out)
+	for _, f := range frames {
+		need += MaxHeader
+		if len(f) < copyBelow {
+			need += len(f)
+		}
+	}
+	if cap(c.out) < need { // no append below may move c.out
+		c.out = append(make([]byte, 0, need), c.out...)
+	}
+	vec, start := c.vec[:0], 0
+	for i, f := range frames {
+		c.out = AppendHeader(c.out, FrameHeader(len(f), i < len(frames)-1))
+		if len(f) < copyBelow {
+			c.out = append(c.out, f...)
+			continue
+		}
+		vec = append(vec, c.out[start:], f)
+		start = len(c.out)
+	}
+	if start < len(c.out) {
+		vec = append(vec, c.out[start:])
+	}
+	c.vec = vec
+	_, err := c.vec.WriteTo(c.nc) // consumes c.vec
+	clear(vec)                    // the caller's memory is its own again
+	c.vec, c.out = vec[:0], c.out[:0]
+	return err
+}

@@ -1,0 +1,88 @@
+// Package zmtp speaks ZMTP 3.0 and 3.1, the protocol that ZeroMQ sockets
+// speak over TCP, with the NULL mechanism.
+//
+// At its heart is [Decoder], which does no input or output: the caller passes
+// the bytes of one direction of a connection in whatever pieces they come, and
+// gets the greeting, frame headers and pieces of frame bodies, which are
+// slices of what was passed. A body can be stepped over without being there
+// ([Decoder.Discard]). The Append functions write the same things back, byte
+// for byte. [Conn] puts both on a net.Conn, with the handshake.
+//
+// The capture decoder, the agent, the proxy and psjob call it. It knows
+// nothing of PS-lite and imports nothing of this module.
+//
+// Source: https://rfc.zeromq.org/spec/23/ (3.0) and /spec/37/ (3.1).
+package zmtp
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Flags is the first byte of a frame.
+type Flags byte
+
+// The flag bits; the others are reserved and must be zero.
+const (
+	More    Flags = 1 << iota // further frames of this message follow
+	Long                      // the size takes 8 bytes instead of 1
+	Command                   // the frame is a command, not part of a message
+)
+
+// MaxHeader is the size of the longest frame header in bytes.
+const MaxHeader = 9
+
+// Header describes one frame.
+type Header struct {
+	Flags Flags
+	Size  uint64 // bytes in the body, below 2^63
+}
+
+// More reports whether another frame of the same message follows.
+func (h Header) More() bool { return h.Flags&More != 0 }
+
+// Command reports whether the frame is a command.
+func (h Header) Command() bool { return h.Flags&Command != 0 }
+
+// Len returns how many bytes the header itself takes: 2 or 9.
+func (h Header) Len() int {
+	if h.Flags&Long != 0 {
+		return MaxHeader
+	}
+	return 2
+}
+
+// FrameHeader returns the header that ZeroMQ would write for a data frame of
+// size bytes: the long form for more than 255.
+func FrameHeader(size int, more bool) Header {
+	h := Header{Size: uint64(size)}
+	if more {
+		h.Flags |= More
+	}
+	if size > 255 {
+		h.Flags |= Long
+	}
+	return h
+}
+
+// AppendHeader appends the header's bytes to dst. The form is the one that
+// the Long flag says, so that a header read comes out as it was; a size above
+// 255 without that flag is written in its lowest byte only, so headers made
+// by hand should come from [FrameHeader].
+func AppendHeader(dst []byte, h Header) []byte {
+	dst = append(dst, byte(h.Flags))
+	if h.Flags&Long == 0 {
+		return append(dst, byte(h.Size))
+	}
+	return binary.BigEndian.AppendUint64(dst, h.Size)
+}
+
+// A SyntaxError says which byte of a stream was not ZMTP.
+type SyntaxError struct {
+	Offset uint64 // of the offending element, from the stream's start
+	Reason string
+}
+
+func (e *SyntaxError) Error() string {
+	return fmt.Sprintf("zmtp: at byte %d: %s", e.Offset, e.Reason)
+}
