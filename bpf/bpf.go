@@ -17,3 +17,6 @@
 // The C sources beside this file are compiled by go generate; the object is
 // committed, so building needs no clang.
 package bpf
+
+//go:generate go run ./internal/reasons
+//go:generate go tool bpf2go -target bpfel -cc clang -strip llvm-strip -go-package bpf capture capture.c -- -O2 -mcpu=v3 -Wall -Werror -Wno-unused-function

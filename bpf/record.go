@@ -25,8 +25,8 @@ func (d Direction) String() string {
 // (unique until reboot) and the direction.
 type StreamID uint64
 
-// Stream returns the id of one direction of the socket with that cookie.
-func Stream(cookie uint64, d Direction) StreamID { return StreamID(cookie<<1 | uint64(d)) }
+// NewStreamID returns the id of one direction of the socket with that cookie.
+func NewStreamID(cookie uint64, d Direction) StreamID { return StreamID(cookie<<1 | uint64(d)) }
 
 // Cookie is the kernel's socket cookie.
 func (s StreamID) Cookie() uint64 { return uint64(s) >> 1 }

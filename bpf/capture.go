@@ -1,0 +1,233 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// Options of a [Capture]. The zero value is a good start.
+type Options struct {
+	// RingBytes is the size of the ring buffer, a power of two of at least
+	// 64 KiB; 0 means 32 MiB.
+	RingBytes int
+	// Streams is how many streams (two a connection where both directions are
+	// watched) can be followed at a time, each costing about 800 bytes of
+	// kernel memory; 0 means 16,384. Foreign connections do not count.
+	Streams int
+	// Ingress also watches what the processes receive, for hosts that are
+	// alone in being watched. Segments that arrive out of order leave gaps in
+	// such a stream; egress has none.
+	Ingress bool
+	// IngressLoopback watches ingress on loopback interfaces too, where the
+	// same bytes have been seen as egress if the sender is watched.
+	IngressLoopback bool
+	// MeasureCost makes the kernel measure the programs' run time while the
+	// capture is open ([Capture.ProgramStats]), which itself costs some tens
+	// of nanoseconds a segment, for all BPF programs of the host.
+	MeasureCost bool
+	Sampling    Sampling
+}
+
+const (
+	defaultRingBytes = 32 << 20
+	defaultStreams   = 16384
+	minRingBytes     = 64 << 10
+	slotsPerCPU      = 3 // SLOTS in maps.h
+)
+
+func (o Options) normal() (Options, error) {
+	if o.RingBytes == 0 {
+		o.RingBytes = defaultRingBytes
+	}
+	if o.Streams == 0 {
+		o.Streams = defaultStreams
+	}
+	if o.RingBytes < minRingBytes || o.RingBytes > 1<<30 || bits.OnesCount(uint(o.RingBytes)) != 1 {
+		return o, fmt.Errorf("ring buffer of %d bytes: want a power of two from %d to %d", o.RingBytes, minRingBytes, 1<<30)
+	}
+	if o.Streams < 1 || o.Streams > 1<<22 {
+		return o, fmt.Errorf("%d streams: want 1 to %d", o.Streams, 1<<22)
+	}
+	return o, nil
+}
+
+// Capture is the loaded programs and their maps. Its methods may be called
+// from several goroutines, but [Capture.Read] from one at a time.
+type Capture struct {
+	options Options
+	objects objects
+	ring    *ring
+	stats   interface{ Close() error }
+
+	mu       sync.Mutex
+	attached map[string][]link.Link // by cgroup path
+
+	batches map[StreamID]uint32 // number of the next batch; Read's alone
+
+	sweepMu sync.Mutex
+	quiet   map[StreamID]quietStream
+	gone    []StreamID // reported as Gone, for Read to forget
+}
+
+// Open loads the programs; [Capture.Attach] sets them to work. It needs
+// CAP_BPF and CAP_NET_ADMIN; package bpf/probe says what is missing where it
+// fails.
+func Open(o Options) (*Capture, error) { return open(o, false) }
+
+func open(o Options, keyByAddress bool) (*Capture, error) {
+	o, err := o.normal()
+	if err != nil {
+		return nil, err
+	}
+	// Kernels before 5.11 charge maps to the memlock limit.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raising the memlock limit: %w", err)
+	}
+	c := &Capture{options: o, attached: map[string][]link.Link{},
+		batches: map[StreamID]uint32{}, quiet: map[StreamID]quietStream{}}
+	if c.objects, err = loadObjects(o, keyByAddress); err != nil {
+		return nil, err
+	}
+	if c.ring, err = openRing(c.objects.events, o.RingBytes); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if o.MeasureCost {
+		if c.stats, err = ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME)); err != nil {
+			return nil, errors.Join(fmt.Errorf("turning on run time statistics: %w", err), c.Close())
+		}
+	}
+	if err := c.SetSampling(o.Sampling); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Attach watches the sockets of all processes in the cgroup at that path of a
+// cgroup v2 mount, and in the groups below it. Connections that exist already
+// are synchronised when a message is found in them. Programs that others
+// attached there stay and run as well.
+func (c *Capture) Attach(cgroup string) error {
+	path, err := filepath.Abs(cgroup)
+	if err != nil {
+		return fmt.Errorf("cgroup %s: %w", cgroup, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other := range c.attached {
+		if within(path, other) || within(other, path) {
+			return fmt.Errorf("cgroup %s: %s is watched already, and its segments would be seen twice", path, other)
+		}
+	}
+	programs := map[ebpf.AttachType]*ebpf.Program{ebpf.AttachCGroupInetEgress: c.objects.egress}
+	if c.options.Ingress {
+		programs[ebpf.AttachCGroupInetIngress] = c.objects.ingress
+	}
+	var links []link.Link
+	for hook, program := range programs {
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: hook, Program: program})
+		if err != nil {
+			return errors.Join(fmt.Errorf("attaching %v to cgroup %s (cgroup v2?): %w", hook, path, err), closeLinks(links))
+		}
+		links = append(links, l)
+	}
+	c.attached[path] = links
+	return nil
+}
+
+// within reports whether a is b or below it.
+func within(a, b string) bool {
+	return a == b || strings.HasPrefix(a, strings.TrimSuffix(b, "/")+"/")
+}
+
+// Detach stops watching a cgroup that Attach was given.
+func (c *Capture) Detach(cgroup string) error {
+	path, err := filepath.Abs(cgroup)
+	if err != nil {
+		return fmt.Errorf("cgroup %s: %w", cgroup, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	links, ok := c.attached[path]
+	if !ok {
+		return fmt.Errorf("cgroup %s is not watched: %w", path, os.ErrNotExist)
+	}
+	delete(c.attached, path)
+	return closeLinks(links)
+}
+
+func closeLinks(links []link.Link) error {
+	var failed error
+	for _, l := range links {
+		failed = errors.Join(failed, l.Close())
+	}
+	return failed
+}
+
+// SetSampling changes what is copied, from the next segment on.
+func (c *Capture) SetSampling(s Sampling) error {
+	s = s.normal()
+	value := captureConfig{
+		Window: s.Window, OneIn: s.OneIn,
+		ValueBytes: s.ValueBytes, ValuesOneIn: s.ValuesOneIn,
+		SampledMetasOnly:    flag(s.SampledMetasOnly),
+		AnswerKeys:          flag(s.AnswerKeys),
+		SkipLoopbackIngress: flag(!c.options.IngressLoopback),
+		WakeBytes:           uint32(c.options.RingBytes / 16),
+	}
+	if err := c.objects.settings.Put(uint32(0), value); err != nil {
+		return fmt.Errorf("setting the sampling: %w", err)
+	}
+	return nil
+}
+
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Counts reads the counters, summed over all CPUs, since Open.
+func (c *Capture) Counts() (Counts, error) {
+	var sums Counts
+	for r := range sums {
+		var perCPU []captureCount
+		if err := c.objects.counts.Lookup(uint32(r), &perCPU); err != nil {
+			return sums, fmt.Errorf("reading counter %s: %w", Reason(r), err)
+		}
+		for _, n := range perCPU {
+			sums[r].Events += n.Events
+			sums[r].Bytes += n.Bytes
+		}
+	}
+	return sums, nil
+}
+
+// Close detaches the programs and frees them. A Read in progress must have
+// returned.
+func (c *Capture) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var failed error
+	for _, links := range c.attached {
+		failed = errors.Join(failed, closeLinks(links))
+	}
+	clear(c.attached)
+	if c.stats != nil {
+		failed = errors.Join(failed, c.stats.Close())
+	}
+	if c.ring != nil {
+		failed = errors.Join(failed, c.ring.close())
+	}
+	return errors.Join(failed, c.objects.Close())
+}

@@ -1,0 +1,75 @@
+package bpf
+
+import (
+	"context"
+	"fmt"
+)
+
+// Sizes of struct batch and struct record in wire.h.
+const (
+	batchSize  = 32
+	recordSize = 24
+)
+
+// Read waits until the kernel has something, hands all that is there to each,
+// and returns nil; the caller calls it again. The record is valid until each
+// returns: its Data lie in the ring buffer, which is freed as reading goes on.
+// Read ends with ctx.Err() when ctx ends, with what is left in the ring
+// handed out first.
+func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
+	c.sweepMu.Lock()
+	for _, id := range c.gone {
+		delete(c.batches, id)
+	}
+	c.gone = c.gone[:0]
+	c.sweepMu.Unlock()
+	var malformed error
+	hand := func(batch []byte) {
+		if err := c.unpack(batch, each); err != nil && malformed == nil {
+			malformed = err
+		}
+	}
+	for {
+		if c.ring.drain(hand) > 0 {
+			return malformed
+		}
+		if err := c.ring.wait(ctx); err != nil {
+			c.ring.drain(hand)
+			return err
+		}
+	}
+}
+
+// unpack hands out the records of one batch, after a KindLost record where
+// batches of the same stream before it are missing.
+func (c *Capture) unpack(b []byte, each func(*Record)) error {
+	if len(b) < batchSize || int(native.Uint32(b[28:])) > len(b) {
+		return fmt.Errorf("malformed batch of %d bytes in the ring buffer: the BPF object and this program are of different versions", len(b))
+	}
+	r := Record{Stream: StreamID(native.Uint64(b)), Time: native.Uint64(b[8:])}
+	first := native.Uint64(b[16:])
+	sequence := native.Uint32(b[24:])
+	if lost := sequence - c.batches[r.Stream]; lost != 0 {
+		r.Kind, r.Length, r.Message = KindLost, uint64(lost), first
+		each(&r)
+	}
+	c.batches[r.Stream] = sequence + 1
+	b = b[batchSize:native.Uint32(b[28:])]
+	for len(b) >= recordSize {
+		size := int(native.Uint16(b[4:]))
+		padded := recordSize + (size+7)&^7
+		if padded > len(b) {
+			return fmt.Errorf("malformed record of %d bytes in the ring buffer: the BPF object and this program are of different versions", size)
+		}
+		r.Kind, r.Flags, r.Frame = Kind(b[0]), Flags(b[1]), b[2]
+		r.Message = first + uint64(native.Uint16(b[6:]))
+		r.Offset, r.Length = native.Uint64(b[8:]), native.Uint64(b[16:])
+		r.Data = b[recordSize : recordSize+size]
+		each(&r)
+		if r.Kind == KindForeign {
+			delete(c.batches, r.Stream)
+		}
+		b = b[padded:]
+	}
+	return nil
+}

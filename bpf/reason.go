@@ -1,0 +1,52 @@
+package bpf
+
+// Reason is one of the things that the programs count. The list stands in
+// reasons.txt, from which C, Go and REASONS.md are made.
+type Reason uint8
+
+// Class tells the reasons apart by what they mean for the figures.
+type Class uint8
+
+// Classes of reasons.
+const (
+	ClassSeen    Class = iota // looked at
+	ClassIgnored              // no PS-lite job's
+	ClassLost                 // a job's, but not seen whole
+)
+
+func (c Class) String() string { return [...]string{"seen", "ignored", "lost"}[c] }
+
+type reasonText struct {
+	name  string
+	class Class
+	help  string
+}
+
+// Reasons is the number of reasons; they are numbered from 0.
+const Reasons = len(reasonTable)
+
+// String is the reason's name, as in metrics: lower case with underscores.
+func (r Reason) String() string { return reasonTable[r].name }
+
+// Class of the reason.
+func (r Reason) Class() Class { return reasonTable[r].class }
+
+// Help explains the reason in a sentence.
+func (r Reason) Help() string { return reasonTable[r].help }
+
+// Count is how often a reason occurred and how many bytes it concerned.
+type Count struct{ Events, Bytes uint64 }
+
+// Counts holds all counters; Counts[ReasonRingFull].Events.
+type Counts [Reasons]Count
+
+// Lost sums the counters of class lost.
+func (c *Counts) Lost() (sum Count) {
+	for r := range c {
+		if Reason(r).Class() == ClassLost {
+			sum.Events += c[r].Events
+			sum.Bytes += c[r].Bytes
+		}
+	}
+	return sum
+}

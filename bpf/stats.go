@@ -1,0 +1,34 @@
+package bpf
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// ProgramStats is what one program has cost so far.
+type ProgramStats struct {
+	Program string // "egress" or "ingress"
+	// Runs is the number of packets it was run for, RunTime the time it took
+	// for them. Both count only while some capture, or somebody else, has the
+	// kernel measure ([Options.MeasureCost]).
+	Runs    uint64
+	RunTime time.Duration
+}
+
+// ProgramStats reads the run count and run time of the programs.
+func (c *Capture) ProgramStats() ([]ProgramStats, error) {
+	var list []ProgramStats
+	for _, p := range []struct {
+		name    string
+		program *ebpf.Program
+	}{{"egress", c.objects.egress}, {"ingress", c.objects.ingress}} {
+		stats, err := p.program.Stats()
+		if err != nil {
+			return nil, fmt.Errorf("reading the run time of the %s program: %w", p.name, err)
+		}
+		list = append(list, ProgramStats{p.name, stats.RunCount, stats.Runtime})
+	}
+	return list, nil
+}
