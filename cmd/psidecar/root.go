@@ -75,6 +75,8 @@ func newRootCommand(e env) *cobra.Command {
 		return setLogger(cmd, e)
 	}
 	root.AddCommand(
+		newPartitionCommand(e),
+		newScoreCommand(e),
 		newVersionCommand(e),
 	)
 	for _, cmd := range root.Commands() {

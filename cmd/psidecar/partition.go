@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/algorithm"
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/hashing"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/spf13/cobra"
+)
+
+// partitionFlags are the flags of `psidecar partition`.
+type partitionFlags struct {
+	input, out, plot, rules string
+	algorithm, keyMap       string
+	hashScheme              string
+	k, hashBins, hashBits   int
+	seed                    uint64
+	theta                   int64
+	capacity, speed         []float64
+	servers                 []int
+	budget                  time.Duration
+	all, json               bool
+}
+
+func newPartitionCommand(e env) *cobra.Command {
+	var f partitionFlags
+	cmd := &cobra.Command{
+		Use:   "partition --input FILE -k MACHINES",
+		Short: "Divide training data and parameters among machines before a run",
+		Long: `Reads libsvm or libffm text (plain, .gz, .bz2, .xz, .zst) and divides its
+samples and the parameters that they use among k machines, each a worker and a
+server, so that the busiest machine moves the fewest parameters per step.
+
+--out writes a shard of the data per machine, assignment.txt, which
+psidecar score reads, and placement.json, which proxy and up take.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), e) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.input, "input", "", "the data: a libsvm or libffm file")
+	flags.IntVarP(&f.k, "machines", "k", 0, "number of machines")
+	flags.StringVar(&f.algorithm, "algorithm", "best", strings.Join(algorithm.Names(), ", "))
+	flags.BoolVar(&f.all, "all", false, "run all algorithms and compare them")
+	flags.Uint64Var(&f.seed, "seed", 1, "of all random choices")
+	flags.DurationVar(&f.budget, "time-budget", 0, "how long best may go on improving, for instance 30s")
+	flags.Int64Var(&f.theta, "theta", 0, "most parameters (bytes, with --rules) that a machine may use as a worker; 0: no bound")
+	flags.Float64SliceVar(&f.capacity, "capacity", nil, "relative share of the samples per machine: k numbers")
+	flags.Float64SliceVar(&f.speed, "link-speed", nil, "relative link speed per machine: k numbers")
+	flags.StringVar(&f.rules, "rules", "", "file of lines: feature ID [bytes=N] [group=NAME] [machine=I], or sample NUMBER [weight=N] [machine=I]")
+	flags.IntVar(&f.hashBins, "hash-bins", 0, "hash every row to that many features first; 0: do not")
+	flags.IntVar(&f.hashBits, "hash-bits", hashing.DefaultBits, "bits of a hashed feature's code")
+	flags.StringVar(&f.hashScheme, "hash-scheme", "oph", "oph for sets, bcws for weights")
+	flags.StringVar(&f.keyMap, "key-map", "identity", "keys on the wire for the ids in the file: identity, spread or file:PATH")
+	flags.IntSliceVar(&f.servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers; default 0,1,...")
+	flags.StringVar(&f.out, "out", "", "directory for shards, assignment.txt and placement.json")
+	flags.StringVar(&f.plot, "plot", "", "PNG file for a plot of the traffic per machine")
+	flags.BoolVar(&f.json, "json", false, "print JSON, an object per algorithm")
+	return cmd
+}
+
+// check finds what is wrong before any file is read.
+func (f *partitionFlags) check() error {
+	if f.input == "" {
+		return usagef("--input: name a libsvm file")
+	}
+	if f.k < 1 {
+		return usagef("-k %d: want 1 or more machines", f.k)
+	}
+	if f.theta < 0 {
+		return usagef("--theta %d: want a positive number, or 0 for no bound", f.theta)
+	}
+	if f.budget < 0 {
+		return usagef("--time-budget %v: want a positive time", f.budget)
+	}
+	for name, list := range map[string]int{"capacity": len(f.capacity), "link-speed": len(f.speed), "server-ranks": len(f.servers)} {
+		if list != 0 && list != f.k {
+			return usagef("--%s has %d numbers: want one for each of %d machines", name, list, f.k)
+		}
+	}
+	if f.all && f.out != "" {
+		return usagef("--all and --out: choose one algorithm to write the output of")
+	}
+	return nil
+}
+
+func (f *partitionFlags) run(ctx context.Context, e env) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	algorithms, err := f.algorithms()
+	if err != nil {
+		return err
+	}
+	out := prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
+	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {
+		return usageError{fmt.Errorf("--key-map: %w", err)}
+	}
+	in, err := f.open(e)
+	if err != nil {
+		return err
+	}
+	g, err := in.Graph(ctx)
+	if err != nil {
+		return err
+	}
+	slog.Debug("graph built", "samples", g.Samples(), "parameters", g.Params(), "edges", g.Edges())
+	o := partition.Options{K: f.k, Seed: f.seed, Theta: f.theta, Capacity: f.capacity, Speed: f.speed, Budget: f.budget}
+	if g, err = f.applyRules(g, &o); err != nil {
+		return err
+	}
+	if err := o.Validate(g); err != nil {
+		return fmt.Errorf("%s: %w", f.input, err)
+	}
+	reports, last, err := f.partition(ctx, e, g, o, algorithms)
+	if err != nil {
+		return err
+	}
+	if f.out != "" {
+		out.Algorithm = reports[0].Algorithm
+		if err := out.Write(ctx, in, g, last); err != nil {
+			return err
+		}
+	}
+	return f.show(ctx, e, g, o, reports)
+}
+
+func (f *partitionFlags) algorithms() ([]algorithm.Algorithm, error) {
+	if f.all {
+		return algorithm.All(), nil
+	}
+	al, err := algorithm.Find(f.algorithm)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--algorithm: %w", err)}
+	}
+	return []algorithm.Algorithm{al}, nil
+}
+
+// open describes the input, hashed where that is asked for.
+func (f *partitionFlags) open(e env) (prerun.Input, error) {
+	in := prerun.Input{Path: f.input, Progress: newProgress(e, "reading")}
+	if f.hashBins == 0 {
+		return in, nil
+	}
+	scheme, err := hashing.ParseScheme(f.hashScheme)
+	if err != nil {
+		return in, usageError{fmt.Errorf("--hash-scheme: %w", err)}
+	}
+	in.Hash = &hashing.Options{Scheme: scheme, Bins: f.hashBins, Bits: f.hashBits, Seed: f.seed}
+	if _, err := hashing.New(*in.Hash); err != nil {
+		return in, usageError{fmt.Errorf("--hash-bins, --hash-bits: %w", err)}
+	}
+	return in, nil
+}
+
+func (f *partitionFlags) applyRules(g *graph.Graph, o *partition.Options) (*graph.Graph, error) {
+	if f.rules == "" {
+		return g, nil
+	}
+	file, err := os.Open(f.rules)
+	if err != nil {
+		return nil, fmt.Errorf("opening --rules: %w", err)
+	}
+	defer file.Close()
+	rules, err := prerun.ReadRules(file, f.rules, f.k)
+	if err != nil {
+		return nil, err
+	}
+	g, unused, err := rules.Apply(g, o)
+	if unused > 0 {
+		slog.Warn("rules for features that no sample uses", "rules", unused, "file", f.rules)
+	}
+	return g, err
+}
+
+// partition runs the algorithms and reports on each; it also returns the last
+// assignment.
+func (f *partitionFlags) partition(ctx context.Context, e env, g *graph.Graph, o partition.Options, algorithms []algorithm.Algorithm) ([]*prerun.Report, *partition.Assignment, error) {
+	random, err := prerun.RandomBaseline(ctx, g, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	var reports []*prerun.Report
+	var last *partition.Assignment
+	for _, al := range algorithms {
+		o.Progress = newProgress(e, al.Name)
+		a, took, err := prerun.Run(ctx, g, al, o)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", f.input, err)
+		}
+		r := prerun.Judge(g, a, o, random)
+		r.Algorithm, r.Seconds = al.Name, took.Seconds()
+		reports, last = append(reports, r), a
+	}
+	return reports, last, nil
+}
+
+// show prints the reports and draws the plot. A plot of one algorithm also has
+// a random partition, for comparison.
+func (f *partitionFlags) show(ctx context.Context, e env, g *graph.Graph, o partition.Options, reports []*prerun.Report) error {
+	if f.plot != "" {
+		drawn := reports
+		if len(reports) == 1 && reports[0].Algorithm != "random" {
+			a, err := partition.Random(ctx, g, partition.Options{K: o.K, Seed: 1, Capacity: o.Capacity})
+			if err != nil {
+				return err
+			}
+			r := prerun.Judge(g, a, o, reports[0].Random)
+			r.Algorithm = "random"
+			drawn = []*prerun.Report{r, reports[0]}
+		}
+		if err := drawPlot(f.plot, fmt.Sprintf("%s, %d machines", f.input, f.k), drawn); err != nil {
+			return err
+		}
+	}
+	if !f.json {
+		return prerun.Table(e.stdout, reports)
+	}
+	for _, r := range reports {
+		if err := json.NewEncoder(e.stdout).Encode(r); err != nil {
+			return fmt.Errorf("printing the report: %w", err)
+		}
+	}
+	return nil
+}
+
+func drawPlot(path, title string, reports []*prerun.Report) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("opening --plot: %w", err)
+	}
+	err = prerun.Plot(file, title, reports)
+	if closeErr := file.Close(); err == nil && closeErr != nil {
+		err = fmt.Errorf("writing %s: %w", path, closeErr)
+	}
+	return err
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/spf13/cobra"
+)
+
+// scoreFlags are the flags of `psidecar score`.
+type scoreFlags struct {
+	input, assignment string
+	k                 int
+	json              bool
+}
+
+func newScoreCommand(e env) *cobra.Command {
+	var f scoreFlags
+	cmd := &cobra.Command{
+		Use:   "score --input FILE --assignment FILE -k MACHINES",
+		Short: "Judge a partition made by anybody",
+		Long: `Prints the same figures as psidecar partition for an assignment that any
+program made: a text with one machine number, from 0, per line, first for each
+sample of the data, then for each parameter in ascending order of its feature
+id (only those that occur).`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), e) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.input, "input", "", "the data: a libsvm or libffm file")
+	flags.StringVar(&f.assignment, "assignment", "", "the assignment file")
+	flags.IntVarP(&f.k, "machines", "k", 0, "number of machines")
+	flags.BoolVar(&f.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (f *scoreFlags) run(ctx context.Context, e env) error {
+	if f.input == "" || f.assignment == "" {
+		return usagef("--input and --assignment: name both files")
+	}
+	if f.k < 1 {
+		return usagef("-k %d: want 1 or more machines", f.k)
+	}
+	file, err := os.Open(f.assignment)
+	if err != nil {
+		return fmt.Errorf("opening --assignment: %w", err)
+	}
+	defer file.Close()
+	g, err := prerun.Input{Path: f.input, Progress: newProgress(e, "reading")}.Graph(ctx)
+	if err != nil {
+		return err
+	}
+	a, err := partition.ReadAssignment(file, f.assignment, g.Samples(), g.Params(), f.k)
+	if err != nil {
+		return err
+	}
+	r, err := f.judge(ctx, g, a)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return json.NewEncoder(e.stdout).Encode(r)
+	}
+	return prerun.Table(e.stdout, []*prerun.Report{r})
+}
+
+// judge does not refuse an assignment that no partitioner of ours may give:
+// the figures show how uneven it is.
+func (f *scoreFlags) judge(ctx context.Context, g *graph.Graph, a *partition.Assignment) (*prerun.Report, error) {
+	o := partition.Options{K: f.k}
+	if err := o.Validate(g); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.input, err)
+	}
+	random, err := prerun.RandomBaseline(ctx, g, o)
+	if err != nil {
+		return nil, err
+	}
+	r := prerun.Judge(g, a, o, random)
+	r.Algorithm = "given"
+	return r, nil
+}

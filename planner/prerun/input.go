@@ -1,0 +1,87 @@
+package prerun
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/hashing"
+	"golang.org/x/sync/errgroup"
+)
+
+// An Input is training data as it is partitioned: a file, or what hashing
+// makes of it.
+type Input struct {
+	Path string
+	// Hash, where not nil, hashes each row (DW23 section 4); the graph and the
+	// shards are then those of the hashed rows.
+	Hash     *hashing.Options
+	Progress func(done float64) // of reading; may be nil
+}
+
+// Graph reads the input and builds its graph.
+func (in Input) Graph(ctx context.Context) (*graph.Graph, error) {
+	var b graph.Builder
+	err := in.read(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
+		if hashed == nil {
+			return b.Add(rows)
+		}
+		for _, row := range hashed {
+			b.AddRow(row)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	g, err := b.Build(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("building the graph of %s: %w", in.Path, err)
+	}
+	return g, nil
+}
+
+// read calls each with batches of rows and, where the input is hashed, the ids
+// of the hashed rows.
+func (in Input) read(ctx context.Context, each func(rows *dataset.Rows, hashed [][]uint64) error) error {
+	o := dataset.Options{Progress: in.Progress}
+	if in.Hash == nil {
+		return dataset.ReadFile(ctx, in.Path, o, func(rows *dataset.Rows) error { return each(rows, nil) })
+	}
+	h, err := hashing.New(*in.Hash)
+	if err != nil {
+		return err
+	}
+	crew := []*hashing.Hasher{h}
+	for len(crew) < runtime.GOMAXPROCS(0) {
+		crew = append(crew, h.Clone())
+	}
+	return dataset.ReadFile(ctx, in.Path, o, func(rows *dataset.Rows) error {
+		hashed, err := hashRows(crew, rows)
+		if err != nil {
+			return fmt.Errorf("%s, %w", in.Path, err)
+		}
+		return each(rows, hashed)
+	})
+}
+
+// hashRows hashes a batch, each hasher a part of it.
+func hashRows(crew []*hashing.Hasher, rows *dataset.Rows) ([][]uint64, error) {
+	hashed := make([][]uint64, rows.Len())
+	var group errgroup.Group
+	for i, h := range crew {
+		group.Go(func() error {
+			for r := i * len(hashed) / len(crew); r < (i+1)*len(hashed)/len(crew); r++ {
+				ids, values := rows.Features(r)
+				var err error
+				if hashed[r], err = h.Append(nil, ids, values); err != nil {
+					return fmt.Errorf("line %d: %w", rows.Line[r], err)
+				}
+			}
+			return nil
+		})
+	}
+	return hashed, group.Wait()
+}

@@ -1,0 +1,146 @@
+package prerun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/placement"
+)
+
+// ShardName returns the name of machine i's part of the data.
+func ShardName(i int) string { return fmt.Sprintf("shard-%05d.libsvm", i) }
+
+// An Output is what a job and the proxies take from a partition.
+type Output struct {
+	Dir       string
+	K         int
+	Algorithm string
+	KeyMap    dataset.KeyMap
+	Servers   []int // the PS-lite rank of each machine's server; nil: 0..K-1
+}
+
+// Write makes, in the directory, a shard of the data for each machine,
+// assignment.txt as [partition.ReadAssignment] reads it, and placement.json.
+// It reads the input once more.
+func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partition.Assignment) error {
+	p, err := placement.New(g, a, out.K, out.KeyMap.Key)
+	if err != nil {
+		return err
+	}
+	p.Algorithm = out.Algorithm
+	if out.Servers != nil {
+		p.Server = out.Servers
+	}
+	if err := out.prepare(); err != nil {
+		return err
+	}
+	if err := out.shards(ctx, in, a.Samples); err != nil {
+		return err
+	}
+	if err := out.assignment(a); err != nil {
+		return err
+	}
+	return placement.WriteFile(filepath.Join(out.Dir, "placement.json"), p)
+}
+
+// prepare makes the directory and refuses one with shards of more machines,
+// which somebody would take for a part of this partition.
+func (out Output) prepare() error {
+	if err := os.MkdirAll(out.Dir, 0o755); err != nil {
+		return fmt.Errorf("making the output directory: %w", err)
+	}
+	found, err := filepath.Glob(filepath.Join(out.Dir, "shard-*.libsvm"))
+	if err != nil {
+		return fmt.Errorf("looking into the output directory: %w", err)
+	}
+	var ours []string
+	for i := range out.K {
+		ours = append(ours, filepath.Join(out.Dir, ShardName(i)))
+	}
+	for _, path := range found {
+		if _, known := slices.BinarySearch(ours, path); !known {
+			return fmt.Errorf("%s is of another partition, not one among %d machines: remove the old shards or name another directory", path, out.K)
+		}
+	}
+	return nil
+}
+
+func (out Output) assignment(a *partition.Assignment) error {
+	path := filepath.Join(out.Dir, "assignment.txt")
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("writing the assignment: %w", err)
+	}
+	err = partition.WriteAssignment(f, a)
+	if closeErr := f.Close(); err == nil && closeErr != nil {
+		err = fmt.Errorf("writing %s: %w", path, closeErr)
+	}
+	return err
+}
+
+// shards copies each row of the input to its machine's file.
+func (out Output) shards(ctx context.Context, in Input, machine []int32) (err error) {
+	files := make([]*os.File, out.K)
+	writers := make([]*dataset.Writer, out.K)
+	defer func() {
+		for _, f := range files {
+			if f != nil {
+				if closeErr := f.Close(); err == nil && closeErr != nil {
+					err = fmt.Errorf("writing a shard: %w", closeErr)
+				}
+			}
+		}
+	}()
+	for i := range files {
+		if files[i], err = os.Create(filepath.Join(out.Dir, ShardName(i))); err != nil {
+			return fmt.Errorf("writing the shards: %w", err)
+		}
+		writers[i] = dataset.NewWriter(files[i])
+	}
+	next := 0
+	err = in.read(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
+		if next+rows.Len() > len(machine) {
+			return errChanged
+		}
+		for r := range rows.Len() {
+			w := writers[machine[next]]
+			next++
+			if err := writeRow(w, rows, r, hashed); err != nil {
+				return fmt.Errorf("writing a shard: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if next != len(machine) {
+		return errChanged
+	}
+	for _, w := range writers {
+		if err := w.Flush(); err != nil {
+			return fmt.Errorf("writing a shard: %w", err)
+		}
+	}
+	return nil
+}
+
+var errChanged = errors.New("the data changed between the two readings of it: run again")
+
+func writeRow(w *dataset.Writer, rows *dataset.Rows, r int, hashed [][]uint64) error {
+	if hashed == nil {
+		return w.Text(rows.Text(r))
+	}
+	ones := make([]float32, len(hashed[r]))
+	for i := range ones {
+		ones[i] = 1
+	}
+	return w.Row(rows.Label[r], hashed[r], ones)
+}
