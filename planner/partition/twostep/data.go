@@ -1,0 +1,205 @@
+package twostep
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// divideSamples is DWW21 Alg. 1. For every machine the cost of each sample,
+// f(D_i + d) - f(D_i), is kept up to date, so a search only compares. What a
+// machine would take next depends on the others only through the samples that
+// they take away; so all machines bring their costs up to date and search at
+// the same time, and then take in turn, searching anew where another was
+// faster. The result is that of the paper's loop.
+func divideSamples(ctx context.Context, g *graph.Graph, o partition.Options, r Rules) ([]int32, error) {
+	d, err := newDivision(g, o, r)
+	if err != nil {
+		return nil, err
+	}
+	crew := newCrew(o.K)
+	defer crew.stop()
+	d.finders = make([]finder, crew.workers())
+	for d.left > 0 { // line 3
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		crew.each(func(worker, i int) { d.machines[i].prepare(d, &d.finders[worker]) })
+		if err := d.take(); err != nil {
+			return nil, err
+		}
+		if o.Progress != nil {
+			o.Progress(0.9 * (1 - float64(d.left)/float64(g.Samples())))
+		}
+	}
+	return d.assigned, nil
+}
+
+// A division is the state of Alg. 1.
+type division struct {
+	g     *graph.Graph
+	rules Rules
+	theta int64
+
+	machines []*machine
+	assigned []int32  // sample -> machine, or -1
+	free     []uint64 // bitmap of D', the unassigned samples
+	left     int      // |D'|
+	sampler  *sampler // nil where searches look at all
+	finders  []finder // one a worker
+}
+
+func newDivision(g *graph.Graph, o partition.Options, r Rules) (*division, error) {
+	n := g.Samples()
+	if r.Beta == 0 {
+		r.Beta = 1 // more than any cost
+		for p := range g.Params() {
+			r.Beta += float64(g.ParamWeight(p))
+		}
+	}
+	d := &division{
+		g: g, rules: r, theta: o.Theta,
+		assigned: make([]int32, n),
+		free:     make([]uint64, (n+63)/64),
+		left:     n,
+	}
+	if d.theta == 0 {
+		d.theta = math.MaxInt64
+	}
+	start, err := newCosts(g)
+	if err != nil {
+		return nil, err
+	}
+	limits := o.SampleLimits(g)
+	for i := range o.K {
+		d.machines = append(d.machines, newMachine(g, start, limits[i], shareOf(o, i)))
+	}
+	for s := range n {
+		d.assigned[s] = -1
+		d.free[s/64] |= 1 << (s % 64)
+	}
+	if r.Sample > 0 {
+		d.sampler = newSampler(n, rand.New(rand.NewPCG(o.Seed, 0x7d1a)))
+	}
+	for s, i := range o.FixedSamples {
+		if i >= 0 {
+			d.give(int(i), uint32(s))
+		}
+	}
+	for i, m := range d.machines {
+		if m.update(d); m.used > d.theta {
+			return nil, fmt.Errorf("%w: the samples fixed to machine %d use more than theta = %d", partition.ErrInfeasible, i, d.theta)
+		}
+	}
+	return d, nil
+}
+
+func shareOf(o partition.Options, i int) float64 {
+	if o.Capacity == nil {
+		return 1
+	}
+	return o.Capacity[i]
+}
+
+// take gives samples to machines in turn until the next one has to be prepared
+// again.
+func (d *division) take() error {
+	for d.left > 0 {
+		i := d.smallest() // line 4
+		if i < 0 {
+			return d.stuck()
+		}
+		m := d.machines[i]
+		if m.stale() || !d.choose(m) { // line 5
+			return nil
+		}
+		c := m.next
+		switch {
+		case len(c.set) == 0:
+			m.closed = true // nothing fits into its memory
+			continue
+		case d.rules.dppa && float64(m.used+c.cost)-d.rules.Beta*float64(m.size+len(c.set)) >= 0: // DW23 Alg. 1, line 7
+			if err := m.reject(d.rules.Beta); err != nil {
+				return err
+			}
+			continue
+		case !d.rules.dppa && len(c.set) > 1 && m.load+d.weightOf(c.set) > m.limit: // line 6, the even split
+			c.set = m.costs.cheapest(c.set) // line 7
+		}
+		for _, s := range c.set { // lines 8 and 9
+			d.give(i, s)
+		}
+		m.ready, m.rejected = false, 0
+	}
+	return nil
+}
+
+// smallest is line 4: the machine of the least load, relative to its capacity,
+// the first among equals; -1 where all are full or closed.
+func (d *division) smallest() int {
+	best, least := -1, math.Inf(1)
+	for i, m := range d.machines {
+		if fill := float64(m.load) / m.share; !m.closed && m.load < m.limit && fill < least {
+			best, least = i, fill
+		}
+	}
+	return best
+}
+
+func (d *division) stuck() error {
+	return fmt.Errorf("two-step partition: %d samples fit on no machine within theta = %d; raise theta, or use the algorithm best", d.left, d.theta)
+}
+
+// choose is line 5 for machine m: it sets m.next, to no samples where none fit
+// into m's memory. False means that m's search is worth doing on all cores,
+// with the other machines' next ones.
+func (d *division) choose(m *machine) bool {
+	if d.sampler == nil {
+		if m.next.torn(d.free) {
+			if d.rules.Alpha > 1 {
+				m.ready = false
+				return false
+			}
+			m.search(d, &d.finders[0], nil)
+		}
+		return true
+	}
+	for {
+		drawn := d.sampler.draw(d.rules.Sample)
+		if len(drawn) == 0 || d.rules.dppa && len(drawn) > 2*d.rules.Sample { // DW23 Alg. 1, line 4
+			continue
+		}
+		m.search(d, &d.finders[0], drawn)
+		if len(m.next.set) > 0 || len(drawn) == d.left || !m.fitsAny(d) {
+			return true
+		}
+	}
+}
+
+func (d *division) weightOf(set []uint32) (w int64) {
+	for _, s := range set {
+		w += int64(d.g.SampleWeight(int(s)))
+	}
+	return w
+}
+
+// give assigns sample s to machine i, which takes note for its next
+// preparation.
+func (d *division) give(i int, s uint32) {
+	m := d.machines[i]
+	d.assigned[s] = int32(i)
+	d.free[s/64] &^= 1 << (s % 64)
+	d.left--
+	if d.sampler != nil {
+		d.sampler.remove(s)
+	}
+	m.load += int64(d.g.SampleWeight(int(s)))
+	m.size++
+	m.pending = append(m.pending, s)
+}
+
+func isFree(free []uint64, s uint32) bool { return free[s/64]>>(s%64)&1 == 1 }

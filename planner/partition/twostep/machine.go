@@ -1,0 +1,130 @@
+package twostep
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/graph"
+)
+
+// A machine is one D_i of Alg. 1 while it grows.
+type machine struct {
+	load, limit int64   // weight of its samples, and the most it may hold
+	share       float64 // its capacity
+	size        int     // |D_i|
+	used        int64   // f(D_i), the weight of covered
+	covered     []uint64
+	costs       *costs
+	pending     []uint32 // given since the last update
+	next        subset   // what it would take next
+	ready       bool     // next was searched for since the last give
+	closed      bool     // no unassigned sample fits into its memory
+	rejected    int      // subsets turned down in a row
+}
+
+// A subset is a set S of samples and f(D_i + S) - f(D_i).
+type subset struct {
+	set  []uint32
+	cost int64
+}
+
+// torn reports whether another machine took some of the set. As long as none
+// is gone, nothing that others took away can have been better.
+func (s subset) torn(free []uint64) bool {
+	for _, x := range s.set {
+		if !isFree(free, x) {
+			return true
+		}
+	}
+	return false
+}
+
+func newMachine(g *graph.Graph, start *costs, limit int64, share float64) *machine {
+	return &machine{
+		limit:   limit,
+		share:   share,
+		covered: make([]uint64, (g.Params()+63)/64),
+		costs:   start.clone(),
+	}
+}
+
+func (m *machine) stale() bool { return !m.ready || len(m.pending) > 0 }
+
+// prepare brings the costs up to date and, where searches look at all samples,
+// searches. It reads d and changes nothing but m.
+func (m *machine) prepare(d *division, f *finder) {
+	if m.closed || !m.stale() {
+		return
+	}
+	m.update(d)
+	if d.sampler == nil && m.load < m.limit {
+		m.search(d, f, nil)
+	}
+	m.ready = true
+}
+
+// update counts the parameters of the pending samples as covered: they cost no
+// other sample anything from now on. Each parameter is counted once a machine,
+// so that all updates together take O(k |E|).
+func (m *machine) update(d *division) {
+	for _, s := range m.pending {
+		for _, p := range d.g.ParamsOf(int(s)) {
+			if m.covered[p/64]>>(p%64)&1 == 1 {
+				continue
+			}
+			m.covered[p/64] |= 1 << (p % 64)
+			w := d.g.ParamWeight(int(p))
+			m.used += int64(w)
+			m.costs.lower(d.g.SamplesOf(int(p)), w, d.free)
+		}
+	}
+	m.pending = m.pending[:0]
+}
+
+// search finds the best subset of at most alpha samples among those drawn, or
+// among all unassigned ones where drawn is nil.
+func (m *machine) search(d *division, f *finder, drawn []uint32) {
+	room := d.theta - m.used
+	size := d.rules.Alpha
+	if d.rules.dppa { // there is no even-split rule
+		size = int(min(int64(size), m.limit-m.load))
+	}
+	switch {
+	case size == 1 && drawn == nil:
+		m.next = m.costs.least(d.free, room)
+	case size == 1:
+		m.next = m.costs.leastOf(drawn, room)
+	default:
+		if drawn == nil {
+			drawn = f.all(d.free)
+		}
+		m.next = f.find(d.g, m, drawn, size, d.rules.Beta, room)
+	}
+}
+
+// fitsAny reports whether any unassigned sample fits into m's memory.
+func (m *machine) fitsAny(d *division) bool {
+	return len(m.costs.least(d.free, d.theta-m.used).set) > 0
+}
+
+// reject counts a subset that was turned down. Costs never grow as long as
+// nothing is taken, so only another sample can help, and that rarely for long.
+func (m *machine) reject(beta float64) error {
+	const patience = 1000
+	if m.rejected++; m.rejected > patience {
+		return fmt.Errorf("beta = %g is too small: %d subsets in a row cost more than beta a sample", beta, patience)
+	}
+	return nil
+}
+
+// params appends the parameters of s that m does not cover yet.
+func (m *machine) params(dst []uint32, g *graph.Graph, s uint32) []uint32 {
+	all := g.ParamsOf(int(s))
+	dst = slices.Grow(dst, len(all))
+	for _, p := range all {
+		if m.covered[p/64]>>(p%64)&1 == 0 {
+			dst = append(dst, p)
+		}
+	}
+	return dst
+}

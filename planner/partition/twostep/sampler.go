@@ -1,0 +1,53 @@
+package twostep
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// A sampler draws from the unassigned samples, each with the same probability
+// and independently (DWW21 section 4.2, DW23 Alg. 1 line 3).
+type sampler struct {
+	random *rand.Rand
+	free   []uint32 // the unassigned samples, in no order
+	place  []uint32 // sample -> its place in free
+	drawn  []uint32
+}
+
+func newSampler(n int, random *rand.Rand) *sampler {
+	s := &sampler{random: random, free: make([]uint32, n), place: make([]uint32, n)}
+	for i := range s.free {
+		s.free[i], s.place[i] = uint32(i), uint32(i)
+	}
+	return s
+}
+
+// remove takes a sample out.
+func (s *sampler) remove(x uint32) {
+	last := s.free[len(s.free)-1]
+	s.free[s.place[x]], s.place[last] = last, s.place[x]
+	s.free = s.free[:len(s.free)-1]
+}
+
+// draw returns each unassigned sample with probability expected/|D'|, in
+// ascending order, by jumping from one to the next. The slice is valid until
+// the next draw.
+func (s *sampler) draw(expected int) []uint32 {
+	s.drawn = s.drawn[:0]
+	if expected >= len(s.free) {
+		s.drawn = append(s.drawn, s.free...)
+		slices.Sort(s.drawn)
+		return s.drawn
+	}
+	miss := math.Log1p(-float64(expected) / float64(len(s.free)))
+	for at := -1.0; ; {
+		at += 1 + math.Floor(math.Log(1-s.random.Float64())/miss)
+		if at >= float64(len(s.free)) {
+			break
+		}
+		s.drawn = append(s.drawn, s.free[int(at)])
+	}
+	slices.Sort(s.drawn)
+	return s.drawn
+}

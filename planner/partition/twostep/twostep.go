@@ -1,0 +1,90 @@
+// Package twostep holds the partitioners that first divide the samples and
+// then, with that given, the parameters: TSH (DWW21 section 4) and DPPA (DW23
+// section 4). A graph and options come in, an assignment goes out. The table
+// of algorithms names TSH-1, TSH-2 and DPPA; [Partition] is the general form,
+// and [PlaceParams], the second step, serves any other division of samples.
+package twostep
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// Rules are the free choices of DWW21 Alg. 1.
+type Rules struct {
+	// Alpha is the largest number of samples that a machine gets at once. The
+	// search is exact, so its time grows exponentially with Alpha.
+	Alpha int
+	// Beta is the weight of a subset's size: a larger subset is taken while
+	// each further sample costs at most Beta new parameters. 0 means so large
+	// that the largest subset is always taken, as in the paper's examples.
+	Beta float64
+	// Sample is the expected number of unassigned samples that a search looks
+	// at; 0 means all of them. The paper's sampling is n/k.
+	Sample int
+
+	// dppa follows DW23 Alg. 1 where it differs: a sample of over twice the
+	// expected size is drawn again, a subset whose cost is no less than Beta a
+	// sample of the machine is not taken, and there is no even-split rule.
+	dppa bool
+}
+
+func (r Rules) validate() error {
+	switch {
+	case r.Alpha < 1 || r.Alpha > maxAlpha:
+		return fmt.Errorf("alpha %d: use 1 to %d", r.Alpha, maxAlpha)
+	case !(r.Beta >= 0) || math.IsInf(r.Beta, 1):
+		return fmt.Errorf("beta %g: must be a positive number, or 0 for the largest subsets", r.Beta)
+	case r.Sample < 0:
+		return fmt.Errorf("sample of %d: must be positive, or 0 for all", r.Sample)
+	}
+	return nil
+}
+
+const maxAlpha = 16
+
+// TSH1 is DWW21's two-step heuristic that adds one sample at a time. It looks
+// at every unassigned sample; time O(k |E|).
+func TSH1(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
+	return Partition(ctx, g, o, Rules{Alpha: 1})
+}
+
+// TSH2 is DWW21's two-step heuristic that adds up to two samples at a time,
+// found among a random sample of the unassigned ones: n/k of them as in the
+// paper, but at most 4,096.
+func TSH2(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
+	return Partition(ctx, g, o, Rules{Alpha: 2, Sample: sampleSize(g, o.K)})
+}
+
+// sampleSize is the paper's n/k, bounded.
+func sampleSize(g *graph.Graph, k int) int {
+	const atMost = 4096
+	return min(max(g.Samples()/max(k, 1), 2), atMost)
+}
+
+// Partition divides the samples by DWW21 Alg. 1 under the given rules and then
+// the parameters by Alg. 2. All of [partition.Options] is respected: loads
+// follow Capacity, costs are weights, Theta closes a machine that nothing fits
+// into any more. Where a machine's memory cannot be kept below Theta, the
+// error says so; another algorithm may still find a way.
+func Partition(ctx context.Context, g *graph.Graph, o partition.Options, r Rules) (*partition.Assignment, error) {
+	if err := o.Validate(g); err != nil {
+		return nil, err
+	}
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	samples, err := divideSamples(ctx, g, o, r)
+	if err != nil {
+		return nil, err
+	}
+	params, err := PlaceParams(ctx, g, o, samples)
+	if err != nil {
+		return nil, err
+	}
+	return &partition.Assignment{Samples: samples, Params: params}, nil
+}

@@ -1,0 +1,176 @@
+package twostep
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// randomGraph draws a small graph, sometimes with weights.
+func randomGraph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
+	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
+	row := rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(maxParams)), 1, maxParams, rapid.ID)
+	g, err := graph.FromRows(rapid.SliceOfN(row, n, n).Draw(t, "rows"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := func(name string, n int) []uint32 {
+		if rapid.IntRange(0, 2).Draw(t, name+"?") > 0 {
+			return nil
+		}
+		return rapid.SliceOfN(rapid.Uint32Range(1, 5), n, n).Draw(t, name)
+	}
+	g, err = g.WithWeights(weights("parameter weights", g.Params()), weights("sample weights", n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// randomOptions draws options that Validate accepts.
+func randomOptions(t *rapid.T, g *graph.Graph) partition.Options {
+	maybe := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
+	for {
+		o := partition.Options{K: rapid.IntRange(1, min(5, g.Samples())).Draw(t, "k"), Seed: rapid.Uint64().Draw(t, "seed")}
+		if maybe("capacity?") {
+			o.Capacity = rapid.SliceOfN(rapid.SampledFrom([]float64{1, 2, 4}), o.K, o.K).Draw(t, "capacity")
+		}
+		if maybe("speed?") {
+			o.Speed = rapid.SliceOfN(rapid.SampledFrom([]float64{1, 2, 4}), o.K, o.K).Draw(t, "speed")
+		}
+		if maybe("theta?") {
+			o.Theta = rapid.Int64Range(1, 30).Draw(t, "theta")
+		}
+		if maybe("group?") {
+			o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 3), g.Params(), g.Params()).Draw(t, "group")
+		}
+		if maybe("fixed samples?") {
+			o.FixedSamples = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, -1, int32(o.K - 1)}), g.Samples(), g.Samples()).Draw(t, "fixed samples")
+		}
+		if maybe("fixed parameters?") {
+			o.FixedParams = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, 0, int32(o.K - 1)}), g.Params(), g.Params()).Draw(t, "fixed parameters")
+		}
+		if o.Validate(g) == nil {
+			return o
+		}
+	}
+}
+
+func randomRules(t *rapid.T) Rules {
+	return Rules{
+		Alpha:  rapid.IntRange(1, 4).Draw(t, "alpha"),
+		Beta:   rapid.SampledFrom([]float64{0, 0.5, 1, 2, 3, 100}).Draw(t, "beta"),
+		Sample: rapid.SampledFrom([]int{0, 0, 1, 3, 6, 100}).Draw(t, "sample"),
+	}
+}
+
+func TestDivideSamplesIsAlgorithm1(t *testing.T) {
+	check := func(t *rapid.T, dppa bool) {
+		g := randomGraph(t, 10, 8)
+		o := randomOptions(t, g)
+		r := randomRules(t)
+		if r.dppa = dppa; dppa && r.Sample == 0 {
+			r.Sample = 2
+		}
+		got, err := divideSamples(context.Background(), g, o, r)
+		want := literalDivide(g, o, r)
+		if err != nil && want != nil || !slices.Equal(got, want) {
+			t.Fatalf("%+v\n got %v, %v\nwant %v", r, got, err, want)
+		}
+	}
+	t.Run("TSH", rapid.MakeCheck(func(t *rapid.T) { check(t, false) }))
+	t.Run("DPPA", rapid.MakeCheck(func(t *rapid.T) { check(t, true) }))
+}
+
+func TestPlaceParamsIsAlgorithm2(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := randomGraph(t, 10, 12)
+		o := randomOptions(t, g)
+		samples := rapid.SliceOfN(rapid.Int32Range(0, int32(o.K-1)), g.Samples(), g.Samples()).Draw(t, "samples")
+		got, err := PlaceParams(context.Background(), g, o, samples)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := literalPlace(g, o, samples); !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// TestInvariants checks cover, disjointness, balance and constraints on graphs
+// that are too large for the literal versions.
+func TestInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := randomGraph(t, 200, 60)
+		o := randomOptions(t, g)
+		if rapid.Bool().Draw(t, "many machines") {
+			o = partition.Options{K: rapid.IntRange(1, g.Samples()).Draw(t, "machines")}
+		}
+		for name, divide := range map[string]partition.Partitioner{"TSH-1": TSH1, "TSH-2": TSH2, "DPPA": DPPA} {
+			a, err := divide(context.Background(), g, o)
+			if err != nil {
+				if o.Theta > 0 {
+					continue // the bound may be too tight for the heuristic
+				}
+				t.Fatalf("%s: %v", name, err)
+			}
+			if err := partition.Check(g, a, o); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			again, err := divide(context.Background(), g, o)
+			if err != nil || !slices.Equal(a.Samples, again.Samples) || !slices.Equal(a.Params, again.Params) {
+				t.Fatalf("%s: two runs differ, %v", name, err)
+			}
+		}
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	g, err := graph.FromRows([][]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 9}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heavy, err := g.WithWeights([]uint32{1, 4e9, 4e9, 1, 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, tc := range []struct {
+		name string
+		ctx  context.Context
+		g    *graph.Graph
+		o    partition.Options
+		r    Rules
+		want string
+	}{
+		{"alpha 0", t.Context(), g, partition.Options{K: 2}, Rules{}, "alpha 0: use 1 to 16"},
+		{"negative beta", t.Context(), g, partition.Options{K: 2}, Rules{Alpha: 1, Beta: -1}, "beta -1"},
+		{"negative sample", t.Context(), g, partition.Options{K: 2}, Rules{Alpha: 1, Sample: -1}, "sample of -1"},
+		{"more machines than samples", t.Context(), g, partition.Options{K: 5}, Rules{Alpha: 1}, "5 machines for 4 samples"},
+		{"theta too tight", t.Context(), g, partition.Options{K: 2, Theta: 3, FixedSamples: []int32{0, -1, -1, 0}}, Rules{Alpha: 1}, "theta = 3"},
+		{"theta too tight for the heuristic", t.Context(), g, partition.Options{K: 2, Theta: 3, FixedSamples: []int32{0, 1, 1, -1}}, Rules{Alpha: 1}, "1 samples fit on no machine within theta = 3"},
+		{"beta too small for DPPA", t.Context(), g, partition.Options{K: 2}, Rules{Alpha: 1, Beta: 0.1, Sample: 2, dppa: true}, "beta = 0.1 is too small"},
+		{"weights too large", t.Context(), heavy, partition.Options{K: 2}, Rules{Alpha: 1}, "give weights in larger units"},
+		{"ended", canceled, g, partition.Options{K: 2}, Rules{Alpha: 1}, "context canceled"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, err := Partition(tc.ctx, tc.g, tc.o, tc.r); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+	if _, err := Partition(canceled, g, partition.Options{K: 2}, Rules{Alpha: 1}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+}
