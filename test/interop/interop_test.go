@@ -1,0 +1,271 @@
+// Package interop has the tests that mix programs of different origin in one
+// job: psjob, the C++ peer and, where the environment variable PSLITE_BIN
+// names a folder that has them, PS-lite's own test programs. Their workers
+// push whole numbers, so that every final sum is known, and check them.
+package interop
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// place is where a job runs.
+type place struct {
+	name  string
+	hosts int // 0: loopback
+	ipv6  bool
+}
+
+var (
+	loopback = place{name: "loopback"}
+	places   = []place{loopback, {name: "loopback-IPv6", ipv6: true}, {name: "hosts", hosts: 3}, {name: "hosts-IPv6", hosts: 3, ipv6: true}}
+)
+
+// run runs the job at the place, and fails the test with it.
+func run(t testing.TB, at place, j job.Job) *job.Running {
+	t.Helper()
+	if at.hosts > 0 {
+		j.Hosts = hoststest.New(t, hosts.Config{Hosts: at.hosts}).Hosts()
+	}
+	j.IPv6 = at.ipv6
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	r, err := j.Run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// workload is what the peer's workers do.
+type workload struct {
+	name string
+	args []string
+}
+
+var workloads = []workload{
+	{"scalar", []string{"--keys", "1000", "--space", "1000"}},
+	{"small-ids", []string{"--keys", "1000", "--shift", "300"}},
+	{"long", []string{"--keys", "500", "--space", "500", "--width", "40"}},
+	{"lens", []string{"--keys", "5000", "--space", "8000", "--shift", "1500", "--lens"}},
+	{"pushpull", []string{"--keys", "1000", "--space", "1000", "--pushpull"}},
+}
+
+// peerWorkers reads what the peer's workers printed; their own check has made
+// sure of the sums.
+func peerWorkers(t testing.TB, nodes []*job.Node) []peer.Worker {
+	t.Helper()
+	var all []peer.Worker
+	for _, n := range nodes {
+		var w peer.Worker
+		if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil {
+			t.Fatalf("worker %d printed %q: %v", n.Index, n.Stdout.String(), err)
+		}
+		if w.Wrong != 0 || w.Pushes == 0 || w.Pulls == 0 {
+			t.Errorf("worker %d: %+v", w.Rank, w)
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// checkPeerServers compares the servers' final sum with that of all pushes:
+// in each of 4 rounds, worker r adds (r + 1) * (i mod 7 + 1) to every value of
+// key number i.
+func checkPeerServers(t testing.TB, nodes []*job.Node, workers []peer.Worker, shift int, length func(number int) int) {
+	t.Helper()
+	var got, want float64
+	for _, n := range nodes {
+		var s peer.Server
+		if err := json.Unmarshal(n.Stdout.Bytes(), &s); err != nil {
+			t.Fatalf("server %d printed %q: %v", n.Index, n.Stdout.String(), err)
+		}
+		got += s.Sum
+	}
+	for _, w := range workers {
+		for i := range w.Keys {
+			number := shift*w.Rank + i
+			want += float64(w.Pushes * (w.Rank + 1) * (number%7 + 1) * length(number))
+		}
+	}
+	if got != want {
+		t.Errorf("servers hold %g, workers pushed %g", got, want)
+	}
+}
+
+func TestPeerAlone(t *testing.T) {
+	program := peer.Build(t)
+	for _, at := range places {
+		for _, load := range workloads {
+			t.Run(at.name+"/"+load.name, func(t *testing.T) {
+				r := run(t, at, job.Job{
+					Scheduler: job.Program{program},
+					Servers:   job.Repeat(2, job.Program{program}),
+					Workers:   job.Repeat(3, append(job.Program{program}, load.args...)),
+				})
+				shift, length := load.shape()
+				checkPeerServers(t, r.Servers, peerWorkers(t, r.Workers), shift, length)
+			})
+		}
+	}
+}
+
+// shape is how the workload's keys overlap and how many values they have.
+func (w workload) shape() (shift int, length func(number int) int) {
+	width := 1
+	for i, arg := range w.args {
+		switch arg {
+		case "--shift":
+			fmt.Sscan(w.args[i+1], &shift)
+		case "--width":
+			fmt.Sscan(w.args[i+1], &width)
+		}
+	}
+	if slices.Contains(w.args, "--lens") {
+		return shift, func(number int) int { return number%4 + 1 }
+	}
+	return shift, func(int) int { return width }
+}
+
+func TestPeerSaysWhatItAccessed(t *testing.T) {
+	program := peer.Build(t)
+	dir := t.TempDir()
+	var workers []job.Program
+	for i := range 2 {
+		workers = append(workers, job.Program{program, "--keys", "10", "--shift", "5", "--lens", "--access", filepath.Join(dir, fmt.Sprint(i))})
+	}
+	r := run(t, loopback, job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(1, job.Program{program}), Workers: workers})
+	for i, w := range peerWorkers(t, r.Workers) {
+		got, err := peer.ReadAccess(filepath.Join(dir, fmt.Sprint(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != 10 {
+			t.Errorf("worker %d: %d keys, want 10", i, len(got))
+		}
+		for key := uint64(5 * w.Rank); key < uint64(5*w.Rank+10); key++ {
+			bytes := 4 * (key%4 + 1)
+			want := peer.Access{Pushes: 4, PushBytes: 4 * bytes, Pulls: 5, PullBytes: 5 * bytes}
+			if got[key] != want {
+				t.Errorf("worker %d, key %d: %+v, want %+v", i, key, got[key], want)
+			}
+		}
+	}
+}
+
+func TestPeerNamesWhatIsWrong(t *testing.T) {
+	program := peer.Build(t)
+	for name, test := range map[string]struct {
+		args, env []string
+		want      string
+	}{
+		"unknown flag":  {args: []string{"--nonsense"}, want: "--nonsense"},
+		"no keys":       {args: []string{"--keys", "0"}, want: "--keys"},
+		"bad role":      {env: []string{"DMLC_ROLE=king"}, want: "DMLC_ROLE"},
+		"bad number":    {env: []string{"DMLC_NUM_SERVER=two"}, want: "DMLC_NUM_SERVER"},
+		"resender":      {env: []string{"PS_RESEND=1"}, want: "PS_RESEND"},
+		"no node host":  {env: []string{"DMLC_NODE_HOST="}, want: "DMLC_NODE_HOST"},
+		"port is large": {env: []string{"PORT=65536"}, want: "PORT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			worker := append(job.Program{program}, test.args...)
+			r, err := job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(1, job.Program{program}),
+				Workers: []job.Program{worker}, Env: test.env}.Start(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Wait(); err == nil {
+				t.Fatal("no error")
+			}
+			w := r.Workers[0]
+			if w.Cmd.ProcessState.ExitCode() != 2 && w.Cmd.ProcessState.ExitCode() != -1 {
+				t.Errorf("exit code %d, want 2", w.Cmd.ProcessState.ExitCode())
+			}
+			var said strings.Builder
+			for _, n := range r.Nodes() {
+				said.Write(n.Stderr.Bytes())
+			}
+			if !strings.Contains(said.String(), test.want) {
+				t.Errorf("it said %q, which does not name %s", said.String(), test.want)
+			}
+		})
+	}
+}
+
+// pslite returns PS-lite's program of one of those names, and skips without
+// PSLITE_BIN: they are no part of this project.
+func pslite(t testing.TB, names ...string) job.Program {
+	t.Helper()
+	dir := os.Getenv("PSLITE_BIN")
+	if dir == "" {
+		t.Skip("needs PSLITE_BIN, the folder of PS-lite's own test programs")
+	}
+	for _, name := range names {
+		if path := filepath.Join(dir, name); executable(path) {
+			return job.Program{path}
+		}
+	}
+	t.Skipf("PSLITE_BIN=%s has none of %s", dir, strings.Join(names, ", "))
+	return nil
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// A PS-lite server may not be ready when all nodes are there, and ends when a
+// request comes too early; its own workers are slow enough as a rule.
+const patience = "500"
+
+func TestPeerWithPSLite(t *testing.T) {
+	kv := pslite(t, "test_kv_app", "kv_app_test")
+	own := job.Program{peer.Build(t)}
+	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
+		t.Run(at.name+"/their scheduler and servers", func(t *testing.T) {
+			for _, load := range workloads {
+				if load.name == "long" || load.name == "lens" {
+					continue // its example server has one value a key
+				}
+				worker := append(append(own, load.args...), "--wait", patience)
+				r := run(t, at, job.Job{Scheduler: kv, Servers: job.Repeat(2, kv), Workers: job.Repeat(3, worker)})
+				peerWorkers(t, r.Workers)
+			}
+		})
+		t.Run(at.name+"/their workers", func(t *testing.T) {
+			r := run(t, at, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(2, kv)})
+			checkPSLiteWorkers(t, r)
+		})
+		t.Run(at.name+"/their servers", func(t *testing.T) {
+			worker := append(append(own, workloads[0].args...), "--wait", patience)
+			r := run(t, at, job.Job{Scheduler: own, Servers: []job.Program{kv, own}, Workers: job.Repeat(2, worker)})
+			peerWorkers(t, r.Workers)
+		})
+	}
+}
+
+// checkPSLiteWorkers wants every worker to say that its error is nothing.
+func checkPSLiteWorkers(t *testing.T, r *job.Running) {
+	t.Helper()
+	for _, n := range r.Workers {
+		said := n.Stdout.String() + n.Stderr.String()
+		if !strings.Contains(said, "error: 0") {
+			t.Errorf("worker %d said %q, want an error of 0", n.Index, said)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+// Package job runs a PS-lite job for a test: a scheduler, servers and workers
+// of any programs that take their part from the DMLC_* environment (psjob, the
+// C++ peer, PS-lite's own), mixed as the test likes, on the hosts of a
+// hosts.Net or on loopback. What comes in is a [Job]; what goes out is what
+// every process printed and how it ended.
+package job
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"golang.org/x/sync/errgroup"
+)
+
+// Program is a command line: path and arguments.
+type Program []string
+
+// Job says what runs and where.
+type Job struct {
+	Scheduler Program
+	Servers   []Program
+	Workers   []Program
+	// Hosts get the nodes in turn: server i and worker i run on host i modulo
+	// their number, the scheduler on the first, all in the cgroup `job` of
+	// their host. Without hosts everything runs on loopback.
+	Hosts []*hosts.Host
+	// IPv6 gives the nodes the hosts' IPv6 addresses, or ::1.
+	IPv6 bool
+	// Env is added to every process's environment, after the DMLC_* variables.
+	Env []string
+}
+
+// Repeat is a program n times.
+func Repeat(n int, p Program) []Program {
+	all := make([]Program, n)
+	for i := range all {
+		all[i] = p
+	}
+	return all
+}
+
+// Node is one process of a running job.
+type Node struct {
+	Role    string // scheduler, server or worker
+	Index   int    // among those of its role as the job lists them; not the rank
+	Host    *hosts.Host
+	Process *hosts.Process // nil on loopback
+	Cmd     *exec.Cmd
+
+	// Stdout and Stderr are complete when Running.Wait has returned.
+	Stdout, Stderr bytes.Buffer
+	// Err is how it ended, *exec.ExitError as a rule; set by Running.Wait.
+	Err error
+}
+
+// Running is a job that was started.
+type Running struct {
+	Scheduler *Node
+	Servers   []*Node
+	Workers   []*Node
+
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Nodes returns all nodes: the scheduler, the servers, the workers.
+func (r *Running) Nodes() []*Node {
+	all := append([]*Node{r.Scheduler}, r.Servers...)
+	return append(all, r.Workers...)
+}
+
+// Run starts the job and waits for its end.
+func (j Job) Run(ctx context.Context) (*Running, error) {
+	r, err := j.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.Wait()
+}
+
+// Start starts all processes of the job. They are killed when the context
+// ends, and Wait must be called.
+func (j Job) Start(ctx context.Context) (*Running, error) {
+	environment, err := j.environment()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	r := &Running{ctx: ctx, cancel: cancel}
+	start := func(role string, i int, p Program) (*Node, error) {
+		n := &Node{Role: role, Index: i}
+		if len(j.Hosts) > 0 {
+			n.Host = j.Hosts[i%len(j.Hosts)]
+		}
+		n.Cmd = exec.CommandContext(ctx, p[0], p[1:]...)
+		n.Cmd.Stdout, n.Cmd.Stderr = &n.Stdout, &n.Stderr
+		n.Cmd.Env = append(os.Environ(), environment...)
+		n.Cmd.Env = append(n.Cmd.Env, "DMLC_ROLE="+role, "DMLC_NODE_HOST="+j.address(n.Host))
+		n.Cmd.Env = append(n.Cmd.Env, j.Env...)
+		var err error
+		if n.Host == nil {
+			err = n.Cmd.Start()
+		} else {
+			n.Process, err = n.Host.StartIn("job", n.Cmd)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("starting %s %d: %w", role, i, err)
+		}
+		return n, nil
+	}
+	err = func() (err error) {
+		if r.Scheduler, err = start("scheduler", 0, j.Scheduler); err != nil {
+			return err
+		}
+		for i, p := range j.Servers {
+			n, err := start("server", i, p)
+			if err != nil {
+				return err
+			}
+			r.Servers = append(r.Servers, n)
+		}
+		for i, p := range j.Workers {
+			n, err := start("worker", i, p)
+			if err != nil {
+				return err
+			}
+			r.Workers = append(r.Workers, n)
+		}
+		return nil
+	}()
+	if err != nil {
+		cancel()
+		if r.Scheduler != nil {
+			r.Wait() // they were killed; err says why
+		}
+		return nil, err
+	}
+	return r, nil
+}
+
+// environment is what all nodes have in common.
+func (j Job) environment() ([]string, error) {
+	port := 9091
+	var scheduler *hosts.Host
+	if len(j.Hosts) > 0 {
+		scheduler = j.Hosts[0]
+	} else {
+		l, err := net.Listen("tcp", net.JoinHostPort(j.address(nil), "0"))
+		if err != nil {
+			return nil, fmt.Errorf("looking for a free port: %w", err)
+		}
+		port = l.Addr().(*net.TCPAddr).Port
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return []string{
+		"DMLC_NUM_SERVER=" + strconv.Itoa(len(j.Servers)),
+		"DMLC_NUM_WORKER=" + strconv.Itoa(len(j.Workers)),
+		"DMLC_PS_ROOT_URI=" + j.address(scheduler),
+		"DMLC_PS_ROOT_PORT=" + strconv.Itoa(port),
+	}, nil
+}
+
+func (j Job) address(h *hosts.Host) string {
+	switch {
+	case h == nil && j.IPv6:
+		return "::1"
+	case h == nil:
+		return "127.0.0.1"
+	case j.IPv6:
+		return h.IPv6.String()
+	}
+	return h.IPv4.String()
+}
+
+// Wait waits until every process has ended. When one fails, the others are
+// killed, since they would wait for it; the error tells the first failure with
+// what that process said.
+func (r *Running) Wait() error {
+	defer r.cancel()
+	var g errgroup.Group
+	for _, n := range r.Nodes() {
+		g.Go(func() error {
+			if n.Err = n.wait(); n.Err == nil {
+				return nil
+			}
+			r.cancel()
+			return fmt.Errorf("%s %d (%s): %w\n%s", n.Role, n.Index, filepath.Base(n.Cmd.Path), n.Err, n.Stderr.Bytes())
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return errors.Join(err, context.Cause(r.ctx))
+	}
+	return nil
+}
+
+func (n *Node) wait() error {
+	if n.Process == nil {
+		return n.Cmd.Wait()
+	}
+	return n.Process.Wait(context.Background()) // its command is killed with the job's context
+}

@@ -1,0 +1,27 @@
+// What the program can be told to be.
+#pragma once
+
+#include <string>
+
+#include "van.hpp"
+
+struct Options {
+  std::string mode = "count";  // count or bench
+  size_t keys = 1000;          // of each worker
+  size_t shift = 0;            // worker r's first key is number r * shift
+  size_t space = 0;            // of the key numbers that are spread; 0 for none: number = key
+  size_t width = 1;            // values a key
+  bool lens = false;           // 1 to 4 values a key, by number, with lens
+  bool pushpull = false;       // one request a round for both
+  int rounds = 4;
+  int wait_ms = 0;             // before a worker's first request: a server that is
+                               // no peer may not be ready when all nodes are there
+  bool keep = true;            // a server that does not answers zeros
+  std::string access;          // file for the counts of each key
+
+  // Parse reads the command line; throws std::invalid_argument.
+  static Options Parse(int argc, char** argv);
+};
+
+int RunServer(const Environment& env, const Options& options);
+int RunWorker(const Environment& env, const Options& options);
