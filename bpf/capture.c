@@ -23,7 +23,7 @@ always __u64 address_key(struct packet *p)
 	__u32 *l = (__u32 *)p->ends.local, *r = (__u32 *)p->ends.peer;
 	__u64 h = l[0] ^ l[3] ^ (__u64)(r[0] ^ r[3]) << 16;
 
-	return (h << 32 | p->ends.local_port << 16 | p->ends.peer_port) << 1;
+	return (h << 32 | (__u32)p->ends.local_port << 16 | p->ends.peer_port) << 1;
 }
 
 /* Whether this segment holds the first bytes of its direction. */
@@ -122,7 +122,7 @@ always void cross_gap(struct run *r, struct stream *s, __u32 gap)
 	if (s->phase != UNSYNCED && !s->tentative && s->opened)
 		put_event(r, s, UNSYNC, s->missed);
 	s->phase = UNSYNCED;
-	s->tentative = s->frame = s->header_have = 0;
+	s->tentative = s->frame = s->header_have = s->enveloped = 0;
 }
 
 /* Lines the segment up with what was seen before; 0 where it is all old. */
@@ -226,7 +226,7 @@ static __noinline int finish(struct run *r, struct stream *s)
 		if (!s->tentative && s->phase != UNSYNCED)
 			r->missing_from = r->off;
 		s->phase = UNSYNCED;
-		s->tentative = s->frame = s->header_have = 0;
+		s->tentative = s->frame = s->header_have = s->enveloped = 0;
 	}
 	if ((s->phase == UNSYNCED || s->tentative) && r->end > r->missing_from) {
 		s->missed += r->end - r->missing_from;

@@ -116,7 +116,7 @@ type captureStream struct {
 	HeaderHave   uint8
 	Greeted      uint8
 	SampledNow   uint8
-	ValuesNow    uint8
+	Enveloped    uint8
 	BufHave      uint32
 	ValueLeft    uint32
 	Header       [16]uint8

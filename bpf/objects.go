@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -18,20 +19,20 @@ type objects struct {
 	collection                            *ebpf.Collection
 }
 
-// loadObjects loads the build that the kernel can run: with bpf_loop from
+// chooseBuild names the build that the kernel can run: with bpf_loop from
 // Linux 5.17 on, with tail calls before.
-func loadObjects(o Options, keyByAddress bool) (objects, error) {
-	build := "watch"
+func chooseBuild() (string, error) {
 	err := features.HaveProgramHelper(ebpf.CGroupSKB, asm.FnLoop)
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		build = "follow"
-	} else if err != nil {
-		return objects{}, fmt.Errorf("asking the kernel for bpf_loop: %w", err)
+		return "follow", nil
 	}
-	return loadBuild(o, build, keyByAddress)
+	if err != nil {
+		return "", fmt.Errorf("asking the kernel for bpf_loop: %w", err)
+	}
+	return "watch", nil
 }
 
-func loadBuild(o Options, build string, keyByAddress bool) (objects, error) {
+func loadObjects(o Options, build string, keyByAddress bool) (objects, error) {
 	spec, err := loadCapture()
 	if err != nil {
 		return objects{}, fmt.Errorf("reading the BPF object: %w", err)
@@ -49,7 +50,7 @@ func loadBuild(o Options, build string, keyByAddress bool) (objects, error) {
 		}
 	}
 	for name := range spec.Programs {
-		if len(name) < len(build) || name[:len(build)] != build {
+		if !strings.HasPrefix(name, build) {
 			delete(spec.Programs, name)
 		}
 	}

@@ -34,7 +34,7 @@ static __noinline int look(struct __sk_buff *skb, struct run *r, __u32 need)
 /* The stream is none of ours, or its frame boundary is lost. */
 always int violation(struct run *r, struct stream *s, __u32 foreign, __u32 ours)
 {
-	s->frame = s->header_have = 0;
+	s->frame = s->header_have = s->enveloped = 0;
 	if (s->tentative) { /* the candidate was none; search behind it */
 		s->tentative = 0;
 		s->phase = UNSYNCED;
@@ -71,7 +71,7 @@ always int rewind(struct run *r, struct stream *s)
 	r->found = 0;
 	synced(r, s, r->off);
 	s->phase = HEADER;
-	s->frame = s->header_have = 0;
+	s->frame = s->header_have = s->enveloped = 0;
 	return GO_ON;
 }
 
@@ -84,12 +84,17 @@ always int frame_end(struct run *r, struct stream *s)
 	}
 	if (!s->tentative)
 		s->data_frames++;
+	if (s->kind == ENVELOPE) {
+		s->enveloped = 1;
+		return GO_ON;
+	}
 	if (s->more) {
 		if (s->frame == 3)
 			return violation(r, s, R_FOREIGN_MESSAGES, R_BAD_FRAME);
 		s->frame++;
 		return GO_ON;
 	}
+	s->enveloped = 0;
 	if (s->tentative) {
 		s->tentative = 2;
 		s->frame = 0;
@@ -150,7 +155,7 @@ always int open_frame(struct run *r, struct stream *s, __u32 flags, __u64 len, _
 	if (s->frame == 0) {
 		if (!s->greeted || !len)
 			return violation(r, s, R_FOREIGN_MESSAGES, R_BAD_FRAME);
-		s->message_bytes = header + len;
+		s->message_bytes = header + len + (s->enveloped ? s->message_bytes : 0);
 		s->lengths[0] = len;
 		s->lengths[1] = s->lengths[2] = s->lengths[3] = 0;
 		s->incomplete = 0;
@@ -164,7 +169,7 @@ always int open_frame(struct run *r, struct stream *s, __u32 flags, __u64 len, _
 	s->lengths[s->frame & 3] = len;
 	s->kind = KEYS + s->frame - 1;
 	s->phase = BODY;
-	return GO_ON;
+	return len ? GO_ON : frame_end(r, s); /* it may be the segment's last */
 }
 
 /* A header that straddles segments is gathered byte by byte. */
@@ -251,6 +256,15 @@ always int meta(struct run *r, struct stream *s, __u32 at, __u32 n)
 	return GO_ON;
 }
 
+/* BytePS servers answer on the connection that asked, from a ROUTER socket:
+ * there a message begins with one more frame, the asker's identity (ps9). */
+always int is_envelope(struct run *r, struct stream *s, __u32 at, __u32 n)
+{
+	const __u8 *p = r->bytes + (at & (2 * WINDOW - 1));
+
+	return s->more && !s->enveloped && n < 16 && p[0] == 'p' && p[1] == 's';
+}
+
 /* The first BUF bytes of a meta or command, or all of it, at r->bytes + at;
  * negative where more segments are needed. */
 always int prefix_at(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 left, __u32 want)
@@ -290,6 +304,8 @@ always int prefix(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 
 	s->phase = BODY;
 	if (s->kind == COMMAND)
 		command(r, s, at, want);
+	else if (is_envelope(r, s, at, want))
+		s->kind = ENVELOPE;
 	else
 		meta(r, s, at, want);
 	/* a violation, or going back, changed the phase */
@@ -382,7 +398,7 @@ always int scan(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 le
 		r->found = 1;
 		s->tentative = 1;
 		s->phase = HEADER;
-		s->frame = s->header_have = 0;
+		s->frame = s->header_have = s->enveloped = 0;
 		s->greeted = 1;
 		return GO_ON;
 	}

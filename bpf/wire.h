@@ -43,7 +43,7 @@ struct stream {
 	__u32 busy, next_seq;
 	__u32 batch, tries;
 	__u64 remaining, frame_len, lengths[4], message_bytes;
-	__u8 kind, want, want_meta, incomplete, header_have, greeted, sampled_now, values_now;
+	__u8 kind, want, want_meta, incomplete, header_have, greeted, sampled_now, enveloped;
 	__u32 buf_have, value_left;
 	__u8 header[16];
 	__u8 buf[2 * BUF];
@@ -71,7 +71,7 @@ struct record {
 	__u64 offset, length;
 };
 
-enum kind { OPEN = 1, COMMAND, META, KEYS, VALUES, LENS, END, UNSYNC, SYNCED, CLOSE, FOREIGN };
+enum kind { OPEN = 1, COMMAND, META, KEYS, VALUES, LENS, END, UNSYNC, SYNCED, CLOSE, FOREIGN, ENVELOPE };
 
 enum flag {
 	ENDS_FRAME = 1,
