@@ -20,7 +20,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build demo test bench lint generate fuzz race test-deps generate-deps check-generated clean
+.PHONY: build demo test bench lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -52,8 +52,12 @@ fuzz:
 	  done; \
 	done
 
-generate: generate-deps
+generate: generate-deps page
 	$(GO) generate ./...
+
+# The web page, from agent/web/page to agent/web/dist.
+page:
+	cd agent/web/page && npm ci --silent --no-audit --no-fund && npm run --silent check && npm test --silent && npm run --silent build
 
 # Fails where the committed generated files differ from what their sources give.
 check-generated: generate

@@ -1,0 +1,83 @@
+// The agent's JSON interface, as agent/web/api.go defines it, and how to ask.
+// Only what the page shows is named here.
+
+export interface Job {
+  job: string;
+  dialect: string;
+  servers: number;
+  workers: number;
+  connections: { synced: number; unsynced: number; missed_bytes: number; unplaced: number };
+  accesses: number;
+  distinct_keys: number;
+  exact: boolean;
+  sampled_one_in: number;
+  bytes: number;
+  left_host_bytes: number;
+  steps_per_second: number;
+  bytes_per_second: number;
+  latency: Latency;
+  stragglers: string[] | null;
+}
+
+export interface Latency { count: number; mean: number; p50: number; p90: number; p99: number; p999: number; max: number }
+
+export interface Block { first_text: string; last_text: string; keys: number; folded?: boolean }
+
+export interface Heatmap {
+  job: string;
+  workers: string[];
+  blocks: Block[];
+  counts: number[][];
+  measure: string;
+  exact: boolean;
+  sampled_one_in: number;
+  finest: boolean;
+}
+
+export interface Traffic {
+  workers: string[];
+  servers: string[];
+  to_servers: number[][];
+  to_workers: number[][];
+  requests: number[][];
+  total_bytes: number;
+  left_host_bytes: number;
+  repeated_bytes: number;
+}
+
+export interface HotKey { key_text: string; accesses: number; pulls: number; pushes: number; bytes: number; estimated?: number; server?: string }
+
+export interface Keys {
+  hottest: HotKey[];
+  skew: { keys: number; accesses: number }[];
+  sketch: Sketch;
+}
+
+export interface Sketch { exact: boolean; distinct_keys: number; exact_keys: number; bound: number; percent: number; memory_bytes: number }
+
+export interface Servers {
+  servers: { name: string; requests: number; bytes_in: number; bytes_out: number; share: number; latency: Latency }[];
+  workers: { name: string; requests: number; bytes_in: number; bytes_out: number; steps_per_second: number; straggler: boolean; latency: Latency }[];
+}
+
+export interface Agent {
+  version: string;
+  host: string;
+  cpu_percent: number;
+  memory_bytes: number;
+  kernel_percent: number;
+  programs: { name: string; runs: number; nanoseconds_per_run: number }[] | null;
+  sampling: { one_in: number; window: number; adaptive: boolean; budget_percent: number };
+  counters: { reason: string; class: string; help: string; events: number; bytes: number }[] | null;
+  planner?: { address: string; connected: boolean; error?: string };
+}
+
+/** Asks for /api/v1/NAME; an answer other than 200 is an Error with its text. */
+export async function ask<T>(name: string, parameters: Record<string, string> = {}): Promise<T> {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));
+  const response = await fetch(`api/v1/${name}?${query}`);
+  if (!response.ok) {
+    throw new Error((await response.text()).trim() || `${response.status} ${response.statusText}`);
+  }
+  return (await response.json()) as T;
+}

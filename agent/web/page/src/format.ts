@@ -1,0 +1,51 @@
+// Numbers as people read them.
+
+const siPrefixes = ["", "k", "M", "G", "T", "P", "E"];
+
+/** 1234567 -> "1.23 M"; whole numbers under 10,000 stay as they are. */
+export function count(value: number): string {
+  if (Math.abs(value) < 10_000) {
+    return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+  }
+  return scaled(value, "");
+}
+
+/** 1536000 -> "1.54 MB". */
+export function bytes(value: number): string {
+  return value < 1000 ? `${Math.round(value)} B` : scaled(value, "B");
+}
+
+function scaled(value: number, unit: string): string {
+  let step = 0;
+  while (Math.abs(value) >= 999.5 && step < siPrefixes.length - 1) {
+    value /= 1000;
+    step++;
+  }
+  return `${value.toPrecision(3)} ${siPrefixes[step]}${unit}`.trim();
+}
+
+/** 0.0123 -> "1.23%". */
+export function percent(share: number): string {
+  if (!Number.isFinite(share)) {
+    return "–";
+  }
+  return `${(share * 100).toPrecision(3)}%`;
+}
+
+/** Seconds -> "12.3 ms". */
+export function duration(seconds: number): string {
+  if (seconds === 0) {
+    return "0";
+  }
+  for (const [unit, size] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]] as const) {
+    if (seconds >= size) {
+      return `${(seconds / size).toPrecision(3)} ${unit}`;
+    }
+  }
+  return `${(seconds * 1e9).toPrecision(3)} ns`;
+}
+
+/** A key of up to 64 bits, in groups of three digits. */
+export function key(value: bigint): string {
+  return value.toString().replace(/\B(?=(\d{3})+$)/g, "\u202f");
+}

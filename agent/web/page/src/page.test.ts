@@ -1,0 +1,85 @@
+import { describe, expect, it } from "vitest";
+import { level, ramp } from "./colours";
+import { bytes, count, duration, key, percent } from "./format";
+import { middles, paint } from "./grid";
+import { legendCounts } from "./legend";
+import { curve } from "./skew";
+import { format, parse, span } from "./view";
+
+describe("numbers", () => {
+  it("are short but keep what matters", () => {
+    expect([0, 7, 9999, 12345, 1.5e6, 999_999].map(count)).toEqual(["0", "7", "9999", "12.3 k", "1.50 M", "1.00 M"]);
+    expect([0, 999, 1536, 2e9].map(bytes)).toEqual(["0 B", "999 B", "1.54 kB", "2.00 GB"]);
+    expect([0, 2, 0.0123, 4.5e-6, 3e-9].map(duration)).toEqual(["0", "2.00 s", "12.3 ms", "4.50 µs", "3.00 ns"]);
+    expect([0.5, NaN].map(percent)).toEqual(["50.0%", "–"]);
+  });
+  it("keep all digits of a 64 bit key", () => {
+    expect(key(18446744073709551615n).replaceAll("\u202f", "")).toBe("18446744073709551615");
+  });
+});
+
+describe("colours", () => {
+  it("tell nothing from one, and end at the largest count", () => {
+    expect(level(0, 1000)).toBe(0);
+    expect(level(1, 1e9)).toBeGreaterThan(0);
+    expect(level(1000, 1000)).toBe(255);
+    expect(level(5, 0)).toBe(0);
+  });
+  it("grow with the count", () => {
+    let before = 0;
+    for (let n = 0; n <= 5000; n++) {
+      const now = level(n, 5000);
+      expect(now).toBeGreaterThanOrEqual(before);
+      before = now;
+    }
+  });
+  it("change lightness one way", () => {
+    for (const isDark of [false, true]) {
+      const lightness = [...ramp(isDark)].map((p) => 0.2126 * (p & 255) + 0.7152 * ((p >> 8) & 255) + 0.0722 * ((p >> 16) & 255));
+      const sorted = [...lightness].sort((a, b) => (isDark ? a - b : b - a));
+      expect(lightness).toEqual(sorted);
+    }
+  });
+});
+
+describe("the legend", () => {
+  it("goes from nothing to the most", () => {
+    expect(legendCounts(0)).toEqual([0]);
+    expect(legendCounts(7)).toEqual([0, 1, 7]);
+    expect(legendCounts(4200)).toEqual([0, 1, 10, 100, 1000, 4200]);
+    expect(legendCounts(5e8)).toEqual([0, 1, 100, 1e4, 1e6, 1e8, 5e8]);
+  });
+});
+
+describe("the grid", () => {
+  it("has a pixel a cell, row by row", () => {
+    const colours = Uint32Array.from({ length: 256 }, (_, i) => i);
+    expect([...paint([[0, 10], [10, 0]], 2, colours)]).toEqual([0, 255, 255, 0]);
+  });
+  it("names the middles of evenly chosen cells", () => {
+    expect(middles(3, 10)).toEqual([0.5, 1.5, 2.5]);
+    expect(middles(1000, 4)).toEqual([0.5, 250.5, 500.5, 750.5]);
+    expect(middles(0, 4)).toEqual([]);
+    expect(middles(5, 0)).toEqual([0.5]);
+  });
+});
+
+describe("the skew curve", () => {
+  it("ends at all accesses", () => {
+    expect(curve([{ keys: 1, accesses: 50 }, { keys: 10, accesses: 100 }])).toEqual([[1, 10], [0.5, 1]]);
+    expect(curve([])).toEqual([[], []]);
+  });
+});
+
+describe("the view", () => {
+  it("survives the address line", () => {
+    const view = { job: "10.0.0.1:9000", range: "60", measure: "bytes", blocks: "64", first: "0", last: "18446744073709551615" };
+    expect(parse(format(view))).toEqual(view);
+    expect(format(parse(""))).toBe("#");
+    expect(parse("#nonsense=1&measure=pulls").measure).toBe("pulls");
+  });
+  it("asks for seconds back from now", () => {
+    expect(span(parse("#job=j&range=60"))).toEqual({ job: "j", from: "-60" });
+    expect(span(parse("#job=j"))).toEqual({ job: "j", from: "" });
+  });
+});

@@ -1,0 +1,139 @@
+// The panels below the heatmap, each a function from an answer to elements.
+
+import type { Agent, Job, Keys, Servers } from "./api";
+import { bytes, count, duration, key, percent } from "./format";
+import { facts, table } from "./table";
+
+export function drawKeys(host: HTMLElement, keys: Keys): void {
+  const most = keys.hottest[0]?.accesses ?? 1;
+  table(
+    host,
+    [
+      { title: "key", text: (k) => key(BigInt(k.key_text)) },
+      { title: "accesses", number: true, text: (k) => (k.estimated ? "≤ " : "") + count(k.accesses), bar: (k) => k.accesses / most },
+      { title: "pulls", number: true, text: (k) => count(k.pulls) },
+      { title: "pushes", number: true, text: (k) => count(k.pushes) },
+      { title: "bytes", number: true, text: (k) => bytes(k.bytes) },
+      { title: "home", text: (k) => k.server ?? "" },
+    ],
+    keys.hottest.slice(0, 25),
+  );
+  const note = document.createElement("p");
+  note.className = "hint";
+  note.textContent = sketchText(keys);
+  host.append(note);
+}
+
+function sketchText({ sketch }: Keys): string {
+  const keys = `${count(sketch.distinct_keys)} distinct keys in ${bytes(sketch.memory_bytes)}`;
+  if (sketch.exact) {
+    return `${keys}, every one counted exactly.`;
+  }
+  return (
+    `About ${keys}: ${count(sketch.exact_keys)} counted exactly; block sums are exact; for the other keys a count ` +
+    `is never too low, and at most ${count(sketch.bound)} too high for ${sketch.percent}% of them.`
+  );
+}
+
+export function drawServers(host: HTMLElement, { servers }: Servers): void {
+  const busiestFirst = [...servers].sort((a, b) => b.share - a.share);
+  table(
+    host,
+    [
+      { title: "server", text: (s) => s.name },
+      { title: "share of bytes", number: true, text: (s) => percent(s.share), bar: (s) => s.share },
+      { title: "in", number: true, text: (s) => bytes(s.bytes_in) },
+      { title: "out", number: true, text: (s) => bytes(s.bytes_out) },
+      { title: "requests", number: true, text: (s) => count(s.requests) },
+      { title: "p50", number: true, text: (s) => duration(s.latency.p50) },
+      { title: "p99", number: true, text: (s) => duration(s.latency.p99) },
+    ],
+    busiestFirst,
+  );
+}
+
+export function drawWorkers(host: HTMLElement, { workers }: Servers): void {
+  table(
+    host,
+    [
+      { title: "worker", text: (w) => w.name + (w.straggler ? " (straggler)" : "") },
+      { title: "steps/s", number: true, text: (w) => w.steps_per_second.toPrecision(3) },
+      { title: "requests", number: true, text: (w) => count(w.requests) },
+      { title: "out", number: true, text: (w) => bytes(w.bytes_out) },
+      { title: "in", number: true, text: (w) => bytes(w.bytes_in) },
+      { title: "p50", number: true, text: (w) => duration(w.latency.p50) },
+      { title: "p99", number: true, text: (w) => duration(w.latency.p99) },
+    ],
+    workers,
+    (w) => w.straggler,
+  );
+}
+
+export function drawCost(host: HTMLElement, agent: Agent): void {
+  const { sampling } = agent;
+  host.replaceChildren(
+    facts([
+      ["host", `${agent.host}, psidecar ${agent.version}`],
+      ["processor", `${agent.cpu_percent.toPrecision(2)}% of a core here, ${agent.kernel_percent.toPrecision(2)}% in the kernel`],
+      ["memory", bytes(agent.memory_bytes)],
+      ["sampling", samplingText(sampling)],
+      ["planner", agent.planner ? plannerText(agent.planner) : "none"],
+    ]),
+  );
+  const programs = document.createElement("div");
+  table(
+    programs,
+    [
+      { title: "program", text: (p) => p.name },
+      { title: "runs", number: true, text: (p) => count(p.runs) },
+      { title: "each", number: true, text: (p) => duration(p.nanoseconds_per_run / 1e9) },
+    ],
+    agent.programs ?? [],
+  );
+  const counters = document.createElement("div");
+  table(
+    counters,
+    [
+      { title: "counted", text: (c) => c.reason },
+      { title: "as", text: (c) => c.class },
+      { title: "events", number: true, text: (c) => count(c.events) },
+      { title: "bytes", number: true, text: (c) => bytes(c.bytes) },
+      { title: "", text: (c) => c.help },
+    ],
+    (agent.counters ?? []).filter((c) => c.events > 0 || c.class === "lost"),
+    (c) => c.class === "lost" && c.events > 0,
+  );
+  host.append(programs, counters);
+}
+
+function samplingText(s: Agent["sampling"]): string {
+  const rate = s.one_in <= 1 ? "all steps" : `one window of ${s.window} steps in ${s.one_in}`;
+  return s.adaptive ? `${rate}, kept under ${s.budget_percent}% of a core` : rate;
+}
+
+function plannerText(p: NonNullable<Agent["planner"]>): string {
+  return p.connected ? `${p.address}, connected` : `${p.address}, not connected: ${p.error ?? "unknown"}`;
+}
+
+/** One line on a job's state, and whether something is wrong with it. */
+export function jobStatus(job: Job): { text: string; isBad: boolean } {
+  const parts = [
+    job.dialect && `PS-lite (${job.dialect})`,
+    `${job.workers || "?"} workers, ${job.servers || "?"} servers`,
+    `${job.steps_per_second.toPrecision(3)} steps/s`,
+    `${bytes(job.bytes_per_second)}/s`,
+    `${percent(job.bytes ? job.left_host_bytes / job.bytes : NaN)} of ${bytes(job.bytes)} left this host`,
+    `requests ${duration(job.latency.p50)} at the median, ${duration(job.latency.p99)} p99`,
+  ];
+  const { unsynced, missed_bytes, unplaced } = job.connections;
+  if (unsynced > 0) {
+    parts.push(`${unsynced} connections not yet in step`);
+  }
+  if (unplaced > 0) {
+    parts.push(`${unplaced} connections whose ends are not known yet`);
+  }
+  if (missed_bytes > 0) {
+    parts.push(`${bytes(missed_bytes)} passed before they could be read`);
+  }
+  return { text: parts.filter(Boolean).join(" · "), isBad: unsynced > 0 };
+}
