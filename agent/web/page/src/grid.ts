@@ -118,8 +118,8 @@ export class Grid {
           y: { range: () => [0, rows.length], dir: -1 },
         },
         axes: [
-          { ...axis, splits: (u) => middles(columns, u.over.clientWidth / this.options.columnWidth), values: named(columnName) },
-          { ...axis, splits: (u) => middles(rows.length, u.over.clientHeight / 22), values: named((r) => rows[r] ?? ""), size: 90 },
+          { ...axis, splits: (u) => middles(columns, u.width / this.options.columnWidth), values: named(columnName) },
+          { ...axis, splits: (u) => middles(rows.length, u.height / 26), values: named((r) => rows[r] ?? ""), size: 90 },
         ],
         series: [{}, { paths: () => null, points: { show: false } }],
         hooks: {
