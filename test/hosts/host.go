@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -94,6 +96,16 @@ func (h *Host) Group(name string) (string, error) {
 	return makeCgroup(h.cgroup, name)
 }
 
+// Sysctl sets a network setting of the host, such as net/ipv4/tcp_retries2.
+func (h *Host) Sysctl(name, value string) error {
+	return h.Do(func() error {
+		if err := os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o644); err != nil {
+			return fmt.Errorf("setting %s to %s: %w", name, value, err)
+		}
+		return nil
+	})
+}
+
 // Do runs f in the host's network namespace, on a thread locked to it. The
 // sockets that f opens stay on the host; goroutines that it starts are not.
 func (h *Host) Do(f func() error) error {
@@ -136,7 +148,7 @@ func (h *Host) close() error {
 		h.nl.Close()
 	}
 	if h.ns.IsOpen() {
-		errs = append(errs, h.ns.Close(), netns.DeleteNamed(h.Namespace()))
+		errs = append(errs, h.ns.Close(), deleteNamespace(h.Namespace()))
 	}
 	if h.port != nil {
 		// The namespace goes when its last socket does; the link goes now.

@@ -28,7 +28,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -79,6 +78,9 @@ type Net struct {
 func New(cfg Config) (*Net, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
+	}
+	if uid := os.Geteuid(); uid != 0 {
+		return nil, fmt.Errorf("making hosts needs root, for network namespaces and cgroups; this runs as uid %d: use sudo", uid)
 	}
 	mount, err := cgroupMount()
 	if err != nil {
@@ -189,11 +191,15 @@ func quietSwitch() error {
 	return setSysctls(map[string]string{
 		"net/ipv6/conf/default/disable_ipv6": "1",
 		"net/ipv6/conf/all/disable_ipv6":     "1",
+		// Frames pass the bridge without going through a packet filter.
+		"net/bridge/bridge-nf-call-iptables":  "0",
+		"net/bridge/bridge-nf-call-ip6tables": "0",
+		"net/bridge/bridge-nf-call-arptables": "0",
 	})
 }
 
 // setSysctls writes the settings, names relative to /proc/sys, of the calling
-// thread's namespace. A kernel without IPv6 has no net/ipv6.
+// thread's namespace, passing over those that this kernel does not have.
 func setSysctls(settings map[string]string) error {
 	for name, value := range settings {
 		err := os.WriteFile("/proc/sys/"+name, []byte(value), 0o644)
@@ -240,7 +246,7 @@ func (n *Net) close() error {
 		n.nl.Close()
 	}
 	if n.ns.IsOpen() {
-		errs = append(errs, n.ns.Close(), netns.DeleteNamed(n.prefix+"switch"))
+		errs = append(errs, n.ns.Close(), deleteNamespace(n.prefix+"switch"))
 	}
 	n.spawn.stop()
 	return errors.Join(errs...)
@@ -258,62 +264,4 @@ func ipv6(i int) netip.Addr {
 	a := netip.MustParseAddr("2001:2::").As16()
 	a[14], a[15] = byte((i+1)>>8), byte(i+1)
 	return netip.AddrFrom16(a)
-}
-
-// newNamespace makes a network namespace that `ip netns` lists by that name,
-// and returns to the one before.
-func newNamespace(name string) (netns.NsHandle, error) {
-	runtime.LockOSThread()
-	before, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return -1, fmt.Errorf("the present namespace: %w", err)
-	}
-	defer before.Close()
-	ns, err := netns.NewNamed(name)
-	if back := netns.Set(before); back != nil {
-		// The thread stays locked, so it ends with the goroutine instead of
-		// running others in the wrong namespace.
-		return ns, fmt.Errorf("returning from namespace %s: %w", name, back)
-	}
-	runtime.UnlockOSThread()
-	if err != nil {
-		return -1, fmt.Errorf("making network namespace %s: %w", name, err)
-	}
-	return ns, nil
-}
-
-// inNamespace runs f on a thread that is in the namespace, and brings the
-// thread back. Goroutines that f starts are not in it.
-func inNamespace(ns netns.NsHandle, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		err := visit(ns, f)
-		if !errors.Is(err, errAstray) {
-			runtime.UnlockOSThread()
-		} // else the thread ends with this goroutine
-		done <- err
-	}()
-	return <-done
-}
-
-// errAstray says that a thread did not come back from a namespace.
-var errAstray = errors.New("returning from the namespace")
-
-// visit runs f with the calling thread, which is locked, in the namespace.
-func visit(ns netns.NsHandle, f func() error) error {
-	before, err := netns.Get()
-	if err != nil {
-		return fmt.Errorf("the present namespace: %w", err)
-	}
-	defer before.Close()
-	if err := netns.Set(ns); err != nil {
-		return fmt.Errorf("entering the namespace: %w", err)
-	}
-	err = f()
-	if back := netns.Set(before); back != nil {
-		return errors.Join(err, fmt.Errorf("%w: %w", errAstray, back))
-	}
-	return err
 }

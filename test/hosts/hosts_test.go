@@ -19,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // pair connects host a to host b's address by TCP and returns both ends.
@@ -273,5 +274,57 @@ func TestWrongConfigIsRefused(t *testing.T) {
 				t.Errorf("%+v was accepted", cfg)
 			}
 		})
+	}
+}
+
+func TestSysctlIsTheHostsOwn(t *testing.T) {
+	n := hoststest.New(t, hosts.Config{Hosts: 2})
+	if err := n.Host(0).Sysctl("net/ipv4/tcp_retries2", "7"); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"7", "15"} {
+		if err := n.Host(i).Do(func() error {
+			got, err := os.ReadFile("/proc/sys/net/ipv4/tcp_retries2")
+			if strings.TrimSpace(string(got)) != want {
+				t.Errorf("host %d has %q, want %s", i, got, want)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Host(0).Sysctl("net/ipv4/no_such_setting", "1"); err == nil {
+		t.Error("a setting that is not there was set")
+	}
+}
+
+func TestManyHosts(t *testing.T) {
+	n := hoststest.New(t, hosts.Config{Hosts: 64, Pairs: true})
+	from, to := pair(t, n.Host(0), n.Host(63), n.Host(63).IPv6)
+	transfer(t, from, to, random(1000), 0)
+	traffic, err := n.Traffic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := traffic[0][63].Payload; got < 1000 {
+		t.Errorf("payload of host 0 to 63 is %d, want 1000", got)
+	}
+}
+
+func TestSeveralNetsReapAtOnce(t *testing.T) {
+	require.Root(t)
+	require.CgroupV2(t)
+	var g errgroup.Group
+	for range 4 {
+		g.Go(func() error {
+			n, err := hosts.New(hosts.Config{Hosts: 2})
+			if err != nil {
+				return err
+			}
+			return errors.Join(hosts.Reap(), n.Host(1).Run(t.Context(), exec.Command("true")), n.Close())
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }

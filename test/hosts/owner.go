@@ -9,12 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-
-	"github.com/vishvananda/netns"
 )
-
-// namespaces is where named network namespaces are mounted.
-const namespaces = "/run/netns"
 
 // namePrefix begins every name that this package gives.
 const namePrefix = "psd-"
@@ -118,9 +113,7 @@ func Reap() error {
 		errs = append(errs, removeCgroup(filepath.Join(mount, name)))
 	}, &errs)
 	stale(namespaces, func(name string) {
-		if err := netns.DeleteNamed(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("removing network namespace %s: %w", name, err))
-		}
+		errs = append(errs, deleteNamespace(name))
 	}, &errs)
 	return errors.Join(errs...)
 }
