@@ -77,6 +77,7 @@ func newRootCommand(e env) *cobra.Command {
 	root.AddCommand(
 		newPartitionCommand(e),
 		newScoreCommand(e),
+		newDecodeCommand(e),
 		newVersionCommand(e),
 	)
 	for _, cmd := range root.Commands() {

@@ -1,0 +1,67 @@
+package capture
+
+import (
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// resync looks whether a greeting or a message begins where the segment b
+// begins, and takes the stream up there if so.
+func (s *stream) resync(b []byte) bool {
+	switch {
+	case len(b) > 9 && b[0] == 0xff && b[9] == 0x7f:
+		s.dec.Reset(false)
+	case startsMessage(b):
+		s.dec.Reset(true)
+	default:
+		return false
+	}
+	s.mode = synced
+	return true
+}
+
+// startsMessage reports whether b begins with a whole meta frame that PS-lite
+// could have written, and whether the frame headers visible behind it fit:
+// as many data frames as the meta has types, keys in multiples of eight bytes.
+func startsMessage(b []byte) bool {
+	d := zmtp.NewDecoder(zmtp.Limits{FrameSize: 1 << 40, CommandSize: 1})
+	d.Reset(true)
+	var meta pslite.Meta
+	types, atMeta := 0, true
+	for frame := 0; ; frame++ {
+		ev, rest, err := d.Next(b)
+		if err != nil || ev.Kind == zmtp.NeedMore {
+			return err == nil && frame > 0
+		}
+		h := ev.Header
+		if atMeta {
+			if h.Size > maxMeta || h.Size > uint64(len(rest)) || h.Command() {
+				return false
+			}
+			if _, ok := pslite.ParseIdentity(rest[:h.Size]); ok && frame == 0 && h.More() {
+				d.Discard(h.Size)
+				d.Next(nil)
+				b, frame = rest[h.Size:], -1
+				continue
+			}
+			if _, ok := pslite.Plausible(rest[:h.Size], -1, &meta); !ok {
+				return false
+			}
+			types, atMeta = len(meta.DataTypes), false
+		}
+		if h.Command() || h.More() != (frame < types) || frame == 1 && meta.Data() && h.Size%8 != 0 {
+			return false
+		}
+		if !h.More() {
+			return true
+		}
+		body := min(h.Size, uint64(len(rest)))
+		d.Discard(body)
+		b = rest[body:]
+		if body == h.Size {
+			d.Next(nil) // the frame's end
+		} else {
+			return true // the rest is in segments to come
+		}
+	}
+}

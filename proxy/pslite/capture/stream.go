@@ -1,0 +1,239 @@
+package capture
+
+import (
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// maxMeta bounds a meta frame and a command, in bytes. The largest real ones,
+// BytePS's node tables, take 552 bytes a node.
+const maxMeta = 1 << 20
+
+// stream finds the messages in one direction of a connection.
+type stream struct {
+	job     *job
+	flow    Flow
+	mode    mode
+	dec     *zmtp.Decoder
+	det     pslite.Detector
+	late    bool // its beginning was not recorded
+	resumed bool // it was lost at least once
+
+	// The message or command at hand. Nothing is counted before it is whole.
+	wire    uint64 // its bytes, headers included, handed over so far
+	broken  bool   // the recording misses a part of it
+	command bool
+	prefix  int           // 1 where an identity frame precedes the meta
+	sizes   []uint64      // of all frames begun
+	whole   []zmtp.Gather // the frames that are needed whole, of all frames
+	frames  [][]byte
+}
+
+type mode uint8
+
+const (
+	synced mode = iota
+	lost        // looking for the start of a message
+	foreign
+)
+
+func newStream(j *job, f Flow, late bool) *stream {
+	s := &stream{job: j, flow: f, late: late, dec: zmtp.NewDecoder(zmtp.Limits{CommandSize: maxMeta})}
+	if late {
+		s.mode = lost
+	}
+	return s
+}
+
+// Bytes implements Sink.
+func (s *stream) Bytes(t time.Time, b []byte) {
+	if s.mode == lost && !s.resync(b) || s.mode == foreign {
+		s.job.totals.UnsyncedBytes += uint64(len(b))
+		return
+	}
+	for {
+		ev, rest, err := s.dec.Next(b)
+		s.wire += uint64(len(b) - len(rest))
+		if err != nil {
+			resumed := s.resumed
+			s.lose(uint64(len(rest)))
+			if s.dec.Offset() < zmtp.GreetingSize && !s.late && !resumed {
+				s.mode = foreign
+				s.job.totals.ForeignStreams++
+			}
+			return
+		}
+		b = rest
+		switch ev.Kind {
+		case zmtp.NeedMore:
+			for i := range s.sizes {
+				s.whole[i].Keep()
+			}
+			return
+		case zmtp.GreetingDone:
+			s.wire = 0
+		case zmtp.FrameStart:
+			s.startFrame(ev.Header)
+		case zmtp.FrameBody:
+			if s.wanted(len(s.sizes) - 1) {
+				s.whole[len(s.sizes)-1].Add(ev.Body)
+			}
+		case zmtp.FrameEnd:
+			s.endFrame(ev.Header, t)
+		}
+	}
+}
+
+// startFrame begins the next frame of the message, or a command.
+func (s *stream) startFrame(h zmtp.Header) {
+	s.command = h.Command()
+	s.sizes = append(s.sizes, h.Size)
+	if len(s.whole) < len(s.sizes) {
+		s.whole = append(s.whole, zmtp.Gather{})
+	}
+	s.whole[len(s.sizes)-1].Start()
+}
+
+// wanted reports whether frame i must be kept whole.
+func (s *stream) wanted(i int) bool {
+	return i <= s.prefix && s.sizes[i] <= maxMeta || i > s.prefix && s.job.opt.Data
+}
+
+// endFrame looks for an identity before the meta, and for the message's end.
+func (s *stream) endFrame(h zmtp.Header, t time.Time) {
+	if !h.More() {
+		s.finish(t)
+	} else if len(s.sizes) == 1 {
+		if _, ok := pslite.ParseIdentity(s.whole[0].Bytes()); ok {
+			s.prefix = 1
+		}
+	}
+}
+
+// finish deals with a message or command that is complete.
+func (s *stream) finish(t time.Time) {
+	switch {
+	case s.command:
+		s.onCommand()
+	case s.wholeMeta():
+		s.onMessage(t)
+	default:
+		s.job.totals.UnsyncedBytes += s.wire
+	}
+	s.forget()
+}
+
+// wholeMeta reports whether the meta frame at least is complete.
+func (s *stream) wholeMeta() bool {
+	return len(s.sizes) > s.prefix && uint64(len(s.whole[s.prefix].Bytes())) == s.sizes[s.prefix]
+}
+
+// forget makes ready for the next message.
+func (s *stream) forget() {
+	s.sizes, s.wire, s.broken, s.prefix = s.sizes[:0], 0, false, 0
+}
+
+func (s *stream) onCommand() {
+	s.count()
+	name, data, err := zmtp.ParseCommand(s.whole[0].Bytes())
+	if err != nil || string(name) != zmtp.CommandReady {
+		return
+	}
+	if ready, err := zmtp.ParseReady(data); err == nil {
+		if id, ok := pslite.ParseIdentity(ready.Identity); ok {
+			s.job.ids[s.flow] = id
+		}
+	}
+}
+
+// count adds the frames at hand to the totals.
+func (s *stream) count() {
+	s.job.totals.Frames += uint64(len(s.sizes))
+	for _, n := range s.sizes {
+		s.job.totals.BodyBytes += n
+	}
+}
+
+func (s *stream) onMessage(t time.Time) {
+	m := &s.job.msg
+	d, err := s.det.Decode(s.whole[s.prefix].Bytes(), &m.Meta)
+	if err != nil {
+		s.job.totals.NotPSLite++
+		s.job.totals.UnsyncedBytes += s.wire
+		return
+	}
+	s.count()
+	s.job.totals.Messages++
+	s.job.table.Learn(&m.Meta)
+	m.Identity, m.Data = nil, nil
+	if s.prefix > 0 {
+		m.Identity = s.whole[0].Bytes()
+	}
+	if s.job.opt.Data && !s.broken {
+		s.frames = s.frames[:0]
+		for i := s.prefix + 1; i < len(s.sizes); i++ {
+			s.frames = append(s.frames, s.whole[i].Bytes())
+		}
+		m.Data = s.frames
+	}
+	m.Time, m.Flow, m.Dialect, m.Sizes = t, s.flow, d, s.sizes
+	m.From, m.To = s.sender(m.Identity), s.receiver(&m.Meta)
+	if s.job.err == nil && s.job.emit != nil {
+		s.job.err = s.job.emit(m)
+	}
+}
+
+func (s *stream) sender(identity []byte) string {
+	id := s.job.ids[s.flow]
+	if identity != nil {
+		id, _ = pslite.ParseIdentity(identity)
+	}
+	if name := pslite.NodeName(id); name != "" {
+		return name
+	}
+	return s.job.name(s.flow.Src)
+}
+
+// receiver names the node at the connection's far end: the one that listens
+// there or, for answers that come back on the request's connection, the one
+// whose READY said so. Before the node table is known, only the scheduler is:
+// it is whom the nodes ask for their ids.
+func (s *stream) receiver(m *pslite.Meta) string {
+	if m.Control.Cmd == pslite.AddNode && len(m.Control.Nodes) == 1 && m.Control.Nodes[0].ID == pslite.Empty {
+		return pslite.Scheduler.String()
+	}
+	if name := pslite.NodeName(s.job.ids[s.flow.Reverse()]); name != "" {
+		return name
+	}
+	return s.job.name(s.flow.Dst)
+}
+
+// Gap implements Sink. A gap inside a frame's body is stepped over; behind any
+// other the stream is lost.
+func (s *stream) Gap(t time.Time, n uint64) {
+	if s.mode != synced {
+		return
+	}
+	if n > s.dec.Left() {
+		s.lose(0)
+		return
+	}
+	s.dec.Discard(n)
+	s.broken = true
+	s.Bytes(t, nil) // for the frame's end
+}
+
+// lose gives up the message at hand and extra bytes behind it.
+func (s *stream) lose(extra uint64) {
+	s.job.totals.UnsyncedBytes += s.wire + extra
+	s.forget()
+	s.mode, s.resumed = lost, true
+}
+
+// End implements Sink.
+func (s *stream) End() {
+	s.job.totals.UnsyncedBytes += s.wire
+	s.forget()
+}

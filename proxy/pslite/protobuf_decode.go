@@ -1,0 +1,210 @@
+package pslite
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// decodeProto reads a PBMeta of dialect d and returns the bits of the fields
+// that it holds. Absent fields get the values that PS-lite gives them.
+func (m *Meta) decodeProto(b []byte, d Dialect) (seen uint32, err error) {
+	m.Reset()
+	m.Head = 0
+	w := fields{rest: b, canonical: true}
+	last := lastField(d)
+	var f field
+	for {
+		more, err := w.next(&f)
+		if err != nil {
+			return 0, fmt.Errorf("pslite: meta: at byte %d: %w", len(b)-len(w.rest), err)
+		}
+		if !more {
+			break
+		}
+		if f.number > last {
+			m.unknown = w.keep(&f, m.unknown)
+			continue
+		}
+		if err := m.takeField(&w, &f); err != nil {
+			return 0, fmt.Errorf("pslite: meta: %w", err)
+		}
+	}
+	switch d {
+	case DMLC2017:
+		m.CustomerID = m.AppID
+		fallthrough
+	case DMLC2018:
+		m.Pull = m.Data() && !m.Push
+	}
+	if !w.canonical {
+		m.raw = b
+	}
+	m.flips = w.seen ^ m.written(d)
+	return w.seen, nil
+}
+
+// takeField stores one field of PBMeta.
+func (m *Meta) takeField(w *fields, f *field) error {
+	if want := metaTypes[f.number]; f.kind != want {
+		if f.number == fieldDataType && f.kind == protowire.VarintType { // not packed
+			w.canonical = false
+			w.take(f, true)
+			m.DataTypes = append(m.DataTypes, DataType(w.int32(f)))
+			return nil
+		}
+		m.unknown = w.keep(f, m.unknown)
+		return nil
+	}
+	w.take(f, false)
+	switch f.number {
+	case fieldHead:
+		m.Head = w.int32(f)
+	case fieldBody:
+		m.Body = f.bytes
+	case fieldControl:
+		return m.Control.decode(w, f.bytes)
+	case fieldRequest:
+		m.Request = w.bool(f)
+	case fieldPush:
+		m.Push = w.bool(f)
+	case fieldSimpleApp:
+		m.SimpleApp = w.bool(f)
+	case fieldAppID:
+		m.AppID = w.int32(f)
+	case fieldTimestamp:
+		m.Timestamp = w.int32(f)
+	case fieldDataType:
+		return m.decodeDataTypes(w, f.bytes)
+	case fieldCustomerID:
+		m.CustomerID = w.int32(f)
+	case fieldDataSize:
+		m.DataSize = w.int32(f)
+	case fieldPull:
+		m.Pull = w.bool(f)
+	case fieldPriority:
+		m.Priority = w.int32(f)
+	}
+	return nil
+}
+
+// metaTypes are the wire types of PBMeta's fields.
+var metaTypes = [...]protowire.Type{
+	fieldHead: protowire.VarintType, fieldBody: protowire.BytesType,
+	fieldControl: protowire.BytesType, fieldRequest: protowire.VarintType,
+	fieldPush: protowire.VarintType, fieldSimpleApp: protowire.VarintType,
+	fieldAppID: protowire.VarintType, fieldTimestamp: protowire.VarintType,
+	fieldDataType: protowire.BytesType, fieldCustomerID: protowire.VarintType,
+	fieldDataSize: protowire.VarintType, fieldPull: protowire.VarintType,
+	fieldPriority: protowire.VarintType,
+}
+
+func (m *Meta) decodeDataTypes(w *fields, packed []byte) error {
+	if len(packed) == 0 {
+		w.canonical = false
+	}
+	for len(packed) > 0 {
+		v, n := varint(packed)
+		if n < 0 {
+			return fmt.Errorf("data types: %w", protowire.ParseError(n))
+		}
+		if n != protowire.SizeVarint(v) {
+			w.canonical = false
+		}
+		m.DataTypes = append(m.DataTypes, DataType(w.int32(&field{varint: v})))
+		packed = packed[n:]
+	}
+	return nil
+}
+
+// decode reads a PBControl; outer learns if its form is not canonical.
+func (c *Control) decode(outer *fields, b []byte) error {
+	w := fields{rest: b, canonical: true}
+	var f field
+	for {
+		more, err := w.next(&f)
+		if err != nil {
+			return fmt.Errorf("control: %w", err)
+		}
+		if !more {
+			break
+		}
+		switch {
+		case f.number == fieldCmd && f.kind == protowire.VarintType:
+			w.take(&f, false)
+			c.Cmd = Command(w.int32(&f))
+		case f.number == fieldNode && f.kind == protowire.BytesType:
+			w.take(&f, true)
+			c.Nodes = append(c.Nodes, Node{})
+			if err := c.Nodes[len(c.Nodes)-1].decode(&w, f.bytes); err != nil {
+				return fmt.Errorf("control: node %d: %w", len(c.Nodes)-1, err)
+			}
+		case f.number == fieldBarrierGroup && f.kind == protowire.VarintType:
+			w.take(&f, false)
+			c.BarrierGroup = w.int32(&f)
+		case f.number == fieldMsgSig && f.kind == protowire.VarintType:
+			w.take(&f, false)
+			c.MsgSig = f.varint
+		default:
+			c.unknown = w.keep(&f, c.unknown)
+		}
+	}
+	if w.seen&(1<<fieldCmd) == 0 {
+		return errors.New("control: the command is missing")
+	}
+	outer.canonical = outer.canonical && w.canonical
+	c.flips = w.seen ^ c.written()
+	return nil
+}
+
+// decode reads a PBNode.
+func (n *Node) decode(outer *fields, b []byte) error {
+	n.ID = Empty
+	w := fields{rest: b, canonical: true}
+	var f field
+	for {
+		more, err := w.next(&f)
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		if want, ok := nodeType(f.number); !ok || f.kind != want {
+			n.unknown = w.keep(&f, n.unknown)
+			continue
+		}
+		w.take(&f, false)
+		switch f.number {
+		case fieldRole:
+			n.Role = Role(w.int32(&f))
+		case fieldID:
+			n.ID = w.int32(&f)
+		case fieldHostname:
+			n.Hostname = string(f.bytes)
+		case fieldPort:
+			n.Port = w.int32(&f)
+		case fieldIsRecovery:
+			n.IsRecovery = w.bool(&f)
+		case fieldNodeCustomerID:
+			n.CustomerID = w.int32(&f)
+		}
+	}
+	if w.seen&(1<<fieldRole) == 0 {
+		return errors.New("the role is missing")
+	}
+	outer.canonical = outer.canonical && w.canonical
+	n.flips = w.seen ^ nodeFields
+	return nil
+}
+
+func nodeType(number protowire.Number) (protowire.Type, bool) {
+	switch number {
+	case fieldHostname:
+		return protowire.BytesType, true
+	case fieldRole, fieldID, fieldPort, fieldIsRecovery, fieldNodeCustomerID:
+		return protowire.VarintType, true
+	}
+	return 0, false
+}
