@@ -79,6 +79,7 @@ func newRootCommand(e env) *cobra.Command {
 		newScoreCommand(e),
 		newDecodeCommand(e),
 		newVersionCommand(e),
+		newDoctorCommand(e),
 	)
 	for _, cmd := range root.Commands() {
 		markUsageErrors(cmd)

@@ -1,0 +1,96 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+)
+
+// feature is something that the kernel is asked for by loading a program or
+// making a map that uses it.
+type feature struct {
+	name   string // key of Facts.Features
+	what   string
+	since  string
+	needed bool
+	// without says what works where it is missing.
+	without string
+	ask     func() error
+}
+
+func helper(kind ebpf.ProgramType, fn asm.BuiltinFunc) func() error {
+	return func() error { return features.HaveProgramHelper(kind, fn) }
+}
+
+func program(kind ebpf.ProgramType) func() error {
+	return func() error { return features.HaveProgramType(kind) }
+}
+
+const (
+	noWatching = "psidecar decode (from a tcpdump capture), partition, score, hash and simulate"
+	noProxying = "watching and planning; the proxy cannot intercept connections"
+)
+
+// kernelFeatures are all features that the programs use, oldest first.
+func kernelFeatures() []feature {
+	return []feature{
+		{"cgroup_skb", "cgroup_skb programs", "4.10", true, noWatching, program(ebpf.CGroupSKB)},
+		{"socket_cookie", "the helper bpf_get_socket_cookie in cgroup_skb programs", "4.12", true, noWatching,
+			helper(ebpf.CGroupSKB, asm.FnGetSocketCookie)},
+		{"tcp_sock", "the helper bpf_tcp_sock in cgroup_skb programs", "5.1", true, noWatching,
+			helper(ebpf.CGroupSKB, asm.FnTcpSock)},
+		{"bounded_loops", "bounded loops in BPF programs", "5.3", true, noWatching, features.HaveBoundedLoops},
+		{"ringbuf", "BPF ring buffers", "5.8", true, noWatching,
+			func() error {
+				return errors.Join(features.HaveMapType(ebpf.RingBuf), helper(ebpf.CGroupSKB, asm.FnRingbufOutput)())
+			}},
+		{"atomics", "atomic compare-and-exchange in BPF programs", "5.12", true, noWatching, haveCompareExchange},
+		{"bpf_loop", "the helper bpf_loop", "5.17", false,
+			"everything: the programs that follow frames by tail calls are used, which visit fewer frames a segment",
+			helper(ebpf.CGroupSKB, asm.FnLoop)},
+		{"sock_ops", "sock_ops programs", "4.13", false, noProxying, program(ebpf.SockOps)},
+		{"connect", "cgroup/connect4 and connect6 programs", "4.17", false, noProxying, program(ebpf.CGroupSockAddr)},
+		{"sockopt", "cgroup/getsockopt programs", "5.3", false, noProxying, program(ebpf.CGroupSockopt)},
+	}
+}
+
+// haveCompareExchange loads a program with an atomic compare-and-exchange, for
+// which the features package has no probe.
+func haveCompareExchange() error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:       ebpf.CGroupSKB,
+		AttachType: ebpf.AttachCGroupInetEgress,
+		License:    "Apache-2.0",
+		Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R0, 0),
+			asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.CmpXchg.Mem(asm.RFP, asm.R1, asm.DWord, -8),
+			asm.Mov.Imm(asm.R0, 1),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		var verifier *ebpf.VerifierError
+		if errors.As(err, &verifier) || errors.Is(err, ebpf.ErrNotSupported) {
+			return fmt.Errorf("%w: %w", ebpf.ErrNotSupported, err)
+		}
+		return err
+	}
+	return p.Close()
+}
+
+// askKernel returns the answers for Facts.Features.
+func askKernel() map[string]string {
+	answers := map[string]string{}
+	for _, f := range kernelFeatures() {
+		answers[f.name] = ""
+		if err := f.ask(); err != nil {
+			answers[f.name] = err.Error()
+		}
+	}
+	return answers
+}

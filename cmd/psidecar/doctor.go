@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/bpf/probe"
+)
+
+// doctorReport is what doctor --json prints.
+type doctorReport struct {
+	OK       bool            `json:"ok"` // everything is there that watching needs
+	Findings []probe.Finding `json:"findings"`
+	Facts    probe.Facts     `json:"facts"`
+}
+
+func newDoctorCommand(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say whether this host has what psidecar needs, and what to do where not",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			facts, err := readFacts(cmd)
+			if err != nil {
+				return err
+			}
+			report := doctorReport{probe.Watching(facts) == nil, probe.Check(facts), facts}
+			if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+				err = json.NewEncoder(e.stdout).Encode(report)
+			} else {
+				err = printFindings(e.stdout, report)
+			}
+			if err == nil && !report.OK {
+				err = errors.New("this host lacks what watching needs")
+			}
+			return err
+		},
+	}
+	cmd.Flags().Bool("json", false, "print JSON, with the facts that were judged")
+	cmd.Flags().String("facts", "", "judge the facts in this file (the JSON of another host's doctor) instead of this host's")
+	return cmd
+}
+
+func readFacts(cmd *cobra.Command) (probe.Facts, error) {
+	path, err := cmd.Flags().GetString("facts")
+	if err != nil {
+		return probe.Facts{}, err
+	}
+	if path == "" {
+		return probe.Gather()
+	}
+	return probe.ReadFacts(path)
+}
+
+func printFindings(w io.Writer, report doctorReport) error {
+	for _, f := range report.Findings {
+		mark := "ok     "
+		if !f.OK {
+			mark = "absent "
+			if f.Needed {
+				mark = "MISSING"
+			}
+		}
+		if _, err := fmt.Fprintf(w, "%s %-16s %s\n", mark, f.Name, f.Found); err != nil {
+			return err
+		}
+		if f.OK {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "        %s\n        do: %s\n        without it: %s\n", f.Missing, f.Do, f.Without); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestDoctorJudgesRecordedFacts(t *testing.T) {
+	const recorded = "../../bpf/probe/testdata/linux-6.18.json"
+	code, out, stderr := runTest(t, nil, "doctor", "--facts", recorded, "--json")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	var report doctorReport
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatal(err)
+	}
+	if !report.OK || len(report.Findings) < 15 {
+		t.Errorf("report %+v", report)
+	}
+
+	text, err := os.ReadFile(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lacking := filepath.Join(t.TempDir(), "facts.json")
+	changed := strings.Replace(string(text), `"cgroup2":"/sys/fs/cgroup/unified"`, `"cgroup2":""`, 1)
+	if err := os.WriteFile(lacking, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr = runTest(t, nil, "doctor", "--facts", lacking)
+	if code != 1 || !strings.Contains(out, "MISSING cgroup v2") || !strings.Contains(out, "do: boot with") {
+		t.Errorf("exit code %d, stdout %s, stderr %s", code, out, stderr)
+	}
+}
+
+func TestDoctorOfNoFacts(t *testing.T) {
+	code, _, stderr := runTest(t, nil, "doctor", "--facts", "/nonexistent")
+	if code != 1 || !strings.Contains(stderr, "/nonexistent") {
+		t.Errorf("exit code %d, stderr %s", code, stderr)
+	}
+}
