@@ -54,8 +54,10 @@ func numbers(release string) (n [2]int) {
 		if i == 2 {
 			break
 		}
-		digits := strings.TrimFunc(part, func(r rune) bool { return r < '0' || r > '9' })
-		n[i], _ = strconv.Atoi(digits)
+		if end := strings.IndexFunc(part, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
+			part = part[:end]
+		}
+		n[i], _ = strconv.Atoi(part)
 	}
 	return n
 }
