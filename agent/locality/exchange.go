@@ -1,0 +1,141 @@
+package locality
+
+// exchange names a request and its answer: they travel on different
+// connections and are matched by what they say.
+type exchange struct {
+	worker, server           int32
+	app, customer, timestamp int32
+	push, pull               bool
+}
+
+func (r Request) exchange() exchange {
+	return exchange{int32(r.Worker), int32(r.Server), r.App, r.Customer, r.Timestamp, r.Push, r.Pull}
+}
+
+// pending holds when requests were seen that wait for their answers. When it
+// is full, the one that has waited longest is given up.
+type pending struct {
+	at    map[exchange]int64
+	order []exchange // ring, oldest at next; may hold some that were answered
+	next  int
+}
+
+func newPending(limit int) *pending {
+	return &pending{at: map[exchange]int64{}, order: make([]exchange, 0, limit)}
+}
+
+// put adds a request and reports whether another one was given up for it.
+func (p *pending) put(r Request) bool {
+	x, given := r.exchange(), false
+	if len(p.order) < cap(p.order) {
+		p.order = append(p.order, x)
+	} else {
+		if _, given = p.at[p.order[p.next]]; given {
+			delete(p.at, p.order[p.next])
+		}
+		p.order[p.next] = x
+		p.next = (p.next + 1) % len(p.order)
+	}
+	p.at[x] = r.Time
+	return given
+}
+
+func (p *pending) take(r Request) (asked int64, ok bool) {
+	x := r.exchange()
+	asked, ok = p.at[x]
+	delete(p.at, x)
+	return asked, ok
+}
+
+// seenWindow is how far back, in timestamps, a repeat is recognised.
+const seenWindow = 1024
+
+// seenLimit is how many sequences of timestamps are followed at most.
+const seenLimit = 1 << 16
+
+// A sequence is the requests, or answers, of one customer between two nodes.
+type sequence struct {
+	worker, server, app, customer int32
+	answers                       bool
+}
+
+// window says which of the last timestamps were seen: those up to highest.
+type window struct {
+	highest int32
+	bits    [seenWindow / 64]uint64
+}
+
+// seen recognises what PS_RESEND sends again.
+type seen struct{ windows map[sequence]*window }
+
+func newSeen() *seen { return &seen{map[sequence]*window{}} }
+
+// add notes a request or an answer and reports whether it is new. One so old
+// that it is out of the window is taken as a repeat, since timestamps rise.
+func (s *seen) add(r Request, answer bool) bool {
+	key := sequence{int32(r.Worker), int32(r.Server), r.App, r.Customer, answer}
+	w := s.windows[key]
+	if w == nil {
+		if len(s.windows) >= seenLimit {
+			clear(s.windows)
+		}
+		w = &window{highest: r.Timestamp}
+		s.windows[key] = w
+	}
+	ahead := int64(r.Timestamp) - int64(w.highest)
+	switch {
+	case ahead <= -seenWindow:
+		return false
+	case ahead >= seenWindow:
+		w.bits = [seenWindow / 64]uint64{}
+		w.highest = r.Timestamp
+	case ahead > 0:
+		for t := int64(w.highest) + 1; t <= int64(r.Timestamp); t++ {
+			at := uint64(t) % seenWindow
+			w.bits[at/64] &^= 1 << (at % 64)
+		}
+		w.highest = r.Timestamp
+	}
+	at := uint64(int64(r.Timestamp)) % seenWindow
+	if w.bits[at/64]>>(at%64)&1 == 1 {
+		return false
+	}
+	w.bits[at/64] |= 1 << (at % 64)
+	return true
+}
+
+// progress is how far a worker has come.
+type progress struct {
+	started   bool
+	pushes    bool // it pushes; until then its pulls are its steps
+	timestamp int32
+	app       int32
+	customer  int32
+	stepTime  int64 // when its last step was seen
+}
+
+// step notes that a worker went on. A step is a round of pushes: those with
+// one timestamp, whatever servers they go to. For a worker that has not pushed
+// yet it is a round of pulls. Where a job has several customers in a worker,
+// the one that pushed first counts.
+func (j *Job) step(now *Interval, r Request) {
+	for r.Worker >= len(j.progress) {
+		j.progress = append(j.progress, progress{})
+	}
+	p := &j.progress[r.Worker]
+	if r.Push && !p.pushes {
+		*p = progress{pushes: true}
+	}
+	if !r.Push && p.pushes || !r.Push && !r.Pull {
+		return
+	}
+	switch {
+	case !p.started:
+		p.started, p.app, p.customer = true, r.App, r.Customer
+	case p.app != r.App || p.customer != r.Customer || r.Timestamp <= p.timestamp:
+		return
+	}
+	p.timestamp, p.stepTime = r.Timestamp, r.Time
+	now.stepped(r.Worker)
+	j.all.stepped(r.Worker)
+}

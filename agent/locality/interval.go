@@ -1,0 +1,133 @@
+package locality
+
+import (
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/psidecar/psidecar/agent/counts"
+)
+
+// An Interval is what happened in a stretch of time.
+type Interval struct {
+	Start, End int64    // nanoseconds since 1970, of its first and last message
+	Pairs      [][]Pair // [worker][server], rows may be short
+	Heat       counts.Grid
+	Steps      []uint64 // by worker: rounds of pushes (of pulls where it pushes nothing)
+	Latency    *Latency // of all requests
+	ByWorker   []*Latency
+	ByServer   []*Latency
+
+	Bytes, LeftHost, Repeated, Messages uint64
+}
+
+func newInterval(at int64, firsts []uint64) *Interval {
+	return &Interval{Start: at, End: at, Heat: counts.Grid{Firsts: firsts}}
+}
+
+func (in *Interval) pair(worker, server int) *Pair {
+	for worker >= len(in.Pairs) {
+		in.Pairs = append(in.Pairs, nil)
+	}
+	for server >= len(in.Pairs[worker]) {
+		in.Pairs[worker] = append(in.Pairs[worker], Pair{})
+	}
+	return &in.Pairs[worker][server]
+}
+
+func (in *Interval) count(bytes uint64, leftHost, repeat bool) {
+	in.Messages++
+	in.Bytes += bytes
+	if leftHost {
+		in.LeftHost += bytes
+	}
+	if repeat {
+		in.Repeated += bytes
+	}
+}
+
+func (in *Interval) stepped(worker int) {
+	for worker >= len(in.Steps) {
+		in.Steps = append(in.Steps, 0)
+	}
+	in.Steps[worker]++
+}
+
+func (in *Interval) took(worker, server int, nanos int64) {
+	for worker >= len(in.ByWorker) {
+		in.ByWorker = append(in.ByWorker, nil)
+	}
+	for server >= len(in.ByServer) {
+		in.ByServer = append(in.ByServer, nil)
+	}
+	for _, l := range []**Latency{&in.Latency, &in.ByWorker[worker], &in.ByServer[server]} {
+		if *l == nil {
+			*l = new(Latency)
+		}
+		(*l).add(nanos)
+	}
+}
+
+// Latency is a distribution of durations. Few are kept one by one, more in a
+// histogram, so that the many distributions of a large job stay small.
+type Latency struct {
+	few  []int64 // microseconds
+	hist *hdrhistogram.Histogram
+}
+
+const (
+	fewLatencies   = 64
+	highestLatency = int64(10 * time.Minute / time.Microsecond)
+)
+
+func (l *Latency) add(nanos int64) { l.record(max(nanos/1000, 0), 1) }
+
+func (l *Latency) record(micros, n int64) {
+	micros = min(micros, highestLatency)
+	if l.hist == nil && len(l.few)+int(n) <= fewLatencies {
+		for range n {
+			l.few = append(l.few, micros)
+		}
+		return
+	}
+	l.grow()
+	if err := l.hist.RecordValues(micros, n); err != nil {
+		panic(err) // values are limited above to what it takes
+	}
+}
+
+// grow turns to a histogram of 1 microsecond to 10 minutes, right to 1%.
+func (l *Latency) grow() {
+	if l.hist != nil {
+		return
+	}
+	l.hist = hdrhistogram.New(1, highestLatency, 2)
+	for _, v := range l.few {
+		if err := l.hist.RecordValue(v); err != nil {
+			panic(err)
+		}
+	}
+	l.few = nil
+}
+
+// Merge adds the durations of m, which may be nil.
+func (l *Latency) Merge(m *Latency) {
+	if m == nil {
+		return
+	}
+	for _, v := range m.few {
+		l.record(v, 1)
+	}
+	if m.hist != nil {
+		l.grow()
+		l.hist.Merge(m.hist)
+	}
+}
+
+// Histogram returns the distribution in microseconds; l may be nil.
+func (l *Latency) Histogram() *hdrhistogram.Histogram {
+	var sum Latency
+	sum.grow()
+	sum.Merge(l)
+	return sum.hist
+}

@@ -1,0 +1,238 @@
+// Package locality keeps what one job does over time: who moved how many bytes
+// to whom, which worker used which keys, how long requests took, how fast each
+// worker steps and who lags.
+//
+// In come the requests and answers of a job, in the order in which they were
+// seen, with workers and servers as small numbers. Out come sums over all time
+// and over any stretch of the recent past. The agent calls it; it knows
+// neither sockets nor clocks, time is what the messages carry.
+package locality
+
+import (
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/counts"
+)
+
+// Options bound a job's memory.
+type Options struct {
+	Counts counts.Options
+	// Interval is the finest stretch of time that can be asked for, Intervals
+	// how many of them are kept.
+	Interval  time.Duration
+	Intervals int
+	// Pending is how many requests may wait for their answers.
+	Pending int
+}
+
+// DefaultOptions keep a quarter of an hour.
+var DefaultOptions = Options{
+	Counts:    counts.DefaultOptions,
+	Interval:  5 * time.Second,
+	Intervals: 180,
+	Pending:   1 << 17,
+}
+
+// A Request is the half of an exchange that a worker sends, or, as an answer,
+// the half that comes back.
+type Request struct {
+	Worker, Server int   // from 0
+	Time           int64 // when it was seen, in nanoseconds since 1970
+	App, Customer  int32
+	Timestamp      int32
+	Push, Pull     bool
+}
+
+// Pair is what passed between a worker and a server.
+type Pair struct {
+	ToServer uint64 // bytes of whole messages
+	ToWorker uint64
+	Requests uint64 // repeats not counted
+}
+
+// Totals are a job's sums over all its messages.
+type Totals struct {
+	Bytes      uint64
+	LeftHost   uint64 // bytes of messages whose receiver is on another host
+	Repeated   uint64 // bytes of messages that were sent again by PS_RESEND
+	Messages   uint64
+	Answered   uint64 // requests whose answer was seen
+	Unanswered uint64 // requests given up: too many waited
+	Unasked    uint64 // answers whose request was not seen
+}
+
+// A Job keeps one job's sums. Its methods may be called from any goroutine.
+type Job struct {
+	opts  Options
+	Table *counts.Table
+
+	mu        sync.Mutex
+	totals    Totals
+	all       *Interval
+	ring      []*Interval // oldest first; the last one is being filled
+	pending   *pending
+	seen      *seen
+	progress  []progress // by worker
+	firsts    []uint64   // blocks of the newest grid
+	firstKeys uint64     // keys that the table knew when they were laid down
+	batches   int
+}
+
+// New returns an empty job.
+func New(opts Options) *Job {
+	return &Job{
+		opts:    opts,
+		Table:   counts.New(opts.Counts),
+		all:     newInterval(0, nil),
+		pending: newPending(opts.Pending),
+		seen:    newSeen(),
+		firsts:  []uint64{0},
+	}
+}
+
+// Ask notes a request and reports whether it is new: false for a repeat of one
+// that was seen before.
+func (j *Job) Ask(r Request) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := j.interval(r.Time)
+	if !j.seen.add(r, false) {
+		return false
+	}
+	now.pair(r.Worker, r.Server).Requests++
+	j.all.pair(r.Worker, r.Server).Requests++
+	if given := j.pending.put(r); given {
+		j.totals.Unanswered++
+	}
+	j.step(now, r)
+	return true
+}
+
+// Answer notes an answer and reports whether it is new.
+func (j *Job) Answer(r Request) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := j.interval(r.Time)
+	if !j.seen.add(r, true) {
+		return false
+	}
+	asked, ok := j.pending.take(r)
+	if !ok {
+		j.totals.Unasked++
+		return true
+	}
+	j.totals.Answered++
+	took := r.Time - asked
+	now.took(r.Worker, r.Server, took)
+	j.all.took(r.Worker, r.Server, took)
+	return true
+}
+
+// Moved notes the bytes of a message between a worker and a server.
+func (j *Job) Moved(r Request, toServer bool, bytes uint64, leftHost, repeat bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.count(bytes, leftHost, repeat)
+	now := j.interval(r.Time)
+	for _, in := range []*Interval{now, j.all} {
+		p := in.pair(r.Worker, r.Server)
+		if toServer {
+			p.ToServer += bytes
+		} else {
+			p.ToWorker += bytes
+		}
+		in.count(bytes, leftHost, repeat)
+	}
+}
+
+// Other notes the bytes of a message to or from the scheduler, or between
+// nodes that are not known yet.
+func (j *Job) Other(at int64, bytes uint64, leftHost bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.count(bytes, leftHost, false)
+	j.interval(at).count(bytes, leftHost, false)
+	j.all.count(bytes, leftHost, false)
+}
+
+func (j *Job) count(bytes uint64, leftHost, repeat bool) {
+	j.totals.Messages++
+	j.totals.Bytes += bytes
+	if leftHost {
+		j.totals.LeftHost += bytes
+	}
+	if repeat {
+		j.totals.Repeated += bytes
+	}
+}
+
+// Use counts the keys of a request or answer seen at the given time.
+func (j *Job) Use(at int64, b counts.Batch) {
+	if len(b.Keys) == 0 {
+		return
+	}
+	j.Table.Add(b)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.interval(at).Heat.Add(b)
+	if j.batches++; j.batches&(j.batches-1) == 0 || j.batches%4096 == 0 {
+		j.regrid(at)
+	}
+}
+
+// regrid lays down new blocks when the table has come to know many more keys;
+// what is counted from then on is a new interval.
+func (j *Job) regrid(at int64) {
+	size := j.Table.Size()
+	if size.Keys < j.firstKeys+j.firstKeys/4+1 {
+		return
+	}
+	const cells = 32 << 10 // of one interval
+	firsts := j.Table.Firsts(min(max(cells/max(size.Workers, 1), 16), 256))
+	j.firstKeys = size.Keys
+	j.firsts = firsts
+	if j.ring[len(j.ring)-1].Heat.Rows != nil {
+		j.open(at)
+	}
+}
+
+// interval returns the one that is being filled at the given time.
+func (j *Job) interval(at int64) *Interval {
+	if len(j.ring) > 0 {
+		last := j.ring[len(j.ring)-1]
+		if at < last.Start+int64(j.opts.Interval) {
+			last.End = max(last.End, at)
+			return last
+		}
+	}
+	j.open(at)
+	return j.ring[len(j.ring)-1]
+}
+
+func (j *Job) open(at int64) {
+	if len(j.ring) == j.opts.Intervals {
+		copy(j.ring, j.ring[1:])
+		j.ring = j.ring[:len(j.ring)-1]
+	}
+	j.ring = append(j.ring, newInterval(at, j.firsts))
+	if j.all.Start == 0 {
+		j.all.Start = at
+	}
+}
+
+// Totals returns the sums over all messages.
+func (j *Job) Totals() Totals {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.totals
+}
+
+// Restart forgets which requests were seen and which wait: the job's nodes
+// have started anew and number their requests from 0 again.
+func (j *Job) Restart() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.seen, j.pending = newSeen(), newPending(j.opts.Pending)
+	clear(j.progress)
+}
