@@ -96,6 +96,13 @@ func (t *Table) Add(b Batch) {
 	}
 }
 
+// SetMemory changes what keys and counters may take, from the next Add on.
+func (t *Table) SetMemory(bytes int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.opts.MemoryBytes = bytes
+}
+
 // ascendingRun returns the end of the strictly ascending run that starts at
 // from.
 func ascendingRun(keys []uint64, from int) int {

@@ -51,7 +51,7 @@ type Job struct {
 
 // A Node is a scheduler, server or worker of a job.
 type Node struct {
-	Name      string `json:"name"`                // scheduler, server-0, worker-3, or worker@address while the rank is unknown
+	Name      string `json:"name"`                // scheduler, server0, worker3, or worker@address while the rank is unknown
 	Role      string `json:"role"`                // scheduler, server, worker
 	Rank      int    `json:"rank"`                // -1 unknown
 	RankFrom  string `json:"rank_from,omitempty"` // how the rank is known: identity, node table, key range, address order

@@ -136,13 +136,13 @@ func TestQueries(t *testing.T) {
 // The names that scripts rely on.
 func TestHeatmapContract(t *testing.T) {
 	body, err := json.Marshal(Heatmap{
-		Job: "j", Workers: []string{"worker-0"}, Counts: [][]uint64{{3}},
+		Job: "j", Workers: []string{"worker0"}, Counts: [][]uint64{{3}},
 		Blocks: []Block{NewBlock(1, math.MaxUint64, 2, false)},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"job":"j","workers":["worker-0"],"blocks":[{"first":1,"last":18446744073709551615,` +
+	const want = `{"job":"j","workers":["worker0"],"blocks":[{"first":1,"last":18446744073709551615,` +
 		`"first_text":"1","last_text":"18446744073709551615","keys":2}],"counts":[[3]],`
 	if !strings.HasPrefix(string(body), want) {
 		t.Errorf("%s\nwant it to begin with\n%s", body, want)

@@ -1,0 +1,265 @@
+package observe
+
+import (
+	"net/netip"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// learn takes from a control message what it says of the job's nodes.
+func (o *Observer) learn(s *stream, m *pslite.Meta, at int64) {
+	c := &m.Control
+	switch c.Cmd {
+	case pslite.AddNode:
+		if table := schedulerOf(c.Nodes); table.IsValid() {
+			o.takeTable(table, c.Nodes)
+		} else if len(c.Nodes) == 1 {
+			o.takeJoin(s, &c.Nodes[0])
+		}
+	case pslite.Heartbeat:
+		o.place(s, at)
+		if s.sender != nil && len(c.Nodes) == 1 && c.Nodes[0].ID > 0 && c.Nodes[0].ID != pslite.Empty {
+			s.sender.setID(c.Nodes[0].ID, fromMessage)
+		}
+	case pslite.Ack:
+		// The signature is that of the acknowledged message, which went the
+		// other way: its sender receives this one.
+		o.place(s, at)
+		sender, receiver := int32(c.MsgSig>>40&0xff), int32(c.MsgSig>>32&0xff)
+		if s.sender != nil && s.sender.id == 0 {
+			s.sender.setID(receiver, fromMessage)
+		}
+		if s.receiver != nil && s.receiver.id == 0 {
+			s.receiver.setID(sender, fromMessage)
+		}
+	}
+}
+
+// schedulerOf returns the scheduler's address, if nodes are a job's node
+// table.
+func schedulerOf(nodes []pslite.Node) netip.AddrPort {
+	for i := range nodes {
+		if nodes[i].Role == pslite.Scheduler && len(nodes) > 1 {
+			return addressOf(&nodes[i])
+		}
+	}
+	return netip.AddrPort{}
+}
+
+func addressOf(n *pslite.Node) netip.AddrPort {
+	ip, err := netip.ParseAddr(n.Hostname)
+	if err != nil || n.Port <= 0 || n.Port > 65535 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ip.Unmap(), uint16(n.Port))
+}
+
+// takeTable takes the node table that the scheduler sends to everybody.
+func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
+	j := o.job(scheduler)
+	if j == nil {
+		return
+	}
+	if j.joining { // the first one after nodes came: ids may be dealt anew
+		j.joining = false
+		j.Sums.Restart()
+	}
+	servers, workers := 0, 0
+	for i := range nodes {
+		entry := &nodes[i]
+		address := addressOf(entry)
+		if entry.ID <= 0 || entry.ID == pslite.Empty || !address.IsValid() {
+			continue
+		}
+		switch roleOf(entry.Role) {
+		case roleServer:
+			servers++
+		case roleWorker:
+			workers++
+		}
+		n := j.byAddress[address]
+		if n == nil {
+			n = j.byID[entry.ID] // the one that has this id now listens there
+		}
+		if n == nil {
+			n = j.add(roleOf(entry.Role))
+		}
+		if n == nil {
+			return
+		}
+		n.setRole(roleOf(entry.Role))
+		n.setAddress(address)
+		n.setID(entry.ID, fromTable)
+	}
+	j.serverCount, j.workerCount = max(j.serverCount, servers), max(j.workerCount, workers)
+}
+
+// takeJoin takes a node's request to be added, which says where it listens.
+func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
+	j := o.job(s.to)
+	if j == nil {
+		return
+	}
+	if entry.ID == pslite.Empty || entry.ID <= 0 {
+		j.joining = true
+	}
+	if scheduler := j.byAddress[s.to]; scheduler == nil {
+		if n := j.add(roleScheduler); n != nil {
+			n.setAddress(s.to)
+		}
+	}
+	address := addressOf(entry)
+	n := j.byAddress[address]
+	if n == nil && address.IsValid() {
+		if n = j.add(roleOf(entry.Role)); n != nil {
+			n.setAddress(address)
+		}
+	}
+	if n != nil && s.sender == nil {
+		s.sender = n
+	}
+}
+
+// place finds out who is at the ends of a stream.
+func (o *Observer) place(s *stream, at int64) {
+	o.markTwin(s)
+	if s.sender != nil && s.receiver != nil {
+		if s.identity > 0 && s.sender.id == 0 {
+			s.sender.setID(s.identity, fromIdentity)
+		}
+		return
+	}
+	const again = 1e9 // look again after a second
+	if s.tried != 0 && at-s.tried < again {
+		return
+	}
+	s.tried = at
+	if s.receiver == nil {
+		s.receiver = o.nodeAt(s.to)
+	}
+	if s.receiver != nil && s.sender == nil && s.identity > 0 {
+		s.sender = s.receiver.job.withID(s.identity)
+	}
+	if s.sender == nil || s.receiver == nil {
+		o.placeByProcess(s)
+	}
+	if s.sender != nil && s.identity > 0 && s.sender.id != s.identity {
+		s.sender.setID(s.identity, fromIdentity)
+	}
+	if s.sender != nil && s.receiver == nil {
+		s.receiver = s.sender.facing(s.to)
+	}
+}
+
+// markTwin finds a received stream that is seen where it is sent as well.
+func (o *Observer) markTwin(s *stream) {
+	if s.twin || s.id.Direction() == 0 {
+		return
+	}
+	_, s.twin = o.sending[[2]netip.AddrPort{s.from, s.to}]
+}
+
+// nodeAt returns the node that listens at the address, in whatever job.
+func (o *Observer) nodeAt(a netip.AddrPort) *Node {
+	var found *Node
+	for _, j := range o.jobs {
+		if n := j.byAddress[a]; n != nil && (found == nil || j.last > found.job.last) {
+			found = n
+		}
+	}
+	return found
+}
+
+// withID returns the node with that id, made if need be.
+func (j *Job) withID(id int32) *Node {
+	if n := j.byID[id]; n != nil {
+		return n
+	}
+	n := j.add(roleOfID(id))
+	if n != nil {
+		n.setID(id, fromIdentity)
+	}
+	return n
+}
+
+// placeByProcess asks which processes of this host are at the stream's ends.
+func (o *Observer) placeByProcess(s *stream) {
+	if o.opts.Resolver == nil {
+		return
+	}
+	if s.sender == nil {
+		if p, ok := o.opts.Resolver.Owner(s.from, s.to); ok {
+			s.sender = o.nodeOf(p)
+		}
+	}
+	if s.receiver == nil {
+		if p, ok := o.opts.Resolver.Owner(s.to, s.from); ok {
+			s.receiver = o.nodeOf(p)
+		}
+		if s.receiver != nil {
+			s.receiver.setAddress(s.to)
+		}
+	}
+}
+
+// nodeOf returns the node that the process is, made if need be; nil if it is
+// none of PS-lite's.
+func (o *Observer) nodeOf(p Process) *Node {
+	if p.Role == "" || !p.Scheduler.IsValid() {
+		return nil
+	}
+	j := o.job(p.Scheduler)
+	if j == nil {
+		return nil
+	}
+	j.serverCount, j.workerCount = max(j.serverCount, p.Servers), max(j.workerCount, p.Workers)
+	n := j.byPID[p.PID]
+	for i := 0; n == nil && i < len(p.Listens); i++ {
+		n = j.byAddress[p.Listens[i]]
+	}
+	if n == nil {
+		n = j.add(roleNamed(p.Role))
+	}
+	if n == nil {
+		return nil
+	}
+	j.byPID[p.PID], n.process = n, p
+	n.setRole(roleNamed(p.Role))
+	for _, a := range p.Listens {
+		n.setAddress(a)
+	}
+	return n
+}
+
+func roleNamed(name string) role {
+	for _, r := range []role{roleScheduler, roleServer, roleWorker} {
+		if r.String() == name {
+			return r
+		}
+	}
+	return roleUnknown
+}
+
+// facing returns the node at an address that n sends to. Nodes connect to the
+// scheduler and to those of the other role, so that the direction tells which.
+func (n *Node) facing(to netip.AddrPort) *Node {
+	other := n.job.byAddress[to]
+	if other != nil {
+		return other
+	}
+	r := roleUnknown
+	switch {
+	case to == n.job.Scheduler:
+		r = roleScheduler
+	case n.role == roleWorker:
+		r = roleServer
+	case n.role == roleServer:
+		r = roleWorker
+	default:
+		return nil
+	}
+	if other = n.job.add(r); other != nil {
+		other.setAddress(to)
+	}
+	return other
+}

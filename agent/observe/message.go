@@ -1,0 +1,279 @@
+package observe
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// A message is what is known of the one that a stream is in the middle of.
+type message struct {
+	open     bool
+	data     bool // a data request or answer between placed nodes
+	fresh    bool // not a repeat
+	answer   bool
+	sampled  bool
+	withLens bool
+	job      *Job
+	exchange locality.Request
+	each     counts.Sums // accesses that each key gets
+	weight   uint64
+	dataSize uint64 // of all data frames, as its meta says; 0 unknown
+	keyBytes uint64 // of the key frame
+	flushed  uint64 // keys that were counted before the end
+	perKey   uint64 // bytes a key that they were counted with
+}
+
+// A Use is one use of keys by a worker.
+type Use struct {
+	Job            *Job
+	Worker, Server *Node
+	Request        locality.Request
+	Answer         bool
+	Keys           []uint64 // valid during the call
+	Bytes          uint64   // of the values to these keys
+	Lens           []int32  // nil where all keys have as many bytes
+}
+
+func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
+	if r.Offset == 0 && s.message.open {
+		o.giveUp(s)
+	}
+	frame := r.Data
+	if !r.Has(bpf.EndsFrame) || r.Offset > 0 {
+		if uint64(len(s.metaBuf)) != r.Offset {
+			o.giveUp(s)
+			return
+		}
+		s.metaBuf = append(s.metaBuf, r.Data...)
+		if !r.Has(bpf.EndsFrame) {
+			return
+		}
+		frame = s.metaBuf
+	}
+	if _, err := s.detector.Decode(frame, &o.meta); err != nil {
+		o.misses.BadMetas++
+		s.metaBuf = s.metaBuf[:0]
+		return
+	}
+	if !s.synced {
+		s.synced = true
+	}
+	o.begin(s, r, &o.meta)
+	s.metaBuf = s.metaBuf[:0]
+	if r.Has(bpf.EndsMessage) {
+		const header = 2
+		o.finish(s, r, r.Length+header, [4]uint64{r.Length})
+	}
+}
+
+// begin notes a message of which the meta frame is there.
+func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
+	at := o.opts.Wall(r.Time)
+	o.learn(s, m, at)
+	o.place(s, at)
+	s.message = message{open: true, sampled: r.Has(bpf.Sampled)}
+	msg := &s.message
+	if s.receiver != nil {
+		msg.job = s.receiver.job
+	} else if s.sender != nil {
+		msg.job = s.sender.job
+	}
+	if msg.job == nil {
+		return
+	}
+	msg.job.note(at, &s.detector)
+	msg.exchange = locality.Request{
+		Time: at, App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
+	}
+	worker, server := s.sender, s.receiver
+	if msg.answer = !m.Request; msg.answer {
+		worker, server = server, worker
+	}
+	if m.Control.Cmd != pslite.NoCommand || worker == nil || server == nil ||
+		worker.role != roleWorker || server.role != roleServer {
+		return
+	}
+	msg.data = true
+	msg.exchange.Worker, msg.exchange.Server = worker.index, server.index
+	if s.twin {
+		return
+	}
+	if msg.answer {
+		msg.fresh = msg.job.Sums.Answer(msg.exchange)
+	} else {
+		msg.fresh = msg.job.Sums.Ask(msg.exchange)
+	}
+	msg.weight = 1
+	if one := o.opts.OneIn(); one > 1 {
+		msg.weight = uint64(one)
+	}
+	if !msg.answer && m.Push {
+		msg.each[counts.Pushes] = msg.weight
+	}
+	if !msg.answer && m.Pull {
+		msg.each[counts.Pulls] = msg.weight
+	}
+	msg.withLens = len(m.DataTypes) > 2
+	msg.dataSize = uint64(max(m.DataSize, 0))
+}
+
+func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
+	msg := &s.message
+	if !msg.open || !msg.data || !msg.fresh || s.twin {
+		return
+	}
+	msg.keyBytes = r.Length
+	s.keys = append(s.keys, r.Data...)
+	o.held += len(r.Data)
+	full := len(s.keys) >= 8*heldKeys && !msg.withLens || o.held > heldBytes
+	if !full {
+		return
+	}
+	// Too many to hold: the meta's data size must do for the bytes a key.
+	if msg.withLens || msg.dataSize < msg.keyBytes {
+		msg.perKey = 0
+	} else {
+		msg.perKey = (msg.dataSize - msg.keyBytes) / (msg.keyBytes / 8)
+	}
+	whole := len(s.keys) &^ 7
+	o.use(s, s.keys[:whole], msg.perKey, nil, 0)
+	msg.flushed += uint64(whole / 8)
+	rest := copy(s.keys, s.keys[whole:])
+	s.keys = s.keys[:rest]
+	o.held -= whole
+}
+
+// end takes a message's last record.
+func (o *Observer) end(s *stream, r *bpf.Record) {
+	if !s.message.open {
+		return
+	}
+	frames := r.FrameBytes()
+	if r.Has(bpf.Incomplete) {
+		o.misses.Incomplete++
+		s.message.fresh = false
+	}
+	o.finish(s, r, r.Offset, frames)
+}
+
+// finish counts a message of the given size.
+func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint64) {
+	msg := &s.message
+	defer func() {
+		o.release(s)
+		s.message = message{}
+	}()
+	at := o.opts.Wall(r.Time)
+	if s.twin {
+		return
+	}
+	leftHost := s.from.Addr() != s.to.Addr() && !s.to.Addr().IsLoopback()
+	switch {
+	case msg.job == nil:
+		o.misses.Unplaced++
+		o.misses.UnplacedBytes += size
+		return
+	case !msg.data:
+		msg.job.Sums.Other(at, size, leftHost)
+		if s.sender == nil || s.receiver == nil {
+			o.misses.Unplaced++
+			o.misses.UnplacedBytes += size
+		}
+		return
+	}
+	request := msg.exchange
+	request.Time = at
+	msg.job.Sums.Moved(request, !msg.answer, size, leftHost, !msg.fresh)
+	if msg.fresh && msg.keyBytes > 0 {
+		o.finishKeys(s, frames)
+	}
+}
+
+// finishKeys counts the keys that were held, with the bytes of their values.
+func (o *Observer) finishKeys(s *stream, frames [4]uint64) {
+	msg := &s.message
+	keys, values := frames[1]/8, frames[2]
+	if keys == 0 {
+		return
+	}
+	if msg.flushed*8+uint64(len(s.keys)) != frames[1] {
+		o.misses.Incomplete++ // not all keys were copied
+	}
+	if msg.withLens && len(s.lens) > 0 && msg.flushed == 0 {
+		if unit := lensUnit(s.lens, len(s.keys)/8, values); unit > 0 || values == 0 {
+			o.use(s, s.keys, 0, s.lens, unit)
+			return
+		}
+	}
+	perKey := values / keys
+	if extra := values - perKey*keys; extra > 0 {
+		o.misses.Unattributed += extra
+	}
+	if msg.flushed > 0 && msg.perKey != perKey {
+		o.misses.Unattributed += max(perKey, msg.perKey) * msg.flushed
+	}
+	o.use(s, s.keys[:len(s.keys)&^7], perKey, nil, 0)
+}
+
+// lensUnit returns how many bytes one of the lens stands for: values are
+// counted in elements, whose size the lens alone do not tell. 0 if they do not
+// fit the values.
+func lensUnit(lens []byte, keys int, values uint64) uint64 {
+	if len(lens) != 4*keys {
+		return 0
+	}
+	sum := uint64(0)
+	for i := 0; i < len(lens); i += 4 {
+		sum += uint64(max(int32(binary.LittleEndian.Uint32(lens[i:])), 0))
+	}
+	if sum == 0 || values%sum != 0 {
+		return 0
+	}
+	return values / sum
+}
+
+// use counts keys of the message in progress: each with perKey bytes, or with
+// as many units as lens say.
+func (o *Observer) use(s *stream, keys []byte, perKey uint64, lens []byte, unit uint64) {
+	msg := &s.message
+	o.keys = slices.Grow(o.keys[:0], len(keys)/8)
+	for i := 0; i+8 <= len(keys); i += 8 {
+		o.keys = append(o.keys, binary.LittleEndian.Uint64(keys[i:]))
+	}
+	b := counts.Batch{Worker: msg.exchange.Worker, Keys: o.keys, Each: msg.each}
+	plane := counts.PushedBytes
+	if msg.answer {
+		plane = counts.PulledBytes
+	}
+	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: o.keys}
+	if msg.answer {
+		use.Worker, use.Server = use.Server, use.Worker
+	}
+	if lens == nil {
+		b.Each[plane] += perKey * msg.weight
+		use.Bytes = perKey * uint64(len(o.keys))
+	} else {
+		o.lens = o.lens[:0]
+		for i := 0; i+4 <= len(lens); i += 4 {
+			n := int32(binary.LittleEndian.Uint32(lens[i:]))
+			o.lens = append(o.lens, n)
+			use.Bytes += uint64(max(n, 0)) * unit
+		}
+		if unit > 0 {
+			b.Lens, b.LenUnit, b.LenPlane = o.lens, unit*msg.weight, plane
+		}
+		use.Lens = o.lens
+	}
+	msg.job.Sums.Use(msg.exchange.Time, b)
+	if !msg.answer {
+		use.Server.asked(o.keys)
+	}
+	if o.opts.Uses != nil {
+		o.opts.Uses(use)
+	}
+}

@@ -1,0 +1,44 @@
+package observe
+
+import (
+	"cmp"
+	"slices"
+)
+
+// rankByAddress gives ids to nodes that nothing else told: the scheduler deals
+// them by address, and when all of a role are known, so is the order. An id
+// that is known better and contradicts the order makes it void.
+func (j *Job) rankByAddress() {
+	if !j.ranked {
+		j.ranked = j.rankRole(j.servers, j.serverCount, 8) && j.rankRole(j.workers, j.workerCount, 9)
+	}
+}
+
+func (j *Job) rankRole(nodes []*Node, want int, base int32) bool {
+	if want == 0 || len(nodes) != want {
+		return false
+	}
+	sorted := slices.Clone(nodes)
+	slices.SortFunc(sorted, compareNodes)
+	for rank, n := range sorted {
+		id := base + 2*int32(rank)
+		if !n.address.IsValid() || n.id != 0 && n.id != id {
+			return n.id != 0 && n.idFrom != fromOrder
+		}
+	}
+	for rank, n := range sorted {
+		if n.id == 0 {
+			n.setID(base+2*int32(rank), fromOrder)
+		}
+	}
+	return true
+}
+
+// compareNodes orders nodes as PS-lite's scheduler does: by host name as text,
+// falling, then by port, rising.
+func compareNodes(a, b *Node) int {
+	return cmp.Or(
+		cmp.Compare(b.address.Addr().String(), a.address.Addr().String()),
+		cmp.Compare(a.address.Port(), b.address.Port()),
+	)
+}

@@ -1,0 +1,97 @@
+package observe
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// A JobView is a job at one moment.
+type JobView struct {
+	Job            *Job
+	Dialect        pslite.Dialect
+	First, Last    int64 // nanoseconds since 1970, of its messages
+	Servers        int   // as configured, or as the node table says; 0 unknown
+	Workers        int
+	SampledOneIn   uint32 // the sparsest sampling so far
+	Nodes          []NodeView
+	ServersByIndex []string // names, as Sums counts them
+	WorkersByIndex []string
+	Synced         int
+	Unsynced       int
+	Unplaced       int
+	Missed         uint64
+}
+
+// A NodeView is a node at one moment.
+type NodeView struct {
+	Name     string
+	Role     string
+	Rank     int // -1 unknown
+	RankFrom string
+	Address  netip.AddrPort
+	Process  Process // zero unless it runs on this host
+}
+
+// Jobs returns all jobs, by scheduler.
+func (o *Observer) Jobs() []JobView {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	views := make([]JobView, 0, len(o.jobs))
+	for _, j := range o.jobs {
+		views = append(views, o.view(j))
+	}
+	slices.SortFunc(views, func(a, b JobView) int { return a.Job.Scheduler.Compare(b.Job.Scheduler) })
+	return views
+}
+
+// Job returns the job whose scheduler's address, as text, is name.
+func (o *Observer) Job(name string) (JobView, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, j := range o.jobs {
+		if j.Scheduler.String() == name {
+			return o.view(j), true
+		}
+	}
+	return JobView{}, false
+}
+
+func (o *Observer) view(j *Job) JobView {
+	j.rankByAddress()
+	v := JobView{
+		Job: j, Dialect: j.dialect, First: j.first, Last: j.last,
+		Servers: j.serverCount, Workers: j.workerCount, SampledOneIn: j.sampledAtMost,
+	}
+	for _, n := range j.nodes {
+		rank, from := n.rank()
+		v.Nodes = append(v.Nodes, NodeView{n.Name(), n.role.String(), rank, from, n.address, n.process})
+	}
+	slices.SortStableFunc(v.Nodes, func(a, b NodeView) int {
+		return cmp.Or(cmp.Compare(roleNamed(a.Role), roleNamed(b.Role)), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Name, b.Name))
+	})
+	for _, n := range j.servers {
+		v.ServersByIndex = append(v.ServersByIndex, n.Name())
+	}
+	for _, n := range j.workers {
+		v.WorkersByIndex = append(v.WorkersByIndex, n.Name())
+	}
+	for _, s := range o.streams {
+		if s.closed || s.twin || (s.sender == nil || s.sender.job != j) && (s.receiver == nil || s.receiver.job != j) {
+			continue
+		}
+		v.Missed += s.missed
+		switch {
+		case !s.synced:
+			v.Unsynced++
+		case s.sender == nil || s.receiver == nil:
+			v.Unplaced++
+			v.Synced++
+		default:
+			v.Synced++
+		}
+	}
+	return v
+}
