@@ -137,6 +137,9 @@ func (o *Observer) place(s *stream, at int64) {
 	if s.receiver == nil {
 		s.receiver = o.nodeAt(s.to)
 	}
+	if s.receiver == nil {
+		o.placeBackward(s)
+	}
 	if s.receiver != nil && s.sender == nil && s.identity > 0 {
 		s.sender = s.receiver.job.withID(s.identity)
 	}
@@ -149,6 +152,17 @@ func (o *Observer) place(s *stream, at int64) {
 	if s.sender != nil && s.receiver == nil {
 		s.receiver = s.sender.facing(s.to)
 	}
+}
+
+// placeBackward places a stream that flows from a listening node back to the
+// one that connected, as BytePS's answers do.
+func (o *Observer) placeBackward(s *stream) {
+	node := o.nodeAt(s.from)
+	forward := o.streams[o.sending[[2]netip.AddrPort{s.to, s.from}]]
+	if node == nil || forward == nil || forward.sender == nil {
+		return
+	}
+	s.sender, s.receiver, s.identity = node, forward.sender, 0
 }
 
 // markTwin finds a received stream that is seen where it is sent as well.

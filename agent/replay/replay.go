@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/pslite/capture"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
@@ -46,7 +47,7 @@ type player struct {
 
 func (p *player) open(f capture.Flow, late bool) capture.Sink {
 	p.count++
-	d := &direction{player: p, flow: f, dead: late, dec: zmtp.NewDecoder(zmtp.Limits{Frames: 4, CommandSize: 64 << 10})}
+	d := &direction{player: p, flow: f, dead: late, dec: zmtp.NewDecoder(zmtp.Limits{Frames: 5, CommandSize: 64 << 10})}
 	d.record.Stream = bpf.NewStreamID(p.count, bpf.Egress)
 	if late {
 		p.totals.Late++
@@ -135,6 +136,11 @@ func (d *direction) end() {
 	if d.header.Command() {
 		d.emit(bpf.KindCommand, bpf.EndsFrame, 0, d.header.Size, d.gather.Bytes())
 		return
+	}
+	if d.frame == 0 && d.header.More() {
+		if _, ok := pslite.ParseIdentity(d.gather.Bytes()); ok {
+			return // BytePS: the asker's identity before an answer, stepped over
+		}
 	}
 	if d.frame == 0 {
 		flags := bpf.EndsFrame | bpf.Sampled
