@@ -1,0 +1,116 @@
+package discover
+
+import (
+	"io/fs"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const tcpHeader = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+// recorded is a /proc tree of a server (100), a worker in a pod (200), the
+// shell that started it (150) and a process that is none of PS-lite's (300).
+func recorded() fstest.MapFS {
+	env := func(vars ...string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte(strings.Join(vars, "\x00") + "\x00")}
+	}
+	text := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
+	link := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s), Mode: fs.ModeSymlink} }
+	job := []string{"DMLC_PS_ROOT_URI=198.18.0.1", "DMLC_PS_ROOT_PORT=8000", "DMLC_NUM_SERVER=2", "DMLC_NUM_WORKER=3"}
+	table := text(tcpHeader +
+		"   0: 00000000:9088 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 7001 1 0 100 0 0 10 0\n" +
+		"   1: 020012C6:9088 030012C6:C350 01 00000000:00000000 00:00000000 00000000     0        0 7002 1 0 100 0 0 10 0\n" +
+		"   2: 020012C6:AAAA 010012C6:1F40 01 00000000:00000000 00:00000000 00000000     0        0 7003 1 0 100 0 0 10 0\n")
+	return fstest.MapFS{
+		"100/environ": env(append(job, "DMLC_ROLE=server")...),
+		"100/cmdline": text("psjob\x00--role\x00server\x00"),
+		"100/cgroup":  text("1:name=systemd:/\n0::/job\n"),
+		"100/ns/net":  link("net:[1]"),
+		"100/fd/0":    link("/dev/null"),
+		"100/fd/3":    link("socket:[7001]"),
+		"100/fd/4":    link("socket:[7002]"),
+		"100/fd/5":    link("socket:[7003]"),
+		"100/net/tcp": table,
+
+		"150/environ": env(append(job, "DMLC_ROLE=worker")...),
+		"150/cgroup":  text("0::/job\n"),
+		"150/ns/net":  link("net:[2]"),
+
+		"200/environ": env(append(job, "DMLC_ROLE=worker", "DMLC_NODE_HOST=fd00::3")...),
+		"200/cgroup":  text("0::/kubepods/besteffort/pod11-22/abcdef\n"),
+		"200/ns/net":  link("net:[2]"),
+		"200/fd/9":    link("socket:[9001]"),
+		"200/net/tcp6": text(tcpHeader +
+			"   0: 00000000000000000000000000000000:1388 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 9001 1 0\n"),
+
+		"300/environ":   env("HOME=/root"),
+		"version":       text("Linux"),
+		"self/environ":  env("DMLC_ROLE=worker"),
+		"400/environ":   env("DMLC_ROLE=worker", "DMLC_PS_ROOT_URI=not-resolved", "DMLC_PS_ROOT_PORT=1"),
+		"500/not-there": text(""),
+	}
+}
+
+func TestTake(t *testing.T) {
+	s, err := Take(recorded())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := netip.MustParseAddrPort
+	want := []Process{
+		{
+			PID: 100, Command: "psjob --role server", Role: "server", Scheduler: address("198.18.0.1:8000"),
+			Servers: 2, Workers: 3, Cgroup: "/job", netns: "net:[1]", Listens: []netip.AddrPort{address("198.18.0.2:37000")},
+		},
+		{PID: 150, Role: "worker", Scheduler: address("198.18.0.1:8000"), Servers: 2, Workers: 3, Cgroup: "/job", netns: "net:[2]"},
+		{
+			PID: 200, Role: "worker", Scheduler: address("198.18.0.1:8000"), Servers: 2, Workers: 3,
+			Cgroup: "/kubepods/besteffort/pod11-22/abcdef", Pod: "11-22", Container: "abcdef", netns: "net:[2]",
+			Listens: []netip.AddrPort{address("[fd00::3]:5000")},
+		},
+	}
+	if !reflect.DeepEqual(s.Processes, want) {
+		t.Errorf("got  %+v\nwant %+v", s.Processes, want)
+	}
+	p, ok := s.Owner(address("198.18.0.2:37000"), address("198.18.0.3:50000"))
+	if !ok || p.PID != 100 {
+		t.Errorf("owner of the accepted connection: %+v, %v", p, ok)
+	}
+	if _, ok := s.Owner(address("198.18.0.3:50000"), address("198.18.0.2:37000")); ok {
+		t.Error("the other end is on another host and has an owner")
+	}
+	if group, err := CgroupOf(recorded(), 100); err != nil || group != "/job" {
+		t.Errorf("cgroup of 100: %q, %v", group, err)
+	}
+	if _, err := CgroupOf(recorded(), 300); err == nil {
+		t.Error("a process without cgroup file must be an error")
+	}
+}
+
+func TestPod(t *testing.T) {
+	for _, tc := range []struct{ path, pod, container string }{
+		{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1a_2b.slice/cri-containerd-ff00.scope", "1a-2b", "ff00"},
+		{"/kubepods.slice/kubepods-pod1a_2b.slice", "1a-2b", ""},
+		{"/kubepods/burstable/pod1a-2b/ff00", "1a-2b", "ff00"},
+		{"/kubelet/kubepods/pod1a-2b/ff00", "1a-2b", "ff00"},
+		{"/system.slice/docker-ff00.scope", "", ""},
+		{"/", "", ""},
+	} {
+		if pod, container := Pod(tc.path); pod != tc.pod || container != tc.container {
+			t.Errorf("%s: %q %q, want %q %q", tc.path, pod, container, tc.pod, tc.container)
+		}
+	}
+}
+
+func FuzzParseSocket(f *testing.F) {
+	f.Add("   1: 020012C6:9088 030012C6:C350 01 00000000:00000000 00:00000000 00000000     0        0 7002 1 0")
+	f.Add("   0: 00000000000000000000000000000000:1388 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 9001")
+	f.Fuzz(func(t *testing.T, line string) {
+		if s, ok := parseSocket(line); ok && (!s.local.IsValid() || !s.peer.IsValid() || s.inode == 0) {
+			t.Errorf("%q gave %+v", line, s)
+		}
+	})
+}
