@@ -1,7 +1,6 @@
 //go:build ignore
-/* The capture programs for cgroup_skb/egress and ingress. They come in two
- * builds: watch_* visits frames with bpf_loop (Linux 5.17), follow_* with
- * bounded loops and tail calls for older kernels. All let every packet pass.
+/* The capture programs for cgroup_skb/egress and ingress. Both let every
+ * packet pass.
  *
  * Cost: see the figures in README.md, measured by BenchmarkCapture. */
 #include "packet.h"
@@ -13,9 +12,10 @@ char __license[] SEC("license") = "Dual MIT/GPL";
  * streams are then told apart by address, and a SYN begins one. */
 volatile const __u32 key_by_address = 0;
 
+#define EGRESS 0
 #define INGRESS 1
 #define PASS 1
-#define MAX_VISITS 32768 /* frames looked at in one segment, about */
+#define MAX_VISITS 65536 /* steps of the tracker in one segment, about two a frame */
 #define LATE_TRIES 256   /* segments searched before a stream counts as foreign */
 
 always __u64 address_key(struct packet *p)
@@ -216,11 +216,16 @@ always struct run *begin(struct __sk_buff *skb, struct packet *p, struct stream 
 }
 
 /* Accounts for what the run missed, hands its batch over, lets go. */
-static __noinline int finish(struct run *r, struct stream *s)
+apart int finish(struct run *r, struct stream *s)
 {
-	__u32 leave = r->leave, late = s->late;
-	__u64 key = r->key;
+	__u32 leave, late;
+	__u64 key;
 
+	if (!r || !s)
+		return 0;
+	leave = r->leave;
+	late = s->late;
+	key = r->key;
 	if (!leave && r->off < r->end) {
 		count(R_TOO_MANY_FRAMES, r->end - r->off);
 		if (!s->tentative && s->phase != UNSYNCED)
@@ -249,47 +254,52 @@ static __noinline int finish(struct run *r, struct stream *s)
 	return 0;
 }
 
-/* --- bpf_loop, Linux 5.17 and newer --- */
+/* Loops within loops, each checked apart, so that a segment of tens of
+ * thousands of frames is followed to its end without bpf_loop (Linux 5.17). */
+#define VISITS 128
 
-struct walk {
-	struct __sk_buff *skb;
-	struct run *r;
-	struct stream *s;
-};
-
-static long visit(__u32 i, struct walk *w)
+apart int visit(struct __sk_buff *skb, struct run *r, struct stream *s)
 {
-	return step(w->skb, w->r, w->s);
+	if (!r || !s)
+		return STOP;
+	for (int i = 0; i < VISITS; i++)
+		if (step(skb, r, s))
+			return STOP;
+	return GO_ON;
+}
+
+always int skip_ingress(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct config *c = bpf_map_lookup_elem(&settings, &zero);
+
+	return c && c->skip_loopback_ingress && skb->ifindex == 1; /* lo is 1 in every namespace */
 }
 
 always int watch(struct __sk_buff *skb, __u32 direction)
 {
 	struct packet p = {};
-	struct walk w = { .skb = skb };
+	struct stream *s;
+	struct run *r;
 
-	w.r = begin(skb, &p, &w.s, direction);
-	if (!w.r)
+	r = begin(skb, &p, &s, direction);
+	if (!r)
 		return PASS;
-	if (w.r->off < w.r->end)
-		bpf_loop(MAX_VISITS, visit, &w, 0);
-	finish(w.r, w.s);
+	for (int i = 0; i < MAX_VISITS / VISITS; i++)
+		if (visit(skb, r, s))
+			break;
+	finish(r, s);
 	return PASS;
 }
 
 SEC("cgroup_skb/egress")
 int watch_egress(struct __sk_buff *skb)
 {
-	return watch(skb, 0);
+	return watch(skb, EGRESS);
 }
 
 SEC("cgroup_skb/ingress")
 int watch_ingress(struct __sk_buff *skb)
 {
-	struct config *c;
-	__u32 zero = 0;
-
-	c = bpf_map_lookup_elem(&settings, &zero);
-	if (c && c->skip_loopback_ingress && skb->ifindex == 1) /* lo is 1 in every namespace */
-		return PASS;
-	return watch(skb, INGRESS);
+	return skip_ingress(skb) ? PASS : watch(skb, INGRESS);
 }

@@ -82,18 +82,12 @@ type Capture struct {
 // Open loads the programs; [Capture.Attach] sets them to work. It needs
 // CAP_BPF and CAP_NET_ADMIN; package bpf/probe says what is missing where it
 // fails.
-func Open(o Options) (*Capture, error) {
-	build, err := chooseBuild()
-	if err != nil {
-		return nil, err
-	}
-	return openBuild(o, build, false)
-}
+func Open(o Options) (*Capture, error) { return open(o, false) }
 
-// openBuild loads one of the two builds. With keyByAddress streams are told
-// apart by their addresses, as BPF_PROG_TEST_RUN needs it, where every packet
-// comes with a socket of its own.
-func openBuild(o Options, build string, keyByAddress bool) (*Capture, error) {
+// open loads the programs. With keyByAddress streams are told apart by their
+// addresses, as BPF_PROG_TEST_RUN needs it, where every packet comes with a
+// socket of its own.
+func open(o Options, keyByAddress bool) (*Capture, error) {
 	o, err := o.normal()
 	if err != nil {
 		return nil, err
@@ -104,7 +98,7 @@ func openBuild(o Options, build string, keyByAddress bool) (*Capture, error) {
 	}
 	c := &Capture{options: o, attached: map[string][]link.Link{},
 		batches: map[StreamID]uint32{}, quiet: map[StreamID]quietStream{}}
-	if c.objects, err = loadObjects(o, build, keyByAddress); err != nil {
+	if c.objects, err = loadObjects(o, keyByAddress); err != nil {
 		return nil, err
 	}
 	if c.ring, err = openRing(c.objects.events, o.RingBytes); err != nil {

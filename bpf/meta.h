@@ -140,8 +140,10 @@ always int judge_byteps(struct run *r, __u32 at, __u32 have, __u32 len)
 
 /* Judges the meta frame of len bytes of which the first have (all, or BUF)
  * are at r->bytes + at, and fills r->request and so on. */
-static __noinline int judge(struct run *r, __u32 at, __u32 have, __u32 len)
+apart int judge(struct run *r, __u32 at, __u32 have, __u32 len)
 {
+	if (!r)
+		return 0;
 	r->request = r->push = r->data = 0;
 	r->timestamp = 0;
 	r->dialect = UNKNOWN;

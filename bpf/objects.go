@@ -1,17 +1,12 @@
 package bpf
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/features"
 )
 
-// objects are the programs of one of the two builds in capture.c, and the
-// maps they share.
+// objects are the programs in capture.c and the maps they share.
 type objects struct {
 	egress, ingress                       *ebpf.Program
 	settings, streams, foreigners, events *ebpf.Map
@@ -19,20 +14,7 @@ type objects struct {
 	collection                            *ebpf.Collection
 }
 
-// chooseBuild names the build that the kernel can run: with bpf_loop from
-// Linux 5.17 on, with tail calls before.
-func chooseBuild() (string, error) {
-	err := features.HaveProgramHelper(ebpf.CGroupSKB, asm.FnLoop)
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		return "follow", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("asking the kernel for bpf_loop: %w", err)
-	}
-	return "watch", nil
-}
-
-func loadObjects(o Options, build string, keyByAddress bool) (objects, error) {
+func loadObjects(o Options, keyByAddress bool) (objects, error) {
 	spec, err := loadCapture()
 	if err != nil {
 		return objects{}, fmt.Errorf("reading the BPF object: %w", err)
@@ -49,18 +31,13 @@ func loadObjects(o Options, build string, keyByAddress bool) (objects, error) {
 			return objects{}, fmt.Errorf("setting key_by_address: %w", err)
 		}
 	}
-	for name := range spec.Programs {
-		if !strings.HasPrefix(name, build) {
-			delete(spec.Programs, name)
-		}
-	}
 	collection, err := ebpf.NewCollection(spec)
 	if err != nil {
 		return objects{}, fmt.Errorf("loading the capture programs: %w", err)
 	}
 	return objects{
-		egress:     collection.Programs[build+"_egress"],
-		ingress:    collection.Programs[build+"_ingress"],
+		egress:     collection.Programs["watch_egress"],
+		ingress:    collection.Programs["watch_ingress"],
 		settings:   collection.Maps["settings"],
 		streams:    collection.Maps["streams"],
 		foreigners: collection.Maps["foreigners"],

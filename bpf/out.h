@@ -25,12 +25,17 @@ always int load(struct __sk_buff *skb, __u32 off, void *to, __u64 n, const __u64
 
 /* Hands the batch over. The reader is woken when another wake_bytes have
  * gathered; below that it looks by itself every few milliseconds. */
-static __noinline int flush(struct run *r, struct stream *s)
+apart int flush(struct run *r, struct stream *s)
 {
-	struct batch *b = (struct batch *)r->out;
-	__u64 size = r->pos, before, flags = BPF_RB_NO_WAKEUP;
-	__u32 wake = r->config.wake_bytes;
+	__u64 size, before, flags = BPF_RB_NO_WAKEUP;
+	struct batch *b;
+	__u32 wake;
 
+	if (!r || !s)
+		return 0;
+	b = (struct batch *)r->out;
+	size = r->pos;
+	wake = r->config.wake_bytes;
 	if (size <= sizeof(*b))
 		return 0;
 	if (size > OUT_SIZE)

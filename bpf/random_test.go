@@ -202,27 +202,23 @@ func TestRandomStreams(t *testing.T) {
 	if testing.Short() {
 		n /= 20
 	}
-	for _, build := range builds(t) {
-		t.Run(build, func(t *testing.T) {
-			workers := runtime.GOMAXPROCS(0)
-			var (
-				group    sync.WaitGroup
-				messages = make([]int, workers)
-				segments = make([]int, workers)
-			)
-			for w := range workers {
-				f := newFeeder(t, Options{Streams: 64, RingBytes: 1 << 22, Sampling: Sampling{AnswerKeys: true}}, build)
-				group.Go(func() { messages[w], segments[w] = f.tryStreams(t, uint64(w), n/workers) })
-			}
-			group.Wait()
-			var allMessages, allSegments int
-			for w := range workers {
-				allMessages += messages[w]
-				allSegments += segments[w]
-			}
-			t.Logf("%d streams, %d segments, %d messages", n, allSegments, allMessages)
-		})
+	workers := runtime.GOMAXPROCS(0)
+	var (
+		group    sync.WaitGroup
+		messages = make([]int, workers)
+		segments = make([]int, workers)
+	)
+	for w := range workers {
+		f := newFeeder(t, Options{Streams: 64, RingBytes: 1 << 22, Sampling: Sampling{AnswerKeys: true}})
+		group.Go(func() { messages[w], segments[w] = f.tryStreams(t, uint64(w), n/workers) })
 	}
+	group.Wait()
+	var allMessages, allSegments int
+	for w := range workers {
+		allMessages += messages[w]
+		allSegments += segments[w]
+	}
+	t.Logf("%d streams, %d segments, %d messages", n, allSegments, allMessages)
 }
 
 // tryStreams compares n streams and returns the number of their messages and

@@ -38,44 +38,42 @@ type flow struct {
 // size, exactly the messages that the Go reader finds.
 func TestRecordings(t *testing.T) {
 	require.BPF(t)
-	for _, build := range builds(t) {
-		f := newFeeder(t, Options{Sampling: Sampling{AnswerKeys: true}}, build)
-		for _, rec := range recordings {
-			for _, size := range []int{maxPayload, 100, 7, 1} {
-				t.Run(fmt.Sprintf("%s/%s/%d", build, rec.file, size), func(t *testing.T) {
-					flows := readFlows(t, require.Capture(t, rec.file))
-					var messages, withData, frames int
-					for _, fl := range flows {
-						if len(fl.stream) == 0 {
-							continue
-						}
-						got := f.replay(t, fl, size)
-						want, commands, envelopes, err := readStream(fl.stream, false)
-						if err != nil {
-							t.Fatalf("Go reader: %v", err)
-						}
-						if diff := got.differ(want, commands); diff != "" {
-							t.Fatalf("segments of %d: %s", size, diff)
-						}
-						messages += len(want)
-						frames += len(commands) + envelopes
-						for _, m := range want {
-							frames += frameCount(m)
-							if m.lengths[1] > 0 || m.envelope {
-								withData++
-							}
+	f := newFeeder(t, Options{Sampling: Sampling{AnswerKeys: true}})
+	for _, rec := range recordings {
+		for _, size := range []int{maxPayload, 100, 7, 1} {
+			t.Run(fmt.Sprintf("%s/%d", rec.file, size), func(t *testing.T) {
+				flows := readFlows(t, require.Capture(t, rec.file))
+				var messages, withData, frames int
+				for _, fl := range flows {
+					if len(fl.stream) == 0 {
+						continue
+					}
+					got := f.replay(t, fl, size)
+					want, commands, envelopes, err := readStream(fl.stream, false)
+					if err != nil {
+						t.Fatalf("Go reader: %v", err)
+					}
+					if diff := got.differ(want, commands); diff != "" {
+						t.Fatalf("segments of %d: %s", size, diff)
+					}
+					messages += len(want)
+					frames += len(commands) + envelopes
+					for _, m := range want {
+						frames += frameCount(m)
+						if m.lengths[1] > 0 || m.envelope {
+							withData++
 						}
 					}
-					if messages != rec.messages || withData != rec.withData || frames != rec.frames {
-						t.Errorf("%d messages, %d with data, %d frames; want %d, %d, %d",
-							messages, withData, frames, rec.messages, rec.withData, rec.frames)
-					}
-					counts := f.counts(t)
-					if lost := counts.Lost(); lost.Events != 0 {
-						t.Errorf("lost: %v", counts)
-					}
-				})
-			}
+				}
+				if messages != rec.messages || withData != rec.withData || frames != rec.frames {
+					t.Errorf("%d messages, %d with data, %d frames; want %d, %d, %d",
+						messages, withData, frames, rec.messages, rec.withData, rec.frames)
+				}
+				counts := f.counts(t)
+				if lost := counts.Lost(); lost.Events != 0 {
+					t.Errorf("lost: %v", counts)
+				}
+			})
 		}
 	}
 }

@@ -16,9 +16,9 @@ type feeder struct {
 	seen   map[StreamID]*transcript
 }
 
-func newFeeder(t testing.TB, o Options, build string) *feeder {
+func newFeeder(t testing.TB, o Options) *feeder {
 	t.Helper()
-	c, err := openBuild(o, build, true)
+	c, err := open(o, true)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

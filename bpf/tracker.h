@@ -12,10 +12,15 @@ enum { F_MORE = 1, F_LONG = 2, F_COMMAND = 4 };
 
 /* Makes the next 9 bytes (or what is left) available in r->bytes and returns
  * where; -1 where the segment cannot be read. */
-static __noinline int look(struct __sk_buff *skb, struct run *r, __u32 need)
+apart int look(struct __sk_buff *skb, struct run *r, __u32 need)
 {
-	__u32 off = r->off, end = r->end, n = end - off;
+	__u32 off, end, n;
 
+	if (!r)
+		return -1;
+	off = r->off;
+	end = r->end;
+	n = end - off;
 	if (off >= r->window && off + need <= r->window_end)
 		return off - r->window;
 	if (off >= r->window && off < r->window_end && r->window_end == end)
@@ -32,8 +37,10 @@ static __noinline int look(struct __sk_buff *skb, struct run *r, __u32 need)
 }
 
 /* The stream is none of ours, or its frame boundary is lost. */
-always int violation(struct run *r, struct stream *s, __u32 foreign, __u32 ours)
+apart int violation(struct run *r, struct stream *s, __u32 foreign, __u32 ours)
 {
+	if (!r || !s)
+		return STOP;
 	s->frame = s->header_have = s->enveloped = 0;
 	if (s->tentative) { /* the candidate was none; search behind it */
 		s->tentative = 0;
@@ -65,8 +72,10 @@ always void synced(struct run *r, struct stream *s, __s64 missed_to)
 
 /* The candidate was a message's beginning. Where it lies in this segment the
  * tracker goes back to it, and nothing from there on is missed. */
-always int rewind(struct run *r, struct stream *s)
+apart int rewind(struct run *r, struct stream *s)
 {
+	if (!r || !s)
+		return STOP;
 	r->off = r->candidate;
 	r->found = 0;
 	synced(r, s, r->off);
@@ -75,8 +84,10 @@ always int rewind(struct run *r, struct stream *s)
 	return GO_ON;
 }
 
-always int frame_end(struct run *r, struct stream *s)
+apart int frame_end(struct run *r, struct stream *s)
 {
+	if (!r || !s)
+		return STOP;
 	s->phase = HEADER;
 	if (s->kind == COMMAND) {
 		s->commands++;
@@ -188,13 +199,13 @@ always int header_byte(struct run *r, struct stream *s, __u8 byte)
 	return open_frame(r, s, s->header[0], __builtin_bswap64(*(__u64 *)(s->header + 1)), 9);
 }
 
-always int header(struct __sk_buff *skb, struct run *r, struct stream *s)
+always int header(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 left)
 {
 	int at = look(skb, r, 9);
 	__u32 have, size, flags;
 	const __u8 *p;
 
-	if (at < 0)
+	if (at < 0 || !left)
 		return STOP;
 	have = r->window_end - r->off;
 	p = r->bytes + (at & (2 * WINDOW - 1));
@@ -208,10 +219,13 @@ always int header(struct __sk_buff *skb, struct run *r, struct stream *s)
 	return open_frame(r, s, flags, __builtin_bswap64(*(const __u64 *)(p + 1)), 9);
 }
 
-always int command(struct run *r, struct stream *s, __u32 at, __u32 n)
+apart int command(struct run *r, struct stream *s, __u32 at, __u32 n)
 {
-	const __u8 *p = r->bytes + (at & (2 * WINDOW - 1));
+	const __u8 *p;
 
+	if (!r || !s)
+		return STOP;
+	p = r->bytes + (at & (2 * WINDOW - 1));
 	if (!s->greeted) {
 		if (n < 6 || *(const __u32 *)p != 0x41455205 /* 5 R E A */ || *(const __u16 *)(p + 4) != 0x5944)
 			return violation(r, s, R_FOREIGN_ZMTP, R_BAD_FRAME);
@@ -225,11 +239,14 @@ always int command(struct run *r, struct stream *s, __u32 at, __u32 n)
 	return GO_ON;
 }
 
-always int meta(struct run *r, struct stream *s, __u32 at, __u32 n)
+apart int meta(struct run *r, struct stream *s, __u32 at, __u32 n)
 {
-	__u32 len = s->frame_len > 0xffffffff ? 0xffffffff : s->frame_len;
 	__u8 flags = 0;
+	__u32 len;
 
+	if (!r || !s)
+		return STOP;
+	len = s->frame_len > 0xffffffff ? 0xffffffff : s->frame_len;
 	judge(r, at, n, len);
 	if (!r->dialect && (!s->dialect || s->tentative))
 		return violation(r, s, R_FOREIGN_MESSAGES, R_BAD_META);
@@ -408,23 +425,35 @@ always int scan(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 le
 	return GO_ON;
 }
 
+#define phase_function(name)                                                               \
+	apart int name##_step(struct __sk_buff *skb, struct run *r, struct stream *s)     \
+	{                                                                                  \
+		if (!r || !s)                                                              \
+			return STOP;                                                       \
+		return name(skb, r, s, r->end - r->off);                                   \
+	}
+
+phase_function(greeting)
+phase_function(header)
+phase_function(prefix)
+phase_function(body)
+phase_function(scan)
+
 always int step(struct __sk_buff *skb, struct run *r, struct stream *s)
 {
-	__u32 left = r->end - r->off;
-
 	if (r->off >= r->end)
 		return STOP;
 	switch (s->phase) {
 	case GREETING:
-		return greeting(skb, r, s, left);
+		return greeting_step(skb, r, s);
 	case HEADER:
-		return header(skb, r, s);
+		return header_step(skb, r, s);
 	case PREFIX:
-		return prefix(skb, r, s, left);
+		return prefix_step(skb, r, s);
 	case BODY:
-		return body(skb, r, s, left);
+		return body_step(skb, r, s);
 	case UNSYNCED:
-		return scan(skb, r, s, left);
+		return scan_step(skb, r, s);
 	}
 	return STOP;
 }

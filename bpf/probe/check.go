@@ -157,10 +157,10 @@ func jit(f Facts) Finding {
 
 func btf(f Facts) Finding {
 	if f.BTF {
-		return good("BTF", false, "/sys/kernel/btf/vmlinux")
+		return good("BTF", true, "/sys/kernel/btf/vmlinux")
 	}
-	return bad("BTF", false, "no /sys/kernel/btf/vmlinux", MissingError{What: "the kernel's description of its types (CONFIG_DEBUG_INFO_BTF)", Since: "5.4"},
-		"use a kernel built with CONFIG_DEBUG_INFO_BTF=y", "everything: the programs touch no internal structures of the kernel")
+	return bad("BTF", true, "no /sys/kernel/btf/vmlinux", MissingError{What: "the kernel's description of its types (CONFIG_DEBUG_INFO_BTF)", Since: "5.4"},
+		"use a kernel built with CONFIG_DEBUG_INFO_BTF=y: the verifier needs it to check the programs' functions one by one", noWatching)
 }
 
 func bpffs(f Facts) Finding {

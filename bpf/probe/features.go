@@ -48,9 +48,6 @@ func kernelFeatures() []feature {
 				return errors.Join(features.HaveMapType(ebpf.RingBuf), helper(ebpf.CGroupSKB, asm.FnRingbufOutput)())
 			}},
 		{"atomics", "atomic compare-and-exchange in BPF programs", "5.12", true, noWatching, haveCompareExchange},
-		{"bpf_loop", "the helper bpf_loop", "5.17", false,
-			"everything: the programs that follow frames by tail calls are used, which visit fewer frames a segment",
-			helper(ebpf.CGroupSKB, asm.FnLoop)},
 		{"sock_ops", "sock_ops programs", "4.13", false, noProxying, program(ebpf.SockOps)},
 		{"connect", "cgroup/connect4 and connect6 programs", "4.17", false, noProxying, program(ebpf.CGroupSockAddr)},
 		{"sockopt", "cgroup/getsockopt programs", "5.3", false, noProxying, program(ebpf.CGroupSockopt)},

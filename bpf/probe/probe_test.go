@@ -51,7 +51,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		do       string // in Do
 		without  string // in Without
 	}{
-		{"no BTF", func(f *Facts) { f.BTF = false }, "BTF", true, "since Linux 5.4", "CONFIG_DEBUG_INFO_BTF", "everything"},
+		{"no BTF", func(f *Facts) { f.BTF = false }, "BTF", false, "since Linux 5.4", "CONFIG_DEBUG_INFO_BTF", "decode"},
 		{"no cgroup v2", func(f *Facts) { f.Cgroup2 = "" }, "cgroup v2", false, "cgroup v2 hierarchy", "mount -t cgroup2", "decode"},
 		{"no CAP_BPF", without(unix.CAP_BPF), "CAP_BPF", false, "since Linux 5.8", "AmbientCapabilities=CAP_BPF", "decode"},
 		{"no CAP_NET_ADMIN", without(unix.CAP_NET_ADMIN), "CAP_NET_ADMIN", false, "CAP_NET_ADMIN", "securityContext", "decode"},
@@ -62,7 +62,6 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		{"no ring buffer", func(f *Facts) { f.Kernel = "5.4.0-200-generic"; f.Features["ringbuf"] = tooOld }, "ringbuf", false, "since Linux 5.8", "5.8 or newer", "decode"},
 		{"built without", func(f *Facts) { f.Features["cgroup_skb"] = "not supported" }, "cgroup_skb", false, "cgroup_skb programs", "CONFIG_CGROUP_BPF", "decode"},
 		{"not allowed to ask", func(f *Facts) { f.Features["ringbuf"] = "operation not permitted" }, "ringbuf", false, "not permitted", "as root", "decode"},
-		{"no bpf_loop", func(f *Facts) { f.Kernel = "5.15.0"; f.Features["bpf_loop"] = "not supported" }, "bpf_loop", true, "since Linux 5.17", "upgrade", "everything"},
 		{"little locked memory", func(f *Facts) { f.Kernel = "5.10.0"; f.Memlock = 65536; f.Capabilities = 0 }, "locked memory", false, "5.11", "ulimit", "decode"},
 		{"big endian", func(f *Facts) { f.Machine = "s390x" }, "machine", false, "s390x", "such hosts", "decode"},
 		{"no JIT", func(f *Facts) { f.JIT = 0 }, "BPF JIT", true, "compilation", "sysctl", "everything"},
