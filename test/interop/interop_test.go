@@ -8,9 +8,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -54,16 +54,36 @@ func run(t testing.TB, at place, j job.Job) *job.Running {
 
 // workload is what the peer's workers do.
 type workload struct {
-	name string
-	args []string
+	name  string
+	shift int // by which the numbers of a worker's keys lie above its predecessor's
+	long  int // values a key, 0 for lens of 1 to 4
+	args  []string
 }
 
 var workloads = []workload{
-	{"scalar", []string{"--keys", "1000", "--space", "1000"}},
-	{"small-ids", []string{"--keys", "1000", "--shift", "300"}},
-	{"long", []string{"--keys", "500", "--space", "500", "--width", "40"}},
-	{"lens", []string{"--keys", "5000", "--space", "8000", "--shift", "1500", "--lens"}},
-	{"pushpull", []string{"--keys", "1000", "--space", "1000", "--pushpull"}},
+	{"scalar", 0, 1, []string{"--keys", "1000", "--space", "1000"}},
+	{"small-ids", 300, 1, []string{"--keys", "1000"}},
+	{"long", 0, 40, []string{"--keys", "500", "--space", "500"}},
+	{"lens", 1500, 0, []string{"--keys", "5000", "--space", "8000", "--lens"}},
+	{"pushpull", 0, 1, []string{"--keys", "1000", "--space", "1000", "--pushpull"}},
+}
+
+// worker is the peer's command line for the workload.
+func (w workload) worker(peer job.Program, more ...string) job.Program {
+	args := append(slices.Clone(peer), w.args...)
+	args = append(args, "--shift", strconv.Itoa(w.shift))
+	if w.long > 1 {
+		args = append(args, "--width", strconv.Itoa(w.long))
+	}
+	return append(args, more...)
+}
+
+// values is how many values the key of that number has.
+func (w workload) values(number int) int {
+	if w.long == 0 {
+		return number%4 + 1
+	}
+	return w.long
 }
 
 // peerWorkers reads what the peer's workers printed; their own check has made
@@ -84,10 +104,10 @@ func peerWorkers(t testing.TB, nodes []*job.Node) []peer.Worker {
 	return all
 }
 
-// checkPeerServers compares the servers' final sum with that of all pushes:
-// in each of 4 rounds, worker r adds (r + 1) * (i mod 7 + 1) to every value of
-// key number i.
-func checkPeerServers(t testing.TB, nodes []*job.Node, workers []peer.Worker, shift int, length func(number int) int) {
+// checkPeerServers compares what the servers hold at the end with all pushes:
+// in each round, worker r adds (r + 1) * (i mod 7 + 1) to every value of key
+// number i.
+func checkPeerServers(t testing.TB, nodes []*job.Node, workers []peer.Worker, load workload) {
 	t.Helper()
 	var got, want float64
 	for _, n := range nodes {
@@ -99,8 +119,8 @@ func checkPeerServers(t testing.TB, nodes []*job.Node, workers []peer.Worker, sh
 	}
 	for _, w := range workers {
 		for i := range w.Keys {
-			number := shift*w.Rank + i
-			want += float64(w.Pushes * (w.Rank + 1) * (number%7 + 1) * length(number))
+			number := load.shift*w.Rank + i
+			want += float64(w.Pushes * (w.Rank + 1) * (number%7 + 1) * load.values(number))
 		}
 	}
 	if got != want {
@@ -109,37 +129,15 @@ func checkPeerServers(t testing.TB, nodes []*job.Node, workers []peer.Worker, sh
 }
 
 func TestPeerAlone(t *testing.T) {
-	program := peer.Build(t)
+	own := job.Program{peer.Build(t)}
 	for _, at := range places {
 		for _, load := range workloads {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
-				r := run(t, at, job.Job{
-					Scheduler: job.Program{program},
-					Servers:   job.Repeat(2, job.Program{program}),
-					Workers:   job.Repeat(3, append(job.Program{program}, load.args...)),
-				})
-				shift, length := load.shape()
-				checkPeerServers(t, r.Servers, peerWorkers(t, r.Workers), shift, length)
+				r := run(t, at, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(3, load.worker(own))})
+				checkPeerServers(t, r.Servers, peerWorkers(t, r.Workers), load)
 			})
 		}
 	}
-}
-
-// shape is how the workload's keys overlap and how many values they have.
-func (w workload) shape() (shift int, length func(number int) int) {
-	width := 1
-	for i, arg := range w.args {
-		switch arg {
-		case "--shift":
-			fmt.Sscan(w.args[i+1], &shift)
-		case "--width":
-			fmt.Sscan(w.args[i+1], &width)
-		}
-	}
-	if slices.Contains(w.args, "--lens") {
-		return shift, func(number int) int { return number%4 + 1 }
-	}
-	return shift, func(int) int { return width }
 }
 
 func TestPeerSaysWhatItAccessed(t *testing.T) {
@@ -204,68 +202,5 @@ func TestPeerNamesWhatIsWrong(t *testing.T) {
 				t.Errorf("it said %q, which does not name %s", said.String(), test.want)
 			}
 		})
-	}
-}
-
-// pslite returns PS-lite's program of one of those names, and skips without
-// PSLITE_BIN: they are no part of this project.
-func pslite(t testing.TB, names ...string) job.Program {
-	t.Helper()
-	dir := os.Getenv("PSLITE_BIN")
-	if dir == "" {
-		t.Skip("needs PSLITE_BIN, the folder of PS-lite's own test programs")
-	}
-	for _, name := range names {
-		if path := filepath.Join(dir, name); executable(path) {
-			return job.Program{path}
-		}
-	}
-	t.Skipf("PSLITE_BIN=%s has none of %s", dir, strings.Join(names, ", "))
-	return nil
-}
-
-func executable(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
-}
-
-// A PS-lite server may not be ready when all nodes are there, and ends when a
-// request comes too early; its own workers are slow enough as a rule.
-const patience = "500"
-
-func TestPeerWithPSLite(t *testing.T) {
-	kv := pslite(t, "test_kv_app", "kv_app_test")
-	own := job.Program{peer.Build(t)}
-	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
-		t.Run(at.name+"/their scheduler and servers", func(t *testing.T) {
-			for _, load := range workloads {
-				if load.name == "long" || load.name == "lens" {
-					continue // its example server has one value a key
-				}
-				worker := append(append(own, load.args...), "--wait", patience)
-				r := run(t, at, job.Job{Scheduler: kv, Servers: job.Repeat(2, kv), Workers: job.Repeat(3, worker)})
-				peerWorkers(t, r.Workers)
-			}
-		})
-		t.Run(at.name+"/their workers", func(t *testing.T) {
-			r := run(t, at, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(2, kv)})
-			checkPSLiteWorkers(t, r)
-		})
-		t.Run(at.name+"/their servers", func(t *testing.T) {
-			worker := append(append(own, workloads[0].args...), "--wait", patience)
-			r := run(t, at, job.Job{Scheduler: own, Servers: []job.Program{kv, own}, Workers: job.Repeat(2, worker)})
-			peerWorkers(t, r.Workers)
-		})
-	}
-}
-
-// checkPSLiteWorkers wants every worker to say that its error is nothing.
-func checkPSLiteWorkers(t *testing.T, r *job.Running) {
-	t.Helper()
-	for _, n := range r.Workers {
-		said := n.Stdout.String() + n.Stderr.String()
-		if !strings.Contains(said, "error: 0") {
-			t.Errorf("worker %d said %q, want an error of 0", n.Index, said)
-		}
 	}
 }

@@ -203,6 +203,15 @@ func (r *Running) Wait() error {
 	return nil
 }
 
+// Signal sends a signal to the node's process, such as SIGKILL, SIGSTOP and
+// SIGCONT. A node that dies of it is a failed one for Running.Wait.
+func (n *Node) Signal(sig os.Signal) error {
+	if err := n.Cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("sending %v to %s %d: %w", sig, n.Role, n.Index, err)
+	}
+	return nil
+}
+
 func (n *Node) wait() error {
 	if n.Process == nil {
 		return n.Cmd.Wait()

@@ -1,0 +1,99 @@
+package interop
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+)
+
+// pslite returns PS-lite's program of one of those names, and skips without
+// PSLITE_BIN: they are no part of this project.
+func pslite(t testing.TB, names ...string) job.Program {
+	t.Helper()
+	dir := os.Getenv("PSLITE_BIN")
+	if dir == "" {
+		t.Skip("needs PSLITE_BIN, the folder of PS-lite's own test programs")
+	}
+	for _, name := range names {
+		if path := filepath.Join(dir, name); executable(path) {
+			return job.Program{path}
+		}
+	}
+	t.Skipf("PSLITE_BIN=%s has none of %s", dir, strings.Join(names, ", "))
+	return nil
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// A PS-lite server may not be ready when all nodes are there, and ends when a
+// request comes too early; its own workers are slow enough as a rule.
+const patience = "500"
+
+// TestPSLiteAlone shows that the ground is sound: PS-lite's programs run on
+// hosts as they do on loopback.
+func TestPSLiteAlone(t *testing.T) {
+	for _, at := range []place{loopback, {name: "hosts", hosts: 4}} {
+		for _, test := range []struct {
+			name  string
+			names []string
+			env   []string
+			says  string // by every worker
+		}{
+			{"connection", []string{"test_connection", "connection_test"}, nil, ""},
+			{"simple app", []string{"test_simple_app", "simple_app_test"}, nil, ""},
+			{"kv app", []string{"test_kv_app", "kv_app_test"}, nil, "error: 0"},
+			{"kv app with heartbeats", []string{"test_kv_app", "kv_app_test"}, []string{"PS_HEARTBEAT_INTERVAL=1"}, "error: 0"},
+			// Without PS_DROP_MSG: a message lost while PS-lite's nodes end makes
+			// them abort ("ready_ call Start() first").
+			{"kv app with resender", []string{"test_kv_app", "kv_app_test"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=5000"}, "error: 0"},
+		} {
+			t.Run(at.name+"/"+test.name, func(t *testing.T) {
+				program := pslite(t, test.names...)
+				r := run(t, at, job.Job{Scheduler: program, Servers: job.Repeat(2, program), Workers: job.Repeat(2, program), Env: test.env})
+				checkSays(t, r.Workers, test.says)
+			})
+		}
+	}
+}
+
+func TestPeerWithPSLite(t *testing.T) {
+	kv := pslite(t, "test_kv_app", "kv_app_test")
+	own := job.Program{peer.Build(t)}
+	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
+		t.Run(at.name+"/their scheduler and servers", func(t *testing.T) {
+			for _, load := range workloads {
+				if load.long != 1 {
+					continue // its example server has one value a key
+				}
+				r := run(t, at, job.Job{Scheduler: kv, Servers: job.Repeat(2, kv), Workers: job.Repeat(3, load.worker(own, "--wait", patience))})
+				peerWorkers(t, r.Workers)
+			}
+		})
+		t.Run(at.name+"/their workers", func(t *testing.T) {
+			r := run(t, at, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(2, kv)})
+			checkSays(t, r.Workers, "error: 0")
+		})
+		t.Run(at.name+"/their servers", func(t *testing.T) {
+			worker := workloads[0].worker(own, "--wait", patience)
+			r := run(t, at, job.Job{Scheduler: own, Servers: []job.Program{kv, own}, Workers: job.Repeat(2, worker)})
+			peerWorkers(t, r.Workers)
+		})
+	}
+}
+
+// checkSays wants every worker to say so.
+func checkSays(t *testing.T, workers []*job.Node, want string) {
+	t.Helper()
+	for _, n := range workers {
+		if said := n.Stdout.String() + n.Stderr.String(); !strings.Contains(said, want) {
+			t.Errorf("worker %d said %q, want %q in it", n.Index, said, want)
+		}
+	}
+}
