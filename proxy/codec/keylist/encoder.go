@@ -1,0 +1,125 @@
+package keylist
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// An Encoder writes key lists for one link in one direction. The zero value is
+// not useful; see [NewEncoder]. It is not safe for use by several goroutines.
+type Encoder struct {
+	table      table
+	finder     finder
+	dictionary dictionary
+	positions  []byte // room for split
+	others     []byte // likewise
+	packed     []byte // room for the other way to write a list
+	misses     int    // keys of late that a full dictionary lacked, less a quarter of those it had
+}
+
+// NewEncoder returns an Encoder with empty state.
+func NewEncoder(limits Limits) *Encoder {
+	return &Encoder{table: table{limits: limits}, dictionary: dictionary{limit: limits.DictionaryKeys}}
+}
+
+const (
+	// closeBits is how many bits a key may take as a difference before it is
+	// tried whether positions are shorter.
+	closeBits = 10
+	// hitSamples is how many keys are looked up to guess whether positions pay.
+	hitSamples = 64
+)
+
+// Append appends the encoded form of a list, the body of a keys frame, to dst.
+// Any bytes are encoded, those that are no ascending list of keys as they are;
+// but no more than the ListBytes of the limits, since a [Decoder] refuses more.
+func (e *Encoder) Append(dst, list []byte) []byte {
+	print := fingerprint(list)
+	if serial, ok := e.finder.find(&e.table, print, list); ok {
+		dst = append(dst, byte(formReference))
+		return binary.AppendUvarint(dst, e.table.kept-1-serial)
+	}
+	at := len(dst)
+	dst = append(dst, 0)
+	var head form
+	if len(list)%keySize != 0 || !ascending(list) {
+		head = formRaw
+		dst = binary.AppendUvarint(dst, uint64(len(list)))
+		dst = append(dst, list...)
+	} else {
+		head, dst = e.appendAscending(dst, list)
+	}
+	if e.table.fits(list) {
+		head |= keepFlag
+		e.finder.add(&e.table, print, e.table.keep(list))
+	}
+	dst[at] = byte(head)
+	return dst
+}
+
+// appendAscending writes an ascending list as differences or as positions.
+func (e *Encoder) appendAscending(dst, list []byte) (form, []byte) {
+	width := gapBits(list)
+	if width <= closeBits {
+		return formDelta, appendDelta(dst, list)
+	}
+	if hits, tried := e.dictionary.hits(list, hitSamples); 4*hits > tried {
+		return e.appendPositions(dst, list, width)
+	}
+	dst = appendDelta(dst, list)
+	return formDelta | e.learn(list, list), dst
+}
+
+// appendPositions writes a list as positions, or as differences where that
+// turns out shorter.
+func (e *Encoder) appendPositions(dst, list []byte, width int) (form, []byte) {
+	e.positions, e.others = e.dictionary.split(list, e.positions[:0], e.others[:0])
+	e.packed = appendDelta(e.packed[:0], e.positions)
+	e.packed = appendDelta(e.packed, e.others)
+	flags := e.learn(list, e.others)
+	if len(e.packed) < count(list)*width/8 || flags != 0 {
+		return formPositions | flags, append(dst, e.packed...)
+	}
+	start := len(dst)
+	if dst = appendDelta(dst, list); len(dst)-start <= len(e.packed) {
+		return formDelta, dst
+	}
+	return formPositions, append(dst[:start], e.packed...)
+}
+
+// learn lets the dictionary learn those keys of a list that it lacks, where it
+// has room, and says in the flags that it returns what it did. A full
+// dictionary that goes on lacking more than one key in five is emptied.
+func (e *Encoder) learn(list, lacking []byte) form {
+	n := count(lacking)
+	if n == 0 || e.dictionary.room(n) {
+		e.misses = 0
+		if n == 0 {
+			return 0
+		}
+		e.dictionary.learn(lacking)
+		return learnFlag
+	}
+	e.misses = max(0, e.misses+n-(count(list)-n)/4)
+	if e.misses < e.dictionary.limit {
+		return 0
+	}
+	e.misses = 0
+	e.dictionary.reset()
+	if !e.dictionary.room(count(list)) {
+		return resetFlag
+	}
+	e.dictionary.learn(list)
+	return resetFlag | learnFlag
+}
+
+// gapBits is about how many bits the difference of two neighbours takes, after
+// division by their stride.
+func gapBits(list []byte) int {
+	n := count(list)
+	if n < 2 {
+		return 64
+	}
+	stride := strideOf(list)
+	return bits.Len64((keyAt(list, n-1)-keyAt(list, 0))/uint64(n-1)/stride) + 1
+}

@@ -1,0 +1,106 @@
+package keylist
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// blockLen is the number of values that are packed with one common width.
+const blockLen = 128
+
+// appendBlock appends 1 to blockLen values: a byte with their width in bits,
+// then the values of that width, lowest bits first, padded to a whole byte.
+func appendBlock(dst []byte, values []uint64) []byte {
+	var all uint64
+	for _, v := range values {
+		all |= v
+	}
+	width := uint(bits.Len64(all))
+	dst = append(dst, byte(width))
+	if width == 0 {
+		return dst
+	}
+	var word uint64 // bits not yet written, in its low `filled` bits
+	var filled uint
+	for _, v := range values {
+		word |= v << filled
+		filled += width
+		if filled >= 64 {
+			dst = binary.LittleEndian.AppendUint64(dst, word)
+			filled -= 64
+			word = v >> (width - filled) // a shift by 64 gives 0
+		}
+	}
+	for ; filled > 0; filled -= min(filled, 8) {
+		dst = append(dst, byte(word))
+		word >>= 8
+	}
+	return dst
+}
+
+// readBlock reads len(values) values that [appendBlock] wrote and returns what
+// follows them.
+func readBlock(src []byte, values []uint64) ([]byte, error) {
+	if len(src) == 0 {
+		return nil, fmt.Errorf("%w: it ends before a block", ErrCorrupt)
+	}
+	width := uint(src[0])
+	src = src[1:]
+	if width > 64 {
+		return nil, fmt.Errorf("%w: a block of width %d", ErrCorrupt, width)
+	}
+	size := (int(width)*len(values) + 7) / 8
+	if size > len(src) {
+		return nil, fmt.Errorf("%w: it ends within a block", ErrCorrupt)
+	}
+	switch {
+	case width == 0:
+		clear(values)
+	case width <= 56:
+		unpackNarrow(src[:size], values, width)
+	default:
+		unpackWide(src[:size], values, width)
+	}
+	return src[size:], nil
+}
+
+// unpackNarrow reads values of up to 56 bits, each within one 8-byte load.
+func unpackNarrow(src []byte, values []uint64, width uint) {
+	mask := uint64(1)<<width - 1
+	at := uint(0)
+	whole := 0 // values whose 8 bytes lie within src
+	if len(src) >= 8 {
+		whole = min(len(values), int(uint(len(src)-8)*8/width)+1)
+	}
+	for i := range whole {
+		values[i] = binary.LittleEndian.Uint64(src[at>>3:]) >> (at & 7) & mask
+		at += width
+	}
+	for i := whole; i < len(values); i++ {
+		values[i] = loadPartial(src[at>>3:]) >> (at & 7) & mask
+		at += width
+	}
+}
+
+// loadPartial is a little endian load of the bytes that are there.
+func loadPartial(src []byte) uint64 {
+	var tail [8]byte
+	copy(tail[:], src)
+	return binary.LittleEndian.Uint64(tail[:])
+}
+
+// unpackWide reads values of more than 56 bits, which can span 9 bytes.
+func unpackWide(src []byte, values []uint64, width uint) {
+	mask := uint64(1)<<(width-1)<<1 - 1
+	at := uint(0)
+	for i := range values {
+		from, shift := at>>3, at&7
+		v := loadPartial(src[from:]) >> shift
+		if shift+width > 64 {
+			v |= uint64(src[from+8]) << (64 - shift)
+		}
+		values[i] = v & mask
+		at += width
+	}
+}
