@@ -127,22 +127,21 @@ func (c *costs) raise(b int, v uint32) {
 	}
 }
 
-// leastOf is least among the samples given, in ascending order.
+// leastOf is least among the samples given.
 func (c *costs) leastOf(samples []uint32, room int64) subset {
-	if best := c.cheapest(samples); int64(c.cost[best[0]]) <= room {
-		return subset{set: best, cost: int64(c.cost[best[0]])}
+	if best := c.cheapest(samples); int64(c.cost[best]) <= room {
+		return subset{set: []uint32{best}, cost: int64(c.cost[best])}
 	}
 	return subset{}
 }
 
-// cheapest returns the sample of the least cost as a set, the first among
-// equals. The samples are in ascending order.
-func (c *costs) cheapest(samples []uint32) []uint32 {
+// cheapest returns the sample of the least cost, the first among equals.
+func (c *costs) cheapest(samples []uint32) uint32 {
 	best := samples[0]
 	for _, s := range samples[1:] {
-		if c.cost[s] < c.cost[best] {
+		if c.cost[s] < c.cost[best] || c.cost[s] == c.cost[best] && s < best {
 			best = s
 		}
 	}
-	return []uint32{best}
+	return best
 }

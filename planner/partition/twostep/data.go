@@ -127,8 +127,8 @@ func (d *division) take() error {
 				return err
 			}
 			continue
-		case !d.rules.dppa && len(c.set) > 1 && m.load+d.weightOf(c.set) > m.limit: // line 6, the even split
-			c.set = m.costs.cheapest(c.set) // line 7
+		case len(c.set) > 1 && m.load+d.weightOf(c.set) > m.limit: // line 6, the even split
+			c.set = []uint32{m.costs.cheapest(c.set)} // line 7
 		}
 		for _, s := range c.set { // lines 8 and 9
 			d.give(i, s)

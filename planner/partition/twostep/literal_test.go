@@ -71,7 +71,7 @@ func literalDivide(g *graph.Graph, o partition.Options, r Rules) []int32 {
 				return nil
 			}
 			continue
-		case !l.r.dppa && len(set) > 1 && l.load(i, set...) > l.o.SampleLimits(g)[i]:
+		case len(set) > 1 && l.load(i, set...) > l.o.SampleLimits(g)[i]:
 			set = []uint32{slices.MinFunc(set, l.cheaper(i))}
 		}
 		l.give(i, set)
@@ -165,10 +165,6 @@ func (l *literal) search(i int) (best []uint32) {
 		}
 	}
 	slices.SortFunc(from, l.cheaper(i))
-	size := l.r.Alpha
-	if l.r.dppa {
-		size = int(min(int64(size), l.o.SampleLimits(l.g)[i]-l.load(i)))
-	}
 	value := math.Inf(1)
 	var try func(set []uint32, rest []uint32)
 	try = func(set, rest []uint32) {
@@ -178,7 +174,7 @@ func (l *literal) search(i int) (best []uint32) {
 				value, best = v, slices.Clone(set)
 			}
 		}
-		if len(set) < size {
+		if len(set) < l.r.Alpha {
 			for at, s := range rest {
 				try(append(slices.Clone(set), s), rest[at+1:])
 			}

@@ -85,20 +85,16 @@ func (m *machine) update(d *division) {
 // among all unassigned ones where drawn is nil.
 func (m *machine) search(d *division, f *finder, drawn []uint32) {
 	room := d.theta - m.used
-	size := d.rules.Alpha
-	if d.rules.dppa { // there is no even-split rule
-		size = int(min(int64(size), m.limit-m.load))
-	}
 	switch {
-	case size == 1 && drawn == nil:
+	case d.rules.Alpha == 1 && drawn == nil:
 		m.next = m.costs.least(d.free, room)
-	case size == 1:
+	case d.rules.Alpha == 1:
 		m.next = m.costs.leastOf(drawn, room)
 	default:
 		if drawn == nil {
 			drawn = f.all(d.free)
 		}
-		m.next = f.find(d.g, m, drawn, size, d.rules.Beta, room)
+		m.next = f.find(d.g, m, drawn, d.rules.Alpha, d.rules.Beta, room)
 	}
 }
 

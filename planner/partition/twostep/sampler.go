@@ -3,7 +3,6 @@ package twostep
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 )
 
 // A sampler draws from the unassigned samples, each with the same probability
@@ -30,24 +29,20 @@ func (s *sampler) remove(x uint32) {
 	s.free = s.free[:len(s.free)-1]
 }
 
-// draw returns each unassigned sample with probability expected/|D'|, in
-// ascending order, by jumping from one to the next. The slice is valid until
-// the next draw.
+// draw returns each unassigned sample with probability expected/|D'|, in no
+// order, by jumping from one to the next. The slice is valid until the next
+// draw or remove.
 func (s *sampler) draw(expected int) []uint32 {
-	s.drawn = s.drawn[:0]
 	if expected >= len(s.free) {
-		s.drawn = append(s.drawn, s.free...)
-		slices.Sort(s.drawn)
-		return s.drawn
+		return s.free
 	}
-	miss := math.Log1p(-float64(expected) / float64(len(s.free)))
+	s.drawn = s.drawn[:0]
+	step := -1 / math.Log1p(-float64(expected)/float64(len(s.free)))
 	for at := -1.0; ; {
-		at += 1 + math.Floor(math.Log(1-s.random.Float64())/miss)
+		at += 1 + math.Floor(s.random.ExpFloat64()*step)
 		if at >= float64(len(s.free)) {
-			break
+			return s.drawn
 		}
 		s.drawn = append(s.drawn, s.free[int(at)])
 	}
-	slices.Sort(s.drawn)
-	return s.drawn
 }

@@ -28,8 +28,9 @@ type Rules struct {
 	Sample int
 
 	// dppa follows DW23 Alg. 1 where it differs: a sample of over twice the
-	// expected size is drawn again, a subset whose cost is no less than Beta a
-	// sample of the machine is not taken, and there is no even-split rule.
+	// expected size is drawn again, and a subset whose cost is no less than
+	// Beta a sample of the machine is not taken. DW23 has no even-split rule;
+	// DWW21's stays, or a machine could hold alpha - 1 samples too many.
 	dppa bool
 }
 
