@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/multilevel"
 	"github.com/psidecar/psidecar/planner/partition/twostep"
 )
 
@@ -26,6 +27,7 @@ func All() []Algorithm {
 		{"random", "samples and parameters anywhere, the baseline (DWW21 section 6.2)", partition.Random},
 		{"tsh1", "two steps, one sample at a time (DWW21 Alg. 1 with alpha = 1, and Alg. 2)", twostep.TSH1},
 		{"tsh2", "two steps, up to two samples at a time (DWW21 Alg. 1 with alpha = 2, and Alg. 2)", twostep.TSH2},
+		{"mbp", "multilevel, samples and parameters together (DWW21 section 5)", multilevel.MBP},
 		{"dppa", "two steps, sampled, alpha chosen by the graph's size and density (DW23 Alg. 1 and 2)", twostep.DPPA},
 	}
 }

@@ -1,0 +1,44 @@
+package multilevel
+
+import "context"
+
+// balance moves samples off the machines that hold more than their limit to
+// those that have room, those that lose least first, and refines what can then
+// still be moved. A machine may stay above its limit by less than a sample,
+// where samples differ in weight.
+func (r *refinement) balance(ctx context.Context, limits []int64) error {
+	r.limit = limits
+	r.begin()
+	for v := range r.state {
+		if r.load[r.part[v]] <= limits[r.part[v]] || !r.l.isSample(int32(v)) {
+			r.state[v] = locked
+			r.queue.remove(int32(v))
+		}
+	}
+	for moves := 0; ; {
+		v, _, ok := r.queue.pop()
+		if !ok {
+			break
+		}
+		from := r.part[v]
+		if r.load[from] <= limits[from] {
+			r.state[v] = locked
+			continue
+		}
+		j := r.target(v)
+		if r.load[j] >= limits[j] || !r.fitsMemory(v, j) || r.load[j]+r.l.weight[v] > limits[j] && r.l.weight[v] > 1 && r.load[j]+r.l.weight[v] >= r.load[from] {
+			r.leaveOut(v, j)
+			r.enqueue(v)
+			continue
+		}
+		r.carry(v, j)
+		r.state[v] = locked
+		for _, u := range r.touched {
+			r.enqueue(u)
+		}
+		if moves++; moves%256 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return r.run(ctx)
+}

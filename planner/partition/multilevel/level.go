@@ -1,0 +1,124 @@
+package multilevel
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// A level is the hypergraph at one stage of coarsening. Vertices below samples
+// are merged samples, those from there on merged parameters.
+type level struct {
+	samples  int     // number of merged samples
+	weight   []int64 // vertex -> weight of its samples; 0 for parameters
+	fixed    []int32 // vertex -> the machine that it must lie on, or -1
+	pinStart []int64 // nets+1 offsets into pins
+	pins     []int32 // net -> its samples, ascending, and last its parameter
+	netCost  []int32 // net -> weight of its parameters
+	netStart []int64 // vertices+1 offsets into nets
+	nets     []int32 // vertex -> its nets, ascending
+
+	home  []int32 // finest level: parameter of the graph -> its vertex
+	finer []int32 // coarser levels: vertex of the finer level -> its vertex here
+}
+
+func (l *level) vertices() int          { return len(l.weight) }
+func (l *level) netCount() int          { return len(l.netCost) }
+func (l *level) pinsOf(e int32) []int32 { return l.pins[l.pinStart[e]:l.pinStart[e+1]] }
+func (l *level) netsOf(v int32) []int32 { return l.nets[l.netStart[v]:l.netStart[v+1]] }
+func (l *level) isSample(v int32) bool  { return int(v) < l.samples }
+func (l *level) paramOf(e int32) int32  { return l.pins[l.pinStart[e+1]-1] }
+func (l *level) samplesOf(e int32) []int32 {
+	return l.pins[l.pinStart[e] : l.pinStart[e+1]-1]
+}
+
+// heaviest is the weight of the heaviest vertex.
+func (l *level) heaviest() (w int64) {
+	for _, x := range l.weight {
+		w = max(w, x)
+	}
+	return w
+}
+
+// newLevel makes the finest level: a vertex for each sample, and one for each
+// parameter or, where parameters must stay together, for each group.
+func newLevel(g *graph.Graph, o partition.Options) (*level, error) {
+	l := &level{samples: g.Samples(), home: make([]int32, g.Params())}
+	if int64(g.Samples())+int64(g.Params()) > math.MaxInt32 {
+		return nil, fmt.Errorf("multilevel partition: %d samples and %d parameters: at most %d together", g.Samples(), g.Params(), math.MaxInt32)
+	}
+	next := int32(g.Samples())
+	groups := map[int32]int32{}
+	for p := range l.home {
+		if o.Group != nil && o.Group[p] >= 0 {
+			if v, ok := groups[o.Group[p]]; ok {
+				l.home[p] = v
+				continue
+			}
+			groups[o.Group[p]] = next
+		}
+		l.home[p] = next
+		next++
+	}
+	l.weight = make([]int64, next)
+	l.fixed = make([]int32, next)
+	for v := range l.fixed {
+		l.fixed[v] = -1
+	}
+	for s := range g.Samples() {
+		l.weight[s] = int64(g.SampleWeight(s))
+		if o.FixedSamples != nil {
+			l.fixed[s] = o.FixedSamples[s]
+		}
+	}
+	l.pinStart = make([]int64, 1, g.Params()+1)
+	l.pins = make([]int32, 0, g.Edges()+int64(g.Params()))
+	var sum int64
+	for p := range g.Params() {
+		for _, s := range g.SamplesOf(p) {
+			l.pins = append(l.pins, int32(s))
+		}
+		l.pins = append(l.pins, l.home[p])
+		l.pinStart = append(l.pinStart, int64(len(l.pins)))
+		l.netCost = append(l.netCost, int32(g.ParamWeight(p)))
+		if o.FixedParams != nil && o.FixedParams[p] >= 0 {
+			l.fixed[l.home[p]] = o.FixedParams[p]
+		}
+		sum += int64(g.ParamWeight(p))
+	}
+	if sum > math.MaxInt32 {
+		return nil, fmt.Errorf("multilevel partition: parameters of weight %d: at most %d; give weights in larger units", sum, math.MaxInt32)
+	}
+	l.transpose()
+	return l, nil
+}
+
+// transpose fills netStart and nets.
+func (l *level) transpose() {
+	l.netStart = make([]int64, l.vertices()+1)
+	for _, v := range l.pins {
+		l.netStart[v+1]++
+	}
+	for v := range l.vertices() {
+		l.netStart[v+1] += l.netStart[v]
+	}
+	at := append([]int64(nil), l.netStart[:l.vertices()]...)
+	l.nets = make([]int32, len(l.pins))
+	for e := range int32(l.netCount()) {
+		for _, v := range l.pinsOf(e) {
+			l.nets[at[v]] = e
+			at[v]++
+		}
+	}
+}
+
+// project returns the finer level's partition that follows from this one's.
+func (l *level) project(part []int32) []int32 {
+	finer := make([]int32, len(l.finer))
+	for v, coarse := range l.finer {
+		finer[v] = part[coarse]
+	}
+	return finer
+}
