@@ -37,7 +37,9 @@ func executable(path string) bool {
 const patience = "500"
 
 // TestPSLiteAlone shows that the ground is sound: PS-lite's programs run on
-// hosts as they do on loopback.
+// hosts as they do on loopback. PS_RESEND is not among the settings: on bare
+// loopback, too, a job of theirs in about 20 hangs with it, or aborts at its
+// end when PS_DROP_MSG loses the last messages.
 func TestPSLiteAlone(t *testing.T) {
 	for _, at := range []place{loopback, {name: "hosts", hosts: 4}} {
 		for _, test := range []struct {
@@ -50,9 +52,6 @@ func TestPSLiteAlone(t *testing.T) {
 			{"simple app", []string{"test_simple_app", "simple_app_test"}, nil, ""},
 			{"kv app", []string{"test_kv_app", "kv_app_test"}, nil, "error: 0"},
 			{"kv app with heartbeats", []string{"test_kv_app", "kv_app_test"}, []string{"PS_HEARTBEAT_INTERVAL=1"}, "error: 0"},
-			// Without PS_DROP_MSG: a message lost while PS-lite's nodes end makes
-			// them abort ("ready_ call Start() first").
-			{"kv app with resender", []string{"test_kv_app", "kv_app_test"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=5000"}, "error: 0"},
 		} {
 			t.Run(at.name+"/"+test.name, func(t *testing.T) {
 				program := pslite(t, test.names...)
