@@ -48,6 +48,21 @@ func (t *Table) Size() Size {
 	return s
 }
 
+// Workers returns what each worker did with all keys.
+func (t *Table) Workers() []Sums {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sums := make([]Sums, t.workers)
+	for _, l := range t.leaves {
+		for w, r := range l.rows {
+			if r != nil {
+				add(&sums[w], r.total)
+			}
+		}
+	}
+	return sums
+}
+
 // Bound returns by how much the estimate of a key that is not counted one by
 // one can exceed the truth, for at least 98% of them; it is never below the
 // truth. 0 while all counts are exact.

@@ -3,6 +3,7 @@ package observe
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -65,6 +66,7 @@ type Node struct {
 	process  Process        // zero for a node on another host
 	range0   int            // rank whose key range it was asked for, -1 none yet
 	conflict bool           // keys of several ranks were asked of it
+	gone     bool           // it turned out to be another node's process: see absorb
 }
 
 // job returns the job of that scheduler, made if need be; nil beyond the
@@ -154,6 +156,33 @@ func (n *Node) setRole(r role) {
 			n.setID(1, "role")
 		}
 	}
+}
+
+// absorb makes n the node that m turned out to be: a job's second run has new
+// processes for the same ids. What m did before it had an id is left out.
+func (o *Observer) absorb(n, m *Node) {
+	j := n.job
+	for a, node := range j.byAddress {
+		if node == m {
+			j.byAddress[a] = n
+		}
+	}
+	for pid, node := range j.byPID {
+		if node == m {
+			j.byPID[pid] = n
+		}
+	}
+	for _, s := range o.streams {
+		if s.sender == m {
+			s.sender = n
+		}
+		if s.receiver == m {
+			s.receiver = n
+		}
+	}
+	n.address, n.process = m.address, m.process
+	m.gone = true
+	j.nodes = slices.DeleteFunc(j.nodes, func(node *Node) bool { return node == m })
 }
 
 func (n *Node) setAddress(a netip.AddrPort) {

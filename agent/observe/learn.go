@@ -78,8 +78,13 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 			workers++
 		}
 		n := j.byAddress[address]
-		if n == nil {
-			n = j.byID[entry.ID] // the one that has this id now listens there
+		old := j.byID[entry.ID]
+		switch {
+		case n == nil:
+			n = old // the one that has this id now listens there
+		case old != nil && old != n && n.id == 0:
+			o.absorb(old, n)
+			n = old
 		}
 		if n == nil {
 			n = j.add(roleOf(entry.Role))
@@ -276,4 +281,12 @@ func (n *Node) facing(to netip.AddrPort) *Node {
 		other.setAddress(to)
 	}
 	return other
+}
+
+// Meet tells the observer of a PS-lite process on this host, so that its node
+// is known before it says anything.
+func (o *Observer) Meet(p Process) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.nodeOf(p)
 }

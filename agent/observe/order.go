@@ -15,10 +15,10 @@ func (j *Job) rankByAddress() {
 }
 
 func (j *Job) rankRole(nodes []*Node, want int, base int32) bool {
-	if want == 0 || len(nodes) != want {
+	sorted := slices.DeleteFunc(slices.Clone(nodes), func(n *Node) bool { return n.gone })
+	if want == 0 || len(sorted) != want {
 		return false
 	}
-	sorted := slices.Clone(nodes)
 	slices.SortFunc(sorted, compareNodes)
 	for rank, n := range sorted {
 		id := base + 2*int32(rank)

@@ -17,7 +17,7 @@ type JobView struct {
 	Workers        int
 	SampledOneIn   uint32 // the sparsest sampling so far
 	Nodes          []NodeView
-	ServersByIndex []string // names, as Sums counts them
+	ServersByIndex []string // names, as Sums counts them; empty for one to be left out
 	WorkersByIndex []string
 	Synced         int
 	Unsynced       int
@@ -73,10 +73,10 @@ func (o *Observer) view(j *Job) JobView {
 		return cmp.Or(cmp.Compare(roleNamed(a.Role), roleNamed(b.Role)), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Name, b.Name))
 	})
 	for _, n := range j.servers {
-		v.ServersByIndex = append(v.ServersByIndex, n.Name())
+		v.ServersByIndex = append(v.ServersByIndex, n.shownName())
 	}
 	for _, n := range j.workers {
-		v.WorkersByIndex = append(v.WorkersByIndex, n.Name())
+		v.WorkersByIndex = append(v.WorkersByIndex, n.shownName())
 	}
 	for _, s := range o.streams {
 		if s.closed || s.twin || (s.sender == nil || s.sender.job != j) && (s.receiver == nil || s.receiver.job != j) {
@@ -94,4 +94,11 @@ func (o *Observer) view(j *Job) JobView {
 		}
 	}
 	return v
+}
+
+func (n *Node) shownName() string {
+	if n.gone {
+		return ""
+	}
+	return n.Name()
 }

@@ -1,0 +1,249 @@
+// Package agent watches the PS-lite jobs of a host: it finds their processes,
+// attaches the capture programs to their cgroups, rebuilds and counts their
+// messages, and shows what came of it over HTTP, as metrics and to a planner.
+//
+// In come [Options]; [Agent.Run] works until its context ends and leaves
+// nothing attached. What it knows is read through the agent's [web.State]
+// methods. Subpackages do the work: discover finds processes, observe rebuilds
+// messages, locality and counts keep the sums, web serves them, report sends
+// them on. The command psidecar agent calls it.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/bpf"
+)
+
+// Options of an agent.
+type Options struct {
+	Version string
+	Host    string // name under which it reports
+
+	// Cgroups to watch, as paths of directories or below CgroupRoot. Without
+	// Cgroups and PIDs, those of all PS-lite processes that are found.
+	Cgroups []string
+	PIDs    []int
+	// Jobs are the schedulers' addresses to show; empty: all.
+	Jobs       []string
+	Proc       string // a /proc file system
+	CgroupRoot string // mount of cgroup v2
+
+	Capture  bpf.Options
+	Sampling Sampling
+	Locality locality.Options
+
+	// Uses, where not nil, is told every use of keys.
+	Uses func(observe.Use)
+}
+
+// Sampling says how many requests' keys are looked at.
+type Sampling struct {
+	OneIn  uint32 // of the windows of timestamps; 1: all. The start where Budget is set
+	Window uint32 // timestamps
+	// Budget, where above 0, is the share of one core, in percent, that the
+	// agent and its programs may take: OneIn is adapted to it.
+	Budget float64
+}
+
+// Agent watches a host. Its web.State methods may be called while Run runs.
+type Agent struct {
+	opts     Options
+	started  time.Time
+	capture  *bpf.Capture
+	observer *observe.Observer
+	procs    *processes
+	cost     cost
+
+	mu       sync.Mutex
+	sampling bpf.Sampling
+	attached []string          // cgroups
+	unsynced map[string]lateness // by job
+	ready    error
+	planner  func() *web.Planner
+}
+
+// lateness counts the connections of a job that the kernel's tracker has not synchronised.
+type lateness struct {
+	connections int
+	missed      uint64
+}
+
+// How often things are looked at.
+const (
+	discoverEvery = 500 * time.Millisecond
+	sweepEvery    = time.Second
+)
+
+// errNotAttached is what Ready says before the first cgroup is watched.
+var errNotAttached = errors.New("no cgroup is watched yet: no PS-lite process has been found")
+
+// New loads the capture programs. Close, or the end of Run, frees them.
+func New(opts Options) (*Agent, error) {
+	a := &Agent{
+		opts: opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
+		procs: newProcesses(opts.Proc),
+	}
+	a.sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: max(opts.Sampling.OneIn, 1), AnswerKeys: true}
+	opts.Capture.Sampling = a.sampling
+	capture, err := bpf.Open(opts.Capture)
+	if err != nil {
+		return nil, fmt.Errorf("loading the capture programs: %w", err)
+	}
+	a.capture = capture
+	offset := wallOffset()
+	a.observer = observe.New(observe.Options{
+		Resolver: a.procs,
+		Locality: opts.Locality,
+		Wall:     func(t uint64) int64 { return int64(t) + offset },
+		OneIn:    a.oneIn,
+		Uses:     opts.Uses,
+	})
+	for _, group := range opts.Cgroups {
+		if err := a.attach(a.cgroupPath(group)); err != nil {
+			return nil, errors.Join(err, capture.Close())
+		}
+	}
+	for _, pid := range opts.PIDs {
+		if err := a.attachPID(pid); err != nil {
+			return nil, errors.Join(err, capture.Close())
+		}
+	}
+	return a, nil
+}
+
+// wallOffset is what to add to CLOCK_MONOTONIC to get nanoseconds since 1970.
+func wallOffset() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // it exists on every Linux
+	}
+	return time.Now().UnixNano() - ts.Nano()
+}
+
+func (a *Agent) oneIn() uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sampling.OneIn
+}
+
+// Close frees the programs of an agent that was not run.
+func (a *Agent) Close() error { return a.capture.Close() }
+
+// Run works until ctx ends, then detaches everything.
+func (a *Agent) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.read(ctx) })
+	g.Go(func() error { return every(ctx, discoverEvery, a.discover) })
+	g.Go(func() error { return every(ctx, sweepEvery, a.sweep) })
+	g.Go(func() error { return every(ctx, adaptEvery, a.adapt) })
+	err := g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return errors.Join(err, a.capture.Close())
+}
+
+// read hands what the kernel copied to the observer.
+func (a *Agent) read(ctx context.Context) error {
+	for {
+		if err := a.capture.Read(ctx, a.observer.Handle); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("reading the capture: %w", err)
+		}
+	}
+}
+
+// every calls f at once and then at intervals, until ctx ends.
+func every(ctx context.Context, interval time.Duration, f func() error) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		if err := f(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+// discover looks for PS-lite processes and watches their cgroups.
+func (a *Agent) discover() error {
+	snapshot, err := a.procs.refresh()
+	if err != nil {
+		return err
+	}
+	for i := range snapshot.Processes {
+		p := &snapshot.Processes[i]
+		if len(p.Listens) > 0 {
+			a.observer.Meet(processOf(p))
+		}
+		if len(a.opts.Cgroups) > 0 || len(a.opts.PIDs) > 0 || p.Cgroup == "" {
+			continue
+		}
+		path := filepath.Join(a.opts.CgroupRoot, p.Cgroup)
+		if a.watches(path) {
+			continue
+		}
+		if err := a.attach(path); err != nil {
+			slog.Warn("cannot watch a process", "pid", p.PID, "role", p.Role, "error", err)
+		}
+	}
+	return nil
+}
+
+// sweep looks at the kernel's table of streams.
+func (a *Agent) sweep() error {
+	streams, err := a.capture.Streams()
+	if err != nil {
+		return fmt.Errorf("reading the streams: %w", err)
+	}
+	unsynced := map[string]lateness{}
+	for i := range streams {
+		s := &streams[i]
+		if s.Gone {
+			a.observer.Drop(s.ID)
+			continue
+		}
+		if s.Closed || s.Synced && s.Missed == 0 {
+			continue
+		}
+		job, ok := a.procs.job(s.Local, s.Peer)
+		if !ok {
+			continue
+		}
+		c := unsynced[job]
+		if !s.Synced {
+			c.connections++
+		}
+		c.missed += s.Missed
+		unsynced[job] = c
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unsynced = unsynced
+	return nil
+}
+
+// Handler serves the agent over HTTP.
+func (a *Agent) Handler(pprof bool) http.Handler {
+	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof})
+}

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"math"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// Heatmap implements web.State.
+func (a *Agent) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
+	v, err := a.view(job)
+	if err != nil {
+		return web.Heatmap{}, err
+	}
+	return heatmap(&v, q), nil
+}
+
+func heatmap(v *observe.JobView, q web.HeatmapQuery) web.Heatmap {
+	size := v.Job.Sums.Table.Size()
+	h := web.Heatmap{
+		Job: v.Job.Scheduler.String(), Measure: q.Measure, Range: q.Range,
+		Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
+	}
+	var blocks []counts.Block
+	if q.Range == (web.Range{}) {
+		blocks = v.Job.Sums.Table.Blocks(uint64(q.First), uint64(q.Last), q.Blocks)
+		h.Finest = len(blocks) < q.Blocks
+	} else {
+		blocks, h.Finest = blocksDuring(v.Job.Sums, q)
+	}
+	workers := order(v.WorkersByIndex)
+	h.Workers = picked(v.WorkersByIndex, workers)
+	for _, b := range blocks {
+		h.Blocks = append(h.Blocks, web.NewBlock(b.First, b.Last, b.Keys, b.Folded))
+	}
+	for _, w := range workers {
+		row := make([]uint64, len(blocks))
+		for i, b := range blocks {
+			if w < len(b.Workers) {
+				row[i] = measured(b.Workers[w], q.Measure)
+			}
+		}
+		h.Counts = append(h.Counts, row)
+	}
+	return h
+}
+
+func measured(s counts.Sums, m web.Measure) uint64 {
+	switch m {
+	case web.Pulls:
+		return s[counts.Pulls]
+	case web.Pushes:
+		return s[counts.Pushes]
+	case web.Bytes:
+		return s[counts.PulledBytes] + s[counts.PushedBytes]
+	case web.PulledBytes:
+		return s[counts.PulledBytes]
+	case web.PushedBytes:
+		return s[counts.PushedBytes]
+	}
+	return s.Accesses()
+}
+
+// blocksDuring returns the blocks of a stretch of time, which were laid down
+// while it passed, and whether they are as fine as they get.
+func blocksDuring(sums *locality.Job, q web.HeatmapQuery) (blocks []counts.Block, finest bool) {
+	r := q.Range
+	view := during(sums, r)
+	grid := view.Heat
+	for i, first := range grid.Firsts {
+		last := uint64(math.MaxUint64)
+		if i+1 < len(grid.Firsts) {
+			last = grid.Firsts[i+1] - 1
+		}
+		if last < uint64(q.First) || first > uint64(q.Last) {
+			continue
+		}
+		b := counts.Block{First: first, Last: last, Workers: make([]counts.Sums, len(grid.Rows))}
+		for _, part := range sums.Table.Blocks(first, last, 1) {
+			b.First, b.Last, b.Keys, b.Folded = max(part.First, first), min(part.Last, last), part.Keys, part.Folded
+		}
+		used := false
+		for w, row := range grid.Rows {
+			if row != nil {
+				b.Workers[w] = row[i]
+				used = used || row[i] != counts.Sums{}
+			}
+		}
+		if used {
+			blocks = append(blocks, b)
+		}
+	}
+	if len(blocks) <= q.Blocks {
+		return blocks, true
+	}
+	return joinBlocks(blocks, q.Blocks), false
+}
+
+// joinBlocks joins neighbours until there are at most n.
+func joinBlocks(blocks []counts.Block, n int) []counts.Block {
+	each := (len(blocks) + n - 1) / n
+	var joined []counts.Block
+	for i := 0; i < len(blocks); i += each {
+		b := blocks[i]
+		for _, next := range blocks[i+1 : min(i+each, len(blocks))] {
+			b.Last, b.Keys, b.Folded = next.Last, b.Keys+next.Keys, b.Folded || next.Folded
+			for w := range b.Workers {
+				for p := range b.Workers[w] {
+					b.Workers[w][p] += next.Workers[w][p]
+				}
+			}
+		}
+		joined = append(joined, b)
+	}
+	return joined
+}
+
+// Keys implements web.State.
+func (a *Agent) Keys(job string, n int) (web.Keys, error) {
+	v, err := a.view(job)
+	if err != nil {
+		return web.Keys{}, err
+	}
+	return hottest(&v, n), nil
+}
+
+func hottest(v *observe.JobView, n int) web.Keys {
+	hot, skew := v.Job.Sums.Table.Hottest(n)
+	workers := order(v.WorkersByIndex)
+	k := web.Keys{
+		Job: v.Job.Scheduler.String(), Workers: picked(v.WorkersByIndex, workers),
+		Hottest: []web.HotKey{}, Skew: []web.SkewPoint{}, Sketch: sketch(v),
+	}
+	for _, key := range hot {
+		entry := web.HotKey{
+			Key: web.Key(key.Key), Text: web.Key(key.Key).Text(), Accesses: key.Accesses(),
+			Pulls: key.Sums[counts.Pulls], Pushes: key.Sums[counts.Pushes],
+			Bytes:     key.Sums[counts.PulledBytes] + key.Sums[counts.PushedBytes],
+			Estimated: key.Earlier, Server: home(v, key.Key),
+		}
+		for _, w := range workers {
+			n := uint64(0)
+			if w < len(key.Workers) {
+				n = key.Workers[w].Accesses() + key.Workers[w].Earlier
+			}
+			entry.Workers = append(entry.Workers, n)
+		}
+		k.Hottest = append(k.Hottest, entry)
+	}
+	for _, p := range skew {
+		k.Skew = append(k.Skew, web.SkewPoint{Keys: p.Keys, Accesses: p.Accesses})
+	}
+	return k
+}
+
+func sketch(v *observe.JobView) web.Sketch {
+	s := v.Job.Sums.Table.Size()
+	return web.Sketch{
+		Job: v.Job.Scheduler.String(), Exact: s.Exact(), DistinctKeys: s.Keys, ExactKeys: s.ExactKeys,
+		Blocks: s.Blocks, FoldedBlocks: s.FoldedBlocks, MemoryBytes: s.MemoryBytes,
+		Bound: s.SketchBound, Percent: s.SketchPercent,
+	}
+}

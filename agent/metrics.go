@@ -1,0 +1,195 @@
+package agent
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/observe"
+)
+
+// maxPairs is how many worker and server pairs of a job have metrics of their
+// own; of larger jobs there are those by worker and by server alone.
+const maxPairs = 1024
+
+// metrics returns a handler for the agent's metrics, made when they are asked
+// for.
+func (a *Agent) metrics() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collector{a},
+	)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("psidecar_"+name, help, labels, nil)
+}
+
+// The metrics. Label values are bounded: jobs, workers and servers by the
+// observer's limits, pairs by maxPairs, the rest by lists in the source.
+var (
+	buildInfo     = describe("build_info", "Always 1; the label says what was built.", "version")
+	jobAccesses   = describe("key_accesses_total", "Keys in pull and push requests, by worker.", "job", "worker", "kind")
+	jobValueBytes = describe("value_bytes_total", "Bytes of values pulled and pushed, by worker.", "job", "worker", "kind")
+	workerBytes   = describe("worker_bytes_total", "Bytes of whole messages from (out) and to (in) a worker.", "job", "worker", "direction")
+	serverBytes   = describe("server_bytes_total", "Bytes of whole messages from (out) and to (in) a server.", "job", "server", "direction")
+	pairBytes     = describe("pair_bytes_total", "Bytes of whole messages between a worker and a server; for jobs of up to 1024 pairs.", "job", "worker", "server")
+	requests      = describe("requests_total", "Requests of a worker, repeats not counted.", "job", "worker")
+	steps         = describe("steps_total", "Rounds of pushes (of pulls for workers that push nothing).", "job", "worker")
+	stragglers    = describe("stragglers", "Workers that make less than four fifths of the median worker's steps.", "job")
+	jobBytes      = describe("bytes_total", "Bytes of all messages of the job that this host sent.", "job")
+	leftHost      = describe("left_host_bytes_total", "Bytes of messages that left this host.", "job")
+	repeated      = describe("repeated_bytes_total", "Bytes of messages that PS_RESEND sent again.", "job")
+	duration      = describe("request_duration_seconds", "Time from a request to its answer.", "job")
+	distinctKeys  = describe("distinct_keys", "Distinct keys that were used; an estimate where exact is 0.", "job")
+	exact         = describe("exact", "1 while every key is counted one by one.", "job")
+	sketchBound   = describe("sketch_bound", "By how much the count of a key may be too high where it is estimated.", "job")
+	connections   = describe("connections", "Connections of the job: synced, unsynced, unplaced.", "job", "state")
+	missedBytes   = describe("missed_bytes", "Bytes that passed on open connections before their messages were recognised.", "job")
+	events        = describe("capture_events_total", "What the capture saw, ignored and lost, by reason.", "reason", "class")
+	eventBytes    = describe("capture_bytes_total", "Bytes of what the capture saw, ignored and lost, by reason.", "reason", "class")
+	programRuns   = describe("program_runs_total", "Packets that a program in the kernel was run for.", "program")
+	programTime   = describe("program_seconds_total", "Time that a program in the kernel took.", "program")
+	samplingOneIn = describe("sampling_one_in", "The keys of one in so many requests are looked at.")
+	plannerUp     = describe("planner_connected", "1 while the planner takes reports.")
+	plannerSent   = describe("planner_reports_total", "Reports that the planner took.")
+	plannerGiven  = describe("planner_reports_skipped_total", "Reports given up because a newer one was there.")
+)
+
+// collector makes the metrics from the agent's state.
+type collector struct{ agent *Agent }
+
+// Describe implements prometheus.Collector. The metrics depend on the jobs
+// that there are, so none are announced.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	s := sender{out}
+	me := c.agent.Agent()
+	s.gauge(buildInfo, 1, me.Version)
+	s.gauge(samplingOneIn, float64(me.Sampling.OneIn))
+	for _, p := range me.Programs {
+		s.count(programRuns, float64(p.Runs), p.Name)
+		s.count(programTime, p.Seconds, p.Name)
+	}
+	for _, r := range me.Counters {
+		s.count(events, float64(r.Events), r.Reason, r.Class)
+		s.count(eventBytes, float64(r.Bytes), r.Reason, r.Class)
+	}
+	if p := me.Planner; p != nil {
+		s.gauge(plannerUp, oneIf(p.Connected))
+		s.count(plannerSent, float64(p.Reports))
+		s.count(plannerGiven, float64(p.Skipped))
+	}
+	for _, v := range c.agent.observer.Jobs() {
+		if c.agent.shows(v.Job.Scheduler.String()) {
+			s.job(c.agent, &v)
+		}
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// sender sends metrics to a registry.
+type sender struct{ out chan<- prometheus.Metric }
+
+func (s sender) count(d *prometheus.Desc, v float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+}
+
+func (s sender) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (s sender) job(a *Agent, v *observe.JobView) {
+	name := v.Job.Scheduler.String()
+	j := a.job(v)
+	s.count(jobBytes, float64(j.Bytes), name)
+	s.count(leftHost, float64(j.LeftHostBytes), name)
+	s.count(repeated, float64(v.Job.Sums.Totals().Repeated), name)
+	s.gauge(distinctKeys, float64(j.DistinctKeys), name)
+	s.gauge(exact, oneIf(j.Exact), name)
+	s.gauge(sketchBound, float64(v.Job.Sums.Table.Bound()), name)
+	s.gauge(stragglers, float64(len(j.Stragglers)), name)
+	s.gauge(missedBytes, float64(j.Connections.Missed), name)
+	for state, n := range map[string]int{
+		"synced": j.Connections.Synced, "unsynced": j.Connections.Unsynced, "unplaced": j.Connections.Unplaced,
+	} {
+		s.gauge(connections, float64(n), name, state)
+	}
+	s.durations(name, v)
+	s.workersAndServers(name, v)
+	sums := v.Job.Sums.Table.Workers()
+	for w, worker := range v.WorkersByIndex {
+		if worker == "" || w >= len(sums) {
+			continue
+		}
+		s.count(jobAccesses, float64(sums[w][counts.Pulls]), name, worker, "pull")
+		s.count(jobAccesses, float64(sums[w][counts.Pushes]), name, worker, "push")
+		s.count(jobValueBytes, float64(sums[w][counts.PulledBytes]), name, worker, "pull")
+		s.count(jobValueBytes, float64(sums[w][counts.PushedBytes]), name, worker, "push")
+	}
+}
+
+// durations sends the latencies of all requests, in classes of powers of two
+// from 64 microseconds to a minute.
+func (s sender) durations(name string, v *observe.JobView) {
+	h := v.Job.Sums.All().Latency.Histogram()
+	buckets := map[float64]uint64{}
+	next, below := int64(64), uint64(0)
+	for _, bar := range h.Distribution() {
+		for next < 1<<26 && bar.From > next {
+			buckets[float64(next)/1e6] = below
+			next *= 2
+		}
+		below += uint64(bar.Count)
+	}
+	for ; next <= 1<<26; next *= 2 {
+		buckets[float64(next)/1e6] = below
+	}
+	n := uint64(h.TotalCount())
+	s.out <- prometheus.MustNewConstHistogram(duration, n, h.Mean()/1e6*float64(n), buckets, name)
+}
+
+func (s sender) workersAndServers(name string, v *observe.JobView) {
+	all := v.Job.Sums.All()
+	in, out := make([]uint64, len(v.ServersByIndex)), make([]uint64, len(v.ServersByIndex))
+	for w, worker := range v.WorkersByIndex {
+		if worker == "" {
+			continue
+		}
+		var up, down, asked uint64
+		for i, server := range v.ServersByIndex {
+			p := pairOf(&all, w, i)
+			up, down, asked = up+p.ToServer, down+p.ToWorker, asked+p.Requests
+			in[i], out[i] = in[i]+p.ToServer, out[i]+p.ToWorker
+			if server != "" && len(v.WorkersByIndex)*len(v.ServersByIndex) <= maxPairs {
+				s.count(pairBytes, float64(p.ToServer+p.ToWorker), name, worker, server)
+			}
+		}
+		s.count(workerBytes, float64(up), name, worker, "out")
+		s.count(workerBytes, float64(down), name, worker, "in")
+		s.count(requests, float64(asked), name, worker)
+		if w < len(all.Steps) {
+			s.count(steps, float64(all.Steps[w]), name, worker)
+		}
+	}
+	for i, server := range v.ServersByIndex {
+		if server != "" {
+			s.count(serverBytes, float64(in[i]), name, server, "in")
+			s.count(serverBytes, float64(out[i]), name, server, "out")
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/agent/observe"
+)
+
+// processes knows the host's PS-lite processes, as of the last look around.
+type processes struct {
+	proc fs.FS
+
+	mu       sync.Mutex
+	snapshot *discover.Snapshot
+	taken    time.Time
+}
+
+// lookAgain is how old a snapshot must be before an unknown connection makes
+// for a new one.
+const lookAgain = 100 * time.Millisecond
+
+func newProcesses(proc string) *processes {
+	return &processes{proc: os.DirFS(proc), snapshot: &discover.Snapshot{}}
+}
+
+func (p *processes) refresh() (*discover.Snapshot, error) {
+	s, err := discover.Take(p.proc)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.snapshot, p.taken = s, time.Now()
+	return s, nil
+}
+
+// Owner implements observe.Resolver.
+func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
+	p.mu.Lock()
+	s, old := p.snapshot, time.Since(p.taken) > lookAgain
+	p.mu.Unlock()
+	found, ok := s.Owner(local, peer)
+	if !ok && old {
+		var err error
+		if s, err = p.refresh(); err != nil {
+			slog.Warn("looking for processes", "error", err)
+			return observe.Process{}, false
+		}
+		found, ok = s.Owner(local, peer)
+	}
+	if !ok {
+		return observe.Process{}, false
+	}
+	return processOf(found), true
+}
+
+// job returns the job of the process that owns a connection, by what is known
+// already.
+func (p *processes) job(local, peer netip.AddrPort) (string, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found, ok := p.snapshot.Owner(local, peer)
+	if !ok {
+		return "", false
+	}
+	return found.Scheduler.String(), true
+}
+
+func processOf(p *discover.Process) observe.Process {
+	return observe.Process{
+		PID: p.PID, Role: p.Role, Scheduler: p.Scheduler, Servers: p.Servers, Workers: p.Workers,
+		Listens: p.Listens, Command: p.Command, Pod: p.Pod, Container: p.Container,
+	}
+}
+
+// cgroupPath returns the directory of a cgroup that a user named: a path of a
+// directory, or one below the mount of cgroup v2.
+func (a *Agent) cgroupPath(name string) string {
+	if strings.HasPrefix(name, a.opts.CgroupRoot) {
+		return name
+	}
+	below := filepath.Join(a.opts.CgroupRoot, name)
+	if _, err := os.Stat(below); err == nil {
+		return below
+	}
+	return name
+}
+
+func (a *Agent) attachPID(pid int) error {
+	group, err := discover.CgroupOf(a.procs.proc, pid)
+	if err != nil {
+		return fmt.Errorf("--pid %d: %w", pid, err)
+	}
+	path := filepath.Join(a.opts.CgroupRoot, group)
+	if a.watches(path) {
+		return nil
+	}
+	return a.attach(path)
+}
+
+// watches reports whether the cgroup, or one above it, is watched.
+func (a *Agent) watches(path string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.attached, func(other string) bool { return within(path, other) })
+}
+
+func within(path, other string) bool {
+	return path == other || strings.HasPrefix(path, strings.TrimSuffix(other, "/")+"/")
+}
+
+// attach watches a cgroup. Those below it that are watched already are let go,
+// or their segments would be seen twice.
+func (a *Agent) attach(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var below []string
+	for _, other := range a.attached {
+		if within(other, path) {
+			below = append(below, other)
+		}
+	}
+	for _, other := range below {
+		if err := a.capture.Detach(other); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		a.attached = slices.DeleteFunc(a.attached, func(s string) bool { return s == other })
+	}
+	if err := a.capture.Attach(path); err != nil {
+		return err
+	}
+	a.attached = append(a.attached, path)
+	a.ready = nil
+	slog.Info("watching", "cgroup", path)
+	return nil
+}

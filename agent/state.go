@@ -1,0 +1,236 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/bpf"
+)
+
+// recently is the time that rates are taken over.
+const recently = 10 * time.Second
+
+// Ready implements web.State.
+func (a *Agent) Ready() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ready
+}
+
+// Jobs implements web.State.
+func (a *Agent) Jobs() []web.Job {
+	var jobs []web.Job
+	for _, v := range a.observer.Jobs() {
+		if a.shows(v.Job.Scheduler.String()) {
+			jobs = append(jobs, a.job(&v))
+		}
+	}
+	return jobs
+}
+
+// shows reports whether the user wants to see the job.
+func (a *Agent) shows(job string) bool {
+	return len(a.opts.Jobs) == 0 || slices.Contains(a.opts.Jobs, job)
+}
+
+// view returns the job of that name.
+func (a *Agent) view(job string) (observe.JobView, error) {
+	v, ok := a.observer.Job(job)
+	if !ok || !a.shows(job) {
+		return v, fmt.Errorf("%w: %q", web.ErrNoJob, job)
+	}
+	return v, nil
+}
+
+func (a *Agent) job(v *observe.JobView) web.Job {
+	name := v.Job.Scheduler.String()
+	size, totals := v.Job.Sums.Table.Size(), v.Job.Sums.Totals()
+	recent := v.Job.Sums.Recent(recently)
+	a.mu.Lock()
+	lost := a.unsynced[name]
+	a.mu.Unlock()
+	j := web.Job{
+		Name: name, Servers: v.Servers, Workers: v.Workers,
+		FirstSeen: time.Unix(0, v.First), LastSeen: time.Unix(0, v.Last),
+		Accesses: size.Total[0] + size.Total[1], DistinctKeys: size.Keys,
+		Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
+		Bytes: totals.Bytes, LeftHostBytes: totals.LeftHost,
+		Latency:    latency(v.Job.Sums.All().Latency),
+		Stragglers: []string{},
+		Connections: web.Connections{
+			Synced: v.Synced, Unsynced: max(v.Unsynced, lost.connections),
+			Missed: max(v.Missed, lost.missed), Unplaced: v.Unplaced,
+		},
+	}
+	if v.Dialect != 0 {
+		j.Dialect = v.Dialect.String()
+	}
+	if s := recent.Seconds(); s > 0 {
+		j.StepsPerSecond = float64(recent.MedianSteps()) / s
+		j.BytesPerSecond = float64(recent.Bytes) / s
+	}
+	for _, w := range recent.Stragglers() {
+		j.Stragglers = append(j.Stragglers, v.WorkersByIndex[w])
+	}
+	for _, n := range v.Nodes {
+		node := web.Node{
+			Name: n.Name, Role: n.Role, Rank: n.Rank, RankFrom: n.RankFrom, Local: n.Process.PID != 0,
+			PID: n.Process.PID, Command: n.Process.Command, Pod: n.Process.Pod, Container: n.Process.Container,
+		}
+		if n.Address.IsValid() {
+			node.Address = n.Address.String()
+		}
+		j.Nodes = append(j.Nodes, node)
+	}
+	return j
+}
+
+func latency(l *locality.Latency) web.Latency {
+	h := l.Histogram()
+	seconds := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1e6 }
+	return web.Latency{
+		Count: uint64(h.TotalCount()), Mean: h.Mean() / 1e6,
+		P50: seconds(50), P90: seconds(90), P99: seconds(99), P999: seconds(99.9), Max: float64(h.Max()) / 1e6,
+	}
+}
+
+// order returns the indices of names, but for empty ones, in the order in
+// which users expect them: worker2 before worker10.
+func order(names []string) []int {
+	indices := make([]int, 0, len(names))
+	for i, name := range names {
+		if name != "" {
+			indices = append(indices, i)
+		}
+	}
+	slices.SortStableFunc(indices, func(a, b int) int {
+		x, y := names[a], names[b]
+		xs, ys := strings.TrimRight(x, "0123456789"), strings.TrimRight(y, "0123456789")
+		xn, _ := strconv.Atoi(x[len(xs):])
+		yn, _ := strconv.Atoi(y[len(ys):])
+		return cmp.Or(cmp.Compare(xs, ys), cmp.Compare(xn, yn))
+	})
+	return indices
+}
+
+func picked(names []string, indices []int) []string {
+	out := make([]string, len(indices))
+	for i, at := range indices {
+		out[i] = names[at]
+	}
+	return out
+}
+
+// during returns what a job did in a range of time.
+func during(sums *locality.Job, r web.Range) locality.View {
+	if r.From.IsZero() && r.To.IsZero() {
+		return sums.All()
+	}
+	from, to := int64(0), int64(0)
+	if !r.From.IsZero() {
+		from = r.From.UnixNano()
+	}
+	if !r.To.IsZero() {
+		to = r.To.UnixNano()
+	}
+	return sums.Between(from, to)
+}
+
+// Agent implements web.State.
+func (a *Agent) Agent() web.Agent {
+	a.cost.mu.Lock()
+	out := web.Agent{
+		Version: a.opts.Version, Host: a.opts.Host, Started: a.started,
+		CPUSeconds: a.cost.cpu, CPUPercent: a.cost.percent, KernelPercent: a.cost.inside,
+	}
+	a.cost.mu.Unlock()
+	out.MemoryBytes = residentBytes()
+	a.mu.Lock()
+	out.Cgroups = append([]string{}, a.attached...)
+	out.Sampling = web.Sampling{
+		OneIn: max(a.sampling.OneIn, 1), Window: a.sampling.Window,
+		Adaptive: a.opts.Sampling.Budget > 0, BudgetPercent: a.opts.Sampling.Budget,
+	}
+	planner := a.planner
+	a.mu.Unlock()
+	if planner != nil {
+		out.Planner = planner()
+	}
+	out.Programs, out.Counters = a.programs(), a.counters()
+	out.Sketches = []web.Sketch{}
+	for _, v := range a.observer.Jobs() {
+		out.Sketches = append(out.Sketches, sketch(&v))
+	}
+	return out
+}
+
+func (a *Agent) programs() []web.Program {
+	stats, err := a.capture.ProgramStats()
+	if err != nil {
+		slog.Debug("reading the programs' cost", "error", err)
+	}
+	list := []web.Program{}
+	for _, p := range stats {
+		entry := web.Program{Name: p.Program, Runs: p.Runs, Seconds: p.RunTime.Seconds()}
+		if p.Runs > 0 {
+			entry.NanosPerRun = float64(p.RunTime.Nanoseconds()) / float64(p.Runs)
+		}
+		list = append(list, entry)
+	}
+	return list
+}
+
+// counters returns what the kernel counted, and what the observer could not
+// count.
+func (a *Agent) counters() []web.Counter {
+	list := []web.Counter{}
+	kernel, err := a.capture.Counts()
+	if err != nil {
+		slog.Debug("reading the counters", "error", err)
+	}
+	for i, c := range kernel {
+		r := bpf.Reason(i)
+		list = append(list, web.Counter{
+			Reason: r.String(), Class: r.Class().String(), Help: r.Help(), Events: c.Events, Bytes: c.Bytes,
+		})
+	}
+	m := a.observer.Misses()
+	for _, c := range []web.Counter{
+		{Reason: "observer_bad_meta", Help: "meta frames of no known dialect", Events: m.BadMetas},
+		{Reason: "observer_incomplete", Help: "messages of which parts were lost", Events: m.Incomplete},
+		{Reason: "observer_unplaced", Help: "messages whose sender or receiver is not known", Events: m.Unplaced, Bytes: m.UnplacedBytes},
+		{Reason: "observer_unattributed", Help: "bytes of values that cannot be told apart by key", Bytes: m.Unattributed},
+		{Reason: "observer_refused", Help: "connections, nodes and jobs beyond the limits", Events: m.Refused},
+	} {
+		c.Class = bpf.ClassLost.String()
+		list = append(list, c)
+	}
+	return list
+}
+
+// residentBytes returns the memory that the process takes; 0 if it cannot be
+// read.
+func residentBytes() uint64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseUint(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * uint64(os.Getpagesize())
+}

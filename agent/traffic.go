@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// home returns the name of the server whose range holds the key; empty while
+// the number of servers is not known.
+func home(v *observe.JobView, key uint64) string {
+	if v.Servers == 0 {
+		return ""
+	}
+	rank, ok := pslite.Owner(key, v.Servers)
+	if !ok {
+		return ""
+	}
+	return pslite.NodeName(pslite.ServerID(rank))
+}
+
+// Traffic implements web.State.
+func (a *Agent) Traffic(job string, r web.Range) (web.Traffic, error) {
+	v, err := a.view(job)
+	if err != nil {
+		return web.Traffic{}, err
+	}
+	return traffic(&v, r), nil
+}
+
+func traffic(v *observe.JobView, r web.Range) web.Traffic {
+	view := during(v.Job.Sums, r)
+	workers, servers := order(v.WorkersByIndex), order(v.ServersByIndex)
+	t := web.Traffic{
+		Job: v.Job.Scheduler.String(), Range: r,
+		Workers: picked(v.WorkersByIndex, workers), Servers: picked(v.ServersByIndex, servers),
+		TotalBytes: view.Bytes, LeftHostBytes: view.LeftHost, RepeatedBytes: view.Repeated,
+	}
+	for _, w := range workers {
+		in, out, asked := make([]uint64, len(servers)), make([]uint64, len(servers)), make([]uint64, len(servers))
+		for i, s := range servers {
+			p := pairOf(&view, w, s)
+			in[i], out[i], asked[i] = p.ToServer, p.ToWorker, p.Requests
+		}
+		t.ToServers, t.ToWorkers, t.Requests = append(t.ToServers, in), append(t.ToWorkers, out), append(t.Requests, asked)
+	}
+	return t
+}
+
+func pairOf(v *locality.View, worker, server int) locality.Pair {
+	if worker >= len(v.Pairs) || server >= len(v.Pairs[worker]) {
+		return locality.Pair{}
+	}
+	return v.Pairs[worker][server]
+}
+
+// Servers implements web.State.
+func (a *Agent) Servers(job string, r web.Range) (web.Servers, error) {
+	v, err := a.view(job)
+	if err != nil {
+		return web.Servers{}, err
+	}
+	return loads(&v, r), nil
+}
+
+func loads(v *observe.JobView, r web.Range) web.Servers {
+	view := during(v.Job.Sums, r)
+	out := web.Servers{
+		Job: v.Job.Scheduler.String(), Range: r, Servers: []web.ServerLoad{}, Workers: []web.WorkerLoad{},
+	}
+	all := uint64(0)
+	for _, s := range order(v.ServersByIndex) {
+		load := web.ServerLoad{Name: v.ServersByIndex[s], Latency: latencyAt(view.ByServer, s)}
+		for w := range view.Pairs {
+			p := pairOf(&view, w, s)
+			load.Requests += p.Requests
+			load.BytesIn += p.ToServer
+			load.BytesOut += p.ToWorker
+		}
+		all += load.BytesIn + load.BytesOut
+		out.Servers = append(out.Servers, load)
+	}
+	for i := range out.Servers {
+		if s := &out.Servers[i]; all > 0 {
+			s.Share = float64(s.BytesIn+s.BytesOut) / float64(all)
+		}
+	}
+	slow := map[int]bool{}
+	for _, w := range view.Stragglers() {
+		slow[w] = true
+	}
+	for _, w := range order(v.WorkersByIndex) {
+		out.Workers = append(out.Workers, workerLoad(v, &view, w, slow[w]))
+	}
+	return out
+}
+
+func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool) web.WorkerLoad {
+	load := web.WorkerLoad{Name: v.WorkersByIndex[w], Straggler: straggler, Latency: latencyAt(view.ByWorker, w)}
+	for s := range v.ServersByIndex {
+		p := pairOf(view, w, s)
+		load.Requests += p.Requests
+		load.BytesOut += p.ToServer
+		load.BytesIn += p.ToWorker
+	}
+	if w < len(view.Timestamps) {
+		load.Timestamp = int64(view.Timestamps[w])
+	}
+	if w < len(view.Steps) && view.Seconds() > 0 {
+		load.StepsPerSecond = float64(view.Steps[w]) / view.Seconds()
+	}
+	return load
+}
+
+func latencyAt(all []*locality.Latency, i int) web.Latency {
+	if i >= len(all) {
+		return web.Latency{}
+	}
+	return latency(all[i])
+}

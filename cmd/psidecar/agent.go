@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/bpf"
+)
+
+// agentFlags are what psidecar agent, and what else watches, can be told.
+type agentFlags struct {
+	cgroups, jobs   []string
+	pids            []int
+	http            string
+	pprof           bool
+	sample          string
+	budget          float64
+	ring, streams   int
+	memory          int
+	ingress         bool
+	proc, cgroupDir string
+	planner         string
+}
+
+func (f *agentFlags) watching(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.cgroups, "cgroup", nil, "cgroups to watch; default: those of all PS-lite processes found")
+	flags.IntSliceVar(&f.pids, "pid", nil, "processes whose cgroups to watch")
+	flags.StringSliceVar(&f.jobs, "job", nil, "jobs to show, by their schedulers' host:port; default: all")
+	flags.StringVar(&f.sample, "sample", "auto", "look at the keys of one in that many windows of requests; 1: all; auto: as --cpu-budget allows")
+	flags.Float64Var(&f.budget, "cpu-budget", 4, "with --sample auto: percent of one core that watching may take")
+	flags.IntVar(&f.ring, "ring-size", 32<<20, "bytes of the buffer between kernel and agent, a power of two")
+	flags.IntVar(&f.streams, "streams", 16384, "connections that are followed at a time, each direction counted")
+	flags.IntVar(&f.memory, "memory", 160<<20, "bytes for keys and their counters, of all jobs together")
+	flags.BoolVar(&f.ingress, "ingress", false, "watch what is received too, where the senders' hosts have no agent")
+	flags.StringVar(&f.proc, "proc", "/proc", "where the host's processes are listed")
+	flags.StringVar(&f.cgroupDir, "cgroup-root", "/sys/fs/cgroup", "where cgroup v2 is mounted")
+}
+
+func (f *agentFlags) options() (agent.Options, error) {
+	o := agent.Options{
+		Version: version, Cgroups: f.cgroups, PIDs: f.pids, Jobs: f.jobs,
+		Proc: f.proc, CgroupRoot: f.cgroupDir,
+		Capture:  bpf.Options{RingBytes: f.ring, Streams: f.streams, Ingress: f.ingress, MeasureCost: true},
+		Locality: locality.DefaultOptions,
+	}
+	if f.memory < 1<<20 {
+		return o, usagef("--memory %d: at least %d bytes are needed", f.memory, 1<<20)
+	}
+	o.Locality.Counts.MemoryBytes = f.memory
+	switch f.sample {
+	case "auto":
+		if f.budget <= 0 || f.budget > 10000 {
+			return o, usagef("--cpu-budget %v: want percent of one core, above 0", f.budget)
+		}
+		o.Sampling = agent.Sampling{OneIn: 1, Budget: f.budget}
+	default:
+		n, err := strconv.ParseUint(f.sample, 10, 32)
+		if err != nil || n == 0 {
+			return o, usagef("--sample %q: want a number from 1 (all) on, or auto", f.sample)
+		}
+		o.Sampling = agent.Sampling{OneIn: uint32(n)}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return o, fmt.Errorf("asking for the host's name: %w", err)
+	}
+	o.Host = host
+	return o, nil
+}
+
+func newAgentCommand(e env) *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Watch the PS-lite jobs of this host",
+		Long: `Watch the PS-lite jobs of this host: who uses which parameter, what crosses
+the network, how long requests take. Nothing is put in the data path; when the
+agent ends, however it ends, nothing of it stays in the kernel.
+
+The page, the JSON interface (/api/v1) and the metrics (/metrics) are served
+at --http.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts, err := f.options()
+			if err != nil {
+				return err
+			}
+			return runAgent(cmd.Context(), opts, &f)
+		},
+	}
+	f.watching(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
+	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
+	flags.StringVar(&f.planner, "planner", "", "host:port of the planner to report to")
+	return cmd
+}
+
+func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
+	debug.SetMemoryLimit(int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.memory))
+	var listener net.Listener
+	if f.http != "" {
+		var err error
+		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", f.http); err != nil {
+			return fmt.Errorf("--http %s: %w", f.http, err)
+		}
+	}
+	a, err := agent.New(opts)
+	if err != nil {
+		if listener != nil {
+			err = errors.Join(err, listener.Close())
+		}
+		return fmt.Errorf("%w (psidecar doctor tells what is missing)", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.Run(ctx) })
+	if listener != nil {
+		slog.Info("serving", "url", "http://"+listener.Addr().String()+"/")
+		g.Go(func() error { return serveHTTP(ctx, listener, a.Handler(f.pprof)) })
+	}
+	return g.Wait()
+}
+
+// serveHTTP serves until ctx ends, then lets requests in progress finish.
+func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute}
+	ended := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		ended <- s.Shutdown(patience)
+	}()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving HTTP: %w", err)
+	}
+	if err := <-ended; err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("ending HTTP: %w", err)
+	}
+	return nil
+}
