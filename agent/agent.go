@@ -70,7 +70,7 @@ type Agent struct {
 
 	mu       sync.Mutex
 	sampling bpf.Sampling
-	attached []string          // cgroups
+	attached []string            // cgroups
 	unsynced map[string]lateness // by job
 	ready    error
 	planner  func() *web.Planner

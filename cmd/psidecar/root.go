@@ -78,6 +78,7 @@ func newRootCommand(e env) *cobra.Command {
 		newPartitionCommand(e),
 		newScoreCommand(e),
 		newDecodeCommand(e),
+		newAgentCommand(e),
 		newVersionCommand(e),
 		newDoctorCommand(e),
 	)
