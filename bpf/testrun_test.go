@@ -100,9 +100,13 @@ func (s *segment) bytes(b []byte) []byte {
 // send passes the segment through the program, which must let it pass.
 func (f *feeder) send(t testing.TB, s segment) {
 	f.packet = s.bytes(f.packet)
-	verdict, err := f.c.objects.egress.Run(&ebpf.RunOptions{Data: f.packet})
+	f.sendPacket(t, f.packet)
+}
+
+func (f *feeder) sendPacket(t testing.TB, packet []byte) {
+	verdict, err := f.c.objects.egress.Run(&ebpf.RunOptions{Data: packet})
 	if err != nil {
-		t.Fatalf("running the program on a segment of %d bytes: %v", len(s.payload), err)
+		t.Fatalf("running the program on a packet of %d bytes: %v", len(packet), err)
 	}
 	if verdict != 1 {
 		t.Fatalf("the program returned %d: it must let every packet pass", verdict)
