@@ -76,6 +76,7 @@ func newRootCommand(e env) *cobra.Command {
 	}
 	root.AddCommand(
 		newPartitionCommand(e),
+		newHashCommand(e),
 		newScoreCommand(e),
 		newDecodeCommand(e),
 		newAgentCommand(e),
