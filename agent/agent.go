@@ -193,18 +193,14 @@ func (a *Agent) discover() error {
 	}
 	for i := range snapshot.Processes {
 		p := &snapshot.Processes[i]
-		if len(p.Listens) > 0 {
-			a.observer.Meet(processOf(p))
-		}
-		if len(a.opts.Cgroups) > 0 || len(a.opts.PIDs) > 0 || p.Cgroup == "" {
-			continue
-		}
 		path := filepath.Join(a.opts.CgroupRoot, p.Cgroup)
-		if a.watches(path) {
-			continue
+		if len(a.opts.Cgroups)+len(a.opts.PIDs) == 0 && p.Cgroup != "" && !a.watches(path) {
+			if err := a.attach(path); err != nil {
+				slog.Warn("cannot watch a process", "pid", p.PID, "role", p.Role, "error", err)
+			}
 		}
-		if err := a.attach(path); err != nil {
-			slog.Warn("cannot watch a process", "pid", p.PID, "role", p.Role, "error", err)
+		if len(p.Listens) > 0 && a.watches(path) {
+			a.observer.Meet(processOf(p))
 		}
 	}
 	return nil

@@ -121,7 +121,8 @@ func (j *Job) note(at int64, d *pslite.Detector) {
 		j.first = at
 	}
 	j.last = max(j.last, at)
-	if dialect, _ := d.Dialect(); dialect != pslite.Unknown {
+	// Control messages leave out what would tell the newest dialects apart.
+	if dialect, _ := d.Dialect(); dialect != pslite.Unknown && (j.dialect == pslite.Unknown || dialect < j.dialect) {
 		j.dialect = dialect
 	}
 	j.sampledAtMost = max(j.sampledAtMost, j.observer.opts.OneIn())

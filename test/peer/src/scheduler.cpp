@@ -40,7 +40,9 @@ void Van::Admit(const peer::Meta& meta) {
 void Van::AnswerTable() {
   peer::Meta meta;
   meta.set_head(kUnset);
+  meta.set_push(false);
   meta.set_request(false);
+  meta.set_simple_app(false);
   peer::Control* control = meta.mutable_control();
   control->set_cmd(kAddNode);
   for (const peer::Node& node : nodes_) *control->add_node() = node;
@@ -65,7 +67,9 @@ void Van::CountBarrier(const Message& message) {
   barriers_[group] = 0;
   peer::Meta meta;
   meta.set_head(kUnset);
+  meta.set_push(false);
   meta.set_request(false);
+  meta.set_simple_app(false);
   meta.set_app_id(message.meta.app_id());
   meta.set_customer_id(message.meta.customer_id());
   meta.mutable_control()->set_cmd(kBarrier);
