@@ -86,7 +86,7 @@ func (w *fields) next(f *field) (bool, error) {
 		w.canonical = false
 	}
 	f.number, f.kind = protowire.DecodeTag(tag)
-	if f.number < protowire.MinValidNumber {
+	if f.number < protowire.MinValidNumber || f.number > protowire.MaxValidNumber {
 		return false, fmt.Errorf("field number %d", f.number)
 	}
 	var size int

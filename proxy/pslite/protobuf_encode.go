@@ -48,39 +48,39 @@ func (c *Control) written() uint32 {
 const nodeFields uint32 = 1<<fieldRole | 1<<fieldID | 1<<fieldHostname | 1<<fieldPort |
 	1<<fieldIsRecovery | 1<<fieldNodeCustomerID
 
-// A proto appends the fields of one message in ascending order. A field is
+// A wire appends the fields of one message in ascending order. A field is
 // written where set has its bit, and where its value is not the one that its
 // absence stands for.
-type proto struct {
+type wire struct {
 	b   []byte
 	set uint32
 }
 
-func (p *proto) has(number int) bool { return p.set&(1<<number) != 0 }
+func (p *wire) has(number int) bool { return p.set&(1<<number) != 0 }
 
-func (p *proto) uint64(number int, v, absent uint64) {
+func (p *wire) uint64(number int, v, absent uint64) {
 	if v != absent || p.has(number) {
 		p.b = protowire.AppendTag(p.b, protowire.Number(number), protowire.VarintType)
 		p.b = protowire.AppendVarint(p.b, v)
 	}
 }
 
-func (p *proto) int32(number int, v, absent int32) {
+func (p *wire) int32(number int, v, absent int32) {
 	p.uint64(number, uint64(int64(v)), uint64(int64(absent)))
 }
 
-func (p *proto) bool(number int, v bool) {
+func (p *wire) bool(number int, v bool) {
 	p.uint64(number, protowire.EncodeBool(v), 0)
 }
 
 // open begins a length-delimited field of n bytes, which the caller appends.
-func (p *proto) open(number, n int) {
+func (p *wire) open(number, n int) {
 	p.b = protowire.AppendTag(p.b, protowire.Number(number), protowire.BytesType)
 	p.b = protowire.AppendVarint(p.b, uint64(n))
 }
 
 func (m *Meta) appendProto(dst []byte, d Dialect) []byte {
-	p := proto{dst, m.written(d) ^ m.flips}
+	p := wire{dst, m.written(d) ^ m.flips}
 	p.int32(fieldHead, m.Head, 0)
 	if len(m.Body) > 0 || p.has(fieldBody) {
 		p.open(fieldBody, len(m.Body))
@@ -117,7 +117,7 @@ func (m *Meta) appendProto(dst []byte, d Dialect) []byte {
 }
 
 func (c *Control) append(dst []byte) []byte {
-	p := proto{dst, c.written() ^ c.flips}
+	p := wire{dst, c.written() ^ c.flips}
 	p.int32(fieldCmd, int32(c.Cmd), 0)
 	for i := range c.Nodes {
 		p.open(fieldNode, c.Nodes[i].size())
@@ -129,7 +129,7 @@ func (c *Control) append(dst []byte) []byte {
 }
 
 func (n *Node) append(dst []byte) []byte {
-	p := proto{dst, nodeFields ^ n.flips}
+	p := wire{dst, nodeFields ^ n.flips}
 	p.int32(fieldRole, int32(n.Role), 0)
 	p.int32(fieldID, n.ID, Empty)
 	if n.Hostname != "" || p.has(fieldHostname) {

@@ -40,12 +40,13 @@ func recode(d *Decoder, stream []byte, cut func(left int) int) (out []byte, err 
 	return out, nil
 }
 
-// sample is a connection's first bytes as libzmq sends them, and some messages.
-func sample() []byte {
+// sample is a connection's first bytes as libzmq sends them, and messages of
+// frames of these sizes.
+func sample(sizes ...int) []byte {
 	g := NewGreeting(1, 3)
 	b := AppendReady(bytes.Clone(g[:]), "DEALER", []byte("ps9"))
 	b = AppendPing(b, 300, []byte("abc"))
-	for i, size := range []int{0, 1, 255, 256, 70000, 3} {
+	for i, size := range sizes {
 		b = AppendHeader(b, FrameHeader(size, i%3 != 2))
 		b = append(b, bytes.Repeat([]byte{byte(i)}, size)...)
 	}
@@ -53,7 +54,7 @@ func sample() []byte {
 }
 
 func TestAnyPieces(t *testing.T) {
-	stream := sample()
+	stream := sample(0, 1, 255, 256, 70000, 3)
 	for _, step := range []int{1, 2, 3, 7, 10, 53, 64, 1000, len(stream)} {
 		d := NewDecoder(Limits{})
 		out, err := recode(d, stream, func(int) int { return step })
@@ -162,8 +163,8 @@ func TestDiscardOutsideABody(t *testing.T) {
 }
 
 func FuzzDecoder(f *testing.F) {
-	f.Add(sample(), uint8(7), false)
-	f.Add(sample()[64:], uint8(1), true)
+	f.Add(sample(0, 1, 256), uint8(7), false)
+	f.Add(sample(2, 255, 0)[64:], uint8(1), true)
 	f.Add([]byte("GET / HTTP/1.1\r\n"), uint8(3), false)
 	f.Add(AppendHeader(nil, Header{Flags: Long, Size: math.MaxInt64}), uint8(9), true)
 	f.Fuzz(func(t *testing.T, stream []byte, step uint8, synced bool) {
