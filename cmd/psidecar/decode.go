@@ -77,7 +77,7 @@ func decode(stdout io.Writer, in io.Reader, asJSON bool) error {
 			Time: m.Time, Connection: m.Flow.String(), From: m.From, To: m.To,
 			Dialect: m.Dialect.String(), Kind: m.Meta.Kind().String(),
 			Timestamp: m.Meta.Timestamp, Head: m.Meta.Head,
-			Keys: m.Keys(), Values: m.Values(), Bytes: m.Bytes(),
+			Keys: m.KeyCount(), Values: m.ValueCount(), Bytes: m.Bytes(),
 		})
 	})
 	if asJSON {

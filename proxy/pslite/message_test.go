@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // pushFrames returns the frames of a push of keys with k values each.
@@ -119,6 +121,73 @@ func BenchmarkDecodeMeta(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkReadMessages reads messages of 50 bytes from the connection's bytes
+// to the fields of their meta.
+func BenchmarkReadMessages(b *testing.B) {
+	app := exampleMetas()[3]
+	app.Body = make([]byte, 50-len(app.Append(nil, DMLC))+len(app.Body))
+	frame := app.Append(nil, DMLC)
+	if len(frame) != 50 {
+		b.Fatalf("%d bytes", len(frame))
+	}
+	var stream []byte
+	for range 1000 {
+		stream = append(zmtp.AppendHeader(stream, zmtp.FrameHeader(len(frame), false)), frame...)
+	}
+	d := zmtp.NewDecoder(zmtp.Limits{})
+	d.Reset(true)
+	var det Detector
+	var m Meta
+	var whole zmtp.Gather
+	b.ReportAllocs()
+	messages := 0
+	for b.Loop() {
+		for rest := stream; ; {
+			ev, r, err := d.Next(rest)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if rest = r; ev.Kind == zmtp.NeedMore {
+				break
+			}
+			switch ev.Kind {
+			case zmtp.FrameStart:
+				whole.Start()
+			case zmtp.FrameBody:
+				whole.Add(ev.Body)
+			case zmtp.FrameEnd:
+				if _, err := det.Decode(whole.Bytes(), &m); err != nil {
+					b.Fatal(err)
+				}
+				messages++
+			}
+		}
+	}
+	b.ReportMetric(float64(messages)/b.Elapsed().Seconds(), "messages/s")
+}
+
+func TestNoAllocations(t *testing.T) {
+	for _, d := range []Dialect{DMLC, DMLC2018, DMLC2017, BytePSRaw} {
+		frames := [][]byte{exampleMetas()[0].Append(nil, d), AppendKeys(nil, []uint64{1}), make([]byte, 4), AppendLens(nil, []int32{1})}
+		var det Detector
+		var m Message
+		for range enough { // until the detector is certain
+			if _, err := m.Decode(&det, frames); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out := make([]byte, 0, 256)
+		if n := testing.AllocsPerRun(20, func() {
+			if _, err := m.Decode(&det, frames); err != nil {
+				t.Fatal(err)
+			}
+			out = m.Meta.Append(out[:0], d)
+		}); n != 0 {
+			t.Errorf("%s: %v allocations a message", d, n)
+		}
 	}
 }
 

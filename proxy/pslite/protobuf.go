@@ -136,17 +136,17 @@ func (w *fields) keep(f *field, unknown []byte) []byte {
 	return append(unknown, f.whole...)
 }
 
-func (w *fields) int32(f *field) int32 {
-	v := int32(f.varint)
-	if uint64(int64(v)) != f.varint {
+func (w *fields) int32(varint uint64) int32 {
+	v := int32(varint)
+	if uint64(int64(v)) != varint {
 		w.canonical = false
 	}
 	return v
 }
 
-func (w *fields) bool(f *field) bool {
-	if f.varint > 1 {
+func (w *fields) bool(varint uint64) bool {
+	if varint > 1 {
 		w.canonical = false
 	}
-	return f.varint != 0
+	return varint != 0
 }

@@ -16,6 +16,9 @@ func (m *Meta) decodeProto(b []byte, d Dialect) (seen uint32, err error) {
 	last := lastField(d)
 	var f field
 	for {
+		if m.takeShort(&w, last) {
+			continue
+		}
 		more, err := w.next(&f)
 		if err != nil {
 			return 0, fmt.Errorf("pslite: meta: at byte %d: %w", len(b)-len(w.rest), err)
@@ -51,7 +54,7 @@ func (m *Meta) takeField(w *fields, f *field) error {
 		if f.number == fieldDataType && f.kind == protowire.VarintType { // not packed
 			w.canonical = false
 			w.take(f, true)
-			m.DataTypes = append(m.DataTypes, DataType(w.int32(f)))
+			m.DataTypes = append(m.DataTypes, DataType(w.int32(f.varint)))
 			return nil
 		}
 		m.unknown = w.keep(f, m.unknown)
@@ -59,34 +62,60 @@ func (m *Meta) takeField(w *fields, f *field) error {
 	}
 	w.take(f, false)
 	switch f.number {
-	case fieldHead:
-		m.Head = w.int32(f)
 	case fieldBody:
 		m.Body = f.bytes
 	case fieldControl:
 		return m.Control.decode(w, f.bytes)
-	case fieldRequest:
-		m.Request = w.bool(f)
-	case fieldPush:
-		m.Push = w.bool(f)
-	case fieldSimpleApp:
-		m.SimpleApp = w.bool(f)
-	case fieldAppID:
-		m.AppID = w.int32(f)
-	case fieldTimestamp:
-		m.Timestamp = w.int32(f)
 	case fieldDataType:
 		return m.decodeDataTypes(w, f.bytes)
-	case fieldCustomerID:
-		m.CustomerID = w.int32(f)
-	case fieldDataSize:
-		m.DataSize = w.int32(f)
-	case fieldPull:
-		m.Pull = w.bool(f)
-	case fieldPriority:
-		m.Priority = w.int32(f)
+	default:
+		m.setVarint(w, f.number, f.varint)
 	}
 	return nil
+}
+
+// takeShort is the short way for what most fields are: a varint of one byte
+// behind a tag of one byte, in order. It reports whether it took one.
+func (m *Meta) takeShort(w *fields, last protowire.Number) bool {
+	b := w.rest
+	if len(b) < 2 || b[0] >= 0x80 || b[1] >= 0x80 || b[0]&7 != byte(protowire.VarintType) {
+		return false
+	}
+	number := protowire.Number(b[0] >> 3)
+	if number > last || number <= w.last || w.unknowns || metaTypes[number] != protowire.VarintType {
+		return false
+	}
+	m.setVarint(w, number, uint64(b[1]))
+	w.last = number
+	w.seen |= 1 << number
+	w.rest = b[2:]
+	return true
+}
+
+// setVarint stores a field that is a number or a bool.
+func (m *Meta) setVarint(w *fields, number protowire.Number, v uint64) {
+	switch number {
+	case fieldHead:
+		m.Head = w.int32(v)
+	case fieldRequest:
+		m.Request = w.bool(v)
+	case fieldPush:
+		m.Push = w.bool(v)
+	case fieldSimpleApp:
+		m.SimpleApp = w.bool(v)
+	case fieldAppID:
+		m.AppID = w.int32(v)
+	case fieldTimestamp:
+		m.Timestamp = w.int32(v)
+	case fieldCustomerID:
+		m.CustomerID = w.int32(v)
+	case fieldDataSize:
+		m.DataSize = w.int32(v)
+	case fieldPull:
+		m.Pull = w.bool(v)
+	case fieldPriority:
+		m.Priority = w.int32(v)
+	}
 }
 
 // metaTypes are the wire types of PBMeta's fields.
@@ -112,7 +141,7 @@ func (m *Meta) decodeDataTypes(w *fields, packed []byte) error {
 		if n != protowire.SizeVarint(v) {
 			w.canonical = false
 		}
-		m.DataTypes = append(m.DataTypes, DataType(w.int32(&field{varint: v})))
+		m.DataTypes = append(m.DataTypes, DataType(w.int32(v)))
 		packed = packed[n:]
 	}
 	return nil
@@ -133,7 +162,7 @@ func (c *Control) decode(outer *fields, b []byte) error {
 		switch {
 		case f.number == fieldCmd && f.kind == protowire.VarintType:
 			w.take(&f, false)
-			c.Cmd = Command(w.int32(&f))
+			c.Cmd = Command(w.int32(f.varint))
 		case f.number == fieldNode && f.kind == protowire.BytesType:
 			w.take(&f, true)
 			c.Nodes = append(c.Nodes, Node{})
@@ -142,7 +171,7 @@ func (c *Control) decode(outer *fields, b []byte) error {
 			}
 		case f.number == fieldBarrierGroup && f.kind == protowire.VarintType:
 			w.take(&f, false)
-			c.BarrierGroup = w.int32(&f)
+			c.BarrierGroup = w.int32(f.varint)
 		case f.number == fieldMsgSig && f.kind == protowire.VarintType:
 			w.take(&f, false)
 			c.MsgSig = f.varint
@@ -178,17 +207,17 @@ func (n *Node) decode(outer *fields, b []byte) error {
 		w.take(&f, false)
 		switch f.number {
 		case fieldRole:
-			n.Role = Role(w.int32(&f))
+			n.Role = Role(w.int32(f.varint))
 		case fieldID:
-			n.ID = w.int32(&f)
+			n.ID = w.int32(f.varint)
 		case fieldHostname:
 			n.Hostname = string(f.bytes)
 		case fieldPort:
-			n.Port = w.int32(&f)
+			n.Port = w.int32(f.varint)
 		case fieldIsRecovery:
-			n.IsRecovery = w.bool(&f)
+			n.IsRecovery = w.bool(f.varint)
 		case fieldNodeCustomerID:
-			n.CustomerID = w.int32(&f)
+			n.CustomerID = w.int32(f.varint)
 		}
 	}
 	if w.seen&(1<<fieldRole) == 0 {

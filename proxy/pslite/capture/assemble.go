@@ -164,7 +164,7 @@ func (a *Assembler) deliver(d *direction, s Segment) {
 		d.next += uint32(fresh)
 	}
 	if s.FIN && s.Seq+uint32(have+s.Missing) == d.next {
-		a.finish(d)
+		d.end()
 	}
 }
 
@@ -209,6 +209,11 @@ func (a *Assembler) finish(d *direction) {
 	for !d.ended && len(d.pending) > 0 {
 		a.skipHole(d, d.pending[0].Time)
 	}
+	d.end()
+}
+
+// end closes the sink. Nothing follows, not even what is pending.
+func (d *direction) end() {
 	if d.ended {
 		return
 	}

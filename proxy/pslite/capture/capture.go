@@ -43,13 +43,13 @@ type Message struct {
 	Sizes []uint64 // of all frames' bodies in bytes
 }
 
-// Keys returns the number of keys in the message.
-func (m *Message) Keys() int {
+// KeyCount returns the number of keys in the message.
+func (m *Message) KeyCount() int {
 	return int(m.dataSize(0) / 8)
 }
 
-// Values returns the number of values in the message.
-func (m *Message) Values() int {
+// ValueCount returns the number of values in the message.
+func (m *Message) ValueCount() int {
 	size := 1
 	if len(m.Meta.DataTypes) > 1 {
 		size = m.Meta.DataTypes[1].Size()
@@ -102,7 +102,7 @@ type Totals struct {
 // file is cut off or damaged, what was before that is handed over and counted,
 // and the error says where.
 func Read(r io.Reader, opt Options, emit func(*Message) error) (Totals, error) {
-	job := &job{opt: opt, emit: emit, ids: map[Flow]int32{}}
+	job := newJob(opt, emit)
 	a := NewAssembler(job.open)
 	skipped, err := Segments(r, func(s *Segment) error {
 		a.Add(s)
@@ -127,6 +127,10 @@ type job struct {
 	table  pslite.Table
 	ids    map[Flow]int32 // by the senders' READY
 	msg    Message        // reused
+}
+
+func newJob(opt Options, emit func(*Message) error) *job {
+	return &job{opt: opt, emit: emit, ids: map[Flow]int32{}}
 }
 
 // open starts the reading of one direction.

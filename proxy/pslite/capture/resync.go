@@ -27,7 +27,7 @@ func startsMessage(b []byte) bool {
 	d := zmtp.NewDecoder(zmtp.Limits{FrameSize: 1 << 40, CommandSize: 1})
 	d.Reset(true)
 	var meta pslite.Meta
-	types, atMeta := 0, true
+	types, atMeta, identified := 0, true, false
 	for frame := 0; ; frame++ {
 		ev, rest, err := d.Next(b)
 		if err != nil || ev.Kind == zmtp.NeedMore {
@@ -38,10 +38,10 @@ func startsMessage(b []byte) bool {
 			if h.Size > maxMeta || h.Size > uint64(len(rest)) || h.Command() {
 				return false
 			}
-			if _, ok := pslite.ParseIdentity(rest[:h.Size]); ok && frame == 0 && h.More() {
+			if _, ok := pslite.ParseIdentity(rest[:h.Size]); ok && !identified && h.More() {
 				d.Discard(h.Size)
-				d.Next(nil)
-				b, frame = rest[h.Size:], -1
+				d.Next(nil) // the frame's end
+				b, frame, identified = rest[h.Size:], -1, true
 				continue
 			}
 			if _, ok := pslite.Plausible(rest[:h.Size], -1, &meta); !ok {

@@ -11,15 +11,18 @@ import (
 // BytePS's node tables, take 552 bytes a node.
 const maxMeta = 1 << 20
 
+// maxFrames bounds a message; PS-lite's have at most five.
+const maxFrames = 1024
+
 // stream finds the messages in one direction of a connection.
 type stream struct {
-	job     *job
-	flow    Flow
-	mode    mode
-	dec     *zmtp.Decoder
-	det     pslite.Detector
-	late    bool // its beginning was not recorded
-	resumed bool // it was lost at least once
+	job   *job
+	flow  Flow
+	mode  mode
+	dec   *zmtp.Decoder
+	det   pslite.Detector
+	late  bool // its beginning was not recorded
+	known bool // it is ZMTP, or was lost for want of bytes
 
 	// The message or command at hand. Nothing is counted before it is whole.
 	wire    uint64 // its bytes, headers included, handed over so far
@@ -40,7 +43,7 @@ const (
 )
 
 func newStream(j *job, f Flow, late bool) *stream {
-	s := &stream{job: j, flow: f, late: late, dec: zmtp.NewDecoder(zmtp.Limits{CommandSize: maxMeta})}
+	s := &stream{job: j, flow: f, late: late, dec: zmtp.NewDecoder(zmtp.Limits{CommandSize: maxMeta, Frames: maxFrames})}
 	if late {
 		s.mode = lost
 	}
@@ -57,9 +60,8 @@ func (s *stream) Bytes(t time.Time, b []byte) {
 		ev, rest, err := s.dec.Next(b)
 		s.wire += uint64(len(b) - len(rest))
 		if err != nil {
-			resumed := s.resumed
 			s.lose(uint64(len(rest)))
-			if s.dec.Offset() < zmtp.GreetingSize && !s.late && !resumed {
+			if !s.known && !s.late {
 				s.mode = foreign
 				s.job.totals.ForeignStreams++
 			}
@@ -73,7 +75,7 @@ func (s *stream) Bytes(t time.Time, b []byte) {
 			}
 			return
 		case zmtp.GreetingDone:
-			s.wire = 0
+			s.wire, s.known = 0, true
 		case zmtp.FrameStart:
 			s.startFrame(ev.Header)
 		case zmtp.FrameBody:
@@ -217,6 +219,7 @@ func (s *stream) Gap(t time.Time, n uint64) {
 		return
 	}
 	if n > s.dec.Left() {
+		s.known = true
 		s.lose(0)
 		return
 	}
@@ -229,7 +232,7 @@ func (s *stream) Gap(t time.Time, n uint64) {
 func (s *stream) lose(extra uint64) {
 	s.job.totals.UnsyncedBytes += s.wire + extra
 	s.forget()
-	s.mode, s.resumed = lost, true
+	s.mode = lost
 }
 
 // End implements Sink.
