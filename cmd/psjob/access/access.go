@@ -1,0 +1,148 @@
+// Package access keeps and stores the truth about a worker: how often it
+// pushed and pulled each key, and how many bytes of values went either way.
+// What a watcher of the network reports is compared with it.
+//
+// A file is one zstd stream. Inside stands one line of JSON, the [Header], and
+// then for each key in ascending order five unsigned varints: the difference
+// to the previous key (the first key itself), pushes, bytes pushed, pulls,
+// bytes pulled. Bytes are those of the values alone. Every request counts
+// once, when it has been answered; what a resender repeats does not count.
+package access
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"slices"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/psidecar/psidecar/cmd/psjob/index"
+)
+
+// Counts are the accesses of one worker to one key.
+type Counts struct {
+	Pushes, Pulls        uint32
+	PushBytes, PullBytes uint64
+}
+
+// Header is the first line of a file.
+type Header struct {
+	Format string `json:"format"` // "psjob-access-1"
+	Node   int    `json:"node"`   // the worker's PS-lite id
+	Rank   int    `json:"rank"`
+	Keys   int    `json:"keys"`
+}
+
+const format = "psjob-access-1"
+
+// A Log counts accesses. It takes 40 to 56 bytes a key and is not safe for
+// concurrent use. The zero Log is empty.
+type Log struct {
+	index   index.Index
+	counts  []Counts
+	numbers []uint32
+}
+
+// Push counts a push of len(keys) values of width floats each, or of lens[i]
+// floats where lens is not nil.
+func (l *Log) Push(keys []uint64, width int, lens []int32) {
+	l.touch(keys)
+	for i, n := range l.numbers {
+		c := &l.counts[n]
+		c.Pushes++
+		c.PushBytes += valueBytes(i, width, lens)
+	}
+}
+
+// Pull counts a pull that was answered with values of that shape.
+func (l *Log) Pull(keys []uint64, width int, lens []int32) {
+	l.touch(keys)
+	for i, n := range l.numbers {
+		c := &l.counts[n]
+		c.Pulls++
+		c.PullBytes += valueBytes(i, width, lens)
+	}
+}
+
+func valueBytes(i, width int, lens []int32) uint64 {
+	if lens != nil {
+		width = int(lens[i])
+	}
+	return uint64(width) * 4
+}
+
+func (l *Log) touch(keys []uint64) {
+	l.numbers = slices.Grow(l.numbers[:0], len(keys))[:len(keys)]
+	l.index.Numbers(keys, l.numbers)
+	l.counts = slices.Grow(l.counts, l.index.Len()-len(l.counts))[:l.index.Len()]
+}
+
+// Len returns the number of keys.
+func (l *Log) Len() int { return l.index.Len() }
+
+// All yields the keys in ascending order with their counts.
+func (l *Log) All() iter.Seq2[uint64, Counts] {
+	return func(yield func(uint64, Counts) bool) {
+		keys := l.index.Keys()
+		order := make([]uint32, len(keys))
+		for i := range order {
+			order[i] = uint32(i)
+		}
+		slices.SortFunc(order, func(a, b uint32) int { return cmp.Compare(keys[a], keys[b]) })
+		for _, n := range order {
+			if !yield(keys[n], l.counts[n]) {
+				return
+			}
+		}
+	}
+}
+
+// WriteFile stores the log of a worker.
+func (l *Log) WriteFile(path string, node, rank int) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("writing the access log: %w", err)
+	}
+	err = l.write(f, Header{Format: format, Node: node, Rank: rank, Keys: l.Len()})
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("writing the access log %s: %w", path, err)
+	}
+	return nil
+}
+
+func (l *Log) write(w io.Writer, h Header) error {
+	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(z, 1<<16)
+	if err := json.NewEncoder(out).Encode(h); err != nil {
+		return err
+	}
+	var record []byte
+	last := uint64(0)
+	for key, c := range l.All() {
+		record = binary.AppendUvarint(record[:0], key-last)
+		record = binary.AppendUvarint(record, uint64(c.Pushes))
+		record = binary.AppendUvarint(record, c.PushBytes)
+		record = binary.AppendUvarint(record, uint64(c.Pulls))
+		record = binary.AppendUvarint(record, c.PullBytes)
+		last = key
+		if _, err := out.Write(record); err != nil {
+			return err
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	return z.Close()
+}

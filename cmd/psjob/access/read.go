@@ -1,0 +1,67 @@
+package access
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// ReadFile reads a stored log and calls each with every key, in ascending
+// order, until it returns an error.
+func ReadFile(path string, each func(key uint64, c Counts) error) (Header, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Header{}, fmt.Errorf("reading an access log: %w", err)
+	}
+	defer f.Close()
+	h, err := Read(f, each)
+	if err != nil {
+		return h, fmt.Errorf("access log %s: %w", path, err)
+	}
+	return h, nil
+}
+
+// Read is [ReadFile] for an open stream.
+func Read(r io.Reader, each func(key uint64, c Counts) error) (Header, error) {
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	if err != nil {
+		return Header{}, err
+	}
+	defer z.Close()
+	in := bufio.NewReaderSize(z, 1<<16)
+	line, err := in.ReadSlice('\n')
+	if err != nil {
+		return Header{}, fmt.Errorf("no header line: %w", err)
+	}
+	var h Header
+	if err := json.Unmarshal(line, &h); err != nil || h.Format != format {
+		return h, fmt.Errorf("header %.80q: want the format %s", line, format)
+	}
+	key := uint64(0)
+	for i := range h.Keys {
+		var fields [5]uint64
+		for j := range fields {
+			if fields[j], err = binary.ReadUvarint(in); err != nil {
+				return h, fmt.Errorf("key %d of %d: %w", i+1, h.Keys, err)
+			}
+		}
+		if fields[0] > math.MaxUint64-key || (fields[0] == 0 && i > 0) || max(fields[1], fields[3]) > math.MaxUint32 {
+			return h, fmt.Errorf("key %d of %d: damaged", i+1, h.Keys)
+		}
+		key += fields[0]
+		c := Counts{Pushes: uint32(fields[1]), PushBytes: fields[2], Pulls: uint32(fields[3]), PullBytes: fields[4]}
+		if err := each(key, c); err != nil {
+			return h, err
+		}
+	}
+	if _, err := in.ReadByte(); err != io.EOF {
+		return h, fmt.Errorf("something follows the last of %d keys", h.Keys)
+	}
+	return h, nil
+}
