@@ -1,0 +1,83 @@
+package model
+
+import (
+	"math"
+
+	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/samples"
+)
+
+// Image classifies small pictures by a net with one hidden layer. Its dense
+// tensors travel as long values.
+type Image struct {
+	set    *samples.Images
+	net    *net
+	tensor *tensor
+	input  []float32
+	delta  []float32
+	group  [1]Group
+}
+
+// NewImage returns the model for the samples of a worker. Keys are those of
+// the ids from 1 on, one for each block of at most blockSize values.
+func NewImage(set *samples.Images, hidden, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
+	m := &Image{set: set, net: newNet(true, set.Pixels(), hidden, samples.Classes)}
+	var err error
+	m.tensor, _, err = newTensor(m.net.initial(seed), 1, blockSize, key)
+	return m, err
+}
+
+// Samples returns how many samples there are.
+func (m *Image) Samples() int { return m.set.Len() }
+
+// Groups returns the whole net as one group.
+func (m *Image) Groups([]int32) []Group {
+	m.group[0] = m.tensor.group
+	return m.group[:]
+}
+
+// Gradient implements [Model].
+func (m *Image) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
+	m.predict(batch, params[0], tally)
+	m.net.backward(m.tensor.values, m.delta, m.tensor.grad)
+	m.tensor.store(grads[0])
+}
+
+// Score implements [Model].
+func (m *Image) Score(batch []int32, params [][]float32, tally *metric.Tally) {
+	m.predict(batch, params[0], tally)
+}
+
+// predict leaves the loss's derivative by each output, softmax minus one-hot,
+// in m.delta.
+func (m *Image) predict(batch []int32, params []float32, tally *metric.Tally) {
+	m.tensor.load(params)
+	m.input = m.input[:0]
+	for _, s := range batch {
+		m.input = m.set.Append(m.input, int(s))
+	}
+	out := m.net.forward(m.tensor.values, m.input)
+	delta := resize(&m.delta, len(out))
+	for i, s := range batch {
+		row := out[i*samples.Classes : (i+1)*samples.Classes]
+		d := delta[i*samples.Classes : (i+1)*samples.Classes]
+		label := m.set.Label(int(s))
+		best, sum := 0, 0.0
+		for c, v := range row {
+			if v > row[best] {
+				best = c
+			}
+		}
+		for c, v := range row {
+			e := math.Exp(float64(v - row[best]))
+			d[c] = float32(e)
+			sum += e
+		}
+		loss := math.Log(sum) - float64(row[label]-row[best])
+		tally.Class(best == label, loss)
+		for c := range d {
+			d[c] = float32(float64(d[c]) / sum)
+		}
+		d[label]--
+	}
+}

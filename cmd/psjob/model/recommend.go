@@ -1,0 +1,127 @@
+package model
+
+import (
+	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/samples"
+)
+
+// Recommend is a small recommender network in the form of DLRM (Naumov et al.
+// 2019): numbers go through a bottom net, categories through embedding tables,
+// all vectors are multiplied with each other, and a top net makes log-odds of
+// the products. Embeddings are one group of keys with Width values each, the
+// nets' dense tensors another of long values.
+type Recommend struct {
+	set         *samples.Clicks
+	width       int
+	seed        uint64
+	bottom, top *net
+	dense       *tensor
+	batch       samples.Columns
+	groups      [2]Group
+	numbers     []float32 // of the batch
+	crossed     []float32 // input of the top net
+	delta       []float32
+	bottomDelta []float32
+}
+
+// vectors are what the interaction multiplies pairwise.
+const vectors = samples.ClickCategories + 1
+
+// NewRecommend returns the model for the samples of a worker. Dense tensors
+// take the keys of the ids after those of the embeddings, one for each block
+// of at most blockSize values.
+func NewRecommend(set *samples.Clicks, width, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Recommend, error) {
+	m := &Recommend{set: set, width: width, seed: seed,
+		bottom: newNet(false, samples.ClickNumbers, 64, width),
+		top:    newNet(true, width+vectors*(vectors-1)/2, 64, 1)}
+	initial := append(m.bottom.initial(seed), m.top.initial(seed+100)...)
+	var err error
+	m.dense, _, err = newTensor(initial, set.NextID(), blockSize, key)
+	return m, err
+}
+
+// Samples returns how many samples there are.
+func (m *Recommend) Samples() int { return m.set.Len() }
+
+// Groups returns the batch's embeddings, and the dense tensors.
+func (m *Recommend) Groups(batch []int32) []Group {
+	m.groups[0] = Group{Keys: m.batch.Of(m.set.Sparse(), batch), Width: m.width}
+	m.groups[1] = m.dense.group
+	return m.groups[:]
+}
+
+// Score implements [Model].
+func (m *Recommend) Score(batch []int32, params [][]float32, tally *metric.Tally) {
+	m.predict(batch, params, tally)
+}
+
+// Gradient implements [Model].
+func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
+	m.predict(batch, params, tally)
+	bottomValues := m.bottom.values()
+	dCrossed := m.top.backward(m.dense.values[bottomValues:], m.delta, m.dense.grad[bottomValues:])
+	dBottom := resize(&m.bottomDelta, len(batch)*m.width)
+	clear(dBottom)
+	clear(grads[0])
+	bottomOut := m.bottom.outputs[len(m.bottom.outputs)-1]
+	in := m.top.sizes[0]
+	for r, s := range batch {
+		var v, d [vectors][]float32
+		v[0], d[0] = bottomOut[r*m.width:(r+1)*m.width], dBottom[r*m.width:(r+1)*m.width]
+		m.embeddings(s, params[0], v[1:])
+		m.embeddings(s, grads[0], d[1:])
+		dRow := dCrossed[r*in : (r+1)*in]
+		axpy(1, dRow[:m.width], d[0])
+		at := m.width
+		for i := range vectors {
+			for j := range i {
+				axpy(dRow[at], v[j], d[i])
+				axpy(dRow[at], v[i], d[j])
+				at++
+			}
+		}
+	}
+	m.bottom.backward(m.dense.values[:bottomValues], dBottom, m.dense.grad[:bottomValues])
+	m.dense.store(grads[1])
+}
+
+// predict leaves the derivative by the top net's output in m.delta.
+func (m *Recommend) predict(batch []int32, params [][]float32, tally *metric.Tally) {
+	keys := m.batch.Of(m.set.Sparse(), batch)
+	addInitial(m.seed, keys, params[0], m.width, 0, 0.1)
+	m.dense.load(params[1])
+	m.numbers = m.numbers[:0]
+	for _, s := range batch {
+		m.numbers = append(m.numbers, m.set.Numbers(int(s))...)
+	}
+	bottomValues := m.bottom.values()
+	bottomOut := m.bottom.forward(m.dense.values[:bottomValues], m.numbers)
+	m.crossed = m.crossed[:0]
+	for r, s := range batch {
+		var v [vectors][]float32
+		v[0] = bottomOut[r*m.width : (r+1)*m.width]
+		m.embeddings(s, params[0], v[1:])
+		m.crossed = append(m.crossed, v[0]...)
+		for i := range vectors {
+			for j := range i {
+				m.crossed = append(m.crossed, dot(v[i], v[j]))
+			}
+		}
+	}
+	out := m.top.forward(m.dense.values[bottomValues:], m.crossed)
+	delta := resize(&m.delta, len(out))
+	for r, s := range batch {
+		_, _, yes := m.set.Sparse().Sample(int(s))
+		tally.Binary(float64(out[r]), yes)
+		delta[r] = slope(float64(out[r]), yes)
+	}
+}
+
+// embeddings sets v to the parts of list that belong to a sample's categories.
+func (m *Recommend) embeddings(sample int32, list []float32, v [][]float32) {
+	columns, _, _ := m.set.Sparse().Sample(int(sample))
+	for i, c := range columns {
+		at := m.batch.At(c) * m.width
+		v[i] = list[at : at+m.width]
+	}
+}
