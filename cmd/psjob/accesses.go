@@ -1,0 +1,41 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/cmd/psjob/access"
+)
+
+func newAccessesCommand(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "accesses FILE",
+		Short: "Print an access log: key, pushes, bytes pushed, pulls, bytes pulled, a line a key",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("accesses wants one file, got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			out := bufio.NewWriter(e.stdout)
+			h, err := access.ReadFile(args[0], func(key uint64, c access.Counts) error {
+				_, err := fmt.Fprintln(out, key, c.Pushes, c.PushBytes, c.Pulls, c.PullBytes)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			line, err := json.Marshal(h)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(e.stderr, "%s\n", line)
+			return out.Flush()
+		},
+	}
+	return cmd
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/planner/dataset/synth"
+)
+
+func newGenerateCommand(e env) *cobra.Command {
+	var o synth.Options
+	var kind, path string
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Make a data set from a seed: texts (libsvm) or clicks (Criteo's log format)",
+		Args:  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			clicks := synth.ClickOptions{Samples: o.Samples, Cardinality: o.Features, Seed: o.Seed}
+			check := o.Check()
+			switch kind {
+			case "text":
+			case "clicks":
+				check = clicks.Check()
+			default:
+				return usagef("--kind %q: want text or clicks", kind)
+			}
+			if check != nil {
+				return usageError{check}
+			}
+			write := func(w io.Writer) (int, error) {
+				if kind == "clicks" {
+					return synth.WriteCriteo(w, synth.Clicks(clicks))
+				}
+				return synth.WriteLibsvm(w, synth.Text(o))
+			}
+			if path == "-" {
+				_, err := write(e.stdout)
+				return err
+			}
+			n, err := writeFile(path, write)
+			if err != nil {
+				return fmt.Errorf("writing %s: %w", path, err)
+			}
+			_, err = fmt.Fprintf(e.stdout, "%s: %d rows\n", path, n)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&kind, "kind", "text", "text or clicks")
+	f.StringVar(&path, "out", "-", "file to write; - is standard output")
+	f.IntVar(&o.Samples, "samples", 10_000, "rows")
+	f.IntVar(&o.Features, "features", 20_000, "text: different words; clicks: values of the largest column")
+	f.IntVar(&o.Topics, "topics", 20, "text: topics")
+	f.IntVar(&o.Words, "words", 75, "text: mean number of different words in a row")
+	f.Float64Var(&o.Skew, "skew", 1.05, "text: exponent of the word frequencies")
+	f.Float64Var(&o.Noise, "noise", 0.01, "text: share of wrong labels")
+	f.Uint64Var(&o.Seed, "seed", 1, "the same seed gives the same rows")
+	return cmd
+}
+
+func writeFile(path string, write func(io.Writer) (int, error)) (int, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := write(f)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	return n, err
+}

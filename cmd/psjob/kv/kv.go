@@ -1,0 +1,169 @@
+// Package kv pushes and pulls keys and float values over a van, as PS-lite's
+// KVWorker and KVServer do: a worker cuts a sorted key list by the servers'
+// key ranges, sends each server its part and counts the answers; a server
+// hands requests to a handler and answers them. Beside that both carry
+// commands: a number and a text, PS-lite's SimpleApp.
+package kv
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// A Command is a SimpleApp request or its answer.
+type Command struct {
+	From int // node id
+	Head int32
+	Body []byte
+}
+
+// app is what worker and server have in common: one customer that sends and
+// receives commands.
+type app struct {
+	van      *van.Van
+	customer *van.Customer
+	id       int
+	custID   int
+
+	mu      sync.Mutex
+	answers map[int32][]Command // to own commands, while they are waited for
+}
+
+// Van returns what the app stands on.
+func (a *app) Van() *van.Van { return a.van }
+
+// Wait waits until a request is answered by all that it went to.
+func (a *app) Wait(ctx context.Context, ts int32) error { return a.customer.Wait(ctx, ts) }
+
+// Command sends a command to all nodes of a group and returns their answers.
+func (a *app) Command(ctx context.Context, head int32, body []byte, group int) ([]Command, error) {
+	nodes := a.van.Members(group)
+	ts, err := a.customer.NewRequest(nodes, nil)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	a.answers[ts] = []Command{}
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		delete(a.answers, ts)
+		a.mu.Unlock()
+	}()
+	for _, node := range nodes {
+		m := van.NewMessage(node)
+		a.address(m, ts, int32(a.custID), true)
+		m.Meta.Head, m.Meta.Body, m.Meta.SimpleApp = head, body, true
+		if err := a.van.Send(ctx, m); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.Wait(ctx, ts); err != nil {
+		return nil, fmt.Errorf("command %d: %w", head, err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.answers[ts], nil
+}
+
+func (a *app) address(m *van.Message, ts, customer int32, request bool) {
+	m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp, m.Meta.Request = int32(a.id), customer, ts, request
+}
+
+// handleCommand answers a command, or takes the answer to one.
+func (a *app) handleCommand(ctx context.Context, m *van.Message, on func(Command) ([]byte, error)) error {
+	c := Command{From: m.Sender, Head: m.Meta.Head, Body: append([]byte(nil), m.Meta.Body...)}
+	if !m.Meta.Request {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if _, waits := a.answers[m.Meta.Timestamp]; waits {
+			a.answers[m.Meta.Timestamp] = append(a.answers[m.Meta.Timestamp], c)
+		}
+		return nil
+	}
+	var body []byte
+	if on != nil {
+		var err error
+		if body, err = on(c); err != nil {
+			return fmt.Errorf("command %d from node %d: %w", c.Head, c.From, err)
+		}
+	}
+	back := van.NewMessage(m.Sender)
+	a.address(back, m.Meta.Timestamp, m.Meta.CustomerID, false)
+	back.Meta.Head, back.Meta.Body, back.Meta.SimpleApp = m.Meta.Head, body, true
+	return a.van.Send(ctx, back)
+}
+
+// The casts below rest on two facts: psjob runs on little-endian machines, as
+// PS-lite does, and package zmtp reads frames into memory aligned to 8 bytes.
+
+func bytesOf[T uint64 | float32 | int32](list []T) []byte {
+	var one T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), len(list)*int(unsafe.Sizeof(one)))
+}
+
+// listOf is the reverse of bytesOf.
+func listOf[T uint64 | float32 | int32](frame []byte) ([]T, error) {
+	var one T
+	size := int(unsafe.Sizeof(one))
+	if len(frame)%size != 0 {
+		return nil, fmt.Errorf("a frame of %d bytes does not hold values of %d bytes", len(frame), size)
+	}
+	data := unsafe.Pointer(unsafe.SliceData(frame))
+	if uintptr(data)%unsafe.Alignof(one) != 0 {
+		list := make([]T, len(frame)/size)
+		copy(bytesOf(list), frame)
+		return list, nil
+	}
+	return unsafe.Slice((*T)(data), len(frame)/size), nil
+}
+
+// parts is the content of a data message.
+type parts struct {
+	keys []uint64
+	vals []float32
+	lens []int32
+}
+
+// open reads the data frames of a message: none, or keys and values, or keys,
+// values and lengths. Values may be FLOAT, or CHAR as MXNet and BytePS send
+// them.
+func open(m *van.Message) (p parts, err error) {
+	if len(m.Data) == 0 {
+		return p, nil
+	}
+	if len(m.Data) < 2 || len(m.Data) > 3 {
+		return p, fmt.Errorf("%d data frames: want keys, values and perhaps lengths", len(m.Data))
+	}
+	types := m.Meta.DataTypes
+	if types[0] != pslite.Uint64 || (types[1] != pslite.Float && types[1] != pslite.Char) || (len(types) > 2 && types[2] != pslite.Int32) {
+		return p, fmt.Errorf("data types %v: psjob takes UINT64 keys, FLOAT values and INT32 lengths", types)
+	}
+	if p.keys, err = listOf[uint64](m.Data[0]); err != nil {
+		return p, fmt.Errorf("keys: %w", err)
+	}
+	if p.vals, err = listOf[float32](m.Data[1]); err != nil {
+		return p, fmt.Errorf("values: %w", err)
+	}
+	if len(m.Data) == 3 {
+		if p.lens, err = listOf[int32](m.Data[2]); err != nil {
+			return p, fmt.Errorf("lengths: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// close puts parts into a message. They must stay as they are until it was
+// written.
+func (p parts) close(m *van.Message) {
+	m.AddData(pslite.Uint64, bytesOf(p.keys))
+	m.AddData(pslite.Float, bytesOf(p.vals))
+	if p.lens != nil {
+		m.AddData(pslite.Int32, bytesOf(p.lens))
+	}
+}

@@ -1,0 +1,82 @@
+package kv
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+)
+
+// A Handler says what a server does with requests. Its methods are called
+// from one goroutine.
+type Handler interface {
+	// Push applies values. The slices are valid until it returns.
+	Push(head int32, keys []uint64, vals []float32, lens []int32) error
+	// Pull appends the values of keys to dst. lens is nil where the request
+	// does not say how many values each key has.
+	Pull(head int32, keys []uint64, lens []int32, dst []float32) ([]float32, error)
+	// Command answers a command.
+	Command(c Command) ([]byte, error)
+}
+
+// A Server answers workers' requests. An error of its handler ends the van:
+// the job could not go on correctly.
+type Server struct {
+	app
+	handler Handler
+	values  sync.Pool // of *[]float32, answers' memory
+}
+
+// NewServer starts a server on a van.
+func NewServer(v *van.Van, appID int, h Handler) (*Server, error) {
+	s := &Server{app: app{van: v, id: appID, custID: appID, answers: make(map[int32][]Command)}, handler: h}
+	s.values.New = func() any { return new([]float32) }
+	var err error
+	s.customer, err = v.NewCustomer(appID, appID, s.handle)
+	return s, err
+}
+
+func (s *Server) handle(ctx context.Context, m *van.Message) error {
+	if m.Meta.SimpleApp {
+		return s.handleCommand(ctx, m, s.handler.Command)
+	}
+	if !m.Meta.Request {
+		return fmt.Errorf("node %d answers a data request, which a server never makes", m.Sender)
+	}
+	if err := s.answer(ctx, m); err != nil {
+		return fmt.Errorf("request %d from node %d: %w", m.Meta.Timestamp, m.Sender, err)
+	}
+	return nil
+}
+
+func (s *Server) answer(ctx context.Context, m *van.Message) error {
+	p, err := open(m)
+	if err != nil {
+		return err
+	}
+	back := van.NewMessage(m.Sender)
+	s.address(back, m.Meta.Timestamp, m.Meta.CustomerID, false)
+	back.Meta.Push, back.Meta.Pull, back.Meta.Head = m.Meta.Push, m.Meta.Pull, m.Meta.Head
+	if m.Meta.Push {
+		if err := s.handler.Push(m.Meta.Head, p.keys, p.vals, p.lens); err != nil {
+			return err
+		}
+	}
+	if m.Meta.Pull && len(p.keys) > 0 {
+		room := s.values.Get().(*[]float32)
+		*room, err = s.handler.Pull(m.Meta.Head, p.keys, p.lens, slices.Grow((*room)[:0], len(p.keys)))
+		if err != nil {
+			return err
+		}
+		// The answer's keys are the request's memory.
+		m.Retain()
+		back.Written = func() {
+			s.values.Put(room)
+			m.Release()
+		}
+		parts{keys: p.keys, vals: *room, lens: p.lens}.close(back)
+	}
+	return s.van.Send(ctx, back)
+}

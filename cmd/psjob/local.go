@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+)
+
+// local is a whole job of processes on this machine.
+type local struct {
+	servers, workers int
+	host             string
+	report, access   string
+}
+
+func newLocalCommand(e env) *cobra.Command {
+	var l local
+	var options train.Options
+	var out output
+	var w waits
+	cmd := &cobra.Command{
+		Use:   "local",
+		Short: "Start a scheduler, servers and workers as processes on this machine",
+		Args:  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if l.servers < 1 || l.workers < 1 {
+				return usagef("--servers %d, --workers %d: want 1 or more", l.servers, l.workers)
+			}
+			if err := options.Check(); err != nil {
+				return usageError{err}
+			}
+			l.report, l.access = out.file, options.AccessLog
+			return l.run(cmd.Context(), e, passedOn(cmd.Flags()))
+		},
+	}
+	l.register(cmd.Flags())
+	registerOptions(cmd.Flags(), &options)
+	out.register(cmd.Flags())
+	w.register(cmd.Flags())
+	return cmd
+}
+
+func newBenchCommand(e env) *cobra.Command {
+	var l local
+	var options train.Options
+	var out output
+	var w waits
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how fast scalar keys are pushed and pulled between processes on this machine",
+		Args:  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			options.Model = "bench"
+			if err := options.Check(); err != nil {
+				return usageError{err}
+			}
+			l.report = out.file
+			return l.run(cmd.Context(), e, append(passedOn(cmd.Flags()), "--model=bench"))
+		},
+	}
+	l.register(cmd.Flags())
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	registerOptions(all, &options)
+	for _, name := range []string{"keys", "rounds"} {
+		cmd.Flags().AddFlag(all.Lookup(name))
+	}
+	out.register(cmd.Flags())
+	w.register(cmd.Flags())
+	_ = cmd.Flags().Set("servers", "1")
+	_ = cmd.Flags().Set("workers", "1")
+	return cmd
+}
+
+func (l *local) register(f *pflag.FlagSet) {
+	f.IntVar(&l.servers, "servers", 2, "number of servers")
+	f.IntVar(&l.workers, "workers", 2, "number of workers")
+	f.StringVar(&l.host, "host", "127.0.0.1", "address of all nodes; ::1 for IPv6")
+}
+
+// passedOn returns the flags that the nodes get as well.
+func passedOn(flags *pflag.FlagSet) []string {
+	var args []string
+	flags.Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "servers", "workers", "host", "report", "access-log":
+		default:
+			args = append(args, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return args
+}
+
+// run starts the processes and waits for all. When one fails, the others get
+// SIGTERM.
+func (l local) run(ctx context.Context, e env, args []string) error {
+	port, err := freePort(l.host)
+	if err != nil {
+		return fmt.Errorf("finding a port on %s: %w", l.host, err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding psjob's own program: %w", err)
+	}
+	shared := slices.Clip(append(e.environ(), "DMLC_PS_ROOT_URI="+l.host, "DMLC_PS_ROOT_PORT="+strconv.Itoa(port), "DMLC_NODE_HOST="+l.host,
+		"DMLC_NUM_SERVER="+strconv.Itoa(l.servers), "DMLC_NUM_WORKER="+strconv.Itoa(l.workers)))
+	stdout, stderr := &lines{w: e.stdout}, &lines{w: e.stderr}
+	group, ctx := errgroup.WithContext(ctx)
+	start := func(role string, number int, more ...string) {
+		group.Go(func() error {
+			node := exec.CommandContext(ctx, self, slices.Concat(args, more)...)
+			node.Env = append(shared, "DMLC_ROLE="+role)
+			out, errs := stdout.writer(), stderr.writer()
+			node.Stdout, node.Stderr = out, errs
+			node.Cancel = func() error { return node.Process.Signal(syscall.SIGTERM) }
+			node.WaitDelay = 5 * time.Second
+			err := node.Run()
+			out.end()
+			errs.end()
+			if err != nil {
+				return fmt.Errorf("%s %d: %w", role, number, err)
+			}
+			return nil
+		})
+	}
+	start("scheduler", 0)
+	for i := range l.servers {
+		start("server", i)
+	}
+	for i := range l.workers {
+		var more []string
+		if l.report != "" {
+			more = append(more, "--report="+numbered(l.report, i))
+		}
+		if l.access != "" {
+			more = append(more, "--access-log="+numbered(l.access, i))
+		}
+		start("worker", i, more...)
+	}
+	return group.Wait()
+}
+
+// numbered puts a process's number before a file's suffix: a.json -> a.1.json.
+func numbered(path string, i int) string {
+	at := strings.LastIndexByte(path, '.')
+	if at <= strings.LastIndexByte(path, '/') {
+		at = len(path)
+	}
+	return fmt.Sprintf("%s.%d%s", path[:at], i, path[at:])
+}
+
+func freePort(host string) (int, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(strings.Trim(host, "[]"), "0"))
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// lines joins the output of several processes line by line.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+type lineWriter struct {
+	to   *lines
+	rest []byte
+}
+
+func (l *lines) writer() *lineWriter { return &lineWriter{to: l} }
+
+func (l *lineWriter) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	if end := bytes.LastIndexByte(l.rest, '\n') + 1; end > 0 {
+		l.flush(end)
+	}
+	return len(p), nil
+}
+
+func (l *lineWriter) end() { l.flush(len(l.rest)) }
+
+func (l *lineWriter) flush(end int) {
+	l.to.mu.Lock()
+	defer l.to.mu.Unlock()
+	_, _ = l.to.w.Write(l.rest[:end])
+	l.rest = append(l.rest[:0], l.rest[end:]...)
+}

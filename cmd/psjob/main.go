@@ -1,0 +1,31 @@
+// Command psjob is a training job that speaks PS-lite: its schedulers, servers
+// and workers are configured by the DMLC_* environment like any others and mix
+// with PS-lite's own in one job. It trains small models on real or generated
+// data, counts with sums that are known, and measures.
+//
+// `psjob` is one node, whose part DMLC_ROLE says. `psjob local` starts a whole
+// job on this machine, `psjob bench` measures one, `psjob generate` makes a
+// data set, `psjob accesses` prints what a worker recorded. Results go to
+// standard output, logs to standard error. The exit code is 0 when done, 1
+// when something failed and 2 for a wrong flag or environment variable.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, env{
+		args:    os.Args[1:],
+		stdout:  os.Stdout,
+		stderr:  os.Stderr,
+		lookup:  os.LookupEnv,
+		environ: os.Environ,
+	})
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// output is how a node reports.
+type output struct {
+	json bool
+	file string
+}
+
+func (o *output) register(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.json, "json", false, "print JSON, one object for each server and worker")
+	flags.StringVar(&o.file, "report", "", "write the node's report as JSON to this file as well")
+}
+
+// newNodeCommand is psjob without a verb: one node of a job.
+func newNodeCommand(e env) *cobra.Command {
+	var options train.Options
+	var out output
+	var w waits
+	cmd := &cobra.Command{
+		Short: "A training job that speaks PS-lite: one node, by DMLC_ROLE and the other DMLC_* variables",
+		Long: `psjob is one node of a job: scheduler, server or worker, as DMLC_ROLE says. It
+reads DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT, DMLC_NUM_SERVER, DMLC_NUM_WORKER and
+PS-lite's other variables. Only workers need the flags about the model: the
+first worker tells the servers what to do with a push. Every flag is also an
+environment variable: --learning-rate is PSJOB_LEARNING_RATE.
+
+To try it without a cluster: psjob generate --out text.libsvm
+                             psjob local --data text.libsvm`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, ok := e.lookup("DMLC_ROLE"); !ok {
+				return usagef("DMLC_ROLE is not set: want scheduler, server or worker, or start a whole job with `psjob local`")
+			}
+			config, err := van.FromEnvironment(e.lookup)
+			if err != nil {
+				return err
+			}
+			if err := w.apply(&config, e); err != nil {
+				return err
+			}
+			return runNode(cmd, e, config, options, out)
+		},
+	}
+	registerOptions(cmd.Flags(), &options)
+	out.register(cmd.Flags())
+	w.register(cmd.Flags())
+	return cmd
+}
+
+func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out output) error {
+	switch c.Role {
+	case pslite.Scheduler:
+		return train.Schedule(cmd.Context(), c)
+	case pslite.Server:
+		report, err := train.Serve(cmd.Context(), c)
+		if err != nil {
+			return err
+		}
+		return out.write(e.stdout, report, "")
+	}
+	if err := o.Check(); err != nil {
+		return usageError{err}
+	}
+	report, err := train.Work(cmd.Context(), c, o)
+	if err != nil {
+		return err
+	}
+	return out.write(e.stdout, report, summary(report))
+}
+
+// write prints a report; text is what people get, if anything.
+func (o output) write(w io.Writer, report any, text string) error {
+	line, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	line = append(line, '\n')
+	if o.file != "" {
+		if err := os.WriteFile(o.file, line, 0o644); err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+	}
+	if !o.json {
+		line = []byte(text)
+	}
+	_, err = w.Write(line)
+	return err
+}
+
+// summary is a worker's report for people; the first worker speaks for all
+// where the figures are those of all.
+func summary(r train.WorkerReport) string {
+	var b strings.Builder
+	if r.Rank != 0 && r.AllWorkers {
+		return ""
+	}
+	fmt.Fprintf(&b, "worker %d: %s, %d steps, %.1f steps/s", r.Rank, r.Model, r.Steps, r.StepsPerSecond)
+	figure := func(name string, v *float64) {
+		if v != nil {
+			fmt.Fprintf(&b, ", %s %.4f", name, *v)
+		}
+	}
+	figure("loss", r.Loss)
+	figure("accuracy", r.Accuracy)
+	figure("AUC", r.AUC)
+	figure("test loss", r.TestLoss)
+	figure("test accuracy", r.TestAccuracy)
+	figure("test AUC", r.TestAUC)
+	if r.Checked > 0 {
+		fmt.Fprintf(&b, ", %d sums checked", r.Checked)
+	}
+	fmt.Fprintf(&b, "; pushed %d keys (%d bytes), pulled %d (%d bytes), %d different\n", r.Pushes, r.PushBytes, r.Pulls, r.PullBytes, r.Keys)
+	return b.String()
+}
+
+func registerOptions(f *pflag.FlagSet, o *train.Options) {
+	f.StringVar(&o.Model, "model", "lr", "what to train: "+strings.Join(train.Models(), ", "))
+	f.StringVar(&o.Data, "data", "", "training data: libsvm or libffm text (lr, fm), Criteo's log format (dlrm), idx pictures (mlp), plain or compressed; a folder of shard-NNNNN.libsvm gives each worker its own")
+	f.StringVar(&o.Test, "test", "", "data of the same form to score at the end")
+	f.StringVar(&o.Labels, "labels", "", "labels of the pictures; empty: the file beside them")
+	f.BoolVar(&o.UnitRows, "unit-rows", false, "scale every row to length 1")
+	f.StringVar(&o.KeyMap, "key-map", "spread", "keys of feature ids: identity, spread (all servers are used) or file:PATH with lines of id and key")
+	f.IntVar(&o.Epochs, "epochs", 5, "passes over the data")
+	f.IntVar(&o.Batch, "batch", 64, "samples of a worker's step")
+	f.IntVar(&o.Steps, "steps", 0, "steps of each worker; 0: by epochs")
+	f.BoolVar(&o.Async, "async", false, "do not wait for the other workers after each step")
+	f.StringVar(&o.Server.Rule, "rule", "", "what a push does: "+strings.Join(store.Rules(), ", ")+" (default: add for count and bench, ftrl for lr, adagrad for fm, sgd else)")
+	f.Float64Var(&o.Server.LearningRate, "learning-rate", 0, "default 1 for ftrl, 0.1 else")
+	f.Float64Var(&o.Server.Beta, "beta", 0, "ftrl and adagrad; default 0.01, which suits gradients that are means over a batch")
+	f.Float64Var(&o.Server.L1, "l1", 0, "ftrl")
+	f.Float64Var(&o.Server.L2, "l2", 0, "ftrl and sgd")
+	f.IntVar(&o.Server.ValueLength, "value-length", 0, "count: values of each key (default 1)")
+	f.IntVar(&o.Factors, "factors", 8, "fm: length of the factors")
+	f.IntVar(&o.Embedding, "embedding", 16, "dlrm: length of an embedding")
+	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units")
+	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets of each categorical column")
+	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp: values of a dense tensor that travel as one key")
+	f.Uint64Var(&o.Seed, "seed", 1, "of initial values, order of samples, and count's choices")
+	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count: different keys")
+	f.IntVar(&o.Count.Batch, "count-batch", 100, "count: keys of a step")
+	f.Float64Var(&o.Count.Skew, "count-skew", 1, "count: how strongly each worker prefers its favourites; 0: not")
+	f.IntVar(&o.Count.Wander, "count-wander", 0, "count: steps after which a worker has other favourites; 0: never")
+	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: keys have 1 to 4 values, with lengths on the wire")
+	f.IntVar(&o.Keys, "keys", 1_000_000, "bench: scalar keys of a request")
+	f.IntVar(&o.Rounds, "rounds", 10, "bench: pushes, and pulls")
+	f.StringVar(&o.AccessLog, "access-log", "", "write how often this worker pushed and pulled each key; see psjob accesses")
+}

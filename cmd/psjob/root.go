@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+)
+
+// env is the outside world as the commands see it.
+type env struct {
+	args    []string
+	stdout  io.Writer
+	stderr  io.Writer
+	lookup  func(name string) (value string, ok bool)
+	environ func() []string // for the processes that local starts
+}
+
+// usageError marks an error that the user mends by calling differently.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run executes one command line and returns its exit code.
+func run(ctx context.Context, e env) int {
+	root := newRootCommand(e)
+	root.SetArgs(e.args)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(e.stderr, "psjob: %v\n", err)
+	var usage usageError
+	var environment *van.EnvironmentError
+	if errors.As(err, &usage) || errors.As(err, &environment) {
+		return 2
+	}
+	return 1
+}
+
+func newRootCommand(e env) *cobra.Command {
+	root := newNodeCommand(e)
+	root.Use = "psjob"
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Args = noArguments
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return flagsFromEnvironment(cmd, e) }
+	root.AddCommand(newLocalCommand(e), newBenchCommand(e), newGenerateCommand(e), newAccessesCommand(e))
+	return root
+}
+
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no argument %q; see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
+	}
+	return nil
+}
+
+// flagsFromEnvironment fills the flags that the command line leaves out from
+// variables: --learning-rate from PSJOB_LEARNING_RATE.
+func flagsFromEnvironment(cmd *cobra.Command, e env) error {
+	var failed error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		name := "PSJOB_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value, ok := e.lookup(name)
+		if !ok || f.Changed || failed != nil {
+			return
+		}
+		if err := cmd.Flags().Set(f.Name, value); err != nil {
+			failed = usagef("environment variable %s=%q: %w", name, value, err)
+		}
+	})
+	return failed
+}
+
+// waits are the flags of every node about how long to wait.
+type waits struct {
+	patience, lost time.Duration
+}
+
+func (w *waits) register(flags *pflag.FlagSet) {
+	flags.DurationVar(&w.patience, "wait", 10*time.Minute, "give up when any wait takes longer")
+	flags.DurationVar(&w.lost, "lost-after", time.Minute, "take a node for dead that has no connection for so long")
+}
+
+func (w waits) apply(c *van.Config, e env) error {
+	if w.patience <= 0 || w.lost <= 0 {
+		return usagef("--wait %v, --lost-after %v: want above 0", w.patience, w.lost)
+	}
+	c.Patience, c.LostAfter = w.patience, w.lost
+	c.Logger = slog.New(slog.NewTextHandler(e.stderr, nil)).With("role", c.Role.String())
+	return nil
+}

@@ -1,0 +1,250 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/planner/dataset"
+)
+
+// exact is up to where float32 holds every whole number.
+const exact = 1 << 24
+
+// A counter says what each worker pushes at each step. It is a function of
+// the options alone, so that every worker knows the sums of all.
+type counter struct {
+	CountOptions
+	seed   uint64
+	keys   []uint64 // by id
+	byKey  []int32  // ids in the order of their keys
+	place  []int32  // of an id in byKey
+	favour []float64
+	chosen map[int32]bool
+	ids    []int32
+}
+
+func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, error) {
+	c := &counter{CountOptions: o, seed: seed, keys: make([]uint64, o.Keys), byKey: make([]int32, o.Keys),
+		place: make([]int32, o.Keys), favour: make([]float64, o.Keys), chosen: make(map[int32]bool)}
+	sum := 0.0
+	for id := range c.keys {
+		key, err := keyMap.Key(uint64(id))
+		if err != nil {
+			return nil, err
+		}
+		c.keys[id], c.byKey[id] = key, int32(id)
+		sum += math.Pow(float64(id+1), -o.Skew)
+		c.favour[id] = sum
+	}
+	slices.SortFunc(c.byKey, func(a, b int32) int {
+		if c.keys[a] < c.keys[b] {
+			return -1
+		}
+		return 1
+	})
+	for at, id := range c.byKey {
+		c.place[id] = int32(at)
+	}
+	return c, nil
+}
+
+// step returns the ids that a worker pushes at a step, in the order of their
+// keys. The list is valid until the next call.
+func (c *counter) step(rank, step int) []int32 {
+	r := rand.New(rand.NewPCG(c.seed^uint64(rank)<<32, uint64(step)))
+	era := 0
+	if c.Wander > 0 {
+		era = step / c.Wander
+	}
+	shift := rand.New(rand.NewPCG(c.seed+1, uint64(rank)<<32|uint64(era))).IntN(c.Keys)
+	clear(c.chosen)
+	c.ids = c.ids[:0]
+	for len(c.ids) < c.Batch {
+		at, _ := slices.BinarySearch(c.favour, r.Float64()*c.favour[c.Keys-1])
+		if len(c.chosen) > 2*c.Batch/3 { // the rest of a steep distribution would take too long
+			at = r.IntN(c.Keys)
+		}
+		id := int32((min(at, c.Keys-1) + shift) % c.Keys)
+		if !c.chosen[id] {
+			c.chosen[id] = true
+			c.ids = append(c.ids, id)
+		}
+	}
+	slices.SortFunc(c.ids, func(a, b int32) int { return int(c.place[a]) - int(c.place[b]) })
+	return c.ids
+}
+
+// value is what a push adds to each value of id at a step.
+func (c *counter) value(id int32, step int) float32 { return float32((step+int(id))%3 + 1) }
+
+// width returns how many values id has.
+func (c *counter) width(id int32, each int) int {
+	if c.Lens {
+		return int(id)%4 + 1
+	}
+	return each
+}
+
+// totals returns the sums of all workers' pushes, by id.
+func (c *counter) totals(workers, steps int) ([]int64, error) {
+	sums := make([]int64, c.Keys)
+	for rank := range workers {
+		for step := range steps {
+			for _, id := range c.step(rank, step) {
+				sums[id] += int64(c.value(id, step))
+			}
+		}
+	}
+	for id, sum := range sums {
+		if sum > exact {
+			return nil, fmt.Errorf("id %d sums to %d, beyond the whole numbers that float32 holds (%d): make fewer steps or more keys", id, sum, exact)
+		}
+	}
+	return sums, nil
+}
+
+// count pushes whole numbers, pulls after each push, and at the end compares
+// all sums with what they must be. While it runs, a value must never be less
+// than what this worker pushed itself, nor less than what it saw before.
+func (w *worker) count(ctx context.Context) error {
+	c, err := newCounter(w.Count, w.Seed, &w.keys)
+	if err != nil {
+		return err
+	}
+	each := max(1, w.Server.ValueLength)
+	if err := w.configure(ctx, each); err != nil {
+		return err
+	}
+	steps := w.Steps
+	if steps == 0 {
+		steps = w.Epochs * ((c.Keys + c.Batch - 1) / c.Batch)
+	}
+	pushed, seen := make([]float32, c.Keys), make([]float32, c.Keys)
+	began, logged := time.Now(), time.Now()
+	for step := range steps {
+		ids := c.step(w.van.Rank(), step)
+		r := c.request(ids, each, func(id int32) float32 { return c.value(id, step) })
+		if err := w.do(w.kv.Push(ctx, r))(ctx); err != nil {
+			return fmt.Errorf("push at step %d: %w", step, err)
+		}
+		for _, id := range ids {
+			pushed[id] += c.value(id, step)
+		}
+		if err := w.do(w.kv.Pull(ctx, r))(ctx); err != nil {
+			return fmt.Errorf("pull at step %d: %w", step, err)
+		}
+		for id, v := range c.values(ids, r.Out, each) {
+			if v < pushed[id] || v < seen[id] {
+				return fmt.Errorf("step %d: key %d (id %d) is %v: this worker alone pushed %v and has seen %v before",
+					step, c.keys[id], id, v, pushed[id], seen[id])
+			}
+			seen[id] = v
+		}
+		if !w.Async {
+			if err := w.van.Barrier(ctx, van.Workers); err != nil {
+				return err
+			}
+		}
+		if time.Since(logged) > 5*time.Second {
+			w.logger.Info("counting", "rank", w.van.Rank(), "step", step+1, "of", steps)
+			logged = time.Now()
+		}
+	}
+	w.report.Steps, w.report.Seconds = steps, since(began)
+	w.report.StepsPerSecond = float64(steps) / w.report.Seconds
+	if err := w.van.Barrier(ctx, van.Workers); err != nil {
+		return err
+	}
+	return w.verify(ctx, c, steps, each)
+}
+
+// do makes a wait of what Push and Pull return.
+func (w *worker) do(ts int32, err error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		return w.kv.Wait(ctx, ts)
+	}
+}
+
+// request makes a request for ids, which are in the order of their keys.
+func (c *counter) request(ids []int32, each int, value func(id int32) float32) kv.Request {
+	r := kv.Request{Keys: make([]uint64, 0, len(ids)), Vals: make([]float32, 0, len(ids)*each)}
+	for _, id := range ids {
+		r.Keys = append(r.Keys, c.keys[id])
+		n := c.width(id, each)
+		if c.Lens {
+			r.Lens = append(r.Lens, int32(n))
+		}
+		for range n {
+			r.Vals = append(r.Vals, value(id))
+		}
+	}
+	r.Out = make([]float32, len(r.Vals))
+	return r
+}
+
+// values yields each value of pulled ids.
+func (c *counter) values(ids []int32, out []float32, each int) iter.Seq2[int32, float32] {
+	return func(yield func(int32, float32) bool) {
+		at := 0
+		for _, id := range ids {
+			for range c.width(id, each) {
+				if !yield(id, out[at]) {
+					return
+				}
+				at++
+			}
+		}
+	}
+}
+
+// errWrongSums is what a job ends with whose sums are not what they must be.
+var errWrongSums = errors.New("sums are wrong: updates were lost or applied twice")
+
+// verify pulls this worker's part of all keys that anybody pushed.
+func (w *worker) verify(ctx context.Context, c *counter, steps, each int) error {
+	const chunk = 1 << 16
+	workers := w.van.Config().Workers
+	sums, err := c.totals(workers, steps)
+	if err != nil {
+		return err
+	}
+	var ids []int32
+	for _, id := range c.byKey {
+		if int(id)%workers == w.van.Rank() && sums[id] > 0 {
+			ids = append(ids, id)
+		}
+	}
+	wrong, lost, surplus := 0, int64(0), int64(0)
+	for part := range slices.Chunk(ids, chunk) {
+		r := c.request(part, each, func(int32) float32 { return 0 })
+		if err := w.do(w.kv.Pull(ctx, r))(ctx); err != nil {
+			return fmt.Errorf("pulling the sums: %w", err)
+		}
+		for id, v := range c.values(part, r.Out, each) {
+			if int64(v) == sums[id] {
+				continue
+			}
+			if wrong++; wrong <= 5 {
+				w.logger.Error("wrong sum", "key", c.keys[id], "id", id, "is", v, "want", sums[id])
+			}
+			lost += max(0, sums[id]-int64(v))
+			surplus += max(0, int64(v)-sums[id])
+		}
+	}
+	w.report.Checked = len(ids)
+	if wrong > 0 {
+		return fmt.Errorf("%d of %d keys' %w (%d units missing, %d too many)", wrong, len(ids), errWrongSums, lost, surplus)
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/cmd/psjob/samples"
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+)
+
+// train runs the training loop.
+//
+// Synchronous training is bulk-synchronous: all workers' gradients of a step
+// are in before any worker pulls for the next. With a rule that takes
+// gradients one barrier a step does it, because the servers keep a step's sum
+// apart until then (see package store); the request's head is the step. With
+// a rule that adds, workers push what is to be added, and a second barrier
+// keeps a fast worker's push from a slow one's pull.
+func (w *worker) train(ctx context.Context) error {
+	config := w.van.Config()
+	m, width, err := w.load(ctx, w.Data, w.Labels, samples.Share{Index: w.van.Rank(), Of: config.Workers})
+	if err != nil {
+		return err
+	}
+	w.report.Samples = m.Samples()
+	if err := w.configure(ctx, width); err != nil {
+		return err
+	}
+	steps, err := w.steps(ctx, m.Samples())
+	if err != nil {
+		return err
+	}
+	if err := w.loop(ctx, m, steps); err != nil {
+		return err
+	}
+	return w.evaluate(ctx, m, int32(steps))
+}
+
+// steps returns how many steps each worker makes: all the same number in
+// synchronous training, that of the worker with the most samples.
+func (w *worker) steps(ctx context.Context, own int) (int, error) {
+	if w.Steps > 0 {
+		return w.Steps, nil
+	}
+	most := own
+	if !w.Async && w.van.Config().Workers > 1 {
+		total, ok, err := w.total(ctx, share{Name: "samples", Most: own})
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			return 0, fmt.Errorf("the first server does not add up how many samples the workers have: set --steps, or train with --async")
+		}
+		most = total.Most
+	}
+	steps := w.Epochs * ((most + w.Batch - 1) / w.Batch)
+	if steps >= math.MaxInt32 {
+		return 0, fmt.Errorf("%d steps: at most %d", steps, math.MaxInt32-1)
+	}
+	return steps, nil
+}
+
+func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
+	order := newShuffle(m.Samples(), w.Seed, uint64(w.van.Rank()))
+	divisor := w.Batch
+	if !w.Async {
+		divisor *= w.van.Config().Workers
+	}
+	scale := 1 / float32(divisor)
+	if !w.Server.TakesGradients() {
+		scale *= -float32(w.Server.LearningRate)
+	}
+	began, logged := time.Now(), time.Now()
+	var tally metric.Tally
+	var params, grads [][]float32
+	for step := range steps {
+		batch := order.next(w.Batch)
+		groups := m.Groups(batch)
+		var err error
+		if params, err = w.pull(ctx, groups, int32(step), params); err != nil {
+			return err
+		}
+		grads = shapeLike(grads, params)
+		m.Gradient(batch, params, grads, &tally)
+		for _, g := range grads {
+			for i := range g {
+				g[i] *= scale
+			}
+		}
+		if err := w.push(ctx, groups, int32(step), grads); err != nil {
+			return err
+		}
+		if time.Since(logged) > 5*time.Second {
+			w.logger.Info("training", "rank", w.van.Rank(), "step", step+1, "of", steps, "loss", tally.MeanLoss())
+			logged, tally = time.Now(), metric.Tally{}
+		}
+	}
+	w.report.Steps, w.report.Seconds = steps, since(began)
+	w.report.StepsPerSecond = float64(steps) / w.report.Seconds
+	return w.van.Barrier(ctx, van.Workers)
+}
+
+// pull fetches the parameters of groups into lists like those of reuse.
+func (w *worker) pull(ctx context.Context, groups []model.Group, step int32, reuse [][]float32) ([][]float32, error) {
+	params := slices.Grow(reuse[:0], len(groups))[:len(groups)]
+	stamps := make([]int32, len(groups))
+	for g, group := range groups {
+		n := group.Values()
+		params[g] = slices.Grow(params[g][:0], n)[:n]
+		var err error
+		stamps[g], err = w.kv.Pull(ctx, kv.Request{Keys: group.Keys, Lens: group.Lens, Out: params[g], Head: w.head(step)})
+		if err != nil {
+			return nil, fmt.Errorf("pull at step %d: %w", step, err)
+		}
+	}
+	for _, ts := range stamps {
+		if err := w.kv.Wait(ctx, ts); err != nil {
+			return nil, fmt.Errorf("pull at step %d: %w", step, err)
+		}
+	}
+	return params, nil
+}
+
+// push sends the gradients and, in synchronous training, waits for the others.
+func (w *worker) push(ctx context.Context, groups []model.Group, step int32, grads [][]float32) error {
+	if !w.Async && !w.Server.TakesGradients() {
+		if err := w.van.Barrier(ctx, van.Workers); err != nil {
+			return err
+		}
+	}
+	stamps := make([]int32, len(groups))
+	for g, group := range groups {
+		var err error
+		stamps[g], err = w.kv.Push(ctx, kv.Request{Keys: group.Keys, Lens: group.Lens, Vals: grads[g], Head: w.head(step)})
+		if err != nil {
+			return fmt.Errorf("push at step %d: %w", step, err)
+		}
+	}
+	for _, ts := range stamps {
+		if err := w.kv.Wait(ctx, ts); err != nil {
+			return fmt.Errorf("push at step %d: %w", step, err)
+		}
+	}
+	if w.Async {
+		return nil
+	}
+	return w.van.Barrier(ctx, van.Workers)
+}
+
+// head is the request's number for the server: the step, where it matters.
+func (w *worker) head(step int32) int32 {
+	if w.settings(1).Synchronous {
+		return step
+	}
+	return 0
+}
+
+func shapeLike(grads, params [][]float32) [][]float32 {
+	grads = slices.Grow(grads[:0], len(params))[:len(params)]
+	for g := range params {
+		grads[g] = slices.Grow(grads[g][:0], len(params[g]))[:len(params[g])]
+	}
+	return grads
+}
+
+// evaluate scores all training samples, and the test data.
+func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error {
+	own, err := w.score(ctx, m, step)
+	if err != nil {
+		return fmt.Errorf("scoring the training data: %w", err)
+	}
+	total, all, err := w.total(ctx, share{Name: "train", Tally: own})
+	if err != nil {
+		return err
+	}
+	tally := own
+	if all {
+		tally = total.Tally
+	}
+	w.report.AllWorkers = all
+	w.report.Loss, w.report.Accuracy, w.report.AUC = figures(tally)
+	if w.Test == "" || w.van.Rank() != 0 {
+		return nil
+	}
+	labels := ""
+	if w.Labels != "" {
+		return fmt.Errorf("--test with --labels: name both files as MNIST does, so that the labels are found beside the pictures")
+	}
+	test, _, err := w.load(ctx, w.Test, labels, samples.Share{Index: 0, Of: 1})
+	if err != nil {
+		return fmt.Errorf("test data: %w", err)
+	}
+	if tally, err = w.score(ctx, test, step); err != nil {
+		return fmt.Errorf("scoring the test data: %w", err)
+	}
+	w.report.TestLoss, w.report.TestAccuracy, w.report.TestAUC = figures(tally)
+	return nil
+}
+
+// figures returns loss, accuracy and AUC, nil where they do not exist.
+func figures(t metric.Tally) (loss, accuracy, auc *float64) {
+	number := func(v float64) *float64 {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil
+		}
+		return &v
+	}
+	return number(t.MeanLoss()), number(t.Accuracy()), number(t.AUC())
+}
+
+// shuffle hands out samples in a new random order each epoch.
+type shuffle struct {
+	order  []int32
+	batch  []int32
+	at     int
+	random *rand.Rand
+}
+
+func newShuffle(n int, seed, stream uint64) *shuffle {
+	s := &shuffle{order: make([]int32, n), at: n, random: rand.New(rand.NewPCG(seed, stream))}
+	for i := range s.order {
+		s.order[i] = int32(i)
+	}
+	return s
+}
+
+// next returns the next n samples, valid until the next call.
+func (s *shuffle) next(n int) []int32 {
+	s.batch = s.batch[:0]
+	for len(s.batch) < n {
+		if s.at == len(s.order) {
+			s.random.Shuffle(len(s.order), func(i, j int) { s.order[i], s.order[j] = s.order[j], s.order[i] })
+			s.at = 0
+		}
+		take := min(n-len(s.batch), len(s.order)-s.at)
+		s.batch = append(s.batch, s.order[s.at:s.at+take]...)
+		s.at += take
+	}
+	return s.batch
+}

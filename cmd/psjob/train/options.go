@@ -1,0 +1,143 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/planner/dataset"
+)
+
+// Options say what a job trains. Only workers read them; they tell the servers
+// what those need to know.
+type Options struct {
+	Model     string // one of [Models]
+	Data      string // training data
+	Test      string // data to score at the end, by the first worker; may be empty
+	Labels    string // of pictures; empty: beside them
+	UnitRows  bool
+	KeyMap    string
+	Epochs    int
+	Batch     int // samples of a worker's step
+	Steps     int // 0: as many as the epochs have
+	Async     bool
+	Server    store.Settings // what servers do with a push
+	Factors   int            // of a factorization machine
+	Embedding int            // values of an embedding
+	Hidden    int            // of the image net
+	Buckets   int            // per categorical column
+	Block     int            // largest value of a dense tensor's key
+	Seed      uint64
+	Count     CountOptions
+	Rounds    int    // of a bench
+	Keys      int    // of a bench
+	AccessLog string // where to write the accesses
+}
+
+// CountOptions describe the workload that pushes whole numbers.
+type CountOptions struct {
+	Keys   int     // ids are 0..Keys-1
+	Batch  int     // keys of a step
+	Skew   float64 // exponent of how favourites are preferred; 0: all alike
+	Wander int     // steps after which a worker has other favourites; 0: never
+	Lens   bool    // id mod 4 + 1 values a key, not ValueLength
+}
+
+// Models are what psjob can train, and two workloads: count pushes whole
+// numbers and checks their sums, bench measures how fast keys go.
+func Models() []string { return []string{"lr", "fm", "dlrm", "mlp", "count", "bench"} }
+
+// withDefaults fills in what fits the model: the rule and its numbers.
+func (o Options) withDefaults() Options {
+	s := &o.Server
+	if s.Rule == "" {
+		switch o.Model {
+		case "lr":
+			s.Rule = "ftrl"
+		case "fm":
+			s.Rule = "adagrad"
+		case "count", "bench":
+			s.Rule = "add"
+		default:
+			s.Rule = "sgd"
+		}
+	}
+	if s.LearningRate == 0 {
+		s.LearningRate = 0.1
+		if s.Rule == "ftrl" {
+			s.LearningRate = 1
+		}
+	}
+	if s.Beta == 0 {
+		s.Beta = 0.01
+	}
+	return o
+}
+
+// Check says what is wrong with the options, if anything; names are those of
+// the flags.
+func (o Options) Check() error {
+	o = o.withDefaults()
+	positive := func(name string, v int) error {
+		if v < 1 {
+			return fmt.Errorf("--%s %d: want 1 or more", name, v)
+		}
+		return nil
+	}
+	if !slices.Contains(Models(), o.Model) {
+		return fmt.Errorf("--model %q: want one of %s", o.Model, strings.Join(Models(), ", "))
+	}
+	if _, err := dataset.ParseKeyMap(o.KeyMap); err != nil {
+		return fmt.Errorf("--key-map: %w", err)
+	}
+	for name, v := range map[string]int{"batch": o.Batch, "factors": o.Factors, "embedding": o.Embedding,
+		"hidden": o.Hidden, "buckets": o.Buckets, "tensor-block": o.Block, "rounds": o.Rounds, "keys": o.Keys,
+		"count-keys": o.Count.Keys, "count-batch": o.Count.Batch} {
+		if err := positive(name, v); err != nil {
+			return err
+		}
+	}
+	if o.Steps < 0 || o.Epochs < 0 || (o.Epochs == 0 && o.Steps == 0) {
+		return fmt.Errorf("--epochs %d, --steps %d: want one of them above 0", o.Epochs, o.Steps)
+	}
+	if err := o.settings(1).Check(); err != nil {
+		return fmt.Errorf("--rule and its numbers: %w", err)
+	}
+	switch o.Model {
+	case "count":
+		return o.checkCount()
+	case "bench":
+		return nil
+	}
+	if o.Data == "" {
+		return fmt.Errorf("--data is missing: name a file, or make one with `psjob generate`")
+	}
+	return nil
+}
+
+func (o Options) checkCount() error {
+	c := o.Count
+	switch {
+	case o.Server.Rule != "add" && o.Server.Rule != "assign":
+		return fmt.Errorf("--rule %s: count needs add or assign, whose sums are known", o.Server.Rule)
+	case c.Batch > c.Keys:
+		return fmt.Errorf("--count-batch %d: there are only --count-keys %d", c.Batch, c.Keys)
+	case c.Skew < 0 || c.Skew > 4:
+		return fmt.Errorf("--count-skew %v: want 0 to 4", c.Skew)
+	case c.Wander < 0:
+		return fmt.Errorf("--count-wander %d: want 0 or more", c.Wander)
+	}
+	return nil
+}
+
+// settings returns what the servers are told, for keys that have width values
+// unless a request says otherwise.
+func (o Options) settings(width int) store.Settings {
+	s := o.Server
+	s.Synchronous = !o.Async && s.TakesGradients()
+	if s.ValueLength == 0 {
+		s.ValueLength = width
+	}
+	return s
+}

@@ -1,0 +1,162 @@
+// Package train is what psjob's nodes do: servers keep parameters and answer,
+// workers train a model, count or measure, and report. It stands on package kv
+// and has no flags of its own; cmd/psjob reads those.
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+)
+
+// Commands from workers to servers.
+const (
+	headConfigure int32 = 0x707300 + iota // body: store.Settings; before the first key
+	headTally                             // body: a share; the server adds it up
+	headTotal                             // body: a share's name; the answer is what was added up
+)
+
+// share is one worker's part of a sum over all workers.
+type share struct {
+	Name  string       `json:"name"`
+	Tally metric.Tally `json:"tally"`
+	Most  int          `json:"most"` // the total has the largest
+	Count int          `json:"count"`
+}
+
+// handler is the server's side of the job.
+type handler struct {
+	store  *store.Store
+	totals map[string]share
+	pushes int
+	pulls  int
+}
+
+// maxTotals bounds how many different sums a server keeps.
+const maxTotals = 1024
+
+// Push implements [kv.Handler].
+func (h *handler) Push(head int32, keys []uint64, vals []float32, lens []int32) error {
+	h.pushes++
+	return h.store.Push(head, keys, vals, lens)
+}
+
+// Pull implements [kv.Handler].
+func (h *handler) Pull(head int32, keys []uint64, lens []int32, dst []float32) ([]float32, error) {
+	h.pulls++
+	return h.store.Pull(head, keys, lens, dst)
+}
+
+// Command implements [kv.Handler]. A command that is not psjob's is answered
+// with nothing, as PS-lite's server does.
+func (h *handler) Command(c kv.Command) ([]byte, error) {
+	switch c.Head {
+	case headConfigure:
+		return nil, h.configure(c.Body)
+	case headTally:
+		var s share
+		if err := json.Unmarshal(c.Body, &s); err != nil {
+			return nil, fmt.Errorf("a tally: %w", err)
+		}
+		total, known := h.totals[s.Name]
+		if !known && len(h.totals) >= maxTotals {
+			return nil, fmt.Errorf("more than %d different tallies", maxTotals)
+		}
+		total.Name = s.Name
+		total.Tally.Add(s.Tally)
+		total.Most = max(total.Most, s.Most)
+		total.Count++
+		h.totals[s.Name] = total
+		return nil, nil
+	case headTotal:
+		return json.Marshal(h.totals[string(c.Body)])
+	}
+	return nil, nil
+}
+
+func (h *handler) configure(body []byte) error {
+	var s store.Settings
+	if err := json.Unmarshal(body, &s); err != nil {
+		return fmt.Errorf("the job's settings: %w", err)
+	}
+	if h.store.Len() > 0 {
+		return errors.New("the job's settings come after the first keys: a worker pushed before the first worker configured the servers")
+	}
+	fresh, err := store.New(s)
+	if err != nil {
+		return fmt.Errorf("the job's settings: %w", err)
+	}
+	h.store = fresh
+	return nil
+}
+
+// ServerReport is what a server says at its end.
+type ServerReport struct {
+	Role       string         `json:"role"`
+	Rank       int            `json:"rank"`
+	Keys       int            `json:"keys"`
+	Pushes     int            `json:"pushes"`
+	Pulls      int            `json:"pulls"`
+	Statistics van.Statistics `json:"statistics"`
+}
+
+// Serve is a server's life, from registering to the end of the job. Until a
+// worker configures it, what is pushed is added.
+func Serve(ctx context.Context, c van.Config) (ServerReport, error) {
+	v, err := van.Start(ctx, c)
+	if err != nil {
+		return ServerReport{}, err
+	}
+	st, err := store.New(store.Settings{Rule: "add"})
+	if err != nil {
+		return ServerReport{}, errors.Join(err, v.Stop(ctx))
+	}
+	h := &handler{store: st, totals: make(map[string]share)}
+	if _, err := kv.NewServer(v, 0, h); err != nil {
+		return ServerReport{}, errors.Join(err, v.Stop(ctx))
+	}
+	report := ServerReport{Role: "server", Rank: v.Rank()}
+	err = live(ctx, v, nil)
+	if err == nil {
+		report.Keys, report.Pushes, report.Pulls = h.store.Len(), h.pushes, h.pulls
+	}
+	report.Statistics = v.Statistics()
+	return report, err
+}
+
+// Schedule is the scheduler's life.
+func Schedule(ctx context.Context, c van.Config) error {
+	v, err := van.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	return live(ctx, v, nil)
+}
+
+// live waits for all nodes to start, does its work, and waits for all to end.
+// The wait for the end is as long as the job: it has no bound of its own, but
+// ends with the van.
+func live(ctx context.Context, v *van.Van, work func(context.Context) error) error {
+	err := v.Barrier(ctx, van.Everyone)
+	if err == nil && work != nil {
+		err = work(ctx)
+	}
+	if err == nil {
+		err = v.AwaitEnd(ctx)
+	}
+	return firstCause(v, err, v.Stop(ctx))
+}
+
+// firstCause prefers the error that ended the van to those that it caused.
+func firstCause(v *van.Van, err, stopped error) error {
+	if stopped != nil {
+		return stopped
+	}
+	return err
+}

@@ -1,0 +1,212 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psjob/access"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/cmd/psjob/samples"
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// WorkerReport is what a worker says at its end. Loss, accuracy and AUC are
+// over the training samples of all workers where the servers are psjob's, else
+// over this worker's.
+type WorkerReport struct {
+	Role           string         `json:"role"`
+	Rank           int            `json:"rank"`
+	Model          string         `json:"model"`
+	Samples        int            `json:"samples,omitempty"` // of this worker
+	Steps          int            `json:"steps"`
+	Seconds        float64        `json:"seconds"` // of training, without loading and scoring
+	StepsPerSecond float64        `json:"steps_per_second"`
+	Loss           *float64       `json:"loss,omitempty"`
+	Accuracy       *float64       `json:"accuracy,omitempty"`
+	AUC            *float64       `json:"auc,omitempty"`
+	AllWorkers     bool           `json:"all_workers,omitempty"` // the three are over all workers' samples
+	TestLoss       *float64       `json:"test_loss,omitempty"`
+	TestAccuracy   *float64       `json:"test_accuracy,omitempty"`
+	TestAUC        *float64       `json:"test_auc,omitempty"`
+	Checked        int            `json:"checked,omitempty"` // keys whose sums were compared
+	Keys           int            `json:"keys"`              // different ones that were accessed
+	Pushes         int64          `json:"pushes"`            // of keys
+	Pulls          int64          `json:"pulls"`
+	PushBytes      int64          `json:"push_bytes"` // of values
+	PullBytes      int64          `json:"pull_bytes"`
+	PushSeconds    []float64      `json:"push_seconds,omitempty"` // of each round of a bench
+	PullSeconds    []float64      `json:"pull_seconds,omitempty"`
+	Statistics     van.Statistics `json:"statistics"`
+}
+
+// worker is one worker's life.
+type worker struct {
+	Options
+	kv     *kv.Worker
+	van    *van.Van
+	log    *access.Log
+	logger *slog.Logger
+	keys   dataset.KeyMap
+	report WorkerReport
+}
+
+// Work is a worker's life, from registering to the end of the job.
+func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
+	if err := o.Check(); err != nil {
+		return WorkerReport{}, err
+	}
+	o = o.withDefaults()
+	v, err := van.Start(ctx, c)
+	if err != nil {
+		return WorkerReport{}, err
+	}
+	w := &worker{Options: o, van: v, logger: v.Config().Logger, log: new(access.Log)}
+	w.report = WorkerReport{Role: "worker", Rank: v.Rank(), Model: o.Model}
+	if o.Model == "bench" && o.AccessLog == "" {
+		w.log = nil // it would be measured as well
+	}
+	w.kv, err = kv.NewWorker(v, 0, 0, w.log)
+	if err != nil {
+		return w.report, errors.Join(err, v.Stop(ctx))
+	}
+	err = live(ctx, v, w.work)
+	w.report.Statistics = v.Statistics()
+	return w.report, err
+}
+
+func (w *worker) work(ctx context.Context) (err error) {
+	if w.keys, err = dataset.ParseKeyMap(w.KeyMap); err != nil {
+		return err
+	}
+	switch w.Model {
+	case "count":
+		err = w.count(ctx)
+	case "bench":
+		err = w.bench(ctx)
+	default:
+		err = w.train(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	w.sumUp()
+	if w.AccessLog == "" {
+		return nil
+	}
+	return w.log.WriteFile(w.AccessLog, w.van.ID(), w.van.Rank())
+}
+
+// sumUp adds up the accesses for the report.
+func (w *worker) sumUp() {
+	if w.log == nil {
+		return
+	}
+	r := &w.report
+	r.Keys = w.log.Len()
+	for _, c := range w.log.All() {
+		r.Pushes += int64(c.Pushes)
+		r.Pulls += int64(c.Pulls)
+		r.PushBytes += int64(c.PushBytes)
+		r.PullBytes += int64(c.PullBytes)
+	}
+}
+
+// configure has the first worker tell the servers what to do, and waits until
+// they know.
+func (w *worker) configure(ctx context.Context, width int) error {
+	if w.van.Rank() == 0 {
+		body, err := json.Marshal(w.settings(width))
+		if err != nil {
+			return err
+		}
+		if _, err := w.kv.Command(ctx, headConfigure, body, van.Servers); err != nil {
+			return fmt.Errorf("configuring the servers: %w", err)
+		}
+	}
+	return w.van.Barrier(ctx, van.Workers)
+}
+
+// total sums s over all workers at the first server. Without an answer, which
+// is what a server of PS-lite's gives, ok is false.
+func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err error) {
+	first := int(pslite.ServerID(0))
+	body, err := json.Marshal(s)
+	if err != nil {
+		return s, false, err
+	}
+	if _, err := w.kv.Command(ctx, headTally, body, first); err != nil {
+		return s, false, err
+	}
+	if err := w.van.Barrier(ctx, van.Workers); err != nil {
+		return s, false, err
+	}
+	answers, err := w.kv.Command(ctx, headTotal, []byte(s.Name), first)
+	if err != nil {
+		return s, false, err
+	}
+	if len(answers) != 1 || json.Unmarshal(answers[0].Body, &total) != nil || total.Count != w.van.Config().Workers {
+		return s, false, nil
+	}
+	return total, true, nil
+}
+
+// load reads the worker's samples and makes the model.
+func (w *worker) load(ctx context.Context, data, labels string, part samples.Share) (m model.Model, width int, err error) {
+	switch w.Model {
+	case "lr", "fm":
+		set, err := samples.LoadSparse(ctx, data, part, w.keys, w.UnitRows)
+		if err != nil {
+			return nil, 0, err
+		}
+		if w.Model == "lr" {
+			return model.NewLinear(set), 1, nil
+		}
+		return model.NewFactor(set, w.Factors, w.Seed), w.Factors + 1, nil
+	case "dlrm":
+		set, err := samples.LoadClicks(ctx, data, part, w.keys, w.Buckets)
+		if err != nil {
+			return nil, 0, err
+		}
+		m, err := model.NewRecommend(set, w.Embedding, w.Block, w.Seed, w.keys.Key)
+		return m, w.Embedding, err
+	}
+	if labels == "" {
+		labels = strings.Replace(data, "images-idx3", "labels-idx1", 1)
+	}
+	set, err := samples.LoadImages(data, labels, part)
+	if err != nil {
+		return nil, 0, err
+	}
+	m, err = model.NewImage(set, w.Hidden, w.Block, w.Seed, w.keys.Key)
+	return m, 1, err
+}
+
+// score predicts all samples of a model with the parameters of a step.
+func (w *worker) score(ctx context.Context, m model.Model, step int32) (metric.Tally, error) {
+	const chunk = 4096
+	var tally metric.Tally
+	for from := 0; from < m.Samples(); from += chunk {
+		var batch []int32
+		for i := from; i < min(from+chunk, m.Samples()); i++ {
+			batch = append(batch, int32(i))
+		}
+		params, err := w.pull(ctx, m.Groups(batch), step, nil)
+		if err != nil {
+			return tally, err
+		}
+		m.Score(batch, params, &tally)
+	}
+	return tally, nil
+}
+
+// since returns the seconds since began.
+func since(began time.Time) float64 { return time.Since(began).Seconds() }

@@ -1,0 +1,320 @@
+package van
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+const (
+	reconnectEvery   = 100 * time.Millisecond // as libzmq does
+	handshakeTimeout = 10 * time.Second
+	controlRoom      = 1 << 16 // control messages that may wait for one peer
+)
+
+// A dealer carries messages to one node, in the order of Send. It connects and
+// connects again by itself; messages of which no byte, or only a part, was
+// written when a connection broke go out on the next one. What was written and
+// did not arrive is lost, as with ZeroMQ.
+type dealer struct {
+	name     string // of the node, for logs
+	address  string
+	identity []byte
+	log      *slog.Logger
+	verbose  bool
+	stop     context.CancelFunc // of run
+	room     chan struct{}      // one token per data message that may wait
+	some     chan struct{}      // signalled when a message was added
+
+	mu      sync.Mutex
+	waiting []outgoing
+	control int  // how many of waiting are control messages
+	idle    bool // nothing waits and nothing is being written
+	empty   chan struct{}
+
+	connected atomic.Bool
+	lostAt    atomic.Int64 // when the last connection ended, in Unix nanoseconds; 0 before there was one
+	failure   atomic.Value // string: why it is not connected
+	messages  atomic.Int64
+	bytes     atomic.Int64 // of frame bodies
+	dropped   atomic.Int64 // control messages that found no room
+}
+
+// An outgoing message waits to be written.
+type outgoing struct {
+	frames  [][]byte
+	control bool
+	written func() // may be nil
+}
+
+// size returns the bytes that the message takes on the wire.
+func (o outgoing) size() (wire, bodies int64) {
+	for _, f := range o.frames {
+		bodies += int64(len(f))
+		wire += int64(len(f)) + int64(zmtp.FrameHeader(len(f), false).Len())
+	}
+	return wire, bodies
+}
+
+func newDealer(name, address, identity string, c Config) *dealer {
+	d := &dealer{name: name, address: address, identity: []byte(identity), log: c.Logger, verbose: c.Verbose > 0,
+		room: make(chan struct{}, c.Watermark), some: make(chan struct{}, 1), idle: true}
+	for range c.Watermark {
+		d.room <- struct{}{}
+	}
+	return d
+}
+
+// send adds a message, waiting for room until ctx ends. Control messages never
+// wait; an acknowledgement or heartbeat beyond controlRoom is dropped and
+// counted.
+func (d *dealer) send(ctx context.Context, o outgoing) error {
+	if !o.control {
+		select {
+		case <-d.room:
+		case <-ctx.Done():
+			return fmt.Errorf("sending to %s: %w", d.name, context.Cause(ctx))
+		}
+	}
+	d.mu.Lock()
+	if o.control && d.control >= controlRoom {
+		d.mu.Unlock()
+		d.dropped.Add(1)
+		return nil
+	}
+	d.waiting = append(d.waiting, o)
+	d.idle = false
+	if o.control {
+		d.control++
+	}
+	d.mu.Unlock()
+	select {
+	case d.some <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// drain waits until everything was written, or ctx ends.
+func (d *dealer) drain(ctx context.Context) {
+	d.mu.Lock()
+	if d.idle {
+		d.mu.Unlock()
+		return
+	}
+	if d.empty == nil {
+		d.empty = make(chan struct{})
+	}
+	empty := d.empty
+	d.mu.Unlock()
+	select {
+	case <-empty:
+	case <-ctx.Done():
+	}
+}
+
+// retire ends the dealer when everything was written.
+func (d *dealer) retire(ctx context.Context) {
+	d.drain(ctx)
+	d.stop()
+}
+
+// run connects and writes until ctx ends.
+func (d *dealer) run(ctx context.Context) {
+	var lastLog time.Time
+	for first := true; ctx.Err() == nil; first = false {
+		if !first && !sleep(ctx, reconnectEvery) {
+			return
+		}
+		err := d.connectAndServe(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		d.failure.Store(err.Error())
+		if d.verbose && time.Since(lastLog) > time.Second {
+			d.log.Info("not connected, trying again", "to", d.name, "address", d.address, "error", err)
+			lastLog = time.Now()
+		}
+	}
+}
+
+func (d *dealer) connectAndServe(ctx context.Context) error {
+	dialer := net.Dialer{Timeout: handshakeTimeout}
+	nc, err := dialer.DialContext(ctx, "tcp", d.address)
+	if err != nil {
+		return err
+	}
+	counted := &countingConn{Conn: nc}
+	defer nc.Close()
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	shake, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	conn, err := zmtp.Handshake(shake, counted, zmtp.Config{SocketType: "DEALER", Identity: d.identity})
+	cancel()
+	if err != nil {
+		return err
+	}
+	if kind := conn.Peer().SocketType; kind != "ROUTER" {
+		return fmt.Errorf("%s is a %s socket, not a PS-lite node's ROUTER", d.address, kind)
+	}
+	d.connected.Store(true)
+	d.lostAt.Store(0)
+	defer func() {
+		d.connected.Store(false)
+		d.lostAt.Store(time.Now().UnixNano())
+	}()
+	var broken sync.WaitGroup
+	gone := make(chan error, 1)
+	broken.Go(func() {
+		gone <- discard(conn)
+		nc.Close() // ends a write that waits
+	})
+	err = d.write(ctx, conn, &counted.written, gone)
+	nc.Close()
+	broken.Wait()
+	return err
+}
+
+// discard reads what a peer has no reason to send: commands, which the
+// connection answers, and the end.
+func discard(conn *zmtp.Conn) error {
+	var m zmtp.Message
+	for {
+		if err := conn.ReadMessage(&m); err != nil {
+			return err
+		}
+	}
+}
+
+// write writes batches until the connection breaks.
+func (d *dealer) write(ctx context.Context, conn *zmtp.Conn, written *atomic.Int64, gone <-chan error) error {
+	var batch []outgoing
+	for {
+		batch = d.take(batch[:0])
+		if len(batch) == 0 {
+			select {
+			case <-d.some:
+			case err := <-gone:
+				return errors.Join(errors.New("the peer closed the connection"), err)
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		before := written.Load()
+		err := writeBatch(conn, batch)
+		if err != nil {
+			d.putBack(batch, written.Load()-before)
+			return err
+		}
+		d.settle(batch)
+	}
+}
+
+func writeBatch(conn *zmtp.Conn, batch []outgoing) error {
+	for _, o := range batch {
+		if err := conn.Queue(o.frames...); err != nil {
+			return err
+		}
+	}
+	return conn.Flush()
+}
+
+// take moves what waits to batch.
+func (d *dealer) take(batch []outgoing) []outgoing {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	batch = append(batch, d.waiting...)
+	clear(d.waiting)
+	d.waiting = d.waiting[:0]
+	if len(batch) == 0 {
+		d.idle = true
+		if d.empty != nil {
+			close(d.empty)
+			d.empty = nil
+		}
+	}
+	return batch
+}
+
+// settle notes that messages are out.
+func (d *dealer) settle(batch []outgoing) {
+	control := 0
+	for i, o := range batch {
+		_, bodies := o.size()
+		d.messages.Add(1)
+		d.bytes.Add(bodies)
+		if o.control {
+			control++
+		} else {
+			d.room <- struct{}{}
+		}
+		if o.written != nil {
+			o.written()
+		}
+		batch[i] = outgoing{}
+	}
+	d.mu.Lock()
+	d.control -= control
+	d.mu.Unlock()
+}
+
+// putBack keeps for the next connection what was not wholly written.
+func (d *dealer) putBack(batch []outgoing, written int64) {
+	out := 0
+	for out < len(batch) {
+		wire, _ := batch[out].size()
+		if wire > written {
+			break
+		}
+		written -= wire
+		out++
+	}
+	rest := append([]outgoing(nil), batch[out:]...)
+	d.settle(batch[:out])
+	d.mu.Lock()
+	d.waiting = append(rest, d.waiting...)
+	d.mu.Unlock()
+}
+
+// state describes the connection, for logs about waits.
+func (d *dealer) state() string {
+	if d.connected.Load() {
+		return "connected"
+	}
+	if why, ok := d.failure.Load().(string); ok {
+		return "not connected: " + why
+	}
+	return "not connected yet"
+}
+
+// countingConn knows how many bytes the kernel has taken.
+type countingConn struct {
+	net.Conn
+	written atomic.Int64
+}
+
+func (c *countingConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
+}
+
+// sleep waits and reports whether ctx is still going on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

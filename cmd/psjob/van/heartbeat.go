@@ -1,0 +1,75 @@
+package van
+
+import (
+	"context"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// heartbeats tells the scheduler from time to time that this node is there.
+func (v *Van) heartbeats(ctx context.Context) error {
+	for sleep(ctx, v.config.Heartbeat) {
+		v.mu.Lock()
+		self := v.self
+		v.mu.Unlock()
+		m := NewMessage(schedulerID)
+		m.Meta.Control = pslite.Control{Cmd: pslite.Heartbeat, Nodes: []pslite.Node{self}}
+		m.Meta.Timestamp = v.nextTimestamp()
+		if err := v.Send(ctx, m); err != nil {
+			return nil // the van ends
+		}
+	}
+	return nil
+}
+
+// heartbeat notes a sign of life; the scheduler answers it.
+func (v *Van) heartbeat(ctx context.Context, m *Message) error {
+	for _, n := range m.Meta.Control.Nodes {
+		v.mu.Lock()
+		v.lastHeard[int(n.ID)] = time.Now()
+		known := v.dealers[int(n.ID)] != nil
+		v.mu.Unlock()
+		if v.roster == nil || !known {
+			continue
+		}
+		back := NewMessage(int(n.ID))
+		back.Meta.Control = pslite.Control{Cmd: pslite.Heartbeat, Nodes: []pslite.Node{v.self}}
+		back.Meta.Timestamp = v.nextTimestamp()
+		if err := v.Send(ctx, back); err != nil {
+			return nil // the van ends
+		}
+	}
+	return nil
+}
+
+// watchHeartbeats logs who has fallen silent: to the scheduler all nodes
+// matter, to the others the scheduler.
+func (v *Van) watchHeartbeats(ctx context.Context) error {
+	watched := []int{schedulerID}
+	if v.roster != nil {
+		watched = v.roster.addressees(Servers + Workers)
+	}
+	began := time.Now()
+	silent := make(map[int]bool)
+	for sleep(ctx, max(v.config.HeartbeatTimeout/4, 100*time.Millisecond)) {
+		for _, id := range watched {
+			v.mu.Lock()
+			heard, ok := v.lastHeard[id]
+			v.mu.Unlock()
+			if !ok {
+				heard = began
+			}
+			dead := time.Since(heard) > v.config.HeartbeatTimeout
+			if dead && !silent[id] && !v.stopping.Load() {
+				v.config.Logger.Error("no heartbeat: the node seems to be dead (PS_HEARTBEAT_TIMEOUT)",
+					"node", v.describe([]int{id}), "seconds", int(time.Since(heard).Seconds()))
+			}
+			if !dead && silent[id] {
+				v.config.Logger.Info("heartbeats have come back", "node", id)
+			}
+			silent[id] = dead
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package van
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// dialect is the generation of PS-lite that psjob speaks.
+const dialect = pslite.DMLC
+
+// A Message is what travels between two nodes: meta, and none to three data
+// frames (keys, values, lengths).
+type Message struct {
+	Sender, Recver int
+	Meta           pslite.Meta
+	Data           [][]byte // of a received message: valid until Release
+
+	// Written, where not nil, is called when the data of a message that is
+	// sent is not needed any more.
+	Written func()
+
+	incoming zmtp.Message
+	pool     *sync.Pool // where a received message goes back to
+	users    atomic.Int32
+}
+
+// NewMessage returns an empty message to a node, as PS-lite's constructor
+// makes it: head, app, customer and timestamp are not set.
+func NewMessage(to int) *Message {
+	m := &Message{Recver: to}
+	m.Meta.Reset()
+	m.Meta.CustomerID = pslite.Empty
+	return m
+}
+
+// AddData appends a data frame. The memory stays the caller's and must not
+// change before the message is answered.
+func (m *Message) AddData(t pslite.DataType, frame []byte) {
+	m.Meta.DataTypes = append(m.Meta.DataTypes, t)
+	m.Meta.DataSize += int32(len(frame))
+	m.Data = append(m.Data, frame)
+}
+
+func (m *Message) command() pslite.Command { return m.Meta.Control.Cmd }
+
+// frames returns the message as ZMTP carries it.
+func (m *Message) frames() [][]byte {
+	frames := make([][]byte, 0, 1+len(m.Data))
+	frames = append(frames, m.Meta.Append(nil, dialect))
+	return append(frames, m.Data...)
+}
+
+// decode takes the message apart that was read from a node.
+func (m *Message) decode(from, to int) error {
+	m.Sender, m.Recver = from, to
+	frames := m.incoming.Frames
+	if err := m.Meta.Decode(frames[0], dialect); err != nil {
+		var other pslite.Meta
+		if found, detectErr := pslite.Detect(frames[0], &other); detectErr == nil {
+			return fmt.Errorf("it is in PS-lite's dialect %v, psjob speaks %v: %w", found, dialect, err)
+		}
+		return fmt.Errorf("it is not PS-lite's: %w", err)
+	}
+	m.Data = append(m.Data[:0], frames[1:]...)
+	if len(m.Data) > 0 && len(m.Data) != len(m.Meta.DataTypes) {
+		return fmt.Errorf("%d data frames, but the meta frame lists %d types", len(m.Data), len(m.Meta.DataTypes))
+	}
+	return nil
+}
+
+// Retain keeps a received message's data valid until one more Release.
+func (m *Message) Retain() { m.users.Add(1) }
+
+// Release gives a received message's memory back. Its data is no longer valid
+// when all have released it.
+func (m *Message) Release() {
+	if m.pool != nil && m.users.Add(-1) == 0 {
+		m.pool.Put(m)
+	}
+}
+
+// signature is what the resender knows a message by.
+func (m *Message) signature(sender, recver int) uint64 {
+	return pslite.Signature(&m.Meta, int32(sender), int32(recver))
+}
+
+// String describes the message for logs.
+func (m *Message) String() string {
+	meta := &m.Meta
+	if meta.Control.Cmd != pslite.NoCommand {
+		return fmt.Sprintf("%v timestamp=%d request=%v", meta.Control.Cmd, meta.Timestamp, meta.Request)
+	}
+	size := 0
+	for _, d := range m.Data {
+		size += len(d)
+	}
+	return fmt.Sprintf("app=%d customer=%d timestamp=%d request=%v push=%v pull=%v simple=%v head=%d frames=%d bytes=%d",
+		meta.AppID, meta.CustomerID, meta.Timestamp, meta.Request, meta.Push, meta.Pull, meta.SimpleApp, meta.Head, len(m.Data), size)
+}

@@ -1,0 +1,258 @@
+package van
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// customerPatience is how long a message waits for its customer to appear. A
+// node may send as soon as it is ready, which another may not be yet.
+const customerPatience = 30 * time.Second
+
+// receive handles one message. It runs in the goroutine of the connection, so
+// that a peer is read in order.
+func (v *Van) receive(ctx context.Context, m *Message) error {
+	command := m.command()
+	if v.drops(command) {
+		m.Release()
+		return nil
+	}
+	v.received.Add(1)
+	if v.config.Verbose > 1 {
+		v.config.Logger.Info("received", "message", m.String(), "from", m.Sender)
+	}
+	if command == pslite.NoCommand {
+		if v.repeated(ctx, m) {
+			m.Release()
+			return nil
+		}
+		return v.deliver(ctx, m)
+	}
+	defer m.Release()
+	if command == pslite.Terminate {
+		if m.Sender == v.ID() {
+			select {
+			case <-v.terminated:
+			default:
+				close(v.terminated)
+			}
+		}
+		return nil
+	}
+	if command == pslite.Ack {
+		if v.resender != nil {
+			v.resender.acknowledge(m.Meta.Control.MsgSig)
+		}
+		return nil
+	}
+	if v.repeated(ctx, m) {
+		return nil
+	}
+	return v.control(ctx, m)
+}
+
+// drops decides whether PS_DROP_MSG throws a message away. What ends the node
+// is kept.
+func (v *Van) drops(command pslite.Command) bool {
+	if v.config.Drop == 0 || !v.isReady.Load() || command == pslite.Terminate {
+		return false
+	}
+	if rand.IntN(100) >= v.config.Drop {
+		return false
+	}
+	v.droppedIn.Add(1)
+	return true
+}
+
+// repeated acknowledges a message and reports whether it has come before.
+func (v *Van) repeated(ctx context.Context, m *Message) bool {
+	if v.resender == nil || !v.isReady.Load() || m.Sender == int(pslite.Empty) {
+		return false
+	}
+	signature := m.signature(m.Sender, v.ID())
+	ack := NewMessage(m.Sender)
+	ack.Meta.Control = pslite.Control{Cmd: pslite.Ack, MsgSig: signature}
+	if err := v.Send(ctx, ack); err != nil && v.config.Verbose > 0 {
+		v.config.Logger.Info("cannot acknowledge", "error", err)
+	}
+	return v.resender.received(signature)
+}
+
+// deliver hands a data message to its customer.
+func (v *Van) deliver(ctx context.Context, m *Message) error {
+	if m.Sender == int(pslite.Empty) {
+		return fmt.Errorf("a data message from a node without an id: %s", m)
+	}
+	app := int(m.Meta.AppID)
+	customer := app
+	if v.config.Role == pslite.Worker {
+		customer = int(m.Meta.CustomerID)
+	}
+	at := [2]int{app, customer}
+	deadline := time.NewTimer(customerPatience)
+	defer deadline.Stop()
+	for {
+		v.mu.Lock()
+		c, added := v.customers[at], v.added
+		v.mu.Unlock()
+		if c != nil {
+			if err := c.inbox.put(ctx, m); err != nil {
+				return nil // the van ends
+			}
+			return nil
+		}
+		select {
+		case <-added:
+		case <-ctx.Done():
+			return nil
+		case <-deadline.C:
+			return fmt.Errorf("%s from node %d is for app %d, customer %d, which this node does not have", m, m.Sender, app, customer)
+		}
+	}
+}
+
+// control handles a message about the job itself.
+func (v *Van) control(ctx context.Context, m *Message) error {
+	control := m.Meta.Control
+	switch control.Cmd {
+	case pslite.AddNode:
+		if v.roster != nil {
+			return v.enroll(ctx, m)
+		}
+		return v.learn(m)
+	case pslite.Barrier:
+		if v.roster != nil && m.Meta.Request {
+			return v.arrive(ctx, m)
+		}
+		select {
+		case v.barrier <- struct{}{}:
+		default:
+		}
+		return nil
+	case pslite.Heartbeat:
+		return v.heartbeat(ctx, m)
+	}
+	v.config.Logger.Warn("ignored an unknown command", "command", int(control.Cmd), "from", m.Sender)
+	return nil
+}
+
+// enroll registers a node with the scheduler and, with the last one, tells
+// everybody about everybody.
+func (v *Van) enroll(ctx context.Context, m *Message) error {
+	if len(m.Meta.Control.Nodes) != 1 {
+		return fmt.Errorf("a node registers with %d addresses: want 1", len(m.Meta.Control.Nodes))
+	}
+	v.mu.Lock()
+	if m.Sender != int(pslite.Empty) {
+		v.mu.Unlock()
+		return nil
+	}
+	late := v.roster.complete
+	complete, err := v.roster.add(m.Meta.Control.Nodes[0])
+	v.mu.Unlock()
+	if late { // the job itself is in order
+		v.config.Logger.Error("refused a node", "error", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if v.config.Verbose > 0 {
+		v.config.Logger.Info("a node has registered", "address", address(m.Meta.Control.Nodes[0]), "state", v.roster.missing())
+	}
+	if !complete {
+		return nil
+	}
+	connected := make(map[int32]bool)
+	for _, n := range v.roster.nodes {
+		if !connected[n.ID] {
+			connected[n.ID] = true
+			v.connect(n)
+		}
+	}
+	table := append(append([]pslite.Node(nil), v.roster.nodes...), v.self)
+	for _, id := range v.roster.addressees(Servers + Workers) {
+		back := NewMessage(id)
+		back.Meta.Control = pslite.Control{Cmd: pslite.AddNode, Nodes: table}
+		back.Meta.Timestamp = v.nextTimestamp()
+		if err := v.Send(ctx, back); err != nil {
+			return err
+		}
+	}
+	v.becomeReady()
+	return nil
+}
+
+// learn takes over the node table.
+func (v *Van) learn(m *Message) error {
+	if v.isReady.Load() {
+		v.config.Logger.Warn("ignored a second node table: psjob does not replace nodes", "from", m.Sender)
+		return nil
+	}
+	v.mu.Lock()
+	for _, n := range m.Meta.Control.Nodes {
+		if n.Hostname == v.self.Hostname && n.Port == v.self.Port {
+			v.self = n
+			v.self.Hostname = string([]byte(n.Hostname))
+			break
+		}
+	}
+	known := v.self.ID != pslite.Empty
+	v.mu.Unlock()
+	if !known {
+		return fmt.Errorf("the scheduler's node table does not have this node's address %s", address(v.self))
+	}
+	for _, n := range m.Meta.Control.Nodes {
+		v.connect(n)
+	}
+	v.becomeReady()
+	return nil
+}
+
+// arrive counts a node at a barrier and opens it with the last one.
+func (v *Van) arrive(ctx context.Context, m *Message) error {
+	group := int(m.Meta.Control.BarrierGroup)
+	v.mu.Lock()
+	open, err := v.roster.arrive(group)
+	v.mu.Unlock()
+	if err != nil || !open {
+		return err
+	}
+	for _, id := range v.roster.addressees(group) {
+		back := NewMessage(id)
+		back.Meta.AppID = m.Meta.AppID
+		back.Meta.CustomerID = m.Meta.CustomerID
+		back.Meta.Timestamp = v.nextTimestamp()
+		back.Meta.Control = pslite.Control{Cmd: pslite.Barrier}
+		if err := v.Send(ctx, back); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeat sends again what was not acknowledged in time.
+func (v *Van) repeat(ctx context.Context) error {
+	every := min(max(v.resender.timeout/4, 5*time.Millisecond), time.Second)
+	for sleep(ctx, every) {
+		due, err := v.resender.overdue(time.Now(), v.config.Patience)
+		if err != nil {
+			return err
+		}
+		for _, u := range due {
+			v.mu.Lock()
+			d := v.dealers[u.to]
+			v.mu.Unlock()
+			o := v.resender.outgoing(u)
+			o.control = true // it has waited for room once
+			if err := d.send(ctx, o); err != nil {
+				return nil
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package van
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	unackedRoom = 1 << 16 // messages that may be without acknowledgement
+	seenRoom    = 1 << 20 // signatures of received messages that are remembered
+)
+
+// A resender keeps what it sends until it is acknowledged and repeats it when
+// that takes too long, and it recognises what it has received before. It is
+// PS-lite's resender but for its end: it gives up after the van's patience
+// and not after ten repetitions, and it remembers a bounded number of
+// signatures.
+type resender struct {
+	timeout time.Duration
+	room    chan struct{}
+
+	mu      sync.Mutex
+	unacked map[uint64]*unacked
+	seen    map[uint64]struct{}
+	order   []uint64 // of seen, a ring
+	oldest  int
+
+	repeats    atomic.Int64
+	duplicates atomic.Int64
+}
+
+type unacked struct {
+	to      int
+	frames  [][]byte
+	first   time.Time
+	due     time.Time
+	queued  atomic.Bool // it has not been written yet
+	repeats int
+}
+
+func newResender(timeout time.Duration) *resender {
+	r := &resender{timeout: timeout, room: make(chan struct{}, unackedRoom),
+		unacked: make(map[uint64]*unacked), seen: make(map[uint64]struct{})}
+	return r
+}
+
+// keep copies a message that is about to be sent to a node. The caller passes
+// frames and written on to the dealer.
+func (r *resender) keep(ctx context.Context, signature uint64, to int, frames [][]byte) (o outgoing, err error) {
+	select {
+	case r.room <- struct{}{}:
+	case <-ctx.Done():
+		return o, context.Cause(ctx)
+	}
+	total := 0
+	for _, f := range frames {
+		total += len(f)
+	}
+	copied := make([]byte, 0, total)
+	u := &unacked{to: to, first: time.Now()}
+	for _, f := range frames {
+		at := len(copied)
+		copied = append(copied, f...)
+		u.frames = append(u.frames, copied[at:])
+	}
+	r.mu.Lock()
+	if _, twice := r.unacked[signature]; twice {
+		r.mu.Unlock()
+		<-r.room
+		return o, fmt.Errorf("two messages to node %d have the signature %#x: PS_RESEND cannot tell them apart", to, signature)
+	}
+	r.unacked[signature] = u
+	r.mu.Unlock()
+	return r.outgoing(u), nil
+}
+
+// outgoing is u as the dealer takes it. Its time runs from when it is written.
+func (r *resender) outgoing(u *unacked) outgoing {
+	u.queued.Store(true)
+	return outgoing{frames: u.frames, written: func() {
+		r.mu.Lock()
+		u.due = time.Now().Add(r.timeout * time.Duration(1+u.repeats))
+		r.mu.Unlock()
+		u.queued.Store(false)
+	}}
+}
+
+// acknowledge forgets a message that has arrived.
+func (r *resender) acknowledge(signature uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.unacked[signature]; ok {
+		delete(r.unacked, signature)
+		<-r.room
+	}
+}
+
+// forget drops what was for a node that is gone.
+func (r *resender) forget(node int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for signature, u := range r.unacked {
+		if u.to == node {
+			delete(r.unacked, signature)
+			<-r.room
+		}
+	}
+}
+
+// received notes a message and reports whether it has come before.
+func (r *resender) received(signature uint64) (before bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, before = r.seen[signature]; before {
+		r.duplicates.Add(1)
+		return true
+	}
+	if len(r.order) < seenRoom {
+		r.order = append(r.order, signature)
+	} else {
+		delete(r.seen, r.order[r.oldest])
+		r.order[r.oldest] = signature
+		r.oldest = (r.oldest + 1) % seenRoom
+	}
+	r.seen[signature] = struct{}{}
+	return false
+}
+
+// overdue returns what is to be repeated now. It is an error for a message to
+// stay unacknowledged for longer than patience.
+func (r *resender) overdue(now time.Time, patience time.Duration) ([]*unacked, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var due []*unacked
+	for _, u := range r.unacked {
+		if now.Sub(u.first) > patience {
+			return nil, fmt.Errorf("node %d has not acknowledged a message in %v, %d repetitions", u.to, patience, u.repeats)
+		}
+		if !u.queued.Load() && now.After(u.due) {
+			u.repeats++
+			due = append(due, u)
+		}
+	}
+	r.repeats.Add(int64(len(due)))
+	return due, nil
+}
+
+// left returns how many messages are not acknowledged.
+func (r *resender) left() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.unacked)
+}

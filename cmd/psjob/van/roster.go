@@ -1,0 +1,154 @@
+package van
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Groups of nodes, which add up to groups of several roles.
+const (
+	Servers  = int(pslite.ServerGroup)
+	Workers  = int(pslite.WorkerGroup)
+	Everyone = int(pslite.SchedulerGroup + pslite.ServerGroup + pslite.WorkerGroup)
+)
+
+// schedulerID is also the id of a group of one.
+const schedulerID = int(pslite.SchedulerID)
+
+// members returns the ids of a group's nodes: servers, workers, scheduler. An
+// id of a single node is a group of one.
+func members(group, servers, workers int) []int {
+	if group > Everyone {
+		return []int{group}
+	}
+	var ids []int
+	if group&Servers != 0 {
+		for r := range servers {
+			ids = append(ids, int(pslite.ServerID(r)))
+		}
+	}
+	if group&Workers != 0 {
+		for r := range workers {
+			ids = append(ids, int(pslite.WorkerID(r)))
+		}
+	}
+	if group&schedulerID != 0 {
+		ids = append(ids, schedulerID)
+	}
+	return ids
+}
+
+// A roster is the scheduler's list of who has registered. It is a pure state
+// machine: nodes in, ids out.
+type roster struct {
+	servers, workers int
+	nodes            []pslite.Node
+	complete         bool
+	// aliases are ids of further customers of a process, which shares the
+	// address and connection of its first one: id -> id of the first.
+	aliases map[int]int
+	counts  map[int]int // barrier group -> how many have come
+}
+
+func newRoster(servers, workers int) *roster {
+	return &roster{servers: servers, workers: workers, aliases: make(map[int]int), counts: make(map[int]int)}
+}
+
+func address(n pslite.Node) string { return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port))) }
+
+// add registers a node that has no id yet. With the last one, all get their
+// ids: ranks ascend by port within a host, hosts come in descending order, as
+// PS-lite has it.
+func (r *roster) add(n pslite.Node) (complete bool, err error) {
+	count := 0
+	for _, other := range r.nodes {
+		if other.Role == n.Role {
+			count++
+		}
+	}
+	room, variable := r.servers, "DMLC_NUM_SERVER"
+	if n.Role == pslite.Worker {
+		room, variable = r.workers, "DMLC_NUM_WORKER"
+	}
+	switch {
+	case n.Role != pslite.Server && n.Role != pslite.Worker:
+		return false, fmt.Errorf("a node at %s registers with role %v: want server or worker", address(n), n.Role)
+	case r.complete:
+		return false, fmt.Errorf("a %v at %s registers, but the job is complete: was it started again?", n.Role, address(n))
+	case count >= room:
+		return false, fmt.Errorf("a %v at %s registers, but %s=%d of them are there already", n.Role, address(n), variable, room)
+	case n.Hostname == "" || n.Port <= 0:
+		return false, fmt.Errorf("a %v registers without an address (host %q, port %d)", n.Role, n.Hostname, n.Port)
+	}
+	r.nodes = append(r.nodes, n)
+	if len(r.nodes) == r.servers+r.workers {
+		r.assign()
+		r.complete = true
+	}
+	return r.complete, nil
+}
+
+func (r *roster) assign() {
+	slices.SortStableFunc(r.nodes, func(a, b pslite.Node) int {
+		return cmp.Or(cmp.Compare(b.Hostname, a.Hostname), cmp.Compare(a.Port, b.Port))
+	})
+	first := make(map[string]int32) // address -> id
+	servers, workers := 0, 0
+	for i := range r.nodes {
+		n := &r.nodes[i]
+		id := pslite.WorkerID(workers)
+		if n.Role == pslite.Server {
+			id = pslite.ServerID(servers)
+			servers++
+		} else {
+			workers++
+		}
+		if own, shared := first[address(*n)]; shared {
+			r.aliases[int(id)] = int(own)
+			id = own
+		} else {
+			first[address(*n)] = id
+		}
+		n.ID = id
+	}
+}
+
+// addressees returns the group's nodes that have a connection of their own.
+func (r *roster) addressees(group int) []int {
+	return slices.DeleteFunc(members(group, r.servers, r.workers), func(id int) bool {
+		_, alias := r.aliases[id]
+		return alias
+	})
+}
+
+// arrive counts one more node at a group's barrier and reports whether it was
+// the last.
+func (r *roster) arrive(group int) (released bool, err error) {
+	if group <= 0 || group > Everyone {
+		return false, fmt.Errorf("a node waits at the barrier of group %d: want 1 to %d", group, Everyone)
+	}
+	r.counts[group]++
+	if r.counts[group] < len(members(group, r.servers, r.workers)) {
+		return false, nil
+	}
+	r.counts[group] = 0
+	return true, nil
+}
+
+// missing says who has not registered yet.
+func (r *roster) missing() string {
+	servers, workers := 0, 0
+	for _, n := range r.nodes {
+		if n.Role == pslite.Server {
+			servers++
+		} else {
+			workers++
+		}
+	}
+	return fmt.Sprintf("%d of %d servers and %d of %d workers have registered", servers, r.servers, workers, r.workers)
+}

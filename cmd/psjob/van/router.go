@@ -1,0 +1,125 @@
+package van
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// maxConnections bounds how many peers may be connected at a time.
+const maxConnections = 1 << 16
+
+// accept serves the peers' connections until the van ends.
+func (v *Van) accept(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { v.listener.Close() })
+	defer stop()
+	places := make(chan struct{}, maxConnections)
+	for {
+		nc, err := v.listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			var temporary interface{ Temporary() bool }
+			if errors.As(err, &temporary) && temporary.Temporary() { // out of file descriptors, as a rule
+				v.config.Logger.Warn("cannot accept a connection", "error", err)
+				sleep(ctx, reconnectEvery)
+				continue
+			}
+			return fmt.Errorf("accepting connections: %w", err)
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			v.refused.Add(1)
+			nc.Close()
+			continue
+		}
+		v.group.Go(func() error {
+			defer func() { <-places }()
+			if err := v.serve(ctx, nc); err != nil && ctx.Err() == nil {
+				v.fail(err)
+			}
+			return nil
+		})
+	}
+}
+
+// serve reads one connection. Only what goes wrong with a node of the job is
+// an error; strangers are logged and counted.
+func (v *Van) serve(ctx context.Context, nc net.Conn) error {
+	defer nc.Close()
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	shake, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	conn, err := zmtp.Handshake(shake, nc, zmtp.Config{SocketType: "ROUTER"})
+	cancel()
+	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			v.refused.Add(1)
+			v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
+		}
+		return nil
+	}
+	from, err := nodeOf(conn.Peer().Identity)
+	if err != nil {
+		v.refused.Add(1)
+		v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
+		return nil
+	}
+	v.connectionCame(from)
+	defer v.connectionWent(from)
+	for {
+		m := v.incoming.Get().(*Message)
+		m.users.Store(1)
+		if err := conn.ReadMessage(&m.incoming); err != nil {
+			m.Release()
+			if ctx.Err() == nil && !errors.Is(err, io.EOF) && v.config.Verbose > 0 {
+				v.config.Logger.Info("a connection broke", "from", from, "error", err)
+			}
+			return nil
+		}
+		if err := m.decode(from, v.ID()); err != nil {
+			if from == int(pslite.Empty) {
+				v.refused.Add(1)
+				v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
+				return nil
+			}
+			return fmt.Errorf("a message from node %d at %s: %w", from, nc.RemoteAddr(), err)
+		}
+		if err := v.receive(ctx, m); err != nil {
+			return err
+		}
+	}
+}
+
+// nodeOf returns the node id of an identity "ps9", and Empty for none.
+func nodeOf(identity []byte) (int, error) {
+	if len(identity) == 0 {
+		return int(pslite.Empty), nil
+	}
+	id, ok := pslite.ParseIdentity(identity)
+	if !ok {
+		return 0, fmt.Errorf("the identity %.40q is not that of a PS-lite node", identity)
+	}
+	return int(id), nil
+}
+
+func (v *Van) connectionCame(from int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.inbound[from]++
+}
+
+func (v *Van) connectionWent(from int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.inbound[from]--
+	v.goneSince[from] = time.Now()
+}

@@ -1,0 +1,79 @@
+package van
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// wait waits for done at most as long as patience, or without a bound where
+// that is 0. It logs from time to time what it waits for. Whatever ends the
+// van ends it.
+func (v *Van) wait(ctx context.Context, done <-chan struct{}, patience time.Duration, what func() string) error {
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	began := time.Now()
+	progress := time.NewTicker(v.config.ProgressEvery)
+	defer progress.Stop()
+	var tooLong <-chan time.Time
+	if patience > 0 {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		tooLong = timer.C
+	}
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what(), context.Cause(ctx))
+		case <-v.ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what(), context.Cause(v.ctx))
+		case <-progress.C:
+			if patience > 0 || v.config.Verbose > 0 {
+				v.config.Logger.Warn("still waiting", "for", what(), "seconds", int(time.Since(began).Seconds()))
+			}
+		case <-tooLong:
+			return fmt.Errorf("gave up after %v of waiting for %s", patience, what())
+		}
+	}
+}
+
+// watchConnections ends the van when a node that should be connected to this
+// one has not been for too long: it must have died, and without it the job
+// would wait for ever.
+func (v *Van) watchConnections(ctx context.Context) error {
+	var began time.Time // since all were known
+	for sleep(ctx, min(time.Second, v.config.LostAfter/4)) {
+		if v.stopping.Load() {
+			continue
+		}
+		if began.IsZero() && v.isReady.Load() {
+			began = time.Now()
+		}
+		v.mu.Lock()
+		lost, away := 0, time.Duration(0)
+		for id, d := range v.dealers {
+			since := began
+			if at, ok := v.goneSince[id]; ok {
+				since = at
+			}
+			gone := v.inbound[id] == 0
+			if !v.isReady.Load() { // nobody knows this node yet but by its own connection
+				at := d.lostAt.Load()
+				gone, since = at != 0, time.Unix(0, at)
+			}
+			if gone && time.Since(since) > v.config.LostAfter {
+				lost, away = id, time.Since(since)
+			}
+		}
+		v.mu.Unlock()
+		if lost != 0 {
+			return fmt.Errorf("%s has had no connection with this node for %v: it must have died", v.describe([]int{lost}), away.Round(time.Millisecond))
+		}
+	}
+	return nil
+}
