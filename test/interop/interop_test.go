@@ -39,17 +39,23 @@ var (
 // run runs the job at the place, and fails the test with it.
 func run(t testing.TB, at place, j job.Job) *job.Running {
 	t.Helper()
+	r, err := try(t, at, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// try runs the job at the place.
+func try(t testing.TB, at place, j job.Job) (*job.Running, error) {
+	t.Helper()
 	if at.hosts > 0 {
 		j.Hosts = hoststest.New(t, hosts.Config{Hosts: at.hosts}).Hosts()
 	}
 	j.IPv6 = at.ipv6
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	r, err := j.Run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return j.Run(ctx)
 }
 
 // workload is what the peer's workers do.

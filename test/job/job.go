@@ -8,7 +8,6 @@ package job
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -68,7 +67,7 @@ type Running struct {
 	Workers   []*Node
 
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc // the first cause is why the job ended early
 }
 
 // Nodes returns all nodes: the scheduler, the servers, the workers.
@@ -93,7 +92,7 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	r := &Running{ctx: ctx, cancel: cancel}
 	start := func(role string, i int, p Program) (*Node, error) {
 		n := &Node{Role: role, Index: i}
@@ -137,7 +136,7 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 		return nil
 	}()
 	if err != nil {
-		cancel()
+		cancel(err)
 		if r.Scheduler != nil {
 			r.Wait() // they were killed; err says why
 		}
@@ -186,21 +185,20 @@ func (j Job) address(h *hosts.Host) string {
 // killed, since they would wait for it; the error tells the first failure with
 // what that process said.
 func (r *Running) Wait() error {
-	defer r.cancel()
+	defer r.cancel(nil)
 	var g errgroup.Group
 	for _, n := range r.Nodes() {
 		g.Go(func() error {
-			if n.Err = n.wait(); n.Err == nil {
-				return nil
+			if n.Err = n.wait(); n.Err != nil {
+				r.cancel(fmt.Errorf("%s %d (%s): %w\n%s", n.Role, n.Index, filepath.Base(n.Cmd.Path), n.Err, n.Stderr.Bytes()))
 			}
-			r.cancel()
-			return fmt.Errorf("%s %d (%s): %w\n%s", n.Role, n.Index, filepath.Base(n.Cmd.Path), n.Err, n.Stderr.Bytes())
+			return n.Err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return errors.Join(err, context.Cause(r.ctx))
+	if g.Wait() == nil {
+		return nil
 	}
-	return nil
+	return context.Cause(r.ctx)
 }
 
 // Signal sends a signal to the node's process, such as SIGKILL, SIGSTOP and

@@ -110,6 +110,7 @@ var debianPackage = map[string]string{
 	"bpftool":  "bpftool",
 	"tc":       "iproute2",
 	"ip":       "iproute2",
+	"go":       "golang-go",
 	"promtool": "prometheus",
 	"etcd":     "etcd-server",
 }

@@ -1,6 +1,9 @@
 // A peer of a PS-lite job on libzmq and protobuf, written from the wire alone:
 // scheduler, server or worker by DMLC_ROLE. It is the second opinion that the
 // tests hold against the Go programs, and the speed to compare them with.
+#include <malloc.h>
+
+#include <climits>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -51,6 +54,10 @@ Options Options::Parse(int argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
+  // Frames of megabytes come and go: keep their memory instead of having the
+  // kernel clear it anew for each.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
   try {
     Options options = Options::Parse(argc, argv);
     Environment env = Environment::Read();

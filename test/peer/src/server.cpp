@@ -74,7 +74,7 @@ class Server {
     for (size_t i = 0; i < keys.size; i++) {
       size_t length = lens.size != 0 ? lens[i] : width;
       if (length > values.size - at) throw Failure("the lens of a push name more values than it has");
-      Store::Entry* entry = store_.Find(keys[i], length);
+      const Store::Entry* entry = store_.Find(keys[i], length);
       if (entry->length != length) throw Failure("key " + std::to_string(keys[i]) + " changes its length");
       float* sum = store_.Values(entry);
       for (size_t j = 0; j < length; j++) sum[j] += values[at + j];
@@ -92,8 +92,8 @@ class Server {
     values->reserve(keys.size);
     if (!keep_) values->resize(keys.size);
     for (size_t i = 0; keep_ && i < keys.size; i++) {
-      Store::Entry* entry = store_.Find(keys[i], 1);
-      float* from = store_.Values(entry);
+      const Store::Entry* entry = store_.Find(keys[i], 1);
+      const float* from = store_.Values(entry);
       values->insert(values->end(), from, from + entry->length);
       if (with_lens) lens->push_back(entry->length);
     }

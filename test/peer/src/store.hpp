@@ -10,26 +10,28 @@ class Store {
     uint64_t key;
     uint64_t first;  // of its values
     uint32_t length;
-    bool used;
   };
 
   Store() : table_(1 << 16) {}
 
   // Find returns the key's entry; one that is new gets length zeros. The
-  // pointer holds until the next call.
-  Entry* Find(uint64_t key, uint32_t length) {
-    if (2 * used_ >= table_.size()) Grow();
-    Entry* entry = Place(table_, key);
-    if (!entry->used) {
-      *entry = {key, values_.size(), length, true};
+  // pointer holds until the next call. Keys come in the same order again and
+  // again, so the entry after the one found last is looked at first.
+  const Entry* Find(uint64_t key, uint32_t length) {
+    if (next_ < entries_.size() && entries_[next_].key == key) return &entries_[next_++];
+    if (2 * entries_.size() >= table_.size()) Grow();
+    uint32_t& place = Place(key);
+    if (place == 0) {
+      entries_.push_back({key, values_.size(), length});
       values_.resize(values_.size() + length);
-      used_++;
+      place = static_cast<uint32_t>(entries_.size());
     }
-    return entry;
+    next_ = place;
+    return &entries_[place - 1];
   }
 
   float* Values(const Entry* entry) { return values_.data() + entry->first; }
-  size_t size() const { return used_; }
+  size_t size() const { return entries_.size(); }
 
   double Sum() const {
     double sum = 0;
@@ -38,23 +40,21 @@ class Store {
   }
 
  private:
-  static Entry* Place(std::vector<Entry>& table, uint64_t key) {
-    size_t mask = table.size() - 1;
-    uint64_t mixed = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;
-    size_t at = (mixed >> 20) & mask;
-    while (table[at].used && table[at].key != key) at = (at + 1) & mask;
-    return &table[at];
+  // Place is where the table has the key's number plus 1, or 0 for none.
+  uint32_t& Place(uint64_t key) {
+    size_t mask = table_.size() - 1;
+    size_t at = (((key ^ (key >> 32)) * 0x9e3779b97f4a7c15u) >> 20) & mask;
+    while (table_[at] != 0 && entries_[table_[at] - 1].key != key) at = (at + 1) & mask;
+    return table_[at];
   }
 
   void Grow() {
-    std::vector<Entry> larger(table_.size() * 2);
-    for (const Entry& entry : table_) {
-      if (entry.used) *Place(larger, entry.key) = entry;
-    }
-    table_.swap(larger);
+    table_.assign(table_.size() * 2, 0);
+    for (size_t i = 0; i < entries_.size(); i++) Place(entries_[i].key) = static_cast<uint32_t>(i + 1);
   }
 
-  std::vector<Entry> table_;
+  std::vector<Entry> entries_;   // in the order in which keys came
+  std::vector<uint32_t> table_;
   std::vector<float> values_;
-  size_t used_ = 0;
+  size_t next_ = 0;
 };
