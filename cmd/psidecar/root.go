@@ -81,6 +81,7 @@ func newRootCommand(e env) *cobra.Command {
 		newDecodeCommand(e),
 		newAgentCommand(e),
 		newVersionCommand(e),
+		newDemoCommand(e),
 		newDoctorCommand(e),
 	)
 	for _, cmd := range root.Commands() {

@@ -49,6 +49,12 @@ export function middles(n: number, most: number): number[] {
   return Array.from({ length: Math.ceil(n / step) }, (_, i) => i * step + 0.5);
 }
 
+/** Pixels that the longest name takes, within reason. */
+function nameWidth(names: string[]): number {
+  const longest = names.reduce((most, name) => Math.max(most, name.length), 0);
+  return Math.min(220, 24 + 7 * longest);
+}
+
 export class Grid {
   private plot: uPlot | undefined;
   private image: HTMLCanvasElement | undefined;
@@ -119,7 +125,7 @@ export class Grid {
         },
         axes: [
           { ...axis, splits: (u) => middles(columns, u.width / this.options.columnWidth), values: named(columnName) },
-          { ...axis, splits: (u) => middles(rows.length, u.height / 26), values: named((r) => rows[r] ?? ""), size: 90 },
+          { ...axis, splits: (u) => middles(rows.length, u.height / 26), values: named((r) => rows[r] ?? ""), size: nameWidth(rows) },
         ],
         series: [{}, { paths: () => null, points: { show: false } }],
         hooks: {

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/cmd/psidecar/demo"
+)
+
+func newDemoCommand(e env) *cobra.Command {
+	var o demo.Options
+	var megabits uint64
+	var hold, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a training job on hosts made on this machine, and show what psidecar does for it",
+		Long: `Run a training job (logistic regression, psjob) on hosts that are network
+namespaces of this machine, joined by slow links, once for each phase:
+
+  baseline  the job alone
+  observe   the same with an agent watching
+
+Needs root. Everything it makes is gone when it ends.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case o.Hosts < 2 || o.Hosts > 16:
+				return usagef("--hosts %d: want 2 to 16", o.Hosts)
+			case o.Steps < 1:
+				return usagef("--steps %d: want 1 or more", o.Steps)
+			case o.Batch < 1:
+				return usagef("--batch %d: want 1 or more", o.Batch)
+			case os.Geteuid() != 0:
+				return errors.New("the demo makes network namespaces: run it as root")
+			}
+			o.Rate = megabits * 1e6
+			if err := findPrograms(&o); err != nil {
+				return err
+			}
+			out := demoOutput{env: e, asJSON: asJSON, hold: hold}
+			o.Observed = out.observed
+			return demo.Run(cmd.Context(), o, out.report)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.Hosts, "hosts", 4, "hosts, each with a server and a worker")
+	f.Uint64Var(&megabits, "link-mbit", 200, "speed of every host's link, Mbit/s; 0 does not limit it")
+	f.StringVar(&o.Data, "data", "", "libsvm text to train on, plain or compressed (default: made from a seed)")
+	f.IntVar(&o.Steps, "steps", 300, "steps of every worker in each phase")
+	f.IntVar(&o.Batch, "batch", 128, "samples of a worker's step")
+	f.StringVar(&o.Psjob, "psjob", "", "the job's program (default: psjob beside psidecar, or on the PATH)")
+	f.BoolVar(&hold, "hold", false, "keep the page up at the end, until interrupted")
+	f.BoolVar(&asJSON, "json", false, "print JSON, one object a phase")
+	return cmd
+}
+
+// findPrograms fills in the paths of psidecar and psjob.
+func findPrograms(o *demo.Options) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding psidecar's own program: %w", err)
+	}
+	o.Psidecar = self
+	if o.Psjob != "" {
+		return nil
+	}
+	beside := filepath.Join(filepath.Dir(self), "psjob")
+	if _, err := os.Stat(beside); err == nil {
+		o.Psjob = beside
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("looking for psjob: %w", err)
+	}
+	if o.Psjob, err = exec.LookPath("psjob"); err != nil {
+		return fmt.Errorf("psjob is neither beside %s nor on the PATH: build it with `make build`, or name it with --psjob", self)
+	}
+	return nil
+}
+
+// demoOutput prints what the demo finds.
+type demoOutput struct {
+	env
+	asJSON, hold bool
+	baseline     demo.Result
+}
+
+const demoColumns = "%-9s  %8s  %12s  %18s  %7s  %8s\n"
+
+// report prints one phase: its figures and, from the second on, what became of
+// the first's.
+func (d *demoOutput) report(r demo.Result) error {
+	if d.asJSON {
+		return json.NewEncoder(d.stdout).Encode(r)
+	}
+	if d.baseline.Phase == "" {
+		d.baseline = r
+		if _, err := fmt.Fprintf(d.stdout, demoColumns, "phase", "steps/s", "kB per step", "busiest host's kB", "loss", "accuracy"); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(d.stdout, demoColumns, r.Phase,
+		fmt.Sprintf("%.1f", r.StepsPerSecond), fmt.Sprintf("%.1f", r.BytesPerStep/1e3), fmt.Sprintf("%.1f", r.MaxHostBytes/1e3),
+		figure("%.4f", 1, r.Loss), figure("%.2f%%", 100, r.Accuracy))
+	if err == nil && r.ObservedByAgent > 0 {
+		_, err = fmt.Fprintf(d.stdout, "           the workers say %d accesses of keys, the agent counted %d\n", r.Accesses, r.ObservedByAgent)
+	}
+	return err
+}
+
+func figure(format string, scale float64, v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *v*scale)
+}
+
+// observed says where the page is, and stays while that is wanted.
+func (d *demoOutput) observed(ctx context.Context, url string) error {
+	if !d.hold {
+		return nil
+	}
+	fmt.Fprintf(d.stderr, "page: %s (Ctrl-C ends)\n", url)
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,101 @@
+// Package demo shows what psidecar does for a training job on one machine:
+// hosts as network namespaces with slow links, a PS-lite job (psjob) of a
+// scheduler, a server and a worker a host, and one run of that job for each
+// phase, with what it moved and how fast it went.
+//
+// In come [Options]; out goes a [Result] a phase, as soon as it is measured.
+// `psidecar demo` calls it.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/test/hosts"
+)
+
+// Options say what the demo shows.
+type Options struct {
+	Hosts    int    // each with a server and a worker
+	Rate     uint64 // of each host's link, bits a second
+	Data     string // libsvm text to train on; empty: made from a seed
+	Steps    int    // of each worker in each phase
+	Batch    int    // samples of a worker's step
+	Psjob    string // the job's program
+	Psidecar string // the program of the agent
+	// Observed is called after the last phase, while the agent still runs, with
+	// the address of its page.
+	Observed func(ctx context.Context, url string) error
+}
+
+// Result is what a phase measured.
+type Result struct {
+	Phase           string   `json:"phase"`
+	StepsPerSecond  float64  `json:"steps_per_second"`        // of a worker
+	BytesPerStep    float64  `json:"bytes_per_step"`          // TCP payload that left its host, all hosts together
+	MaxHostBytes    float64  `json:"max_host_bytes_per_step"` // sent and received by the busiest host
+	Loss            *float64 `json:"loss"`                    // of the model after the last step, on all training data
+	Accuracy        *float64 `json:"accuracy"`                // likewise, 0 to 1
+	Accesses        uint64   `json:"-"`                       // pushes and pulls of keys by all workers, as they say
+	ObservedByAgent uint64   `json:"-"`                       // the same as the agents counted it; phase observe
+}
+
+// Run makes the hosts, runs the phases in order and calls report after each.
+// Everything it made is gone when it returns.
+func Run(ctx context.Context, o Options, report func(Result) error) (err error) {
+	dir, err := os.MkdirTemp("", "psidecar-demo-")
+	if err != nil {
+		return fmt.Errorf("making a folder for the demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if o.Data == "" {
+		if o.Data, err = generate(dir); err != nil {
+			return err
+		}
+	}
+	net, err := hosts.New(hosts.Config{Hosts: o.Hosts, Rate: o.Rate, Pairs: true})
+	if err != nil {
+		return fmt.Errorf("making %d hosts: %w", o.Hosts, err)
+	}
+	defer func() { err = errors.Join(err, net.Close()) }()
+	s := stage{options: o, net: net}
+	defer func() {
+		if s.agent != nil {
+			err = errors.Join(err, s.agent.stop())
+		}
+	}()
+	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe} {
+		result, err := phase(ctx)
+		if err != nil {
+			return err
+		}
+		if err := report(result); err != nil {
+			return err
+		}
+	}
+	return o.Observed(ctx, s.agent.url)
+}
+
+// generate writes a text set that a linear model learns.
+func generate(dir string) (string, error) {
+	start := time.Now()
+	path := filepath.Join(dir, "text.libsvm")
+	f, err := os.Create(path)
+	if err != nil {
+		return "", fmt.Errorf("making the data: %w", err)
+	}
+	n, err := synth.WriteLibsvm(f, synth.Text(synth.Options{
+		Samples: 12_000, Features: 30_000, Topics: 20, Words: 75, Skew: 1.05, Noise: 0.01, Seed: 1,
+	}))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("making the data: %w", err)
+	}
+	slog.Debug("made a text set", "samples", n, "path", path, "took", time.Since(start))
+	return path, nil
+}

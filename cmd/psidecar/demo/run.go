@@ -1,0 +1,95 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/job"
+)
+
+// stage is where the phases play.
+type stage struct {
+	options Options
+	net     *hosts.Net
+	agent   *agent // once there is one
+}
+
+// workerReport is what a worker of psjob prints with --json.
+type workerReport struct {
+	Role           string   `json:"role"`
+	Rank           int      `json:"rank"`
+	Steps          int      `json:"steps"`
+	StepsPerSecond float64  `json:"steps_per_second"`
+	Loss           *float64 `json:"loss"`
+	Accuracy       *float64 `json:"accuracy"`
+	AllWorkers     bool     `json:"all_workers"`
+	Pushes         uint64   `json:"pushes"`
+	Pulls          uint64   `json:"pulls"`
+}
+
+// baseline runs the job as it is.
+func (s *stage) baseline(ctx context.Context) (Result, error) { return s.run(ctx, "baseline") }
+
+// run runs the job once and measures it.
+func (s *stage) run(ctx context.Context, phase string) (Result, error) {
+	before, err := s.net.Traffic()
+	if err != nil {
+		return Result{}, err
+	}
+	o := s.options
+	psjob := job.Program{o.Psjob, "--json", "--model=lr", "--data=" + o.Data,
+		"--steps=" + strconv.Itoa(o.Steps), "--batch=" + strconv.Itoa(o.Batch)}
+	running, err := job.Job{
+		Scheduler: psjob,
+		Servers:   job.Repeat(o.Hosts, psjob),
+		Workers:   job.Repeat(o.Hosts, psjob),
+		Hosts:     s.net.Hosts(),
+	}.Run(ctx)
+	if err != nil {
+		return Result{}, fmt.Errorf("phase %s: %w", phase, err)
+	}
+	after, err := s.net.Traffic()
+	if err != nil {
+		return Result{}, err
+	}
+	result := Result{Phase: phase}
+	for _, w := range running.Workers {
+		var r workerReport
+		if err := json.Unmarshal(w.Stdout.Bytes(), &r); err != nil {
+			return Result{}, fmt.Errorf("phase %s: worker %d printed %q instead of its report: %w", phase, w.Index, w.Stdout.Bytes(), err)
+		}
+		result.add(r, len(running.Workers))
+	}
+	result.measure(before, after, o.Steps)
+	return result, nil
+}
+
+// add takes in one worker's report of n.
+func (r *Result) add(w workerReport, n int) {
+	r.StepsPerSecond += w.StepsPerSecond / float64(n)
+	r.Accesses += w.Pushes + w.Pulls
+	if w.AllWorkers && r.Loss == nil {
+		r.Loss, r.Accuracy = w.Loss, w.Accuracy
+	}
+}
+
+// measure takes in what the hosts' links carried.
+func (r *Result) measure(before, after [][]hosts.Traffic, steps int) {
+	perHost := make([]uint64, len(after))
+	var all uint64
+	for from := range after {
+		for to := range after[from] {
+			n := after[from][to].Payload - before[from][to].Payload
+			all += n
+			perHost[from] += n
+			perHost[to] += n
+		}
+	}
+	r.BytesPerStep = float64(all) / float64(steps)
+	for _, n := range perHost {
+		r.MaxHostBytes = max(r.MaxHostBytes, float64(n)/float64(steps))
+	}
+}
