@@ -84,6 +84,9 @@ var errNotMeta = errors.New("pslite: not a meta frame of any dialect")
 // presumption that the frame disproves is replaced; once certain, a frame in
 // another dialect is an error.
 func (d *Detector) Decode(b []byte, m *Meta) (Dialect, error) {
+	if len(b) == 0 { // a valid protobuf, but nobody's message
+		return Unknown, errNotMeta
+	}
 	if d.certain {
 		return d.dialect, m.Decode(b, d.dialect)
 	}

@@ -56,6 +56,9 @@ func TestDetectorKeepsToOneDialect(t *testing.T) {
 		if _, err := det.Decode(m.Append(nil, tc.first), &got); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := det.Decode(nil, &got); err == nil {
+			t.Errorf("an empty frame was taken as %s", tc.first)
+		}
 		if d, err := det.Decode(m.Append(nil, tc.then), &got); err == nil {
 			t.Errorf("%s after %s was taken as %s", tc.then, tc.first, d)
 		}

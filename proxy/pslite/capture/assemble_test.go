@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -226,6 +228,53 @@ func TestForeignStreams(t *testing.T) {
 	}
 }
 
+// Every dialect is told from a connection's own messages, also when its
+// beginning was missed; BytePS's answers name their sender first.
+func TestEveryDialectInAStream(t *testing.T) {
+	base := pslite.Meta{Timestamp: 3, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+	push, pull, answer := base, base, pslite.Meta{Timestamp: 3, Push: true}
+	push.Request, push.Push = true, true
+	pull.Request, pull.Pull = true, true
+	for _, d := range []pslite.Dialect{pslite.DMLC, pslite.DMLC2018, pslite.DMLC2017, pslite.BytePSRaw} {
+		var segs []Segment
+		seq := uint32(100)
+		send := func(b []byte) {
+			segs = append(segs, Segment{Flow: testFlow, Seq: seq, Payload: b})
+			seq += uint32(len(b))
+		}
+		frames := func(all ...[]byte) (b []byte) {
+			for i, f := range all {
+				b = zmtp.AppendHeader(b, zmtp.FrameHeader(len(f), i < len(all)-1))
+				b = append(b, f...)
+			}
+			return b
+		}
+		keys, vals := make([]byte, 16), make([]byte, 8)
+		send(frames(push.Append(nil, d), keys, vals))
+		send(frames(pull.Append(nil, d), keys, nil))
+		if d == pslite.BytePSRaw {
+			send(frames([]byte("ps10"), answer.Append(nil, d)))
+		} else {
+			send(frames(answer.Append(nil, d)))
+		}
+		for first := range segs {
+			list, totals := replay(segs[first:])
+			if len(list) != 3-first || totals.UnsyncedBytes != 0 {
+				t.Fatalf("%s from message %d on: %q, %+v", d, first, list, totals)
+			}
+			for i, l := range list {
+				kind := []string{"push ", "pull ", "push-answer "}[first+i]
+				if !strings.HasPrefix(l, d.String()+" ") || !strings.Contains(l, " "+kind) {
+					t.Errorf("%s: got %s, want a %s", d, l, kind)
+				}
+			}
+			if d == pslite.BytePSRaw && !strings.Contains(list[len(list)-1], " server1 ") {
+				t.Errorf("the answer's sender: %s", list[len(list)-1])
+			}
+		}
+	}
+}
+
 // A port that is used again is another connection.
 func TestPortReuse(t *testing.T) {
 	segs := cut(pushStream(2, 5), 100)
@@ -245,6 +294,38 @@ func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
 		if _, err := Read(bytes.NewReader(file), Options{}, nil); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// Sizes that a stream only claims take no memory.
+func TestClaimsCostNothing(t *testing.T) {
+	g := zmtp.NewGreeting(1, 3)
+	greeting := zmtp.AppendReady(g[:], "DEALER", []byte("ps9"))
+	meta := push(1, 1)
+	meta = meta[:2+meta[1]] // only the meta frame
+	for name, tail := range map[string][]byte{
+		"a meta of 2^62 bytes": zmtp.AppendHeader(nil, zmtp.Header{Flags: zmtp.Long, Size: 1 << 62}),
+		"keys of 2^62 bytes":   zmtp.AppendHeader(meta, zmtp.Header{Flags: zmtp.Long | zmtp.More, Size: 1 << 62}),
+		"endless empty frames": bytes.Repeat([]byte{1, 0}, 1<<20),
+	} {
+		stream := append(bytes.Clone(greeting), tail...)
+		stream = append(stream, make([]byte, 1<<20)...)
+		segs := cut(stream, 60000)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		j := newJob(Options{Data: true}, nil)
+		a := NewAssembler(j.open)
+		for i := range segs {
+			a.Add(&segs[i])
+		}
+		a.Close()
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 8*uint64(len(stream)) {
+			t.Errorf("%s: %d bytes of memory for %d bytes of stream", name, got, len(stream))
+		}
+		if j.totals.Messages != 0 || j.totals.UnsyncedBytes == 0 {
+			t.Errorf("%s: %+v", name, j.totals)
 		}
 	}
 }

@@ -175,6 +175,7 @@ func topLayer(link layers.LinkType, data []byte) gopacket.LayerType {
 }
 
 func (p *packetParser) parse(link layers.LinkType, data []byte) (*Segment, bool) {
+	p.ext.Contents = nil // of the packet before
 	parser := p.byTop[topLayer(link, data)]
 	if parser == nil || parser.DecodeLayers(data, &p.found) != nil {
 		return nil, false

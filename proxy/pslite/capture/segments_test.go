@@ -59,6 +59,12 @@ func packet(t testing.TB, link layers.LinkType, v6 bool, s *Segment) []byte {
 // file writes segments as a pcap file.
 func file(t testing.TB, link layers.LinkType, v6 bool, segs []Segment) []byte {
 	t.Helper()
+	return fileSnapped(t, link, v6, segs, 1<<16)
+}
+
+// fileSnapped records at most snaplen bytes of each packet.
+func fileSnapped(t testing.TB, link layers.LinkType, v6 bool, segs []Segment, snaplen int) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	w := pcapgo.NewWriter(&out)
 	if err := w.WriteFileHeader(1<<16, link); err != nil {
@@ -66,7 +72,8 @@ func file(t testing.TB, link layers.LinkType, v6 bool, segs []Segment) []byte {
 	}
 	for i := range segs {
 		p := packet(t, link, v6, &segs[i])
-		if err := w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: len(p), Length: len(p)}, p); err != nil {
+		n := min(len(p), snaplen)
+		if err := w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: n, Length: len(p)}, p[:n]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,6 +101,28 @@ func TestFileFormats(t *testing.T) {
 				t.Errorf("%+v, %v", totals, err)
 			}
 		})
+	}
+}
+
+// tcpdump -s 200 loses most of the values; meta and sizes are still there.
+func TestSnaplenOfAFile(t *testing.T) {
+	segs := cut(pushStream(0, 0), 1000)
+	seq := segs[len(segs)-1].Seq + uint32(len(segs[len(segs)-1].Payload))
+	for ts := range 5 {
+		p := push(ts, 300)
+		segs = append(segs, Segment{Flow: testFlow, Seq: seq, Payload: p})
+		seq += uint32(len(p))
+	}
+	for _, v6 := range []bool{false, true} {
+		header := 40
+		if v6 {
+			header = 60
+		}
+		totals, err := Read(bytes.NewReader(fileSnapped(t, layers.LinkTypeRaw, v6, segs, 200)), Options{}, nil)
+		want := uint64(5 * (len(push(0, 300)) + header - 200))
+		if err != nil || totals.Messages != 5 || totals.MissingBytes != want || totals.UnsyncedBytes != 0 {
+			t.Errorf("IPv6 %v: %+v, %v; want %d bytes missing", v6, totals, err, want)
+		}
 	}
 }
 
