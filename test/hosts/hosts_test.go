@@ -254,6 +254,37 @@ func TestHostsOfAKilledProcessAreReaped(t *testing.T) {
 	})
 }
 
+func TestFailureLeavesNothingBehind(t *testing.T) {
+	require.Root(t)
+	mount := require.CgroupV2(t)
+	poor := role(t, "poor")
+	stdout, err := poor.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := poor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer poor.Wait()
+	defer poor.Process.Kill()
+	said, err := io.ReadAll(stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(said), syscall.EMFILE.Error()) {
+		t.Fatalf("with 100 file descriptors: %q, want %q", said, syscall.EMFILE.Error())
+	}
+	for _, dir := range []string{"/run/netns", mount} {
+		left, err := filepath.Glob(fmt.Sprintf("%s/psd-*-%d-*", dir, poor.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left) > 0 {
+			t.Errorf("left behind: %q\nit said %s", left, said)
+		}
+	}
+}
+
 func TestWrongConfigIsRefused(t *testing.T) {
 	for name, cfg := range map[string]hosts.Config{
 		"no hosts":       {},

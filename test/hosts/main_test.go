@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/test/hosts"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 // roleVariable makes the test program play a part instead of testing: that of
@@ -24,6 +25,8 @@ func TestMain(m *testing.M) {
 		whereami()
 	case "owner":
 		ownHosts()
+	case "poor":
+		failToOwnHosts()
 	default:
 		fmt.Fprintf(os.Stderr, "unknown %s\n", roleVariable)
 		os.Exit(2)
@@ -59,6 +62,19 @@ func ownHosts() {
 		panic(err)
 	}
 	fmt.Println(n.Host(1).Namespace(), n.Cgroup(), p.Pid())
+	time.Sleep(time.Hour)
+}
+
+// failToOwnHosts runs out of file descriptors while it makes hosts.
+func failToOwnHosts() {
+	limit := unix.Rlimit{Cur: 100, Max: 100}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		panic(err)
+	}
+	_, err := hosts.New(hosts.Config{Hosts: 64})
+	fmt.Println(err)
+	// It stays alive, so that nobody else reaps what it left.
+	os.Stdout.Close()
 	time.Sleep(time.Hour)
 }
 
