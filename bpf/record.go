@@ -49,7 +49,8 @@ const (
 	KindCommand Kind = 2
 	// KindMeta: a chunk of a message's meta frame; nearly always all of it.
 	KindMeta Kind = 3
-	// KindKeys: a chunk of the key frame of a sampled request.
+	// KindKeys: a chunk of the key frame of a sampled request. Chunks follow
+	// each other without a hole, but may begin and end inside a key.
 	KindKeys Kind = 4
 	// KindValues: the first bytes of a value frame of a sampled push, where
 	// [Sampling.ValueBytes] asks for them.

@@ -1,0 +1,165 @@
+package bpf
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// speedJob is a job of the C++ peer on one host: one server, one worker that
+// pushes and pulls keys as fast as it can, rounds times.
+type speedJob struct {
+	program string
+	host    *hosts.Host
+	keys    int
+	rounds  int
+}
+
+func newSpeedJob(t testing.TB, keys, rounds int) speedJob {
+	require.BPF(t)
+	return speedJob{peer.Build(t), hoststest.New(t, hosts.Config{Hosts: 1}).Host(0), keys, rounds}
+}
+
+// run returns what the worker said.
+func (j speedJob) run(t testing.TB) peer.Worker {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	worker := job.Program{j.program, "--mode", "bench", "--keys", strconv.Itoa(j.keys), "--rounds", strconv.Itoa(j.rounds)}
+	r, err := job.Job{
+		Scheduler: job.Program{j.program},
+		Servers:   []job.Program{{j.program, "--discard"}},
+		Workers:   []job.Program{worker},
+		Hosts:     []*hosts.Host{j.host},
+	}.Run(ctx)
+	if err != nil {
+		t.Fatalf("%v: %s", err, &r.Workers[0].Stderr)
+	}
+	var said peer.Worker
+	if err := json.Unmarshal(r.Workers[0].Stdout.Bytes(), &said); err != nil {
+		t.Fatalf("%v: %s", err, &r.Workers[0].Stdout)
+	}
+	return said
+}
+
+// keyCounter reads a capture and adds up the keys of requests.
+type keyCounter struct {
+	bytes  uint64
+	cancel context.CancelFunc
+	group  errgroup.Group
+}
+
+func countKeys(c *Capture) *keyCounter {
+	ctx, cancel := context.WithCancel(context.Background())
+	k := &keyCounter{cancel: cancel}
+	k.group.Go(func() error {
+		for {
+			err := c.Read(ctx, func(r *Record) {
+				if r.Kind == KindKeys {
+					k.bytes += uint64(len(r.Data)) // a chunk may end inside a key
+				}
+			})
+			if err != nil {
+				return err
+			}
+		}
+	})
+	return k
+}
+
+func (k *keyCounter) stop(t testing.TB) uint64 {
+	t.Helper()
+	k.cancel()
+	if err := k.group.Wait(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	return k.bytes / 8
+}
+
+// TestFullSpeed: of all keys that the C++ peer pushes and pulls at full speed
+// over loopback, none is lost. PSIDECAR_SPEED_KEYS=10000000 for more of them.
+func TestFullSpeed(t *testing.T) {
+	keys := 1_000_000
+	if text := os.Getenv("PSIDECAR_SPEED_KEYS"); text != "" {
+		var err error
+		if keys, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("PSIDECAR_SPEED_KEYS: %v", err)
+		}
+	}
+	j := newSpeedJob(t, keys, 3)
+	c := openTest(t, Options{})
+	if err := c.Attach(j.host.Cgroup()); err != nil {
+		t.Fatal(err)
+	}
+	counter := countKeys(c)
+	said := j.run(t)
+	seen := counter.stop(t)
+	counts, err := c.Counts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := uint64(said.Keys * (said.Pushes + said.Pulls))
+	t.Logf("%d keys in %d pushes (%.3v s) and %d pulls (%.3v s); %d bytes copied",
+		said.Keys, said.Pushes, said.PushSeconds, said.Pulls, said.PullSeconds, counts[ReasonCopied].Bytes)
+	if seen != want || want < uint64(2*keys) {
+		t.Errorf("%d keys seen, want %d", seen, want)
+	}
+	if lost := counts.Lost(); lost.Events != 0 {
+		t.Errorf("lost: %v", counts)
+	}
+}
+
+// BenchmarkFullSpeed compares the job's time with the capture and without, in
+// pairs; the ratio's median is the figure.
+func BenchmarkFullSpeed(b *testing.B) {
+	for _, tc := range []struct {
+		name     string
+		sampling Sampling
+	}{{"everything", Sampling{}}, {"one in 100", Sampling{OneIn: 100}}} {
+		b.Run(tc.name, func(b *testing.B) {
+			j := newSpeedJob(b, 10_000_000, 3)
+			c := openTest(b, Options{Sampling: tc.sampling})
+			var ratios []float64
+			for range b.N {
+				without := seconds(j.run(b))
+				if err := c.Attach(j.host.Cgroup()); err != nil {
+					b.Fatal(err)
+				}
+				counter := countKeys(c)
+				with := seconds(j.run(b))
+				counter.stop(b)
+				if err := c.Detach(j.host.Cgroup()); err != nil {
+					b.Fatal(err)
+				}
+				ratios = append(ratios, with/without)
+			}
+			counts, err := c.Counts()
+			if err != nil {
+				b.Fatal(err)
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "with/without")
+			b.ReportMetric(float64(counts.Lost().Events), "lost")
+		})
+	}
+}
+
+func seconds(w peer.Worker) (sum float64) {
+	for _, s := range append(w.PushSeconds, w.PullSeconds...) {
+		sum += s
+	}
+	return sum
+}
