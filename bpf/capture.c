@@ -2,7 +2,7 @@
 /* The capture programs for cgroup_skb/egress and ingress. Both let every
  * packet pass.
  *
- * Cost: see the figures in README.md, measured by BenchmarkCapture. */
+ * Cost: see the figures in README.md, measured by BenchmarkCost. */
 #include "packet.h"
 #include "tracker.h"
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -42,7 +43,8 @@ const (
 	defaultRingBytes = 32 << 20
 	defaultStreams   = 16384
 	minRingBytes     = 64 << 10
-	slotsPerCPU      = 3 // SLOTS in maps.h
+	slotsPerCPU      = 4  // SLOTS in maps.h
+	minSlots         = 16 // SLOT_TRIES in maps.h
 )
 
 func (o Options) normal() (Options, error) {
@@ -75,6 +77,7 @@ type Capture struct {
 	batches map[StreamID]uint32 // number of the next batch; Read's alone
 
 	sweepMu sync.Mutex
+	now     func() time.Time
 	quiet   map[StreamID]quietStream
 	gone    []StreamID // reported as Gone, for Read to forget
 }
@@ -97,7 +100,7 @@ func open(o Options, keyByAddress bool) (*Capture, error) {
 		return nil, fmt.Errorf("raising the memlock limit: %w", err)
 	}
 	c := &Capture{options: o, attached: map[string][]link.Link{},
-		batches: map[StreamID]uint32{}, quiet: map[StreamID]quietStream{}}
+		batches: map[StreamID]uint32{}, now: time.Now, quiet: map[StreamID]quietStream{}}
 	if c.objects, err = loadObjects(o, keyByAddress); err != nil {
 		return nil, err
 	}

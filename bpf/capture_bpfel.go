@@ -136,6 +136,7 @@ const (
 	captureProgWatchEgress  = "watch_egress"
 	captureProgWatchIngress = "watch_ingress"
 	captureVarKeyByAddress  = "key_by_address"
+	captureVarSlots         = "slots"
 )
 
 // loadCapture returns the embedded CollectionSpec for capture.
@@ -201,6 +202,7 @@ type captureMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
 	KeyByAddress *ebpf.VariableSpec `ebpf:"key_by_address"`
+	Slots        *ebpf.VariableSpec `ebpf:"slots"`
 }
 
 // captureObjects contains all objects after they have been loaded into the kernel.
@@ -247,6 +249,7 @@ func (m *captureMaps) Close() error {
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
 	KeyByAddress *ebpf.Variable `ebpf:"key_by_address"`
+	Slots        *ebpf.Variable `ebpf:"slots"`
 }
 
 // capturePrograms contains all programs after they have been loaded into the kernel.

@@ -104,7 +104,7 @@ func (w *watched) stop() (*transcript, Stream) {
 // outside of it.
 type transfer struct {
 	io.WriteCloser // to the sender
-	t              *testing.T
+	t              testing.TB
 	process        *hosts.Process
 	errors         *bytes.Buffer
 	group          errgroup.Group
@@ -112,7 +112,7 @@ type transfer struct {
 }
 
 // startTransfer has a process on from send to a listener on to.
-func startTransfer(t *testing.T, from, to *hosts.Host, address string, size int) *transfer {
+func startTransfer(t testing.TB, from, to *hosts.Host, address string, size int) *transfer {
 	t.Helper()
 	l, err := to.Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
 	if err != nil {

@@ -70,10 +70,13 @@ struct run {
 	__u8 out[OUT_SIZE];
 };
 
-#define SLOTS 3 /* buffers a CPU */
+#define SLOTS 4        /* buffers a CPU */
+#define SLOT_TRIES 16  /* of its own and its neighbours', looked at for a free one */
+volatile const __u32 slots = SLOT_TRIES; /* in all; set by the loader */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SLOTS); /* times the number of CPUs, set by the loader */
+	__uint(max_entries, SLOT_TRIES);
 	__type(key, __u32);
 	__type(value, struct run);
 } runs SEC(".maps");
@@ -92,8 +95,8 @@ always struct run *claim(void)
 {
 	__u32 base = bpf_get_smp_processor_id() * SLOTS;
 
-	for (__u32 i = 0; i < SLOTS; i++) {
-		__u32 slot = base + i;
+	for (__u32 i = 0; i < SLOT_TRIES; i++) {
+		__u32 slot = (base + i) % (slots ? slots : 1);
 		struct run *r = bpf_map_lookup_elem(&runs, &slot);
 
 		if (r && __sync_val_compare_and_swap(&r->busy, 0, 1) == 0)

@@ -25,10 +25,12 @@ func loadObjects(o Options, keyByAddress bool) (objects, error) {
 	}
 	spec.Maps["events"].MaxEntries = uint32(o.RingBytes)
 	spec.Maps["streams"].MaxEntries = uint32(o.Streams)
-	spec.Maps["runs"].MaxEntries = uint32(cpus * slotsPerCPU)
-	if keyByAddress {
-		if err := spec.Variables["key_by_address"].Set(uint32(1)); err != nil {
-			return objects{}, fmt.Errorf("setting key_by_address: %w", err)
+	slots := uint32(max(cpus*slotsPerCPU, minSlots))
+	spec.Maps["runs"].MaxEntries = slots
+	constants := map[string]uint32{"slots": slots, "key_by_address": uint32(flag(keyByAddress))}
+	for name, value := range constants {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return objects{}, fmt.Errorf("setting %s in the BPF object: %w", name, err)
 		}
 	}
 	collection, err := ebpf.NewCollection(spec)

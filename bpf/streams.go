@@ -59,7 +59,7 @@ func (c *Capture) Streams() ([]Stream, error) {
 		list  []Stream
 		id    uint64
 		value captureStream
-		now   = time.Now()
+		now   = c.now()
 		all   = c.objects.streams.Iterate()
 	)
 	for all.Next(&id, &value) {

@@ -1,0 +1,103 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+)
+
+// BenchmarkCost measures by the kernel's own statistics what the egress
+// program takes for a segment, over loopback, whose segments reach 64 KiB and
+// more, while another process reads all that is copied.
+func BenchmarkCost(b *testing.B) {
+	m := newStreamMaker(23)
+	tiny := m.job(0, 0)
+	for range 400_000 {
+		tiny = m.frame(tiny, m.answer(), false)
+	}
+	pushes := m.job(200_000, 4)
+	large := m.job(64, 1<<20)
+	foreign := append([]byte("POST / HTTP/1.1\r\n\r\n"), large...)
+	for _, tc := range []struct {
+		name     string
+		stream   []byte
+		messages int
+		sampling Sampling
+	}{
+		{"answers of 22 bytes", tiny, 400_000, Sampling{}},
+		{"pushes of one key", pushes, 200_000, Sampling{}},
+		{"pushes of one key, 1 in 100", pushes, 200_000, Sampling{OneIn: 100, SampledMetasOnly: true}},
+		{"pushes of 1 MiB", large, 64, Sampling{}},
+		{"foreign", foreign, 0, Sampling{}},
+	} {
+		b.Run(tc.name, func(b *testing.B) {
+			n := hoststest.New(b, hosts.Config{Hosts: 1})
+			h := n.Host(0)
+			c := openTest(b, Options{MeasureCost: true, Sampling: tc.sampling})
+			if err := c.Attach(h.Cgroup()); err != nil {
+				b.Fatal(err)
+			}
+			counter := countKeys(c)
+			for b.Loop() {
+				x := startTransfer(b, h, h, h.IPv4.String(), 1<<20)
+				x.send(tc.stream)
+				x.finish()
+			}
+			counter.stop(b)
+			reportCost(b, c, tc.messages*b.N)
+		})
+	}
+}
+
+// answer is the meta of a push's answer as dmlc writes it, 22 bytes.
+func (m *streamMaker) answer() []byte {
+	return []byte{8, 0, 0x20, 0, 0x28, 1, 0x30, 0, 0x38, 0, 0x40, 0x80, 0x80, 1, 0x50, 0, 0x58, 0, 0x60, 0, 0x68, 0}
+}
+
+func reportCost(b *testing.B, c *Capture, messages int) {
+	stats, err := c.ProgramStats()
+	if err != nil {
+		b.Fatal(err)
+	}
+	counts, err := c.Counts()
+	if err != nil {
+		b.Fatal(err)
+	}
+	ns := float64(stats[0].RunTime.Nanoseconds())
+	segments := float64(counts[ReasonSegments].Events)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(ns/segments, "ns/segment")
+	b.ReportMetric(float64(counts[ReasonSegments].Bytes)/segments, "B/segment")
+	b.ReportMetric(ns/float64(counts[ReasonSegments].Bytes)*1024, "ns/KiB")
+	if messages > 0 {
+		b.ReportMetric(ns/float64(messages), "ns/message")
+	}
+	b.ReportMetric(float64(counts.Lost().Events), "lost")
+}
+
+// BenchmarkUnpack measures the reader: one batch of 100 metas.
+func BenchmarkUnpack(b *testing.B) {
+	c := &Capture{batches: map[StreamID]uint32{}}
+	batch := make([]byte, batchSize)
+	for range 100 {
+		r := make([]byte, recordSize+24)
+		r[0], r[1] = byte(KindMeta), byte(EndsFrame|EndsMessage)
+		native.PutUint16(r[4:], 24)
+		batch = append(batch, r...)
+	}
+	native.PutUint32(batch[28:], uint32(len(batch)))
+	records := 0
+	each := func(*Record) { records++ }
+	b.ReportAllocs()
+	b.SetBytes(int64(len(batch)))
+	for i := range b.N {
+		native.PutUint32(batch[24:], uint32(i))
+		if err := c.unpack(batch, each); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if records != 100*b.N {
+		b.Fatal(records)
+	}
+}
