@@ -25,14 +25,18 @@ func (g *Grid) Add(b Batch) {
 		g.Rows[b.Worker] = make([]Sums, len(g.Firsts))
 	}
 	row := g.Rows[b.Worker]
+	end := 0 // of the ascending run
 	for from := 0; from < len(b.Keys); {
+		if from == end {
+			end = ascendingRun(b.Keys, from)
+		}
 		at, ok := slices.BinarySearch(g.Firsts, b.Keys[from])
 		if !ok {
 			at--
 		}
-		to := ascendingRun(b.Keys, from)
+		to := end
 		if at+1 < len(g.Firsts) {
-			to = from + countBelow(b.Keys[from:to], g.Firsts[at+1])
+			to = from + countBelow(b.Keys[from:end], g.Firsts[at+1])
 		}
 		for p, amount := range b.Each {
 			row[at][p] += amount * uint64(to-from)

@@ -175,10 +175,11 @@ func (j *Job) Use(at int64, b counts.Batch) {
 	j.Table.Add(b)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.interval(at).Heat.Add(b)
+	j.interval(at)
 	if j.batches++; j.batches&(j.batches-1) == 0 || j.batches%4096 == 0 {
 		j.regrid(at)
 	}
+	j.interval(at).Heat.Add(b)
 }
 
 // regrid lays down new blocks when the table has come to know many more keys;
@@ -192,8 +193,10 @@ func (j *Job) regrid(at int64) {
 	firsts := j.Table.Firsts(min(max(cells/max(size.Workers, 1), 16), 256))
 	j.firstKeys = size.Keys
 	j.firsts = firsts
-	if j.ring[len(j.ring)-1].Heat.Rows != nil {
+	if now := j.ring[len(j.ring)-1]; now.Heat.Rows != nil {
 		j.open(at)
+	} else {
+		now.Heat.Firsts = firsts
 	}
 }
 

@@ -253,19 +253,25 @@ func (n *Node) Name() string {
 }
 
 // asked notes which keys a server is asked for: they tell its rank, each
-// server having its share of the key space.
+// server having its share of the key space. Where the keys of several servers
+// are asked of one, or one's of several, the job slices keys in a way of its
+// own, and nothing follows from them.
 func (n *Node) asked(keys []uint64) {
-	if n.id != 0 && n.idFrom != fromOrder || n.job.serverCount < 2 || len(keys) == 0 {
+	if n.id != 0 && n.idFrom != fromOrder || n.conflict || n.job.serverCount < 2 || len(keys) == 0 {
 		return
 	}
 	for _, k := range []uint64{keys[0], keys[len(keys)-1]} {
 		rank, ok := pslite.Owner(k, n.job.serverCount)
 		if !ok || n.range0 >= 0 && n.range0 != rank {
-			n.conflict = true // keys that do not follow the ranges
+			n.conflict = true
+			return
 		}
 		n.range0 = rank
 	}
-	if !n.conflict && n.range0 > 0 {
-		n.setID(int32(8+2*n.range0), fromKeys)
+	id := pslite.ServerID(n.range0)
+	if other := n.job.byID[id]; other != nil && other != n {
+		n.conflict = true
+		return
 	}
+	n.setID(id, fromKeys)
 }

@@ -128,8 +128,7 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 		return
 	}
 	msg.keyBytes = r.Length
-	s.keys = append(s.keys, r.Data...)
-	o.held += len(r.Data)
+	s.keys = o.hold(s.keys, r.Data)
 	full := len(s.keys) >= 8*heldKeys && !msg.withLens || o.held > heldBytes
 	if !full {
 		return

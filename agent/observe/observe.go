@@ -87,6 +87,7 @@ type Observer struct {
 	jobs    map[netip.AddrPort]*Job            // by scheduler
 	misses  Misses
 	held    int // bytes of keys held by all streams
+	spare   [][]byte
 	meta    pslite.Meta
 	keys    []uint64
 	lens    []int32
@@ -130,8 +131,7 @@ func (o *Observer) Handle(r *bpf.Record) {
 	case bpf.KindKeys:
 		o.keysRecord(s, r)
 	case bpf.KindLens:
-		s.lens = append(s.lens, r.Data...)
-		o.held += len(r.Data)
+		s.lens = o.hold(s.lens, r.Data)
 	case bpf.KindEnd:
 		o.end(s, r)
 	case bpf.KindUnsynced:

@@ -116,12 +116,26 @@ func (o *Observer) giveUp(s *stream) {
 // release frees the keys and lens of the message in progress.
 func (o *Observer) release(s *stream) {
 	o.held -= len(s.keys) + len(s.lens)
-	const keep = 64 << 10
-	s.keys, s.lens = s.keys[:0], s.lens[:0]
-	if cap(s.keys) > keep {
-		s.keys = nil
+	o.putBack(s.keys)
+	o.putBack(s.lens)
+	s.keys, s.lens = nil, nil
+}
+
+// spareBuffers is how many buffers for keys are kept for the next messages.
+const spareBuffers = 16
+
+func (o *Observer) putBack(b []byte) {
+	if cap(b) > 0 && len(o.spare) < spareBuffers {
+		o.spare = append(o.spare, b[:0])
 	}
-	if cap(s.lens) > keep {
-		s.lens = nil
+}
+
+// hold adds a piece to a buffer of the message in progress.
+func (o *Observer) hold(b, piece []byte) []byte {
+	if b == nil && len(o.spare) > 0 {
+		b = o.spare[len(o.spare)-1]
+		o.spare = o.spare[:len(o.spare)-1]
 	}
+	o.held += len(piece)
+	return append(b, piece...)
 }

@@ -1,0 +1,132 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+)
+
+// interval is how finely the agents of these tests keep time.
+const interval = 100 * time.Millisecond
+
+// An agent that comes to a job in full flow: it finds every connection's
+// message boundaries, everybody's role and the servers' ranks, and what it
+// counts from then on is right; what passed before is reported as missed.
+func TestLateStart(t *testing.T) {
+	program := peer.Build(t)
+	for _, on := range []network{{name: "one-host", hosts: 1}, {name: "hosts", hosts: 3}, {name: "hosts-IPv6", hosts: 3, ipv6: true}} {
+		t.Run(on.name, func(t *testing.T) {
+			net := on.make(t)
+			args := []string{"--keys", "20000", "--space", "20000", "--rounds", "1000000"}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			running, err := job.Job{
+				Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}),
+				Workers: job.Repeat(3, append(job.Program{program}, args...)), Hosts: net.Hosts(), IPv6: on.ipv6,
+			}.Start(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				cancel()
+				running.Wait() // they were killed
+			}()
+			sleep(ctx, 2*time.Second) // let it get going
+			w := watch(t, net.Cgroup(), func(o *agent.Options) { o.Locality.Interval = interval })
+			began := time.Now()
+			var seen web.Job
+			for problem := "not looked yet"; problem != ""; sleep(ctx, 50*time.Millisecond) {
+				seen, problem = settled(w)
+				if ctx.Err() != nil {
+					t.Fatalf("after %v: %s", time.Since(began).Round(time.Millisecond), problem)
+				}
+			}
+			t.Logf("roles, ranks and all connections after %v", time.Since(began).Round(time.Millisecond))
+			checkRates(t, ctx, w, seen.Name)
+		})
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// settled returns the only job, and what is not right with it yet.
+func settled(w *watcher) (web.Job, string) {
+	jobs := w.Jobs()
+	if len(jobs) != 1 {
+		return web.Job{}, fmt.Sprintf("%d jobs", len(jobs))
+	}
+	roles := map[string]int{}
+	for _, n := range jobs[0].Nodes {
+		if n.Role == "server" && n.Rank < 0 || !n.Local {
+			return jobs[0], fmt.Sprintf("node %+v", n)
+		}
+		roles[n.Role]++
+	}
+	c := jobs[0].Connections
+	if roles["scheduler"] != 1 || roles["server"] != 2 || roles["worker"] != 3 {
+		return jobs[0], fmt.Sprintf("roles %v", roles)
+	}
+	if c.Unsynced > 0 || c.Unplaced > 0 || c.Missed == 0 || jobs[0].Accesses == 0 {
+		return jobs[0], fmt.Sprintf("connections %+v, %d accesses", c, jobs[0].Accesses)
+	}
+	return jobs[0], ""
+}
+
+// checkRates looks at a stretch of time after everything was found: every
+// worker uses every key equally often, pushing and pulling in turn, four bytes
+// each. At its ends, requests and answers under way make for a difference.
+func checkRates(t *testing.T, ctx context.Context, w *watcher, name string) {
+	t.Helper()
+	from := time.Now().Add(-interval)
+	sleep(ctx, 2*time.Second)
+	const slack = 6
+	w.nothingLost(t, w.Agent.Agent().Counters, bpf.ReasonUnsynced)
+	sums := map[string]map[web.Measure]float64{}
+	for _, m := range []web.Measure{web.Pushes, web.Pulls, web.PushedBytes, web.PulledBytes} {
+		h, err := w.Heatmap(name, web.HeatmapQuery{Blocks: 4096, Last: math.MaxUint64, Measure: m, Range: web.Range{From: from}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(h.Workers) != 3 || len(h.Blocks) < 64 {
+			t.Fatalf("%d workers, %d blocks", len(h.Workers), len(h.Blocks))
+		}
+		for i, worker := range h.Workers {
+			low, high := math.Inf(1), 0.0
+			for b, n := range h.Counts[i] {
+				perKey := float64(n) / float64(h.Blocks[b].Keys)
+				low, high = min(low, perKey), max(high, perKey)
+			}
+			unit := 1.0
+			if m == web.PushedBytes || m == web.PulledBytes {
+				unit = 4
+			}
+			if low < 10*unit || high-low > slack*unit {
+				t.Errorf("%s: %s of a key are between %.1f and %.1f", worker, m, low, high)
+			}
+			if sums[worker] == nil {
+				sums[worker] = map[web.Measure]float64{}
+			}
+			sums[worker][m] = low / unit
+		}
+	}
+	for worker, s := range sums {
+		for m, n := range s {
+			if math.Abs(n-s[web.Pushes]) > slack+0.2*s[web.Pushes] { // the four were asked for one after the other
+				t.Errorf("%s: %.1f %s of a key, but %.1f pushes", worker, n, m, s[web.Pushes])
+			}
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+)
+
+// tenMillion is a job that pushes and pulls ten million keys at a time, one
+// worker and one server over loopback, as fast as they can.
+func tenMillion(t testing.TB, net *hosts.Net, rounds string) peer.Worker {
+	t.Helper()
+	program := peer.Build(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	running, err := job.Job{
+		Scheduler: job.Program{program}, Servers: []job.Program{{program, "--discard"}},
+		Workers: []job.Program{{program, "--mode", "bench", "--keys", "10000000", "--rounds", rounds}},
+		Hosts:   net.Hosts(),
+	}.Run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed peer.Worker
+	if err := json.Unmarshal(running.Workers[0].Stdout.Bytes(), &printed); err != nil {
+		t.Fatalf("the worker printed %q: %v", running.Workers[0].Stdout.String(), err)
+	}
+	return printed
+}
+
+// Every one of ten million keys is captured at full speed, in pushes, pulls and
+// answers, through a buffer of the default size.
+func TestTenMillionKeys(t *testing.T) {
+	net := hoststest.New(t, hosts.Config{Hosts: 1})
+	w := watch(t, net.Cgroup(), func(o *agent.Options) { o.Capture.RingBytes = 0 })
+	printed := tenMillion(t, net, "3")
+	counters := w.Agent.Agent().Counters
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.nothingLost(t, counters)
+	jobs := w.Jobs()
+	if len(jobs) != 1 || jobs[0].DistinctKeys != 10_000_000 || !jobs[0].Exact {
+		t.Fatalf("jobs %+v, want one of 10 million keys, exact", jobs)
+	}
+	want := map[web.Measure]uint64{
+		web.Pushes: uint64(printed.Pushes), web.Pulls: uint64(printed.Pulls),
+		web.PushedBytes: 4 * uint64(printed.Pushes), web.PulledBytes: 4 * uint64(printed.Pulls),
+	}
+	for m, n := range want {
+		h, err := w.Heatmap(jobs[0].Name, web.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, b := range h.Blocks {
+			if h.Counts[0][i] != n*b.Keys {
+				t.Fatalf("%s of block %d: %d, want %d for each of %d keys", m, i, h.Counts[0][i], n, b.Keys)
+			}
+		}
+	}
+}
+
+// BenchmarkOverhead runs the ten million keys without and with an agent, in
+// turn, and reports the median ratio of their times: with everything captured
+// and with the default sampling.
+func BenchmarkOverhead(b *testing.B) {
+	net := hoststest.New(b, hosts.Config{Hosts: 1})
+	seconds := func() float64 {
+		printed, sum := tenMillion(b, net, "5"), 0.0
+		for _, s := range slices.Concat(printed.PushSeconds[1:], printed.PullSeconds[1:]) {
+			sum += s
+		}
+		return sum
+	}
+	for name, sampling := range map[string]agent.Sampling{
+		"everything": {OneIn: 1}, "default": {OneIn: 1, Budget: 4},
+	} {
+		b.Run(name, func(b *testing.B) {
+			var ratios, lost []float64
+			for b.Loop() {
+				without := seconds()
+				w := watch(b, net.Cgroup(), func(o *agent.Options) {
+					o.Sampling, o.Capture = sampling, bpf.Options{MeasureCost: true}
+				})
+				with := seconds()
+				full := 0.0
+				for _, c := range w.Agent.Agent().Counters {
+					if c.Reason == bpf.ReasonRingFull.String() {
+						full = float64(c.Events)
+					}
+				}
+				if err := w.stop(); err != nil {
+					b.Fatal(err)
+				}
+				ratios, lost = append(ratios, with/without), append(lost, full)
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "ratio")
+			b.ReportMetric(slices.Max(lost), "batches-lost")
+		})
+	}
+}
