@@ -54,6 +54,7 @@ func (a *Agent) adapt() error {
 		return err
 	}
 	a.sampling = changed
+	a.rate.Store(next)
 	return nil
 }
 

@@ -14,14 +14,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/web"
@@ -68,6 +73,9 @@ type Agent struct {
 	procs    *processes
 	cost     cost
 
+	rate atomic.Uint32 // sampling.OneIn, for the reader, which must not wait
+	met  map[int]int   // how many addresses each process listened on when it was met
+
 	mu       sync.Mutex
 	sampling bpf.Sampling
 	attached []string            // cgroups
@@ -95,10 +103,11 @@ var errNotAttached = errors.New("no cgroup is watched yet: no PS-lite process ha
 func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		opts: opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
-		procs: newProcesses(opts.Proc),
+		procs: newProcesses(opts.Proc), met: map[int]int{},
 	}
 	a.sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: max(opts.Sampling.OneIn, 1), AnswerKeys: true}
 	opts.Capture.Sampling = a.sampling
+	a.rate.Store(a.sampling.OneIn)
 	capture, err := bpf.Open(opts.Capture)
 	if err != nil {
 		return nil, fmt.Errorf("loading the capture programs: %w", err)
@@ -138,11 +147,7 @@ func wallOffset() int64 {
 	return time.Now().UnixNano() - ts.Nano()
 }
 
-func (a *Agent) oneIn() uint32 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.sampling.OneIn
-}
+func (a *Agent) oneIn() uint32 { return a.rate.Load() }
 
 // Close frees the programs of an agent that was not run.
 func (a *Agent) Close() error { return a.capture.Close() }
@@ -161,8 +166,17 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.capture.Close())
 }
 
+// readerNice is the nice value of the thread that reads. A job that takes all
+// cores would otherwise keep it waiting while the buffer runs full; it needs
+// little time, but soon.
+const readerNice = -15
+
 // read hands what the kernel copied to the observer.
 func (a *Agent) read(ctx context.Context) error {
+	runtime.LockOSThread() // for good: the thread ends with the goroutine, and its nice value too
+	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), readerNice); err != nil {
+		slog.Debug("the reading thread keeps its priority", "error", err)
+	}
 	for {
 		if err := a.capture.Read(ctx, a.observer.Handle); err != nil {
 			if ctx.Err() != nil {
@@ -203,10 +217,14 @@ func (a *Agent) discover() error {
 				slog.Warn("cannot watch a process", "pid", p.PID, "role", p.Role, "error", err)
 			}
 		}
-		if len(p.Listens) > 0 && a.watches(path) {
-			a.observer.Meet(processOf(p))
+		if len(p.Listens) > a.met[p.PID] && a.watches(path) {
+			a.met[p.PID] = len(p.Listens)
+			a.observer.Meet(processOf(p)) // makes the reader wait: not every time
 		}
 	}
+	maps.DeleteFunc(a.met, func(pid, _ int) bool {
+		return !slices.ContainsFunc(snapshot.Processes, func(p discover.Process) bool { return p.PID == pid })
+	})
 	return nil
 }
 

@@ -39,10 +39,10 @@ func tenMillion(t testing.TB, net *hosts.Net, rounds string) peer.Worker {
 }
 
 // Every one of ten million keys is captured at full speed, in pushes, pulls and
-// answers, through a buffer of the default size.
+// answers. BenchmarkOverhead does it with a buffer of the default size.
 func TestTenMillionKeys(t *testing.T) {
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
-	w := watch(t, net.Cgroup(), func(o *agent.Options) { o.Capture.RingBytes = 0 })
+	w := watch(t, net.Cgroup())
 	printed := tenMillion(t, net, "3")
 	counters := w.Agent.Agent().Counters
 	if err := w.stop(); err != nil {
