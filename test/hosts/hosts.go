@@ -182,6 +182,11 @@ func (n *Net) build() error {
 			return fmt.Errorf("host %s: %w", name, err)
 		}
 	}
+	for _, h := range n.hosts {
+		if err := h.awaitLink(); err != nil {
+			return fmt.Errorf("host %s: %w", h.Name, err)
+		}
+	}
 	return nil
 }
 

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -45,6 +48,53 @@ func (h *Host) plug() error {
 		return fmt.Errorf("starting loopback: %w", err)
 	}
 	return h.clsact()
+}
+
+// awaitLink waits until both ends of the link are up and the host hears who
+// asks for its IPv6 address. The kernel gets to both a little later on a busy
+// machine, and a connection that is tried before loses its first packet, and
+// with it a second.
+func (h *Host) awaitLink() error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		uplink, err := h.nl.LinkByIndex(h.uplink.Attrs().Index)
+		if err != nil {
+			return fmt.Errorf("the host's end: %w", err)
+		}
+		port, err := h.net.nl.LinkByIndex(h.port.Attrs().Index)
+		if err != nil {
+			return fmt.Errorf("the switch's end: %w", err)
+		}
+		hears, err := h.hearsNeighbours()
+		if err != nil {
+			return err
+		}
+		if hears && uplink.Attrs().OperState == netlink.OperUp && port.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("its link is not up after 10 s: %s on the host, %s on the switch, neighbours heard %v",
+				uplink.Attrs().OperState, port.Attrs().OperState, hears)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// hearsNeighbours reports whether the host has joined the multicast group
+// where others ask for its IPv6 address, which has the address's last 3 bytes
+// (RFC 4291, 2.7.1).
+func (h *Host) hearsNeighbours() (hears bool, err error) {
+	if !h.IPv6.IsValid() {
+		return true, nil
+	}
+	a := h.IPv6.As16()
+	group := fmt.Sprintf("ff0200000000000000000001ff%x", a[13:])
+	err = inNamespace(h.ns, func() error {
+		groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
+		hears = strings.Contains(string(groups), group)
+		return err
+	})
+	return hears, err
 }
 
 // clsact prepares the switch's end for the programs that count and lose
