@@ -19,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/bpf/probe"
 )
 
 // agentFlags are what psidecar agent, and what else watches, can be told.
@@ -48,7 +49,7 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags.IntVar(&f.memory, "memory", 160<<20, "bytes for keys and their counters, of all jobs together")
 	flags.BoolVar(&f.ingress, "ingress", false, "watch what is received too, where the senders' hosts have no agent")
 	flags.StringVar(&f.proc, "proc", "/proc", "where the host's processes are listed")
-	flags.StringVar(&f.cgroupDir, "cgroup-root", "/sys/fs/cgroup", "where cgroup v2 is mounted")
+	flags.StringVar(&f.cgroupDir, "cgroup-root", "", "where cgroup v2 is mounted; default: as /proc/self/mounts says")
 }
 
 func (f *agentFlags) options() (agent.Options, error) {
@@ -74,6 +75,15 @@ func (f *agentFlags) options() (agent.Options, error) {
 			return o, usagef("--sample %q: want a number from 1 (all) on, or auto", f.sample)
 		}
 		o.Sampling = agent.Sampling{OneIn: uint32(n)}
+	}
+	if o.CgroupRoot == "" {
+		facts, err := probe.Gather()
+		if err != nil {
+			return o, err
+		}
+		if o.CgroupRoot = facts.Cgroup2; o.CgroupRoot == "" {
+			return o, errors.New("cgroup v2 is not mounted (psidecar doctor tells what to do)")
+		}
 	}
 	host, err := os.Hostname()
 	if err != nil {

@@ -80,6 +80,8 @@ func newRootCommand(e env) *cobra.Command {
 		newScoreCommand(e),
 		newDecodeCommand(e),
 		newAgentCommand(e),
+		newHeatmapCommand(e),
+		newStatusCommand(e),
 		newVersionCommand(e),
 		newDemoCommand(e),
 		newDoctorCommand(e),

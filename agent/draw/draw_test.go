@@ -1,0 +1,96 @@
+package draw
+
+import (
+	"bytes"
+	"fmt"
+	"image/png"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+func sample(workers, blocks int) web.Heatmap {
+	h := web.Heatmap{Job: "j", Measure: web.Accesses, Exact: true}
+	for b := range uint64(blocks) {
+		h.Blocks = append(h.Blocks, web.NewBlock(10*b, 10*b+9, 10, false))
+	}
+	for w := range workers {
+		h.Workers = append(h.Workers, fmt.Sprintf("worker%d", w))
+		row := make([]uint64, blocks)
+		row[w%blocks] = 1000
+		h.Counts = append(h.Counts, row)
+	}
+	return h
+}
+
+func TestTerminal(t *testing.T) {
+	for _, tc := range []struct {
+		colours Colours
+		want    string
+	}{
+		{NoColours, "worker1  @  \n"},
+		{Colours256, "\x1b[48;5;"},
+		{TrueColour, "worker1 \x1b[48;2;13;8;60m \x1b[48;2;250;235;110m "},
+	} {
+		var out bytes.Buffer
+		if err := Terminal(&out, sample(3, 4), 80, tc.colours); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), tc.want) {
+			t.Errorf("%d: %q, want %q in it", tc.colours, out.String(), tc.want)
+		}
+	}
+	var out bytes.Buffer
+	if err := Terminal(&out, sample(3, 1000), 60, NoColours); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if strings.HasPrefix(line, "worker") && len(line) > 61 {
+			t.Errorf("line of %d columns, want at most 60: %q", len(line)-1, line)
+		}
+	}
+	out.Reset()
+	if err := Terminal(&out, web.Heatmap{Job: "j"}, 80, TrueColour); err != nil || !strings.Contains(out.String(), "nothing") {
+		t.Errorf("an empty heatmap: %q, %v", out.String(), err)
+	}
+}
+
+func TestColoursOf(t *testing.T) {
+	for _, tc := range []struct {
+		vars map[string]string
+		want Colours
+	}{
+		{map[string]string{"COLORTERM": "truecolor", "TERM": "xterm"}, TrueColour},
+		{map[string]string{"TERM": "screen-256color"}, Colours256},
+		{map[string]string{"TERM": "vt100"}, NoColours},
+		{map[string]string{"COLORTERM": "truecolor", "NO_COLOR": "1"}, NoColours},
+		{nil, NoColours},
+	} {
+		got := ColoursOf(func(name string) (string, bool) { v, ok := tc.vars[name]; return v, ok })
+		if got != tc.want {
+			t.Errorf("%v: %d, want %d", tc.vars, got, tc.want)
+		}
+	}
+}
+
+func TestPNG(t *testing.T) {
+	var out bytes.Buffer
+	if err := PNG(&out, sample(2, 4)); err != nil {
+		t.Fatal(err)
+	}
+	img, err := png.Decode(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, top := 2*margin+len("worker1")*charWidth, 2*margin+lineHeight
+	r, g, b, _ := img.At(left+5, top+5).RGBA()
+	if hot := stops[len(stops)-1]; r>>8 != uint32(hot.R) || g>>8 != uint32(hot.G) || b>>8 != uint32(hot.B) {
+		t.Errorf("the hottest cell is %d %d %d, want %v", r>>8, g>>8, b>>8, hot)
+	}
+	for _, h := range []web.Heatmap{{}, sample(1000, 3000)} {
+		if err := PNG(&out, h); err != nil {
+			t.Errorf("%d workers: %v", len(h.Workers), err)
+		}
+	}
+}

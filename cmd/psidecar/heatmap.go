@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/psidecar/psidecar/agent/draw"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+func newHeatmapCommand(e env) *cobra.Command {
+	var (
+		agent, job, measure, image string
+		first, last, from, to      string
+		blocks, width              int
+		asJSON                     bool
+	)
+	cmd := &cobra.Command{
+		Use:   "heatmap",
+		Short: "Show which worker uses which keys",
+		Long: `Show which worker of a job uses which keys, as an agent (or planner) has
+counted it: in the terminal, with --json as data, with --png as an image.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{}
+			for name, value := range map[string]string{
+				"job": job, "measure": measure, "first": first, "last": last, "from": from, "to": to,
+			} {
+				if value != "" {
+					query.Set(name, value)
+				}
+			}
+			query.Set("blocks", strconv.Itoa(blocks))
+			var h web.Heatmap
+			if err := ask(cmd.Context(), agent, "/api/v1/heatmap", query, &h); err != nil {
+				return err
+			}
+			if image != "" {
+				if err := writePNG(image, h); err != nil {
+					return err
+				}
+			}
+			switch {
+			case asJSON:
+				return json.NewEncoder(e.stdout).Encode(h)
+			case image != "":
+				return nil
+			}
+			columns, colours := terminalOf(e)
+			if width > 0 {
+				columns = width
+			}
+			return draw.Terminal(e.stdout, h, columns, colours)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask")
+	flags.StringVar(&job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
+	flags.StringVar(&measure, "measure", "", "what to count: accesses (default), pulls, pushes, bytes, pulled_bytes or pushed_bytes")
+	flags.IntVar(&blocks, "blocks", 256, "how many blocks of keys at most")
+	flags.StringVar(&first, "first", "", "lowest key to show")
+	flags.StringVar(&last, "last", "", "highest key to show")
+	flags.StringVar(&from, "from", "", "start of the time to show: seconds since 1970, or negative: seconds before now")
+	flags.StringVar(&to, "to", "", "end of the time to show")
+	flags.IntVar(&width, "width", 0, "columns to draw in; default: the terminal's")
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
+	flags.StringVar(&image, "png", "", "write a PNG to this file")
+	return cmd
+}
+
+func writePNG(path string, h web.Heatmap) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("--png: %w", err)
+	}
+	err = draw.PNG(f, h)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("--png %s: %w", path, err)
+	}
+	return nil
+}
+
+// terminalOf returns how wide standard output is and what it can show.
+func terminalOf(e env) (columns int, colours draw.Colours) {
+	f, ok := e.stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 80, draw.NoColours
+	}
+	columns, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || columns < 20 {
+		columns = 80
+	}
+	return columns, draw.ColoursOf(e.lookup)
+}

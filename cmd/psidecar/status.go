@@ -1,0 +1,78 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// statusReport is what status --json prints.
+type statusReport struct {
+	Agent web.Agent `json:"agent"`
+	Jobs  []web.Job `json:"jobs"`
+}
+
+func newStatusCommand(e env) *cobra.Command {
+	var agent string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the jobs that an agent watches, and what it costs and misses",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var report statusReport
+			var jobs web.Jobs
+			if err := ask(cmd.Context(), agent, "/api/v1/jobs", nil, &jobs); err != nil {
+				return err
+			}
+			if err := ask(cmd.Context(), agent, "/api/v1/agent", nil, &report.Agent); err != nil {
+				return err
+			}
+			report.Jobs = jobs.Jobs
+			if asJSON {
+				return json.NewEncoder(e.stdout).Encode(report)
+			}
+			return printStatus(e.stdout, report)
+		},
+	}
+	cmd.Flags().StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printStatus(out io.Writer, r statusReport) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	a := r.Agent
+	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
+		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
+	for _, c := range a.Counters {
+		if c.Class == "lost" && c.Events+c.Bytes > 0 {
+			fmt.Fprintf(w, "lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
+		}
+	}
+	if len(r.Jobs) == 0 {
+		fmt.Fprintln(w, "no PS-lite job has been seen")
+	}
+	for _, j := range r.Jobs {
+		fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers\n", j.Name, j.Dialect, j.Servers, j.Workers)
+		fmt.Fprintf(w, "  %.1f steps/s\t%.1f MB/s\t%d keys\tp50 %.2f ms\tp99 %.2f ms\n",
+			j.StepsPerSecond, j.BytesPerSecond/1e6, j.DistinctKeys, 1e3*j.Latency.P50, 1e3*j.Latency.P99)
+		if c := j.Connections; c.Unsynced+c.Unplaced > 0 || c.Missed > 0 {
+			fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
+				c.Synced, c.Unsynced, c.Unplaced, c.Missed)
+		}
+		for _, name := range j.Stragglers {
+			fmt.Fprintf(w, "  %s lags\n", name)
+		}
+		for _, n := range j.Nodes {
+			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, n.Pod)
+		}
+	}
+	return w.Flush()
+}
