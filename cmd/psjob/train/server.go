@@ -22,6 +22,10 @@ const (
 	headTotal                             // body: a share's name; the answer is what was added up
 )
 
+// configured is the answer to headConfigure, which tells psjob's servers from
+// others.
+const configured = "configured"
+
 // share is one worker's part of a sum over all workers.
 type share struct {
 	Name  string       `json:"name"`
@@ -58,7 +62,7 @@ func (h *handler) Pull(head int32, keys []uint64, lens []int32, dst []float32) (
 func (h *handler) Command(c kv.Command) ([]byte, error) {
 	switch c.Head {
 	case headConfigure:
-		return nil, h.configure(c.Body)
+		return []byte(configured), h.configure(c.Body)
 	case headTally:
 		var s share
 		if err := json.Unmarshal(c.Body, &s); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,6 +121,9 @@ func (w *worker) sumUp() {
 	}
 }
 
+// foreignDelay is how long servers that are not psjob's get to become ready.
+const foreignDelay = 300 * time.Millisecond
+
 // configure has the first worker tell the servers what to do, and waits until
 // they know.
 func (w *worker) configure(ctx context.Context, width int) error {
@@ -128,8 +132,14 @@ func (w *worker) configure(ctx context.Context, width int) error {
 		if err != nil {
 			return err
 		}
-		if _, err := w.kv.Command(ctx, headConfigure, body, van.Servers); err != nil {
+		answers, err := w.kv.Command(ctx, headConfigure, body, van.Servers)
+		if err != nil {
 			return fmt.Errorf("configuring the servers: %w", err)
+		}
+		if slices.ContainsFunc(answers, func(c kv.Command) bool { return string(c.Body) != configured }) {
+			// PS-lite's servers end when a push comes before they have set
+			// their handler, which they do a moment after they can answer.
+			time.Sleep(foreignDelay)
 		}
 	}
 	return w.van.Barrier(ctx, van.Workers)

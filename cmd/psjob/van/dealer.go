@@ -16,6 +16,7 @@ import (
 const (
 	reconnectEvery   = 100 * time.Millisecond // as libzmq does
 	handshakeTimeout = 10 * time.Second
+	maxForeign       = 3       // answers in another protocol before it is no accident
 	controlRoom      = 1 << 16 // control messages that may wait for one peer
 )
 
@@ -30,6 +31,7 @@ type dealer struct {
 	log      *slog.Logger
 	verbose  bool
 	stop     context.CancelFunc // of run
+	give     func(error)        // ends the van: the peer is none
 	room     chan struct{}      // one token per data message that may wait
 	some     chan struct{}      // signalled when a message was added
 
@@ -129,6 +131,7 @@ func (d *dealer) retire(ctx context.Context) {
 // run connects and writes until ctx ends.
 func (d *dealer) run(ctx context.Context) {
 	var lastLog time.Time
+	foreign := 0 // answers in another protocol, in a row
 	for first := true; ctx.Err() == nil; first = false {
 		if !first && !sleep(ctx, reconnectEvery) {
 			return
@@ -138,6 +141,15 @@ func (d *dealer) run(ctx context.Context) {
 			return
 		}
 		d.failure.Store(err.Error())
+		foreign++
+		var syntax *zmtp.SyntaxError
+		if !errors.As(err, &syntax) {
+			foreign = 0
+		}
+		if foreign == maxForeign && d.give != nil {
+			d.give(fmt.Errorf("connecting to %s at %s (see DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT): %w", d.name, d.address, err))
+			return
+		}
 		if d.verbose && time.Since(lastLog) > time.Second {
 			d.log.Info("not connected, trying again", "to", d.name, "address", d.address, "error", err)
 			lastLog = time.Now()
@@ -151,6 +163,7 @@ func (d *dealer) connectAndServe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.failure.Store("it accepts connections, but has not answered in ZeroMQ's protocol yet")
 	counted := &countingConn{Conn: nc}
 	defer nc.Close()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })

@@ -155,6 +155,9 @@ func (v *Van) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if v.config.Resend {
+		sleep(ctx, resendSettle)
+	}
 	if v.config.Heartbeat > 0 && v.config.Role != pslite.Scheduler {
 		v.begin(v.heartbeats)
 	}
@@ -163,6 +166,12 @@ func (v *Van) register(ctx context.Context) error {
 	}
 	return nil
 }
+
+// resendSettle is how long a node with PS_RESEND is silent after it has learnt
+// the node table: PS-lite's nodes notice with a delay of up to 100 ms, neither
+// acknowledge nor recognise what comes before, and would count a repetition
+// twice.
+const resendSettle = 250 * time.Millisecond
 
 // becomeReady is called once, when all nodes are known.
 func (v *Van) becomeReady() {
@@ -191,7 +200,7 @@ func (v *Van) connect(n pslite.Node) {
 	if old := v.dealers[int(n.ID)]; old != nil {
 		v.group.Go(func() error { old.retire(v.ctx); return nil })
 	}
-	d.stop = stop
+	d.stop, d.give = stop, v.fail
 	v.dealers[int(n.ID)] = d
 	v.group.Go(func() error { d.run(ctx); stop(); return nil })
 }

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+)
+
+// The test program is psjob itself where this variable is set, so that local
+// can start it.
+const asProgram = "PSJOB_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func runTest(t *testing.T, vars map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), env{
+		args: args, stdout: &out, stderr: &errs,
+		lookup:  func(name string) (string, bool) { v, ok := vars[name]; return v, ok },
+		environ: func() []string { return append(os.Environ(), asProgram+"=1") },
+	})
+	return code, out.String(), errs.String()
+}
+
+func TestExitCodes(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad.libsvm")
+	if err := os.WriteFile(bad, []byte("1 1:1\n1 2:x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(dir, "empty.libsvm")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	node := func(role string, more ...string) map[string]string {
+		vars := map[string]string{"DMLC_ROLE": role, "DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "1",
+			"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": port, "DMLC_NODE_HOST": "127.0.0.1"}
+		for i := 0; i < len(more); i += 2 {
+			vars[more[i]] = more[i+1]
+		}
+		return vars
+	}
+	for name, tc := range map[string]struct {
+		vars map[string]string
+		args []string
+		code int
+		want string // in stderr
+	}{
+		"no role":             {nil, nil, 2, "DMLC_ROLE"},
+		"bad role":            {node("king"), nil, 2, `DMLC_ROLE="king"`},
+		"bad number":          {node("server", "DMLC_NUM_WORKER", "many"), nil, 2, `DMLC_NUM_WORKER="many"`},
+		"unix sockets":        {node("worker", "DMLC_LOCAL", "1"), nil, 2, "DMLC_LOCAL"},
+		"other van":           {node("worker", "DMLC_PS_VAN_TYPE", "p3"), nil, 2, "DMLC_PS_VAN_TYPE"},
+		"address in use":      {node("scheduler"), nil, 1, "DMLC_PS_ROOT_PORT"},
+		"silent scheduler":    {node("worker"), []string{"--model", "count", "--wait", "300ms"}, 1, "gave up after 300ms"},
+		"no data":             {node("worker"), nil, 2, "--data"},
+		"bad model":           {node("worker"), []string{"--model", "svm"}, 2, "--model"},
+		"bad flag":            {nil, []string{"--frobnicate"}, 2, "--frobnicate"},
+		"bad variable":        {node("worker", "PSJOB_EPOCHS", "x"), nil, 2, "PSJOB_EPOCHS"},
+		"argument":            {nil, []string{"frobnicate"}, 2, "frobnicate"},
+		"malformed line":      {nil, []string{"local", "--data", bad, "--servers", "1", "--workers", "1"}, 1, "line 2"},
+		"empty file":          {nil, []string{"local", "--data", empty, "--servers", "1", "--workers", "1"}, 1, "empty.libsvm"},
+		"no such file":        {nil, []string{"local", "--data", "/nonexistent", "--servers", "1", "--workers", "1"}, 1, "/nonexistent"},
+		"no workers":          {nil, []string{"local", "--workers", "0", "--model", "count"}, 2, "--workers"},
+		"generate what":       {nil, []string{"generate", "--kind", "music"}, 2, "--kind"},
+		"generate too little": {nil, []string{"generate", "--samples", "-1"}, 2, "samples"},
+		"accesses of nothing": {nil, []string{"accesses"}, 2, "one file"},
+		"accesses of text":    {nil, []string{"accesses", bad}, 1, "bad.libsvm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, stderr := runTest(t, tc.vars, tc.args...)
+			if code != tc.code || !strings.Contains(stderr, tc.want) {
+				t.Errorf("exit code %d (want %d), stderr %q (want %q in it)", code, tc.code, stderr, tc.want)
+			}
+		})
+	}
+}
+
+// A newcomer's way: make data, train, look at what was accessed.
+func TestLocal(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			if l, err := net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
+				t.Skipf("no address on %s: %v", host, err)
+			} else {
+				l.Close()
+			}
+			dir := t.TempDir()
+			data, report, accesses := filepath.Join(dir, "text.libsvm"), filepath.Join(dir, "report.json"), filepath.Join(dir, "accesses")
+			if code, out, errs := runTest(t, nil, "generate", "--samples", "1000", "--features", "2000", "--words", "30", "--out", data); code != 0 || !strings.Contains(out, "1000 rows") {
+				t.Fatalf("generate: %d, %s%s", code, out, errs)
+			}
+			code, out, errs := runTest(t, nil, "local", "--data", data, "--host", host, "--workers", "2", "--report", report, "--access-log", accesses)
+			if code != 0 || !strings.Contains(out, "accuracy") {
+				t.Fatalf("local: %d, %s%s", code, out, errs)
+			}
+			text, err := os.ReadFile(filepath.Join(dir, "report.1.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var r train.WorkerReport
+			if err := json.Unmarshal(text, &r); err != nil || r.Accuracy == nil || *r.Accuracy < 0.95 {
+				t.Errorf("report %s: %v", text, err)
+			}
+			code, out, errs = runTest(t, nil, "accesses", accesses+".1")
+			if lines := strings.Count(out, "\n"); code != 0 || lines != r.Keys || lines == 0 {
+				t.Errorf("accesses: %d, %d lines for %d keys: %s", code, lines, r.Keys, errs)
+			}
+		})
+	}
+}
+
+func TestBench(t *testing.T) {
+	code, out, errs := runTest(t, nil, "bench", "--keys", "10000", "--rounds", "2", "--json")
+	if code != 0 || !strings.Contains(out, `"push_seconds":[`) || !strings.Contains(out, `"role":"server"`) {
+		t.Errorf("bench: %d, %s%s", code, out, errs)
+	}
+}
+
+func TestNumbered(t *testing.T) {
+	for path, want := range map[string]string{"a.json": "a.3.json", "a.b/c": "a.b/c.3", "x": "x.3"} {
+		if got := numbered(path, 3); got != want {
+			t.Errorf("numbered(%q) = %q, want %q", path, got, want)
+		}
+	}
+}
