@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	verticesPerMachine = 60 // samples, where coarsening stops
+	verticesPerMachine = 20 // samples, where coarsening stops
 	starts             = 8  // initial partitions tried
 	slack              = 0.03
 )

@@ -39,7 +39,7 @@ const (
 	passes = 6
 	// crowd is how far above the mean of all machines a move may bring one's
 	// traffic.
-	crowd = 0.02
+	crowd = 0.05
 )
 
 func newRefinement(l *level, o partition.Options, part []int32, limit []int64) *refinement {
@@ -82,7 +82,7 @@ func (r *refinement) run(ctx context.Context) error {
 }
 
 // patience is the number of moves without a new best after which a pass ends.
-func (r *refinement) patience() int { return 50 + r.l.samples/100 }
+func (r *refinement) patience() int { return 50 + r.l.samples/10 }
 
 // pass makes one pass and returns what it gained.
 func (r *refinement) pass(ctx context.Context) (int64, error) {
@@ -201,6 +201,9 @@ func (r *refinement) crowds(v, j int32) bool {
 	}
 	ceiling := int64((1 + crowd) * float64(sum) / float64(r.k))
 	traffic := r.traffic[j]
+	if traffic+int64(r.penalties(v)[j]) <= ceiling {
+		return false // nothing else can add to it
+	}
 	for _, e := range r.l.netsOf(v) {
 		count, i := r.at(e), r.part[v]
 		lambda := r.spread[e]
