@@ -158,5 +158,6 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: keys have 1 to 4 values, with lengths on the wire")
 	f.IntVar(&o.Keys, "keys", 1_000_000, "bench: scalar keys of a request")
 	f.IntVar(&o.Rounds, "rounds", 10, "bench: pushes, and pulls")
+	f.DurationVar(&o.StartAfter, "start-after", 0, "wait so long before the first request; servers of PS-lite's own may not be ready sooner (500ms will do)")
 	f.StringVar(&o.AccessLog, "access-log", "", "write how often this worker pushed and pulled each key; see psjob accesses")
 }

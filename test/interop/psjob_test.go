@@ -139,7 +139,7 @@ func TestServersOfBothInOneJob(t *testing.T) {
 func TestPsjobWithPSLite(t *testing.T) {
 	kv := pslite(t, "test_kv_app", "kv_app_test")
 	psjob := job.Program{job.Build(t, "cmd/psjob"), "--json"}
-	count := countWorker(psjob[0])
+	count := countWorker(psjob[0], "--start-after", patience+"ms")
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		t.Run(at.name+"/their workers", func(t *testing.T) {
 			r := runPSLite(t, at, job.Job{Scheduler: psjob, Servers: job.Repeat(2, psjob), Workers: job.Repeat(2, kv)})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/planner/dataset"
@@ -33,6 +34,9 @@ type Options struct {
 	Rounds    int    // of a bench
 	Keys      int    // of a bench
 	AccessLog string // where to write the accesses
+	// StartAfter is how long a worker waits, when all nodes are there, before
+	// its first request. A server of PS-lite's may not be ready yet, and ends.
+	StartAfter time.Duration
 }
 
 // CountOptions describe the workload that pushes whole numbers.
@@ -100,6 +104,9 @@ func (o Options) Check() error {
 	}
 	if o.Steps < 0 || o.Epochs < 0 || (o.Epochs == 0 && o.Steps == 0) {
 		return fmt.Errorf("--epochs %d, --steps %d: want one of them above 0", o.Epochs, o.Steps)
+	}
+	if o.StartAfter < 0 {
+		return fmt.Errorf("--start-after %v: want 0 or more", o.StartAfter)
 	}
 	if err := o.settings(1).Check(); err != nil {
 		return fmt.Errorf("--rule and its numbers: %w", err)

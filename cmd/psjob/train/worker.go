@@ -88,6 +88,11 @@ func (w *worker) work(ctx context.Context) (err error) {
 	if w.keys, err = dataset.ParseKeyMap(w.KeyMap); err != nil {
 		return err
 	}
+	select {
+	case <-time.After(w.StartAfter):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	switch w.Model {
 	case "count":
 		err = w.count(ctx)
