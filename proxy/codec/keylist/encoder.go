@@ -92,6 +92,9 @@ func (e *Encoder) appendPositions(dst, list []byte, width int) (form, []byte) {
 // dictionary that goes on lacking more than one key in five is emptied.
 func (e *Encoder) learn(list, lacking []byte) form {
 	n := count(lacking)
+	if e.dictionary.limit == 0 {
+		return 0
+	}
 	if n == 0 || e.dictionary.room(n) {
 		e.misses = 0
 		if n == 0 {

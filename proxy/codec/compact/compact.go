@@ -1,0 +1,73 @@
+// Package compact is the lossless codec of links between proxies: a message
+// about keys goes without what the other end can tell by itself. What is
+// decoded is what was encoded, byte for byte.
+//
+//   - The meta differs in a few bytes from one before it; only these go.
+//   - Keys go by package keylist: by reference, as positions, or packed.
+//   - An answer that has the keys of its request says which request that was.
+//   - Lengths go like keys, as their running sums.
+//   - Values go as they are.
+//
+// In come the frames of a message (a [Sender]), out of the link comes the head
+// of an encoded one (a [Receiver]); relays call both. A Sender and the Receiver
+// at the other end share their state as those of keylist do: they serve one
+// direction of one link and see all encoded messages in order. Requests and
+// their answers travel on different links, so all links to one instance of the
+// other proxy meet in a [Peer], which remembers whose answers are due.
+//
+// An encoded message is its head, then its values frame. The head is
+//
+//	flags     1 byte
+//	identity  if flagged: uvarint length, bytes
+//	meta      see metas
+//	keys      by keylist, or if flagged: uvarint link, uvarint number of the request
+//	lens      if flagged; see lens
+//	values    uvarint length
+package compact
+
+import (
+	"errors"
+
+	"github.com/psidecar/psidecar/proxy/codec/keylist"
+)
+
+// Name is the codec's name in the hello of a link.
+const Name = "compact/1"
+
+const (
+	hasIdentity byte = 1 << iota
+	hasLens
+	// keysOfRequest: the keys are those of the request that is named.
+	keysOfRequest
+	// retained: this is a request whose keys the sender keeps for its answer.
+	retained
+
+	allFlags = hasIdentity | hasLens | keysOfRequest | retained
+)
+
+// Limits bound the memory for one peer and its links. Both ends must use the
+// same; they agree on them when a link is made.
+type Limits struct {
+	Keys keylist.Limits // of each direction of each link
+	Lens keylist.Limits // likewise
+	// RetainedRequests and RetainedBytes bound the requests whose keys are kept
+	// for their answers, of all links to one peer.
+	RetainedRequests int
+	RetainedBytes    int
+}
+
+// DefaultLimits keep two hosts' memory for each other under about 64 MiB for
+// the requests in flight, and what keylist.DefaultLimits says for a link.
+var DefaultLimits = Limits{
+	Keys:             keylist.DefaultLimits,
+	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 1 << 30},
+	RetainedRequests: 16384,
+	RetainedBytes:    64 << 20,
+}
+
+// ErrCorrupt is wrapped by all errors of a [Receiver]: the other end did not
+// write this in the state that both should have. The link cannot go on.
+var ErrCorrupt = errors.New("compact: corrupt message")
+
+// fewestKeys is how many bytes of keys make a message worth encoding.
+const fewestKeys = 16

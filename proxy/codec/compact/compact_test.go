@@ -1,0 +1,298 @@
+package compact
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// twoProxies are a proxy beside a worker and one beside a server, with the
+// links that a worker and a server open to each other.
+type twoProxies struct {
+	worker, server *Peer // what each knows of the other
+	requests       direction
+	answers        direction
+}
+
+// direction is one direction of a link.
+type direction struct {
+	sender   *Sender
+	receiver *Receiver
+	plain    int // bytes of frames shown
+	encoded  int // bytes of heads and values sent for them
+	messages int // that were encoded
+}
+
+func newTwoProxies(limits Limits) *twoProxies {
+	p := &twoProxies{worker: NewPeer(limits), server: NewPeer(limits)}
+	p.reconnectRequests(7)
+	p.answers = direction{sender: p.server.NewSender(3, true), receiver: p.worker.NewReceiver(3, false)}
+	return p
+}
+
+// reconnectRequests makes a new link for the worker's requests.
+func (p *twoProxies) reconnectRequests(link uint64) {
+	if p.requests.receiver != nil {
+		p.requests.receiver.Close()
+	}
+	p.requests.sender, p.requests.receiver = p.worker.NewSender(link, true), p.server.NewReceiver(link, false)
+}
+
+type fataler interface {
+	Helper()
+	Fatalf(string, ...any)
+}
+
+// pass sends a message and checks that it arrives as it was.
+func (d *direction) pass(t fataler, frames [][]byte) {
+	t.Helper()
+	size := 0
+	for _, f := range frames {
+		size += len(f)
+	}
+	d.plain += size
+	head, values, ok := d.sender.Encode([]byte("before"), frames)
+	if !ok {
+		d.encoded += size
+		return
+	}
+	head = head[len("before"):]
+	d.messages++
+	d.encoded += len(head) + len(values)
+	got, err := d.receiver.Decode(bytes.Clone(head))
+	if err != nil {
+		t.Fatalf("decoding: %v", err)
+	}
+	if got.Size != uint64(len(values)) || got.Frames[got.Values] != nil {
+		t.Fatalf("values frame %d of %d bytes, sent %d", got.Values, got.Size, len(values))
+	}
+	restored := slices.Clone(got.Frames)
+	restored[got.Values] = values
+	if !slices.EqualFunc(restored, frames, bytes.Equal) {
+		t.Fatalf("sent frames of %v bytes, got %v, or other bytes", sizes(frames), sizes(restored))
+	}
+}
+
+func sizes(frames [][]byte) []int {
+	var out []int
+	for _, f := range frames {
+		out = append(out, len(f))
+	}
+	return out
+}
+
+// data is a data message with the given keys and nvals floats, or none for a
+// pull's request.
+func data(dialect pslite.Dialect, timestamp int32, request, push, pull bool, keys []uint64, values, lens []byte) [][]byte {
+	m := pslite.Meta{AppID: 0, CustomerID: 0, Timestamp: timestamp, Request: request, Push: push, Pull: pull,
+		DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}, DataSize: int32(8*len(keys) + len(values) + len(lens))}
+	frames := [][]byte{nil, pslite.AppendKeys(nil, keys), values}
+	if lens != nil {
+		m.DataTypes = append(m.DataTypes, pslite.Int32)
+		frames = append(frames, lens)
+	}
+	frames[0] = m.Append(nil, dialect)
+	return frames
+}
+
+func randomKeys(rng *rand.Rand, n int) []uint64 {
+	keys := make([]uint64, n)
+	for i := range keys {
+		keys[i] = rng.Uint64()
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func randomBytes(rng *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// A step of a sparse model pulls some keys, gets them and pushes the same ones.
+func TestStepsOfATrainingJob(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	words := randomKeys(rng, 5000)
+	for _, dialect := range []pslite.Dialect{pslite.DMLC, pslite.DMLC2018, pslite.DMLC2017, pslite.BytePSRaw} {
+		t.Run(dialect.String(), func(t *testing.T) {
+			p := newTwoProxies(DefaultLimits)
+			for step := range int32(100) {
+				keys := make([]uint64, 800)
+				for i := range keys {
+					keys[i] = words[int(float64(len(words))*rng.Float64()*rng.Float64())]
+				}
+				slices.Sort(keys)
+				keys = slices.Compact(keys)
+				p.requests.pass(t, data(dialect, 2*step, true, false, true, keys, nil, nil))
+				p.answers.pass(t, data(dialect, 2*step, false, false, true, keys, randomBytes(rng, 4*len(keys)), nil))
+				p.requests.pass(t, data(dialect, 2*step+1, true, true, false, keys, randomBytes(rng, 4*len(keys)), nil))
+			}
+			if p.requests.messages != 200 || p.answers.messages != 100 {
+				t.Errorf("%d requests and %d answers were encoded, want 200 and 100", p.requests.messages, p.answers.messages)
+			}
+			if ratio := float64(p.requests.plain+p.answers.plain) / float64(p.requests.encoded+p.answers.encoded); ratio < 3 {
+				t.Errorf("%.2f times fewer bytes, want 3", ratio)
+			}
+			if n := len(p.worker.asked) + len(p.server.due) + len(p.server.byReq); n != 0 {
+				t.Errorf("%d requests are still remembered", n)
+			}
+		})
+	}
+}
+
+// Messages of all kinds, some lost, some repeated, with links that break, under
+// limits that bite.
+func TestAnyTraffic(t *testing.T) {
+	limits := Limits{
+		Keys:             keylist.Limits{TableBytes: 8192, TableLists: 6, DictionaryKeys: 500, ListBytes: 1 << 16},
+		Lens:             keylist.Limits{TableBytes: 1024, TableLists: 3, ListBytes: 1 << 16},
+		RetainedRequests: 5, RetainedBytes: 8000,
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		p := newTwoProxies(limits)
+		lists := [][]uint64{randomKeys(rng, 100), randomKeys(rng, 3), randomKeys(rng, 1), nil, {5, 5, 2}}
+		link := uint64(100)
+		for step := range int32(rapid.IntRange(1, 80).Draw(t, "steps")) {
+			keys := lists[rng.IntN(len(lists))]
+			if rng.IntN(3) == 0 {
+				keys = randomKeys(rng, rng.IntN(300))
+				lists = append(lists, keys)
+			}
+			var lens []byte
+			if rng.IntN(3) == 0 {
+				lens = pslite.AppendLens(nil, slices.Repeat([]int32{int32(rng.IntN(4))}, len(keys)))
+			}
+			timestamp := step - int32(rng.IntN(3))
+			push, pull := rng.IntN(2) == 0, rng.IntN(2) == 0
+			p.requests.pass(t, data(pslite.DMLC, timestamp, true, push, pull, keys, randomBytes(rng, rng.IntN(50)), lens))
+			for range rng.IntN(3) {
+				p.answers.pass(t, data(pslite.DMLC, timestamp, false, push, pull, keys, randomBytes(rng, rng.IntN(50)), lens))
+			}
+			if rng.IntN(10) == 0 {
+				link++
+				p.reconnectRequests(link)
+			}
+			checkQuotas(t, p, limits)
+		}
+	})
+}
+
+func checkQuotas(t *rapid.T, p *twoProxies, limits Limits) {
+	kept := 0
+	for _, keys := range p.worker.asked {
+		kept += len(keys)
+	}
+	if (p.worker.kept != quota{len(p.worker.asked), kept}) || kept > limits.RetainedBytes || len(p.worker.asked) > limits.RetainedRequests {
+		t.Fatalf("the worker's proxy keeps %d requests of %d bytes, counted %+v", len(p.worker.asked), kept, p.worker.kept)
+	}
+	owed, due := 0, 0
+	for _, a := range p.server.byReq {
+		owed += len(a.keys)
+	}
+	for _, list := range p.server.due {
+		due += len(list)
+	}
+	if (p.server.owed != quota{len(p.server.byReq), owed}) || due != len(p.server.byReq) {
+		t.Fatalf("the server's proxy knows %d requests of %d bytes, %d by exchange, counted %+v", len(p.server.byReq), owed, due, p.server.owed)
+	}
+	if len(p.server.byReq) > len(p.worker.asked) {
+		t.Fatalf("the server's proxy may name %d requests, but %d are kept", len(p.server.byReq), len(p.worker.asked))
+	}
+}
+
+// A repeated request is answered once: it must not be kept twice.
+func TestRepeatedRequestIsKeptOnce(t *testing.T) {
+	p := newTwoProxies(DefaultLimits)
+	keys := []uint64{3, 5, 7, 9}
+	for range 3 {
+		p.requests.pass(t, data(pslite.DMLC, 1, true, false, true, keys, nil, nil))
+	}
+	p.answers.pass(t, data(pslite.DMLC, 1, false, false, true, keys, []byte("abcdefgh"), nil))
+	if n := len(p.worker.asked) + len(p.server.byReq); n != 0 {
+		t.Errorf("%d requests are remembered after the answer", n)
+	}
+}
+
+// Two workers on one host may ask for different keys at equal timestamps.
+func TestEqualTimestamps(t *testing.T) {
+	p := newTwoProxies(DefaultLimits)
+	other := direction{sender: p.worker.NewSender(8, true), receiver: p.server.NewReceiver(8, false)}
+	a, b := []uint64{1, 2, 3}, []uint64{4, 5, 6}
+	p.requests.pass(t, data(pslite.DMLC, 1, true, false, true, a, nil, nil))
+	other.pass(t, data(pslite.DMLC, 1, true, false, true, b, nil, nil))
+	p.answers.pass(t, data(pslite.DMLC, 1, false, false, true, b, []byte("abcdefgh"), nil))
+	p.answers.pass(t, data(pslite.DMLC, 1, false, false, true, a, []byte("abcdefgh"), nil))
+	if n := len(p.worker.asked); n != 0 {
+		t.Errorf("%d requests are remembered after both answers", n)
+	}
+}
+
+func TestSmallAndForeignMessagesPassAsTheyAre(t *testing.T) {
+	s := NewPeer(DefaultLimits).NewSender(1, true)
+	for _, tc := range []struct {
+		name   string
+		frames [][]byte
+	}{
+		{"push's answer", data(pslite.DMLC, 1, false, true, false, nil, nil, nil)[:1]},
+		{"one key", data(pslite.DMLC, 1, true, true, false, []uint64{1}, []byte("abcd"), nil)},
+		{"no message", [][]byte{[]byte("GET / HTTP/1.1")}},
+		{"no frames", nil},
+		{"five data frames", append(data(pslite.DMLC, 1, true, true, false, []uint64{1, 2, 3}, nil, nil), nil, nil, nil)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if head, _, ok := s.Encode(nil, tc.frames); ok || len(head) > 0 {
+				t.Errorf("it was encoded in %d bytes", len(head))
+			}
+		})
+	}
+}
+
+func TestCorruptHeads(t *testing.T) {
+	for _, head := range [][]byte{
+		nil, {0xff}, {0}, {0, 200}, {0, 1}, {keysOfRequest, 2, 1, 0, 0}, {hasIdentity, 50}, {retained, 0, 0, 0, 0},
+		{0, 4, 1, 2, 9}, {0, 0, 0, 0, 0, 1}, {hasLens, 0, 0, 0},
+	} {
+		t.Run(fmt.Sprintf("%x", head), func(t *testing.T) {
+			if _, err := NewPeer(DefaultLimits).NewReceiver(1, false).Decode(head); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("error %v, want ErrCorrupt", err)
+			}
+		})
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	s := NewPeer(DefaultLimits).NewSender(1, true)
+	for i := range int32(3) {
+		head, _, _ := s.Encode(nil, data(pslite.DMLC, i, true, i%2 == 0, true, []uint64{1, 5, uint64(i) + 9}, []byte("abcd"), pslite.AppendLens(nil, []int32{1, 2, 3})))
+		f.Add(head, head)
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		limits := Limits{Keys: keylist.Limits{TableBytes: 4096, TableLists: 4, DictionaryKeys: 100, ListBytes: 1 << 16},
+			Lens: keylist.Limits{TableBytes: 4096, TableLists: 4, ListBytes: 1 << 16}, RetainedRequests: 4, RetainedBytes: 4096}
+		r := NewPeer(limits).NewReceiver(1, false)
+		for _, head := range [][]byte{first, second} {
+			m, err := r.Decode(head)
+			if err != nil {
+				if !errors.Is(err, ErrCorrupt) {
+					t.Fatalf("an error without ErrCorrupt: %v", err)
+				}
+				return
+			}
+			if len(m.Frames) < 3 || m.Frames[m.Values] != nil {
+				t.Fatalf("%d frames", len(m.Frames))
+			}
+		}
+	})
+}
