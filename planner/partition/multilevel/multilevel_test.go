@@ -15,6 +15,13 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
+// thousands checks 20 times as many random cases as rapid does by default.
+func thousands(t *testing.T, check func(*rapid.T)) {
+	for range 20 {
+		rapid.Check(t, check)
+	}
+}
+
 // randomGraph draws a small graph, sometimes with weights.
 func randomGraph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
@@ -78,7 +85,7 @@ func randomLevel(t *rapid.T, g *graph.Graph, o partition.Options) (*level, []int
 }
 
 func TestGainsEqualRecomputed(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	thousands(t, func(t *rapid.T) {
 		g := randomGraph(t, 15, 15)
 		o := randomOptions(t, g)
 		l, part := randomLevel(t, g, o)
@@ -246,7 +253,7 @@ func literalPass(l *level, o partition.Options, part []int32, limit []int64, pat
 }
 
 func TestPassIsLiteral(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	thousands(t, func(t *rapid.T) {
 		g := randomGraph(t, 8, 8)
 		o := randomOptions(t, g)
 		l, part := randomLevel(t, g, o)

@@ -16,6 +16,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// thousands checks 20 times as many random cases as rapid does by default.
+func thousands(t *testing.T, check func(*rapid.T)) {
+	for range 20 {
+		rapid.Check(t, check)
+	}
+}
+
 // randomGraph draws a small graph, sometimes with weights.
 func randomGraph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
@@ -88,12 +95,12 @@ func TestDivideSamplesIsAlgorithm1(t *testing.T) {
 			t.Fatalf("%+v\n got %v, %v\nwant %v", r, got, err, want)
 		}
 	}
-	t.Run("TSH", rapid.MakeCheck(func(t *rapid.T) { check(t, false) }))
-	t.Run("DPPA", rapid.MakeCheck(func(t *rapid.T) { check(t, true) }))
+	t.Run("TSH", func(t *testing.T) { thousands(t, func(t *rapid.T) { check(t, false) }) })
+	t.Run("DPPA", func(t *testing.T) { thousands(t, func(t *rapid.T) { check(t, true) }) })
 }
 
 func TestPlaceParamsIsAlgorithm2(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	thousands(t, func(t *rapid.T) {
 		g := randomGraph(t, 10, 12)
 		o := randomOptions(t, g)
 		samples := rapid.SliceOfN(rapid.Int32Range(0, int32(o.K-1)), g.Samples(), g.Samples()).Draw(t, "samples")
