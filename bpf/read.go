@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -10,6 +11,8 @@ const (
 	batchSize  = 32
 	recordSize = 24
 )
+
+var errMalformed = errors.New("malformed: the BPF object and this program are of different versions")
 
 // Read waits until the kernel has something, hands all that is there to each,
 // and returns nil; the caller calls it again. The record is valid until each
@@ -43,8 +46,12 @@ func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 // unpack hands out the records of one batch, after a KindLost record where
 // batches of the same stream before it are missing.
 func (c *Capture) unpack(b []byte, each func(*Record)) error {
-	if len(b) < batchSize || int(native.Uint32(b[28:])) > len(b) {
-		return fmt.Errorf("malformed batch of %d bytes in the ring buffer: the BPF object and this program are of different versions", len(b))
+	if len(b) < batchSize {
+		return fmt.Errorf("batch of %d bytes in the ring buffer: %w", len(b), errMalformed)
+	}
+	size := native.Uint32(b[28:])
+	if size < batchSize || uint64(size) > uint64(len(b)) {
+		return fmt.Errorf("batch of %d bytes in %d in the ring buffer: %w", size, len(b), errMalformed)
 	}
 	r := Record{Stream: StreamID(native.Uint64(b)), Time: native.Uint64(b[8:])}
 	first := native.Uint64(b[16:])
@@ -54,12 +61,12 @@ func (c *Capture) unpack(b []byte, each func(*Record)) error {
 		each(&r)
 	}
 	c.batches[r.Stream] = sequence + 1
-	b = b[batchSize:native.Uint32(b[28:])]
+	b = b[batchSize:size]
 	for len(b) >= recordSize {
 		size := int(native.Uint16(b[4:]))
 		padded := recordSize + (size+7)&^7
 		if padded > len(b) {
-			return fmt.Errorf("malformed record of %d bytes in the ring buffer: the BPF object and this program are of different versions", size)
+			return fmt.Errorf("record of %d bytes in the ring buffer: %w", size, errMalformed)
 		}
 		r.Kind, r.Flags, r.Frame = Kind(b[0]), Flags(b[1]), b[2]
 		r.Message = first + uint64(native.Uint16(b[6:]))
