@@ -86,3 +86,29 @@ type SyntaxError struct {
 func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("zmtp: at byte %d: %s", e.Offset, e.Reason)
 }
+
+// CutHeader reads the header at the start of b, without the state of a
+// [Decoder], and returns how many bytes it takes; 0 where b ends before it
+// does. It refuses what a Decoder refuses.
+func CutHeader(b []byte) (h Header, n int, err error) {
+	if len(b) == 0 {
+		return h, 0, nil
+	}
+	h.Flags = Flags(b[0])
+	switch {
+	case h.Flags&^(More|Long|Command) != 0:
+		return h, 0, &SyntaxError{0, fmt.Sprintf("frame flags %#02x with reserved bits set", b[0])}
+	case h.Command() && h.More():
+		return h, 0, &SyntaxError{0, fmt.Sprintf("frame flags %#02x: a command cannot be part of a message", b[0])}
+	case len(b) < h.Len():
+		return h, 0, nil
+	case h.Flags&Long == 0:
+		h.Size = uint64(b[1])
+	default:
+		h.Size = binary.BigEndian.Uint64(b[1:])
+	}
+	if h.Size >= 1<<63 {
+		return h, 0, &SyntaxError{0, fmt.Sprintf("frame of %d bytes: ZMTP allows less than 2^63", h.Size)}
+	}
+	return h, h.Len(), nil
+}

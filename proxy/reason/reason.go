@@ -1,0 +1,74 @@
+// Package reason is the one list of reasons for which the proxy ends, refuses
+// or degrades a connection. Logs, metrics, status and answers to other proxies
+// all use its words. It imports nothing of this module.
+package reason
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reason is one word for why a connection did not go as it should.
+type Reason string
+
+// The reasons.
+const (
+	NoDescriptors  Reason = "no_descriptors"    // the process or the system has no file descriptors left
+	Accept         Reason = "accept"            // a listener failed to accept
+	TooMany        Reason = "too_many"          // more connections than allowed
+	NoDestination  Reason = "no_destination"    // where the connection was meant to go is not known
+	Loop           Reason = "loop"              // the destination is the proxy itself
+	Unreachable    Reason = "unreachable"       // the real destination refused or is not there
+	NotAllowed     Reason = "not_allowed"       // the destination is not on the accepting proxy's host
+	Version        Reason = "version"           // the other proxy speaks another version
+	NotHello       Reason = "not_hello"         // what came to the mesh port was no hello
+	HelloTimeout   Reason = "hello_timeout"     // the hello or its answer did not come in time
+	TLS            Reason = "tls"               // no TLS, or a certificate that does not hold
+	Identity       Reason = "identity"          // a valid certificate of somebody who is not a peer
+	Stopping       Reason = "stopping"          // the proxy is on its way out
+	NoPeer         Reason = "no_peer"           // no proxy at the destination, and direct connections are not allowed
+	MalformedJob   Reason = "malformed_job"     // bytes from the job that are not ZMTP
+	MalformedLink  Reason = "malformed_link"    // bytes from the other proxy that are not ZMTP
+	Codec          Reason = "codec"             // an encoded message that cannot be decoded
+	Reserved       Reason = "reserved_command"  // the job sent a command that is the proxies' own
+	Memory         Reason = "memory"            // no memory for an encoded message within the bound and in time
+	ResetByJob     Reason = "reset_by_job"      // the job's process reset the connection
+	ResetByFarSide Reason = "reset_by_far_side" // the other proxy or the real destination did
+	Stopped        Reason = "stopped"           // ended by the proxy's end, out of grace time
+	Internal       Reason = "internal"          // anything else; the log has the error
+)
+
+// All lists every reason.
+var All = []Reason{
+	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, Version, NotHello, HelloTimeout, TLS, Identity,
+	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, ResetByJob, ResetByFarSide, Stopped, Internal,
+}
+
+// Error is an error with its reason.
+type Error struct {
+	Reason Reason
+	Err    error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf returns an [*Error] with a text made as by [fmt.Errorf].
+func Errorf(r Reason, format string, args ...any) error {
+	return &Error{r, fmt.Errorf(format, args...)}
+}
+
+// Of returns an error's reason; Internal where it has none.
+func Of(err error) Reason {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return Internal
+}
+
+// Has reports whether err carries a reason.
+func Has(err error) bool {
+	var e *Error
+	return errors.As(err, &e)
+}

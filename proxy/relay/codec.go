@@ -1,0 +1,61 @@
+package relay
+
+import "net/netip"
+
+// Message is what a [Sender] is shown: all frames of a small message, or the
+// leading ones of a large one. The memory is the relay's, valid during the
+// call.
+type Message struct {
+	Frames [][]byte // leading frames, held whole: meta, keys and, in small messages, the others
+	Rest   bool     // frames follow that are not held
+	Next   uint64   // with Rest: bytes in the body of the first of them, as a rule the values
+}
+
+// Sender encodes the messages of one direction of one link.
+type Sender interface {
+	// Encode appends the encoded form of m, called its head, to dst. Bit i of
+	// plain says that Frames[i] is not in the head but follows as it is, as
+	// frames that are not held always do. With ok false the message goes as it
+	// is, and what was appended is forgotten; otherwise the head is sent. A
+	// Sender is shown every message of its direction that can be encoded, in
+	// order, by one goroutine.
+	Encode(dst []byte, m *Message) (head []byte, plain uint32, ok bool)
+	Close()
+}
+
+// Receiver decodes what the [Sender] at the other end encoded.
+type Receiver interface {
+	// Decode undoes Encode. Frames whose bit of plain is set come from the
+	// link and are ignored here, and so do all after those returned. The
+	// frames are valid until the next call and may be slices of head. An error
+	// ends the link.
+	Decode(head []byte) (frames [][]byte, plain uint32, err error)
+	Close()
+}
+
+// Codec makes pairs of Sender and Receiver for links.
+type Codec interface {
+	Name() string
+	// Offer says what this side can decode, at most [MaxOffer] bytes that only
+	// the codec understands.
+	Offer() []byte
+	// Open is called at both ends of a link, with what the other end offered.
+	// Sender and Receiver are used by a goroutine each.
+	Open(l Link, offered []byte) (Sender, Receiver, error)
+}
+
+// MaxOffer is the size of the largest [Codec.Offer], in bytes.
+const MaxOffer = 1 << 10
+
+// Instance names a proxy process: random bytes.
+type Instance [16]byte
+
+// Link is what a codec can know of the link that it serves.
+type Link struct {
+	ID               uint64 // unique among those that Dialer dialed
+	Dialer, Acceptor Instance
+	Dialed           bool           // this end is the dialer's
+	Client           netip.AddrPort // the job's process that connected
+	Destination      netip.AddrPort // to which it connected
+	HeadLimit        int            // a Sender returns ok = false rather than a longer head
+}
