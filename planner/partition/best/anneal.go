@@ -1,0 +1,194 @@
+package best
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// longestChunk is how many vertices, at most, are visited one after the other;
+// they stand in random order, so that a chunk is as good as a random choice and
+// still read from memory in order.
+const longestChunk = 32
+
+// visitWork is what a visit costs, but for its pins and blocks, in pins.
+const visitWork = 16
+
+// A proposal is a vertex's wish to move.
+type proposal struct {
+	v, to int32
+	fresh float32 // weight of the nets that would be new to block to
+}
+
+// An annealer improves a state by sweeps over all vertices. A sweep is a row of
+// batches; in a batch the members of the team find out at the same time, from
+// the state as it was before the batch, where each vertex would like to be;
+// then what the limits allow is moved, each member updating nets of its own.
+// So the outcome does not depend on the number of members.
+type annealer[T word] struct {
+	*state[T]
+	limits
+	*tariff
+	team     *team
+	noise    noise
+	seed     uint64
+	sweeps   uint64
+	chunk    int       // vertices per chunk
+	order    []int32   // chunks, in the order of the visits
+	split    []uint32  // member i updates the nets split[i]..split[i+1]-1
+	in, out  []float64 // weight that wanted to enter and leave each block, this sweep
+	load     []float64 // of the blocks, as estimated
+	perShare []float64 // 1 / share
+	members  []member[T]
+	settler  settler
+	work     int64 // done so far, in pins looked at
+}
+
+// limits are what the blocks may hold and should carry.
+type limits struct {
+	size  []int64   // per block: weight of vertices
+	share []float64 // per block: its part of the traffic, by link speed; sum 1
+	theta int64     // most weight of nets that a block may use; 0: no bound
+}
+
+// A member is what one goroutine of the team writes to.
+type member[T word] struct {
+	_         [64]byte
+	planes    planes[T]
+	hits      []float32
+	proposals []proposal
+	costs     costs
+	work      int64
+	_         [64]byte
+}
+
+func newAnnealer[T word](s *state[T], l limits, f *tariff, t *team, seed uint64) *annealer[T] {
+	n := s.h.vertices()
+	chunk := max(1, min(longestChunk, n/64))
+	a := &annealer[T]{
+		state: s, limits: l, tariff: f, team: t, seed: seed, chunk: chunk,
+		noise: newNoise(rand.New(rand.NewPCG(seed, 1)), s.k),
+		order: make([]int32, (n+chunk-1)/chunk),
+		split: s.h.splitNets(t.members),
+		in:    make([]float64, s.k), out: make([]float64, s.k),
+		load: make([]float64, s.k), perShare: make([]float64, s.k),
+		members: make([]member[T], t.members),
+		settler: newSettler(s.k),
+	}
+	for c := range a.order {
+		a.order[c] = int32(c)
+	}
+	for b, share := range l.share {
+		a.perShare[b] = 1 / share
+	}
+	for i := range a.members {
+		m := &a.members[i]
+		m.hits = make([]float32, s.k+32)[16 : 16+s.k] // on cache lines of its own
+		m.costs = newCosts(s.k)
+	}
+	return a
+}
+
+// splitNets cuts the nets into parts of about as many pins.
+func (h *hypergraph) splitNets(parts int) []uint32 {
+	degree := make([]uint32, h.nets)
+	for _, e := range h.pins {
+		degree[e]++
+	}
+	split := []uint32{0}
+	sum := 0
+	for e, d := range degree {
+		if len(split) < parts && sum*parts >= len(h.pins)*len(split) {
+			split = append(split, uint32(e))
+		}
+		sum += int(d)
+	}
+	for len(split) <= parts {
+		split = append(split, uint32(h.nets))
+	}
+	return split
+}
+
+// batch is the number of chunks that decide without seeing each other: few
+// enough vertices to be nearly independent, enough to occupy the team.
+func (a *annealer[T]) batch() int {
+	return max(1, min(4096, a.h.vertices()/16)/a.chunk)
+}
+
+// sweep visits every vertex once at temperature temp, above 0.
+func (a *annealer[T]) sweep(temp float64) {
+	rng := rand.New(rand.NewPCG(a.seed, a.sweeps+2))
+	rng.Shuffle(len(a.order), func(i, j int) { a.order[i], a.order[j] = a.order[j], a.order[i] })
+	for chunks := range slices.Chunk(a.order, a.batch()) {
+		a.team.run(func(i int) {
+			a.propose(&a.members[i], part(chunks, i, a.team.members), float32(temp))
+		})
+		a.settleAll()
+		a.applyMoves()
+		a.adjustPrices(float64(len(chunks)) / float64(len(a.order)))
+	}
+	if a.sweeps++; a.sweeps%loadEvery == 0 {
+		a.adjustForLoads()
+	}
+	a.adjustRents(temp)
+}
+
+// part returns the i-th of n parts of list.
+func part[E any](list []E, i, n int) []E { return list[len(list)*i/n : len(list)*(i+1)/n] }
+
+// propose lists in m the vertices of chunks that want to move.
+func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
+	m.proposals = m.proposals[:0]
+	salt := a.seed + a.sweeps*0x9e3779b97f4a7c15
+	for _, c := range chunks {
+		first := int(c) * a.chunk
+		last := min(first+a.chunk, a.h.vertices())
+		m.work += int64(a.h.start[last]-a.h.start[first]) + int64((last-first)*(visitWork+a.k))
+		for v := first; v < last; v++ {
+			if a.h.home != nil && a.h.home[v] >= 0 {
+				continue
+			}
+			p := a.choose(m, v, temp, mix(salt+uint64(v)*0xd1342543de82ef95))
+			if p.to != a.block[v] {
+				m.proposals = append(m.proposals, p)
+			}
+		}
+	}
+}
+
+// choose draws the block of vertex v from the heat bath.
+func (a *annealer[T]) choose(m *member[T], v int, temp float32, random uint64) proposal {
+	sum := a.hits(v, &m.planes, m.hits)
+	noise := a.noise[random%noiseSize:][:len(m.hits)]
+	price := a.price[:len(m.hits)]
+	rent := a.rent[:len(m.hits)]
+	weight := float32(a.h.weight[v])
+	least, at := float32(math.Inf(1)), a.block[v]
+	for b, hit := range m.hits {
+		if cost := price[b]*(sum-hit) + weight*rent[b] - temp*noise[b]; cost < least {
+			least, at = cost, int32(b)
+		}
+	}
+	return proposal{int32(v), at, sum - m.hits[at]}
+}
+
+// applyMoves carries out what was settled.
+func (a *annealer[T]) applyMoves() {
+	moves := a.settler.moves
+	if len(moves) == 0 {
+		return
+	}
+	a.team.run(func(i int) {
+		for _, p := range moves {
+			a.moveRow(int(p.v), int(a.block[p.v]), int(p.to), a.split[i], a.split[i+1], &a.members[i].costs)
+		}
+	})
+	for i := range a.members {
+		a.cost.take(&a.members[i].costs)
+	}
+	for _, p := range moves {
+		from := int(a.block[p.v])
+		a.work += 2 * int64(len(a.h.row(int(p.v))))
+		a.shift(int(p.v), from, int(p.to))
+	}
+}

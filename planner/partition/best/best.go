@@ -1,0 +1,122 @@
+// Package best is psidecar's own partitioner of samples and parameters. A graph
+// and options go in, an assignment comes out whose total traffic is as low as
+// annealing makes it and whose busiest machine is, where that can be, at the
+// bound max = 2 x total / k. The table of algorithms calls it.
+//
+// Samples become the vertices and parameters the nets of a hypergraph
+// (reduce.go), which is coarsened by joining samples that share rare parameters
+// (coarsen.go, contract.go). From the coarsest level to the finest (solve.go), a
+// partition is annealed by sweeps in which each vertex draws its block from a
+// heat bath (anneal.go): what it costs there, in new parameters, counted for all
+// blocks at once (tally.go), times the block's price, plus its rent. Prices keep
+// every machine's unavoidable traffic below its due, rents keep the blocks full
+// without refusals (price.go, settle.go). Package owner then finds owners
+// for the parameters.
+//
+// Without a time budget, the work is a function of the graph's size, and the
+// outcome one of the graph, the options and the seed, whatever the number of
+// cores and their speed. With a budget the schedule follows the clock, so that
+// two runs differ.
+package best
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/owner"
+)
+
+// The work that is done where no time budget is given, in pins looked at: some
+// seconds, and more for each edge, but no more than mostSweeps over a small
+// graph.
+const (
+	workAlways  = 1_500_000_000
+	workPerEdge = 600
+	mostSweeps  = 4000
+)
+
+// Partition is a [partition.Partitioner]. It is an anytime algorithm: the
+// longer the budget, the slower the annealing and the better the outcome.
+func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
+	sweep := g.Edges() + int64(g.Samples()*(visitWork+o.K))
+	return divide(ctx, g, o, min(workAlways+workPerEdge*g.Edges(), mostSweeps*sweep), runtime.GOMAXPROCS(0))
+}
+
+// divide spends the given work, where o has no budget, with a team of members.
+func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int) (*partition.Assignment, error) {
+	if err := o.Validate(g); err != nil {
+		return nil, err
+	}
+	c := &clock{began: time.Now(), budget: o.Budget, all: work, progress: o.Progress}
+	t := newTeam(members)
+	defer t.close()
+	h, samples := reduce(g, o)
+	l := limitsOf(g, h, o)
+	var block []int32
+	var err error
+	switch {
+	case o.K <= 8:
+		block, err = blocks[uint8](ctx, h, o, l, t, c)
+	case o.K <= 16:
+		block, err = blocks[uint16](ctx, h, o, l, t, c)
+	case o.K <= 32:
+		block, err = blocks[uint32](ctx, h, o, l, t, c)
+	default:
+		block, err = blocks[uint64](ctx, h, o, l, t, c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a := &partition.Assignment{Samples: make([]int32, g.Samples())}
+	for v, s := range samples {
+		a.Samples[s] = block[v]
+	}
+	a.Params = owner.Flat(g, a.Samples, o)
+	if err := partition.Check(g, a, o); err != nil {
+		return nil, fmt.Errorf("no assignment found that meets the constraints: %w", err)
+	}
+	if o.Progress != nil {
+		o.Progress(1)
+	}
+	return a, nil
+}
+
+// blocks returns the block of each vertex of h.
+func blocks[T word](ctx context.Context, h *hypergraph, o partition.Options, l limits, t *team, c *clock) ([]int32, error) {
+	s := &solver[T]{k: o.K, limits: l, team: t, clock: c, seed: o.Seed, tariff: newTariff(o.K)}
+	st, err := s.solve(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.balance(st); err != nil {
+		return nil, err
+	}
+	if err := s.meetTheta(ctx, st); err != nil {
+		return nil, err
+	}
+	return st.block, nil
+}
+
+// limitsOf returns the limits of the blocks. A machine may exceed its even
+// share of the samples' weight by less than the heaviest of them, see
+// [partition.Check].
+func limitsOf(g *graph.Graph, h *hypergraph, o partition.Options) limits {
+	l := limits{size: o.SampleLimits(g), share: make([]float64, o.K), theta: o.Theta}
+	var all float64
+	for b := range l.share {
+		l.size[b] += int64(h.heaviest()) - 1
+		l.share[b] = 1
+		if o.Speed != nil {
+			l.share[b] = o.Speed[b]
+		}
+		all += l.share[b]
+	}
+	for b := range l.share {
+		l.share[b] /= all
+	}
+	return l
+}

@@ -1,0 +1,134 @@
+package best
+
+import "slices"
+
+const (
+	ratedPins   = 64   // of a net, at most, are looked at for one vertex
+	ratedDegree = 2000 // nets with more pins say little about who belongs together
+	joinBatch   = 512  // vertices that choose without seeing each other
+)
+
+// A clustering joins vertices that share nets, the rarer the better.
+type clustering struct {
+	h         *hypergraph
+	netStart  []int
+	netPins   []int32
+	netWeight []int32
+	label     []int32 // of a vertex: the first of its cluster
+	weight    []int32 // of a cluster, at its first
+	joined    []bool  // the vertex, or the cluster that it is first of, has others
+	heaviest  int32   // allowed cluster
+}
+
+// rating is one team member's scratch space.
+type rating struct {
+	_       [64]byte
+	score   []float32 // by label, 0 between calls
+	touched []int32
+	_       [64]byte
+}
+
+// cluster joins vertices until about want clusters are left or nothing fits
+// any more. It returns each vertex's cluster, and their number.
+func (h *hypergraph) cluster(t *team, heaviest int32, want int) ([]int32, int) {
+	n := h.vertices()
+	c := &clustering{
+		h: h, netWeight: h.netWeights(), heaviest: heaviest,
+		label: make([]int32, n), weight: slices.Clone(h.weight), joined: make([]bool, n),
+	}
+	c.netStart, c.netPins = h.transpose()
+	for v := range c.label {
+		c.label[v] = int32(v)
+	}
+	ratings := make([]rating, t.members)
+	for i := range ratings {
+		ratings[i].score = make([]float32, n)
+	}
+	choice := make([]int32, n)
+	left := n
+	for from := 0; from < n && left > want; from += joinBatch {
+		to := min(from+joinBatch, n)
+		t.run(func(i int) {
+			for v := from + i; v < to; v += t.members {
+				choice[v] = -1
+				if !c.joined[v] {
+					choice[v] = c.favourite(&ratings[i], v)
+				}
+			}
+		})
+		for v := from; v < to && left > want; v++ {
+			if choice[v] >= 0 && c.join(v, choice[v]) {
+				left--
+			}
+		}
+	}
+	return c.numbered()
+}
+
+// favourite returns the cluster that vertex v, alone so far, shares most with,
+// or -1: each common net counts its weight by the number of its other pins.
+func (c *clustering) favourite(r *rating, v int) int32 {
+	for _, e := range c.h.row(v) {
+		pins := c.netPins[c.netStart[e]:c.netStart[e+1]]
+		if len(pins) > ratedDegree || len(pins) < 2 {
+			continue
+		}
+		gain := float32(c.netWeight[e]) / float32(len(pins)-1)
+		if len(pins) > ratedPins {
+			i := int(mix(uint64(v)<<32|uint64(e)) % uint64(len(pins)-ratedPins))
+			pins = pins[i : i+ratedPins]
+		}
+		for _, u := range pins {
+			l := c.label[u]
+			if r.score[l] == 0 {
+				r.touched = append(r.touched, l)
+			}
+			r.score[l] += gain
+		}
+	}
+	most, at := float32(0), int32(-1)
+	for _, l := range r.touched {
+		score := r.score[l]
+		r.score[l] = 0
+		if score > most && c.fits(v, l) {
+			most, at = score, l
+		}
+	}
+	r.touched = r.touched[:0]
+	return at
+}
+
+// fits reports whether v may join cluster l. Only vertices that are bound to
+// one block, or both to none, may be one.
+func (c *clustering) fits(v int, l int32) bool {
+	return l != int32(v) && c.weight[l]+c.h.weight[v] <= c.heaviest &&
+		(c.h.home == nil || c.h.home[l] == c.h.home[v])
+}
+
+// join puts v where it chose to be, if that is still possible.
+func (c *clustering) join(v int, l int32) bool {
+	l = c.label[l] // which may have joined another meanwhile
+	if c.joined[v] || !c.fits(v, l) {
+		return false
+	}
+	c.label[v] = l
+	c.weight[l] += c.h.weight[v]
+	c.joined[v], c.joined[l] = true, true
+	return true
+}
+
+// numbered returns the clusters numbered from 0.
+func (c *clustering) numbered() ([]int32, int) {
+	number := make([]int32, len(c.label))
+	count := int32(0)
+	for v, l := range c.label {
+		if l == int32(v) {
+			number[v] = count
+			count++
+		}
+	}
+	for v, l := range c.label {
+		c.label[v] = number[l]
+	}
+	return c.label, int(count)
+}

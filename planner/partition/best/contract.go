@@ -1,0 +1,107 @@
+package best
+
+import "slices"
+
+// contract returns the hypergraph whose vertices are h's clusters.
+func (h *hypergraph) contract(label []int32, clusters int) *hypergraph {
+	first, members := membersOf(label, clusters)
+	weight, lone := make([]int32, clusters), make([]int64, clusters)
+	var home []int32
+	if h.home != nil {
+		home = make([]int32, clusters)
+	}
+	r := rows{
+		start: make([]int, 1, clusters+1), pins: make([]uint32, 0, len(h.pins)),
+		netWeight: h.netWeights(), anchor: h.anchor,
+	}
+	seen := make([]int32, h.nets) // 1 + the last cluster that pinned the net
+	for l := range clusters {
+		for _, v := range members[first[l]:first[l+1]] {
+			weight[l] += h.weight[v]
+			lone[l] += h.lone[v]
+			if home != nil {
+				home[l] = h.home[v]
+			}
+			for _, e := range h.row(int(v)) {
+				if seen[e] != int32(l)+1 {
+					seen[e] = int32(l) + 1
+					r.pins = append(r.pins, e)
+				}
+			}
+		}
+		r.start = append(r.start, len(r.pins))
+	}
+	r.mergeAlike()
+	return build(r, weight, lone, home)
+}
+
+// membersOf lists the vertices of each label.
+func membersOf(label []int32, labels int) (first []int, members []int32) {
+	first = make([]int, labels+1)
+	for _, l := range label {
+		first[l+1]++
+	}
+	for l := range labels {
+		first[l+1] += first[l]
+	}
+	next := slices.Clone(first[:labels])
+	members = make([]int32, len(label))
+	for v, l := range label {
+		members[next[l]] = int32(v)
+		next[l]++
+	}
+	return first, members
+}
+
+// mergeAlike makes one net, with the weight of all, of nets that the same
+// vertices pin. Nets with anchors stay as they are.
+func (r *rows) mergeAlike() {
+	m := len(r.netWeight)
+	print := make([]uint64, m) // equal for equal sets of pins, else by an odd chance of 2^-64
+	degree := make([]uint32, m)
+	for v := range len(r.start) - 1 {
+		x := mix(uint64(v) + 0x9e3779b97f4a7c15)
+		for _, e := range r.pins[r.start[v]:r.start[v+1]] {
+			print[e] += x
+			degree[e]++
+		}
+	}
+	var prints []uint64
+	var nets []uint32
+	for e, d := range degree {
+		if d > 1 && (r.anchor == nil || r.anchor[e] < 0) {
+			prints = append(prints, print[e])
+			nets = append(nets, uint32(e))
+		}
+	}
+	sortByKey(prints, nets)
+	gone := make([]bool, m)
+	for i := 0; i < len(nets); {
+		sum := int64(r.netWeight[nets[i]])
+		j := i + 1
+		for ; j < len(nets) && prints[j] == prints[i]; j++ {
+			sum += int64(r.netWeight[nets[j]])
+			gone[nets[j]] = true
+		}
+		r.netWeight[nets[i]] = rounded(sum)
+		i = j
+	}
+	r.drop(gone)
+}
+
+// drop takes the pins of the marked nets out.
+func (r *rows) drop(gone []bool) {
+	out := 0
+	for v := range len(r.start) - 1 {
+		from := r.start[v]
+		r.start[v] = out
+		for _, e := range r.pins[from:r.start[v+1]] {
+			if !gone[e] {
+				r.pins[out] = e
+				out++
+			}
+		}
+	}
+	r.start[len(r.start)-1] = out
+	r.pins = r.pins[:out]
+}

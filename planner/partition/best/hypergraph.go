@@ -1,0 +1,184 @@
+package best
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// A hypergraph is what the annealing works on: vertices (samples, or clusters
+// of them) that pin nets (parameters, or several alike). Nets are numbered so
+// that equal weights stand together, within a weight the most pinned first: a
+// row is then read class by class, its hot nets side by side in the cache.
+type hypergraph struct {
+	start  []int    // n+1 offsets into pins
+	pins   []uint32 // ascending within a vertex
+	weight []int32  // of vertices: what they count towards a block's limit
+	lone   []int64  // of vertices: weight of the nets that nobody else pins
+	home   []int32  // block that a vertex must lie in, or -1; nil: all are free
+	nets   int
+	class  []netClass
+	anchor []int32 // block that touches a net whatever its pins do, or -1; nil: none
+}
+
+// A netClass is a run of nets of one weight.
+type netClass struct {
+	end    uint32 // first net beyond the class
+	weight int32
+}
+
+func (h *hypergraph) vertices() int { return len(h.start) - 1 }
+
+func (h *hypergraph) row(v int) []uint32 { return h.pins[h.start[v]:h.start[v+1]] }
+
+// heaviest returns the largest weight of a vertex.
+func (h *hypergraph) heaviest() int32 { return slices.Max(h.weight) }
+
+// netWeights spreads the classes' weights over the nets.
+func (h *hypergraph) netWeights() []int32 {
+	weights := make([]int32, 0, h.nets)
+	for _, class := range h.class {
+		for len(weights) < int(class.end) {
+			weights = append(weights, class.weight)
+		}
+	}
+	return weights
+}
+
+// rows is a hypergraph in the making: nets in any order, and any of them.
+type rows struct {
+	start     []int
+	pins      []uint32 // no net twice within a vertex
+	netWeight []int32
+	anchor    []int32 // as in hypergraph
+}
+
+// build numbers the nets of r anew, without those that cost the same wherever
+// the vertices lie: of one pin and no anchor. It takes over r's pins.
+func build(r rows, weight []int32, lone []int64, home []int32) *hypergraph {
+	m := len(r.netWeight)
+	degree := make([]uint32, m)
+	for _, e := range r.pins {
+		degree[e]++
+	}
+	h := &hypergraph{weight: weight, lone: lone, home: home}
+	number := h.numberNets(r, degree)
+	h.start = make([]int, len(r.start))
+	h.pins = r.pins[:0]
+	for v := range len(r.start) - 1 {
+		from := len(h.pins)
+		for _, e := range r.pins[r.start[v]:r.start[v+1]] {
+			if number[e] >= 0 {
+				h.pins = append(h.pins, uint32(number[e]))
+			} else if degree[e] == 1 {
+				lone[v] += int64(r.netWeight[e])
+			}
+		}
+		slices.Sort(h.pins[from:])
+		h.start[v+1] = len(h.pins)
+	}
+	return h
+}
+
+// numberNets orders the nets that matter by weight and degree, fills in the
+// classes, and returns each old net's new number, or -1.
+func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
+	keys := make([]uint64, 0, len(degree)) // weight, then the most pinned first
+	order := make([]uint32, 0, len(degree))
+	number := make([]int32, len(degree))
+	for e, d := range degree {
+		number[e] = -1
+		if d > 1 || d == 1 && r.anchor != nil && r.anchor[e] >= 0 {
+			order = append(order, uint32(e))
+		}
+	}
+	key := func(e uint32) uint64 { return uint64(r.netWeight[e])<<32 | uint64(^degree[e]) }
+	for _, e := range order {
+		keys = append(keys, key(e))
+	}
+	sortByKey(keys, order)
+	h.nets = len(order)
+	for i, e := range order {
+		number[e] = int32(i)
+		w := r.netWeight[e]
+		if n := len(h.class); n == 0 || h.class[n-1].weight != w {
+			h.class = append(h.class, netClass{weight: w})
+		}
+		h.class[len(h.class)-1].end = uint32(i) + 1
+	}
+	if r.anchor != nil {
+		h.anchor = make([]int32, len(order))
+		for i, e := range order {
+			h.anchor[i] = r.anchor[e]
+		}
+	}
+	return number
+}
+
+// sortByKey sorts items by their keys, stably: a radix sort, one byte a pass,
+// bytes that all keys share left out.
+func sortByKey(keys []uint64, items []uint32) {
+	if len(keys) == 0 {
+		return
+	}
+	var differ uint64
+	for _, k := range keys {
+		differ |= k ^ keys[0]
+	}
+	otherKeys, otherItems := make([]uint64, len(keys)), make([]uint32, len(items))
+	from, to := keys, otherKeys
+	fromItems, toItems := items, otherItems
+	for shift := 0; shift < 64; shift += 8 {
+		if byte(differ>>shift) == 0 {
+			continue
+		}
+		var at [257]int
+		for _, k := range from {
+			at[int(byte(k>>shift))+1]++
+		}
+		for i := range 256 {
+			at[i+1] += at[i]
+		}
+		for i, k := range from {
+			j := at[byte(k>>shift)]
+			at[byte(k>>shift)]++
+			to[j], toItems[j] = k, fromItems[i]
+		}
+		from, to = to, from
+		fromItems, toItems = toItems, fromItems
+	}
+	if &fromItems[0] != &items[0] {
+		copy(keys, from)
+		copy(items, fromItems)
+	}
+}
+
+// rounded returns w to three significant bits, so that there are few classes
+// of nets: the annealing needs no more, and nothing else uses it.
+func rounded(w int64) int32 {
+	w = min(w, 1<<28)
+	shift := max(0, bits.Len64(uint64(w))-3)
+	if shift == 0 {
+		return int32(w)
+	}
+	return int32((w + 1<<(shift-1)) >> shift << shift)
+}
+
+// transpose returns the vertices of each net, in ascending order.
+func (h *hypergraph) transpose() (start []int, vertices []int32) {
+	start = make([]int, h.nets+1)
+	for _, e := range h.pins {
+		start[e+1]++
+	}
+	for e := range h.nets {
+		start[e+1] += start[e]
+	}
+	next := slices.Clone(start[:h.nets])
+	vertices = make([]int32, len(h.pins))
+	for v := range h.vertices() {
+		for _, e := range h.row(v) {
+			vertices[next[e]] = int32(v)
+			next[e]++
+		}
+	}
+	return start, vertices
+}

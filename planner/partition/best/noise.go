@@ -1,0 +1,32 @@
+package best
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+const noiseSize = 1 << 14
+
+// noise is a table of Gumbel-distributed numbers: the block with the least
+// cost - T x noise is a draw from the heat bath at temperature T. A vertex
+// reads k in a row from a place of its own in each sweep.
+type noise []float32
+
+func newNoise(rng *rand.Rand, k int) noise {
+	n := make(noise, noiseSize+k)
+	for i := range noiseSize {
+		n[i] = float32(-math.Log(-math.Log((float64(i) + 0.5) / noiseSize)))
+	}
+	rng.Shuffle(noiseSize, func(i, j int) { n[i], n[j] = n[j], n[i] })
+	for i := range k {
+		n[noiseSize+i] = n[i%noiseSize]
+	}
+	return n
+}
+
+// mix scrambles x (Stafford's variant 13 of the MurmurHash3 finalizer).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,61 @@
+package best
+
+import (
+	"math/rand/v2"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// reduce returns g as a hypergraph, its samples in random order, and which
+// sample each vertex is.
+func reduce(g *graph.Graph, o partition.Options) (*hypergraph, []int) {
+	n, m := g.Samples(), g.Params()
+	samples := rand.New(rand.NewPCG(o.Seed, 0)).Perm(n)
+	r := rows{
+		start: make([]int, 1, n+1), pins: make([]uint32, 0, g.Edges()),
+		netWeight: make([]int32, m), anchor: anchors(g, o),
+	}
+	weight := make([]int32, n)
+	var home []int32
+	if o.FixedSamples != nil {
+		home = make([]int32, n)
+	}
+	for v, s := range samples {
+		r.pins = append(r.pins, g.ParamsOf(s)...)
+		r.start = append(r.start, len(r.pins))
+		weight[v] = int32(g.SampleWeight(s))
+		if home != nil {
+			home[v] = o.FixedSamples[s]
+		}
+	}
+	for p := range m {
+		r.netWeight[p] = rounded(int64(g.ParamWeight(p)))
+	}
+	return build(r, weight, make([]int64, n), home), samples
+}
+
+// anchors returns the machine that each parameter is fixed to, by itself or by
+// its group, or -1; nil where none is.
+func anchors(g *graph.Graph, o partition.Options) []int32 {
+	if o.FixedParams == nil {
+		return nil
+	}
+	byGroup := map[int32]int32{}
+	for p, machine := range o.FixedParams {
+		if machine >= 0 && o.Group != nil && o.Group[p] >= 0 {
+			byGroup[o.Group[p]] = machine
+		}
+	}
+	anchor := make([]int32, g.Params())
+	for p := range anchor {
+		anchor[p] = o.FixedParams[p]
+		if o.Group == nil || o.Group[p] < 0 {
+			continue
+		}
+		if machine, ok := byGroup[o.Group[p]]; ok {
+			anchor[p] = machine
+		}
+	}
+	return anchor
+}

@@ -1,0 +1,101 @@
+package best
+
+// A settler decides which proposals of a batch the blocks' limits allow. Where
+// a block is full, a vertex waits for one that wants the other way and they
+// change places, or for one that leaves.
+type settler struct {
+	k       int
+	size    []int64 // of the blocks, with the moves settled so far
+	waiting [][]proposal
+	moves   []proposal
+}
+
+func newSettler(k int) settler {
+	return settler{k: k, size: make([]int64, k), waiting: make([][]proposal, k*k)}
+}
+
+// begin forgets the last batch; the blocks have the given sizes.
+func (s *settler) begin(size []int64) {
+	copy(s.size, size)
+	s.moves = s.moves[:0]
+	for i := range s.waiting {
+		s.waiting[i] = s.waiting[i][:0]
+	}
+}
+
+// settleAll decides about all proposals of a batch, and counts what the blocks
+// are wanted for.
+func (a *annealer[T]) settleAll() {
+	a.settler.begin(a.state.size)
+	for i := range a.members {
+		m := &a.members[i]
+		a.work += m.work
+		m.work = 0
+		for _, p := range m.proposals {
+			w := float64(a.h.weight[p.v])
+			a.out[a.block[p.v]] += w
+			a.in[p.to] += w
+			a.settle(p)
+		}
+	}
+}
+
+// settle decides about p: it moves, now or later, or is forgotten with the
+// batch.
+func (a *annealer[T]) settle(p proposal) {
+	s := &a.settler
+	from, to := int(a.block[p.v]), int(p.to)
+	if more := int64(p.fresh) + a.h.lone[p.v]; a.theta > 0 && more > 0 &&
+		a.cost.used[to]+more > a.theta && a.cost.used[from] <= a.theta {
+		return // no block that meets theta is relieved at the cost of one that then would not
+	}
+	w := int64(a.h.weight[p.v])
+	if s.size[to]+w <= a.limits.size[to] {
+		s.accept(p, from, w)
+		a.admitWaiting(from)
+		return
+	}
+	back := s.waiting[to*s.k+from]
+	if n := len(back); n > 0 {
+		q := back[n-1]
+		wq := int64(a.h.weight[q.v])
+		if s.size[to]+w-wq <= a.limits.size[to] && s.size[from]+wq-w <= a.limits.size[from] {
+			s.waiting[to*s.k+from] = back[:n-1]
+			s.accept(p, from, w)
+			s.accept(q, to, wq)
+			return
+		}
+	}
+	s.waiting[from*s.k+to] = append(s.waiting[from*s.k+to], p)
+}
+
+func (s *settler) accept(p proposal, from int, w int64) {
+	s.size[from] -= w
+	s.size[p.to] += w
+	s.moves = append(s.moves, p)
+}
+
+// admitWaiting lets in a vertex that waits for the room that block b has now,
+// then one that waits for the room which that leaves, and so on.
+func (a *annealer[T]) admitWaiting(b int) {
+	s := &a.settler
+	for again := true; again; {
+		again = false
+		for i := range s.k {
+			from := (b + 1 + i) % s.k // not always the same first
+			list := s.waiting[from*s.k+b]
+			if len(list) == 0 {
+				continue
+			}
+			q := list[len(list)-1]
+			w := int64(a.h.weight[q.v])
+			if s.size[b]+w > a.limits.size[b] {
+				continue
+			}
+			s.waiting[from*s.k+b] = list[:len(list)-1]
+			s.accept(q, from, w)
+			b, again = from, true
+			break
+		}
+	}
+}

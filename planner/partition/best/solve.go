@@ -1,0 +1,200 @@
+package best
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// mostClusters and leastClusters bound how many clusters per block the
+	// coarsest level has, and so how small a part of a block's limit a cluster
+	// may be; between them, a cluster has about clusterSize samples.
+	mostClusters, leastClusters, clusterSize = 160, 10, 8
+	// shrink is how many vertices become one from level to level.
+	shrink = 2.5
+	// A level ends at this part of the temperature at which it began: the
+	// coarsest, which starts from nothing, later than those that refine it.
+	coolCoarsest, coolMiddle, coolFinest, coolOnly = 1. / 20, 1. / 2, 1. / 4, 1. / 40
+	// Parts of the time that the coarsest and the finest level get, and the end
+	// of all annealing.
+	partCoarsest, partFinest, annealingEnds = 0.2, 0.55, 0.97
+	// In the last part of the finest level what is left of the heat is taken
+	// away at once: by then it only keeps vertices from where they belong.
+	quenchFrom, quench = 0.95, 0.1
+)
+
+// A clock tells which part of the budget is spent: of time, if one was given,
+// else of work, so that the outcome does not depend on the machine's speed.
+type clock struct {
+	began    time.Time
+	budget   time.Duration // 0: count work
+	work     int64
+	all      int64
+	progress func(float64)
+}
+
+func (c *clock) spent() float64 {
+	if c.budget > 0 {
+		return float64(time.Since(c.began)) / float64(c.budget)
+	}
+	return float64(c.work) / float64(c.all)
+}
+
+// A level is a hypergraph and how its vertices became those of the next.
+type level struct {
+	h     *hypergraph
+	label []int32 // vertex of the next, coarser level; nil for the last
+}
+
+// coarsen returns ever coarser levels of h, h first.
+func coarsen(h *hypergraph, k int, t *team) []level {
+	var all int64
+	for _, w := range h.weight {
+		all += int64(w)
+	}
+	coarsest := k * min(mostClusters, max(leastClusters, h.vertices()/(clusterSize*k)))
+	heaviest := int32(max(all/int64(coarsest), 1))
+	levels := []level{{h: h}}
+	for {
+		last := &levels[len(levels)-1]
+		n := last.h.vertices()
+		want := max(coarsest, int(float64(n)/shrink))
+		if n < coarsest*3/2 {
+			return levels
+		}
+		label, clusters := last.h.cluster(t, heaviest, want)
+		if float64(clusters) > 0.9*float64(n) {
+			return levels // the rest has nothing in common, or is too heavy to join
+		}
+		last.label = label
+		levels = append(levels, level{h: last.h.contract(label, clusters)})
+	}
+}
+
+// A solver brings a hypergraph's vertices to blocks.
+type solver[T word] struct {
+	k      int
+	limits limits
+	team   *team
+	clock  *clock
+	seed   uint64
+	tariff *tariff
+}
+
+// solve returns the block of each vertex of h.
+func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error) {
+	levels := coarsen(h, s.k, s.team)
+	last := len(levels) - 1
+	block := scatter(levels[last].h, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
+	var st *state[T]
+	for i := last; i >= 0; i-- {
+		if i < last {
+			block = project(block, levels[i].label)
+		}
+		st = newState[T](levels[i].h, s.k, block)
+		until, cool := s.schedule(i, last)
+		if err := s.anneal(ctx, st, i == last, i == 0, until, cool); err != nil {
+			return nil, err
+		}
+		block = st.block
+		levels[i] = level{}
+	}
+	return st, nil
+}
+
+// schedule returns until which part of the budget level i anneals, and the
+// part of its first temperature at which it should end.
+func (s *solver[T]) schedule(i, last int) (until, cool float64) {
+	left := annealingEnds - s.clock.spent()
+	switch {
+	case i == 0 && last == 0:
+		return annealingEnds, coolOnly
+	case i == 0:
+		return annealingEnds, coolFinest
+	case i == last:
+		return s.clock.spent() + left*partCoarsest, coolCoarsest
+	}
+	// What is left now is for the i levels in the middle and the finest.
+	middle := (1 - partCoarsest - partFinest) / float64(last-1)
+	return s.clock.spent() + left*middle/(middle*float64(i)+partFinest), coolMiddle
+}
+
+// scatter returns random blocks, each as full as the others by its limit.
+func scatter(h *hypergraph, size []int64, rng *rand.Rand) []int32 {
+	block := make([]int32, h.vertices())
+	load := make([]int64, len(size))
+	for v := range block {
+		if h.home != nil && h.home[v] >= 0 {
+			block[v] = h.home[v]
+			load[block[v]] += int64(h.weight[v])
+		}
+	}
+	for _, v := range rng.Perm(len(block)) {
+		if h.home != nil && h.home[v] >= 0 {
+			continue
+		}
+		emptiest, room := 0, math.Inf(-1)
+		for b := range size {
+			if r := 1 - float64(load[b]+int64(h.weight[v]))/float64(max(size[b], 1)); r > room {
+				emptiest, room = b, r
+			}
+		}
+		block[v] = int32(emptiest)
+		load[emptiest] += int64(h.weight[v])
+	}
+	return block
+}
+
+// project returns the blocks of vertices whose clusters' blocks are given.
+func project(block, label []int32) []int32 {
+	fine := make([]int32, len(label))
+	for v, l := range label {
+		fine[v] = block[l]
+	}
+	return fine
+}
+
+// anneal cools st to the part cool of the temperature at which it starts: for
+// a random assignment where everything melts, else where it would neither lose
+// what it has nor freeze in it.
+func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool, until, cool float64) error {
+	a := newAnnealer(st, s.slack(st.h), s.tariff, s.team, s.seed)
+	p := a.probe()
+	hot := p.steady()
+	if random {
+		hot = p.melting()
+	}
+	from := s.clock.spent()
+	for spent := from; spent < until; spent = s.clock.spent() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if s.clock.progress != nil {
+			s.clock.progress(spent)
+		}
+		before := a.work
+		x := (spent - from) / (until - from)
+		temp := hot * math.Pow(cool, x)
+		if last && x > quenchFrom {
+			temp *= quench
+		}
+		a.sweep(temp)
+		s.clock.work += a.work - before
+	}
+	return nil
+}
+
+// slack returns the limits with room for a cluster more in each block: clusters
+// seldom fill a block to the last sample, and need not before the last level.
+func (s *solver[T]) slack(h *hypergraph) limits {
+	l := s.limits
+	if heaviest := int64(h.heaviest()); heaviest > 1 {
+		l.size = make([]int64, s.k)
+		for b := range l.size {
+			l.size[b] = s.limits.size[b] + heaviest
+		}
+	}
+	return l
+}

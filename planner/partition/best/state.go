@@ -1,0 +1,230 @@
+package best
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// word is a set of up to 8, 16, 32 or 64 blocks.
+type word interface {
+	uint8 | uint16 | uint32 | uint64
+}
+
+func width[T word]() int { return bits.Len64(uint64(^T(0))) }
+
+// A cell says of one net which blocks touch it, and which of those do so with
+// one pin only.
+type cell[T word] struct{ touch, single T }
+
+// A state is an assignment of a hypergraph's vertices to k blocks, with what
+// is needed to price a move without looking at any other vertex.
+type state[T word] struct {
+	h     *hypergraph
+	k     int
+	cells [][]cell[T] // cells[w][net]: blocks w*width and up
+	count []uint32    // nets x k: pins in the block
+	block []int32     // of each vertex
+	size  []int64     // weight of the vertices in each block
+	cost  costs
+}
+
+// costs are what the annealing watches, in the nets' weights.
+type costs struct {
+	touch []int64 // per block: the nets that it shares with others
+	used  []int64 // per block: all nets that its vertices pin, N(D_i)
+	total int64   // (net, block) pairs but one a net: what goes over the wire
+}
+
+func newCosts(k int) costs { return costs{touch: make([]int64, k), used: make([]int64, k)} }
+
+// take adds c's sums and sets c to zero.
+func (to *costs) take(c *costs) {
+	to.total += c.total
+	c.total = 0
+	for b := range c.touch {
+		to.touch[b] += c.touch[b]
+		to.used[b] += c.used[b]
+		c.touch[b], c.used[b] = 0, 0
+	}
+}
+
+// newState counts an assignment, which it keeps as its own.
+func newState[T word](h *hypergraph, k int, block []int32) *state[T] {
+	s := &state[T]{h: h, k: k, block: block}
+	s.cells = make([][]cell[T], (k+width[T]()-1)/width[T]())
+	for w := range s.cells {
+		s.cells[w] = make([]cell[T], h.nets)
+	}
+	s.count = make([]uint32, h.nets*k)
+	s.size = make([]int64, k)
+	s.cost = newCosts(k)
+	for v, b := range block {
+		s.size[b] += int64(h.weight[v])
+		s.cost.used[b] += h.lone[v]
+		for _, e := range h.row(v) {
+			s.count[int(e)*k+int(b)]++
+		}
+	}
+	e := 0
+	for _, class := range h.class {
+		for ; e < int(class.end); e++ {
+			s.summarize(e, int64(class.weight))
+		}
+	}
+	return s
+}
+
+// summarize sets the cells of a net by its counts and adds its costs.
+func (s *state[T]) summarize(e int, weight int64) {
+	counts := s.count[e*s.k : (e+1)*s.k]
+	n := 0
+	for b, c := range counts {
+		w, bit := b/width[T](), T(1)<<(b%width[T]())
+		anchored := s.h.anchor != nil && s.h.anchor[e] == int32(b)
+		if c > 0 {
+			s.cost.used[b] += weight
+		}
+		if c > 0 || anchored {
+			s.cells[w][e].touch |= bit
+			n++
+		}
+		if c == 1 && !anchored {
+			s.cells[w][e].single |= bit
+		}
+	}
+	if n < 2 {
+		return
+	}
+	s.cost.total += int64(n-1) * weight
+	for b := range counts {
+		if s.cells[b/width[T]()][e].touch>>(b%width[T]())&1 != 0 {
+			s.cost.touch[b] += weight
+		}
+	}
+}
+
+// move updates the counts of nets, a part of the row of a vertex that goes
+// from block a to block b, and adds what that changes to c. All nets have the
+// same weight.
+func (s *state[T]) move(nets []uint32, a, b int, weight int64, c *costs) {
+	k := s.k
+	aCells, bCells := s.cells[a/width[T]()], s.cells[b/width[T]()]
+	aBit, bBit := T(1)<<(a%width[T]()), T(1)<<(b%width[T]())
+	for _, e := range nets {
+		counts := s.count[int(e)*k : int(e)*k+k]
+		left, joined := false, false
+		counts[a]--
+		switch n := counts[a]; {
+		case n > 1:
+		case s.h.anchor != nil && s.h.anchor[e] == int32(a):
+			if n == 0 {
+				c.used[a] -= weight
+			}
+		case n == 1:
+			aCells[e].single |= aBit
+		default:
+			left = true
+			aCells[e].touch &^= aBit
+			aCells[e].single &^= aBit
+		}
+		counts[b]++
+		switch n := counts[b]; {
+		case n > 2:
+		case s.h.anchor != nil && s.h.anchor[e] == int32(b):
+			if n == 1 {
+				c.used[b] += weight
+			}
+		case n == 2:
+			bCells[e].single &^= bBit
+		default:
+			joined = true
+			bCells[e].touch |= bBit
+			bCells[e].single |= bBit
+		}
+		if left || joined {
+			s.account(e, a, b, left, joined, weight, c)
+		}
+	}
+}
+
+// account adds to c the cost of block a having left the blocks that touch net
+// e, or of block b having joined them.
+func (s *state[T]) account(e uint32, a, b int, left, joined bool, weight int64, c *costs) {
+	after := 0
+	for w := range s.cells {
+		after += bits.OnesCount64(uint64(s.cells[w][e].touch))
+	}
+	before := after
+	if left {
+		before++
+		c.used[a] -= weight
+		c.total -= weight
+	}
+	if joined {
+		before--
+		c.used[b] += weight
+		c.total += weight
+	}
+	switch {
+	case left && before > 1:
+		c.touch[a] -= weight
+	case !left && before == 1: // a had it alone
+		c.touch[a] += weight
+	}
+	switch {
+	case joined && after > 1:
+		c.touch[b] += weight
+	case !joined && after == 1: // b has it alone now
+		c.touch[b] -= weight
+	}
+}
+
+// moveRow does all of a move but for the part of the nets outside from..to-1,
+// and but for the vertex's own block, size and lone nets.
+func (s *state[T]) moveRow(v, a, b int, from, to uint32, c *costs) {
+	row := s.h.row(v)
+	lo, hi := 0, len(row)
+	if from > 0 {
+		lo, _ = slices.BinarySearch(row, from)
+	}
+	if int(to) < s.h.nets {
+		hi, _ = slices.BinarySearch(row, to)
+	}
+	row = row[lo:hi]
+	for _, class := range s.h.class {
+		if len(row) == 0 {
+			return
+		}
+		n := classRun(row, class.end)
+		s.move(row[:n], a, b, int64(class.weight), c)
+		row = row[n:]
+	}
+}
+
+// classRun returns how many of row's nets, at its beginning, are below end.
+func classRun(row []uint32, end uint32) int {
+	switch {
+	case row[0] >= end:
+		return 0
+	case row[len(row)-1] < end:
+		return len(row)
+	}
+	n, _ := slices.BinarySearch(row, end)
+	return n
+}
+
+// relocate moves one vertex, all that belongs to it.
+func (s *state[T]) relocate(v int, b int) {
+	a := int(s.block[v])
+	s.moveRow(v, a, b, 0, uint32(s.h.nets), &s.cost)
+	s.shift(v, a, b)
+}
+
+// shift moves what of a vertex is not in its nets.
+func (s *state[T]) shift(v, a, b int) {
+	s.block[v] = int32(b)
+	s.size[a] -= int64(s.h.weight[v])
+	s.size[b] += int64(s.h.weight[v])
+	s.cost.used[a] -= s.h.lone[v]
+	s.cost.used[b] += s.h.lone[v]
+}

@@ -1,0 +1,22 @@
+package best
+
+import (
+	"sync/atomic"
+	"testing"
+)
+
+func TestTeamRunsEveryMemberOnce(t *testing.T) {
+	for _, members := range []int{1, 2, 7} {
+		tm := newTeam(members)
+		ran := make([]atomic.Int64, members)
+		for range 1000 {
+			tm.run(func(i int) { ran[i].Add(1) })
+		}
+		tm.close()
+		for i := range ran {
+			if n := ran[i].Load(); n != 1000 {
+				t.Errorf("member %d of %d ran %d times, want 1000", i, members, n)
+			}
+		}
+	}
+}
