@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/best"
 	"github.com/psidecar/psidecar/planner/partition/multilevel"
 	"github.com/psidecar/psidecar/planner/partition/twostep"
 )
@@ -29,6 +30,7 @@ func All() []Algorithm {
 		{"tsh2", "two steps, up to two samples at a time (DWW21 Alg. 1 with alpha = 2, and Alg. 2)", twostep.TSH2},
 		{"mbp", "multilevel, samples and parameters together (DWW21 section 5)", multilevel.MBP},
 		{"dppa", "two steps, sampled, alpha chosen by the graph's size and density (DW23 Alg. 1 and 2)", twostep.DPPA},
+		{"best", "multilevel annealing with prices for what presses, then owners that level the machines (ours)", best.Partition},
 	}
 }
 
