@@ -1,0 +1,119 @@
+// Package report sends an agent's reports to the planner.
+//
+// In comes a function that makes a report of what the agent knows; out go
+// reports over one gRPC stream, each sent only after the planner has taken in
+// the one before. While the planner is slow or away, the reports in between
+// are skipped: each holds sums since the agent began. The agent goes on
+// unharmed.
+package report
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// Every is how often a report is sent.
+const Every = 2 * time.Second
+
+// again is how long to wait before the planner is tried once more.
+const again = time.Second
+
+// Link is the way to a planner.
+type Link struct {
+	address string
+	host    string
+	creds   credentials.TransportCredentials
+	make    func() []*api.JobReport
+	every   time.Duration
+
+	mu    sync.Mutex
+	state web.Planner
+}
+
+// New returns a link to the planner at the address. Jobs are what is reported
+// of each job; it is called before each report.
+func New(address, host string, creds credentials.TransportCredentials, jobs func() []*api.JobReport) *Link {
+	return &Link{address: address, host: host, creds: creds, make: jobs, every: Every, state: web.Planner{Address: address}}
+}
+
+// State returns how the link does.
+func (l *Link) State() *web.Planner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.state
+	return &s
+}
+
+// Run reports until ctx ends.
+func (l *Link) Run(ctx context.Context) error {
+	conn, err := grpc.NewClient(l.address, grpc.WithTransportCredentials(l.creds))
+	if err != nil {
+		return fmt.Errorf("--planner %s: %w", l.address, err)
+	}
+	defer conn.Close()
+	client := api.NewPlannerClient(conn)
+	report := &api.HostReport{Host: l.host, Incarnation: uint64(time.Now().UnixNano())}
+	for ctx.Err() == nil {
+		err := l.stream(ctx, client, report)
+		l.mu.Lock()
+		l.state.Connected = false
+		if err != nil {
+			l.state.Error = err.Error()
+		}
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+		}
+	}
+	return ctx.Err()
+}
+
+// stream reports over one stream until it breaks.
+func (l *Link) stream(ctx context.Context, client api.PlannerClient, report *api.HostReport) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := client.Report(ctx)
+	if err != nil {
+		return err
+	}
+	ticker := time.NewTicker(l.every)
+	defer ticker.Stop()
+	for {
+		report.Sequence++
+		report.UnixNanos = time.Now().UnixNano()
+		report.Jobs = l.make()
+		sent := time.Now()
+		if err := stream.Send(report); err != nil {
+			_, err = stream.Recv() // says why
+			return err
+		}
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+		l.taken(time.Since(sent))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+func (l *Link) taken(after time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.state.Connected {
+		l.state.Connected, l.state.Since, l.state.Error = true, time.Now(), ""
+	}
+	l.state.Reports++
+	l.state.Skipped += uint64(after / l.every)
+}

@@ -1,0 +1,75 @@
+package report
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/reports"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// planner serves a store at the address until stopped.
+func planner(t *testing.T, address string, store *reports.Store) (at string, stop func()) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	api.RegisterPlannerServer(s, store)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	return l.Addr().String(), func() {
+		s.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The planner goes away and comes back; the link takes up again, and the store
+// has the newest report.
+func TestReconnects(t *testing.T) {
+	store := &reports.Store{}
+	address, stop := planner(t, "127.0.0.1:0", store)
+	made := uint64(0)
+	l := New(address, "h1", insecure.NewCredentials(), func() []*api.JobReport {
+		made++
+		return []*api.JobReport{{Job: "j:1", Bytes: made}}
+	})
+	l.every = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	until(t, func() bool { return l.State().Reports > 10 })
+	stop()
+	until(t, func() bool { s := l.State(); return !s.Connected && s.Error != "" })
+	before := l.State().Reports
+	again := &reports.Store{}
+	_, stop = planner(t, address, again)
+	until(t, func() bool { s := l.State(); return s.Connected && s.Reports > before+10 && s.Error == "" })
+	cancel()
+	<-ended
+	stop()
+	all := again.All()
+	if len(all) != 1 || all[0].GetHost() != "h1" || all[0].GetJobs()[0].GetBytes() <= before {
+		t.Errorf("the planner that came back has %v", all)
+	}
+}
+
+func until(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not come to that within a minute")
+		}
+	}
+}

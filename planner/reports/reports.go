@@ -1,0 +1,136 @@
+// Package reports keeps what agents report: the newest report of each host.
+//
+// In come reports over gRPC ([Store.Report]); out goes the whole of what is
+// known ([Store.All]). The planner's algorithms and its page read it. Reports
+// hold sums since an agent began, so the newest one says all; nothing is
+// written to disk, agents report again within seconds.
+package reports
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// Limits of what is kept.
+const (
+	// MaxHosts is how many hosts may report.
+	MaxHosts = 4096
+	// MaxReportBytes is how large a report may be.
+	MaxReportBytes = 16 << 20
+	// Forget is after what silence a host is forgotten, if room is needed.
+	Forget = 10 * time.Minute
+)
+
+// Store keeps reports. The zero value is empty and ready.
+type Store struct {
+	api.UnimplementedPlannerServer
+
+	mu    sync.Mutex
+	hosts map[string]entry
+	now   func() time.Time // nil: time.Now
+}
+
+type entry struct {
+	report *api.HostReport
+	at     time.Time
+}
+
+// Report implements api.PlannerServer.
+func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken]) error {
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.take(r); err != nil {
+			return err
+		}
+		if err := stream.Send(&api.Taken{Sequence: r.GetSequence()}); err != nil {
+			return err
+		}
+	}
+}
+
+// take keeps a report, unless a newer one of the host is there.
+func (s *Store) take(r *api.HostReport) error {
+	if r.GetHost() == "" {
+		return status.Error(codes.InvalidArgument, "the report names no host")
+	}
+	for _, j := range r.GetJobs() {
+		if err := check(j); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.now != nil {
+		now = s.now()
+	}
+	if s.hosts == nil {
+		s.hosts = map[string]entry{}
+	}
+	old, known := s.hosts[r.GetHost()]
+	if known && newer(old.report, r) {
+		return nil
+	}
+	if !known && len(s.hosts) >= MaxHosts && !s.forgetOne(now) {
+		return status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
+	}
+	s.hosts[r.GetHost()] = entry{r, now}
+	return nil
+}
+
+// check refuses a report whose rows do not fit its blocks.
+func check(j *api.JobReport) error {
+	n := len(j.GetBlocks())
+	for _, u := range j.GetUses() {
+		for _, row := range [][]uint64{u.GetPulls(), u.GetPushes(), u.GetPulledBytes(), u.GetPushedBytes()} {
+			if len(row) != n {
+				return status.Errorf(codes.InvalidArgument, "job %s: %s has %d figures for %d blocks", j.GetJob(), u.GetWorker(), len(row), n)
+			}
+		}
+	}
+	return nil
+}
+
+func newer(a, b *api.HostReport) bool {
+	return cmp.Or(cmp.Compare(a.GetIncarnation(), b.GetIncarnation()), cmp.Compare(a.GetSequence(), b.GetSequence())) > 0
+}
+
+func (s *Store) forgetOne(now time.Time) bool {
+	oldest, found := "", false
+	for host, e := range s.hosts {
+		if now.Sub(e.at) >= Forget && (!found || e.at.Before(s.hosts[oldest].at)) {
+			oldest, found = host, true
+		}
+	}
+	delete(s.hosts, oldest)
+	return found
+}
+
+// All returns the newest report of each host, by host. They must not be
+// changed.
+func (s *Store) All() []*api.HostReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*api.HostReport, 0, len(s.hosts))
+	for _, e := range s.hosts {
+		all = append(all, e.report)
+	}
+	slices.SortFunc(all, func(a, b *api.HostReport) int { return cmp.Compare(a.GetHost(), b.GetHost()) })
+	return all
+}
