@@ -234,6 +234,7 @@ func (a *Agent) sweep() error {
 	if err != nil {
 		return fmt.Errorf("reading the streams: %w", err)
 	}
+	a.observer.Reconcile()
 	unsynced := map[string]lateness{}
 	for i := range streams {
 		s := &streams[i]

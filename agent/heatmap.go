@@ -40,28 +40,12 @@ func heatmap(v *observe.JobView, q web.HeatmapQuery) web.Heatmap {
 		row := make([]uint64, len(blocks))
 		for i, b := range blocks {
 			if w < len(b.Workers) {
-				row[i] = measured(b.Workers[w], q.Measure)
+				row[i] = q.Measure.Of(b.Workers[w])
 			}
 		}
 		h.Counts = append(h.Counts, row)
 	}
 	return h
-}
-
-func measured(s counts.Sums, m web.Measure) uint64 {
-	switch m {
-	case web.Pulls:
-		return s[counts.Pulls]
-	case web.Pushes:
-		return s[counts.Pushes]
-	case web.Bytes:
-		return s[counts.PulledBytes] + s[counts.PushedBytes]
-	case web.PulledBytes:
-		return s[counts.PulledBytes]
-	case web.PushedBytes:
-		return s[counts.PushedBytes]
-	}
-	return s.Accesses()
 }
 
 // blocksDuring returns the blocks of a stretch of time, which were laid down

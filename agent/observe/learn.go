@@ -3,6 +3,7 @@ package observe
 import (
 	"net/netip"
 
+	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -129,9 +130,6 @@ func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
 func (o *Observer) place(s *stream, at int64) {
 	o.markTwin(s)
 	if s.sender != nil && s.receiver != nil {
-		if s.identity > 0 && s.sender.id == 0 {
-			s.sender.setID(s.identity, fromIdentity)
-		}
 		return
 	}
 	const again = 1e9 // look again after a second
@@ -145,14 +143,18 @@ func (o *Observer) place(s *stream, at int64) {
 	if s.receiver == nil {
 		o.placeBackward(s)
 	}
-	if s.receiver != nil && s.sender == nil && s.identity > 0 {
-		s.sender = s.receiver.job.withID(s.identity)
-	}
 	if s.sender == nil || s.receiver == nil {
 		o.placeByProcess(s)
 	}
+	if s.receiver != nil && s.sender == nil && s.identity > 0 {
+		s.sender = s.receiver.job.withID(s.identity)
+	}
 	if s.sender != nil && s.identity > 0 && s.sender.id != s.identity {
-		s.sender.setID(s.identity, fromIdentity)
+		if other := s.sender.job.byID[s.identity]; other != nil && s.sender.id == 0 {
+			o.absorb(other, s.sender)
+		} else {
+			s.sender.setID(s.identity, fromIdentity)
+		}
 	}
 	if s.sender != nil && s.receiver == nil {
 		s.receiver = s.sender.facing(s.to)
@@ -289,4 +291,37 @@ func (o *Observer) Meet(p Process) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.nodeOf(p)
+}
+
+// Reconcile asks again for the processes of senders on this host that were met
+// by what they said alone. Call it every second or so.
+func (o *Observer) Reconcile() {
+	if o.opts.Resolver == nil {
+		return
+	}
+	type end struct {
+		stream *stream
+		from   netip.AddrPort
+		to     netip.AddrPort
+	}
+	var open []end
+	o.mu.Lock()
+	for _, s := range o.streams {
+		if s.sender != nil && s.sender.process.PID == 0 && s.id.Direction() == bpf.Egress && !s.closed && s.asked < 10 {
+			s.asked++
+			open = append(open, end{s, s.from, s.to})
+		}
+	}
+	o.mu.Unlock()
+	for _, e := range open {
+		p, ok := o.opts.Resolver.Owner(e.from, e.to) // may take long: not under the lock
+		if !ok {
+			continue
+		}
+		o.mu.Lock()
+		if n, known := o.nodeOf(p), e.stream.sender; n != nil && n != known && n.id == 0 && n.job == known.job {
+			o.absorb(known, n)
+		}
+		o.mu.Unlock()
+	}
 }

@@ -22,6 +22,7 @@ type stream struct {
 
 	sender, receiver *Node
 	tried            int64 // when the ends were last looked for in vain
+	asked            int   // how often its sender's process was asked for since
 
 	message message
 	metaBuf []byte // pieces of a meta frame in progress

@@ -3,6 +3,8 @@ package web
 import (
 	"strconv"
 	"time"
+
+	"github.com/psidecar/psidecar/agent/counts"
 )
 
 // A Key is a parameter's key. As JSON it is a number; since keys go up to
@@ -136,6 +138,23 @@ const (
 	PulledBytes Measure = "pulled_bytes"
 	PushedBytes Measure = "pushed_bytes"
 )
+
+// Of returns the measure of what was done.
+func (m Measure) Of(s counts.Sums) uint64 {
+	switch m {
+	case Pulls:
+		return s[counts.Pulls]
+	case Pushes:
+		return s[counts.Pushes]
+	case Bytes:
+		return s[counts.PulledBytes] + s[counts.PushedBytes]
+	case PulledBytes:
+		return s[counts.PulledBytes]
+	case PushedBytes:
+		return s[counts.PushedBytes]
+	}
+	return s.Accesses()
+}
 
 // Measures lists all measures.
 var Measures = []Measure{Accesses, Pulls, Pushes, Bytes, PulledBytes, PushedBytes}

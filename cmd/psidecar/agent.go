@@ -14,10 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
 )
@@ -139,11 +141,19 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(ctx) })
+	if f.planner != "" {
+		link := report.New(f.planner, opts.Host, insecure.NewCredentials(), a.Reports)
+		a.SetPlanner(link.State)
+		g.Go(func() error { return link.Run(ctx) })
+	}
 	if listener != nil {
 		slog.Info("serving", "url", "http://"+listener.Addr().String()+"/")
 		g.Go(func() error { return serveHTTP(ctx, listener, a.Handler(f.pprof)) })
 	}
-	return g.Wait()
+	if err := g.Wait(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // serveHTTP serves until ctx ends, then lets requests in progress finish.

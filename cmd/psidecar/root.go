@@ -82,6 +82,7 @@ func newRootCommand(e env) *cobra.Command {
 		newAgentCommand(e),
 		newHeatmapCommand(e),
 		newStatusCommand(e),
+		newPlannerCommand(e),
 		newVersionCommand(e),
 		newDemoCommand(e),
 		newDoctorCommand(e),

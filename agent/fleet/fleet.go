@@ -1,0 +1,226 @@
+// Package fleet shows what the agents of many hosts report as one: the
+// planner's page and interface.
+//
+// In come the newest reports of all hosts; out goes a [web.State]. Each
+// message was counted by the host that sent it, so sums over hosts count it
+// once. The command psidecar planner calls it.
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// State is what all reports say together. It implements web.State.
+type State struct {
+	Version string
+	Host    string
+	Started time.Time
+	// Reports returns the newest report of each host.
+	Reports func() []*api.HostReport
+}
+
+// Ready implements web.State: a planner without agents is fine.
+func (s *State) Ready() error { return nil }
+
+// Agent implements web.State: the planner watches nothing itself.
+func (s *State) Agent() web.Agent {
+	return web.Agent{
+		Version: s.Version, Host: s.Host, Started: s.Started,
+		Programs: []web.Program{}, Counters: []web.Counter{}, Sketches: []web.Sketch{}, Cgroups: []string{},
+	}
+}
+
+// byJob returns the reports of each job, in which every node has one name: an
+// agent that does not know another host's node by rank calls it by its
+// address, and the agent there knows better.
+func (s *State) byJob() map[string][]*api.JobReport {
+	jobs := map[string][]*api.JobReport{}
+	for _, host := range s.Reports() {
+		for _, j := range host.GetJobs() {
+			jobs[j.GetJob()] = append(jobs[j.GetJob()], j)
+		}
+	}
+	for _, reports := range jobs {
+		better := map[string]string{} // role@address to name
+		for _, r := range reports {
+			for _, n := range r.GetNodes() {
+				if n.GetRank() >= 0 && n.GetAddress() != "" {
+					better[n.GetRole()+"@"+n.GetAddress()] = n.GetName()
+				}
+			}
+		}
+		for i, r := range reports {
+			reports[i] = renamed(r, better)
+		}
+	}
+	return jobs
+}
+
+// renamed returns the report with better names.
+func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
+	r = proto.CloneOf(r)
+	rename := func(name *string) {
+		if known, ok := better[*name]; ok {
+			*name = known
+		}
+	}
+	for _, n := range r.GetNodes() {
+		rename(&n.Name)
+	}
+	for _, u := range r.GetUses() {
+		rename(&u.Worker)
+	}
+	for _, p := range r.GetTraffic() {
+		rename(&p.Worker)
+		rename(&p.Server)
+	}
+	for _, p := range r.GetSteps() {
+		rename(&p.Worker)
+	}
+	return r
+}
+
+func (s *State) job(name string) ([]*api.JobReport, error) {
+	reports := s.byJob()[name]
+	if len(reports) == 0 {
+		return nil, fmt.Errorf("%w: %q", web.ErrNoJob, name)
+	}
+	return reports, nil
+}
+
+// Jobs implements web.State.
+func (s *State) Jobs() []web.Job {
+	var jobs []web.Job
+	for name, reports := range s.byJob() {
+		jobs = append(jobs, joined(name, reports))
+	}
+	slices.SortFunc(jobs, func(a, b web.Job) int { return strings.Compare(a.Name, b.Name) })
+	return jobs
+}
+
+func joined(name string, reports []*api.JobReport) web.Job {
+	j := web.Job{Name: name, Exact: true, Stragglers: []string{}}
+	nodes := map[string]web.Node{}
+	for _, r := range reports {
+		j.Dialect = cmp.Or(j.Dialect, r.GetDialect())
+		j.Servers, j.Workers = max(j.Servers, int(r.GetServers())), max(j.Workers, int(r.GetWorkers()))
+		j.SampledOneIn = max(j.SampledOneIn, r.GetSampledOneIn())
+		j.Exact = j.Exact && r.GetExact()
+		j.DistinctKeys = max(j.DistinctKeys, r.GetDistinctKeys()) // at least so many
+		j.Bytes += r.GetBytes()
+		j.LeftHostBytes += r.GetLeftHostBytes()
+		if first := time.Unix(0, r.GetFirstUnixNanos()); j.FirstSeen.IsZero() || first.Before(j.FirstSeen) {
+			j.FirstSeen = first
+		}
+		if last := time.Unix(0, r.GetLastUnixNanos()); last.After(j.LastSeen) {
+			j.LastSeen = last
+		}
+		for _, u := range r.GetUses() {
+			for i := range u.GetPulls() {
+				j.Accesses += u.GetPulls()[i] + u.GetPushes()[i]
+			}
+		}
+		for _, n := range r.GetNodes() {
+			if old, ok := nodes[n.GetName()]; !ok || !old.Local {
+				nodes[n.GetName()] = web.Node{
+					Name: n.GetName(), Role: n.GetRole(), Rank: int(n.GetRank()), Address: n.GetAddress(), Local: n.GetLocal(),
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		j.Nodes = append(j.Nodes, nodes[name])
+	}
+	return j
+}
+
+// names returns the distinct names, worker2 before worker10.
+func names(all map[string]bool) []string {
+	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		as, bs := strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")
+		if as != bs {
+			return strings.Compare(as, bs)
+		}
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
+}
+
+// Traffic implements web.State. The planner knows sums over all time only.
+func (s *State) Traffic(job string, _ web.Range) (web.Traffic, error) {
+	reports, err := s.job(job)
+	if err != nil {
+		return web.Traffic{}, err
+	}
+	workers, servers := map[string]bool{}, map[string]bool{}
+	sum := map[[2]string]*api.Traffic{}
+	t := web.Traffic{Job: job}
+	for _, r := range reports {
+		t.TotalBytes += r.GetBytes()
+		t.LeftHostBytes += r.GetLeftHostBytes()
+		for _, p := range r.GetTraffic() {
+			workers[p.GetWorker()], servers[p.GetServer()] = true, true
+			pair := [2]string{p.GetWorker(), p.GetServer()}
+			if sum[pair] == nil {
+				sum[pair] = &api.Traffic{}
+			}
+			sum[pair].ToServer += p.GetToServer()
+			sum[pair].ToWorker += p.GetToWorker()
+			sum[pair].Requests += p.GetRequests()
+		}
+	}
+	t.Workers, t.Servers = names(workers), names(servers)
+	for _, w := range t.Workers {
+		in, out, asked := make([]uint64, len(t.Servers)), make([]uint64, len(t.Servers)), make([]uint64, len(t.Servers))
+		for i, server := range t.Servers {
+			p := sum[[2]string{w, server}]
+			in[i], out[i], asked[i] = p.GetToServer(), p.GetToWorker(), p.GetRequests()
+		}
+		t.ToServers, t.ToWorkers, t.Requests = append(t.ToServers, in), append(t.ToWorkers, out), append(t.Requests, asked)
+	}
+	return t, nil
+}
+
+// Servers implements web.State.
+func (s *State) Servers(job string, r web.Range) (web.Servers, error) {
+	t, err := s.Traffic(job, r)
+	if err != nil {
+		return web.Servers{}, err
+	}
+	out := web.Servers{Job: job, Servers: []web.ServerLoad{}, Workers: []web.WorkerLoad{}}
+	all := uint64(0)
+	for i, name := range t.Servers {
+		load := web.ServerLoad{Name: name}
+		for w := range t.Workers {
+			load.Requests += t.Requests[w][i]
+			load.BytesIn += t.ToServers[w][i]
+			load.BytesOut += t.ToWorkers[w][i]
+		}
+		all += load.BytesIn + load.BytesOut
+		out.Servers = append(out.Servers, load)
+	}
+	for i := range out.Servers {
+		if all > 0 {
+			out.Servers[i].Share = float64(out.Servers[i].BytesIn+out.Servers[i].BytesOut) / float64(all)
+		}
+	}
+	for w, name := range t.Workers {
+		load := web.WorkerLoad{Name: name}
+		for i := range t.Servers {
+			load.Requests += t.Requests[w][i]
+			load.BytesOut += t.ToServers[w][i]
+			load.BytesIn += t.ToWorkers[w][i]
+		}
+		out.Workers = append(out.Workers, load)
+	}
+	return out, nil
+}

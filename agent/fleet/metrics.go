@@ -1,0 +1,43 @@
+package fleet
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+var (
+	hostsDesc = prometheus.NewDesc("psidecar_planner_hosts", "Hosts that have reported.", nil, nil)
+	jobsDesc  = prometheus.NewDesc("psidecar_planner_jobs", "Jobs that were reported.", nil, nil)
+	leftDesc  = prometheus.NewDesc("psidecar_planner_left_host_bytes_total", "Bytes of the job's messages that left the reporting hosts.", []string{"job"}, nil)
+	bytesDesc = prometheus.NewDesc("psidecar_planner_bytes_total", "Bytes of the job's messages.", []string{"job"}, nil)
+)
+
+// Metrics serves the planner's metrics.
+func (s *State) Metrics() http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{s})
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+}
+
+type collector struct{ state *State }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{hostsDesc, jobsDesc, leftDesc, bytesDesc} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	jobs := c.state.Jobs()
+	out <- prometheus.MustNewConstMetric(hostsDesc, prometheus.GaugeValue, float64(len(c.state.Reports())))
+	out <- prometheus.MustNewConstMetric(jobsDesc, prometheus.GaugeValue, float64(len(jobs)))
+	for _, j := range jobs {
+		out <- prometheus.MustNewConstMetric(bytesDesc, prometheus.CounterValue, float64(j.Bytes), j.Name)
+		out <- prometheus.MustNewConstMetric(leftDesc, prometheus.CounterValue, float64(j.LeftHostBytes), j.Name)
+	}
+}

@@ -1,0 +1,101 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/fleet"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+)
+
+// An agent on each host sees what its host sends; together they have counted
+// every message once.
+func TestAgentsTogether(t *testing.T) {
+	program := peer.Build(t)
+	net := hoststest.New(t, hosts.Config{Hosts: 3})
+	var agents []*watcher
+	for _, h := range net.Hosts() {
+		agents = append(agents, watch(t, h.Cgroup(), func(o *agent.Options) { o.Host = h.Name; o.Capture.RingBytes = 8 << 20 }))
+	}
+	dir := t.TempDir()
+	j := job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}), Hosts: net.Hosts()}
+	for i := range 3 {
+		j.Workers = append(j.Workers, job.Program{program, "--access", filepath.Join(dir, strconv.Itoa(i)),
+			"--keys", "3000", "--shift", "1000", "--space", "8000", "--lens", "--rounds", "300"})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	running, err := j.Run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*api.HostReport
+	for i, w := range agents {
+		if err := w.stop(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &api.HostReport{Host: fmt.Sprint(i), Jobs: w.Reports()})
+	}
+	s := &fleet.State{Reports: func() []*api.HostReport { return all }}
+	jobs := s.Jobs()
+	if len(jobs) != 1 || jobs[0].Workers != 3 || jobs[0].Servers != 2 {
+		t.Fatalf("jobs %+v, want one of 3 workers and 2 servers", jobs)
+	}
+	for i, n := range running.Workers {
+		var printed peer.Worker
+		if err := json.Unmarshal(n.Stdout.Bytes(), &printed); err != nil {
+			t.Fatal(err)
+		}
+		access, err := peer.ReadAccess(filepath.Join(dir, strconv.Itoa(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprintf("worker%d", printed.Rank)
+		for _, m := range web.Measures {
+			checkFleet(t, s, jobs[0].Name, name, m, access)
+		}
+	}
+}
+
+// checkFleet compares each block of a worker with its own account.
+func checkFleet(t *testing.T, s *fleet.State, job, worker string, m web.Measure, access map[uint64]peer.Access) {
+	t.Helper()
+	h, err := s.Heatmap(job, web.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.Workers) != 3 || len(h.Blocks) < 32 {
+		t.Fatalf("workers %v, %d blocks", h.Workers, len(h.Blocks))
+	}
+	for i, name := range h.Workers {
+		if name != worker {
+			continue
+		}
+		for b, block := range h.Blocks {
+			want := uint64(0)
+			for k, a := range access {
+				if k < uint64(block.First) || k > uint64(block.Last) {
+					continue
+				}
+				want += m.Of([4]uint64{a.Pulls, a.Pushes, a.PullBytes, a.PushBytes})
+			}
+			if h.Counts[i][b] != want {
+				t.Errorf("%s, %s of block %d: %d, want %d", worker, m, b, h.Counts[i][b], want)
+				return
+			}
+		}
+		return
+	}
+	t.Errorf("%s is not among %v", worker, h.Workers)
+}
