@@ -157,7 +157,7 @@ apart int judge(struct run *r, __u32 at, __u32 have, __u32 len)
 /* Sampling.Includes in sampling.go says the same. */
 always __u32 window_hash(__u32 window)
 {
-	__u32 h = window * 0x9e3779b1u;
+	__u32 h = (window + 0x7f4a7c15) * 0x9e3779b1u;
 
 	h ^= h >> 15;
 	h *= 0x85ebca77u;

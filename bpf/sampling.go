@@ -57,9 +57,10 @@ func (s Sampling) normal() Sampling {
 	return s
 }
 
-// windowHash spreads consecutive window numbers; sampling.h has the same.
+// windowHash spreads consecutive window numbers, the first of which is to be
+// no more likely than others; window_hash in meta.h is the same.
 func windowHash(window uint32) uint32 {
-	h := window * 0x9e3779b1
+	h := (window + 0x7f4a7c15) * 0x9e3779b1
 	h ^= h >> 15
 	h *= 0x85ebca77
 	return h ^ h>>13
