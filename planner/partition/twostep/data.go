@@ -74,9 +74,13 @@ func newDivision(g *graph.Graph, o partition.Options, r Rules) (*division, error
 	if err != nil {
 		return nil, err
 	}
+	var sorted *rows
+	if r.Alpha > 1 {
+		sorted = newRows(g)
+	}
 	limits := o.SampleLimits(g)
 	for i := range o.K {
-		d.machines = append(d.machines, newMachine(g, start, limits[i], shareOf(o, i)))
+		d.machines = append(d.machines, newMachine(g, start, sorted, limits[i], shareOf(o, i)))
 	}
 	for s := range n {
 		d.assigned[s] = -1

@@ -14,6 +14,7 @@ type machine struct {
 	size        int     // |D_i|
 	used        int64   // f(D_i), the weight of covered
 	covered     []uint64
+	rows        *rows // nil where subsets have one sample
 	costs       *costs
 	pending     []uint32 // given since the last update
 	next        subset   // what it would take next
@@ -39,12 +40,13 @@ func (s subset) torn(free []uint64) bool {
 	return false
 }
 
-func newMachine(g *graph.Graph, start *costs, limit int64, share float64) *machine {
+func newMachine(g *graph.Graph, start *costs, r *rows, limit int64, share float64) *machine {
 	return &machine{
 		limit:   limit,
 		share:   share,
 		covered: make([]uint64, (g.Params()+63)/64),
 		costs:   start.clone(),
+		rows:    r,
 	}
 }
 
@@ -113,13 +115,15 @@ func (m *machine) reject(beta float64) error {
 	return nil
 }
 
-// params appends the parameters of s that m does not cover yet.
+// params appends the parameters of s that m does not cover yet. They weigh what
+// s costs, which tells when all are found.
 func (m *machine) params(dst []uint32, g *graph.Graph, s uint32) []uint32 {
-	all := g.ParamsOf(int(s))
+	all := m.rows.of(s)
 	dst = slices.Grow(dst, len(all))
-	for _, p := range all {
-		if m.covered[p/64]>>(p%64)&1 == 0 {
+	for left, i := m.costs.cost[s], 0; left > 0; i++ {
+		if p := all[i]; m.covered[p/64]>>(p%64)&1 == 0 {
 			dst = append(dst, p)
+			left -= g.ParamWeight(int(p))
 		}
 	}
 	return dst
