@@ -8,21 +8,22 @@
 //   - Lengths go like keys, as their running sums.
 //   - Values go as they are.
 //
-// In come the frames of a message (a [Sender]), out of the link comes the head
-// of an encoded one (a [Receiver]); relays call both. A Sender and the Receiver
+// In come the frames of a message (a [Sender]), and out of the link comes the
+// head of an encoded one (a [Receiver]); package relay calls both, and [Codec]
+// is how it gets them. A Sender and the Receiver
 // at the other end share their state as those of keylist do: they serve one
 // direction of one link and see all encoded messages in order. Requests and
 // their answers travel on different links, so all links to one instance of the
 // other proxy meet in a [Peer], which remembers whose answers are due.
 //
-// An encoded message is its head, then its values frame. The head is
+// An encoded message is its head, which holds all frames but the values and
+// those that the relay does not hold; they follow as they are. The head is
 //
 //	flags     1 byte
 //	identity  if flagged: uvarint length, bytes
 //	meta      see metas
 //	keys      by keylist, or if flagged: uvarint link, uvarint number of the request
 //	lens      if flagged; see lens
-//	values    uvarint length
 package compact
 
 import (
@@ -32,7 +33,7 @@ import (
 )
 
 // Name is the codec's name in the hello of a link.
-const Name = "compact/1"
+const Name = "compact"
 
 const (
 	hasIdentity byte = 1 << iota
@@ -41,19 +42,22 @@ const (
 	keysOfRequest
 	// retained: this is a request whose keys the sender keeps for its answer.
 	retained
+	// hasValues: the message has a values frame that was held. It follows as it
+	// is, before the lens where there are any.
+	hasValues
 
-	allFlags = hasIdentity | hasLens | keysOfRequest | retained
+	allFlags = hasIdentity | hasLens | keysOfRequest | retained | hasValues
 )
 
 // Limits bound the memory for one peer and its links. Both ends must use the
 // same; they agree on them when a link is made.
 type Limits struct {
-	Keys keylist.Limits // of each direction of each link
-	Lens keylist.Limits // likewise
+	Keys keylist.Limits `json:"keys"` // of each direction of each link
+	Lens keylist.Limits `json:"lens"` // likewise
 	// RetainedRequests and RetainedBytes bound the requests whose keys are kept
 	// for their answers, of all links to one peer.
-	RetainedRequests int
-	RetainedBytes    int
+	RetainedRequests int `json:"retained_requests"`
+	RetainedBytes    int `json:"retained_bytes"`
 }
 
 // DefaultLimits keep two hosts' memory for each other under about 64 MiB for

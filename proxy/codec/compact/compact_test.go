@@ -12,6 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // twoProxies are a proxy beside a worker and one beside a server, with the
@@ -34,7 +35,7 @@ type direction struct {
 func newTwoProxies(limits Limits) *twoProxies {
 	p := &twoProxies{worker: NewPeer(limits), server: NewPeer(limits)}
 	p.reconnectRequests(7)
-	p.answers = direction{sender: p.server.NewSender(3, true), receiver: p.worker.NewReceiver(3, false)}
+	p.answers = direction{sender: p.server.newSender(3, true, 1<<20), receiver: p.worker.newReceiver(3, false)}
 	return p
 }
 
@@ -43,7 +44,7 @@ func (p *twoProxies) reconnectRequests(link uint64) {
 	if p.requests.receiver != nil {
 		p.requests.receiver.Close()
 	}
-	p.requests.sender, p.requests.receiver = p.worker.NewSender(link, true), p.server.NewReceiver(link, false)
+	p.requests.sender, p.requests.receiver = p.worker.newSender(link, true, 1<<20), p.server.newReceiver(link, false)
 }
 
 type fataler interface {
@@ -51,31 +52,48 @@ type fataler interface {
 	Fatalf(string, ...any)
 }
 
-// pass sends a message and checks that it arrives as it was.
+// pass sends a message and checks that it arrives as it was: shown whole, or
+// with frames that the relay does not hold.
 func (d *direction) pass(t fataler, frames [][]byte) {
+	t.Helper()
+	d.show(t, frames, len(frames))
+}
+
+// show sends a message of which the relay holds the first frames.
+func (d *direction) show(t fataler, frames [][]byte, held int) {
 	t.Helper()
 	size := 0
 	for _, f := range frames {
 		size += len(f)
 	}
 	d.plain += size
-	head, values, ok := d.sender.Encode([]byte("before"), frames)
+	head, plain, ok := d.sender.Encode([]byte("before"), &relay.Message{Frames: frames[:held], Rest: held < len(frames)})
 	if !ok {
 		d.encoded += size
 		return
 	}
 	head = head[len("before"):]
 	d.messages++
-	d.encoded += len(head) + len(values)
-	got, err := d.receiver.Decode(bytes.Clone(head))
+	d.encoded += len(head)
+	got, gotPlain, err := d.receiver.Decode(bytes.Clone(head))
 	if err != nil {
 		t.Fatalf("decoding: %v", err)
 	}
-	if got.Size != uint64(len(values)) || got.Frames[got.Values] != nil {
-		t.Fatalf("values frame %d of %d bytes, sent %d", got.Values, got.Size, len(values))
+	if gotPlain != plain {
+		t.Fatalf("plain frames %b, sent %b", gotPlain, plain)
 	}
-	restored := slices.Clone(got.Frames)
-	restored[got.Values] = values
+	restored := slices.Clone(got)
+	for i, f := range frames {
+		switch {
+		case i >= len(restored):
+			restored = append(restored, f)
+		case plain>>i&1 == 1:
+			restored[i] = f
+		default:
+			continue
+		}
+		d.encoded += len(f)
+	}
 	if !slices.EqualFunc(restored, frames, bytes.Equal) {
 		t.Fatalf("sent frames of %v bytes, got %v, or other bytes", sizes(frames), sizes(restored))
 	}
@@ -176,7 +194,8 @@ func TestAnyTraffic(t *testing.T) {
 			}
 			timestamp := step - int32(rng.IntN(3))
 			push, pull := rng.IntN(2) == 0, rng.IntN(2) == 0
-			p.requests.pass(t, data(pslite.DMLC, timestamp, true, push, pull, keys, randomBytes(rng, rng.IntN(50)), lens))
+			request := data(pslite.DMLC, timestamp, true, push, pull, keys, randomBytes(rng, rng.IntN(50)), lens)
+			p.requests.show(t, request, 1+rng.IntN(len(request)))
 			for range rng.IntN(3) {
 				p.answers.pass(t, data(pslite.DMLC, timestamp, false, push, pull, keys, randomBytes(rng, rng.IntN(50)), lens))
 			}
@@ -228,7 +247,7 @@ func TestRepeatedRequestIsKeptOnce(t *testing.T) {
 // Two workers on one host may ask for different keys at equal timestamps.
 func TestEqualTimestamps(t *testing.T) {
 	p := newTwoProxies(DefaultLimits)
-	other := direction{sender: p.worker.NewSender(8, true), receiver: p.server.NewReceiver(8, false)}
+	other := direction{sender: p.worker.newSender(8, true, 1<<20), receiver: p.server.newReceiver(8, false)}
 	a, b := []uint64{1, 2, 3}, []uint64{4, 5, 6}
 	p.requests.pass(t, data(pslite.DMLC, 1, true, false, true, a, nil, nil))
 	other.pass(t, data(pslite.DMLC, 1, true, false, true, b, nil, nil))
@@ -240,7 +259,7 @@ func TestEqualTimestamps(t *testing.T) {
 }
 
 func TestSmallAndForeignMessagesPassAsTheyAre(t *testing.T) {
-	s := NewPeer(DefaultLimits).NewSender(1, true)
+	s := NewPeer(DefaultLimits).newSender(1, true, 1<<20)
 	for _, tc := range []struct {
 		name   string
 		frames [][]byte
@@ -249,10 +268,11 @@ func TestSmallAndForeignMessagesPassAsTheyAre(t *testing.T) {
 		{"one key", data(pslite.DMLC, 1, true, true, false, []uint64{1}, []byte("abcd"), nil)},
 		{"no message", [][]byte{[]byte("GET / HTTP/1.1")}},
 		{"no frames", nil},
+		{"more than a head may be", data(pslite.DMLC, 1, true, true, false, randomKeys(rand.New(rand.NewPCG(1, 1)), 1<<17), nil, nil)},
 		{"five data frames", append(data(pslite.DMLC, 1, true, true, false, []uint64{1, 2, 3}, nil, nil), nil, nil, nil)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if head, _, ok := s.Encode(nil, tc.frames); ok || len(head) > 0 {
+			if head, _, ok := s.Encode(nil, &relay.Message{Frames: tc.frames}); ok || len(head) > 0 {
 				t.Errorf("it was encoded in %d bytes", len(head))
 			}
 		})
@@ -261,11 +281,11 @@ func TestSmallAndForeignMessagesPassAsTheyAre(t *testing.T) {
 
 func TestCorruptHeads(t *testing.T) {
 	for _, head := range [][]byte{
-		nil, {0xff}, {0}, {0, 200}, {0, 1}, {keysOfRequest, 2, 1, 0, 0}, {hasIdentity, 50}, {retained, 0, 0, 0, 0},
-		{0, 4, 1, 2, 9}, {0, 0, 0, 0, 0, 1}, {hasLens, 0, 0, 0},
+		nil, {0xff}, {0}, {0, 200}, {0, 1}, {keysOfRequest, 2, 1, 0, 0}, {hasIdentity, 50}, {retained, 0, 0, 0},
+		{0, 4, 1, 2, 9}, {0, 0, 0, 0, 0}, {hasLens, 0, 0, 0}, {hasLens | hasValues, 0, 0, 0},
 	} {
 		t.Run(fmt.Sprintf("%x", head), func(t *testing.T) {
-			if _, err := NewPeer(DefaultLimits).NewReceiver(1, false).Decode(head); !errors.Is(err, ErrCorrupt) {
+			if _, _, err := NewPeer(DefaultLimits).newReceiver(1, false).Decode(head); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("error %v, want ErrCorrupt", err)
 			}
 		})
@@ -273,25 +293,26 @@ func TestCorruptHeads(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	s := NewPeer(DefaultLimits).NewSender(1, true)
+	s := NewPeer(DefaultLimits).newSender(1, true, 1<<20)
 	for i := range int32(3) {
-		head, _, _ := s.Encode(nil, data(pslite.DMLC, i, true, i%2 == 0, true, []uint64{1, 5, uint64(i) + 9}, []byte("abcd"), pslite.AppendLens(nil, []int32{1, 2, 3})))
+		frames := data(pslite.DMLC, i, true, i%2 == 0, true, []uint64{1, 5, uint64(i) + 9}, []byte("abcd"), pslite.AppendLens(nil, []int32{1, 2, 3}))
+		head, _, _ := s.Encode(nil, &relay.Message{Frames: frames})
 		f.Add(head, head)
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		limits := Limits{Keys: keylist.Limits{TableBytes: 4096, TableLists: 4, DictionaryKeys: 100, ListBytes: 1 << 16},
 			Lens: keylist.Limits{TableBytes: 4096, TableLists: 4, ListBytes: 1 << 16}, RetainedRequests: 4, RetainedBytes: 4096}
-		r := NewPeer(limits).NewReceiver(1, false)
+		r := NewPeer(limits).newReceiver(1, false)
 		for _, head := range [][]byte{first, second} {
-			m, err := r.Decode(head)
+			frames, plain, err := r.Decode(head)
 			if err != nil {
 				if !errors.Is(err, ErrCorrupt) {
 					t.Fatalf("an error without ErrCorrupt: %v", err)
 				}
 				return
 			}
-			if len(m.Frames) < 3 || m.Frames[m.Values] != nil {
-				t.Fatalf("%d frames", len(m.Frames))
+			if len(frames) < 2 || plain>>len(frames) != 0 {
+				t.Fatalf("%d frames, plain %b", len(frames), plain)
 			}
 		}
 	})

@@ -25,71 +25,66 @@ type Receiver struct {
 	identity []byte
 	metaRoom []byte
 	lensRoom []byte
+	close    func()
 }
 
-// NewReceiver returns the Receiver of what this proxy gets on a link; see
-// [Peer.NewSender].
-func (p *Peer) NewReceiver(link uint64, isDialer bool) *Receiver {
+// newReceiver returns the Receiver of what this proxy gets on a link; see
+// newSender.
+func (p *Peer) newReceiver(link uint64, isDialer bool) *Receiver {
 	return &Receiver{
 		peer: p, link: link, isDialer: isDialer,
-		keys: keylist.NewDecoder(p.limits.Keys),
-		lens: keylist.NewDecoder(p.limits.Lens),
+		keys:  keylist.NewDecoder(p.limits.Keys),
+		lens:  keylist.NewDecoder(p.limits.Lens),
+		close: func() {},
 	}
 }
 
-// Close tells that the link has ended.
-func (r *Receiver) Close() { r.peer.forgetLink(r.link, r.numbers) }
-
-// Message is a decoded message without its values.
-type Message struct {
-	Frames [][]byte // all frames in order; Frames[Values] is nil
-	Values int      // index of the values frame
-	Size   uint64   // of the values frame, in bytes
+// Close implements [relay.Receiver]: the link has ended.
+func (r *Receiver) Close() {
+	r.peer.forgetLink(r.link, r.numbers)
+	r.close()
 }
 
-// Decode reads the head of an encoded message. The values frame follows it on
-// the link. The frames stay valid until the next call. Any error wraps
-// [ErrCorrupt] and ends the link.
-func (r *Receiver) Decode(head []byte) (Message, error) {
-	if len(head) == 0 || head[0]&^allFlags != 0 {
-		return Message{}, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
+// Decode implements [relay.Receiver]. Any error wraps [ErrCorrupt] and ends the
+// link.
+func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
+	if len(head) == 0 || head[0]&^allFlags != 0 || head[0]&(hasLens|hasValues) == hasLens {
+		return nil, 0, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
 	}
 	flags, src := head[0], head[1:]
 	r.frames = r.frames[:0]
-	var err error
 	if flags&hasIdentity != 0 {
 		if src, err = r.readIdentity(src); err != nil {
-			return Message{}, err
+			return nil, 0, err
 		}
 	}
 	if r.metaRoom, src, err = r.metas.read(src, r.metaRoom); err != nil {
-		return Message{}, err
+		return nil, 0, err
 	}
 	var keys []byte
 	if keys, src, err = r.readKeys(flags, src); err != nil {
-		return Message{}, err
+		return nil, 0, err
 	}
-	r.frames = append(r.frames, r.metaRoom, keys, nil)
-	m := Message{Values: len(r.frames) - 1}
+	r.frames = append(r.frames, r.metaRoom, keys)
 	if flags&retained != 0 {
 		if err := r.expect(keys); err != nil {
-			return Message{}, err
+			return nil, 0, err
 		}
+	}
+	if flags&hasValues != 0 {
+		plain = 1 << len(r.frames)
+		r.frames = append(r.frames, nil)
 	}
 	if flags&hasLens != 0 {
 		if r.lensRoom, src, err = readLens(r.lens, src, r.lensRoom); err != nil {
-			return Message{}, err
+			return nil, 0, err
 		}
 		r.frames = append(r.frames, r.lensRoom)
 	}
-	if m.Size, src, err = uvarint(src); err != nil {
-		return Message{}, err
-	}
 	if len(src) > 0 {
-		return Message{}, fmt.Errorf("%w: %d bytes behind the head", ErrCorrupt, len(src))
+		return nil, 0, fmt.Errorf("%w: %d bytes behind the head", ErrCorrupt, len(src))
 	}
-	m.Frames = r.frames
-	return m, nil
+	return r.frames, plain, nil
 }
 
 func (r *Receiver) readIdentity(src []byte) ([]byte, error) {

@@ -36,7 +36,7 @@ func TestRecordings(t *testing.T) {
 				d := flows[m.Flow]
 				if d == nil {
 					link := uint64(len(flows))
-					d = &direction{sender: peer(m.From, m.To).NewSender(link, true), receiver: peer(m.To, m.From).NewReceiver(link, false)}
+					d = &direction{sender: peer(m.From, m.To).newSender(link, true, 1<<20), receiver: peer(m.To, m.From).newReceiver(link, false)}
 					flows[m.Flow] = d
 				}
 				var frames [][]byte

@@ -5,64 +5,99 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // A Sender encodes the messages of one direction of a link. It is not safe for
 // use by several goroutines.
 type Sender struct {
-	peer     *Peer
-	link     uint64
-	isDialer bool
-	detector pslite.Detector
-	message  pslite.Message
-	metas    metas
-	keys     *keylist.Encoder
-	lens     *keylist.Encoder
-	sums     []byte
-	numbers  uint64               // of requests that were retained
-	waiting  map[exchange]request // of them, the last for each exchange
+	peer      *Peer
+	link      uint64
+	isDialer  bool
+	headLimit int
+	detector  pslite.Detector
+	message   pslite.Message
+	metas     metas
+	keys      *keylist.Encoder
+	lens      *keylist.Encoder
+	sums      []byte
+	numbers   uint64               // of requests that were retained
+	waiting   map[exchange]request // of them, the last for each exchange
+	close     func()
 }
 
-// NewSender returns the Sender of what this proxy sends on a link. The link's
+// newSender returns the Sender of what this proxy sends on a link. The link's
 // number is that which the side gave it that dialed; isDialer says that we did.
-func (p *Peer) NewSender(link uint64, isDialer bool) *Sender {
+func (p *Peer) newSender(link uint64, isDialer bool, headLimit int) *Sender {
 	return &Sender{
-		peer: p, link: link, isDialer: isDialer,
+		peer: p, link: link, isDialer: isDialer, headLimit: headLimit,
 		keys:    keylist.NewEncoder(p.limits.Keys),
 		lens:    keylist.NewEncoder(p.limits.Lens),
 		waiting: make(map[exchange]request),
+		close:   func() {},
 	}
 }
 
-// Encode appends the head of the encoded message to dst and returns it with the
-// values frame, which follows the head on the link and aliases the frames'
-// memory. Where ok is false the message is to be sent as it is: it is not about
-// keys, or too small to gain. A message that was encoded must be sent.
-func (s *Sender) Encode(dst []byte, frames [][]byte) (head, values []byte, ok bool) {
+// Close implements [relay.Sender].
+func (s *Sender) Close() { s.close() }
+
+// Encode implements [relay.Sender]. Messages that are not about keys, or too
+// small to gain, go as they are.
+func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	m := &s.message
-	if _, err := m.Decode(&s.detector, frames); err != nil {
-		return dst, nil, false
+	if _, err := m.Decode(&s.detector, shown.Frames); err != nil {
+		return dst, 0, false
 	}
-	if len(m.Data) < 2 || len(m.Data) > 3 || len(m.Data[0]) < fewestKeys || len(m.Data[0]) > s.peer.limits.Keys.ListBytes {
-		return dst, nil, false
+	if !s.worth(m, shown) {
+		return dst, 0, false
 	}
-	if len(m.Data) == 3 && 2*len(m.Data[2]) > s.peer.limits.Lens.ListBytes {
-		return dst, nil, false
+	dst = s.append(dst, m, shown.Frames)
+	if len(m.Data) > 1 {
+		plain = 1 << (len(shown.Frames) - len(m.Data) + 1)
 	}
-	return s.append(dst, m, frames), m.Data[1], true
+	return dst, plain, true
 }
+
+// worth reports whether a message can be encoded and may gain by it. Once
+// encoded it must be sent, since the state has moved on.
+func (s *Sender) worth(m *pslite.Message, shown *relay.Message) bool {
+	least := 2 // data frames
+	if shown.Rest {
+		least = 1
+	}
+	if len(m.Data) < least || len(m.Data) > 3 || len(m.Data[0]) < fewestKeys {
+		return false
+	}
+	limits, held := s.peer.limits, len(m.Data[0])
+	if held > limits.Keys.ListBytes {
+		return false
+	}
+	if len(m.Data) == 3 {
+		if 2*len(m.Data[2]) > limits.Lens.ListBytes {
+			return false
+		}
+		held += 2 * len(m.Data[2])
+	}
+	for _, frame := range shown.Frames[:len(shown.Frames)-len(m.Data)] {
+		held += len(frame)
+	}
+	// What is packed worst takes a byte in 128 more than it is long.
+	return held+held/128+headSlack <= s.headLimit
+}
+
+// headSlack is what a head takes at most beside its frames.
+const headSlack = 256
 
 func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte) []byte {
 	at := len(dst)
 	dst = append(dst, 0)
 	var flags byte
-	meta := frames[len(frames)-len(m.Data)-1]
 	if m.Identity != nil {
 		flags |= hasIdentity
 		dst = binary.AppendUvarint(dst, uint64(len(m.Identity)))
 		dst = append(dst, m.Identity...)
 	}
-	dst = s.metas.append(dst, meta)
+	dst = s.metas.append(dst, frames[len(frames)-len(m.Data)-1])
 	keys := m.Data[0]
 	if r, ok := s.answered(m, keys); ok {
 		flags |= keysOfRequest
@@ -74,11 +109,13 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte) []byte {
 	if s.retain(m, keys) {
 		flags |= retained
 	}
+	if len(m.Data) > 1 {
+		flags |= hasValues
+	}
 	if len(m.Data) == 3 {
 		flags |= hasLens
 		dst = appendLens(s.lens, dst, m.Data[2], &s.sums)
 	}
-	dst = binary.AppendUvarint(dst, uint64(len(m.Data[1])))
 	dst[at] = flags
 	return dst
 }

@@ -66,14 +66,14 @@ const keySize = 8
 // must use the same limits; they agree on them when the link is made.
 type Limits struct {
 	// TableBytes is the size of all lists in the table together.
-	TableBytes int
+	TableBytes int `json:"table_bytes"`
 	// TableLists is how many lists the table holds.
-	TableLists int
+	TableLists int `json:"table_lists"`
 	// DictionaryKeys is how many keys the dictionary holds. A key takes 8
 	// bytes, and 8 more for a moment while new keys are merged.
-	DictionaryKeys int
+	DictionaryKeys int `json:"dictionary_keys"`
 	// ListBytes is the size of the largest list that is decoded.
-	ListBytes int
+	ListBytes int `json:"list_bytes"`
 }
 
 // DefaultLimits suit a link between two hosts: at most about 48 MiB at each end.
