@@ -83,6 +83,7 @@ func newRootCommand(e env) *cobra.Command {
 		newHeatmapCommand(e),
 		newStatusCommand(e),
 		newPlannerCommand(e),
+		newRecordCommand(e),
 		newVersionCommand(e),
 		newDemoCommand(e),
 		newDoctorCommand(e),

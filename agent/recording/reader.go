@@ -1,0 +1,172 @@
+package recording
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Read reads a recording and hands each use to each, valid during the call. The
+// error says which entry is damaged, or is ErrCutOff; an error of each ends it.
+func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
+	var head [len(magic) + 1]byte
+	if _, err := io.ReadFull(in, head[:]); err != nil || string(head[:len(magic)]) != magic {
+		return Header{}, Totals{}, errors.New("not a recording of psidecar: it does not begin with " + magic)
+	}
+	if head[len(magic)] != version {
+		return Header{}, Totals{}, fmt.Errorf("recording of version %d; this psidecar reads version %d", head[len(magic)], version)
+	}
+	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+	if err != nil {
+		return Header{}, Totals{}, fmt.Errorf("reading the recording: %w", err)
+	}
+	defer z.Close()
+	r := &reader{in: bufio.NewReaderSize(z, 1<<16), each: each}
+	for !r.ended {
+		if err := r.entry(); err != nil {
+			return r.header, r.totals, err
+		}
+		r.count++
+	}
+	if _, err := r.in.ReadByte(); err != io.EOF { // reads the checksum
+		if err == nil {
+			err = errors.New("something follows the end")
+		}
+		return r.header, r.totals, fmt.Errorf("reading the recording's end: %w", err)
+	}
+	return r.header, r.totals, nil
+}
+
+type reader struct {
+	in     *bufio.Reader
+	each   func(*Use) error
+	header Header
+	totals Totals // as counted; those of the end must be the same
+	count  int
+	ended  bool
+	nodes  [][2]string
+	lists  [][]uint64
+	keys   int // of all lists
+	last   int64
+	body   []byte
+	use    Use
+}
+
+func (r *reader) entry() error {
+	kind, err := r.in.ReadByte()
+	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+		return ErrCutOff
+	}
+	if err != nil {
+		return wrap(r.count, 0, err)
+	}
+	size, err := binary.ReadUvarint(r.in)
+	if err != nil {
+		return ErrCutOff
+	}
+	if size > maxEntry {
+		return wrap(r.count, kind, fmt.Errorf("%d bytes are more than an entry may have", size))
+	}
+	r.body = r.body[:0]
+	for uint64(len(r.body)) < size { // grows as bytes come, not as size claims
+		n := min(size-uint64(len(r.body)), 1<<16)
+		at := len(r.body)
+		r.body = append(r.body, make([]byte, n)...)
+		if _, err := io.ReadFull(r.in, r.body[at:]); err != nil {
+			return ErrCutOff
+		}
+	}
+	if err := r.take(kind); err != nil {
+		return wrap(r.count, kind, err)
+	}
+	return nil
+}
+
+func (r *reader) take(kind byte) error {
+	c := &cursor{b: r.body}
+	switch kind {
+	case 'H':
+		return json.Unmarshal(r.body, &r.header)
+	case 'N':
+		number := c.uvarint()
+		job, name, ok := strings.Cut(string(c.b), "\t")
+		if c.err != nil || !ok || number != uint64(len(r.nodes)) {
+			return errors.New("not a node")
+		}
+		r.nodes = append(r.nodes, [2]string{job, name})
+		return nil
+	case 'K':
+		return r.takeList(c)
+	case 'F':
+		r.lists, r.keys = nil, 0
+		return nil
+	case 'U':
+		return r.takeUse(c)
+	case 'E':
+		return r.takeEnd()
+	}
+	return errors.New("an entry of no known kind")
+}
+
+func (r *reader) takeList(c *cursor) error {
+	n := c.uvarint()
+	if n > uint64(len(c.b)) || len(r.lists) >= maxLists {
+		return errors.New("not a list of keys")
+	}
+	keys, before := make([]uint64, n), uint64(0)
+	for i := range keys {
+		before += uint64(c.varint())
+		keys[i] = before
+	}
+	r.lists = append(r.lists, keys)
+	r.totals.Lists++
+	return c.err
+}
+
+func (r *reader) takeUse(c *cursor) error {
+	worker, server, list, flags := c.uvarint(), c.uvarint(), c.uvarint(), c.byte()
+	if c.err != nil || max(worker, server) >= uint64(len(r.nodes)) || list >= uint64(len(r.lists)) {
+		return errors.New("a use of a node or list that is not there")
+	}
+	r.last += c.varint()
+	r.use = Use{
+		Job: r.nodes[worker][0], Worker: r.nodes[worker][1], Server: r.nodes[server][1], UnixNanos: r.last,
+		App: int32(c.varint()), Customer: int32(c.varint()), Timestamp: int32(c.varint()),
+		Push: flags&flagPush != 0, Pull: flags&flagPull != 0, Answer: flags&flagAnswer != 0,
+		Keys: r.lists[list], Bytes: c.uvarint(), Lens: r.use.Lens[:0],
+	}
+	if flags&flagLens == 0 {
+		r.use.Lens = nil
+	} else {
+		for range r.use.Keys {
+			r.use.Lens = append(r.use.Lens, int32(c.varint()))
+		}
+	}
+	if c.err != nil {
+		return c.err
+	}
+	r.totals.Uses++
+	r.totals.Keys += uint64(len(r.use.Keys))
+	r.totals.Bytes += r.use.Bytes
+	return r.each(&r.use)
+}
+
+func (r *reader) takeEnd() error {
+	var end Totals
+	if err := json.Unmarshal(r.body, &end); err != nil {
+		return err
+	}
+	counted := r.totals
+	counted.Dropped, counted.EndedNanos = end.Dropped, end.EndedNanos
+	if counted != end {
+		return fmt.Errorf("it says %+v, read were %+v", end, counted)
+	}
+	r.totals, r.ended = end, true
+	return nil
+}

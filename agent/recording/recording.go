@@ -1,0 +1,145 @@
+// Package recording writes and reads what psidecar record keeps of a job: which
+// keys each worker pulled and pushed in each step, at which server, and how
+// many bytes that took. It is what strategies are tried on afterwards.
+//
+// In come uses of keys ([Writer.Add]); out goes a file, and from that the same
+// uses again ([Read]).
+//
+// A file is the 8 bytes "psidrec" and version, then one zstd stream with its
+// checksum. In it stand entries: a kind byte, the length of what follows as
+// uvarint, and that. Kinds:
+//
+//	'H'  the header, JSON: see Header
+//	'N'  a node: uvarint number, then its name "job<tab>node"
+//	'K'  a list of keys: uvarint number of keys, then the difference of each to
+//	     the one before as signed varint; lists are numbered from 0
+//	'F'  all lists are forgotten, numbers start at 0 again
+//	'U'  a use, see appendUse
+//	'E'  the end, JSON: see Totals; without it the file was cut off
+package recording
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+const (
+	magic   = "psidrec"
+	version = 1
+	// maxLists is how many lists of keys are remembered at a time,
+	// maxListKeys how many keys they may have together.
+	maxLists    = 1 << 14
+	maxListKeys = 1 << 23
+	maxEntry    = 64 << 20
+)
+
+// Header says where a recording comes from.
+type Header struct {
+	Version      string `json:"version"` // of psidecar
+	Host         string `json:"host"`
+	StartedNanos int64  `json:"started_unix_nanos"`
+	SampledOneIn uint32 `json:"sampled_one_in"` // at the start
+}
+
+// Totals are what a recording holds.
+type Totals struct {
+	Uses       uint64 `json:"uses"`
+	Keys       uint64 `json:"keys"`    // of all uses
+	Bytes      uint64 `json:"bytes"`   // of all values
+	Lists      uint64 `json:"lists"`   // different lists of keys, as far as remembered
+	Dropped    uint64 `json:"dropped"` // uses that came faster than they could be written
+	EndedNanos int64  `json:"ended_unix_nanos"`
+}
+
+// A Use is one worker's use of a list of keys at one server. A message of very
+// many keys may make several uses.
+type Use struct {
+	Job            string
+	Worker, Server string
+	UnixNanos      int64
+	App, Customer  int32
+	Timestamp      int32 // the step, as the worker counts
+	Push, Pull     bool
+	Answer         bool // the answer to such a request: a pull's values
+	Keys           []uint64
+	Bytes          uint64  // of the values
+	Lens           []int32 // per key, in elements; nil where all have as many
+}
+
+const (
+	flagPush = 1 << iota
+	flagPull
+	flagAnswer
+	flagLens
+)
+
+// appendUse appends a use: uvarints of worker, server and list, flags, then
+// varints of the time since the use before, app, customer, timestamp, uvarint
+// bytes, and the lens as varints.
+func appendUse(b []byte, u *Use, worker, server, list uint64, since int64) []byte {
+	flags := byte(0)
+	for i, set := range []bool{u.Push, u.Pull, u.Answer, u.Lens != nil} {
+		if set {
+			flags |= 1 << i
+		}
+	}
+	b = binary.AppendUvarint(b, worker)
+	b = binary.AppendUvarint(b, server)
+	b = binary.AppendUvarint(b, list)
+	b = append(b, flags)
+	for _, v := range []int64{since, int64(u.App), int64(u.Customer), int64(u.Timestamp)} {
+		b = binary.AppendVarint(b, v)
+	}
+	b = binary.AppendUvarint(b, u.Bytes)
+	for _, n := range u.Lens {
+		b = binary.AppendVarint(b, int64(n))
+	}
+	return b
+}
+
+// ErrCutOff says that a recording has no end: whoever wrote it was killed. What
+// was read before is right.
+var ErrCutOff = errors.New("the recording was cut off")
+
+var errEntry = errors.New("an entry ends too early")
+
+// cursor reads an entry.
+type cursor struct {
+	b   []byte
+	err error
+}
+
+func (c *cursor) uvarint() uint64 {
+	v, n := binary.Uvarint(c.b)
+	if n <= 0 {
+		c.err, c.b = errEntry, nil
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) varint() int64 {
+	v, n := binary.Varint(c.b)
+	if n <= 0 {
+		c.err, c.b = errEntry, nil
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) byte() byte {
+	if len(c.b) == 0 {
+		c.err = errEntry
+		return 0
+	}
+	v := c.b[0]
+	c.b = c.b[1:]
+	return v
+}
+
+func wrap(entry int, kind byte, err error) error {
+	return fmt.Errorf("recording, entry %d (%q): %w", entry, kind, err)
+}

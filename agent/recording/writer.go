@@ -1,0 +1,140 @@
+package recording
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Writer writes a recording. It is not safe for concurrent use.
+type Writer struct {
+	out    *zstd.Encoder
+	totals Totals
+	nodes  map[[2]string]uint64
+	lists  map[uint64]list // by hash
+	next   uint64          // number of the next list
+	keys   int             // of all remembered lists
+	last   int64           // time of the last use
+	entry  []byte
+	err    error
+}
+
+type list struct {
+	number uint64
+	keys   []uint64
+}
+
+// NewWriter begins a recording.
+func NewWriter(out io.Writer, h Header) (*Writer, error) {
+	if _, err := out.Write(append([]byte(magic), version)); err != nil {
+		return nil, fmt.Errorf("beginning the recording: %w", err)
+	}
+	z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		return nil, fmt.Errorf("beginning the recording: %w", err)
+	}
+	w := &Writer{out: z, nodes: map[[2]string]uint64{}, lists: map[uint64]list{}}
+	w.json('H', h)
+	return w, w.err
+}
+
+func (w *Writer) json(kind byte, v any) {
+	text, err := json.Marshal(v)
+	if err != nil && w.err == nil {
+		w.err = err
+	}
+	w.put(kind, text)
+}
+
+// put writes an entry. After an error nothing more is written.
+func (w *Writer) put(kind byte, body []byte) {
+	if w.err != nil {
+		return
+	}
+	head := binary.AppendUvarint([]byte{kind}, uint64(len(body)))
+	if _, w.err = w.out.Write(head); w.err == nil {
+		_, w.err = w.out.Write(body)
+	}
+}
+
+// Add writes a use; it keeps nothing of it but a copy.
+func (w *Writer) Add(u *Use) error {
+	worker, server := w.node(u.Job, u.Worker), w.node(u.Job, u.Server)
+	list := w.list(u.Keys)
+	w.entry = appendUse(w.entry[:0], u, worker, server, list, u.UnixNanos-w.last)
+	w.put('U', w.entry)
+	w.last = u.UnixNanos
+	w.totals.Uses++
+	w.totals.Keys += uint64(len(u.Keys))
+	w.totals.Bytes += u.Bytes
+	return w.err
+}
+
+func (w *Writer) node(job, name string) uint64 {
+	key := [2]string{job, name}
+	number, ok := w.nodes[key]
+	if !ok {
+		number = uint64(len(w.nodes))
+		w.nodes[key] = number
+		w.put('N', append(binary.AppendUvarint(nil, number), job+"\t"+name...))
+	}
+	return number
+}
+
+// list returns the number of a list of keys, which is written if it is new.
+func (w *Writer) list(keys []uint64) uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	w.entry = w.entry[:0]
+	for _, k := range keys {
+		w.entry = binary.LittleEndian.AppendUint64(w.entry, k)
+	}
+	hash := xxhash.Sum64(w.entry)
+	if l, ok := w.lists[hash]; ok && slices.Equal(l.keys, keys) {
+		return l.number
+	}
+	if len(w.lists) >= maxLists || w.keys+len(keys) > maxListKeys {
+		clear(w.lists)
+		w.keys, w.next = 0, 0
+		w.put('F', nil)
+	}
+	w.entry = binary.AppendUvarint(w.entry[:0], uint64(len(keys)))
+	before := uint64(0)
+	for _, k := range keys {
+		w.entry = binary.AppendVarint(w.entry, int64(k-before))
+		before = k
+	}
+	w.put('K', w.entry)
+	l := list{w.next, slices.Clone(keys)}
+	w.lists[hash] = l
+	w.next++
+	w.keys += len(keys)
+	w.totals.Lists++
+	return l.number
+}
+
+// Flush makes what was written so far readable, whatever happens then.
+func (w *Writer) Flush() error {
+	if w.err == nil {
+		w.err = w.out.Flush()
+	}
+	return w.err
+}
+
+// Close ends the recording and returns what it holds.
+func (w *Writer) Close(endedNanos int64, dropped uint64) (Totals, error) {
+	w.totals.EndedNanos, w.totals.Dropped = endedNanos, dropped
+	w.json('E', w.totals)
+	if err := w.out.Close(); w.err == nil {
+		w.err = err
+	}
+	if w.err != nil {
+		return w.totals, fmt.Errorf("writing the recording: %w", w.err)
+	}
+	return w.totals, nil
+}

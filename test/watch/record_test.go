@@ -1,0 +1,102 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// A recording replays to exactly what the workers did.
+func TestRecord(t *testing.T) {
+	require.BPF(t)
+	psjob, psidecar := job.Program{job.Build(t, "cmd/psjob"), "--json"}, job.Build(t, "cmd/psidecar")
+	net := hoststest.New(t, hosts.Config{Hosts: 2})
+	dir := t.TempDir()
+	file := filepath.Join(dir, "recording")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	record := exec.CommandContext(ctx, psidecar, "record", "--out", file, "--cgroup", net.Cgroup(), "--sample", "1")
+	record.Stderr = os.Stderr
+	if err := record.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for attached(t, net.Cgroup()) == 0 && ctx.Err() == nil {
+		sleep(ctx, time.Millisecond)
+	}
+	j := job.Job{Scheduler: psjob, Servers: job.Repeat(2, psjob), Hosts: net.Hosts()}
+	for i := range 2 {
+		j.Workers = append(j.Workers, append(job.Program{}, psjob[0], "--json", "--model", "count", "--count-lens",
+			"--steps", "100", "--access-log", filepath.Join(dir, strconv.Itoa(i))))
+	}
+	if _, err := j.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	got := replayed(t, file)
+	for i := range 2 {
+		header, want := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
+		name := fmt.Sprintf("worker%d", header.Rank)
+		compare(t, name, got[name], want)
+	}
+}
+
+// replayed adds a recording up, by worker and key.
+func replayed(t testing.TB, path string) map[string]map[uint64]peer.Access {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all := map[string]map[uint64]peer.Access{}
+	_, totals, err := recording.Read(f, func(u *recording.Use) error {
+		keys := all[u.Worker]
+		if keys == nil {
+			keys = map[uint64]peer.Access{}
+			all[u.Worker] = keys
+		}
+		sum := uint64(0)
+		for _, n := range u.Lens {
+			sum += uint64(n)
+		}
+		for i, k := range u.Keys {
+			bytes := u.Bytes / uint64(len(u.Keys))
+			if sum > 0 {
+				bytes = u.Bytes / sum * uint64(u.Lens[i])
+			}
+			a := keys[k]
+			switch {
+			case u.Answer:
+				a.PullBytes += bytes
+			case u.Push:
+				a.Pushes++
+				a.PushBytes += bytes
+			default:
+				a.Pulls++
+			}
+			keys[k] = a
+		}
+		return nil
+	})
+	if err != nil || totals.Dropped > 0 {
+		t.Fatalf("%v, %d dropped", err, totals.Dropped)
+	}
+	return all
+}
