@@ -36,6 +36,7 @@ type agentFlags struct {
 	memory          int
 	ingress         bool
 	proc, cgroupDir string
+	host            string
 	planner         string
 }
 
@@ -87,11 +88,13 @@ func (f *agentFlags) options() (agent.Options, error) {
 			return o, errors.New("cgroup v2 is not mounted (psidecar doctor tells what to do)")
 		}
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		return o, fmt.Errorf("asking for the host's name: %w", err)
+	o.Host = f.host
+	if o.Host == "" {
+		var err error
+		if o.Host, err = os.Hostname(); err != nil {
+			return o, fmt.Errorf("asking for the host's name: %w", err)
+		}
 	}
-	o.Host = host
 	return o, nil
 }
 
@@ -119,6 +122,7 @@ at --http.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
 	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
+	flags.StringVar(&f.host, "host", "", "name of this host in reports and on the page; default: its hostname")
 	flags.StringVar(&f.planner, "planner", "", "host:port of the planner to report to")
 	return cmd
 }

@@ -26,7 +26,7 @@ func newDemoCommand(e env) *cobra.Command {
 namespaces of this machine, joined by slow links, once for each phase:
 
   baseline  the job alone
-  observe   the same with an agent watching
+  observe   the same with an agent watching on every host, and a planner
 
 Needs root. Everything it makes is gone when it ends.`,
 		Args: cobra.NoArgs,
@@ -109,8 +109,8 @@ func (d *demoOutput) report(r demo.Result) error {
 	_, err := fmt.Fprintf(d.stdout, demoColumns, r.Phase,
 		fmt.Sprintf("%.1f", r.StepsPerSecond), fmt.Sprintf("%.1f", r.BytesPerStep/1e3), fmt.Sprintf("%.1f", r.MaxHostBytes/1e3),
 		figure("%.4f", 1, r.Loss), figure("%.2f%%", 100, r.Accuracy))
-	if err == nil && r.ObservedByAgent > 0 {
-		_, err = fmt.Fprintf(d.stdout, "           the workers say %d accesses of keys, the agent counted %d\n", r.Accesses, r.ObservedByAgent)
+	if err == nil && r.ObservedByAgents > 0 {
+		_, err = fmt.Fprintf(d.stdout, "           the workers say %d accesses of keys, the agents counted %d\n", r.Accesses, r.ObservedByAgents)
 	}
 	return err
 }

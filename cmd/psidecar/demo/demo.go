@@ -28,22 +28,23 @@ type Options struct {
 	Steps    int    // of each worker in each phase
 	Batch    int    // samples of a worker's step
 	Psjob    string // the job's program
-	Psidecar string // the program of the agent
-	// Observed is called after the last phase, while the agent still runs, with
-	// the address of its page.
+	Psidecar string // the program of agents and planner
+	// Observed is called after the last phase, while agents and planner still
+	// run, with the address of the planner's page.
 	Observed func(ctx context.Context, url string) error
 }
 
 // Result is what a phase measured.
 type Result struct {
-	Phase           string   `json:"phase"`
-	StepsPerSecond  float64  `json:"steps_per_second"`        // of a worker
-	BytesPerStep    float64  `json:"bytes_per_step"`          // TCP payload that left its host, all hosts together
-	MaxHostBytes    float64  `json:"max_host_bytes_per_step"` // sent and received by the busiest host
-	Loss            *float64 `json:"loss"`                    // of the model after the last step, on all training data
-	Accuracy        *float64 `json:"accuracy"`                // likewise, 0 to 1
-	Accesses        uint64   `json:"-"`                       // pushes and pulls of keys by all workers, as they say
-	ObservedByAgent uint64   `json:"-"`                       // the same as the agents counted it; phase observe
+	Phase          string   `json:"phase"`
+	StepsPerSecond float64  `json:"steps_per_second"`        // of a worker
+	BytesPerStep   float64  `json:"bytes_per_step"`          // TCP payload that left its host, all hosts together
+	MaxHostBytes   float64  `json:"max_host_bytes_per_step"` // sent and received by the busiest host
+	Loss           *float64 `json:"loss"`                    // of the model after the last step, on all training data
+	Accuracy       *float64 `json:"accuracy"`                // likewise, 0 to 1
+
+	Accesses         uint64 `json:"-"` // pushes and pulls of keys by all workers, as they say
+	ObservedByAgents uint64 `json:"-"` // the same as the agents counted it, where there were any
 }
 
 // Run makes the hosts, runs the phases in order and calls report after each.
@@ -65,11 +66,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
 	s := stage{options: o, net: net}
-	defer func() {
-		if s.agent != nil {
-			err = errors.Join(err, s.agent.stop())
-		}
-	}()
+	defer func() { err = errors.Join(err, s.fleet.stop()) }()
 	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe} {
 		result, err := phase(ctx)
 		if err != nil {
@@ -79,7 +76,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 			return err
 		}
 	}
-	return o.Observed(ctx, s.agent.url)
+	return o.Observed(ctx, s.fleet.planner.url)
 }
 
 // generate writes a text set that a linear model learns.

@@ -14,7 +14,7 @@ import (
 type stage struct {
 	options Options
 	net     *hosts.Net
-	agent   *agent // once there is one
+	fleet   fleet
 }
 
 // workerReport is what a worker of psjob prints with --json.
