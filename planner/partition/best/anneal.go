@@ -128,7 +128,7 @@ func (a *annealer[T]) sweep(temp float64) {
 		a.adjustPrices(float64(len(chunks)) / float64(len(a.order)))
 	}
 	if a.sweeps++; a.sweeps%loadEvery == 0 {
-		a.adjustForLoads()
+		a.raisePrices(loadEvery * loadGain)
 	}
 	a.adjustRents(temp)
 }

@@ -34,8 +34,8 @@ import (
 // seconds, and more for each edge, but no more than mostSweeps over a small
 // graph.
 const (
-	workAlways  = 1_500_000_000
-	workPerEdge = 600
+	workAlways  = 3_000_000_000
+	workPerEdge = 450
 	mostSweeps  = 4000
 )
 

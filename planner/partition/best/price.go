@@ -73,17 +73,20 @@ func (a *annealer[T]) adjustPrices(part float64) {
 // due is what block b will carry when the traffic is flat.
 func (a *annealer[T]) due(b int) float64 { return 2 * float64(a.cost.total) * a.share[b] }
 
-// adjustForLoads looks at what the blocks would carry now. Blocks that touch
+// raisePrices looks at what the blocks would carry now. Blocks that touch
 // little, or little that many others touch, cannot be made to carry their due;
-// they get nets cheaper, and those that carry the rest dearer.
-func (a *annealer[T]) adjustForLoads() {
+// they get nets cheaper, and those that carry the rest dearer, by gain times
+// what they carry above their due. It returns the largest such part.
+func (a *annealer[T]) raisePrices(gain float64) (worst float64) {
 	a.estimateLoads()
 	for b := range a.load {
 		if due := a.due(b); due > 0 {
-			a.lasting[b] += float32(loadEvery * loadGain * (a.load[b]/due - 1))
-			a.lasting[b] = min(max(a.lasting[b], lowest), dearest)
+			over := a.load[b]/due - 1
+			worst = max(worst, over)
+			a.lasting[b] = min(max(a.lasting[b]+float32(gain*over), lowest), dearest)
 		}
 	}
+	return worst
 }
 
 // estimateLoads sets a.load to what each block would carry if every net were

@@ -166,6 +166,7 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	if random {
 		hot = p.melting()
 	}
+	temp := hot
 	from := s.clock.spent()
 	for spent := from; spent < until; spent = s.clock.spent() {
 		if err := ctx.Err(); err != nil {
@@ -176,12 +177,36 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 		}
 		before := a.work
 		x := (spent - from) / (until - from)
-		temp := hot * math.Pow(cool, x)
+		temp = hot * math.Pow(cool, x)
 		if last && x > quenchFrom {
 			temp *= quench
 		}
 		a.sweep(temp)
 		s.clock.work += a.work - before
+	}
+	if last {
+		return s.level(ctx, a, temp)
+	}
+	return nil
+}
+
+const (
+	// levelSweeps is how many sweeps more may be spent on levelling the loads,
+	// levelGain how fast prices then rise, and levelEnough when it is done.
+	levelSweeps, levelGain, levelEnough = 30, 0.5, 0.005
+)
+
+// level sweeps on while a block carries more than its due, making its nets
+// dearer each time: where sweeps are few, prices come late.
+func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) error {
+	for range levelSweeps {
+		if a.raisePrices(levelGain) < levelEnough || s.clock.budget > 0 && s.clock.spent() >= 1 {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		a.sweep(temp)
 	}
 	return nil
 }
