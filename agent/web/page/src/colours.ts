@@ -28,16 +28,39 @@ export function ramp(isDark: boolean): Uint32Array {
   return out;
 }
 
+/** The least count above 0 and the most of a grid; both 0 where all are 0. */
+export interface Extent { least: number; most: number }
+
+export function extent(counts: number[][]): Extent {
+  let least = Infinity;
+  let most = 0;
+  for (const row of counts) {
+    for (const n of row) {
+      if (n > most) {
+        most = n;
+      }
+      if (n > 0 && n < least) {
+        least = n;
+      }
+    }
+  }
+  return most > 0 ? { least, most } : { least: 0, most: 0 };
+}
+
+// The least count takes this place of the ramp, so that it is told from nothing.
+const first = 24;
+
 /**
- * The ramp index of a count on a logarithmic scale: 0 for nothing, 1 at least
- * for anything else, 255 for `max`.
+ * The ramp index of a count, on a logarithmic scale from the least to the most:
+ * 0 for nothing, 255 for the most.
  */
-export function level(count: number, max: number): number {
-  if (count <= 0 || max <= 0) {
+export function level(count: number, { least, most }: Extent): number {
+  if (count <= 0) {
     return 0;
   }
-  if (count >= max) {
+  if (count >= most) {
     return 255;
   }
-  return 1 + Math.floor((254 * Math.log1p(count)) / Math.log1p(max));
+  const share = Math.log(Math.max(count, least) / least) / Math.log(most / least);
+  return first + Math.floor((254 - first) * share);
 }

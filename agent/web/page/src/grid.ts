@@ -2,7 +2,7 @@
 // pixel a cell inside a uPlot frame, which brings axes, cursor and zoom.
 
 import uPlot from "uplot";
-import { level, ramp } from "./colours";
+import { extent, level, ramp } from "./colours";
 
 export interface Cells {
   rows: string[]; // names, top to bottom
@@ -25,19 +25,12 @@ export interface GridOptions {
 
 /** Paints counts into pixels, one a cell; the first row comes first. */
 export function paint(counts: number[][], columns: number, colours: Uint32Array): Uint32Array {
-  let max = 0;
-  for (const row of counts) {
-    for (const n of row) {
-      if (n > max) {
-        max = n;
-      }
-    }
-  }
+  const range = extent(counts);
   const pixels = new Uint32Array(columns * counts.length);
   let at = 0;
   for (const row of counts) {
     for (let c = 0; c < columns; c++) {
-      pixels[at++] = colours[level(row[c] ?? 0, max)]!;
+      pixels[at++] = colours[level(row[c] ?? 0, range)]!;
     }
   }
   return pixels;

@@ -1,36 +1,32 @@
 // The key to the heatmap's colours.
 
 import type { Heatmap } from "./api";
-import { level, ramp } from "./colours";
+import { extent, level, ramp, type Extent } from "./colours";
 import { bytes, count } from "./format";
 
-/** Counts to name in the legend: 0, then powers of ten as far apart as fits, then the most. */
-export function legendCounts(max: number): number[] {
+const steps = 4; // from the least count to the most
+
+/** Counts to name in the legend: 0, then from the least to the most in equal ratios. */
+export function legendCounts({ least, most }: Extent): number[] {
   const counts = [0];
-  const decades = Math.floor(Math.log10(Math.max(max, 1)));
-  const step = Math.max(1, Math.ceil(decades / 4));
-  for (let d = 0; d <= decades; d += step) {
-    if (10 ** d < max / 2) {
-      counts.push(10 ** d);
+  for (let i = 0; i <= steps && most > 0; i++) {
+    const n = i === steps ? most : Math.round(least * (most / least) ** (i / steps));
+    if (n > counts.at(-1)!) {
+      counts.push(n);
     }
   }
-  return max > 0 ? [...counts, max] : counts;
+  return counts;
 }
 
 export function drawLegend(host: HTMLElement, heatmap: Heatmap, isDark: boolean): void {
-  let max = 0;
-  for (const row of heatmap.counts) {
-    for (const n of row) {
-      max = n > max ? n : max;
-    }
-  }
+  const range = extent(heatmap.counts);
   const colours = ramp(isDark);
   const name = heatmap.measure.endsWith("bytes") ? bytes : count;
   host.replaceChildren(
-    ...legendCounts(max).map((n) => {
+    ...legendCounts(range).map((n) => {
       const item = document.createElement("span");
       const swatch = document.createElement("i");
-      const pixel = colours[level(n, max)]!;
+      const pixel = colours[level(n, range)]!;
       swatch.style.background = `rgb(${pixel & 255} ${(pixel >> 8) & 255} ${(pixel >> 16) & 255})`;
       item.append(swatch, name(n));
       return item;

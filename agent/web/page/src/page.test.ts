@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { level, ramp } from "./colours";
+import { extent, level, ramp } from "./colours";
 import { bytes, count, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { legendCounts } from "./legend";
@@ -19,19 +19,27 @@ describe("numbers", () => {
 });
 
 describe("colours", () => {
-  it("tell nothing from one, and end at the largest count", () => {
-    expect(level(0, 1000)).toBe(0);
-    expect(level(1, 1e9)).toBeGreaterThan(0);
-    expect(level(1000, 1000)).toBe(255);
-    expect(level(5, 0)).toBe(0);
+  it("tell nothing from the least, and end at the most", () => {
+    const range = { least: 3, most: 1000 };
+    expect(level(0, range)).toBe(0);
+    expect(level(3, range)).toBeGreaterThan(0);
+    expect(level(1000, range)).toBe(255);
+    expect(level(5, { least: 5, most: 5 })).toBe(255);
+    expect(level(5, { least: 0, most: 0 })).toBe(255);
   });
-  it("grow with the count", () => {
+  it("grow with the count, and spread over the range that there is", () => {
+    const range = { least: 2400, most: 5000 };
     let before = 0;
-    for (let n = 0; n <= 5000; n++) {
-      const now = level(n, 5000);
+    for (let n = 2400; n <= 5000; n++) {
+      const now = level(n, range);
       expect(now).toBeGreaterThanOrEqual(before);
       before = now;
     }
+    expect(level(2400, range)).toBeLessThan(30);
+  });
+  it("know the range of a grid", () => {
+    expect(extent([[0, 7], [3, 0]])).toEqual({ least: 3, most: 7 });
+    expect(extent([[0], []])).toEqual({ least: 0, most: 0 });
   });
   it("change lightness one way", () => {
     for (const isDark of [false, true]) {
@@ -44,10 +52,9 @@ describe("colours", () => {
 
 describe("the legend", () => {
   it("goes from nothing to the most", () => {
-    expect(legendCounts(0)).toEqual([0]);
-    expect(legendCounts(7)).toEqual([0, 1, 7]);
-    expect(legendCounts(4200)).toEqual([0, 1, 10, 100, 1000, 4200]);
-    expect(legendCounts(5e8)).toEqual([0, 1, 100, 1e4, 1e6, 1e8, 5e8]);
+    expect(legendCounts({ least: 0, most: 0 })).toEqual([0]);
+    expect(legendCounts({ least: 7, most: 7 })).toEqual([0, 7]);
+    expect(legendCounts({ least: 1, most: 10000 })).toEqual([0, 1, 10, 100, 1000, 10000]);
   });
 });
 

@@ -20,8 +20,10 @@ export function drawKeys(host: HTMLElement, keys: Keys): void {
   );
   const note = document.createElement("p");
   note.className = "hint";
-  note.textContent = sketchText(keys);
-  host.append(note);
+  if (keys.sketch.distinct_keys > 0) {
+    note.textContent = sketchText(keys);
+    host.append(note);
+  }
 }
 
 function sketchText({ sketch }: Keys): string {
