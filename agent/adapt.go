@@ -11,6 +11,10 @@ import (
 // adaptEvery is how often the cost is measured and the sampling adapted.
 const adaptEvery = time.Second
 
+// StartOneIn is where an adapted sampling should start: sparse, so that nothing
+// is disturbed before the cost is known. It gets denser every second.
+const StartOneIn = 16
+
 // maxOneIn is the sparsest sampling.
 const maxOneIn = 4096
 

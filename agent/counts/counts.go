@@ -39,6 +39,9 @@ const MemoryLimit = 420 << 20
 type Batch struct {
 	Worker int      // index, from 0; memory grows with the highest one seen
 	Keys   []uint64 // ascending where it should be fast; not kept
+	// Ascending says that the keys strictly ascend, where the caller knows:
+	// then nobody looks again.
+	Ascending bool
 	// Each is added to every key.
 	Each [Planes]uint64
 	// Lens, where not nil, has an entry for each key: Lens[i] x LenUnit is
@@ -87,7 +90,7 @@ func (t *Table) Add(b Batch) {
 	defer t.mu.Unlock()
 	t.workers = max(t.workers, b.Worker+1)
 	for from := 0; from < len(b.Keys); {
-		to := ascendingRun(b.Keys, from)
+		to := b.ascendingRun(from)
 		t.addRun(&b, from, to)
 		from = to
 	}
@@ -103,9 +106,13 @@ func (t *Table) SetMemory(bytes int) {
 	t.opts.MemoryBytes = bytes
 }
 
-// ascendingRun returns the end of the strictly ascending run that starts at
-// from.
-func ascendingRun(keys []uint64, from int) int {
+// ascendingRun returns the end of the strictly ascending run of keys that
+// starts at from.
+func (b *Batch) ascendingRun(from int) int {
+	keys := b.Keys
+	if b.Ascending {
+		return len(keys)
+	}
 	i := from + 1
 	for i < len(keys) && keys[i] > keys[i-1] {
 		i++

@@ -28,7 +28,7 @@ func (g *Grid) Add(b Batch) {
 	end := 0 // of the ascending run
 	for from := 0; from < len(b.Keys); {
 		if from == end {
-			end = ascendingRun(b.Keys, from)
+			end = b.ascendingRun(from)
 		}
 		at, ok := slices.BinarySearch(g.Firsts, b.Keys[from])
 		if !ok {

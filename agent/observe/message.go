@@ -2,7 +2,6 @@ package observe
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
@@ -128,8 +127,8 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 		return
 	}
 	msg.keyBytes = r.Length
-	s.keys = o.hold(s.keys, r.Data)
-	full := len(s.keys) >= 8*heldKeys && !msg.withLens || o.held > heldBytes
+	o.hold(s, r.Data)
+	full := len(s.keys) >= heldKeys && !msg.withLens || o.held > heldBytes
 	if !full {
 		return
 	}
@@ -139,12 +138,11 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	} else {
 		msg.perKey = (msg.dataSize - msg.keyBytes) / (msg.keyBytes / 8)
 	}
-	whole := len(s.keys) &^ 7
-	o.use(s, s.keys[:whole], msg.perKey, nil, 0)
-	msg.flushed += uint64(whole / 8)
-	rest := copy(s.keys, s.keys[whole:])
-	s.keys = s.keys[:rest]
-	o.held -= whole
+	o.use(s, msg.perKey, nil, 0)
+	msg.flushed += uint64(len(s.keys))
+	o.held -= 8 * len(s.keys)
+	s.keys = s.keys[:0]
+	s.rising = true
 }
 
 // end takes a message's last record.
@@ -200,12 +198,12 @@ func (o *Observer) finishKeys(s *stream, frames [4]uint64) {
 	if keys == 0 {
 		return
 	}
-	if msg.flushed*8+uint64(len(s.keys)) != frames[1] {
+	if msg.flushed+uint64(len(s.keys)) != keys {
 		o.misses.Incomplete++ // not all keys were copied
 	}
 	if msg.withLens && len(s.lens) > 0 && msg.flushed == 0 {
-		if unit := lensUnit(s.lens, len(s.keys)/8, values); unit > 0 || values == 0 {
-			o.use(s, s.keys, 0, s.lens, unit)
+		if unit := lensUnit(s.lens, len(s.keys), values); unit > 0 || values == 0 {
+			o.use(s, 0, s.lens, unit)
 			return
 		}
 	}
@@ -216,7 +214,7 @@ func (o *Observer) finishKeys(s *stream, frames [4]uint64) {
 	if msg.flushed > 0 && msg.perKey != perKey {
 		o.misses.Unattributed += max(perKey, msg.perKey) * msg.flushed
 	}
-	o.use(s, s.keys[:len(s.keys)&^7], perKey, nil, 0)
+	o.use(s, perKey, nil, 0)
 }
 
 // lensUnit returns how many bytes one of the lens stands for: values are
@@ -236,26 +234,22 @@ func lensUnit(lens []byte, keys int, values uint64) uint64 {
 	return values / sum
 }
 
-// use counts keys of the message in progress: each with perKey bytes, or with
-// as many units as lens say.
-func (o *Observer) use(s *stream, keys []byte, perKey uint64, lens []byte, unit uint64) {
+// use counts the keys that are held of the message in progress: each with
+// perKey bytes, or with as many units as lens say.
+func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 	msg := &s.message
-	o.keys = slices.Grow(o.keys[:0], len(keys)/8)
-	for i := 0; i+8 <= len(keys); i += 8 {
-		o.keys = append(o.keys, binary.LittleEndian.Uint64(keys[i:]))
-	}
-	b := counts.Batch{Worker: msg.exchange.Worker, Keys: o.keys, Each: msg.each}
+	b := counts.Batch{Worker: msg.exchange.Worker, Keys: s.keys, Ascending: s.rising, Each: msg.each}
 	plane := counts.PushedBytes
 	if msg.answer {
 		plane = counts.PulledBytes
 	}
-	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: o.keys}
+	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: s.keys}
 	if msg.answer {
 		use.Worker, use.Server = use.Server, use.Worker
 	}
 	if lens == nil {
 		b.Each[plane] += perKey * msg.weight
-		use.Bytes = perKey * uint64(len(o.keys))
+		use.Bytes = perKey * uint64(len(s.keys))
 	} else {
 		o.lens = o.lens[:0]
 		for i := 0; i+4 <= len(lens); i += 4 {
@@ -270,7 +264,7 @@ func (o *Observer) use(s *stream, keys []byte, perKey uint64, lens []byte, unit 
 	}
 	msg.job.Sums.Use(msg.exchange.Time, b)
 	if !msg.answer {
-		use.Server.asked(o.keys)
+		use.Server.asked(s.keys)
 	}
 	if o.opts.Uses != nil {
 		o.opts.Uses(use)

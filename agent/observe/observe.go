@@ -87,9 +87,8 @@ type Observer struct {
 	jobs    map[netip.AddrPort]*Job            // by scheduler
 	misses  Misses
 	held    int // bytes of keys held by all streams
-	spare   [][]byte
+	spare   [][]uint64
 	meta    pslite.Meta
-	keys    []uint64
 	lens    []int32
 	now     int64 // of the newest record
 }
@@ -131,7 +130,8 @@ func (o *Observer) Handle(r *bpf.Record) {
 	case bpf.KindKeys:
 		o.keysRecord(s, r)
 	case bpf.KindLens:
-		s.lens = o.hold(s.lens, r.Data)
+		s.lens = append(s.lens, r.Data...)
+		o.held += len(r.Data)
 	case bpf.KindEnd:
 		o.end(s, r)
 	case bpf.KindUnsynced:

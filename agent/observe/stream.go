@@ -1,7 +1,9 @@
 package observe
 
 import (
+	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -25,9 +27,11 @@ type stream struct {
 	asked            int   // how often its sender's process was asked for since
 
 	message message
-	metaBuf []byte // pieces of a meta frame in progress
-	keys    []byte // of the message in progress, as on the wire
-	lens    []byte
+	metaBuf []byte   // pieces of a meta frame in progress
+	keys    []uint64 // of the message in progress
+	rising  bool     // they ascend strictly
+	tail    []byte   // the piece of a key that the next record goes on with
+	lens    []byte   // of the message in progress, as on the wire
 }
 
 func (o *Observer) open(r *bpf.Record) {
@@ -116,27 +120,54 @@ func (o *Observer) giveUp(s *stream) {
 
 // release frees the keys and lens of the message in progress.
 func (o *Observer) release(s *stream) {
-	o.held -= len(s.keys) + len(s.lens)
-	o.putBack(s.keys)
-	o.putBack(s.lens)
-	s.keys, s.lens = nil, nil
+	o.held -= 8*len(s.keys) + len(s.lens)
+	if cap(s.keys) > 0 && len(o.spare) < spareBuffers {
+		o.spare = append(o.spare, s.keys[:0])
+	}
+	s.keys, s.tail, s.lens = nil, s.tail[:0], nil
 }
 
 // spareBuffers is how many buffers for keys are kept for the next messages.
 const spareBuffers = 16
 
-func (o *Observer) putBack(b []byte) {
-	if cap(b) > 0 && len(o.spare) < spareBuffers {
-		o.spare = append(o.spare, b[:0])
+// hold adds a piece of the key frame to the message in progress. Keys may be
+// cut in two between pieces.
+func (o *Observer) hold(s *stream, piece []byte) {
+	if s.keys == nil {
+		s.rising = true
+		if len(o.spare) > 0 {
+			s.keys = o.spare[len(o.spare)-1]
+			o.spare = o.spare[:len(o.spare)-1]
+		}
 	}
+	before := len(s.keys)
+	if len(s.tail) > 0 {
+		n := min(8-len(s.tail), len(piece))
+		s.tail = append(s.tail, piece[:n]...)
+		if piece = piece[n:]; len(s.tail) < 8 {
+			return
+		}
+		s.addKeys(s.tail)
+		s.tail = s.tail[:0]
+	}
+	whole := len(piece) &^ 7
+	s.addKeys(piece[:whole])
+	s.tail = append(s.tail, piece[whole:]...)
+	o.held += 8 * (len(s.keys) - before)
 }
 
-// hold adds a piece to a buffer of the message in progress.
-func (o *Observer) hold(b, piece []byte) []byte {
-	if b == nil && len(o.spare) > 0 {
-		b = o.spare[len(o.spare)-1]
-		o.spare = o.spare[:len(o.spare)-1]
+// addKeys adds whole keys, and looks whether they ascend.
+func (s *stream) addKeys(b []byte) {
+	at := len(s.keys)
+	s.keys = slices.Grow(s.keys, len(b)/8)[:at+len(b)/8]
+	to := s.keys[at:]
+	for i := range to {
+		to[i] = binary.LittleEndian.Uint64(b[8*i : 8*i+8])
 	}
-	o.held += len(piece)
-	return append(b, piece...)
+	for i := max(at, 1); i < len(s.keys); i++ {
+		if s.keys[i] <= s.keys[i-1] {
+			s.rising = false
+			return
+		}
+	}
 }
