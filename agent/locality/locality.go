@@ -9,6 +9,7 @@
 package locality
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -77,7 +78,13 @@ type Job struct {
 	firsts    []uint64   // blocks of the newest grid
 	firstKeys uint64     // keys that the table knew when they were laid down
 	batches   int
+	early     []counts.Batch // of the newest interval, copies, while they are few
+	earlyKeys int            // more than earlyLimit: they are not kept any more
 }
+
+// earlyLimit is how many keys of an interval's batches are kept, so that better
+// blocks can be laid down for it once the job's keys are known.
+const earlyLimit = 1 << 16
 
 // New returns an empty job.
 func New(opts Options) *Job {
@@ -180,10 +187,14 @@ func (j *Job) Use(at int64, b counts.Batch) {
 		j.regrid(at)
 	}
 	j.interval(at).Heat.Add(b)
+	if j.earlyKeys += len(b.Keys); j.earlyKeys <= earlyLimit {
+		b.Keys, b.Lens = slices.Clone(b.Keys), slices.Clone(b.Lens)
+		j.early = append(j.early, b)
+	}
 }
 
-// regrid lays down new blocks when the table has come to know many more keys;
-// what is counted from then on is a new interval.
+// regrid lays down new blocks when the table has come to know many more keys:
+// for the newest interval, or, if it holds too much already, for a new one.
 func (j *Job) regrid(at int64) {
 	size := j.Table.Size()
 	if size.Keys < j.firstKeys+j.firstKeys/4+1 {
@@ -193,10 +204,14 @@ func (j *Job) regrid(at int64) {
 	firsts := j.Table.Firsts(min(max(cells/max(size.Workers, 1), 16), 256))
 	j.firstKeys = size.Keys
 	j.firsts = firsts
-	if now := j.ring[len(j.ring)-1]; now.Heat.Rows != nil {
+	if j.earlyKeys > earlyLimit {
 		j.open(at)
-	} else {
-		now.Heat.Firsts = firsts
+		return
+	}
+	now := j.ring[len(j.ring)-1]
+	now.Heat = counts.Grid{Firsts: firsts}
+	for _, b := range j.early {
+		now.Heat.Add(b)
 	}
 }
 
@@ -219,6 +234,7 @@ func (j *Job) open(at int64) {
 		j.ring = j.ring[:len(j.ring)-1]
 	}
 	j.ring = append(j.ring, newInterval(at, j.firsts))
+	j.early, j.earlyKeys = nil, 0
 	if j.all.Start == 0 {
 		j.all.Start = at
 	}

@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"bytes"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/replay"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestNextOneIn(t *testing.T) {
+	for _, tc := range []struct {
+		name            string
+		oneIn           uint32
+		percent, budget float64
+		want            uint32
+	}{
+		{"within the budget", 4, 3, 4, 4},
+		{"a bit above", 4, 5, 4, 8},
+		{"far above", 1, 60, 4, 16},
+		{"well below", 8, 1, 4, 4},
+		{"not sparser than that", maxOneIn, 99, 4, maxOneIn},
+		{"all of them", 1, 0, 4, 1},
+	} {
+		if got := nextOneIn(tc.oneIn, tc.percent, tc.budget); got != tc.want {
+			t.Errorf("%s: one in %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestCost(t *testing.T) {
+	var c cost
+	start := time.Unix(100, 0)
+	if _, known := c.note(start, 5, 1); known {
+		t.Error("one look tells no rate")
+	}
+	if percent, known := c.note(start.Add(2*time.Second), 5.5, 1.1); !known || percent < 29.9 || percent > 30.1 {
+		t.Errorf("%.2f%%, want 25 of the process and 5 of the programs", percent)
+	}
+}
+
+// The metrics of an agent that has seen a recording keep to Prometheus's
+// conventions, and agree with the interface.
+func TestMetrics(t *testing.T) {
+	require.BPF(t)
+	a, err := New(Options{
+		Version: "v", Host: "h", Proc: "/proc", CgroupRoot: require.CgroupV2(t),
+		Capture: bpf.Options{RingBytes: 1 << 20}, Sampling: Sampling{OneIn: 1}, Locality: locality.DefaultOptions,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	a.observer = observe.New(observe.Options{Locality: locality.DefaultOptions})
+	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := replay.Read(f, a.observer.Handle); err != nil {
+		t.Fatal(err)
+	}
+	rec := httptest.NewRecorder()
+	a.Handler(false).ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+	body := rec.Body.Bytes()
+	problems, err := promlint.New(bytes.NewReader(body)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "psidecar_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	for _, want := range []string{
+		`psidecar_key_accesses_total{job="127.0.0.1:8000",kind="pull",worker="worker0"} 3167`,
+		`psidecar_requests_total{job="127.0.0.1:8000",worker="worker1"} 30`,
+		`psidecar_exact{job="127.0.0.1:8000"} 1`,
+		`psidecar_request_duration_seconds_count{job="127.0.0.1:8000"} 60`,
+		`psidecar_capture_events_total{class="lost",reason="ring_full"} 0`,
+		`psidecar_build_info{version="v"} 1`,
+	} {
+		if !strings.Contains(string(body), want+"\n") {
+			t.Errorf("no line %s", want)
+		}
+	}
+	if a.Ready() == nil {
+		t.Error("nothing is watched, and it says it is ready")
+	}
+	j := a.Jobs()[0]
+	if j.Accesses != 6334+6540 || j.Latency.Count != 60 || len(j.Nodes) != 5 {
+		t.Errorf("%+v", j)
+	}
+	during, err := a.Heatmap(j.Name, web.HeatmapQuery{
+		Blocks: 4, Last: 1<<64 - 1, Measure: web.Accesses, Range: web.Range{From: j.FirstSeen, To: j.LastSeen},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := uint64(0)
+	for _, row := range during.Counts {
+		for _, n := range row {
+			sum += n
+		}
+	}
+	if sum != j.Accesses || len(during.Blocks) > 4 || len(during.Blocks) < 2 {
+		t.Errorf("%d accesses in %d blocks from first to last, want %d in 2 to 4", sum, len(during.Blocks), j.Accesses)
+	}
+}
