@@ -35,7 +35,7 @@ import (
 // graph.
 const (
 	workAlways  = 3_000_000_000
-	workPerEdge = 450
+	workPerEdge = 250
 	mostSweeps  = 4000
 )
 

@@ -31,7 +31,7 @@ const (
 	steepness = 20
 	// touchGain and loadGain are how much a price rises for good, in a sweep,
 	// with the part by which a block's touched nets, or its load, are above its due.
-	touchGain, loadGain = 0.1, 0.05
+	touchGain, loadGain = 0.1, 0.02
 	// lowest is how far below 1 a price may fall, for a block with too little.
 	lowest = -0.5
 	// dearest bounds both parts of a price where the constraints cannot be met:

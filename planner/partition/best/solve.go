@@ -193,20 +193,33 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 const (
 	// levelSweeps is how many sweeps more may be spent on levelling the loads,
 	// levelGain how fast prices then rise, and levelEnough when it is done.
-	levelSweeps, levelGain, levelEnough = 30, 0.5, 0.005
+	levelSweeps, levelGain, levelEnough = 30, 0.5, 0.02
 )
 
 // level sweeps on while a block carries more than its due, making its nets
-// dearer each time: where sweeps are few, prices come late.
+// dearer each time: where sweeps are few, prices come late. It leaves the
+// assignment whose busiest block carries least.
 func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) error {
+	var kept []int32
+	least := math.Inf(1)
 	for range levelSweeps {
-		if a.raisePrices(levelGain) < levelEnough || s.clock.budget > 0 && s.clock.spent() >= 1 {
-			return nil
+		worst := a.raisePrices(levelGain)
+		if peak := (1 + worst) * float64(a.cost.total); peak < least {
+			least = peak
+			kept = append(kept[:0], a.block...)
+		}
+		if worst < levelEnough || s.clock.budget > 0 && s.clock.spent() >= 1 {
+			break
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		a.sweep(temp)
+	}
+	for v, b := range kept {
+		if a.block[v] != b {
+			a.relocate(v, int(b))
+		}
 	}
 	return nil
 }
