@@ -1,43 +1,62 @@
 // Command reasons writes what is made from reasons.txt: the C header, the Go
 // list and the documentation of everything the programs count. go generate
-// runs it in the folder of package bpf.
+// runs it in the folder of the package that has such a list, with the name of
+// the package, its classes of reasons, and the head of the documentation.
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"flag"
 	"fmt"
 	"go/format"
 	"log"
 	"os"
+	"slices"
 	"strings"
 )
 
 // reason is one line of reasons.txt.
 type reason struct{ name, class, text string }
 
+// about says whose list it is.
+type about struct {
+	pkg     string
+	classes []string
+	title   string // of REASONS.md
+	intro   string // its first paragraph
+}
+
 func main() {
 	log.SetFlags(0)
-	if err := run("reasons.txt"); err != nil {
+	var a about
+	flag.StringVar(&a.pkg, "package", "bpf", "name of the Go package")
+	classes := flag.String("classes", "seen,ignored,lost", "the classes of reasons, separated by commas")
+	flag.StringVar(&a.title, "title", "What the capture programs count", "heading of REASONS.md")
+	flag.StringVar(&a.intro, "intro", "Each counter has a number of events and of bytes. `seen` is traffic that was looked at, "+
+		"`ignored` traffic that is no PS-lite job's, `lost` what a job sent and the capture did not see whole.", "first paragraph of REASONS.md")
+	flag.Parse()
+	a.classes = strings.Split(*classes, ",")
+	if err := run("reasons.txt", a); err != nil {
 		log.Fatalf("reasons: %v", err)
 	}
 }
 
-func run(path string) error {
+func run(path string, a about) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	list, err := parse(text)
+	list, err := parse(text, a.classes)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	code, err := format.Source(goList(list))
+	code, err := format.Source(goList(list, a.pkg))
 	if err != nil {
 		return fmt.Errorf("formatting the Go list: %w", err)
 	}
 	for name, content := range map[string][]byte{
-		"reasons.h": cHeader(list), "reason_list.go": code, "REASONS.md": table(list),
+		"reasons.h": cHeader(list), "reason_list.go": code, "REASONS.md": table(list, a),
 	} {
 		if err := os.WriteFile(name, content, 0o644); err != nil {
 			return err
@@ -46,7 +65,7 @@ func run(path string) error {
 	return nil
 }
 
-func parse(text []byte) ([]reason, error) {
+func parse(text []byte, classes []string) ([]reason, error) {
 	var list []reason
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for n := 1; lines.Scan(); n++ {
@@ -59,8 +78,8 @@ func parse(text []byte) ([]reason, error) {
 			return nil, fmt.Errorf("line %d: want a name, a class and an explanation", n)
 		}
 		r := reason{words[0], words[1], words[2]}
-		if r.class != "seen" && r.class != "ignored" && r.class != "lost" {
-			return nil, fmt.Errorf("line %d: class %q is none of seen, ignored and lost", n, r.class)
+		if !slices.Contains(classes, r.class) {
+			return nil, fmt.Errorf("line %d: class %q is none of %s", n, r.class, strings.Join(classes, ", "))
 		}
 		list = append(list, r)
 	}
@@ -79,9 +98,9 @@ func cHeader(list []reason) []byte {
 	return b.Bytes()
 }
 
-func goList(list []reason) []byte {
+func goList(list []reason, pkg string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "// Code generated: %s\n\npackage bpf\n\n", made)
+	fmt.Fprintf(&b, "// Code generated: %s\n\npackage %s\n\n", made, pkg)
 	b.WriteString("// What the programs count, as in reasons.txt.\nconst (\n")
 	for i, r := range list {
 		fmt.Fprintf(&b, "\t// %s: %s.\n\t%s Reason = %d\n", goName(r.name), r.text, goName(r.name), i)
@@ -108,11 +127,9 @@ func goName(name string) string {
 	return b.String()
 }
 
-func table(list []reason) []byte {
+func table(list []reason, a about) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "<!-- %s -->\n# What the capture programs count\n\n", made)
-	b.WriteString("Each counter has a number of events and of bytes. `seen` is traffic that was looked at, ")
-	b.WriteString("`ignored` traffic that is no PS-lite job's, `lost` what a job sent and the capture did not see whole.\n\n")
+	fmt.Fprintf(&b, "<!-- %s -->\n# %s\n\n%s\n\n", made, a.title, a.intro)
 	b.WriteString("| counter | class | what it counts |\n| --- | --- | --- |\n")
 	for _, r := range list {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.name, r.class, r.text)

@@ -1,0 +1,337 @@
+package redirect
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// A GroupID is the kernel's number of a cgroup.
+type GroupID uint64
+
+// Policy says what becomes of a group's connects.
+type Policy struct {
+	// FailClosed makes a connect fail that cannot be sent to the proxy.
+	FailClosed bool
+	// Loopback redirects connects to loopback addresses as well. A proxy in
+	// another network namespace cannot reach those.
+	Loopback bool
+}
+
+// A Group is a cgroup whose processes' connects are redirected.
+type Group struct {
+	ID     GroupID
+	Cgroup string // path at which it was attached
+	Policy Policy
+}
+
+const (
+	failClosed = 1 // FAIL_CLOSED in maps.h
+	loopback   = 2 // LOOPBACK
+	exempt     = 4 // EXEMPT
+)
+
+// hook is one program of redirect.c and where it goes.
+type hook struct {
+	program string
+	attach  ebpf.AttachType
+}
+
+// groupHooks are those of a group, in the order of attaching: what rewrites
+// comes when all that it relies on is there.
+var groupHooks = []hook{
+	{"note_connects", ebpf.AttachCGroupSockOps},
+	{"peer4", ebpf.AttachCgroupInet4GetPeername},
+	{"peer6", ebpf.AttachCgroupInet6GetPeername},
+	{"redirect4", ebpf.AttachCGroupInet4Connect},
+	{"redirect6", ebpf.AttachCGroupInet6Connect},
+}
+
+var proxyHooks = []hook{{"original_destination", ebpf.AttachCGroupGetsockopt}}
+
+const (
+	groupPrefix = "group-"
+	proxyPrefix = "proxy-"
+)
+
+// ID returns the number of the cgroup at a path of a cgroup v2 mount.
+func ID(cgroup string) (GroupID, error) {
+	var s unix.Stat_t
+	if err := unix.Stat(cgroup, &s); err != nil {
+		return 0, fmt.Errorf("cgroup %s: %w", cgroup, err)
+	}
+	var f unix.Statfs_t
+	if err := unix.Statfs(cgroup, &f); err != nil {
+		return 0, fmt.Errorf("cgroup %s: %w", cgroup, err)
+	}
+	if f.Type != unix.CGROUP2_SUPER_MAGIC {
+		return 0, fmt.Errorf("cgroup %s is not a folder of a cgroup v2 mount", cgroup)
+	}
+	return GroupID(s.Ino), nil
+}
+
+// Attach redirects the connects of the processes in the cgroup, and in the
+// groups below it, from now on; sockets that are connected stay as they are.
+// For a group that is attached already it replaces the programs by this
+// version's, at no moment without any; one that fails closed goes on so until
+// [Redirect.SetPolicy] says otherwise. No group may lie within another.
+func (r *Redirect) Attach(cgroup string, p Policy) (GroupID, error) {
+	path, err := filepath.Abs(cgroup)
+	if err != nil {
+		return 0, fmt.Errorf("cgroup %s: %w", cgroup, err)
+	}
+	id, err := ID(path)
+	if err != nil {
+		return 0, err
+	}
+	unlock, err := r.lock()
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	if err := r.alone(id, path); err != nil {
+		return 0, err
+	}
+	if err := r.pin(groupPrefix, id, path, groupHooks); err != nil {
+		return 0, err
+	}
+	var before redirectGroup
+	if r.maps["groups"].Lookup(uint64(id), &before) == nil {
+		p.FailClosed = p.FailClosed || before.Flags&failClosed != 0
+	}
+	// Until now the programs of a new group let everything pass.
+	return id, r.putGroup(id, path, p.flags())
+}
+
+// alone makes sure that no other group contains the path or lies in it.
+func (r *Redirect) alone(id GroupID, path string) error {
+	groups, err := r.groups()
+	if err != nil {
+		return err
+	}
+	for other, g := range groups {
+		o := cString(g.Path[:])
+		if other != id && g.Flags&exempt == 0 && (within(path, o) || within(o, path)) && stands(other, o) {
+			return fmt.Errorf("cgroup %s: %s is redirected already, and one of them lies in the other", path, o)
+		}
+	}
+	return nil
+}
+
+// stands reports whether the path is still that cgroup's.
+func stands(id GroupID, path string) bool {
+	now, err := ID(path)
+	return err == nil && now == id
+}
+
+func within(a, b string) bool {
+	return a == b || strings.HasPrefix(a, strings.TrimSuffix(b, "/")+"/")
+}
+
+func (p Policy) flags() (f uint32) {
+	if p.FailClosed {
+		f |= failClosed
+	}
+	if p.Loopback {
+		f |= loopback
+	}
+	return f
+}
+
+// AttachProxy has original destinations told to sockets of the cgroup, which
+// must be the one in which the listeners are opened, whoever accepts: a socket that is accepted belongs to its listener's cgroup.
+func (r *Redirect) AttachProxy(cgroup string) error {
+	id, err := ID(cgroup)
+	if err != nil {
+		return err
+	}
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return r.pin(proxyPrefix, id, cgroup, proxyHooks)
+}
+
+// pin attaches the programs to the cgroup under a folder named after it, all
+// or none; where the folder is there it replaces the programs.
+func (r *Redirect) pin(prefix string, id GroupID, path string, hooks []hook) (err error) {
+	name := prefix + strconv.FormatUint(uint64(id), 10)
+	dir := filepath.Join(r.dir, name)
+	programs, err := r.programs(id, hooks)
+	if err != nil {
+		return err
+	}
+	defer programs.Close()
+	if _, err := os.Stat(dir); err == nil {
+		return replace(dir, programs, hooks)
+	}
+	temporary := filepath.Join(r.dir, unfinished+name)
+	if err := os.Mkdir(temporary, 0o700); err != nil {
+		return fmt.Errorf("making a folder for pinned links: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(temporary))
+		}
+	}()
+	for _, h := range hooks {
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: h.attach, Program: programs.Programs[h.program]})
+		if err != nil {
+			return fmt.Errorf("attaching %v to cgroup %s: %w", h.attach, path, err)
+		}
+		err = errors.Join(l.Pin(filepath.Join(temporary, h.program)), l.Close())
+		if err != nil {
+			return fmt.Errorf("pinning %v of cgroup %s: %w", h.attach, path, err)
+		}
+	}
+	if err := os.Rename(temporary, dir); err != nil {
+		return fmt.Errorf("naming the folder of cgroup %s: %w", path, err)
+	}
+	return nil
+}
+
+// replace puts programs in the place of others behind pinned links.
+func replace(dir string, programs *ebpf.Collection, hooks []hook) error {
+	for _, h := range hooks {
+		l, err := link.LoadPinnedLink(filepath.Join(dir, h.program), nil)
+		if err != nil {
+			return fmt.Errorf("opening the pinned link %s: %w", h.program, err)
+		}
+		if err := errors.Join(l.Update(programs.Programs[h.program]), l.Close()); err != nil {
+			return fmt.Errorf("replacing the program of link %s: %w", filepath.Join(dir, h.program), err)
+		}
+	}
+	return nil
+}
+
+// programs loads a copy of the programs for one cgroup, on the common maps.
+func (r *Redirect) programs(id GroupID, hooks []hook) (*ebpf.Collection, error) {
+	spec := r.spec.Copy()
+	wanted := map[string]*ebpf.ProgramSpec{}
+	for _, h := range hooks {
+		wanted[h.program] = spec.Programs[h.program]
+	}
+	spec.Programs = wanted
+	var refuseWith uint32 // EPERM is what the kernel says by itself
+	if features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval) == nil {
+		refuseWith = uint32(unix.ECONNREFUSED)
+	}
+	if err := errors.Join(spec.Variables["group_id"].Set(uint64(id)), spec.Variables["refuse_with"].Set(refuseWith)); err != nil {
+		return nil, fmt.Errorf("setting the constants of the BPF object: %w", err)
+	}
+	for _, name := range mapNames {
+		spec.Maps[name].MaxEntries = r.maps[name].MaxEntries()
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.maps})
+	if err != nil {
+		return nil, fmt.Errorf("loading the redirecting programs: %w", err)
+	}
+	return c, nil
+}
+
+func (r *Redirect) putGroup(id GroupID, path string, flags uint32) error {
+	g := redirectGroup{Flags: flags}
+	if len(path) >= len(g.Path) {
+		return fmt.Errorf("cgroup %s: its path has more than %d characters", path, len(g.Path)-1)
+	}
+	for i := range len(path) {
+		g.Path[i] = int8(path[i])
+	}
+	if err := r.maps["groups"].Put(uint64(id), g); err != nil {
+		return fmt.Errorf("entering cgroup %s (4,096 are possible): %w", path, err)
+	}
+	return nil
+}
+
+func (r *Redirect) groups() (map[GroupID]redirectGroup, error) {
+	all := map[GroupID]redirectGroup{}
+	var id uint64
+	var g redirectGroup
+	entries := r.maps["groups"].Iterate()
+	for entries.Next(&id, &g) {
+		all[GroupID(id)] = g
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("reading the groups: %w", err)
+	}
+	return all, nil
+}
+
+// Groups returns the groups that are attached, those included whose cgroup has
+// been removed since.
+func (r *Redirect) Groups() ([]Group, error) {
+	all, err := r.groups()
+	if err != nil {
+		return nil, err
+	}
+	var list []Group
+	for id, g := range all {
+		if g.Flags&exempt == 0 {
+			list = append(list, Group{id, cString(g.Path[:]), policyOf(g.Flags)})
+		}
+	}
+	return list, nil
+}
+
+func policyOf(flags uint32) Policy {
+	return Policy{FailClosed: flags&failClosed != 0, Loopback: flags&loopback != 0}
+}
+
+// SetPolicy changes what becomes of a group's connects, from the next one on.
+func (r *Redirect) SetPolicy(id GroupID, p Policy) error {
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var g redirectGroup
+	if err := r.maps["groups"].Lookup(uint64(id), &g); err != nil {
+		return fmt.Errorf("cgroup number %d is not redirected: %w", id, err)
+	}
+	g.Flags = p.flags()
+	if err := r.maps["groups"].Put(uint64(id), g); err != nil {
+		return fmt.Errorf("changing the policy of cgroup %s: %w", cString(g.Path[:]), err)
+	}
+	return nil
+}
+
+// Detach lets a group's connects go their own way again. Connections through
+// the proxy stay, but getpeername shows the proxy's listener for them.
+func (r *Redirect) Detach(id GroupID) error {
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = r.maps["groups"].Delete(uint64(id))
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = fmt.Errorf("cgroup number %d is not redirected: %w", id, fs.ErrNotExist)
+	}
+	if gone := os.RemoveAll(filepath.Join(r.dir, groupPrefix+strconv.FormatUint(uint64(id), 10))); gone != nil {
+		err = errors.Join(err, fmt.Errorf("removing the links of cgroup number %d: %w", id, gone))
+	}
+	return errors.Join(err, r.removePlaces(func(p redirectPlace) bool { return GroupID(p.Group) == id }))
+}
+
+func cString(chars []int8) string {
+	b := make([]byte, len(chars))
+	for i, c := range chars {
+		b[i] = byte(c)
+	}
+	if n := bytes.IndexByte(b, 0); n >= 0 {
+		b = b[:n]
+	}
+	return string(b)
+}

@@ -1,0 +1,245 @@
+package redirect
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// attached counts what the kernel says is attached to a cgroup.
+func attached(t *testing.T, cgroup string) (n int) {
+	t.Helper()
+	dir, err := os.Open(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for _, h := range slices.Concat(groupHooks, proxyHooks) {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.attach})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(result.Programs)
+	}
+	return n
+}
+
+// pinned lists the files in a state's folder and beside it.
+func pinned(t *testing.T, dir string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Dir(dir), func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.Contains(path, "psidecar") { // the kernel has files of its own there
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestKilledLoader: after kill -9 of whoever attached, all works on; after
+// Unload nothing is left, and nothing is redirected.
+func TestKilledLoader(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	n := hoststest.New(t, hosts.Config{Hosts: 2})
+	h := n.Host(0)
+	four, _, _, _ := serve(t, n.Host(1))
+	dir := filepath.Join(bpfFolder(t), "psidecar")
+	job, err := h.Group("job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Open(Options{Dir: dir}); err != nil { // mounts it where the test's cleanup finds it
+		t.Fatal(err)
+	} else if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	loader := start(t, h, "loader", fmt.Sprintf("load %s %s", dir, job))
+	if got := loader.line(); got != "attached" {
+		t.Fatal(got)
+	}
+	if err := loader.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-loader.Done()
+	if n := attached(t, job); n != len(groupHooks) {
+		t.Errorf("%d programs attached after the loader's end, want %d", n, len(groupHooks))
+	}
+
+	r, err := Open(Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := ID(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startProxy(t, r, h, group, "0s")
+	client := start(t, h, "job", "client")
+	if got := client.do(order{How: "go", To: four}); got.Reply != "proxy "+four {
+		t.Errorf("%+v", got)
+	}
+	// Another loader takes over: new programs in the place of the old ones.
+	if err := r.SetPolicy(group, Policy{FailClosed: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Attach(job, Policy{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := attached(t, job); n != len(groupHooks) {
+		t.Errorf("%d programs attached after attaching again, want %d", n, len(groupHooks))
+	}
+	groups, err := r.Groups()
+	if err != nil || len(groups) != 1 || groups[0] != (Group{group, job, Policy{FailClosed: true}}) {
+		t.Errorf("%v, %v: it must go on failing closed", groups, err)
+	}
+	if got := client.do(order{How: "go", To: four}); got.Reply != "proxy "+four {
+		t.Errorf("%+v", got)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	removed, err := Unload(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(groupHooks) + len(proxyHooks) + len(mapNames); len(removed) != want {
+		t.Errorf("removed %d pins, want %d: %v", len(removed), want, removed)
+	}
+	sidecar, err := h.Group("sidecar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := pinned(t, dir); len(left) > 0 || attached(t, job)+attached(t, sidecar) > 0 {
+		t.Errorf("left: pins %v, %d programs at the job, %d at the proxy", left, attached(t, job), attached(t, sidecar))
+	}
+	if got := client.do(order{How: "go", To: four}); got.Reply != "direct "+four {
+		t.Errorf("after unloading: %+v", got)
+	}
+	if removed, err := Unload(dir); err != nil || len(removed) > 0 {
+		t.Errorf("unloading again: %v, %v", removed, err)
+	}
+}
+
+// TestUnfinished: what a loader leaves that is killed in the middle has no
+// effect and goes with the next one, or with Unload.
+func TestUnfinished(t *testing.T) {
+	r := openState(t)
+	half := []string{
+		filepath.Join(filepath.Dir(r.dir), unfinished+"psidecar"),
+		filepath.Join(r.dir, unfinished+"group-7"),
+	}
+	leave := func() {
+		t.Helper()
+		for _, dir := range half {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Pin(filepath.Join(dir, "something")); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	gone := func(how string) {
+		t.Helper()
+		for _, dir := range half {
+			if _, err := os.Stat(dir); err == nil {
+				t.Errorf("%s left %s", how, dir)
+			}
+		}
+	}
+	leave()
+	if err := sweep(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	gone("sweeping")
+	leave()
+	if _, err := Unload(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	gone("Unload")
+}
+
+// TestOtherVersion: a state of other layouts is not touched, and the error
+// says what to do.
+func TestOtherVersion(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	dir := filepath.Join(bpfFolder(t), "psidecar")
+	r, err := Open(Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "groups")); err != nil {
+		t.Fatal(err)
+	}
+	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 12, MaxEntries: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.Pin(filepath.Join(dir, "groups")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "psidecar unload") {
+		t.Errorf("opened: %v, %v", r, err)
+	}
+	if _, err := Unload(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left := pinned(t, dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestBadOptions: what cannot work is said before anything is made.
+func TestBadOptions(t *testing.T) {
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		options Options
+		want    string
+	}{
+		{Options{Sockets: 3}, "1,024"},
+		{Options{Dir: filepath.Join(full, "psidecar")}, "not empty"},
+		{Options{Dir: "/nonexistent/bpf/psidecar"}, "/nonexistent/bpf"},
+	} {
+		if r, err := Open(tc.options); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: %v, %v", tc.options, r, err)
+		}
+	}
+	if _, err := Unload(filepath.Join(full, "psidecar")); err != nil {
+		t.Errorf("unloading where nothing can be: %v", err)
+	}
+	for _, e := range []Exclusion{{}} {
+		if _, err := e.key(); err == nil {
+			t.Errorf("exclusion %+v", e)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// DefaultDir is where everything is pinned unless told otherwise.
+const DefaultDir = "/sys/fs/bpf/psidecar"
+
+// DefaultMark is the socket mark of the proxy's listeners and, where it may
+// set one, of its own connections.
+const DefaultMark = 0x70736463
+
+// Options of a [Redirect]. The zero value is a good start.
+type Options struct {
+	// Dir is the folder of a BPF file system in which all is pinned; empty
+	// means DefaultDir. Where its parent is no BPF file system one is mounted
+	// there, if that is an empty folder.
+	Dir string
+	// Mark tells the proxy's sockets from others; 0 means DefaultMark.
+	Mark uint32
+	// Sockets is how many redirected connections are remembered at a time,
+	// each costing about 250 bytes of kernel memory; 0 means 65,536. It holds
+	// for a state that is made, not for one that is there already.
+	Sockets int
+}
+
+func (o Options) normal() (Options, error) {
+	if o.Dir == "" {
+		o.Dir = DefaultDir
+	}
+	if o.Mark == 0 {
+		o.Mark = DefaultMark
+	}
+	if o.Sockets == 0 {
+		o.Sockets = 65536
+	}
+	if o.Sockets < 1024 || o.Sockets > 1<<22 {
+		return o, fmt.Errorf("%d sockets to remember: want 1,024 to %d", o.Sockets, 1<<22)
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return o, fmt.Errorf("folder %s: %w", o.Dir, err)
+	}
+	o.Dir = dir
+	return o, nil
+}
+
+// mapNames are the maps of redirect.c, pinned under their names.
+var mapNames = []string{"settings", "groups", "listeners", "sockets", "destinations", "exclusions", "counts"}
+
+// unfinished begins the names of folders that are renamed when complete; a BPF
+// file system has no names with dots.
+const unfinished = "unfinished-"
+
+// Redirect is the pinned state: maps shared by all groups, and the groups'
+// links. Several processes may have it open; changes are made one at a time.
+type Redirect struct {
+	dir  string
+	maps map[string]*ebpf.Map
+	spec *ebpf.CollectionSpec
+}
+
+// Open opens the state that is pinned in the folder, or makes it. It needs
+// CAP_BPF and CAP_NET_ADMIN, and CAP_SYS_ADMIN where a BPF file system must be
+// mounted; package bpf/probe says what is missing where it fails.
+func Open(o Options) (*Redirect, error) {
+	o, err := o.normal()
+	if err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil { // maps count before 5.11
+		return nil, fmt.Errorf("raising the memlock limit: %w", err)
+	}
+	if err := mount(filepath.Dir(o.Dir)); err != nil {
+		return nil, err
+	}
+	spec, err := loadRedirect()
+	if err != nil {
+		return nil, fmt.Errorf("reading the BPF object: %w", err)
+	}
+	spec.Maps["sockets"].MaxEntries = uint32(o.Sockets)
+	spec.Maps["destinations"].MaxEntries = uint32(o.Sockets)
+	unlock, err := lock(filepath.Dir(o.Dir))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := sweep(o.Dir); err != nil {
+		return nil, err
+	}
+	r := &Redirect{dir: o.Dir, maps: map[string]*ebpf.Map{}, spec: spec}
+	if _, err = os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
+		err = r.create()
+	} else if err == nil {
+		err = r.load()
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	if err := r.setMark(o.Mark); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// create makes the maps and pins them, all or none.
+func (r *Redirect) create() (err error) {
+	parent, name := filepath.Split(r.dir)
+	temporary := filepath.Join(parent, unfinished+name)
+	if err := os.Mkdir(temporary, 0o700); err != nil {
+		return fmt.Errorf("making a folder for pinned maps: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(temporary))
+		}
+	}()
+	for _, name := range mapNames {
+		m, err := ebpf.NewMap(r.spec.Maps[name])
+		if err != nil {
+			return fmt.Errorf("making map %s: %w", name, err)
+		}
+		r.maps[name] = m
+		if err := m.Pin(filepath.Join(temporary, name)); err != nil {
+			return fmt.Errorf("pinning map %s: %w", name, err)
+		}
+	}
+	if err := os.Rename(temporary, r.dir); err != nil {
+		return fmt.Errorf("naming the folder of pinned maps: %w", err)
+	}
+	return nil
+}
+
+// load opens the maps that are pinned already.
+func (r *Redirect) load() error {
+	for _, name := range mapNames {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(r.dir, name), nil)
+		if err != nil {
+			return fmt.Errorf("%s is not the state of this version (psidecar unload removes it): map %s: %w", r.dir, name, err)
+		}
+		r.maps[name] = m
+		want := r.spec.Maps[name]
+		want.MaxEntries = m.MaxEntries() // whoever made it chose
+		if err := want.Compatible(m); err != nil {
+			return fmt.Errorf("%s is not the state of this version (psidecar unload removes it): map %s: %w", r.dir, name, err)
+		}
+	}
+	return nil
+}
+
+func (r *Redirect) setMark(mark uint32) error {
+	return r.setting(func(s *redirectSettings) { s.Mark = mark })
+}
+
+// setting changes the settings; the state is locked.
+func (r *Redirect) setting(change func(*redirectSettings)) error {
+	var s redirectSettings
+	if err := r.maps["settings"].Lookup(uint32(0), &s); err != nil {
+		return fmt.Errorf("reading the settings: %w", err)
+	}
+	change(&s)
+	if err := r.maps["settings"].Put(uint32(0), s); err != nil {
+		return fmt.Errorf("writing the settings: %w", err)
+	}
+	return nil
+}
+
+// Mark is the socket mark of the proxy's listeners.
+func (r *Redirect) Mark() (uint32, error) {
+	var s redirectSettings
+	if err := r.maps["settings"].Lookup(uint32(0), &s); err != nil {
+		return 0, fmt.Errorf("reading the settings: %w", err)
+	}
+	return s.Mark, nil
+}
+
+// Close frees what this process holds. What is pinned goes on working; see
+// [Unload].
+func (r *Redirect) Close() error {
+	var failed error
+	for name, m := range r.maps {
+		if err := m.Close(); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("closing map %s: %w", name, err))
+		}
+	}
+	clear(r.maps)
+	return failed
+}
+
+// lock makes this process the only one that changes pinned state in a folder.
+func lock(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("locking the pinned state: %w", err)
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", dir, err), f.Close())
+	}
+	return func() { f.Close() }, nil // which unlocks; nothing was written
+}
+
+func (r *Redirect) lock() (unlock func(), err error) { return lock(filepath.Dir(r.dir)) }
+
+// sweep removes what a killed process left unfinished: the state in making, or
+// groups in it. Nothing of it has taken effect.
+func sweep(dir string) error {
+	parent, name := filepath.Split(dir)
+	if err := os.RemoveAll(filepath.Join(parent, unfinished+name)); err != nil {
+		return fmt.Errorf("removing an unfinished state: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading the pinned state: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), unfinished) {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("removing an unfinished group: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+const bpfMagic = 0xcafe4a11 // BPF_FS_MAGIC
+
+// mount makes sure that the folder is a BPF file system's.
+func mount(dir string) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("looking for a BPF file system at %s: %w", dir, err)
+	}
+	if uint32(s.Type) == bpfMagic {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("looking for a BPF file system at %s: %w", dir, err)
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("%s is not in a BPF file system, and not empty: name a folder of one (mount -t bpf bpf /sys/fs/bpf)", dir)
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mounting a BPF file system (mount -t bpf bpf %s): %w", dir, err)
+	}
+	return nil
+}

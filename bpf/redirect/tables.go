@@ -1,0 +1,157 @@
+package redirect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+)
+
+// Ports are those at which the proxy listens in a network namespace, on
+// 127.0.0.1 and on ::1; 0 where it does not.
+type Ports struct{ IPv4, IPv6 uint16 }
+
+// SetListener says where the proxy listens for a group's processes in the
+// network namespace with that cookie (SO_NETNS_COOKIE). The sockets there must
+// have the state's mark.
+func (r *Redirect) SetListener(netns uint64, group GroupID, p Ports) error {
+	l := redirectListener{Port4: bigEndian(p.IPv4), Port6: bigEndian(p.IPv6)}
+	if err := r.maps["listeners"].Put(redirectPlace{Netns: netns, Group: uint64(group)}, l); err != nil {
+		return fmt.Errorf("entering the listener of network namespace %d (4,096 are possible): %w", netns, err)
+	}
+	return nil
+}
+
+// RemoveListener takes back SetListener; it is no error where nothing was set.
+func (r *Redirect) RemoveListener(netns uint64, group GroupID) error {
+	err := r.maps["listeners"].Delete(redirectPlace{Netns: netns, Group: uint64(group)})
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("removing the listener of network namespace %d: %w", netns, err)
+	}
+	return nil
+}
+
+func (r *Redirect) removePlaces(which func(redirectPlace) bool) error {
+	var p redirectPlace
+	var l redirectListener
+	var gone []redirectPlace
+	entries := r.maps["listeners"].Iterate()
+	for entries.Next(&p, &l) {
+		if which(p) {
+			gone = append(gone, p)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("reading the listeners: %w", err)
+	}
+	for _, p := range gone {
+		if err := r.RemoveListener(p.Netns, GroupID(p.Group)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// An Exclusion is what no group's connects are redirected to: a port at any
+// address, all ports of some addresses, or a port there.
+type Exclusion struct {
+	Addresses netip.Prefix // the zero Prefix: all, which needs a Port
+	Port      uint16       // 0: all, which needs Addresses
+}
+
+func (e Exclusion) key() (redirectExclusion, error) {
+	if !e.Addresses.IsValid() {
+		if e.Port == 0 {
+			return redirectExclusion{}, errors.New("an exclusion of all ports at all addresses: detach the groups instead")
+		}
+		return redirectExclusion{Prefix: 16, Port: bigEndian(e.Port)}, nil
+	}
+	bits := 16 + e.Addresses.Bits()
+	if e.Addresses.Addr().Is4() {
+		bits += 96
+	}
+	return redirectExclusion{Prefix: uint32(bits), Port: bigEndian(e.Port), Address: e.Addresses.Masked().Addr().As16()}, nil
+}
+
+// SetExclusions replaces the exclusions of all groups, at most 1,024.
+func (r *Redirect) SetExclusions(list []Exclusion) error {
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	wanted := map[redirectExclusion]bool{}
+	for _, e := range list {
+		k, err := e.key()
+		if err != nil {
+			return err
+		}
+		wanted[k] = true
+		if err := r.maps["exclusions"].Put(k, uint32(1)); err != nil {
+			return fmt.Errorf("excluding %v port %d (1,024 are possible): %w", e.Addresses, e.Port, err)
+		}
+	}
+	var k redirectExclusion
+	var v uint32
+	var gone []redirectExclusion
+	entries := r.maps["exclusions"].Iterate()
+	for entries.Next(&k, &v) {
+		if !wanted[k] {
+			gone = append(gone, k)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("reading the exclusions: %w", err)
+	}
+	for _, k := range gone {
+		if err := r.maps["exclusions"].Delete(k); err != nil {
+			return fmt.Errorf("removing an exclusion: %w", err)
+		}
+	}
+	return nil
+}
+
+// Exempt lets the connects of processes in this very cgroup go their own way,
+// for a proxy that runs in a group's cgroup and may not mark its sockets.
+func (r *Redirect) Exempt(cgroup string) error {
+	id, err := ID(cgroup)
+	if err != nil {
+		return err
+	}
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var g redirectGroup
+	switch err := r.maps["groups"].Lookup(uint64(id), &g); {
+	case err == nil && g.Flags&exempt == 0:
+		return fmt.Errorf("cgroup %s is redirected and cannot be exempt: put the proxy in one of its own", cgroup)
+	case err == nil:
+		return nil
+	}
+	if err := r.putGroup(id, cgroup, exempt); err != nil {
+		return err
+	}
+	return r.setting(func(s *redirectSettings) { s.ExemptGroups++ })
+}
+
+// Destination returns where the process meant to connect the socket with that
+// cookie (SO_COOKIE), if it was redirected and is remembered.
+func (r *Redirect) Destination(cookie uint64) (netip.AddrPort, bool) {
+	var s redirectRemembered
+	if err := r.maps["sockets"].Lookup(cookie, &s); err != nil {
+		return netip.AddrPort{}, false
+	}
+	var a [16]byte
+	for i, w := range s.To.W {
+		binary.NativeEndian.PutUint32(a[4*i:], w)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), bigEndian(s.ToPort)), true
+}
+
+// bigEndian turns a port from host to network order and back; the programs
+// are built for little endian machines alone.
+func bigEndian(port uint16) uint16 { return port<<8 | port>>8 }

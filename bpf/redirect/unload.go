@@ -1,0 +1,86 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unload detaches all programs that are pinned in the folder (empty:
+// [DefaultDir]) and removes what is pinned there, whichever version pinned it;
+// it returns the paths of what it removed. Where there is nothing it does
+// nothing. A Redirect that is still open keeps its maps until it is closed,
+// without effect. The BPF file system stays mounted.
+func Unload(dir string) (removed []string, err error) {
+	if dir == "" {
+		dir = DefaultDir
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("folder %s: %w", dir, err)
+	}
+	parent := filepath.Dir(dir)
+	var s unix.Statfs_t
+	if err := unix.Statfs(parent, &s); errors.Is(err, fs.ErrNotExist) || err == nil && uint32(s.Type) != bpfMagic {
+		return nil, nil // nothing can be pinned there
+	} else if err != nil {
+		return nil, fmt.Errorf("looking at %s: %w", parent, err)
+	}
+	unlock, err := lock(parent)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for _, d := range []string{dir, filepath.Join(parent, unfinished+filepath.Base(dir))} {
+		gone, err := remove(d)
+		removed = append(removed, gone...)
+		if err != nil {
+			return removed, fmt.Errorf("removing what is pinned in %s: %w", d, err)
+		}
+	}
+	return removed, nil
+}
+
+// remove removes a folder and all in it. The links of connect hooks go before
+// those that their connections rely on, and all links before the maps.
+func remove(dir string) (removed []string, err error) {
+	var paths []string
+	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		paths = append(paths, path)
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(paths, func(a, b string) int { return rank(a) - rank(b) })
+	for _, path := range paths {
+		if info, err := os.Lstat(path); err != nil || info.IsDir() {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return removed, err
+		}
+		removed = append(removed, path)
+	}
+	return removed, os.RemoveAll(dir)
+}
+
+func rank(path string) int {
+	switch name := filepath.Base(path); {
+	case name == "redirect4" || name == "redirect6":
+		return 0
+	case slices.Contains(mapNames, name):
+		return 2
+	}
+	return 1
+}
