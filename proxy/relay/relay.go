@@ -13,3 +13,92 @@
 // All other frames, commands among them, pass in order and as they are. What
 // comes out at the far end is byte for byte what went in.
 package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+)
+
+// Conn is a connection in its two halves, and what was agreed for it.
+type Conn struct {
+	Job net.Conn // to the job's process, bare TCP
+	Far net.Conn // to the other proxy, or to the real destination
+	// Sender and Receiver are both nil where there is nothing to do.
+	Sender   Sender
+	Receiver Receiver
+
+	ToFar, ToJob Flow
+
+	failing sync.Once
+	failed  error
+}
+
+// Run carries the connection until both directions have ended, and closes
+// both halves. A direction's end is passed on as such; an error, which comes
+// back as an [*reason.Error], resets both halves, and so does the context's end.
+func (c *Conn) Run(ctx context.Context, m *Memory) error {
+	stop := context.AfterFunc(ctx, c.reset)
+	defer stop()
+	var g sync.WaitGroup
+	g.Go(func() { c.ended(c.up(ctx, m), reason.ResetByJob, reason.ResetByFarSide) })
+	g.Go(func() { c.ended(c.down(ctx, m), reason.ResetByFarSide, reason.ResetByJob) })
+	g.Wait()
+	err := c.failed
+	if !stop() && ctx.Err() != nil {
+		return reason.Errorf(reason.Stopped, "ended by the proxy: %w", context.Cause(ctx))
+	}
+	if err == nil {
+		c.Far.Close()
+		c.Job.Close()
+	}
+	return err
+}
+
+func (c *Conn) up(ctx context.Context, m *Memory) error {
+	if c.Sender == nil {
+		return splice(c.Far, c.Job, &c.ToFar)
+	}
+	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: &encoder{sender: c.Sender, flow: &c.ToFar}}
+	return d.run(ctx, m)
+}
+
+func (c *Conn) down(ctx context.Context, m *Memory) error {
+	if c.Receiver == nil {
+		return splice(c.Job, c.Far, &c.ToJob)
+	}
+	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: &decoder{receiver: c.Receiver, flow: &c.ToJob}}
+	return d.run(ctx, m)
+}
+
+// ended resets both halves where a direction failed, and keeps why: reading or
+// writing failed because of one or the other end. That of the direction which
+// fails first counts; the other fails because of the reset.
+func (c *Conn) ended(err error, reading, writing reason.Reason) {
+	if err == nil {
+		return
+	}
+	c.failing.Do(func() {
+		var side *sideError
+		switch {
+		case reason.Has(err):
+			c.failed = err
+		case errors.As(err, &side) && side.write:
+			c.failed = reason.Errorf(writing, "writing: %w", err)
+		case errors.As(err, &side):
+			c.failed = reason.Errorf(reading, "reading: %w", err)
+		default:
+			c.failed = fmt.Errorf("relaying: %w", err)
+		}
+		c.reset()
+	})
+}
+
+func (c *Conn) reset() {
+	Reset(c.Job)
+	Reset(c.Far)
+}

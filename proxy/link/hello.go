@@ -1,0 +1,263 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// Version is that of hello and answer, and of all that follows on a link.
+const Version = 1
+
+// Both begin alike: magic (8 bytes), version (1), size of the rest (2, big
+// endian).
+const (
+	magic      = "\xf1psidcar"
+	headerSize = len(magic) + 3
+	// maxBody bounds what is read from somebody who may be no proxy at all.
+	maxBody   = 8 << 10
+	maxCodecs = 4
+	maxName   = 32
+	maxText   = 512
+)
+
+// Offer is a codec that one side can decode, and with what limits.
+type Offer struct {
+	Codec string
+	Data  []byte // see [relay.Codec]
+}
+
+// Hello is what the dialing proxy says first.
+type Hello struct {
+	Instance    relay.Instance
+	ID          uint64 // of this link
+	Client      netip.AddrPort
+	Destination netip.AddrPort // where the job's process wanted to connect
+	Offers      []Offer        // at most 4
+}
+
+// Answer is what the accepting proxy says to it.
+type Answer struct {
+	Instance relay.Instance
+	Accepted []Offer // of the codecs offered, those in use, with this side's own data
+
+	// Refused is empty where the link is accepted; then bytes of the
+	// connection follow at once, in both directions.
+	Refused reason.Reason
+	Text    string // for a person, what was refused and why
+}
+
+var errMalformed = errors.New("malformed")
+
+// Append appends the hello as it stands on the wire to dst.
+func (h *Hello) Append(dst []byte) []byte {
+	return appendFramed(dst, func(b []byte) []byte {
+		b = append(b, h.Instance[:]...)
+		b = binary.BigEndian.AppendUint64(b, h.ID)
+		b = appendAddr(b, h.Client)
+		b = appendAddr(b, h.Destination)
+		return appendOffers(b, h.Offers)
+	})
+}
+
+// Append appends the answer as it stands on the wire to dst.
+func (a *Answer) Append(dst []byte) []byte {
+	return appendFramed(dst, func(b []byte) []byte {
+		b = append(b, a.Instance[:]...)
+		b = appendOffers(b, a.Accepted)
+		b = appendText(b, string(a.Refused), maxName)
+		return appendText(b, a.Text, maxText)
+	})
+}
+
+func appendFramed(dst []byte, body func([]byte) []byte) []byte {
+	dst = append(append(dst, magic...), Version, 0, 0)
+	start := len(dst)
+	dst = body(dst)
+	binary.BigEndian.PutUint16(dst[start-2:], uint16(len(dst)-start))
+	return dst
+}
+
+// appendAddr writes the address's length (4 or 16; 0 for none), itself and the
+// port.
+func appendAddr(dst []byte, a netip.AddrPort) []byte {
+	ip := a.Addr().Unmap().AsSlice()
+	dst = append(dst, byte(len(ip)))
+	dst = append(dst, ip...)
+	return binary.BigEndian.AppendUint16(dst, a.Port())
+}
+
+func appendOffers(dst []byte, offers []Offer) []byte {
+	dst = append(dst, byte(len(offers)))
+	for _, o := range offers {
+		dst = appendText(dst, o.Codec, maxName)
+		dst = binary.BigEndian.AppendUint16(dst, uint16(len(o.Data)))
+		dst = append(dst, o.Data...)
+	}
+	return dst
+}
+
+func appendText(dst []byte, s string, most int) []byte {
+	s = s[:min(len(s), most)]
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(s)))
+	return append(dst, s...)
+}
+
+// ReadHello reads a hello. It reads not a byte more, and gives up at the first
+// that is wrong.
+func ReadHello(r io.Reader) (*Hello, error) {
+	body, err := readFramed(r)
+	if err != nil {
+		return nil, err
+	}
+	var h Hello
+	p := parser{rest: body}
+	copy(h.Instance[:], p.take(len(h.Instance)))
+	h.ID = p.uint64()
+	h.Client = p.addr()
+	h.Destination = p.addr()
+	h.Offers = p.offers()
+	if p.failed || !h.Destination.IsValid() {
+		return nil, reason.Errorf(reason.NotHello, "link: %w hello of %d bytes", errMalformed, len(body))
+	}
+	return &h, nil
+}
+
+// ReadAnswer reads an answer, and not a byte more.
+func ReadAnswer(r io.Reader) (*Answer, error) {
+	body, err := readFramed(r)
+	if err != nil {
+		return nil, err
+	}
+	var a Answer
+	p := parser{rest: body}
+	copy(a.Instance[:], p.take(len(a.Instance)))
+	a.Accepted = p.offers()
+	a.Refused = reason.Reason(p.text(maxName))
+	a.Text = string(p.text(maxText))
+	if p.failed {
+		return nil, reason.Errorf(reason.NotHello, "link: %w answer of %d bytes", errMalformed, len(body))
+	}
+	return &a, nil
+}
+
+// readFramed reads magic, version and size, then the body.
+func readFramed(r io.Reader) ([]byte, error) {
+	var head [headerSize]byte
+	// The magic alone first: a peer that sends less and waits is not a proxy.
+	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {
+		return nil, readError(err)
+	}
+	if string(head[:len(magic)]) != magic {
+		return nil, reason.Errorf(reason.NotHello, "link: the peer began with %q, not as a proxy does", head[:len(magic)])
+	}
+	if _, err := io.ReadFull(r, head[len(magic):]); err != nil {
+		return nil, readError(err)
+	}
+	if v := head[len(magic)]; v != Version {
+		return nil, reason.Errorf(reason.Version, "link: the peer speaks version %d, this is %d", v, Version)
+	}
+	size := int(binary.BigEndian.Uint16(head[len(magic)+1:]))
+	if size > maxBody {
+		return nil, reason.Errorf(reason.NotHello, "link: %d bytes announced, at most %d are allowed", size, maxBody)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return nil, readError(err)
+	}
+	return body, nil
+}
+
+func readError(err error) error {
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return reason.Errorf(reason.HelloTimeout, "link: waiting for the peer's hello or answer: %w", err)
+	}
+	return reason.Errorf(reason.NotHello, "link: reading the peer's hello or answer: %w", err)
+}
+
+// parser cuts fields off a body; after one that is not there, failed is set
+// and all others are empty.
+type parser struct {
+	rest   []byte
+	failed bool
+}
+
+func (p *parser) take(n int) []byte {
+	if p.failed || n > len(p.rest) {
+		p.failed = true
+		return nil
+	}
+	b := p.rest[:n:n]
+	p.rest = p.rest[n:]
+	return b
+}
+
+func (p *parser) byte() int {
+	if b := p.take(1); b != nil {
+		return int(b[0])
+	}
+	return 0
+}
+
+func (p *parser) uint16() int {
+	if b := p.take(2); b != nil {
+		return int(binary.BigEndian.Uint16(b))
+	}
+	return 0
+}
+
+func (p *parser) uint64() uint64 {
+	if b := p.take(8); b != nil {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (p *parser) text(most int) []byte {
+	n := p.uint16()
+	p.failed = p.failed || n > most
+	return p.take(n)
+}
+
+func (p *parser) addr() netip.AddrPort {
+	n := p.byte()
+	if n == 0 {
+		p.take(2)
+		return netip.AddrPort{}
+	}
+	ip, ok := netip.AddrFromSlice(p.take(n))
+	port := p.uint16()
+	if !ok || p.failed {
+		p.failed = true
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ip.Unmap(), uint16(port))
+}
+
+func (p *parser) offers() []Offer {
+	n := p.byte()
+	if n > maxCodecs {
+		p.failed = true
+	}
+	var offers []Offer
+	for range n {
+		name := p.text(maxName)
+		data := p.text(relay.MaxOffer)
+		if p.failed {
+			return nil
+		}
+		offers = append(offers, Offer{string(name), data})
+	}
+	return offers
+}
+
+// String tells the hello's essentials, for logs.
+func (h *Hello) String() string {
+	return fmt.Sprintf("link %x/%d from %s to %s", h.Instance[:4], h.ID, h.Client, h.Destination)
+}

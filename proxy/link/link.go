@@ -1,0 +1,126 @@
+// Package link makes and accepts the connections between proxies, one for
+// each intercepted connection, which keeps PS-lite's order. It ends where the
+// connection's bytes begin.
+//
+// The dialer connects to the mesh port at the address where the job's process
+// wanted to go, does TLS where that is configured, and says [Hello]; the
+// acceptor connects to the real destination on its own host and says
+// [Answer]. A dialer that meets no proxy is told so ([ErrNoProxy]) and
+// connects directly; a peer that is no proxy gets not a byte.
+//
+// Package proxy calls it.
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+)
+
+// ErrNoProxy is wrapped by errors of [Dialer.Dial] that mean that nobody, or no
+// proxy to talk to, is at the destination's mesh port.
+var ErrNoProxy = errors.New("no proxy at the destination")
+
+// Dialer makes links.
+type Dialer struct {
+	// Net dials; its Control may mark the sockets.
+	Net *net.Dialer
+	// ConnectTimeout bounds how long a host that does not answer at all, not
+	// even by refusing, delays a connection; AnswerTimeout the time from then
+	// to the answer, which includes the peer's connect to the destination.
+	ConnectTimeout, AnswerTimeout time.Duration
+	TLS                           *Identity // nil: plain
+}
+
+// Dial connects to the proxy at mesh and says hello. A link that the peer
+// refused comes back as an [*reason.Error] with the peer's reason.
+func (d *Dialer) Dial(ctx context.Context, mesh string, h *Hello) (net.Conn, *Answer, error) {
+	connecting, cancel := context.WithTimeout(ctx, d.ConnectTimeout)
+	conn, err := d.Net.DialContext(connecting, "tcp", mesh)
+	cancel()
+	if err != nil {
+		if reason.IsNoDescriptors(err) {
+			return nil, nil, reason.Errorf(reason.NoDescriptors, "link: dialing %s: %w", mesh, err)
+		}
+		return nil, nil, fmt.Errorf("link: dialing %s: %w: %w", mesh, ErrNoProxy, err)
+	}
+	secured, answer, err := d.greet(ctx, conn, h)
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("link to %s: %w", mesh, err)
+	}
+	return secured, answer, nil
+}
+
+func (d *Dialer) greet(ctx context.Context, conn net.Conn, h *Hello) (net.Conn, *Answer, error) {
+	conn.SetDeadline(time.Now().Add(d.AnswerTimeout))
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if d.TLS != nil {
+		t := tls.Client(conn, d.TLS.client())
+		if err := t.HandshakeContext(ctx); err != nil {
+			return nil, nil, tlsError(err)
+		}
+		conn = t
+	}
+	if _, err := conn.Write(h.Append(nil)); err != nil {
+		return nil, nil, fmt.Errorf("%w: saying hello: %w", ErrNoProxy, err)
+	}
+	answer, err := ReadAnswer(conn)
+	if err != nil {
+		if refused := alert(err); refused != nil {
+			return nil, nil, refused
+		}
+		return nil, nil, fmt.Errorf("%w: %w", ErrNoProxy, err)
+	}
+	if answer.Refused != "" {
+		return nil, nil, reason.Errorf(answer.Refused, "the peer refused: %s", answer.Text)
+	}
+	if !stop() && ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
+	return conn, answer, conn.SetDeadline(time.Time{})
+}
+
+// Acceptor takes links.
+type Acceptor struct {
+	HelloTimeout time.Duration // from accepting the connection to the whole hello
+	TLS          *Identity     // nil: plain
+}
+
+// Accept reads the hello from a connection that came to the mesh port. The
+// caller closes conn where there is an error; otherwise it answers with
+// [Reply], on the connection returned.
+func (a *Acceptor) Accept(ctx context.Context, conn net.Conn) (net.Conn, *Hello, error) {
+	conn.SetDeadline(time.Now().Add(a.HelloTimeout))
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if a.TLS != nil {
+		t := tls.Server(conn, a.TLS.server())
+		if err := t.HandshakeContext(ctx); err != nil {
+			return nil, nil, tlsError(err)
+		}
+		conn = t
+	}
+	h, err := ReadHello(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !stop() {
+		return nil, nil, ctx.Err()
+	}
+	return conn, h, conn.SetDeadline(time.Time{})
+}
+
+// Reply sends the answer to a hello.
+func Reply(conn net.Conn, a *Answer) error {
+	if _, err := conn.Write(a.Append(nil)); err != nil {
+		return fmt.Errorf("link: answering: %w", err)
+	}
+	return nil
+}

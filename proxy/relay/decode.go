@@ -1,0 +1,217 @@
+package relay
+
+import (
+	"context"
+	"math/bits"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// decoder turns the link's stream into what the job's process gets.
+type decoder struct {
+	receiver Receiver
+	flow     *Flow
+	skim
+	// Of an encoded message that is not yet passed on whole:
+	frames [][]byte // by index; those that come from the link are ignored
+	plain  uint32
+	next   int  // of frames
+	open   bool // another frame comes from the link
+	copied []byte
+}
+
+// step is like [encoder.step].
+func (d *decoder) step(in *input, out *output) (verdict, error) {
+	for in.r < in.w {
+		if out.full() {
+			return verdict{flush: true}, nil
+		}
+		if d.left > 0 {
+			if !d.body(in, out) {
+				return verdict{move: d.left}, nil
+			}
+			if err := d.proceed(out); err != nil {
+				return verdict{}, err
+			}
+			continue
+		}
+		v, err := d.header(in, out)
+		if err != nil || v != (verdict{}) {
+			return v, err
+		}
+	}
+	return verdict{move: d.left}, nil
+}
+
+// header begins the next frame of the link.
+func (d *decoder) header(in *input, out *output) (verdict, error) {
+	b := in.bytes()
+	h, n, err := zmtp.CutHeader(b)
+	if err != nil {
+		return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: %w", err)
+	}
+	if n == 0 {
+		return verdict{need: zmtp.MaxHeader}, nil
+	}
+	if h.Command() {
+		return d.command(h, n, in, out)
+	}
+	if d.next < len(d.frames) { // a frame of an encoded message
+		d.next++
+		d.open = h.More()
+		out.taken(zmtp.AppendHeader(out.space(), zmtp.FrameHeader(int(h.Size), d.next < len(d.frames) || d.open)))
+	} else {
+		out.lend(b[:n])
+		if !d.inside {
+			d.flow.messages.Add(1)
+		}
+	}
+	in.r += n
+	d.left, d.inside = h.Size, h.More()
+	if d.left == 0 {
+		return verdict{}, d.proceed(out)
+	}
+	return verdict{}, nil
+}
+
+// command passes a command of the job, or takes one of the proxies.
+func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict, error) {
+	if h.Size > HeadLimit+uint64(commandExtra) {
+		return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: a command of %d bytes, at most %d are allowed", h.Size, HeadLimit+commandExtra)
+	}
+	b := in.bytes()
+	total := n + int(h.Size)
+	if known := n + min(int(h.Size), commandExtra); len(b) < known {
+		return verdict{need: known}, nil
+	}
+	switch {
+	case !isOurs(b[n:min(total, len(b))]):
+		if h.Size > maxCommand {
+			return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: a command of %d bytes, at most %d are allowed", h.Size, maxCommand)
+		}
+		if len(b) < total {
+			return verdict{need: total}, nil
+		}
+		out.lend(b[:total])
+		in.r += total
+		return verdict{}, nil
+	case d.inside || h.Size < uint64(commandExtra):
+		return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: an encoded message inside another")
+	case len(b) < total:
+		return verdict{need: total}, nil
+	case out.lent: // until written, the memory of the message before is in use
+		return verdict{flush: true}, nil
+	}
+	in.r += total
+	return d.encoded(b[n+commandExtra-1], b[n+commandExtra:total], out)
+}
+
+// encoded takes an encoded message.
+func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error) {
+	if flags&flagRaw != 0 {
+		return verdict{raw: true}, nil
+	}
+	d.flow.messages.Add(1)
+	d.flow.encoded.Add(1)
+	sampled := d.flow.encoded.Load()%timedOneIn == 0
+	var began time.Time
+	if sampled {
+		began = time.Now()
+	}
+	frames, plain, err := d.receiver.Decode(head)
+	if sampled {
+		d.flow.codecNanos.Add(timedOneIn * uint64(time.Since(began)))
+	}
+	follow := flags&flagFollow != 0
+	switch {
+	case err != nil:
+		return verdict{}, reason.Errorf(reason.Codec, "from the link: %w", err)
+	case len(frames) > maxFrames:
+		return verdict{}, reason.Errorf(reason.Codec, "from the link: a message decodes to %d frames, at most %d are encoded", len(frames), maxFrames)
+	}
+	plain &= 1<<len(frames) - 1
+	if len(frames) == 0 {
+		return verdict{}, reason.Errorf(reason.Codec, "from the link: an encoded message without frames")
+	}
+	d.plain, d.next, d.open = plain, 0, follow
+	d.frames = append(d.frames[:0], frames...)
+	d.inside = follow
+	d.keepLater()
+	return verdict{}, d.proceed(out)
+}
+
+// keepLater copies the decoded frames that are written only after one that has
+// yet to come from the link: they may lie in the input's buffer.
+func (d *decoder) keepLater() {
+	if d.plain == 0 {
+		return
+	}
+	d.copied = d.copied[:0]
+	for i := bits.TrailingZeros32(d.plain); i < len(d.frames); i++ {
+		if d.plain&(1<<i) == 0 {
+			start := len(d.copied)
+			d.copied = append(d.copied, d.frames[i]...)
+			d.frames[i] = d.copied[start:len(d.copied):len(d.copied)]
+		}
+	}
+	if cap(d.copied) > keepScratch {
+		d.copied = nil
+	}
+}
+
+// proceed adds the decoded frames up to the next that comes from the link.
+func (d *decoder) proceed(out *output) error {
+	for d.next < len(d.frames) && d.plain&(1<<d.next) == 0 {
+		f := d.frames[d.next]
+		d.next++
+		out.taken(zmtp.AppendHeader(out.space(), zmtp.FrameHeader(len(f), d.next < len(d.frames) || d.open)))
+		out.add(f)
+	}
+	switch {
+	case d.next == len(d.frames):
+		d.frames, d.next = d.frames[:0], 0
+	case !d.open:
+		return reason.Errorf(reason.Codec, "from the link: an encoded message lacks frames")
+	}
+	return nil
+}
+
+// moved counts bytes of a body that went from connection to connection.
+func (d *decoder) moved(n uint64, out *output) error {
+	if d.left -= n; d.left > 0 {
+		return nil
+	}
+	return d.proceed(out)
+}
+
+// noRoom waits for memory: an encoded message cannot be passed on without.
+func (d *decoder) noRoom(ctx context.Context, in *input, need int) error {
+	ctx, cancel := context.WithTimeout(ctx, memoryPatience)
+	defer cancel()
+	if err := in.grow(ctx, need); err != nil {
+		return reason.Errorf(reason.Memory, "holding an encoded message of %d bytes: no memory within the bound for %s: %w", need, memoryPatience, err)
+	}
+	return nil
+}
+
+// memoryPatience is how long an encoded message waits for memory.
+const memoryPatience = 30 * time.Second
+
+// rest says what becomes of bytes that are held when the stream ends: a piece
+// of a frame's header passes, one of an encoded message is lost.
+func (d *decoder) rest(in *input, out *output) error {
+	b := in.bytes()
+	if h, n, err := zmtp.CutHeader(b); d.next < len(d.frames) || err == nil && n > 0 && h.Command() && isOurs(b[n:]) {
+		return reason.Errorf(reason.ResetByFarSide, "the link ended inside an encoded message")
+	}
+	out.lend(b)
+	in.r = in.w
+	return nil
+}
+
+// between reports whether the direction stands between two messages.
+func (d *decoder) between() bool { return !d.inside && d.left == 0 }
+
+func (d *decoder) close() { d.receiver.Close() }

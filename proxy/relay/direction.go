@@ -1,0 +1,216 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// Flow counts one direction of a connection while it goes on.
+type Flow struct {
+	messages, encoded, unheld atomic.Uint64
+	in, out, codecNanos       atomic.Uint64
+	inMessage                 atomic.Bool
+}
+
+// FlowCounts are a [Flow]'s figures at one moment. In and Out count what was
+// read and written by this process; bytes of a connection that the kernel
+// splices are added when it ends.
+type FlowCounts struct {
+	Messages   uint64 // PS-lite's, on connections with a codec
+	Encoded    uint64 // of those
+	Unheld     uint64 // not encoded because memory was at its bound
+	In, Out    uint64 // bytes
+	CodecNanos uint64 // spent in the codec, estimated from one message in 16
+	InMessage  bool   // a message is unfinished
+}
+
+// Counts returns the figures of now.
+func (f *Flow) Counts() FlowCounts {
+	return FlowCounts{
+		Messages: f.messages.Load(), Encoded: f.encoded.Load(), Unheld: f.unheld.Load(),
+		In: f.in.Load(), Out: f.out.Load(), CodecNanos: f.codecNanos.Load(), InMessage: f.inMessage.Load(),
+	}
+}
+
+// sideError is an error of reading or writing, as opposed to one of content.
+type sideError struct {
+	write bool
+	err   error
+}
+
+func (e *sideError) Error() string { return e.err.Error() }
+func (e *sideError) Unwrap() error { return e.err }
+
+// side is what a direction does with its stream after the greeting: encoder or
+// decoder.
+type side interface {
+	step(in *input, out *output) (verdict, error)
+	moved(n uint64, out *output) error
+	noRoom(ctx context.Context, in *input, need int) error
+	rest(in *input, out *output) error
+	between() bool
+	close()
+}
+
+// direction carries one direction of a connection through a side.
+type direction struct {
+	src, dst net.Conn
+	side     side
+	flow     *Flow
+	in       input
+	out      output
+	greeting zmtp.Decoder
+}
+
+// spliceFrom is how many bytes of a body are worth a splice.
+const spliceFrom = 64 << 10
+
+// run carries the stream to its end, and passes that on.
+func (d *direction) run(ctx context.Context, m *Memory) error {
+	defer d.side.close()
+	defer d.in.release()
+	if err := d.in.init(d.src, m); err != nil {
+		return err
+	}
+	d.out.conn = d.dst
+	isZMTP, err := d.greet()
+	switch {
+	case err != nil:
+		return err
+	case !isZMTP:
+		return d.splice()
+	}
+	for {
+		v, err := d.side.step(&d.in, &d.out)
+		d.flow.inMessage.Store(!d.side.between() || d.in.r < d.in.w)
+		if flushed := d.flush(); flushed != nil {
+			return flushed
+		}
+		switch {
+		case err != nil:
+			return err
+		case v.flush:
+			continue
+		case v.raw:
+			return d.splice()
+		case v.move >= spliceFrom && d.in.raw != nil:
+			if _, bare := d.dst.(*net.TCPConn); bare {
+				if err := d.move(v.move); err != nil {
+					return err
+				}
+				continue
+			}
+		case v.need > 0 && !d.in.room(v.need):
+			if err := d.side.noRoom(ctx, &d.in, v.need); err != nil {
+				return err
+			}
+			if d.in.r < d.in.w && d.in.w-d.in.r == len(d.in.buf) {
+				continue // the buffer is full and was not replaced: the message passes
+			}
+		}
+		if err := d.fill(); err != nil {
+			return d.end(err)
+		}
+	}
+}
+
+// greet passes the greeting on as it comes, and reports whether it is that of
+// a stream whose frames can be read. Both ends of a link see the same bytes
+// and come to the same result at the same byte.
+func (d *direction) greet() (isZMTP bool, err error) {
+	for {
+		if err := d.fill(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return false, nil // splice passes the end on
+			}
+			return false, err
+		}
+		chunk := d.in.bytes()
+		ev, rest, err := d.greeting.Next(chunk)
+		if err == nil && ev.Kind == zmtp.NeedMore {
+			d.out.lend(chunk)
+			d.in.r = d.in.w
+			if err := d.flush(); err != nil {
+				return false, err
+			}
+			continue
+		}
+		if err == nil {
+			d.out.lend(chunk[:len(chunk)-len(rest)])
+			d.in.r = d.in.w - len(rest)
+			major, _ := d.greeting.Greeting().Version()
+			isZMTP = major == 3 && d.greeting.Greeting().Mechanism() == "NULL"
+		}
+		return isZMTP, d.flush()
+	}
+}
+
+func (d *direction) fill() error {
+	before := d.in.w - d.in.r
+	err := d.in.fill()
+	d.flow.in.Add(uint64(d.in.w - d.in.r - before))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return &sideError{err: err}
+	}
+	return err
+}
+
+func (d *direction) flush() error {
+	n := d.out.waiting
+	if n == 0 {
+		return nil
+	}
+	if err := d.out.flush(); err != nil {
+		return &sideError{write: true, err: err}
+	}
+	d.flow.out.Add(uint64(n))
+	return nil
+}
+
+// move moves n bytes of a body in the kernel.
+func (d *direction) move(n uint64) error {
+	done, err := io.Copy(d.dst, &io.LimitedReader{R: d.src, N: int64(n)})
+	d.flow.in.Add(uint64(done))
+	d.flow.out.Add(uint64(done))
+	if err != nil {
+		return spliceError(err)
+	}
+	if done < int64(n) {
+		if err := d.side.moved(uint64(done), &d.out); err != nil {
+			return err
+		}
+		return nil // the next read finds the end
+	}
+	return d.side.moved(n, &d.out)
+}
+
+// splice passes what is held and all the rest.
+func (d *direction) splice() error {
+	d.flow.inMessage.Store(false)
+	d.out.lend(d.in.bytes())
+	d.in.r = d.in.w
+	if err := d.flush(); err != nil {
+		return err
+	}
+	d.in.release()
+	return splice(d.dst, d.src, d.flow)
+}
+
+// end passes the stream's end on.
+func (d *direction) end(cause error) error {
+	if !errors.Is(cause, io.EOF) {
+		return cause
+	}
+	if err := d.side.rest(&d.in, &d.out); err != nil {
+		return err
+	}
+	if err := d.flush(); err != nil {
+		return err
+	}
+	return closeWrite(d.dst)
+}

@@ -1,0 +1,327 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// What a direction holds of a message at most, in bytes and frames.
+const (
+	maxFrames  = 8
+	maxMeta    = 1 << 20
+	maxKeys    = 64 << 20
+	maxFrame   = 128 << 10 // any other frame
+	maxWhole   = 256 << 10 // all of those
+	maxCommand = 32 << 10  // a command of ZMTP
+
+	// HeadLimit is the [Link.HeadLimit] of all links.
+	HeadLimit = 96 << 20
+)
+
+// The proxies' own command and the first byte of its data.
+const (
+	commandName = "PS"
+	flagFollow  = 1 // frames follow
+	flagRaw     = 2 // no more ZMTP from here on: the stream is not PS-lite's
+)
+
+// commandExtra is what the command has before the head.
+const commandExtra = 1 + len(commandName) + 1
+
+// encoder turns the stream that a job's process sends into the link's.
+type encoder struct {
+	sender  Sender
+	flow    *Flow
+	decided bool // the stream is PS-lite's
+	skim
+	frames [][]byte
+	more   []bool // of frames
+}
+
+// skim is the state of a direction inside a message that passes without being
+// held.
+type skim struct {
+	inside bool   // a message is unfinished
+	left   uint64 // bytes that the current frame's body lacks
+}
+
+// verdict is what a step of a direction says has to happen next.
+type verdict struct {
+	flush bool   // write, then go on with what is there
+	need  int    // wait until that many bytes are there, if there is room
+	move  uint64 // pass that many bytes on, of which none is there
+	raw   bool   // splice all the rest
+}
+
+// step consumes what it can of in and adds to out what it becomes. It returns
+// a zero verdict when it only wants more bytes.
+func (e *encoder) step(in *input, out *output) (verdict, error) {
+	for in.r < in.w {
+		if out.full() {
+			return verdict{flush: true}, nil
+		}
+		if e.left > 0 {
+			if e.body(in, out) {
+				continue
+			}
+			return verdict{move: e.left}, nil
+		}
+		var v verdict
+		var err error
+		if e.inside {
+			v, err = e.pass(in, out)
+		} else {
+			v, err = e.message(in, out)
+		}
+		if err != nil || v != (verdict{}) {
+			return v, err
+		}
+	}
+	return verdict{move: e.left}, nil
+}
+
+// body passes bytes of the current frame's body, and reports whether it is
+// complete.
+func (s *skim) body(in *input, out *output) bool {
+	b := in.bytes()
+	if uint64(len(b)) > s.left {
+		b = b[:s.left]
+	}
+	out.lend(b)
+	in.r += len(b)
+	s.left -= uint64(len(b))
+	return s.left == 0
+}
+
+// pass begins the next frame of a message that passes as it is.
+func (e *encoder) pass(in *input, out *output) (verdict, error) {
+	b := in.bytes()
+	h, n, err := zmtp.CutHeader(b)
+	if err != nil {
+		return verdict{}, reason.Errorf(reason.MalformedJob, "from the job: %w", err)
+	}
+	if n == 0 {
+		return verdict{need: zmtp.MaxHeader}, nil
+	}
+	if h.Command() {
+		return e.command(h, n, in, out)
+	}
+	out.lend(b[:n])
+	in.r += n
+	e.left, e.inside = h.Size, h.More()
+	return verdict{}, nil
+}
+
+// command passes a command of the job.
+func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict, error) {
+	if h.Size > maxCommand {
+		return verdict{}, reason.Errorf(reason.MalformedJob, "from the job: a command of %d bytes, at most %d are allowed", h.Size, maxCommand)
+	}
+	b := in.bytes()
+	total := n + int(h.Size)
+	if len(b) < total {
+		return verdict{need: total}, nil
+	}
+	if isOurs(b[n:total]) {
+		return verdict{}, reason.Errorf(reason.Reserved, "the job sent a command %q, which is reserved for proxies", commandName)
+	}
+	out.lend(b[:total])
+	in.r += total
+	return verdict{}, nil
+}
+
+// isOurs reports whether a command's body, or its beginning, is the proxies'
+// own.
+func isOurs(body []byte) bool {
+	return len(body) > len(commandName) && int(body[0]) == len(commandName) && string(body[1:1+len(commandName)]) == commandName
+}
+
+// message takes the next message, if as much of it is there as must be held.
+func (e *encoder) message(in *input, out *output) (verdict, error) {
+	m, held, v, err := e.scan(in.bytes())
+	if err != nil {
+		return verdict{}, err
+	}
+	if v.need > 0 {
+		return v, nil
+	}
+	if len(e.frames) == 0 {
+		h, n, err := zmtp.CutHeader(in.bytes())
+		if err == nil && h.Command() {
+			return e.command(h, n, in, out)
+		}
+		e.inside = true
+		return verdict{}, nil
+	}
+	if !e.decided {
+		if !speaksPSLite(e.frames) {
+			out.taken(appendCommand(out.space(), flagRaw, nil))
+			return verdict{raw: true}, nil
+		}
+		e.decided = true
+	}
+	e.flow.messages.Add(1)
+	if !e.encode(&m, out) {
+		out.lend(in.bytes()[:held])
+	}
+	in.r += held
+	e.inside = m.Rest
+	return verdict{}, nil
+}
+
+// scan looks at the message at the start of b: frames held, their size with
+// headers, and how many bytes must be there before it can be said. Without
+// frames the message, or command, passes as it is.
+func (e *encoder) scan(b []byte) (m Message, held int, v verdict, err error) {
+	e.frames, e.more = e.frames[:0], e.more[:0]
+	keysAt, whole := 1, 0
+	for {
+		h, n, err := zmtp.CutHeader(b[held:])
+		if err != nil {
+			return m, 0, v, reason.Errorf(reason.MalformedJob, "from the job: %w", err)
+		}
+		if n == 0 {
+			return m, 0, verdict{need: held + zmtp.MaxHeader}, nil
+		}
+		i := len(e.frames)
+		if h.Command() || i == maxFrames || h != zmtp.FrameHeader(int(h.Size), h.More()) {
+			e.frames = e.frames[:0]
+			return m, 0, v, nil
+		}
+		if limit := frameLimit(i, keysAt, whole); h.Size > uint64(limit) {
+			if i < keysAt {
+				e.frames = e.frames[:0]
+			}
+			return Message{Frames: e.frames, Rest: true, Next: h.Size}, held, v, nil
+		}
+		end := held + n + int(h.Size)
+		if len(b) < end {
+			return m, 0, verdict{need: end}, nil
+		}
+		frame := b[held+n : end]
+		if _, ok := pslite.ParseIdentity(frame); ok && i == 0 && h.More() {
+			keysAt = 2
+		}
+		if i > keysAt {
+			whole += len(frame)
+		}
+		e.frames, e.more = append(e.frames, frame), append(e.more, h.More())
+		held = end
+		if !h.More() {
+			return Message{Frames: e.frames}, held, v, nil
+		}
+	}
+}
+
+func frameLimit(i, keysAt, whole int) int {
+	switch {
+	case i < keysAt:
+		return maxMeta
+	case i == keysAt:
+		return maxKeys
+	}
+	return min(maxFrame, maxWhole-whole)
+}
+
+// encode adds the encoded form of m to out, if it gets one.
+func (e *encoder) encode(m *Message, out *output) bool {
+	sampled := e.flow.messages.Load()%timedOneIn == 0
+	var began time.Time
+	if sampled {
+		began = time.Now()
+	}
+	// The command's header is written when its size is known, into room for
+	// the longest.
+	start := len(out.scratch)
+	var blank [zmtp.MaxHeader + commandExtra]byte
+	dst := append(out.space(), blank[:]...)
+	head, plain, ok := e.sender.Encode(dst, m)
+	if sampled {
+		e.flow.codecNanos.Add(timedOneIn * uint64(time.Since(began)))
+	}
+	if !ok {
+		return false
+	}
+	body := head[start+len(blank):]
+	follow := m.Rest || plain&(1<<len(m.Frames)-1) != 0
+	var flags byte
+	if follow {
+		flags = flagFollow
+	}
+	out.takenFrom(head, start+len(blank)-putCommandHeader(head[start:start+len(blank)], flags, len(body)))
+	e.flow.encoded.Add(1)
+	lastPlain := -1
+	for i := range m.Frames {
+		if plain&(1<<i) != 0 {
+			lastPlain = i
+		}
+	}
+	for i, f := range m.Frames {
+		if plain&(1<<i) != 0 {
+			out.taken(zmtp.AppendHeader(out.space(), zmtp.FrameHeader(len(f), m.Rest || i < lastPlain)))
+			out.lend(f)
+		}
+	}
+	return true
+}
+
+// timedOneIn is for how many messages one is timed.
+const timedOneIn = 16
+
+// putCommandHeader writes the header of the proxies' command with a head of
+// size bytes so that it ends where b does, and returns how many bytes it takes.
+func putCommandHeader(b []byte, flags byte, size int) int {
+	h := zmtp.FrameHeader(commandExtra+size, false)
+	h.Flags |= zmtp.Command
+	n := h.Len() + commandExtra
+	at := b[len(b)-n:]
+	at = zmtp.AppendHeader(at[:0], h)
+	at = append(at, byte(len(commandName)))
+	at = append(at, commandName...)
+	_ = append(at, flags)
+	return n
+}
+
+// appendCommand appends the proxies' command to dst.
+func appendCommand(dst []byte, flags byte, head []byte) []byte {
+	return zmtp.AppendCommand(dst, commandName, append([]byte{flags}, head...))
+}
+
+// speaksPSLite reports whether frames begin a message of PS-lite, in any
+// dialect.
+func speaksPSLite(frames [][]byte) bool {
+	var det pslite.Detector
+	var meta pslite.Meta
+	if _, ok := pslite.ParseIdentity(frames[0]); ok && len(frames) > 1 {
+		frames = frames[1:]
+	}
+	_, err := det.Decode(frames[0], &meta)
+	return err == nil
+}
+
+// noRoom lets the message pass for which there is no memory.
+func (e *encoder) noRoom(context.Context, *input, int) error {
+	e.flow.unheld.Add(1)
+	e.inside = true
+	return nil
+}
+
+// moved counts bytes of a body that went from connection to connection.
+func (e *encoder) moved(n uint64, _ *output) error { e.left -= n; return nil }
+
+// rest says what becomes of bytes that are held when the stream ends: they
+// pass.
+func (e *encoder) rest(in *input, out *output) error {
+	out.lend(in.bytes())
+	in.r = in.w
+	return nil
+}
+
+// between reports whether the direction stands between two messages.
+func (e *encoder) between() bool { return !e.inside && e.left == 0 }
+
+func (e *encoder) close() { e.sender.Close() }

@@ -1,0 +1,54 @@
+package relay
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+)
+
+// splice passes all of src to dst, and then its end. Between bare TCP
+// connections the bytes stay in the kernel.
+func splice(dst, src net.Conn, flow *Flow) error {
+	n, err := io.Copy(dst, src)
+	flow.in.Add(uint64(n))
+	flow.out.Add(uint64(n))
+	if err != nil {
+		return spliceError(err)
+	}
+	return closeWrite(dst)
+}
+
+// spliceError tells an error of reading from one of writing, as far as the
+// kernel does: writing to a connection that was reset is EPIPE.
+func spliceError(err error) error {
+	var op *net.OpError
+	write := errors.As(err, &op) && op.Op == "write" || errors.Is(err, syscall.EPIPE)
+	return &sideError{write: write, err: err}
+}
+
+// closeWrite passes the end of a stream on, by FIN or TLS's close_notify.
+func closeWrite(c net.Conn) error {
+	half, ok := c.(interface{ CloseWrite() error })
+	if !ok {
+		return c.Close()
+	}
+	if err := half.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, net.ErrClosed) {
+		return &sideError{write: true, err: err}
+	}
+	return nil
+}
+
+// Reset ends a connection at once, so that the peer sees it broken and not
+// ended.
+func Reset(c net.Conn) {
+	under := c
+	if t, ok := c.(*tls.Conn); ok {
+		under = t.NetConn()
+	}
+	if t, ok := under.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
+	under.Close()
+}
