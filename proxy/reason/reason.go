@@ -72,3 +72,8 @@ func Has(err error) bool {
 	var e *Error
 	return errors.As(err, &e)
 }
+
+// Wrap returns err with a text before it and the reason it has.
+func Wrap(err error, format string, args ...any) error {
+	return &Error{Of(err), fmt.Errorf(format+": %w", append(args, err)...)}
+}

@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// kind is where a connection comes from and goes to.
+type kind string
+
+const (
+	kindLink     kind = "link"     // from the job over a link
+	kindDirect   kind = "direct"   // from the job to its destination
+	kindAccepted kind = "accepted" // from a link to the job
+)
+
+var kinds = []kind{kindLink, kindDirect, kindAccepted}
+
+// connection is one that is being carried.
+type connection struct {
+	id                  uint64
+	kind                kind
+	client, destination netip.AddrPort
+	peer                relay.Instance // zero for direct ones
+	linkID              uint64
+	codec               string // empty: spliced
+	started             time.Time
+	pipe                relay.Conn
+}
+
+// flows is what connections have carried.
+type flows struct{ toFar, toJob relay.FlowCounts }
+
+func (f *flows) add(c *connection) {
+	addCounts(&f.toFar, c.pipe.ToFar.Counts())
+	addCounts(&f.toJob, c.pipe.ToJob.Counts())
+}
+
+func addCounts(sum *relay.FlowCounts, c relay.FlowCounts) {
+	sum.Messages += c.Messages
+	sum.Encoded += c.Encoded
+	sum.Unheld += c.Unheld
+	sum.In += c.In
+	sum.Out += c.Out
+	sum.CodecNanos += c.CodecNanos
+}
+
+// register knows all connections and sums up those that ended.
+type register struct {
+	nextLink atomic.Uint64
+	stopping atomic.Bool
+
+	mu     sync.Mutex
+	last   uint64
+	open   map[uint64]*connection
+	total  map[kind]uint64
+	ended  map[string]*flows // by codec
+	errors map[reason.Reason]uint64
+}
+
+func newRegister() *register {
+	return &register{
+		open: map[uint64]*connection{}, total: map[kind]uint64{},
+		ended: map[string]*flows{}, errors: map[reason.Reason]uint64{},
+	}
+}
+
+func (r *register) add(c *connection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last++
+	c.id, c.started = r.last, time.Now()
+	r.open[c.id] = c
+	r.total[c.kind]++
+}
+
+func (r *register) remove(c *connection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, c.id)
+	sum := r.ended[c.codec]
+	if sum == nil {
+		sum = &flows{}
+		r.ended[c.codec] = sum
+	}
+	sum.add(c)
+}
+
+func (r *register) failed(why reason.Reason) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(reason.All, why) { // a word of another proxy's
+		why = reason.Internal
+	}
+	r.errors[why]++
+}
+
+func (r *register) active() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.open)
+}
+
+// all returns the open connections, oldest first.
+func (r *register) all() []*connection {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Values(r.open), func(a, b *connection) int { return cmp.Compare(a.id, b.id) })
+}
+
+// sums is everything that metrics show.
+type sums struct {
+	open, total map[kind]uint64
+	flows       map[string]flows // by codec
+	errors      map[reason.Reason]uint64
+}
+
+func (r *register) sums() sums {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := sums{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors)}
+	for codec, f := range r.ended {
+		s.flows[codec] = *f
+	}
+	for _, c := range r.open {
+		s.open[c.kind]++
+		f := s.flows[c.codec]
+		f.add(c)
+		s.flows[c.codec] = f
+	}
+	return s
+}

@@ -1,0 +1,108 @@
+package proxy
+
+import (
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// inbound carries what comes over a link to its real destination on this host.
+// Who is no proxy is left without an answer.
+func (p *Proxy) inbound(conn *net.TCPConn) error {
+	from := addrPort(conn.RemoteAddr())
+	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {
+		return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure-mesh", from)
+	}
+	far, hello, err := p.acceptor.Accept(p.life, conn)
+	if err != nil {
+		return reason.Wrap(err, "link from %s", from)
+	}
+	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
+	c.pipe.Far = far
+	if err := p.admit(c, addrPort(conn.LocalAddr()).Addr()); err != nil {
+		p.refuse(far, err)
+		return reason.Wrap(err, "link from %s", from)
+	}
+	answer := link.Answer{Instance: p.instance, Accepted: p.accepted(hello.Offers)}
+	if err := p.open(c, matching(hello.Offers, answer.Accepted), relay.Link{ID: hello.ID, Dialer: hello.Instance, Acceptor: p.instance}); err != nil {
+		p.refuse(far, err)
+		relay.Reset(c.pipe.Job)
+		return err
+	}
+	if err := link.Reply(far, &answer); err != nil {
+		relay.Reset(c.pipe.Job)
+		return reason.Wrap(err, "link from %s", from)
+	}
+	return p.carry(c)
+}
+
+// admit connects c to its real destination, if that is allowed. at is this
+// host's address at which the link arrived.
+func (p *Proxy) admit(c *connection, at netip.Addr) error {
+	if !p.mayServe(c.destination, at) {
+		return reason.Errorf(reason.NotAllowed, "destination %s is not an address of this proxy's, %s", c.destination, at)
+	}
+	if p.conns.stopping.Load() {
+		return reason.Errorf(reason.Stopping, "this proxy is stopping")
+	}
+	job, err := p.dial(c.destination)
+	if err != nil {
+		return err
+	}
+	c.pipe.Job = job
+	return nil
+}
+
+func (p *Proxy) mayServe(destination netip.AddrPort, at netip.Addr) bool {
+	if destination.Port() == p.opts.MeshPort {
+		return false
+	}
+	if destination.Addr() == at {
+		return true
+	}
+	for _, prefix := range p.opts.Allow {
+		if prefix.Contains(destination.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse tells the dialing proxy why there is no link.
+func (p *Proxy) refuse(far net.Conn, cause error) {
+	far.SetDeadline(time.Now().Add(p.opts.HelloTimeout))
+	a := link.Answer{Instance: p.instance, Refused: reason.Of(cause), Text: cause.Error()}
+	if err := link.Reply(far, &a); err != nil {
+		p.log.Debug("a refusal did not reach the peer", "error", err)
+	}
+	far.Close()
+}
+
+// accepted returns which of the codecs offered is used, the first of this
+// side's that the other knows, with this side's own data.
+func (p *Proxy) accepted(offered []link.Offer) []link.Offer {
+	for _, mine := range p.offers() {
+		for _, o := range offered {
+			if o.Codec == mine.Codec {
+				return []link.Offer{mine}
+			}
+		}
+	}
+	return nil
+}
+
+// matching returns those of offered that were accepted.
+func matching(offered, accepted []link.Offer) (both []link.Offer) {
+	for _, a := range accepted {
+		for _, o := range offered {
+			if o.Codec == a.Codec {
+				both = append(both, o)
+			}
+		}
+	}
+	return both
+}

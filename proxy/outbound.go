@@ -1,0 +1,149 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// outbound carries a connection that a process of this host's job made.
+func (p *Proxy) outbound(job *net.TCPConn, destination netip.AddrPort) error {
+	c := &connection{kind: kindLink, client: addrPort(job.RemoteAddr()), destination: destination}
+	c.pipe.Job = job
+	established, err := p.viaPeer(c)
+	if err != nil {
+		return err
+	}
+	if !established {
+		if err := p.direct(c); err != nil {
+			return err
+		}
+	}
+	return p.carry(c)
+}
+
+// viaPeer links c to the proxy at its destination. It reports false where the
+// connection is to be made directly.
+func (p *Proxy) viaPeer(c *connection) (bool, error) {
+	if !p.mayLink(c.destination) || !p.peers.try(c.destination.Addr()) {
+		if p.opts.MeshOnly {
+			return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: no proxy there, and connections past the mesh are not allowed", c.client, c.destination)
+		}
+		return false, nil
+	}
+	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: c.client, Destination: c.destination, Offers: p.offers()}
+	mesh := net.JoinHostPort(c.destination.Addr().String(), strconv.Itoa(int(p.opts.MeshPort)))
+	dialer := p.links
+	if p.peers.known(c.destination.Addr()) {
+		// It was there before, and may only be busy.
+		dialer.ConnectTimeout = max(dialer.ConnectTimeout, knownPatience*dialer.ConnectTimeout)
+	}
+	far, answer, err := dialer.Dial(p.life, mesh, h)
+	switch {
+	case err == nil:
+		p.peers.met(c.destination.Addr())
+		c.pipe.Far, c.peer, c.linkID = far, answer.Instance, h.ID
+		if err := p.open(c, answer.Accepted, relay.Link{ID: h.ID, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}); err != nil {
+			far.Close()
+			return false, err
+		}
+		return true, nil
+	case p.life.Err() != nil:
+		return false, reason.Errorf(reason.Stopped, "connection from %s to %s: %w", c.client, c.destination, context.Cause(p.life))
+	case reason.Of(err) == reason.Unreachable, reason.Of(err) == reason.NoDescriptors:
+		return false, err
+	}
+	// Whatever it is that keeps the two proxies apart, the job need not suffer.
+	p.peers.missed(c.destination.Addr())
+	if !errors.Is(err, link.ErrNoProxy) || reason.Has(err) {
+		p.fail(err)
+	}
+	if p.opts.MeshOnly {
+		return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: %w", c.client, c.destination, err)
+	}
+	p.log.Debug("no proxy at the destination, connecting directly", "destination", c.destination, "error", err)
+	return false, nil
+}
+
+// knownPatience is how many times longer than others a host gets to answer at
+// its mesh port that had a proxy when it was last tried.
+const knownPatience = 10
+
+// mayLink reports whether a link to that destination can be tried at all.
+func (p *Proxy) mayLink(destination netip.AddrPort) bool {
+	return p.opts.MeshPort != 0 && destination.Port() != p.opts.MeshPort &&
+		(p.opts.TLS != nil || p.opts.Insecure || destination.Addr().IsLoopback())
+}
+
+func (p *Proxy) offers() []link.Offer {
+	var offers []link.Offer
+	for _, c := range p.opts.Codecs {
+		offers = append(offers, link.Offer{Codec: c.Name(), Data: c.Offer()})
+	}
+	return offers
+}
+
+// direct connects c to its real destination.
+func (p *Proxy) direct(c *connection) error {
+	c.kind = kindDirect
+	far, err := p.dial(c.destination)
+	if err != nil {
+		return err
+	}
+	c.pipe.Far = far
+	return nil
+}
+
+// dial connects to a real destination.
+func (p *Proxy) dial(destination netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(p.life, p.opts.DialTimeout)
+	defer cancel()
+	conn, err := p.dialer.DialContext(ctx, "tcp", destination.String())
+	switch {
+	case err == nil:
+		return conn, nil
+	case reason.IsNoDescriptors(err):
+		return nil, reason.Errorf(reason.NoDescriptors, "connecting to %s: %w", destination, err)
+	case p.life.Err() != nil:
+		return nil, reason.Errorf(reason.Stopped, "connecting to %s: %w", destination, context.Cause(p.life))
+	}
+	return nil, reason.Errorf(reason.Unreachable, "connecting to %s: %w", destination, err)
+}
+
+// open puts the codec that both ends agreed on, if any, into c. offered is
+// what the other end said of it.
+func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
+	l.Client, l.Destination, l.HeadLimit = c.client, c.destination, relay.HeadLimit
+	for _, codec := range p.opts.Codecs {
+		for _, o := range offered {
+			if o.Codec != codec.Name() {
+				continue
+			}
+			var err error
+			if c.pipe.Sender, c.pipe.Receiver, err = codec.Open(l, o.Data); err != nil {
+				return reason.Errorf(reason.Codec, "connection from %s to %s: starting codec %s: %w", c.client, c.destination, o.Codec, err)
+			}
+			c.codec = o.Codec
+			return nil
+		}
+	}
+	return nil
+}
+
+// carry runs c to its end.
+func (p *Proxy) carry(c *connection) error {
+	p.conns.add(c)
+	defer p.conns.remove(c)
+	p.log.Debug("connection", "kind", c.kind, "client", c.client, "destination", c.destination, "codec", c.codec)
+	err := c.pipe.Run(p.life, p.memory)
+	if err != nil {
+		return reason.Wrap(err, "%s connection from %s to %s", c.kind, c.client, c.destination)
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+package proxy
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// maxPeers bounds how many hosts are remembered.
+const maxPeers = 1 << 16
+
+// peers remembers at which hosts there is a proxy and at which there was none
+// a moment ago.
+type peers struct {
+	retry time.Duration
+	mu    sync.Mutex
+	hosts map[netip.Addr]peer
+}
+
+type peer struct {
+	met   bool      // it was there when last tried
+	until time.Time // otherwise: when to try again
+}
+
+func newPeers(retry time.Duration) *peers {
+	return &peers{retry: retry, hosts: map[netip.Addr]peer{}}
+}
+
+// try reports whether the host's proxy should be tried.
+func (p *peers) try(host netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h, ok := p.hosts[host]
+	return !ok || h.met || !time.Now().Before(h.until)
+}
+
+// known reports whether the host had a proxy when last tried.
+func (p *peers) known(host netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hosts[host].met
+}
+
+func (p *peers) met(host netip.Addr) { p.set(host, peer{met: true}) }
+
+func (p *peers) missed(host netip.Addr) { p.set(host, peer{until: time.Now().Add(p.retry)}) }
+
+func (p *peers) set(host netip.Addr, h peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.hosts[host]; !ok && len(p.hosts) >= maxPeers {
+		clear(p.hosts) // all are tried anew, which costs no more than time
+	}
+	p.hosts[host] = h
+}

@@ -1,0 +1,236 @@
+// Package proxy stands between the processes of a job on one host and the rest
+// of the job. It takes the connections that they make (intercepted, or made to
+// an explicit listener), carries each over a link to the proxy of the host
+// where it was going, and there to its real destination; where there is no
+// such proxy it connects directly, and the bytes are untouched.
+//
+// What comes in: listeners, a function that tells where an accepted
+// connection was meant to go, codecs. What goes out: the job's bytes, metrics,
+// the state of each connection. cmd/psidecar calls it. Links are made by
+// package link, bytes carried by package relay.
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// Options say what a proxy does. Zero durations, sizes and counts take the
+// defaults named.
+type Options struct {
+	// MeshPort is where other hosts' proxies listen; 0: there are none, all
+	// connections are direct.
+	MeshPort uint16
+	// TLS is for links; without it they are plain, which is allowed only on
+	// loopback or where Insecure says so.
+	TLS      *link.Identity
+	Insecure bool
+	// MeshOnly refuses connections that would have to go past the mesh,
+	// instead of connecting directly.
+	MeshOnly bool
+	// Allow names destinations that links may ask for besides the address at
+	// which the link arrived.
+	Allow  []netip.Prefix
+	Codecs []relay.Codec // in order of preference, one is used on a link
+
+	Retry          time.Duration // for how long a host without a proxy is not tried again; 10 s
+	ConnectTimeout time.Duration // how long a silent mesh port delays a connection; 300 ms
+	DialTimeout    time.Duration // for real destinations; 30 s
+	HelloTimeout   time.Duration // for what comes to the mesh port; 3 s
+	Grace          time.Duration // for connections in use, when the proxy is to end; 10 s
+	Mark           int           // SO_MARK of the proxy's own sockets, if it may set it; 0: none
+	MaxConnections int           // 16384
+	MemoryBytes    int64         // for messages held, all connections together; 1 GiB
+	Log            *slog.Logger
+}
+
+func (o *Options) defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&o.Retry, 10*time.Second)
+	set(&o.ConnectTimeout, 300*time.Millisecond)
+	set(&o.DialTimeout, 30*time.Second)
+	set(&o.HelloTimeout, 3*time.Second)
+	set(&o.Grace, 10*time.Second)
+	if o.MaxConnections == 0 {
+		o.MaxConnections = 16384
+	}
+	if o.MemoryBytes == 0 {
+		o.MemoryBytes = 1 << 30
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+}
+
+// Listener is where connections of the job come in.
+type Listener struct {
+	net.Listener
+	// Destination says where a connection was meant to go: see [Fixed] and
+	// [OriginalDestination].
+	Destination func(*net.TCPConn) (netip.AddrPort, error)
+}
+
+// Proxy is one host's proxy.
+type Proxy struct {
+	opts     Options
+	instance relay.Instance
+	memory   *relay.Memory
+	dialer   *net.Dialer
+	links    link.Dialer
+	acceptor link.Acceptor
+	peers    *peers
+	log      *slog.Logger
+
+	conns *register
+	// work counts connections being served; life is theirs and ends by force.
+	work sync.WaitGroup
+	life context.Context
+	kill context.CancelCauseFunc
+}
+
+// New returns a proxy that does nothing yet; see [Proxy.Serve],
+// [Proxy.ServeLinks] and [Proxy.Run].
+func New(opts Options) (*Proxy, error) {
+	opts.defaults()
+	for _, c := range opts.Codecs {
+		if n := len(c.Offer()); n > relay.MaxOffer {
+			return nil, fmt.Errorf("proxy: codec %s offers %d bytes, at most %d are allowed", c.Name(), n, relay.MaxOffer)
+		}
+	}
+	p := &Proxy{
+		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log,
+		dialer: &net.Dialer{Control: marker(opts.Mark, opts.Log)},
+		peers:  newPeers(opts.Retry),
+		conns:  newRegister(),
+	}
+	if _, err := rand.Read(p.instance[:]); err != nil {
+		return nil, fmt.Errorf("proxy: choosing a name for this process: %w", err)
+	}
+	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.DialTimeout + opts.HelloTimeout, TLS: opts.TLS}
+	p.acceptor = link.Acceptor{HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
+	p.life, p.kill = context.WithCancelCause(context.Background())
+	return p, nil
+}
+
+// Run serves listeners of the job and of the mesh until ctx ends, then stops in
+// order: nothing is accepted any more, connections get Options.Grace to come
+// to rest.
+func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) error {
+	g, serving := errgroup.WithContext(ctx)
+	for _, l := range job {
+		g.Go(func() error { return p.Serve(serving, l) })
+	}
+	for _, l := range mesh {
+		g.Go(func() error { return p.ServeLinks(serving, l) })
+	}
+	g.Go(func() error { <-serving.Done(); return nil })
+	err := g.Wait()
+	p.Drain()
+	return err
+}
+
+// Serve takes connections of the job until ctx ends or the listener is
+// closed, which it is on return.
+func (p *Proxy) Serve(ctx context.Context, l Listener) error {
+	return p.accept(ctx, l.Listener, func(c *net.TCPConn) error {
+		destination, err := l.Destination(c)
+		if err != nil {
+			return reason.Errorf(reason.NoDestination, "connection from %s: %w", c.RemoteAddr(), err)
+		}
+		if destination == addrPort(c.LocalAddr()) {
+			return reason.Errorf(reason.Loop, "connection from %s was made to the proxy itself", c.RemoteAddr())
+		}
+		return p.outbound(c, destination)
+	})
+}
+
+// ServeLinks takes links of other proxies likewise.
+func (p *Proxy) ServeLinks(ctx context.Context, l net.Listener) error {
+	return p.accept(ctx, l, p.inbound)
+}
+
+// accept calls serve for each connection, in a goroutine of its own.
+func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPConn) error) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer l.Close()
+	const shortest, longest = 5 * time.Millisecond, time.Second
+	for wait := shortest; ; {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			wait = shortest
+			p.take(conn, serve)
+			continue
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return nil
+		case reason.IsNoDescriptors(err):
+			p.conns.failed(reason.NoDescriptors)
+		default:
+			p.conns.failed(reason.Accept)
+		}
+		p.log.Warn("cannot accept connections; trying again", "listener", l.Addr(), "after", wait, "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, longest)
+	}
+}
+
+func (p *Proxy) take(conn net.Conn, serve func(*net.TCPConn) error) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		p.fail(reason.Errorf(reason.Accept, "a listener gave a %T, only TCP can be served", conn))
+		conn.Close()
+		return
+	}
+	if p.conns.active() >= p.opts.MaxConnections {
+		p.fail(reason.Errorf(reason.TooMany, "connection from %s: %d are open already", conn.RemoteAddr(), p.opts.MaxConnections))
+		relay.Reset(conn)
+		return
+	}
+	p.work.Go(func() {
+		if err := serve(tcp); err != nil {
+			p.fail(err)
+			relay.Reset(tcp)
+		}
+	})
+}
+
+// fail counts and logs why a connection failed. What the job or the network
+// does every day is logged for debugging only.
+func (p *Proxy) fail(err error) {
+	r := reason.Of(err)
+	p.conns.failed(r)
+	level := slog.LevelWarn
+	switch r {
+	case reason.ResetByJob, reason.ResetByFarSide, reason.Unreachable, reason.Stopped:
+		level = slog.LevelDebug
+	}
+	p.log.Log(context.Background(), level, "connection failed", "reason", r, "error", err)
+}
+
+// newLinkID returns a number that no other link of this instance has.
+func (p *Proxy) newLinkID() uint64 { return p.conns.nextLink.Add(1) }
+
+// String names the proxy's process, as other proxies know it.
+func (p *Proxy) String() string { return fmt.Sprintf("%x", binary.BigEndian.Uint64(p.instance[:8])) }

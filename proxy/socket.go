@@ -1,0 +1,129 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Fixed is the Destination of a listener that forwards to one address.
+func Fixed(destination netip.AddrPort) func(*net.TCPConn) (netip.AddrPort, error) {
+	return func(*net.TCPConn) (netip.AddrPort, error) { return destination, nil }
+}
+
+// OriginalDestination asks the kernel where a redirected connection was meant
+// to go (SO_ORIGINAL_DST).
+func OriginalDestination(c *net.TCPConn) (netip.AddrPort, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	v6 := addrPort(c.LocalAddr()).Addr().Is6()
+	var addr netip.AddrPort
+	var failed error
+	err = raw.Control(func(fd uintptr) { addr, failed = originalDestination(int(fd), v6) })
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("asking for its original destination: %w", err)
+	}
+	return addr, nil
+}
+
+// ip6OriginalDst is IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h.
+const ip6OriginalDst = 80
+
+func originalDestination(fd int, v6 bool) (netip.AddrPort, error) {
+	var storage unix.RawSockaddrInet6 // the larger of the two
+	size := uint32(unsafe.Sizeof(storage))
+	level, option := unix.SOL_IP, unix.SO_ORIGINAL_DST
+	if v6 {
+		level, option = unix.SOL_IPV6, ip6OriginalDst
+	}
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(&storage)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return netip.AddrPort{}, errno
+	}
+	port := func(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
+	switch storage.Family {
+	case unix.AF_INET:
+		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&storage))
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), port(&sa.Port)), nil
+	case unix.AF_INET6:
+		return netip.AddrPortFrom(netip.AddrFrom16(storage.Addr).Unmap(), port(&storage.Port)), nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("an address of family %d", storage.Family)
+}
+
+// addrPort returns a TCP address in comparable form.
+func addrPort(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := t.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// marker returns a Control function that marks sockets, so that interception
+// leaves them alone. Without the right to do so it says so once and goes on.
+func marker(mark int, log *slog.Logger) func(string, string, syscall.RawConn) error {
+	if mark == 0 {
+		return nil
+	}
+	var once sync.Once
+	return func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) {
+			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
+				once.Do(func() {
+					log.Warn("the proxy's sockets are not marked; it must not run in a cgroup that is intercepted", "mark", mark, "error", err)
+				})
+			}
+		})
+	}
+}
+
+// sockState is what the kernel knows of a connection.
+type sockState struct {
+	received, sent uint64        // bytes, sent: acknowledged
+	quiet          time.Duration // since bytes last came
+	unsent         bool          // bytes wait to be sent or acknowledged
+}
+
+// kernelState returns a TCP connection's state, zero where it has none.
+func kernelState(c net.Conn) (s sockState) {
+	under := c
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+		under = t.NetConn()
+	}
+	t, ok := under.(*net.TCPConn)
+	if !ok {
+		return s
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return s
+	}
+	raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		s = sockState{
+			received: info.Bytes_received, sent: info.Bytes_acked,
+			quiet:  time.Duration(info.Last_data_recv) * time.Millisecond,
+			unsent: info.Unacked > 0 || info.Notsent_bytes > 0,
+		}
+	})
+	return s
+}

@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// State is what /api/v1/connections answers.
+type State struct {
+	Instance    string            `json:"instance"`
+	Stopping    bool              `json:"stopping"`
+	Errors      map[string]uint64 `json:"errors"` // by reason, since the start
+	Connections []ConnectionState `json:"connections"`
+}
+
+// ConnectionState describes one connection.
+type ConnectionState struct {
+	ID          uint64    `json:"id"`
+	Kind        string    `json:"kind"` // link, direct, accepted
+	Client      string    `json:"client"`
+	Destination string    `json:"destination"`
+	Peer        string    `json:"peer,omitempty"` // the other proxy's instance
+	Codec       string    `json:"codec,omitempty"`
+	Since       time.Time `json:"since"`
+	ToFar       Direction `json:"to_far"` // away from the job's process on this host
+	ToJob       Direction `json:"to_job"`
+}
+
+// Direction describes one direction of a connection. JobBytes were exchanged
+// with the job's process, FarBytes with the other proxy or the destination.
+type Direction struct {
+	JobBytes     uint64  `json:"job_bytes"`
+	FarBytes     uint64  `json:"far_bytes"`
+	Messages     uint64  `json:"messages"`
+	Encoded      uint64  `json:"encoded"`
+	CodecSeconds float64 `json:"codec_seconds"`
+}
+
+// State returns the state of now.
+func (p *Proxy) State() State {
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}}
+	for r, n := range p.conns.sums().errors {
+		s.Errors[string(r)] = n
+	}
+	for _, c := range p.conns.all() {
+		s.Connections = append(s.Connections, c.state())
+	}
+	return s
+}
+
+func (c *connection) state() ConnectionState {
+	job, far := kernelState(c.pipe.Job), kernelState(c.pipe.Far)
+	s := ConnectionState{
+		ID: c.id, Kind: string(c.kind), Client: c.client.String(), Destination: c.destination.String(), Codec: c.codec, Since: c.started,
+		ToFar: direction(c.pipe.ToFar.Counts()), ToJob: direction(c.pipe.ToJob.Counts()),
+	}
+	if c.kind != kindDirect {
+		s.Peer = (&Proxy{instance: c.peer}).String()
+	}
+	// The kernel knows how much went through also where it is spliced.
+	s.ToFar.JobBytes, s.ToFar.FarBytes = job.received, far.sent
+	s.ToJob.JobBytes, s.ToJob.FarBytes = job.sent, far.received
+	return s
+}
+
+func direction(c relay.FlowCounts) Direction {
+	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9}
+}
+
+// Handler serves /api/v1/connections, /metrics, /healthz and /readyz.
+func (p *Proxy) Handler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(p)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if p.conns.stopping.Load() {
+			http.Error(w, "stopping", http.StatusServiceUnavailable)
+			return
+		}
+		w.Write([]byte("ok\n"))
+	})
+	mux.HandleFunc("GET /api/v1/connections", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(p.State()); err != nil {
+			p.log.Debug("answering /api/v1/connections", "error", err)
+		}
+	})
+	return mux
+}
+
+var (
+	descOpen    = prometheus.NewDesc("psidecar_proxy_connections", "Connections that are open.", []string{"kind"}, nil)
+	descTotal   = prometheus.NewDesc("psidecar_proxy_connections_total", "Connections that were carried.", []string{"kind"}, nil)
+	descErrors  = prometheus.NewDesc("psidecar_proxy_errors_total", "Connections that failed or were refused, by reason.", []string{"reason"}, nil)
+	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as the job has them (side job) and as they are on the link (side far); those of spliced connections count when they end.", []string{"codec", "direction", "side"}, nil)
+	descMessage = prometheus.NewDesc("psidecar_proxy_messages_total", "Messages on connections with a codec, encoded or as they were.", []string{"codec", "direction", "form"}, nil)
+	descUnheld  = prometheus.NewDesc("psidecar_proxy_unheld_messages_total", "Messages not encoded because memory was at its bound.", []string{"codec"}, nil)
+	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
+)
+
+// Describe makes the proxy a prometheus.Collector.
+func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descBytes, descMessage, descUnheld, descSeconds} {
+		out <- d
+	}
+}
+
+// Collect makes the proxy a prometheus.Collector.
+func (p *Proxy) Collect(out chan<- prometheus.Metric) {
+	s := p.conns.sums()
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	for _, k := range kinds {
+		out <- prometheus.MustNewConstMetric(descOpen, prometheus.GaugeValue, float64(s.open[k]), string(k))
+		counter(descTotal, float64(s.total[k]), string(k))
+	}
+	for _, r := range reason.All {
+		counter(descErrors, float64(s.errors[r]), string(r))
+	}
+	for codec, f := range s.flows {
+		if codec == "" {
+			codec = "none"
+		}
+		counter(descBytes, float64(f.toFar.In), codec, "to_far", "job")
+		counter(descBytes, float64(f.toFar.Out), codec, "to_far", "far")
+		counter(descBytes, float64(f.toJob.In), codec, "to_job", "far")
+		counter(descBytes, float64(f.toJob.Out), codec, "to_job", "job")
+		for name, c := range map[string]relay.FlowCounts{"to_far": f.toFar, "to_job": f.toJob} {
+			counter(descMessage, float64(c.Encoded), codec, name, "encoded")
+			counter(descMessage, float64(c.Messages-c.Encoded), codec, name, "plain")
+			counter(descSeconds, float64(c.CodecNanos)/1e9, codec, name)
+		}
+		counter(descUnheld, float64(f.toFar.Unheld), codec)
+	}
+}
