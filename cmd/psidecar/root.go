@@ -80,6 +80,7 @@ func newRootCommand(e env) *cobra.Command {
 		newScoreCommand(e),
 		newDecodeCommand(e),
 		newAgentCommand(e),
+		newProxyCommand(e),
 		newHeatmapCommand(e),
 		newStatusCommand(e),
 		newPlannerCommand(e),

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// proxyFlags are what psidecar proxy, and what else relays, can be told.
+type proxyFlags struct {
+	forward, mesh, codecs []string
+	allow                 []string
+	meshPort              uint16
+	tls                   link.Files
+	insecure, meshOnly    bool
+	retry, grace          time.Duration
+	mark, connections     int
+	memory                int64
+	http                  string
+}
+
+func (f *proxyFlags) relaying(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.forward, "forward", nil, "LISTEN=DEST: connections to host:port LISTEN are for host:port DEST; can be repeated")
+	flags.StringSliceVar(&f.mesh, "mesh-listen", nil, "host:port where other hosts' proxies connect; default: --mesh-port on all addresses")
+	flags.Uint16Var(&f.meshPort, "mesh-port", 9811, "port where other hosts' proxies listen; 0: connect directly always")
+	flags.StringSliceVar(&f.codecs, "codec", []string{compact.Name}, "codecs to use where the other proxy knows them; none: none")
+	flags.StringSliceVar(&f.allow, "mesh-allow", nil, "CIDRs that other proxies may reach through this one, besides the address at which they reach it")
+	flags.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file with this proxy's certificate for links, read again when it changes")
+	flags.StringVar(&f.tls.Key, "tls-key", "", "PEM file with its key")
+	flags.StringVar(&f.tls.CA, "tls-ca", "", "PEM file with the certificates that peers' are signed by")
+	flags.StringSliceVar(&f.tls.Peers, "tls-peer", nil, "patterns (*, ?, [a-z]) for the DNS names and URIs of peers' certificates; default: all of the CA")
+	flags.BoolVar(&f.insecure, "insecure-mesh", false, "allow links without TLS to and from other hosts")
+	flags.BoolVar(&f.meshOnly, "mesh-only", false, "refuse connections to hosts without a proxy, instead of connecting directly")
+	flags.DurationVar(&f.retry, "no-proxy-retry", 10*time.Second, "for how long a host without a proxy is not tried again")
+	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long connections in use may go on when the proxy is to end")
+	flags.IntVar(&f.mark, "mark", 0, "SO_MARK of the proxy's own sockets, by which interception leaves them alone; needs CAP_NET_ADMIN; 0: none")
+	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
+	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, all connections together")
+}
+
+func (f *proxyFlags) options() (proxy.Options, error) {
+	o := proxy.Options{
+		MeshPort: f.meshPort, Insecure: f.insecure, MeshOnly: f.meshOnly,
+		Retry: f.retry, Grace: f.grace, Mark: f.mark, MaxConnections: f.connections, MemoryBytes: f.memory,
+	}
+	switch {
+	case f.connections < 1:
+		return o, usagef("--max-connections %d: want at least 1", f.connections)
+	case f.memory < 0:
+		return o, usagef("--proxy-memory %d: want bytes, 0 or more", f.memory)
+	case f.retry < 0 || f.grace < 0:
+		return o, usagef("--no-proxy-retry and --grace cannot be negative")
+	case f.meshPort == 0 && f.meshOnly:
+		return o, usagef("--mesh-only with --mesh-port 0 would refuse everything")
+	}
+	for _, cidr := range f.allow {
+		prefix, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return o, usagef("--mesh-allow %q: %w", cidr, err)
+		}
+		o.Allow = append(o.Allow, prefix)
+	}
+	var err error
+	if o.Codecs, err = codecsNamed(f.codecs); err != nil {
+		return o, err
+	}
+	o.TLS, err = f.identity()
+	return o, err
+}
+
+func codecsNamed(names []string) ([]relay.Codec, error) {
+	var codecs []relay.Codec
+	for _, name := range names {
+		switch name {
+		case "none", "":
+		case compact.Name:
+			codecs = append(codecs, compact.New(compact.DefaultLimits))
+		default:
+			return nil, usagef("--codec %q: there are %s and none", name, compact.Name)
+		}
+	}
+	return codecs, nil
+}
+
+func (f *proxyFlags) identity() (*link.Identity, error) {
+	t := f.tls
+	switch given := t.Cert != "" || t.Key != "" || t.CA != ""; {
+	case !given && len(t.Peers) > 0:
+		return nil, usagef("--tls-peer needs --tls-cert, --tls-key and --tls-ca")
+	case !given:
+		return nil, nil
+	case t.Cert == "" || t.Key == "" || t.CA == "":
+		return nil, usagef("--tls-cert, --tls-key and --tls-ca go together")
+	case f.insecure:
+		return nil, usagef("--insecure-mesh and --tls-cert exclude each other")
+	}
+	identity, err := link.LoadIdentity(t)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert, --tls-key, --tls-ca: %w", err)
+	}
+	return identity, nil
+}
+
+func newProxyCommand(e env) *cobra.Command {
+	var f proxyFlags
+	cmd := &cobra.Command{
+		Use:   "proxy",
+		Short: "Carry the connections of this host's jobs, with fewer bytes",
+		Long: `Carry the connections of this host's jobs to the proxies of the hosts where
+they go, over which messages take fewer bytes, or directly to hosts without
+one. The job notices nothing.
+
+--forward gives explicit listeners, for machines where connections cannot be
+intercepted. State (/api/v1/connections) and metrics (/metrics) are served at
+--http. SIGTERM ends it in order: connections in use get --grace.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
+	}
+	f.relaying(cmd)
+	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9812", "address of state and metrics; empty: none")
+	return cmd
+}
+
+func runProxy(ctx context.Context, f *proxyFlags) (err error) {
+	opts, err := f.options()
+	if err != nil {
+		return err
+	}
+	var open []net.Listener
+	defer func() {
+		for _, l := range open { // those that serve are closed already
+			l.Close()
+		}
+	}()
+	listen := func(flag, addr string) (net.Listener, error) {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", flag, addr, err)
+		}
+		open = append(open, l)
+		return l, nil
+	}
+	job, err := f.forwards(listen)
+	if err != nil {
+		return err
+	}
+	mesh, err := f.meshListeners(listen)
+	if err != nil {
+		return err
+	}
+	p, err := proxy.New(opts)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	if f.http != "" {
+		l, err := listen("--http", f.http)
+		if err != nil {
+			return err
+		}
+		slog.Info("serving", "url", "http://"+l.Addr().String()+"/")
+		g.Go(func() error { return serveHTTP(ctx, l, p.Handler()) })
+	}
+	g.Go(func() error { return p.Run(ctx, job, mesh) })
+	return g.Wait()
+}
+
+// forwards opens the listeners of --forward.
+func (f *proxyFlags) forwards(listen func(flag, addr string) (net.Listener, error)) ([]proxy.Listener, error) {
+	var all []proxy.Listener
+	for _, pair := range f.forward {
+		at, to, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, usagef("--forward %q: want LISTEN=DEST, each host:port", pair)
+		}
+		destination, err := net.ResolveTCPAddr("tcp", to)
+		if err == nil && (destination.IP == nil || destination.Port == 0) {
+			err = errors.New("want host:port")
+		}
+		if err != nil {
+			return nil, usagef("--forward %q: destination %q: %w", pair, to, err)
+		}
+		l, err := listen("--forward", at)
+		if err != nil {
+			return nil, err
+		}
+		ap := destination.AddrPort()
+		slog.Info("forwarding", "from", l.Addr(), "to", ap)
+		all = append(all, proxy.Listener{Listener: l, Destination: proxy.Fixed(netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()))})
+	}
+	return all, nil
+}
+
+func (f *proxyFlags) meshListeners(listen func(flag, addr string) (net.Listener, error)) ([]net.Listener, error) {
+	addrs := f.mesh
+	if len(addrs) == 0 && f.meshPort != 0 {
+		addrs = []string{fmt.Sprintf(":%d", f.meshPort)}
+	}
+	var all []net.Listener
+	for _, addr := range addrs {
+		l, err := listen("--mesh-listen", addr)
+		if err != nil {
+			return nil, err
+		}
+		slog.Info("taking links", "at", l.Addr(), "tls", f.tls.Cert != "")
+		all = append(all, l)
+	}
+	return all, nil
+}
