@@ -1,0 +1,365 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var hellos = []Hello{
+	{ID: 1, Destination: netip.MustParseAddrPort("10.0.0.1:9000")},
+	{
+		Instance: relay.Instance{1, 2, 3}, ID: 1<<64 - 1, Client: netip.MustParseAddrPort("10.1.2.3:4"),
+		Destination: netip.MustParseAddrPort("[2001:db8::1]:65535"),
+		Offers:      []Offer{{"compact", []byte(`{"keys":1}`)}, {"other", bytes.Repeat([]byte{7}, relay.MaxOffer)}},
+	},
+}
+
+var answers = []Answer{
+	{Instance: relay.Instance{9}, Accepted: []Offer{{"compact", []byte("limits")}}},
+	{Refused: reason.Unreachable, Text: "connecting to 10.0.0.1:9000: connection refused"},
+}
+
+func TestHelloAndAnswerRoundTrip(t *testing.T) {
+	for _, h := range hellos {
+		more := strings.NewReader(string(h.Append(nil)) + "and more")
+		got, err := ReadHello(more)
+		if err != nil {
+			t.Fatal(err)
+		}
+		normalise(got.Offers)
+		if !reflect.DeepEqual(*got, h) {
+			t.Errorf("got %+v, want %+v", *got, h)
+		}
+		if more.Len() != len("and more") {
+			t.Errorf("%d bytes were left, want those after the hello", more.Len())
+		}
+	}
+	for _, a := range answers {
+		got, err := ReadAnswer(bytes.NewReader(a.Append(nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		normalise(got.Accepted)
+		if !reflect.DeepEqual(*got, a) {
+			t.Errorf("got %+v, want %+v", *got, a)
+		}
+	}
+}
+
+// normalise cuts capacities, which DeepEqual does not see but append would.
+func normalise(offers []Offer) {
+	for i := range offers {
+		offers[i].Data = bytes.Clone(offers[i].Data)
+	}
+}
+
+// A hello that was cut anywhere, or grew where it says how long it is, is
+// refused.
+func TestDamagedHellos(t *testing.T) {
+	whole := hellos[1].Append(nil)
+	for n := range whole {
+		if _, err := ReadHello(bytes.NewReader(whole[:n])); reason.Of(err) != reason.NotHello {
+			t.Fatalf("cut after %d bytes: %v", n, err)
+		}
+	}
+	change := func(at int, to byte) []byte {
+		b := bytes.Clone(whole)
+		b[at] = to
+		return b
+	}
+	for _, c := range []struct {
+		name  string
+		bytes []byte
+		want  reason.Reason
+	}{
+		{"another protocol", []byte("GET / HTTP/1.1\r\n\r\n"), reason.NotHello},
+		{"a later version", change(len(magic), Version+1), reason.Version},
+		{"a huge size", change(len(magic)+1, 0xff), reason.NotHello},
+		{"an address of 5 bytes", change(headerSize+24, 5), reason.NotHello},
+		{"200 codecs", change(headerSize+24+1+4+2+1+16+2, 200), reason.NotHello},
+		{"no destination", (&Hello{ID: 1}).Append(nil), reason.NotHello},
+	} {
+		if _, err := ReadHello(bytes.NewReader(c.bytes)); reason.Of(err) != c.want {
+			t.Errorf("%s: %v, want %s", c.name, err, c.want)
+		}
+	}
+}
+
+func FuzzHello(f *testing.F) {
+	for _, h := range hellos {
+		f.Add(h.Append(nil))
+	}
+	for _, a := range answers {
+		f.Add(a.Append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, err := ReadHello(bytes.NewReader(b)); err == nil {
+			again, err := ReadHello(bytes.NewReader(h.Append(nil)))
+			if err != nil || !reflect.DeepEqual(h, again) {
+				t.Errorf("%+v came back as %+v, %v", h, again, err)
+			}
+		} else if !reason.Has(err) {
+			t.Errorf("no reason: %v", err)
+		}
+		if a, err := ReadAnswer(bytes.NewReader(b)); err == nil {
+			if again, err := ReadAnswer(bytes.NewReader(a.Append(nil))); err != nil || !reflect.DeepEqual(a, again) {
+				t.Errorf("%+v came back as %+v, %v", a, again, err)
+			}
+		}
+	})
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{cert, key, filepath.Join(t.TempDir(), "ca.pem")}
+	writePEM(t, a.file, "CERTIFICATE", der)
+	return a
+}
+
+func writePEM(t *testing.T, file, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// issue writes a certificate for dns and uri, with its key, into a folder.
+func (a *authority) issue(t *testing.T, folder, dns, uri string, until time.Time) Files {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
+		DNSNames: []string{dns}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	if uri != "" {
+		u, err := url.Parse(uri)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template.URIs = []*url.URL{u}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := Files{Cert: filepath.Join(folder, "cert.pem"), Key: filepath.Join(folder, "key.pem"), CA: a.file}
+	writePEM(t, f.Cert, "CERTIFICATE", der)
+	writePEM(t, f.Key, "EC PRIVATE KEY", keyDER)
+	return f
+}
+
+func identity(t *testing.T, f Files, peers ...string) *Identity {
+	f.Peers = peers
+	i, err := LoadIdentity(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// meet links a dialer with an acceptor, and sends a byte each way where that
+// succeeds.
+func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- func() error {
+			conn, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			a := Acceptor{HelloTimeout: 2 * time.Second, TLS: acceptor}
+			far, h, err := a.Accept(context.Background(), conn)
+			if err != nil {
+				return err
+			}
+			if h.ID != 77 {
+				return errors.New("another hello came than was said")
+			}
+			if err := Reply(far, &answers[0]); err != nil {
+				return err
+			}
+			_, err = io.Copy(far, far)
+			return err
+		}()
+	}()
+	d := Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Second, AnswerTimeout: 2 * time.Second, TLS: dialer}
+	conn, _, err := d.Dial(context.Background(), l.Addr().String(), &Hello{ID: 77, Destination: hellos[0].Destination})
+	if err == nil {
+		conn.Write([]byte{42})
+		var b [1]byte
+		if _, err := io.ReadFull(conn, b[:]); err != nil || b[0] != 42 {
+			t.Errorf("the link does not carry bytes: %v", err)
+		}
+		conn.Close()
+	}
+	return err, <-ended
+}
+
+func TestMutualTLS(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	tomorrow, yesterday := time.Now().Add(24*time.Hour), time.Now().Add(-time.Hour)
+	good := ours.issue(t, t.TempDir(), "a.psidecar.svc", "spiffe://cluster/ns/train/sa/psidecar", tomorrow)
+	expired := ours.issue(t, t.TempDir(), "a.psidecar.svc", "", yesterday)
+	wrongCA := theirs.issue(t, t.TempDir(), "a.psidecar.svc", "", tomorrow)
+	wrongCA.CA = ours.file
+	for _, c := range []struct {
+		name             string
+		dialer, acceptor *Identity
+		dialed, accepted reason.Reason // empty: no error
+	}{
+		{"both good", identity(t, good), identity(t, good), "", ""},
+		{"names match", identity(t, good, "*.psidecar.svc"), identity(t, good, "nobody", "spiffe://cluster/ns/*/sa/psidecar"), "", ""},
+		{"the dialer's certificate expired", identity(t, expired), identity(t, good), reason.TLS, reason.TLS},
+		{"the acceptor's certificate expired", identity(t, good), identity(t, expired), reason.TLS, reason.TLS},
+		{"the dialer's is of another CA", identity(t, wrongCA), identity(t, good), reason.TLS, reason.TLS},
+		{"the acceptor's is of another CA", identity(t, good), identity(t, wrongCA), reason.TLS, reason.TLS},
+		{"the dialer is not on the list", identity(t, good), identity(t, good, "b.psidecar.svc"), reason.TLS, reason.Identity},
+		{"the acceptor is not on the list", identity(t, good, "b.*"), identity(t, good), reason.Identity, reason.TLS},
+		{"the dialer is plain", nil, identity(t, good), reason.NotHello, reason.TLS},
+		{"the acceptor is plain", identity(t, good), nil, reason.TLS, reason.NotHello},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dialed, accepted := meet(t, c.dialer, c.acceptor)
+			for _, end := range []struct {
+				name string
+				err  error
+				want reason.Reason
+			}{{"dialer", dialed, c.dialed}, {"acceptor", accepted, c.accepted}} {
+				if end.want == "" && end.err != nil || end.want != "" && reason.Of(end.err) != end.want {
+					t.Errorf("the %s got %v, want %q", end.name, end.err, end.want)
+				}
+			}
+		})
+	}
+}
+
+// A certificate that is replaced is used from then on, and one that cannot be
+// read leaves the one before in use.
+func TestCertificatesAreReadAgain(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	folder := t.TempDir()
+	peer := identity(t, ca.issue(t, t.TempDir(), "peer", "", time.Now().Add(time.Hour)))
+	files := ca.issue(t, folder, "me", "", time.Now().Add(-time.Minute))
+	me := identity(t, files)
+	look := func() { me.checked = time.Time{} }
+	if err, _ := meet(t, me, peer); reason.Of(err) != reason.TLS {
+		t.Fatalf("with an expired certificate: %v", err)
+	}
+	ca.issue(t, folder, "me", "", time.Now().Add(time.Hour))
+	look()
+	if err, _ := meet(t, me, peer); err != nil {
+		t.Fatalf("with the new certificate: %v", err)
+	}
+	if err := os.WriteFile(files.Cert, []byte("half written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	look()
+	if err, _ := meet(t, me, peer); err != nil {
+		t.Fatalf("while the file is broken: %v", err)
+	}
+}
+
+func TestLoadIdentitySaysWhatIsWrong(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	good := ca.issue(t, t.TempDir(), "a", "", time.Now().Add(time.Hour))
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, f := range map[string]Files{
+		"no such file":        {Cert: "/nowhere", Key: good.Key, CA: good.CA},
+		"holds no certi":      {Cert: good.Cert, Key: good.Key, CA: empty},
+		"certificate":         {Cert: empty, Key: good.Key, CA: good.CA},
+		`peer pattern "a[": `: {Cert: good.Cert, Key: good.Key, CA: good.CA, Peers: []string{"a["}},
+	} {
+		if _, err := LoadIdentity(f); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// A peer that takes the connection and says nothing costs no more than the
+// time allowed.
+func TestSilentPeer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Second, AnswerTimeout: 20 * time.Millisecond}
+	_, _, err = d.Dial(context.Background(), l.Addr().String(), &hellos[0])
+	if reason.Of(err) != reason.HelloTimeout || !errors.Is(err, ErrNoProxy) {
+		t.Errorf("dialing: %v", err)
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	l.Close()
+	if _, _, err := d.Dial(ctx, l.Addr().String(), &hellos[0]); !errors.Is(err, ErrNoProxy) {
+		t.Errorf("dialing nobody: %v", err)
+	}
+}

@@ -1,0 +1,478 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/pslite/capture"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The two hosts of these tests are two loopback addresses.
+const (
+	workerHost = "127.0.0.1"
+	serverHost = "127.0.0.2"
+)
+
+func listen(t testing.TB, host string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// server is a process of the job that accepts connections.
+type server struct {
+	net.Listener
+	conns chan *net.TCPConn
+}
+
+func newServer(t testing.TB) *server {
+	s := &server{listen(t, serverHost), make(chan *net.TCPConn, 1024)}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := s.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			s.conns <- c.(*net.TCPConn)
+		}
+	})
+	t.Cleanup(func() { s.Close(); running.Wait() })
+	return s
+}
+
+func (s *server) addr() netip.AddrPort { return addrPort(s.Addr()) }
+
+func (s *server) next(t testing.TB) *net.TCPConn {
+	t.Helper()
+	select {
+	case c := <-s.conns:
+		return c
+	case <-time.After(10 * time.Second):
+		t.Fatal("no connection reached the server")
+		return nil
+	}
+}
+
+// start runs a proxy until the test ends, or the function returned is called.
+func start(t testing.TB, opts Options, job []Listener, mesh ...net.Listener) (*Proxy, func()) {
+	t.Helper()
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Grace == 0 {
+		opts.Grace = 100 * time.Millisecond
+	}
+	p, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx, job, mesh) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the proxy ended with %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return p, stop
+}
+
+// hosts are two hosts with a proxy each, and a way from one to the other.
+type twoHosts struct {
+	worker, server *Proxy
+	job            *server
+	in             net.Listener // connections here go to job
+	stopServer     func()
+}
+
+func newTwoHosts(t testing.TB, change func(worker, server *Options)) *twoHosts {
+	h := &twoHosts{job: newServer(t), in: listen(t, workerHost)}
+	mesh := listen(t, serverHost)
+	port := addrPort(mesh.Addr()).Port()
+	w := Options{MeshPort: port, Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}}
+	s := Options{MeshPort: port, Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}}
+	if change != nil {
+		change(&w, &s)
+	}
+	h.server, h.stopServer = start(t, s, nil, mesh)
+	h.worker, _ = start(t, w, []Listener{{h.in, Fixed(h.job.addr())}})
+	return h
+}
+
+func (h *twoHosts) dial(t testing.TB) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", h.in.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*net.TCPConn)
+}
+
+// dialRefused dials and checks that the connection is reset, as soon as it is
+// made or a moment later.
+func (h *twoHosts) dialRefused(t testing.TB) {
+	t.Helper()
+	c, err := net.Dial("tcp", h.in.Addr().String())
+	if err == nil {
+		_, err = c.Read(make([]byte, 1))
+		c.Close()
+	}
+	if !reason.IsReset(err) {
+		t.Errorf("the job got %v, want a reset", err)
+	}
+}
+
+// echo checks that a message gets through and back.
+func echo(t testing.TB, client, server *net.TCPConn) {
+	t.Helper()
+	for _, way := range [][2]*net.TCPConn{{client, server}, {server, client}} {
+		want := []byte("some bytes on their way")
+		if _, err := way[0].Write(want); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(want))
+		way[1].SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := io.ReadFull(way[1], got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("got %q, %v", got, err)
+		}
+		way[1].SetReadDeadline(time.Time{})
+	}
+}
+
+// eventually waits until what is counted elsewhere has been counted.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so after 10 seconds: %s", what)
+		}
+	}
+}
+
+func (p *Proxy) count(r reason.Reason) uint64 { return p.conns.sums().errors[r] }
+
+// recorder joins the bytes of one direction.
+type recorder struct{ all []byte }
+
+func (r *recorder) Bytes(_ time.Time, b []byte) { r.all = append(r.all, b...) }
+func (r *recorder) Gap(time.Time, uint64)       {}
+func (r *recorder) End()                        {}
+
+// connections returns both directions of each of a recording's connections.
+func connections(t testing.TB, name string) (pairs [][2][]byte) {
+	t.Helper()
+	file, err := os.ReadFile(require.Capture(t, name+".pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flows := map[capture.Flow]*recorder{}
+	a := capture.NewAssembler(func(f capture.Flow, _ bool) capture.Sink {
+		flows[f] = &recorder{}
+		return flows[f]
+	})
+	if _, err := capture.Segments(bytes.NewReader(file), func(s *capture.Segment) error {
+		c := *s
+		c.Payload = bytes.Clone(s.Payload)
+		a.Add(&c)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	for f, there := range flows {
+		if back := flows[f.Reverse()]; back != nil && f.String() < f.Reverse().String() {
+			pairs = append(pairs, [2][]byte{there.all, back.all})
+		}
+	}
+	return pairs
+}
+
+// send writes b in random pieces, then ends the stream.
+func send(c *net.TCPConn, b []byte, seed uint64) error {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for len(b) > 0 {
+		n := 1 + rng.IntN(min(len(b), 1<<rng.IntN(15)))
+		if _, err := c.Write(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return c.CloseWrite()
+}
+
+func receive(c *net.TCPConn, want []byte) error {
+	got, err := io.ReadAll(c)
+	if err == nil && !bytes.Equal(got, want) {
+		err = fmt.Errorf("%d bytes came, not the %d that were sent", len(got), len(want))
+	}
+	return err
+}
+
+// What real programs said to each other comes through two proxies as it was,
+// in whatever pieces, and takes fewer bytes in between.
+func TestRecordingsPass(t *testing.T) {
+	for _, name := range []string{"dmlc-kv-2s2w", "dmlc-kv-1s3w", "dmlc-resend-2s2w", "dmlc-heartbeat-2s1w", "byteps-kv-2s2w"} {
+		t.Run(name, func(t *testing.T) {
+			h := newTwoHosts(t, nil)
+			pairs := connections(t, name)
+			if len(pairs) < 5 {
+				t.Fatalf("%d connections in the recording", len(pairs))
+			}
+			for round, pair := range pairs {
+				client := h.dial(t)
+				server := h.job.next(t)
+				errs := make(chan error, 4)
+				seed := uint64(round)
+				go func() { errs <- send(client, pair[0], seed) }()
+				go func() { errs <- send(server, pair[1], seed+1000) }()
+				go func() { errs <- receive(server, pair[0]) }()
+				go func() { errs <- receive(client, pair[1]) }()
+				for range 4 {
+					if err := <-errs; err != nil {
+						t.Errorf("connection %d: %v", round, err)
+					}
+				}
+			}
+			eventually(t, "all connections have ended", func() bool { return h.worker.conns.active()+h.server.conns.active() == 0 })
+			s := h.worker.conns.sums()
+			f := s.flows[compact.Name]
+			if s.total[kindLink] != uint64(len(pairs)) || len(s.errors) != 0 {
+				t.Errorf("connections %v, errors %v", s.total, s.errors)
+			}
+			if f.toFar.Messages == 0 || f.toFar.Out > f.toFar.In {
+				t.Errorf("%d messages, %d bytes became %d", f.toFar.Messages, f.toFar.In, f.toFar.Out)
+			}
+			t.Logf("%d messages, %d encoded, %d bytes became %d", f.toFar.Messages, f.toFar.Encoded, f.toFar.In, f.toFar.Out)
+		})
+	}
+}
+
+func TestWithoutProxyAtTheDestination(t *testing.T) {
+	in, job := listen(t, workerHost), newServer(t)
+	nobody := listen(t, serverHost)
+	port := addrPort(nobody.Addr()).Port()
+	nobody.Close()
+	p, _ := start(t, Options{MeshPort: port, Retry: time.Hour}, []Listener{{in, Fixed(job.addr())}})
+	for range 3 {
+		c, err := net.Dial("tcp", in.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		echo(t, c.(*net.TCPConn), job.next(t))
+		c.Close()
+	}
+	if n := p.conns.sums().total[kindDirect]; n != 3 {
+		t.Errorf("%d direct connections, want 3", n)
+	}
+	if p.peers.try(job.addr().Addr()) {
+		t.Error("the host without a proxy would be tried again at once")
+	}
+}
+
+// A host that takes connections at the mesh port but is no proxy does not hold
+// the job up for ever, and a proxy that comes up later is found.
+func TestPeerIsTriedAgain(t *testing.T) {
+	in, job, silent := listen(t, workerHost), newServer(t), newServer(t)
+	mesh := silent.addr().Port()
+	p, _ := start(t, Options{MeshPort: mesh, Retry: time.Millisecond, DialTimeout: 50 * time.Millisecond, HelloTimeout: 50 * time.Millisecond},
+		[]Listener{{in, Fixed(job.addr())}})
+	dial := func() *net.TCPConn {
+		c, err := net.Dial("tcp", in.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c.(*net.TCPConn)
+	}
+	echo(t, dial(), job.next(t))
+	if n := p.count(reason.HelloTimeout); n != 1 {
+		t.Errorf("%d time-outs counted, want 1", n)
+	}
+	silent.Close()
+	l, err := net.Listen("tcp", silent.addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, Options{MeshPort: mesh}, nil, l)
+	eventually(t, "the host is tried again", func() bool { return p.peers.try(job.addr().Addr()) })
+	echo(t, dial(), job.next(t))
+	if n := p.conns.sums().total[kindLink]; n != 1 {
+		t.Errorf("%d connections over links, want 1", n)
+	}
+}
+
+func TestNobodyAtTheDestination(t *testing.T) {
+	for name, mesh := range map[string]bool{"over a link": true, "directly": false} {
+		t.Run(name, func(t *testing.T) {
+			h := newTwoHosts(t, func(worker, _ *Options) {
+				if !mesh {
+					worker.MeshPort = 0
+				}
+			})
+			h.job.Close()
+			h.dialRefused(t)
+			eventually(t, "counted as unreachable", func() bool { return h.worker.count(reason.Unreachable) == 1 })
+		})
+	}
+}
+
+func TestMeshOnlyRefusesToGoPastTheMesh(t *testing.T) {
+	h := newTwoHosts(t, func(worker, _ *Options) { worker.MeshOnly, worker.MeshPort = true, 1 })
+	h.dialRefused(t)
+	eventually(t, "counted", func() bool { return h.worker.count(reason.NoPeer) == 1 })
+}
+
+// A link can only ask for what is at the address where it arrived, or allowed.
+func TestForeignDestinationsAreRefused(t *testing.T) {
+	elsewhere := listen(t, "127.0.0.3")
+	for name, allow := range map[string][]netip.Prefix{"refused": nil, "allowed": {netip.MustParsePrefix("127.0.0.3/32")}} {
+		mesh := listen(t, serverHost)
+		p, _ := start(t, Options{MeshPort: 1, Allow: allow}, nil, mesh)
+		d := link.Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Second, AnswerTimeout: 5 * time.Second}
+		c, _, err := d.Dial(context.Background(), mesh.Addr().String(), &link.Hello{ID: 1, Destination: addrPort(elsewhere.Addr())})
+		if allow != nil {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else {
+				c.Close()
+			}
+			continue
+		}
+		if reason.Of(err) != reason.NotAllowed {
+			t.Errorf("%s: the dialer got %v", name, err)
+		}
+		eventually(t, "counted", func() bool { return p.count(reason.NotAllowed) == 1 })
+	}
+}
+
+// Whoever says anything but a hello at the mesh port gets not a byte.
+func TestUnknownPeersGetNothing(t *testing.T) {
+	mesh := listen(t, serverHost)
+	p, _ := start(t, Options{MeshPort: 1, HelloTimeout: 50 * time.Millisecond}, nil, mesh)
+	rng := rand.New(rand.NewPCG(1, 2))
+	hello := (&link.Hello{Destination: netip.MustParseAddrPort("127.0.0.2:1")}).Append(nil)
+	for i := range 100 {
+		c, err := net.Dial("tcp", mesh.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := bytes.Clone(hello[:len(hello)-1])
+		switch {
+		case i == 0:
+			b = []byte("GET / HTTP/1.1\r\n\r\n")
+		case i > 1: // one byte changed, of what is looked at before the whole
+			b[rng.IntN(9)] ^= byte(1 + rng.IntN(255))
+		}
+		c.Write(b)
+		if got, _ := io.ReadAll(c); len(got) != 0 {
+			t.Fatalf("%x was answered with %x", b, got)
+		}
+		c.Close()
+	}
+	eventually(t, "all are counted", func() bool {
+		return p.count(reason.NotHello)+p.count(reason.HelloTimeout)+p.count(reason.Version) == 100
+	})
+}
+
+// When the proxy is to end, connections at rest end in order, and busy ones when
+// their grace is over.
+func TestDrain(t *testing.T) {
+	h := newTwoHosts(t, func(_, server *Options) { server.Grace = 1500 * time.Millisecond })
+	idle, idleServer := h.dial(t), h.job.next(t)
+	busy, busyServer := h.dial(t), h.job.next(t)
+	echo(t, idle, idleServer)
+	busyEnded := make(chan error, 1)
+	go io.Copy(io.Discard, busyServer)
+	go func() {
+		for {
+			if _, err := busy.Write(make([]byte, 100)); err != nil {
+				busyEnded <- err
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	go h.stopServer()
+	if n, err := idle.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("the idle connection ended with %v, want an orderly end", err)
+	}
+	idle.Close()
+	idleServer.Close()
+	select {
+	case <-busyEnded:
+	case <-time.After(10 * time.Second):
+		t.Error("the busy connection goes on")
+	}
+	h.stopServer()
+	// A new connection finds no proxy and goes straight to the server.
+	echo(t, h.dial(t), h.job.next(t))
+}
+
+func TestManyConnectionsAndTheirState(t *testing.T) {
+	h := newTwoHosts(t, func(worker, _ *Options) { worker.MaxConnections = 200 })
+	var clients, servers []*net.TCPConn
+	for range 200 {
+		clients = append(clients, h.dial(t))
+		servers = append(servers, h.job.next(t))
+	}
+	for i := range clients { // accepted in the order of dialing
+		echo(t, clients[i], servers[i])
+	}
+	h.dialRefused(t)
+	if n := h.worker.count(reason.TooMany); n != 1 {
+		t.Errorf("%d connections too many counted, want 1", n)
+	}
+	rec := httptest.NewRecorder()
+	h.worker.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/api/v1/connections", nil))
+	var s State
+	if err := json.Unmarshal(rec.Body.Bytes(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Connections) != 200 || s.Errors["too_many"] != 1 {
+		t.Fatalf("%d connections, errors %v", len(s.Connections), s.Errors)
+	}
+	c := s.Connections[0]
+	if c.Kind != "link" || c.Codec != compact.Name || c.Client != clients[0].LocalAddr().String() ||
+		c.Destination != h.job.addr().String() || c.Peer != h.server.String() || c.ToFar.JobBytes != 23 || c.ToJob.FarBytes < 23 {
+		t.Errorf("%+v", c)
+	}
+	rec = httptest.NewRecorder()
+	h.worker.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{`psidecar_proxy_connections{kind="link"} 200`, `psidecar_proxy_errors_total{reason="too_many"} 1`} {
+		if !strings.Contains(rec.Body.String(), line+"\n") {
+			t.Errorf("metrics lack %s", line)
+		}
+	}
+}
