@@ -24,31 +24,34 @@ type processes struct {
 	mu       sync.Mutex
 	snapshot *discover.Snapshot
 	taken    time.Time
+	took     time.Duration
 }
 
 // lookAgain is how old a snapshot must be before an unknown connection makes
-// for a new one.
-const lookAgain = 100 * time.Millisecond
+// for a new one: so many times as long as it took to take, so that looking
+// around never takes more than a third of the time.
+const lookAgain = 2
 
 func newProcesses(proc string) *processes {
 	return &processes{proc: os.DirFS(proc), snapshot: &discover.Snapshot{}}
 }
 
 func (p *processes) refresh() (*discover.Snapshot, error) {
+	began := time.Now()
 	s, err := discover.Take(p.proc)
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.snapshot, p.taken = s, time.Now()
+	p.snapshot, p.taken, p.took = s, time.Now(), time.Since(began)
 	return s, nil
 }
 
 // Owner implements observe.Resolver.
 func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
 	p.mu.Lock()
-	s, old := p.snapshot, time.Since(p.taken) > lookAgain
+	s, old := p.snapshot, time.Since(p.taken) > lookAgain*p.took
 	p.mu.Unlock()
 	found, ok := s.Owner(local, peer)
 	if !ok && old {

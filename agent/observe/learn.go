@@ -132,18 +132,13 @@ func (o *Observer) place(s *stream, at int64) {
 	if s.sender != nil && s.receiver != nil {
 		return
 	}
-	const again = 1e9 // look again after a second
-	if s.tried != 0 && at-s.tried < again {
-		return
-	}
-	s.tried = at
 	if s.receiver == nil {
 		s.receiver = o.nodeAt(s.to)
 	}
 	if s.receiver == nil {
 		o.placeBackward(s)
 	}
-	if s.sender == nil || s.receiver == nil {
+	if (s.sender == nil || s.receiver == nil) && s.mayAsk(at) {
 		o.placeByProcess(s)
 	}
 	if s.receiver != nil && s.sender == nil && s.identity > 0 {
@@ -201,6 +196,21 @@ func (j *Job) withID(id int32) *Node {
 		n.setID(id, fromIdentity)
 	}
 	return n
+}
+
+// mayAsk limits how often it is asked for the processes at a stream's ends: a
+// hundred times a second at first, then once.
+func (s *stream) mayAsk(at int64) bool {
+	again := int64(10e6)
+	if s.tries > 200 {
+		again = 1e9
+	}
+	if s.tries > 0 && at-s.tried < again {
+		return false
+	}
+	s.tried = at
+	s.tries++
+	return true
 }
 
 // placeByProcess asks which processes of this host are at the stream's ends.

@@ -23,7 +23,8 @@ type stream struct {
 	detector pslite.Detector
 
 	sender, receiver *Node
-	tried            int64 // when the ends were last looked for in vain
+	tried            int64 // when the ends were last looked for
+	tries            int   // how often
 	asked            int   // how often its sender's process was asked for since
 
 	message message

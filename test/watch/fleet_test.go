@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -20,24 +19,24 @@ import (
 )
 
 // An agent on each host sees what its host sends; together they have counted
-// every message once.
+// every message once. Only the scheduler's host sees the node table, so the
+// others need a moment to find out who is who before the job sets off.
 func TestAgentsTogether(t *testing.T) {
-	program := peer.Build(t)
+	program := job.Program{job.Build(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})
 	var agents []*watcher
 	for _, h := range net.Hosts() {
-		agents = append(agents, watch(t, h.Cgroup(), func(o *agent.Options) { o.Host = h.Name; o.Capture.RingBytes = 8 << 20 }))
+		agents = append(agents, watch(t, h.Cgroup(), func(o *agent.Options) { o.Host = h.Name }))
 	}
 	dir := t.TempDir()
-	j := job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}), Hosts: net.Hosts()}
+	j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: net.Hosts()}
 	for i := range 3 {
-		j.Workers = append(j.Workers, job.Program{program, "--access", filepath.Join(dir, strconv.Itoa(i)),
-			"--keys", "3000", "--shift", "1000", "--space", "8000", "--lens", "--rounds", "300"})
+		j.Workers = append(j.Workers, append(job.Program{}, program[0], "--json", "--model", "count", "--count-lens",
+			"--steps", "300", "--start-after", "3s", "--access-log", filepath.Join(dir, strconv.Itoa(i))))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := j.Run(ctx)
-	if err != nil {
+	if _, err := j.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	var all []*api.HostReport
@@ -52,18 +51,10 @@ func TestAgentsTogether(t *testing.T) {
 	if len(jobs) != 1 || jobs[0].Workers != 3 || jobs[0].Servers != 2 {
 		t.Fatalf("jobs %+v, want one of 3 workers and 2 servers", jobs)
 	}
-	for i, n := range running.Workers {
-		var printed peer.Worker
-		if err := json.Unmarshal(n.Stdout.Bytes(), &printed); err != nil {
-			t.Fatal(err)
-		}
-		access, err := peer.ReadAccess(filepath.Join(dir, strconv.Itoa(i)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := fmt.Sprintf("worker%d", printed.Rank)
+	for i := range 3 {
+		header, access := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
 		for _, m := range web.Measures {
-			checkFleet(t, s, jobs[0].Name, name, m, access)
+			checkFleet(t, s, jobs[0].Name, fmt.Sprintf("worker%d", header.Rank), m, access)
 		}
 	}
 }
