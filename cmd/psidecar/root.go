@@ -88,6 +88,7 @@ func newRootCommand(e env) *cobra.Command {
 		newVersionCommand(e),
 		newDemoCommand(e),
 		newDoctorCommand(e),
+		newUnloadCommand(e),
 	)
 	for _, cmd := range root.Commands() {
 		markUsageErrors(cmd)

@@ -1,0 +1,354 @@
+// Package listeners is the privileged half of interception: it has the connects
+// of jobs redirected (bpf/redirect), opens the listeners to which they go
+// inside the jobs' network namespaces, and hands those to a proxy that has no
+// privileges (proxy/handover).
+//
+// In come the processes that should be served, the whole of them each time
+// ([Listeners.Reconcile]), and proxies on a unix socket ([Listeners.Run]); out
+// go listeners. While no proxy is there nothing is redirected: its listeners
+// are kept for a while, in which connects wait in their queues for the next
+// proxy, then closed. The agent calls it.
+package listeners
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// Options of a Listeners.
+type Options struct {
+	Redirect *redirect.Redirect
+	// Socket is where proxies come; empty means [handover.DefaultSocket]. Its
+	// folder is made where it is not there.
+	Socket string
+	// UID is the user that proxies run as; root and this process's own user
+	// are served too. The socket becomes that user's.
+	UID int
+	// OwnCgroup is the folder of the cgroup v2 of this process; empty: as
+	// /proc/self/cgroup says.
+	OwnCgroup string
+	// Grace is how long listeners are kept without a proxy; 0 means 3 s.
+	Grace time.Duration
+}
+
+// A Process is one whose cgroup's connects go to the proxy.
+type Process struct {
+	Job    string // its scheduler's address
+	Cgroup string // folder of a cgroup v2 mount
+	// Netns is the file of its network namespace, /proc/PID/ns/net.
+	Netns string
+}
+
+// Listeners serves the proxies of a host.
+type Listeners struct {
+	opts     Options
+	mark     uint32
+	log      *slog.Logger
+	incoming *net.UnixListener
+
+	mu         sync.Mutex
+	wanted     []Process
+	reconciled bool // once at least
+	groups     map[string]redirect.GroupID
+	open       map[place]*opened
+	proxies    map[*handover.Conn]bool
+	without    *time.Timer // runs while there is no proxy
+	nextID     uint64
+	closed     bool
+}
+
+// place is what has listeners of its own.
+type place struct {
+	group redirect.GroupID
+	netns uint64 // inode
+}
+
+// New opens the socket for proxies. Close, or the end of Run, closes it.
+func New(o Options) (*Listeners, error) {
+	if o.Socket == "" {
+		o.Socket = handover.DefaultSocket
+	}
+	if o.Grace == 0 {
+		o.Grace = 3 * time.Second
+	}
+	mark, err := o.Redirect.Mark()
+	if err != nil {
+		return nil, err
+	}
+	if o.OwnCgroup == "" {
+		if o.OwnCgroup, err = ownCgroup(); err != nil {
+			return nil, err
+		}
+	}
+	// Connections belong to the cgroup of those who opened their listeners.
+	if err := o.Redirect.AttachProxy(o.OwnCgroup); err != nil {
+		return nil, fmt.Errorf("having original destinations told: %w", err)
+	}
+	incoming, err := listenUnix(o.Socket, o.UID)
+	if err != nil {
+		return nil, fmt.Errorf("opening the socket for proxies: %w", err)
+	}
+	return &Listeners{
+		opts: o, mark: mark, log: slog.Default(), incoming: incoming,
+		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, proxies: map[*handover.Conn]bool{},
+		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
+	}, nil
+}
+
+func listenUnix(socket string, uid int) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		return nil, err
+	}
+	if c, err := net.Dial("unixpacket", socket); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("%s: another agent answers there", socket)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err // of an agent that was killed
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.Chmod(socket, 0o600), os.Chown(socket, uid, -1)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// ownCgroup is the folder of this process's cgroup v2.
+func ownCgroup() (string, error) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", fmt.Errorf("looking for this process's cgroup: %w", err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", fmt.Errorf("looking for cgroup v2: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[2] != "cgroup2" {
+			continue
+		}
+		for entry := range strings.Lines(string(text)) {
+			if path, ok := strings.CutPrefix(strings.TrimSpace(entry), "0::"); ok {
+				return filepath.Join(f[1], path), nil
+			}
+		}
+	}
+	return "", errors.New("this process is in no cgroup v2 (psidecar doctor tells what to do)")
+}
+
+// Reconcile makes what is redirected and opened that which the processes need,
+// the whole of them. What cannot be served is left out and named in the error;
+// the rest is done.
+func (l *Listeners) Reconcile(all []Process) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return net.ErrClosed
+	}
+	l.wanted = slices.Clone(all)
+	err := l.reconcile()
+	if !l.reconciled {
+		l.reconciled = true
+		l.tell(handover.Message{Kind: handover.Complete}, nil)
+	}
+	return err
+}
+
+func (l *Listeners) reconcile() error {
+	var failed error
+	groups := map[string]bool{}
+	places := map[place]bool{}
+	for _, p := range l.wanted {
+		id, err := l.group(p.Cgroup)
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		groups[p.Cgroup] = true
+		if len(l.proxies) == 0 && l.without == nil {
+			continue // nobody would accept
+		}
+		at, err := l.listen(p, id)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("job %s, cgroup %s: %w", p.Job, p.Cgroup, err))
+			continue
+		}
+		places[at] = true
+	}
+	for at := range l.open {
+		if !places[at] {
+			failed = errors.Join(failed, l.close(at))
+		}
+	}
+	return errors.Join(failed, l.letGo(groups))
+}
+
+// group has a cgroup's connects redirected.
+func (l *Listeners) group(cgroup string) (redirect.GroupID, error) {
+	if id, ok := l.groups[cgroup]; ok {
+		if now, err := redirect.ID(cgroup); err == nil && now == id {
+			return id, nil
+		}
+	}
+	id, err := l.opts.Redirect.Attach(cgroup, redirect.Policy{})
+	if err != nil {
+		return 0, fmt.Errorf("redirecting: %w", err)
+	}
+	l.groups[cgroup] = id
+	l.log.Info("redirecting", "cgroup", cgroup)
+	return id, nil
+}
+
+// letGo detaches the groups that are not wanted any more, whoever attached
+// them; but while processes live in one that fails closed it must go on.
+func (l *Listeners) letGo(wanted map[string]bool) error {
+	groups, err := l.opts.Redirect.Groups()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, g := range groups {
+		if id, ok := l.groups[g.Cgroup]; wanted[g.Cgroup] && ok && id == g.ID || g.Policy.FailClosed && populated(g) {
+			continue
+		}
+		failed = errors.Join(failed, l.opts.Redirect.Detach(g.ID))
+		if l.groups[g.Cgroup] == g.ID {
+			delete(l.groups, g.Cgroup)
+		}
+	}
+	return failed
+}
+
+// populated reports whether processes live in a group's cgroup.
+func populated(g redirect.Group) bool {
+	if id, err := redirect.ID(g.Cgroup); err != nil || id != g.ID {
+		return false
+	}
+	events, err := os.ReadFile(filepath.Join(g.Cgroup, "cgroup.events"))
+	return err != nil || strings.Contains(string(events), "populated 1")
+}
+
+// listen opens the listeners for a process, where they are not open, and hands
+// them to the proxies.
+func (l *Listeners) listen(p Process, id redirect.GroupID) (place, error) {
+	ns, inode, err := openNetns(p.Netns)
+	if err != nil {
+		return place{}, err
+	}
+	defer ns.Close()
+	at := place{id, inode}
+	if l.open[at] != nil {
+		return at, nil
+	}
+	o, err := openIn(ns, l.mark)
+	if err != nil {
+		return at, err
+	}
+	o.job, o.group, o.netns = p.Job, uint64(id), inode
+	for i := range o.sockets {
+		l.nextID++
+		o.sockets[i].id = l.nextID
+	}
+	if err := l.opts.Redirect.SetListener(o.cookie, id, o.ports()); err != nil {
+		return at, errors.Join(err, o.close())
+	}
+	l.open[at] = o
+	for i := range o.sockets {
+		m, f := o.message(i)
+		l.tell(m, f)
+	}
+	return at, nil
+}
+
+// close takes back what listen did. Connects go direct before the sockets
+// close; what waits in their queues and was handed to no proxy is reset.
+func (l *Listeners) close(at place) error {
+	o := l.open[at]
+	delete(l.open, at)
+	err := l.opts.Redirect.RemoveListener(o.cookie, at.group)
+	for _, s := range o.sockets {
+		l.tell(handover.Message{Kind: handover.Withdrawn, ID: s.id}, nil)
+	}
+	return errors.Join(err, o.close())
+}
+
+// tell sends a message to every proxy; one that does not take it is given up.
+func (l *Listeners) tell(m handover.Message, f *os.File) {
+	for conn := range l.proxies {
+		if err := conn.Send(m, f); err != nil {
+			l.log.Warn("a proxy does not listen to the agent", "error", err)
+			conn.Close() // its reader takes it off the list
+		}
+	}
+}
+
+// Run serves proxies until ctx ends. Then it closes the listeners; with keep
+// proxies go on with their copies, else connects go direct, or fail where their
+// group fails closed. The pinned programs stay, see [redirect.Unload].
+func (l *Listeners) Run(ctx context.Context, keep bool) error {
+	var serving sync.WaitGroup
+	stop := context.AfterFunc(ctx, func() { l.incoming.Close() })
+	defer stop()
+	for {
+		raw, err := l.incoming.AcceptUnix()
+		if err != nil {
+			if ctx.Err() == nil {
+				err = fmt.Errorf("waiting for proxies: %w", err)
+			} else {
+				err = nil
+			}
+			err = errors.Join(err, l.end(keep))
+			serving.Wait()
+			return err
+		}
+		serving.Go(func() {
+			if err := l.attend(handover.NewConn(raw)); err != nil {
+				l.log.Warn("a proxy has gone", "error", err)
+			}
+		})
+	}
+}
+
+// Close frees what a Listeners that was not run holds.
+func (l *Listeners) Close() error {
+	return errors.Join(l.incoming.Close(), l.end(false))
+}
+
+func (l *Listeners) end(keep bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.without != nil {
+		l.without.Stop()
+	}
+	var failed error
+	for at, o := range l.open {
+		if keep {
+			failed = errors.Join(failed, o.close())
+			delete(l.open, at)
+			continue
+		}
+		failed = errors.Join(failed, l.close(at))
+	}
+	for conn := range l.proxies {
+		conn.Close()
+	}
+	return failed
+}

@@ -1,0 +1,369 @@
+package listeners
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// ground is a job host, the host of its destination, and where the sidecar
+// keeps its things.
+type ground struct {
+	t          *testing.T
+	job, far   *hosts.Host
+	pins, sock string
+	cgroup     string // of the job
+	to         string // somebody who says "direct" to whoever comes
+	process    Process
+}
+
+func newGround(t *testing.T) *ground {
+	t.Helper()
+	require.Root(t)
+	require.BPF(t)
+	n := hoststest.New(t, hosts.Config{Hosts: 2})
+	g := &ground{t: t, job: n.Host(0), far: n.Host(1)}
+	parent := t.TempDir()
+	g.pins = filepath.Join(parent, "psidecar")
+	t.Cleanup(func() {
+		if _, err := redirect.Unload(g.pins); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	r, err := redirect.Open(redirect.Options{Dir: g.pins}) // mounts
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A folder that the proxy's user can reach; t.TempDir's are root's alone.
+	dir, err := os.MkdirTemp("", "psd-listeners-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	g.sock = filepath.Join(dir, "listeners.sock")
+	if g.cgroup, err = g.job.Group("job"); err != nil {
+		t.Fatal(err)
+	}
+	g.process = Process{Job: "198.18.0.1:9000", Cgroup: g.cgroup, Netns: "/run/netns/" + g.job.Namespace()}
+	g.to = serve(t, g.far)
+	return g
+}
+
+func serve(t *testing.T, h *hosts.Host) string {
+	t.Helper()
+	l, err := h.Listen(t.Context(), "tcp", net.JoinHostPort(h.IPv4.String(), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	t.Cleanup(group.Wait)
+	t.Cleanup(func() { l.Close() })
+	group.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(c, "direct")
+			c.Close()
+		}
+	})
+	return l.Addr().String()
+}
+
+type child struct {
+	t   *testing.T
+	in  io.WriteCloser
+	out *bufio.Reader
+	*hosts.Process
+}
+
+func (g *ground) start(h *hosts.Host, group, task string) *child {
+	g.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), taskVariable+"="+task)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	cmd.Stdout = w
+	p, err := h.StartIn(group, cmd)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	w.Close()
+	g.t.Cleanup(func() {
+		in.Close()
+		p.Signal(syscall.SIGKILL) // has it ended, fine
+		<-p.Done()
+		r.Close()
+	})
+	return &child{g.t, in, bufio.NewReader(r), p}
+}
+
+func (c *child) ask(line string) string {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.line()
+}
+
+func (c *child) line() string {
+	c.t.Helper()
+	text, err := c.out.ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("process %d: %v", c.Pid(), err)
+	}
+	return strings.TrimSpace(text)
+}
+
+func (c *child) end(sig syscall.Signal) {
+	c.t.Helper()
+	if err := c.Signal(sig); err != nil {
+		c.t.Fatal(err)
+	}
+	<-c.Done()
+}
+
+// startAgent runs the agent on the far host: it must enter the job's namespace.
+func (g *ground) startAgent(grace string) *child {
+	g.t.Helper()
+	agent := g.start(g.far, "agent", "agent "+g.pins+" "+g.sock+" "+grace)
+	if got := agent.line(); got != "ready" {
+		g.t.Fatal(got)
+	}
+	return agent
+}
+
+func (g *ground) startProxy() *child { return g.start(g.far, "proxy", "proxy "+g.sock+" name") }
+
+func (g *ground) want(agent *child, processes ...Process) {
+	g.t.Helper()
+	text, err := json.Marshal(processes)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if got := agent.ask(string(text)); got != "done <nil>" {
+		g.t.Errorf("reconciling: %s", got)
+	}
+}
+
+// until asks until the answer is the one wanted.
+func (g *ground) until(client *child, want string) {
+	g.t.Helper()
+	var got string
+	for range 500 {
+		if got = client.ask(g.to); strings.Contains(got, want) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	g.t.Fatalf("the client gets %q, never %q", got, want)
+}
+
+func (g *ground) through(p *child) string {
+	return fmt.Sprintf("proxy %d %s %s", p.Pid(), g.process.Job, g.to)
+}
+
+// TestHandover: a proxy without privileges, in other namespaces than the job's,
+// serves it; proxies and agents are replaced and killed.
+func TestHandover(t *testing.T) {
+	g := newGround(t)
+	client := g.start(g.job, "job", "client")
+	agent := g.startAgent("300ms")
+	g.want(agent, g.process)
+	if got := client.ask(g.to); got != "direct" {
+		t.Errorf("without a proxy: %s", got)
+	}
+	first := g.startProxy()
+	g.until(client, g.through(first))
+
+	second := g.startProxy()
+	time.Sleep(100 * time.Millisecond) // both have the listeners, in whatever order
+	first.end(syscall.SIGTERM)
+	g.until(client, g.through(second))
+
+	// Killed and replaced within the grace: connects wait for the next one.
+	second.end(syscall.SIGKILL)
+	third := g.startProxy()
+	if got := client.ask(g.to); got != g.through(third) {
+		t.Errorf("while a proxy is replaced: %s", got)
+	}
+	third.end(syscall.SIGKILL)
+	g.until(client, "direct") // once the grace is over
+	fourth := g.startProxy()
+	g.until(client, g.through(fourth))
+
+	// The agent is killed: the proxy works on, and takes the next one's.
+	agent.end(syscall.SIGKILL)
+	for range 3 {
+		if got := client.ask(g.to); got != g.through(fourth) {
+			t.Errorf("without an agent: %s", got)
+		}
+	}
+	agent = g.startAgent("300ms")
+	g.want(agent, g.process)
+	for range 20 { // at the old listener, then at the new one
+		if got := client.ask(g.to); got != g.through(fourth) && got != "direct" {
+			t.Errorf("with a new agent: %s", got)
+		}
+	}
+	g.until(client, g.through(fourth))
+
+	// Both killed: direct.
+	agent.end(syscall.SIGKILL)
+	fourth.end(syscall.SIGKILL)
+	g.until(client, "direct")
+}
+
+// TestFailClosed: set by the proxy, it outlives proxy and agent.
+func TestFailClosed(t *testing.T) {
+	g := newGround(t)
+	client := g.start(g.job, "job", "client")
+	agent := g.startAgent("100ms")
+	g.want(agent, g.process)
+	proxy := g.startProxy()
+	g.until(client, g.through(proxy))
+	id, err := redirect.ID(g.cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := proxy.ask(fmt.Sprintf("%d on", id)); got != "set <nil>" {
+		t.Fatal(got)
+	}
+	if got := proxy.ask("12345678 on"); !strings.Contains(got, "is not redirected") {
+		t.Errorf("an unknown cgroup: %s", got)
+	}
+	if got := client.ask(g.to); got != g.through(proxy) {
+		t.Errorf("with a proxy: %s", got)
+	}
+	proxy.end(syscall.SIGKILL)
+	g.until(client, "refused")
+	agent.end(syscall.SIGKILL)
+	if got := client.ask(g.to); !strings.Contains(got, "refused") {
+		t.Errorf("without an agent: %s", got)
+	}
+	agent = g.startAgent("100ms")
+	g.want(agent) // knows of no process yet, but one lives there
+	if got := client.ask(g.to); !strings.Contains(got, "refused") {
+		t.Errorf("with a new agent: %s", got)
+	}
+	g.want(agent, g.process)
+	proxy = g.startProxy()
+	g.until(client, g.through(proxy))
+	if got := proxy.ask(fmt.Sprintf("%d off", id)); got != "set <nil>" {
+		t.Fatal(got)
+	}
+	proxy.end(syscall.SIGKILL)
+	g.until(client, "direct")
+	g.want(agent) // the job has ended
+	if groups := g.groups(); len(groups) != 0 {
+		t.Errorf("still redirected: %v", groups)
+	}
+}
+
+func (g *ground) groups() []redirect.Group {
+	g.t.Helper()
+	r, err := redirect.Open(redirect.Options{Dir: g.pins})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer r.Close()
+	groups, err := r.Groups()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return groups
+}
+
+// TestOrderlyEnd: an agent that ends in order lets connects go direct although
+// the proxy has its copies.
+func TestOrderlyEnd(t *testing.T) {
+	g := newGround(t)
+	client := g.start(g.job, "job", "client")
+	agent := g.startAgent("300ms")
+	g.want(agent, g.process)
+	g.until(client, g.through(g.startProxy()))
+	agent.end(syscall.SIGTERM)
+	if got := client.ask(g.to); got != "direct" {
+		t.Errorf("after the agent's end: %s", got)
+	}
+	if _, err := os.Stat(g.sock); err == nil {
+		t.Error("the socket is still there")
+	}
+}
+
+// TestWhoIsRefused: only root, the agent's user and the proxy's get listeners,
+// and only those that speak this version.
+func TestWhoIsRefused(t *testing.T) {
+	g := newGround(t)
+	agent := g.startAgent("300ms")
+	g.want(agent, g.process)
+	raw, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: g.sock, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := handover.NewConn(raw)
+	defer conn.Close()
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: 99}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err := conn.Receive(); err != nil || m.Kind != handover.Refused || !strings.Contains(m.Error, "version 99") {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := os.Chmod(g.sock, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command(os.Args[0])
+	other.Env = append(os.Environ(), taskVariable+"=proxy "+g.sock+" name 65533")
+	out, err := other.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "of user 65533: listeners are for user 65534") {
+		t.Errorf("another user: %v: %s", err, out)
+	}
+	if _, err := New(Options{Redirect: openRedirect(t, g.pins), Socket: g.sock, OwnCgroup: g.cgroup}); err == nil || !strings.Contains(err.Error(), "another agent") {
+		t.Errorf("a second agent: %v", err)
+	}
+}
+
+func openRedirect(t *testing.T, pins string) *redirect.Redirect {
+	t.Helper()
+	r, err := redirect.Open(redirect.Options{Dir: pins})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}

@@ -1,0 +1,191 @@
+package listeners
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// The test binary is also the processes that tests run on hosts: with this
+// variable it is one of them instead of testing.
+const taskVariable = "PSIDECAR_LISTENERS_TASK"
+
+func TestMain(m *testing.M) {
+	tasks := map[string]func([]string) error{"agent": runAgent, "proxy": runProxy, "client": runClient}
+	if words := strings.Fields(os.Getenv(taskVariable)); len(words) > 0 {
+		if err := tasks[words[0]](words[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, words[0], err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const nobody = 65534
+
+// runAgent reconciles with the processes that come as JSON, a list a line. Its
+// arguments are the folder of pins, the socket and the grace.
+func runAgent(args []string) error {
+	grace, err := time.ParseDuration(args[2])
+	if err != nil {
+		return err
+	}
+	r, err := redirect.Open(redirect.Options{Dir: args[0]})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	l, err := New(Options{Redirect: r, Socket: args[1], UID: nobody, Grace: grace})
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.Run(ctx, false) })
+	fmt.Println("ready")
+	go func() {
+		in := json.NewDecoder(os.Stdin)
+		for {
+			var all []Process
+			if in.Decode(&all) != nil {
+				return
+			}
+			fmt.Println("done", strings.ReplaceAll(fmt.Sprint(l.Reconcile(all)), "\n", "; "))
+		}
+	}()
+	return g.Wait()
+}
+
+// runProxy gives up its privileges and carries connections to where they were
+// meant to go. Its arguments are the socket and what it does: "splice", or
+// "name", to say which proxy it is and where the connection was going; and its user. Lines on
+// standard input, "CGROUP on" or "CGROUP off", set fail-closed.
+func runProxy(args []string) error {
+	uid := nobody
+	if len(args) > 2 {
+		uid, _ = strconv.Atoi(args[2])
+	}
+	if err := errors.Join(syscall.Setresgid(uid, uid, uid), syscall.Setresuid(uid, uid, uid)); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	serve := func(ctx context.Context, l *handover.Listener) error {
+		stop := context.AfterFunc(ctx, func() { l.Close() })
+		defer stop()
+		for {
+			conn, err := l.AcceptTCP()
+			if err != nil {
+				return nil
+			}
+			go func() {
+				defer conn.Close()
+				to, err := original(conn)
+				switch {
+				case err != nil:
+					fmt.Fprintln(os.Stderr, "original destination:", err)
+				case args[1] == "splice":
+					err = splice(conn, to)
+				default:
+					fmt.Fprintln(conn, "proxy", os.Getpid(), l.Job, to)
+				}
+			}()
+		}
+	}
+	client := handover.NewClient(args[0], serve)
+	go func() {
+		in := bufio.NewScanner(os.Stdin)
+		for in.Scan() {
+			number, state, _ := strings.Cut(in.Text(), " ")
+			cgroup, err := strconv.ParseUint(number, 10, 64)
+			if err == nil {
+				err = client.SetFailClosed(ctx, cgroup, state == "on")
+			}
+			fmt.Println("set", err)
+		}
+	}()
+	return client.Run(ctx)
+}
+
+func splice(conn *net.TCPConn, to netip.AddrPort) error {
+	far, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
+	if err != nil {
+		return conn.SetLinger(0) // a reset, as the destination would have sent
+	}
+	defer far.Close()
+	var both sync.WaitGroup
+	carry := func(a, b *net.TCPConn) {
+		if _, err := io.Copy(a, b); err != nil {
+			a.SetLinger(0)
+		}
+		a.CloseWrite()
+	}
+	both.Go(func() { carry(far, conn) })
+	both.Go(func() { carry(conn, far) })
+	both.Wait()
+	return nil
+}
+
+// original asks as any program behind a redirection does; IPv4 alone, see
+// bpf/redirect for the other.
+func original(conn *net.TCPConn) (to netip.AddrPort, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return to, err
+	}
+	failed := raw.Control(func(fd uintptr) {
+		var a *unix.IPv6Mreq // 16 bytes and a number, as large as a sockaddr_in
+		if a, err = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
+			b := a.Multiaddr
+			to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
+		}
+	})
+	return to, errors.Join(err, failed)
+}
+
+// runClient connects to the addresses it is told, and says what came.
+func runClient([]string) error {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		fmt.Println(ask(in.Text()))
+	}
+	return in.Err()
+}
+
+func ask(to string) string {
+	conn, err := net.DialTimeout("tcp", to, 10*time.Second)
+	if err != nil {
+		return "error " + err.Error()
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return "error " + err.Error()
+	}
+	reply, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return "error " + err.Error()
+	}
+	return strings.TrimSpace(reply)
+}

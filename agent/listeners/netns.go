@@ -1,0 +1,162 @@
+package listeners
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// opened are the listeners of a group in a network namespace.
+type opened struct {
+	job          string
+	group, netns uint64
+	cookie       uint64   // of the network namespace
+	sockets      []socket // one for IPv4, and one for IPv6 where there is IPv6
+}
+
+type socket struct {
+	id   uint64
+	at   netip.AddrPort
+	file *os.File
+}
+
+func (o *opened) close() error {
+	var failed error
+	for _, s := range o.sockets {
+		failed = errors.Join(failed, s.file.Close())
+	}
+	return failed
+}
+
+func (o *opened) ports() (p redirect.Ports) {
+	for _, s := range o.sockets {
+		if s.at.Addr().Is4() {
+			p.IPv4 = s.at.Port()
+		} else {
+			p.IPv6 = s.at.Port()
+		}
+	}
+	return p
+}
+
+// message hands over socket i.
+func (o *opened) message(i int) (handover.Message, *os.File) {
+	s := o.sockets[i]
+	return handover.Message{Kind: handover.Listening, ID: s.id, Job: o.job, Cgroup: o.group, Netns: o.netns, Address: s.at}, s.file
+}
+
+// openNetns opens a network namespace by its file and says its inode.
+func openNetns(path string) (*os.File, uint64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("opening a network namespace: %w", err)
+	}
+	var s unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &s); err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("looking at network namespace %s: %w", path, err), f.Close())
+	}
+	return f, s.Ino, nil
+}
+
+// openIn opens the listeners on a thread of their own that enters the
+// namespace, and ends there where it cannot come back.
+func openIn(ns *os.File, mark uint32) (o *opened, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		var before *os.File
+		if before, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			runtime.UnlockOSThread()
+			return
+		}
+		defer before.Close()
+		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("entering network namespace %s (needs CAP_SYS_ADMIN): %w", ns.Name(), err)
+			runtime.UnlockOSThread()
+			return
+		}
+		o, err = openHere(mark)
+		if unix.Setns(int(before.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	<-done
+	return o, err
+}
+
+func openHere(mark uint32) (*opened, error) {
+	o := &opened{}
+	for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+		s, cookie, err := openSocket(a, mark)
+		if a.Is6() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
+			continue // no IPv6 there
+		}
+		if errors.Is(err, unix.EADDRNOTAVAIL) {
+			err = fmt.Errorf("%w: is its loopback interface up?", err)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("listening at %s in the job's network namespace: %w", a, err), o.close())
+		}
+		o.cookie = cookie
+		o.sockets = append(o.sockets, s)
+	}
+	return o, nil
+}
+
+// backlog is the length of the queue of connections that no proxy has accepted
+// yet, as far as net.core.somaxconn allows.
+const backlog = 4096
+
+// openSocket listens at any free port. TCP by name: Go's own listeners speak
+// MPTCP.
+func openSocket(a netip.Addr, mark uint32) (s socket, cookie uint64, err error) {
+	domain := unix.AF_INET
+	var at unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
+	if a.Is6() {
+		domain, at = unix.AF_INET6, &unix.SockaddrInet6{Addr: a.As16()}
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+	if err != nil {
+		return s, 0, err
+	}
+	s.file = os.NewFile(uintptr(fd), "listener")
+	defer func() {
+		if err != nil {
+			s.file.Close()
+		}
+	}()
+	if a.Is6() {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return s, 0, err
+		}
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
+		return s, 0, fmt.Errorf("marking it (needs CAP_NET_ADMIN): %w", err)
+	}
+	if err := errors.Join(unix.Bind(fd, at), unix.Listen(fd, backlog)); err != nil {
+		return s, 0, err
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return s, 0, err
+	}
+	switch n := name.(type) {
+	case *unix.SockaddrInet4:
+		s.at = netip.AddrPortFrom(a, uint16(n.Port))
+	case *unix.SockaddrInet6:
+		s.at = netip.AddrPortFrom(a, uint16(n.Port))
+	}
+	cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return s, 0, fmt.Errorf("asking for the namespace's number: %w", err)
+	}
+	return s, cookie, nil
+}

@@ -1,0 +1,136 @@
+package listeners
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// attend talks with one proxy until it hangs up.
+func (l *Listeners) attend(conn *handover.Conn) error {
+	defer conn.Close()
+	who, err := conn.Peer()
+	if err != nil {
+		return err
+	}
+	if who.Uid != 0 && int(who.Uid) != l.opts.UID && int(who.Uid) != os.Geteuid() {
+		return refuse(conn, fmt.Errorf("process %d of user %d: listeners are for user %d", who.Pid, who.Uid, l.opts.UID))
+	}
+	m, _, err := conn.Receive()
+	if errors.Is(err, io.EOF) {
+		return nil // looked whether somebody answers
+	}
+	if err != nil {
+		return err
+	}
+	if m.Kind != handover.Hello || m.Version != handover.Version {
+		return refuse(conn, fmt.Errorf("process %d speaks version %d of the protocol, the agent speaks %d", who.Pid, m.Version, handover.Version))
+	}
+	if err := l.admit(conn); err != nil {
+		return err
+	}
+	l.log.Info("a proxy takes the listeners", "pid", who.Pid, "uid", who.Uid)
+	defer l.dismiss(conn)
+	for {
+		m, _, err := conn.Receive()
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if m.Kind != handover.FailClosed {
+			return fmt.Errorf("process %d sent a %q message, which no proxy sends", who.Pid, m.Kind)
+		}
+		answer := handover.Message{Kind: handover.Result, Sequence: m.Sequence}
+		if err := l.setFailClosed(redirect.GroupID(m.Cgroup), m.On); err != nil {
+			answer.Error = err.Error()
+		}
+		if err := conn.Send(answer, nil); err != nil {
+			return err
+		}
+	}
+}
+
+func refuse(conn *handover.Conn, why error) error {
+	return errors.Join(why, conn.Send(handover.Message{Kind: handover.Refused, Error: why.Error()}, nil))
+}
+
+// admit hands a proxy all listeners there are, after opening them where it is
+// the first.
+func (l *Listeners) admit(conn *handover.Conn) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return net.ErrClosed
+	}
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version}, nil); err != nil {
+		return err
+	}
+	for _, o := range l.open {
+		for i := range o.sockets {
+			m, f := o.message(i)
+			if err := conn.Send(m, f); err != nil {
+				return err
+			}
+		}
+	}
+	l.proxies[conn] = true
+	if l.without != nil {
+		l.without.Stop()
+		l.without = nil
+	}
+	if !l.reconciled {
+		return nil // what is pinned is not yet to be judged
+	}
+	if err := l.reconcile(); err != nil {
+		l.log.Warn("some processes cannot be served", "error", err)
+	}
+	l.tell(handover.Message{Kind: handover.Complete}, nil)
+	return nil
+}
+
+// dismiss forgets a proxy. When it was the last one its listeners are kept for
+// the next, but not for long: what waits in their queues goes nowhere.
+func (l *Listeners) dismiss(conn *handover.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.proxies, conn)
+	if len(l.proxies) > 0 || l.closed {
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(l.opts.Grace, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.without != timer || l.closed || !l.reconciled {
+			return
+		}
+		l.without = nil
+		l.log.Warn("no proxy has come; connects go direct, or fail where they must not", "after", l.opts.Grace)
+		if err := l.reconcile(); err != nil {
+			l.log.Warn("closing listeners", "error", err)
+		}
+	})
+	l.without = timer
+}
+
+func (l *Listeners) setFailClosed(id redirect.GroupID, on bool) error {
+	groups, err := l.opts.Redirect.Groups()
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if g.ID == id {
+			g.Policy.FailClosed = on
+			return l.opts.Redirect.SetPolicy(id, g.Policy)
+		}
+	}
+	return fmt.Errorf("cgroup number %d is not redirected", id)
+}

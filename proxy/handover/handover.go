@@ -1,0 +1,210 @@
+// Package handover is how a proxy without privileges gets its listeners: the
+// agent, which may enter network namespaces, opens them there and hands them
+// over as file descriptors on a unix socket. The agent keeps a copy of each, so
+// that connects wait in the kernel's queue while a proxy is replaced; the proxy
+// keeps its own, so that it works on while an agent is.
+//
+// What goes over the socket, a sequence of packets, is [Message] values in
+// JSON, with one descriptor beside each listener. Agent and proxy begin with a
+// hello that has the version. [Receive] is the proxy's side; agent/listeners
+// answers it. The package imports nothing of ours, so that both may use it.
+package handover
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Version of the protocol. A side that hears another one says which it speaks
+// and ends the connection.
+const Version = 1
+
+// DefaultSocket is where the agent waits for proxies unless told otherwise.
+const DefaultSocket = "/run/psidecar/listeners.sock"
+
+// Kinds of messages.
+const (
+	Hello      = "hello"       // both: Version
+	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address
+	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
+	Complete   = "complete"    // from the agent: it has named all there are now
+	FailClosed = "fail-closed" // from the proxy: Cgroup, On; answered by a Result
+	Result     = "result"      // from the agent: Sequence, Error where it failed
+	Refused    = "refused"     // from the agent, which then hangs up: Error
+)
+
+// Message is what one packet says.
+type Message struct {
+	Kind    string `json:"kind"`
+	Version int    `json:"version,omitempty"`
+
+	ID      uint64         `json:"id,omitempty"`     // of a listener
+	Job     string         `json:"job,omitempty"`    // its scheduler's address
+	Cgroup  uint64         `json:"cgroup,omitempty"` // kernel's number of the cgroup whose connects come
+	Netns   uint64         `json:"netns,omitempty"`  // inode of the network namespace
+	Address netip.AddrPort `json:"address,omitzero"` // in that namespace
+	On      bool           `json:"on,omitempty"`     // what cannot be redirected fails
+
+	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
+	Error    string `json:"error,omitempty"`
+}
+
+const (
+	maxMessage  = 16 << 10
+	sendTimeout = 5 * time.Second // a peer that does not read for so long is given up
+)
+
+// Conn carries messages. Send may be called from several goroutines, Receive
+// from one at a time.
+type Conn struct{ unix *net.UnixConn }
+
+// NewConn uses a connection of network "unixpacket".
+func NewConn(c *net.UnixConn) *Conn { return &Conn{c} }
+
+// Send writes a message, with a descriptor where file is not nil; the caller
+// still closes it.
+func (c *Conn) Send(m Message, file *os.File) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encoding a %s message: %w", m.Kind, err)
+	}
+	var rights []byte
+	if file != nil {
+		raw, err := file.SyscallConn()
+		if err != nil {
+			return fmt.Errorf("handing over %s: %w", m.Address, err)
+		}
+		if err := raw.Control(func(fd uintptr) { rights = unix.UnixRights(int(fd)) }); err != nil {
+			return fmt.Errorf("handing over %s: %w", m.Address, err)
+		}
+	}
+	if err := c.unix.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return fmt.Errorf("sending a %s message: %w", m.Kind, err)
+	}
+	if _, _, err := c.unix.WriteMsgUnix(text, rights, nil); err != nil {
+		return fmt.Errorf("sending a %s message: %w", m.Kind, err)
+	}
+	return nil
+}
+
+// Receive reads a message and the descriptor that came with it, which is the
+// caller's to close and nil for all kinds but Listening. The error is io.EOF
+// when the other side has hung up.
+func (c *Conn) Receive() (m Message, file *os.File, err error) {
+	text := make([]byte, maxMessage)
+	rights := make([]byte, unix.CmsgSpace(4*4))
+	n, rightsLen, flags, _, err := c.unix.ReadMsgUnix(text, rights)
+	if err != nil {
+		return m, nil, fmt.Errorf("receiving a message: %w", err)
+	}
+	files, err := descriptors(rights[:rightsLen])
+	defer func() {
+		for _, f := range files {
+			if f != file {
+				f.Close()
+			}
+		}
+	}()
+	switch {
+	case err != nil:
+		return m, nil, err
+	case n == 0:
+		return m, nil, io.EOF
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		return m, nil, fmt.Errorf("a message of more than %d bytes, or with too many descriptors", maxMessage)
+	}
+	if err := json.Unmarshal(text[:n], &m); err != nil {
+		return m, nil, fmt.Errorf("decoding a message: %w", err)
+	}
+	want := 0
+	if m.Kind == Listening {
+		want = 1
+	}
+	if len(files) != want {
+		return m, nil, fmt.Errorf("a %s message with %d descriptors, want %d", m.Kind, len(files), want)
+	}
+	if want == 1 {
+		file = files[0]
+	}
+	return m, file, nil
+}
+
+func descriptors(rights []byte) (files []*os.File, err error) {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil, fmt.Errorf("reading descriptors: %w", err)
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue // something else than descriptors
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "listener"))
+		}
+	}
+	return files, nil
+}
+
+// Close hangs up.
+func (c *Conn) Close() error { return c.unix.Close() }
+
+// Peer returns who is at the other end, as the kernel knows it.
+func (c *Conn) Peer() (*unix.Ucred, error) {
+	raw, err := c.unix.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("asking who is at the socket: %w", err)
+	}
+	var who *unix.Ucred
+	failed := raw.Control(func(fd uintptr) {
+		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return nil, fmt.Errorf("asking who is at the socket: %w", err)
+	}
+	return who, nil
+}
+
+// A Listener is one that was handed over. Its Close closes the proxy's copy.
+type Listener struct {
+	*net.TCPListener
+	ID     uint64
+	Job    string // its scheduler's address
+	Cgroup uint64 // the kernel's number
+	Netns  uint64 // inode of the network namespace in which it listens
+}
+
+// newListener checks that the descriptor is what the message says.
+func newListener(m Message, file *os.File) (*Listener, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var listening int
+	failed := raw.Control(func(fd uintptr) {
+		listening, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return nil, fmt.Errorf("a descriptor that is no socket: %w", err)
+	}
+	if listening != 1 {
+		return nil, errors.New("a socket that does not listen")
+	}
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("using a listener: %w", err)
+	}
+	tcp, ok := l.(*net.TCPListener)
+	if !ok || tcp.Addr().(*net.TCPAddr).AddrPort() != m.Address {
+		return nil, errors.Join(fmt.Errorf("a listener at %s %s, announced for TCP at %s", l.Addr().Network(), l.Addr(), m.Address), l.Close())
+	}
+	return &Listener{tcp, m.ID, m.Job, m.Cgroup, m.Netns}, nil
+}

@@ -1,0 +1,249 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Client is a proxy's side. Its methods may be called from several goroutines.
+type Client struct {
+	socket string
+	serve  func(context.Context, *Listener) error
+	// linger is how long a listener that another has replaced is still
+	// served, for connects that were on their way to it.
+	linger time.Duration
+
+	mu       sync.Mutex
+	conn     *Conn // nil while there is no agent
+	sequence uint64
+	waiting  map[uint64]chan Message // questions, by sequence
+	serving  map[place]served        // of each place the last one
+	named    map[uint64]bool         // listeners that this agent has named
+}
+
+// place is what there is one listener for.
+type place struct {
+	cgroup, netns uint64
+	six           bool
+}
+
+type served struct {
+	id   uint64
+	stop context.CancelFunc
+}
+
+// retry is the pause between attempts to reach the agent.
+const retry = 500 * time.Millisecond
+
+const linger = 2 * time.Second
+
+// NewClient returns a client of the agent at the socket (empty:
+// [DefaultSocket]). serve is called, in a goroutine of its own, for each
+// listener that is handed over, and must close it and return when its context
+// ends: the listener is withdrawn, or was replaced.
+func NewClient(socket string, serve func(context.Context, *Listener) error) *Client {
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	return &Client{socket: socket, serve: serve, linger: linger, waiting: map[uint64]chan Message{}, serving: map[place]served{}}
+}
+
+// Run takes listeners until ctx ends, or serve fails, or the agent refuses
+// this proxy. While there is no agent it keeps serving what it has, and looks
+// for one.
+func (c *Client) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		var told string
+		for {
+			err := c.session(ctx, g)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case errors.Is(err, errRefused):
+				return err
+			case err.Error() != told: // not every half second
+				told = err.Error()
+				slog.Warn("no agent; serving the listeners that are there, and looking for one", "socket", c.socket, "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(retry):
+			}
+		}
+	})
+	return g.Wait()
+}
+
+var errRefused = errors.New("the agent refuses this proxy")
+
+// session talks with one agent until it or ctx ends.
+func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
+	raw, err := new(net.Dialer).DialContext(ctx, "unixpacket", c.socket)
+	if err != nil {
+		return fmt.Errorf("connecting to the agent: %w", err)
+	}
+	conn := NewConn(raw.(*net.UnixConn))
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if err := trust(conn); err != nil {
+		return err
+	}
+	if err := conn.Send(Message{Kind: Hello, Version: Version}, nil); err != nil {
+		return err
+	}
+	m, _, err := conn.Receive()
+	switch {
+	case err != nil:
+		return err
+	case m.Kind == Refused:
+		return fmt.Errorf("%w: %s", errRefused, m.Error)
+	case m.Kind != Hello || m.Version != Version:
+		return fmt.Errorf("%w: it speaks version %d of the protocol, this is %d", errRefused, m.Version, Version)
+	}
+	c.attach(conn)
+	defer c.attach(nil)
+	for {
+		m, file, err := conn.Receive()
+		if err != nil {
+			return err
+		}
+		if err := c.handle(ctx, g, m, file); err != nil {
+			return err
+		}
+	}
+}
+
+// trust accepts listeners of root and of the proxy's own user alone.
+func trust(conn *Conn) error {
+	who, err := conn.Peer()
+	if err != nil {
+		return err
+	}
+	if who.Uid != 0 && int(who.Uid) != os.Geteuid() {
+		return fmt.Errorf("the socket is held by user %d, process %d: listeners are taken from root or user %d", who.Uid, who.Pid, os.Geteuid())
+	}
+	return nil
+}
+
+// attach sets the agent that questions go to; those to the one before fail.
+func (c *Client) attach(conn *Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn, c.named = conn, map[uint64]bool{}
+	for sequence, answer := range c.waiting {
+		close(answer)
+		delete(c.waiting, sequence)
+	}
+}
+
+func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file *os.File) error {
+	switch m.Kind {
+	case Listening:
+		defer file.Close()
+		l, err := newListener(m, file)
+		if err != nil {
+			return fmt.Errorf("the agent sent %w", err)
+		}
+		c.start(ctx, g, l)
+	case Withdrawn:
+		c.withdraw(func(id uint64) bool { return id == m.ID })
+	case Complete: // those of an agent before it that it knows nothing of
+		c.withdraw(func(id uint64) bool { return !c.named[id] })
+	case Result:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if answer, ok := c.waiting[m.Sequence]; ok {
+			delete(c.waiting, m.Sequence)
+			answer <- m
+		}
+	}
+	return nil // other kinds are for later versions of this one
+}
+
+// start serves a listener, in the place of another where there was one.
+func (c *Client) start(ctx context.Context, g *errgroup.Group, l *Listener) {
+	at := place{l.Cgroup, l.Netns, l.Addr().(*net.TCPAddr).IP.To4() == nil}
+	ctx, cancel := context.WithCancel(ctx)
+	c.mu.Lock()
+	before, replaced := c.serving[at]
+	c.serving[at] = served{l.ID, cancel}
+	c.named[l.ID] = true
+	c.mu.Unlock()
+	g.Go(func() error {
+		defer cancel()
+		if err := c.serve(ctx, l); err != nil {
+			return fmt.Errorf("serving the listener at %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	if replaced {
+		g.Go(func() error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(c.linger):
+			}
+			before.stop()
+			return nil
+		})
+	}
+}
+
+func (c *Client) withdraw(which func(id uint64) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for at, s := range c.serving {
+		if which(s.id) {
+			s.stop()
+			delete(c.serving, at)
+		}
+	}
+}
+
+// SetFailClosed has connects of the cgroup fail, from the next one on, while no
+// proxy can take them; off lets them go direct again. When it returns without
+// error that is so, and stays so when proxy and agent end.
+func (c *Client) SetFailClosed(ctx context.Context, cgroup uint64, on bool) error {
+	answer := make(chan Message, 1)
+	c.mu.Lock()
+	conn := c.conn
+	c.sequence++
+	sequence := c.sequence
+	if conn != nil {
+		c.waiting[sequence] = answer
+	}
+	c.mu.Unlock()
+	if conn == nil {
+		return fmt.Errorf("setting fail-closed for cgroup %d: there is no agent at %s", cgroup, c.socket)
+	}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.waiting, sequence)
+	}()
+	if err := conn.Send(Message{Kind: FailClosed, Cgroup: cgroup, On: on, Sequence: sequence}, nil); err != nil {
+		return fmt.Errorf("setting fail-closed for cgroup %d: %w", cgroup, err)
+	}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("setting fail-closed for cgroup %d: %w", cgroup, ctx.Err())
+	case m, ok := <-answer:
+		if !ok {
+			return fmt.Errorf("setting fail-closed for cgroup %d: the agent has gone", cgroup)
+		}
+		if m.Error != "" {
+			return fmt.Errorf("setting fail-closed for cgroup %d: %s", cgroup, m.Error)
+		}
+		return nil
+	}
+}
