@@ -227,17 +227,14 @@ func (o *Observer) placeByProcess(s *stream) {
 		if p, ok := o.opts.Resolver.Owner(s.to, s.from); ok {
 			s.receiver = o.nodeOf(p)
 		}
-		if s.receiver != nil {
-			s.receiver.setAddress(s.to)
-		}
 	}
 }
 
 // nodeOf returns the node that the process is, made if need be; nil if it is
 // none of PS-lite's.
 func (o *Observer) nodeOf(p Process) *Node {
-	if p.Role == "" || !p.Scheduler.IsValid() {
-		return nil
+	if p.Role == "" || !p.Scheduler.IsValid() || len(p.Listens) == 0 {
+		return nil // it is none, or has not come so far that others could reach it
 	}
 	j := o.job(p.Scheduler)
 	if j == nil {

@@ -125,7 +125,9 @@ func (o *Observer) Handle(r *bpf.Record) {
 	switch r.Kind {
 	case bpf.KindCommand:
 		s.command(r.Data)
-		o.place(s, o.opts.Wall(r.Time)) // before its messages, where that is possible
+		if s.mayAsk(o.opts.Wall(r.Time)) { // before its messages, where that is possible
+			o.placeByProcess(s)
+		}
 	case bpf.KindMeta:
 		o.metaRecord(s, r)
 	case bpf.KindKeys:
