@@ -168,7 +168,7 @@ func (g *ground) startAgent(grace string) *child {
 	return agent
 }
 
-func (g *ground) startProxy() *child { return g.start(g.far, "proxy", "proxy "+g.sock+" name") }
+func (g *ground) startProxy() *child { return g.start(g.far, "proxy", "proxy "+g.sock) }
 
 func (g *ground) want(agent *child, processes ...Process) {
 	g.t.Helper()
@@ -348,7 +348,7 @@ func TestWhoIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := exec.Command(os.Args[0])
-	other.Env = append(os.Environ(), taskVariable+"=proxy "+g.sock+" name 65533")
+	other.Env = append(os.Environ(), taskVariable+"=proxy "+g.sock+" 65533")
 	out, err := other.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "of user 65533: listeners are for user 65534") {
 		t.Errorf("another user: %v: %s", err, out)

@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"os/signal"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -78,14 +76,17 @@ func runAgent(args []string) error {
 	return g.Wait()
 }
 
-// runProxy gives up its privileges and carries connections to where they were
-// meant to go. Its arguments are the socket and what it does: "splice", or
-// "name", to say which proxy it is and where the connection was going; and its user. Lines on
-// standard input, "CGROUP on" or "CGROUP off", set fail-closed.
+// runProxy gives up its privileges and says to each connection which proxy it
+// is and where the connection was going. Its arguments are the socket and its
+// user, nobody where there is none. Lines on standard input, "CGROUP on" or
+// "CGROUP off", set fail-closed.
 func runProxy(args []string) error {
 	uid := nobody
-	if len(args) > 2 {
-		uid, _ = strconv.Atoi(args[2])
+	if len(args) > 1 {
+		var err error
+		if uid, err = strconv.Atoi(args[1]); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(syscall.Setresgid(uid, uid, uid), syscall.Setresuid(uid, uid, uid)); err != nil {
 		return err
@@ -103,14 +104,11 @@ func runProxy(args []string) error {
 			go func() {
 				defer conn.Close()
 				to, err := original(conn)
-				switch {
-				case err != nil:
+				if err != nil {
 					fmt.Fprintln(os.Stderr, "original destination:", err)
-				case args[1] == "splice":
-					err = splice(conn, to)
-				default:
-					fmt.Fprintln(conn, "proxy", os.Getpid(), l.Job, to)
+					return
 				}
+				fmt.Fprintln(conn, "proxy", os.Getpid(), l.Job, to)
 			}()
 		}
 	}
@@ -127,25 +125,6 @@ func runProxy(args []string) error {
 		}
 	}()
 	return client.Run(ctx)
-}
-
-func splice(conn *net.TCPConn, to netip.AddrPort) error {
-	far, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
-	if err != nil {
-		return conn.SetLinger(0) // a reset, as the destination would have sent
-	}
-	defer far.Close()
-	var both sync.WaitGroup
-	carry := func(a, b *net.TCPConn) {
-		if _, err := io.Copy(a, b); err != nil {
-			a.SetLinger(0)
-		}
-		a.CloseWrite()
-	}
-	both.Go(func() { carry(far, conn) })
-	both.Go(func() { carry(conn, far) })
-	both.Wait()
-	return nil
 }
 
 // original asks as any program behind a redirection does; IPv4 alone, see

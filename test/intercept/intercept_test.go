@@ -1,0 +1,266 @@
+// Package intercept tests whole jobs whose connects are intercepted: on every
+// host an agent opens listeners in the job's place, and a proxy without
+// privileges, in another cgroup, carries what comes.
+package intercept
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/agent/listeners"
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// The test binary is also the agents and proxies, with this variable.
+const taskVariable = "PSIDECAR_INTERCEPT_TASK"
+
+func TestMain(m *testing.M) {
+	tasks := map[string]func([]string) error{"agent": runAgent, "proxy": runProxy}
+	if words := strings.Fields(os.Getenv(taskVariable)); len(words) > 0 {
+		if err := tasks[words[0]](words[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, words[0], err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const nobody = 65534
+
+// runAgent serves the cgroup of its last argument, in its own network
+// namespace, from the folder of pins and at the socket of the first two.
+func runAgent(args []string) error {
+	r, err := redirect.Open(redirect.Options{Dir: args[0]})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	l, err := listeners.New(listeners.Options{Redirect: r, Socket: args[1], UID: nobody})
+	if err != nil {
+		return err
+	}
+	if err := l.Reconcile([]listeners.Process{{Job: "job", Cgroup: args[2], Netns: "/proc/self/ns/net"}}); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	fmt.Println("ready")
+	return l.Run(ctx, false)
+}
+
+// runProxy is a proxy without privileges. It prints its state when it ends.
+func runProxy(args []string) error {
+	mesh, err := net.Listen("tcp", ":9811")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody)); err != nil {
+		return err
+	}
+	p, err := proxy.New(proxy.Options{MeshPort: 9811, Insecure: true, Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}})
+	if err != nil {
+		return err
+	}
+	ready := make(chan struct{}, 2)
+	client := handover.NewClient(args[0], func(ctx context.Context, l *handover.Listener) error {
+		ready <- struct{}{}
+		return p.Serve(ctx, proxy.Listener{Listener: l, Destination: proxy.OriginalDestination})
+	})
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return client.Run(ctx) })
+	g.Go(func() error { return p.Run(ctx, nil, []net.Listener{mesh}) })
+	<-ready
+	<-ready // IPv4 and IPv6
+	fmt.Println("ready")
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(p.State())
+}
+
+// sidecar is the agent and proxy of a host.
+type sidecar struct {
+	host         *hosts.Host
+	pins         string
+	agent, proxy *hosts.Process
+	proxyOut     *bufio.Reader
+}
+
+func startSidecar(t *testing.T, h *hosts.Host, dir, bpffs string) *sidecar {
+	t.Helper()
+	s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
+	socket := filepath.Join(dir, h.Name+".sock")
+	cgroup, err := h.Group("job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := redirect.Unload(s.pins); err != nil {
+			t.Error(err)
+		}
+	})
+	s.agent, _ = startReady(t, h, "agent", fmt.Sprintf("agent %s %s %s", s.pins, socket, cgroup))
+	s.proxy, s.proxyOut = startReady(t, h, "proxy", "proxy "+socket)
+	return s
+}
+
+func startReady(t *testing.T, h *hosts.Host, group, task string) (*hosts.Process, *bufio.Reader) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), taskVariable+"="+task)
+	var errors bytes.Buffer
+	cmd.Stderr = &errors
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout = w
+	p, err := h.StartIn(group, cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	t.Cleanup(func() {
+		p.Signal(syscall.SIGKILL) // has it ended, fine
+		<-p.Done()
+		r.Close()
+		if t.Failed() {
+			t.Logf("%s on %s: %s", group, h.Name, errors.Bytes())
+		}
+	})
+	out := bufio.NewReader(r)
+	if line, err := out.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("%s on %s: %q, %v", group, h.Name, line, err)
+	}
+	return p, out
+}
+
+// stop ends the proxy in order and returns its last words and what the kernel
+// counted.
+func (s *sidecar) stop(t *testing.T) (state proxy.State, counts redirect.Counts) {
+	t.Helper()
+	r, err := redirect.Open(redirect.Options{Dir: s.pins})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if counts, err = r.Counts(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.proxy.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(s.proxyOut)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &state); err != nil {
+		t.Fatalf("the proxy of %s ends with %q: %v", s.host.Name, text, err)
+	}
+	return state, counts
+}
+
+// TestJobs: jobs of psjob and of the C++ peer, intercepted on all hosts or on
+// some, end as they do without: their sums are exact.
+func TestJobs(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	psjob, own := job.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
+	countWorker := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
+	peerWorker := append(own[:1:1], "--keys", "1000", "--space", "1000", "--shift", "0")
+	mine := job.Program{psjob, "--json"}
+	for _, tc := range []struct {
+		name     string
+		sidecars int // hosts that have one
+		ipv6     bool
+		job      job.Job
+	}{
+		{"psjob", 3, false, job.Job{Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, countWorker)}},
+		{"psjob, IPv6", 3, true, job.Job{Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, countWorker)}},
+		{"peer", 3, false, job.Job{Scheduler: own, Servers: job.Repeat(3, own), Workers: job.Repeat(3, peerWorker)}},
+		{"peer's servers, psjob's workers, on some hosts", 2, false, job.Job{Scheduler: own, Servers: job.Repeat(3, own), Workers: job.Repeat(3, countWorker)}},
+		{"psjob's servers, peer's workers, on one host", 1, false, job.Job{Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, peerWorker)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := hoststest.New(t, hosts.Config{Hosts: 3})
+			dir, bpffs := folders(t)
+			var sidecars []*sidecar
+			for _, h := range n.Hosts()[:tc.sidecars] {
+				sidecars = append(sidecars, startSidecar(t, h, dir, bpffs))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			tc.job.Hosts, tc.job.IPv6 = n.Hosts(), tc.ipv6
+			if _, err := tc.job.Run(ctx); err != nil { // workers fail where a sum is wrong
+				t.Fatal(err)
+			}
+			for _, s := range sidecars {
+				state, counts := s.stop(t)
+				// Every node connects to every other of another role.
+				if counts[redirect.ReasonRedirected] < 5 || counts[redirect.ReasonAnswered] != counts[redirect.ReasonRedirected] {
+					t.Errorf("%s: %v", s.host.Name, counts)
+				}
+				for reason, count := range counts {
+					if c := redirect.Reason(reason).Class(); count > 0 && c != redirect.ClassRedirected && c != redirect.ClassAnswered {
+						t.Errorf("%s: %s %d times", s.host.Name, redirect.Reason(reason), count)
+					}
+				}
+				t.Logf("%s: %d connects redirected; errors of the proxy: %v", s.host.Name, counts[redirect.ReasonRedirected], state.Errors)
+			}
+		})
+	}
+}
+
+// folders are one that everybody can reach, for sockets, and one with a BPF
+// file system.
+func folders(t *testing.T) (dir, bpffs string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "psd-intercept-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bpffs = t.TempDir()
+	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(bpffs, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir, bpffs
+}
