@@ -121,10 +121,6 @@ func New(opts Options) (*Agent, error) {
 		OneIn:    a.oneIn,
 		Uses:     opts.Uses,
 	})
-	// Who is connected to whom, before the first messages ask for it.
-	if _, err := a.procs.refresh(); err != nil {
-		return nil, errors.Join(err, capture.Close())
-	}
 	for _, group := range opts.Cgroups {
 		if err := a.attach(a.cgroupPath(group)); err != nil {
 			return nil, errors.Join(err, capture.Close())
@@ -134,6 +130,13 @@ func New(opts Options) (*Agent, error) {
 		if err := a.attachPID(pid); err != nil {
 			return nil, errors.Join(err, capture.Close())
 		}
+	}
+	if len(a.attached) > 0 {
+		a.onlyWatched()
+	}
+	// Who is connected to whom, before the first messages ask for it.
+	if _, err := a.procs.refresh(); err != nil {
+		return nil, errors.Join(err, capture.Close())
 	}
 	return a, nil
 }

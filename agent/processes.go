@@ -19,7 +19,8 @@ import (
 
 // processes knows the host's PS-lite processes, as of the last look around.
 type processes struct {
-	proc fs.FS
+	proc    fs.FS
+	watched func(cgroup string) bool // nil: those of all cgroups
 
 	mu       sync.Mutex
 	snapshot *discover.Snapshot
@@ -38,7 +39,7 @@ func newProcesses(proc string) *processes {
 
 func (p *processes) refresh() (*discover.Snapshot, error) {
 	began := time.Now()
-	s, err := discover.Take(p.proc)
+	s, err := discover.Take(p.proc, p.watched)
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +99,19 @@ func (a *Agent) cgroupPath(name string) string {
 		return below
 	}
 	return name
+}
+
+// onlyWatched leaves out, from now on, the processes that are not in a watched
+// cgroup: where the user named the cgroups, no others belong to the jobs.
+func (a *Agent) onlyWatched() {
+	for _, path := range a.attached {
+		if !within(path, a.opts.CgroupRoot) {
+			slog.Warn("the processes of a cgroup cannot be told from others: it is not below the mount of cgroup v2",
+				"cgroup", path, "mount", a.opts.CgroupRoot)
+			return
+		}
+	}
+	a.procs.watched = func(cgroup string) bool { return a.watches(filepath.Join(a.opts.CgroupRoot, cgroup)) }
 }
 
 func (a *Agent) attachPID(pid int) error {

@@ -56,8 +56,10 @@ func (s *Snapshot) Owner(local, peer netip.AddrPort) (*Process, bool) {
 
 // Take reads the processes below proc, a /proc file system. Processes that end
 // meanwhile, or that may not be looked into, are left out; an error says that
-// proc itself cannot be read.
-func Take(proc fs.FS) (*Snapshot, error) {
+// proc itself cannot be read. Where watched is not nil, those whose cgroups it
+// does not accept (paths from the mount's root) are left out too: addresses
+// alone do not tell jobs apart, since two network namespaces may have the same.
+func Take(proc fs.FS, watched func(cgroup string) bool) (*Snapshot, error) {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
 		return nil, fmt.Errorf("reading the process table: %w", err)
@@ -68,7 +70,7 @@ func Take(proc fs.FS) (*Snapshot, error) {
 		if err != nil || !e.IsDir() {
 			continue
 		}
-		if p, ok := readProcess(proc, pid); ok {
+		if p, ok := readProcess(proc, pid); ok && (watched == nil || p.Cgroup != "" && watched(p.Cgroup)) {
 			s.Processes = append(s.Processes, p)
 		}
 	}

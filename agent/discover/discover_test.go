@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -55,7 +56,7 @@ func recorded() fstest.MapFS {
 }
 
 func TestTake(t *testing.T) {
-	s, err := Take(recorded())
+	s, err := Take(recorded(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,6 +88,53 @@ func TestTake(t *testing.T) {
 	}
 	if _, err := CgroupOf(recorded(), 300); err == nil {
 		t.Error("a process without cgroup file must be an error")
+	}
+}
+
+// Two network namespaces with the same addresses: of the job in the watched
+// cgroups, and of another one, whose processes are not to be mistaken for it.
+func TestTakeWatchedCgroups(t *testing.T) {
+	proc := recorded()
+	for name, f := range recorded() { // the other job: same environment, addresses and socket numbers
+		pid, rest, _ := strings.Cut(name, "/")
+		switch {
+		case pid != "100" && pid != "200":
+		case rest == "cgroup":
+			proc["9"+pid+"/cgroup"] = &fstest.MapFile{Data: []byte("0::/job-of-others/x\n")}
+		case rest == "ns/net":
+			proc["9"+pid+"/ns/net"] = &fstest.MapFile{Data: []byte("net:[9]"), Mode: fs.ModeSymlink}
+		default:
+			proc["9"+pid+"/"+rest] = f
+		}
+	}
+	ends := [2]netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:37000"), netip.MustParseAddrPort("198.18.0.3:50000")}
+	for _, tc := range []struct {
+		name    string
+		watched func(string) bool
+		pids    []int
+		owner   int
+	}{
+		{"all", nil, []int{100, 150, 200, 9100, 9200}, 9100},
+		{"the job", func(c string) bool { return c == "/job" }, []int{100, 150}, 100},
+		{"a pod", func(c string) bool { return strings.HasPrefix(c, "/kubepods/") }, []int{200}, 0},
+		{"the others", func(c string) bool { return strings.HasPrefix(c, "/job-of-others") }, []int{9100, 9200}, 9100},
+		{"none", func(string) bool { return false }, nil, 0},
+	} {
+		s, err := Take(proc, tc.watched)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pids []int
+		for _, p := range s.Processes {
+			pids = append(pids, p.PID)
+		}
+		owner := 0
+		if p, ok := s.Owner(ends[0], ends[1]); ok {
+			owner = p.PID
+		}
+		if !slices.Equal(pids, tc.pids) || owner != tc.owner {
+			t.Errorf("%s: processes %v, owner of the connection %d; want %v, %d", tc.name, pids, owner, tc.pids, tc.owner)
+		}
 	}
 }
 
