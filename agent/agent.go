@@ -120,6 +120,8 @@ func New(opts Options) (*Agent, error) {
 		Wall:     func(t uint64) int64 { return int64(t) + offset },
 		OneIn:    a.oneIn,
 		Uses:     opts.Uses,
+
+		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})
 	for _, group := range opts.Cgroups {
 		if err := a.attach(a.cgroupPath(group)); err != nil {
@@ -245,7 +247,8 @@ func (a *Agent) sweep() error {
 			a.observer.Drop(s.ID)
 			continue
 		}
-		if s.Closed || s.Synced && s.Missed == 0 {
+		timing := a.opts.Capture.Ingress == bpf.IngressMetas && s.ID.Direction() == bpf.Ingress
+		if timing || s.Closed || s.Synced && s.Missed == 0 {
 			continue
 		}
 		job, ok := a.procs.job(s.Local, s.Peer)

@@ -12,8 +12,6 @@ char __license[] SEC("license") = "Dual MIT/GPL";
  * streams are then told apart by address, and a SYN begins one. */
 volatile const __u32 key_by_address = 0;
 
-#define EGRESS 0
-#define INGRESS 1
 #define PASS 1
 #define MAX_VISITS 65536 /* steps of the tracker in one segment, about two a frame */
 #define LATE_TRIES 256   /* segments searched before a stream counts as foreign */
@@ -98,7 +96,7 @@ always struct stream *new_stream(struct __sk_buff *skb, struct run *r, struct pa
 		s->ends.peer_port = p->ends.local_port;
 	}
 	if (bpf_map_update_elem(&streams, &r->key, s, BPF_NOEXIST)) {
-		count(R_STREAM_TABLE_FULL, len);
+		count_lost(&r->config, r->key, R_STREAM_TABLE_FULL, len);
 		return 0;
 	}
 	return bpf_map_lookup_elem(&streams, &r->key);
@@ -115,7 +113,7 @@ always void cross_gap(struct run *r, struct stream *s, __u32 gap)
 		count(R_STEPPED_GAP, gap);
 		return;
 	}
-	count(R_GAP, gap);
+	count_lost(&r->config, r->key, R_GAP, gap);
 	s->missed += gap;
 	if (s->phase == GREETING)
 		s->late = 1;
@@ -186,7 +184,8 @@ always struct run *begin(struct __sk_buff *skb, struct packet *p, struct stream 
 	c = bpf_map_lookup_elem(&settings, &zero);
 	r = claim();
 	if (!r || !c) {
-		count(R_SCRATCH_BUSY, p->end - p->off);
+		if (c)
+			count_lost(c, key, R_SCRATCH_BUSY, p->end - p->off);
 		return 0;
 	}
 	r->key = key;
@@ -194,7 +193,7 @@ always struct run *begin(struct __sk_buff *skb, struct packet *p, struct stream 
 	if (!s) {
 		s = new_stream(skb, r, p, direction);
 	} else if (__sync_val_compare_and_swap(&s->busy, 0, 1)) {
-		count(R_STREAM_BUSY, p->end - p->off);
+		count_lost(&r->config, key, R_STREAM_BUSY, p->end - p->off);
 		s = 0;
 	}
 	if (!s) {
@@ -227,7 +226,7 @@ apart int finish(struct run *r, struct stream *s)
 	late = s->late;
 	key = r->key;
 	if (!leave && r->off < r->end) {
-		count(R_TOO_MANY_FRAMES, r->end - r->off);
+		count_lost(&r->config, r->key, R_TOO_MANY_FRAMES, r->end - r->off);
 		if (!s->tentative && s->phase != UNSYNCED)
 			r->missing_from = r->off;
 		s->phase = UNSYNCED;
@@ -235,7 +234,7 @@ apart int finish(struct run *r, struct stream *s)
 	}
 	if ((s->phase == UNSYNCED || s->tentative) && r->end > r->missing_from) {
 		s->missed += r->end - r->missing_from;
-		count(R_UNSYNCED, r->end - r->missing_from);
+		count_lost(&r->config, r->key, R_UNSYNCED, r->end - r->missing_from);
 		if (!s->dialect && s->late && !s->tentative && ++s->tries > LATE_TRIES)
 			leave = R_FOREIGN_UNKNOWN + 1;
 	}

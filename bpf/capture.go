@@ -25,10 +25,9 @@ type Options struct {
 	// watched) can be followed at a time, each costing about 800 bytes of
 	// kernel memory; 0 means 16,384. Foreign connections do not count.
 	Streams int
-	// Ingress also watches what the processes receive, for hosts that are
-	// alone in being watched. Segments that arrive out of order leave gaps in
-	// such a stream; egress has none.
-	Ingress bool
+	// Ingress also watches what the processes receive. Segments that arrive
+	// out of order leave gaps in such a stream; egress has none.
+	Ingress IngressMode
 	// IngressLoopback watches ingress on loopback interfaces too, where the
 	// same bytes have been seen as egress if the sender is watched.
 	IngressLoopback bool
@@ -37,6 +36,42 @@ type Options struct {
 	// of nanoseconds a segment, for all BPF programs of the host.
 	MeasureCost bool
 	Sampling    Sampling
+}
+
+// IngressMode says what is copied of what processes receive.
+type IngressMode uint8
+
+// Modes of watching ingress.
+const (
+	// IngressOff: ingress is not watched.
+	IngressOff IngressMode = iota
+	// IngressMetas: only the meta frames of answers and of control messages
+	// are copied, and no KindEnd is told of answers, so that a host knows when
+	// its own requests are answered. What cannot be followed is counted as
+	// ReasonUntimed.
+	IngressMetas
+	// IngressAll: as much as of egress, for hosts that are alone in being
+	// watched.
+	IngressAll
+)
+
+var ingressModes = [...]string{"off", "metas", "all"}
+
+func (m IngressMode) String() string {
+	if int(m) < len(ingressModes) {
+		return ingressModes[m]
+	}
+	return fmt.Sprintf("ingress mode %d", uint8(m))
+}
+
+// ParseIngressMode reads a mode's name: off, metas or all.
+func ParseIngressMode(name string) (IngressMode, error) {
+	for i, known := range ingressModes {
+		if name == known {
+			return IngressMode(i), nil
+		}
+	}
+	return 0, fmt.Errorf("%q: want one of %s", name, strings.Join(ingressModes[:], ", "))
 }
 
 const (
@@ -56,6 +91,9 @@ func (o Options) normal() (Options, error) {
 	}
 	if o.RingBytes < minRingBytes || o.RingBytes > 1<<30 || bits.OnesCount(uint(o.RingBytes)) != 1 {
 		return o, fmt.Errorf("ring buffer of %d bytes: want a power of two from %d to %d", o.RingBytes, minRingBytes, 1<<30)
+	}
+	if o.Ingress > IngressAll {
+		return o, fmt.Errorf("%v: want IngressOff, IngressMetas or IngressAll", o.Ingress)
 	}
 	if o.Streams < 1 || o.Streams > 1<<22 {
 		return o, fmt.Errorf("%d streams: want 1 to %d", o.Streams, 1<<22)
@@ -135,7 +173,7 @@ func (c *Capture) Attach(cgroup string) error {
 		}
 	}
 	programs := map[ebpf.AttachType]*ebpf.Program{ebpf.AttachCGroupInetEgress: c.objects.egress}
-	if c.options.Ingress {
+	if c.options.Ingress != IngressOff {
 		programs[ebpf.AttachCGroupInetIngress] = c.objects.ingress
 	}
 	var links []link.Link
@@ -188,6 +226,7 @@ func (c *Capture) SetSampling(s Sampling) error {
 		SampledMetasOnly:    flag(s.SampledMetasOnly),
 		AnswerKeys:          flag(s.AnswerKeys),
 		SkipLoopbackIngress: flag(!c.options.IngressLoopback),
+		IngressMetas:        flag(c.options.Ingress == IngressMetas),
 		WakeBytes:           uint32(c.options.RingBytes / 16),
 	}
 	if err := c.objects.settings.Put(uint32(0), value); err != nil {

@@ -22,7 +22,8 @@ type captureConfig struct {
 	SampledMetasOnly    uint8
 	AnswerKeys          uint8
 	SkipLoopbackIngress uint8
-	Pad                 [5]uint8
+	IngressMetas        uint8
+	Pad                 [4]uint8
 	WakeBytes           uint32
 	Pad2                uint32
 }

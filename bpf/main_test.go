@@ -78,7 +78,7 @@ func send(task string) error {
 
 // attachAndWait attaches a capture, says so, and waits to be killed.
 func attachAndWait(cgroup string) error {
-	c, err := Open(Options{Ingress: true})
+	c, err := Open(Options{Ingress: IngressAll})
 	if err != nil {
 		return err
 	}

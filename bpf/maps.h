@@ -91,6 +91,18 @@ always void count(__u32 reason, __u64 bytes)
 	}
 }
 
+/* Whether a stream is followed for the times of answers alone. */
+always int timing(const struct config *c, __u64 key)
+{
+	return c->ingress_metas && key & INGRESS;
+}
+
+/* Counts what was lost of a stream, apart where only times were. */
+always void count_lost(const struct config *c, __u64 key, __u32 reason, __u64 bytes)
+{
+	count(timing(c, key) ? R_UNTIMED : reason, bytes);
+}
+
 always struct run *claim(void)
 {
 	__u32 base = bpf_get_smp_processor_id() * SLOTS;

@@ -166,6 +166,8 @@ always __u32 window_hash(__u32 window)
 
 enum { WANT_KEYS = 1, WANT_VALUES = 2, WANT_LENS = 4 }; /* 1 << frame - 1 */
 
+enum { META_ALONE = 2 }; /* of want_meta: no END is told */
+
 /* Decides what is copied of the message whose meta was judged. */
 always void choose(struct run *r, struct stream *s)
 {
@@ -176,11 +178,21 @@ always void choose(struct run *r, struct stream *s)
 	s->want_meta = 1;
 	if (!r->data || !c->window || !c->one_in || !c->values_one_in)
 		return;
+	if (timing(c, r->key)) {
+		s->want_meta = META_ALONE;
+		if (r->request) { /* its sender's side times it */
+			s->want_meta = 0;
+			return;
+		}
+	}
 	hash = window_hash(r->timestamp / c->window);
 	if (hash % c->one_in) {
-		s->want_meta = !c->sampled_metas_only;
+		if (c->sampled_metas_only)
+			s->want_meta = 0;
 		return;
 	}
+	if (s->want_meta == META_ALONE)
+		return;
 	s->sampled_now = 1;
 	s->sampled++;
 	s->want = WANT_LENS;

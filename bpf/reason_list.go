@@ -48,6 +48,8 @@ const (
 	ReasonFragment Reason = 20
 	// ReasonNoSocket: segments that belong to no socket.
 	ReasonNoSocket Reason = 21
+	// ReasonUntimed: segments received while only answers are timed (ingress metas) that could not be followed, out of order most often, and bytes whose answers were therefore not timed; no count depends on them.
+	ReasonUntimed Reason = 22
 )
 
 var reasonTable = [...]reasonText{
@@ -73,4 +75,5 @@ var reasonTable = [...]reasonText{
 	{"unreadable", ClassLost, "segments whose bytes or headers the program could not read"},
 	{"fragment", ClassLost, "IP fragments, whose TCP header is not followed"},
 	{"no_socket", ClassLost, "segments that belong to no socket"},
+	{"untimed", ClassLost, "segments received while only answers are timed (ingress metas) that could not be followed, out of order most often, and bytes whose answers were therefore not timed; no count depends on them"},
 }

@@ -24,5 +24,6 @@ enum reason {
 	R_UNREADABLE,
 	R_FRAGMENT,
 	R_NO_SOCKET,
+	R_UNTIMED,
 	REASONS
 };

@@ -126,7 +126,7 @@ func TestFullSpeed(t *testing.T) {
 // the same keys once more.
 func TestBothDirections(t *testing.T) {
 	j := newSpeedJob(t, 50_000, 2)
-	c := openTest(t, Options{Ingress: true, IngressLoopback: true})
+	c := openTest(t, Options{Ingress: IngressAll, IngressLoopback: true})
 	if err := c.Attach(j.host.Cgroup()); err != nil {
 		t.Fatal(err)
 	}

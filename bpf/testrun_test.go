@@ -8,12 +8,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// feeder runs the egress program on packets made up here (BPF_PROG_TEST_RUN),
+// feeder runs a program, egress unless told otherwise, on packets made up here (BPF_PROG_TEST_RUN),
 // with streams told apart by address, and gathers what it copies.
 type feeder struct {
-	c      *Capture
-	packet []byte
-	seen   map[StreamID]*transcript
+	c       *Capture
+	program *ebpf.Program
+	packet  []byte
+	seen    map[StreamID]*transcript
 }
 
 func newFeeder(t testing.TB, o Options) *feeder {
@@ -27,7 +28,7 @@ func newFeeder(t testing.TB, o Options) *feeder {
 			t.Error(err)
 		}
 	})
-	return &feeder{c: c, seen: map[StreamID]*transcript{}}
+	return &feeder{c: c, program: c.objects.egress, seen: map[StreamID]*transcript{}}
 }
 
 // TCP flags of a segment.
@@ -104,7 +105,7 @@ func (f *feeder) send(t testing.TB, s segment) {
 }
 
 func (f *feeder) sendPacket(t testing.TB, packet []byte) {
-	verdict, err := f.c.objects.egress.Run(&ebpf.RunOptions{Data: packet})
+	verdict, err := f.program.Run(&ebpf.RunOptions{Data: packet})
 	if err != nil {
 		t.Fatalf("running the program on a packet of %d bytes: %v", len(packet), err)
 	}

@@ -54,7 +54,7 @@ apart int violation(struct run *r, struct stream *s, __u32 foreign, __u32 ours)
 		r->leave = foreign + 1;
 		return STOP;
 	}
-	count(ours, s->frame_len);
+	count_lost(&r->config, r->key, ours, s->frame_len);
 	s->phase = UNSYNCED;
 	r->missing_from = r->off;
 	put_event(r, s, UNSYNC, s->missed);
@@ -114,7 +114,7 @@ apart int frame_end(struct run *r, struct stream *s)
 			return rewind(r, s);
 		return GO_ON;
 	}
-	if (s->frame && s->want_meta)
+	if (s->frame && s->want_meta == 1)
 		put_end(r, s, ENDS_MESSAGE | (s->incomplete ? INCOMPLETE : 0));
 	s->messages++;
 	s->frame = s->sampled_now = 0;

@@ -11,7 +11,9 @@
 struct config {
 	__u32 window, one_in;
 	__u32 value_bytes, values_one_in;
-	__u8 sampled_metas_only, answer_keys, skip_loopback_ingress, pad[5];
+	__u8 sampled_metas_only, answer_keys, skip_loopback_ingress;
+	__u8 ingress_metas; /* of what is received, only metas of answers and control messages are copied */
+	__u8 pad[4];
 	__u32 wake_bytes, pad2;
 };
 
@@ -21,6 +23,10 @@ struct endpoints {
 	__u16 local_port, peer_port;
 	__u8 version, pad[3];
 };
+
+/* The low bit of a stream's key. */
+#define EGRESS 0
+#define INGRESS 1
 
 enum phase {
 	GREETING, /* inside the 64 bytes that open a ZMTP stream */

@@ -136,6 +136,19 @@ func (j *Job) Answer(r Request) bool {
 	return true
 }
 
+// Timed notes an answer of which nothing but its time is known, and that may be
+// noted by Answer as well: it ends the wait of its request, if that waits.
+func (j *Job) Timed(r Request) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if asked, ok := j.pending.take(r); ok {
+		j.totals.Answered++
+		took := r.Time - asked
+		j.interval(r.Time).took(r.Worker, r.Server, took)
+		j.all.took(r.Worker, r.Server, took)
+	}
+}
+
 // Moved notes the bytes of a message between a worker and a server.
 func (j *Job) Moved(r Request, toServer bool, bytes uint64, leftHost, repeat bool) {
 	j.mu.Lock()

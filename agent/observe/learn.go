@@ -141,6 +141,9 @@ func (o *Observer) place(s *stream, at int64) {
 	if (s.sender == nil || s.receiver == nil) && s.mayAsk(at) {
 		o.placeByProcess(s)
 	}
+	if s.timing && s.sender == nil && s.identity <= 0 && s.receiver != nil {
+		s.sender = s.receiver.job.onlyServerAt(s.from.Addr())
+	}
 	if s.receiver != nil && s.sender == nil && s.identity > 0 {
 		s.sender = s.receiver.job.withID(s.identity)
 	}
@@ -154,6 +157,22 @@ func (o *Observer) place(s *stream, at int64) {
 	if s.sender != nil && s.receiver == nil {
 		s.receiver = s.sender.facing(s.to)
 	}
+}
+
+// onlyServerAt returns the job's server at the address; nil where there are
+// several, or none.
+func (j *Job) onlyServerAt(a netip.Addr) *Node {
+	var found *Node
+	for _, n := range j.servers {
+		if n.gone || n.address.Addr() != a {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = n
+	}
+	return found
 }
 
 // placeBackward places a stream that flows from a listening node back to the
@@ -218,7 +237,7 @@ func (o *Observer) placeByProcess(s *stream) {
 	if o.opts.Resolver == nil {
 		return
 	}
-	if s.sender == nil {
+	if s.sender == nil && !s.timing { // else it is on another host
 		if p, ok := o.opts.Resolver.Owner(s.from, s.to); ok {
 			s.sender = o.nodeOf(p)
 		}

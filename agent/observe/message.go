@@ -55,12 +55,19 @@ func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
 		frame = s.metaBuf
 	}
 	if _, err := s.detector.Decode(frame, &o.meta); err != nil {
-		o.misses.BadMetas++
+		if !s.timing {
+			o.misses.BadMetas++
+		}
 		s.metaBuf = s.metaBuf[:0]
 		return
 	}
 	if !s.synced {
 		s.synced = true
+	}
+	if s.timing {
+		o.time(s, r, &o.meta)
+		s.metaBuf = s.metaBuf[:0]
+		return
 	}
 	o.begin(s, r, &o.meta)
 	s.metaBuf = s.metaBuf[:0]
@@ -68,6 +75,29 @@ func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
 		const header = 2
 		o.finish(s, r, r.Length+header, [4]uint64{r.Length})
 	}
+}
+
+// time takes the meta of a received message: an answer to a request of this
+// host ends its wait, and what the scheduler says of the job's nodes is known
+// to their own hosts too. A message that was seen where it was sent as well
+// says nothing new.
+func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
+	at := o.opts.Wall(r.Time)
+	o.markTwin(s)
+	if s.twin {
+		return
+	}
+	o.learn(s, m, at)
+	o.place(s, at)
+	worker, server := s.receiver, s.sender
+	if m.Request || m.Control.Cmd != pslite.NoCommand || worker == nil || server == nil ||
+		worker.job != server.job || worker.role != roleWorker || server.role != roleServer {
+		return
+	}
+	worker.job.Sums.Timed(locality.Request{
+		Worker: worker.index, Server: server.index, Time: at,
+		App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
+	})
 }
 
 // begin notes a message of which the meta frame is there.

@@ -53,6 +53,9 @@ type Options struct {
 	Wall func(monotonic uint64) int64
 	// OneIn returns the rate at which requests are sampled now; nil: all are.
 	OneIn func() uint32
+	// IngressTimes says that received streams bring metas only, to time the
+	// answers to this host's own requests. Nothing else is counted of them.
+	IngressTimes bool
 	// Uses, where not nil, is told every use of keys: by psidecar record.
 	Uses func(Use)
 }

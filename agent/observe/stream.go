@@ -18,6 +18,7 @@ type stream struct {
 	synced   bool
 	closed   bool
 	twin     bool // seen as egress of another watched process too: not counted
+	timing   bool // received: its answers are matched with requests, nothing more
 	missed   uint64
 	identity int32 // of the sender, from its READY; 0 unknown
 	detector pslite.Detector
@@ -50,7 +51,7 @@ func (o *Observer) open(r *bpf.Record) {
 	}
 	s := &stream{id: r.Stream, from: local, to: peer, late: r.Has(bpf.Late), synced: !r.Has(bpf.Late)}
 	if r.Stream.Direction() == bpf.Ingress {
-		s.from, s.to = peer, local
+		s.from, s.to, s.timing = peer, local, o.opts.IngressTimes
 	} else {
 		o.sending[[2]netip.AddrPort{s.from, s.to}] = s.id
 	}
@@ -111,7 +112,7 @@ func (s *stream) command(body []byte) {
 
 // giveUp forgets the message in progress, part of which was lost.
 func (o *Observer) giveUp(s *stream) {
-	if s.message.open {
+	if s.message.open && !s.timing {
 		o.misses.Incomplete++
 	}
 	o.release(s)

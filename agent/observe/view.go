@@ -79,7 +79,7 @@ func (o *Observer) view(j *Job) JobView {
 		v.WorkersByIndex = append(v.WorkersByIndex, n.shownName())
 	}
 	for _, s := range o.streams {
-		if s.closed || s.twin || (s.sender == nil || s.sender.job != j) && (s.receiver == nil || s.receiver.job != j) {
+		if s.closed || s.twin || s.timing || (s.sender == nil || s.sender.job != j) && (s.receiver == nil || s.receiver.job != j) {
 			continue
 		}
 		v.Missed += s.missed

@@ -34,7 +34,7 @@ type agentFlags struct {
 	budget          float64
 	ring, streams   int
 	memory          int
-	ingress         bool
+	ingress         string
 	proc, cgroupDir string
 	host            string
 	planner         string
@@ -50,7 +50,7 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags.IntVar(&f.ring, "ring-size", 32<<20, "bytes of the buffer between kernel and agent, a power of two")
 	flags.IntVar(&f.streams, "streams", 16384, "connections that are followed at a time, each direction counted")
 	flags.IntVar(&f.memory, "memory", 160<<20, "bytes for keys and their counters, of all jobs together")
-	flags.BoolVar(&f.ingress, "ingress", false, "watch what is received too, where the senders' hosts have no agent")
+	flags.StringVar(&f.ingress, "ingress", bpf.IngressMetas.String(), "what to watch of what is received: off; metas, to time answers from other hosts; all, where the senders' hosts have no agent")
 	flags.StringVar(&f.proc, "proc", "/proc", "where the host's processes are listed")
 	flags.StringVar(&f.cgroupDir, "cgroup-root", "", "where cgroup v2 is mounted; default: as /proc/self/mounts says")
 }
@@ -59,8 +59,12 @@ func (f *agentFlags) options() (agent.Options, error) {
 	o := agent.Options{
 		Version: version, Cgroups: f.cgroups, PIDs: f.pids, Jobs: f.jobs,
 		Proc: f.proc, CgroupRoot: f.cgroupDir,
-		Capture:  bpf.Options{RingBytes: f.ring, Streams: f.streams, Ingress: f.ingress, MeasureCost: true},
+		Capture:  bpf.Options{RingBytes: f.ring, Streams: f.streams, MeasureCost: true},
 		Locality: locality.DefaultOptions,
+	}
+	var err error
+	if o.Capture.Ingress, err = bpf.ParseIngressMode(f.ingress); err != nil {
+		return o, usagef("--ingress %w", err)
 	}
 	if f.memory < 1<<20 {
 		return o, usagef("--memory %d: at least %d bytes are needed", f.memory, 1<<20)

@@ -44,6 +44,7 @@ func TestAgentsTogether(t *testing.T) {
 		if err := w.stop(); err != nil {
 			t.Fatal(err)
 		}
+		checkTimed(t, w)
 		all = append(all, &api.HostReport{Host: fmt.Sprint(i), Jobs: w.Reports()})
 	}
 	s := &fleet.State{Reports: func() []*api.HostReport { return all }}
@@ -56,6 +57,39 @@ func TestAgentsTogether(t *testing.T) {
 		for _, m := range web.Measures {
 			checkFleet(t, s, jobs[0].Name, fmt.Sprintf("worker%d", header.Rank), m, access)
 		}
+	}
+}
+
+// checkTimed checks that every request that left the host was matched with its
+// answer, which came from another host as often as not, and that no process of
+// another host, whose /proc is the same here, was taken for one of this host's.
+func checkTimed(t *testing.T, w *watcher) {
+	t.Helper()
+	jobs := w.Jobs()
+	if len(jobs) != 1 {
+		t.Fatalf("%d jobs, want 1", len(jobs))
+	}
+	traffic, err := w.Traffic(jobs[0].Name, web.Range{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := uint64(0)
+	for _, row := range traffic.Requests {
+		for _, n := range row {
+			requests += n
+		}
+	}
+	if timed := jobs[0].Latency.Count; timed != requests || requests == 0 {
+		t.Errorf("%d requests, %d of them with their answers: %+v", requests, timed, jobs[0].Connections)
+	}
+	local := 0
+	for _, n := range jobs[0].Nodes {
+		if n.Local {
+			local++
+		}
+	}
+	if local == 0 || local > 3 {
+		t.Errorf("%d of the nodes %+v run on this host, want a worker, a server and a scheduler at most", local, jobs[0].Nodes)
 	}
 }
 
