@@ -160,17 +160,24 @@ func (o *Observer) place(s *stream, at int64) {
 }
 
 // onlyServerAt returns the job's server at the address; nil where there are
-// several, or none.
+// several, or none, or where not all servers are known yet.
 func (j *Job) onlyServerAt(a netip.Addr) *Node {
 	var found *Node
+	known := 0
 	for _, n := range j.servers {
-		if n.gone || n.address.Addr() != a {
+		if n.gone {
+			continue
+		}
+		if known++; n.address.Addr() != a {
 			continue
 		}
 		if found != nil {
 			return nil
 		}
 		found = n
+	}
+	if known < j.serverCount {
+		return nil
 	}
 	return found
 }
