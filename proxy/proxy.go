@@ -216,14 +216,14 @@ func (p *Proxy) take(conn net.Conn, serve func(*net.TCPConn) error) {
 	})
 }
 
-// fail counts and logs why a connection failed. What the job or the network
-// does every day is logged for debugging only.
+// fail counts and logs why a connection failed. What jobs, networks and health
+// checks do every day is logged for debugging only.
 func (p *Proxy) fail(err error) {
 	r := reason.Of(err)
 	p.conns.failed(r)
 	level := slog.LevelWarn
 	switch r {
-	case reason.ResetByJob, reason.ResetByFarSide, reason.Unreachable, reason.Stopped:
+	case reason.ResetByJob, reason.ResetByFarSide, reason.Unreachable, reason.Stopped, reason.NotHello:
 		level = slog.LevelDebug
 	}
 	p.log.Log(context.Background(), level, "connection failed", "reason", r, "error", err)

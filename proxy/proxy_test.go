@@ -25,6 +25,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite/capture"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -244,39 +245,62 @@ func receive(c *net.TCPConn, want []byte) error {
 // in whatever pieces, and takes fewer bytes in between.
 func TestRecordingsPass(t *testing.T) {
 	for _, name := range []string{"dmlc-kv-2s2w", "dmlc-kv-1s3w", "dmlc-resend-2s2w", "dmlc-heartbeat-2s1w", "byteps-kv-2s2w"} {
-		t.Run(name, func(t *testing.T) {
-			h := newTwoHosts(t, nil)
-			pairs := connections(t, name)
-			if len(pairs) < 5 {
-				t.Fatalf("%d connections in the recording", len(pairs))
-			}
-			for round, pair := range pairs {
-				client := h.dial(t)
-				server := h.job.next(t)
-				errs := make(chan error, 4)
-				seed := uint64(round)
-				go func() { errs <- send(client, pair[0], seed) }()
-				go func() { errs <- send(server, pair[1], seed+1000) }()
-				go func() { errs <- receive(server, pair[0]) }()
-				go func() { errs <- receive(client, pair[1]) }()
-				for range 4 {
-					if err := <-errs; err != nil {
-						t.Errorf("connection %d: %v", round, err)
-					}
+		t.Run(name, func(t *testing.T) { passRecording(t, name, newTwoHosts(t, nil)) })
+	}
+}
+
+func TestRecordingsPassOverTLS(t *testing.T) {
+	f := certs.New(t, "ca").Issue(t, t.TempDir(), "proxy", "", time.Now().Add(time.Hour))
+	identity, err := link.LoadIdentity(link.Files{Cert: f.Cert, Key: f.Key, CA: f.CA, Peers: []string{"proxy"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, codec := range []bool{true, false} {
+		t.Run(fmt.Sprintf("codec=%v", codec), func(t *testing.T) {
+			passRecording(t, "dmlc-resend-2s2w", newTwoHosts(t, func(worker, server *Options) {
+				worker.TLS, server.TLS = identity, identity
+				if !codec {
+					server.Codecs = nil
 				}
-			}
-			eventually(t, "all connections have ended", func() bool { return h.worker.conns.active()+h.server.conns.active() == 0 })
-			s := h.worker.conns.sums()
-			f := s.flows[compact.Name]
-			if s.total[kindLink] != uint64(len(pairs)) || len(s.errors) != 0 {
-				t.Errorf("connections %v, errors %v", s.total, s.errors)
-			}
-			if f.toFar.Messages == 0 || f.toFar.Out > f.toFar.In {
-				t.Errorf("%d messages, %d bytes became %d", f.toFar.Messages, f.toFar.In, f.toFar.Out)
-			}
-			t.Logf("%d messages, %d encoded, %d bytes became %d", f.toFar.Messages, f.toFar.Encoded, f.toFar.In, f.toFar.Out)
+			}))
 		})
 	}
+}
+
+// passRecording replays a recording's connections between two hosts.
+func passRecording(t *testing.T, name string, h *twoHosts) {
+	pairs := connections(t, name)
+	if len(pairs) < 5 {
+		t.Fatalf("%d connections in the recording", len(pairs))
+	}
+	for round, pair := range pairs {
+		client := h.dial(t)
+		server := h.job.next(t)
+		errs := make(chan error, 4)
+		seed := uint64(round)
+		go func() { errs <- send(client, pair[0], seed) }()
+		go func() { errs <- send(server, pair[1], seed+1000) }()
+		go func() { errs <- receive(server, pair[0]) }()
+		go func() { errs <- receive(client, pair[1]) }()
+		for range 4 {
+			if err := <-errs; err != nil {
+				t.Errorf("connection %d: %v", round, err)
+			}
+		}
+	}
+	eventually(t, "all connections have ended", func() bool { return h.worker.conns.active()+h.server.conns.active() == 0 })
+	s := h.worker.conns.sums()
+	if s.total[kindLink] != uint64(len(pairs)) || len(s.errors) != 0 {
+		t.Errorf("connections %v, errors %v", s.total, s.errors)
+	}
+	if len(h.server.opts.Codecs) == 0 {
+		return
+	}
+	f := s.flows[compact.Name].toFar
+	if f.Messages == 0 || f.Out > f.In {
+		t.Errorf("%d messages, %d bytes became %d", f.Messages, f.In, f.Out)
+	}
+	t.Logf("%d messages, %d encoded, %d bytes became %d", f.Messages, f.Encoded, f.In, f.Out)
 }
 
 func TestWithoutProxyAtTheDestination(t *testing.T) {

@@ -3,18 +3,10 @@ package link
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -26,6 +18,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/certs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -134,76 +127,8 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// authority signs certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	file string
-}
-
-func newAuthority(t *testing.T, name string) *authority {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &authority{cert, key, filepath.Join(t.TempDir(), "ca.pem")}
-	writePEM(t, a.file, "CERTIFICATE", der)
-	return a
-}
-
-func writePEM(t *testing.T, file, kind string, der []byte) {
-	t.Helper()
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// issue writes a certificate for dns and uri, with its key, into a folder.
-func (a *authority) issue(t *testing.T, folder, dns, uri string, until time.Time) Files {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
-		DNSNames: []string{dns}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}
-	if uri != "" {
-		u, err := url.Parse(uri)
-		if err != nil {
-			t.Fatal(err)
-		}
-		template.URIs = []*url.URL{u}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := Files{Cert: filepath.Join(folder, "cert.pem"), Key: filepath.Join(folder, "key.pem"), CA: a.file}
-	writePEM(t, f.Cert, "CERTIFICATE", der)
-	writePEM(t, f.Key, "EC PRIVATE KEY", keyDER)
-	return f
-}
-
-func identity(t *testing.T, f Files, peers ...string) *Identity {
-	f.Peers = peers
-	i, err := LoadIdentity(f)
+func identity(t *testing.T, f certs.Files, peers ...string) *Identity {
+	i, err := LoadIdentity(Files{Cert: f.Cert, Key: f.Key, CA: f.CA, Peers: peers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,12 +181,12 @@ func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
 }
 
 func TestMutualTLS(t *testing.T) {
-	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	ours, theirs := certs.New(t, "ours"), certs.New(t, "theirs")
 	tomorrow, yesterday := time.Now().Add(24*time.Hour), time.Now().Add(-time.Hour)
-	good := ours.issue(t, t.TempDir(), "a.psidecar.svc", "spiffe://cluster/ns/train/sa/psidecar", tomorrow)
-	expired := ours.issue(t, t.TempDir(), "a.psidecar.svc", "", yesterday)
-	wrongCA := theirs.issue(t, t.TempDir(), "a.psidecar.svc", "", tomorrow)
-	wrongCA.CA = ours.file
+	good := ours.Issue(t, t.TempDir(), "a.psidecar.svc", "spiffe://cluster/ns/train/sa/psidecar", tomorrow)
+	expired := ours.Issue(t, t.TempDir(), "a.psidecar.svc", "", yesterday)
+	wrongCA := theirs.Issue(t, t.TempDir(), "a.psidecar.svc", "", tomorrow)
+	wrongCA.CA = ours.File
 	for _, c := range []struct {
 		name             string
 		dialer, acceptor *Identity
@@ -296,16 +221,16 @@ func TestMutualTLS(t *testing.T) {
 // A certificate that is replaced is used from then on, and one that cannot be
 // read leaves the one before in use.
 func TestCertificatesAreReadAgain(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := certs.New(t, "ca")
 	folder := t.TempDir()
-	peer := identity(t, ca.issue(t, t.TempDir(), "peer", "", time.Now().Add(time.Hour)))
-	files := ca.issue(t, folder, "me", "", time.Now().Add(-time.Minute))
+	peer := identity(t, ca.Issue(t, t.TempDir(), "peer", "", time.Now().Add(time.Hour)))
+	files := ca.Issue(t, folder, "me", "", time.Now().Add(-time.Minute))
 	me := identity(t, files)
 	look := func() { me.checked = time.Time{} }
 	if err, _ := meet(t, me, peer); reason.Of(err) != reason.TLS {
 		t.Fatalf("with an expired certificate: %v", err)
 	}
-	ca.issue(t, folder, "me", "", time.Now().Add(time.Hour))
+	ca.Issue(t, folder, "me", "", time.Now().Add(time.Hour))
 	look()
 	if err, _ := meet(t, me, peer); err != nil {
 		t.Fatalf("with the new certificate: %v", err)
@@ -320,8 +245,8 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 }
 
 func TestLoadIdentitySaysWhatIsWrong(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	good := ca.issue(t, t.TempDir(), "a", "", time.Now().Add(time.Hour))
+	ca := certs.New(t, "ca")
+	good := ca.Issue(t, t.TempDir(), "a", "", time.Now().Add(time.Hour))
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
