@@ -64,7 +64,13 @@ func (c *plainCodec) Decode(head []byte) ([][]byte, uint32, error) {
 			c.frames = append(c.frames, nil)
 			continue
 		}
+		if len(head) < 4 {
+			return nil, 0, errors.New("corrupt")
+		}
 		size := int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24
+		if size > len(head)-4 {
+			return nil, 0, errors.New("corrupt")
+		}
 		f := head[4 : 4+size]
 		for k := range f {
 			f[k] = ^f[k]

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func freeAddr(t testing.TB, host string) string {
 }
 
 // process runs a program until the test ends.
-func process(t testing.TB, name string, args ...string) {
+func process(t testing.TB, name string, args ...string) (pid int) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = os.Stderr
@@ -47,6 +48,7 @@ func process(t testing.TB, name string, args ...string) {
 		time.AfterFunc(5*time.Second, func() { cmd.Process.Kill() })
 		cmd.Wait()
 	})
+	return cmd.Process.Pid
 }
 
 // listening waits until somebody takes connections at addr.
@@ -67,6 +69,13 @@ func listening(t testing.TB, addr string) {
 // psidecars starts a proxy on each host and returns the address that leads to
 // destination through both.
 func psidecars(t testing.TB, destination string) string {
+	in, _ := psidecarsWith(t, destination)
+	return in
+}
+
+// psidecarsWith also returns their process ids, the one at the destination
+// first.
+func psidecarsWith(t testing.TB, destination string) (in string, pids []int) {
 	t.Helper()
 	bin := job.Build(t, "cmd/psidecar")
 	in, mesh := freeAddr(t, nearHost), freeAddr(t, farHost)
@@ -74,12 +83,24 @@ func psidecars(t testing.TB, destination string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	common := []string{"proxy", "--mesh-port", port, "--http", "", "--grace", "0s", "--log-level", "warn"}
-	process(t, bin, append(common, "--mesh-listen", mesh)...)
+	common := []string{"proxy", "--mesh-port", port, "--http", "", "--grace", "0s", "--log-level", "error"}
+	pids = append(pids, process(t, bin, append(common, "--mesh-listen", mesh)...))
 	listening(t, mesh)
-	process(t, bin, append(common, "--mesh-listen", net.JoinHostPort(nearHost, port), "--forward", in+"="+destination)...)
+	pids = append(pids, process(t, bin, append(common, "--mesh-listen", net.JoinHostPort(nearHost, port), "--forward", in+"="+destination)...))
 	listening(t, in)
-	return in
+	return in, pids
+}
+
+// meshPort returns the mesh port that a proxy was started with.
+func meshPort(t testing.TB, pid int) string {
+	t.Helper()
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(line), "--mesh-port\x00")
+	port, _, _ := strings.Cut(rest, "\x00")
+	return port
 }
 
 // haproxies does the same with haproxy, in TCP mode, splicing.

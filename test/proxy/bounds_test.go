@@ -1,0 +1,254 @@
+package proxy_test
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// peakMemory returns the most memory that a process has held, in bytes.
+func peakMemory(t testing.TB, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	n, err := strconv.Atoi(strings.Fields(rest)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
+}
+
+// A message of a GiB passes without being held.
+func TestMessageOfOneGiB(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a GiB through two proxies")
+	}
+	const size = 1 << 30
+	whole := push(1, 0)
+	head := whole[:len(whole)-2] // without the empty values
+	piece := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{1}).Read(piece)
+
+	sums := make(chan [32]byte, 1)
+	addr := serve(t, func(c *net.TCPConn) {
+		sum := sha256.New()
+		if n, _ := io.Copy(sum, c); n > 0 { // not whoever only looks that somebody listens
+			sums <- [32]byte(sum.Sum(nil))
+		}
+	})
+	in, pids := psidecarsWith(t, addr)
+	c := dial(t, in)
+	want := sha256.New()
+	w := io.MultiWriter(c, want)
+	w.Write(greeting())
+	w.Write(head)
+	w.Write(zmtp.AppendHeader(nil, zmtp.FrameHeader(size, false)))
+	for range size / len(piece) {
+		if _, err := w.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Write(push(2, 100))
+	c.CloseWrite()
+	if got := <-sums; got != [32]byte(want.Sum(nil)) {
+		t.Error("other bytes came than were sent")
+	}
+	for _, pid := range pids {
+		if n := peakMemory(t, pid); n > 100<<20 {
+			t.Errorf("a proxy held %d MiB", n>>20)
+		}
+	}
+}
+
+// A receiver that stops reading makes the sender wait: neither process takes in
+// what nobody takes out, on any of many connections.
+func TestReceiversThatStopReading(t *testing.T) {
+	release := make(chan struct{})
+	addr := serve(t, func(c *net.TCPConn) { <-release })
+	in, pids := psidecarsWith(t, addr)
+	var sending sync.WaitGroup
+	keys := make([]uint64, 200<<10) // large enough to be held for the codec
+	for i := range keys {
+		keys[i] = uint64(i) * 7919
+	}
+	meta := pslite.Meta{Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+	var message []byte
+	for i, body := range [][]byte{meta.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, keys), make([]byte, 4*len(keys))} {
+		message = append(zmtp.AppendHeader(message, zmtp.FrameHeader(len(body), i < 2)), body...)
+	}
+	for range 20 {
+		c := dial(t, in)
+		c.Write(greeting())
+		c.SetWriteDeadline(time.Now().Add(2 * time.Second))
+		sending.Go(func() {
+			for {
+				if _, err := c.Write(message); err != nil {
+					return
+				}
+			}
+		})
+	}
+	sending.Wait()
+	close(release)
+	for _, pid := range pids {
+		if n := peakMemory(t, pid); n > 400<<20 {
+			t.Errorf("a proxy held %d MiB for 20 connections", n>>20)
+		} else {
+			t.Logf("a proxy held %d MiB for 20 connections", n>>20)
+		}
+	}
+}
+
+// state asks a proxy for its connections.
+func state(t testing.TB, addr string) (s proxy.State) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	r, err := client.Get("http://" + addr + "/api/v1/connections")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// With no descriptors left a proxy waits and counts, and goes on when there are
+// some again.
+func TestOutOfDescriptors(t *testing.T) {
+	sh := require.Program(t, "sh")
+	bin := job.Build(t, "cmd/psidecar")
+	addr := serve(t, func(c *net.TCPConn) { io.Copy(struct{ io.Writer }{c}, c) })
+	in, status := freeAddr(t, nearHost), freeAddr(t, nearHost)
+	process(t, sh, "-c", `ulimit -n 40; exec "$@"`, "sh", bin, "proxy", "--mesh-port", "0", "--forward", in+"="+addr, "--http", status, "--log-level", "error")
+	listening(t, status)
+	listening(t, in)
+	var conns []net.Conn
+	for range 100 {
+		if c, err := net.Dial("tcp", in); err == nil {
+			conns = append(conns, c)
+		}
+	}
+	time.Sleep(500 * time.Millisecond)
+	for _, c := range conns {
+		c.Close()
+	}
+	var s proxy.State
+	for end := time.Now().Add(20 * time.Second); s.Errors["no_descriptors"] == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		s = state(t, status)
+	}
+	if s.Errors["no_descriptors"] == 0 {
+		t.Errorf("errors %v, want some for want of descriptors", s.Errors)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if err := ping(in); err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("the proxy does not recover: %v", err)
+		}
+	}
+}
+
+// ping sends bytes through the proxy at addr to a server that sends them back.
+func ping(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := c.Write([]byte("ping")); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(c, make([]byte, 4))
+	return err
+}
+
+// Bytes of any kind, from many connections at both listeners, end connections
+// and nothing else.
+func TestFuzzedBytes(t *testing.T) {
+	addr := serve(t, func(c *net.TCPConn) { io.Copy(struct{ io.Writer }{c}, c) })
+	in, pids := psidecarsWith(t, addr)
+	mesh := net.JoinHostPort(farHost, meshPort(t, pids[0]))
+	for range 3 {
+		if err := ping(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lasting := 3 * time.Second
+	if v := os.Getenv("PSIDECAR_SOAK"); v != "" {
+		var err error
+		if lasting, err = time.ParseDuration(v); err != nil {
+			t.Fatalf("PSIDECAR_SOAK=%q: %v", v, err)
+		}
+	}
+	end := time.Now().Add(lasting)
+	var running sync.WaitGroup
+	for i := range 100 {
+		running.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(i), 1))
+			for time.Now().Before(end) {
+				c, err := net.Dial("tcp", []string{in, mesh}[i%2])
+				if err != nil {
+					continue
+				}
+				c.SetDeadline(time.Now().Add(time.Second))
+				go io.Copy(io.Discard, c)
+				c.Write(fuzzed(rng))
+				if rng.IntN(2) == 0 {
+					c.(*net.TCPConn).SetLinger(0)
+				}
+				c.Close()
+			}
+		})
+	}
+	running.Wait()
+	if err := ping(in); err != nil {
+		t.Errorf("after that, the proxies do not work: %v", err)
+	}
+	for _, pid := range pids {
+		if n := peakMemory(t, pid); n > 400<<20 {
+			t.Errorf("a proxy held %d MiB", n>>20)
+		}
+	}
+}
+
+// fuzzed returns bytes that begin well and go wrong somewhere.
+func fuzzed(rng *rand.Rand) []byte {
+	b := greeting()
+	for range rng.IntN(10) {
+		b = append(b, push(int32(rng.IntN(100)), rng.IntN(5000))...)
+	}
+	if rng.IntN(3) == 0 {
+		b = binary.BigEndian.AppendUint64([]byte("\xf1psidcar\x01"), rng.Uint64())
+	}
+	for range rng.IntN(20) {
+		b[rng.IntN(len(b))] = byte(rng.Uint32())
+	}
+	return b[:rng.IntN(len(b)+1)]
+}
