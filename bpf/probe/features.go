@@ -51,6 +51,15 @@ func kernelFeatures() []feature {
 		{"sock_ops", "sock_ops programs", "4.13", false, noProxying, program(ebpf.SockOps)},
 		{"connect", "cgroup/connect4 and connect6 programs", "4.17", false, noProxying, program(ebpf.CGroupSockAddr)},
 		{"sockopt", "cgroup/getsockopt programs", "5.3", false, noProxying, program(ebpf.CGroupSockopt)},
+		{"getpeername", "cgroup/getpeername4 and getpeername6 programs", "5.8", false, noProxying, haveGetpeername},
+		{"sk_lookup", "the helper bpf_sk_lookup_tcp in connect programs", "4.20", false, noProxying,
+			helper(ebpf.CGroupSockAddr, asm.FnSkLookupTcp)},
+		{"netns_cookie", "the helper bpf_get_netns_cookie in connect and getsockopt programs", "5.15", false, noProxying,
+			func() error {
+				return errors.Join(helper(ebpf.CGroupSockAddr, asm.FnGetNetnsCookie)(), helper(ebpf.CGroupSockopt, asm.FnGetNetnsCookie)())
+			}},
+		{"lpm_trie", "maps of address prefixes", "4.11", false, noProxying,
+			func() error { return features.HaveMapType(ebpf.LPMTrie) }},
 	}
 }
 
@@ -70,6 +79,23 @@ func haveCompareExchange() error {
 			asm.Return(),
 		},
 	})
+	return closed(p, err)
+}
+
+// haveGetpeername loads a program that lets a peer's name pass.
+func haveGetpeername() error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.CGroupSockAddr,
+		AttachType:   ebpf.AttachCgroupInet4GetPeername,
+		License:      "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	return closed(p, err)
+}
+
+// closed closes a program that was loaded for trial; what the kernel refused
+// to check it does not support.
+func closed(p *ebpf.Program, err error) error {
 	if err != nil {
 		var verifier *ebpf.VerifierError
 		if errors.As(err, &verifier) || errors.Is(err, ebpf.ErrNotSupported) {
