@@ -53,6 +53,9 @@ type Options struct {
 
 	// Uses, where not nil, is told every use of keys.
 	Uses func(observe.Use)
+	// Found, where not nil, is told what processes there are, every time that
+	// the agent has looked.
+	Found func(*discover.Snapshot)
 }
 
 // Sampling says how many requests' keys are looked at.
@@ -226,6 +229,9 @@ func (a *Agent) discover() error {
 			a.met[p.PID] = len(p.Listens)
 			a.observer.Meet(processOf(p)) // makes the reader wait: not every time
 		}
+	}
+	if a.opts.Found != nil {
+		a.opts.Found(snapshot)
 	}
 	maps.DeleteFunc(a.met, func(pid, _ int) bool {
 		return !slices.ContainsFunc(snapshot.Processes, func(p discover.Process) bool { return p.PID == pid })
