@@ -38,6 +38,7 @@ type agentFlags struct {
 	proc, cgroupDir string
 	host            string
 	planner         string
+	intercept       interceptFlags
 }
 
 func (f *agentFlags) watching(cmd *cobra.Command) {
@@ -111,6 +112,12 @@ func newAgentCommand(e env) *cobra.Command {
 the network, how long requests take. Nothing is put in the data path; when the
 agent ends, however it ends, nothing of it stays in the kernel.
 
+With --intercept it also has the jobs' connections sent to a proxy on this
+host, and hands that proxy, which needs no privileges, its listeners. What it
+loads for this stays when the agent is killed, and goes at its orderly end or
+with psidecar unload. Connections of jobs that are found, rather than named by
+--cgroup, are intercepted half a second after their processes start.
+
 The page, the JSON interface (/api/v1) and the metrics (/metrics) are served
 at --http.`,
 		Args: cobra.NoArgs,
@@ -123,6 +130,7 @@ at --http.`,
 		},
 	}
 	f.watching(cmd)
+	f.intercept.intercepting(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
 	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
@@ -140,8 +148,21 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 			return fmt.Errorf("--http %s: %w", f.http, err)
 		}
 	}
+	var intercepting *interception
+	if f.intercept.on {
+		var err error
+		if intercepting, err = f.intercept.open(&opts); err != nil {
+			if listener != nil {
+				err = errors.Join(err, listener.Close())
+			}
+			return err
+		}
+	}
 	a, err := agent.New(opts)
 	if err != nil {
+		if intercepting != nil {
+			err = errors.Join(err, intercepting.listeners.Close(), intercepting.close())
+		}
 		if listener != nil {
 			err = errors.Join(err, listener.Close())
 		}
@@ -149,6 +170,9 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(ctx) })
+	if intercepting != nil {
+		g.Go(func() error { return intercepting.run(ctx, opts) })
+	}
 	if f.planner != "" {
 		link := report.New(f.planner, opts.Host, insecure.NewCredentials(), a.Reports)
 		a.SetPlanner(link.State)

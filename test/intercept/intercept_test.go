@@ -25,7 +25,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/agent/listeners"
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
@@ -38,11 +37,11 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// The test binary is also the agents and proxies, with this variable.
+// The test binary is also the proxies, with this variable.
 const taskVariable = "PSIDECAR_INTERCEPT_TASK"
 
 func TestMain(m *testing.M) {
-	tasks := map[string]func([]string) error{"agent": runAgent, "proxy": runProxy}
+	tasks := map[string]func([]string) error{"proxy": runProxy}
 	if words := strings.Fields(os.Getenv(taskVariable)); len(words) > 0 {
 		if err := tasks[words[0]](words[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, words[0], err)
@@ -54,27 +53,6 @@ func TestMain(m *testing.M) {
 }
 
 const nobody = 65534
-
-// runAgent serves the cgroup of its last argument, in its own network
-// namespace, from the folder of pins and at the socket of the first two.
-func runAgent(args []string) error {
-	r, err := redirect.Open(redirect.Options{Dir: args[0]})
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	l, err := listeners.New(listeners.Options{Redirect: r, Socket: args[1], UID: nobody})
-	if err != nil {
-		return err
-	}
-	if err := l.Reconcile([]listeners.Process{{Job: "job", Cgroup: args[2], Netns: "/proc/self/ns/net"}}); err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	fmt.Println("ready")
-	return l.Run(ctx, false)
-}
 
 // runProxy is a proxy without privileges. It prints its state when it ends.
 func runProxy(args []string) error {
@@ -116,7 +94,7 @@ type sidecar struct {
 	proxyOut     *bufio.Reader
 }
 
-func startSidecar(t *testing.T, h *hosts.Host, dir, bpffs string) *sidecar {
+func startSidecar(t *testing.T, h *hosts.Host, psidecar, dir, bpffs string) *sidecar {
 	t.Helper()
 	s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
 	socket := filepath.Join(dir, h.Name+".sock")
@@ -129,15 +107,19 @@ func startSidecar(t *testing.T, h *hosts.Host, dir, bpffs string) *sidecar {
 			t.Error(err)
 		}
 	})
-	s.agent, _ = startReady(t, h, "agent", fmt.Sprintf("agent %s %s %s", s.pins, socket, cgroup))
-	s.proxy, s.proxyOut = startReady(t, h, "proxy", "proxy "+socket)
+	s.agent, _ = start(t, h, "agent", exec.Command(psidecar, "agent", "--intercept", "--cgroup", cgroup, "--http", "",
+		"--proxy-socket", socket, "--proxy-uid", fmt.Sprint(nobody), "--bpf-dir", s.pins))
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), taskVariable+"=proxy "+socket)
+	s.proxy, s.proxyOut = start(t, h, "proxy", cmd)
+	if line, err := s.proxyOut.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("the proxy on %s: %q, %v", h.Name, line, err)
+	}
 	return s
 }
 
-func startReady(t *testing.T, h *hosts.Host, group, task string) (*hosts.Process, *bufio.Reader) {
+func start(t *testing.T, h *hosts.Host, group string, cmd *exec.Cmd) (*hosts.Process, *bufio.Reader) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), taskVariable+"="+task)
 	var errors bytes.Buffer
 	cmd.Stderr = &errors
 	r, w, err := os.Pipe()
@@ -158,11 +140,7 @@ func startReady(t *testing.T, h *hosts.Host, group, task string) (*hosts.Process
 			t.Logf("%s on %s: %s", group, h.Name, errors.Bytes())
 		}
 	})
-	out := bufio.NewReader(r)
-	if line, err := out.ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("%s on %s: %q, %v", group, h.Name, line, err)
-	}
-	return p, out
+	return p, bufio.NewReader(r)
 }
 
 // stop ends the proxy in order and returns its last words and what the kernel
@@ -195,7 +173,7 @@ func (s *sidecar) stop(t *testing.T) (state proxy.State, counts redirect.Counts)
 func TestJobs(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	psjob, own := job.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
+	psidecar, psjob, own := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
 	countWorker := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
 	peerWorker := append(own[:1:1], "--keys", "1000", "--space", "1000", "--shift", "0")
 	mine := job.Program{psjob, "--json"}
@@ -216,7 +194,7 @@ func TestJobs(t *testing.T) {
 			dir, bpffs := folders(t)
 			var sidecars []*sidecar
 			for _, h := range n.Hosts()[:tc.sidecars] {
-				sidecars = append(sidecars, startSidecar(t, h, dir, bpffs))
+				sidecars = append(sidecars, startSidecar(t, h, psidecar, dir, bpffs))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -234,6 +212,15 @@ func TestJobs(t *testing.T) {
 					if c := redirect.Reason(reason).Class(); count > 0 && c != redirect.ClassRedirected && c != redirect.ClassAnswered {
 						t.Errorf("%s: %s %d times", s.host.Name, redirect.Reason(reason), count)
 					}
+				}
+				if err := s.agent.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.agent.Wait(ctx); err != nil {
+					t.Errorf("%s: the agent: %v", s.host.Name, err)
+				}
+				if _, err := os.Stat(s.pins); err == nil {
+					t.Errorf("%s: the agent left what it had pinned", s.host.Name)
 				}
 				t.Logf("%s: %d connects redirected; errors of the proxy: %v", s.host.Name, counts[redirect.ReasonRedirected], state.Errors)
 			}

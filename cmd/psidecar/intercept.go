@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/agent/listeners"
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// interceptFlags are what whoever has jobs' connections intercepted can be
+// told.
+type interceptFlags struct {
+	on          bool
+	socket, dir string
+	uid         int
+	grace       time.Duration
+	exclude     []uint
+}
+
+func (f *interceptFlags) intercepting(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.BoolVar(&f.on, "intercept", false, "send the connections of jobs to the host's proxy, where one takes them at --proxy-socket")
+	flags.StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the proxy gets its listeners")
+	flags.IntVar(&f.uid, "proxy-uid", 0, "user that the proxy runs as; root and the agent's own are allowed too")
+	flags.DurationVar(&f.grace, "proxy-grace", 3*time.Second, "how long connections wait for another proxy when one has gone, before they go direct")
+	flags.UintSliceVar(&f.exclude, "intercept-exclude", nil, "ports whose connections are never intercepted")
+	flags.StringVar(&f.dir, "bpf-dir", redirect.DefaultDir, "folder in a BPF file system in which the redirecting programs are pinned")
+}
+
+// interception has connects redirected while an agent runs.
+type interception struct {
+	flags     *interceptFlags
+	redirect  *redirect.Redirect
+	listeners *listeners.Listeners
+	found     chan *discover.Snapshot // the latest
+}
+
+// open loads what is needed; with it the agent tells what it finds.
+func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) {
+	var exclusions []redirect.Exclusion
+	for _, port := range f.exclude {
+		if port == 0 || port > 65535 {
+			return nil, usagef("--intercept-exclude %d: want ports, 1 to 65535", port)
+		}
+		exclusions = append(exclusions, redirect.Exclusion{Port: uint16(port)})
+	}
+	i := &interception{flags: f, found: make(chan *discover.Snapshot, 1)}
+	if i.redirect, err = redirect.Open(redirect.Options{Dir: f.dir}); err != nil {
+		return nil, fmt.Errorf("--intercept: %w (psidecar doctor tells what is missing)", err)
+	}
+	err = i.redirect.SetExclusions(exclusions)
+	if err == nil {
+		i.listeners, err = listeners.New(listeners.Options{Redirect: i.redirect, Socket: f.socket, UID: f.uid, Grace: f.grace})
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("--intercept: %w", err), i.redirect.Close())
+	}
+	opts.Found = i.tell
+	return i, nil
+}
+
+// tell keeps the latest snapshot for run, which may be busy; it is called from
+// one goroutine.
+func (i *interception) tell(s *discover.Snapshot) {
+	select {
+	case <-i.found:
+	default:
+	}
+	i.found <- s
+}
+
+// run serves proxies until ctx ends. Then nothing is left, but for jobs whose
+// connections must not go direct.
+func (i *interception) run(ctx context.Context, opts agent.Options) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return i.listeners.Run(ctx, false) })
+	g.Go(func() error { i.follow(ctx, opts); return nil })
+	return errors.Join(g.Wait(), i.close())
+}
+
+func (i *interception) follow(ctx context.Context, opts agent.Options) {
+	named := namedGroups(opts)
+	told := map[int]bool{}
+	var before string
+	reconcile := func(all []listeners.Process) {
+		now := ""
+		if err := i.listeners.Reconcile(append(all, named...)); err != nil && ctx.Err() == nil {
+			if now = err.Error(); now != before {
+				slog.Warn("not all jobs' connections are intercepted", "error", err)
+			}
+		}
+		before = now
+	}
+	if len(named) > 0 {
+		reconcile(nil)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-i.found:
+			all, left := listeners.Discovered(s, opts.Proc, opts.CgroupRoot)
+			for _, p := range left {
+				if !told[p.PID] && len(told) < 1024 {
+					told[p.PID] = true
+					slog.Warn("connections are not intercepted: the process must be in a cgroup v2 below the root, and use TCP", "pid", p.PID, "cgroup", p.Cgroup)
+				}
+			}
+			inNamed(all, named)
+			reconcile(all)
+		}
+	}
+}
+
+// namedGroups are the cgroups of --cgroup, in the agent's own network
+// namespace: there connections are intercepted from the first one on, before
+// any process is found.
+func namedGroups(opts agent.Options) (named []listeners.Process) {
+	for _, group := range opts.Cgroups {
+		path := group
+		if below := filepath.Join(opts.CgroupRoot, group); !strings.HasPrefix(group, opts.CgroupRoot) {
+			if _, err := os.Stat(below); err == nil {
+				path = below
+			}
+		}
+		named = append(named, listeners.Process{Cgroup: path, Netns: "/proc/self/ns/net"})
+	}
+	return named
+}
+
+// inNamed gives processes below a named cgroup that one: groups do not nest.
+func inNamed(all, named []listeners.Process) {
+	for i := range all {
+		for _, n := range named {
+			if strings.HasPrefix(all[i].Cgroup+"/", strings.TrimSuffix(n.Cgroup, "/")+"/") {
+				all[i].Cgroup = n.Cgroup
+			}
+		}
+	}
+}
+
+func (i *interception) close() error {
+	groups, err := i.redirect.Groups()
+	for _, g := range groups {
+		if g.Policy.FailClosed {
+			slog.Warn("left in the kernel, because keys of the job are displaced: psidecar restore, then psidecar unload", "cgroup", g.Cgroup)
+			return errors.Join(err, i.redirect.Close())
+		}
+	}
+	err = errors.Join(err, i.redirect.Close())
+	if _, gone := redirect.Unload(i.flags.dir); gone != nil {
+		err = errors.Join(err, fmt.Errorf("unloading: %w", gone))
+	}
+	return err
+}
