@@ -95,7 +95,7 @@ func marker(mark int, log *slog.Logger) func(string, string, syscall.RawConn) er
 
 // sockState is what the kernel knows of a connection.
 type sockState struct {
-	received, sent uint64        // bytes, sent: acknowledged
+	received, sent uint64        // bytes, repeats not counted
 	quiet          time.Duration // since bytes last came
 	unsent         bool          // bytes wait to be sent or acknowledged
 }
@@ -120,7 +120,7 @@ func kernelState(c net.Conn) (s sockState) {
 			return
 		}
 		s = sockState{
-			received: info.Bytes_received, sent: info.Bytes_acked,
+			received: info.Bytes_received, sent: info.Bytes_sent - info.Bytes_retrans,
 			quiet:  time.Duration(info.Last_data_recv) * time.Millisecond,
 			unsent: info.Unacked > 0 || info.Notsent_bytes > 0,
 		}

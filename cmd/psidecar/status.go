@@ -4,29 +4,42 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/proxy"
 )
 
 // statusReport is what status --json prints.
 type statusReport struct {
-	Agent web.Agent `json:"agent"`
-	Jobs  []web.Job `json:"jobs"`
+	Agent web.Agent    `json:"agent"`
+	Jobs  []web.Job    `json:"jobs"`
+	Proxy *proxy.State `json:"proxy,omitempty"`
 }
 
 func newStatusCommand(e env) *cobra.Command {
-	var agent string
+	var agent, proxyURL string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the jobs that an agent watches, and what it costs and misses",
+		Short: "Show the jobs that an agent watches, what it costs and misses, and a proxy's connections",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var report statusReport
+			if proxyURL != "" {
+				report.Proxy = &proxy.State{}
+				if err := ask(cmd.Context(), proxyURL, "/api/v1/connections", nil, report.Proxy); err != nil {
+					return err
+				}
+			}
+			if agent == "" {
+				return printReport(e.stdout, report, asJSON)
+			}
 			var jobs web.Jobs
 			if err := ask(cmd.Context(), agent, "/api/v1/jobs", nil, &jobs); err != nil {
 				return err
@@ -35,19 +48,30 @@ func newStatusCommand(e env) *cobra.Command {
 				return err
 			}
 			report.Jobs = jobs.Jobs
-			if asJSON {
-				return json.NewEncoder(e.stdout).Encode(report)
-			}
-			return printStatus(e.stdout, report)
+			return printReport(e.stdout, report, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask")
+	cmd.Flags().StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask; empty: none")
+	cmd.Flags().StringVar(&proxyURL, "proxy", "", "URL of a proxy to ask too, such as http://127.0.0.1:9812")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func printStatus(out io.Writer, r statusReport) error {
+func printReport(out io.Writer, r statusReport, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(out).Encode(r)
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if r.Agent.Host != "" {
+		printAgent(w, r)
+	}
+	if r.Proxy != nil {
+		printProxy(w, r.Proxy)
+	}
+	return w.Flush()
+}
+
+func printAgent(w io.Writer, r statusReport) {
 	a := r.Agent
 	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
 		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
@@ -74,5 +98,21 @@ func printStatus(out io.Writer, r statusReport) error {
 			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, n.Pod)
 		}
 	}
-	return w.Flush()
+}
+
+// printProxy shows a proxy's connections, with the bytes that the job
+// exchanged and those that took their place on the network.
+func printProxy(w io.Writer, s *proxy.State) {
+	fmt.Fprintf(w, "\nproxy %s, %d connections\n", s.Instance, len(s.Connections))
+	for _, why := range slices.Sorted(maps.Keys(s.Errors)) {
+		fmt.Fprintf(w, "  failed: %s\t%d\n", why, s.Errors[why])
+	}
+	for _, c := range s.Connections {
+		codec := c.Codec
+		if codec == "" {
+			codec = "as it is"
+		}
+		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codec,
+			c.ToFar.JobBytes, c.ToFar.FarBytes, c.ToJob.JobBytes, c.ToJob.FarBytes)
+	}
 }
