@@ -1,0 +1,293 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pair is two ends of a socket, the second as the kernel's bytes.
+func pair(t testing.TB) (*Conn, *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = c.(*net.UnixConn)
+		t.Cleanup(func() { c.Close() })
+	}
+	return NewConn(ends[0]), ends[1]
+}
+
+func openListener(t testing.TB) (*net.TCPListener, *os.File, netip.AddrPort) {
+	t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return l.(*net.TCPListener), f, l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func TestMessages(t *testing.T) {
+	here, raw := pair(t)
+	there := NewConn(raw)
+	_, f, at := openListener(t)
+	want := Message{Kind: Listening, ID: 7, Job: "198.18.0.1:9000", Cgroup: 1 << 40, Netns: 4026531840, Address: at}
+	if err := here.Send(want, f); err != nil {
+		t.Fatal(err)
+	}
+	got, file, err := there.Receive()
+	if err != nil || got != want {
+		t.Fatalf("%+v, %v; want %+v", got, err, want)
+	}
+	l, err := newListener(got, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(file.Close(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := here.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := there.Receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestBadMessages: what is wrong is named, and no descriptor stays open.
+func TestBadMessages(t *testing.T) {
+	_, f, at := openListener(t)
+	file := int(f.Fd())
+	for _, tc := range []struct {
+		name, text string
+		fds        []int
+		want       string
+	}{
+		{"no JSON", "hello", nil, "decoding"},
+		{"no descriptor", `{"kind":"listener"}`, nil, "0 descriptors, want 1"},
+		{"two descriptors", `{"kind":"listener"}`, []int{file, file}, "2 descriptors, want 1"},
+		{"a descriptor too many", `{"kind":"hello"}`, []int{file}, "1 descriptors, want 0"},
+		{"too long", `{"kind":"hello","error":"` + strings.Repeat("x", maxMessage) + `"}`, nil, "more than"},
+		{"too many descriptors", `{"kind":"listener"}`, []int{file, file, file, file, file, file, file, file, file, file}, "too many descriptors"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			here, raw := pair(t)
+			before := openFiles(t)
+			if _, _, err := raw.WriteMsgUnix([]byte(tc.text), unix.UnixRights(tc.fds...), nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := here.Receive(); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q in it", err, tc.want)
+			}
+			if after := openFiles(t); after != before {
+				t.Errorf("%d files open, %d before", after, before)
+			}
+		})
+	}
+	pipe, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	defer w.Close()
+	if _, err := newListener(Message{Address: at}, pipe); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("a pipe: %v", err)
+	}
+	if _, err := newListener(Message{Address: netip.MustParseAddrPort("127.0.0.1:1")}, f); err == nil || !strings.Contains(err.Error(), "announced") {
+		t.Errorf("another address: %v", err)
+	}
+}
+
+func openFiles(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func FuzzReceive(f *testing.F) {
+	f.Add([]byte(`{"kind":"hello","version":1}`), false)
+	f.Add([]byte(`{"kind":"listener","id":3,"job":"198.18.0.1:9000","cgroup":5,"netns":6,"address":"127.0.0.1:40000"}`), true)
+	f.Add([]byte(`{"kind":"fail-closed","cgroup":18446744073709551615,"on":true,"sequence":1}`), false)
+	f.Fuzz(func(t *testing.T, text []byte, withFile bool) {
+		here, raw := pair(t)
+		var rights []byte
+		if withFile {
+			rights = unix.UnixRights(0)
+		}
+		if _, _, err := raw.WriteMsgUnix(text, rights, nil); err != nil {
+			t.Skip(err)
+		}
+		m, file, err := here.Receive()
+		if (err == nil && m.Kind == Listening) != (file != nil) {
+			t.Errorf("%+v with file %v, %v", m, file, err)
+		}
+		if file != nil {
+			file.Close()
+		}
+	})
+}
+
+// agentAt plays an agent at a socket: each session is one that the test talks
+// in.
+func agentAt(t *testing.T, socket string) (sessions chan *Conn, stop func()) {
+	t.Helper()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions = make(chan *Conn)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			sessions <- NewConn(c)
+		}
+	}()
+	return sessions, func() { l.Close(); <-done }
+}
+
+// TestClient: listeners are served, replaced and withdrawn as the agent says,
+// and outlive it.
+func TestClient(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	sessions, stop := agentAt(t, socket)
+	events := make(chan string, 16)
+	c := NewClient(socket, func(ctx context.Context, l *Listener) error {
+		events <- fmt.Sprint("serving ", l.ID)
+		<-ctx.Done()
+		events <- fmt.Sprint("ended ", l.ID)
+		return l.Close()
+	})
+	c.linger = 10 * time.Millisecond
+	if err := c.SetFailClosed(t.Context(), 5, true); err == nil || !strings.Contains(err.Error(), "no agent") {
+		t.Errorf("without an agent: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+
+	expect := func(want string) {
+		t.Helper()
+		if got := <-events; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	meet := func() *Conn {
+		t.Helper()
+		agent := <-sessions
+		if m, _, err := agent.Receive(); err != nil || m.Kind != Hello || m.Version != Version {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		say(t, agent, Message{Kind: Hello, Version: Version}, nil)
+		return agent
+	}
+	agent := meet()
+	_, f, at := openListener(t)
+	offer := func(id, netns uint64) {
+		t.Helper()
+		say(t, agent, Message{Kind: Listening, ID: id, Cgroup: 5, Netns: netns, Address: at}, f)
+	}
+	offer(1, 100)
+	expect("serving 1")
+	offer(2, 200)
+	expect("serving 2")
+	offer(3, 100) // in the place of the first
+	expect("serving 3")
+	expect("ended 1")
+	say(t, agent, Message{Kind: Withdrawn, ID: 3}, nil)
+	expect("ended 3")
+
+	answered := make(chan error)
+	go func() { answered <- c.SetFailClosed(t.Context(), 5, true) }()
+	m, _, err := agent.Receive()
+	if err != nil || m.Kind != FailClosed || m.Cgroup != 5 || !m.On {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	say(t, agent, Message{Kind: Result, Sequence: m.Sequence, Error: "no such group"}, nil)
+	if err := <-answered; err == nil || !strings.Contains(err.Error(), "no such group") {
+		t.Errorf("the agent's error: %v", err)
+	}
+	go func() { answered <- c.SetFailClosed(t.Context(), 5, true) }()
+	if _, _, err := agent.Receive(); err != nil {
+		t.Fatal(err)
+	}
+	agent.Close() // with a question open
+	if err := <-answered; err == nil || !strings.Contains(err.Error(), "has gone") {
+		t.Errorf("the agent hung up: %v", err)
+	}
+
+	agent = meet() // a new agent, which knows of other listeners
+	defer agent.Close()
+	offer(10, 300)
+	expect("serving 10")
+	say(t, agent, Message{Kind: Complete}, nil)
+	expect("ended 2")
+	cancel()
+	expect("ended 10")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	stop()
+}
+
+func say(t *testing.T, agent *Conn, m Message, f *os.File) {
+	t.Helper()
+	if err := agent.Send(m, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestClientIsRefused: an agent of another version ends the client, with the
+// reason.
+func TestClientIsRefused(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	sessions, stop := agentAt(t, socket)
+	defer stop()
+	ended := make(chan error)
+	go func() {
+		ended <- NewClient(socket, func(context.Context, *Listener) error { return nil }).Run(t.Context())
+	}()
+	agent := <-sessions
+	defer agent.Close()
+	say(t, agent, Message{Kind: Refused, Error: "this is version 2"}, nil)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "this is version 2") {
+		t.Errorf("%v", err)
+	}
+}
