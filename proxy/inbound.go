@@ -49,7 +49,7 @@ func (p *Proxy) admit(c *connection, at netip.Addr) error {
 	if p.conns.stopping.Load() {
 		return reason.Errorf(reason.Stopping, "this proxy is stopping")
 	}
-	job, err := p.dial(c.destination)
+	job, err := p.dial(c.destination, p.opts.localDial())
 	if err != nil {
 		return err
 	}

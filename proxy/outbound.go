@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -92,7 +93,7 @@ func (p *Proxy) offers() []link.Offer {
 // direct connects c to its real destination.
 func (p *Proxy) direct(c *connection) error {
 	c.kind = kindDirect
-	far, err := p.dial(c.destination)
+	far, err := p.dial(c.destination, p.opts.DialTimeout)
 	if err != nil {
 		return err
 	}
@@ -101,8 +102,8 @@ func (p *Proxy) direct(c *connection) error {
 }
 
 // dial connects to a real destination.
-func (p *Proxy) dial(destination netip.AddrPort) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.life, p.opts.DialTimeout)
+func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(p.life, timeout)
 	defer cancel()
 	conn, err := p.dialer.DialContext(ctx, "tcp", destination.String())
 	switch {

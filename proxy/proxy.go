@@ -80,6 +80,10 @@ func (o *Options) defaults() {
 	}
 }
 
+// localDial is for how long an acceptor tries to reach a destination on its own
+// host, for which the dialer waits.
+func (o *Options) localDial() time.Duration { return min(o.DialTimeout, 5*time.Second) }
+
 // Listener is where connections of the job come in.
 type Listener struct {
 	net.Listener
@@ -124,7 +128,7 @@ func New(opts Options) (*Proxy, error) {
 	if _, err := rand.Read(p.instance[:]); err != nil {
 		return nil, fmt.Errorf("proxy: choosing a name for this process: %w", err)
 	}
-	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.DialTimeout + opts.HelloTimeout, TLS: opts.TLS}
+	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.localDial() + opts.HelloTimeout, TLS: opts.TLS}
 	p.acceptor = link.Acceptor{HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
 	p.life, p.kill = context.WithCancelCause(context.Background())
 	return p, nil

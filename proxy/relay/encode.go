@@ -39,7 +39,7 @@ type encoder struct {
 	decided bool // the stream is PS-lite's
 	skim
 	frames [][]byte
-	more   []bool // of frames
+	shown  Message // with these frames
 }
 
 // skim is the state of a direction inside a message that passes without being
@@ -142,7 +142,7 @@ func isOurs(body []byte) bool {
 
 // message takes the next message, if as much of it is there as must be held.
 func (e *encoder) message(in *input, out *output) (verdict, error) {
-	m, held, v, err := e.scan(in.bytes())
+	held, v, err := e.scan(in.bytes())
 	if err != nil {
 		return verdict{}, err
 	}
@@ -165,42 +165,43 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		e.decided = true
 	}
 	e.flow.messages.Add(1)
-	if !e.encode(&m, out) {
+	if !e.encode(out) {
 		out.lend(in.bytes()[:held])
 	}
 	in.r += held
-	e.inside = m.Rest
+	e.inside = e.shown.Rest
 	return verdict{}, nil
 }
 
 // scan looks at the message at the start of b: frames held, their size with
 // headers, and how many bytes must be there before it can be said. Without
-// frames the message, or command, passes as it is.
-func (e *encoder) scan(b []byte) (m Message, held int, v verdict, err error) {
-	e.frames, e.more = e.frames[:0], e.more[:0]
+// frames the message, or command, passes as it is; otherwise e.shown is it.
+func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
+	e.frames = e.frames[:0]
 	keysAt, whole := 1, 0
 	for {
 		h, n, err := zmtp.CutHeader(b[held:])
 		if err != nil {
-			return m, 0, v, reason.Errorf(reason.MalformedJob, "from the job: %w", err)
+			return 0, v, reason.Errorf(reason.MalformedJob, "from the job: %w", err)
 		}
 		if n == 0 {
-			return m, 0, verdict{need: held + zmtp.MaxHeader}, nil
+			return 0, verdict{need: held + zmtp.MaxHeader}, nil
 		}
 		i := len(e.frames)
 		if h.Command() || i == maxFrames || h != zmtp.FrameHeader(int(h.Size), h.More()) {
 			e.frames = e.frames[:0]
-			return m, 0, v, nil
+			return 0, v, nil
 		}
 		if limit := frameLimit(i, keysAt, whole); h.Size > uint64(limit) {
 			if i < keysAt {
 				e.frames = e.frames[:0]
 			}
-			return Message{Frames: e.frames, Rest: true, Next: h.Size}, held, v, nil
+			e.shown = Message{Frames: e.frames, Rest: true, Next: h.Size}
+			return held, v, nil
 		}
 		end := held + n + int(h.Size)
 		if len(b) < end {
-			return m, 0, verdict{need: end}, nil
+			return 0, verdict{need: end}, nil
 		}
 		frame := b[held+n : end]
 		if _, ok := pslite.ParseIdentity(frame); ok && i == 0 && h.More() {
@@ -209,10 +210,11 @@ func (e *encoder) scan(b []byte) (m Message, held int, v verdict, err error) {
 		if i > keysAt {
 			whole += len(frame)
 		}
-		e.frames, e.more = append(e.frames, frame), append(e.more, h.More())
+		e.frames = append(e.frames, frame)
 		held = end
 		if !h.More() {
-			return Message{Frames: e.frames}, held, v, nil
+			e.shown = Message{Frames: e.frames}
+			return held, v, nil
 		}
 	}
 }
@@ -227,8 +229,9 @@ func frameLimit(i, keysAt, whole int) int {
 	return min(maxFrame, maxWhole-whole)
 }
 
-// encode adds the encoded form of m to out, if it gets one.
-func (e *encoder) encode(m *Message, out *output) bool {
+// encode adds the encoded form of e.shown to out, if it gets one.
+func (e *encoder) encode(out *output) bool {
+	m := &e.shown
 	sampled := e.flow.messages.Load()%timedOneIn == 0
 	var began time.Time
 	if sampled {
@@ -244,6 +247,7 @@ func (e *encoder) encode(m *Message, out *output) bool {
 		e.flow.codecNanos.Add(timedOneIn * uint64(time.Since(began)))
 	}
 	if !ok {
+		out.regain(head)
 		return false
 	}
 	body := head[start+len(blank):]

@@ -78,6 +78,13 @@ func (o *output) takenFrom(b []byte, start int) {
 	o.lend(b[start:])
 }
 
+// regain keeps the room of what was appended to space in vain.
+func (o *output) regain(b []byte) {
+	if n := len(o.scratch); cap(b) > cap(o.scratch) && len(b) >= n {
+		o.scratch = b[:n]
+	}
+}
+
 // full reports whether it is time to write.
 func (o *output) full() bool { return o.waiting >= flushBytes || len(o.vec) >= flushPieces }
 
