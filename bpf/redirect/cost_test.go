@@ -3,6 +3,9 @@ package redirect
 import (
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 )
@@ -26,11 +29,55 @@ func BenchmarkConnect(b *testing.B) {
 			}
 			four, _, _, _ := serve(b, h)
 			client := start(b, h, "job", "client")
+			if tc.attach {
+				measuring, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer measuring.Close()
+			}
 			got := client.do(order{How: "blocking", To: four, Times: b.N})
 			if got.Error != "" || got.Wrong > 0 {
 				b.Fatalf("%+v", got)
 			}
 			b.ReportMetric(float64(got.Nanoseconds)/float64(b.N), "ns/connect")
+			if tc.attach {
+				stats, err := r.ProgramStats(group)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, s := range stats {
+					if s.Runs > 0 {
+						b.ReportMetric(float64(s.RunTime.Nanoseconds())/float64(b.N), s.Program+"-ns/connect")
+					}
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkGetsockopt measures what the program costs those who ask for
+// something else, in the cgroup of the listeners.
+func BenchmarkGetsockopt(b *testing.B) {
+	for _, attach := range []bool{false, true} {
+		b.Run(map[bool]string{false: "plain", true: "attached"}[attach], func(b *testing.B) {
+			r := openState(b)
+			h := hoststest.New(b, hosts.Config{Hosts: 1}).Host(0)
+			if attach {
+				dir, err := h.Group("sidecar")
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := r.AttachProxy(dir); err != nil {
+					b.Fatal(err)
+				}
+			}
+			got := start(b, h, "sidecar", "client").do(order{How: "getsockopt", Times: b.N})
+			if got.Error != "" {
+				b.Fatalf("%+v", got)
+			}
+			b.ReportMetric(float64(got.Nanoseconds)/float64(b.N), "ns/call")
 			b.ReportMetric(0, "ns/op")
 		})
 	}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // order is what a client is told to do, outcome what came of it.
 type order struct {
-	How   string // go, blocking, mapped, bound, device, marked, early
+	How   string // go, blocking, mapped, bound, device, marked, early, getsockopt
 	To    string
 	Times int // 0: once
 }
@@ -69,6 +69,9 @@ func runClient([]string) error {
 }
 
 func obey(o order) outcome {
+	if o.How == "getsockopt" {
+		return askOften(o.Times)
+	}
 	var sum outcome
 	for range max(o.Times, 1) {
 		one := connectOnce(o)
@@ -83,6 +86,23 @@ func obey(o order) outcome {
 		}
 	}
 	return sum
+}
+
+// askOften asks a socket for something that no program answers.
+func askOften(times int) (r outcome) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return outcome{Error: err.Error()}
+	}
+	defer unix.Close(fd)
+	start := time.Now()
+	for range times {
+		if _, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil {
+			r.Error = err.Error()
+		}
+	}
+	r.Nanoseconds = time.Since(start).Nanoseconds()
+	return r
 }
 
 func connectOnce(o order) (r outcome) {

@@ -92,6 +92,12 @@ func TestKilledLoader(t *testing.T) {
 	if got := client.do(order{How: "go", To: four}); got.Reply != "proxy "+four {
 		t.Errorf("%+v", got)
 	}
+	if stats, err := r.ProgramStats(group); err != nil || len(stats) != len(groupHooks) {
+		t.Errorf("%v, %v", stats, err)
+	}
+	if _, err := r.ProgramStats(group + 1); err == nil {
+		t.Error("a group that is not there has programs")
+	}
 	// Another loader takes over: new programs in the place of the old ones.
 	if err := r.SetPolicy(group, Policy{FailClosed: true}); err != nil {
 		t.Fatal(err)
