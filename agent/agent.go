@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -56,6 +57,8 @@ type Options struct {
 	// Found, where not nil, is told what processes there are, every time that
 	// the agent has looked.
 	Found func(*discover.Snapshot)
+	// Collectors have metrics that are served with the agent's.
+	Collectors []prometheus.Collector
 }
 
 // Sampling says how many requests' keys are looked at.

@@ -24,6 +24,7 @@ func (a *Agent) metrics() http.Handler {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collector{a},
 	)
+	registry.MustRegister(a.opts.Collectors...)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
@@ -366,4 +367,35 @@ func openRedirect(t *testing.T, pins string) *redirect.Redirect {
 	}
 	t.Cleanup(func() { r.Close() })
 	return r
+}
+
+// TestMetrics: every reason has its metric.
+func TestMetrics(t *testing.T) {
+	g := newGround(t)
+	l, err := New(Options{Redirect: openRedirect(t, g.pins), Socket: g.sock, OwnCgroup: g.cgroup})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(l)
+	gathered := func() (n int) {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			n += len(f.GetMetric())
+		}
+		return n
+	}
+	if want, got := redirect.Reasons+4, gathered(); got != want {
+		t.Errorf("%d metrics, want %d", got, want)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := gathered(); n != 0 {
+		t.Errorf("%d metrics after closing", n)
+	}
 }

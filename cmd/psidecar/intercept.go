@@ -69,6 +69,7 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 		return nil, errors.Join(fmt.Errorf("--intercept: %w", err), i.redirect.Close())
 	}
 	opts.Found = i.tell
+	opts.Collectors = append(opts.Collectors, i.listeners)
 	return i, nil
 }
 

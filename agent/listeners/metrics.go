@@ -1,0 +1,62 @@
+package listeners
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+)
+
+// The metrics. Label values come from lists in the source.
+var (
+	connects = prometheus.NewDesc("psidecar_intercept_events_total",
+		"Connects that were redirected, went direct or were refused, and questions for their destinations, by reason.", []string{"reason", "class"}, nil)
+	groupsNow = prometheus.NewDesc("psidecar_intercept_groups",
+		"Cgroups whose connects are redirected, by what becomes of a connect that no proxy can take.", []string{"policy"}, nil)
+	proxiesNow = prometheus.NewDesc("psidecar_intercept_proxies", "Proxies that hold this host's listeners.", nil, nil)
+	openNow    = prometheus.NewDesc("psidecar_intercept_listeners", "Listeners that are open in network namespaces.", nil, nil)
+)
+
+// Describe implements [prometheus.Collector].
+func (l *Listeners) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{connects, groupsNow, proxiesNow, openNow} {
+		out <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (l *Listeners) Collect(out chan<- prometheus.Metric) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return // and so is the state that they are read from
+	}
+	counts, err := l.opts.Redirect.Counts()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(connects, err)
+	}
+	for i, n := range counts {
+		r := redirect.Reason(i)
+		out <- prometheus.MustNewConstMetric(connects, prometheus.CounterValue, float64(n), r.String(), r.Class().String())
+	}
+	groups, err := l.opts.Redirect.Groups()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(groupsNow, err)
+	}
+	closed := 0
+	for _, g := range groups {
+		if g.Policy.FailClosed {
+			closed++
+		}
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	gauge(groupsNow, closed, "fail_closed")
+	gauge(groupsNow, len(groups)-closed, "fail_open")
+	gauge(proxiesNow, len(l.proxies))
+	sockets := 0
+	for _, o := range l.open {
+		sockets += len(o.sockets)
+	}
+	gauge(openNow, sockets)
+}
