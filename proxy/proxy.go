@@ -58,6 +58,10 @@ type Options struct {
 	Log            *slog.Logger
 }
 
+// LeastMemory is the least Options.MemoryBytes: one message of the largest size
+// that another proxy may send encoded must find room.
+const LeastMemory = 256 << 20
+
 func (o *Options) defaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -114,6 +118,9 @@ type Proxy struct {
 // [Proxy.ServeLinks] and [Proxy.Run].
 func New(opts Options) (*Proxy, error) {
 	opts.defaults()
+	if opts.MemoryBytes < LeastMemory {
+		return nil, fmt.Errorf("proxy: %d bytes of memory, at least %d are needed", opts.MemoryBytes, LeastMemory)
+	}
 	for _, c := range opts.Codecs {
 		if n := len(c.Offer()); n > relay.MaxOffer {
 			return nil, fmt.Errorf("proxy: codec %s offers %d bytes, at most %d are allowed", c.Name(), n, relay.MaxOffer)

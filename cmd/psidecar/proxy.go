@@ -60,8 +60,8 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 	switch {
 	case f.connections < 1:
 		return o, usagef("--max-connections %d: want at least 1", f.connections)
-	case f.memory < 0:
-		return o, usagef("--proxy-memory %d: want bytes, 0 or more", f.memory)
+	case f.memory < proxy.LeastMemory:
+		return o, usagef("--proxy-memory %d: want at least %d bytes, which the largest message of another proxy may take", f.memory, proxy.LeastMemory)
 	case f.retry < 0 || f.grace < 0:
 		return o, usagef("--no-proxy-retry and --grace cannot be negative")
 	case f.meshPort == 0 && f.meshOnly:

@@ -23,7 +23,7 @@ func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
 		"--max-connections":    {"--max-connections", "0"},
 		"refuse everything":    {"--mesh-port", "0", "--mesh-only"},
 		"cannot be negative":   {"--grace", "-1s"},
-		"--proxy-memory":       {"--proxy-memory", "-1"},
+		"--proxy-memory":       {"--proxy-memory", "1000"},
 		"invalid argument \"x": {"--mesh-port", "x"},
 	} {
 		code, _, stderr := runTest(t, nil, append([]string{"proxy"}, args...)...)
