@@ -4,8 +4,10 @@ import (
 	"math"
 
 	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -13,6 +15,10 @@ import (
 const (
 	reportBlocks = 256
 	reportHot    = 256
+	reportSkew   = 128
+	// reportLatencies is how many workers, and servers, have distributions of
+	// their own, of 200 bytes to 2 KB each.
+	reportLatencies = 1024
 )
 
 // Reports returns what there is to report of each job.
@@ -20,10 +26,31 @@ func (a *Agent) Reports() []*api.JobReport {
 	var reports []*api.JobReport
 	for _, v := range a.observer.Jobs() {
 		if a.shows(v.Job.Scheduler.String()) {
-			reports = append(reports, jobReport(&v))
+			r := jobReport(&v)
+			a.mu.Lock()
+			lost := a.unsynced[r.Job]
+			a.mu.Unlock()
+			r.Connections.Unsynced = max(r.Connections.Unsynced, uint32(lost.connections))
+			r.Connections.MissedBytes = max(r.Connections.MissedBytes, lost.missed)
+			reports = append(reports, r)
 		}
 	}
 	return reports
+}
+
+// HostReport returns all there is to report; who sends it adds whose it is.
+func (a *Agent) HostReport() *api.HostReport {
+	me := a.Agent()
+	r := &api.AgentReport{
+		Version: me.Version, StartedUnixNanos: me.Started.UnixNano(), CpuPercent: me.CPUPercent, KernelPercent: me.KernelPercent,
+		CpuSeconds: me.CPUSeconds, MemoryBytes: me.MemoryBytes, SampledOneIn: me.Sampling.OneIn,
+	}
+	for _, c := range me.Counters {
+		if c.Class == bpf.ClassLost.String() && c.Events+c.Bytes > 0 {
+			r.Lost = append(r.Lost, &api.Loss{Reason: c.Reason, Help: c.Help, Events: c.Events, Bytes: c.Bytes})
+		}
+	}
+	return &api.HostReport{Agent: r, Jobs: a.Reports()}
 }
 
 // SetPlanner makes the agent tell of its link to a planner.
@@ -35,12 +62,22 @@ func (a *Agent) SetPlanner(state func() *web.Planner) {
 
 func jobReport(v *observe.JobView) *api.JobReport {
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
+	recent := v.Job.Sums.Recent(recently)
 	r := &api.JobReport{
 		Job: v.Job.Scheduler.String(), Dialect: v.Dialect.String(),
 		Servers: uint32(v.Servers), Workers: uint32(v.Workers),
 		SampledOneIn: max(v.SampledOneIn, 1), Exact: size.Exact() && v.SampledOneIn <= 1,
 		DistinctKeys: size.Keys, Bytes: totals.Bytes, LeftHostBytes: totals.LeftHost,
-		FirstUnixNanos: v.First, LastUnixNanos: v.Last,
+		FirstUnixNanos: v.First, LastUnixNanos: v.Last, RepeatedBytes: totals.Repeated,
+		Recent: &api.Recent{FirstUnixNanos: recent.Start, LastUnixNanos: recent.End, Bytes: recent.Bytes},
+		Connections: &api.Connections{
+			Synced: uint32(v.Synced), Unsynced: uint32(v.Unsynced), Unplaced: uint32(v.Unplaced), MissedBytes: v.Missed,
+		},
+		Sketch: &api.Sketch{
+			Exact: size.Exact(), Blocks: uint64(size.Blocks), FoldedBlocks: uint64(size.FoldedBlocks),
+			MemoryBytes: uint64(size.MemoryBytes), Bound: size.SketchBound, Percent: size.SketchPercent,
+		},
+		ByWorker: latencies(all.ByWorker, v.WorkersByIndex), ByServer: latencies(all.ByServer, v.ServersByIndex),
 	}
 	for _, n := range v.Nodes {
 		node := &api.Node{Name: n.Name, Role: n.Role, Rank: int32(n.Rank), Local: n.Process.PID != 0}
@@ -60,15 +97,49 @@ func jobReport(v *observe.JobView) *api.JobReport {
 				})
 			}
 		}
-		if w < len(all.Steps) {
-			r.Steps = append(r.Steps, &api.Steps{Worker: v.WorkersByIndex[w], Steps: all.Steps[w]})
+		if w < len(all.Steps) && all.Steps[w] > 0 {
+			steps := &api.Steps{Worker: v.WorkersByIndex[w], Steps: all.Steps[w], Timestamp: all.Timestamps[w]}
+			if w < len(recent.Steps) {
+				steps.Recent = recent.Steps[w]
+			}
+			r.Steps = append(r.Steps, steps)
 		}
 	}
 	hot := hottest(v, reportHot)
 	for _, k := range hot.Hottest {
-		r.Hottest = append(r.Hottest, &api.HotKey{Key: uint64(k.Key), Accesses: k.Accesses, Bytes: k.Bytes, Workers: k.Workers})
+		r.Hottest = append(r.Hottest, &api.HotKey{
+			Key: uint64(k.Key), Accesses: k.Accesses, Bytes: k.Bytes, Workers: k.Workers,
+			Pulls: k.Pulls, Pushes: k.Pushes, Estimated: k.Estimated,
+		})
+	}
+	for i, p := range hot.Skew {
+		// Fewer points of a curve that bends down lie below it, never above.
+		if each := (len(hot.Skew) + reportSkew - 1) / reportSkew; i%each == 0 || i == len(hot.Skew)-1 {
+			r.Skew = append(r.Skew, &api.SkewPoint{Keys: p.Keys, Accesses: p.Accesses})
+		}
 	}
 	return r
+}
+
+// latencies returns the distributions that are not empty, the last of very many
+// as one without a name.
+func latencies(all []*locality.Latency, names []string) []*api.Latency {
+	var list []*api.Latency
+	var rest locality.Latency
+	put := func(name string, l *locality.Latency) {
+		if micros, counts := l.Bars(); len(micros) > 0 {
+			list = append(list, &api.Latency{Name: name, Micros: micros, Counts: counts})
+		}
+	}
+	for i, l := range all {
+		if len(list) == reportLatencies {
+			rest.Merge(l)
+		} else {
+			put(names[i], l)
+		}
+	}
+	put("", &rest)
+	return list
 }
 
 // reportUses reports the blocks of keys. Their limits are such that those of

@@ -32,14 +32,6 @@ type State struct {
 // Ready implements web.State: a planner without agents is fine.
 func (s *State) Ready() error { return nil }
 
-// Agent implements web.State: the planner watches nothing itself.
-func (s *State) Agent() web.Agent {
-	return web.Agent{
-		Version: s.Version, Host: s.Host, Started: s.Started,
-		Programs: []web.Program{}, Counters: []web.Counter{}, Sketches: []web.Sketch{}, Cgroups: []string{},
-	}
-}
-
 // byJob returns the reports of each job, in which every node has one name: an
 // agent that does not know another host's node by rank calls it by its
 // address, and the agent there knows better.
@@ -87,6 +79,12 @@ func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
 	for _, p := range r.GetSteps() {
 		rename(&p.Worker)
 	}
+	for _, l := range r.GetByWorker() {
+		rename(&l.Name)
+	}
+	for _, l := range r.GetByServer() {
+		rename(&l.Name)
+	}
 	return r
 }
 
@@ -109,14 +107,23 @@ func (s *State) Jobs() []web.Job {
 }
 
 func joined(name string, reports []*api.JobReport) web.Job {
-	j := web.Job{Name: name, Exact: true, Stragglers: []string{}}
+	steps := paceOf(reports)
+	j := web.Job{
+		Name: name, Exact: true, StepsPerSecond: steps.median, BytesPerSecond: steps.bytes, Stragglers: steps.stragglers,
+		Latency: latency(timesOf(reports, (*api.JobReport).GetByWorker).all()),
+	}
+	j.DistinctKeys, j.KeysAtLeast = distinct(reports)
 	nodes := map[string]web.Node{}
 	for _, r := range reports {
 		j.Dialect = cmp.Or(j.Dialect, r.GetDialect())
 		j.Servers, j.Workers = max(j.Servers, int(r.GetServers())), max(j.Workers, int(r.GetWorkers()))
 		j.SampledOneIn = max(j.SampledOneIn, r.GetSampledOneIn())
 		j.Exact = j.Exact && r.GetExact()
-		j.DistinctKeys = max(j.DistinctKeys, r.GetDistinctKeys()) // at least so many
+		c := r.GetConnections() // each is known by the host that sends on it
+		j.Connections.Synced += int(c.GetSynced())
+		j.Connections.Unsynced += int(c.GetUnsynced())
+		j.Connections.Unplaced += int(c.GetUnplaced())
+		j.Connections.Missed += c.GetMissedBytes()
 		j.Bytes += r.GetBytes()
 		j.LeftHostBytes += r.GetLeftHostBytes()
 		if first := time.Unix(0, r.GetFirstUnixNanos()); j.FirstSeen.IsZero() || first.Before(j.FirstSeen) {
@@ -155,18 +162,32 @@ func names(all map[string]bool) []string {
 	})
 }
 
-// Traffic implements web.State. The planner knows sums over all time only.
-func (s *State) Traffic(job string, _ web.Range) (web.Traffic, error) {
-	reports, err := s.job(job)
+// during refuses to answer for a stretch of time: reports hold sums since the
+// agents began.
+func (s *State) during(job string, r web.Range) ([]*api.JobReport, error) {
+	if r != (web.Range{}) {
+		return nil, web.ErrNoRange
+	}
+	return s.job(job)
+}
+
+// Traffic implements web.State.
+func (s *State) Traffic(job string, r web.Range) (web.Traffic, error) {
+	reports, err := s.during(job, r)
 	if err != nil {
 		return web.Traffic{}, err
 	}
+	return traffic(job, reports), nil
+}
+
+func traffic(job string, reports []*api.JobReport) web.Traffic {
 	workers, servers := map[string]bool{}, map[string]bool{}
 	sum := map[[2]string]*api.Traffic{}
 	t := web.Traffic{Job: job}
 	for _, r := range reports {
 		t.TotalBytes += r.GetBytes()
 		t.LeftHostBytes += r.GetLeftHostBytes()
+		t.RepeatedBytes += r.GetRepeatedBytes()
 		for _, p := range r.GetTraffic() {
 			workers[p.GetWorker()], servers[p.GetServer()] = true, true
 			pair := [2]string{p.GetWorker(), p.GetServer()}
@@ -187,40 +208,5 @@ func (s *State) Traffic(job string, _ web.Range) (web.Traffic, error) {
 		}
 		t.ToServers, t.ToWorkers, t.Requests = append(t.ToServers, in), append(t.ToWorkers, out), append(t.Requests, asked)
 	}
-	return t, nil
-}
-
-// Servers implements web.State.
-func (s *State) Servers(job string, r web.Range) (web.Servers, error) {
-	t, err := s.Traffic(job, r)
-	if err != nil {
-		return web.Servers{}, err
-	}
-	out := web.Servers{Job: job, Servers: []web.ServerLoad{}, Workers: []web.WorkerLoad{}}
-	all := uint64(0)
-	for i, name := range t.Servers {
-		load := web.ServerLoad{Name: name}
-		for w := range t.Workers {
-			load.Requests += t.Requests[w][i]
-			load.BytesIn += t.ToServers[w][i]
-			load.BytesOut += t.ToWorkers[w][i]
-		}
-		all += load.BytesIn + load.BytesOut
-		out.Servers = append(out.Servers, load)
-	}
-	for i := range out.Servers {
-		if all > 0 {
-			out.Servers[i].Share = float64(out.Servers[i].BytesIn+out.Servers[i].BytesOut) / float64(all)
-		}
-	}
-	for w, name := range t.Workers {
-		load := web.WorkerLoad{Name: name}
-		for i := range t.Servers {
-			load.Requests += t.Requests[w][i]
-			load.BytesOut += t.ToServers[w][i]
-			load.BytesIn += t.ToWorkers[w][i]
-		}
-		out.Workers = append(out.Workers, load)
-	}
-	return out, nil
+	return t
 }

@@ -36,7 +36,7 @@ func grid(r *api.JobReport, rows map[string]int) *counts.Grid {
 // Heatmap implements web.State. It has the blocks that all hosts' reports have
 // in common, over all time.
 func (s *State) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
-	reports, err := s.job(job)
+	reports, err := s.during(job, q.Range)
 	if err != nil {
 		return web.Heatmap{}, err
 	}
@@ -52,7 +52,6 @@ func (s *State) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
 		rows[name] = i
 	}
 	var grids []*counts.Grid
-	keys := map[uint64]uint64{} // by first of a block, the most that any host knows
 	for _, r := range reports {
 		h.Exact = h.Exact && r.GetExact()
 		h.SampledOneIn = max(h.SampledOneIn, r.GetSampledOneIn())
@@ -69,15 +68,7 @@ func (s *State) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
 		}
 		firsts = coarse
 	}
-	for _, r := range reports {
-		known := map[uint64]uint64{}
-		for _, b := range r.GetBlocks() {
-			known[blockOf(firsts, b.GetFirst())] += b.GetKeys()
-		}
-		for first, n := range known {
-			keys[first] = max(keys[first], n)
-		}
-	}
+	keys := keysIn(reports, firsts)
 	sums := make([][]counts.Sums, len(h.Workers))
 	for _, g := range grids {
 		for w, row := range g.Regroup(firsts) {
@@ -93,6 +84,22 @@ func (s *State) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
 	}
 	fill(&h, q, firsts, keys, sums)
 	return h, nil
+}
+
+// keysIn returns, by the first of each block, the most keys that any host knows
+// there: at least so many there are.
+func keysIn(reports []*api.JobReport, firsts []uint64) map[uint64]uint64 {
+	keys := map[uint64]uint64{}
+	for _, r := range reports {
+		known := map[uint64]uint64{}
+		for _, b := range r.GetBlocks() {
+			known[blockOf(firsts, b.GetFirst())] += b.GetKeys()
+		}
+		for first, n := range known {
+			keys[first] = max(keys[first], n)
+		}
+	}
+	return keys
 }
 
 // blockOf returns the first of the block that holds the key.
@@ -124,48 +131,4 @@ func fill(h *web.Heatmap, q web.HeatmapQuery, firsts []uint64, keys map[uint64]u
 			h.Counts[w] = append(h.Counts[w], n)
 		}
 	}
-}
-
-// Keys implements web.State: the hottest keys that any host reported, with what
-// all of those that reported them say.
-func (s *State) Keys(job string, n int) (web.Keys, error) {
-	reports, err := s.job(job)
-	if err != nil {
-		return web.Keys{}, err
-	}
-	workers := map[string]bool{}
-	for _, r := range reports {
-		for _, u := range r.GetUses() {
-			workers[u.GetWorker()] = true
-		}
-	}
-	k := web.Keys{Job: job, Workers: names(workers), Hottest: []web.HotKey{}, Skew: []web.SkewPoint{}, Sketch: web.Sketch{Job: job}}
-	hot := map[uint64]*web.HotKey{}
-	for _, r := range reports {
-		for _, key := range r.GetHottest() {
-			e := hot[key.GetKey()]
-			if e == nil {
-				e = &web.HotKey{Key: web.Key(key.GetKey()), Text: web.Key(key.GetKey()).Text(), Workers: make([]uint64, len(k.Workers))}
-				hot[key.GetKey()] = e
-			}
-			e.Accesses += key.GetAccesses()
-			e.Bytes += key.GetBytes()
-			for i, used := range key.GetWorkers() {
-				if i < len(r.GetUses()) {
-					e.Workers[slices.Index(k.Workers, r.GetUses()[i].GetWorker())] += used
-				}
-			}
-		}
-	}
-	for _, e := range hot {
-		k.Hottest = append(k.Hottest, *e)
-	}
-	slices.SortFunc(k.Hottest, func(a, b web.HotKey) int {
-		if a.Accesses != b.Accesses {
-			return int(min(max(int64(b.Accesses)-int64(a.Accesses), -1), 1))
-		}
-		return int(min(max(int64(a.Key)-int64(b.Key), -1), 1))
-	})
-	k.Hottest = k.Hottest[:min(n, len(k.Hottest))]
-	return k, nil
 }

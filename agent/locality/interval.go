@@ -1,6 +1,7 @@
 package locality
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -94,6 +95,36 @@ func (l *Latency) record(micros, n int64) {
 	if err := l.hist.RecordValues(micros, n); err != nil {
 		panic(err) // values are limited above to what it takes
 	}
+}
+
+// Record adds n durations of so many microseconds.
+func (l *Latency) Record(micros, n int64) { l.record(max(micros, 0), n) }
+
+// Bars returns the distribution in short, to be put together elsewhere by
+// Record: rising durations in microseconds, right to 2%, and how many there are
+// of each. l may be nil.
+func (l *Latency) Bars() (micros, counts []uint64) {
+	if l == nil {
+		return nil, nil
+	}
+	for _, bar := range l.Histogram().Distribution() {
+		if bar.Count == 0 {
+			continue
+		}
+		v := coarse(uint64(bar.From+bar.To) / 2)
+		if last := len(micros) - 1; last >= 0 && micros[last] == v {
+			counts[last] += uint64(bar.Count)
+			continue
+		}
+		micros, counts = append(micros, v), append(counts, uint64(bar.Count))
+	}
+	return micros, counts
+}
+
+// coarse returns the middle of the values that share the highest six bits.
+func coarse(v uint64) uint64 {
+	shift := max(bits.Len64(v)-6, 0)
+	return v>>shift<<shift + 1<<shift>>1
 }
 
 // grow turns to a histogram of 1 microsecond to 10 minutes, right to 1%.

@@ -31,17 +31,17 @@ type Link struct {
 	address string
 	host    string
 	creds   credentials.TransportCredentials
-	make    func() []*api.JobReport
+	make    func() *api.HostReport
 	every   time.Duration
 
 	mu    sync.Mutex
 	state web.Planner
 }
 
-// New returns a link to the planner at the address. Jobs are what is reported
-// of each job; it is called before each report.
-func New(address, host string, creds credentials.TransportCredentials, jobs func() []*api.JobReport) *Link {
-	return &Link{address: address, host: host, creds: creds, make: jobs, every: Every, state: web.Planner{Address: address}}
+// New returns a link to the planner at the address. What is reported comes from
+// the function, which is called before each report; the link adds whose it is.
+func New(address, host string, creds credentials.TransportCredentials, what func() *api.HostReport) *Link {
+	return &Link{address: address, host: host, creds: creds, make: what, every: Every, state: web.Planner{Address: address}}
 }
 
 // State returns how the link does.
@@ -60,7 +60,13 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	client := api.NewPlannerClient(conn)
-	report := &api.HostReport{Host: l.host, Incarnation: uint64(time.Now().UnixNano())}
+	incarnation, sequence := uint64(time.Now().UnixNano()), uint64(0)
+	report := func() *api.HostReport {
+		r := l.make()
+		sequence++
+		r.Host, r.Incarnation, r.Sequence, r.UnixNanos = l.host, incarnation, sequence, time.Now().UnixNano()
+		return r
+	}
 	for ctx.Err() == nil {
 		err := l.stream(ctx, client, report)
 		l.mu.Lock()
@@ -78,7 +84,7 @@ func (l *Link) Run(ctx context.Context) error {
 }
 
 // stream reports over one stream until it breaks.
-func (l *Link) stream(ctx context.Context, client api.PlannerClient, report *api.HostReport) error {
+func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func() *api.HostReport) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := client.Report(ctx)
@@ -88,11 +94,9 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report *api
 	ticker := time.NewTicker(l.every)
 	defer ticker.Stop()
 	for {
-		report.Sequence++
-		report.UnixNanos = time.Now().UnixNano()
-		report.Jobs = l.make()
+		next := report()
 		sent := time.Now()
-		if err := stream.Send(report); err != nil {
+		if err := stream.Send(next); err != nil {
 			_, err = stream.Recv() // says why
 			return err
 		}

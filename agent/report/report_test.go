@@ -41,9 +41,9 @@ func TestReconnects(t *testing.T) {
 	store := &reports.Store{}
 	address, stop := planner(t, "127.0.0.1:0", store)
 	made := uint64(0)
-	l := New(address, "h1", insecure.NewCredentials(), func() []*api.JobReport {
+	l := New(address, "h1", insecure.NewCredentials(), func() *api.HostReport {
 		made++
-		return []*api.JobReport{{Job: "j:1", Bytes: made}}
+		return &api.HostReport{Jobs: []*api.JobReport{{Job: "j:1", Bytes: made}}}
 	})
 	l.every = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())

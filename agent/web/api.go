@@ -39,16 +39,17 @@ type Job struct {
 
 	Connections Connections `json:"connections"`
 
-	Accesses       uint64   `json:"accesses"`         // pulls and pushes, each key of each request
-	DistinctKeys   uint64   `json:"distinct_keys"`    // estimate where Exact is false
-	Exact          bool     `json:"exact"`            // every key is counted one by one and no request was left out
-	SampledOneIn   uint32   `json:"sampled_one_in"`   // 1: all requests' keys are looked at
-	Bytes          uint64   `json:"bytes"`            // of all messages between its nodes
-	LeftHostBytes  uint64   `json:"left_host_bytes"`  // those of them that left this host
-	StepsPerSecond float64  `json:"steps_per_second"` // of the median worker, over the last ten seconds
-	BytesPerSecond float64  `json:"bytes_per_second"` // over the last ten seconds
-	Latency        Latency  `json:"latency"`          // of all requests
-	Stragglers     []string `json:"stragglers"`       // names of workers well behind the others
+	Accesses       uint64   `json:"accesses"`                // pulls and pushes, each key of each request
+	DistinctKeys   uint64   `json:"distinct_keys"`           // estimate where Exact is false
+	KeysAtLeast    bool     `json:"keys_at_least,omitempty"` // the planner's: DistinctKeys or more, since hosts' keys overlap
+	Exact          bool     `json:"exact"`                   // every key is counted one by one and no request was left out
+	SampledOneIn   uint32   `json:"sampled_one_in"`          // 1: all requests' keys are looked at
+	Bytes          uint64   `json:"bytes"`                   // of all messages between its nodes
+	LeftHostBytes  uint64   `json:"left_host_bytes"`         // those of them that left this host
+	StepsPerSecond float64  `json:"steps_per_second"`        // of the median worker, over the last ten seconds
+	BytesPerSecond float64  `json:"bytes_per_second"`        // over the last ten seconds
+	Latency        Latency  `json:"latency"`                 // of all requests
+	Stragglers     []string `json:"stragglers"`              // names of workers well behind the others
 }
 
 // A Node is a scheduler, server or worker of a job.
@@ -212,8 +213,9 @@ type Sketch struct {
 	Blocks       int     `json:"blocks"`        // whose sums are exact
 	FoldedBlocks int     `json:"folded_blocks"` // of them, those whose keys are not all counted one by one
 	MemoryBytes  int     `json:"memory_bytes"`
-	Bound        uint64  `json:"bound"`   // an estimate is at most this too high, never too low,
-	Percent      float64 `json:"percent"` // for at least this share of the keys
+	AtLeast      bool    `json:"at_least,omitempty"` // the planner's: DistinctKeys or more, and the skew at least as strong
+	Bound        uint64  `json:"bound"`              // an estimate is at most this too high, never too low,
+	Percent      float64 `json:"percent"`            // for at least this share of the keys
 }
 
 // Servers answers /api/v1/servers: how busy servers and workers are.
@@ -247,6 +249,7 @@ type WorkerLoad struct {
 }
 
 // Agent answers /api/v1/agent: the agent itself, its cost and what it missed.
+// The planner's costs, memory and counters are the sums of all hosts'.
 type Agent struct {
 	Version       string    `json:"version"`
 	Host          string    `json:"host"`
@@ -261,6 +264,21 @@ type Agent struct {
 	Sketches      []Sketch  `json:"sketches"` // one a job
 	Cgroups       []string  `json:"cgroups"`  // to which programs are attached
 	Planner       *Planner  `json:"planner,omitempty"`
+	Hosts         []Host    `json:"hosts,omitzero"` // the planner's: those that report
+}
+
+// A Host is what its agent told the planner of itself.
+type Host struct {
+	Host          string    `json:"host"`
+	Version       string    `json:"version"`
+	Started       time.Time `json:"started"`
+	Reported      time.Time `json:"reported"` // when its newest report was made
+	Jobs          int       `json:"jobs"`
+	CPUPercent    float64   `json:"cpu_percent"`    // of one core, recently
+	KernelPercent float64   `json:"kernel_percent"` // of one core, in its programs, recently
+	MemoryBytes   uint64    `json:"memory_bytes"`
+	SampledOneIn  uint32    `json:"sampled_one_in"`
+	Lost          []Counter `json:"lost"` // what it missed, where it missed something
 }
 
 // A Program is one of the kernel's programs that watch.

@@ -89,7 +89,7 @@ func (f fleet) Keys(job string, n int) (Keys, error) {
 func (f fleet) Servers(job string, _ Range) (Servers, error) {
 	s := Servers{Job: job}
 	for i, name := range f.names("server", f.servers) {
-		s.Servers = append(s.Servers, ServerLoad{Name: name, Requests: 1000, BytesIn: 5e8, Share: float64(i+1) / float64(f.servers*(f.servers+1)/2), Latency: Latency{P50: 0.0003, P99: 0.002}})
+		s.Servers = append(s.Servers, ServerLoad{Name: name, Requests: 1000, BytesIn: 5e8, Share: float64(i+1) / float64(f.servers*(f.servers+1)/2), Latency: Latency{Count: 1000, P50: 0.0003, P99: 0.002}})
 	}
 	for i, name := range f.names("worker", min(f.workers, 8)) {
 		s.Workers = append(s.Workers, WorkerLoad{Name: name, Requests: 1000, StepsPerSecond: 12.5, Straggler: i == 3})

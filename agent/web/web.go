@@ -32,6 +32,9 @@ type State interface {
 // ErrNoJob says that there is no job of the name asked for.
 var ErrNoJob = errors.New("no such job")
 
+// ErrNoRange says that only sums over all time are known.
+var ErrNoRange = errors.New("the planner knows sums over all time only: leave out from and to, or ask a host's agent")
+
 // Options of a handler.
 type Options struct {
 	Metrics http.Handler // serves /metrics
@@ -130,6 +133,8 @@ func fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, &bad):
 		code = bad.code
+	case errors.Is(err, ErrNoRange):
+		code = http.StatusBadRequest
 	case errors.Is(err, ErrNoJob):
 		code = http.StatusNotFound
 	}

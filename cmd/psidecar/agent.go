@@ -174,7 +174,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 		g.Go(func() error { return intercepting.run(ctx, opts) })
 	}
 	if f.planner != "" {
-		link := report.New(f.planner, opts.Host, insecure.NewCredentials(), a.Reports)
+		link := report.New(f.planner, opts.Host, insecure.NewCredentials(), a.HostReport)
 		a.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })
 	}

@@ -63,7 +63,7 @@ func printReport(out io.Writer, r statusReport, asJSON bool) error {
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if r.Agent.Host != "" {
-		printAgent(w, r)
+		printWatching(w, r)
 	}
 	if r.Proxy != nil {
 		printProxy(w, r.Proxy)
@@ -71,8 +71,35 @@ func printReport(out io.Writer, r statusReport, asJSON bool) error {
 	return w.Flush()
 }
 
-func printAgent(w io.Writer, r statusReport) {
+func printWatching(w io.Writer, r statusReport) {
 	a := r.Agent
+	if a.Hosts != nil {
+		printHosts(w, &a)
+	} else {
+		printAgent(w, &a)
+	}
+	if len(r.Jobs) == 0 {
+		fmt.Fprintln(w, "no PS-lite job has been seen")
+	}
+	for i := range r.Jobs {
+		printJob(w, &r.Jobs[i])
+	}
+}
+
+// printHosts prints what a planner says of those who report to it.
+func printHosts(w io.Writer, a *web.Agent) {
+	fmt.Fprintf(w, "planner on %s, up %s, %d hosts report: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
+		a.Host, time.Since(a.Started).Round(time.Second), len(a.Hosts), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
+	for _, h := range a.Hosts {
+		fmt.Fprintf(w, "  %s\t%.1f%% + %.1f%%\t%d MiB\tkeys of one in %d requests\t%s ago\n",
+			h.Host, h.CPUPercent, h.KernelPercent, h.MemoryBytes>>20, h.SampledOneIn, time.Since(h.Reported).Round(time.Second))
+		for _, c := range h.Lost {
+			fmt.Fprintf(w, "    lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
+		}
+	}
+}
+
+func printAgent(w io.Writer, a *web.Agent) {
 	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
 		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
 	for _, c := range a.Counters {
@@ -80,23 +107,28 @@ func printAgent(w io.Writer, r statusReport) {
 			fmt.Fprintf(w, "lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
 		}
 	}
-	if len(r.Jobs) == 0 {
-		fmt.Fprintln(w, "no PS-lite job has been seen")
+}
+
+func printJob(w io.Writer, j *web.Job) {
+	fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers\n", j.Name, j.Dialect, j.Servers, j.Workers)
+	keys := "keys"
+	if j.KeysAtLeast {
+		keys = "keys or more"
 	}
-	for _, j := range r.Jobs {
-		fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers\n", j.Name, j.Dialect, j.Servers, j.Workers)
-		fmt.Fprintf(w, "  %.1f steps/s\t%.1f MB/s\t%d keys\tp50 %.2f ms\tp99 %.2f ms\n",
-			j.StepsPerSecond, j.BytesPerSecond/1e6, j.DistinctKeys, 1e3*j.Latency.P50, 1e3*j.Latency.P99)
-		if c := j.Connections; c.Unsynced+c.Unplaced > 0 || c.Missed > 0 {
-			fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
-				c.Synced, c.Unsynced, c.Unplaced, c.Missed)
-		}
-		for _, name := range j.Stragglers {
-			fmt.Fprintf(w, "  %s lags\n", name)
-		}
-		for _, n := range j.Nodes {
-			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, n.Pod)
-		}
+	fmt.Fprintf(w, "  %.1f steps/s\t%.1f MB/s\t%d %s", j.StepsPerSecond, j.BytesPerSecond/1e6, j.DistinctKeys, keys)
+	if j.Latency.Count > 0 {
+		fmt.Fprintf(w, "\tp50 %.2f ms\tp99 %.2f ms", 1e3*j.Latency.P50, 1e3*j.Latency.P99)
+	}
+	fmt.Fprintln(w)
+	if c := j.Connections; c.Unsynced+c.Unplaced > 0 || c.Missed > 0 {
+		fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
+			c.Synced, c.Unsynced, c.Unplaced, c.Missed)
+	}
+	for _, name := range j.Stragglers {
+		fmt.Fprintf(w, "  %s lags\n", name)
+	}
+	for _, n := range j.Nodes {
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, n.Pod)
 	}
 }
 

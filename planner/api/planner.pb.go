@@ -36,6 +36,7 @@ type HostReport struct {
 	// unix_nanos is when the report was made.
 	UnixNanos     int64        `protobuf:"varint,4,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
 	Jobs          []*JobReport `protobuf:"bytes,5,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Agent         *AgentReport `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -105,6 +106,185 @@ func (x *HostReport) GetJobs() []*JobReport {
 	return nil
 }
 
+func (x *HostReport) GetAgent() *AgentReport {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// AgentReport is what watching costs the host, and what it missed.
+type AgentReport struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Version          string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	StartedUnixNanos int64                  `protobuf:"varint,2,opt,name=started_unix_nanos,json=startedUnixNanos,proto3" json:"started_unix_nanos,omitempty"`
+	// cpu_percent is that of one core, of the agent's process, lately;
+	// kernel_percent that of its programs in the kernel.
+	CpuPercent    float64 `protobuf:"fixed64,3,opt,name=cpu_percent,json=cpuPercent,proto3" json:"cpu_percent,omitempty"`
+	KernelPercent float64 `protobuf:"fixed64,4,opt,name=kernel_percent,json=kernelPercent,proto3" json:"kernel_percent,omitempty"`
+	CpuSeconds    float64 `protobuf:"fixed64,5,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"`
+	MemoryBytes   uint64  `protobuf:"varint,6,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	SampledOneIn  uint32  `protobuf:"varint,7,opt,name=sampled_one_in,json=sampledOneIn,proto3" json:"sampled_one_in,omitempty"`
+	// lost are the reasons for which something was missed, those that occurred.
+	Lost          []*Loss `protobuf:"bytes,8,rep,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentReport) Reset() {
+	*x = AgentReport{}
+	mi := &file_planner_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentReport) ProtoMessage() {}
+
+func (x *AgentReport) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentReport.ProtoReflect.Descriptor instead.
+func (*AgentReport) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentReport) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *AgentReport) GetStartedUnixNanos() int64 {
+	if x != nil {
+		return x.StartedUnixNanos
+	}
+	return 0
+}
+
+func (x *AgentReport) GetCpuPercent() float64 {
+	if x != nil {
+		return x.CpuPercent
+	}
+	return 0
+}
+
+func (x *AgentReport) GetKernelPercent() float64 {
+	if x != nil {
+		return x.KernelPercent
+	}
+	return 0
+}
+
+func (x *AgentReport) GetCpuSeconds() float64 {
+	if x != nil {
+		return x.CpuSeconds
+	}
+	return 0
+}
+
+func (x *AgentReport) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *AgentReport) GetSampledOneIn() uint32 {
+	if x != nil {
+		return x.SampledOneIn
+	}
+	return 0
+}
+
+func (x *AgentReport) GetLost() []*Loss {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+type Loss struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Help          string                 `protobuf:"bytes,2,opt,name=help,proto3" json:"help,omitempty"`
+	Events        uint64                 `protobuf:"varint,3,opt,name=events,proto3" json:"events,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Loss) Reset() {
+	*x = Loss{}
+	mi := &file_planner_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Loss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Loss) ProtoMessage() {}
+
+func (x *Loss) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Loss.ProtoReflect.Descriptor instead.
+func (*Loss) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Loss) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Loss) GetHelp() string {
+	if x != nil {
+		return x.Help
+	}
+	return ""
+}
+
+func (x *Loss) GetEvents() uint64 {
+	if x != nil {
+		return x.Events
+	}
+	return 0
+}
+
+func (x *Loss) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // JobReport is one job, as far as the host sees it.
 type JobReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -129,13 +309,24 @@ type JobReport struct {
 	Traffic        []*Traffic `protobuf:"bytes,15,rep,name=traffic,proto3" json:"traffic,omitempty"`
 	Hottest        []*HotKey  `protobuf:"bytes,16,rep,name=hottest,proto3" json:"hottest,omitempty"`
 	Steps          []*Steps   `protobuf:"bytes,17,rep,name=steps,proto3" json:"steps,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// by_worker and by_server are the times from requests of this host's workers
+	// to their answers. Beyond a limit, names are left empty.
+	ByWorker    []*Latency   `protobuf:"bytes,18,rep,name=by_worker,json=byWorker,proto3" json:"by_worker,omitempty"`
+	ByServer    []*Latency   `protobuf:"bytes,19,rep,name=by_server,json=byServer,proto3" json:"by_server,omitempty"`
+	Connections *Connections `protobuf:"bytes,20,opt,name=connections,proto3" json:"connections,omitempty"`
+	Sketch      *Sketch      `protobuf:"bytes,21,opt,name=sketch,proto3" json:"sketch,omitempty"`
+	// skew says how many accesses of this host's workers fall to how many of
+	// their hottest keys; the last point has all.
+	Skew          []*SkewPoint `protobuf:"bytes,22,rep,name=skew,proto3" json:"skew,omitempty"`
+	RepeatedBytes uint64       `protobuf:"varint,23,opt,name=repeated_bytes,json=repeatedBytes,proto3" json:"repeated_bytes,omitempty"`
+	Recent        *Recent      `protobuf:"bytes,24,opt,name=recent,proto3" json:"recent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobReport) Reset() {
 	*x = JobReport{}
-	mi := &file_planner_proto_msgTypes[1]
+	mi := &file_planner_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -147,7 +338,7 @@ func (x *JobReport) String() string {
 func (*JobReport) ProtoMessage() {}
 
 func (x *JobReport) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[1]
+	mi := &file_planner_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -160,7 +351,7 @@ func (x *JobReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobReport.ProtoReflect.Descriptor instead.
 func (*JobReport) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{1}
+	return file_planner_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *JobReport) GetJob() string {
@@ -282,6 +473,385 @@ func (x *JobReport) GetSteps() []*Steps {
 	return nil
 }
 
+func (x *JobReport) GetByWorker() []*Latency {
+	if x != nil {
+		return x.ByWorker
+	}
+	return nil
+}
+
+func (x *JobReport) GetByServer() []*Latency {
+	if x != nil {
+		return x.ByServer
+	}
+	return nil
+}
+
+func (x *JobReport) GetConnections() *Connections {
+	if x != nil {
+		return x.Connections
+	}
+	return nil
+}
+
+func (x *JobReport) GetSketch() *Sketch {
+	if x != nil {
+		return x.Sketch
+	}
+	return nil
+}
+
+func (x *JobReport) GetSkew() []*SkewPoint {
+	if x != nil {
+		return x.Skew
+	}
+	return nil
+}
+
+func (x *JobReport) GetRepeatedBytes() uint64 {
+	if x != nil {
+		return x.RepeatedBytes
+	}
+	return 0
+}
+
+func (x *JobReport) GetRecent() *Recent {
+	if x != nil {
+		return x.Recent
+	}
+	return nil
+}
+
+// Latency is a distribution of durations: rising microseconds, right to 2%, and
+// how many there were of each.
+type Latency struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Micros        []uint64               `protobuf:"varint,2,rep,packed,name=micros,proto3" json:"micros,omitempty"`
+	Counts        []uint64               `protobuf:"varint,3,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Latency) Reset() {
+	*x = Latency{}
+	mi := &file_planner_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Latency) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Latency) ProtoMessage() {}
+
+func (x *Latency) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Latency.ProtoReflect.Descriptor instead.
+func (*Latency) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Latency) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Latency) GetMicros() []uint64 {
+	if x != nil {
+		return x.Micros
+	}
+	return nil
+}
+
+func (x *Latency) GetCounts() []uint64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// Connections counts those that are open by what is known of them.
+type Connections struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Synced        uint32                 `protobuf:"varint,1,opt,name=synced,proto3" json:"synced,omitempty"`
+	Unsynced      uint32                 `protobuf:"varint,2,opt,name=unsynced,proto3" json:"unsynced,omitempty"`
+	Unplaced      uint32                 `protobuf:"varint,3,opt,name=unplaced,proto3" json:"unplaced,omitempty"`
+	MissedBytes   uint64                 `protobuf:"varint,4,opt,name=missed_bytes,json=missedBytes,proto3" json:"missed_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Connections) Reset() {
+	*x = Connections{}
+	mi := &file_planner_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Connections) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Connections) ProtoMessage() {}
+
+func (x *Connections) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Connections.ProtoReflect.Descriptor instead.
+func (*Connections) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Connections) GetSynced() uint32 {
+	if x != nil {
+		return x.Synced
+	}
+	return 0
+}
+
+func (x *Connections) GetUnsynced() uint32 {
+	if x != nil {
+		return x.Unsynced
+	}
+	return 0
+}
+
+func (x *Connections) GetUnplaced() uint32 {
+	if x != nil {
+		return x.Unplaced
+	}
+	return 0
+}
+
+func (x *Connections) GetMissedBytes() uint64 {
+	if x != nil {
+		return x.MissedBytes
+	}
+	return 0
+}
+
+// Sketch says how well the host counts the job's keys.
+type Sketch struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Exact        bool                   `protobuf:"varint,1,opt,name=exact,proto3" json:"exact,omitempty"`
+	Blocks       uint64                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	FoldedBlocks uint64                 `protobuf:"varint,3,opt,name=folded_blocks,json=foldedBlocks,proto3" json:"folded_blocks,omitempty"`
+	MemoryBytes  uint64                 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// a key's count is at most bound too high, for percent of the keys.
+	Bound         uint64  `protobuf:"varint,5,opt,name=bound,proto3" json:"bound,omitempty"`
+	Percent       float64 `protobuf:"fixed64,6,opt,name=percent,proto3" json:"percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sketch) Reset() {
+	*x = Sketch{}
+	mi := &file_planner_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sketch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sketch) ProtoMessage() {}
+
+func (x *Sketch) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sketch.ProtoReflect.Descriptor instead.
+func (*Sketch) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Sketch) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+func (x *Sketch) GetBlocks() uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *Sketch) GetFoldedBlocks() uint64 {
+	if x != nil {
+		return x.FoldedBlocks
+	}
+	return 0
+}
+
+func (x *Sketch) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Sketch) GetBound() uint64 {
+	if x != nil {
+		return x.Bound
+	}
+	return 0
+}
+
+func (x *Sketch) GetPercent() float64 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+type SkewPoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          uint64                 `protobuf:"varint,1,opt,name=keys,proto3" json:"keys,omitempty"`
+	Accesses      uint64                 `protobuf:"varint,2,opt,name=accesses,proto3" json:"accesses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SkewPoint) Reset() {
+	*x = SkewPoint{}
+	mi := &file_planner_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SkewPoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SkewPoint) ProtoMessage() {}
+
+func (x *SkewPoint) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SkewPoint.ProtoReflect.Descriptor instead.
+func (*SkewPoint) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SkewPoint) GetKeys() uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *SkewPoint) GetAccesses() uint64 {
+	if x != nil {
+		return x.Accesses
+	}
+	return 0
+}
+
+// Recent is the stretch of time, up to the last message, that rates are of.
+type Recent struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	FirstUnixNanos int64                  `protobuf:"varint,1,opt,name=first_unix_nanos,json=firstUnixNanos,proto3" json:"first_unix_nanos,omitempty"`
+	LastUnixNanos  int64                  `protobuf:"varint,2,opt,name=last_unix_nanos,json=lastUnixNanos,proto3" json:"last_unix_nanos,omitempty"`
+	Bytes          uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Recent) Reset() {
+	*x = Recent{}
+	mi := &file_planner_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recent) ProtoMessage() {}
+
+func (x *Recent) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recent.ProtoReflect.Descriptor instead.
+func (*Recent) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Recent) GetFirstUnixNanos() int64 {
+	if x != nil {
+		return x.FirstUnixNanos
+	}
+	return 0
+}
+
+func (x *Recent) GetLastUnixNanos() int64 {
+	if x != nil {
+		return x.LastUnixNanos
+	}
+	return 0
+}
+
+func (x *Recent) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -297,7 +867,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_planner_proto_msgTypes[2]
+	mi := &file_planner_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +879,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[2]
+	mi := &file_planner_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +892,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{2}
+	return file_planner_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Node) GetName() string {
@@ -372,7 +942,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_planner_proto_msgTypes[3]
+	mi := &file_planner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +954,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[3]
+	mi := &file_planner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +967,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{3}
+	return file_planner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Block) GetFirst() uint64 {
@@ -435,7 +1005,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_planner_proto_msgTypes[4]
+	mi := &file_planner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -447,7 +1017,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[4]
+	mi := &file_planner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -460,7 +1030,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{4}
+	return file_planner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Use) GetWorker() string {
@@ -513,7 +1083,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +1095,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +1108,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{5}
+	return file_planner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Traffic) GetWorker() string {
@@ -583,14 +1153,18 @@ type HotKey struct {
 	Accesses uint64                 `protobuf:"varint,2,opt,name=accesses,proto3" json:"accesses,omitempty"`
 	Bytes    uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// workers are the accesses of each worker, in the order of uses.
-	Workers       []uint64 `protobuf:"varint,4,rep,packed,name=workers,proto3" json:"workers,omitempty"`
+	Workers []uint64 `protobuf:"varint,4,rep,packed,name=workers,proto3" json:"workers,omitempty"`
+	Pulls   uint64   `protobuf:"varint,5,opt,name=pulls,proto3" json:"pulls,omitempty"`
+	Pushes  uint64   `protobuf:"varint,6,opt,name=pushes,proto3" json:"pushes,omitempty"`
+	// estimated accesses are among the accesses.
+	Estimated     uint64 `protobuf:"varint,7,opt,name=estimated,proto3" json:"estimated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +1176,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +1189,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{6}
+	return file_planner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HotKey) GetKey() uint64 {
@@ -646,18 +1220,43 @@ func (x *HotKey) GetWorkers() []uint64 {
 	return nil
 }
 
+func (x *HotKey) GetPulls() uint64 {
+	if x != nil {
+		return x.Pulls
+	}
+	return 0
+}
+
+func (x *HotKey) GetPushes() uint64 {
+	if x != nil {
+		return x.Pushes
+	}
+	return 0
+}
+
+func (x *HotKey) GetEstimated() uint64 {
+	if x != nil {
+		return x.Estimated
+	}
+	return 0
+}
+
 // Steps are a worker's rounds of pushes.
 type Steps struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	Steps         uint64                 `protobuf:"varint,2,opt,name=steps,proto3" json:"steps,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Worker string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	Steps  uint64                 `protobuf:"varint,2,opt,name=steps,proto3" json:"steps,omitempty"`
+	// recent are the steps of the report's recent stretch of time.
+	Recent uint64 `protobuf:"varint,3,opt,name=recent,proto3" json:"recent,omitempty"`
+	// timestamp is that of its last step.
+	Timestamp     int32 `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +1268,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +1281,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{7}
+	return file_planner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Steps) GetWorker() string {
@@ -699,6 +1298,20 @@ func (x *Steps) GetSteps() uint64 {
 	return 0
 }
 
+func (x *Steps) GetRecent() uint64 {
+	if x != nil {
+		return x.Recent
+	}
+	return 0
+}
+
+func (x *Steps) GetTimestamp() int32 {
+	if x != nil {
+		return x.Timestamp
+	}
+	return 0
+}
+
 // Taken says that the planner has taken a report in.
 type Taken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -709,7 +1322,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +1334,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +1347,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{8}
+	return file_planner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Taken) GetSequence() uint64 {
@@ -748,7 +1361,7 @@ var File_planner_proto protoreflect.FileDescriptor
 
 const file_planner_proto_rawDesc = "" +
 	"\n" +
-	"\rplanner.proto\x12\x13psidecar.planner.v1\"\xb1\x01\n" +
+	"\rplanner.proto\x12\x13psidecar.planner.v1\"\xe9\x01\n" +
 	"\n" +
 	"HostReport\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12 \n" +
@@ -756,7 +1369,24 @@ const file_planner_proto_rawDesc = "" +
 	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x1d\n" +
 	"\n" +
 	"unix_nanos\x18\x04 \x01(\x03R\tunixNanos\x122\n" +
-	"\x04jobs\x18\x05 \x03(\v2\x1e.psidecar.planner.v1.JobReportR\x04jobs\"\x90\x05\n" +
+	"\x04jobs\x18\x05 \x03(\v2\x1e.psidecar.planner.v1.JobReportR\x04jobs\x126\n" +
+	"\x05agent\x18\x06 \x01(\v2 .psidecar.planner.v1.AgentReportR\x05agent\"\xb6\x02\n" +
+	"\vAgentReport\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12,\n" +
+	"\x12started_unix_nanos\x18\x02 \x01(\x03R\x10startedUnixNanos\x12\x1f\n" +
+	"\vcpu_percent\x18\x03 \x01(\x01R\n" +
+	"cpuPercent\x12%\n" +
+	"\x0ekernel_percent\x18\x04 \x01(\x01R\rkernelPercent\x12\x1f\n" +
+	"\vcpu_seconds\x18\x05 \x01(\x01R\n" +
+	"cpuSeconds\x12!\n" +
+	"\fmemory_bytes\x18\x06 \x01(\x04R\vmemoryBytes\x12$\n" +
+	"\x0esampled_one_in\x18\a \x01(\rR\fsampledOneIn\x12-\n" +
+	"\x04lost\x18\b \x03(\v2\x19.psidecar.planner.v1.LossR\x04lost\"`\n" +
+	"\x04Loss\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04help\x18\x02 \x01(\tR\x04help\x12\x16\n" +
+	"\x06events\x18\x03 \x01(\x04R\x06events\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x8f\b\n" +
 	"\tJobReport\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\adialect\x18\x02 \x01(\tR\adialect\x12\x18\n" +
@@ -775,7 +1405,37 @@ const file_planner_proto_rawDesc = "" +
 	"\x04uses\x18\x0e \x03(\v2\x18.psidecar.planner.v1.UseR\x04uses\x126\n" +
 	"\atraffic\x18\x0f \x03(\v2\x1c.psidecar.planner.v1.TrafficR\atraffic\x125\n" +
 	"\ahottest\x18\x10 \x03(\v2\x1b.psidecar.planner.v1.HotKeyR\ahottest\x120\n" +
-	"\x05steps\x18\x11 \x03(\v2\x1a.psidecar.planner.v1.StepsR\x05steps\"r\n" +
+	"\x05steps\x18\x11 \x03(\v2\x1a.psidecar.planner.v1.StepsR\x05steps\x129\n" +
+	"\tby_worker\x18\x12 \x03(\v2\x1c.psidecar.planner.v1.LatencyR\bbyWorker\x129\n" +
+	"\tby_server\x18\x13 \x03(\v2\x1c.psidecar.planner.v1.LatencyR\bbyServer\x12B\n" +
+	"\vconnections\x18\x14 \x01(\v2 .psidecar.planner.v1.ConnectionsR\vconnections\x123\n" +
+	"\x06sketch\x18\x15 \x01(\v2\x1b.psidecar.planner.v1.SketchR\x06sketch\x122\n" +
+	"\x04skew\x18\x16 \x03(\v2\x1e.psidecar.planner.v1.SkewPointR\x04skew\x12%\n" +
+	"\x0erepeated_bytes\x18\x17 \x01(\x04R\rrepeatedBytes\x123\n" +
+	"\x06recent\x18\x18 \x01(\v2\x1b.psidecar.planner.v1.RecentR\x06recent\"M\n" +
+	"\aLatency\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06micros\x18\x02 \x03(\x04R\x06micros\x12\x16\n" +
+	"\x06counts\x18\x03 \x03(\x04R\x06counts\"\x80\x01\n" +
+	"\vConnections\x12\x16\n" +
+	"\x06synced\x18\x01 \x01(\rR\x06synced\x12\x1a\n" +
+	"\bunsynced\x18\x02 \x01(\rR\bunsynced\x12\x1a\n" +
+	"\bunplaced\x18\x03 \x01(\rR\bunplaced\x12!\n" +
+	"\fmissed_bytes\x18\x04 \x01(\x04R\vmissedBytes\"\xae\x01\n" +
+	"\x06Sketch\x12\x14\n" +
+	"\x05exact\x18\x01 \x01(\bR\x05exact\x12\x16\n" +
+	"\x06blocks\x18\x02 \x01(\x04R\x06blocks\x12#\n" +
+	"\rfolded_blocks\x18\x03 \x01(\x04R\ffoldedBlocks\x12!\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x14\n" +
+	"\x05bound\x18\x05 \x01(\x04R\x05bound\x12\x18\n" +
+	"\apercent\x18\x06 \x01(\x01R\apercent\";\n" +
+	"\tSkewPoint\x12\x12\n" +
+	"\x04keys\x18\x01 \x01(\x04R\x04keys\x12\x1a\n" +
+	"\baccesses\x18\x02 \x01(\x04R\baccesses\"p\n" +
+	"\x06Recent\x12(\n" +
+	"\x10first_unix_nanos\x18\x01 \x01(\x03R\x0efirstUnixNanos\x12&\n" +
+	"\x0flast_unix_nanos\x18\x02 \x01(\x03R\rlastUnixNanos\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"r\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -797,15 +1457,20 @@ const file_planner_proto_rawDesc = "" +
 	"\x06server\x18\x02 \x01(\tR\x06server\x12\x1b\n" +
 	"\tto_server\x18\x03 \x01(\x04R\btoServer\x12\x1b\n" +
 	"\tto_worker\x18\x04 \x01(\x04R\btoWorker\x12\x1a\n" +
-	"\brequests\x18\x05 \x01(\x04R\brequests\"f\n" +
+	"\brequests\x18\x05 \x01(\x04R\brequests\"\xb2\x01\n" +
 	"\x06HotKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\x04R\x03key\x12\x1a\n" +
 	"\baccesses\x18\x02 \x01(\x04R\baccesses\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x18\n" +
-	"\aworkers\x18\x04 \x03(\x04R\aworkers\"5\n" +
+	"\aworkers\x18\x04 \x03(\x04R\aworkers\x12\x14\n" +
+	"\x05pulls\x18\x05 \x01(\x04R\x05pulls\x12\x16\n" +
+	"\x06pushes\x18\x06 \x01(\x04R\x06pushes\x12\x1c\n" +
+	"\testimated\x18\a \x01(\x04R\testimated\"k\n" +
 	"\x05Steps\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
-	"\x05steps\x18\x02 \x01(\x04R\x05steps\"#\n" +
+	"\x05steps\x18\x02 \x01(\x04R\x05steps\x12\x16\n" +
+	"\x06recent\x18\x03 \x01(\x04R\x06recent\x12\x1c\n" +
+	"\ttimestamp\x18\x04 \x01(\x05R\ttimestamp\"#\n" +
 	"\x05Taken\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence2T\n" +
 	"\aPlanner\x12I\n" +
@@ -823,33 +1488,48 @@ func file_planner_proto_rawDescGZIP() []byte {
 	return file_planner_proto_rawDescData
 }
 
-var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_planner_proto_goTypes = []any{
-	(*HostReport)(nil), // 0: psidecar.planner.v1.HostReport
-	(*JobReport)(nil),  // 1: psidecar.planner.v1.JobReport
-	(*Node)(nil),       // 2: psidecar.planner.v1.Node
-	(*Block)(nil),      // 3: psidecar.planner.v1.Block
-	(*Use)(nil),        // 4: psidecar.planner.v1.Use
-	(*Traffic)(nil),    // 5: psidecar.planner.v1.Traffic
-	(*HotKey)(nil),     // 6: psidecar.planner.v1.HotKey
-	(*Steps)(nil),      // 7: psidecar.planner.v1.Steps
-	(*Taken)(nil),      // 8: psidecar.planner.v1.Taken
+	(*HostReport)(nil),  // 0: psidecar.planner.v1.HostReport
+	(*AgentReport)(nil), // 1: psidecar.planner.v1.AgentReport
+	(*Loss)(nil),        // 2: psidecar.planner.v1.Loss
+	(*JobReport)(nil),   // 3: psidecar.planner.v1.JobReport
+	(*Latency)(nil),     // 4: psidecar.planner.v1.Latency
+	(*Connections)(nil), // 5: psidecar.planner.v1.Connections
+	(*Sketch)(nil),      // 6: psidecar.planner.v1.Sketch
+	(*SkewPoint)(nil),   // 7: psidecar.planner.v1.SkewPoint
+	(*Recent)(nil),      // 8: psidecar.planner.v1.Recent
+	(*Node)(nil),        // 9: psidecar.planner.v1.Node
+	(*Block)(nil),       // 10: psidecar.planner.v1.Block
+	(*Use)(nil),         // 11: psidecar.planner.v1.Use
+	(*Traffic)(nil),     // 12: psidecar.planner.v1.Traffic
+	(*HotKey)(nil),      // 13: psidecar.planner.v1.HotKey
+	(*Steps)(nil),       // 14: psidecar.planner.v1.Steps
+	(*Taken)(nil),       // 15: psidecar.planner.v1.Taken
 }
 var file_planner_proto_depIdxs = []int32{
-	1, // 0: psidecar.planner.v1.HostReport.jobs:type_name -> psidecar.planner.v1.JobReport
-	2, // 1: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
-	3, // 2: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
-	4, // 3: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
-	5, // 4: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
-	6, // 5: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
-	7, // 6: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
-	0, // 7: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
-	8, // 8: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	3,  // 0: psidecar.planner.v1.HostReport.jobs:type_name -> psidecar.planner.v1.JobReport
+	1,  // 1: psidecar.planner.v1.HostReport.agent:type_name -> psidecar.planner.v1.AgentReport
+	2,  // 2: psidecar.planner.v1.AgentReport.lost:type_name -> psidecar.planner.v1.Loss
+	9,  // 3: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
+	10, // 4: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
+	11, // 5: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
+	12, // 6: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
+	13, // 7: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
+	14, // 8: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
+	4,  // 9: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
+	4,  // 10: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
+	5,  // 11: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
+	6,  // 12: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
+	7,  // 13: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
+	8,  // 14: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
+	0,  // 15: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
+	15, // 16: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
+	16, // [16:17] is the sub-list for method output_type
+	15, // [15:16] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_planner_proto_init() }
@@ -863,7 +1543,7 @@ func file_planner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_planner_proto_rawDesc), len(file_planner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -9,6 +9,7 @@ package reports
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -102,6 +103,25 @@ func check(j *api.JobReport) error {
 			if len(row) != n {
 				return status.Errorf(codes.InvalidArgument, "job %s: %s has %d figures for %d blocks", j.GetJob(), u.GetWorker(), len(row), n)
 			}
+		}
+	}
+	for _, list := range [][]*api.Latency{j.GetByWorker(), j.GetByServer()} {
+		for _, l := range list {
+			if err := checkLatency(l); err != nil {
+				return status.Errorf(codes.InvalidArgument, "job %s: times of %q: %v", j.GetJob(), l.GetName(), err)
+			}
+		}
+	}
+	return nil
+}
+
+func checkLatency(l *api.Latency) error {
+	if len(l.GetMicros()) != len(l.GetCounts()) {
+		return fmt.Errorf("%d counts of %d durations", len(l.GetCounts()), len(l.GetMicros()))
+	}
+	for i, n := range l.GetCounts() {
+		if n > 1<<48 || l.GetMicros()[i] > 1<<48 {
+			return fmt.Errorf("%d requests of %d microseconds", n, l.GetMicros()[i])
 		}
 	}
 	return nil

@@ -37,6 +37,12 @@ func TestRefuses(t *testing.T) {
 		"rows that do not fit": {Host: "a", Jobs: []*api.JobReport{{
 			Job: "j", Blocks: []*api.Block{{}, {}}, Uses: []*api.Use{{Worker: "worker0", Pulls: []uint64{1}}},
 		}}},
+		"counts that do not fit their durations": {Host: "a", Jobs: []*api.JobReport{{
+			Job: "j", ByWorker: []*api.Latency{{Name: "worker0", Micros: []uint64{1, 2}, Counts: []uint64{1}}},
+		}}},
+		"more requests than there can be": {Host: "a", Jobs: []*api.JobReport{{
+			Job: "j", ByServer: []*api.Latency{{Name: "server0", Micros: []uint64{1}, Counts: []uint64{1 << 63}}},
+		}}},
 	} {
 		if err := s.take(r); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)

@@ -2,16 +2,20 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/fleet"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -45,18 +49,96 @@ func TestAgentsTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkTimed(t, w)
-		all = append(all, &api.HostReport{Host: fmt.Sprint(i), Jobs: w.Reports()})
+		r := w.HostReport()
+		r.Host = fmt.Sprint(i)
+		all = append(all, r)
 	}
 	s := &fleet.State{Reports: func() []*api.HostReport { return all }}
 	jobs := s.Jobs()
 	if len(jobs) != 1 || jobs[0].Workers != 3 || jobs[0].Servers != 2 {
 		t.Fatalf("jobs %+v, want one of 3 workers and 2 servers", jobs)
 	}
+	truth := map[uint64]uint64{} // accesses of each key
 	for i := range 3 {
 		header, access := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
+		for k, n := range access {
+			truth[k] += n.Pulls + n.Pushes
+		}
 		for _, m := range web.Measures {
 			checkFleet(t, s, jobs[0].Name, fmt.Sprintf("worker%d", header.Rank), m, access)
 		}
+	}
+	checkFleetTimes(t, s, jobs[0])
+	checkFleetKeys(t, s, jobs[0], truth)
+	if hosts := s.Agent().Hosts; len(hosts) != 3 || hosts[0].MemoryBytes == 0 || hosts[2].CPUPercent == 0 {
+		t.Errorf("hosts %+v", hosts)
+	}
+}
+
+// checkFleetTimes checks that the hosts together timed every request, and that
+// nobody is without steps.
+func checkFleetTimes(t *testing.T, s *fleet.State, j web.Job) {
+	t.Helper()
+	loads, err := s.Servers(j.Name, web.Range{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := uint64(0)
+	for _, server := range loads.Servers {
+		if requests += server.Requests; server.Latency.Count != server.Requests || server.Requests == 0 {
+			t.Errorf("%s: %d requests, %d of them with their answers", server.Name, server.Requests, server.Latency.Count)
+		}
+	}
+	for _, w := range loads.Workers {
+		if w.Latency.Count != w.Requests || w.StepsPerSecond <= 0 || w.Latency.P50 <= 0 {
+			t.Errorf("%+v", w)
+		}
+	}
+	if j.Latency.Count != requests || j.StepsPerSecond <= 0 || j.BytesPerSecond <= 0 {
+		t.Errorf("%d requests; the job: %+v", requests, j)
+	}
+	if _, err := s.Traffic(j.Name, web.Range{From: time.Unix(1, 0)}); !errors.Is(err, web.ErrNoRange) {
+		t.Errorf("for a stretch of time: %v", err)
+	}
+}
+
+// checkFleetKeys compares the hottest keys and the skew with every key's
+// accesses: bounds must hold.
+func checkFleetKeys(t *testing.T, s *fleet.State, j web.Job, truth map[uint64]uint64) {
+	t.Helper()
+	k, err := s.Keys(j.Name, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range k.Hottest { // all keys are about as hot: some hosts have a key among their hottest, some have not
+		rank, ok := pslite.Owner(uint64(h.Key), 2)
+		if h.Accesses == 0 || h.Accesses > truth[uint64(h.Key)] || h.Pulls+h.Pushes != h.Accesses || !ok || h.Server != fmt.Sprintf("server%d", rank) {
+			t.Errorf("%+v, but it was used %d times", h, truth[uint64(h.Key)])
+			break
+		}
+	}
+	var falling []uint64
+	sum := uint64(0)
+	for _, n := range truth {
+		falling = append(falling, n)
+		sum += n
+	}
+	slices.Sort(falling)
+	slices.Reverse(falling)
+	below := make([]uint64, len(falling)+1)
+	for i, n := range falling {
+		below[i+1] = below[i] + n
+	}
+	if len(k.Skew) == 0 || k.Skew[len(k.Skew)-1].Accesses != sum || j.Accesses != sum {
+		t.Errorf("the skew ends with %v, %d accesses in all, want %d", k.Skew, j.Accesses, sum)
+	}
+	for _, p := range k.Skew {
+		if p.Accesses > below[min(p.Keys, uint64(len(falling)))] {
+			t.Errorf("%d accesses to the %d hottest keys, but there were %d", p.Accesses, p.Keys, below[min(p.Keys, uint64(len(falling)))])
+		}
+	}
+	if n := uint64(len(truth)); j.DistinctKeys > n || j.DistinctKeys < n*9/10 || !j.KeysAtLeast || !k.Sketch.Exact || k.Sketch.MemoryBytes == 0 {
+		t.Errorf("at least %d distinct keys (%v), want %d or a bit less; %+v", j.DistinctKeys, j.KeysAtLeast, n, k.Sketch)
 	}
 }
 

@@ -9,6 +9,7 @@ export interface Job {
   connections: { synced: number; unsynced: number; missed_bytes: number; unplaced: number };
   accesses: number;
   distinct_keys: number;
+  keys_at_least?: boolean;
   exact: boolean;
   sampled_one_in: number;
   bytes: number;
@@ -53,11 +54,25 @@ export interface Keys {
   sketch: Sketch;
 }
 
-export interface Sketch { exact: boolean; distinct_keys: number; exact_keys: number; bound: number; percent: number; memory_bytes: number }
+export interface Sketch { exact: boolean; distinct_keys: number; exact_keys: number; bound: number; percent: number; memory_bytes: number; at_least?: boolean }
 
 export interface Servers {
   servers: { name: string; requests: number; bytes_in: number; bytes_out: number; share: number; latency: Latency }[];
   workers: { name: string; requests: number; bytes_in: number; bytes_out: number; steps_per_second: number; straggler: boolean; latency: Latency }[];
+}
+
+export interface Counter { reason: string; class: string; help: string; events: number; bytes: number }
+
+/** A host that reports to a planner. */
+export interface Host {
+  host: string;
+  version: string;
+  reported: string;
+  cpu_percent: number;
+  kernel_percent: number;
+  memory_bytes: number;
+  sampled_one_in: number;
+  lost: Counter[];
 }
 
 export interface Agent {
@@ -68,7 +83,8 @@ export interface Agent {
   kernel_percent: number;
   programs: { name: string; runs: number; nanoseconds_per_run: number }[] | null;
   sampling: { one_in: number; window: number; adaptive: boolean; budget_percent: number };
-  counters: { reason: string; class: string; help: string; events: number; bytes: number }[] | null;
+  counters: Counter[] | null;
+  hosts?: Host[]; // those that report: this is a planner
   planner?: { address: string; connected: boolean; error?: string };
 }
 

@@ -125,13 +125,17 @@ async function refresh(): Promise<void> {
   performance.mark("refresh");
   const [{ jobs }, agent] = await Promise.all([ask<{ jobs: Job[] }>("jobs"), ask<Agent>("agent")]);
   drawCost(element("cost"), agent);
+  const isFleet = agent.hosts !== undefined;
+  element("cost-title").textContent = isFleet ? "Agents: cost and losses" : "This agent: cost and losses";
+  element<HTMLSelectElement>("range").disabled = isFleet; // reports hold sums over all time
+  element("range").title = isFleet ? "A planner knows sums over all time; ask a host's agent for a stretch of it." : "";
   const job = chooseJob(jobs);
   if (!job) {
-    say("No parameter-server job seen on this host yet.", false);
+    say(isFleet ? "No parameter-server job reported yet." : "No parameter-server job seen on this host yet.", false);
     return;
   }
   const shown = { ...view, job: job.job };
-  const about = span(shown);
+  const about = span(isFleet ? { ...shown, range: "" } : shown);
   const [newHeatmap, newTraffic, newKeys, servers] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last }),
     ask<Traffic>("traffic", about),
@@ -145,7 +149,7 @@ async function refresh(): Promise<void> {
   drawKeys(element("keys"), newKeys);
   drawServers(element("servers"), servers);
   drawWorkers(element("workers"), servers);
-  const { text, isBad } = jobStatus(job);
+  const { text, isBad } = jobStatus(job, isFleet);
   say(text, isBad);
   performance.measure("drawn", "refresh");
 }

@@ -1,6 +1,6 @@
 // The panels below the heatmap, each a function from an answer to elements.
 
-import type { Agent, Job, Keys, Servers } from "./api";
+import type { Agent, Host, Job, Keys, Latency, Servers } from "./api";
 import { bytes, count, duration, key, percent } from "./format";
 import { facts, table } from "./table";
 
@@ -27,14 +27,21 @@ export function drawKeys(host: HTMLElement, keys: Keys): void {
 }
 
 function sketchText({ sketch }: Keys): string {
-  const keys = `${count(sketch.distinct_keys)} distinct keys in ${bytes(sketch.memory_bytes)}`;
+  const keys = `${count(sketch.distinct_keys)} ${sketch.at_least ? "or more " : ""}distinct keys in ${bytes(sketch.memory_bytes)}`;
+  const note = sketch.at_least ? " Hosts use some of the same keys: a key that is hot on one host alone may have been used more, and the skew is at least this strong." : "";
   if (sketch.exact) {
-    return `${keys}, every one counted exactly.`;
+    return `${keys}, every one counted exactly.${note}`;
   }
+  const exactly = sketch.exact_keys > 0 ? `${count(sketch.exact_keys)} counted exactly; ` : "";
   return (
-    `About ${keys}: ${count(sketch.exact_keys)} counted exactly; block sums are exact; for the other keys a count ` +
-    `is never too low, and at most ${count(sketch.bound)} too high for ${sketch.percent}% of them.`
+    `About ${keys}: ${exactly}block sums are exact; for the other keys a count ` +
+    `is never too low, and at most ${count(sketch.bound)} too high for ${sketch.percent}% of them.${note}`
   );
+}
+
+/** A quantile of a distribution, where there is one. */
+function took(latency: Latency, quantile: "p50" | "p99"): string {
+  return latency.count > 0 ? duration(latency[quantile]) : "–";
 }
 
 export function drawServers(host: HTMLElement, { servers }: Servers): void {
@@ -47,8 +54,8 @@ export function drawServers(host: HTMLElement, { servers }: Servers): void {
       { title: "in", number: true, text: (s) => bytes(s.bytes_in) },
       { title: "out", number: true, text: (s) => bytes(s.bytes_out) },
       { title: "requests", number: true, text: (s) => count(s.requests) },
-      { title: "p50", number: true, text: (s) => duration(s.latency.p50) },
-      { title: "p99", number: true, text: (s) => duration(s.latency.p99) },
+      { title: "p50", number: true, text: (s) => took(s.latency, "p50") },
+      { title: "p99", number: true, text: (s) => took(s.latency, "p99") },
     ],
     busiestFirst,
   );
@@ -63,15 +70,47 @@ export function drawWorkers(host: HTMLElement, { workers }: Servers): void {
       { title: "requests", number: true, text: (w) => count(w.requests) },
       { title: "out", number: true, text: (w) => bytes(w.bytes_out) },
       { title: "in", number: true, text: (w) => bytes(w.bytes_in) },
-      { title: "p50", number: true, text: (w) => duration(w.latency.p50) },
-      { title: "p99", number: true, text: (w) => duration(w.latency.p99) },
+      { title: "p50", number: true, text: (w) => took(w.latency, "p50") },
+      { title: "p99", number: true, text: (w) => took(w.latency, "p99") },
     ],
     workers,
     (w) => w.straggler,
   );
 }
 
+/** What the agents that report to a planner cost and miss. */
+function drawHosts(host: HTMLElement, agent: Agent, hosts: Host[]): void {
+  host.replaceChildren(
+    facts([
+      ["planner", `${agent.host}, psidecar ${agent.version}`],
+      ["hosts", `${hosts.length} report`],
+      ["processor", `${agent.cpu_percent.toPrecision(2)}% of a core in all agents, ${agent.kernel_percent.toPrecision(2)}% in the kernels`],
+      ["memory", `${bytes(agent.memory_bytes)} in all agents`],
+    ]),
+  );
+  const list = document.createElement("div");
+  table(
+    list,
+    [
+      { title: "host", text: (h) => h.host },
+      { title: "reported", number: true, text: (h) => `${duration(Math.max(0, (Date.now() - Date.parse(h.reported)) / 1000))} ago` },
+      { title: "processor", number: true, text: (h) => `${h.cpu_percent.toPrecision(2)}%` },
+      { title: "in the kernel", number: true, text: (h) => `${h.kernel_percent.toPrecision(2)}%` },
+      { title: "memory", number: true, text: (h) => bytes(h.memory_bytes) },
+      { title: "keys of", text: (h) => (h.sampled_one_in <= 1 ? "all requests" : `one in ${h.sampled_one_in} requests`) },
+      { title: "lost", text: (h) => h.lost.map((c) => `${c.reason} ${count(c.events)}×`).join(", ") || "nothing" },
+    ],
+    hosts,
+    (h) => h.lost.length > 0,
+  );
+  host.append(list, counterTable(agent));
+}
+
 export function drawCost(host: HTMLElement, agent: Agent): void {
+  if (agent.hosts) {
+    drawHosts(host, agent, agent.hosts);
+    return;
+  }
   const { sampling } = agent;
   host.replaceChildren(
     facts([
@@ -92,6 +131,10 @@ export function drawCost(host: HTMLElement, agent: Agent): void {
     ],
     agent.programs ?? [],
   );
+  host.append(programs, counterTable(agent));
+}
+
+function counterTable(agent: Agent): HTMLElement {
   const counters = document.createElement("div");
   table(
     counters,
@@ -105,7 +148,7 @@ export function drawCost(host: HTMLElement, agent: Agent): void {
     (agent.counters ?? []).filter((c) => c.events > 0 || c.class === "lost"),
     (c) => c.class === "lost" && c.events > 0,
   );
-  host.append(programs, counters);
+  return counters;
 }
 
 function samplingText(s: Agent["sampling"]): string {
@@ -118,14 +161,15 @@ function plannerText(p: NonNullable<Agent["planner"]>): string {
 }
 
 /** One line on a job's state, and whether something is wrong with it. */
-export function jobStatus(job: Job): { text: string; isBad: boolean } {
+export function jobStatus(job: Job, isFleet = false): { text: string; isBad: boolean } {
   const parts = [
     job.dialect && `PS-lite (${job.dialect})`,
     `${job.workers || "?"} workers, ${job.servers || "?"} servers`,
     `${job.steps_per_second.toPrecision(3)} steps/s`,
     `${bytes(job.bytes_per_second)}/s`,
-    `${percent(job.bytes ? job.left_host_bytes / job.bytes : NaN)} of ${bytes(job.bytes)} left this host`,
-    `requests ${duration(job.latency.p50)} at the median, ${duration(job.latency.p99)} p99`,
+    `${percent(job.bytes ? job.left_host_bytes / job.bytes : NaN)} of ${bytes(job.bytes)} left ${isFleet ? "their hosts" : "this host"}`,
+    job.latency.count > 0 && `requests ${duration(job.latency.p50)} at the median, ${duration(job.latency.p99)} p99`,
+    job.stragglers?.length && `behind: ${job.stragglers.join(", ")}`,
   ];
   const { unsynced, missed_bytes, unplaced } = job.connections;
   if (unsynced > 0) {

@@ -1,0 +1,58 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// Agent implements web.State: the agents that report, one by one and their
+// costs in all. The planner watches nothing itself.
+func (s *State) Agent() web.Agent {
+	a := web.Agent{
+		Version: s.Version, Host: s.Host, Started: s.Started,
+		Programs: []web.Program{}, Counters: []web.Counter{}, Sketches: []web.Sketch{}, Cgroups: []string{}, Hosts: []web.Host{},
+	}
+	lost := map[string]web.Counter{}
+	for _, r := range s.Reports() {
+		h := host(r)
+		a.CPUSeconds += r.GetAgent().GetCpuSeconds()
+		a.CPUPercent += h.CPUPercent
+		a.KernelPercent += h.KernelPercent
+		a.MemoryBytes += h.MemoryBytes
+		a.Sampling.OneIn = max(a.Sampling.OneIn, h.SampledOneIn)
+		for _, c := range h.Lost {
+			c.Events, c.Bytes = c.Events+lost[c.Reason].Events, c.Bytes+lost[c.Reason].Bytes
+			lost[c.Reason] = c
+		}
+		a.Hosts = append(a.Hosts, h)
+	}
+	for _, c := range lost {
+		a.Counters = append(a.Counters, c)
+	}
+	slices.SortFunc(a.Counters, func(x, y web.Counter) int { return cmp.Compare(x.Reason, y.Reason) })
+	for job, reports := range s.byJob() {
+		a.Sketches = append(a.Sketches, sketch(job, reports))
+	}
+	slices.SortFunc(a.Sketches, func(x, y web.Sketch) int { return cmp.Compare(x.Job, y.Job) })
+	return a
+}
+
+func host(r *api.HostReport) web.Host {
+	a := r.GetAgent()
+	h := web.Host{
+		Host: r.GetHost(), Version: a.GetVersion(), Started: time.Unix(0, a.GetStartedUnixNanos()), Reported: time.Unix(0, r.GetUnixNanos()),
+		Jobs: len(r.GetJobs()), CPUPercent: a.GetCpuPercent(), KernelPercent: a.GetKernelPercent(), MemoryBytes: a.GetMemoryBytes(),
+		SampledOneIn: max(a.GetSampledOneIn(), 1), Lost: []web.Counter{},
+	}
+	for _, l := range a.GetLost() {
+		h.Lost = append(h.Lost, web.Counter{
+			Reason: l.GetReason(), Class: bpf.ClassLost.String(), Help: l.GetHelp(), Events: l.GetEvents(), Bytes: l.GetBytes(),
+		})
+	}
+	return h
+}
