@@ -319,7 +319,7 @@ func (r *Redirect) Detach(id GroupID) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = fmt.Errorf("cgroup number %d is not redirected: %w", id, fs.ErrNotExist)
 	}
-	if gone := os.RemoveAll(filepath.Join(r.dir, groupPrefix+strconv.FormatUint(uint64(id), 10))); gone != nil {
+	if _, gone := remove(filepath.Join(r.dir, groupPrefix+strconv.FormatUint(uint64(id), 10))); gone != nil {
 		err = errors.Join(err, fmt.Errorf("removing the links of cgroup number %d: %w", id, gone))
 	}
 	return errors.Join(err, r.removePlaces(func(p redirectPlace) bool { return GroupID(p.Group) == id }))

@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -247,5 +248,28 @@ func TestBadOptions(t *testing.T) {
 		if _, err := e.key(); err == nil {
 			t.Errorf("exclusion %+v", e)
 		}
+	}
+}
+
+// TestCgroupGone: a group whose cgroup was removed is told and detached like
+// any other.
+func TestCgroupGone(t *testing.T) {
+	r := openState(t)
+	cgroup, err := os.MkdirTemp(require.CgroupV2(t), "psd-redirect-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := r.Attach(cgroup, Policy{})
+	if err = errors.Join(err, os.Remove(cgroup)); err != nil {
+		t.Fatal(err)
+	}
+	if groups, err := r.Groups(); err != nil || len(groups) != 1 || groups[0].ID != id {
+		t.Errorf("%v, %v", groups, err)
+	}
+	if err := r.Detach(id); err != nil {
+		t.Error(err)
+	}
+	if groups, err := r.Groups(); err != nil || len(groups) != 0 {
+		t.Errorf("%v, %v", groups, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,12 +68,31 @@ func remove(dir string) (removed []string, err error) {
 		if info, err := os.Lstat(path); err != nil || info.IsDir() {
 			continue
 		}
+		if err := detach(path); err != nil {
+			return removed, err
+		}
 		if err := os.Remove(path); err != nil {
 			return removed, err
 		}
 		removed = append(removed, path)
 	}
 	return removed, os.RemoveAll(dir)
+}
+
+// detach detaches the program of a pinned link, now: when the last pin of one
+// goes the kernel does so only a moment later. What is no link stays as it is.
+func detach(path string) error {
+	if slices.Contains(mapNames, filepath.Base(path)) {
+		return nil
+	}
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil // a map of another version
+	}
+	if err := errors.Join(l.Detach(), l.Close()); err != nil {
+		return fmt.Errorf("detaching %s: %w", path, err)
+	}
+	return nil
 }
 
 func rank(path string) int {
