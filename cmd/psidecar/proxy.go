@@ -36,7 +36,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.forward, "forward", nil, "LISTEN=DEST: connections to host:port LISTEN are for host:port DEST; can be repeated")
 	flags.StringSliceVar(&f.mesh, "mesh-listen", nil, "host:port where other hosts' proxies connect; default: --mesh-port on all addresses")
-	flags.Uint16Var(&f.meshPort, "mesh-port", 9811, "port where other hosts' proxies listen; 0: connect directly always")
+	flags.Uint16Var(&f.meshPort, "mesh-port", 9814, "port where other hosts' proxies listen; 0: connect directly always")
 	flags.StringSliceVar(&f.codecs, "codec", []string{compact.Name}, "codecs to use where the other proxy knows them; none: none")
 	flags.StringSliceVar(&f.allow, "mesh-allow", nil, "CIDRs that other proxies may reach through this one, besides the address at which they reach it")
 	flags.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file with this proxy's certificate for links, read again when it changes")
@@ -131,7 +131,7 @@ intercepted. State (/api/v1/connections) and metrics (/metrics) are served at
 		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
 	}
 	f.relaying(cmd)
-	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9812", "address of state and metrics; empty: none")
+	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd
 }
 

@@ -52,7 +52,7 @@ func newStatusCommand(e env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask; empty: none")
-	cmd.Flags().StringVar(&proxyURL, "proxy", "", "URL of a proxy to ask too, such as http://127.0.0.1:9812")
+	cmd.Flags().StringVar(&proxyURL, "proxy", "", "URL of a proxy to ask too, such as http://127.0.0.1:9813")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
