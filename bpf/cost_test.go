@@ -1,15 +1,20 @@
 package bpf
 
 import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 )
 
-// BenchmarkCost measures by the kernel's own statistics what the egress
-// program takes for a segment, over loopback, whose segments reach 64 KiB and
-// more, while another process reads all that is copied.
+// BenchmarkCost measures by the kernel's own statistics what the programs take
+// for a segment, over loopback, whose segments reach 64 KiB and more, while
+// another process reads all that is copied: of what is sent, and of what is
+// received, of which only metas of answers are copied.
 func BenchmarkCost(b *testing.B) {
 	m := newStreamMaker(23)
 	tiny := m.job(0, 0)
@@ -31,7 +36,7 @@ func BenchmarkCost(b *testing.B) {
 		{"pushes of 1 MiB", large, 64, Sampling{}},
 		{"foreign", foreign, 0, Sampling{}},
 	} {
-		b.Run(tc.name, func(b *testing.B) {
+		b.Run("egress/"+tc.name, func(b *testing.B) {
 			n := hoststest.New(b, hosts.Config{Hosts: 1})
 			h := n.Host(0)
 			c := openTest(b, Options{MeasureCost: true, Sampling: tc.sampling})
@@ -45,7 +50,21 @@ func BenchmarkCost(b *testing.B) {
 				x.finish()
 			}
 			counter.stop(b)
-			reportCost(b, c, tc.messages*b.N)
+			reportCost(b, c, Egress, tc.messages*b.N)
+		})
+		b.Run("ingress/"+tc.name, func(b *testing.B) {
+			n := hoststest.New(b, hosts.Config{Hosts: 1})
+			h := n.Host(0)
+			c := openTest(b, Options{MeasureCost: true, Sampling: tc.sampling, Ingress: IngressMetas, IngressLoopback: true})
+			if err := c.Attach(h.Cgroup()); err != nil {
+				b.Fatal(err)
+			}
+			counter := countKeys(c)
+			for b.Loop() {
+				sendTo(b, h, tc.stream)
+			}
+			counter.stop(b)
+			reportCost(b, c, Ingress, tc.messages*b.N)
 		})
 	}
 }
@@ -55,7 +74,34 @@ func (m *streamMaker) answer() []byte {
 	return []byte{8, 0, 0x20, 0, 0x28, 1, 0x30, 0, 0x38, 0, 0x40, 0x80, 0x80, 1, 0x50, 0, 0x58, 0, 0x60, 0, 0x68, 0}
 }
 
-func reportCost(b *testing.B, c *Capture, messages int) {
+// sendTo sends the stream to a process of the host.
+func sendTo(b *testing.B, h *hosts.Host, stream []byte) {
+	l, err := h.Listen(b.Context(), "tcp", net.JoinHostPort(h.IPv4.String(), "0"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), receiverVariable+"="+l.Addr().String())
+	process, err := h.Start(cmd)
+	if err != nil {
+		b.Fatal(err)
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for len(stream) > 0 && err == nil {
+		n := min(len(stream), 1<<20)
+		_, err = conn.Write(stream[:n])
+		stream = stream[n:]
+	}
+	if err := errors.Join(err, conn.Close(), process.Wait(b.Context())); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func reportCost(b *testing.B, c *Capture, d Direction, messages int) {
 	stats, err := c.ProgramStats()
 	if err != nil {
 		b.Fatal(err)
@@ -64,7 +110,7 @@ func reportCost(b *testing.B, c *Capture, messages int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ns := float64(stats[0].RunTime.Nanoseconds())
+	ns := float64(stats[d].RunTime.Nanoseconds())
 	segments := float64(counts[ReasonSegments].Events)
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(ns/segments, "ns/segment")
@@ -74,6 +120,7 @@ func reportCost(b *testing.B, c *Capture, messages int) {
 		b.ReportMetric(ns/float64(messages), "ns/message")
 	}
 	b.ReportMetric(float64(counts.Lost().Events), "lost")
+	b.ReportMetric(float64(counts[ReasonUntimed].Events), "untimed")
 }
 
 // BenchmarkUnpack measures the reader: one batch of 100 metas.

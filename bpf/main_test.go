@@ -17,15 +17,19 @@ import (
 )
 
 // The test binary is also the process that tests watch: with one of these
-// variables it sends, or attaches a capture, instead of testing.
+// variables it sends, receives, or attaches a capture, instead of testing.
 const (
 	senderVariable   = "PSIDECAR_BPF_SENDER"
+	receiverVariable = "PSIDECAR_BPF_RECEIVER"
 	attacherVariable = "PSIDECAR_BPF_ATTACHER"
 )
 
 func TestMain(m *testing.M) {
 	if task := os.Getenv(senderVariable); task != "" {
 		exit(send(task))
+	}
+	if address := os.Getenv(receiverVariable); address != "" {
+		exit(receive(address))
 	}
 	if cgroup := os.Getenv(attacherVariable); cgroup != "" {
 		exit(attachAndWait(cgroup))
@@ -74,6 +78,17 @@ func send(task string) error {
 		return fmt.Errorf("waiting for the receiver: %v", err)
 	}
 	return nil
+}
+
+// receive connects and reads all that comes.
+func receive(address string) error {
+	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = io.Copy(struct{ io.Writer }{io.Discard}, conn)
+	return err
 }
 
 // attachAndWait attaches a capture, says so, and waits to be killed.
