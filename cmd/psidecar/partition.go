@@ -30,6 +30,7 @@ type partitionFlags struct {
 	servers                 []int
 	budget                  time.Duration
 	all, json               bool
+	stream                  streamFlags
 }
 
 func newPartitionCommand(e env) *cobra.Command {
@@ -42,9 +43,20 @@ samples and the parameters that they use among k machines, each a worker and a
 server, so that the busiest machine moves the fewest parameters per step.
 
 --out writes a shard of the data per machine, assignment.txt, which
-psidecar score reads, and placement.json, which proxy and up take.`,
+psidecar score reads, and placement.json, which proxy and up take.
+
+--stream is for data beyond memory: the input, which may also be a folder of
+shards, is read a few times, and tables and buffers stay within --memory.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), e) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.stream.on {
+				return f.runStream(cmd, e)
+			}
+			if err := f.stream.unused(cmd); err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), e)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.input, "input", "", "the data: a libsvm or libffm file")
@@ -65,6 +77,7 @@ psidecar score reads, and placement.json, which proxy and up take.`,
 	flags.StringVar(&f.out, "out", "", "directory for shards, assignment.txt and placement.json")
 	flags.StringVar(&f.plot, "plot", "", "PNG file for a plot of the traffic per machine")
 	flags.BoolVar(&f.json, "json", false, "print JSON, an object per algorithm")
+	f.stream.register(flags)
 	return cmd
 }
 

@@ -40,6 +40,9 @@ type Report struct {
 	// LoadPerMachine is the traffic by weight and divided by link speed; only
 	// where parameters have weights or machines speeds.
 	LoadPerMachine []float64 `json:"load_per_machine,omitempty"`
+	// Streaming is there for a partition of data that was streamed; Seconds
+	// then has the readings and the writing in it.
+	Streaming *Streaming `json:"streaming,omitempty"`
 }
 
 // Traffic is [partition.Traffic] as the report shows it.
@@ -111,13 +114,7 @@ func Judge(g *graph.Graph, a *partition.Assignment, o partition.Options, random 
 	for _, machine := range a.Samples {
 		r.DataPerMachine[machine]++
 	}
-	if t.Max > 0 || random.Max == 0 {
-		improvement := 0.0
-		if t.Max > 0 {
-			improvement = (random.Max - float64(t.Max)) / float64(t.Max) * 100
-		}
-		r.ImprovementPercent = &improvement
-	}
+	r.improve()
 	if o.Theta > 0 {
 		r.UsedPerMachine = partition.Used(g, a, o.K)
 	}
@@ -125,6 +122,18 @@ func Judge(g *graph.Graph, a *partition.Assignment, o partition.Options, random 
 		r.LoadPerMachine = partition.Loads(g, a, o)
 	}
 	return r
+}
+
+// improve sets ImprovementPercent.
+func (r *Report) improve() {
+	if r.Traffic.Max == 0 && r.Random.Max != 0 {
+		return
+	}
+	improvement := 0.0
+	if r.Traffic.Max > 0 {
+		improvement = (r.Random.Max - float64(r.Traffic.Max)) / float64(r.Traffic.Max) * 100
+	}
+	r.ImprovementPercent = &improvement
 }
 
 // Improvement returns the improvement in percent, +Inf where nothing is left

@@ -1,0 +1,112 @@
+package stream
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+const baselineSeeds = 5
+
+// A baseline measures random partitions while the rows go by, on all features
+// as long as they fit and from then on on an even sample of them: those whose
+// hash is below a limit (Gibbons, Distinct sampling, VLDB 2001).
+type baseline struct {
+	k, words int // words of a set of machines
+	table    *table
+	limit    uint64 // features with a hash above are not in the sample
+	random   [baselineSeeds]*rand.Rand
+	turn     [baselineSeeds][]int32 // each k samples go to the k machines in random order
+	row      int
+}
+
+func newBaseline(k int, memory int64) *baseline {
+	words := (k + 63) / 64
+	b := &baseline{k: k, words: words, limit: 1<<64 - 1}
+	b.table = newTable(memory/slotBytes(words*baselineSeeds, 0), words*baselineSeeds, 0)
+	for i := range b.random {
+		b.random[i] = rand.New(rand.NewPCG(uint64(i)+1, 0))
+		b.turn[i] = make([]int32, k)
+		for machine := range b.turn[i] {
+			b.turn[i][machine] = int32(machine)
+		}
+	}
+	return b
+}
+
+// sampleHash is another hash than the table's, whose order must not become
+// uneven when the sample shrinks.
+func sampleHash(id uint64) uint64 { return hash(id ^ 0x9e3779b97f4a7c15) }
+
+// add adds a sample.
+func (b *baseline) add(ids []uint64) {
+	at := b.row % b.k
+	b.row++
+	if at == 0 {
+		for i, r := range b.random {
+			turn := b.turn[i]
+			r.Shuffle(b.k, func(x, y int) { turn[x], turn[y] = turn[y], turn[x] })
+		}
+	}
+	for _, id := range ids {
+		if sampleHash(id) > b.limit {
+			continue
+		}
+		for b.table.full() {
+			b.limit -= b.limit / 4
+			b.table.keep(func(s int) bool { return sampleHash(b.table.ids[s]-1) <= b.limit })
+		}
+		if sampleHash(id) > b.limit {
+			continue
+		}
+		sets := b.table.wordsOf(b.table.add(id))
+		for i := range b.turn {
+			machine := b.turn[i][at]
+			sets[i*b.words+int(machine>>6)] |= 1 << (machine & 63)
+		}
+	}
+}
+
+// share returns the share of the features that are in the sample.
+func (b *baseline) share() float64 {
+	if b.limit == 1<<64-1 {
+		return 1
+	}
+	return float64(b.limit) / (1 << 64)
+}
+
+// traffic returns the mean over the seeds of the busiest machine's and of the
+// total traffic, with owners drawn at random. What a sample shows is scaled to
+// all params: the total with their number, and what the busiest machine has
+// above the mean, which is chance, with its root.
+func (b *baseline) traffic(params int64) (most, total float64) {
+	if b.table.used == 0 {
+		return 0, 0
+	}
+	scale := float64(params) / float64(b.table.used)
+	load := make([]int64, b.k)
+	for i := range b.random {
+		clear(load)
+		for s, id := range b.table.ids {
+			if id == 0 {
+				continue
+			}
+			owner := int(hash(id+uint64(i)<<32) % uint64(b.k))
+			set := b.table.wordsOf(s)[i*b.words : (i+1)*b.words]
+			for each := range members(set) {
+				if each != owner {
+					load[each]++
+					load[owner]++
+				}
+			}
+		}
+		var sum, busiest int64
+		for _, l := range load {
+			sum += l
+			busiest = max(busiest, l)
+		}
+		mean := float64(sum) / float64(b.k)
+		most += (mean*scale + (float64(busiest)-mean)*math.Sqrt(scale)) / baselineSeeds
+		total += float64(sum) / 2 * scale / baselineSeeds
+	}
+	return most, total
+}

@@ -1,0 +1,238 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/psidecar/psidecar/planner/partition/stream/spill"
+)
+
+// tolerance is how far above the mean the busiest machine may stay.
+const tolerance = 0.002
+
+// blockBytes of the file of parameters are in memory at a time.
+const blockBytes = 64 << 10
+
+// A book is a file of all parameters, in ascending order of their ids, each
+// with its owner and the set of machines that use it. It finds the owners as
+// package owner does, in passes over the file.
+type book struct {
+	k, words int
+	f        *os.File
+	block    []byte
+	params   int64
+	edges    int64   // (machine, parameter) pairs
+	load     []int64 // what each machine moves
+	total    int64   // remote pairs
+}
+
+func newBook(dir string, k int) (*book, error) {
+	f, err := os.CreateTemp(dir, "parameters-*")
+	if err != nil {
+		return nil, fmt.Errorf("making a file for the parameters: %w", err)
+	}
+	b := &book{k: k, words: (k + 63) / 64, f: f, load: make([]int64, k)}
+	b.block = make([]byte, 0, max(blockBytes/b.record(), 1)*b.record())
+	return b, nil
+}
+
+// record is the size of one parameter: id, owner, users.
+func (b *book) record() int { return 8 + 2 + 8*b.words }
+
+// fill writes the file from sorted pairs.
+func (b *book) fill(ctx context.Context, pairs *spill.Sorter) error {
+	users := make([]uint64, b.words)
+	var last uint64
+	put := func() error {
+		if len(b.block) == cap(b.block) {
+			if err := b.flush(); err != nil {
+				return err
+			}
+		}
+		b.enter(last, users)
+		clear(users)
+		return nil
+	}
+	started := false
+	err := pairs.Each(ctx, func(p spill.Pair) error {
+		if started && p.ID != last {
+			if err := put(); err != nil {
+				return err
+			}
+		}
+		started, last = true, p.ID
+		users[p.Machine>>6] |= 1 << (p.Machine & 63)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if started {
+		if err := put(); err != nil {
+			return err
+		}
+	}
+	return b.flush()
+}
+
+// enter adds a parameter to the block. Its first owner is its first user.
+func (b *book) enter(id uint64, users []uint64) {
+	owner, d := -1, size(users)
+	for i := range members(users) {
+		if owner < 0 {
+			owner = i
+		}
+		if d > 1 {
+			b.load[i]++
+		}
+	}
+	b.load[owner] += extra(d, true)
+	b.params++
+	b.edges += int64(d)
+	b.total += int64(d) - 1
+	b.block = binary.LittleEndian.AppendUint64(b.block, id)
+	b.block = binary.LittleEndian.AppendUint16(b.block, uint16(owner))
+	for _, word := range users {
+		b.block = binary.LittleEndian.AppendUint64(b.block, word)
+	}
+}
+
+// extra returns what owning a parameter with d users costs a machine beyond
+// its use.
+func extra(d int, user bool) int64 {
+	switch {
+	case !user:
+		return int64(d)
+	case d == 1:
+		return 0
+	}
+	return int64(d) - 2
+}
+
+func (b *book) flush() error {
+	_, err := b.f.Write(b.block)
+	b.block = b.block[:0]
+	if err != nil {
+		return fmt.Errorf("writing the file of parameters: %w", err)
+	}
+	return nil
+}
+
+// each calls visit with every parameter; a changed owner goes back to the file.
+func (b *book) each(ctx context.Context, visit func(id uint64, owner int, users []uint64) (newOwner int, err error)) error {
+	users := make([]uint64, b.words)
+	for at := int64(0); ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := b.f.ReadAt(b.block[:cap(b.block)], at)
+		if err != nil && err != io.EOF {
+			return fmt.Errorf("reading the file of parameters: %w", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		block, changed := b.block[:n], false
+		for r := 0; r < n; r += b.record() {
+			id := binary.LittleEndian.Uint64(block[r:])
+			owner := int(binary.LittleEndian.Uint16(block[r+8:]))
+			for i := range users {
+				users[i] = binary.LittleEndian.Uint64(block[r+10+8*i:])
+			}
+			to, err := visit(id, owner, users)
+			if err != nil {
+				return err
+			}
+			if to != owner {
+				binary.LittleEndian.PutUint16(block[r+8:], uint16(to))
+				changed = true
+			}
+		}
+		if changed {
+			if _, err := b.f.WriteAt(block, at); err != nil {
+				return fmt.Errorf("writing the file of parameters: %w", err)
+			}
+		}
+		at += int64(n)
+	}
+}
+
+// level finds owners: in each round every parameter may go to the user of it
+// that would be least busy, and from the second round on those that most
+// machines use may go, where that does not suffice, to machines that do not use
+// them.
+func (b *book) level(ctx context.Context) error {
+	for _, lendFrom := range []int{b.k + 1, b.k + 1, b.k - 1, max(3, b.k*3/4), max(3, b.k/2), 3} {
+		if b.flat() {
+			return nil
+		}
+		err := b.each(ctx, func(_ uint64, owner int, users []uint64) (int, error) {
+			d := size(users)
+			if d < 3 {
+				return owner, nil // it costs any of its users alike
+			}
+			return b.better(owner, users, d, d >= lendFrom), nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *book) flat() bool {
+	most, _ := b.most()
+	return float64(most) <= b.mean()*(1+tolerance)
+}
+
+func (b *book) most() (int64, int) {
+	at := 0
+	for i := range b.load {
+		if b.load[i] > b.load[at] {
+			at = i
+		}
+	}
+	return b.load[at], at
+}
+
+func (b *book) mean() float64 { return 2 * float64(b.total) / float64(b.k) }
+
+// better returns the owner that a parameter with d users should have, and
+// moves its load there.
+func (b *book) better(owner int, users []uint64, d int, lend bool) int {
+	was := has(users, owner)
+	before := b.load[owner]
+	b.load[owner] -= extra(d, was)
+	to, least := owner, before
+	for i := range members(users) {
+		if l := b.load[i] + extra(d, true); l < least {
+			to, least = i, l
+		}
+	}
+	if lend && to == owner && float64(before) > b.mean()*(1+tolerance) {
+		for i := range b.k {
+			if l := b.load[i] + extra(d, has(users, i)); l < least {
+				to, least = i, l
+			}
+		}
+	}
+	is := has(users, to)
+	b.load[to] += extra(d, is)
+	if was && !is {
+		b.total++
+	} else if is && !was {
+		b.total--
+	}
+	return to
+}
+
+func (b *book) Close() error {
+	err := b.f.Close()
+	if e := os.Remove(b.f.Name()); err == nil {
+		err = e
+	}
+	return err
+}

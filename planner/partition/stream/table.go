@@ -1,0 +1,129 @@
+package stream
+
+// A table keeps what is known of features, by id, in memory that it takes at
+// once and never exceeds: open addressing, in the order of the ids' hashes.
+// Each slot has some words and some small counters.
+type table struct {
+	ids      []uint64 // id+1, 0 is free
+	seen     []uint32 // how often the feature was added
+	words    []uint64 // perSlot words a slot
+	counts   []uint8  // counters a slot
+	perSlot  int
+	counters int
+	used     int
+	lost     int64 // features dropped to make room
+}
+
+// slotBytes is what a slot with so many words and counters takes.
+func slotBytes(words, counters int) int64 { return 8 + 4 + 8*int64(words) + int64(counters) }
+
+func newTable(slots int64, words, counters int) *table {
+	return &table{
+		ids: make([]uint64, slots), seen: make([]uint32, slots),
+		words: make([]uint64, slots*int64(words)), counts: make([]uint8, slots*int64(counters)),
+		perSlot: words, counters: counters,
+	}
+}
+
+func (t *table) bytes() int64 { return int64(len(t.ids)) * slotBytes(t.perSlot, t.counters) }
+
+// full reports whether another feature would make the search slow.
+func (t *table) full() bool { return t.used >= len(t.ids)/8*7 }
+
+// hash is the finalizer of MurmurHash3 (Appleby, public domain).
+func hash(x uint64) uint64 {
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// home returns the slot where the search for id starts: ascending with the
+// hash, which is what lets keep work in place.
+func (t *table) home(id uint64) int {
+	return int(hash(id) >> 32 * uint64(len(t.ids)) >> 32)
+}
+
+// find returns the slot of id, or -1.
+func (t *table) find(id uint64) int {
+	for s := t.home(id); ; {
+		switch t.ids[s] {
+		case id + 1:
+			return s
+		case 0:
+			return -1
+		}
+		if s++; s == len(t.ids) {
+			s = 0
+		}
+	}
+}
+
+// add returns the slot of id, a new one where it has none; the table must not
+// be full.
+func (t *table) add(id uint64) int {
+	s := t.home(id)
+	for t.ids[s] != 0 && t.ids[s] != id+1 {
+		if s++; s == len(t.ids) {
+			s = 0
+		}
+	}
+	if t.ids[s] == 0 {
+		t.ids[s] = id + 1
+		t.used++
+	}
+	if t.seen[s]+1 != 0 {
+		t.seen[s]++
+	}
+	return s
+}
+
+func (t *table) wordsOf(s int) []uint64 { return t.words[s*t.perSlot : (s+1)*t.perSlot] }
+
+func (t *table) countsOf(s int) []uint8 { return t.counts[s*t.counters : (s+1)*t.counters] }
+
+// keep drops the features for which stays is false. Slots move.
+func (t *table) keep(stays func(slot int) bool) {
+	free := 0 // the order of hashes starts anew after a free slot
+	for t.ids[free] != 0 {
+		free++
+	}
+	for i := 1; i <= len(t.ids); i++ {
+		s := (free + i) % len(t.ids)
+		if t.ids[s] == 0 {
+			continue
+		}
+		if !stays(s) {
+			t.clear(s)
+			t.used--
+			t.lost++
+			continue
+		}
+		// What stood between home and here may have gone.
+		to := t.home(t.ids[s] - 1)
+		for to != s && t.ids[to] != 0 {
+			if to++; to == len(t.ids) {
+				to = 0
+			}
+		}
+		if to != s {
+			t.ids[to], t.seen[to] = t.ids[s], t.seen[s]
+			copy(t.wordsOf(to), t.wordsOf(s))
+			copy(t.countsOf(to), t.countsOf(s))
+			t.clear(s)
+		}
+	}
+}
+
+func (t *table) clear(s int) {
+	t.ids[s], t.seen[s] = 0, 0
+	clear(t.wordsOf(s))
+	clear(t.countsOf(s))
+}
+
+// forgetRare drops the features that were seen least, until at least an
+// eighth of the table is free beside what must be.
+func (t *table) forgetRare() {
+	for least := uint32(1); t.used >= len(t.ids)/4*3; least *= 2 {
+		t.keep(func(s int) bool { return t.seen[s] > least })
+	}
+}

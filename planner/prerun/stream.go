@@ -1,0 +1,289 @@
+package prerun
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/partition/stream"
+	"github.com/psidecar/psidecar/planner/partition/stream/spill"
+	"github.com/psidecar/psidecar/planner/placement"
+)
+
+// Streaming is the part of a report that only a streamed partition has.
+type Streaming struct {
+	Passes int `json:"passes"` // of assignment, after one that counts
+	// MemoryBytes is what tables and buffers took, SpilledBytes what was
+	// written to scratch files to sort it.
+	MemoryBytes  int64 `json:"memory_bytes"`
+	SpilledBytes int64 `json:"spilled_bytes"`
+	// FollowedPercent is the share of the edges whose feature was in the table.
+	FollowedPercent float64 `json:"followed_percent"`
+	// RandomSamplePercent is the share of the parameters on which the random
+	// baseline was measured: below 100 it is an estimate.
+	RandomSamplePercent float64 `json:"random_sample_percent"`
+}
+
+// Stream partitions data that need not fit in memory: shards of libsvm text,
+// read in turn as if they were one file, once more than o.Passes; their Progress
+// gets the part of all of that. Where out
+// has a directory, its files are written as they come to be known.
+func Stream(ctx context.Context, shards []Input, o stream.Options, out Output) (*Report, error) {
+	start := time.Now()
+	var files *streamFiles
+	if out.Dir != "" {
+		var err error
+		if files, err = out.createStreamed(o); err != nil {
+			return nil, err
+		}
+	}
+	r, err := stream.Partition(ctx, rowsOf(shards, o.Passes, files), o, func(id uint64, owner int) error {
+		if files == nil {
+			return nil
+		}
+		return files.parameter(id, owner)
+	})
+	if files != nil {
+		if err == nil {
+			err = files.finish(ctx)
+		}
+		err = errors.Join(err, files.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	report := &Report{
+		Algorithm: "stream", K: o.K, Samples: int(r.Samples), Parameters: int(r.Params), Edges: r.Edges,
+		Seconds:        time.Since(start).Seconds(),
+		Traffic:        Traffic{r.Traffic.Max, r.Traffic.Total, r.Traffic.PerMachine},
+		DataPerMachine: r.Data,
+		Bound:          2 * float64(r.Traffic.Total) / float64(o.K),
+		Random:         Baseline{r.RandomMax, r.RandomTotal},
+		Streaming: &Streaming{
+			Passes: o.Passes, MemoryBytes: r.Memory, SpilledBytes: r.Spilled,
+			FollowedPercent:     100 * float64(r.Followed) / float64(max(1, r.Edges)),
+			RandomSamplePercent: 100 * r.RandomShare,
+		},
+	}
+	report.improve()
+	return report, nil
+}
+
+// rowsOf is the source of the shards' rows; the last pass also writes them.
+func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
+	var sorted []uint64
+	return func(ctx context.Context, pass int, each func([]uint64) (int, error)) error {
+		for i, in := range shards {
+			if show := in.Progress; show != nil {
+				in.Progress = func(done float64) {
+					show((float64(pass*len(shards)+i) + done) / float64((passes+1)*len(shards)))
+				}
+			}
+			err := in.read(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
+				for r := range rows.Len() {
+					ids, _ := rows.Features(r)
+					if hashed != nil {
+						ids = hashed[r]
+					}
+					if rows.Fields(r) != nil || hashed != nil { // an id may stand twice
+						sorted = append(sorted[:0], ids...)
+						slices.Sort(sorted)
+						ids = slices.Compact(sorted)
+					}
+					machine, err := each(ids)
+					if err != nil {
+						return err
+					}
+					if pass != passes || files == nil {
+						continue
+					}
+					if err := files.sample(machine, rows, r, hashed); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// streamFiles are the files of an [Output] while they are written.
+type streamFiles struct {
+	open       []*os.File
+	shards     []*dataset.Writer
+	assignment *bufio.Writer
+	placement  *bufio.Writer
+	keys       *placement.Writer
+	keyMap     dataset.KeyMap
+	byKey      *spill.Sorter // of the keys and owners
+	line       []byte
+	unfinished string // the placement's name until it is whole
+	finished   string
+}
+
+// sortBytes is the memory in which keys that are not in the order of the
+// feature ids are sorted, besides what the partition takes.
+const sortBytes = 8 << 20
+
+// createStreamed makes the files.
+func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
+	if err := out.prepare(); err != nil {
+		return nil, err
+	}
+	s := &streamFiles{keyMap: out.KeyMap}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	create := func(name string) (*os.File, error) {
+		f, err := os.Create(filepath.Join(out.Dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("writing the output: %w", err)
+		}
+		s.open = append(s.open, f)
+		return f, nil
+	}
+	for i := range out.K {
+		f, err := create(ShardName(i))
+		if err != nil {
+			return nil, err
+		}
+		s.shards = append(s.shards, dataset.NewWriter(f))
+	}
+	a, err := create("assignment.txt")
+	if err != nil {
+		return nil, err
+	}
+	s.assignment = bufio.NewWriterSize(a, 256<<10)
+	s.finished = filepath.Join(out.Dir, "placement.json")
+	s.unfinished = s.finished + ".part"
+	f, err := create(filepath.Base(s.unfinished))
+	if err != nil {
+		return nil, err
+	}
+	s.placement = bufio.NewWriterSize(f, 256<<10)
+	p := &placement.Placement{K: out.K, Algorithm: "stream", Server: out.Servers}
+	if p.Server == nil {
+		for i := range out.K {
+			p.Server = append(p.Server, i)
+		}
+	}
+	if s.keys, err = placement.NewWriter(s.placement, p); err != nil {
+		return nil, err
+	}
+	s.byKey, err = spill.New(o.Scratch, sortBytes)
+	return s, err
+}
+
+// sample writes a row to its machine's shard.
+func (s *streamFiles) sample(machine int, rows *dataset.Rows, r int, hashed [][]uint64) error {
+	if err := writeRow(s.shards[machine], rows, r, hashed); err != nil {
+		return fmt.Errorf("writing a shard: %w", err)
+	}
+	return s.assign(machine)
+}
+
+func (s *streamFiles) assign(machine int) error {
+	s.line = append(strconv.AppendInt(s.line[:0], int64(machine), 10), '\n')
+	if _, err := s.assignment.Write(s.line); err != nil {
+		return fmt.Errorf("writing the assignment: %w", err)
+	}
+	return nil
+}
+
+// parameter takes the owner of a feature id.
+func (s *streamFiles) parameter(id uint64, owner int) error {
+	if err := s.assign(owner); err != nil {
+		return err
+	}
+	key, err := s.keyMap.Key(id)
+	if err != nil {
+		return fmt.Errorf("placing feature id %d: %w", id, err)
+	}
+	return s.byKey.Add(spill.Pair{ID: key, Machine: uint16(owner)})
+}
+
+// finish writes what is left.
+func (s *streamFiles) finish(ctx context.Context) error {
+	err := s.byKey.Each(ctx, func(p spill.Pair) error { return s.keys.Add(p.ID, int32(p.Machine)) })
+	if err != nil {
+		return err
+	}
+	if err := s.keys.Close(); err != nil {
+		return err
+	}
+	flush := []interface{ Flush() error }{s.assignment, s.placement}
+	for _, w := range s.shards {
+		flush = append(flush, w)
+	}
+	for _, w := range flush {
+		if err := w.Flush(); err != nil {
+			return fmt.Errorf("writing the output: %w", err)
+		}
+	}
+	if err := os.Rename(s.unfinished, s.finished); err != nil {
+		return fmt.Errorf("writing the placement: %w", err)
+	}
+	return nil
+}
+
+// Close closes all files; a placement that is not whole is removed.
+func (s *streamFiles) Close() error {
+	var all []error
+	for _, f := range s.open {
+		all = append(all, f.Close())
+	}
+	if s.byKey != nil {
+		all = append(all, s.byKey.Close())
+	}
+	if err := os.Remove(s.unfinished); err != nil && s.unfinished != "" && !errors.Is(err, os.ErrNotExist) {
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
+
+// Table prints what a streamed partition took, for people.
+func (s *Streaming) Table(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "streamed: %d passes in %.1f MiB of tables, %.1f MiB spilled; %.1f%% of the edges followed; random measured on %.1f%% of the parameters\n",
+		s.Passes, float64(s.MemoryBytes)/(1<<20), float64(s.SpilledBytes)/(1<<20), s.FollowedPercent, s.RandomSamplePercent)
+	return err
+}
+
+// Shards returns the files that path stands for: itself, or, where it is a
+// folder, the files in it in the order of their names, hidden ones left out.
+func Shards(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the data: %w", err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the data: %w", err)
+	}
+	var files []string
+	for _, e := range entries {
+		if e.Name()[0] != '.' && !e.IsDir() {
+			files = append(files, filepath.Join(path, e.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s has no files: name a libsvm file or a folder of them", path)
+	}
+	return files, nil
+}
