@@ -31,11 +31,14 @@ import (
 )
 
 // The work that is done where no time budget is given, in pins looked at: some
-// seconds, and more for each edge, but no more than mostSweeps over a small
-// graph.
+// seconds, and workPerEdge more for each of the first edges; for ever larger
+// graphs, that each still gets workAtLeast; and no more than mostSweeps over a
+// small one.
 const (
 	workAlways  = 3_000_000_000
 	workPerEdge = 250
+	firstEdges  = 2_000_000
+	workAtLeast = 200
 	mostSweeps  = 4000
 )
 
@@ -43,7 +46,8 @@ const (
 // longer the budget, the slower the annealing and the better the outcome.
 func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 	sweep := g.Edges() + int64(g.Samples()*(visitWork+o.K))
-	return divide(ctx, g, o, min(workAlways+workPerEdge*g.Edges(), mostSweeps*sweep), runtime.GOMAXPROCS(0))
+	work := max(workAlways+workPerEdge*min(g.Edges(), firstEdges), workAtLeast*g.Edges())
+	return divide(ctx, g, o, min(work, mostSweeps*sweep), runtime.GOMAXPROCS(0))
 }
 
 // divide spends the given work, where o has no budget, with a team of members.
