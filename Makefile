@@ -3,6 +3,7 @@
 #   make demo       build, then run the demo job on hosts of its own
 #   make test       install what the tests need, then run them all
 #   make bench      benchmarks, with peers measured in the same run
+#   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
 #   make lint       gofmt, go vet, staticcheck
 #   make generate   BPF objects, protobuf code and the web page from source
 #   make build      bin/psidecar and bin/psjob
@@ -20,7 +21,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build demo test bench lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build demo test bench eval-partition lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -33,6 +34,11 @@ test: test-deps
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
+
+# Figures 8 and 9 and table 5 of DWW21, and time and memory an edge. EVALFLAGS:
+# --what sweeps|table5|scale, --quick, --full.
+eval-partition:
+	$(GO) run ./test/eval $(EVALFLAGS)
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"image/png"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/algorithm"
+	"gonum.org/v1/plot/plotter"
+)
+
+// TestMeasureSweep runs a sweep of small graphs: each algorithm has a column
+// and a line, and those that look at the graph move less than random does.
+func TestMeasureSweep(t *testing.T) {
+	var out, log bytes.Buffer
+	e := &evaluation{dir: t.TempDir(), out: &out, log: &log}
+	s := fig8()
+	s.values = []float64{2, 8}
+	p, err := s.measure(t.Context(), e, density{"medium", 0.98}, 200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.lines) != len(algorithm.All()) {
+		t.Fatalf("%d lines for %d algorithms", len(p.lines), len(algorithm.All()))
+	}
+	random := p.lines[0].points
+	for _, l := range p.lines[1:] {
+		if !strings.Contains(out.String(), " "+l.name+" |") {
+			t.Errorf("no column %s in\n%s", l.name, out.String())
+		}
+		for i, point := range l.points {
+			if point.X != s.values[i] || point.Y <= random[i].Y {
+				t.Errorf("%s at k = %g: %.1f%% over random, which has %.1f%%", l.name, point.X, point.Y, random[i].Y)
+			}
+		}
+	}
+	if rows := strings.Count(out.String(), "\n| "); rows != 1+len(s.values) {
+		t.Errorf("%d lines in a table of %d rows:\n%s", rows, len(s.values), out.String())
+	}
+}
+
+func TestWritePlot(t *testing.T) {
+	var out bytes.Buffer
+	e := &evaluation{dir: t.TempDir(), out: &out}
+	p := panel{title: "a", x: "x", y: "y", logX: true, logY: true, ticks: []float64{1, 10},
+		lines: []line{{"one", plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}
+	width := func(panels int) int {
+		t.Helper()
+		draw := func(w io.Writer) error { return writePanels(w, slices.Repeat([]panel{p}, panels)) }
+		if err := e.writePlot("plot.png", draw); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(filepath.Join(e.dir, "plot.png"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		image, err := png.DecodeConfig(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return image.Width
+	}
+	if one, three := width(1), width(3); three != 3*one {
+		t.Errorf("three panels are %d pixels wide, one %d", three, one)
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"--what fig7", `"fig7": want sweeps`},
+		{"sweeps", `argument "sweeps"`},
+		{"--what table5 --out /dev/null/x", "/dev/null"},
+	} {
+		err := run(t.Context(), strings.Fields(tc.args), &bytes.Buffer{}, &bytes.Buffer{})
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %q", tc.args, err, tc.want)
+		}
+	}
+}
+
+// TestTable5WithoutData says which files are absent and prints no table.
+func TestTable5WithoutData(t *testing.T) {
+	var out, log bytes.Buffer
+	args := []string{"--what", "table5", "--out", t.TempDir(), "--datasets", t.TempDir()}
+	if err := run(t.Context(), args, &out, &log); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.String(), "skipped, no file"); n != len(paperRows()) || out.Len() != 0 {
+		t.Errorf("%d skipped, tables %q, log\n%s", n, out.String(), log.String())
+	}
+}

@@ -1,0 +1,117 @@
+// Eval measures the planner: which traffic each algorithm leaves on random
+// graphs of several densities and shapes (figures 8 and 9 of DWW21) and on data
+// sets (its table 5), and what an edge costs in time and memory from one to a
+// hundred million of them. Nothing comes in but flags; tables in markdown go to
+// standard output, plots to PNG files. `make eval-partition` runs it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// An evaluation is what all parts of one run share.
+type evaluation struct {
+	dir         string // for the plots
+	datasets    string // folder of the data sets
+	quick, full bool
+	out         io.Writer // for the tables
+	log         io.Writer // for progress
+}
+
+// A part is one of the things that --what names.
+type part struct {
+	name string
+	run  func(context.Context, *evaluation) error
+}
+
+func parts() []part {
+	return []part{{"sweeps", sweeps}, {"table5", table5}, {"scale", scale}}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "eval:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out, log io.Writer) error {
+	e := &evaluation{out: out, log: log}
+	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
+	flags.SetOutput(log)
+	what := flags.String("what", "all", "sweeps, table5, scale or all; several with commas")
+	flags.StringVar(&e.dir, "out", "bin/eval", "directory for the plots")
+	flags.StringVar(&e.datasets, "datasets", "../shared/datasets", "folder of the data sets for table5")
+	flags.BoolVar(&e.quick, "quick", false, "smaller graphs and fewer points: half a minute")
+	flags.BoolVar(&e.full, "full", false, "sweeps over graphs of the paper's size, scale up to 100 million edges: many minutes, some gigabytes")
+	switch err := flags.Parse(args); {
+	case err != nil:
+		return err
+	case flags.NArg() > 0:
+		return fmt.Errorf("argument %q: eval takes flags only", flags.Arg(0))
+	}
+	chosen, err := choose(*what)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(e.dir, 0o755); err != nil {
+		return fmt.Errorf("making the plots' directory: %w", err)
+	}
+	for _, p := range chosen {
+		if err := p.run(ctx, e); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// choose returns the parts that --what names.
+func choose(what string) ([]part, error) {
+	all := parts()
+	if what == "all" {
+		return all, nil
+	}
+	var chosen []part
+	for name := range strings.SplitSeq(what, ",") {
+		i := slices.IndexFunc(all, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("--what %q: want sweeps, table5, scale or all", name)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// writePlot draws to a PNG file of the plots' directory and says where it is.
+func (e *evaluation) writePlot(name string, draw func(io.Writer) error) error {
+	path := filepath.Join(e.dir, name)
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("creating a plot: %w", err)
+	}
+	defer f.Close()
+	if err := draw(f); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	_, err = fmt.Fprintf(e.out, "\nPlot: %s\n\n", path)
+	return err
+}
+
+// progress tells people, who may wait for minutes, what is being done.
+func (e *evaluation) progress(format string, args ...any) {
+	fmt.Fprintf(e.log, format+"\n", args...)
+}

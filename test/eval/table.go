@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// A table is a markdown table: the first column to the left, numbers to the
+// right.
+type table struct {
+	title string
+	head  []string
+	rows  [][]string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) write(w io.Writer) error {
+	width := make([]int, len(t.head))
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		for i, cell := range row {
+			width[i] = max(width[i], len(cell))
+		}
+	}
+	var b strings.Builder
+	line := func(row []string) {
+		for i, cell := range row {
+			if i == 0 {
+				fmt.Fprintf(&b, "| %-*s |", width[i], cell)
+			} else {
+				fmt.Fprintf(&b, " %*s |", width[i], cell)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "%s\n\n", t.title)
+	line(t.head)
+	for i, n := range width {
+		if i == 0 {
+			fmt.Fprintf(&b, "|:%s-|", strings.Repeat("-", n))
+		} else {
+			fmt.Fprintf(&b, "-%s:|", strings.Repeat("-", n))
+		}
+	}
+	b.WriteByte('\n')
+	for _, row := range t.rows {
+		line(row)
+	}
+	b.WriteByte('\n')
+	_, err := io.WriteString(w, b.String())
+	return err
+}
