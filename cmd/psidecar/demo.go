@@ -27,6 +27,7 @@ namespaces of this machine, joined by slow links, once for each phase:
 
   baseline  the job alone
   observe   the same with an agent watching on every host, and a planner
+  compact   also with a proxy on every host, and the lossless codec between them
 
 Needs root. Everything it makes is gone when it ends.`,
 		Args: cobra.NoArgs,
@@ -52,7 +53,7 @@ Needs root. Everything it makes is gone when it ends.`,
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.Hosts, "hosts", 4, "hosts, each with a server and a worker")
-	f.Uint64Var(&megabits, "link-mbit", 200, "speed of every host's link, Mbit/s; 0 does not limit it")
+	f.Uint64Var(&megabits, "link-mbit", 50, "speed of every host's link, Mbit/s; 0 does not limit it")
 	f.StringVar(&o.Data, "data", "", "libsvm text to train on, plain or compressed (default: made from a seed)")
 	f.IntVar(&o.Steps, "steps", 300, "steps of every worker in each phase")
 	f.IntVar(&o.Batch, "batch", 128, "samples of a worker's step")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -30,6 +31,7 @@ type proxyFlags struct {
 	mark, connections     int
 	memory                int64
 	http                  string
+	socket                string
 }
 
 func (f *proxyFlags) relaying(cmd *cobra.Command) {
@@ -124,13 +126,15 @@ func newProxyCommand(e env) *cobra.Command {
 they go, over which messages take fewer bytes, or directly to hosts without
 one. The job notices nothing.
 
---forward gives explicit listeners, for machines where connections cannot be
-intercepted. State (/api/v1/connections) and metrics (/metrics) are served at
+Its listeners come from the host's agent (psidecar agent --intercept), at
+--proxy-socket; the proxy itself needs no privileges. --forward gives explicit
+listeners, for machines where connections cannot be intercepted. State (/api/v1/connections) and metrics (/metrics) are served at
 --http. SIGTERM ends it in order: connections in use get --grace.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
 	}
 	f.relaying(cmd)
+	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd
 }
@@ -174,6 +178,12 @@ func runProxy(ctx context.Context, f *proxyFlags) (err error) {
 		}
 		slog.Info("serving", "url", "http://"+l.Addr().String()+"/")
 		g.Go(func() error { return serveHTTP(ctx, l, p.Handler()) })
+	}
+	if f.socket != "" {
+		client := handover.NewClient(f.socket, func(ctx context.Context, l *handover.Listener) error {
+			return p.Serve(ctx, proxy.Listener{Listener: l, Destination: proxy.OriginalDestination})
+		})
+		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return p.Run(ctx, job, mesh) })
 	return g.Wait()

@@ -65,9 +65,9 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 		return fmt.Errorf("making %d hosts: %w", o.Hosts, err)
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
-	s := stage{options: o, net: net}
+	s := stage{options: o, net: net, dir: dir}
 	defer func() { err = errors.Join(err, s.fleet.stop()) }()
-	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe} {
+	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe, s.compact} {
 		result, err := phase(ctx)
 		if err != nil {
 			return err
@@ -76,7 +76,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 			return err
 		}
 	}
-	return o.Observed(ctx, s.fleet.planner.url)
+	return s.show(ctx)
 }
 
 // generate writes a text set that a linear model learns.

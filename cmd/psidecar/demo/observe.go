@@ -8,16 +8,31 @@ import (
 	"github.com/psidecar/psidecar/agent/web"
 )
 
-// fleet is an agent for each host, and the planner to which they report: its
-// page shows all hosts as one.
+// Ports on every host.
+const (
+	agentPort   = 9810
+	reportPort  = 9811 // of the planner, on the first host
+	plannerPort = 9812 // likewise
+	proxyPort   = 9813
+)
+
+// fleet is what psidecar runs on the hosts: an agent each, a planner on the
+// first, to which they report and whose page shows all hosts as one, and later
+// a proxy each.
 type fleet struct {
 	planner *service
 	agents  []*service
+	proxies []*service
 }
 
-// observe runs the job with the fleet beside it. The fleet stays.
+// observe runs the job with agents and planner beside it.
 func (s *stage) observe(ctx context.Context) (Result, error) {
-	if err := s.startFleet(ctx); err != nil {
+	first, program := s.net.Host(0), s.options.Psidecar
+	var err error
+	if s.fleet.planner, err = startService(ctx, first, plannerPort, program, "planner", "--listen", hostPort(first, reportPort)); err != nil {
+		return Result{}, err
+	}
+	if err := s.startAgents(ctx, "--planner", hostPort(first, reportPort)); err != nil {
 		return Result{}, err
 	}
 	result, err := s.run(ctx, "observe")
@@ -28,18 +43,15 @@ func (s *stage) observe(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-func (s *stage) startFleet(ctx context.Context) error {
-	reports, err := freeAddress(ctx)
-	if err != nil {
-		return err
-	}
-	program := s.options.Psidecar
-	if s.fleet.planner, err = startService(ctx, "the planner", program, "planner", "--listen", reports); err != nil {
-		return err
-	}
+// startAgents starts an agent on every host.
+func (s *stage) startAgents(ctx context.Context, args ...string) error {
 	for _, h := range s.net.Hosts() {
-		a, err := startService(ctx, "the agent of "+h.Name, program,
-			"agent", "--host", h.Name, "--cgroup", h.Cgroup(), "--planner", reports, "--sample", "1")
+		job, err := h.Group("job")
+		if err != nil {
+			return err
+		}
+		words := append([]string{"agent", "--host", h.Name, "--cgroup", job, "--sample", "1"}, args...)
+		a, err := startService(ctx, h, agentPort, s.options.Psidecar, words...)
 		if err != nil {
 			return err
 		}
@@ -50,14 +62,11 @@ func (s *stage) startFleet(ctx context.Context) error {
 
 // stop ends the whole fleet.
 func (f *fleet) stop() error {
-	var errs []error
-	for _, a := range f.agents {
-		errs = append(errs, a.stop())
-	}
+	err := errors.Join(stopAll(&f.proxies), stopAll(&f.agents))
 	if f.planner != nil {
-		errs = append(errs, f.planner.stop())
+		err = errors.Join(err, f.planner.stop())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // accesses returns how many accesses of keys the agents counted, as the planner

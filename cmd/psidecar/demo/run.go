@@ -14,6 +14,7 @@ import (
 type stage struct {
 	options Options
 	net     *hosts.Net
+	dir     string // for sockets and data
 	fleet   fleet
 }
 

@@ -6,104 +6,135 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/psidecar/psidecar/test/hosts"
 )
 
 const (
 	serviceStart = 20 * time.Second // until it is ready
-	serviceStop  = 10 * time.Second // from SIGTERM to its end
+	serviceStop  = 20 * time.Second // from SIGTERM to its end
 )
 
-// service is a psidecar process at work, with an address for its page.
+// service is a psidecar process on a host, with a port for its page.
 type service struct {
-	name   string
-	url    string
-	cmd    *exec.Cmd
-	stderr bytes.Buffer
-	ended  chan error
+	name    string
+	address string // host:port, as the hosts reach it
+	client  *http.Client
+	process *hosts.Process
+	stderr  bytes.Buffer
 }
 
-// startService starts `psidecar ARGS --http ADDRESS` and waits until it is
-// ready.
-func startService(ctx context.Context, name, program string, args ...string) (*service, error) {
-	address, err := freeAddress(ctx)
-	if err != nil {
-		return nil, err
+// startService starts `psidecar ARGS --http ADDRESS` on a host, outside the
+// job's cgroup, and waits until it is ready.
+func startService(ctx context.Context, h *hosts.Host, port int, program string, args ...string) (*service, error) {
+	s := &service{name: fmt.Sprintf("psidecar %s on %s", args[0], h.Name), address: hostPort(h, port)}
+	s.client = &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return h.Dial(ctx, network, address)
+		},
+		DisableKeepAlives: true,
+	}}
+	cmd := exec.Command(program, append(args, "--http", s.address)...)
+	cmd.Stderr = &s.stderr
+	var err error
+	if s.process, err = h.StartIn("sidecar", cmd); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", s.name, err)
 	}
-	s := &service{name: name, url: "http://" + address, ended: make(chan error, 1)}
-	s.cmd = exec.Command(program, append(args, "--http", address)...)
-	s.cmd.Stderr = &s.stderr
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", name, err)
+	if err := s.await(ctx, func(ctx context.Context) error { return s.get(ctx, "/readyz", nil) }); err != nil {
+		return nil, errors.Join(err, s.stop())
 	}
-	go func() { s.ended <- s.cmd.Wait() }()
+	return s, nil
+}
+
+func hostPort(h *hosts.Host, port int) string {
+	return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port))
+}
+
+// await calls ready until it returns nil.
+func (s *service) await(ctx context.Context, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, serviceStart)
 	defer cancel()
 	for {
-		err := s.get(ctx, "/readyz", nil)
+		err := ready(ctx)
 		if err == nil {
-			return s, nil
+			return nil
 		}
 		select {
-		case end := <-s.ended:
-			return nil, fmt.Errorf("%s ended (%w):\n%s", name, end, s.stderr.Bytes())
+		case <-s.process.Done():
+			return fmt.Errorf("%s ended:\n%s", s.name, s.stderr.Bytes())
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("%s does not get ready: %w", name, err), s.stop())
+			return fmt.Errorf("%s does not get ready: %w", s.name, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// freeAddress returns an address of this machine that nobody listens at.
-func freeAddress(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err == nil {
-		err = l.Close()
-	}
-	if err != nil {
-		return "", fmt.Errorf("looking for a free port: %w", err)
-	}
-	return l.Addr().String(), nil
-}
-
 // get asks the service, and decodes its answer into v where that is not nil.
-func (s *service) get(ctx context.Context, path string, v any) (err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
-	if err != nil {
+func (s *service) get(ctx context.Context, path string, v any) error {
+	body, err := s.read(ctx, path)
+	if err != nil || v == nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(request)
+	return json.Unmarshal(body, v)
+}
+
+func (s *service) read(ctx context.Context, path string) (body []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, nil)
 	if err != nil {
-		return fmt.Errorf("asking %s: %w", s.name, err)
+		return nil, err
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("asking %s: %w", s.name, err)
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("asking %s for %s: %s", s.name, path, response.Status)
+		return nil, fmt.Errorf("asking %s for %s: %s", s.name, path, response.Status)
 	}
-	if v == nil {
-		return nil
+	return io.ReadAll(response.Body)
+}
+
+// metric returns the value of a metric without labels, or 0.
+func (s *service) metric(ctx context.Context, name string) (float64, error) {
+	body, err := s.read(ctx, "/metrics")
+	if err != nil {
+		return 0, err
 	}
-	return json.NewDecoder(response.Body).Decode(v)
+	for line := range strings.Lines(string(body)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, nil
 }
 
 // stop ends the service in order, or by force where that takes too long.
 func (s *service) stop() error {
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	ctx, cancel := context.WithTimeout(context.Background(), serviceStop)
+	defer cancel()
+	if err := s.process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stopping %s: %w", s.name, err)
 	}
-	select {
-	case err := <-s.ended:
-		if err != nil {
-			return fmt.Errorf("%s ended (%w):\n%s", s.name, err, s.stderr.Bytes())
-		}
-		return nil
-	case <-time.After(serviceStop):
-		return errors.Join(fmt.Errorf("%s did not end on SIGTERM", s.name), s.cmd.Process.Kill())
+	if err := s.process.Wait(ctx); err != nil {
+		return errors.Join(fmt.Errorf("%s ended (%w):\n%s", s.name, err, s.stderr.Bytes()), s.process.Kill())
 	}
+	return nil
+}
+
+// stopAll stops services and forgets them.
+func stopAll(services *[]*service) error {
+	var errs []error
+	for _, s := range *services {
+		errs = append(errs, s.stop())
+	}
+	*services = nil
+	return errors.Join(errs...)
 }
