@@ -13,7 +13,6 @@ package proxy
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -244,4 +243,4 @@ func (p *Proxy) fail(err error) {
 func (p *Proxy) newLinkID() uint64 { return p.conns.nextLink.Add(1) }
 
 // String names the proxy's process, as other proxies know it.
-func (p *Proxy) String() string { return fmt.Sprintf("%x", binary.BigEndian.Uint64(p.instance[:8])) }
+func (p *Proxy) String() string { return fmt.Sprintf("%x", p.instance[:8]) }
