@@ -22,9 +22,9 @@ type streamFlags struct {
 
 func (s *streamFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&s.on, "stream", false, "for data beyond memory: read it several times instead of holding it")
-	flags.StringVar(&s.memory, "memory", "1GiB", "with --stream: bytes (or KiB, MiB, GiB) of tables and buffers; reading takes some 15 MiB a core besides")
+	flags.StringVar(&s.memory, "memory", "1GiB", "with --stream: bytes (or KiB, MiB, GiB) of tables and buffers; reading and decompressing take theirs besides")
 	flags.IntVar(&s.passes, "passes", stream.DefaultPasses, "with --stream: passes over the data that assign, after one that counts")
-	flags.StringVar(&s.scratch, "scratch", os.TempDir(), "with --stream: folder on disk for what exceeds the memory")
+	flags.StringVar(&s.scratch, "scratch", "", "with --stream: folder on disk for what exceeds the memory; default: TMPDIR or /tmp")
 }
 
 // unused refuses flags that mean nothing without --stream.
@@ -46,6 +46,9 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 		if cmd.Flags().Changed(name) {
 			return usagef("--%s is not for --stream, which has one algorithm and balances equal machines", name)
 		}
+	}
+	if f.stream.scratch == "" {
+		f.stream.scratch = os.TempDir()
 	}
 	memory, err := parseBytes(f.stream.memory)
 	if err != nil {
