@@ -24,35 +24,44 @@ func TestLateStart(t *testing.T) {
 	program := peer.Build(t)
 	for _, on := range []network{{name: "one-host", hosts: 1}, {name: "hosts", hosts: 3}, {name: "hosts-IPv6", hosts: 3, ipv6: true}} {
 		t.Run(on.name, func(t *testing.T) {
-			net := on.make(t)
-			args := []string{"--keys", "20000", "--space", "20000", "--rounds", "1000000"}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			running, err := job.Job{
-				Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}),
-				Workers: job.Repeat(3, append(job.Program{program}, args...)), Hosts: net.Hosts(), IPv6: on.ipv6,
-			}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
+			for attempt := 1; !lateStart(t, program, on, attempt == attempts); attempt++ {
+				t.Logf("the buffer was full in attempt %d: this machine is too busy", attempt)
 			}
-			defer func() {
-				cancel()
-				running.Wait() // they were killed
-			}()
-			sleep(ctx, 2*time.Second) // let it get going
-			w := watch(t, net.Cgroup(), func(o *agent.Options) { o.Locality.Interval = interval })
-			began := time.Now()
-			var seen web.Job
-			for problem := "not looked yet"; problem != ""; sleep(ctx, 50*time.Millisecond) {
-				seen, problem = settled(w)
-				if ctx.Err() != nil {
-					t.Fatalf("after %v: %s", time.Since(began).Round(time.Millisecond), problem)
-				}
-			}
-			t.Logf("roles, ranks and all connections after %v", time.Since(began).Round(time.Millisecond))
-			checkRates(t, ctx, w, seen.Name)
 		})
 	}
+}
+
+// lateStart watches a job that is in full flow. Where the buffer was too small
+// for what the machine left the agent of its cores, it returns false, unless
+// this is the last attempt.
+func lateStart(t *testing.T, program string, on network, isLast bool) bool {
+	net := on.make(t)
+	args := []string{"--keys", "20000", "--space", "20000", "--rounds", "1000000"}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	running, err := job.Job{
+		Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}),
+		Workers: job.Repeat(3, append(job.Program{program}, args...)), Hosts: net.Hosts(), IPv6: on.ipv6,
+	}.Start(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		running.Wait() // they were killed
+	}()
+	sleep(ctx, 2*time.Second) // let it get going
+	w := watch(t, net.Cgroup(), func(o *agent.Options) { o.Locality.Interval = interval })
+	began := time.Now()
+	var seen web.Job
+	for problem := "not looked yet"; problem != ""; sleep(ctx, 50*time.Millisecond) {
+		seen, problem = settled(w)
+		if ctx.Err() != nil {
+			t.Fatalf("after %v: %s", time.Since(began).Round(time.Millisecond), problem)
+		}
+	}
+	t.Logf("roles, ranks and all connections after %v", time.Since(began).Round(time.Millisecond))
+	return checkRates(t, ctx, w, seen.Name, isLast)
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -87,12 +96,16 @@ func settled(w *watcher) (web.Job, string) {
 
 // checkRates looks at a stretch of time after everything was found: every
 // worker uses every key equally often, pushing and pulling in turn, four bytes
-// each. At its ends, requests and answers under way make for a difference.
-func checkRates(t *testing.T, ctx context.Context, w *watcher, name string) {
+// each. At its ends, requests and answers under way make for a difference. It
+// returns false where the buffer was full, unless this is the last attempt.
+func checkRates(t *testing.T, ctx context.Context, w *watcher, name string, isLast bool) bool {
 	t.Helper()
 	from := time.Now().Add(-interval)
 	sleep(ctx, 2*time.Second)
 	const slack = 6
+	if !isLast && ringWasFull(w.Agent.Agent().Counters) {
+		return false
+	}
 	w.nothingLost(t, w.Agent.Agent().Counters, bpf.ReasonUnsynced)
 	sums := map[string]map[web.Measure]float64{}
 	for _, m := range []web.Measure{web.Pushes, web.Pulls, web.PushedBytes, web.PulledBytes} {
@@ -129,4 +142,5 @@ func checkRates(t *testing.T, ctx context.Context, w *watcher, name string) {
 			}
 		}
 	}
+	return true
 }

@@ -48,12 +48,24 @@ func bench(t testing.TB, net *hosts.Net, keys, rounds string) peer.Worker {
 // answers. BenchmarkOverhead does it with a buffer of the default size.
 func TestTenMillionKeys(t *testing.T) {
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
+	for attempt := 1; !tenMillionKeys(t, net, attempt == attempts); attempt++ {
+		t.Logf("the buffer was full in attempt %d: this machine is too busy", attempt)
+	}
+}
+
+// tenMillionKeys returns false where the buffer was full, unless this is the
+// last attempt.
+func tenMillionKeys(t *testing.T, net *hosts.Net, isLast bool) bool {
+	t.Helper()
 	w := watch(t, net.Cgroup())
 	printed := tenMillion(t, net, "3")
 	me := w.Agent.Agent()
 	counters, programs, cpu := me.Counters, me.Programs, me.CPUSeconds
 	if err := w.stop(); err != nil {
 		t.Fatal(err)
+	}
+	if !isLast && ringWasFull(counters) {
+		return false
 	}
 	w.nothingLost(t, counters)
 	t.Logf("pushes took %.3v s, pulls %.3v s; %+v; the process took %.2f s", printed.PushSeconds, printed.PullSeconds, programs, cpu)
@@ -76,6 +88,7 @@ func TestTenMillionKeys(t *testing.T) {
 			}
 		}
 	}
+	return true
 }
 
 // BenchmarkOverhead runs a job without and with an agent, in turn, and reports
