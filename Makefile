@@ -24,7 +24,7 @@ GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 .PHONY: build demo test bench eval-partition lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
 
 demo: build
 	bin/psidecar demo $(DEMOFLAGS)
