@@ -78,6 +78,7 @@ func (p *panel) plot(legend bool) (*plot.Plot, error) {
 	if p.ticks != nil {
 		var marks plot.ConstantTicks
 		for _, t := range p.ticks {
+			drawn.X.Min, drawn.X.Max = min(drawn.X.Min, t), max(drawn.X.Max, t)
 			marks = append(marks, plot.Tick{Value: t, Label: strconv.FormatFloat(t, 'g', 4, 64)})
 		}
 		drawn.X.Tick.Marker = marks
