@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"image/color"
 	"io"
+	"slices"
 	"strconv"
 
+	"github.com/psidecar/psidecar/planner/algorithm"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -29,16 +31,22 @@ type line struct {
 	points plotter.XYs
 }
 
-// colours stay apart in grey and for most kinds of colour blindness (Okabe and
-// Ito's), one for each place in the order of the algorithms.
+// colour returns colours that stay apart in grey and for most kinds of colour blindness (Okabe and
+// Ito's), one for each place in the order of the algorithms,
+// the first for anything else.
 func colour(i int) color.Color {
-	rgbs := []uint32{0x999999, 0x56b4e9, 0x0072b2, 0xe69f00, 0xcc79a7, 0x009e73, 0xd55e00, 0x000000}
+	rgbs := []uint32{0x000000, 0x999999, 0x56b4e9, 0x0072b2, 0xe69f00, 0xcc79a7, 0x009e73, 0xd55e00}
 	rgb := rgbs[i%len(rgbs)]
 	return color.RGBA{uint8(rgb >> 16), uint8(rgb >> 8), uint8(rgb), 255}
 }
 
+// place returns the place of a line's name in the order of the algorithms.
+func place(name string) int {
+	return slices.IndexFunc(algorithm.All(), func(al algorithm.Algorithm) bool { return display(al.Name) == name }) + 1
+}
+
 func shape(i int) draw.GlyphDrawer {
-	shapes := []draw.GlyphDrawer{draw.CrossGlyph{}, draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.PyramidGlyph{}}
+	shapes := []draw.GlyphDrawer{draw.PlusGlyph{}, draw.CrossGlyph{}, draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.PyramidGlyph{}}
 	return shapes[i%len(shapes)]
 }
 
@@ -49,7 +57,8 @@ func (p *panel) plot(legend bool) (*plot.Plot, error) {
 	drawn.Title.Padding = vg.Points(6)
 	drawn.X.Label.Text, drawn.Y.Label.Text = p.x, p.y
 	drawn.Add(plotter.NewGrid())
-	for i, l := range p.lines {
+	for _, l := range p.lines {
+		i := place(l.name)
 		curve, points, err := plotter.NewLinePoints(l.points)
 		if err != nil {
 			return nil, fmt.Errorf("plotting %s: %w", l.name, err)
@@ -70,6 +79,7 @@ func (p *panel) plot(legend bool) (*plot.Plot, error) {
 	}
 	if p.logY {
 		drawn.Y.Scale, drawn.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		drawn.Y.Max *= 4
 	} else {
 		drawn.Y.Min = min(0, drawn.Y.Min)
 		// Room above the lines for the legend.
