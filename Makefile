@@ -4,6 +4,7 @@
 #   make test       install what the tests need, then run them all
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
+#   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make lint       gofmt, go vet, staticcheck
 #   make generate   BPF objects, protobuf code and the web page from source
 #   make build      bin/psidecar and bin/psjob
@@ -21,10 +22,21 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build demo test bench eval-partition lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image demo test bench eval-partition lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
+
+PLATFORMS := linux/amd64 linux/arm64
+STATIC := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+
+image:
+	@for p in $(PLATFORMS); do \
+	  echo "building psidecar for $$p"; \
+	  GOOS=$${p%/*} GOARCH=$${p#*/} $(STATIC) -o bin/$${p}/psidecar ./cmd/psidecar; \
+	done
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(GO) run ./deploy/image --out bin/image --version $(VERSION) \
+	  $(foreach p,$(PLATFORMS),$(p)=bin/$(p)/psidecar)
 
 demo: build
 	bin/psidecar demo $(DEMOFLAGS)

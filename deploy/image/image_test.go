@@ -1,0 +1,219 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// smallProgram builds this command itself for a platform: a static Go binary
+// with modules.
+func smallProgram(t *testing.T, arch string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program-"+arch)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+func TestImageHoldsTheProgramAndItsBill(t *testing.T) {
+	binary := smallProgram(t, runtime.GOARCH)
+	dir := filepath.Join(t.TempDir(), "image")
+	var out bytes.Buffer
+	if err := run([]string{"--out", dir, "--version", "v1.2.3+x", "linux/" + runtime.GOARCH + "=" + binary}, &out); err != nil {
+		t.Fatal(err)
+	}
+	path, err := layout.FromPath(filepath.Join(dir, "oci"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := path.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := top.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(manifest.Manifests) != 2 {
+		t.Fatalf("%d manifests in the layout, want the index and a bill of materials", len(manifest.Manifests))
+	}
+	index, err := top.ImageIndex(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	images, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := images.Manifests[0].Platform; p == nil || p.Architecture != runtime.GOARCH {
+		t.Errorf("platform %v, want %s", p, runtime.GOARCH)
+	}
+	i, err := index.Image(images.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	extract(t, mutate.Extract(i), root)
+	want, _ := os.ReadFile(binary)
+	got, err := os.ReadFile(filepath.Join(root, "psidecar"))
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the program in the image differs from the one given (%v)", err)
+	}
+
+	bill, err := path.Image(manifest.Manifests[1].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := bill.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Subject == nil || m.Subject.Digest != images.Manifests[0].Digest {
+		t.Errorf("the bill of materials is of %v, want of the image", m.Subject)
+	}
+	checkBill(t, filepath.Join(dir, "psidecar-linux-"+runtime.GOARCH+".cdx.json"))
+}
+
+func checkBill(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bill struct {
+		BomFormat  string
+		Components []struct{ Name, Version, Purl string }
+	}
+	if err := json.Unmarshal(text, &bill); err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, c := range bill.Components {
+		found = found || c.Name == "github.com/google/go-containerregistry" && strings.HasPrefix(c.Purl, "pkg:golang/github.com/google/go-containerregistry@v")
+	}
+	if bill.BomFormat != "CycloneDX" || !found {
+		t.Errorf("bill of materials %s lacks a module that the program is built of", bill.BomFormat)
+	}
+}
+
+// TestProgramStartsInItsImage runs the program with the image as its root.
+func TestProgramStartsInItsImage(t *testing.T) {
+	require.Root(t)
+	programs, err := readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := created()
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := build([]program{programs}, "test", made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	extract(t, mutate.Extract(images[0].image), root)
+	out, err := exec.CommandContext(t.Context(), "chroot", "--userspec="+user+":"+user, root, "/psidecar").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !strings.Contains(string(out), "no binaries given") {
+		t.Errorf("in its image the program says %q (%v)", out, err)
+	}
+}
+
+func TestSameInputSameImage(t *testing.T) {
+	p, err := readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := created()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := func() string {
+		images, err := build([]program{p}, "test", made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := images[0].image.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.String()
+	}
+	if a, b := digest(), digest(); a != b {
+		t.Errorf("two builds of the same program: %s and %s", a, b)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ arg, want string }{
+		{"linux/amd64", "want OS/ARCH=FILE"},
+		{"linux/amd64=" + text, "no ELF binary"},
+		{"linux/" + other + "=" + self, "built for"},
+		{"linux/amd64=/does/not/exist", "no such file"},
+	} {
+		if _, err := readProgram(c.arg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.arg, err, c.want)
+		}
+	}
+	if err := run(nil, io.Discard); err == nil {
+		t.Error("no binaries, no error")
+	}
+}
+
+func extract(t *testing.T, from io.ReadCloser, root string) {
+	t.Helper()
+	defer from.Close()
+	for r := tar.NewReader(from); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(root, h.Name)
+		if h.Typeflag == tar.TypeDir {
+			err = os.MkdirAll(path, 0o755)
+		} else {
+			var f *os.File
+			if f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY, os.FileMode(h.Mode)); err == nil {
+				_, err = io.Copy(f, r)
+				err = errors.Join(err, f.Close())
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
