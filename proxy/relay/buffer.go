@@ -41,6 +41,30 @@ func (m *Memory) get(class int) []byte {
 
 func (m *Memory) put(b []byte) { m.classes[classOf(len(b))-baseClass].Put(&b) }
 
+// Borrow returns a buffer of at least n bytes, of any content, within the
+// bound: it waits for others to give theirs back, at most as long as ctx says.
+// Up to 64 KiB are not counted. [Memory.Return] takes the buffer back.
+func (m *Memory) Borrow(ctx context.Context, n int) ([]byte, error) {
+	class := classOf(n)
+	if class > topClass {
+		return nil, fmt.Errorf("%d bytes are more than one buffer may have", n)
+	}
+	if class > baseClass {
+		if err := m.bound.Acquire(ctx, 1<<class); err != nil {
+			return nil, err
+		}
+	}
+	return m.get(class), nil
+}
+
+// Return takes back a buffer of Borrow, in its full length.
+func (m *Memory) Return(b []byte) {
+	if len(b) > baseBuffer {
+		m.bound.Release(int64(len(b)))
+	}
+	m.put(b)
+}
+
 // classOf returns the log2 of the smallest buffer that holds n bytes.
 func classOf(n int) int { return max(baseClass, bits.Len(uint(n-1))) }
 

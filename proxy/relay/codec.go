@@ -1,6 +1,10 @@
 package relay
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
 
 // Message is what a [Sender] is shown: all frames of a small message, or the
 // leading ones of a large one. The memory is the relay's, valid during the
@@ -21,6 +25,22 @@ type Sender interface {
 	// order, by one goroutine.
 	Encode(dst []byte, m *Message) (head []byte, plain uint32, ok bool)
 	Close()
+}
+
+// Holder is a [Sender] that also wants messages whole which are larger than the
+// relay holds by itself.
+type Holder interface {
+	// Hold is shown the beginning of such a message, with Rest set, once and
+	// before Encode is, and reports whether all of it is wanted. Up to
+	// [HoldLimit] bytes it is then held and shown to Encode, unless memory is at
+	// its bound: then it passes as it is and unseen, which is counted.
+	Hold(m *Message) bool
+}
+
+// Greeter is a [Sender] that wants to know which node sends: it is shown the
+// READY command of the job's process, before any message.
+type Greeter interface {
+	Ready(r zmtp.Ready)
 }
 
 // Receiver decodes what the [Sender] at the other end encoded.
@@ -58,4 +78,5 @@ type Link struct {
 	Client           netip.AddrPort // the job's process that connected
 	Destination      netip.AddrPort // to which it connected
 	HeadLimit        int            // a Sender returns ok = false rather than a longer head
+	Memory           *Memory        // for what a codec needs while it decodes a large message
 }

@@ -20,6 +20,9 @@ const (
 
 	// HeadLimit is the [Link.HeadLimit] of all links.
 	HeadLimit = 96 << 20
+	// HoldLimit is the size of the largest message held for a [Holder], in bytes
+	// with its headers: even unchanged it makes a head within HeadLimit.
+	HoldLimit = HeadLimit - 1<<20
 )
 
 // The proxies' own command and the first byte of its data.
@@ -35,8 +38,11 @@ const commandExtra = 1 + len(commandName) + 1
 // encoder turns the stream that a job's process sends into the link's.
 type encoder struct {
 	sender  Sender
+	holder  Holder // sender, where it is one
 	flow    *Flow
 	decided bool // the stream is PS-lite's
+	asked   bool // holder was asked about the current message
+	whole   bool // and wants all of it
 	skim
 	frames [][]byte
 	shown  Message // with these frames
@@ -47,6 +53,12 @@ type encoder struct {
 type skim struct {
 	inside bool   // a message is unfinished
 	left   uint64 // bytes that the current frame's body lacks
+}
+
+func newEncoder(s Sender, flow *Flow) *encoder {
+	e := &encoder{sender: s, flow: flow}
+	e.holder, _ = s.(Holder)
+	return e
 }
 
 // verdict is what a step of a direction says has to happen next.
@@ -129,9 +141,23 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	if isOurs(b[n:total]) {
 		return verdict{}, reason.Errorf(reason.Reserved, "the job sent a command %q, which is reserved for proxies", commandName)
 	}
+	e.greet(b[n:total])
 	out.lend(b[:total])
 	in.r += total
 	return verdict{}, nil
+}
+
+// greet shows a READY command to a sender that wants to see it.
+func (e *encoder) greet(body []byte) {
+	g, ok := e.sender.(Greeter)
+	if !ok {
+		return
+	}
+	if name, data, err := zmtp.ParseCommand(body); err == nil && string(name) == zmtp.CommandReady {
+		if r, err := zmtp.ParseReady(data); err == nil {
+			g.Ready(r)
+		}
+	}
 }
 
 // isOurs reports whether a command's body, or its beginning, is the proxies'
@@ -154,7 +180,7 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		if err == nil && h.Command() {
 			return e.command(h, n, in, out)
 		}
-		e.inside = true
+		e.inside, e.asked, e.whole = true, false, false
 		return verdict{}, nil
 	}
 	if !e.decided {
@@ -169,7 +195,7 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		out.lend(in.bytes()[:held])
 	}
 	in.r += held
-	e.inside = e.shown.Rest
+	e.inside, e.asked, e.whole = e.shown.Rest, false, false
 	return verdict{}, nil
 }
 
@@ -197,7 +223,9 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 				e.frames = e.frames[:0]
 			}
 			e.shown = Message{Frames: e.frames, Rest: true, Next: h.Size}
-			return held, v, nil
+			if i <= keysAt || !e.hold(held+n) {
+				return held, v, nil
+			}
 		}
 		end := held + n + int(h.Size)
 		if len(b) < end {
@@ -219,6 +247,18 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 	}
 }
 
+// hold reports whether e.shown, a beginning of the message, is to be held on
+// with its next frame, which starts after so many bytes.
+func (e *encoder) hold(before int) bool {
+	if e.holder == nil || e.shown.Next > uint64(HoldLimit-before) {
+		return false
+	}
+	if !e.asked {
+		e.asked, e.whole = true, e.holder.Hold(&e.shown)
+	}
+	return e.whole
+}
+
 func frameLimit(i, keysAt, whole int) int {
 	switch {
 	case i < keysAt:
@@ -226,7 +266,7 @@ func frameLimit(i, keysAt, whole int) int {
 	case i == keysAt:
 		return maxKeys
 	}
-	return min(maxFrame, maxWhole-whole)
+	return min(maxFrame, max(0, maxWhole-whole))
 }
 
 // encode adds the encoded form of e.shown to out, if it gets one.
@@ -310,7 +350,7 @@ func speaksPSLite(frames [][]byte) bool {
 // noRoom lets the message pass for which there is no memory.
 func (e *encoder) noRoom(context.Context, *input, int) error {
 	e.flow.unheld.Add(1)
-	e.inside = true
+	e.inside, e.asked, e.whole = true, false, false
 	return nil
 }
 

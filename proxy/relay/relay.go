@@ -63,7 +63,7 @@ func (c *Conn) up(ctx context.Context, m *Memory) error {
 	if c.Sender == nil {
 		return splice(c.Far, c.Job, &c.ToFar)
 	}
-	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: &encoder{sender: c.Sender, flow: &c.ToFar}}
+	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: newEncoder(c.Sender, &c.ToFar)}
 	return d.run(ctx, m)
 }
 

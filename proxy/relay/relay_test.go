@@ -27,7 +27,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type plainCodec struct {
 	rng     *rand.Rand
 	never   bool
+	holds   bool // half of the large messages are wanted whole
+	held    int
 	shown   int
+	ready   string // the identity in the READY command
 	frames  [][]byte
 	corrupt bool
 }
@@ -51,6 +54,16 @@ func (c *plainCodec) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
 	}
 	return dst, plain, true
 }
+
+func (c *plainCodec) Hold(m *Message) bool {
+	wanted := c.holds && m.Rest && c.rng.IntN(2) == 0
+	if wanted {
+		c.held++
+	}
+	return wanted
+}
+
+func (c *plainCodec) Ready(r zmtp.Ready) { c.ready = string(r.Identity) }
 
 func (c *plainCodec) Decode(head []byte) ([][]byte, uint32, error) {
 	if c.corrupt || len(head) < 2 {
@@ -236,7 +249,11 @@ func transfer(src, dst *net.TCPConn, want []byte, rng *rand.Rand) error {
 func TestStreamsPassByteForByte(t *testing.T) {
 	memory := NewMemory(64 << 20)
 	for seed := range uint64(6) {
-		p := newPath(t, seed, memory, nil)
+		var senders []*plainCodec
+		p := newPath(t, seed, memory, func(sender, _ *plainCodec) {
+			sender.holds = seed%2 == 1
+			senders = append(senders, sender)
+		})
 		back := make(chan error, 1)
 		go func() {
 			back <- transfer(p.server, p.client, stream(seed+1000, 60), rand.New(rand.NewPCG(seed, 3)))
@@ -256,6 +273,14 @@ func TestStreamsPassByteForByte(t *testing.T) {
 		}
 		if counts.InMessage || decoded.InMessage {
 			t.Errorf("seed %d: a direction that ended is still inside a message", seed)
+		}
+		for _, s := range senders {
+			if s.ready != "ps9" {
+				t.Errorf("seed %d: the sender was told the identity %q, want ps9", seed, s.ready)
+			}
+			if (s.held > 0) != s.holds {
+				t.Errorf("seed %d: %d messages were held on demand", seed, s.held)
+			}
 		}
 	}
 }
@@ -306,6 +331,55 @@ func TestNoMemoryMeansNotEncoded(t *testing.T) {
 	}
 	p.server.Close()
 	p.wait(t)
+}
+
+// What a holder wants is shown whole, up to the limit; beyond it the beginning
+// is, and where memory is at its bound nothing.
+func TestLargeMessagesAreHeldOnDemand(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 1))
+	for _, c := range []struct {
+		name        string
+		values      int
+		memory      int64
+		whole, part int
+		unheld      uint64
+	}{
+		{"5 MiB", 5 << 20, 64 << 20, 1, 0, 0},
+		{"beyond the limit", HoldLimit, 512 << 20, 0, 1, 0},
+		{"no memory", 5 << 20, 4 << 20, 0, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			client, job := tcpPair(t)
+			far, server := tcpPair(t)
+			s := &wholeSender{}
+			conn := &Conn{Job: job, Far: far, Sender: s, Receiver: &plainCodec{}}
+			ended := make(chan error, 1)
+			go func() { ended <- conn.Run(context.Background(), NewMemory(c.memory)) }()
+			b := push(greetingAndReady("DEALER"), rng, 4, c.values, true)
+			if err := transfer(client, server, b, rng); err != nil {
+				t.Fatal(err)
+			}
+			server.Close()
+			<-ended
+			if s.whole != c.whole || s.part != c.part || conn.ToFar.Counts().Unheld != c.unheld {
+				t.Errorf("%d messages shown whole, %d in part, %d not held; want %d, %d, %d", s.whole, s.part, conn.ToFar.Counts().Unheld, c.whole, c.part, c.unheld)
+			}
+		})
+	}
+}
+
+// wholeSender wants all messages whole and encodes none.
+type wholeSender struct{ whole, part int }
+
+func (s *wholeSender) Hold(*Message) bool { return true }
+func (s *wholeSender) Close()             {}
+func (s *wholeSender) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
+	if m.Rest {
+		s.part++
+	} else {
+		s.whole++
+	}
+	return dst, 0, false
 }
 
 func TestMalformedBytesEndTheConnection(t *testing.T) {
