@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -22,9 +23,9 @@ const maxOneIn = 4096
 type cost struct {
 	mu      sync.Mutex
 	at      time.Time
-	cpu     float64 // seconds of the process so far
+	cpu     float64 // seconds of the agent so far
 	kernel  float64 // seconds of the programs so far
-	percent float64 // of one core, of the process, lately
+	percent float64 // of one core, of the agent, lately
 	inside  float64 // of one core, of the programs, lately
 }
 
@@ -38,7 +39,7 @@ func (a *Agent) adapt() error {
 	for _, p := range programs {
 		kernel += p.RunTime.Seconds()
 	}
-	cpu, err := processSeconds()
+	cpu, err := a.seconds()
 	if err != nil {
 		return err
 	}
@@ -90,6 +91,28 @@ func nextOneIn(oneIn uint32, percent, budget float64) uint32 {
 		oneIn /= 2
 	}
 	return oneIn
+}
+
+// seconds returns the CPU time that the agent has taken: its process's, or
+// where it shares that with others its reading thread's, which does nearly all
+// of the work.
+func (a *Agent) seconds() (float64, error) {
+	if !a.opts.WithProxy {
+		return processSeconds()
+	}
+	thread := a.reader.Load()
+	if thread == 0 {
+		return 0, nil // does not read yet
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", thread))
+	if err != nil {
+		return 0, fmt.Errorf("reading the agent's CPU time: %w", err)
+	}
+	var nanos uint64
+	if _, err := fmt.Sscan(string(text), &nanos); err != nil {
+		return 0, fmt.Errorf("reading the agent's CPU time from %q: %w", text, err)
+	}
+	return float64(nanos) / 1e9, nil
 }
 
 // processSeconds returns the CPU time that this process has taken.

@@ -50,7 +50,10 @@ type Options struct {
 
 	Capture  bpf.Options
 	Sampling Sampling
-	Locality locality.Options
+	// WithProxy says that the process is the host's proxy too, whose work is
+	// not to count as the agent's cost.
+	WithProxy bool
+	Locality  locality.Options
 
 	// Uses, where not nil, is told every use of keys.
 	Uses func(observe.Use)
@@ -78,6 +81,8 @@ type Agent struct {
 	observer *observe.Observer
 	procs    *processes
 	cost     cost
+
+	reader atomic.Int64 // the thread that reads
 
 	rate atomic.Uint32 // sampling.OneIn, for the reader, which must not wait
 	met  map[int]int   // how many addresses each process listened on when it was met
@@ -185,6 +190,7 @@ const readerNice = -15
 // read hands what the kernel copied to the observer.
 func (a *Agent) read(ctx context.Context) error {
 	runtime.LockOSThread() // for good: the thread ends with the goroutine, and its nice value too
+	a.reader.Store(int64(unix.Gettid()))
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), readerNice); err != nil {
 		slog.Debug("the reading thread keeps its priority", "error", err)
 	}

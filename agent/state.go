@@ -165,6 +165,7 @@ func (a *Agent) Agent() web.Agent {
 	if planner != nil {
 		out.Planner = planner()
 	}
+	out.Proxy = a.opts.WithProxy
 	out.Programs, out.Counters = a.programs(), a.counters()
 	out.Sketches = []web.Sketch{}
 	for _, v := range a.observer.Jobs() {

@@ -16,7 +16,8 @@ import (
 type State struct {
 	Instance    string            `json:"instance"`
 	Stopping    bool              `json:"stopping"`
-	Errors      map[string]uint64 `json:"errors"` // by reason, since the start
+	Carried     uint64            `json:"carried"` // connections, since the start
+	Errors      map[string]uint64 `json:"errors"`  // by reason, since the start
 	Connections []ConnectionState `json:"connections"`
 }
 
@@ -46,8 +47,12 @@ type Direction struct {
 // State returns the state of now.
 func (p *Proxy) State() State {
 	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}}
-	for r, n := range p.conns.sums().errors {
+	sums := p.conns.sums()
+	for r, n := range sums.errors {
 		s.Errors[string(r)] = n
+	}
+	for _, n := range sums.total {
+		s.Carried += n
 	}
 	for _, c := range p.conns.all() {
 		s.Connections = append(s.Connections, c.state())

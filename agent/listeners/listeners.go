@@ -34,6 +34,9 @@ type Options struct {
 	// Socket is where proxies come; empty means [handover.DefaultSocket]. Its
 	// folder is made where it is not there.
 	Socket string
+	// NoSocket opens none: the proxy is in this process, see
+	// [Listeners.Connect].
+	NoSocket bool
 	// UID is the user that proxies run as; root and this process's own user
 	// are served too. The socket becomes that user's.
 	UID int
@@ -57,7 +60,8 @@ type Listeners struct {
 	opts     Options
 	mark     uint32
 	log      *slog.Logger
-	incoming *net.UnixListener
+	incoming *net.UnixListener // nil: none
+	attended sync.WaitGroup    // proxies
 
 	mu         sync.Mutex
 	wanted     []Process
@@ -97,9 +101,11 @@ func New(o Options) (*Listeners, error) {
 	if err := o.Redirect.AttachProxy(o.OwnCgroup); err != nil {
 		return nil, fmt.Errorf("having original destinations told: %w", err)
 	}
-	incoming, err := listenUnix(o.Socket, o.UID)
-	if err != nil {
-		return nil, fmt.Errorf("opening the socket for proxies: %w", err)
+	var incoming *net.UnixListener
+	if !o.NoSocket {
+		if incoming, err = listenUnix(o.Socket, o.UID); err != nil {
+			return nil, fmt.Errorf("opening the socket for proxies: %w", err)
+		}
 	}
 	return &Listeners{
 		opts: o, mark: mark, log: slog.Default(), incoming: incoming,
@@ -303,32 +309,69 @@ func (l *Listeners) tell(m handover.Message, f *os.File) {
 // proxies go on with their copies, else connects go direct, or fail where their
 // group fails closed. The pinned programs stay, see [redirect.Unload].
 func (l *Listeners) Run(ctx context.Context, keep bool) error {
-	var serving sync.WaitGroup
+	err := l.accept(ctx)
+	err = errors.Join(err, l.end(keep))
+	l.attended.Wait()
+	return err
+}
+
+func (l *Listeners) accept(ctx context.Context) error {
+	if l.incoming == nil {
+		<-ctx.Done()
+		return nil
+	}
 	stop := context.AfterFunc(ctx, func() { l.incoming.Close() })
 	defer stop()
 	for {
 		raw, err := l.incoming.AcceptUnix()
-		if err != nil {
-			if ctx.Err() == nil {
-				err = fmt.Errorf("waiting for proxies: %w", err)
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				err = raw.Close()
 			} else {
 				err = nil
 			}
-			err = errors.Join(err, l.end(keep))
-			serving.Wait()
 			return err
+		case err != nil:
+			return fmt.Errorf("waiting for proxies: %w", err)
 		}
-		serving.Go(func() {
-			if err := l.attend(handover.NewConn(raw)); err != nil {
-				l.log.Warn("a proxy has gone", "error", err)
-			}
-		})
+		l.serve(raw)
 	}
+}
+
+// serve attends to a proxy in a goroutine of its own, unless all has ended.
+func (l *Listeners) serve(raw *net.UnixConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		raw.Close()
+		return
+	}
+	l.attended.Go(func() {
+		if err := l.attend(handover.NewConn(raw)); err != nil {
+			l.log.Warn("a proxy has gone", "error", err)
+		}
+	})
+}
+
+// Connect returns the proxy's end of a connection, for a proxy in this
+// process: see [handover.NewLocalClient].
+func (l *Listeners) Connect(context.Context) (*net.UnixConn, error) {
+	mine, proxys, err := handover.Pair()
+	if err != nil {
+		return nil, err
+	}
+	l.serve(mine)
+	return proxys, nil
 }
 
 // Close frees what a Listeners that was not run holds.
 func (l *Listeners) Close() error {
-	return errors.Join(l.incoming.Close(), l.end(false))
+	var err error
+	if l.incoming != nil {
+		err = l.incoming.Close()
+	}
+	return errors.Join(err, l.end(false))
 }
 
 func (l *Listeners) end(keep bool) error {

@@ -254,7 +254,7 @@ type Agent struct {
 	Version       string    `json:"version"`
 	Host          string    `json:"host"`
 	Started       time.Time `json:"started"`
-	CPUSeconds    float64   `json:"cpu_seconds"`  // of the agent's process
+	CPUSeconds    float64   `json:"cpu_seconds"`  // of the agent
 	CPUPercent    float64   `json:"cpu_percent"`  // of one core, recently
 	MemoryBytes   uint64    `json:"memory_bytes"` // resident
 	Programs      []Program `json:"programs"`
@@ -264,7 +264,8 @@ type Agent struct {
 	Sketches      []Sketch  `json:"sketches"` // one a job
 	Cgroups       []string  `json:"cgroups"`  // to which programs are attached
 	Planner       *Planner  `json:"planner,omitempty"`
-	Hosts         []Host    `json:"hosts,omitzero"` // the planner's: those that report
+	Proxy         bool      `json:"proxy,omitempty"` // it is one too: see /api/v1/connections
+	Hosts         []Host    `json:"hosts,omitzero"`  // the planner's: those that report
 }
 
 // A Host is what its agent told the planner of itself.

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"runtime/debug"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -54,6 +50,14 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags.StringVar(&f.ingress, "ingress", bpf.IngressMetas.String(), "what to watch of what is received: off; metas, to time answers from other hosts; all, where the senders' hosts have no agent")
 	flags.StringVar(&f.proc, "proc", "/proc", "where the host's processes are listed")
 	flags.StringVar(&f.cgroupDir, "cgroup-root", "", "where cgroup v2 is mounted; default: as /proc/self/mounts says")
+}
+
+// showing has the flags of what an agent shows and tells.
+func (f *agentFlags) showing(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
+	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
+	flags.StringVar(&f.host, "host", "", "name of this host in reports and on the page; default: its hostname")
 }
 
 func (f *agentFlags) options() (agent.Options, error) {
@@ -130,79 +134,71 @@ at --http.`,
 		},
 	}
 	f.watching(cmd)
-	f.intercept.intercepting(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
-	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
-	flags.StringVar(&f.host, "host", "", "name of this host in reports and on the page; default: its hostname")
-	flags.StringVar(&f.planner, "planner", "", "host:port of the planner to report to")
+	f.showing(cmd)
+	f.intercept.intercepting(cmd, false)
+	f.intercept.handing(cmd)
+	cmd.Flags().StringVar(&f.planner, "planner", "", "host:port of the planner to report to")
 	return cmd
 }
 
 func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
-	debug.SetMemoryLimit(int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.memory))
-	var listener net.Listener
-	if f.http != "" {
-		var err error
-		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", f.http); err != nil {
-			return fmt.Errorf("--http %s: %w", f.http, err)
-		}
-	}
-	var intercepting *interception
-	if f.intercept.on {
-		var err error
-		if intercepting, err = f.intercept.open(&opts); err != nil {
-			if listener != nil {
-				err = errors.Join(err, listener.Close())
-			}
-			return err
-		}
-	}
-	a, err := agent.New(opts)
+	debug.SetMemoryLimit(f.memoryLimit())
+	var ports ports
+	defer ports.close()
+	page, err := ports.page(ctx, "--http", f.http)
 	if err != nil {
-		if intercepting != nil {
-			err = errors.Join(err, intercepting.listeners.Close(), intercepting.close())
-		}
-		if listener != nil {
-			err = errors.Join(err, listener.Close())
-		}
-		return fmt.Errorf("%w (psidecar doctor tells what is missing)", err)
+		return err
+	}
+	intercepting, err := f.intercept.open(&opts)
+	if err != nil {
+		return err
+	}
+	w, err := openWatcher(opts, intercepting)
+	if err != nil {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return a.Run(ctx) })
-	if intercepting != nil {
-		g.Go(func() error { return intercepting.run(ctx, opts) })
+	g.Go(func() error { return w.run(ctx, f.planner) })
+	g.Go(func() error { return page.serve(ctx, w.agent.Handler(f.pprof)) })
+	return g.Wait()
+}
+
+// memoryLimit is what the Go runtime should aim for with these flags.
+func (f *agentFlags) memoryLimit() int64 {
+	return int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.memory)
+}
+
+// watcher is an agent, and the interception that goes with it, about to run.
+type watcher struct {
+	opts         agent.Options
+	agent        *agent.Agent
+	intercepting *interception // nil: nothing is intercepted
+}
+
+// openWatcher opens an agent. The interception is the watcher's from then on.
+func openWatcher(opts agent.Options, intercepting *interception) (*watcher, error) {
+	a, err := agent.New(opts)
+	if err != nil {
+		err = fmt.Errorf("%w (psidecar doctor tells what is missing)", err)
+		return nil, errors.Join(err, intercepting.abandon())
 	}
-	if f.planner != "" {
-		link := report.New(f.planner, opts.Host, insecure.NewCredentials(), a.HostReport)
-		a.SetPlanner(link.State)
+	return &watcher{opts, a, intercepting}, nil
+}
+
+// run watches until ctx ends, and reports to the planner where there is one.
+func (w *watcher) run(ctx context.Context, planner string) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.agent.Run(ctx) })
+	if w.intercepting != nil {
+		g.Go(func() error { return w.intercepting.run(ctx, w.opts) })
+	}
+	if planner != "" {
+		link := report.New(planner, w.opts.Host, insecure.NewCredentials(), w.agent.HostReport)
+		w.agent.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })
-	}
-	if listener != nil {
-		slog.Info("serving", "url", "http://"+listener.Addr().String()+"/")
-		g.Go(func() error { return serveHTTP(ctx, listener, a.Handler(f.pprof)) })
 	}
 	if err := g.Wait(); !errors.Is(err, context.Canceled) {
 		return err
-	}
-	return nil
-}
-
-// serveHTTP serves until ctx ends, then lets requests in progress finish.
-func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute}
-	ended := make(chan error, 1)
-	go func() {
-		<-ctx.Done()
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		ended <- s.Shutdown(patience)
-	}()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving HTTP: %w", err)
-	}
-	if err := <-ended; err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("ending HTTP: %w", err)
 	}
 	return nil
 }

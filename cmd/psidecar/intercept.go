@@ -23,21 +23,28 @@ import (
 // interceptFlags are what whoever has jobs' connections intercepted can be
 // told.
 type interceptFlags struct {
-	on          bool
-	socket, dir string
-	uid         int
-	grace       time.Duration
-	exclude     []uint
+	on      bool
+	dir     string
+	socket  string // empty: the proxy is in this process
+	uid     int
+	grace   time.Duration
+	exclude []uint
 }
 
-func (f *interceptFlags) intercepting(cmd *cobra.Command) {
+// intercepting has the flags of what is redirected.
+func (f *interceptFlags) intercepting(cmd *cobra.Command, on bool) {
 	flags := cmd.Flags()
-	flags.BoolVar(&f.on, "intercept", false, "send the connections of jobs to the host's proxy, where one takes them at --proxy-socket")
+	flags.BoolVar(&f.on, "intercept", on, "send the connections of jobs to the host's proxy")
+	flags.UintSliceVar(&f.exclude, "intercept-exclude", nil, "ports whose connections are never intercepted")
+	flags.StringVar(&f.dir, "bpf-dir", redirect.DefaultDir, "folder in a BPF file system in which the redirecting programs are pinned")
+}
+
+// handing has the flags of how a proxy in another process gets its listeners.
+func (f *interceptFlags) handing(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	flags.StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the proxy gets its listeners")
 	flags.IntVar(&f.uid, "proxy-uid", 0, "user that the proxy runs as; root and the agent's own are allowed too")
 	flags.DurationVar(&f.grace, "proxy-grace", 3*time.Second, "how long connections wait for another proxy when one has gone, before they go direct")
-	flags.UintSliceVar(&f.exclude, "intercept-exclude", nil, "ports whose connections are never intercepted")
-	flags.StringVar(&f.dir, "bpf-dir", redirect.DefaultDir, "folder in a BPF file system in which the redirecting programs are pinned")
 }
 
 // interception has connects redirected while an agent runs.
@@ -48,8 +55,12 @@ type interception struct {
 	found     chan *discover.Snapshot // the latest
 }
 
-// open loads what is needed; with it the agent tells what it finds.
+// open loads what is needed; with it the agent tells what it finds. Where
+// nothing is to be intercepted it returns nil.
 func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) {
+	if !f.on {
+		return nil, nil
+	}
 	var exclusions []redirect.Exclusion
 	for _, port := range f.exclude {
 		if port == 0 || port > 65535 {
@@ -63,7 +74,7 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 	}
 	err = i.redirect.SetExclusions(exclusions)
 	if err == nil {
-		i.listeners, err = listeners.New(listeners.Options{Redirect: i.redirect, Socket: f.socket, UID: f.uid, Grace: f.grace})
+		i.listeners, err = listeners.New(listeners.Options{Redirect: i.redirect, Socket: f.socket, NoSocket: f.socket == "", UID: f.uid, Grace: f.grace})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("--intercept: %w", err), i.redirect.Close())
@@ -151,6 +162,14 @@ func inNamed(all, named []listeners.Process) {
 			}
 		}
 	}
+}
+
+// abandon undoes open, where run is not to be called.
+func (i *interception) abandon() error {
+	if i == nil {
+		return nil
+	}
+	return errors.Join(i.listeners.Close(), i.close())
 }
 
 func (i *interception) close() error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,51 +18,84 @@ import (
 	"github.com/psidecar/psidecar/planner/reports"
 )
 
+// plannerFlags are what psidecar planner, and what else plans, can be told.
+type plannerFlags struct{ listen, http string }
+
+// planning has all flags of a planner. The prefix is for those names that
+// other parts of the same process have too.
+func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "address at which agents report")
+	flags.StringVar(&f.http, prefix+"http", "127.0.0.1:9812", "address of the planner's page and interface; empty: none")
+}
+
 func newPlannerCommand(_ env) *cobra.Command {
-	var listen, page string
+	var f plannerFlags
 	cmd := &cobra.Command{
 		Use:   "planner",
 		Short: "Take in what the agents of all hosts report",
 		Long: `Take in what the agents of all hosts report (psidecar agent --planner), and
 show it as one: the page and the JSON interface as an agent has them, at --http.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runPlanner(cmd.Context(), listen, page) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runPlanner(cmd.Context(), &f) },
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9811", "address at which agents report")
-	cmd.Flags().StringVar(&page, "http", "127.0.0.1:9812", "address of the page and the interface; empty: none")
+	f.planning(cmd, "")
 	return cmd
 }
 
-func runPlanner(ctx context.Context, listen, page string) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+func runPlanner(ctx context.Context, f *plannerFlags) error {
+	var ports ports
+	defer ports.close()
+	p, err := openPlanner(ctx, f, "--", &ports)
 	if err != nil {
-		return fmt.Errorf("--listen %s: %w", listen, err)
+		return err
 	}
-	store := &reports.Store{}
+	return p.run(ctx)
+}
+
+// collector is a planner about to run.
+type collector struct {
+	reports net.Listener
+	page    page
+	store   *reports.Store
+	state   *fleet.State
+}
+
+// openPlanner opens what a planner needs; flag is how the names of its flags
+// begin.
+func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports) (*collector, error) {
+	c := &collector{store: &reports.Store{}}
+	var err error
+	if c.reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
+		return nil, err
+	}
+	if c.page, err = ports.page(ctx, flag+"http", f.http); err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("asking for the host's name: %w", err)
+	}
+	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All}
+	return c, nil
+}
+
+// run takes reports and shows them until ctx ends.
+func (c *collector) run(ctx context.Context) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(reports.MaxReportBytes))
-	api.RegisterPlannerServer(server, store)
+	api.RegisterPlannerServer(server, c.store)
 	g, ctx := errgroup.WithContext(ctx)
-	if page != "" {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", page)
-		if err != nil {
-			return errors.Join(fmt.Errorf("--http %s: %w", page, err), listener.Close())
-		}
-		host, err := os.Hostname()
-		if err != nil {
-			return errors.Join(fmt.Errorf("asking for the host's name: %w", err), listener.Close(), l.Close())
-		}
-		state := &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: store.All}
-		g.Go(func() error { return serveHTTP(ctx, l, web.Handler(state, web.Options{Metrics: state.Metrics()})) })
-		slog.Info("serving", "url", "http://"+l.Addr().String()+"/")
-	}
-	slog.Info("taking reports", "address", listener.Addr().String())
+	g.Go(func() error {
+		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics()}))
+	})
+	slog.Info("taking reports", "address", c.reports.Addr().String())
 	g.Go(func() error {
 		<-ctx.Done()
 		server.Stop()
 		return nil
 	})
 	g.Go(func() error {
-		if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		if err := server.Serve(c.reports); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("taking reports: %w", err)
 		}
 		return nil

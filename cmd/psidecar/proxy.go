@@ -139,55 +139,59 @@ listeners, for machines where connections cannot be intercepted. State (/api/v1/
 	return cmd
 }
 
-func runProxy(ctx context.Context, f *proxyFlags) (err error) {
+func runProxy(ctx context.Context, f *proxyFlags) error {
 	opts, err := f.options()
 	if err != nil {
 		return err
 	}
-	var open []net.Listener
-	defer func() {
-		for _, l := range open { // those that serve are closed already
-			l.Close()
-		}
-	}()
-	listen := func(flag, addr string) (net.Listener, error) {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-		if err != nil {
-			return nil, fmt.Errorf("%s %s: %w", flag, addr, err)
-		}
-		open = append(open, l)
-		return l, nil
-	}
-	job, err := f.forwards(listen)
+	var ports ports
+	defer ports.close()
+	c, err := openCarrier(ctx, f, opts, &ports)
 	if err != nil {
 		return err
 	}
-	mesh, err := f.meshListeners(listen)
-	if err != nil {
-		return err
-	}
-	p, err := proxy.New(opts)
+	page, err := ports.page(ctx, "--http", f.http)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	if f.http != "" {
-		l, err := listen("--http", f.http)
-		if err != nil {
-			return err
-		}
-		slog.Info("serving", "url", "http://"+l.Addr().String()+"/")
-		g.Go(func() error { return serveHTTP(ctx, l, p.Handler()) })
-	}
+	g.Go(func() error { return page.serve(ctx, c.proxy.Handler()) })
 	if f.socket != "" {
-		client := handover.NewClient(f.socket, func(ctx context.Context, l *handover.Listener) error {
-			return p.Serve(ctx, proxy.Listener{Listener: l, Destination: proxy.OriginalDestination})
-		})
+		client := handover.NewClient(f.socket, c.serve)
 		g.Go(func() error { return client.Run(ctx) })
 	}
-	g.Go(func() error { return p.Run(ctx, job, mesh) })
+	g.Go(func() error { return c.run(ctx) })
 	return g.Wait()
 }
+
+// carrier is a proxy about to run, with the listeners that flags name.
+type carrier struct {
+	proxy *proxy.Proxy
+	job   []proxy.Listener
+	mesh  []net.Listener
+}
+
+func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *ports) (*carrier, error) {
+	c := &carrier{}
+	listen := func(flag, address string) (net.Listener, error) { return ports.listen(ctx, flag, address) }
+	var err error
+	if c.job, err = f.forwards(listen); err != nil {
+		return nil, err
+	}
+	if c.mesh, err = f.meshListeners(listen); err != nil {
+		return nil, err
+	}
+	c.proxy, err = proxy.New(opts)
+	return c, err
+}
+
+// serve serves a listener that an agent handed over.
+func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
+	return c.proxy.Serve(ctx, proxy.Listener{Listener: l, Destination: proxy.OriginalDestination})
+}
+
+// run carries connections until ctx ends, then stops in order.
+func (c *carrier) run(ctx context.Context) error { return c.proxy.Run(ctx, c.job, c.mesh) }
 
 // forwards opens the listeners of --forward.
 func (f *proxyFlags) forwards(listen func(flag, addr string) (net.Listener, error)) ([]proxy.Listener, error) {

@@ -90,7 +90,7 @@ func TestProxyCommand(t *testing.T) {
 	if p := report.Proxy; p == nil || len(p.Connections) != 1 || p.Connections[0].Kind != "direct" || p.Connections[0].ToFar.JobBytes != 17 {
 		t.Errorf("status --json: %s", out)
 	}
-	if _, out, _ := runTest(t, nil, "status", "--agent", "", "--proxy", "http://"+status); !strings.Contains(out, "1 connections") || !strings.Contains(out, "sent 17 as 17 bytes") {
+	if _, out, _ := runTest(t, nil, "status", "--agent", "", "--proxy", "http://"+status); !strings.Contains(out, "1 connections of 1 carried") || !strings.Contains(out, "sent 17 as 17 bytes") {
 		t.Errorf("status: %s", out)
 	}
 	stop()

@@ -84,6 +84,7 @@ func newRootCommand(e env) *cobra.Command {
 		newHeatmapCommand(e),
 		newStatusCommand(e),
 		newPlannerCommand(e),
+		newUpCommand(e),
 		newRecordCommand(e),
 		newVersionCommand(e),
 		newDemoCommand(e),

@@ -48,6 +48,12 @@ func newStatusCommand(e env) *cobra.Command {
 				return err
 			}
 			report.Jobs = jobs.Jobs
+			if report.Agent.Proxy && report.Proxy == nil { // psidecar up
+				report.Proxy = &proxy.State{}
+				if err := ask(cmd.Context(), agent, "/api/v1/connections", nil, report.Proxy); err != nil {
+					return err
+				}
+			}
 			return printReport(e.stdout, report, asJSON)
 		},
 	}
@@ -102,6 +108,13 @@ func printHosts(w io.Writer, a *web.Agent) {
 func printAgent(w io.Writer, a *web.Agent) {
 	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
 		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
+	if p := a.Planner; p != nil {
+		state := fmt.Sprintf("%d reports taken", p.Reports)
+		if !p.Connected {
+			state = "not connected: " + p.Error
+		}
+		fmt.Fprintf(w, "planner at %s, %s\n", p.Address, state)
+	}
 	for _, c := range a.Counters {
 		if c.Class == "lost" && c.Events+c.Bytes > 0 {
 			fmt.Fprintf(w, "lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
@@ -135,7 +148,7 @@ func printJob(w io.Writer, j *web.Job) {
 // printProxy shows a proxy's connections, with the bytes that the job
 // exchanged and those that took their place on the network.
 func printProxy(w io.Writer, s *proxy.State) {
-	fmt.Fprintf(w, "\nproxy %s, %d connections\n", s.Instance, len(s.Connections))
+	fmt.Fprintf(w, "\nproxy %s, %d connections of %d carried\n", s.Instance, len(s.Connections), s.Carried)
 	for _, why := range slices.Sorted(maps.Keys(s.Errors)) {
 		fmt.Fprintf(w, "  failed: %s\t%d\n", why, s.Errors[why])
 	}

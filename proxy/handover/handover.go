@@ -6,8 +6,8 @@
 //
 // What goes over the socket, a sequence of packets, is [Message] values in
 // JSON, with one descriptor beside each listener. Agent and proxy begin with a
-// hello that has the version. [Receive] is the proxy's side; agent/listeners
-// answers it. The package imports nothing of ours, so that both may use it.
+// hello that has the version. [Client] is the proxy's side; agent/listeners
+// answers it. Where both are in one process the socket is one end of a [Pair]. The package imports nothing of ours, so that both may use it.
 package handover
 
 import (
@@ -68,6 +68,34 @@ type Conn struct{ unix *net.UnixConn }
 
 // NewConn uses a connection of network "unixpacket".
 func NewConn(c *net.UnixConn) *Conn { return &Conn{c} }
+
+// Pair returns the two ends of a connection within this process, for an agent
+// and a proxy that share it.
+func Pair() (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connecting agent and proxy: %w", err)
+	}
+	var ends [2]*net.UnixConn
+	var failed error
+	for i, fd := range fds {
+		file := os.NewFile(uintptr(fd), "handover")
+		c, err := net.FileConn(file)
+		failed = errors.Join(failed, err, file.Close())
+		if err == nil {
+			ends[i] = c.(*net.UnixConn)
+		}
+	}
+	if failed != nil {
+		for _, c := range ends {
+			if c != nil {
+				failed = errors.Join(failed, c.Close())
+			}
+		}
+		return nil, nil, fmt.Errorf("connecting agent and proxy: %w", failed)
+	}
+	return ends[0], ends[1], nil
+}
 
 // Send writes a message, with a descriptor where file is not nil; the caller
 // still closes it.

@@ -291,3 +291,51 @@ func TestClientIsRefused(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestLocalClient: agent and proxy in one process talk over a pair as they do
+// over a socket.
+func TestLocalClient(t *testing.T) {
+	served := make(chan string, 1)
+	agent := make(chan *Conn, 1)
+	c := NewLocalClient(func(context.Context) (*net.UnixConn, error) {
+		a, b, err := Pair()
+		if err == nil {
+			agent <- NewConn(a)
+		}
+		return b, err
+	}, func(ctx context.Context, l *Listener) error {
+		served <- l.Addr().String()
+		<-ctx.Done()
+		return l.Close()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	a := <-agent
+	defer a.Close()
+	if m, _, err := a.Receive(); err != nil || m.Kind != Hello {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	hello := a.Send(Message{Kind: Hello, Version: Version}, nil)
+	address := l.Addr().(*net.TCPAddr).AddrPort()
+	if err := errors.Join(hello, a.Send(Message{Kind: Listening, ID: 1, Address: address}, file)); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-served; got != address.String() {
+		t.Errorf("the proxy serves %s, want %s", got, address)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

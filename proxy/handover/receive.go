@@ -15,7 +15,8 @@ import (
 
 // Client is a proxy's side. Its methods may be called from several goroutines.
 type Client struct {
-	socket string
+	socket string // for messages
+	dial   func(context.Context) (*net.UnixConn, error)
 	serve  func(context.Context, *Listener) error
 	// linger is how long a listener that another has replaced is still
 	// served, for connects that were on their way to it.
@@ -53,7 +54,23 @@ func NewClient(socket string, serve func(context.Context, *Listener) error) *Cli
 	if socket == "" {
 		socket = DefaultSocket
 	}
-	return &Client{socket: socket, serve: serve, linger: linger, waiting: map[uint64]chan Message{}, serving: map[place]served{}}
+	return newClient(socket, func(ctx context.Context) (*net.UnixConn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "unixpacket", socket)
+		if err != nil {
+			return nil, err
+		}
+		return c.(*net.UnixConn), nil
+	}, serve)
+}
+
+// NewLocalClient is [NewClient] for an agent in the same process: dial returns
+// one end of a [Pair] whose other end the agent attends to.
+func NewLocalClient(dial func(context.Context) (*net.UnixConn, error), serve func(context.Context, *Listener) error) *Client {
+	return newClient("this process", dial, serve)
+}
+
+func newClient(name string, dial func(context.Context) (*net.UnixConn, error), serve func(context.Context, *Listener) error) *Client {
+	return &Client{socket: name, dial: dial, serve: serve, linger: linger, waiting: map[uint64]chan Message{}, serving: map[place]served{}}
 }
 
 // Run takes listeners until ctx ends, or serve fails, or the agent refuses
@@ -88,11 +105,11 @@ var errRefused = errors.New("the agent refuses this proxy")
 
 // session talks with one agent until it or ctx ends.
 func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
-	raw, err := new(net.Dialer).DialContext(ctx, "unixpacket", c.socket)
+	raw, err := c.dial(ctx)
 	if err != nil {
 		return fmt.Errorf("connecting to the agent: %w", err)
 	}
-	conn := NewConn(raw.(*net.UnixConn))
+	conn := NewConn(raw)
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// ports opens a command's listeners, all before anything runs, so that an
+// address in use ends it at once.
+type ports struct{ open []net.Listener }
+
+// listen listens at the address that the flag gives.
+func (p *ports) listen(ctx context.Context, flag, address string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", flag, address, err)
+	}
+	p.open = append(p.open, l)
+	return l, nil
+}
+
+// close closes the listeners that have not been closed by who serves them.
+func (p *ports) close() {
+	for _, l := range p.open {
+		l.Close()
+	}
+}
+
+// page is what is served over HTTP at the address that a flag gives.
+type page struct{ listener net.Listener }
+
+// page opens where a page is served; an empty address means nowhere.
+func (p *ports) page(ctx context.Context, flag, address string) (page, error) {
+	if address == "" {
+		return page{}, nil
+	}
+	l, err := p.listen(ctx, flag, address)
+	return page{l}, err
+}
+
+// serve serves h until ctx ends, then lets requests in progress finish.
+func (p page) serve(ctx context.Context, h http.Handler) error {
+	if p.listener == nil {
+		return nil
+	}
+	slog.Info("serving", "url", "http://"+p.listener.Addr().String()+"/")
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute}
+	ended := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		ended <- s.Shutdown(patience)
+	}()
+	if err := s.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving HTTP: %w", err)
+	}
+	if err := <-ended; err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("ending HTTP: %w", err)
+	}
+	return nil
+}

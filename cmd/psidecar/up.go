@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// upFlags are those of all parts. A flag of a part that is the same in psidecar
+// up belongs to watching, relaying or planning; here are only those that a
+// process of all parts names otherwise, or has once.
+type upFlags struct {
+	agent   agentFlags
+	proxy   proxyFlags
+	planner plannerFlags
+}
+
+func newUpCommand(_ env) *cobra.Command {
+	var f upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Watch and carry the PS-lite jobs of this host: agent, proxy and planner in one process",
+		Long: `Watch the PS-lite jobs of this host and carry their connections in fewer
+bytes: agent, proxy and planner in one process. Start it on every host of a job,
+before the job or while it runs; on all hosts but one with --planner, which
+names the first one's --planner-listen address. Between hosts it needs
+certificates (--tls-cert, --tls-key, --tls-ca) or --insecure-mesh; without
+either, connections to other hosts go there directly.
+
+The page, the interface and the metrics of agent and proxy are served at
+--http, those of the planner, which shows all hosts, at --planner-http. With
+--intercept=false nothing is put in the data path. SIGTERM ends it in order:
+new connections go direct, those in use get --grace, and nothing is left.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), &f) },
+	}
+	f.agent.watching(cmd)
+	f.agent.showing(cmd)
+	f.agent.intercept.intercepting(cmd, true)
+	f.proxy.relaying(cmd)
+	f.planner.planning(cmd, "planner-")
+	cmd.Flags().StringVar(&f.agent.planner, "planner", "", "host:port of the planner of another host; default: this process has its own")
+	return cmd
+}
+
+func runUp(ctx context.Context, f *upFlags) error {
+	var ports ports
+	defer ports.close()
+	h, err := openHost(ctx, f, &ports)
+	if err != nil {
+		return err
+	}
+	err = h.run(ctx)
+	slog.Info("ended", "connections", h.carrier.proxy.State().Carried, "in_order", err == nil)
+	return err
+}
+
+// host is all parts, about to run.
+type host struct {
+	watcher *watcher
+	carrier *carrier
+	planner *collector // nil: it is on another host
+	address string     // of the planner
+	page    page
+	pprof   bool
+}
+
+func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
+	h := &host{address: f.agent.planner, pprof: f.agent.pprof}
+	watch, err := f.agent.options()
+	if err != nil {
+		return nil, err
+	}
+	carry, err := f.proxy.options()
+	if err != nil {
+		return nil, err
+	}
+	debug.SetMemoryLimit(f.agent.memoryLimit() + carry.MemoryBytes)
+	if h.page, err = ports.page(ctx, "--http", f.agent.http); err != nil {
+		return nil, err
+	}
+	if h.address == "" {
+		if h.planner, err = openPlanner(ctx, &f.planner, "--planner-", ports); err != nil {
+			return nil, err
+		}
+		h.address = reachable(h.planner.reports.Addr())
+	}
+	intercepting, err := f.agent.intercept.open(&watch)
+	if err != nil {
+		return nil, err
+	}
+	if intercepting != nil && carry.Mark == 0 {
+		// The proxy may share a cgroup with the job.
+		mark, err := intercepting.redirect.Mark()
+		if err != nil {
+			return nil, errors.Join(err, intercepting.abandon())
+		}
+		carry.Mark = int(mark)
+	}
+	if h.carrier, err = openCarrier(ctx, &f.proxy, carry, ports); err != nil {
+		return nil, errors.Join(err, intercepting.abandon())
+	}
+	watch.WithProxy = true
+	watch.Collectors = append(watch.Collectors, h.carrier.proxy)
+	h.watcher, err = openWatcher(watch, intercepting)
+	return h, err
+}
+
+// reachable is where this host reaches a listener of its own.
+func reachable(a net.Addr) string {
+	t := *a.(*net.TCPAddr)
+	switch {
+	case !t.IP.IsUnspecified():
+	case t.IP.To4() != nil:
+		t.IP = net.IPv4(127, 0, 0, 1)
+	default:
+		t.IP = net.IPv6loopback
+	}
+	return t.String()
+}
+
+// run runs all parts until ctx ends or one fails, which ends the others in
+// order.
+func (h *host) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if h.planner != nil {
+		g.Go(func() error { return h.planner.run(ctx) })
+	}
+	g.Go(func() error { return h.watcher.run(ctx, h.address) })
+	g.Go(func() error { return h.carrier.run(ctx) })
+	if i := h.watcher.intercepting; i != nil {
+		client := handover.NewLocalClient(i.listeners.Connect, h.carrier.serve)
+		g.Go(func() error { return client.Run(ctx) })
+	}
+	g.Go(func() error { return h.page.serve(ctx, h.handler()) })
+	return g.Wait()
+}
+
+// handler is the agent's, with the state of the proxy's connections. The
+// proxy's metrics are among the agent's.
+func (h *host) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", h.watcher.agent.Handler(h.pprof))
+	mux.Handle("GET /api/v1/connections", h.carrier.proxy.Handler())
+	return mux
+}

@@ -1,0 +1,212 @@
+// Package sidecar runs psidecar up beside a test's job: one process a host,
+// which intercepts what runs in the host's cgroup `job`. In come a host and
+// flags; out go what it serves over HTTP, its log, and whether it ended in
+// order.
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/test/hosts"
+)
+
+// Ports of a sidecar. The planner's are open where it has one of its own.
+const (
+	Page        = 9810
+	Planner     = 9811
+	PlannerPage = 9812
+)
+
+const patience = 20 * time.Second
+
+// Sidecar is a psidecar up that runs.
+type Sidecar struct {
+	Host    *hosts.Host
+	Process *hosts.Process
+	// Pins is where its programs are pinned.
+	Pins   string
+	client http.Client
+	log    log
+}
+
+// log is written to by one goroutine and read by another.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Start runs the program as `psidecar up` with these flags besides its own, in
+// the host's cgroup of that name, and returns when it has its listeners open.
+// At the end of the test it is killed, if it still runs, and what it left in
+// the kernel removed.
+func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) *Sidecar {
+	t.Helper()
+	s := &Sidecar{Host: h, Pins: filepath.Join(bpffs(t), "pins")}
+	s.client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return h.Dial(ctx, network, address)
+	}}
+	cgroup, err := h.Group("job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	any := func(port int) string { return net.JoinHostPort("0.0.0.0", strconv.Itoa(port)) }
+	args := append([]string{"up", "--host", h.Name, "--cgroup", cgroup, "--http", any(Page), "--planner-listen", any(Planner),
+		"--planner-http", any(PlannerPage), "--insecure-mesh", "--bpf-dir", s.Pins}, flags...)
+	cmd := exec.Command(program, args...)
+	cmd.Stderr = &s.log
+	if s.Process, err = h.StartIn(group, cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.clean(t) })
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		open, err := s.Metric(t.Context(), "psidecar_intercept_listeners")
+		if err == nil && open > 0 {
+			return s
+		}
+		select {
+		case <-s.Process.Done():
+			t.Fatalf("psidecar up on %s has ended:\n%s", h.Name, s.Log())
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("psidecar up on %s has %v listeners open, %v", h.Name, open, err)
+		}
+	}
+}
+
+// bpffs mounts a BPF file system for the time of the test.
+func bpffs(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Fatal("mounting a BPF file system:", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error("unmounting a BPF file system:", err)
+		}
+	})
+	return dir
+}
+
+func (s *Sidecar) clean(t testing.TB) {
+	select {
+	case <-s.Process.Done():
+	default:
+		if err := s.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		<-s.Process.Done()
+	}
+	if _, err := redirect.Unload(s.Pins); err != nil {
+		t.Error(err)
+	}
+	if t.Failed() {
+		t.Logf("psidecar up on %s:\n%s", s.Host.Name, s.Log())
+	}
+}
+
+// Log is what it has logged so far.
+func (s *Sidecar) Log() string { return s.log.String() }
+
+// Get asks for JSON at one of its ports.
+func (s *Sidecar) Get(ctx context.Context, port int, path string, v any) error {
+	body, err := s.read(ctx, port, path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(body, v)
+}
+
+// Connections returns the state of its proxy.
+func (s *Sidecar) Connections(ctx context.Context) (state proxy.State, err error) {
+	return state, s.Get(ctx, Page, "/api/v1/connections", &state)
+}
+
+// Metric returns the sum of the metrics of that name, 0 where there is none.
+func (s *Sidecar) Metric(ctx context.Context, name string) (sum float64, err error) {
+	body, err := s.read(ctx, Page, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(body)) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %q: %w", line, err)
+		}
+		sum += value
+	}
+	return sum, nil
+}
+
+func (s *Sidecar) read(ctx context.Context, port int, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	where := "http://" + net.JoinHostPort(s.Host.IPv4.String(), strconv.Itoa(port)) + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", where, response.Status)
+	}
+	return body, err
+}
+
+// Stop ends it in order; the test fails where it does not end so, or leaves
+// something in the kernel.
+func (s *Sidecar) Stop(t testing.TB) {
+	t.Helper()
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Process.Wait(ctx); err != nil {
+		t.Errorf("psidecar up on %s ends with %v", s.Host.Name, err)
+	}
+	if _, err := os.Stat(s.Pins); err == nil {
+		t.Errorf("psidecar up on %s left what it had pinned", s.Host.Name)
+	}
+}

@@ -1,0 +1,91 @@
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestUp: psidecar up on every host, the planner's on the first, and the last
+// in the job's own cgroup, carries a job whose sums are exact, shows it, and
+// ends in order.
+func TestUp(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	n := hoststest.New(t, hosts.Config{Hosts: 3})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	planner := net.JoinHostPort(n.Host(0).IPv4.String(), strconv.Itoa(Planner))
+	all := []*Sidecar{
+		Start(t, n.Host(0), program, "sidecar"),
+		Start(t, n.Host(1), program, "sidecar", "--planner", planner),
+		Start(t, n.Host(2), program, "job", "--planner", planner),
+	}
+	count := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
+	mine := job.Program{psjob, "--json"}
+	j := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, count)}
+	if _, err := j.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		// As a user of this host sees it.
+		var out, errs bytes.Buffer
+		cmd := exec.Command(program, "status", "--json")
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := s.Host.Run(ctx, cmd); err != nil {
+			t.Fatal(err, errs.String())
+		}
+		var status struct {
+			Agent web.Agent
+			Jobs  []web.Job
+			Proxy *proxy.State
+		}
+		if err := json.Unmarshal(out.Bytes(), &status); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(status.Jobs, func(j web.Job) bool { return j.Workers == 3 && j.Servers == 3 }) {
+			t.Errorf("%s: status knows of jobs %+v", s.Host.Name, status.Jobs)
+		}
+		// Its server and worker to those of the other hosts at the least,
+		// and as many from there.
+		if p := status.Proxy; p == nil || p.Carried < 8 {
+			t.Errorf("%s: status knows of a proxy %+v", s.Host.Name, p)
+		}
+		if p := status.Agent.Planner; p == nil || !p.Connected {
+			t.Errorf("%s: status knows of a planner %+v", s.Host.Name, p)
+		}
+		if sent, err := s.Metric(ctx, "psidecar_proxy_bytes_total"); err != nil || sent == 0 {
+			t.Errorf("%s: %v bytes carried, %v", s.Host.Name, sent, err)
+		}
+	}
+	var fleet web.Agent
+	if err := all[0].Get(ctx, PlannerPage, "/api/v1/agent", &fleet); err != nil || len(fleet.Hosts) != 3 {
+		t.Errorf("%d hosts report to the planner, want 3; %v", len(fleet.Hosts), err)
+	}
+	for i := range all {
+		s := all[len(all)-1-i] // the planner last
+		s.Stop(t)
+		if n := strings.Count(s.Log(), "msg=ended"); n != 1 {
+			t.Errorf("%s says %d times that it has ended:\n%s", s.Host.Name, n, s.Log())
+		}
+	}
+}
