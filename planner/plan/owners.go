@@ -1,0 +1,163 @@
+package plan
+
+import (
+	"iter"
+	"slices"
+	"sort"
+)
+
+// chunkRanges is how many ranges a chunk has at most.
+const chunkRanges = 512
+
+// Owners are all displaced keys of a job. A change costs the logarithm of
+// their number and the shifting of one chunk. The zero value is empty: all
+// keys are at home. It is not safe for concurrent use.
+type Owners struct {
+	chunks [][]Range // ascending, none empty
+	ranges int
+	keys   uint64
+}
+
+// Ranges returns how many ranges there are.
+func (o *Owners) Ranges() int { return o.ranges }
+
+// Keys returns how many keys are displaced; it wraps around beyond 2^64.
+func (o *Owners) Keys() uint64 { return o.keys }
+
+// Owner returns the owner of the key, Home where it is not displaced.
+func (o *Owners) Owner(key uint64) int32 {
+	c, i := o.find(key)
+	if c == len(o.chunks) || o.chunks[c][i].First > key {
+		return Home
+	}
+	return o.chunks[c][i].Owner
+}
+
+// find returns the place of the first range that does not end before key.
+func (o *Owners) find(key uint64) (chunk, at int) {
+	chunk = sort.Search(len(o.chunks), func(c int) bool { return o.chunks[c][len(o.chunks[c])-1].Last >= key })
+	if chunk < len(o.chunks) {
+		at = sort.Search(len(o.chunks[chunk]), func(i int) bool { return o.chunks[chunk][i].Last >= key })
+	}
+	return chunk, at
+}
+
+// All yields the ranges, ascending.
+func (o *Owners) All() iter.Seq[Range] {
+	return func(yield func(Range) bool) {
+		for _, c := range o.chunks {
+			for _, r := range c {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Within yields the owners of the keys, Home among them, in ranges that cover
+// them without a gap.
+func (o *Owners) Within(k Keys) iter.Seq[Range] {
+	return func(yield func(Range) bool) {
+		next := k.First // not covered yet
+		for c, i := o.find(k.First); c < len(o.chunks); c, i = c+1, 0 {
+			for _, r := range o.chunks[c][i:] {
+				if r.First > k.Last {
+					yield(Range{Keys{next, k.Last}, Home})
+					return
+				}
+				if r.First > next && !yield(Range{Keys{next, r.First - 1}, Home}) {
+					return
+				}
+				if !yield(Range{Keys{max(r.First, k.First), min(r.Last, k.Last)}, r.Owner}) || r.Last >= k.Last {
+					return
+				}
+				next = r.Last + 1
+			}
+		}
+		yield(Range{Keys{next, k.Last}, Home})
+	}
+}
+
+// Set gives the keys another owner, or, with Home, none.
+func (o *Owners) Set(r Range) {
+	if r.Owner != Home {
+		r.Keys = o.joined(r)
+	}
+	c, i := o.find(r.First)
+	var put [3]Range
+	n := 0
+	if c < len(o.chunks) && o.chunks[c][i].First < r.First {
+		put[n] = Range{Keys{o.chunks[c][i].First, r.First - 1}, o.chunks[c][i].Owner}
+		n++
+	}
+	if r.Owner != Home {
+		put[n] = r
+		n++
+	}
+	end, j := c, i // after the last range that is touched
+	for end < len(o.chunks) && o.chunks[end][j].First <= r.Last {
+		old := o.chunks[end][j]
+		o.keys -= old.Last - old.First + 1
+		o.ranges--
+		if old.Last > r.Last {
+			put[n] = Range{Keys{r.Last + 1, old.Last}, old.Owner}
+			n++
+		}
+		if j++; j == len(o.chunks[end]) {
+			end, j = end+1, 0
+		}
+	}
+	for _, p := range put[:n] {
+		o.keys += p.Last - p.First + 1
+		o.ranges++
+	}
+	o.splice(c, i, end, j, put[:n])
+}
+
+// joined returns the keys of the range together with those beside them or
+// under them that have the same owner, as far as they make one range.
+func (o *Owners) joined(r Range) Keys {
+	k := r.Keys
+	if k.First > 0 {
+		if c, i := o.find(k.First - 1); c < len(o.chunks) && o.chunks[c][i].First < k.First && o.chunks[c][i].Owner == r.Owner {
+			k.First = o.chunks[c][i].First
+		}
+	}
+	if k.Last+1 > 0 {
+		if c, i := o.find(k.Last + 1); c < len(o.chunks) && o.chunks[c][i].First <= k.Last+1 && o.chunks[c][i].Owner == r.Owner {
+			k.Last = max(k.Last, o.chunks[c][i].Last)
+		}
+	}
+	return k
+}
+
+// splice puts ranges in place of those from place c, i up to place end, j.
+func (o *Owners) splice(c, i, end, j int, put []Range) {
+	switch {
+	case c == len(o.chunks) && c > 0: // after all: into the last chunk
+		c, i = c-1, len(o.chunks[c-1])
+		end, j = c, i
+	case c == len(o.chunks):
+		if len(put) > 0 {
+			o.chunks = append(o.chunks, slices.Clone(put))
+		}
+		return
+	}
+	if end == c {
+		o.chunks[c] = slices.Replace(o.chunks[c], i, j, put...)
+	} else {
+		o.chunks[c] = append(o.chunks[c][:i], put...)
+		if end < len(o.chunks) {
+			o.chunks[end] = slices.Delete(o.chunks[end], 0, j)
+		}
+		o.chunks = slices.Delete(o.chunks, c+1, end)
+	}
+	switch n := len(o.chunks[c]); {
+	case n == 0:
+		o.chunks = slices.Delete(o.chunks, c, c+1)
+	case n > chunkRanges:
+		o.chunks = slices.Insert(o.chunks, c+1, slices.Clone(o.chunks[c][n/2:]))
+		o.chunks[c] = o.chunks[c][:n/2]
+	}
+}

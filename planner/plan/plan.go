@@ -1,0 +1,59 @@
+// Package plan is where a job's keys are: at home, with the server whose PS-lite
+// range they lie in, or displaced, with another one.
+//
+// In come ranges of keys and their owners; out goes the owner of any key. The
+// planner's strategies, its store and its service use it. Servers are named by
+// their rank.
+package plan
+
+import "math"
+
+// Home is the owner of keys that are not displaced.
+const Home int32 = -1
+
+// Keys are the keys from First to Last, both included.
+type Keys struct {
+	First, Last uint64
+}
+
+// One returns the range that holds just the key.
+func One(key uint64) Keys { return Keys{key, key} }
+
+// Len returns how many keys there are, at most the largest uint64.
+func (k Keys) Len() uint64 {
+	if k.First == 0 && k.Last == math.MaxUint64 {
+		return math.MaxUint64
+	}
+	return k.Last - k.First + 1
+}
+
+// A Range is keys with one owner.
+type Range struct {
+	Keys
+	Owner int32 // a server's rank, or Home
+}
+
+// A Move takes keys from one server to another.
+type Move struct {
+	Keys
+	From, To int32 // ranks
+}
+
+// HomeOf returns the rank of the server, of so many, whose PS-lite range the
+// key lies in: server r has the keys from floor(max / servers) x r on, max
+// being 2^64 - 1. The keys above the last range, fewer than there are servers,
+// belong to nobody in PS-lite; they are counted to the last one.
+func HomeOf(key uint64, servers int) int32 {
+	each := math.MaxUint64 / uint64(servers)
+	return int32(min(key/each, uint64(servers-1)))
+}
+
+// HomeRange returns the keys that are at home with the server.
+func HomeRange(rank int32, servers int) Keys {
+	each := math.MaxUint64 / uint64(servers)
+	k := Keys{each * uint64(rank), each*(uint64(rank)+1) - 1}
+	if int(rank) == servers-1 {
+		k.Last = math.MaxUint64
+	}
+	return k
+}

@@ -1,0 +1,58 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Memory is a store that forgets when the process ends. The zero value is
+// empty and ready.
+type Memory struct {
+	mu      sync.Mutex
+	entries map[string][]byte
+}
+
+// Each implements Store.
+func (m *Memory) Each(ctx context.Context, each func(string, []byte) error) error {
+	m.mu.Lock()
+	entries := maps.Clone(m.entries) // values are replaced, never changed
+	m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := each(name, entries[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Write implements Store.
+func (m *Memory) Write(ctx context.Context, entries []Entry) error {
+	if err := Check(entries); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.entries == nil {
+		m.entries = map[string][]byte{}
+	}
+	for _, e := range entries {
+		if e.Value == nil {
+			delete(m.entries, e.Name)
+		} else {
+			m.entries[e.Name] = bytes.Clone(e.Value)
+		}
+	}
+	return nil
+}
+
+// Close implements Store.
+func (m *Memory) Close() error { return nil }
