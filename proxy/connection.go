@@ -29,6 +29,7 @@ type connection struct {
 	id                  uint64
 	kind                kind
 	client, destination netip.AddrPort
+	job, origin         string         // of the listener, at the dialer's end
 	peer                relay.Instance // zero for direct ones
 	linkID              uint64
 	codec               string // empty: spliced

@@ -14,8 +14,11 @@ import (
 )
 
 // outbound carries a connection that a process of this host's job made.
-func (p *Proxy) outbound(job *net.TCPConn, destination netip.AddrPort) error {
-	c := &connection{kind: kindLink, client: addrPort(job.RemoteAddr()), destination: destination}
+func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPort) error {
+	c := &connection{kind: kindLink, client: addrPort(job.RemoteAddr()), destination: destination, job: l.Job, origin: l.Origin}
+	if c.origin == "" {
+		c.origin = c.client.Addr().String()
+	}
 	c.pipe.Job = job
 	established, err := p.viaPeer(c)
 	if err != nil {
@@ -120,6 +123,7 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 // open puts the codec that both ends agreed on, if any, into c. offered is
 // what the other end said of it.
 func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
+	l.Job, l.Origin = c.job, c.origin
 	l.Client, l.Destination, l.HeadLimit, l.Memory = c.client, c.destination, relay.HeadLimit, p.memory
 	for _, codec := range p.opts.Codecs {
 		for _, o := range offered {

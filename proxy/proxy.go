@@ -93,6 +93,12 @@ type Listener struct {
 	// Destination says where a connection was meant to go: see [Fixed] and
 	// [OriginalDestination].
 	Destination func(*net.TCPConn) (netip.AddrPort, error)
+	// Job is the scheduler's address of the job whose connections come here;
+	// empty where that is not known.
+	Job string
+	// Origin tells processes apart whose node id is the same: whatever names
+	// the group of processes that connect here. Empty: their address does.
+	Origin string
 }
 
 // Proxy is one host's proxy.
@@ -168,7 +174,7 @@ func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 		if destination == addrPort(c.LocalAddr()) {
 			return reason.Errorf(reason.Loop, "connection from %s was made to the proxy itself", c.RemoteAddr())
 		}
-		return p.outbound(c, destination)
+		return p.outbound(c, l, destination)
 	})
 }
 

@@ -123,7 +123,7 @@ func newTwoHosts(t testing.TB, change func(worker, server *Options)) *twoHosts {
 		change(&w, &s)
 	}
 	h.server, h.stopServer = start(t, s, nil, mesh)
-	h.worker, _ = start(t, w, []Listener{{h.in, Fixed(h.job.addr())}})
+	h.worker, _ = start(t, w, []Listener{{Listener: h.in, Destination: Fixed(h.job.addr())}})
 	return h
 }
 
@@ -185,7 +185,7 @@ func TestWithoutProxyAtTheDestination(t *testing.T) {
 	nobody := listen(t, serverHost)
 	port := addrPort(nobody.Addr()).Port()
 	nobody.Close()
-	p, _ := start(t, Options{MeshPort: port, Retry: time.Hour}, []Listener{{in, Fixed(job.addr())}})
+	p, _ := start(t, Options{MeshPort: port, Retry: time.Hour}, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
 	for range 3 {
 		c, err := net.Dial("tcp", in.Addr().String())
 		if err != nil {
@@ -208,7 +208,7 @@ func TestPeerIsTriedAgain(t *testing.T) {
 	in, job, silent := listen(t, workerHost), newServer(t), newServer(t)
 	mesh := silent.addr().Port()
 	p, _ := start(t, Options{MeshPort: mesh, Retry: time.Millisecond, DialTimeout: 50 * time.Millisecond, HelloTimeout: 50 * time.Millisecond},
-		[]Listener{{in, Fixed(job.addr())}})
+		[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
 	dial := func() *net.TCPConn {
 		c, err := net.Dial("tcp", in.Addr().String())
 		if err != nil {

@@ -187,7 +187,9 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 
 // serve serves a listener that an agent handed over.
 func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
-	return c.proxy.Serve(ctx, proxy.Listener{Listener: l, Destination: proxy.OriginalDestination})
+	return c.proxy.Serve(ctx, proxy.Listener{
+		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
+	})
 }
 
 // run carries connections until ctx ends, then stops in order.

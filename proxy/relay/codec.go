@@ -53,6 +53,12 @@ type Receiver interface {
 	Close()
 }
 
+// Releaser is a [Receiver] that is told when what Decode returned has been
+// written: its memory can be given back before the next message comes.
+type Releaser interface {
+	Release()
+}
+
 // Codec makes pairs of Sender and Receiver for links.
 type Codec interface {
 	Name() string
@@ -77,6 +83,8 @@ type Link struct {
 	Dialed           bool           // this end is the dialer's
 	Client           netip.AddrPort // the job's process that connected
 	Destination      netip.AddrPort // to which it connected
+	Job              string         // its scheduler's address, where the dialer's end knows it
+	Origin           string         // at the dialer's end: with the node's id this names the process that connected
 	HeadLimit        int            // a Sender returns ok = false rather than a longer head
 	Memory           *Memory        // for what a codec needs while it decodes a large message
 }

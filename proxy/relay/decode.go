@@ -12,6 +12,7 @@ import (
 // decoder turns the link's stream into what the job's process gets.
 type decoder struct {
 	receiver Receiver
+	releaser Releaser // receiver, where it is one
 	flow     *Flow
 	skim
 	// Of an encoded message that is not yet passed on whole:
@@ -20,6 +21,12 @@ type decoder struct {
 	next   int  // of frames
 	open   bool // another frame comes from the link
 	copied []byte
+}
+
+func newDecoder(r Receiver, flow *Flow) *decoder {
+	d := &decoder{receiver: r, flow: flow}
+	d.releaser, _ = r.(Releaser)
+	return d
 }
 
 // step is like [encoder.step].
@@ -213,5 +220,13 @@ func (d *decoder) rest(in *input, out *output) error {
 
 // between reports whether the direction stands between two messages.
 func (d *decoder) between() bool { return !d.inside && d.left == 0 }
+
+// written gives back the memory of decoded frames once none is waiting to be
+// written.
+func (d *decoder) written() {
+	if d.releaser != nil && len(d.frames) == 0 {
+		d.releaser.Release()
+	}
+}
 
 func (d *decoder) close() { d.receiver.Close() }

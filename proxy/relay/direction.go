@@ -54,6 +54,7 @@ type side interface {
 	noRoom(ctx context.Context, in *input, need int) error
 	rest(in *input, out *output) error
 	between() bool
+	written() // all output was
 	close()
 }
 
@@ -169,6 +170,7 @@ func (d *direction) flush() error {
 		return &sideError{write: true, err: err}
 	}
 	d.flow.out.Add(uint64(n))
+	d.side.written()
 	return nil
 }
 

@@ -368,4 +368,6 @@ func (e *encoder) rest(in *input, out *output) error {
 // between reports whether the direction stands between two messages.
 func (e *encoder) between() bool { return !e.inside && e.left == 0 }
 
+func (e *encoder) written() {}
+
 func (e *encoder) close() { e.sender.Close() }

@@ -71,7 +71,7 @@ func (c *Conn) down(ctx context.Context, m *Memory) error {
 	if c.Receiver == nil {
 		return splice(c.Job, c.Far, &c.ToJob)
 	}
-	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: &decoder{receiver: c.Receiver, flow: &c.ToJob}}
+	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: newDecoder(c.Receiver, &c.ToJob)}
 	return d.run(ctx, m)
 }
 

@@ -44,11 +44,21 @@ func (s *Sender) Close() { s.close() }
 // Encode implements [relay.Sender]. Messages that are not about keys, or too
 // small to gain, go as they are.
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
+	return s.encode(dst, shown, fewestKeys)
+}
+
+// EncodeAny is Encode for messages that gain by something else: however few
+// keys they have, they are encoded.
+func (s *Sender) EncodeAny(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
+	return s.encode(dst, shown, 0)
+}
+
+func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int) (head []byte, plain uint32, ok bool) {
 	m := &s.message
 	if _, err := m.Decode(&s.detector, shown.Frames); err != nil {
 		return dst, 0, false
 	}
-	if !s.worth(m, shown) {
+	if !s.fits(m, shown, fewest) {
 		return dst, 0, false
 	}
 	dst = s.append(dst, m, shown.Frames)
@@ -58,14 +68,15 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return dst, plain, true
 }
 
-// worth reports whether a message can be encoded and may gain by it. Once
-// encoded it must be sent, since the state has moved on.
-func (s *Sender) worth(m *pslite.Message, shown *relay.Message) bool {
+// fits reports whether a message can be encoded and has keys of the fewest
+// bytes that are worth it. Once encoded it must be sent, since the state has
+// moved on.
+func (s *Sender) fits(m *pslite.Message, shown *relay.Message, fewest int) bool {
 	least := 2 // data frames
 	if shown.Rest {
 		least = 1
 	}
-	if len(m.Data) < least || len(m.Data) > 3 || len(m.Data[0]) < fewestKeys {
+	if len(m.Data) < least || len(m.Data) > 3 || len(m.Data[0]) < fewest {
 		return false
 	}
 	limits, held := s.peer.limits, len(m.Data[0])
