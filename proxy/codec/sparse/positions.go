@@ -1,0 +1,238 @@
+package sparse
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// form is the first byte of encoded positions.
+type form byte
+
+const (
+	formNone    form = iota // no position
+	formAll                 // all
+	formBitmap              // n bits
+	formGaps                // uvarint count, gaps between positions
+	formMissing             // uvarint count, gaps between the positions that are not in the mask
+	formRuns                // uvarint count of runs; of each the gap before it and its length
+)
+
+// AppendPositions appends the positions of m, the mask of a vector of n
+// numbers, in the form that takes the fewest bytes or nearly so.
+func AppendPositions(dst []byte, m Mask, n int) []byte {
+	count := m.Count()
+	switch {
+	case count == 0:
+		return append(dst, byte(formNone))
+	case count == n:
+		return append(dst, byte(formAll))
+	}
+	start, bitmap := len(dst), 1+(n+7)/8
+	fewer := min(count, n-count)
+	switch runs := m.runs(); {
+	case runs*2 < fewer:
+		dst = appendRuns(dst, m, runs, bitmap)
+	case count <= n/2:
+		dst = appendGaps(dst, formGaps, m, count, bitmap)
+	default:
+		m.complement(n)
+		dst = appendGaps(dst, formMissing, m, n-count, bitmap)
+		m.complement(n)
+	}
+	if len(dst)-start < bitmap {
+		return dst
+	}
+	return appendBitmap(dst[:start], m, n)
+}
+
+func appendBitmap(dst []byte, m Mask, n int) []byte {
+	dst = append(dst, byte(formBitmap))
+	end := len(dst) + (n+7)/8
+	for _, w := range m {
+		dst = binary.LittleEndian.AppendUint64(dst, w)
+	}
+	return dst[:end]
+}
+
+// appendGaps appends count positions; it stops early when it has used limit
+// bytes, as something shorter is known.
+func appendGaps(dst []byte, f form, m Mask, count, limit int) []byte {
+	start := len(dst)
+	dst = append(dst, byte(f))
+	dst = binary.AppendUvarint(dst, uint64(count))
+	var block [blockLen]uint64
+	filled, next := 0, 0
+	for i, w := range m {
+		for ; w != 0; w &= w - 1 {
+			at := i*64 + bits.TrailingZeros64(w)
+			block[filled] = uint64(at - next)
+			next = at + 1
+			if filled++; filled == blockLen {
+				dst = appendBlock(dst, block[:])
+				filled = 0
+				if len(dst)-start >= limit {
+					return dst
+				}
+			}
+		}
+	}
+	if filled > 0 {
+		dst = appendBlock(dst, block[:filled])
+	}
+	return dst
+}
+
+// appendRuns is appendGaps for runs: blocks of gaps and of lengths alternate.
+func appendRuns(dst []byte, m Mask, runs, limit int) []byte {
+	start := len(dst)
+	dst = append(dst, byte(formRuns))
+	dst = binary.AppendUvarint(dst, uint64(runs))
+	var gaps, lengths [blockLen]uint64
+	filled, next := 0, 0
+	for done := 0; done < runs; done++ {
+		first := m.next(next)
+		end := m.nextClear(first)
+		gaps[filled], lengths[filled] = uint64(first-next), uint64(end-first-1)
+		if done > 0 {
+			gaps[filled]-- // two runs do not touch
+		}
+		next = end
+		if filled++; filled == blockLen || done == runs-1 {
+			dst = appendBlock(dst, gaps[:filled])
+			dst = appendBlock(dst, lengths[:filled])
+			filled = 0
+			if len(dst)-start >= limit {
+				return dst
+			}
+		}
+	}
+	return dst
+}
+
+// next is the first position in the mask from i on; there is one.
+func (m Mask) next(i int) int {
+	w := m[i/64] >> (i % 64) << (i % 64)
+	for i /= 64; w == 0; w = m[i] {
+		i++
+	}
+	return i*64 + bits.TrailingZeros64(w)
+}
+
+// nextClear is the first position from i on that is not in the mask.
+func (m Mask) nextClear(i int) int {
+	w := ^m[i/64] >> (i % 64) << (i % 64)
+	for i /= 64; w == 0; w = ^m[i] {
+		if i++; i == len(m) {
+			return i * 64
+		}
+	}
+	return i*64 + bits.TrailingZeros64(w)
+}
+
+// DecodePositions reads what [AppendPositions] wrote for a vector of n numbers
+// into m, which has Words(n) words, all zero. It returns how many positions
+// there are, and what follows.
+func DecodePositions(src []byte, m Mask, n int) (count int, rest []byte, err error) {
+	if len(src) == 0 {
+		return 0, nil, fmt.Errorf("%w: it ends before the positions", ErrCorrupt)
+	}
+	f, src := form(src[0]), src[1:]
+	switch f {
+	case formNone:
+		return 0, src, nil
+	case formAll:
+		m.complement(n)
+		return n, src, nil
+	case formBitmap:
+		return readBitmap(src, m, n)
+	case formGaps, formMissing, formRuns:
+	default:
+		return 0, nil, fmt.Errorf("%w: positions of unknown form %d", ErrCorrupt, f)
+	}
+	entries, used := binary.Uvarint(src)
+	if used <= 0 || entries > uint64(n) {
+		return 0, nil, fmt.Errorf("%w: %d positions or runs in a vector of %d", ErrCorrupt, entries, n)
+	}
+	if f == formRuns {
+		return readRuns(src[used:], m, n, int(entries))
+	}
+	count = int(entries)
+	if rest, err = readGaps(src[used:], m, n, count); err != nil {
+		return 0, nil, err
+	}
+	if f == formMissing {
+		m.complement(n)
+		count = n - count
+	}
+	return count, rest, nil
+}
+
+func readBitmap(src []byte, m Mask, n int) (count int, rest []byte, err error) {
+	size := (n + 7) / 8
+	if size > len(src) {
+		return 0, nil, fmt.Errorf("%w: it ends within a bitmap of %d bits", ErrCorrupt, n)
+	}
+	for i := range m {
+		if i*8+8 <= size {
+			m[i] = binary.LittleEndian.Uint64(src[i*8:])
+			continue
+		}
+		var tail [8]byte
+		copy(tail[:], src[i*8:size])
+		m[i] = binary.LittleEndian.Uint64(tail[:])
+	}
+	if n%64 != 0 && m[len(m)-1]>>(n%64) != 0 {
+		return 0, nil, fmt.Errorf("%w: a bitmap with positions beyond its end", ErrCorrupt)
+	}
+	return m.Count(), src[size:], nil
+}
+
+func readGaps(src []byte, m Mask, n, count int) (rest []byte, err error) {
+	var block [blockLen]uint64
+	at := uint64(0)
+	for count > 0 {
+		gaps := block[:min(count, blockLen)]
+		if src, err = readBlock(src, gaps); err != nil {
+			return nil, err
+		}
+		for _, gap := range gaps {
+			at += gap
+			if gap >= uint64(n) || at >= uint64(n) {
+				return nil, fmt.Errorf("%w: a position beyond the end of a vector of %d", ErrCorrupt, n)
+			}
+			m[at/64] |= 1 << (at % 64)
+			at++
+		}
+		count -= len(gaps)
+	}
+	return src, nil
+}
+
+func readRuns(src []byte, m Mask, n, runs int) (count int, rest []byte, err error) {
+	var gapBlock, lengthBlock [blockLen]uint64
+	at := uint64(0)
+	for done := 0; done < runs; {
+		gaps, lengths := gapBlock[:min(runs-done, blockLen)], lengthBlock[:min(runs-done, blockLen)]
+		if src, err = readBlock(src, gaps); err != nil {
+			return 0, nil, err
+		}
+		if src, err = readBlock(src, lengths); err != nil {
+			return 0, nil, err
+		}
+		for i, gap := range gaps {
+			if done++; done > 1 {
+				gap++
+			}
+			length := lengths[i] + 1
+			if gap > uint64(n) || length > uint64(n) || at+gap+length > uint64(n) {
+				return 0, nil, fmt.Errorf("%w: a run beyond the end of a vector of %d", ErrCorrupt, n)
+			}
+			at += gap
+			m.setRun(int(at), int(length))
+			at += length
+			count += int(length)
+		}
+	}
+	return count, src, nil
+}

@@ -1,0 +1,119 @@
+// Package sparse is the wire form of vectors most of whose values are not
+// sent: which positions are, and their values, in few bytes at every density.
+//
+// In comes a [Vector]: a mask of n bits and the values where it is set, one
+// after the other. [Vector.Append] appends the wire form to the caller's
+// buffer, [Vector.Decode] reads it into a Vector whose memory is used again,
+// and [Vector.Expand] or [Vector.Merge] put the values where they belong.
+// Callers are the codecs for values: threshold, slim and unchanged.
+//
+// The wire form is described in ../FORMAT.md. It depends on no state and no
+// message before it.
+package sparse
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+)
+
+// ErrCorrupt is wrapped by all errors of decoding: the bytes are not what
+// Append wrote.
+var ErrCorrupt = errors.New("sparse: corrupt vector")
+
+// Vector is a vector of N numbers of which those that Mask names have a value.
+// Its slices are used again by whoever fills it.
+type Vector struct {
+	Kind   element.Kind
+	N      int    // length of the whole vector, in numbers
+	Mask   Mask   // Words(N) words; bits from N on are zero
+	Values []byte // Mask.Count() numbers of Kind, in ascending position
+}
+
+// packedShare: values of vectors less than 1/packedShare full go packed, others
+// as they are, which is faster and little longer.
+const packedShare = 4
+
+// Reset makes v a vector of n numbers, none of which has a value, and keeps its
+// memory.
+func (v *Vector) Reset(kind element.Kind, n int) {
+	v.Kind, v.N = kind, n
+	v.Mask = v.Mask.Resized(n)
+	v.Values = v.Values[:0]
+}
+
+// Count is how many numbers have a value.
+func (v *Vector) Count() int { return len(v.Values) / v.Kind.Size() }
+
+// Append appends the wire form of v: a byte with the kind, N, positions, values.
+func (v *Vector) Append(dst []byte) []byte {
+	dst = v.AppendHeader(dst)
+	return AppendValues(dst, v.Kind, v.Values, v.Count() < v.N/packedShare)
+}
+
+// AppendHeader appends what [Vector.Append] does, without the values, for
+// callers that code the values themselves.
+func (v *Vector) AppendHeader(dst []byte) []byte {
+	dst = append(dst, byte(v.Kind))
+	dst = binary.AppendUvarint(dst, uint64(v.N))
+	return AppendPositions(dst, v.Mask, v.N)
+}
+
+// Decode reads what [Vector.Append] wrote and returns what follows it. A vector
+// of more than most numbers is refused before any memory is taken for it.
+func (v *Vector) Decode(src []byte, most int) (rest []byte, err error) {
+	count, src, err := v.DecodeHeader(src, most)
+	if err != nil {
+		return nil, err
+	}
+	v.Values, rest, err = DecodeValues(v.Values[:0], v.Kind, count, src)
+	return rest, err
+}
+
+// DecodeHeader reads what [Vector.AppendHeader] wrote: Kind, N and Mask. It
+// returns how many values belong to it, and what follows.
+func (v *Vector) DecodeHeader(src []byte, most int) (count int, rest []byte, err error) {
+	if len(src) == 0 || !element.Kind(src[0]).Valid() {
+		return 0, nil, fmt.Errorf("%w: it does not begin with a kind of number", ErrCorrupt)
+	}
+	n, used := binary.Uvarint(src[1:])
+	if used <= 0 || n > uint64(max(most, 0)) {
+		return 0, nil, fmt.Errorf("%w: it claims %d numbers, at most %d are expected", ErrCorrupt, n, most)
+	}
+	v.Reset(element.Kind(src[0]), int(n))
+	return DecodePositions(src[1+used:], v.Mask, v.N)
+}
+
+// Expand makes dst the whole vector, zeros where there is no value. dst has N
+// numbers.
+func (v *Vector) Expand(dst []byte) {
+	clear(dst)
+	v.Merge(dst)
+}
+
+// Merge puts the values into dst, which has N numbers, and leaves the others.
+func (v *Vector) Merge(dst []byte) {
+	switch v.Kind.Size() {
+	case 2:
+		v.Mask.scatter2(dst, v.Values)
+	case 4:
+		v.Mask.scatter4(dst, v.Values)
+	default:
+		v.Mask.scatter8(dst, v.Values)
+	}
+}
+
+// Gather makes Values the numbers of src at the positions of Mask. src has N
+// numbers.
+func (v *Vector) Gather(src []byte) {
+	switch v.Kind.Size() {
+	case 2:
+		v.Values = v.Mask.gather2(v.Values[:0], src)
+	case 4:
+		v.Values = v.Mask.gather4(v.Values[:0], src)
+	default:
+		v.Values = v.Mask.gather8(v.Values[:0], src)
+	}
+}
