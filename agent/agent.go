@@ -57,6 +57,9 @@ type Options struct {
 
 	// Uses, where not nil, is told every use of keys.
 	Uses func(observe.Use)
+	// Route, where not nil, tells where connections go that may have been
+	// redirected to a proxy.
+	Route observe.Route
 	// Found, where not nil, is told what processes there are, every time that
 	// the agent has looked.
 	Found func(*discover.Snapshot)
@@ -131,6 +134,8 @@ func New(opts Options) (*Agent, error) {
 		Wall:     func(t uint64) int64 { return int64(t) + offset },
 		OneIn:    a.oneIn,
 		Uses:     opts.Uses,
+
+		Route: opts.Route,
 
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})

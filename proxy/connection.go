@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -37,6 +38,22 @@ type connection struct {
 	pipe                relay.Conn
 }
 
+// ends are a socket's own address and its peer's.
+type ends struct{ local, peer netip.AddrPort }
+
+func (c *connection) ends() [2]ends {
+	of := func(c net.Conn) ends { return ends{addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())} }
+	return [2]ends{of(c.pipe.Job), of(c.pipe.Far)}
+}
+
+// Owns reports whether a socket of a connection that the proxy carries has
+// these ends, in any network namespace.
+func (p *Proxy) Owns(local, peer netip.AddrPort) bool {
+	p.conns.mu.Lock()
+	defer p.conns.mu.Unlock()
+	return p.conns.ends[ends{local, peer}]
+}
+
 // flows is what connections have carried.
 type flows struct{ toFar, toJob relay.FlowCounts }
 
@@ -62,6 +79,7 @@ type register struct {
 	mu     sync.Mutex
 	last   uint64
 	open   map[uint64]*connection
+	ends   map[ends]bool // of the sockets of open connections
 	total  map[kind]uint64
 	ended  map[string]*flows // by codec
 	errors map[reason.Reason]uint64
@@ -69,7 +87,7 @@ type register struct {
 
 func newRegister() *register {
 	return &register{
-		open: map[uint64]*connection{}, total: map[kind]uint64{},
+		open: map[uint64]*connection{}, ends: map[ends]bool{}, total: map[kind]uint64{},
 		ended: map[string]*flows{}, errors: map[reason.Reason]uint64{},
 	}
 }
@@ -80,6 +98,9 @@ func (r *register) add(c *connection) {
 	r.last++
 	c.id, c.started = r.last, time.Now()
 	r.open[c.id] = c
+	for _, e := range c.ends() {
+		r.ends[e] = true
+	}
 	r.total[c.kind]++
 }
 
@@ -87,6 +108,9 @@ func (r *register) remove(c *connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, c.id)
+	for _, e := range c.ends() {
+		delete(r.ends, e)
+	}
 	sum := r.ended[c.codec]
 	if sum == nil {
 		sum = &flows{}

@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -299,10 +300,30 @@ func (l *Listeners) close(at place) error {
 func (l *Listeners) tell(m handover.Message, f *os.File) {
 	for conn := range l.proxies {
 		if err := conn.Send(m, f); err != nil {
-			l.log.Warn("a proxy does not listen to the agent", "error", err)
+			if !l.closed { // both may end at the same time
+				l.log.Warn("a proxy does not listen to the agent", "error", err)
+			}
 			conn.Close() // its reader takes it off the list
 		}
 	}
+}
+
+// At reports whether one of the listeners is at that address, in any network
+// namespace.
+func (l *Listeners) At(a netip.AddrPort) bool {
+	if !a.Addr().IsLoopback() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.open {
+		for _, s := range o.sockets {
+			if s.at == a {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Run serves proxies until ctx ends. Then it closes the listeners; with keep

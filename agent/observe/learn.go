@@ -245,12 +245,12 @@ func (o *Observer) placeByProcess(s *stream) {
 		return
 	}
 	if s.sender == nil && !s.timing { // else it is on another host
-		if p, ok := o.opts.Resolver.Owner(s.from, s.to); ok {
+		if p, ok := o.opts.Resolver.Owner(s.ends[0], s.ends[1]); ok {
 			s.sender = o.nodeOf(p)
 		}
 	}
 	if s.receiver == nil {
-		if p, ok := o.opts.Resolver.Owner(s.to, s.from); ok {
+		if p, ok := o.opts.Resolver.Owner(s.ends[1], s.ends[0]); ok {
 			s.receiver = o.nodeOf(p)
 		}
 	}
@@ -332,27 +332,22 @@ func (o *Observer) Reconcile() {
 	if o.opts.Resolver == nil {
 		return
 	}
-	type end struct {
-		stream *stream
-		from   netip.AddrPort
-		to     netip.AddrPort
-	}
-	var open []end
+	var open []*stream
 	o.mu.Lock()
 	for _, s := range o.streams {
 		if s.sender != nil && s.sender.process.PID == 0 && s.id.Direction() == bpf.Egress && !s.closed && s.asked < 10 {
 			s.asked++
-			open = append(open, end{s, s.from, s.to})
+			open = append(open, s)
 		}
 	}
 	o.mu.Unlock()
-	for _, e := range open {
-		p, ok := o.opts.Resolver.Owner(e.from, e.to) // may take long: not under the lock
+	for _, s := range open {
+		p, ok := o.opts.Resolver.Owner(s.ends[0], s.ends[1]) // may take long: not under the lock
 		if !ok {
 			continue
 		}
 		o.mu.Lock()
-		if n, known := o.nodeOf(p), e.stream.sender; n != nil && n != known && n.id == 0 && n.job == known.job {
+		if n, known := o.nodeOf(p), s.sender; n != nil && n != known && n.id == 0 && n.job == known.job {
 			o.absorb(known, n)
 		}
 		o.mu.Unlock()

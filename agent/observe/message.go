@@ -199,7 +199,7 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 	if s.twin {
 		return
 	}
-	leftHost := s.from.Addr() != s.to.Addr() && !s.to.Addr().IsLoopback()
+	leftHost := s.leavesHost()
 	switch {
 	case msg.job == nil:
 		o.misses.Unplaced++

@@ -56,9 +56,18 @@ type Options struct {
 	// IngressTimes says that received streams bring metas only, to time the
 	// answers to this host's own requests. Nothing else is counted of them.
 	IngressTimes bool
+	// Route, where not nil, tells where a connection goes that may have been
+	// redirected to a proxy.
+	Route Route
 	// Uses, where not nil, is told every use of keys: by psidecar record.
 	Uses func(Use)
 }
+
+// A Route tells where what is sent on the socket with that cookie goes: to
+// peer, or where the process meant to connect it. It reports false for what is
+// not to be followed: a proxy's own sockets, and redirected ones of which it is
+// not known any more where they were to go.
+type Route func(cookie uint64, local, peer netip.AddrPort) (to netip.AddrPort, follow bool)
 
 // Limits of what an observer keeps.
 const (
@@ -123,7 +132,7 @@ func (o *Observer) Handle(r *bpf.Record) {
 	}
 	s := o.streams[r.Stream]
 	if s == nil {
-		return // beyond the limits, counted when it opened
+		return // beyond the limits, counted when it opened, or not to be followed
 	}
 	switch r.Kind {
 	case bpf.KindCommand:

@@ -14,6 +14,9 @@ import (
 type stream struct {
 	id       bpf.StreamID
 	from, to netip.AddrPort // of what flows here
+	// ends are from and to as the processes' sockets have them: others where
+	// the connection was redirected to a proxy.
+	ends     [2]netip.AddrPort
 	late     bool
 	synced   bool
 	closed   bool
@@ -49,13 +52,36 @@ func (o *Observer) open(r *bpf.Record) {
 		o.misses.Refused++
 		return
 	}
-	s := &stream{id: r.Stream, from: local, to: peer, late: r.Has(bpf.Late), synced: !r.Has(bpf.Late)}
+	to, follow := o.route(r.Stream, local, peer)
+	if !follow {
+		return
+	}
+	s := &stream{id: r.Stream, from: local, to: to, late: r.Has(bpf.Late), synced: !r.Has(bpf.Late)}
+	s.ends = [2]netip.AddrPort{local, peer}
 	if r.Stream.Direction() == bpf.Ingress {
-		s.from, s.to, s.timing = peer, local, o.opts.IngressTimes
+		s.from, s.to, s.timing = to, local, o.opts.IngressTimes
+		s.ends = [2]netip.AddrPort{peer, local}
 	} else {
 		o.sending[[2]netip.AddrPort{s.from, s.to}] = s.id
 	}
 	o.streams[s.id] = s
+}
+
+func (o *Observer) route(id bpf.StreamID, local, peer netip.AddrPort) (to netip.AddrPort, follow bool) {
+	if o.opts.Route == nil {
+		return peer, true
+	}
+	return o.opts.Route(id.Cookie(), local, peer)
+}
+
+// leavesHost reports whether what flows here goes to another host, by way of a
+// proxy or not.
+func (s *stream) leavesHost() bool {
+	from := s.from.Addr()
+	if s.ends[1] != s.to && s.sender != nil {
+		from = s.sender.address.Addr()
+	}
+	return from != s.to.Addr() && !s.to.Addr().IsLoopback()
 }
 
 func (o *Observer) dropClosed() {

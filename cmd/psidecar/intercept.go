@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,6 +54,8 @@ type interception struct {
 	redirect  *redirect.Redirect
 	listeners *listeners.Listeners
 	found     chan *discover.Snapshot // the latest
+	// ours, where not nil, knows the sockets of a proxy in this process.
+	ours func(local, peer netip.AddrPort) bool
 }
 
 // open loads what is needed; with it the agent tells what it finds. Where
@@ -80,8 +83,20 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 		return nil, errors.Join(fmt.Errorf("--intercept: %w", err), i.redirect.Close())
 	}
 	opts.Found = i.tell
+	opts.Route = i.route
 	opts.Collectors = append(opts.Collectors, i.listeners)
 	return i, nil
+}
+
+// route is an [observe.Route].
+func (i *interception) route(cookie uint64, local, peer netip.AddrPort) (to netip.AddrPort, follow bool) {
+	if to, ok := i.redirect.Destination(cookie); ok {
+		return to, true
+	}
+	if i.listeners.At(local) || i.listeners.At(peer) || i.ours != nil && i.ours(local, peer) {
+		return netip.AddrPort{}, false
+	}
+	return peer, true
 }
 
 // tell keeps the latest snapshot for run, which may be busy; it is called from

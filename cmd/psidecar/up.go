@@ -108,6 +108,9 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if h.carrier, err = openCarrier(ctx, &f.proxy, carry, ports); err != nil {
 		return nil, errors.Join(err, intercepting.abandon())
 	}
+	if intercepting != nil {
+		intercepting.ours = h.carrier.proxy.Owns
+	}
 	watch.WithProxy = true
 	watch.Collectors = append(watch.Collectors, h.carrier.proxy)
 	h.watcher, err = openWatcher(watch, intercepting)

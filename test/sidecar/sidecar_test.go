@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,14 +35,15 @@ func TestUp(t *testing.T) {
 	defer cancel()
 	planner := net.JoinHostPort(n.Host(0).IPv4.String(), strconv.Itoa(Planner))
 	all := []*Sidecar{
-		Start(t, n.Host(0), program, "sidecar"),
-		Start(t, n.Host(1), program, "sidecar", "--planner", planner),
-		Start(t, n.Host(2), program, "job", "--planner", planner),
+		Start(t, n.Host(0), program, "sidecar", "--sample", "1"),
+		Start(t, n.Host(1), program, "sidecar", "--sample", "1", "--planner", planner),
+		Start(t, n.Host(2), program, "job", "--sample", "1", "--planner", planner),
 	}
 	count := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
 	mine := job.Program{psjob, "--json"}
 	j := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, count)}
-	if _, err := j.Run(ctx); err != nil {
+	r, err := j.Run(ctx)
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range all {
@@ -62,7 +62,7 @@ func TestUp(t *testing.T) {
 		if err := json.Unmarshal(out.Bytes(), &status); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(status.Jobs, func(j web.Job) bool { return j.Workers == 3 && j.Servers == 3 }) {
+		if len(status.Jobs) != 1 || status.Jobs[0].Workers != 3 || status.Jobs[0].Servers != 3 {
 			t.Errorf("%s: status knows of jobs %+v", s.Host.Name, status.Jobs)
 		}
 		// Its server and worker to those of the other hosts at the least,
@@ -81,6 +81,7 @@ func TestUp(t *testing.T) {
 	if err := all[0].Get(ctx, PlannerPage, "/api/v1/agent", &fleet); err != nil || len(fleet.Hosts) != 3 {
 		t.Errorf("%d hosts report to the planner, want 3; %v", len(fleet.Hosts), err)
 	}
+	checkPlanner(t, all[0], r)
 	for i := range all {
 		s := all[len(all)-1-i] // the planner last
 		s.Stop(t)
@@ -88,4 +89,31 @@ func TestUp(t *testing.T) {
 			t.Errorf("%s says %d times that it has ended:\n%s", s.Host.Name, n, s.Log())
 		}
 	}
+}
+
+// checkPlanner checks that the agents counted what the workers say they used,
+// though the connections go to the proxies, and that the planner knows it.
+func checkPlanner(t *testing.T, s *Sidecar, r *job.Running) {
+	t.Helper()
+	var said uint64
+	for _, w := range r.Workers {
+		var report struct{ Pushes, Pulls uint64 }
+		if err := json.Unmarshal(w.Stdout.Bytes(), &report); err != nil || report.Pulls == 0 {
+			t.Fatalf("worker %d prints %s, %v", w.Index, w.Stdout.Bytes(), err)
+		}
+		said += report.Pushes + report.Pulls
+	}
+	var jobs web.Jobs
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if err := s.Get(t.Context(), PlannerPage, "/api/v1/jobs", &jobs); err != nil {
+			t.Fatal(err)
+		}
+		if len(jobs.Jobs) == 1 && jobs.Jobs[0].Accesses == said {
+			if j := jobs.Jobs[0]; j.LeftHostBytes == 0 || j.LeftHostBytes >= j.Bytes {
+				t.Errorf("%d of %d bytes left their hosts", j.LeftHostBytes, j.Bytes)
+			}
+			return
+		}
+	}
+	t.Errorf("the workers say %d accesses, the planner knows of %+v", said, jobs.Jobs)
 }
