@@ -145,6 +145,8 @@ const (
 	ActRequest_APPLY    ActRequest_Action = 0
 	ActRequest_ROLLBACK ActRequest_Action = 1
 	ActRequest_RESTORE  ActRequest_Action = 2
+	// FORGET drops all that is known of a job that has ended.
+	ActRequest_FORGET ActRequest_Action = 3
 )
 
 // Enum value maps for ActRequest_Action.
@@ -153,11 +155,13 @@ var (
 		0: "APPLY",
 		1: "ROLLBACK",
 		2: "RESTORE",
+		3: "FORGET",
 	}
 	ActRequest_Action_value = map[string]int32{
 		"APPLY":    0,
 		"ROLLBACK": 1,
 		"RESTORE":  2,
+		"FORGET":   3,
 	}
 )
 
@@ -1303,7 +1307,10 @@ type JobPlan struct {
 	Epochs   []*Epoch   `protobuf:"bytes,9,rep,name=epochs,proto3" json:"epochs,omitempty"`
 	Handlers []*Handler `protobuf:"bytes,10,rep,name=handlers,proto3" json:"handlers,omitempty"`
 	// trouble is why nothing is planned, if so.
-	Trouble       string `protobuf:"bytes,11,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	Trouble string `protobuf:"bytes,11,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	// held: plans are not carried out until one is applied, since somebody took
+	// one back or brought the keys home.
+	Held          bool `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1413,6 +1420,13 @@ func (x *JobPlan) GetTrouble() string {
 		return x.Trouble
 	}
 	return ""
+}
+
+func (x *JobPlan) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
 }
 
 // Epoch is one plan.
@@ -1874,7 +1888,7 @@ const file_plans_proto_rawDesc = "" +
 	"\x0fDescribeRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\"?\n" +
 	"\vDescription\x120\n" +
-	"\x04jobs\x18\x01 \x03(\v2\x1c.psidecar.planner.v1.JobPlanR\x04jobs\"\xef\x02\n" +
+	"\x04jobs\x18\x01 \x03(\v2\x1c.psidecar.planner.v1.JobPlanR\x04jobs\"\x83\x03\n" +
 	"\aJobPlan\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aservers\x18\x02 \x01(\rR\aservers\x12\x18\n" +
@@ -1887,7 +1901,8 @@ const file_plans_proto_rawDesc = "" +
 	"\x06epochs\x18\t \x03(\v2\x1a.psidecar.planner.v1.EpochR\x06epochs\x128\n" +
 	"\bhandlers\x18\n" +
 	" \x03(\v2\x1c.psidecar.planner.v1.HandlerR\bhandlers\x12\x18\n" +
-	"\atrouble\x18\v \x01(\tR\atrouble\"\xe1\x05\n" +
+	"\atrouble\x18\v \x01(\tR\atrouble\x12\x12\n" +
+	"\x04held\x18\f \x01(\bR\x04held\"\xe1\x05\n" +
 	"\x05Epoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x126\n" +
 	"\x05state\x18\x02 \x01(\x0e2 .psidecar.planner.v1.Epoch.StateR\x05state\x12\x1a\n" +
@@ -1924,16 +1939,18 @@ const file_plans_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\x01R\x06before\x12\x1c\n" +
 	"\tpredicted\x18\x03 \x01(\x01R\tpredicted\x12\x16\n" +
-	"\x06actual\x18\x04 \x01(\x01R\x06actual\"\xa4\x01\n" +
+	"\x06actual\x18\x04 \x01(\x01R\x06actual\"\xb0\x01\n" +
 	"\n" +
 	"ActRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12>\n" +
 	"\x06action\x18\x02 \x01(\x0e2&.psidecar.planner.v1.ActRequest.ActionR\x06action\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\".\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\":\n" +
 	"\x06Action\x12\t\n" +
 	"\x05APPLY\x10\x00\x12\f\n" +
 	"\bROLLBACK\x10\x01\x12\v\n" +
-	"\aRESTORE\x10\x02\"1\n" +
+	"\aRESTORE\x10\x02\x12\n" +
+	"\n" +
+	"\x06FORGET\x10\x03\"1\n" +
 	"\x05Acted\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04keys\x18\x02 \x01(\x04R\x04keys2\x8b\x03\n" +

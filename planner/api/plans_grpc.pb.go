@@ -45,10 +45,12 @@ type PlansClient interface {
 	// (RESOURCE_EXHAUSTED); it watches again and starts from the whole.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PlanEvent], error)
 	// Record notes that keys have a new owner, and returns when the store has it
-	// on disk. All of the request is recorded or nothing. Recording again what
+	// on disk. A request has at most 8192 ranges. All of the request is recorded or nothing. Recording again what
 	// is recorded succeeds. FAILED_PRECONDITION: some key is not owned by from;
 	// nothing is recorded, the caller reads its copy again. NOT_FOUND: the job
-	// has no plan. UNAVAILABLE: the store cannot write; try again, hold on.
+	// has no plan. UNAVAILABLE, or no answer: it is not known whether
+	// it is recorded; the caller holds the keys' requests and tries again until it
+	// is known.
 	Record(ctx context.Context, in *RecordRequest, opts ...grpc.CallOption) (*Recorded, error)
 	// Progress takes what a proxy did with the moves that it was told. Figures
 	// are sums over the batch, so a report may be lost or repeated without harm.
@@ -143,10 +145,12 @@ type PlansServer interface {
 	// (RESOURCE_EXHAUSTED); it watches again and starts from the whole.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[PlanEvent]) error
 	// Record notes that keys have a new owner, and returns when the store has it
-	// on disk. All of the request is recorded or nothing. Recording again what
+	// on disk. A request has at most 8192 ranges. All of the request is recorded or nothing. Recording again what
 	// is recorded succeeds. FAILED_PRECONDITION: some key is not owned by from;
 	// nothing is recorded, the caller reads its copy again. NOT_FOUND: the job
-	// has no plan. UNAVAILABLE: the store cannot write; try again, hold on.
+	// has no plan. UNAVAILABLE, or no answer: it is not known whether
+	// it is recorded; the caller holds the keys' requests and tries again until it
+	// is known.
 	Record(context.Context, *RecordRequest) (*Recorded, error)
 	// Progress takes what a proxy did with the moves that it was told. Figures
 	// are sums over the batch, so a report may be lost or repeated without harm.

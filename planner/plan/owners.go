@@ -161,3 +161,50 @@ func (o *Owners) splice(c, i, end, j int, put []Range) {
 		o.chunks[c] = o.chunks[c][:n/2]
 	}
 }
+
+// Resolved yields the owners of the keys as ranks, those at home with their
+// home's, in ranges that cover them without a gap. The job has so many servers.
+func (o *Owners) Resolved(k Keys, servers int) iter.Seq[Range] {
+	return func(yield func(Range) bool) {
+		for r := range o.Within(k) {
+			if r.Owner != Home {
+				if !yield(r) {
+					return
+				}
+				continue
+			}
+			for part := range Homes(r.Keys, servers) {
+				if !yield(part) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Assign gives the keys to the server of that rank; those whose home it is are
+// not displaced any more.
+func (o *Owners) Assign(k Keys, to int32, servers int) {
+	for part := range Homes(k, servers) {
+		if part.Owner == to {
+			part.Owner = Home
+		} else {
+			part.Owner = to
+		}
+		o.Set(part)
+	}
+}
+
+// Homes yields the keys cut where homes meet, with their homes' ranks.
+func Homes(k Keys, servers int) iter.Seq[Range] {
+	return func(yield func(Range) bool) {
+		for {
+			rank := HomeOf(k.First, servers)
+			last := min(k.Last, HomeRange(rank, servers).Last)
+			if !yield(Range{Keys{k.First, last}, rank}) || last == k.Last {
+				return
+			}
+			k.First = last + 1
+		}
+	}
+}

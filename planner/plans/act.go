@@ -1,0 +1,161 @@
+package plans
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// Act implements api.PlansServer.
+func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error) {
+	name := r.GetJob()
+	if jobs := s.all(); name == "" && len(jobs) == 1 {
+		name = jobs[0].name
+	}
+	if name == "" {
+		return nil, status.Error(codes.InvalidArgument, "several jobs have plans, or none: say which (--job)")
+	}
+	j, err := s.find(name)
+	if err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	var e *epoch
+	switch r.GetAction() {
+	case api.ActRequest_APPLY:
+		e, err = j.applyProposed(ctx, r.GetEpoch())
+	case api.ActRequest_ROLLBACK:
+		e, err = j.rollback(ctx)
+	case api.ActRequest_RESTORE:
+		e, err = j.restore(ctx)
+	case api.ActRequest_FORGET:
+		return &api.Acted{}, j.forget(ctx)
+	default:
+		return nil, status.Errorf(codes.InvalidArgument, "no action %v", r.GetAction())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &api.Acted{Epoch: e.info.GetEpoch(), Keys: e.info.GetKeys()}, nil
+}
+
+// applyProposed carries out a plan that was only proposed.
+func (j *job) applyProposed(ctx context.Context, number uint64) (*epoch, error) {
+	e := j.newest(api.Epoch_PROPOSED)
+	if number != 0 {
+		e = j.epoch(number)
+	}
+	switch {
+	case e == nil && number != 0:
+		return nil, status.Errorf(codes.NotFound, "job %s has no epoch %d", j.name, number)
+	case e == nil:
+		return nil, status.Errorf(codes.NotFound, "job %s has no plan that was proposed and not applied", j.name)
+	case e.info.GetState() != api.Epoch_PROPOSED:
+		return nil, status.Errorf(codes.FailedPrecondition, "epoch %d of job %s is %s: only one that is proposed can be applied", e.info.GetEpoch(), j.name, e.info.GetState())
+	}
+	held := j.held
+	j.held = false
+	if err := j.start(ctx, e); err != nil {
+		j.held = held
+		return nil, err
+	}
+	return e, nil
+}
+
+// rollback takes the newest plan back: what it moved goes back where it was.
+func (j *job) rollback(ctx context.Context) (*epoch, error) {
+	undone := j.newest(api.Epoch_MOVING, api.Epoch_DONE, api.Epoch_SUPERSEDED)
+	if undone == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "job %s has no plan that was applied and not taken back", j.name)
+	}
+	batches, err := j.readMoves(ctx, undone)
+	if err != nil {
+		return nil, err
+	}
+	var targets []plan.Range
+	for _, b := range batches {
+		keys, err := keysOf(b.GetFirst(), b.GetLast())
+		if err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		for _, k := range keys {
+			for r := range j.owners.Resolved(k, j.servers) {
+				if r.Owner == b.GetTo() {
+					targets = append(targets, plan.Range{Keys: r.Keys, Owner: b.GetFrom()})
+				}
+			}
+		}
+	}
+	entries := j.end(undone, api.Epoch_ROLLED_BACK)
+	return j.command(ctx, fmt.Sprintf("takes epoch %d back", undone.info.GetEpoch()), targets, false, entries)
+}
+
+// restore brings all keys home.
+func (j *job) restore(ctx context.Context) (*epoch, error) {
+	var targets []plan.Range
+	for r := range j.owners.All() {
+		targets = slices.AppendSeq(targets, plan.Homes(r.Keys, j.servers))
+	}
+	var entries []store.Entry
+	if j.moving != nil {
+		entries = j.end(j.moving, api.Epoch_SUPERSEDED)
+	}
+	return j.command(ctx, "brings all keys home", targets, true, entries)
+}
+
+// command carries out what somebody asked for, at once, and holds further
+// plans back.
+func (j *job) command(ctx context.Context, reason string, targets []plan.Range, restore bool, entries []store.Entry) (*epoch, error) {
+	if old := j.newest(api.Epoch_PROPOSED); old != nil { // it was made for other owners
+		entries = append(entries, j.end(old, api.Epoch_SUPERSEDED)...)
+	}
+	e := &epoch{info: &api.Epoch{
+		Epoch: j.lastEpoch() + 1, Strategy: "asked for", Reason: reason, MadeUnixNanos: j.service.opts.Now().UnixNano(),
+	}}
+	held := j.held
+	j.held = true
+	moves := j.moves(targets)
+	if err := j.add(ctx, e, moves, restore, entries); err != nil {
+		j.held = held
+		return nil, err
+	}
+	return e, j.start(ctx, e)
+}
+
+// forget drops all of a job.
+func (j *job) forget(ctx context.Context) error {
+	if j.moving != nil {
+		return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: take the plan back first", j.name)
+	}
+	var entries []store.Entry
+	err := j.service.store.Each(ctx, func(name string, _ []byte) error {
+		if job, _, ok := cutName(name); ok && job == j.name {
+			entries = append(entries, store.Entry{Name: name})
+		}
+		return nil
+	})
+	if err != nil {
+		return unavailable(err)
+	}
+	if err := j.service.store.Write(ctx, entries); err != nil {
+		return unavailable(err)
+	}
+	// Whoever still watches hears that nothing is displaced.
+	j.owners, j.epochs, j.gone = plan.Owners{}, nil, true
+	for _, e := range j.pieces() {
+		j.service.tell(e)
+	}
+	j.service.mu.Lock()
+	defer j.service.mu.Unlock()
+	delete(j.service.jobs, j.name)
+	return nil
+}

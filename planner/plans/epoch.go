@@ -1,0 +1,278 @@
+package plans
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+const (
+	// batchRanges is how many ranges a move of a batch has.
+	batchRanges = 2048
+	// openPerServer is how many batches a server's proxy has at a time: one at
+	// work, one to go on with.
+	openPerServer = 2
+	// heldBars is how many durations an epoch's distribution has.
+	heldBars = 512
+)
+
+// An epoch is one plan and what came of it.
+type epoch struct {
+	info    *api.Epoch
+	batches int              // how many moves there are in all, on disk too
+	waiting []*api.MoveBatch // not told yet
+	open    []*api.MoveBatch // told, not done
+	reports map[uint64]*api.MoveReport
+}
+
+// propose turns a proposal into an epoch. j.mu is held.
+func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
+	moves := j.moves(p.Targets)
+	if len(moves) == 0 {
+		return 0, nil
+	}
+	e := &epoch{info: &api.Epoch{
+		State: api.Epoch_PROPOSED, Strategy: j.service.opts.Strategy, Reason: p.Reason,
+		MadeUnixNanos: j.service.opts.Now().UnixNano(), Hosts: p.Hosts,
+		MigrationBytes: p.MigrationBytes, HorizonSteps: p.HorizonSteps,
+	}}
+	var entries []store.Entry
+	old := j.newest(api.Epoch_PROPOSED)
+	if old != nil { // never applied: the new one takes its place
+		entries = append(entries, j.movesGone(old)...)
+		e.info.Epoch = old.info.GetEpoch()
+	} else {
+		e.info.Epoch = j.lastEpoch() + 1
+	}
+	if err := j.add(ctx, e, moves, false, entries); err != nil {
+		return 0, err
+	}
+	if j.service.opts.Act && !j.held {
+		return e.info.GetEpoch(), j.start(ctx, e)
+	}
+	return e.info.GetEpoch(), nil
+}
+
+// moves returns what must move so that the targets own the keys.
+func (j *job) moves(targets []plan.Range) []plan.Move {
+	var moves []plan.Move
+	for _, t := range targets {
+		for r := range j.owners.Resolved(t.Keys, j.servers) {
+			if r.Owner != t.Owner {
+				moves = append(moves, plan.Move{Keys: r.Keys, From: r.Owner, To: t.Owner})
+			}
+		}
+	}
+	slices.SortStableFunc(moves, func(a, b plan.Move) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	return moves
+}
+
+// add writes an epoch with its moves, which are grouped by From and To, and
+// keeps it.
+func (j *job) add(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
+	for i, m := range moves {
+		last := len(e.waiting) - 1
+		if i == 0 || m.From != moves[i-1].From || m.To != moves[i-1].To || len(e.waiting[last].GetFirst()) == batchRanges {
+			e.waiting = append(e.waiting, &api.MoveBatch{
+				Batch: e.info.GetEpoch()<<24 | uint64(len(e.waiting)), Epoch: e.info.GetEpoch(), From: m.From, To: m.To, Restore: restore,
+			})
+			last++
+		}
+		b := e.waiting[last]
+		b.First, b.Last = append(b.First, m.First), append(b.Last, m.Last)
+		e.info.Keys += m.Len()
+		e.info.Ranges++
+	}
+	e.info.PendingKeys = e.info.GetKeys()
+	e.batches = len(e.waiting)
+	for _, b := range e.waiting {
+		if slices.Equal(b.GetFirst(), b.GetLast()) {
+			b.Last = nil
+		}
+		entry, err := protoEntry(j.moveName(b.GetBatch()), b)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, entry)
+	}
+	for len(j.epochs) >= MaxEpochs && j.epochs[0] != j.moving {
+		entries = append(entries, j.movesGone(j.epochs[0])...)
+		entries = append(entries, store.Entry{Name: j.epochName(j.epochs[0].info.GetEpoch())})
+		j.epochs = j.epochs[1:]
+	}
+	// The epoch comes last: without it, its moves are nobody's.
+	entry, err := j.epochEntry(e)
+	if err != nil {
+		return err
+	}
+	if err := j.service.store.Write(ctx, append(entries, j.headEntry(), entry)); err != nil {
+		return unavailable(err)
+	}
+	if n := len(j.epochs); n > 0 && j.epochs[n-1].info.GetEpoch() == e.info.GetEpoch() {
+		j.epochs = j.epochs[:n-1]
+	}
+	j.epochs = append(j.epochs, e)
+	return nil
+}
+
+// start carries an epoch out; one that is being carried out ends.
+func (j *job) start(ctx context.Context, e *epoch) error {
+	var entries []store.Entry
+	if old := j.moving; old != nil {
+		entries = append(entries, j.end(old, api.Epoch_SUPERSEDED)...)
+	}
+	e.info.State, e.info.AppliedUnixNanos = api.Epoch_MOVING, j.service.opts.Now().UnixNano()
+	e.reports = map[uint64]*api.MoveReport{}
+	entry, err := j.epochEntry(e)
+	if err != nil {
+		return err
+	}
+	if err := j.service.store.Write(ctx, append(entries, j.headEntry(), entry)); err != nil {
+		return unavailable(err)
+	}
+	j.moving = e
+	j.openMore(ctx)
+	return nil
+}
+
+// end stops what is open of an epoch and returns what to write.
+func (j *job) end(e *epoch, as api.Epoch_State) []store.Entry {
+	for _, b := range e.open {
+		event := j.event()
+		event.Event = &api.PlanEvent_Cancel{Cancel: &api.Cancel{Batch: b.GetBatch()}}
+		j.service.tell(event)
+		e.settle(b.GetBatch())
+	}
+	e.open, e.waiting = nil, nil
+	e.info.State, e.info.EndedUnixNanos = as, j.service.opts.Now().UnixNano()
+	if j.moving == e {
+		j.moving = nil
+	}
+	entry, err := j.epochEntry(e)
+	if err != nil {
+		return nil
+	}
+	return []store.Entry{entry}
+}
+
+// openMore tells proxies to go on, as far as they may have more at a time, and
+// ends the epoch when all is done.
+func (j *job) openMore(ctx context.Context) {
+	e := j.moving
+	busy := map[int32]int{}
+	for _, b := range e.open {
+		busy[b.GetFrom()]++
+	}
+	waiting := e.waiting[:0:0]
+	for _, b := range e.waiting {
+		if busy[b.GetFrom()] >= openPerServer {
+			waiting = append(waiting, b)
+			continue
+		}
+		busy[b.GetFrom()]++
+		e.open = append(e.open, b)
+		j.service.tell(j.moveEvent(b))
+	}
+	e.waiting = waiting
+	if len(e.open)+len(e.waiting) == 0 {
+		// What the disk does not take now is found again when it is read: all
+		// keys are where they should be.
+		_ = j.service.store.Write(ctx, j.end(e, api.Epoch_DONE))
+	}
+}
+
+// settle adds what is reported of a batch to the epoch for good.
+func (e *epoch) settle(batch uint64) {
+	if r := e.reports[batch]; r != nil {
+		addReport(e.info, r)
+		delete(e.reports, batch)
+	}
+}
+
+// describe returns the epoch with what is reported so far.
+func (e *epoch) describe() *api.Epoch {
+	info := proto.CloneOf(e.info)
+	for _, r := range e.reports {
+		addReport(info, r)
+	}
+	return info
+}
+
+func addReport(e *api.Epoch, r *api.MoveReport) {
+	e.MovedKeys += r.GetMovedKeys()
+	e.MovedBytes += r.GetMovedBytes()
+	gone := r.GetMovedKeys()
+	for _, refused := range r.GetRefused() {
+		gone += refused.GetKeys()
+		i := slices.IndexFunc(e.GetRefused(), func(o *api.Refusal) bool { return o.GetReason() == refused.GetReason() })
+		switch {
+		case i >= 0:
+			e.Refused[i].Keys += refused.GetKeys()
+		case len(e.GetRefused()) < maxReasons:
+			e.Refused = append(e.Refused, proto.CloneOf(refused))
+		}
+	}
+	e.PendingKeys -= min(e.GetPendingKeys(), gone)
+	e.HeldMicros, e.HeldCount = mergeBars(e.GetHeldMicros(), e.GetHeldCount(), r.GetHeldMicros(), r.GetHeldCount())
+}
+
+// mergeBars adds two distributions of rising values. Where there are too many
+// values, neighbours become one, with the higher value.
+func mergeBars(v1, n1, v2, n2 []uint64) (values, counts []uint64) {
+	n1, n2 = n1[:min(len(v1), len(n1))], n2[:min(len(v2), len(n2))]
+	type bar struct{ value, count uint64 }
+	var bars []bar
+	for i, n := range n1 {
+		bars = append(bars, bar{v1[i], n})
+	}
+	for i, n := range n2 {
+		bars = append(bars, bar{v2[i], n})
+	}
+	slices.SortFunc(bars, func(a, b bar) int { return cmp.Compare(a.value, b.value) })
+	for _, b := range bars {
+		if last := len(values) - 1; last >= 0 && values[last] == b.value {
+			counts[last] += b.count
+			continue
+		}
+		values, counts = append(values, b.value), append(counts, b.count)
+	}
+	for len(values) > heldBars {
+		n := 0
+		for i := 0; i < len(values); i += 2 {
+			values[n], counts[n] = values[min(i+1, len(values)-1)], counts[i]
+			if i+1 < len(counts) {
+				counts[n] += counts[i+1]
+			}
+			n++
+		}
+		values, counts = values[:n], counts[:n]
+	}
+	return values, counts
+}
+
+// measured notes what came of an epoch.
+func (j *job) measured(ctx context.Context, number uint64, actual map[string]float64) error {
+	e := j.epoch(number)
+	if e == nil {
+		return nil // forgotten meanwhile
+	}
+	for _, h := range e.info.GetHosts() {
+		if bytes, ok := actual[h.GetHost()]; ok {
+			h.Actual = bytes
+		}
+	}
+	entry, err := j.epochEntry(e)
+	if err != nil {
+		return err
+	}
+	if err := j.service.store.Write(ctx, []store.Entry{entry}); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}

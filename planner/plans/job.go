@@ -1,0 +1,182 @@
+package plans
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+)
+
+// A job is what is known of one job's keys.
+type job struct {
+	name    string
+	service *Service
+
+	queueMu sync.Mutex
+	queue   []*commit // of Record, in order
+
+	mu      sync.Mutex
+	gone    bool // forgotten
+	servers int
+	version uint64
+	owners  plan.Owners
+	held    bool
+	trouble string
+	epochs  []*epoch // ascending
+	moving  *epoch   // of epochs, the one that is being carried out
+	handler map[int32]*api.Handler
+
+	snapshot  uint64 // version of that on disk, 0: none
+	snapParts int
+	logged    int    // ranges in the log since
+	unsure    uint64 // versions up to it may be in the log by a write that failed
+}
+
+func newJob(s *Service, name string, servers int) *job {
+	return &job{name: name, service: s, servers: servers, handler: map[int32]*api.Handler{}}
+}
+
+// check says what is wrong with a proposal.
+func (j *job) check(p Proposal) error {
+	switch {
+	case j.gone:
+		return fmt.Errorf("job %s was forgotten just now", j.name)
+	case p.Servers != j.servers && (j.owners.Ranges() > 0 || j.moving != nil):
+		return fmt.Errorf("job %s has %d servers, but keys are displaced by a plan for %d: bring them home (psidecar restore), or, if that job has ended, drop the plan (psidecar plan forget)", j.name, p.Servers, j.servers)
+	case len(p.Targets) > MaxRanges:
+		return fmt.Errorf("a plan for job %s moves %d ranges of keys: at most %d", j.name, len(p.Targets), MaxRanges)
+	}
+	for _, r := range p.Targets {
+		if r.Owner < 0 || int(r.Owner) >= p.Servers || r.Last < r.First {
+			return fmt.Errorf("a plan for job %s gives keys %d to %d to server %d of %d", j.name, r.First, r.Last, r.Owner, p.Servers)
+		}
+	}
+	j.servers = p.Servers
+	return nil
+}
+
+// find returns the epoch of that number, or nil.
+func (j *job) epoch(number uint64) *epoch {
+	i, ok := slices.BinarySearchFunc(j.epochs, number, func(e *epoch, n uint64) int {
+		switch {
+		case e.info.GetEpoch() < n:
+			return -1
+		case e.info.GetEpoch() > n:
+			return 1
+		}
+		return 0
+	})
+	if !ok {
+		return nil
+	}
+	return j.epochs[i]
+}
+
+// newest returns the newest epoch in one of the states, or nil.
+func (j *job) newest(states ...api.Epoch_State) *epoch {
+	for _, e := range slices.Backward(j.epochs) {
+		if slices.Contains(states, e.info.GetState()) {
+			return e
+		}
+	}
+	return nil
+}
+
+// lastEpoch returns the number of the newest epoch, 0 where there is none.
+func (j *job) lastEpoch() uint64 {
+	if len(j.epochs) == 0 {
+		return 0
+	}
+	return j.epochs[len(j.epochs)-1].info.GetEpoch()
+}
+
+func (j *job) describe() *api.JobPlan {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p := &api.JobPlan{
+		Job: j.name, Servers: uint32(j.servers), Version: j.version,
+		Strategy: j.service.opts.Strategy, Acts: j.service.opts.Act, Held: j.held, Trouble: j.trouble,
+		DisplacedKeys: j.owners.Keys(), DisplacedRanges: uint64(j.owners.Ranges()), Owned: make([]uint64, j.servers),
+	}
+	for r := range j.owners.All() {
+		if int(r.Owner) < len(p.GetOwned()) {
+			p.Owned[r.Owner] += r.Len()
+		}
+	}
+	for _, e := range j.epochs {
+		p.Epochs = append(p.Epochs, e.describe())
+	}
+	for rank := range int32(j.servers) {
+		if h := j.handler[rank]; h != nil {
+			p.Handlers = append(p.Handlers, proto.CloneOf(h))
+		}
+	}
+	return p
+}
+
+// event returns an event of the job.
+func (j *job) event() *api.PlanEvent {
+	return &api.PlanEvent{Job: j.name, Servers: uint32(j.servers)}
+}
+
+// displaced turns ranges to the form in which they are sent and kept.
+func displaced(ranges []plan.Range) *api.Displaced {
+	d := &api.Displaced{First: make([]uint64, len(ranges)), Last: make([]uint64, len(ranges)), Owner: make([]int32, len(ranges))}
+	single, same := true, true
+	for i, r := range ranges {
+		d.First[i], d.Last[i], d.Owner[i] = r.First, r.Last, r.Owner
+		single = single && r.First == r.Last
+		same = same && r.Owner == ranges[0].Owner
+	}
+	if single {
+		d.Last = nil
+	}
+	if same && len(ranges) > 0 {
+		d.Owner = d.GetOwner()[:1]
+	}
+	return d
+}
+
+// rangesOf is the reverse of displaced.
+func rangesOf(d *api.Displaced) ([]plan.Range, error) {
+	n := len(d.GetFirst())
+	if l := len(d.GetLast()); l != 0 && l != n {
+		return nil, fmt.Errorf("%d last keys of %d ranges", l, n)
+	}
+	if l := len(d.GetOwner()); l != n && l != 1 {
+		return nil, fmt.Errorf("%d owners of %d ranges", l, n)
+	}
+	ranges := make([]plan.Range, n)
+	for i, first := range d.GetFirst() {
+		ranges[i] = plan.Range{Keys: plan.One(first), Owner: d.GetOwner()[min(i, len(d.GetOwner())-1)]}
+		if d.GetLast() != nil {
+			ranges[i].Last = d.GetLast()[i]
+		}
+		if ranges[i].Last < first {
+			return nil, fmt.Errorf("keys %d to %d", first, ranges[i].Last)
+		}
+	}
+	return ranges, nil
+}
+
+// keysOf returns the keys of a request, whose last may be absent.
+func keysOf(first, last []uint64) ([]plan.Keys, error) {
+	if len(last) != 0 && len(last) != len(first) {
+		return nil, fmt.Errorf("%d last keys of %d ranges", len(last), len(first))
+	}
+	keys := make([]plan.Keys, len(first))
+	for i, f := range first {
+		keys[i] = plan.One(f)
+		if len(last) > 0 {
+			keys[i].Last = last[i]
+		}
+		if keys[i].Last < f {
+			return nil, fmt.Errorf("keys %d to %d", f, keys[i].Last)
+		}
+	}
+	return keys, nil
+}

@@ -1,0 +1,258 @@
+package plans
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// shaky is a store whose writes end in the middle, now and then.
+type shaky struct {
+	store.Memory
+	fails func(entries int) int // how many entries are written, -1 for all
+}
+
+func (s *shaky) Write(ctx context.Context, entries []store.Entry) error {
+	n := s.fails(len(entries))
+	if n < 0 {
+		return s.Memory.Write(ctx, entries)
+	}
+	if err := s.Memory.Write(ctx, entries[:n]); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: out of order", store.ErrUnavailable)
+}
+
+// What was acknowledged is there after any restart, and nothing else but what
+// the caller was told is not known. The log is short, so snapshots come often.
+func TestOwnersSurvive(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ctx := context.Background()
+		const servers, keys = 3, 12
+		failing := false
+		disk := &shaky{fails: func(n int) int {
+			if !failing {
+				return -1
+			}
+			return rapid.IntRange(0, n-1).Draw(t, "written")
+		}}
+		open := func() *Service {
+			s, err := New(ctx, disk, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.logSlack = 4
+			return s
+		}
+		s := open()
+		if _, err := s.Propose(ctx, Proposal{Job: testJob, Servers: servers, Targets: []plan.Range{target(0, 0, 1)}}); err != nil {
+			t.Fatal(err)
+		}
+		var owner [keys]int32
+		for range rapid.IntRange(1, 40).Draw(t, "records") {
+			failing = rapid.IntRange(0, 2).Draw(t, "fails") == 0
+			var requests []*api.RecordRequest
+			var want []codes.Code
+			for range rapid.IntRange(1, 3).Draw(t, "together") {
+				first := rapid.IntRange(0, keys-1).Draw(t, "first")
+				last := rapid.IntRange(first, keys-1).Draw(t, "last")
+				from, to := rapid.Int32Range(0, servers-1).Draw(t, "from"), rapid.Int32Range(0, servers-1).Draw(t, "to")
+				code := codes.OK
+				for _, o := range owner[first : last+1] {
+					if o != from && o != to {
+						code = codes.FailedPrecondition
+					}
+				}
+				for i := first; code == codes.OK && i <= last; i++ {
+					owner[i] = to
+				}
+				requests = append(requests, &api.RecordRequest{Job: testJob, From: from, To: to, First: []uint64{uint64(first)}, Last: []uint64{uint64(last)}})
+				want = append(want, code)
+			}
+			got := recordTogether(t, s, requests)
+			failing = false
+			if rapid.IntRange(0, 5).Draw(t, "restart") == 0 {
+				s = open()
+			}
+			for i, r := range requests {
+				if got[i] == codes.Unavailable { // tried again until it is known
+					_, err := s.Record(ctx, r)
+					got[i] = status.Code(err)
+				}
+				if got[i] != want[i] {
+					t.Fatalf("%v gives %v, want %v", r, got[i], want[i])
+				}
+			}
+			for _, s := range []*Service{s, open()} {
+				s.View(testJob, func(o *plan.Owners, _ uint64) {
+					for r := range o.Resolved(plan.Keys{First: 0, Last: keys - 1}, servers) {
+						for k := r.First; k <= r.Last; k++ {
+							if owner[k] != r.Owner {
+								t.Fatalf("key %d is with %d, want %d", k, r.Owner, owner[k])
+							}
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// recordTogether has requests written at a time, and returns what became of
+// each.
+func recordTogether(t *rapid.T, s *Service, requests []*api.RecordRequest) []codes.Code {
+	j, err := s.find(testJob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commits []*commit
+	for _, r := range requests {
+		keys, err := keysOf(r.GetFirst(), r.GetLast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		commits = append(commits, &commit{request: r, keys: keys})
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.queue = commits
+	j.commitQueue(context.Background())
+	var got []codes.Code
+	for _, c := range commits {
+		got = append(got, status.Code(c.err))
+	}
+	return got
+}
+
+// Many record at a time; each key ends where the last one who moved it says.
+func TestRecordsTogether(t *testing.T) {
+	disk := &store.Memory{}
+	s := newService(t, disk, Options{})
+	propose(t, s, 8, target(0, 0, 1))
+	const proxies, keys = 8, 500
+	var group sync.WaitGroup
+	for p := range proxies {
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(p)))
+			at := make([]int32, keys)
+			for range 1000 {
+				k := r.IntN(keys)
+				to := int32(r.IntN(8))
+				_, err := s.Record(t.Context(), &api.RecordRequest{Job: testJob, From: at[k], To: to, First: []uint64{uint64(p*keys + k)}})
+				if err != nil {
+					t.Error(err)
+				}
+				at[k] = to
+			}
+			for k, want := range at {
+				s.View(testJob, func(o *plan.Owners, _ uint64) {
+					if got := max(o.Owner(uint64(p*keys+k)), 0); got != want {
+						t.Errorf("proxy %d, key %d: with %d, want %d", p, k, got, want)
+					}
+				})
+			}
+		})
+	}
+	group.Wait()
+	again := newService(t, disk, Options{})
+	if a, b := fmt.Sprint(owners(s)), fmt.Sprint(owners(again)); a != b {
+		t.Errorf("after a restart %.200s..., before %.200s...", b, a)
+	}
+}
+
+// An interrupted plan goes on after a restart, without what has moved already.
+func TestPlanGoesOn(t *testing.T) {
+	disk := &store.Memory{}
+	s := newService(t, disk, Options{Act: true})
+	var targets []plan.Range
+	for i := range 3 * batchRanges {
+		targets = append(targets, target(uint64(3*i), uint64(3*i), 1))
+	}
+	propose(t, s, 2, targets...)
+	r := &api.RecordRequest{Job: testJob, To: 1}
+	for _, k := range targets[:batchRanges] {
+		r.First = append(r.First, k.First)
+	}
+	if _, err := s.Record(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	s = newService(t, disk, Options{Act: true})
+	j, err := s.find(testJob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j.moving == nil || len(j.moving.open)+len(j.moving.waiting) != 2 {
+		t.Fatalf("of three batches, of which one was done, go on: %v", j.moving)
+	}
+	p := &proxy{t: t, client: client(t, s)}
+	p.work(isDone(1))
+	if got := owners(s); len(got) != len(targets) {
+		t.Errorf("%d of %d moved", len(got), len(targets))
+	}
+}
+
+func TestDamagedStore(t *testing.T) {
+	disk := &store.Memory{}
+	s := newService(t, disk, Options{})
+	propose(t, s, 2, target(1, 1, 1))
+	for _, k := range []uint64{1, 2, 3} {
+		if _, err := s.Record(t.Context(), &api.RecordRequest{Job: testJob, To: 1, First: []uint64{k}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j, err := s.find(testJob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.Write(t.Context(), []store.Entry{{Name: j.logName(2)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(t.Context(), disk, Options{}); err == nil {
+		t.Error("a change that is missing is not noticed")
+	}
+}
+
+// BenchmarkRecord is what a proxy waits for: 256 keys, on disk.
+func BenchmarkRecord(b *testing.B) {
+	file, err := store.OpenFile(b.TempDir() + "/plans.db")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer file.Close()
+	s, err := New(b.Context(), file, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := s.Propose(b.Context(), Proposal{Job: testJob, Servers: 4, Targets: []plan.Range{target(1, 1, 1)}}); err != nil {
+		b.Fatal(err)
+	}
+	b.SetParallelism(4)
+	var next sync.Mutex
+	at := uint64(0)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			next.Lock()
+			first := at
+			at += 512
+			next.Unlock()
+			r := &api.RecordRequest{Job: testJob, To: 3}
+			for k := range uint64(256) {
+				r.First = append(r.First, first+2*k)
+			}
+			if _, err := s.Record(b.Context(), r); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+	b.ReportMetric(256*float64(b.N)/b.Elapsed().Seconds(), "keys/s")
+}

@@ -1,0 +1,210 @@
+// Package plans is the planner's memory of where keys are and its word on where
+// they shall be.
+//
+// In come plans ([Service.Propose]), what proxies did (gRPC, service Plans of
+// package api), and the commands of people. Out go moves to the proxies, the
+// owner of every key, and an account of each plan. What must not be forgotten
+// goes to a [store.Store] before anybody hears of it: who owns a key is what the
+// store says, whatever happens to planner and proxies.
+package plans
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// Limits of what is kept.
+const (
+	// MaxJobs is how many jobs may have plans.
+	MaxJobs = 1024
+	// MaxEpochs is how many plans of a job are remembered.
+	MaxEpochs = 64
+	// MaxRanges is how many ranges of keys a plan may move.
+	MaxRanges = 4 << 20
+	// MaxRecord is how many ranges one Record may have.
+	MaxRecord = 8192
+	// MaxServers is how many servers a job may have.
+	MaxServers = 4096
+)
+
+// Options say how plans are carried out.
+type Options struct {
+	// Act: a proposed plan is carried out at once, unless the job is held.
+	Act bool
+	// Strategy names what makes the plans, for people.
+	Strategy string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// A Service keeps the plans of all jobs. It implements api.PlansServer.
+type Service struct {
+	api.UnimplementedPlansServer
+
+	opts     Options
+	store    store.Store
+	logSlack int
+
+	mu       sync.Mutex
+	jobs     map[string]*job
+	watchers map[*watcher]bool
+}
+
+// New returns a service with all that the store has.
+func New(ctx context.Context, s store.Store, opts Options) (*Service, error) {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	service := &Service{opts: opts, store: s, logSlack: logSlack, jobs: map[string]*job{}, watchers: map[*watcher]bool{}}
+	if err := service.load(ctx); err != nil {
+		return nil, fmt.Errorf("reading the plans: %w", err)
+	}
+	return service, nil
+}
+
+// find returns the job of that name.
+func (s *Service) find(name string) (*job, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.jobs[name]; j != nil {
+		return j, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "job %q has no plan", name)
+}
+
+// all returns the jobs by name.
+func (s *Service) all() []*job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var jobs []*job
+	for _, name := range slices.Sorted(maps.Keys(s.jobs)) {
+		jobs = append(jobs, s.jobs[name])
+	}
+	return jobs
+}
+
+// open returns the job of that name, new if need be.
+func (s *Service) open(name string, servers int) (*job, error) {
+	if name == "" || len(name) > 256 {
+		return nil, fmt.Errorf("job %.300q: want its scheduler's host:port", name)
+	}
+	if servers < 1 || servers > MaxServers {
+		return nil, fmt.Errorf("job %s has %d servers: want 1 to %d", name, servers, MaxServers)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j := s.jobs[name]
+	switch {
+	case j == nil && len(s.jobs) >= MaxJobs:
+		return nil, fmt.Errorf("%d jobs have plans already: drop those that have ended (psidecar plan forget)", MaxJobs)
+	case j == nil:
+		j = newJob(s, name, servers)
+		s.jobs[name] = j
+	}
+	return j, nil
+}
+
+// Proposal is a plan: for each range of keys the server that shall own it.
+type Proposal struct {
+	Job     string
+	Servers int
+	// Reason says in words why it was made.
+	Reason string
+	// Targets need not ascend; their owners are ranks. Those that are there
+	// already are left out of the plan.
+	Targets []plan.Range
+	// Hosts are what each machine moves in a step now, and would then.
+	Hosts []*api.HostLoad
+	// MigrationBytes is what the moves cost, HorizonSteps the number of steps
+	// over which they are to pay.
+	MigrationBytes, HorizonSteps float64
+}
+
+// Propose takes a plan in, in place of one that was proposed before and not
+// applied, and carries it out where the options say so. It returns the plan's
+// epoch, 0 where no key would move.
+func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
+	j, err := s.open(p.Job, p.Servers)
+	if err != nil {
+		return 0, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err := j.check(p); err != nil {
+		return 0, err
+	}
+	return j.propose(ctx, p)
+}
+
+// View calls look with the displaced keys of a job, none where it has no plan.
+// look must not keep them, nor call the service.
+func (s *Service) View(name string, look func(o *plan.Owners, version uint64)) {
+	j, err := s.find(name)
+	if err != nil {
+		look(&plan.Owners{}, 0)
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	look(&j.owners, j.version)
+}
+
+// Busy reports whether a plan of the job is being carried out, and whether
+// plans are held back.
+func (s *Service) Busy(name string) (moving, held bool) {
+	j, err := s.find(name)
+	if err != nil {
+		return false, false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.moving != nil, j.held
+}
+
+// Trouble says why nothing is planned for a job; empty where all is well.
+func (s *Service) Trouble(name string, servers int, trouble string) {
+	j, err := s.open(name, servers)
+	if err != nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.trouble = trouble
+}
+
+// Measured tells what each machine moves in a step now that a plan was carried
+// out, by the names of the plan's hosts.
+func (s *Service) Measured(ctx context.Context, name string, epoch uint64, actual map[string]float64) error {
+	j, err := s.find(name)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.measured(ctx, epoch, actual)
+}
+
+// Describe implements api.PlansServer.
+func (s *Service) Describe(_ context.Context, r *api.DescribeRequest) (*api.Description, error) {
+	d := &api.Description{}
+	for _, j := range s.all() {
+		if r.GetJob() == "" || r.GetJob() == j.name {
+			d.Jobs = append(d.Jobs, j.describe())
+		}
+	}
+	if r.GetJob() != "" && len(d.GetJobs()) == 0 {
+		return nil, status.Errorf(codes.NotFound, "job %q has no plan", r.GetJob())
+	}
+	return d, nil
+}
