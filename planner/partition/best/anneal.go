@@ -35,7 +35,7 @@ type annealer[T word] struct {
 	sweeps   uint64
 	chunk    int       // vertices per chunk
 	order    []int32   // chunks, in the order of the visits
-	split    []uint32  // member i updates the nets split[i]..split[i+1]-1
+	shares   *shares   // of the nets, for the updates
 	in, out  []float64 // weight that wanted to enter and leave each block, this sweep
 	load     []float64 // of the blocks, as estimated
 	perShare []float64 // 1 / share
@@ -67,10 +67,10 @@ func newAnnealer[T word](s *state[T], l limits, f *tariff, t *team, seed uint64)
 	chunk := max(1, min(longestChunk, n/64))
 	a := &annealer[T]{
 		state: s, limits: l, tariff: f, team: t, seed: seed, chunk: chunk,
-		noise: newNoise(rand.New(rand.NewPCG(seed, 1)), s.k),
-		order: make([]int32, (n+chunk-1)/chunk),
-		split: s.h.splitNets(t.members),
-		in:    make([]float64, s.k), out: make([]float64, s.k),
+		noise:  newNoise(rand.New(rand.NewPCG(seed, 1)), s.k),
+		order:  make([]int32, (n+chunk-1)/chunk),
+		shares: newShares(s.h, t.members),
+		in:     make([]float64, s.k), out: make([]float64, s.k),
 		load: make([]float64, s.k), perShare: make([]float64, s.k),
 		members: make([]member[T], t.members),
 		settler: newSettler(s.k),
@@ -87,26 +87,6 @@ func newAnnealer[T word](s *state[T], l limits, f *tariff, t *team, seed uint64)
 		m.costs = newCosts(s.k)
 	}
 	return a
-}
-
-// splitNets cuts the nets into parts of about as many pins.
-func (h *hypergraph) splitNets(parts int) []uint32 {
-	degree := make([]uint32, h.nets)
-	for _, e := range h.pins {
-		degree[e]++
-	}
-	split := []uint32{0}
-	sum := 0
-	for e, d := range degree {
-		if len(split) < parts && sum*parts >= len(h.pins)*len(split) {
-			split = append(split, uint32(e))
-		}
-		sum += int(d)
-	}
-	for len(split) <= parts {
-		split = append(split, uint32(h.nets))
-	}
-	return split
 }
 
 // batch is the number of chunks that decide without seeing each other: few
@@ -127,6 +107,7 @@ func (a *annealer[T]) sweep(temp float64) {
 		a.applyMoves()
 		a.adjustPrices(float64(len(chunks)) / float64(len(a.order)))
 	}
+	a.shares.adjust()
 	if a.sweeps++; a.sweeps%loadEvery == 0 {
 		a.raisePrices(loadEvery * loadGain)
 	}
@@ -179,9 +160,11 @@ func (a *annealer[T]) applyMoves() {
 		return
 	}
 	a.team.run(func(i int) {
-		for _, p := range moves {
-			a.moveRow(int(p.v), int(a.block[p.v]), int(p.to), a.split[i], a.split[i+1], &a.members[i].costs)
-		}
+		a.shares.run(i, func(from, to uint32) {
+			for _, p := range moves {
+				a.moveRow(int(p.v), int(a.block[p.v]), int(p.to), from, to, &a.members[i].costs)
+			}
+		})
 	})
 	for i := range a.members {
 		a.cost.take(&a.members[i].costs)

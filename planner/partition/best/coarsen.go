@@ -4,6 +4,7 @@ import "slices"
 
 const (
 	ratedPins   = 64   // of a net, at most, are looked at for one vertex
+	ratedInAll  = 4096 // of all nets of a vertex, rare and heavy ones first
 	ratedDegree = 2000 // nets with more pins say little about who belongs together
 	joinBatch   = 512  // vertices that choose without seeing each other
 )
@@ -68,7 +69,9 @@ func (h *hypergraph) cluster(t *team, heaviest int32, want int) ([]int32, int) {
 // favourite returns the cluster that vertex v, alone so far, shares most with,
 // or -1: each common net counts its weight by the number of its other pins.
 func (c *clustering) favourite(r *rating, v int) int32 {
-	for _, e := range c.h.row(v) {
+	row := c.h.row(v)
+	for i, left := len(row)-1, ratedInAll; i >= 0 && left > 0; i-- {
+		e := row[i]
 		pins := c.netPins[c.netStart[e]:c.netStart[e+1]]
 		if len(pins) > ratedDegree || len(pins) < 2 {
 			continue
@@ -78,6 +81,7 @@ func (c *clustering) favourite(r *rating, v int) int32 {
 			i := int(mix(uint64(v)<<32|uint64(e)) % uint64(len(pins)-ratedPins))
 			pins = pins[i : i+ratedPins]
 		}
+		left -= len(pins)
 		for _, u := range pins {
 			l := c.label[u]
 			if r.score[l] == 0 {

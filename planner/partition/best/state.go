@@ -3,6 +3,8 @@ package best
 import (
 	"math/bits"
 	"slices"
+
+	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // word is a set of up to 8, 16, 32 or 64 blocks.
@@ -53,9 +55,9 @@ func newState[T word](h *hypergraph, k int, block []int32) *state[T] {
 	s := &state[T]{h: h, k: k, block: block}
 	s.cells = make([][]cell[T], (k+width[T]()-1)/width[T]())
 	for w := range s.cells {
-		s.cells[w] = make([]cell[T], h.nets)
+		s.cells[w] = pages.Make[cell[T]](h.nets)
 	}
-	s.count = make([]uint32, h.nets*k)
+	s.count = pages.Make[uint32](h.nets * k)
 	s.size = make([]int64, k)
 	s.cost = newCosts(k)
 	for v, b := range block {
@@ -105,45 +107,66 @@ func (s *state[T]) summarize(e int, weight int64) {
 
 // move updates the counts of nets, a part of the row of a vertex that goes
 // from block a to block b, and adds what that changes to c. All nets have the
-// same weight.
+// same weight. The counts of many nets are read before the first is looked at:
+// they are all over the memory, and one waits for as long as for many.
 func (s *state[T]) move(nets []uint32, a, b int, weight int64, c *costs) {
-	k := s.k
-	aCells, bCells := s.cells[a/width[T]()], s.cells[b/width[T]()]
-	aBit, bBit := T(1)<<(a%width[T]()), T(1)<<(b%width[T]())
-	for _, e := range nets {
-		counts := s.count[int(e)*k : int(e)*k+k]
-		left, joined := false, false
-		counts[a]--
-		switch n := counts[a]; {
-		case n > 1:
-		case s.h.anchor != nil && s.h.anchor[e] == int32(a):
-			if n == 0 {
-				c.used[a] -= weight
+	const many = 64
+	var inA, inB [many]uint32 // pins in the two blocks after the move
+	for len(nets) > 0 {
+		some := nets[:min(many, len(nets))]
+		nets = nets[len(some):]
+		for i, e := range some {
+			counts := s.count[int(e)*s.k : int(e)*s.k+s.k]
+			inA[i], inB[i] = counts[a]-1, counts[b]+1
+			counts[a]--
+			counts[b]++
+		}
+		for i, e := range some {
+			if inA[i] < 2 || inB[i] < 3 {
+				s.touched(e, a, b, inA[i], inB[i], weight, c)
 			}
-		case n == 1:
-			aCells[e].single |= aBit
-		default:
-			left = true
-			aCells[e].touch &^= aBit
-			aCells[e].single &^= aBit
 		}
-		counts[b]++
-		switch n := counts[b]; {
-		case n > 2:
-		case s.h.anchor != nil && s.h.anchor[e] == int32(b):
-			if n == 1 {
-				c.used[b] += weight
-			}
-		case n == 2:
-			bCells[e].single &^= bBit
-		default:
-			joined = true
-			bCells[e].touch |= bBit
-			bCells[e].single |= bBit
+	}
+}
+
+// touched updates the cells of net e, of which block a has inA pins left now
+// and block b inB, one more.
+func (s *state[T]) touched(e uint32, a, b int, inA, inB uint32, weight int64, c *costs) {
+	aCell, aBit := &s.cells[a/width[T]()][e], T(1)<<(a%width[T]())
+	bCell, bBit := &s.cells[b/width[T]()][e], T(1)<<(b%width[T]())
+	anchor := -1
+	if s.h.anchor != nil {
+		anchor = int(s.h.anchor[e])
+	}
+	left, joined := false, false
+	switch {
+	case inA > 1:
+	case anchor == a:
+		if inA == 0 {
+			c.used[a] -= weight
 		}
-		if left || joined {
-			s.account(e, a, b, left, joined, weight, c)
+	case inA == 1:
+		aCell.single |= aBit
+	default:
+		left = true
+		aCell.touch &^= aBit
+		aCell.single &^= aBit
+	}
+	switch {
+	case inB > 2:
+	case anchor == b:
+		if inB == 1 {
+			c.used[b] += weight
 		}
+	case inB == 2:
+		bCell.single &^= bBit
+	default:
+		joined = true
+		bCell.touch |= bBit
+		bCell.single |= bBit
+	}
+	if left || joined {
+		s.account(e, a, b, left, joined, weight, c)
 	}
 }
 
