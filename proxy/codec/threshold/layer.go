@@ -1,0 +1,218 @@
+package threshold
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+)
+
+// Workspace is memory that layers which take turns can share. Its zero value is
+// ready.
+type Workspace struct {
+	selector vector.Selector
+	narrow   narrow // residuals gathered for CompressAt
+	wide     wide
+}
+
+// Layer is the state of a layer of one worker: residual, threshold, and the
+// number of pushes since it was renewed.
+type Layer struct {
+	kind     element.Kind
+	config   Config
+	n        int
+	residual residual
+	tau      float64
+	due      bool   // the next push renews the threshold
+	since    int    // pushes since the threshold was renewed
+	pushes   uint64 // since the configuration was set: k of Algorithm 1
+	stats    Stats
+}
+
+// NewLayer returns a layer of n numbers with an empty residual.
+func NewLayer(kind element.Kind, n int, c Config) (*Layer, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if !kind.Valid() || n < 0 {
+		return nil, fmt.Errorf("threshold: a layer of %d numbers of %v", n, kind)
+	}
+	l := &Layer{kind: kind, config: c, n: n, due: true}
+	if ResidualSize(kind, c.Exact) == 8 {
+		l.residual = newWide(kind, n)
+	} else {
+		l.residual = newNarrow(kind, n)
+	}
+	return l, nil
+}
+
+// Len is the number of numbers in the layer.
+func (l *Layer) Len() int { return l.n }
+
+// Kind is the kind of the layer's numbers.
+func (l *Layer) Kind() element.Kind { return l.kind }
+
+// Bytes is the memory of the residual.
+func (l *Layer) Bytes() int { return l.n * ResidualSize(l.kind, l.config.Exact) }
+
+// Stats returns what the layer did.
+func (l *Layer) Stats() Stats { return l.stats }
+
+// Threshold is tau of Algorithm 1; 0 before the first push.
+func (l *Layer) Threshold() float64 { return l.tau }
+
+// Residual returns how many numbers of the residual are not zero, and the sum
+// of their squares. It reads all of it.
+func (l *Layer) Residual() (count int, squares float64) { return l.residual.measure() }
+
+// SetConfig changes how the layer is compressed from the next push on, which
+// renews the threshold. The residual stays. Exact cannot change.
+func (l *Layer) SetConfig(c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if ResidualSize(l.kind, c.Exact) != ResidualSize(l.kind, l.config.Exact) {
+		return fmt.Errorf("threshold: exact %v cannot become %v while a layer is in use; flush it and make a new one",
+			l.config.Exact, c.Exact)
+	}
+	l.config, l.due, l.since, l.pushes = c, true, 0, 0
+	return nil
+}
+
+// Compress makes out what is sent of the gradient g, the bytes of Len numbers,
+// and keeps the rest. Numbers that are not finite are sent and leave no
+// residual; so does what is added to them. Zeros are never sent.
+func (l *Layer) Compress(w *Workspace, out *sparse.Vector, g []byte) error {
+	if len(g) != l.n*l.kind.Size() {
+		return fmt.Errorf("threshold: %w: %d bytes for %d numbers of %v", ErrLength, len(g), l.n, l.kind)
+	}
+	out.Reset(l.kind, l.n)
+	l.push(w, out, l.residual, g)
+	return nil
+}
+
+// CompressAt is [Layer.Compress] for a gradient of which only the numbers at
+// the given positions of the layer are there, each once: out has len(at)
+// numbers. The threshold, where it is renewed, is that of these numbers.
+func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []byte) error {
+	if len(g) != len(at)*l.kind.Size() {
+		return fmt.Errorf("threshold: %w: %d bytes for %d positions of %v", ErrLength, len(g), len(at), l.kind)
+	}
+	for _, i := range at {
+		if int(i) >= l.n {
+			return fmt.Errorf("threshold: position %d in a layer of %d", i, l.n)
+		}
+	}
+	out.Reset(l.kind, len(at))
+	part := l.residual.gather(w, at)
+	l.push(w, out, part, g)
+	l.residual.scatter(part, at)
+	return nil
+}
+
+// Flush makes out all that is left of the residual, which is empty then, but for
+// what rounding to the layer's kind leaves. It reports whether that is anything.
+func (l *Layer) Flush(out *sparse.Vector) bool {
+	out.Reset(l.kind, l.n)
+	l.residual.compare(smallest, out.Mask)
+	l.take(out, l.residual, 0, len(out.Mask))
+	return len(out.Values) > 0
+}
+
+// smallest is the least positive number: who is compared with it is zero or not.
+const smallest = math.SmallestNonzeroFloat64
+
+// chunk is how many words of the mask are done at a time, so that what the first
+// step wrote is still in the processor's cache for the second.
+const chunk = 64
+
+// push is Algorithm 1 for a whole vector or the gathered part of one.
+func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
+	n := out.N
+	drain := l.drains()
+	if l.renews() && n > 0 {
+		r.add(0, n, g, math.Inf(1), out.Mask) // line 2
+		l.tau = r.choose(&w.selector, l.sparsity())
+		l.due, l.since = false, 0
+		l.stats.Renewals++
+		r.compare(l.limit(drain), out.Mask) // line 9
+		l.take(out, r, 0, len(out.Mask))    // lines 10 to 12
+	} else {
+		size, limit := l.kind.Size(), l.limit(drain)
+		for from := 0; from < len(out.Mask); from += chunk {
+			to := min(from+chunk, len(out.Mask))
+			first, end := from*64, min(to*64, n)
+			r.add(first, end, g[first*size:end*size], limit, out.Mask[from:to])
+			l.take(out, r, from, to)
+		}
+	}
+	l.since++
+	l.pushes++
+	l.stats.Pushes++
+	l.stats.Values += uint64(n)
+	if drain {
+		l.stats.Drains++
+	} else {
+		l.judge(out.Count(), n)
+	}
+}
+
+// take moves what the words from..to of out's mask name from r to out.
+func (l *Layer) take(out *sparse.Vector, r residual, from, to int) {
+	before := len(out.Values)
+	var nonFinite int
+	out.Values, nonFinite = r.take(from*64, out.Mask[from:to], out.Values)
+	l.stats.Sent += uint64((len(out.Values) - before) / l.kind.Size())
+	l.stats.NonFinite += uint64(nonFinite)
+}
+
+// limit is what magnitudes are compared with. The threshold 0 would send zeros,
+// which say nothing.
+func (l *Layer) limit(drain bool) float64 {
+	if drain {
+		return smallest
+	}
+	return max(l.tau, smallest)
+}
+
+// renews decides whether this push computes a new threshold (line 3).
+func (l *Layer) renews() bool {
+	if l.due || l.since >= l.config.Lifespan {
+		return true
+	}
+	warmup := uint64(l.config.Warmup)
+	return l.pushes <= warmup && warmup > 0 && l.pushes%max(1, warmup/32) == 0
+}
+
+// sparsity is eta for this push.
+func (l *Layer) sparsity() float64 {
+	if l.pushes >= uint64(l.config.Warmup) {
+		return l.config.Sparsity
+	}
+	done := float64(l.pushes+1) / float64(l.config.Warmup+1)
+	return 1 - math.Pow(1-l.config.Sparsity, done)
+}
+
+// judge has the next push renew the threshold where this one, which sent so many
+// of n numbers, was too far from what it should send; small numbers vary.
+func (l *Layer) judge(sent, n int) {
+	if l.config.Slack == 0 {
+		return
+	}
+	want := (1 - l.sparsity()) * float64(n)
+	chance := 2 * math.Sqrt(want)
+	s := float64(sent)
+	l.due = s > want*(1+l.config.Slack)+chance || s < want/2-chance
+}
+
+// drains decides whether this push sends all of the residual, by a random number
+// that depends on nothing but the seed and the number of pushes.
+func (l *Layer) drains() bool {
+	if l.config.DrainEvery == 0 {
+		return false
+	}
+	return rand.NewPCG(l.config.Seed, l.stats.Pushes).Uint64() < math.MaxUint64/uint64(l.config.DrainEvery)
+}
