@@ -134,6 +134,41 @@ func recordTogether(t *rapid.T, s *Service, requests []*api.RecordRequest) []cod
 	return got
 }
 
+// What an interrupted write left in the log does not come back.
+func TestNothingComesBack(t *testing.T) {
+	disk := &shaky{fails: func(int) int { return -1 }}
+	s := newService(t, disk, Options{})
+	propose(t, s, 3, target(0, 0, 1))
+	record := func(key uint64, from, to int32) error {
+		_, err := s.Record(t.Context(), &api.RecordRequest{Job: testJob, From: from, To: to, First: []uint64{key}})
+		return err
+	}
+	j, err := s.find(testJob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range uint64(3) {
+		r := &api.RecordRequest{Job: testJob, From: 0, To: 1, First: []uint64{key}}
+		j.queue = append(j.queue, &commit{request: r, keys: []plan.Keys{plan.One(key)}})
+	}
+	disk.fails = func(n int) int { return n - 1 } // all three are in the log, and more was to come
+	j.mu.Lock()
+	j.queue = append(j.queue, &commit{request: &api.RecordRequest{Job: testJob, To: 1}, keys: []plan.Keys{plan.One(9)}})
+	j.commitQueue(t.Context())
+	j.mu.Unlock()
+	disk.fails = func(int) int { return -1 }
+	if err := record(2, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := record(2, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	again := newService(t, disk, Options{})
+	if got := owners(again); len(got) != 1 || got[0] != target(2, 2, 2) {
+		t.Errorf("displaced is %v, want key 2 with server 2", got)
+	}
+}
+
 // Many record at a time; each key ends where the last one who moved it says.
 func TestRecordsTogether(t *testing.T) {
 	disk := &store.Memory{}
