@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,22 +12,30 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/psidecar/psidecar/agent/fleet"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
+	"github.com/psidecar/psidecar/planner/store"
 )
 
 // plannerFlags are what psidecar planner, and what else plans, can be told.
-type plannerFlags struct{ listen, http string }
+type plannerFlags struct {
+	listen, http, store string
+	act                 bool
+}
 
 // planning has all flags of a planner. The prefix is for those names that
 // other parts of the same process have too.
 func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "address at which agents report")
+	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "address at which agents report and proxies ask for plans")
 	flags.StringVar(&f.http, prefix+"http", "127.0.0.1:9812", "address of the planner's page and interface; empty: none")
+	flags.StringVar(&f.store, prefix+"store", "", "file in which plans survive; empty: none, plans are proposed and never carried out")
+	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply)")
 }
 
 func newPlannerCommand(_ env) *cobra.Command {
@@ -59,12 +68,17 @@ type collector struct {
 	page    page
 	store   *reports.Store
 	state   *fleet.State
+	kept    store.Store
+	plans   *plans.Service
 }
 
 // openPlanner opens what a planner needs; flag is how the names of its flags
 // begin.
 func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports) (*collector, error) {
 	c := &collector{store: &reports.Store{}}
+	if f.act && f.store == "" {
+		return nil, usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
+	}
 	var err error
 	if c.reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
 		return nil, err
@@ -77,13 +91,34 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 		return nil, fmt.Errorf("asking for the host's name: %w", err)
 	}
 	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All}
-	return c, nil
+	return c, c.openPlans(ctx, f, flag)
+}
+
+// openPlans opens the store and what is in it.
+func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string) error {
+	c.kept = &store.Memory{}
+	if f.store != "" {
+		file, err := store.OpenFile(f.store)
+		if err != nil {
+			return fmt.Errorf("%sstore: %w", flag, err)
+		}
+		c.kept = file
+	}
+	var err error
+	c.plans, err = plans.New(ctx, c.kept, plans.Options{Act: f.act, Forgetful: f.store == ""})
+	if err != nil {
+		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
+	}
+	return nil
 }
 
 // run takes reports and shows them until ctx ends.
-func (c *collector) run(ctx context.Context) error {
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(reports.MaxReportBytes))
+func (c *collector) run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, c.kept.Close()) }()
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(reports.MaxReportBytes),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	api.RegisterPlannerServer(server, c.store)
+	api.RegisterPlansServer(server, c.plans)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics()}))

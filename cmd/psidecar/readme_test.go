@@ -47,7 +47,7 @@ func TestReadmeListsAllFlags(t *testing.T) {
 func flagTables(root *cobra.Command) string {
 	var out strings.Builder
 	common := []string{"help", "json", "config", "log-level"}
-	for _, cmd := range root.Commands() {
+	for _, cmd := range allCommands(root) {
 		var rows strings.Builder
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if !slices.Contains(common, f.Name) {
@@ -55,10 +55,19 @@ func flagTables(root *cobra.Command) string {
 			}
 		})
 		if rows.Len() > 0 && cmd.Name() != "completion" {
-			fmt.Fprintf(&out, "\n`psidecar %s`\n\n| flag | meaning (default) |\n| --- | --- |\n%s", cmd.Name(), rows.String())
+			fmt.Fprintf(&out, "\n`%s`\n\n| flag | meaning (default) |\n| --- | --- |\n%s", cmd.CommandPath(), rows.String())
 		}
 	}
 	return out.String()
+}
+
+// allCommands returns the commands below root, at any depth.
+func allCommands(root *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
+	for _, cmd := range root.Commands() {
+		all = append(append(all, cmd), allCommands(cmd)...)
+	}
+	return all
 }
 
 func flagName(f *pflag.Flag) string {

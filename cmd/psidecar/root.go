@@ -84,6 +84,8 @@ func newRootCommand(e env) *cobra.Command {
 		newHeatmapCommand(e),
 		newStatusCommand(e),
 		newPlannerCommand(e),
+		newPlanCommand(e),
+		newRestoreCommand(e),
 		newUpCommand(e),
 		newRecordCommand(e),
 		newVersionCommand(e),

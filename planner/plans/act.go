@@ -26,6 +26,9 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 	if err != nil {
 		return nil, err
 	}
+	if s.opts.Forgetful {
+		return nil, status.Error(codes.FailedPrecondition, "this planner forgets where keys are when it ends, so it moves none: start it with --store FILE")
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)

@@ -53,7 +53,7 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 	if err := j.add(ctx, e, moves, false, entries); err != nil {
 		return 0, err
 	}
-	if j.service.opts.Act && !j.held {
+	if j.service.opts.Act && !j.held && !j.service.opts.Forgetful {
 		return e.info.GetEpoch(), j.start(ctx, e)
 	}
 	return e.info.GetEpoch(), nil

@@ -42,6 +42,9 @@ const (
 type Options struct {
 	// Act: a proposed plan is carried out at once, unless the job is held.
 	Act bool
+	// Forgetful: the store does not outlive the planner. Then nothing is ever
+	// moved, since after a restart nobody would know where.
+	Forgetful bool
 	// Strategy names what makes the plans, for people.
 	Strategy string
 	// Now is the clock; nil: time.Now.

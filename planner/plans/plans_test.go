@@ -338,6 +338,18 @@ func TestProposeRefuses(t *testing.T) {
 	}
 }
 
+// A planner that forgets proposes, and moves nothing.
+func TestForgetful(t *testing.T) {
+	s := newService(t, &store.Memory{}, Options{Act: true, Forgetful: true})
+	propose(t, s, 2, target(1, 1, 1))
+	if moving, _ := s.Busy(testJob); moving {
+		t.Error("it moves keys")
+	}
+	if _, err := s.Act(t.Context(), &api.ActRequest{}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "--store") {
+		t.Errorf("asked to: %v", err)
+	}
+}
+
 // One that does not read is given up, and others are not held up by it.
 func TestSlowWatcher(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// plannerAddress is the default of --planner of the commands that ask one.
+const plannerAddress = "127.0.0.1:9811"
+
+// planFlags say whom to ask, and about what.
+type planFlags struct {
+	planner, job string
+	json         bool
+}
+
+func (f *planFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.planner, "planner", plannerAddress, "host:port of the planner to ask")
+	cmd.Flags().StringVar(&f.job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+}
+
+func newPlanCommand(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Show, apply and take back plans of where keys live",
+		Long: `Show what the planner would move or has moved, what it predicted and what came
+of it; carry out what it proposed; take the newest plan back. A planner without
+--act proposes only.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		newPlanShowCommand(e),
+		newActCommand(e, "apply", "Carry out the plan that was proposed last, and those to come where the planner has --act",
+			api.ActRequest_APPLY),
+		newActCommand(e, "rollback", "Take the newest plan back: what it moved goes back where it was, and no plan is carried out until one is applied",
+			api.ActRequest_ROLLBACK),
+		newActCommand(e, "forget", "Drop all that the planner keeps of a job that has ended",
+			api.ActRequest_FORGET),
+	)
+	return cmd
+}
+
+func newRestoreCommand(e env) *cobra.Command {
+	return newActCommand(e, "restore", "Bring all keys of a job home, for instance before a server saves its model", api.ActRequest_RESTORE)
+}
+
+func newPlanShowCommand(e env) *cobra.Command {
+	var f planFlags
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show the plans of all jobs: predicted, moved, refused, and what came of it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withPlans(cmd.Context(), f.planner, func(ctx context.Context, c api.PlansClient) error {
+				d, err := c.Describe(ctx, &api.DescribeRequest{Job: f.job})
+				if err != nil {
+					return err
+				}
+				if f.json {
+					return printProto(e.stdout, d)
+				}
+				return printPlans(e.stdout, d)
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func newActCommand(e env, name, short string, action api.ActRequest_Action) *cobra.Command {
+	var f planFlags
+	var epoch uint64
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   name,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withPlans(cmd.Context(), f.planner, func(ctx context.Context, c api.PlansClient) error {
+				acted, err := c.Act(ctx, &api.ActRequest{Job: f.job, Action: action, Epoch: epoch})
+				if err != nil {
+					return err
+				}
+				done := acted.GetKeys() == 0
+				if wait > 0 && !done {
+					if err := awaitEpoch(ctx, c, f.job, acted.GetEpoch(), wait); err != nil {
+						return err
+					}
+					done = true
+				}
+				switch {
+				case f.json:
+					return printProto(e.stdout, acted)
+				case action == api.ActRequest_FORGET:
+					_, err = fmt.Fprintln(e.stdout, "forgotten")
+				case done:
+					_, err = fmt.Fprintf(e.stdout, "epoch %d: %d keys, done\n", acted.GetEpoch(), acted.GetKeys())
+				default:
+					_, err = fmt.Fprintf(e.stdout, "epoch %d: %d keys to move; see psidecar plan show\n", acted.GetEpoch(), acted.GetKeys())
+				}
+				return err
+			})
+		},
+	}
+	f.add(cmd)
+	if action == api.ActRequest_APPLY {
+		cmd.Flags().Uint64Var(&epoch, "epoch", 0, "the proposed plan; 0: the newest")
+	}
+	if action != api.ActRequest_FORGET {
+		cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long until all keys have moved, and fail if some have not")
+	}
+	return cmd
+}
+
+// awaitEpoch waits until a plan is carried out.
+func awaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint64, wait time.Duration) error {
+	end := time.Now().Add(wait)
+	for {
+		d, err := c.Describe(ctx, &api.DescribeRequest{Job: job})
+		if err != nil {
+			return err
+		}
+		for _, j := range d.GetJobs() {
+			for _, e := range j.GetEpochs() {
+				if e.GetEpoch() != number || e.GetState() == api.Epoch_MOVING && time.Now().Before(end) {
+					continue
+				}
+				refused := refusals(e)
+				switch {
+				case e.GetState() == api.Epoch_MOVING:
+					return fmt.Errorf("after %v %d keys of epoch %d are still to move%s", wait, e.GetPendingKeys(), number, refused)
+				case e.GetState() != api.Epoch_DONE:
+					return fmt.Errorf("epoch %d is %s now", number, stateName(e.GetState()))
+				case refused != "":
+					return fmt.Errorf("epoch %d: not all keys have moved%s", number, refused)
+				}
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// withPlans calls do with a client of the planner at the address.
+func withPlans(ctx context.Context, address string, do func(context.Context, api.PlansClient) error) error {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		return usagef("--planner %q: %w", address, err)
+	}
+	defer conn.Close()
+	if err := do(ctx, api.NewPlansClient(conn)); err != nil {
+		if s, ok := status.FromError(err); ok {
+			return fmt.Errorf("planner %s: %s", address, s.Message())
+		}
+		return err
+	}
+	return nil
+}
+
+func printProto(out io.Writer, m proto.Message) error {
+	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("printing JSON: %w", err)
+	}
+	_, err = fmt.Fprintln(out, string(text))
+	return err
+}
+
+func stateName(s api.Epoch_State) string {
+	return strings.ReplaceAll(strings.ToLower(s.String()), "_", " ")
+}
+
+func printPlans(out io.Writer, d *api.Description) error {
+	if len(d.GetJobs()) == 0 {
+		_, err := fmt.Fprintln(out, "no job has a plan")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, j := range d.GetJobs() {
+		mode := "proposes only"
+		switch {
+		case j.GetHeld():
+			mode = "held back until one is applied"
+		case j.GetActs():
+			mode = "carries plans out"
+		}
+		fmt.Fprintf(w, "job %s: %d servers, %d keys displaced, %s %s\n", j.GetJob(), j.GetServers(), j.GetDisplacedKeys(), j.GetStrategy(), mode)
+		if j.GetTrouble() != "" {
+			fmt.Fprintf(w, "no new plan: %s\n", j.GetTrouble())
+		}
+		for _, h := range j.GetHandlers() {
+			fmt.Fprintf(w, "server %d: %s %s\n", h.GetServer(), strings.ToLower(h.GetKind().String()), h.GetMessage())
+		}
+		fmt.Fprintln(w, "epoch\tstate\tkeys\tmoved\tto move\tbusiest host, bytes a step\tpredicted\tactual\treason")
+		for _, e := range j.GetEpochs() {
+			before, predicted, actual := busiest(e)
+			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%.0f\t%.0f\t%s\t%s\n", e.GetEpoch(), stateName(e.GetState()), e.GetKeys(), e.GetMovedKeys(),
+				e.GetPendingKeys(), before, predicted, bytesOrDash(actual), e.GetReason()+refusals(e))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+func bytesOrDash(bytes float64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f", bytes)
+}
+
+// busiest returns what the busiest host moves in a step.
+func busiest(e *api.Epoch) (before, predicted, actual float64) {
+	for _, h := range e.GetHosts() {
+		before, predicted, actual = max(before, h.GetBefore()), max(predicted, h.GetPredicted()), max(actual, h.GetActual())
+	}
+	return before, predicted, actual
+}
+
+func refusals(e *api.Epoch) string {
+	var b strings.Builder
+	for _, r := range e.GetRefused() {
+		fmt.Fprintf(&b, "; %d keys refused (%s: %s)", r.GetKeys(), r.GetReason(), r.GetMessage())
+	}
+	return b.String()
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/plans"
+)
+
+// startPlanner runs a planner on free ports until the test ends and returns
+// where it is asked for plans.
+func startPlanner(t *testing.T, f plannerFlags) (*collector, string) {
+	t.Helper()
+	f.listen = "127.0.0.1:0"
+	var ports ports
+	c, err := openPlanner(t.Context(), &f, "--", &ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		ports.close()
+	})
+	return c, c.reports.Addr().String()
+}
+
+func TestPlanCommands(t *testing.T) {
+	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
+	_, err := c.plans.Propose(t.Context(), plans.Proposal{
+		Job: "198.18.0.1:9000", Servers: 2, Reason: "server 0 is busy",
+		Targets: []plan.Range{{Keys: plan.Keys{First: 7, Last: 9}, Owner: 1}},
+		Hosts:   []*api.HostLoad{{Host: "a", Before: 1000, Predicted: 600}, {Host: "b", Before: 200, Predicted: 600}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"plan", "show"}, 0, "server 0 is busy"},
+		{[]string{"plan", "show", "--job", "no:1"}, 1, `job "no:1" has no plan`},
+		{[]string{"plan", "rollback"}, 1, "no plan that was applied"},
+		{[]string{"plan", "apply", "--epoch", "5"}, 1, "no epoch 5"},
+		{[]string{"plan", "apply"}, 0, "epoch 1: 3 keys to move"},
+		{[]string{"plan", "apply"}, 1, "no plan that was proposed"},
+		{[]string{"plan", "forget"}, 1, "take the plan back first"},
+		{[]string{"plan", "rollback"}, 0, "epoch 2: 0 keys, done"}, // nothing had moved
+		{[]string{"restore", "--wait", "1s"}, 0, "epoch 3: 0 keys, done"},
+		{[]string{"plan", "forget"}, 0, "forgotten"},
+		{[]string{"plan", "show"}, 0, "no job has a plan"},
+	} {
+		code, stdout, stderr := runTest(t, nil, append(tc.args, "--planner", address)...)
+		if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
+			t.Errorf("%v: exit code %d, %q %q; want %d, %q", tc.args, code, stdout, stderr, tc.code, tc.want)
+		}
+		if tc.args[1] == "apply" && tc.code == 0 && len(tc.args) == 2 {
+			checkShown(t, address)
+		}
+	}
+}
+
+func checkShown(t *testing.T, address string) {
+	t.Helper()
+	_, stdout, _ := runTest(t, nil, "plan", "show", "--json", "--planner", address)
+	var shown struct {
+		Jobs []struct {
+			Servers int
+			Epochs  []struct {
+				State string
+				Keys  string
+				Hosts []struct {
+					Host              string
+					Before, Predicted float64
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &shown); err != nil {
+		t.Fatalf("%v in %s", err, stdout)
+	}
+	e := shown.Jobs[0].Epochs[0]
+	if e.State != "MOVING" || e.Keys != "3" || len(e.Hosts) != 2 || e.Hosts[0].Predicted != 600 {
+		t.Errorf("shown is %s", stdout)
+	}
+}
+
+func TestPlanWithoutPlanner(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := runTest(t, nil, "plan", "show", "--planner", address)
+	if code != 1 || !strings.Contains(stderr, "planner "+address) {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+	code, _, stderr = runTest(t, nil, "planner", "--act", "--listen", "127.0.0.1:0")
+	if code != 2 || !strings.Contains(stderr, "--store FILE") {
+		t.Errorf("--act without --store: exit code %d, %q", code, stderr)
+	}
+}
