@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -82,7 +83,7 @@ func direction(c relay.FlowCounts) Direction {
 // Handler serves /api/v1/connections, /metrics, /healthz and /readyz.
 func (p *Proxy) Handler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(p)
+	registry.MustRegister(p, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })

@@ -197,13 +197,17 @@ func (n *Node) setAddress(a netip.AddrPort) {
 }
 
 // setID gives the node its PS-lite id, which also tells the role: servers have
-// even ids from 8 on, workers odd ones from 9 on.
+// even ids from 8 on, workers odd ones from 9 on. Another that had it, in an
+// earlier run of the job, has none then.
 func (n *Node) setID(id int32, from string) {
 	if id <= 0 || id == pslite.Empty || n.id == id && n.idFrom != fromOrder {
 		return
 	}
 	if old := n.job.byID[n.id]; old == n {
 		delete(n.job.byID, n.id)
+	}
+	if other := n.job.byID[id]; other != nil && other != n {
+		other.id, other.idFrom = 0, ""
 	}
 	n.id, n.idFrom = id, from
 	n.job.byID[id] = n

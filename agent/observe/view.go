@@ -97,7 +97,7 @@ func (o *Observer) view(j *Job) JobView {
 }
 
 func (n *Node) shownName() string {
-	if n.gone {
+	if n.gone || n.id == 0 && !n.address.IsValid() && n.process.PID == 0 {
 		return ""
 	}
 	return n.Name()

@@ -156,6 +156,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.Float64Var(&o.Count.Skew, "count-skew", 1, "count: how strongly each worker prefers its favourites; 0: not")
 	f.IntVar(&o.Count.Wander, "count-wander", 0, "count: steps after which a worker has other favourites; 0: never")
 	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: keys have 1 to 4 values, with lengths on the wire")
+	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: how long a step takes at least, as if it computed something")
 	f.IntVar(&o.Keys, "keys", 1_000_000, "bench: scalar keys of a request")
 	f.IntVar(&o.Rounds, "rounds", 10, "bench: pushes, and pulls")
 	f.DurationVar(&o.StartAfter, "start-after", 0, "wait so long before the first request; servers of PS-lite's own may not be ready sooner (500ms will do)")

@@ -129,7 +129,9 @@ func (w *worker) count(ctx context.Context) error {
 	}
 	pushed, seen := make([]float32, c.Keys), make([]float32, c.Keys)
 	began, logged := time.Now(), time.Now()
+	longest := time.Duration(0)
 	for step := range steps {
+		start := time.Now()
 		ids := c.step(w.van.Rank(), step)
 		r := c.request(ids, each, func(id int32) float32 { return c.value(id, step) })
 		if err := w.do(w.kv.Push(ctx, r))(ctx); err != nil {
@@ -153,6 +155,10 @@ func (w *worker) count(ctx context.Context) error {
 				return err
 			}
 		}
+		longest = max(longest, time.Since(start))
+		if err := w.compute(ctx, c.Compute-time.Since(start)); err != nil {
+			return err
+		}
 		if time.Since(logged) > 5*time.Second {
 			w.logger.Info("counting", "rank", w.van.Rank(), "step", step+1, "of", steps)
 			logged = time.Now()
@@ -160,10 +166,26 @@ func (w *worker) count(ctx context.Context) error {
 	}
 	w.report.Steps, w.report.Seconds = steps, since(began)
 	w.report.StepsPerSecond = float64(steps) / w.report.Seconds
+	w.report.LongestStep = longest.Seconds()
 	if err := w.van.Barrier(ctx, van.Workers); err != nil {
 		return err
 	}
 	return w.verify(ctx, c, steps, each)
+}
+
+// compute passes the time that a step would take to compute.
+func (w *worker) compute(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-w.van.Context().Done():
+		return context.Cause(w.van.Context())
+	}
 }
 
 // do makes a wait of what Push and Pull return.

@@ -46,6 +46,8 @@ type CountOptions struct {
 	Skew   float64 // exponent of how favourites are preferred; 0: all alike
 	Wander int     // steps after which a worker has other favourites; 0: never
 	Lens   bool    // id mod 4 + 1 values a key, not ValueLength
+	// Compute is how long a step takes at least, as if it computed something.
+	Compute time.Duration
 }
 
 // Models are what psjob can train, and two workloads: count pushes whole
@@ -134,6 +136,8 @@ func (o Options) checkCount() error {
 		return fmt.Errorf("--count-skew %v: want 0 to 4", c.Skew)
 	case c.Wander < 0:
 		return fmt.Errorf("--count-wander %d: want 0 or more", c.Wander)
+	case c.Compute < 0:
+		return fmt.Errorf("--count-compute %v: want 0 or more", c.Compute)
 	}
 	return nil
 }

@@ -1,0 +1,333 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+)
+
+// Ports of the services, the same on every host.
+const (
+	agentHTTP  = 9810
+	plannerAPI = 9811
+	plannerHTP = 9812
+	proxyHTTP  = 9813
+	meshPort   = 9814
+)
+
+// config says what differs from fleet to fleet.
+type config struct {
+	proxyArgs []string      // instead of --insecure-mesh
+	grace     time.Duration // of the proxy, 2 s by default
+	// wrap changes a command before it is started.
+	wrap func(service string, cmd *exec.Cmd)
+}
+
+// A sidecar is what a host has beside the job.
+type sidecar struct {
+	host         *hosts.Host
+	pins         string
+	agent, proxy *service
+}
+
+// A fleet is four hosts with all that runs on them.
+type fleet struct {
+	t        *testing.T
+	net      *hosts.Net
+	programs programs
+	config   config
+	planner  *service // on the first host
+	sidecars []*sidecar
+}
+
+func newFleet(t *testing.T, c config) *fleet {
+	t.Helper()
+	f := &fleet{t: t, programs: build(t), net: hoststest.New(t, hosts.Config{Hosts: 4}), config: c}
+	dir, bpffs := folder(t), mountBPF(t)
+	first := f.net.Host(0)
+	f.planner = f.service("planner", first, "planner", "--listen", at(first, plannerAPI), "--http", at(first, plannerHTP))
+	for _, h := range f.net.Hosts() {
+		f.sidecars = append(f.sidecars, f.sidecar(h, dir, bpffs))
+	}
+	for _, s := range f.sidecars {
+		f.ready(s)
+	}
+	t.Cleanup(f.stop)
+	return f
+}
+
+func at(h *hosts.Host, port int) string { return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port)) }
+
+// service starts psidecar on a host.
+func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
+	s := &service{name: name, host: h, command: func() *exec.Cmd {
+		cmd := exec.Command(f.programs.psidecar, args...)
+		if name == "proxy" {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		}
+		if f.config.wrap != nil {
+			f.config.wrap(name, cmd)
+		}
+		return cmd
+	}}
+	s.run(f.t)
+	return s
+}
+
+func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
+	f.t.Helper()
+	s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
+	f.t.Cleanup(func() {
+		if _, err := redirect.Unload(s.pins); err != nil {
+			f.t.Error(err)
+		}
+	})
+	group, err := h.Group("job")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	socket := filepath.Join(dir, h.Name+".sock")
+	s.agent = f.service("agent", h, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", at(h, agentHTTP),
+		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins)
+	args := f.config.proxyArgs
+	if args == nil {
+		args = []string{"--insecure-mesh"}
+	}
+	grace := f.config.grace
+	if grace == 0 {
+		grace = 2 * time.Second
+	}
+	args = append([]string{"proxy", "--http", at(h, proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", socket,
+		"--grace", grace.String(), "--no-proxy-retry", "1s"}, args...)
+	s.proxy = f.service("proxy", h, args...)
+	return s
+}
+
+// ready waits until the agent's proxy has its listeners.
+func (f *fleet) ready(s *sidecar) {
+	f.t.Helper()
+	f.await("the proxy on "+s.host.Name+" to have its listeners", func() error {
+		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
+			return fmt.Errorf("%v proxies, %w", n, err)
+		}
+		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners"); err != nil || n != 2 {
+			return fmt.Errorf("%v listeners, %w", n, err)
+		}
+		_, err := f.get(s.host, proxyHTTP, "/readyz")
+		return err
+	})
+}
+
+// await asks until there is no error.
+func (f *fleet) await(what string, ask func() error) {
+	f.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("waiting for %s: %v", what, err)
+		}
+	}
+}
+
+// get asks a service on a host.
+func (f *fleet) get(h *hosts.Host, port int, path string) ([]byte, error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       h.Dial,
+	}}
+	r, err := client.Get("http://" + at(h, port) + path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s%s: %s: %s", at(h, port), path, r.Status, body)
+	}
+	return body, err
+}
+
+// metric returns a metric by its name with its labels; 0 where it is not there.
+func (f *fleet) metric(h *hosts.Host, port int, name string) (float64, error) {
+	text, err := f.get(h, port, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, nil
+}
+
+// state asks a sidecar's proxy for its connections.
+func (f *fleet) state(s *sidecar) (state proxy.State) {
+	f.t.Helper()
+	f.await("the state of the proxy on "+s.host.Name, func() error {
+		body, err := f.get(s.host, proxyHTTP, "/api/v1/connections")
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(body, &state)
+	})
+	return state
+}
+
+// stop ends everything in order. What was pinned is gone then.
+func (f *fleet) stop() {
+	for _, s := range f.sidecars {
+		s.proxy.stop(f.t)
+		s.agent.stop(f.t)
+		if _, err := filepath.EvalSymlinks(s.pins); err == nil {
+			f.t.Errorf("the agent on %s left what it had pinned", s.host.Name)
+		}
+	}
+	f.planner.stop(f.t)
+}
+
+// mountBPF returns a BPF file system of its own.
+func mountBPF(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// counting is a job of one server and one worker a host that counts, at most a
+// step every 10 ms.
+func (f *fleet) counting(steps int, env ...string) job.Job {
+	node := job.Program{f.programs.psjob, "--json"}
+	worker := append(node[:2:2], "--model", "count", "--count-compute", "10ms", "--count-keys", "4000", "--steps", strconv.Itoa(steps))
+	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts(), Env: env}
+}
+
+// resending makes a job survive lost connections.
+var resending = []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=300"}
+
+// A run is a job on its way.
+type run struct {
+	*job.Running
+	f     *fleet
+	ended chan struct{}
+	err   error
+}
+
+// start starts a job that has two minutes.
+func (f *fleet) start(j job.Job) *run {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	running, err := j.Start(ctx)
+	if err != nil {
+		cancel()
+		f.t.Fatal(err)
+	}
+	r := &run{Running: running, f: f, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		defer cancel()
+		r.err = running.Wait()
+	}()
+	f.t.Cleanup(func() { cancel(); <-r.ended })
+	return r
+}
+
+// training waits until steps are made over the links of all hosts. Before, while
+// nodes register, PS-lite's resender does not repeat what is lost.
+func (r *run) training() {
+	t := r.f.t
+	t.Helper()
+	for _, s := range r.f.sidecars {
+		r.f.await("steps on "+s.host.Name, func() error {
+			if r.over() {
+				t.Fatalf("the job has ended, before it went through all proxies: %v", r.err)
+			}
+			messages := uint64(0)
+			for _, c := range r.f.state(s).Connections {
+				messages += c.ToFar.Messages
+			}
+			if messages < 100 {
+				return fmt.Errorf("%d messages", messages)
+			}
+			return nil
+		})
+	}
+}
+
+// over reports whether the job has ended.
+func (r *run) over() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// report is what a worker says at its end.
+type report struct {
+	Steps       int     `json:"steps"`
+	Seconds     float64 `json:"seconds"`
+	LongestStep float64 `json:"longest_step"`
+	Checked     int     `json:"checked"`
+	Statistics  struct {
+		Repeated   int `json:"repeated"`
+		Duplicates int `json:"duplicates"`
+	} `json:"statistics"`
+}
+
+// exact waits for the job's end. Its workers fail where a sum is not exact;
+// all must have checked some.
+func (r *run) exact() (all []report) {
+	t := r.f.t
+	t.Helper()
+	<-r.ended
+	if r.err != nil {
+		for _, n := range r.Nodes() {
+			t.Logf("%s %d: %v: %s", n.Role, n.Index, n.Err, tail(n.Stderr.String(), 6))
+		}
+		t.Fatal(r.err)
+	}
+	longest, repeated := 0.0, 0
+	for _, n := range r.Workers {
+		var w report
+		if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil {
+			t.Fatalf("worker %d says %q: %v", n.Index, n.Stdout.Bytes(), err)
+		}
+		if w.Checked == 0 {
+			t.Errorf("worker %d has checked no sum", n.Index)
+		}
+		longest, repeated = max(longest, w.LongestStep), repeated+w.Statistics.Repeated
+		all = append(all, w)
+	}
+	t.Logf("%d steps in %.1f s, the longest %.2f s; %d messages repeated", all[0].Steps, all[0].Seconds, longest, repeated)
+	return all
+}

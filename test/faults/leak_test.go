@@ -1,0 +1,38 @@
+package faults
+
+import "fmt"
+
+// What a service may hold when the job has ended. A proxy keeps the pipes in
+// which it spliced until the second garbage collection.
+const (
+	atRestSockets     = 12
+	atRestDescriptors = 100
+	atRestGoroutines  = 60
+	peakMemory        = 300 << 20
+)
+
+// settled waits until the services hold no more than at rest, after a job's
+// end, and checks that they never held much memory.
+func (f *fleet) settled() {
+	f.t.Helper()
+	for _, s := range f.sidecars {
+		for port, service := range map[int]*service{agentHTTP: s.agent, proxyHTTP: s.proxy} {
+			f.await(service.String()+" to let go of what the job needed", func() error {
+				if all, sockets := service.descriptors(f.t); sockets > atRestSockets || all > atRestDescriptors {
+					return fmt.Errorf("%d sockets of %d descriptors", sockets, all)
+				}
+				n, err := f.metric(s.host, port, "go_goroutines")
+				if err == nil && n > atRestGoroutines {
+					err = fmt.Errorf("%v goroutines", n)
+				}
+				return err
+			})
+			if n := service.peak(f.t); n > peakMemory {
+				f.t.Errorf("%s held %d MiB", service, n>>20)
+			}
+		}
+		if state := f.state(s); len(state.Connections) > 0 {
+			f.t.Errorf("the proxy on %s still has %d connections", s.host.Name, len(state.Connections))
+		}
+	}
+}
