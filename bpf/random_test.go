@@ -70,8 +70,9 @@ func (m *streamMaker) message(b []byte, meta func(request, push, data bool) []by
 		return m.frame(b, meta(request, push, data), false)
 	}
 	b = m.frame(b, meta(request, push, true), true)
-	keys := 8 * m.size()
-	b = m.frame(b, m.bytes(keys), true)
+	list := m.keys()
+	keys := len(list)
+	b = m.frame(b, list, true)
 	values := 0
 	if push || !request {
 		values = 4 * m.size()
@@ -82,6 +83,25 @@ func (m *streamMaker) message(b []byte, meta func(request, push, data bool) []by
 		b = m.frame(b, m.bytes(keys/2), false)
 	}
 	return b
+}
+
+// keys returns a key frame: random bytes, or runs of keys at one distance, of
+// all lengths, with strangers between them.
+func (m *streamMaker) keys() []byte {
+	n := m.size()
+	if m.IntN(2) == 0 {
+		return m.bytes(8 * n)
+	}
+	list := make([]byte, 0, 8*n)
+	key, step, left := m.Uint64(), uint64(1), 0
+	for range n {
+		if left == 0 {
+			key, step, left = m.Uint64(), []uint64{1, 1, 7, m.Uint64(), 0}[m.IntN(5)], 1+m.IntN(2*n)
+		}
+		list = native.AppendUint64(list, key)
+		key, left = key+step, left-1
+	}
+	return list
 }
 
 // size of a list: short as a rule, sometimes long enough to span segments.
@@ -242,9 +262,13 @@ func (f *feeder) tryStreams(t *testing.T, seed uint64, n int) (messages, segment
 			t.Errorf("stream %d of seed %d, %d bytes in %d segments: %.2000s", i, seed, len(stream), len(cut), diff)
 			return messages, segments
 		}
+		f.runs += f.transcript(id).runs
 		f.forget(t, id)
 		messages += len(want)
 		segments += len(cut)
+	}
+	if f.runs == 0 {
+		t.Error("no run of keys was told")
 	}
 	if lost := f.counts(t); lost.Lost().Events != lost[ReasonTruncated].Events {
 		t.Errorf("lost: %v", lost)

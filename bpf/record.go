@@ -77,10 +77,14 @@ const (
 	// stream did not fit into the ring buffer. Messages in progress are
 	// incomplete; Message says at which message the stream goes on.
 	KindLost Kind = 12
+	// KindKeyRun: like KindKeys, but the keys follow each other at one
+	// distance, and are told by [Record.KeyRun] instead of being copied. Offset
+	// and what follows are as if all of them stood in Data.
+	KindKeyRun Kind = 13
 )
 
 var kindNames = [...]string{"0", "open", "command", "meta", "keys", "values", "lens", "end",
-	"unsynced", "synced", "close", "foreign", "lost"}
+	"unsynced", "synced", "close", "foreign", "lost", "key run"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
@@ -147,6 +151,15 @@ func (r *Record) FrameBytes() (lengths [4]uint64) {
 		lengths[i] = native.Uint64(r.Data[8*i:])
 	}
 	return lengths
+}
+
+// KeyRun returns the keys of a KindKeyRun record: n of them, the first one and
+// the distance from each to the next, modulo 2^64.
+func (r *Record) KeyRun() (first, step, n uint64) {
+	if r.Kind != KindKeyRun || len(r.Data) < 24 {
+		return 0, 0, 0
+	}
+	return native.Uint64(r.Data), native.Uint64(r.Data[8:]), native.Uint64(r.Data[16:])
 }
 
 // Endpoints returns the addresses of the watched process's socket and of its

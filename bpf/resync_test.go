@@ -37,7 +37,7 @@ func TestLateStreams(t *testing.T) {
 		got.commands = nil
 		totals, followed := f.totals(t, id)
 		if diff := got.differ(want[len(want)-len(got.messages):], nil); diff != "" {
-			t.Fatalf("stream %d: %.2000s", i, diff)
+			t.Fatalf("stream %d: events %v, %d of %d, numbers %v: %.300s", i, got.events, len(got.messages), len(want), got.numbers, diff)
 		}
 		if len(got.messages) > 0 {
 			synced++

@@ -68,8 +68,12 @@ func countKeys(c *Capture) *keyCounter {
 	k.group.Go(func() error {
 		for {
 			err := c.Read(ctx, func(r *Record) {
-				if r.Kind == KindKeys {
+				switch r.Kind {
+				case KindKeys:
 					k.bytes += uint64(len(r.Data)) // a chunk may end inside a key
+				case KindKeyRun:
+					_, _, n := r.KeyRun()
+					k.bytes += 8 * n
 				}
 			})
 			if err != nil {

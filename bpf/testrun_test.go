@@ -15,6 +15,7 @@ type feeder struct {
 	program *ebpf.Program
 	packet  []byte
 	seen    map[StreamID]*transcript
+	runs    int // of keys, in streams that were compared
 }
 
 func newFeeder(t testing.TB, o Options) *feeder {

@@ -4,6 +4,7 @@
  * holds the two against each other. */
 #pragma once
 #include "meta.h"
+#include "runs.h"
 
 enum { GO_ON = 0, STOP = 1 };
 enum { F_MORE = 1, F_LONG = 2, F_COMMAND = 4 };
@@ -336,10 +337,13 @@ always __u32 copy_chunk(struct __sk_buff *skb, struct run *r, struct stream *s, 
 {
 	__u64 offset = s->frame_len - s->remaining;
 	struct record *e;
+	__u32 pos, size;
 	__u8 flags = 0;
 
 	if (n > CHUNK)
 		n = CHUNK;
+	if (s->kind == KEYS)
+		n = whole_keys(offset, n);
 	if (s->kind == VALUES) {
 		if (n >= s->value_left) {
 			n = s->value_left;
@@ -349,13 +353,17 @@ always __u32 copy_chunk(struct __sk_buff *skb, struct run *r, struct stream *s, 
 	}
 	if (n == s->remaining)
 		flags = s->kind == META && !s->more ? ENDS_FRAME | ENDS_MESSAGE : ENDS_FRAME;
+	pos = r->pos + sizeof(*e);
 	e = put(r, s, s->kind, flags, n, offset, s->frame_len);
 	if (load(skb, r->off, e + 1, n, CHUNK)) {
 		count(R_UNREADABLE, n);
 		s->incomplete = 1;
 		return n;
 	}
-	finish_record(r, s, n);
+	size = n;
+	if (s->kind == KEYS && is_run(r, pos, n))
+		size = to_run(e, n);
+	finish_record(r, s, size);
 	return n;
 }
 
@@ -385,6 +393,16 @@ always int plausible(const __u8 *p)
 	return p[1] >= BYTEPS_META && !*(const __u64 *)(p + 10) && p[34] < 2;
 }
 
+/* How far before the candidate its header begins: the last two bytes of a
+ * length of 8 bytes look like a header too, but without the flag for more. */
+always __u32 long_before(const __u8 *bytes, __u32 at)
+{
+	opaque(at);
+	if (at < 7 || at >= WINDOW)
+		return 0;
+	return (*(const __u64 *)(bytes + at - 7) & ~(__u64)F_MORE) == F_LONG ? 7 : 0;
+}
+
 /* Searches the next window of a stream that is not synchronised. Beginnings
  * of segments are likely; in full flow any place is, so after the first
  * windows the search goes on somewhere else in the segment. */
@@ -411,6 +429,7 @@ always int scan(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 le
 	}
 	forget();
 	if (r->at + 12 < n) {
+		r->at -= long_before(r->bytes, r->at);
 		r->candidate = r->off += r->at;
 		r->found = 1;
 		s->tentative = 1;

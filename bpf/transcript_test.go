@@ -26,6 +26,7 @@ type transcript struct {
 	numbers  []uint64
 	open     message // in progress
 	faults   []string
+	runs     int
 }
 
 func (s *transcript) add(r *Record) {
@@ -40,6 +41,8 @@ func (s *transcript) add(r *Record) {
 		}
 	case KindKeys:
 		s.piece(r, &s.open.keys)
+	case KindKeyRun:
+		s.run(r)
 	case KindLens:
 		s.piece(r, &s.open.lens)
 	case KindEnd:
@@ -63,6 +66,21 @@ func (s *transcript) piece(r *Record, to *[]byte) {
 	if r.Has(EndsFrame) != (uint64(len(*to)) == r.Length) {
 		s.faults = append(s.faults, fmt.Sprintf("%s: %d of %d bytes, flags %#x", r.Kind, len(*to), r.Length, r.Flags))
 	}
+}
+
+// run appends the keys that a run stands for.
+func (s *transcript) run(r *Record) {
+	first, step, n := r.KeyRun()
+	if n < 8 {
+		s.faults = append(s.faults, fmt.Sprintf("a run of %d keys", n))
+	}
+	s.runs++
+	whole := *r
+	whole.Data = nil
+	for i := range n {
+		whole.Data = native.AppendUint64(whole.Data, first+i*step)
+	}
+	s.piece(&whole, &s.open.keys)
 }
 
 func (s *transcript) end(r *Record, lengths [4]uint64) {

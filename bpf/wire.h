@@ -77,7 +77,13 @@ struct record {
 	__u64 offset, length;
 };
 
-enum kind { OPEN = 1, COMMAND, META, KEYS, VALUES, LENS, END, UNSYNC, SYNCED, CLOSE, FOREIGN, ENVELOPE };
+enum kind { OPEN = 1, COMMAND, META, KEYS, VALUES, LENS, END, UNSYNC, SYNCED, CLOSE, FOREIGN, ENVELOPE, KEY_RUN };
+
+/* The data of a KEY_RUN: n keys, from first on, each step above the one before. */
+struct key_run {
+	__u64 first, step, n;
+};
+
 
 enum flag {
 	ENDS_FRAME = 1,
