@@ -56,6 +56,29 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
+// BenchmarkAddRun counts ten million dense keys as one run: for the first time,
+// again and again, and with somebody asking after each time.
+func BenchmarkAddRun(b *testing.B) {
+	batch := Batch{Run: Run{0, 1, 10_000_000}, Each: Sums{Pulls: 1}}
+	b.Run("first", func(b *testing.B) {
+		for b.Loop() {
+			New(DefaultOptions).Add(batch)
+		}
+	})
+	for _, asked := range []bool{false, true} {
+		b.Run(fmt.Sprintf("again/asked=%v", asked), func(b *testing.B) {
+			table := New(DefaultOptions)
+			b.ReportAllocs()
+			for b.Loop() {
+				table.Add(batch)
+				if asked {
+					table.Bound()
+				}
+			}
+		})
+	}
+}
+
 // TestHundredMillionKeys asks a table of default size for 100 million
 // distinct scattered keys. The whole process must stay under 512 MiB.
 func TestHundredMillionKeys(t *testing.T) {

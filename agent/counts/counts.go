@@ -42,6 +42,8 @@ type Batch struct {
 	// Ascending says that the keys strictly ascend, where the caller knows:
 	// then nobody looks again.
 	Ascending bool
+	// Run, where its N is not 0, is the keys, and Keys and Lens are nil.
+	Run Run
 	// Each is added to every key.
 	Each [Planes]uint64
 	// Lens, where not nil, has an entry for each key: Lens[i] x LenUnit is
@@ -71,6 +73,10 @@ type Table struct {
 	sketch  *sketch // nil until a leaf was folded
 	merges  int     // how often folded leaves were merged
 
+	repeats map[repeat]*Sums // runs that came before, with what is not counted yet
+	waiting bool             // some is not
+	spelled []uint64         // scratch of countRun
+
 	found, missing []int32  // scratch of Add
 	fresh          []uint64 // scratch of insert
 	from           []int32
@@ -78,7 +84,7 @@ type Table struct {
 
 // New returns an empty table.
 func New(opts Options) *Table {
-	t := &Table{opts: opts}
+	t := &Table{opts: opts, repeats: map[repeat]*Sums{}}
 	t.leaves, t.firsts = []*leaf{{}}, []uint64{0}
 	t.used = t.leaves[0].bytes()
 	return t
@@ -89,12 +95,16 @@ func (t *Table) Add(b Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.workers = max(t.workers, b.Worker+1)
+	if b.Run.N > 0 {
+		t.addRun(&b)
+	}
 	for from := 0; from < len(b.Keys); {
 		to := b.ascendingRun(from)
-		t.addRun(&b, from, to)
+		t.addAscending(&b, from, to)
 		from = to
 	}
 	if t.used > t.opts.MemoryBytes {
+		t.countRepeats()
 		t.shrink()
 	}
 }
@@ -120,8 +130,8 @@ func (b *Batch) ascendingRun(from int) int {
 	return i
 }
 
-// addRun counts keys[from:to] of the batch, which ascend.
-func (t *Table) addRun(b *Batch, from, to int) {
+// addAscending counts keys[from:to] of the batch, which ascend.
+func (t *Table) addAscending(b *Batch, from, to int) {
 	at := t.leafOf(b.Keys[from], 0)
 	for from < to {
 		end := to

@@ -15,7 +15,7 @@ func (p plain) add(b Batch) {
 	if p[b.Worker] == nil {
 		p[b.Worker] = map[uint64]*Sums{}
 	}
-	for i, k := range b.Keys {
+	for i, k := range b.Run.Append(slices.Clone(b.Keys)) {
 		s := p[b.Worker][k]
 		if s == nil {
 			s = new(Sums)
@@ -63,6 +63,12 @@ func drawBatch(t *rapid.T) Batch {
 		step := uint64(1 + 2*kind)
 		for i := range uint64(n) {
 			b.Keys = append(b.Keys, start+i*step)
+		}
+		if rapid.Bool().Draw(t, "run") {
+			b.Keys, b.Run = nil, Run{start, step, n}
+			if again := rapid.IntRange(0, 2).Draw(t, "repeated"); again > 0 { // some run that came before
+				b.Run = Run{7, 1, 1000 * again}
+			}
 		}
 	case 2, 3:
 		for range n {

@@ -25,15 +25,15 @@ func (g *Grid) Add(b Batch) {
 		g.Rows[b.Worker] = make([]Sums, len(g.Firsts))
 	}
 	row := g.Rows[b.Worker]
+	if b.Run.N > 0 {
+		g.addRun(&b, row)
+	}
 	end := 0 // of the ascending run
 	for from := 0; from < len(b.Keys); {
 		if from == end {
 			end = b.ascendingRun(from)
 		}
-		at, ok := slices.BinarySearch(g.Firsts, b.Keys[from])
-		if !ok {
-			at--
-		}
+		at := blockOf(g.Firsts, b.Keys[from])
 		to := end
 		if at+1 < len(g.Firsts) {
 			to = from + countBelow(b.Keys[from:end], g.Firsts[at+1])
@@ -46,6 +46,15 @@ func (g *Grid) Add(b Batch) {
 		}
 		from = to
 	}
+}
+
+// blockOf returns the number of the block that key is in, not below the first.
+func blockOf(firsts []uint64, key uint64) int {
+	at, ok := slices.BinarySearch(firsts, key)
+	if !ok {
+		at--
+	}
+	return at
 }
 
 // Regroup returns the grid's rows for coarser blocks, whose firsts must all be

@@ -30,7 +30,7 @@ func (s Size) Exact() bool { return s.FoldedBlocks == 0 }
 
 // Size returns how the table stands.
 func (t *Table) Size() Size {
-	t.mu.Lock()
+	t.lock()
 	defer t.mu.Unlock()
 	s := Size{Workers: t.workers, Blocks: len(t.leaves), MemoryBytes: t.used, Total: t.total}
 	for _, l := range t.leaves {
@@ -50,7 +50,7 @@ func (t *Table) Size() Size {
 
 // Workers returns what each worker did with all keys.
 func (t *Table) Workers() []Sums {
-	t.mu.Lock()
+	t.lock()
 	defer t.mu.Unlock()
 	sums := make([]Sums, t.workers)
 	for _, l := range t.leaves {
@@ -67,7 +67,7 @@ func (t *Table) Workers() []Sums {
 // one can exceed the truth, for at least 98% of them; it is never below the
 // truth. 0 while all counts are exact.
 func (t *Table) Bound() uint64 {
-	t.mu.Lock()
+	t.lock()
 	defer t.mu.Unlock()
 	if t.sketch == nil {
 		return 0
@@ -88,7 +88,7 @@ type Count struct {
 
 // Key returns what the worker did with the key.
 func (t *Table) Key(worker int, key uint64) Count {
-	t.mu.Lock()
+	t.lock()
 	defer t.mu.Unlock()
 	l := t.leaves[t.leafOf(key, 0)]
 	found, _ := l.find([]uint64{key}, nil, nil)
@@ -127,7 +127,7 @@ type Block struct {
 // with about as many keys each, and returns what each worker did there. All
 // sums are exact; the cuts fall between folded blocks, never inside one.
 func (t *Table) Blocks(first, last uint64, n int) []Block {
-	t.mu.Lock()
+	t.lock()
 	defer t.mu.Unlock()
 	low := t.leafOf(first, 0)
 	seen := uint64(0)

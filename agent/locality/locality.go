@@ -189,7 +189,7 @@ func (j *Job) count(bytes uint64, leftHost, repeat bool) {
 
 // Use counts the keys of a request or answer seen at the given time.
 func (j *Job) Use(at int64, b counts.Batch) {
-	if len(b.Keys) == 0 {
+	if len(b.Keys) == 0 && b.Run.N == 0 {
 		return
 	}
 	j.Table.Add(b)
@@ -200,7 +200,7 @@ func (j *Job) Use(at int64, b counts.Batch) {
 		j.regrid(at)
 	}
 	j.interval(at).Heat.Add(b)
-	if j.earlyKeys += len(b.Keys); j.earlyKeys <= earlyLimit {
+	if j.earlyKeys += len(b.Keys) + 1; j.earlyKeys <= earlyLimit {
 		b.Keys, b.Lens = slices.Clone(b.Keys), slices.Clone(b.Lens)
 		j.early = append(j.early, b)
 	}

@@ -256,15 +256,15 @@ func (n *Node) Name() string {
 	return fmt.Sprintf("%s-pid-%d", n.role, n.process.PID)
 }
 
-// asked notes which keys a server is asked for: they tell its rank, each
+// asked notes between which keys a server is asked for some: they tell its rank, each
 // server having its share of the key space. Where the keys of several servers
 // are asked of one, or one's of several, the job slices keys in a way of its
 // own, and nothing follows from them.
-func (n *Node) asked(keys []uint64) {
-	if n.id != 0 && n.idFrom != fromOrder || n.conflict || n.job.serverCount < 2 || len(keys) == 0 {
+func (n *Node) asked(first, last uint64) {
+	if n.id != 0 && n.idFrom != fromOrder || n.conflict || n.job.serverCount < 2 {
 		return
 	}
-	for _, k := range []uint64{keys[0], keys[len(keys)-1]} {
+	for _, k := range []uint64{first, last} {
 		rank, ok := pslite.Owner(k, n.job.serverCount)
 		if !ok || n.range0 >= 0 && n.range0 != rank {
 			n.conflict = true

@@ -157,8 +157,8 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 		return
 	}
 	msg.keyBytes = r.Length
-	o.hold(s, r.Data)
-	full := len(s.keys) >= heldKeys && !msg.withLens || o.held > heldBytes
+	o.hold(s, r)
+	full := s.list.bytes() >= 8*heldKeys && !msg.withLens || o.held > heldBytes
 	if !full {
 		return
 	}
@@ -169,10 +169,11 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 		msg.perKey = (msg.dataSize - msg.keyBytes) / (msg.keyBytes / 8)
 	}
 	o.use(s, msg.perKey, nil, 0)
-	msg.flushed += uint64(len(s.keys))
-	o.held -= 8 * len(s.keys)
-	s.keys = s.keys[:0]
-	s.rising = true
+	msg.flushed += uint64(s.list.len())
+	o.held -= s.list.bytes()
+	split, have := s.list.split, s.list.have
+	s.list.reset()
+	s.list.split, s.list.have = split, have
 }
 
 // end takes a message's last record.
@@ -228,11 +229,11 @@ func (o *Observer) finishKeys(s *stream, frames [4]uint64) {
 	if keys == 0 {
 		return
 	}
-	if msg.flushed+uint64(len(s.keys)) != keys {
+	if msg.flushed+uint64(s.list.len()) != keys {
 		o.misses.Incomplete++ // not all keys were copied
 	}
 	if msg.withLens && len(s.lens) > 0 && msg.flushed == 0 {
-		if unit := lensUnit(s.lens, len(s.keys), values); unit > 0 || values == 0 {
+		if unit := lensUnit(s.lens, s.list.len(), values); unit > 0 || values == 0 {
 			o.use(s, 0, s.lens, unit)
 			return
 		}
@@ -268,35 +269,59 @@ func lensUnit(lens []byte, keys int, values uint64) uint64 {
 // perKey bytes, or with as many units as lens say.
 func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 	msg := &s.message
-	b := counts.Batch{Worker: msg.exchange.Worker, Keys: s.keys, Ascending: s.rising, Each: msg.each}
+	if s.list.len() == 0 {
+		return
+	}
 	plane := counts.PushedBytes
 	if msg.answer {
 		plane = counts.PulledBytes
 	}
-	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: s.keys}
-	if msg.answer {
-		use.Worker, use.Server = use.Server, use.Worker
-	}
+	bytes := perKey * uint64(s.list.len())
+	b := counts.Batch{Worker: msg.exchange.Worker, Each: msg.each}
 	if lens == nil {
 		b.Each[plane] += perKey * msg.weight
-		use.Bytes = perKey * uint64(len(s.keys))
 	} else {
-		o.lens = o.lens[:0]
-		for i := 0; i+4 <= len(lens); i += 4 {
-			n := int32(binary.LittleEndian.Uint32(lens[i:]))
-			o.lens = append(o.lens, n)
-			use.Bytes += uint64(max(n, 0)) * unit
-		}
+		bytes = o.readLens(lens, unit)
 		if unit > 0 {
 			b.Lens, b.LenUnit, b.LenPlane = o.lens, unit*msg.weight, plane
 		}
-		use.Lens = o.lens
 	}
-	msg.job.Sums.Use(msg.exchange.Time, b)
+	keys := s.list.keys
+	for _, p := range s.list.pieces {
+		b.Run, b.Keys, b.Ascending = p.run, nil, p.rising
+		if p.run.N == 0 {
+			b.Keys, keys = keys[:p.n], keys[p.n:]
+		}
+		msg.job.Sums.Use(msg.exchange.Time, b)
+	}
 	if !msg.answer {
-		use.Server.asked(s.keys)
+		s.receiver.asked(s.list.ends())
 	}
 	if o.opts.Uses != nil {
-		o.opts.Uses(use)
+		o.tell(s, bytes, lens != nil)
 	}
+}
+
+// readLens puts lens into o.lens and returns the bytes that they say.
+func (o *Observer) readLens(lens []byte, unit uint64) (bytes uint64) {
+	o.lens = o.lens[:0]
+	for i := 0; i+4 <= len(lens); i += 4 {
+		n := int32(binary.LittleEndian.Uint32(lens[i:]))
+		o.lens = append(o.lens, n)
+		bytes += uint64(max(n, 0)) * unit
+	}
+	return bytes
+}
+
+// tell tells of the keys that are held, none of them in runs.
+func (o *Observer) tell(s *stream, bytes uint64, withLens bool) {
+	msg := &s.message
+	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: s.list.keys, Bytes: bytes}
+	if msg.answer {
+		use.Worker, use.Server = use.Server, use.Worker
+	}
+	if withLens {
+		use.Lens = o.lens
+	}
+	o.opts.Uses(use)
 }

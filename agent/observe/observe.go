@@ -99,7 +99,7 @@ type Observer struct {
 	jobs    map[netip.AddrPort]*Job            // by scheduler
 	misses  Misses
 	held    int // bytes of keys held by all streams
-	spare   [][]uint64
+	spare   []list
 	meta    pslite.Meta
 	lens    []int32
 	now     int64 // of the newest record
@@ -142,7 +142,7 @@ func (o *Observer) Handle(r *bpf.Record) {
 		}
 	case bpf.KindMeta:
 		o.metaRecord(s, r)
-	case bpf.KindKeys:
+	case bpf.KindKeys, bpf.KindKeyRun:
 		o.keysRecord(s, r)
 	case bpf.KindLens:
 		s.lens = append(s.lens, r.Data...)

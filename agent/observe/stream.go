@@ -1,10 +1,9 @@
 package observe
 
 import (
-	"encoding/binary"
 	"net/netip"
-	"slices"
 
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
@@ -32,11 +31,9 @@ type stream struct {
 	asked            int   // how often its sender's process was asked for since
 
 	message message
-	metaBuf []byte   // pieces of a meta frame in progress
-	keys    []uint64 // of the message in progress
-	rising  bool     // they ascend strictly
-	tail    []byte   // the piece of a key that the next record goes on with
-	lens    []byte   // of the message in progress, as on the wire
+	metaBuf []byte // pieces of a meta frame in progress
+	list    list   // keys of the message in progress
+	lens    []byte // of the message in progress, as on the wire
 }
 
 func (o *Observer) open(r *bpf.Record) {
@@ -148,54 +145,32 @@ func (o *Observer) giveUp(s *stream) {
 
 // release frees the keys and lens of the message in progress.
 func (o *Observer) release(s *stream) {
-	o.held -= 8*len(s.keys) + len(s.lens)
-	if cap(s.keys) > 0 && len(o.spare) < spareBuffers {
-		o.spare = append(o.spare, s.keys[:0])
+	o.held -= s.list.bytes() + len(s.lens)
+	if cap(s.list.keys) > 0 && len(o.spare) < spareBuffers {
+		o.spare = append(o.spare, s.list)
 	}
-	s.keys, s.tail, s.lens = nil, s.tail[:0], nil
+	s.list, s.lens = list{}, nil
 }
 
 // spareBuffers is how many buffers for keys are kept for the next messages.
 const spareBuffers = 16
 
-// hold adds a piece of the key frame to the message in progress. Keys may be
-// cut in two between pieces.
-func (o *Observer) hold(s *stream, piece []byte) {
-	if s.keys == nil {
-		s.rising = true
-		if len(o.spare) > 0 {
-			s.keys = o.spare[len(o.spare)-1]
-			o.spare = o.spare[:len(o.spare)-1]
-		}
+// hold adds a piece of the key frame to the message in progress: bytes of keys,
+// or a run of them.
+func (o *Observer) hold(s *stream, r *bpf.Record) {
+	if s.list.pieces == nil && len(o.spare) > 0 {
+		s.list = o.spare[len(o.spare)-1]
+		s.list.reset()
+		o.spare = o.spare[:len(o.spare)-1]
 	}
-	before := len(s.keys)
-	if len(s.tail) > 0 {
-		n := min(8-len(s.tail), len(piece))
-		s.tail = append(s.tail, piece[:n]...)
-		if piece = piece[n:]; len(s.tail) < 8 {
-			return
-		}
-		s.addKeys(s.tail)
-		s.tail = s.tail[:0]
+	before := s.list.bytes()
+	if r.Kind == bpf.KindKeyRun {
+		first, step, n := r.KeyRun()
+		// Lens, and those who are told of uses, want the keys one by one.
+		oneByOne := s.message.withLens || o.opts.Uses != nil
+		s.list.addRun(counts.Run{First: first, Step: step, N: int(n)}, oneByOne)
+	} else {
+		s.list.addBytes(r.Data)
 	}
-	whole := len(piece) &^ 7
-	s.addKeys(piece[:whole])
-	s.tail = append(s.tail, piece[whole:]...)
-	o.held += 8 * (len(s.keys) - before)
-}
-
-// addKeys adds whole keys, and looks whether they ascend.
-func (s *stream) addKeys(b []byte) {
-	at := len(s.keys)
-	s.keys = slices.Grow(s.keys, len(b)/8)[:at+len(b)/8]
-	to := s.keys[at:]
-	for i := range to {
-		to[i] = binary.LittleEndian.Uint64(b[8*i : 8*i+8])
-	}
-	for i := max(at, 1); i < len(s.keys); i++ {
-		if s.keys[i] <= s.keys[i-1] {
-			s.rising = false
-			return
-		}
-	}
+	o.held += s.list.bytes() - before
 }
