@@ -153,7 +153,7 @@ func New(opts Options) (*Agent, error) {
 		a.onlyWatched()
 	}
 	// Who is connected to whom, before the first messages ask for it.
-	if _, err := a.procs.refresh(); err != nil {
+	if _, err := a.procs.refresh(true); err != nil {
 		return nil, errors.Join(err, capture.Close())
 	}
 	return a, nil
@@ -227,7 +227,7 @@ func every(ctx context.Context, interval time.Duration, f func() error) error {
 
 // discover looks for PS-lite processes and watches their cgroups.
 func (a *Agent) discover() error {
-	snapshot, err := a.procs.refresh()
+	snapshot, err := a.procs.glance()
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,10 @@ import (
 )
 
 // processes knows the host's PS-lite processes, as of the last look around.
+//
+// To look at every process of a host takes tens of milliseconds, most of it for
+// those that are no concern of ours. So only new ones are looked at, and all of
+// them now and then: a process may become a node by exec.
 type processes struct {
 	proc    fs.FS
 	watched func(cgroup string) bool // nil: those of all cgroups
@@ -26,27 +30,97 @@ type processes struct {
 	snapshot *discover.Snapshot
 	taken    time.Time
 	took     time.Duration
+	whole    time.Time   // when all processes are looked at next
+	others   map[int]int // how often a process was seen not to be a node; never changed, but replaced
+	nodes    map[int]int // how often one was seen that is
 }
 
-// lookAgain is how old a snapshot must be before an unknown connection makes
-// for a new one: so many times as long as it took to take, so that looking
-// around never takes more than a third of the time.
-const lookAgain = 2
+// How processes are looked at.
+const (
+	// lookAgain is how old a snapshot must be before an unknown connection
+	// makes for a new one: so many times as long as it took to take, so that
+	// looking around never takes more than a third of the time.
+	lookAgain = 2
+	// A process that was seen so often not to be a node is let be, and of a
+	// node that was seen so often it is known where it listens.
+	seenOther, seenNode = 2, 4
+	// All processes are looked at this often, or as seldom as keeps that below
+	// one part in wholeShare of a core.
+	wholeEvery, wholeShare = 5 * time.Second, 400
+)
 
 func newProcesses(proc string) *processes {
 	return &processes{proc: os.DirFS(proc), snapshot: &discover.Snapshot{}}
 }
 
-func (p *processes) refresh() (*discover.Snapshot, error) {
+// refresh takes a new snapshot, of all processes or without those that are
+// known not to be nodes.
+func (p *processes) refresh(all bool) (*discover.Snapshot, error) {
 	began := time.Now()
-	s, err := discover.Take(p.proc, p.watched)
+	p.mu.Lock()
+	others := p.others
+	p.mu.Unlock()
+	s, err := discover.Take(p.proc, p.watched, func(pid int) bool { return !all && others[pid] >= seenOther })
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.snapshot, p.taken, p.took = s, time.Now(), time.Since(began)
+	if all {
+		p.whole = p.taken.Add(max(wholeEvery, wholeShare*p.took))
+	}
+	p.others = make(map[int]int, len(s.Others))
+	for _, pid := range s.Others {
+		p.others[pid] = others[pid] + 1
+	}
+	nodes := make(map[int]int, len(s.Processes))
+	for i := range s.Processes {
+		pid := s.Processes[i].PID
+		if nodes[pid] = p.nodes[pid] + 1; len(s.Processes[i].Listens) == 0 {
+			nodes[pid] = 1 // it will listen soon
+		}
+	}
+	p.nodes = nodes
 	return s, nil
+}
+
+// glance returns what processes there are, and takes a new snapshot only if it
+// is time to, or a node has come, gone or only just come.
+func (p *processes) glance() (*discover.Snapshot, error) {
+	p.mu.Lock()
+	others, nodes, snapshot, whole := p.others, p.nodes, p.snapshot, !time.Now().Before(p.whole)
+	p.mu.Unlock()
+	if whole {
+		return p.refresh(true)
+	}
+	pids, err := discover.PIDs(p.proc)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[int]int, len(pids))
+	settled := 0
+	for _, pid := range pids {
+		switch {
+		case nodes[pid] >= seenNode:
+			settled++
+		case others[pid] >= seenOther:
+			seen[pid] = seenOther
+		case nodes[pid] > 0 || discover.IsNode(p.proc, pid):
+			return p.refresh(false)
+		default:
+			seen[pid] = others[pid] + 1
+		}
+	}
+	if settled < len(nodes) {
+		return p.refresh(false)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.snapshot == snapshot {
+		p.others = seen
+	}
+	return p.snapshot, nil
 }
 
 // Owner implements observe.Resolver.
@@ -57,7 +131,7 @@ func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
 	found, ok := s.Owner(local, peer)
 	if !ok && old {
 		var err error
-		if s, err = p.refresh(); err != nil {
+		if s, err = p.refresh(false); err != nil {
 			slog.Warn("looking for processes", "error", err)
 			return observe.Process{}, false
 		}

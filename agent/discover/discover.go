@@ -4,7 +4,7 @@
 //
 // In comes a /proc file system (the host's, or a recorded tree); out comes a
 // [Snapshot] of the whole. The agent takes one every now and then, and when it
-// meets a connection whose owner it does not know. Nothing is remembered from
+// meets a connection whose owner it does not know. Nothing is remembered here from
 // one snapshot to the next.
 package discover
 
@@ -41,7 +41,9 @@ type Process struct {
 // A Snapshot is the PS-lite processes of a host at one moment.
 type Snapshot struct {
 	Processes []Process
-	owners    map[[2]netip.AddrPort]int // index in Processes by local, peer address
+	// Others are the processes that are none, by what was seen or told.
+	Others []int
+	owners map[[2]netip.AddrPort]int // index in Processes by local, peer address
 }
 
 // Owner returns the process whose socket is bound to local and connected to
@@ -59,19 +61,22 @@ func (s *Snapshot) Owner(local, peer netip.AddrPort) (*Process, bool) {
 // proc itself cannot be read. Where watched is not nil, those whose cgroups it
 // does not accept (paths from the mount's root) are left out too: addresses
 // alone do not tell jobs apart, since two network namespaces may have the same.
-func Take(proc fs.FS, watched func(cgroup string) bool) (*Snapshot, error) {
-	entries, err := fs.ReadDir(proc, ".")
+// Where other is not nil, it tells processes that need not be looked at.
+func Take(proc fs.FS, watched func(cgroup string) bool, other func(pid int) bool) (*Snapshot, error) {
+	pids, err := PIDs(proc)
 	if err != nil {
-		return nil, fmt.Errorf("reading the process table: %w", err)
+		return nil, err
 	}
 	s := &Snapshot{owners: map[[2]netip.AddrPort]int{}}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !e.IsDir() {
+	for _, pid := range pids {
+		if other != nil && other(pid) {
+			s.Others = append(s.Others, pid)
 			continue
 		}
 		if p, ok := readProcess(proc, pid); ok && (watched == nil || p.Cgroup != "" && watched(p.Cgroup)) {
 			s.Processes = append(s.Processes, p)
+		} else {
+			s.Others = append(s.Others, pid)
 		}
 	}
 	slices.SortFunc(s.Processes, func(a, b Process) int { return a.PID - b.PID })
@@ -86,23 +91,49 @@ func Take(proc fs.FS, watched func(cgroup string) bool) (*Snapshot, error) {
 	return s, nil
 }
 
+// PIDs lists the processes below proc.
+func PIDs(proc fs.FS) ([]int, error) {
+	entries, err := fs.ReadDir(proc, ".")
+	if err != nil {
+		return nil, fmt.Errorf("reading the process table: %w", err)
+	}
+	var pids []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && e.IsDir() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// IsNode reports whether the process's environment names a PS-lite role.
+func IsNode(proc fs.FS, pid int) bool {
+	_, ok := environment(proc, pid)
+	return ok
+}
+
+func environment(proc fs.FS, pid int) (text string, ok bool) {
+	b, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/environ")
+	return string(b), err == nil && strings.Contains(string(b), "DMLC_ROLE=")
+}
+
 func readProcess(proc fs.FS, pid int) (Process, bool) {
 	dir := strconv.Itoa(pid)
-	text, err := fs.ReadFile(proc, dir+"/environ")
-	if err != nil || !strings.Contains(string(text), "DMLC_ROLE=") {
+	text, ok := environment(proc, pid)
+	if !ok {
 		return Process{}, false
 	}
 	p := Process{PID: pid}
 	env := map[string]string{}
-	for v := range strings.SplitSeq(string(text), "\x00") {
+	for v := range strings.SplitSeq(text, "\x00") {
 		if name, value, ok := strings.Cut(v, "="); ok {
 			env[name] = value
 		}
 	}
 	p.Role, p.Van = env["DMLC_ROLE"], env["DMLC_PS_VAN_TYPE"]
 	p.Local = env["DMLC_LOCAL"] != "" && env["DMLC_LOCAL"] != "0"
-	p.Scheduler, err = schedulerOf(env)
-	if err != nil {
+	var err error
+	if p.Scheduler, err = schedulerOf(env); err != nil {
 		return Process{}, false
 	}
 	p.Servers, p.Workers = number(env["DMLC_NUM_SERVER"]), number(env["DMLC_NUM_WORKER"])

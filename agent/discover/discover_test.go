@@ -56,7 +56,7 @@ func recorded() fstest.MapFS {
 }
 
 func TestTake(t *testing.T) {
-	s, err := Take(recorded(), nil)
+	s, err := Take(recorded(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestTakeWatchedCgroups(t *testing.T) {
 		{"the others", func(c string) bool { return strings.HasPrefix(c, "/job-of-others") }, []int{9100, 9200}, 9100},
 		{"none", func(string) bool { return false }, nil, 0},
 	} {
-		s, err := Take(proc, tc.watched)
+		s, err := Take(proc, tc.watched, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

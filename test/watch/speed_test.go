@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"math"
-	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/web"
-	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -89,50 +86,4 @@ func tenMillionKeys(t *testing.T, net *hosts.Net, isLast bool) bool {
 		}
 	}
 	return true
-}
-
-// BenchmarkOverhead runs a job without and with an agent, in turn, and reports
-// the median ratio of their times: ten million keys at a time with everything
-// captured, and a million at a time with the default sampling.
-func BenchmarkOverhead(b *testing.B) {
-	net := hoststest.New(b, hosts.Config{Hosts: 1})
-	for _, bc := range []struct {
-		name, keys, rounds string
-		sampling           agent.Sampling
-	}{
-		{"everything", "10000000", "5", agent.Sampling{OneIn: 1}},
-		{"default", "1000000", "100", agent.Sampling{OneIn: agent.StartOneIn, Budget: 4}},
-	} {
-		seconds := func() float64 {
-			printed, sum := bench(b, net, bc.keys, bc.rounds), 0.0
-			for _, s := range slices.Concat(printed.PushSeconds[1:], printed.PullSeconds[1:]) {
-				sum += s
-			}
-			return sum
-		}
-		b.Run(bc.name, func(b *testing.B) {
-			var ratios, lost []float64
-			for b.Loop() {
-				without := seconds()
-				w := watch(b, net.Cgroup(), func(o *agent.Options) {
-					o.Sampling, o.Capture = bc.sampling, bpf.Options{MeasureCost: true}
-				})
-				with := seconds()
-				me := w.Agent.Agent()
-				for _, c := range me.Counters {
-					if c.Reason == bpf.ReasonRingFull.String() {
-						lost = append(lost, float64(c.Events))
-					}
-				}
-				if err := w.stop(); err != nil {
-					b.Fatal(err)
-				}
-				ratios = append(ratios, with/without)
-			}
-			slices.Sort(ratios)
-			slices.Sort(lost)
-			b.ReportMetric(ratios[len(ratios)/2], "ratio")
-			b.ReportMetric(lost[len(lost)/2], "batches-lost")
-		})
-	}
 }

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+// environments counts which processes' environments are read.
+type environments struct {
+	fstest.MapFS
+	read map[string]int
+}
+
+// ReadFile is what fs.ReadFile calls.
+func (e environments) ReadFile(name string) ([]byte, error) {
+	e.read[name]++
+	return e.MapFS.ReadFile(name)
+}
+
+func (e environments) set(pid int, environment string) {
+	e.MapFS[fmt.Sprintf("%d/environ", pid)] = &fstest.MapFile{Data: []byte(environment)}
+}
+
+// A host's processes are looked at some times, then left alone until all are
+// looked at again; nodes that come, go or appear by exec are found.
+func TestGlance(t *testing.T) {
+	const node = "DMLC_ROLE=worker\x00DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00"
+	proc := environments{fstest.MapFS{}, map[string]int{}}
+	proc.set(1, "HOME=/")
+	proc.set(2, "HOME=/")
+	p := newProcesses("")
+	p.proc = proc
+	glance := func(nodes ...int) {
+		t.Helper()
+		s, err := p.glance()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int
+		for _, n := range s.Processes {
+			got = append(got, n.PID)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(nodes) {
+			t.Fatalf("nodes %v, want %v", got, nodes)
+		}
+	}
+	if _, err := p.refresh(true); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		glance()
+	}
+	if n := proc.read["1/environ"]; n != seenOther {
+		t.Errorf("process 1 was looked at %d times, want %d", n, seenOther)
+	}
+	proc.set(3, node)
+	glance(3)
+	proc.set(4, "HOME=/") // a shell that is about to start a node
+	glance(3)
+	proc.set(4, node)
+	glance(3, 4)
+	delete(proc.MapFS, "3/environ")
+	glance(4)
+	proc.set(2, node) // by exec, after it was let be
+	glance(4)
+	p.whole = time.Now()
+	glance(2, 4)
+	if n := proc.read["1/environ"]; n != seenOther+1 {
+		t.Errorf("process 1 was looked at %d times, want %d", n, seenOther+1)
+	}
+}
