@@ -216,3 +216,12 @@ func (l *Layer) drains() bool {
 	}
 	return rand.NewPCG(l.config.Seed, l.stats.Pushes).Uint64() < math.MaxUint64/uint64(l.config.DrainEvery)
 }
+
+// Grow makes the layer n numbers long, if it is shorter. Nothing is left of
+// what is new.
+func (l *Layer) Grow(n int) {
+	if n > l.n {
+		l.residual.grow(n - l.n)
+		l.n = n
+	}
+}

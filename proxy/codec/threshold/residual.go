@@ -28,6 +28,8 @@ type residual interface {
 	gather(w *Workspace, at []uint32) residual
 	// scatter is the way back.
 	scatter(part residual, at []uint32)
+	// grow adds n zeros.
+	grow(n int)
 	// measure counts the numbers that are not zero and sums their squares.
 	measure() (count int, squares float64)
 }
@@ -160,6 +162,9 @@ func (r *wide) scatter(part residual, at []uint32) {
 		r.e[at[i]] = v
 	}
 }
+
+func (r *narrow) grow(n int) { r.e = append(r.e, make([]float32, n)...) }
+func (r *wide) grow(n int)   { r.e = append(r.e, make([]float64, n)...) }
 
 func (r *narrow) measure() (count int, squares float64) { return measure(r.e) }
 func (r *wide) measure() (count int, squares float64)   { return measure(r.e) }

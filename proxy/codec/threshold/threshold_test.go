@@ -401,3 +401,46 @@ func TestRefused(t *testing.T) {
 		t.Error("a refused gradient was counted")
 	}
 }
+
+// A layer that grows while it is in use keeps what was left, and loses nothing.
+func TestLayerGrows(t *testing.T) {
+	for _, exact := range []bool{false, true} {
+		c := DefaultConfig
+		c.Sparsity, c.Exact = 0.9, exact
+		l, err := NewLayer(element.Float32, 0, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w Workspace
+		var out sparse.Vector
+		sum := 0.0
+		for n := range 200 {
+			l.Grow(n + 1)
+			l.Grow(n) // no shorter
+			g := make([]byte, 4)
+			element.Float32.Put(g, 0, float64(n%7+1))
+			sum += float64(n%7 + 1)
+			for i, at := range []uint32{uint32(n), uint32(n / 2)} {
+				if i == 1 {
+					element.Float32.Put(g, 0, 0)
+				}
+				if err := l.CompressAt(&w, &out, []uint32{at}, g); err != nil {
+					t.Fatal(err)
+				}
+				for i := range out.Count() {
+					sum -= element.Float32.At(out.Values, i)
+				}
+			}
+		}
+		if l.Len() != 200 || l.Bytes() != 200*ResidualSize(element.Float32, exact) {
+			t.Errorf("exact %v: %d numbers in %d bytes", exact, l.Len(), l.Bytes())
+		}
+		l.Flush(&out)
+		for i := range out.Count() {
+			sum -= element.Float32.At(out.Values, i)
+		}
+		if sum != 0 {
+			t.Errorf("exact %v: %v of what was pushed is neither sent nor left", exact, sum)
+		}
+	}
+}
