@@ -1,0 +1,494 @@
+package migrate
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// An action changes a copy of a world.
+type action struct {
+	name string
+	do   func(*world)
+}
+
+// actions are all that can happen now.
+func (w *world) actions() (all []action) {
+	add := func(do func(*world), format string, args ...any) {
+		all = append(all, action{fmt.Sprintf(format, args...), do})
+	}
+	for i := range 2 {
+		for s := range 2 {
+			if len(w.Up[s][i]) > 0 {
+				add(func(w *world) {
+					m := w.Up[s][i][0]
+					w.Up[s][i] = w.Up[s][i][1:]
+					w.serverTakes(s, i, m)
+				}, "server %d takes from worker %d", s, i)
+			}
+			if len(w.Down[s][i]) > 0 {
+				add(func(w *world) {
+					m := w.Down[s][i][0]
+					w.Down[s][i] = w.Down[s][i][1:]
+					w.siteDown(i, s, m)
+				}, "site %d takes from server %d", i, s)
+			}
+		}
+		if len(w.ToSite[i]) > 0 {
+			add(func(w *world) {
+				m := w.ToSite[i][0]
+				w.ToSite[i] = w.ToSite[i][1:]
+				if w.Sites[i] != nil {
+					w.Sites[i].Receive(names[1-i], m.M)
+					w.settle(i)
+				}
+			}, "site %d hears %d", i, w.ToSite[i][0].M.Kind)
+		}
+		if len(w.ToStore[i]) > 0 {
+			add(func(w *world) { w.record(i) }, "the store records for %d", i)
+		}
+		if x := w.Workers[i]; !x.Waiting && x.Step < x.Steps {
+			add(func(w *world) { w.request(i) }, "worker %d asks", i)
+		}
+	}
+	delivered := len(all) > 0
+	w.disturbances(add)
+	if !delivered {
+		all = append([]action{{"time passes", (*world).tick}}, all...)
+	}
+	return all
+}
+
+// disturbances are what can go wrong, and moves.
+func (w *world) disturbances(add func(func(*world), string, ...any)) {
+	for at, m := range w.Moves {
+		p := possible[m]
+		if s := w.Sites[p.site]; s != nil && s.Joining() == nil && s.Router.Ready() && s.Router.Table().Owner(modelKeys[p.key]) == p.from {
+			if _, err := s.Router.Mover(); err == nil {
+				add(func(w *world) {
+					w.Moves = append(append([]int(nil), w.Moves[:at]...), w.Moves[at+1:]...)
+					w.Sites[p.site].Begin(Move{From: p.from, To: p.to, Keys: []uint64{modelKeys[p.key]}, Handler: Adds})
+					w.settle(p.site)
+				}, "move %d begins", m)
+			}
+		}
+	}
+	for i := range 2 {
+		s := w.Sites[i]
+		if w.Budget.Crash > 0 && s != nil {
+			add(func(w *world) { w.crash(i) }, "site %d is killed", i)
+		}
+		if s == nil {
+			add(func(w *world) { w.restart(i) }, "site %d begins again", i)
+		}
+		if w.Budget.Expire > 0 && s != nil && s.Moving() > 0 {
+			for _, x := range s.inOrder() {
+				b := x.batch
+				add(func(w *world) {
+					w.Budget.Expire--
+					w.Sites[i].Expire(b)
+					w.settle(i)
+				}, "move %v expires", b)
+			}
+		}
+		if w.Budget.Repeat > 0 && s != nil {
+			add(func(w *world) { w.Budget.Repeat--; w.repeat(i) }, "host %d repeats", i)
+		}
+		if w.Budget.Loss > 0 {
+			add(func(w *world) { w.Budget.Loss--; w.Workers[i].Drop = true }, "worker %d loses the next", i)
+			add(func(w *world) { w.Budget.Loss--; w.Servers[i].Drop = true }, "server %d loses the next", i)
+			if len(w.ToSite[i]) > 0 {
+				add(func(w *world) { w.Budget.Loss--; w.ToSite[i] = w.ToSite[i][1:] }, "a message to site %d is lost", i)
+			}
+		}
+	}
+}
+
+// record is the store's part.
+func (w *world) record(i int) {
+	r := w.ToStore[i][0]
+	w.ToStore[i] = w.ToStore[i][1:]
+	var err error
+	for k, key := range modelKeys {
+		if key < r.Keys[0].First || key > r.Keys[0].Last {
+			continue
+		}
+		switch w.Owners[k] {
+		case r.From, r.To:
+			w.Owners[k] = r.To
+		default:
+			err = fmt.Errorf("key %d belongs to %d", key, w.Owners[k])
+		}
+	}
+	if w.Sites[i] != nil {
+		w.Sites[i].Recorded(r.Batch, err)
+		w.settle(i)
+	}
+}
+
+// crash kills a site: what is on its connections is lost with it.
+func (w *world) crash(i int) {
+	w.Budget.Crash--
+	w.Sites[i] = nil
+	w.ToStore[i], w.ToSite[i], w.ToSite[1-i] = nil, nil, nil
+	for s := range 2 {
+		w.Up[s][i], w.Down[s][i] = nil, nil
+	}
+}
+
+func (w *world) restart(i int) {
+	w.Sites[i] = w.site(i, route.New(route.NewTable(2)))
+	w.Sites[i].Join()
+	w.settle(i)
+}
+
+// tick lets all timers run out.
+func (w *world) tick() {
+	for i := range 2 {
+		w.repeat(i)
+	}
+}
+
+// repeat lets the timers of one host run out.
+func (w *world) repeat(i int) {
+	if s := w.Sites[i]; s != nil {
+		s.Repeat()
+		w.settle(i)
+	}
+	for _, u := range w.Workers[i].Unacked {
+		w.siteUp(i, 0, u.Frames)
+	}
+	for _, u := range w.Servers[i].Unacked {
+		to := workerIndex(int32(u.Signature >> 32 & 0xff))
+		w.down(i, to, u.Frames)
+	}
+}
+
+// done reports whether all requests are answered and all moves over, and checks
+// what must hold then.
+func (w *world) done() bool {
+	total := float32(0)
+	for i, x := range w.Workers {
+		if x.Waiting || x.Step < x.Steps || len(x.Unacked) > 0 || len(w.Servers[i].Unacked) > 0 {
+			return false
+		}
+		if s := w.Sites[i]; s == nil || !s.Router.Ready() || s.Moving() > 0 || len(s.Router.Holds()) > 0 {
+			return false
+		}
+		if len(w.Ledgers[i].Opened) > 0 {
+			return false
+		}
+		total += float32((x.Steps + 1) / 2)
+	}
+	for k, key := range modelKeys {
+		if sum := w.Servers[w.Owners[k]].Sum[k]; sum != total {
+			w.fail("key %d is %v with its owner %d, %v were pushed", key, sum, w.Owners[k], total)
+		}
+		for i, s := range w.Sites {
+			if owner := s.Router.Table().Owner(key); owner != w.Owners[k] {
+				w.fail("site %d sends key %d to server %d, it is with %d", i, key, owner, w.Owners[k])
+			}
+		}
+	}
+	return true
+}
+
+// explore visits every state that can be reached, and reports the first in
+// which something is wrong, or from which the end cannot be reached.
+func explore(t *testing.T, first *world, most int) {
+	type visit struct {
+		from int
+		name string
+	}
+	seed := maphash.MakeSeed()
+	known := map[uint64]int{digest(seed, first): 0}
+	visits := []visit{{-1, "start"}}
+	edges := [][]int{nil} // backwards
+	var ends []int
+	trace := func(at int) (s string) {
+		for ; at > 0; at = visits[at].from {
+			s = "  " + visits[at].name + "\n" + s
+		}
+		return s
+	}
+	frontier := []*world{first}
+	numbers := []int{0}
+	for len(frontier) > 0 {
+		w, at := frontier[0], numbers[0]
+		frontier[0] = nil
+		frontier, numbers = frontier[1:], numbers[1:]
+		if w.done() {
+			ends = append(ends, at)
+		}
+		if w.Failure != "" {
+			t.Fatalf("%s, after\n%s", w.Failure, trace(at))
+		}
+		for _, a := range w.actions() {
+			next := duplicate(w)
+			a.do(next)
+			d := digest(seed, next)
+			n, ok := known[d]
+			if !ok {
+				n = len(visits)
+				known[d] = n
+				visits = append(visits, visit{at, a.name})
+				edges = append(edges, nil)
+				frontier, numbers = append(frontier, next), append(numbers, n)
+				if n > most {
+					t.Logf("stopped after %d states, %d of them ends: set PSIDECAR_EXPLORE to a larger number for more", n, len(ends))
+					return
+				}
+			}
+			edges[n] = append(edges[n], at)
+		}
+	}
+	t.Logf("all %d states, %d of them ends", len(visits), len(ends))
+	reaches := make([]bool, len(visits))
+	for len(ends) > 0 {
+		at := ends[0]
+		if ends = ends[1:]; reaches[at] {
+			continue
+		}
+		reaches[at] = true
+		ends = append(ends, edges[at]...)
+	}
+	for at, ok := range reaches {
+		if !ok {
+			t.Fatalf("the job cannot end any more, after\n%s", trace(at))
+		}
+	}
+}
+
+// walk takes one random way from the start to the end. What goes wrong in a
+// world goes wrong early in some walks and late in others.
+func walk(t *testing.T, w *world, rng *rand.Rand) {
+	const patience = 5000
+	var taken []string
+	tell := func() string {
+		return strings.Join(taken[max(0, len(taken)-150):], "\n  ")
+	}
+	for range patience {
+		actions := w.actions()
+		// Disturbances are the last actions: most steps are not one.
+		n := len(actions)
+		if calm := n - w.disturbed(); calm > 0 && rng.IntN(8) > 0 {
+			n = calm
+		}
+		a := actions[rng.IntN(n)]
+		taken = append(taken, a.name)
+		a.do(w)
+		over := w.done()
+		if w.Failure != "" {
+			t.Fatalf("%s, after\n  %s", w.Failure, tell())
+		}
+		if over {
+			return
+		}
+	}
+	t.Fatalf("no end after %d steps; the last are\n  %s", patience, tell())
+}
+
+// disturbed returns how many of the actions are disturbances.
+func (w *world) disturbed() (n int) {
+	w.disturbances(func(func(*world), string, ...any) { n++ })
+	return n
+}
+
+// TestExplore runs through all interleavings of two workers, two servers, two
+// keys and up to three moves, with what can go wrong in each case.
+func TestExplore(t *testing.T) {
+	most := 3_000
+	if s := os.Getenv("PSIDECAR_EXPLORE"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatalf("PSIDECAR_EXPLORE=%q: want how many states to visit in each case", s)
+		}
+		most = n
+	}
+	for _, c := range []struct {
+		name   string
+		resend bool
+		steps  int
+		moves  []int
+		budget budget
+	}{
+		{"three moves", false, 2, []int{0, 1, 2}, budget{}},
+		{"three moves that expire", false, 2, []int{0, 1, 2}, budget{Expire: 1}},
+		{"resend", true, 2, []int{0}, budget{}},
+		{"resend, repeated", true, 2, []int{0, 1}, budget{Repeat: 1}},
+		{"resend, loss", true, 2, []int{0, 1}, budget{Loss: 1}},
+		{"resend, crash", true, 2, []int{0, 1}, budget{Crash: 1}},
+		{"resend, two crashes", true, 2, []int{0}, budget{Crash: 2}},
+		{"resend, crash and loss", true, 2, []int{0, 1}, budget{Crash: 1, Loss: 1}},
+		{"resend, all", true, 2, []int{0, 1, 2}, budget{Crash: 1, Loss: 1, Repeat: 1, Expire: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			explore(t, newWorld(c.resend, c.steps, c.moves, c.budget), most)
+			for seed := range uint64(most / 10) {
+				b := c.budget
+				walk(t, newWorld(c.resend, 3*c.steps, append([]int(nil), c.moves...), b), rand.New(rand.NewPCG(seed, 1)))
+			}
+		})
+	}
+}
+
+// duplicate makes a deep copy. Bytes and tables are never changed and shared.
+func duplicate(w *world) *world {
+	seen := map[unsafe.Pointer]reflect.Value{}
+	return deep(reflect.ValueOf(w), seen).Interface().(*world)
+}
+
+func readable(v reflect.Value) reflect.Value {
+	if v.CanInterface() || !v.CanAddr() {
+		return v
+	}
+	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
+}
+
+var tableType, bytesType = reflect.TypeFor[*route.Table](), reflect.TypeFor[[]byte]()
+
+func deep(v reflect.Value, seen map[unsafe.Pointer]reflect.Value) reflect.Value {
+	if v.Type() == tableType || v.Type() == bytesType {
+		return v
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return v
+		}
+		if c, ok := seen[v.UnsafePointer()]; ok {
+			return c
+		}
+		c := reflect.New(v.Type().Elem())
+		seen[v.UnsafePointer()] = c
+		c.Elem().Set(deep(v.Elem(), seen))
+		return c
+	case reflect.Interface:
+		if v.IsNil() {
+			return v
+		}
+		c := reflect.New(v.Type()).Elem()
+		c.Set(deep(v.Elem(), seen))
+		return c
+	case reflect.Struct:
+		c := reflect.New(v.Type()).Elem()
+		c.Set(v)
+		for i := range c.NumField() {
+			f := readable(c.Field(i))
+			f.Set(deep(f, seen))
+		}
+		return c
+	case reflect.Array:
+		c := reflect.New(v.Type()).Elem()
+		for i := range v.Len() {
+			c.Index(i).Set(deep(v.Index(i), seen))
+		}
+		return c
+	case reflect.Slice:
+		if v.IsNil() {
+			return v
+		}
+		c := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		for i := range v.Len() {
+			c.Index(i).Set(deep(v.Index(i), seen))
+		}
+		return c
+	case reflect.Map:
+		if v.IsNil() {
+			return v
+		}
+		c := reflect.MakeMapWithSize(v.Type(), v.Len())
+		for it := v.MapRange(); it.Next(); {
+			c.SetMapIndex(it.Key(), deep(it.Value(), seen))
+		}
+		return c
+	}
+	return v
+}
+
+// digest is a hash of all that matters of a world.
+func digest(seed maphash.Seed, w *world) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	write(&h, reflect.ValueOf(w), map[unsafe.Pointer]bool{})
+	return h.Sum64()
+}
+
+func write(h *maphash.Hash, v reflect.Value, seen map[unsafe.Pointer]bool) {
+	if v.Type() == tableType {
+		t := v.Interface().(*route.Table)
+		h.WriteString(fmt.Sprint(t.Owner(modelKeys[0]), t.Owner(modelKeys[1])))
+		return
+	}
+	if v.Type() == reflect.TypeFor[route.Counts]() {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			h.WriteByte(0)
+			return
+		}
+		if v.Kind() == reflect.Pointer {
+			if seen[v.UnsafePointer()] {
+				h.WriteByte(2)
+				return
+			}
+			seen[v.UnsafePointer()] = true
+		}
+		write(h, v.Elem(), seen)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			write(h, readable(v.Field(i)), seen)
+		}
+	case reflect.Slice:
+		if v.Type() == bytesType {
+			h.Write(v.Bytes())
+		}
+		fallthrough
+	case reflect.Array:
+		h.WriteString(strconv.Itoa(v.Len()))
+		if v.Type() == bytesType {
+			return
+		}
+		for i := range v.Len() {
+			write(h, v.Index(i), seen)
+		}
+	case reflect.Map:
+		// The order of a map's entries does not count.
+		sum := uint64(0)
+		for it := v.MapRange(); it.Next(); {
+			var e maphash.Hash
+			e.SetSeed(h.Seed())
+			k := reflect.New(it.Key().Type()).Elem()
+			k.Set(it.Key())
+			write(&e, k, seen)
+			value := reflect.New(it.Value().Type()).Elem()
+			value.Set(it.Value())
+			write(&e, value, seen)
+			sum += e.Sum64()
+		}
+		h.WriteString(strconv.FormatUint(sum, 36))
+	case reflect.String:
+		h.WriteString(v.String() + ";")
+	case reflect.Bool:
+		h.WriteString(strconv.FormatBool(v.Bool()))
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		h.WriteString(strconv.FormatInt(v.Int(), 36) + ";")
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		h.WriteString(strconv.FormatUint(v.Uint(), 36) + ";")
+	case reflect.Float32, reflect.Float64:
+		h.WriteString(strconv.FormatFloat(v.Float(), 'g', -1, 64) + ";")
+	default:
+		panic("digest of " + v.Type().String())
+	}
+}

@@ -1,0 +1,387 @@
+// Package migrate moves keys from server to server while a job runs. It is a
+// state machine, as package route is, without sockets, clocks and goroutines.
+//
+// A [Site] is one host's part, over the host's [route.Router]. To move keys, a
+// site tells all others to hold requests for them; when nothing for them is
+// under way anywhere it pulls their values from the old owner, pushes them to
+// the new one and pulls them again until they are the same to the last bit; it
+// has the new owner recorded in the planner's store, and then tells all to
+// release. Up to the record the move can be given up at any moment, and the
+// keys are where they were; from then on they are with the new owner.
+//
+// A site that was killed begins as a joining one: nothing passes until all
+// others have told it what they hold, and the store where keys are. What it was
+// moving itself is decided by what the store says, and the others, who still
+// hold, are told so.
+//
+// In come messages of other sites, answers of the store, moves to begin; out
+// goes what [Site.Out] returns. The proxy's shell calls it.
+package migrate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// Kind is what a message between sites says.
+type Kind uint8
+
+// The kinds.
+const (
+	Join    Kind = iota + 1 // the sender knows nothing: say what you hold
+	Holding                 // answer to Join: all that the sender holds
+	Hold                    // requests for Keys must wait
+	Quiet                   // of Batch, which has Keys, nothing is under way at the sender
+	Release                 // Batch is over: its keys belong to Owner
+)
+
+// Message is what one site tells another.
+type Message struct {
+	Kind  Kind
+	Batch route.Batch
+	Keys  []plan.Keys // of Hold and Quiet
+	Owner int32       // of Release: a rank, or route.Unchanged
+	Held  []Held      // of Holding
+}
+
+// Held is a batch that is held.
+type Held struct {
+	Batch route.Batch
+	Keys  []plan.Keys
+}
+
+// Out is something to be done: exactly one is set.
+type Out struct {
+	Send   *Message // to the site To
+	To     string
+	Route  *route.Out // a message for a server or a worker
+	Record *Record    // tell the planner's store; Recorded takes its answer
+	Result *Result    // a move is over
+	Fetch  bool       // ask the store where all keys are; Fetched takes its answer
+}
+
+// Record is a change of owner that the store has to know.
+type Record struct {
+	Batch    route.Batch
+	Plan     uint64
+	From, To int32
+	Keys     []plan.Keys
+}
+
+// Result is what became of a move. Err is why its keys are where they were.
+type Result struct {
+	Move  Move
+	Batch route.Batch
+	Bytes uint64
+	Err   error
+}
+
+// Site is one host's part in moving a job's keys.
+type Site struct {
+	Router *route.Router
+	self   string
+	others map[string]bool
+	moves  map[uint64]*moving
+	last   uint64          // number of the last batch
+	asked  map[string]bool // those that have not answered Join yet; nil: joined
+	out    []Out
+}
+
+// New returns a site of that name that has joined: nothing has been displaced
+// in the job yet, or all is known. Numbers of its batches follow number, which
+// must rise from one incarnation of a site to the next.
+func New(self string, r *route.Router, number uint64) *Site {
+	return &Site{Router: r, self: self, others: map[string]bool{}, moves: map[uint64]*moving{}, last: number}
+}
+
+// SetOthers says which other sites there are.
+func (s *Site) SetOthers(names []string) {
+	clear(s.others)
+	for _, n := range names {
+		if n != s.self {
+			s.others[n] = true
+		}
+	}
+}
+
+// Join makes a site that knows nothing learn what is displaced and what is
+// held. Until then no request passes.
+func (s *Site) Join() {
+	s.asked = maps.Clone(s.others)
+	s.ask()
+}
+
+func (s *Site) ask() {
+	for _, n := range slices.Sorted(maps.Keys(s.asked)) {
+		s.send(n, Message{Kind: Join})
+	}
+	if len(s.asked) == 0 {
+		s.out = append(s.out, Out{Fetch: true})
+	}
+}
+
+// Joining returns those who have not told yet what they hold; nil when the
+// site has joined.
+func (s *Site) Joining() []string {
+	if s.asked == nil {
+		return nil
+	}
+	return slices.AppendSeq([]string{}, maps.Keys(s.asked))
+}
+
+// Fetched takes the store's answer to Fetch: where all keys are.
+func (s *Site) Fetched(t *route.Table) {
+	if s.asked == nil || len(s.asked) > 0 {
+		return
+	}
+	s.asked = nil
+	s.Router.Open(t)
+}
+
+func (s *Site) send(to string, m Message) { s.out = append(s.out, Out{Send: &m, To: to}) }
+
+// Out returns what is to be done, in order, and forgets it. It must be called
+// after every call of the site or its router.
+func (s *Site) Out() []Out {
+	for more := true; more; {
+		more = false
+		for _, o := range s.Router.Out() {
+			more = true
+			switch {
+			case o.Quiet != nil:
+				s.quiet(*o.Quiet)
+			case o.Op != nil:
+				s.complete(o.Op)
+			default:
+				s.out = append(s.out, Out{Route: &o})
+			}
+		}
+	}
+	out := s.out
+	s.out = nil
+	return out
+}
+
+// Moving returns how many moves are under way.
+func (s *Site) Moving() int { return len(s.moves) }
+
+// Begin begins a move in the name of one of this host's workers. What it
+// returns where it cannot begin is an error; Out has the Result otherwise.
+func (s *Site) Begin(m Move) error {
+	if s.asked != nil {
+		return errors.New("this host does not know yet what is displaced")
+	}
+	worker, err := s.Router.Mover()
+	if err != nil {
+		return err
+	}
+	if m.Handler != Adds && m.Handler != Assigns {
+		return fmt.Errorf("%w: %s", ErrHandler, m.Handler)
+	}
+	slices.Sort(m.Keys)
+	for _, k := range m.Keys {
+		if owner := s.Router.Table().Owner(k); owner != m.From {
+			return fmt.Errorf("key %d belongs to server %d, not %d", k, owner, m.From)
+		}
+	}
+	s.last++
+	x := &moving{move: m, batch: route.Batch{Mover: s.self, Number: s.last}, ranges: m.Ranges(), worker: worker, loud: maps.Clone(s.others)}
+	x.loud[s.self] = true
+	if !s.Router.Hold(x.batch, x.ranges) {
+		return errors.New("some of the keys are moving already")
+	}
+	s.moves[s.last] = x
+	s.tell(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges})
+	return nil
+}
+
+// tell sends a message to all other sites.
+func (s *Site) tell(x *moving, m Message) {
+	for _, n := range slices.Sorted(maps.Keys(s.others)) {
+		if m.Kind != Hold || x.loud[n] {
+			s.send(n, m)
+		}
+	}
+}
+
+// Receive takes a message of another site.
+func (s *Site) Receive(from string, m Message) {
+	switch m.Kind {
+	case Join:
+		s.answerJoin(from)
+	case Holding:
+		if s.asked[from] {
+			delete(s.asked, from)
+			for _, h := range m.Held {
+				if h.Batch.Mover != s.self { // our own are decided by the store
+					s.Router.Hold(h.Batch, h.Keys)
+				}
+			}
+			if len(s.asked) == 0 {
+				s.out = append(s.out, Out{Fetch: true})
+			}
+		}
+	case Hold:
+		if m.Batch.Mover == from {
+			s.Router.Hold(m.Batch, m.Keys)
+		}
+	case Quiet:
+		s.heard(from, m.Batch, m.Keys)
+	case Release:
+		if m.Batch.Mover == from {
+			s.Router.Release(m.Batch, m.Owner)
+		}
+	}
+}
+
+// answerJoin tells a site that was killed what is held here. What it moved
+// itself it must decide anew.
+func (s *Site) answerJoin(from string) {
+	held := make([]Held, 0)
+	for _, b := range s.Router.Holds() {
+		held = append(held, Held{b, s.Router.Held(b)})
+	}
+	s.send(from, Message{Kind: Holding, Held: held})
+	for _, x := range s.inOrder() { // it was quiet, and knows nothing of it now
+		if x.phase == quieting {
+			x.loud[from] = true
+		}
+	}
+}
+
+func (s *Site) inOrder() []*moving {
+	return slices.SortedFunc(maps.Values(s.moves), func(a, b *moving) int { return cmp.Compare(a.batch.Number, b.batch.Number) })
+}
+
+// quiet is called when nothing for a held batch is under way on this host.
+func (s *Site) quiet(b route.Batch) {
+	keys := s.Router.Held(b)
+	if b.Mover == s.self {
+		s.heard(s.self, b, keys)
+		return
+	}
+	s.send(b.Mover, Message{Kind: Quiet, Batch: b, Keys: keys})
+}
+
+// heard is called when a site says that it is quiet.
+func (s *Site) heard(from string, b route.Batch, keys []plan.Keys) {
+	if b.Mover != s.self {
+		return
+	}
+	x := s.moves[b.Number]
+	if x == nil {
+		s.settle(from, b, keys)
+		return
+	}
+	delete(x.loud, from)
+	if x.phase == quieting && len(x.loud) == 0 {
+		x.phase = reading
+		x.op = &route.Op{Server: x.move.From, Keys: x.move.Keys}
+		s.Router.Start(x.worker, x.op)
+	}
+}
+
+// settle tells a site that still holds a batch of ours which is over, perhaps
+// by the end of an earlier incarnation, that it is. The keys cannot have moved
+// since: whoever moves them needs that site to hold them.
+func (s *Site) settle(from string, b route.Batch, keys []plan.Keys) {
+	if s.asked != nil || len(keys) == 0 {
+		return // not known yet; it will say so again
+	}
+	s.send(from, Message{Kind: Release, Batch: b, Owner: s.Router.Table().Owner(keys[0].First)})
+}
+
+// complete is called when an op has its answer.
+func (s *Site) complete(op *route.Op) {
+	for _, x := range s.inOrder() {
+		if x.op != op {
+			continue
+		}
+		next, err := x.next()
+		switch {
+		case err != nil:
+			s.end(x, err)
+		case next != nil:
+			s.Router.Start(x.worker, next)
+		default:
+			x.phase = recording
+			s.record(x)
+		}
+		return
+	}
+}
+
+func (s *Site) record(x *moving) {
+	s.out = append(s.out, Out{Record: &Record{Batch: x.batch, Plan: x.move.Plan, From: x.move.From, To: x.move.To, Keys: x.ranges}})
+}
+
+// Recorded takes the store's answer: nil, or an error that means that nothing
+// was recorded and never will be. As long as that is not known it must not be
+// called; the keys wait.
+func (s *Site) Recorded(b route.Batch, err error) {
+	if x := s.moves[b.Number]; x != nil && x.batch == b && x.phase == recording {
+		s.end(x, err)
+	}
+}
+
+// end ends a move: done where err is nil, otherwise given up.
+func (s *Site) end(x *moving, err error) {
+	owner := x.move.To
+	if err != nil {
+		owner = route.Unchanged
+		if x.op != nil {
+			s.Router.Cancel(x.op)
+		}
+	}
+	x.phase = over
+	delete(s.moves, x.batch.Number)
+	s.Router.Release(x.batch, owner)
+	s.tell(x, Message{Kind: Release, Batch: x.batch, Owner: owner})
+	s.out = append(s.out, Out{Result: &Result{Move: x.move, Batch: x.batch, Bytes: x.bytes, Err: err}})
+}
+
+// ErrExpired is why a move was given up that took too long: a site did not get
+// quiet, or a server did not answer.
+var ErrExpired = errors.New("it took too long")
+
+// Expire gives up a move, unless it may be recorded already. It reports whether
+// it did.
+func (s *Site) Expire(b route.Batch) bool {
+	x := s.moves[b.Number]
+	if x == nil || x.batch != b || x.phase == recording {
+		return false
+	}
+	err := ErrExpired
+	if x.phase == quieting {
+		err = fmt.Errorf("%w: requests are under way at %v", ErrExpired, slices.Sorted(maps.Keys(x.loud)))
+	}
+	s.end(x, err)
+	return true
+}
+
+// Repeat says again what may have been lost: it is to be called every few
+// hundred milliseconds, and when a site can be reached again.
+func (s *Site) Repeat() {
+	s.Router.Repeat()
+	if s.asked != nil {
+		s.ask()
+		return
+	}
+	for _, x := range s.inOrder() {
+		switch x.phase {
+		case quieting:
+			s.tell(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges})
+		case recording:
+			s.record(x)
+		}
+	}
+	for _, b := range s.Router.Holds() {
+		s.Router.Hold(b, nil) // quiet is said again
+	}
+}

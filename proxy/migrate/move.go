@@ -1,0 +1,158 @@
+package migrate
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// Handler is how a server takes pushes.
+type Handler uint8
+
+// The handlers: of an unknown one keys are never moved.
+const (
+	Unknown Handler = iota
+	Adds            // store += value
+	Assigns         // store = value, on every push
+	Opaque          // neither
+)
+
+// String returns the handler's name as flags spell it.
+func (h Handler) String() string {
+	return [...]string{"unknown", "add", "assign", "none"}[h]
+}
+
+// Move is keys that go from one server to another, as one batch.
+type Move struct {
+	Plan     uint64 // the planner's number for what this is part of
+	From, To int32  // ranks
+	Keys     []uint64
+	Handler  Handler // of both servers
+}
+
+// Ranges returns the keys as ranges of one key each, and consecutive ones as
+// one.
+func (m *Move) Ranges() []plan.Keys {
+	var all []plan.Keys
+	for _, k := range m.Keys {
+		if n := len(all); n > 0 && all[n-1].Last+1 == k {
+			all[n-1].Last = k
+			continue
+		}
+		all = append(all, plan.One(k))
+	}
+	return all
+}
+
+// phase is how far a move has come.
+type phase uint8
+
+const (
+	quieting  phase = iota // until no request for the keys is under way anywhere
+	reading                // pulling the values from the old owner
+	writing                // pushing to the new owner
+	checking               // pulling what it has now
+	recording              // until the planner has it on disk
+	over
+)
+
+// maxCorrections is how often a value is corrected before the handler is taken
+// for one that does not add.
+const maxCorrections = 8
+
+// ErrHandler is why keys were not moved to a server that does not take pushes
+// as its handler was said to.
+var ErrHandler = errors.New("the server does not take pushes as its handler should")
+
+// moving is a move in the hands of its mover.
+type moving struct {
+	move   Move
+	batch  route.Batch
+	ranges []plan.Keys
+	phase  phase
+	worker int32
+	loud   map[string]bool // those who are not quiet yet
+	op     *route.Op
+	want   [][]byte
+	typ    pslite.DataType
+	left   []int // places of keys whose value is not right yet
+	tried  int
+	bytes  uint64
+}
+
+// next is called when an op is complete, and returns the next one; nil when all
+// values are where they belong.
+func (m *moving) next() (*route.Op, error) {
+	if err := m.op.Err; err != nil {
+		return nil, err
+	}
+	switch m.phase {
+	case reading:
+		m.want, m.typ = m.op.Values, m.op.Type
+		for i, v := range m.want {
+			m.bytes += uint64(len(v))
+			if len(v) == 0 {
+				return nil, fmt.Errorf("server %d has no value of key %d", m.move.From, m.move.Keys[i])
+			}
+			m.left = append(m.left, i)
+		}
+		return m.write(m.fresh)
+	case writing:
+		m.phase = checking
+		return m.ask(), nil
+	}
+	var have [][]byte
+	var wrong []int
+	for i, at := range m.left {
+		if !same(m.want[at], m.op.Values[i], m.typ) {
+			wrong, have = append(wrong, at), append(have, m.op.Values[i])
+		}
+	}
+	if m.left = wrong; len(wrong) == 0 {
+		return nil, nil
+	}
+	if m.tried++; m.tried > maxCorrections || m.move.Handler == Assigns {
+		return nil, fmt.Errorf("key %d on server %d: %w (%s)", m.move.Keys[wrong[0]], m.move.To, ErrHandler, m.move.Handler)
+	}
+	return m.write(func(i int) ([]byte, error) { return difference(m.want[m.left[i]], have[i], m.typ) })
+}
+
+// fresh is what is pushed first: the value itself. Where the new owner has
+// something of the key already it is corrected then; asking it first for a key
+// that it may not know could end it.
+func (m *moving) fresh(i int) ([]byte, error) {
+	want := m.want[m.left[i]]
+	if m.move.Handler == Assigns {
+		return want, nil
+	}
+	return difference(want, make([]byte, len(want)), m.typ)
+}
+
+func (m *moving) keysLeft() []uint64 {
+	keys := make([]uint64, len(m.left))
+	for i, at := range m.left {
+		keys[i] = m.move.Keys[at]
+	}
+	return keys
+}
+
+func (m *moving) write(value func(i int) ([]byte, error)) (*route.Op, error) {
+	m.phase = writing
+	op := &route.Op{Server: m.move.To, Push: true, Keys: m.keysLeft(), Values: make([][]byte, len(m.left))}
+	for i := range m.left {
+		var err error
+		if op.Values[i], err = value(i); err != nil {
+			return nil, fmt.Errorf("key %d: %w", op.Keys[i], err)
+		}
+	}
+	m.op = op
+	return op, nil
+}
+
+func (m *moving) ask() *route.Op {
+	m.op = &route.Op{Server: m.move.To, Keys: m.keysLeft()}
+	return m.op
+}

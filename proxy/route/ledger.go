@@ -1,0 +1,149 @@
+package route
+
+import "github.com/psidecar/psidecar/proxy/pslite"
+
+// Ledger keeps what a router must still know after it was killed: the requests
+// of one worker that may be repeated, and how they were split. It is written at
+// once, and only in jobs that use PS_RESEND but for Next; in others nothing is
+// ever repeated.
+type Ledger interface {
+	// Next returns a timestamp that was never returned before, from FirstOwn to
+	// LastOwn and then from FirstOwn again.
+	Next() int32
+	// Resend and UseResend keep that the job uses PS_RESEND.
+	Resend() bool
+	UseResend()
+	// Open keeps a request as under way and seen.
+	Open(Kept)
+	// Mark replaces the flags of one under way, Close ends it.
+	Mark(ID, Flags)
+	Close(ID)
+	// Seen reports whether a request was ever opened.
+	Seen(ID) bool
+	// Load returns those under way.
+	Load() []Kept
+}
+
+// ID names a request of a worker: the rank of the server that it asks, its app,
+// its customer (0 with PS_RESEND) and its timestamp.
+type ID struct{ Server, App, Customer, Timestamp int32 }
+
+// Flags say what has happened to a request.
+type Flags uint8
+
+// The flags.
+const (
+	Acked    Flags = 1 << iota // acknowledged to the worker
+	Answered                   // the answer was passed on; that of a split one was acknowledged
+)
+
+// MaxOwners is among how many servers one request's keys can be divided.
+const MaxOwners = 24
+
+// Kept is a request under way. Own is 0 where it passed as it was; otherwise
+// the timestamp of its parts, which went to Owners.
+type Kept struct {
+	ID     ID
+	Flags  Flags
+	Own    int32
+	Owners []int32
+}
+
+func (k Kept) id() request {
+	return request{k.ID.Server, k.ID.App, k.ID.Customer, k.ID.Timestamp}
+}
+
+func (id request) public() ID { return ID{id.server, id.app, id.customer, id.timestamp} }
+
+func kept(id request, e entry) Kept {
+	k := Kept{ID: id.public(), Flags: e.flags}
+	if e.split != nil {
+		k.Own, k.Owners = e.split.own, e.split.owners
+	}
+	return k
+}
+
+// acknowledge tells the worker, in the name of the server that it asked, that a
+// request has arrived.
+func (r *Router) acknowledge(w *worker, id request) {
+	signed := pslite.Meta{AppID: id.app, Timestamp: id.timestamp, Request: true}
+	r.deliver(w, id.server, [][]byte{ack(w.speaks, pslite.Signature(&signed, w.id, pslite.ServerID(int(id.server))))})
+}
+
+// ack returns an ACK's meta frame.
+func ack(d pslite.Dialect, signature uint64) []byte {
+	var m pslite.Meta
+	m.Reset()
+	m.Control.Cmd, m.Control.MsgSig = pslite.Ack, signature
+	return m.Append(nil, d)
+}
+
+// signed takes a signature apart.
+func signed(signature uint64) (app, timestamp int32, isRequest bool) {
+	low := uint32(signature)
+	return int32(int16(signature >> 48)), int32(low >> 1), low&1 != 0
+}
+
+// ServerAck is shown an ACK of a server for a worker, and reports whether it
+// passes.
+func (r *Router) ServerAck(server, workerID int32, signature uint64) (passes bool) {
+	r.UseResend()
+	w := r.workers[workerID]
+	app, timestamp, isRequest := signed(signature)
+	if !isRequest {
+		return true
+	}
+	if timestamp >= FirstOwn {
+		r.ackedPart(w, server, timestamp)
+		return false
+	}
+	id := request{server: server, app: app, timestamp: timestamp}
+	if e, ok := w.open[id]; ok && e.split == nil {
+		r.mark(w, id, e, Acked)
+	}
+	return true
+}
+
+// ackedPart notes that a server has a part, or a request of the router's own.
+func (r *Router) ackedPart(w *worker, server, own int32) {
+	if l := w.ops[own]; l != nil {
+		l.acked = true
+		return
+	}
+	s := w.splits[own]
+	if s == nil {
+		return
+	}
+	s.acked.add(s.place(server))
+	if e := w.open[s.id]; s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
+		r.mark(w, s.id, e, Acked)
+		r.acknowledge(w, s.id)
+	}
+}
+
+// WorkerAck is shown an ACK of a worker for a server, and reports whether it
+// passes.
+func (r *Router) WorkerAck(workerID, server int32, signature uint64) (passes bool) {
+	r.UseResend()
+	w := r.workers[workerID]
+	app, timestamp, isRequest := signed(signature)
+	if isRequest {
+		return true
+	}
+	id := request{server: server, app: app, timestamp: timestamp}
+	e, ok := w.open[id]
+	if !ok || e.split == nil {
+		return true
+	}
+	for _, owner := range e.split.owners {
+		r.acceptAnswer(w, owner, app, e.split.own)
+	}
+	r.mark(w, id, e, Answered)
+	return false
+}
+
+// acceptAnswer acknowledges a server's answer to a part in the worker's name.
+func (r *Router) acceptAnswer(w *worker, server, app, own int32) {
+	answer := pslite.Meta{AppID: app, Timestamp: own}
+	r.send(w, server, [][]byte{ack(w.speaks, pslite.Signature(&answer, pslite.ServerID(int(server)), w.id))})
+}

@@ -1,0 +1,191 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Op is a pull or push of the router's own, in the name of a worker.
+type Op struct {
+	Server int32 // rank
+	Keys   []uint64
+	// Values are what to push to each key; nil for a pull, whose answer is
+	// here when the op is complete.
+	Values [][]byte
+	Push   bool
+	// Type is that of the values, after completion.
+	Type pslite.DataType
+	// Err is why it failed.
+	Err error
+
+	left    int // letters without an answer
+	worker  int32
+	letters []int32
+}
+
+// letter is one message of an op.
+type letter struct {
+	op     *Op
+	from   int // its first key in op.Keys
+	keys   int
+	frames [][]byte // kept to be repeated
+	acked  bool
+}
+
+// maxLetter is how many keys one message of an op has at most.
+const maxLetter = 4096
+
+// ErrNoTemplate is why an op cannot begin: no worker of this host has pushed
+// or pulled yet, and a message of our own is made like one of theirs.
+var ErrNoTemplate = errors.New("no worker on this host has made a request yet")
+
+// ErrApps is why an op cannot begin: keys of several apps would have to move
+// together.
+var ErrApps = errors.New("the job has several apps, whose keys cannot be told apart")
+
+// Mover returns a worker of this host in whose name keys can be moved.
+func (r *Router) Mover() (workerID int32, err error) {
+	err = ErrNoTemplate
+	for _, id := range r.Workers() {
+		w := r.workers[id]
+		switch {
+		case len(w.apps) > 1:
+			return 0, ErrApps
+		case w.push != nil || w.pull != nil:
+			return id, nil
+		}
+	}
+	return 0, err
+}
+
+// Start sends an op's messages in a worker's name. When all are answered Out
+// has the op.
+func (r *Router) Start(workerID int32, op *Op) {
+	w := r.workers[workerID]
+	if w == nil {
+		op.Err = fmt.Errorf("worker %d has ended", workerID)
+		r.out = append(r.out, Out{Op: op})
+		return
+	}
+	op.worker = workerID
+	if !op.Push {
+		op.Values = make([][]byte, len(op.Keys))
+	}
+	for from := 0; from < len(op.Keys); {
+		n := r.letterKeys(w, op, from)
+		l := &letter{op: op, from: from, keys: n}
+		own := w.ledger.Next()
+		l.frames = w.compose(op, from, n, own)
+		w.ops[own] = l
+		op.letters = append(op.letters, own)
+		op.left++
+		r.send(w, op.Server, l.frames)
+		from += n
+	}
+}
+
+// letterKeys returns how many keys from one on fit into a message: one, where
+// keys may have different numbers of values.
+func (r *Router) letterKeys(w *worker, op *Op, from int) int {
+	if w.lens {
+		return 1
+	}
+	n := min(maxLetter, len(op.Keys)-from)
+	if op.Push {
+		for i := 1; i < n; i++ {
+			if len(op.Values[from+i]) != len(op.Values[from]) {
+				return i
+			}
+		}
+	}
+	return n
+}
+
+// compose makes a message like those of the worker.
+func (w *worker) compose(op *Op, from, n int, own int32) [][]byte {
+	like := w.pull
+	if like == nil || op.Push && w.push != nil {
+		like = w.push
+	}
+	meta := like.Clone()
+	meta.Timestamp, meta.Push, meta.Pull, meta.Request = own, op.Push, !op.Push, true
+	if len(meta.DataTypes) > 2 {
+		meta.DataTypes = meta.DataTypes[:2]
+	}
+	data := [][]byte{pslite.AppendKeys(nil, op.Keys[from:from+n]), {}}
+	if op.Push {
+		data[1] = slices.Concat(op.Values[from : from+n]...)
+	}
+	meta.DataSize = int32(total(data))
+	return append([][]byte{meta.Append(nil, w.speaks)}, data...)
+}
+
+// takeOwn takes the answer to a message of an op.
+func (r *Router) takeOwn(w *worker, l *letter, m *pslite.Message) error {
+	op := l.op
+	own := m.Meta.Timestamp
+	delete(w.ops, own)
+	if r.resend {
+		r.acceptAnswer(w, op.Server, m.Meta.AppID, own)
+	}
+	if !op.Push && op.Err == nil {
+		op.Err = op.take(l, m)
+	}
+	if op.left--; op.left == 0 {
+		r.out = append(r.out, Out{Op: op})
+	}
+	return nil
+}
+
+// take keeps the values that a pull's answer has.
+func (op *Op) take(l *letter, m *pslite.Message) error {
+	keys := m.Keys()
+	if keys.Len() != l.keys {
+		return fmt.Errorf("server %d answers %d keys, %d were asked for", op.Server, keys.Len(), l.keys)
+	}
+	v := m.Values()
+	op.Type = v.Type
+	if len(v.Bytes)%l.keys != 0 {
+		return fmt.Errorf("server %d answers %d bytes for %d keys", op.Server, len(v.Bytes), l.keys)
+	}
+	size := len(v.Bytes) / l.keys
+	for i := range l.keys {
+		if keys.At(i) != op.Keys[l.from+i] {
+			return fmt.Errorf("server %d answers key %d, key %d was asked for", op.Server, keys.At(i), op.Keys[l.from+i])
+		}
+		op.Values[l.from+i] = v.Bytes[i*size : (i+1)*size]
+	}
+	return nil
+}
+
+// Cancel forgets an op: its answers will be strays.
+func (r *Router) Cancel(op *Op) {
+	w := r.workers[op.worker]
+	if w == nil {
+		return
+	}
+	for _, own := range op.letters {
+		delete(w.ops, own)
+	}
+}
+
+// Repeat sends again what the router itself has sent and nobody acknowledged.
+// It is to be called every few hundred milliseconds, in jobs that use
+// PS_RESEND; in others it does nothing.
+func (r *Router) Repeat() {
+	if !r.resend {
+		return
+	}
+	for _, id := range r.Workers() {
+		w := r.workers[id]
+		for _, own := range slices.Sorted(maps.Keys(w.ops)) {
+			if l := w.ops[own]; !l.acked {
+				r.send(w, l.op.Server, l.frames)
+			}
+		}
+	}
+}

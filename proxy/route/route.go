@@ -1,0 +1,433 @@
+// Package route decides where the requests of a host's workers go while keys of
+// their job are displaced. It is a state machine without sockets, clocks and
+// goroutines: messages go in, messages come out.
+//
+// A [Router] stands between the workers of one job on one host and all servers.
+// A request for keys that are at home passes untouched, and is only noted. One
+// with displaced keys is split by the [Table]: each owner gets its part, with a
+// timestamp of the router's own, and the answers are held until all are in, put
+// together in the order of the keys and delivered as the answer of the server
+// that was asked. With PS_RESEND a request is acknowledged to the worker when
+// all parts are, and the parts' answers to the servers when the worker has
+// acknowledged the whole.
+//
+// While keys move ([Router.Hold]) requests for them wait here, and what was
+// under way before is waited for; where they go afterwards is told with
+// [Router.Release]. Since no request for a moving key is on its way anywhere, a
+// move needs no forwarding, and nothing can be applied twice or read too early.
+//
+// The proxy's shell calls it, with a lock around it, and carries out what
+// [Router.Out] returns. Package migrate moves keys with it.
+package route
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// FirstOwn is the first timestamp of the router's own; PS-lite's, which count
+// up from 0, stay below. All stay below 2^30, above which signatures collide.
+const FirstOwn int32 = 1 << 29
+
+// LastOwn is the last one; FirstOwn follows it.
+const LastOwn int32 = 1<<30 - 1
+
+// Batch names keys that move together: the address of the proxy that moves
+// them and a number of its own.
+type Batch struct {
+	Mover  string
+	Number uint64
+}
+
+// Out is something to be done. One of Frames, Quiet and Op is set.
+type Out struct {
+	// Frames are a message for server Server as from worker Worker or, with
+	// ToWorker, the reverse. They are the receiver's.
+	Worker, Server int32 // node id, rank
+	ToWorker       bool
+	Frames         [][]byte
+	// Quiet: no request for the batch's keys is under way from here.
+	Quiet *Batch
+	// Op is complete.
+	Op *Op
+}
+
+// Router is the state of one job on one host.
+type Router struct {
+	table   *Table
+	holds   map[Batch]*hold
+	workers map[int32]*worker
+	resend  bool // the job uses PS_RESEND
+	closed  bool // nothing may pass: it is not known yet what is displaced
+	// Requests are counted by the generation in which they began; a hold begins
+	// a new one, and waits for those before.
+	generation uint32
+	underWay   map[uint32]int
+	out        []Out
+	counts     Counts
+}
+
+// Counts is what a router has done.
+type Counts struct {
+	Plain    uint64 // requests that passed as they were
+	Split    uint64 // requests that had a part for another server
+	Parts    uint64 // of those
+	Held     uint64 // requests that waited for a move
+	Repeated uint64 // requests that were recognised as repeated
+	Stray    uint64 // answers to our own requests that nobody waits for
+}
+
+// hold is keys that requests must wait for.
+type hold struct {
+	keys       []plan.Keys // ascending
+	generation uint32      // of the last requests to wait for
+	quiet      bool        // said so
+}
+
+// worker is what is known of one worker.
+type worker struct {
+	id     int32
+	ledger Ledger
+	open   map[request]entry
+	splits map[int32]*split  // by their own timestamp
+	ops    map[int32]*letter // likewise
+	queues map[int32][]waiting
+	push   *pslite.Meta // the first that was seen of each kind
+	pull   *pslite.Meta
+	apps   map[int32]bool
+	lens   bool
+	speaks pslite.Dialect
+}
+
+// request names a worker's request among its others. With PS_RESEND the
+// customer is 0: signatures do not tell customers apart, nor does PS-lite then.
+type request struct{ server, app, customer, timestamp int32 }
+
+// entry is a request under way.
+type entry struct {
+	generation uint32
+	flags      Flags
+	split      *split // nil: it passed as it was
+}
+
+// waiting is a request that waits.
+type waiting struct {
+	id      request
+	message pslite.Message // its memory is the router's
+	dialect pslite.Dialect
+}
+
+// New returns a router whose table says where keys are. Nothing passes until
+// [Router.Open] is called.
+func New(t *Table) *Router {
+	return &Router{table: t, holds: map[Batch]*hold{}, workers: map[int32]*worker{}, closed: true, underWay: map[uint32]int{}}
+}
+
+// Table returns the present table.
+func (r *Router) Table() *Table { return r.table }
+
+// Counts returns what was done so far.
+func (r *Router) Counts() Counts { return r.counts }
+
+// Resend reports whether the job is known to use PS_RESEND.
+func (r *Router) Resend() bool { return r.resend }
+
+// Open replaces the table and lets requests pass.
+func (r *Router) Open(t *Table) {
+	r.table, r.closed = t, false
+	r.flush()
+}
+
+// Ready reports whether requests pass.
+func (r *Router) Ready() bool { return !r.closed }
+
+// Out returns what is to be done, in order, and forgets it.
+func (r *Router) Out() []Out {
+	out := r.out
+	r.out = nil
+	return out
+}
+
+// AddWorker makes a worker known, with what the ledger has kept of a router
+// before this one. It must be called before anything of the worker is shown.
+func (r *Router) AddWorker(id int32, l Ledger) {
+	if r.workers[id] != nil {
+		return
+	}
+	w := &worker{
+		id: id, ledger: l, open: map[request]entry{}, splits: map[int32]*split{}, ops: map[int32]*letter{},
+		queues: map[int32][]waiting{}, apps: map[int32]bool{},
+	}
+	r.workers[id] = w
+	if l.Resend() {
+		r.UseResend()
+	}
+	for _, o := range l.Load() {
+		e := entry{generation: r.generation - longAgo, flags: o.Flags}
+		if o.Own != 0 {
+			e.split = newSplit(o.id(), o.Own, o.Owners)
+			w.splits[o.Own] = e.split
+		}
+		w.open[o.id()] = e
+		r.underWay[e.generation]++
+	}
+}
+
+// longAgo is how many generations ago requests count as begun that a ledger has
+// kept: every hold waits for them.
+const longAgo = 1 << 20
+
+// RemoveWorker forgets a worker that has ended.
+func (r *Router) RemoveWorker(id int32) {
+	w := r.workers[id]
+	if w == nil {
+		return
+	}
+	delete(r.workers, id)
+	for _, e := range w.open {
+		r.end(e.generation)
+	}
+	r.checkQuiet()
+}
+
+// Workers returns the ids of the workers, ascending.
+func (r *Router) Workers() []int32 { return slices.Sorted(maps.Keys(r.workers)) }
+
+// UseResend notes that the job repeats what is not acknowledged. An ACK
+// anywhere in the job shows it.
+func (r *Router) UseResend() {
+	if r.resend {
+		return
+	}
+	r.resend = true
+	for _, w := range r.workers {
+		w.ledger.UseResend()
+		open := make(map[request]entry, len(w.open))
+		for id, e := range w.open {
+			id.customer = 0
+			open[id] = e
+			if e.split != nil {
+				e.split.id = id
+			}
+			w.ledger.Open(kept(id, e))
+		}
+		w.open = open
+	}
+}
+
+func (r *Router) request(server int32, m *pslite.Meta) request {
+	id := request{server, m.AppID, m.CustomerID, m.Timestamp}
+	if r.resend {
+		id.customer = 0
+	}
+	return id
+}
+
+// Request is shown the beginning of a data request, meta and keys, of a worker
+// to a server. Where it returns true the message passes as it is, and counts as
+// under way. Otherwise the whole message is to be given to [Router.Take].
+func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Keys) (passes bool) {
+	w := r.workers[workerID]
+	id := r.request(server, m)
+	if e, ok := w.open[id]; ok {
+		return e.split == nil && !r.closed
+	}
+	if r.closed || len(w.queues[server]) > 0 || r.resend && w.ledger.Seen(id.public()) || r.table.Touches(keys) || r.holdsAny(keys) {
+		return false
+	}
+	w.learn(m)
+	r.begin(w, id, entry{})
+	r.counts.Plain++
+	return true
+}
+
+// begin notes a request that is under way from now on.
+func (r *Router) begin(w *worker, id request, e entry) {
+	e.generation = r.generation
+	w.open[id] = e
+	r.underWay[r.generation]++
+	if r.resend {
+		w.ledger.Open(kept(id, e))
+	}
+}
+
+// learn keeps the first push and pull, from which the router's own are made.
+func (w *worker) learn(m *pslite.Meta) {
+	if w.apps[m.AppID] && (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
+		return
+	}
+	w.apps[m.AppID] = true
+	c := m.Clone()
+	if m.Push && w.push == nil {
+		w.push = &c
+	}
+	if m.Pull && w.pull == nil {
+		w.pull = &c
+	}
+}
+
+// Take takes a whole data request for which [Router.Request] returned false.
+// The memory of the message must stay as it is.
+func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialect) error {
+	w := r.workers[workerID]
+	id := r.request(server, &m.Meta)
+	w.speaks = d
+	if e, ok := w.open[id]; ok {
+		r.counts.Repeated++
+		return r.repeat(w, id, e, m)
+	}
+	if r.resend && w.ledger.Seen(id.public()) { // its acknowledgement was lost
+		r.counts.Repeated++
+		r.acknowledge(w, id)
+		return nil
+	}
+	if w.waits(id) {
+		r.counts.Repeated++
+		return nil
+	}
+	if r.closed || len(w.queues[server]) > 0 || r.holdsAny(m.Keys()) {
+		q := waiting{id: id, message: *m, dialect: d}
+		q.message.Meta = m.Meta.Clone()
+		w.queues[server] = append(w.queues[server], q)
+		r.counts.Held++
+		return nil
+	}
+	return r.dispatch(w, id, m)
+}
+
+// waits reports whether the request is in its queue. Without PS_RESEND none
+// comes twice.
+func (w *worker) waits(id request) bool {
+	return slices.ContainsFunc(w.queues[id.server], func(q waiting) bool { return q.id == id })
+}
+
+// repeat takes a request that is under way and came again.
+func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error {
+	switch {
+	case r.closed: // it will come once more
+		return nil
+	case e.split == nil:
+		r.pass(w, id, m)
+		return nil
+	case e.flags&Acked != 0:
+		r.acknowledge(w, id)
+		return nil
+	}
+	return r.sendParts(w, e.split, m)
+}
+
+// pass sends a message on as it is.
+func (r *Router) pass(w *worker, id request, m *pslite.Message) {
+	r.send(w, id.server, frames(m, &m.Meta, w.speaks, m.Data))
+}
+
+func (r *Router) send(w *worker, server int32, frames [][]byte) {
+	r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: frames})
+}
+
+func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
+	r.out = append(r.out, Out{Worker: w.id, Server: server, ToWorker: true, Frames: frames})
+}
+
+// dispatch sends a request to those who own its keys.
+func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
+	w.learn(&m.Meta)
+	w.lens = w.lens || len(m.Data) > 2
+	owners := r.table.AppendOwners(nil, m.Keys())
+	distinct := slices.Compact(slices.Sorted(slices.Values(owners)))
+	if len(distinct) == 0 || len(distinct) == 1 && distinct[0] == id.server {
+		r.begin(w, id, entry{})
+		r.counts.Plain++
+		r.pass(w, id, m)
+		return nil
+	}
+	if len(distinct) > MaxOwners {
+		return fmt.Errorf("route: a request whose keys belong to %d servers, at most %d are possible", len(distinct), MaxOwners)
+	}
+	if err := divisible(m); err != nil {
+		return err
+	}
+	s := newSplit(id, w.ledger.Next(), distinct)
+	w.splits[s.own] = s
+	r.begin(w, id, entry{split: s})
+	r.counts.Split++
+	return r.sendParts(w, s, m)
+}
+
+// flush dispatches what need not wait any more, in order.
+func (r *Router) flush() {
+	for _, id := range r.Workers() {
+		w := r.workers[id]
+		for _, server := range slices.Sorted(maps.Keys(w.queues)) {
+			r.flushQueue(w, server)
+		}
+	}
+}
+
+func (r *Router) flushQueue(w *worker, server int32) {
+	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys()); q = w.queues[server] {
+		w.speaks = q[0].dialect
+		w.queues[server] = q[1:]
+		// Take has checked what can be wrong with it.
+		if err := r.dispatch(w, q[0].id, &q[0].message); err != nil {
+			r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: nil})
+		}
+	}
+	if len(w.queues[server]) == 0 {
+		delete(w.queues, server)
+	}
+}
+
+// Waiting returns how many requests wait, and the bytes of their values.
+func (r *Router) Waiting() (requests, bytes int) {
+	for _, w := range r.workers {
+		for _, q := range w.queues {
+			for i := range q {
+				requests++
+				for _, f := range q[i].message.Data {
+					bytes += len(f)
+				}
+			}
+		}
+	}
+	return requests, bytes
+}
+
+// mark notes what has happened to a request, and ends it where that was all.
+func (r *Router) mark(w *worker, id request, e entry, flags Flags) {
+	if e.flags&flags == flags {
+		return
+	}
+	e.flags |= flags
+	done := Answered
+	if r.resend {
+		done |= Acked
+	}
+	if e.flags&done != done {
+		w.open[id] = e
+		if r.resend {
+			w.ledger.Mark(id.public(), e.flags)
+		}
+		return
+	}
+	delete(w.open, id)
+	if e.split != nil {
+		delete(w.splits, e.split.own)
+	}
+	if r.resend {
+		w.ledger.Close(id.public())
+	}
+	r.end(e.generation)
+	r.checkQuiet()
+}
+
+// end takes a request out of the count of its generation.
+func (r *Router) end(generation uint32) {
+	if r.underWay[generation]--; r.underWay[generation] == 0 {
+		delete(r.underWay, generation)
+	}
+}

@@ -1,0 +1,246 @@
+package route
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// split is a request of which parts went to several servers.
+type split struct {
+	id      request
+	own     int32   // timestamp of its parts
+	owners  []int32 // ranks, ascending
+	acked   places
+	answers []pslite.Message // of each owner
+	in      places
+	whole   [][]byte // the answer, once it was delivered
+}
+
+// places is a set of places in a split's owners.
+type places uint32
+
+func (p *places) add(i int) {
+	if i >= 0 {
+		*p |= 1 << i
+	}
+}
+
+func (p places) has(i int) bool    { return p&(1<<i) != 0 }
+func (p places) full(n int) bool   { return p == 1<<n-1 }
+func (s *split) place(r int32) int { return slices.Index(s.owners, r) }
+
+func newSplit(id request, own int32, owners []int32) *split {
+	return &split{id: id, own: own, owners: owners, answers: make([]pslite.Message, len(owners))}
+}
+
+// frames returns a message's frames with another meta and other data.
+func frames(m *pslite.Message, meta *pslite.Meta, d pslite.Dialect, data [][]byte) [][]byte {
+	var all [][]byte
+	if m.Identity != nil {
+		all = append(all, m.Identity)
+	}
+	return append(append(all, meta.Append(nil, d)), data...)
+}
+
+// divisible reports what keeps a request from being split.
+func divisible(m *pslite.Message) error {
+	n := m.Keys().Len()
+	switch {
+	case m.Identity != nil:
+		return fmt.Errorf("route: a request with an identity frame cannot be split")
+	case len(m.Data) < 2:
+		return fmt.Errorf("route: a request with %d data frames cannot be split: want keys and values", len(m.Data))
+	case m.Lens() == nil && len(m.Data[1])%n != 0:
+		return fmt.Errorf("route: %d bytes of values do not divide by %d keys", len(m.Data[1]), n)
+	}
+	for i := range m.Lens().Len() {
+		if m.Lens().At(i) < 0 {
+			return fmt.Errorf("route: %d values of key %d", m.Lens().At(i), m.Keys().At(i))
+		}
+	}
+	return nil
+}
+
+// sendParts sends each owner its part, but for those who have acknowledged it.
+func (r *Router) sendParts(w *worker, s *split, m *pslite.Message) error {
+	owners := r.table.AppendOwners(nil, m.Keys())
+	parts := make([][3][]byte, len(s.owners)) // keys, values, lengths
+	lens, size := m.Lens(), m.Values().Type.Size()
+	each, at := 0, 0
+	if lens == nil {
+		each = len(m.Data[1]) / len(owners)
+	}
+	for i, owner := range owners {
+		p := s.place(owner)
+		if p < 0 {
+			return fmt.Errorf("route: key %d of a request under way has moved to server %d", m.Keys().At(i), owner)
+		}
+		part := &parts[p]
+		part[0] = append(part[0], m.Data[0][8*i:8*i+8]...)
+		n := each
+		if lens != nil {
+			part[2] = append(part[2], lens[4*i:4*i+4]...)
+			if n = int(lens.At(i)) * size; len(m.Data[1]) == 0 {
+				n = 0
+			}
+		}
+		part[1] = append(part[1], m.Data[1][at:at+n]...)
+		at += n
+	}
+	for i, owner := range s.owners {
+		if s.acked.has(i) {
+			continue
+		}
+		data := parts[i][:2:2]
+		if lens != nil {
+			data = parts[i][:3]
+		}
+		meta := m.Meta
+		meta.Timestamp = s.own
+		resize(&meta, m.Data, data)
+		r.counts.Parts++
+		r.send(w, owner, frames(m, &meta, w.speaks, data))
+	}
+	return nil
+}
+
+// resize puts the size of the new data into a meta that had that of the old.
+func resize(m *pslite.Meta, before, after [][]byte) {
+	if m.DataSize == int32(total(before)) {
+		m.DataSize = int32(total(after))
+	}
+}
+
+func total(frames [][]byte) (n int) {
+	for _, f := range frames {
+		n += len(f)
+	}
+	return n
+}
+
+// Answer is shown the meta of a server's answer to a worker. Where it returns
+// true the message passes as it is; otherwise the whole message is to be given
+// to [Router.TakeAnswer].
+func (r *Router) Answer(server, workerID int32, m *pslite.Meta) (passes bool) {
+	if m.Timestamp >= FirstOwn && m.Timestamp <= LastOwn {
+		return false
+	}
+	w := r.workers[workerID]
+	id := r.request(server, m)
+	if e, ok := w.open[id]; ok && e.split == nil {
+		r.mark(w, id, e, Answered)
+	}
+	return true
+}
+
+// TakeAnswer takes a whole answer for which [Router.Answer] returned false. The
+// memory of the message must stay as it is. An error means that the job cannot
+// go on: an answer does not fit what was asked.
+func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.Dialect) error {
+	w := r.workers[workerID]
+	w.speaks = d
+	own := m.Meta.Timestamp
+	if l := w.ops[own]; l != nil {
+		return r.takeOwn(w, l, m)
+	}
+	s := w.splits[own]
+	i := -1
+	if s != nil {
+		i = s.place(server)
+	}
+	if i < 0 {
+		r.counts.Stray++
+		if r.resend {
+			r.acceptAnswer(w, server, m.Meta.AppID, own)
+		}
+		return nil
+	}
+	if s.whole != nil { // the worker did not acknowledge it in time
+		r.deliver(w, s.id.server, s.whole)
+		return nil
+	}
+	if s.in.has(i) {
+		return nil
+	}
+	s.in.add(i)
+	s.answers[i] = *m
+	s.answers[i].Meta = m.Meta.Clone()
+	if !s.in.full(len(s.owners)) {
+		return nil
+	}
+	whole, err := s.assemble(d)
+	if err != nil {
+		return err
+	}
+	s.whole, s.answers = whole, nil
+	r.deliver(w, s.id.server, whole)
+	if !r.resend {
+		r.mark(w, s.id, w.open[s.id], Answered)
+	}
+	return nil
+}
+
+// assemble puts the parts of an answer together, in the order of the keys.
+func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
+	first := &s.answers[0]
+	meta := first.Meta
+	meta.Timestamp = s.id.timestamp
+	if len(first.Data) == 0 {
+		return frames(first, &meta, d, nil), nil
+	}
+	n := 0
+	for i := range s.answers {
+		a := &s.answers[i]
+		switch {
+		case len(a.Data) != len(first.Data):
+			return nil, fmt.Errorf("route: server %d answers with %d data frames, server %d with %d", s.owners[i], len(a.Data), s.owners[0], len(first.Data))
+		case a.Keys().Len() == 0 || a.Lens() == nil && len(a.Data[1])%a.Keys().Len() != 0:
+			return nil, fmt.Errorf("route: server %d answers with %d keys and %d bytes of values", s.owners[i], a.Keys().Len(), len(a.Data[1]))
+		case a.Lens() == nil && len(a.Data[1])/a.Keys().Len() != len(first.Data[1])/first.Keys().Len():
+			return nil, fmt.Errorf("route: server %d answers with %d bytes a key, server %d with %d", s.owners[i],
+				len(a.Data[1])/a.Keys().Len(), s.owners[0], len(first.Data[1])/first.Keys().Len())
+		}
+		n += a.Keys().Len()
+	}
+	data := s.merge(n)
+	resize(&meta, first.Data, data)
+	return frames(first, &meta, d, data), nil
+}
+
+// merge merges the sorted parts, n keys in all.
+func (s *split) merge(n int) [][]byte {
+	data := make([][]byte, len(s.answers[0].Data))
+	data[0] = make([]byte, 0, 8*n)
+	next, at := make([]int, len(s.answers)), make([]int, len(s.answers))
+	for range n {
+		least, from := []byte(nil), -1
+		for i := range s.answers {
+			if keys := s.answers[i].Data[0]; next[i] < len(keys)/8 {
+				if k := keys[8*next[i] : 8*next[i]+8]; from < 0 || less(k, least) {
+					least, from = k, i
+				}
+			}
+		}
+		a := &s.answers[from]
+		size := 0
+		if lens := a.Lens(); lens == nil {
+			size = len(a.Data[1]) / a.Keys().Len()
+		} else {
+			data[2] = append(data[2], lens[4*next[from]:4*next[from]+4]...)
+			size = int(lens.At(next[from])) * a.Values().Type.Size()
+		}
+		data[0] = append(data[0], least...)
+		data[1] = append(data[1], a.Data[1][at[from]:at[from]+size]...)
+		next[from]++
+		at[from] += size
+	}
+	return data
+}
+
+func less(a, b []byte) bool {
+	return !bytes.Equal(a, b) && binary.LittleEndian.Uint64(a) < binary.LittleEndian.Uint64(b)
+}
