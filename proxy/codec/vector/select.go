@@ -1,6 +1,11 @@
 package vector
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+)
 
 // Selector finds order statistics exactly, by counting digits of the numbers'
 // bits rather than by sorting. Its memory is used again.
@@ -38,6 +43,11 @@ func (s *Selector) choose(n int, key func(int) uint64, width uint, infinity uint
 	if rank == 0 {
 		return 0
 	}
+	return s.nth(n, key, width, rank)
+}
+
+// nth returns the key at a rank, from 1 on and from below.
+func (s *Selector) nth(n int, key func(int) uint64, width uint, rank int) uint64 {
 	known, prefix := uint(0), uint64(0) // the leading bits of the result
 	for known < width {
 		digit := min(digitBits, width-known)
@@ -57,4 +67,25 @@ func (s *Selector) choose(n int, key func(int) uint64, width uint, infinity uint
 		known += digit
 	}
 	return prefix
+}
+
+// Magnitude returns the bits of number i without its sign. They are ordered as
+// the magnitudes, NaNs after infinity.
+func Magnitude(kind element.Kind, values []byte, i int) uint64 {
+	switch kind.Size() {
+	case 2:
+		return uint64(binary.LittleEndian.Uint16(values[i*2:]) &^ (1 << 15))
+	case 4:
+		return uint64(binary.LittleEndian.Uint32(values[i*4:]) &^ (1 << 31))
+	default:
+		return binary.LittleEndian.Uint64(values[i*8:]) &^ (1 << 63)
+	}
+}
+
+// Largest returns the k-th largest [Magnitude] of the numbers in values, which
+// are k or more; k is at least 1.
+func (s *Selector) Largest(kind element.Kind, values []byte, k int) uint64 {
+	n := len(values) / kind.Size()
+	key := func(i int) uint64 { return Magnitude(kind, values, i) }
+	return s.nth(n, key, uint(8*kind.Size()-1), n-k+1)
 }

@@ -1,0 +1,126 @@
+package unchanged
+
+import (
+	"container/list"
+	"encoding/binary"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+)
+
+// Sender encodes answers.
+type Sender struct {
+	limits Limits
+	kept   map[uint64]*list.Element // by name; the element's value is an *answer
+	recent *list.List               // latest first
+	free   []int                    // slots that nobody has, of those once used
+	slots  int                      // slots ever used
+	bytes  int
+	number byte // of answers so far
+	diff   sparse.Vector
+	stats  Stats
+}
+
+// Stats counts what a sender did.
+type Stats struct {
+	Whole     uint64 // answers sent whole, and kept
+	Changes   uint64 // answers of which only changes were sent
+	Refused   uint64 // answers too large to keep
+	Forgotten uint64 // answers that had to go for others
+	Values    uint64 // numbers in answers of which changes were sent
+	Changed   uint64 // of these, numbers that had changed
+}
+
+// answer is the last values that were sent for a name.
+type answer struct {
+	name   uint64
+	slot   int
+	values []byte
+}
+
+// NewSender returns a sender that has sent nothing yet.
+func NewSender(l Limits) *Sender {
+	return &Sender{limits: l, kept: make(map[uint64]*list.Element), recent: list.New()}
+}
+
+// Bytes is the size of all values kept.
+func (s *Sender) Bytes() int { return s.bytes }
+
+// Stats returns what the sender did.
+func (s *Sender) Stats() Stats { return s.stats }
+
+// Append appends the encoded form of an answer's values. The name says which
+// keys they are for: the same name must not stand for different keys. ok is
+// false where the answer does not fit the limits; then it goes as it is, dst is
+// unchanged, and nothing else has. Values that are no whole number of the kind
+// compare as 16-bit numbers or, where they are odd, are not encoded either.
+// After ok the encoded form must reach the receiver.
+func (s *Sender) Append(dst []byte, name uint64, kind element.Kind, values []byte) (encoded []byte, ok bool) {
+	if len(values)%kind.Size() != 0 {
+		kind = element.BFloat16
+	}
+	if len(values) == 0 || len(values)%kind.Size() != 0 || len(values) > s.limits.Bytes || s.limits.Answers < 1 {
+		s.stats.Refused++
+		return dst, false
+	}
+	if e := s.kept[name]; e != nil {
+		s.recent.MoveToFront(e)
+		if a := e.Value.(*answer); len(a.values) == len(values) {
+			return s.appendChanges(dst, a, kind, values), true
+		}
+		return s.appendWhole(dst, name, values, e), true
+	}
+	return s.appendWhole(dst, name, values, nil), true
+}
+
+// appendChanges encodes the difference to the last answer, and keeps the new.
+func (s *Sender) appendChanges(dst []byte, a *answer, kind element.Kind, values []byte) []byte {
+	s.diff.Reset(kind, len(values)/kind.Size())
+	vector.Differ(kind, a.values, values, s.diff.Mask)
+	s.diff.Gather(values)
+	copy(a.values, values)
+	s.stats.Changes++
+	s.stats.Values += uint64(s.diff.N)
+	s.stats.Changed += uint64(s.diff.Count())
+	dst = append(dst, byte(formChanges), s.number)
+	s.number++
+	dst = binary.AppendUvarint(dst, uint64(a.slot))
+	return s.diff.Append(dst)
+}
+
+// appendWhole encodes an answer whole. Others, and the one of this name with
+// another length (old), are forgotten to make room.
+func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.Element) []byte {
+	dst = append(dst, byte(formWhole), s.number)
+	s.number++
+	if old != nil {
+		dst = s.forget(dst, old)
+	}
+	for s.bytes+len(values) > s.limits.Bytes || len(s.kept) >= s.limits.Answers {
+		s.stats.Forgotten++
+		dst = s.forget(dst, s.recent.Back())
+	}
+	a := &answer{name: name, slot: s.slots, values: append([]byte(nil), values...)}
+	if last := len(s.free) - 1; last >= 0 {
+		a.slot, s.free = s.free[last], s.free[:last]
+	} else {
+		s.slots++
+	}
+	s.kept[name] = s.recent.PushFront(a)
+	s.bytes += len(values)
+	s.stats.Whole++
+	dst = append(dst, slotEnd)
+	dst = binary.AppendUvarint(dst, uint64(a.slot))
+	dst = binary.AppendUvarint(dst, uint64(len(values)))
+	return append(dst, values...)
+}
+
+// forget drops an answer and says so.
+func (s *Sender) forget(dst []byte, e *list.Element) []byte {
+	a := s.recent.Remove(e).(*answer)
+	delete(s.kept, a.name)
+	s.free = append(s.free, a.slot)
+	s.bytes -= len(a.values)
+	return binary.AppendUvarint(dst, uint64(a.slot)+1)
+}
