@@ -193,6 +193,9 @@ func (l *Listeners) reconcile() error {
 			continue // nobody would accept
 		}
 		at, err := l.listen(p, id)
+		if errors.Is(err, errEnded) {
+			continue
+		}
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("job %s, cgroup %s: %w", p.Job, p.Cgroup, err))
 			continue

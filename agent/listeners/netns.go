@@ -3,6 +3,7 @@ package listeners
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"runtime"
@@ -52,9 +53,15 @@ func (o *opened) message(i int) (handover.Message, *os.File) {
 	return handover.Message{Kind: handover.Listening, ID: s.id, Job: o.job, Cgroup: o.group, Netns: o.netns, Address: s.at}, s.file
 }
 
+// errEnded is what a process cannot be served for that was there a moment ago.
+var errEnded = errors.New("the process has ended")
+
 // openNetns opens a network namespace by its file and says its inode.
 func openNetns(path string) (*os.File, uint64, error) {
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, fmt.Errorf("opening network namespace %s: %w", path, errEnded)
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("opening a network namespace: %w", err)
 	}

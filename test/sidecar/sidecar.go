@@ -189,7 +189,7 @@ func (s *Sidecar) read(ctx context.Context, port int, path string) ([]byte, erro
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", where, response.Status)
+		err = fmt.Errorf("%s: %s: %.1000s", where, response.Status, body)
 	}
 	return body, err
 }

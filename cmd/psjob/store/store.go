@@ -11,6 +11,10 @@
 package store
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
@@ -124,6 +128,34 @@ func (s *Store) Lengths(keys []uint64, dst []int32) []int32 {
 		dst = append(dst, int32(k))
 	}
 	return dst
+}
+
+// Digest is a SHA-256 of all keys, in ascending order, and their values, which
+// it has to the last bit. What is pending counts as applied.
+func (s *Store) Digest() string {
+	if s.settings.Synchronous {
+		for n := range s.pending {
+			s.settle(math.MaxInt32, uint32(n))
+		}
+	}
+	keys := s.index.Keys()
+	order := make([]uint32, len(keys))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(a, b uint32) int { return cmp.Compare(keys[a], keys[b]) })
+	hash := sha256.New()
+	var line []byte
+	for _, n := range order {
+		from, to := s.span(n)
+		line = binary.LittleEndian.AppendUint64(line[:0], keys[n])
+		line = binary.LittleEndian.AppendUint64(line, uint64(to-from))
+		for _, v := range s.values[from:to] {
+			line = binary.LittleEndian.AppendUint32(line, math.Float32bits(v))
+		}
+		hash.Write(line)
+	}
+	return hex.EncodeToString(hash.Sum(nil))
 }
 
 // shape returns how many values each key has where lens is nil.

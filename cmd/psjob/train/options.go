@@ -31,6 +31,7 @@ type Options struct {
 	Block     int            // largest value of a dense tensor's key
 	Seed      uint64
 	Count     CountOptions
+	Mix       MixOptions
 	Rounds    int    // of a bench
 	Keys      int    // of a bench
 	AccessLog string // where to write the accesses
@@ -50,9 +51,17 @@ type CountOptions struct {
 	Compute time.Duration
 }
 
-// Models are what psjob can train, and two workloads: count pushes whole
-// numbers and checks their sums, bench measures how fast keys go.
-func Models() []string { return []string{"lr", "fm", "dlrm", "mlp", "count", "bench"} }
+// MixOptions describe the workload that uses everything at once.
+type MixOptions struct {
+	Customers int // of each app in each worker
+	Longest   int // values of the customers' longest keys
+	Largest   int // values of one key more, of the first worker; 0: none
+}
+
+// Models are what psjob can train, and three workloads: count pushes whole
+// numbers and checks their sums, mix does all that PS-lite's clients can do at
+// the same time and checks the answers, bench measures how fast keys go.
+func Models() []string { return []string{"lr", "fm", "dlrm", "mlp", "count", "mix", "bench"} }
 
 // withDefaults fills in what fits the model: the rule and its numbers.
 func (o Options) withDefaults() Options {
@@ -63,7 +72,7 @@ func (o Options) withDefaults() Options {
 			s.Rule = "ftrl"
 		case "fm":
 			s.Rule = "adagrad"
-		case "count", "bench":
+		case "count", "mix", "bench":
 			s.Rule = "add"
 		default:
 			s.Rule = "sgd"
@@ -99,7 +108,7 @@ func (o Options) Check() error {
 	}
 	for name, v := range map[string]int{"batch": o.Batch, "factors": o.Factors, "embedding": o.Embedding,
 		"hidden": o.Hidden, "buckets": o.Buckets, "tensor-block": o.Block, "rounds": o.Rounds, "keys": o.Keys,
-		"count-keys": o.Count.Keys, "count-batch": o.Count.Batch} {
+		"mix-customers": o.Mix.Customers, "count-keys": o.Count.Keys, "count-batch": o.Count.Batch} {
 		if err := positive(name, v); err != nil {
 			return err
 		}
@@ -116,6 +125,8 @@ func (o Options) Check() error {
 	switch o.Model {
 	case "count":
 		return o.checkCount()
+	case "mix":
+		return o.checkMix()
 	case "bench":
 		return nil
 	}
@@ -138,6 +149,18 @@ func (o Options) checkCount() error {
 		return fmt.Errorf("--count-wander %d: want 0 or more", c.Wander)
 	case c.Compute < 0:
 		return fmt.Errorf("--count-compute %v: want 0 or more", c.Compute)
+	}
+	return nil
+}
+
+func (o Options) checkMix() error {
+	switch m := o.Mix; {
+	case m.Customers > 16:
+		return fmt.Errorf("--mix-customers %d: at most 16", m.Customers)
+	case m.Longest < 0 || m.Longest > store.MaxValueLength:
+		return fmt.Errorf("--mix-longest %d: want 0 to %d", m.Longest, store.MaxValueLength)
+	case m.Largest < 0 || m.Largest > store.MaxValueLength:
+		return fmt.Errorf("--mix-largest %d: want 0 to %d", m.Largest, store.MaxValueLength)
 	}
 	return nil
 }

@@ -107,6 +107,7 @@ type ServerReport struct {
 	Keys       int            `json:"keys"`
 	Pushes     int            `json:"pushes"`
 	Pulls      int            `json:"pulls"`
+	Digest     string         `json:"digest"` // of all keys and values, in hexadecimal
 	Statistics van.Statistics `json:"statistics"`
 }
 
@@ -125,9 +126,13 @@ func Serve(ctx context.Context, c van.Config) (ServerReport, error) {
 	if _, err := kv.NewServer(v, 0, h); err != nil {
 		return ServerReport{}, errors.Join(err, v.Stop(ctx))
 	}
+	if err := serveMix(v); err != nil {
+		return ServerReport{}, errors.Join(err, v.Stop(ctx))
+	}
 	report := ServerReport{Role: "server", Rank: v.Rank()}
 	err = live(ctx, v, nil)
 	if err == nil {
+		report.Digest = h.store.Digest()
 		report.Keys, report.Pushes, report.Pulls = h.store.Len(), h.pushes, h.pulls
 	}
 	report.Statistics = v.Statistics()

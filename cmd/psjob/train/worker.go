@@ -58,6 +58,7 @@ type worker struct {
 	log    *access.Log
 	logger *slog.Logger
 	keys   dataset.KeyMap
+	mixers []*mixer
 	report WorkerReport
 }
 
@@ -80,6 +81,11 @@ func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	if err != nil {
 		return w.report, errors.Join(err, v.Stop(ctx))
 	}
+	if o.Model == "mix" {
+		if err := w.startMix(); err != nil {
+			return w.report, errors.Join(err, v.Stop(ctx))
+		}
+	}
 	err = live(ctx, v, w.work)
 	w.report.Statistics = v.Statistics()
 	return w.report, err
@@ -97,6 +103,8 @@ func (w *worker) work(ctx context.Context) (err error) {
 	switch w.Model {
 	case "count":
 		err = w.count(ctx)
+	case "mix":
+		err = w.mix(ctx)
 	case "bench":
 		err = w.bench(ctx)
 	default:
