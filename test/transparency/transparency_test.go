@@ -190,7 +190,7 @@ func psjobs(t *testing.T) []trial {
 		{name: "count, lengths", same: true, job: of(4, 4, nil, more("--count-lens")...)},
 		{name: "count, long values", same: true, job: of(2, 4, nil, more("--value-length", "1000")...)},
 		{name: "count, several workers a host, heartbeats", same: true, job: of(4, 12, []string{"PS_HEARTBEAT_INTERVAL=1", "PS_HEARTBEAT_TIMEOUT=30"}, more("--start-after", "1200ms")...)},
-		{name: "count, lost and repeated", same: true, job: of(4, 4, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=10"}, "--model", "count", "--steps", "8")},
+		{name: "count, lost and repeated", same: true, job: of(4, 4, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=10"}, "--model", "count", "--steps", "5")},
 		{name: "mix of apps, customers, commands, sizes", job: of(4, 4, nil, "--model", "mix", "--steps", "20", "--mix-largest", "2000000")},
 		{name: "mix, lost and repeated", job: of(2, 4, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=5"}, "--model", "mix", "--mix-customers", "1", "--steps", "8")},
 		{name: "logistic regression", same: true, job: of(4, 4, nil, "--data", text, "--epochs", "2")},
