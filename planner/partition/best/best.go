@@ -35,19 +35,29 @@ import (
 // graphs, that each still gets workAtLeast; and no more than mostSweeps over a
 // small one.
 const (
-	workAlways  = 3_000_000_000
+	workAlways  = 3_600_000_000
 	workPerEdge = 250
 	firstEdges  = 2_000_000
 	workAtLeast = 200
 	mostSweeps  = 4000
+	// Where so many sweeps can be had, clusters are not wanted: they save time,
+	// but what they decide first may be a poor start that no later sweep leaves,
+	// in graphs without structure most of all.
+	enoughSweeps = 2000
+	// workPerSecond is about what two cores do.
+	workPerSecond = 400_000_000
 )
 
 // Partition is a [partition.Partitioner]. It is an anytime algorithm: the
 // longer the budget, the slower the annealing and the better the outcome.
 func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
-	sweep := g.Edges() + int64(g.Samples()*(visitWork+o.K))
 	work := max(workAlways+workPerEdge*min(g.Edges(), firstEdges), workAtLeast*g.Edges())
-	return divide(ctx, g, o, min(work, mostSweeps*sweep), runtime.GOMAXPROCS(0))
+	return divide(ctx, g, o, min(work, mostSweeps*sweepWork(g, o.K)), runtime.GOMAXPROCS(0))
+}
+
+// sweepWork is the work of looking at every vertex once.
+func sweepWork(g *graph.Graph, k int) int64 {
+	return g.Edges() + int64(g.Samples()*(visitWork+k))
 }
 
 // divide spends the given work, where o has no budget, with a team of members.
@@ -58,19 +68,23 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	c := &clock{began: time.Now(), budget: o.Budget, all: work, progress: o.Progress}
 	t := newTeam(members)
 	defer t.close()
+	if o.Budget > 0 {
+		work = int64(o.Budget.Seconds() * workPerSecond)
+	}
 	h, samples := reduce(g, o)
+	flat := work >= enoughSweeps*sweepWork(g, o.K)
 	l := limitsOf(g, h, o)
 	var block []int32
 	var err error
 	switch {
 	case o.K <= 8:
-		block, err = blocks[uint8](ctx, h, o, l, t, c)
+		block, err = blocks[uint8](ctx, h, flat, o, l, t, c)
 	case o.K <= 16:
-		block, err = blocks[uint16](ctx, h, o, l, t, c)
+		block, err = blocks[uint16](ctx, h, flat, o, l, t, c)
 	case o.K <= 32:
-		block, err = blocks[uint32](ctx, h, o, l, t, c)
+		block, err = blocks[uint32](ctx, h, flat, o, l, t, c)
 	default:
-		block, err = blocks[uint64](ctx, h, o, l, t, c)
+		block, err = blocks[uint64](ctx, h, flat, o, l, t, c)
 	}
 	if err != nil {
 		return nil, err
@@ -89,10 +103,11 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	return a, nil
 }
 
-// blocks returns the block of each vertex of h.
-func blocks[T word](ctx context.Context, h *hypergraph, o partition.Options, l limits, t *team, c *clock) ([]int32, error) {
+// blocks returns the block of each vertex of h, found without clusters of them
+// if flat.
+func blocks[T word](ctx context.Context, h *hypergraph, flat bool, o partition.Options, l limits, t *team, c *clock) ([]int32, error) {
 	s := &solver[T]{k: o.K, limits: l, team: t, clock: c, seed: o.Seed, tariff: newTariff(o.K)}
-	st, err := s.solve(ctx, h)
+	st, err := s.solve(ctx, h, flat)
 	if err != nil {
 		return nil, err
 	}

@@ -245,6 +245,37 @@ func TestStopsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestCoarseningStopsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	g := text(t, 2000)
+	h, _ := reduce(g, partition.Options{K: 4})
+	team := newTeam(2)
+	defer team.close()
+	if _, err := coarsen(ctx, h, 4, team); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestSeedsAgreeWithoutStructure partitions a graph where all edges are drawn
+// alike. Started from clusters, a third of the seeds end 8% above the others.
+func TestSeedsAgreeWithoutStructure(t *testing.T) {
+	g, err := graph.Random{Samples: 2000, Params: 2000, Degree: 18, Seed: 1}.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const k = 32
+	for _, seed := range []uint64{5, 6} {
+		a, err := Partition(t.Context(), g, partition.Options{K: k, Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tr := partition.Measure(g, a, k); tr.Max > 1190 {
+			t.Errorf("seed %d: max %d, other seeds end at 1,170 to 1,180", seed, tr.Max)
+		}
+	}
+}
+
 func TestBudgetTooShortForAnything(t *testing.T) {
 	g := text(t, 2000)
 	o := partition.Options{K: 4, Budget: 1}

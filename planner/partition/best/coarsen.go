@@ -1,6 +1,9 @@
 package best
 
-import "slices"
+import (
+	"context"
+	"slices"
+)
 
 const (
 	ratedPins   = 64   // of a net, at most, are looked at for one vertex
@@ -31,7 +34,7 @@ type rating struct {
 
 // cluster joins vertices until about want clusters are left or nothing fits
 // any more. It returns each vertex's cluster, and their number.
-func (h *hypergraph) cluster(t *team, heaviest int32, want int) ([]int32, int) {
+func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want int) ([]int32, int, error) {
 	n := h.vertices()
 	c := &clustering{
 		h: h, netWeight: h.netWeights(), heaviest: heaviest,
@@ -48,6 +51,9 @@ func (h *hypergraph) cluster(t *team, heaviest int32, want int) ([]int32, int) {
 	choice := make([]int32, n)
 	left := n
 	for from := 0; from < n && left > want; from += joinBatch {
+		if err := ctx.Err(); err != nil {
+			return nil, 0, err
+		}
 		to := min(from+joinBatch, n)
 		t.run(func(i int) {
 			for v := from + i; v < to; v += t.members {
@@ -63,7 +69,8 @@ func (h *hypergraph) cluster(t *team, heaviest int32, want int) ([]int32, int) {
 			}
 		}
 	}
-	return c.numbered()
+	labels, clusters := c.numbered()
+	return labels, clusters, nil
 }
 
 // favourite returns the cluster that vertex v, alone so far, shares most with,

@@ -50,7 +50,10 @@ func TestClusteringRespectsItsBounds(t *testing.T) {
 		want := rapid.IntRange(1, h.vertices()).Draw(t, "want")
 		tm := newTeam(2)
 		defer tm.close()
-		label, clusters := h.cluster(tm, heaviest, want)
+		label, clusters, err := h.cluster(t.Context(), tm, heaviest, want)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if clusters < want && h.vertices() >= want {
 			t.Fatalf("%d clusters, want %d at least", clusters, want)
 		}

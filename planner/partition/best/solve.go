@@ -49,7 +49,7 @@ type level struct {
 }
 
 // coarsen returns ever coarser levels of h, h first.
-func coarsen(h *hypergraph, k int, t *team) []level {
+func coarsen(ctx context.Context, h *hypergraph, k int, t *team) ([]level, error) {
 	var all int64
 	for _, w := range h.weight {
 		all += int64(w)
@@ -62,11 +62,14 @@ func coarsen(h *hypergraph, k int, t *team) []level {
 		n := last.h.vertices()
 		want := max(coarsest, int(float64(n)/shrink))
 		if n < coarsest*3/2 {
-			return levels
+			return levels, nil
 		}
-		label, clusters := last.h.cluster(t, heaviest, want)
+		label, clusters, err := last.h.cluster(ctx, t, heaviest, want)
+		if err != nil {
+			return nil, err
+		}
 		if float64(clusters) > 0.9*float64(n) {
-			return levels // the rest has nothing in common, or is too heavy to join
+			return levels, nil // the rest has nothing in common, or is too heavy to join
 		}
 		last.label = label
 		levels = append(levels, level{h: last.h.contract(label, clusters)})
@@ -83,9 +86,16 @@ type solver[T word] struct {
 	tariff *tariff
 }
 
-// solve returns the block of each vertex of h.
-func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error) {
-	levels := coarsen(h, s.k, s.team)
+// solve returns the block of each vertex of h, annealed at once if flat, else
+// level by level.
+func (s *solver[T]) solve(ctx context.Context, h *hypergraph, flat bool) (*state[T], error) {
+	levels := []level{{h: h}}
+	if !flat {
+		var err error
+		if levels, err = coarsen(ctx, h, s.k, s.team); err != nil {
+			return nil, err
+		}
+	}
 	last := len(levels) - 1
 	block := scatter(levels[last].h, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
 	var st *state[T]
