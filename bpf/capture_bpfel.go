@@ -56,7 +56,9 @@ type captureRun struct {
 	Scans        uint32
 	Found        uint32
 	Visits       uint32
+	Urgent       uint32
 	Leave        uint32
+	_            [4]byte
 	StartMessage uint64
 	Config       captureConfig
 	At           uint32

@@ -57,6 +57,7 @@ struct run {
 	__u32 candidate;          /* where a message may begin, while not synchronised */
 	__u32 scans, found;
 	__u32 visits;
+	__u32 urgent; /* the batch is to wake the reader */
 	__u32 leave; /* a reason to forget the stream, plus 1 */
 	__u64 start_message;
 	struct config config;

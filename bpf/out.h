@@ -22,7 +22,7 @@ always int load(struct __sk_buff *skb, __u32 off, void *to, __u64 n, const __u64
 }
 
 /* Hands the batch over. The reader is woken when another wake_bytes have
- * gathered; below that it looks by itself every few milliseconds. */
+ * gathered, and for a new stream; otherwise it looks by itself now and then. */
 apart int flush(struct run *r, struct stream *s)
 {
 	__u64 size, before, flags = BPF_RB_NO_WAKEUP;
@@ -44,7 +44,7 @@ apart int flush(struct run *r, struct stream *s)
 	b->sequence = s->batch++;
 	b->size = size;
 	before = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
-	if (wake && before / wake != (before + size) / wake)
+	if (r->urgent || (wake && before / wake != (before + size) / wake))
 		flags = BPF_RB_FORCE_WAKEUP;
 	if (bpf_ringbuf_output(&events, r->out, size, flags)) {
 		s->lost_batches++;
@@ -53,6 +53,7 @@ apart int flush(struct run *r, struct stream *s)
 		count(R_COPIED, size);
 	}
 	r->pos = sizeof(*b);
+	r->urgent = 0;
 	r->start_message = s->messages;
 	return 0;
 }
@@ -122,6 +123,7 @@ always void put_open(struct run *r, struct stream *s)
 
 	copy_words((__u8 *)(e + 1), (__u8 *)&s->ends, sizeof(s->ends));
 	s->opened = 1;
+	r->urgent = 1; /* whose it is can only be found out while its process lives */
 	finish_record(r, s, sizeof(s->ends));
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 // pollInterval is how long a batch may lie in the ring buffer when too little
-// comes to wake the reader.
-const pollInterval = 20 * time.Millisecond
+// comes to wake the reader. Each time costs tens of microseconds.
+const pollInterval = 100 * time.Millisecond
 
 // ring reads a BPF ring buffer in place: its pages are mapped, and what a
 // callback gets to see is the kernel's own copy. (The data pages are mapped

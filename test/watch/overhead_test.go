@@ -49,8 +49,8 @@ func BenchmarkOverhead(b *testing.B) {
 		keys, rounds int
 		flags        []string
 	}{
-		{"everything", 10_000_000, 8, []string{"--sample", "1"}},
-		{"default", 1_000_000, 80, nil},
+		{"everything", 10_000_000, 16, []string{"--sample", "1"}},
+		{"default", 1_000_000, 300, nil},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			var pairs []pair
