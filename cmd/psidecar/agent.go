@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/counts"
@@ -33,7 +33,7 @@ type agentFlags struct {
 	ingress         string
 	proc, cgroupDir string
 	host            string
-	planner         string
+	planner         plannerLink
 	intercept       interceptFlags
 }
 
@@ -137,12 +137,16 @@ at --http.`,
 	f.showing(cmd)
 	f.intercept.intercepting(cmd, false)
 	f.intercept.handing(cmd)
-	cmd.Flags().StringVar(&f.planner, "planner", "", "host:port of the planner to report to")
+	f.planner.add(cmd, "", "host:port of the planner to report to")
 	return cmd
 }
 
 func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	debug.SetMemoryLimit(f.memoryLimit())
+	creds, err := f.planner.credentials()
+	if err != nil {
+		return err
+	}
 	var ports ports
 	defer ports.close()
 	page, err := ports.page(ctx, "--http", f.http)
@@ -158,7 +162,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.run(ctx, f.planner) })
+	g.Go(func() error { return w.run(ctx, f.planner.address, creds) })
 	g.Go(func() error { return page.serve(ctx, w.agent.Handler(f.pprof)) })
 	return g.Wait()
 }
@@ -186,14 +190,14 @@ func openWatcher(opts agent.Options, intercepting *interception) (*watcher, erro
 }
 
 // run watches until ctx ends, and reports to the planner where there is one.
-func (w *watcher) run(ctx context.Context, planner string) error {
+func (w *watcher) run(ctx context.Context, planner string, creds credentials.TransportCredentials) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.agent.Run(ctx) })
 	if w.intercepting != nil {
 		g.Go(func() error { return w.intercepting.run(ctx, w.opts) })
 	}
 	if planner != "" {
-		link := report.New(planner, w.opts.Host, insecure.NewCredentials(), w.agent.HostReport)
+		link := report.New(planner, w.opts.Host, creds, w.agent.HostReport)
 		w.agent.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })
 	}

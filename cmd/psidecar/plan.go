@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -23,12 +22,13 @@ const plannerAddress = "127.0.0.1:9811"
 
 // planFlags say whom to ask, and about what.
 type planFlags struct {
-	planner, job string
-	json         bool
+	planner plannerLink
+	job     string
+	json    bool
 }
 
 func (f *planFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.planner, "planner", plannerAddress, "host:port of the planner to ask")
+	f.planner.add(cmd, plannerAddress, "host:port of the planner to ask")
 	cmd.Flags().StringVar(&f.job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
@@ -66,7 +66,7 @@ func newPlanShowCommand(e env) *cobra.Command {
 		Short: "Show the plans of all jobs: predicted, moved, refused, and what came of it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withPlans(cmd.Context(), f.planner, func(ctx context.Context, c api.PlansClient) error {
+			return withPlans(cmd.Context(), &f.planner, func(ctx context.Context, c api.PlansClient) error {
 				d, err := c.Describe(ctx, &api.DescribeRequest{Job: f.job})
 				if err != nil {
 					return err
@@ -91,7 +91,7 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withPlans(cmd.Context(), f.planner, func(ctx context.Context, c api.PlansClient) error {
+			return withPlans(cmd.Context(), &f.planner, func(ctx context.Context, c api.PlansClient) error {
 				acted, err := c.Act(ctx, &api.ActRequest{Job: f.job, Action: action, Epoch: epoch})
 				if err != nil {
 					return err
@@ -160,17 +160,21 @@ func awaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint6
 	}
 }
 
-// withPlans calls do with a client of the planner at the address.
-func withPlans(ctx context.Context, address string, do func(context.Context, api.PlansClient) error) error {
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+// withPlans calls do with a client of the planner.
+func withPlans(ctx context.Context, planner *plannerLink, do func(context.Context, api.PlansClient) error) error {
+	creds, err := planner.credentials()
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(planner.address, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
-		return usagef("--planner %q: %w", address, err)
+		return usagef("--planner %q: %w", planner.address, err)
 	}
 	defer conn.Close()
 	if err := do(ctx, api.NewPlansClient(conn)); err != nil {
 		if s, ok := status.FromError(err); ok {
-			return fmt.Errorf("planner %s: %s", address, s.Message())
+			return fmt.Errorf("planner %s: %s", planner.address, s.Message())
 		}
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/psidecar/psidecar/agent/fleet"
@@ -20,12 +21,14 @@ import (
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/proxy/link"
 )
 
 // plannerFlags are what psidecar planner, and what else plans, can be told.
 type plannerFlags struct {
 	listen, http, store string
 	act                 bool
+	tls                 link.Files
 }
 
 // planning has all flags of a planner. The prefix is for those names that
@@ -35,6 +38,9 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "address at which agents report and proxies ask for plans")
 	flags.StringVar(&f.http, prefix+"http", "127.0.0.1:9812", "address of the planner's page and interface; empty: none")
 	flags.StringVar(&f.store, prefix+"store", "", "file in which plans survive; empty: none, plans are proposed and never carried out")
+	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the certificates that those of agents and of all who ask must be signed by; with it --"+prefix+"listen takes TLS alone")
+	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, read again when it changes")
+	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
 	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply)")
 }
 
@@ -44,7 +50,11 @@ func newPlannerCommand(_ env) *cobra.Command {
 		Use:   "planner",
 		Short: "Take in what the agents of all hosts report",
 		Long: `Take in what the agents of all hosts report (psidecar agent --planner), and
-show it as one: the page and the JSON interface as an agent has them, at --http.`,
+show it as one: the page and the JSON interface as an agent has them, at --http.
+
+Without --tls-ca, --tls-cert and --tls-key whoever reaches --listen can report
+and ask. With them agents, and psidecar plan, need a certificate of that CA
+(--planner-ca, --planner-cert, --planner-key).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPlanner(cmd.Context(), &f) },
 	}
@@ -64,12 +74,13 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 
 // collector is a planner about to run.
 type collector struct {
-	reports net.Listener
-	page    page
-	store   *reports.Store
-	state   *fleet.State
-	kept    store.Store
-	plans   *plans.Service
+	reports  net.Listener
+	identity *link.Identity // nil: no TLS
+	page     page
+	store    *reports.Store
+	state    *fleet.State
+	kept     store.Store
+	plans    *plans.Service
 }
 
 // openPlanner opens what a planner needs; flag is how the names of its flags
@@ -80,6 +91,9 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 		return nil, usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
 	}
 	var err error
+	if c.identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
+		return nil, err
+	}
 	if c.reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
 		return nil, err
 	}
@@ -115,7 +129,11 @@ func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string)
 // run takes reports and shows them until ctx ends.
 func (c *collector) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, c.kept.Close()) }()
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(reports.MaxReportBytes),
+	creds := insecure.NewCredentials()
+	if c.identity != nil {
+		creds = serverCredentials(c.identity)
+	}
+	server := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(reports.MaxReportBytes),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	api.RegisterPlannerServer(server, c.store)
 	api.RegisterPlansServer(server, c.plans)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/proxy/handover"
 )
@@ -47,7 +48,7 @@ new connections go direct, those in use get --grace, and nothing is left.`,
 	f.agent.intercept.intercepting(cmd, true)
 	f.proxy.relaying(cmd)
 	f.planner.planning(cmd, "planner-")
-	cmd.Flags().StringVar(&f.agent.planner, "planner", "", "host:port of the planner of another host; default: this process has its own")
+	f.agent.planner.add(cmd, "", "host:port of the planner of another host; default: this process has its own")
 	return cmd
 }
 
@@ -69,12 +70,13 @@ type host struct {
 	carrier *carrier
 	planner *collector // nil: it is on another host
 	address string     // of the planner
+	creds   credentials.TransportCredentials
 	page    page
 	pprof   bool
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
-	h := &host{address: f.agent.planner, pprof: f.agent.pprof}
+	h := &host{address: f.agent.planner.address, pprof: f.agent.pprof}
 	watch, err := f.agent.options()
 	if err != nil {
 		return nil, err
@@ -92,6 +94,10 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 			return nil, err
 		}
 		h.address = reachable(h.planner.reports.Addr())
+		f.agent.planner.own = h.planner.identity
+	}
+	if h.creds, err = f.agent.planner.credentials(); err != nil {
+		return nil, err
 	}
 	intercepting, err := f.agent.intercept.open(&watch)
 	if err != nil {
@@ -137,7 +143,7 @@ func (h *host) run(ctx context.Context) error {
 	if h.planner != nil {
 		g.Go(func() error { return h.planner.run(ctx) })
 	}
-	g.Go(func() error { return h.watcher.run(ctx, h.address) })
+	g.Go(func() error { return h.watcher.run(ctx, h.address, h.creds) })
 	g.Go(func() error { return h.carrier.run(ctx) })
 	if i := h.watcher.intercepting; i != nil {
 		client := handover.NewLocalClient(i.listeners.Connect, h.carrier.serve)

@@ -96,8 +96,9 @@ func (i *Identity) load() error {
 	return nil
 }
 
-// current returns certificate and roots as the files have them now.
-func (i *Identity) current() (*tls.Certificate, *x509.CertPool) {
+// Current returns certificate and roots as the files have them now, for other
+// connections than links too.
+func (i *Identity) Current() (*tls.Certificate, *x509.CertPool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if time.Since(i.checked) < recheck {
@@ -121,7 +122,7 @@ func (i *Identity) current() (*tls.Certificate, *x509.CertPool) {
 }
 
 func (i *Identity) client() *tls.Config {
-	cert, roots := i.current()
+	cert, roots := i.Current()
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{*cert},
@@ -134,7 +135,7 @@ func (i *Identity) client() *tls.Config {
 }
 
 func (i *Identity) server() *tls.Config {
-	cert, roots := i.current()
+	cert, roots := i.Current()
 	return &tls.Config{
 		MinVersion:       tls.VersionTLS13,
 		Certificates:     []tls.Certificate{*cert},
