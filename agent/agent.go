@@ -225,11 +225,13 @@ func every(ctx context.Context, interval time.Duration, f func() error) error {
 	}
 }
 
-// discover looks for PS-lite processes and watches their cgroups.
+// discover looks for PS-lite processes and watches their cgroups. Where it
+// cannot look, for want of file descriptors as a rule, it does so the next time.
 func (a *Agent) discover() error {
 	snapshot, err := a.procs.glance()
 	if err != nil {
-		return err
+		slog.Warn("looking for processes", "error", err)
+		return nil
 	}
 	for i := range snapshot.Processes {
 		p := &snapshot.Processes[i]

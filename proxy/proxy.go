@@ -52,7 +52,7 @@ type Options struct {
 	HelloTimeout   time.Duration // for what comes to the mesh port; 3 s
 	Grace          time.Duration // for connections in use, when the proxy is to end; 10 s
 	Mark           int           // SO_MARK of the proxy's own sockets, if it may set it; 0: none
-	MaxConnections int           // 16384
+	MaxConnections int           // 16384, or what the limit of open files allows
 	MemoryBytes    int64         // for messages held, all connections together; 1 GiB
 	Log            *slog.Logger
 }
@@ -110,6 +110,7 @@ type Proxy struct {
 	links    link.Dialer
 	acceptor link.Acceptor
 	peers    *peers
+	entry    *admission
 	log      *slog.Logger
 
 	conns *register
@@ -135,7 +136,11 @@ func New(opts Options) (*Proxy, error) {
 		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log,
 		dialer: &net.Dialer{Control: marker(opts.Mark, opts.Log)},
 		peers:  newPeers(opts.Retry),
+		entry:  newAdmission(affordable(opts.MaxConnections)),
 		conns:  newRegister(),
+	}
+	if n := p.entry.most; n < opts.MaxConnections {
+		p.log.Warn("the limit of open files allows fewer connections than asked for", "connections", n, "asked", opts.MaxConnections)
 	}
 	if _, err := rand.Read(p.instance[:]); err != nil {
 		return nil, fmt.Errorf("proxy: choosing a name for this process: %w", err)
@@ -145,6 +150,11 @@ func New(opts Options) (*Proxy, error) {
 	p.life, p.kill = context.WithCancelCause(context.Background())
 	return p, nil
 }
+
+// TellFull has tell called when the proxy takes no more connections, for want
+// of room or descriptors, and when it does again. tell must not block. Call it
+// before connections come.
+func (p *Proxy) TellFull(tell func(full bool)) { p.entry.tell = tell }
 
 // Run serves listeners of the job and of the mesh until ctx ends, then stops in
 // order: nothing is accepted any more, connections get Options.Grace to come
@@ -160,6 +170,7 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	g.Go(func() error { <-serving.Done(); return nil })
 	err := g.Wait()
 	p.Drain()
+	p.entry.close()
 	return err
 }
 
@@ -200,6 +211,8 @@ func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPC
 			return nil
 		case reason.IsNoDescriptors(err):
 			p.conns.failed(reason.NoDescriptors)
+			p.entry.ranShort()
+			p.entry.shed(l)
 		default:
 			p.conns.failed(reason.Accept)
 		}
@@ -219,14 +232,18 @@ func (p *Proxy) take(conn net.Conn, serve func(*net.TCPConn) error) {
 		conn.Close()
 		return
 	}
-	if p.conns.active() >= p.opts.MaxConnections {
-		p.fail(reason.Errorf(reason.TooMany, "connection from %s: %d are open already", conn.RemoteAddr(), p.opts.MaxConnections))
+	if !p.entry.enter() {
+		p.fail(reason.Errorf(reason.TooMany, "connection from %s: %d are open already", conn.RemoteAddr(), p.entry.most))
 		relay.Reset(conn)
 		return
 	}
 	p.work.Go(func() {
+		defer p.entry.leave()
 		if err := serve(tcp); err != nil {
 			p.fail(err)
+			if reason.Of(err) == reason.NoDescriptors {
+				p.entry.ranShort()
+			}
 			relay.Reset(tcp)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // A Process is one that runs a PS-lite node.
@@ -73,7 +74,11 @@ func Take(proc fs.FS, watched func(cgroup string) bool, other func(pid int) bool
 			s.Others = append(s.Others, pid)
 			continue
 		}
-		if p, ok := readProcess(proc, pid); ok && (watched == nil || p.Cgroup != "" && watched(p.Cgroup)) {
+		p, ok, err := readProcess(proc, pid)
+		if err != nil {
+			return nil, fmt.Errorf("reading the process table: %w", err)
+		}
+		if ok && (watched == nil || p.Cgroup != "" && watched(p.Cgroup)) {
 			s.Processes = append(s.Processes, p)
 		} else {
 			s.Others = append(s.Others, pid)
@@ -108,20 +113,26 @@ func PIDs(proc fs.FS) ([]int, error) {
 
 // IsNode reports whether the process's environment names a PS-lite role.
 func IsNode(proc fs.FS, pid int) bool {
-	_, ok := environment(proc, pid)
+	_, ok, _ := environment(proc, pid)
 	return ok
 }
 
-func environment(proc fs.FS, pid int) (text string, ok bool) {
+// environment returns that of a node. An error says that it was not to be
+// found out whether it is one.
+func environment(proc fs.FS, pid int) (text string, ok bool, err error) {
 	b, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/environ")
-	return string(b), err == nil && strings.Contains(string(b), "DMLC_ROLE=")
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) {
+		return "", false, err
+	}
+	return string(b), err == nil && strings.Contains(string(b), "DMLC_ROLE="), nil
 }
 
-func readProcess(proc fs.FS, pid int) (Process, bool) {
+// readProcess reports false for what is no node of a job.
+func readProcess(proc fs.FS, pid int) (Process, bool, error) {
 	dir := strconv.Itoa(pid)
-	text, ok := environment(proc, pid)
-	if !ok {
-		return Process{}, false
+	text, ok, err := environment(proc, pid)
+	if err != nil || !ok {
+		return Process{}, false, err
 	}
 	p := Process{PID: pid}
 	env := map[string]string{}
@@ -132,9 +143,9 @@ func readProcess(proc fs.FS, pid int) (Process, bool) {
 	}
 	p.Role, p.Van = env["DMLC_ROLE"], env["DMLC_PS_VAN_TYPE"]
 	p.Local = env["DMLC_LOCAL"] != "" && env["DMLC_LOCAL"] != "0"
-	var err error
-	if p.Scheduler, err = schedulerOf(env); err != nil {
-		return Process{}, false
+	p.Scheduler, err = schedulerOf(env)
+	if err != nil {
+		return Process{}, false, nil
 	}
 	p.Servers, p.Workers = number(env["DMLC_NUM_SERVER"]), number(env["DMLC_NUM_WORKER"])
 	if ip, err := netip.ParseAddr(env["DMLC_NODE_HOST"]); err == nil {
@@ -151,7 +162,7 @@ func readProcess(proc fs.FS, pid int) (Process, bool) {
 	if ns, err := fs.ReadLink(proc, dir+"/ns/net"); err == nil {
 		p.netns = ns
 	}
-	return p, true
+	return p, true, nil
 }
 
 func schedulerOf(env map[string]string) (netip.AddrPort, error) {

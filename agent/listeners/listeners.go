@@ -27,6 +27,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // Options of a Listeners.
@@ -46,6 +47,9 @@ type Options struct {
 	OwnCgroup string
 	// Grace is how long listeners are kept without a proxy; 0 means 3 s.
 	Grace time.Duration
+	// Patience is how long a proxy may leave pings unanswered before it counts
+	// as gone; 0 means 5 s.
+	Patience time.Duration
 }
 
 // A Process is one whose cgroup's connects go to the proxy.
@@ -69,8 +73,8 @@ type Listeners struct {
 	reconciled bool // once at least
 	groups     map[string]redirect.GroupID
 	open       map[place]*opened
-	proxies    map[*handover.Conn]bool
-	without    *time.Timer // runs while there is no proxy
+	proxies    map[*handover.Conn]bool // whether it takes more connections
+	without    *time.Timer             // runs while there is no proxy
 	nextID     uint64
 	closed     bool
 }
@@ -88,6 +92,9 @@ func New(o Options) (*Listeners, error) {
 	}
 	if o.Grace == 0 {
 		o.Grace = 3 * time.Second
+	}
+	if o.Patience == 0 {
+		o.Patience = 5 * time.Second
 	}
 	mark, err := o.Redirect.Mark()
 	if err != nil {
@@ -276,8 +283,10 @@ func (l *Listeners) listen(p Process, id redirect.GroupID) (place, error) {
 		l.nextID++
 		o.sockets[i].id = l.nextID
 	}
-	if err := l.opts.Redirect.SetListener(o.cookie, id, o.ports()); err != nil {
-		return at, errors.Join(err, o.close())
+	if l.hasRoom() {
+		if err := l.opts.Redirect.SetListener(o.cookie, id, o.ports()); err != nil {
+			return at, errors.Join(err, o.close())
+		}
 	}
 	l.open[at] = o
 	for i := range o.sockets {
@@ -295,8 +304,45 @@ func (l *Listeners) close(at place) error {
 	err := l.opts.Redirect.RemoveListener(o.cookie, at.group)
 	for _, s := range o.sockets {
 		l.tell(handover.Message{Kind: handover.Withdrawn, ID: s.id}, nil)
+		if len(l.proxies) == 0 {
+			err = errors.Join(err, s.resetWaiting())
+		}
 	}
 	return errors.Join(err, o.close())
+}
+
+// hasRoom reports whether a proxy takes more connections, or one may come that
+// does.
+func (l *Listeners) hasRoom() bool {
+	for _, takes := range l.proxies {
+		if takes {
+			return true
+		}
+	}
+	return len(l.proxies) == 0
+}
+
+// steer has connects sent to the listeners, or go past them, where that has
+// changed.
+func (l *Listeners) steer(before bool) error {
+	now := l.hasRoom()
+	if now == before {
+		return nil
+	}
+	if now {
+		l.log.Info("proxies take connections again")
+	} else {
+		l.log.Warn("no proxy takes more connections; connects go direct, or fail where they must not")
+	}
+	var failed error
+	for at, o := range l.open {
+		if now {
+			failed = errors.Join(failed, l.opts.Redirect.SetListener(o.cookie, at.group, o.ports()))
+		} else {
+			failed = errors.Join(failed, l.opts.Redirect.RemoveListener(o.cookie, at.group))
+		}
+	}
+	return failed
 }
 
 // tell sends a message to every proxy; one that does not take it is given up.
@@ -356,6 +402,13 @@ func (l *Listeners) accept(ctx context.Context) error {
 				err = nil
 			}
 			return err
+		case reason.IsNoDescriptors(err):
+			l.log.Warn("no proxy can come now; trying again", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
 		case err != nil:
 			return fmt.Errorf("waiting for proxies: %w", err)
 		}

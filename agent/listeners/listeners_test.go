@@ -389,7 +389,7 @@ func TestMetrics(t *testing.T) {
 		}
 		return n
 	}
-	if want, got := redirect.Reasons+4, gathered(); got != want {
+	if want, got := redirect.Reasons+5, gathered(); got != want {
 		t.Errorf("%d metrics, want %d", got, want)
 	}
 	if err := l.Close(); err != nil {

@@ -13,12 +13,13 @@ var (
 	groupsNow = prometheus.NewDesc("psidecar_intercept_groups",
 		"Cgroups whose connects are redirected, by what becomes of a connect that no proxy can take.", []string{"policy"}, nil)
 	proxiesNow = prometheus.NewDesc("psidecar_intercept_proxies", "Proxies that hold this host's listeners.", nil, nil)
+	fullNow    = prometheus.NewDesc("psidecar_intercept_full", "1 while the proxies take no more connections, and connects go past them.", nil, nil)
 	openNow    = prometheus.NewDesc("psidecar_intercept_listeners", "Listeners that are open in network namespaces.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (l *Listeners) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{connects, groupsNow, proxiesNow, openNow} {
+	for _, d := range []*prometheus.Desc{connects, groupsNow, proxiesNow, fullNow, openNow} {
 		out <- d
 	}
 }
@@ -54,6 +55,11 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 	gauge(groupsNow, closed, "fail_closed")
 	gauge(groupsNow, len(groups)-closed, "fail_open")
 	gauge(proxiesNow, len(l.proxies))
+	full := 0
+	if !l.hasRoom() {
+		full = 1
+	}
+	gauge(fullNow, full)
 	sockets := 0
 	for _, o := range l.open {
 		sockets += len(o.sockets)

@@ -36,6 +36,25 @@ func (o *opened) close() error {
 	return failed
 }
 
+// resetWaiting resets the connections in the listener's queue. A proxy that is
+// stuck keeps its copy of the listener open, and they would wait for it.
+func (s socket) resetWaiting() error {
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("emptying the queue of %s: %w", s.at, err)
+	}
+	return raw.Control(func(listener uintptr) {
+		for range backlog {
+			fd, _, err := unix.Accept4(int(listener), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+			if err != nil {
+				return // the queue is empty
+			}
+			unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			unix.Close(fd)
+		}
+	})
+}
+
 func (o *opened) ports() (p redirect.Ports) {
 	for _, s := range o.sockets {
 		if s.at.Addr().Is4() {

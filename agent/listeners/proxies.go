@@ -22,6 +22,9 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	if who.Uid != 0 && int(who.Uid) != l.opts.UID && int(who.Uid) != os.Geteuid() {
 		return refuse(conn, fmt.Errorf("process %d of user %d: listeners are for user %d", who.Pid, who.Uid, l.opts.UID))
 	}
+	if err := conn.SetReadDeadline(time.Now().Add(l.opts.Patience)); err != nil {
+		return err
+	}
 	m, _, err := conn.Receive()
 	if errors.Is(err, io.EOF) {
 		return nil // looked whether somebody answers
@@ -37,16 +40,65 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	}
 	l.log.Info("a proxy takes the listeners", "pid", who.Pid, "uid", who.Uid)
 	defer l.dismiss(conn)
-	for {
-		m, _, err := conn.Receive()
-		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
-			return nil
+	stop := ping(conn)
+	defer stop()
+	return l.converse(conn, who.Pid)
+}
+
+// pingEvery is how often a proxy is asked whether it is stuck.
+const pingEvery = time.Second
+
+// ping asks until it is stopped, or the proxy is gone.
+func ping(conn *handover.Conn) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		every := time.NewTicker(pingEvery)
+		defer every.Stop()
+		for conn.Send(handover.Message{Kind: handover.Ping}, nil) == nil {
+			select {
+			case <-every.C:
+			case <-end:
+				return
+			}
 		}
-		if err != nil {
+	}()
+	return func() { close(end); conn.Close(); <-ended }
+}
+
+// converse answers a proxy until it hangs up, or is stuck. One of a version that
+// does not answer pings is never taken for stuck.
+func (l *Listeners) converse(conn *handover.Conn, pid int32) error {
+	answers := false
+	for {
+		var deadline time.Time
+		if answers {
+			deadline = time.Now().Add(l.opts.Patience)
+		}
+		if err := conn.SetReadDeadline(deadline); err != nil {
 			return err
 		}
-		if m.Kind != handover.FailClosed {
-			return fmt.Errorf("process %d sent a %q message, which no proxy sends", who.Pid, m.Kind)
+		m, _, err := conn.Receive()
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("process %d is stuck: it has not answered for %v", pid, l.opts.Patience)
+		case err != nil:
+			return err
+		}
+		switch m.Kind {
+		case handover.Pong:
+			answers = true
+			continue
+		case handover.Full:
+			if err := l.setFull(conn, m.On); err != nil {
+				l.log.Warn("connects are not sent where they should go", "error", err)
+			}
+			continue
+		case handover.FailClosed:
+		default:
+			return fmt.Errorf("process %d sent a %q message, which no proxy sends", pid, m.Kind)
 		}
 		answer := handover.Message{Kind: handover.Result, Sequence: m.Sequence}
 		if err := l.setFailClosed(redirect.GroupID(m.Cgroup), m.On); err != nil {
@@ -81,7 +133,11 @@ func (l *Listeners) admit(conn *handover.Conn) error {
 			}
 		}
 	}
+	before := l.hasRoom()
 	l.proxies[conn] = true
+	if err := l.steer(before); err != nil {
+		l.log.Warn("connects are not sent where they should go", "error", err)
+	}
 	if l.without != nil {
 		l.without.Stop()
 		l.without = nil
@@ -101,8 +157,15 @@ func (l *Listeners) admit(conn *handover.Conn) error {
 func (l *Listeners) dismiss(conn *handover.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	before := l.hasRoom()
 	delete(l.proxies, conn)
-	if len(l.proxies) > 0 || l.closed {
+	if l.closed {
+		return
+	}
+	if err := l.steer(before); err != nil {
+		l.log.Warn("connects are not sent where they should go", "error", err)
+	}
+	if len(l.proxies) > 0 {
 		return
 	}
 	var timer *time.Timer
@@ -119,6 +182,18 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 		}
 	})
 	l.without = timer
+}
+
+// setFull notes whether a proxy takes more connections.
+func (l *Listeners) setFull(conn *handover.Conn, full bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, there := l.proxies[conn]; !there || l.closed {
+		return nil
+	}
+	before := l.hasRoom()
+	l.proxies[conn] = !full
+	return l.steer(before)
 }
 
 func (l *Listeners) setFailClosed(id redirect.GroupID, on bool) error {

@@ -158,6 +158,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	g.Go(func() error { return page.serve(ctx, c.proxy.Handler()) })
 	if f.socket != "" {
 		client := handover.NewClient(f.socket, c.serve)
+		c.proxy.TellFull(client.SetFull)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })

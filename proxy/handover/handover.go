@@ -39,6 +39,9 @@ const (
 	FailClosed = "fail-closed" // from the proxy: Cgroup, On; answered by a Result
 	Result     = "result"      // from the agent: Sequence, Error where it failed
 	Refused    = "refused"     // from the agent, which then hangs up: Error
+	Ping       = "ping"        // from the agent, every second; answered by a Pong
+	Pong       = "pong"        // from the proxy: it is not stuck
+	Full       = "full"        // from the proxy: On, it takes no more connections for now
 )
 
 // Message is what one packet says.
@@ -51,7 +54,7 @@ type Message struct {
 	Cgroup  uint64         `json:"cgroup,omitempty"` // kernel's number of the cgroup whose connects come
 	Netns   uint64         `json:"netns,omitempty"`  // inode of the network namespace
 	Address netip.AddrPort `json:"address,omitzero"` // in that namespace
-	On      bool           `json:"on,omitempty"`     // what cannot be redirected fails
+	On      bool           `json:"on,omitempty"`     // of FailClosed: what cannot be redirected fails; of Full
 
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
 	Error    string `json:"error,omitempty"`
@@ -181,6 +184,10 @@ func descriptors(rights []byte) (files []*os.File, err error) {
 	}
 	return files, nil
 }
+
+// SetReadDeadline bounds the next Receive, which fails with
+// [os.ErrDeadlineExceeded] where nothing comes. The zero Time: it waits.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.unix.SetReadDeadline(t) }
 
 // Close hangs up.
 func (c *Conn) Close() error { return c.unix.Close() }

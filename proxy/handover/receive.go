@@ -28,6 +28,10 @@ type Client struct {
 	waiting  map[uint64]chan Message // questions, by sequence
 	serving  map[place]served        // of each place the last one
 	named    map[uint64]bool         // listeners that this agent has named
+	full     bool                    // the proxy takes no more connections
+	told     bool                    // what the agent knows of that
+	pinged   bool                    // this agent knows of pings, and of full
+	changed  chan struct{}           // full may have
 }
 
 // place is what there is one listener for.
@@ -70,7 +74,8 @@ func NewLocalClient(dial func(context.Context) (*net.UnixConn, error), serve fun
 }
 
 func newClient(name string, dial func(context.Context) (*net.UnixConn, error), serve func(context.Context, *Listener) error) *Client {
-	return &Client{socket: name, dial: dial, serve: serve, linger: linger, waiting: map[uint64]chan Message{}, serving: map[place]served{}}
+	return &Client{socket: name, dial: dial, serve: serve, linger: linger, waiting: map[uint64]chan Message{}, serving: map[place]served{},
+		changed: make(chan struct{}, 1)}
 }
 
 // Run takes listeners until ctx ends, or serve fails, or the agent refuses
@@ -78,6 +83,7 @@ func newClient(name string, dial func(context.Context) (*net.UnixConn, error), s
 // for one.
 func (c *Client) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { c.tellFull(ctx); return nil })
 	g.Go(func() error {
 		var told string
 		for {
@@ -157,7 +163,7 @@ func trust(conn *Conn) error {
 func (c *Client) attach(conn *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conn, c.named = conn, map[uint64]bool{}
+	c.conn, c.named, c.told, c.pinged = conn, map[uint64]bool{}, false, false
 	for sequence, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, sequence)
@@ -177,6 +183,8 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file 
 		c.withdraw(func(id uint64) bool { return id == m.ID })
 	case Complete: // those of an agent before it that it knows nothing of
 		c.withdraw(func(id uint64) bool { return !c.named[id] })
+	case Ping:
+		return c.pong()
 	case Result:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -223,6 +231,60 @@ func (c *Client) withdraw(which func(id uint64) bool) {
 		if which(s.id) {
 			s.stop()
 			delete(c.serving, at)
+		}
+	}
+}
+
+// pong shows that this proxy is not stuck.
+func (c *Client) pong() error {
+	c.mu.Lock()
+	conn := c.conn
+	first := !c.pinged
+	c.pinged = true
+	c.mu.Unlock()
+	if first {
+		c.look()
+	}
+	return conn.Send(Message{Kind: Pong}, nil)
+}
+
+// SetFull tells the agent whether this proxy takes more connections. While it
+// does not, and no other proxy does, connects go direct, or fail where they
+// must not. It does not block.
+func (c *Client) SetFull(full bool) {
+	c.mu.Lock()
+	c.full = full
+	c.mu.Unlock()
+	c.look()
+}
+
+func (c *Client) look() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// tellFull passes on what SetFull said, until ctx ends.
+func (c *Client) tellFull(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.changed:
+		}
+		c.mu.Lock()
+		conn, full := c.conn, c.full
+		due := conn != nil && c.pinged && full != c.told
+		if due {
+			c.told = full
+		}
+		c.mu.Unlock()
+		if !due {
+			continue
+		}
+		if err := conn.Send(Message{Kind: Full, On: full}, nil); err != nil {
+			conn.Close() // the session notices
 		}
 	}
 }

@@ -37,6 +37,8 @@ const (
 type config struct {
 	proxyArgs []string      // instead of --insecure-mesh
 	grace     time.Duration // of the proxy, 2 s by default
+	// openFiles limits the files that a kind of service may have open.
+	openFiles map[string]int
 	// wrap changes a command before it is started.
 	wrap func(service string, cmd *exec.Cmd)
 }
@@ -44,7 +46,7 @@ type config struct {
 // A sidecar is what a host has beside the job.
 type sidecar struct {
 	host         *hosts.Host
-	pins         string
+	pins, socket string
 	agent, proxy *service
 }
 
@@ -80,6 +82,9 @@ func at(h *hosts.Host, port int) string { return net.JoinHostPort(h.IPv4.String(
 func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 	s := &service{name: name, host: h, command: func() *exec.Cmd {
 		cmd := exec.Command(f.programs.psidecar, args...)
+		if n := f.config.openFiles[name]; n > 0 {
+			cmd = exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, n), "sh", cmd.Path}, args...)...)
+		}
 		if name == "proxy" {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		}
@@ -104,9 +109,9 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	socket := filepath.Join(dir, h.Name+".sock")
+	s.socket = filepath.Join(dir, h.Name+".sock")
 	s.agent = f.service("agent", h, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", at(h, agentHTTP),
-		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins)
+		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins)
 	args := f.config.proxyArgs
 	if args == nil {
 		args = []string{"--insecure-mesh"}
@@ -115,7 +120,7 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	if grace == 0 {
 		grace = 2 * time.Second
 	}
-	args = append([]string{"proxy", "--http", at(h, proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", socket,
+	args = append([]string{"proxy", "--http", at(h, proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", s.socket,
 		"--grace", grace.String(), "--no-proxy-retry", "1s"}, args...)
 	s.proxy = f.service("proxy", h, args...)
 	return s
@@ -166,6 +171,32 @@ func (f *fleet) get(h *hosts.Host, port int, path string) ([]byte, error) {
 		err = fmt.Errorf("%s%s: %s: %s", at(h, port), path, r.Status, body)
 	}
 	return body, err
+}
+
+// hoard opens connections to a sidecar's agent, at its page and its socket,
+// that say nothing, and returns what closes them.
+func (f *fleet) hoard(s *sidecar, n int) (release func()) {
+	f.t.Helper()
+	var all []net.Conn
+	release = func() {
+		for _, c := range all {
+			c.Close()
+		}
+		all = nil
+	}
+	f.t.Cleanup(release)
+	for i := range n {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		c, err := s.host.Dial(ctx, "tcp", at(s.host, agentHTTP))
+		if i%2 == 0 {
+			c, err = new(net.Dialer).DialContext(ctx, "unixpacket", s.socket)
+		}
+		cancel()
+		if err == nil { // else its queue is full
+			all = append(all, c)
+		}
+	}
+	return release
 }
 
 // metric returns a metric by its name with its labels; 0 where it is not there.

@@ -178,6 +178,13 @@ func tail(text string, lines int) string {
 	return strings.Join(all, "\n")
 }
 
+// logged reports whether the service has logged a text.
+func (s *service) logged(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.log.String(), text)
+}
+
 // descriptors is how many files the process has open, and how many of them are
 // sockets.
 func (s *service) descriptors(t *testing.T) (all, sockets int) {

@@ -33,6 +33,8 @@ type Job struct {
 	Hosts []*hosts.Host
 	// IPv6 gives the nodes the hosts' IPv6 addresses, or ::1.
 	IPv6 bool
+	// Port is the scheduler's on Hosts; 0 means 9091.
+	Port int
 	// Env is added to every process's environment, after the DMLC_* variables.
 	Env []string
 }
@@ -147,7 +149,10 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 
 // environment is what all nodes have in common.
 func (j Job) environment() ([]string, error) {
-	port := 9091
+	port := j.Port
+	if port == 0 {
+		port = 9091
+	}
 	var scheduler *hosts.Host
 	if len(j.Hosts) > 0 {
 		scheduler = j.Hosts[0]

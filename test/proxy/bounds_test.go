@@ -159,10 +159,11 @@ func TestOutOfDescriptors(t *testing.T) {
 		c.Close()
 	}
 	var s proxy.State
-	for end := time.Now().Add(20 * time.Second); s.Errors["no_descriptors"] == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	refused := func() uint64 { return s.Errors["no_descriptors"] + s.Errors["too_many"] }
+	for end := time.Now().Add(20 * time.Second); refused() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		s = state(t, status)
 	}
-	if s.Errors["no_descriptors"] == 0 {
+	if refused() == 0 {
 		t.Errorf("errors %v, want some for want of descriptors", s.Errors)
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {

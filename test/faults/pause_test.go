@@ -1,0 +1,81 @@
+package faults
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A proxy is stopped for some 16 seconds. Connections that it carries wait for it,
+// new ones on its host go direct once the agent has found it stuck, and those of
+// other hosts to its host when their proxies have waited for its hello. A job
+// that starts meanwhile ends meanwhile. When the proxy goes on, so does all else.
+func TestProxyPaused(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{})
+	stuck := f.sidecars[1]
+	r := f.start(f.counting(200, resending...))
+	r.training()
+	if err := stuck.proxy.signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	resume := time.AfterFunc(30*time.Second, func() { stuck.proxy.signal(syscall.SIGCONT) })
+	defer resume.Stop()
+	other := f.counting(20, resending...)
+	other.Port = 9092
+	f.start(other).exact()
+	t.Logf("a job that began while the proxy was stopped took %v", time.Since(began).Round(100*time.Millisecond))
+	if r.over() {
+		t.Error("the job's own connections did not wait for the proxy")
+	}
+	if !resume.Stop() {
+		t.Error("the second job ended only when the proxy went on")
+	}
+	if n, err := f.metric(stuck.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 0 {
+		t.Errorf("the agent counts %v proxies that are not stuck, %v", n, err)
+	}
+	time.Sleep(max(0, 10*time.Second-time.Since(began)))
+	if err := stuck.proxy.signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if longest := longestStep(r.exact()); longest < 9 {
+		t.Errorf("the longest step took %v s, want 10", longest)
+	}
+	if !stuck.agent.logged("stuck") {
+		t.Error("the agent has not said that the proxy is stuck")
+	}
+	f.asBefore()
+}
+
+// With few descriptors a proxy takes what it can, and the job's other
+// connections go direct; an agent goes on when it has some again.
+func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{openFiles: map[string]int{"proxy": 56, "agent": 64}})
+	greedy := f.hoard(f.sidecars[2], 100)
+	r := f.start(f.counting(300, resending...))
+	r.exact()
+	greedy()
+	for _, s := range f.sidecars {
+		state := f.state(s)
+		if state.Errors["too_many"]+state.Errors["no_descriptors"] == 0 {
+			t.Errorf("the proxy on %s refused nothing, errors %v", s.host.Name, state.Errors)
+		}
+		f.await("the agent on "+s.host.Name+" to count direct connects", func() error {
+			n, err := f.metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
+			if err == nil && n == 0 {
+				err = errors.New("none")
+			}
+			return err
+		})
+	}
+	f.settled()
+	for _, s := range f.sidecars { // room again
+		f.ready(s)
+		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_full"); err != nil || n != 0 {
+			t.Errorf("full is %v on %s, %v", n, s.host.Name, err)
+		}
+	}
+}
