@@ -49,6 +49,13 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		dialer.ConnectTimeout = max(dialer.ConnectTimeout, knownPatience*dialer.ConnectTimeout)
 	}
 	far, answer, err := dialer.Dial(p.life, mesh, h)
+	for p.peers.mayReturn(c.destination.Addr(), err, p.opts.PeerGrace) {
+		select {
+		case <-p.life.Done():
+		case <-time.After(peerRetry):
+		}
+		far, answer, err = dialer.Dial(p.life, mesh, h)
+	}
 	switch {
 	case err == nil:
 		p.peers.met(c.destination.Addr())
@@ -78,6 +85,10 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 // knownPatience is how many times longer than others a host gets to answer at
 // its mesh port that had a proxy when it was last tried.
 const knownPatience = 10
+
+// peerRetry is the pause between attempts to reach a proxy that may be back
+// soon.
+const peerRetry = 50 * time.Millisecond
 
 // mayLink reports whether a link to that destination can be tried at all.
 func (p *Proxy) mayLink(destination netip.AddrPort) bool {

@@ -1,9 +1,14 @@
 package proxy
 
 import (
+	"errors"
+	"io"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // maxPeers bounds how many hosts are remembered.
@@ -19,6 +24,7 @@ type peers struct {
 
 type peer struct {
 	met   bool      // it was there when last tried
+	away  time.Time // since when it has not been, if it may be back soon
 	until time.Time // otherwise: when to try again
 }
 
@@ -39,6 +45,26 @@ func (p *peers) known(host netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.hosts[host].met
+}
+
+// mayReturn reports whether the proxy of a host could not be linked to, with
+// this error, because it is being replaced: it was there before, has gone or
+// is about to, and has not been away for longer than grace.
+func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool {
+	if !errors.Is(err, syscall.ECONNREFUSED) && !reason.IsReset(err) && !errors.Is(err, io.EOF) && (err == nil || reason.Of(err) != reason.Stopping) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.hosts[host]
+	switch {
+	case !h.met:
+		return false
+	case h.away.IsZero():
+		h.away = time.Now()
+		p.hosts[host] = h
+	}
+	return time.Since(h.away) < grace
 }
 
 func (p *peers) met(host netip.Addr) { p.set(host, peer{met: true}) }

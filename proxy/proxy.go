@@ -46,6 +46,7 @@ type Options struct {
 	Allow  []netip.Prefix
 	Codecs []relay.Codec // in order of preference, one is used on a link
 
+	PeerGrace      time.Duration // how long connections wait for the proxy of a host that had one; 3 s
 	Retry          time.Duration // for how long a host without a proxy is not tried again; 10 s
 	ConnectTimeout time.Duration // how long a silent mesh port delays a connection; 300 ms
 	DialTimeout    time.Duration // for real destinations; 30 s
@@ -68,6 +69,7 @@ func (o *Options) defaults() {
 		}
 	}
 	set(&o.Retry, 10*time.Second)
+	set(&o.PeerGrace, 3*time.Second)
 	set(&o.ConnectTimeout, 300*time.Millisecond)
 	set(&o.DialTimeout, 30*time.Second)
 	set(&o.HelloTimeout, 3*time.Second)

@@ -98,6 +98,7 @@ type sockState struct {
 	received, sent uint64        // bytes, repeats not counted
 	quiet          time.Duration // since bytes last came
 	unsent         bool          // bytes wait to be sent or acknowledged
+	unread         bool          // bytes wait to be read
 }
 
 // kernelState returns a TCP connection's state, zero where it has none.
@@ -124,6 +125,8 @@ func kernelState(c net.Conn) (s sockState) {
 			quiet:  time.Duration(info.Last_data_recv) * time.Millisecond,
 			unsent: info.Unacked > 0 || info.Notsent_bytes > 0,
 		}
+		n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+		s.unread = err == nil && n > 0
 	})
 	return s
 }

@@ -59,10 +59,6 @@ func TestFewDescriptors(t *testing.T) {
 	r.exact()
 	greedy()
 	for _, s := range f.sidecars {
-		state := f.state(s)
-		if state.Errors["too_many"]+state.Errors["no_descriptors"] == 0 {
-			t.Errorf("the proxy on %s refused nothing, errors %v", s.host.Name, state.Errors)
-		}
 		f.await("the agent on "+s.host.Name+" to count direct connects", func() error {
 			n, err := f.metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
 			if err == nil && n == 0 {

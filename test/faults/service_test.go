@@ -96,6 +96,14 @@ func (s *service) current() *hosts.Process {
 	return s.process
 }
 
+// runs is an error while old has no successor.
+func (s *service) runs(old *hosts.Process) error {
+	if s.current() == old {
+		return errors.New("it is not running yet")
+	}
+	return nil
+}
+
 // hasEnded reports whether the service is not to be started again, and notes
 // an end that the test did not want.
 func (s *service) hasEnded() bool {

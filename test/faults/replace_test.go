@@ -1,0 +1,68 @@
+package faults
+
+import (
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Proxies are replaced in order, host after host, while the job trains. The job
+// does not repeat anything: no message may be lost.
+func TestProxiesReplaced(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{grace: 10 * time.Second})
+	r := f.start(f.counting(500))
+	r.training()
+	for _, s := range f.sidecars {
+		f.replace(s, s.proxy)
+		if s.proxy.logged("reason=stopped") {
+			t.Errorf("the proxy on %s ended connections by force", s.host.Name)
+		}
+	}
+	if r.over() {
+		t.Error("the job was over before all proxies were replaced")
+	}
+	r.training() // again through all proxies, nothing direct
+	for _, s := range f.sidecars {
+		for _, c := range f.state(s).Connections {
+			if c.Kind == "direct" {
+				t.Errorf("on %s the connection to %s is direct", s.host.Name, c.Destination)
+			}
+		}
+	}
+	r.exact()
+	f.asBefore()
+}
+
+// So are agents, whose listeners the proxies keep.
+func TestAgentsReplaced(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{})
+	r := f.start(f.counting(500))
+	r.training()
+	for _, s := range f.sidecars {
+		f.replace(s, s.agent)
+	}
+	if r.over() {
+		t.Error("the job was over before all agents were replaced")
+	}
+	if longest := longestStep(r.exact()); longest > 5 {
+		t.Errorf("a step took %v s", longest)
+	}
+	f.asBefore()
+}
+
+// replace ends a service in order and waits until the next is ready.
+func (f *fleet) replace(s *sidecar, which *service) {
+	f.t.Helper()
+	old := which.current()
+	began := time.Now()
+	if err := which.signal(syscall.SIGTERM); err != nil {
+		f.t.Fatal(err)
+	}
+	<-old.Done()
+	took := time.Since(began)
+	f.await("the next "+which.String(), func() error { return which.runs(old) })
+	f.ready(s)
+	f.t.Logf("%s: ended after %v, replaced after %v", which, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+}
