@@ -269,3 +269,19 @@ func isGone(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT)
 }
+
+// SetLoopbackPackets lets TCP hand packets of up to so many bytes, headers
+// included, to the host's loopback interface ("BIG TCP" above 65,536), on
+// connections that are made from now on.
+func (h *Host) SetLoopbackPackets(size int) error {
+	h.link.Lock()
+	defer h.link.Unlock()
+	lo, err := h.nl.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("host %s: its loopback interface: %w", h.Name, err)
+	}
+	if err := errors.Join(h.nl.LinkSetGSOMaxSize(lo, size), h.nl.LinkSetGSOIPv4MaxSize(lo, size)); err != nil {
+		return fmt.Errorf("host %s: packets of %d bytes on its loopback interface (IPv6 since Linux 5.19, IPv4 since 6.3): %w", h.Name, size, err)
+	}
+	return nil
+}
