@@ -27,6 +27,10 @@ type State struct {
 	Started time.Time
 	// Reports returns the newest report of each host.
 	Reports func() []*api.HostReport
+	// Past returns what each host had reported by some time, and when that
+	// came: the first that is known of it, if that is later. Nil: nothing is
+	// known of the past.
+	Past func(time.Time) (reports []*api.HostReport, at []time.Time)
 }
 
 // Ready implements web.State: a planner without agents is fine.
@@ -43,19 +47,25 @@ func (s *State) byJob() map[string][]*api.JobReport {
 		}
 	}
 	for _, reports := range jobs {
-		better := map[string]string{} // role@address to name
-		for _, r := range reports {
-			for _, n := range r.GetNodes() {
-				if n.GetRank() >= 0 && n.GetAddress() != "" {
-					better[n.GetRole()+"@"+n.GetAddress()] = n.GetName()
-				}
-			}
-		}
+		better := betterNames(reports)
 		for i, r := range reports {
 			reports[i] = renamed(r, better)
 		}
 	}
 	return jobs
+}
+
+// betterNames returns nodes' names by role@address.
+func betterNames(reports []*api.JobReport) map[string]string {
+	better := map[string]string{}
+	for _, r := range reports {
+		for _, n := range r.GetNodes() {
+			if n.GetRank() >= 0 && n.GetAddress() != "" {
+				better[n.GetRole()+"@"+n.GetAddress()] = n.GetName()
+			}
+		}
+	}
+	return better
 }
 
 // renamed returns the report with better names.
@@ -162,22 +172,15 @@ func names(all map[string]bool) []string {
 	})
 }
 
-// during refuses to answer for a stretch of time: reports hold sums since the
-// agents began.
-func (s *State) during(job string, r web.Range) ([]*api.JobReport, error) {
-	if r != (web.Range{}) {
-		return nil, web.ErrNoRange
-	}
-	return s.job(job)
-}
-
 // Traffic implements web.State.
 func (s *State) Traffic(job string, r web.Range) (web.Traffic, error) {
-	reports, err := s.during(job, r)
+	reports, r, err := s.during(job, r)
 	if err != nil {
 		return web.Traffic{}, err
 	}
-	return traffic(job, reports), nil
+	t := traffic(job, reports)
+	t.Range = r
+	return t, nil
 }
 
 func traffic(job string, reports []*api.JobReport) web.Traffic {

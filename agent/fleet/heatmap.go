@@ -34,9 +34,9 @@ func grid(r *api.JobReport, rows map[string]int) *counts.Grid {
 }
 
 // Heatmap implements web.State. It has the blocks that all hosts' reports have
-// in common, over all time.
+// in common.
 func (s *State) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
-	reports, err := s.during(job, q.Range)
+	reports, span, err := s.during(job, q.Range)
 	if err != nil {
 		return web.Heatmap{}, err
 	}
@@ -46,7 +46,7 @@ func (s *State) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
 			workers[u.GetWorker()] = true
 		}
 	}
-	h := web.Heatmap{Job: job, Measure: q.Measure, Exact: true, Workers: names(workers), Finest: true}
+	h := web.Heatmap{Job: job, Range: span, Measure: q.Measure, Exact: true, Workers: names(workers), Finest: true}
 	rows := map[string]int{}
 	for i, name := range h.Workers {
 		rows[name] = i

@@ -110,12 +110,12 @@ func paceOf(reports []*api.JobReport) pace {
 
 // Servers implements web.State.
 func (s *State) Servers(job string, r web.Range) (web.Servers, error) {
-	reports, err := s.during(job, r)
+	reports, r, err := s.during(job, r)
 	if err != nil {
 		return web.Servers{}, err
 	}
 	t := traffic(job, reports)
-	return web.Servers{Job: job, Servers: serverLoads(&t, reports), Workers: workerLoads(&t, reports)}, nil
+	return web.Servers{Job: job, Range: r, Servers: serverLoads(&t, reports), Workers: workerLoads(&t, reports)}, nil
 }
 
 func serverLoads(t *web.Traffic, reports []*api.JobReport) []web.ServerLoad {

@@ -104,7 +104,7 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if err != nil {
 		return nil, fmt.Errorf("asking for the host's name: %w", err)
 	}
-	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All}
+	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All, Past: c.store.Past}
 	return c, c.openPlans(ctx, f, flag)
 }
 

@@ -1,7 +1,8 @@
-// Package reports keeps what agents report: the newest report of each host.
+// Package reports keeps what agents report: the newest report of each host, and
+// the sums of older ones for a while.
 //
 // In come reports over gRPC ([Store.Report]); out goes the whole of what is
-// known ([Store.All]). The planner's algorithms and its page read it. Reports
+// known ([Store.All]), and what was known some time ago ([Store.Past]). The planner's algorithms and its page read it. Reports
 // hold sums since an agent began, so the newest one says all; nothing is
 // written to disk, agents report again within seconds.
 package reports
@@ -36,9 +37,10 @@ const (
 type Store struct {
 	api.UnimplementedPlannerServer
 
-	mu    sync.Mutex
-	hosts map[string]entry
-	now   func() time.Time // nil: time.Now
+	mu      sync.Mutex
+	hosts   map[string]entry
+	history history
+	now     func() time.Time // nil: time.Now
 }
 
 type entry struct {
@@ -92,6 +94,7 @@ func (s *Store) take(r *api.HostReport) error {
 		return status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
 	}
 	s.hosts[r.GetHost()] = entry{r, now}
+	s.history.add(r, now)
 	return nil
 }
 

@@ -127,15 +127,13 @@ async function refresh(): Promise<void> {
   drawCost(element("cost"), agent);
   const isFleet = agent.hosts !== undefined;
   element("cost-title").textContent = isFleet ? "Agents: cost and losses" : "This agent: cost and losses";
-  element<HTMLSelectElement>("range").disabled = isFleet; // reports hold sums over all time
-  element("range").title = isFleet ? "A planner knows sums over all time; ask a host's agent for a stretch of it." : "";
+  element("range").title = isFleet ? "To about five seconds: hosts report now and then." : "";
   const job = chooseJob(jobs);
   if (!job) {
     say(isFleet ? "No parameter-server job reported yet." : "No parameter-server job seen on this host yet.", false);
     return;
   }
-  const shown = { ...view, job: job.job };
-  const about = span(isFleet ? { ...shown, range: "" } : shown);
+  const about = span({ ...view, job: job.job });
   const [newHeatmap, newTraffic, newKeys, servers] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last }),
     ask<Traffic>("traffic", about),
