@@ -83,12 +83,13 @@ type register struct {
 	total  map[kind]uint64
 	ended  map[string]*flows // by codec
 	errors map[reason.Reason]uint64
+	past   map[string]uint64 // connections that went past the mesh, by reason
 }
 
 func newRegister() *register {
 	return &register{
 		open: map[uint64]*connection{}, ends: map[ends]bool{}, total: map[kind]uint64{},
-		ended: map[string]*flows{}, errors: map[reason.Reason]uint64{},
+		ended: map[string]*flows{}, errors: map[reason.Reason]uint64{}, past: map[string]uint64{},
 	}
 }
 
@@ -122,10 +123,17 @@ func (r *register) remove(c *connection) {
 func (r *register) failed(why reason.Reason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Contains(reason.All, why) { // a word of another proxy's
-		why = reason.Internal
+	r.errors[reason.Known(why)]++
+}
+
+// wentPast counts a direct connection for which there could have been a link.
+func (r *register) wentPast(why string) {
+	if why == "" {
+		return
 	}
-	r.errors[why]++
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.past[why]++
 }
 
 func (r *register) active() int {
@@ -146,12 +154,13 @@ type sums struct {
 	open, total map[kind]uint64
 	flows       map[string]flows // by codec
 	errors      map[reason.Reason]uint64
+	past        map[string]uint64
 }
 
 func (r *register) sums() sums {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := sums{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors)}
+	s := sums{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors), past: maps.Clone(r.past)}
 	for codec, f := range r.ended {
 		s.flows[codec] = *f
 	}

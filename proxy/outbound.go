@@ -35,10 +35,11 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 // viaPeer links c to the proxy at its destination. It reports false where the
 // connection is to be made directly.
 func (p *Proxy) viaPeer(c *connection) (bool, error) {
-	if !p.mayLink(c.destination) || !p.peers.try(c.destination.Addr()) {
+	if ok, why := p.mayLink(c.destination); !ok {
 		if p.opts.MeshOnly {
 			return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: no proxy there, and connections past the mesh are not allowed", c.client, c.destination)
 		}
+		p.conns.wentPast(why)
 		return false, nil
 	}
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: c.client, Destination: c.destination, Offers: p.offers()}
@@ -71,15 +72,35 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		return false, err
 	}
 	// Whatever it is that keeps the two proxies apart, the job need not suffer.
-	p.peers.missed(c.destination.Addr())
+	why := whyPast(err)
+	news := p.peers.missed(c.destination.Addr(), why)
 	if !errors.Is(err, link.ErrNoProxy) || reason.Has(err) {
 		p.fail(err)
 	}
 	if p.opts.MeshOnly {
 		return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: %w", c.client, c.destination, err)
 	}
-	p.log.Debug("no proxy at the destination, connecting directly", "destination", c.destination, "error", err)
+	p.conns.wentPast(why)
+	if p.opts.TLS != nil && news {
+		p.log.Warn("connections to this host are not protected: they go past the mesh, as plain as without psidecar; --mesh-only refuses them instead", "host", c.destination.Addr(), "reason", why, "error", err)
+	} else {
+		p.log.Debug("no proxy at the destination, connecting directly", "destination", c.destination, "error", err)
+	}
 	return false, nil
+}
+
+// Why a connection went past the mesh, besides the reasons for which links
+// fail.
+const (
+	noProxy       = "no_proxy"       // nobody at the mesh port, or no proxy
+	notConfigured = "not_configured" // links to other hosts need TLS or --insecure-mesh
+)
+
+func whyPast(err error) string {
+	if reason.Has(err) {
+		return string(reason.Known(reason.Of(err)))
+	}
+	return noProxy
 }
 
 // knownPatience is how many times longer than others a host gets to answer at
@@ -90,10 +111,16 @@ const knownPatience = 10
 // soon.
 const peerRetry = 50 * time.Millisecond
 
-// mayLink reports whether a link to that destination can be tried at all.
-func (p *Proxy) mayLink(destination netip.AddrPort) bool {
-	return p.opts.MeshPort != 0 && destination.Port() != p.opts.MeshPort &&
-		(p.opts.TLS != nil || p.opts.Insecure || destination.Addr().IsLoopback())
+// mayLink reports whether a link to that destination is to be tried; why not,
+// where there could be one.
+func (p *Proxy) mayLink(destination netip.AddrPort) (ok bool, why string) {
+	switch {
+	case p.opts.MeshPort == 0 || destination.Port() == p.opts.MeshPort:
+		return false, ""
+	case p.opts.TLS == nil && !p.opts.Insecure && !destination.Addr().IsLoopback():
+		return false, notConfigured
+	}
+	return p.peers.try(destination.Addr())
 }
 
 func (p *Proxy) offers() []link.Offer {

@@ -26,18 +26,20 @@ type peer struct {
 	met   bool      // it was there when last tried
 	away  time.Time // since when it has not been, if it may be back soon
 	until time.Time // otherwise: when to try again
+	why   string    // and why it failed, in metrics
 }
 
 func newPeers(retry time.Duration) *peers {
 	return &peers{retry: retry, hosts: map[netip.Addr]peer{}}
 }
 
-// try reports whether the host's proxy should be tried.
-func (p *peers) try(host netip.Addr) bool {
+// try reports whether the host's proxy should be tried, and otherwise why it
+// failed when it was.
+func (p *peers) try(host netip.Addr) (try bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h, ok := p.hosts[host]
-	return !ok || h.met || !time.Now().Before(h.until)
+	return !ok || h.met || !time.Now().Before(h.until), h.why
 }
 
 // known reports whether the host had a proxy when last tried.
@@ -69,7 +71,14 @@ func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool 
 
 func (p *peers) met(host netip.Addr) { p.set(host, peer{met: true}) }
 
-func (p *peers) missed(host netip.Addr) { p.set(host, peer{until: time.Now().Add(p.retry)}) }
+// missed notes that a link failed, and reports whether that is news.
+func (p *peers) missed(host netip.Addr, why string) (news bool) {
+	p.mu.Lock()
+	before := p.hosts[host].why
+	p.mu.Unlock()
+	p.set(host, peer{until: time.Now().Add(p.retry), why: why})
+	return why != before
+}
 
 func (p *peers) set(host netip.Addr, h peer) {
 	p.mu.Lock()

@@ -197,8 +197,11 @@ func TestWithoutProxyAtTheDestination(t *testing.T) {
 	if n := p.conns.sums().total[kindDirect]; n != 3 {
 		t.Errorf("%d direct connections, want 3", n)
 	}
-	if p.peers.try(job.addr().Addr()) {
-		t.Error("the host without a proxy would be tried again at once")
+	if again, why := p.peers.try(job.addr().Addr()); again || why != noProxy {
+		t.Errorf("the host without a proxy (%s) would be tried again at once", why)
+	}
+	if n := p.conns.sums().past[noProxy]; n != 3 {
+		t.Errorf("%d connections are counted as past the mesh, want 3", n)
 	}
 }
 
@@ -227,7 +230,7 @@ func TestPeerIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, Options{MeshPort: mesh}, nil, l)
-	eventually(t, "the host is tried again", func() bool { return p.peers.try(job.addr().Addr()) })
+	eventually(t, "the host is tried again", func() bool { again, _ := p.peers.try(job.addr().Addr()); return again })
 	echo(t, dial(), job.next(t))
 	if n := p.conns.sums().total[kindLink]; n != 1 {
 		t.Errorf("%d connections over links, want 1", n)

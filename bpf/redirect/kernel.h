@@ -9,6 +9,7 @@ enum { BPF_F_NO_PREALLOC = 1 };
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define IPPROTO_MPTCP 262
 #define SOL_IP 0
 #define SOL_IPV6 41
 #define SO_ORIGINAL_DST 80 /* of both levels */

@@ -150,6 +150,8 @@ func dial(o order) (net.Conn, error) {
 			failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, DefaultMark) })
 			return errors.Join(err, failed)
 		}
+	case "mptcp":
+		d.SetMultipathTCP(true)
 	case "device":
 		d.Control = func(_, _ string, c syscall.RawConn) (err error) {
 			failed := c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), "eth0") })

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -220,6 +221,56 @@ func TestOtherVersion(t *testing.T) {
 	}
 	if left := pinned(t, dir); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestUnmounted: the BPF file system that Open mounted goes with the last state
+// in it, and one that somebody else mounted stays.
+func TestUnmounted(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	isBPF := func(dir string) bool {
+		t.Helper()
+		var s unix.Statfs_t
+		if err := unix.Statfs(dir, &s); err != nil {
+			t.Fatal(err)
+		}
+		return uint32(s.Type) == bpfMagic
+	}
+	open := func(dir string) {
+		t.Helper()
+		r, err := Open(Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unload := func(dir string) {
+		t.Helper()
+		if gone, err := Unload(dir); err != nil || len(gone) == 0 {
+			t.Fatalf("unloading %s: %v, %v", dir, gone, err)
+		}
+	}
+	ours := bpfFolder(t)
+	one, two := filepath.Join(ours, "one"), filepath.Join(ours, "two")
+	open(one)
+	open(two)
+	if unload(one); !isBPF(ours) {
+		t.Error("a file system was unmounted in which another state is")
+	}
+	if unload(two); isBPF(ours) {
+		t.Error("the file system that Open mounted is there after Unload")
+	}
+	theirs := bpfFolder(t)
+	if err := unix.Mount("bpf", theirs, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	one = filepath.Join(theirs, "one")
+	open(one)
+	if unload(one); !isBPF(theirs) {
+		t.Error("a file system that Open did not mount was unmounted")
 	}
 }
 

@@ -26,20 +26,24 @@ const (
 	ReasonBoundDevice Reason = 9
 	// ReasonNotRemembered: connects whose destination could not be kept, as the table had no room.
 	ReasonNotRemembered Reason = 10
+	// ReasonMptcp: connects of multipath TCP sockets where the kernel does not ask for their subflows.
+	ReasonMptcp Reason = 11
 	// ReasonRefusedNoListener: connects in a network namespace without listener, of a cgroup that fails closed.
-	ReasonRefusedNoListener Reason = 11
+	ReasonRefusedNoListener Reason = 12
 	// ReasonRefusedListenerGone: connects for which no socket of the proxy listened, of a cgroup that fails closed.
-	ReasonRefusedListenerGone Reason = 12
+	ReasonRefusedListenerGone Reason = 13
 	// ReasonRefusedBoundDevice: connects of sockets that are bound to a network device, of a cgroup that fails closed.
-	ReasonRefusedBoundDevice Reason = 13
+	ReasonRefusedBoundDevice Reason = 14
 	// ReasonRefusedNotRemembered: connects whose destination could not be kept, of a cgroup that fails closed.
-	ReasonRefusedNotRemembered Reason = 14
+	ReasonRefusedNotRemembered Reason = 15
+	// ReasonRefusedMptcp: connects of multipath TCP sockets where the kernel does not ask for their subflows, of a cgroup that fails closed.
+	ReasonRefusedMptcp Reason = 16
 	// ReasonAnswered: questions for an original destination.
-	ReasonAnswered Reason = 15
+	ReasonAnswered Reason = 17
 	// ReasonForgotten: redirected connects whose destination could not be filed for the proxy to ask for.
-	ReasonForgotten Reason = 16
+	ReasonForgotten Reason = 18
 	// ReasonUnknown: questions for an original destination of a connection that was not redirected or is forgotten.
-	ReasonUnknown Reason = 17
+	ReasonUnknown Reason = 19
 )
 
 var reasonTable = [...]reasonText{
@@ -54,10 +58,12 @@ var reasonTable = [...]reasonText{
 	{"listener_gone", ClassDirect, "connects for which no socket of the proxy listened at the registered port"},
 	{"bound_device", ClassDirect, "connects of sockets that are bound to a network device, which cannot reach loopback"},
 	{"not_remembered", ClassDirect, "connects whose destination could not be kept, as the table had no room"},
+	{"mptcp", ClassDirect, "connects of multipath TCP sockets where the kernel does not ask for their subflows"},
 	{"refused_no_listener", ClassRefused, "connects in a network namespace without listener, of a cgroup that fails closed"},
 	{"refused_listener_gone", ClassRefused, "connects for which no socket of the proxy listened, of a cgroup that fails closed"},
 	{"refused_bound_device", ClassRefused, "connects of sockets that are bound to a network device, of a cgroup that fails closed"},
 	{"refused_not_remembered", ClassRefused, "connects whose destination could not be kept, of a cgroup that fails closed"},
+	{"refused_mptcp", ClassRefused, "connects of multipath TCP sockets where the kernel does not ask for their subflows, of a cgroup that fails closed"},
 	{"answered", ClassAnswered, "questions for an original destination"},
 	{"forgotten", ClassUnanswered, "redirected connects whose destination could not be filed for the proxy to ask for"},
 	{"unknown", ClassUnanswered, "questions for an original destination of a connection that was not redirected or is forgotten"},

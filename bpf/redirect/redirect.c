@@ -141,7 +141,7 @@ always int connect(struct bpf_sock_addr *ctx, const struct address *to)
 	__u32 zero = 0, why;
 	int v4 = is_mapped(to);
 
-	if (ctx->protocol != IPPROTO_TCP) {
+	if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_MPTCP) {
 		count(R_NOT_TCP);
 		return PASS;
 	}
@@ -157,6 +157,10 @@ always int connect(struct bpf_sock_addr *ctx, const struct address *to)
 		count(why);
 		return PASS;
 	}
+	/* The kernel asks for the subflow, which is a TCP socket. Should it ask
+	 * for the whole, that could not be recognised later. */
+	if (ctx->protocol == IPPROTO_MPTCP)
+		return fail(g, R_MPTCP, R_REFUSED_MPTCP);
 	if (!own_port)
 		return fail(g, R_NO_LISTENER, R_REFUSED_NO_LISTENER);
 	sk = ctx->sk;

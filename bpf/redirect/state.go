@@ -237,6 +237,10 @@ func sweep(dir string) error {
 	return nil
 }
 
+// mountSource is what the table of mounts says of a BPF file system that
+// [Open] mounted and [Unload] may take away.
+const mountSource = "psidecar"
+
 const bpfMagic = 0xcafe4a11 // BPF_FS_MAGIC
 
 // mount makes sure that the folder is a BPF file system's.
@@ -255,7 +259,7 @@ func mount(dir string) error {
 	if len(entries) > 0 {
 		return fmt.Errorf("%s is not in a BPF file system, and not empty: name a folder of one (mount -t bpf bpf /sys/fs/bpf)", dir)
 	}
-	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+	if err := unix.Mount(mountSource, dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
 		return fmt.Errorf("mounting a BPF file system (mount -t bpf bpf %s): %w", dir, err)
 	}
 	return nil

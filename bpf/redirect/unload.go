@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -16,7 +17,8 @@ import (
 // [DefaultDir]) and removes what is pinned there, whichever version pinned it;
 // it returns the paths of what it removed. Where there is nothing it does
 // nothing. A Redirect that is still open keeps its maps until it is closed,
-// without effect. The BPF file system stays mounted.
+// without effect. A BPF file system that [Open] mounted goes too when nothing
+// else is in it.
 func Unload(dir string) (removed []string, err error) {
 	if dir == "" {
 		dir = DefaultDir
@@ -35,7 +37,12 @@ func Unload(dir string) (removed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer func() {
+		unlock()
+		if err == nil {
+			err = unmount(parent)
+		}
+	}()
 	for _, d := range []string{dir, filepath.Join(parent, unfinished+filepath.Base(dir))} {
 		gone, err := remove(d)
 		removed = append(removed, gone...)
@@ -44,6 +51,32 @@ func Unload(dir string) (removed []string, err error) {
 		}
 	}
 	return removed, nil
+}
+
+// unmount takes away the BPF file system at a folder where Open mounted it and
+// nothing is left in it.
+func unmount(dir string) error {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return fmt.Errorf("looking for who mounted %s: %w", dir, err)
+	}
+	ours := fmt.Sprintf("%s %s bpf ", mountSource, dir)
+	if !strings.Contains("\n"+string(mounts), "\n"+ours) {
+		return nil
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("looking for what is left in %s: %w", dir, err)
+	}
+	for _, e := range left {
+		if e.Name() != "maps.debug" && e.Name() != "progs.debug" { // the kernel's own
+			return nil
+		}
+	}
+	if err := unix.Unmount(dir, 0); err != nil && !errors.Is(err, unix.EBUSY) { // somebody is about to use it
+		return fmt.Errorf("unmounting the BPF file system at %s: %w", dir, err)
+	}
+	return nil
 }
 
 // remove removes a folder and all in it. The links of connect hooks go before

@@ -6,6 +6,7 @@ package reason
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Reason is one word for why a connection did not go as it should.
@@ -63,6 +64,15 @@ func Of(err error) Reason {
 	var e *Error
 	if errors.As(err, &e) {
 		return e.Reason
+	}
+	return Internal
+}
+
+// Known returns r, or Internal for a word that is not of [All], such as another
+// version's.
+func Known(r Reason) Reason {
+	if slices.Contains(All, r) {
+		return r
 	}
 	return Internal
 }

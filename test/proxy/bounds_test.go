@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -10,9 +11,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,13 +31,16 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // peakMemory returns the most memory that a process has held, in bytes.
-func peakMemory(t testing.TB, pid int) int {
+func peakMemory(t testing.TB, pid int) int { return statusOf(t, pid, "VmHWM:") }
+
+// statusOf returns a size of a process, in bytes.
+func statusOf(t testing.TB, pid int, what string) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	_, rest, _ := strings.Cut(string(status), what)
 	n, err := strconv.Atoi(strings.Fields(rest)[0])
 	if err != nil {
 		t.Fatal(err)
@@ -210,6 +216,13 @@ func TestFuzzedBytes(t *testing.T) {
 	}
 	end := time.Now().Add(lasting)
 	var running sync.WaitGroup
+	running.Go(func() { echoes(t, in, end) })
+	var before []int
+	running.Go(func() {
+		time.Sleep(lasting / 4)
+		before = memoryNow(t, pids)
+	})
+	var connections atomic.Int64
 	for i := range 100 {
 		running.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(i), 1))
@@ -218,6 +231,7 @@ func TestFuzzedBytes(t *testing.T) {
 				if err != nil {
 					continue
 				}
+				connections.Add(1)
 				c.SetDeadline(time.Now().Add(time.Second))
 				go io.Copy(io.Discard, c)
 				c.Write(fuzzed(rng))
@@ -232,11 +246,56 @@ func TestFuzzedBytes(t *testing.T) {
 	if err := ping(in); err != nil {
 		t.Errorf("after that, the proxies do not work: %v", err)
 	}
-	for _, pid := range pids {
+	after := memoryNow(t, pids)
+	for i, pid := range pids {
 		if n := peakMemory(t, pid); n > 400<<20 {
 			t.Errorf("a proxy held %d MiB", n>>20)
 		}
+		if after[i] > before[i]+64<<20 {
+			t.Errorf("a proxy grew from %d MiB to %d", before[i]>>20, after[i]>>20)
+		}
+		t.Logf("a proxy held %d MiB after a quarter of the time, %d at its end, %d at most", before[i]>>20, after[i]>>20, peakMemory(t, pid)>>20)
 	}
+	t.Logf("%d connections in %v", connections.Load(), lasting)
+}
+
+// memoryNow returns the memory that processes hold, in bytes.
+func memoryNow(t testing.TB, pids []int) (all []int) {
+	for _, pid := range pids {
+		all = append(all, statusOf(t, pid, "VmRSS:"))
+	}
+	return all
+}
+
+// echoes is a job beside all that, on one connection until the end: every
+// message comes back as it was.
+func echoes(t *testing.T, in string, end time.Time) {
+	c, err := net.Dial("tcp", in)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer c.Close()
+	message, answer := append(greeting(), push(1, 500)...), make([]byte, 0)
+	var times []time.Duration
+	for began := time.Now(); began.Before(end); began = time.Now() {
+		c.SetDeadline(began.Add(10 * time.Second))
+		answer = append(answer[:0], message...)
+		clear(answer)
+		if _, err := c.Write(message); err != nil {
+			t.Errorf("the job beside it, after %d messages: %v", len(times), err)
+			return
+		}
+		if _, err := io.ReadFull(c, answer); err != nil || !bytes.Equal(answer, message) {
+			t.Errorf("the job beside it, after %d messages: %v, or another message came back", len(times), err)
+			return
+		}
+		times = append(times, time.Since(began))
+		message = push(int32(len(times)), 500)
+		time.Sleep(time.Millisecond)
+	}
+	slices.Sort(times)
+	t.Logf("a job beside it: %d messages there and back, median %v, the slowest %v", len(times), times[len(times)/2], times[len(times)-1])
 }
 
 // fuzzed returns bytes that begin well and go wrong somewhere.
