@@ -20,7 +20,7 @@ func DPPA(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.
 // dividing the samples costs the same order as placing the parameters (DW23
 // section 4.2 and what follows its theorem 4.2), counted by the steps of the
 // pseudo-code: Alg. 1 looks n/alpha times at every subset of up to alpha out of
-// n/k samples, of E/n parameters each; Alg. 2 looks m times at |N(D_i)|
+// n/k samples (or of as many as [sampleSize] has), of E/n parameters each; Alg. 2 looks m times at |N(D_i)|
 // candidates with up to k users each. The largest alpha goes that keeps the
 // first below ten times the second: hashing shrinks m, and with it what the
 // division of the samples may cost.
@@ -30,8 +30,9 @@ func Adapt(g *graph.Graph, k int) Rules {
 	placing := m * neighbours * float64(k)
 	rules := Rules{Alpha: 1, Sample: sampleSize(g, k), dppa: true}
 	dividing, subsets := edges, 1.0 // edges = n * E/n
+	seen := min(max(n/float64(k), float64(rules.Sample)), n)
 	for alpha := 1; alpha <= 3; alpha++ {
-		subsets *= max(n/float64(k)-float64(alpha)+1, 0) / float64(alpha) // n/k over alpha
+		subsets *= max(seen-float64(alpha)+1, 0) / float64(alpha) // seen over alpha
 		if dividing*subsets <= 10*placing {
 			rules.Alpha = alpha
 		}
