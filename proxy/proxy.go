@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -45,6 +46,9 @@ type Options struct {
 	// which the link arrived.
 	Allow  []netip.Prefix
 	Codecs []relay.Codec // in order of preference, one is used on a link
+	// Values is the one of Codecs that changes values, if any: its rules and
+	// counts are served with the proxy's state.
+	Values *values.Codec
 
 	PeerGrace      time.Duration // how long connections wait for the proxy of a host that had one; 3 s
 	Retry          time.Duration // for how long a host without a proxy is not tried again; 10 s

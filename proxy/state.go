@@ -20,6 +20,7 @@ type State struct {
 	Carried     uint64            `json:"carried"` // connections, since the start
 	Errors      map[string]uint64 `json:"errors"`  // by reason, since the start
 	Connections []ConnectionState `json:"connections"`
+	Values      *ValuesState      `json:"values,omitempty"` // where there is a codec for values
 }
 
 // ConnectionState describes one connection.
@@ -47,7 +48,7 @@ type Direction struct {
 
 // State returns the state of now.
 func (p *Proxy) State() State {
-	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}}
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Values: p.valuesState()}
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
 		s.Errors[string(r)] = n
@@ -80,7 +81,7 @@ func direction(c relay.FlowCounts) Direction {
 	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9}
 }
 
-// Handler serves /api/v1/connections, /metrics, /healthz and /readyz.
+// Handler serves /api/v1/connections, /api/v1/codecs, /metrics, /healthz and /readyz.
 func (p *Proxy) Handler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(p, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -94,6 +95,8 @@ func (p *Proxy) Handler() http.Handler {
 		}
 		w.Write([]byte("ok\n"))
 	})
+	mux.HandleFunc("GET /api/v1/codecs", p.getCodecs)
+	mux.HandleFunc("PUT /api/v1/codecs", p.putCodecs)
 	mux.HandleFunc("GET /api/v1/connections", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(p.State()); err != nil {
@@ -116,13 +119,14 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descBytes, descMessage, descUnheld, descSeconds} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descBytes, descMessage, descUnheld, descSeconds, descValueBytes, descValues, descValueEvents, descValueState} {
 		out <- d
 	}
 }
 
 // Collect makes the proxy a prometheus.Collector.
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
+	p.collectValues(out)
 	s := p.conns.sums()
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)

@@ -26,6 +26,9 @@ func loadConfig(cmd *cobra.Command, e env) error {
 	return flagsFromFile(cmd, path)
 }
 
+// fromFile is the annotation of flags that have their value from the file.
+const fromFile = "from-file"
+
 func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -52,6 +55,9 @@ func flagsFromFile(cmd *cobra.Command, path string) error {
 	}
 	known := allFlagNames(cmd.Root())
 	for key, node := range values {
+		if key == rulesKey {
+			continue // see codecs.go
+		}
 		if !slices.Contains(known, key) {
 			return usagef("--config %s, line %d: %q is no flag of psidecar", path, node.Line, key)
 		}
@@ -62,6 +68,9 @@ func flagsFromFile(cmd *cobra.Command, path string) error {
 		value, err := flagText(node)
 		if err == nil {
 			err = cmd.Flags().Set(key, value)
+		}
+		if err == nil {
+			err = cmd.Flags().SetAnnotation(key, fromFile, nil)
 		}
 		if err != nil {
 			return usagef("--config %s, line %d: %s: %w", path, node.Line, key, err)

@@ -15,9 +15,9 @@ import (
 
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/link"
-	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // proxyFlags are what psidecar proxy, and what else relays, can be told.
@@ -31,6 +31,7 @@ type proxyFlags struct {
 	peerGrace             time.Duration
 	mark, connections     int
 	memory                int64
+	values                codecFlags
 	http                  string
 	socket                string
 }
@@ -54,6 +55,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.IntVar(&f.mark, "mark", 0, "SO_MARK of the proxy's own sockets, by which interception leaves them alone; needs CAP_NET_ADMIN; 0: none")
 	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, all connections together")
+	f.values.register(flags)
 }
 
 func (f *proxyFlags) options() (proxy.Options, error) {
@@ -79,25 +81,36 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 		o.Allow = append(o.Allow, prefix)
 	}
 	var err error
-	if o.Codecs, err = codecsNamed(f.codecs); err != nil {
+	if err = f.namedCodecs(&o); err != nil {
 		return o, err
 	}
 	o.TLS, err = f.identity()
 	return o, err
 }
 
-func codecsNamed(names []string) ([]relay.Codec, error) {
-	var codecs []relay.Codec
-	for _, name := range names {
+// namedCodecs puts the codecs of --codec into o: with compact comes the one
+// for values, which is compact where no rule says otherwise.
+func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
+	rules, err := f.values.rules()
+	if err != nil {
+		return err
+	}
+	for _, name := range f.codecs {
 		switch name {
 		case "none", "":
 		case compact.Name:
-			codecs = append(codecs, compact.New(compact.DefaultLimits))
+			if o.Values, err = values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: f.values.memory, Rules: rules}); err != nil {
+				return usageError{err}
+			}
+			o.Codecs = append(o.Codecs, o.Values, compact.New(compact.DefaultLimits))
 		default:
-			return nil, usagef("--codec %q: there are %s and none", name, compact.Name)
+			return usagef("--codec %q: there are %s and none", name, compact.Name)
 		}
 	}
-	return codecs, nil
+	if o.Values == nil && len(rules) > 0 {
+		return usagef("--codec %s with rules for values: they need --codec %s", strings.Join(f.codecs, ","), compact.Name)
+	}
+	return nil
 }
 
 func (f *proxyFlags) identity() (*link.Identity, error) {
@@ -170,6 +183,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 // carrier is a proxy about to run, with the listeners that flags name.
 type carrier struct {
 	proxy *proxy.Proxy
+	rules *ruleFile // nil: there is no codec for values
 	job   []proxy.Listener
 	mesh  []net.Listener
 }
@@ -184,6 +198,9 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 	if c.mesh, err = f.meshListeners(listen); err != nil {
 		return nil, err
 	}
+	if opts.Values != nil {
+		c.rules = &ruleFile{flags: &f.values, codec: opts.Values}
+	}
 	c.proxy, err = proxy.New(opts)
 	return c, err
 }
@@ -196,7 +213,14 @@ func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
 }
 
 // run carries connections until ctx ends, then stops in order.
-func (c *carrier) run(ctx context.Context) error { return c.proxy.Run(ctx, c.job, c.mesh) }
+func (c *carrier) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if c.rules != nil {
+		g.Go(func() error { c.rules.follow(ctx); return nil })
+	}
+	g.Go(func() error { return c.proxy.Run(ctx, c.job, c.mesh) })
+	return g.Wait()
+}
 
 // forwards opens the listeners of --forward.
 func (f *proxyFlags) forwards(listen func(flag, addr string) (net.Listener, error)) ([]proxy.Listener, error) {

@@ -45,7 +45,7 @@ func (m *Memory) put(b []byte) { m.classes[classOf(len(b))-baseClass].Put(&b) }
 // bound: it waits for others to give theirs back, at most as long as ctx says.
 // Up to 64 KiB are not counted. [Memory.Return] takes the buffer back.
 func (m *Memory) Borrow(ctx context.Context, n int) ([]byte, error) {
-	class := classOf(n)
+	class := classOf(max(n, 1))
 	if class > topClass {
 		return nil, fmt.Errorf("%d bytes are more than one buffer may have", n)
 	}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// rulesKey is the key of the configuration file that holds a list of rules for
+// values, each with the flags' names as keys, besides job, keys, layers and so
+// on (values.Rule). They come before what the flags say, which is the last rule.
+const rulesKey = "codec-rules"
+
+// codecFlags are the flags about values. Each stands for a field of a rule for
+// all jobs and keys.
+type codecFlags struct {
+	rule   values.Rule
+	slim   string
+	memory int64
+	set    *pflag.FlagSet // of the command, where these are among others
+}
+
+func (f *codecFlags) register(flags *pflag.FlagSet) {
+	f.set = flags
+	r := &f.rule
+	flags.Float64Var(&r.Threshold, "threshold", 0, "share of each layer's pushed values that waits, such as 0.99: only the largest go, the others are added to the next push; 0: none waits")
+	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "pushes after which a layer's threshold is computed anew")
+	flags.IntVar(&r.Warmup, "threshold-warmup", 0, "pushes of a layer in which the share that waits rises to --threshold")
+	flags.IntVar(&r.Drain, "threshold-drain", 0, "one in so many pushes of a layer, at random, sends all that waits; 0: none")
+	flags.StringVar(&f.slim, "slim", "", "ALPHA,EPSILON[,ROUNDS]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20)")
+	flags.IntVar(&r.Quantize, "quantize", 0, "bits to which pushed values are rounded at random, 1 to 8; 0: none. With --threshold or --slim those that go are")
+	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "values that share a scale when they are rounded")
+	flags.BoolVar(&r.Unchanged, "unchanged", false, "leave out of a pull's answer what is bit for bit what this worker last got")
+	flags.StringVar(&r.Elements, "char-values", "", "what values of type CHAR are: float32, float64, float16 or bfloat16; empty: they are left alone")
+	flags.Int64Var(&f.memory, "codec-memory", 1<<30, "bytes for values that wait to be sent or are remembered, all jobs together; layers beyond go as they are")
+}
+
+// rules returns the rules of the flags and, before them, of the file that
+// --config names.
+func (f *codecFlags) rules() ([]values.Rule, error) {
+	if f.memory < 0 {
+		return nil, usagef("--codec-memory %d: want 0 or more bytes", f.memory)
+	}
+	rules, err := f.fromFile()
+	if err != nil {
+		return nil, err
+	}
+	own, err := f.own()
+	if err != nil {
+		return nil, err
+	}
+	return append(rules, own...), nil
+}
+
+// own returns the rule of the flags, if they say anything.
+func (f *codecFlags) own() ([]values.Rule, error) {
+	r := f.rule
+	if f.slim != "" {
+		s, err := parseSlim(f.slim)
+		if err != nil {
+			return nil, err
+		}
+		r.Slim = s
+	}
+	if r.Lifespan < 1 {
+		return nil, usagef("--threshold-lifespan %d: want 1 push or more", r.Lifespan)
+	}
+	if err := r.Check(); err != nil {
+		return nil, usagef("--%w", err)
+	}
+	if r.Threshold == 0 && r.Slim == nil && r.Quantize == 0 && !r.Unchanged {
+		return nil, nil
+	}
+	return []values.Rule{r}, nil
+}
+
+func parseSlim(text string) (*values.Slim, error) {
+	parts := strings.Split(text, ",")
+	bad := usagef("--slim %q: want ALPHA,EPSILON or ALPHA,EPSILON,ROUNDS, such as 0.3,0.15,20", text)
+	if len(parts) < 2 || len(parts) > 3 {
+		return nil, bad
+	}
+	var s values.Slim
+	var errs [3]error
+	s.Alpha, errs[0] = strconv.ParseFloat(strings.TrimSpace(parts[0]), 64)
+	s.Epsilon, errs[1] = strconv.ParseFloat(strings.TrimSpace(parts[1]), 64)
+	if len(parts) == 3 {
+		if s.Rounds, errs[2] = strconv.Atoi(strings.TrimSpace(parts[2])); errs[2] == nil && s.Rounds < 1 {
+			return nil, bad
+		}
+	}
+	if errors.Join(errs[:]...) != nil {
+		return nil, bad
+	}
+	return &s, nil
+}
+
+// path returns the configuration file, if there is one.
+func (f *codecFlags) path() string {
+	path, err := f.set.GetString("config")
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+func (f *codecFlags) fromFile() ([]values.Rule, error) {
+	path := f.path()
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading --config: %w", err)
+	}
+	var file map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil, usagef("--config %s: %w", path, err)
+	}
+	node, ok := file[rulesKey]
+	if !ok {
+		return nil, nil
+	}
+	rules, err := values.ReadYAML(&node)
+	if err != nil {
+		return nil, usagef("--config %s, line %d: %s: %w", path, node.Line, rulesKey, err)
+	}
+	return rules, nil
+}
+
+// again returns the flags as they are by what the file says now: those of the
+// command line and the environment stay.
+func (f *codecFlags) again() (*codecFlags, error) {
+	fresh := &codecFlags{}
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.String("config", f.path(), "")
+	fresh.register(set)
+	text, err := os.ReadFile(f.path())
+	if err != nil {
+		return nil, err
+	}
+	var file map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.path(), err)
+	}
+	var failed error
+	set.VisitAll(func(flag *pflag.Flag) {
+		was := f.set.Lookup(flag.Name)
+		_, byFile := was.Annotations[fromFile]
+		value, there := was.Value.String(), was.Changed && !byFile
+		if node, ok := file[flag.Name]; ok && !there {
+			if value, err = flagText(node); err != nil {
+				failed = fmt.Errorf("%s, line %d: %s: %w", f.path(), node.Line, flag.Name, err)
+			}
+			there = true
+		}
+		if there && failed == nil && flag.Name != "config" {
+			if err := set.Set(flag.Name, value); err != nil {
+				failed = fmt.Errorf("%s: %s: %w", f.path(), flag.Name, err)
+			}
+		}
+	})
+	return fresh, failed
+}
+
+// ruleFile keeps a codec's rules as the configuration file has them.
+type ruleFile struct {
+	flags *codecFlags
+	codec *values.Codec
+}
+
+// lookEvery is how often the file is looked at.
+const lookEvery = time.Second
+
+// follow takes up the file's rules when it changes or SIGHUP comes, until ctx
+// ends. What is wrong with it is logged, and the rules stay.
+func (r *ruleFile) follow(ctx context.Context) {
+	path := r.flags.path()
+	if path == "" {
+		return
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	last := stampOf(path)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+		case <-look.C:
+			if now := stampOf(path); now == last {
+				continue
+			}
+		}
+		last = stampOf(path)
+		if err := r.read(); err != nil {
+			slog.Error("the rules for values stay as they were", "config", path, "error", err)
+		}
+	}
+}
+
+func (r *ruleFile) read() error {
+	fresh, err := r.flags.again()
+	if err != nil {
+		return err
+	}
+	rules, err := fresh.rules()
+	if err != nil {
+		return err
+	}
+	if err := r.codec.SetRules(rules); err != nil {
+		return err
+	}
+	slog.Info("other rules for values", "rules", len(rules), "config", r.flags.path())
+	return nil
+}
+
+// stampOf tells versions of a file apart.
+func stampOf(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(info.ModTime().UnixNano(), info.Size())
+}

@@ -1,0 +1,118 @@
+package values
+
+import "sync/atomic"
+
+// Reason says why values passed as they were, or what else happened that a user
+// may want to know of.
+type Reason string
+
+// The reasons.
+const (
+	ReasonEmpty      Reason = "empty"        // no keys or no values; not counted
+	ReasonType       Reason = "type"         // the values' type is unknown, or none that the rule names
+	ReasonShape      Reason = "shape"        // values do not divide by keys, or not into numbers
+	ReasonLength     Reason = "length"       // a layer has another length than before
+	ReasonIdentity   Reason = "identity"     // who sends is not known: no READY with a node id
+	ReasonMemory     Reason = "memory"       // --codec-memory is used up
+	ReasonStreams    Reason = "streams"      // too many workers and servers
+	ReasonNotFinite  Reason = "not-finite"   // NaN or infinity: the values go at once, nothing of them waits
+	ReasonNotRounded Reason = "not-rounded"  // numbers that cannot be quantized (NaN, infinity, at the ends of their range) go as they are
+	ReasonLarge      Reason = "large"        // the message is larger than the proxy holds
+	ReasonRepeat     Reason = "repeat"       // PS_RESEND repeated a request, which went as it had before
+	ReasonForgotten  Reason = "not-kept"     // a request too large to be recognised, were it repeated
+	ReasonRestarted  Reason = "restarted"    // a new process has an old one's node id: what waited for that is dropped
+	ReasonAbandoned  Reason = "abandoned"    // a worker went without ending in order: what waited is dropped
+	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
+	ReasonFlushed    Reason = "flushed"      // a layer's rest went out in order
+	ReasonNoFlush    Reason = "flush-failed" // a layer's rest could not be sent in order
+)
+
+// Reasons lists all that are counted.
+var Reasons = []Reason{
+	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
+	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonFlushed, ReasonNoFlush,
+}
+
+// Forms that values can take on a link.
+const (
+	formThreshold = iota
+	formSlimPush
+	formQuantize
+	formSlimPull
+	formUnchanged
+	formPlain // of messages with a section, what is as it was
+	forms
+)
+
+var formNames = [forms]string{"threshold", "slim-push", "quantize", "slim-pull", "unchanged", "plain"}
+
+// FormCount is what was done by one of the codecs for values.
+type FormCount struct {
+	Form    string `json:"form"`    // threshold, slim-push, quantize, slim-pull, unchanged, plain
+	Layers  uint64 `json:"layers"`  // times that a layer was coded
+	Values  uint64 `json:"values"`  // of those layers
+	Sent    uint64 `json:"sent"`    // of the values
+	Bytes   uint64 `json:"bytes"`   // of the values as the job has them
+	Encoded uint64 `json:"encoded"` // bytes that took their place
+}
+
+type formCount struct{ layers, values, sent, bytes, encoded atomic.Uint64 }
+
+// counters are a codec's.
+type counters struct {
+	forms   [forms]formCount
+	reasons map[Reason]*atomic.Uint64
+}
+
+func newCounters() *counters {
+	c := &counters{reasons: map[Reason]*atomic.Uint64{}}
+	for _, r := range Reasons {
+		c.reasons[r] = new(atomic.Uint64)
+	}
+	return c
+}
+
+func (c *counters) why(r Reason) {
+	if n := c.reasons[r]; n != nil {
+		n.Add(1)
+	}
+}
+
+func (c *counters) coded(form, values, sent, bytes, encoded int) {
+	f := &c.forms[form]
+	f.layers.Add(1)
+	f.values.Add(uint64(values))
+	f.sent.Add(uint64(sent))
+	f.bytes.Add(uint64(bytes))
+	f.encoded.Add(uint64(encoded))
+}
+
+// Counts are what a codec has done since the start.
+type Counts struct {
+	Forms      []FormCount       `json:"forms"`       // only those in use
+	Reasons    map[Reason]uint64 `json:"reasons"`     // times; only those that occurred
+	StateBytes int64             `json:"state_bytes"` // of what waits and is remembered
+	Streams    int               `json:"streams"`     // pairs of worker and server
+}
+
+// Counts returns the figures of now.
+func (c *Codec) Counts() Counts {
+	counts := Counts{Reasons: map[Reason]uint64{}, StateBytes: c.budget.used.Load(), Forms: []FormCount{}}
+	for i := range c.counts.forms {
+		f := &c.counts.forms[i]
+		if n := f.layers.Load(); n > 0 {
+			counts.Forms = append(counts.Forms, FormCount{
+				Form: formNames[i], Layers: n, Values: f.values.Load(), Sent: f.sent.Load(), Bytes: f.bytes.Load(), Encoded: f.encoded.Load(),
+			})
+		}
+	}
+	for _, r := range Reasons {
+		if n := c.counts.reasons[r].Load(); n > 0 {
+			counts.Reasons[r] = n
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	counts.Streams = len(c.streams)
+	return counts
+}

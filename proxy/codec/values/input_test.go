@@ -1,0 +1,246 @@
+package values
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// What cannot be coded passes as it is and is counted.
+func TestWhatCannotBeCodedPasses(t *testing.T) {
+	dense := make([]float32, 1000)
+	for i := range dense {
+		dense[i] = float32(i%10) - 4
+	}
+	whole := func(b []byte, n int) []byte { return append(b, make([]byte, n)...) }
+	for _, c := range []struct {
+		name   string
+		rule   Rule
+		before []request
+		q      request
+		want   Reason
+	}{
+		{"values that do not divide by keys", Rule{Threshold: 0.9}, nil, request{push: true, keys: []uint64{1, 2, 3}, vals: dense}, ReasonShape},
+		{"values of type CHAR without a rule", Rule{Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4000)}, ReasonType},
+		{"half a number", Rule{Threshold: 0.9, Elements: "float16"}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4001)}, ReasonShape},
+		{"whole numbers", Rule{Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Int32, raw: whole(nil, 4000)}, ReasonType},
+		{"another length", Rule{Threshold: 0.9}, []request{{push: true, keys: []uint64{1}, vals: dense}},
+			request{timestamp: 1, push: true, keys: []uint64{1}, vals: dense[:800]}, ReasonLength},
+		{"a pull of unknown values", Rule{Unchanged: true}, nil, request{pull: true, answer: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 400)}, ReasonType},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := newEnds(t, c.rule)
+			from, to, node := e.worker, e.server, "ps9"
+			if c.q.answer {
+				from, to, node = to, from, "ps8"
+			}
+			w := e.dial(t, from, to, node)
+			defer w.close()
+			for _, q := range c.before {
+				w.carry(t, q.frames())
+			}
+			want := c.q.frames()
+			for i, f := range w.carry(t, want) {
+				if string(f) != string(want[i]) {
+					t.Errorf("frame %d was changed", i)
+				}
+			}
+			if n := from.Counts().Reasons; n[c.want] != 1 {
+				t.Errorf("counted %v, want one %q", n, c.want)
+			}
+		})
+	}
+}
+
+// A worker that did not say who it is has no residual: its pushes pass.
+func TestUnknownWorker(t *testing.T) {
+	e := newEnds(t, Rule{Threshold: 0.9})
+	w := e.dial(t, e.worker, e.server, "somebody")
+	defer w.close()
+	q := request{push: true, keys: []uint64{1}, vals: make([]float32, 600)}
+	q.vals[5] = 1
+	if got := floats(w.carry(t, q.frames())[2]); got[5] != 1 || e.worker.Counts().Reasons[ReasonIdentity] != 1 {
+		t.Errorf("value 5 came as %v; %v", got[5], e.worker.Counts())
+	}
+}
+
+// Memory at its bound: layers beyond it pass, the others go on.
+func TestStateIsBounded(t *testing.T) {
+	e := newEnds(t, Rule{Threshold: 0.9})
+	e.worker.budget.limit = 100_000
+	w := e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	for step := range 50 {
+		q := request{timestamp: int32(step), push: true, keys: []uint64{uint64(step % 10), 1<<20 + uint64(step)}, lens: []int32{5000, 3}, vals: make([]float32, 5003)}
+		for i := range q.vals {
+			q.vals[i] = float32(i % 7)
+		}
+		w.carry(t, q.frames())
+	}
+	if c := e.worker.Counts(); c.StateBytes > 100_000 || c.Reasons[ReasonMemory] == 0 || len(c.Forms) != 2 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Numbers that are not finite go at once, arrive, and leave nothing behind.
+func TestNotFinite(t *testing.T) {
+	for _, kind := range []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16} {
+		e := newEnds(t, Rule{Threshold: 0.5, Elements: kind.String()})
+		w := e.dial(t, e.worker, e.server, "ps9")
+		r := rand.New(rand.NewPCG(1, 1))
+		const n = 1000
+		for step := range 5 {
+			raw := make([]byte, n*kind.Size())
+			for i := range n {
+				kind.Put(raw, i, float64(r.IntN(20)-10))
+			}
+			type16 := map[element.Kind]pslite.DataType{element.Float32: pslite.Float, element.Float64: pslite.Double}
+			dataType, ok := type16[kind]
+			if !ok {
+				dataType = pslite.Char
+			}
+			q := request{timestamp: int32(step), push: true, keys: []uint64{1}, kind: dataType, raw: raw}
+			if step == 2 {
+				kind.Put(raw, 10, math.Inf(1))
+				kind.Put(raw, 11, math.NaN())
+			}
+			got := w.carry(t, q.frames())[2]
+			for i := range n {
+				v := kind.At(got, i)
+				if isOdd := step == 2 && (i == 10 || i == 11); isOdd != (math.IsNaN(v) || math.IsInf(v, 0)) {
+					t.Errorf("%v, step %d: number %d is %v", kind, step, i, v)
+				}
+			}
+		}
+		if c := e.worker.Counts(); c.Reasons[ReasonNotFinite] != 1 {
+			t.Errorf("%v: %+v", kind, c)
+		}
+		w.close()
+	}
+}
+
+// A process that takes the place of another with its node id begins anew.
+func TestRestartedWorker(t *testing.T) {
+	e := newEnds(t, Rule{Threshold: 0.9})
+	push := func(w *way, timestamp int32, value float32) []float32 {
+		q := request{timestamp: timestamp, push: true, keys: []uint64{1}, vals: make([]float32, 600)}
+		for i := range q.vals {
+			q.vals[i] = value
+		}
+		q.vals[7] *= 100
+		for i := range 70 {
+			q.vals[20+i] *= 10
+		}
+		return floats(w.carry(t, q.frames())[2])
+	}
+	w := e.dial(t, e.worker, e.server, "ps9")
+	for step := range int32(10) {
+		push(w, 100+step, 1)
+	}
+	w.close()
+	w = e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	if got := push(w, 3, 1); got[7] != 100 || got[500] != 0 {
+		t.Errorf("the new process's values came as %v and %v", got[7], got[500])
+	}
+	if n := e.worker.Counts().Reasons[ReasonRestarted]; n != 1 {
+		t.Errorf("counted %d restarts", n)
+	}
+}
+
+func TestRules(t *testing.T) {
+	for text, want := range map[string]string{
+		`[{"threshold":1}]`:    "threshold 1: want a sparsity from 0",
+		`[{"threshold":-0.5}]`: "threshold -0.5",
+		`[{"threshold":0.9},{"threshold":0.9,"threshold-lifespan":-1}]`: "rule 2: threshold-lifespan -1",
+		`[{"threshold-drain":-1}]`:                                      "threshold-drain -1",
+		`[{"quantize":9}]`:                                              "quantize 9: want 1 to 8",
+		`[{"quantize":8,"quantize-bucket":3}]`:                          "quantize-bucket 3",
+		`[{"slim":{"alpha":0.3,"epsilon":0.4}}]`:                        "slim epsilon 0.4: want 0 to alpha",
+		`[{"slim":{"alpha":1.3,"epsilon":0.4}}]`:                        "slim alpha 1.3",
+		`[{"slim":{"alpha":0.3,"epsilon":0.1},"unchanged":true}]`:       "exclude each other",
+		`[{"slim":{"alpha":0.3,"epsilon":0.1},"threshold":0.9}]`:        "exclude each other",
+		`[{"elements":"float8"}]`:                                       "float8",
+		`[{"keys":"9-3"}]`:                                              "first is behind the last",
+		`[{"keys":"a-b"}]`:                                              "want first-last",
+		`[{"layers":["1-5","3-9"]}]`:                                    "do not overlap",
+		`[{"treshold":0.9}]`:                                            "treshold",
+		`{"threshold":0.9}`:                                             "rules",
+		`[` + strings.Repeat(`{},`, 70) + `{}]`:                         "at most 64",
+	} {
+		if _, err := ParseRules(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	rules, err := ParseRules(strings.NewReader(`[{"job":"10.0.0.1:8000","keys":"10-19","threshold":0.9,"layers":["12-13"]},{"quantize":8},{}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range compile(rules, "10.0.0.1:8000") {
+		got = append(got, s.Range.String())
+	}
+	if all := strings.Join(got, " "); all != "0-9 10-11 12-13 14-19 20-18446744073709551615" {
+		t.Errorf("spans %s", all)
+	}
+	if other := compile(rules, "10.0.0.2:8000"); len(other) != 1 || other[0].rule.Quantize != 8 {
+		t.Errorf("another job's spans: %+v", other)
+	}
+}
+
+// Whatever sections come over a link, a receiver does not panic and says that
+// they are corrupt.
+func FuzzReceiver(f *testing.F) {
+	rules := []Rule{{Keys: Range{0, 99}, Threshold: 0.9, Quantize: 4}, {Keys: Range{100, 199}, Slim: &Slim{Alpha: 0.5, Epsilon: 0.2, Rounds: 2}}, {Unchanged: true, Threshold: 0.5}}
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, isPull := range []bool{false, true} {
+		e := newEnds(f, rules...)
+		from, to, node := e.worker, e.server, "ps9"
+		if isPull {
+			from, to, node = to, from, "ps8"
+		}
+		w := e.dial(f, from, to, node)
+		var heads [][]byte
+		for step := range 4 {
+			q := request{timestamp: int32(step), push: !isPull, pull: isPull, answer: isPull, keys: []uint64{1, 150, 300, 301}, lens: []int32{40, 30, 40, 2}}
+			for range 112 {
+				q.vals = append(q.vals, float32(r.NormFloat64()))
+			}
+			head, _, ok := w.sender.Encode(nil, message(q.frames()))
+			if !ok {
+				f.Fatal("not encoded")
+			}
+			size := int(binary.LittleEndian.Uint32(head[len(head)-5:]))
+			heads = append(heads, head[len(head)-5-size:len(head)-5])
+		}
+		f.Add(heads[1], heads[2], heads[3])
+		w.close()
+	}
+	f.Fuzz(func(t *testing.T, first, second, third []byte) {
+		r := newReceiver(nil, relay.Link{Memory: memory}, nil)
+		defer r.Release()
+		for _, section := range [][]byte{first, second, third} {
+			if n, _, err := uvarint(section); err == nil && n > 1<<20 {
+				return // only slow
+			}
+			values, err := r.values(append([]byte(nil), section...))
+			if err != nil {
+				if !errors.Is(err, ErrCorrupt) {
+					t.Fatal(err)
+				}
+				return
+			}
+			if n, _, _ := uvarint(section); len(values) != n {
+				t.Fatalf("%d bytes of values, %d were said", len(values), n)
+			}
+			r.Release()
+		}
+	})
+}

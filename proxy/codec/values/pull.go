@@ -1,0 +1,207 @@
+package values
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+
+	"github.com/psidecar/psidecar/proxy/codec/slim"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// pullBytes bounds the values that each end of a link remembers of pulls, of
+// slim and of unchanged.
+const pullBytes = 256 << 20
+
+// maxRounds bounds the layers of slim on a link.
+const maxRounds = 4096
+
+// rounds are slim's layers in one direction of a link, at its sending end. A
+// layer is a dense key, or a list of keys of few values that comes again.
+type rounds struct {
+	seed   maphash.Seed
+	layers map[uint64]*round
+	once   map[uint64]bool // lists of keys that came once
+	left   int             // bytes of values that may still be remembered
+}
+
+// round is a layer of slim. The receiver knows it by its number.
+type round struct {
+	number int
+	rule   Slim
+	sender *slim.Sender
+}
+
+func newRounds(bytes int) rounds {
+	return rounds{seed: maphash.MakeSeed(), layers: map[uint64]*round{}, once: map[uint64]bool{}, left: bytes}
+}
+
+// use is what a layer is for.
+type use int
+
+const (
+	pushed use = iota
+	pulled     // both ends remember the values
+	alone      // pushed, and the receiver knows nothing of rounds
+)
+
+// cost is how much of what may be remembered a layer of so many bytes takes.
+func (u use) cost(size int) int {
+	if u == pulled {
+		return size + size/8
+	}
+	return size / 8
+}
+
+// name is the same for pieces of the same use, keys, kind and length, and no
+// others.
+func (rs *rounds) name(p *piece, keys pslite.Keys, u use) uint64 {
+	var h maphash.Hash
+	h.SetSeed(rs.seed)
+	maphash.WriteComparable(&h, [4]int{p.keys, p.width, int(p.kind), int(u)})
+	h.Write(keys[8*p.first : 8*(p.first+p.keys)])
+	return h.Sum64()
+}
+
+// of returns a piece's layer. isFirst says that the receiver does not know it
+// yet: it has to be told of it, with all values if it is one of pulls. The
+// layer is nil where there can be none, or not yet.
+func (rs *rounds) of(p *piece, r *Rule, keys pslite.Keys, u use) (l *round, isFirst bool, why Reason) {
+	name := rs.name(p, keys, u)
+	l = rs.layers[name]
+	if l != nil && l.rule == *r.Slim {
+		return l, false, ""
+	}
+	if !p.dense() && l == nil && !rs.once[name] {
+		if len(rs.once) >= maxRounds {
+			clear(rs.once)
+		}
+		rs.once[name] = true
+		return nil, false, ""
+	}
+	cost := u.cost(p.to - p.from)
+	if l == nil && (len(rs.layers) >= maxRounds || cost > rs.left) {
+		return nil, false, ReasonMemory
+	}
+	sender, err := slim.NewSender(p.kind, p.keys*p.width, slim.Config{Alpha: r.Slim.Alpha, Epsilon: r.Slim.Epsilon, Rounds: r.Slim.Rounds, Seed: name})
+	if err != nil {
+		panic(err) // rules are checked
+	}
+	fresh := &round{number: len(rs.layers), rule: *r.Slim, sender: sender}
+	if l != nil {
+		fresh.number = l.number // under another rule, from the beginning
+	} else {
+		rs.left -= cost
+	}
+	rs.layers[name] = fresh
+	return fresh, true, ""
+}
+
+// appendSlimPush appends what of a piece of a push goes by slim. Without ok
+// nothing was appended, and the piece goes as it is.
+func (s *Sender) appendSlimPush(head []byte, p *piece, r *Rule, keys pslite.Keys, values []byte, u use) (all []byte, sent int, ok bool) {
+	l, isFirst, why := s.rounds.of(p, r, keys, u)
+	if l == nil {
+		if why != "" {
+			s.codec.counts.why(why)
+		}
+		return head, 0, false
+	}
+	if u == alone {
+		_, v, err := l.sender.AppendHeader(nil, values)
+		if err != nil {
+			panic(err) // the piece has the layer's length
+		}
+		return s.appendVector(head, v, r), v.Count(), true
+	}
+	head = append(head, byte(partSlim))
+	head, v := s.appendRound(head, l, isFirst, r, values)
+	return head, v.Count(), true
+}
+
+// appendRound appends a layer's number, whether it is new, and a round.
+func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, values []byte) ([]byte, *sparse.Vector) {
+	head = binary.AppendUvarint(head, uint64(l.number))
+	var flags byte
+	if isFirst {
+		flags |= roundFirst
+	}
+	if r.Quantize > 0 {
+		flags |= roundQuantized
+	}
+	head, v, err := l.sender.AppendHeader(append(head, flags), values)
+	if err != nil {
+		panic(err) // the piece has the layer's length
+	}
+	if r.Quantize > 0 {
+		return s.quantize(head, r, v.Kind, v.Values), v
+	}
+	return sparse.AppendValues(head, v.Kind, v.Values, v.Count() < v.N/4), v
+}
+
+// Flags of a round.
+const (
+	roundFirst     byte = 1 << iota // the layer begins anew
+	roundQuantized                  // the values are those of package quantize
+)
+
+// appendPull appends the section of a pull's answer whose layout was read;
+// without coded, nothing.
+func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded bool) {
+	start := len(head)
+	keys, vals := m.Keys(), m.Values().Bytes
+	head = binary.AppendUvarint(head, uint64(len(vals)))
+	for i := range s.layout.pieces {
+		p := &s.layout.pieces[i]
+		before := len(head)
+		var form, sent int
+		if head, form, sent = s.appendPulled(head, p, keys, vals[p.from:p.to]); form == formPlain {
+			head = appendPlain(head, vals[p.from:p.to])
+		} else {
+			coded = true
+		}
+		s.codec.counts.coded(form, p.keys*p.width, sent, p.to-p.from, len(head)-before)
+	}
+	if !coded {
+		return head[:start], false
+	}
+	return head, true
+}
+
+// appendPulled appends a piece of an answer and says in which form, and how
+// many of its values went. With formPlain it has appended nothing.
+func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
+	r, n := p.rule(), p.keys*p.width
+	switch {
+	case !r.pulls():
+		return head, formPlain, n
+	case !p.known:
+		s.codec.counts.why(ReasonType)
+		return head, formPlain, n
+	case r.Unchanged:
+		changed := s.last.Stats().Changed
+		if encoded, ok := s.last.Append(append(head, byte(partRecalled)), s.rounds.name(p, keys, pulled), p.kind, values); ok {
+			if sent = int(s.last.Stats().Changed - changed); encoded[len(head)+1] == 0 {
+				sent = n
+			}
+			return encoded, formUnchanged, sent
+		}
+		s.codec.counts.why(ReasonMemory)
+		return head, formPlain, n
+	}
+	l, isFirst, why := s.rounds.of(p, r, keys, pulled)
+	if l == nil {
+		if why != "" {
+			s.codec.counts.why(why)
+		}
+		return head, formPlain, n
+	}
+	if isFirst {
+		head = append(head, byte(partLearned))
+		head = binary.AppendUvarint(head, uint64(l.number))
+		head = binary.AppendUvarint(head, uint64(len(values)))
+		return append(head, values...), formSlimPull, n
+	}
+	head, v := s.appendRound(append(head, byte(partFilled)), l, false, &Rule{}, values)
+	return head, formSlimPull, v.Count()
+}

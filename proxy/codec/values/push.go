@@ -1,0 +1,253 @@
+package values
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/quantize"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/threshold"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// pushing is a Sender's room for pushes.
+type pushing struct {
+	work   threshold.Workspace
+	vector sparse.Vector
+	at     []uint32
+	seed   uint64 // of the last rounding
+}
+
+// stream returns the stream of a message's customer; nil where there is none.
+// Without make it is only looked for.
+func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
+	id := [2]int32{m.Meta.AppID, m.Meta.CustomerID}
+	if st := s.streams[id]; st != nil {
+		return st, ""
+	}
+	if !s.known {
+		return nil, ReasonIdentity
+	}
+	st := s.codec.join(owner{s.link.Origin, s.node, s.link.Destination, id[0], id[1]}, make)
+	if st == nil {
+		return nil, ReasonStreams
+	}
+	s.streams[id], s.fresh[st] = st, true
+	return st, ""
+}
+
+// appendPush appends the section of a push whose layout was read. Without
+// coded, nothing was appended and the values go as they stand in the message.
+func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message) (all []byte, coded bool) {
+	if !s.layout.any((*Rule).thresholds) && !s.owes(m) {
+		return s.appendPieces(head, nil, m)
+	}
+	st, why := s.stream(m, true)
+	if st == nil {
+		s.codec.counts.why(why)
+		return s.appendPieces(head, nil, m)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e, sum := exchangeOf(&m.Meta), st.repeats.sumOf(shown.Frames)
+	fresh := s.fresh[st]
+	delete(s.fresh, st)
+	switch v, before := st.repeats.judge(e, sum, fresh); v {
+	case isRepeat:
+		st.counts.why(ReasonRepeat)
+		return append(head, before.section...), len(before.section) > 0
+	case isOther:
+		st.restart(ReasonRestarted)
+	}
+	start := len(head)
+	head, coded = s.appendPieces(head, st, m)
+	if !st.repeats.remember(e, sum, head[start:], st.budget) {
+		st.counts.why(ReasonForgotten)
+	}
+	return head, coded
+}
+
+// appendPieces appends the pieces of a push, whose state is st or, where
+// nothing may wait, nil.
+func (s *Sender) appendPieces(head []byte, st *stream, m *pslite.Message) (all []byte, coded bool) {
+	start := len(head)
+	vals := m.Values().Bytes
+	head = binary.AppendUvarint(head, uint64(len(vals)))
+	for i := range s.layout.pieces {
+		p := &s.layout.pieces[i]
+		before := len(head)
+		var form, sent int
+		if head, form, sent = s.appendPushed(head, st, p, m.Keys(), vals[p.from:p.to]); form == formPlain {
+			head = appendPlain(head, vals[p.from:p.to])
+		} else {
+			coded = true
+		}
+		s.codec.counts.coded(form, p.keys*p.width, sent, p.to-p.from, len(head)-before)
+	}
+	if !coded {
+		return head[:start], false
+	}
+	return head, true
+}
+
+// noRule is what holds where no rule does.
+var noRule = new(Rule)
+
+// rule returns what holds for the piece.
+func (p *piece) rule() *Rule {
+	if r := p.span.rule; r != nil && p.width >= r.LeastValues {
+		return r
+	}
+	return noRule
+}
+
+// appendPushed appends a piece of a push and says in which form, and how many
+// of its values went. With formPlain it has appended nothing.
+func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
+	r, n := p.rule(), p.keys*p.width
+	if !p.known {
+		if r.pushes() {
+			s.codec.counts.why(ReasonType)
+		}
+		return head, formPlain, n
+	}
+	owed := false
+	if st != nil {
+		owed = s.addOwed(st, p, keys, values)
+		v, why := s.threshold(st, p, r, keys, values)
+		if why != "" {
+			s.codec.counts.why(why)
+		}
+		if v != nil {
+			return s.appendVector(head, v, r), formThreshold, v.Count()
+		}
+	}
+	switch {
+	case r.Threshold > 0: // but it cannot be
+	case r.Slim != nil:
+		u, ok := pushed, false
+		if st != nil {
+			u = alone // what is remembered for repeats must not depend on rounds
+		}
+		if head, sent, ok = s.appendSlimPush(head, p, r, keys, values, u); ok {
+			return head, formSlimPush, sent
+		}
+	case r.Quantize > 0:
+		head = append(head, byte(partQuantized), byte(p.kind))
+		head = binary.AppendUvarint(head, uint64(n))
+		return s.quantize(head, r, p.kind, values), formQuantize, n
+	}
+	if owed { // the values are not those of the message any more
+		return appendPlain(head, values), formThreshold, n
+	}
+	return head, formPlain, n
+}
+
+// appendVector appends what goes of a piece, rounded if the rule says so.
+func (s *Sender) appendVector(head []byte, v *sparse.Vector, r *Rule) []byte {
+	if r.Quantize == 0 {
+		return v.Append(append(head, byte(partSparse)))
+	}
+	head = v.AppendHeader(append(head, byte(partMixed)))
+	return s.quantize(head, r, v.Kind, v.Values)
+}
+
+// quantize appends numbers rounded by a rule.
+func (s *Sender) quantize(head []byte, r *Rule, kind element.Kind, values []byte) []byte {
+	room := &s.pushing
+	if room.seed == 0 {
+		room.seed = rand.Uint64()
+	}
+	room.seed++
+	head, asIs := quantize.Config{Bits: r.Quantize, Bucket: r.QuantizeBucket}.Append(head, kind, values, room.seed)
+	if asIs > 0 {
+		s.codec.counts.why(ReasonNotRounded)
+	}
+	return head
+}
+
+// threshold returns what of a piece goes under its rule's threshold; nil where
+// there is none and nothing waits.
+func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, values []byte) (*sparse.Vector, Reason) {
+	room, v := &s.pushing, &s.pushing.vector
+	switch {
+	case p.dense():
+		key := keys.At(p.first)
+		if r.Threshold == 0 && st.dense[key] == nil {
+			return nil, ""
+		}
+		l, why := st.denseOf(key, p, r)
+		if why != "" {
+			return nil, why
+		}
+		s.compress(l.Layer, func() error { return l.Compress(&room.work, v, values) })
+		if r.Threshold == 0 {
+			st.dropDense(key)
+		}
+	case r.Threshold == 0 && st.narrow[p.layer()] == nil:
+		return nil, ""
+	default:
+		l, why := st.narrowOf(p, r)
+		if why == "" {
+			room.at, why = st.place(room.at[:0], l, keys, p)
+		}
+		if why != "" {
+			return nil, why
+		}
+		s.compress(l.Layer, func() error { return l.CompressAt(&room.work, v, room.at, values) })
+		if r.Threshold == 0 && l.Stats().Pushes%64 == 0 {
+			if left, _ := l.Residual(); left == 0 {
+				st.dropNarrow(p.layer())
+			}
+		}
+	}
+	return v, ""
+}
+
+// compress calls Compress or CompressAt of a layer and counts what was not
+// finite.
+func (s *Sender) compress(l *threshold.Layer, by func() error) {
+	before := l.Stats().NonFinite
+	if err := by(); err != nil {
+		panic(err) // the piece has the layer's length
+	}
+	if l.Stats().NonFinite != before {
+		s.codec.counts.why(ReasonNotFinite)
+	}
+}
+
+// addOwed adds to a piece of few values a key what waits in layers of other
+// spans, which earlier rules made, and reports whether there was any.
+func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) (changed bool) {
+	if p.dense() || len(st.narrow) == 0 {
+		return false
+	}
+	for id, l := range st.narrow {
+		if id.kind != p.kind || id.width != p.width || id == p.layer() || id.Last < p.span.First || id.First > p.span.Last {
+			continue
+		}
+		follow(l.Layer, &l.rule, noRule, id.First)
+		size := p.width * p.kind.Size()
+		for i := range p.keys {
+			n, ok := l.index.number(keys.At(p.first + i))
+			if !ok {
+				continue
+			}
+			room := &s.pushing
+			room.at = room.at[:0]
+			for j := range p.width {
+				room.at = append(room.at, uint32(n*p.width+j))
+			}
+			one := values[i*size : (i+1)*size]
+			s.compress(l.Layer, func() error { return l.CompressAt(&room.work, &room.vector, room.at, one) })
+			room.vector.Expand(one)
+			changed = true
+		}
+		if left, _ := l.Residual(); left == 0 {
+			st.dropNarrow(id)
+		}
+	}
+	return changed
+}

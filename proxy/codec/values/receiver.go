@@ -1,0 +1,297 @@
+package values
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/quantize"
+	"github.com/psidecar/psidecar/proxy/codec/slim"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/unchanged"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// A Receiver decodes the messages that the [Sender] at the other end of the
+// link encoded. It is not safe for use by several goroutines.
+type Receiver struct {
+	compact *compact.Receiver
+	memory  *relay.Memory
+	lent    []byte // of memory, for the values of the last message
+	vector  sparse.Vector
+	layers  map[int]*known // of slim, by number
+	left    int            // bytes of values that may still be remembered for it
+	last    *unchanged.Receiver
+	close   func()
+}
+
+// known is what the receiver has of a layer of slim.
+type known struct {
+	cost   int // of left
+	rounds *slim.Receiver
+	values []byte // of a layer of pulls
+}
+
+func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
+	r := &Receiver{compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes}
+	r.last = unchanged.NewReceiver(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
+	r.close = sync.OnceFunc(func() {
+		r.Release()
+		cr.Close()
+	})
+	return r
+}
+
+// Close implements [relay.Receiver].
+func (r *Receiver) Close() { r.close() }
+
+// Release implements [relay.Releaser].
+func (r *Receiver) Release() {
+	if r.lent != nil {
+		r.memory.Return(r.lent)
+		r.lent = nil
+	}
+}
+
+// Decode implements [relay.Receiver].
+func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
+	r.Release()
+	if len(head) == 0 {
+		return nil, 0, fmt.Errorf("%w: an empty head", ErrCorrupt)
+	}
+	mode, head := head[len(head)-1], head[:len(head)-1]
+	switch {
+	case mode == modeCompact:
+		return r.compact.Decode(head)
+	case mode != modeSection || len(head) < 4:
+		return nil, 0, fmt.Errorf("%w: a head of mode %d", ErrCorrupt, mode)
+	}
+	size := binary.LittleEndian.Uint32(head[len(head)-4:])
+	head = head[:len(head)-4]
+	if uint64(size) > uint64(len(head)) {
+		return nil, 0, fmt.Errorf("%w: a section of %d bytes in %d", ErrCorrupt, size, len(head))
+	}
+	section := head[len(head)-int(size):]
+	if frames, plain, err = r.compact.Decode(head[:len(head)-int(size)]); err != nil {
+		return nil, 0, err
+	}
+	if bits.OnesCount32(plain) != 1 || plain >= 1<<len(frames) {
+		return nil, 0, fmt.Errorf("%w: a section for a message without values", ErrCorrupt)
+	}
+	at := bits.TrailingZeros32(plain)
+	if frames[at], err = r.values(section); err != nil {
+		return nil, 0, err
+	}
+	return frames, 0, nil
+}
+
+// memoryPatience is how long a message waits for memory for its values.
+const memoryPatience = 30 * time.Second
+
+// values reads a section.
+func (r *Receiver) values(section []byte) ([]byte, error) {
+	total, src, err := uvarint(section)
+	if err != nil {
+		return nil, err
+	}
+	if total == 0 {
+		return nil, fmt.Errorf("%w: a section without values", ErrCorrupt)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), memoryPatience)
+	defer cancel()
+	if r.lent, err = r.memory.Borrow(ctx, total); err != nil {
+		return nil, fmt.Errorf("values: no memory within the bound for %d bytes of values: %w", total, err)
+	}
+	out := r.lent[:total]
+	for at := 0; at < total; {
+		n, rest, err := r.part(src, out[at:])
+		if err != nil {
+			return nil, err
+		}
+		at, src = at+n, rest
+	}
+	if len(src) > 0 {
+		return nil, fmt.Errorf("%w: %d bytes behind the values", ErrCorrupt, len(src))
+	}
+	return out, nil
+}
+
+// part reads a part into the beginning of out, and returns how many bytes that
+// took and what follows the part.
+func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
+	if len(src) == 0 {
+		return 0, nil, fmt.Errorf("%w: it ends before the values are complete", ErrCorrupt)
+	}
+	kind, src := part(src[0]), src[1:]
+	switch kind {
+	case partPlain:
+		return plainPart(src, out)
+	case partSparse:
+		if rest, err = r.vector.Decode(src, len(out)); err != nil {
+			return 0, nil, corrupt(err)
+		}
+		n, err = expand(&r.vector, out)
+		return n, rest, err
+	case partQuantized:
+		return quantizedPart(src, out)
+	case partMixed:
+		var count int
+		if count, src, err = r.vector.DecodeHeader(src, len(out)); err != nil {
+			return 0, nil, corrupt(err)
+		}
+		if r.vector.Values, rest, err = quantize.Decode(r.vector.Values[:0], r.vector.Kind, count, src); err != nil {
+			return 0, nil, corrupt(err)
+		}
+		n, err = expand(&r.vector, out)
+		return n, rest, err
+	case partRecalled:
+		values, rest, err := r.last.Decode(src)
+		if err != nil {
+			return 0, nil, corrupt(err)
+		}
+		n, err = fill(out, values)
+		return n, rest, err
+	case partLearned:
+		return r.learn(src, out)
+	case partSlim, partFilled:
+		return r.round(kind, src, out)
+	}
+	return 0, nil, fmt.Errorf("%w: a part of kind %d", ErrCorrupt, kind)
+}
+
+func corrupt(err error) error { return fmt.Errorf("%w: %w", ErrCorrupt, err) }
+
+func plainPart(src, out []byte) (n int, rest []byte, err error) {
+	if n, src, err = uvarint(src); err != nil {
+		return 0, nil, err
+	}
+	values, rest, err := cut(src, n)
+	if err != nil {
+		return 0, nil, err
+	}
+	n, err = fill(out, values)
+	return n, rest, err
+}
+
+func quantizedPart(src, out []byte) (n int, rest []byte, err error) {
+	if len(src) == 0 || !element.Kind(src[0]).Valid() {
+		return 0, nil, fmt.Errorf("%w: rounded values of no known kind", ErrCorrupt)
+	}
+	kind := element.Kind(src[0])
+	count, src, err := uvarint(src[1:])
+	if err != nil {
+		return 0, nil, err
+	}
+	if count == 0 || count > len(out)/kind.Size() {
+		return 0, nil, fmt.Errorf("%w: %d numbers of %v where %d bytes are wanted", ErrCorrupt, count, kind, len(out))
+	}
+	values, rest, err := quantize.Decode(out[:0:count*kind.Size()], kind, count, src)
+	if err != nil {
+		return 0, nil, corrupt(err)
+	}
+	return len(values), rest, nil
+}
+
+// learn reads the values of a layer that begins.
+func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
+	number, src, err := uvarint(src)
+	if err != nil {
+		return 0, nil, err
+	}
+	if n, rest, err = plainPart(src, out); err != nil {
+		return 0, nil, err
+	}
+	l, err := r.begin(number, pulled.cost(n), n)
+	if err != nil {
+		return 0, nil, err
+	}
+	l.values = append([]byte(nil), out[:n]...)
+	return n, rest, nil
+}
+
+// begin begins a layer of at most so many bytes, which may have been another
+// one before.
+func (r *Receiver) begin(number, cost, most int) (*known, error) {
+	if old := r.layers[number]; old != nil {
+		r.left += old.cost
+	}
+	if r.left -= cost; number >= maxRounds || r.left < 0 {
+		return nil, fmt.Errorf("%w: more layers to remember than was agreed", ErrCorrupt)
+	}
+	l := &known{cost: cost, rounds: slim.NewReceiver(most)}
+	r.layers[number] = l
+	return l, nil
+}
+
+// round reads a round of a layer of slim.
+func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err error) {
+	number, src, err := uvarint(src)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(src) == 0 || number >= maxRounds {
+		return 0, nil, fmt.Errorf("%w: a round of layer %d", ErrCorrupt, number)
+	}
+	flags, src := src[0], src[1:]
+	l := r.layers[number]
+	isFirst := flags&roundFirst != 0 && kind == partSlim
+	if isFirst {
+		if l, err = r.begin(number, 0, len(out)); err != nil {
+			return 0, nil, err
+		}
+	}
+	if l == nil || (l.values != nil) != (kind == partFilled) {
+		return 0, nil, fmt.Errorf("%w: a round of layer %d, which has not begun", ErrCorrupt, number)
+	}
+	v, count, src, err := l.rounds.DecodeHeader(src)
+	if err != nil {
+		return 0, nil, corrupt(err)
+	}
+	if flags&roundQuantized != 0 {
+		v.Values, rest, err = quantize.Decode(v.Values[:0], v.Kind, count, src)
+	} else {
+		v.Values, rest, err = sparse.DecodeValues(v.Values[:0], v.Kind, count, src)
+	}
+	if err != nil {
+		return 0, nil, corrupt(err)
+	}
+	if isFirst {
+		l.cost = pushed.cost(v.N * v.Kind.Size())
+		if r.left -= l.cost; r.left < 0 {
+			return 0, nil, fmt.Errorf("%w: more layers than was agreed", ErrCorrupt)
+		}
+	}
+	if kind == partSlim {
+		n, err = expand(v, out)
+		return n, rest, err
+	}
+	if v.N*v.Kind.Size() != len(l.values) {
+		return 0, nil, fmt.Errorf("%w: %d numbers of %v for a layer of %d bytes", ErrCorrupt, v.N, v.Kind, len(l.values))
+	}
+	v.Merge(l.values)
+	n, err = fill(out, l.values)
+	return n, rest, err
+}
+
+// fill copies values to the beginning of out, where at most so many are wanted.
+func fill(out, values []byte) (int, error) {
+	if len(values) == 0 || len(values) > len(out) {
+		return 0, fmt.Errorf("%w: %d bytes of values where %d are wanted", ErrCorrupt, len(values), len(out))
+	}
+	return copy(out, values), nil
+}
+
+// expand is fill with the whole of a vector.
+func expand(v *sparse.Vector, out []byte) (int, error) {
+	n := v.N * v.Kind.Size()
+	if n == 0 || n > len(out) {
+		return 0, fmt.Errorf("%w: %d bytes of values where %d are wanted", ErrCorrupt, n, len(out))
+	}
+	v.Expand(out[:n])
+	return n, nil
+}

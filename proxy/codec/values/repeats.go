@@ -1,0 +1,115 @@
+package values
+
+import (
+	"hash/maphash"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// repeats remembers what was sent lately, to recognise what PS_RESEND repeats:
+// a repeat must not enter the residual again, and takes the bytes that the
+// first took. Whatever the server got of the first, it applies one of them.
+type repeats struct {
+	seed  maphash.Seed
+	sent  map[exchange]*sent
+	order []exchange // the oldest first
+	bytes int
+	last  int32 // the highest timestamp
+}
+
+// exchange is what a request has in common with its repeats and no other
+// request of its stream.
+type exchange struct {
+	timestamp int32
+	push      bool
+}
+
+// sent is one request that went with a section.
+type sent struct {
+	sum     uint64 // of what the job sent
+	section []byte
+}
+
+// What is remembered of one stream.
+const (
+	mostRepeats     = 1024
+	mostRepeatBytes = 16 << 20
+)
+
+func newRepeats() repeats {
+	return repeats{seed: maphash.MakeSeed(), sent: map[exchange]*sent{}}
+}
+
+func exchangeOf(m *pslite.Meta) exchange { return exchange{m.Timestamp, m.Push} }
+
+// sumOf tells a repeat from another process's request of the same timestamp:
+// of long frames the ends count.
+func (r *repeats) sumOf(frames [][]byte) uint64 {
+	const ends = 4 << 10
+	var h maphash.Hash
+	h.SetSeed(r.seed)
+	for _, f := range frames {
+		maphash.WriteComparable(&h, len(f))
+		if len(f) > 2*ends {
+			h.Write(f[:ends])
+			f = f[len(f)-ends:]
+		}
+		h.Write(f)
+	}
+	return h.Sum64()
+}
+
+// verdict says what a request is.
+type verdict int
+
+const (
+	isNew verdict = iota
+	isRepeat
+	isOther // of another process, which took the place of the one before
+)
+
+// judge looks a request up. sum is sumOf its frames. A connection's first
+// request (fresh) may come from a new process with the old one's node id: its
+// timestamps begin again.
+func (r *repeats) judge(e exchange, sum uint64, fresh bool) (verdict, *sent) {
+	if s := r.sent[e]; s != nil {
+		if s.sum == sum {
+			return isRepeat, s
+		}
+		return isOther, nil
+	}
+	if fresh && e.timestamp < r.last && len(r.order) > 0 && e.timestamp < r.order[0].timestamp {
+		return isOther, nil
+	}
+	return isNew, nil
+}
+
+// remember keeps a request's section, if it is not too long; false otherwise.
+func (r *repeats) remember(e exchange, sum uint64, section []byte, b *budget) bool {
+	r.last = max(r.last, e.timestamp)
+	if len(section) > mostRepeatBytes || !b.take(len(section)) {
+		return false
+	}
+	for len(r.order) >= mostRepeats || r.bytes+len(section) > mostRepeatBytes {
+		r.forgetOldest(b)
+	}
+	r.sent[e] = &sent{sum, append([]byte(nil), section...)}
+	r.order = append(r.order, e)
+	r.bytes += len(section)
+	return true
+}
+
+func (r *repeats) forgetOldest(b *budget) {
+	e := r.order[0]
+	r.order = r.order[1:]
+	n := len(r.sent[e].section)
+	r.bytes -= n
+	b.give(n)
+	delete(r.sent, e)
+}
+
+// clear forgets everything.
+func (r *repeats) clear(b *budget) {
+	b.give(r.bytes)
+	*r = newRepeats()
+}

@@ -1,0 +1,203 @@
+package values
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Rule says what becomes of the values of a job's keys. Zero fields change
+// nothing, and of several rules the first that fits a key counts. In JSON and
+// YAML the names are those of the flags.
+type Rule struct {
+	// Job is the scheduler's address; empty: all jobs.
+	Job string `json:"job,omitempty" yaml:"job"`
+	// Keys are those that the rule is for; the zero range: all.
+	Keys Range `json:"keys,omitzero" yaml:"keys"`
+	// LeastValues leaves alone keys that have fewer values.
+	LeastValues int `json:"least-values,omitempty" yaml:"least-values"`
+	// Elements is what a values frame of type CHAR contains: float32, float64,
+	// float16 or bfloat16; empty: such frames are left alone.
+	Elements string `json:"elements,omitempty" yaml:"elements"`
+
+	// Pushes. Threshold is the share of a layer's values that wait (DCT's
+	// sparsity factor), for Lifespan pushes under the same threshold. During
+	// the first Warmup pushes of a layer everything goes; with Drain, one in so
+	// many sends what waits, on average.
+	Threshold float64 `json:"threshold,omitempty" yaml:"threshold"`
+	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
+	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
+	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
+	// Layers are ranges of keys of few values, each with a threshold of its
+	// own; keys outside of them form one more. A key of [DenseValues] or more
+	// is a layer by itself.
+	Layers []Range `json:"layers,omitempty" yaml:"layers"`
+	// Quantize is to how many bits the pushed values are rounded, in buckets
+	// of QuantizeBucket.
+	Quantize       int `json:"quantize,omitempty" yaml:"quantize"`
+	QuantizeBucket int `json:"quantize-bucket,omitempty" yaml:"quantize-bucket"`
+
+	// Pushes and pulls.
+	Slim *Slim `json:"slim,omitempty" yaml:"slim"`
+	// Pulls. Unchanged leaves out values that are what the worker last got.
+	Unchanged bool `json:"unchanged,omitempty" yaml:"unchanged"`
+}
+
+// Slim are the numbers of Slim-DP: the share Alpha of the values goes, of which
+// Epsilon are drawn at random; which are the largest is looked up again every
+// Rounds pushes or pulls.
+type Slim struct {
+	Alpha   float64 `json:"alpha" yaml:"alpha"`
+	Epsilon float64 `json:"epsilon" yaml:"epsilon"`
+	Rounds  int     `json:"rounds" yaml:"rounds"`
+}
+
+// Defaults of a Rule's fields.
+const (
+	DefaultLifespan       = 1000
+	DefaultQuantizeBucket = 512
+	DefaultSlimRounds     = 20
+)
+
+func (r *Rule) withDefaults() Rule {
+	d := *r
+	set := func(v *int, to int) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	set(&d.Lifespan, DefaultLifespan)
+	set(&d.QuantizeBucket, DefaultQuantizeBucket)
+	if d.Keys == (Range{}) {
+		d.Keys = Range{0, math.MaxUint64}
+	}
+	if d.Slim != nil {
+		s := *d.Slim
+		set(&s.Rounds, DefaultSlimRounds)
+		d.Slim = &s
+	}
+	return d
+}
+
+// Check says what is wrong with the rule, if anything, with the flags' names.
+func (r *Rule) Check() error {
+	d := r.withDefaults()
+	switch {
+	case !(r.Threshold >= 0 && r.Threshold < 1):
+		return fmt.Errorf("threshold %v: want a sparsity from 0 (off) to below 1, such as 0.99", r.Threshold)
+	case d.Lifespan < 1:
+		return fmt.Errorf("threshold-lifespan %d: want 1 push or more", r.Lifespan)
+	case r.Warmup < 0 || r.Drain < 0:
+		return fmt.Errorf("threshold-warmup %d, threshold-drain %d: want 0 (off) or a number of pushes", r.Warmup, r.Drain)
+	case r.Quantize < 0 || r.Quantize > 8:
+		return fmt.Errorf("quantize %d: want 1 to 8 bits, or 0 (off)", r.Quantize)
+	case d.QuantizeBucket < 8 || d.QuantizeBucket > 1<<16:
+		return fmt.Errorf("quantize-bucket %d: want 8 to %d values", r.QuantizeBucket, 1<<16)
+	case r.LeastValues < 0:
+		return fmt.Errorf("least-values %d: want 0 or more", r.LeastValues)
+	case r.Threshold > 0 && r.Slim != nil:
+		return errors.New("threshold and slim exclude each other: both choose which values of a push go")
+	case r.Slim != nil && r.Unchanged:
+		return errors.New("slim and unchanged exclude each other: both choose which values of a pull go")
+	}
+	if s := d.Slim; s != nil {
+		switch {
+		case !(s.Alpha > 0 && s.Alpha < 1):
+			return fmt.Errorf("slim alpha %v: want above 0 and below 1", s.Alpha)
+		case !(s.Epsilon >= 0 && s.Epsilon <= s.Alpha):
+			return fmt.Errorf("slim epsilon %v: want 0 to alpha, which is %v", s.Epsilon, s.Alpha)
+		case s.Rounds < 1:
+			return fmt.Errorf("slim rounds %d: want 1 or more", s.Rounds)
+		}
+	}
+	if r.Elements != "" {
+		if _, err := parseElements(r.Elements); err != nil {
+			return err
+		}
+	}
+	for i, l := range r.Layers {
+		if l.First > l.Last || i > 0 && l.First <= r.Layers[i-1].Last {
+			return fmt.Errorf("layers: %s: want ascending ranges that do not overlap", l)
+		}
+	}
+	if d.Keys.First > d.Keys.Last {
+		return fmt.Errorf("keys %s: the first is behind the last", d.Keys)
+	}
+	return nil
+}
+
+// Range is a range of keys, both ends included, written first-last.
+type Range struct{ First, Last uint64 }
+
+// String is what [Range.UnmarshalText] reads.
+func (r Range) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+// MarshalText writes first-last.
+func (r Range) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads first-last, or one key.
+func (r *Range) UnmarshalText(text []byte) (err error) {
+	first, last, both := strings.Cut(string(text), "-")
+	if r.First, err = strconv.ParseUint(strings.TrimSpace(first), 10, 64); err != nil {
+		return fmt.Errorf("keys %q: want first-last, both whole numbers", text)
+	}
+	if r.Last = r.First; both {
+		if r.Last, err = strconv.ParseUint(strings.TrimSpace(last), 10, 64); err != nil {
+			return fmt.Errorf("keys %q: want first-last, both whole numbers", text)
+		}
+	}
+	return nil
+}
+
+// maxRules bounds a list of rules: each key of a message is looked for in it.
+const maxRules = 64
+
+// CheckRules says what is wrong with the rules, if anything.
+func CheckRules(rules []Rule) error {
+	if len(rules) > maxRules {
+		return fmt.Errorf("%d rules, at most %d are allowed", len(rules), maxRules)
+	}
+	for i := range rules {
+		if err := rules[i].Check(); err != nil {
+			return fmt.Errorf("rule %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// ParseRules reads a JSON list of rules and checks it.
+func ParseRules(text io.Reader) ([]Rule, error) {
+	all, err := io.ReadAll(io.LimitReader(text, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("reading rules: %w", err)
+	}
+	var rules []Rule
+	d := json.NewDecoder(bytes.NewReader(all))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&rules); err != nil {
+		return nil, fmt.Errorf("rules: %w", err)
+	}
+	return rules, CheckRules(rules)
+}
+
+// ReadYAML reads a list of rules from YAML and checks it.
+func ReadYAML(node *yaml.Node) ([]Rule, error) {
+	text, err := yaml.Marshal(node)
+	if err != nil {
+		return nil, err
+	}
+	var rules []Rule
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&rules); err != nil {
+		return nil, err
+	}
+	return rules, CheckRules(rules)
+}

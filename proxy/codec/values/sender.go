@@ -1,0 +1,185 @@
+package values
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/unchanged"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// A Sender encodes the messages of one direction of a link. It is not safe for
+// use by several goroutines.
+type Sender struct {
+	codec    *Codec
+	link     relay.Link
+	compact  *compact.Sender
+	detector pslite.Detector
+	message  pslite.Message
+
+	role  pslite.Role // of the process that sends, where known is set
+	node  string      // its id, as the identity has it
+	known bool
+
+	rules   *ruleSet // that spans are made of
+	spans   []span
+	layout  layout
+	streams map[[2]int32]*stream // by app and customer
+	fresh   map[*stream]bool     // not used on this link yet
+	pushing pushing
+	rounds  rounds
+	last    *unchanged.Sender
+	close   func()
+}
+
+func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
+	s := &Sender{codec: c, link: l, compact: cs, streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
+	s.rounds = newRounds(pullBytes)
+	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
+	s.close = sync.OnceFunc(func() {
+		cs.Close()
+		for _, st := range s.streams {
+			c.leave(st)
+		}
+	})
+	return s
+}
+
+// Close implements [relay.Sender].
+func (s *Sender) Close() { s.close() }
+
+// Ready implements [relay.Greeter]: the identity says who sends.
+func (s *Sender) Ready(r zmtp.Ready) {
+	id, ok := pslite.ParseIdentity(r.Identity)
+	if !ok {
+		return
+	}
+	s.role, _, s.known = pslite.Rank(id)
+	s.node = string(r.Identity)
+}
+
+// Hold implements [relay.Holder]: messages are wanted whole whose values a rule
+// is for.
+func (s *Sender) Hold(shown *relay.Message) bool {
+	m := &s.message
+	if len(shown.Frames) < 2 {
+		return false
+	}
+	if _, err := m.Decode(&s.detector, shown.Frames); err != nil && len(m.Data) != 1 {
+		return false
+	}
+	if m.Meta.Control.Cmd != pslite.NoCommand || m.Meta.SimpleApp {
+		return false
+	}
+	s.follow()
+	switch {
+	case m.Meta.Request && m.Meta.Push:
+		return s.wantsPush() || s.owes(m)
+	case !m.Meta.Request && m.Meta.Pull:
+		return s.wantsPull()
+	}
+	return false
+}
+
+// follow takes up changed rules.
+func (s *Sender) follow() {
+	if now := s.codec.rules.Load(); now != s.rules {
+		s.rules = now
+		s.spans = compile(now.rules, s.link.Job)
+	}
+}
+
+func (s *Sender) wantsPush() bool {
+	for i := range s.spans {
+		if r := s.spans[i].rule; r != nil && r.pushes() {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Sender) wantsPull() bool {
+	for i := range s.spans {
+		if r := s.spans[i].rule; r != nil && r.pulls() {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Rule) pushes() bool     { return r.Threshold > 0 || r.Quantize > 0 || r.Slim != nil }
+func (r *Rule) thresholds() bool { return r.Threshold > 0 }
+func (r *Rule) pulls() bool      { return r.Unchanged || r.Slim != nil }
+
+// owes reports whether something of the pushes to this server waits although
+// no rule says so any more.
+func (s *Sender) owes(m *pslite.Message) bool {
+	st, _ := s.stream(m, false)
+	return st != nil && st.waits()
+}
+
+// Encode implements [relay.Sender].
+func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
+	s.follow()
+	if m := s.coded(shown); m != nil {
+		if head, plain, ok = s.encode(dst, shown, m); ok {
+			return head, plain, true
+		}
+	}
+	head, plain, ok = s.compact.Encode(dst, shown)
+	if !ok {
+		return dst, 0, false
+	}
+	return append(head, modeCompact), plain, true
+}
+
+// coded returns the message if its values may be coded, with s.layout read and
+// s.section made; nil otherwise.
+func (s *Sender) coded(shown *relay.Message) *pslite.Message {
+	if !s.link.Dialed {
+		return nil // a node's messages all go over connections that it made
+	}
+	m := &s.message
+	if _, err := m.Decode(&s.detector, shown.Frames); err != nil || !m.Meta.Data() {
+		return nil
+	}
+	isPush := m.Meta.Request && m.Meta.Push
+	switch {
+	case isPush && (s.wantsPush() || s.owes(m)):
+	case !m.Meta.Request && m.Meta.Pull && s.wantsPull():
+	default:
+		return nil
+	}
+	if shown.Rest {
+		s.codec.counts.why(ReasonLarge)
+		return nil
+	}
+	if r := s.layout.read(m, s.spans); r != "" {
+		s.codec.counts.why(r)
+		return nil
+	}
+	return m
+}
+
+// encode encodes a message whose values may be coded. Without ok nothing has
+// happened.
+func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (head []byte, plain uint32, ok bool) {
+	head, plain, ok = s.compact.EncodeAny(dst, shown)
+	if !ok {
+		return dst, 0, false
+	}
+	at, coded := len(head), false
+	if m.Meta.Request {
+		head, coded = s.appendPush(head, shown, m)
+	} else {
+		head, coded = s.appendPull(head, m)
+	}
+	if !coded {
+		return append(head, modeCompact), plain, true
+	}
+	head = binary.LittleEndian.AppendUint32(head, uint32(len(head)-at))
+	return append(head, modeSection), 0, true
+}

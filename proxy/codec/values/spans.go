@@ -1,0 +1,68 @@
+package values
+
+import (
+	"math"
+	"slices"
+)
+
+// span is a range of keys for which one rule holds; keys of few values in it
+// are one layer.
+type span struct {
+	Range
+	rule *Rule // nil: none
+}
+
+// compile cuts the key space where what holds for a key changes: in ascending
+// order, without gaps. Rules of other jobs do not count.
+func compile(rules []Rule, job string) []span {
+	var mine []Rule
+	for i := range rules {
+		if r := rules[i].withDefaults(); r.Job == "" || r.Job == job {
+			mine = append(mine, r)
+		}
+	}
+	starts := []uint64{0}
+	cut := func(r Range) {
+		starts = append(starts, r.First)
+		if r.Last < math.MaxUint64 {
+			starts = append(starts, r.Last+1)
+		}
+	}
+	for i := range mine {
+		cut(mine[i].Keys)
+		for _, l := range mine[i].Layers {
+			cut(l)
+		}
+	}
+	slices.Sort(starts)
+	starts = slices.Compact(starts)
+	spans := make([]span, 0, len(starts))
+	layer := 0 // of the span before
+	for i, first := range starts {
+		s := span{Range: Range{first, math.MaxUint64}}
+		if i+1 < len(starts) {
+			s.Last = starts[i+1] - 1
+		}
+		if at := slices.IndexFunc(mine, func(r Rule) bool { return r.Keys.contains(first) }); at >= 0 {
+			s.rule = &mine[at]
+		}
+		now := s.layerNumber()
+		if n := len(spans); n > 0 && spans[n-1].rule == s.rule && layer == now {
+			spans[n-1].Last = s.Last
+			continue
+		}
+		spans, layer = append(spans, s), now
+	}
+	return spans
+}
+
+func (r Range) contains(key uint64) bool { return r.First <= key && key <= r.Last }
+
+// layerNumber is which of the rule's layers the span's first key is in; 0:
+// none of them.
+func (s *span) layerNumber() int {
+	if s.rule == nil {
+		return 0
+	}
+	return 1 + slices.IndexFunc(s.rule.Layers, func(r Range) bool { return r.contains(s.First) })
+}

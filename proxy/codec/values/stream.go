@@ -1,0 +1,174 @@
+package values
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/threshold"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// stream is what is kept of the pushes of one worker's customer to one server:
+// what of them waits to be sent, the thresholds, and what was sent lately. It
+// outlives connections, of which an old one may still be ending while the next
+// is in use.
+type stream struct {
+	budget *budget
+	counts *counters
+
+	// Of [Codec.mu]:
+	links int
+	idle  time.Time // since when links is 0
+
+	mu      sync.Mutex
+	dense   map[uint64]*denseLayer // by key
+	narrow  map[layerID]*narrowLayer
+	repeats repeats
+}
+
+// denseLayer is a key of many values.
+type denseLayer struct {
+	*threshold.Layer
+	rule Rule // its thresholds are by
+}
+
+// narrowLayer is a span's keys that have so many values each.
+type narrowLayer struct {
+	*threshold.Layer
+	rule  Rule
+	index *index // value i of the key at n is the layer's i + n*width
+}
+
+// layerID names a layer of keys of few values.
+type layerID struct {
+	Range
+	kind  element.Kind
+	width int
+}
+
+// maxLayers bounds the layers of keys of few values of one stream.
+const maxLayers = 4096
+
+func newStream(b *budget, c *counters) *stream {
+	return &stream{budget: b, counts: c, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats()}
+}
+
+// waits reports whether something may wait to be sent.
+func (s *stream) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.dense)+len(s.narrow) > 0
+}
+
+// restart forgets everything: another process has taken the worker's place, or
+// it does not come back.
+func (s *stream) restart(why Reason) {
+	if len(s.dense)+len(s.narrow) > 0 {
+		s.counts.why(why)
+	}
+	for key := range s.dense {
+		s.dropDense(key)
+	}
+	for id := range s.narrow {
+		s.dropNarrow(id)
+	}
+	s.repeats.clear(s.budget)
+}
+
+func (s *stream) dropDense(key uint64) {
+	s.budget.give(s.dense[key].Bytes())
+	delete(s.dense, key)
+}
+
+func (s *stream) dropNarrow(id layerID) {
+	l := s.narrow[id]
+	s.budget.give(l.Bytes() + l.index.bytes())
+	delete(s.narrow, id)
+}
+
+// config is what a rule says of a layer.
+func (r *Rule) config(seed uint64) threshold.Config {
+	c := threshold.DefaultConfig
+	c.Sparsity, c.Lifespan, c.Warmup, c.DrainEvery, c.Seed = r.Threshold, r.Lifespan, r.Warmup, r.Drain, seed
+	if c.Lifespan == 0 { // of a rule without a threshold, under which nothing waits
+		c.Lifespan = math.MaxInt32
+	}
+	return c
+}
+
+// sameThreshold reports whether two rules say the same of a layer.
+func sameThreshold(a, b *Rule) bool {
+	return a.Threshold == b.Threshold && a.Lifespan == b.Lifespan && a.Warmup == b.Warmup && a.Drain == b.Drain
+}
+
+// denseOf returns the layer of a dense piece, made if need be, under a rule.
+func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
+	l := s.dense[key]
+	if l == nil {
+		if !s.budget.take(p.width * threshold.ResidualSize(p.kind, false)) {
+			return nil, ReasonMemory
+		}
+		t, err := threshold.NewLayer(p.kind, p.width, r.config(key))
+		if err != nil {
+			panic(err) // rules are checked
+		}
+		l = &denseLayer{t, *r}
+		s.dense[key] = l
+	}
+	if l.Kind() != p.kind || l.Len() != p.width {
+		return nil, ReasonLength
+	}
+	follow(l.Layer, &l.rule, r, key)
+	return l, ""
+}
+
+// narrowOf is denseOf for keys of few values.
+func (s *stream) narrowOf(p *piece, r *Rule) (*narrowLayer, Reason) {
+	id := p.layer()
+	l := s.narrow[id]
+	if l == nil {
+		if len(s.narrow) >= maxLayers {
+			return nil, ReasonMemory
+		}
+		t, err := threshold.NewLayer(p.kind, 0, r.config(id.First))
+		if err != nil {
+			panic(err)
+		}
+		l = &narrowLayer{t, *r, newIndex()}
+		s.narrow[id] = l
+	}
+	follow(l.Layer, &l.rule, r, id.First)
+	return l, ""
+}
+
+func (p *piece) layer() layerID { return layerID{p.span.Range, p.kind, p.width} }
+
+// follow puts a layer under a changed rule.
+func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
+	if sameThreshold(is, want) {
+		return
+	}
+	if err := l.SetConfig(want.config(seed)); err != nil {
+		panic(err)
+	}
+	*is = *want
+}
+
+// place appends the positions in a layer of a piece's values, after adding the
+// keys that are new; the reason says why they cannot be added.
+func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) ([]uint32, Reason) {
+	missing := l.index.missing(keys, p.first, p.keys)
+	if missing > 0 {
+		cost := missing * (p.width*threshold.ResidualSize(p.kind, false) + cellBytes)
+		if (l.index.used+missing)*p.width > math.MaxInt32 || !s.budget.take(cost) {
+			return at, ReasonMemory
+		}
+		for i := p.first; i < p.first+p.keys; i++ {
+			l.index.add(keys.At(i))
+		}
+		l.Grow(l.index.used * p.width)
+	}
+	return l.index.positions(at, keys, p), ""
+}

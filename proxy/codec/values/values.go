@@ -1,0 +1,201 @@
+// Package values is the codec of links on which the values of pushes and pulls
+// take fewer bytes: by thresholding with error feedback (DCT), by Slim-DP, by
+// quantization, or, without loss, by leaving out what a worker knows already.
+// Which of them, for which jobs and keys, [Rule] says; keys, metas and all
+// other messages go by package compact.
+//
+// In come the messages of a link (a [Sender]) and out come heads for the link,
+// from which a [Receiver] makes messages again that are complete: where nothing
+// was sent of a push there are zeros, where nothing was sent of a pull's answer
+// there is what the worker got before. Package relay calls both, and [Codec] is
+// how it gets them. What the values become is the business of packages
+// threshold, slim, quantize and unchanged, which know nothing of messages.
+//
+// What waits to be sent of a worker's pushes belongs to that worker's process
+// and one server, not to the connection: see stream. What both ends of a link
+// remember (slim, unchanged) begins anew with each link, over which everything
+// comes once and in order, so that the ends cannot disagree.
+//
+// A head is, where values are coded, compact's, a section, the section's length
+// in 4 bytes, and modeSection; otherwise compact's and modeCompact. See
+// FORMAT.md.
+package values
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// Name is the codec's name in the hello of a link.
+const Name = "values"
+
+// formats is the version of all that the codec writes besides compact.
+const formats = 1
+
+// The last byte of a head.
+const (
+	modeCompact byte = iota
+	modeSection
+)
+
+// Options of a [Codec].
+type Options struct {
+	Compact compact.Limits
+	// StateBytes bounds what waits to be sent and what is remembered of pulls,
+	// of all jobs together; 0: 1 GiB. Layers beyond go as they are, counted.
+	StateBytes int64
+	// Rules of the beginning; see [Codec.SetRules].
+	Rules []Rule
+}
+
+// Codec makes the Senders and Receivers of this proxy's links, and keeps what
+// of the pushes of this host's workers waits to be sent. It is safe for use by
+// several goroutines.
+type Codec struct {
+	compact *compact.Codec
+	rules   atomic.Pointer[ruleSet]
+	budget  budget
+	counts  *counters
+
+	mu      sync.Mutex
+	streams map[owner]*stream
+	now     func() time.Time
+}
+
+// ruleSet is a list of rules that does not change.
+type ruleSet struct{ rules []Rule }
+
+// New returns the codec of this proxy. The error says what is wrong with the
+// rules.
+func New(o Options) (*Codec, error) {
+	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, now: time.Now, counts: newCounters()}
+	c.budget.limit = o.StateBytes
+	if o.StateBytes == 0 {
+		c.budget.limit = 1 << 30
+	}
+	return c, c.SetRules(o.Rules)
+}
+
+// SetRules makes other rules hold from each link's next message on. What waits
+// under a threshold that no longer holds goes with the next push of its keys.
+func (c *Codec) SetRules(rules []Rule) error {
+	if err := CheckRules(rules); err != nil {
+		return err
+	}
+	c.rules.Store(&ruleSet{rules})
+	return nil
+}
+
+// Rules returns the rules that hold.
+func (c *Codec) Rules() []Rule { return c.rules.Load().rules }
+
+// offer is what a side says of itself in a link's hello.
+type offer struct {
+	Formats int             `json:"formats"`
+	Compact json.RawMessage `json:"compact"`
+}
+
+// Name implements [relay.Codec].
+func (c *Codec) Name() string { return Name }
+
+// Offer implements [relay.Codec].
+func (c *Codec) Offer() []byte {
+	text, err := json.Marshal(offer{formats, c.compact.Offer()})
+	if err != nil {
+		panic(err) // numbers only
+	}
+	return text
+}
+
+// Open implements [relay.Codec].
+func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver, error) {
+	var theirs offer
+	if err := json.Unmarshal(offered, &theirs); err != nil {
+		return nil, nil, fmt.Errorf("values: the other proxy's offer %q: %w", offered, err)
+	}
+	if theirs.Formats != formats {
+		return nil, nil, fmt.Errorf("values: the other proxy writes formats %d, this one %d", theirs.Formats, formats)
+	}
+	cs, cr, err := c.compact.Open(l, theirs.Compact)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newSender(c, l, cs.(*compact.Sender)), newReceiver(c, l, cr.(*compact.Receiver)), nil
+}
+
+// owner names the pushes that one stream is for: those of a worker's customer
+// to one server.
+type owner struct {
+	origin, node  string // the process, and its id in the job
+	server        netip.AddrPort
+	app, customer int32
+}
+
+const (
+	// maxStreams bounds how many streams are kept.
+	maxStreams = 4096
+	// idleFor is how long a stream without a link is kept: its worker
+	// reconnects within seconds, or has ended.
+	idleFor = 5 * time.Minute
+)
+
+// join returns the stream of an owner, made if need be; nil beyond the limit,
+// or where there is none and none is to be made.
+func (c *Codec) join(o owner, make bool) *stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.streams[o]
+	if s == nil {
+		c.tidy()
+		if !make || len(c.streams) >= maxStreams {
+			return nil
+		}
+		s = newStream(&c.budget, c.counts)
+		c.streams[o] = s
+	}
+	s.links++
+	return s
+}
+
+// leave notes that a link no longer uses a stream.
+func (c *Codec) leave(s *stream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.links--
+	s.idle = c.now()
+}
+
+// tidy drops streams whose worker has not been there for long.
+func (c *Codec) tidy() {
+	for o, s := range c.streams {
+		if s.links == 0 && c.now().Sub(s.idle) > idleFor {
+			s.mu.Lock()
+			s.restart(ReasonAbandoned)
+			s.mu.Unlock()
+			delete(c.streams, o)
+		}
+	}
+}
+
+// budget bounds memory in bytes.
+type budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+func (b *budget) take(n int) bool {
+	if b.used.Add(int64(n)) <= b.limit {
+		return true
+	}
+	b.used.Add(int64(-n))
+	return false
+}
+
+func (b *budget) give(n int) { b.used.Add(int64(-n)) }

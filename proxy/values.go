@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// ValuesState is what /api/v1/codecs answers: which rules there are for values
+// and what came of them.
+type ValuesState struct {
+	Rules []values.Rule `json:"rules"`
+	values.Counts
+}
+
+func (p *Proxy) valuesState() *ValuesState {
+	if p.opts.Values == nil {
+		return nil
+	}
+	s := &ValuesState{Rules: p.opts.Values.Rules(), Counts: p.opts.Values.Counts()}
+	if s.Rules == nil {
+		s.Rules = []values.Rule{}
+	}
+	return s
+}
+
+// getCodecs answers with the [ValuesState].
+func (p *Proxy) getCodecs(w http.ResponseWriter, _ *http.Request) {
+	state := p.valuesState()
+	if state == nil {
+		http.Error(w, "this proxy has no codec for values; see --codec", http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(state); err != nil {
+		p.log.Debug("answering /api/v1/codecs", "error", err)
+	}
+}
+
+// putCodecs takes a JSON list of rules in place of those that hold.
+func (p *Proxy) putCodecs(w http.ResponseWriter, r *http.Request) {
+	if p.opts.Values == nil {
+		http.Error(w, "this proxy has no codec for values; see --codec", http.StatusNotFound)
+		return
+	}
+	rules, err := values.ParseRules(r.Body)
+	if err == nil {
+		err = p.opts.Values.SetRules(rules)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	p.log.Info("other rules for values", "rules", len(rules), "from", r.RemoteAddr)
+	p.getCodecs(w, r)
+}
+
+var (
+	descValueBytes  = prometheus.NewDesc("psidecar_proxy_value_bytes_total", "Bytes of pushed and pulled values for which there is a rule, as the job has them (side job) and what took their place on links (side far), by what was done to them.", []string{"form", "side"}, nil)
+	descValues      = prometheus.NewDesc("psidecar_proxy_values_total", "Pushed and pulled values for which there is a rule, all and those that were sent.", []string{"form", "which"}, nil)
+	descValueEvents = prometheus.NewDesc("psidecar_proxy_value_events_total", "Layers or messages that passed as they were, and other events of the codecs for values, by reason.", []string{"reason"}, nil)
+	descValueState  = prometheus.NewDesc("psidecar_proxy_value_state_bytes", "Memory for values that wait to be sent or are remembered; --codec-memory bounds it.", nil, nil)
+)
+
+func (p *Proxy) collectValues(out chan<- prometheus.Metric) {
+	if p.opts.Values == nil {
+		return
+	}
+	c := p.opts.Values.Counts()
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	for _, f := range c.Forms {
+		counter(descValueBytes, f.Bytes, f.Form, "job")
+		counter(descValueBytes, f.Encoded, f.Form, "far")
+		counter(descValues, f.Values, f.Form, "all")
+		counter(descValues, f.Sent, f.Form, "sent")
+	}
+	for _, r := range values.Reasons {
+		counter(descValueEvents, c.Reasons[r], string(r))
+	}
+	out <- prometheus.MustNewConstMetric(descValueState, prometheus.GaugeValue, float64(c.StateBytes))
+}

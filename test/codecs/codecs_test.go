@@ -1,0 +1,106 @@
+package codecs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// put gives a sidecar's proxy other rules.
+func put(ctx context.Context, s *sidecar.Sidecar, rules string) (err error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return s.Host.Dial(ctx, network, address)
+	}}}
+	url := "http://" + net.JoinHostPort(s.Host.IPv4.String(), strconv.Itoa(sidecar.Page)) + "/api/v1/codecs"
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url, strings.NewReader(rules))
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	text, err := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", response.Status, text)
+	}
+	return err
+}
+
+// await waits until a proxy's counts are as wanted.
+func await(t *testing.T, s *sidecar.Sidecar, what string, ok func(*proxy.ValuesState) bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		state, err := s.Connections(t.Context())
+		if err == nil && ok(state.Values) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s does not come: %+v, %v", what, state.Values, err)
+		}
+	}
+}
+
+// A recommender trains across hosts, its pushes by a hundredth: on from the
+// start, changed and turned off while it runs. All pushes of the time under the
+// threshold take at least 80 times fewer bytes.
+func TestThresholdEndToEnd(t *testing.T) {
+	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
+	var under float64
+	o := Run{
+		Hosts: 2, Sidecar: []string{"--threshold", "0.99"},
+		Job: []string{"--model", "dlrm", "--data", data, "--steps", "400", "--batch", "16", "--learning-rate", "0.05"},
+		Started: func(sidecars []*sidecar.Sidecar, _ *job.Running) {
+			for _, s := range sidecars {
+				await(t, s, "a push under the threshold", func(v *proxy.ValuesState) bool {
+					for _, f := range v.Forms {
+						if f.Form == "threshold" && f.Layers > 200 {
+							under = float64(f.Bytes) / float64(f.Encoded)
+							return true
+						}
+					}
+					return false
+				})
+			}
+			for _, rules := range []string{`[{"threshold":0.9,"quantize":8,"unchanged":true}]`, `[{"slim":{"alpha":0.3,"epsilon":0.15}}]`, `[]`} {
+				for _, s := range sidecars {
+					if err := put(t.Context(), s, rules); err != nil {
+						t.Error(err)
+					}
+				}
+				time.Sleep(300 * time.Millisecond)
+			}
+			if err := put(t.Context(), sidecars[0], `[{"threshold":1}]`); err == nil || !strings.Contains(err.Error(), "want a sparsity from 0") {
+				t.Errorf("a threshold of 1 was answered with %v", err)
+			}
+		},
+	}.Do(t)
+	t.Log(o)
+	if under < 80 {
+		t.Errorf("under a threshold of 99%% pushes took %.1f times fewer bytes", under)
+	}
+	if w := o.First(); w.Loss == nil || !(*w.Loss < 0.6) {
+		t.Errorf("the job did not learn: %+v", w)
+	}
+	for form := range map[string]bool{"threshold": true, "slim-push": true, "slim-pull": true, "unchanged": true} {
+		if o.Forms[form].Layers == 0 {
+			t.Errorf("%s was not in use: %v", form, o.Forms)
+		}
+	}
+	for r, n := range o.Reasons {
+		t.Errorf("%s: %d", r, n)
+	}
+}

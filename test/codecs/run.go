@@ -1,0 +1,182 @@
+// Package codecs runs training jobs across hosts whose sidecars change values,
+// end to end: psjob on hosts with links of a chosen speed, psidecar up on each,
+// and what the job says of itself beside what the links carried and the proxies
+// counted. In comes a [Run], out goes an [Outcome]; the tests here and
+// `make eval-codecs` call it.
+package codecs
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// Run is one job on hosts of its own: on each a server, a worker and, unless
+// Direct, a sidecar.
+type Run struct {
+	Hosts   int
+	Rate    uint64 // of each link, bits a second; 0: as fast as the machine
+	Direct  bool
+	Sidecar []string // flags
+	Job     []string // flags of psjob
+	Env     []string
+	// Started is called once the job runs.
+	Started func(sidecars []*sidecar.Sidecar, running *job.Running)
+}
+
+// Outcome is what came of a Run.
+type Outcome struct {
+	Workers []train.WorkerReport
+	// Bytes of TCP payload that left a host, all hosts together, from before
+	// the job's start to its end.
+	Bytes uint64
+	// Forms and Reasons are the sums of all proxies' counts.
+	Forms   map[string]values.FormCount
+	Reasons map[values.Reason]uint64
+}
+
+// StepsPerSecond is the mean of the workers.
+func (o *Outcome) StepsPerSecond() float64 {
+	sum := 0.0
+	for _, w := range o.Workers {
+		sum += w.StepsPerSecond
+	}
+	return sum / float64(len(o.Workers))
+}
+
+// First returns the report of the worker of rank 0, which scores the test data.
+func (o *Outcome) First() train.WorkerReport {
+	for _, w := range o.Workers {
+		if w.Rank == 0 {
+			return w
+		}
+	}
+	return train.WorkerReport{}
+}
+
+var programs struct {
+	sync.Mutex
+	paths map[string]string
+}
+
+// build builds a program once for all tests.
+func build(t testing.TB, name string) string {
+	t.Helper()
+	programs.Lock()
+	defer programs.Unlock()
+	if p := programs.paths[name]; p != "" {
+		if _, err := os.Stat(p); err == nil {
+			return p
+		}
+	}
+	p := job.Build(t, name)
+	if programs.paths == nil {
+		programs.paths = map[string]string{}
+	}
+	programs.paths[name] = p
+	return p
+}
+
+// Do makes the hosts, runs the job and ends everything. The test fails where
+// the job does.
+func (r Run) Do(t testing.TB) *Outcome {
+	t.Helper()
+	net := hoststest.New(t, hosts.Config{Hosts: r.Hosts, Rate: r.Rate, Pairs: true})
+	var sidecars []*sidecar.Sidecar
+	if !r.Direct {
+		for _, h := range net.Hosts() {
+			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", r.Sidecar...))
+		}
+	}
+	before, err := net.Traffic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	psjob := append(job.Program{build(t, "cmd/psjob"), "--json"}, r.Job...)
+	running, err := job.Job{
+		Scheduler: psjob, Servers: job.Repeat(r.Hosts, psjob), Workers: job.Repeat(r.Hosts, psjob), Hosts: net.Hosts(), Env: r.Env,
+	}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Started != nil {
+		r.Started(sidecars, running)
+	}
+	if err := running.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := net.Traffic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &Outcome{Forms: map[string]values.FormCount{}, Reasons: map[values.Reason]uint64{}}
+	for from := range after {
+		for to := range after[from] {
+			o.Bytes += after[from][to].Payload - before[from][to].Payload
+		}
+	}
+	for _, w := range running.Workers {
+		var report train.WorkerReport
+		if err := json.Unmarshal(w.Stdout.Bytes(), &report); err != nil {
+			t.Fatalf("worker %d printed %q instead of its report: %v", w.Index, w.Stdout.Bytes(), err)
+		}
+		o.Workers = append(o.Workers, report)
+	}
+	for _, s := range sidecars {
+		state, err := s.Connections(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.count(state.Values.Counts)
+		s.Stop(t)
+	}
+	return o
+}
+
+func (o *Outcome) count(c values.Counts) {
+	for _, f := range c.Forms {
+		sum := o.Forms[f.Form]
+		sum.Form = f.Form
+		sum.Layers += f.Layers
+		sum.Values += f.Values
+		sum.Sent += f.Sent
+		sum.Bytes += f.Bytes
+		sum.Encoded += f.Encoded
+		o.Forms[f.Form] = sum
+	}
+	for r, n := range c.Reasons {
+		o.Reasons[r] += n
+	}
+}
+
+// String is for logs.
+func (o *Outcome) String() string {
+	var b strings.Builder
+	w := o.First()
+	fmt.Fprintf(&b, "%.1f steps/s, %d bytes over the links", o.StepsPerSecond(), o.Bytes)
+	for _, v := range []struct {
+		name string
+		v    *float64
+	}{{"loss", w.Loss}, {"test loss", w.TestLoss}, {"accuracy", w.Accuracy}, {"test accuracy", w.TestAccuracy}} {
+		if v.v != nil {
+			fmt.Fprintf(&b, ", %s %.4f", v.name, *v.v)
+		}
+	}
+	for _, f := range o.Forms {
+		fmt.Fprintf(&b, "; %s: %d of %d values, %d bytes as %d (1/%.1f)", f.Form, f.Sent, f.Values, f.Bytes, f.Encoded, float64(f.Bytes)/float64(max(1, f.Encoded)))
+	}
+	for r, n := range o.Reasons {
+		fmt.Fprintf(&b, "; %s %d", r, n)
+	}
+	return b.String()
+}
