@@ -35,10 +35,14 @@ func (r Random) At(i uint32) float32 {
 // a NaN if there is one. No numbers give 0.
 func MaxMagnitude(values []byte) float32 {
 	done, bits := maxMagnitude(values)
-	for values = values[done*4:]; len(values) >= 4; values = values[4:] {
+	return math.Float32frombits(max(bits, maxMagnitudePortable(values[done*4:])))
+}
+
+func maxMagnitudePortable(values []byte) (bits uint32) {
+	for ; len(values) >= 4; values = values[4:] {
 		bits = max(bits, binary.LittleEndian.Uint32(values)&^(1<<31))
 	}
-	return math.Float32frombits(bits)
+	return bits
 }
 
 // Quantize rounds the float32 numbers v of values to levels: codes[i] is levels
@@ -47,7 +51,11 @@ func MaxMagnitude(values []byte) float32 {
 // norm. The random numbers are those of r from first on.
 func Quantize(codes []byte, values []byte, norm, levels float32, r Random, first uint32) {
 	done := quantize(codes, values, norm, levels, r, first)
-	for i := done; i < len(codes); i++ {
+	quantizePortable(codes[done:], values[done*4:], norm, levels, r, first+uint32(done))
+}
+
+func quantizePortable(codes []byte, values []byte, norm, levels float32, r Random, first uint32) {
+	for i := range codes {
 		v := math.Float32frombits(binary.LittleEndian.Uint32(values[i*4:]))
 		magnitude := math.Float32frombits(math.Float32bits(v) &^ (1 << 31))
 		exact := float32(float32(magnitude/norm) * levels)
@@ -65,7 +73,11 @@ func Quantize(codes []byte, values []byte, norm, levels float32, r Random, first
 // Dequantize makes values the float32 numbers (codes[i] - levels) x unit.
 func Dequantize(values []byte, codes []byte, unit float32, levels int) {
 	done := dequantize(values, codes, unit, levels)
-	for i := done; i < len(codes); i++ {
+	dequantizePortable(values[done*4:], codes[done:], unit, levels)
+}
+
+func dequantizePortable(values []byte, codes []byte, unit float32, levels int) {
+	for i := range codes {
 		v := float32(int(codes[i])-levels) * unit
 		binary.LittleEndian.PutUint32(values[i*4:], math.Float32bits(v))
 	}

@@ -1,3 +1,5 @@
+//go:build !amd64
+
 package vector
 
 // Without assembly nothing is done here and all by the portable code.

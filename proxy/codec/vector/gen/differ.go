@@ -1,0 +1,42 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// differs are the functions that compare bits.
+func differs() {
+	function("differ4AVX2", "func(a, b *byte, n int, mask *uint64)",
+		"differ4AVX2 is Differ for n numbers of 4 bytes, a multiple of 32 and more than none.")
+	a, b := Load(Param("a"), GP64()), Load(Param("b"), GP64())
+	n, mask := Load(Param("n"), GP64()), Load(Param("mask"), GP64())
+	order, ones := inRegister(interleave()), YMM()
+	VPCMPEQD(ones, ones, ones)
+	loop(n, 32, func(done GPVirtual) {
+		mask32(mask, done, order, func(v int) VecVirtual {
+			y := YMM()
+			VMOVDQU(Mem{Base: a, Index: done, Scale: 4, Disp: v * 32}, y)
+			VPCMPEQD(Mem{Base: b, Index: done, Scale: 4, Disp: v * 32}, y, y)
+			VPXOR(ones, y, y)
+			return y
+		})
+	})
+
+	function("differ8AVX2", "func(a, b *byte, n int, mask *uint64)",
+		"differ8AVX2 is Differ for n numbers of 8 bytes, a multiple of 32 and more than none.")
+	a, b = Load(Param("a"), GP64()), Load(Param("b"), GP64())
+	n, mask = Load(Param("n"), GP64()), Load(Param("mask"), GP64())
+	ones = YMM()
+	VPCMPEQD(ones, ones, ones)
+	loop(n, 32, func(done GPVirtual) {
+		mask64(mask, done, func(v int) VecVirtual {
+			y := YMM()
+			VMOVDQU(Mem{Base: a, Index: done, Scale: 8, Disp: v * 32}, y)
+			VPCMPEQQ(Mem{Base: b, Index: done, Scale: 8, Disp: v * 32}, y, y)
+			VPXOR(ones, y, y)
+			return y
+		})
+	})
+}

@@ -1,0 +1,156 @@
+// Command gen writes the AVX2 assembly of package vector, with avo. It is run
+// by go generate in that package.
+//
+// All functions take whole groups of numbers and have no tails; the callers,
+// which are the Go functions of package vector, do the rest in portable code.
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// Predicates of VCMPPS and VCMPPD.
+const (
+	notLess = 0x15 // NLT_UQ: true for NaNs
+	greater = 0x1e // GT_OQ
+)
+
+func main() {
+	ConstraintExpr("amd64")
+	adders()
+	comparers()
+	magnitude()
+	quantizer()
+	dequantizer()
+	differs()
+	Generate()
+}
+
+// function begins a function. Its arguments do not escape.
+func function(name, signature, doc string) {
+	TEXT(name, NOSPLIT, signature)
+	Doc(doc)
+	Pragma("noescape")
+}
+
+// loop calls body for each step numbers of n (a multiple of step) with the
+// number of those done; there is at least one step.
+func loop(n Register, step uint64, body func(done GPVirtual)) {
+	done := GP64()
+	XORQ(done, done)
+	name := "next"
+	Label(name)
+	body(done)
+	ADDQ(Imm(step), done)
+	CMPQ(done, n)
+	JB(LabelRef(name))
+	VZEROUPPER()
+	RET()
+}
+
+// broadcast32 is v in all lanes.
+func broadcast32(v Register) VecVirtual {
+	y := YMM()
+	VBROADCASTSS(v, y)
+	return y
+}
+
+func broadcast64(v Register) VecVirtual {
+	y := YMM()
+	VBROADCASTSD(v, y)
+	return y
+}
+
+// magnitude32 is all bits but the sign, in all lanes; magnitude64 likewise.
+func magnitude32() VecVirtual {
+	y := YMM()
+	VPCMPEQD(y, y, y)
+	VPSRLD(Imm(1), y, y)
+	return y
+}
+
+func magnitude64() VecVirtual {
+	y := YMM()
+	VPCMPEQD(y, y, y)
+	VPSRLQ(Imm(1), y, y)
+	return y
+}
+
+// tables are the constants in memory, by name.
+var tables = map[string]Mem{}
+
+// table is a constant of eight lanes in memory.
+func table(name string, lanes [8]uint32) Mem {
+	if at, ok := tables[name]; ok {
+		return at
+	}
+	at := GLOBL(name, RODATA|NOPTR)
+	for i, lane := range lanes {
+		DATA(4*i, U32(lane))
+	}
+	tables[name] = at
+	return at
+}
+
+// constant is a table with one value in all lanes.
+func constant(name string, v uint32) Mem {
+	return table(name, [8]uint32{v, v, v, v, v, v, v, v})
+}
+
+// inRegister loads a table.
+func inRegister(m Mem) VecVirtual {
+	y := YMM()
+	VMOVDQU(m, y)
+	return y
+}
+
+// interleave is the order in which packing four vectors, lane by lane, leaves
+// their halves.
+func interleave() Mem {
+	return table("interleave", [8]uint32{0, 4, 1, 5, 2, 6, 3, 7})
+}
+
+// bits32 is the 32 bits of four vectors whose lanes are all ones or all zeros,
+// in a general register.
+func bits32(lanes [4]VecVirtual, order VecVirtual) GPVirtual {
+	VPACKSSDW(lanes[1], lanes[0], lanes[0])
+	VPACKSSDW(lanes[3], lanes[2], lanes[2])
+	VPACKSSWB(lanes[2], lanes[0], lanes[0])
+	VPERMD(lanes[0], order, lanes[0])
+	bits := GP32()
+	VPMOVMSKB(lanes[0], bits)
+	return bits
+}
+
+// mask32 stores 32 numbers' bits, which give returns lane by lane, at their
+// place in the mask.
+func mask32(mask, done Register, order VecVirtual, give func(vector int) VecVirtual) {
+	var lanes [4]VecVirtual
+	for v := range lanes {
+		lanes[v] = give(v)
+	}
+	bits, at := bits32(lanes, order), GP64()
+	MOVQ(done, at)
+	SHRQ(Imm(3), at)
+	MOVL(bits, Mem{Base: mask, Index: at, Scale: 1})
+}
+
+// mask64 is mask32 for vectors of four numbers, of which it takes eight.
+func mask64(mask, done Register, give func(vector int) VecVirtual) {
+	all, at := GP32(), GP64()
+	for v := range 8 {
+		lanes, bits := give(v), GP32()
+		VMOVMSKPD(lanes, bits)
+		if v == 0 {
+			MOVL(bits, all)
+			continue
+		}
+		SHLL(Imm(uint64(4*v)), bits)
+		ORL(bits, all)
+	}
+	MOVQ(done, at)
+	SHRQ(Imm(3), at)
+	MOVL(all, Mem{Base: mask, Index: at, Scale: 1})
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// adders are the functions that add a gradient to a residual and compare.
+func adders() {
+	adder32("addFloat32AVX2", "float32", 4, func(g Mem) VecVirtual {
+		y := YMM()
+		VMOVUPS(g, y)
+		return y
+	})
+	adder32("addFloat16AVX2", "float16", 2, func(g Mem) VecVirtual {
+		y := YMM()
+		VCVTPH2PS(g, y)
+		return y
+	})
+	adder32("addBFloat16AVX2", "bfloat16", 2, func(g Mem) VecVirtual {
+		y := YMM()
+		VPMOVZXWD(g, y)
+		VPSLLD(Imm(16), y, y)
+		return y
+	})
+	adder64("addFloat64AVX2", "float64", 8, func(g Mem) VecVirtual {
+		y := YMM()
+		VMOVUPD(g, y)
+		return y
+	})
+	adder64("addFloat32To64AVX2", "float32", 4, func(g Mem) VecVirtual {
+		y := YMM()
+		VCVTPS2PD(g, y)
+		return y
+	})
+}
+
+// adder32 is an adder for a residual of float32 numbers.
+func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
+	function(name, "func(e *float32, gradient *byte, n int, tau float32, mask *uint64)",
+		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
+	e, g, n := Load(Param("e"), GP64()), Load(Param("gradient"), GP64()), Load(Param("n"), GP64())
+	tau, mask := broadcast32(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	magnitude, order := magnitude32(), inRegister(interleave())
+	loop(n, 32, func(done GPVirtual) {
+		mask32(mask, done, order, func(v int) VecVirtual {
+			sum := load(Mem{Base: g, Index: done, Scale: uint8(size), Disp: v * 8 * size})
+			at := Mem{Base: e, Index: done, Scale: 4, Disp: v * 32}
+			VADDPS(at, sum, sum)
+			VMOVUPS(sum, at)
+			VANDPS(magnitude, sum, sum)
+			VCMPPS(Imm(notLess), tau, sum, sum)
+			return sum
+		})
+	})
+}
+
+// adder64 is an adder for a residual of float64 numbers.
+func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
+	function(name, "func(e *float64, gradient *byte, n int, tau float64, mask *uint64)",
+		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
+	e, g, n := Load(Param("e"), GP64()), Load(Param("gradient"), GP64()), Load(Param("n"), GP64())
+	tau, mask := broadcast64(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	magnitude := magnitude64()
+	loop(n, 32, func(done GPVirtual) {
+		mask64(mask, done, func(v int) VecVirtual {
+			sum := load(Mem{Base: g, Index: done, Scale: uint8(size), Disp: v * 4 * size})
+			at := Mem{Base: e, Index: done, Scale: 8, Disp: v * 32}
+			VADDPD(at, sum, sum)
+			VMOVUPD(sum, at)
+			VANDPD(magnitude, sum, sum)
+			VCMPPD(Imm(notLess), tau, sum, sum)
+			return sum
+		})
+	})
+}
+
+// comparers are the functions that compare a residual alone.
+func comparers() {
+	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64)",
+		"compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.")
+	e, n := Load(Param("e"), GP64()), Load(Param("n"), GP64())
+	tau, mask := broadcast32(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	magnitude, order := magnitude32(), inRegister(interleave())
+	loop(n, 32, func(done GPVirtual) {
+		mask32(mask, done, order, func(v int) VecVirtual {
+			y := YMM()
+			VANDPS(Mem{Base: e, Index: done, Scale: 4, Disp: v * 32}, magnitude, y)
+			VCMPPS(Imm(notLess), tau, y, y)
+			return y
+		})
+	})
+
+	function("compareFloat64AVX2", "func(e *float64, n int, tau float64, mask *uint64)",
+		"compareFloat64AVX2 compares n numbers, a multiple of 32 and more than none.")
+	e, n = Load(Param("e"), GP64()), Load(Param("n"), GP64())
+	tau, mask = broadcast64(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	magnitude = magnitude64()
+	loop(n, 32, func(done GPVirtual) {
+		mask64(mask, done, func(v int) VecVirtual {
+			y := YMM()
+			VANDPD(Mem{Base: e, Index: done, Scale: 8, Disp: v * 32}, magnitude, y)
+			VCMPPD(Imm(notLess), tau, y, y)
+			return y
+		})
+	})
+}

@@ -1,0 +1,252 @@
+package vector
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+)
+
+// numbers are n numbers of a kind with all sorts of bits, at an odd address.
+func numbers(rng *rand.Rand, kind element.Kind, n int) []byte {
+	b := make([]byte, 1+n*kind.Size())[1:]
+	for i := range n {
+		switch rng.IntN(12) {
+		case 0: // any bits
+			for j := range kind.Size() {
+				b[i*kind.Size()+j] = byte(rng.Uint32())
+			}
+		case 1:
+			special := []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1, -1}
+			kind.Put(b, i, special[rng.IntN(len(special))])
+		default:
+			kind.Put(b, i, rng.NormFloat64())
+		}
+	}
+	return b
+}
+
+func residual[R Float](rng *rand.Rand, n int) []R {
+	e := make([]R, n)
+	for i := range e {
+		e[i] = R(rng.NormFloat64())
+	}
+	return e
+}
+
+// equalBits compares numbers bit for bit.
+func equalBits[R Float](a, b []R) bool {
+	return slices.EqualFunc(a, b, func(x, y R) bool {
+		return math.Float64bits(float64(x)) == math.Float64bits(float64(y)) || x != x && y != y
+	})
+}
+
+func TestAddEqualsPortable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64().Draw(t, "seed")
+		n := rapid.IntRange(0, 400).Draw(t, "n")
+		tau := rapid.SampledFrom([]float64{0, 0.5, 1, 2, math.SmallestNonzeroFloat32, math.Inf(1), math.NaN()}).Draw(t, "tau")
+		testAdd(t, seed, n, float32(tau), element.Float32, AddFloat32, CompareFloat32)
+		testAdd(t, seed, n, float32(tau), element.Float16, AddFloat16, CompareFloat32)
+		testAdd(t, seed, n, float32(tau), element.BFloat16, AddBFloat16, CompareFloat32)
+		testAdd(t, seed, n, tau, element.Float64, AddFloat64, CompareFloat64)
+		testAdd(t, seed, n, tau, element.Float32, AddFloat32To64, CompareFloat64)
+		testAdd(t, seed, n, tau, element.Float16, AddFloat16To64, CompareFloat64)
+		testAdd(t, seed, n, tau, element.BFloat16, AddBFloat16To64, CompareFloat64)
+	})
+}
+
+func testAdd[R Float](t *rapid.T, seed uint64, n int, tau R, kind element.Kind,
+	adder func([]R, []byte, R, []uint64), comparer func([]R, R, []uint64),
+) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, uint64(kind)))
+	g, e := numbers(rng, kind, n), residual[R](rng, n)
+	want, wantMask := slices.Clone(e), make([]uint64, (n+63)/64)
+	add(want, func(i int) R { return R(kind.At(g, i)) }, tau, wantMask)
+	mask := slices.Repeat([]uint64{77}, len(wantMask))
+	adder(e, g, tau, mask)
+	if !equalBits(e, want) {
+		t.Fatalf("%v, n %d: sums differ", kind, n)
+	}
+	if !slices.Equal(mask, wantMask) {
+		t.Fatalf("%v, n %d, tau %g: mask %x, want %x", kind, n, tau, mask, wantMask)
+	}
+	for i, v := range e {
+		if got := mask[i/64]>>(i%64)&1 != 0; got == (math.Abs(float64(v)) < float64(tau)) {
+			t.Fatalf("%v: %g at threshold %g: %v", kind, v, tau, got)
+		}
+	}
+	clear(mask)
+	comparer(e, tau, mask)
+	if !slices.Equal(mask, wantMask) {
+		t.Fatalf("%v, n %d, tau %g: compared alone %x, want %x", kind, n, tau, mask, wantMask)
+	}
+}
+
+func TestQuantizeEqualsPortable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		n := rapid.IntRange(0, 300).Draw(t, "n")
+		scale := math.Ldexp(1, rapid.IntRange(-100, 100).Draw(t, "scale"))
+		values := make([]byte, 4*n)
+		for i := range n {
+			element.Float32.Put(values, i, rng.NormFloat64()*scale*float64(rng.IntN(3)))
+		}
+		norm := MaxMagnitude(values)
+		if want := math.Float32frombits(maxMagnitudePortable(values)); norm != want {
+			t.Fatalf("largest magnitude %g, want %g", norm, want)
+		}
+		if norm == 0 {
+			return
+		}
+		levels := rapid.SampledFrom([]int{1, 3, 7, 127}).Draw(t, "levels")
+		random, first := NewRandom(rng.Uint64()), rng.Uint32()
+		codes, want := make([]byte, n), make([]byte, n)
+		Quantize(codes, values, norm, float32(levels), random, first)
+		quantizePortable(want, values, norm, float32(levels), random, first)
+		if !bytes.Equal(codes, want) {
+			t.Fatalf("codes % x, want % x", codes, want)
+		}
+		got, wantValues := make([]byte, 4*n), make([]byte, 4*n)
+		Dequantize(got, codes, norm/float32(levels), levels)
+		dequantizePortable(wantValues, codes, norm/float32(levels), levels)
+		if !bytes.Equal(got, wantValues) {
+			t.Fatal("values differ")
+		}
+	})
+}
+
+func TestMaxMagnitudeSeesAll(t *testing.T) {
+	for n := range 200 {
+		values := make([]byte, 4*n)
+		for i := range n {
+			element.Float32.Put(values, i, -3)
+			if got := MaxMagnitude(values); got != 3 {
+				t.Fatalf("-3 at %d of %d: %g", i, n, got)
+			}
+			element.Float32.Put(values, i, math.NaN())
+			if got := MaxMagnitude(values); got == got {
+				t.Fatalf("NaN at %d of %d: %g", i, n, got)
+			}
+			element.Float32.Put(values, i, 0)
+		}
+	}
+}
+
+// The random numbers look like what they should be: each twentieth of [0, 1)
+// gets its share, for one seed and for the first numbers of many.
+func TestRandomIsEven(t *testing.T) {
+	const n, parts = 200_000, 20
+	for name, at := range map[string]func(i int) float32{
+		"one seed":   func(i int) float32 { return NewRandom(1).At(uint32(i)) },
+		"many seeds": func(i int) float32 { return NewRandom(uint64(i / 2)).At(uint32(i % 2)) },
+	} {
+		var counts [parts]int
+		repeated := 0
+		before := float32(-1)
+		for i := range n {
+			u := at(i)
+			if u < 0 || u >= 1 {
+				t.Fatalf("%s: %g", name, u)
+			}
+			counts[int(u*parts)]++
+			if int(before*parts) == int(u*parts) {
+				repeated++
+			}
+			before = u
+		}
+		squares := 0.0
+		for _, c := range counts {
+			squares += math.Pow(float64(c)-n/parts, 2) / (n / parts)
+		}
+		if squares > 50 { // chi squared with 19 degrees of freedom: 1 in 10^4
+			t.Errorf("%s: chi squared %.1f of %v", name, squares, counts)
+		}
+		if want := float64(n) / parts; math.Abs(float64(repeated)-want) > 5*math.Sqrt(want) {
+			t.Errorf("%s: %d numbers fell where the one before did, want about %.0f", name, repeated, want)
+		}
+	}
+}
+
+func TestDiffer(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, kind := range []element.Kind{element.Float16, element.Float32, element.Float64} {
+		for n := range 300 {
+			a := numbers(rng, kind, n)
+			b := slices.Clone(a)
+			want := make([]uint64, (n+63)/64)
+			for i := range n {
+				if rng.IntN(4) == 0 {
+					b[i*kind.Size()+rng.IntN(kind.Size())] ^= 1 << rng.IntN(8)
+					want[i/64] |= 1 << (i % 64)
+				}
+			}
+			mask := slices.Repeat([]uint64{77}, len(want))
+			Differ(kind, a, b, mask)
+			if !slices.Equal(mask, want) {
+				t.Fatalf("%v, n %d: %x, want %x", kind, n, mask, want)
+			}
+		}
+	}
+}
+
+// Selecting equals sorting.
+func TestSelectEqualsSorting(t *testing.T) {
+	var s Selector
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		n := rapid.SampledFrom([]int{1, 10, 500, 4095, 4096, 5000, 40_000}).Draw(t, "n")
+		share := rapid.OneOf(rapid.Float64Range(0, 0.9999), rapid.SampledFrom([]float64{0, 0.5, 0.9, 0.99, 0.999})).Draw(t, "share")
+		coarse := rapid.Bool().Draw(t, "coarse")
+		narrow, wide := make([]float32, n), make([]float64, n)
+		raw := numbers(rng, element.Float32, n)
+		var finite []float64
+		for i := range n {
+			v := element.Float32.At(raw, i)
+			if coarse && math.Abs(v) < 1e30 {
+				v = math.Round(v * 2)
+			}
+			narrow[i], wide[i] = float32(v), v
+			if v-v == 0 {
+				finite = append(finite, math.Abs(v))
+			}
+		}
+		slices.Sort(finite)
+		want := 0.0
+		if j := int(math.Floor(float64(len(finite)) * share)); j > 0 {
+			want = finite[j-1]
+		}
+		if got := s.SelectFloat32(narrow, share); float64(got) != want {
+			t.Fatalf("float32: %g, want %g", got, want)
+		}
+		if got := s.SelectFloat64(wide, share); got != want {
+			t.Fatalf("float64: %g, want %g", got, want)
+		}
+	})
+}
+
+func TestLargestEqualsSorting(t *testing.T) {
+	var s Selector
+	rng := rand.New(rand.NewPCG(2, 2))
+	for _, kind := range []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16} {
+		for _, n := range []int{1, 2, 100, 5000} {
+			values := numbers(rng, kind, n)
+			all := make([]uint64, n)
+			for i := range all {
+				all[i] = Magnitude(kind, values, i)
+			}
+			slices.Sort(all)
+			for _, k := range []int{1, n/100 + 1, n/2 + 1, n} {
+				if got := s.Largest(kind, values, k); got != all[n-k] {
+					t.Errorf("%v: number %d of %d is %x, want %x", kind, k, n, got, all[n-k])
+				}
+			}
+		}
+	}
+}
