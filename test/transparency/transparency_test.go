@@ -159,8 +159,10 @@ func checkUndisturbed(t *testing.T, s *sidecar.Sidecar, all bool) {
 	if err != nil || messages == 0 {
 		t.Errorf("%s: %v messages on connections with a codec, %v", s.Host.Name, messages, err)
 	}
-	if log := s.Log(); all && strings.Contains(log, "level=WARN") {
-		t.Errorf("%s warns:\n%s", s.Host.Name, log)
+	for line := range strings.Lines(s.Log()) {
+		if all && strings.Contains(line, "level=WARN") && !strings.Contains(line, "limit of open files") {
+			t.Errorf("%s warns: %s", s.Host.Name, line)
+		}
 	}
 }
 

@@ -111,6 +111,7 @@ func (c *Codec) leave(other relay.Instance) {
 func lower(a, b Limits) Limits {
 	return Limits{
 		Keys: lowerLists(a.Keys, b.Keys), Lens: lowerLists(a.Lens, b.Lens),
+		ValuesBytes:      min(a.ValuesBytes, b.ValuesBytes),
 		RetainedRequests: min(a.RetainedRequests, b.RetainedRequests),
 		RetainedBytes:    min(a.RetainedBytes, b.RetainedBytes),
 	}
@@ -124,7 +125,7 @@ func lowerLists(a, b keylist.Limits) keylist.Limits {
 }
 
 func (l Limits) negative() bool {
-	least := min(l.RetainedRequests, l.RetainedBytes)
+	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes)
 	for _, k := range []keylist.Limits{l.Keys, l.Lens} {
 		least = min(least, k.TableBytes, k.TableLists, k.DictionaryKeys, k.ListBytes)
 	}

@@ -6,7 +6,7 @@
 //   - Keys go by package keylist: by reference, as positions, or packed.
 //   - An answer that has the keys of its request says which request that was.
 //   - Lengths go like keys, as their running sums.
-//   - Values go as they are.
+//   - Values of which many are equal go by package wordlist, others as they are.
 //
 // In come the frames of a message (a [Sender]), and out of the link comes the
 // head of an encoded one (a [Receiver]); package relay calls both, and [Codec]
@@ -16,13 +16,15 @@
 // their answers travel on different links, so all links to one instance of the
 // other proxy meet in a [Peer], which remembers whose answers are due.
 //
-// An encoded message is its head, which holds all frames but the values and
-// those that the relay does not hold; they follow as they are. The head is
+// An encoded message is its head, which holds all frames but the values, where
+// they are not packed, and those that the relay does not hold; they follow as
+// they are. The head is
 //
 //	flags     1 byte
 //	identity  if flagged: uvarint length, bytes
 //	meta      see metas
 //	keys      by keylist, or if flagged: uvarint link, uvarint number of the request
+//	values    if flagged: by wordlist
 //	lens      if flagged; see lens
 package compact
 
@@ -30,6 +32,7 @@ import (
 	"errors"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 )
 
 // Name is the codec's name in the hello of a link.
@@ -45,8 +48,10 @@ const (
 	// hasValues: the message has a values frame that was held. It follows as it
 	// is, before the lens where there are any.
 	hasValues
+	// packedValues: the values frame is in the head.
+	packedValues
 
-	allFlags = hasIdentity | hasLens | keysOfRequest | retained | hasValues
+	allFlags = hasIdentity | hasLens | keysOfRequest | retained | hasValues | packedValues
 )
 
 // Limits bound the memory for one peer and its links. Both ends must use the
@@ -54,6 +59,8 @@ const (
 type Limits struct {
 	Keys keylist.Limits `json:"keys"` // of each direction of each link
 	Lens keylist.Limits `json:"lens"` // likewise
+	// ValuesBytes is the size of the largest values frame that is packed.
+	ValuesBytes int `json:"values_bytes"`
 	// RetainedRequests and RetainedBytes bound the requests whose keys are kept
 	// for their answers, of all links to one peer.
 	RetainedRequests int `json:"retained_requests"`
@@ -65,6 +72,7 @@ type Limits struct {
 var DefaultLimits = Limits{
 	Keys:             keylist.DefaultLimits,
 	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 1 << 30},
+	ValuesBytes:      wordlist.Most,
 	RetainedRequests: 16384,
 	RetainedBytes:    64 << 20,
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -19,6 +20,7 @@ type Receiver struct {
 	metas    metas
 	keys     *keylist.Decoder
 	lens     *keylist.Decoder
+	values   wordlist.Decoder
 	numbers  uint64 // of requests that the peer retained
 
 	frames   [][]byte
@@ -48,7 +50,7 @@ func (r *Receiver) Close() {
 // Decode implements [relay.Receiver]. Any error wraps [ErrCorrupt] and ends the
 // link.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
-	if len(head) == 0 || head[0]&^allFlags != 0 || head[0]&(hasLens|hasValues) == hasLens {
+	if len(head) == 0 || head[0]&^allFlags != 0 || head[0]&(hasLens|hasValues) == hasLens || head[0]&(packedValues|hasValues) == packedValues {
 		return nil, 0, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
 	}
 	flags, src := head[0], head[1:]
@@ -72,8 +74,13 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 		}
 	}
 	if flags&hasValues != 0 {
-		plain = 1 << len(r.frames)
-		r.frames = append(r.frames, nil)
+		var values []byte
+		if flags&packedValues == 0 {
+			plain = 1 << len(r.frames)
+		} else if values, src, err = r.values.Decode(src); err != nil {
+			return nil, 0, errors.Join(ErrCorrupt, err)
+		}
+		r.frames = append(r.frames, values)
 	}
 	if flags&hasLens != 0 {
 		if r.lensRoom, src, err = readLens(r.lens, src, r.lensRoom); err != nil {

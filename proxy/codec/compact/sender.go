@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -20,6 +21,7 @@ type Sender struct {
 	metas     metas
 	keys      *keylist.Encoder
 	lens      *keylist.Encoder
+	values    wordlist.Encoder
 	sums      []byte
 	numbers   uint64               // of requests that were retained
 	waiting   map[exchange]request // of them, the last for each exchange
@@ -61,8 +63,9 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int) (head []by
 	if !s.fits(m, shown, fewest) {
 		return dst, 0, false
 	}
+	at := len(dst)
 	dst = s.append(dst, m, shown.Frames)
-	if len(m.Data) > 1 {
+	if len(m.Data) > 1 && dst[at]&packedValues == 0 {
 		plain = 1 << (len(shown.Frames) - len(m.Data) + 1)
 	}
 	return dst, plain, true
@@ -122,6 +125,10 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte) []byte {
 	}
 	if len(m.Data) > 1 {
 		flags |= hasValues
+		var packed bool
+		if dst, packed = s.packValues(dst, m, s.headLimit-(len(dst)-at)); packed {
+			flags |= packedValues
+		}
 	}
 	if len(m.Data) == 3 {
 		flags |= hasLens
@@ -129,6 +136,18 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte) []byte {
 	}
 	dst[at] = flags
 	return dst
+}
+
+// packValues appends packed values where the other end takes them, there is room
+// for them and for the lengths, and it pays.
+func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) ([]byte, bool) {
+	for _, frame := range m.Data[2:] {
+		room -= 3 * len(frame)
+	}
+	if values := m.Data[1]; len(values) <= s.peer.limits.ValuesBytes && len(values)+headSlack <= room {
+		return s.values.Append(dst, values)
+	}
+	return dst, false
 }
 
 // answered returns the peer's request that this message answers.
