@@ -3,6 +3,7 @@
 #   make demo       build, then run the demo job on hosts of its own
 #   make test       install what the tests need, then run them all
 #   make bench      benchmarks, with peers measured in the same run
+#   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make lint       gofmt, go vet, staticcheck
@@ -22,7 +23,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image demo test bench eval-partition lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image demo test bench eval-partition eval-proxy lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -54,6 +55,9 @@ bench:
 
 # Figures 8 and 9 and table 5 of DWW21, and time and memory an edge. EVALFLAGS:
 # --what sweeps|table5|scale, --quick, --full.
+eval-proxy:
+	PSIDECAR_EVAL=1 $(GO) test -v -timeout 30m -count=1 -run BytesTable ./test/transparency
+
 eval-partition:
 	$(GO) run ./test/eval $(EVALFLAGS)
 
