@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -25,10 +26,10 @@ type ring struct {
 	producer *atomic.Uint64 // bytes written
 	data     []byte         // 2 * size
 	mask     uint64
-	control  []byte // the consumer's page
-	pages    []byte // the producer's page and the data
-	epoll    int
-	wake     int // an eventfd, written when a context ends
+	control  []byte   // the consumer's page
+	pages    []byte   // the producer's page and the data
+	file     *os.File // the map, for the Go runtime to wait on
+	conn     syscall.RawConn
 }
 
 // Bits of a record's length word, as in the kernel's UAPI.
@@ -39,7 +40,7 @@ const (
 )
 
 func openRing(m *ebpf.Map, size int) (_ *ring, err error) {
-	r := &ring{mask: uint64(size - 1), epoll: -1, wake: -1}
+	r := &ring{mask: uint64(size - 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -55,19 +56,29 @@ func openRing(m *ebpf.Map, size int) (_ *ring, err error) {
 	r.consumer = (*atomic.Uint64)(unsafe.Pointer(&r.control[0]))
 	r.producer = (*atomic.Uint64)(unsafe.Pointer(&r.pages[0]))
 	r.data = r.pages[page:]
-	if r.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("epoll: %w", err)
-	}
-	if r.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
-	for _, fd := range []int{m.FD(), r.wake} {
-		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
-		if err = unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
-			return nil, fmt.Errorf("epoll: %w", err)
-		}
+	if err = r.pollable(m.FD()); err != nil {
+		return nil, fmt.Errorf("waiting for the ring buffer: %w", err)
 	}
 	return r, nil
+}
+
+// pollable makes the Go runtime wait for the map, as for a socket. A thread that
+// waited by itself, in a system call of 100 milliseconds, would keep the
+// runtime's monitor awake for much of that time, which took more CPU time than
+// all reading.
+func (r *ring) pollable(fd int) error {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	r.file = os.NewFile(uintptr(fd), "ring buffer")
+	if r.conn, err = r.file.SyscallConn(); err != nil {
+		return err
+	}
+	return r.file.SetReadDeadline(time.Time{}) // fails where the runtime cannot wait for it
 }
 
 // drain hands all batches that lie in the ring to each and frees them, one
@@ -96,14 +107,17 @@ func (r *ring) drain(each func(batch []byte)) (batches int) {
 
 // wait returns when the kernel rings, after pollInterval, or when ctx ends.
 func (r *ring) wait(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		one := [8]byte{1}
-		_, _ = unix.Write(r.wake, one[:])
-	})
+	if err := r.file.SetReadDeadline(time.Now().Add(pollInterval)); err != nil {
+		return fmt.Errorf("waiting for the ring buffer: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = r.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	var events [2]unix.EpollEvent
-	_, err := unix.EpollWait(r.epoll, events[:], int(pollInterval.Milliseconds()))
-	if err != nil && err != unix.EINTR {
+	asked := false
+	err := r.conn.Read(func(uintptr) bool {
+		defer func() { asked = true }()
+		return asked // the second time it has rung
+	})
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("waiting for the ring buffer: %w", err)
 	}
 	return ctx.Err()
@@ -111,16 +125,14 @@ func (r *ring) wait(ctx context.Context) error {
 
 func (r *ring) close() error {
 	var failed error
-	for _, fd := range []int{r.epoll, r.wake} {
-		if fd >= 0 {
-			failed = errors.Join(failed, unix.Close(fd))
-		}
+	if r.file != nil {
+		failed = r.file.Close()
 	}
 	for _, m := range [][]byte{r.control, r.pages} {
 		if m != nil {
 			failed = errors.Join(failed, unix.Munmap(m))
 		}
 	}
-	r.epoll, r.wake, r.control, r.pages = -1, -1, nil, nil
+	r.file, r.control, r.pages = nil, nil, nil
 	return failed
 }
