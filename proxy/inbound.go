@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -23,6 +25,9 @@ func (p *Proxy) inbound(conn *net.TCPConn) error {
 	}
 	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
 	c.pipe.Far = far
+	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
+		return p.serveSite(far)
+	}
 	if err := p.admit(c, addrPort(conn.LocalAddr()).Addr()); err != nil {
 		p.refuse(far, err)
 		return reason.Wrap(err, "link from %s", from)
@@ -40,6 +45,17 @@ func (p *Proxy) inbound(conn *net.TCPConn) error {
 	return p.carry(c)
 }
 
+// serveSite gives a link that asks for the mesh port itself to the jobs.
+func (p *Proxy) serveSite(far net.Conn) error {
+	if err := link.Reply(far, &link.Answer{Instance: p.instance}); err != nil {
+		return err
+	}
+	if err := p.opts.Jobs.ServeSite(p.life, far); err != nil && !errors.Is(err, io.EOF) {
+		return reason.Errorf(reason.ResetByFarSide, "link between sites: %w", err)
+	}
+	return nil
+}
+
 // admit connects c to its real destination, if that is allowed. at is this
 // host's address at which the link arrived.
 func (p *Proxy) admit(c *connection, at netip.Addr) error {
@@ -54,6 +70,9 @@ func (p *Proxy) admit(c *connection, at netip.Addr) error {
 		return err
 	}
 	c.pipe.Job = job
+	if tcp, ok := job.(*net.TCPConn); ok && p.opts.Jobs != nil {
+		c.pipe.Job = p.opts.Jobs.Inbound(tcp, c.destination)
+	}
 	return nil
 }
 

@@ -20,6 +20,9 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 		c.origin = c.client.Addr().String()
 	}
 	c.pipe.Job = job
+	if p.opts.Jobs != nil {
+		c.pipe.Job = p.opts.Jobs.Outbound(job, destination)
+	}
 	established, err := p.viaPeer(c)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -49,6 +50,9 @@ type Options struct {
 	// Values is the one of Codecs that changes values, if any: its rules and
 	// counts are served with the proxy's state.
 	Values *values.Codec
+	// Jobs routes requests for keys that are not at home; nil: all keys are.
+	// Run runs it. Its Dial should be [Proxy.DialSite].
+	Jobs *jobs.Jobs
 
 	PeerGrace      time.Duration // how long connections wait for the proxy of a host that had one; 3 s
 	Retry          time.Duration // for how long a host without a proxy is not tried again; 10 s
@@ -174,10 +178,33 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 		g.Go(func() error { return p.ServeLinks(serving, l) })
 	}
 	g.Go(func() error { <-serving.Done(); return nil })
+	// Requests are routed until the last connection has ended.
+	routing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	routed := make(chan error, 1)
+	go func() { routed <- p.route(routing) }()
 	err := g.Wait()
 	p.Drain()
 	p.entry.close()
-	return err
+	stop()
+	return errors.Join(err, <-routed)
+}
+
+func (p *Proxy) route(ctx context.Context) error {
+	if p.opts.Jobs == nil {
+		return nil
+	}
+	return p.opts.Jobs.Run(ctx)
+}
+
+// DialSite connects to the proxy at an address for [jobs.Jobs]: the other side
+// gives the connection to its own.
+func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error) {
+	at := netip.AddrPortFrom(host, p.opts.MeshPort)
+	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
+		return nil, fmt.Errorf("a link to %s needs TLS or --insecure-mesh", host)
+	}
+	conn, _, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
+	return conn, err
 }
 
 // Serve takes connections of the job until ctx ends or the listener is

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -21,6 +22,7 @@ type State struct {
 	Errors      map[string]uint64 `json:"errors"`  // by reason, since the start
 	Connections []ConnectionState `json:"connections"`
 	Values      *ValuesState      `json:"values,omitempty"` // where there is a codec for values
+	Jobs        []jobs.State      `json:"jobs,omitempty"`   // whose requests are routed
 }
 
 // ConnectionState describes one connection.
@@ -55,6 +57,9 @@ func (p *Proxy) State() State {
 	}
 	for _, n := range sums.total {
 		s.Carried += n
+	}
+	if p.opts.Jobs != nil {
+		s.Jobs = p.opts.Jobs.States()
 	}
 	for _, c := range p.conns.all() {
 		s.Connections = append(s.Connections, c.state())

@@ -34,6 +34,7 @@ type proxyFlags struct {
 	values                codecFlags
 	http                  string
 	socket                string
+	routing               routingFlags
 }
 
 func (f *proxyFlags) relaying(cmd *cobra.Command) {
@@ -54,6 +55,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long connections in use may go on when the proxy is to end")
 	flags.IntVar(&f.mark, "mark", 0, "SO_MARK of the proxy's own sockets, by which interception leaves them alone; needs CAP_NET_ADMIN; 0: none")
 	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
+	f.routing.add(cmd)
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, all connections together")
 	f.values.register(flags)
 }
@@ -149,6 +151,7 @@ listeners, for machines where connections cannot be intercepted. State (/api/v1/
 		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
 	}
 	f.relaying(cmd)
+	cmd.Flags().StringVar(&f.routing.planner, "planner", "", "host:port of the planner whose plans are carried out, with --act")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd
@@ -174,6 +177,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	if f.socket != "" {
 		client := handover.NewClient(f.socket, c.serve)
 		c.proxy.TellFull(client.SetFull)
+		c.guarded(client)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })
@@ -186,6 +190,7 @@ type carrier struct {
 	rules *ruleFile // nil: there is no codec for values
 	job   []proxy.Listener
 	mesh  []net.Listener
+	guard guard
 }
 
 func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *ports) (*carrier, error) {
@@ -201,12 +206,16 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 	if opts.Values != nil {
 		c.rules = &ruleFile{flags: &f.values, codec: opts.Values}
 	}
+	if err := c.route(f, &opts); err != nil {
+		return nil, err
+	}
 	c.proxy, err = proxy.New(opts)
 	return c, err
 }
 
 // serve serves a listener that an agent handed over.
 func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
+	defer c.guard.add(l)()
 	return c.proxy.Serve(ctx, proxy.Listener{
 		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
 	})

@@ -111,6 +111,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		}
 		carry.Mark = int(mark)
 	}
+	f.proxy.routing.planner, f.proxy.routing.host = h.address, f.agent.host
 	if h.carrier, err = openCarrier(ctx, &f.proxy, carry, ports); err != nil {
 		return nil, errors.Join(err, intercepting.abandon())
 	}
@@ -147,6 +148,7 @@ func (h *host) run(ctx context.Context) error {
 	g.Go(func() error { return h.carrier.run(ctx) })
 	if i := h.watcher.intercepting; i != nil {
 		client := handover.NewLocalClient(i.listeners.Connect, h.carrier.serve)
+		h.carrier.guarded(client)
 		h.carrier.proxy.TellFull(client.SetFull)
 		g.Go(func() error { return client.Run(ctx) })
 	}

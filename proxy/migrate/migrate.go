@@ -100,6 +100,12 @@ func New(self string, r *route.Router, number uint64) *Site {
 	return &Site{Router: r, self: self, others: map[string]bool{}, moves: map[uint64]*moving{}, last: number}
 }
 
+// Name returns the site's own name.
+func (s *Site) Name() string { return s.self }
+
+// Last returns the number of the batch that was begun last.
+func (s *Site) Last() uint64 { return s.last }
+
 // SetOthers says which other sites there are.
 func (s *Site) SetOthers(names []string) {
 	clear(s.others)

@@ -33,6 +33,7 @@ const (
 	Codec          Reason = "codec"             // an encoded message that cannot be decoded
 	Reserved       Reason = "reserved_command"  // the job sent a command that is the proxies' own
 	Memory         Reason = "memory"            // no memory for an encoded message within the bound and in time
+	Route          Reason = "route"             // a request or answer that does not fit where its keys are
 	ResetByJob     Reason = "reset_by_job"      // the job's process reset the connection
 	ResetByFarSide Reason = "reset_by_far_side" // the other proxy or the real destination did
 	Stopped        Reason = "stopped"           // ended by the proxy's end, out of grace time
@@ -42,7 +43,7 @@ const (
 // All lists every reason.
 var All = []Reason{
 	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, Version, NotHello, HelloTimeout, TLS, Identity,
-	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, ResetByJob, ResetByFarSide, Stopped, Internal,
+	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, Route, ResetByJob, ResetByFarSide, Stopped, Internal,
 }
 
 // Error is an error with its reason.

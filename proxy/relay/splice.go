@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -44,11 +43,14 @@ func closeWrite(c net.Conn) error {
 // ended.
 func Reset(c net.Conn) {
 	under := c
-	if t, ok := c.(*tls.Conn); ok {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS, or watched by package jobs
 		under = t.NetConn()
 	}
 	if t, ok := under.(*net.TCPConn); ok {
 		t.SetLinger(0)
 	}
 	under.Close()
+	if under != c {
+		c.Close() // it has something to end, too; with TLS there is nobody to say goodbye to
+	}
 }

@@ -21,6 +21,8 @@ type Op struct {
 	Type pslite.DataType
 	// Err is why it failed.
 	Err error
+	// Done, where set, is called instead of the op being told by Out.
+	Done func()
 
 	left    int // letters without an answer
 	worker  int32
@@ -68,7 +70,7 @@ func (r *Router) Start(workerID int32, op *Op) {
 	w := r.workers[workerID]
 	if w == nil {
 		op.Err = fmt.Errorf("worker %d has ended", workerID)
-		r.out = append(r.out, Out{Op: op})
+		r.over(op)
 		return
 	}
 	op.worker = workerID
@@ -136,9 +138,17 @@ func (r *Router) takeOwn(w *worker, l *letter, m *pslite.Message) error {
 		op.Err = op.take(l, m)
 	}
 	if op.left--; op.left == 0 {
-		r.out = append(r.out, Out{Op: op})
+		r.over(op)
 	}
 	return nil
+}
+
+func (r *Router) over(op *Op) {
+	if op.Done != nil {
+		op.Done()
+		return
+	}
+	r.out = append(r.out, Out{Op: op})
 }
 
 // take keeps the values that a pull's answer has.

@@ -1,0 +1,206 @@
+package jobs
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// answers is a connection to a process of this host, in the eyes of the relay:
+// what it writes goes to the process, without what the router took, and with
+// what the router has to say.
+type answers struct {
+	net.Conn
+	tcp         *net.TCPConn
+	jobs        *Jobs
+	destination netip.AddrPort
+	sender      int32 // node id, from READY
+	peer        int32 // node id of the destination
+	job         *job
+
+	writing sync.Mutex // held while something is written to the process
+	stream  stream
+	rest    []byte // came, and cannot be judged yet
+
+	mu      sync.Mutex
+	queue   [][]byte // messages to put in between
+	closed  bool
+	waking  bool           // a goroutine is about to write what is queued
+	writers sync.WaitGroup // such goroutines
+}
+
+// Inbound returns the connection to a process of this host that came over a
+// link for the destination, with answers to parts of requests put together.
+func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort) net.Conn {
+	c := &answers{Conn: conn, tcp: conn, jobs: j, destination: destination, sender: pslite.Empty, peer: pslite.Empty}
+	c.stream.watcher = c
+	return c
+}
+
+// NetConn returns the connection to the process.
+func (c *answers) NetConn() net.Conn { return c.tcp }
+
+// CloseWrite ends what the process receives.
+func (c *answers) CloseWrite() error { return c.tcp.CloseWrite() }
+
+// Write implements net.Conn, for one goroutine.
+func (c *answers) Write(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	b := p
+	if len(c.rest) > 0 {
+		c.rest = append(c.rest, p...)
+		b = c.rest
+	}
+	pass := 0 // the first bytes of b, looked at and to be written
+	for {
+		n, passes, _, err := c.stream.next(b[pass:])
+		if err != nil {
+			return 0, err
+		}
+		if n > 0 && passes {
+			pass += n
+			if c.stream.between() && c.hasQueued() {
+				if err := c.flush(b[:pass]); err != nil {
+					return 0, err
+				}
+				b, pass = b[pass:], 0
+			}
+			continue
+		}
+		if err := c.flush(b[:pass]); err != nil {
+			return 0, err
+		}
+		b, pass = b[pass+n:], 0
+		if n == 0 {
+			break
+		}
+	}
+	if len(b) == 0 && cap(c.rest) > 1<<20 {
+		c.rest = nil
+	}
+	c.rest = append(c.rest[:0], b...)
+	return len(p), nil
+}
+
+// flush writes what passes, and then what is queued.
+func (c *answers) flush(b []byte) error {
+	if len(b) > 0 {
+		if _, err := c.tcp.Write(b); err != nil {
+			return err
+		}
+	}
+	return c.writeQueued()
+}
+
+func (c *answers) hasQueued() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) > 0
+}
+
+// writeQueued writes what is queued, if this is the place for it; writing is
+// locked.
+func (c *answers) writeQueued() error {
+	if !c.stream.between() {
+		return nil
+	}
+	for {
+		c.mu.Lock()
+		batch := c.queue
+		c.queue = nil
+		c.mu.Unlock()
+		if len(batch) == 0 {
+			return nil
+		}
+		if _, err := c.tcp.Write(slices.Concat(batch...)); err != nil {
+			return err
+		}
+	}
+}
+
+// put queues a message for the process.
+func (c *answers) put(frames [][]byte) bool {
+	b := appendMessage(nil, frames)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.queue = append(c.queue, b)
+	if !c.waking {
+		c.waking = true
+		c.writers.Go(c.wake)
+	}
+	return true
+}
+
+// wake writes what is queued where nobody else is about to.
+func (c *answers) wake() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	c.waking = false
+	c.mu.Unlock()
+	c.writeQueued() // an error comes back to the next Write or Read
+}
+
+// Close implements net.Conn.
+func (c *answers) Close() error {
+	c.mu.Lock()
+	already := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	err := c.tcp.Close()
+	if !already {
+		c.writers.Wait()
+		if c.job != nil {
+			c.job.leaveDown(c)
+		}
+	}
+	return err
+}
+
+func (c *answers) ready(id int32) { c.sender = id }
+
+func (c *answers) wantsKeys(*pslite.Meta) bool { return false }
+
+// known finds out whose connection it is.
+func (c *answers) known() bool {
+	if c.job == nil {
+		c.job, c.peer = c.jobs.find(c.destination)
+		if c.job != nil {
+			c.job.joinDown(c)
+		}
+	}
+	return c.job != nil
+}
+
+func (c *answers) routed() bool {
+	from, _, okFrom := pslite.Rank(c.sender)
+	to, _, okTo := pslite.Rank(c.peer)
+	return c.job != nil && okFrom && okTo && from == pslite.Server && to == pslite.Worker
+}
+
+func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
+		c.jobs.learn(&m.Meta, c.destination)
+	}
+	if !c.known() || !c.routed() {
+		return true, nil
+	}
+	switch {
+	case m.Meta.Control.Cmd == pslite.Ack:
+		return c.job.serverAck(c, m.Meta.Control.MsgSig)
+	case m.Meta.Data() && !m.Meta.Request:
+		return c.job.answer(c, m, d)
+	}
+	return true, nil
+}
+
+func (c *answers) take(m *pslite.Message, d pslite.Dialect) error {
+	return c.job.takeAnswer(c, m, d)
+}

@@ -1,0 +1,260 @@
+// Package jobs knows the jobs whose connections a proxy carries, and routes
+// their workers' requests to whoever owns the keys.
+//
+// It stands on both sides of the relay: [Jobs.Outbound] wraps the connections
+// that processes of this host make, [Jobs.Inbound] those to processes of this
+// host. A job's node table is learned as it passes, requests and answers are
+// shown to the job's [route.Router], and what the router or the [migrate.Site]
+// wants sent is put between the job's own messages. Sites talk over links
+// between proxies ([Jobs.ServeSite]), moves and where keys are come from the
+// planner. Package proxy calls it.
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Options say what is done for jobs.
+type Options struct {
+	// Dir is where is kept what a proxy must know after it was killed: node
+	// tables, and ledgers. Files there are mapped into memory.
+	Dir string
+	// Placement is where keys are from a job's first request on; nil: at home.
+	Placement *placement.Placement
+	// Planner is the address of the planner whose plans are carried out; empty:
+	// none.
+	Planner string
+	Host    string // name of this host, for the planner
+	// Handler is what the servers do with pushes; Unknown: keys are placed, and
+	// not moved, unless Probe allows to find it out with a scratch key.
+	Handler migrate.Handler
+	Probe   bool
+	// Dial connects to the proxy of the host with that address.
+	Dial func(ctx context.Context, host netip.Addr) (net.Conn, error)
+	// FailClosed makes connections of a job's processes fail while there is no
+	// proxy, or go direct again. May be nil.
+	FailClosed func(ctx context.Context, job string, on bool) error
+	Log        *slog.Logger
+}
+
+// Jobs is all jobs of a proxy.
+type Jobs struct {
+	opts  Options
+	log   *slog.Logger
+	plans *plans // nil without a planner
+
+	mu   sync.RWMutex
+	jobs map[string]*job
+
+	linksMu sync.Mutex
+	links   map[netip.Addr]*siteLink
+
+	runMu sync.Mutex
+	run   *errgroup.Group // nil unless Run runs
+	ctx   context.Context
+}
+
+// New returns the jobs that the folder remembers.
+func New(o Options) (*Jobs, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the folder of jobs: %w", err)
+	}
+	j := &Jobs{opts: o, log: o.Log, jobs: map[string]*job{}, links: map[netip.Addr]*siteLink{}}
+	if o.Planner != "" {
+		j.plans = newPlans(j)
+	}
+	return j, j.remember()
+}
+
+// tick is how often what may have been lost is said again.
+const tick = 150 * time.Millisecond
+
+// Run talks to other sites and the planner until ctx ends.
+func (j *Jobs) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	j.runMu.Lock()
+	j.run, j.ctx = g, ctx
+	j.runMu.Unlock()
+	if j.plans != nil {
+		g.Go(func() error { return j.plans.run(ctx) })
+		g.Go(func() error { j.plans.reporting(ctx); return nil })
+	}
+	g.Go(func() error {
+		ticker := time.NewTicker(tick)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticker.C:
+				for _, job := range j.all() {
+					job.tick()
+				}
+			}
+		}
+	})
+	err := g.Wait()
+	for _, job := range j.all() {
+		job.close()
+	}
+	return err
+}
+
+// start runs something until Run's context ends; false where it has ended.
+func (j *Jobs) start(f func(ctx context.Context)) bool {
+	j.runMu.Lock()
+	defer j.runMu.Unlock()
+	if j.run == nil || j.ctx.Err() != nil {
+		return false
+	}
+	ctx := j.ctx
+	j.run.Go(func() error { f(ctx); return nil })
+	return true
+}
+
+func (j *Jobs) all() []*job {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return slices.Collect(maps.Values(j.jobs))
+}
+
+func (j *Jobs) named(name string) *job {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.jobs[name]
+}
+
+// find returns the job and the node that listens at an address.
+func (j *Jobs) find(addr netip.AddrPort) (*job, int32) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	for _, job := range j.jobs {
+		if id, ok := job.nodes.At(addr); ok {
+			return job, id
+		}
+	}
+	return nil, pslite.Empty
+}
+
+// learn takes in a node table on its way to the node that listens at an
+// address of this host.
+func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort) {
+	var t pslite.Table
+	t.Learn(m)
+	name := jobName(&t)
+	servers, _ := t.Count()
+	id, ok := t.At(local)
+	if name == "" || servers == 0 || !ok {
+		return
+	}
+	j.mu.Lock()
+	job := j.jobs[name]
+	if job != nil && !sameNodes(&job.nodes, &t) {
+		j.drop(job)
+		job = nil
+	}
+	if job == nil {
+		var err error
+		if job, err = j.newJob(name, t, servers); err != nil {
+			j.mu.Unlock()
+			j.log.Error("requests of a job are not routed", "job", name, "error", err)
+			return
+		}
+		j.jobs[name] = job
+	}
+	j.mu.Unlock()
+	job.addLocal(id)
+	if j.plans != nil {
+		j.plans.again() // it may know moves of the job
+	}
+}
+
+// jobName is the scheduler's host:port.
+func jobName(t *pslite.Table) string {
+	for _, n := range t.Nodes() {
+		if n.ID == pslite.SchedulerID {
+			return net.JoinHostPort(n.Hostname, fmt.Sprint(n.Port))
+		}
+	}
+	return ""
+}
+
+func sameNodes(a, b *pslite.Table) bool {
+	return slices.EqualFunc(a.Nodes(), b.Nodes(), func(x, y pslite.Node) bool {
+		return x.ID == y.ID && x.Hostname == y.Hostname && x.Port == y.Port
+	})
+}
+
+// restarted is called when a process registers with the scheduler of a job that
+// had all its nodes: it is another run.
+func (j *Jobs) restarted(old *job) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.jobs[old.name] == old && time.Since(old.learned) > time.Second {
+		j.drop(old)
+	}
+}
+
+// drop forgets a job; j.mu is locked.
+func (j *Jobs) drop(old *job) {
+	delete(j.jobs, old.name)
+	old.close()
+	if err := os.RemoveAll(old.dir); err != nil {
+		j.log.Warn("removing what was kept of a job that has ended", "job", old.name, "error", err)
+	}
+}
+
+// State describes a job's routing.
+type State struct {
+	Job        string   `json:"job"`
+	Workers    []int32  `json:"workers"`
+	Displaced  int      `json:"displaced_keys"`
+	Ranges     int      `json:"displaced_ranges"`
+	Ready      bool     `json:"ready"`
+	Joining    []string `json:"joining,omitempty"` // hosts waited for
+	Holds      int      `json:"holds"`
+	Waiting    int      `json:"waiting_requests"`
+	Handler    string   `json:"handler"`
+	Plain      uint64   `json:"plain_requests"`
+	Split      uint64   `json:"split_requests"`
+	Parts      uint64   `json:"parts"`
+	Held       uint64   `json:"held_requests"`
+	Repeated   uint64   `json:"repeated_requests"`
+	Moved      uint64   `json:"moved_keys"`
+	MovedBytes uint64   `json:"moved_bytes"`
+	Refused    uint64   `json:"refused_keys"`
+	HeldMicros []uint64 `json:"held_micros,omitempty"` // of the last batches that this host moved
+}
+
+// States returns the state of every job.
+func (j *Jobs) States() []State {
+	states := []State{}
+	for _, job := range j.all() {
+		states = append(states, job.state())
+	}
+	slices.SortFunc(states, func(a, b State) int {
+		if a.Job < b.Job {
+			return -1
+		}
+		return 1
+	})
+	return states
+}

@@ -1,0 +1,192 @@
+package jobs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// letter is a message between sites as it travels: which job, from whom, to
+// whom.
+type letter struct {
+	job, from, to string
+	message       migrate.Message
+}
+
+const (
+	// letterVersion is that of the form below.
+	letterVersion = 1
+	maxLetter     = 32 << 20
+	maxName       = 512
+)
+
+var errLetter = errors.New("malformed message of a site")
+
+// append appends the letter: its size (4 bytes), version, then numbers as
+// varints and texts with their length. Keys are ascending ranges, each as the
+// distance from the end of the one before and its length less one.
+func (l *letter) append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, 0, 0, 0, 0, letterVersion)
+	dst = appendText(dst, l.job)
+	dst = appendText(dst, l.from)
+	dst = appendText(dst, l.to)
+	m := &l.message
+	dst = append(dst, byte(m.Kind))
+	dst = appendBatch(dst, m.Batch)
+	dst = binary.AppendVarint(dst, int64(m.Owner))
+	dst = appendKeys(dst, m.Keys)
+	dst = binary.AppendUvarint(dst, uint64(len(m.Held)))
+	for _, h := range m.Held {
+		dst = appendKeys(appendBatch(dst, h.Batch), h.Keys)
+	}
+	binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start-4))
+	return dst
+}
+
+func appendText(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+func appendBatch(dst []byte, b route.Batch) []byte {
+	return binary.AppendUvarint(appendText(dst, b.Mover), b.Number)
+}
+
+func appendKeys(dst []byte, keys []plan.Keys) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(keys)))
+	next := uint64(0)
+	for _, k := range keys {
+		dst = binary.AppendUvarint(dst, k.First-next)
+		dst = binary.AppendUvarint(dst, k.Last-k.First)
+		next = k.Last + 1
+	}
+	return dst
+}
+
+// readLetter reads the next letter; buf is reused.
+func readLetter(r io.Reader, buf []byte) (*letter, []byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, buf, err
+	}
+	n := int(binary.BigEndian.Uint32(head[:]))
+	if n > maxLetter {
+		return nil, buf, fmt.Errorf("%w: %d bytes, at most %d are allowed", errLetter, n, maxLetter)
+	}
+	buf = buf[:0]
+	for len(buf) < n { // as it comes, whatever is claimed
+		at := len(buf)
+		buf = append(buf, make([]byte, min(n-at, 1<<20))...)
+		if _, err := io.ReadFull(r, buf[at:]); err != nil {
+			return nil, buf, err
+		}
+	}
+	l, err := parseLetter(buf)
+	return l, buf, err
+}
+
+func parseLetter(b []byte) (*letter, error) {
+	p := parser{b: b}
+	if v := p.byte(); v != letterVersion {
+		return nil, fmt.Errorf("%w: version %d, this proxy speaks %d", errLetter, v, letterVersion)
+	}
+	l := &letter{job: p.text(), from: p.text(), to: p.text()}
+	m := &l.message
+	m.Kind = migrate.Kind(p.byte())
+	m.Batch = p.batch()
+	m.Owner = int32(p.varint())
+	m.Keys = p.keys()
+	for n := p.count(); n > 0 && !p.failed; n-- {
+		m.Held = append(m.Held, migrate.Held{Batch: p.batch(), Keys: p.keys()})
+	}
+	if p.failed || len(p.b) > 0 || m.Kind < migrate.Join || m.Kind > migrate.Release {
+		return nil, errLetter
+	}
+	return l, nil
+}
+
+// parser cuts values off b; what is not there fails, and is zero.
+type parser struct {
+	b      []byte
+	failed bool
+}
+
+func (p *parser) fail() { p.failed, p.b = true, nil }
+
+func (p *parser) byte() byte {
+	if len(p.b) == 0 {
+		p.fail()
+		return 0
+	}
+	v := p.b[0]
+	p.b = p.b[1:]
+	return v
+}
+
+func (p *parser) uvarint() uint64 {
+	v, n := binary.Uvarint(p.b)
+	if n <= 0 {
+		p.fail()
+		return 0
+	}
+	p.b = p.b[n:]
+	return v
+}
+
+func (p *parser) varint() int64 {
+	v, n := binary.Varint(p.b)
+	if n <= 0 {
+		p.fail()
+		return 0
+	}
+	p.b = p.b[n:]
+	return v
+}
+
+// count is a number of things of which each takes a byte at least.
+func (p *parser) count() int {
+	n := p.uvarint()
+	if n > uint64(len(p.b)) {
+		p.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (p *parser) text() string {
+	n := p.count()
+	if n > maxName {
+		p.fail()
+		return ""
+	}
+	s := string(p.b[:n])
+	p.b = p.b[n:]
+	return s
+}
+
+func (p *parser) batch() route.Batch { return route.Batch{Mover: p.text(), Number: p.uvarint()} }
+
+func (p *parser) keys() []plan.Keys {
+	n := p.count()
+	if n == 0 {
+		return nil
+	}
+	keys := make([]plan.Keys, 0, n)
+	next := uint64(0)
+	for i := range n {
+		first := next + p.uvarint()
+		last := first + p.uvarint()
+		if p.failed || first < next || last < first || i > 0 && next == 0 {
+			p.fail()
+			return nil
+		}
+		keys = append(keys, plan.Keys{First: first, Last: last})
+		next = last + 1
+	}
+	return keys
+}

@@ -1,0 +1,57 @@
+package jobs
+
+import (
+	"bytes"
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+func letters() []*letter {
+	keys := []plan.Keys{{First: 0, Last: 0}, {First: 2, Last: 900}, {First: 1 << 60, Last: math.MaxUint64}}
+	b := route.Batch{Mover: "198.18.0.1", Number: 1 << 62}
+	return []*letter{
+		{job: "198.18.0.1:9091", from: "198.18.0.1", to: "::1", message: migrate.Message{Kind: migrate.Join}},
+		{message: migrate.Message{Kind: migrate.Hold, Batch: b, Keys: keys}},
+		{message: migrate.Message{Kind: migrate.Release, Batch: b, Owner: route.Unchanged}},
+		{message: migrate.Message{Kind: migrate.Holding, Held: []migrate.Held{{Batch: b, Keys: keys}, {Batch: b}}}},
+	}
+}
+
+func TestLetters(t *testing.T) {
+	var stream []byte
+	for _, l := range letters() {
+		stream = l.append(stream)
+	}
+	r := bytes.NewReader(stream)
+	var buf []byte
+	for _, want := range letters() {
+		var got *letter
+		var err error
+		if got, buf, err = readLetter(r, buf); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
+// FuzzLetter: whatever comes, what is understood is said again in the same
+// words.
+func FuzzLetter(f *testing.F) {
+	for _, l := range letters() {
+		f.Add(l.append(nil)[4:])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := parseLetter(b)
+		if err != nil {
+			return
+		}
+		again, err := parseLetter(l.append(nil)[4:])
+		if err != nil || !reflect.DeepEqual(l, again) {
+			t.Errorf("%+v becomes %+v, %v", l, again, err)
+		}
+	})
+}

@@ -1,0 +1,310 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+const (
+	// moveKeys is how many keys move at a time, and maxMoving how many such
+	// groups.
+	moveKeys  = 2048
+	maxMoving = 4
+	// expireAfter is how long a move may take before it is given up. Until it
+	// is recorded, requests for its keys wait.
+	expireAfter = 2 * time.Second
+	// maxListed is how many keys a range may have to be moved: which of them
+	// exist is not known.
+	maxListed = 1 << 20
+	// maxTries is how often a group of keys is tried that a site or a server
+	// keeps from moving for a while.
+	maxTries = 20
+)
+
+// movers is a job's moves that this host has to carry out.
+type movers struct {
+	handler     migrate.Handler
+	joining     bool // Join is to be called
+	fetching    bool
+	work        []*work // groups of keys to move, in order
+	batches     map[uint64]*progress
+	underWay    map[uint64]*attempt // by number of the site's batch
+	moved       uint64
+	movedBytes  uint64
+	refusedKeys uint64
+	heldMicros  []uint64 // of the last moves
+	recording   map[route.Batch]bool
+	probe       *probe
+	notBefore   time.Time
+}
+
+func newMovers(h migrate.Handler) movers {
+	return movers{handler: h, batches: map[uint64]*progress{}, underWay: map[uint64]*attempt{}, recording: map[route.Batch]bool{}}
+}
+
+// work is keys of one of the planner's batches that move together.
+type work struct {
+	plan     uint64
+	from, to int32
+	keys     []uint64
+	tries    int
+}
+
+// attempt is one move under way.
+type attempt struct {
+	work  *work
+	began time.Time
+}
+
+// progress is what has become of one of the planner's batches.
+type progress struct {
+	batch        *api.MoveBatch
+	moved, bytes uint64
+	pending      uint64
+	refused      map[string]*api.Refusal
+	micros       []uint64
+	changed      bool
+}
+
+// moves reports whether this host is the one to carry out moves away from a
+// server: the one on which it runs, or the first of the job where no worker
+// runs there.
+func (x *job) moves(from int32) bool {
+	mine := x.names()
+	all := append(x.otherNames(), mine...)
+	slices.Sort(all)
+	for _, n := range x.nodes.Nodes() {
+		if n.ID == pslite.ServerID(int(from)) && slices.Contains(all, siteName(n)) {
+			return slices.Contains(mine, siteName(n))
+		}
+	}
+	return slices.Contains(mine, all[0])
+}
+
+// accept takes a batch of the planner's; x.mu is locked.
+func (x *job) accept(b *api.MoveBatch) {
+	if x.batches[b.GetBatch()] != nil || !x.moves(b.GetFrom()) {
+		return
+	}
+	p := &progress{batch: b, refused: map[string]*api.Refusal{}}
+	x.batches[b.GetBatch()] = p
+	var keys []uint64
+	for i, first := range b.GetFirst() {
+		last := first
+		if i < len(b.GetLast()) {
+			last = b.GetLast()[i]
+		}
+		if last-first >= maxListed {
+			p.refuse("range", fmt.Sprintf("a range of %d keys: which of them exist is not known, and they are not moved", last-first), last-first, first)
+			continue
+		}
+		for k := first; ; k++ {
+			keys = append(keys, k)
+			if k == last {
+				break
+			}
+		}
+	}
+	p.pending = uint64(len(keys))
+	for part := range slices.Chunk(keys, moveKeys) {
+		x.work = append(x.work, &work{plan: b.GetBatch(), from: b.GetFrom(), to: b.GetTo(), keys: part})
+	}
+	p.changed = true
+}
+
+// cancel ends a batch: what has not begun does not begin.
+func (x *job) cancel(batch uint64) {
+	x.work = slices.DeleteFunc(x.work, func(w *work) bool { return w.plan == batch })
+	if p := x.batches[batch]; p != nil {
+		p.pending, p.changed = 0, true
+	}
+}
+
+func (p *progress) refuse(label, message string, keys, example uint64) {
+	r := p.refused[label]
+	if r == nil {
+		r = &api.Refusal{Reason: label, Message: message, Example: example}
+		p.refused[label] = r
+	}
+	r.Keys += keys
+	p.changed = true
+}
+
+// beginMoves begins what may begin; x.mu is locked.
+func (x *job) beginMoves() {
+	if x.joining {
+		x.joining = false
+		x.site.Join()
+	}
+	if !x.router.Ready() || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
+		return
+	}
+	for n := 0; n < len(x.work) && x.site.Moving() < maxMoving; {
+		w := x.work[n]
+		if !x.settleHandler(w) {
+			return
+		}
+		if x.handler != migrate.Adds && x.handler != migrate.Assigns {
+			x.work = slices.Delete(x.work, n, n+1)
+			x.refuse(w, "handler", "the servers' handler is "+x.handler.String()+": keys can be placed before a run (--placement), not moved; where pushes are added, or assigned, say so with --handler", len(w.keys))
+			continue
+		}
+		err := x.beginMove(w)
+		switch {
+		case err == nil:
+			x.work = slices.Delete(x.work, n, n+1)
+		case errors.Is(err, route.ErrApps):
+			x.work = slices.Delete(x.work, n, n+1)
+			x.refuse(w, "apps", err.Error(), len(w.keys))
+		default:
+			x.jobs.log.Debug("a move has to wait", "job", x.name, "error", err)
+			n++ // later
+		}
+	}
+}
+
+// beginMove begins to move those of the keys that are where they should be.
+func (x *job) beginMove(w *work) error {
+	table := x.router.Table()
+	var left []uint64
+	for _, k := range w.keys {
+		if table.Owner(k) == w.from {
+			left = append(left, k)
+		}
+	}
+	if p := x.batches[w.plan]; p != nil && len(left) < len(w.keys) {
+		p.pending -= uint64(len(w.keys) - len(left)) // they have moved already
+		p.changed = true
+	}
+	if w.keys = left; len(left) == 0 {
+		return nil
+	}
+	if err := x.mayBeDisplaced(); err != nil {
+		return err
+	}
+	if err := x.site.Begin(migrate.Move{Plan: w.plan, From: w.from, To: w.to, Keys: left, Handler: x.handler}); err != nil {
+		return err
+	}
+	x.underWay[x.site.Last()] = &attempt{work: w, began: time.Now()}
+	return nil
+}
+
+// expire gives up what takes too long.
+func (x *job) expire(now time.Time) {
+	for number, a := range x.underWay {
+		if now.Sub(a.began) > expireAfter {
+			x.site.Expire(route.Batch{Mover: x.site.Name(), Number: number})
+		}
+	}
+}
+
+// result takes in what became of a move; x.mu is locked.
+func (x *job) result(r *migrate.Result) {
+	delete(x.recording, r.Batch)
+	if x.probe != nil && x.probe.batch == r.Batch {
+		return
+	}
+	a := x.underWay[r.Batch.Number]
+	if a == nil {
+		return
+	}
+	delete(x.underWay, r.Batch.Number)
+	micros := uint64(time.Since(a.began).Microseconds())
+	p := x.batches[a.work.plan]
+	switch n := uint64(len(r.Move.Keys)); {
+	case r.Err == nil:
+		x.moved += n
+		x.movedBytes += r.Bytes
+		if x.heldMicros = append(x.heldMicros, micros); len(x.heldMicros) > 1000 {
+			x.heldMicros = slices.Delete(x.heldMicros, 0, 1)
+		}
+		if p != nil {
+			p.moved, p.bytes, p.pending, p.changed = p.moved+n, p.bytes+r.Bytes, p.pending-min(p.pending, n), true
+			p.micros = append(p.micros, micros)
+		}
+	case errors.Is(r.Err, migrate.ErrHandler):
+		x.refuse(a.work, "handler", r.Err.Error(), len(r.Move.Keys))
+	default:
+		x.jobs.log.Info("a move was given up", "job", x.name, "keys", n, "from", r.Move.From, "to", r.Move.To, "error", r.Err)
+		if a.work.tries++; a.work.tries >= maxTries {
+			x.refuse(a.work, "busy", r.Err.Error(), len(r.Move.Keys))
+			break
+		}
+		x.work = append(x.work, a.work)
+		x.notBefore = time.Now().Add(100 * time.Millisecond)
+	}
+	if len(x.work) > 0 && time.Now().After(x.notBefore) {
+		x.beginMoves()
+	}
+}
+
+func (x *job) refuse(w *work, label, message string, keys int) {
+	x.refusedKeys += uint64(keys)
+	p := x.batches[w.plan]
+	if p == nil || keys == 0 {
+		return
+	}
+	p.pending -= min(p.pending, uint64(keys))
+	p.refuse(label, message, uint64(keys), w.keys[0])
+}
+
+// reports returns what the planner has not been told yet; x.mu is locked.
+func (x *job) reports() (all []*api.MoveReport) {
+	for number, p := range x.batches {
+		if !p.changed {
+			continue
+		}
+		r := &api.MoveReport{Host: x.jobs.opts.Host, Job: x.name, Batch: number, MovedKeys: p.moved, MovedBytes: p.bytes,
+			PendingKeys: p.pending, Done: p.pending == 0, Handlers: x.handlers()}
+		for _, refusal := range p.refused {
+			r.Refused = append(r.Refused, refusal)
+		}
+		slices.Sort(p.micros)
+		for i := 0; i < len(p.micros); {
+			end := i
+			for end < len(p.micros) && p.micros[end] == p.micros[i] {
+				end++
+			}
+			r.HeldMicros, r.HeldCount = append(r.HeldMicros, p.micros[i]), append(r.HeldCount, uint64(end-i))
+			i = end
+		}
+		all = append(all, r)
+		p.changed = false
+		if r.Done {
+			delete(x.batches, number)
+		}
+	}
+	return all
+}
+
+func (x *job) handlers() (all []*api.Handler) {
+	kind, message := api.Handler_UNKNOWN, "say --handler add or assign, or allow the test on a scratch key with --allow-probe"
+	switch x.handler {
+	case migrate.Adds:
+		kind, message = api.Handler_ADDS, "pushes are added"
+	case migrate.Assigns:
+		kind, message = api.Handler_ASSIGNS, "pushes are assigned"
+	case migrate.Opaque:
+		kind, message = api.Handler_OPAQUE, "keys can be placed before their first use (--placement), not moved"
+	}
+	for r := range x.servers {
+		all = append(all, &api.Handler{Server: int32(r), Kind: kind, Message: message})
+	}
+	return all
+}
+
+// ranges are a record's keys as the planner wants them.
+func ranges(keys []plan.Keys) (first, last []uint64) {
+	for _, k := range keys {
+		first, last = append(first, k.First), append(last, k.Last)
+	}
+	return first, last
+}

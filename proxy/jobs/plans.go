@@ -1,0 +1,294 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// plans is the planner in the eyes of a proxy: where keys are by its store, and
+// what is to move.
+type plans struct {
+	jobs *Jobs
+
+	mu     sync.Mutex
+	client api.PlansClient
+	watch  context.CancelFunc // ends the present Watch; another follows
+	listed bool               // the present Watch has told all that there is
+	tables map[string]*copied
+}
+
+// copied is a job's table as Watch tells it.
+type copied struct {
+	table  *route.Table
+	pieces []plan.Range // of a snapshot that is not complete
+}
+
+func newPlans(j *Jobs) *plans { return &plans{jobs: j, tables: map[string]*copied{}} }
+
+// connected reports whether the planner can be heard.
+func (p *plans) connected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.listed
+}
+
+// run watches until ctx ends.
+func (p *plans) run(ctx context.Context) error {
+	conn, err := grpc.NewClient(p.jobs.opts.Planner, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+	if err != nil {
+		return fmt.Errorf("planner %s: %w", p.jobs.opts.Planner, err)
+	}
+	defer conn.Close()
+	p.mu.Lock()
+	p.client = api.NewPlansClient(conn)
+	p.mu.Unlock()
+	told := ""
+	for ctx.Err() == nil {
+		err := p.session(ctx)
+		p.mu.Lock()
+		p.listed = false
+		p.mu.Unlock()
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil && !errors.Is(err, errAgain) {
+			if text := status.Convert(err).Message(); text != told {
+				told = text
+				p.jobs.log.Warn("no planner; keys stay where they are", "planner", p.jobs.opts.Planner, "error", err)
+			}
+			conn.ResetConnectBackoff()
+			select {
+			case <-ctx.Done():
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+var errAgain = errors.New("watching again")
+
+// session is one Watch.
+func (p *plans) session(ctx context.Context) error {
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.mu.Lock()
+	p.watch = cancel
+	p.mu.Unlock()
+	stream, err := p.client.Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host})
+	if err != nil {
+		return err
+	}
+	clear(p.tables)
+	for {
+		e, err := stream.Recv()
+		switch {
+		case err != nil && ctx.Err() == nil && watching.Err() != nil:
+			return errAgain
+		case errors.Is(err, io.EOF):
+			return errAgain
+		case err != nil:
+			return err
+		}
+		if err := p.take(e); err != nil {
+			return err
+		}
+	}
+}
+
+// take takes one event; it is called from one goroutine.
+func (p *plans) take(e *api.PlanEvent) error {
+	switch {
+	case e.GetSnapshot() != nil:
+		return p.snapshot(e)
+	case e.GetChange() != nil:
+		ranges, err := displaced(e.GetChange().GetDisplaced())
+		if err != nil {
+			return err
+		}
+		if c := p.tables[e.GetJob()]; c != nil && c.table != nil {
+			c.table = c.table.With(ranges)
+		}
+	case e.GetMove() != nil, e.GetCancel() != nil:
+		if x := p.jobs.named(e.GetJob()); x != nil {
+			x.locked(func() error {
+				if e.GetMove() != nil {
+					x.accept(e.GetMove())
+					x.beginMoves()
+				} else {
+					x.cancel(e.GetCancel().GetBatch())
+				}
+				return nil
+			})
+		}
+	case e.GetListed():
+		p.mu.Lock()
+		p.listed = true
+		p.mu.Unlock()
+		for _, x := range p.jobs.all() {
+			x.fetched(p.table(x))
+		}
+	}
+	return nil
+}
+
+func (p *plans) snapshot(e *api.PlanEvent) error {
+	s := e.GetSnapshot()
+	ranges, err := displaced(s.GetDisplaced())
+	if err != nil {
+		return err
+	}
+	c := p.tables[e.GetJob()]
+	if c == nil || s.GetFirst() {
+		c = &copied{}
+		p.tables[e.GetJob()] = c
+	}
+	c.pieces = append(c.pieces, ranges...)
+	if s.GetLast() && e.GetServers() > 0 {
+		c.table = route.NewTable(int(e.GetServers())).With(c.pieces)
+		c.pieces = nil
+	}
+	return nil
+}
+
+// table returns where a job's keys are by the planner's store.
+func (p *plans) table(x *job) *route.Table {
+	if c := p.tables[x.name]; c != nil && c.table != nil && c.table.Servers() == x.servers {
+		return c.table
+	}
+	return route.NewTable(x.servers)
+}
+
+// again makes Watch begin anew: what it tells then is not older than this call.
+func (p *plans) again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listed = false
+	if p.watch != nil {
+		p.watch()
+	}
+}
+
+func displaced(d *api.Displaced) ([]plan.Range, error) {
+	first, last, owner := d.GetFirst(), d.GetLast(), d.GetOwner()
+	if len(last) != 0 && len(last) != len(first) || len(owner) != 1 && len(owner) != len(first) && len(first) > 0 {
+		return nil, fmt.Errorf("the planner lists %d ranges with %d ends and %d owners", len(first), len(last), len(owner))
+	}
+	all := make([]plan.Range, len(first))
+	for i, f := range first {
+		all[i] = plan.Range{Keys: plan.One(f), Owner: owner[min(i, len(owner)-1)]}
+		if len(last) > 0 {
+			all[i].Last = last[i]
+		}
+	}
+	return all, nil
+}
+
+// fetch asks where keys are by the planner's store; x.mu is locked.
+func (x *job) fetch() {
+	if x.jobs.plans == nil { // nobody moves keys
+		x.site.Fetched(x.router.Table())
+		return
+	}
+	if !x.fetching {
+		x.fetching = true
+		x.jobs.plans.again()
+	}
+}
+
+// fetched takes the answer.
+func (x *job) fetched(t *route.Table) {
+	x.locked(func() error {
+		if x.fetching {
+			x.fetching = false
+			x.site.Fetched(t)
+		}
+		return nil
+	})
+}
+
+// record has the planner's store take in a move; x.mu is locked.
+func (x *job) record(r *migrate.Record) {
+	if x.recording[r.Batch] {
+		return
+	}
+	x.recording[r.Batch] = true
+	first, last := ranges(r.Keys)
+	request := &api.RecordRequest{Job: x.name, Host: x.jobs.opts.Host, Batch: r.Plan, From: r.From, To: r.To, First: first, Last: last}
+	x.jobs.start(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_, err := x.jobs.plans.client.Record(ctx, request)
+		x.locked(func() error {
+			delete(x.recording, r.Batch)
+			switch status.Code(err) {
+			case codes.OK, codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument:
+				x.site.Recorded(r.Batch, err)
+			}
+			return nil // otherwise it is said again
+		})
+	})
+}
+
+// report tells the planner what became of its batches.
+func (p *plans) report(ctx context.Context) error {
+	if !p.connected() {
+		return nil
+	}
+	var all []*api.MoveReport
+	for _, x := range p.jobs.all() {
+		x.mu.Lock()
+		all = append(all, x.reports()...)
+		x.mu.Unlock()
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	stream, err := p.client.Progress(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if err := stream.Send(r); err != nil {
+			return err
+		}
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+	return stream.CloseSend()
+}
+
+// reporting reports again and again until ctx ends. What was lost with a
+// planner that ended it finds out from what was recorded.
+func (p *plans) reporting(ctx context.Context) {
+	ticker := time.NewTicker(500 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := p.report(ctx); err != nil {
+				p.jobs.log.Debug("telling the planner what has moved", "error", err)
+			}
+		}
+	}
+}

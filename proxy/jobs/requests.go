@@ -1,0 +1,224 @@
+package jobs
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// readAhead is how many bytes are read at a time, to be looked at.
+const readAhead = 64 << 10
+
+// requests is a connection that a process of this host made, in the eyes of the
+// relay: what it reads is what the process sent, without what the router took,
+// and with what the router has to say.
+type requests struct {
+	net.Conn
+	tcp         *net.TCPConn
+	jobs        *Jobs
+	destination netip.AddrPort
+	sender      int32 // node id, from READY
+	peer        int32 // node id of the destination
+	job         *job
+	stream      stream
+	buf         []byte // read and not looked at are buf[r:w]
+	r, w        int
+	due         []byte // to be handed on, before anything else
+	pass        int    // of buf, the first so many bytes are to be handed on
+
+	mu     sync.Mutex
+	queue  [][]byte // messages to put in between
+	queued int      // bytes
+	closed bool
+}
+
+// Outbound returns the connection that a process of this host has made to a
+// destination, with requests for displaced keys taken out of it.
+func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort) net.Conn {
+	c := &requests{Conn: conn, tcp: conn, jobs: j, destination: destination, sender: pslite.Empty, peer: pslite.Empty}
+	c.stream.watcher = c
+	return c
+}
+
+// NetConn returns the connection to the process.
+func (c *requests) NetConn() net.Conn { return c.tcp }
+
+// CloseWrite ends what the process receives.
+func (c *requests) CloseWrite() error { return c.tcp.CloseWrite() }
+
+// Read implements net.Conn, for one goroutine.
+func (c *requests) Read(p []byte) (int, error) {
+	for {
+		if n := c.handOn(p); n > 0 {
+			return n, nil
+		}
+		if c.stream.between() && c.takeQueued() {
+			continue
+		}
+		if c.w == c.r && c.stream.left > readAhead && !c.stream.blind {
+			// The body of a frame that passes: straight to the reader.
+			p = p[:min(uint64(len(p)), c.stream.left)]
+			n, err := c.read(p)
+			c.stream.left -= uint64(n)
+			if n > 0 || err != nil {
+				return n, err
+			}
+			continue
+		}
+		n, passes, need, err := c.stream.next(c.buf[c.r:c.w])
+		switch {
+		case err != nil:
+			return 0, err
+		case n > 0 && passes:
+			c.pass += n
+			continue
+		case n > 0:
+			c.r += n
+			continue
+		}
+		if err := c.fill(need); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// handOn copies to p what may be handed on.
+func (c *requests) handOn(p []byte) (n int) {
+	if len(c.due) > 0 {
+		n = copy(p, c.due)
+		c.due = c.due[n:]
+		return n
+	}
+	n = copy(p, c.buf[c.r:c.r+c.pass])
+	c.pass -= n
+	c.r += n
+	return n
+}
+
+// takeQueued makes ready what the router has put in.
+func (c *requests) takeQueued() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return false
+	}
+	c.due = c.queue[0]
+	c.queued -= len(c.queue[0])
+	c.queue = c.queue[1:]
+	return true
+}
+
+// fill reads until need bytes are in the buffer, or what it has must be looked
+// at anew.
+func (c *requests) fill(need int) error {
+	if c.r == c.w {
+		c.r, c.w = 0, 0
+	}
+	if c.r > 0 && (c.w == len(c.buf) || c.r+need > len(c.buf)) {
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	if c.w == len(c.buf) { // never much more than has come, whatever is claimed
+		size := max(readAhead, min(need, 2*len(c.buf)+1<<20))
+		bigger := make([]byte, size)
+		c.w = copy(bigger, c.buf[c.r:c.w])
+		c.buf, c.r = bigger, 0
+	} else if c.w == 0 && len(c.buf) > 1<<20 {
+		c.buf = make([]byte, readAhead)
+	}
+	n, err := c.read(c.buf[c.w:])
+	c.w += n
+	return err
+}
+
+// read reads what there is. It returns nothing, and no error, when it was woken
+// because the router has something to say.
+func (c *requests) read(p []byte) (int, error) {
+	n, err := c.tcp.Read(p)
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.tcp.SetReadDeadline(time.Time{})
+		return 0, nil
+	}
+	if n > 0 {
+		err = nil // it will come again
+	}
+	return n, err
+}
+
+// put queues a message for the destination.
+func (c *requests) put(frames [][]byte) bool {
+	b := appendMessage(nil, frames)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.queue = append(c.queue, b)
+	c.queued += len(b)
+	c.tcp.SetReadDeadline(time.Unix(1, 0))
+	return true
+}
+
+// Close implements net.Conn.
+func (c *requests) Close() error {
+	c.mu.Lock()
+	already := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if !already && c.job != nil {
+		c.job.leave(c)
+	}
+	return c.tcp.Close()
+}
+
+func (c *requests) ready(id int32) { c.sender = id }
+
+func (c *requests) wantsKeys(m *pslite.Meta) bool {
+	return m.Data() && m.Request && c.known() && c.routed()
+}
+
+func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+	if !c.known() {
+		return true, nil
+	}
+	switch cmd := m.Meta.Control.Cmd; {
+	case cmd == pslite.AddNode && c.sender == pslite.Empty && c.peer == pslite.SchedulerID:
+		c.jobs.restarted(c.job)
+		c.job = nil
+		return true, nil
+	case !c.routed():
+		return true, nil
+	case cmd == pslite.Ack:
+		return c.job.workerAck(c, m.Meta.Control.MsgSig)
+	case m.Meta.Data() && m.Meta.Request:
+		return c.job.request(c, m, d)
+	}
+	return true, nil
+}
+
+func (c *requests) take(m *pslite.Message, d pslite.Dialect) error {
+	return c.job.takeRequest(c, m, d)
+}
+
+// known finds out whose connection it is.
+func (c *requests) known() bool {
+	if c.job == nil {
+		c.job, c.peer = c.jobs.find(c.destination)
+		if c.job != nil {
+			c.job.join(c)
+		}
+	}
+	return c.job != nil
+}
+
+// routed reports whether it is a worker's to a server.
+func (c *requests) routed() bool {
+	from, _, okFrom := pslite.Rank(c.sender)
+	to, _, okTo := pslite.Rank(c.peer)
+	return c.job != nil && okFrom && okTo && from == pslite.Worker && to == pslite.Server
+}

@@ -1,0 +1,163 @@
+package jobs
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/migrate"
+)
+
+// siteLink carries messages to the sites of one other host. What cannot be sent
+// is lost: sites say again what counts.
+type siteLink struct{ queue chan []byte }
+
+const (
+	linkQueue  = 4096 // messages
+	linkRetry  = 100 * time.Millisecond
+	writeLimit = 5 * time.Second // a proxy that does not read for so long is given up
+)
+
+// sendSite queues a message for another site; x.mu is locked.
+func (x *job) sendSite(to string, m *migrate.Message) {
+	addr, err := netip.ParseAddr(to)
+	if err != nil {
+		x.jobs.log.Error("a host of the job has no address, its proxy cannot be reached", "job", x.name, "host", to)
+		return
+	}
+	from := []string{x.site.Name()}
+	if m.Kind == migrate.Quiet || m.Kind == migrate.Holding {
+		from = x.names() // this host may be known by several
+	}
+	for _, name := range from {
+		l := letter{job: x.name, from: name, to: to, message: *m}
+		x.jobs.send(addr, l.append(nil))
+	}
+}
+
+func (j *Jobs) send(addr netip.Addr, b []byte) {
+	j.linksMu.Lock()
+	l := j.links[addr]
+	if l == nil {
+		l = &siteLink{queue: make(chan []byte, linkQueue)}
+		if j.start(func(ctx context.Context) { l.run(ctx, j, addr) }) {
+			j.links[addr] = l
+		}
+	}
+	j.linksMu.Unlock()
+	select {
+	case l.queue <- b:
+	default:
+	}
+}
+
+// run sends what is queued, over one connection after another.
+func (l *siteLink) run(ctx context.Context, j *Jobs, addr netip.Addr) {
+	told := ""
+	for ctx.Err() == nil {
+		err := l.session(ctx, j, addr)
+		if ctx.Err() != nil {
+			return
+		}
+		if text := err.Error(); text != told {
+			told = text
+			j.log.Info("no link to the proxy of another host; trying again", "host", addr, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(linkRetry):
+		}
+	}
+}
+
+func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error {
+	var first []byte
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case first = <-l.queue:
+	}
+	conn, err := j.opts.Dial(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	for b := first; ; {
+		// What is there goes in one write.
+		for more := true; more && len(b) < 1<<20; {
+			select {
+			case next := <-l.queue:
+				b = append(b, next...)
+			default:
+				more = false
+			}
+		}
+		if err := conn.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+			return err
+		}
+		if _, err := conn.Write(b); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b = <-l.queue:
+		}
+	}
+}
+
+// ServeSite takes messages of another host's sites until the connection ends.
+func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	r := bufio.NewReaderSize(conn, 64<<10)
+	var buf []byte
+	for {
+		var l *letter
+		var err error
+		if l, buf, err = readLetter(r, buf); err != nil {
+			return err
+		}
+		if x := j.named(l.job); x != nil {
+			x.hear(l)
+		}
+	}
+}
+
+// hear takes a message of another site.
+func (x *job) hear(l *letter) {
+	x.locked(func() error {
+		if !slices.Contains(x.otherNames(), l.from) || !slices.Contains(x.names(), l.to) {
+			return nil
+		}
+		if l.message.Kind == migrate.Hold || l.message.Kind == migrate.Holding && len(l.message.Held) > 0 {
+			if err := x.mayBeDisplaced(); err != nil {
+				x.jobs.log.Error("keys cannot move", "job", x.name, "error", err)
+				return nil
+			}
+		}
+		x.site.Receive(l.from, l.message)
+		return nil
+	})
+}
+
+// mayBeDisplaced makes sure that a proxy after this one asks before it lets
+// anything pass.
+func (x *job) mayBeDisplaced() error {
+	if x.displaced {
+		return nil
+	}
+	x.displaced = true
+	if err := x.save(); err != nil {
+		x.displaced = false
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package jobs
+
+import (
+	"bytes"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// What is held of a message at most, in bytes.
+const (
+	maxMeta    = 1 << 20
+	maxKeys    = 64 << 20
+	maxTaken   = 256 << 20 // one that does not pass as it is
+	maxCommand = 64 << 10
+)
+
+// watcher is what a stream's messages are shown to.
+type watcher interface {
+	// ready is told who sends: its node id, Empty where it has none yet.
+	ready(id int32)
+	// look is shown the beginning of a message: its meta and, where frames
+	// follow, the first of them if wantsKeys said so. It reports whether the
+	// message passes as it is; otherwise take is called with all of it, whose
+	// memory is the watcher's.
+	wantsKeys(m *pslite.Meta) bool
+	look(m *pslite.Message, d pslite.Dialect) (passes bool, err error)
+	take(m *pslite.Message, d pslite.Dialect) error
+}
+
+// stream follows one direction of a connection and lets its bytes pass, but for
+// the messages that its watcher takes.
+type stream struct {
+	watcher  watcher
+	greeting zmtp.Decoder
+	greeted  bool
+	blind    bool // not ZMTP, or not PS-lite: all passes
+	inside   bool // a message that passes is unfinished
+	left     uint64
+	taking   bool // the watcher wants the present message whole
+	detector pslite.Detector
+	message  pslite.Message
+	frames   [][]byte
+}
+
+// between reports whether something else may be put in at this place.
+func (s *stream) between() bool {
+	return s.greeted && !s.blind && !s.inside && s.left == 0 && !s.taking
+}
+
+// next consumes from b, the bytes that come next, and reports whether what it
+// consumed passes. With n 0 it needs more bytes, at least need in all.
+func (s *stream) next(b []byte) (n int, passes bool, need int, err error) {
+	switch {
+	case len(b) == 0:
+		return 0, true, 1, nil
+	case s.blind:
+		return len(b), true, 0, nil
+	case !s.greeted:
+		return s.greet(b), true, 0, nil
+	case s.left > 0:
+		n = int(min(uint64(len(b)), s.left))
+		s.left -= uint64(n)
+		return n, true, 0, nil
+	}
+	h, n, err := zmtp.CutHeader(b)
+	switch {
+	case err != nil:
+		return 0, false, 0, reason.Errorf(reason.MalformedJob, "following a job's messages: %w", err)
+	case n == 0:
+		return 0, true, zmtp.MaxHeader, nil
+	case s.inside && !h.Command():
+		s.inside, s.left = h.More(), h.Size
+		return n, true, 0, nil
+	case h.Command():
+		return s.command(b, h, n)
+	}
+	return s.begin(b, h, n)
+}
+
+// greet consumes the greeting.
+func (s *stream) greet(b []byte) (n int) {
+	ev, rest, err := s.greeting.Next(b)
+	switch {
+	case err != nil:
+		s.blind = true
+		return len(b)
+	case ev.Kind == zmtp.GreetingDone:
+		s.greeted = true
+		major, _ := s.greeting.Greeting().Version()
+		s.blind = major != 3 || s.greeting.Greeting().Mechanism() != "NULL"
+	}
+	return len(b) - len(rest)
+}
+
+// command passes a command, and tells who is READY.
+func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
+	if h.Size > maxCommand {
+		s.left = h.Size
+		return n, true, 0, nil
+	}
+	total := n + int(h.Size)
+	if len(b) < total {
+		return 0, true, total, nil
+	}
+	if name, data, err := zmtp.ParseCommand(b[n:total]); err == nil && string(name) == zmtp.CommandReady {
+		if r, err := zmtp.ParseReady(data); err == nil {
+			id, ok := pslite.ParseIdentity(r.Identity)
+			if !ok {
+				id = pslite.Empty
+			}
+			s.watcher.ready(id)
+		}
+	}
+	return total, true, 0, nil
+}
+
+// begin looks at a message.
+func (s *stream) begin(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
+	if h.Size > maxMeta {
+		s.inside, s.left = h.More(), h.Size
+		return n, true, 0, nil
+	}
+	end := n + int(h.Size)
+	if len(b) < end {
+		return 0, true, end, nil
+	}
+	if !s.taking {
+		if _, ok := pslite.ParseIdentity(b[n:end]); ok && h.More() { // the meta comes next
+			s.inside = true
+			return end, true, 0, nil
+		}
+		passes, held, need, err := s.look(b, n, end, h.More())
+		if err != nil || need > 0 {
+			return 0, true, need, err
+		}
+		if passes {
+			return held, true, 0, nil
+		}
+		s.taking = true
+	}
+	total, need, err := s.cut(b)
+	if err != nil || need > 0 {
+		return 0, true, need, err
+	}
+	s.taking = false
+	return total, false, 0, s.takeWhole(b[:total])
+}
+
+// look shows the watcher meta and keys. It returns how many bytes they take.
+func (s *stream) look(b []byte, from, end int, more bool) (passes bool, held, need int, err error) {
+	m := &s.message
+	m.Identity, m.Data = nil, nil
+	d, err := s.detector.Decode(b[from:end], &m.Meta)
+	if err != nil {
+		s.blind = true
+		return true, end, 0, nil
+	}
+	held = end
+	if more && s.watcher.wantsKeys(&m.Meta) {
+		h, n, err := zmtp.CutHeader(b[end:])
+		switch {
+		case err != nil:
+			return false, 0, 0, reason.Errorf(reason.MalformedJob, "following a job's messages: %w", err)
+		case n == 0:
+			return false, 0, end + zmtp.MaxHeader, nil
+		case h.Size > maxKeys || h.Size%8 != 0:
+			return false, 0, 0, reason.Errorf(reason.MalformedJob, "a keys frame of %d bytes: at most %d, and a multiple of 8, can be followed", h.Size, maxKeys)
+		case len(b) < end+n+int(h.Size):
+			return false, 0, end + n + int(h.Size), nil
+		}
+		held, more = end+n+int(h.Size), h.More()
+		s.frames = append(s.frames[:0], b[end+n:held])
+		m.Data = s.frames
+	}
+	passes, err = s.watcher.look(m, d)
+	if passes && err == nil {
+		s.inside = more
+	}
+	return passes, held, 0, err
+}
+
+// cut returns how many bytes the message at the start of b takes.
+func (s *stream) cut(b []byte) (total, need int, err error) {
+	for {
+		h, n, err := zmtp.CutHeader(b[total:])
+		switch {
+		case err != nil:
+			return 0, 0, reason.Errorf(reason.MalformedJob, "following a job's messages: %w", err)
+		case n == 0:
+			return 0, total + zmtp.MaxHeader, nil
+		case h.Size > maxTaken || uint64(total)+h.Size > maxTaken:
+			return 0, 0, reason.Errorf(reason.Memory, "a message of more than %d bytes has displaced keys and cannot be held", maxTaken)
+		}
+		if total += n + int(h.Size); len(b) < total {
+			return 0, total, nil
+		}
+		if !h.More() {
+			return total, 0, nil
+		}
+	}
+}
+
+// takeWhole gives the watcher a copy of a whole message.
+func (s *stream) takeWhole(b []byte) error {
+	b = bytes.Clone(b)
+	var frames [][]byte
+	for len(b) > 0 {
+		h, n, err := zmtp.CutHeader(b)
+		if err != nil {
+			return err
+		}
+		frames = append(frames, b[n:n+int(h.Size):n+int(h.Size)])
+		b = b[n+int(h.Size):]
+	}
+	var m pslite.Message
+	d, err := m.Decode(&s.detector, frames)
+	if err != nil {
+		return reason.Errorf(reason.MalformedJob, "a message with displaced keys: %w", err)
+	}
+	if err := s.watcher.take(&m, d); err != nil {
+		return reason.Errorf(reason.Route, "%w", err)
+	}
+	return nil
+}
+
+// appendMessage appends frames as a ZMTP message.
+func appendMessage(dst []byte, frames [][]byte) []byte {
+	for i, f := range frames {
+		dst = zmtp.AppendHeader(dst, zmtp.FrameHeader(len(f), i < len(frames)-1))
+		dst = append(dst, f...)
+	}
+	return dst
+}
