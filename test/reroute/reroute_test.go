@@ -1,0 +1,126 @@
+// Package reroute checks, with whole jobs on hosts of their own, that requests
+// find keys wherever they are: placed before the run, or moved during it. The
+// sums that a job ends with are known exactly, and each worker checks what it
+// reads.
+package reroute
+
+import (
+	"context"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scatter writes a placement in which every key of the first ids belongs to any
+// machine but by chance its own.
+func scatter(t *testing.T, ids, k int) string {
+	t.Helper()
+	m, err := dataset.ParseKeyMap("spread") // psjob's default
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	var run placement.Run
+	for id := range ids {
+		key, err := m.Key(uint64(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.Keys = append(run.Keys, key)
+	}
+	slices.Sort(run.Keys)
+	for range run.Keys {
+		run.Owners = append(run.Owners, rng.Int32N(int32(k)))
+	}
+	run.First, run.Last = run.Keys[0], run.Keys[len(run.Keys)-1]
+	p := &placement.Placement{K: k, Runs: []placement.Run{run}}
+	for i := range k {
+		p.Server = append(p.Server, (i+1)%k)
+	}
+	file := filepath.Join(t.TempDir(), "placement.json")
+	if err := placement.WriteFile(file, p); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Keys that were placed before the run are found, in scalar and long values and
+// with lengths, with and without PS_RESEND and loss, by several workers a host.
+func TestPlaced(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	const k = 3
+	n := hoststest.New(t, hosts.Config{Hosts: k})
+	file := scatter(t, 3000, k)
+	var all []*sidecar.Sidecar
+	for _, h := range n.Hosts() {
+		all = append(all, sidecar.Start(t, h, program, "sidecar", "--placement", file, "--state-dir", t.TempDir()))
+	}
+	for _, c := range []struct {
+		name    string
+		args    []string
+		env     []string
+		workers int
+	}{
+		{"scalars", nil, nil, k},
+		{"four values a key", []string{"--value-length", "4"}, nil, k},
+		{"lengths", []string{"--count-lens"}, nil, k},
+		{"two workers a host", nil, nil, 2 * k},
+		{"resend", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}, k},
+		{"resend and loss", []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=3"}, k},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			mine := job.Program{psjob, "--json"}
+			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", "3000", "--steps", "150"}, c.args...)
+			_, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(c.workers, count), Env: c.env}.Run(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if split(t, all) == 0 {
+				t.Errorf("no request was split: %+v", states(t, all[0]))
+			}
+		})
+	}
+}
+
+// split returns how many requests were split, by all proxies, in all jobs that
+// are known.
+func split(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
+	t.Helper()
+	for _, s := range all {
+		for _, j := range states(t, s) {
+			sum += j.Split
+			if j.Holds != 0 || j.Waiting != 0 {
+				t.Errorf("%s: %+v", s.Host.Name, j)
+			}
+		}
+	}
+	return sum
+}
+
+func states(t *testing.T, s *sidecar.Sidecar) []jobs.State {
+	t.Helper()
+	c, err := s.Connections(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Jobs
+}
