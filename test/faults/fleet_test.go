@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -37,10 +38,12 @@ const (
 type config struct {
 	proxyArgs []string      // instead of --insecure-mesh
 	grace     time.Duration // of the proxy, 2 s by default
+	keep      time.Duration // how long agents keep listeners without a proxy, 3 s by default
 	// openFiles limits the files that a kind of service may have open.
 	openFiles map[string]int
-	// wrap changes a command before it is started.
-	wrap func(service string, cmd *exec.Cmd)
+	// disk is the folder for logs, sockets and the planner's plans; empty: logs
+	// are kept in memory, plans are not kept.
+	disk string
 }
 
 // A sidecar is what a host has beside the job.
@@ -63,9 +66,15 @@ type fleet struct {
 func newFleet(t *testing.T, c config) *fleet {
 	t.Helper()
 	f := &fleet{t: t, programs: build(t), net: hoststest.New(t, hosts.Config{Hosts: 4}), config: c}
-	dir, bpffs := folder(t), mountBPF(t)
+	dir, bpffs := c.disk, mountBPF(t)
 	first := f.net.Host(0)
-	f.planner = f.service("planner", first, "planner", "--listen", at(first, plannerAPI), "--http", at(first, plannerHTP))
+	plan := []string{"planner", "--listen", at(first, plannerAPI), "--http", at(first, plannerHTP)}
+	if dir == "" {
+		dir = folder(t)
+	} else {
+		plan = append(plan, "--store", filepath.Join(dir, "plans"))
+	}
+	f.planner = f.service("planner", first, plan...)
 	for _, h := range f.net.Hosts() {
 		f.sidecars = append(f.sidecars, f.sidecar(h, dir, bpffs))
 	}
@@ -80,7 +89,7 @@ func at(h *hosts.Host, port int) string { return net.JoinHostPort(h.IPv4.String(
 
 // service starts psidecar on a host.
 func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
-	s := &service{name: name, host: h, command: func() *exec.Cmd {
+	s := &service{name: name, host: h, command: func() (*exec.Cmd, error) {
 		cmd := exec.Command(f.programs.psidecar, args...)
 		if n := f.config.openFiles[name]; n > 0 {
 			cmd = exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, n), "sh", cmd.Path}, args...)...)
@@ -88,10 +97,14 @@ func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 		if name == "proxy" {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		}
-		if f.config.wrap != nil {
-			f.config.wrap(name, cmd)
+		if f.config.disk != "" {
+			log, err := os.OpenFile(filepath.Join(f.config.disk, name+"-"+h.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+			if err != nil {
+				return nil, err
+			}
+			cmd.Stderr = log
 		}
-		return cmd
+		return cmd, nil
 	}}
 	s.run(f.t)
 	return s
@@ -110,8 +123,12 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 		f.t.Fatal(err)
 	}
 	s.socket = filepath.Join(dir, h.Name+".sock")
+	keep := f.config.keep
+	if keep == 0 {
+		keep = 3 * time.Second
+	}
 	s.agent = f.service("agent", h, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", at(h, agentHTTP),
-		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins)
+		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins, "--proxy-grace", keep.String())
 	args := f.config.proxyArgs
 	if args == nil {
 		args = []string{"--insecure-mesh"}

@@ -21,43 +21,52 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(built.folder)
+		os.Exit(code)
+	}))
 }
 
 // nobody is who the proxies run as.
 const nobody = 65534
 
 // programs are what all tests run, in a folder that everybody may read.
-type programs struct{ psidecar, psjob string }
+type programs struct{ folder, psidecar, psjob string }
 
 var (
+	built     programs
 	buildOnce sync.Once
-	built     [2][]byte
 )
 
-// build returns the programs, built once and copied for each test.
+// build returns the programs, which are built once.
 func build(t *testing.T) programs {
 	t.Helper()
 	require.Root(t)
 	require.BPF(t)
-	names := [2]string{"cmd/psidecar", "cmd/psjob"}
 	buildOnce.Do(func() {
-		for i, name := range names {
-			var err error
-			if built[i], err = os.ReadFile(job.Build(t, name)); err != nil {
+		dir, err := os.MkdirTemp("", "psd-faults-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		built.folder = dir
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, path := range map[string]*string{"psidecar": &built.psidecar, "psjob": &built.psjob} {
+			*path = filepath.Join(dir, name)
+			program, err := os.ReadFile(job.Build(t, "cmd/"+name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(*path, program, 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
-	dir := folder(t)
-	var paths [2]string
-	for i, name := range names {
-		paths[i] = filepath.Join(dir, filepath.Base(name))
-		if err := os.WriteFile(paths[i], built[i], 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if built.psjob == "" {
+		t.Fatal("the programs were not built, as another test says")
 	}
-	return programs{paths[0], paths[1]}
+	return built
 }
 
 // folder makes one that everybody can reach, unlike those of the testing

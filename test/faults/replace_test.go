@@ -66,3 +66,34 @@ func (f *fleet) replace(s *sidecar, which *service) {
 	f.ready(s)
 	f.t.Logf("%s: ended after %v, replaced after %v", which, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
+
+// Between the end of a proxy and the start of the next, connects wait: a job
+// that starts meanwhile goes through the new ones, and loses nothing.
+func TestConnectsWaitForTheNextProxy(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{keep: 15 * time.Second})
+	for _, p := range f.proxies() {
+		p.stayAway(true)
+		old := p.current()
+		if err := p.signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-old.Done()
+	}
+	began := time.Now()
+	r := f.start(f.counting(100))
+	time.Sleep(4 * time.Second) // less than the agents keep the listeners
+	for _, p := range f.proxies() {
+		p.stayAway(false)
+	}
+	away := time.Since(began)
+	r.training()
+	r.exact()
+	for _, s := range f.sidecars {
+		n, err := f.metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
+		if err != nil || n > 0 {
+			t.Errorf("%v connects on %s went direct while the proxy was away for %v, %v", n, s.host.Name, away, err)
+		}
+	}
+	f.settled()
+}

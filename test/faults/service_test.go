@@ -26,7 +26,7 @@ const restartAfter = 100 * time.Millisecond
 type service struct {
 	name    string // agent, proxy or planner
 	host    *hosts.Host
-	command func() *exec.Cmd
+	command func() (*exec.Cmd, error)
 
 	mu      sync.Mutex
 	process *hosts.Process
@@ -73,9 +73,14 @@ func (s *service) run(t *testing.T) {
 }
 
 func (s *service) start() error {
-	cmd := s.command()
+	cmd, err := s.command()
+	if err != nil {
+		return fmt.Errorf("%s: %w", s, err)
+	}
 	if cmd.Stderr == nil {
 		cmd.Stderr = s
+	} else if log, ok := cmd.Stderr.(*os.File); ok {
+		defer log.Close()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

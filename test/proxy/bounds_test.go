@@ -279,7 +279,7 @@ func echoes(t *testing.T, in string, end time.Time) {
 	message, answer := append(greeting(), push(1, 500)...), make([]byte, 0)
 	var times []time.Duration
 	for began := time.Now(); began.Before(end); began = time.Now() {
-		c.SetDeadline(began.Add(10 * time.Second))
+		c.SetDeadline(began.Add(time.Minute)) // the machine may be busy
 		answer = append(answer[:0], message...)
 		clear(answer)
 		if _, err := c.Write(message); err != nil {

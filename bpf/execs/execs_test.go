@@ -1,0 +1,52 @@
+package execs
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Every process that is started is told, once, with the number that its parent
+// knows.
+func TestProcessesAreTold(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program := require.Program(t, "true")
+	w, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[int]bool{}
+	for range 20 {
+		cmd := exec.Command(program)
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		want[cmd.Process.Pid] = true
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for len(want) > 0 {
+		pid, err := w.Next(ctx) // others are told as well
+		if err != nil {
+			t.Fatalf("%d processes were not told: %v", len(want), err)
+		}
+		delete(want, pid)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := w.Next(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
