@@ -87,8 +87,9 @@ type Agent struct {
 
 	reader atomic.Int64 // the thread that reads
 
-	rate atomic.Uint32 // sampling.OneIn, for the reader, which must not wait
-	met  map[int]int   // how many addresses each process listened on when it was met
+	rate  atomic.Uint32 // sampling.OneIn, for the reader, which must not wait
+	begun chan struct{} // a node has begun: look now
+	met   map[int]int   // how many addresses each process listened on when it was met
 
 	mu       sync.Mutex
 	sampling bpf.Sampling
@@ -117,7 +118,7 @@ var errNotAttached = errors.New("no cgroup is watched yet: no PS-lite process ha
 func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		opts: opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
-		procs: newProcesses(opts.Proc), met: map[int]int{},
+		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc), met: map[int]int{},
 	}
 	a.sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: max(opts.Sampling.OneIn, 1), AnswerKeys: true}
 	opts.Capture.Sampling = a.sampling
@@ -177,7 +178,8 @@ func (a *Agent) Close() error { return a.capture.Close() }
 func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.read(ctx) })
-	g.Go(func() error { return every(ctx, discoverEvery, a.discover) })
+	g.Go(func() error { return a.look(ctx) })
+	g.Go(func() error { return a.followExecs(ctx) })
 	g.Go(func() error { return every(ctx, sweepEvery, a.sweep) })
 	g.Go(func() error { return every(ctx, adaptEvery, a.adapt) })
 	err := g.Wait()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -121,6 +122,15 @@ func (p *processes) glance() (*discover.Snapshot, error) {
 		p.others = seen
 	}
 	return p.snapshot, nil
+}
+
+// began notes that a process has begun to run a node, whatever it was before.
+func (p *processes) began(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	others := maps.Clone(p.others) // a look around may be using it
+	delete(others, pid)
+	p.others = others
 }
 
 // Owner implements observe.Resolver.

@@ -120,7 +120,8 @@ With --intercept it also has the jobs' connections sent to a proxy on this
 host, and hands that proxy, which needs no privileges, its listeners. What it
 loads for this stays when the agent is killed, and goes at its orderly end or
 with psidecar unload. Connections of jobs that are found, rather than named by
---cgroup, are intercepted half a second after their processes start.
+--cgroup, are intercepted some hundredths of a second after their processes
+start; a connection that one makes before goes direct.
 
 The page, the JSON interface (/api/v1) and the metrics (/metrics) are served
 at --http.`,

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/bpf/execs"
+)
+
+// execsPerSecond is how many processes that begin to run a program are looked
+// at; of a busy host's others those that are nodes are found a little later.
+const execsPerSecond = 200
+
+// look looks for processes every now and then, and at once when told.
+func (a *Agent) look(ctx context.Context) error {
+	ticker := time.NewTicker(discoverEvery)
+	defer ticker.Stop()
+	for {
+		if err := a.discover(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		case <-a.begun:
+		}
+	}
+}
+
+// followExecs has the nodes of jobs found when they begin. Where the kernel
+// does not tell, looking every now and then has to do.
+func (a *Agent) followExecs(ctx context.Context) error {
+	w, err := execs.Open()
+	if err != nil {
+		slog.Warn("processes are not found at once, but when the agent looks next", "every", discoverEvery, "error", err)
+		return nil
+	}
+	if err := a.meetExecs(ctx, w); ctx.Err() == nil {
+		slog.Warn("processes are not found at once any more", "error", err)
+	}
+	return w.Close()
+}
+
+func (a *Agent) meetExecs(ctx context.Context, w *execs.Watch) error {
+	second, looked := time.Now(), 0
+	for {
+		pid, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if time.Since(second) >= time.Second {
+			second, looked = time.Now(), 0
+		}
+		if looked++; looked > execsPerSecond || !discover.IsNode(a.procs.proc, pid) {
+			continue
+		}
+		a.procs.began(pid)
+		select {
+		case a.begun <- struct{}{}:
+		default: // it is about to look
+		}
+	}
+}
