@@ -1,0 +1,194 @@
+// Package dynamic decides while a job trains which machine's server should own
+// which key. A strategy is told, epoch after epoch, what the machines' workers
+// used, and answers with the keys that should move before the next one.
+//
+// It is pure: in come sums of uses, out go moves; no clock, no socket. The
+// live planner and the simulator call it. Keys are items, numbered from 0: an
+// item is one key, or a block of cold ones that moves as a whole. Each machine
+// is a worker and a server; an item that is used where it is owned costs
+// nothing, and elsewhere both the owner and the user pay.
+package dynamic
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Items are where everything is. The caller keeps them, adds items at the end
+// and changes owners; strategies only look.
+type Items struct {
+	Owner []int32   // machine
+	Home  []int32   // machine whose server's range it lies in
+	Size  []float32 // bytes that a move sends from one machine to another
+}
+
+// Len returns the number of items.
+func (it *Items) Len() int { return len(it.Owner) }
+
+// A Use is what one machine's workers did with an item in an epoch.
+type Use struct {
+	Item, Machine int32
+	Bytes         float32 // that crossed the network, or would have if the owner is elsewhere
+}
+
+// A Batch is one request's keys: of a machine's worker, in one step.
+type Batch struct {
+	Machine int32
+	Pulled  []int32 // items, ascending
+	Updated []int32 // those whose gradient exceeded epsilon, ascending
+}
+
+// An Epoch is what happened since the one before.
+type Epoch struct {
+	Steps   float64 // of each worker
+	Uses    []Use   // by item, then machine; each pair once
+	Batches []Batch // the newest of every machine, oldest first, as far as known
+}
+
+// A Move gives an item another owner.
+type Move struct{ Item, To int32 }
+
+// A Strategy decides what moves. It may keep state between calls; Items must
+// be the same ones, grown and with the moves that were carried out, which need
+// not be those it asked for. The answer is valid until the next call.
+type Strategy interface {
+	Name() string
+	Plan(it *Items, e *Epoch) ([]Move, error)
+}
+
+// A Reactor is a strategy that does not wait for an epoch's end: it may move an
+// item to whoever uses it, when it is used.
+type Reactor interface {
+	Strategy
+	// Access reports whether the item moves to the machine that asks for it.
+	Access(it *Items, item, machine int32) bool
+}
+
+// Options are what strategies may be told. The zero value of all but Machines
+// stands for the default.
+type Options struct {
+	Machines int
+	Speed    []float64 // relative link speed of each machine; nil: all alike
+	Seed     uint64
+	Locality LocalityOptions
+	DPPA     DPPAOptions
+}
+
+// Names returns the names of all strategies, the baselines first.
+func Names() []string { return []string{"home", "random", "dppa", "mgp", "locality", "reactive"} }
+
+// New returns the strategy of that name.
+func New(name string, o Options) (Strategy, error) {
+	if o.Machines < 1 || o.Machines > maxMachines {
+		return nil, fmt.Errorf("%d machines: want 1 to %d", o.Machines, maxMachines)
+	}
+	if o.Speed != nil && len(o.Speed) != o.Machines {
+		return nil, fmt.Errorf("%d link speeds for %d machines", len(o.Speed), o.Machines)
+	}
+	switch name {
+	case "home":
+		return home{}, nil
+	case "random":
+		return &random{machines: o.Machines, seed: o.Seed}, nil
+	case "dppa":
+		return NewDPPA(o), nil
+	case "mgp":
+		return NewMGP(o), nil
+	case "locality":
+		return NewLocality(o), nil
+	case "reactive":
+		return reactive{}, nil
+	}
+	return nil, fmt.Errorf("no strategy %q: use %s", name, strings.Join(Names(), ", "))
+}
+
+// maxMachines is how many machines a job may have.
+const maxMachines = 1 << 15
+
+// Loads returns the bytes that each machine moved in the epoch with the owners
+// as they are; both ends of what is remote are counted.
+func Loads(it *Items, uses []Use, machines int) []float64 {
+	loads := make([]float64, machines)
+	for _, u := range uses {
+		if owner := it.Owner[u.Item]; owner != u.Machine {
+			loads[owner] += float64(u.Bytes)
+			loads[u.Machine] += float64(u.Bytes)
+		}
+	}
+	return loads
+}
+
+// home leaves every key at home.
+type home struct{}
+
+func (home) Name() string { return "home" }
+
+func (home) Plan(it *Items, _ *Epoch) ([]Move, error) {
+	var moves []Move
+	for i, owner := range it.Owner {
+		if owner != it.Home[i] {
+			moves = append(moves, Move{int32(i), it.Home[i]})
+		}
+	}
+	return moves, nil
+}
+
+// random gives every key to any machine, once.
+type random struct {
+	machines int
+	seed     uint64
+	placed   int
+}
+
+func (*random) Name() string { return "random" }
+
+func (r *random) Plan(it *Items, _ *Epoch) ([]Move, error) {
+	var moves []Move
+	for ; r.placed < it.Len(); r.placed++ {
+		to := int32(mix(r.seed, uint64(r.placed)) % uint64(r.machines))
+		if to != it.Owner[r.placed] {
+			moves = append(moves, Move{int32(r.placed), to})
+		}
+	}
+	return moves, nil
+}
+
+// mix is splitmix64's output function of a number.
+func mix(seed, n uint64) uint64 {
+	z := seed + (n+1)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// reactive moves a key to whoever uses it, as Lapse does.
+type reactive struct{}
+
+func (reactive) Name() string                          { return "reactive" }
+func (reactive) Plan(*Items, *Epoch) ([]Move, error)   { return nil, nil }
+func (reactive) Access(it *Items, item, to int32) bool { return it.Owner[item] != to }
+
+// busiest returns the machines with the largest and the smallest load, the
+// lowest number where they are equal.
+func busiest(loads []float64) (most, least int32) {
+	for i, l := range loads {
+		if l > loads[most] {
+			most = int32(i)
+		}
+		if l < loads[least] {
+			least = int32(i)
+		}
+	}
+	return most, least
+}
+
+// ascending reports whether the items of a batch rise.
+func ascending(items []int32) bool {
+	return slices.IsSortedFunc(items, func(a, b int32) int {
+		if a < b {
+			return -1
+		}
+		return 1 // equal ones are out of order too
+	})
+}

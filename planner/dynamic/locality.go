@@ -1,0 +1,341 @@
+package dynamic
+
+import (
+	"cmp"
+	"iter"
+	"math"
+	"slices"
+)
+
+// LocalityOptions tune [Locality]. Zero stands for the default.
+type LocalityOptions struct {
+	// Horizon is the number of steps in which a move must pay back (200).
+	Horizon float64
+	// Memory is the number of steps after which what was seen counts 1/e (20).
+	Memory float64
+	// Margin is by how much the gain must exceed the cost, as a part of it
+	// (0.2); for an item that has moved lately it is doubled with every move,
+	// and halved with every horizon.
+	Margin float64
+	// Spread is how much all machines' bytes count beside the busiest one's (1).
+	Spread float64
+	// MaxMoves bounds the moves of one plan (none).
+	MaxMoves int
+}
+
+func (o LocalityOptions) withDefaults() LocalityOptions {
+	o.Horizon = cmp.Or(o.Horizon, 200)
+	o.Memory = cmp.Or(o.Memory, 20)
+	o.Margin = cmp.Or(o.Margin, 0.2)
+	o.Spread = cmp.Or(o.Spread, 1)
+	o.MaxMoves = cmp.Or(o.MaxMoves, math.MaxInt)
+	return o
+}
+
+// power is that of the norm which stands for the busiest machine.
+const power = 8
+
+// A Locality moves items next to those who use them, where that helps the
+// busiest machines and pays back what the move costs.
+//
+// Machine i moves L(i) bytes a step: a(p,i) for each item p that it uses and
+// does not own, and for each that it owns what the others use. What is made
+// small is |L| + spread x mean L, where |L| is the 8-norm of L, each divided by
+// the machine's link speed: nearly the largest, but it also sees the second.
+// With A the sum of a(p,.), moving p from o to t changes L(o) by 2 a(p,o) - A
+// and L(t) by A - 2 a(p,t); nobody else notices. The move itself adds
+// size / horizon to both. a is an average over the past that fades.
+//
+// Only what was used in an epoch is looked at, the most used first; each look
+// costs as much as the item has users. Nothing is computed anew.
+type Locality struct {
+	o     LocalityOptions
+	k     int
+	speed []float64 // inverse, of mean 1
+	rates rates
+	loads []float64 // L, in units of rates.scale
+	extra []float64 // bytes a step that the moves of this plan add
+	owner []int32   // as the loads have it
+	calm  []uint8   // by item: doublings of the margin, see moved
+	aged  float64   // steps since calm was last halved
+	moves []Move
+	order []int32
+	norm  norm
+}
+
+// NewLocality returns a strategy that has seen nothing.
+func NewLocality(o Options) *Locality {
+	l := &Locality{o: o.Locality.withDefaults(), k: o.Machines, loads: make([]float64, o.Machines), extra: make([]float64, o.Machines)}
+	l.rates.scale = 1
+	l.speed = make([]float64, o.Machines)
+	sum := 0.0
+	for i := range l.speed {
+		l.speed[i] = 1
+		if o.Speed != nil {
+			l.speed[i] = 1 / o.Speed[i]
+		}
+		sum += l.speed[i]
+	}
+	for i := range l.speed {
+		l.speed[i] *= float64(o.Machines) / sum
+	}
+	return l
+}
+
+// Name implements Strategy.
+func (*Locality) Name() string { return "locality" }
+
+// Loads returns the bytes of a step of each machine, as far as the past is
+// remembered, with the owners of the last plan's beginning and its moves.
+func (l *Locality) Loads() []float64 {
+	loads := make([]float64, l.k)
+	for i, v := range l.loads {
+		loads[i] = v * l.rates.scale
+	}
+	return loads
+}
+
+// Plan implements Strategy.
+func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
+	l.follow(it)
+	l.see(e)
+	l.age(e.Steps)
+	clear(l.extra)
+	l.moves = l.moves[:0]
+	l.rank(e.Uses)
+	l.norm.reset(l)
+	for _, item := range l.order {
+		if len(l.moves) >= l.o.MaxMoves {
+			break
+		}
+		if to, ok := l.target(it, item); ok {
+			l.move(it, item, to)
+		}
+	}
+	return l.moves, nil
+}
+
+// follow takes in new items, and owners that are not as the last plan wanted
+// them.
+func (l *Locality) follow(it *Items) {
+	for len(l.owner) < it.Len() {
+		l.owner = append(l.owner, it.Owner[len(l.owner)])
+		l.calm = append(l.calm, 0)
+		l.rates.add()
+	}
+	for i, owner := range it.Owner {
+		if l.owner[i] != owner {
+			l.reown(int32(i), owner)
+		}
+	}
+}
+
+// reown changes the loads as if the item had another owner.
+func (l *Locality) reown(item, to int32) {
+	from := l.owner[item]
+	l.owner[item] = to
+	all, atFrom, atTo := 0.0, 0.0, 0.0
+	for _, u := range l.rates.of(item) {
+		all += float64(u.rate)
+		switch u.machine {
+		case from:
+			atFrom = float64(u.rate)
+		case to:
+			atTo = float64(u.rate)
+		}
+	}
+	l.loads[from] -= all - 2*atFrom
+	l.loads[to] += all - 2*atTo
+}
+
+// see adds the uses to what is remembered, which fades.
+func (l *Locality) see(e *Epoch) {
+	steps := max(e.Steps, 1e-9)
+	keep := math.Exp(-steps / l.o.Memory)
+	if l.rates.fade(keep) {
+		for i := range l.loads { // rates.scale is 1 again
+			l.loads[i] = 0
+		}
+		for item := range l.owner {
+			l.count(int32(item))
+		}
+	}
+	weight := (1 - keep) / steps / l.rates.scale
+	for from, to := range runs(e.Uses) {
+		item := e.Uses[from].Item
+		owner := l.owner[item]
+		l.rates.use(item, e.Uses[from:to], weight, func(machine int32, by float64) {
+			if owner != machine {
+				l.loads[owner] += by
+				l.loads[machine] += by
+			}
+		})
+	}
+}
+
+// count adds an item's rates to the loads.
+func (l *Locality) count(item int32) {
+	owner := l.owner[item]
+	for _, u := range l.rates.of(item) {
+		if u.machine != owner {
+			l.loads[owner] += float64(u.rate)
+			l.loads[u.machine] += float64(u.rate)
+		}
+	}
+}
+
+// age forgets earlier moves of items, once in a horizon.
+func (l *Locality) age(steps float64) {
+	if l.aged += steps; l.aged < l.o.Horizon {
+		return
+	}
+	l.aged = 0
+	for i, c := range l.calm {
+		if c > 0 {
+			l.calm[i] = c - 1
+		}
+	}
+}
+
+// rank lists the items of the uses, those with the highest rates first, in
+// classes of powers of two, by number within a class.
+func (l *Locality) rank(uses []Use) {
+	var starts [257]int
+	class := func(item int32) int {
+		sum := float32(0)
+		for _, u := range l.rates.of(item) {
+			sum += u.rate
+		}
+		return 255 - int(math.Float32bits(sum)>>23&0xff)
+	}
+	classes := l.rates.scratch[:0]
+	for from := range runs(uses) {
+		c := class(uses[from].Item)
+		classes = append(classes, uint8(c))
+		starts[c+1]++
+	}
+	l.rates.scratch = classes
+	for c := range 256 {
+		starts[c+1] += starts[c]
+	}
+	l.order = slices.Grow(l.order[:0], len(classes))[:len(classes)]
+	n := 0
+	for from := range runs(uses) {
+		c := classes[n]
+		l.order[starts[c]] = uses[from].Item
+		starts[c]++
+		n++
+	}
+}
+
+// runs yields where the uses of each item begin and end.
+func runs(uses []Use) iter.Seq2[int, int] {
+	return func(yield func(int, int) bool) {
+		for from := 0; from < len(uses); {
+			to := from + 1
+			for to < len(uses) && uses[to].Item == uses[from].Item {
+				to++
+			}
+			if !yield(from, to) {
+				return
+			}
+			from = to
+		}
+	}
+}
+
+// target returns where the item should go, if anywhere.
+func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
+	from := l.owner[item]
+	users := l.rates.of(item)
+	all, atFrom := 0.0, 0.0
+	for _, u := range users {
+		all += float64(u.rate)
+		if u.machine == from {
+			atFrom = float64(u.rate)
+		}
+	}
+	scale := l.rates.scale
+	move := float64(it.Size[item]) / l.o.Horizon * (1 + l.margin(item))
+	off := l.norm.price[from] * (scale*(all-2*atFrom) - move) // gained at from
+	best, most := int32(-1), 0.0
+	try := func(t int32, at float64) {
+		if gain := off + l.norm.price[t]*(scale*(2*at-all)-move); gain > most && t != from {
+			best, most = t, gain
+		}
+	}
+	for _, u := range users {
+		try(u.machine, float64(u.rate))
+	}
+	try(l.norm.cheapest, l.rates.at(item, l.norm.cheapest))
+	// Prices are those of a small change, the most that a move can gain: the
+	// norm is convex.
+	if best < 0 || l.norm.after(l, from, best, scale*(2*atFrom-all)+move, scale*(all-2*l.rates.at(item, best))+move) >= l.norm.value {
+		return 0, false
+	}
+	return best, true
+}
+
+func (l *Locality) margin(item int32) float64 {
+	return l.o.Margin * float64(int(1)<<min(l.calm[item], 16))
+}
+
+// move plans a move and counts it as done.
+func (l *Locality) move(it *Items, item, to int32) {
+	from := l.owner[item]
+	l.moves = append(l.moves, Move{item, to})
+	l.reown(item, to)
+	l.calm[item] = min(l.calm[item]+2, 16)
+	each := float64(it.Size[item]) / l.o.Horizon
+	l.extra[from] += each
+	l.extra[to] += each
+	l.norm.reset(l)
+}
+
+// norm is what is made small, and its slope.
+type norm struct {
+	value    float64
+	sum      float64   // of the powers
+	spread   float64   // spread / machines
+	load     []float64 // by machine, in bytes a step over relative speed
+	price    []float64 // by machine: slope of value by its bytes
+	cheapest int32
+}
+
+// reset computes all from the loads.
+func (n *norm) reset(l *Locality) {
+	if n.load == nil {
+		n.load, n.price, n.spread = make([]float64, l.k), make([]float64, l.k), l.o.Spread/float64(l.k)
+	}
+	n.sum = 0
+	total := 0.0
+	for i, v := range l.loads {
+		n.load[i] = max(v*l.rates.scale+l.extra[i], 0) * l.speed[i]
+		n.sum += pow8(n.load[i])
+		total += n.load[i]
+	}
+	n.value = math.Pow(n.sum, 1./power) + n.spread*total
+	unit := math.Pow(n.sum, (1.-power)/power)
+	n.cheapest = 0
+	for i, v := range n.load {
+		slope := 0.0
+		if n.sum > 0 {
+			slope = pow7(v) * unit
+		}
+		n.price[i] = (slope + n.spread) * l.speed[i]
+		if n.price[i] < n.price[n.cheapest] {
+			n.cheapest = int32(i)
+		}
+	}
+}
+
+// after returns the value with other bytes at two machines.
+func (n *norm) after(l *Locality, from, to int32, atFrom, atTo float64) float64 {
+	a, b := max(n.load[from]+atFrom*l.speed[from], 0), max(n.load[to]+atTo*l.speed[to], 0)
+	sum := max(n.sum-pow8(n.load[from])-pow8(n.load[to])+pow8(a)+pow8(b), 0)
+	total := (n.value-math.Pow(n.sum, 1./power))/max(n.spread, 1e-300) - n.load[from] - n.load[to] + a + b
+	return math.Pow(sum, 1./power) + n.spread*total
+}
+
+func pow7(v float64) float64 { w := v * v; return w * w * w * v }
+func pow8(v float64) float64 { w := v * v; w *= w; return w * w }
