@@ -6,6 +6,7 @@
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
+#   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
 #   make lint       gofmt, go vet, staticcheck
 #   make generate   BPF objects, protobuf code and the web page from source
 #   make build      bin/psidecar and bin/psjob
@@ -23,7 +24,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image demo test bench eval-partition eval-proxy lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image demo test bench eval-partition eval-dynamic eval-proxy lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -53,13 +54,17 @@ test: test-deps
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
 
-# Figures 8 and 9 and table 5 of DWW21, and time and memory an edge. EVALFLAGS:
-# --what sweeps|table5|scale, --quick, --full.
 eval-proxy:
 	PSIDECAR_EVAL=1 $(GO) test -v -timeout 30m -count=1 -run BytesTable ./test/transparency
 
+# Figures 8 and 9 and table 5 of DWW21, and time and memory an edge. EVALFLAGS:
+# --what sweeps|table5|scale, --quick, --full.
 eval-partition:
-	$(GO) run ./test/eval $(EVALFLAGS)
+	$(GO) run ./test/eval --what sweeps,table5,scale $(EVALFLAGS)
+
+# Figure 8 of DW23, and hot keys that wander.
+eval-dynamic:
+	$(GO) run ./test/eval --what dynamic $(EVALFLAGS)
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

@@ -86,6 +86,7 @@ func newRootCommand(e env) *cobra.Command {
 		newPlannerCommand(e),
 		newPlanCommand(e),
 		newRestoreCommand(e),
+		newSimulateCommand(e),
 		newUpCommand(e),
 		newRecordCommand(e),
 		newVersionCommand(e),

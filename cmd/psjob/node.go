@@ -154,6 +154,8 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count: different keys")
 	f.IntVar(&o.Count.Batch, "count-batch", 100, "count: keys of a step")
 	f.Float64Var(&o.Count.Skew, "count-skew", 1, "count: how strongly each worker prefers its favourites; 0: not")
+	f.IntVar(&o.Count.Favourites, "count-favourites", 0, "count: how many ids a worker uses at a time; 0: it prefers some of all")
+	f.Float64Var(&o.Count.Common, "count-common", 0, "count: with --count-favourites, the share of a batch that are favourites of all workers")
 	f.IntVar(&o.Count.Wander, "count-wander", 0, "count: steps after which a worker has other favourites; 0: never")
 	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: keys have 1 to 4 values, with lengths on the wire")
 	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: how long a step takes at least, as if it computed something")

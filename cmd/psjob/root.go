@@ -58,7 +58,7 @@ func newRootCommand(e env) *cobra.Command {
 	root.Args = noArguments
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return flagsFromEnvironment(cmd, e) }
-	root.AddCommand(newLocalCommand(e), newBenchCommand(e), newGenerateCommand(e), newAccessesCommand(e))
+	root.AddCommand(newLocalCommand(e), newBenchCommand(e), newGenerateCommand(e), newTraceCommand(e), newAccessesCommand(e))
 	return root
 }
 

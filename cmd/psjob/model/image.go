@@ -36,6 +36,31 @@ func (m *Image) Groups([]int32) []Group {
 	return m.group[:]
 }
 
+// Initial returns the parameters' initial values, in the order of their keys.
+func (m *Image) Initial() []float32 {
+	var values []float32
+	for _, b := range m.tensor.blocks {
+		values = append(values, m.tensor.initial[b.from:b.to]...)
+	}
+	return values
+}
+
+// Inputs returns, for each key in order, the pixel whose weight its value is,
+// or -1 for a value that every picture uses. The net must have blocks of one
+// value.
+func (m *Image) Inputs() []int {
+	var pixels []int
+	inputs, hidden := m.net.sizes[0], m.net.sizes[1]
+	for _, b := range m.tensor.blocks {
+		if b.from < inputs*hidden {
+			pixels = append(pixels, b.from%inputs)
+		} else {
+			pixels = append(pixels, -1)
+		}
+	}
+	return pixels
+}
+
 // Gradient implements [Model].
 func (m *Image) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
 	m.predict(batch, params[0], tally)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -35,6 +36,40 @@ func (m *Images) Append(dst []float32, i int) []float32 {
 		dst = append(dst, (float32(p)/255-0.1307)/0.3081)
 	}
 	return dst
+}
+
+// DrawImages returns n pictures of side x side pixels, made from a seed: of
+// each class those in which the same few blots are bright, not always all of
+// them.
+func DrawImages(n, side int, seed uint64) *Images {
+	const blots, radius = 5, 2
+	m := &Images{pixels: side * side, data: make([]byte, n*side*side), labels: make([]byte, n)}
+	var places [Classes][blots][2]int
+	r := rand.New(rand.NewPCG(seed, 0x1d))
+	for c := range places {
+		for b := range places[c] {
+			places[c][b] = [2]int{2 + r.IntN(side-4), 2 + r.IntN(side-4)}
+		}
+	}
+	for i := range n {
+		class := r.IntN(Classes)
+		m.labels[i] = byte(class)
+		picture := m.data[i*m.pixels : (i+1)*m.pixels]
+		for _, at := range places[class] {
+			if r.IntN(6) == 0 {
+				continue
+			}
+			y, x := at[0]+r.IntN(3)-1, at[1]+r.IntN(3)-1
+			for dy := -radius; dy <= radius; dy++ {
+				for dx := -radius; dx <= radius; dx++ {
+					if yy, xx := y+dy, x+dx; dy*dy+dx*dx <= radius*radius && yy >= 0 && yy < side && xx >= 0 && xx < side {
+						picture[yy*side+xx] = byte(128 + r.IntN(128))
+					}
+				}
+			}
+		}
+	}
+	return m
 }
 
 // largestPicture bounds what a damaged header can ask for.

@@ -67,12 +67,8 @@ func (c *counter) step(rank, step int) []int32 {
 	shift := rand.New(rand.NewPCG(c.seed+1, uint64(rank)<<32|uint64(era))).IntN(c.Keys)
 	clear(c.chosen)
 	c.ids = c.ids[:0]
-	for len(c.ids) < c.Batch {
-		at, _ := slices.BinarySearch(c.favour, r.Float64()*c.favour[c.Keys-1])
-		if len(c.chosen) > 2*c.Batch/3 { // the rest of a steep distribution would take too long
-			at = r.IntN(c.Keys)
-		}
-		id := int32((min(at, c.Keys-1) + shift) % c.Keys)
+	for tries := 0; len(c.ids) < c.Batch; tries++ {
+		id := c.draw(r, shift, tries)
 		if !c.chosen[id] {
 			c.chosen[id] = true
 			c.ids = append(c.ids, id)
@@ -80,6 +76,43 @@ func (c *counter) step(rank, step int) []int32 {
 	}
 	slices.SortFunc(c.ids, func(a, b int32) int { return int(c.place[a]) - int(c.place[b]) })
 	return c.ids
+}
+
+// draw returns an id that a worker likes, whose favourites begin at shift. The
+// rest of a steep distribution would take too long: it is drawn evenly.
+func (c *counter) draw(r *rand.Rand, shift, tries int) int32 {
+	among := c.Keys
+	if c.Favourites > 0 {
+		among = c.Favourites
+		if float64(len(c.ids)) < c.Common*float64(c.Batch) {
+			shift = 0
+		}
+	}
+	at, _ := slices.BinarySearch(c.favour[:among], r.Float64()*c.favour[among-1])
+	if len(c.chosen) > 2*c.Batch/3 && (c.Favourites == 0 || tries > 8*c.Batch) {
+		at = r.IntN(among)
+	}
+	return int32((min(at, among-1) + shift) % c.Keys)
+}
+
+// CountKeys returns what the workload count uses: the keys of each worker's
+// step, ascending. The list is valid until the next call.
+func CountKeys(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (func(rank, step int) []uint64, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	c, err := newCounter(o, seed, keyMap)
+	if err != nil {
+		return nil, err
+	}
+	var keys []uint64
+	return func(rank, step int) []uint64 {
+		keys = keys[:0]
+		for _, id := range c.step(rank, step) {
+			keys = append(keys, c.keys[id])
+		}
+		return keys
+	}, nil
 }
 
 // value is what a push adds to each value of id at a step.

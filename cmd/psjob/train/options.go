@@ -46,7 +46,12 @@ type CountOptions struct {
 	Batch  int     // keys of a step
 	Skew   float64 // exponent of how favourites are preferred; 0: all alike
 	Wander int     // steps after which a worker has other favourites; 0: never
-	Lens   bool    // id mod 4 + 1 values a key, not ValueLength
+	// Favourites is how many ids a worker uses at a time; 0: it prefers some of
+	// all to others. The share Common of a batch are not its own favourites but
+	// those of all, the first as many ids.
+	Favourites int
+	Common     float64
+	Lens       bool // id mod 4 + 1 values a key, not ValueLength
 	// Compute is how long a step takes at least, as if it computed something.
 	Compute time.Duration
 }
@@ -141,12 +146,25 @@ func (o Options) checkCount() error {
 	switch {
 	case o.Server.Rule != "add" && o.Server.Rule != "assign":
 		return fmt.Errorf("--rule %s: count needs add or assign, whose sums are known", o.Server.Rule)
+	}
+	return c.check()
+}
+
+// check says what is wrong with the numbers; names are those of the flags.
+func (c CountOptions) check() error {
+	switch {
+	case c.Keys < 1 || c.Batch < 1:
+		return fmt.Errorf("--count-keys %d, --count-batch %d: want 1 or more", c.Keys, c.Batch)
 	case c.Batch > c.Keys:
 		return fmt.Errorf("--count-batch %d: there are only --count-keys %d", c.Batch, c.Keys)
 	case c.Skew < 0 || c.Skew > 4:
 		return fmt.Errorf("--count-skew %v: want 0 to 4", c.Skew)
 	case c.Wander < 0:
 		return fmt.Errorf("--count-wander %d: want 0 or more", c.Wander)
+	case c.Favourites < 0 || c.Favourites > c.Keys || c.Favourites > 0 && c.Favourites < c.Batch:
+		return fmt.Errorf("--count-favourites %d: want 0, or --count-batch %d to --count-keys %d", c.Favourites, c.Batch, c.Keys)
+	case c.Common < 0 || c.Common > 1:
+		return fmt.Errorf("--count-common %v: want 0 to 1", c.Common)
 	case c.Compute < 0:
 		return fmt.Errorf("--count-compute %v: want 0 or more", c.Compute)
 	}

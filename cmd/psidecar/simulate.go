@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/cmd/psidecar/simulation"
+	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/planner/simulate"
+)
+
+func newSimulateCommand(e env) *cobra.Command {
+	var o simulation.Options
+	var plotFile string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "simulate RECORDING...",
+		Short: "Try strategies for moving keys on recordings of a job",
+		Long: `Try strategies on what psidecar record wrote, on one host or on each host of the
+job: what would the busiest machine have sent and received, had the strategy
+moved keys? Bytes are those of keys and values, both ends of what crosses
+between machines count, and a move is paid for by both its machines.
+
+home leaves all keys where PS-lite has them, random puts each anywhere, dppa is
+the dynamic partition of Duan and Wu 2023, mgp partitions anew in every epoch,
+locality is what the planner uses, and reactive moves a key to whoever asks for
+it. All know the past only.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, paths []string) error {
+			if o.EpochSteps < 1 || o.KeyBytes < 1 || o.Batches < 1 || o.Horizon <= 0 {
+				return usagef("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
+			}
+			for _, s := range o.Strategies {
+				if _, err := dynamic.New(s, dynamic.Options{Machines: 1}); err != nil {
+					return usagef("--strategies: %w", err)
+				}
+			}
+			report, err := simulation.Run(paths, o)
+			if err != nil {
+				return err
+			}
+			if plotFile != "" {
+				title := fmt.Sprintf("%s, %d machines", report.Job, report.Machines)
+				if err := writePlot(plotFile, func(w io.Writer) error { return simulate.Plot(w, title, report.Results) }); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				return json.NewEncoder(e.stdout).Encode(report)
+			}
+			return report.Print(e.stdout)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
+	f.StringSliceVar(&o.Strategies, "strategies", dynamic.Names(), "what to try: "+strings.Join(dynamic.Names(), ", "))
+	f.IntVar(&o.EpochSteps, "epoch-steps", 10, "after how many steps of the workers keys may move")
+	f.Float64Var(&o.Horizon, "horizon", 200, "locality: steps in which a move must pay back")
+	f.IntVar(&o.Batches, "batches", 4, "dppa and mgp: how many of its newest batches a machine shows in an epoch")
+	f.IntVar(&o.KeyBytes, "key-bytes", 8, "what a key takes in a message")
+	f.Uint64Var(&o.Seed, "seed", 1, "of random choices")
+	f.StringVar(&plotFile, "plot", "", "PNG file for a plot of the epochs")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// writePlot makes a file of a drawing.
+func writePlot(path string, draw func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("--plot: %w", err)
+	}
+	err = draw(f)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("--plot %s: %w", path, err)
+	}
+	return nil
+}

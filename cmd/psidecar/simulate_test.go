@@ -1,0 +1,99 @@
+package main
+
+import (
+	"encoding/json"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/cmd/psidecar/simulation"
+	"github.com/psidecar/psidecar/cmd/psjob/trace"
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+)
+
+// record writes a trace to a file.
+func writeTrace(t *testing.T, uses trace.Trace) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "trace.psr")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w, err := recording.NewWriter(f, recording.Header{Host: "trace"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := uses(w.Add); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Close(0, 0); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Where favourites wander, moving keys after them leaves the busiest machine a
+// third of what it has at home, moves included, and no other strategy less.
+func TestSimulateWandering(t *testing.T) {
+	uses, err := trace.Wandering{Workers: 8, Servers: 8, Steps: 600, Width: 1, Seed: 1,
+		Count: train.CountOptions{Keys: 100_000, Batch: 100, Favourites: 500, Common: 0.1, Skew: 1, Wander: 200}}.Trace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := writeTrace(t, uses)
+	plot := filepath.Join(t.TempDir(), "plot.png")
+	code, stdout, stderr := runTest(t, nil, "simulate", path, "--json", "--plot", plot)
+	if code != 0 {
+		t.Fatalf("exit code %d, %s", code, stderr)
+	}
+	var r simulation.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	busiest := map[string]float64{}
+	for _, s := range r.Results {
+		busiest[s.Strategy] = s.Sum.Busiest
+	}
+	for name, bytes := range busiest {
+		if name != "locality" && bytes <= busiest["locality"] {
+			t.Errorf("%s leaves the busiest machine %.0f bytes, locality %.0f", name, bytes, busiest["locality"])
+		}
+	}
+	if busiest["home"] < 3*busiest["locality"] {
+		t.Errorf("locality leaves %.0f bytes of %.0f", busiest["locality"], busiest["home"])
+	}
+	f, err := os.Open(plot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := png.DecodeConfig(f); err != nil {
+		t.Error(err)
+	}
+	code, stdout, _ = runTest(t, nil, "simulate", path, "--strategies", "home,locality", "--epoch-steps", "50")
+	if code != 0 || !strings.Contains(stdout, "x below home") || strings.Contains(stdout, "reactive") {
+		t.Errorf("exit code %d:\n%s", code, stdout)
+	}
+}
+
+func TestSimulateBadUsage(t *testing.T) {
+	for want, args := range map[string][]string{
+		"at least 1 arg":         {},
+		"no strategy":            {"x", "--strategies", "best"},
+		"must be above 0":        {"x", "--epoch-steps", "0"},
+		"no such file":           {"/no/such/file"},
+		"invalid argument \"a\"": {"x", "--horizon", "a"},
+	} {
+		code, _, stderr := runTest(t, nil, append([]string{"simulate"}, args...)...)
+		if want := map[bool]int{true: 1, false: 2}[want == "no such file"]; code != want {
+			t.Errorf("%v: exit code %d, want %d", args, code, want)
+		}
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%v: %q, want %q", args, stderr, want)
+		}
+	}
+}

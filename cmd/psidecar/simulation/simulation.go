@@ -1,0 +1,226 @@
+// Package simulation tries strategies on recordings of real jobs: it turns what
+// psidecar record wrote on a job's hosts into the requests that the planner's
+// simulator takes.
+//
+// In come files, out go a [Report]. The command psidecar simulate and the
+// evaluation call it.
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/simulate"
+)
+
+// Options say what to simulate, beside what the recordings say.
+type Options struct {
+	Job        string // empty: the only one
+	EpochSteps int
+	KeyBytes   int
+	Strategies []string
+	Batches    int
+	Horizon    float64
+	Seed       uint64
+}
+
+// A Report is what psidecar simulate --json prints.
+type Report struct {
+	Job        string            `json:"job"`
+	Machines   int               `json:"machines"`
+	Workers    int               `json:"workers"`
+	Servers    int               `json:"servers"`
+	Keys       int               `json:"keys"`
+	Requests   uint64            `json:"requests"`
+	EpochSteps int               `json:"epoch_steps"`
+	Complete   bool              `json:"complete"` // false: a recording was cut off
+	Results    []simulate.Result `json:"results"`
+}
+
+// Run simulates a job of which there are recordings, one or more hosts'.
+func Run(paths []string, o Options) (*Report, error) {
+	r := &Report{EpochSteps: o.EpochSteps, Complete: true}
+	s := newSurvey(o.Job)
+	for _, path := range paths {
+		header, complete, err := read(path, s.look)
+		if err != nil {
+			return nil, err
+		}
+		r.Complete = r.Complete && complete
+		s.host(header.Host)
+	}
+	m, err := s.machines()
+	if err != nil {
+		return nil, err
+	}
+	r.Job, r.Machines, r.Workers, r.Servers = s.job, m.count, len(m.worker), len(m.server)
+	options := simulate.Options{
+		Machine: m.worker, Machines: m.count, EpochSteps: o.EpochSteps, KeyBytes: o.KeyBytes, Strategies: o.Strategies, Batches: o.Batches,
+		Home: func(key uint64) int32 { return int32(m.server[plan.HomeOf(key, len(m.server))]) },
+	}
+	options.Dynamic.Locality.Horizon, options.Dynamic.Seed = o.Horizon, o.Seed
+	sim, err := simulate.New(options)
+	if err != nil {
+		return nil, err
+	}
+	clocks := make([]clock, len(m.worker))
+	err = merge(paths, func(u *recording.Use) error {
+		if u.Job != s.job || u.Answer || !u.Push && !u.Pull {
+			return nil
+		}
+		r.Requests++
+		worker := s.workers[u.Worker]
+		request := simulate.Request{Worker: worker, Step: clocks[worker].step(u), Push: u.Push, Pull: u.Pull, Keys: u.Keys}
+		request.Sizes, request.Size = s.sizes(u.Keys)
+		return sim.Add(&request)
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.Results, r.Keys = sim.Results(), sim.Keys()
+	return r, nil
+}
+
+// read reads one recording; one that was cut off is as good as it goes.
+func read(path string, each func(*recording.Use) error) (h recording.Header, complete bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return h, false, fmt.Errorf("opening a recording: %w", err)
+	}
+	defer f.Close()
+	h, _, err = recording.Read(f, each)
+	switch {
+	case errors.Is(err, recording.ErrCutOff):
+		return h, false, nil
+	case err != nil:
+		return h, false, fmt.Errorf("%s: %w", path, err)
+	}
+	return h, true, nil
+}
+
+// A clock counts one worker's steps: a round of pulls and the round of pushes
+// that follows it are one, as are requests that do both.
+type clock struct {
+	begun     bool
+	now       int
+	last      int32 // timestamp of the newest request
+	push      bool  // it was a push
+	app, cust int32
+}
+
+// step returns the step that a request belongs to.
+func (c *clock) step(u *recording.Use) int {
+	switch {
+	case !c.begun:
+		c.begun = true
+	case u.App == c.app && u.Customer == c.cust && u.Timestamp <= c.last:
+		return c.now
+	case u.Push && !u.Pull && !c.push: // the pushes after the pulls
+	default:
+		c.now++
+	}
+	c.last, c.push, c.app, c.cust = u.Timestamp, u.Push, u.App, u.Customer
+	return c.now
+}
+
+// merge hands on the uses of all recordings by time.
+func merge(paths []string, each func(*recording.Use) error) error {
+	if len(paths) == 1 {
+		_, _, err := read(paths[0], each)
+		return err
+	}
+	var sources []*source
+	for _, path := range paths {
+		s := start(path)
+		defer s.stop()
+		sources = append(sources, s)
+	}
+	for {
+		first := -1
+		for i, s := range sources {
+			u, err := s.peek()
+			if err != nil {
+				return err
+			}
+			if u != nil && (first < 0 || u.UnixNanos < sources[first].next.UnixNanos) {
+				first = i
+			}
+		}
+		if first < 0 {
+			return nil
+		}
+		u := sources[first].next
+		sources[first].next = nil
+		if err := each(u); err != nil {
+			return err
+		}
+	}
+}
+
+// A source reads a recording in a goroutine of its own.
+type source struct {
+	uses  chan *recording.Use
+	quit  chan struct{}
+	ended chan error
+	next  *recording.Use
+}
+
+var errStopped = errors.New("nobody reads on")
+
+func start(path string) *source {
+	s := &source{uses: make(chan *recording.Use, 64), quit: make(chan struct{}), ended: make(chan error, 1)}
+	go func() {
+		_, _, err := read(path, func(u *recording.Use) error {
+			use := *u // its keys are the reader's list, which does not change
+			use.Lens = slices.Clone(u.Lens)
+			select {
+			case s.uses <- &use:
+				return nil
+			case <-s.quit:
+				return errStopped
+			}
+		})
+		s.ended <- err
+		close(s.uses)
+	}()
+	return s
+}
+
+// peek returns the next use, nil at the end.
+func (s *source) peek() (*recording.Use, error) {
+	if s.next != nil {
+		return s.next, nil
+	}
+	u, ok := <-s.uses
+	if !ok {
+		err := <-s.ended
+		s.ended <- nil
+		return nil, err
+	}
+	s.next = u
+	return u, nil
+}
+
+func (s *source) stop() {
+	close(s.quit)
+	for range s.uses { // until it has ended
+	}
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
+	note := ""
+	if !r.Complete {
+		note = "; a recording was cut off"
+	}
+	if _, err := fmt.Fprintf(w, "job %s: %d workers, %d servers, %d machines, %d keys, %d requests, epochs of %d steps%s\n\n",
+		r.Job, r.Workers, r.Servers, r.Machines, r.Keys, r.Requests, r.EpochSteps, note); err != nil {
+		return err
+	}
+	return simulate.Table(w, r.Results)
+}

@@ -1,0 +1,193 @@
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/psidecar/psidecar/agent/recording"
+)
+
+// maxServers bounds what a server's name may say.
+const maxServers = 4096
+
+// A survey is what one reading of all recordings says of the job: its nodes,
+// where they run, and the size of each key's value.
+type survey struct {
+	want    string // job; empty: the only one
+	job     string
+	others  map[string]bool
+	workers map[string]int // by name, in the order of first requests until machines is called
+	servers int            // highest rank + 1
+	size    map[uint64]uint32
+	all     uint32 // size of all keys, while they are alike
+	alike   bool
+
+	asked, answered map[string]bool // in the recording being read
+	workerHost      map[string]string
+	serverHost      map[int]string
+	hosts           []string
+	scratch         []uint32
+}
+
+func newSurvey(job string) *survey {
+	return &survey{
+		want: job, others: map[string]bool{}, workers: map[string]int{}, size: map[uint64]uint32{}, alike: true,
+		asked: map[string]bool{}, answered: map[string]bool{}, workerHost: map[string]string{}, serverHost: map[int]string{},
+	}
+}
+
+// look takes in one use.
+func (s *survey) look(u *recording.Use) error {
+	switch {
+	case s.want != "" && u.Job != s.want:
+		s.others[u.Job] = true
+		return nil
+	case s.job == "":
+		s.job = u.Job
+	case s.job != u.Job:
+		return fmt.Errorf("the recordings hold jobs %s and %s: say which (--job)", s.job, u.Job)
+	}
+	rank, err := serverRank(u.Server)
+	if err != nil {
+		return err
+	}
+	s.servers = max(s.servers, rank+1)
+	if u.Answer {
+		s.answered[u.Server] = true
+	} else {
+		s.asked[u.Worker] = true
+		if _, ok := s.workers[u.Worker]; !ok {
+			s.workers[u.Worker] = len(s.workers)
+		}
+	}
+	s.measure(u)
+	return nil
+}
+
+func serverRank(name string) (int, error) {
+	digits, ok := strings.CutPrefix(name, "server")
+	rank, err := strconv.Atoi(digits)
+	if !ok || err != nil || rank < 0 || rank >= maxServers {
+		return 0, fmt.Errorf("a server is called %q in the recording, not by its rank: record for longer, so that it is known", name)
+	}
+	return rank, nil
+}
+
+// measure notes the sizes of values.
+func (s *survey) measure(u *recording.Use) {
+	if u.Bytes == 0 || len(u.Keys) == 0 {
+		return
+	}
+	elements := int64(0)
+	for _, n := range u.Lens {
+		elements += int64(max(n, 0))
+	}
+	for i, key := range u.Keys {
+		size := uint32(u.Bytes / uint64(len(u.Keys)))
+		if u.Lens != nil && elements > 0 {
+			size = uint32(uint64(max(u.Lens[i], 0)) * u.Bytes / uint64(elements))
+		}
+		if s.all == 0 {
+			s.all = size
+		}
+		if size == s.all {
+			continue
+		}
+		s.alike = false
+		s.size[key] = max(s.size[key], size)
+	}
+}
+
+// sizes returns the sizes of the keys' values, valid until the next call.
+func (s *survey) sizes(keys []uint64) ([]uint32, uint32) {
+	if s.alike {
+		return nil, s.all
+	}
+	s.scratch = slices.Grow(s.scratch[:0], len(keys))[:len(keys)]
+	for i, key := range keys {
+		size, ok := s.size[key]
+		if !ok {
+			size = s.all
+		}
+		s.scratch[i] = size
+	}
+	return s.scratch, 0
+}
+
+// host ends the reading of one recording, made on that host: who asked or
+// answered in it runs there.
+func (s *survey) host(name string) {
+	if !slices.Contains(s.hosts, name) {
+		s.hosts = append(s.hosts, name)
+	}
+	for w := range s.asked {
+		s.workerHost[w] = name
+	}
+	for server := range s.answered {
+		if rank, err := serverRank(server); err == nil {
+			s.serverHost[rank] = name
+		}
+	}
+	clear(s.asked)
+	clear(s.answered)
+}
+
+// machines says where nodes run.
+type machines struct {
+	count  int
+	worker []int // by number
+	server []int // by rank
+}
+
+// machines returns where the nodes run: on the hosts of the recordings, where
+// they are from several, and otherwise worker and server of one rank together.
+func (s *survey) machines() (*machines, error) {
+	if len(s.workers) == 0 {
+		if s.want != "" {
+			return nil, fmt.Errorf("no request of job %s: there are %v", s.want, slices.Sorted(maps.Keys(s.others)))
+		}
+		return nil, errors.New("the recordings hold no request")
+	}
+	names := slices.SortedFunc(maps.Keys(s.workers), func(a, b string) int {
+		if len(a) != len(b) {
+			return len(a) - len(b)
+		}
+		return strings.Compare(a, b)
+	})
+	for i, name := range names {
+		s.workers[name] = i
+	}
+	m := &machines{worker: make([]int, len(names)), server: make([]int, s.servers)}
+	if len(s.hosts) > 1 {
+		m.count = len(s.hosts)
+		for i, name := range names {
+			m.worker[i] = slices.Index(s.hosts, s.workerHost[name])
+		}
+		for rank := range m.server {
+			host, ok := s.serverHost[rank]
+			if !ok {
+				return nil, fmt.Errorf("no answer of server %d was recorded, so its host is not known: record on every host", rank)
+			}
+			m.server[rank] = slices.Index(s.hosts, host)
+		}
+		return m, nil
+	}
+	m.count = max(len(names), s.servers)
+	for i, name := range names {
+		m.worker[i] = i
+		if digits, ok := strings.CutPrefix(name, "worker"); ok {
+			if rank, err := strconv.Atoi(digits); err == nil && rank >= 0 && rank < maxServers {
+				m.worker[i] = rank
+				m.count = max(m.count, rank+1)
+			}
+		}
+	}
+	for rank := range m.server {
+		m.server[rank] = rank
+	}
+	return m, nil
+}

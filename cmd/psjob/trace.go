@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/cmd/psjob/samples"
+	"github.com/psidecar/psidecar/cmd/psjob/trace"
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+)
+
+// drawnSide is the side of the pictures that are made where none are given.
+const drawnSide = 20
+
+func newTraceCommand(e env) *cobra.Command {
+	var kind, path, images, labels string
+	var pictures int
+	w := trace.Wandering{Count: train.CountOptions{}}
+	p := trace.Pruning{}
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Make a recording, for psidecar simulate, of training that nobody runs",
+		Long: `Make a recording, for psidecar simulate, of training that nobody runs.
+
+pruning: a net learns pictures (--images and --labels in MNIST's format, or some
+that are made from the seed) and is pruned meanwhile. wandering: every worker has
+favourite keys, which change every --wander steps.`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			if path == "" {
+				return usagef("--out FILE is needed")
+			}
+			var uses trace.Trace
+			var err error
+			report := struct {
+				recording.Totals
+				*trace.PruningReport
+			}{}
+			switch kind {
+			case "wandering":
+				uses, err = w.Trace()
+			case "pruning":
+				p.Workers, p.Servers, p.Seed = w.Workers, w.Servers, w.Seed
+				if p.Pictures, err = openPictures(images, labels, pictures, p.Seed); err != nil {
+					return err
+				}
+				report.PruningReport = &trace.PruningReport{}
+				uses, err = p.Trace(report.PruningReport)
+			default:
+				return usagef("--kind %q: want wandering or pruning", kind)
+			}
+			if err != nil {
+				return usageError{err}
+			}
+			if report.Totals, err = writeTrace(path, uses); err != nil {
+				return fmt.Errorf("writing %s: %w", path, err)
+			}
+			return json.NewEncoder(e.stdout).Encode(report)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&kind, "kind", "wandering", "wandering or pruning")
+	f.StringVar(&path, "out", "", "file to write")
+	f.IntVar(&w.Workers, "workers", 8, "workers")
+	f.IntVar(&w.Servers, "servers", 8, "servers")
+	f.Uint64Var(&w.Seed, "seed", 1, "the same seed gives the same trace")
+	f.IntVar(&w.Steps, "steps", 2000, "wandering: steps of each worker")
+	f.IntVar(&w.Width, "value-length", 1, "wandering: floats of a value")
+	f.IntVar(&w.Count.Keys, "keys", 200_000, "wandering: keys")
+	f.IntVar(&w.Count.Batch, "keys-per-step", 200, "wandering: keys that a worker uses in a step")
+	f.IntVar(&w.Count.Favourites, "favourites", 1000, "wandering: keys that a worker prefers at a time")
+	f.Float64Var(&w.Count.Common, "common", 0.1, "wandering: share of a step's keys that are favourites of all workers")
+	f.Float64Var(&w.Count.Skew, "skew", 1, "wandering: how much the first keys are preferred to the last")
+	f.IntVar(&w.Count.Wander, "wander", 300, "wandering: steps after which a worker has other favourites")
+	f.StringVar(&images, "images", "", "pruning: pictures in MNIST's format, plain or compressed")
+	f.StringVar(&labels, "labels", "", "pruning: their labels")
+	f.IntVar(&pictures, "pictures", 4000, "pruning: how many pictures to make where none are given")
+	f.IntVar(&p.Hidden, "hidden", 32, "pruning: hidden units of the net")
+	f.IntVar(&p.Batch, "batch", 16, "pruning: pictures of a worker's step")
+	f.IntVar(&p.Snapshots, "snapshots", 30, "pruning: how often the net is pruned")
+	f.IntVar(&p.Rounds, "rounds", 4, "pruning: steps of each worker between two prunings")
+	f.Float64Var(&p.Sparsity, "sparsity", 0.95, "pruning: share of the weights that is dropped in the end")
+	f.Float64Var(&p.Epsilon, "epsilon", 0.01, "pruning: smallest gradient that is pushed, relative to their root mean square")
+	f.Float64Var(&p.Own, "own", 0.8, "pruning: share of a worker's pictures that are of its own classes")
+	f.Float64Var(&p.LearningRate, "learning-rate", 0.1, "pruning: step size")
+	return cmd
+}
+
+func openPictures(images, labels string, n int, seed uint64) (*samples.Images, error) {
+	switch {
+	case images != "" && labels != "":
+		return samples.LoadImages(images, labels, samples.Share{Index: 0, Of: 1})
+	case images != "" || labels != "":
+		return nil, usagef("--images and --labels go together")
+	case n < 1:
+		return nil, usagef("--pictures %d: want 1 or more", n)
+	}
+	return samples.DrawImages(n, drawnSide, seed), nil
+}
+
+func writeTrace(path string, uses trace.Trace) (totals recording.Totals, err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return totals, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w, err := recording.NewWriter(f, recording.Header{Version: "psjob trace", Host: "trace", SampledOneIn: 1})
+	if err != nil {
+		return totals, err
+	}
+	if err := uses(w.Add); err != nil {
+		return totals, err
+	}
+	return w.Close(0, 0)
+}

@@ -1,0 +1,343 @@
+// Package simulate tries strategies on a trace of requests: what would each
+// machine have sent and received, had the strategy moved the keys?
+//
+// In come the requests of a job in their order, from a recording or a
+// generator; out go, for each strategy and epoch, the bytes of the busiest
+// machine, of all, and of the moves among them. psidecar simulate and the
+// evaluation call it. All strategies see one pass over the trace, each knows
+// only the past, and a move is paid for by both its machines in the epoch that
+// follows the decision.
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/dynamic"
+)
+
+// A Request is one worker's use of keys in a step.
+type Request struct {
+	Worker     int // from 0
+	Step       int // of this worker, from 0, rising
+	Push, Pull bool
+	Keys       []uint64
+	Sizes      []uint32 // bytes of each key's value, len(Keys); nil: all have Size
+	Size       uint32
+}
+
+// Options say what is simulated.
+type Options struct {
+	// Machine is the machine of each worker.
+	Machine []int
+	// Machines is how many there are; Home is the machine whose server has the
+	// key at home.
+	Machines int
+	Home     func(key uint64) int32
+	// EpochSteps is after how many steps of the workers a strategy may decide.
+	EpochSteps int
+	// KeyBytes is what a key takes in a message; 8 in PS-lite.
+	KeyBytes int
+	// Strategies are names, see [dynamic.Names].
+	Strategies []string
+	Dynamic    dynamic.Options // Machines need not be set
+	// Batches is how many of its newest batches a machine shows in an epoch.
+	Batches int
+}
+
+// An Epoch is what came of a strategy in one epoch, in bytes. Both ends of what
+// crosses from one machine to another count in Busiest, once in the others.
+type Epoch struct {
+	Busiest   float64 `json:"busiest"` // of the machine that sent and received most, moves included
+	Total     float64 `json:"total"`   // moves included
+	Migration float64 `json:"migration"`
+	Moves     int     `json:"moves"`
+}
+
+// A Result is what came of a strategy.
+type Result struct {
+	Strategy string  `json:"strategy"`
+	Epochs   []Epoch `json:"epochs"`
+	Sum      Epoch   `json:"sum"` // Busiest: the sum of the epochs' busiest machines
+}
+
+// A Simulation takes requests and has the results.
+type Simulation struct {
+	o       Options
+	number  map[uint64]int32 // of a key
+	home    []int32
+	size    []float32 // of a move
+	runs    []*run
+	reactor bool // some strategy looks at every access
+	used    []usage
+	batches []*batch // by worker
+	epoch   int
+	steps   []int // by worker, begun so far
+	begun   int   // sum of steps
+	first   int   // begun when the epoch began
+	uses    []dynamic.Use
+}
+
+// usage is what one machine used in the epoch.
+type usage struct {
+	bytes   []float32 // by item
+	touched []int32
+}
+
+// run is one strategy at work.
+type run struct {
+	strategy dynamic.Strategy
+	reactor  dynamic.Reactor // nil: it is not one
+	items    dynamic.Items
+	moved    []float64 // by machine, bytes of moves in this epoch
+	traffic  []float64 // by machine, of a reactor in this epoch
+	moves    int
+	result   Result
+}
+
+// batch collects what a worker pulls and pushes in a step.
+type batch struct {
+	pulled, pushed []int32
+	newest         []dynamic.Batch
+}
+
+// New returns a simulation that has seen nothing.
+func New(o Options) (*Simulation, error) {
+	switch {
+	case o.EpochSteps < 1:
+		return nil, fmt.Errorf("an epoch of %d steps: want 1 or more", o.EpochSteps)
+	case o.KeyBytes < 1:
+		return nil, fmt.Errorf("keys of %d bytes: want 1 or more", o.KeyBytes)
+	case len(o.Machine) == 0:
+		return nil, fmt.Errorf("no workers")
+	case slices.Max(o.Machine) >= o.Machines || slices.Min(o.Machine) < 0:
+		return nil, fmt.Errorf("workers on machines %v: there are %d", o.Machine, o.Machines)
+	}
+	o.Dynamic.Machines = o.Machines
+	o.Batches = max(o.Batches, 1)
+	s := &Simulation{o: o, number: map[uint64]int32{}, used: make([]usage, o.Machines), steps: make([]int, len(o.Machine))}
+	for range o.Machine {
+		s.batches = append(s.batches, &batch{})
+	}
+	for _, name := range o.Strategies {
+		strategy, err := dynamic.New(name, o.Dynamic)
+		if err != nil {
+			return nil, err
+		}
+		r := &run{strategy: strategy, moved: make([]float64, o.Machines), traffic: make([]float64, o.Machines), result: Result{Strategy: name}}
+		if reactor, ok := strategy.(dynamic.Reactor); ok {
+			r.reactor, s.reactor = reactor, true
+		}
+		s.runs = append(s.runs, r)
+	}
+	return s, nil
+}
+
+// Add takes the next request.
+func (s *Simulation) Add(r *Request) error {
+	if r.Worker < 0 || r.Worker >= len(s.o.Machine) || r.Sizes != nil && len(r.Sizes) != len(r.Keys) {
+		return fmt.Errorf("a request of worker %d of %d with %d sizes of %d keys", r.Worker, len(s.o.Machine), len(r.Sizes), len(r.Keys))
+	}
+	if r.Step >= s.steps[r.Worker] {
+		if s.begun-s.first >= s.o.EpochSteps*len(s.o.Machine) {
+			if err := s.decide(); err != nil {
+				return err
+			}
+		}
+		s.begun += r.Step + 1 - s.steps[r.Worker]
+		s.steps[r.Worker] = r.Step + 1
+		s.batches[r.Worker].close(int32(s.o.Machine[r.Worker]), s.o.Batches)
+	}
+	s.use(r)
+	return nil
+}
+
+// use counts a request's keys.
+func (s *Simulation) use(r *Request) {
+	machine := int32(s.o.Machine[r.Worker])
+	used, b := &s.used[machine], s.batches[r.Worker]
+	for i, key := range r.Keys {
+		size := r.Size
+		if r.Sizes != nil {
+			size = r.Sizes[i]
+		}
+		item := s.item(key, size)
+		bytes := float32(0)
+		if r.Pull { // the request and its answer
+			bytes += float32(2*s.o.KeyBytes) + float32(size)
+			b.pulled = append(b.pulled, item)
+		}
+		if r.Push {
+			b.pushed = append(b.pushed, item)
+			bytes += float32(size)
+			if !r.Pull {
+				bytes += float32(s.o.KeyBytes)
+			}
+		}
+		if int(item) >= len(used.bytes) {
+			used.bytes = append(used.bytes, make([]float32, int(item)+1-len(used.bytes))...)
+		}
+		if used.bytes[item] == 0 {
+			used.touched = append(used.touched, item)
+		}
+		used.bytes[item] += bytes
+		if s.reactor {
+			s.access(item, machine, float64(bytes))
+		}
+	}
+}
+
+// item returns the number of a key.
+func (s *Simulation) item(key uint64, size uint32) int32 {
+	n, ok := s.number[key]
+	if !ok {
+		n = int32(len(s.home))
+		s.number[key] = n
+		s.home = append(s.home, s.o.Home(key))
+		s.size = append(s.size, 0)
+		for _, r := range s.runs {
+			r.items.Owner = append(r.items.Owner, s.home[n])
+		}
+	}
+	s.size[n] = max(s.size[n], float32(s.o.KeyBytes)+float32(size))
+	return n
+}
+
+// access has the reactors see one key's use. One that moves asks the key's
+// home, which tells the owner, which sends it: as Lapse does.
+func (s *Simulation) access(item, machine int32, bytes float64) {
+	for _, r := range s.runs {
+		if r.reactor == nil {
+			continue
+		}
+		r.items.Home, r.items.Size = s.home, s.size
+		owner := r.items.Owner[item]
+		if r.reactor.Access(&r.items, item, machine) {
+			home, ask := s.home[item], float64(s.o.KeyBytes)
+			between(r.moved, machine, home, ask)
+			between(r.moved, home, owner, ask)
+			between(r.moved, owner, machine, float64(s.size[item]))
+			r.items.Owner[item] = machine
+			owner = machine
+			r.moves++
+		}
+		between(r.traffic, machine, owner, bytes)
+	}
+}
+
+// between counts bytes from one machine to another at both.
+func between(bytes []float64, a, b int32, n float64) {
+	if a != b {
+		bytes[a] += n
+		bytes[b] += n
+	}
+}
+
+// decide ends an epoch: it is accounted for, and strategies decide.
+func (s *Simulation) decide() error {
+	e := s.account()
+	for _, r := range s.runs {
+		r.items.Home, r.items.Size = s.home, s.size
+		moves, err := r.strategy.Plan(&r.items, e)
+		if err != nil {
+			return fmt.Errorf("strategy %s, epoch %d: %w", r.result.Strategy, s.epoch, err)
+		}
+		for _, m := range moves {
+			between(r.moved, r.items.Owner[m.Item], m.To, float64(s.size[m.Item]))
+			r.items.Owner[m.Item] = m.To
+		}
+		r.moves += len(moves)
+	}
+	s.epoch++
+	s.first = s.begun
+	return nil
+}
+
+// account closes the epoch's books.
+func (s *Simulation) account() *dynamic.Epoch {
+	e := &dynamic.Epoch{Steps: float64(s.begun-s.first) / float64(len(s.o.Machine)), Uses: s.gather()}
+	for worker, b := range s.batches {
+		b.close(int32(s.o.Machine[worker]), s.o.Batches)
+		e.Batches = append(e.Batches, b.newest...)
+		b.newest = nil
+	}
+	for _, r := range s.runs {
+		if r.reactor == nil {
+			r.traffic = dynamic.Loads(&r.items, e.Uses, s.o.Machines)
+		}
+		var now Epoch
+		for i, bytes := range r.traffic {
+			now.Busiest = max(now.Busiest, bytes+r.moved[i])
+			now.Total += (bytes + r.moved[i]) / 2
+			now.Migration += r.moved[i] / 2
+		}
+		now.Moves = r.moves
+		r.result.Epochs = append(r.result.Epochs, now)
+		r.result.Sum.Busiest += now.Busiest
+		r.result.Sum.Total += now.Total
+		r.result.Sum.Migration += now.Migration
+		r.result.Sum.Moves += now.Moves
+		clear(r.moved)
+		clear(r.traffic)
+		r.moves = 0
+	}
+	return e
+}
+
+// gather returns what was used, and begins anew.
+func (s *Simulation) gather() []dynamic.Use {
+	s.uses = s.uses[:0]
+	for machine := range s.used {
+		u := &s.used[machine]
+		for _, item := range u.touched {
+			s.uses = append(s.uses, dynamic.Use{Item: item, Machine: int32(machine), Bytes: u.bytes[item]})
+			u.bytes[item] = 0
+		}
+		u.touched = u.touched[:0]
+	}
+	slices.SortFunc(s.uses, func(a, b dynamic.Use) int {
+		return cmp.Or(cmp.Compare(a.Item, b.Item), cmp.Compare(a.Machine, b.Machine))
+	})
+	return s.uses
+}
+
+// close ends a worker's step.
+func (b *batch) close(machine int32, keep int) {
+	if len(b.pulled)+len(b.pushed) == 0 {
+		return
+	}
+	d := dynamic.Batch{Machine: machine, Pulled: set(b.pulled), Updated: set(b.pushed)}
+	if len(d.Pulled) == 0 { // a worker that only pushes
+		d.Pulled = d.Updated
+	}
+	if len(d.Updated) == 0 {
+		d.Updated = d.Pulled
+	}
+	if b.newest = append(b.newest, d); len(b.newest) > keep {
+		b.newest = slices.Delete(b.newest, 0, 1)
+	}
+	b.pulled, b.pushed = b.pulled[:0], b.pushed[:0]
+}
+
+func set(items []int32) []int32 {
+	s := slices.Clone(items)
+	slices.Sort(s)
+	return slices.Compact(s)
+}
+
+// Results ends the simulation. The last epoch may be a short one.
+func (s *Simulation) Results() []Result {
+	if s.begun > s.first {
+		s.account()
+		s.first = s.begun
+	}
+	var results []Result
+	for _, r := range s.runs {
+		results = append(results, r.result)
+	}
+	return results
+}
+
+// Keys returns how many keys were seen.
+func (s *Simulation) Keys() int { return len(s.home) }

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"gonum.org/v1/plot"
+
+	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/cmd/psidecar/simulation"
+	"github.com/psidecar/psidecar/cmd/psjob/samples"
+	"github.com/psidecar/psidecar/cmd/psjob/trace"
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/planner/simulate"
+)
+
+// dynamicPart simulates keys that move while a job trains: figure 8 of DW23, of
+// nets that are pruned, and hot keys that wander.
+func dynamicPart(ctx context.Context, e *evaluation) error {
+	var figure []*plot.Plot
+	for _, hidden := range []int{16, 48} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		pictures, name, err := e.pictures()
+		if err != nil {
+			return err
+		}
+		p := trace.Pruning{Workers: 8, Servers: 8, Pictures: pictures, Hidden: hidden, Batch: 16, Snapshots: 30, Rounds: 2,
+			Sparsity: 0.95, Epsilon: 0.01, Own: 0.8, LearningRate: 0.1, Seed: 1}
+		if e.quick {
+			p.Snapshots = 8
+		}
+		var report trace.PruningReport
+		uses, err := p.Trace(&report)
+		if err != nil {
+			return err
+		}
+		r, err := e.simulate(uses, p.Rounds)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(e.out, "\n### A net of %d parameters learns %s and is pruned to %d, accuracy %.3f (DW23 Fig. 8)\n\n```\n", report.Parameters, name,
+			report.Left[len(report.Left)-1], report.Accuracy[len(report.Accuracy)-1])
+		if err := errors.Join(r.Print(e.out), fence(e.out)); err != nil {
+			return err
+		}
+		drawn, err := simulate.Cumulative(fmt.Sprintf("pruning, %d parameters", report.Parameters), chosen8(r.Results))
+		if err != nil {
+			return err
+		}
+		figure = append(figure, drawn)
+	}
+	if err := e.writePlot("dynamic-fig8.png", func(w io.Writer) error { return simulate.Panels(w, figure) }); err != nil {
+		return err
+	}
+	return e.wandering()
+}
+
+func fence(w io.Writer) error {
+	_, err := fmt.Fprintln(w, "```")
+	return err
+}
+
+// chosen8 are the strategies that DW23 Fig. 8 compares, and ours.
+func chosen8(all []simulate.Result) []simulate.Result {
+	var chosen []simulate.Result
+	for _, r := range all {
+		if r.Strategy == "dppa" || r.Strategy == "mgp" || r.Strategy == "locality" {
+			chosen = append(chosen, r)
+		}
+	}
+	return chosen
+}
+
+// wandering simulates hot keys that wander.
+func (e *evaluation) wandering() error {
+	w := trace.Wandering{Workers: 8, Servers: 8, Steps: 2000, Width: 1, Seed: 1, Count: train.CountOptions{
+		Keys: 200_000, Batch: 200, Favourites: 1000, Common: 0.1, Skew: 1, Wander: 300}}
+	if e.quick {
+		w.Steps = 700
+	}
+	uses, err := w.Trace()
+	if err != nil {
+		return err
+	}
+	r, err := e.simulate(uses, 10)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.out, "\n### Hot keys that wander: 8 workers, each with other favourites every %d steps\n\n```\n", w.Count.Wander)
+	if err := errors.Join(r.Print(e.out), fence(e.out)); err != nil {
+		return err
+	}
+	return e.writePlot("dynamic-wandering.png", func(out io.Writer) error { return simulate.Plot(out, "wandering hot keys", r.Results) })
+}
+
+// pictures returns MNIST's, or, where it is absent, some that are made.
+func (e *evaluation) pictures() (*samples.Images, string, error) {
+	const n = 4000
+	images, labels := filepath.Join(e.datasets, "t10k-images-idx3-ubyte.xz"), filepath.Join(e.datasets, "t10k-labels-idx1-ubyte.xz")
+	if _, err := os.Stat(images); err != nil {
+		fmt.Fprintf(e.log, "no file %s: the net learns pictures that are made\n", images)
+		return samples.DrawImages(n, 20, 1), "pictures that are made", nil
+	}
+	pictures, err := samples.LoadImages(images, labels, samples.Share{Index: 0, Of: 1})
+	return pictures, "MNIST", err
+}
+
+// simulate tries all strategies on a trace.
+func (e *evaluation) simulate(uses trace.Trace, epochSteps int) (*simulation.Report, error) {
+	f, err := os.CreateTemp("", "psidecar-eval-*.psr")
+	if err != nil {
+		return nil, fmt.Errorf("making a trace: %w", err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	w, err := recording.NewWriter(f, recording.Header{Version: "eval", Host: "eval", SampledOneIn: 1})
+	if err != nil {
+		return nil, err
+	}
+	if err := uses(w.Add); err != nil {
+		return nil, err
+	}
+	if _, err := w.Close(0, 0); err != nil {
+		return nil, err
+	}
+	return simulation.Run([]string{f.Name()}, simulation.Options{
+		EpochSteps: epochSteps, KeyBytes: 8, Strategies: dynamic.Names(), Batches: 2, Horizon: 200, Seed: 1,
+	})
+}
