@@ -1,0 +1,254 @@
+// Package deploy tests that psidecar works with the rights that deploy/ gives
+// it, and no more.
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// proxyUser is whom the proxy runs as, as in the image; jobUser owns the job.
+const proxyUser, jobUser = 65532, 4321
+
+// granted are the capabilities that the agent's systemd unit grants, in lower
+// case and without CAP_.
+func granted(t *testing.T) []string {
+	t.Helper()
+	unit, err := os.ReadFile("../../deploy/systemd/psidecar-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.+)$`).FindSubmatch(unit)
+	if line == nil {
+		t.Fatal("the agent's unit grants no capabilities")
+	}
+	var names []string
+	for _, name := range strings.Fields(string(line[1])) {
+		names = append(names, strings.ToLower(strings.TrimPrefix(name, "CAP_")))
+	}
+	return names
+}
+
+// withCapabilities is a command line that root runs with these capabilities
+// and can never get others.
+func withCapabilities(names []string, args ...string) *exec.Cmd {
+	set := "-all"
+	for _, n := range names {
+		set += ",+" + n
+	}
+	return exec.Command("setpriv", append([]string{"--bounding-set=" + set, "--inh-caps=-all", "--no-new-privs"}, args...)...)
+}
+
+// withoutPrivileges is a command line that runs as a user without any
+// capability, on a root file system that is read-only.
+func withoutPrivileges(args ...string) *exec.Cmd {
+	drop := fmt.Sprintf("setpriv --reuid=%[1]d --regid=%[1]d --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs", proxyUser)
+	script := "mount --make-rprivate / && mount -o remount,bind,ro / && exec " + drop + ` "$@"`
+	return exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "sh"}, args...)...)
+}
+
+type service struct {
+	process *hosts.Process
+	log     *bytes.Buffer
+}
+
+func start(t *testing.T, h *hosts.Host, group string, cmd *exec.Cmd) service {
+	t.Helper()
+	s := service{log: &bytes.Buffer{}}
+	cmd.Stdout, cmd.Stderr = s.log, s.log
+	var err error
+	if s.process, err = h.StartIn(group, cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.process.Signal(syscall.SIGKILL)
+		<-s.process.Done()
+		if t.Failed() {
+			t.Logf("%s on %s:\n%s", group, h.Name, s.log)
+		}
+	})
+	return s
+}
+
+// stop ends it in order.
+func (s service) stop(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := s.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.process.Wait(ctx); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// effective are the capabilities in force of a process, as the kernel has them.
+func effective(t *testing.T, pid int) (mask string) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`CapEff:\t(\w+)`).FindStringSubmatch(string(status))[1]
+}
+
+// TestRights: with the capabilities of the agent's unit and none for the proxy,
+// a job of another user is found, watched to the last access, and carried by
+// the proxies, from the first connection that follows its discovery.
+func TestRights(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	require.Program(t, "setpriv")
+	psidecar, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	n := hoststest.New(t, hosts.Config{Hosts: 2})
+	dir, err := os.MkdirTemp("", "psd-deploy-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bpffs := t.TempDir()
+	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(bpffs, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	caps := granted(t)
+	var agents, proxies []service
+	for _, h := range n.Hosts() {
+		pins := filepath.Join(bpffs, h.Name)
+		t.Cleanup(func() {
+			if _, err := redirect.Unload(pins); err != nil {
+				t.Error(err)
+			}
+		})
+		cgroup, err := h.Group("job")
+		if err != nil {
+			t.Fatal(err)
+		}
+		socket := filepath.Join(dir, h.Name, "listeners.sock")
+		agents = append(agents, start(t, h, "agent", withCapabilities(caps, psidecar, "agent", "--intercept", "--cgroup", cgroup,
+			"--sample", "1", "--proxy-socket", socket, "--proxy-uid", fmt.Sprint(proxyUser), "--bpf-dir", pins)))
+		proxies = append(proxies, start(t, h, "proxy", withoutPrivileges(psidecar, "proxy", "--insecure-mesh", "--proxy-socket", socket)))
+	}
+	for i, h := range n.Hosts() {
+		waitFor(t, "proxy with listeners on "+h.Name, func() bool { return metric(t, h, "psidecar_intercept_listeners") > 0 })
+		if mask := effective(t, proxies[i].process.Pid()); strings.Trim(mask, "0") != "" {
+			t.Errorf("the proxy on %s has capabilities %s", h.Name, mask)
+		}
+		t.Logf("the agent on %s has capabilities %s", h.Name, effective(t, agents[i].process.Pid()))
+	}
+	asUser := job.Program{"setpriv", fmt.Sprintf("--reuid=%d", jobUser), fmt.Sprintf("--regid=%d", jobUser), "--clear-groups", psjob, "--json"}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	counting := append(asUser[:len(asUser):len(asUser)], "--model", "count", "--steps", "4000")
+	running, err := job.Job{Scheduler: asUser, Servers: job.Repeat(2, asUser), Workers: job.Repeat(2, counting), Hosts: n.Hosts()}.Start(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range n.Hosts() {
+		waitFor(t, "accesses seen on "+h.Name, func() bool { return accesses(t, h) > 0 })
+	}
+	if err := running.Wait(); err != nil { // workers fail where a sum is wrong
+		t.Fatal(err)
+	}
+	for i, h := range n.Hosts() {
+		if c := metric(t, h, `psidecar_intercept_events_total{class="redirected",reason="redirected"}`); c < 3 {
+			t.Errorf("%v connections of the job on %s were intercepted", c, h.Name)
+		}
+		proxies[i].stop(t)
+		agents[i].stop(t)
+	}
+}
+
+// get asks a service on a host, and returns nothing where there is no answer.
+func get(t *testing.T, h *hosts.Host, url string) []byte {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DialContext: h.Dial, DisableKeepAlives: true}}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		return nil
+	}
+	return text
+}
+
+// metric is a value in the agent's metrics, 0 where it is not there.
+func metric(t *testing.T, h *hosts.Host, name string) (value float64) {
+	t.Helper()
+	for line := range strings.Lines(string(get(t, h, "http://127.0.0.1:9810/metrics"))) {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+			var err error
+			if value, err = strconv.ParseFloat(text, 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return value
+}
+
+// accesses are those that the agent on a host has seen, of all keys.
+func accesses(t *testing.T, h *hosts.Host) (sum uint64) {
+	t.Helper()
+	text := get(t, h, "http://127.0.0.1:9810/api/v1/heatmap")
+	if text == nil {
+		return 0
+	}
+	var m struct{ Counts [][]uint64 }
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	for _, row := range m.Counts {
+		for _, c := range row {
+			sum += c
+		}
+	}
+	return sum
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s", what)
+		}
+	}
+}
