@@ -38,7 +38,7 @@ const (
 type config struct {
 	proxyArgs []string      // instead of --insecure-mesh
 	grace     time.Duration // of the proxy, 2 s by default
-	keep      time.Duration // how long agents keep listeners without a proxy, 3 s by default
+	keep      time.Duration // how long connections wait for a proxy that has gone, 3 s by default
 	// openFiles limits the files that a kind of service may have open.
 	openFiles map[string]int
 	// disk is the folder for logs, sockets and the planner's plans; empty: logs
@@ -138,7 +138,7 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 		grace = 2 * time.Second
 	}
 	args = append([]string{"proxy", "--http", at(h, proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", s.socket,
-		"--grace", grace.String(), "--no-proxy-retry", "1s"}, args...)
+		"--grace", grace.String(), "--no-proxy-retry", "1s", "--peer-grace", keep.String()}, args...)
 	s.proxy = f.service("proxy", h, args...)
 	return s
 }
@@ -161,7 +161,7 @@ func (f *fleet) ready(s *sidecar) {
 // await asks until there is no error.
 func (f *fleet) await(what string, ask func() error) {
 	f.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		err := ask()
 		if err == nil {
 			return

@@ -16,7 +16,7 @@ func TestKilled(t *testing.T) {
 		steps   int
 		pause   time.Duration // from kill to kill, on average
 	}{
-		{"proxies", (*fleet).proxies, 250, 300 * time.Millisecond},
+		{"proxies", (*fleet).proxies, 150, 300 * time.Millisecond},
 		{"agents", (*fleet).agents, 500, 200 * time.Millisecond},
 		{"anything", (*fleet).everything, 500, 200 * time.Millisecond},
 	} {

@@ -10,7 +10,7 @@ import (
 // does not repeat anything: no message may be lost.
 func TestProxiesReplaced(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, config{grace: 10 * time.Second})
+	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
 	r := f.start(f.counting(800))
 	r.training()
 	for i, s := range f.sidecars {
