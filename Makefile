@@ -5,6 +5,7 @@
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
+#   make eval-codecs     what models lose under the codecs and what is saved, likewise
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
 #   make lint       gofmt, go vet, staticcheck
@@ -24,7 +25,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image demo test bench eval-partition eval-dynamic eval-proxy lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image demo test bench eval-partition eval-dynamic eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -65,6 +66,11 @@ eval-partition:
 # Figure 8 of DW23, and hot keys that wander.
 eval-dynamic:
 	$(GO) run ./test/eval --what dynamic $(EVALFLAGS)
+
+# Table 2 and figure 7 of DCT, table 1 and figures 3 to 5 of Slim-DP. EVALFLAGS:
+# --what threshold|lifespan|slim, --quick, --full.
+eval-codecs:
+	$(GO) run ./test/eval --what threshold,lifespan,slim $(EVALFLAGS)
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

@@ -22,6 +22,7 @@ type panel struct {
 	ticks       []float64 // of the x axis; nil: chosen by the plotter
 	logX        bool
 	logY        bool
+	floor       float64 // the y axis begins here, unless it is 0
 }
 
 // A line is one of a panel's curves. Its colour is that of its name
@@ -57,8 +58,11 @@ func (p *panel) plot(legend bool) (*plot.Plot, error) {
 	drawn.Title.Padding = vg.Points(6)
 	drawn.X.Label.Text, drawn.Y.Label.Text = p.x, p.y
 	drawn.Add(plotter.NewGrid())
-	for _, l := range p.lines {
+	for at, l := range p.lines {
 		i := place(l.name)
+		if i == 0 {
+			i = at + 1
+		}
 		curve, points, err := plotter.NewLinePoints(l.points)
 		if err != nil {
 			return nil, fmt.Errorf("plotting %s: %w", l.name, err)
@@ -82,6 +86,9 @@ func (p *panel) plot(legend bool) (*plot.Plot, error) {
 		drawn.Y.Max *= 4
 	} else {
 		drawn.Y.Min = min(0, drawn.Y.Min)
+		if p.floor != 0 {
+			drawn.Y.Min = p.floor
+		}
 		// Room above the lines for the legend.
 		drawn.Y.Max += 0.5 * (drawn.Y.Max - drawn.Y.Min)
 	}
