@@ -1,0 +1,107 @@
+package transparency
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// BenchmarkTenMillionKeys is the time of jobs that push and pull 10 million
+// scalar keys as fast as they can between two hosts, through a proxy on each,
+// over the time without: of the C++ peer, and of PS-lite's own benchmark where
+// PSLITE_BIN names the folder that it was built in. Rounds alternate; the
+// medians' ratios are reported, direct/s is the median in seconds.
+func BenchmarkTenMillionKeys(b *testing.B) {
+	require.Root(b)
+	require.BPF(b)
+	own := job.Program{peer.Build(b)}
+	b.Run("peer", func(b *testing.B) {
+		worker := append(slices.Clone(own), "--mode", "bench", "--keys", "10000000", "--rounds", "2")
+		compareTimes(b, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(2, worker)}, peerSeconds)
+	})
+	b.Run("PS-lite", func(b *testing.B) {
+		path := filepath.Join(os.Getenv("PSLITE_BIN"), "test_kv_app_benchmark")
+		if _, err := os.Stat(path); os.Getenv("PSLITE_BIN") == "" || err != nil {
+			b.Skip("needs PSLITE_BIN, the folder of PS-lite's own test programs")
+		}
+		p := job.Program{path}
+		compareTimes(b, job.Job{Scheduler: p, Servers: job.Repeat(2, p), Workers: job.Repeat(2, p)}, nil)
+	})
+}
+
+// peerSeconds is how long the slowest of the peer's workers pushed and pulled.
+func peerSeconds(b *testing.B, r *job.Running) (most float64) {
+	b.Helper()
+	for _, n := range r.Workers {
+		var w peer.Worker
+		if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil {
+			b.Fatalf("worker %d printed %q: %v", n.Index, n.Stdout.Bytes(), err)
+		}
+		sum := 0.0
+		for _, s := range slices.Concat(w.PushSeconds, w.PullSeconds) {
+			sum += s
+		}
+		most = max(most, sum)
+	}
+	return most
+}
+
+// compareTimes runs the job without proxies, with, and with compact, by turns.
+// Without a function that says how long it took it is the whole job's time.
+func compareTimes(b *testing.B, j job.Job, seconds func(*testing.B, *job.Running) float64) {
+	program := job.Build(b, "cmd/psidecar")
+	ways := []struct {
+		name string
+		net  *hosts.Net
+		took []float64
+	}{{name: "direct"}, {name: "spliced"}, {name: "compact"}}
+	for i := range ways {
+		ways[i].net = hoststest.New(b, hosts.Config{Hosts: 2})
+		for _, h := range ways[i].net.Hosts() {
+			flags := []string{"--log-level", "error", "--sample", "4096"}
+			if ways[i].name == "spliced" {
+				flags = append(flags, "--codec", "none")
+			}
+			if i > 0 {
+				sidecar.Start(b, h, program, "sidecar", flags...)
+			}
+		}
+	}
+	for b.Loop() {
+		for i := range ways {
+			ctx, cancel := context.WithTimeout(b.Context(), 3*time.Minute)
+			j.Hosts = ways[i].net.Hosts()
+			began := time.Now()
+			r, err := j.Run(ctx)
+			cancel()
+			if err != nil {
+				b.Fatal(fmt.Errorf("%s: %w", ways[i].name, err))
+			}
+			took := time.Since(began).Seconds()
+			if seconds != nil {
+				took = seconds(b, r)
+			}
+			ways[i].took = append(ways[i].took, took)
+		}
+	}
+	median := func(i int) float64 {
+		slices.Sort(ways[i].took)
+		return ways[i].took[len(ways[i].took)/2]
+	}
+	b.ReportMetric(median(0), "direct/s")
+	b.ReportMetric(median(1)/median(0), "spliced/direct")
+	b.ReportMetric(median(2)/median(0), "compact/direct")
+	b.ReportMetric(0, "ns/op")
+}
