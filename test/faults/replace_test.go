@@ -4,33 +4,56 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
 )
 
-// Proxies are replaced in order, host after host, while the job trains. The job
-// does not repeat anything: no message may be lost.
+// Proxies are replaced in order, host after host, while the job trains. It does
+// not repeat anything: no message may be lost, with psjob's own sockets and with
+// those of libzmq.
 func TestProxiesReplaced(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
-	r := f.start(f.counting(800))
-	r.training()
-	for i, s := range f.sidecars {
-		if r.over() && i > 1 {
-			break // on a busy machine
-		}
-		f.replace(s, s.proxy)
-		if s.proxy.logged("reason=stopped") {
-			t.Errorf("the proxy on %s ended connections by force", s.host.Name)
-		}
-	}
-	for _, s := range f.sidecars {
-		for _, c := range f.state(s).Connections {
-			if c.Kind == "direct" {
-				t.Errorf("on %s the connection to %s is direct", s.host.Name, c.Destination)
+	for name, job := range map[string]func(*fleet) job.Job{
+		"psjob":  func(f *fleet) job.Job { return f.counting(800) },
+		"libzmq": (*fleet).peers,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
+			r := f.start(job(f))
+			r.training()
+			for i, s := range f.sidecars {
+				if r.over() && i > 1 {
+					break // on a busy machine
+				}
+				f.replace(s, s.proxy)
+				if s.proxy.logged("reason=stopped") {
+					t.Errorf("the proxy on %s ended connections by force", s.host.Name)
+				}
 			}
-		}
+			for _, s := range f.sidecars {
+				for _, c := range f.state(s).Connections {
+					if c.Kind == "direct" {
+						t.Errorf("on %s the connection to %s is direct", s.host.Name, c.Destination)
+					}
+				}
+			}
+			if <-r.ended; r.err != nil {
+				t.Fatal(r.err)
+			}
+			if name == "psjob" {
+				r.exact()
+			}
+			f.asBefore()
+		})
 	}
-	r.exact()
-	f.asBefore()
+}
+
+// peers is a job of the C++ peer, on libzmq, whose workers check their sums.
+func (f *fleet) peers() job.Job {
+	node := job.Program{peer.Build(f.t)}
+	worker := append(node[:1:1], "--keys", "200", "--space", "1000", "--shift", "7", "--rounds", "6000")
+	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts()}
 }
 
 // So are agents, whose listeners the proxies keep.
