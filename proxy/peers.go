@@ -50,21 +50,23 @@ func (p *peers) known(host netip.Addr) bool {
 }
 
 // mayReturn reports whether the proxy of a host could not be linked to, with
-// this error, because it is being replaced: it was there before, has gone or
-// is about to, and has not been away for longer than grace.
+// this error, because it is being replaced: it says that it is about to go, or
+// was there before and has gone, and has not been away for longer than grace.
 func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool {
-	if !errors.Is(err, syscall.ECONNREFUSED) && !reason.IsReset(err) && !errors.Is(err, io.EOF) && (err == nil || reason.Of(err) != reason.Stopping) {
+	stopping := err != nil && reason.Of(err) == reason.Stopping
+	if !stopping && !errors.Is(err, syscall.ECONNREFUSED) && !reason.IsReset(err) && !errors.Is(err, io.EOF) {
 		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.hosts[host]
 	switch {
-	case !h.met:
+	case !h.met && !stopping:
 		return false
 	case h.away.IsZero():
+		h.met = true
 		h.away = time.Now()
-		p.hosts[host] = h
+		p.put(host, h)
 	}
 	return time.Since(h.away) < grace
 }
@@ -83,6 +85,10 @@ func (p *peers) missed(host netip.Addr, why string) (news bool) {
 func (p *peers) set(host netip.Addr, h peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.put(host, h)
+}
+
+func (p *peers) put(host netip.Addr, h peer) {
 	if _, ok := p.hosts[host]; !ok && len(p.hosts) >= maxPeers {
 		clear(p.hosts) // all are tried anew, which costs no more than time
 	}

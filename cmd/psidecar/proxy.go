@@ -49,7 +49,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringVar(&f.tls.CA, "tls-ca", "", "PEM file with the certificates that peers' are signed by")
 	flags.StringSliceVar(&f.tls.Peers, "tls-peer", nil, "patterns (*, ?, [a-z]) for the DNS names and URIs of peers' certificates; default: all of the CA")
 	flags.BoolVar(&f.insecure, "insecure-mesh", false, "allow links without TLS to and from other hosts")
-	flags.BoolVar(&f.meshOnly, "mesh-only", false, "refuse connections to hosts without a proxy, instead of connecting directly")
+	flags.BoolVar(&f.meshOnly, "mesh-only", false, "refuse connections that would go past the mesh, for want of a proxy or of a certificate that holds, instead of connecting directly and plainly")
 	flags.DurationVar(&f.retry, "no-proxy-retry", 10*time.Second, "for how long a host without a proxy is not tried again")
 	flags.DurationVar(&f.peerGrace, "peer-grace", 3*time.Second, "how long connections wait for the proxy of a host that had one, before they go direct")
 	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long connections in use may go on when the proxy is to end")

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ func TestProxiesReplaced(t *testing.T) {
 					break // on a busy machine
 				}
 				f.replace(s, s.proxy)
+				r.through(s) // it has met the proxies of the other hosts
 				if s.proxy.logged("reason=stopped") {
 					t.Errorf("the proxy on %s ended connections by force", s.host.Name)
 				}
@@ -47,6 +49,23 @@ func TestProxiesReplaced(t *testing.T) {
 			f.asBefore()
 		})
 	}
+}
+
+// through waits until a new proxy has links, where the job still needs them.
+func (r *run) through(s *sidecar) {
+	r.f.t.Helper()
+	r.f.await("links through "+s.proxy.String(), func() error {
+		n := 0
+		for _, c := range r.f.state(s).Connections {
+			if c.Kind == "link" {
+				n++
+			}
+		}
+		if n < 8 && !r.over() { // a server and a worker make 4 each, and some to the scheduler
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
 }
 
 // peers is a job of the C++ peer, on libzmq, whose workers check their sums.
