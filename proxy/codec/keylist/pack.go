@@ -18,8 +18,11 @@ func appendBlock(dst []byte, values []uint64) []byte {
 	}
 	width := uint(bits.Len64(all))
 	dst = append(dst, byte(width))
-	if width == 0 {
+	switch {
+	case width == 0:
 		return dst
+	case width <= narrow && len(values) == blockLen:
+		return appendNarrow(dst, (*[blockLen]uint64)(values), width)
 	}
 	var word uint64 // bits not yet written, in its low `filled` bits
 	var filled uint
@@ -37,6 +40,29 @@ func appendBlock(dst []byte, values []uint64) []byte {
 		word >>= 8
 	}
 	return dst
+}
+
+// narrow is the width of which four values fit into 56 bits.
+const narrow = 14
+
+// appendNarrow appends a whole block of narrow values, four at a time and
+// without a branch that depends on the width.
+func appendNarrow(dst []byte, values *[blockLen]uint64, width uint) []byte {
+	start, size := len(dst), int(width)*blockLen/8
+	dst = extend(dst, size+8) // the last store may reach beyond
+	out := dst[start:]
+	var word uint64 // bits not yet written, in its low `filled` bits, fewer than 8
+	var filled uint
+	for i := 0; i < blockLen; i += 4 {
+		four := (*[4]uint64)(values[i:])
+		word |= (four[0] | four[1]<<(width&63) | four[2]<<(2*width&63) | four[3]<<(3*width&63)) << (filled & 63)
+		binary.LittleEndian.PutUint64(out, word)
+		filled += 4 * width
+		out = out[filled>>3:]
+		word >>= filled &^ 7 & 63
+		filled &= 7
+	}
+	return dst[:start+size]
 }
 
 // readBlock reads len(values) values that [appendBlock] wrote and returns what
