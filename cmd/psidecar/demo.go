@@ -25,9 +25,10 @@ func newDemoCommand(e env) *cobra.Command {
 		Long: `Run a training job (logistic regression, psjob) on hosts that are network
 namespaces of this machine, joined by slow links, once for each phase:
 
-  baseline  the job alone
-  observe   the same with an agent watching on every host, and a planner
-  compact   also with a proxy on every host, and the lossless codec between them
+  baseline   the job alone
+  observe    the same with an agent watching on every host, and a planner
+  compact    also with a proxy on every host, and the lossless codec between them
+  threshold  also 99% of what is pushed waits until it adds up
 
 Needs root. Everything it makes is gone when it ends.`,
 		Args: cobra.NoArgs,

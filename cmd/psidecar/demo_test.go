@@ -56,7 +56,7 @@ func TestDemo(t *testing.T) {
 			t.Errorf("phase %s: %v bytes a step, %v at the busiest of two hosts", r.Phase, r.BytesPerStep, r.MaxHostBytes)
 		}
 	}
-	if got := strings.Join(phases, " "); got != "baseline observe compact" {
+	if got := strings.Join(phases, " "); got != "baseline observe compact threshold" {
 		t.Errorf("phases %q", got)
 	}
 }

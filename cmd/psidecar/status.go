@@ -160,4 +160,22 @@ func printProxy(w io.Writer, s *proxy.State) {
 		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codec,
 			c.ToFar.JobBytes, c.ToFar.FarBytes, c.ToJob.JobBytes, c.ToJob.FarBytes)
 	}
+	if s.Values != nil {
+		printValues(w, s.Values)
+	}
+}
+
+// printValues shows what the codecs for values did, by codec.
+func printValues(w io.Writer, v *proxy.ValuesState) {
+	if len(v.Forms) == 0 && len(v.Rules) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nvalues: %d rules, %d bytes wait or are remembered\n", len(v.Rules), v.StateBytes)
+	fmt.Fprintln(w, "  codec\tlayers\tvalues\tsent\tbytes before\tafter\tratio")
+	for _, f := range v.Forms {
+		fmt.Fprintf(w, "  %s\t%d\t%d\t%d\t%d\t%d\t1/%.1f\n", f.Form, f.Layers, f.Values, f.Sent, f.Bytes, f.Encoded, float64(f.Bytes)/float64(max(f.Encoded, 1)))
+	}
+	for _, why := range slices.Sorted(maps.Keys(v.Reasons)) {
+		fmt.Fprintf(w, "  %s\t%d times\n", why, v.Reasons[why])
+	}
 }

@@ -67,7 +67,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	defer func() { err = errors.Join(err, net.Close()) }()
 	s := stage{options: o, net: net, dir: dir}
 	defer func() { err = errors.Join(err, s.fleet.stop()) }()
-	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe, s.compact} {
+	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe, s.compact, s.threshold} {
 		result, err := phase(ctx)
 		if err != nil {
 			return err

@@ -1,0 +1,49 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// sparsity is the share of pushed values that waits in the last phase.
+const sparsity = 0.99
+
+// threshold runs the job again after telling the proxies, which run on, that of
+// each push only the largest values go at once.
+func (s *stage) threshold(ctx context.Context) (Result, error) {
+	for _, p := range s.fleet.proxies {
+		if err := p.put(ctx, "/api/v1/codecs", []values.Rule{{Threshold: sparsity}}); err != nil {
+			return Result{}, err
+		}
+	}
+	return s.run(ctx, "threshold")
+}
+
+// put gives the service v as JSON.
+func (s *service) put(ctx context.Context, path string, v any) (err error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+s.address+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return fmt.Errorf("telling %s: %w", s.name, err)
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return fmt.Errorf("telling %s at %s: %s: %s", s.name, path, response.Status, why)
+	}
+	return nil
+}
