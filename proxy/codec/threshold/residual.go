@@ -94,12 +94,55 @@ func (r *wide) choose(s *vector.Selector, sparsity float64) float64 {
 }
 
 func (r *narrow) take(first int, mask []uint64, dst []byte) (values []byte, nonFinite int) {
-	if r.kind != element.Float32 {
-		return take(r.kind, r.e[first:], mask, dst)
+	e := r.e[first:]
+	switch r.kind {
+	case element.Float16:
+		return take(e, mask, dst, func(dst []byte, v float32) ([]byte, float32) {
+			h := element.ToFloat16(v)
+			return binary.LittleEndian.AppendUint16(dst, h), element.FromFloat16(h)
+		})
+	case element.BFloat16:
+		return take(e, mask, dst, func(dst []byte, v float32) ([]byte, float32) {
+			h := element.ToBFloat16(v)
+			return binary.LittleEndian.AppendUint16(dst, h), element.FromBFloat16(h)
+		})
+	default:
+		return takeFloat32(e, mask, dst)
 	}
+}
+
+func (r *wide) take(first int, mask []uint64, dst []byte) (values []byte, nonFinite int) {
+	e := r.e[first:]
+	switch r.kind {
+	case element.Float64:
+		return take(e, mask, dst, func(dst []byte, v float64) ([]byte, float64) {
+			return binary.LittleEndian.AppendUint64(dst, math.Float64bits(v)), v
+		})
+	case element.Float32:
+		return take(e, mask, dst, func(dst []byte, v float64) ([]byte, float64) {
+			f := element.ToFloat32(v)
+			return binary.LittleEndian.AppendUint32(dst, math.Float32bits(f)), float64(f)
+		})
+	default:
+		return take(e, mask, dst, func(dst []byte, v float64) ([]byte, float64) {
+			dst = append(dst, 0, 0)
+			last := dst[len(dst)-2:]
+			r.kind.Put(last, 0, v)
+			return dst, r.kind.At(last, 0)
+		})
+	}
+}
+
+// takeFloat32 is take where residual and values are of one kind, so that nothing
+// is left; the common case.
+func takeFloat32(e []float32, mask []uint64, dst []byte) (values []byte, nonFinite int) {
 	for i, w := range mask {
+		if w == 0 {
+			continue
+		}
+		part := e[i*64:]
 		for ; w != 0; w &= w - 1 {
-			v := &r.e[first+i*64+bits.TrailingZeros64(w)]
+			v := &part[bits.TrailingZeros64(w)]
 			b := math.Float32bits(*v)
 			if b<<1 >= 0xff<<24 {
 				nonFinite++
@@ -111,25 +154,19 @@ func (r *narrow) take(first int, mask []uint64, dst []byte) (values []byte, nonF
 	return dst, nonFinite
 }
 
-func (r *wide) take(first int, mask []uint64, dst []byte) (values []byte, nonFinite int) {
-	return take(r.kind, r.e[first:], mask, dst)
-}
-
-// take is residual.take for any kind.
-func take[R vector.Float](kind element.Kind, e []R, mask []uint64, dst []byte) (values []byte, nonFinite int) {
-	size := kind.Size()
+// take is residual.take; round appends a number in the layer's kind and returns
+// what that stands for.
+func take[R vector.Float](e []R, mask []uint64, dst []byte, round func([]byte, R) ([]byte, R)) (values []byte, nonFinite int) {
 	for i, w := range mask {
 		for ; w != 0; w &= w - 1 {
 			v := &e[i*64+bits.TrailingZeros64(w)]
-			dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0)[:len(dst)+size]
-			last := dst[len(dst)-size:]
-			kind.Put(last, 0, float64(*v))
-			if *v-*v != 0 {
+			var sent R
+			if dst, sent = round(dst, *v); *v-*v != 0 {
 				nonFinite++
 				*v = 0
 				continue
 			}
-			*v -= R(kind.At(last, 0))
+			*v -= sent
 		}
 	}
 	return dst, nonFinite

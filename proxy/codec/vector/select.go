@@ -72,6 +72,8 @@ func (s *Selector) above32(v []float32, share float64) (key uint32, ok bool) {
 		keys = append(keys, math.Float32bits(v[i])&^(1<<31))
 	}
 	bound := math.Float32frombits(nth(&s.counts, keys, 31, sampleRank(len(keys), share)))
+	zeros := bound == 0 // then only the others need a closer look
+	bound = max(bound, math.SmallestNonzeroFloat32)
 	keys = keys[:0]
 	finite := len(v)
 	var mask [64]uint64
@@ -96,7 +98,7 @@ func (s *Selector) above32(v []float32, share float64) (key uint32, ok bool) {
 	s.narrow = keys
 	rank := rankOf(finite, share) - (finite - len(keys)) // among those above the bound
 	if rank < 1 {
-		return 0, false
+		return 0, zeros
 	}
 	return nth(&s.counts, keys, 31, rank), true
 }
@@ -109,6 +111,8 @@ func (s *Selector) above64(v []float64, share float64) (key uint64, ok bool) {
 		keys = append(keys, math.Float64bits(v[i])&^(1<<63))
 	}
 	bound := math.Float64frombits(nth(&s.counts, keys, 63, sampleRank(len(keys), share)))
+	zeros := bound == 0 // then only the others need a closer look
+	bound = max(bound, math.SmallestNonzeroFloat64)
 	keys = keys[:0]
 	finite := len(v)
 	var mask [64]uint64
@@ -133,7 +137,7 @@ func (s *Selector) above64(v []float64, share float64) (key uint64, ok bool) {
 	s.wide = keys
 	rank := rankOf(finite, share) - (finite - len(keys))
 	if rank < 1 {
-		return 0, false
+		return 0, zeros
 	}
 	return nth(&s.counts, keys, 63, rank), true
 }

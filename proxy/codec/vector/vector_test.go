@@ -204,6 +204,7 @@ func TestSelectEqualsSorting(t *testing.T) {
 		n := rapid.SampledFrom([]int{1, 10, 500, 4095, 4096, 5000, 40_000}).Draw(t, "n")
 		share := rapid.OneOf(rapid.Float64Range(0, 0.9999), rapid.SampledFrom([]float64{0, 0.5, 0.9, 0.99, 0.999})).Draw(t, "share")
 		coarse := rapid.Bool().Draw(t, "coarse")
+		zeros := rapid.SampledFrom([]float64{0, 0, 0.9, 0.98, 1}).Draw(t, "zeros")
 		narrow, wide := make([]float32, n), make([]float64, n)
 		raw := numbers(rng, element.Float32, n)
 		var finite []float64
@@ -211,6 +212,9 @@ func TestSelectEqualsSorting(t *testing.T) {
 			v := element.Float32.At(raw, i)
 			if coarse && math.Abs(v) < 1e30 {
 				v = math.Round(v * 2)
+			}
+			if rng.Float64() < zeros {
+				v = 0
 			}
 			narrow[i], wide[i] = float32(v), v
 			if v-v == 0 {
