@@ -1,19 +1,25 @@
 package quantize
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // appendCodes appends codes of a width in bits, lowest bits first, padded to a
-// whole byte. With one bit the codes are 0 and 2, which go as 0 and 1.
+// whole byte. With one bit the codes are 1 and 2, which go as 0 and 1.
 func appendCodes(dst, codes []byte, bits int) []byte {
 	if bits == 8 {
 		return append(dst, codes...)
 	}
 	whole := len(codes) &^ 7
+	at := len(dst)
+	dst = slices.Grow(dst, whole/8*bits+8)[:at+whole/8*bits+8]
 	for i := 0; i < whole; i += 8 {
 		x := squeeze(binary.LittleEndian.Uint64(codes[i:]), bits)
-		dst = binary.LittleEndian.AppendUint64(dst, x)
-		dst = dst[:len(dst)-8+bits]
+		binary.LittleEndian.PutUint64(dst[at:], x)
+		at += bits
 	}
+	dst = dst[:at]
 	if whole < len(codes) {
 		var last [8]byte
 		tail := copy(last[:], codes[whole:])

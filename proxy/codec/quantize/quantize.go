@@ -80,6 +80,7 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 	dst = append(dst, byte(c.Bits))
 	dst = binary.AppendUvarint(dst, uint64(c.Bucket))
 	random := vector.NewRandom(seed)
+	var r room
 	size := kind.Size()
 	index := uint32(0)
 	for len(values) > 0 {
@@ -96,7 +97,7 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 			dst = appendNorm(dst, kind, 0)
 		default:
 			dst = appendNorm(dst, kind, norm)
-			dst = c.appendBucket(dst, kind, bucket, norm, random, index)
+			dst = c.appendBucket(dst, &r, kind, bucket, norm, random, index)
 		}
 		index += uint32(count)
 	}
@@ -150,43 +151,49 @@ func appendNorm(dst []byte, kind element.Kind, norm float64) []byte {
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(norm)))
 }
 
-// appendBucket rounds the numbers of a bucket and appends their codes. Kinds
-// other than float32 are divided by the norm first.
-func (c Config) appendBucket(dst []byte, kind element.Kind, bucket []byte, norm float64, random vector.Random, index uint32) []byte {
-	var codeBuffer [piece]byte
-	var floatBuffer [4 * piece]byte
-	size := kind.Size()
+// room is what rounding a piece of a bucket needs.
+type room struct {
+	codes  [piece]byte
+	floats [4 * piece]byte
+}
+
+// appendBucket rounds the numbers of a bucket and appends their codes. Float32
+// numbers are rounded as they are, others divided by the norm first; and with
+// one bit all become what the probability of the upper level is.
+func (c Config) appendBucket(dst []byte, r *room, kind element.Kind, bucket []byte, norm float64, random vector.Random, index uint32) []byte {
+	size, s := kind.Size(), float32(levels(c.Bits))
 	for len(bucket) > 0 {
 		part := bucket[:min(len(bucket), piece*size)]
 		bucket = bucket[len(part):]
-		codes, floats, divisor := codeBuffer[:len(part)/size], part, float32(norm)
+		codes, floats, scale := r.codes[:len(part)/size], part, s/float32(norm)
 		if kind != element.Float32 {
-			floats, divisor = floatBuffer[:4*len(codes)], 1
+			floats, scale = r.floats[:4*len(codes)], s
 			for i := range codes {
-				element.Float32.Put(floats, i, kind.At(part, i)/norm)
+				putFloat32(floats, i, float32(kind.At(part, i)/norm))
 			}
 		}
 		if c.Bits == 1 {
-			signs(codes, floats, divisor, random, index)
-		} else {
-			vector.Quantize(codes, floats, divisor, float32(levels(c.Bits)), random, index)
+			chances(r.floats[:4*len(codes)], floats, scale)
+			floats, scale = r.floats[:4*len(codes)], 1
 		}
+		vector.Quantize(codes, floats, scale, s, random, index)
 		dst = appendCodes(dst, codes, c.Bits)
 		index += uint32(len(codes))
 	}
 	return dst
 }
 
-// signs rounds to minus or plus the norm: 2 with a probability of (1 + v/norm)/2,
-// else 0.
-func signs(codes, floats []byte, norm float32, random vector.Random, index uint32) {
-	for i := range codes {
-		v := float32(element.Float32.At(floats, i))
-		codes[i] = 0
-		if float32(float32(1+float32(v/norm))*0.5) > random.At(index+uint32(i)) {
-			codes[i] = 2
-		}
+// chances makes dst the probabilities (1 + v x scale)/2 for the float32 numbers
+// v of src, with which 1 rather than 0 is what v becomes.
+func chances(dst, src []byte, scale float32) {
+	for i := range len(src) / 4 {
+		v := math.Float32frombits(binary.LittleEndian.Uint32(src[i*4:]))
+		putFloat32(dst, i, max(float32(1+float32(v*scale))*0.5, 0))
 	}
+}
+
+func putFloat32(b []byte, i int, v float32) {
+	binary.LittleEndian.PutUint32(b[i*4:], math.Float32bits(v))
 }
 
 // Decode appends to dst the count numbers of a kind that [Config.Append] wrote,

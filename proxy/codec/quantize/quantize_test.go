@@ -68,12 +68,12 @@ func literal(v []float64, norm float32, bits int, random vector.Random, first in
 		u := random.At(uint32(first + i))
 		if bits == 1 {
 			out[i] = -float64(norm)
-			if (1+float32(v[i])/norm)*0.5 > u {
+			if (1+float32(v[i])*(1/norm))*0.5 > u {
 				out[i] = float64(norm)
 			}
 			continue
 		}
-		r := float32(math.Abs(v[i])) / norm * s
+		r := min(float32(math.Abs(v[i]))*(s/norm), s)
 		l := float32(int(r))
 		if u < r-l {
 			l++

@@ -47,7 +47,7 @@ func maxMagnitudeAVX2(values *byte, n int) uint32
 // quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none.
 //
 //go:noescape
-func quantizeAVX2(codes *byte, values *byte, n int, norm float32, levels float32, a uint32, b uint32, first uint32)
+func quantizeAVX2(codes *byte, values *byte, n int, scale float32, levels float32, a uint32, b uint32, first uint32)
 
 // dequantizeAVX2 is Dequantize for n numbers, a multiple of 32 and more than none.
 //

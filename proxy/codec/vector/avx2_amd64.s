@@ -470,13 +470,13 @@ next:
 	VZEROUPPER
 	RET
 
-// func quantizeAVX2(codes *byte, values *byte, n int, norm float32, levels float32, a uint32, b uint32, first uint32)
+// func quantizeAVX2(codes *byte, values *byte, n int, scale float32, levels float32, a uint32, b uint32, first uint32)
 // Requires: AVX, AVX2, SSE
 TEXT ·quantizeAVX2(SB), NOSPLIT, $0-44
 	MOVQ         codes+0(FP), AX
 	MOVQ         values+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSS        norm+24(FP), X0
+	MOVSS        scale+24(FP), X0
 	VBROADCASTSS X0, Y0
 	MOVSS        levels+28(FP), X1
 	VBROADCASTSS X1, Y1
@@ -490,129 +490,122 @@ TEXT ·quantizeAVX2(SB), NOSPLIT, $0-44
 	VMOVD        BX, X4
 	VPBROADCASTD X4, Y4
 	VPADDD       steps<>+0(SB), Y4, Y4
+	VCVTTPS2DQ   Y1, Y5
 	XORQ         BX, BX
 
 next:
-	VMOVDQA    Y4, Y5
-	VPADDD     eight<>+0(SB), Y4, Y4
-	VPXOR      Y2, Y5, Y5
-	VPMULLD    first<>+0(SB), Y5, Y5
-	VPSRLD     $0x0f, Y5, Y6
-	VPXOR      Y6, Y5, Y5
-	VPADDD     Y3, Y5, Y5
-	VPMULLD    second<>+0(SB), Y5, Y5
-	VPSRLD     $0x0d, Y5, Y6
-	VPXOR      Y6, Y5, Y5
-	VPMULLD    third<>+0(SB), Y5, Y5
-	VPSRLD     $0x10, Y5, Y6
-	VPXOR      Y6, Y5, Y5
-	VPSRLD     $0x08, Y5, Y5
-	VCVTDQ2PS  Y5, Y5
-	VMULPS     unit<>+0(SB), Y5, Y5
-	VMOVUPS    (CX)(BX*4), Y6
-	VANDPS     magnitude<>+0(SB), Y6, Y7
-	VDIVPS     Y0, Y7, Y7
-	VMULPS     Y1, Y7, Y7
-	VROUNDPS   $0x09, Y7, Y8
-	VSUBPS     Y8, Y7, Y7
-	VCMPPS     $0x1e, Y5, Y7, Y7
-	VCVTTPS2DQ Y8, Y8
-	VPSUBD     Y7, Y8, Y8
-	VPSIGND    Y6, Y8, Y8
-	VCVTTPS2DQ Y1, Y7
-	VPADDD     Y7, Y8, Y8
-	VMOVDQA    Y8, Y5
 	VMOVDQA    Y4, Y6
 	VPADDD     eight<>+0(SB), Y4, Y4
 	VPXOR      Y2, Y6, Y6
+	VPSRLD     $0x10, Y6, Y7
+	VPXOR      Y7, Y6, Y6
 	VPMULLD    first<>+0(SB), Y6, Y6
 	VPSRLD     $0x0f, Y6, Y7
 	VPXOR      Y7, Y6, Y6
 	VPADDD     Y3, Y6, Y6
 	VPMULLD    second<>+0(SB), Y6, Y6
-	VPSRLD     $0x0d, Y6, Y7
-	VPXOR      Y7, Y6, Y6
-	VPMULLD    third<>+0(SB), Y6, Y6
 	VPSRLD     $0x10, Y6, Y7
 	VPXOR      Y7, Y6, Y6
 	VPSRLD     $0x08, Y6, Y6
 	VCVTDQ2PS  Y6, Y6
 	VMULPS     unit<>+0(SB), Y6, Y6
-	VMOVUPS    32(CX)(BX*4), Y7
+	VMOVUPS    (CX)(BX*4), Y7
 	VANDPS     magnitude<>+0(SB), Y7, Y8
-	VDIVPS     Y0, Y8, Y8
-	VMULPS     Y1, Y8, Y8
+	VMULPS     Y0, Y8, Y8
+	VMINPS     Y1, Y8, Y8
 	VROUNDPS   $0x09, Y8, Y9
 	VSUBPS     Y9, Y8, Y8
 	VCMPPS     $0x1e, Y6, Y8, Y8
 	VCVTTPS2DQ Y9, Y9
 	VPSUBD     Y8, Y9, Y9
 	VPSIGND    Y7, Y9, Y9
-	VCVTTPS2DQ Y1, Y8
-	VPADDD     Y8, Y9, Y9
-	VPACKSSDW  Y9, Y5, Y5
-	VMOVDQA    Y4, Y6
-	VPADDD     eight<>+0(SB), Y4, Y4
-	VPXOR      Y2, Y6, Y6
-	VPMULLD    first<>+0(SB), Y6, Y6
-	VPSRLD     $0x0f, Y6, Y7
-	VPXOR      Y7, Y6, Y6
-	VPADDD     Y3, Y6, Y6
-	VPMULLD    second<>+0(SB), Y6, Y6
-	VPSRLD     $0x0d, Y6, Y7
-	VPXOR      Y7, Y6, Y6
-	VPMULLD    third<>+0(SB), Y6, Y6
-	VPSRLD     $0x10, Y6, Y7
-	VPXOR      Y7, Y6, Y6
-	VPSRLD     $0x08, Y6, Y6
-	VCVTDQ2PS  Y6, Y6
-	VMULPS     unit<>+0(SB), Y6, Y6
-	VMOVUPS    64(CX)(BX*4), Y7
-	VANDPS     magnitude<>+0(SB), Y7, Y8
-	VDIVPS     Y0, Y8, Y8
-	VMULPS     Y1, Y8, Y8
-	VROUNDPS   $0x09, Y8, Y9
-	VSUBPS     Y9, Y8, Y8
-	VCMPPS     $0x1e, Y6, Y8, Y8
-	VCVTTPS2DQ Y9, Y9
-	VPSUBD     Y8, Y9, Y9
-	VPSIGND    Y7, Y9, Y9
-	VCVTTPS2DQ Y1, Y8
-	VPADDD     Y8, Y9, Y9
+	VPADDD     Y5, Y9, Y9
 	VMOVDQA    Y9, Y6
 	VMOVDQA    Y4, Y7
 	VPADDD     eight<>+0(SB), Y4, Y4
 	VPXOR      Y2, Y7, Y7
+	VPSRLD     $0x10, Y7, Y8
+	VPXOR      Y8, Y7, Y7
 	VPMULLD    first<>+0(SB), Y7, Y7
 	VPSRLD     $0x0f, Y7, Y8
 	VPXOR      Y8, Y7, Y7
 	VPADDD     Y3, Y7, Y7
 	VPMULLD    second<>+0(SB), Y7, Y7
-	VPSRLD     $0x0d, Y7, Y8
-	VPXOR      Y8, Y7, Y7
-	VPMULLD    third<>+0(SB), Y7, Y7
 	VPSRLD     $0x10, Y7, Y8
 	VPXOR      Y8, Y7, Y7
 	VPSRLD     $0x08, Y7, Y7
 	VCVTDQ2PS  Y7, Y7
 	VMULPS     unit<>+0(SB), Y7, Y7
-	VMOVUPS    96(CX)(BX*4), Y8
+	VMOVUPS    32(CX)(BX*4), Y8
 	VANDPS     magnitude<>+0(SB), Y8, Y9
-	VDIVPS     Y0, Y9, Y9
-	VMULPS     Y1, Y9, Y9
+	VMULPS     Y0, Y9, Y9
+	VMINPS     Y1, Y9, Y9
 	VROUNDPS   $0x09, Y9, Y10
 	VSUBPS     Y10, Y9, Y9
 	VCMPPS     $0x1e, Y7, Y9, Y9
 	VCVTTPS2DQ Y10, Y10
 	VPSUBD     Y9, Y10, Y10
 	VPSIGND    Y8, Y10, Y10
-	VCVTTPS2DQ Y1, Y9
-	VPADDD     Y9, Y10, Y10
+	VPADDD     Y5, Y10, Y10
 	VPACKSSDW  Y10, Y6, Y6
-	VPACKUSWB  Y6, Y5, Y5
-	VMOVDQU    interleave<>+0(SB), Y6
-	VPERMD     Y5, Y6, Y5
-	VMOVDQU    Y5, (AX)(BX*1)
+	VMOVDQA    Y4, Y7
+	VPADDD     eight<>+0(SB), Y4, Y4
+	VPXOR      Y2, Y7, Y7
+	VPSRLD     $0x10, Y7, Y8
+	VPXOR      Y8, Y7, Y7
+	VPMULLD    first<>+0(SB), Y7, Y7
+	VPSRLD     $0x0f, Y7, Y8
+	VPXOR      Y8, Y7, Y7
+	VPADDD     Y3, Y7, Y7
+	VPMULLD    second<>+0(SB), Y7, Y7
+	VPSRLD     $0x10, Y7, Y8
+	VPXOR      Y8, Y7, Y7
+	VPSRLD     $0x08, Y7, Y7
+	VCVTDQ2PS  Y7, Y7
+	VMULPS     unit<>+0(SB), Y7, Y7
+	VMOVUPS    64(CX)(BX*4), Y8
+	VANDPS     magnitude<>+0(SB), Y8, Y9
+	VMULPS     Y0, Y9, Y9
+	VMINPS     Y1, Y9, Y9
+	VROUNDPS   $0x09, Y9, Y10
+	VSUBPS     Y10, Y9, Y9
+	VCMPPS     $0x1e, Y7, Y9, Y9
+	VCVTTPS2DQ Y10, Y10
+	VPSUBD     Y9, Y10, Y10
+	VPSIGND    Y8, Y10, Y10
+	VPADDD     Y5, Y10, Y10
+	VMOVDQA    Y10, Y7
+	VMOVDQA    Y4, Y8
+	VPADDD     eight<>+0(SB), Y4, Y4
+	VPXOR      Y2, Y8, Y8
+	VPSRLD     $0x10, Y8, Y9
+	VPXOR      Y9, Y8, Y8
+	VPMULLD    first<>+0(SB), Y8, Y8
+	VPSRLD     $0x0f, Y8, Y9
+	VPXOR      Y9, Y8, Y8
+	VPADDD     Y3, Y8, Y8
+	VPMULLD    second<>+0(SB), Y8, Y8
+	VPSRLD     $0x10, Y8, Y9
+	VPXOR      Y9, Y8, Y8
+	VPSRLD     $0x08, Y8, Y8
+	VCVTDQ2PS  Y8, Y8
+	VMULPS     unit<>+0(SB), Y8, Y8
+	VMOVUPS    96(CX)(BX*4), Y9
+	VANDPS     magnitude<>+0(SB), Y9, Y10
+	VMULPS     Y0, Y10, Y10
+	VMINPS     Y1, Y10, Y10
+	VROUNDPS   $0x09, Y10, Y11
+	VSUBPS     Y11, Y10, Y10
+	VCMPPS     $0x1e, Y8, Y10, Y10
+	VCVTTPS2DQ Y11, Y11
+	VPSUBD     Y10, Y11, Y11
+	VPSIGND    Y9, Y11, Y11
+	VPADDD     Y5, Y11, Y11
+	VPACKSSDW  Y11, Y7, Y7
+	VPACKUSWB  Y7, Y6, Y6
+	VMOVDQU    interleave<>+0(SB), Y7
+	VPERMD     Y6, Y7, Y6
+	VMOVDQU    Y6, (AX)(BX*1)
 	ADDQ       $0x20, BX
 	CMPQ       BX, DX
 	JB         next
@@ -629,36 +622,6 @@ DATA steps<>+24(SB)/4, $0x00000006
 DATA steps<>+28(SB)/4, $0x00000007
 GLOBL steps<>(SB), RODATA|NOPTR, $32
 
-DATA first<>+0(SB)/4, $0x9e3779b1
-DATA first<>+4(SB)/4, $0x9e3779b1
-DATA first<>+8(SB)/4, $0x9e3779b1
-DATA first<>+12(SB)/4, $0x9e3779b1
-DATA first<>+16(SB)/4, $0x9e3779b1
-DATA first<>+20(SB)/4, $0x9e3779b1
-DATA first<>+24(SB)/4, $0x9e3779b1
-DATA first<>+28(SB)/4, $0x9e3779b1
-GLOBL first<>(SB), RODATA|NOPTR, $32
-
-DATA second<>+0(SB)/4, $0x85ebca77
-DATA second<>+4(SB)/4, $0x85ebca77
-DATA second<>+8(SB)/4, $0x85ebca77
-DATA second<>+12(SB)/4, $0x85ebca77
-DATA second<>+16(SB)/4, $0x85ebca77
-DATA second<>+20(SB)/4, $0x85ebca77
-DATA second<>+24(SB)/4, $0x85ebca77
-DATA second<>+28(SB)/4, $0x85ebca77
-GLOBL second<>(SB), RODATA|NOPTR, $32
-
-DATA third<>+0(SB)/4, $0xc2b2ae3d
-DATA third<>+4(SB)/4, $0xc2b2ae3d
-DATA third<>+8(SB)/4, $0xc2b2ae3d
-DATA third<>+12(SB)/4, $0xc2b2ae3d
-DATA third<>+16(SB)/4, $0xc2b2ae3d
-DATA third<>+20(SB)/4, $0xc2b2ae3d
-DATA third<>+24(SB)/4, $0xc2b2ae3d
-DATA third<>+28(SB)/4, $0xc2b2ae3d
-GLOBL third<>(SB), RODATA|NOPTR, $32
-
 DATA eight<>+0(SB)/4, $0x00000008
 DATA eight<>+4(SB)/4, $0x00000008
 DATA eight<>+8(SB)/4, $0x00000008
@@ -668,6 +631,26 @@ DATA eight<>+20(SB)/4, $0x00000008
 DATA eight<>+24(SB)/4, $0x00000008
 DATA eight<>+28(SB)/4, $0x00000008
 GLOBL eight<>(SB), RODATA|NOPTR, $32
+
+DATA first<>+0(SB)/4, $0x7feb352d
+DATA first<>+4(SB)/4, $0x7feb352d
+DATA first<>+8(SB)/4, $0x7feb352d
+DATA first<>+12(SB)/4, $0x7feb352d
+DATA first<>+16(SB)/4, $0x7feb352d
+DATA first<>+20(SB)/4, $0x7feb352d
+DATA first<>+24(SB)/4, $0x7feb352d
+DATA first<>+28(SB)/4, $0x7feb352d
+GLOBL first<>(SB), RODATA|NOPTR, $32
+
+DATA second<>+0(SB)/4, $0x846ca68b
+DATA second<>+4(SB)/4, $0x846ca68b
+DATA second<>+8(SB)/4, $0x846ca68b
+DATA second<>+12(SB)/4, $0x846ca68b
+DATA second<>+16(SB)/4, $0x846ca68b
+DATA second<>+20(SB)/4, $0x846ca68b
+DATA second<>+24(SB)/4, $0x846ca68b
+DATA second<>+28(SB)/4, $0x846ca68b
+GLOBL second<>(SB), RODATA|NOPTR, $32
 
 DATA unit<>+0(SB)/4, $0x33800000
 DATA unit<>+4(SB)/4, $0x33800000

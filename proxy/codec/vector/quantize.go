@@ -23,10 +23,10 @@ func NewRandom(seed uint64) Random {
 
 // At is number i, in [0, 1), a multiple of 2^-24.
 func (r Random) At(i uint32) float32 {
-	x := (i ^ r.a) * 0x9e3779b1
+	x := i ^ r.a
+	x = (x ^ x>>16) * 0x7feb352d
 	x = (x ^ x>>15) + r.b
-	x *= 0x85ebca77
-	x = (x ^ x>>13) * 0xc2b2ae3d
+	x *= 0x846ca68b
 	x ^= x >> 16
 	return float32(x>>8) * 0x1p-24
 }
@@ -46,21 +46,21 @@ func maxMagnitudePortable(values []byte) (bits uint32) {
 }
 
 // Quantize rounds the float32 numbers v of values to levels: codes[i] is levels
-// plus or minus l, the sign being v's, where l is r = |v| / norm x levels
-// rounded down, or up with a probability of r - l. All magnitudes are at most
-// norm. The random numbers are those of r from first on.
-func Quantize(codes []byte, values []byte, norm, levels float32, r Random, first uint32) {
-	done := quantize(codes, values, norm, levels, r, first)
-	quantizePortable(codes[done:], values[done*4:], norm, levels, r, first+uint32(done))
+// plus or minus l, the sign being v's, where l is r = |v| x scale, at most
+// levels, rounded down, or up with a probability of r - l. The random numbers are
+// those of random from first on.
+func Quantize(codes []byte, values []byte, scale, levels float32, random Random, first uint32) {
+	done := quantize(codes, values, scale, levels, random, first)
+	quantizePortable(codes[done:], values[done*4:], scale, levels, random, first+uint32(done))
 }
 
-func quantizePortable(codes []byte, values []byte, norm, levels float32, r Random, first uint32) {
+func quantizePortable(codes []byte, values []byte, scale, levels float32, random Random, first uint32) {
 	for i := range codes {
 		v := math.Float32frombits(binary.LittleEndian.Uint32(values[i*4:]))
 		magnitude := math.Float32frombits(math.Float32bits(v) &^ (1 << 31))
-		exact := float32(float32(magnitude/norm) * levels)
-		level := float32(math.Floor(float64(exact)))
-		if float32(exact-level) > r.At(first+uint32(i)) {
+		r := min(float32(magnitude*scale), levels)
+		level := float32(math.Floor(float64(r)))
+		if float32(r-level) > random.At(first+uint32(i)) {
 			level++
 		}
 		if math.Signbit(float64(v)) {

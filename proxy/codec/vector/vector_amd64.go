@@ -99,11 +99,11 @@ func maxMagnitude(values []byte) (done int, bits uint32) {
 	return n, bits
 }
 
-func quantize(codes, values []byte, norm, levels float32, r Random, first uint32) int {
+func quantize(codes, values []byte, scale, levels float32, r Random, first uint32) int {
 	n := whole(len(codes), assembly)
 	if n > 0 {
 		_ = values[n*4-1]
-		quantizeAVX2(unsafe.SliceData(codes), unsafe.SliceData(values), n, norm, levels, r.a, r.b, first)
+		quantizeAVX2(unsafe.SliceData(codes), unsafe.SliceData(values), n, scale, levels, r.a, r.b, first)
 	}
 	return n
 }

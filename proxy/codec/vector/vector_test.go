@@ -108,8 +108,8 @@ func TestQuantizeEqualsPortable(t *testing.T) {
 		levels := rapid.SampledFrom([]int{1, 3, 7, 127}).Draw(t, "levels")
 		random, first := NewRandom(rng.Uint64()), rng.Uint32()
 		codes, want := make([]byte, n), make([]byte, n)
-		Quantize(codes, values, norm, float32(levels), random, first)
-		quantizePortable(want, values, norm, float32(levels), random, first)
+		Quantize(codes, values, float32(levels)/norm, float32(levels), random, first)
+		quantizePortable(want, values, float32(levels)/norm, float32(levels), random, first)
 		if !bytes.Equal(codes, want) {
 			t.Fatalf("codes % x, want % x", codes, want)
 		}

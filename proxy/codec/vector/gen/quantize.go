@@ -47,27 +47,26 @@ func magnitude() {
 
 // random is Random.At for the indices in y, which it replaces by bits of which
 // the upper 24 are the result x 2^24.
-func random(y, a, b VecVirtual, c [3]Mem) {
+func random(y, a, b VecVirtual) {
 	t := YMM()
 	VPXOR(a, y, y)
-	VPMULLD(c[0], y, y)
+	VPSRLD(Imm(16), y, t)
+	VPXOR(t, y, y)
+	VPMULLD(constant("first", 0x7feb352d), y, y)
 	VPSRLD(Imm(15), y, t)
 	VPXOR(t, y, y)
 	VPADDD(b, y, y)
-	VPMULLD(c[1], y, y)
-	VPSRLD(Imm(13), y, t)
-	VPXOR(t, y, y)
-	VPMULLD(c[2], y, y)
+	VPMULLD(constant("second", 0x846ca68b), y, y)
 	VPSRLD(Imm(16), y, t)
 	VPXOR(t, y, y)
 }
 
 // quantizer rounds to levels.
 func quantizer() {
-	function("quantizeAVX2", "func(codes, values *byte, n int, norm, levels float32, a, b, first uint32)",
+	function("quantizeAVX2", "func(codes, values *byte, n int, scale, levels float32, a, b, first uint32)",
 		"quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none.")
 	codes, values, n := Load(Param("codes"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
-	norm, levels := broadcast32(Load(Param("norm"), XMM())), broadcast32(Load(Param("levels"), XMM()))
+	scale, levels := broadcast32(Load(Param("scale"), XMM())), broadcast32(Load(Param("levels"), XMM()))
 	spread := func(name string) VecVirtual {
 		x, y := XMM(), YMM()
 		VMOVD(Load(Param(name), GP32()), x)
@@ -76,14 +75,15 @@ func quantizer() {
 	}
 	a, b, index := spread("a"), spread("b"), spread("first")
 	VPADDD(table("steps", [8]uint32{0, 1, 2, 3, 4, 5, 6, 7}), index, index)
-	c := [3]Mem{constant("first", 0x9e3779b1), constant("second", 0x85ebca77), constant("third", 0xc2b2ae3d)}
+	whole := YMM()
+	VCVTTPS2DQ(levels, whole)
 	loop(n, 32, func(done GPVirtual) {
 		packed := [2]VecVirtual{YMM(), YMM()}
 		for v := range 4 {
 			u := YMM()
 			VMOVDQA(index, u)
 			VPADDD(constant("eight", 8), index, index)
-			random(u, a, b, c)
+			random(u, a, b)
 			VPSRLD(Imm(8), u, u)
 			VCVTDQ2PS(u, u)
 			VMULPS(constant("unit", 0x33800000), u, u) // 2^-24
@@ -91,16 +91,15 @@ func quantizer() {
 			x, level, up := YMM(), YMM(), YMM()
 			VMOVUPS(Mem{Base: values, Index: done, Scale: 4, Disp: v * 32}, x)
 			VANDPS(constant("magnitude", 0x7fffffff), x, level)
-			VDIVPS(norm, level, level)
-			VMULPS(levels, level, level)
+			VMULPS(scale, level, level)
+			VMINPS(levels, level, level)
 			VROUNDPS(Imm(9), level, up) // down, without exceptions
 			VSUBPS(up, level, level)    // what rounding down leaves
 			VCMPPS(Imm(greater), u, level, level)
 			VCVTTPS2DQ(up, up)
 			VPSUBD(level, up, up) // minus minus one
 			VPSIGND(x, up, up)
-			VCVTTPS2DQ(levels, level)
-			VPADDD(level, up, up)
+			VPADDD(whole, up, up)
 			if v%2 == 0 {
 				VMOVDQA(up, packed[v/2])
 			} else {
