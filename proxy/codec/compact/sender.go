@@ -46,16 +46,17 @@ func (s *Sender) Close() { s.close() }
 // Encode implements [relay.Sender]. Messages that are not about keys, or too
 // small to gain, go as they are.
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
-	return s.encode(dst, shown, fewestKeys)
+	return s.encode(dst, shown, fewestKeys, true)
 }
 
-// EncodeAny is Encode for messages that gain by something else: however few
-// keys they have, they are encoded.
+// EncodeAny is Encode for messages whose values the caller may send in another
+// way: however few keys they have, they are encoded, and their values are a
+// plain frame.
 func (s *Sender) EncodeAny(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
-	return s.encode(dst, shown, 0)
+	return s.encode(dst, shown, 0, false)
 }
 
-func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int) (head []byte, plain uint32, ok bool) {
+func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool) (head []byte, plain uint32, ok bool) {
 	m := &s.message
 	if _, err := m.Decode(&s.detector, shown.Frames); err != nil {
 		return dst, 0, false
@@ -64,7 +65,7 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int) (head []by
 		return dst, 0, false
 	}
 	at := len(dst)
-	dst = s.append(dst, m, shown.Frames)
+	dst = s.append(dst, m, shown.Frames, pack)
 	if len(m.Data) > 1 && dst[at]&packedValues == 0 {
 		plain = 1 << (len(shown.Frames) - len(m.Data) + 1)
 	}
@@ -102,7 +103,7 @@ func (s *Sender) fits(m *pslite.Message, shown *relay.Message, fewest int) bool 
 // headSlack is what a head takes at most beside its frames.
 const headSlack = 256
 
-func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte) []byte {
+func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack bool) []byte {
 	at := len(dst)
 	dst = append(dst, 0)
 	var flags byte
@@ -126,7 +127,10 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte) []byte {
 	if len(m.Data) > 1 {
 		flags |= hasValues
 		var packed bool
-		if dst, packed = s.packValues(dst, m, s.headLimit-(len(dst)-at)); packed {
+		if pack {
+			dst, packed = s.packValues(dst, m, s.headLimit-(len(dst)-at))
+		}
+		if packed {
 			flags |= packedValues
 		}
 	}
