@@ -31,7 +31,7 @@ func TestUnload(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil && err != unix.EINVAL { // it goes with what was in it
 			t.Error(err)
 		}
 	})
