@@ -1,0 +1,57 @@
+{{- define "psidecar.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "psidecar.name" -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "psidecar.labels" -}}
+app.kubernetes.io/name: psidecar
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* psidecar.pods: (list . "agent") gives the labels by which a part's pods are selected */}}
+{{- define "psidecar.pods" -}}
+app.kubernetes.io/name: psidecar
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "psidecar.tlsSecret" -}}
+{{- if .Values.tls.certManager.enabled -}}
+{{ include "psidecar.name" . }}-tls
+{{- else -}}
+{{ .Values.tls.secretName }}
+{{- end -}}
+{{- end }}
+
+{{/* psidecar.check stops where values contradict each other */}}
+{{- define "psidecar.check" -}}
+{{- $secret := include "psidecar.tlsSecret" . -}}
+{{- if and .Values.proxy.enabled (not $secret) (not .Values.tls.insecure) -}}
+{{- fail "proxy.enabled needs certificates: set tls.secretName (psidecar certs makes them), or tls.certManager.enabled, or, where the network is trusted, tls.insecure=true" -}}
+{{- end -}}
+{{- if and .Values.tls.insecure $secret -}}
+{{- fail "tls.insecure and tls.secretName or tls.certManager exclude each other" -}}
+{{- end -}}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
+{{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" -}}
+{{- end -}}
+{{- if and .Values.tls.certManager.enabled .Values.tls.secretName -}}
+{{- fail "tls.secretName and tls.certManager.enabled exclude each other" -}}
+{{- end -}}
+{{- $measures := or .Values.threshold .Values.slim .Values.quantize .Values.unchanged .Values.act -}}
+{{- if and $measures (not .Values.proxy.enabled) -}}
+{{- fail "threshold, slim, quantize, unchanged and act are done by the proxy: set proxy.enabled=true" -}}
+{{- end -}}
+{{- if and .Values.priorityClass.create (hasPrefix "system-" .Values.priorityClass.name) -}}
+{{- fail "priorityClass.create needs a priorityClass.name of your own; those that begin with system- are the cluster's" -}}
+{{- end -}}
+{{- if and .Values.act (not .Values.planner.enabled) -}}
+{{- fail "act needs planner.enabled" -}}
+{{- end -}}
+{{- end }}
