@@ -209,3 +209,49 @@ func (l *Listeners) setFailClosed(id redirect.GroupID, on bool) error {
 	}
 	return fmt.Errorf("cgroup number %d is not redirected", id)
 }
+
+// hasRoom reports whether a proxy takes more connections, or one may come that
+// does.
+func (l *Listeners) hasRoom() bool {
+	for _, takes := range l.proxies {
+		if takes {
+			return true
+		}
+	}
+	return len(l.proxies) == 0
+}
+
+// steer has connects sent to the listeners, or go past them, where that has
+// changed.
+func (l *Listeners) steer(before bool) error {
+	now := l.hasRoom()
+	if now == before {
+		return nil
+	}
+	if now {
+		l.log.Info("proxies take connections again")
+	} else {
+		l.log.Warn("no proxy takes more connections; connects go direct, or fail where they must not")
+	}
+	var failed error
+	for at, o := range l.open {
+		if now {
+			failed = errors.Join(failed, l.opts.Redirect.SetListener(o.cookie, at.group, o.ports()))
+		} else {
+			failed = errors.Join(failed, l.opts.Redirect.RemoveListener(o.cookie, at.group))
+		}
+	}
+	return failed
+}
+
+// tell sends a message to every proxy; one that does not take it is given up.
+func (l *Listeners) tell(m handover.Message, f *os.File) {
+	for conn := range l.proxies {
+		if err := conn.Send(m, f); err != nil {
+			if !l.closed { // both may end at the same time
+				l.log.Warn("a proxy does not listen to the agent", "error", err)
+			}
+			conn.Close() // its reader takes it off the list
+		}
+	}
+}
