@@ -129,16 +129,21 @@ func (l layout) appendBlock(dst, values []byte) []byte {
 		dst = append(dst, byte(c.base>>8))
 	}
 	w := bitWriter{dst: dst}
-	for i, e := range exponents {
-		switch c.way {
-		case fixed:
-			w.put(e-c.base, c.param)
-		case riceUp:
-			w.rice(e-c.base, c.param)
-		default:
-			w.rice(c.base-e, c.param)
+	switch c.way {
+	case fixed: // at most 64 bits together
+		for i, e := range exponents {
+			w.put(e-c.base|numbers[i]<<c.param, c.param+l.rest)
 		}
-		w.put(numbers[i], l.rest)
+	case riceUp:
+		for i, e := range exponents {
+			w.rice(e-c.base, c.param)
+			w.put(numbers[i], l.rest)
+		}
+	default:
+		for i, e := range exponents {
+			w.rice(c.base-e, c.param)
+			w.put(numbers[i], l.rest)
+		}
 	}
 	return w.flush()
 }
@@ -223,6 +228,15 @@ func (l layout) readBlock(dst []byte, count int, src []byte) (values, rest []byt
 	}
 	r := bitReader{src: src[head:]}
 	beyond := uint64(0)
+	if c.way == fixed && c.param+l.rest <= 57 {
+		for range count {
+			v := r.get(c.param + l.rest)
+			e := c.base + v&(1<<c.param-1)
+			beyond |= e >> l.exponent
+			dst = l.store(dst, e<<l.rest|v>>c.param)
+		}
+		count = 0
+	}
 	for range count {
 		e := c.base
 		switch c.way {
