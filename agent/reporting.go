@@ -2,6 +2,7 @@ package agent
 
 import (
 	"math"
+	"slices"
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
@@ -50,7 +51,35 @@ func (a *Agent) HostReport() *api.HostReport {
 			r.Lost = append(r.Lost, &api.Loss{Reason: c.Reason, Help: c.Help, Events: c.Events, Bytes: c.Bytes})
 		}
 	}
-	return &api.HostReport{Agent: r, Jobs: a.Reports()}
+	report := &api.HostReport{Agent: r, Jobs: a.Reports()}
+	for _, j := range report.GetJobs() {
+		if v, ok := a.observer.Job(j.GetJob()); ok {
+			j.Window = windowReport(v.Job.Sums.TakeWindow(), v.WorkersByIndex)
+		}
+	}
+	return report
+}
+
+// windowReport turns a window to what is reported; nil stays nil.
+func windowReport(w *locality.Window, names []string) *api.Window {
+	if w == nil {
+		return nil
+	}
+	r := &api.Window{FirstUnixNanos: w.First, LastUnixNanos: w.Last, Keys: w.Keys, ValueBytes: w.Sizes, LeftOut: w.LeftOut}
+	if len(w.Sizes) > 0 && len(slices.Compact(slices.Clone(w.Sizes))) == 1 {
+		r.ValueBytes = w.Sizes[:1]
+	}
+	for _, worker := range w.Workers {
+		if worker.Worker >= len(names) || names[worker.Worker] == "" {
+			continue // who that is, is not known yet
+		}
+		u := &api.WindowUse{Worker: names[worker.Worker], Steps: uint32(worker.Steps), Pulled: worker.Pulled, Pushed: worker.Pushed}
+		for _, use := range worker.Uses {
+			u.Keys, u.Pulls, u.Pushes = append(u.Keys, use.Key), append(u.Pulls, use.Pulls), append(u.Pushes, use.Pushes)
+		}
+		r.Uses = append(r.Uses, u)
+	}
+	return r
 }
 
 // SetPlanner makes the agent tell of its link to a planner.

@@ -25,6 +25,9 @@ type Options struct {
 	Intervals int
 	// Pending is how many requests may wait for their answers.
 	Pending int
+	// WindowKeys is how many uses of keys a Window has at most; 0: there are
+	// none.
+	WindowKeys int
 }
 
 // DefaultOptions keep a quarter of an hour.
@@ -80,6 +83,7 @@ type Job struct {
 	batches   int
 	early     []counts.Batch // of the newest interval, copies, while they are few
 	earlyKeys int            // more than earlyLimit: they are not kept any more
+	window    *collector     // nil: not wanted
 }
 
 // earlyLimit is how many keys of an interval's batches are kept, so that better
@@ -88,7 +92,7 @@ const earlyLimit = 1 << 16
 
 // New returns an empty job.
 func New(opts Options) *Job {
-	return &Job{
+	j := &Job{
 		opts:    opts,
 		Table:   counts.New(opts.Counts),
 		all:     newInterval(0, nil),
@@ -96,6 +100,10 @@ func New(opts Options) *Job {
 		seen:    newSeen(),
 		firsts:  []uint64{0},
 	}
+	if opts.WindowKeys > 0 {
+		j.window = &collector{limit: opts.WindowKeys}
+	}
+	return j
 }
 
 // Ask notes a request and reports whether it is new: false for a repeat of one
@@ -195,6 +203,9 @@ func (j *Job) Use(at int64, b counts.Batch) {
 	j.Table.Add(b)
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.window != nil {
+		j.window.add(at, j.begun(b.Worker), &b)
+	}
 	j.interval(at)
 	if j.batches++; j.batches&(j.batches-1) == 0 || j.batches%4096 == 0 {
 		j.regrid(at)
@@ -204,6 +215,14 @@ func (j *Job) Use(at int64, b counts.Batch) {
 		b.Keys, b.Lens = slices.Clone(b.Keys), slices.Clone(b.Lens)
 		j.early = append(j.early, b)
 	}
+}
+
+// begun returns how many steps a worker has begun.
+func (j *Job) begun(worker int) uint64 {
+	if worker >= len(j.all.Steps) {
+		return 0
+	}
+	return j.all.Steps[worker]
 }
 
 // regrid lays down new blocks when the table has come to know many more keys:

@@ -158,6 +158,9 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.planner.address != "" {
+		opts.Locality.WindowKeys = locality.DefaultWindowKeys
+	}
 	w, err := openWatcher(opts, intercepting)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 )
@@ -18,6 +19,9 @@ import (
 func startPlanner(t *testing.T, f plannerFlags) (*collector, string) {
 	t.Helper()
 	f.listen = "127.0.0.1:0"
+	if f.live.Strategy == "" {
+		f.live = live.DefaultOptions
+	}
 	var ports ports
 	c, err := openPlanner(t.Context(), &f, "--", &ports)
 	if err != nil {

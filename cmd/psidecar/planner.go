@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/agent/fleet"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
 	"github.com/psidecar/psidecar/planner/store"
@@ -28,6 +30,7 @@ import (
 type plannerFlags struct {
 	listen, http, store string
 	act                 bool
+	live                live.Options
 	tls                 link.Files
 }
 
@@ -42,6 +45,10 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, read again when it changes")
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
 	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply)")
+	f.live = live.DefaultOptions
+	flags.StringVar(&f.live.Strategy, prefix+"strategy", f.live.Strategy, "how to plan for running jobs: "+strings.Join(live.Strategies(), ", "))
+	flags.Float64Var(&f.live.Horizon, prefix+"horizon", f.live.Horizon, "steps of the workers in which a move must pay back")
+	flags.DurationVar(&f.live.Every, prefix+"decide-every", f.live.Every, "how often to decide what should move")
 }
 
 func newPlannerCommand(_ env) *cobra.Command {
@@ -51,6 +58,9 @@ func newPlannerCommand(_ env) *cobra.Command {
 		Short: "Take in what the agents of all hosts report",
 		Long: `Take in what the agents of all hosts report (psidecar agent --planner), and
 show it as one: the page and the JSON interface as an agent has them, at --http.
+Plan where keys should live, so that the busiest host moves the fewest bytes:
+psidecar plan show says what would move. With --store such a plan can be carried
+out (psidecar plan apply) by proxies that have --act, with --act all are.
 
 Without --tls-ca, --tls-cert and --tls-key whoever reaches --listen can report
 and ask. With them agents, and psidecar plan, need a certificate of that CA
@@ -81,6 +91,7 @@ type collector struct {
 	state    *fleet.State
 	kept     store.Store
 	plans    *plans.Service
+	live     *live.Planner
 }
 
 // openPlanner opens what a planner needs; flag is how the names of its flags
@@ -89,6 +100,9 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	c := &collector{store: &reports.Store{}}
 	if f.act && f.store == "" {
 		return nil, usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
+	}
+	if err := f.live.Check(); err != nil {
+		return nil, usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
 	}
 	var err error
 	if c.identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
@@ -119,10 +133,12 @@ func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string)
 		c.kept = file
 	}
 	var err error
-	c.plans, err = plans.New(ctx, c.kept, plans.Options{Act: f.act, Forgetful: f.store == ""})
+	c.plans, err = plans.New(ctx, c.kept, plans.Options{Act: f.act, Forgetful: f.store == "", Strategy: f.live.Strategy})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
 	}
+	c.live = live.New(c.plans, f.live)
+	c.store.Windows = c.live.Take
 	return nil
 }
 
@@ -141,6 +157,7 @@ func (c *collector) run(ctx context.Context) (err error) {
 	g.Go(func() error {
 		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics()}))
 	})
+	g.Go(func() error { return c.live.Run(ctx) })
 	slog.Info("taking reports", "address", c.reports.Addr().String())
 	g.Go(func() error {
 		<-ctx.Done()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
@@ -81,6 +82,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
+	watch.Locality.WindowKeys = locality.DefaultWindowKeys
 	carry, err := f.proxy.options()
 	if err != nil {
 		return nil, err

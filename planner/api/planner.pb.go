@@ -320,6 +320,10 @@ type JobReport struct {
 	Skew          []*SkewPoint `protobuf:"bytes,22,rep,name=skew,proto3" json:"skew,omitempty"`
 	RepeatedBytes uint64       `protobuf:"varint,23,opt,name=repeated_bytes,json=repeatedBytes,proto3" json:"repeated_bytes,omitempty"`
 	Recent        *Recent      `protobuf:"bytes,24,opt,name=recent,proto3" json:"recent,omitempty"`
+	// window is absent where the agent saw no use of keys since its last report.
+	// Unlike the rest it is not a sum: what is lost is missing in the planner's
+	// picture of the recent past, and nothing more.
+	Window        *Window `protobuf:"bytes,25,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -522,6 +526,199 @@ func (x *JobReport) GetRecent() *Recent {
 	return nil
 }
 
+func (x *JobReport) GetWindow() *Window {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+// Window is what this host's workers used, key by key, from the report before
+// until there was no more room for it: a sample of the recent past.
+type Window struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	FirstUnixNanos int64                  `protobuf:"varint,1,opt,name=first_unix_nanos,json=firstUnixNanos,proto3" json:"first_unix_nanos,omitempty"`
+	LastUnixNanos  int64                  `protobuf:"varint,2,opt,name=last_unix_nanos,json=lastUnixNanos,proto3" json:"last_unix_nanos,omitempty"`
+	// keys ascend.
+	Keys []uint64 `protobuf:"fixed64,3,rep,packed,name=keys,proto3" json:"keys,omitempty"`
+	// value_bytes are the sizes of the keys' values as last pushed, 0 where not
+	// known; a single one is that of all.
+	ValueBytes []uint32     `protobuf:"varint,4,rep,packed,name=value_bytes,json=valueBytes,proto3" json:"value_bytes,omitempty"`
+	Uses       []*WindowUse `protobuf:"bytes,5,rep,name=uses,proto3" json:"uses,omitempty"`
+	// left_out are uses of keys for which there was no room.
+	LeftOut       uint64 `protobuf:"varint,6,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Window) Reset() {
+	*x = Window{}
+	mi := &file_planner_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Window) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Window) ProtoMessage() {}
+
+func (x *Window) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Window.ProtoReflect.Descriptor instead.
+func (*Window) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Window) GetFirstUnixNanos() int64 {
+	if x != nil {
+		return x.FirstUnixNanos
+	}
+	return 0
+}
+
+func (x *Window) GetLastUnixNanos() int64 {
+	if x != nil {
+		return x.LastUnixNanos
+	}
+	return 0
+}
+
+func (x *Window) GetKeys() []uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *Window) GetValueBytes() []uint32 {
+	if x != nil {
+		return x.ValueBytes
+	}
+	return nil
+}
+
+func (x *Window) GetUses() []*WindowUse {
+	if x != nil {
+		return x.Uses
+	}
+	return nil
+}
+
+func (x *Window) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// WindowUse is one worker's part of a window. Keys are numbers of the window's.
+type WindowUse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Worker string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// steps are its rounds of pushes, of pulls where it pushes nothing.
+	Steps uint32 `protobuf:"varint,2,opt,name=steps,proto3" json:"steps,omitempty"`
+	// keys ascend; pulls and pushes are how often each was used.
+	Keys   []uint32 `protobuf:"varint,3,rep,packed,name=keys,proto3" json:"keys,omitempty"`
+	Pulls  []uint32 `protobuf:"varint,4,rep,packed,name=pulls,proto3" json:"pulls,omitempty"`
+	Pushes []uint32 `protobuf:"varint,5,rep,packed,name=pushes,proto3" json:"pushes,omitempty"`
+	// pulled and pushed are the keys of its newest whole step, ascending.
+	Pulled        []uint32 `protobuf:"varint,6,rep,packed,name=pulled,proto3" json:"pulled,omitempty"`
+	Pushed        []uint32 `protobuf:"varint,7,rep,packed,name=pushed,proto3" json:"pushed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WindowUse) Reset() {
+	*x = WindowUse{}
+	mi := &file_planner_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WindowUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WindowUse) ProtoMessage() {}
+
+func (x *WindowUse) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WindowUse.ProtoReflect.Descriptor instead.
+func (*WindowUse) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WindowUse) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *WindowUse) GetSteps() uint32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *WindowUse) GetKeys() []uint32 {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *WindowUse) GetPulls() []uint32 {
+	if x != nil {
+		return x.Pulls
+	}
+	return nil
+}
+
+func (x *WindowUse) GetPushes() []uint32 {
+	if x != nil {
+		return x.Pushes
+	}
+	return nil
+}
+
+func (x *WindowUse) GetPulled() []uint32 {
+	if x != nil {
+		return x.Pulled
+	}
+	return nil
+}
+
+func (x *WindowUse) GetPushed() []uint32 {
+	if x != nil {
+		return x.Pushed
+	}
+	return nil
+}
+
 // Latency is a distribution of durations: rising microseconds, right to 2%, and
 // how many there were of each.
 type Latency struct {
@@ -535,7 +732,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_planner_proto_msgTypes[4]
+	mi := &file_planner_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +744,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[4]
+	mi := &file_planner_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +757,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{4}
+	return file_planner_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Latency) GetName() string {
@@ -597,7 +794,7 @@ type Connections struct {
 
 func (x *Connections) Reset() {
 	*x = Connections{}
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +806,7 @@ func (x *Connections) String() string {
 func (*Connections) ProtoMessage() {}
 
 func (x *Connections) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +819,7 @@ func (x *Connections) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connections.ProtoReflect.Descriptor instead.
 func (*Connections) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{5}
+	return file_planner_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Connections) GetSynced() uint32 {
@@ -669,7 +866,7 @@ type Sketch struct {
 
 func (x *Sketch) Reset() {
 	*x = Sketch{}
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +878,7 @@ func (x *Sketch) String() string {
 func (*Sketch) ProtoMessage() {}
 
 func (x *Sketch) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +891,7 @@ func (x *Sketch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sketch.ProtoReflect.Descriptor instead.
 func (*Sketch) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{6}
+	return file_planner_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Sketch) GetExact() bool {
@@ -749,7 +946,7 @@ type SkewPoint struct {
 
 func (x *SkewPoint) Reset() {
 	*x = SkewPoint{}
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +958,7 @@ func (x *SkewPoint) String() string {
 func (*SkewPoint) ProtoMessage() {}
 
 func (x *SkewPoint) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +971,7 @@ func (x *SkewPoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkewPoint.ProtoReflect.Descriptor instead.
 func (*SkewPoint) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{7}
+	return file_planner_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SkewPoint) GetKeys() uint64 {
@@ -803,7 +1000,7 @@ type Recent struct {
 
 func (x *Recent) Reset() {
 	*x = Recent{}
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +1012,7 @@ func (x *Recent) String() string {
 func (*Recent) ProtoMessage() {}
 
 func (x *Recent) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +1025,7 @@ func (x *Recent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recent.ProtoReflect.Descriptor instead.
 func (*Recent) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{8}
+	return file_planner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Recent) GetFirstUnixNanos() int64 {
@@ -867,7 +1064,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1076,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1089,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{9}
+	return file_planner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Node) GetName() string {
@@ -942,7 +1139,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1151,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1164,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{10}
+	return file_planner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Block) GetFirst() uint64 {
@@ -1005,7 +1202,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1214,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1227,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{11}
+	return file_planner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Use) GetWorker() string {
@@ -1083,7 +1280,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1292,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1305,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{12}
+	return file_planner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Traffic) GetWorker() string {
@@ -1164,7 +1361,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1373,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1386,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{13}
+	return file_planner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HotKey) GetKey() uint64 {
@@ -1256,7 +1453,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1465,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1478,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{14}
+	return file_planner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Steps) GetWorker() string {
@@ -1322,7 +1519,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1531,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1544,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{15}
+	return file_planner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Taken) GetSequence() uint64 {
@@ -1386,7 +1583,7 @@ const file_planner_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04help\x18\x02 \x01(\tR\x04help\x12\x16\n" +
 	"\x06events\x18\x03 \x01(\x04R\x06events\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x8f\b\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\xc4\b\n" +
 	"\tJobReport\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\adialect\x18\x02 \x01(\tR\adialect\x12\x18\n" +
@@ -1412,7 +1609,24 @@ const file_planner_proto_rawDesc = "" +
 	"\x06sketch\x18\x15 \x01(\v2\x1b.psidecar.planner.v1.SketchR\x06sketch\x122\n" +
 	"\x04skew\x18\x16 \x03(\v2\x1e.psidecar.planner.v1.SkewPointR\x04skew\x12%\n" +
 	"\x0erepeated_bytes\x18\x17 \x01(\x04R\rrepeatedBytes\x123\n" +
-	"\x06recent\x18\x18 \x01(\v2\x1b.psidecar.planner.v1.RecentR\x06recent\"M\n" +
+	"\x06recent\x18\x18 \x01(\v2\x1b.psidecar.planner.v1.RecentR\x06recent\x123\n" +
+	"\x06window\x18\x19 \x01(\v2\x1b.psidecar.planner.v1.WindowR\x06window\"\xde\x01\n" +
+	"\x06Window\x12(\n" +
+	"\x10first_unix_nanos\x18\x01 \x01(\x03R\x0efirstUnixNanos\x12&\n" +
+	"\x0flast_unix_nanos\x18\x02 \x01(\x03R\rlastUnixNanos\x12\x12\n" +
+	"\x04keys\x18\x03 \x03(\x06R\x04keys\x12\x1f\n" +
+	"\vvalue_bytes\x18\x04 \x03(\rR\n" +
+	"valueBytes\x122\n" +
+	"\x04uses\x18\x05 \x03(\v2\x1e.psidecar.planner.v1.WindowUseR\x04uses\x12\x19\n" +
+	"\bleft_out\x18\x06 \x01(\x04R\aleftOut\"\xab\x01\n" +
+	"\tWindowUse\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
+	"\x05steps\x18\x02 \x01(\rR\x05steps\x12\x12\n" +
+	"\x04keys\x18\x03 \x03(\rR\x04keys\x12\x14\n" +
+	"\x05pulls\x18\x04 \x03(\rR\x05pulls\x12\x16\n" +
+	"\x06pushes\x18\x05 \x03(\rR\x06pushes\x12\x16\n" +
+	"\x06pulled\x18\x06 \x03(\rR\x06pulled\x12\x16\n" +
+	"\x06pushed\x18\a \x03(\rR\x06pushed\"M\n" +
 	"\aLatency\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06micros\x18\x02 \x03(\x04R\x06micros\x12\x16\n" +
@@ -1488,48 +1702,52 @@ func file_planner_proto_rawDescGZIP() []byte {
 	return file_planner_proto_rawDescData
 }
 
-var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_planner_proto_goTypes = []any{
 	(*HostReport)(nil),  // 0: psidecar.planner.v1.HostReport
 	(*AgentReport)(nil), // 1: psidecar.planner.v1.AgentReport
 	(*Loss)(nil),        // 2: psidecar.planner.v1.Loss
 	(*JobReport)(nil),   // 3: psidecar.planner.v1.JobReport
-	(*Latency)(nil),     // 4: psidecar.planner.v1.Latency
-	(*Connections)(nil), // 5: psidecar.planner.v1.Connections
-	(*Sketch)(nil),      // 6: psidecar.planner.v1.Sketch
-	(*SkewPoint)(nil),   // 7: psidecar.planner.v1.SkewPoint
-	(*Recent)(nil),      // 8: psidecar.planner.v1.Recent
-	(*Node)(nil),        // 9: psidecar.planner.v1.Node
-	(*Block)(nil),       // 10: psidecar.planner.v1.Block
-	(*Use)(nil),         // 11: psidecar.planner.v1.Use
-	(*Traffic)(nil),     // 12: psidecar.planner.v1.Traffic
-	(*HotKey)(nil),      // 13: psidecar.planner.v1.HotKey
-	(*Steps)(nil),       // 14: psidecar.planner.v1.Steps
-	(*Taken)(nil),       // 15: psidecar.planner.v1.Taken
+	(*Window)(nil),      // 4: psidecar.planner.v1.Window
+	(*WindowUse)(nil),   // 5: psidecar.planner.v1.WindowUse
+	(*Latency)(nil),     // 6: psidecar.planner.v1.Latency
+	(*Connections)(nil), // 7: psidecar.planner.v1.Connections
+	(*Sketch)(nil),      // 8: psidecar.planner.v1.Sketch
+	(*SkewPoint)(nil),   // 9: psidecar.planner.v1.SkewPoint
+	(*Recent)(nil),      // 10: psidecar.planner.v1.Recent
+	(*Node)(nil),        // 11: psidecar.planner.v1.Node
+	(*Block)(nil),       // 12: psidecar.planner.v1.Block
+	(*Use)(nil),         // 13: psidecar.planner.v1.Use
+	(*Traffic)(nil),     // 14: psidecar.planner.v1.Traffic
+	(*HotKey)(nil),      // 15: psidecar.planner.v1.HotKey
+	(*Steps)(nil),       // 16: psidecar.planner.v1.Steps
+	(*Taken)(nil),       // 17: psidecar.planner.v1.Taken
 }
 var file_planner_proto_depIdxs = []int32{
 	3,  // 0: psidecar.planner.v1.HostReport.jobs:type_name -> psidecar.planner.v1.JobReport
 	1,  // 1: psidecar.planner.v1.HostReport.agent:type_name -> psidecar.planner.v1.AgentReport
 	2,  // 2: psidecar.planner.v1.AgentReport.lost:type_name -> psidecar.planner.v1.Loss
-	9,  // 3: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
-	10, // 4: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
-	11, // 5: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
-	12, // 6: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
-	13, // 7: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
-	14, // 8: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
-	4,  // 9: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
-	4,  // 10: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
-	5,  // 11: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
-	6,  // 12: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
-	7,  // 13: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
-	8,  // 14: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
-	0,  // 15: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
-	15, // 16: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
-	16, // [16:17] is the sub-list for method output_type
-	15, // [15:16] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	11, // 3: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
+	12, // 4: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
+	13, // 5: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
+	14, // 6: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
+	15, // 7: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
+	16, // 8: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
+	6,  // 9: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
+	6,  // 10: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
+	7,  // 11: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
+	8,  // 12: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
+	9,  // 13: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
+	10, // 14: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
+	4,  // 15: psidecar.planner.v1.JobReport.window:type_name -> psidecar.planner.v1.Window
+	5,  // 16: psidecar.planner.v1.Window.uses:type_name -> psidecar.planner.v1.WindowUse
+	0,  // 17: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
+	17, // 18: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
+	18, // [18:19] is the sub-list for method output_type
+	17, // [17:18] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_planner_proto_init() }
@@ -1543,7 +1761,7 @@ func file_planner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_planner_proto_rawDesc), len(file_planner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

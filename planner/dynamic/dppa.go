@@ -70,8 +70,8 @@ func (d *DPPA) Plan(it *Items, e *Epoch) ([]Move, error) {
 	return balance(it, d.touched, d.volume, loads), nil
 }
 
-// estimate sets the volumes of the next batches, one of each machine like its
-// newest.
+// estimate sets the volumes of the batches until the next decision: as many of
+// each machine as there were since the last one, all like its newest.
 func (d *DPPA) estimate(it *Items, e *Epoch) {
 	for _, p := range d.touched {
 		d.volume[p] = 0
@@ -88,7 +88,7 @@ func (d *DPPA) estimate(it *Items, e *Epoch) {
 		if d.volume[x.item] == 0 {
 			d.touched = append(d.touched, x.item)
 		}
-		d.volume[x.item] += x.weight * float64(it.Size[x.item])
+		d.volume[x.item] += x.weight * float64(it.Size[x.item]) * max(e.Steps, 1)
 	}
 }
 

@@ -70,6 +70,7 @@ type Reactor interface {
 type Options struct {
 	Machines int
 	Speed    []float64 // relative link speed of each machine; nil: all alike
+	Barred   []bool    // locality: machines without a server; nil: none
 	Seed     uint64
 	Locality LocalityOptions
 	DPPA     DPPAOptions
@@ -85,6 +86,9 @@ func New(name string, o Options) (Strategy, error) {
 	}
 	if o.Speed != nil && len(o.Speed) != o.Machines {
 		return nil, fmt.Errorf("%d link speeds for %d machines", len(o.Speed), o.Machines)
+	}
+	if o.Barred != nil && len(o.Barred) != o.Machines {
+		return nil, fmt.Errorf("%d machines, of %d it is said whether they have a server", o.Machines, len(o.Barred))
 	}
 	switch name {
 	case "home":

@@ -32,6 +32,9 @@ func (o LocalityOptions) withDefaults() LocalityOptions {
 	return o
 }
 
+// nothing is the relative gain that may be one of rounding alone.
+const nothing = 1e-9
+
 // power is that of the norm which stands for the busiest machine.
 const power = 8
 
@@ -54,18 +57,22 @@ type Locality struct {
 	speed []float64 // inverse, of mean 1
 	rates rates
 	loads []float64 // L, in units of rates.scale
-	extra []float64 // bytes a step that the moves of this plan add
-	owner []int32   // as the loads have it
-	calm  []uint8   // by item: doublings of the margin, see moved
-	aged  float64   // steps since calm was last halved
-	moves []Move
-	order []int32
-	norm  norm
+	// before is L when the last plan began
+	before []float64
+	barred []bool    // machines that can own nothing; nil: none
+	extra  []float64 // bytes a step that the moves of this plan add
+	owner  []int32   // as the loads have it
+	calm   []uint8   // by item: doublings of the margin, see moved
+	aged   float64   // steps since calm was last halved
+	mass   float64   // weights of all epochs, which near 1: a mean is a sum over it
+	moves  []Move
+	order  []int32
+	norm   norm
 }
 
 // NewLocality returns a strategy that has seen nothing.
 func NewLocality(o Options) *Locality {
-	l := &Locality{o: o.Locality.withDefaults(), k: o.Machines, loads: make([]float64, o.Machines), extra: make([]float64, o.Machines)}
+	l := &Locality{o: o.Locality.withDefaults(), k: o.Machines, barred: o.Barred, loads: make([]float64, o.Machines), extra: make([]float64, o.Machines)}
 	l.rates.scale = 1
 	l.speed = make([]float64, o.Machines)
 	sum := 0.0
@@ -90,16 +97,24 @@ func (*Locality) Name() string { return "locality" }
 func (l *Locality) Loads() []float64 {
 	loads := make([]float64, l.k)
 	for i, v := range l.loads {
-		loads[i] = v * l.rates.scale
+		loads[i] = v * l.scale()
 	}
 	return loads
 }
+
+// scale turns what is kept to bytes a step.
+func (l *Locality) scale() float64 { return l.rates.scale / max(l.mass, 1e-300) }
+
+// Before returns the bytes of a step of each machine as they were when the last
+// plan began.
+func (l *Locality) Before() []float64 { return slices.Clone(l.before) }
 
 // Plan implements Strategy.
 func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.follow(it)
 	l.see(e)
 	l.age(e.Steps)
+	l.before = l.Loads()
 	clear(l.extra)
 	l.moves = l.moves[:0]
 	l.rank(e.Uses)
@@ -126,6 +141,7 @@ func (l *Locality) follow(it *Items) {
 	for i, owner := range it.Owner {
 		if l.owner[i] != owner {
 			l.reown(int32(i), owner)
+			l.calm[i] -= min(l.calm[i], 2) // the move that was planned was not made
 		}
 	}
 }
@@ -152,6 +168,7 @@ func (l *Locality) reown(item, to int32) {
 func (l *Locality) see(e *Epoch) {
 	steps := max(e.Steps, 1e-9)
 	keep := math.Exp(-steps / l.o.Memory)
+	l.mass = l.mass*keep + 1 - keep
 	if l.rates.fade(keep) {
 		for i := range l.loads { // rates.scale is 1 again
 			l.loads[i] = 0
@@ -255,11 +272,14 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 			atFrom = float64(u.rate)
 		}
 	}
-	scale := l.rates.scale
+	scale := l.scale()
 	move := float64(it.Size[item]) / l.o.Horizon * (1 + l.margin(item))
 	off := l.norm.price[from] * (scale*(all-2*atFrom) - move) // gained at from
 	best, most := int32(-1), 0.0
 	try := func(t int32, at float64) {
+		if l.barred != nil && l.barred[t] {
+			return
+		}
 		if gain := off + l.norm.price[t]*(scale*(2*at-all)-move); gain > most && t != from {
 			best, most = t, gain
 		}
@@ -270,7 +290,7 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 	try(l.norm.cheapest, l.rates.at(item, l.norm.cheapest))
 	// Prices are those of a small change, the most that a move can gain: the
 	// norm is convex.
-	if best < 0 || l.norm.after(l, from, best, scale*(2*atFrom-all)+move, scale*(all-2*l.rates.at(item, best))+move) >= l.norm.value {
+	if best < 0 || l.norm.after(l, from, best, scale*(2*atFrom-all)+move, scale*(all-2*l.rates.at(item, best))+move) >= l.norm.value*(1-nothing) {
 		return 0, false
 	}
 	return best, true
@@ -308,9 +328,9 @@ func (n *norm) reset(l *Locality) {
 		n.load, n.price, n.spread = make([]float64, l.k), make([]float64, l.k), l.o.Spread/float64(l.k)
 	}
 	n.sum = 0
-	total := 0.0
+	total, scale := 0.0, l.scale()
 	for i, v := range l.loads {
-		n.load[i] = max(v*l.rates.scale+l.extra[i], 0) * l.speed[i]
+		n.load[i] = max(v*scale+l.extra[i], 0) * l.speed[i]
 		n.sum += pow8(n.load[i])
 		total += n.load[i]
 	}
@@ -323,7 +343,7 @@ func (n *norm) reset(l *Locality) {
 			slope = pow7(v) * unit
 		}
 		n.price[i] = (slope + n.spread) * l.speed[i]
-		if n.price[i] < n.price[n.cheapest] {
+		if cheap := n.cheapest; (l.barred == nil || !l.barred[i]) && (l.barred != nil && l.barred[cheap] || n.price[i] < n.price[cheap]) {
 			n.cheapest = int32(i)
 		}
 	}

@@ -211,3 +211,17 @@ func (s *Service) Describe(_ context.Context, r *api.DescribeRequest) (*api.Desc
 	}
 	return d, nil
 }
+
+// Epoch returns a plan and what came of it so far, nil where it is not known.
+func (s *Service) Epoch(name string, number uint64) *api.Epoch {
+	j, err := s.find(name)
+	if err != nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e := j.epoch(number); e != nil {
+		return e.describe()
+	}
+	return nil
+}

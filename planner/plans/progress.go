@@ -35,7 +35,7 @@ func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.M
 		if err := checkReport(r); err != nil {
 			return status.Errorf(codes.InvalidArgument, "report of job %s, batch %d: %v", r.GetJob(), r.GetBatch(), err)
 		}
-		s.take(context.WithoutCancel(stream.Context()), r)
+		s.Settle(context.WithoutCancel(stream.Context()), r)
 		if err := stream.Send(&api.MoveTaken{Job: r.GetJob(), Batch: r.GetBatch()}); err != nil {
 			return err
 		}
@@ -62,9 +62,9 @@ func checkReport(r *api.MoveReport) error {
 	return nil
 }
 
-// take keeps a report. One of a job or batch that is not there any more is of
+// Settle keeps what a proxy reports, as Progress does. A report of a job or batch that is not there any more is of
 // no use and no harm.
-func (s *Service) take(ctx context.Context, r *api.MoveReport) {
+func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
 	j, err := s.find(r.GetJob())
 	if err != nil {
 		return

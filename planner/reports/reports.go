@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -36,6 +37,11 @@ const (
 // Store keeps reports. The zero value is empty and ready.
 type Store struct {
 	api.UnimplementedPlannerServer
+
+	// Windows, where not nil, is told of each report that is newer than what was
+	// there, while it still has its windows of uses: they are not kept. It is set
+	// before the first report, and must not keep the report.
+	Windows func(*api.HostReport)
 
 	mu      sync.Mutex
 	hosts   map[string]entry
@@ -77,6 +83,16 @@ func (s *Store) take(r *api.HostReport) error {
 			return err
 		}
 	}
+	fresh, err := s.keep(r)
+	if fresh && s.Windows != nil {
+		s.Windows(r)
+	}
+	return err
+}
+
+// keep keeps a report without its windows, and gives them back to r. It says
+// whether the report is newer than what was there.
+func (s *Store) keep(r *api.HostReport) (fresh bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -88,14 +104,31 @@ func (s *Store) take(r *api.HostReport) error {
 	}
 	old, known := s.hosts[r.GetHost()]
 	if known && newer(old.report, r) {
-		return nil
+		return false, nil
 	}
 	if !known && len(s.hosts) >= MaxHosts && !s.forgetOne(now) {
-		return status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
+		return false, status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
 	}
-	s.hosts[r.GetHost()] = entry{r, now}
-	s.history.add(r, now)
-	return nil
+	kept := withoutWindows(r)
+	s.hosts[r.GetHost()] = entry{kept, now}
+	s.history.add(kept, now)
+	return true, nil
+}
+
+// withoutWindows returns a report that shares all of r but its windows.
+func withoutWindows(r *api.HostReport) *api.HostReport {
+	kept := &api.HostReport{Host: r.GetHost(), Incarnation: r.GetIncarnation(), Sequence: r.GetSequence(), UnixNanos: r.GetUnixNanos(), Agent: r.GetAgent()}
+	for _, j := range r.GetJobs() {
+		if j.GetWindow() != nil {
+			w := j.GetWindow()
+			j.Window = nil
+			copied := proto.CloneOf(j)
+			j.Window = w
+			j = copied
+		}
+		kept.Jobs = append(kept.Jobs, j)
+	}
+	return kept
 }
 
 // check refuses a report whose rows do not fit its blocks.
@@ -112,6 +145,34 @@ func check(j *api.JobReport) error {
 		for _, l := range list {
 			if err := checkLatency(l); err != nil {
 				return status.Errorf(codes.InvalidArgument, "job %s: times of %q: %v", j.GetJob(), l.GetName(), err)
+			}
+		}
+	}
+	if err := checkWindow(j.GetWindow()); err != nil {
+		return status.Errorf(codes.InvalidArgument, "job %s: window of uses: %v", j.GetJob(), err)
+	}
+	return nil
+}
+
+func checkWindow(w *api.Window) error {
+	keys := w.GetKeys()
+	if n := len(w.GetValueBytes()); n > 1 && n != len(keys) {
+		return fmt.Errorf("%d sizes of %d keys", n, len(keys))
+	}
+	for i := 1; i < len(keys); i++ {
+		if keys[i] <= keys[i-1] {
+			return fmt.Errorf("key %d follows %d", keys[i], keys[i-1])
+		}
+	}
+	for _, u := range w.GetUses() {
+		if len(u.GetPulls()) != len(u.GetKeys()) || len(u.GetPushes()) != len(u.GetKeys()) {
+			return fmt.Errorf("%s has %d pulls and %d pushes of %d keys", u.GetWorker(), len(u.GetPulls()), len(u.GetPushes()), len(u.GetKeys()))
+		}
+		for _, list := range [][]uint32{u.GetKeys(), u.GetPulled(), u.GetPushed()} {
+			for i, at := range list {
+				if int(at) >= len(keys) || i > 0 && at <= list[i-1] {
+					return fmt.Errorf("%s used key number %d of %d", u.GetWorker(), at, len(keys))
+				}
 			}
 		}
 	}

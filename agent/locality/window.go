@@ -1,0 +1,198 @@
+package locality
+
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/agent/counts"
+)
+
+// DefaultWindowKeys is how many uses of keys a window holds where windows are
+// wanted: sorting them takes some milliseconds.
+const DefaultWindowKeys = 1 << 17
+
+// A Window is what workers used, key by key, from when the window before was
+// taken until it was full: a sample of the recent past, by which the planner
+// decides what should move.
+type Window struct {
+	First, Last int64    // nanoseconds since 1970
+	Keys        []uint64 // ascending
+	Sizes       []uint32 // bytes of each key's value as last pushed, 0 where it was not
+	Workers     []WorkerWindow
+	LeftOut     uint64 // uses of keys for which there was no room
+}
+
+// A WorkerWindow is one worker's part.
+type WorkerWindow struct {
+	Worker int
+	Steps  int // rounds of pushes, of pulls where it pushes nothing
+	// Uses are the keys that it used, by number in Window.Keys, ascending.
+	Uses []WindowUse
+	// Pulled and Pushed are the keys of its newest whole step, likewise.
+	Pulled, Pushed []uint32
+}
+
+// A WindowUse says how often a key was used.
+type WindowUse struct {
+	Key           uint32
+	Pulls, Pushes uint32
+}
+
+// collector gathers a window. It holds copies of key lists, as they come.
+type collector struct {
+	limit   int
+	keys    []uint64
+	uses    []listUse
+	first   int64
+	last    int64
+	leftOut uint64
+}
+
+// listUse is one list of keys in use.
+type listUse struct {
+	worker     int
+	step       uint64 // what the worker had begun when the list was used
+	pull, push bool
+	from, to   int // in collector.keys
+	size       uint32
+	lens       []uint32 // bytes of each value; nil: all have size
+}
+
+// add notes a batch of keys. Answers, which are no uses, are left out.
+func (c *collector) add(at int64, step uint64, b *counts.Batch) {
+	pulls, pushes := b.Each[counts.Pulls], b.Each[counts.Pushes]
+	n := max(len(b.Keys), b.Run.N)
+	if pulls+pushes == 0 || n == 0 {
+		return
+	}
+	if len(c.keys)+n > c.limit {
+		c.leftOut += uint64(n)
+		return
+	}
+	if len(c.uses) == 0 {
+		c.first = at
+	}
+	c.last = at
+	u := listUse{worker: b.Worker, step: step, pull: pulls > 0, push: pushes > 0, from: len(c.keys)}
+	weight := max(pulls, pushes) // what each access counts as, where requests are sampled
+	u.size = uint32(b.Each[counts.PushedBytes] / weight)
+	if b.Lens != nil && b.LenPlane == counts.PushedBytes {
+		u.lens = make([]uint32, n)
+		for i, l := range b.Lens {
+			u.lens[i] = uint32(uint64(max(l, 0)) * b.LenUnit / weight)
+		}
+	}
+	c.keys = append(c.keys, b.Keys...)
+	for i := range b.Run.N {
+		c.keys = append(c.keys, b.Run.First+uint64(i)*b.Run.Step)
+	}
+	u.to = len(c.keys)
+	c.uses = append(c.uses, u)
+}
+
+// TakeWindow returns what was used since the last call, and begins a new
+// window; nil where nothing was, or where windows are not wanted.
+func (j *Job) TakeWindow() *Window {
+	j.mu.Lock()
+	c := j.window
+	if c == nil || len(c.uses) == 0 {
+		j.mu.Unlock()
+		return nil
+	}
+	j.window = &collector{limit: c.limit}
+	j.mu.Unlock()
+	return c.window()
+}
+
+// window sorts and counts what was gathered.
+func (c *collector) window() *Window {
+	w := &Window{First: c.first, Last: c.last, LeftOut: c.leftOut, Keys: slices.Clone(c.keys)}
+	slices.Sort(w.Keys)
+	w.Keys = slices.Compact(w.Keys)
+	w.Sizes = make([]uint32, len(w.Keys))
+	var lists [][]listUse // by worker
+	for _, u := range c.uses {
+		for u.worker >= len(lists) {
+			lists = append(lists, nil)
+		}
+		lists[u.worker] = append(lists[u.worker], u)
+	}
+	pulls, pushes := make([]uint32, len(w.Keys)), make([]uint32, len(w.Keys))
+	for worker, uses := range lists {
+		if len(uses) == 0 {
+			continue
+		}
+		ww := WorkerWindow{Worker: worker, Steps: steps(uses)}
+		whole := uses[len(uses)-1].step // the newest step that has certainly ended
+		if whole > uses[0].step {
+			whole--
+		}
+		for _, u := range uses {
+			at := 0
+			for i, key := range c.keys[u.from:u.to] {
+				at = find(w.Keys, key, at)
+				if u.pull {
+					pulls[at]++
+					if u.step == whole {
+						ww.Pulled = append(ww.Pulled, uint32(at))
+					}
+				}
+				if u.push {
+					pushes[at]++
+					if u.step == whole {
+						ww.Pushed = append(ww.Pushed, uint32(at))
+					}
+					w.Sizes[at] = u.size
+					if u.lens != nil {
+						w.Sizes[at] = u.lens[i]
+					}
+				}
+			}
+		}
+		for key := range w.Keys {
+			if pulls[key]+pushes[key] > 0 {
+				ww.Uses = append(ww.Uses, WindowUse{uint32(key), pulls[key], pushes[key]})
+				pulls[key], pushes[key] = 0, 0
+			}
+		}
+		for _, list := range []*[]uint32{&ww.Pulled, &ww.Pushed} {
+			slices.Sort(*list)
+			*list = slices.Compact(*list)
+		}
+		w.Workers = append(w.Workers, ww)
+	}
+	return w
+}
+
+// find returns the place of a key that is there, near where the last one was
+// found: lists ascend as a rule.
+func find(keys []uint64, key uint64, last int) int {
+	if last < len(keys) && keys[last] <= key {
+		step := 1
+		for last+step < len(keys) && keys[last+step] <= key {
+			last += step
+			step *= 2
+		}
+		end := min(last+step, len(keys))
+		at, _ := slices.BinarySearch(keys[last:end], key)
+		return last + at
+	}
+	at, _ := slices.BinarySearch(keys, key)
+	return at
+}
+
+// steps counts a worker's rounds of pushes, of pulls where it pushes nothing.
+func steps(uses []listUse) int {
+	count := func(push bool) int {
+		n, last := 0, uint64(0)
+		for _, u := range uses {
+			if (push && u.push || !push && u.pull) && (n == 0 || u.step != last) {
+				n, last = n+1, u.step
+			}
+		}
+		return n
+	}
+	if n := count(true); n > 0 {
+		return n
+	}
+	return count(false)
+}

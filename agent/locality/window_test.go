@@ -1,0 +1,140 @@
+package locality
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/agent/counts"
+)
+
+func windowed(limit int) *Job {
+	o := testOptions()
+	o.WindowKeys = limit
+	return New(o)
+}
+
+// use has a worker push and then pull keys, values of 4 bytes, in one step.
+func use(j *Job, worker int, step int32, keys []uint64) {
+	for i, push := range []bool{true, false} {
+		r := Request{Worker: worker, Time: at(float64(step)), Timestamp: 2*step + int32(i), Push: push, Pull: !push}
+		j.Ask(r)
+		b := counts.Batch{Worker: worker, Keys: keys}
+		if push {
+			b.Each = [counts.Planes]uint64{counts.Pushes: 1, counts.PushedBytes: 4}
+		} else {
+			b.Each = [counts.Planes]uint64{counts.Pulls: 1}
+		}
+		j.Use(r.Time, b)
+		// Its answer is not a use.
+		j.Use(r.Time, counts.Batch{Worker: worker, Keys: keys, Each: [counts.Planes]uint64{counts.PulledBytes: 4}})
+	}
+}
+
+// A window counts as a plain table does.
+func TestWindowAgainstTable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j := windowed(1 << 20)
+		if j.TakeWindow() != nil {
+			t.Fatal("an empty window")
+		}
+		step := int32(0)
+		for range 2 { // windows
+			counted := []map[uint64]uint32{{}, {}, {}}
+			steps := make([]int, 3)
+			for range rapid.IntRange(1, 10).Draw(t, "steps") {
+				worker := rapid.IntRange(0, 2).Draw(t, "worker")
+				keys := rapid.SliceOfNDistinct(rapid.Uint64Range(0, 30), 1, 8, rapid.ID).Draw(t, "keys")
+				slices.Sort(keys)
+				use(j, worker, step, keys)
+				step++
+				steps[worker]++
+				for _, k := range keys {
+					counted[worker][k]++
+				}
+			}
+			w := j.TakeWindow()
+			if !slices.IsSorted(w.Keys) || len(w.Sizes) != len(w.Keys) || slices.Max(w.Sizes) != 4 || slices.Min(w.Sizes) != 4 {
+				t.Fatalf("keys %v, sizes %v", w.Keys, w.Sizes)
+			}
+			for _, ww := range w.Workers {
+				got := map[uint64]uint32{}
+				for _, u := range ww.Uses {
+					if u.Pulls != u.Pushes {
+						t.Fatalf("%+v", u)
+					}
+					got[w.Keys[u.Key]] = u.Pulls
+				}
+				if !maps.Equal(got, counted[ww.Worker]) || ww.Steps != steps[ww.Worker] {
+					t.Fatalf("worker %d used %v in %d steps, want %v in %d", ww.Worker, got, ww.Steps, counted[ww.Worker], steps[ww.Worker])
+				}
+				if !slices.Equal(ww.Pulled, ww.Pushed) || len(ww.Pulled) == 0 || !slices.IsSorted(ww.Pulled) {
+					t.Fatalf("worker %d last pulled %v and pushed %v", ww.Worker, ww.Pulled, ww.Pushed)
+				}
+				counted[ww.Worker] = nil
+			}
+			for worker, left := range counted {
+				if len(left) > 0 {
+					t.Fatalf("worker %d is not in the window", worker)
+				}
+			}
+		}
+	})
+}
+
+// What does not fit is counted, and what fits is whole.
+func TestWindowIsBounded(t *testing.T) {
+	j := windowed(10)
+	for step := range int32(4) {
+		use(j, 0, step, []uint64{1, 2, 3})
+	}
+	w := j.TakeWindow()
+	if w.LeftOut != 24-9 || len(w.Keys) != 3 || w.Workers[0].Steps != 2 {
+		t.Errorf("%+v", w)
+	}
+	if j := New(testOptions()); j.TakeWindow() != nil {
+		t.Error("a window that nobody wants")
+	}
+}
+
+// Runs of keys, values of several lengths, and sampled requests.
+func TestWindowOfRunsAndLens(t *testing.T) {
+	j := windowed(100)
+	j.Ask(Request{Time: at(0), Timestamp: 1, Push: true})
+	j.Use(at(0), counts.Batch{Run: counts.Run{First: 10, Step: 5, N: 3}, Ascending: true,
+		Each: [counts.Planes]uint64{counts.Pushes: 8, counts.PushedBytes: 8 * 12}})
+	j.Use(at(0), counts.Batch{Keys: []uint64{12, 13}, Lens: []int32{1, 2}, LenUnit: 4 * 8, LenPlane: counts.PushedBytes,
+		Each: [counts.Planes]uint64{counts.Pushes: 8}})
+	w := j.TakeWindow()
+	if !slices.Equal(w.Keys, []uint64{10, 12, 13, 15, 20}) || !slices.Equal(w.Sizes, []uint32{12, 4, 8, 12, 12}) {
+		t.Errorf("keys %v, sizes %v", w.Keys, w.Sizes)
+	}
+	if u := w.Workers[0].Uses; len(u) != 5 || u[0].Pushes != 1 || w.Workers[0].Steps != 1 {
+		t.Errorf("%+v", w.Workers)
+	}
+}
+
+func BenchmarkWindow(b *testing.B) {
+	j := windowed(DefaultWindowKeys)
+	var lists [][]uint64
+	for i := range uint64(64) {
+		var keys []uint64
+		for k := range uint64(1000) {
+			keys = append(keys, (k*977+i*13)%50_000)
+		}
+		slices.Sort(keys)
+		lists = append(lists, keys)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		for i, keys := range lists {
+			use(j, i%2, int32(i), keys)
+		}
+		b.StartTimer()
+		if j.TakeWindow() == nil {
+			b.Fatal("no window")
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/plans"
+)
+
+// worthwhile is by which part of the busiest machine's bytes, or of all, a plan
+// must be better than none to be proposed.
+const worthwhile = 0.01
+
+// A judge sees what comes of plans.
+type judge struct {
+	epoch   uint64 // plan that is to be measured, 0: none
+	refused int    // decisions for which nothing is proposed, since all was refused
+}
+
+// pause is for how many decisions nothing is proposed after a plan of which
+// everything was refused.
+const pause = 24
+
+// decide looks at the job once. What it returns says why nothing is planned,
+// where that is so.
+func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err error) {
+	if trouble := j.incomplete(); trouble != "" {
+		return trouble, nil
+	}
+	moving, _ := s.Busy(j.name)
+	if moving && j.small() {
+		return "", nil // what is used meanwhile counts for the next decision
+	}
+	s.View(j.name, j.place)
+	e := j.epoch()
+	if len(e.Uses) == 0 {
+		j.idle++
+		return "", nil
+	}
+	if err := j.review(ctx, s, e); err != nil {
+		return "", err
+	}
+	if err := j.shaped(); err != nil {
+		return "", err
+	}
+	moves, err := j.strategy.Plan(&j.items, e)
+	if err != nil {
+		return "", err
+	}
+	if moving {
+		return "", nil
+	}
+	if j.judge.refused > 0 {
+		j.judge.refused--
+		return "the proxies refused all of the last plan (see its reasons); the next one is made later", nil
+	}
+	return j.propose(ctx, s, e, moves)
+}
+
+// incomplete says what must be known before anything can be planned.
+func (j *job) incomplete() string {
+	if j.servers == 0 {
+		return "how many servers the job has is not known yet"
+	}
+	var unknown []string
+	for rank, host := range j.serves {
+		if host == "" {
+			unknown = append(unknown, fmt.Sprint(rank))
+		}
+	}
+	switch {
+	case len(unknown) > 0:
+		return fmt.Sprintf("the hosts of servers %s are not known: each host of the job needs an agent that reports here", strings.Join(unknown, ", "))
+	case len(j.hosts) < 2:
+		return "all of the job that is known is on one host: nothing crosses between hosts"
+	}
+	return ""
+}
+
+// small reports whether what was seen since the last decision is so little that
+// it can wait.
+func (j *job) small() bool {
+	uses := 0
+	for _, w := range j.workers {
+		uses += len(w.bytes)
+	}
+	return uses < j.opts.MaxItems
+}
+
+// shaped makes the strategy anew where the machines are others than before.
+func (j *job) shaped() error {
+	shape := fmt.Sprint(j.hosts, j.serves)
+	if j.strategy != nil && shape == j.shape {
+		return nil
+	}
+	barred := make([]bool, len(j.hosts))
+	for i, host := range j.hosts {
+		barred[i] = !slices.Contains(j.serves, host)
+	}
+	strategy, err := j.opts.strategy(len(j.hosts), barred)
+	if err != nil {
+		return err
+	}
+	j.strategy, j.shape = strategy, shape
+	return nil
+}
+
+// review says what came of the last plan once it is carried out: what was used
+// since the last decision, with the owners as they are now.
+func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) error {
+	if j.judge.epoch == 0 {
+		return nil
+	}
+	info := s.Epoch(j.name, j.judge.epoch)
+	switch {
+	case info == nil || info.GetState() == api.Epoch_ROLLED_BACK || info.GetState() == api.Epoch_SUPERSEDED:
+		j.judge.epoch = 0
+		return nil
+	case info.GetState() != api.Epoch_DONE:
+		return nil
+	case info.GetMovedKeys() == 0 && len(info.GetRefused()) > 0:
+		j.judge.epoch, j.judge.refused = 0, pause
+		return nil
+	}
+	actual := map[string]float64{}
+	for i, bytes := range dynamic.Loads(&j.items, e.Uses, len(j.hosts)) {
+		actual[j.hosts[i]] = bytes / e.Steps
+	}
+	number := j.judge.epoch
+	j.judge.epoch = 0
+	return s.Measured(ctx, j.name, number, actual)
+}
+
+// propose turns moves into a plan, if they are worth it.
+func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, moves []dynamic.Move) (trouble string, err error) {
+	before, after := j.loads(e, moves)
+	hosts, better := make([]*api.HostLoad, len(j.hosts)), slices.Max(before)-slices.Max(after) >= worthwhile*slices.Max(before)
+	sum, sumAfter := 0.0, 0.0
+	for i, name := range j.hosts {
+		hosts[i] = &api.HostLoad{Host: name, Before: before[i], Predicted: after[i]}
+		sum, sumAfter = sum+before[i], sumAfter+after[i]
+	}
+	if !better && sum-sumAfter < worthwhile*sum {
+		return "", nil
+	}
+	targets, migration := j.targets(moves)
+	most, _ := busiestOf(before)
+	number, err := s.Propose(ctx, plans.Proposal{
+		Job: j.name, Servers: j.servers, Targets: targets, Hosts: hosts, MigrationBytes: migration, HorizonSteps: j.opts.Horizon,
+		Reason: fmt.Sprintf("%s moves %.0f bytes a step, would move %.0f; the busiest then %.0f", j.hosts[most], before[most], after[most], slices.Max(after)),
+	})
+	if err != nil || number == 0 {
+		return "", err
+	}
+	j.judge.epoch = number
+	return "", nil
+}
+
+// loads returns the bytes of a step of each machine before and after moves.
+func (j *job) loads(e *dynamic.Epoch, moves []dynamic.Move) (before, after []float64) {
+	if l, ok := j.strategy.(*dynamic.Locality); ok {
+		return l.Before(), l.Loads()
+	}
+	after = make([]float64, len(j.hosts))
+	before = dynamic.Loads(&j.items, e.Uses, len(j.hosts))
+	moved := dynamic.Items{Owner: slices.Clone(j.items.Owner)}
+	for _, m := range moves {
+		moved.Owner[m.Item] = m.To
+	}
+	for i, bytes := range dynamic.Loads(&moved, e.Uses, len(j.hosts)) {
+		before[i] /= e.Steps
+		after[i] = bytes / e.Steps
+	}
+	return before, after
+}
+
+// targets returns the moves as ranges of keys, neighbours together, and the
+// bytes that they take. A machine with several servers gets a key at its home,
+// where that is one of them.
+func (j *job) targets(moves []dynamic.Move) (targets []plan.Range, migration float64) {
+	ranks := make([][]int32, len(j.hosts))
+	for rank, host := range j.serves {
+		m := j.machine[host]
+		ranks[m] = append(ranks[m], int32(rank))
+	}
+	for _, m := range moves {
+		if len(ranks[m.To]) == 0 {
+			continue // a host without a server
+		}
+		key := j.keys[m.Item]
+		to := ranks[m.To][key%uint64(len(ranks[m.To]))]
+		if home := plan.HomeOf(key, j.servers); slices.Contains(ranks[m.To], home) {
+			to = home
+		}
+		targets = append(targets, plan.Range{Keys: plan.One(key), Owner: to})
+		migration += float64(j.items.Size[m.Item])
+	}
+	slices.SortFunc(targets, func(a, b plan.Range) int { return cmp.Compare(a.First, b.First) })
+	joined := targets[:0]
+	for _, t := range targets {
+		if n := len(joined); n > 0 && joined[n-1].Last+1 == t.First && joined[n-1].Owner == t.Owner {
+			joined[n-1].Last = t.Last
+			continue
+		}
+		joined = append(joined, t)
+	}
+	return joined, migration
+}
+
+func busiestOf(loads []float64) (most int, bytes float64) {
+	for i, l := range loads {
+		if l > bytes {
+			most, bytes = i, l
+		}
+	}
+	return most, bytes
+}

@@ -1,0 +1,218 @@
+package live
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/planner/plan"
+)
+
+// A job is what is known of one job's uses of keys. Its machines are hosts that
+// report, its items keys.
+type job struct {
+	name    string
+	opts    Options
+	servers int
+
+	hosts   []string       // by machine
+	machine map[string]int // by host
+	serves  []string       // host of each server, by rank; empty: not known
+
+	number map[uint64]int32 // item of a key
+	keys   []uint64         // by item
+	items  dynamic.Items
+	full   uint64 // uses of keys for which there was no item
+	missed uint64 // uses that agents left out
+	owners uint64 // version of the owners in items, 0: not read yet
+
+	workers map[string]*worker // by host and name
+	last    int64              // when something was used, as the agents' clocks say
+	idle    int                // decisions since something was
+
+	strategy dynamic.Strategy
+	shape    string // what the strategy was made for
+	judge    judge
+}
+
+// A worker is what one worker did since the last decision.
+type worker struct {
+	machine int
+	steps   uint64 // of the windows
+	bytes   map[int32]float32
+	batch   dynamic.Batch
+	total   uint64 // steps in all, as last reported
+	before  uint64 // at the last decision
+	known   bool   // before is right
+}
+
+func newJob(name string, opts Options) *job {
+	return &job{name: name, opts: opts, machine: map[string]int{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
+}
+
+// take takes in one host's report.
+func (j *job) take(host string, r *api.JobReport) {
+	if n := int(r.GetServers()); n > 0 && n != j.servers {
+		j.restart(n)
+	}
+	if _, ok := j.machine[host]; !ok {
+		j.machine[host] = len(j.hosts)
+		j.hosts = append(j.hosts, host)
+	}
+	for _, n := range r.GetNodes() {
+		if rank := int(n.GetRank()); n.GetRole() == "server" && n.GetLocal() && rank >= 0 && rank < len(j.serves) {
+			j.serves[rank] = host
+		}
+	}
+	for _, s := range r.GetSteps() {
+		if w := j.workers[host+"\x00"+s.GetWorker()]; w != nil {
+			w.total = s.GetSteps()
+		}
+	}
+	if w := r.GetWindow(); w != nil && j.servers > 0 {
+		j.see(host, w)
+		j.last, j.idle = max(j.last, w.GetLastUnixNanos()), 0
+	}
+}
+
+// restart forgets all but the name: the job has begun anew, with other servers.
+func (j *job) restart(servers int) {
+	judge := j.judge
+	*j = *newJob(j.name, j.opts)
+	j.judge = judge
+	j.servers, j.serves = servers, make([]string, servers)
+}
+
+// see adds a window of uses.
+func (j *job) see(host string, w *api.Window) {
+	j.missed += w.GetLeftOut()
+	items := make([]int32, len(w.GetKeys()))
+	for i, key := range w.GetKeys() {
+		size := uint32(0)
+		if sizes := w.GetValueBytes(); len(sizes) > 0 {
+			size = sizes[min(i, len(sizes)-1)]
+		}
+		items[i] = j.item(key, size)
+	}
+	for _, u := range w.GetUses() {
+		name := host + "\x00" + u.GetWorker()
+		who := j.workers[name]
+		if who == nil {
+			who = &worker{machine: j.machine[host], bytes: map[int32]float32{}}
+			j.workers[name] = who
+		}
+		who.steps += uint64(max(u.GetSteps(), 1))
+		for i, at := range u.GetKeys() {
+			item := items[at]
+			if item < 0 {
+				j.full++
+				continue
+			}
+			value := float64(j.items.Size[item]) - j.opts.KeyBytes
+			bytes := float64(u.GetPulls()[i])*(2*j.opts.KeyBytes+value) + float64(u.GetPushes()[i])*(j.opts.KeyBytes+value)
+			who.bytes[item] += float32(bytes)
+		}
+		who.batch = dynamic.Batch{Machine: int32(who.machine), Pulled: pick(items, u.GetPulled()), Updated: pick(items, u.GetPushed())}
+	}
+}
+
+// pick returns the items of some of a window's keys, ascending.
+func pick(items []int32, numbers []uint32) []int32 {
+	var picked []int32
+	for _, n := range numbers {
+		if items[n] >= 0 {
+			picked = append(picked, items[n])
+		}
+	}
+	slices.Sort(picked)
+	return picked
+}
+
+// defaultSize is what a value is taken to have that nobody pushes.
+const defaultSize = 4
+
+// item returns the number of a key, -1 where there are too many.
+func (j *job) item(key uint64, size uint32) int32 {
+	n, ok := j.number[key]
+	if !ok {
+		if len(j.keys) >= j.opts.MaxItems {
+			return -1
+		}
+		n = int32(len(j.keys))
+		j.number[key] = n
+		j.keys = append(j.keys, key)
+		j.items.Home = append(j.items.Home, 0) // set by place
+		j.items.Owner = append(j.items.Owner, 0)
+		j.items.Size = append(j.items.Size, float32(j.opts.KeyBytes+defaultSize))
+		j.owners = 0
+	}
+	if size > 0 {
+		j.items.Size[n] = float32(j.opts.KeyBytes) + float32(size)
+	}
+	return n
+}
+
+// place notes where all items are, after the plans' service.
+func (j *job) place(o *plan.Owners, version uint64) {
+	if j.owners == version+1 {
+		return
+	}
+	for i, key := range j.keys {
+		home := plan.HomeOf(key, j.servers)
+		owner := o.Owner(key)
+		if owner == plan.Home {
+			owner = home
+		}
+		j.items.Home[i] = int32(j.machine[j.serves[home]])
+		j.items.Owner[i] = int32(j.machine[j.serves[owner]])
+	}
+	j.owners = version + 1
+}
+
+// epoch returns what was used since the last decision, and begins anew; steps
+// is 0 where nothing was.
+func (j *job) epoch() *dynamic.Epoch {
+	e := &dynamic.Epoch{}
+	active, went := 0.0, 0.0
+	for _, w := range j.workers {
+		if w.steps == 0 {
+			continue
+		}
+		active++
+		elapsed := float64(w.steps)
+		if w.known && w.total > w.before { // windows may be a sample
+			elapsed = max(elapsed, float64(w.total-w.before))
+		}
+		w.before, w.known = w.total, true
+		went += elapsed
+	}
+	if active == 0 {
+		return e
+	}
+	e.Steps = went / active
+	sum := map[[2]int32]float64{}
+	for _, name := range slices.Sorted(maps.Keys(j.workers)) {
+		w := j.workers[name]
+		for item, bytes := range w.bytes {
+			sum[[2]int32{item, int32(w.machine)}] += float64(bytes) / float64(w.steps) * e.Steps
+		}
+		if len(w.batch.Pulled)+len(w.batch.Updated) > 0 {
+			b := w.batch
+			if len(b.Pulled) == 0 {
+				b.Pulled = b.Updated
+			}
+			e.Batches = append(e.Batches, b)
+		}
+		w.steps, w.batch = 0, dynamic.Batch{}
+		clear(w.bytes)
+	}
+	for at, bytes := range sum {
+		e.Uses = append(e.Uses, dynamic.Use{Item: at[0], Machine: at[1], Bytes: float32(bytes)})
+	}
+	slices.SortFunc(e.Uses, func(a, b dynamic.Use) int {
+		return cmp.Or(cmp.Compare(a.Item, b.Item), cmp.Compare(a.Machine, b.Machine))
+	})
+	return e
+}
