@@ -137,7 +137,9 @@ func (r Run) Do(t testing.TB) *Outcome {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.count(state.Values.Counts)
+		if state.Values != nil {
+			o.count(state.Values.Counts)
+		}
 		s.Stop(t)
 	}
 	return o
