@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,8 +28,8 @@ type routingFlags struct {
 
 func (f *routingFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.placement, "placement", "", "placement.json of psidecar partition: where keys are from a job's first request on; the same on all hosts")
-	flags.BoolVar(&f.act, "act", false, "carry out the planner's plans: keys move between servers while the job runs; on all hosts of the job, from its start")
+	flags.StringVar(&f.placement, "placement", "", "placement.json of psidecar partition: where keys are from a job's first request on; the same on all hosts; implies --mesh-only")
+	flags.BoolVar(&f.act, "act", false, "carry out the planner's plans: keys move between servers while the job runs; on all hosts of the job, from its start; implies --mesh-only")
 	flags.StringVar(&f.handler, "handler", "", "what the servers do with a push: add (store += value), assign (store = value, always), none of both; with the last keys are never moved. Default: not known")
 	flags.BoolVar(&f.probe, "allow-probe", false, "find that out by pushing to, and pulling, a scratch key at the end of the key space")
 	flags.StringVar(&f.dir, "state-dir", "/run/psidecar/state", "folder for what a proxy must know after it was killed, while keys are displaced")
@@ -88,6 +89,8 @@ func (c *carrier) route(f *proxyFlags, opts *proxy.Options) error {
 	}
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return c.proxy.DialSite(ctx, host) }
 	o.FailClosed = c.guard.set
+	// A connection past a proxy would be one whose requests go wrong.
+	opts.MeshOnly, opts.Retry, opts.ConnectTimeout = true, 500*time.Millisecond, 3*time.Second
 	opts.Jobs, err = jobs.New(o)
 	return err
 }

@@ -202,5 +202,8 @@ func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err er
 }
 
 func (c *answers) take(m *pslite.Message, d pslite.Dialect) error {
+	if m.Meta.Control.Cmd != pslite.NoCommand {
+		return nil // an ACK that the router has taken in
+	}
 	return c.job.takeAnswer(c, m, d)
 }

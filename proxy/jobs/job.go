@@ -402,6 +402,8 @@ func (x *job) state() State {
 	s.Displaced, s.Ranges = x.router.Table().Displaced()
 	s.Ready, s.Joining, s.Holds = x.router.Ready(), x.site.Joining(), len(x.router.Holds())
 	s.Waiting, _ = x.router.Waiting()
+	s.UnderWay = x.router.UnderWay()
+	s.UnderWay = s.UnderWay[:min(len(s.UnderWay), 8)]
 	c := x.router.Counts()
 	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
 	return s

@@ -232,6 +232,7 @@ type State struct {
 	Joining    []string `json:"joining,omitempty"` // hosts waited for
 	Holds      int      `json:"holds"`
 	Waiting    int      `json:"waiting_requests"`
+	UnderWay   []string `json:"under_way,omitempty"` // requests, some of them
 	Handler    string   `json:"handler"`
 	Plain      uint64   `json:"plain_requests"`
 	Split      uint64   `json:"split_requests"`

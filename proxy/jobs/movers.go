@@ -113,6 +113,8 @@ func (x *job) accept(b *api.MoveBatch) {
 			}
 		}
 	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
 	p.pending = uint64(len(keys))
 	for part := range slices.Chunk(keys, moveKeys) {
 		x.work = append(x.work, &work{plan: b.GetBatch(), from: b.GetFrom(), to: b.GetTo(), keys: part})

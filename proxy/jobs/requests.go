@@ -195,13 +195,16 @@ func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err e
 		return true, nil
 	case cmd == pslite.Ack:
 		return c.job.workerAck(c, m.Meta.Control.MsgSig)
-	case m.Meta.Data() && m.Meta.Request:
+	case m.Meta.Data() && m.Meta.Request && m.Keys().Len() > 0:
 		return c.job.request(c, m, d)
 	}
 	return true, nil
 }
 
 func (c *requests) take(m *pslite.Message, d pslite.Dialect) error {
+	if m.Meta.Control.Cmd != pslite.NoCommand {
+		return nil // an ACK that the router has taken in
+	}
 	return c.job.takeRequest(c, m, d)
 }
 

@@ -191,6 +191,7 @@ func (s *Site) Begin(m Move) error {
 		return fmt.Errorf("%w: %s", ErrHandler, m.Handler)
 	}
 	slices.Sort(m.Keys)
+	m.Keys = slices.Compact(m.Keys)
 	for _, k := range m.Keys {
 		if owner := s.Router.Table().Owner(k); owner != m.From {
 			return fmt.Errorf("key %d belongs to server %d, not %d", k, owner, m.From)

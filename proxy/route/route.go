@@ -257,6 +257,7 @@ func (r *Router) begin(w *worker, id request, e entry) {
 
 // learn keeps the first push and pull, from which the router's own are made.
 func (w *worker) learn(m *pslite.Meta) {
+	w.lens = w.lens || len(m.DataTypes) > 2
 	if w.apps[m.AppID] && (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
 		return
 	}
@@ -336,7 +337,6 @@ func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
 // dispatch sends a request to those who own its keys.
 func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
 	w.learn(&m.Meta)
-	w.lens = w.lens || len(m.Data) > 2
 	owners := r.table.AppendOwners(nil, m.Keys())
 	distinct := slices.Compact(slices.Sorted(slices.Values(owners)))
 	if len(distinct) == 0 || len(distinct) == 1 && distinct[0] == id.server {
@@ -430,4 +430,14 @@ func (r *Router) end(generation uint32) {
 	if r.underWay[generation]--; r.underWay[generation] == 0 {
 		delete(r.underWay, generation)
 	}
+}
+
+// UnderWay returns the requests that are under way, for people.
+func (r *Router) UnderWay() (all []string) {
+	for _, id := range r.Workers() {
+		for at, e := range r.workers[id].open {
+			all = append(all, fmt.Sprintf("worker %d to server %d, app %d customer %d timestamp %d: flags %d, split %v", id, at.server, at.app, at.customer, at.timestamp, e.flags, e.split != nil))
+		}
+	}
+	return all
 }

@@ -1,0 +1,194 @@
+package reroute
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/plans"
+	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// planner is a planner whose plans the test makes.
+type planner struct {
+	t       *testing.T
+	host    *hosts.Host
+	file    string
+	address string
+
+	mu      sync.Mutex
+	service *plans.Service
+	server  *grpc.Server
+	store   *store.File
+	serving sync.WaitGroup
+}
+
+func newPlanner(t *testing.T, h *hosts.Host) *planner {
+	p := &planner{t: t, host: h, file: filepath.Join(t.TempDir(), "plans"), address: net.JoinHostPort(h.IPv4.String(), "9821")}
+	p.start()
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *planner) start() {
+	p.t.Helper()
+	var err error
+	if p.store, err = store.OpenFile(p.file); err != nil {
+		p.t.Fatal(err)
+	}
+	if p.service, err = plans.New(context.Background(), p.store, plans.Options{Act: true}); err != nil {
+		p.t.Fatal(err)
+	}
+	l, err := p.host.Listen(context.Background(), "tcp", p.address)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	api.RegisterPlansServer(p.server, p.service)
+	p.serving.Go(func() { p.server.Serve(l) })
+}
+
+// kill ends the planner without a word to anybody.
+func (p *planner) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server.Stop()
+	p.serving.Wait()
+	p.store.Close()
+}
+
+// again kills the planner and starts it again from its store.
+func (p *planner) again() {
+	p.kill()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.start()
+}
+
+// forget makes the planner one that has never planned anything.
+func (p *planner) forget() {
+	p.kill()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.file = filepath.Join(p.t.TempDir(), "plans")
+	p.start()
+}
+
+// propose proposes that the ids go to servers at random, n of them, and reports
+// whether any has to move.
+func (p *planner) propose(rng *rand.Rand, jobName string, ids, n, servers int) bool {
+	m, err := dataset.ParseKeyMap("spread")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	proposal := plans.Proposal{Job: jobName, Servers: servers, Reason: "a test"}
+	for range n {
+		key, err := m.Key(uint64(rng.IntN(ids)))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		proposal.Targets = append(proposal.Targets, plan.Range{Keys: plan.One(key), Owner: rng.Int32N(int32(servers))})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err = p.service.Propose(context.Background(), proposal)
+	return err == nil
+}
+
+// busy reports whether moves are under way.
+func (p *planner) busy(jobName string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	moving, _ := p.service.Busy(jobName)
+	return moving
+}
+
+// plain returns how many requests have passed as they were, or were split.
+func plain(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
+	for _, s := range all {
+		for _, j := range states(t, s) {
+			sum += j.Plain + j.Split
+		}
+	}
+	return sum
+}
+
+// While a job counts, its keys move from server to server.
+func TestMoved(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	const k = 4
+	n := hoststest.New(t, hosts.Config{Hosts: k})
+	p := newPlanner(t, n.Host(0))
+	var all []*sidecar.Sidecar
+	for _, h := range n.Hosts() {
+		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir()))
+	}
+	for _, c := range []struct {
+		name string
+		ids  int
+		args []string
+		env  []string
+	}{
+		{"scalars", 3000, nil, nil},
+		// With lengths a key that nobody has used has none, and cannot move.
+		{"lengths", 60, []string{"--count-lens", "--count-batch", "60"}, nil},
+		{"resend and loss", 3000, []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+			defer cancel()
+			p.forget()
+			mine := job.Program{psjob, "--json"}
+			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "400"}, c.args...)
+			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env}.Start(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
+			done := make(chan error, 1)
+			go func() { done <- r.Wait() }()
+			rng := rand.New(rand.NewPCG(1, 1))
+			for over := false; !over; {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Error(err)
+					}
+					over = true
+				case <-time.After(50 * time.Millisecond):
+					if !p.busy(name) && plain(t, all) > 20 {
+						p.propose(rng, name, c.ids, 200, k)
+					}
+				}
+			}
+			moved := uint64(0)
+			for _, s := range all {
+				for _, j := range states(t, s) {
+					moved += j.Moved
+					t.Logf("%s: %+v", s.Host.Name, j)
+				}
+			}
+			if moved < 100 {
+				t.Errorf("only %d keys moved", moved)
+			}
+		})
+	}
+}
