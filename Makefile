@@ -22,7 +22,7 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 PKGS ?= ./...
 
-TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2
+TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
 .PHONY: build image demo test bench eval-partition eval-dynamic eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean

@@ -15,10 +15,11 @@ var (
 	bytesDesc = prometheus.NewDesc("psidecar_planner_bytes_total", "Bytes of the job's messages.", []string{"job"}, nil)
 )
 
-// Metrics serves the planner's metrics.
-func (s *State) Metrics() http.Handler {
+// Metrics serves the planner's metrics, with those of others in its process.
+func (s *State) Metrics(others ...prometheus.Collector) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{s})
+	r.MustRegister(others...)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 

@@ -155,7 +155,7 @@ func (c *collector) run(ctx context.Context) (err error) {
 	api.RegisterPlansServer(server, c.plans)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics()}))
+		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics(c.plans.Metrics())}))
 	})
 	g.Go(func() error { return c.live.Run(ctx) })
 	slog.Info("taking reports", "address", c.reports.Addr().String())

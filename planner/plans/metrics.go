@@ -1,0 +1,69 @@
+package plans
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// The metrics. Sums over plans are gauges, since old plans are forgotten.
+// Labels are jobs, of which there are at most MaxJobs, and reasons
+// from the list of the proxies.
+var (
+	displacedKeys = prometheus.NewDesc("psidecar_planner_displaced_keys", "Keys that are not at home.", []string{"job"}, nil)
+	pendingKeys   = prometheus.NewDesc("psidecar_planner_pending_keys", "Keys of plans being carried out that have yet to move.", []string{"job"}, nil)
+	movedKeys     = prometheus.NewDesc("psidecar_planner_moved_keys", "Keys that have moved, of the plans that are still known.", []string{"job"}, nil)
+	movedBytes    = prometheus.NewDesc("psidecar_planner_moved_bytes", "Bytes of values that have moved, of the plans that are still known.", []string{"job"}, nil)
+	refusedKeys   = prometheus.NewDesc("psidecar_planner_refused_keys", "Keys that were to move and were not, of the plans that are still known, by reason.", []string{"job", "reason"}, nil)
+	newestEpoch   = prometheus.NewDesc("psidecar_planner_epoch", "Number of the newest plan.", []string{"job"}, nil)
+)
+
+// Describe implements prometheus.Collector; see [Service.Describe] for the rest
+// of what is known of plans.
+func (c collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{displacedKeys, pendingKeys, movedKeys, movedBytes, refusedKeys, newestEpoch} {
+		out <- d
+	}
+}
+
+// Metrics are the service's, to be registered once.
+func (s *Service) Metrics() prometheus.Collector { return collector{s} }
+
+type collector struct{ service *Service }
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	all, err := c.service.Describe(context.Background(), &api.DescribeRequest{})
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(displacedKeys, err)
+		return
+	}
+	for _, j := range all.GetJobs() {
+		gauge := func(d *prometheus.Desc, n uint64) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), j.GetJob())
+		}
+		var moved, bytes, pending, newest uint64
+		refused := map[string]uint64{}
+		for _, e := range j.GetEpochs() {
+			moved += e.GetMovedKeys()
+			bytes += e.GetMovedBytes()
+			newest = max(newest, e.GetEpoch())
+			if e.GetState() == api.Epoch_MOVING {
+				pending += e.GetPendingKeys()
+			}
+			for _, r := range e.GetRefused() {
+				refused[r.GetReason()] += r.GetKeys()
+			}
+		}
+		gauge(displacedKeys, j.GetDisplacedKeys())
+		gauge(pendingKeys, pending)
+		gauge(newestEpoch, newest)
+		gauge(movedKeys, moved)
+		gauge(movedBytes, bytes)
+		for reason, n := range refused {
+			out <- prometheus.MustNewConstMetric(refusedKeys, prometheus.GaugeValue, float64(n), j.GetJob(), reason)
+		}
+	}
+}
