@@ -93,6 +93,8 @@ func newRootCommand(e env) *cobra.Command {
 		newDemoCommand(e),
 		newDoctorCommand(e),
 		newUnloadCommand(e),
+		newCertsCommand(e),
+		newDebugCommand(e),
 	)
 	for _, cmd := range root.Commands() {
 		markUsageErrors(cmd)

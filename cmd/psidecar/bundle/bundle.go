@@ -1,0 +1,103 @@
+// Package bundle collects what somebody needs who is to say what is the matter
+// with psidecar on a host, in one compressed tar file. What cannot be had is
+// named in it, with the reason, and does not keep the rest out.
+//
+// What comes in are sources; psidecar debug calls it. Counts by key are in a
+// bundle, values of parameters never are, since nothing of psidecar keeps them.
+package bundle
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// A Source is one file of a bundle.
+type Source struct {
+	Name string // path in the bundle
+	Read func(ctx context.Context) ([]byte, error)
+}
+
+// MaxFile is how much of one source is kept, in bytes.
+const MaxFile = 64 << 20
+
+// Text is a source whose content is known.
+func Text(name string, content []byte) Source {
+	return Source{name, func(context.Context) ([]byte, error) { return content, nil }}
+}
+
+// URL is a source that a service answers with.
+func URL(name, base, path string) Source {
+	return Source{name, func(ctx context.Context) ([]byte, error) {
+		if !strings.Contains(base, "://") {
+			base = "http://" + base
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(answer.Body, MaxFile))
+		if err == nil && answer.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text[:min(len(text), 200)])))
+		}
+		return text, err
+	}}
+}
+
+// Missing is a source that could not be had.
+type Missing struct {
+	Name string
+	Err  error
+}
+
+// Write writes a bundle, whose files are in a folder of the given name, and
+// says what is missing in it. Each source has the given time.
+func Write(ctx context.Context, out io.Writer, folder string, each time.Duration, sources []Source) ([]Missing, error) {
+	compressed := gzip.NewWriter(out)
+	w := tar.NewWriter(compressed)
+	add := func(name string, text []byte) error {
+		err := w.WriteHeader(&tar.Header{Name: folder + "/" + name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Now(), Format: tar.FormatPAX})
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		if err != nil {
+			return fmt.Errorf("writing %s to the bundle: %w", name, err)
+		}
+		return nil
+	}
+	var missing []Missing
+	var reasons strings.Builder
+	for _, s := range sources {
+		patience, cancel := context.WithTimeout(ctx, each)
+		text, err := s.Read(patience)
+		cancel()
+		if ctx.Err() != nil {
+			return missing, ctx.Err()
+		}
+		if err != nil {
+			missing = append(missing, Missing{s.Name, err})
+			fmt.Fprintf(&reasons, "%s: %v\n", s.Name, err)
+			continue
+		}
+		if err := add(s.Name, text); err != nil {
+			return missing, err
+		}
+	}
+	if len(missing) > 0 {
+		if err := add("missing.txt", []byte(reasons.String())); err != nil {
+			return missing, err
+		}
+	}
+	return missing, errors.Join(w.Close(), compressed.Close())
+}

@@ -1,0 +1,185 @@
+// Package certificates makes what mutual TLS between proxies, agents and
+// planners needs, for places without an authority of their own: an authority,
+// and a certificate with its key for each host, as PEM files.
+//
+// Keys are ECDSA on P-256. What comes in is a folder and names; psidecar certs
+// calls it.
+package certificates
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Names of the files, as Kubernetes has them in secrets of type tls.
+const (
+	CAFile    = "ca.crt"
+	CAKeyFile = "ca.key"
+	CertFile  = "tls.crt"
+	KeyFile   = "tls.key"
+)
+
+// Authority signs certificates.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+	// Made says that it is new, and not from the folder.
+	Made bool
+}
+
+// skew is by how much clocks of hosts may differ.
+const skew = 10 * time.Minute
+
+// Open reads the authority of a folder, or makes one that is valid for so long
+// where there is none. A folder with a certificate and no key, or the other way
+// round, is an error, since nothing is ever overwritten.
+func Open(dir string, valid time.Duration) (*Authority, error) {
+	certPEM, certErr := os.ReadFile(filepath.Join(dir, CAFile))
+	keyPEM, keyErr := os.ReadFile(filepath.Join(dir, CAKeyFile))
+	switch {
+	case errors.Is(certErr, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist):
+		return create(dir, valid)
+	case certErr != nil || keyErr != nil:
+		return nil, fmt.Errorf("the authority in %s is not whole: %w", dir, errors.Join(certErr, keyErr))
+	}
+	cert, err := parse(certPEM, "CERTIFICATE", x509.ParseCertificate)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, CAFile), err)
+	}
+	key, err := parse(keyPEM, "EC PRIVATE KEY", x509.ParseECPrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, CAKeyFile), err)
+	}
+	if !cert.IsCA || !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, fmt.Errorf("%s: certificate and key are not those of one authority", dir)
+	}
+	return &Authority{cert: cert, key: key, pem: certPEM}, nil
+}
+
+func parse[T any](text []byte, kind string, read func([]byte) (T, error)) (v T, err error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != kind {
+		return v, fmt.Errorf("holds no %s in PEM form", strings.ToLower(kind))
+	}
+	return read(block.Bytes)
+}
+
+func create(dir string, valid time.Duration) (*Authority, error) {
+	template, key, err := draft("psidecar authority", valid)
+	if err != nil {
+		return nil, err
+	}
+	template.IsCA, template.BasicConstraintsValid, template.MaxPathLenZero = true, true, true
+	template.KeyUsage = x509.KeyUsageCertSign
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, fmt.Errorf("making an authority: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("making an authority: %w", err)
+	}
+	a := &Authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Made: true}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := writeKey(filepath.Join(dir, CAKeyFile), key); err != nil {
+		return nil, err
+	}
+	return a, write(filepath.Join(dir, CAFile), a.pem, 0o644)
+}
+
+// draft is a certificate to be signed, and its new key.
+func draft(name string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a key: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, nil, fmt.Errorf("choosing a serial number: %w", err)
+	}
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: []string{"psidecar"}},
+		NotBefore: now.Add(-skew), NotAfter: now.Add(valid),
+	}, key, nil
+}
+
+// Issue writes a certificate for names, DNS names or IP addresses, its key and
+// the authority's certificate to a folder. One that is there is replaced: first
+// the key, then the certificate, which is what psidecar looks at to read both
+// again.
+func (a *Authority) Issue(dir string, names []string, valid time.Duration) error {
+	if len(names) == 0 {
+		return errors.New("a certificate needs a name")
+	}
+	if until := time.Now().Add(valid); until.After(a.cert.NotAfter) {
+		return fmt.Errorf("a certificate for %s would outlive its authority, which ends on %s", names[0], a.cert.NotAfter.Format(time.DateOnly))
+	}
+	template, key, err := draft(names[0], valid)
+	if err != nil {
+		return err
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		return fmt.Errorf("signing for %s: %w", names[0], err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return errors.Join(
+		writeKey(filepath.Join(dir, KeyFile), key),
+		write(filepath.Join(dir, CAFile), a.pem, 0o644),
+		write(filepath.Join(dir, CertFile), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
+	)
+}
+
+func writeKey(path string, key *ecdsa.PrivateKey) error {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("writing a key: %w", err)
+	}
+	return write(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
+}
+
+// write puts a whole file in place of one that may be there.
+func write(path string, text []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(mode), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}

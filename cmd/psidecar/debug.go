@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/cmd/psidecar/bundle"
+)
+
+func newDebugCommand(e env) *cobra.Command {
+	var out, agent, proxy, planner string
+	var each time.Duration
+	cmd := &cobra.Command{
+		Use:   "debug",
+		Short: "Collect what is needed to say what is the matter, in one file",
+		Long: `Collect what is needed to say what is the matter, in one compressed tar file:
+version, what doctor finds, and of agent, proxy and planner their state, metrics
+and, from an agent with --pprof, stacks and memory. What cannot be had is named
+in missing.txt. It holds addresses, names of jobs and counts by key, and no
+value of any parameter.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			now := time.Now().UTC()
+			folder := "psidecar-debug-" + now.Format("20060102-150405")
+			if out == "" {
+				out = folder + ".tar.gz"
+			}
+			f, err := os.OpenFile(out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if err != nil {
+				return fmt.Errorf("--out: %w", err)
+			}
+			missing, err := bundle.Write(cmd.Context(), f, folder, each, debugSources(agent, proxy, planner))
+			if err = errors.Join(err, f.Close()); err != nil {
+				return errors.Join(err, os.Remove(out))
+			}
+			for _, m := range missing {
+				fmt.Fprintf(e.stderr, "not had: %s: %v\n", m.Name, m.Err)
+			}
+			_, err = fmt.Fprintln(e.stdout, out)
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&out, "out", "", "file to write, which must not be there; default: psidecar-debug-TIME.tar.gz")
+	flags.StringVar(&agent, "agent", agentURL, "URL of the agent to ask; empty: none")
+	flags.StringVar(&proxy, "proxy", "http://127.0.0.1:9813", "URL of the proxy to ask; empty: none")
+	flags.StringVar(&planner, "planner-http", "http://127.0.0.1:9812", "URL of the planner's page; empty: none")
+	flags.DurationVar(&each, "patience", 20*time.Second, "how long to wait for each answer")
+	return cmd
+}
+
+// debugSources are all files of a bundle.
+func debugSources(agent, proxy, planner string) []bundle.Source {
+	sources := []bundle.Source{
+		{Name: "version.json", Read: func(context.Context) ([]byte, error) { return json.MarshalIndent(buildVersion(), "", "  ") }},
+		{Name: "doctor.json", Read: func(context.Context) ([]byte, error) {
+			facts, err := probe.Gather()
+			if err != nil {
+				return nil, err
+			}
+			return json.MarshalIndent(doctorReport{probe.Watching(facts) == nil, probe.Check(facts), facts}, "", "  ")
+		}},
+	}
+	if runtime.GOOS == "linux" {
+		for _, path := range []string{"/proc/version", "/proc/self/mounts", "/proc/meminfo", "/proc/loadavg", "/proc/net/sockstat"} {
+			sources = append(sources, bundle.Source{Name: "host/" + filepath.Base(path), Read: func(context.Context) ([]byte, error) { return os.ReadFile(path) }})
+		}
+	}
+	for _, s := range []struct {
+		part, url string
+		paths     []string
+	}{
+		{"agent", agent, []string{"/api/v1/agent", "/api/v1/jobs", "/api/v1/traffic", "/api/v1/servers", "/api/v1/keys", "/metrics"}},
+		{"proxy", proxy, []string{"/api/v1/connections", "/metrics"}},
+		{"planner", planner, []string{"/api/v1/agent", "/api/v1/jobs", "/metrics"}},
+	} {
+		if s.url == "" {
+			continue
+		}
+		for _, path := range s.paths {
+			name := filepath.Base(path) + ".json"
+			if path == "/metrics" {
+				name = "metrics.txt"
+			}
+			sources = append(sources, bundle.URL(s.part+"/"+name, s.url, path))
+		}
+	}
+	if agent != "" { // with --pprof
+		for _, profile := range []string{"goroutine", "heap"} {
+			sources = append(sources, bundle.URL("agent/"+profile+".txt", agent, "/debug/pprof/"+profile+"?debug=1"))
+		}
+	}
+	return sources
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestDebugWithoutServices(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	args := []string{"debug", "--out", file, "--agent", "http://127.0.0.1:1", "--proxy", "", "--planner-http", ""}
+	code, stdout, stderr := runTest(t, nil, args...)
+	if code != 0 || strings.TrimSpace(stdout) != file || !strings.Contains(stderr, "agent/jobs.json") {
+		t.Fatalf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 || info.Size() < 500 {
+		t.Errorf("the bundle: %v, %v", info, err)
+	}
+	if code, _, stderr := runTest(t, nil, args...); code != 1 || !strings.Contains(stderr, "exists") {
+		t.Errorf("a file that is there: exit code %d, %q", code, stderr)
+	}
+}
+
+func TestCerts(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := runTest(t, nil, "certs", "--out", dir, "--host", "a,198.18.0.1", "--host", "b")
+	if code != 0 || !strings.Contains(stdout, "a new authority") || strings.Count(stdout, "\n") != 3 {
+		t.Fatalf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+	for _, name := range []string{"ca.crt", "ca.key", "a/tls.crt", "a/tls.key", "a/ca.crt", "b/tls.crt"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	for want, args := range map[string][]string{
+		"--out":                {"--host", "a"},
+		"--host: which":        {"--out", dir},
+		"want names":           {"--out", dir, "--host", "../a"},
+		"want durations above": {"--out", dir, "--host", "a", "--valid", "0s"},
+	} {
+		if code, _, stderr := runTest(t, nil, append([]string{"certs"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit code %d, %q", args, code, stderr)
+		}
+	}
+}
