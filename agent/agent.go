@@ -97,6 +97,7 @@ type Agent struct {
 	unsynced map[string]lateness // by job
 	ready    error
 	planner  func() *web.Planner
+	windowed time.Time // when uses were last reported key by key
 }
 
 // lateness counts the connections of a job that the kernel's tracker has not synchronised.

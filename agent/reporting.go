@@ -3,6 +3,7 @@ package agent
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
@@ -17,6 +18,10 @@ const (
 	reportBlocks = 256
 	reportHot    = 256
 	reportSkew   = 128
+	// windowEvery is how often uses are reported key by key, and windowHot how
+	// many keys, the most used ones.
+	windowEvery = 3 * time.Second
+	windowHot   = 1 << 14
 	// reportLatencies is how many workers, and servers, have distributions of
 	// their own, of 200 bytes to 2 KB each.
 	reportLatencies = 1024
@@ -52,9 +57,18 @@ func (a *Agent) HostReport() *api.HostReport {
 		}
 	}
 	report := &api.HostReport{Agent: r, Jobs: a.Reports()}
+	a.mu.Lock()
+	due := time.Since(a.windowed) >= windowEvery
+	if due {
+		a.windowed = time.Now()
+	}
+	a.mu.Unlock()
+	if !due {
+		return report
+	}
 	for _, j := range report.GetJobs() {
 		if v, ok := a.observer.Job(j.GetJob()); ok {
-			j.Window = windowReport(v.Job.Sums.TakeWindow(), v.WorkersByIndex)
+			j.Window = windowReport(v.Job.Sums.TakeWindow(windowHot), v.WorkersByIndex)
 		}
 	}
 	return report

@@ -1,6 +1,7 @@
 package locality
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/psidecar/psidecar/agent/counts"
@@ -89,9 +90,10 @@ func (c *collector) add(at int64, step uint64, b *counts.Batch) {
 	c.uses = append(c.uses, u)
 }
 
-// TakeWindow returns what was used since the last call, and begins a new
-// window; nil where nothing was, or where windows are not wanted.
-func (j *Job) TakeWindow() *Window {
+// TakeWindow returns what was used since the last call, as far as it is of the
+// most used keys, so many, and begins a new window; nil where nothing was used,
+// or where windows are not wanted.
+func (j *Job) TakeWindow(most int) *Window {
 	j.mu.Lock()
 	c := j.window
 	if c == nil || len(c.uses) == 0 {
@@ -100,7 +102,63 @@ func (j *Job) TakeWindow() *Window {
 	}
 	j.window = &collector{limit: c.limit}
 	j.mu.Unlock()
-	return c.window()
+	w := c.window()
+	w.keep(most)
+	return w
+}
+
+// keep leaves out all but the most used keys. Of those that are used alike it
+// keeps any, other ones each time.
+func (w *Window) keep(most int) {
+	if len(w.Keys) <= most {
+		return
+	}
+	total, order := make([]uint32, len(w.Keys)), make([]uint32, len(w.Keys))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	for _, ww := range w.Workers {
+		for _, u := range ww.Uses {
+			total[u.Key] += u.Pulls + u.Pushes
+		}
+	}
+	any := func(i uint32) uint64 { return (w.Keys[i] ^ uint64(w.Last)) * 0x9e3779b97f4a7c15 }
+	slices.SortFunc(order, func(a, b uint32) int {
+		return cmp.Or(cmp.Compare(total[b], total[a]), cmp.Compare(any(a), any(b)))
+	})
+	for _, i := range order[most:] {
+		w.LeftOut += uint64(total[i])
+		total[i] = 0
+	}
+	number := make([]uint32, len(w.Keys)) // new ones
+	n := uint32(0)
+	for i, uses := range total {
+		if uses > 0 {
+			w.Keys[n], w.Sizes[n], number[i] = w.Keys[i], w.Sizes[i], n
+			n++
+		}
+	}
+	w.Keys, w.Sizes = w.Keys[:n], w.Sizes[:n]
+	renumber := func(list []uint32) []uint32 {
+		kept := list[:0]
+		for _, i := range list {
+			if total[i] > 0 {
+				kept = append(kept, number[i])
+			}
+		}
+		return kept
+	}
+	for i := range w.Workers {
+		ww := &w.Workers[i]
+		uses := ww.Uses[:0]
+		for _, u := range ww.Uses {
+			if total[u.Key] > 0 {
+				u.Key = number[u.Key]
+				uses = append(uses, u)
+			}
+		}
+		ww.Uses, ww.Pulled, ww.Pushed = uses, renumber(ww.Pulled), renumber(ww.Pushed)
+	}
 }
 
 // window sorts and counts what was gathered.

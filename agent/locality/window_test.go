@@ -37,7 +37,7 @@ func use(j *Job, worker int, step int32, keys []uint64) {
 func TestWindowAgainstTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := windowed(1 << 20)
-		if j.TakeWindow() != nil {
+		if j.TakeWindow(1<<20) != nil {
 			t.Fatal("an empty window")
 		}
 		step := int32(0)
@@ -55,7 +55,7 @@ func TestWindowAgainstTable(t *testing.T) {
 					counted[worker][k]++
 				}
 			}
-			w := j.TakeWindow()
+			w := j.TakeWindow(1 << 20)
 			if !slices.IsSorted(w.Keys) || len(w.Sizes) != len(w.Keys) || slices.Max(w.Sizes) != 4 || slices.Min(w.Sizes) != 4 {
 				t.Fatalf("keys %v, sizes %v", w.Keys, w.Sizes)
 			}
@@ -90,12 +90,41 @@ func TestWindowIsBounded(t *testing.T) {
 	for step := range int32(4) {
 		use(j, 0, step, []uint64{1, 2, 3})
 	}
-	w := j.TakeWindow()
+	w := j.TakeWindow(1 << 20)
 	if w.LeftOut != 24-9 || len(w.Keys) != 3 || w.Workers[0].Steps != 2 {
 		t.Errorf("%+v", w)
 	}
-	if j := New(testOptions()); j.TakeWindow() != nil {
+	if j := New(testOptions()); j.TakeWindow(1<<20) != nil {
 		t.Error("a window that nobody wants")
+	}
+}
+
+// Of more keys than are wanted those that are used most are kept.
+func TestWindowKeepsTheMostUsed(t *testing.T) {
+	j := windowed(1000)
+	for step := range int32(10) {
+		use(j, int(step)%2, step, []uint64{1, 10 + uint64(step), 50, 60 + uint64(step)})
+	}
+	w := j.TakeWindow(5)
+	if len(w.Keys) != 5 || !slices.Contains(w.Keys, 1) || !slices.Contains(w.Keys, 50) || !slices.IsSorted(w.Keys) || w.LeftOut != 2*(20-3) {
+		t.Fatalf("%+v", w)
+	}
+	uses := uint32(0)
+	for _, ww := range w.Workers {
+		for _, u := range ww.Uses {
+			if k := w.Keys[u.Key]; (k == 1 || k == 50) != (u.Pulls == 5) {
+				t.Errorf("key %d was used %+v", k, u)
+			}
+			uses += u.Pulls + u.Pushes
+		}
+		for _, k := range ww.Pulled {
+			if !slices.ContainsFunc(ww.Uses, func(u WindowUse) bool { return u.Key == k }) {
+				t.Errorf("%+v", ww)
+			}
+		}
+	}
+	if uses != 2*(20+3) {
+		t.Errorf("%d uses", uses)
 	}
 }
 
@@ -107,7 +136,7 @@ func TestWindowOfRunsAndLens(t *testing.T) {
 		Each: [counts.Planes]uint64{counts.Pushes: 8, counts.PushedBytes: 8 * 12}})
 	j.Use(at(0), counts.Batch{Keys: []uint64{12, 13}, Lens: []int32{1, 2}, LenUnit: 4 * 8, LenPlane: counts.PushedBytes,
 		Each: [counts.Planes]uint64{counts.Pushes: 8}})
-	w := j.TakeWindow()
+	w := j.TakeWindow(1 << 20)
 	if !slices.Equal(w.Keys, []uint64{10, 12, 13, 15, 20}) || !slices.Equal(w.Sizes, []uint32{12, 4, 8, 12, 12}) {
 		t.Errorf("keys %v, sizes %v", w.Keys, w.Sizes)
 	}
@@ -133,7 +162,7 @@ func BenchmarkWindow(b *testing.B) {
 			use(j, i%2, int32(i), keys)
 		}
 		b.StartTimer()
-		if j.TakeWindow() == nil {
+		if j.TakeWindow(1<<20) == nil {
 			b.Fatal("no window")
 		}
 	}

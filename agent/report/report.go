@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding/gzip"
 
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
@@ -87,7 +88,7 @@ func (l *Link) Run(ctx context.Context) error {
 func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func() *api.HostReport) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := client.Report(ctx)
+	stream, err := client.Report(ctx, grpc.UseCompressor(gzip.Name))
 	if err != nil {
 		return err
 	}

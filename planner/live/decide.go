@@ -37,6 +37,9 @@ func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err
 	if moving && j.small() {
 		return "", nil // what is used meanwhile counts for the next decision
 	}
+	if j.partial() {
+		return "", nil
+	}
 	s.View(j.name, j.place)
 	e := j.epoch()
 	if len(e.Uses) == 0 {
@@ -91,6 +94,33 @@ func (j *job) small() bool {
 		uses += len(w.bytes)
 	}
 	return uses < j.opts.MaxItems
+}
+
+// patience is for how many decisions a worker is waited for that was at work
+// before.
+const patience = 4
+
+// partial reports whether some workers' part of the recent past is missing that
+// may still come: with it left out, machines would seem idle that are not.
+func (j *job) partial() bool {
+	silent, heard := 0, 0
+	for _, w := range j.workers {
+		switch {
+		case w.steps > 0:
+			heard++
+		case w.missed < patience:
+			silent++
+		}
+	}
+	if silent == 0 || heard == 0 {
+		return false
+	}
+	for _, w := range j.workers {
+		if w.steps == 0 {
+			w.missed++
+		}
+	}
+	return true
 }
 
 // shaped makes the strategy anew where the machines are others than before.

@@ -46,6 +46,7 @@ type worker struct {
 	total   uint64 // steps in all, as last reported
 	before  uint64 // at the last decision
 	known   bool   // before is right
+	missed  int    // decisions since it was heard of
 }
 
 func newJob(name string, opts Options) *job {
@@ -104,6 +105,7 @@ func (j *job) see(host string, w *api.Window) {
 			j.workers[name] = who
 		}
 		who.steps += uint64(max(u.GetSteps(), 1))
+		who.missed = 0
 		for i, at := range u.GetKeys() {
 			item := items[at]
 			if item < 0 {

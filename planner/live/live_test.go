@@ -168,6 +168,19 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
+// A worker that was at work is waited for, for a while.
+func TestWaitsForAll(t *testing.T) {
+	f := newFleet(t, false, nil)
+	f.round(t.Context(), []uint64{1}, []uint64{1})
+	for i := range patience + 1 {
+		f.planner.Take(f.report(1, 5, 6))
+		f.planner.Decide(t.Context())
+		if n := len(f.shown(t).GetEpochs()); (n > 0) != (i == patience) {
+			t.Errorf("%d plans after %d decisions without host 0", n, i+1)
+		}
+	}
+}
+
 func TestBounds(t *testing.T) {
 	f := newFleet(t, false, func(o *Options) { o.MaxItems = 3 })
 	f.round(t.Context(), []uint64{1, 2, 3, 4, 5}, []uint64{4, 5})

@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	_ "google.golang.org/grpc/encoding/gzip" // agents compress reports
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
