@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime/debug"
 	"sync"
 
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -59,7 +60,8 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	return err
 }
 
-func (c *Conn) up(ctx context.Context, m *Memory) error {
+func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
+	defer survive(&err)
 	if c.Sender == nil {
 		return splice(c.Far, c.Job, &c.ToFar)
 	}
@@ -67,12 +69,21 @@ func (c *Conn) up(ctx context.Context, m *Memory) error {
 	return d.run(ctx, m)
 }
 
-func (c *Conn) down(ctx context.Context, m *Memory) error {
+func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
+	defer survive(&err)
 	if c.Receiver == nil {
 		return splice(c.Job, c.Far, &c.ToJob)
 	}
 	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: newDecoder(c.Receiver, &c.ToJob)}
 	return d.run(ctx, m)
+}
+
+// survive makes a panic, a fault of this program that some message brought to
+// light, the error of the one connection that met it.
+func survive(err *error) {
+	if fault := recover(); fault != nil {
+		*err = reason.Errorf(reason.Internal, "a fault of this program (please report it): %v\n%s", fault, debug.Stack())
+	}
 }
 
 // ended resets both halves where a direction failed, and keeps why: reading or

@@ -33,6 +33,7 @@ type plainCodec struct {
 	ready   string // the identity in the READY command
 	frames  [][]byte
 	corrupt bool
+	faulty  bool // panics
 }
 
 func (c *plainCodec) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
@@ -66,6 +67,9 @@ func (c *plainCodec) Hold(m *Message) bool {
 func (c *plainCodec) Ready(r zmtp.Ready) { c.ready = string(r.Identity) }
 
 func (c *plainCodec) Decode(head []byte) ([][]byte, uint32, error) {
+	if c.faulty {
+		panic("a fault of the codec")
+	}
 	if c.corrupt || len(head) < 2 {
 		return nil, 0, errors.New("corrupt")
 	}
@@ -396,6 +400,8 @@ func TestMalformedBytesEndTheConnection(t *testing.T) {
 		{"the proxies' own command", zmtp.AppendCommand(nil, commandName, []byte{0, 1, 2}), nil, reason.Reserved},
 		{"a head that cannot be decoded", push(nil, rand.New(rand.NewPCG(2, 1)), 3, 12, false),
 			func(_, receiver *plainCodec) { receiver.corrupt = true }, reason.Codec},
+		{"a head that brings a codec down", push(nil, rand.New(rand.NewPCG(2, 1)), 3, 12, false),
+			func(_, receiver *plainCodec) { receiver.faulty = true }, reason.Internal},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// A seed with which the first message is encoded.
