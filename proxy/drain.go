@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"net"
 	"time"
@@ -23,6 +24,7 @@ var errStopped = errors.New("the proxy was stopped")
 // all have ended, and the proxy cannot be used any more.
 func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
+	p.flush()
 	ended := make(chan struct{})
 	go func() {
 		p.work.Wait()
@@ -58,6 +60,18 @@ func (p *Proxy) Drain() {
 				}
 			}
 		}
+	}
+}
+
+// flush sends what waits of the job's pushes.
+func (p *Proxy) flush() {
+	if p.opts.Values == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.opts.Grace)
+	defer cancel()
+	if err := p.opts.Values.Flush(ctx); err != nil {
+		p.log.Warn("what waited of pushes is lost at the end", "error", err)
 	}
 }
 

@@ -164,7 +164,7 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 // open puts the codec that both ends agreed on, if any, into c. offered is
 // what the other end said of it.
 func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
-	l.Job, l.Origin = c.job, c.origin
+	l.Job, l.Origin, l.Wake = c.job, c.origin, c.pipe.Wake
 	l.Client, l.Destination, l.HeadLimit, l.Memory = c.client, c.destination, relay.HeadLimit, p.memory
 	for _, codec := range p.opts.Codecs {
 		for _, o := range offered {

@@ -43,12 +43,20 @@ type Greeter interface {
 	Ready(r zmtp.Ready)
 }
 
+// Initiator is a [Sender] that has messages of its own to send.
+type Initiator interface {
+	// Initiate appends the head of the next of them; ok is false where there is
+	// none. It is called by the goroutine that calls Encode, between messages
+	// of the job and when [Link.Wake] was.
+	Initiate(dst []byte) (head []byte, ok bool)
+}
+
 // Receiver decodes what the [Sender] at the other end encoded.
 type Receiver interface {
 	// Decode undoes Encode. Frames whose bit of plain is set come from the
 	// link and are ignored here, and so do all after those returned. The
-	// frames are valid until the next call and may be slices of head. An error
-	// ends the link.
+	// frames are valid until the next call and may be slices of head. Without
+	// frames the message was for the codec alone. An error ends the link.
 	Decode(head []byte) (frames [][]byte, plain uint32, err error)
 	Close()
 }
@@ -87,4 +95,5 @@ type Link struct {
 	Origin           string         // at the dialer's end: with the node's id this names the process that connected
 	HeadLimit        int            // a Sender returns ok = false rather than a longer head
 	Memory           *Memory        // for what a codec needs while it decodes a large message
+	Wake             func()         // has the relay ask this end's [Initiator], from any goroutine
 }

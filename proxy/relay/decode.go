@@ -140,7 +140,10 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 	}
 	plain &= 1<<len(frames) - 1
 	if len(frames) == 0 {
-		return verdict{}, reason.Errorf(reason.Codec, "from the link: an encoded message without frames")
+		if follow {
+			return verdict{}, reason.Errorf(reason.Codec, "from the link: frames of a message without frames")
+		}
+		return verdict{}, nil
 	}
 	d.plain, d.next, d.open = plain, 0, follow
 	d.frames = append(d.frames[:0], frames...)

@@ -66,6 +66,9 @@ type direction struct {
 	in       input
 	out      output
 	greeting zmtp.Decoder
+	// Where the sender has messages of its own:
+	initiator Initiator
+	waking    *waking
 }
 
 // spliceFrom is how many bytes of a body are worth a splice.
@@ -114,8 +117,10 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 				continue // the buffer is full and was not replaced: the message passes
 			}
 		}
-		if err := d.fill(); err != nil {
+		if again, err := d.await(); err != nil {
 			return d.end(err)
+		} else if again {
+			continue
 		}
 	}
 }

@@ -35,6 +35,8 @@ type Conn struct {
 
 	ToFar, ToJob Flow
 
+	waking waking // of the direction to Far
+
 	failing sync.Once
 	failed  error
 }
@@ -66,6 +68,9 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 		return splice(c.Far, c.Job, &c.ToFar)
 	}
 	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: newEncoder(c.Sender, &c.ToFar)}
+	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil {
+		d.waking = &c.waking
+	}
 	return d.run(ctx, m)
 }
 

@@ -78,6 +78,8 @@ func (c *counters) why(r Reason) {
 	}
 }
 
+func (c *counters) flushed(n int) { c.reasons[ReasonFlushed].Add(uint64(n)) }
+
 func (c *counters) coded(form, values, sent, bytes, encoded int) {
 	f := &c.forms[form]
 	f.layers.Add(1)

@@ -51,6 +51,8 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	st.sender = s
+	st.learn(m, s.dialect)
 	e, sum := exchangeOf(&m.Meta), st.repeats.sumOf(shown.Frames)
 	fresh := s.fresh[st]
 	delete(s.fresh, st)

@@ -20,6 +20,7 @@ import (
 // A Receiver decodes the messages that the [Sender] at the other end of the
 // link encoded. It is not safe for use by several goroutines.
 type Receiver struct {
+	codec   *Codec
 	compact *compact.Receiver
 	memory  *relay.Memory
 	lent    []byte // of memory, for the values of the last message
@@ -38,11 +39,14 @@ type known struct {
 }
 
 func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
-	r := &Receiver{compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes}
+	r := &Receiver{codec: c, compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes}
 	r.last = unchanged.NewReceiver(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	r.close = sync.OnceFunc(func() {
 		r.Release()
 		cr.Close()
+		if !l.Dialed {
+			c.hears(l.Dialer, -1)
+		}
 	})
 	return r
 }
@@ -68,6 +72,11 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 	switch {
 	case mode == modeCompact:
 		return r.compact.Decode(head)
+	case mode == modeOwn:
+		frames, err = readOwn(head)
+		return frames, 0, err
+	case mode == modeAnswer:
+		return nil, 0, r.readAnswer(head)
 	case mode != modeSection || len(head) < 4:
 		return nil, 0, fmt.Errorf("%w: a head of mode %d", ErrCorrupt, mode)
 	}

@@ -1,8 +1,11 @@
 package values
 
 import (
+	"context"
 	"encoding/binary"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
@@ -19,9 +22,11 @@ type Sender struct {
 	compact  *compact.Sender
 	detector pslite.Detector
 	message  pslite.Message
+	dialect  pslite.Dialect // of message
 
 	role  pslite.Role // of the process that sends, where known is set
 	node  string      // its id, as the identity has it
+	id    int32
 	known bool
 
 	rules   *ruleSet // that spans are made of
@@ -32,16 +37,27 @@ type Sender struct {
 	pushing pushing
 	rounds  rounds
 	last    *unchanged.Sender
+	resend  atomic.Bool // the process uses PS_RESEND
+	ownMu   sync.Mutex
+	own     [][][]byte // messages of our own to be sent
 	close   func()
 }
 
 func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
 	s := &Sender{codec: c, link: l, compact: cs, streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
+	if l.Wake == nil {
+		s.link.Wake = func() {}
+	}
 	s.rounds = newRounds(pullBytes)
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	s.close = sync.OnceFunc(func() {
 		cs.Close()
 		for _, st := range s.streams {
+			st.mu.Lock()
+			if st.sender == s {
+				st.sender = nil
+			}
+			st.mu.Unlock()
 			c.leave(st)
 		}
 	})
@@ -58,6 +74,7 @@ func (s *Sender) Ready(r zmtp.Ready) {
 		return
 	}
 	s.role, _, s.known = pslite.Rank(id)
+	s.id = id
 	s.node = string(r.Identity)
 }
 
@@ -124,6 +141,13 @@ func (s *Sender) owes(m *pslite.Message) bool {
 // Encode implements [relay.Sender].
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	s.follow()
+	m := &s.message
+	if _, err := m.Decode(&s.detector, shown.Frames); err == nil && s.link.Dialed {
+		if head, ok = s.appendAnswer(dst, m); ok {
+			return head, 0, true
+		}
+		s.watch(m)
+	}
 	if m := s.coded(shown); m != nil {
 		if head, plain, ok = s.encode(dst, shown, m); ok {
 			return head, plain, true
@@ -136,6 +160,22 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return append(head, modeCompact), plain, true
 }
 
+// watch learns from control messages: whether the process uses PS_RESEND, and
+// that it has made its last push, which is held back until what waits is sent.
+func (s *Sender) watch(m *pslite.Message) {
+	switch meta := &m.Meta; {
+	case meta.Control.Cmd == pslite.Ack:
+		s.resend.Store(true)
+	case s.known && s.role == pslite.Worker && isLast(meta):
+		if err := s.codec.flush(context.Background(), s.link.Origin, s.node); err != nil {
+			slog.Warn("what waited of a worker's pushes is lost at its end", "worker", s.node, "error", err)
+		}
+	}
+}
+
+// resends reports whether the process uses PS_RESEND.
+func (s *Sender) resends() bool { return s.resend.Load() }
+
 // coded returns the message if its values may be coded, with s.layout read and
 // s.section made; nil otherwise.
 func (s *Sender) coded(shown *relay.Message) *pslite.Message {
@@ -143,8 +183,9 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 		return nil // a node's messages all go over connections that it made
 	}
 	m := &s.message
-	if _, err := m.Decode(&s.detector, shown.Frames); err != nil || !m.Meta.Data() {
-		return nil
+	var err error
+	if s.dialect, err = m.Decode(&s.detector, shown.Frames); err != nil || !m.Meta.Data() || isOwn(m.Meta.Timestamp) {
+		return nil // the proxies' own pushes and pulls are exact
 	}
 	isPush := m.Meta.Request && m.Meta.Push
 	switch {

@@ -22,10 +22,12 @@ type stream struct {
 	links int
 	idle  time.Time // since when links is 0
 
-	mu      sync.Mutex
-	dense   map[uint64]*denseLayer // by key
-	narrow  map[layerID]*narrowLayer
-	repeats repeats
+	mu       sync.Mutex
+	sender   *Sender // of the last link
+	template *template
+	dense    map[uint64]*denseLayer // by key
+	narrow   map[layerID]*narrowLayer
+	repeats  repeats
 }
 
 // denseLayer is a key of many values.

@@ -43,6 +43,8 @@ const formats = 1
 const (
 	modeCompact byte = iota
 	modeSection
+	modeOwn    // a message of the proxy's own: its frames
+	modeAnswer // what a server answered to one
 )
 
 // Options of a [Codec].
@@ -66,6 +68,9 @@ type Codec struct {
 
 	mu      sync.Mutex
 	streams map[owner]*stream
+	owns    map[int32]*ownPush     // by timestamp
+	own     int32                  // pushes of our own so far
+	heard   map[relay.Instance]int // links from other proxies
 	now     func() time.Time
 }
 
@@ -75,7 +80,8 @@ type ruleSet struct{ rules []Rule }
 // New returns the codec of this proxy. The error says what is wrong with the
 // rules.
 func New(o Options) (*Codec, error) {
-	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, now: time.Now, counts: newCounters()}
+	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, now: time.Now, counts: newCounters(),
+		owns: map[int32]*ownPush{}, heard: map[relay.Instance]int{}}
 	c.budget.limit = o.StateBytes
 	if o.StateBytes == 0 {
 		c.budget.limit = 1 << 30
@@ -127,7 +133,25 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	if err != nil {
 		return nil, nil, err
 	}
+	if !l.Dialed {
+		c.hears(l.Dialer, 1)
+	}
 	return newSender(c, l, cs.(*compact.Sender)), newReceiver(c, l, cr.(*compact.Receiver)), nil
+}
+
+// hears counts links from another proxy, over which answers can come.
+func (c *Codec) hears(other relay.Instance, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.heard[other] += n; c.heard[other] == 0 {
+		delete(c.heard, other)
+	}
+}
+
+func (c *Codec) hearsFrom(other relay.Instance) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard[other] > 0
 }
 
 // owner names the pushes that one stream is for: those of a worker's customer
@@ -175,8 +199,7 @@ func (c *Codec) leave(s *stream) {
 // tidy drops streams whose worker has not been there for long.
 func (c *Codec) tidy() {
 	for o, s := range c.streams {
-		if s.links == 0 && c.now().Sub(s.idle) > idleFor {
-			s.mu.Lock()
+		if s.links == 0 && c.now().Sub(s.idle) > idleFor && s.mu.TryLock() {
 			s.restart(ReasonAbandoned)
 			s.mu.Unlock()
 			delete(c.streams, o)

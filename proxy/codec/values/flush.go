@@ -1,0 +1,384 @@
+package values
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// What waits goes out as a last push of our own: to each server, in the
+// worker's name, in messages like its last push with timestamps that PS-lite
+// does not reach. The server answers to the worker; its proxy, which knows such
+// timestamps, tells ours instead, and no process of the job sees any of it.
+//
+// A worker that is about to end says so with a barrier that servers take part
+// in. It is held back until the servers have answered.
+
+// flushPatience is how long a barrier is held back at most; flushRepeat is when
+// a push that was not answered is sent again, in jobs with PS_RESEND.
+const (
+	flushPatience = 10 * time.Second
+	flushRepeat   = 500 * time.Millisecond
+	// mostOwn bounds a push of our own, in bytes of values.
+	mostOwn = 16 << 20
+)
+
+// ownPush is a push of our own.
+type ownPush struct {
+	frames   [][]byte
+	sender   *Sender
+	done     bool // of [Codec.mu]
+	answered chan struct{}
+}
+
+// mostOwns bounds the own pushes that are kept: those that were answered are
+// for answers that come again.
+const mostOwns = 1024
+
+// numbers of own pushes: the router's own begin at the other end.
+func (c *Codec) nextOwn() int32 {
+	c.own++
+	return route.LastOwn - c.own%(1<<24)
+}
+
+// isOwn reports whether a timestamp is none of the job's.
+func isOwn(timestamp int32) bool { return timestamp >= route.FirstOwn && timestamp <= route.LastOwn }
+
+func isOurs(timestamp int32) bool { return isOwn(timestamp) && timestamp > route.LastOwn-(1<<24) }
+
+// isLast reports whether a control message says that its sender has made its
+// last push: a barrier with servers among those who meet.
+func isLast(m *pslite.Meta) bool {
+	return m.Control.Cmd == pslite.Barrier && m.Request && m.Control.BarrierGroup&pslite.ServerGroup != 0
+}
+
+// Flush sends what waits of all pushes and waits for the servers' answers: the
+// proxy is about to end. From here on nothing waits any more.
+func (c *Codec) Flush(ctx context.Context) error {
+	if err := c.SetRules(nil); err != nil {
+		return err
+	}
+	return c.flush(ctx, "", "")
+}
+
+// flush sends what waits of a process's pushes, or of all processes' where node
+// is empty, and waits for the servers' answers.
+func (c *Codec) flush(ctx context.Context, origin, node string) error {
+	c.mu.Lock()
+	var owners []owner
+	for o := range c.streams {
+		if node == "" || o.origin == origin && o.node == node {
+			owners = append(owners, o)
+		}
+	}
+	c.mu.Unlock()
+	var sent []*ownPush
+	var failed error
+	for _, o := range owners {
+		c.mu.Lock()
+		st := c.streams[o]
+		c.mu.Unlock()
+		if st == nil {
+			continue
+		}
+		pushes, err := c.flushStream(st, o)
+		sent = append(sent, pushes...)
+		failed = errors.Join(failed, err)
+	}
+	return errors.Join(failed, c.awaitAnswers(ctx, sent))
+}
+
+// flushStream makes and sends the last pushes of one stream.
+func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.dense)+len(st.narrow) == 0 {
+		return nil, nil
+	}
+	s := st.sender
+	if s == nil || st.template == nil || !c.hearsFrom(s.link.Acceptor) {
+		c.counts.why(ReasonNoFlush)
+		return nil, fmt.Errorf("what waits for %s cannot be sent: there is no link there, or none back", o.server)
+	}
+	var sent []*ownPush
+	for _, part := range st.empty() {
+		own := &ownPush{sender: s, answered: make(chan struct{})}
+		timestamp := c.expect(own)
+		own.frames = st.template.push(timestamp, part)
+		sent = append(sent, own)
+		s.queue(own.frames)
+	}
+	c.counts.flushed(len(sent))
+	return sent, nil
+}
+
+// expect numbers a push of our own and waits for its answer.
+func (c *Codec) expect(own *ownPush) int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.owns) >= mostOwns {
+		maps.DeleteFunc(c.owns, func(_ int32, old *ownPush) bool { return old.done })
+	}
+	timestamp := c.nextOwn()
+	c.owns[timestamp] = own
+	return timestamp
+}
+
+// answered takes the news that a server has answered, or acknowledged, a push of
+// ours.
+func (c *Codec) answered(timestamp int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if own := c.owns[timestamp]; own != nil && !own.done {
+		own.done = true
+		own.frames = own.frames[:1] // the meta, for another ACK
+		close(own.answered)
+	}
+}
+
+// awaitAnswers waits for the answers to pushes, which it repeats.
+func (c *Codec) awaitAnswers(ctx context.Context, sent []*ownPush) error {
+	ctx, cancel := context.WithTimeout(ctx, flushPatience)
+	defer cancel()
+	again := time.NewTicker(flushRepeat)
+	defer again.Stop()
+	for _, own := range sent {
+		for waiting := true; waiting; {
+			select {
+			case <-own.answered:
+				waiting = false
+			case <-again.C:
+				if own.sender.resends() {
+					own.sender.queue(own.frames)
+				}
+			case <-ctx.Done():
+				c.counts.why(ReasonNoFlush)
+				return fmt.Errorf("a last push was not answered: %w", ctx.Err())
+			}
+		}
+	}
+	return nil
+}
+
+// template is a push of the worker, from which ours are made.
+type template struct {
+	meta    pslite.Meta
+	dialect pslite.Dialect
+	lens    bool
+}
+
+// learn keeps what a push looks like.
+func (st *stream) learn(m *pslite.Message, d pslite.Dialect) {
+	if st.template == nil {
+		st.template = &template{}
+	}
+	t := st.template
+	if t.dialect != d || t.lens != (len(m.Data) > 2) || len(t.meta.DataTypes) == 0 {
+		t.meta, t.dialect, t.lens = m.Meta.Clone(), d, len(m.Data) > 2
+	}
+	t.meta.Head, t.meta.Timestamp = m.Meta.Head, m.Meta.Timestamp
+}
+
+// waiting is what waits for some keys that have width values each.
+type waiting struct {
+	kind   element.Kind
+	width  int
+	keys   []uint64 // ascending
+	values []byte
+}
+
+// push makes a message.
+func (t *template) push(timestamp int32, w waiting) [][]byte {
+	m := t.meta
+	m.Timestamp, m.Push, m.Pull, m.Request = timestamp, true, false, true
+	data := [][]byte{pslite.AppendKeys(nil, w.keys), w.values}
+	if t.lens {
+		unit := m.DataTypes[1].Size()
+		lens := make([]int32, len(w.keys))
+		for i := range lens {
+			lens[i] = int32(w.width * w.kind.Size() / unit)
+		}
+		data = append(data, pslite.AppendLens(nil, lens))
+	}
+	size := 0
+	for _, d := range data {
+		size += len(d)
+	}
+	m.DataSize = int32(size)
+	return append([][]byte{m.Append(nil, t.dialect)}, data...)
+}
+
+// empty takes all that waits out of the stream, in pieces for one push each,
+// and forgets the layers.
+func (st *stream) empty() (all []waiting) {
+	var v sparse.Vector
+	add := func(kind element.Kind, width int, keys []uint64, values []byte) {
+		size := width * kind.Size()
+		for len(keys) > 0 {
+			n := max(1, min(len(keys), mostOwn/size))
+			all = append(all, waiting{kind, width, keys[:n], values[:n*size]})
+			keys, values = keys[n:], values[n*size:]
+		}
+	}
+	for key, l := range st.dense {
+		if l.Flush(&v) {
+			values := make([]byte, l.Len()*l.Kind().Size())
+			v.Expand(values)
+			add(l.Kind(), l.Len(), []uint64{key}, values)
+		}
+		st.dropDense(key)
+	}
+	for id, l := range st.narrow {
+		if l.Flush(&v) {
+			values := make([]byte, l.Len()*id.kind.Size())
+			v.Expand(values)
+			keys, values := l.index.sorted(values, id.width*id.kind.Size())
+			add(id.kind, id.width, keys, values)
+		}
+		st.dropNarrow(id)
+	}
+	return all
+}
+
+// sorted returns the keys, ascending, of which size bytes of values are not all
+// zero, and these values.
+func (x *index) sorted(values []byte, size int) (keys []uint64, ordered []byte) {
+	var used []cell
+	for _, c := range x.cells {
+		if c.number != 0 && slices.ContainsFunc(values[int(c.number-1)*size:int(c.number)*size], func(b byte) bool { return b != 0 }) {
+			used = append(used, c)
+		}
+	}
+	slices.SortFunc(used, func(a, b cell) int { return cmp.Compare(a.key, b.key) })
+	for _, c := range used {
+		keys = append(keys, c.key)
+		ordered = append(ordered, values[int(c.number-1)*size:int(c.number)*size]...)
+	}
+	return keys, ordered
+}
+
+// queue has a message sent on the sender's link.
+func (s *Sender) queue(frames [][]byte) {
+	s.ownMu.Lock()
+	s.own = append(s.own, frames)
+	s.ownMu.Unlock()
+	s.link.Wake()
+}
+
+// Initiate implements [relay.Initiator].
+func (s *Sender) Initiate(dst []byte) (head []byte, ok bool) {
+	s.ownMu.Lock()
+	if len(s.own) == 0 {
+		s.ownMu.Unlock()
+		return dst, false
+	}
+	frames := s.own[0]
+	s.own = s.own[1:]
+	s.ownMu.Unlock()
+	dst = append(dst, byte(len(frames)))
+	for _, f := range frames {
+		dst = binary.AppendUvarint(dst, uint64(len(f)))
+		dst = append(dst, f...)
+	}
+	return append(dst, modeOwn), true
+}
+
+// readOwn reads what Initiate wrote.
+func readOwn(src []byte) (frames [][]byte, err error) {
+	if len(src) == 0 || src[0] == 0 || src[0] > 8 {
+		return nil, fmt.Errorf("%w: a message of no known number of frames", ErrCorrupt)
+	}
+	n := int(src[0])
+	src = src[1:]
+	for range n {
+		var size int
+		if size, src, err = uvarint(src); err != nil {
+			return nil, err
+		}
+		var f []byte
+		if f, src, err = cut(src, size); err != nil {
+			return nil, err
+		}
+		frames = append(frames, f)
+	}
+	if len(src) > 0 {
+		return nil, fmt.Errorf("%w: %d bytes behind a message", ErrCorrupt, len(src))
+	}
+	return frames, nil
+}
+
+// appendAnswer encodes a server's answer to a push of the other proxy's, or its
+// ACK: timestamp, and the server's own ACK signature where the answer wants
+// one. It reports false for all other messages.
+func (s *Sender) appendAnswer(dst []byte, m *pslite.Message) ([]byte, bool) {
+	meta := &m.Meta
+	switch {
+	case meta.Control.Cmd == pslite.Ack && len(m.Data) == 0:
+		// The signature has the timestamp of what it acknowledges.
+		timestamp := int32(uint32(meta.Control.MsgSig)) >> 1
+		if meta.Control.MsgSig&1 == 0 || !isOurs(timestamp) {
+			return dst, false
+		}
+		dst = append(dst, answerAcked)
+		return append(binary.LittleEndian.AppendUint32(dst, uint32(timestamp)), modeAnswer), true
+	case meta.Data() && !meta.Request && meta.Push && isOurs(meta.Timestamp) && len(m.Data) == 0:
+		dst = append(dst, answerCame)
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(meta.Timestamp))
+		dst = binary.AppendUvarint(dst, uint64(s.id))
+		return append(dst, modeAnswer), true
+	}
+	return dst, false
+}
+
+const (
+	answerCame byte = iota
+	answerAcked
+)
+
+// readAnswer reads what appendAnswer wrote and tells who waits. With PS_RESEND
+// the server wants an ACK for its answer, in the worker's name.
+func (r *Receiver) readAnswer(src []byte) error {
+	if len(src) < 5 || src[0] > answerAcked {
+		return fmt.Errorf("%w: an answer of %d bytes", ErrCorrupt, len(src))
+	}
+	timestamp := int32(binary.LittleEndian.Uint32(src[1:]))
+	if src[0] == answerAcked {
+		return nil // the answer itself comes too
+	}
+	server, _, err := uvarint(src[5:])
+	if err != nil {
+		return err
+	}
+	r.codec.mu.Lock()
+	own := r.codec.owns[timestamp]
+	r.codec.mu.Unlock()
+	if own != nil && own.sender.resends() {
+		own.sender.acknowledge(own, timestamp, int32(server))
+	}
+	r.codec.answered(timestamp)
+	return nil
+}
+
+// acknowledge queues the ACK of a server's answer to one of our pushes.
+func (s *Sender) acknowledge(own *ownPush, timestamp, server int32) {
+	var det pslite.Detector
+	var of, ack pslite.Meta
+	d, err := det.Decode(own.frames[0], &of)
+	if err != nil {
+		return
+	}
+	of.Request, of.Timestamp = false, timestamp
+	ack.Reset()
+	ack.Control.Cmd, ack.Control.MsgSig = pslite.Ack, pslite.Signature(&of, server, s.id)
+	s.queue([][]byte{ack.Append(nil, d)})
+}

@@ -1,0 +1,88 @@
+package relay
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// waking interrupts a direction's wait for the job's next bytes.
+type waking struct {
+	mu     sync.Mutex
+	parked net.Conn // on which the direction waits, between messages
+	wanted bool
+}
+
+// Wake has the connection's [Initiator] asked soon, also while the job sends
+// nothing. It may be called by any goroutine, before Run and after it.
+func (c *Conn) Wake() {
+	w := &c.waking
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted = true
+	if w.parked != nil {
+		_ = w.parked.SetReadDeadline(time.Now()) // a connection that is closed wakes by itself
+	}
+}
+
+// park notes that the direction waits on conn; false where it is not to wait.
+func (w *waking) park(conn net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wanted {
+		w.wanted = false
+		return false
+	}
+	w.parked = conn
+	return true
+}
+
+// unpark reports whether the direction was woken.
+func (w *waking) unpark() (woken bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if woken = w.wanted; woken {
+		_ = w.parked.SetReadDeadline(time.Time{})
+	}
+	w.parked, w.wanted = nil, false
+	return woken
+}
+
+// await reads more. Where the sender may have messages of its own, they are
+// sent first, if the job's messages leave room; again says that nothing was
+// read because more of them may be there.
+func (d *direction) await() (again bool, err error) {
+	if d.initiator == nil || !d.side.between() || d.in.r < d.in.w {
+		return false, d.fill()
+	}
+	if err := d.initiate(); err != nil {
+		return false, err
+	}
+	if d.in.raw == nil { // not a socket whose wait can be interrupted
+		return false, d.fill()
+	}
+	if !d.waking.park(d.src) {
+		return true, nil
+	}
+	err = d.fill()
+	if d.waking.unpark() && errors.Is(err, os.ErrDeadlineExceeded) {
+		return true, nil
+	}
+	return false, err
+}
+
+// initiate sends what the sender has to send of its own.
+func (d *direction) initiate() error {
+	for {
+		head, ok := d.initiator.Initiate(nil)
+		if !ok {
+			return nil
+		}
+		d.out.taken(appendCommand(d.out.space(), 0, head))
+		if err := d.flush(); err != nil {
+			return err
+		}
+	}
+}
