@@ -158,6 +158,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.Float64Var(&o.Count.Common, "count-common", 0, "count: with --count-favourites, the share of a batch that are favourites of all workers")
 	f.IntVar(&o.Count.Wander, "count-wander", 0, "count: steps after which a worker has other favourites; 0: never")
 	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: keys have 1 to 4 values, with lengths on the wire")
+	f.BoolVar(&o.Count.Late, "count-late", false, "count: pushes may be applied as late as at the job's end; sums are not compared, see the servers' digests")
 	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: how long a step takes at least, as if it computed something")
 	f.IntVar(&o.Mix.Customers, "mix-customers", 2, "mix: customers of each app in each worker")
 	f.IntVar(&o.Mix.Longest, "mix-longest", 1<<14, "mix: values of the longest keys")

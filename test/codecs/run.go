@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,6 +38,7 @@ type Run struct {
 // Outcome is what came of a Run.
 type Outcome struct {
 	Workers []train.WorkerReport
+	Servers []train.ServerReport // by rank
 	// Bytes of TCP payload that left a host, all hosts together, from before
 	// the job's start to its end.
 	Bytes uint64
@@ -132,6 +134,14 @@ func (r Run) Do(t testing.TB) *Outcome {
 		}
 		o.Workers = append(o.Workers, report)
 	}
+	for _, s := range running.Servers {
+		var report train.ServerReport
+		if err := json.Unmarshal(s.Stdout.Bytes(), &report); err != nil {
+			t.Fatalf("server %d printed %q instead of its report: %v", s.Index, s.Stdout.Bytes(), err)
+		}
+		o.Servers = append(o.Servers, report)
+	}
+	slices.SortFunc(o.Servers, func(a, b train.ServerReport) int { return a.Rank - b.Rank })
 	for _, s := range sidecars {
 		state, err := s.Connections(t.Context())
 		if err != nil {

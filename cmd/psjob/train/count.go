@@ -177,7 +177,7 @@ func (w *worker) count(ctx context.Context) error {
 			return fmt.Errorf("pull at step %d: %w", step, err)
 		}
 		for id, v := range c.values(ids, r.Out, each) {
-			if v < pushed[id] || v < seen[id] {
+			if !c.Late && (v < pushed[id] || v < seen[id]) {
 				return fmt.Errorf("step %d: key %d (id %d) is %v: this worker alone pushed %v and has seen %v before",
 					step, c.keys[id], id, v, pushed[id], seen[id])
 			}
@@ -202,6 +202,9 @@ func (w *worker) count(ctx context.Context) error {
 	w.report.LongestStep = longest.Seconds()
 	if err := w.van.Barrier(ctx, van.Workers); err != nil {
 		return err
+	}
+	if c.Late {
+		return nil
 	}
 	return w.verify(ctx, c, steps, each)
 }

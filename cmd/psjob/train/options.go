@@ -52,6 +52,9 @@ type CountOptions struct {
 	Favourites int
 	Common     float64
 	Lens       bool // id mod 4 + 1 values a key, not ValueLength
+	// Late says that pushes may be applied later, by the job's end at the
+	// latest: values are not compared, only the servers' digests say what came.
+	Late bool
 	// Compute is how long a step takes at least, as if it computed something.
 	Compute time.Duration
 }

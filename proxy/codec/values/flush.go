@@ -242,29 +242,33 @@ func (st *stream) empty() (all []waiting) {
 		if l.Flush(&v) {
 			values := make([]byte, l.Len()*id.kind.Size())
 			v.Expand(values)
-			keys, values := l.index.sorted(values, id.width*id.kind.Size())
-			add(id.kind, id.width, keys, values)
+			for width, w := range l.index.sorted(values, id.kind.Size()) {
+				add(id.kind, width, w.keys, w.values)
+			}
 		}
 		st.dropNarrow(id)
 	}
 	return all
 }
 
-// sorted returns the keys, ascending, of which size bytes of values are not all
-// zero, and these values.
-func (x *index) sorted(values []byte, size int) (keys []uint64, ordered []byte) {
+// sorted returns, by how many values of size bytes they have, the keys of whose
+// values not all are zero, ascending, and these values.
+func (x *index) sorted(values []byte, size int) map[int]waiting {
+	of := func(c cell) []byte { return values[int(c.place-1)*size : (int(c.place-1)+int(c.width))*size] }
 	var used []cell
 	for _, c := range x.cells {
-		if c.number != 0 && slices.ContainsFunc(values[int(c.number-1)*size:int(c.number)*size], func(b byte) bool { return b != 0 }) {
+		if c.place != 0 && slices.ContainsFunc(of(c), func(b byte) bool { return b != 0 }) {
 			used = append(used, c)
 		}
 	}
 	slices.SortFunc(used, func(a, b cell) int { return cmp.Compare(a.key, b.key) })
+	all := map[int]waiting{}
 	for _, c := range used {
-		keys = append(keys, c.key)
-		ordered = append(ordered, values[int(c.number-1)*size:int(c.number)*size]...)
+		w := all[int(c.width)]
+		w.keys, w.values = append(w.keys, c.key), append(w.values, of(c)...)
+		all[int(c.width)] = w
 	}
-	return keys, ordered
+	return all
 }
 
 // queue has a message sent on the sender's link.

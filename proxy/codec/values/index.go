@@ -6,17 +6,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// index numbers keys in the order in which they come. Looking one up costs a
-// multiplication and a cache miss.
+// index gives keys places, one after the other in the order in which they come.
+// Looking one up costs a multiplication and a cache miss.
 type index struct {
-	cells []cell // a power of two
-	used  int
+	cells  []cell // a power of two
+	used   int
+	values int // of all keys
 }
 
-// cell is empty with number 0; otherwise its key's number is one less.
+// cell is empty with place 0; otherwise its key's values begin one before.
 type cell struct {
-	key    uint64
-	number int32
+	key   uint64
+	place uint32
+	width int32
 }
 
 const (
@@ -32,56 +34,64 @@ func newIndex() *index { return &index{cells: make([]cell, firstCells)} }
 func (x *index) at(key uint64) *cell {
 	mask := uint64(len(x.cells) - 1)
 	for i := key * 0x9e3779b97f4a7c15 >> (64 - uint(bits.TrailingZeros(uint(len(x.cells))))); ; i++ {
-		if c := &x.cells[i&mask]; c.number == 0 || c.key == key {
+		if c := &x.cells[i&mask]; c.place == 0 || c.key == key {
 			return c
 		}
 	}
 }
 
-// number returns a key's number; false where it has none.
-func (x *index) number(key uint64) (int, bool) {
-	n := x.at(key).number
-	return int(n) - 1, n > 0
+// find returns where a key's values begin and how many there are; none where it
+// has no place.
+func (x *index) find(key uint64) (from uint32, width int) {
+	c := x.at(key)
+	return c.place - 1, int(c.width)
 }
 
-// add numbers a key that has no number yet.
-func (x *index) add(key uint64) {
+// add gives a key of so many values a place, if it has none.
+func (x *index) add(key uint64, width int) {
 	c := x.at(key)
-	if c.number != 0 {
+	if c.place != 0 {
 		return
 	}
 	if 2*(x.used+1) > len(x.cells) {
 		old := x.cells
 		x.cells = make([]cell, 2*len(old))
 		for _, c := range old {
-			if c.number != 0 {
+			if c.place != 0 {
 				*x.at(c.key) = c
 			}
 		}
 		c = x.at(key)
 	}
+	*c = cell{key, uint32(x.values) + 1, int32(width)}
 	x.used++
-	*c = cell{key, int32(x.used)}
+	x.values += width
 }
 
-// missing counts those of n keys from first on that have no number.
-func (x *index) missing(keys pslite.Keys, first, n int) int {
-	count := 0
-	for i := first; i < first+n; i++ {
-		if x.at(keys.At(i)).number == 0 {
+// missing counts those of a piece's keys that have no place, and their values.
+// It reports whether the others have as many values as before.
+func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same bool) {
+	same = true
+	for i := range p.keys {
+		width := p.widthOf(i)
+		switch c := x.at(keys.At(p.first + i)); {
+		case c.place == 0:
 			count++
+			values += width
+		case int(c.width) != width:
+			same = false
 		}
 	}
-	return count
+	return count, values, same
 }
 
 // positions appends where the values of a piece's keys are, which all have
-// numbers: width positions for each key.
+// places.
 func (x *index) positions(at []uint32, keys pslite.Keys, p *piece) []uint32 {
 	for i := p.first; i < p.first+p.keys; i++ {
-		from := uint32(x.at(keys.At(i)).number-1) * uint32(p.width)
-		for j := range uint32(p.width) {
-			at = append(at, from+j)
+		c := x.at(keys.At(i))
+		for j := range uint32(c.width) {
+			at = append(at, c.place-1+j)
 		}
 	}
 	return at

@@ -8,22 +8,35 @@ import (
 )
 
 // DenseValues is from how many values on a key is a layer by itself. Keys of
-// fewer are a layer together with others of their span and length.
+// fewer are a layer together with the others of their span.
 const DenseValues = 512
 
 // piece is a part of a message's values that one rule is for: those of one
-// dense key, or of several keys that have width values each.
+// dense key, or of several keys that have fewer values.
 type piece struct {
 	span     *span
 	first    int // index of the first key
 	keys     int
-	from, to int // bytes in the values frame
-	width    int // values of a key
+	from, to int         // bytes in the values frame
+	width    int         // values of a key, where all have the same number
+	lens     pslite.Lens // otherwise: of the message's keys, in units of its values
+	unit     int         // bytes
 	kind     element.Kind
 	known    bool // kind is: the values are numbers that can be coded
 }
 
-func (p *piece) dense() bool { return p.width >= DenseValues }
+func (p *piece) dense() bool { return p.lens == nil && p.width >= DenseValues }
+
+// values is how many values all keys have.
+func (p *piece) values() int { return (p.to - p.from) / max(1, p.kind.Size()) }
+
+// widthOf is how many values the i-th of the piece's keys has.
+func (p *piece) widthOf(i int) int {
+	if p.lens == nil {
+		return p.width
+	}
+	return int(p.lens.At(p.first+i)) * p.unit / p.kind.Size()
+}
 
 // layout cuts a message's values into pieces. The slice is reused.
 type layout struct {
@@ -82,11 +95,12 @@ func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values
 			return ReasonShape
 		}
 		size := n * unit
-		if last := len(l.pieces) - 1; last >= 0 && l.pieces[last].span == &spans[s] && l.pieces[last].extends(size) {
-			l.pieces[last].keys++
-			l.pieces[last].to += size
-		} else if r := l.add(&spans[s], vals.Type, i, 1, from, size); r != "" {
+		last := len(l.pieces) - 1
+		if r := l.add(&spans[s], vals.Type, i, 1, from, size); r != "" {
 			return r
+		}
+		if last >= 0 && l.pieces[last].join(&l.pieces[last+1], lens, unit) {
+			l.pieces = l.pieces[:last+1]
 		}
 		from += size
 	}
@@ -96,9 +110,17 @@ func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values
 	return ""
 }
 
-// extends reports whether a key of size bytes more can be part of the piece.
-func (p *piece) extends(size int) bool {
-	return !p.dense() && (p.to-p.from)/p.keys == size
+// join makes the piece that follows part of this one, if it can be.
+func (p *piece) join(o *piece, lens pslite.Lens, unit int) bool {
+	if p.span != o.span || p.dense() || o.dense() {
+		return false
+	}
+	if p.width != o.width {
+		p.lens, p.unit = lens, unit
+	}
+	p.keys++
+	p.to = o.to
+	return true
 }
 
 // add adds pieces for keys of size bytes each.

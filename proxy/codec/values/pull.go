@@ -58,7 +58,7 @@ func (u use) cost(size int) int {
 func (rs *rounds) name(p *piece, keys pslite.Keys, u use) uint64 {
 	var h maphash.Hash
 	h.SetSeed(rs.seed)
-	maphash.WriteComparable(&h, [4]int{p.keys, p.width, int(p.kind), int(u)})
+	maphash.WriteComparable(&h, [4]int{p.keys, p.to - p.from, int(p.kind), int(u)})
 	h.Write(keys[8*p.first : 8*(p.first+p.keys)])
 	return h.Sum64()
 }
@@ -83,7 +83,7 @@ func (rs *rounds) of(p *piece, r *Rule, keys pslite.Keys, u use) (l *round, isFi
 	if l == nil && (len(rs.layers) >= maxRounds || cost > rs.left) {
 		return nil, false, ReasonMemory
 	}
-	sender, err := slim.NewSender(p.kind, p.keys*p.width, slim.Config{Alpha: r.Slim.Alpha, Epsilon: r.Slim.Epsilon, Rounds: r.Slim.Rounds, Seed: name})
+	sender, err := slim.NewSender(p.kind, p.values(), slim.Config{Alpha: r.Slim.Alpha, Epsilon: r.Slim.Epsilon, Rounds: r.Slim.Rounds, Seed: name})
 	if err != nil {
 		panic(err) // rules are checked
 	}
@@ -160,7 +160,7 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 		} else {
 			coded = true
 		}
-		s.codec.counts.coded(form, p.keys*p.width, sent, p.to-p.from, len(head)-before)
+		s.codec.counts.coded(form, p.values(), sent, p.to-p.from, len(head)-before)
 	}
 	if !coded {
 		return head[:start], false
@@ -171,7 +171,7 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 // appendPulled appends a piece of an answer and says in which form, and how
 // many of its values went. With formPlain it has appended nothing.
 func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
-	r, n := p.rule(), p.keys*p.width
+	r, n := p.rule(), p.values()
 	switch {
 	case !r.pulls():
 		return head, formPlain, n

@@ -86,7 +86,7 @@ func (s *Sender) appendPieces(head []byte, st *stream, m *pslite.Message) (all [
 		} else {
 			coded = true
 		}
-		s.codec.counts.coded(form, p.keys*p.width, sent, p.to-p.from, len(head)-before)
+		s.codec.counts.coded(form, p.values(), sent, p.to-p.from, len(head)-before)
 	}
 	if !coded {
 		return head[:start], false
@@ -99,7 +99,7 @@ var noRule = new(Rule)
 
 // rule returns what holds for the piece.
 func (p *piece) rule() *Rule {
-	if r := p.span.rule; r != nil && p.width >= r.LeastValues {
+	if r := p.span.rule; r != nil && p.values() >= r.LeastValues*p.keys {
 		return r
 	}
 	return noRule
@@ -108,7 +108,7 @@ func (p *piece) rule() *Rule {
 // appendPushed appends a piece of a push and says in which form, and how many
 // of its values went. With formPlain it has appended nothing.
 func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
-	r, n := p.rule(), p.keys*p.width
+	r, n := p.rule(), p.values()
 	if !p.known {
 		if r.pushes() {
 			s.codec.counts.why(ReasonType)
@@ -226,23 +226,24 @@ func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) 
 	if p.dense() || len(st.narrow) == 0 {
 		return false
 	}
+	room := &s.pushing
 	for id, l := range st.narrow {
-		if id.kind != p.kind || id.width != p.width || id == p.layer() || id.Last < p.span.First || id.First > p.span.Last {
+		if id.kind != p.kind || id == p.layer() || id.Last < p.span.First || id.First > p.span.Last {
 			continue
 		}
 		follow(l.Layer, &l.rule, noRule, id.First)
-		size := p.width * p.kind.Size()
+		rest := values
 		for i := range p.keys {
-			n, ok := l.index.number(keys.At(p.first + i))
-			if !ok {
+			one := rest[:p.widthOf(i)*p.kind.Size()]
+			rest = rest[len(one):]
+			from, width := l.index.find(keys.At(p.first + i))
+			if width == 0 || width != p.widthOf(i) {
 				continue
 			}
-			room := &s.pushing
 			room.at = room.at[:0]
-			for j := range p.width {
-				room.at = append(room.at, uint32(n*p.width+j))
+			for j := range uint32(width) {
+				room.at = append(room.at, from+j)
 			}
-			one := values[i*size : (i+1)*size]
 			s.compress(l.Layer, func() error { return l.CompressAt(&room.work, &room.vector, room.at, one) })
 			room.vector.Expand(one)
 			changed = true

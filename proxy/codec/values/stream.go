@@ -36,18 +36,17 @@ type denseLayer struct {
 	rule Rule // its thresholds are by
 }
 
-// narrowLayer is a span's keys that have so many values each.
+// narrowLayer is a span's keys of few values.
 type narrowLayer struct {
 	*threshold.Layer
 	rule  Rule
-	index *index // value i of the key at n is the layer's i + n*width
+	index *index // where each key's values are in the layer
 }
 
 // layerID names a layer of keys of few values.
 type layerID struct {
 	Range
-	kind  element.Kind
-	width int
+	kind element.Kind
 }
 
 // maxLayers bounds the layers of keys of few values of one stream.
@@ -145,7 +144,7 @@ func (s *stream) narrowOf(p *piece, r *Rule) (*narrowLayer, Reason) {
 	return l, ""
 }
 
-func (p *piece) layer() layerID { return layerID{p.span.Range, p.kind, p.width} }
+func (p *piece) layer() layerID { return layerID{p.span.Range, p.kind} }
 
 // follow puts a layer under a changed rule.
 func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
@@ -159,18 +158,21 @@ func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
 }
 
 // place appends the positions in a layer of a piece's values, after adding the
-// keys that are new; the reason says why they cannot be added.
+// keys that are new; the reason says why that cannot be.
 func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) ([]uint32, Reason) {
-	missing := l.index.missing(keys, p.first, p.keys)
+	missing, values, same := l.index.missing(keys, p)
+	if !same {
+		return at, ReasonLength
+	}
 	if missing > 0 {
-		cost := missing * (p.width*threshold.ResidualSize(p.kind, false) + cellBytes)
-		if (l.index.used+missing)*p.width > math.MaxInt32 || !s.budget.take(cost) {
+		cost := missing*cellBytes + values*threshold.ResidualSize(p.kind, false)
+		if l.index.values+values > math.MaxInt32 || !s.budget.take(cost) {
 			return at, ReasonMemory
 		}
-		for i := p.first; i < p.first+p.keys; i++ {
-			l.index.add(keys.At(i))
+		for i := range p.keys {
+			l.index.add(keys.At(p.first+i), p.widthOf(i))
 		}
-		l.Grow(l.index.used * p.width)
+		l.Grow(l.index.values)
 	}
 	return l.index.positions(at, keys, p), ""
 }
