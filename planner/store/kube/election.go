@@ -1,0 +1,147 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+)
+
+// How the Lease is held. Another planner goes on leaseFor after the last
+// renewal of one that has died, or at once where it gave the Lease back.
+const (
+	leaseFor   = 8 * time.Second
+	renewFor   = 5 * time.Second // then who cannot renew gives up
+	renewEvery = 1 * time.Second
+)
+
+// requestTimeout bounds one request for an object.
+const requestTimeout = 5 * time.Second
+
+// ErrLost is how a turn ends that another planner, or an API server that could
+// not be reached, has ended.
+var ErrLost = errors.New("the lead is lost: the Lease could not be renewed")
+
+// A Campaign is for the lead among the planners of one store.
+type Campaign struct {
+	Namespace string
+	Lease     string // its name, and the beginning of the objects'
+	Identity  string // no other process's
+	Config    *rest.Config
+	// Following, where not nil, is told who has the lead, whenever that changes.
+	Following func(leader string)
+}
+
+// Run waits for the Lease, opens the store, and calls lead, whose context ends
+// with ctx or with the lead, whichever is first. It returns when lead has, with
+// its error or ErrLost; the Lease is given back after that. Without a lead it
+// returns nil when ctx ends.
+func (c *Campaign) Run(ctx context.Context, lead func(context.Context, *Store) error) error {
+	config := rest.CopyConfig(c.Config)
+	config.Timeout = requestTimeout
+	config.QPS = -1 // one writer that waits for each answer needs no limit
+	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	objects, err := core.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("connecting to the API server: %w", err)
+	}
+	leases, err := coordination.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("connecting to the API server: %w", err)
+	}
+	// The election outlives ctx, until lead has returned.
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(slog.Default().Handler()))
+	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	turn := make(chan struct{})
+	ended := make(chan error, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Lease},
+			Client:     leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
+		},
+		Name:          c.Lease,
+		LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: renewEvery,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(held context.Context) {
+				defer stop()
+				close(turn)
+				held, cancel := context.WithCancel(held)
+				defer cancel()
+				defer context.AfterFunc(ctx, cancel)()
+				ended <- c.lead(held, objects.ConfigMaps(c.Namespace), leases.Leases(c.Namespace), lead)
+			},
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(identity string) {
+				if c.Following != nil {
+					c.Following(identity)
+				}
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("taking part in the election by Lease %s: %w", c.Lease, err)
+	}
+	go func() { // while there is no lead, the end of ctx ends the election
+		select {
+		case <-electing.Done():
+		case <-turn:
+		case <-ctx.Done():
+			stop()
+		}
+	}()
+	elector.Run(electing)
+	if !elected(turn) {
+		return nil
+	}
+	err = <-ended
+	if err == nil && ctx.Err() == nil {
+		return fmt.Errorf("lease %s/%s: %w", c.Namespace, c.Lease, ErrLost)
+	}
+	return err
+}
+
+func elected(turn chan struct{}) bool {
+	select {
+	case <-turn:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *Campaign) lead(ctx context.Context, objects Objects, leases coordination.LeaseInterface, lead func(context.Context, *Store) error) (err error) {
+	s, err := Open(ctx, objects, c.Lease, func(ctx context.Context) (int64, error) {
+		lease, err := leases.Get(ctx, c.Lease, metav1.GetOptions{})
+		if err != nil {
+			return 0, fmt.Errorf("reading Lease %s: %w", c.Lease, err)
+		}
+		if holder := lease.Spec.HolderIdentity; holder == nil || *holder != c.Identity {
+			return 0, fmt.Errorf("lease %s is not this planner's any more", c.Lease)
+		}
+		if lease.Spec.LeaseTransitions == nil {
+			return 0, nil
+		}
+		return int64(*lease.Spec.LeaseTransitions), nil
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return lead(ctx, s)
+}

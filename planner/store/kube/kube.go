@@ -1,0 +1,141 @@
+// Package kube keeps a planner's entries in objects of a Kubernetes cluster,
+// and sees to it that of several planners one writes them.
+//
+// In come entries, by the methods of [store.Store]; out go ConfigMaps: a root,
+// which lists pages, and pages, which hold entries, none of them near the 1 MiB
+// that an object may have. [Campaign.Run] waits for a Lease and then opens the
+// store. The command psidecar planner calls it.
+//
+// Who has been replaced and does not know it yet changes nothing any more.
+// Every update names the resource version that it replaces. Who takes over
+// first writes the root, of which a version is needed to add pages, and then
+// every page, so that no version that somebody else knows is valid; both get
+// the count of the Lease's transitions as an annotation, and a root whose count
+// is higher than one's own is not taken over.
+package kube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+const (
+	// pageBytes is how large a page grows that has more than one entry. A page
+	// is written as a whole for every change: so it is small.
+	pageBytes = 32 << 10
+	// maxPages bounds the store, at some 256 MiB of small entries.
+	maxPages = 8192
+)
+
+// What the objects are marked with.
+const (
+	// StoreLabel has the store's name as its value, on the root and its pages.
+	StoreLabel = "psidecar.io/store"
+	// TermAnnotation is the count of the Lease's transitions when the object
+	// was written.
+	TermAnnotation = "psidecar.io/lease-transitions"
+	// openedAnnotation counts how often the store was taken over.
+	openedAnnotation = "psidecar.io/opened"
+)
+
+// Objects are the ConfigMaps of a namespace, as of client-go.
+type Objects interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.ConfigMap, error)
+	List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error)
+	Create(ctx context.Context, m *corev1.ConfigMap, o metav1.CreateOptions) (*corev1.ConfigMap, error)
+	Update(ctx context.Context, m *corev1.ConfigMap, o metav1.UpdateOptions) (*corev1.ConfigMap, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// Holds returns the count of the Lease's transitions if this process has it
+// now, as the API server says, and else an error.
+type Holds func(ctx context.Context) (transitions int64, err error)
+
+// A Store holds entries in the ConfigMaps of a namespace. It has all of them in
+// memory too. It implements [store.Store].
+type Store struct {
+	objects Objects
+	name    string
+	holds   Holds
+
+	mu    sync.Mutex
+	root  root
+	pages map[uint64]*page
+	index map[string]*page // by entry
+	fill  *page            // where new entries go; nil: to be found
+	last  uint64           // sequence number given last
+	// unsure: a write failed, and who knows what is there now.
+	unsure bool
+	closed bool
+}
+
+// Open takes the store of that name over. Until then, and from the moment that
+// another process does, writes fail with [store.ErrUnavailable].
+func Open(ctx context.Context, objects Objects, name string, holds Holds) (*Store, error) {
+	s := &Store{objects: objects, name: name, holds: holds}
+	if err := s.takeOver(ctx); err != nil {
+		return nil, fmt.Errorf("opening the store %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// Each implements store.Store.
+func (s *Store) Each(ctx context.Context, each func(string, []byte) error) error {
+	s.mu.Lock()
+	entries := make(map[string][]byte, len(s.index)) // values are replaced, never changed
+	for name, p := range s.index {
+		entries[name] = p.entries[name].value
+	}
+	s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := each(name, entries[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Write implements store.Store. Neighbours that go to one page are written
+// together.
+func (s *Store) Write(ctx context.Context, entries []store.Entry) error {
+	if err := store.Check(entries); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("%w: %s is closed", store.ErrUnavailable, s.name)
+	}
+	if s.unsure {
+		if err := s.takeOver(ctx); err != nil {
+			return fmt.Errorf("%w: %s: %w", store.ErrUnavailable, s.name, err)
+		}
+	}
+	if err := s.write(ctx, entries); err != nil {
+		s.unsure = true
+		return fmt.Errorf("%w: %s: %w", store.ErrUnavailable, s.name, err)
+	}
+	return nil
+}
+
+// Close implements store.Store. The Lease is given back by who has it.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}

@@ -1,0 +1,190 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// A draft is what a page shall be.
+type draft struct {
+	page    *page
+	changes map[string]*record // nil: the entry goes
+	size    int
+}
+
+func newDraft(p *page) *draft { return &draft{p, map[string]*record{}, p.size} }
+
+// get returns the entry as it shall be.
+func (d *draft) get(name string) (record, bool) {
+	if r, ok := d.changes[name]; ok {
+		if r == nil {
+			return record{}, false
+		}
+		return *r, true
+	}
+	r, ok := d.page.entries[name]
+	return r, ok
+}
+
+func (d *draft) remove(name string) {
+	if r, ok := d.get(name); ok {
+		d.size -= sizeOf(name, r.value)
+	}
+	d.changes[name] = nil
+}
+
+func (d *draft) set(name string, r record) {
+	d.remove(name)
+	d.changes[name] = &r
+	d.size += sizeOf(name, r.value)
+}
+
+// fits reports whether the entry finds room in place of the one of its name.
+// One that is larger than a page has a page of its own.
+func (d *draft) fits(name string, value []byte) bool {
+	size := d.size
+	if r, ok := d.get(name); ok {
+		size -= sizeOf(name, r.value)
+	}
+	return size == 0 || size+sizeOf(name, value) <= pageBytes
+}
+
+// write writes entries in order, an object after the other.
+func (s *Store) write(ctx context.Context, entries []store.Entry) error {
+	var d *draft // of one page at a time
+	turn := func(p *page) error {
+		if d != nil && d.page == p {
+			return nil
+		}
+		if err := s.flush(ctx, d); err != nil {
+			return err
+		}
+		d = newDraft(p)
+		return nil
+	}
+	for _, e := range entries {
+		at := s.at(d, e.Name)
+		if e.Value == nil {
+			if at == nil {
+				continue
+			}
+			if err := turn(at); err != nil {
+				return err
+			}
+			d.remove(e.Name)
+			continue
+		}
+		to, err := s.room(d, at, e)
+		if err != nil {
+			return err
+		}
+		if err := turn(to); err != nil {
+			return err
+		}
+		s.last++
+		d.set(e.Name, record{s.last, slices.Clone(e.Value)})
+		if at == nil || at == to {
+			continue
+		}
+		// It moves: is written there, then removed here.
+		if err := turn(at); err != nil {
+			return err
+		}
+		d.remove(e.Name)
+	}
+	return s.flush(ctx, d)
+}
+
+// at returns the page of an entry, nil where there is none, after the draft.
+func (s *Store) at(d *draft, name string) *page {
+	if d != nil {
+		if r, ok := d.changes[name]; ok {
+			if r != nil {
+				return d.page
+			}
+			if s.index[name] == d.page {
+				return nil
+			}
+		}
+	}
+	return s.index[name]
+}
+
+// room returns the page for an entry: at, where it is and fits, or another.
+func (s *Store) room(d *draft, at *page, e store.Entry) (*page, error) {
+	fits := func(p *page) bool {
+		if d != nil && d.page == p {
+			return d.fits(e.Name, e.Value)
+		}
+		return newDraft(p).fits(e.Name, e.Value)
+	}
+	if at != nil && fits(at) {
+		return at, nil
+	}
+	if s.fill != nil && fits(s.fill) {
+		return s.fill, nil
+	}
+	for _, number := range s.root.Pages {
+		if p := s.pages[number]; p != nil && p.size <= pageBytes/2 && fits(p) {
+			s.fill = p
+			return p, nil
+		}
+	}
+	if len(s.pages) >= maxPages {
+		return nil, fmt.Errorf("%w: it has %d pages (psidecar plan forget drops jobs that have ended)", errFull, len(s.pages))
+	}
+	number := s.root.Next
+	for s.pages[number] != nil {
+		number++
+	}
+	s.fill = &page{number: number, entries: map[string]record{}}
+	s.pages[number] = s.fill
+	return s.fill, nil
+}
+
+// flush writes a draft and takes it as what is there. A new page counts from
+// the moment that the root lists it.
+func (s *Store) flush(ctx context.Context, d *draft) error {
+	if d == nil || len(d.changes) == 0 {
+		return nil
+	}
+	p := d.page
+	entries := maps.Clone(p.entries)
+	for name, r := range d.changes {
+		if r == nil {
+			delete(entries, name)
+		} else {
+			entries[name] = *r
+		}
+	}
+	m := s.object(p.object, s.pageName(p.number))
+	m.BinaryData = map[string][]byte{pageKey: appendEntries(nil, entries)}
+	created := p.object == nil
+	object, err := s.put(ctx, m)
+	if err != nil {
+		return err
+	}
+	object.BinaryData = nil
+	if created {
+		r := s.root
+		r.Next = p.number + 1
+		r.Pages = append(slices.Clone(r.Pages), p.number)
+		if err := s.writeRoot(ctx, r); err != nil {
+			return err
+		}
+	}
+	p.object, p.entries, p.size = object, entries, d.size
+	for name, r := range d.changes {
+		switch {
+		case r != nil:
+			s.index[name] = p
+		case s.index[name] == p:
+			delete(s.index, name)
+		}
+	}
+	return nil
+}
