@@ -31,10 +31,17 @@ type State struct {
 	// came: the first that is known of it, if that is later. Nil: nothing is
 	// known of the past.
 	Past func(time.Time) (reports []*api.HostReport, at []time.Time)
+	// Unready says why this planner does not serve; nil, or a nil error: it does.
+	Unready func() error
 }
 
 // Ready implements web.State: a planner without agents is fine.
-func (s *State) Ready() error { return nil }
+func (s *State) Ready() error {
+	if s.Unready == nil {
+		return nil
+	}
+	return s.Unready()
+}
 
 // byJob returns the reports of each job, in which every node has one name: an
 // agent that does not know another host's node by rank calls it by its

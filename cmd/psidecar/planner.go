@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -29,6 +30,7 @@ import (
 // plannerFlags are what psidecar planner, and what else plans, can be told.
 type plannerFlags struct {
 	listen, http, store string
+	lease               string
 	act                 bool
 	live                live.Options
 	tls                 link.Files
@@ -40,7 +42,8 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "address at which agents report and proxies ask for plans")
 	flags.StringVar(&f.http, prefix+"http", "127.0.0.1:9812", "address of the planner's page and interface; empty: none")
-	flags.StringVar(&f.store, prefix+"store", "", "file in which plans survive; empty: none, plans are proposed and never carried out")
+	flags.StringVar(&f.store, prefix+"store", "", "file in which plans survive, or kubernetes[:NAMESPACE]: objects there; empty: none, plans are proposed and never carried out")
+	flags.StringVar(&f.lease, prefix+"lease", "psidecar-planner", "with "+prefix+"store kubernetes: Lease by which one of several planners has the lead, and beginning of the names of the objects")
 	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the certificates that those of agents and of all who ask must be signed by; with it --"+prefix+"listen takes TLS alone")
 	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, read again when it changes")
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
@@ -61,6 +64,12 @@ show it as one: the page and the JSON interface as an agent has them, at --http.
 Plan where keys should live, so that the busiest host moves the fewest bytes:
 psidecar plan show says what would move. With --store such a plan can be carried
 out (psidecar plan apply) by proxies that have --act, with --act all are.
+
+With --store kubernetes several planners may run: the one that has the Lease
+serves, the others answer that they do not and are not ready (/readyz), and one
+of them goes on within 15 seconds when it ends. It needs the rights to get,
+create and update the Lease, and to get, list, create, update and delete
+ConfigMaps, in the namespace: this pod's, or that of the kubeconfig, by default.
 
 Without --tls-ca, --tls-cert and --tls-key whoever reaches --listen can report
 and ask. With them agents, and psidecar plan, need a certificate of that CA
@@ -92,12 +101,14 @@ type collector struct {
 	kept     store.Store
 	plans    *plans.Service
 	live     *live.Planner
+	flags    *plannerFlags
+	contest  *contest // nil: the store is not in a cluster
 }
 
 // openPlanner opens what a planner needs; flag is how the names of its flags
 // begin.
 func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports) (*collector, error) {
-	c := &collector{store: &reports.Store{}}
+	c := &collector{store: &reports.Store{}, flags: f}
 	if f.act && f.store == "" {
 		return nil, usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
 	}
@@ -122,17 +133,29 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	return c, c.openPlans(ctx, f, flag)
 }
 
-// openPlans opens the store and what is in it.
-func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string) error {
-	c.kept = &store.Memory{}
+// openPlans opens the store and what is in it; one in a cluster only when this
+// planner has the lead.
+func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string) (err error) {
+	if c.contest, err = f.contest(flag); err != nil {
+		return err
+	}
+	if c.contest != nil {
+		c.state.Unready = c.contest.unready
+		return nil
+	}
+	var kept store.Store = &store.Memory{}
 	if f.store != "" {
-		file, err := store.OpenFile(f.store)
-		if err != nil {
+		if kept, err = store.OpenFile(f.store); err != nil {
 			return fmt.Errorf("%sstore: %w", flag, err)
 		}
-		c.kept = file
 	}
-	var err error
+	return c.usePlans(ctx, kept, flag)
+}
+
+// usePlans takes up the plans that a store has.
+func (c *collector) usePlans(ctx context.Context, kept store.Store, flag string) (err error) {
+	f := c.flags
+	c.kept = kept
 	c.plans, err = plans.New(ctx, c.kept, plans.Options{Act: f.act, Forgetful: f.store == "", Strategy: f.live.Strategy})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
@@ -143,13 +166,24 @@ func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string)
 }
 
 // run takes reports and shows them until ctx ends.
-func (c *collector) run(ctx context.Context) (err error) {
+func (c *collector) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics()}))
+	})
+	g.Go(func() error {
+		if c.contest != nil {
+			return c.contend(ctx)
+		}
+		return c.serve(ctx)
+	})
+	return g.Wait()
+}
+
+// serve takes reports and plans until ctx ends.
+func (c *collector) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, c.kept.Close()) }()
-	creds := insecure.NewCredentials()
-	if c.identity != nil {
-		creds = serverCredentials(c.identity)
-	}
-	server := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(reports.MaxReportBytes),
+	server := grpc.NewServer(grpc.Creds(c.credentials()), grpc.MaxRecvMsgSize(reports.MaxReportBytes),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	api.RegisterPlannerServer(server, c.store)
 	api.RegisterPlansServer(server, c.plans)
@@ -171,4 +205,11 @@ func (c *collector) run(ctx context.Context) (err error) {
 		return nil
 	})
 	return g.Wait()
+}
+
+func (c *collector) credentials() credentials.TransportCredentials {
+	if c.identity == nil {
+		return insecure.NewCredentials()
+	}
+	return serverCredentials(c.identity)
 }
