@@ -151,7 +151,7 @@ listeners, for machines where connections cannot be intercepted. State (/api/v1/
 		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
 	}
 	f.relaying(cmd)
-	cmd.Flags().StringVar(&f.routing.planner, "planner", "", "host:port of the planner whose plans are carried out, with --act")
+	f.routing.planner.add(cmd, "", "host:port of the planner whose plans are carried out, with --act")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd

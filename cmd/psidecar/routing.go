@@ -23,7 +23,8 @@ import (
 type routingFlags struct {
 	placement, handler, dir string
 	act, probe              bool
-	planner, host           string
+	planner                 plannerLink
+	host                    string
 }
 
 func (f *routingFlags) add(cmd *cobra.Command) {
@@ -54,13 +55,16 @@ func (f *routingFlags) options() (o jobs.Options, err error) {
 	switch {
 	case f.act && f.placement != "":
 		return o, usagef("--act and --placement exclude each other: with --act the planner says where keys are")
-	case f.act && f.planner == "":
+	case f.act && f.planner.address == "":
 		return o, usagef("--act needs --planner")
 	case f.probe && !f.act:
 		return o, usagef("--allow-probe is of use with --act only")
 	}
 	if f.act {
-		o.Planner = f.planner
+		o.Planner = f.planner.address
+		if o.Credentials, err = f.planner.credentials(); err != nil {
+			return o, err
+		}
 	}
 	if o.Host = f.host; o.Host == "" {
 		if o.Host, err = os.Hostname(); err != nil {

@@ -113,7 +113,8 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		}
 		carry.Mark = int(mark)
 	}
-	f.proxy.routing.planner, f.proxy.routing.host = h.address, f.agent.host
+	f.proxy.routing.planner, f.proxy.routing.host = f.agent.planner, f.agent.host
+	f.proxy.routing.planner.address = h.address
 	if h.carrier, err = openCarrier(ctx, &f.proxy, carry, ports); err != nil {
 		return nil, errors.Join(err, intercepting.abandon())
 	}

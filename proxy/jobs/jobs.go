@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy/migrate"
@@ -39,7 +40,9 @@ type Options struct {
 	// Planner is the address of the planner whose plans are carried out; empty:
 	// none.
 	Planner string
-	Host    string // name of this host, for the planner
+	// Credentials are how the planner is reached; nil: without TLS.
+	Credentials credentials.TransportCredentials
+	Host        string // name of this host, for the planner
 	// Handler is what the servers do with pushes; Unknown: keys are placed, and
 	// not moved, unless Probe allows to find it out with a scratch key.
 	Handler migrate.Handler

@@ -49,7 +49,11 @@ func (p *plans) connected() bool {
 
 // run watches until ctx ends.
 func (p *plans) run(ctx context.Context) error {
-	conn, err := grpc.NewClient(p.jobs.opts.Planner, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	creds := p.jobs.opts.Credentials
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient(p.jobs.opts.Planner, grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
 	if err != nil {
