@@ -111,8 +111,14 @@ func (f fleet) Ready() error { return nil }
 // openPage starts a browser on a page about the state.
 func openPage(t testing.TB, state State) context.Context {
 	t.Helper()
+	return openPageWith(t, state, Options{})
+}
+
+// openPageWith starts a browser on a page with options.
+func openPageWith(t testing.TB, state State, opts Options) context.Context {
+	t.Helper()
 	chromium := require.Program(t, "chromium")
-	server := httptest.NewServer(Handler(state, Options{}))
+	server := httptest.NewServer(Handler(state, opts))
 	t.Cleanup(server.Close)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU)
 	alloc, stop := chromedp.NewExecAllocator(t.Context(), options...)

@@ -39,6 +39,8 @@ var ErrNoRange = errors.New("the planner knows sums over all time only: leave ou
 type Options struct {
 	Metrics http.Handler // serves /metrics
 	Pprof   bool         // serve /debug/pprof/
+	// Plan, of a planner, returns a job's plan; ErrNoJob where it has none.
+	Plan func(job string) (Plan, error)
 }
 
 //go:embed dist
@@ -56,6 +58,9 @@ func Handler(state State, opts Options) http.Handler {
 	mux.HandleFunc("GET /api/v1/keys", answer(s.keys))
 	mux.HandleFunc("GET /api/v1/servers", answer(s.servers))
 	mux.HandleFunc("GET /api/v1/agent", answer(s.agent))
+	if opts.Plan != nil {
+		mux.HandleFunc("GET /api/v1/plan", planOf(opts.Plan))
+	}
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})
 	})

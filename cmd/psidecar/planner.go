@@ -165,6 +165,15 @@ func (c *collector) usePlans(ctx context.Context, kept store.Store, flag string)
 	return nil
 }
 
+// plan returns a job's plan for the page.
+func (c *collector) plan(job string) (web.Plan, error) {
+	d, err := c.plans.Describe(context.Background(), &api.DescribeRequest{Job: job})
+	if err != nil || job == "" || len(d.GetJobs()) != 1 {
+		return web.Plan{}, fmt.Errorf("%w with a plan: %q", web.ErrNoJob, job)
+	}
+	return fleet.Plan(d.GetJobs()[0]), nil
+}
+
 // run takes reports and shows them until ctx ends.
 func (c *collector) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)

@@ -88,6 +88,35 @@ export interface Agent {
   planner?: { address: string; connected: boolean; error?: string };
 }
 
+/** What a host moves in a step, in bytes; actual is 0 until it is known. */
+export interface PlanHost { host: string; before: number; predicted: number; actual: number }
+
+export interface PlanRefusal { reason: string; message: string; keys: number }
+
+export interface PlanEpoch {
+  epoch: number;
+  state: string;
+  reason: string;
+  keys: number;
+  moved_keys: number;
+  moved_bytes: number;
+  pending_keys: number;
+  hosts: PlanHost[];
+  refused: PlanRefusal[];
+  held_p50: number;
+  held_p99: number;
+}
+
+/** Where a job's keys are, on a planner; the newest epoch comes first. */
+export interface Plan {
+  strategy: string;
+  mode: "proposes" | "acts" | "held";
+  trouble?: string;
+  displaced_keys: number;
+  epochs: PlanEpoch[];
+  handlers: { server: number; kind: string; message: string }[];
+}
+
 /** Asks for /api/v1/NAME; an answer other than 200 is an Error with its text. */
 export async function ask<T>(name: string, parameters: Record<string, string> = {}): Promise<T> {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));

@@ -1,11 +1,12 @@
 // The page: asks the agent for what the view needs, every two seconds while
 // live, and draws it. Nothing is loaded from anywhere else.
 
-import { ask, type Agent, type Heatmap, type Job, type Keys, type Servers, type Traffic } from "./api";
+import { ask, type Agent, type Heatmap, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
 import { bytes, count, key } from "./format";
 import { Grid, type Cells } from "./grid";
 import { drawCost, drawKeys, drawServers, drawWorkers, jobStatus } from "./panels";
 import { drawLegend } from "./legend";
+import { drawPlan } from "./plan";
 import { drawSkew } from "./skew";
 import { format, parse, span, type View } from "./view";
 
@@ -134,11 +135,12 @@ async function refresh(): Promise<void> {
     return;
   }
   const about = span({ ...view, job: job.job });
-  const [newHeatmap, newTraffic, newKeys, servers] = await Promise.all([
+  const [newHeatmap, newTraffic, newKeys, servers, plan] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last }),
     ask<Traffic>("traffic", about),
     ask<Keys>("keys", { job: job.job }),
     ask<Servers>("servers", about),
+    isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
   ]);
   heatmap = newHeatmap;
   traffic = newTraffic;
@@ -147,6 +149,10 @@ async function refresh(): Promise<void> {
   drawKeys(element("keys"), newKeys);
   drawServers(element("servers"), servers);
   drawWorkers(element("workers"), servers);
+  element("plan-section").hidden = plan === undefined;
+  if (plan) {
+    drawPlan(element("plan"), plan);
+  }
   const { text, isBad } = jobStatus(job, isFleet);
   say(text, isBad);
   performance.measure("drawn", "refresh");

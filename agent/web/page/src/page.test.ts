@@ -3,6 +3,7 @@ import { extent, level, ramp } from "./colours";
 import { bytes, count, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { legendCounts } from "./legend";
+import { busiest, movesText } from "./plan";
 import { curve } from "./skew";
 import { format, parse, span } from "./view";
 
@@ -88,5 +89,17 @@ describe("the view", () => {
   it("asks for seconds back from now", () => {
     expect(span(parse("#job=j&range=60"))).toEqual({ job: "j", from: "-60" });
     expect(span(parse("#job=j"))).toEqual({ job: "j", from: "" });
+  });
+});
+
+describe("a plan", () => {
+  const epoch = { epoch: 3, state: "moving", reason: "", keys: 2000, moved_keys: 1500, moved_bytes: 0, pending_keys: 480, hosts: [], refused: [], held_p50: 0, held_p99: 0 };
+  it("says what moves", () => {
+    expect(movesText(epoch)).toBe("epoch 3: 1500 of 2000 keys moved, 480 to go");
+    expect([movesText({ ...epoch, state: "done" }), movesText(undefined)]).toEqual(["none", "none"]);
+  });
+  it("knows the busiest host", () => {
+    const hosts = [{ host: "a", before: 5, predicted: 3, actual: 0 }, { host: "b", before: 9, predicted: 1, actual: 0 }];
+    expect([busiest(hosts, (h) => h.before), busiest(hosts, (h) => h.predicted), busiest([], (h) => h.before)]).toEqual([9, 3, 0]);
   });
 });

@@ -1,0 +1,123 @@
+// The plan of a job: what would move or is moving, what that is to save at each
+// host, what came of it, and what was refused.
+
+import type { Plan, PlanEpoch, PlanHost } from "./api";
+import { bytes, count, duration } from "./format";
+import { facts, table } from "./table";
+
+const modes = {
+  proposes: "plans are proposed only: psidecar plan apply carries one out",
+  acts: "plans are carried out",
+  held: "held back until a plan is applied, since one was taken back or keys were brought home",
+};
+
+/** What the busiest host moves in a step. */
+export function busiest(hosts: PlanHost[], of: (h: PlanHost) => number): number {
+  return hosts.reduce((most, h) => Math.max(most, of(h)), 0);
+}
+
+/** One line on the moves under way. */
+export function movesText(epoch: PlanEpoch | undefined): string {
+  if (epoch?.state !== "moving") {
+    return "none";
+  }
+  return `epoch ${epoch.epoch}: ${count(epoch.moved_keys)} of ${count(epoch.keys)} keys moved, ${count(epoch.pending_keys)} to go`;
+}
+
+function amount(n: number): string {
+  return n > 0 ? bytes(n) : "–";
+}
+
+export function drawPlan(host: HTMLElement, plan: Plan): void {
+  const newest = plan.epochs[0];
+  const pairs: [string, string][] = [
+    ["strategy", `${plan.strategy}; ${modes[plan.mode]}`],
+    ["displaced", `${count(plan.displaced_keys)} keys are not at home`],
+    ["moving", movesText(newest)],
+  ];
+  if (plan.trouble) {
+    pairs.push(["no new plan", plan.trouble]);
+  }
+  const unsure = plan.handlers.filter((h) => h.kind === "opaque" || h.kind === "unknown");
+  if (unsure.length > 0) {
+    pairs.push(["servers", unsure.map((h) => `server ${h.server}: ${h.kind}, ${h.message}`).join("; ")]);
+  }
+  host.replaceChildren(facts(pairs));
+  if (newest && newest.hosts.length > 0) {
+    host.append(hostsTable(newest));
+  }
+  if (plan.epochs.length > 0) {
+    host.append(epochsTable(plan.epochs));
+  }
+  const refused = plan.epochs.flatMap((e) => e.refused.map((r) => ({ epoch: e.epoch, ...r })));
+  if (refused.length > 0) {
+    host.append(refusalsTable(refused));
+  }
+}
+
+function hostsTable(epoch: PlanEpoch): HTMLElement {
+  const most = Math.max(busiest(epoch.hosts, (h) => h.before), 1);
+  return titled(`Bytes a step at each host, epoch ${epoch.epoch}`, "plan-hosts", (into) =>
+    table(
+      into,
+      [
+        { title: "host", text: (h) => h.host },
+        { title: "before", number: true, text: (h) => bytes(h.before), bar: (h) => h.before / most },
+        { title: "predicted", number: true, text: (h) => bytes(h.predicted), bar: (h) => h.predicted / most },
+        { title: "actual", number: true, text: (h) => amount(h.actual), bar: (h) => h.actual / most },
+      ],
+      [...epoch.hosts].sort((a, b) => b.before - a.before),
+    ),
+  );
+}
+
+function epochsTable(epochs: PlanEpoch[]): HTMLElement {
+  return titled("Plans, newest first; bytes a step are those of the busiest host", "plan-epochs", (into) =>
+    table(
+      into,
+      [
+        { title: "epoch", number: true, text: (e) => String(e.epoch) },
+        { title: "state", text: (e) => e.state },
+        { title: "keys", number: true, text: (e) => count(e.keys) },
+        { title: "moved", number: true, text: (e) => count(e.moved_keys) },
+        { title: "to go", number: true, text: (e) => (e.state === "moving" ? count(e.pending_keys) : "–") },
+        { title: "before", number: true, text: (e) => amount(busiest(e.hosts, (h) => h.before)) },
+        { title: "predicted", number: true, text: (e) => amount(busiest(e.hosts, (h) => h.predicted)) },
+        { title: "actual", number: true, text: (e) => amount(busiest(e.hosts, (h) => h.actual)) },
+        { title: "held p50", number: true, text: (e) => (e.held_p50 > 0 ? duration(e.held_p50) : "–") },
+        { title: "reason", text: (e) => e.reason },
+      ],
+      epochs,
+      (e) => e.refused.length > 0,
+    ),
+  );
+}
+
+function refusalsTable(refused: { epoch: number; reason: string; message: string; keys: number }[]): HTMLElement {
+  return titled("Refused", "plan-refused", (into) =>
+    table(
+      into,
+      [
+        { title: "epoch", number: true, text: (r) => String(r.epoch) },
+        { title: "keys", number: true, text: (r) => count(r.keys) },
+        { title: "reason", text: (r) => r.reason },
+        { title: "", text: (r) => r.message },
+      ],
+      refused,
+      () => true,
+    ),
+  );
+}
+
+/** A table under a heading. */
+function titled(title: string, id: string, draw: (into: HTMLElement) => void): HTMLElement {
+  const box = document.createElement("div");
+  const head = document.createElement("p");
+  head.className = "hint";
+  head.textContent = title;
+  const into = document.createElement("div");
+  into.id = id;
+  draw(into);
+  box.append(head, into);
+  return box;
+}
