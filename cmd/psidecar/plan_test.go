@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
+	"net/http"
+	neturl "net/url"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
@@ -74,6 +79,35 @@ func TestPlanCommands(t *testing.T) {
 		if tc.args[1] == "apply" && tc.code == 0 && len(tc.args) == 2 {
 			checkShown(t, address)
 		}
+	}
+}
+
+// The page has the plans, and the metrics know of them.
+func TestPlanOnThePage(t *testing.T) {
+	c, _ := startPlanner(t, plannerFlags{http: "127.0.0.1:0", store: filepath.Join(t.TempDir(), "plans.db")})
+	for c.shown.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	_, err := c.plans.Propose(t.Context(), plans.Proposal{Job: "198.18.0.1:9000", Servers: 2, Targets: []plan.Range{{Keys: plan.One(7), Owner: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + c.page.listener.Addr().String()
+	var shown web.Plan
+	if err := ask(t.Context(), url, "/api/v1/plan", neturl.Values{"job": {"198.18.0.1:9000"}}, &shown); err != nil {
+		t.Fatal(err)
+	}
+	if len(shown.Epochs) != 1 || shown.Epochs[0].State != "proposed" || shown.Mode != "proposes" || shown.Strategy != "locality" {
+		t.Errorf("the page has %+v", shown)
+	}
+	response, err := http.Get(url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || !strings.Contains(string(text), `psidecar_planner_epoch{job="198.18.0.1:9000"} 1`) {
+		t.Errorf("metrics: %.2000s, %v", text, err)
 	}
 }
 

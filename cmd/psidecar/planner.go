@@ -8,8 +8,10 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -103,6 +105,7 @@ type collector struct {
 	live     *live.Planner
 	flags    *plannerFlags
 	contest  *contest // nil: the store is not in a cluster
+	shown    atomic.Pointer[plans.Service]
 }
 
 // openPlanner opens what a planner needs; flag is how the names of its flags
@@ -167,18 +170,37 @@ func (c *collector) usePlans(ctx context.Context, kept store.Store, flag string)
 
 // plan returns a job's plan for the page.
 func (c *collector) plan(job string) (web.Plan, error) {
-	d, err := c.plans.Describe(context.Background(), &api.DescribeRequest{Job: job})
+	service := c.shown.Load()
+	if service == nil {
+		return web.Plan{}, fmt.Errorf("%w with a plan here: another planner has the lead", web.ErrNoJob)
+	}
+	d, err := service.Describe(context.Background(), &api.DescribeRequest{Job: job})
 	if err != nil || job == "" || len(d.GetJobs()) != 1 {
 		return web.Plan{}, fmt.Errorf("%w with a plan: %q", web.ErrNoJob, job)
 	}
 	return fleet.Plan(d.GetJobs()[0]), nil
 }
 
+// planMetrics are those of the plans, while this planner has any.
+type planMetrics struct {
+	shown *atomic.Pointer[plans.Service]
+}
+
+// Describe implements prometheus.Collector.
+func (m planMetrics) Describe(out chan<- *prometheus.Desc) { m.shown.Load().Metrics().Describe(out) }
+
+// Collect implements prometheus.Collector.
+func (m planMetrics) Collect(out chan<- prometheus.Metric) {
+	if service := m.shown.Load(); service != nil {
+		service.Metrics().Collect(out)
+	}
+}
+
 // run takes reports and shows them until ctx ends.
 func (c *collector) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics()}))
+		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics(planMetrics{&c.shown}), Plan: c.plan}))
 	})
 	g.Go(func() error {
 		if c.contest != nil {
@@ -197,9 +219,7 @@ func (c *collector) serve(ctx context.Context) (err error) {
 	api.RegisterPlannerServer(server, c.store)
 	api.RegisterPlansServer(server, c.plans)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics(c.plans.Metrics())}))
-	})
+	c.shown.Store(c.plans)
 	g.Go(func() error { return c.live.Run(ctx) })
 	slog.Info("taking reports", "address", c.reports.Addr().String())
 	g.Go(func() error {
