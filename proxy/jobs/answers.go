@@ -164,7 +164,10 @@ func (c *answers) Close() error {
 	return err
 }
 
-func (c *answers) ready(id int32) { c.sender = id }
+func (c *answers) ready(id int32) {
+	c.sender = id
+	c.known()
+}
 
 func (c *answers) wantsKeys(*pslite.Meta) bool { return false }
 

@@ -32,8 +32,9 @@ const (
 // movers is a job's moves that this host has to carry out.
 type movers struct {
 	handler     migrate.Handler
-	joining     bool // Join is to be called
-	fetching    bool
+	joining     bool    // Join is to be called
+	fetching    bool    // it was asked where keys are
+	asking      bool    // the answer may be taken
 	work        []*work // groups of keys to move, in order
 	batches     map[uint64]*progress
 	underWay    map[uint64]*attempt // by number of the site's batch

@@ -29,6 +29,8 @@ type plans struct {
 	client api.PlansClient
 	watch  context.CancelFunc // ends the present Watch; another follows
 	listed bool               // the present Watch has told all that there is
+	wanted int                // how often another Watch was asked for
+	began  int                // wanted, when the present one began
 	tables map[string]*copied
 }
 
@@ -94,7 +96,7 @@ func (p *plans) session(ctx context.Context) error {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p.mu.Lock()
-	p.watch = cancel
+	p.watch, p.began = cancel, p.wanted
 	p.mu.Unlock()
 	stream, err := p.client.Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host})
 	if err != nil {
@@ -144,8 +146,12 @@ func (p *plans) take(e *api.PlanEvent) error {
 		}
 	case e.GetListed():
 		p.mu.Lock()
-		p.listed = true
+		p.listed = p.began == p.wanted // what it tells may be older than the last question
+		listed := p.listed
 		p.mu.Unlock()
+		if !listed {
+			return nil
+		}
 		for _, x := range p.jobs.all() {
 			x.fetched(p.table(x))
 		}
@@ -185,6 +191,7 @@ func (p *plans) again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.listed = false
+	p.wanted++
 	if p.watch != nil {
 		p.watch()
 	}
@@ -211,17 +218,32 @@ func (x *job) fetch() {
 		x.site.Fetched(x.router.Table())
 		return
 	}
-	if !x.fetching {
-		x.fetching = true
-		x.jobs.plans.again()
+	if x.fetching {
+		return
 	}
+	x.fetching = x.jobs.start(func(ctx context.Context) {
+		// What this host had recorded before it was killed must have arrived.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settled - time.Since(x.learned)):
+		}
+		x.mu.Lock()
+		x.asking = true
+		x.mu.Unlock()
+		x.jobs.plans.again()
+	})
 }
+
+// settled is how long after its start a proxy takes what the planner has for
+// all that it will ever have from the proxy before.
+const settled = 400 * time.Millisecond
 
 // fetched takes the answer.
 func (x *job) fetched(t *route.Table) {
 	x.locked(func() error {
-		if x.fetching {
-			x.fetching = false
+		if x.asking {
+			x.fetching, x.asking = false, false
 			x.site.Fetched(t)
 		}
 		return nil

@@ -176,7 +176,12 @@ func (c *requests) Close() error {
 	return c.tcp.Close()
 }
 
-func (c *requests) ready(id int32) { c.sender = id }
+// ready joins at once: the router may have something to say on a connection on
+// which the worker itself is silent.
+func (c *requests) ready(id int32) {
+	c.sender = id
+	c.known()
+}
 
 func (c *requests) wantsKeys(m *pslite.Meta) bool {
 	return m.Data() && m.Request && c.known() && c.routed()

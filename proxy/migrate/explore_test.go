@@ -55,6 +55,17 @@ func (w *world) actions() (all []action) {
 		if len(w.ToStore[i]) > 0 {
 			add(func(w *world) { w.record(i) }, "the store records for %d", i)
 		}
+		if w.Asked[i] {
+			add(func(w *world) { w.Asked[i], w.Told[i] = false, append([]int32(nil), w.Owners[:]...) }, "the store looks for %d", i)
+		}
+		if w.Told[i] != nil {
+			add(func(w *world) {
+				owners := w.Told[i]
+				w.Told[i] = nil
+				w.Sites[i].Fetched(table(owners))
+				w.settle(i)
+			}, "the store tells %d", i)
+		}
 		if x := w.Workers[i]; !x.Waiting && x.Step < x.Steps {
 			add(func(w *world) { w.request(i) }, "worker %d asks", i)
 		}
@@ -139,6 +150,7 @@ func (w *world) crash(i int) {
 	w.Budget.Crash--
 	w.Sites[i] = nil
 	w.ToStore[i], w.ToSite[i], w.ToSite[1-i] = nil, nil, nil
+	w.Asked[i], w.Told[i] = false, nil
 	for s := range 2 {
 		w.Up[s][i], w.Down[s][i] = nil, nil
 	}

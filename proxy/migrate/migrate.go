@@ -90,7 +90,10 @@ type Site struct {
 	moves  map[uint64]*moving
 	last   uint64          // number of the last batch
 	asked  map[string]bool // those that have not answered Join yet; nil: joined
-	out    []Out
+	// released is what was released while the site joined: what the store said
+	// when it was asked may be older.
+	released []plan.Range
+	out      []Out
 }
 
 // New returns a site of that name that has joined: nothing has been displaced
@@ -147,7 +150,8 @@ func (s *Site) Fetched(t *route.Table) {
 		return
 	}
 	s.asked = nil
-	s.Router.Open(t)
+	s.Router.Open(t.With(s.released))
+	s.released = nil
 }
 
 func (s *Site) send(to string, m Message) { s.out = append(s.out, Out{Send: &m, To: to}) }
@@ -242,9 +246,19 @@ func (s *Site) Receive(from string, m Message) {
 		s.heard(from, m.Batch, m.Keys)
 	case Release:
 		if m.Batch.Mover == from {
-			s.Router.Release(m.Batch, m.Owner)
+			s.release(m.Batch, m.Owner)
 		}
 	}
+}
+
+// release ends a hold of another site's.
+func (s *Site) release(b route.Batch, owner int32) {
+	if s.asked != nil && owner != route.Unchanged {
+		for _, k := range s.Router.Held(b) {
+			s.released = append(s.released, plan.Range{Keys: k, Owner: owner})
+		}
+	}
+	s.Router.Release(b, owner)
 }
 
 // answerJoin tells a site that was killed what is held here. What it moved
@@ -357,11 +371,13 @@ func (s *Site) end(x *moving, err error) {
 // quiet, or a server did not answer.
 var ErrExpired = errors.New("it took too long")
 
-// Expire gives up a move, unless it may be recorded already. It reports whether
-// it did.
+// Expire gives up a move, unless it may be recorded already or, with PS_RESEND,
+// something was pushed already. It reports whether it did.
 func (s *Site) Expire(b route.Batch) bool {
 	x := s.moves[b.Number]
-	if x == nil || x.batch != b || x.phase == recording {
+	if x == nil || x.batch != b || x.phase == recording || x.phase >= writing && s.Router.Resend() {
+		// What was pushed may still arrive, and must not when somebody else
+		// has moved the keys there: it is waited for, and repeated.
 		return false
 	}
 	err := ErrExpired

@@ -19,6 +19,8 @@ type world struct {
 	Servers [2]*modelServer
 	Owners  [2]int32 // of the keys, as the store has it
 	ToStore [2][]Record
+	Asked   [2]bool          // the store was asked where keys are
+	Told    [2][]int32       // and has said so
 	ToSite  [2][]siteMessage // from the other site
 	Up      [2][2][][][]byte // messages to server s as from worker w
 	Down    [2][2][][][]byte // from server s for worker w
@@ -144,7 +146,7 @@ func (w *world) settle(i int) {
 					w.ToStore[i] = append(w.ToStore[i], *o.Record)
 				}
 			case o.Fetch:
-				s.Fetched(w.table())
+				w.Asked[i] = true
 			case o.Route != nil && o.Route.ToWorker:
 				w.workerTakes(workerIndex(o.Route.Worker), int(o.Route.Server), o.Route.Frames)
 			case o.Route != nil:
@@ -158,10 +160,10 @@ func (w *world) settle(i int) {
 	}
 }
 
-func (w *world) table() *route.Table {
+func table(owners []int32) *route.Table {
 	var changes []plan.Range
 	for i, k := range modelKeys {
-		changes = append(changes, plan.Range{Keys: plan.One(k), Owner: w.Owners[i]})
+		changes = append(changes, plan.Range{Keys: plan.One(k), Owner: owners[i]})
 	}
 	return route.NewTable(2).With(changes)
 }

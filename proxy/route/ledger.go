@@ -135,10 +135,10 @@ func (r *Router) WorkerAck(workerID, server int32, signature uint64) (passes boo
 	if !ok || e.split == nil {
 		return true
 	}
+	r.mark(w, id, e, Answered)
 	for _, owner := range e.split.owners {
 		r.acceptAnswer(w, owner, app, e.split.own)
 	}
-	r.mark(w, id, e, Answered)
 	return false
 }
 
