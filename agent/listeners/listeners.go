@@ -42,6 +42,10 @@ type Options struct {
 	// UID is the user that proxies run as; root and this process's own user
 	// are served too. The socket becomes that user's.
 	UID int
+	// MeshPort is opened for the links of other hosts' proxies in each job's
+	// network namespace that is not this process's: jobs with addresses of
+	// their own, such as those of pods, are reached at these. 0: nowhere.
+	MeshPort uint16
 	// OwnCgroup is the folder of the cgroup v2 of this process; empty: as
 	// /proc/self/cgroup says.
 	OwnCgroup string
@@ -64,6 +68,7 @@ type Process struct {
 type Listeners struct {
 	opts     Options
 	mark     uint32
+	home     uint64 // inode of this process's network namespace
 	log      *slog.Logger
 	incoming *net.UnixListener // nil: none
 	attended sync.WaitGroup    // proxies
@@ -73,7 +78,9 @@ type Listeners struct {
 	reconciled bool // once at least
 	groups     map[string]redirect.GroupID
 	open       map[place]*opened
+	mesh       map[uint64]*opened      // by the namespace's inode
 	proxies    map[*handover.Conn]bool // whether it takes more connections
+	linking    map[*handover.Conn]bool // proxies that take mesh listeners
 	without    *time.Timer             // runs while there is no proxy
 	nextID     uint64
 	closed     bool
@@ -109,6 +116,11 @@ func New(o Options) (*Listeners, error) {
 	if err := o.Redirect.AttachProxy(o.OwnCgroup); err != nil {
 		return nil, fmt.Errorf("having original destinations told: %w", err)
 	}
+	own, home, err := openNetns("/proc/self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	own.Close()
 	var incoming *net.UnixListener
 	if !o.NoSocket {
 		if incoming, err = listenUnix(o.Socket, o.UID); err != nil {
@@ -116,7 +128,7 @@ func New(o Options) (*Listeners, error) {
 		}
 	}
 	return &Listeners{
-		opts: o, mark: mark, log: slog.Default(), incoming: incoming,
+		opts: o, mark: mark, home: home, mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
 	}, nil
@@ -189,6 +201,7 @@ func (l *Listeners) reconcile() error {
 	var failed error
 	groups := map[string]bool{}
 	places := map[place]bool{}
+	meshes := map[uint64]bool{}
 	for _, p := range l.wanted {
 		id, err := l.group(p.Cgroup)
 		if err != nil {
@@ -208,7 +221,11 @@ func (l *Listeners) reconcile() error {
 			continue
 		}
 		places[at] = true
+		if err := l.listenMesh(p, at.netns, meshes); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("job %s: %w", p.Job, err))
+		}
 	}
+	failed = errors.Join(failed, l.closeMeshes(meshes))
 	for at := range l.open {
 		if !places[at] {
 			failed = errors.Join(failed, l.close(at))
@@ -274,7 +291,7 @@ func (l *Listeners) listen(p Process, id redirect.GroupID) (place, error) {
 	if l.open[at] != nil {
 		return at, nil
 	}
-	o, err := openIn(ns, l.mark)
+	o, err := openIn(ns, l.mark, anyLoopback4, anyLoopback6)
 	if err != nil {
 		return at, err
 	}
@@ -413,6 +430,14 @@ func (l *Listeners) end(keep bool) error {
 		l.without.Stop()
 	}
 	var failed error
+	for _, o := range l.mesh {
+		if keep {
+			failed = errors.Join(failed, o.close())
+		}
+	}
+	if !keep {
+		failed = errors.Join(failed, l.closeMeshes(nil))
+	}
 	for at, o := range l.open {
 		if keep {
 			failed = errors.Join(failed, o.close())

@@ -61,7 +61,7 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(fullNow, full)
 	sockets := 0
-	for _, o := range l.open {
+	for _, o := range l.listeners() {
 		sockets += len(o.sockets)
 	}
 	gauge(openNow, sockets)

@@ -20,6 +20,7 @@ type opened struct {
 	group, netns uint64
 	cookie       uint64   // of the network namespace
 	sockets      []socket // one for IPv4, and one for IPv6 where there is IPv6
+	mesh         bool     // for links, not for the job's connects
 }
 
 type socket struct {
@@ -69,7 +70,7 @@ func (o *opened) ports() (p redirect.Ports) {
 // message hands over socket i.
 func (o *opened) message(i int) (handover.Message, *os.File) {
 	s := o.sockets[i]
-	return handover.Message{Kind: handover.Listening, ID: s.id, Job: o.job, Cgroup: o.group, Netns: o.netns, Address: s.at}, s.file
+	return handover.Message{Kind: handover.Listening, ID: s.id, Job: o.job, Cgroup: o.group, Netns: o.netns, Address: s.at, Mesh: o.mesh}, s.file
 }
 
 // errEnded is what a process cannot be served for that was there a moment ago.
@@ -91,9 +92,9 @@ func openNetns(path string) (*os.File, uint64, error) {
 	return f, s.Ino, nil
 }
 
-// openIn opens the listeners on a thread of their own that enters the
-// namespace, and ends there where it cannot come back.
-func openIn(ns *os.File, mark uint32) (o *opened, err error) {
+// openIn opens listeners at two addresses on a thread of their own that enters
+// the namespace, and ends there where it cannot come back.
+func openIn(ns *os.File, mark uint32, v4, v6 netip.AddrPort) (o *opened, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -109,7 +110,7 @@ func openIn(ns *os.File, mark uint32) (o *opened, err error) {
 			runtime.UnlockOSThread()
 			return
 		}
-		o, err = openHere(mark)
+		o, err = openHere(mark, v4, v6)
 		if unix.Setns(int(before.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -118,11 +119,11 @@ func openIn(ns *os.File, mark uint32) (o *opened, err error) {
 	return o, err
 }
 
-func openHere(mark uint32) (*opened, error) {
+func openHere(mark uint32, v4, v6 netip.AddrPort) (*opened, error) {
 	o := &opened{}
-	for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+	for _, a := range []netip.AddrPort{v4, v6} {
 		s, cookie, err := openSocket(a, mark)
-		if a.Is6() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
+		if a.Addr().Is6() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
 			continue // no IPv6 there
 		}
 		if errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -141,13 +142,15 @@ func openHere(mark uint32) (*opened, error) {
 // yet, as far as net.core.somaxconn allows.
 const backlog = 4096
 
-// openSocket listens at any free port. TCP by name: Go's own listeners speak
-// MPTCP.
-func openSocket(a netip.Addr, mark uint32) (s socket, cookie uint64, err error) {
+// openSocket listens at the address; port 0 is any that is free. TCP by name:
+// Go's own listeners speak MPTCP.
+func openSocket(a netip.AddrPort, mark uint32) (s socket, cookie uint64, err error) {
 	domain := unix.AF_INET
-	var at unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
-	if a.Is6() {
-		domain, at = unix.AF_INET6, &unix.SockaddrInet6{Addr: a.As16()}
+	var at unix.Sockaddr
+	if a.Addr().Is6() {
+		domain, at = unix.AF_INET6, &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+	} else {
+		at = &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
 	if err != nil {
@@ -159,7 +162,10 @@ func openSocket(a netip.Addr, mark uint32) (s socket, cookie uint64, err error) 
 			s.file.Close()
 		}
 	}()
-	if a.Is6() {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return s, 0, err
+	}
+	if a.Addr().Is6() {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return s, 0, err
 		}
@@ -176,9 +182,9 @@ func openSocket(a netip.Addr, mark uint32) (s socket, cookie uint64, err error) 
 	}
 	switch n := name.(type) {
 	case *unix.SockaddrInet4:
-		s.at = netip.AddrPortFrom(a, uint16(n.Port))
+		s.at = netip.AddrPortFrom(a.Addr(), uint16(n.Port))
 	case *unix.SockaddrInet6:
-		s.at = netip.AddrPortFrom(a, uint16(n.Port))
+		s.at = netip.AddrPortFrom(a.Addr(), uint16(n.Port))
 	}
 	cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {

@@ -35,7 +35,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	if m.Kind != handover.Hello || m.Version != handover.Version {
 		return refuse(conn, fmt.Errorf("process %d speaks version %d of the protocol, the agent speaks %d", who.Pid, m.Version, handover.Version))
 	}
-	if err := l.admit(conn); err != nil {
+	if err := l.admit(conn, m.Mesh); err != nil {
 		return err
 	}
 	l.log.Info("a proxy takes the listeners", "pid", who.Pid, "uid", who.Uid)
@@ -116,7 +116,7 @@ func refuse(conn *handover.Conn, why error) error {
 
 // admit hands a proxy all listeners there are, after opening them where it is
 // the first.
-func (l *Listeners) admit(conn *handover.Conn) error {
+func (l *Listeners) admit(conn *handover.Conn, links bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -125,7 +125,10 @@ func (l *Listeners) admit(conn *handover.Conn) error {
 	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version}, nil); err != nil {
 		return err
 	}
-	for _, o := range l.open {
+	for _, o := range l.listeners() {
+		if o.mesh && !links {
+			continue
+		}
 		for i := range o.sockets {
 			m, f := o.message(i)
 			if err := conn.Send(m, f); err != nil {
@@ -135,6 +138,9 @@ func (l *Listeners) admit(conn *handover.Conn) error {
 	}
 	before := l.hasRoom()
 	l.proxies[conn] = true
+	if links {
+		l.linking[conn] = true
+	}
 	if err := l.steer(before); err != nil {
 		l.log.Warn("connects are not sent where they should go", "error", err)
 	}
@@ -159,6 +165,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 	defer l.mu.Unlock()
 	before := l.hasRoom()
 	delete(l.proxies, conn)
+	delete(l.linking, conn)
 	if l.closed {
 		return
 	}
@@ -247,6 +254,9 @@ func (l *Listeners) steer(before bool) error {
 // tell sends a message to every proxy; one that does not take it is given up.
 func (l *Listeners) tell(m handover.Message, f *os.File) {
 	for conn := range l.proxies {
+		if m.Mesh && !l.linking[conn] {
+			continue
+		}
 		if err := conn.Send(m, f); err != nil {
 			if !l.closed { // both may end at the same time
 				l.log.Warn("a proxy does not listen to the agent", "error", err)

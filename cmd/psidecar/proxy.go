@@ -215,6 +215,9 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 
 // serve serves a listener that an agent handed over.
 func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
+	if l.Mesh {
+		return c.proxy.ServeLinks(ctx, l)
+	}
 	defer c.guard.add(l)()
 	return c.proxy.Serve(ctx, proxy.Listener{
 		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),

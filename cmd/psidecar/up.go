@@ -101,6 +101,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if h.creds, err = f.agent.planner.credentials(); err != nil {
 		return nil, err
 	}
+	f.agent.intercept.mesh = f.proxy.meshPort
 	intercepting, err := f.agent.intercept.open(&watch)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,10 @@
 // that connects wait in the kernel's queue while a proxy is replaced; the proxy
 // keeps its own, so that it works on while an agent is.
 //
+// Most listeners take what the job connects; those in whose messages Mesh is set
+// are for the links of other proxies, in network namespaces other than the
+// agent's, and go to proxies alone whose hello says Mesh.
+//
 // What goes over the socket, a sequence of packets, is [Message] values in
 // JSON, with one descriptor beside each listener. Agent and proxy begin with a
 // hello that has the version. [Client] is the proxy's side; agent/listeners
@@ -32,8 +36,8 @@ const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
 const (
-	Hello      = "hello"       // both: Version
-	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address
+	Hello      = "hello"       // both: Version; from the proxy: Mesh
+	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
 	Complete   = "complete"    // from the agent: it has named all there are now
 	FailClosed = "fail-closed" // from the proxy: Cgroup, On; answered by a Result
@@ -54,6 +58,7 @@ type Message struct {
 	Cgroup  uint64         `json:"cgroup,omitempty"` // kernel's number of the cgroup whose connects come
 	Netns   uint64         `json:"netns,omitempty"`  // inode of the network namespace
 	Address netip.AddrPort `json:"address,omitzero"` // in that namespace
+	Mesh    bool           `json:"mesh,omitempty"`   // of a listener: for links; of a proxy's Hello: it takes such
 	On      bool           `json:"on,omitempty"`     // of FailClosed: what cannot be redirected fails; of Full
 
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
@@ -215,6 +220,7 @@ type Listener struct {
 	Job    string // its scheduler's address
 	Cgroup uint64 // the kernel's number
 	Netns  uint64 // inode of the network namespace in which it listens
+	Mesh   bool   // it is for links of other proxies, not of a job
 }
 
 // newListener checks that the descriptor is what the message says.
@@ -241,5 +247,5 @@ func newListener(m Message, file *os.File) (*Listener, error) {
 	if !ok || tcp.Addr().(*net.TCPAddr).AddrPort() != m.Address {
 		return nil, errors.Join(fmt.Errorf("a listener at %s %s, announced for TCP at %s", l.Addr().Network(), l.Addr(), m.Address), l.Close())
 	}
-	return &Listener{tcp, m.ID, m.Job, m.Cgroup, m.Netns}, nil
+	return &Listener{tcp, m.ID, m.Job, m.Cgroup, m.Netns, m.Mesh}, nil
 }

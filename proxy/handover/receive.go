@@ -37,7 +37,7 @@ type Client struct {
 // place is what there is one listener for.
 type place struct {
 	cgroup, netns uint64
-	six           bool
+	six, mesh     bool
 }
 
 type served struct {
@@ -122,7 +122,7 @@ func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
 	if err := trust(conn); err != nil {
 		return err
 	}
-	if err := conn.Send(Message{Kind: Hello, Version: Version}, nil); err != nil {
+	if err := conn.Send(Message{Kind: Hello, Version: Version, Mesh: true}, nil); err != nil {
 		return err
 	}
 	m, _, err := conn.Receive()
@@ -198,7 +198,7 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file 
 
 // start serves a listener, in the place of another where there was one.
 func (c *Client) start(ctx context.Context, g *errgroup.Group, l *Listener) {
-	at := place{l.Cgroup, l.Netns, l.Addr().(*net.TCPAddr).IP.To4() == nil}
+	at := place{l.Cgroup, l.Netns, l.Addr().(*net.TCPAddr).IP.To4() == nil, l.Mesh}
 	ctx, cancel := context.WithCancel(ctx)
 	c.mu.Lock()
 	before, replaced := c.serving[at]

@@ -1,0 +1,64 @@
+package sidecar
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// TestPods: the job's processes are in network namespaces of their own, with
+// addresses of their own, as in a cluster's pods; agent and proxy are in that of
+// the node. Links go to the job's addresses all the same: the sums are exact,
+// and messages encoded.
+func TestPods(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	n := hoststest.New(t, hosts.Config{Hosts: 4})
+	nodes, pods := n.Hosts()[:2], n.Hosts()[2:]
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	planner := net.JoinHostPort(nodes[0].IPv4.String(), strconv.Itoa(Planner))
+	var all []*Sidecar
+	for i, node := range nodes {
+		group, err := pods[i].Group("job")
+		if err != nil {
+			t.Fatal(err)
+		}
+		flags := []string{"--cgroup", group, "--no-proxy-retry", "100ms"}
+		if i > 0 {
+			flags = append(flags, "--planner", planner)
+		}
+		all = append(all, Start(t, node, program, "sidecar", flags...))
+	}
+	count := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
+	mine := job.Program{psjob, "--json"}
+	j := job.Job{Hosts: pods, Scheduler: mine, Servers: job.Repeat(2, mine), Workers: job.Repeat(2, count)}
+	if _, err := j.Run(ctx); err != nil { // workers fail where a sum is wrong
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		metric := func(name string) float64 {
+			v, err := s.Metric(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		// To and from the worker and the server in the other pod.
+		if links, taken := metric(`psidecar_proxy_connections_total{kind="link"}`), metric(`psidecar_proxy_connections_total{kind="accepted"}`); links < 2 || taken < 2 {
+			t.Errorf("%s: %v links to others, %v from others\n%s", s.Host.Name, links, taken, s.Log())
+		}
+		if encoded := metric(`psidecar_proxy_messages_total{codec="values",direction="to_far",form="encoded"}`); encoded < 40 {
+			t.Errorf("%s: %v messages were encoded", s.Host.Name, encoded)
+		}
+		s.Stop(t)
+	}
+}
