@@ -2,6 +2,7 @@
 #
 #   make demo       build, then run the demo job on hosts of its own
 #   make test       install what the tests need, then run them all
+#   make soak       keys move for half an hour (SOAK=30m) while proxies and planner are killed
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
@@ -25,7 +26,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image demo test bench eval-partition eval-dynamic eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image demo test soak bench eval-partition eval-dynamic eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -51,6 +52,11 @@ LIVE := ./bpf/... ./agent/... ./test/...
 test: test-deps
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))
 	$(GO) test -timeout 20m -p 1 $(LIVE)
+
+# Half an hour of jobs whose keys move while proxies and planner are killed.
+SOAK ?= 30m
+soak: test-deps
+	PSIDECAR_SOAK=$(SOAK) $(GO) test -run TestKilledWhileMoving -timeout 2h -v ./test/reroute
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)

@@ -193,6 +193,7 @@ func (x *job) carry() {
 			case o.Route != nil:
 				x.put(o.Route)
 			case o.Send != nil:
+				x.jobs.log.Debug("to a site", "job", x.name, "to", o.To, "kind", o.Send.Kind, "batch", o.Send.Batch, "keys", o.Send.Keys, "owner", o.Send.Owner)
 				x.sendSite(o.To, o.Send)
 			case o.Record != nil:
 				x.record(o.Record)

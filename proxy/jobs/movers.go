@@ -32,7 +32,6 @@ const (
 // movers is a job's moves that this host has to carry out.
 type movers struct {
 	handler     migrate.Handler
-	joining     bool    // Join is to be called
 	fetching    bool    // it was asked where keys are
 	asking      bool    // the answer may be taken
 	work        []*work // groups of keys to move, in order
@@ -143,10 +142,6 @@ func (p *progress) refuse(label, message string, keys, example uint64) {
 
 // beginMoves begins what may begin; x.mu is locked.
 func (x *job) beginMoves() {
-	if x.joining {
-		x.joining = false
-		x.site.Join()
-	}
 	if !x.router.Ready() || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
 	}
@@ -212,6 +207,7 @@ func (x *job) expire(now time.Time) {
 // result takes in what became of a move; x.mu is locked.
 func (x *job) result(r *migrate.Result) {
 	delete(x.recording, r.Batch)
+	x.jobs.log.Debug("a move is over", "job", x.name, "batch", r.Batch, "from", r.Move.From, "to", r.Move.To, "keys", r.Move.Keys, "error", r.Err)
 	if x.probe != nil && x.probe.batch == r.Batch {
 		return
 	}

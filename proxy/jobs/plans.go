@@ -244,6 +244,7 @@ func (x *job) fetched(t *route.Table) {
 	x.locked(func() error {
 		if x.asking {
 			x.fetching, x.asking = false, false
+			x.jobs.log.Debug("told where keys are", "job", x.name)
 			x.site.Fetched(t)
 		}
 		return nil
@@ -262,6 +263,7 @@ func (x *job) record(r *migrate.Record) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		_, err := x.jobs.plans.client.Record(ctx, request)
+		x.jobs.log.Debug("recorded", "job", x.name, "batch", r.Batch, "from", r.From, "to", r.To, "keys", r.Keys, "error", err)
 		x.locked(func() error {
 			delete(x.recording, r.Batch)
 			switch status.Code(err) {

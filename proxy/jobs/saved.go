@@ -128,7 +128,10 @@ func (x *job) resume() error {
 	if !x.displaced {
 		x.router.Open(x.router.Table())
 	} else {
-		x.joining = true
+		// At once: until then it would pass for one that knows. What cannot be
+		// sent yet is said again.
+		x.site.Join()
+		x.carry()
 	}
 	x.jobs.log.Info("a job goes on", "job", x.name, "displaced", x.displaced)
 	return nil

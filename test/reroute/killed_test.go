@@ -1,0 +1,259 @@
+package reroute
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// restarting is a process on a host that is started again when it is killed.
+type restarting struct {
+	t    *testing.T
+	host *hosts.Host
+	args []string
+
+	mu      sync.Mutex
+	process *hosts.Process
+	stopped bool
+	log     bytes.Buffer
+	running sync.WaitGroup
+}
+
+// Write keeps the end of what is logged.
+func (r *restarting) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log.Len() > 1<<20 {
+		r.log.Reset()
+	}
+	return r.log.Write(p)
+}
+
+func keepRunning(t *testing.T, h *hosts.Host, args ...string) *restarting {
+	t.Helper()
+	r := &restarting{t: t, host: h, args: args}
+	r.start()
+	r.running.Go(func() {
+		for {
+			<-r.current().Done()
+			time.Sleep(100 * time.Millisecond)
+			r.mu.Lock()
+			stopped := r.stopped
+			r.mu.Unlock()
+			if stopped {
+				return
+			}
+			r.start()
+		}
+	})
+	t.Cleanup(func() {
+		r.mu.Lock()
+		r.stopped = true
+		r.mu.Unlock()
+		r.kill()
+		r.running.Wait()
+		if t.Failed() {
+			t.Logf("%s on %s:\n%s", args[1], h.Name, r.log.Bytes()[max(0, r.log.Len()-8192):])
+		}
+	})
+	return r
+}
+
+func (r *restarting) start() {
+	cmd := exec.Command(r.args[0], r.args[1:]...)
+	cmd.Stderr = r
+	p, err := r.host.StartIn("sidecar", cmd)
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.process = p
+}
+
+func (r *restarting) current() *hosts.Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.process
+}
+
+func (r *restarting) kill() { r.current().Signal(syscall.SIGKILL) }
+
+// state asks the proxy at its page.
+func (r *restarting) state() (s proxy.State, err error) {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return r.host.Dial(ctx, network, address)
+		}}}
+	response, err := client.Get("http://" + net.JoinHostPort(r.host.IPv4.String(), "9813") + "/api/v1/connections")
+	if err != nil {
+		return s, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(body, &s)
+}
+
+// startFleet runs an agent and a proxy on every host, and returns the proxies.
+func startFleet(t *testing.T, n *hosts.Net, p *planner) []*restarting {
+	t.Helper()
+	program := job.Build(t, "cmd/psidecar")
+	dir, err := os.MkdirTemp("", "reroute-") // the socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	pins := filepath.Join(dir, "bpf")
+	if err := os.Mkdir(pins, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", pins, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(pins, unix.MNT_DETACH) })
+	var all []*restarting
+	for _, h := range n.Hosts() {
+		group, err := h.Group("job")
+		if err != nil {
+			t.Fatal(err)
+		}
+		socket, pin := filepath.Join(dir, h.Name+".sock"), filepath.Join(pins, h.Name)
+		t.Cleanup(func() {
+			if _, err := redirect.Unload(pin); err != nil {
+				t.Error(err)
+			}
+		})
+		http := func(port string) string { return net.JoinHostPort(h.IPv4.String(), port) }
+		keepRunning(t, h, program, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", http("9810"),
+			"--proxy-socket", socket, "--bpf-dir", pin)
+		all = append(all, keepRunning(t, h, program, "proxy", "--proxy-socket", socket, "--insecure-mesh", "--http", http("9813"),
+			"--act", "--handler", "add", "--planner", p.address, "--state-dir", filepath.Join(dir, h.Name), "--grace", "1s"))
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		up := 0
+		for _, r := range all {
+			if _, err := r.state(); err == nil {
+				up++
+			}
+		}
+		if up == len(all) {
+			time.Sleep(time.Second) // until the listeners were handed over
+			return all
+		}
+		if time.Now().After(end) {
+			t.Fatalf("only %d proxies are up", up)
+		}
+	}
+}
+
+// Proxies and the planner are killed at random while keys move. The sums stay
+// exact. PSIDECAR_SOAK=30m does it for half an hour, until 100,000 keys have
+// moved at least.
+func TestKilledWhileMoving(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	soak, steps := 5*time.Second, 30
+	if s := os.Getenv("PSIDECAR_SOAK"); s != "" {
+		var err error
+		if soak, err = time.ParseDuration(s); err != nil {
+			t.Fatalf("PSIDECAR_SOAK=%q: want a duration", s)
+		}
+		steps = 400
+	}
+	const k, ids = 4, 3000
+	n := hoststest.New(t, hosts.Config{Hosts: k})
+	p := newPlanner(t, n.Host(0))
+	proxies := startFleet(t, n, p)
+	psjob := job.Build(t, "cmd/psjob")
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
+	moved, kills, runs := uint64(0), 0, 0
+	for began := time.Now(); time.Since(began) < soak; runs++ {
+		p.forget()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		mine := job.Program{psjob, "--json"}
+		count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", strconv.Itoa(steps)}
+		r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count),
+			Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=1"}}.Start(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- r.Wait() }()
+		last := make([]uint64, k)
+		nextKill := time.Now().Add(1500 * time.Millisecond)
+		for over := false; !over; {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+				over = true
+			case <-time.After(50 * time.Millisecond):
+			}
+			if !p.busy(name) {
+				p.propose(rng, name, ids, 400, k)
+			}
+			for i, x := range proxies {
+				if s, err := x.state(); err == nil && len(s.Jobs) == 1 {
+					now := s.Jobs[0].Moved
+					if now >= last[i] {
+						moved += now - last[i]
+					} else {
+						moved += now
+					}
+					last[i] = now
+				}
+			}
+			if time.Now().After(nextKill) {
+				nextKill = time.Now().Add(time.Duration(500+rng.IntN(1500)) * time.Millisecond)
+				kills++
+				if rng.IntN(4) == 0 {
+					p.again()
+				} else {
+					proxies[rng.IntN(k)].kill()
+				}
+			}
+		}
+		cancel()
+		if t.Failed() {
+			for _, x := range proxies {
+				s, err := x.state()
+				t.Logf("%s: %+v %v", x.host.Name, s.Jobs, err)
+			}
+			break
+		}
+	}
+	t.Logf("%d jobs, %d keys moved, %d kills", runs, moved, kills)
+	if moved < 100 || kills < 3 {
+		t.Errorf("%d keys moved, %d kills: too few to show anything", moved, kills)
+	}
+	if os.Getenv("PSIDECAR_SOAK") != "" && soak >= 30*time.Minute && moved < 100_000 {
+		t.Errorf("only %d keys moved", moved)
+	}
+}
