@@ -57,6 +57,11 @@ type Options struct {
 
 	// Uses, where not nil, is told every use of keys.
 	Uses func(observe.Use)
+	// Selects, where not nil, says of a pod by its UID (empty: in none) whether
+	// its processes are watched.
+	Selects func(pod string) bool
+	// Pod, where not nil, names a pod by its UID.
+	Pod func(uid string) (web.Pod, bool)
 	// Route, where not nil, tells where connections go that may have been
 	// redirected to a proxy.
 	Route observe.Route
@@ -119,7 +124,7 @@ var errNotAttached = errors.New("no cgroup is watched yet: no PS-lite process ha
 func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		opts: opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
-		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc), met: map[int]int{},
+		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
 	}
 	a.sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: max(opts.Sampling.OneIn, 1), AnswerKeys: true}
 	opts.Capture.Sampling = a.sampling

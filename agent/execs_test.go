@@ -22,7 +22,7 @@ func TestNodesAreMetWhenTheyBegin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{procs: newProcesses("/proc"), begun: make(chan struct{}, 1)}
+	a := &Agent{procs: newProcesses("/proc", nil), begun: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- a.meetExecs(ctx, w) }()

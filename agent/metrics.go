@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/http"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -55,6 +56,7 @@ var (
 	missedBytes   = describe("missed_bytes", "Bytes that passed on open connections before their messages were recognised.", "job")
 	events        = describe("capture_events_total", "What the capture saw, ignored and lost, by reason.", "reason", "class")
 	eventBytes    = describe("capture_bytes_total", "Bytes of what the capture saw, ignored and lost, by reason.", "reason", "class")
+	podInfo       = describe("pod_info", "Always 1, for each node of a job that runs in a pod of this host; the labels say what it is and where.", "job", "name", "role", "rank", "namespace", "pod", "node")
 	programRuns   = describe("program_runs_total", "Packets that a program in the kernel was run for.", "program")
 	programTime   = describe("program_seconds_total", "Time that a program in the kernel took.", "program")
 	samplingOneIn = describe("sampling_one_in", "The keys of one in so many requests are looked at.")
@@ -129,6 +131,11 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 		"synced": j.Connections.Synced, "unsynced": j.Connections.Unsynced, "unplaced": j.Connections.Unplaced,
 	} {
 		s.gauge(connections, float64(n), name, state)
+	}
+	for _, n := range j.Nodes {
+		if p := n.PodName; p != nil {
+			s.gauge(podInfo, 1, name, n.Name, n.Role, strconv.Itoa(n.Rank), p.Namespace, p.Name, p.Node)
+		}
 	}
 	s.durations(name, v)
 	s.workersAndServers(name, v)

@@ -26,6 +26,7 @@ import (
 type processes struct {
 	proc    fs.FS
 	watched func(cgroup string) bool // nil: those of all cgroups
+	selects func(pod string) bool    // nil: those of all pods, and of none
 
 	mu       sync.Mutex
 	snapshot *discover.Snapshot
@@ -50,8 +51,28 @@ const (
 	wholeEvery, wholeShare = 5 * time.Second, 400
 )
 
-func newProcesses(proc string) *processes {
-	return &processes{proc: os.DirFS(proc), snapshot: &discover.Snapshot{}}
+func newProcesses(proc string, selects func(pod string) bool) *processes {
+	return &processes{proc: os.DirFS(proc), selects: selects, snapshot: &discover.Snapshot{}}
+}
+
+// wanted reports whether processes of a cgroup are those of watched jobs.
+func (p *processes) wanted(cgroup string) bool {
+	if p.watched != nil && !p.watched(cgroup) {
+		return false
+	}
+	if p.selects == nil {
+		return true
+	}
+	pod, _ := discover.Pod(cgroup)
+	return p.selects(pod)
+}
+
+// filter is wanted, nil where all are.
+func (p *processes) filter() func(cgroup string) bool {
+	if p.watched == nil && p.selects == nil {
+		return nil
+	}
+	return p.wanted
 }
 
 // refresh takes a new snapshot, of all processes or without those that are
@@ -61,7 +82,7 @@ func (p *processes) refresh(all bool) (*discover.Snapshot, error) {
 	p.mu.Lock()
 	others := p.others
 	p.mu.Unlock()
-	s, err := discover.Take(p.proc, p.watched, func(pid int) bool { return !all && others[pid] >= seenOther })
+	s, err := discover.Take(p.proc, p.filter(), func(pid int) bool { return !all && others[pid] >= seenOther })
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +99,8 @@ func (p *processes) refresh(all bool) (*discover.Snapshot, error) {
 	nodes := make(map[int]int, len(s.Processes))
 	for i := range s.Processes {
 		pid := s.Processes[i].PID
-		if nodes[pid] = p.nodes[pid] + 1; len(s.Processes[i].Listens) == 0 {
-			nodes[pid] = 1 // it will listen soon
+		if nodes[pid] = p.nodes[pid] + 1; len(s.Processes[i].Listens) == 0 || !s.Processes[i].Scheduler.IsValid() {
+			nodes[pid] = 1 // it will listen soon, and know its scheduler
 		}
 	}
 	p.nodes = nodes
@@ -159,7 +180,7 @@ func (p *processes) job(local, peer netip.AddrPort) (string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found, ok := p.snapshot.Owner(local, peer)
-	if !ok {
+	if !ok || !found.Scheduler.IsValid() {
 		return "", false
 	}
 	return found.Scheduler.String(), true

@@ -30,7 +30,7 @@ func TestGlance(t *testing.T) {
 	proc := environments{fstest.MapFS{}, map[string]int{}}
 	proc.set(1, "HOME=/")
 	proc.set(2, "HOME=/")
-	p := newProcesses("")
+	p := newProcesses("", nil)
 	p.proc = proc
 	glance := func(nodes ...int) {
 		t.Helper()

@@ -86,6 +86,11 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 			Name: n.Name, Role: n.Role, Rank: n.Rank, RankFrom: n.RankFrom, Local: n.Process.PID != 0,
 			PID: n.Process.PID, Command: n.Process.Command, Pod: n.Process.Pod, Container: n.Process.Container,
 		}
+		if a.opts.Pod != nil && n.Process.Pod != "" {
+			if pod, ok := a.opts.Pod(n.Process.Pod); ok {
+				node.PodName = &pod
+			}
+		}
 		if n.Address.IsValid() {
 			node.Address = n.Address.String()
 		}

@@ -22,16 +22,18 @@ import (
 // A Process is one that runs a PS-lite node.
 type Process struct {
 	PID       int
-	Command   string // its arguments
-	Role      string // DMLC_ROLE
-	Scheduler netip.AddrPort
-	Servers   int    // DMLC_NUM_SERVER; 0 where it is not set
-	Workers   int    // DMLC_NUM_WORKER
-	Van       string // DMLC_PS_VAN_TYPE
-	Local     bool   // DMLC_LOCAL: unix sockets, nothing to be seen on TCP
-	Cgroup    string // cgroup v2 path, from the mount's root
-	Pod       string // Kubernetes pod UID
-	Container string // container id
+	Command   string         // its arguments
+	Role      string         // DMLC_ROLE
+	Scheduler netip.AddrPort // its address is not valid until it is found: see SchedulerName
+	// SchedulerName is DMLC_PS_ROOT_URI as the process has it.
+	SchedulerName string
+	Servers       int    // DMLC_NUM_SERVER; 0 where it is not set
+	Workers       int    // DMLC_NUM_WORKER
+	Van           string // DMLC_PS_VAN_TYPE
+	Local         bool   // DMLC_LOCAL: unix sockets, nothing to be seen on TCP
+	Cgroup        string // cgroup v2 path, from the mount's root
+	Pod           string // Kubernetes pod UID
+	Container     string // container id
 	// Listens are the addresses at which it may be reached: those of its
 	// sockets, with each port that it listens on.
 	Listens []netip.AddrPort
@@ -91,7 +93,9 @@ func Take(proc fs.FS, watched func(cgroup string) bool, other func(pid int) bool
 		if len(tables[p.netns]) == 0 { // also when the one asked before has ended
 			tables[p.netns] = readSockets(proc, p.PID)
 		}
-		s.own(i, tables[p.netns], inodes(proc, p.PID))
+		held := inodes(proc, p.PID)
+		s.own(i, tables[p.netns], held)
+		p.locate(proc, tables[p.netns], held)
 	}
 	return s, nil
 }
@@ -143,8 +147,7 @@ func readProcess(proc fs.FS, pid int) (Process, bool, error) {
 	}
 	p.Role, p.Van = env["DMLC_ROLE"], env["DMLC_PS_VAN_TYPE"]
 	p.Local = env["DMLC_LOCAL"] != "" && env["DMLC_LOCAL"] != "0"
-	p.Scheduler, err = schedulerOf(env)
-	if err != nil {
+	if p.Scheduler, p.SchedulerName, ok = schedulerOf(env); !ok {
 		return Process{}, false, nil
 	}
 	p.Servers, p.Workers = number(env["DMLC_NUM_SERVER"]), number(env["DMLC_NUM_WORKER"])
@@ -163,18 +166,6 @@ func readProcess(proc fs.FS, pid int) (Process, bool, error) {
 		p.netns = ns
 	}
 	return p, true, nil
-}
-
-func schedulerOf(env map[string]string) (netip.AddrPort, error) {
-	ip, err := netip.ParseAddr(env["DMLC_PS_ROOT_URI"])
-	if err != nil {
-		return netip.AddrPort{}, err // names are resolved by nobody here
-	}
-	port, err := strconv.ParseUint(env["DMLC_PS_ROOT_PORT"], 10, 16)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), nil
 }
 
 func number(s string) int {

@@ -50,7 +50,7 @@ func recorded() fstest.MapFS {
 		"300/environ":   env("HOME=/root"),
 		"version":       text("Linux"),
 		"self/environ":  env("DMLC_ROLE=worker"),
-		"400/environ":   env("DMLC_ROLE=worker", "DMLC_PS_ROOT_URI=not-resolved", "DMLC_PS_ROOT_PORT=1"),
+		"400/environ":   env("DMLC_ROLE=worker", "DMLC_PS_ROOT_URI=no-port"),
 		"500/not-there": text(""),
 	}
 }
@@ -63,12 +63,12 @@ func TestTake(t *testing.T) {
 	address := netip.MustParseAddrPort
 	want := []Process{
 		{
-			PID: 100, Command: "psjob --role server", Role: "server", Scheduler: address("198.18.0.1:8000"),
+			PID: 100, Command: "psjob --role server", Role: "server", Scheduler: address("198.18.0.1:8000"), SchedulerName: "198.18.0.1",
 			Servers: 2, Workers: 3, Cgroup: "/job", netns: "net:[1]", Listens: []netip.AddrPort{address("198.18.0.2:37000")},
 		},
-		{PID: 150, Role: "worker", Scheduler: address("198.18.0.1:8000"), Servers: 2, Workers: 3, Cgroup: "/job", netns: "net:[2]"},
+		{PID: 150, Role: "worker", Scheduler: address("198.18.0.1:8000"), SchedulerName: "198.18.0.1", Servers: 2, Workers: 3, Cgroup: "/job", netns: "net:[2]"},
 		{
-			PID: 200, Role: "worker", Scheduler: address("198.18.0.1:8000"), Servers: 2, Workers: 3,
+			PID: 200, Role: "worker", Scheduler: address("198.18.0.1:8000"), SchedulerName: "198.18.0.1", Servers: 2, Workers: 3,
 			Cgroup: "/kubepods/besteffort/pod11-22/abcdef", Pod: "11-22", Container: "abcdef", netns: "net:[2]",
 			Listens: []netip.AddrPort{address("[fd00::3]:5000")},
 		},
@@ -88,6 +88,54 @@ func TestTake(t *testing.T) {
 	}
 	if _, err := CgroupOf(recorded(), 300); err == nil {
 		t.Error("a process without cgroup file must be an error")
+	}
+}
+
+// TestNamedScheduler: processes that know the scheduler by name, as those in pods
+// do.
+func TestNamedScheduler(t *testing.T) {
+	node := func(role, table, hosts string) fstest.MapFS {
+		proc := fstest.MapFS{
+			"1/environ": {Data: []byte("DMLC_ROLE=" + role + "\x00DMLC_PS_ROOT_URI=job-scheduler.jobs\x00DMLC_PS_ROOT_PORT=8000\x00")},
+			"1/cgroup":  {Data: []byte("0::/job\n")},
+			"1/fd/3":    {Data: []byte("socket:[7001]"), Mode: fs.ModeSymlink},
+			"1/fd/4":    {Data: []byte("socket:[7002]"), Mode: fs.ModeSymlink},
+			"1/net/tcp": {Data: []byte(tcpHeader + table)},
+		}
+		if hosts != "" {
+			proc["1/root/etc/hosts"] = &fstest.MapFile{Data: []byte(hosts)}
+		}
+		return proc
+	}
+	const (
+		listening = "   0: 00000000:1F40 00000000:0000 0A 0:0 00:0 0     0        0 7001 1 0\n"
+		accepted  = "   1: 010012C6:1F40 030012C6:C350 01 0:0 00:0 0     0        0 7002 1 0\n"
+		connected = "   1: 030012C6:C350 010012C6:1F40 01 0:0 00:0 0     0        0 7002 1 0\n"
+		anothers  = "   1: 030012C6:C350 090012C6:1F40 01 0:0 00:0 0     0        0 9999 1 0\n"
+	)
+	for _, tc := range []struct {
+		name string
+		proc fstest.MapFS
+		want string // empty: not known
+	}{
+		{"scheduler, of a connection", node("scheduler", listening+accepted, ""), "198.18.0.1:8000"},
+		{"scheduler that nobody has met", node("scheduler", listening, ""), ""},
+		{"worker, of its connection", node("worker", connected, ""), "198.18.0.1:8000"},
+		{"worker, another's connection", node("worker", anothers, ""), ""},
+		{"worker, hosts file", node("worker", "", "# job-scheduler.jobs is\n198.18.0.7\tlocal job-scheduler job-scheduler.jobs # here\n"), "198.18.0.7:8000"},
+		{"worker, hosts file without it", node("worker", "", "198.18.0.7 job-scheduler\n"), ""},
+	} {
+		s, err := Take(tc.proc, nil, nil)
+		if err != nil || len(s.Processes) != 1 {
+			t.Fatalf("%s: %+v, %v", tc.name, s, err)
+		}
+		p := s.Processes[0]
+		if got := p.Scheduler; tc.want == "" && got.IsValid() || tc.want != "" && got.String() != tc.want {
+			t.Errorf("%s: the scheduler is at %v, want %q", tc.name, got, tc.want)
+		}
+		if p.SchedulerName != "job-scheduler.jobs" {
+			t.Errorf("%s: name %q", tc.name, p.SchedulerName)
+		}
 	}
 }
 

@@ -17,8 +17,12 @@ func Discovered(s *discover.Snapshot, proc, cgroupRoot string) (all []Process, l
 			left = append(left, p)
 			continue
 		}
+		job := ""
+		if p.Scheduler.IsValid() {
+			job = p.Scheduler.String()
+		}
 		all = append(all, Process{
-			Job:    p.Scheduler.String(),
+			Job: job, Pending: job == "",
 			Cgroup: filepath.Join(cgroupRoot, p.Cgroup),
 			Netns:  filepath.Join(proc, strconv.Itoa(p.PID), "ns/net"),
 		})

@@ -58,8 +58,11 @@ type Options struct {
 
 // A Process is one whose cgroup's connects go to the proxy.
 type Process struct {
-	Job    string // its scheduler's address
-	Cgroup string // folder of a cgroup v2 mount
+	Job string // its scheduler's address
+	// Pending says that Job will be known later, when the process has met its
+	// scheduler.
+	Pending bool
+	Cgroup  string // folder of a cgroup v2 mount
 	// Netns is the file of its network namespace, /proc/PID/ns/net.
 	Netns string
 }
@@ -288,29 +291,36 @@ func (l *Listeners) listen(p Process, id redirect.GroupID) (place, error) {
 	}
 	defer ns.Close()
 	at := place{id, inode}
-	if l.open[at] != nil {
+	if o := l.open[at]; o != nil {
+		if o.pending && !p.Pending { // known now: handed over again, with the name
+			o.job, o.pending = p.Job, false
+			l.hand(o)
+		}
 		return at, nil
 	}
 	o, err := openIn(ns, l.mark, anyLoopback4, anyLoopback6)
 	if err != nil {
 		return at, err
 	}
-	o.job, o.group, o.netns = p.Job, uint64(id), inode
-	for i := range o.sockets {
-		l.nextID++
-		o.sockets[i].id = l.nextID
-	}
+	o.job, o.pending, o.group, o.netns = p.Job, p.Pending, uint64(id), inode
 	if l.hasRoom() {
 		if err := l.opts.Redirect.SetListener(o.cookie, id, o.ports()); err != nil {
 			return at, errors.Join(err, o.close())
 		}
 	}
 	l.open[at] = o
+	l.hand(o)
+	return at, nil
+}
+
+// hand gives listeners to the proxies, under new numbers.
+func (l *Listeners) hand(o *opened) {
 	for i := range o.sockets {
+		l.nextID++
+		o.sockets[i].id = l.nextID
 		m, f := o.message(i)
 		l.tell(m, f)
 	}
-	return at, nil
 }
 
 // close takes back what listen did. Connects go direct before the sockets

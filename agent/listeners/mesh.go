@@ -55,12 +55,7 @@ func (l *Listeners) listenMesh(p Process, netns uint64, wanted map[uint64]bool) 
 	}
 	o.job, o.netns, o.mesh = p.Job, netns, true
 	l.mesh[netns] = o
-	for i := range o.sockets {
-		l.nextID++
-		o.sockets[i].id = l.nextID
-		m, f := o.message(i)
-		l.tell(m, f)
-	}
+	l.hand(o)
 	return nil
 }
 

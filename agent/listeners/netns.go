@@ -17,6 +17,7 @@ import (
 // opened are the listeners of a group in a network namespace.
 type opened struct {
 	job          string
+	pending      bool // job is to be known later
 	group, netns uint64
 	cookie       uint64   // of the network namespace
 	sockets      []socket // one for IPv4, and one for IPv6 where there is IPv6

@@ -63,7 +63,15 @@ type Node struct {
 	PID       int    `json:"pid,omitempty"`
 	Command   string `json:"command,omitempty"`
 	Pod       string `json:"pod,omitempty"`       // Kubernetes pod UID, from its cgroup
+	PodName   *Pod   `json:"pod_name,omitempty"`  // where an API server has named it
 	Container string `json:"container,omitempty"` // container id, from its cgroup
+}
+
+// A Pod is what an API server calls a pod.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Node      string `json:"node"`
 }
 
 // Connections counts a job's connections by what is known of them.

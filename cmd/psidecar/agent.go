@@ -35,6 +35,7 @@ type agentFlags struct {
 	host            string
 	planner         plannerLink
 	intercept       interceptFlags
+	pods            podFlags
 }
 
 func (f *agentFlags) watching(cmd *cobra.Command) {
@@ -138,6 +139,7 @@ at --http.`,
 	f.showing(cmd)
 	f.intercept.intercepting(cmd, false)
 	f.intercept.handing(cmd)
+	f.pods.add(cmd)
 	f.planner.add(cmd, "", "host:port of the planner to report to")
 	return cmd
 }
@@ -154,6 +156,10 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
+	named, err := f.pods.open(&opts)
+	if err != nil {
+		return err
+	}
 	intercepting, err := f.intercept.open(&opts)
 	if err != nil {
 		return err
@@ -167,6 +173,9 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.run(ctx, f.planner.address, creds) })
+	if named != nil {
+		g.Go(func() error { return named.Run(ctx) })
+	}
 	g.Go(func() error { return page.serve(ctx, w.agent.Handler(f.pprof)) })
 	return g.Wait()
 }

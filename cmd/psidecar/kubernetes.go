@@ -12,12 +12,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/store/kube"
 )
 
@@ -146,4 +150,56 @@ func (l lent) Close() error { return setDeadline(l.Listener, time.Unix(1, 0)) }
 
 func setDeadline(l net.Listener, at time.Time) error {
 	return l.(*net.TCPListener).SetDeadline(at)
+}
+
+// podOf is what people call a node's pod.
+func podOf(n web.Node) string {
+	if p := n.PodName; p != nil {
+		return p.Namespace + "/" + p.Name
+	}
+	return n.Pod
+}
+
+// podFlags say where an agent learns of pods.
+type podFlags struct {
+	on             bool
+	node, selector string
+}
+
+func (f *podFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.BoolVar(&f.on, "kubernetes", false, "learn the names of this node's pods from the API server: of the cluster whose pod this is, or of KUBECONFIG")
+	flags.StringVar(&f.node, "kubernetes-node", "", "name of this node; default: NODE_NAME of the environment")
+	flags.StringVar(&f.selector, "kubernetes-selector", "", "watch jobs in pods with these labels, or in namespaces with them, such as psidecar.io/job=true; empty: all jobs")
+}
+
+// open returns nil where pods are not asked for. With it the agent names them.
+func (f *podFlags) open(opts *agent.Options) (*pods.Pods, error) {
+	if f.node == "" {
+		f.node = os.Getenv("NODE_NAME")
+	}
+	switch {
+	case !f.on && f.selector != "":
+		return nil, usagef("--kubernetes-selector needs --kubernetes")
+	case !f.on:
+		return nil, nil
+	case f.node == "":
+		return nil, usagef("--kubernetes needs --kubernetes-node, or NODE_NAME in the environment (fieldRef: spec.nodeName)")
+	}
+	config, _, err := cluster()
+	if err != nil {
+		return nil, fmt.Errorf("--kubernetes: %w", err)
+	}
+	p, err := pods.New(config, f.node, f.selector)
+	if err != nil {
+		return nil, usagef("--kubernetes: %w", err)
+	}
+	if f.selector != "" {
+		opts.Selects = p.Selected
+	}
+	opts.Pod = func(uid string) (web.Pod, bool) {
+		pod, ok := p.Lookup(uid)
+		return web.Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Node}, ok
+	}
+	return p, nil
 }

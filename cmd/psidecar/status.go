@@ -141,7 +141,7 @@ func printJob(w io.Writer, j *web.Job) {
 		fmt.Fprintf(w, "  %s lags\n", name)
 	}
 	for _, n := range j.Nodes {
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, n.Pod)
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, podOf(n))
 	}
 }
 

@@ -1,0 +1,78 @@
+package discover
+
+import (
+	"io/fs"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// schedulerOf returns where the environment says that the scheduler is: an
+// address, or a name whose address is to be found out; ok is false where it
+// says nothing that PS-lite would take.
+func schedulerOf(env map[string]string) (at netip.AddrPort, name string, ok bool) {
+	port, err := strconv.ParseUint(env["DMLC_PS_ROOT_PORT"], 10, 16)
+	host := env["DMLC_PS_ROOT_URI"]
+	if err != nil || port == 0 || host == "" {
+		return at, "", false
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.AddrPortFrom(netip.Addr{}, uint16(port)), host, true
+	}
+	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), host, true
+}
+
+// locate finds the address of a scheduler that the process knows by name: in
+// the hosts file that the process sees, or by its sockets. The scheduler itself
+// listens at the port, every other node is connected to it. Until then the
+// Scheduler's address is not valid.
+func (p *Process) locate(proc fs.FS, table []socket, held map[uint64]bool) {
+	if p.Scheduler.Addr().IsValid() {
+		return
+	}
+	port := p.Scheduler.Port()
+	for _, k := range table {
+		if !held[k.inode] {
+			continue
+		}
+		switch {
+		case p.Role == "scheduler" && k.local.Port() == port && !k.local.Addr().IsUnspecified():
+			p.Scheduler = k.local
+			return
+		case p.Role != "scheduler" && !k.listening && k.peer.Port() == port:
+			p.Scheduler = k.peer
+			return
+		}
+	}
+	if ip, ok := inHosts(proc, p.PID, p.SchedulerName); ok {
+		p.Scheduler = netip.AddrPortFrom(ip, port)
+	}
+}
+
+// maxHosts bounds what is read of a hosts file.
+const maxHosts = 1 << 20
+
+// inHosts looks a name up in the hosts file of the process's root.
+func inHosts(proc fs.FS, pid int, name string) (netip.Addr, bool) {
+	file := strconv.Itoa(pid) + "/root/etc/hosts"
+	if info, err := fs.Stat(proc, file); err != nil || !info.Mode().IsRegular() || info.Size() > maxHosts {
+		return netip.Addr{}, false // there need not be one
+	}
+	text, err := fs.ReadFile(proc, file)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		for i, word := range words {
+			if i > 0 && strings.EqualFold(word, strings.TrimSuffix(name, ".")) {
+				if ip, err := netip.ParseAddr(words[0]); err == nil {
+					return ip.Unmap(), true
+				}
+			}
+		}
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,182 @@
+// Package pods knows the pods of a Kubernetes node: their names by the UID that
+// their processes' cgroups have, and which of them a user wants to be watched.
+//
+// In comes what the API server tells of one node's pods, and of namespaces where
+// labels select; out goes [Pods.Lookup]. While no API server answers it is what
+// was known last. The agent's command calls it.
+package pods
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// A Pod is one of the node's.
+type Pod struct {
+	UID, Namespace, Name string
+	Node                 string
+}
+
+// Pods knows the pods of a node.
+type Pods struct {
+	node     string
+	selector labels.Selector // nil: all are selected
+	client   rest.Interface
+
+	mu         sync.Mutex
+	pods       map[string]known      // by UID
+	namespaces map[string]labels.Set // by name; where there is a selector
+}
+
+type known struct {
+	Pod
+	labels labels.Set
+}
+
+// New prepares for the pods of a node. A selector, as kubectl has them, selects
+// pods by their labels or their namespaces'; an empty one selects all.
+func New(config *rest.Config, node, selector string) (*Pods, error) {
+	p := &Pods{node: node, pods: map[string]known{}, namespaces: map[string]labels.Set{}}
+	if selector != "" {
+		var err error
+		if p.selector, err = labels.Parse(selector); err != nil {
+			return nil, fmt.Errorf("selecting pods by %q: %w", selector, err)
+		}
+	}
+	client, err := core.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	p.client = client.RESTClient()
+	return p, nil
+}
+
+// Run follows the node's pods until ctx ends.
+func (p *Pods) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(slog.Default().Handler()))
+	pods, err := p.informer("pods", fields.OneTermEqualSelector("spec.nodeName", p.node), &corev1.Pod{}, p.pod, p.noPod)
+	if err != nil {
+		return err
+	}
+	informers := []cache.SharedIndexInformer{pods}
+	if p.selector != nil {
+		namespaces, err := p.informer("namespaces", fields.Everything(), &corev1.Namespace{}, p.namespace, p.noNamespace)
+		if err != nil {
+			return err
+		}
+		informers = append(informers, namespaces)
+	}
+	var g errgroup.Group
+	for _, i := range informers {
+		g.Go(func() error { i.RunWithContext(ctx); return nil })
+	}
+	return g.Wait()
+}
+
+// informer follows a kind of object: is hears of those that there are, gone of
+// those that are no more.
+func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Object, is, gone func(any)) (cache.SharedIndexInformer, error) {
+	i := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(p.client, resource, "", which), kind, 0, nil)
+	if err := i.SetTransform(trim); err != nil {
+		return nil, fmt.Errorf("following %s: %w", resource, err)
+	}
+	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		if ctx.Err() == nil {
+			slog.Warn("the API server does not tell; going on with what is known, and trying again", "of", resource, "error", err)
+		}
+	}); err != nil {
+		return nil, fmt.Errorf("following %s: %w", resource, err)
+	}
+	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    is,
+		UpdateFunc: func(_, now any) { is(now) },
+		DeleteFunc: func(was any) {
+			if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
+				was = last.Obj
+			}
+			gone(was)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("following %s: %w", resource, err)
+	}
+	return i, nil
+}
+
+// trim leaves of an object what is asked of it here.
+func trim(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		o.ManagedFields, o.Annotations = nil, nil
+		o.Spec, o.Status = corev1.PodSpec{NodeName: o.Spec.NodeName}, corev1.PodStatus{}
+	case *corev1.Namespace:
+		o.ManagedFields, o.Annotations = nil, nil
+	}
+	return object, nil
+}
+
+func (p *Pods) pod(object any) {
+	if o, ok := object.(*corev1.Pod); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.pods[string(o.UID)] = known{Pod{string(o.UID), o.Namespace, o.Name, o.Spec.NodeName}, o.Labels}
+	}
+}
+
+func (p *Pods) noPod(object any) {
+	if o, ok := object.(*corev1.Pod); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.pods, string(o.UID))
+	}
+}
+
+func (p *Pods) namespace(object any) {
+	if o, ok := object.(*corev1.Namespace); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.namespaces[o.Name] = o.Labels
+	}
+}
+
+func (p *Pods) noNamespace(object any) {
+	if o, ok := object.(*corev1.Namespace); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.namespaces, o.Name)
+	}
+}
+
+// Lookup returns a pod of the node by its UID.
+func (p *Pods) Lookup(uid string) (Pod, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k, ok := p.pods[uid]
+	return k.Pod, ok
+}
+
+// Selected reports whether the pod with that UID is to be watched. Where there
+// is a selector, one that is not known is not, and neither is what is in no pod
+// (an empty UID): jobs opt in.
+func (p *Pods) Selected(uid string) bool {
+	if p.selector == nil {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k, ok := p.pods[uid]
+	return ok && (p.selector.Matches(k.labels) || p.selector.Matches(p.namespaces[k.Namespace]))
+}
