@@ -117,10 +117,8 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 				continue // the buffer is full and was not replaced: the message passes
 			}
 		}
-		if again, err := d.await(); err != nil {
+		if err := d.await(); err != nil {
 			return d.end(err)
-		} else if again {
-			continue
 		}
 	}
 }

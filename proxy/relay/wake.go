@@ -51,26 +51,26 @@ func (w *waking) unpark() (woken bool) {
 }
 
 // await reads more. Where the sender may have messages of its own, they are
-// sent first, if the job's messages leave room; again says that nothing was
-// read because more of them may be there.
-func (d *direction) await() (again bool, err error) {
+// sent first, if the job's messages leave room. Woken, it returns without having
+// read anything.
+func (d *direction) await() error {
 	if d.initiator == nil || !d.side.between() || d.in.r < d.in.w {
-		return false, d.fill()
+		return d.fill()
 	}
 	if err := d.initiate(); err != nil {
-		return false, err
+		return err
 	}
 	if d.in.raw == nil { // not a socket whose wait can be interrupted
-		return false, d.fill()
+		return d.fill()
 	}
 	if !d.waking.park(d.src) {
-		return true, nil
+		return nil
 	}
-	err = d.fill()
+	err := d.fill()
 	if d.waking.unpark() && errors.Is(err, os.ErrDeadlineExceeded) {
-		return true, nil
+		return nil
 	}
-	return false, err
+	return err
 }
 
 // initiate sends what the sender has to send of its own.

@@ -11,13 +11,18 @@ import (
 
 // TestTable prints steps a second, bytes and losses of the recommender at
 // 200 Mbit/s with each codec against none. It takes minutes, and runs only
-// where PSIDECAR_EVAL=1 is set. PSIDECAR_EVAL_ROUNDS says how often.
+// where PSIDECAR_EVAL=1 is set. PSIDECAR_EVAL_ROUNDS says how often,
+// PSIDECAR_EVAL_CODECS which (with semicolons), PSIDECAR_EVAL_BATCH the samples of
+// a worker's step.
 func TestTable(t *testing.T) {
 	if os.Getenv("PSIDECAR_EVAL") != "1" {
 		t.Skip("a measurement of minutes; set PSIDECAR_EVAL=1")
 	}
 	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
-	rounds := 1
+	rounds, batch := 1, "16"
+	if b := os.Getenv("PSIDECAR_EVAL_BATCH"); b != "" {
+		batch = b
+	}
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_ROUNDS"), &rounds)
 	codecs := []string{"direct", "none", "compact", "unchanged", "quantize=8", "slim=0.3,0.15", "threshold=0.95", "threshold=0.99", "threshold=0.99 quantize=8"}
 	if only := os.Getenv("PSIDECAR_EVAL_CODECS"); only != "" {
@@ -29,7 +34,7 @@ func TestTable(t *testing.T) {
 		direct := 0.0
 		for _, c := range codecs {
 			r := Run{Hosts: 4, Rate: 200e6, Direct: c == "direct", Job: []string{
-				"--model", "dlrm", "--data", data, "--epochs", "5", "--batch", "32", "--tensor-block", "4096", "--learning-rate", "0.1"}}
+				"--model", "dlrm", "--data", data, "--steps", "400", "--batch", batch, "--tensor-block", "4096", "--learning-rate", "0.1"}}
 			switch c {
 			case "direct", "compact":
 			case "none":
