@@ -10,10 +10,10 @@ import (
 )
 
 // TestTable prints steps a second, bytes and losses of the recommender at
-// 200 Mbit/s with each codec against none. It takes minutes, and runs only
+// 200 Mbit/s (PSIDECAR_EVAL_MBIT) with each codec against none. It takes minutes, and runs only
 // where PSIDECAR_EVAL=1 is set. PSIDECAR_EVAL_ROUNDS says how often,
 // PSIDECAR_EVAL_CODECS which (with semicolons), PSIDECAR_EVAL_BATCH the samples of
-// a worker's step.
+// a worker's step, PSIDECAR_EVAL_BLOCK the values of a dense layer's key.
 func TestTable(t *testing.T) {
 	if os.Getenv("PSIDECAR_EVAL") != "1" {
 		t.Skip("a measurement of minutes; set PSIDECAR_EVAL=1")
@@ -24,6 +24,15 @@ func TestTable(t *testing.T) {
 		batch = b
 	}
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_ROUNDS"), &rounds)
+	mbit, steps := uint64(200), "400"
+	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_MBIT"), &mbit)
+	if mbit < 100 {
+		steps = "200"
+	}
+	block := "65536" // the dense layers are one key, and one server's link the limit
+	if b := os.Getenv("PSIDECAR_EVAL_BLOCK"); b != "" {
+		block = b
+	}
 	codecs := []string{"direct", "none", "compact", "unchanged", "quantize=8", "slim=0.3,0.15", "threshold=0.95", "threshold=0.99", "threshold=0.99 quantize=8"}
 	if only := os.Getenv("PSIDECAR_EVAL_CODECS"); only != "" {
 		codecs = strings.Split(only, ";")
@@ -33,8 +42,8 @@ func TestTable(t *testing.T) {
 	for range rounds {
 		direct := 0.0
 		for _, c := range codecs {
-			r := Run{Hosts: 4, Rate: 200e6, Direct: c == "direct", Job: []string{
-				"--model", "dlrm", "--data", data, "--steps", "400", "--batch", batch, "--tensor-block", "4096", "--learning-rate", "0.1"}}
+			r := Run{Hosts: 4, Rate: mbit * 1e6, Direct: c == "direct", Job: []string{
+				"--model", "dlrm", "--data", data, "--steps", steps, "--batch", batch, "--tensor-block", block, "--learning-rate", "0.1"}}
 			switch c {
 			case "direct", "compact":
 			case "none":
@@ -60,5 +69,5 @@ func TestTable(t *testing.T) {
 				float64(o.Bytes)/float64(w.Steps)/1e3, ratio, *w.Loss)
 		}
 	}
-	t.Logf("recommender, 4 hosts, 200 Mbit/s\n\n%s", table.String())
+	t.Logf("recommender, 4 hosts, %d Mbit/s, batches of %s\n\n%s", mbit, batch, table.String())
 }
