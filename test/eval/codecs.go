@@ -139,12 +139,12 @@ func regression(e *evaluation, file string, steps, batch int) (*subject, error) 
 // pictures is an image model of one hidden layer.
 func pictures(e *evaluation) *subject {
 	file := func(name string) string { return filepath.Join(e.datasets, name+"-ubyte.xz") }
-	share := 8 // of the training pictures, one in so many
+	share, steps := 8, 480 // of the training pictures, one in so many
 	if e.full {
-		share = 1
+		share, steps = 2, 1600
 	}
 	return &subject{
-		name: "MLP 784-64-10, pictures", steps: 480, batch: 16, settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.2, ValueLength: 1},
+		name: "MLP 784-64-10, pictures", steps: steps, batch: 16, settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.2, ValueLength: 1},
 		load: func(_ context.Context, s samples.Share, isTest bool, seed uint64) (model.Model, error) {
 			images, labels := file("train-images-idx3"), file("train-labels-idx1")
 			if isTest {
@@ -275,7 +275,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 			name += ", " + c.title
 		}
 		t := table{title: fmt.Sprintf("%s (%d workers, %d seeds, %d steps; mean ± standard deviation; bytes with meta and keys)", name, workers, e.seeds(), c.steps),
-			head: []string{"sparsity", "train loss", "test loss", "test accuracy %", "test loss against none", "bytes of pushes"}}
+			head: []string{"sparsity", "train loss", "test loss", "test accuracy %", "test loss against none", "and once all is sent", "bytes of pushes"}}
 		lines := make([]line, 2)
 		lines[0].name, lines[1].name = "train", "test"
 		for i := range all {
@@ -285,12 +285,14 @@ func thresholds(ctx context.Context, e *evaluation) error {
 			lines[0].points = append(lines[0].points, plotter.XY{X: float64(i), Y: trainMean})
 			lines[1].points = append(lines[1].points, plotter.XY{X: float64(i), Y: testMean})
 			// Paired: the same seed without a codec.
-			against := &measured{}
+			against, last := &measured{}, &measured{}
 			for k := range m.runs {
-				against.runs = append(against.runs, &result{test: metric.Tally{Samples: 1, Loss: m.runs[k].test.MeanLoss() - all[0].runs[k].test.MeanLoss()}})
+				none := all[0].runs[k].test.MeanLoss()
+				against.runs = append(against.runs, &result{test: metric.Tally{Samples: 1, Loss: m.runs[k].test.MeanLoss() - none}})
+				last.runs = append(last.runs, &result{test: metric.Tally{Samples: 1, Loss: m.runs[k].last.MeanLoss() - none}})
 			}
 			t.add(m.name, m.cell("%.4f", func(r *result) float64 { return r.train.MeanLoss() }), m.cell("%.4f", testLoss), m.cell("%.2f", testAccuracy),
-				against.cell("%+.4f", testLoss), fmt.Sprintf("1/%.1f", all[i].ratio()))
+				against.cell("%+.4f", testLoss), last.cell("%+.4f", testLoss), fmt.Sprintf("1/%.1f", all[i].ratio()))
 		}
 		if err := t.write(e.out); err != nil {
 			return err
@@ -362,7 +364,7 @@ func slims(ctx context.Context, e *evaluation) error {
 	}
 	variants := []variant{{name: "plain"}, {"quantized, 8 bit", []values.Rule{{Quantize: 8}}},
 		slim(0.3, 0.15), slim(0.2, 0.1), slim(0.5, 0.25), slim(0.3, 0.3), slim(0.3, 0),
-		{"slim (0.3, 0.15), 8 bit", []values.Rule{{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15, Rounds: 20}, Quantize: 8}}},
+		{"slim (0.5, 0.25), 8 bit", []values.Rule{{Slim: &values.Slim{Alpha: 0.5, Epsilon: 0.25, Rounds: 20}, Quantize: 8}}},
 		{"threshold 99%", []values.Rule{{Threshold: 0.99}}}, {"threshold 99%, 8 bit", []values.Rule{{Threshold: 0.99, Quantize: 8}}}}
 	all, err := s.measure(ctx, e, 40, variants)
 	if err != nil {

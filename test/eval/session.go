@@ -36,6 +36,7 @@ type session struct {
 // result is what came of a session.
 type result struct {
 	train, test metric.Tally
+	last        metric.Tally  // the test data once all that waited was sent, as at a job's end
 	curve       []scored      // the test data, as worker 0 sees the model
 	pushed      traffic       // of values' frames and what took the place of messages
 	pulled      traffic       //
@@ -156,10 +157,43 @@ func (s *session) train(ctx context.Context) (*result, error) {
 		}
 		r.train.Add(tally)
 	}
-	if s.test != nil {
-		r.test, err = workers[0].score(s.test, int32(s.steps))
+	if s.test == nil {
+		return r, nil
 	}
+	if r.test, err = workers[0].score(s.test, int32(s.steps)); err != nil {
+		return nil, err
+	}
+	if err := near.SetRules(nil); err != nil {
+		return nil, err
+	}
+	for _, w := range workers {
+		if err := w.finish(int32(s.steps)); err != nil {
+			return nil, err
+		}
+	}
+	r.last, err = workers[0].score(s.test, int32(s.steps)+1)
 	return r, err
+}
+
+// finish pushes nothing to every key of the worker's, with which goes what
+// waits of them.
+func (w *trainee) finish(step int32) error {
+	pushed := w.pushed
+	all := make([]int32, w.model.Samples())
+	for i := range all {
+		all[i] = int32(i)
+	}
+	for _, group := range w.model.Groups(all) {
+		vals, err := w.up.carry(w.frames(group, make([]float32, group.Values()), true), 2, &w.pushed)
+		if err != nil {
+			return err
+		}
+		if err := w.server.Push(step, group.Keys, floats(vals), group.Lens); err != nil {
+			return err
+		}
+	}
+	w.pushed = pushed
+	return nil
 }
 
 // trainee is a worker of a session.
