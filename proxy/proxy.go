@@ -123,7 +123,8 @@ type Proxy struct {
 	entry    *admission
 	log      *slog.Logger
 
-	conns *register
+	advising sync.Mutex
+	conns    *register
 	// work counts connections being served; life is theirs and ends by force.
 	work sync.WaitGroup
 	life context.Context

@@ -102,6 +102,7 @@ func (p *Proxy) Handler() http.Handler {
 	})
 	mux.HandleFunc("GET /api/v1/codecs", p.getCodecs)
 	mux.HandleFunc("PUT /api/v1/codecs", p.putCodecs)
+	mux.HandleFunc("GET /api/v1/codecs/advice", p.getAdvice)
 	mux.HandleFunc("GET /api/v1/connections", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(p.State()); err != nil {

@@ -16,11 +16,12 @@ import (
 
 func newSimulateCommand(e env) *cobra.Command {
 	var o simulation.Options
+	var codecs codecAdvice
 	var plotFile string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "simulate RECORDING...",
-		Short: "Try strategies for moving keys on recordings of a job",
+		Use:   "simulate RECORDING... | simulate --codecs CAPTURE",
+		Short: "Try strategies for moving keys, or codecs, on recordings of a job",
 		Long: `Try strategies on what psidecar record wrote, on one host or on each host of the
 job: what would the busiest machine have sent and received, had the strategy
 moved keys? Bytes are those of keys and values, both ends of what crosses
@@ -29,9 +30,19 @@ between machines count, and a move is paid for by both its machines.
 home leaves all keys where PS-lite has them, random puts each anywhere, dppa is
 the dynamic partition of Duan and Wu 2023, mgp partitions anew in every epoch,
 locality is what the planner uses, and reactive moves a key to whoever asks for
-it. All know the past only.`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, paths []string) error {
+it. All know the past only.
+
+With --codecs it is codecs that are tried instead, on a capture of the job's
+packets, which unlike a recording has the values, or live on what passes a
+proxy: bytes that each would leave of pushes and pulls, and the norm of what
+would wait under a threshold, in norms of what one step pushes.`,
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			if codecs.wanted {
+				return codecs.run(cmd.Context(), e, paths, plotFile, asJSON)
+			}
+			if len(paths) == 0 {
+				return usagef("want one recording or more, or --codecs")
+			}
 			if o.EpochSteps < 1 || o.KeyBytes < 1 || o.Batches < 1 || o.Horizon <= 0 {
 				return usagef("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
 			}
@@ -64,7 +75,8 @@ it. All know the past only.`,
 	f.IntVar(&o.Batches, "batches", 4, "dppa and mgp: how many of its newest batches a machine shows in an epoch")
 	f.IntVar(&o.KeyBytes, "key-bytes", 8, "what a key takes in a message")
 	f.Uint64Var(&o.Seed, "seed", 1, "of random choices")
-	f.StringVar(&plotFile, "plot", "", "PNG file for a plot of the epochs")
+	codecs.register(f)
+	f.StringVar(&plotFile, "plot", "", "PNG file for a plot of the epochs, or of the codecs")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -166,6 +166,7 @@ func (h *host) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", h.watcher.agent.Handler(h.pprof))
 	mux.Handle("GET /api/v1/connections", h.carrier.proxy.Handler())
+	mux.Handle("/api/v1/codecs/advice", h.carrier.proxy.Handler())
 	mux.Handle("/api/v1/codecs", h.carrier.proxy.Handler())
 	return mux
 }

@@ -93,6 +93,8 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	}
 	s.follow()
 	switch {
+	case s.codec.watcher.Load() != nil:
+		return true
 	case m.Meta.Request && m.Meta.Push:
 		return s.wantsPush() || s.owes(m)
 	case !m.Meta.Request && m.Meta.Pull:
@@ -143,6 +145,9 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	s.follow()
 	m := &s.message
 	if _, err := m.Decode(&s.detector, shown.Frames); err == nil && s.link.Dialed {
+		if see := s.codec.watcher.Load(); see != nil && !shown.Rest && s.known {
+			(*see)(s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
+		}
 		if head, ok = s.appendAnswer(dst, m); ok {
 			return head, 0, true
 		}

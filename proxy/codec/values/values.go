@@ -24,7 +24,9 @@ package values
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,6 +67,7 @@ type Codec struct {
 	rules   atomic.Pointer[ruleSet]
 	budget  budget
 	counts  *counters
+	watcher atomic.Pointer[func(connection string, node int32, frames [][]byte)]
 
 	mu      sync.Mutex
 	streams map[owner]*stream
@@ -222,3 +225,34 @@ func (b *budget) take(n int) bool {
 }
 
 func (b *budget) give(n int) { b.used.Add(int64(-n)) }
+
+// Waiting returns the sum of squares of all that waits.
+func (c *Codec) Waiting() (squares float64) {
+	c.mu.Lock()
+	streams := slices.Collect(maps.Values(c.streams))
+	c.mu.Unlock()
+	for _, st := range streams {
+		st.mu.Lock()
+		for _, l := range st.dense {
+			_, sum := l.Residual()
+			squares += sum
+		}
+		for _, l := range st.narrow {
+			_, sum := l.Residual()
+			squares += sum
+		}
+		st.mu.Unlock()
+	}
+	return squares
+}
+
+// Watch has every message shown that this host's processes send, whole, to see
+// from then on; nil ends it. See is called by the goroutines of links and must
+// keep nothing.
+func (c *Codec) Watch(see func(connection string, node int32, frames [][]byte)) {
+	if see == nil {
+		c.watcher.Store(nil)
+		return
+	}
+	c.watcher.Store(&see)
+}

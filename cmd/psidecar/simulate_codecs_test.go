@@ -1,0 +1,31 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/codec/advice"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestSimulateCodecs(t *testing.T) {
+	file := require.Capture(t, "dmlc-kv-2s2w.pcapng")
+	picture := filepath.Join(t.TempDir(), "codecs.png")
+	code, stdout, stderr := runTest(t, nil, "simulate", "--codecs", "--json", "--plot", picture, file)
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	var r advice.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Pushes == 0 || r.PushBytes == 0 || r.PullBytes == 0 || len(r.Codecs) != len(advice.Candidates()) || r.Codecs[0].Saved <= 0 {
+		t.Errorf("%+v", r)
+	}
+	for _, args := range [][]string{{"--codecs"}, {"--codecs", "a", "b"}, {"--codecs", "--proxy", "x", file}, {"--codecs", "--proxy", "x", "--seconds", "0"}, {}} {
+		if code, _, stderr := runTest(t, nil, append([]string{"simulate"}, args...)...); code != 2 {
+			t.Errorf("simulate %v: exit code %d, %s", args, code, stderr)
+		}
+	}
+}

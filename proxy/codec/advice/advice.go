@@ -1,0 +1,266 @@
+// Package advice says what each codec for values would save of a job's traffic,
+// and how much of its gradients would wait, without touching the job: a [Study]
+// is shown messages, of a recording or of a proxy's links, and puts each through
+// the codec of every [Candidate], as on a link of its own.
+//
+// In come whole messages; out goes a [Report], as a table or a plot. `psidecar
+// simulate --codecs` and the proxy call it.
+package advice
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"sync"
+	"text/tabwriter"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// Candidate is rules by a name.
+type Candidate struct {
+	Name  string
+	Rules []values.Rule
+}
+
+// Candidates are those of every report: the lossless ones, thresholds at the
+// sparsities of DCT's table 2 and 99%, QSGD, Slim-DP as its authors use it.
+func Candidates() []Candidate {
+	all := []Candidate{{Name: "compact"}, {"unchanged", []values.Rule{{Unchanged: true}}}}
+	for _, eta := range []float64{0.75, 0.9, 0.95, 0.98, 0.99, 0.995} {
+		all = append(all, Candidate{fmt.Sprintf("threshold %g", eta), []values.Rule{{Threshold: eta}}})
+	}
+	return append(all,
+		Candidate{"threshold 0.99, quantize 8", []values.Rule{{Threshold: 0.99, Quantize: 8}}},
+		Candidate{"quantize 8", []values.Rule{{Quantize: 8}}},
+		Candidate{"quantize 4", []values.Rule{{Quantize: 4}}},
+		Candidate{"slim 0.3,0.15", []values.Rule{{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15}}}})
+}
+
+// maxLinks bounds the connections that are followed.
+const maxLinks = 1024
+
+// Study tries all candidates. It is safe for use by several goroutines.
+type Study struct {
+	mu       sync.Mutex
+	trials   []*trial
+	links    map[string]uint64 // numbers of connections
+	detector map[string]*pslite.Detector
+	missed   int
+	pushes   int             // messages
+	pushers  map[string]bool // connections with pushes
+	squares  float64         // of all pushed values
+	sides    [2]side         // pushes and pulls: bytes of the messages
+}
+
+// side is pushes or pulls.
+type side struct{ plain, encoded int }
+
+// trial is one candidate.
+type trial struct {
+	Candidate
+	codec   *values.Codec
+	senders map[string]relay.Sender
+	sides   [2]side
+}
+
+// NewStudy returns a study of all candidates, whose states take at most so many
+// bytes each.
+func NewStudy(stateBytes int64) (*Study, error) {
+	s := &Study{links: map[string]uint64{}, detector: map[string]*pslite.Detector{}, pushers: map[string]bool{}}
+	for _, c := range Candidates() {
+		codec, err := values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: stateBytes, Rules: c.Rules})
+		if err != nil {
+			return nil, fmt.Errorf("candidate %s: %w", c.Name, err)
+		}
+		s.trials = append(s.trials, &trial{Candidate: c, codec: codec, senders: map[string]relay.Sender{}})
+	}
+	return s, nil
+}
+
+// Message shows a message, all of whose frames are there, and which are not
+// kept. Connection names the direction that it went, and node is the sender's
+// id.
+func (s *Study) Message(connection string, node int32, frames [][]byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	det := s.detector[connection]
+	if det == nil {
+		if len(s.links) >= maxLinks {
+			s.missed++
+			return nil
+		}
+		det = &pslite.Detector{}
+		s.detector[connection], s.links[connection] = det, uint64(len(s.links)+1)
+	}
+	var m pslite.Message
+	if _, err := m.Decode(det, frames); err != nil || !m.Meta.Data() {
+		return nil // what is not about keys gains nothing
+	}
+	at := 0
+	switch {
+	case m.Meta.Push && m.Meta.Request:
+		s.pushed(connection, m.Values())
+	case m.Meta.Pull:
+		at = 1
+	}
+	size := 0
+	for _, f := range frames {
+		size += len(f)
+	}
+	s.sides[at].plain += size
+	for _, t := range s.trials {
+		n, err := t.try(connection, s.links[connection], node, frames)
+		if err != nil {
+			return fmt.Errorf("candidate %s: %w", t.Name, err)
+		}
+		t.sides[at].encoded += n
+	}
+	return nil
+}
+
+// pushed sums up a push of float32 values.
+func (s *Study) pushed(connection string, v pslite.Values) {
+	if v.Type != pslite.Float {
+		return
+	}
+	s.pushes++
+	s.pushers[connection] = true
+	for i := range v.Len() {
+		if x := float64(v.Float32(i)); x-x == 0 {
+			s.squares += x * x
+		}
+	}
+}
+
+// try puts a message through the candidate's codec and returns how many bytes
+// it takes.
+func (t *trial) try(connection string, number uint64, node int32, frames [][]byte) (int, error) {
+	sender := t.senders[connection]
+	if sender == nil {
+		var address [16]byte
+		binary.BigEndian.PutUint64(address[8:], number)
+		l := relay.Link{ID: number, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit,
+			Destination: netip.AddrPortFrom(netip.AddrFrom16(address), 1), Origin: connection}
+		var err error
+		if sender, _, err = t.codec.Open(l, t.codec.Offer()); err != nil {
+			return 0, err
+		}
+		sender.(relay.Greeter).Ready(zmtp.Ready{Identity: pslite.AppendIdentity(nil, node)})
+		t.senders[connection] = sender
+	}
+	held := make([][]byte, len(frames))
+	plainSize := 0
+	for i, f := range frames {
+		held[i] = append([]byte(nil), f...) // the codec may change values in place
+		plainSize += len(f)
+	}
+	head, plain, ok := sender.Encode(nil, &relay.Message{Frames: held})
+	if !ok {
+		return plainSize, nil
+	}
+	n := len(head)
+	for i, f := range held {
+		if plain&(1<<i) != 0 {
+			n += len(f)
+		}
+	}
+	return n, nil
+}
+
+// Row is what one candidate would do.
+type Row struct {
+	Codec  string  `json:"codec"`
+	Pushes float64 `json:"pushes"` // bytes after by bytes before
+	Pulls  float64 `json:"pulls"`
+	Saved  float64 `json:"saved"` // share of all bytes
+	// Waits is the norm of what waits at the end, in norms of what one step
+	// pushes.
+	Waits float64 `json:"waits"`
+}
+
+// Report is what came of a study.
+type Report struct {
+	PushBytes int   `json:"push_bytes"` // of messages as the job has them; answers to pushes too
+	PullBytes int   `json:"pull_bytes"`
+	Pushes    int   `json:"pushes"`
+	Missed    int   `json:"missed"` // messages of connections beyond the bound
+	Codecs    []Row `json:"codecs"`
+}
+
+// Report returns what was found so far.
+func (s *Study) Report() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := Report{PushBytes: s.sides[0].plain, PullBytes: s.sides[1].plain, Pushes: s.pushes, Missed: s.missed}
+	step := s.squares / max(1, float64(s.pushes)) * float64(len(s.pushers))
+	for _, t := range s.trials {
+		row := Row{Codec: t.Name,
+			Pushes: float64(t.sides[0].encoded) / float64(max(1, s.sides[0].plain)),
+			Pulls:  float64(t.sides[1].encoded) / float64(max(1, s.sides[1].plain)),
+			Saved:  1 - float64(t.sides[0].encoded+t.sides[1].encoded)/float64(max(1, s.sides[0].plain+s.sides[1].plain))}
+		if step > 0 {
+			row.Waits = math.Sqrt(t.codec.Waiting() / step)
+		}
+		r.Codecs = append(r.Codecs, row)
+	}
+	return r
+}
+
+// Print writes the report as a table.
+func (r *Report) Print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "%d bytes of pushes in %d messages, %d bytes of pulls\n", r.PushBytes, r.Pushes, r.PullBytes)
+	if r.Missed > 0 {
+		fmt.Fprintf(w, "%d messages of connections beyond %d were left out\n", r.Missed, maxLinks)
+	}
+	fmt.Fprintln(w, "codec\tpushes to\tpulls to\tsaved\twaits, in steps\t")
+	for _, c := range r.Codecs {
+		fmt.Fprintf(w, "%s\t%.1f%%\t%.1f%%\t%.1f%%\t%.1f\t\n", c.Codec, 100*c.Pushes, 100*c.Pulls, 100*c.Saved, c.Waits)
+	}
+	return w.Flush()
+}
+
+// Plot draws what would be left of pushes and pulls as a PNG.
+func (r *Report) Plot(out io.Writer) error {
+	p := plot.New()
+	p.Title.Text = "Bytes that codecs would leave"
+	p.Y.Label.Text, p.Y.Min, p.Y.Max = "% of the messages' bytes", 0, 115
+	const width = 10
+	var names []string
+	var sides [2]plotter.Values
+	for _, c := range r.Codecs {
+		names = append(names, c.Codec)
+		sides[0], sides[1] = append(sides[0], 100*c.Pushes), append(sides[1], 100*c.Pulls)
+	}
+	for i, name := range []string{"pushes", "pulls"} {
+		bars, err := plotter.NewBarChart(sides[i], vg.Points(width))
+		if err != nil {
+			return fmt.Errorf("drawing the codecs: %w", err)
+		}
+		bars.Offset = vg.Points(width * (float64(i) - 0.5))
+		bars.Color = colours[i]
+		p.Add(bars)
+		p.Legend.Add(name, bars)
+	}
+	p.Legend.Top = true
+	p.NominalX(names...)
+	p.X.Tick.Label.Rotation = math.Pi / 5
+	p.X.Tick.Label.XAlign = -0.9
+	w, err := p.WriterTo(9*vg.Inch, 4.5*vg.Inch, "png")
+	if err != nil {
+		return fmt.Errorf("drawing the codecs: %w", err)
+	}
+	_, err = w.WriteTo(out)
+	return err
+}

@@ -1,0 +1,74 @@
+package advice
+
+import (
+	"bytes"
+	"image/png"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// A study of a dense layer's gradients says of each codec what it takes: a
+// hundredth and its positions, a quarter, and so on; and what waits grows with
+// the sparsity.
+func TestReport(t *testing.T) {
+	s, err := NewStudy(64 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	for step := range int32(30) {
+		for _, push := range []bool{true, false} {
+			vals := make([]float32, 20_000)
+			for i := range vals {
+				vals[i] = float32(r.NormFloat64())
+			}
+			m := pslite.Meta{Timestamp: 2*step + 1, Request: push, Push: push, Pull: !push, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+			frames := [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, []uint64{7}), pslite.AppendFloat32(nil, vals)}
+			connection, node := "up", pslite.WorkerID(0)
+			if !push {
+				connection, node = "down", pslite.ServerID(0)
+			}
+			if err := s.Message(connection, node, frames); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	report := s.Report()
+	if report.Pushes != 30 || report.PushBytes < 30*80_000 || report.PullBytes < 30*80_000 {
+		t.Errorf("%+v", report)
+	}
+	rows := map[string]Row{}
+	for _, row := range report.Codecs {
+		rows[row.Codec] = row
+	}
+	for _, c := range []struct {
+		codec                   string
+		leastPushes, mostPushes float64
+		leastPulls, mostPulls   float64
+		leastWaits, mostWaits   float64
+	}{
+		{"compact", 0.99, 1.01, 0.99, 1.01, 0, 0},
+		{"quantize 8", 0.24, 0.27, 0.99, 1.01, 0, 0},
+		{"threshold 0.99", 0.005, 0.03, 0.99, 1.01, 2, 6},
+		{"threshold 0.75", 0.2, 0.45, 0.99, 1.01, 0.2, 2},
+		{"slim 0.3,0.15", 0.3, 0.4, 0.3, 0.4, 0, 0},
+	} {
+		row := rows[c.codec]
+		if row.Pushes < c.leastPushes || row.Pushes > c.mostPushes || row.Pulls < c.leastPulls || row.Pulls > c.mostPulls || row.Waits < c.leastWaits || row.Waits > c.mostWaits {
+			t.Errorf("%+v", row)
+		}
+	}
+	var table, picture bytes.Buffer
+	if err := report.Print(&table); err != nil || !strings.Contains(table.String(), "threshold 0.995") {
+		t.Errorf("%v, %s", err, table.String())
+	}
+	if err := report.Plot(&picture); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := png.Decode(&picture); err != nil {
+		t.Error(err)
+	}
+}
