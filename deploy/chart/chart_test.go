@@ -6,11 +6,13 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,4 +132,49 @@ func goSource(t *testing.T) []byte {
 		}
 	}
 	return all
+}
+
+// TestFlagsExist: every flag that the chart and the systemd units use is one
+// of the command's.
+func TestFlagsExist(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	verb := regexp.MustCompile("(?s)`psidecar (agent|proxy|planner)`\n(.*?)\n\n")
+	flags := map[string][]string{}
+	for _, m := range verb.FindAllStringSubmatch(strings.ReplaceAll(string(readme), "`\n\n|", "`\n|"), -1) {
+		for _, f := range regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)`").FindAllStringSubmatch(m[2], -1) {
+			flags[m[1]] = append(flags[m[1]], f[1])
+		}
+	}
+	files, err := filepath.Glob("templates/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(errors.Join(err, errors.New("no templates")))
+	}
+	used := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		command := ""
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSpace(line)
+			if m := regexp.MustCompile(`^- (agent|proxy|planner)$`).FindStringSubmatch(line); m != nil {
+				command = m[1]
+			}
+			m := regexp.MustCompile(`^- --([a-z0-9-]+)`).FindStringSubmatch(line)
+			if m == nil {
+				continue
+			}
+			used++
+			if !slices.Contains(flags[command], m[1]) {
+				t.Errorf("%s: psidecar %s has no flag --%s", file, command, m[1])
+			}
+		}
+	}
+	if used < 20 {
+		t.Errorf("only %d flags found in the templates", used)
+	}
 }
