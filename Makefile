@@ -9,6 +9,7 @@
 #   make eval-codecs     what models lose under the codecs and what is saved, likewise
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
+#   make eval-moving     live: keys that move after wandering favourites, text divided before a run; many minutes
 #   make lint       gofmt, go vet, staticcheck
 #   make generate   BPF objects, protobuf code and the web page from source
 #   make build      bin/psidecar and bin/psjob
@@ -26,7 +27,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image demo test soak bench eval-partition eval-dynamic eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image demo test soak bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -72,6 +73,10 @@ eval-partition:
 # Figure 8 of DW23, and hot keys that wander.
 eval-dynamic:
 	$(GO) run ./test/eval --what dynamic $(EVALFLAGS)
+
+# The same live, on hosts of their own, and what a placement before a run saves.
+eval-moving:
+	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run 'TestWandering$$|TestWorthIt' ./test/moving
 
 # Table 2 and figure 7 of DCT, table 1 and figures 3 to 5 of Slim-DP. EVALFLAGS:
 # --what threshold|lifespan|slim, --quick, --full.

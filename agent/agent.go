@@ -102,7 +102,8 @@ type Agent struct {
 	unsynced map[string]lateness // by job
 	ready    error
 	planner  func() *web.Planner
-	windowed time.Time // when uses were last reported key by key
+	windowed time.Time         // when uses were last reported key by key
+	told     map[string]uint64 // bytes of each job then
 }
 
 // lateness counts the connections of a job that the kernel's tracker has not synchronised.

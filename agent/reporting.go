@@ -18,10 +18,14 @@ const (
 	reportBlocks = 256
 	reportHot    = 256
 	reportSkew   = 128
-	// windowEvery is how often uses are reported key by key, and windowHot how
-	// many keys, the most used ones.
-	windowEvery = 3 * time.Second
-	windowHot   = 1 << 14
+	// windowEvery is how often uses are reported key by key, and windowHot of how
+	// many keys at most, half of them the most used ones. A key takes windowKeyBytes, and all
+	// of them windowShare of what the job itself moves, or windowLeast keys.
+	windowEvery    = 3 * time.Second
+	windowHot      = 1 << 14
+	windowLeast    = 2048
+	windowKeyBytes = 12
+	windowShare    = 0.02
 	// reportLatencies is how many workers, and servers, have distributions of
 	// their own, of 200 bytes to 2 KB each.
 	reportLatencies = 1024
@@ -68,10 +72,22 @@ func (a *Agent) HostReport() *api.HostReport {
 	}
 	for _, j := range report.GetJobs() {
 		if v, ok := a.observer.Job(j.GetJob()); ok {
-			j.Window = windowReport(v.Job.Sums.TakeWindow(windowHot), v.WorkersByIndex)
+			j.Window = windowReport(v.Job.Sums.TakeWindow(a.windowKeys(j)), v.WorkersByIndex)
 		}
 	}
 	return report
+}
+
+// windowKeys returns of how many keys a job's window may be.
+func (a *Agent) windowKeys(j *api.JobReport) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.told == nil {
+		a.told = map[string]uint64{}
+	}
+	moved := j.GetBytes() - min(a.told[j.GetJob()], j.GetBytes())
+	a.told[j.GetJob()] = j.GetBytes()
+	return min(max(int(windowShare*float64(moved)/windowKeyBytes), windowLeast), windowHot)
 }
 
 // windowReport turns a window to what is reported; nil stays nil.

@@ -107,8 +107,8 @@ func (j *Job) TakeWindow(most int) *Window {
 	return w
 }
 
-// keep leaves out all but the most used keys. Of those that are used alike it
-// keeps any, other ones each time.
+// keep leaves out all but so many keys: half of what it keeps are the most used
+// ones, and half any others, other ones each time, so that all are seen in turn.
 func (w *Window) keep(most int) {
 	if len(w.Keys) <= most {
 		return
@@ -126,6 +126,7 @@ func (w *Window) keep(most int) {
 	slices.SortFunc(order, func(a, b uint32) int {
 		return cmp.Or(cmp.Compare(total[b], total[a]), cmp.Compare(any(a), any(b)))
 	})
+	slices.SortFunc(order[most/2:], func(a, b uint32) int { return cmp.Compare(any(a), any(b)) })
 	for _, i := range order[most:] {
 		w.LeftOut += uint64(total[i])
 		total[i] = 0

@@ -99,7 +99,8 @@ func TestWindowIsBounded(t *testing.T) {
 	}
 }
 
-// Of more keys than are wanted those that are used most are kept.
+// Of more keys than are wanted those that are used most are kept, and some of
+// the others.
 func TestWindowKeepsTheMostUsed(t *testing.T) {
 	j := windowed(1000)
 	for step := range int32(10) {

@@ -134,10 +134,10 @@ func (r reading) since(before reading) float64 {
 // much less, as predicted, and the sums are right.
 func TestPlanFromReports(t *testing.T) {
 	f := start(t, 4)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
 	defer cancel()
-	ended := f.run(ctx, "--count-keys", "400000", "--count-batch", "3000", "--count-favourites", "5000", "--count-common", "0.05",
-		"--count-compute", "60ms", "--steps", "220")
+	ended := f.run(ctx, "--count-keys", "1000000", "--count-batch", "3000", "--count-favourites", "5000", "--count-common", "0.05",
+		"--count-compute", "60ms", "--steps", "280")
 	var e *api.Epoch
 	for e == nil {
 		select {
@@ -145,7 +145,7 @@ func TestPlanFromReports(t *testing.T) {
 			t.Fatalf("the job ended before a plan was made: %v", err)
 		case <-time.After(500 * time.Millisecond):
 		}
-		if p := f.shown(); p != nil && len(p.GetEpochs()) > 0 && p.GetEpochs()[0].GetKeys() > 12000 {
+		if p := f.shown(); p != nil && len(p.GetEpochs()) > 0 && p.GetEpochs()[0].GetKeys() > 5000 {
 			e = p.GetEpochs()[0]
 		}
 	}
@@ -155,7 +155,7 @@ func TestPlanFromReports(t *testing.T) {
 	first := f.read()
 	time.Sleep(2 * time.Second)
 	before := f.read().since(first)
-	if text, err := f.plan("apply", "--wait", "20s"); err != nil {
+	if text, err := f.plan("apply", "--wait", "40s"); err != nil {
 		t.Fatalf("psidecar plan apply: %s", text)
 	}
 	first = f.read()
@@ -202,7 +202,7 @@ func TestWandering(t *testing.T) {
 			f := start(t, 4, planner...)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
-			ended := f.run(ctx, "--count-keys", "400000", "--count-batch", "3000", "--count-favourites", "5000", "--count-common", "0.05",
+			ended := f.run(ctx, "--count-keys", "1000000", "--count-batch", "3000", "--count-favourites", "5000", "--count-common", "0.05",
 				"--count-wander", "400", "--count-compute", "100ms", "--steps", "1200")
 			time.Sleep(3 * time.Second)
 			first, began := f.read(), time.Now()
