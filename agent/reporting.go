@@ -23,7 +23,7 @@ const (
 	// of them windowShare of what the job itself moves, or windowLeast keys.
 	windowEvery    = 3 * time.Second
 	windowHot      = 1 << 14
-	windowLeast    = 2048
+	windowLeast    = 8192
 	windowKeyBytes = 12
 	windowShare    = 0.02
 	// reportLatencies is how many workers, and servers, have distributions of

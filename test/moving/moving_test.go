@@ -145,7 +145,7 @@ func TestPlanFromReports(t *testing.T) {
 			t.Fatalf("the job ended before a plan was made: %v", err)
 		case <-time.After(500 * time.Millisecond):
 		}
-		if p := f.shown(); p != nil && len(p.GetEpochs()) > 0 && p.GetEpochs()[0].GetKeys() > 5000 {
+		if p := f.shown(); p != nil && len(p.GetEpochs()) > 0 && p.GetEpochs()[0].GetKeys() > 12000 {
 			e = p.GetEpochs()[0]
 		}
 	}
