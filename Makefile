@@ -3,6 +3,7 @@
 #   make demo       build, then run the demo job on hosts of its own
 #   make test       install what the tests need, then run them all
 #   make soak       keys move for half an hour (SOAK=30m) while proxies and planner are killed
+#   make test-kubernetes  the chart, rights and two planners against a real API server; builds one
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
@@ -27,7 +28,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image demo test soak bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image demo test test-kubernetes soak bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -58,6 +59,12 @@ test: test-deps
 SOAK ?= 30m
 soak: test-deps
 	PSIDECAR_SOAK=$(SOAK) $(GO) test -run TestKilledWhileMoving -timeout 2h -v ./test/reroute
+
+# Kubernetes' own API server, controllers and scheduler, and etcd, are built from
+# their modules, which takes most of the time.
+test-kubernetes:
+	cd test/kubernetes && $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/controlplane ./controlplane
+	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane $(GO) test -v -count=1 -timeout 20m .
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)

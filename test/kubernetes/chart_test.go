@@ -1,0 +1,171 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+)
+
+const chartDir = "../../deploy/chart"
+
+// render renders the chart as helm does, its values checked against the schema.
+func render(t *testing.T, namespace string, values map[string]any) []*unstructured.Unstructured {
+	t.Helper()
+	chart, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "psidecar", Namespace: namespace, IsInstall: true}, chartutil.DefaultCapabilities)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := engine.Render(chart, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, "NOTES.txt") {
+			continue
+		}
+		d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(files[name])), 4096)
+		for {
+			o := &unstructured.Unstructured{}
+			if err := d.Decode(o); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, files[name])
+			}
+			if len(o.Object) > 0 {
+				objects = append(objects, o)
+			}
+		}
+	}
+	return objects
+}
+
+// apply applies objects as kubectl apply --server-side --validate=strict does.
+func (c *cluster) apply(objects []*unstructured.Unstructured) {
+	c.t.Helper()
+	groups, err := restmapper.GetAPIGroupResources(c.client.Discovery())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	client, err := dynamic.NewForConfig(c.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, o := range objects {
+		kind := o.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			c.t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+		text, err := o.MarshalJSON()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		force := true
+		_, err = client.Resource(mapping.Resource).Namespace(o.GetNamespace()).Patch(c.t.Context(), o.GetName(), types.ApplyPatchType, text,
+			metav1.PatchOptions{FieldManager: "test", Force: &force, FieldValidation: "Strict"})
+		if err != nil {
+			c.t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+	}
+	if c.t.Failed() {
+		c.t.FailNow()
+	}
+}
+
+// nodesOf returns the nodes for which the DaemonSet has pods, sorted. A pod
+// without a node is one that its node's taints keep out.
+func (c *cluster) nodesOf(ctx context.Context, namespace string) ([]string, error) {
+	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=agent"})
+	if err != nil {
+		return nil, err
+	}
+	var nodes []string
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil {
+			nodes = append(nodes, p.Spec.NodeName)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes, nil
+}
+
+func (c *cluster) awaitNodes(namespace string, want ...string) {
+	c.t.Helper()
+	c.await(fmt.Sprintf("agents on %v", want), time.Minute, func(ctx context.Context) error {
+		got, err := c.nodesOf(ctx, namespace)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("there are agents on %q", got)
+		}
+		return err
+	})
+}
+
+// everything turns on what needs no kinds of object that others define.
+var everything = map[string]any{
+	"jobs":  map[string]any{"selector": "psidecar.io/job=true"},
+	"proxy": map[string]any{"enabled": true}, "threshold": 0.99, "slim": "0.3,0.1", "quantize": 8, "unchanged": true,
+	"act": true, "handler": "add", "tls": map[string]any{"secretName": "links", "meshOnly": true},
+	"networkPolicy": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true},
+	"priorityClass": map[string]any{"create": true, "name": "psidecar"},
+}
+
+// TestChart: the API server takes all that the chart renders, and its
+// controllers make a pod for each node that is meant to have one, and the
+// planners.
+func TestChart(t *testing.T) {
+	c := startCluster(t)
+	c.addNamespace("watching")
+	c.addNode("node-1")
+	c.addNode("node-2")
+	c.addNode("taken", corev1.Taint{Key: "team", Value: "other", Effect: corev1.TaintEffectNoSchedule})
+
+	c.apply(render(t, "watching", map[string]any{"tolerations": []any{}}))
+	c.awaitNodes("watching", "node-1", "node-2")
+	c.apply(render(t, "watching", nil))
+	c.awaitNodes("watching", "node-1", "node-2", "taken")
+	c.addNode("node-3")
+	c.awaitNodes("watching", "node-1", "node-2", "node-3", "taken")
+	c.await("two planners on nodes", time.Minute, func(ctx context.Context) error {
+		pods, err := c.client.CoreV1().Pods("watching").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=planner"})
+		if err != nil {
+			return err
+		}
+		nodes := map[string]bool{}
+		for _, p := range pods.Items {
+			if p.Spec.NodeName != "" && p.Spec.NodeName != "taken" {
+				nodes[p.Spec.NodeName] = true
+			}
+		}
+		if len(pods.Items) != 2 || len(nodes) != 2 {
+			return fmt.Errorf("%d planners on %d nodes", len(pods.Items), len(nodes))
+		}
+		return nil
+	})
+	c.apply(render(t, "watching", everything))
+	c.rights("watching")
+	c.planners("watching")
+}
