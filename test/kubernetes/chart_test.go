@@ -16,6 +16,7 @@ import (
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -104,13 +105,34 @@ func (c *cluster) nodesOf(ctx context.Context, namespace string) ([]string, erro
 		return nil, err
 	}
 	var nodes []string
-	for _, p := range pods.Items {
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if err := c.kubelet(ctx, p); err != nil {
+			return nil, err
+		}
 		if p.DeletionTimestamp == nil {
 			nodes = append(nodes, p.Spec.NodeName)
 		}
 	}
 	slices.Sort(nodes)
 	return nodes, nil
+}
+
+// kubelet does what a node would for a pod: lets it run, and lets it go when it
+// is to end.
+func (c *cluster) kubelet(ctx context.Context, p *corev1.Pod) (err error) {
+	pods := c.client.CoreV1().Pods(p.Namespace)
+	switch {
+	case p.DeletionTimestamp != nil:
+		now := int64(0)
+		err = pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	case p.Spec.NodeName != "" && p.Status.Phase != corev1.PodRunning:
+		_, err = pods.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func (c *cluster) awaitNodes(namespace string, want ...string) {

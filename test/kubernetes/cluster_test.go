@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net"
@@ -25,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -179,20 +181,34 @@ func (c *cluster) as(namespace, account string) (string, *kubernetes.Clientset) 
 func (c *cluster) addNode(name string, taints ...corev1.Taint) {
 	c.t.Helper()
 	nodes := c.client.CoreV1().Nodes()
-	n, err := nodes.Create(c.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+	_, err := nodes.Create(c.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 	}}}, metav1.CreateOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	n.Spec.Taints = taints // without "not ready", which admission has added
-	if n, err = nodes.Update(c.t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
+	// Without "not ready", which admission has added. Controllers write to the
+	// node too, so these are patches.
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("32Gi"), corev1.ResourcePods: resource.MustParse("110")}
-	n.Status = corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()}}}
-	if _, err = nodes.UpdateStatus(c.t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		c.t.Fatal(err)
+	status := corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()}}}
+	for _, part := range []struct {
+		name  string
+		patch map[string]any
+	}{
+		{"", map[string]any{"spec": map[string]any{"taints": taints}}},
+		{"status", map[string]any{"status": status}},
+	} {
+		text, err := json.Marshal(part.patch)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var sub []string
+		if part.name != "" {
+			sub = []string{part.name}
+		}
+		if _, err := nodes.Patch(c.t.Context(), name, types.MergePatchType, text, metav1.PatchOptions{}, sub...); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 
