@@ -147,6 +147,9 @@ func New(opts Options) (*Agent, error) {
 
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})
+	if opts.Pod != nil {
+		a.ready = nil // a node of a cluster without jobs is no reason to hold up the others
+	}
 	for _, group := range opts.Cgroups {
 		if err := a.attach(a.cgroupPath(group)); err != nil {
 			return nil, errors.Join(err, capture.Close())
