@@ -11,6 +11,7 @@
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
 #   make eval-moving     live: keys that move after wandering favourites, text divided before a run; many minutes
+#   make manifests  deploy/manifests from the chart
 #   make lint       gofmt, go vet, staticcheck
 #   make generate   BPF objects, protobuf code and the web page from source
 #   make build      bin/psidecar and bin/psjob
@@ -28,7 +29,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image demo test test-kubernetes soak bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image manifests demo test test-kubernetes soak bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -62,6 +63,10 @@ soak: test-deps
 
 # Kubernetes' own API server, controllers and scheduler, and etcd, are built from
 # their modules, which takes most of the time.
+# The manifests for those without Helm, from the chart.
+manifests:
+	cd test/kubernetes && $(GO) test -run TestManifests -update .
+
 test-kubernetes:
 	cd test/kubernetes && $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/controlplane ./controlplane
 	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane $(GO) test -v -count=1 -timeout 20m .
