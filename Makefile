@@ -61,12 +61,12 @@ SOAK ?= 30m
 soak: test-deps
 	PSIDECAR_SOAK=$(SOAK) $(GO) test -run TestKilledWhileMoving -timeout 2h -v ./test/reroute
 
-# Kubernetes' own API server, controllers and scheduler, and etcd, are built from
-# their modules, which takes most of the time.
 # The manifests for those without Helm, from the chart.
 manifests:
 	cd test/kubernetes && $(GO) test -run TestManifests -update .
 
+# Kubernetes' own API server, controllers and scheduler, and etcd, are built from
+# their modules, which takes most of the time.
 test-kubernetes:
 	cd test/kubernetes && $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/controlplane ./controlplane
 	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane $(GO) test -v -count=1 -timeout 20m .
