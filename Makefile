@@ -67,9 +67,9 @@ manifests:
 
 # Kubernetes' own API server, controllers and scheduler, and etcd, are built from
 # their modules, which takes most of the time.
-test-kubernetes:
+test-kubernetes: build
 	cd test/kubernetes && $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/controlplane ./controlplane
-	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane $(GO) test -v -count=1 -timeout 20m .
+	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane PSIDECAR=$(CURDIR)/bin/psidecar PSJOB=$(CURDIR)/bin/psjob $(GO) test -v -count=1 -timeout 20m .
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)

@@ -189,5 +189,6 @@ func TestChart(t *testing.T) {
 	})
 	c.apply(render(t, "watching", everything))
 	c.rights("watching")
+	c.agent("watching")
 	c.planners("watching")
 }

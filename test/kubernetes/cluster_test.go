@@ -112,10 +112,18 @@ func (c *cluster) file(name string, text []byte) string {
 // start runs a part of the control plane until the test ends.
 func (c *cluster) start(program, part string, args ...string) {
 	c.t.Helper()
-	cmd := exec.Command(program, append([]string{part}, args...)...)
+	c.run(exec.Command(program, append([]string{part}, args...)...), part)
+}
+
+// run runs a command until the test ends.
+func (c *cluster) run(cmd *exec.Cmd, part string) {
+	c.t.Helper()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
