@@ -108,6 +108,11 @@ func (d *demoOutput) report(r demo.Result) error {
 			return err
 		}
 	}
+	if h := r.Home; h != nil {
+		fmt.Fprintln(d.stdout, "           another job, whose hot keys wander; first with all keys at home:")
+		fmt.Fprintf(d.stdout, demoColumns, "at home", fmt.Sprintf("%.1f", h.StepsPerSecond), fmt.Sprintf("%.1f", h.BytesPerStep/1e3),
+			fmt.Sprintf("%.1f", h.MaxHostBytes/1e3), "-", "-")
+	}
 	_, err := fmt.Fprintf(d.stdout, demoColumns, r.Phase,
 		fmt.Sprintf("%.1f", r.StepsPerSecond), fmt.Sprintf("%.1f", r.BytesPerStep/1e3), fmt.Sprintf("%.1f", r.MaxHostBytes/1e3),
 		figure("%.4f", 1, r.Loss), figure("%.2f%%", 100, r.Accuracy))

@@ -30,6 +30,7 @@ type job struct {
 	servers int
 	dir     string
 	learned time.Time
+	inUse   time.Time // when it last had connections
 
 	mu      sync.Mutex
 	site    *migrate.Site
@@ -58,7 +59,7 @@ func (j *Jobs) newJob(name string, nodes pslite.Table, servers int) (*job, error
 		fmt.Fprintln(sum, n.ID, n.Hostname, n.Port)
 	}
 	x := &job{
-		jobs: j, name: name, nodes: nodes, servers: servers, learned: time.Now(),
+		jobs: j, name: name, nodes: nodes, servers: servers, learned: time.Now(), inUse: time.Now(),
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger{}, local: map[int32]bool{},
 		up: map[pair]*requests{}, down: map[pair]*answers{},
@@ -70,6 +71,9 @@ func (j *Jobs) newJob(name string, nodes pslite.Table, servers int) (*job, error
 		return nil, err
 	}
 	x.router = route.New(table)
+	if j.opts.Planner != "" {
+		x.router.KeysMove()
+	}
 	return x, nil
 }
 
@@ -358,11 +362,17 @@ func (x *job) tick() {
 	x.guard()
 }
 
+// unusedAfter is how long a job has no connection when it counts as ended.
+const unusedAfter = 2 * time.Second
+
 // guard has connections fail rather than go past this proxy while keys are, or
 // may be, displaced.
 func (x *job) guard() {
 	x.mu.Lock()
-	wanted := x.site != nil && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready())
+	if len(x.up)+len(x.down) > 0 {
+		x.inUse = time.Now()
+	}
+	wanted := x.site != nil && time.Since(x.inUse) < unusedAfter && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready())
 	change := wanted != x.closedFail && !x.gone
 	x.mu.Unlock()
 	if !change || x.jobs.opts.FailClosed == nil {
@@ -395,7 +405,7 @@ func (x *job) close() {
 func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := State{Job: x.name, Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Handler: x.handler.String(), HeldMicros: slices.Clone(x.heldMicros)}
+	s := State{Job: x.name, Guarded: x.closedFail, Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Handler: x.handler.String(), HeldMicros: slices.Clone(x.heldMicros)}
 	if x.site == nil {
 		return s
 	}

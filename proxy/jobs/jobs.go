@@ -231,6 +231,7 @@ type State struct {
 	Workers    []int32  `json:"workers"`
 	Displaced  int      `json:"displaced_keys"`
 	Ranges     int      `json:"displaced_ranges"`
+	Guarded    bool     `json:"guarded"` // connections fail while there is no proxy
 	Ready      bool     `json:"ready"`
 	Joining    []string `json:"joining,omitempty"` // hosts waited for
 	Holds      int      `json:"holds"`

@@ -95,7 +95,7 @@ func (l *ledger) state(i int) *atomic.Uint32 {
 func (l *ledger) Next() int32 {
 	last := l.word(8)
 	next := last.Load() + 1
-	if next > uint32(route.LastOwn-route.FirstOwn) {
+	if next >= uint32(route.Own) {
 		next = 0
 	}
 	last.Store(next)

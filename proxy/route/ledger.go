@@ -7,8 +7,8 @@ import "github.com/psidecar/psidecar/proxy/pslite"
 // once, and only in jobs that use PS_RESEND but for Next; in others nothing is
 // ever repeated.
 type Ledger interface {
-	// Next returns a timestamp that was never returned before, from FirstOwn to
-	// LastOwn and then from FirstOwn again.
+	// Next returns a timestamp that was never returned before: Own of them from
+	// FirstOwn on, and then from FirstOwn again.
 	Next() int32
 	// Resend and UseResend keep that the job uses PS_RESEND.
 	Resend() bool

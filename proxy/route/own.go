@@ -80,7 +80,7 @@ func (r *Router) Start(workerID int32, op *Op) {
 	for from := 0; from < len(op.Keys); {
 		n := r.letterKeys(w, op, from)
 		l := &letter{op: op, from: from, keys: n}
-		own := w.ledger.Next()
+		own := w.ledger.Next() + FirstExact - FirstOwn
 		l.frames = w.compose(op, from, n, own)
 		w.ops[own] = l
 		op.letters = append(op.letters, own)

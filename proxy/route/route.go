@@ -33,8 +33,16 @@ import (
 // up from 0, stay below. All stay below 2^30, above which signatures collide.
 const FirstOwn int32 = 1 << 29
 
-// LastOwn is the last one; FirstOwn follows it.
+// FirstExact is the first timestamp of messages whose values must arrive to the
+// last bit, whatever codecs there are: those of moves and, in jobs whose keys
+// may move, the parts of requests. Other parts have timestamps below.
+const FirstExact int32 = FirstOwn + 1<<28
+
+// LastOwn is the last one of all.
 const LastOwn int32 = 1<<30 - 1
+
+// Own is how many timestamps [Ledger.Next] gives before it begins anew.
+const Own = FirstExact - FirstOwn - 1<<24
 
 // Batch names keys that move together: the address of the proxy that moves
 // them and a number of its own.
@@ -63,6 +71,7 @@ type Router struct {
 	workers map[int32]*worker
 	resend  bool // the job uses PS_RESEND
 	closed  bool // nothing may pass: it is not known yet what is displaced
+	moves   bool // keys may move
 	// Requests are counted by the generation in which they began; a hold begins
 	// a new one, and waits for those before.
 	generation uint32
@@ -126,6 +135,10 @@ type waiting struct {
 func New(t *Table) *Router {
 	return &Router{table: t, holds: map[Batch]*hold{}, workers: map[int32]*worker{}, closed: true, underWay: map[uint32]int{}}
 }
+
+// KeysMove says that keys may move while the job runs. Without it they stay
+// where the table has them.
+func (r *Router) KeysMove() { r.moves = true }
 
 // Table returns the present table.
 func (r *Router) Table() *Table { return r.table }
@@ -351,7 +364,11 @@ func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
 	if err := divisible(m); err != nil {
 		return err
 	}
-	s := newSplit(id, w.ledger.Next(), distinct)
+	own := w.ledger.Next()
+	if r.moves {
+		own += FirstExact - FirstOwn
+	}
+	s := newSplit(id, own, distinct)
 	w.splits[s.own] = s
 	r.begin(w, id, entry{split: s})
 	r.counts.Split++

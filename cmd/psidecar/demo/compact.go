@@ -12,31 +12,43 @@ import (
 // connections there, and messages between hosts go in the lossless codec. The
 // planner keeps what was reported before.
 func (s *stage) compact(ctx context.Context) (Result, error) {
-	if err := stopAll(&s.fleet.agents); err != nil {
+	if err := s.startProxies(ctx, nil); err != nil {
 		return Result{}, err
-	}
-	for _, h := range s.net.Hosts() {
-		if err := s.startProxy(ctx, h); err != nil {
-			return Result{}, err
-		}
 	}
 	return s.run(ctx, "compact")
 }
 
-// startProxy starts a proxy on a host, and an agent that hands it listeners.
-func (s *stage) startProxy(ctx context.Context, h *hosts.Host) error {
+// startProxies starts a proxy on every host, and an agent that hands it
+// listeners, with more flags for either, in place of those that run.
+func (s *stage) startProxies(ctx context.Context, agent []string, proxy ...string) error {
+	if err := stopAll(&s.fleet.proxies); err != nil {
+		return err
+	}
+	if err := stopAll(&s.fleet.agents); err != nil {
+		return err
+	}
+	for _, h := range s.net.Hosts() {
+		if err := s.startProxy(ctx, h, agent, proxy); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []string) error {
 	socket := filepath.Join(s.dir, h.Name+".sock")
 	job, err := h.Group("job")
 	if err != nil {
 		return err
 	}
-	a, err := startService(ctx, h, agentPort, s.options.Psidecar, "agent", "--host", h.Name, "--cgroup", job, "--sample", "1",
-		"--intercept", "--proxy-socket", socket, "--bpf-dir", "/sys/fs/bpf/"+h.Namespace())
+	a, err := startService(ctx, h, agentPort, s.options.Psidecar, append([]string{"agent", "--host", h.Name, "--cgroup", job, "--sample", "1",
+		"--intercept", "--proxy-socket", socket, "--bpf-dir", "/sys/fs/bpf/" + h.Namespace()}, agent...)...)
 	if err != nil {
 		return err
 	}
 	s.fleet.agents = append(s.fleet.agents, a)
-	p, err := startService(ctx, h, proxyPort, s.options.Psidecar, "proxy", "--proxy-socket", socket, "--insecure-mesh")
+	p, err := startService(ctx, h, proxyPort, s.options.Psidecar,
+		append([]string{"proxy", "--proxy-socket", socket, "--insecure-mesh", "--state-dir", filepath.Join(s.dir, h.Name+".state")}, args...)...)
 	if err != nil {
 		return err
 	}

@@ -43,8 +43,9 @@ type Result struct {
 	Loss           *float64 `json:"loss"`                    // of the model after the last step, on all training data
 	Accuracy       *float64 `json:"accuracy"`                // likewise, 0 to 1
 
-	Accesses         uint64 `json:"-"` // pushes and pulls of keys by all workers, as they say
-	ObservedByAgents uint64 `json:"-"` // the same as the agents counted it, where there were any
+	Accesses         uint64  `json:"-"` // pushes and pulls of keys by all workers, as they say
+	Home             *Result `json:"-"` // of reroute: the same job with all keys at home
+	ObservedByAgents uint64  `json:"-"` // the same as the agents counted it, where there were any
 }
 
 // Run makes the hosts, runs the phases in order and calls report after each.
@@ -67,7 +68,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	defer func() { err = errors.Join(err, net.Close()) }()
 	s := stage{options: o, net: net, dir: dir}
 	defer func() { err = errors.Join(err, s.fleet.stop()) }()
-	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe, s.compact, s.threshold} {
+	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe, s.compact, s.placement, s.reroute, s.threshold} {
 		result, err := phase(ctx)
 		if err != nil {
 			return err

@@ -16,6 +16,8 @@ type stage struct {
 	net     *hosts.Net
 	dir     string // for sockets and data
 	fleet   fleet
+	data    string   // where it was divided among the hosts
+	placed  []string // proxies' flags that say so
 }
 
 // workerReport is what a worker of psjob prints with --json.
@@ -36,13 +38,22 @@ func (s *stage) baseline(ctx context.Context) (Result, error) { return s.run(ctx
 
 // run runs the job once and measures it.
 func (s *stage) run(ctx context.Context, phase string) (Result, error) {
+	o := s.options
+	data := o.Data
+	if s.data != "" {
+		data = s.data
+	}
+	return s.runJob(ctx, phase, o.Steps, "--model=lr", "--data="+data, "--steps="+strconv.Itoa(o.Steps), "--batch="+strconv.Itoa(o.Batch))
+}
+
+// runJob runs a job of so many steps and measures it.
+func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...string) (Result, error) {
 	before, err := s.net.Traffic()
 	if err != nil {
 		return Result{}, err
 	}
 	o := s.options
-	psjob := job.Program{o.Psjob, "--json", "--model=lr", "--data=" + o.Data,
-		"--steps=" + strconv.Itoa(o.Steps), "--batch=" + strconv.Itoa(o.Batch)}
+	psjob := append(job.Program{o.Psjob, "--json"}, args...)
 	running, err := job.Job{
 		Scheduler: psjob,
 		Servers:   job.Repeat(o.Hosts, psjob),
@@ -64,7 +75,7 @@ func (s *stage) run(ctx context.Context, phase string) (Result, error) {
 		}
 		result.add(r, len(running.Workers))
 	}
-	result.measure(before, after, o.Steps)
+	result.measure(before, after, steps)
 	return result, nil
 }
 

@@ -15,15 +15,22 @@ import (
 // sparsity is the share of pushed values that waits in the last phase.
 const sparsity = 0.99
 
-// threshold runs the job again after telling the proxies, which run on, that of
-// each push only the largest values go at once.
+// threshold runs the job of the placement phase again after telling the proxies,
+// which run on, that of each push only the largest values go at once.
 func (s *stage) threshold(ctx context.Context) (Result, error) {
+	if err := s.startProxies(ctx, nil, s.placed...); err != nil {
+		return Result{}, err
+	}
 	for _, p := range s.fleet.proxies {
 		if err := p.put(ctx, "/api/v1/codecs", []values.Rule{{Threshold: sparsity}}); err != nil {
 			return Result{}, err
 		}
 	}
-	return s.run(ctx, "threshold")
+	result, err := s.run(ctx, "threshold")
+	if err != nil {
+		return Result{}, err
+	}
+	return result, s.unguarded(ctx)
 }
 
 // put gives the service v as JSON.

@@ -51,8 +51,12 @@ func (c *Codec) nextOwn() int32 {
 	return route.LastOwn - c.own%(1<<24)
 }
 
-// isOwn reports whether a timestamp is none of the job's.
-func isOwn(timestamp int32) bool { return timestamp >= route.FirstOwn && timestamp <= route.LastOwn }
+// isOwn reports whether a timestamp is none of the job's, and the values of its
+// message must stay as they are. Parts of requests whose keys were placed before
+// the run are like any other message.
+func isOwn(timestamp int32) bool {
+	return timestamp >= route.FirstExact && timestamp <= route.LastOwn
+}
 
 func isOurs(timestamp int32) bool { return isOwn(timestamp) && timestamp > route.LastOwn-(1<<24) }
 

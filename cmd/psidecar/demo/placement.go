@@ -1,0 +1,65 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// placement divides data and keys among the hosts before the run, so that the
+// busiest moves the fewest bytes: each worker trains on its host's shard, and
+// the proxies find keys where the plan has put them.
+func (s *stage) placement(ctx context.Context) (Result, error) {
+	parts := filepath.Join(s.dir, "parts")
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, s.options.Psidecar, "partition", "--input", s.options.Data, "-k", strconv.Itoa(s.options.Hosts),
+		"--algorithm", "best", "--key-map", "spread", "--out", parts)
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return Result{}, fmt.Errorf("phase placement: psidecar partition: %w\n%s", err, stderr.Bytes())
+	}
+	s.placed = []string{"--placement", filepath.Join(parts, "placement.json")}
+	s.data = parts
+	if err := s.startProxies(ctx, nil, s.placed...); err != nil {
+		return Result{}, err
+	}
+	result, err := s.run(ctx, "placement")
+	if err != nil {
+		return Result{}, err
+	}
+	return result, s.unguarded(ctx)
+}
+
+// unguarded waits until the proxies let the hosts' connections go direct again
+// where there is no proxy, which they do when a job with displaced keys has
+// ended.
+func (s *stage) unguarded(ctx context.Context) error {
+	for _, p := range s.fleet.proxies {
+		err := p.await(ctx, func(ctx context.Context) error {
+			var state struct {
+				Jobs []struct{ Guarded bool }
+			}
+			if err := p.get(ctx, "/api/v1/connections", &state); err != nil {
+				return err
+			}
+			for _, j := range state.Jobs {
+				if j.Guarded {
+					return fmt.Errorf("a job that has ended counts as running")
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decideEvery is how often the planner of the demo looks whether keys should
+// move.
+const decideEvery = time.Second

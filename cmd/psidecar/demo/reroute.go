@@ -1,0 +1,47 @@
+package demo
+
+import (
+	"context"
+	"path/filepath"
+	"strconv"
+)
+
+// wandering is a job whose workers have favourites, others every few hundred
+// steps: keys are used where they are not at home.
+func (o Options) wandering() (steps int, args []string) {
+	steps = 2 * o.Steps
+	return steps, []string{"--model=count", "--count-keys=20000", "--count-batch=400", "--count-favourites=800", "--value-length=32", "--count-common=0.05",
+		"--count-wander=" + strconv.Itoa((steps+1)/2), "--count-compute=40ms", "--steps=" + strconv.Itoa(steps)}
+}
+
+// reroute runs a job whose hot keys wander, first as it is, then with a planner
+// that has keys moved after those who use them. All keys begin at home.
+func (s *stage) reroute(ctx context.Context) (Result, error) {
+	if err := s.startProxies(ctx, nil); err != nil {
+		return Result{}, err
+	}
+	steps, args := s.options.wandering()
+	home, err := s.runJob(ctx, "reroute", steps, args...)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := s.fleet.planner.stop(); err != nil {
+		return Result{}, err
+	}
+	first := s.net.Host(0)
+	planner := hostPort(first, reportPort)
+	s.fleet.planner, err = startService(ctx, first, plannerPort, s.options.Psidecar, "planner", "--listen", planner,
+		"--act", "--store", filepath.Join(s.dir, "plans"), "--decide-every", decideEvery.String())
+	if err != nil {
+		return Result{}, err
+	}
+	if err := s.startProxies(ctx, []string{"--planner", planner}, "--act", "--handler", "add", "--planner", planner); err != nil {
+		return Result{}, err
+	}
+	moved, err := s.runJob(ctx, "reroute", steps, args...)
+	if err != nil {
+		return Result{}, err
+	}
+	moved.Home = &home
+	return moved, s.unguarded(ctx)
+}
