@@ -11,7 +11,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -82,18 +81,23 @@ func instructions(ring int) asm.Instructions {
 
 // Next waits for the next process. The error is ctx's when that ends.
 func (w *Watch) Next(ctx context.Context) (pid int, err error) {
-	stop := context.AfterFunc(ctx, func() { w.reader.SetDeadline(time.Unix(1, 0)) })
+	// Flush, since a deadline can only be set while nobody reads.
+	stop := context.AfterFunc(ctx, func() { _ = w.reader.Flush() })
 	defer stop()
-	record, err := w.reader.Read()
-	switch {
-	case ctx.Err() != nil:
-		return 0, ctx.Err()
-	case err != nil:
-		return 0, fmt.Errorf("reading what was executed: %w", err)
-	case len(record.RawSample) < 8:
-		return 0, fmt.Errorf("reading what was executed: a record of %d bytes", len(record.RawSample))
+	for {
+		record, err := w.reader.Read()
+		switch {
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case errors.Is(err, ringbuf.ErrFlushed):
+			continue // meant for a call before this one
+		case err != nil:
+			return 0, fmt.Errorf("reading what was executed: %w", err)
+		case len(record.RawSample) < 8:
+			return 0, fmt.Errorf("reading what was executed: a record of %d bytes", len(record.RawSample))
+		}
+		return int(binary.NativeEndian.Uint64(record.RawSample)), nil
 	}
-	return int(binary.NativeEndian.Uint64(record.RawSample)), nil
 }
 
 // Close detaches the program. Next must not be running.

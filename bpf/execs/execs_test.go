@@ -50,3 +50,28 @@ func TestProcessesAreTold(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A Next that waits ends with its context, also where nothing is executed, and
+// the next call is none the wiser.
+func TestWaitingEndsWithTheContext(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	w, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		for err == nil {
+			_, err = w.Next(ctx)
+		}
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Next ended with %v", err)
+		}
+		err = nil
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
