@@ -23,7 +23,7 @@ func pslite(t testing.TB, names ...string) job.Program {
 			return job.Program{path}
 		}
 	}
-	t.Skipf("PSLITE_BIN=%s has none of %s", dir, strings.Join(names, ", "))
+	t.Fatalf("PSLITE_BIN=%s has none of %s", dir, strings.Join(names, ", "))
 	return nil
 }
 

@@ -3,8 +3,9 @@
 // does not find the thing skips with a reason that names what is missing and
 // how to get it. Where the environment variable PSIDECAR_REQUIRE_ALL is 1, as
 // in continuous integration, it fails instead, so that a test is never
-// skipped there unseen. Data sets and captures are no part of the product and
-// skip everywhere.
+// skipped there unseen. Data sets and captures are no part of the product: where
+// their folder is not there, tests skip everywhere; a file that the folder
+// lacks is missing as anything else is.
 //
 // Every package's tests may call it; it imports nothing of ours.
 package require
@@ -161,10 +162,16 @@ func shared(t testing.TB, variable, folder, name string) string {
 		dir = filepath.Join(filepath.Dir(root), "shared", folder)
 	}
 	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("needs %s: %v (set %s to the folder that holds it)", name, err, variable)
+	_, err := os.Stat(path)
+	if err == nil {
+		return path
 	}
-	return path
+	if _, absent := os.Stat(dir); absent != nil {
+		t.Skipf("needs %s: %v (set %s to the folder that holds it)", name, err, variable)
+		return ""
+	}
+	Missing(t, "needs %s: %v (set %s to the folder that holds it)", name, err, variable)
+	return ""
 }
 
 // moduleRoot walks up from the working directory to the folder of go.mod.

@@ -57,14 +57,21 @@ func TestProgramReturnsTheFirstThatIsThere(t *testing.T) {
 	}
 }
 
-func TestSharedFilesSkipEvenWhereAllIsRequired(t *testing.T) {
+// Without their folder, tests of shared files skip everywhere; what a folder
+// that is there lacks is missing.
+func TestSharedFilesAreRequiredWhereTheirFolderIs(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PSIDECAR_REQUIRE_ALL", "1")
-	t.Setenv("PSIDECAR_DATASETS", dir)
+	t.Setenv("PSIDECAR_DATASETS", filepath.Join(dir, "nowhere"))
 	t.Setenv("PSIDECAR_CAPTURES", dir)
 	r := &recorder{TB: t}
 	if Dataset(r, "absent.libsvm.xz"); !r.skipped || r.failed {
-		t.Fatalf("data set: skipped %v, failed %v; want a skip", r.skipped, r.failed)
+		t.Fatalf("without a folder: skipped %v, failed %v; want a skip", r.skipped, r.failed)
+	}
+	t.Setenv("PSIDECAR_DATASETS", dir)
+	r = &recorder{TB: t}
+	if Dataset(r, "absent.libsvm.xz"); !r.failed || r.skipped {
+		t.Fatalf("with a folder: skipped %v, failed %v; want a failure", r.skipped, r.failed)
 	}
 	want := filepath.Join(dir, "here.pcapng")
 	if err := os.WriteFile(want, nil, 0o644); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +41,7 @@ func freePort(t testing.TB, host string) int {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
-		t.Skipf("no address on %s: %v", host, err)
+		require.Missing(t, "no address on %s: %v", host, err)
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
