@@ -1,13 +1,10 @@
 package listeners
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -99,95 +96,37 @@ func serve(t *testing.T, h *hosts.Host) string {
 	return l.Addr().String()
 }
 
-type child struct {
-	t   *testing.T
-	in  io.WriteCloser
-	out *bufio.Reader
-	*hosts.Process
-}
-
-func (g *ground) start(h *hosts.Host, group, task string) *child {
-	g.t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), taskVariable+"="+task)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	cmd.Stdout = w
-	p, err := h.StartIn(group, cmd)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	w.Close()
-	g.t.Cleanup(func() {
-		in.Close()
-		p.Signal(syscall.SIGKILL) // has it ended, fine
-		<-p.Done()
-		r.Close()
-	})
-	return &child{g.t, in, bufio.NewReader(r), p}
-}
-
-func (c *child) ask(line string) string {
-	c.t.Helper()
-	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		c.t.Fatal(err)
-	}
-	return c.line()
-}
-
-func (c *child) line() string {
-	c.t.Helper()
-	text, err := c.out.ReadString('\n')
-	if err != nil {
-		c.t.Fatalf("process %d: %v", c.Pid(), err)
-	}
-	return strings.TrimSpace(text)
-}
-
-func (c *child) end(sig syscall.Signal) {
-	c.t.Helper()
-	if err := c.Signal(sig); err != nil {
-		c.t.Fatal(err)
-	}
-	<-c.Done()
-}
-
 // startAgent runs the agent on the far host: it must enter the job's namespace.
-func (g *ground) startAgent(grace string) *child {
+func (g *ground) startAgent(grace string) *hoststest.Child {
 	g.t.Helper()
-	agent := g.start(g.far, "agent", "agent "+g.pins+" "+g.sock+" "+grace)
-	if got := agent.line(); got != "ready" {
+	agent := hoststest.Start(g.t, g.far, "agent", hoststest.Task("agent", g.pins, g.sock, grace))
+	if got := agent.Line(); got != "ready" {
 		g.t.Fatal(got)
 	}
 	return agent
 }
 
-func (g *ground) startProxy() *child { return g.start(g.far, "proxy", "proxy "+g.sock) }
+func (g *ground) startProxy() *hoststest.Child {
+	return hoststest.Start(g.t, g.far, "proxy", hoststest.Task("proxy", g.sock))
+}
 
-func (g *ground) want(agent *child, processes ...Process) {
+func (g *ground) want(agent *hoststest.Child, processes ...Process) {
 	g.t.Helper()
 	text, err := json.Marshal(processes)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if got := agent.ask(string(text)); got != "done <nil>" {
+	if got := agent.Ask(string(text)); got != "done <nil>" {
 		g.t.Errorf("reconciling: %s", got)
 	}
 }
 
 // until asks until the answer is the one wanted.
-func (g *ground) until(client *child, want string) {
+func (g *ground) until(client *hoststest.Child, want string) {
 	g.t.Helper()
 	var got string
 	for range 500 {
-		if got = client.ask(g.to); strings.Contains(got, want) {
+		if got = client.Ask(g.to); strings.Contains(got, want) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -195,7 +134,7 @@ func (g *ground) until(client *child, want string) {
 	g.t.Fatalf("the client gets %q, never %q", got, want)
 }
 
-func (g *ground) through(p *child) string {
+func (g *ground) through(p *hoststest.Child) string {
 	return fmt.Sprintf("proxy %d %s %s", p.Pid(), g.process.Job, g.to)
 }
 
@@ -203,10 +142,10 @@ func (g *ground) through(p *child) string {
 // serves it; proxies and agents are replaced and killed.
 func TestHandover(t *testing.T) {
 	g := newGround(t)
-	client := g.start(g.job, "job", "client")
+	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
 	agent := g.startAgent("300ms")
 	g.want(agent, g.process)
-	if got := client.ask(g.to); got != "direct" {
+	if got := client.Ask(g.to); got != "direct" {
 		t.Errorf("without a proxy: %s", got)
 	}
 	first := g.startProxy()
@@ -214,46 +153,46 @@ func TestHandover(t *testing.T) {
 
 	second := g.startProxy()
 	time.Sleep(100 * time.Millisecond) // both have the listeners, in whatever order
-	first.end(syscall.SIGTERM)
+	first.End(syscall.SIGTERM)
 	g.until(client, g.through(second))
 
 	// Killed and replaced within the grace: connects wait for the next one.
-	second.end(syscall.SIGKILL)
+	second.End(syscall.SIGKILL)
 	third := g.startProxy()
-	if got := client.ask(g.to); got != g.through(third) {
+	if got := client.Ask(g.to); got != g.through(third) {
 		t.Errorf("while a proxy is replaced: %s", got)
 	}
-	third.end(syscall.SIGKILL)
+	third.End(syscall.SIGKILL)
 	g.until(client, "direct") // once the grace is over
 	fourth := g.startProxy()
 	g.until(client, g.through(fourth))
 
 	// The agent is killed: the proxy works on, and takes the next one's.
-	agent.end(syscall.SIGKILL)
+	agent.End(syscall.SIGKILL)
 	for range 3 {
-		if got := client.ask(g.to); got != g.through(fourth) {
+		if got := client.Ask(g.to); got != g.through(fourth) {
 			t.Errorf("without an agent: %s", got)
 		}
 	}
 	agent = g.startAgent("300ms")
 	g.want(agent, g.process)
 	for range 20 { // at the old listener, then at the new one
-		if got := client.ask(g.to); got != g.through(fourth) && got != "direct" {
+		if got := client.Ask(g.to); got != g.through(fourth) && got != "direct" {
 			t.Errorf("with a new agent: %s", got)
 		}
 	}
 	g.until(client, g.through(fourth))
 
 	// Both killed: direct.
-	agent.end(syscall.SIGKILL)
-	fourth.end(syscall.SIGKILL)
+	agent.End(syscall.SIGKILL)
+	fourth.End(syscall.SIGKILL)
 	g.until(client, "direct")
 }
 
 // TestFailClosed: set by the proxy, it outlives proxy and agent.
 func TestFailClosed(t *testing.T) {
 	g := newGround(t)
-	client := g.start(g.job, "job", "client")
+	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
 	agent := g.startAgent("100ms")
 	g.want(agent, g.process)
 	proxy := g.startProxy()
@@ -262,33 +201,33 @@ func TestFailClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := proxy.ask(fmt.Sprintf("%d on", id)); got != "set <nil>" {
+	if got := proxy.Ask(fmt.Sprintf("%d on", id)); got != "set <nil>" {
 		t.Fatal(got)
 	}
-	if got := proxy.ask("12345678 on"); !strings.Contains(got, "is not redirected") {
+	if got := proxy.Ask("12345678 on"); !strings.Contains(got, "is not redirected") {
 		t.Errorf("an unknown cgroup: %s", got)
 	}
-	if got := client.ask(g.to); got != g.through(proxy) {
+	if got := client.Ask(g.to); got != g.through(proxy) {
 		t.Errorf("with a proxy: %s", got)
 	}
-	proxy.end(syscall.SIGKILL)
+	proxy.End(syscall.SIGKILL)
 	g.until(client, "refused")
-	agent.end(syscall.SIGKILL)
-	if got := client.ask(g.to); !strings.Contains(got, "refused") {
+	agent.End(syscall.SIGKILL)
+	if got := client.Ask(g.to); !strings.Contains(got, "refused") {
 		t.Errorf("without an agent: %s", got)
 	}
 	agent = g.startAgent("100ms")
 	g.want(agent) // knows of no process yet, but one lives there
-	if got := client.ask(g.to); !strings.Contains(got, "refused") {
+	if got := client.Ask(g.to); !strings.Contains(got, "refused") {
 		t.Errorf("with a new agent: %s", got)
 	}
 	g.want(agent, g.process)
 	proxy = g.startProxy()
 	g.until(client, g.through(proxy))
-	if got := proxy.ask(fmt.Sprintf("%d off", id)); got != "set <nil>" {
+	if got := proxy.Ask(fmt.Sprintf("%d off", id)); got != "set <nil>" {
 		t.Fatal(got)
 	}
-	proxy.end(syscall.SIGKILL)
+	proxy.End(syscall.SIGKILL)
 	g.until(client, "direct")
 	g.want(agent) // the job has ended
 	if groups := g.groups(); len(groups) != 0 {
@@ -314,12 +253,12 @@ func (g *ground) groups() []redirect.Group {
 // the proxy has its copies.
 func TestOrderlyEnd(t *testing.T) {
 	g := newGround(t)
-	client := g.start(g.job, "job", "client")
+	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
 	agent := g.startAgent("300ms")
 	g.want(agent, g.process)
 	g.until(client, g.through(g.startProxy()))
-	agent.end(syscall.SIGTERM)
-	if got := client.ask(g.to); got != "direct" {
+	agent.End(syscall.SIGTERM)
+	if got := client.Ask(g.to); got != "direct" {
 		t.Errorf("after the agent's end: %s", got)
 	}
 	if _, err := os.Stat(g.sock); err == nil {
@@ -348,9 +287,7 @@ func TestWhoIsRefused(t *testing.T) {
 	if err := os.Chmod(g.sock, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	other := exec.Command(os.Args[0])
-	other.Env = append(os.Environ(), taskVariable+"=proxy "+g.sock+" 65533")
-	out, err := other.CombinedOutput()
+	out, err := hoststest.Task("proxy", g.sock, "65533").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "of user 65533: listeners are for user 65534") {
 		t.Errorf("another user: %v: %s", err, out)
 	}

@@ -16,28 +16,16 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
 )
 
-// The test binary is also the processes that tests run on hosts: with this
-// variable it is one of them instead of testing.
-const taskVariable = "PSIDECAR_LISTENERS_TASK"
-
 func TestMain(m *testing.M) {
-	tasks := map[string]func([]string) error{"agent": runAgent, "proxy": runProxy, "client": runClient}
-	if words := strings.Fields(os.Getenv(taskVariable)); len(words) > 0 {
-		if err := tasks[words[0]](words[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, words[0], err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	goleak.VerifyTestMain(m)
+	hoststest.Main(m, map[string]func([]string) error{"agent": runAgent, "proxy": runProxy, "client": runClient})
 }
 
 const nobody = 65534

@@ -28,7 +28,7 @@ func BenchmarkConnect(b *testing.B) {
 				startProxy(b, r, h, group, "0s")
 			}
 			four, _, _, _ := serve(b, h)
-			client := start(b, h, "job", "client")
+			client := startClient(b, h, "job")
 			if tc.attach {
 				measuring, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 				if err != nil {
@@ -73,7 +73,7 @@ func BenchmarkGetsockopt(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			got := start(b, h, "sidecar", "client").do(order{How: "getsockopt", Times: b.N})
+			got := startClient(b, h, "sidecar").do(order{How: "getsockopt", Times: b.N})
 			if got.Error != "" {
 				b.Fatalf("%+v", got)
 			}

@@ -16,24 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
 )
 
-// The test binary is also the processes that tests run on hosts: with this
-// variable it is one of them instead of testing.
-const taskVariable = "PSIDECAR_REDIRECT_TASK"
-
 func TestMain(m *testing.M) {
-	tasks := map[string]func([]string) error{"client": runClient, "proxy": runProxy, "load": runLoader}
-	if words := strings.Fields(os.Getenv(taskVariable)); len(words) > 0 {
-		if err := tasks[words[0]](words[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	goleak.VerifyTestMain(m)
+	hoststest.Main(m, map[string]func([]string) error{"client": runClient, "proxy": runProxy, "load": runLoader})
 }
 
 // order is what a client is told to do, outcome what came of it.

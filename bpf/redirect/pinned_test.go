@@ -2,7 +2,6 @@ package redirect
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,8 +68,8 @@ func TestKilledLoader(t *testing.T) {
 	} else if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	loader := start(t, h, "loader", fmt.Sprintf("load %s %s", dir, job))
-	if got := loader.line(); got != "attached" {
+	loader := hoststest.Start(t, h, "loader", hoststest.Task("load", dir, job))
+	if got := loader.Line(); got != "attached" {
 		t.Fatal(got)
 	}
 	if err := loader.Kill(); err != nil {
@@ -90,7 +89,7 @@ func TestKilledLoader(t *testing.T) {
 		t.Fatal(err)
 	}
 	startProxy(t, r, h, group, "0s")
-	client := start(t, h, "job", "client")
+	client := startClient(t, h, "job")
 	if got := client.do(order{How: "go", To: four}); got.Reply != "proxy "+four {
 		t.Errorf("%+v", got)
 	}

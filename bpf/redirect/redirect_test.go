@@ -1,14 +1,9 @@
 package redirect
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -55,64 +50,21 @@ func bpfFolder(t testing.TB) string {
 	return parent
 }
 
-// child is a process that is told what to do through its pipes.
-type child struct {
-	t   testing.TB
-	in  io.WriteCloser
-	out *bufio.Reader
-	*hosts.Process
-}
+// clientProcess connects as it is told.
+type clientProcess struct{ *hoststest.Child }
 
-func start(t testing.TB, h *hosts.Host, group, task string) *child {
+func startClient(t testing.TB, h *hosts.Host, group string) clientProcess {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), taskVariable+"="+task)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout = w
-	p, err := h.StartIn(group, cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	t.Cleanup(func() {
-		in.Close()
-		<-p.Done()
-		r.Close()
-	})
-	return &child{t, in, bufio.NewReader(r), p}
+	return clientProcess{hoststest.Start(t, h, group, hoststest.Task("client"))}
 }
 
-func (c *child) line() string {
-	c.t.Helper()
-	text, err := c.out.ReadString('\n')
-	if err != nil {
-		c.t.Fatalf("process %d: %v", c.Pid(), err)
-	}
-	return strings.TrimSpace(text)
-}
-
-// do has a client connect.
-func (c *child) do(o order) (r outcome) {
-	c.t.Helper()
-	if err := json.NewEncoder(c.in).Encode(o); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(c.line()), &r); err != nil {
-		c.t.Fatal(err)
-	}
+func (c clientProcess) do(o order) (r outcome) {
+	c.AskJSON(o, &r)
 	return r
 }
 
 // startProxy runs a proxy without privileges on the host.
-func startProxy(t testing.TB, r *Redirect, h *hosts.Host, group GroupID, delay string) (p *child, netns uint64) {
+func startProxy(t testing.TB, r *Redirect, h *hosts.Host, group GroupID, delay string) (p *hoststest.Child, netns uint64) {
 	t.Helper()
 	sidecar, err := h.Group("sidecar")
 	if err != nil {
@@ -121,9 +73,9 @@ func startProxy(t testing.TB, r *Redirect, h *hosts.Host, group GroupID, delay s
 	if err := r.AttachProxy(sidecar); err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, h, "sidecar", "proxy "+delay)
+	p = hoststest.Start(t, h, "sidecar", hoststest.Task("proxy", delay))
 	var ports Ports
-	if _, err := fmt.Sscan(p.line(), &netns, &ports.IPv4, &ports.IPv6); err != nil {
+	if _, err := fmt.Sscan(p.Line(), &netns, &ports.IPv4, &ports.IPv6); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.SetListener(netns, group, ports); err != nil {
@@ -201,11 +153,11 @@ func TestConnects(t *testing.T) {
 	}
 	group := attachJob(t, r, h, "job", Policy{})
 	startProxy(t, r, h, group, "0s")
-	client := start(t, h, "job", "client")
-	outside := start(t, h, "other", "client")
+	client := startClient(t, h, "job")
+	outside := startClient(t, h, "other")
 	for _, tc := range []struct {
 		name   string
-		client *child
+		client clientProcess
 		order  order
 		reply  string
 		peer   string
@@ -266,7 +218,7 @@ func TestLoopbackPolicy(t *testing.T) {
 	_, _, loop4, loop6 := serve(t, h)
 	group := attachJob(t, r, h, "job", Policy{Loopback: true})
 	_, netns := startProxy(t, r, h, group, "0s")
-	client := start(t, h, "job", "client")
+	client := startClient(t, h, "job")
 	for _, to := range []string{loop4, loop6} {
 		if got := client.do(order{How: "go", To: to}); got.Reply != "proxy "+to || got.Peer != to {
 			t.Errorf("%+v", got)
@@ -293,7 +245,7 @@ func TestNoListener(t *testing.T) {
 	_, _, alien4, alien6 := serve(t, h) // not the proxy's: has no mark
 	group := attachJob(t, r, h, "job", Policy{})
 	proxy, netns := startProxy(t, r, h, group, "0s")
-	client := start(t, h, "job", "client")
+	client := startClient(t, h, "job")
 	expect := func(what string, closed bool, direct, refused Reason) {
 		t.Helper()
 		if err := r.SetPolicy(group, Policy{FailClosed: closed}); err != nil {
@@ -359,13 +311,13 @@ func TestClosedBeforeAccepted(t *testing.T) {
 	h := n.Host(0)
 	group := attachJob(t, r, h, "job", Policy{})
 	proxy, _ := startProxy(t, r, h, group, "500ms")
-	client := start(t, h, "job", "client")
+	client := startClient(t, h, "job")
 	for _, to := range []string{"198.18.0.9:9", "[2001:2::9]:9"} {
 		if got := client.do(order{How: "early", To: to}); got.Error != "" {
 			t.Fatal(got)
 		}
 	}
-	got := map[string]bool{proxy.line(): true, proxy.line(): true}
+	got := map[string]bool{proxy.Line(): true, proxy.Line(): true}
 	for _, want := range []string{"early for 198.18.0.9:9", "early for [2001:2::9]:9"} {
 		if !got[want] {
 			t.Errorf("the proxy says %v, not %q", got, want)
@@ -383,7 +335,7 @@ func TestGroupsAreApart(t *testing.T) {
 	one := attachJob(t, r, h, "one", Policy{})
 	two := attachJob(t, r, h, "two", Policy{FailClosed: true})
 	startProxy(t, r, h, one, "0s")
-	first, second := start(t, h, "one", "client"), start(t, h, "two", "client")
+	first, second := startClient(t, h, "one"), startClient(t, h, "two")
 	if got := first.do(order{How: "go", To: four}); got.Reply != "proxy "+four {
 		t.Errorf("one: %+v", got)
 	}
@@ -424,7 +376,7 @@ func TestThousandsOfConnects(t *testing.T) {
 		if i%2 == 1 {
 			to = fmt.Sprintf("[2001:2::7:%d]:%d", i+1, 7000+i)
 		}
-		c := start(t, h, "job", "client")
+		c := startClient(t, h, "job")
 		all.Go(func() {
 			got := c.do(order{How: "go", To: to, Times: times})
 			if got.Reply != "proxy "+to || got.Peer != to || got.Wrong > 0 {

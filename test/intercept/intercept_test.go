@@ -4,24 +4,19 @@
 package intercept
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -37,19 +32,8 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// The test binary is also the proxies, with this variable.
-const taskVariable = "PSIDECAR_INTERCEPT_TASK"
-
 func TestMain(m *testing.M) {
-	tasks := map[string]func([]string) error{"proxy": runProxy}
-	if words := strings.Fields(os.Getenv(taskVariable)); len(words) > 0 {
-		if err := tasks[words[0]](words[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, words[0], err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	goleak.VerifyTestMain(m)
+	hoststest.Main(m, map[string]func([]string) error{"proxy": runProxy})
 }
 
 const nobody = 65534
@@ -90,8 +74,7 @@ func runProxy(args []string) error {
 type sidecar struct {
 	host         *hosts.Host
 	pins         string
-	agent, proxy *hosts.Process
-	proxyOut     *bufio.Reader
+	agent, proxy *hoststest.Child
 }
 
 func startSidecar(t *testing.T, h *hosts.Host, psidecar, dir, bpffs string) *sidecar {
@@ -107,40 +90,13 @@ func startSidecar(t *testing.T, h *hosts.Host, psidecar, dir, bpffs string) *sid
 			t.Error(err)
 		}
 	})
-	s.agent, _ = start(t, h, "agent", exec.Command(psidecar, "agent", "--intercept", "--cgroup", cgroup, "--http", "",
+	s.agent = hoststest.Start(t, h, "agent", exec.Command(psidecar, "agent", "--intercept", "--cgroup", cgroup, "--http", "",
 		"--proxy-socket", socket, "--proxy-uid", fmt.Sprint(nobody), "--bpf-dir", s.pins))
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), taskVariable+"=proxy "+socket)
-	s.proxy, s.proxyOut = start(t, h, "proxy", cmd)
-	if line, err := s.proxyOut.ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("the proxy on %s: %q, %v", h.Name, line, err)
+	s.proxy = hoststest.Start(t, h, "proxy", hoststest.Task("proxy", socket))
+	if line := s.proxy.Line(); line != "ready" {
+		t.Fatalf("the proxy on %s: %q", h.Name, line)
 	}
 	return s
-}
-
-func start(t *testing.T, h *hosts.Host, group string, cmd *exec.Cmd) (*hosts.Process, *bufio.Reader) {
-	t.Helper()
-	var errors bytes.Buffer
-	cmd.Stderr = &errors
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout = w
-	p, err := h.StartIn(group, cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	t.Cleanup(func() {
-		p.Signal(syscall.SIGKILL) // has it ended, fine
-		<-p.Done()
-		r.Close()
-		if t.Failed() {
-			t.Logf("%s on %s: %s", group, h.Name, errors.Bytes())
-		}
-	})
-	return p, bufio.NewReader(r)
 }
 
 // stop ends the proxy in order and returns its last words and what the kernel
@@ -158,11 +114,8 @@ func (s *sidecar) stop(t *testing.T) (state proxy.State, counts redirect.Counts)
 	if err := s.proxy.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	text, err := io.ReadAll(s.proxyOut)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &state); err != nil {
+	text := s.proxy.Rest()
+	if err := json.Unmarshal([]byte(text), &state); err != nil {
 		t.Fatalf("the proxy of %s ends with %q: %v", s.host.Name, text, err)
 	}
 	return state, counts
