@@ -1,0 +1,197 @@
+package observe
+
+import (
+	"net/netip"
+)
+
+// place finds out who is at the ends of a stream.
+func (o *Observer) place(s *stream, at int64) {
+	o.markTwin(s)
+	if s.sender != nil && s.receiver != nil {
+		return
+	}
+	if s.receiver == nil {
+		s.receiver = o.nodeAt(s.to)
+	}
+	if s.receiver == nil {
+		o.placeBackward(s)
+	}
+	if (s.sender == nil || s.receiver == nil) && s.mayAsk(at) {
+		o.placeByProcess(s)
+	}
+	if s.timing && s.sender == nil && s.identity <= 0 && s.receiver != nil {
+		s.sender = s.receiver.job.onlyServerAt(s.from.Addr())
+	}
+	if s.receiver != nil && s.sender == nil && s.identity > 0 {
+		s.sender = s.receiver.job.withID(s.identity)
+	}
+	if s.sender != nil && s.identity > 0 && s.sender.id != s.identity {
+		if other := s.sender.job.byID[s.identity]; other != nil && s.sender.id == 0 {
+			o.absorb(other, s.sender)
+		} else {
+			s.sender.setID(s.identity, fromIdentity)
+		}
+	}
+	if s.sender != nil && s.receiver == nil {
+		s.receiver = s.sender.facing(s.to)
+	}
+}
+
+// onlyServerAt returns the job's server at the address; nil where there are
+// several, or none, or where not all servers are known yet.
+func (j *Job) onlyServerAt(a netip.Addr) *Node {
+	var found *Node
+	known := 0
+	for _, n := range j.servers {
+		if n.gone {
+			continue
+		}
+		if known++; n.address.Addr() != a {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = n
+	}
+	if known < j.serverCount {
+		return nil
+	}
+	return found
+}
+
+// placeBackward places a stream that flows from a listening node back to the
+// one that connected, as BytePS's answers do.
+func (o *Observer) placeBackward(s *stream) {
+	node := o.nodeAt(s.from)
+	forward := o.streams[o.sending[[2]netip.AddrPort{s.to, s.from}]]
+	if node == nil || forward == nil || forward.sender == nil {
+		return
+	}
+	s.sender, s.receiver, s.identity = node, forward.sender, 0
+}
+
+// markTwin finds a received stream that is seen where it is sent as well.
+func (o *Observer) markTwin(s *stream) {
+	if s.twin || s.id.Direction() == 0 {
+		return
+	}
+	_, s.twin = o.sending[[2]netip.AddrPort{s.from, s.to}]
+}
+
+// nodeAt returns the node that listens at the address, in whatever job.
+func (o *Observer) nodeAt(a netip.AddrPort) *Node {
+	var found *Node
+	for _, j := range o.jobs {
+		if n := j.byAddress[a]; n != nil && (found == nil || j.last > found.job.last) {
+			found = n
+		}
+	}
+	return found
+}
+
+// withID returns the node with that id, made if need be.
+func (j *Job) withID(id int32) *Node {
+	if n := j.byID[id]; n != nil {
+		return n
+	}
+	n := j.add(roleOfID(id))
+	if n != nil {
+		n.setID(id, fromIdentity)
+	}
+	return n
+}
+
+// mayAsk limits how often it is asked for the processes at a stream's ends: a
+// hundred times a second at first, then once.
+func (s *stream) mayAsk(at int64) bool {
+	again := int64(10e6)
+	if s.tries > 200 {
+		again = 1e9
+	}
+	if s.tries > 0 && at-s.tried < again {
+		return false
+	}
+	s.tried = at
+	s.tries++
+	return true
+}
+
+// placeByProcess asks which processes of this host are at the stream's ends.
+func (o *Observer) placeByProcess(s *stream) {
+	if o.opts.Resolver == nil {
+		return
+	}
+	if s.sender == nil && !s.timing { // else it is on another host
+		if p, ok := o.opts.Resolver.Owner(s.ends[0], s.ends[1]); ok {
+			s.sender = o.nodeOf(p)
+		}
+	}
+	if s.receiver == nil {
+		if p, ok := o.opts.Resolver.Owner(s.ends[1], s.ends[0]); ok {
+			s.receiver = o.nodeOf(p)
+		}
+	}
+}
+
+// nodeOf returns the node that the process is, made if need be; nil if it is
+// none of PS-lite's.
+func (o *Observer) nodeOf(p Process) *Node {
+	if p.Role == "" || !p.Scheduler.IsValid() || len(p.Listens) == 0 {
+		return nil // it is none, or has not come so far that others could reach it
+	}
+	j := o.job(p.Scheduler)
+	if j == nil {
+		return nil
+	}
+	j.serverCount, j.workerCount = max(j.serverCount, p.Servers), max(j.workerCount, p.Workers)
+	n := j.byPID[p.PID]
+	for i := 0; n == nil && i < len(p.Listens); i++ {
+		n = j.byAddress[p.Listens[i]]
+	}
+	if n == nil {
+		n = j.add(roleNamed(p.Role))
+	}
+	if n == nil {
+		return nil
+	}
+	j.byPID[p.PID], n.process = n, p
+	n.setRole(roleNamed(p.Role))
+	for _, a := range p.Listens {
+		n.setAddress(a)
+	}
+	return n
+}
+
+func roleNamed(name string) role {
+	for _, r := range []role{roleScheduler, roleServer, roleWorker} {
+		if r.String() == name {
+			return r
+		}
+	}
+	return roleUnknown
+}
+
+// facing returns the node at an address that n sends to. Nodes connect to the
+// scheduler and to those of the other role, so that the direction tells which.
+func (n *Node) facing(to netip.AddrPort) *Node {
+	other := n.job.byAddress[to]
+	if other != nil {
+		return other
+	}
+	r := roleUnknown
+	switch {
+	case to == n.job.Scheduler:
+		r = roleScheduler
+	case n.role == roleWorker:
+		r = roleServer
+	case n.role == roleServer:
+		r = roleWorker
+	default:
+		return nil
+	}
+	if other = n.job.add(r); other != nil {
+		other.setAddress(to)
+	}
+	return other
+}

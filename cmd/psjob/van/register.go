@@ -1,0 +1,135 @@
+package van
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// bind listens on the node's address.
+func (v *Van) bind() error {
+	host, err := v.config.ownHost()
+	if err != nil {
+		return err
+	}
+	port, variable := v.config.Port, "PORT"
+	if v.config.Role == pslite.Scheduler {
+		port, variable = v.config.RootPort, "DMLC_PS_ROOT_PORT"
+	}
+	address := net.JoinHostPort(host, strconv.Itoa(port))
+	v.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+	if err != nil {
+		if port == 0 {
+			variable = "DMLC_NODE_HOST or DMLC_INTERFACE"
+		}
+		return fmt.Errorf("listening on %s (see %s): %w", address, variable, err)
+	}
+	v.self = pslite.Node{Role: v.config.Role, ID: pslite.Empty, Hostname: host,
+		Port: int32(v.listener.Addr().(*net.TCPAddr).Port)}
+	if v.config.Role == pslite.Scheduler {
+		v.self.ID = pslite.SchedulerID
+		v.roster = newRoster(v.config.Servers, v.config.Workers)
+	}
+	if v.config.Verbose > 0 {
+		v.config.Logger.Info("listening", "role", v.config.Role.String(), "address", v.listener.Addr().String())
+	}
+	return nil
+}
+
+// register makes this node known and waits for the node table.
+func (v *Van) register(ctx context.Context) error {
+	root := pslite.Node{Role: pslite.Scheduler, ID: pslite.SchedulerID, Hostname: v.config.Root, Port: int32(v.config.RootPort)}
+	v.connect(root)
+	if v.config.Role != pslite.Scheduler {
+		m := NewMessage(schedulerID)
+		m.Meta.Control = pslite.Control{Cmd: pslite.AddNode, Nodes: []pslite.Node{v.self}}
+		m.Meta.Timestamp = v.nextTimestamp()
+		if err := v.Send(ctx, m); err != nil {
+			return err
+		}
+	}
+	err := v.wait(ctx, v.ready, v.config.Patience, func() string {
+		if v.roster != nil {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			return "all nodes of the job: " + v.roster.missing()
+		}
+		return fmt.Sprintf("the node table from %s (see DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT; other nodes may be missing)", v.describe([]int{schedulerID}))
+	})
+	if err != nil {
+		return err
+	}
+	if v.config.Resend {
+		sleep(ctx, resendSettle)
+	}
+	if v.config.Heartbeat > 0 && v.config.Role != pslite.Scheduler {
+		v.begin(v.heartbeats)
+	}
+	if v.config.HeartbeatTimeout > 0 {
+		v.begin(v.watchHeartbeats)
+	}
+	return nil
+}
+
+// becomeReady is called once, when all nodes are known.
+func (v *Van) becomeReady() {
+	if v.config.Resend {
+		v.resender = newResender(v.config.ResendTimeout)
+		v.begin(v.repeat)
+	}
+	v.isReady.Store(true)
+	close(v.ready)
+}
+
+// connect opens a DEALER to a node, in place of an earlier one. Nodes of one
+// role have nothing to say to each other.
+func (v *Van) connect(n pslite.Node) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if n.Role == v.self.Role && n.ID != v.self.ID {
+		return
+	}
+	identity := ""
+	if v.self.ID != pslite.Empty {
+		identity = "ps" + strconv.Itoa(int(v.self.ID))
+	}
+	d := newDealer(nodeName(n), address(n), identity, v.config)
+	ctx, stop := context.WithCancel(v.ctx)
+	if old := v.dealers[int(n.ID)]; old != nil {
+		v.group.Go(func() error { old.retire(v.ctx); return nil })
+	}
+	d.stop, d.give = stop, v.fail
+	v.dealers[int(n.ID)] = d
+	v.group.Go(func() error { d.run(ctx); stop(); return nil })
+}
+
+func nodeName(n pslite.Node) string {
+	if n.Role == pslite.Scheduler {
+		return "the scheduler"
+	}
+	return fmt.Sprintf("%v %d", n.Role, n.ID)
+}
+
+// describe names nodes and how their connections are, for logs and errors.
+func (v *Van) describe(ids []int) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var parts []string
+	for _, id := range ids {
+		d := v.dealers[id]
+		if d == nil {
+			parts = append(parts, fmt.Sprintf("node %d", id))
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s at %s (%s)", d.name, d.address, d.state()))
+		if len(parts) == 4 && len(ids) > 4 {
+			parts = append(parts, fmt.Sprintf("and %d more", len(ids)-4))
+			break
+		}
+	}
+	return strings.Join(parts, ", ")
+}

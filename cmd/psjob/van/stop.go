@@ -1,0 +1,84 @@
+package van
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Finalize waits at a barrier of all nodes and stops.
+func (v *Van) Finalize(ctx context.Context) error {
+	err := v.AwaitEnd(ctx)
+	return errors.Join(err, v.Stop(ctx))
+}
+
+// Stop ends the node in order: what waits is written, what is to be
+// acknowledged is waited for as long as the peers are there. It returns what
+// ended the van early, if anything did.
+func (v *Van) Stop(ctx context.Context) error {
+	v.stopping.Store(true)
+	if v.ctx.Err() == nil {
+		v.linger(ctx)
+	}
+	cause := context.Cause(v.ctx)
+	if err := v.end(); err != nil {
+		return err
+	}
+	if cause != nil && !errors.Is(cause, errStopped) {
+		return cause
+	}
+	return nil
+}
+
+// linger gives messages a last chance, and sends TERMINATE to this node, as
+// PS-lite does.
+func (v *Van) linger(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, min(v.config.Patience, max(5*time.Second, 10*v.config.ResendTimeout)))
+	defer cancel()
+	v.mu.Lock()
+	var dealers []*dealer
+	for id, d := range v.dealers {
+		if id == int(v.self.ID) || v.inbound[id] > 0 {
+			dealers = append(dealers, d)
+		}
+	}
+	v.mu.Unlock()
+	for _, d := range dealers {
+		d.drain(ctx)
+	}
+	if v.resender != nil {
+		for v.resender.left() > 0 && ctx.Err() == nil && v.ctx.Err() == nil {
+			v.forgetGone()
+			sleep(ctx, 5*time.Millisecond)
+		}
+	}
+	m := NewMessage(v.ID())
+	m.Meta.Control = pslite.Control{Cmd: pslite.Terminate}
+	m.Meta.CustomerID = 0
+	if v.Send(ctx, m) != nil {
+		return
+	}
+	select {
+	case <-v.terminated:
+	case <-ctx.Done():
+	case <-v.ctx.Done():
+	}
+}
+
+// forgetGone drops unacknowledged messages to nodes that have closed their
+// connections: they will not acknowledge any more.
+func (v *Van) forgetGone() {
+	v.mu.Lock()
+	var gone []int
+	for id := range v.dealers {
+		if v.inbound[id] == 0 && time.Since(v.goneSince[id]) > goneAfter {
+			gone = append(gone, id)
+		}
+	}
+	v.mu.Unlock()
+	for _, id := range gone {
+		v.resender.forget(id)
+	}
+}

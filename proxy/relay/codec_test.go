@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"errors"
+	"math/rand/v2"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// plainCodec encodes by a seeded whim: some messages not at all, others with any
+// choice of frames in the head, inverted so that nothing of the original can
+// slip through.
+type plainCodec struct {
+	rng     *rand.Rand
+	never   bool
+	holds   bool // half of the large messages are wanted whole
+	held    int
+	shown   int
+	ready   string // the identity in the READY command
+	frames  [][]byte
+	corrupt bool
+	faulty  bool // panics
+}
+
+func (c *plainCodec) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
+	c.shown++
+	if c.never || c.rng.IntN(4) == 0 {
+		return append(dst, "forgotten"...), 0, false
+	}
+	plain := c.rng.Uint32() & (1<<len(m.Frames) - 1)
+	dst = append(dst, byte(len(m.Frames)), byte(plain))
+	for i, f := range m.Frames {
+		if plain&(1<<i) != 0 {
+			continue
+		}
+		n := len(f)
+		dst = append(dst, byte(n), byte(n>>8), byte(n>>16), byte(n>>24))
+		for _, b := range f {
+			dst = append(dst, ^b)
+		}
+	}
+	return dst, plain, true
+}
+
+func (c *plainCodec) Hold(m *Message) bool {
+	wanted := c.holds && m.Rest && c.rng.IntN(2) == 0
+	if wanted {
+		c.held++
+	}
+	return wanted
+}
+
+func (c *plainCodec) Ready(r zmtp.Ready) { c.ready = string(r.Identity) }
+
+func (c *plainCodec) Decode(head []byte) ([][]byte, uint32, error) {
+	if c.faulty {
+		panic("a fault of the codec")
+	}
+	if c.corrupt || len(head) < 2 {
+		return nil, 0, errors.New("corrupt")
+	}
+	n, plain := int(head[0]), uint32(head[1])
+	head = head[2:]
+	c.frames = c.frames[:0]
+	for i := range n {
+		if plain&(1<<i) != 0 {
+			c.frames = append(c.frames, nil)
+			continue
+		}
+		if len(head) < 4 {
+			return nil, 0, errors.New("corrupt")
+		}
+		size := int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24
+		if size > len(head)-4 {
+			return nil, 0, errors.New("corrupt")
+		}
+		f := head[4 : 4+size]
+		for k := range f {
+			f[k] = ^f[k]
+		}
+		c.frames = append(c.frames, f) // in the input's buffer, as a codec may
+		head = head[4+size:]
+	}
+	return c.frames, plain, nil
+}
+
+func (c *plainCodec) Close() {}
+
+// wholeSender wants all messages whole and encodes none.
+type wholeSender struct{ whole, part int }
+
+func (s *wholeSender) Hold(*Message) bool { return true }
+
+func (s *wholeSender) Close() {}
+
+func (s *wholeSender) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
+	if m.Rest {
+		s.part++
+	} else {
+		s.whole++
+	}
+	return dst, 0, false
+}
