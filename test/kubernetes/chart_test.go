@@ -146,13 +146,18 @@ func (c *cluster) awaitNodes(namespace string, want ...string) {
 	})
 }
 
-// everything turns on what needs no kinds of object that others define.
-var everything = map[string]any{
-	"jobs":  map[string]any{"selector": "psidecar.io/job=true"},
-	"proxy": map[string]any{"enabled": true}, "threshold": 0.99, "slim": "0.3,0.1", "quantize": 8, "unchanged": true,
-	"act": true, "handler": "add", "tls": map[string]any{"secretName": "links", "meshOnly": true},
-	"networkPolicy": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true},
-	"priorityClass": map[string]any{"create": true, "name": "psidecar"},
+// everything is turned on, with certificates of one kind or the other.
+func everything(tls map[string]any) map[string]any {
+	tls["meshOnly"] = true
+	return map[string]any{
+		"jobs":  map[string]any{"selector": "psidecar.io/job=true"},
+		"proxy": map[string]any{"enabled": true}, "threshold": 0.99, "slim": "0.3,0.1", "quantize": 8, "unchanged": true,
+		"act": true, "handler": "add", "tls": tls,
+		"networkPolicy": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true},
+		"serviceMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
+		"prometheusRule": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
+		"priorityClass":  map[string]any{"create": true, "name": "psidecar"},
+	}
 }
 
 // TestChart: the API server takes all that the chart renders, and its
@@ -187,8 +192,39 @@ func TestChart(t *testing.T) {
 		}
 		return nil
 	})
-	c.apply(render(t, "watching", everything))
+	c.defineOthersKinds()
+	given := everything(map[string]any{"secretName": "links"})
+	made := everything(map[string]any{"certManager": map[string]any{"enabled": true, "issuerRef": map[string]any{"name": "ours"}}})
+	c.turnedOn(made)
+	c.apply(render(t, "watching", made))
+	c.apply(render(t, "watching", given))
 	c.rights("watching")
 	c.agent("watching")
 	c.planners("watching")
+}
+
+// turnedOn checks that values turn on whatever values.yaml has that is off: a
+// new one is to be tried too.
+func (c *cluster) turnedOn(values map[string]any) {
+	c.t.Helper()
+	chart, err := loader.Load(chartDir)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var off func(path string, defaults, with map[string]any)
+	off = func(path string, defaults, with map[string]any) {
+		for name, v := range defaults {
+			is, set := with[name]
+			switch v := v.(type) {
+			case map[string]any:
+				inner, _ := is.(map[string]any)
+				off(path+name+".", v, inner)
+			case bool:
+				if !v && (!set || is != true) && path+name != "tls.insecure" { // which excludes the rest of tls
+					c.t.Errorf("%s%s is off, and not turned on here", path, name)
+				}
+			}
+		}
+	}
+	off("", chart.Values, values)
 }
