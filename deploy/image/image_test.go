@@ -191,6 +191,20 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestTooLarge: an image that has grown over what it may have is an error.
+func TestTooLarge(t *testing.T) {
+	arg := "linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH)
+	for _, c := range []struct {
+		most string
+		ok   bool
+	}{{"100000", false}, {"40000000", true}, {"0", true}} {
+		err := run([]string{"--out", filepath.Join(t.TempDir(), "image"), "--max-bytes", c.most, arg}, io.Discard)
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "--max-bytes allows "+c.most) {
+			t.Errorf("at most %s bytes: %v", c.most, err)
+		}
+	}
+}
+
 func extract(t *testing.T, from io.ReadCloser, root string) {
 	t.Helper()
 	defer from.Close()

@@ -8,6 +8,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -32,6 +33,7 @@ func run(args []string, out io.Writer) error {
 	dir := flags.String("out", "bin/image", "folder to write; what an earlier run left there is replaced")
 	name := flags.String("name", "psidecar", "name of the image in the tar files")
 	version := flags.String("version", "devel", "version: tag in the tar files, label in the image")
+	most := flags.Int64("max-bytes", 40_000_000, "how large an image may be, compressed, as a node pulls it; 0: as large as it is")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -60,6 +62,7 @@ func run(args []string, out io.Writer) error {
 	if err := writeLayout(filepath.Join(*dir, "oci"), images); err != nil {
 		return err
 	}
+	var large []error
 	for _, i := range images {
 		if err := writeFiles(*dir, *name, *version, i); err != nil {
 			return err
@@ -73,9 +76,12 @@ func run(args []string, out io.Writer) error {
 			return err
 		}
 		fmt.Fprintf(out, "%-12s %5.1f MB compressed, %d modules listed, %s\n", i.platform, float64(size)/1e6, i.modules, digest)
+		if *most > 0 && size > *most {
+			large = append(large, fmt.Errorf("%s: %d bytes compressed, --max-bytes allows %d", i.platform, size, *most))
+		}
 	}
 	fmt.Fprintf(out, "image layout: %s\n", filepath.Join(*dir, "oci"))
-	return nil
+	return errors.Join(large...)
 }
 
 // created is the time that the image carries: SOURCE_DATE_EPOCH where it is
