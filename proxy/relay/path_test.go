@@ -166,8 +166,8 @@ func transfer(src, dst *net.TCPConn, want []byte, rng *rand.Rand) error {
 	return nil
 }
 
-// transfer2 sends b[n:], of which the rest was sent before, and checks all.
-func transfer2(p *path, b []byte, n int) error {
+// transferRest sends b[n:], of which the rest was sent before, and checks all.
+func transferRest(p *path, b []byte, n int) error {
 	go func() {
 		p.client.Write(b[n:])
 		p.client.CloseWrite()

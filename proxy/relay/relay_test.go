@@ -213,7 +213,7 @@ func TestBackPressure(t *testing.T) {
 		t.Fatalf("%d bytes were taken from the sender while nobody read them (%v)", n, err)
 	}
 	p.client.SetWriteDeadline(time.Time{})
-	if err := transfer2(p, b, n); err != nil {
+	if err := transferRest(p, b, n); err != nil {
 		t.Fatal(err)
 	}
 	p.server.Close()

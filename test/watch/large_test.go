@@ -1,9 +1,7 @@
 package watch
 
 import (
-	"context"
 	"errors"
-	"path/filepath"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -12,7 +10,6 @@ import (
 
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -33,24 +30,7 @@ func TestPacketsOf128KiB(t *testing.T) {
 				}
 				w := watch(t, net.Cgroup())
 				large := countPackets(t, net.Cgroup(), 128<<10)
-				dir := t.TempDir()
-				access := []string{filepath.Join(dir, "0"), filepath.Join(dir, "1")}
-				j := job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}), Hosts: net.Hosts(), IPv6: ipv6}
-				for _, file := range access {
-					j.Workers = append(j.Workers, append(job.Program{program, "--access", file, "--rounds", "5"}, args...))
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				running, err := j.Run(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				counters := w.Agent.Agent().Counters
-				if err := w.stop(); err != nil {
-					t.Fatal(err)
-				}
-				w.nothingLost(t, counters)
-				checkPeerTruth(t, w, running, dir)
+				watchPeers(t, w, net.Hosts(), ipv6, program, 2, append([]string{"--rounds", "5"}, args...)...)
 				if n := large(); n == 0 {
 					t.Error("no packet of 128 KiB was sent")
 				} else {

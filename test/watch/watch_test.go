@@ -202,30 +202,34 @@ func TestTruthOfPeer(t *testing.T) {
 			t.Run(on.name+"/"+name, func(t *testing.T) {
 				net := on.make(t)
 				w := watch(t, net.Cgroup())
-				dir := t.TempDir()
-				j := job.Job{
-					Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}),
-					Hosts: net.Hosts(), IPv6: on.ipv6,
-				}
-				for i := range 3 {
-					p := append(job.Program{program, "--access", filepath.Join(dir, strconv.Itoa(i))}, args...)
-					j.Workers = append(j.Workers, p)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				running, err := j.Run(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				counters := w.Agent.Agent().Counters
-				if err := w.stop(); err != nil {
-					t.Fatal(err)
-				}
-				w.nothingLost(t, counters)
-				checkPeerTruth(t, w, running, dir)
+				watchPeers(t, w, net.Hosts(), on.ipv6, program, 3, args...)
 			})
 		}
 	}
+}
+
+// watchPeers runs a job of the C++ peer to its end, two servers and so many
+// workers, on hosts that w watches: the agent's account must equal the workers'.
+func watchPeers(t *testing.T, w *watcher, on []*hosts.Host, ipv6 bool, program string, workers int, args ...string) {
+	t.Helper()
+	dir := t.TempDir()
+	j := job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}), Hosts: on, IPv6: ipv6}
+	for i := range workers {
+		p := append(job.Program{program, "--access", filepath.Join(dir, strconv.Itoa(i))}, args...)
+		j.Workers = append(j.Workers, p)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	running, err := j.Run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counters := w.Agent.Agent().Counters
+	if err := w.stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.nothingLost(t, counters)
+	checkPeerTruth(t, w, running, dir)
 }
 
 func checkPeerTruth(t *testing.T, w *watcher, running *job.Running, dir string) {

@@ -1,0 +1,98 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// hook is one program of redirect.c and where it goes.
+type hook struct {
+	program string
+	attach  ebpf.AttachType
+}
+
+// pin attaches the programs to the cgroup under a folder named after it, all
+// or none; where the folder is there it replaces the programs.
+func (r *Redirect) pin(prefix string, id GroupID, path string, hooks []hook) (err error) {
+	name := prefix + strconv.FormatUint(uint64(id), 10)
+	dir := filepath.Join(r.dir, name)
+	programs, err := r.programs(id, hooks)
+	if err != nil {
+		return err
+	}
+	defer programs.Close()
+	if _, err := os.Stat(dir); err == nil {
+		return replace(dir, programs, hooks)
+	}
+	temporary := filepath.Join(r.dir, unfinished+name)
+	if err := os.Mkdir(temporary, 0o700); err != nil {
+		return fmt.Errorf("making a folder for pinned links: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(temporary))
+		}
+	}()
+	for _, h := range hooks {
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: h.attach, Program: programs.Programs[h.program]})
+		if err != nil {
+			return fmt.Errorf("attaching %v to cgroup %s: %w", h.attach, path, err)
+		}
+		err = errors.Join(l.Pin(filepath.Join(temporary, h.program)), l.Close())
+		if err != nil {
+			return fmt.Errorf("pinning %v of cgroup %s: %w", h.attach, path, err)
+		}
+	}
+	if err := os.Rename(temporary, dir); err != nil {
+		return fmt.Errorf("naming the folder of cgroup %s: %w", path, err)
+	}
+	return nil
+}
+
+// replace puts programs in the place of others behind pinned links.
+func replace(dir string, programs *ebpf.Collection, hooks []hook) error {
+	for _, h := range hooks {
+		l, err := link.LoadPinnedLink(filepath.Join(dir, h.program), nil)
+		if err != nil {
+			return fmt.Errorf("opening the pinned link %s: %w", h.program, err)
+		}
+		if err := errors.Join(l.Update(programs.Programs[h.program]), l.Close()); err != nil {
+			return fmt.Errorf("replacing the program of link %s: %w", filepath.Join(dir, h.program), err)
+		}
+	}
+	return nil
+}
+
+// programs loads a copy of the programs for one cgroup, on the common maps.
+func (r *Redirect) programs(id GroupID, hooks []hook) (*ebpf.Collection, error) {
+	spec := r.spec.Copy()
+	wanted := map[string]*ebpf.ProgramSpec{}
+	for _, h := range hooks {
+		wanted[h.program] = spec.Programs[h.program]
+	}
+	spec.Programs = wanted
+	var refuseWith uint32 // EPERM is what the kernel says by itself
+	if features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval) == nil {
+		refuseWith = uint32(unix.ECONNREFUSED)
+	}
+	if err := errors.Join(spec.Variables["group_id"].Set(uint64(id)), spec.Variables["refuse_with"].Set(refuseWith)); err != nil {
+		return nil, fmt.Errorf("setting the constants of the BPF object: %w", err)
+	}
+	for _, name := range mapNames {
+		spec.Maps[name].MaxEntries = r.maps[name].MaxEntries()
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.maps})
+	if err != nil {
+		return nil, fmt.Errorf("loading the redirecting programs: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,197 @@
+package plans
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+)
+
+// saved is what the store has of a job.
+type saved struct {
+	head    head
+	snaps   map[uint64]map[int][]plan.Range
+	changes []*api.Change
+	epochs  []*epoch
+	moves   []*api.MoveBatch
+}
+
+// load reads all jobs.
+func (s *Service) load(ctx context.Context) error {
+	jobs := map[string]*saved{}
+	err := s.store.Each(ctx, func(name string, value []byte) error {
+		job, rest, ok := cutName(name)
+		if !ok {
+			return nil
+		}
+		if jobs[job] == nil {
+			jobs[job] = &saved{snaps: map[uint64]map[int][]plan.Range{}}
+		}
+		if err := jobs[job].take(rest, value); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for name, saved := range jobs {
+		if saved.head.Format == 0 {
+			continue // was forgotten, or never quite begun
+		}
+		j, err := s.open(name, saved.head.Servers)
+		if err != nil {
+			return err
+		}
+		if err := j.restoreFrom(ctx, saved); err != nil {
+			return fmt.Errorf("job %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (s *saved) take(rest string, value []byte) error {
+	kind, number, _ := strings.Cut(rest, "/")
+	switch kind {
+	case "head":
+		if err := json.Unmarshal(value, &s.head); err != nil {
+			return err
+		}
+		if s.head.Format != headFormat {
+			return fmt.Errorf("it has format %d, this psidecar knows %d", s.head.Format, headFormat)
+		}
+	case "snap":
+		return s.takeSnap(number, value)
+	case "log":
+		c := &api.Change{}
+		if err := proto.Unmarshal(value, c); err != nil {
+			return err
+		}
+		s.changes = append(s.changes, c)
+	case "epoch":
+		e := &epoch{info: &api.Epoch{}, reports: map[uint64]*api.MoveReport{}}
+		if err := proto.Unmarshal(value, e.info); err != nil {
+			return err
+		}
+		s.epochs = append(s.epochs, e)
+	case "move":
+		b := &api.MoveBatch{}
+		if err := proto.Unmarshal(value, b); err != nil {
+			return err
+		}
+		s.moves = append(s.moves, b)
+	}
+	return nil
+}
+
+func (s *saved) takeSnap(number string, value []byte) error {
+	version, part, _ := strings.Cut(number, "/")
+	v, err := strconv.ParseUint(version, 16, 64)
+	if err != nil {
+		return err
+	}
+	p, err := strconv.ParseUint(part, 16, 31)
+	if err != nil {
+		return err
+	}
+	d := &api.Displaced{}
+	if err := proto.Unmarshal(value, d); err != nil {
+		return err
+	}
+	ranges, err := rangesOf(d)
+	if err != nil {
+		return err
+	}
+	if s.snaps[v] == nil {
+		s.snaps[v] = map[int][]plan.Range{}
+	}
+	s.snaps[v][int(p)] = ranges
+	return nil
+}
+
+// restoreFrom makes the job what it was.
+func (j *job) restoreFrom(ctx context.Context, s *saved) error {
+	j.held, j.snapshot, j.snapParts, j.version = s.head.Held, s.head.Snapshot, s.head.SnapParts, s.head.Snapshot
+	for part := range j.snapParts {
+		ranges, ok := s.snaps[j.snapshot][part]
+		if !ok {
+			return fmt.Errorf("the snapshot of version %d lacks part %d of %d", j.snapshot, part, j.snapParts)
+		}
+		for _, r := range ranges {
+			j.owners.Set(r)
+		}
+	}
+	slices.SortFunc(s.changes, func(a, b *api.Change) int { return cmp.Compare(a.GetVersion(), b.GetVersion()) })
+	for _, c := range s.changes {
+		if c.GetVersion() <= j.snapshot {
+			continue
+		}
+		if c.GetVersion() != j.version+1 {
+			return fmt.Errorf("change %d follows %d: the store is damaged; proxies know what is displaced, and hold on until it is mended", c.GetVersion(), j.version)
+		}
+		ranges, err := rangesOf(c.GetDisplaced())
+		if err != nil {
+			return fmt.Errorf("change %d: %w", c.GetVersion(), err)
+		}
+		for _, r := range ranges {
+			j.owners.Set(r)
+		}
+		j.version = c.GetVersion()
+		j.logged += len(ranges)
+	}
+	j.restoreEpochs(ctx, s)
+	return nil
+}
+
+// restoreEpochs takes up again what was being carried out.
+func (j *job) restoreEpochs(ctx context.Context, s *saved) {
+	slices.SortFunc(s.epochs, func(a, b *epoch) int { return cmp.Compare(a.info.GetEpoch(), b.info.GetEpoch()) })
+	j.epochs = s.epochs
+	for _, b := range s.moves {
+		e := j.epoch(b.GetEpoch())
+		if e == nil {
+			continue
+		}
+		e.batches = max(e.batches, int(b.GetBatch()&(1<<24-1))+1)
+		switch e.info.GetState() {
+		case api.Epoch_PROPOSED:
+			e.waiting = append(e.waiting, b)
+		case api.Epoch_MOVING:
+			if j.pending(b) {
+				e.waiting = append(e.waiting, b)
+			}
+		}
+	}
+	if j.moving = j.newest(api.Epoch_MOVING); j.moving != nil {
+		for _, e := range j.epochs {
+			if e != j.moving && e.info.GetState() == api.Epoch_MOVING {
+				e.info.State, e.waiting = api.Epoch_SUPERSEDED, nil
+			}
+		}
+		j.openMore(ctx)
+	}
+}
+
+// pending reports whether a batch still has keys to move.
+func (j *job) pending(b *api.MoveBatch) bool {
+	keys, err := keysOf(b.GetFirst(), b.GetLast())
+	if err != nil {
+		return false
+	}
+	for _, k := range keys {
+		for r := range j.owners.Resolved(k, j.servers) {
+			if r.Owner == b.GetFrom() {
+				return true
+			}
+		}
+	}
+	return false
+}

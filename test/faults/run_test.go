@@ -1,0 +1,118 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/psidecar/psidecar/test/job"
+)
+
+// counting is a job of one server and one worker a host that counts, at most a
+// step every 10 ms.
+func (f *fleet) counting(steps int, env ...string) job.Job {
+	node := job.Program{f.programs.psjob, "--json"}
+	worker := append(node[:2:2], "--model", "count", "--count-compute", "10ms", "--count-keys", "4000", "--steps", strconv.Itoa(steps))
+	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts(), Env: env}
+}
+
+// A run is a job on its way.
+type run struct {
+	*job.Running
+	f     *fleet
+	ended chan struct{}
+	err   error
+}
+
+// start starts a job that has two minutes.
+func (f *fleet) start(j job.Job) *run {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	running, err := j.Start(ctx)
+	if err != nil {
+		cancel()
+		f.t.Fatal(err)
+	}
+	r := &run{Running: running, f: f, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		defer cancel()
+		r.err = running.Wait()
+	}()
+	f.t.Cleanup(func() { cancel(); <-r.ended })
+	return r
+}
+
+// training waits until steps are made over the links of all hosts. Before, while
+// nodes register, PS-lite's resender does not repeat what is lost.
+func (r *run) training() {
+	t := r.f.t
+	t.Helper()
+	for _, s := range r.f.sidecars {
+		r.f.await("steps on "+s.host.Name, func() error {
+			if r.over() {
+				t.Fatalf("the job has ended, before it went through all proxies: %v", r.err)
+			}
+			messages := uint64(0)
+			for _, c := range r.f.state(s).Connections {
+				messages += c.ToFar.Messages
+			}
+			if messages < 100 {
+				return fmt.Errorf("%d messages", messages)
+			}
+			return nil
+		})
+	}
+}
+
+// over reports whether the job has ended.
+func (r *run) over() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// report is what a worker says at its end.
+type report struct {
+	Steps       int     `json:"steps"`
+	Seconds     float64 `json:"seconds"`
+	LongestStep float64 `json:"longest_step"`
+	Checked     int     `json:"checked"`
+	Statistics  struct {
+		Repeated   int `json:"repeated"`
+		Duplicates int `json:"duplicates"`
+	} `json:"statistics"`
+}
+
+// exact waits for the job's end. Its workers fail where a sum is not exact;
+// all must have checked some.
+func (r *run) exact() (all []report) {
+	t := r.f.t
+	t.Helper()
+	<-r.ended
+	if r.err != nil {
+		for _, n := range r.Nodes() {
+			t.Logf("%s %d: %v: %s", n.Role, n.Index, n.Err, tail(n.Stderr.String(), 6))
+		}
+		t.Fatal(r.err)
+	}
+	longest, repeated := 0.0, 0
+	for _, n := range r.Workers {
+		var w report
+		if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil {
+			t.Fatalf("worker %d says %q: %v", n.Index, n.Stdout.Bytes(), err)
+		}
+		if w.Checked == 0 {
+			t.Errorf("worker %d has checked no sum", n.Index)
+		}
+		longest, repeated = max(longest, w.LongestStep), repeated+w.Statistics.Repeated
+		all = append(all, w)
+	}
+	t.Logf("%d steps in %.1f s, the longest %.2f s; %d messages repeated", all[0].Steps, all[0].Seconds, longest, repeated)
+	return all
+}
