@@ -147,6 +147,8 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntVar(&o.Server.ValueLength, "value-length", 0, "count: values of each key (default 1)")
 	f.IntVar(&o.Factors, "factors", 8, "fm: length of the factors")
 	f.IntVar(&o.Embedding, "embedding", 16, "dlrm: length of an embedding")
+	f.IntSliceVar(&o.Bottom, "bottom", []int{64}, "dlrm: units of the hidden layers that the numbers go through; DLRM's own for Criteo Kaggle are 512,256,64")
+	f.IntSliceVar(&o.Top, "top", []int{64}, "dlrm: units of the hidden layers that the products go through; DLRM's own are 512,256")
 	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units")
 	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets of each categorical column")
 	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp: values of a dense tensor that travel as one key")

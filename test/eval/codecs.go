@@ -108,7 +108,7 @@ func recommender(e *evaluation) (*subject, error) {
 				return nil, err
 			}
 			spread := keys()
-			return model.NewRecommend(set, 16, 1<<16, seed, spread.Key)
+			return model.NewRecommend(set, model.RecommendShape{Embedding: 16, Bottom: []int{64}, Top: []int{64}}, 1<<16, seed, spread.Key)
 		},
 	}, nil
 }

@@ -22,6 +22,7 @@ type Image struct {
 // the ids from 1 on, one for each block of at most blockSize values.
 func NewImage(set *samples.Images, hidden, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
 	m := &Image{set: set, net: newNet(true, set.Pixels(), hidden, samples.Classes)}
+	m.net.begins = true
 	var err error
 	m.tensor, _, err = newTensor(m.net.initial(seed), 1, blockSize, key)
 	return m, err

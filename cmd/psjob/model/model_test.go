@@ -91,7 +91,7 @@ func models(t testing.TB) map[string]Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recommend, err := NewRecommend(clicks(t, synth.ClickOptions{Samples: 30, Cardinality: 20}), 4, 999, 5, keys.Key)
+	recommend, err := NewRecommend(clicks(t, synth.ClickOptions{Samples: 30, Cardinality: 20}), RecommendShape{4, []int{20, 9}, []int{17}}, 999, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestModelsLearn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recommend, err := NewRecommend(clicks(t, synth.ClickOptions{Samples: 3000, Cardinality: 100}), 8, 4096, 5, keys.Key)
+	recommend, err := NewRecommend(clicks(t, synth.ClickOptions{Samples: 3000, Cardinality: 100}), RecommendShape{8, []int{64}, []int{64}}, 4096, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}

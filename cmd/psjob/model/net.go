@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/psidecar/psidecar/cmd/psjob/matrix"
 )
 
 // A net is a chain of fully connected layers with ReLU between them. Its
@@ -13,6 +15,7 @@ import (
 type net struct {
 	sizes   []int // of the input, of each layer's output
 	lastRaw bool  // no ReLU after the last layer
+	begins  bool  // the input is data: nobody needs the derivative by it
 	outputs [][]float32
 	deltas  [][]float32
 }
@@ -21,6 +24,9 @@ func newNet(lastRaw bool, sizes ...int) *net {
 	return &net{sizes: sizes, lastRaw: lastRaw,
 		outputs: make([][]float32, len(sizes)), deltas: make([][]float32, len(sizes))}
 }
+
+// relu reports whether layer l's outputs are cut at zero.
+func (n *net) relu(l int) bool { return !n.lastRaw || l < len(n.sizes)-1 }
 
 // values returns the number of parameters.
 func (n *net) values() int {
@@ -59,15 +65,10 @@ func (n *net) forward(w, input []float32) []float32 {
 		weights, biases := w[:in*out], w[in*out:in*out+out]
 		w = w[in*out+out:]
 		y := resize(&n.outputs[l], rows*out)
-		relu := !n.lastRaw || l < len(n.sizes)-1
-		for r := range rows {
-			x := n.outputs[l-1][r*in : (r+1)*in]
-			for o := range out {
-				v := biases[o] + dot(weights[o*in:(o+1)*in], x)
-				if relu && v < 0 {
-					v = 0
-				}
-				y[r*out+o] = v
+		matrix.Outputs(y, n.outputs[l-1], weights, biases, in)
+		if n.relu(l) {
+			for i, v := range y {
+				y[i] = max(v, 0)
 			}
 		}
 	}
@@ -75,7 +76,8 @@ func (n *net) forward(w, input []float32) []float32 {
 }
 
 // backward adds the parameters' gradient to grad, given the loss's derivative
-// by each output, which it changes. It returns the derivative by the input.
+// by each output, which it changes. It returns the derivative by the input,
+// unless the net begins with data.
 func (n *net) backward(w, delta, grad []float32) []float32 {
 	end := n.values()
 	rows := len(delta) / n.sizes[len(n.sizes)-1]
@@ -85,21 +87,20 @@ func (n *net) backward(w, delta, grad []float32) []float32 {
 		weights := w[from : from+in*out]
 		gw, gb := grad[from:from+in*out], grad[from+in*out:end]
 		end = from
-		before := resize(&n.deltas[l-1], rows*in)
-		clear(before)
-		relu := !n.lastRaw || l < len(n.sizes)-1
-		for r := range rows {
-			x, dx := n.outputs[l-1][r*in:(r+1)*in], before[r*in:(r+1)*in]
-			for o := range out {
-				d := delta[r*out+o]
-				if d == 0 || (relu && n.outputs[l][r*out+o] == 0) {
-					continue
+		if n.relu(l) {
+			for i, v := range n.outputs[l] {
+				if v == 0 {
+					delta[i] = 0
 				}
-				gb[o] += d
-				axpy(d, x, gw[o*in:(o+1)*in])
-				axpy(d, weights[o*in:(o+1)*in], dx)
 			}
 		}
+		matrix.AddWeights(gw, gb, delta, n.outputs[l-1], in)
+		if l == 1 && n.begins {
+			return nil
+		}
+		before := resize(&n.deltas[l-1], rows*in)
+		clear(before)
+		matrix.AddInputs(before, delta, weights, out, in)
 		delta = before
 	}
 	return delta
@@ -108,30 +109,6 @@ func (n *net) backward(w, delta, grad []float32) []float32 {
 func resize(list *[]float32, n int) []float32 {
 	*list = slices.Grow((*list)[:0], n)[:n]
 	return *list
-}
-
-func dot(a, b []float32) float32 {
-	b = b[:len(a)]
-	var s0, s1, s2, s3 float32
-	i := 0
-	for ; i+4 <= len(a); i += 4 {
-		s0 += a[i] * b[i]
-		s1 += a[i+1] * b[i+1]
-		s2 += a[i+2] * b[i+2]
-		s3 += a[i+3] * b[i+3]
-	}
-	for ; i < len(a); i++ {
-		s0 += a[i] * b[i]
-	}
-	return s0 + s1 + s2 + s3
-}
-
-// axpy adds d times x to y.
-func axpy(d float32, x, y []float32) {
-	y = y[:len(x)]
-	for i, v := range x {
-		y[i] += d * v
-	}
 }
 
 // A tensor is a flat list of values that travels as blocks: each block is one

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"github.com/psidecar/psidecar/cmd/psjob/matrix"
 	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
 )
@@ -27,13 +28,20 @@ type Recommend struct {
 // vectors are what the interaction multiplies pairwise.
 const vectors = samples.ClickCategories + 1
 
+// RecommendShape says how large the nets of a [Recommend] are.
+type RecommendShape struct {
+	Embedding   int   // values of an embedding, and of the bottom net's output
+	Bottom, Top []int // units of the nets' hidden layers
+}
+
 // NewRecommend returns the model for the samples of a worker. Dense tensors
 // take the keys of the ids after those of the embeddings, one for each block
 // of at most blockSize values.
-func NewRecommend(set *samples.Clicks, width, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Recommend, error) {
-	m := &Recommend{set: set, width: width, seed: seed,
-		bottom: newNet(false, samples.ClickNumbers, 64, width),
-		top:    newNet(true, width+vectors*(vectors-1)/2, 64, 1)}
+func NewRecommend(set *samples.Clicks, s RecommendShape, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Recommend, error) {
+	bottom := append(append([]int{samples.ClickNumbers}, s.Bottom...), s.Embedding)
+	top := append(append([]int{s.Embedding + vectors*(vectors-1)/2}, s.Top...), 1)
+	m := &Recommend{set: set, width: s.Embedding, seed: seed, bottom: newNet(false, bottom...), top: newNet(true, top...)}
+	m.bottom.begins = true
 	initial := append(m.bottom.initial(seed), m.top.initial(seed+100)...)
 	var err error
 	m.dense, _, err = newTensor(initial, set.NextID(), blockSize, key)
@@ -71,12 +79,12 @@ func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *me
 		m.embeddings(s, params[0], v[1:])
 		m.embeddings(s, grads[0], d[1:])
 		dRow := dCrossed[r*in : (r+1)*in]
-		axpy(1, dRow[:m.width], d[0])
+		matrix.AddScaled(d[0], 1, dRow[:m.width])
 		at := m.width
 		for i := range vectors {
 			for j := range i {
-				axpy(dRow[at], v[j], d[i])
-				axpy(dRow[at], v[i], d[j])
+				matrix.AddScaled(d[i], dRow[at], v[j])
+				matrix.AddScaled(d[j], dRow[at], v[i])
 				at++
 			}
 		}
@@ -104,7 +112,7 @@ func (m *Recommend) predict(batch []int32, params [][]float32, tally *metric.Tal
 		m.crossed = append(m.crossed, v[0]...)
 		for i := range vectors {
 			for j := range i {
-				m.crossed = append(m.crossed, dot(v[i], v[j]))
+				m.crossed = append(m.crossed, matrix.Dot(v[i], v[j]))
 			}
 		}
 	}

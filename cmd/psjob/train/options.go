@@ -26,9 +26,11 @@ type Options struct {
 	Server    store.Settings // what servers do with a push
 	Factors   int            // of a factorization machine
 	Embedding int            // values of an embedding
-	Hidden    int            // of the image net
-	Buckets   int            // per categorical column
-	Block     int            // largest value of a dense tensor's key
+	Bottom    []int          // units of the recommender's nets, hidden layers
+	Top       []int
+	Hidden    int // of the image net
+	Buckets   int // per categorical column
+	Block     int // largest value of a dense tensor's key
 	Seed      uint64
 	Count     CountOptions
 	Mix       MixOptions
@@ -119,6 +121,13 @@ func (o Options) Check() error {
 		"mix-customers": o.Mix.Customers, "count-keys": o.Count.Keys, "count-batch": o.Count.Batch} {
 		if err := positive(name, v); err != nil {
 			return err
+		}
+	}
+	for name, units := range map[string][]int{"bottom": o.Bottom, "top": o.Top} {
+		for _, n := range units {
+			if err := positive(name, n); err != nil {
+				return err
+			}
 		}
 	}
 	if o.Steps < 0 || o.Epochs < 0 || (o.Epochs == 0 && o.Steps == 0) {

@@ -200,7 +200,7 @@ func (w *worker) load(ctx context.Context, data, labels string, part samples.Sha
 		if err != nil {
 			return nil, 0, err
 		}
-		m, err := model.NewRecommend(set, w.Embedding, w.Block, w.Seed, w.keys.Key)
+		m, err := model.NewRecommend(set, model.RecommendShape{Embedding: w.Embedding, Bottom: w.Bottom, Top: w.Top}, w.Block, w.Seed, w.keys.Key)
 		return m, w.Embedding, err
 	}
 	if labels == "" {
