@@ -152,6 +152,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units")
 	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets of each categorical column")
 	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp: values of a dense tensor that travel as one key")
+	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp: report time and loss after every so many steps; 0: not")
 	f.Uint64Var(&o.Seed, "seed", 1, "of initial values, order of samples, and count's choices")
 	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count: different keys")
 	f.IntVar(&o.Count.Batch, "count-batch", 100, "count: keys of a step")

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/proxy/codec/values"
@@ -42,6 +43,9 @@ type Outcome struct {
 	// Bytes of TCP payload that left a host, all hosts together, from before
 	// the job's start to its end.
 	Bytes uint64
+	// CPU is the processor time that workers, servers and sidecars took, from
+	// start to end.
+	CPU map[string]time.Duration
 	// Forms and Reasons are the sums of all proxies' counts.
 	Forms   map[string]values.FormCount
 	Reasons map[values.Reason]uint64
@@ -121,11 +125,14 @@ func (r Run) Do(t testing.TB) *Outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &Outcome{Forms: map[string]values.FormCount{}, Reasons: map[values.Reason]uint64{}}
+	o := &Outcome{CPU: map[string]time.Duration{}, Forms: map[string]values.FormCount{}, Reasons: map[values.Reason]uint64{}}
 	for from := range after {
 		for to := range after[from] {
 			o.Bytes += after[from][to].Payload - before[from][to].Payload
 		}
+	}
+	for _, n := range running.Nodes() {
+		o.CPU[n.Role+"s"] += n.Process.CPU()
 	}
 	for _, w := range running.Workers {
 		var report train.WorkerReport
@@ -151,6 +158,7 @@ func (r Run) Do(t testing.TB) *Outcome {
 			o.count(state.Values.Counts)
 		}
 		s.Stop(t)
+		o.CPU["sidecars"] += s.Process.CPU()
 	}
 	return o
 }
@@ -171,6 +179,19 @@ func (o *Outcome) count(c values.Counts) {
 	}
 }
 
+// ratio says how much smaller the values became that went by these forms.
+func (o *Outcome) ratio(forms ...string) string {
+	var plain, encoded uint64
+	for _, f := range forms {
+		plain += o.Forms[f].Bytes
+		encoded += o.Forms[f].Encoded
+	}
+	if encoded == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("1/%.1f", float64(plain)/float64(encoded))
+}
+
 // String is for logs.
 func (o *Outcome) String() string {
 	var b strings.Builder
@@ -183,6 +204,9 @@ func (o *Outcome) String() string {
 		if v.v != nil {
 			fmt.Fprintf(&b, ", %s %.4f", v.name, *v.v)
 		}
+	}
+	for _, role := range []string{"workers", "servers", "sidecars"} {
+		fmt.Fprintf(&b, ", %s %.1f s of a processor", role, o.CPU[role].Seconds())
 	}
 	for _, f := range o.Forms {
 		fmt.Fprintf(&b, "; %s: %d of %d values, %d bytes as %d (1/%.1f)", f.Form, f.Sent, f.Values, f.Bytes, f.Encoded, float64(f.Bytes)/float64(max(1, f.Encoded)))

@@ -38,6 +38,7 @@ type result struct {
 	train, test metric.Tally
 	last        metric.Tally  // the test data once all that waited was sent, as at a job's end
 	curve       []scored      // the test data, as worker 0 sees the model
+	losses      []float64     // of each step: the mean over all workers' batches, before they are learned
 	pushed      traffic       // of values' frames and what took the place of messages
 	pulled      traffic       //
 	codec       time.Duration // spent encoding and decoding pushes
@@ -120,6 +121,7 @@ func (s *session) train(ctx context.Context) (*result, error) {
 		return nil, err
 	}
 	r := &result{}
+	var batches, before metric.Tally
 	var workers []*trainee
 	for i, m := range s.models {
 		w := &trainee{session: s, model: m, server: server, result: r, order: rand.New(rand.NewPCG(s.seed, uint64(i)))}
@@ -138,10 +140,11 @@ func (s *session) train(ctx context.Context) (*result, error) {
 			return nil, ctx.Err()
 		}
 		for _, w := range workers {
-			if err := w.learn(int32(step)); err != nil {
+			if err := w.learn(int32(step), &batches); err != nil {
 				return nil, fmt.Errorf("step %d: %w", step, err)
 			}
 		}
+		r.losses = append(r.losses, batches.LossSince(&before))
 		if s.every > 0 && (step+1)%s.every == 0 {
 			tally, err := workers[0].score(s.test, int32(step+1))
 			if err != nil {
@@ -209,8 +212,8 @@ type trainee struct {
 	params   [][]float32
 }
 
-// learn makes a step.
-func (w *trainee) learn(step int32) error {
+// learn makes a step and counts its predictions in tally.
+func (w *trainee) learn(step int32, tally *metric.Tally) error {
 	groups := w.model.Groups(w.next())
 	if err := w.pull(groups, step); err != nil {
 		return err
@@ -219,8 +222,7 @@ func (w *trainee) learn(step int32) error {
 	for g := range groups {
 		grads[g] = make([]float32, len(w.params[g]))
 	}
-	var tally metric.Tally
-	w.model.Gradient(w.left[:w.batch], w.params, grads, &tally)
+	w.model.Gradient(w.left[:w.batch], w.params, grads, tally)
 	w.left = w.left[w.batch:]
 	scale := 1 / float32(w.batch*len(w.models))
 	for g, group := range groups {

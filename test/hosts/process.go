@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netns"
 )
@@ -97,6 +98,17 @@ func (p *Process) Wait(ctx context.Context) error {
 		p.cmd.Process.Kill() // fails only where it has ended, which is fine
 		<-p.done
 		return errors.Join(ctx.Err(), p.err)
+	}
+}
+
+// CPU is the processor time that the process took, user and system; it is
+// known once it has ended, and 0 before.
+func (p *Process) CPU() time.Duration {
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+	default:
+		return 0
 	}
 }
 

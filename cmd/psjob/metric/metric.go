@@ -70,6 +70,14 @@ func (t *Tally) Add(o Tally) {
 // MeanLoss returns the loss per sample, NaN without samples.
 func (t *Tally) MeanLoss() float64 { return t.Loss / float64(t.Samples) }
 
+// LossSince returns the loss per sample of those that were counted since the
+// tally was as mark, and makes mark what it is now.
+func (t *Tally) LossSince(mark *Tally) float64 {
+	mean := (t.Loss - mark.Loss) / float64(t.Samples-mark.Samples)
+	*mark = Tally{Samples: t.Samples, Loss: t.Loss}
+	return mean
+}
+
 // Accuracy returns the share of samples that were right, NaN without samples.
 func (t *Tally) Accuracy() float64 { return float64(t.Correct) / float64(t.Samples) }
 

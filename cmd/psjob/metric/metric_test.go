@@ -77,3 +77,17 @@ func TestLoss(t *testing.T) {
 		t.Errorf("accuracy %v, loss %v", tally.Accuracy(), tally.MeanLoss())
 	}
 }
+
+func TestLossSince(t *testing.T) {
+	var tally, mark Tally
+	for i, losses := range [][]float64{{1, 3}, {8}, {0.5, 1, 1.5}} {
+		want := 0.0
+		for _, l := range losses {
+			tally.Class(true, l)
+			want += l / float64(len(losses))
+		}
+		if got := tally.LossSince(&mark); got != want {
+			t.Errorf("mark %d: mean loss %v, want %v", i, got, want)
+		}
+	}
+}

@@ -78,7 +78,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 		scale *= -float32(w.Server.LearningRate)
 	}
 	began, logged := time.Now(), time.Now()
-	var tally metric.Tally
+	var tally, atLog, atMark metric.Tally
 	var params, grads [][]float32
 	for step := range steps {
 		batch := order.next(w.Batch)
@@ -97,9 +97,12 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 		if err := w.push(ctx, groups, int32(step), grads); err != nil {
 			return err
 		}
+		if w.CurveEvery > 0 && (step+1)%w.CurveEvery == 0 {
+			w.report.Curve = append(w.report.Curve, Mark{step + 1, since(began), tally.LossSince(&atMark)})
+		}
 		if time.Since(logged) > 5*time.Second {
-			w.logger.Info("training", "rank", w.van.Rank(), "step", step+1, "of", steps, "loss", tally.MeanLoss())
-			logged, tally = time.Now(), metric.Tally{}
+			w.logger.Info("training", "rank", w.van.Rank(), "step", step+1, "of", steps, "loss", tally.LossSince(&atLog))
+			logged = time.Now()
 		}
 	}
 	w.report.Steps, w.report.Seconds = steps, since(began)

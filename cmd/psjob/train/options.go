@@ -32,11 +32,13 @@ type Options struct {
 	Buckets   int // per categorical column
 	Block     int // largest value of a dense tensor's key
 	Seed      uint64
-	Count     CountOptions
-	Mix       MixOptions
-	Rounds    int    // of a bench
-	Keys      int    // of a bench
-	AccessLog string // where to write the accesses
+	// CurveEvery is after how many steps the report gets another mark; 0: none.
+	CurveEvery int
+	Count      CountOptions
+	Mix        MixOptions
+	Rounds     int    // of a bench
+	Keys       int    // of a bench
+	AccessLog  string // where to write the accesses
 	// StartAfter is how long a worker waits, when all nodes are there, before
 	// its first request. A server of PS-lite's may not be ready yet, and ends.
 	StartAfter time.Duration
@@ -132,6 +134,9 @@ func (o Options) Check() error {
 	}
 	if o.Steps < 0 || o.Epochs < 0 || (o.Epochs == 0 && o.Steps == 0) {
 		return fmt.Errorf("--epochs %d, --steps %d: want one of them above 0", o.Epochs, o.Steps)
+	}
+	if o.CurveEvery < 0 {
+		return fmt.Errorf("--curve-every %d: want 0 or more", o.CurveEvery)
 	}
 	if o.StartAfter < 0 {
 		return fmt.Errorf("--start-after %v: want 0 or more", o.StartAfter)

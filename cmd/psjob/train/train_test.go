@@ -110,12 +110,16 @@ func TestLogisticRegressionLearns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := o
 			change(&o)
+			o.CurveEvery = 20
 			for _, r := range mustRun(t, config(t, 2, 4), o) {
 				if r.Accuracy == nil || *r.Accuracy < 0.97 || !r.AllWorkers {
 					t.Errorf("worker %d: %s", r.Rank, figuresOf(r))
 				}
 				if r.Rank == 0 && (r.TestAccuracy == nil || *r.TestAccuracy < 0.9) {
 					t.Errorf("on test data: %s", figuresOf(r))
+				}
+				if last := len(r.Curve) - 1; last+1 != r.Steps/20 || r.Curve[last].Step != r.Steps/20*20 || r.Curve[last].Loss > r.Curve[0].Loss/2 || r.Curve[last].Seconds > r.Seconds {
+					t.Errorf("worker %d: its curve is %+v", r.Rank, r.Curve)
 				}
 				if r.Samples != 500 || r.Steps != o.Epochs*16 || r.Pushes == 0 || r.PushBytes != 4*r.Pushes {
 					t.Errorf("worker %d: %+v", r.Rank, r)

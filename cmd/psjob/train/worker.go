@@ -32,6 +32,7 @@ type WorkerReport struct {
 	Seconds        float64        `json:"seconds"` // of training, without loading and scoring
 	StepsPerSecond float64        `json:"steps_per_second"`
 	LongestStep    float64        `json:"longest_step,omitempty"` // seconds, of count
+	Curve          []Mark         `json:"curve,omitempty"`        // of this worker's batches, see Options.CurveEvery
 	Loss           *float64       `json:"loss,omitempty"`
 	Accuracy       *float64       `json:"accuracy,omitempty"`
 	AUC            *float64       `json:"auc,omitempty"`
@@ -48,6 +49,13 @@ type WorkerReport struct {
 	PushSeconds    []float64      `json:"push_seconds,omitempty"` // of each round of a bench
 	PullSeconds    []float64      `json:"pull_seconds,omitempty"`
 	Statistics     van.Statistics `json:"statistics"`
+}
+
+// Mark is a point of a worker's way through its training.
+type Mark struct {
+	Step    int     `json:"step"`    // steps made
+	Seconds float64 `json:"seconds"` // since the first began
+	Loss    float64 `json:"loss"`    // mean over the batches since the mark before, each before it was learned
 }
 
 // worker is one worker's life.

@@ -1,0 +1,114 @@
+package codecs
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// TestTimeToLoss prints how long the recommender takes at 200 Mbit/s to the
+// loss that it ends with without a codec, without one and with: DCT's headline.
+// The loss is that of all workers' batches, before they are learned, in the mean
+// over as many steps as an epoch has, which is to say over all training samples.
+// PSIDECAR_EVAL_MBIT, PSIDECAR_EVAL_EPOCHS and PSIDECAR_EVAL_SEEDS change that.
+func TestTimeToLoss(t *testing.T) {
+	measurement(t)
+	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
+	const epoch = 7200 / (4 * 32)
+	mbit, steps := setting("MBIT", 200), epoch*setting("EPOCHS", 4)
+	codecs := []string{"direct", "threshold=0.99", "threshold=0.99 unchanged"}
+	var table strings.Builder
+	table.WriteString("| seed | loss | codec | steps | seconds | against direct | steps/s |\n|:--|--:|:--|--:|--:|--:|--:|\n")
+	less := map[string][]float64{}
+	for seed := range setting("SEEDS", 3) {
+		var goal, direct float64
+		for _, c := range codecs {
+			o := under(c, data, mbit, steps, uint64(seed+1)).Do(t)
+			curve := smooth(o.Workers, epoch)
+			if c == "direct" {
+				goal = curve[len(curve)-1].Loss
+			}
+			at, ok := reached(curve, goal)
+			if !ok {
+				t.Errorf("seed %d, %s: the loss is %.4f after %d steps, not yet %.4f", seed+1, c, curve[len(curve)-1].Loss, steps, goal)
+				continue
+			}
+			if c == "direct" {
+				direct = at.Seconds
+			}
+			less[c] = append(less[c], 100*(1-at.Seconds/direct))
+			t.Logf("seed %d, %s: %v", seed+1, c, o)
+			fmt.Fprintf(&table, "| %d | %.4f | %s | %d | %.1f | %+.0f%% | %.1f |\n", seed+1, goal, c, at.Step, at.Seconds, 100*(at.Seconds/direct-1), o.StepsPerSecond())
+		}
+	}
+	for _, c := range codecs[1:] {
+		mean, deviation := spread(less[c])
+		fmt.Fprintf(&table, "\n%s: %.1f ± %.1f%% less time to the same loss\n", c, mean, deviation)
+	}
+	t.Logf("recommender, 4 hosts, %d Mbit/s, %d steps\n\n%s", mbit, steps, table.String())
+}
+
+// smooth returns the mean over all workers' curves, which have a mark each
+// step, and over the last steps.
+func smooth(workers []train.WorkerReport, over int) []train.Mark {
+	var curve []train.Mark
+	losses := make([]float64, len(workers[0].Curve))
+	sum := 0.0
+	for i, m := range workers[0].Curve {
+		for _, w := range workers {
+			losses[i] += w.Curve[i].Loss / float64(len(workers))
+			m.Seconds = max(m.Seconds, w.Curve[i].Seconds)
+		}
+		if sum += losses[i]; i >= over {
+			sum -= losses[i-over]
+		}
+		if m.Loss = sum / float64(over); i >= over-1 {
+			curve = append(curve, m)
+		}
+	}
+	return curve
+}
+
+// reached returns the first mark with a loss of at most goal.
+func reached(curve []train.Mark, goal float64) (train.Mark, bool) {
+	for _, m := range curve {
+		if m.Loss <= goal*(1+1e-12) {
+			return m, true
+		}
+	}
+	return train.Mark{}, false
+}
+
+// spread returns mean and standard deviation.
+func spread(list []float64) (mean, deviation float64) {
+	for _, v := range list {
+		mean += v / float64(len(list))
+	}
+	for _, v := range list {
+		deviation += (v - mean) * (v - mean) / float64(max(1, len(list)-1))
+	}
+	return mean, math.Sqrt(deviation)
+}
+
+func TestReached(t *testing.T) {
+	worker := func(losses ...float64) (w train.WorkerReport) {
+		for i, l := range losses {
+			w.Curve = append(w.Curve, train.Mark{Step: i + 1, Seconds: float64(i) / 2, Loss: l})
+		}
+		return w
+	}
+	curve := smooth([]train.WorkerReport{worker(9, 5, 3, 1, 1), worker(9, 7, 3, 3, 1)}, 2)
+	want := []train.Mark{{Step: 2, Seconds: 0.5, Loss: 7.5}, {Step: 3, Seconds: 1, Loss: 4.5}, {Step: 4, Seconds: 1.5, Loss: 2.5}, {Step: 5, Seconds: 2, Loss: 1.5}}
+	if fmt.Sprint(curve) != fmt.Sprint(want) {
+		t.Errorf("smoothed: %v, want %v", curve, want)
+	}
+	for goal, step := range map[float64]int{10: 2, 4.5: 3, 2.6: 4, 1.5: 5, 1.4: 0} {
+		if at, _ := reached(curve, goal); at.Step != step {
+			t.Errorf("%v is reached at %v, want step %d", goal, at, step)
+		}
+	}
+}
