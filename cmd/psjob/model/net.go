@@ -6,7 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/cmd/psjob/matrix"
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas32"
 )
 
 // A net is a chain of fully connected layers with ReLU between them. Its
@@ -65,7 +66,10 @@ func (n *net) forward(w, input []float32) []float32 {
 		weights, biases := w[:in*out], w[in*out:in*out+out]
 		w = w[in*out+out:]
 		y := resize(&n.outputs[l], rows*out)
-		matrix.Outputs(y, n.outputs[l-1], weights, biases, in)
+		for r := range rows {
+			copy(y[r*out:], biases)
+		}
+		blas32.Gemm(blas.NoTrans, blas.Trans, 1, dense(n.outputs[l-1], in), dense(weights, in), 1, dense(y, out))
 		if n.relu(l) {
 			for i, v := range y {
 				y[i] = max(v, 0)
@@ -94,17 +98,31 @@ func (n *net) backward(w, delta, grad []float32) []float32 {
 				}
 			}
 		}
-		matrix.AddWeights(gw, gb, delta, n.outputs[l-1], in)
+		blas32.Gemm(blas.Trans, blas.NoTrans, 1, dense(delta, out), dense(n.outputs[l-1], in), 1, dense(gw, in))
+		for r := range rows {
+			addScaled(gb, 1, delta[r*out:(r+1)*out])
+		}
 		if l == 1 && n.begins {
 			return nil
 		}
 		before := resize(&n.deltas[l-1], rows*in)
-		clear(before)
-		matrix.AddInputs(before, delta, weights, out, in)
+		blas32.Gemm(blas.NoTrans, blas.NoTrans, 1, dense(delta, out), dense(weights, in), 0, dense(before, in))
 		delta = before
 	}
 	return delta
 }
+
+// dense is a flat list, row after row, as a matrix.
+func dense(list []float32, columns int) blas32.General {
+	return blas32.General{Rows: len(list) / columns, Cols: columns, Stride: columns, Data: list}
+}
+
+// addScaled adds f times x to y, dot is their inner product.
+func addScaled(y []float32, f float32, x []float32) { blas32.Axpy(f, vector(x), vector(y)) }
+
+func dot(x, y []float32) float32 { return blas32.Dot(vector(x), vector(y)) }
+
+func vector(x []float32) blas32.Vector { return blas32.Vector{N: len(x), Inc: 1, Data: x} }
 
 func resize(list *[]float32, n int) []float32 {
 	*list = slices.Grow((*list)[:0], n)[:n]

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"github.com/psidecar/psidecar/cmd/psjob/matrix"
 	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
 )
@@ -79,12 +78,12 @@ func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *me
 		m.embeddings(s, params[0], v[1:])
 		m.embeddings(s, grads[0], d[1:])
 		dRow := dCrossed[r*in : (r+1)*in]
-		matrix.AddScaled(d[0], 1, dRow[:m.width])
+		addScaled(d[0], 1, dRow[:m.width])
 		at := m.width
 		for i := range vectors {
 			for j := range i {
-				matrix.AddScaled(d[i], dRow[at], v[j])
-				matrix.AddScaled(d[j], dRow[at], v[i])
+				addScaled(d[i], dRow[at], v[j])
+				addScaled(d[j], dRow[at], v[i])
 				at++
 			}
 		}
@@ -112,7 +111,7 @@ func (m *Recommend) predict(batch []int32, params [][]float32, tally *metric.Tal
 		m.crossed = append(m.crossed, v[0]...)
 		for i := range vectors {
 			for j := range i {
-				m.crossed = append(m.crossed, matrix.Dot(v[i], v[j]))
+				m.crossed = append(m.crossed, dot(v[i], v[j]))
 			}
 		}
 	}
