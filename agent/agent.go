@@ -29,6 +29,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/machine"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
@@ -62,6 +63,8 @@ type Options struct {
 	Selects func(pod string) bool
 	// Pod, where not nil, names a pod by its UID.
 	Pod func(uid string) (web.Pod, bool)
+	// Machine, where not nil, says what the host is.
+	Machine func() machine.Machine
 	// Route, where not nil, tells where connections go that may have been
 	// redirected to a proxy.
 	Route observe.Route

@@ -36,7 +36,7 @@ func (a *Agent) Reports() []*api.JobReport {
 	var reports []*api.JobReport
 	for _, v := range a.observer.Jobs() {
 		if a.shows(v.Job.Scheduler.String()) {
-			r := jobReport(&v)
+			r := jobReport(&v, a.opts.Pod)
 			a.mu.Lock()
 			lost := a.unsynced[r.Job]
 			a.mu.Unlock()
@@ -61,6 +61,10 @@ func (a *Agent) HostReport() *api.HostReport {
 		}
 	}
 	report := &api.HostReport{Agent: r, Jobs: a.Reports()}
+	if a.opts.Machine != nil {
+		m := a.opts.Machine()
+		report.Machine = &api.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: uint32(m.Cores)}
+	}
 	a.mu.Lock()
 	due := time.Since(a.windowed) >= windowEvery
 	if due {
@@ -119,7 +123,8 @@ func (a *Agent) SetPlanner(state func() *web.Planner) {
 	a.planner = state
 }
 
-func jobReport(v *observe.JobView) *api.JobReport {
+// jobReport reports a job; pod, where not nil, names a pod by its UID.
+func jobReport(v *observe.JobView, pod func(uid string) (web.Pod, bool)) *api.JobReport {
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
 	recent := v.Job.Sums.Recent(recently)
 	r := &api.JobReport{
@@ -142,6 +147,9 @@ func jobReport(v *observe.JobView) *api.JobReport {
 		node := &api.Node{Name: n.Name, Role: n.Role, Rank: int32(n.Rank), Local: n.Process.PID != 0}
 		if n.Address.IsValid() {
 			node.Address = n.Address.String()
+		}
+		if p := podOf(pod, n.Process.Pod); p != nil {
+			node.Pod = &api.Pod{Namespace: p.Namespace, Name: p.Name, Node: p.Node}
 		}
 		r.Nodes = append(r.Nodes, node)
 	}

@@ -86,17 +86,25 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 			Name: n.Name, Role: n.Role, Rank: n.Rank, RankFrom: n.RankFrom, Local: n.Process.PID != 0,
 			PID: n.Process.PID, Command: n.Process.Command, Pod: n.Process.Pod, Container: n.Process.Container,
 		}
-		if a.opts.Pod != nil && n.Process.Pod != "" {
-			if pod, ok := a.opts.Pod(n.Process.Pod); ok {
-				node.PodName = &pod
-			}
-		}
+		node.PodName = podOf(a.opts.Pod, n.Process.Pod)
 		if n.Address.IsValid() {
 			node.Address = n.Address.String()
 		}
 		j.Nodes = append(j.Nodes, node)
 	}
 	return j
+}
+
+// podOf returns what the pod with that UID is called, nil where that is not
+// known.
+func podOf(name func(uid string) (web.Pod, bool), uid string) *web.Pod {
+	if name == nil || uid == "" {
+		return nil
+	}
+	if pod, ok := name(uid); ok {
+		return &pod
+	}
+	return nil
 }
 
 func latency(l *locality.Latency) web.Latency {
@@ -167,6 +175,10 @@ func (a *Agent) Agent() web.Agent {
 	}
 	planner := a.planner
 	a.mu.Unlock()
+	if a.opts.Machine != nil {
+		m := a.opts.Machine()
+		out.Machine = &web.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: m.Cores}
+	}
 	if planner != nil {
 		out.Planner = planner()
 	}

@@ -43,20 +43,31 @@ func (s *State) Ready() error {
 	return s.Unready()
 }
 
+// reported is what hosts report of one job.
+type reported struct {
+	hosts   []string
+	reports []*api.JobReport // by host
+}
+
 // byJob returns the reports of each job, in which every node has one name: an
 // agent that does not know another host's node by rank calls it by its
 // address, and the agent there knows better.
-func (s *State) byJob() map[string][]*api.JobReport {
-	jobs := map[string][]*api.JobReport{}
+func (s *State) byJob() map[string]*reported {
+	jobs := map[string]*reported{}
 	for _, host := range s.Reports() {
 		for _, j := range host.GetJobs() {
-			jobs[j.GetJob()] = append(jobs[j.GetJob()], j)
+			of := jobs[j.GetJob()]
+			if of == nil {
+				of = &reported{}
+				jobs[j.GetJob()] = of
+			}
+			of.hosts, of.reports = append(of.hosts, host.GetHost()), append(of.reports, j)
 		}
 	}
-	for _, reports := range jobs {
-		better := betterNames(reports)
-		for i, r := range reports {
-			reports[i] = renamed(r, better)
+	for _, of := range jobs {
+		better := betterNames(of.reports)
+		for i, r := range of.reports {
+			of.reports[i] = renamed(r, better)
 		}
 	}
 	return jobs
@@ -106,31 +117,31 @@ func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
 }
 
 func (s *State) job(name string) ([]*api.JobReport, error) {
-	reports := s.byJob()[name]
-	if len(reports) == 0 {
+	of := s.byJob()[name]
+	if of == nil {
 		return nil, fmt.Errorf("%w: %q", web.ErrNoJob, name)
 	}
-	return reports, nil
+	return of.reports, nil
 }
 
 // Jobs implements web.State.
 func (s *State) Jobs() []web.Job {
 	var jobs []web.Job
-	for name, reports := range s.byJob() {
-		jobs = append(jobs, joined(name, reports))
+	for name, of := range s.byJob() {
+		jobs = append(jobs, joined(name, of))
 	}
 	slices.SortFunc(jobs, func(a, b web.Job) int { return strings.Compare(a.Name, b.Name) })
 	return jobs
 }
 
-func joined(name string, reports []*api.JobReport) web.Job {
+func joined(name string, of *reported) web.Job {
+	reports := of.reports
 	steps := paceOf(reports)
 	j := web.Job{
 		Name: name, Exact: true, StepsPerSecond: steps.median, BytesPerSecond: steps.bytes, Stragglers: steps.stragglers,
 		Latency: latency(timesOf(reports, (*api.JobReport).GetByWorker).all()),
 	}
 	j.DistinctKeys, j.KeysAtLeast = distinct(reports)
-	nodes := map[string]web.Node{}
 	for _, r := range reports {
 		j.Dialect = cmp.Or(j.Dialect, r.GetDialect())
 		j.Servers, j.Workers = max(j.Servers, int(r.GetServers())), max(j.Workers, int(r.GetWorkers()))
@@ -154,18 +165,34 @@ func joined(name string, reports []*api.JobReport) web.Job {
 				j.Accesses += u.GetPulls()[i] + u.GetPushes()[i]
 			}
 		}
+	}
+	j.Nodes = nodesOf(of)
+	return j
+}
+
+// nodesOf returns the job's nodes, as the hosts know them that they run on, else
+// as any other does.
+func nodesOf(of *reported) (list []web.Node) {
+	nodes := map[string]web.Node{}
+	for i, r := range of.reports {
 		for _, n := range r.GetNodes() {
-			if old, ok := nodes[n.GetName()]; !ok || !old.Local {
-				nodes[n.GetName()] = web.Node{
-					Name: n.GetName(), Role: n.GetRole(), Rank: int(n.GetRank()), Address: n.GetAddress(), Local: n.GetLocal(),
-				}
+			if old, ok := nodes[n.GetName()]; ok && old.Local {
+				continue
 			}
+			node := web.Node{Name: n.GetName(), Role: n.GetRole(), Rank: int(n.GetRank()), Address: n.GetAddress(), Local: n.GetLocal()}
+			if n.GetLocal() {
+				node.Host = of.hosts[i]
+			}
+			if p := n.GetPod(); p != nil {
+				node.PodName = &web.Pod{Namespace: p.GetNamespace(), Name: p.GetName(), Node: p.GetNode()}
+			}
+			nodes[n.GetName()] = node
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		j.Nodes = append(j.Nodes, nodes[name])
+		list = append(list, nodes[name])
 	}
-	return j
+	return list
 }
 
 // names returns the distinct names, worker2 before worker10.

@@ -174,3 +174,27 @@ func TestSkewIsABound(t *testing.T) {
 		}
 	})
 }
+
+// A node is as its own host knows it, whoever reports first; its host and pod
+// are named.
+func TestNodes(t *testing.T) {
+	node := func(name, role string, rank int32, local bool, pod *api.Pod) *api.Node {
+		return &api.Node{Name: name, Role: role, Rank: rank, Address: name + ":1", Local: local, Pod: pod}
+	}
+	train := &api.Pod{Namespace: "train", Name: "worker-0", Node: "node-b"}
+	s := stateOf(
+		&api.HostReport{Host: "a", Machine: &api.Machine{LinkMbit: 25000, LinkSource: "node annotation", Cores: 8}, Jobs: []*api.JobReport{{Job: "j:1", Nodes: []*api.Node{
+			node("server0", "server", 0, true, nil), node("worker0", "worker", 0, false, nil)}}}},
+		&api.HostReport{Host: "b", Jobs: []*api.JobReport{{Job: "j:1", Nodes: []*api.Node{
+			node("server0", "server", 0, false, nil), node("worker0", "worker", 0, true, train)}}}},
+	)
+	nodes := s.Jobs()[0].Nodes
+	if len(nodes) != 2 || nodes[0].Host != "a" || nodes[0].PodName != nil || nodes[1].Host != "b" ||
+		nodes[1].PodName == nil || *nodes[1].PodName != (web.Pod{Namespace: "train", Name: "worker-0", Node: "node-b"}) {
+		t.Errorf("%+v", nodes)
+	}
+	hosts := s.Agent().Hosts
+	if hosts[1].Machine != nil || hosts[0].Machine == nil || *hosts[0].Machine != (web.Machine{LinkMbit: 25000, LinkSource: "node annotation", Cores: 8}) {
+		t.Errorf("%+v", hosts)
+	}
+}

@@ -35,8 +35,8 @@ func (s *State) Agent() web.Agent {
 		a.Counters = append(a.Counters, c)
 	}
 	slices.SortFunc(a.Counters, func(x, y web.Counter) int { return cmp.Compare(x.Reason, y.Reason) })
-	for job, reports := range s.byJob() {
-		a.Sketches = append(a.Sketches, sketch(job, reports))
+	for job, of := range s.byJob() {
+		a.Sketches = append(a.Sketches, sketch(job, of.reports))
 	}
 	slices.SortFunc(a.Sketches, func(x, y web.Sketch) int { return cmp.Compare(x.Job, y.Job) })
 	return a
@@ -48,6 +48,9 @@ func host(r *api.HostReport) web.Host {
 		Host: r.GetHost(), Version: a.GetVersion(), Started: time.Unix(0, a.GetStartedUnixNanos()), Reported: time.Unix(0, r.GetUnixNanos()),
 		Jobs: len(r.GetJobs()), CPUPercent: a.GetCpuPercent(), KernelPercent: a.GetKernelPercent(), MemoryBytes: a.GetMemoryBytes(),
 		SampledOneIn: max(a.GetSampledOneIn(), 1), Lost: []web.Counter{},
+	}
+	if m := r.GetMachine(); m != nil {
+		h.Machine = &web.Machine{LinkMbit: m.GetLinkMbit(), LinkSource: m.GetLinkSource(), Cores: int(m.GetCores())}
 	}
 	for _, l := range a.GetLost() {
 		h.Lost = append(h.Lost, web.Counter{

@@ -46,7 +46,7 @@ func epoch(e *api.Epoch) web.PlanEpoch {
 		HeldP50: quantile(e, 0.5), HeldP99: quantile(e, 0.99),
 	}
 	for _, h := range e.GetHosts() {
-		shown.Hosts = append(shown.Hosts, web.PlanHost{Host: h.GetHost(), Before: h.GetBefore(), Predicted: h.GetPredicted(), Actual: h.GetActual()})
+		shown.Hosts = append(shown.Hosts, web.PlanHost{Host: h.GetHost(), Before: h.GetBefore(), Predicted: h.GetPredicted(), Actual: h.GetActual(), LinkMbit: h.GetLinkMbit()})
 	}
 	for _, r := range e.GetRefused() {
 		shown.Refused = append(shown.Refused, web.PlanRefusal{Reason: r.GetReason(), Message: r.GetMessage(), Keys: r.GetKeys(), Example: web.Key(r.GetExample())})

@@ -1,8 +1,9 @@
-// Package pods knows the pods of a Kubernetes node: their names by the UID that
-// their processes' cgroups have, and which of them a user wants to be watched.
+// Package pods knows a Kubernetes node and its pods: their names by the UID that
+// their processes' cgroups have, which of them a user wants to be watched, and
+// how fast the node's link is said to be.
 //
-// In comes what the API server tells of one node's pods, and of namespaces where
-// labels select; out goes [Pods.Lookup]. While no API server answers it is what
+// In comes what the API server tells of one node and its pods, and of namespaces
+// where labels select; out go [Pods.Lookup] and [Pods.Link]. While no API server answers it is what
 // was known last. The agent's command calls it.
 package pods
 
@@ -10,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -23,6 +25,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
+
+// LinkAnnotation, of a node, says how fast its link is, in Mbit/s. A label of
+// that name does too, where there is no annotation.
+const LinkAnnotation = "psidecar.io/link-mbit"
 
 // A Pod is one of the node's.
 type Pod struct {
@@ -39,6 +45,8 @@ type Pods struct {
 	mu         sync.Mutex
 	pods       map[string]known      // by UID
 	namespaces map[string]labels.Set // by name; where there is a selector
+	link       uint32                // Mbit/s, 0: nobody has said
+	said       string                // what has been said of it
 }
 
 type known struct {
@@ -71,7 +79,11 @@ func (p *Pods) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	informers := []cache.SharedIndexInformer{pods}
+	node, err := p.informer("nodes", fields.OneTermEqualSelector("metadata.name", p.node), &corev1.Node{}, p.ownNode, p.noNode)
+	if err != nil {
+		return err
+	}
+	informers := []cache.SharedIndexInformer{pods, node}
 	if p.selector != nil {
 		namespaces, err := p.informer("namespaces", fields.Everything(), &corev1.Namespace{}, p.namespace, p.noNamespace)
 		if err != nil {
@@ -124,6 +136,9 @@ func trim(object any) (any, error) {
 		o.Spec, o.Status = corev1.PodSpec{NodeName: o.Spec.NodeName}, corev1.PodStatus{}
 	case *corev1.Namespace:
 		o.ManagedFields, o.Annotations = nil, nil
+	case *corev1.Node:
+		o.ManagedFields = nil
+		o.Spec, o.Status = corev1.NodeSpec{}, corev1.NodeStatus{}
 	}
 	return object, nil
 }
@@ -158,6 +173,44 @@ func (p *Pods) noNamespace(object any) {
 		defer p.mu.Unlock()
 		delete(p.namespaces, o.Name)
 	}
+}
+
+func (p *Pods) ownNode(object any) {
+	o, ok := object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	said, annotated := o.Annotations[LinkAnnotation]
+	if !annotated {
+		said = o.Labels[LinkAnnotation]
+	}
+	mbit := uint64(0)
+	if said != "" {
+		var err error
+		if mbit, err = strconv.ParseUint(said, 10, 32); err != nil {
+			mbit = 0
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if said != p.said && said != "" && mbit == 0 {
+		slog.Warn("the node does not say how fast its link is: want Mbit/s, above 0", "node", o.Name, "name", LinkAnnotation, "value", said)
+	}
+	p.link, p.said = uint32(mbit), said
+}
+
+func (p *Pods) noNode(any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.link, p.said = 0, ""
+}
+
+// Link returns how fast the node's link is, in Mbit/s, as [LinkAnnotation] says;
+// 0 where it does not.
+func (p *Pods) Link() uint32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.link
 }
 
 // Lookup returns a pod of the node by its UID.

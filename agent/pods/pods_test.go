@@ -62,12 +62,43 @@ func TestSelected(t *testing.T) {
 	}
 }
 
+// A node says how fast its link is by an annotation, or a label; what is no
+// speed is none.
+func TestLink(t *testing.T) {
+	p, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name                string
+		annotations, labels map[string]string
+		want                uint32
+	}{
+		{"neither", nil, nil, 0},
+		{"a label", nil, map[string]string{LinkAnnotation: "10000"}, 10000},
+		{"both", map[string]string{LinkAnnotation: "25000"}, map[string]string{LinkAnnotation: "10000"}, 25000},
+		{"not a number", map[string]string{LinkAnnotation: "25G"}, nil, 0},
+		{"negative", map[string]string{LinkAnnotation: "-1"}, nil, 0},
+		{"more than there can be", map[string]string{LinkAnnotation: "4294967296"}, nil, 0},
+		{"an annotation", map[string]string{LinkAnnotation: "40000"}, nil, 40000},
+	} {
+		p.ownNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: c.annotations, Labels: c.labels}})
+		if got := p.Link(); got != c.want {
+			t.Errorf("%s: %d Mbit/s, want %d", c.name, got, c.want)
+		}
+	}
+	p.noNode(nil)
+	if p.Link() != 0 {
+		t.Error("a node that is gone has a link")
+	}
+}
+
 // Where the API server fails, Run asks again until its context ends.
 func TestNoAnswer(t *testing.T) {
-	asked := make(chan string, 16)
+	asked := make(chan string, 64)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case asked <- r.URL.Query().Get("fieldSelector"):
+		case asked <- r.URL.Path + " " + r.URL.Query().Get("fieldSelector"):
 		default:
 		}
 		http.Error(w, "no", http.StatusInternalServerError)
@@ -81,11 +112,12 @@ func TestNoAnswer(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	for range 2 {
+	times := map[string]int{}
+	for times["/api/v1/pods spec.nodeName=node-1"] < 2 || times["/api/v1/nodes metadata.name=node-1"] < 2 {
 		select {
 		case which := <-asked:
-			if which != "spec.nodeName=node-1" {
-				t.Errorf("it asks for %q", which)
+			if times[which]++; len(times) > 2 {
+				t.Fatalf("it asks for %v", times)
 			}
 		case err := <-ended:
 			t.Fatalf("it has ended: %v", err)

@@ -60,6 +60,7 @@ type Node struct {
 	RankFrom  string `json:"rank_from,omitempty"` // how the rank is known: identity, node table, key range, address order
 	Address   string `json:"address,omitempty"`   // where it listens
 	Local     bool   `json:"local"`               // it runs on this host
+	Host      string `json:"host,omitempty"`      // the planner's: the host that it runs on
 	PID       int    `json:"pid,omitempty"`
 	Command   string `json:"command,omitempty"`
 	Pod       string `json:"pod,omitempty"`       // Kubernetes pod UID, from its cgroup
@@ -274,6 +275,14 @@ type Agent struct {
 	Planner       *Planner  `json:"planner,omitempty"`
 	Proxy         bool      `json:"proxy,omitempty"` // it is one too: see /api/v1/connections
 	Hosts         []Host    `json:"hosts,omitzero"`  // the planner's: those that report
+	Machine       *Machine  `json:"machine,omitempty"`
+}
+
+// A Machine is what a host is, as far as its agent knows.
+type Machine struct {
+	LinkMbit   uint32 `json:"link_mbit"`   // speed of its link, Mbit/s; 0 unknown
+	LinkSource string `json:"link_source"` // where that is known from, or why it is not
+	Cores      int    `json:"cores"`
 }
 
 // A Host is what its agent told the planner of itself.
@@ -288,6 +297,7 @@ type Host struct {
 	MemoryBytes   uint64    `json:"memory_bytes"`
 	SampledOneIn  uint32    `json:"sampled_one_in"`
 	Lost          []Counter `json:"lost"` // what it missed, where it missed something
+	Machine       *Machine  `json:"machine,omitempty"`
 }
 
 // A Program is one of the kernel's programs that watch.

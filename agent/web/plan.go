@@ -43,7 +43,8 @@ type PlanHost struct {
 	Host      string  `json:"host"`
 	Before    float64 `json:"before"`
 	Predicted float64 `json:"predicted"`
-	Actual    float64 `json:"actual"` // 0 until it is known
+	Actual    float64 `json:"actual"`              // 0 until it is known
+	LinkMbit  float64 `json:"link_mbit,omitempty"` // of its link, as the plan counts; absent: all links are taken as equally fast
 }
 
 // PlanRefusal is keys that were not moved, for one reason.

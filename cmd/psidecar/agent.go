@@ -15,6 +15,8 @@ import (
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/machine"
+	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
@@ -33,6 +35,7 @@ type agentFlags struct {
 	ingress         string
 	proc, cgroupDir string
 	host            string
+	link            uint32
 	planner         plannerLink
 	intercept       interceptFlags
 	pods            podFlags
@@ -59,6 +62,7 @@ func (f *agentFlags) showing(cmd *cobra.Command) {
 	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
 	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
 	flags.StringVar(&f.host, "host", "", "name of this host in reports and on the page; default: its hostname")
+	flags.Uint32Var(&f.link, "link-mbit", 0, "speed of this host's link in Mbit/s, which the planner counts with; 0: as the node's annotation "+pods.LinkAnnotation+" or the interface of the default route says")
 }
 
 func (f *agentFlags) options() (agent.Options, error) {
@@ -160,6 +164,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
+	opts.Machine = f.machine(named)
 	intercepting, err := f.intercept.open(&opts)
 	if err != nil {
 		return err
@@ -178,6 +183,20 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	g.Go(func() error { return page.serve(ctx, w.agent.Handler(f.pprof)) })
 	return g.Wait()
+}
+
+// machine returns what says what this host is: the flag before the node, where
+// its name is asked for, and that before the system.
+func (f *agentFlags) machine(node *pods.Pods) func() machine.Machine {
+	return func() machine.Machine {
+		m := machine.Measured(os.DirFS("/"))
+		if f.link > 0 {
+			m.LinkMbit, m.LinkSource = f.link, "--link-mbit"
+		} else if node != nil && node.Link() > 0 {
+			m.LinkMbit, m.LinkSource = node.Link(), "node's "+pods.LinkAnnotation
+		}
+		return m
+	}
 }
 
 // memoryLimit is what the Go runtime should aim for with these flags.

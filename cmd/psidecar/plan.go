@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -233,12 +234,19 @@ func bytesOrDash(bytes float64) string {
 	return fmt.Sprintf("%.0f", bytes)
 }
 
-// busiest returns what the busiest host moves in a step.
+// busiest returns what the host moves in a step whose link that takes the
+// longest.
 func busiest(e *api.Epoch) (before, predicted, actual float64) {
-	for _, h := range e.GetHosts() {
-		before, predicted, actual = max(before, h.GetBefore()), max(predicted, h.GetPredicted()), max(actual, h.GetActual())
+	of := func(bytes func(*api.HostLoad) float64) (most float64) {
+		longest := 0.0
+		for _, h := range e.GetHosts() {
+			if takes := bytes(h) / cmp.Or(h.GetLinkMbit(), 1); takes > longest {
+				longest, most = takes, bytes(h)
+			}
+		}
+		return most
 	}
-	return before, predicted, actual
+	return of((*api.HostLoad).GetBefore), of((*api.HostLoad).GetPredicted), of((*api.HostLoad).GetActual)
 }
 
 func refusals(e *api.Epoch) string {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
@@ -47,6 +48,7 @@ new connections go direct, those in use get --grace, and nothing is left.`,
 	f.agent.watching(cmd)
 	f.agent.showing(cmd)
 	f.agent.intercept.intercepting(cmd, true)
+	f.agent.pods.add(cmd)
 	f.proxy.relaying(cmd)
 	f.planner.planning(cmd, "planner-")
 	f.agent.planner.add(cmd, "", "host:port of the planner of another host; default: this process has its own")
@@ -72,6 +74,7 @@ type host struct {
 	planner *collector // nil: it is on another host
 	address string     // of the planner
 	creds   credentials.TransportCredentials
+	named   *pods.Pods // nil: pods are not asked for
 	page    page
 	pprof   bool
 }
@@ -101,6 +104,10 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if h.creds, err = f.agent.planner.credentials(); err != nil {
 		return nil, err
 	}
+	if h.named, err = f.agent.pods.open(&watch); err != nil {
+		return nil, err
+	}
+	watch.Machine = f.agent.machine(h.named)
 	f.agent.intercept.mesh = f.proxy.meshPort
 	intercepting, err := f.agent.intercept.open(&watch)
 	if err != nil {
@@ -149,6 +156,9 @@ func (h *host) run(ctx context.Context) error {
 		g.Go(func() error { return h.planner.run(ctx) })
 	}
 	g.Go(func() error { return h.watcher.run(ctx, h.address, h.creds) })
+	if h.named != nil {
+		g.Go(func() error { return h.named.Run(ctx) })
+	}
 	g.Go(func() error { return h.carrier.run(ctx) })
 	if i := h.watcher.intercepting; i != nil {
 		client := handover.NewLocalClient(i.listeners.Connect, h.carrier.serve)

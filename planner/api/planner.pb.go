@@ -37,6 +37,7 @@ type HostReport struct {
 	UnixNanos     int64        `protobuf:"varint,4,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
 	Jobs          []*JobReport `protobuf:"bytes,5,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	Agent         *AgentReport `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
+	Machine       *Machine     `protobuf:"bytes,7,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,6 +114,78 @@ func (x *HostReport) GetAgent() *AgentReport {
 	return nil
 }
 
+func (x *HostReport) GetMachine() *Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+// Machine is what the host is, as far as the agent knows.
+type Machine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// link_mbit is the speed of its link in Mbit/s; 0 unknown.
+	LinkMbit uint32 `protobuf:"varint,1,opt,name=link_mbit,json=linkMbit,proto3" json:"link_mbit,omitempty"`
+	// link_source is where that is known from: a flag, the node's annotation, an
+	// interface.
+	LinkSource string `protobuf:"bytes,2,opt,name=link_source,json=linkSource,proto3" json:"link_source,omitempty"`
+	// cores are the processors that it has.
+	Cores         uint32 `protobuf:"varint,3,opt,name=cores,proto3" json:"cores,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Machine) Reset() {
+	*x = Machine{}
+	mi := &file_planner_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Machine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Machine) ProtoMessage() {}
+
+func (x *Machine) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Machine.ProtoReflect.Descriptor instead.
+func (*Machine) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Machine) GetLinkMbit() uint32 {
+	if x != nil {
+		return x.LinkMbit
+	}
+	return 0
+}
+
+func (x *Machine) GetLinkSource() string {
+	if x != nil {
+		return x.LinkSource
+	}
+	return ""
+}
+
+func (x *Machine) GetCores() uint32 {
+	if x != nil {
+		return x.Cores
+	}
+	return 0
+}
+
 // AgentReport is what watching costs the host, and what it missed.
 type AgentReport struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -133,7 +206,7 @@ type AgentReport struct {
 
 func (x *AgentReport) Reset() {
 	*x = AgentReport{}
-	mi := &file_planner_proto_msgTypes[1]
+	mi := &file_planner_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -145,7 +218,7 @@ func (x *AgentReport) String() string {
 func (*AgentReport) ProtoMessage() {}
 
 func (x *AgentReport) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[1]
+	mi := &file_planner_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -158,7 +231,7 @@ func (x *AgentReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentReport.ProtoReflect.Descriptor instead.
 func (*AgentReport) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{1}
+	return file_planner_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AgentReport) GetVersion() string {
@@ -229,7 +302,7 @@ type Loss struct {
 
 func (x *Loss) Reset() {
 	*x = Loss{}
-	mi := &file_planner_proto_msgTypes[2]
+	mi := &file_planner_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +314,7 @@ func (x *Loss) String() string {
 func (*Loss) ProtoMessage() {}
 
 func (x *Loss) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[2]
+	mi := &file_planner_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +327,7 @@ func (x *Loss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loss.ProtoReflect.Descriptor instead.
 func (*Loss) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{2}
+	return file_planner_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Loss) GetReason() string {
@@ -330,7 +403,7 @@ type JobReport struct {
 
 func (x *JobReport) Reset() {
 	*x = JobReport{}
-	mi := &file_planner_proto_msgTypes[3]
+	mi := &file_planner_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +415,7 @@ func (x *JobReport) String() string {
 func (*JobReport) ProtoMessage() {}
 
 func (x *JobReport) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[3]
+	mi := &file_planner_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +428,7 @@ func (x *JobReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobReport.ProtoReflect.Descriptor instead.
 func (*JobReport) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{3}
+	return file_planner_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JobReport) GetJob() string {
@@ -553,7 +626,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_planner_proto_msgTypes[4]
+	mi := &file_planner_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +638,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[4]
+	mi := &file_planner_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +651,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{4}
+	return file_planner_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Window) GetFirstUnixNanos() int64 {
@@ -642,7 +715,7 @@ type WindowUse struct {
 
 func (x *WindowUse) Reset() {
 	*x = WindowUse{}
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +727,7 @@ func (x *WindowUse) String() string {
 func (*WindowUse) ProtoMessage() {}
 
 func (x *WindowUse) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +740,7 @@ func (x *WindowUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowUse.ProtoReflect.Descriptor instead.
 func (*WindowUse) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{5}
+	return file_planner_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WindowUse) GetWorker() string {
@@ -732,7 +805,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +817,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +830,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{6}
+	return file_planner_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Latency) GetName() string {
@@ -794,7 +867,7 @@ type Connections struct {
 
 func (x *Connections) Reset() {
 	*x = Connections{}
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +879,7 @@ func (x *Connections) String() string {
 func (*Connections) ProtoMessage() {}
 
 func (x *Connections) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +892,7 @@ func (x *Connections) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connections.ProtoReflect.Descriptor instead.
 func (*Connections) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{7}
+	return file_planner_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Connections) GetSynced() uint32 {
@@ -866,7 +939,7 @@ type Sketch struct {
 
 func (x *Sketch) Reset() {
 	*x = Sketch{}
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +951,7 @@ func (x *Sketch) String() string {
 func (*Sketch) ProtoMessage() {}
 
 func (x *Sketch) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +964,7 @@ func (x *Sketch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sketch.ProtoReflect.Descriptor instead.
 func (*Sketch) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{8}
+	return file_planner_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Sketch) GetExact() bool {
@@ -946,7 +1019,7 @@ type SkewPoint struct {
 
 func (x *SkewPoint) Reset() {
 	*x = SkewPoint{}
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1031,7 @@ func (x *SkewPoint) String() string {
 func (*SkewPoint) ProtoMessage() {}
 
 func (x *SkewPoint) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1044,7 @@ func (x *SkewPoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkewPoint.ProtoReflect.Descriptor instead.
 func (*SkewPoint) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{9}
+	return file_planner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SkewPoint) GetKeys() uint64 {
@@ -1000,7 +1073,7 @@ type Recent struct {
 
 func (x *Recent) Reset() {
 	*x = Recent{}
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1085,7 @@ func (x *Recent) String() string {
 func (*Recent) ProtoMessage() {}
 
 func (x *Recent) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1098,7 @@ func (x *Recent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recent.ProtoReflect.Descriptor instead.
 func (*Recent) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{10}
+	return file_planner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Recent) GetFirstUnixNanos() int64 {
@@ -1057,14 +1130,16 @@ type Node struct {
 	Rank    int32  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// local: it runs on the reporting host.
-	Local         bool `protobuf:"varint,5,opt,name=local,proto3" json:"local,omitempty"`
+	Local bool `protobuf:"varint,5,opt,name=local,proto3" json:"local,omitempty"`
+	// pod is absent where it runs in none, or the agent has not been told.
+	Pod           *Pod `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1151,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1164,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{11}
+	return file_planner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Node) GetName() string {
@@ -1127,6 +1202,75 @@ func (x *Node) GetLocal() bool {
 	return false
 }
 
+func (x *Node) GetPod() *Pod {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+// Pod is what an API server calls a pod.
+type Pod struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// node is the one that it runs on.
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pod) Reset() {
+	*x = Pod{}
+	mi := &file_planner_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pod) ProtoMessage() {}
+
+func (x *Pod) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pod.ProtoReflect.Descriptor instead.
+func (*Pod) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Pod) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Pod) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pod) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 // Block is a range of keys, both ends included.
 type Block struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1139,7 +1283,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1295,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1308,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{12}
+	return file_planner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Block) GetFirst() uint64 {
@@ -1202,7 +1346,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1358,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1371,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{13}
+	return file_planner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Use) GetWorker() string {
@@ -1280,7 +1424,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1436,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1449,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{14}
+	return file_planner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Traffic) GetWorker() string {
@@ -1361,7 +1505,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1517,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1530,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{15}
+	return file_planner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HotKey) GetKey() uint64 {
@@ -1453,7 +1597,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_planner_proto_msgTypes[16]
+	mi := &file_planner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1609,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[16]
+	mi := &file_planner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1622,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{16}
+	return file_planner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Steps) GetWorker() string {
@@ -1519,7 +1663,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_planner_proto_msgTypes[17]
+	mi := &file_planner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1675,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[17]
+	mi := &file_planner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1688,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{17}
+	return file_planner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Taken) GetSequence() uint64 {
@@ -1558,7 +1702,7 @@ var File_planner_proto protoreflect.FileDescriptor
 
 const file_planner_proto_rawDesc = "" +
 	"\n" +
-	"\rplanner.proto\x12\x13psidecar.planner.v1\"\xe9\x01\n" +
+	"\rplanner.proto\x12\x13psidecar.planner.v1\"\xa1\x02\n" +
 	"\n" +
 	"HostReport\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12 \n" +
@@ -1567,7 +1711,13 @@ const file_planner_proto_rawDesc = "" +
 	"\n" +
 	"unix_nanos\x18\x04 \x01(\x03R\tunixNanos\x122\n" +
 	"\x04jobs\x18\x05 \x03(\v2\x1e.psidecar.planner.v1.JobReportR\x04jobs\x126\n" +
-	"\x05agent\x18\x06 \x01(\v2 .psidecar.planner.v1.AgentReportR\x05agent\"\xb6\x02\n" +
+	"\x05agent\x18\x06 \x01(\v2 .psidecar.planner.v1.AgentReportR\x05agent\x126\n" +
+	"\amachine\x18\a \x01(\v2\x1c.psidecar.planner.v1.MachineR\amachine\"]\n" +
+	"\aMachine\x12\x1b\n" +
+	"\tlink_mbit\x18\x01 \x01(\rR\blinkMbit\x12\x1f\n" +
+	"\vlink_source\x18\x02 \x01(\tR\n" +
+	"linkSource\x12\x14\n" +
+	"\x05cores\x18\x03 \x01(\rR\x05cores\"\xb6\x02\n" +
 	"\vAgentReport\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12,\n" +
 	"\x12started_unix_nanos\x18\x02 \x01(\x03R\x10startedUnixNanos\x12\x1f\n" +
@@ -1649,13 +1799,18 @@ const file_planner_proto_rawDesc = "" +
 	"\x06Recent\x12(\n" +
 	"\x10first_unix_nanos\x18\x01 \x01(\x03R\x0efirstUnixNanos\x12&\n" +
 	"\x0flast_unix_nanos\x18\x02 \x01(\x03R\rlastUnixNanos\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"r\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x9e\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\x05R\x04rank\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05local\x18\x05 \x01(\bR\x05local\"E\n" +
+	"\x05local\x18\x05 \x01(\bR\x05local\x12*\n" +
+	"\x03pod\x18\x06 \x01(\v2\x18.psidecar.planner.v1.PodR\x03pod\"K\n" +
+	"\x03Pod\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"E\n" +
 	"\x05Block\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\x04R\x04last\x12\x12\n" +
@@ -1702,52 +1857,56 @@ func file_planner_proto_rawDescGZIP() []byte {
 	return file_planner_proto_rawDescData
 }
 
-var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_planner_proto_goTypes = []any{
 	(*HostReport)(nil),  // 0: psidecar.planner.v1.HostReport
-	(*AgentReport)(nil), // 1: psidecar.planner.v1.AgentReport
-	(*Loss)(nil),        // 2: psidecar.planner.v1.Loss
-	(*JobReport)(nil),   // 3: psidecar.planner.v1.JobReport
-	(*Window)(nil),      // 4: psidecar.planner.v1.Window
-	(*WindowUse)(nil),   // 5: psidecar.planner.v1.WindowUse
-	(*Latency)(nil),     // 6: psidecar.planner.v1.Latency
-	(*Connections)(nil), // 7: psidecar.planner.v1.Connections
-	(*Sketch)(nil),      // 8: psidecar.planner.v1.Sketch
-	(*SkewPoint)(nil),   // 9: psidecar.planner.v1.SkewPoint
-	(*Recent)(nil),      // 10: psidecar.planner.v1.Recent
-	(*Node)(nil),        // 11: psidecar.planner.v1.Node
-	(*Block)(nil),       // 12: psidecar.planner.v1.Block
-	(*Use)(nil),         // 13: psidecar.planner.v1.Use
-	(*Traffic)(nil),     // 14: psidecar.planner.v1.Traffic
-	(*HotKey)(nil),      // 15: psidecar.planner.v1.HotKey
-	(*Steps)(nil),       // 16: psidecar.planner.v1.Steps
-	(*Taken)(nil),       // 17: psidecar.planner.v1.Taken
+	(*Machine)(nil),     // 1: psidecar.planner.v1.Machine
+	(*AgentReport)(nil), // 2: psidecar.planner.v1.AgentReport
+	(*Loss)(nil),        // 3: psidecar.planner.v1.Loss
+	(*JobReport)(nil),   // 4: psidecar.planner.v1.JobReport
+	(*Window)(nil),      // 5: psidecar.planner.v1.Window
+	(*WindowUse)(nil),   // 6: psidecar.planner.v1.WindowUse
+	(*Latency)(nil),     // 7: psidecar.planner.v1.Latency
+	(*Connections)(nil), // 8: psidecar.planner.v1.Connections
+	(*Sketch)(nil),      // 9: psidecar.planner.v1.Sketch
+	(*SkewPoint)(nil),   // 10: psidecar.planner.v1.SkewPoint
+	(*Recent)(nil),      // 11: psidecar.planner.v1.Recent
+	(*Node)(nil),        // 12: psidecar.planner.v1.Node
+	(*Pod)(nil),         // 13: psidecar.planner.v1.Pod
+	(*Block)(nil),       // 14: psidecar.planner.v1.Block
+	(*Use)(nil),         // 15: psidecar.planner.v1.Use
+	(*Traffic)(nil),     // 16: psidecar.planner.v1.Traffic
+	(*HotKey)(nil),      // 17: psidecar.planner.v1.HotKey
+	(*Steps)(nil),       // 18: psidecar.planner.v1.Steps
+	(*Taken)(nil),       // 19: psidecar.planner.v1.Taken
 }
 var file_planner_proto_depIdxs = []int32{
-	3,  // 0: psidecar.planner.v1.HostReport.jobs:type_name -> psidecar.planner.v1.JobReport
-	1,  // 1: psidecar.planner.v1.HostReport.agent:type_name -> psidecar.planner.v1.AgentReport
-	2,  // 2: psidecar.planner.v1.AgentReport.lost:type_name -> psidecar.planner.v1.Loss
-	11, // 3: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
-	12, // 4: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
-	13, // 5: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
-	14, // 6: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
-	15, // 7: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
-	16, // 8: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
-	6,  // 9: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
-	6,  // 10: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
-	7,  // 11: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
-	8,  // 12: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
-	9,  // 13: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
-	10, // 14: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
-	4,  // 15: psidecar.planner.v1.JobReport.window:type_name -> psidecar.planner.v1.Window
-	5,  // 16: psidecar.planner.v1.Window.uses:type_name -> psidecar.planner.v1.WindowUse
-	0,  // 17: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
-	17, // 18: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	4,  // 0: psidecar.planner.v1.HostReport.jobs:type_name -> psidecar.planner.v1.JobReport
+	2,  // 1: psidecar.planner.v1.HostReport.agent:type_name -> psidecar.planner.v1.AgentReport
+	1,  // 2: psidecar.planner.v1.HostReport.machine:type_name -> psidecar.planner.v1.Machine
+	3,  // 3: psidecar.planner.v1.AgentReport.lost:type_name -> psidecar.planner.v1.Loss
+	12, // 4: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
+	14, // 5: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
+	15, // 6: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
+	16, // 7: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
+	17, // 8: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
+	18, // 9: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
+	7,  // 10: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
+	7,  // 11: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
+	8,  // 12: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
+	9,  // 13: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
+	10, // 14: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
+	11, // 15: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
+	5,  // 16: psidecar.planner.v1.JobReport.window:type_name -> psidecar.planner.v1.Window
+	6,  // 17: psidecar.planner.v1.Window.uses:type_name -> psidecar.planner.v1.WindowUse
+	13, // 18: psidecar.planner.v1.Node.pod:type_name -> psidecar.planner.v1.Pod
+	0,  // 19: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
+	19, // 20: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_planner_proto_init() }
@@ -1761,7 +1920,7 @@ func file_planner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_planner_proto_rawDesc), len(file_planner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

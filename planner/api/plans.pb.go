@@ -1621,7 +1621,10 @@ type HostLoad struct {
 	Before    float64                `protobuf:"fixed64,2,opt,name=before,proto3" json:"before,omitempty"`
 	Predicted float64                `protobuf:"fixed64,3,opt,name=predicted,proto3" json:"predicted,omitempty"`
 	// actual is measured once the plan is carried out; 0 until then.
-	Actual        float64 `protobuf:"fixed64,4,opt,name=actual,proto3" json:"actual,omitempty"`
+	Actual float64 `protobuf:"fixed64,4,opt,name=actual,proto3" json:"actual,omitempty"`
+	// link_mbit is the speed of its link that the plan counts with; 0 in all: all
+	// links are taken as equally fast.
+	LinkMbit      float64 `protobuf:"fixed64,5,opt,name=link_mbit,json=linkMbit,proto3" json:"link_mbit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1680,6 +1683,13 @@ func (x *HostLoad) GetPredicted() float64 {
 func (x *HostLoad) GetActual() float64 {
 	if x != nil {
 		return x.Actual
+	}
+	return 0
+}
+
+func (x *HostLoad) GetLinkMbit() float64 {
+	if x != nil {
+		return x.LinkMbit
 	}
 	return 0
 }
@@ -1934,12 +1944,13 @@ const file_plans_proto_rawDesc = "" +
 	"\x04DONE\x10\x02\x12\x0f\n" +
 	"\vROLLED_BACK\x10\x03\x12\x0e\n" +
 	"\n" +
-	"SUPERSEDED\x10\x04\"l\n" +
+	"SUPERSEDED\x10\x04\"\x89\x01\n" +
 	"\bHostLoad\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\x01R\x06before\x12\x1c\n" +
 	"\tpredicted\x18\x03 \x01(\x01R\tpredicted\x12\x16\n" +
-	"\x06actual\x18\x04 \x01(\x01R\x06actual\"\xb0\x01\n" +
+	"\x06actual\x18\x04 \x01(\x01R\x06actual\x12\x1b\n" +
+	"\tlink_mbit\x18\x05 \x01(\x01R\blinkMbit\"\xb0\x01\n" +
 	"\n" +
 	"ActRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12>\n" +

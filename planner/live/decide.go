@@ -123,9 +123,11 @@ func (j *job) partial() bool {
 	return true
 }
 
-// shaped makes the strategy anew where the machines are others than before.
+// shaped makes the strategy anew where the machines, or their links, are others
+// than before.
 func (j *job) shaped() error {
-	shape := fmt.Sprint(j.hosts, j.serves)
+	speed := j.speeds()
+	shape := fmt.Sprint(j.hosts, j.serves, speed)
 	if j.strategy != nil && shape == j.shape {
 		return nil
 	}
@@ -133,7 +135,7 @@ func (j *job) shaped() error {
 	for i, host := range j.hosts {
 		barred[i] = !slices.Contains(j.serves, host)
 	}
-	strategy, err := j.opts.strategy(len(j.hosts), barred)
+	strategy, err := j.opts.strategy(len(j.hosts), barred, speed)
 	if err != nil {
 		return err
 	}
@@ -170,20 +172,24 @@ func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) er
 // propose turns moves into a plan, if they are worth it.
 func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, moves []dynamic.Move) (trouble string, err error) {
 	before, after := j.loads(e, moves)
-	hosts, better := make([]*api.HostLoad, len(j.hosts)), slices.Max(before)-slices.Max(after) >= worthwhile*slices.Max(before)
+	hosts, speed := make([]*api.HostLoad, len(j.hosts)), j.speeds()
 	sum, sumAfter := 0.0, 0.0
 	for i, name := range j.hosts {
 		hosts[i] = &api.HostLoad{Host: name, Before: before[i], Predicted: after[i]}
+		if speed != nil {
+			hosts[i].LinkMbit = speed[i]
+		}
 		sum, sumAfter = sum+before[i], sumAfter+after[i]
 	}
-	if !better && sum-sumAfter < worthwhile*sum {
+	most, busy := busiestOf(before, speed)
+	then, busyThen := busiestOf(after, speed)
+	if busy-busyThen < worthwhile*busy && sum-sumAfter < worthwhile*sum {
 		return "", nil
 	}
 	targets, migration := j.targets(moves)
-	most, _ := busiestOf(before)
 	number, err := s.Propose(ctx, plans.Proposal{
 		Job: j.name, Servers: j.servers, Targets: targets, Hosts: hosts, MigrationBytes: migration, HorizonSteps: j.opts.Horizon,
-		Reason: fmt.Sprintf("%s moves %.0f bytes a step, would move %.0f; the busiest then %.0f", j.hosts[most], before[most], after[most], slices.Max(after)),
+		Reason: fmt.Sprintf("%s moves %.0f bytes a step, would move %.0f; the busiest then %.0f", j.hosts[most], before[most], after[most], after[then]),
 	})
 	if err != nil || number == 0 {
 		return "", err
@@ -243,11 +249,16 @@ func (j *job) targets(moves []dynamic.Move) (targets []plan.Range, migration flo
 	return joined, migration
 }
 
-func busiestOf(loads []float64) (most int, bytes float64) {
-	for i, l := range loads {
-		if l > bytes {
-			most, bytes = i, l
+// busiestOf returns the machine whose link is busy for the longest with so many
+// bytes, and how long, in arbitrary units; speed nil: all links are alike.
+func busiestOf(bytes, speed []float64) (most int, busy float64) {
+	for i, l := range bytes {
+		if speed != nil {
+			l /= speed[i]
+		}
+		if l > busy {
+			most, busy = i, l
 		}
 	}
-	return most, bytes
+	return most, busy
 }

@@ -18,6 +18,7 @@ type job struct {
 	servers int
 
 	hosts   []string       // by machine
+	links   []uint32       // by machine: speed in Mbit/s as its host says, 0 unknown
 	machine map[string]int // by host
 	serves  []string       // host of each server, by rank; empty: not known
 
@@ -60,7 +61,7 @@ func (j *job) take(host string, r *api.JobReport) {
 	}
 	if _, ok := j.machine[host]; !ok {
 		j.machine[host] = len(j.hosts)
-		j.hosts = append(j.hosts, host)
+		j.hosts, j.links = append(j.hosts, host), append(j.links, 0)
 	}
 	for _, n := range r.GetNodes() {
 		if rank := int(n.GetRank()); n.GetRole() == "server" && n.GetLocal() && rank >= 0 && rank < len(j.serves) {
@@ -84,6 +85,27 @@ func (j *job) restart(servers int) {
 	*j = *newJob(j.name, j.opts)
 	j.judge = judge
 	j.servers, j.serves = servers, make([]string, servers)
+}
+
+// speeds returns how fast each machine's link is, in Mbit/s, nil where none is
+// known. One that is not is taken to be as the others are in the mean.
+func (j *job) speeds() []float64 {
+	sum, known := 0.0, 0.0
+	for _, mbit := range j.links {
+		if mbit > 0 {
+			sum, known = sum+float64(mbit), known+1
+		}
+	}
+	if known == 0 {
+		return nil
+	}
+	speed := make([]float64, len(j.links))
+	for i, mbit := range j.links {
+		if speed[i] = float64(mbit); mbit == 0 {
+			speed[i] = sum / known
+		}
+	}
+	return speed
 }
 
 // see adds a window of uses.

@@ -87,6 +87,7 @@ func (p *Planner) Take(r *api.HostReport) {
 			p.jobs[report.GetJob()] = j
 		}
 		j.take(r.GetHost(), report)
+		j.links[j.machine[r.GetHost()]] = r.GetMachine().GetLinkMbit()
 	}
 }
 
@@ -139,9 +140,9 @@ func (p *Planner) Decide(ctx context.Context) {
 	}
 }
 
-// strategy returns a new strategy for so many machines.
-func (o Options) strategy(machines int, barred []bool) (dynamic.Strategy, error) {
-	d := dynamic.Options{Machines: machines, Barred: barred}
+// strategy returns a new strategy for so many machines, with links of that speed.
+func (o Options) strategy(machines int, barred []bool, speed []float64) (dynamic.Strategy, error) {
+	d := dynamic.Options{Machines: machines, Barred: barred, Speed: speed}
 	d.Locality.Horizon, d.Locality.MaxMoves = o.Horizon, o.MaxMoves
 	return dynamic.New(o.Strategy, d)
 }

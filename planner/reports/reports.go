@@ -118,7 +118,8 @@ func (s *Store) keep(r *api.HostReport) (fresh bool, err error) {
 
 // withoutWindows returns a report that shares all of r but its windows.
 func withoutWindows(r *api.HostReport) *api.HostReport {
-	kept := &api.HostReport{Host: r.GetHost(), Incarnation: r.GetIncarnation(), Sequence: r.GetSequence(), UnixNanos: r.GetUnixNanos(), Agent: r.GetAgent()}
+	kept := &api.HostReport{Host: r.GetHost(), Incarnation: r.GetIncarnation(), Sequence: r.GetSequence(), UnixNanos: r.GetUnixNanos(),
+		Agent: r.GetAgent(), Machine: r.GetMachine()}
 	for _, j := range r.GetJobs() {
 		if j.GetWindow() != nil {
 			w := j.GetWindow()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,11 +17,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// agent runs a psidecar agent with the rights that the chart gives to one. Of
-// two jobs in cgroups as the kubelet lays them out it watches the one whose pod
-// has the label, and names the pod.
+// agent runs a psidecar agent, with the rights that the chart gives to one, and
+// a planner. Of two jobs in cgroups as the kubelet lays them out the agent
+// watches the one whose pod has the label. The agent names the pod, and so does
+// the planner to which it reports, which knows how fast the node's link is too.
 func (c *cluster) agent(namespace string) {
 	psidecar, psjob := os.Getenv("PSIDECAR"), os.Getenv("PSJOB")
 	if psidecar == "" || psjob == "" {
@@ -32,42 +35,88 @@ func (c *cluster) agent(namespace string) {
 	}
 	c.job(namespace, "plain", nil, psjob)
 	c.job(namespace, "labelled", map[string]string{"psidecar.io/job": "true"}, psjob)
+	annotation := []byte(`{"metadata":{"annotations":{"psidecar.io/link-mbit":"25000"}}}`)
+	if _, err := c.client.CoreV1().Nodes().Patch(c.t.Context(), "node-1", types.MergePatchType, annotation, metav1.PatchOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
 	token, _ := c.as(namespace, "psidecar-agent")
-	at := "127.0.0.1:" + freePorts(c.t, 1)[0]
-	cmd := exec.Command(psidecar, "agent", "--kubernetes", "--kubernetes-node", "node-1", "--kubernetes-selector", "psidecar.io/job=true", "--http", at)
+	ports := freePorts(c.t, 3)
+	at, reports, planner := "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1], "127.0.0.1:"+ports[2]
+	c.run(exec.Command(psidecar, "planner", "--listen", reports, "--http", planner), "planner")
+	cmd := exec.Command(psidecar, "agent", "--kubernetes", "--kubernetes-node", "node-1", "--kubernetes-selector", "psidecar.io/job=true",
+		"--http", at, "--host", "node-1", "--planner", reports)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig("agent", token))
 	c.run(cmd, "agent")
-	c.await("the agent to name the pod", time.Minute, func(ctx context.Context) error {
-		r, err := http.Get("http://" + at + "/api/v1/jobs")
-		if err != nil {
-			return err
-		}
-		defer r.Body.Close()
-		var body bytes.Buffer
-		if _, err := body.ReadFrom(r.Body); err != nil {
-			return err
-		}
+	for who, address := range map[string]string{"agent": at, "planner": planner} {
+		c.await("the "+who+" to name the pod", time.Minute, func(context.Context) error { return namesPod(address, namespace) })
+	}
+	c.await("the planner to know the node's link", time.Minute, func(context.Context) error {
 		var answer struct {
-			Jobs []struct {
-				Nodes []struct {
-					PodName *struct{ Namespace, Name, Node string } `json:"pod_name"`
+			Hosts []struct {
+				Host    string
+				Machine *struct {
+					LinkMbit   uint32 `json:"link_mbit"`
+					LinkSource string `json:"link_source"`
 				}
 			}
 		}
-		if err := json.Unmarshal(body.Bytes(), &answer); err != nil {
+		body, err := get("http://"+planner+"/api/v1/agent", &answer)
+		if err != nil {
 			return err
 		}
-		jobs := answer.Jobs
-		if len(jobs) != 1 || len(jobs[0].Nodes) < 3 {
-			return fmt.Errorf("it shows %s", body.Bytes())
-		}
-		for _, n := range jobs[0].Nodes {
-			if p := n.PodName; p == nil || p.Name != "labelled" || p.Namespace != namespace || p.Node != "node-1" {
-				return fmt.Errorf("it shows %s", body.Bytes())
-			}
+		if h := answer.Hosts; len(h) != 1 || h[0].Host != "node-1" || h[0].Machine == nil || h[0].Machine.LinkMbit != 25000 {
+			return fmt.Errorf("it shows %s", body)
 		}
 		return nil
 	})
+	c.await("the pod in the agent's metrics", time.Minute, func(context.Context) error {
+		body, err := get("http://"+at+"/metrics", nil)
+		want := fmt.Sprintf(`name="worker0",namespace="%s",node="node-1",pod="labelled",rank="0",role="worker"} 1`, namespace)
+		if err == nil && !bytes.Contains(body, []byte(want)) {
+			err = fmt.Errorf("no %s", want)
+		}
+		return err
+	})
+}
+
+// namesPod checks that all nodes of the only job are shown with the pod that
+// they are in.
+func namesPod(address, namespace string) error {
+	var answer struct {
+		Jobs []struct {
+			Nodes []struct {
+				PodName *struct{ Namespace, Name, Node string } `json:"pod_name"`
+			}
+		}
+	}
+	body, err := get("http://"+address+"/api/v1/jobs", &answer)
+	if err != nil {
+		return err
+	}
+	jobs := answer.Jobs
+	if len(jobs) != 1 || len(jobs[0].Nodes) < 3 {
+		return fmt.Errorf("it shows %s", body)
+	}
+	for _, n := range jobs[0].Nodes {
+		if p := n.PodName; p == nil || p.Name != "labelled" || p.Namespace != namespace || p.Node != "node-1" {
+			return fmt.Errorf("it shows %s", body)
+		}
+	}
+	return nil
+}
+
+// get reads an address; into, where not nil, takes what it answers in JSON.
+func get(url string, into any) ([]byte, error) {
+	r, err := http.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil || into == nil {
+		return body, err
+	}
+	return body, json.Unmarshal(body, into)
 }
 
 // job runs one in the cgroup of a pod of node-1.

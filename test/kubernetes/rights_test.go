@@ -38,6 +38,17 @@ func (c *cluster) rights(namespace string) {
 			}
 			return err
 		}},
+		{"list its node", true, func(ctx context.Context, k *kubernetes.Clientset) error {
+			_, err := k.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=node-1"})
+			return err
+		}},
+		{"watch its node", true, func(ctx context.Context, k *kubernetes.Clientset) error {
+			w, err := k.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=node-1"})
+			if err == nil {
+				w.Stop()
+			}
+			return err
+		}},
 		{"list namespaces", true, func(ctx context.Context, k *kubernetes.Clientset) error {
 			_, err := k.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 			return err

@@ -6,6 +6,7 @@ export interface Job {
   dialect: string;
   servers: number;
   workers: number;
+  nodes: JobNode[] | null;
   connections: { synced: number; unsynced: number; missed_bytes: number; unplaced: number };
   accesses: number;
   distinct_keys: number;
@@ -18,6 +19,13 @@ export interface Job {
   bytes_per_second: number;
   latency: Latency;
   stragglers: string[] | null;
+}
+
+/** A scheduler, server or worker; host is the planner's. */
+export interface JobNode {
+  name: string;
+  host?: string;
+  pod_name?: { namespace: string; name: string; node: string };
 }
 
 export interface Latency { count: number; mean: number; p50: number; p90: number; p99: number; p999: number; max: number }
@@ -73,6 +81,7 @@ export interface Host {
   memory_bytes: number;
   sampled_one_in: number;
   lost: Counter[];
+  machine?: { link_mbit: number; link_source: string; cores: number };
 }
 
 export interface Agent {
@@ -89,7 +98,7 @@ export interface Agent {
 }
 
 /** What a host moves in a step, in bytes; actual is 0 until it is known. */
-export interface PlanHost { host: string; before: number; predicted: number; actual: number }
+export interface PlanHost { host: string; before: number; predicted: number; actual: number; link_mbit?: number }
 
 export interface PlanRefusal { reason: string; message: string; keys: number }
 

@@ -15,6 +15,11 @@ export function bytes(value: number): string {
   return value < 1000 ? `${Math.round(value)} B` : scaled(value, "B");
 }
 
+/** A link's speed: 25000 -> "25 Gbit/s". */
+export function megabits(value: number): string {
+  return value < 1000 ? `${Math.round(value)} Mbit/s` : `${value / 1000} Gbit/s`;
+}
+
 function scaled(value: number, unit: string): string {
   let step = 0;
   while (Math.abs(value) >= 999.5 && step < siPrefixes.length - 1) {

@@ -6,6 +6,7 @@ import { bytes, count, key } from "./format";
 import { Grid, type Cells } from "./grid";
 import { drawCost, drawKeys, drawServers, drawWorkers, jobStatus } from "./panels";
 import { drawLegend } from "./legend";
+import { placed, placesOf, type Places } from "./places";
 import { drawPlan } from "./plan";
 import { drawSkew } from "./skew";
 import { format, parse, span, type View } from "./view";
@@ -25,6 +26,7 @@ let view = parse(location.hash);
 let heatmap: Heatmap | undefined;
 let traffic: Traffic | undefined;
 let keys: Keys | undefined;
+let places: Places = new Map();
 
 const heat = new Grid({
   host: element("heat"),
@@ -37,7 +39,7 @@ const heat = new Grid({
     }
     const amount = heatmap.measure.endsWith("bytes") ? bytes(n) : `${count(n)} ${heatmap.measure}`;
     const range = block.first_text === block.last_text ? `key ${blockName(column)}` : `keys ${blockName(column)} to ${key(BigInt(block.last_text))}`;
-    return `${heatmap.workers[row]}, ${range} (${count(block.keys)} seen): ${amount}`;
+    return `${placed(heatmap.workers[row] ?? "", places)}, ${range} (${count(block.keys)} seen): ${amount}`;
   },
   onZoom(from, to) {
     const first = heatmap?.blocks[from];
@@ -57,7 +59,7 @@ const matrix = new Grid({
     if (!traffic) {
       return "";
     }
-    const [worker, server] = [traffic.workers[row], traffic.servers[column]];
+    const [worker, server] = [traffic.workers[row], traffic.servers[column]].map((name) => placed(name ?? "", places));
     return (
       `${worker} and ${server}: ${bytes(n)} (${bytes(traffic.to_servers[row]?.[column] ?? 0)} to the server, ` +
       `${bytes(traffic.to_workers[row]?.[column] ?? 0)} back) in ${count(traffic.requests[row]?.[column] ?? 0)} requests`
@@ -134,6 +136,7 @@ async function refresh(): Promise<void> {
     say(isFleet ? "No parameter-server job reported yet." : "No parameter-server job seen on this host yet.", false);
     return;
   }
+  places = placesOf(job);
   const about = span({ ...view, job: job.job });
   const [newHeatmap, newTraffic, newKeys, servers, plan] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last }),
@@ -147,8 +150,8 @@ async function refresh(): Promise<void> {
   keys = newKeys;
   drawAll();
   drawKeys(element("keys"), newKeys);
-  drawServers(element("servers"), servers);
-  drawWorkers(element("workers"), servers);
+  drawServers(element("servers"), servers, places);
+  drawWorkers(element("workers"), servers, places);
   element("plan-section").hidden = plan === undefined;
   if (plan) {
     drawPlan(element("plan"), plan);

@@ -4,6 +4,7 @@ import { bytes, count, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { legendCounts } from "./legend";
 import { busiest, movesText } from "./plan";
+import { placeColumns, placed, placesOf } from "./places";
 import { curve } from "./skew";
 import { format, parse, span } from "./view";
 
@@ -101,5 +102,21 @@ describe("a plan", () => {
   it("knows the busiest host", () => {
     const hosts = [{ host: "a", before: 5, predicted: 3, actual: 0 }, { host: "b", before: 9, predicted: 1, actual: 0 }];
     expect([busiest(hosts, (h) => h.before), busiest(hosts, (h) => h.predicted), busiest([], (h) => h.before)]).toEqual([9, 3, 0]);
+    const links = hosts.map((h, i) => ({ ...h, link_mbit: [1000, 10000][i] }));
+    expect([busiest(links, (h) => h.before), busiest(links, (h) => h.predicted)]).toEqual([5, 3]);
+  });
+});
+
+describe("places", () => {
+  const node = (name: string, host?: string, pod?: string) => ({ name, host, pod_name: pod === undefined ? undefined : { namespace: "train", name: pod, node: "node-7" } });
+  const job = (...nodes: ReturnType<typeof node>[]) => ({ nodes }) as unknown as Parameters<typeof placesOf>[0];
+  it("name pods and hosts where they are known", () => {
+    const places = placesOf(job(node("worker0", "host-1", "w-0"), node("worker1", "host-2"), node("worker2")));
+    expect(["worker0", "worker1", "worker2"].map((n) => placed(n, places))).toEqual(["worker0 (train/w-0 on node-7)", "worker1 (on host-2)", "worker2"]);
+    expect(placeColumns(places).map((c) => [c.title, c.text({ name: "worker1" })])).toEqual([["pod", ""], ["on", "host-2"]]);
+  });
+  it("take no room where they are not", () => {
+    expect(placeColumns(placesOf(job(node("worker0"))))).toEqual([]);
+    expect(placeColumns(placesOf({ ...job(), nodes: null }))).toEqual([]);
   });
 });

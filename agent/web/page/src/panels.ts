@@ -1,8 +1,9 @@
 // The panels below the heatmap, each a function from an answer to elements.
 
 import type { Agent, Host, Job, Keys, Latency, Servers } from "./api";
-import { bytes, count, duration, key, percent } from "./format";
-import { facts, table } from "./table";
+import { bytes, count, duration, key, megabits, percent } from "./format";
+import { placeColumns, type Places } from "./places";
+import { facts, table, type Column } from "./table";
 
 export function drawKeys(host: HTMLElement, keys: Keys): void {
   const most = keys.hottest[0]?.accesses ?? 1;
@@ -44,12 +45,13 @@ function took(latency: Latency, quantile: "p50" | "p99"): string {
   return latency.count > 0 ? duration(latency[quantile]) : "–";
 }
 
-export function drawServers(host: HTMLElement, { servers }: Servers): void {
+export function drawServers(host: HTMLElement, { servers }: Servers, places: Places): void {
   const busiestFirst = [...servers].sort((a, b) => b.share - a.share);
   table(
     host,
     [
       { title: "server", text: (s) => s.name },
+      ...placeColumns<Servers["servers"][number]>(places),
       { title: "share of bytes", number: true, text: (s) => percent(s.share), bar: (s) => s.share },
       { title: "in", number: true, text: (s) => bytes(s.bytes_in) },
       { title: "out", number: true, text: (s) => bytes(s.bytes_out) },
@@ -61,11 +63,12 @@ export function drawServers(host: HTMLElement, { servers }: Servers): void {
   );
 }
 
-export function drawWorkers(host: HTMLElement, { workers }: Servers): void {
+export function drawWorkers(host: HTMLElement, { workers }: Servers, places: Places): void {
   table(
     host,
     [
       { title: "worker", text: (w) => w.name + (w.straggler ? " (straggler)" : "") },
+      ...placeColumns<Servers["workers"][number]>(places),
       { title: "steps/s", number: true, text: (w) => w.steps_per_second.toPrecision(3) },
       { title: "requests", number: true, text: (w) => count(w.requests) },
       { title: "out", number: true, text: (w) => bytes(w.bytes_out) },
@@ -76,6 +79,17 @@ export function drawWorkers(host: HTMLElement, { workers }: Servers): void {
     workers,
     (w) => w.straggler,
   );
+}
+
+/** What the hosts are, where their agents say so. */
+function machineColumns(hosts: Host[]): Column<Host>[] {
+  if (!hosts.some((h) => h.machine)) {
+    return [];
+  }
+  return [
+    { title: "cores", number: true, text: (h) => (h.machine ? count(h.machine.cores) : "–") },
+    { title: "link", text: ({ machine }) => (machine ? (machine.link_mbit > 0 ? `${megabits(machine.link_mbit)}, ` : "") + machine.link_source : "–") },
+  ];
 }
 
 /** What the agents that report to a planner cost and miss. */
@@ -97,6 +111,7 @@ function drawHosts(host: HTMLElement, agent: Agent, hosts: Host[]): void {
       { title: "processor", number: true, text: (h) => `${h.cpu_percent.toPrecision(2)}%` },
       { title: "in the kernel", number: true, text: (h) => `${h.kernel_percent.toPrecision(2)}%` },
       { title: "memory", number: true, text: (h) => bytes(h.memory_bytes) },
+      ...machineColumns(hosts),
       { title: "keys of", text: (h) => (h.sampled_one_in <= 1 ? "all requests" : `one in ${h.sampled_one_in} requests`) },
       { title: "lost", text: (h) => h.lost.map((c) => `${c.reason} ${count(c.events)}×`).join(", ") || "nothing" },
     ],

@@ -2,8 +2,8 @@
 // host, what came of it, and what was refused.
 
 import type { Plan, PlanEpoch, PlanHost } from "./api";
-import { bytes, count, duration } from "./format";
-import { facts, table } from "./table";
+import { bytes, count, duration, megabits } from "./format";
+import { facts, table, type Column } from "./table";
 
 const modes = {
   proposes: "plans are proposed only: psidecar plan apply carries one out",
@@ -11,9 +11,15 @@ const modes = {
   held: "held back until a plan is applied, since one was taken back or keys were brought home",
 };
 
-/** What the busiest host moves in a step. */
+/** How long a host's link takes for so many bytes, in units that all hosts share. */
+function takes(host: PlanHost, bytes: number): number {
+  return bytes / (host.link_mbit || 1);
+}
+
+/** What the host moves in a step whose link that takes the longest. */
 export function busiest(hosts: PlanHost[], of: (h: PlanHost) => number): number {
-  return hosts.reduce((most, h) => Math.max(most, of(h)), 0);
+  const most = hosts.reduce<PlanHost | undefined>((most, h) => (most && takes(most, of(most)) >= takes(h, of(h)) ? most : h), undefined);
+  return most ? of(most) : 0;
 }
 
 /** One line on the moves under way. */
@@ -56,17 +62,22 @@ export function drawPlan(host: HTMLElement, plan: Plan): void {
 }
 
 function hostsTable(epoch: PlanEpoch): HTMLElement {
-  const most = Math.max(busiest(epoch.hosts, (h) => h.before), 1);
+  const longest = Math.max(...epoch.hosts.map((h) => takes(h, h.before)), Number.MIN_VALUE);
+  const share = (h: PlanHost, bytes: number) => takes(h, bytes) / longest;
+  const links: Column<PlanHost>[] = epoch.hosts.some((h) => h.link_mbit)
+    ? [{ title: "link", number: true, text: (h) => megabits(h.link_mbit ?? 0) }]
+    : [];
   return titled(`Bytes a step at each host, epoch ${epoch.epoch}`, "plan-hosts", (into) =>
     table(
       into,
       [
         { title: "host", text: (h) => h.host },
-        { title: "before", number: true, text: (h) => bytes(h.before), bar: (h) => h.before / most },
-        { title: "predicted", number: true, text: (h) => bytes(h.predicted), bar: (h) => h.predicted / most },
-        { title: "actual", number: true, text: (h) => amount(h.actual), bar: (h) => h.actual / most },
+        ...links,
+        { title: "before", number: true, text: (h) => bytes(h.before), bar: (h) => share(h, h.before) },
+        { title: "predicted", number: true, text: (h) => bytes(h.predicted), bar: (h) => share(h, h.predicted) },
+        { title: "actual", number: true, text: (h) => amount(h.actual), bar: (h) => share(h, h.actual) },
       ],
-      [...epoch.hosts].sort((a, b) => b.before - a.before),
+      [...epoch.hosts].sort((a, b) => takes(b, b.before) - takes(a, a.before)),
     ),
   );
 }
