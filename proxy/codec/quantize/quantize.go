@@ -64,10 +64,6 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// levels is s of QSGD: how many levels there are above zero. One bit has none
-// between minus and plus the norm.
-func levels(bits int) int { return max(1<<(bits-1)-1, 1) }
-
 // piece is how many numbers are done at a time: their codes end with a whole
 // byte whatever their width.
 const piece = 512
@@ -120,7 +116,7 @@ func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool)
 		}
 		norm = max(float64(math.Sqrt(sum)*largest), largest)
 	}
-	least, most := 0x1p-110, math.MaxFloat32/2
+	least, most := 0x1p-95, math.MaxFloat32/2
 	if kind == element.Float64 {
 		least, most = 0x1p-1000, math.MaxFloat64/2
 	} else {
@@ -151,49 +147,27 @@ func appendNorm(dst []byte, kind element.Kind, norm float64) []byte {
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(norm)))
 }
 
-// room is what rounding a piece of a bucket needs.
-type room struct {
-	codes  [piece]byte
-	floats [4 * piece]byte
-}
+// room is what a piece of a bucket needs to become float32 numbers.
+type room [4 * piece]byte
 
 // appendBucket rounds the numbers of a bucket and appends their codes. Float32
-// numbers are rounded as they are, others divided by the norm first; and with
-// one bit all become what the probability of the upper level is.
+// numbers are rounded as they are, others divided by the norm first.
 func (c Config) appendBucket(dst []byte, r *room, kind element.Kind, bucket []byte, norm float64, random vector.Random, index uint32) []byte {
-	size, s := kind.Size(), float32(levels(c.Bits))
+	if kind == element.Float32 {
+		return vector.Quantize(dst, bucket, c.Bits, float32(norm), random, index)
+	}
+	size := kind.Size()
 	for len(bucket) > 0 {
 		part := bucket[:min(len(bucket), piece*size)]
 		bucket = bucket[len(part):]
-		codes, floats, scale := r.codes[:len(part)/size], part, s/float32(norm)
-		if kind != element.Float32 {
-			floats, scale = r.floats[:4*len(codes)], s
-			for i := range codes {
-				putFloat32(floats, i, float32(kind.At(part, i)/norm))
-			}
+		floats := r[:len(part)/size*4]
+		for i := range len(floats) / 4 {
+			element.Float32.Put(floats, i, kind.At(part, i)/norm)
 		}
-		if c.Bits == 1 {
-			chances(r.floats[:4*len(codes)], floats, scale)
-			floats, scale = r.floats[:4*len(codes)], 1
-		}
-		vector.Quantize(codes, floats, scale, s, random, index)
-		dst = appendCodes(dst, codes, c.Bits)
-		index += uint32(len(codes))
+		dst = vector.Quantize(dst, floats, c.Bits, 1, random, index)
+		index += uint32(len(floats) / 4)
 	}
 	return dst
-}
-
-// chances makes dst the probabilities (1 + v x scale)/2 for the float32 numbers
-// v of src, with which 1 rather than 0 is what v becomes.
-func chances(dst, src []byte, scale float32) {
-	for i := range len(src) / 4 {
-		v := math.Float32frombits(binary.LittleEndian.Uint32(src[i*4:]))
-		putFloat32(dst, i, max(float32(1+float32(v*scale))*0.5, 0))
-	}
-}
-
-func putFloat32(b []byte, i int, v float32) {
-	binary.LittleEndian.PutUint32(b[i*4:], math.Float32bits(v))
 }
 
 // Decode appends to dst the count numbers of a kind that [Config.Append] wrote,
@@ -255,28 +229,29 @@ func readBucket(dst []byte, kind element.Kind, n, bits int, src []byte) (values,
 	if need > len(src) {
 		return nil, nil, fmt.Errorf("%w: they end within a bucket", ErrCorrupt)
 	}
-	return appendNumbers(dst, kind, n, bits, norm, src[:need]), src[need:], nil
+	end := len(dst) + n*size
+	dst = slices.Grow(dst, n*size)[:end]
+	if kind == element.Float32 {
+		vector.Dequantize(dst[end-n*size:], src, bits, float32(norm))
+	} else {
+		putNumbers(dst[end-n*size:], kind, bits, norm, src)
+	}
+	return dst, src[need:], nil
 }
 
-// appendNumbers appends the numbers that the codes of a bucket stand for.
-func appendNumbers(dst []byte, kind element.Kind, n, bits int, norm float64, src []byte) []byte {
-	var codeBuffer [piece]byte
-	size, s := kind.Size(), levels(bits)
-	for n > 0 {
-		codes := codeBuffer[:min(n, piece)]
-		readCodes(codes, src[:(len(codes)*bits+7)/8], bits)
-		src = src[(len(codes)*bits+7)/8:]
-		at := len(dst)
-		dst = slices.Grow(dst, len(codes)*size)[:at+len(codes)*size]
-		if kind == element.Float32 {
-			vector.Dequantize(dst[at:], codes, float32(norm)/float32(s), s)
-		} else {
-			unit := norm / float64(s)
-			for i, c := range codes {
-				kind.Put(dst[at:], i, float64(int(c)-s)*unit)
-			}
+// putNumbers makes dst the numbers that the codes of a bucket stand for.
+func putNumbers(dst []byte, kind element.Kind, bits int, norm float64, src []byte) {
+	var r room
+	for len(dst) > 0 {
+		part := dst[:min(len(dst), piece*kind.Size())]
+		dst = dst[len(part):]
+		n := len(part) / kind.Size()
+		places := r[:4*n] // with the number of levels as the norm they are whole
+		vector.Dequantize(places, src, bits, float32(vector.Levels(bits)))
+		src = src[n*bits/8:]
+		unit := norm / float64(vector.Levels(bits))
+		for i := range n {
+			kind.Put(part, i, element.Float32.At(places, i)*unit)
 		}
-		n -= len(codes)
 	}
-	return dst
 }

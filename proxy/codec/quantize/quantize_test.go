@@ -60,25 +60,29 @@ func passes(t interface {
 }
 
 // literal is QSGD as printed: ||v|| sgn(v_i) xi_i, with xi_i = l/s, or (l+1)/s
-// with a probability of |v_i|/||v|| s - l; in float32 arithmetic.
+// with a probability of |v_i|/||v|| s - l; in float32 arithmetic, with places
+// between levels rounded to 2^-23. A random number u says l+1 where it is less
+// than the probability, or where 1 - u is not more; for one bit, as where levels
+// are counted from the lowest.
 func literal(v []float64, norm float32, bits int, random vector.Random, first int) []float64 {
 	s := float32(max(1, (1<<bits-2)/2))
 	out := make([]float64, len(v))
 	for i := range v {
-		u := random.At(uint32(first + i))
+		u := float64(random.At(uint32(first+i))) * 0x1p-23
 		if bits == 1 {
+			up := 0.5 + math.RoundToEven(float64(float32(v[i])*(0x1p22/norm)))*0x1p-23
 			out[i] = -float64(norm)
-			if (1+float32(v[i])*(1/norm))*0.5 > u {
+			if up >= 1-u {
 				out[i] = float64(norm)
 			}
 			continue
 		}
-		r := min(float32(math.Abs(v[i]))*(s/norm), s)
-		l := float32(int(r))
-		if u < r-l {
+		r := min(math.RoundToEven(float64(float32(math.Abs(v[i]))*(s*0x1p23/norm)))*0x1p-23, float64(s))
+		l := math.Floor(r)
+		if v[i] < 0 && u < r-l || v[i] > 0 && 1-u <= r-l {
 			l++
 		}
-		xi := l * (norm / s)
+		xi := float32(l) * (norm / s)
 		out[i] = math.Copysign(float64(xi), v[i])
 		if l == 0 {
 			out[i] = 0
@@ -142,7 +146,7 @@ func TestUnbiased(t *testing.T) {
 				if c.Norm == L2Norm {
 					norm = 6
 				}
-				deviation := norm / float64(levels(c.Bits)) / math.Sqrt(rounds)
+				deviation := norm / float64(vector.Levels(c.Bits)) / math.Sqrt(rounds)
 				if kind == element.BFloat16 || kind == element.Float16 {
 					deviation += norm * 0x1p-9 / 5 // what comes out is rounded to the kind once more
 				}

@@ -4,43 +4,77 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 )
 
 // bitWriter appends bits to dst, lowest first. Its owner calls flush at the end.
 type bitWriter struct {
-	dst    []byte
-	word   uint64 // bits not yet appended, in its low `filled` bits
-	filled uint   // less than 64
+	dst []byte // with room for all that will be written and 8 bytes more
+	at  int
+	ahead
 }
 
-// put appends the low width bits of v, whose other bits are zero.
+// ahead is bits that do not fill a byte yet. Loops keep it, and where the byte
+// is, in variables of their own, for speed.
+type ahead struct {
+	word   uint64 // in its low `filled` bits
+	filled uint   // less than 8
+}
+
+// newBitWriter returns a writer that appends up to so many bits to dst.
+func newBitWriter(dst []byte, most int) bitWriter {
+	room := most/8 + 16
+	return bitWriter{dst: slices.Grow(dst, room)[:len(dst)+room], at: len(dst)}
+}
+
+// mostPut is how many bits can be put at a time.
+const mostPut = 56
+
+// put writes the low width bits of v, at most mostPut, whose other bits are
+// zero, behind those ahead. It returns those that are ahead then, and how many
+// bytes are full. Nothing in it is a branch, for speed.
+func (a ahead) put(dst []byte, v uint64, width uint) (ahead, int) {
+	word, filled := a.word|v<<(a.filled&7), a.filled+width
+	binary.LittleEndian.PutUint64(dst, word)
+	return ahead{word >> (filled & 0x38), filled & 7}, int(filled >> 3)
+}
+
 func (w *bitWriter) put(v uint64, width uint) {
-	w.word |= v << w.filled
-	w.filled += width
-	if w.filled >= 64 {
-		w.dst = binary.LittleEndian.AppendUint64(w.dst, w.word)
-		w.filled -= 64
-		w.word = v >> (width - w.filled) // a shift by 64 gives 0
-	}
+	var full int
+	w.ahead, full = w.ahead.put(w.dst[w.at:], v, width)
+	w.at += full
 }
 
-// rice appends v with r low bits: v>>r zeros, a one, the low bits.
+// rice appends v with r low bits, r being at most mostLow: v>>r zeros, a one,
+// the low bits.
 func (w *bitWriter) rice(v uint64, r uint) {
-	zeros := v >> r
+	zeros := uint(v >> r)
 	for ; zeros >= 32; zeros -= 32 {
 		w.put(0, 32)
 	}
-	code := 1<<zeros | (v&(1<<r-1))<<(zeros+1)
-	w.put(code, uint(zeros)+1+r)
+	w.put(1<<zeros, zeros+1)
+	w.put(v&(1<<r-1), r)
+}
+
+// rices appends values with r low bits each.
+func (w *bitWriter) rices(values []uint64, r uint) {
+	a, at, full := w.ahead, w.at, 0
+	for _, v := range values {
+		if zeros := v >> r; zeros < uint64(mostPut-r) {
+			a, full = a.put(w.dst[at:], (v&(1<<r-1)<<1|1)<<zeros, uint(zeros)+1+r)
+			at += full
+			continue
+		}
+		w.ahead, w.at = a, at
+		w.rice(v, r)
+		a, at = w.ahead, w.at
+	}
+	w.ahead, w.at = a, at
 }
 
 // flush pads to a whole byte and returns everything.
 func (w *bitWriter) flush() []byte {
-	for ; w.filled > 0; w.filled -= min(w.filled, 8) {
-		w.dst = append(w.dst, byte(w.word))
-		w.word >>= 8
-	}
-	return w.dst
+	return w.dst[:w.at+int(w.filled+7)/8]
 }
 
 // bitReader reads what a bitWriter wrote. Beyond the end it reads zeros; its
@@ -125,10 +159,8 @@ func appendBlock(dst []byte, values []uint64) []byte {
 		sum += v
 	}
 	low := riceLow(sum, len(values))
-	w := bitWriter{dst: append(dst, byte(low))}
-	for _, v := range values {
-		w.rice(v, low)
-	}
+	w := newBitWriter(append(dst, byte(low)), int(sum>>low)+len(values)*int(1+low))
+	w.rices(values, low)
 	return w.flush()
 }
 

@@ -21,7 +21,12 @@ const (
 // AppendPositions appends the positions of m, the mask of a vector of n
 // numbers, in the form that takes the fewest bytes or nearly so.
 func AppendPositions(dst []byte, m Mask, n int) []byte {
-	count := m.Count()
+	return appendPositions(dst, m, nil, m.Count(), n)
+}
+
+// appendPositions is [AppendPositions] for a mask of count positions, which are
+// those of at if that is not empty.
+func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 	switch {
 	case count == 0:
 		return append(dst, byte(formNone))
@@ -30,14 +35,20 @@ func AppendPositions(dst []byte, m Mask, n int) []byte {
 	}
 	start, bitmap := len(dst), 1+(n+7)/8
 	fewer := min(count, n-count)
-	switch runs := m.runs(); {
+	runs := 0
+	if len(at) > 0 {
+		runs = runsOf(at)
+	} else {
+		runs = m.runs()
+	}
+	switch {
 	case runs*2 < fewer:
 		dst = appendRuns(dst, m, runs, bitmap)
 	case count <= n/2:
-		dst = appendGaps(dst, formGaps, m, count, bitmap)
+		dst = appendGaps(dst, formGaps, gaps{m: m, at: at}, count, bitmap)
 	default:
 		m.complement(n)
-		dst = appendGaps(dst, formMissing, m, n-count, bitmap)
+		dst = appendGaps(dst, formMissing, gaps{m: m}, n-count, bitmap)
 		m.complement(n)
 	}
 	if len(dst)-start < bitmap {
@@ -55,30 +66,62 @@ func appendBitmap(dst []byte, m Mask, n int) []byte {
 	return dst[:end]
 }
 
+// runsOf is Mask.runs for a list of positions.
+func runsOf(at []uint32) int {
+	n, next := 0, ^uint32(0)
+	for _, p := range at {
+		if p != next {
+			n++
+		}
+		next = p + 1
+	}
+	return n
+}
+
+// gaps tells one after the other the gaps between positions, of a list of them
+// or else of a mask.
+type gaps struct {
+	at   []uint32
+	m    Mask
+	word int // of m, the next one
+	bits uint64
+	next int // the position after the last one
+}
+
+// fill makes block the next gaps; there are as many.
+func (g *gaps) fill(block []uint64) {
+	next := g.next
+	if len(g.at) > 0 {
+		for i, p := range g.at[:len(block)] {
+			block[i] = uint64(int(p) - next)
+			next = int(p) + 1
+		}
+		g.at, g.next = g.at[len(block):], next
+		return
+	}
+	for i := range block {
+		for ; g.bits == 0; g.word++ {
+			g.bits = g.m[g.word]
+		}
+		p := (g.word-1)*64 + bits.TrailingZeros64(g.bits)
+		g.bits &= g.bits - 1
+		block[i] = uint64(p - next)
+		next = p + 1
+	}
+	g.next = next
+}
+
 // appendGaps appends count positions; it stops early when it has used limit
 // bytes, as something shorter is known.
-func appendGaps(dst []byte, f form, m Mask, count, limit int) []byte {
+func appendGaps(dst []byte, f form, positions gaps, count, limit int) []byte {
 	start := len(dst)
 	dst = append(dst, byte(f))
 	dst = binary.AppendUvarint(dst, uint64(count))
 	var block [blockLen]uint64
-	filled, next := 0, 0
-	for i, w := range m {
-		for ; w != 0; w &= w - 1 {
-			at := i*64 + bits.TrailingZeros64(w)
-			block[filled] = uint64(at - next)
-			next = at + 1
-			if filled++; filled == blockLen {
-				dst = appendBlock(dst, block[:])
-				filled = 0
-				if len(dst)-start >= limit {
-					return dst
-				}
-			}
-		}
-	}
-	if filled > 0 {
-		dst = appendBlock(dst, block[:filled])
+	for ; count > 0 && len(dst)-start < limit; count -= blockLen {
+		part := block[:min(count, blockLen)]
+		positions.fill(part)
+		dst = appendBlock(dst, part)
 	}
 	return dst
 }

@@ -30,6 +30,9 @@ type Vector struct {
 	N      int    // length of the whole vector, in numbers
 	Mask   Mask   // Words(N) words; bits from N on are zero
 	Values []byte // Mask.Count() numbers of Kind, in ascending position
+	// At is the positions of Mask, ascending, where whoever filled the vector
+	// knew them without looking for them; otherwise it is empty.
+	At []uint32
 }
 
 // packedShare: values of vectors less than 1/packedShare full go packed, others
@@ -41,7 +44,7 @@ const packedShare = 4
 func (v *Vector) Reset(kind element.Kind, n int) {
 	v.Kind, v.N = kind, n
 	v.Mask = v.Mask.Resized(n)
-	v.Values = v.Values[:0]
+	v.Values, v.At = v.Values[:0], v.At[:0]
 }
 
 // Count is how many numbers have a value.
@@ -58,7 +61,7 @@ func (v *Vector) Append(dst []byte) []byte {
 func (v *Vector) AppendHeader(dst []byte) []byte {
 	dst = append(dst, byte(v.Kind))
 	dst = binary.AppendUvarint(dst, uint64(v.N))
-	return AppendPositions(dst, v.Mask, v.N)
+	return appendPositions(dst, v.Mask, v.At, v.Count(), v.N)
 }
 
 // Decode reads what [Vector.Append] wrote and returns what follows it. A vector

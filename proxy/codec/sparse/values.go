@@ -82,35 +82,39 @@ const (
 
 const mostParam = 15
 
-// choose finds the coding that takes the fewest bits. Rice codes with more than
-// two low bits are never much better than fixed ones for exponents.
-func choose(exponents []uint64) coding {
-	low, high := exponents[0], exponents[0]
+// choose finds the coding that takes the fewest bits, and how many these are.
+// Rice codes with more than two low bits are never much better than fixed ones
+// for exponents.
+func choose(exponents []uint64) (best coding, least int) {
+	low, high, sum := exponents[0], exponents[0], uint64(0)
 	for _, e := range exponents {
 		low, high = min(low, e), max(high, e)
+		sum += e
 	}
+	n := uint64(len(exponents))
 	width := uint(bits.Len64(high - low))
-	best, least := coding{fixed, width, low}, uint64(width)*uint64(len(exponents))
+	best, least = coding{fixed, width, low}, int(uint64(width)*n)
 	if width <= 1 {
-		return best
+		return best, least
 	}
-	var up, down [3]uint64
+	up, down := [3]uint64{sum - n*low}, [3]uint64{n*high - sum}
 	for _, e := range exponents {
-		for r := range up {
-			up[r] += (e - low) >> r
-			down[r] += (high - e) >> r
-		}
+		above, below := e-low, high-e
+		up[1] += above >> 1
+		up[2] += above >> 2
+		down[1] += below >> 1
+		down[2] += below >> 2
 	}
 	for r := range up {
-		each := uint64(len(exponents)) * uint64(1+r)
-		if cost := each + up[r]; cost < least {
+		each := n * uint64(1+r)
+		if cost := int(each + up[r]); cost < least {
 			best, least = coding{riceUp, uint(r), low}, cost
 		}
-		if cost := each + down[r]; cost < least {
+		if cost := int(each + down[r]); cost < least {
 			best, least = coding{riceDown, uint(r), high}, cost
 		}
 	}
-	return best
+	return best, least
 }
 
 // appendBlock appends up to valueBlock numbers: a byte with way and param, base,
@@ -123,29 +127,60 @@ func (l layout) appendBlock(dst, values []byte) []byte {
 		exponents[i] = v >> l.rest
 		numbers[i] = v & (1<<l.rest - 1)
 	}
-	c := choose(exponents)
+	c, bits := choose(exponents)
 	dst = append(dst, byte(c.way)<<4|byte(c.param), byte(c.base))
 	if l.exponent > 8 {
 		dst = append(dst, byte(c.base>>8))
 	}
-	w := bitWriter{dst: dst}
-	switch c.way {
-	case fixed: // at most 64 bits together
-		for i, e := range exponents {
-			w.put(e-c.base|numbers[i]<<c.param, c.param+l.rest)
-		}
-	case riceUp:
-		for i, e := range exponents {
-			w.rice(e-c.base, c.param)
-			w.put(numbers[i], l.rest)
-		}
-	default:
-		for i, e := range exponents {
-			w.rice(c.base-e, c.param)
-			w.put(numbers[i], l.rest)
-		}
+	w := newBitWriter(dst, bits+len(numbers)*int(l.rest))
+	if c.way == fixed {
+		w.fixed(exponents, numbers, c, l.rest)
+	} else {
+		w.variable(exponents, numbers, c, l.rest)
 	}
 	return w.flush()
+}
+
+// fixed appends of each number its exponent's code and rest other bits.
+func (w *bitWriter) fixed(exponents, numbers []uint64, c coding, rest uint) {
+	if c.param+rest > mostPut {
+		for i, e := range exponents {
+			w.put(e-c.base, c.param)
+			w.put(numbers[i], rest)
+		}
+		return
+	}
+	a, at, full := w.ahead, w.at, 0
+	numbers = numbers[:len(exponents)]
+	for i, e := range exponents {
+		a, full = a.put(w.dst[at:], e-c.base|numbers[i]<<c.param, c.param+rest)
+		at += full
+	}
+	w.ahead, w.at = a, at
+}
+
+// variable is fixed for Rice codes.
+func (w *bitWriter) variable(exponents, numbers []uint64, c coding, rest uint) {
+	var down uint64 // with all bits set it is base - exponent that is coded
+	if c.way == riceDown {
+		down = ^down
+	}
+	r, mask := c.param, uint64(1)<<c.param-1
+	a, at, full := w.ahead, w.at, 0
+	numbers = numbers[:len(exponents)]
+	for i, e := range exponents {
+		e = (e - c.base ^ down) - down
+		if width := uint(e>>r) + 1 + r; width+rest <= mostPut {
+			a, full = a.put(w.dst[at:], ((numbers[i]<<r|e&mask)<<1|1)<<(e>>r), width+rest)
+			at += full
+			continue
+		}
+		w.ahead, w.at = a, at
+		w.rice(e, r)
+		w.put(numbers[i], rest)
+		a, at = w.ahead, w.at
+	}
+	w.ahead, w.at = a, at
 }
 
 // load appends numbers, rotated left by one.

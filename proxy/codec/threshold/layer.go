@@ -16,6 +16,7 @@ type Workspace struct {
 	selector vector.Selector
 	narrow   narrow // residuals gathered for CompressAt
 	wide     wide
+	room     room
 }
 
 // Layer is the state of a layer of one worker: residual, threshold, and the
@@ -117,8 +118,8 @@ func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []by
 // what rounding to the layer's kind leaves. It reports whether that is anything.
 func (l *Layer) Flush(out *sparse.Vector) bool {
 	out.Reset(l.kind, l.n)
-	l.residual.compare(smallest, out.Mask)
-	l.take(out, l.residual, 0, len(out.Mask))
+	out.At = l.residual.compare(smallest, out.Mask, out.At)
+	l.take(new(Workspace), out, l.residual, 0)
 	return len(out.Values) > 0
 }
 
@@ -134,19 +135,14 @@ func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	n := out.N
 	drain := l.drains()
 	if l.renews() && n > 0 {
-		r.add(0, n, g, math.Inf(1), out.Mask) // line 2
-		l.tau = r.choose(&w.selector, l.sparsity())
-		l.due, l.since = false, 0
-		l.stats.Renewals++
-		r.compare(l.limit(drain), out.Mask) // line 9
-		l.take(out, r, 0, len(out.Mask))    // lines 10 to 12
+		l.renew(w, out, r, g, drain)
 	} else {
 		size, limit := l.kind.Size(), l.limit(drain)
 		for from := 0; from < len(out.Mask); from += chunk {
 			to := min(from+chunk, len(out.Mask))
-			first, end := from*64, min(to*64, n)
-			r.add(first, end, g[first*size:end*size], limit, out.Mask[from:to])
-			l.take(out, r, from, to)
+			first, end, before := from*64, min(to*64, n), len(out.At)
+			out.At = r.add(first, end, g[first*size:end*size], limit, out.Mask[from:to], out.At)
+			l.take(w, out, r, before)
 		}
 	}
 	l.since++
@@ -160,12 +156,43 @@ func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	}
 }
 
-// take moves what the words from..to of out's mask name from r to out.
-func (l *Layer) take(out *sparse.Vector, r residual, from, to int) {
-	before := len(out.Values)
+// renew is a push with a new threshold. A sample tells a bound below which it
+// hardly is: the numbers that reach the bound are noted as they are added up,
+// and the threshold and what it lets pass are found among these few.
+func (l *Layer) renew(w *Workspace, out *sparse.Vector, r residual, g []byte, drain bool) {
+	share := l.sparsity()
+	bound, sampled := w.selector.Bound(out.N, share, func(i int) float64 { return r.sum(i, g) })
+	least := math.Inf(1)
+	if sampled {
+		least = max(bound, smallest)
+	}
+	out.At = r.add(0, out.N, g, least, out.Mask, out.At) // line 2
+	ok := sampled && len(out.At) <= out.N/3
+	if ok {
+		if l.tau, ok = r.among(&w.selector, out.At, share); !ok && bound == 0 {
+			ok = true // it is one of the zeros
+		}
+	}
+	if !ok {
+		l.tau = r.choose(&w.selector, share)
+	}
+	l.due, l.since = false, 0
+	l.stats.Renewals++
+	if limit := l.limit(drain); ok && least <= limit { // line 9
+		out.At = r.keep(out.At, limit, out.Mask)
+	} else {
+		out.At = r.compare(limit, out.Mask, out.At[:0])
+	}
+	l.take(w, out, r, 0) // lines 10 to 12
+}
+
+// take moves the numbers at out's positions, from the given one on, from r to
+// out.
+func (l *Layer) take(w *Workspace, out *sparse.Vector, r residual, from int) {
+	at := out.At[from:]
 	var nonFinite int
-	out.Values, nonFinite = r.take(from*64, out.Mask[from:to], out.Values)
-	l.stats.Sent += uint64((len(out.Values) - before) / l.kind.Size())
+	out.Values, nonFinite = r.take(w, at, out.Values)
+	l.stats.Sent += uint64(len(at))
 	l.stats.NonFinite += uint64(nonFinite)
 }
 

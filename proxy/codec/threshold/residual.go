@@ -1,9 +1,7 @@
 package threshold
 
 import (
-	"encoding/binary"
 	"math"
-	"math/bits"
 	"slices"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
@@ -15,15 +13,22 @@ import (
 type residual interface {
 	// add adds a gradient to the numbers first..end and compares, as
 	// vector.AddFloat32.
-	add(first, end int, g []byte, limit float64, mask []uint64)
+	add(first, end int, g []byte, limit float64, mask []uint64, at []uint32) []uint32
+	// sum is what number i will be once g is added.
+	sum(i int, g []byte) float64
 	// compare compares all numbers, as vector.CompareFloat32.
-	compare(limit float64, mask []uint64)
-	// choose returns the threshold for a sparsity.
+	compare(limit float64, mask []uint64, at []uint32) []uint32
+	// keep removes from at and mask the positions of numbers below the limit.
+	keep(at []uint32, limit float64, mask []uint64) []uint32
+	// choose returns the threshold for a sparsity, and among where it is that of
+	// a number at one of these positions and no other number is as large; ok is
+	// false where it is not.
 	choose(s *vector.Selector, sparsity float64) float64
-	// take appends the numbers from first on that mask names to dst, in the
-	// layer's kind, and leaves what rounding to it leaves. nonFinite of them are
-	// NaN or infinite and leave nothing.
-	take(first int, mask []uint64, dst []byte) (values []byte, nonFinite int)
+	among(s *vector.Selector, at []uint32, sparsity float64) (tau float64, ok bool)
+	// take appends the numbers at the positions to dst, in the layer's kind, and
+	// leaves what rounding to it leaves. nonFinite of them are NaN or infinite and
+	// leave nothing.
+	take(w *Workspace, at []uint32, dst []byte) (values []byte, nonFinite int)
 	// gather returns a copy of the numbers at the positions, in the workspace.
 	gather(w *Workspace, at []uint32) residual
 	// scatter is the way back.
@@ -46,34 +51,39 @@ type wide struct {
 	e    []float64
 }
 
-func newNarrow(kind element.Kind, n int) *narrow { return &narrow{kind, make([]float32, n)} }
-func newWide(kind element.Kind, n int) *wide     { return &wide{kind, make([]float64, n)} }
+func newNarrow(kind element.Kind, n int) *narrow { return &narrow{kind, inLargePages[float32](n)} }
+func newWide(kind element.Kind, n int) *wide     { return &wide{kind, inLargePages[float64](n)} }
 
-func (r *narrow) add(first, end int, g []byte, limit float64, mask []uint64) {
+func (r *narrow) add(first, end int, g []byte, limit float64, mask []uint64, at []uint32) []uint32 {
 	e, tau := r.e[first:end], atLeastSmallest(limit)
 	switch r.kind {
 	case element.Float16:
-		vector.AddFloat16(e, g, tau, mask)
+		return vector.AddFloat16(e, g, tau, mask, at, first)
 	case element.BFloat16:
-		vector.AddBFloat16(e, g, tau, mask)
+		return vector.AddBFloat16(e, g, tau, mask, at, first)
 	default:
-		vector.AddFloat32(e, g, tau, mask)
+		return vector.AddFloat32(e, g, tau, mask, at, first)
 	}
 }
 
-func (r *wide) add(first, end int, g []byte, limit float64, mask []uint64) {
+func (r *wide) add(first, end int, g []byte, limit float64, mask []uint64, at []uint32) []uint32 {
 	e := r.e[first:end]
 	switch r.kind {
 	case element.Float64:
-		vector.AddFloat64(e, g, limit, mask)
+		return vector.AddFloat64(e, g, limit, mask, at, first)
 	case element.Float32:
-		vector.AddFloat32To64(e, g, limit, mask)
+		return vector.AddFloat32To64(e, g, limit, mask, at, first)
 	case element.Float16:
-		vector.AddFloat16To64(e, g, limit, mask)
+		return vector.AddFloat16To64(e, g, limit, mask, at, first)
 	default:
-		vector.AddBFloat16To64(e, g, limit, mask)
+		return vector.AddBFloat16To64(e, g, limit, mask, at, first)
 	}
 }
+
+func (r *narrow) sum(i int, g []byte) float64 {
+	return float64(r.e[i] + float32(r.kind.At(g, i)))
+}
+func (r *wide) sum(i int, g []byte) float64 { return r.e[i] + r.kind.At(g, i) }
 
 // atLeastSmallest is the limit as float32, where the least positive number is
 // another one.
@@ -81,10 +91,37 @@ func atLeastSmallest(limit float64) float32 {
 	return max(float32(limit), math.SmallestNonzeroFloat32)
 }
 
-func (r *narrow) compare(limit float64, mask []uint64) {
-	vector.CompareFloat32(r.e, atLeastSmallest(limit), mask)
+func (r *narrow) compare(limit float64, mask []uint64, at []uint32) []uint32 {
+	return vector.CompareFloat32(r.e, atLeastSmallest(limit), mask, at, 0)
 }
-func (r *wide) compare(limit float64, mask []uint64) { vector.CompareFloat64(r.e, limit, mask) }
+
+func (r *wide) compare(limit float64, mask []uint64, at []uint32) []uint32 {
+	return vector.CompareFloat64(r.e, limit, mask, at, 0)
+}
+
+func (r *narrow) keep(at []uint32, limit float64, mask []uint64) []uint32 {
+	return keep(r.e, at, atLeastSmallest(limit), mask)
+}
+
+func (r *wide) keep(at []uint32, limit float64, mask []uint64) []uint32 {
+	return keep(r.e, at, limit, mask)
+}
+
+// keep has no branch that depends on the numbers: a processor could not guess
+// it.
+func keep[R vector.Float](e []R, at []uint32, limit R, mask []uint64) []uint32 {
+	kept := 0
+	for _, i := range at {
+		at[kept] = i
+		below := uint64(0)
+		if v := R(math.Abs(float64(e[i]))); v < limit {
+			below = 1
+		}
+		kept += int(1 - below)
+		mask[i/64] &^= below << (i % 64)
+	}
+	return at[:kept]
+}
 
 func (r *narrow) choose(s *vector.Selector, sparsity float64) float64 {
 	return float64(s.SelectFloat32(r.e, sparsity))
@@ -93,83 +130,12 @@ func (r *wide) choose(s *vector.Selector, sparsity float64) float64 {
 	return s.SelectFloat64(r.e, sparsity)
 }
 
-func (r *narrow) take(first int, mask []uint64, dst []byte) (values []byte, nonFinite int) {
-	e := r.e[first:]
-	switch r.kind {
-	case element.Float16:
-		return take(e, mask, dst, func(dst []byte, v float32) ([]byte, float32) {
-			h := element.ToFloat16(v)
-			return binary.LittleEndian.AppendUint16(dst, h), element.FromFloat16(h)
-		})
-	case element.BFloat16:
-		return take(e, mask, dst, func(dst []byte, v float32) ([]byte, float32) {
-			h := element.ToBFloat16(v)
-			return binary.LittleEndian.AppendUint16(dst, h), element.FromBFloat16(h)
-		})
-	default:
-		return takeFloat32(e, mask, dst)
-	}
+func (r *narrow) among(s *vector.Selector, at []uint32, sparsity float64) (float64, bool) {
+	tau, ok := s.AmongFloat32(r.e, at, sparsity)
+	return float64(tau), ok
 }
-
-func (r *wide) take(first int, mask []uint64, dst []byte) (values []byte, nonFinite int) {
-	e := r.e[first:]
-	switch r.kind {
-	case element.Float64:
-		return take(e, mask, dst, func(dst []byte, v float64) ([]byte, float64) {
-			return binary.LittleEndian.AppendUint64(dst, math.Float64bits(v)), v
-		})
-	case element.Float32:
-		return take(e, mask, dst, func(dst []byte, v float64) ([]byte, float64) {
-			f := element.ToFloat32(v)
-			return binary.LittleEndian.AppendUint32(dst, math.Float32bits(f)), float64(f)
-		})
-	default:
-		return take(e, mask, dst, func(dst []byte, v float64) ([]byte, float64) {
-			dst = append(dst, 0, 0)
-			last := dst[len(dst)-2:]
-			r.kind.Put(last, 0, v)
-			return dst, r.kind.At(last, 0)
-		})
-	}
-}
-
-// takeFloat32 is take where residual and values are of one kind, so that nothing
-// is left; the common case.
-func takeFloat32(e []float32, mask []uint64, dst []byte) (values []byte, nonFinite int) {
-	for i, w := range mask {
-		if w == 0 {
-			continue
-		}
-		part := e[i*64:]
-		for ; w != 0; w &= w - 1 {
-			v := &part[bits.TrailingZeros64(w)]
-			b := math.Float32bits(*v)
-			if b<<1 >= 0xff<<24 {
-				nonFinite++
-			}
-			dst = binary.LittleEndian.AppendUint32(dst, b)
-			*v = 0
-		}
-	}
-	return dst, nonFinite
-}
-
-// take is residual.take; round appends a number in the layer's kind and returns
-// what that stands for.
-func take[R vector.Float](e []R, mask []uint64, dst []byte, round func([]byte, R) ([]byte, R)) (values []byte, nonFinite int) {
-	for i, w := range mask {
-		for ; w != 0; w &= w - 1 {
-			v := &e[i*64+bits.TrailingZeros64(w)]
-			var sent R
-			if dst, sent = round(dst, *v); *v-*v != 0 {
-				nonFinite++
-				*v = 0
-				continue
-			}
-			*v -= sent
-		}
-	}
-	return dst, nonFinite
+func (r *wide) among(s *vector.Selector, at []uint32, sparsity float64) (float64, bool) {
+	return s.AmongFloat64(r.e, at, sparsity)
 }
 
 func (r *narrow) gather(w *Workspace, at []uint32) residual {

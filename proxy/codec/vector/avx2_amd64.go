@@ -7,52 +7,67 @@ package vector
 // addFloat32AVX2 adds n float32 numbers, a multiple of 32 and more than none, to e and compares.
 //
 //go:noescape
-func addFloat32AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64)
+func addFloat32AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
 
 // addFloat16AVX2 adds n float16 numbers, a multiple of 32 and more than none, to e and compares.
 //
 //go:noescape
-func addFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64)
+func addFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
 
 // addBFloat16AVX2 adds n bfloat16 numbers, a multiple of 32 and more than none, to e and compares.
 //
 //go:noescape
-func addBFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64)
+func addBFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
 
 // addFloat64AVX2 adds n float64 numbers, a multiple of 32 and more than none, to e and compares.
 //
 //go:noescape
-func addFloat64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64)
+func addFloat64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
 
 // addFloat32To64AVX2 adds n float32 numbers, a multiple of 32 and more than none, to e and compares.
 //
 //go:noescape
-func addFloat32To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64)
+func addFloat32To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
+
+// addFloat16To64AVX2 adds n float16 numbers, a multiple of 32 and more than none, to e and compares.
+//
+//go:noescape
+func addFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
+
+// addBFloat16To64AVX2 adds n bfloat16 numbers, a multiple of 32 and more than none, to e and compares.
+//
+//go:noescape
+func addBFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
 
 // compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.
 //
 //go:noescape
-func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64)
+func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int
 
 // compareFloat64AVX2 compares n numbers, a multiple of 32 and more than none.
 //
 //go:noescape
-func compareFloat64AVX2(e *float64, n int, tau float64, mask *uint64)
+func compareFloat64AVX2(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int
 
 // maxMagnitudeAVX2 returns the largest magnitude of n float32 numbers, a multiple of 32 and more than none, as bits.
 //
 //go:noescape
 func maxMagnitudeAVX2(values *byte, n int) uint32
 
-// quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none.
+// quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits. It overwrites up to 8 bytes behind the last code.
 //
 //go:noescape
-func quantizeAVX2(codes *byte, values *byte, n int, scale float32, levels float32, a uint32, b uint32, first uint32)
+func quantizeAVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32, bits int, pack *byte)
 
-// dequantizeAVX2 is Dequantize for n numbers, a multiple of 32 and more than none.
+// quantize8AVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of 8 bits.
 //
 //go:noescape
-func dequantizeAVX2(values *byte, codes *byte, n int, unit float32, levels uint32)
+func quantize8AVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32)
+
+// dequantizeAVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.
+//
+//go:noescape
+func dequantizeAVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
 
 // differ4AVX2 is Differ for n numbers of 4 bytes, a multiple of 32 and more than none.
 //
@@ -63,3 +78,8 @@ func differ4AVX2(a *byte, b *byte, n int, mask *uint64)
 //
 //go:noescape
 func differ8AVX2(a *byte, b *byte, n int, mask *uint64)
+
+// roundToFloat16AVX2 is RoundToFloat16 for n numbers, a multiple of 8 and more than none.
+//
+//go:noescape
+func roundToFloat16AVX2(dst *byte, v *float32, n int) int

@@ -4,52 +4,86 @@
 
 #include "textflag.h"
 
-// func addFloat32AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64)
-// Requires: AVX, AVX2, SSE
-TEXT ·addFloat32AVX2(SB), NOSPLIT, $0-40
+// func addFloat32AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE
+TEXT ·addFloat32AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVSS        tau+24(FP), X0
 	VBROADCASTSS X0, Y0
 	MOVQ         mask+32(FP), BX
+	MOVQ         at+40(FP), SI
+	MOVL         first+48(FP), DI
+	MOVQ         SI, R8
 	VPCMPEQD     Y1, Y1, Y1
 	VPSRLD       $0x01, Y1, Y1
 	VMOVDQU      interleave<>+0(SB), Y2
-	XORQ         SI, SI
+	XORQ         R9, R9
 
 next:
-	VMOVUPS   (CX)(SI*4), Y3
-	VADDPS    (AX)(SI*4), Y3, Y3
-	VMOVUPS   Y3, (AX)(SI*4)
-	VANDPS    Y1, Y3, Y3
-	VCMPPS    $0x15, Y0, Y3, Y3
-	VMOVUPS   32(CX)(SI*4), Y4
-	VADDPS    32(AX)(SI*4), Y4, Y4
-	VMOVUPS   Y4, 32(AX)(SI*4)
-	VANDPS    Y1, Y4, Y4
-	VCMPPS    $0x15, Y0, Y4, Y4
-	VMOVUPS   64(CX)(SI*4), Y5
-	VADDPS    64(AX)(SI*4), Y5, Y5
-	VMOVUPS   Y5, 64(AX)(SI*4)
-	VANDPS    Y1, Y5, Y5
-	VCMPPS    $0x15, Y0, Y5, Y5
-	VMOVUPS   96(CX)(SI*4), Y6
-	VADDPS    96(AX)(SI*4), Y6, Y6
-	VMOVUPS   Y6, 96(AX)(SI*4)
-	VANDPS    Y1, Y6, Y6
-	VCMPPS    $0x15, Y0, Y6, Y6
-	VPACKSSDW Y4, Y3, Y3
-	VPACKSSDW Y6, Y5, Y5
-	VPACKSSWB Y5, Y3, Y3
-	VPERMD    Y3, Y2, Y3
-	VPMOVMSKB Y3, DI
-	MOVQ      SI, R8
-	SHRQ      $0x03, R8
-	MOVL      DI, (BX)(R8*1)
-	ADDQ      $0x20, SI
-	CMPQ      SI, DX
-	JB        next
+	PREFETCHT0 1024(AX)(R9*4)
+	PREFETCHT0 1088(AX)(R9*4)
+	PREFETCHT0 1024(CX)(R9*4)
+	PREFETCHT0 1088(CX)(R9*4)
+	VMOVUPS    (CX)(R9*4), Y3
+	VADDPS     (AX)(R9*4), Y3, Y3
+	VMOVUPS    Y3, (AX)(R9*4)
+	VANDPS     Y1, Y3, Y3
+	VCMPPS     $0x15, Y0, Y3, Y3
+	VMOVUPS    32(CX)(R9*4), Y4
+	VADDPS     32(AX)(R9*4), Y4, Y4
+	VMOVUPS    Y4, 32(AX)(R9*4)
+	VANDPS     Y1, Y4, Y4
+	VCMPPS     $0x15, Y0, Y4, Y4
+	VMOVUPS    64(CX)(R9*4), Y5
+	VADDPS     64(AX)(R9*4), Y5, Y5
+	VMOVUPS    Y5, 64(AX)(R9*4)
+	VANDPS     Y1, Y5, Y5
+	VCMPPS     $0x15, Y0, Y5, Y5
+	VMOVUPS    96(CX)(R9*4), Y6
+	VADDPS     96(AX)(R9*4), Y6, Y6
+	VMOVUPS    Y6, 96(AX)(R9*4)
+	VANDPS     Y1, Y6, Y6
+	VCMPPS     $0x15, Y0, Y6, Y6
+	VPACKSSDW  Y4, Y3, Y3
+	VPACKSSDW  Y6, Y5, Y5
+	VPACKSSWB  Y5, Y3, Y3
+	VPERMD     Y3, Y2, Y3
+	VPMOVMSKB  Y3, R10
+	MOVQ       R9, R11
+	SHRQ       $0x03, R11
+	MOVL       R10, (BX)(R11*1)
+	POPCNTL    R10, R11
+	MOVL       R9, R12
+	ADDL       DI, R12
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, (SI)
+	BLSRL      R10, R10
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, 4(SI)
+	BLSRL      R10, R10
+	JZ         written
+	LEAQ       8(SI), R13
+
+more:
+	TZCNTL R10, R14
+	ADDL   R12, R14
+	MOVL   R14, (R13)
+	BLSRL  R10, R10
+	LEAQ   4(R13), R13
+	JNZ    more
+
+written:
+	LEAQ (SI)(R11*4), SI
+	ADDQ $0x20, R9
+	CMPQ R9, DX
+	JB   next
+	SUBQ R8, SI
+	SHRQ $0x02, SI
+	MOVQ SI, ret+56(FP)
 	VZEROUPPER
 	RET
 
@@ -63,376 +97,846 @@ DATA interleave<>+24(SB)/4, $0x00000003
 DATA interleave<>+28(SB)/4, $0x00000007
 GLOBL interleave<>(SB), RODATA|NOPTR, $32
 
-// func addFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64)
-// Requires: AVX, AVX2, F16C, SSE
-TEXT ·addFloat16AVX2(SB), NOSPLIT, $0-40
+// func addFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, F16C, MMX+, POPCNT, SSE
+TEXT ·addFloat16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVSS        tau+24(FP), X0
 	VBROADCASTSS X0, Y0
 	MOVQ         mask+32(FP), BX
+	MOVQ         at+40(FP), SI
+	MOVL         first+48(FP), DI
+	MOVQ         SI, R8
 	VPCMPEQD     Y1, Y1, Y1
 	VPSRLD       $0x01, Y1, Y1
 	VMOVDQU      interleave<>+0(SB), Y2
-	XORQ         SI, SI
+	XORQ         R9, R9
 
 next:
-	VCVTPH2PS (CX)(SI*2), Y3
-	VADDPS    (AX)(SI*4), Y3, Y3
-	VMOVUPS   Y3, (AX)(SI*4)
-	VANDPS    Y1, Y3, Y3
-	VCMPPS    $0x15, Y0, Y3, Y3
-	VCVTPH2PS 16(CX)(SI*2), Y4
-	VADDPS    32(AX)(SI*4), Y4, Y4
-	VMOVUPS   Y4, 32(AX)(SI*4)
-	VANDPS    Y1, Y4, Y4
-	VCMPPS    $0x15, Y0, Y4, Y4
-	VCVTPH2PS 32(CX)(SI*2), Y5
-	VADDPS    64(AX)(SI*4), Y5, Y5
-	VMOVUPS   Y5, 64(AX)(SI*4)
-	VANDPS    Y1, Y5, Y5
-	VCMPPS    $0x15, Y0, Y5, Y5
-	VCVTPH2PS 48(CX)(SI*2), Y6
-	VADDPS    96(AX)(SI*4), Y6, Y6
-	VMOVUPS   Y6, 96(AX)(SI*4)
-	VANDPS    Y1, Y6, Y6
-	VCMPPS    $0x15, Y0, Y6, Y6
-	VPACKSSDW Y4, Y3, Y3
-	VPACKSSDW Y6, Y5, Y5
-	VPACKSSWB Y5, Y3, Y3
-	VPERMD    Y3, Y2, Y3
-	VPMOVMSKB Y3, DI
-	MOVQ      SI, R8
-	SHRQ      $0x03, R8
-	MOVL      DI, (BX)(R8*1)
-	ADDQ      $0x20, SI
-	CMPQ      SI, DX
-	JB        next
+	PREFETCHT0 1024(AX)(R9*4)
+	PREFETCHT0 1088(AX)(R9*4)
+	PREFETCHT0 1024(CX)(R9*2)
+	VCVTPH2PS  (CX)(R9*2), Y3
+	VADDPS     (AX)(R9*4), Y3, Y3
+	VMOVUPS    Y3, (AX)(R9*4)
+	VANDPS     Y1, Y3, Y3
+	VCMPPS     $0x15, Y0, Y3, Y3
+	VCVTPH2PS  16(CX)(R9*2), Y4
+	VADDPS     32(AX)(R9*4), Y4, Y4
+	VMOVUPS    Y4, 32(AX)(R9*4)
+	VANDPS     Y1, Y4, Y4
+	VCMPPS     $0x15, Y0, Y4, Y4
+	VCVTPH2PS  32(CX)(R9*2), Y5
+	VADDPS     64(AX)(R9*4), Y5, Y5
+	VMOVUPS    Y5, 64(AX)(R9*4)
+	VANDPS     Y1, Y5, Y5
+	VCMPPS     $0x15, Y0, Y5, Y5
+	VCVTPH2PS  48(CX)(R9*2), Y6
+	VADDPS     96(AX)(R9*4), Y6, Y6
+	VMOVUPS    Y6, 96(AX)(R9*4)
+	VANDPS     Y1, Y6, Y6
+	VCMPPS     $0x15, Y0, Y6, Y6
+	VPACKSSDW  Y4, Y3, Y3
+	VPACKSSDW  Y6, Y5, Y5
+	VPACKSSWB  Y5, Y3, Y3
+	VPERMD     Y3, Y2, Y3
+	VPMOVMSKB  Y3, R10
+	MOVQ       R9, R11
+	SHRQ       $0x03, R11
+	MOVL       R10, (BX)(R11*1)
+	POPCNTL    R10, R11
+	MOVL       R9, R12
+	ADDL       DI, R12
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, (SI)
+	BLSRL      R10, R10
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, 4(SI)
+	BLSRL      R10, R10
+	JZ         written
+	LEAQ       8(SI), R13
+
+more:
+	TZCNTL R10, R14
+	ADDL   R12, R14
+	MOVL   R14, (R13)
+	BLSRL  R10, R10
+	LEAQ   4(R13), R13
+	JNZ    more
+
+written:
+	LEAQ (SI)(R11*4), SI
+	ADDQ $0x20, R9
+	CMPQ R9, DX
+	JB   next
+	SUBQ R8, SI
+	SHRQ $0x02, SI
+	MOVQ SI, ret+56(FP)
 	VZEROUPPER
 	RET
 
-// func addBFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64)
-// Requires: AVX, AVX2, SSE
-TEXT ·addBFloat16AVX2(SB), NOSPLIT, $0-40
+// func addBFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE
+TEXT ·addBFloat16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVSS        tau+24(FP), X0
 	VBROADCASTSS X0, Y0
 	MOVQ         mask+32(FP), BX
+	MOVQ         at+40(FP), SI
+	MOVL         first+48(FP), DI
+	MOVQ         SI, R8
 	VPCMPEQD     Y1, Y1, Y1
 	VPSRLD       $0x01, Y1, Y1
 	VMOVDQU      interleave<>+0(SB), Y2
-	XORQ         SI, SI
+	XORQ         R9, R9
 
 next:
-	VPMOVZXWD (CX)(SI*2), Y3
-	VPSLLD    $0x10, Y3, Y3
-	VADDPS    (AX)(SI*4), Y3, Y3
-	VMOVUPS   Y3, (AX)(SI*4)
-	VANDPS    Y1, Y3, Y3
-	VCMPPS    $0x15, Y0, Y3, Y3
-	VPMOVZXWD 16(CX)(SI*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    32(AX)(SI*4), Y4, Y4
-	VMOVUPS   Y4, 32(AX)(SI*4)
-	VANDPS    Y1, Y4, Y4
-	VCMPPS    $0x15, Y0, Y4, Y4
-	VPMOVZXWD 32(CX)(SI*2), Y5
-	VPSLLD    $0x10, Y5, Y5
-	VADDPS    64(AX)(SI*4), Y5, Y5
-	VMOVUPS   Y5, 64(AX)(SI*4)
-	VANDPS    Y1, Y5, Y5
-	VCMPPS    $0x15, Y0, Y5, Y5
-	VPMOVZXWD 48(CX)(SI*2), Y6
-	VPSLLD    $0x10, Y6, Y6
-	VADDPS    96(AX)(SI*4), Y6, Y6
-	VMOVUPS   Y6, 96(AX)(SI*4)
-	VANDPS    Y1, Y6, Y6
-	VCMPPS    $0x15, Y0, Y6, Y6
-	VPACKSSDW Y4, Y3, Y3
-	VPACKSSDW Y6, Y5, Y5
-	VPACKSSWB Y5, Y3, Y3
-	VPERMD    Y3, Y2, Y3
-	VPMOVMSKB Y3, DI
-	MOVQ      SI, R8
-	SHRQ      $0x03, R8
-	MOVL      DI, (BX)(R8*1)
-	ADDQ      $0x20, SI
-	CMPQ      SI, DX
-	JB        next
+	PREFETCHT0 1024(AX)(R9*4)
+	PREFETCHT0 1088(AX)(R9*4)
+	PREFETCHT0 1024(CX)(R9*2)
+	VPMOVZXWD  (CX)(R9*2), Y3
+	VPSLLD     $0x10, Y3, Y3
+	VADDPS     (AX)(R9*4), Y3, Y3
+	VMOVUPS    Y3, (AX)(R9*4)
+	VANDPS     Y1, Y3, Y3
+	VCMPPS     $0x15, Y0, Y3, Y3
+	VPMOVZXWD  16(CX)(R9*2), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     32(AX)(R9*4), Y4, Y4
+	VMOVUPS    Y4, 32(AX)(R9*4)
+	VANDPS     Y1, Y4, Y4
+	VCMPPS     $0x15, Y0, Y4, Y4
+	VPMOVZXWD  32(CX)(R9*2), Y5
+	VPSLLD     $0x10, Y5, Y5
+	VADDPS     64(AX)(R9*4), Y5, Y5
+	VMOVUPS    Y5, 64(AX)(R9*4)
+	VANDPS     Y1, Y5, Y5
+	VCMPPS     $0x15, Y0, Y5, Y5
+	VPMOVZXWD  48(CX)(R9*2), Y6
+	VPSLLD     $0x10, Y6, Y6
+	VADDPS     96(AX)(R9*4), Y6, Y6
+	VMOVUPS    Y6, 96(AX)(R9*4)
+	VANDPS     Y1, Y6, Y6
+	VCMPPS     $0x15, Y0, Y6, Y6
+	VPACKSSDW  Y4, Y3, Y3
+	VPACKSSDW  Y6, Y5, Y5
+	VPACKSSWB  Y5, Y3, Y3
+	VPERMD     Y3, Y2, Y3
+	VPMOVMSKB  Y3, R10
+	MOVQ       R9, R11
+	SHRQ       $0x03, R11
+	MOVL       R10, (BX)(R11*1)
+	POPCNTL    R10, R11
+	MOVL       R9, R12
+	ADDL       DI, R12
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, (SI)
+	BLSRL      R10, R10
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, 4(SI)
+	BLSRL      R10, R10
+	JZ         written
+	LEAQ       8(SI), R13
+
+more:
+	TZCNTL R10, R14
+	ADDL   R12, R14
+	MOVL   R14, (R13)
+	BLSRL  R10, R10
+	LEAQ   4(R13), R13
+	JNZ    more
+
+written:
+	LEAQ (SI)(R11*4), SI
+	ADDQ $0x20, R9
+	CMPQ R9, DX
+	JB   next
+	SUBQ R8, SI
+	SHRQ $0x02, SI
+	MOVQ SI, ret+56(FP)
 	VZEROUPPER
 	RET
 
-// func addFloat64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64)
-// Requires: AVX, AVX2, SSE2
-TEXT ·addFloat64AVX2(SB), NOSPLIT, $0-40
+// func addFloat64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+TEXT ·addFloat64AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVSD        tau+24(FP), X0
 	VBROADCASTSD X0, Y0
 	MOVQ         mask+32(FP), BX
+	MOVQ         at+40(FP), SI
+	MOVL         first+48(FP), DI
+	MOVQ         SI, R8
 	VPCMPEQD     Y1, Y1, Y1
 	VPSRLQ       $0x01, Y1, Y1
-	XORQ         SI, SI
+	XORQ         R9, R9
 
 next:
-	VMOVUPD   (CX)(SI*8), Y2
-	VADDPD    (AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, (AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	VMOVUPD   32(CX)(SI*8), Y2
-	VADDPD    32(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 32(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x04, R8
-	ORL       R8, DI
-	VMOVUPD   64(CX)(SI*8), Y2
-	VADDPD    64(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 64(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x08, R8
-	ORL       R8, DI
-	VMOVUPD   96(CX)(SI*8), Y2
-	VADDPD    96(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 96(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x0c, R8
-	ORL       R8, DI
-	VMOVUPD   128(CX)(SI*8), Y2
-	VADDPD    128(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 128(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x10, R8
-	ORL       R8, DI
-	VMOVUPD   160(CX)(SI*8), Y2
-	VADDPD    160(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 160(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x14, R8
-	ORL       R8, DI
-	VMOVUPD   192(CX)(SI*8), Y2
-	VADDPD    192(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 192(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x18, R8
-	ORL       R8, DI
-	VMOVUPD   224(CX)(SI*8), Y2
-	VADDPD    224(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 224(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x1c, R8
-	ORL       R8, DI
-	MOVQ      SI, R8
-	SHRQ      $0x03, R8
-	MOVL      DI, (BX)(R8*1)
-	ADDQ      $0x20, SI
-	CMPQ      SI, DX
-	JB        next
+	PREFETCHT0 1024(AX)(R9*8)
+	PREFETCHT0 1088(AX)(R9*8)
+	PREFETCHT0 1152(AX)(R9*8)
+	PREFETCHT0 1216(AX)(R9*8)
+	PREFETCHT0 1024(CX)(R9*8)
+	PREFETCHT0 1088(CX)(R9*8)
+	PREFETCHT0 1152(CX)(R9*8)
+	PREFETCHT0 1216(CX)(R9*8)
+	VMOVUPD    (CX)(R9*8), Y2
+	VADDPD     (AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, (AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	VMOVUPD    32(CX)(R9*8), Y2
+	VADDPD     32(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 32(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x04, R11
+	ORL        R11, R10
+	VMOVUPD    64(CX)(R9*8), Y2
+	VADDPD     64(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 64(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x08, R11
+	ORL        R11, R10
+	VMOVUPD    96(CX)(R9*8), Y2
+	VADDPD     96(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 96(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x0c, R11
+	ORL        R11, R10
+	VMOVUPD    128(CX)(R9*8), Y2
+	VADDPD     128(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 128(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x10, R11
+	ORL        R11, R10
+	VMOVUPD    160(CX)(R9*8), Y2
+	VADDPD     160(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 160(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x14, R11
+	ORL        R11, R10
+	VMOVUPD    192(CX)(R9*8), Y2
+	VADDPD     192(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 192(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x18, R11
+	ORL        R11, R10
+	VMOVUPD    224(CX)(R9*8), Y2
+	VADDPD     224(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 224(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x1c, R11
+	ORL        R11, R10
+	MOVQ       R9, R11
+	SHRQ       $0x03, R11
+	MOVL       R10, (BX)(R11*1)
+	POPCNTL    R10, R11
+	MOVL       R9, R12
+	ADDL       DI, R12
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, (SI)
+	BLSRL      R10, R10
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, 4(SI)
+	BLSRL      R10, R10
+	JZ         written
+	LEAQ       8(SI), R13
+
+more:
+	TZCNTL R10, R14
+	ADDL   R12, R14
+	MOVL   R14, (R13)
+	BLSRL  R10, R10
+	LEAQ   4(R13), R13
+	JNZ    more
+
+written:
+	LEAQ (SI)(R11*4), SI
+	ADDQ $0x20, R9
+	CMPQ R9, DX
+	JB   next
+	SUBQ R8, SI
+	SHRQ $0x02, SI
+	MOVQ SI, ret+56(FP)
 	VZEROUPPER
 	RET
 
-// func addFloat32To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64)
-// Requires: AVX, AVX2, SSE2
-TEXT ·addFloat32To64AVX2(SB), NOSPLIT, $0-40
+// func addFloat32To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+TEXT ·addFloat32To64AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVSD        tau+24(FP), X0
 	VBROADCASTSD X0, Y0
 	MOVQ         mask+32(FP), BX
+	MOVQ         at+40(FP), SI
+	MOVL         first+48(FP), DI
+	MOVQ         SI, R8
 	VPCMPEQD     Y1, Y1, Y1
 	VPSRLQ       $0x01, Y1, Y1
-	XORQ         SI, SI
+	XORQ         R9, R9
 
 next:
-	VCVTPS2PD (CX)(SI*4), Y2
-	VADDPD    (AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, (AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	VCVTPS2PD 16(CX)(SI*4), Y2
-	VADDPD    32(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 32(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x04, R8
-	ORL       R8, DI
-	VCVTPS2PD 32(CX)(SI*4), Y2
-	VADDPD    64(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 64(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x08, R8
-	ORL       R8, DI
-	VCVTPS2PD 48(CX)(SI*4), Y2
-	VADDPD    96(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 96(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x0c, R8
-	ORL       R8, DI
-	VCVTPS2PD 64(CX)(SI*4), Y2
-	VADDPD    128(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 128(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x10, R8
-	ORL       R8, DI
-	VCVTPS2PD 80(CX)(SI*4), Y2
-	VADDPD    160(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 160(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x14, R8
-	ORL       R8, DI
-	VCVTPS2PD 96(CX)(SI*4), Y2
-	VADDPD    192(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 192(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x18, R8
-	ORL       R8, DI
-	VCVTPS2PD 112(CX)(SI*4), Y2
-	VADDPD    224(AX)(SI*8), Y2, Y2
-	VMOVUPD   Y2, 224(AX)(SI*8)
-	VANDPD    Y1, Y2, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, R8
-	SHLL      $0x1c, R8
-	ORL       R8, DI
-	MOVQ      SI, R8
-	SHRQ      $0x03, R8
-	MOVL      DI, (BX)(R8*1)
-	ADDQ      $0x20, SI
-	CMPQ      SI, DX
-	JB        next
+	PREFETCHT0 1024(AX)(R9*8)
+	PREFETCHT0 1088(AX)(R9*8)
+	PREFETCHT0 1152(AX)(R9*8)
+	PREFETCHT0 1216(AX)(R9*8)
+	PREFETCHT0 1024(CX)(R9*4)
+	PREFETCHT0 1088(CX)(R9*4)
+	VCVTPS2PD  (CX)(R9*4), Y2
+	VADDPD     (AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, (AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	VCVTPS2PD  16(CX)(R9*4), Y2
+	VADDPD     32(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 32(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x04, R11
+	ORL        R11, R10
+	VCVTPS2PD  32(CX)(R9*4), Y2
+	VADDPD     64(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 64(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x08, R11
+	ORL        R11, R10
+	VCVTPS2PD  48(CX)(R9*4), Y2
+	VADDPD     96(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 96(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x0c, R11
+	ORL        R11, R10
+	VCVTPS2PD  64(CX)(R9*4), Y2
+	VADDPD     128(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 128(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x10, R11
+	ORL        R11, R10
+	VCVTPS2PD  80(CX)(R9*4), Y2
+	VADDPD     160(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 160(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x14, R11
+	ORL        R11, R10
+	VCVTPS2PD  96(CX)(R9*4), Y2
+	VADDPD     192(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 192(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x18, R11
+	ORL        R11, R10
+	VCVTPS2PD  112(CX)(R9*4), Y2
+	VADDPD     224(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 224(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x1c, R11
+	ORL        R11, R10
+	MOVQ       R9, R11
+	SHRQ       $0x03, R11
+	MOVL       R10, (BX)(R11*1)
+	POPCNTL    R10, R11
+	MOVL       R9, R12
+	ADDL       DI, R12
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, (SI)
+	BLSRL      R10, R10
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, 4(SI)
+	BLSRL      R10, R10
+	JZ         written
+	LEAQ       8(SI), R13
+
+more:
+	TZCNTL R10, R14
+	ADDL   R12, R14
+	MOVL   R14, (R13)
+	BLSRL  R10, R10
+	LEAQ   4(R13), R13
+	JNZ    more
+
+written:
+	LEAQ (SI)(R11*4), SI
+	ADDQ $0x20, R9
+	CMPQ R9, DX
+	JB   next
+	SUBQ R8, SI
+	SHRQ $0x02, SI
+	MOVQ SI, ret+56(FP)
 	VZEROUPPER
 	RET
 
-// func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64)
-// Requires: AVX, AVX2, SSE
-TEXT ·compareFloat32AVX2(SB), NOSPLIT, $0-32
+// func addFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, F16C, MMX+, POPCNT, SSE2
+TEXT ·addFloat16To64AVX2(SB), NOSPLIT, $0-64
+	MOVQ         e+0(FP), AX
+	MOVQ         gradient+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVSD        tau+24(FP), X0
+	VBROADCASTSD X0, Y0
+	MOVQ         mask+32(FP), BX
+	MOVQ         at+40(FP), SI
+	MOVL         first+48(FP), DI
+	MOVQ         SI, R8
+	VPCMPEQD     Y1, Y1, Y1
+	VPSRLQ       $0x01, Y1, Y1
+	XORQ         R9, R9
+
+next:
+	PREFETCHT0 1024(AX)(R9*8)
+	PREFETCHT0 1088(AX)(R9*8)
+	PREFETCHT0 1152(AX)(R9*8)
+	PREFETCHT0 1216(AX)(R9*8)
+	PREFETCHT0 1024(CX)(R9*2)
+	VCVTPH2PS  (CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     (AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, (AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	VCVTPH2PS  8(CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     32(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 32(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x04, R11
+	ORL        R11, R10
+	VCVTPH2PS  16(CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     64(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 64(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x08, R11
+	ORL        R11, R10
+	VCVTPH2PS  24(CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     96(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 96(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x0c, R11
+	ORL        R11, R10
+	VCVTPH2PS  32(CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     128(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 128(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x10, R11
+	ORL        R11, R10
+	VCVTPH2PS  40(CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     160(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 160(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x14, R11
+	ORL        R11, R10
+	VCVTPH2PS  48(CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     192(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 192(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x18, R11
+	ORL        R11, R10
+	VCVTPH2PS  56(CX)(R9*2), X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     224(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 224(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x1c, R11
+	ORL        R11, R10
+	MOVQ       R9, R11
+	SHRQ       $0x03, R11
+	MOVL       R10, (BX)(R11*1)
+	POPCNTL    R10, R11
+	MOVL       R9, R12
+	ADDL       DI, R12
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, (SI)
+	BLSRL      R10, R10
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, 4(SI)
+	BLSRL      R10, R10
+	JZ         written
+	LEAQ       8(SI), R13
+
+more:
+	TZCNTL R10, R14
+	ADDL   R12, R14
+	MOVL   R14, (R13)
+	BLSRL  R10, R10
+	LEAQ   4(R13), R13
+	JNZ    more
+
+written:
+	LEAQ (SI)(R11*4), SI
+	ADDQ $0x20, R9
+	CMPQ R9, DX
+	JB   next
+	SUBQ R8, SI
+	SHRQ $0x02, SI
+	MOVQ SI, ret+56(FP)
+	VZEROUPPER
+	RET
+
+// func addBFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+TEXT ·addBFloat16To64AVX2(SB), NOSPLIT, $0-64
+	MOVQ         e+0(FP), AX
+	MOVQ         gradient+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVSD        tau+24(FP), X0
+	VBROADCASTSD X0, Y0
+	MOVQ         mask+32(FP), BX
+	MOVQ         at+40(FP), SI
+	MOVL         first+48(FP), DI
+	MOVQ         SI, R8
+	VPCMPEQD     Y1, Y1, Y1
+	VPSRLQ       $0x01, Y1, Y1
+	XORQ         R9, R9
+
+next:
+	PREFETCHT0 1024(AX)(R9*8)
+	PREFETCHT0 1088(AX)(R9*8)
+	PREFETCHT0 1152(AX)(R9*8)
+	PREFETCHT0 1216(AX)(R9*8)
+	PREFETCHT0 1024(CX)(R9*2)
+	VPMOVZXWD  (CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     (AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, (AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	VPMOVZXWD  8(CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     32(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 32(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x04, R11
+	ORL        R11, R10
+	VPMOVZXWD  16(CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     64(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 64(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x08, R11
+	ORL        R11, R10
+	VPMOVZXWD  24(CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     96(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 96(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x0c, R11
+	ORL        R11, R10
+	VPMOVZXWD  32(CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     128(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 128(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x10, R11
+	ORL        R11, R10
+	VPMOVZXWD  40(CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     160(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 160(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x14, R11
+	ORL        R11, R10
+	VPMOVZXWD  48(CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     192(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 192(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x18, R11
+	ORL        R11, R10
+	VPMOVZXWD  56(CX)(R9*2), X2
+	VPSLLD     $0x10, X2, X2
+	VCVTPS2PD  X2, Y2
+	VADDPD     224(AX)(R9*8), Y2, Y2
+	VMOVUPD    Y2, 224(AX)(R9*8)
+	VANDPD     Y1, Y2, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R11
+	SHLL       $0x1c, R11
+	ORL        R11, R10
+	MOVQ       R9, R11
+	SHRQ       $0x03, R11
+	MOVL       R10, (BX)(R11*1)
+	POPCNTL    R10, R11
+	MOVL       R9, R12
+	ADDL       DI, R12
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, (SI)
+	BLSRL      R10, R10
+	TZCNTL     R10, R13
+	ADDL       R12, R13
+	MOVL       R13, 4(SI)
+	BLSRL      R10, R10
+	JZ         written
+	LEAQ       8(SI), R13
+
+more:
+	TZCNTL R10, R14
+	ADDL   R12, R14
+	MOVL   R14, (R13)
+	BLSRL  R10, R10
+	LEAQ   4(R13), R13
+	JNZ    more
+
+written:
+	LEAQ (SI)(R11*4), SI
+	ADDQ $0x20, R9
+	CMPQ R9, DX
+	JB   next
+	SUBQ R8, SI
+	SHRQ $0x02, SI
+	MOVQ SI, ret+56(FP)
+	VZEROUPPER
+	RET
+
+// func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE
+TEXT ·compareFloat32AVX2(SB), NOSPLIT, $0-56
 	MOVQ         e+0(FP), AX
 	MOVQ         n+8(FP), CX
 	MOVSS        tau+16(FP), X0
 	VBROADCASTSS X0, Y0
 	MOVQ         mask+24(FP), DX
+	MOVQ         at+32(FP), BX
+	MOVL         first+40(FP), SI
+	MOVQ         BX, DI
 	VPCMPEQD     Y1, Y1, Y1
 	VPSRLD       $0x01, Y1, Y1
 	VMOVDQU      interleave<>+0(SB), Y2
-	XORQ         BX, BX
+	XORQ         R8, R8
 
 next:
-	VANDPS    (AX)(BX*4), Y1, Y3
-	VCMPPS    $0x15, Y0, Y3, Y3
-	VANDPS    32(AX)(BX*4), Y1, Y4
-	VCMPPS    $0x15, Y0, Y4, Y4
-	VANDPS    64(AX)(BX*4), Y1, Y5
-	VCMPPS    $0x15, Y0, Y5, Y5
-	VANDPS    96(AX)(BX*4), Y1, Y6
-	VCMPPS    $0x15, Y0, Y6, Y6
-	VPACKSSDW Y4, Y3, Y3
-	VPACKSSDW Y6, Y5, Y5
-	VPACKSSWB Y5, Y3, Y3
-	VPERMD    Y3, Y2, Y3
-	VPMOVMSKB Y3, SI
-	MOVQ      BX, DI
-	SHRQ      $0x03, DI
-	MOVL      SI, (DX)(DI*1)
-	ADDQ      $0x20, BX
-	CMPQ      BX, CX
-	JB        next
+	PREFETCHT0 1024(AX)(R8*4)
+	PREFETCHT0 1088(AX)(R8*4)
+	VANDPS     (AX)(R8*4), Y1, Y3
+	VCMPPS     $0x15, Y0, Y3, Y3
+	VANDPS     32(AX)(R8*4), Y1, Y4
+	VCMPPS     $0x15, Y0, Y4, Y4
+	VANDPS     64(AX)(R8*4), Y1, Y5
+	VCMPPS     $0x15, Y0, Y5, Y5
+	VANDPS     96(AX)(R8*4), Y1, Y6
+	VCMPPS     $0x15, Y0, Y6, Y6
+	VPACKSSDW  Y4, Y3, Y3
+	VPACKSSDW  Y6, Y5, Y5
+	VPACKSSWB  Y5, Y3, Y3
+	VPERMD     Y3, Y2, Y3
+	VPMOVMSKB  Y3, R9
+	MOVQ       R8, R10
+	SHRQ       $0x03, R10
+	MOVL       R9, (DX)(R10*1)
+	POPCNTL    R9, R10
+	MOVL       R8, R11
+	ADDL       SI, R11
+	TZCNTL     R9, R12
+	ADDL       R11, R12
+	MOVL       R12, (BX)
+	BLSRL      R9, R9
+	TZCNTL     R9, R12
+	ADDL       R11, R12
+	MOVL       R12, 4(BX)
+	BLSRL      R9, R9
+	JZ         written
+	LEAQ       8(BX), R12
+
+more:
+	TZCNTL R9, R13
+	ADDL   R11, R13
+	MOVL   R13, (R12)
+	BLSRL  R9, R9
+	LEAQ   4(R12), R12
+	JNZ    more
+
+written:
+	LEAQ (BX)(R10*4), BX
+	ADDQ $0x20, R8
+	CMPQ R8, CX
+	JB   next
+	SUBQ DI, BX
+	SHRQ $0x02, BX
+	MOVQ BX, ret+48(FP)
 	VZEROUPPER
 	RET
 
-// func compareFloat64AVX2(e *float64, n int, tau float64, mask *uint64)
-// Requires: AVX, AVX2, SSE2
-TEXT ·compareFloat64AVX2(SB), NOSPLIT, $0-32
+// func compareFloat64AVX2(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+TEXT ·compareFloat64AVX2(SB), NOSPLIT, $0-56
 	MOVQ         e+0(FP), AX
 	MOVQ         n+8(FP), CX
 	MOVSD        tau+16(FP), X0
 	VBROADCASTSD X0, Y0
 	MOVQ         mask+24(FP), DX
+	MOVQ         at+32(FP), BX
+	MOVL         first+40(FP), SI
+	MOVQ         BX, DI
 	VPCMPEQD     Y1, Y1, Y1
 	VPSRLQ       $0x01, Y1, Y1
-	XORQ         BX, BX
+	XORQ         R8, R8
 
 next:
-	VANDPD    (AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, SI
-	VANDPD    32(AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	SHLL      $0x04, DI
-	ORL       DI, SI
-	VANDPD    64(AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	SHLL      $0x08, DI
-	ORL       DI, SI
-	VANDPD    96(AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	SHLL      $0x0c, DI
-	ORL       DI, SI
-	VANDPD    128(AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	SHLL      $0x10, DI
-	ORL       DI, SI
-	VANDPD    160(AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	SHLL      $0x14, DI
-	ORL       DI, SI
-	VANDPD    192(AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	SHLL      $0x18, DI
-	ORL       DI, SI
-	VANDPD    224(AX)(BX*8), Y1, Y2
-	VCMPPD    $0x15, Y0, Y2, Y2
-	VMOVMSKPD Y2, DI
-	SHLL      $0x1c, DI
-	ORL       DI, SI
-	MOVQ      BX, DI
-	SHRQ      $0x03, DI
-	MOVL      SI, (DX)(DI*1)
-	ADDQ      $0x20, BX
-	CMPQ      BX, CX
-	JB        next
+	PREFETCHT0 1024(AX)(R8*8)
+	PREFETCHT0 1088(AX)(R8*8)
+	PREFETCHT0 1152(AX)(R8*8)
+	PREFETCHT0 1216(AX)(R8*8)
+	VANDPD     (AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R9
+	VANDPD     32(AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	SHLL       $0x04, R10
+	ORL        R10, R9
+	VANDPD     64(AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	SHLL       $0x08, R10
+	ORL        R10, R9
+	VANDPD     96(AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	SHLL       $0x0c, R10
+	ORL        R10, R9
+	VANDPD     128(AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	SHLL       $0x10, R10
+	ORL        R10, R9
+	VANDPD     160(AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	SHLL       $0x14, R10
+	ORL        R10, R9
+	VANDPD     192(AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	SHLL       $0x18, R10
+	ORL        R10, R9
+	VANDPD     224(AX)(R8*8), Y1, Y2
+	VCMPPD     $0x15, Y0, Y2, Y2
+	VMOVMSKPD  Y2, R10
+	SHLL       $0x1c, R10
+	ORL        R10, R9
+	MOVQ       R8, R10
+	SHRQ       $0x03, R10
+	MOVL       R9, (DX)(R10*1)
+	POPCNTL    R9, R10
+	MOVL       R8, R11
+	ADDL       SI, R11
+	TZCNTL     R9, R12
+	ADDL       R11, R12
+	MOVL       R12, (BX)
+	BLSRL      R9, R9
+	TZCNTL     R9, R12
+	ADDL       R11, R12
+	MOVL       R12, 4(BX)
+	BLSRL      R9, R9
+	JZ         written
+	LEAQ       8(BX), R12
+
+more:
+	TZCNTL R9, R13
+	ADDL   R11, R13
+	MOVL   R13, (R12)
+	BLSRL  R9, R9
+	LEAQ   4(R12), R12
+	JNZ    more
+
+written:
+	LEAQ (BX)(R10*4), BX
+	ADDQ $0x20, R8
+	CMPQ R8, CX
+	JB   next
+	SUBQ DI, BX
+	SHRQ $0x02, BX
+	MOVQ BX, ret+48(FP)
 	VZEROUPPER
 	RET
 
 // func maxMagnitudeAVX2(values *byte, n int) uint32
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·maxMagnitudeAVX2(SB), NOSPLIT, $0-20
 	MOVQ     values+0(FP), AX
 	MOVQ     n+8(FP), CX
@@ -445,6 +949,8 @@ TEXT ·maxMagnitudeAVX2(SB), NOSPLIT, $0-20
 	XORQ     DX, DX
 
 next:
+	PREFETCHT0   1024(AX)(DX*4)
+	PREFETCHT0   1088(AX)(DX*4)
 	VPAND        (AX)(DX*4), Y0, Y5
 	VPMAXUD      Y5, Y1, Y1
 	VPAND        32(AX)(DX*4), Y0, Y5
@@ -470,16 +976,17 @@ next:
 	VZEROUPPER
 	RET
 
-// func quantizeAVX2(codes *byte, values *byte, n int, scale float32, levels float32, a uint32, b uint32, first uint32)
+// func quantizeAVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32, bits int, pack *byte)
 // Requires: AVX, AVX2, SSE
-TEXT ·quantizeAVX2(SB), NOSPLIT, $0-44
-	MOVQ         codes+0(FP), AX
+TEXT ·quantizeAVX2(SB), NOSPLIT, $0-64
+	MOVQ         dst+0(FP), AX
 	MOVQ         values+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVSS        scale+24(FP), X0
 	VBROADCASTSS X0, Y0
-	MOVSS        levels+28(FP), X1
-	VBROADCASTSS X1, Y1
+	MOVL         base+28(FP), BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
 	MOVL         a+32(FP), BX
 	VMOVD        BX, X2
 	VPBROADCASTD X2, Y2
@@ -490,125 +997,112 @@ TEXT ·quantizeAVX2(SB), NOSPLIT, $0-44
 	VMOVD        BX, X4
 	VPBROADCASTD X4, Y4
 	VPADDD       steps<>+0(SB), Y4, Y4
-	VCVTTPS2DQ   Y1, Y5
-	XORQ         BX, BX
+	MOVL         most+44(FP), BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Y5
+	MOVQ         bits+48(FP), BX
+	MOVQ         pack+56(FP), SI
+	VMOVDQU      (SI), Y6
+	VMOVDQU      32(SI), Y7
+	VMOVDQU      64(SI), Y8
+	VMOVQ        64(SI), X9
+	XORQ         SI, SI
 
 next:
-	VMOVDQA    Y4, Y6
-	VPADDD     eight<>+0(SB), Y4, Y4
-	VPXOR      Y2, Y6, Y6
-	VPSRLD     $0x10, Y6, Y7
-	VPXOR      Y7, Y6, Y6
-	VPMULLD    first<>+0(SB), Y6, Y6
-	VPSRLD     $0x0f, Y6, Y7
-	VPXOR      Y7, Y6, Y6
-	VPADDD     Y3, Y6, Y6
-	VPMULLD    second<>+0(SB), Y6, Y6
-	VPSRLD     $0x10, Y6, Y7
-	VPXOR      Y7, Y6, Y6
-	VPSRLD     $0x08, Y6, Y6
-	VCVTDQ2PS  Y6, Y6
-	VMULPS     unit<>+0(SB), Y6, Y6
-	VMOVUPS    (CX)(BX*4), Y7
-	VANDPS     magnitude<>+0(SB), Y7, Y8
-	VMULPS     Y0, Y8, Y8
-	VMINPS     Y1, Y8, Y8
-	VROUNDPS   $0x09, Y8, Y9
-	VSUBPS     Y9, Y8, Y8
-	VCMPPS     $0x1e, Y6, Y8, Y8
-	VCVTTPS2DQ Y9, Y9
-	VPSUBD     Y8, Y9, Y9
-	VPSIGND    Y7, Y9, Y9
-	VPADDD     Y5, Y9, Y9
-	VMOVDQA    Y9, Y6
-	VMOVDQA    Y4, Y7
-	VPADDD     eight<>+0(SB), Y4, Y4
-	VPXOR      Y2, Y7, Y7
-	VPSRLD     $0x10, Y7, Y8
-	VPXOR      Y8, Y7, Y7
-	VPMULLD    first<>+0(SB), Y7, Y7
-	VPSRLD     $0x0f, Y7, Y8
-	VPXOR      Y8, Y7, Y7
-	VPADDD     Y3, Y7, Y7
-	VPMULLD    second<>+0(SB), Y7, Y7
-	VPSRLD     $0x10, Y7, Y8
-	VPXOR      Y8, Y7, Y7
-	VPSRLD     $0x08, Y7, Y7
-	VCVTDQ2PS  Y7, Y7
-	VMULPS     unit<>+0(SB), Y7, Y7
-	VMOVUPS    32(CX)(BX*4), Y8
-	VANDPS     magnitude<>+0(SB), Y8, Y9
-	VMULPS     Y0, Y9, Y9
-	VMINPS     Y1, Y9, Y9
-	VROUNDPS   $0x09, Y9, Y10
-	VSUBPS     Y10, Y9, Y9
-	VCMPPS     $0x1e, Y7, Y9, Y9
-	VCVTTPS2DQ Y10, Y10
-	VPSUBD     Y9, Y10, Y10
-	VPSIGND    Y8, Y10, Y10
-	VPADDD     Y5, Y10, Y10
-	VPACKSSDW  Y10, Y6, Y6
-	VMOVDQA    Y4, Y7
-	VPADDD     eight<>+0(SB), Y4, Y4
-	VPXOR      Y2, Y7, Y7
-	VPSRLD     $0x10, Y7, Y8
-	VPXOR      Y8, Y7, Y7
-	VPMULLD    first<>+0(SB), Y7, Y7
-	VPSRLD     $0x0f, Y7, Y8
-	VPXOR      Y8, Y7, Y7
-	VPADDD     Y3, Y7, Y7
-	VPMULLD    second<>+0(SB), Y7, Y7
-	VPSRLD     $0x10, Y7, Y8
-	VPXOR      Y8, Y7, Y7
-	VPSRLD     $0x08, Y7, Y7
-	VCVTDQ2PS  Y7, Y7
-	VMULPS     unit<>+0(SB), Y7, Y7
-	VMOVUPS    64(CX)(BX*4), Y8
-	VANDPS     magnitude<>+0(SB), Y8, Y9
-	VMULPS     Y0, Y9, Y9
-	VMINPS     Y1, Y9, Y9
-	VROUNDPS   $0x09, Y9, Y10
-	VSUBPS     Y10, Y9, Y9
-	VCMPPS     $0x1e, Y7, Y9, Y9
-	VCVTTPS2DQ Y10, Y10
-	VPSUBD     Y9, Y10, Y10
-	VPSIGND    Y8, Y10, Y10
-	VPADDD     Y5, Y10, Y10
-	VMOVDQA    Y10, Y7
-	VMOVDQA    Y4, Y8
-	VPADDD     eight<>+0(SB), Y4, Y4
-	VPXOR      Y2, Y8, Y8
-	VPSRLD     $0x10, Y8, Y9
-	VPXOR      Y9, Y8, Y8
-	VPMULLD    first<>+0(SB), Y8, Y8
-	VPSRLD     $0x0f, Y8, Y9
-	VPXOR      Y9, Y8, Y8
-	VPADDD     Y3, Y8, Y8
-	VPMULLD    second<>+0(SB), Y8, Y8
-	VPSRLD     $0x10, Y8, Y9
-	VPXOR      Y9, Y8, Y8
-	VPSRLD     $0x08, Y8, Y8
-	VCVTDQ2PS  Y8, Y8
-	VMULPS     unit<>+0(SB), Y8, Y8
-	VMOVUPS    96(CX)(BX*4), Y9
-	VANDPS     magnitude<>+0(SB), Y9, Y10
-	VMULPS     Y0, Y10, Y10
-	VMINPS     Y1, Y10, Y10
-	VROUNDPS   $0x09, Y10, Y11
-	VSUBPS     Y11, Y10, Y10
-	VCMPPS     $0x1e, Y8, Y10, Y10
-	VCVTTPS2DQ Y11, Y11
-	VPSUBD     Y10, Y11, Y11
-	VPSIGND    Y9, Y11, Y11
-	VPADDD     Y5, Y11, Y11
-	VPACKSSDW  Y11, Y7, Y7
-	VPACKUSWB  Y7, Y6, Y6
-	VMOVDQU    interleave<>+0(SB), Y7
-	VPERMD     Y6, Y7, Y6
-	VMOVDQU    Y6, (AX)(BX*1)
-	ADDQ       $0x20, BX
-	CMPQ       BX, DX
-	JB         next
+	VMOVDQA      Y4, Y10
+	VPADDD       eight<>+0(SB), Y4, Y4
+	VPXOR        Y2, Y10, Y10
+	VPSRLD       $0x10, Y10, Y11
+	VPXOR        Y11, Y10, Y10
+	VPMULLD      firstFactor<>+0(SB), Y10, Y10
+	VPSRLD       $0x0f, Y10, Y11
+	VPXOR        Y11, Y10, Y10
+	VPADDD       Y3, Y10, Y10
+	VPMULLD      secondFactor<>+0(SB), Y10, Y10
+	VPSRLD       $0x10, Y10, Y11
+	VPXOR        Y11, Y10, Y10
+	VPSRLD       $0x09, Y10, Y10
+	VPADDD       Y1, Y10, Y10
+	VMULPS       (CX)(SI*4), Y0, Y11
+	VCVTPS2DQ    Y11, Y11
+	VPADDD       Y10, Y11, Y11
+	VPSRAD       $0x17, Y11, Y11
+	VMOVDQA      Y11, Y10
+	VMOVDQA      Y4, Y11
+	VPADDD       eight<>+0(SB), Y4, Y4
+	VPXOR        Y2, Y11, Y11
+	VPSRLD       $0x10, Y11, Y12
+	VPXOR        Y12, Y11, Y11
+	VPMULLD      firstFactor<>+0(SB), Y11, Y11
+	VPSRLD       $0x0f, Y11, Y12
+	VPXOR        Y12, Y11, Y11
+	VPADDD       Y3, Y11, Y11
+	VPMULLD      secondFactor<>+0(SB), Y11, Y11
+	VPSRLD       $0x10, Y11, Y12
+	VPXOR        Y12, Y11, Y11
+	VPSRLD       $0x09, Y11, Y11
+	VPADDD       Y1, Y11, Y11
+	VMULPS       32(CX)(SI*4), Y0, Y12
+	VCVTPS2DQ    Y12, Y12
+	VPADDD       Y11, Y12, Y12
+	VPSRAD       $0x17, Y12, Y12
+	VPACKSSDW    Y12, Y10, Y10
+	VMOVDQA      Y4, Y11
+	VPADDD       eight<>+0(SB), Y4, Y4
+	VPXOR        Y2, Y11, Y11
+	VPSRLD       $0x10, Y11, Y12
+	VPXOR        Y12, Y11, Y11
+	VPMULLD      firstFactor<>+0(SB), Y11, Y11
+	VPSRLD       $0x0f, Y11, Y12
+	VPXOR        Y12, Y11, Y11
+	VPADDD       Y3, Y11, Y11
+	VPMULLD      secondFactor<>+0(SB), Y11, Y11
+	VPSRLD       $0x10, Y11, Y12
+	VPXOR        Y12, Y11, Y11
+	VPSRLD       $0x09, Y11, Y11
+	VPADDD       Y1, Y11, Y11
+	VMULPS       64(CX)(SI*4), Y0, Y12
+	VCVTPS2DQ    Y12, Y12
+	VPADDD       Y11, Y12, Y12
+	VPSRAD       $0x17, Y12, Y12
+	VMOVDQA      Y12, Y11
+	VMOVDQA      Y4, Y12
+	VPADDD       eight<>+0(SB), Y4, Y4
+	VPXOR        Y2, Y12, Y12
+	VPSRLD       $0x10, Y12, Y13
+	VPXOR        Y13, Y12, Y12
+	VPMULLD      firstFactor<>+0(SB), Y12, Y12
+	VPSRLD       $0x0f, Y12, Y13
+	VPXOR        Y13, Y12, Y12
+	VPADDD       Y3, Y12, Y12
+	VPMULLD      secondFactor<>+0(SB), Y12, Y12
+	VPSRLD       $0x10, Y12, Y13
+	VPXOR        Y13, Y12, Y12
+	VPSRLD       $0x09, Y12, Y12
+	VPADDD       Y1, Y12, Y12
+	VMULPS       96(CX)(SI*4), Y0, Y13
+	VCVTPS2DQ    Y13, Y13
+	VPADDD       Y12, Y13, Y13
+	VPSRAD       $0x17, Y13, Y13
+	VPACKSSDW    Y13, Y11, Y11
+	VPACKUSWB    Y11, Y10, Y10
+	VMOVDQU      interleave<>+0(SB), Y11
+	VPERMD       Y10, Y11, Y10
+	VPMINUB      Y5, Y10, Y10
+	VPMADDUBSW   Y10, Y6, Y10
+	VPMADDWD     Y7, Y10, Y10
+	VPSLLVD      Y8, Y10, Y10
+	VPSRLQ       X9, Y10, Y10
+	VEXTRACTI128 $0x01, Y10, X11
+	VMOVQ        X10, (AX)
+	VPEXTRQ      $0x01, X10, (AX)(BX*1)
+	LEAQ         (AX)(BX*2), AX
+	VMOVQ        X11, (AX)
+	VPEXTRQ      $0x01, X11, (AX)(BX*1)
+	LEAQ         (AX)(BX*2), AX
+	ADDQ         $0x20, SI
+	CMPQ         SI, DX
+	JB           next
 	VZEROUPPER
 	RET
 
@@ -632,83 +1126,170 @@ DATA eight<>+24(SB)/4, $0x00000008
 DATA eight<>+28(SB)/4, $0x00000008
 GLOBL eight<>(SB), RODATA|NOPTR, $32
 
-DATA first<>+0(SB)/4, $0x7feb352d
-DATA first<>+4(SB)/4, $0x7feb352d
-DATA first<>+8(SB)/4, $0x7feb352d
-DATA first<>+12(SB)/4, $0x7feb352d
-DATA first<>+16(SB)/4, $0x7feb352d
-DATA first<>+20(SB)/4, $0x7feb352d
-DATA first<>+24(SB)/4, $0x7feb352d
-DATA first<>+28(SB)/4, $0x7feb352d
-GLOBL first<>(SB), RODATA|NOPTR, $32
+DATA firstFactor<>+0(SB)/4, $0x7feb352d
+DATA firstFactor<>+4(SB)/4, $0x7feb352d
+DATA firstFactor<>+8(SB)/4, $0x7feb352d
+DATA firstFactor<>+12(SB)/4, $0x7feb352d
+DATA firstFactor<>+16(SB)/4, $0x7feb352d
+DATA firstFactor<>+20(SB)/4, $0x7feb352d
+DATA firstFactor<>+24(SB)/4, $0x7feb352d
+DATA firstFactor<>+28(SB)/4, $0x7feb352d
+GLOBL firstFactor<>(SB), RODATA|NOPTR, $32
 
-DATA second<>+0(SB)/4, $0x846ca68b
-DATA second<>+4(SB)/4, $0x846ca68b
-DATA second<>+8(SB)/4, $0x846ca68b
-DATA second<>+12(SB)/4, $0x846ca68b
-DATA second<>+16(SB)/4, $0x846ca68b
-DATA second<>+20(SB)/4, $0x846ca68b
-DATA second<>+24(SB)/4, $0x846ca68b
-DATA second<>+28(SB)/4, $0x846ca68b
-GLOBL second<>(SB), RODATA|NOPTR, $32
+DATA secondFactor<>+0(SB)/4, $0x846ca68b
+DATA secondFactor<>+4(SB)/4, $0x846ca68b
+DATA secondFactor<>+8(SB)/4, $0x846ca68b
+DATA secondFactor<>+12(SB)/4, $0x846ca68b
+DATA secondFactor<>+16(SB)/4, $0x846ca68b
+DATA secondFactor<>+20(SB)/4, $0x846ca68b
+DATA secondFactor<>+24(SB)/4, $0x846ca68b
+DATA secondFactor<>+28(SB)/4, $0x846ca68b
+GLOBL secondFactor<>(SB), RODATA|NOPTR, $32
 
-DATA unit<>+0(SB)/4, $0x33800000
-DATA unit<>+4(SB)/4, $0x33800000
-DATA unit<>+8(SB)/4, $0x33800000
-DATA unit<>+12(SB)/4, $0x33800000
-DATA unit<>+16(SB)/4, $0x33800000
-DATA unit<>+20(SB)/4, $0x33800000
-DATA unit<>+24(SB)/4, $0x33800000
-DATA unit<>+28(SB)/4, $0x33800000
-GLOBL unit<>(SB), RODATA|NOPTR, $32
-
-DATA magnitude<>+0(SB)/4, $0x7fffffff
-DATA magnitude<>+4(SB)/4, $0x7fffffff
-DATA magnitude<>+8(SB)/4, $0x7fffffff
-DATA magnitude<>+12(SB)/4, $0x7fffffff
-DATA magnitude<>+16(SB)/4, $0x7fffffff
-DATA magnitude<>+20(SB)/4, $0x7fffffff
-DATA magnitude<>+24(SB)/4, $0x7fffffff
-DATA magnitude<>+28(SB)/4, $0x7fffffff
-GLOBL magnitude<>(SB), RODATA|NOPTR, $32
-
-// func dequantizeAVX2(values *byte, codes *byte, n int, unit float32, levels uint32)
+// func quantize8AVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32)
 // Requires: AVX, AVX2, SSE
-TEXT ·dequantizeAVX2(SB), NOSPLIT, $0-32
+TEXT ·quantize8AVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         values+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVSS        scale+24(FP), X0
+	VBROADCASTSS X0, Y0
+	MOVL         base+28(FP), BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         a+32(FP), BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         b+36(FP), BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         first+40(FP), BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+	VPADDD       steps<>+0(SB), Y4, Y4
+	MOVL         most+44(FP), BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Y5
+	XORQ         BX, BX
+
+next:
+	VMOVDQA   Y4, Y6
+	VPADDD    eight<>+0(SB), Y4, Y4
+	VPXOR     Y2, Y6, Y6
+	VPSRLD    $0x10, Y6, Y7
+	VPXOR     Y7, Y6, Y6
+	VPMULLD   firstFactor<>+0(SB), Y6, Y6
+	VPSRLD    $0x0f, Y6, Y7
+	VPXOR     Y7, Y6, Y6
+	VPADDD    Y3, Y6, Y6
+	VPMULLD   secondFactor<>+0(SB), Y6, Y6
+	VPSRLD    $0x10, Y6, Y7
+	VPXOR     Y7, Y6, Y6
+	VPSRLD    $0x09, Y6, Y6
+	VPADDD    Y1, Y6, Y6
+	VMULPS    (CX)(BX*4), Y0, Y7
+	VCVTPS2DQ Y7, Y7
+	VPADDD    Y6, Y7, Y7
+	VPSRAD    $0x17, Y7, Y7
+	VMOVDQA   Y7, Y6
+	VMOVDQA   Y4, Y7
+	VPADDD    eight<>+0(SB), Y4, Y4
+	VPXOR     Y2, Y7, Y7
+	VPSRLD    $0x10, Y7, Y8
+	VPXOR     Y8, Y7, Y7
+	VPMULLD   firstFactor<>+0(SB), Y7, Y7
+	VPSRLD    $0x0f, Y7, Y8
+	VPXOR     Y8, Y7, Y7
+	VPADDD    Y3, Y7, Y7
+	VPMULLD   secondFactor<>+0(SB), Y7, Y7
+	VPSRLD    $0x10, Y7, Y8
+	VPXOR     Y8, Y7, Y7
+	VPSRLD    $0x09, Y7, Y7
+	VPADDD    Y1, Y7, Y7
+	VMULPS    32(CX)(BX*4), Y0, Y8
+	VCVTPS2DQ Y8, Y8
+	VPADDD    Y7, Y8, Y8
+	VPSRAD    $0x17, Y8, Y8
+	VPACKSSDW Y8, Y6, Y6
+	VMOVDQA   Y4, Y7
+	VPADDD    eight<>+0(SB), Y4, Y4
+	VPXOR     Y2, Y7, Y7
+	VPSRLD    $0x10, Y7, Y8
+	VPXOR     Y8, Y7, Y7
+	VPMULLD   firstFactor<>+0(SB), Y7, Y7
+	VPSRLD    $0x0f, Y7, Y8
+	VPXOR     Y8, Y7, Y7
+	VPADDD    Y3, Y7, Y7
+	VPMULLD   secondFactor<>+0(SB), Y7, Y7
+	VPSRLD    $0x10, Y7, Y8
+	VPXOR     Y8, Y7, Y7
+	VPSRLD    $0x09, Y7, Y7
+	VPADDD    Y1, Y7, Y7
+	VMULPS    64(CX)(BX*4), Y0, Y8
+	VCVTPS2DQ Y8, Y8
+	VPADDD    Y7, Y8, Y8
+	VPSRAD    $0x17, Y8, Y8
+	VMOVDQA   Y8, Y7
+	VMOVDQA   Y4, Y8
+	VPADDD    eight<>+0(SB), Y4, Y4
+	VPXOR     Y2, Y8, Y8
+	VPSRLD    $0x10, Y8, Y9
+	VPXOR     Y9, Y8, Y8
+	VPMULLD   firstFactor<>+0(SB), Y8, Y8
+	VPSRLD    $0x0f, Y8, Y9
+	VPXOR     Y9, Y8, Y8
+	VPADDD    Y3, Y8, Y8
+	VPMULLD   secondFactor<>+0(SB), Y8, Y8
+	VPSRLD    $0x10, Y8, Y9
+	VPXOR     Y9, Y8, Y8
+	VPSRLD    $0x09, Y8, Y8
+	VPADDD    Y1, Y8, Y8
+	VMULPS    96(CX)(BX*4), Y0, Y9
+	VCVTPS2DQ Y9, Y9
+	VPADDD    Y8, Y9, Y9
+	VPSRAD    $0x17, Y9, Y9
+	VPACKSSDW Y9, Y7, Y7
+	VPACKUSWB Y7, Y6, Y6
+	VMOVDQU   interleave<>+0(SB), Y7
+	VPERMD    Y6, Y7, Y6
+	VPMINUB   Y5, Y6, Y6
+	VMOVDQU   Y6, (AX)(BX*1)
+	ADDQ      $0x20, BX
+	CMPQ      BX, DX
+	JB        next
+	VZEROUPPER
+	RET
+
+// func dequantizeAVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
+// Requires: AVX, AVX2, SSE
+TEXT ·dequantizeAVX2(SB), NOSPLIT, $0-48
 	MOVQ         values+0(FP), AX
 	MOVQ         codes+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVSS        unit+24(FP), X0
 	VBROADCASTSS X0, Y0
-	MOVL         levels+28(FP), BX
-	VMOVD        BX, X1
-	VPBROADCASTD X1, Y1
-	XORQ         BX, BX
+	MOVSS        offset+28(FP), X1
+	VBROADCASTSS X1, Y1
+	MOVQ         bits+32(FP), BX
+	MOVQ         unpack+40(FP), SI
+	VMOVDQU      (SI), Y2
+	VMOVDQU      32(SI), Y3
+	VMOVDQU      64(SI), Y4
+	XORQ         SI, SI
 
 next:
-	VPMOVZXBD (CX)(BX*1), Y2
-	VPSUBD    Y1, Y2, Y2
-	VCVTDQ2PS Y2, Y2
-	VMULPS    Y0, Y2, Y2
-	VMOVUPS   Y2, (AX)(BX*4)
-	VPMOVZXBD 8(CX)(BX*1), Y2
-	VPSUBD    Y1, Y2, Y2
-	VCVTDQ2PS Y2, Y2
-	VMULPS    Y0, Y2, Y2
-	VMOVUPS   Y2, 32(AX)(BX*4)
-	VPMOVZXBD 16(CX)(BX*1), Y2
-	VPSUBD    Y1, Y2, Y2
-	VCVTDQ2PS Y2, Y2
-	VMULPS    Y0, Y2, Y2
-	VMOVUPS   Y2, 64(AX)(BX*4)
-	VPMOVZXBD 24(CX)(BX*1), Y2
-	VPSUBD    Y1, Y2, Y2
-	VCVTDQ2PS Y2, Y2
-	VMULPS    Y0, Y2, Y2
-	VMOVUPS   Y2, 96(AX)(BX*4)
-	ADDQ      $0x20, BX
-	CMPQ      BX, DX
-	JB        next
+	VPBROADCASTQ (CX), Y5
+	VPSHUFB      Y2, Y5, Y5
+	VPSRLVD      Y3, Y5, Y5
+	VPAND        Y4, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VSUBPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, (AX)(SI*4)
+	ADDQ         BX, CX
+	ADDQ         $0x08, SI
+	CMPQ         SI, DX
+	JB           next
 	VZEROUPPER
 	RET
 
@@ -815,3 +1396,62 @@ next:
 	JB        next
 	VZEROUPPER
 	RET
+
+// func roundToFloat16AVX2(dst *byte, v *float32, n int) int
+// Requires: AVX, AVX2, F16C, POPCNT
+TEXT ·roundToFloat16AVX2(SB), NOSPLIT, $0-32
+	MOVQ     dst+0(FP), AX
+	MOVQ     v+8(FP), CX
+	MOVQ     n+16(FP), DX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x01, Y0, Y0
+	VMOVDQU  infinity<>+0(SB), Y1
+	VMOVDQU  mostFloat16<>+0(SB), Y2
+	XORQ     BX, BX
+	XORQ     SI, SI
+
+next:
+	VMOVUPS   (CX)(SI*4), Y3
+	VANDPS    Y0, Y3, Y4
+	VPCMPGTD  Y4, Y1, Y5
+	VPMINUD   Y2, Y4, Y6
+	VPBLENDVB Y5, Y6, Y4, Y6
+	VPANDN    Y3, Y0, Y4
+	VPOR      Y4, Y6, Y6
+	VCVTPS2PH $0x00, Y6, X4
+	VMOVDQU   X4, (AX)(SI*2)
+	VCVTPH2PS X4, Y4
+	VSUBPS    Y4, Y3, Y4
+	VANDPS    Y5, Y4, Y4
+	VMOVUPS   Y4, (CX)(SI*4)
+	VMOVMSKPS Y5, DI
+	NOTL      DI
+	ANDL      $0xff, DI
+	POPCNTL   DI, DI
+	ADDQ      DI, BX
+	ADDQ      $0x08, SI
+	CMPQ      SI, DX
+	JB        next
+	MOVQ      BX, ret+24(FP)
+	VZEROUPPER
+	RET
+
+DATA infinity<>+0(SB)/4, $0x7f800000
+DATA infinity<>+4(SB)/4, $0x7f800000
+DATA infinity<>+8(SB)/4, $0x7f800000
+DATA infinity<>+12(SB)/4, $0x7f800000
+DATA infinity<>+16(SB)/4, $0x7f800000
+DATA infinity<>+20(SB)/4, $0x7f800000
+DATA infinity<>+24(SB)/4, $0x7f800000
+DATA infinity<>+28(SB)/4, $0x7f800000
+GLOBL infinity<>(SB), RODATA|NOPTR, $32
+
+DATA mostFloat16<>+0(SB)/4, $0x477fe000
+DATA mostFloat16<>+4(SB)/4, $0x477fe000
+DATA mostFloat16<>+8(SB)/4, $0x477fe000
+DATA mostFloat16<>+12(SB)/4, $0x477fe000
+DATA mostFloat16<>+16(SB)/4, $0x477fe000
+DATA mostFloat16<>+20(SB)/4, $0x477fe000
+DATA mostFloat16<>+24(SB)/4, $0x477fe000
+DATA mostFloat16<>+28(SB)/4, $0x477fe000
+GLOBL mostFloat16<>(SB), RODATA|NOPTR, $32

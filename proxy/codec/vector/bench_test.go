@@ -34,15 +34,15 @@ func BenchmarkCopy(b *testing.B) {
 	}
 }
 
-func benchmarkAdd[R Float](b *testing.B, kind element.Kind, adder func([]R, []byte, R, []uint64)) {
+func benchmarkAdd[R Float](b *testing.B, kind element.Kind, adder func([]R, []byte, R, []uint64, []uint32, int) []uint32) {
 	for _, mib := range sizes {
 		b.Run(fmt.Sprintf("%dMiB", mib), func(b *testing.B) {
 			g := gradient(kind, mib)
 			n := len(g) / kind.Size()
-			e, mask := make([]R, n), make([]uint64, (n+63)/64)
+			e, mask, at := make([]R, n), make([]uint64, (n+63)/64), make([]uint32, 0, n+8)
 			b.SetBytes(int64(len(g)))
 			for b.Loop() {
-				adder(e, g, R(math.Inf(1)), mask)
+				adder(e, g, R(math.Inf(1)), mask, at, 0)
 			}
 		})
 	}

@@ -3,8 +3,7 @@ package vector
 import (
 	"encoding/binary"
 	"math"
-
-	"github.com/psidecar/psidecar/proxy/codec/element"
+	"slices"
 )
 
 // Random is a stream of random numbers that can be read anywhere: number i
@@ -21,14 +20,14 @@ func NewRandom(seed uint64) Random {
 	return Random{uint32(z), uint32(z >> 32)}
 }
 
-// At is number i, in [0, 1), a multiple of 2^-24.
-func (r Random) At(i uint32) float32 {
+// At is number i: 23 bits.
+func (r Random) At(i uint32) uint32 {
 	x := i ^ r.a
 	x = (x ^ x>>16) * 0x7feb352d
 	x = (x ^ x>>15) + r.b
 	x *= 0x846ca68b
 	x ^= x >> 16
-	return float32(x>>8) * 0x1p-24
+	return x >> 9
 }
 
 // MaxMagnitude returns the largest magnitude of the float32 numbers in values:
@@ -45,94 +44,70 @@ func maxMagnitudePortable(values []byte) (bits uint32) {
 	return bits
 }
 
-// Quantize rounds the float32 numbers v of values to levels: codes[i] is levels
-// plus or minus l, the sign being v's, where l is r = |v| x scale, at most
-// levels, rounded down, or up with a probability of r - l. The random numbers are
-// those of random from first on.
-func Quantize(codes []byte, values []byte, scale, levels float32, random Random, first uint32) {
-	done := quantize(codes, values, scale, levels, random, first)
-	quantizePortable(codes[done:], values[done*4:], scale, levels, random, first+uint32(done))
+// fraction is how many bits the numbers between two levels are told apart by:
+// as many as random numbers have.
+const fraction = 23
+
+// Levels is how many levels of a width in bits there are above zero: s of QSGD.
+// One bit has none between minus and plus the norm.
+func Levels(bits int) int { return max(1<<(bits-1)-1, 1) }
+
+// rounding is how numbers become codes: times scale, plus base, plus a random
+// number, without the fraction.
+type rounding struct {
+	scale      float32
+	base, most uint32
 }
 
-func quantizePortable(codes []byte, values []byte, scale, levels float32, random Random, first uint32) {
-	for i := range codes {
+func newRounding(bits int, norm float32) rounding {
+	if bits == 1 {
+		return rounding{(1 << (fraction - 1)) / norm, 1 << (fraction - 1), 1}
+	}
+	s := Levels(bits)
+	return rounding{float32(s<<fraction) / norm, uint32(s) << fraction, uint32(2 * s)}
+}
+
+// Quantize rounds the float32 numbers v of values, whose magnitudes are at most
+// norm or little more, to codes of 1 to 8 bits, and appends these to dst, lowest
+// bits first, up to a whole byte. Code c stands for norm/s x (c - s), with s of
+// [Levels]; of one bit, 0 stands for minus the norm and 1 for the norm. Of the
+// two codes around v that is taken which is less than v's place plus a random
+// number in [0, 1), so that on average all is right; places are rounded to
+// 2^-23. The random numbers are those of random from first on. norm is at least
+// 2^-95.
+func Quantize(dst, values []byte, bits int, norm float32, random Random, first uint32) []byte {
+	r := newRounding(bits, norm)
+	n, at := len(values)/4, len(dst)
+	size := (n*bits + 7) / 8
+	dst = slices.Grow(dst, size+8)
+	done := quantize(dst[at:at+size+8], values, bits, r, random, first)
+	return quantizePortable(dst[:at+done/8*bits], values[done*4:], bits, r, random, first+uint32(done))
+}
+
+func quantizePortable(dst, values []byte, bits int, r rounding, random Random, first uint32) []byte {
+	return packPortable(dst, bits, len(values)/4, func(i int) uint32 {
 		v := math.Float32frombits(binary.LittleEndian.Uint32(values[i*4:]))
-		magnitude := math.Float32frombits(math.Float32bits(v) &^ (1 << 31))
-		r := min(float32(magnitude*scale), levels)
-		level := float32(math.Floor(float64(r)))
-		if float32(r-level) > random.At(first+uint32(i)) {
-			level++
-		}
-		if math.Signbit(float64(v)) {
-			level = -level
-		}
-		codes[i] = byte(int(levels) + int(level))
+		place := int32(math.RoundToEven(float64(float32(v * r.scale))))
+		code := (place + int32(r.base+random.At(first+uint32(i)))) >> fraction
+		return uint32(min(max(code, 0), int32(r.most)))
+	})
+}
+
+// Dequantize makes values the float32 numbers that the first of codes, as many
+// of the given width, stand for with this norm. codes may have more bytes than
+// these take.
+func Dequantize(values, codes []byte, bits int, norm float32) {
+	unit, offset := norm/float32(Levels(bits)), float32(Levels(bits))
+	if bits == 1 {
+		unit, offset = 2*norm, 0.5
 	}
+	done := dequantize(values, codes, bits, unit, offset)
+	dequantizePortable(values[done*4:], codes[done/8*bits:], bits, unit, offset)
 }
 
-// Dequantize makes values the float32 numbers (codes[i] - levels) x unit.
-func Dequantize(values []byte, codes []byte, unit float32, levels int) {
-	done := dequantize(values, codes, unit, levels)
-	dequantizePortable(values[done*4:], codes[done:], unit, levels)
-}
-
-func dequantizePortable(values []byte, codes []byte, unit float32, levels int) {
-	for i := range codes {
-		v := float32(int(codes[i])-levels) * unit
+func dequantizePortable(values, codes []byte, bits int, unit, offset float32) {
+	for i := range len(values) / 4 {
+		v := (float32(unpackPortable(codes, bits, i)) - offset) * unit
 		binary.LittleEndian.PutUint32(values[i*4:], math.Float32bits(v))
-	}
-}
-
-// Differ sets bit i of mask where number i of a differs from number i of b in
-// any bit. The numbers have the kind's size.
-func Differ(kind element.Kind, a, b []byte, mask []uint64) {
-	switch kind.Size() {
-	case 2:
-		differ2(a, b, mask)
-	case 4:
-		done := differ4(a, b, mask)
-		differ4Portable(a[done*4:], b[done*4:], mask[done/64:])
-	default:
-		done := differ8(a, b, mask)
-		differ8Portable(a[done*8:], b[done*8:], mask[done/64:])
-	}
-}
-
-func differ2(a, b []byte, mask []uint64) {
-	for w := range mask {
-		bits := uint64(0)
-		for i := range min(64, len(a)/2-w*64) {
-			at := (w*64 + i) * 2
-			if binary.LittleEndian.Uint16(a[at:]) != binary.LittleEndian.Uint16(b[at:]) {
-				bits |= 1 << i
-			}
-		}
-		mask[w] = bits
-	}
-}
-
-func differ4Portable(a, b []byte, mask []uint64) {
-	for w := range mask {
-		bits := uint64(0)
-		for i := range min(64, len(a)/4-w*64) {
-			at := (w*64 + i) * 4
-			if binary.LittleEndian.Uint32(a[at:]) != binary.LittleEndian.Uint32(b[at:]) {
-				bits |= 1 << i
-			}
-		}
-		mask[w] = bits
-	}
-}
-
-func differ8Portable(a, b []byte, mask []uint64) {
-	for w := range mask {
-		bits := uint64(0)
-		for i := range min(64, len(a)/8-w*64) {
-			at := (w*64 + i) * 8
-			if binary.LittleEndian.Uint64(a[at:]) != binary.LittleEndian.Uint64(b[at:]) {
-				bits |= 1 << i
-			}
-		}
-		mask[w] = bits
 	}
 }

@@ -3,18 +3,16 @@ package vector
 import (
 	"encoding/binary"
 	"math"
-	"math/bits"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
 // Selector finds order statistics exactly, by counting digits of the numbers'
-// bits rather than by sorting. Its memory, at most a third of what it selected
-// from, is used again.
+// bits rather than by sorting. Its memory, as much as it selects among, is used
+// again.
 type Selector struct {
 	counts [1 << digitBits]uint32
-	narrow []uint32
-	wide   []uint64
+	keys   []uint64
 }
 
 // digitBits is how many bits of a magnitude are counted at a time.
@@ -23,27 +21,13 @@ const digitBits = 11
 // SelectFloat32 returns the magnitude w_j of the ascending magnitudes w_1, w_2,
 // ... w_f of the f finite numbers of v, with j = floor(f x share); 0 where j is
 // 0. share is in [0, 1).
-//
-// Where few numbers are above, a sample first tells a bound that is most likely
-// below the result, so that only the numbers above the bound need a closer look;
-// if it is not, all do.
 func (s *Selector) SelectFloat32(v []float32, share float64) float32 {
-	if len(v) >= leastToSample && share >= leastShareToSample {
-		if key, ok := s.above32(v, share); ok {
-			return math.Float32frombits(key)
-		}
-	}
 	key := func(i int) uint64 { return uint64(math.Float32bits(v[i]) &^ (1 << 31)) }
 	return math.Float32frombits(uint32(s.choose(len(v), key, 31, infinity32, share)))
 }
 
 // SelectFloat64 is [Selector.SelectFloat32] for float64 numbers.
 func (s *Selector) SelectFloat64(v []float64, share float64) float64 {
-	if len(v) >= leastToSample && share >= leastShareToSample {
-		if key, ok := s.above64(v, share); ok {
-			return math.Float64frombits(key)
-		}
-	}
 	key := func(i int) uint64 { return math.Float64bits(v[i]) &^ (1 << 63) }
 	return math.Float64frombits(s.choose(len(v), key, 63, infinity64, share))
 }
@@ -51,11 +35,30 @@ func (s *Selector) SelectFloat64(v []float64, share float64) float64 {
 const (
 	leastToSample      = 4096
 	leastShareToSample = 0.75
-	sampled            = 16384 // numbers in a sample, at most
+	sampled            = 8192 // numbers in a sample, at most
 
 	infinity32 = 0x7f800000
 	infinity64 = 0x7ff << 52
 )
+
+// Bound returns a number that is most likely not above the share of n
+// magnitudes, and above most of these: then [Selector.AmongFloat32] has only the
+// numbers that are not below it to look at. It goes by a sample; at gives number
+// i. ok is false where too few are above, or n is too small, for a sample to
+// help.
+func (s *Selector) Bound(n int, share float64, at func(i int) float64) (bound float64, ok bool) {
+	if n < leastToSample || share < leastShareToSample {
+		return 0, false
+	}
+	keys := s.keys[:0]
+	stride := n/sampled + 1
+	for i := stride / 2; i < n; i += stride {
+		keys = append(keys, math.Float64bits(at(i))&^(1<<63))
+	}
+	s.keys = keys
+	bound = math.Float64frombits(nth(&s.counts, keys, 63, sampleRank(len(keys), share)))
+	return bound, bound-bound == 0
+}
 
 // sampleRank is the rank in a sample of so many that is most likely below the
 // share of all: by four times the rank's deviation.
@@ -64,82 +67,42 @@ func sampleRank(count int, share float64) int {
 	return max(count-int(above+4*math.Sqrt(above)+4), 1)
 }
 
-// above32 selects among the numbers above a bound that a sample tells.
-func (s *Selector) above32(v []float32, share float64) (key uint32, ok bool) {
-	keys := s.narrow[:0]
-	stride := len(v)/sampled + 1
-	for i := stride / 2; i < len(v); i += stride {
-		keys = append(keys, math.Float32bits(v[i])&^(1<<31))
-	}
-	bound := math.Float32frombits(nth(&s.counts, keys, 31, sampleRank(len(keys), share)))
-	zeros := bound == 0 // then only the others need a closer look
-	bound = max(bound, math.SmallestNonzeroFloat32)
-	keys = keys[:0]
-	finite := len(v)
-	var mask [64]uint64
-	for first := 0; first < len(v); first += 64 * len(mask) {
-		part := v[first:min(first+64*len(mask), len(v))]
-		words := mask[:(len(part)+63)/64]
-		CompareFloat32(part, bound, words)
-		for i, w := range words {
-			for ; w != 0; w &= w - 1 {
-				k := math.Float32bits(part[i*64+bits.TrailingZeros64(w)]) &^ (1 << 31)
-				if k < infinity32 {
-					keys = append(keys, k)
-				} else {
-					finite--
-				}
-			}
-		}
-		if len(keys) > len(v)/3 {
-			return 0, false // the sample misled
+// AmongFloat32 is [Selector.SelectFloat32] where only the numbers at the given
+// positions may be what is looked for: all others are finite and smaller than
+// these. ok is false where it is one of the others.
+func (s *Selector) AmongFloat32(v []float32, at []uint32, share float64) (result float32, ok bool) {
+	keys := s.keys[:0]
+	for _, i := range at {
+		if k := math.Float32bits(v[i]) &^ (1 << 31); k < infinity32 {
+			keys = append(keys, uint64(k))
 		}
 	}
-	s.narrow = keys
-	rank := rankOf(finite, share) - (finite - len(keys)) // among those above the bound
-	if rank < 1 {
-		return 0, zeros
-	}
-	return nth(&s.counts, keys, 31, rank), true
+	key, ok := s.among(keys, len(v), len(at), 31, share)
+	return math.Float32frombits(uint32(key)), ok
 }
 
-// above64 is above32 for float64 numbers.
-func (s *Selector) above64(v []float64, share float64) (key uint64, ok bool) {
-	keys := s.wide[:0]
-	stride := len(v)/sampled + 1
-	for i := stride / 2; i < len(v); i += stride {
-		keys = append(keys, math.Float64bits(v[i])&^(1<<63))
-	}
-	bound := math.Float64frombits(nth(&s.counts, keys, 63, sampleRank(len(keys), share)))
-	zeros := bound == 0 // then only the others need a closer look
-	bound = max(bound, math.SmallestNonzeroFloat64)
-	keys = keys[:0]
-	finite := len(v)
-	var mask [64]uint64
-	for first := 0; first < len(v); first += 64 * len(mask) {
-		part := v[first:min(first+64*len(mask), len(v))]
-		words := mask[:(len(part)+63)/64]
-		CompareFloat64(part, bound, words)
-		for i, w := range words {
-			for ; w != 0; w &= w - 1 {
-				k := math.Float64bits(part[i*64+bits.TrailingZeros64(w)]) &^ (1 << 63)
-				if k < infinity64 {
-					keys = append(keys, k)
-				} else {
-					finite--
-				}
-			}
-		}
-		if len(keys) > len(v)/3 {
-			return 0, false
+// AmongFloat64 is [Selector.AmongFloat32] for float64 numbers.
+func (s *Selector) AmongFloat64(v []float64, at []uint32, share float64) (result float64, ok bool) {
+	keys := s.keys[:0]
+	for _, i := range at {
+		if k := math.Float64bits(v[i]) &^ (1 << 63); k < infinity64 {
+			keys = append(keys, k)
 		}
 	}
-	s.wide = keys
-	rank := rankOf(finite, share) - (finite - len(keys))
+	key, ok := s.among(keys, len(v), len(at), 63, share)
+	return math.Float64frombits(key), ok
+}
+
+// among selects among the finite ones of `looked` keys; n numbers are there in
+// all.
+func (s *Selector) among(keys []uint64, n, looked int, width uint, share float64) (key uint64, ok bool) {
+	s.keys = keys
+	finite := n - (looked - len(keys))
+	rank := rankOf(finite, share) - (finite - len(keys)) // among the keys
 	if rank < 1 {
-		return 0, zeros
+		return 0, false
 	}
-	return nth(&s.counts, keys, 63, rank), true
+	return nth(&s.counts, keys, width, rank), true
 }
 
 // rankOf is floor(finite x share).
@@ -147,16 +110,16 @@ func rankOf(finite int, share float64) int { return int(float64(finite) * share)
 
 // nth returns the key at a rank, from 1 on and from below, among keys of a width
 // in bits, which it reorders.
-func nth[K uint32 | uint64](counts *[1 << digitBits]uint32, keys []K, width uint, rank int) K {
+func nth(counts *[1 << digitBits]uint32, keys []uint64, width uint, rank int) uint64 {
 	for width > 0 {
 		digit := min(digitBits, width)
 		width -= digit
-		mask := K(1)<<digit - 1
+		mask := uint64(1)<<digit - 1
 		clear(counts[:])
 		for _, k := range keys {
 			counts[k>>width&mask]++
 		}
-		d := K(0)
+		d := uint64(0)
 		for ; rank > int(counts[d]); d++ {
 			rank -= int(counts[d])
 		}

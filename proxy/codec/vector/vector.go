@@ -21,15 +21,15 @@ type Float interface{ float32 | float64 }
 
 // add is the portable form of the Add functions. The conversion of the sum
 // forbids fusing it with anything.
-func add[R Float](e []R, g func(i int) R, tau R, mask []uint64) {
+func add[R Float](e []R, g func(i int) R, tau R, mask []uint64, at []uint32, first int) []uint32 {
 	for i := range e {
 		e[i] = R(e[i] + g(i))
 	}
-	compare(e, tau, mask)
+	return compare(e, tau, mask, at, first)
 }
 
 // compare is the portable form of the Compare functions.
-func compare[R Float](e []R, tau R, mask []uint64) {
+func compare[R Float](e []R, tau R, mask []uint64, at []uint32, first int) []uint32 {
 	for w := range mask {
 		part := e[w*64 : min(w*64+64, len(e))]
 		bits := uint64(0)
@@ -39,74 +39,81 @@ func compare[R Float](e []R, tau R, mask []uint64) {
 			}
 			if !(v < tau) {
 				bits |= 1 << i
+				at = append(at, uint32(first+w*64+i))
 			}
 		}
 		mask[w] = bits
 	}
+	return at
 }
 
 // AddFloat32 adds the float32 numbers of g to e and sets bit i of mask unless
 // |e[i]| < tau after that: numbers that are not finite are in the mask. mask has
-// a word for each 64 numbers, begun or whole, and is overwritten.
-func AddFloat32(e []float32, g []byte, tau float32, mask []uint64) {
-	done := addFloat32(e, g, tau, mask)
+// a word for each 64 numbers, begun or whole, and is overwritten. It appends to
+// at, in ascending order, first + i for each bit that it sets.
+func AddFloat32(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := addFloat32(e, g, tau, mask, at, first)
 	g = g[done*4:]
-	add(e[done:], func(i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(g[i*4:])) },
-		tau, mask[done/64:])
+	return add(e[done:], func(i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(g[i*4:])) },
+		tau, mask[done/64:], at, first+done)
 }
 
 // AddFloat16 is [AddFloat32] for a gradient of float16 numbers.
-func AddFloat16(e []float32, g []byte, tau float32, mask []uint64) {
-	done := addFloat16(e, g, tau, mask)
+func AddFloat16(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := addFloat16(e, g, tau, mask, at, first)
 	g = g[done*2:]
-	add(e[done:], func(i int) float32 { return element.FromFloat16(binary.LittleEndian.Uint16(g[i*2:])) },
-		tau, mask[done/64:])
+	return add(e[done:], func(i int) float32 { return element.FromFloat16(binary.LittleEndian.Uint16(g[i*2:])) },
+		tau, mask[done/64:], at, first+done)
 }
 
 // AddBFloat16 is [AddFloat32] for a gradient of bfloat16 numbers.
-func AddBFloat16(e []float32, g []byte, tau float32, mask []uint64) {
-	done := addBFloat16(e, g, tau, mask)
+func AddBFloat16(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := addBFloat16(e, g, tau, mask, at, first)
 	g = g[done*2:]
-	add(e[done:], func(i int) float32 { return element.FromBFloat16(binary.LittleEndian.Uint16(g[i*2:])) },
-		tau, mask[done/64:])
+	return add(e[done:], func(i int) float32 { return element.FromBFloat16(binary.LittleEndian.Uint16(g[i*2:])) },
+		tau, mask[done/64:], at, first+done)
 }
 
 // AddFloat64 is [AddFloat32] for residual and gradient of float64 numbers.
-func AddFloat64(e []float64, g []byte, tau float64, mask []uint64) {
-	done := addFloat64(e, g, tau, mask)
+func AddFloat64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := addFloat64(e, g, tau, mask, at, first)
 	g = g[done*8:]
-	add(e[done:], func(i int) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(g[i*8:])) },
-		tau, mask[done/64:])
+	return add(e[done:], func(i int) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(g[i*8:])) },
+		tau, mask[done/64:], at, first+done)
 }
 
 // AddFloat32To64 is [AddFloat32] for a residual kept with more precision.
-func AddFloat32To64(e []float64, g []byte, tau float64, mask []uint64) {
-	done := addFloat32To64(e, g, tau, mask)
+func AddFloat32To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := addFloat32To64(e, g, tau, mask, at, first)
 	g = g[done*4:]
-	add(e[done:], func(i int) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(g[i*4:]))) },
-		tau, mask[done/64:])
+	return add(e[done:], func(i int) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(g[i*4:]))) },
+		tau, mask[done/64:], at, first+done)
 }
 
-// CompareFloat32 sets the mask as [AddFloat32] does.
-func CompareFloat32(e []float32, tau float32, mask []uint64) {
-	done := compareFloat32(e, tau, mask)
-	compare(e[done:], tau, mask[done/64:])
+// AddFloat16To64 is [AddFloat32To64] for a gradient of float16 numbers.
+func AddFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := addFloat16To64(e, g, tau, mask, at, first)
+	g = g[done*2:]
+	return add(e[done:], func(i int) float64 { return float64(element.FromFloat16(binary.LittleEndian.Uint16(g[i*2:]))) },
+		tau, mask[done/64:], at, first+done)
 }
 
-// CompareFloat64 sets the mask as [AddFloat64] does.
-func CompareFloat64(e []float64, tau float64, mask []uint64) {
-	done := compareFloat64(e, tau, mask)
-	compare(e[done:], tau, mask[done/64:])
+// AddBFloat16To64 is [AddFloat32To64] for a gradient of bfloat16 numbers.
+func AddBFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := addBFloat16To64(e, g, tau, mask, at, first)
+	g = g[done*2:]
+	return add(e[done:], func(i int) float64 { return float64(element.FromBFloat16(binary.LittleEndian.Uint16(g[i*2:]))) },
+		tau, mask[done/64:], at, first+done)
 }
 
-// AddFloat16To64 is [AddFloat32To64] for a gradient of float16 numbers, in
-// portable code only.
-func AddFloat16To64(e []float64, g []byte, tau float64, mask []uint64) {
-	add(e, func(i int) float64 { return float64(element.FromFloat16(binary.LittleEndian.Uint16(g[i*2:]))) }, tau, mask)
+// CompareFloat32 sets the mask and appends to at as [AddFloat32] does.
+func CompareFloat32(e []float32, tau float32, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := compareFloat32(e, tau, mask, at, first)
+	return compare(e[done:], tau, mask[done/64:], at, first+done)
 }
 
-// AddBFloat16To64 is [AddFloat32To64] for a gradient of bfloat16 numbers, in
-// portable code only.
-func AddBFloat16To64(e []float64, g []byte, tau float64, mask []uint64) {
-	add(e, func(i int) float64 { return float64(element.FromBFloat16(binary.LittleEndian.Uint16(g[i*2:]))) }, tau, mask)
+// CompareFloat64 sets the mask and appends to at as [AddFloat64] does.
+func CompareFloat64(e []float64, tau float64, mask []uint64, at []uint32, first int) []uint32 {
+	at, done := compareFloat64(e, tau, mask, at, first)
+	return compare(e[done:], tau, mask[done/64:], at, first+done)
 }

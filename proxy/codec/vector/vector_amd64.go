@@ -1,6 +1,7 @@
 package vector
 
 import (
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
@@ -11,8 +12,8 @@ import (
 // assembly tells whether this processor has what the assembly needs; half,
 // whether it converts float16 too.
 var (
-	assembly = cpu.X86.HasAVX2
-	half     = cpu.X86.HasAVX2 && cpu.X86.HasF16C
+	assembly = cpu.X86.HasAVX2 && cpu.X86.HasBMI1 && cpu.X86.HasPOPCNT
+	half     = assembly && cpu.X86.HasF16C
 )
 
 // step is how many numbers the assembly does at a time.
@@ -26,69 +27,72 @@ func whole(n int, able bool) int {
 	return n &^ (step - 1)
 }
 
+// room makes room in at for the positions of n numbers, and those that the
+// assembly writes beyond.
+func room(at []uint32, n int) []uint32 { return slices.Grow(at, n+8) }
+
 // Each of these does as many numbers from the first on as it returns.
 
-func addFloat32(e []float32, g []byte, tau float32, mask []uint64) int {
-	n := whole(len(e), assembly)
-	if n > 0 {
-		_, _ = g[n*4-1], mask[n/64-1]
-		addFloat32AVX2(unsafe.SliceData(e), unsafe.SliceData(g), n, tau, unsafe.SliceData(mask))
-	}
-	return n
+func addFloat32(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return adding(e, g, 4, tau, mask, at, first, assembly, addFloat32AVX2)
 }
 
-func addFloat16(e []float32, g []byte, tau float32, mask []uint64) int {
-	n := whole(len(e), half)
-	if n > 0 {
-		_, _ = g[n*2-1], mask[n/64-1]
-		addFloat16AVX2(unsafe.SliceData(e), unsafe.SliceData(g), n, tau, unsafe.SliceData(mask))
-	}
-	return n
+func addFloat16(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return adding(e, g, 2, tau, mask, at, first, half, addFloat16AVX2)
 }
 
-func addBFloat16(e []float32, g []byte, tau float32, mask []uint64) int {
-	n := whole(len(e), assembly)
-	if n > 0 {
-		_, _ = g[n*2-1], mask[n/64-1]
-		addBFloat16AVX2(unsafe.SliceData(e), unsafe.SliceData(g), n, tau, unsafe.SliceData(mask))
-	}
-	return n
+func addBFloat16(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return adding(e, g, 2, tau, mask, at, first, assembly, addBFloat16AVX2)
 }
 
-func addFloat64(e []float64, g []byte, tau float64, mask []uint64) int {
-	n := whole(len(e), assembly)
-	if n > 0 {
-		_, _ = g[n*8-1], mask[n/64-1]
-		addFloat64AVX2(unsafe.SliceData(e), unsafe.SliceData(g), n, tau, unsafe.SliceData(mask))
-	}
-	return n
+func addFloat64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return adding(e, g, 8, tau, mask, at, first, assembly, addFloat64AVX2)
 }
 
-func addFloat32To64(e []float64, g []byte, tau float64, mask []uint64) int {
-	n := whole(len(e), assembly)
-	if n > 0 {
-		_, _ = g[n*4-1], mask[n/64-1]
-		addFloat32To64AVX2(unsafe.SliceData(e), unsafe.SliceData(g), n, tau, unsafe.SliceData(mask))
-	}
-	return n
+func addFloat32To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return adding(e, g, 4, tau, mask, at, first, assembly, addFloat32To64AVX2)
 }
 
-func compareFloat32(e []float32, tau float32, mask []uint64) int {
-	n := whole(len(e), assembly)
-	if n > 0 {
-		_ = mask[n/64-1]
-		compareFloat32AVX2(unsafe.SliceData(e), n, tau, unsafe.SliceData(mask))
-	}
-	return n
+func addFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return adding(e, g, 2, tau, mask, at, first, half, addFloat16To64AVX2)
 }
 
-func compareFloat64(e []float64, tau float64, mask []uint64) int {
-	n := whole(len(e), assembly)
-	if n > 0 {
-		_ = mask[n/64-1]
-		compareFloat64AVX2(unsafe.SliceData(e), n, tau, unsafe.SliceData(mask))
+func addBFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return adding(e, g, 2, tau, mask, at, first, assembly, addBFloat16To64AVX2)
+}
+
+func adding[R Float](e []R, g []byte, size int, tau R, mask []uint64, at []uint32, first int, able bool,
+	by func(e *R, g *byte, n int, tau R, mask *uint64, at *uint32, first uint32) int,
+) ([]uint32, int) {
+	n := whole(len(e), able)
+	if n == 0 {
+		return at, 0
 	}
-	return n
+	_, _ = g[n*size-1], mask[n/64-1]
+	at = room(at, n)
+	found := by(unsafe.SliceData(e), unsafe.SliceData(g), n, tau, unsafe.SliceData(mask), unsafe.SliceData(at[len(at):cap(at)]), uint32(first))
+	return at[:len(at)+found], n
+}
+
+func compareFloat32(e []float32, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return comparing(e, tau, mask, at, first, compareFloat32AVX2)
+}
+
+func compareFloat64(e []float64, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	return comparing(e, tau, mask, at, first, compareFloat64AVX2)
+}
+
+func comparing[R Float](e []R, tau R, mask []uint64, at []uint32, first int,
+	by func(e *R, n int, tau R, mask *uint64, at *uint32, first uint32) int,
+) ([]uint32, int) {
+	n := whole(len(e), assembly)
+	if n == 0 {
+		return at, 0
+	}
+	_ = mask[n/64-1]
+	at = room(at, n)
+	found := by(unsafe.SliceData(e), n, tau, unsafe.SliceData(mask), unsafe.SliceData(at[len(at):cap(at)]), uint32(first))
+	return at[:len(at)+found], n
 }
 
 func maxMagnitude(values []byte) (done int, bits uint32) {
@@ -99,21 +103,31 @@ func maxMagnitude(values []byte) (done int, bits uint32) {
 	return n, bits
 }
 
-func quantize(codes, values []byte, scale, levels float32, r Random, first uint32) int {
-	n := whole(len(codes), assembly)
-	if n > 0 {
-		_ = values[n*4-1]
-		quantizeAVX2(unsafe.SliceData(codes), unsafe.SliceData(values), n, scale, levels, r.a, r.b, first)
+func quantize(dst, values []byte, bits int, r rounding, random Random, first uint32) int {
+	n := whole(len(values)/4, assembly)
+	if n == 0 {
+		return 0
+	}
+	_ = dst[n/8*bits+7]
+	if bits == 8 {
+		quantize8AVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, r.scale, r.base, random.a, random.b, first, r.most*0x01010101)
+	} else {
+		quantizeAVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, r.scale, r.base, random.a, random.b, first, r.most*0x01010101,
+			bits, (*byte)(unsafe.Pointer(&packings[bits])))
 	}
 	return n
 }
 
-func dequantize(values, codes []byte, unit float32, levels int) int {
-	n := whole(len(codes), assembly)
-	if n > 0 {
-		_ = values[n*4-1]
-		dequantizeAVX2(unsafe.SliceData(values), unsafe.SliceData(codes), n, unit, uint32(levels))
+func dequantize(values, codes []byte, bits int, unit, offset float32) int {
+	n := len(values) / 4 &^ 7
+	if beyond := n/8*bits + 8 - bits - len(codes); beyond > 0 { // what would be read beyond the end
+		n -= (beyond + bits - 1) / bits * 8
 	}
+	if !assembly || n <= 0 {
+		return 0
+	}
+	_ = values[n*4-1]
+	dequantizeAVX2(unsafe.SliceData(values), unsafe.SliceData(codes), n, unit, offset, bits, (*byte)(unsafe.Pointer(&unpackings[bits])))
 	return n
 }
 
@@ -133,4 +147,13 @@ func differ8(a, b []byte, mask []uint64) int {
 		differ8AVX2(unsafe.SliceData(a), unsafe.SliceData(b), n, unsafe.SliceData(mask))
 	}
 	return n
+}
+
+func roundToFloat16(dst []byte, v []float32) (done, nonFinite int) {
+	n := len(v) &^ 7
+	if n == 0 || !half {
+		return 0, 0
+	}
+	_ = dst[n*2-1]
+	return n, roundToFloat16AVX2(unsafe.SliceData(dst), unsafe.SliceData(v), n)
 }

@@ -4,15 +4,45 @@ package vector
 
 // Without assembly nothing is done here and all by the portable code.
 
-func addFloat32([]float32, []byte, float32, []uint64) int           { return 0 }
-func addFloat16([]float32, []byte, float32, []uint64) int           { return 0 }
-func addBFloat16([]float32, []byte, float32, []uint64) int          { return 0 }
-func addFloat64([]float64, []byte, float64, []uint64) int           { return 0 }
-func addFloat32To64([]float64, []byte, float64, []uint64) int       { return 0 }
-func compareFloat32([]float32, float32, []uint64) int               { return 0 }
-func compareFloat64([]float64, float64, []uint64) int               { return 0 }
-func maxMagnitude([]byte) (done int, bits uint32)                   { return 0, 0 }
-func quantize([]byte, []byte, float32, float32, Random, uint32) int { return 0 }
-func dequantize([]byte, []byte, float32, int) int                   { return 0 }
-func differ4(a, b []byte, mask []uint64) int                        { return 0 }
-func differ8(a, b []byte, mask []uint64) int                        { return 0 }
+func addFloat32(_ []float32, _ []byte, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func addFloat16(_ []float32, _ []byte, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func addBFloat16(_ []float32, _ []byte, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func addFloat64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func addFloat32To64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func addFloat16To64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func addBFloat16To64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func compareFloat32(_ []float32, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func compareFloat64(_ []float64, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
+func maxMagnitude([]byte) (done int, bits uint32)                     { return 0, 0 }
+func quantize(_, _ []byte, _ int, _ rounding, _ Random, _ uint32) int { return 0 }
+func dequantize(_, _ []byte, _ int, _, _ float32) int                 { return 0 }
+func differ4(_, _ []byte, _ []uint64) int                             { return 0 }
+func differ8(_, _ []byte, _ []uint64) int                             { return 0 }
+func roundToFloat16([]byte, []float32) (done, nonFinite int)          { return 0, 0 }

@@ -2,6 +2,7 @@ package vector
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -62,20 +63,23 @@ func TestAddEqualsPortable(t *testing.T) {
 }
 
 func testAdd[R Float](t *rapid.T, seed uint64, n int, tau R, kind element.Kind,
-	adder func([]R, []byte, R, []uint64), comparer func([]R, R, []uint64),
+	adder func([]R, []byte, R, []uint64, []uint32, int) []uint32, comparer func([]R, R, []uint64, []uint32, int) []uint32,
 ) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, uint64(kind)))
 	g, e := numbers(rng, kind, n), residual[R](rng, n)
 	want, wantMask := slices.Clone(e), make([]uint64, (n+63)/64)
-	add(want, func(i int) R { return R(kind.At(g, i)) }, tau, wantMask)
+	wantAt := add(want, func(i int) R { return R(kind.At(g, i)) }, tau, wantMask, []uint32{5}, 1000)
 	mask := slices.Repeat([]uint64{77}, len(wantMask))
-	adder(e, g, tau, mask)
+	at := adder(e, g, tau, mask, []uint32{5}, 1000)
 	if !equalBits(e, want) {
 		t.Fatalf("%v, n %d: sums differ", kind, n)
 	}
 	if !slices.Equal(mask, wantMask) {
 		t.Fatalf("%v, n %d, tau %g: mask %x, want %x", kind, n, tau, mask, wantMask)
+	}
+	if !slices.Equal(at, wantAt) {
+		t.Fatalf("%v, n %d, tau %g: positions %d, want %d", kind, n, tau, at, wantAt)
 	}
 	for i, v := range e {
 		if got := mask[i/64]>>(i%64)&1 != 0; got == (math.Abs(float64(v)) < float64(tau)) {
@@ -83,9 +87,9 @@ func testAdd[R Float](t *rapid.T, seed uint64, n int, tau R, kind element.Kind,
 		}
 	}
 	clear(mask)
-	comparer(e, tau, mask)
-	if !slices.Equal(mask, wantMask) {
-		t.Fatalf("%v, n %d, tau %g: compared alone %x, want %x", kind, n, tau, mask, wantMask)
+	at = comparer(e, tau, mask, []uint32{5}, 1000)
+	if !slices.Equal(mask, wantMask) || !slices.Equal(at, wantAt) {
+		t.Fatalf("%v, n %d, tau %g: compared alone %x, %d, want %x, %d", kind, n, tau, mask, at, wantMask, wantAt)
 	}
 }
 
@@ -93,7 +97,7 @@ func TestQuantizeEqualsPortable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 		n := rapid.IntRange(0, 300).Draw(t, "n")
-		scale := math.Ldexp(1, rapid.IntRange(-100, 100).Draw(t, "scale"))
+		scale := math.Ldexp(1, rapid.IntRange(-90, 100).Draw(t, "scale"))
 		values := make([]byte, 4*n)
 		for i := range n {
 			element.Float32.Put(values, i, rng.NormFloat64()*scale*float64(rng.IntN(3)))
@@ -105,18 +109,27 @@ func TestQuantizeEqualsPortable(t *testing.T) {
 		if norm == 0 {
 			return
 		}
-		levels := rapid.SampledFrom([]int{1, 3, 7, 127}).Draw(t, "levels")
+		bits := rapid.IntRange(1, 8).Draw(t, "bits")
 		random, first := NewRandom(rng.Uint64()), rng.Uint32()
-		codes, want := make([]byte, n), make([]byte, n)
-		Quantize(codes, values, float32(levels)/norm, float32(levels), random, first)
-		quantizePortable(want, values, float32(levels)/norm, float32(levels), random, first)
+		codes := Quantize([]byte{5}, values, bits, norm, random, first)
+		want := quantizePortable([]byte{5}, values, bits, newRounding(bits, norm), random, first)
 		if !bytes.Equal(codes, want) {
 			t.Fatalf("codes % x, want % x", codes, want)
 		}
-		got, wantValues := make([]byte, 4*n), make([]byte, 4*n)
-		Dequantize(got, codes, norm/float32(levels), levels)
-		dequantizePortable(wantValues, codes, norm/float32(levels), levels)
-		if !bytes.Equal(got, wantValues) {
+		if got, want := len(codes), 1+(n*bits+7)/8; got != want {
+			t.Fatalf("%d bytes, want %d", got, want)
+		}
+		codes = slices.Clip(codes[1:]) // reading beyond would be seen
+		got, literal := make([]byte, 4*n), make([]byte, 4*n)
+		Dequantize(got, codes, bits, norm)
+		for i := range n {
+			v := norm / float32(Levels(bits)) * float32(int(unpackPortable(codes, bits, i))-Levels(bits))
+			if bits == 1 {
+				v = [2]float32{-norm, norm}[unpackPortable(codes, bits, i)]
+			}
+			binary.LittleEndian.PutUint32(literal[4*i:], math.Float32bits(v))
+		}
+		if !bytes.Equal(got, literal) {
 			t.Fatal("values differ")
 		}
 	})
@@ -144,8 +157,8 @@ func TestMaxMagnitudeSeesAll(t *testing.T) {
 func TestRandomIsEven(t *testing.T) {
 	const n, parts = 200_000, 20
 	for name, at := range map[string]func(i int) float32{
-		"one seed":   func(i int) float32 { return NewRandom(1).At(uint32(i)) },
-		"many seeds": func(i int) float32 { return NewRandom(uint64(i / 2)).At(uint32(i % 2)) },
+		"one seed":   func(i int) float32 { return float32(NewRandom(1).At(uint32(i))) * 0x1p-23 },
+		"many seeds": func(i int) float32 { return float32(NewRandom(uint64(i/2)).At(uint32(i%2))) * 0x1p-23 },
 	} {
 		var counts [parts]int
 		repeated := 0
@@ -232,7 +245,57 @@ func TestSelectEqualsSorting(t *testing.T) {
 		if got := s.SelectFloat64(wide, share); got != want {
 			t.Fatalf("float64: %g, want %g", got, want)
 		}
+		bound, ok := s.Bound(n, share, func(i int) float64 { return wide[i] })
+		if !ok {
+			return
+		}
+		mask, least := make([]uint64, (n+63)/64), max(bound, math.SmallestNonzeroFloat32)
+		at := CompareFloat32(narrow, float32(least), mask, nil, 0)
+		if got, ok := s.AmongFloat32(narrow, at, share); ok && float64(got) != want || !ok && want >= least {
+			t.Fatalf("float32: %g (%v) among those above %g, want %g", got, ok, bound, want)
+		}
+		at = CompareFloat64(wide, least, mask, nil, 0)
+		if got, ok := s.AmongFloat64(wide, at, share); ok && got != want || !ok && want >= least {
+			t.Fatalf("float64: %g (%v) among those above %g, want %g", got, ok, bound, want)
+		}
 	})
+}
+
+// Rounding equals that of package element, and leaves the rest.
+func TestRoundTo16(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for _, c := range []struct {
+		kind  element.Kind
+		round func([]byte, []float32) int
+	}{{element.Float16, RoundToFloat16}, {element.BFloat16, RoundToBFloat16}} {
+		for n := range 200 {
+			raw := numbers(rng, element.Float32, n)
+			v, finite := make([]float32, n), 0
+			for i := range v {
+				v[i] = float32(element.Float32.At(raw, i))
+				if rng.IntN(4) == 0 {
+					v[i] *= float32(math.Ldexp(1, rng.IntN(60)-30)) // subnormal, or too large
+				}
+				if v[i]-v[i] == 0 {
+					finite++
+				}
+			}
+			rest, got, want := slices.Clone(v), make([]byte, 2*n), make([]byte, 2*n)
+			if nonFinite := c.round(got, rest); nonFinite != n-finite {
+				t.Fatalf("%v: %d numbers not finite, want %d", c.kind, nonFinite, n-finite)
+			}
+			for i, x := range v {
+				c.kind.Put(want, i, float64(x))
+				left := x - float32(c.kind.At(got, i))
+				if x-x == 0 && (rest[i] != left || left-left != 0) || x-x != 0 && rest[i] != 0 {
+					t.Fatalf("%v: %g became %g and %g", c.kind, x, c.kind.At(got, i), rest[i])
+				}
+			}
+			if !bytes.Equal(got, want) {
+				t.Fatalf("%v: % x, want % x", c.kind, got, want)
+			}
+		}
+	}
 }
 
 func TestLargestEqualsSorting(t *testing.T) {

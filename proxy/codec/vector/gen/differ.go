@@ -23,6 +23,7 @@ func differs() {
 			return y
 		})
 	})
+	end()
 
 	function("differ8AVX2", "func(a, b *byte, n int, mask *uint64)",
 		"differ8AVX2 is Differ for n numbers of 8 bytes, a multiple of 32 and more than none.")
@@ -39,4 +40,5 @@ func differs() {
 			return y
 		})
 	})
+	end()
 }

@@ -22,9 +22,10 @@ func main() {
 	adders()
 	comparers()
 	magnitude()
-	quantizer()
+	quantizers()
 	dequantizer()
 	differs()
+	rounder()
 	Generate()
 }
 
@@ -46,6 +47,10 @@ func loop(n Register, step uint64, body func(done GPVirtual)) {
 	ADDQ(Imm(step), done)
 	CMPQ(done, n)
 	JB(LabelRef(name))
+}
+
+// end returns.
+func end() {
 	VZEROUPPER()
 	RET()
 }
@@ -125,8 +130,8 @@ func bits32(lanes [4]VecVirtual, order VecVirtual) GPVirtual {
 }
 
 // mask32 stores 32 numbers' bits, which give returns lane by lane, at their
-// place in the mask.
-func mask32(mask, done Register, order VecVirtual, give func(vector int) VecVirtual) {
+// place in the mask, and returns them.
+func mask32(mask, done Register, order VecVirtual, give func(vector int) VecVirtual) GPVirtual {
 	var lanes [4]VecVirtual
 	for v := range lanes {
 		lanes[v] = give(v)
@@ -135,10 +140,11 @@ func mask32(mask, done Register, order VecVirtual, give func(vector int) VecVirt
 	MOVQ(done, at)
 	SHRQ(Imm(3), at)
 	MOVL(bits, Mem{Base: mask, Index: at, Scale: 1})
+	return bits
 }
 
 // mask64 is mask32 for vectors of four numbers, of which it takes eight.
-func mask64(mask, done Register, give func(vector int) VecVirtual) {
+func mask64(mask, done Register, give func(vector int) VecVirtual) GPVirtual {
 	all, at := GP32(), GP64()
 	for v := range 8 {
 		lanes, bits := give(v), GP32()
@@ -153,4 +159,16 @@ func mask64(mask, done Register, give func(vector int) VecVirtual) {
 	MOVQ(done, at)
 	SHRQ(Imm(3), at)
 	MOVL(all, Mem{Base: mask, Index: at, Scale: 1})
+	return all
+}
+
+// ahead is how many bytes before they are needed numbers are fetched, further
+// than the processor does it by itself, which stops at the end of a page.
+const ahead = 1024
+
+// fetch fetches what 32 numbers of the given size at base will be.
+func fetch(base, done Register, size int) {
+	for line := 0; line < 32*size; line += 64 {
+		PREFETCHT0(Mem{Base: base, Index: done, Scale: uint8(size), Disp: ahead + line})
+	}
 }

@@ -17,17 +17,14 @@ func magnitude() {
 		most[v] = YMM()
 		VPXOR(most[v], most[v], most[v])
 	}
-	done := GP64()
-	XORQ(done, done)
-	Label("next")
-	for v := range most {
-		y := YMM()
-		VPAND(Mem{Base: values, Index: done, Scale: 4, Disp: v * 32}, clear, y)
-		VPMAXUD(y, most[v], most[v])
-	}
-	ADDQ(Imm(32), done)
-	CMPQ(done, n)
-	JB(LabelRef("next"))
+	loop(n, 32, func(done GPVirtual) {
+		fetch(values, done, 4)
+		for v := range most {
+			y := YMM()
+			VPAND(Mem{Base: values, Index: done, Scale: 4, Disp: v * 32}, clear, y)
+			VPMAXUD(y, most[v], most[v])
+		}
+	})
 	VPMAXUD(most[1], most[0], most[0])
 	VPMAXUD(most[3], most[2], most[2])
 	VPMAXUD(most[2], most[0], most[0])
@@ -41,42 +38,54 @@ func magnitude() {
 	VPMAXUD(y, x, x)
 	VMOVD(x, bits)
 	Store(bits, ReturnIndex(0))
-	VZEROUPPER()
-	RET()
+	end()
 }
 
 // random is Random.At for the indices in y, which it replaces by bits of which
-// the upper 24 are the result x 2^24.
+// the upper 23 are the result.
 func random(y, a, b VecVirtual) {
 	t := YMM()
 	VPXOR(a, y, y)
 	VPSRLD(Imm(16), y, t)
 	VPXOR(t, y, y)
-	VPMULLD(constant("first", 0x7feb352d), y, y)
+	VPMULLD(constant("firstFactor", 0x7feb352d), y, y)
 	VPSRLD(Imm(15), y, t)
 	VPXOR(t, y, y)
 	VPADDD(b, y, y)
-	VPMULLD(constant("second", 0x846ca68b), y, y)
+	VPMULLD(constant("secondFactor", 0x846ca68b), y, y)
 	VPSRLD(Imm(16), y, t)
 	VPXOR(t, y, y)
 }
 
-// quantizer rounds to levels.
-func quantizer() {
-	function("quantizeAVX2", "func(codes, values *byte, n int, scale, levels float32, a, b, first uint32)",
-		"quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none.")
-	codes, values, n := Load(Param("codes"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
-	scale, levels := broadcast32(Load(Param("scale"), XMM())), broadcast32(Load(Param("levels"), XMM()))
-	spread := func(name string) VecVirtual {
-		x, y := XMM(), YMM()
-		VMOVD(Load(Param(name), GP32()), x)
-		VPBROADCASTD(x, y)
-		return y
-	}
-	a, b, index := spread("a"), spread("b"), spread("first")
+// spread32 is a parameter in all lanes.
+func spread32(name string) VecVirtual {
+	x, y := XMM(), YMM()
+	VMOVD(Load(Param(name), GP32()), x)
+	VPBROADCASTD(x, y)
+	return y
+}
+
+// quantizers round to codes, of fewer than 8 bits and of 8.
+func quantizers() {
+	quantizer("quantizeAVX2", "dst, values *byte, n int, scale float32, base, a, b, first, most uint32, bits int, pack *byte",
+		"quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits. It overwrites up to 8 bytes behind the last code.")
+	quantizer("quantize8AVX2", "dst, values *byte, n int, scale float32, base, a, b, first, most uint32",
+		"quantize8AVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of 8 bits.")
+}
+
+func quantizer(name, parameters, doc string) {
+	function(name, "func("+parameters+")", doc)
+	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
+	scale, base := broadcast32(Load(Param("scale"), XMM())), spread32("base")
+	a, b, index := spread32("a"), spread32("b"), spread32("first")
 	VPADDD(table("steps", [8]uint32{0, 1, 2, 3, 4, 5, 6, 7}), index, index)
-	whole := YMM()
-	VCVTTPS2DQ(levels, whole)
+	most := spread32("most")
+	store := func(codes VecVirtual, done GPVirtual) {
+		VMOVDQU(codes, Mem{Base: dst, Index: done, Scale: 1})
+	}
+	if name != "quantize8AVX2" {
+		store = packer(dst)
+	}
 	loop(n, 32, func(done GPVirtual) {
 		packed := [2]VecVirtual{YMM(), YMM()}
 		for v := range 4 {
@@ -84,52 +93,74 @@ func quantizer() {
 			VMOVDQA(index, u)
 			VPADDD(constant("eight", 8), index, index)
 			random(u, a, b)
-			VPSRLD(Imm(8), u, u)
-			VCVTDQ2PS(u, u)
-			VMULPS(constant("unit", 0x33800000), u, u) // 2^-24
-
-			x, level, up := YMM(), YMM(), YMM()
-			VMOVUPS(Mem{Base: values, Index: done, Scale: 4, Disp: v * 32}, x)
-			VANDPS(constant("magnitude", 0x7fffffff), x, level)
-			VMULPS(scale, level, level)
-			VMINPS(levels, level, level)
-			VROUNDPS(Imm(9), level, up) // down, without exceptions
-			VSUBPS(up, level, level)    // what rounding down leaves
-			VCMPPS(Imm(greater), u, level, level)
-			VCVTTPS2DQ(up, up)
-			VPSUBD(level, up, up) // minus minus one
-			VPSIGND(x, up, up)
-			VPADDD(whole, up, up)
+			VPSRLD(Imm(9), u, u)
+			VPADDD(base, u, u)
+			x := YMM()
+			VMULPS(Mem{Base: values, Index: done, Scale: 4, Disp: v * 32}, scale, x)
+			VCVTPS2DQ(x, x)
+			VPADDD(u, x, x)
+			VPSRAD(Imm(23), x, x)
 			if v%2 == 0 {
-				VMOVDQA(up, packed[v/2])
+				VMOVDQA(x, packed[v/2])
 			} else {
-				VPACKSSDW(up, packed[v/2], packed[v/2])
+				VPACKSSDW(x, packed[v/2], packed[v/2])
 			}
 		}
 		VPACKUSWB(packed[1], packed[0], packed[0])
-		order := inRegister(interleave())
-		VPERMD(packed[0], order, packed[0])
-		VMOVDQU(packed[0], Mem{Base: codes, Index: done, Scale: 1})
+		VPERMD(packed[0], inRegister(interleave()), packed[0])
+		VPMINUB(most, packed[0], packed[0])
+		store(packed[0], done)
 	})
+	end()
 }
 
-// dequantizer is the way back.
-func dequantizer() {
-	function("dequantizeAVX2", "func(values, codes *byte, n int, unit float32, levels uint32)",
-		"dequantizeAVX2 is Dequantize for n numbers, a multiple of 32 and more than none.")
-	values, codes, n := Load(Param("values"), GP64()), Load(Param("codes"), GP64()), Load(Param("n"), GP64())
-	unit := broadcast32(Load(Param("unit"), XMM()))
-	x, levels := XMM(), YMM()
-	VMOVD(Load(Param("levels"), GP32()), x)
-	VPBROADCASTD(x, levels)
-	loop(n, 32, func(done GPVirtual) {
-		for v := range 4 {
-			y := YMM()
-			VPMOVZXBD(Mem{Base: codes, Index: done, Scale: 1, Disp: v * 8}, y)
-			VPSUBD(levels, y, y)
-			VCVTDQ2PS(y, y)
-			VMULPS(unit, y, y)
-			VMOVUPS(y, Mem{Base: values, Index: done, Scale: 4, Disp: v * 32})
+// packer returns what moves the bits of 32 codes together and stores them: two
+// neighbours at a time, then pairs, then fours.
+func packer(dst Register) func(codes VecVirtual, done GPVirtual) {
+	bits, pack := Load(Param("bits"), GP64()), Load(Param("pack"), GP64())
+	pairs, fours, eights := YMM(), YMM(), YMM()
+	VMOVDQU(Mem{Base: pack}, pairs)
+	VMOVDQU(Mem{Base: pack, Disp: 32}, fours)
+	VMOVDQU(Mem{Base: pack, Disp: 64}, eights)
+	down := XMM()
+	VMOVQ(Mem{Base: pack, Disp: 64}, down) // 32 less the bits of four codes
+	return func(codes VecVirtual, _ GPVirtual) {
+		VPMADDUBSW(codes, pairs, codes)
+		VPMADDWD(fours, codes, codes)
+		VPSLLVD(eights, codes, codes)
+		VPSRLQ(down, codes, codes)
+		upper := XMM()
+		VEXTRACTI128(Imm(1), codes, upper)
+		for _, half := range []VecVirtual{codes.AsX().(VecVirtual), upper} {
+			VMOVQ(half, Mem{Base: dst})
+			VPEXTRQ(Imm(1), half, Mem{Base: dst, Index: bits, Scale: 1})
+			LEAQ(Mem{Base: dst, Index: bits, Scale: 2}, dst.(GPVirtual))
 		}
+	}
+}
+
+// dequantizer is the way back, from codes of any width.
+func dequantizer() {
+	function("dequantizeAVX2", "func(values, codes *byte, n int, unit, offset float32, bits int, unpack *byte)",
+		"dequantizeAVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.")
+	values, codes, n := Load(Param("values"), GP64()), Load(Param("codes"), GP64()), Load(Param("n"), GP64())
+	unit, offset := broadcast32(Load(Param("unit"), XMM())), broadcast32(Load(Param("offset"), XMM()))
+	bits, unpack := Load(Param("bits"), GP64()), Load(Param("unpack"), GP64())
+	bytes, shifts, clear := YMM(), YMM(), YMM()
+	VMOVDQU(Mem{Base: unpack}, bytes)
+	VMOVDQU(Mem{Base: unpack, Disp: 32}, shifts)
+	VMOVDQU(Mem{Base: unpack, Disp: 64}, clear)
+	loop(n, 8, func(done GPVirtual) {
+		y := YMM()
+		VPBROADCASTQ(Mem{Base: codes}, y)
+		VPSHUFB(bytes, y, y)
+		VPSRLVD(shifts, y, y)
+		VPAND(clear, y, y)
+		VCVTDQ2PS(y, y)
+		VSUBPS(offset, y, y)
+		VMULPS(unit, y, y)
+		VMOVUPS(y, Mem{Base: values, Index: done, Scale: 4})
+		ADDQ(bits, codes)
 	})
+	end()
 }

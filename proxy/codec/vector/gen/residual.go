@@ -8,22 +8,26 @@ import (
 
 // adders are the functions that add a gradient to a residual and compare.
 func adders() {
-	adder32("addFloat32AVX2", "float32", 4, func(g Mem) VecVirtual {
+	float32s := func(g Mem) VecVirtual {
 		y := YMM()
 		VMOVUPS(g, y)
 		return y
-	})
-	adder32("addFloat16AVX2", "float16", 2, func(g Mem) VecVirtual {
+	}
+	float16s := func(g Mem) VecVirtual {
 		y := YMM()
 		VCVTPH2PS(g, y)
 		return y
-	})
-	adder32("addBFloat16AVX2", "bfloat16", 2, func(g Mem) VecVirtual {
+	}
+	bfloat16s := func(g Mem) VecVirtual {
 		y := YMM()
 		VPMOVZXWD(g, y)
 		VPSLLD(Imm(16), y, y)
 		return y
-	})
+	}
+	adder32("addFloat32AVX2", "float32", 4, float32s)
+	adder32("addFloat16AVX2", "float16", 2, float16s)
+	adder32("addBFloat16AVX2", "bfloat16", 2, bfloat16s)
+
 	adder64("addFloat64AVX2", "float64", 8, func(g Mem) VecVirtual {
 		y := YMM()
 		VMOVUPD(g, y)
@@ -34,17 +38,33 @@ func adders() {
 		VCVTPS2PD(g, y)
 		return y
 	})
+	adder64("addFloat16To64AVX2", "float16", 2, func(g Mem) VecVirtual {
+		x, y := XMM(), YMM()
+		VCVTPH2PS(g, x)
+		VCVTPS2PD(x, y)
+		return y
+	})
+	adder64("addBFloat16To64AVX2", "bfloat16", 2, func(g Mem) VecVirtual {
+		x, y := XMM(), YMM()
+		VPMOVZXWD(g, x)
+		VPSLLD(Imm(16), x, x)
+		VCVTPS2PD(x, y)
+		return y
+	})
 }
 
 // adder32 is an adder for a residual of float32 numbers.
 func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
-	function(name, "func(e *float32, gradient *byte, n int, tau float32, mask *uint64)",
+	function(name, "func(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
 	e, g, n := Load(Param("e"), GP64()), Load(Param("gradient"), GP64()), Load(Param("n"), GP64())
 	tau, mask := broadcast32(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	found := loadPositions()
 	magnitude, order := magnitude32(), inRegister(interleave())
 	loop(n, 32, func(done GPVirtual) {
-		mask32(mask, done, order, func(v int) VecVirtual {
+		fetch(e, done, 4)
+		fetch(g, done, size)
+		bits := mask32(mask, done, order, func(v int) VecVirtual {
 			sum := load(Mem{Base: g, Index: done, Scale: uint8(size), Disp: v * 8 * size})
 			at := Mem{Base: e, Index: done, Scale: 4, Disp: v * 32}
 			VADDPS(at, sum, sum)
@@ -53,18 +73,24 @@ func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
 			VCMPPS(Imm(notLess), tau, sum, sum)
 			return sum
 		})
+		found.write(bits, done)
 	})
+	found.store()
+	end()
 }
 
 // adder64 is an adder for a residual of float64 numbers.
 func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
-	function(name, "func(e *float64, gradient *byte, n int, tau float64, mask *uint64)",
+	function(name, "func(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
 		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
 	e, g, n := Load(Param("e"), GP64()), Load(Param("gradient"), GP64()), Load(Param("n"), GP64())
 	tau, mask := broadcast64(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	found := loadPositions()
 	magnitude := magnitude64()
 	loop(n, 32, func(done GPVirtual) {
-		mask64(mask, done, func(v int) VecVirtual {
+		fetch(e, done, 8)
+		fetch(g, done, size)
+		bits := mask64(mask, done, func(v int) VecVirtual {
 			sum := load(Mem{Base: g, Index: done, Scale: uint8(size), Disp: v * 4 * size})
 			at := Mem{Base: e, Index: done, Scale: 8, Disp: v * 32}
 			VADDPD(at, sum, sum)
@@ -73,36 +99,49 @@ func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
 			VCMPPD(Imm(notLess), tau, sum, sum)
 			return sum
 		})
+		found.write(bits, done)
 	})
+	found.store()
+	end()
 }
 
 // comparers are the functions that compare a residual alone.
 func comparers() {
-	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64)",
+	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		"compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.")
 	e, n := Load(Param("e"), GP64()), Load(Param("n"), GP64())
 	tau, mask := broadcast32(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	found := loadPositions()
 	magnitude, order := magnitude32(), inRegister(interleave())
 	loop(n, 32, func(done GPVirtual) {
-		mask32(mask, done, order, func(v int) VecVirtual {
+		fetch(e, done, 4)
+		bits := mask32(mask, done, order, func(v int) VecVirtual {
 			y := YMM()
 			VANDPS(Mem{Base: e, Index: done, Scale: 4, Disp: v * 32}, magnitude, y)
 			VCMPPS(Imm(notLess), tau, y, y)
 			return y
 		})
+		found.write(bits, done)
 	})
+	found.store()
+	end()
 
-	function("compareFloat64AVX2", "func(e *float64, n int, tau float64, mask *uint64)",
+	function("compareFloat64AVX2", "func(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
 		"compareFloat64AVX2 compares n numbers, a multiple of 32 and more than none.")
 	e, n = Load(Param("e"), GP64()), Load(Param("n"), GP64())
 	tau, mask = broadcast64(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	found = loadPositions()
 	magnitude = magnitude64()
 	loop(n, 32, func(done GPVirtual) {
-		mask64(mask, done, func(v int) VecVirtual {
+		fetch(e, done, 8)
+		bits := mask64(mask, done, func(v int) VecVirtual {
 			y := YMM()
 			VANDPD(Mem{Base: e, Index: done, Scale: 8, Disp: v * 32}, magnitude, y)
 			VCMPPD(Imm(notLess), tau, y, y)
 			return y
 		})
+		found.write(bits, done)
 	})
+	found.store()
+	end()
 }

@@ -1,0 +1,26 @@
+package threshold
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+)
+
+// largePage is how large pages are that are no ordinary ones.
+const largePage = 2 << 20
+
+// inLargePages returns n zeros, in large pages where there are enough and the
+// kernel has them (its transparent_hugepage/enabled says madvise or always): a
+// residual is read and written from end to end with each push, and of ordinary
+// pages a processor does not know so many by heart.
+func inLargePages[R vector.Float](n int) []R {
+	e := make([]R, n)
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(e))), n*int(unsafe.Sizeof(R(0))))
+	if before := int(-uintptr(unsafe.Pointer(unsafe.SliceData(e))) % largePage); len(bytes)-before >= largePage {
+		whole := (len(bytes) - before) &^ (largePage - 1)
+		_ = unix.Madvise(bytes[before:before+whole], unix.MADV_HUGEPAGE) // a kernel without them is slower only
+	}
+	return e
+}

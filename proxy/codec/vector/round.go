@@ -1,0 +1,35 @@
+package vector
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+)
+
+// RoundToFloat16 writes the numbers of v to dst as float16 numbers, as
+// [element.ToFloat16] rounds, and leaves of each what rounding leaves; of those
+// that are not finite, which it counts, 0.
+func RoundToFloat16(dst []byte, v []float32) (nonFinite int) {
+	done, nonFinite := roundToFloat16(dst, v)
+	return nonFinite + roundPortable(dst[2*done:], v[done:], element.ToFloat16, element.FromFloat16)
+}
+
+// RoundToBFloat16 is [RoundToFloat16] for bfloat16 numbers.
+func RoundToBFloat16(dst []byte, v []float32) (nonFinite int) {
+	return roundPortable(dst, v, element.ToBFloat16, element.FromBFloat16)
+}
+
+func roundPortable(dst []byte, v []float32, to func(float32) uint16, from func(uint16) float32) (nonFinite int) {
+	for i, x := range v {
+		h := to(x)
+		binary.LittleEndian.PutUint16(dst[2*i:], h)
+		if math.Float32bits(x)<<1 >= 0xff<<24 {
+			nonFinite++
+			v[i] = 0
+			continue
+		}
+		v[i] = x - from(h)
+	}
+	return nonFinite
+}
