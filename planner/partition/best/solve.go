@@ -20,6 +20,10 @@ const (
 	// Parts of the time that the coarsest and the finest level get, and the end
 	// of all annealing.
 	partCoarsest, partFinest, annealingEnds = 0.2, 0.55, 0.97
+	// Where the first clusters have more than this part of their members' pins,
+	// these share so little that clusters are no start: annealing all levels then
+	// costs more than it brings.
+	unshared = 0.95
 	// In the last part of the finest level what is left of the heat is taken
 	// away at once: by then it only keeps vertices from where they belong.
 	quenchFrom, quench = 0.95, 0.1
@@ -71,8 +75,12 @@ func coarsen(ctx context.Context, h *hypergraph, k int, t *team) ([]level, error
 		if float64(clusters) > 0.9*float64(n) {
 			return levels, nil // the rest has nothing in common, or is too heavy to join
 		}
+		coarser := last.h.contract(label, clusters)
+		if len(levels) == 1 && float64(len(coarser.pins)) > unshared*float64(len(h.pins)) {
+			return levels, nil
+		}
 		last.label = label
-		levels = append(levels, level{h: last.h.contract(label, clusters)})
+		levels = append(levels, level{h: coarser})
 	}
 }
 

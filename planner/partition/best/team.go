@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // A team runs one function at a time on all of its members, many thousand
@@ -15,10 +14,15 @@ type team struct {
 	done    atomic.Int64
 	job     func(member int) // nil ends the members
 	exit    sync.WaitGroup
+
+	asleep atomic.Int64
+	mutex  sync.Mutex
+	wake   sync.Cond // the epoch has changed
 }
 
 func newTeam(members int) *team {
 	t := &team{members: members}
+	t.wake.L = &t.mutex
 	for i := 1; i < members; i++ {
 		t.exit.Go(func() { t.serve(i) })
 	}
@@ -27,20 +31,28 @@ func newTeam(members int) *team {
 
 // run calls job(0) to job(members-1) at the same time and waits for all.
 func (t *team) run(job func(member int)) {
-	t.job = job
 	t.done.Store(0)
-	t.epoch.Add(1)
+	t.begin(job)
 	job(0)
 	for i := 0; int(t.done.Load()) < t.members-1; i++ {
 		relax(i)
 	}
 }
 
+// begin lets the members do a job.
+func (t *team) begin(job func(member int)) {
+	t.job = job
+	t.epoch.Add(1)
+	if t.asleep.Load() > 0 {
+		t.mutex.Lock()
+		t.wake.Broadcast()
+		t.mutex.Unlock()
+	}
+}
+
 func (t *team) serve(member int) {
 	for seen := uint64(0); ; seen++ {
-		for i := 0; t.epoch.Load() == seen; i++ {
-			relax(i)
-		}
+		t.await(seen)
 		job := t.job
 		if job == nil {
 			return
@@ -50,18 +62,36 @@ func (t *team) serve(member int) {
 	}
 }
 
+// await returns when the epoch is no longer the one seen.
+func (t *team) await(seen uint64) {
+	for i := range spins {
+		if t.epoch.Load() != seen {
+			return
+		}
+		relax(i)
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.asleep.Add(1)
+	for t.epoch.Load() == seen {
+		t.wake.Wait()
+	}
+	t.asleep.Add(-1)
+}
+
 func (t *team) close() {
-	t.job = nil
-	t.epoch.Add(1)
+	t.begin(nil)
 	t.exit.Wait()
 }
 
+// spins is how often a member looks for its next job before it sleeps: for
+// some tenths of a millisecond, longer than what is done between two jobs of a
+// sweep takes. To be woken takes a member as long as a small job.
+const spins = 1 << 18
+
 // relax is called with the number of times that a wait has failed.
 func relax(i int) {
-	switch {
-	case i > 1<<14:
-		time.Sleep(20 * time.Microsecond)
-	case i%64 == 63:
+	if i%1024 == 1023 {
 		runtime.Gosched()
 	}
 }
