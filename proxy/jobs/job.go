@@ -54,6 +54,9 @@ const maxPending = 4096
 
 // newJob makes a job of which nothing has passed yet.
 func (j *Jobs) newJob(name string, nodes pslite.Table, servers int) (*job, error) {
+	if servers > route.MaxServers {
+		return nil, fmt.Errorf("the job has %d servers, at most %d are possible", servers, route.MaxServers)
+	}
 	sum := sha256.New()
 	for _, n := range nodes.Nodes() {
 		fmt.Fprintln(sum, n.ID, n.Hostname, n.Port)
@@ -97,7 +100,8 @@ func (j *Jobs) placed(name string, servers int) (*route.Table, error) {
 			changes = append(changes, plan.Range{Keys: plan.One(k), Owner: int32(p.Server[r.Owners[i]])})
 		}
 	}
-	return t.With(changes), nil
+	t.Set(changes)
+	return t, nil
 }
 
 // addLocal notes that a node runs on this host.

@@ -130,7 +130,7 @@ func (p *plans) take(e *api.PlanEvent) error {
 			return err
 		}
 		if c := p.tables[e.GetJob()]; c != nil && c.table != nil {
-			c.table = c.table.With(ranges)
+			c.table.Set(ranges)
 		}
 	case e.GetMove() != nil, e.GetCancel() != nil:
 		if x := p.jobs.named(e.GetJob()); x != nil {
@@ -172,7 +172,8 @@ func (p *plans) snapshot(e *api.PlanEvent) error {
 	}
 	c.pieces = append(c.pieces, ranges...)
 	if s.GetLast() && e.GetServers() > 0 {
-		c.table = route.NewTable(int(e.GetServers())).With(c.pieces)
+		c.table = route.NewTable(int(e.GetServers()))
+		c.table.Set(c.pieces)
 		c.pieces = nil
 	}
 	return nil
@@ -181,7 +182,7 @@ func (p *plans) snapshot(e *api.PlanEvent) error {
 // table returns where a job's keys are by the planner's store.
 func (p *plans) table(x *job) *route.Table {
 	if c := p.tables[x.name]; c != nil && c.table != nil && c.table.Servers() == x.servers {
-		return c.table
+		return c.table.Clone()
 	}
 	return route.NewTable(x.servers)
 }

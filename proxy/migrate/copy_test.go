@@ -13,7 +13,7 @@ import (
 // Copies and digests of worlds, of all that their fields lead to, for the
 // search through what can happen.
 
-// duplicate makes a deep copy. Bytes and tables are never changed and shared.
+// duplicate makes a deep copy. Bytes are never changed and shared.
 func duplicate(w *world) *world {
 	seen := map[unsafe.Pointer]reflect.Value{}
 	return deep(reflect.ValueOf(w), seen).Interface().(*world)
@@ -29,8 +29,11 @@ func readable(v reflect.Value) reflect.Value {
 var tableType, bytesType = reflect.TypeFor[*route.Table](), reflect.TypeFor[[]byte]()
 
 func deep(v reflect.Value, seen map[unsafe.Pointer]reflect.Value) reflect.Value {
-	if v.Type() == tableType || v.Type() == bytesType {
+	switch {
+	case v.Type() == bytesType:
 		return v
+	case v.Type() == tableType && !v.IsNil():
+		return reflect.ValueOf(v.Interface().(*route.Table).Clone())
 	}
 	switch v.Kind() {
 	case reflect.Pointer:

@@ -144,13 +144,15 @@ func (s *Site) Joining() []string {
 	return slices.AppendSeq([]string{}, maps.Keys(s.asked))
 }
 
-// Fetched takes the store's answer to Fetch: where all keys are.
+// Fetched takes the store's answer to Fetch: where all keys are. The table is
+// the site's from then on.
 func (s *Site) Fetched(t *route.Table) {
 	if s.asked == nil || len(s.asked) > 0 {
 		return
 	}
 	s.asked = nil
-	s.Router.Open(t.With(s.released))
+	t.Set(s.released)
+	s.Router.Open(t)
 	s.released = nil
 }
 

@@ -165,7 +165,9 @@ func table(owners []int32) *route.Table {
 	for i, k := range modelKeys {
 		changes = append(changes, plan.Range{Keys: plan.One(k), Owner: owners[i]})
 	}
-	return route.NewTable(2).With(changes)
+	t := route.NewTable(2)
+	t.Set(changes)
+	return t
 }
 
 func decode(frames [][]byte) *pslite.Message {

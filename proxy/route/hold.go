@@ -59,7 +59,7 @@ func (r *Router) Release(b Batch, owner int32) {
 		for i, k := range h.keys {
 			changes[i] = plan.Range{Keys: k, Owner: owner}
 		}
-		r.table = r.table.With(changes)
+		r.table.Set(changes)
 	}
 	r.flush()
 }

@@ -331,7 +331,8 @@ func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error
 		r.acknowledge(w, id)
 		return nil
 	}
-	return r.sendParts(w, e.split, m)
+	owners := r.table.AppendOwners(nil, m.Keys())
+	return r.sendParts(w, e.split, m, owners)
 }
 
 // pass sends a message on as it is.
@@ -351,7 +352,7 @@ func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
 func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
 	w.learn(&m.Meta)
 	owners := r.table.AppendOwners(nil, m.Keys())
-	distinct := slices.Compact(slices.Sorted(slices.Values(owners)))
+	distinct := ranks(owners)
 	if len(distinct) == 0 || len(distinct) == 1 && distinct[0] == id.server {
 		r.begin(w, id, entry{})
 		r.counts.Plain++
@@ -372,7 +373,7 @@ func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
 	w.splits[s.own] = s
 	r.begin(w, id, entry{split: s})
 	r.counts.Split++
-	return r.sendParts(w, s, m)
+	return r.sendParts(w, s, m, owners)
 }
 
 // flush dispatches what need not wait any more, in order.

@@ -20,6 +20,21 @@ type split struct {
 	whole   [][]byte // the answer, once it was delivered
 }
 
+// ranks returns the different owners, ascending.
+func ranks(owners []int32) (all []int32) {
+	last := int32(-1)
+	for _, o := range owners {
+		if o == last {
+			continue
+		}
+		last = o
+		if i, found := slices.BinarySearch(all, o); !found {
+			all = slices.Insert(all, i, o)
+		}
+	}
+	return all
+}
+
 // places is a set of places in a split's owners.
 type places uint32
 
@@ -65,9 +80,9 @@ func divisible(m *pslite.Message) error {
 	return nil
 }
 
-// sendParts sends each owner its part, but for those who have acknowledged it.
-func (r *Router) sendParts(w *worker, s *split, m *pslite.Message) error {
-	owners := r.table.AppendOwners(nil, m.Keys())
+// sendParts sends each owner of keys its part, but for those who have
+// acknowledged it.
+func (r *Router) sendParts(w *worker, s *split, m *pslite.Message, owners []int32) error {
 	parts := make([][3][]byte, len(s.owners)) // keys, values, lengths
 	lens, size := m.Lens(), m.Values().Type.Size()
 	each, at := 0, 0

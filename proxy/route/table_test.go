@@ -36,7 +36,7 @@ func TestTableAgainstList(t *testing.T) {
 					}
 				}
 			}
-			table = table.With(changes)
+			table.Set(changes)
 		}
 		var frame pslite.Keys
 		for i := range owner {
@@ -45,10 +45,12 @@ func TestTableAgainstList(t *testing.T) {
 		if got := table.AppendOwners(nil, frame); !slices.Equal(got, owner[:]) {
 			t.Fatalf("owners are %v, want %v", got, owner)
 		}
-		copied := NewTable(servers).With(slices.Collect(table.All))
+		copied, cloned := NewTable(servers), table.Clone()
+		copied.Set(slices.Collect(table.All))
+		table.Set([]plan.Range{{Keys: plan.Keys{First: base, Last: base + keys - 1}, Owner: plan.Home}})
 		for i, want := range owner {
 			key := base + uint64(i)
-			if got := table.Owner(key); got != want {
+			if got := cloned.Owner(key); got != want {
 				t.Fatalf("key %d has owner %d, want %d", key, got, want)
 			}
 			if got := copied.Owner(key); got != want {
@@ -62,7 +64,7 @@ func TestTableAgainstList(t *testing.T) {
 			asked = append(asked, base+uint64(i))
 			displaced = displaced || owner[i] != plan.HomeOf(base+uint64(i), servers)
 		}
-		if displaced && !table.Touches(pslite.AppendKeys(nil, asked)) {
+		if displaced && !cloned.Touches(pslite.AppendKeys(nil, asked)) {
 			t.Fatalf("no displaced key is seen in %d from %d on", n, from)
 		}
 	})
@@ -76,12 +78,12 @@ func TestTableEmpties(t *testing.T) {
 	for range 5000 {
 		keys = append(keys, plan.Range{Keys: plan.One(rng.Uint64()), Owner: rng.Int32N(4)})
 	}
-	table = table.With(keys)
+	table.Set(keys)
 	for i := range keys {
 		keys[i].Owner = plan.Home
 	}
 	for part := range slices.Chunk(keys, 100) {
-		table = table.With(part)
+		table.Set(part)
 	}
 	if !table.Empty() || table.Touches(pslite.AppendKeys(nil, []uint64{keys[0].First})) {
 		n, r := table.Displaced()
@@ -89,84 +91,205 @@ func TestTableEmpties(t *testing.T) {
 	}
 }
 
-// million returns a table of a million displaced keys, and the keys.
-func million() (*Table, []uint64) {
+// A large table that changes all the time says what a Go map says.
+func TestTableAgainstMap(t *testing.T) {
+	const servers = 5
+	rng := rand.New(rand.NewPCG(1, 7))
+	table, want := NewTable(servers), map[uint64]int32{}
+	keys := make([]uint64, 60_000)
+	for i := range keys {
+		keys[i] = rng.Uint64()
+		if i%2 == 0 { // in the order of small numbers, and all in a few of them
+			keys[i] = uint64(i) << (16 * (i / 2 % 4))
+		}
+	}
+	slices.Sort(keys)
+	frame := pslite.AppendKeys(nil, keys)
+	for round := range 12 {
+		var changes []plan.Range
+		for range 25_000 {
+			k := keys[rng.IntN(len(keys))]
+			owner := rng.Int32N(servers+1) - 1
+			if round > 8 && rng.IntN(8) > 0 { // nearly all come home
+				owner = plan.Home
+			}
+			changes = append(changes, plan.Range{Keys: plan.One(k), Owner: owner})
+			if owner == plan.Home || owner == plan.HomeOf(k, servers) {
+				delete(want, k)
+			} else {
+				want[k] = owner
+			}
+		}
+		table.Set(changes)
+		if n, _ := table.Displaced(); n != len(want) {
+			t.Fatalf("round %d: %d keys are displaced, want %d", round, n, len(want))
+		}
+		for i, got := range table.AppendOwners(nil, frame) {
+			owner, ok := want[keys[i]]
+			if !ok {
+				owner = plan.HomeOf(keys[i], servers)
+			}
+			if got != owner || table.Owner(keys[i]) != owner {
+				t.Fatalf("round %d: key %d has owner %d, one by one %d, want %d", round, keys[i], got, table.Owner(keys[i]), owner)
+			}
+			if at := frame[8*i : 8*i+8]; ok != table.Touches(at) {
+				t.Fatalf("round %d: key %d is displaced: %v, the table says %v", round, keys[i], ok, !ok)
+			}
+		}
+		seen := 0
+		for r := range table.All {
+			if want[r.First] != r.Owner || r.Len() != 1 {
+				t.Fatalf("round %d: the list has %v, want owner %d", round, r, want[r.First])
+			}
+			seen++
+		}
+		if seen != len(want) {
+			t.Fatalf("round %d: %d keys are listed, want %d", round, seen, len(want))
+		}
+	}
+}
+
+// million returns a table of a million displaced keys, and the keys, ascending:
+// scattered over all numbers, or one beside the other.
+func million(dense bool) (*Table, []uint64) {
 	const n = 1 << 20
 	rng := rand.New(rand.NewPCG(1, 2))
 	keys, changes := make([]uint64, n), make([]plan.Range, n)
 	for i := range keys {
-		keys[i] = rng.Uint64()
+		if keys[i] = rng.Uint64(); dense {
+			keys[i] = 1<<61 + 2*uint64(i)
+		}
 		changes[i] = plan.Range{Keys: plan.One(keys[i]), Owner: (plan.HomeOf(keys[i], 8) + 1) % 8}
 	}
-	return NewTable(8).With(changes), keys
+	t := NewTable(8)
+	t.Set(changes)
+	slices.Sort(keys)
+	return t, keys
 }
 
-func BenchmarkOwner(b *testing.B) {
-	var before, after runtime.MemStats
-	keys := []uint64(nil)
-	_, keys = million()
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	table, _ := million()
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	b.Run("displaced", func(b *testing.B) { askFor(b, table, keys) })
-	rng := rand.New(rand.NewPCG(3, 3))
-	for i := range keys {
-		keys[i] = rng.Uint64()
-	}
-	b.Run("home", func(b *testing.B) { askFor(b, table, keys) })
-	b.Run("memory", func(b *testing.B) {
-		for b.Loop() {
-		}
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB")
-	})
-	runtime.KeepAlive(table)
-}
-
-func askFor(b *testing.B, table *Table, keys []uint64) {
-	b.ReportAllocs()
-	sum, i := int32(0), 0
-	owners := make([]int32, 0, 1024)
-	frame := pslite.AppendKeys(nil, keys)
-	for b.Loop() {
-		owners = table.AppendOwners(owners[:0], frame[8*i:8*(i+1024)])
-		sum += owners[0]
-		if i += 1024; i == len(keys) {
-			i = 0
-		}
-	}
-	b.ReportMetric(1024*float64(b.N)/b.Elapsed().Seconds()/1e6, "M/s")
-	if sum == 42 {
-		b.Log(sum)
-	}
-}
-
-// A message of 10,000 keys, none displaced, where few or many others are.
-func BenchmarkTouches(b *testing.B) {
-	many, _ := million()
-	rng := rand.New(rand.NewPCG(4, 4))
-	var few []plan.Range
-	for range 1000 {
-		k := rng.Uint64()
-		few = append(few, plan.Range{Keys: plan.One(k), Owner: (plan.HomeOf(k, 8) + 1) % 8})
-	}
-	asked := make([]uint64, 10_000)
-	for i := range asked {
-		asked[i] = rng.Uint64()
-	}
-	slices.Sort(asked)
-	frame := pslite.AppendKeys(nil, asked)
-	for name, table := range map[string]*Table{"thousand": NewTable(8).With(few), "million": many} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(frame)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if table.Touches(frame) {
-					b.Fatal("a key at home counts as displaced")
-				}
+// requests are lists of 10,000 ascending keys, of which so many in a hundred are
+// of the displaced ones; the others lie between them.
+func requests(displaced []uint64, percent int) (frames []pslite.Keys) {
+	const n, lists = 10_000, 100
+	rng := rand.New(rand.NewPCG(5, 5))
+	for range lists {
+		asked := make([]uint64, n)
+		// A tenth of a batch's keys lie close together, the rest anywhere.
+		from := rng.IntN(len(displaced) - n/10)
+		for i := range asked {
+			at := rng.IntN(len(displaced))
+			if i < n/10 {
+				at = from + i
 			}
-			b.ReportMetric(float64(len(asked)*b.N)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
+			if asked[i] = displaced[at]; rng.IntN(100) >= percent {
+				asked[i]++
+			}
+		}
+		slices.Sort(asked)
+		frames = append(frames, pslite.AppendKeys(nil, asked))
+	}
+	return frames
+}
+
+// BenchmarkOwners asks for the lists that requests have: ascending.
+func BenchmarkOwners(b *testing.B) {
+	for name, dense := range map[string]bool{"scattered": false, "dense": true} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		table, keys := million(dense)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		mb := float64(after.HeapAlloc-before.HeapAlloc-uint64(8*cap(keys))) / 1e6
+		for _, c := range []struct {
+			name    string
+			percent int
+		}{{"displaced", 100}, {"mixed", 50}, {"home", 0}} {
+			frames := requests(keys, c.percent)
+			b.Run(name+"/"+c.name, func(b *testing.B) {
+				b.ReportAllocs()
+				owners := make([]int32, 0, 10_000)
+				var received pslite.Keys
+				n := 0
+				for b.Loop() {
+					b.StopTimer()
+					received = append(received[:0], frames[n%len(frames)]...) // as by a read from a socket
+					n++
+					b.StartTimer()
+					owners = table.AppendOwners(owners[:0], received)
+				}
+				b.ReportMetric(float64(len(owners)*b.N)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
+				b.ReportMetric(mb, "MB")
+			})
+		}
+	}
+}
+
+// BenchmarkOwner asks for one key after the other, in no order.
+func BenchmarkOwner(b *testing.B) {
+	table, keys := million(false)
+	rng := rand.New(rand.NewPCG(3, 3))
+	for name, add := range map[string]uint64{"displaced": 0, "home": 1} {
+		rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			sum, i := int32(0), 0
+			for b.Loop() {
+				sum += table.Owner(keys[i%len(keys)] + add)
+				i++
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
+			if sum == 42 {
+				b.Log(sum)
+			}
 		})
 	}
+}
+
+// BenchmarkTouches asks for messages of 10,000 keys of which none is displaced.
+func BenchmarkTouches(b *testing.B) {
+	for name, dense := range map[string]bool{"scattered": false, "dense": true} {
+		many, keys := million(dense)
+		frames := requests(keys, 0)
+		few := NewTable(8)
+		for at := range 1000 {
+			few.Set([]plan.Range{{Keys: plan.One(keys[1000*at]), Owner: many.Owner(keys[1000*at])}})
+		}
+		for of, table := range map[string]*Table{"thousand": few, "million": many} {
+			b.Run(name+"/"+of, func(b *testing.B) {
+				b.SetBytes(int64(len(frames[0])))
+				b.ReportAllocs()
+				var received pslite.Keys
+				n := 0
+				for b.Loop() {
+					b.StopTimer()
+					received = append(received[:0], frames[n%len(frames)]...)
+					n++
+					b.StartTimer()
+					if table.Touches(received) {
+						b.Fatal("a key at home counts as displaced")
+					}
+				}
+				b.ReportMetric(float64(frames[0].Len()*b.N)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
+			})
+		}
+	}
+}
+
+// BenchmarkSet gives 2048 of a million displaced keys, and as many at home,
+// other owners.
+func BenchmarkSet(b *testing.B) {
+	table, keys := million(false)
+	rng := rand.New(rand.NewPCG(6, 6))
+	changes := make([]plan.Range, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		for i := range changes {
+			changes[i] = plan.Range{Keys: plan.One(keys[rng.IntN(len(keys))] + uint64(i%2)), Owner: rng.Int32N(8)}
+		}
+		b.StartTimer()
+		table.Set(changes)
+	}
+	b.ReportMetric(float64(len(changes)*b.N)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
 }
