@@ -150,6 +150,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntSliceVar(&o.Bottom, "bottom", []int{64}, "dlrm: units of the hidden layers that the numbers go through; DLRM's own for Criteo Kaggle are 512,256,64")
 	f.IntSliceVar(&o.Top, "top", []int{64}, "dlrm: units of the hidden layers that the products go through; DLRM's own are 512,256")
 	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units")
+	f.Float64Var(&o.Momentum, "momentum", 0, "mlp: learn by the sum of all gradients, each so many times smaller with every step since; 0: by the last")
 	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets of each categorical column")
 	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp: values of a dense tensor that travel as one key")
 	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp: report time and loss after every so many steps; 0: not")

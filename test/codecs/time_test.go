@@ -2,11 +2,16 @@ package codecs
 
 import (
 	"fmt"
-	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/plot/plotter"
+
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/test/figure"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -21,14 +26,18 @@ func TestTimeToLoss(t *testing.T) {
 	const epoch = 7200 / (4 * 32)
 	mbit, steps := setting("MBIT", 200), epoch*setting("EPOCHS", 4)
 	codecs := []string{"direct", "threshold=0.99", "threshold=0.99 unchanged"}
+	lines := make([]figure.Line, len(codecs))
 	var table strings.Builder
 	table.WriteString("| seed | loss | codec | steps | seconds | against direct | steps/s |\n|:--|--:|:--|--:|--:|--:|--:|\n")
 	less := map[string][]float64{}
 	for seed := range setting("SEEDS", 3) {
 		var goal, direct float64
-		for _, c := range codecs {
+		for i, c := range codecs {
 			o := under(c, data, mbit, steps, uint64(seed+1)).Do(t)
 			curve := smooth(o.Workers, epoch)
+			if seed == 0 {
+				lines[i] = lossByTime(c, curve)
+			}
 			if c == "direct" {
 				goal = curve[len(curve)-1].Loss
 			}
@@ -46,10 +55,38 @@ func TestTimeToLoss(t *testing.T) {
 		}
 	}
 	for _, c := range codecs[1:] {
-		mean, deviation := spread(less[c])
+		mean, deviation := stat.MeanStdDev(less[c], nil)
 		fmt.Fprintf(&table, "\n%s: %.1f ± %.1f%% less time to the same loss\n", c, mean, deviation)
 	}
 	t.Logf("recommender, 4 hosts, %d Mbit/s, %d steps\n\n%s", mbit, steps, table.String())
+	draw(t, "time-to-loss.png", figure.Panel{Title: fmt.Sprintf("Recommender, 4 hosts at %d Mbit/s", mbit), X: "seconds", Y: "loss, mean over an epoch", Lines: lines, Floor: 0.45})
+}
+
+// lossByTime is a curve as a line, thinned to some points.
+func lossByTime(name string, curve []train.Mark) figure.Line {
+	l := figure.Line{Name: name}
+	for i := 0; i < len(curve); i += 1 + len(curve)/40 {
+		l.Points = append(l.Points, plotter.XY{X: curve[i].Seconds, Y: curve[i].Loss})
+	}
+	return l
+}
+
+// draw writes a figure to the folder that PSIDECAR_EVAL_OUT names, if it does.
+func draw(t *testing.T, name string, panel figure.Panel) {
+	t.Helper()
+	dir := os.Getenv("PSIDECAR_EVAL_OUT")
+	if dir == "" {
+		return
+	}
+	f, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := figure.Write(f, []figure.Panel{panel}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("Plot: %s", f.Name())
 }
 
 // smooth returns the mean over all workers' curves, which have a mark each
@@ -81,17 +118,6 @@ func reached(curve []train.Mark, goal float64) (train.Mark, bool) {
 		}
 	}
 	return train.Mark{}, false
-}
-
-// spread returns mean and standard deviation.
-func spread(list []float64) (mean, deviation float64) {
-	for _, v := range list {
-		mean += v / float64(len(list))
-	}
-	for _, v := range list {
-		deviation += (v - mean) * (v - mean) / float64(max(1, len(list)-1))
-	}
-	return mean, math.Sqrt(deviation)
 }
 
 func TestReached(t *testing.T) {

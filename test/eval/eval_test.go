@@ -10,8 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"gonum.org/v1/plot/plotter"
+
+	"github.com/psidecar/psidecar/planner/algorithm"
+	"github.com/psidecar/psidecar/test/figure"
 )
 
 // TestMeasureSweep runs a sweep of small graphs: each algorithm has a column
@@ -25,17 +27,17 @@ func TestMeasureSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.lines) != len(algorithm.All()) {
-		t.Fatalf("%d lines for %d algorithms", len(p.lines), len(algorithm.All()))
+	if len(p.Lines) != len(algorithm.All()) {
+		t.Fatalf("%d lines for %d algorithms", len(p.Lines), len(algorithm.All()))
 	}
-	random := p.lines[0].points
-	for _, l := range p.lines[1:] {
-		if !strings.Contains(out.String(), " "+l.name+" |") {
-			t.Errorf("no column %s in\n%s", l.name, out.String())
+	random := p.Lines[0].Points
+	for _, l := range p.Lines[1:] {
+		if !strings.Contains(out.String(), " "+l.Name+" |") {
+			t.Errorf("no column %s in\n%s", l.Name, out.String())
 		}
-		for i, point := range l.points {
+		for i, point := range l.Points {
 			if point.X != s.values[i] || point.Y <= random[i].Y {
-				t.Errorf("%s at k = %g: %.1f%% over random, which has %.1f%%", l.name, point.X, point.Y, random[i].Y)
+				t.Errorf("%s at k = %g: %.1f%% over random, which has %.1f%%", l.Name, point.X, point.Y, random[i].Y)
 			}
 		}
 	}
@@ -47,11 +49,11 @@ func TestMeasureSweep(t *testing.T) {
 func TestWritePlot(t *testing.T) {
 	var out bytes.Buffer
 	e := &evaluation{dir: t.TempDir(), out: &out}
-	p := panel{title: "a", x: "x", y: "y", logX: true, logY: true, ticks: []float64{1, 10},
-		lines: []line{{"one", plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}
+	p := figure.Panel{Title: "a", X: "x", Y: "y", LogX: true, LogY: true, Ticks: []float64{1, 10},
+		Lines: []figure.Line{{Name: "one", Points: plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}
 	width := func(panels int) int {
 		t.Helper()
-		draw := func(w io.Writer) error { return writePanels(w, slices.Repeat([]panel{p}, panels)) }
+		draw := func(w io.Writer) error { return figure.Write(w, slices.Repeat([]figure.Panel{p}, panels)) }
 		if err := e.writePlot("plot.png", draw); err != nil {
 			t.Fatal(err)
 		}

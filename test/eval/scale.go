@@ -8,7 +8,10 @@ import (
 	"io"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"time"
+
+	"gonum.org/v1/plot/plotter"
 
 	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
@@ -16,7 +19,7 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
-	"gonum.org/v1/plot/plotter"
+	"github.com/psidecar/psidecar/test/figure"
 )
 
 // scale measures how fast text is read and what memory that takes, and then what
@@ -34,9 +37,9 @@ func scale(ctx context.Context, e *evaluation) error {
 			k, runtime.GOMAXPROCS(0)),
 		head: []string{"million edges", "samples", "parameters", "TSH-1, s", "TSH-1, ns/edge", "best, s", "best, ns/edge"},
 	}
-	p := panel{title: "Time for each edge, k = 16", x: "million edges", y: "ns an edge", logX: true, logY: true}
+	p := figure.Panel{Title: "Time for each edge, k = 16", X: "million edges", Y: "ns an edge", LogX: true, LogY: true}
 	for _, name := range names {
-		p.lines = append(p.lines, line{name: display(name)})
+		p.Lines = append(p.Lines, figure.Line{Name: display(name), Colour: 1 + slices.IndexFunc(algorithm.All(), func(al algorithm.Algorithm) bool { return al.Name == name })})
 	}
 	for _, millions := range e.sizes() {
 		e.progress("scale: %d million edges", millions)
@@ -46,7 +49,7 @@ func scale(ctx context.Context, e *evaluation) error {
 		}
 		edges := float64(g.Edges())
 		row := []string{fmt.Sprintf("%.1f", edges/1e6), fmt.Sprint(g.Samples()), fmt.Sprint(g.Params())}
-		p.ticks = append(p.ticks, float64(millions))
+		p.Ticks = append(p.Ticks, float64(millions))
 		for i, name := range names {
 			al, err := algorithm.Find(name)
 			if err != nil {
@@ -59,14 +62,14 @@ func scale(ctx context.Context, e *evaluation) error {
 			e.progress("  %s: %.1f s", name, took.Seconds())
 			each := float64(took.Nanoseconds()) / edges
 			row = append(row, fmt.Sprintf("%.2f", took.Seconds()), fmt.Sprintf("%.0f", each))
-			p.lines[i].points = append(p.lines[i].points, plotter.XY{X: edges / 1e6, Y: each})
+			p.Lines[i].Points = append(p.Lines[i].Points, plotter.XY{X: edges / 1e6, Y: each})
 		}
 		t.add(row...)
 	}
 	if err := t.write(e.out); err != nil {
 		return err
 	}
-	return e.writePlot("scale.png", func(w io.Writer) error { return writePanels(w, []panel{p}) })
+	return e.writePlot("scale.png", func(w io.Writer) error { return figure.Write(w, []figure.Panel{p}) })
 }
 
 // sizes returns the graphs' sizes in millions of edges.

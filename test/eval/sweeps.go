@@ -7,11 +7,13 @@ import (
 	"math"
 	"time"
 
+	"gonum.org/v1/plot/plotter"
+
 	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
-	"gonum.org/v1/plot/plotter"
+	"github.com/psidecar/psidecar/test/figure"
 )
 
 // A density is one of DWW21's synthetic sets: every pair of a sample and a
@@ -70,7 +72,7 @@ func sweeps(ctx context.Context, e *evaluation) error {
 			n := len(s.values)
 			s.values = []float64{s.values[0], s.values[n/2], s.values[n-1]}
 		}
-		var panels []panel
+		var panels []figure.Panel
 		for _, d := range densities() {
 			p, err := s.measure(ctx, e, d, params)
 			if err != nil {
@@ -78,7 +80,7 @@ func sweeps(ctx context.Context, e *evaluation) error {
 			}
 			panels = append(panels, *p)
 		}
-		draw := func(w io.Writer) error { return writePanels(w, panels) }
+		draw := func(w io.Writer) error { return figure.Write(w, panels) }
 		if err := e.writePlot(s.file, draw); err != nil {
 			return err
 		}
@@ -88,19 +90,19 @@ func sweeps(ctx context.Context, e *evaluation) error {
 
 // measure runs the sweep on one density, prints its table and returns the
 // panel.
-func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params int) (*panel, error) {
+func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params int) (*figure.Panel, error) {
 	began := time.Now()
-	p := &panel{
-		title: fmt.Sprintf("%s: sparsity %g, m = %d", d.name, d.sparsity, params),
-		x:     s.x, y: "improvement of max over random (%)", logX: s.logX, ticks: s.values,
+	p := &figure.Panel{
+		Title: fmt.Sprintf("%s: sparsity %g, m = %d", d.name, d.sparsity, params),
+		X:     s.x, Y: "improvement of max over random (%)", LogX: s.logX, Ticks: s.values,
 	}
 	t := table{
 		title: fmt.Sprintf("%s; %s, sparsity %g, m = %d. Improvement of the busiest machine over random in %%, (its traffic in parameters a step)",
 			s.title, d.name, d.sparsity, params),
 		head: []string{s.x},
 	}
-	for _, al := range algorithm.All() {
-		p.lines = append(p.lines, line{name: display(al.Name)})
+	for i, al := range algorithm.All() {
+		p.Lines = append(p.Lines, figure.Line{Name: display(al.Name), Colour: i + 1})
 		t.head = append(t.head, display(al.Name))
 	}
 	t.head = append(t.head, "best: max k / (2 total)")
@@ -118,7 +120,7 @@ func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params in
 		row := []string{fmt.Sprintf("%g", x)}
 		for i, r := range reports {
 			row = append(row, fmt.Sprintf("%.1f (%d)", r.Improvement(), r.Traffic.Max))
-			p.lines[i].points = append(p.lines[i].points, plotter.XY{X: x, Y: r.Improvement()})
+			p.Lines[i].Points = append(p.Lines[i].Points, plotter.XY{X: x, Y: r.Improvement()})
 		}
 		last := reports[len(reports)-1]
 		t.add(append(row, fmt.Sprintf("%.3f", float64(last.Traffic.Max)/last.Bound))...)

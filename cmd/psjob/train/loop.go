@@ -80,6 +80,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	began, logged := time.Now(), time.Now()
 	var tally, atLog, atMark metric.Tally
 	var params, grads [][]float32
+	momentum := model.Momentum{Factor: float32(w.Momentum)}
 	for step := range steps {
 		batch := order.next(w.Batch)
 		groups := m.Groups(batch)
@@ -94,6 +95,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 				g[i] *= scale
 			}
 		}
+		momentum.Apply(grads)
 		if err := w.push(ctx, groups, int32(step), grads); err != nil {
 			return err
 		}

@@ -28,9 +28,10 @@ type Options struct {
 	Embedding int            // values of an embedding
 	Bottom    []int          // units of the recommender's nets, hidden layers
 	Top       []int
-	Hidden    int // of the image net
-	Buckets   int // per categorical column
-	Block     int // largest value of a dense tensor's key
+	Hidden    int     // of the image net
+	Momentum  float64 // of the image net's gradients, see [model.Momentum]
+	Buckets   int     // per categorical column
+	Block     int     // largest value of a dense tensor's key
 	Seed      uint64
 	// CurveEvery is after how many steps the report gets another mark; 0: none.
 	CurveEvery int
@@ -137,6 +138,12 @@ func (o Options) Check() error {
 	}
 	if o.CurveEvery < 0 {
 		return fmt.Errorf("--curve-every %d: want 0 or more", o.CurveEvery)
+	}
+	switch {
+	case !(o.Momentum >= 0 && o.Momentum < 1):
+		return fmt.Errorf("--momentum %v: want 0 (none) to below 1", o.Momentum)
+	case o.Momentum > 0 && o.Model != "mlp":
+		return fmt.Errorf("--momentum %v: only mlp has it, whose workers use the same parameters in every step", o.Momentum)
 	}
 	if o.StartAfter < 0 {
 		return fmt.Errorf("--start-after %v: want 0 or more", o.StartAfter)

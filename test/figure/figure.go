@@ -1,13 +1,14 @@
-package main
+// Package figure draws what evaluations found: panels of lines, side by side in
+// one PNG. In come names and points; package main of test/eval and the
+// measurements among the tests call it.
+package figure
 
 import (
 	"fmt"
 	"image/color"
 	"io"
-	"slices"
 	"strconv"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -15,35 +16,30 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 )
 
-// A panel is one diagram of a figure: lines over one axis.
-type panel struct {
-	title, x, y string
-	lines       []line
-	ticks       []float64 // of the x axis; nil: chosen by the plotter
-	logX        bool
-	logY        bool
-	floor       float64 // the y axis begins here, unless it is 0
+// A Panel is one diagram of a figure: lines over one axis.
+type Panel struct {
+	Title, X, Y string
+	Lines       []Line
+	Ticks       []float64 // of the x axis; nil: chosen by the plotter
+	LogX        bool
+	LogY        bool
+	Floor       float64 // the y axis begins here, unless it is 0
+	Legend      bool    // its lines are not those of the first panel
 }
 
-// A line is one of a panel's curves. Its colour is that of its name
-// everywhere.
-type line struct {
-	name   string
-	points plotter.XYs
+// A Line is one of a panel's curves.
+type Line struct {
+	Name   string
+	Points plotter.XYs
+	Colour int // from 1 on; 0: by the line's place among the panel's
 }
 
-// colour returns colours that stay apart in grey and for most kinds of colour blindness (Okabe and
-// Ito's), one for each place in the order of the algorithms,
-// the first for anything else.
+// colour returns one of some colours that stay apart in grey and for most kinds
+// of colour blindness (Okabe and Ito's).
 func colour(i int) color.Color {
 	rgbs := []uint32{0x000000, 0x999999, 0x56b4e9, 0x0072b2, 0xe69f00, 0xcc79a7, 0x009e73, 0xd55e00}
 	rgb := rgbs[i%len(rgbs)]
 	return color.RGBA{uint8(rgb >> 16), uint8(rgb >> 8), uint8(rgb), 255}
-}
-
-// place returns the place of a line's name in the order of the algorithms.
-func place(name string) int {
-	return slices.IndexFunc(algorithm.All(), func(al algorithm.Algorithm) bool { return display(al.Name) == name }) + 1
 }
 
 func shape(i int) draw.GlyphDrawer {
@@ -52,49 +48,49 @@ func shape(i int) draw.GlyphDrawer {
 }
 
 // plot draws the panel, with a legend where asked.
-func (p *panel) plot(legend bool) (*plot.Plot, error) {
+func (p *Panel) plot(legend bool) (*plot.Plot, error) {
 	drawn := plot.New()
-	drawn.Title.Text = p.title
+	drawn.Title.Text = p.Title
 	drawn.Title.Padding = vg.Points(6)
-	drawn.X.Label.Text, drawn.Y.Label.Text = p.x, p.y
+	drawn.X.Label.Text, drawn.Y.Label.Text = p.X, p.Y
 	drawn.Add(plotter.NewGrid())
-	for at, l := range p.lines {
-		i := place(l.name)
+	for at, l := range p.Lines {
+		i := l.Colour
 		if i == 0 {
 			i = at + 1
 		}
-		curve, points, err := plotter.NewLinePoints(l.points)
+		curve, points, err := plotter.NewLinePoints(l.Points)
 		if err != nil {
-			return nil, fmt.Errorf("plotting %s: %w", l.name, err)
+			return nil, fmt.Errorf("plotting %s: %w", l.Name, err)
 		}
 		curve.Color, points.Color = colour(i), colour(i)
 		curve.Width = vg.Points(1.5)
 		points.Shape, points.Radius = shape(i), vg.Points(3)
 		drawn.Add(curve, points)
 		if legend {
-			drawn.Legend.Add(l.name, curve, points)
+			drawn.Legend.Add(l.Name, curve, points)
 		}
 	}
 	drawn.Legend.Padding = vg.Points(2)
 	drawn.Legend.XOffs, drawn.Legend.YOffs = -vg.Points(6), -vg.Points(6)
 	drawn.Legend.Top = true
-	if p.logX {
+	if p.LogX {
 		drawn.X.Scale = plot.LogScale{}
 	}
-	if p.logY {
+	if p.LogY {
 		drawn.Y.Scale, drawn.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 		drawn.Y.Max *= 4
 	} else {
 		drawn.Y.Min = min(0, drawn.Y.Min)
-		if p.floor != 0 {
-			drawn.Y.Min = p.floor
+		if p.Floor != 0 {
+			drawn.Y.Min = p.Floor
 		}
 		// Room above the lines for the legend.
 		drawn.Y.Max += 0.5 * (drawn.Y.Max - drawn.Y.Min)
 	}
-	if p.ticks != nil {
+	if p.Ticks != nil {
 		var marks plot.ConstantTicks
-		for _, t := range p.ticks {
+		for _, t := range p.Ticks {
 			drawn.X.Min, drawn.X.Max = min(drawn.X.Min, t), max(drawn.X.Max, t)
 			marks = append(marks, plot.Tick{Value: t, Label: strconv.FormatFloat(t, 'g', 4, 64)})
 		}
@@ -103,12 +99,12 @@ func (p *panel) plot(legend bool) (*plot.Plot, error) {
 	return drawn, nil
 }
 
-// writePanels draws panels side by side as a PNG, the legend in the first.
-func writePanels(w io.Writer, panels []panel) error {
+// Write draws panels side by side as a PNG, a legend in the first.
+func Write(w io.Writer, panels []Panel) error {
 	const width, height = 4.6 * vg.Inch, 4.2 * vg.Inch
 	row := make([]*plot.Plot, len(panels))
 	for i := range panels {
-		p, err := panels[i].plot(i == 0)
+		p, err := panels[i].plot(i == 0 || panels[i].Legend)
 		if err != nil {
 			return err
 		}

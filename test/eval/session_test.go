@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ulikunitz/xz"
+
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// madeRegression is logistic regression on made text.
+func madeRegression(t *testing.T, steps int) *subject {
+	t.Helper()
+	var text, packed bytes.Buffer
+	if _, err := synth.WriteLibsvm(&text, synth.Text(synth.Options{Samples: 2500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})); err != nil {
+		t.Fatal(err)
+	}
+	w, err := xz.NewWriter(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(text.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e := &evaluation{dir: t.TempDir(), datasets: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(e.datasets, "made.xz"), packed.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := regression(e, "made.xz", steps, 16, store.Settings{Rule: "sgd", LearningRate: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Under a threshold of 95% a model learns what it learns without one, once all
+// that waited is sent, and pushes take a sixteenth. What waits at the end is
+// missing until then.
+func TestThresholdLearns(t *testing.T) {
+	run, err := madeRegression(t, 250).session(t.Context(), 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	train := func(rules ...values.Rule) *result {
+		run.rules = rules
+		r, err := run.train(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	plain, sparse := train(), train(values.Rule{Threshold: 0.95})
+	t.Logf("test loss %.4f; under a threshold %.4f, and once all is sent %.4f; pushes 1/%.1f", testLoss(plain), testLoss(sparse), lastLoss(sparse), sparse.pushed.ratio())
+	if testLoss(plain) != lastLoss(plain) {
+		t.Errorf("without a threshold the loss is %v, and %v after a push of nothing", testLoss(plain), lastLoss(plain))
+	}
+	if !(testLoss(plain) < 0.3) {
+		t.Errorf("the model learned nothing: test loss %.4f", testLoss(plain))
+	}
+	if d := lastLoss(sparse) - testLoss(plain); !(d < 0.01) {
+		t.Errorf("under a threshold the test loss is %.4f higher", d)
+	}
+	if testLoss(sparse) == lastLoss(sparse) {
+		t.Error("nothing waited at the end")
+	}
+	if sparse.pushed.ratio() < 16 {
+		t.Errorf("pushes are 1/%.1f", sparse.pushed.ratio())
+	}
+	if len(plain.losses) != run.steps || plain.losses[0] < 1.3*plain.losses[run.steps-1] {
+		t.Errorf("%d steps, losses from %.3f to %.3f", len(plain.losses), plain.losses[0], plain.losses[len(plain.losses)-1])
+	}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/ulikunitz/xz"
+
+	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/cmd/psjob/samples"
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// workers is how many share the training data in the codecs' evaluations.
+const workers = 4
+
+// A subject is a model on a data set, to be trained again and again.
+type subject struct {
+	name     string
+	steps    int
+	batch    int
+	settings store.Settings
+	momentum float32 // see [model.Momentum]
+	load     func(ctx context.Context, share samples.Share, test bool, seed uint64) (model.Model, error)
+}
+
+// session prepares a run of the subject.
+func (s *subject) session(ctx context.Context, seed uint64, rules []values.Rule) (*session, error) {
+	run := &session{settings: s.settings, batch: s.batch, steps: s.steps, seed: seed, momentum: s.momentum, rules: rules}
+	for i := range workers {
+		m, err := s.load(ctx, samples.Share{Index: i, Of: workers}, false, seed)
+		if err != nil {
+			return nil, err
+		}
+		run.models = append(run.models, m)
+	}
+	var err error
+	run.test, err = s.load(ctx, samples.Share{Index: 0, Of: 1}, true, seed)
+	return run, err
+}
+
+// split writes a text data set's lines to two files: every fifth is for tests.
+func split(e *evaluation, name string) (train, test string, err error) {
+	in, err := os.Open(filepath.Join(e.datasets, name))
+	if err != nil {
+		return "", "", fmt.Errorf("a data set: %w", err)
+	}
+	defer in.Close()
+	r, err := xz.NewReader(bufio.NewReader(in))
+	if err != nil {
+		return "", "", fmt.Errorf("%s: %w", name, err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return "", "", fmt.Errorf("%s: %w", name, err)
+	}
+	var parts [2]bytes.Buffer
+	n := 0
+	for line := range bytes.Lines(text) {
+		at := 0
+		if n++; n%5 == 0 {
+			at = 1
+		}
+		parts[at].Write(line)
+	}
+	train, test = filepath.Join(e.dir, name+".train"), filepath.Join(e.dir, name+".test")
+	for i, path := range []string{train, test} {
+		if err := os.WriteFile(path, parts[i].Bytes(), 0o644); err != nil {
+			return "", "", err
+		}
+	}
+	return train, test, nil
+}
+
+// keys spreads ids over the key space, as psjob does by default.
+func keys() dataset.KeyMap {
+	m, err := dataset.ParseKeyMap("spread")
+	if err != nil {
+		panic(err) // a constant
+	}
+	return m
+}
+
+// small and large are the recommender's nets: such as train in no time, and
+// DLRM's own for data of this format.
+var (
+	small = model.RecommendShape{Embedding: 16, Bottom: []int{64}, Top: []int{64}}
+	large = model.RecommendShape{Embedding: 16, Bottom: []int{512, 256, 64}, Top: []int{512, 256}}
+)
+
+// recommender is DCT's model on rows in the format of Criteo Kaggle.
+func recommender(e *evaluation, name string, shape model.RecommendShape) (*subject, error) {
+	train, test, err := split(e, "criteo-raw-7k.csv.xz")
+	if err != nil {
+		return nil, err
+	}
+	return &subject{
+		name: name + " recommender, criteo-raw-7k", steps: 360, batch: 32, settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.1, ValueLength: 16},
+		load: func(ctx context.Context, share samples.Share, isTest bool, seed uint64) (model.Model, error) {
+			path := train
+			if isTest {
+				path = test
+			}
+			set, err := samples.LoadClicks(ctx, path, share, keys(), 10_000)
+			if err != nil {
+				return nil, err
+			}
+			spread := keys()
+			return model.NewRecommend(set, shape, 1<<16, seed, spread.Key)
+		},
+	}, nil
+}
+
+// regression is logistic regression on a libsvm set.
+func regression(e *evaluation, file string, steps, batch int, settings store.Settings) (*subject, error) {
+	train, test, err := split(e, file)
+	if err != nil {
+		return nil, err
+	}
+	settings.Synchronous, settings.ValueLength = true, 1
+	return &subject{
+		name: fmt.Sprintf("logistic regression by %s, %s", settings.Rule, file), steps: steps, batch: batch, settings: settings,
+		load: func(ctx context.Context, share samples.Share, isTest bool, _ uint64) (model.Model, error) {
+			path := train
+			if isTest {
+				path = test
+			}
+			set, err := samples.LoadSparse(ctx, path, share, keys(), true)
+			if err != nil {
+				return nil, err
+			}
+			return model.NewLinear(set), nil
+		},
+	}, nil
+}
+
+// pictures is an image model of one hidden layer, trained with momentum on half
+// of the training pictures until that no longer betters it.
+func pictures(e *evaluation) *subject {
+	file := func(name string) string { return filepath.Join(e.datasets, name+"-ubyte.xz") }
+	return &subject{
+		name: "MLP 784-64-10, pictures", steps: 4000, batch: 16, momentum: 0.9,
+		settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.02, ValueLength: 1},
+		load: func(_ context.Context, s samples.Share, isTest bool, seed uint64) (model.Model, error) {
+			images, labels := file("train-images-idx3"), file("train-labels-idx1")
+			if isTest {
+				images, labels = file("t10k-images-idx3"), file("t10k-labels-idx1")
+			} else {
+				s.Of *= 2
+			}
+			set, err := samples.LoadImages(images, labels, s)
+			if err != nil {
+				return nil, err
+			}
+			spread := keys()
+			return model.NewImage(set, 64, 1<<16, seed, spread.Key)
+		},
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+
+	"gonum.org/v1/plot/plotter"
+
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/figure"
+)
+
+// sparsities are those of DCT's table 2.
+var sparsities = []float64{0.75, 0.9, 0.95, 0.98, 0.995}
+
+// sparse are the variants of a subject at each of the sparsities, in keys of at
+// least so many values.
+func sparse(least int) []variant {
+	variants := []variant{{name: "none"}}
+	for _, eta := range sparsities {
+		variants = append(variants, variant{fmt.Sprintf("%g%%", 100*eta), []values.Rule{{Threshold: eta, LeastValues: least}}})
+	}
+	return variants
+}
+
+// thresholds repeats DCT's table 2: train and test loss and accuracy by
+// sparsity, the dense layers alone as there, and all layers. Logistic regression
+// learns by plain gradients, as DCT's network does, and by FTRL, whose steps
+// depend on the squares of what is pushed: of several gradients that were summed
+// while they waited these are other squares.
+func thresholds(ctx context.Context, e *evaluation) error {
+	rec, err := recommender(e, "small", small)
+	if err != nil {
+		return err
+	}
+	lr80k, err := regression(e, "criteo-80k.libsvm.xz", 1000, 64, store.Settings{Rule: "sgd", LearningRate: 60})
+	if err != nil {
+		return err
+	}
+	rcv1, err := regression(e, "rcv1-excerpt.libsvm.xz", 1500, 32, store.Settings{Rule: "sgd", LearningRate: 100})
+	if err != nil {
+		return err
+	}
+	ftrl, err := regression(e, "rcv1-excerpt.libsvm.xz", 1500, 32, store.Settings{Rule: "ftrl", LearningRate: 1, Beta: 0.01})
+	if err != nil {
+		return err
+	}
+	warm := append(sparse(0), variant{"98%, warm-up 300", []values.Rule{{Threshold: 0.98, Warmup: 300}}})
+	var panels []figure.Panel
+	for _, c := range []struct {
+		*subject
+		title    string
+		variants []variant
+	}{{rec, ", dense layers", sparse(values.DenseValues)}, {rec, ", all layers", sparse(0)}, {lr80k, "", sparse(0)}, {rcv1, "", sparse(0)}, {ftrl, "", warm}} {
+		all, err := c.measure(ctx, e, 0, runtime.NumCPU(), c.variants)
+		if err != nil {
+			return err
+		}
+		p, err := writeThresholds(e, c.subject, c.name+c.title, all)
+		if err != nil {
+			return err
+		}
+		panels = append(panels, p)
+	}
+	return e.writePlot("threshold.png", func(w io.Writer) error { return figure.Write(w, panels) })
+}
+
+// writeThresholds writes the table of a subject, and returns its panel.
+func writeThresholds(e *evaluation, s *subject, name string, all []measured) (figure.Panel, error) {
+	t := table{title: fmt.Sprintf("%s (%d workers, %d seeds, %d steps; mean ± standard deviation; differences to none with the same seed; bytes with meta and keys)", name, workers, e.seeds(), e.steps(s)),
+		head: []string{"sparsity", "train loss", "test loss", "test accuracy %", "against none", "once all is sent", "against none", "bytes of pushes"}}
+	p := figure.Panel{Title: name, X: "sparsity: 0, 75, 90, 95, 98, 99.5%", Y: "loss", Lines: []figure.Line{{Name: "train"}, {Name: "test, once all is sent"}}}
+	for i := range all {
+		m := &all[i]
+		if i <= len(sparsities) {
+			trained, _ := m.spread(trainLoss)
+			tested, _ := m.spread(lastLoss)
+			p.Lines[0].Points = append(p.Lines[0].Points, plotter.XY{X: float64(i), Y: trained})
+			p.Lines[1].Points = append(p.Lines[1].Points, plotter.XY{X: float64(i), Y: tested})
+		}
+		t.add(m.name, m.cell("%.4f", trainLoss), m.cell("%.4f", testLoss), m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.4f", testLoss),
+			m.cell("%.4f", lastLoss), m.against(&all[0], "%+.4f", lastLoss), fmt.Sprintf("1/%.1f", m.ratio()))
+	}
+	return p, t.write(e.out)
+}
+
+// lifespans repeats DCT's figure 7 a and b: what a threshold's life-span costs
+// in time and loss, at 95%.
+func lifespans(ctx context.Context, e *evaluation) error {
+	rec, err := recommender(e, "large", large)
+	if err != nil {
+		return err
+	}
+	variants := []variant{{name: "none"}}
+	spans := []int{1, 10, 100, 1000}
+	for _, l := range spans {
+		variants = append(variants, variant{fmt.Sprint(l), []values.Rule{{Threshold: 0.95, Lifespan: l}}})
+	}
+	all, err := rec.measure(ctx, e, 0, 1, variants)
+	if err != nil {
+		return err
+	}
+	t := table{title: fmt.Sprintf("Life-span of a threshold, %s, sparsity 95%% (DCT Fig. 7 a, b; time is that of the codec, both ends, of all pushes)", rec.name),
+		head: []string{"L", "codec ms a step", "ns a value", "train loss", "test loss", "bytes of pushes"}}
+	var cost, loss figure.Line
+	cost.Name, loss.Name = "codec", "test loss"
+	for i := range all {
+		m := &all[i]
+		steps := float64(e.steps(rec))
+		ms, _ := m.spread(func(r *result) float64 { return 1e3 * r.codec.Seconds() / steps })
+		ns, _ := m.spread(func(r *result) float64 { return 1e9 * r.codec.Seconds() / (float64(r.pushed.plain) / 4) })
+		t.add(m.name, fmt.Sprintf("%.2f", ms), fmt.Sprintf("%.1f", ns), m.cell("%.4f", trainLoss),
+			m.cell("%.4f", testLoss), fmt.Sprintf("1/%.1f", m.ratio()))
+		if i > 0 {
+			mean, _ := m.spread(testLoss)
+			cost.Points = append(cost.Points, plotter.XY{X: float64(spans[i-1]), Y: ms})
+			loss.Points = append(loss.Points, plotter.XY{X: float64(spans[i-1]), Y: mean})
+		}
+	}
+	if err := t.write(e.out); err != nil {
+		return err
+	}
+	ticks := []float64{1, 10, 100, 1000}
+	return e.writePlot("lifespan.png", func(w io.Writer) error {
+		return figure.Write(w, []figure.Panel{
+			{Title: "DCT Fig. 7 a: time of the codec", X: "life-span L", Y: "ms a step", LogX: true, Ticks: ticks, Lines: []figure.Line{cost}},
+			{Title: "DCT Fig. 7 b: loss", X: "life-span L", Y: "test loss", LogX: true, Ticks: ticks, Lines: []figure.Line{loss}},
+		})
+	})
+}

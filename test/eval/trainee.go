@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// finish pushes nothing to every key of the worker's, with which goes what
+// waits of them.
+func (w *trainee) finish(step int32) error {
+	pushed := w.pushed
+	all := make([]int32, w.model.Samples())
+	for i := range all {
+		all[i] = int32(i)
+	}
+	for _, group := range w.model.Groups(all) {
+		vals, err := w.up.carry(w.frames(group, make([]float32, group.Values()), true), 2, &w.pushed)
+		if err != nil {
+			return err
+		}
+		if err := w.server.Push(step, group.Keys, floats(vals), group.Lens); err != nil {
+			return err
+		}
+	}
+	w.pushed = pushed
+	return nil
+}
+
+// trainee is a worker of a session.
+type trainee struct {
+	*session
+	*result
+	model    model.Model
+	server   *store.Store
+	up, down *way
+	order    *rand.Rand
+	left     []int32 // samples of this epoch
+	stamp    int32
+	params   [][]float32
+	momentum model.Momentum
+}
+
+// learn makes a step and counts its predictions in tally.
+func (w *trainee) learn(step int32, tally *metric.Tally) error {
+	groups := w.model.Groups(w.next())
+	if err := w.pull(groups, step); err != nil {
+		return err
+	}
+	grads := make([][]float32, len(groups))
+	for g := range groups {
+		grads[g] = make([]float32, len(w.params[g]))
+	}
+	w.model.Gradient(w.left[:w.batch], w.params, grads, tally)
+	w.left = w.left[w.batch:]
+	scale := 1 / float32(w.batch*len(w.models))
+	for g := range grads {
+		for i := range grads[g] {
+			grads[g][i] *= scale
+		}
+	}
+	w.momentum.Apply(grads)
+	for g, group := range groups {
+		began := time.Now()
+		vals, err := w.up.carry(w.frames(group, grads[g], true), 2, &w.pushed)
+		if err != nil {
+			return err
+		}
+		w.codec += time.Since(began)
+		if err := w.server.Push(step, group.Keys, floats(vals), group.Lens); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// next returns the samples of a step: those at the beginning of w.left.
+func (w *trainee) next() []int32 {
+	for len(w.left) < w.batch {
+		for _, i := range w.order.Perm(w.model.Samples()) {
+			w.left = append(w.left, int32(i))
+		}
+	}
+	return w.left[:w.batch]
+}
+
+// pull fills w.params.
+func (w *trainee) pull(groups []model.Group, step int32) error {
+	w.params = make([][]float32, len(groups))
+	for g, group := range groups {
+		// The request goes the way of the pushes: these then need not say the
+		// same keys again.
+		if _, err := w.up.carry(w.request(group), 1, &w.pulled); err != nil {
+			return err
+		}
+		vals, err := w.server.Pull(step, group.Keys, group.Lens, nil)
+		if err != nil {
+			return err
+		}
+		came, err := w.down.carry(w.frames(group, vals, false), 2, &w.pulled)
+		if err != nil {
+			return err
+		}
+		w.params[g] = floats(came)
+	}
+	return nil
+}
+
+// request returns a pull's request.
+func (w *trainee) request(g model.Group) [][]byte {
+	frames := w.frames(g, nil, true)
+	m := pslite.Meta{Timestamp: w.stamp, Request: true, Pull: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+	if g.Lens != nil {
+		m.DataTypes = append(m.DataTypes, pslite.Int32)
+	}
+	frames[0] = m.Append(nil, pslite.DMLC)
+	return frames
+}
+
+// frames returns a push, or a pull's answer.
+func (w *trainee) frames(g model.Group, vals []float32, push bool) [][]byte {
+	w.stamp++
+	m := pslite.Meta{Timestamp: w.stamp, Request: push, Push: push, Pull: !push, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+	data := [][]byte{pslite.AppendKeys(nil, g.Keys), pslite.AppendFloat32(make([]byte, 0, 4*len(vals)), vals)}
+	if g.Lens != nil {
+		m.DataTypes = append(m.DataTypes, pslite.Int32)
+		data = append(data, pslite.AppendLens(nil, g.Lens))
+	}
+	return append([][]byte{m.Append(nil, pslite.DMLC)}, data...)
+}
+
+// score predicts all samples of a model.
+func (w *trainee) score(m model.Model, step int32) (tally metric.Tally, err error) {
+	const chunk = 2000
+	pulled := w.pulled
+	for from := 0; from < m.Samples(); from += chunk {
+		var batch []int32
+		for i := from; i < min(from+chunk, m.Samples()); i++ {
+			batch = append(batch, int32(i))
+		}
+		if err := w.pull(m.Groups(batch), step); err != nil {
+			return tally, err
+		}
+		m.Score(batch, w.params, &tally)
+	}
+	w.pulled = pulled
+	return tally, nil
+}
+
+func floats(b []byte) []float32 {
+	v := make([]float32, len(b)/4)
+	for i := range v {
+		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return v
+}

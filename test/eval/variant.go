@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// A variant is rules by a name.
+type variant struct {
+	name  string
+	rules []values.Rule
+}
+
+// measured is what a variant's runs with several seeds gave.
+type measured struct {
+	variant
+	runs []*result
+}
+
+// seeds is how many runs there are of each variant.
+func (e *evaluation) seeds() int {
+	if e.quick {
+		return 1
+	}
+	return 3
+}
+
+// steps is how many there are of a subject's run.
+func (e *evaluation) steps(s *subject) int {
+	if e.quick {
+		return s.steps / 4
+	}
+	return s.steps
+}
+
+// measure trains a subject in all variants, with several seeds at a time where
+// atOnce says so, and scores the test data after each every steps.
+func (s *subject) measure(ctx context.Context, e *evaluation, every, atOnce int, variants []variant) ([]measured, error) {
+	all := make([]measured, len(variants))
+	for i, v := range variants {
+		all[i] = measured{v, make([]*result, e.seeds())}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for seed := range e.seeds() {
+		group.Go(func() error {
+			run, err := s.session(ctx, uint64(seed+1), nil)
+			if err != nil {
+				return err
+			}
+			run.every, run.steps = every, e.steps(s)
+			for i, v := range variants {
+				run.rules = v.rules
+				r, err := run.train(ctx)
+				if err != nil {
+					return fmt.Errorf("%s, %s: %w", s.name, v.name, err)
+				}
+				e.progress("%s, %s, seed %d: train loss %.4f, test loss %.4f, once all is sent %.4f, accuracy %.4f, pushes 1/%.1f, pulls 1/%.2f", s.name, v.name, seed+1,
+					r.train.MeanLoss(), r.test.MeanLoss(), r.last.MeanLoss(), r.test.Accuracy(), r.pushed.ratio(), r.pulled.ratio())
+				all[i].runs[seed] = r
+			}
+			return nil
+		})
+	}
+	return all, group.Wait()
+}
+
+// spread returns mean and standard deviation of what of returns for each run.
+func (m *measured) spread(of func(*result) float64) (mean, deviation float64) {
+	each := make([]float64, len(m.runs))
+	for i, r := range m.runs {
+		each[i] = of(r)
+	}
+	return stat.MeanStdDev(each, nil)
+}
+
+// against is the difference to another variant in the mean, and its standard
+// deviation, where each run is compared with that of the same seed.
+func (m *measured) against(other *measured, format string, of func(*result) float64) string {
+	differences := make([]float64, len(m.runs))
+	for i, r := range m.runs {
+		differences[i] = of(r) - of(other.runs[i])
+	}
+	return cell(format, differences)
+}
+
+func (m *measured) cell(format string, of func(*result) float64) string {
+	each := make([]float64, len(m.runs))
+	for i, r := range m.runs {
+		each[i] = of(r)
+	}
+	return cell(format, each)
+}
+
+// cell is mean and standard deviation, the latter where there is one.
+func cell(format string, each []float64) string {
+	mean, deviation := stat.MeanStdDev(each, nil)
+	if len(each) < 2 {
+		return fmt.Sprintf(format, mean)
+	}
+	return fmt.Sprintf(format+" ± "+strings.ReplaceAll(format, "+", ""), mean, deviation)
+}
+
+func trainLoss(r *result) float64    { return r.train.MeanLoss() }
+func testLoss(r *result) float64     { return r.test.MeanLoss() }
+func lastLoss(r *result) float64     { return r.last.MeanLoss() }
+func testAccuracy(r *result) float64 { return 100 * r.test.Accuracy() }
+
+// ratio is how much smaller pushes became.
+func (m *measured) ratio() float64 {
+	mean, _ := m.spread(func(r *result) float64 { return r.pushed.ratio() })
+	return mean
+}
