@@ -1,6 +1,7 @@
 package best
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -95,11 +96,15 @@ func (a *annealer[T]) batch() int {
 	return max(1, min(4096, a.h.vertices()/16)/a.chunk)
 }
 
-// sweep visits every vertex once at temperature temp, above 0.
-func (a *annealer[T]) sweep(temp float64) {
+// sweep visits every vertex once at temperature temp, above 0. It ends early,
+// with ctx.Err(), where ctx does.
+func (a *annealer[T]) sweep(ctx context.Context, temp float64) error {
 	rng := rand.New(rand.NewPCG(a.seed, a.sweeps+2))
 	rng.Shuffle(len(a.order), func(i, j int) { a.order[i], a.order[j] = a.order[j], a.order[i] })
 	for chunks := range slices.Chunk(a.order, a.batch()) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		a.team.run(func(i int) {
 			a.propose(&a.members[i], part(chunks, i, a.team.members), float32(temp))
 		})
@@ -112,6 +117,7 @@ func (a *annealer[T]) sweep(temp float64) {
 		a.raisePrices(loadEvery * loadGain)
 	}
 	a.adjustRents(temp)
+	return nil
 }
 
 // part returns the i-th of n parts of list.

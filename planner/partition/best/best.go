@@ -71,11 +71,13 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	if o.Budget > 0 {
 		work = int64(o.Budget.Seconds() * workPerSecond)
 	}
-	h, samples := reduce(g, o)
+	h, samples, err := reduce(ctx, g, o)
+	if err != nil {
+		return nil, err
+	}
 	flat := work >= enoughSweeps*sweepWork(g, o.K)
 	l := limitsOf(g, h, o)
 	var block []int32
-	var err error
 	switch {
 	case o.K <= 8:
 		block, err = blocks[uint8](ctx, h, flat, o, l, t, c)
@@ -93,7 +95,9 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	for v, s := range samples {
 		a.Samples[s] = block[v]
 	}
-	a.Params = owner.Flat(g, a.Samples, o)
+	if a.Params, err = owner.Flat(ctx, g, a.Samples, o); err != nil {
+		return nil, err
+	}
 	if err := partition.Check(g, a, o); err != nil {
 		return nil, fmt.Errorf("no assignment found that meets the constraints: %w", err)
 	}

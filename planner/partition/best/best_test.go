@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -245,15 +247,63 @@ func TestStopsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestCoarseningStopsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	g := text(t, 2000)
-	h, _ := reduce(g, partition.Options{K: 4})
-	team := newTeam(2)
-	defer team.close()
-	if _, err := coarsen(ctx, h, 4, team); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want %v", err, context.Canceled)
+// fading is a context that ends when it is asked the left-th time, and knows
+// who asked.
+type fading struct {
+	context.Context
+	left   int
+	askers map[string]int
+}
+
+func (f *fading) Err() error {
+	caller := make([]uintptr, 16)
+	frames := runtime.CallersFrames(caller[:runtime.Callers(2, caller)])
+	for more := true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		// Type parameters and closures come after the name.
+		name, _, _ := strings.Cut(frame.Function[strings.LastIndex(frame.Function, "/")+1:], "[")
+		f.askers[name]++
+	}
+	if f.left--; f.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestEveryStageStopsWithItsContext ends the context at one of the moments at
+// which it is asked, early ones and late: the answer is always its error. All
+// that takes long for a large graph asks.
+func TestEveryStageStopsWithItsContext(t *testing.T) {
+	g, err := graph.Random{
+		Samples: 2000, Params: 400, Degree: 10, Exponent: 1, Topics: 24, TopicShare: 0.9, Seed: 5,
+	}.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const never = 1 << 30
+	ask := func(left int) (*fading, error) {
+		ctx := &fading{t.Context(), left, map[string]int{}}
+		_, err := divide(ctx, g, partition.Options{K: 4}, 300_000, 2)
+		return ctx, err
+	}
+	whole, err := ask(never)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stage := range []string{
+		"best.reduce", "best.build", "best.(*rows).degrees", "best.(*hypergraph).transpose", "best.(*hypergraph).cluster",
+		"best.(*hypergraph).contract", "best.(*rows).mergeAlike", "best.(*rows).drop", "best.newState",
+		"best.(*annealer", "owner.itemsOf", "owner.(*placing).greedy", "owner.(*placing).flatten",
+	} {
+		if whole.askers[stage] == 0 {
+			t.Errorf("%s never asked whether the context has ended", stage)
+		}
+	}
+	for left := 0; left < never-whole.left; left += 1 + left/8 {
+		if _, err := ask(left); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v from a context that ended when asked the %dth time", err, left+1)
+		}
 	}
 }
 

@@ -40,7 +40,10 @@ func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want 
 		h: h, netWeight: h.netWeights(), heaviest: heaviest,
 		label: make([]int32, n), weight: slices.Clone(h.weight), joined: make([]bool, n),
 	}
-	c.netStart, c.netPins = h.transpose()
+	var err error
+	if c.netStart, c.netPins, err = h.transpose(ctx); err != nil {
+		return nil, 0, err
+	}
 	for v := range c.label {
 		c.label[v] = int32(v)
 	}

@@ -1,9 +1,15 @@
 package best
 
-import "slices"
+import (
+	"context"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/partition/pieces"
+	"github.com/psidecar/psidecar/planner/partition/radix"
+)
 
 // contract returns the hypergraph whose vertices are h's clusters.
-func (h *hypergraph) contract(label []int32, clusters int) *hypergraph {
+func (h *hypergraph) contract(ctx context.Context, label []int32, clusters int) (*hypergraph, error) {
 	first, members := membersOf(label, clusters)
 	weight, lone := make([]int32, clusters), make([]int64, clusters)
 	var home []int32
@@ -15,24 +21,31 @@ func (h *hypergraph) contract(label []int32, clusters int) *hypergraph {
 		netWeight: h.netWeights(), anchor: h.anchor,
 	}
 	seen := make([]int32, h.nets) // 1 + the last cluster that pinned the net
-	for l := range clusters {
-		for _, v := range members[first[l]:first[l+1]] {
-			weight[l] += h.weight[v]
-			lone[l] += h.lone[v]
-			if home != nil {
-				home[l] = h.home[v]
-			}
-			for _, e := range h.row(int(v)) {
-				if seen[e] != int32(l)+1 {
-					seen[e] = int32(l) + 1
-					r.pins = append(r.pins, e)
+	err := pieces.Do(ctx, clusters, func(from, to int) {
+		for l := from; l < to; l++ {
+			for _, v := range members[first[l]:first[l+1]] {
+				weight[l] += h.weight[v]
+				lone[l] += h.lone[v]
+				if home != nil {
+					home[l] = h.home[v]
+				}
+				for _, e := range h.row(int(v)) {
+					if seen[e] != int32(l)+1 {
+						seen[e] = int32(l) + 1
+						r.pins = append(r.pins, e)
+					}
 				}
 			}
+			r.start = append(r.start, len(r.pins))
 		}
-		r.start = append(r.start, len(r.pins))
+	})
+	if err != nil {
+		return nil, err
 	}
-	r.mergeAlike()
-	return build(r, weight, lone, home)
+	if err := r.mergeAlike(ctx); err != nil {
+		return nil, err
+	}
+	return build(ctx, r, weight, lone, home)
 }
 
 // membersOf lists the vertices of each label.
@@ -55,16 +68,23 @@ func membersOf(label []int32, labels int) (first []int, members []int32) {
 
 // mergeAlike makes one net, with the weight of all, of nets that the same
 // vertices pin. Nets with anchors stay as they are.
-func (r *rows) mergeAlike() {
+func (r *rows) mergeAlike(ctx context.Context) error {
+	degree, err := r.degrees(ctx)
+	if err != nil {
+		return err
+	}
 	m := len(r.netWeight)
 	print := make([]uint64, m) // equal for equal sets of pins, else by an odd chance of 2^-64
-	degree := make([]uint32, m)
-	for v := range len(r.start) - 1 {
-		x := mix(uint64(v) + 0x9e3779b97f4a7c15)
-		for _, e := range r.pins[r.start[v]:r.start[v+1]] {
-			print[e] += x
-			degree[e]++
+	err = pieces.Do(ctx, len(r.start)-1, func(from, to int) {
+		for v := from; v < to; v++ {
+			x := mix(uint64(v) + 0x9e3779b97f4a7c15)
+			for _, e := range r.row(v) {
+				print[e] += x
+			}
 		}
+	})
+	if err != nil {
+		return err
 	}
 	var prints []uint64
 	var nets []uint32
@@ -74,7 +94,7 @@ func (r *rows) mergeAlike() {
 			nets = append(nets, uint32(e))
 		}
 	}
-	sortByKey(prints, nets)
+	radix.Sort(prints, nets)
 	gone := make([]bool, m)
 	for i := 0; i < len(nets); {
 		sum := int64(r.netWeight[nets[i]])
@@ -86,22 +106,25 @@ func (r *rows) mergeAlike() {
 		r.netWeight[nets[i]] = rounded(sum)
 		i = j
 	}
-	r.drop(gone)
+	return r.drop(ctx, gone)
 }
 
 // drop takes the pins of the marked nets out.
-func (r *rows) drop(gone []bool) {
+func (r *rows) drop(ctx context.Context, gone []bool) error {
 	out := 0
-	for v := range len(r.start) - 1 {
-		from := r.start[v]
-		r.start[v] = out
-		for _, e := range r.pins[from:r.start[v+1]] {
-			if !gone[e] {
-				r.pins[out] = e
-				out++
+	err := pieces.Do(ctx, len(r.start)-1, func(from, to int) {
+		for v := from; v < to; v++ {
+			row := r.row(v)
+			r.start[v] = out
+			for _, e := range row {
+				if !gone[e] {
+					r.pins[out] = e
+					out++
+				}
 			}
 		}
-	}
+	})
 	r.start[len(r.start)-1] = out
 	r.pins = r.pins[:out]
+	return err
 }

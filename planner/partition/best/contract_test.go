@@ -1,7 +1,7 @@
 package best
 
 import (
-	"math/rand/v2"
+	"context"
 	"slices"
 	"testing"
 
@@ -24,7 +24,10 @@ func TestContractionKeepsCosts(t *testing.T) {
 		for v := range label {
 			label[v] = int32(v % clusters)
 		}
-		coarse := h.contract(label, clusters)
+		coarse, err := h.contract(context.Background(), label, clusters)
+		if err != nil {
+			t.Fatal(err)
+		}
 		block := make([]int32, clusters)
 		for l := range block {
 			block[l] = int32(rapid.IntRange(0, k-1).Draw(t, "block"))
@@ -76,31 +79,6 @@ func TestClusteringRespectsItsBounds(t *testing.T) {
 			t.Fatal("a cluster is empty")
 		}
 	})
-}
-
-func TestSortByKey(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	for _, mask := range []uint64{0, 0xff, 0xff00ff, ^uint64(0)} {
-		keys, items := make([]uint64, 1000), make([]uint32, 1000)
-		for i := range keys {
-			keys[i], items[i] = rng.Uint64()&mask, uint32(i)
-		}
-		before := slices.Clone(keys)
-		want := slices.Clone(items)
-		slices.SortStableFunc(want, func(a, b uint32) int {
-			switch {
-			case before[a] < before[b]:
-				return -1
-			case before[a] > before[b]:
-				return 1
-			}
-			return 0
-		})
-		sortByKey(keys, items)
-		if !slices.Equal(items, want) || !slices.IsSorted(keys) {
-			t.Errorf("mask %#x: not in order", mask)
-		}
-	}
 }
 
 func TestRounded(t *testing.T) {

@@ -1,8 +1,12 @@
 package best
 
 import (
+	"context"
 	"math/bits"
 	"slices"
+
+	"github.com/psidecar/psidecar/planner/partition/pieces"
+	"github.com/psidecar/psidecar/planner/partition/radix"
 )
 
 // A hypergraph is what the annealing works on: vertices (samples, or clusters
@@ -54,29 +58,43 @@ type rows struct {
 
 // build numbers the nets of r anew, without those that cost the same wherever
 // the vertices lie: of one pin and no anchor. It takes over r's pins.
-func build(r rows, weight []int32, lone []int64, home []int32) *hypergraph {
-	m := len(r.netWeight)
-	degree := make([]uint32, m)
-	for _, e := range r.pins {
-		degree[e]++
+func build(ctx context.Context, r rows, weight []int32, lone []int64, home []int32) (*hypergraph, error) {
+	degree, err := r.degrees(ctx)
+	if err != nil {
+		return nil, err
 	}
 	h := &hypergraph{weight: weight, lone: lone, home: home}
 	number := h.numberNets(r, degree)
 	h.start = make([]int, len(r.start))
 	h.pins = r.pins[:0]
-	for v := range len(r.start) - 1 {
-		from := len(h.pins)
-		for _, e := range r.pins[r.start[v]:r.start[v+1]] {
-			if number[e] >= 0 {
-				h.pins = append(h.pins, uint32(number[e]))
-			} else if degree[e] == 1 {
-				lone[v] += int64(r.netWeight[e])
+	err = pieces.Do(ctx, len(weight), func(first, last int) {
+		for v := first; v < last; v++ {
+			from := len(h.pins)
+			for _, e := range r.row(v) {
+				if number[e] >= 0 {
+					h.pins = append(h.pins, uint32(number[e]))
+				} else if degree[e] == 1 {
+					lone[v] += int64(r.netWeight[e])
+				}
 			}
+			slices.Sort(h.pins[from:])
+			h.start[v+1] = len(h.pins)
 		}
-		slices.Sort(h.pins[from:])
-		h.start[v+1] = len(h.pins)
-	}
-	return h
+	})
+	return h, err
+}
+
+func (r *rows) row(v int) []uint32 { return r.pins[r.start[v]:r.start[v+1]] }
+
+// degrees returns the number of pins of each net.
+func (r *rows) degrees(ctx context.Context) ([]uint32, error) {
+	degree := make([]uint32, len(r.netWeight))
+	err := pieces.Do(ctx, len(r.start)-1, func(from, to int) {
+		for _, e := range r.pins[r.start[from]:r.start[to]] {
+			degree[e]++
+		}
+	})
+	return degree, err
 }
 
 // numberNets orders the nets that matter by weight and degree, fills in the
@@ -95,7 +113,7 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	for _, e := range order {
 		keys = append(keys, key(e))
 	}
-	sortByKey(keys, order)
+	radix.Sort(keys, order)
 	h.nets = len(order)
 	for i, e := range order {
 		number[e] = int32(i)
@@ -114,44 +132,6 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	return number
 }
 
-// sortByKey sorts items by their keys, stably: a radix sort, one byte a pass,
-// bytes that all keys share left out.
-func sortByKey(keys []uint64, items []uint32) {
-	if len(keys) == 0 {
-		return
-	}
-	var differ uint64
-	for _, k := range keys {
-		differ |= k ^ keys[0]
-	}
-	otherKeys, otherItems := make([]uint64, len(keys)), make([]uint32, len(items))
-	from, to := keys, otherKeys
-	fromItems, toItems := items, otherItems
-	for shift := 0; shift < 64; shift += 8 {
-		if byte(differ>>shift) == 0 {
-			continue
-		}
-		var at [257]int
-		for _, k := range from {
-			at[int(byte(k>>shift))+1]++
-		}
-		for i := range 256 {
-			at[i+1] += at[i]
-		}
-		for i, k := range from {
-			j := at[byte(k>>shift)]
-			at[byte(k>>shift)]++
-			to[j], toItems[j] = k, fromItems[i]
-		}
-		from, to = to, from
-		fromItems, toItems = toItems, fromItems
-	}
-	if &fromItems[0] != &items[0] {
-		copy(keys, from)
-		copy(items, fromItems)
-	}
-}
-
 // rounded returns w to three significant bits, so that there are few classes
 // of nets: the annealing needs no more, and nothing else uses it.
 func rounded(w int64) int32 {
@@ -164,21 +144,28 @@ func rounded(w int64) int32 {
 }
 
 // transpose returns the vertices of each net, in ascending order.
-func (h *hypergraph) transpose() (start []int, vertices []int32) {
+func (h *hypergraph) transpose(ctx context.Context) (start []int, vertices []int32, err error) {
 	start = make([]int, h.nets+1)
-	for _, e := range h.pins {
-		start[e+1]++
+	err = pieces.Do(ctx, h.vertices(), func(from, to int) {
+		for _, e := range h.pins[h.start[from]:h.start[to]] {
+			start[e+1]++
+		}
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	for e := range h.nets {
 		start[e+1] += start[e]
 	}
 	next := slices.Clone(start[:h.nets])
 	vertices = make([]int32, len(h.pins))
-	for v := range h.vertices() {
-		for _, e := range h.row(v) {
-			vertices[next[e]] = int32(v)
-			next[e]++
+	err = pieces.Do(ctx, h.vertices(), func(from, to int) {
+		for v := from; v < to; v++ {
+			for _, e := range h.row(v) {
+				vertices[next[e]] = int32(v)
+				next[e]++
+			}
 		}
-	}
-	return start, vertices
+	})
+	return start, vertices, err
 }

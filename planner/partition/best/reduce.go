@@ -1,15 +1,17 @@
 package best
 
 import (
+	"context"
 	"math/rand/v2"
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/pieces"
 )
 
 // reduce returns g as a hypergraph, its samples in random order, and which
 // sample each vertex is.
-func reduce(g *graph.Graph, o partition.Options) (*hypergraph, []int) {
+func reduce(ctx context.Context, g *graph.Graph, o partition.Options) (*hypergraph, []int, error) {
 	n, m := g.Samples(), g.Params()
 	samples := rand.New(rand.NewPCG(o.Seed, 0)).Perm(n)
 	r := rows{
@@ -21,18 +23,25 @@ func reduce(g *graph.Graph, o partition.Options) (*hypergraph, []int) {
 	if o.FixedSamples != nil {
 		home = make([]int32, n)
 	}
-	for v, s := range samples {
-		r.pins = append(r.pins, g.ParamsOf(s)...)
-		r.start = append(r.start, len(r.pins))
-		weight[v] = int32(g.SampleWeight(s))
-		if home != nil {
-			home[v] = o.FixedSamples[s]
+	err := pieces.Do(ctx, n, func(from, to int) {
+		for v := from; v < to; v++ {
+			s := samples[v]
+			r.pins = append(r.pins, g.ParamsOf(s)...)
+			r.start = append(r.start, len(r.pins))
+			weight[v] = int32(g.SampleWeight(s))
+			if home != nil {
+				home[v] = o.FixedSamples[s]
+			}
 		}
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	for p := range m {
 		r.netWeight[p] = rounded(int64(g.ParamWeight(p)))
 	}
-	return build(r, weight, make([]int64, n), home), samples
+	h, err := build(ctx, r, weight, make([]int64, n), home)
+	return h, samples, err
 }
 
 // anchors returns the machine that each parameter is fixed to, by itself or by

@@ -81,10 +81,9 @@ func (s *solver[T]) meetTheta(ctx context.Context, st *state[T]) error {
 	}
 	a := newAnnealer(st, s.limits, s.tariff, s.team, s.seed+1)
 	for i := range thetaSweeps {
-		if err := ctx.Err(); err != nil {
+		if err := a.sweep(ctx, 0.5/float64(1+i/20)); err != nil {
 			return err
 		}
-		a.sweep(0.5 / float64(1+i/20))
 		if slices.Max(st.cost.used) <= s.limits.theta {
 			return s.balance(st)
 		}

@@ -1,6 +1,7 @@
 package best
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -13,7 +14,7 @@ func TestSettlingKeepsLimits(t *testing.T) {
 	const k = 4
 	rapid.Check(t, func(t *rapid.T) {
 		h, block := drawHypergraph(t, k)
-		s := newState[uint8](h, k, block)
+		s := counted[uint8](t, h, k, block)
 		l := limits{size: make([]int64, k), share: []float64{0.25, 0.25, 0.25, 0.25}}
 		for b := range l.size {
 			l.size[b] = s.size[b] + int64(rapid.IntRange(-2, 4).Draw(t, "room"))
@@ -24,7 +25,9 @@ func TestSettlingKeepsLimits(t *testing.T) {
 		for range 5 {
 			before := slices.Clone(s.size)
 			temp := rapid.SampledFrom([]float64{0.1, 1, 100}).Draw(t, "temperature")
-			a.sweep(temp)
+			if err := a.sweep(context.Background(), temp); err != nil {
+				t.Fatal(err)
+			}
 			for b := range l.size {
 				if s.size[b] > max(before[b], l.size[b]) {
 					t.Fatalf("block %d: size %d, before %d, limit %d", b, s.size[b], before[b], l.size[b])
@@ -40,8 +43,11 @@ func TestSettlingKeepsLimits(t *testing.T) {
 // TestNeighboursChangePlaces: two full blocks, two vertices that want to swap.
 func TestNeighboursChangePlaces(t *testing.T) {
 	r := rows{start: []int{0, 1, 2, 3, 4}, pins: []uint32{0, 1, 1, 0}, netWeight: []int32{1, 1}}
-	h := build(r, []int32{1, 1, 1, 1}, make([]int64, 4), nil)
-	s := newState[uint8](h, 2, []int32{0, 0, 1, 1})
+	h, err := build(t.Context(), r, []int32{1, 1, 1, 1}, make([]int64, 4), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := counted[uint8](t, h, 2, []int32{0, 0, 1, 1})
 	tm := newTeam(1)
 	defer tm.close()
 	a := newAnnealer(s, limits{size: []int64{2, 2}, share: []float64{0.5, 0.5}}, newTariff(2), tm, 1)

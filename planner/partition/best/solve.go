@@ -17,6 +17,10 @@ const (
 	// A level ends at this part of the temperature at which it began: the
 	// coarsest, which starts from nothing, later than those that refine it.
 	coolCoarsest, coolMiddle, coolFinest, coolOnly = 1. / 20, 1. / 2, 1. / 4, 1. / 40
+	// The only level starts by this factor above where everything has melted:
+	// what belongs together without clusters that say so finds itself while the
+	// heat is still great.
+	heatOnly = 1.5
 	// Parts of the time that the coarsest and the finest level get, and the end
 	// of all annealing.
 	partCoarsest, partFinest, annealingEnds = 0.2, 0.55, 0.97
@@ -75,7 +79,10 @@ func coarsen(ctx context.Context, h *hypergraph, k int, t *team) ([]level, error
 		if float64(clusters) > 0.9*float64(n) {
 			return levels, nil // the rest has nothing in common, or is too heavy to join
 		}
-		coarser := last.h.contract(label, clusters)
+		coarser, err := last.h.contract(ctx, label, clusters)
+		if err != nil {
+			return nil, err
+		}
 		if len(levels) == 1 && float64(len(coarser.pins)) > unshared*float64(len(h.pins)) {
 			return levels, nil
 		}
@@ -111,7 +118,10 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph, flat bool) (*state
 		if i < last {
 			block = project(block, levels[i].label)
 		}
-		st = newState[T](levels[i].h, s.k, block)
+		var err error
+		if st, err = newState[T](ctx, levels[i].h, s.k, block); err != nil {
+			return nil, err
+		}
 		until, cool := s.schedule(i, last)
 		if err := s.anneal(ctx, st, i == last, i == 0, until, cool); err != nil {
 			return nil, err
@@ -184,12 +194,12 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	if random {
 		hot = p.melting()
 	}
+	if random && last {
+		hot *= heatOnly
+	}
 	temp := hot
 	from := s.clock.spent()
 	for spent := from; spent < until; spent = s.clock.spent() {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		if s.clock.progress != nil {
 			s.clock.progress(spent)
 		}
@@ -199,7 +209,9 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 		if last && x > quenchFrom {
 			temp *= quench
 		}
-		a.sweep(temp)
+		if err := a.sweep(ctx, temp); err != nil {
+			return err
+		}
 		s.clock.work += a.work - before
 	}
 	if last {
@@ -229,10 +241,9 @@ func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) err
 		if worst < levelEnough || s.clock.budget > 0 && s.clock.spent() >= 1 {
 			break
 		}
-		if err := ctx.Err(); err != nil {
+		if err := a.sweep(ctx, temp); err != nil {
 			return err
 		}
-		a.sweep(temp)
 	}
 	for v, b := range kept {
 		if a.block[v] != b {

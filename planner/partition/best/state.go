@@ -1,10 +1,12 @@
 package best
 
 import (
+	"context"
 	"math/bits"
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/pages"
+	"github.com/psidecar/psidecar/planner/partition/pieces"
 )
 
 // word is a set of up to 8, 16, 32 or 64 blocks.
@@ -51,7 +53,7 @@ func (to *costs) take(c *costs) {
 }
 
 // newState counts an assignment, which it keeps as its own.
-func newState[T word](h *hypergraph, k int, block []int32) *state[T] {
+func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) (*state[T], error) {
 	s := &state[T]{h: h, k: k, block: block}
 	s.cells = make([][]cell[T], (k+width[T]()-1)/width[T]())
 	for w := range s.cells {
@@ -60,12 +62,18 @@ func newState[T word](h *hypergraph, k int, block []int32) *state[T] {
 	s.count = pages.Make[uint32](h.nets * k)
 	s.size = make([]int64, k)
 	s.cost = newCosts(k)
-	for v, b := range block {
-		s.size[b] += int64(h.weight[v])
-		s.cost.used[b] += h.lone[v]
-		for _, e := range h.row(v) {
-			s.count[int(e)*k+int(b)]++
+	err := pieces.Do(ctx, len(block), func(from, to int) {
+		for v := from; v < to; v++ {
+			b := block[v]
+			s.size[b] += int64(h.weight[v])
+			s.cost.used[b] += h.lone[v]
+			for _, e := range h.row(v) {
+				s.count[int(e)*k+int(b)]++
+			}
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	e := 0
 	for _, class := range h.class {
@@ -73,7 +81,7 @@ func newState[T word](h *hypergraph, k int, block []int32) *state[T] {
 			s.summarize(e, int64(class.weight))
 		}
 	}
-	return s
+	return s, nil
 }
 
 // summarize sets the cells of a net by its counts and adds its costs.

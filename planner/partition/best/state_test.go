@@ -1,11 +1,21 @@
 package best
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 )
+
+// counted is newState, which only fails with its context.
+func counted[T word](t interface{ Fatal(...any) }, h *hypergraph, k int, block []int32) *state[T] {
+	s, err := newState[T](context.Background(), h, k, block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
 
 // drawHypergraph draws a small hypergraph with nets of several weights, some of
 // them anchored, and an assignment of its vertices to k blocks.
@@ -30,7 +40,11 @@ func drawHypergraph(t *rapid.T, k int) (*hypergraph, []int32) {
 		weight[v] = int32(rapid.IntRange(1, 3).Draw(t, "vertex weight"))
 		block[v] = int32(rapid.IntRange(0, k-1).Draw(t, "block"))
 	}
-	return build(r, weight, make([]int64, n), nil), block
+	h, err := build(context.Background(), r, weight, make([]int64, n), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, block
 }
 
 // slowCosts counts from scratch, the obvious way.
@@ -69,7 +83,7 @@ func equalCosts(a, b costs) bool {
 
 func checkMoves[T word](t *rapid.T, k int) {
 	h, block := drawHypergraph(t, k)
-	s := newState[T](h, k, slices.Clone(block))
+	s := counted[T](t, h, k, slices.Clone(block))
 	for range rapid.IntRange(0, 20).Draw(t, "moves") {
 		v := rapid.IntRange(0, h.vertices()-1).Draw(t, "vertex")
 		to := rapid.IntRange(0, k-1).Draw(t, "to")
@@ -88,7 +102,7 @@ func checkMoves[T word](t *rapid.T, k int) {
 	if want := slowCosts(h, k, s.block); !equalCosts(s.cost, want) {
 		t.Fatalf("costs %+v, counted anew %+v", s.cost, want)
 	}
-	fresh := newState[T](h, k, s.block)
+	fresh := counted[T](t, h, k, s.block)
 	if !equalCosts(fresh.cost, s.cost) || !slices.Equal(fresh.count, s.count) || !slices.Equal(fresh.size, s.size) {
 		t.Fatalf("after moves %+v, counted anew %+v", s, fresh)
 	}

@@ -99,7 +99,9 @@ func run(t *testing.T, name string, g *graph.Graph, o partition.Options, p parti
 			t.Errorf("%s: %v", name, err)
 		}
 	} else {
-		a.Params = owner.Flat(g, a.Samples, o)
+		if a.Params, err = owner.Flat(t.Context(), g, a.Samples, o); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
 		r.traffic.Max = min(r.traffic.Max, partition.Measure(g, a, o.K).Max)
 	}
 	held := make([]int64, o.K)
@@ -128,6 +130,7 @@ func metis(t *testing.T) partition.Partitioner {
 		if err != nil {
 			return nil, err
 		}
-		return &partition.Assignment{Samples: parts, Params: owner.AtUsers(g, parts, o)}, nil
+		params, err := owner.AtUsers(ctx, g, parts, o)
+		return &partition.Assignment{Samples: parts, Params: params}, err
 	}
 }

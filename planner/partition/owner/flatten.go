@@ -2,6 +2,7 @@ package owner
 
 import (
 	"cmp"
+	"context"
 	"slices"
 )
 
@@ -13,7 +14,7 @@ const lendTolerance = 0.002
 
 // flatten moves items from the busiest machine to less busy users of them until
 // none helps any more.
-func (pl *placing) flatten(lend bool) {
+func (pl *placing) flatten(ctx context.Context, lend bool) error {
 	owned := make([][]int32, len(pl.load)) // what is dear to own and may move
 	for i, at := range pl.owner {
 		if pl.items[i].fixed < 0 && pl.items[i].extra(at) > 0 {
@@ -21,10 +22,14 @@ func (pl *placing) flatten(lend bool) {
 		}
 	}
 	for range flattenRounds {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if b := pl.busiest(); !pl.relieve(b, owned) && !(lend && pl.lend(b, owned)) {
-			return
+			return nil
 		}
 	}
+	return nil
 }
 
 func (pl *placing) busiest() int32 {

@@ -5,11 +5,14 @@
 package owner
 
 import (
-	"cmp"
+	"context"
+	"math"
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/pieces"
+	"github.com/psidecar/psidecar/planner/partition/radix"
 )
 
 // An item is what gets one owner: a parameter, or a group of them.
@@ -41,63 +44,74 @@ type placing struct {
 // first, each to the least loaded of its users, then from the busiest machine to
 // others while that helps. Options may fix parameters, keep groups together and
 // give link speeds.
-func AtUsers(g *graph.Graph, samples []int32, o partition.Options) []int32 {
-	return place(g, samples, o, false)
+func AtUsers(ctx context.Context, g *graph.Graph, samples []int32, o partition.Options) ([]int32, error) {
+	return place(ctx, g, samples, o, false)
 }
 
 // Flat goes on from what [AtUsers] does: where machines stay above the mean, it
 // lets others own parameters that they do not use. That adds to the total what
 // it must to level the machines, and no more.
-func Flat(g *graph.Graph, samples []int32, o partition.Options) []int32 {
-	return place(g, samples, o, true)
+func Flat(ctx context.Context, g *graph.Graph, samples []int32, o partition.Options) ([]int32, error) {
+	return place(ctx, g, samples, o, true)
 }
 
-func place(g *graph.Graph, samples []int32, o partition.Options, lend bool) []int32 {
-	items, itemOf := itemsOf(g, samples, o)
+func place(ctx context.Context, g *graph.Graph, samples []int32, o partition.Options, lend bool) ([]int32, error) {
+	items, itemOf, err := itemsOf(ctx, g, samples, o)
+	if err != nil {
+		return nil, err
+	}
 	pl := &placing{speed: o.Speed, items: items, owner: make([]int32, len(items)), load: make([]int64, o.K)}
 	if pl.speed == nil {
 		pl.speed = slices.Repeat([]float64{1}, o.K)
 	}
-	pl.greedy()
-	pl.flatten(lend)
+	if err := pl.greedy(ctx); err != nil {
+		return nil, err
+	}
+	if err := pl.flatten(ctx, lend); err != nil {
+		return nil, err
+	}
 	params := make([]int32, g.Params())
 	for p := range params {
 		params[p] = pl.owner[itemOf[p]]
 	}
-	return params
+	return params, nil
 }
 
 // itemsOf returns the items, and the item of each parameter.
-func itemsOf(g *graph.Graph, samples []int32, o partition.Options) ([]item, []int32) {
+func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o partition.Options) ([]item, []int32, error) {
 	m := g.Params()
 	itemOf := make([]int32, m)
 	items := make([]item, 0, m)
 	ofGroup := map[int32]int32{}
 	seen := make([]int32, o.K) // 1 + the last parameter that the machine uses
 	var uses []use             // one piece of memory for many items
-	for p := range m {
-		if len(uses)+o.K > cap(uses) {
-			uses = make([]use, 0, max(1<<16, o.K))
-		}
-		from := len(uses)
-		for _, s := range g.SamplesOf(p) {
-			if i := samples[s]; seen[i] != int32(p)+1 {
-				seen[i] = int32(p) + 1
-				uses = append(uses, use{i, int64(g.ParamWeight(p))})
+	err := pieces.Do(ctx, m, func(first, last int) {
+		for p := first; p < last; p++ {
+			if len(uses)+o.K > cap(uses) {
+				uses = make([]use, 0, max(1<<16, o.K))
 			}
-		}
-		own := uses[from:len(uses):len(uses)]
-		grouped := o.Group != nil && o.Group[p] >= 0
-		if grouped {
-			if it, ok := ofGroup[o.Group[p]]; ok {
-				itemOf[p] = it
-				items[it].add(own)
-				continue
+			from := len(uses)
+			for _, s := range g.SamplesOf(p) {
+				if i := samples[s]; seen[i] != int32(p)+1 {
+					seen[i] = int32(p) + 1
+					uses = append(uses, use{i, int64(g.ParamWeight(p))})
+				}
 			}
-			ofGroup[o.Group[p]] = int32(len(items))
+			own := uses[from:len(uses):len(uses)]
+			if o.Group != nil && o.Group[p] >= 0 {
+				if it, ok := ofGroup[o.Group[p]]; ok {
+					itemOf[p] = it
+					items[it].add(own)
+					continue
+				}
+				ofGroup[o.Group[p]] = int32(len(items))
+			}
+			itemOf[p] = int32(len(items))
+			items = append(items, item{fixed: -1, use: own})
 		}
-		itemOf[p] = int32(len(items))
-		items = append(items, item{fixed: -1, use: own})
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	for i := range items {
 		for _, u := range items[i].use {
@@ -109,7 +123,7 @@ func itemsOf(g *graph.Graph, samples []int32, o partition.Options) ([]item, []in
 			items[itemOf[p]].fixed = machine
 		}
 	}
-	return items, itemOf
+	return items, itemOf, nil
 }
 
 // add adds the uses of another parameter of the group.
@@ -142,32 +156,38 @@ func (pl *placing) ratio(i int32, more int64) float64 {
 
 // greedy gives every item an owner, the heaviest first: light ones can level
 // out what heavy ones left.
-func (pl *placing) greedy() {
+func (pl *placing) greedy(ctx context.Context) error {
 	for i := range pl.items {
 		for _, u := range pl.items[i].use {
 			pl.load[u.machine] += u.weight
 		}
 	}
-	order := make([]int32, len(pl.items))
-	for i := range order {
-		order[i] = int32(i)
-	}
-	slices.SortFunc(order, func(a, b int32) int {
-		x, y := &pl.items[a], &pl.items[b]
-		if (len(x.use) == 1) != (len(y.use) == 1) {
-			return cmp.Compare(len(x.use), len(y.use)) // owned by their only user, whatever the loads
+	order := pl.order()
+	return pieces.Do(ctx, len(order), func(from, to int) {
+		for _, i := range order[from:to] {
+			it := &pl.items[i]
+			at := it.fixed
+			if at < 0 {
+				at = pl.cheapest(it)
+			}
+			pl.owner[i] = at
+			pl.load[at] += it.extra(at)
 		}
-		return cmp.Or(cmp.Compare(y.all, x.all), cmp.Compare(a, b))
 	})
-	for _, i := range order {
-		it := &pl.items[i]
-		at := it.fixed
-		if at < 0 {
-			at = pl.cheapest(it)
+}
+
+// order returns the items, those of one user first, which own what they use
+// whatever the loads, then the heaviest.
+func (pl *placing) order() []uint32 {
+	keys, order := make([]uint64, len(pl.items)), make([]uint32, len(pl.items))
+	for i := range pl.items {
+		order[i] = uint32(i)
+		if it := &pl.items[i]; len(it.use) > 1 {
+			keys[i] = math.MaxUint64 - uint64(it.all)
 		}
-		pl.owner[i] = at
-		pl.load[at] += it.extra(at)
 	}
+	radix.Sort(keys, order)
+	return order
 }
 
 // cheapest returns the user of the item that would be least loaded as owner.

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -53,10 +54,19 @@ func total(g *graph.Graph, a *partition.Assignment, o partition.Options) float64
 	return sum
 }
 
+// must places by AtUsers or Flat.
+func must(t interface{ Fatal(...any) }, place func(context.Context, *graph.Graph, []int32, partition.Options) ([]int32, error), g *graph.Graph, samples []int32, o partition.Options) []int32 {
+	params, err := place(context.Background(), g, samples, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return params
+}
+
 func TestOwnersAreUsersAndFlatIsFlatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g, samples, o := draw(t)
-		at := &partition.Assignment{Samples: samples, Params: AtUsers(g, samples, o)}
+		at := &partition.Assignment{Samples: samples, Params: must(t, AtUsers, g, samples, o)}
 		least := 0.0 // each parameter once for each user but one, both ends
 		for p, i := range at.Params {
 			u := users(g, samples, p)
@@ -68,7 +78,7 @@ func TestOwnersAreUsersAndFlatIsFlatter(t *testing.T) {
 		if got := total(g, at, o); got != least {
 			t.Fatalf("total %g, want %g", got, least)
 		}
-		flat := &partition.Assignment{Samples: samples, Params: Flat(g, samples, o)}
+		flat := &partition.Assignment{Samples: samples, Params: must(t, Flat, g, samples, o)}
 		most := slices.Max(partition.Loads(g, at, o))
 		if got := slices.Max(partition.Loads(g, flat, o)); got > most*(1+1e-9) {
 			t.Fatalf("Flat's busiest machine needs %g, that of AtUsers %g", got, most)
@@ -85,13 +95,20 @@ func TestLoadsAreThoseOfTheAssignment(t *testing.T) {
 		if rapid.Bool().Draw(t, "groups") {
 			o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 4), m, m).Draw(t, "group")
 		}
-		items, itemOf := itemsOf(g, samples, o)
+		items, itemOf, err := itemsOf(context.Background(), g, samples, o)
+		if err != nil {
+			t.Fatal(err)
+		}
 		pl := &placing{speed: o.Speed, items: items, owner: make([]int32, len(items)), load: make([]int64, o.K)}
 		if pl.speed == nil {
 			pl.speed = slices.Repeat([]float64{1}, o.K)
 		}
-		pl.greedy()
-		pl.flatten(rapid.Bool().Draw(t, "lend"))
+		if err := pl.greedy(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := pl.flatten(context.Background(), rapid.Bool().Draw(t, "lend")); err != nil {
+			t.Fatal(err)
+		}
 		a := &partition.Assignment{Samples: samples, Params: make([]int32, m)}
 		for p := range m {
 			a.Params[p] = pl.owner[itemOf[p]]
@@ -114,7 +131,7 @@ func TestGroupsAndFixedParameters(t *testing.T) {
 		o.FixedParams = slices.Repeat([]int32{-1}, m)
 		p := rapid.IntRange(0, m-1).Draw(t, "parameter")
 		o.FixedParams[p] = int32(rapid.IntRange(0, o.K-1).Draw(t, "machine"))
-		for _, params := range [][]int32{AtUsers(g, samples, o), Flat(g, samples, o)} {
+		for _, params := range [][]int32{must(t, AtUsers, g, samples, o), must(t, Flat, g, samples, o)} {
 			o.Capacity = nil
 			place := map[int32]int32{}
 			for q, i := range params {
@@ -150,7 +167,7 @@ func TestLevels(t *testing.T) {
 		t.Fatal(err)
 	}
 	samples := []int32{0, 1, 2, 3}
-	tr := partition.Measure(g, &partition.Assignment{Samples: samples, Params: AtUsers(g, samples, partition.Options{K: 4})}, 4)
+	tr := partition.Measure(g, &partition.Assignment{Samples: samples, Params: must(t, AtUsers, g, samples, partition.Options{K: 4})}, 4)
 	if tr.Total != 300*3+100 || tr.Max != 500 {
 		t.Errorf("total %d, max %d; want 1000 and 500", tr.Total, tr.Max)
 	}

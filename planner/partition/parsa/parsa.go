@@ -44,7 +44,10 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 			turn = (turn + 1) % o.K
 		}
 	}
-	a.Params = owner.AtUsers(g, a.Samples, o)
+	var err error
+	if a.Params, err = owner.AtUsers(ctx, g, a.Samples, o); err != nil {
+		return nil, err
+	}
 	if err := partition.Check(g, a, o); err != nil {
 		return nil, fmt.Errorf("this baseline only balances samples: %w", err)
 	}
