@@ -84,12 +84,13 @@ type register struct {
 	ended  map[string]*flows // by codec
 	errors map[reason.Reason]uint64
 	past   map[string]uint64 // connections that went past the mesh, by reason
+	waits  map[bool]uint64   // connections that waited for a mesh port to open, by whether it did
 }
 
 func newRegister() *register {
 	return &register{
 		open: map[uint64]*connection{}, ends: map[ends]bool{}, total: map[kind]uint64{},
-		ended: map[string]*flows{}, errors: map[reason.Reason]uint64{}, past: map[string]uint64{},
+		ended: map[string]*flows{}, errors: map[reason.Reason]uint64{}, past: map[string]uint64{}, waits: map[bool]uint64{},
 	}
 }
 
@@ -136,6 +137,13 @@ func (r *register) wentPast(why string) {
 	r.past[why]++
 }
 
+// awaited counts a connection that waited for a mesh port to open.
+func (r *register) awaited(opened bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waits[opened]++
+}
+
 func (r *register) active() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,12 +163,13 @@ type sums struct {
 	flows       map[string]flows // by codec
 	errors      map[reason.Reason]uint64
 	past        map[string]uint64
+	waits       map[bool]uint64
 }
 
 func (r *register) sums() sums {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := sums{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors), past: maps.Clone(r.past)}
+	s := sums{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors), past: maps.Clone(r.past), waits: maps.Clone(r.waits)}
 	for codec, f := range r.ended {
 		s.flows[codec] = *f
 	}

@@ -52,14 +52,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		// It was there before, and may only be busy.
 		dialer.ConnectTimeout = max(dialer.ConnectTimeout, knownPatience*dialer.ConnectTimeout)
 	}
-	far, answer, err := dialer.Dial(p.life, mesh, h)
-	for p.peers.mayReturn(c.destination.Addr(), err, p.opts.PeerGrace) {
-		select {
-		case <-p.life.Done():
-		case <-time.After(peerRetry):
-		}
-		far, answer, err = dialer.Dial(p.life, mesh, h)
-	}
+	far, answer, err := p.link(&dialer, c.destination.Addr(), mesh, h)
 	switch {
 	case err == nil:
 		p.peers.met(c.destination.Addr())
@@ -90,6 +83,27 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		p.log.Debug("no proxy at the destination, connecting directly", "destination", c.destination, "error", err)
 	}
 	return false, nil
+}
+
+// link links to the proxy of a host, and waits for one that may be there soon.
+func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.Hello) (net.Conn, *link.Answer, error) {
+	awaited := false
+	for {
+		far, answer, err := dialer.Dial(p.life, mesh, h)
+		if !p.peers.mayReturn(host, err, p.opts.PeerGrace) {
+			if !p.peers.mayAppear(host, err, p.opts.PeerPatience) {
+				if awaited {
+					p.conns.awaited(err == nil)
+				}
+				return far, answer, err
+			}
+			awaited = true
+		}
+		select {
+		case <-p.life.Done():
+		case <-time.After(peerRetry):
+		}
+	}
 }
 
 // Why a connection went past the mesh, besides the reasons for which links

@@ -24,6 +24,7 @@ type peers struct {
 
 type peer struct {
 	met   bool      // it was there when last tried
+	first time.Time // since when it is waited for, of which nothing was known
 	away  time.Time // since when it has not been, if it may be back soon
 	until time.Time // otherwise: when to try again
 	why   string    // and why it failed, in metrics
@@ -69,6 +70,31 @@ func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool 
 		p.put(host, h)
 	}
 	return time.Since(h.away) < grace
+}
+
+// forgotten is after what time a host without a proxy is one of which nothing is
+// known: pods come and go, their addresses stay.
+const forgotten = time.Minute
+
+// mayAppear reports whether the proxy of a host could not be linked to, with
+// this error, because it has not opened its mesh port yet: nothing was known of
+// the host until a moment ago, no longer than patience. A pod's port is opened
+// when the agent has found the job in it.
+func (p *peers) mayAppear(host netip.Addr, err error, patience time.Duration) bool {
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, h := time.Now(), p.hosts[host]
+	switch {
+	case h.met || !h.until.IsZero() && now.Sub(h.until) < forgotten:
+		return false
+	case h.first.IsZero():
+		h = peer{first: now}
+		p.put(host, h)
+	}
+	return now.Sub(h.first) < patience
 }
 
 func (p *peers) met(host netip.Addr) { p.set(host, peer{met: true}) }

@@ -55,6 +55,7 @@ type Options struct {
 	Jobs *jobs.Jobs
 
 	PeerGrace      time.Duration // how long connections wait for the proxy of a host that had one; 3 s
+	PeerPatience   time.Duration // how long connections wait for the mesh port of a host of which nothing is known; 1 s
 	Retry          time.Duration // for how long a host without a proxy is not tried again; 10 s
 	ConnectTimeout time.Duration // how long a silent mesh port delays a connection; 300 ms
 	DialTimeout    time.Duration // for real destinations; 30 s
@@ -78,6 +79,7 @@ func (o *Options) defaults() {
 	}
 	set(&o.Retry, 10*time.Second)
 	set(&o.PeerGrace, 3*time.Second)
+	set(&o.PeerPatience, time.Second)
 	set(&o.ConnectTimeout, 300*time.Millisecond)
 	set(&o.DialTimeout, 30*time.Second)
 	set(&o.HelloTimeout, 3*time.Second)

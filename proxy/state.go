@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,6 +118,7 @@ var (
 	descTotal   = prometheus.NewDesc("psidecar_proxy_connections_total", "Connections that were carried.", []string{"kind"}, nil)
 	descErrors  = prometheus.NewDesc("psidecar_proxy_errors_total", "Connections that failed or were refused, by reason.", []string{"reason"}, nil)
 	descPast    = prometheus.NewDesc("psidecar_proxy_past_mesh_total", "Connections made directly for which a link to a proxy was wanted: no_proxy where there is none, not_configured where links need TLS or --insecure-mesh, else the reason for which the link failed.", []string{"reason"}, nil)
+	descWaits   = prometheus.NewDesc("psidecar_proxy_awaited_total", "Connections that waited for the mesh port of a host that was new, by whether it opened within --peer-patience.", []string{"opened"}, nil)
 	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as the job has them (side job) and as they are on the link (side far); those of spliced connections count when they end.", []string{"codec", "direction", "side"}, nil)
 	descMessage = prometheus.NewDesc("psidecar_proxy_messages_total", "Messages on connections with a codec, encoded or as they were.", []string{"codec", "direction", "form"}, nil)
 	descUnheld  = prometheus.NewDesc("psidecar_proxy_unheld_messages_total", "Messages not encoded because memory was at its bound.", []string{"codec"}, nil)
@@ -125,7 +127,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descBytes, descMessage, descUnheld, descSeconds, descValueBytes, descValues, descValueEvents, descValueState} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descWaits, descBytes, descMessage, descUnheld, descSeconds, descValueBytes, descValues, descValueEvents, descValueState} {
 		out <- d
 	}
 }
@@ -146,6 +148,9 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	}
 	for why, n := range s.past {
 		counter(descPast, float64(n), why)
+	}
+	for _, opened := range []bool{true, false} {
+		counter(descWaits, float64(s.waits[opened]), strconv.FormatBool(opened))
 	}
 	for codec, f := range s.flows {
 		if codec == "" {

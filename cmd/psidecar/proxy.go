@@ -28,7 +28,7 @@ type proxyFlags struct {
 	tls                   link.Files
 	insecure, meshOnly    bool
 	retry, grace          time.Duration
-	peerGrace             time.Duration
+	peerGrace, patience   time.Duration
 	mark, connections     int
 	memory                int64
 	values                codecFlags
@@ -52,6 +52,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.BoolVar(&f.meshOnly, "mesh-only", false, "refuse connections that would go past the mesh, for want of a proxy or of a certificate that holds, instead of connecting directly and plainly")
 	flags.DurationVar(&f.retry, "no-proxy-retry", 10*time.Second, "for how long a host without a proxy is not tried again")
 	flags.DurationVar(&f.peerGrace, "peer-grace", 3*time.Second, "how long connections wait for the proxy of a host that had one, before they go direct")
+	flags.DurationVar(&f.patience, "peer-patience", time.Second, "how long the first connections to a host wait for its mesh port to open, as a pod's does when the agent has found the job in it, before they go direct")
 	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long connections in use may go on when the proxy is to end")
 	flags.IntVar(&f.mark, "mark", 0, "SO_MARK of the proxy's own sockets, by which interception leaves them alone; needs CAP_NET_ADMIN; 0: none")
 	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
@@ -63,15 +64,15 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 func (f *proxyFlags) options() (proxy.Options, error) {
 	o := proxy.Options{
 		MeshPort: f.meshPort, Insecure: f.insecure, MeshOnly: f.meshOnly,
-		Retry: f.retry, PeerGrace: f.peerGrace, Grace: f.grace, Mark: f.mark, MaxConnections: f.connections, MemoryBytes: f.memory,
+		Retry: f.retry, PeerGrace: f.peerGrace, PeerPatience: f.patience, Grace: f.grace, Mark: f.mark, MaxConnections: f.connections, MemoryBytes: f.memory,
 	}
 	switch {
 	case f.connections < 1:
 		return o, usagef("--max-connections %d: want at least 1", f.connections)
 	case f.memory < proxy.LeastMemory:
 		return o, usagef("--proxy-memory %d: want at least %d bytes, which the largest message of another proxy may take", f.memory, proxy.LeastMemory)
-	case f.retry < 0 || f.grace < 0 || f.peerGrace < 0:
-		return o, usagef("--no-proxy-retry, --peer-grace and --grace cannot be negative")
+	case f.retry < 0 || f.grace < 0 || f.peerGrace < 0 || f.patience < 0:
+		return o, usagef("--no-proxy-retry, --peer-grace, --peer-patience and --grace cannot be negative")
 	case f.meshPort == 0 && f.meshOnly:
 		return o, usagef("--mesh-only with --mesh-port 0 would refuse everything")
 	}

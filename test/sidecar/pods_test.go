@@ -3,6 +3,7 @@ package sidecar
 import (
 	"context"
 	"net"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -32,14 +33,17 @@ func TestPods(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		flags := []string{"--cgroup", group, "--no-proxy-retry", "100ms"}
+		flags := []string{"--cgroup", group}
 		if i > 0 {
 			flags = append(flags, "--planner", planner)
 		}
 		all = append(all, Start(t, node, program, "sidecar", flags...))
 	}
-	count := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
-	mine := job.Program{psjob, "--json"}
+	// Real programs take a moment before they connect; psjob takes none, and its
+	// first connections would go out before the agent has found it in its pod.
+	slowly := job.Program{"sh", "-c", `sleep 0.5; exec "$0" "$@"`, psjob, "--json"}
+	count := append(slices.Clone(slowly), "--model", "count", "--steps", "40")
+	mine := slowly
 	j := job.Job{Hosts: pods, Scheduler: mine, Servers: job.Repeat(2, mine), Workers: job.Repeat(2, count)}
 	if _, err := j.Run(ctx); err != nil { // workers fail where a sum is wrong
 		t.Fatal(err)
