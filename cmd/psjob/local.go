@@ -100,7 +100,11 @@ func passedOn(flags *pflag.FlagSet) []string {
 		switch f.Name {
 		case "servers", "workers", "host", "report", "access-log":
 		default:
-			args = append(args, "--"+f.Name+"="+f.Value.String())
+			value := f.Value.String()
+			if list, ok := f.Value.(pflag.SliceValue); ok { // whose String has brackets
+				value = strings.Join(list.GetSlice(), ",")
+			}
+			args = append(args, "--"+f.Name+"="+value)
 		}
 	})
 	return args

@@ -82,6 +82,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	var params, grads [][]float32
 	momentum := model.Momentum{Factor: float32(w.Momentum)}
 	for step := range steps {
+		started := time.Now()
 		batch := order.next(w.Batch)
 		groups := m.Groups(batch)
 		var err error
@@ -99,6 +100,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 		if err := w.push(ctx, groups, int32(step), grads); err != nil {
 			return err
 		}
+		w.report.LongestStep = max(w.report.LongestStep, since(started))
 		if w.CurveEvery > 0 && (step+1)%w.CurveEvery == 0 {
 			w.report.Curve = append(w.report.Curve, Mark{step + 1, since(began), tally.LossSince(&atMark)})
 		}

@@ -31,7 +31,7 @@ type WorkerReport struct {
 	Steps          int            `json:"steps"`
 	Seconds        float64        `json:"seconds"` // of training, without loading and scoring
 	StepsPerSecond float64        `json:"steps_per_second"`
-	LongestStep    float64        `json:"longest_step,omitempty"` // seconds, of count
+	LongestStep    float64        `json:"longest_step,omitempty"` // seconds, of count and of training
 	Curve          []Mark         `json:"curve,omitempty"`        // of this worker's batches, see Options.CurveEvery
 	Loss           *float64       `json:"loss,omitempty"`
 	Accuracy       *float64       `json:"accuracy,omitempty"`
