@@ -3,12 +3,9 @@ package proxy
 import (
 	"encoding/json"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/psidecar/psidecar/proxy/codec/advice"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -59,51 +56,6 @@ func (p *Proxy) putCodecs(w http.ResponseWriter, r *http.Request) {
 	}
 	p.log.Info("other rules for values", "rules", len(rules), "from", r.RemoteAddr)
 	p.getCodecs(w, r)
-}
-
-// adviceState bounds what each candidate of a study keeps, in bytes.
-const adviceState = 64 << 20
-
-// getAdvice tries the codecs on what this host's processes send during the next
-// seconds (10), which takes the processor several times what the codecs take
-// that are in use. One study is made at a time.
-func (p *Proxy) getAdvice(w http.ResponseWriter, r *http.Request) {
-	seconds := 10
-	if text := r.FormValue("seconds"); text != "" {
-		var err error
-		if seconds, err = strconv.Atoi(text); err != nil || seconds < 1 || seconds > 60 {
-			http.Error(w, "seconds: want 1 to 60", http.StatusBadRequest)
-			return
-		}
-	}
-	if p.opts.Values == nil {
-		http.Error(w, "this proxy has no codec for values; see --codec", http.StatusNotFound)
-		return
-	}
-	if !p.advising.TryLock() {
-		http.Error(w, "codecs are being tried already", http.StatusConflict)
-		return
-	}
-	defer p.advising.Unlock()
-	study, err := advice.NewStudy(adviceState)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	p.opts.Values.Watch(func(connection string, node int32, frames [][]byte) {
-		if err := study.Message(connection, node, frames); err != nil {
-			p.log.Debug("trying codecs", "error", err)
-		}
-	})
-	select {
-	case <-r.Context().Done():
-	case <-time.After(time.Duration(seconds) * time.Second):
-	}
-	p.opts.Values.Watch(nil)
-	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(study.Report()); err != nil {
-		p.log.Debug("answering /api/v1/codecs/advice", "error", err)
-	}
 }
 
 var (

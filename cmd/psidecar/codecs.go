@@ -34,6 +34,12 @@ type codecFlags struct {
 
 func (f *codecFlags) register(flags *pflag.FlagSet) {
 	f.set = flags
+	f.registerRule(flags)
+	flags.Int64Var(&f.memory, "codec-memory", 1<<30, "bytes for values that wait to be sent or are remembered, all jobs together; layers beyond go as they are")
+}
+
+// registerRule adds the flags that make a rule.
+func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 	r := &f.rule
 	flags.Float64Var(&r.Threshold, "threshold", 0, "share of each layer's pushed values that waits, such as 0.99: only the largest go, the others are added to the next push; 0: none waits")
 	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "pushes after which a layer's threshold is computed anew")
@@ -44,7 +50,6 @@ func (f *codecFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "values that share a scale when they are rounded")
 	flags.BoolVar(&r.Unchanged, "unchanged", false, "leave out of a pull's answer what is bit for bit what this worker last got")
 	flags.StringVar(&r.Elements, "char-values", "", "what values of type CHAR are: float32, float64, float16 or bfloat16; empty: they are left alone")
-	flags.Int64Var(&f.memory, "codec-memory", 1<<30, "bytes for values that wait to be sent or are remembered, all jobs together; layers beyond go as they are")
 }
 
 // rules returns the rules of the flags and, before them, of the file that

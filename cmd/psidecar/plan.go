@@ -52,6 +52,7 @@ of it; carry out what it proposed; take the newest plan back. A planner without
 			api.ActRequest_ROLLBACK),
 		newActCommand(e, "forget", "Drop all that the planner keeps of a job that has ended",
 			api.ActRequest_FORGET),
+		newPlanCodecsCommand(e),
 	)
 	return cmd
 }
@@ -163,6 +164,13 @@ func awaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint6
 
 // withPlans calls do with a client of the planner.
 func withPlans(ctx context.Context, planner *plannerLink, do func(context.Context, api.PlansClient) error) error {
+	return withPlanner(ctx, planner, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		return do(ctx, api.NewPlansClient(conn))
+	})
+}
+
+// withPlanner calls do with a connection to the planner.
+func withPlanner(ctx context.Context, planner *plannerLink, do func(context.Context, grpc.ClientConnInterface) error) error {
 	creds, err := planner.credentials()
 	if err != nil {
 		return err
@@ -173,7 +181,7 @@ func withPlans(ctx context.Context, planner *plannerLink, do func(context.Contex
 		return usagef("--planner %q: %w", planner.address, err)
 	}
 	defer conn.Close()
-	if err := do(ctx, api.NewPlansClient(conn)); err != nil {
+	if err := do(ctx, conn); err != nil {
 		if s, ok := status.FromError(err); ok {
 			return fmt.Errorf("planner %s: %s", planner.address, s.Message())
 		}

@@ -18,10 +18,12 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/agent/fleet"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/codecs"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
@@ -102,10 +104,12 @@ type collector struct {
 	state    *fleet.State
 	kept     store.Store
 	plans    *plans.Service
+	codecs   *codecs.Service
 	live     *live.Planner
 	flags    *plannerFlags
 	contest  *contest // nil: the store is not in a cluster
 	shown    atomic.Pointer[plans.Service]
+	advising atomic.Pointer[codecs.Service] // codecs, once it serves
 }
 
 // openPlanner opens what a planner needs; flag is how the names of its flags
@@ -163,6 +167,9 @@ func (c *collector) usePlans(ctx context.Context, kept store.Store, flag string)
 	if err != nil {
 		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
 	}
+	if c.codecs, err = codecs.New(ctx, c.kept); err != nil {
+		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
+	}
 	c.live = live.New(c.plans, f.live)
 	c.store.Windows = c.live.Take
 	return nil
@@ -179,6 +186,35 @@ func (c *collector) plan(job string) (web.Plan, error) {
 		return web.Plan{}, fmt.Errorf("%w with a plan: %q", web.ErrNoJob, job)
 	}
 	return fleet.Plan(d.GetJobs()[0]), nil
+}
+
+// errNoLead says that another planner serves.
+var errNoLead = errors.New("another planner has the lead")
+
+// codecsOf returns a job's rules and what codecs would do for it, for the page.
+func (c *collector) codecsOf(job string) (web.Codecs, error) {
+	service := c.advising.Load()
+	if service == nil {
+		return web.Codecs{}, fmt.Errorf("%w: %w", web.ErrNoJob, errNoLead)
+	}
+	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: job})
+	if err != nil {
+		return web.Codecs{}, err
+	}
+	return fleet.Codecs(job, d), nil
+}
+
+// tryCodecs has proxies try codecs for so many seconds.
+func (c *collector) tryCodecs(seconds uint32) error {
+	service := c.advising.Load()
+	if service == nil {
+		return errNoLead
+	}
+	_, err := service.Try(context.Background(), &api.TryCodecs{Seconds: seconds})
+	if s, ok := status.FromError(err); ok && err != nil {
+		return errors.New(s.Message())
+	}
+	return err
 }
 
 // planMetrics are those of the plans, while this planner has any.
@@ -200,7 +236,7 @@ func (m planMetrics) Collect(out chan<- prometheus.Metric) {
 func (c *collector) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics(planMetrics{&c.shown}), Plan: c.plan}))
+		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics(planMetrics{&c.shown}), Plan: c.plan, Codecs: c.codecsOf, TryCodecs: c.tryCodecs}))
 	})
 	g.Go(func() error {
 		if c.contest != nil {
@@ -218,8 +254,10 @@ func (c *collector) serve(ctx context.Context) (err error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	api.RegisterPlannerServer(server, c.store)
 	api.RegisterPlansServer(server, c.plans)
+	api.RegisterCodecsServer(server, c.codecs)
 	g, ctx := errgroup.WithContext(ctx)
 	c.shown.Store(c.plans)
+	c.advising.Store(c.codecs)
 	g.Go(func() error { return c.live.Run(ctx) })
 	slog.Info("taking reports", "address", c.reports.Addr().String())
 	g.Go(func() error {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/follow"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/link"
 )
@@ -32,6 +34,7 @@ type proxyFlags struct {
 	mark, connections     int
 	memory                int64
 	values                codecFlags
+	follow                bool
 	http                  string
 	socket                string
 	routing               routingFlags
@@ -59,6 +62,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	f.routing.add(cmd)
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, all connections together")
 	f.values.register(flags)
+	flags.BoolVar(&f.follow, "follow-codecs", true, "take up the rules for values that the planner has (psidecar plan codecs), before those of flags and file, and try codecs when it asks")
 }
 
 func (f *proxyFlags) options() (proxy.Options, error) {
@@ -152,7 +156,7 @@ listeners, for machines where connections cannot be intercepted. State (/api/v1/
 		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
 	}
 	f.relaying(cmd)
-	f.routing.planner.add(cmd, "", "host:port of the planner whose plans are carried out, with --act")
+	f.routing.planner.add(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd
@@ -187,11 +191,12 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 
 // carrier is a proxy about to run, with the listeners that flags name.
 type carrier struct {
-	proxy *proxy.Proxy
-	rules *ruleFile // nil: there is no codec for values
-	job   []proxy.Listener
-	mesh  []net.Listener
-	guard guard
+	proxy    *proxy.Proxy
+	rules    *ruleFile        // nil: there is no codec for values
+	follower *follow.Follower // nil: there is no planner
+	job      []proxy.Listener
+	mesh     []net.Listener
+	guard    guard
 }
 
 func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *ports) (*carrier, error) {
@@ -210,8 +215,30 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 	if err := c.route(f, &opts); err != nil {
 		return nil, err
 	}
-	c.proxy, err = proxy.New(opts)
-	return c, err
+	if c.proxy, err = proxy.New(opts); err != nil {
+		return nil, err
+	}
+	return c, c.following(f, &opts)
+}
+
+// following makes the proxy follow the planner's rules, if there is a planner.
+func (c *carrier) following(f *proxyFlags, opts *proxy.Options) error {
+	r := &f.routing
+	if r.planner.address == "" || !f.follow {
+		return nil
+	}
+	creds, err := r.planner.credentials()
+	if err != nil {
+		return err
+	}
+	host := r.host
+	if host == "" {
+		if host, err = os.Hostname(); err != nil {
+			return fmt.Errorf("asking for the host's name: %w", err)
+		}
+	}
+	c.follower = follow.New(follow.Options{Planner: r.planner.address, Credentials: creds, Host: host, Codec: opts.Values, Advise: c.proxy.Advise})
+	return nil
 }
 
 // serve serves a listener that an agent handed over.
@@ -230,6 +257,9 @@ func (c *carrier) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if c.rules != nil {
 		g.Go(func() error { c.rules.follow(ctx); return nil })
+	}
+	if c.follower != nil {
+		g.Go(func() error { return c.follower.Run(ctx) })
 	}
 	g.Go(func() error { return c.proxy.Run(ctx, c.job, c.mesh) })
 	return g.Wait()

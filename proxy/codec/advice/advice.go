@@ -191,11 +191,13 @@ type Row struct {
 
 // Report is what came of a study.
 type Report struct {
-	PushBytes int   `json:"push_bytes"` // of messages as the job has them; answers to pushes too
-	PullBytes int   `json:"pull_bytes"`
-	Pushes    int   `json:"pushes"`
-	Missed    int   `json:"missed"` // messages of connections beyond the bound
-	Codecs    []Row `json:"codecs"`
+	PushBytes int `json:"push_bytes"` // of messages as the job has them; answers to pushes too
+	PullBytes int `json:"pull_bytes"`
+	Pushes    int `json:"pushes"`
+	Missed    int `json:"missed"` // messages of connections beyond the bound
+	// StepSquares is the sum of squares that one step of all workers pushes.
+	StepSquares float64 `json:"step_squares"`
+	Codecs      []Row   `json:"codecs"`
 }
 
 // Report returns what was found so far.
@@ -204,6 +206,7 @@ func (s *Study) Report() Report {
 	defer s.mu.Unlock()
 	r := Report{PushBytes: s.sides[0].plain, PullBytes: s.sides[1].plain, Pushes: s.pushes, Missed: s.missed}
 	step := s.squares / max(1, float64(s.pushes)) * float64(len(s.pushers))
+	r.StepSquares = step
 	for _, t := range s.trials {
 		row := Row{Codec: t.Name,
 			Pushes: float64(t.sides[0].encoded) / float64(max(1, s.sides[0].plain)),

@@ -146,7 +146,7 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	m := &s.message
 	if _, err := m.Decode(&s.detector, shown.Frames); err == nil && s.link.Dialed {
 		if see := s.codec.watcher.Load(); see != nil && !shown.Rest && s.known {
-			(*see)(s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
+			(*see)(s.link.Job, s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
 		}
 		if head, ok = s.appendAnswer(dst, m); ok {
 			return head, 0, true

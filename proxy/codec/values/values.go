@@ -64,12 +64,14 @@ type Options struct {
 // several goroutines.
 type Codec struct {
 	compact *compact.Codec
-	rules   atomic.Pointer[ruleSet]
+	rules   atomic.Pointer[ruleSet] // planned, then local
 	budget  budget
 	counts  *counters
-	watcher atomic.Pointer[func(connection string, node int32, frames [][]byte)]
+	watcher atomic.Pointer[Watcher]
 
 	mu      sync.Mutex
+	local   []Rule // by flags, file or interface
+	planned []Rule // by the planner
 	streams map[owner]*stream
 	owns    map[int32]*ownPush     // by timestamp
 	own     int32                  // pushes of our own so far
@@ -92,13 +94,23 @@ func New(o Options) (*Codec, error) {
 	return c, c.SetRules(o.Rules)
 }
 
-// SetRules makes other rules hold from each link's next message on. What waits
-// under a threshold that no longer holds goes with the next push of its keys.
-func (c *Codec) SetRules(rules []Rule) error {
+// SetRules makes other rules hold from each link's next message on, but for
+// those that the planner gave. What waits under a threshold that no longer holds
+// goes with the next push of its keys.
+func (c *Codec) SetRules(rules []Rule) error { return c.change(rules, &c.local) }
+
+// SetPlanned is [Codec.SetRules] for the rules that the planner gives: they come
+// before the others.
+func (c *Codec) SetPlanned(rules []Rule) error { return c.change(rules, &c.planned) }
+
+func (c *Codec) change(rules []Rule, which *[]Rule) error {
 	if err := CheckRules(rules); err != nil {
 		return err
 	}
-	c.rules.Store(&ruleSet{rules})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*which = rules
+	c.rules.Store(&ruleSet{slices.Concat(c.planned, c.local)})
 	return nil
 }
 
@@ -246,10 +258,14 @@ func (c *Codec) Waiting() (squares float64) {
 	return squares
 }
 
+// A Watcher sees a message that a process of this host sends in a job; node is
+// the sender's id, and connection says whose it is and where it goes. It must
+// keep nothing, and is called by the goroutines of links.
+type Watcher func(job, connection string, node int32, frames [][]byte)
+
 // Watch has every message shown that this host's processes send, whole, to see
-// from then on; nil ends it. See is called by the goroutines of links and must
-// keep nothing.
-func (c *Codec) Watch(see func(connection string, node int32, frames [][]byte)) {
+// from then on; nil ends it.
+func (c *Codec) Watch(see Watcher) {
 	if see == nil {
 		c.watcher.Store(nil)
 		return

@@ -126,6 +126,36 @@ export interface Plan {
   handlers: { server: number; kind: string; message: string }[];
 }
 
+export interface CodecRow { codec: string; push_bytes: number; pull_bytes: number; saved: number; waits: number }
+
+/** What codecs would do, as tried for some seconds. */
+export interface CodecAdvice {
+  seconds: number;
+  hosts: number;
+  pushes: number;
+  push_bytes: number;
+  pull_bytes: number;
+  missed: number;
+  codecs: CodecRow[];
+}
+
+/** Rules for the values of a job, on a planner, and what codecs would do. */
+export interface Codecs {
+  rules?: string;
+  hosts: { host: string; current: boolean; refused?: string; reported: boolean; untried?: string }[];
+  tried: boolean;
+  left_seconds: number;
+  advice?: CodecAdvice;
+}
+
+/** Has proxies try codecs; throws where they cannot. */
+export async function tryCodecs(): Promise<void> {
+  const response = await fetch("api/v1/codecs/try", { method: "POST" });
+  if (!response.ok) {
+    throw new Error(((await response.json()) as { error: string }).error);
+  }
+}
+
 /** Asks for /api/v1/NAME; an answer other than 200 is an Error with its text. */
 export async function ask<T>(name: string, parameters: Record<string, string> = {}): Promise<T> {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));

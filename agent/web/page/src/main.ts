@@ -1,10 +1,11 @@
 // The page: asks the agent for what the view needs, every two seconds while
 // live, and draws it. Nothing is loaded from anywhere else.
 
-import { ask, type Agent, type Heatmap, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
+import { ask, tryCodecs, type Agent, type Codecs, type Heatmap, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
 import { bytes, count, key } from "./format";
 import { Grid, type Cells } from "./grid";
 import { drawCost, drawKeys, drawServers, drawWorkers, jobStatus } from "./panels";
+import { drawCodecs } from "./codecs";
 import { drawLegend } from "./legend";
 import { placed, placesOf, type Places } from "./places";
 import { drawPlan } from "./plan";
@@ -138,12 +139,13 @@ async function refresh(): Promise<void> {
   }
   places = placesOf(job);
   const about = span({ ...view, job: job.job });
-  const [newHeatmap, newTraffic, newKeys, servers, plan] = await Promise.all([
+  const [newHeatmap, newTraffic, newKeys, servers, plan, codecs] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last }),
     ask<Traffic>("traffic", about),
     ask<Keys>("keys", { job: job.job }),
     ask<Servers>("servers", about),
     isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
+    isFleet ? ask<Codecs>("codecs", { job: job.job }) : undefined,
   ]);
   heatmap = newHeatmap;
   traffic = newTraffic;
@@ -155,6 +157,11 @@ async function refresh(): Promise<void> {
   element("plan-section").hidden = plan === undefined;
   if (plan) {
     drawPlan(element("plan"), plan);
+  }
+  element("codecs-section").hidden = codecs === undefined;
+  if (codecs) {
+    drawCodecs(element("codecs"), codecs);
+    element<HTMLButtonElement>("try").disabled = codecs.left_seconds > 0 || codecs.hosts.length === 0;
   }
   const { text, isBad } = jobStatus(job, isFleet);
   say(text, isBad);
@@ -196,6 +203,12 @@ addEventListener("hashchange", () => {
 });
 jobSelect.addEventListener("change", () => go({ job: jobSelect.value, first: "", last: "" }));
 live.addEventListener("change", () => void update());
+element("try").addEventListener("click", () => {
+  tryCodecs().then(
+    () => void update(),
+    (problem: unknown) => say(`Codecs are not tried: ${problem instanceof Error ? problem.message : problem}`, true),
+  );
+});
 back.addEventListener("click", () => go({ first: "", last: "" }));
 bind("range");
 bind("measure");

@@ -3,6 +3,7 @@ import { extent, level, ramp } from "./colours";
 import { bytes, count, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { legendCounts } from "./legend";
+import { adviceText, followersText, places, steps } from "./codecs";
 import { busiest, movesText } from "./plan";
 import { placeColumns, placed, placesOf } from "./places";
 import { curve } from "./skew";
@@ -118,5 +119,35 @@ describe("places", () => {
   it("take no room where they are not", () => {
     expect(placeColumns(placesOf(job(node("worker0"))))).toEqual([]);
     expect(placeColumns(placesOf({ ...job(), nodes: null }))).toEqual([]);
+  });
+});
+
+describe("the codecs", () => {
+  const none = { hosts: [], tried: false, left_seconds: 0 };
+  const host = { host: "host-0", current: true, reported: true };
+  const advice = { seconds: 10, hosts: 1, pushes: 40, push_bytes: 4e6, pull_bytes: 2e6, missed: 0, codecs: [] };
+  it("say what is missing, and what to turn on", () => {
+    expect(adviceText(none)).toContain("Start psidecar up");
+    expect(followersText(none)).toContain("no proxy follows");
+    expect(adviceText({ ...none, hosts: [host] })).toContain("Nothing is known yet");
+    expect(adviceText({ ...none, hosts: [host], tried: true, left_seconds: 3.2 })).toContain("4 s to go");
+    expect(adviceText({ ...none, hosts: [host], tried: true })).toContain("Nothing of this job passed");
+    expect(adviceText({ hosts: [host, { ...host, host: "host-1", reported: false }], tried: true, left_seconds: 0, advice })).toBe(
+      "Tried for 10 s on 1 host: 4.00 MB of pushes (40), 2.00 MB of pulls. host-1 has not reported.",
+    );
+    expect(adviceText({ hosts: [{ ...host, untried: "it has no codec for values" }], tried: true, left_seconds: 0 })).toContain("host-0 could not try: it has no codec for values.");
+    expect(followersText({ ...none, hosts: [host, { ...host, host: "host-1", current: false, refused: "no" }] })).toBe("2 proxies follow; not up to date: host-1 (no)");
+  });
+  it("tell nothing from a little", () => {
+    expect([0, 0.001, 0.5, 12.34].map(steps)).toEqual(["nothing", "< 0.01", "0.50", "12"]);
+  });
+  it("have names that do not lie over each other", () => {
+    const rows = [0.9, 0.91, 0.9, 0.2].map((saved, i) => ({ codec: `c${i}`, push_bytes: 1, pull_bytes: 1, saved, waits: i % 2 }));
+    const points = places(rows, 1);
+    const labels = points.map((p) => p.label).sort((a, b) => a - b);
+    labels.slice(1).forEach((label, i) => expect(label - labels[i]!).toBeGreaterThanOrEqual(12));
+    expect(labels[0]).toBeGreaterThanOrEqual(0);
+    expect(points[3]!.x).toBeLessThan(points[0]!.x);
+    expect(points[1]!.y).toBeLessThan(points[0]!.y);
   });
 });

@@ -1,0 +1,150 @@
+// What becomes of the values of a job's pushes and pulls: the planner's rules,
+// and what each codec would save and keep waiting, as tried on live traffic.
+
+import type { CodecAdvice, CodecRow, Codecs } from "./api";
+import { bytes, count, percent } from "./format";
+import { facts, table } from "./table";
+
+/** Norms of steps, in few digits. */
+export function steps(n: number): string {
+  return n === 0 ? "nothing" : n < 0.01 ? "< 0.01" : n.toPrecision(2);
+}
+
+/** One line on who follows the planner's rules. */
+export function followersText({ hosts }: Codecs): string {
+  if (hosts.length === 0) {
+    return "no proxy follows this planner: start psidecar up, or psidecar proxy --planner, on the job's hosts";
+  }
+  const behind = hosts.filter((h) => !h.current);
+  const names = behind.map((h) => `${h.host} (${h.refused ?? "not yet"})`);
+  return `${hosts.length} proxies follow${names.length > 0 ? `; not up to date: ${names.join(", ")}` : ""}`;
+}
+
+/** Why there is nothing to show, or what is shown and how whole it is. */
+export function adviceText(c: Codecs): string {
+  const untried = c.hosts.filter((h) => h.untried);
+  const why = untried.map((h) => ` ${h.host} could not try: ${h.untried}.`).join("");
+  if (c.hosts.length === 0) {
+    return "Nothing is known: codecs are tried by proxies, and none follows this planner. Start psidecar up, or psidecar proxy --planner, on the job's hosts.";
+  }
+  if (!c.tried) {
+    return "Nothing is known yet. A trial puts what workers and servers send through each codec, beside what is in use: for some seconds it takes the proxies' processors several times what codecs take, and changes nothing.";
+  }
+  if (c.left_seconds > 0) {
+    return `Being tried, ${Math.ceil(c.left_seconds)} s to go.${why}`;
+  }
+  const missing = c.hosts.filter((h) => !h.reported);
+  const late = missing.length > 0 ? ` ${missing.map((h) => h.host).join(", ")} has not reported.` : "";
+  const a = c.advice;
+  if (!a || a.push_bytes + a.pull_bytes === 0) {
+    return `Nothing of this job passed the proxies during the trial: it was idle, has ended, or its connections do not go through links between proxies.${why}${late}`;
+  }
+  const left = a.missed > 0 ? ` ${count(a.missed)} messages were left out for want of room.` : "";
+  return `Tried for ${a.seconds} s on ${a.hosts} ${a.hosts === 1 ? "host" : "hosts"}: ${bytes(a.push_bytes)} of pushes (${count(a.pushes)}), ${bytes(a.pull_bytes)} of pulls.${left}${why}${late}`;
+}
+
+function share(part: number, whole: number): number {
+  return whole > 0 ? part / whole : NaN;
+}
+
+function adviceTable(into: HTMLElement, a: CodecAdvice): void {
+  const most = Math.max(...a.codecs.map((c) => c.waits), 1e-9);
+  table(
+    into,
+    [
+      { title: "codec", text: (c) => c.codec },
+      { title: "pushes to", number: true, text: (c) => percent(share(c.push_bytes, a.push_bytes)), bar: (c) => Math.min(share(c.push_bytes, a.push_bytes) || 0, 1) },
+      { title: "pulls to", number: true, text: (c) => percent(share(c.pull_bytes, a.pull_bytes)), bar: (c) => Math.min(share(c.pull_bytes, a.pull_bytes) || 0, 1) },
+      { title: "saved", number: true, text: (c) => percent(c.saved), bar: (c) => Math.max(c.saved, 0) },
+      { title: "gradient that waits, in steps", number: true, text: (c) => steps(c.waits), bar: (c) => c.waits / most },
+    ],
+    a.codecs,
+  );
+}
+
+const svg = "http://www.w3.org/2000/svg";
+
+function shape(name: string, attributes: Record<string, string | number>, text = ""): SVGElement {
+  const out = document.createElementNS(svg, name);
+  for (const [key, value] of Object.entries(attributes)) {
+    out.setAttribute(key, String(value));
+  }
+  out.textContent = text;
+  return out;
+}
+
+const width = 760;
+const height = 280;
+const area = { left: 52, right: 470, top: 12, bottom: 240 };
+const names = { x: 500, apart: 15 };
+
+export interface Point { row: CodecRow; x: number; y: number; label: number }
+
+/**
+ * Places of the codecs in the plot: saved to the right, waiting upwards. Names
+ * stand beside it, one below the other in the order of their points; label is
+ * where.
+ */
+export function places(rows: CodecRow[], most: number): Point[] {
+  const points = rows.map((row) => ({
+    row,
+    x: area.left + Math.max(row.saved, 0) * (area.right - area.left),
+    y: area.bottom - (most > 0 ? row.waits / most : 0) * (area.bottom - area.top),
+    label: 0,
+  }));
+  let next = area.bottom;
+  for (const p of [...points].sort((a, b) => b.y - a.y || b.x - a.x)) {
+    p.label = Math.min(p.y, next);
+    next = p.label - names.apart;
+  }
+  const above = Math.max(0, area.top - names.apart - next);
+  return points.map((p) => ({ ...p, label: p.label + above }));
+}
+
+/** What each codec saves against what it keeps waiting. */
+function plot(a: CodecAdvice): SVGElement {
+  const most = Math.max(...a.codecs.map((c) => c.waits), 0);
+  const points = places(a.codecs, most);
+  const down = Math.max(height, ...points.map((p) => p.label + names.apart));
+  const out = shape("svg", { viewBox: `0 0 ${width} ${down}`, role: "img", "aria-label": "saved against waiting, by codec", class: "codec-plot" });
+  const write = (x: number, y: number, anchor: string, text: string) => out.append(shape("text", { x, y, "text-anchor": anchor }, text));
+  for (let fifth = 0; fifth <= 5; fifth++) {
+    const x = area.left + (fifth / 5) * (area.right - area.left);
+    out.append(shape("line", { x1: x, x2: x, y1: area.top, y2: area.bottom, class: "rule" }));
+    write(x, area.bottom + 17, "middle", `${20 * fifth}%`);
+  }
+  write(area.right, area.bottom + 34, "end", "bytes saved, of pushes and pulls");
+  write(area.left - 8, area.bottom + 4, "end", "0");
+  if (most > 0) {
+    write(area.left - 8, area.top + 4, "end", steps(most));
+  }
+  const middle = (area.top + area.bottom) / 2;
+  out.append(shape("text", { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" }, "waits, in steps"));
+  for (const p of points) {
+    out.append(shape("line", { x1: p.x, y1: p.y, x2: names.x - 4, y2: p.label, class: "leader" }), shape("circle", { cx: p.x, cy: p.y, r: 4 }));
+    out.append(shape("text", { x: names.x, y: p.label + 4, class: "name" }, p.row.codec));
+  }
+  return out;
+}
+
+export function drawCodecs(host: HTMLElement, c: Codecs): void {
+  const rules: [string, string][] = [
+    ["rules", c.rules ?? "none by the planner (psidecar plan codecs set); what proxies' own flags say holds"],
+    ["followed", followersText(c)],
+  ];
+  const note = document.createElement("p");
+  note.className = "hint";
+  note.textContent = adviceText(c);
+  host.replaceChildren(facts(rules), note);
+  const a = c.advice;
+  if (a && a.push_bytes + a.pull_bytes > 0) {
+    const into = document.createElement("div");
+    into.id = "codec-advice";
+    adviceTable(into, a);
+    const legend = document.createElement("p");
+    legend.className = "hint";
+    legend.textContent =
+      "Pushes and pulls to: bytes that would be left, of messages as the job has them. Waits: the norm of what would not have been sent yet at the end, in norms of what all workers push in a step; it goes out later. compact and unchanged lose nothing, quantize rounds so that it is right on average, and slim drops what it does not send.";
+    host.append(into, plot(a), legend);
+  }
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+func newPlanCodecsCommand(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "codecs",
+		Short: "Turn codecs for values on, change them and turn them off while a job runs",
+		Long: `Give the planner rules for the values of a job's pushes and pulls, which all
+proxies that follow it take up with their next message: from the planner's
+rules the first that fits a key counts, before what proxies' own flags say.
+Without --act the verbs that change something only say what they would do.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newCodecsShowCommand(e), newCodecsSetCommand(e), newCodecsClearCommand(e))
+	return cmd
+}
+
+// withCodecs calls do with a client of the planner.
+func withCodecs(ctx context.Context, planner *plannerLink, do func(context.Context, api.CodecsClient) error) error {
+	return withPlanner(ctx, planner, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		return do(ctx, api.NewCodecsClient(conn))
+	})
+}
+
+func newCodecsShowCommand(e env) *cobra.Command {
+	var f planFlags
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show the rules of all jobs and the proxies that follow them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withCodecs(cmd.Context(), &f.planner, func(ctx context.Context, c api.CodecsClient) error {
+				d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: f.job})
+				if err != nil {
+					return err
+				}
+				if f.json {
+					return printProto(e.stdout, d)
+				}
+				return printCodecs(e.stdout, d)
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func printCodecs(out io.Writer, d *api.CodecsDescription) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(d.GetRules().GetJobs()) == 0 {
+		fmt.Fprintln(w, "no rules; what proxies' own flags say holds")
+	}
+	for _, j := range d.GetRules().GetJobs() {
+		fmt.Fprintf(w, "job %s: %s\n", j.GetJob(), j.GetRules())
+	}
+	if len(d.GetFollowers()) == 0 {
+		fmt.Fprintln(w, "no proxy follows")
+	}
+	for _, h := range d.GetFollowers() {
+		fmt.Fprintf(w, "%s\t%s\n", h.GetHost(), followerState(h, d.GetRules().GetVersion()))
+	}
+	return w.Flush()
+}
+
+// followerState says in words what a proxy did with rules of a version.
+func followerState(h *api.CodecFollower, version uint64) string {
+	switch {
+	case !h.GetFollowing():
+		return "does not follow any more"
+	case h.GetRefused() != "":
+		return "refused: " + h.GetRefused()
+	case h.GetVersion() < version:
+		return "has not taken them up yet"
+	}
+	return "has taken them up"
+}
+
+// codecsChange is a change of a job's rules.
+type codecsChange struct {
+	planFlags
+	keys string
+	act  bool
+	wait time.Duration
+}
+
+func (f *codecsChange) add(cmd *cobra.Command) {
+	f.planFlags.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.keys, "keys", "", "FIRST-LAST: for these keys only, both included; default: all")
+	flags.BoolVar(&f.act, "act", false, "do it, rather than say what it would do")
+	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all proxies that follow have taken the rules up")
+}
+
+func newCodecsSetCommand(e env) *cobra.Command {
+	var f codecsChange
+	var rule codecFlags
+	var least int
+	var off bool
+	var file string
+	cmd := &cobra.Command{
+		Use:   "set",
+		Short: "Set the rule for a job's keys, in place of the one for the same keys",
+		Long: `Set the rule for a job's keys, in place of the one that the planner has for the
+same keys; rules for other keys stay, and come after it. --off makes values go
+as they are, whatever proxies' own flags say. --file replaces all of the job's
+rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			own, err := rule.own()
+			switch {
+			case err != nil:
+				return err
+			case f.job == "":
+				return usagef("--job: want the job's scheduler, host:port")
+			case off && len(own) > 0 || file != "" && (off || len(own) > 0 || f.keys != ""):
+				return usagef("--off, --file and the codecs' flags exclude each other")
+			case file != "":
+				rules, err := rulesOf(file)
+				if err != nil {
+					return err
+				}
+				return f.run(cmd.Context(), e, func([]values.Rule) ([]values.Rule, error) { return rules, nil })
+			case len(own) == 0 && !off:
+				return usagef("no codec: want --threshold, --slim, --quantize or --unchanged, or --off")
+			case off:
+				own = []values.Rule{{}}
+			}
+			own[0].LeastValues = least
+			return f.run(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+				if err := f.fill(&own[0]); err != nil {
+					return nil, err
+				}
+				return append(own, without(before, own[0].Keys)...), nil
+			})
+		},
+	}
+	f.add(cmd)
+	rule.registerRule(cmd.Flags())
+	cmd.Flags().IntVar(&least, "least-values", 0, "leave alone keys that have fewer values")
+	cmd.Flags().BoolVar(&off, "off", false, "no codec for these keys")
+	cmd.Flags().StringVar(&file, "file", "", "YAML file with a list of rules")
+	return cmd
+}
+
+// rulesOf reads a YAML file.
+func rulesOf(path string) ([]values.Rule, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading --file: %w", err)
+	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(text, &node); err != nil {
+		return nil, usagef("--file %s: %w", path, err)
+	}
+	rules, err := values.ReadYAML(&node)
+	if err != nil {
+		return nil, usagef("--file %s: %w", path, err)
+	}
+	return rules, nil
+}
+
+func newCodecsClearCommand(e env) *cobra.Command {
+	var f codecsChange
+	cmd := &cobra.Command{
+		Use:   "clear",
+		Short: "Drop a job's rules, or that for some keys: what proxies' own flags say holds again",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.job == "" {
+				return usagef("--job: want the job's scheduler, host:port")
+			}
+			return f.run(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+				if f.keys == "" {
+					return nil, nil
+				}
+				var r values.Rule
+				if err := f.fill(&r); err != nil {
+					return nil, err
+				}
+				return without(before, r.Keys), nil
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// fill puts the keys into a rule.
+func (f *codecsChange) fill(r *values.Rule) error {
+	if f.keys == "" {
+		return nil
+	}
+	if err := r.Keys.UnmarshalText([]byte(f.keys)); err != nil {
+		return usagef("--keys %q: %w", f.keys, err)
+	}
+	if err := r.Check(); err != nil {
+		return usagef("--keys: %w", err)
+	}
+	return nil
+}
+
+func without(rules []values.Rule, keys values.Range) []values.Rule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r values.Rule) bool { return r.Keys == keys })
+}
+
+// run changes the job's rules, or says what that would be.
+func (f *codecsChange) run(ctx context.Context, e env, change func([]values.Rule) ([]values.Rule, error)) error {
+	return withCodecs(ctx, &f.planner, func(ctx context.Context, c api.CodecsClient) error {
+		d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: f.job})
+		if err != nil {
+			return err
+		}
+		was, err := rulesIn(d)
+		if err != nil {
+			return err
+		}
+		rules, err := change(was)
+		if err != nil {
+			return err
+		}
+		text, err := textOf(rules)
+		if err != nil {
+			return err
+		}
+		if !f.act {
+			before, err := textOf(was)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(e.stdout, "job %s\nnow:  %s\nthen: %s\nnothing is changed; --act does it\n", f.job, orNone(before), orNone(text))
+			return err
+		}
+		set, err := c.Set(ctx, &api.JobRules{Job: f.job, Rules: text})
+		if err != nil {
+			return err
+		}
+		return f.await(ctx, e, c, set.GetVersion())
+	})
+}
+
+// rulesIn returns the rules of a description of one job.
+func rulesIn(d *api.CodecsDescription) ([]values.Rule, error) {
+	if len(d.GetRules().GetJobs()) == 0 {
+		return nil, nil
+	}
+	return values.ParseRules(strings.NewReader(d.GetRules().GetJobs()[0].GetRules()))
+}
+
+// textOf is rules as JSON, empty where there are none.
+func textOf(rules []values.Rule) (string, error) {
+	if len(rules) == 0 {
+		return "", nil
+	}
+	if err := values.CheckRules(rules); err != nil {
+		return "", usageError{err}
+	}
+	text, err := json.Marshal(rules)
+	return string(text), err
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none; what proxies' own flags say holds"
+	}
+	return text
+}
+
+// await waits until the proxies that follow have taken rules up, and says who
+// has not.
+func (f *codecsChange) await(ctx context.Context, e env, c api.CodecsClient, version uint64) error {
+	for end := time.Now().Add(f.wait); ; {
+		d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: f.job})
+		if err != nil {
+			return err
+		}
+		following, behind, refused := 0, []string(nil), false
+		for _, h := range d.GetFollowers() {
+			if !h.GetFollowing() {
+				continue
+			}
+			following++
+			if h.GetVersion() < version {
+				behind = append(behind, h.GetHost()+" "+followerState(h, version))
+				refused = refused || h.GetRefused() != ""
+			}
+		}
+		switch {
+		case len(behind) == 0 && f.json:
+			return printProto(e.stdout, d)
+		case len(behind) == 0:
+			_, err := fmt.Fprintf(e.stdout, "set; taken up by %d proxies\n", following)
+			return err
+		case refused || time.Now().After(end):
+			return fmt.Errorf("set, but not everywhere: %s", strings.Join(behind, "; "))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/advice"
+)
+
+const (
+	// adviceState bounds what each candidate of all studies keeps, in bytes.
+	adviceState = 64 << 20
+	// maxStudies bounds the jobs that are studied at a time.
+	maxStudies = 4
+)
+
+// Reasons why codecs cannot be tried.
+var (
+	ErrNoValues = errors.New("this proxy has no codec for values; see --codec")
+	ErrAdvising = errors.New("codecs are being tried already")
+)
+
+// studies are what is tried on the messages of several jobs.
+type studies struct {
+	mu     sync.Mutex
+	byJob  map[string]*advice.Study
+	failed error // the last one
+}
+
+// of returns a job's study, nil where there are too many.
+func (s *studies) of(job string) (*advice.Study, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	study := s.byJob[job]
+	if study == nil && len(s.byJob) < maxStudies {
+		var err error
+		if study, err = advice.NewStudy(adviceState / maxStudies); err != nil {
+			return nil, err
+		}
+		s.byJob[job] = study
+	}
+	return study, nil
+}
+
+// see shows a message to its job's study.
+func (s *studies) see(job, connection string, node int32, frames [][]byte) {
+	study, err := s.of(job)
+	if err == nil && study != nil {
+		err = study.Message(connection, node, frames)
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.failed = err
+		s.mu.Unlock()
+	}
+}
+
+// Advise tries the codecs on what this host's processes send during so long,
+// which takes the processor several times what the codecs take that are in use,
+// and reports by job; of more than [maxStudies] jobs, only the first ones seen.
+// One trial is made at a time: [ErrAdvising].
+func (p *Proxy) Advise(ctx context.Context, during time.Duration) (map[string]advice.Report, error) {
+	if p.opts.Values == nil {
+		return nil, ErrNoValues
+	}
+	if !p.advising.TryLock() {
+		return nil, ErrAdvising
+	}
+	defer p.advising.Unlock()
+	s := studies{byJob: map[string]*advice.Study{}}
+	p.opts.Values.Watch(s.see)
+	select {
+	case <-ctx.Done():
+	case <-time.After(during):
+	}
+	p.opts.Values.Watch(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil {
+		p.log.Debug("trying codecs", "error", s.failed)
+	}
+	reports := map[string]advice.Report{}
+	for job, study := range s.byJob {
+		reports[job] = study.Report()
+	}
+	return reports, nil
+}
+
+// getAdvice answers with what codecs would do to the messages of the next
+// seconds (10), of the job that is asked for or the only one.
+func (p *Proxy) getAdvice(w http.ResponseWriter, r *http.Request) {
+	seconds := 10
+	if text := r.FormValue("seconds"); text != "" {
+		var err error
+		if seconds, err = strconv.Atoi(text); err != nil || seconds < 1 || seconds > 60 {
+			http.Error(w, "seconds: want 1 to 60", http.StatusBadRequest)
+			return
+		}
+	}
+	reports, err := p.Advise(r.Context(), time.Duration(seconds)*time.Second)
+	switch {
+	case errors.Is(err, ErrNoValues):
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	case errors.Is(err, ErrAdvising):
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	report, ok := reports[r.FormValue("job")]
+	if r.FormValue("job") == "" && len(reports) == 1 {
+		for _, report = range reports {
+			ok = true
+		}
+	}
+	if !ok && len(reports) > 0 {
+		http.Error(w, "several jobs sent something, or another one: say which (job)", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(report); err != nil {
+		p.log.Debug("answering /api/v1/codecs/advice", "error", err)
+	}
+}
