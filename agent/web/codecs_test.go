@@ -3,7 +3,6 @@ package web
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -137,7 +136,7 @@ func TestPageWithoutAdvice(t *testing.T) {
 				`document.getElementById("try").disabled`: !c.canTry, `document.getElementById("codec-advice") === null`: true,
 			} {
 				if got := ask(t, ctx, chromedp.Evaluate[bool](question)); got != want {
-					t.Error(fmt.Sprintf("%s: %v", question, got))
+					t.Errorf("%s: %v", question, got)
 				}
 			}
 		})
