@@ -50,6 +50,9 @@ func (s *Sender) Bytes() int { return s.bytes }
 // Stats returns what the sender did.
 func (s *Sender) Stats() Stats { return s.stats }
 
+// Knows reports whether an answer of that name is kept.
+func (s *Sender) Knows(name uint64) bool { return s.kept[name] != nil }
+
 // Append appends the encoded form of an answer's values. The name says which
 // keys they are for: the same name must not stand for different keys. ok is
 // false where the answer does not fit the limits; then it goes as it is, dst is

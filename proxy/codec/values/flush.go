@@ -1,17 +1,13 @@
 package values
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -172,107 +168,6 @@ func (c *Codec) awaitAnswers(ctx context.Context, sent []*ownPush) error {
 		}
 	}
 	return nil
-}
-
-// template is a push of the worker, from which ours are made.
-type template struct {
-	meta    pslite.Meta
-	dialect pslite.Dialect
-	lens    bool
-}
-
-// learn keeps what a push looks like.
-func (st *stream) learn(m *pslite.Message, d pslite.Dialect) {
-	if st.template == nil {
-		st.template = &template{}
-	}
-	t := st.template
-	if t.dialect != d || t.lens != (len(m.Data) > 2) || len(t.meta.DataTypes) == 0 {
-		t.meta, t.dialect, t.lens = m.Meta.Clone(), d, len(m.Data) > 2
-	}
-	t.meta.Head, t.meta.Timestamp = m.Meta.Head, m.Meta.Timestamp
-}
-
-// waiting is what waits for some keys that have width values each.
-type waiting struct {
-	kind   element.Kind
-	width  int
-	keys   []uint64 // ascending
-	values []byte
-}
-
-// push makes a message.
-func (t *template) push(timestamp int32, w waiting) [][]byte {
-	m := t.meta
-	m.Timestamp, m.Push, m.Pull, m.Request = timestamp, true, false, true
-	data := [][]byte{pslite.AppendKeys(nil, w.keys), w.values}
-	if t.lens {
-		unit := m.DataTypes[1].Size()
-		lens := make([]int32, len(w.keys))
-		for i := range lens {
-			lens[i] = int32(w.width * w.kind.Size() / unit)
-		}
-		data = append(data, pslite.AppendLens(nil, lens))
-	}
-	size := 0
-	for _, d := range data {
-		size += len(d)
-	}
-	m.DataSize = int32(size)
-	return append([][]byte{m.Append(nil, t.dialect)}, data...)
-}
-
-// empty takes all that waits out of the stream, in pieces for one push each,
-// and forgets the layers.
-func (st *stream) empty() (all []waiting) {
-	var v sparse.Vector
-	add := func(kind element.Kind, width int, keys []uint64, values []byte) {
-		size := width * kind.Size()
-		for len(keys) > 0 {
-			n := max(1, min(len(keys), mostOwn/size))
-			all = append(all, waiting{kind, width, keys[:n], values[:n*size]})
-			keys, values = keys[n:], values[n*size:]
-		}
-	}
-	for key, l := range st.dense {
-		if l.Flush(&v) {
-			values := make([]byte, l.Len()*l.Kind().Size())
-			v.Expand(values)
-			add(l.Kind(), l.Len(), []uint64{key}, values)
-		}
-		st.dropDense(key)
-	}
-	for id, l := range st.narrow {
-		if l.Flush(&v) {
-			values := make([]byte, l.Len()*id.kind.Size())
-			v.Expand(values)
-			for width, w := range l.index.sorted(values, id.kind.Size()) {
-				add(id.kind, width, w.keys, w.values)
-			}
-		}
-		st.dropNarrow(id)
-	}
-	return all
-}
-
-// sorted returns, by how many values of size bytes they have, the keys of whose
-// values not all are zero, ascending, and these values.
-func (x *index) sorted(values []byte, size int) map[int]waiting {
-	of := func(c cell) []byte { return values[int(c.place-1)*size : (int(c.place-1)+int(c.width))*size] }
-	var used []cell
-	for _, c := range x.cells {
-		if c.place != 0 && slices.ContainsFunc(of(c), func(b byte) bool { return b != 0 }) {
-			used = append(used, c)
-		}
-	}
-	slices.SortFunc(used, func(a, b cell) int { return cmp.Compare(a.key, b.key) })
-	all := map[int]waiting{}
-	for _, c := range used {
-		w := all[int(c.width)]
-		w.keys, w.values = append(w.keys, c.key), append(w.values, of(c)...)
-		all[int(c.width)] = w
-	}
-	return all
 }
 
 // queue has a message sent on the sender's link.

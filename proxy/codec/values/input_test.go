@@ -221,10 +221,13 @@ func FuzzReceiver(f *testing.F) {
 			heads = append(heads, head[len(head)-5-size:len(head)-5])
 		}
 		f.Add(heads[1], heads[2], heads[3])
+		f.Add([]byte{16, byte(partByKey), 0, 0, 4, 1, 0, 4, 1, 0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4},
+			[]byte{16, byte(partByKey), 0, 0, 4, 1, 0, 4, 0, 0}, []byte{16, byte(partByKey), forgetKeys, 0, 4, 1, 0, 4, 0, 0})
 		w.close()
 	}
 	f.Fuzz(func(t *testing.T, first, second, third []byte) {
 		r := newReceiver(nil, relay.Link{Memory: memory}, nil)
+		r.keys = pslite.AppendKeys(nil, []uint64{1, 150, 300, 301})
 		defer r.Release()
 		for _, section := range [][]byte{first, second, third} {
 			if n, _, err := uvarint(section); err == nil && n > 1<<20 {

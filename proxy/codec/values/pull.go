@@ -179,15 +179,7 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 		s.codec.counts.why(ReasonType)
 		return head, formPlain, n
 	case r.Unchanged:
-		changed := s.last.Stats().Changed
-		if encoded, ok := s.last.Append(append(head, byte(partRecalled)), s.rounds.name(p, keys, pulled), p.kind, values); ok {
-			if sent = int(s.last.Stats().Changed - changed); encoded[len(head)+1] == 0 {
-				sent = n
-			}
-			return encoded, formUnchanged, sent
-		}
-		s.codec.counts.why(ReasonMemory)
-		return head, formPlain, n
+		return s.appendUnchanged(head, p, keys, values)
 	}
 	l, isFirst, why := s.rounds.of(p, r, keys, pulled)
 	if l == nil {
@@ -204,4 +196,25 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 	}
 	head, v := s.appendRound(append(head, byte(partFilled)), l, false, &Rule{}, values)
 	return head, formSlimPull, v.Count()
+}
+
+// appendUnchanged appends what of a piece is not what the worker got before: for
+// the same list of keys, where it has come lately and its keys need not be looked
+// up one by one, or else for each key.
+func (s *Sender) appendUnchanged(head []byte, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
+	name := s.rounds.name(p, keys, pulled)
+	if p.lens == nil && !p.dense() && !s.last.Knows(name) && !s.lately.again(name) {
+		if encoded, sent, ok := s.keyed.append(head, p, keys, values); ok {
+			return encoded, formUnchanged, sent
+		}
+	}
+	changed := s.last.Stats().Changed
+	if encoded, ok := s.last.Append(append(head, byte(partRecalled)), name, p.kind, values); ok {
+		if sent = int(s.last.Stats().Changed - changed); encoded[len(head)+1] == 0 {
+			sent = p.values()
+		}
+		return encoded, formUnchanged, sent
+	}
+	s.codec.counts.why(ReasonMemory)
+	return head, formPlain, p.values()
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/quantize"
-	"github.com/psidecar/psidecar/proxy/codec/slim"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -28,18 +28,14 @@ type Receiver struct {
 	layers  map[int]*known // of slim, by number
 	left    int            // bytes of values that may still be remembered for it
 	last    *unchanged.Receiver
+	keyed   byKey
+	keys    pslite.Keys // of the message that is read
 	close   func()
-}
-
-// known is what the receiver has of a layer of slim.
-type known struct {
-	cost   int // of left
-	rounds *slim.Receiver
-	values []byte // of a layer of pulls
 }
 
 func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
 	r := &Receiver{codec: c, compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes}
+	r.keyed = newByKey(keyBytes)
 	r.last = unchanged.NewReceiver(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	r.close = sync.OnceFunc(func() {
 		r.Release()
@@ -93,6 +89,10 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 		return nil, 0, fmt.Errorf("%w: a section for a message without values", ErrCorrupt)
 	}
 	at := bits.TrailingZeros32(plain)
+	r.keys = nil
+	if at > 0 {
+		r.keys = pslite.Keys(frames[at-1]) // compact decodes them before the values
+	}
 	if frames[at], err = r.values(section); err != nil {
 		return nil, 0, err
 	}
@@ -165,6 +165,8 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		}
 		n, err = fill(out, values)
 		return n, rest, err
+	case partByKey:
+		return r.keyed.read(src, r.keys, out)
 	case partLearned:
 		return r.learn(src, out)
 	case partSlim, partFilled:
@@ -204,87 +206,6 @@ func quantizedPart(src, out []byte) (n int, rest []byte, err error) {
 		return 0, nil, corrupt(err)
 	}
 	return len(values), rest, nil
-}
-
-// learn reads the values of a layer that begins.
-func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
-	number, src, err := uvarint(src)
-	if err != nil {
-		return 0, nil, err
-	}
-	if n, rest, err = plainPart(src, out); err != nil {
-		return 0, nil, err
-	}
-	l, err := r.begin(number, pulled.cost(n), n)
-	if err != nil {
-		return 0, nil, err
-	}
-	l.values = append([]byte(nil), out[:n]...)
-	return n, rest, nil
-}
-
-// begin begins a layer of at most so many bytes, which may have been another
-// one before.
-func (r *Receiver) begin(number, cost, most int) (*known, error) {
-	if old := r.layers[number]; old != nil {
-		r.left += old.cost
-	}
-	if r.left -= cost; number >= maxRounds || r.left < 0 {
-		return nil, fmt.Errorf("%w: more layers to remember than was agreed", ErrCorrupt)
-	}
-	l := &known{cost: cost, rounds: slim.NewReceiver(most)}
-	r.layers[number] = l
-	return l, nil
-}
-
-// round reads a round of a layer of slim.
-func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err error) {
-	number, src, err := uvarint(src)
-	if err != nil {
-		return 0, nil, err
-	}
-	if len(src) == 0 || number >= maxRounds {
-		return 0, nil, fmt.Errorf("%w: a round of layer %d", ErrCorrupt, number)
-	}
-	flags, src := src[0], src[1:]
-	l := r.layers[number]
-	isFirst := flags&roundFirst != 0 && kind == partSlim
-	if isFirst {
-		if l, err = r.begin(number, 0, len(out)); err != nil {
-			return 0, nil, err
-		}
-	}
-	if l == nil || (l.values != nil) != (kind == partFilled) {
-		return 0, nil, fmt.Errorf("%w: a round of layer %d, which has not begun", ErrCorrupt, number)
-	}
-	v, count, src, err := l.rounds.DecodeHeader(src)
-	if err != nil {
-		return 0, nil, corrupt(err)
-	}
-	if flags&roundQuantized != 0 {
-		v.Values, rest, err = quantize.Decode(v.Values[:0], v.Kind, count, src)
-	} else {
-		v.Values, rest, err = sparse.DecodeValues(v.Values[:0], v.Kind, count, src)
-	}
-	if err != nil {
-		return 0, nil, corrupt(err)
-	}
-	if isFirst {
-		l.cost = pushed.cost(v.N * v.Kind.Size())
-		if r.left -= l.cost; r.left < 0 {
-			return 0, nil, fmt.Errorf("%w: more layers than was agreed", ErrCorrupt)
-		}
-	}
-	if kind == partSlim {
-		n, err = expand(v, out)
-		return n, rest, err
-	}
-	if v.N*v.Kind.Size() != len(l.values) {
-		return 0, nil, fmt.Errorf("%w: %d numbers of %v for a layer of %d bytes", ErrCorrupt, v.N, v.Kind, len(l.values))
-	}
-	v.Merge(l.values)
-	n, err = fill(out, l.values)
-	return n, rest, err
 }
 
 // fill copies values to the beginning of out, where at most so many are wanted.

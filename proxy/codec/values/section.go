@@ -22,6 +22,7 @@ const (
 	partRecalled              // package unchanged
 	partLearned               // values as they are, which the receiver remembers as a layer's
 	partFilled                // a round of such a layer; what was before where nothing came
+	partByKey                 // a part of an answer, by what its keys last had
 )
 
 // ErrCorrupt is wrapped by all errors of a [Receiver] that are not compact's.

@@ -37,6 +37,8 @@ type Sender struct {
 	pushing pushing
 	rounds  rounds
 	last    *unchanged.Sender
+	keyed   byKey
+	lately  lately
 	resend  atomic.Bool // the process uses PS_RESEND
 	ownMu   sync.Mutex
 	own     [][][]byte // messages of our own to be sent
@@ -49,6 +51,7 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
 		s.link.Wake = func() {}
 	}
 	s.rounds = newRounds(pullBytes)
+	s.keyed = newByKey(keyBytes)
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	s.close = sync.OnceFunc(func() {
 		cs.Close()

@@ -39,7 +39,7 @@ import (
 const Name = "values"
 
 // formats is the version of all that the codec writes besides compact.
-const formats = 1
+const formats = 2
 
 // The last byte of a head.
 const (

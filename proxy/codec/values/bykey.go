@@ -1,0 +1,162 @@
+package values
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// keyBytes bounds the values that each end of a link remembers key by key, with
+// what finding them takes.
+const keyBytes = 64 << 20
+
+// byKey is what one end of a link remembers of pulls' answers, key by key: the
+// values that each key last had, zeros where it had none. So requests that name
+// other keys each time, as those of mini-batches do, have in common what they
+// have in common. Both ends remember the same; when there is no more room, or a
+// key has another number of values than before, the sender has both forget all.
+type byKey struct {
+	limit, left int
+	tables      map[element.Kind]*keyTable
+	old         []byte // of a piece
+	diff        sparse.Vector
+}
+
+// keyTable is the keys of one kind of number.
+type keyTable struct {
+	index  *index
+	values []byte
+}
+
+func newByKey(limit int) byKey {
+	return byKey{limit: limit, left: limit, tables: map[element.Kind]*keyTable{}}
+}
+
+// forgetKeys is the flag that both ends forget all before a part.
+const forgetKeys byte = 1
+
+// table makes room for a piece's keys, if there is enough, and returns where
+// they are. Nothing has happened where ok is false.
+func (b *byKey) table(p *piece, keys pslite.Keys) (t *keyTable, ok bool) {
+	if t = b.tables[p.kind]; t == nil {
+		t = &keyTable{index: newIndex()}
+	}
+	missing, values, same := t.index.missing(keys, p)
+	cost := missing*cellBytes + values*p.kind.Size()
+	if !same || cost > b.left {
+		return nil, false
+	}
+	b.tables[p.kind] = t
+	b.left -= cost
+	for i := range p.keys {
+		t.index.add(keys.At(p.first+i), p.width)
+	}
+	size := t.index.values * p.kind.Size()
+	t.values = append(t.values, make([]byte, size-len(t.values))...)
+	return t, true
+}
+
+// forget forgets all.
+func (b *byKey) forget() {
+	clear(b.tables)
+	b.left = b.limit
+}
+
+// each calls do with where the values of each of a piece's keys are remembered,
+// and where they are in the piece.
+func (t *keyTable) each(p *piece, keys pslite.Keys, do func(at, in int, size int)) {
+	size := p.width * p.kind.Size()
+	for i := range p.keys {
+		from, _ := t.index.find(keys.At(p.first + i))
+		do(int(from)*p.kind.Size(), i*size, size)
+	}
+}
+
+// append appends the part of a piece of keys that have the same number of values
+// each, and returns how many of them go. Without ok nothing was appended: the
+// piece is too large to be remembered.
+func (b *byKey) append(dst []byte, p *piece, keys pslite.Keys, values []byte) (encoded []byte, sent int, ok bool) {
+	var flags byte
+	t, ok := b.table(p, keys)
+	if !ok {
+		if p.keys*cellBytes+len(values) > b.limit {
+			return dst, 0, false
+		}
+		flags = forgetKeys
+		b.forget()
+		t, _ = b.table(p, keys) // there is room now
+	}
+	b.old = slices.Grow(b.old[:0], len(values))[:len(values)]
+	t.each(p, keys, func(at, in, size int) { copy(b.old[in:in+size], t.values[at:at+size]) })
+	b.diff.Reset(p.kind, p.values())
+	vector.Differ(p.kind, b.old, values, b.diff.Mask)
+	b.diff.Gather(values)
+	t.each(p, keys, func(at, in, size int) { copy(t.values[at:at+size], values[in:in+size]) })
+	dst = append(dst, byte(partByKey), flags)
+	for _, n := range []int{p.first, p.keys, p.width} {
+		dst = binary.AppendUvarint(dst, uint64(n))
+	}
+	return b.diff.Append(dst), b.diff.Count(), true
+}
+
+// read reads the part of some of a message's keys into the beginning of out, and
+// returns how many bytes that took and what follows.
+func (b *byKey) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []byte, err error) {
+	if len(src) == 0 || src[0]&^forgetKeys != 0 {
+		return 0, nil, fmt.Errorf("%w: a part by keys with flags that are none", ErrCorrupt)
+	}
+	flags, src := src[0], src[1:]
+	p := piece{}
+	for _, v := range []*int{&p.first, &p.keys, &p.width} {
+		if *v, src, err = uvarint(src); err != nil {
+			return 0, nil, err
+		}
+	}
+	if len(src) == 0 || !element.Kind(src[0]).Valid() {
+		return 0, nil, fmt.Errorf("%w: a part by keys of no known kind of number", ErrCorrupt)
+	}
+	p.kind = element.Kind(src[0])
+	if p.first+p.keys > keys.Len() || p.keys == 0 || p.width == 0 || p.width >= DenseValues || p.keys*p.width > len(out)/p.kind.Size() {
+		return 0, nil, fmt.Errorf("%w: %d values of each of %d keys from number %d on, where there are %d keys and %d bytes",
+			ErrCorrupt, p.width, p.keys, p.first, keys.Len(), len(out))
+	}
+	n = p.keys * p.width * p.kind.Size()
+	if rest, err = b.diff.Decode(src, p.keys*p.width); err != nil {
+		return 0, nil, corrupt(err)
+	}
+	if b.diff.N != p.keys*p.width {
+		return 0, nil, fmt.Errorf("%w: %d numbers of %d keys with %d each", ErrCorrupt, b.diff.N, p.keys, p.width)
+	}
+	if flags&forgetKeys != 0 {
+		b.forget()
+	}
+	t, ok := b.table(&p, keys)
+	if !ok {
+		return 0, nil, fmt.Errorf("%w: more keys to remember than was agreed", ErrCorrupt)
+	}
+	t.each(&p, keys, func(at, in, size int) { copy(out[in:in+size], t.values[at:at+size]) })
+	b.diff.Merge(out[:n])
+	t.each(&p, keys, func(at, in, size int) { copy(t.values[at:at+size], out[in:in+size]) })
+	return n, rest, nil
+}
+
+// lately is the names of lists of keys that came lately.
+type lately struct {
+	names [64]uint64
+	next  int
+}
+
+// again reports whether a name came lately, and notes it.
+func (l *lately) again(name uint64) bool {
+	if slices.Contains(l.names[:], name) {
+		return true
+	}
+	l.names[l.next] = name
+	l.next = (l.next + 1) % len(l.names)
+	return false
+}

@@ -1,0 +1,97 @@
+package values
+
+import (
+	"fmt"
+
+	"github.com/psidecar/psidecar/proxy/codec/quantize"
+	"github.com/psidecar/psidecar/proxy/codec/slim"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+)
+
+// known is what the receiver has of a layer of slim.
+type known struct {
+	cost   int // of left
+	rounds *slim.Receiver
+	values []byte // of a layer of pulls
+}
+
+// learn reads the values of a layer that begins.
+func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
+	number, src, err := uvarint(src)
+	if err != nil {
+		return 0, nil, err
+	}
+	if n, rest, err = plainPart(src, out); err != nil {
+		return 0, nil, err
+	}
+	l, err := r.begin(number, pulled.cost(n), n)
+	if err != nil {
+		return 0, nil, err
+	}
+	l.values = append([]byte(nil), out[:n]...)
+	return n, rest, nil
+}
+
+// begin begins a layer of at most so many bytes, which may have been another
+// one before.
+func (r *Receiver) begin(number, cost, most int) (*known, error) {
+	if old := r.layers[number]; old != nil {
+		r.left += old.cost
+	}
+	if r.left -= cost; number >= maxRounds || r.left < 0 {
+		return nil, fmt.Errorf("%w: more layers to remember than was agreed", ErrCorrupt)
+	}
+	l := &known{cost: cost, rounds: slim.NewReceiver(most)}
+	r.layers[number] = l
+	return l, nil
+}
+
+// round reads a round of a layer of slim.
+func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err error) {
+	number, src, err := uvarint(src)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(src) == 0 || number >= maxRounds {
+		return 0, nil, fmt.Errorf("%w: a round of layer %d", ErrCorrupt, number)
+	}
+	flags, src := src[0], src[1:]
+	l := r.layers[number]
+	isFirst := flags&roundFirst != 0 && kind == partSlim
+	if isFirst {
+		if l, err = r.begin(number, 0, len(out)); err != nil {
+			return 0, nil, err
+		}
+	}
+	if l == nil || (l.values != nil) != (kind == partFilled) {
+		return 0, nil, fmt.Errorf("%w: a round of layer %d, which has not begun", ErrCorrupt, number)
+	}
+	v, count, src, err := l.rounds.DecodeHeader(src)
+	if err != nil {
+		return 0, nil, corrupt(err)
+	}
+	if flags&roundQuantized != 0 {
+		v.Values, rest, err = quantize.Decode(v.Values[:0], v.Kind, count, src)
+	} else {
+		v.Values, rest, err = sparse.DecodeValues(v.Values[:0], v.Kind, count, src)
+	}
+	if err != nil {
+		return 0, nil, corrupt(err)
+	}
+	if isFirst {
+		l.cost = pushed.cost(v.N * v.Kind.Size())
+		if r.left -= l.cost; r.left < 0 {
+			return 0, nil, fmt.Errorf("%w: more layers than was agreed", ErrCorrupt)
+		}
+	}
+	if kind == partSlim {
+		n, err = expand(v, out)
+		return n, rest, err
+	}
+	if v.N*v.Kind.Size() != len(l.values) {
+		return 0, nil, fmt.Errorf("%w: %d numbers of %v for a layer of %d bytes", ErrCorrupt, v.N, v.Kind, len(l.values))
+	}
+	v.Merge(l.values)
+	n, err = fill(out, l.values)
+	return n, rest, err
+}
