@@ -206,12 +206,14 @@ func (x *job) carry() {
 			case o.Record != nil:
 				x.record(o.Record)
 			case o.Result != nil:
+				x.phases()
 				x.result(o.Result)
 			case o.Fetch:
 				x.fetch()
 			}
 		}
 	}
+	x.phases()
 }
 
 // put hands a message to the connection it belongs to, or keeps it until there
@@ -409,7 +411,7 @@ func (x *job) close() {
 func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := State{Job: x.name, Guarded: x.closedFail, Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Handler: x.handler.String(), HeldMicros: slices.Clone(x.heldMicros)}
+	s := State{Job: x.name, Guarded: x.closedFail, Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
 	if x.site == nil {
 		return s
 	}

@@ -247,6 +247,9 @@ type State struct {
 	MovedBytes uint64   `json:"moved_bytes"`
 	Refused    uint64   `json:"refused_keys"`
 	HeldMicros []uint64 `json:"held_micros,omitempty"` // of the last batches that this host moved
+	// PhaseMicros are the medians of what those batches waited for: requests
+	// under way, the old owner, the new one, the check, the planner's disk.
+	PhaseMicros map[string]uint64 `json:"phase_micros,omitempty"`
 }
 
 // States returns the state of every job.

@@ -40,7 +40,7 @@ type movers struct {
 	moved       uint64
 	movedBytes  uint64
 	refusedKeys uint64
-	heldMicros  []uint64 // of the last moves
+	held        durations
 	recording   map[route.Batch]bool
 	probe       *probe
 	notBefore   time.Time
@@ -62,6 +62,20 @@ type work struct {
 type attempt struct {
 	work  *work
 	began time.Time
+	since time.Time // when its present phase began
+	phase migrate.Phase
+	took  [migrate.Phases]uint64 // microseconds
+}
+
+// phases notes how long moves take for each of their phases.
+func (x *job) phases() {
+	for number, a := range x.underWay {
+		if p := x.site.Phase(number); p != a.phase {
+			now := time.Now()
+			a.took[a.phase] += uint64(now.Sub(a.since).Microseconds())
+			a.phase, a.since = p, now
+		}
+	}
 }
 
 // progress is what has become of one of the planner's batches.
@@ -191,7 +205,8 @@ func (x *job) beginMove(w *work) error {
 	if err := x.site.Begin(migrate.Move{Plan: w.plan, From: w.from, To: w.to, Keys: left, Handler: x.handler}); err != nil {
 		return err
 	}
-	x.underWay[x.site.Last()] = &attempt{work: w, began: time.Now()}
+	now := time.Now()
+	x.underWay[x.site.Last()] = &attempt{work: w, began: now, since: now}
 	return nil
 }
 
@@ -222,12 +237,13 @@ func (x *job) result(r *migrate.Result) {
 	case r.Err == nil:
 		x.moved += n
 		x.movedBytes += r.Bytes
-		if x.heldMicros = append(x.heldMicros, micros); len(x.heldMicros) > 1000 {
-			x.heldMicros = slices.Delete(x.heldMicros, 0, 1)
-		}
+		x.held.add(micros, &a.took)
 		if p != nil {
 			p.moved, p.bytes, p.pending, p.changed = p.moved+n, p.bytes+r.Bytes, p.pending-min(p.pending, n), true
 			p.micros = append(p.micros, micros)
+			if p.pending == 0 {
+				x.jobs.plans.batchDone()
+			}
 		}
 	case errors.Is(r.Err, migrate.ErrHandler):
 		x.refuse(a.work, "handler", r.Err.Error(), len(r.Move.Keys))

@@ -24,6 +24,7 @@ import (
 // what is to move.
 type plans struct {
 	jobs *Jobs
+	done chan struct{} // a batch is
 
 	mu     sync.Mutex
 	client api.PlansClient
@@ -40,7 +41,9 @@ type copied struct {
 	pieces []plan.Range // of a snapshot that is not complete
 }
 
-func newPlans(j *Jobs) *plans { return &plans{jobs: j, tables: map[string]*copied{}} }
+func newPlans(j *Jobs) *plans {
+	return &plans{jobs: j, done: make(chan struct{}, 1), tables: map[string]*copied{}}
+}
 
 // connected reports whether the planner can be heard.
 func (p *plans) connected() bool {
@@ -305,6 +308,14 @@ func (p *plans) report(ctx context.Context) error {
 	return stream.CloseSend()
 }
 
+// batchDone has a batch that is done reported at once: the planner has the next.
+func (p *plans) batchDone() {
+	select {
+	case p.done <- struct{}{}:
+	default:
+	}
+}
+
 // reporting reports again and again until ctx ends. What was lost with a
 // planner that ended it finds out from what was recorded.
 func (p *plans) reporting(ctx context.Context) {
@@ -315,9 +326,10 @@ func (p *plans) reporting(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if err := p.report(ctx); err != nil {
-				p.jobs.log.Debug("telling the planner what has moved", "error", err)
-			}
+		case <-p.done:
+		}
+		if err := p.report(ctx); err != nil {
+			p.jobs.log.Debug("telling the planner what has moved", "error", err)
 		}
 	}
 }

@@ -1,22 +1,119 @@
 package migrate
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"reflect"
-	"strconv"
+	"slices"
 	"unsafe"
 
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // Copies and digests of worlds, of all that their fields lead to, for the
-// search through what can happen.
+// search through what can happen. A world is copied in part: what an action does
+// not change is shared, and its digest is known.
 
-// duplicate makes a deep copy. Bytes are never changed and shared.
-func duplicate(w *world) *world {
-	seen := map[unsafe.Pointer]reflect.Value{}
-	return deep(reflect.ValueOf(w), seen).Interface().(*world)
+// machine is what a crash and a copy go by: a host with what it keeps.
+type machine struct {
+	Site   *Site
+	Ledger *memoryLedger
+	Worker *modelWorker
+}
+
+// digest is 128 bits of all that matters of a world: that two of a
+// billion states have the same one has a chance of less than 1 in 10^20.
+type digest [2]uint64
+
+// after returns the world that an action leads to.
+func (w *world) after(a *action) *world {
+	c := *w
+	for i := range 2 {
+		c.ToStore[i], c.ToSite[i] = slices.Clip(c.ToStore[i]), slices.Clip(c.ToSite[i])
+		for s := range 2 {
+			c.Up[s][i], c.Down[s][i] = slices.Clip(c.Up[s][i]), slices.Clip(c.Down[s][i])
+		}
+		if a.hosts>>i&1 != 0 {
+			m := machine{w.Sites[i], w.Ledgers[i], w.Workers[i]}
+			m = deep(reflect.ValueOf(m), map[unsafe.Pointer]reflect.Value{}).Interface().(machine)
+			c.Sites[i], c.Ledgers[i], c.Workers[i] = m.Site, m.Ledger, m.Worker
+		}
+		if a.server == i {
+			server := *w.Servers[i]
+			server.Seen, server.Unacked = slices.Clip(server.Seen), slices.Clip(server.Unacked)
+			c.Servers[i] = &server
+		}
+	}
+	a.do(&c)
+	return &c
+}
+
+// servers are those that an action changes, as bits.
+func (a *action) servers() uint8 {
+	if a.server < 0 {
+		return 0
+	}
+	return 1 << a.server
+}
+
+// rehash computes anew the digests of the hosts and servers (bits) that have
+// changed.
+func (w *world) rehash(seeds [2]maphash.Seed, hosts, servers uint8) {
+	for i := range 2 {
+		if hosts>>i&1 != 0 {
+			m := machine{w.Sites[i], w.Ledgers[i], w.Workers[i]}
+			w.hosts[i] = digestOf(seeds, reflect.ValueOf(m))
+		}
+		if servers>>i&1 != 0 {
+			w.servers[i] = digestOf(seeds, reflect.ValueOf(w.Servers[i]))
+		}
+	}
+}
+
+func digestOf(seeds [2]maphash.Seed, v reflect.Value) digest {
+	b := encode(make([]byte, 0, 2048), v, map[unsafe.Pointer]bool{})
+	return digest{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}
+}
+
+// digest is that of the whole world; those of hosts and servers are up to date.
+func (w *world) digest(seeds [2]maphash.Seed) digest {
+	b := make([]byte, 0, 1024)
+	for i := range 2 {
+		for _, d := range []digest{w.hosts[i], w.servers[i]} {
+			b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, d[0]), d[1])
+		}
+		b = append(b, byte(w.Owners[i]), byte(len(w.ToStore[i])), byte(len(w.ToSite[i])), byte(len(w.Told[i])))
+		if b = append(b, 0); w.Asked[i] {
+			b[len(b)-1] = 1
+		}
+		for _, o := range w.Told[i] {
+			b = append(b, byte(o))
+		}
+		for _, r := range w.ToStore[i] {
+			b = fmt.Append(b, r)
+		}
+		for _, m := range w.ToSite[i] {
+			b = fmt.Append(b, m)
+		}
+		for s := range 2 {
+			b = appendQueue(appendQueue(b, w.Up[s][i]), w.Down[s][i])
+		}
+	}
+	b = fmt.Append(b, w.Moves, w.Budget, w.Number, w.Failure)
+	return digest{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}
+}
+
+func appendQueue(b []byte, queue [][][]byte) []byte {
+	b = append(b, byte(len(queue)))
+	for _, frames := range queue {
+		b = append(b, byte(len(frames)))
+		for _, f := range frames {
+			b = append(binary.LittleEndian.AppendUint16(b, uint16(len(f))), f...)
+		}
+	}
+	return b
 }
 
 func readable(v reflect.Value) reflect.Value {
@@ -26,7 +123,7 @@ func readable(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
-var tableType, bytesType = reflect.TypeFor[*route.Table](), reflect.TypeFor[[]byte]()
+var tableType, bytesType, countsType = reflect.TypeFor[*route.Table](), reflect.TypeFor[[]byte](), reflect.TypeFor[route.Counts]()
 
 func deep(v reflect.Value, seen map[unsafe.Pointer]reflect.Value) reflect.Value {
 	switch {
@@ -90,81 +187,67 @@ func deep(v reflect.Value, seen map[unsafe.Pointer]reflect.Value) reflect.Value 
 	return v
 }
 
-// digest is a hash of all that matters of a world.
-func digest(seed maphash.Seed, w *world) uint64 {
-	var h maphash.Hash
-	h.SetSeed(seed)
-	write(&h, reflect.ValueOf(w), map[unsafe.Pointer]bool{})
-	return h.Sum64()
-}
-
-func write(h *maphash.Hash, v reflect.Value, seen map[unsafe.Pointer]bool) {
-	if v.Type() == tableType {
+// encode appends all that matters of a value.
+func encode(b []byte, v reflect.Value, seen map[unsafe.Pointer]bool) []byte {
+	switch v.Type() {
+	case tableType:
 		t := v.Interface().(*route.Table)
-		h.WriteString(fmt.Sprint(t.Owner(modelKeys[0]), t.Owner(modelKeys[1])))
-		return
-	}
-	if v.Type() == reflect.TypeFor[route.Counts]() {
-		return
+		return append(b, byte(t.Owner(modelKeys[0])), byte(t.Owner(modelKeys[1])))
+	case countsType:
+		return b
+	case bytesType:
+		return append(binary.AppendUvarint(b, uint64(v.Len())), v.Bytes()...)
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		if v.IsNil() {
-			h.WriteByte(0)
-			return
+			return append(b, 0)
 		}
 		if v.Kind() == reflect.Pointer {
 			if seen[v.UnsafePointer()] {
-				h.WriteByte(2)
-				return
+				return append(b, 2)
 			}
 			seen[v.UnsafePointer()] = true
 		}
-		write(h, v.Elem(), seen)
+		return encode(append(b, 1), v.Elem(), seen)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			write(h, readable(v.Field(i)), seen)
+			b = encode(b, readable(v.Field(i)), seen)
 		}
-	case reflect.Slice:
-		if v.Type() == bytesType {
-			h.Write(v.Bytes())
-		}
-		fallthrough
-	case reflect.Array:
-		h.WriteString(strconv.Itoa(v.Len()))
-		if v.Type() == bytesType {
-			return
-		}
+	case reflect.Slice, reflect.Array:
+		b = binary.AppendUvarint(b, uint64(v.Len()))
 		for i := range v.Len() {
-			write(h, v.Index(i), seen)
+			b = encode(b, v.Index(i), seen)
 		}
-	case reflect.Map:
-		// The order of a map's entries does not count.
-		sum := uint64(0)
+	case reflect.Map: // in any order
+		entries := make([]string, 0, v.Len())
 		for it := v.MapRange(); it.Next(); {
-			var e maphash.Hash
-			e.SetSeed(h.Seed())
-			k := reflect.New(it.Key().Type()).Elem()
+			k, value := reflect.New(it.Key().Type()).Elem(), reflect.New(it.Value().Type()).Elem()
 			k.Set(it.Key())
-			write(&e, k, seen)
-			value := reflect.New(it.Value().Type()).Elem()
 			value.Set(it.Value())
-			write(&e, value, seen)
-			sum += e.Sum64()
+			entries = append(entries, string(encode(encode(nil, k, seen), value, seen)))
 		}
-		h.WriteString(strconv.FormatUint(sum, 36))
+		slices.Sort(entries)
+		b = binary.AppendUvarint(b, uint64(len(entries)))
+		for _, e := range entries {
+			b = append(b, e...)
+		}
 	case reflect.String:
-		h.WriteString(v.String() + ";")
+		b = append(binary.AppendUvarint(b, uint64(v.Len())), v.String()...)
 	case reflect.Bool:
-		h.WriteString(strconv.FormatBool(v.Bool()))
+		if v.Bool() {
+			return append(b, 1)
+		}
+		return append(b, 0)
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		h.WriteString(strconv.FormatInt(v.Int(), 36) + ";")
+		b = binary.AppendVarint(b, v.Int())
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		h.WriteString(strconv.FormatUint(v.Uint(), 36) + ";")
+		b = binary.AppendUvarint(b, v.Uint())
 	case reflect.Float32, reflect.Float64:
-		h.WriteString(strconv.FormatFloat(v.Float(), 'g', -1, 64) + ";")
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v.Float()))
 	case reflect.Func:
 	default:
 		panic("digest of " + v.Type().String())
 	}
+	return b
 }

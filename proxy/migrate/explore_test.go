@@ -2,38 +2,48 @@ package migrate
 
 import (
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// An action changes a copy of a world.
+// An action changes a copy of a world: these hosts (bits) and this server of it,
+// besides what is on its way.
 type action struct {
-	name string
-	do   func(*world)
+	format string
+	args   []any
+	do     func(*world)
+	hosts  uint8
+	server int // -1: none
 }
+
+func (a *action) String() string { return fmt.Sprintf(a.format, a.args...) }
+
+// host is what an action of a host's site or worker changes.
+func host(i int) action { return action{hosts: 1 << i, server: -1} }
+
+// adder takes another action that is possible.
+type adder func(a action, do func(*world), format string, args ...any)
 
 // actions are all that can happen now.
 func (w *world) actions() (all []action) {
-	add := func(do func(*world), format string, args ...any) {
-		all = append(all, action{fmt.Sprintf(format, args...), do})
+	add := func(a action, do func(*world), format string, args ...any) {
+		a.do, a.format, a.args = do, format, args
+		all = append(all, a)
 	}
 	for i := range 2 {
 		for s := range 2 {
 			if len(w.Up[s][i]) > 0 {
-				add(func(w *world) {
+				add(action{server: s}, func(w *world) {
 					m := w.Up[s][i][0]
 					w.Up[s][i] = w.Up[s][i][1:]
 					w.serverTakes(s, i, m)
 				}, "server %d takes from worker %d", s, i)
 			}
 			if len(w.Down[s][i]) > 0 {
-				add(func(w *world) {
+				add(host(i), func(w *world) {
 					m := w.Down[s][i][0]
 					w.Down[s][i] = w.Down[s][i][1:]
 					w.siteDown(i, s, m)
@@ -41,7 +51,7 @@ func (w *world) actions() (all []action) {
 			}
 		}
 		if len(w.ToSite[i]) > 0 {
-			add(func(w *world) {
+			add(host(i), func(w *world) {
 				m := w.ToSite[i][0]
 				w.ToSite[i] = w.ToSite[i][1:]
 				if w.Sites[i] != nil {
@@ -51,13 +61,13 @@ func (w *world) actions() (all []action) {
 			}, "site %d hears %d", i, w.ToSite[i][0].M.Kind)
 		}
 		if len(w.ToStore[i]) > 0 {
-			add(func(w *world) { w.record(i) }, "the store records for %d", i)
+			add(host(i), func(w *world) { w.record(i) }, "the store records for %d", i)
 		}
 		if w.Asked[i] {
-			add(func(w *world) { w.Asked[i], w.Told[i] = false, append([]int32(nil), w.Owners[:]...) }, "the store looks for %d", i)
+			add(action{server: -1}, func(w *world) { w.Asked[i], w.Told[i] = false, append([]int32(nil), w.Owners[:]...) }, "the store looks for %d", i)
 		}
 		if w.Told[i] != nil {
-			add(func(w *world) {
+			add(host(i), func(w *world) {
 				owners := w.Told[i]
 				w.Told[i] = nil
 				w.Sites[i].Fetched(table(owners))
@@ -65,24 +75,24 @@ func (w *world) actions() (all []action) {
 			}, "the store tells %d", i)
 		}
 		if x := w.Workers[i]; !x.Waiting && x.Step < x.Steps {
-			add(func(w *world) { w.request(i) }, "worker %d asks", i)
+			add(host(i), func(w *world) { w.request(i) }, "worker %d asks", i)
 		}
 	}
 	delivered := len(all) > 0
 	w.disturbances(add)
 	if !delivered {
-		all = append([]action{{"time passes", (*world).tick}}, all...)
+		all = append([]action{{format: "time passes", do: (*world).tick, hosts: 3, server: -1}}, all...)
 	}
 	return all
 }
 
 // disturbances are what can go wrong, and moves.
-func (w *world) disturbances(add func(func(*world), string, ...any)) {
+func (w *world) disturbances(add adder) {
 	for at, m := range w.Moves {
 		p := possible[m]
 		if s := w.Sites[p.site]; s != nil && s.Joining() == nil && s.Router.Ready() && s.Router.Table().Owner(modelKeys[p.key]) == p.from {
 			if _, err := s.Router.Mover(); err == nil {
-				add(func(w *world) {
+				add(host(p.site), func(w *world) {
 					w.Moves = append(append([]int(nil), w.Moves[:at]...), w.Moves[at+1:]...)
 					w.Sites[p.site].Begin(Move{From: p.from, To: p.to, Keys: []uint64{modelKeys[p.key]}, Handler: Adds})
 					w.settle(p.site)
@@ -93,15 +103,15 @@ func (w *world) disturbances(add func(func(*world), string, ...any)) {
 	for i := range 2 {
 		s := w.Sites[i]
 		if w.Budget.Crash > 0 && s != nil {
-			add(func(w *world) { w.crash(i) }, "site %d is killed", i)
+			add(host(i), func(w *world) { w.crash(i) }, "site %d is killed", i)
 		}
 		if s == nil {
-			add(func(w *world) { w.restart(i) }, "site %d begins again", i)
+			add(host(i), func(w *world) { w.restart(i) }, "site %d begins again", i)
 		}
 		if w.Budget.Expire > 0 && s != nil && s.Moving() > 0 {
 			for _, x := range s.inOrder() {
 				b := x.batch
-				add(func(w *world) {
+				add(host(i), func(w *world) {
 					w.Budget.Expire--
 					w.Sites[i].Expire(b)
 					w.settle(i)
@@ -109,13 +119,13 @@ func (w *world) disturbances(add func(func(*world), string, ...any)) {
 			}
 		}
 		if w.Budget.Repeat > 0 && s != nil {
-			add(func(w *world) { w.Budget.Repeat--; w.repeat(i) }, "host %d repeats", i)
+			add(host(i), func(w *world) { w.Budget.Repeat--; w.repeat(i) }, "host %d repeats", i)
 		}
 		if w.Budget.Loss > 0 {
-			add(func(w *world) { w.Budget.Loss--; w.Workers[i].Drop = true }, "worker %d loses the next", i)
-			add(func(w *world) { w.Budget.Loss--; w.Servers[i].Drop = true }, "server %d loses the next", i)
+			add(host(i), func(w *world) { w.Budget.Loss--; w.Workers[i].Drop = true }, "worker %d loses the next", i)
+			add(action{server: i}, func(w *world) { w.Budget.Loss--; w.Servers[i].Drop = true }, "server %d loses the next", i)
 			if len(w.ToSite[i]) > 0 {
-				add(func(w *world) { w.Budget.Loss--; w.ToSite[i] = w.ToSite[i][1:] }, "a message to site %d is lost", i)
+				add(action{server: -1}, func(w *world) { w.Budget.Loss--; w.ToSite[i] = w.ToSite[i][1:] }, "a message to site %d is lost", i)
 			}
 		}
 	}
@@ -211,72 +221,6 @@ func (w *world) done() bool {
 	return true
 }
 
-// explore visits every state that can be reached, and reports the first in
-// which something is wrong, or from which the end cannot be reached.
-func explore(t *testing.T, first *world, most int) {
-	type visit struct {
-		from int
-		name string
-	}
-	seed := maphash.MakeSeed()
-	known := map[uint64]int{digest(seed, first): 0}
-	visits := []visit{{-1, "start"}}
-	edges := [][]int{nil} // backwards
-	var ends []int
-	trace := func(at int) (s string) {
-		for ; at > 0; at = visits[at].from {
-			s = "  " + visits[at].name + "\n" + s
-		}
-		return s
-	}
-	frontier := []*world{first}
-	numbers := []int{0}
-	for len(frontier) > 0 {
-		w, at := frontier[0], numbers[0]
-		frontier[0] = nil
-		frontier, numbers = frontier[1:], numbers[1:]
-		if w.done() {
-			ends = append(ends, at)
-		}
-		if w.Failure != "" {
-			t.Fatalf("%s, after\n%s", w.Failure, trace(at))
-		}
-		for _, a := range w.actions() {
-			next := duplicate(w)
-			a.do(next)
-			d := digest(seed, next)
-			n, ok := known[d]
-			if !ok {
-				n = len(visits)
-				known[d] = n
-				visits = append(visits, visit{at, a.name})
-				edges = append(edges, nil)
-				frontier, numbers = append(frontier, next), append(numbers, n)
-				if n > most {
-					t.Logf("stopped after %d states, %d of them ends: set PSIDECAR_EXPLORE to a larger number for more", n, len(ends))
-					return
-				}
-			}
-			edges[n] = append(edges[n], at)
-		}
-	}
-	t.Logf("all %d states, %d of them ends", len(visits), len(ends))
-	reaches := make([]bool, len(visits))
-	for len(ends) > 0 {
-		at := ends[0]
-		if ends = ends[1:]; reaches[at] {
-			continue
-		}
-		reaches[at] = true
-		ends = append(ends, edges[at]...)
-	}
-	for at, ok := range reaches {
-		if !ok {
-			t.Fatalf("the job cannot end any more, after\n%s", trace(at))
-		}
-	}
-}
-
 // walk takes one random way from the start to the end. What goes wrong in a
 // world goes wrong early in some walks and late in others.
 func walk(t *testing.T, w *world, rng *rand.Rand) {
@@ -293,7 +237,7 @@ func walk(t *testing.T, w *world, rng *rand.Rand) {
 			n = calm
 		}
 		a := actions[rng.IntN(n)]
-		taken = append(taken, a.name)
+		taken = append(taken, a.String())
 		a.do(w)
 		over := w.done()
 		if w.Failure != "" {
@@ -308,45 +252,6 @@ func walk(t *testing.T, w *world, rng *rand.Rand) {
 
 // disturbed returns how many of the actions are disturbances.
 func (w *world) disturbed() (n int) {
-	w.disturbances(func(func(*world), string, ...any) { n++ })
+	w.disturbances(func(action, func(*world), string, ...any) { n++ })
 	return n
-}
-
-// TestExplore runs through all interleavings of two workers, two servers, two
-// keys and up to three moves, with what can go wrong in each case.
-func TestExplore(t *testing.T) {
-	most := 3_000
-	if s := os.Getenv("PSIDECAR_EXPLORE"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatalf("PSIDECAR_EXPLORE=%q: want how many states to visit in each case", s)
-		}
-		most = n
-	}
-	for _, c := range []struct {
-		name   string
-		resend bool
-		steps  int
-		moves  []int
-		budget budget
-	}{
-		{"three moves", false, 2, []int{0, 1, 2}, budget{}},
-		{"three moves that expire", false, 2, []int{0, 1, 2}, budget{Expire: 1}},
-		{"resend", true, 2, []int{0}, budget{}},
-		{"resend, repeated", true, 2, []int{0, 1}, budget{Repeat: 1}},
-		{"resend, loss", true, 2, []int{0, 1}, budget{Loss: 1}},
-		{"resend, crash", true, 2, []int{0, 1}, budget{Crash: 1}},
-		{"resend, two crashes", true, 2, []int{0}, budget{Crash: 2}},
-		{"resend, crash and loss", true, 2, []int{0, 1}, budget{Crash: 1, Loss: 1}},
-		{"resend, all", true, 2, []int{0, 1, 2}, budget{Crash: 1, Loss: 1, Repeat: 1, Expire: 1}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			explore(t, newWorld(c.resend, c.steps, c.moves, c.budget), most)
-			for seed := range uint64(most / 10) {
-				b := c.budget
-				walk(t, newWorld(c.resend, 3*c.steps, append([]int(nil), c.moves...), b), rand.New(rand.NewPCG(seed, 1)))
-			}
-		})
-	}
 }

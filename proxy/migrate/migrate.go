@@ -180,6 +180,14 @@ func (s *Site) Out() []Out {
 	return out
 }
 
+// Phase returns how far a move of this site has come.
+func (s *Site) Phase(number uint64) Phase {
+	if x := s.moves[number]; x != nil {
+		return x.phase
+	}
+	return over
+}
+
 // Moving returns how many moves are under way.
 func (s *Site) Moving() int { return len(s.moves) }
 

@@ -47,17 +47,25 @@ func (m *Move) Ranges() []plan.Keys {
 	return all
 }
 
-// phase is how far a move has come.
-type phase uint8
+// Phase is how far a move has come.
+type Phase uint8
 
 const (
-	quieting  phase = iota // until no request for the keys is under way anywhere
+	quieting  Phase = iota // until no request for the keys is under way anywhere
 	reading                // pulling the values from the old owner
 	writing                // pushing to the new owner
 	checking               // pulling what it has now
 	recording              // until the planner has it on disk
 	over
 )
+
+// Phases is how many there are before a move is over.
+const Phases = int(over)
+
+// String says what a move is waiting for.
+func (p Phase) String() string {
+	return [...]string{"quiet", "read", "write", "check", "record", "over"}[p]
+}
 
 // maxCorrections is how often a value is corrected before the handler is taken
 // for one that does not add.
@@ -72,7 +80,7 @@ type moving struct {
 	move   Move
 	batch  route.Batch
 	ranges []plan.Keys
-	phase  phase
+	phase  Phase
 	worker int32
 	loud   map[string]bool // those who are not quiet yet
 	op     *route.Op

@@ -29,6 +29,8 @@ type world struct {
 	Resend  bool
 	Number  uint64
 	Failure string
+	// Digests of what changes in few actions.
+	hosts, servers [2]digest
 }
 
 type budget struct{ Loss, Repeat, Crash, Expire int }

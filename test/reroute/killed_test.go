@@ -171,9 +171,22 @@ func startFleet(t *testing.T, n *hosts.Net, p *planner) []*restarting {
 	}
 }
 
-// Proxies and the planner are killed at random while keys move. The sums stay
-// exact. PSIDECAR_SOAK=30m does it for half an hour, until 100,000 keys have
-// moved at least.
+// cut takes a host off the network for a while, and returns for how long.
+func cut(t *testing.T, h *hosts.Host, d time.Duration) time.Duration {
+	t.Helper()
+	if err := h.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(d)
+	if err := h.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Proxies and the planner are killed and links are cut at random while keys
+// move. The sums stay exact. PSIDECAR_SOAK=30m does it for half an hour, in which
+// 100,000 keys have to move at least.
 func TestKilledWhileMoving(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
@@ -192,7 +205,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	psjob := job.Build(t, "cmd/psjob")
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
-	moved, kills, runs := uint64(0), 0, 0
+	moved, kills, cuts, runs := uint64(0), 0, 0, 0
 	for began := time.Now(); time.Since(began) < soak; runs++ {
 		p.forget()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -232,10 +245,15 @@ func TestKilledWhileMoving(t *testing.T) {
 			}
 			if time.Now().After(nextKill) {
 				nextKill = time.Now().Add(time.Duration(500+rng.IntN(1500)) * time.Millisecond)
-				kills++
-				if rng.IntN(4) == 0 {
+				switch rng.IntN(6) {
+				case 0:
+					kills++
 					p.again()
-				} else {
+				case 1:
+					cuts++
+					nextKill = nextKill.Add(cut(t, n.Host(rng.IntN(k)), time.Duration(500+rng.IntN(1000))*time.Millisecond))
+				default:
+					kills++
 					proxies[rng.IntN(k)].kill()
 				}
 			}
@@ -249,7 +267,7 @@ func TestKilledWhileMoving(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("%d jobs, %d keys moved, %d kills", runs, moved, kills)
+	t.Logf("%d jobs, %d keys moved, %d kills, %d cuts", runs, moved, kills, cuts)
 	if moved < 100 || kills < 3 {
 		t.Errorf("%d keys moved, %d kills: too few to show anything", moved, kills)
 	}

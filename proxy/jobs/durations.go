@@ -1,0 +1,44 @@
+package jobs
+
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/migrate"
+)
+
+// durations are how long the last moves took, in microseconds.
+type durations struct {
+	whole []uint64
+	parts [migrate.Phases][]uint64
+}
+
+// lastMoves is how many moves are remembered.
+const lastMoves = 1000
+
+func (d *durations) add(whole uint64, parts *[migrate.Phases]uint64) {
+	keep := func(list []uint64, v uint64) []uint64 {
+		if len(list) == lastMoves {
+			list = slices.Delete(list, 0, 1)
+		}
+		return append(list, v)
+	}
+	d.whole = keep(d.whole, whole)
+	for i, v := range parts {
+		d.parts[i] = keep(d.parts[i], v)
+	}
+}
+
+// medians returns the median of each phase by its name; nil where nothing has
+// moved.
+func (d *durations) medians() map[string]uint64 {
+	if len(d.whole) == 0 {
+		return nil
+	}
+	all := map[string]uint64{}
+	for i, list := range d.parts {
+		all[migrate.Phase(i).String()] = median(list)
+	}
+	return all
+}
+
+func median(list []uint64) uint64 { return slices.Sorted(slices.Values(list))[len(list)/2] }

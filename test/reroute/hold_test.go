@@ -1,0 +1,83 @@
+package reroute
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// TestHold measures for how long requests for keys that move are held, and what
+// for: while a job counts at full speed, and while it computes between its steps.
+func TestHold(t *testing.T) {
+	if os.Getenv("PSIDECAR_EVAL") == "" {
+		t.Skip("takes most of a minute: set PSIDECAR_EVAL=1 to measure")
+	}
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	const k, ids = 2, 3000
+	n := hoststest.New(t, hosts.Config{Hosts: k})
+	for _, c := range []struct {
+		name string
+		args []string
+	}{
+		{"computing", []string{"--count-compute", "20ms", "--steps", "400"}},
+		{"full speed", []string{"--steps", "2000"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPlanner(t, n.Host(0))
+			var all []*sidecar.Sidecar
+			for _, h := range n.Hosts() {
+				all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir()))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+			defer cancel()
+			mine := job.Program{psjob, "--json"}
+			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--count-batch", "300"}, c.args...)
+			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count)}.Start(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
+			done := make(chan error, 1)
+			go func() { done <- r.Wait() }()
+			rng := rand.New(rand.NewPCG(1, 1))
+			for over := false; !over; {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Error(err)
+					}
+					over = true
+				case <-time.After(20 * time.Millisecond):
+					if !p.busy(name) && plain(t, all) > 20 {
+						p.propose(rng, name, ids, 20, k)
+					}
+				}
+			}
+			for _, s := range all {
+				for _, j := range states(t, s) {
+					t.Logf("%s: %d batches, held for %d µs at the median; %v", s.Host.Name, len(j.HeldMicros), median(j.HeldMicros), j.PhaseMicros)
+				}
+			}
+		})
+	}
+}
+
+func median(micros []uint64) uint64 {
+	if len(micros) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(micros))[len(micros)/2]
+}
