@@ -48,31 +48,31 @@ func OpenFile(path string) (*File, error) {
 		return nil, errors.Join(fmt.Errorf("opening the store %s: %w", path, err), db.Close())
 	}
 	if err := fill(path); err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, errors.Join(fmt.Errorf("opening the store %s: %w", path, err), db.Close())
 	}
 	return &File{db: db, path: path}, nil
 }
 
 // filled is how much of the disk a file takes from the start, in bytes. What is
 // written where the file has its place already is on disk in half the time.
-const filled = 4 << 20
+const filled = 1 << 20
 
 // fill lengthens a file with zeros, which bbolt uses before it grows the file.
+// Where the disk has no room for them the file stays as it is.
 func fill(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		return fmt.Errorf("opening the store %s: %w", path, err)
+		return err
 	}
 	info, err := f.Stat()
-	if err == nil && info.Size() < filled {
-		if _, err = f.Write(make([]byte, filled-info.Size())); err == nil {
-			err = f.Sync()
-		}
+	if err != nil || info.Size() >= filled {
+		return errors.Join(err, f.Close())
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("taking %d bytes of the disk for the store %s: %w", filled, path, err)
+	_, err = f.Write(make([]byte, filled-info.Size()))
+	if err = errors.Join(err, f.Sync()); err != nil {
+		err = f.Truncate(info.Size())
 	}
-	return nil
+	return errors.Join(err, f.Close())
 }
 
 // Each implements Store.

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -64,9 +65,23 @@ func (l *memoryLedger) at(id route.ID) int {
 	return slices.IndexFunc(l.Opened, func(k route.Kept) bool { return k.ID == id })
 }
 func (l *memoryLedger) Open(k route.Kept) {
-	l.Known = append(l.Known, k.ID)
-	l.Opened = append(l.Opened, k)
+	l.Known = with(l.Known, k.ID, compareIDs)
+	l.Opened = with(l.Opened, k, func(a, b route.Kept) int { return compareIDs(a.ID, b.ID) })
 }
+
+func compareIDs(a, b route.ID) int {
+	return cmp.Or(cmp.Compare(a.Timestamp, b.Timestamp), cmp.Compare(a.Server, b.Server))
+}
+
+// with returns a copy of a set with another element. Sets are ascending, so that
+// states do not differ in the order in which things have come.
+func with[T any](set []T, element T, compare func(a, b T) int) []T {
+	i, _ := slices.BinarySearchFunc(set, element, compare)
+	return slices.Insert(slices.Clone(set), i, element)
+}
+
+func compareSent(a, b sent) int { return cmp.Compare(a.Signature, b.Signature) }
+
 func (l *memoryLedger) Mark(id route.ID, f route.Flags) { l.Opened[l.at(id)].Flags = f }
 func (l *memoryLedger) Close(id route.ID) {
 	i := l.at(id)
@@ -200,7 +215,7 @@ func (w *world) serverTakes(s, from int, frames [][]byte) {
 		if slices.Contains(srv.Seen, signature) {
 			return
 		}
-		srv.Seen = append(slices.Clone(srv.Seen), signature)
+		srv.Seen = with(srv.Seen, signature, cmp.Compare)
 	}
 	var back pslite.Meta
 	back.Reset()
@@ -223,7 +238,7 @@ func (w *world) serverTakes(s, from int, frames [][]byte) {
 	}
 	answer[0] = back.Append(nil, pslite.DMLC)
 	if w.Resend {
-		srv.Unacked = append(slices.Clone(srv.Unacked), sent{pslite.Signature(&back, me, them), answer})
+		srv.Unacked = with(srv.Unacked, sent{pslite.Signature(&back, me, them), answer}, compareSent)
 	}
 	w.down(s, from, answer)
 }
@@ -297,7 +312,7 @@ func (w *world) workerTakes(i, server int, frames [][]byte) {
 		if slices.Contains(x.Seen, signature) {
 			return
 		}
-		x.Seen = append(slices.Clone(x.Seen), signature)
+		x.Seen = with(x.Seen, signature, cmp.Compare)
 	}
 	if !x.Waiting || m.Meta.Timestamp != int32(x.Step) {
 		w.fail("worker %d gets the answer to %d, it waits for %d", i, m.Meta.Timestamp, x.Step)
@@ -336,7 +351,7 @@ func (w *world) request(i int) {
 		frames[2] = pslite.AppendFloat32(nil, []float32{1, 1})
 	}
 	if w.Resend {
-		x.Unacked = append(slices.Clone(x.Unacked), sent{pslite.Signature(&m, x.ID, pslite.ServerID(0)), frames})
+		x.Unacked = with(x.Unacked, sent{pslite.Signature(&m, x.ID, pslite.ServerID(0)), frames}, compareSent)
 	}
 	w.siteUp(i, 0, frames)
 }

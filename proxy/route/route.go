@@ -66,12 +66,13 @@ type Out struct {
 
 // Router is the state of one job on one host.
 type Router struct {
-	table   *Table
-	holds   map[Batch]*hold
-	workers map[int32]*worker
-	resend  bool // the job uses PS_RESEND
-	closed  bool // nothing may pass: it is not known yet what is displaced
-	moves   bool // keys may move
+	table    *Table
+	verdicts verdicts
+	holds    map[Batch]*hold
+	workers  map[int32]*worker
+	resend   bool // the job uses PS_RESEND
+	closed   bool // nothing may pass: it is not known yet what is displaced
+	moves    bool // keys may move
 	// Requests are counted by the generation in which they began; a hold begins
 	// a new one, and waits for those before.
 	generation uint32
@@ -151,7 +152,7 @@ func (r *Router) Resend() bool { return r.resend }
 
 // Open replaces the table and lets requests pass.
 func (r *Router) Open(t *Table) {
-	r.table, r.closed = t, false
+	r.table, r.verdicts, r.closed = t, verdicts{}, false
 	r.flush()
 }
 
@@ -249,7 +250,7 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 	if e, ok := w.open[id]; ok {
 		return e.split == nil && !r.closed
 	}
-	if r.closed || len(w.queues[server]) > 0 || r.resend && w.ledger.Seen(id.public()) || r.table.Touches(keys) || r.holdsAny(keys) {
+	if r.closed || len(w.queues[server]) > 0 || r.resend && w.ledger.Seen(id.public()) || r.touches(keys) || r.holdsAny(keys) {
 		return false
 	}
 	w.learn(m)

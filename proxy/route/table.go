@@ -20,6 +20,7 @@ const MaxServers = 1 << 16
 // usable; see [NewTable].
 type Table struct {
 	servers int
+	version uint64 // counts changes
 	singles singles
 	// ranges are those too long to be kept key by key, ascending; a single key
 	// inside one has its own entry, at home or not.
@@ -142,6 +143,7 @@ func (t *Table) rangeTouches(keys pslite.Keys) bool {
 // Set gives the keys of the ranges those owners; [plan.Home] brings them home.
 // Later ranges overrule earlier ones.
 func (t *Table) Set(changes []plan.Range) {
+	t.version++
 	for _, r := range changes {
 		if r.Len() > maxSingles {
 			t.setRange(r)

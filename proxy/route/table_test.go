@@ -70,6 +70,45 @@ func TestTableAgainstList(t *testing.T) {
 	})
 }
 
+// A router remembers which lists have no displaced key until the table changes.
+func TestVerdicts(t *testing.T) {
+	table := NewTable(2)
+	table.Set([]plan.Range{{Keys: plan.One(5000), Owner: 1}})
+	r := New(table)
+	r.Open(table)
+	lists := make([]pslite.Keys, 12) // more than are remembered
+	for i := range lists {
+		for k := range uint64(100 + i) {
+			lists[i] = pslite.AppendKeys(lists[i], []uint64{13*k + uint64(i)})
+		}
+	}
+	check := func(displaced int) {
+		t.Helper()
+		for range 3 {
+			for i, l := range lists {
+				if got := r.touches(l); got != (i == displaced) {
+					t.Fatalf("list %d touches a displaced key: %v", i, got)
+				}
+			}
+			for range 2 {
+				if r.touches(lists[0]) != (displaced == 0) {
+					t.Fatal("a list that came before is judged otherwise")
+				}
+			}
+		}
+	}
+	check(-1)
+	table.Set([]plan.Range{{Keys: plan.One(657), Owner: 1}})
+	check(7)
+	table.Set([]plan.Range{{Keys: plan.One(657), Owner: plan.Home}, {Keys: plan.One(650), Owner: 1}})
+	check(0)
+	other := NewTable(2)
+	other.Set([]plan.Range{{Keys: plan.One(653), Owner: 1}})
+	other.version = table.version
+	r.Open(other)
+	check(3)
+}
+
 // Keys that came home again leave an empty table.
 func TestTableEmpties(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -119,6 +120,9 @@ func (p *planner) busy(jobName string) bool {
 	return moving
 }
 
+// jobName is what a job is called whose scheduler has that address.
+func jobName(scheduler netip.Addr) string { return netip.AddrPortFrom(scheduler, 9091).String() }
+
 // plain returns how many requests have passed as they were, or were split.
 func plain(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
 	for _, s := range all {
@@ -146,11 +150,13 @@ func TestMoved(t *testing.T) {
 		ids  int
 		args []string
 		env  []string
+		six  bool
 	}{
-		{"scalars", 3000, nil, nil},
+		{"scalars", 3000, nil, nil, false},
+		{"IPv6", 3000, nil, nil, true},
 		// With lengths a key that nobody has used has none, and cannot move.
-		{"lengths", 60, []string{"--count-lens", "--count-batch", "60"}, nil},
-		{"resend and loss", 3000, []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}},
+		{"lengths", 60, []string{"--count-lens", "--count-batch", "60"}, nil, false},
+		{"resend and loss", 3000, []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
@@ -158,11 +164,14 @@ func TestMoved(t *testing.T) {
 			p.forget()
 			mine := job.Program{psjob, "--json"}
 			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "400"}, c.args...)
-			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env}.Start(ctx)
+			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env, IPv6: c.six}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
+			name := jobName(n.Host(0).IPv4)
+			if c.six {
+				name = jobName(n.Host(0).IPv6)
+			}
 			done := make(chan error, 1)
 			go func() { done <- r.Wait() }()
 			rng := rand.New(rand.NewPCG(1, 1))

@@ -77,20 +77,22 @@ func TestPlaced(t *testing.T) {
 		args    []string
 		env     []string
 		workers int
+		six     bool
 	}{
-		{"scalars", nil, nil, k},
-		{"four values a key", []string{"--value-length", "4"}, nil, k},
-		{"lengths", []string{"--count-lens"}, nil, k},
-		{"two workers a host", nil, nil, 2 * k},
-		{"resend", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}, k},
-		{"resend and loss", []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=3"}, k},
+		{"scalars", nil, nil, k, false},
+		{"four values a key", []string{"--value-length", "4"}, nil, k, false},
+		{"lengths", []string{"--count-lens"}, nil, k, false},
+		{"two workers a host", nil, nil, 2 * k, false},
+		{"resend", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}, k, false},
+		{"resend and loss", []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=3"}, k, false},
+		{"IPv6", nil, nil, k, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			mine := job.Program{psjob, "--json"}
 			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", "3000", "--steps", "150"}, c.args...)
-			_, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(c.workers, count), Env: c.env}.Run(ctx)
+			_, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(c.workers, count), Env: c.env, IPv6: c.six}.Run(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,103 @@
+package reroute
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// displace writes a placement of n keys, spread over the whole key space, that
+// no job uses: all lie one above a multiple of 2^20.
+func displace(t *testing.T, n, k int) string {
+	t.Helper()
+	run := placement.Run{}
+	for i := range n {
+		key := (uint64(1<<63)/uint64(n)*uint64(2*i))>>20<<20 + 1
+		run.Keys, run.Owners = append(run.Keys, key), append(run.Owners, int32(i%k))
+	}
+	run.First, run.Last = run.Keys[0], run.Keys[n-1]
+	p := &placement.Placement{K: k, Runs: []placement.Run{run}}
+	for i := range k {
+		p.Server = append(p.Server, i)
+	}
+	file := filepath.Join(t.TempDir(), "placement.json")
+	if err := placement.WriteFile(file, p); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestUntouched measures what jobs pay for a million displaced keys that they do
+// not use, beside the same proxies with none, in turns.
+func TestUntouched(t *testing.T) {
+	if os.Getenv("PSIDECAR_EVAL") == "" {
+		t.Skip("takes some minutes: set PSIDECAR_EVAL=1 to measure")
+	}
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	const k, rounds = 2, 9
+	n := hoststest.New(t, hosts.Config{Hosts: 2 * k})
+	fleets := [2][]*hosts.Host{n.Hosts()[:k], n.Hosts()[k:]}
+	for i, placed := range []int{2, 1_000_000} {
+		file := displace(t, placed, k)
+		for _, h := range fleets[i] {
+			sidecar.Start(t, h, program, "sidecar", "--placement", file, "--state-dir", t.TempDir(), "--codec", "none", "--sample", "64")
+		}
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+	}{
+		{"lists of 10,000 that come again", []string{"--model", "bench", "--keys", "10000", "--rounds", "1500"}},
+		{"lists of 100 that come again", []string{"--model", "bench", "--keys", "100", "--rounds", "5000"}},
+		{"new lists of 10,000", []string{"--model", "count", "--count-keys", "1000000", "--count-batch", "10000", "--steps", "150"}},
+		{"new lists of 100, 64 values each", []string{"--model", "count", "--count-keys", "10000", "--count-batch", "100", "--value-length", "64", "--steps", "1500"}},
+	} {
+		var speeds [2][]float64
+		var ratios []float64
+		for range rounds {
+			var now [2]float64
+			for i, fleet := range fleets {
+				now[i] = speed(t, fleet, psjob, c.args)
+				speeds[i] = append(speeds[i], now[i])
+			}
+			ratios = append(ratios, now[1]/now[0])
+		}
+		t.Logf("%s: %.1f steps/s without, %.1f with a million displaced keys: %+.1f %% at the median of %d pairs (%+.1f to %+.1f %% in the middle half)", c.name,
+			middle(speeds[0], 2), middle(speeds[1], 2), 100*(middle(ratios, 2)-1), rounds, 100*(middle(ratios, 4)-1), 100*(slices.Sorted(slices.Values(ratios))[rounds*3/4]-1))
+	}
+}
+
+func middle(list []float64, part int) float64 {
+	return slices.Sorted(slices.Values(list))[len(list)/part]
+}
+
+// speed runs a job with one worker and returns its steps a second.
+func speed(t *testing.T, on []*hosts.Host, psjob string, args []string) float64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	mine := job.Program{psjob, "--json"}
+	mine = append(mine, args...)
+	out, err := job.Job{Hosts: on, Scheduler: mine, Servers: job.Repeat(len(on), mine), Workers: job.Repeat(1, mine)}.Run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report struct{ Steps, Seconds float64 }
+	if err := json.Unmarshal(out.Workers[0].Stdout.Bytes(), &report); err != nil {
+		t.Fatal(err)
+	}
+	return report.Steps / report.Seconds
+}
