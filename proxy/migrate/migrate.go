@@ -331,20 +331,39 @@ func (s *Site) settle(from string, b route.Batch, keys []plan.Keys) {
 // complete is called when an op has its answer.
 func (s *Site) complete(op *route.Op) {
 	for _, x := range s.inOrder() {
-		if x.op != op {
+		switch op {
+		case x.op:
+		case x.ahead:
+			x.early = true
+			return
+		default:
 			continue
 		}
+		ahead := x.ahead
 		next, err := x.next()
 		switch {
 		case err != nil:
 			s.end(x, err)
+		case next != nil && next == ahead: // under way
 		case next != nil:
-			s.Router.Start(x.worker, next)
+			s.start(x, next)
 		default:
 			x.phase = recording
 			s.record(x)
 		}
 		return
+	}
+}
+
+// start sends an op. Behind the first push goes the pull that checks it, so that
+// a move takes a way less: servers take what comes over one connection in order,
+// and where one does not, values are found wrong and corrected. What is repeated
+// when it is lost can arrive in any order, and waits.
+func (s *Site) start(x *moving, op *route.Op) {
+	s.Router.Start(x.worker, op)
+	if x.phase == writing && x.tried == 0 && !s.Router.Resend() {
+		x.ahead = x.ask()
+		s.Router.Start(x.worker, x.ahead)
 	}
 }
 
@@ -366,8 +385,8 @@ func (s *Site) end(x *moving, err error) {
 	owner := x.move.To
 	if err != nil {
 		owner = route.Unchanged
-		if x.op != nil {
-			s.Router.Cancel(x.op)
+		for _, op := range x.ops() {
+			s.Router.Cancel(op)
 		}
 	}
 	x.phase = over

@@ -3,6 +3,7 @@ package migrate
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -84,6 +85,8 @@ type moving struct {
 	worker int32
 	loud   map[string]bool // those who are not quiet yet
 	op     *route.Op
+	ahead  *route.Op // the first check, sent right behind what it checks
+	early  bool      // ahead is complete, op is not
 	want   [][]byte
 	typ    pslite.DataType
 	left   []int // places of keys whose value is not right yet
@@ -91,8 +94,8 @@ type moving struct {
 	bytes  uint64
 }
 
-// next is called when an op is complete, and returns the next one; nil when all
-// values are where they belong.
+// next is called when an op is complete, and returns the next one, which may be
+// under way already; nil when all values are where they belong.
 func (m *moving) next() (*route.Op, error) {
 	if err := m.op.Err; err != nil {
 		return nil, err
@@ -110,7 +113,17 @@ func (m *moving) next() (*route.Op, error) {
 		return m.write(m.fresh)
 	case writing:
 		m.phase = checking
-		return m.ask(), nil
+		if m.ahead == nil {
+			m.op = m.ask()
+			return m.op, nil
+		}
+		m.op, m.ahead = m.ahead, nil
+		if !m.early {
+			return m.op, nil
+		}
+		if err := m.op.Err; err != nil {
+			return nil, err
+		}
 	}
 	var have [][]byte
 	var wrong []int
@@ -160,7 +173,9 @@ func (m *moving) write(value func(i int) ([]byte, error)) (*route.Op, error) {
 	return op, nil
 }
 
-func (m *moving) ask() *route.Op {
-	m.op = &route.Op{Server: m.move.To, Keys: m.keysLeft()}
-	return m.op
+func (m *moving) ask() *route.Op { return &route.Op{Server: m.move.To, Keys: m.keysLeft()} }
+
+// ops are those under way.
+func (m *moving) ops() []*route.Op {
+	return slices.DeleteFunc([]*route.Op{m.op, m.ahead}, func(op *route.Op) bool { return op == nil })
 }
