@@ -27,8 +27,21 @@ func host(i int) action { return action{hosts: 1 << i, server: -1} }
 // adder takes another action that is possible.
 type adder func(a action, do func(*world), format string, args ...any)
 
-// actions are all that can happen now.
+// actions are all that can happen now, but for those whose order makes no
+// difference: when nothing can be lost or repeated any more, an ACK that waits
+// for a server does nothing that anything else could notice before it is taken.
+// It only ends a repetition, and those begin when nothing else is on its way. So
+// it is taken at once.
 func (w *world) actions() (all []action) {
+	if b := w.Budget; w.Resend && !w.unreduced && b.Loss+b.Repeat+b.Crash == 0 && !w.drops() {
+		for i := range 2 {
+			for s := range 2 {
+				if q := w.Up[s][i]; len(q) > 0 && len(q[0]) == 1 && w.Sites[i] != nil {
+					return []action{{"server %d takes an ACK of worker %d", []any{s, i}, func(w *world) { w.fromWorker(s, i) }, 0, s}}
+				}
+			}
+		}
+	}
 	add := func(a action, do func(*world), format string, args ...any) {
 		a.do, a.format, a.args = do, format, args
 		all = append(all, a)
@@ -36,11 +49,7 @@ func (w *world) actions() (all []action) {
 	for i := range 2 {
 		for s := range 2 {
 			if len(w.Up[s][i]) > 0 {
-				add(action{server: s}, func(w *world) {
-					m := w.Up[s][i][0]
-					w.Up[s][i] = w.Up[s][i][1:]
-					w.serverTakes(s, i, m)
-				}, "server %d takes from worker %d", s, i)
+				add(action{server: s}, func(w *world) { w.fromWorker(s, i) }, "server %d takes from worker %d", s, i)
 			}
 			if len(w.Down[s][i]) > 0 {
 				add(host(i), func(w *world) {
@@ -86,6 +95,18 @@ func (w *world) actions() (all []action) {
 	return all
 }
 
+// fromWorker lets a server take what comes next from a worker.
+func (w *world) fromWorker(s, i int) {
+	m := w.Up[s][i][0]
+	w.Up[s][i] = w.Up[s][i][1:]
+	w.serverTakes(s, i, m)
+}
+
+// drops reports whether somebody is about to lose a message.
+func (w *world) drops() bool {
+	return w.Servers[0].Drop || w.Servers[1].Drop || w.Workers[0].Drop || w.Workers[1].Drop
+}
+
 // disturbances are what can go wrong, and moves.
 func (w *world) disturbances(add adder) {
 	for at, m := range w.Moves {
@@ -100,8 +121,17 @@ func (w *world) disturbances(add adder) {
 			}
 		}
 	}
+	if w.Budget.Crash > 0 && w.storeIsAsked() {
+		add(action{server: -1}, (*world).crashStore, "the planner is killed")
+	}
 	for i := range 2 {
 		s := w.Sites[i]
+		if w.Budget.Crash > 0 && len(w.ToStore[i]) > 0 {
+			add(action{server: -1}, func(w *world) {
+				w.write(i)
+				w.crashStore()
+			}, "the planner is killed when it has recorded for %d", i)
+		}
 		if w.Budget.Crash > 0 && s != nil {
 			add(host(i), func(w *world) { w.crash(i) }, "site %d is killed", i)
 		}
@@ -131,11 +161,37 @@ func (w *world) disturbances(add adder) {
 	}
 }
 
+// storeIsAsked reports whether anything is on its way to or from the store.
+func (w *world) storeIsAsked() bool {
+	for i := range 2 {
+		if len(w.ToStore[i]) > 0 || w.Asked[i] || w.Told[i] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// crashStore loses what is on its way to or from the store.
+func (w *world) crashStore() {
+	w.Budget.Crash--
+	clear(w.ToStore[:])
+	clear(w.Asked[:])
+	clear(w.Told[:])
+}
+
 // record is the store's part.
 func (w *world) record(i int) {
-	r := w.ToStore[i][0]
+	r, err := w.write(i)
+	if w.Sites[i] != nil {
+		w.Sites[i].Recorded(r.Batch, err)
+		w.settle(i)
+	}
+}
+
+// write puts what was asked for on the store's disk.
+func (w *world) write(i int) (r Record, err error) {
+	r = w.ToStore[i][0]
 	w.ToStore[i] = w.ToStore[i][1:]
-	var err error
 	for k, key := range modelKeys {
 		if key < r.Keys[0].First || key > r.Keys[0].Last {
 			continue
@@ -147,10 +203,7 @@ func (w *world) record(i int) {
 			err = fmt.Errorf("key %d belongs to %d", key, w.Owners[k])
 		}
 	}
-	if w.Sites[i] != nil {
-		w.Sites[i].Recorded(r.Batch, err)
-		w.settle(i)
-	}
+	return r, err
 }
 
 // crash kills a site: what is on its connections is lost with it.

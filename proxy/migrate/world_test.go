@@ -14,22 +14,23 @@ import (
 // each, a store, and two keys that are at home with server 0. Everything that
 // happens is one of the actions of [world.actions]; the state is plain data.
 type world struct {
-	Sites   [2]*Site // nil: killed
-	Ledgers [2]*memoryLedger
-	Workers [2]*modelWorker
-	Servers [2]*modelServer
-	Owners  [2]int32 // of the keys, as the store has it
-	ToStore [2][]Record
-	Asked   [2]bool          // the store was asked where keys are
-	Told    [2][]int32       // and has said so
-	ToSite  [2][]siteMessage // from the other site
-	Up      [2][2][][][]byte // messages to server s as from worker w
-	Down    [2][2][][][]byte // from server s for worker w
-	Moves   []int            // of the moves possible, those not begun
-	Budget  budget
-	Resend  bool
-	Number  uint64
-	Failure string
+	Sites     [2]*Site // nil: killed
+	Ledgers   [2]*memoryLedger
+	Workers   [2]*modelWorker
+	Servers   [2]*modelServer
+	Owners    [2]int32 // of the keys, as the store has it
+	ToStore   [2][]Record
+	Asked     [2]bool          // the store was asked where keys are
+	Told      [2][]int32       // and has said so
+	ToSite    [2][]siteMessage // from the other site
+	Up        [2][2][][][]byte // messages to server s as from worker w
+	Down      [2][2][][][]byte // from server s for worker w
+	Moves     []int            // of the moves possible, those not begun
+	Budget    budget
+	Resend    bool
+	Number    uint64
+	Failure   string
+	unreduced bool // all orders count, see actions
 	// Digests of what changes in few actions.
 	hosts, servers [2]digest
 }

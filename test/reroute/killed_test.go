@@ -196,7 +196,7 @@ func TestKilledWhileMoving(t *testing.T) {
 		if soak, err = time.ParseDuration(s); err != nil {
 			t.Fatalf("PSIDECAR_SOAK=%q: want a duration", s)
 		}
-		steps = 400
+		steps = 80
 	}
 	const k, ids = 4, 3000
 	n := hoststest.New(t, hosts.Config{Hosts: k})
