@@ -2,7 +2,7 @@
 #
 #   make demo       build, then run the demo job on hosts of its own
 #   make test       install what the tests need, then run them all
-#   make soak       keys move for half an hour (SOAK=30m) while proxies and planner are killed
+#   make soak       keys move for half an hour (SOAK=30m) while proxies and planner are killed, links cut
 #   make test-kubernetes  the chart, rights and two planners against a real API server; builds one
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
@@ -56,7 +56,8 @@ test: test-deps
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))
 	$(GO) test -timeout 20m -p 1 $(LIVE)
 
-# Half an hour of jobs whose keys move while proxies and planner are killed.
+# Half an hour of jobs whose keys move while proxies and planner are killed and hosts
+# are cut off.
 SOAK ?= 30m
 soak: test-deps
 	PSIDECAR_SOAK=$(SOAK) $(GO) test -run TestKilledWhileMoving -timeout 2h -v ./test/reroute

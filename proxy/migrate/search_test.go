@@ -203,24 +203,26 @@ func TestExplore(t *testing.T) {
 		most = n
 	}
 	for name, e := range map[string]exploration{
-		"three moves":              {steps: 2, moves: []int{0, 1, 2}},
-		"two moves that expire":    {steps: 2, moves: []int{0, 1}, budget: budget{Expire: 1}},
-		"resend, two moves":        {resend: true, steps: 2, moves: []int{0, 1}},
-		"resend, loss":             {resend: true, steps: 1, moves: []int{0}, budget: budget{Loss: 1}},
-		"resend, repeated":         {resend: true, steps: 1, moves: []int{0}, budget: budget{Repeat: 1}},
-		"resend, crash":            {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1}},
-		"resend, two moves, crash": {resend: true, steps: 1, moves: []int{0, 1}, budget: budget{Crash: 1}},
+		"three moves":                    {steps: 2, moves: []int{0, 1, 2}},
+		"two moves that expire":          {steps: 2, moves: []int{0, 1}, budget: budget{Expire: 1}},
+		"resend, two moves":              {resend: true, steps: 2, moves: []int{0, 1}},
+		"resend, loss":                   {resend: true, steps: 1, moves: []int{0}, budget: budget{Loss: 1}},
+		"resend, repeated":               {resend: true, steps: 1, moves: []int{0}, budget: budget{Repeat: 1}},
+		"resend, crash":                  {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1}},
+		"resend, two moves, crash":       {resend: true, steps: 1, moves: []int{0, 1}, budget: budget{Crash: 1}},
+		"resend, crash and loss":         {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Loss: 1}},
+		"resend, crash and repeated":     {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Repeat: 1}},
+		"resend, loss and repeated":      {resend: true, steps: 1, moves: []int{0}, budget: budget{Loss: 1, Repeat: 1}},
+		"resend, pushes and pulls, loss": {resend: true, steps: 2, moves: []int{0}, budget: budget{Loss: 1}},
 
-		"three moves that expire":         {steps: 2, moves: []int{0, 1, 2}, budget: budget{Expire: 1}, rarely: true},
-		"resend, three moves":             {resend: true, steps: 2, moves: []int{0, 1, 2}, rarely: true},
-		"resend, three moves, crash":      {resend: true, steps: 1, moves: []int{0, 1, 2}, budget: budget{Crash: 1}, rarely: true},
-		"resend, two crashes":             {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 2}, rarely: true},
-		"resend, crash and loss":          {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Loss: 1}, rarely: true},
-		"resend, crash and repeated":      {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Repeat: 1}, rarely: true},
-		"resend, loss and repeated":       {resend: true, steps: 1, moves: []int{0}, budget: budget{Loss: 1, Repeat: 1}, rarely: true},
-		"resend, pushes and pulls, loss":  {resend: true, steps: 2, moves: []int{0}, budget: budget{Loss: 1}, rarely: true},
-		"resend, pushes and pulls, crash": {resend: true, steps: 2, moves: []int{0}, budget: budget{Crash: 1}, rarely: true},
-		"resend, all":                     {resend: true, steps: 1, moves: []int{0, 1, 2}, budget: budget{Crash: 1, Loss: 1, Repeat: 1, Expire: 1}, rarely: true},
+		"three moves that expire":            {steps: 2, moves: []int{0, 1, 2}, budget: budget{Expire: 1}, rarely: true},
+		"resend, three moves":                {resend: true, steps: 2, moves: []int{0, 1, 2}, rarely: true},
+		"resend, pushes and pulls, repeated": {resend: true, steps: 2, moves: []int{0}, budget: budget{Repeat: 1}, rarely: true},
+		"resend, pushes and pulls, crash":    {resend: true, steps: 2, moves: []int{0}, budget: budget{Crash: 1}, rarely: true},
+		"resend, two crashes":                {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 2}, rarely: true},
+		"resend, three moves, crash":         {resend: true, steps: 1, moves: []int{0, 1, 2}, budget: budget{Crash: 1}, rarely: true},
+		"resend, crash, loss, repeated":      {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Loss: 1, Repeat: 1}, rarely: true},
+		"resend, all":                        {resend: true, steps: 2, moves: []int{0, 1, 2}, budget: budget{Crash: 1, Loss: 1, Repeat: 1, Expire: 1}, rarely: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e.rarely && large == "" {

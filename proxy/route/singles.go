@@ -4,7 +4,6 @@ import (
 	"iter"
 	"math/bits"
 	"slices"
-	"unsafe"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -26,38 +25,6 @@ type singles struct {
 	filter   filter
 }
 
-// bucket is one line of the cache: keys, and the ranks of their owners.
-type bucket struct {
-	keys   [bucketKeys]uint64
-	owners [bucketKeys]uint16
-	used   uint8 // a bit for each place that has a key
-	over   bool  // some key that belongs here is in a later bucket
-	note   uint16
-}
-
-const (
-	bucketKeys = 6
-	// A segment has minBuckets at least; it grows by a quarter at a time, and
-	// becomes two when it would have more than maxBuckets.
-	minBuckets, maxBuckets = 32, 128
-	// segmentStale is after how many removals a segment is made anew, for marks
-	// of buckets that were full once.
-	segmentStale = 512
-)
-
-var _ [64]byte = [unsafe.Sizeof(bucket{})]byte{}
-
-// segment is buckets, of which the first few note what is to be known of all.
-type segment []bucket
-
-func (s segment) used() *uint16    { return &s[0].note }
-func (s segment) depth() *uint16   { return &s[1].note }
-func (s segment) removed() *uint16 { return &s[2].note }
-
-// full reports whether a segment takes no more keys: then one bucket in twenty
-// is full.
-func (s segment) full() bool { return 20*int(*s.used()) >= 11*bucketKeys*len(s) }
-
 // hash spreads keys. Its first bits choose segment and word of the filter, those
 // in the middle the bucket, its last ones the bits in the word.
 func hash(key uint64) uint64 {
@@ -65,39 +32,7 @@ func hash(key uint64) uint64 {
 	return hi ^ lo
 }
 
-// bucket returns the place of the bucket where a key with that hash belongs.
-func (s segment) bucket(h uint64) int { return int(h >> 16 & 0xffffffff * uint64(len(s)) >> 32) }
-
 func (m *singles) segment(h uint64) segment { return m.segments[h>>1>>((63-m.depth)&63)] }
-
-// match returns the places of a key in a bucket, as bits.
-func (b *bucket) match(key uint64) uint8 {
-	return b.used & (same(b.keys[0], key) | same(b.keys[1], key)<<1 | same(b.keys[2], key)<<2 |
-		same(b.keys[3], key)<<3 | same(b.keys[4], key)<<4 | same(b.keys[5], key)<<5)
-}
-
-func same(a, b uint64) (one uint8) {
-	if a == b {
-		one = 1
-	}
-	return one
-}
-
-// find returns where a key is, nil where it is not.
-func (s segment) find(key, h uint64) (b *bucket, place int) {
-	for i := s.bucket(h); ; {
-		b = &s[i]
-		if m := b.match(key); m != 0 {
-			return b, bits.TrailingZeros8(m)
-		}
-		if !b.over {
-			return nil, 0
-		}
-		if i++; i == len(s) {
-			i = 0
-		}
-	}
-}
 
 // get returns a key's owner.
 func (m *singles) get(key uint64) (owner int32, ok bool) {
@@ -251,32 +186,6 @@ func (m *singles) set(key uint64, owner int32) {
 	}
 }
 
-func (s segment) put(key uint64, owner uint16, h uint64) {
-	i := s.bucket(h)
-	for s[i].used == 1<<bucketKeys-1 {
-		s[i].over = true
-		if i++; i == len(s) {
-			i = 0
-		}
-	}
-	b := &s[i]
-	at := bits.TrailingZeros8(^b.used)
-	b.keys[at], b.owners[at] = key, owner
-	b.used |= 1 << at
-	*s.used()++
-}
-
-// remade returns a copy of a segment with so many buckets, without marks that
-// mean nothing any more.
-func (s segment) remade(buckets int) segment {
-	n := make(segment, buckets)
-	for key, owner := range s.all {
-		n.put(key, owner, hash(key))
-	}
-	*n.depth() = *s.depth()
-	return n
-}
-
 // replace puts others in the place of the segment of keys with such a hash: one,
 // or two, for the next bit of their hashes.
 func (m *singles) replace(h uint64, s segment, by ...segment) {
@@ -328,18 +237,6 @@ func (m *singles) remove(key uint64) {
 	}
 	if !m.filter.remove(m.n) {
 		m.refilter()
-	}
-}
-
-// all yields a segment's keys and their owners.
-func (s segment) all(yield func(uint64, uint16) bool) {
-	for i := range s {
-		for left := s[i].used; left != 0; left &= left - 1 {
-			at := bits.TrailingZeros8(left)
-			if !yield(s[i].keys[at], s[i].owners[at]) {
-				return
-			}
-		}
 	}
 }
 

@@ -171,6 +171,30 @@ func startFleet(t *testing.T, n *hosts.Net, p *planner) []*restarting {
 	}
 }
 
+// requests returns how many requests each proxy has seen, 0 where it does not
+// answer.
+func requests(proxies []*restarting) (all []uint64) {
+	for _, x := range proxies {
+		n := uint64(0)
+		if s, err := x.state(); err == nil && len(s.Jobs) == 1 {
+			n = s.Jobs[0].Plain + s.Jobs[0].Split
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// counting reports whether all proxies have seen requests of another job than
+// before.
+func counting(before, now []uint64) bool {
+	for i, n := range now {
+		if n == 0 || n == before[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // cut takes a host off the network for a while, and returns for how long.
 func cut(t *testing.T, h *hosts.Host, d time.Duration) time.Duration {
 	t.Helper()
@@ -208,6 +232,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	moved, kills, cuts, runs := uint64(0), 0, 0, 0
 	for began := time.Now(); time.Since(began) < soak; runs++ {
 		p.forget()
+		before := requests(proxies)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		mine := job.Program{psjob, "--json"}
 		count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", strconv.Itoa(steps)}
@@ -219,7 +244,7 @@ func TestKilledWhileMoving(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- r.Wait() }()
 		last := make([]uint64, k)
-		nextKill := time.Now().Add(1500 * time.Millisecond)
+		var nextKill time.Time // from when all workers count: what is lost before, PS-lite does not repeat
 		for over := false; !over; {
 			select {
 			case err := <-done:
@@ -243,7 +268,10 @@ func TestKilledWhileMoving(t *testing.T) {
 					last[i] = now
 				}
 			}
-			if time.Now().After(nextKill) {
+			if nextKill.IsZero() && counting(before, requests(proxies)) {
+				nextKill = time.Now().Add(500 * time.Millisecond)
+			}
+			if !nextKill.IsZero() && time.Now().After(nextKill) {
 				nextKill = time.Now().Add(time.Duration(500+rng.IntN(1500)) * time.Millisecond)
 				switch rng.IntN(6) {
 				case 0:
