@@ -297,7 +297,7 @@ var errUnroutable = errors.New("requests of this dialect cannot be split")
 func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	err = x.locked(func() error {
 		if d == pslite.BytePSRaw {
-			if x.router.Table().Empty() {
+			if !x.router.Table().Touches(m.Keys()) {
 				passes = true
 				x.unsupported = "BytePS answers on the asker's connection; its keys are not moved"
 				return nil
