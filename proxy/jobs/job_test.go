@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -51,5 +52,28 @@ func TestBytePSIsCarried(t *testing.T) {
 	m.Data[0] = pslite.AppendKeys(nil, []uint64{8})
 	if passes, err := x.request(c, &m, pslite.BytePSRaw); passes || !errors.Is(err, errUnroutable) {
 		t.Errorf("with its own key displaced a request passes: %v, %v", passes, err)
+	}
+}
+
+// A handler is known by what two pushes, of 1.5 and of 0.25, make of a key.
+func TestJudge(t *testing.T) {
+	floats := func(v float32) []byte { return pslite.AppendFloat32(nil, []float32{v}) }
+	for _, c := range []struct {
+		name          string
+		first, second []byte
+		values        pslite.DataType
+		want          migrate.Handler
+	}{
+		{"adds", floats(1.5), floats(1.75), pslite.Float, migrate.Adds},
+		{"adds to what there was", floats(4), floats(4.25), pslite.Float, migrate.Adds},
+		{"assigns", floats(1.5), floats(0.25), pslite.Float, migrate.Assigns},
+		{"subtracts a gradient", floats(-0.015), floats(-0.0175), pslite.Float, migrate.Opaque},
+		{"ignores pushes", floats(0), floats(0), pslite.Float, migrate.Opaque},
+		{"whole numbers", []byte{1, 0, 0, 0}, []byte{2, 0, 0, 0}, pslite.Int32, migrate.Opaque},
+		{"has no value", nil, nil, pslite.Float, migrate.Opaque},
+	} {
+		if got := judge(c.first, c.second, c.values); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
 	}
 }
