@@ -83,7 +83,7 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 		bucket := values[:min(len(values), c.Bucket*size)]
 		values = values[len(bucket):]
 		count := len(bucket) / size
-		norm, ok := c.normOf(kind, bucket)
+		norm, ok := c.normOf(&r, kind, bucket)
 		switch {
 		case !ok:
 			dst = appendNorm(dst, kind, math.NaN())
@@ -102,8 +102,8 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 
 // normOf returns the norm of a bucket as it goes on the wire; ok is false where
 // it does not serve.
-func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool) {
-	largest := maxMagnitude(kind, bucket)
+func (c Config) normOf(r *room, kind element.Kind, bucket []byte) (norm float64, ok bool) {
+	largest := r.maxMagnitude(kind, bucket)
 	if largest == 0 || largest-largest != 0 {
 		return 0, largest == 0
 	}
@@ -125,49 +125,11 @@ func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool)
 	return norm, norm >= least && norm <= most
 }
 
-func maxMagnitude(kind element.Kind, bucket []byte) float64 {
-	if kind == element.Float32 {
-		return float64(vector.MaxMagnitude(bucket))
-	}
-	largest := 0.0
-	for i := range len(bucket) / kind.Size() {
-		v := math.Abs(kind.At(bucket, i))
-		if v != v {
-			return v
-		}
-		largest = max(largest, v)
-	}
-	return largest
-}
-
 func appendNorm(dst []byte, kind element.Kind, norm float64) []byte {
 	if kind == element.Float64 {
 		return binary.LittleEndian.AppendUint64(dst, math.Float64bits(norm))
 	}
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(norm)))
-}
-
-// room is what a piece of a bucket needs to become float32 numbers.
-type room [4 * piece]byte
-
-// appendBucket rounds the numbers of a bucket and appends their codes. Float32
-// numbers are rounded as they are, others divided by the norm first.
-func (c Config) appendBucket(dst []byte, r *room, kind element.Kind, bucket []byte, norm float64, random vector.Random, index uint32) []byte {
-	if kind == element.Float32 {
-		return vector.Quantize(dst, bucket, c.Bits, float32(norm), random, index)
-	}
-	size := kind.Size()
-	for len(bucket) > 0 {
-		part := bucket[:min(len(bucket), piece*size)]
-		bucket = bucket[len(part):]
-		floats := r[:len(part)/size*4]
-		for i := range len(floats) / 4 {
-			element.Float32.Put(floats, i, kind.At(part, i)/norm)
-		}
-		dst = vector.Quantize(dst, floats, c.Bits, 1, random, index)
-		index += uint32(len(floats) / 4)
-	}
-	return dst
 }
 
 // Decode appends to dst the count numbers of a kind that [Config.Append] wrote,
@@ -190,10 +152,11 @@ func Decode(dst []byte, kind element.Kind, count int, src []byte) (values, rest 
 	if buckets := (count + int(bucket) - 1) / int(bucket); buckets*norms > len(src) {
 		return nil, nil, fmt.Errorf("%w: they end within %d numbers", ErrCorrupt, count)
 	}
+	var r room
 	dst = slices.Grow(dst, count*size)
 	for count > 0 {
 		n := min(count, int(bucket))
-		if dst, src, err = readBucket(dst, kind, n, bits, src); err != nil {
+		if dst, src, err = r.readBucket(dst, kind, n, bits, src); err != nil {
 			return nil, nil, err
 		}
 		count -= n
@@ -202,7 +165,7 @@ func Decode(dst []byte, kind element.Kind, count int, src []byte) (values, rest 
 }
 
 // readBucket appends n numbers of a bucket to dst.
-func readBucket(dst []byte, kind element.Kind, n, bits int, src []byte) (values, rest []byte, err error) {
+func (r *room) readBucket(dst []byte, kind element.Kind, n, bits int, src []byte) (values, rest []byte, err error) {
 	norm, size := 0.0, kind.Size()
 	switch {
 	case kind == element.Float64 && len(src) >= 8:
@@ -234,24 +197,7 @@ func readBucket(dst []byte, kind element.Kind, n, bits int, src []byte) (values,
 	if kind == element.Float32 {
 		vector.Dequantize(dst[end-n*size:], src, bits, float32(norm))
 	} else {
-		putNumbers(dst[end-n*size:], kind, bits, norm, src)
+		r.putNumbers(dst[end-n*size:], kind, bits, norm, src)
 	}
 	return dst, src[need:], nil
-}
-
-// putNumbers makes dst the numbers that the codes of a bucket stand for.
-func putNumbers(dst []byte, kind element.Kind, bits int, norm float64, src []byte) {
-	var r room
-	for len(dst) > 0 {
-		part := dst[:min(len(dst), piece*kind.Size())]
-		dst = dst[len(part):]
-		n := len(part) / kind.Size()
-		places := r[:4*n] // with the number of levels as the norm they are whole
-		vector.Dequantize(places, src, bits, float32(vector.Levels(bits)))
-		src = src[n*bits/8:]
-		unit := norm / float64(vector.Levels(bits))
-		for i := range n {
-			kind.Put(part, i, element.Float32.At(places, i)*unit)
-		}
-	}
 }

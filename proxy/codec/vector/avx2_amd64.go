@@ -83,3 +83,18 @@ func differ8AVX2(a *byte, b *byte, n int, mask *uint64)
 //
 //go:noescape
 func roundToFloat16AVX2(dst *byte, v *float32, n int) int
+
+// roundToBFloat16AVX2 is RoundToBFloat16 for n numbers, a multiple of 8 and more than none.
+//
+//go:noescape
+func roundToBFloat16AVX2(dst *byte, v *float32, n int) int
+
+// fromFloat16AVX2 makes float32 numbers of n float16 ones, a multiple of 8 and more than none.
+//
+//go:noescape
+func fromFloat16AVX2(dst *byte, src *byte, n int)
+
+// fromBFloat16AVX2 makes float32 numbers of n bfloat16 ones, a multiple of 8 and more than none.
+//
+//go:noescape
+func fromBFloat16AVX2(dst *byte, src *byte, n int)

@@ -1455,3 +1455,136 @@ DATA mostFloat16<>+20(SB)/4, $0x477fe000
 DATA mostFloat16<>+24(SB)/4, $0x477fe000
 DATA mostFloat16<>+28(SB)/4, $0x477fe000
 GLOBL mostFloat16<>(SB), RODATA|NOPTR, $32
+
+// func roundToBFloat16AVX2(dst *byte, v *float32, n int) int
+// Requires: AVX, AVX2, POPCNT
+TEXT ·roundToBFloat16AVX2(SB), NOSPLIT, $0-32
+	MOVQ     dst+0(FP), AX
+	MOVQ     v+8(FP), CX
+	MOVQ     n+16(FP), DX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x01, Y0, Y0
+	VMOVDQU  infinity<>+0(SB), Y1
+	XORQ     BX, BX
+	XORQ     SI, SI
+
+next:
+	VMOVUPS   (CX)(SI*4), Y2
+	VANDPS    Y0, Y2, Y3
+	VPCMPGTD  Y3, Y1, Y4
+	VPSRLD    $0x10, Y2, Y5
+	VPAND     one<>+0(SB), Y5, Y5
+	VPADDD    half<>+0(SB), Y5, Y5
+	VPADDD    Y2, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPAND     magnitude16<>+0(SB), Y5, Y6
+	VPCMPEQD  infinity16<>+0(SB), Y6, Y6
+	VPAND     Y4, Y6, Y6
+	VPADDD    Y6, Y5, Y5
+	VPCMPGTD  Y1, Y3, Y3
+	VPSRLD    $0x10, Y2, Y6
+	VPOR      quiet16<>+0(SB), Y6, Y6
+	VPBLENDVB Y3, Y6, Y5, Y5
+	VPSLLD    $0x10, Y5, Y6
+	VSUBPS    Y6, Y2, Y6
+	VANDPS    Y4, Y6, Y6
+	VMOVUPS   Y6, (CX)(SI*4)
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVDQU   X5, (AX)(SI*2)
+	VMOVMSKPS Y4, DI
+	NOTL      DI
+	ANDL      $0xff, DI
+	POPCNTL   DI, DI
+	ADDQ      DI, BX
+	ADDQ      $0x08, SI
+	CMPQ      SI, DX
+	JB        next
+	MOVQ      BX, ret+24(FP)
+	VZEROUPPER
+	RET
+
+DATA one<>+0(SB)/4, $0x00000001
+DATA one<>+4(SB)/4, $0x00000001
+DATA one<>+8(SB)/4, $0x00000001
+DATA one<>+12(SB)/4, $0x00000001
+DATA one<>+16(SB)/4, $0x00000001
+DATA one<>+20(SB)/4, $0x00000001
+DATA one<>+24(SB)/4, $0x00000001
+DATA one<>+28(SB)/4, $0x00000001
+GLOBL one<>(SB), RODATA|NOPTR, $32
+
+DATA half<>+0(SB)/4, $0x00007fff
+DATA half<>+4(SB)/4, $0x00007fff
+DATA half<>+8(SB)/4, $0x00007fff
+DATA half<>+12(SB)/4, $0x00007fff
+DATA half<>+16(SB)/4, $0x00007fff
+DATA half<>+20(SB)/4, $0x00007fff
+DATA half<>+24(SB)/4, $0x00007fff
+DATA half<>+28(SB)/4, $0x00007fff
+GLOBL half<>(SB), RODATA|NOPTR, $32
+
+DATA magnitude16<>+0(SB)/4, $0x00007fff
+DATA magnitude16<>+4(SB)/4, $0x00007fff
+DATA magnitude16<>+8(SB)/4, $0x00007fff
+DATA magnitude16<>+12(SB)/4, $0x00007fff
+DATA magnitude16<>+16(SB)/4, $0x00007fff
+DATA magnitude16<>+20(SB)/4, $0x00007fff
+DATA magnitude16<>+24(SB)/4, $0x00007fff
+DATA magnitude16<>+28(SB)/4, $0x00007fff
+GLOBL magnitude16<>(SB), RODATA|NOPTR, $32
+
+DATA infinity16<>+0(SB)/4, $0x00007f80
+DATA infinity16<>+4(SB)/4, $0x00007f80
+DATA infinity16<>+8(SB)/4, $0x00007f80
+DATA infinity16<>+12(SB)/4, $0x00007f80
+DATA infinity16<>+16(SB)/4, $0x00007f80
+DATA infinity16<>+20(SB)/4, $0x00007f80
+DATA infinity16<>+24(SB)/4, $0x00007f80
+DATA infinity16<>+28(SB)/4, $0x00007f80
+GLOBL infinity16<>(SB), RODATA|NOPTR, $32
+
+DATA quiet16<>+0(SB)/4, $0x00000040
+DATA quiet16<>+4(SB)/4, $0x00000040
+DATA quiet16<>+8(SB)/4, $0x00000040
+DATA quiet16<>+12(SB)/4, $0x00000040
+DATA quiet16<>+16(SB)/4, $0x00000040
+DATA quiet16<>+20(SB)/4, $0x00000040
+DATA quiet16<>+24(SB)/4, $0x00000040
+DATA quiet16<>+28(SB)/4, $0x00000040
+GLOBL quiet16<>(SB), RODATA|NOPTR, $32
+
+// func fromFloat16AVX2(dst *byte, src *byte, n int)
+// Requires: AVX, F16C
+TEXT ·fromFloat16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VCVTPH2PS (CX)(BX*2), Y0
+	VMOVUPS   Y0, (AX)(BX*4)
+	ADDQ      $0x08, BX
+	CMPQ      BX, DX
+	JB        next
+	VZEROUPPER
+	RET
+
+// func fromBFloat16AVX2(dst *byte, src *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·fromBFloat16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VPMOVZXWD (CX)(BX*2), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, (AX)(BX*4)
+	ADDQ      $0x08, BX
+	CMPQ      BX, DX
+	JB        next
+	VZEROUPPER
+	RET

@@ -17,7 +17,26 @@ func RoundToFloat16(dst []byte, v []float32) (nonFinite int) {
 
 // RoundToBFloat16 is [RoundToFloat16] for bfloat16 numbers.
 func RoundToBFloat16(dst []byte, v []float32) (nonFinite int) {
-	return roundPortable(dst, v, element.ToBFloat16, element.FromBFloat16)
+	done, nonFinite := roundToBFloat16(dst, v)
+	return nonFinite + roundPortable(dst[2*done:], v[done:], element.ToBFloat16, element.FromBFloat16)
+}
+
+// FromFloat16 makes dst the float32 numbers that the float16 numbers of src are.
+func FromFloat16(dst, src []byte) {
+	done := fromFloat16(dst, src)
+	fromPortable(dst[4*done:], src[2*done:], element.FromFloat16)
+}
+
+// FromBFloat16 is [FromFloat16] for bfloat16 numbers.
+func FromBFloat16(dst, src []byte) {
+	done := fromBFloat16(dst, src)
+	fromPortable(dst[4*done:], src[2*done:], element.FromBFloat16)
+}
+
+func fromPortable(dst, src []byte, from func(uint16) float32) {
+	for i := range len(src) / 2 {
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(from(binary.LittleEndian.Uint16(src[2*i:]))))
+	}
 }
 
 func roundPortable(dst []byte, v []float32, to func(float32) uint16, from func(uint16) float32) (nonFinite int) {

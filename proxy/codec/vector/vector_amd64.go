@@ -157,3 +157,32 @@ func roundToFloat16(dst []byte, v []float32) (done, nonFinite int) {
 	_ = dst[n*2-1]
 	return n, roundToFloat16AVX2(unsafe.SliceData(dst), unsafe.SliceData(v), n)
 }
+
+func roundToBFloat16(dst []byte, v []float32) (done, nonFinite int) {
+	n := len(v) &^ 7
+	if n == 0 || !assembly {
+		return 0, 0
+	}
+	_ = dst[n*2-1]
+	return n, roundToBFloat16AVX2(unsafe.SliceData(dst), unsafe.SliceData(v), n)
+}
+
+func fromFloat16(dst, src []byte) int {
+	n := len(src) / 2 &^ 7
+	if n == 0 || !half {
+		return 0
+	}
+	_ = dst[n*4-1]
+	fromFloat16AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	return n
+}
+
+func fromBFloat16(dst, src []byte) int {
+	n := len(src) / 2 &^ 7
+	if n == 0 || !assembly {
+		return 0
+	}
+	_ = dst[n*4-1]
+	fromBFloat16AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	return n
+}

@@ -46,3 +46,6 @@ func dequantize(_, _ []byte, _ int, _, _ float32) int                 { return 0
 func differ4(_, _ []byte, _ []uint64) int                             { return 0 }
 func differ8(_, _ []byte, _ []uint64) int                             { return 0 }
 func roundToFloat16([]byte, []float32) (done, nonFinite int)          { return 0, 0 }
+func roundToBFloat16([]byte, []float32) (done, nonFinite int)         { return 0, 0 }
+func fromFloat16(_, _ []byte) int                                     { return 0 }
+func fromBFloat16(_, _ []byte) int                                    { return 0 }

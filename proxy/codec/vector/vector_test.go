@@ -267,7 +267,8 @@ func TestRoundTo16(t *testing.T) {
 	for _, c := range []struct {
 		kind  element.Kind
 		round func([]byte, []float32) int
-	}{{element.Float16, RoundToFloat16}, {element.BFloat16, RoundToBFloat16}} {
+		from  func(dst, src []byte)
+	}{{element.Float16, RoundToFloat16, FromFloat16}, {element.BFloat16, RoundToBFloat16, FromBFloat16}} {
 		for n := range 200 {
 			raw := numbers(rng, element.Float32, n)
 			v, finite := make([]float32, n), 0
@@ -293,6 +294,13 @@ func TestRoundTo16(t *testing.T) {
 			}
 			if !bytes.Equal(got, want) {
 				t.Fatalf("%v: % x, want % x", c.kind, got, want)
+			}
+			halves, wide := numbers(rng, c.kind, n), make([]byte, 4*n)
+			c.from(wide, halves)
+			for i := range n {
+				if x, y := element.Float32.At(wide, i), c.kind.At(halves, i); x != y && (x == x || y == y) {
+					t.Fatalf("%v: %g became %g", c.kind, y, x)
+				}
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func main() {
 	quantizers()
 	dequantizer()
 	differs()
-	rounder()
+	rounders()
 	Generate()
 }
 

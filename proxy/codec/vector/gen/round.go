@@ -6,8 +6,79 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// rounder rounds to float16.
-func rounder() {
+// rounders round to numbers of 16 bits, and wideners are the way back.
+func rounders() {
+	roundToFloat16()
+	roundToBFloat16()
+	widener("fromFloat16AVX2", "float16", func(g Mem, y VecVirtual) { VCVTPH2PS(g, y) })
+	widener("fromBFloat16AVX2", "bfloat16", func(g Mem, y VecVirtual) {
+		VPMOVZXWD(g, y)
+		VPSLLD(Imm(16), y, y)
+	})
+}
+
+func widener(name, kind string, load func(Mem, VecVirtual)) {
+	function(name, "func(dst, src *byte, n int)", name+" makes float32 numbers of n "+kind+" ones, a multiple of 8 and more than none.")
+	dst, src, n := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("n"), GP64())
+	loop(n, 8, func(done GPVirtual) {
+		y := YMM()
+		load(Mem{Base: src, Index: done, Scale: 2}, y)
+		VMOVUPS(y, Mem{Base: dst, Index: done, Scale: 4})
+	})
+	end()
+}
+
+// countClear adds to count how many of eight lanes, all ones or all zeros, are
+// zeros.
+func countClear(lanes VecVirtual, count GPVirtual) {
+	bits := GP32()
+	VMOVMSKPS(lanes, bits)
+	NOTL(bits)
+	ANDL(Imm(0xff), bits)
+	POPCNTL(bits, bits)
+	ADDQ(bits.As64(), count)
+}
+
+func roundToBFloat16() {
+	function("roundToBFloat16AVX2", "func(dst *byte, v *float32, n int) int",
+		"roundToBFloat16AVX2 is RoundToBFloat16 for n numbers, a multiple of 8 and more than none.")
+	dst, v, n := Load(Param("dst"), GP64()), Load(Param("v"), GP64()), Load(Param("n"), GP64())
+	magnitude, infinity := magnitude32(), inRegister(constant("infinity", 0x7f800000))
+	count := GP64()
+	XORQ(count, count)
+	loop(n, 8, func(done GPVirtual) {
+		x, size, finite, h, t := YMM(), YMM(), YMM(), YMM(), YMM()
+		VMOVUPS(Mem{Base: v, Index: done, Scale: 4}, x)
+		VANDPS(magnitude, x, size)
+		VPCMPGTD(size, infinity, finite)
+		VPSRLD(Imm(16), x, h) // to the nearest, ties to even
+		VPAND(constant("one", 1), h, h)
+		VPADDD(constant("half", 0x7fff), h, h)
+		VPADDD(x, h, h)
+		VPSRLD(Imm(16), h, h)
+		VPAND(constant("magnitude16", 0x7fff), h, t) // infinity, of a finite number: one less
+		VPCMPEQD(constant("infinity16", 0x7f80), t, t)
+		VPAND(finite, t, t)
+		VPADDD(t, h, h)
+		nan, quiet := YMM(), YMM()
+		VPCMPGTD(infinity, size, nan)
+		VPSRLD(Imm(16), x, quiet)
+		VPOR(constant("quiet16", 0x40), quiet, quiet)
+		VPBLENDVB(nan, quiet, h, h)
+		VPSLLD(Imm(16), h, t)
+		VSUBPS(t, x, t)
+		VANDPS(finite, t, t)
+		VMOVUPS(t, Mem{Base: v, Index: done, Scale: 4})
+		VPACKUSDW(h, h, h)
+		VPERMQ(Imm(0x08), h, h)
+		VMOVDQU(h.AsX(), Mem{Base: dst, Index: done, Scale: 2})
+		countClear(finite, count)
+	})
+	Store(count, ReturnIndex(0))
+	end()
+}
+
+func roundToFloat16() {
 	function("roundToFloat16AVX2", "func(dst *byte, v *float32, n int) int",
 		"roundToFloat16AVX2 is RoundToFloat16 for n numbers, a multiple of 8 and more than none.")
 	dst, v, n := Load(Param("dst"), GP64()), Load(Param("v"), GP64()), Load(Param("n"), GP64())
@@ -31,12 +102,7 @@ func rounder() {
 		VSUBPS(rest, x, rest)
 		VANDPS(finite, rest, rest)
 		VMOVUPS(rest, Mem{Base: v, Index: done, Scale: 4})
-		bits := GP32()
-		VMOVMSKPS(finite, bits)
-		NOTL(bits)
-		ANDL(Imm(0xff), bits)
-		POPCNTL(bits, bits)
-		ADDQ(bits.As64(), count)
+		countClear(finite, count)
 	})
 	Store(count, ReturnIndex(0))
 	end()

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// Rules are set, changed for some keys and dropped, with --act only, and a new
+// planner on the same store has them.
+func TestPlanCodecs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, []byte("- threshold: 0.95\n  layers: [0-9, 10-19]\n- unchanged: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
+	const job = "198.18.0.1:9000"
+	for _, tc := range []struct {
+		args  string
+		code  int
+		want  string // printed
+		rules string // as the planner has them then
+	}{
+		{"show", 0, "no rules", ""},
+		{"set --threshold 0.99", 0, "then: [{\"threshold\":0.99", ""},
+		{"set --act", 2, "no codec: want", ""},
+		{"set --threshold 1 --act", 2, "--threshold 1: want a sparsity", ""},
+		{"set --threshold 0.9 --off --act", 2, "exclude each other", ""},
+		{"set --threshold 0.9 --keys 9-1 --act", 2, "--keys", ""},
+		{"set --quantize 8 --act", 0, "set; taken up by 0 proxies", `"quantize":8`},
+		{"set --quantize 4 --keys 0-99 --act", 0, "taken up by", `"keys":"0-99"`},
+		{"set --off --keys 0-99 --act", 0, "taken up by", `[{"keys":"0-99"},{`},
+		{"clear --keys 0-99", 0, "nothing is changed", `[{"keys":"0-99"},{`},
+		{"clear --keys 0-99 --act", 0, "taken up by", `"quantize":8`},
+		{"set --off --act", 0, "taken up by", `[{}]`},
+		{"set --file " + file + " --act", 0, "taken up by", `"layers":["0-9","10-19"]`},
+		{"show", 0, "0.95", `0.95`},
+		{"clear --act", 0, "taken up by", ""},
+	} {
+		args := append([]string{"plan", "codecs"}, strings.Fields(tc.args)...)
+		code, stdout, stderr := runTest(t, nil, append(args, "--job", job, "--planner", address)...)
+		if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
+			t.Errorf("%s: exit code %d, %q %q; want %d, %q", tc.args, code, stdout, stderr, tc.code, tc.want)
+		}
+		d, err := c.codecs.Describe(t.Context(), &api.DescribeRulesRequest{Job: job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if len(d.GetRules().GetJobs()) > 0 {
+			got = d.GetRules().GetJobs()[0].GetRules()
+		}
+		if !strings.Contains(got, tc.rules) || tc.rules == "" && got != "" || tc.rules == `"quantize":8` && strings.Contains(got, "keys") {
+			t.Errorf("%s: the rules are %s, want %s", tc.args, got, tc.rules)
+		}
+	}
+	for _, verb := range []string{"set --threshold 0.9", "clear"} {
+		args := append([]string{"plan", "codecs"}, strings.Fields(verb)...)
+		if code, _, stderr := runTest(t, nil, append(args, "--planner", address)...); code != 2 || !strings.Contains(stderr, "--job") {
+			t.Errorf("%s without a job: exit code %d, %q", verb, code, stderr)
+		}
+	}
+}
