@@ -1,0 +1,29 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/follow"
+)
+
+// following makes the proxy follow the planner's rules, if there is a planner.
+func (c *carrier) following(f *proxyFlags, opts *proxy.Options) error {
+	r := &f.routing
+	if r.planner.address == "" || !f.follow {
+		return nil
+	}
+	creds, err := r.planner.credentials()
+	if err != nil {
+		return err
+	}
+	host := r.host
+	if host == "" {
+		if host, err = os.Hostname(); err != nil {
+			return fmt.Errorf("asking for the host's name: %w", err)
+		}
+	}
+	c.follower = follow.New(follow.Options{Planner: r.planner.address, Credentials: creds, Host: host, Codec: opts.Values, Advise: c.proxy.Advise})
+	return nil
+}
