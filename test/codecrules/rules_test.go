@@ -123,11 +123,11 @@ func digests(reports []train.ServerReport) (all []string) {
 // for all, and goes: bytes fall and rise with it. The servers end with the very
 // sums that they have without sidecars.
 func TestPlannerTurnsCodecsOnAndOff(t *testing.T) {
-	count := []string{"--model", "count", "--count-late", "--async", "--steps", "12000", "--count-keys", "2000", "--count-batch", "400", "--value-length", "8"}
+	count := []string{"--model", "count", "--count-late", "--async", "--steps", "4000", "--count-keys", "2000", "--count-batch", "400", "--value-length", "8"}
 	want := digests(codecs.Run{Hosts: 2, Direct: true, Job: count}.Do(t).Servers)
 
 	f := start(t)
-	running := f.start(count)
+	running := f.start(append(slices.Clone(count), "--count-compute", "3ms"))
 	plain, layers := f.during(300)
 	if layers > 0 {
 		t.Fatalf("%d layers under a threshold before there is a rule", layers)

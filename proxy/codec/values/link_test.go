@@ -17,6 +17,7 @@ import (
 type ends struct {
 	worker, server *Codec
 	links          uint64
+	unnamed        bool // listeners do not know the job
 }
 
 func newEnds(t testing.TB, rules ...Rule) *ends {
@@ -50,6 +51,9 @@ func (e *ends) dial(t testing.TB, from, to *Codec, node string) *way {
 	l := relay.Link{
 		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
 		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.2:9000"), Origin: "here", Job: "198.18.0.1:8000",
+	}
+	if e.unnamed {
+		l.Job = ""
 	}
 	if from == e.server {
 		l.Dialer, l.Acceptor = l.Acceptor, l.Dialer

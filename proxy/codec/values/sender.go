@@ -29,7 +29,9 @@ type Sender struct {
 	id    int32
 	known bool
 
-	rules   *ruleSet // that spans are made of
+	job     string   // where it is known
+	asked   uint64   // codec.named, when it was asked for
+	rules   *ruleSet // that spans are made of, for the job
 	spans   []span
 	layout  layout
 	streams map[[2]int32]*stream // by app and customer
@@ -53,8 +55,14 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
 	s.rounds = newRounds(pullBytes)
 	s.keyed = newByKey(keyBytes)
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
+	s.job = l.Job
+	leave := func() {}
+	if l.Job == "" && l.Dialed {
+		leave = c.joinOrigin(l.Origin)
+	}
 	s.close = sync.OnceFunc(func() {
 		cs.Close()
+		leave()
 		for _, st := range s.streams {
 			st.mu.Lock()
 			if st.sender == s {
@@ -106,11 +114,16 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	return false
 }
 
-// follow takes up changed rules.
+// follow takes up changed rules, and the job's name once it is known.
 func (s *Sender) follow() {
-	if now := s.codec.rules.Load(); now != s.rules {
-		s.rules = now
-		s.spans = compile(now.rules, s.link.Job)
+	job := s.job
+	if asked := s.codec.named.Load(); s.link.Job == "" && asked != s.asked {
+		s.asked = asked
+		job = s.codec.jobOf(s.link.Origin)
+	}
+	if now := s.codec.rules.Load(); now != s.rules || job != s.job {
+		s.rules, s.job = now, job
+		s.spans = compile(now.rules, job)
 	}
 }
 
@@ -149,7 +162,7 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	m := &s.message
 	if _, err := m.Decode(&s.detector, shown.Frames); err == nil && s.link.Dialed {
 		if see := s.codec.watcher.Load(); see != nil && !shown.Rest && s.known {
-			(*see)(s.link.Job, s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
+			(*see)(s.job, s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
 		}
 		if head, ok = s.appendAnswer(dst, m); ok {
 			return head, 0, true
@@ -172,6 +185,8 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 // that it has made its last push, which is held back until what waits is sent.
 func (s *Sender) watch(m *pslite.Message) {
 	switch meta := &m.Meta; {
+	case meta.Control.Cmd == pslite.AddNode && s.link.Job == "":
+		s.codec.names(s.link.Origin, s.registered(meta))
 	case meta.Control.Cmd == pslite.Ack:
 		s.resend.Store(true)
 	case s.known && s.role == pslite.Worker && isLast(meta):

@@ -76,6 +76,8 @@ type Codec struct {
 	owns    map[int32]*ownPush     // by timestamp
 	own     int32                  // pushes of our own so far
 	heard   map[relay.Instance]int // links from other proxies
+	origins map[string]*origin
+	named   atomic.Uint64 // times that an origin's job became known
 	now     func() time.Time
 }
 
@@ -86,7 +88,7 @@ type ruleSet struct{ rules []Rule }
 // rules.
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, now: time.Now, counts: newCounters(),
-		owns: map[int32]*ownPush{}, heard: map[relay.Instance]int{}}
+		owns: map[int32]*ownPush{}, heard: map[relay.Instance]int{}, origins: map[string]*origin{}}
 	c.budget.limit = o.StateBytes
 	if o.StateBytes == 0 {
 		c.budget.limit = 1 << 30

@@ -1,0 +1,83 @@
+package values
+
+import (
+	"net"
+	"strconv"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// maxOrigins bounds the origins of links whose jobs are looked for.
+const maxOrigins = 4096
+
+// origin is where processes of this host connect from, while links come from
+// there whose listener does not know the job: an agent opens listeners before a
+// job begins. What job that is its nodes say when they register. Of two jobs at
+// a time nobody can say which a link is of, so it counts for none.
+type origin struct {
+	links   int
+	job     string
+	several bool
+}
+
+// joinOrigin notes a link from an origin, and leaves again with the function that it
+// returns.
+func (c *Codec) joinOrigin(name string) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.origins[name]
+	if o == nil {
+		if len(c.origins) >= maxOrigins {
+			return func() {}
+		}
+		o = &origin{}
+		c.origins[name] = o
+	}
+	o.links++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if o.links--; o.links == 0 {
+			delete(c.origins, name)
+		}
+	}
+}
+
+// names notes the job of an origin.
+func (c *Codec) names(name, job string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.origins[name]; o != nil && job != "" && o.job != job {
+		o.several = o.job != ""
+		o.job = job
+		c.named.Add(1)
+	}
+}
+
+// jobOf is the job of an origin, empty where it is not known.
+func (c *Codec) jobOf(name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.origins[name]; o != nil && !o.several {
+		return o.job
+	}
+	return ""
+}
+
+// registered returns the job that a message by which a node registers is of:
+// the scheduler's list of nodes says so, and what a node says of itself goes to
+// the scheduler.
+func (s *Sender) registered(m *pslite.Meta) string {
+	if m.Control.Cmd != pslite.AddNode {
+		return ""
+	}
+	for _, n := range m.Control.Nodes {
+		if n.ID == pslite.SchedulerID {
+			return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port)))
+		}
+	}
+	if fromScheduler := s.known && s.id == pslite.SchedulerID; len(m.Control.Nodes) == 1 && !fromScheduler {
+		return s.link.Destination.String()
+	}
+	return ""
+}

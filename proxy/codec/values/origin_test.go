@@ -1,0 +1,59 @@
+package values
+
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// registration is what a node tells the scheduler, or what that tells a node of
+// these.
+func registration(nodes ...pslite.Node) [][]byte {
+	m := pslite.Meta{Request: true, Control: pslite.Control{Cmd: pslite.AddNode, Nodes: nodes}}
+	return [][]byte{m.Append(nil, pslite.DMLC)}
+}
+
+// Rules of a job hold on links whose listener did not know the job, from when
+// one of its nodes registers, while it is the only one there.
+func TestJobsAreKnownByRegistration(t *testing.T) {
+	const job = "198.18.0.2:9000" // where dialled links go
+	worker := pslite.Node{Role: pslite.Worker, Hostname: "198.18.0.1", Port: 40000, ID: 9}
+	other := pslite.Node{Role: pslite.Scheduler, Hostname: "198.18.0.9", Port: 9000, ID: pslite.SchedulerID}
+	e := newEnds(t, Rule{Job: job, Threshold: 0.9})
+	e.unnamed = true
+	values, scheduler := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.worker, e.server, "")
+	q := request{push: true, keys: []uint64{1}, vals: make([]float32, 1000)}
+	for i := range q.vals {
+		q.vals[i] = float32(i)
+	}
+	coded := func() bool {
+		t.Helper()
+		before := values.encoded
+		q.timestamp++
+		values.carry(t, q.frames())
+		return values.encoded-before < 2000
+	}
+	if coded() {
+		t.Error("a job's rule holds before its name is known")
+	}
+	scheduler.carry(t, registration(worker))
+	if !coded() {
+		t.Error("a job's rule does not hold once a node has registered")
+	}
+	told := e.dial(t, e.worker, e.server, "ps1")
+	told.carry(t, registration(worker)) // of a node that is back: names nobody
+	told.carry(t, registration(pslite.Node{Role: pslite.Scheduler, Hostname: "198.18.0.2", Port: 9000, ID: pslite.SchedulerID}, worker))
+	if e.worker.jobOf("here") != job {
+		t.Errorf("after the scheduler's list the job is %q", e.worker.jobOf("here"))
+	}
+	told.carry(t, registration(other, worker))
+	if got := e.worker.jobOf("here"); got != "" {
+		t.Errorf("of two jobs links are of %q", got)
+	}
+	for _, w := range []*way{values, scheduler, told} {
+		w.close()
+	}
+	if len(e.worker.origins) != 0 {
+		t.Errorf("%d origins are left", len(e.worker.origins))
+	}
+}
