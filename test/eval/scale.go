@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -18,28 +19,34 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset/synth"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/stream"
 	"github.com/psidecar/psidecar/planner/prerun"
 	"github.com/psidecar/psidecar/test/figure"
 )
 
+// streamMemory is the memory of the streaming, the same for all sizes: from 30
+// million edges on, not all features fit into its table.
+const streamMemory = 256 << 20
+
 // scale measures how fast text is read and what memory that takes, and then what
 // an edge costs as graphs grow: the time of TSH-1 (the division of the
-// parameters included) and of best among 16 machines.
+// parameters included), of best and of streaming among 16 machines.
 // It goes to 30 million edges, with --full to 100, with --quick to 3.
 func scale(ctx context.Context, e *evaluation) error {
 	if err := reading(ctx, e); err != nil {
 		return err
 	}
 	const k = 16
-	names := []string{"tsh1", "best"}
+	ways := []scaled{{"TSH-1", byAlgorithm("tsh1", k)}, {"best", byAlgorithm("best", k)}, {"stream", byStreaming(k)}}
 	t := table{
-		title: fmt.Sprintf("Time an edge, k = %d, %d cores: random graphs with the skew and the topics of a text, 50 draws a sample, 5 parameters a sample",
-			k, runtime.GOMAXPROCS(0)),
-		head: []string{"million edges", "samples", "parameters", "TSH-1, s", "TSH-1, ns/edge", "best, s", "best, ns/edge"},
+		title: fmt.Sprintf("Time an edge, k = %d, %d cores: random graphs with the skew and the topics of a text, 50 draws a sample, 5 parameters a sample; stream reads them %d times and has %d MiB",
+			k, runtime.GOMAXPROCS(0), stream.DefaultPasses+1, streamMemory>>20),
+		head: []string{"million edges", "samples", "parameters"},
 	}
 	p := figure.Panel{Title: "Time for each edge, k = 16", X: "million edges", Y: "ns an edge", LogX: true, LogY: true}
-	for _, name := range names {
-		p.Lines = append(p.Lines, figure.Line{Name: display(name), Colour: 1 + slices.IndexFunc(algorithm.All(), func(al algorithm.Algorithm) bool { return al.Name == name })})
+	for _, way := range ways {
+		t.head = append(t.head, way.name+", s", way.name+", ns/edge", way.name+", max")
+		p.Lines = append(p.Lines, figure.Line{Name: way.name, Colour: colourOf(way.name)})
 	}
 	for _, millions := range e.sizes() {
 		e.progress("scale: %d million edges", millions)
@@ -50,18 +57,14 @@ func scale(ctx context.Context, e *evaluation) error {
 		edges := float64(g.Edges())
 		row := []string{fmt.Sprintf("%.1f", edges/1e6), fmt.Sprint(g.Samples()), fmt.Sprint(g.Params())}
 		p.Ticks = append(p.Ticks, float64(millions))
-		for i, name := range names {
-			al, err := algorithm.Find(name)
-			if err != nil {
-				return err
-			}
-			_, took, err := prerun.Run(ctx, g, al, partition.Options{K: k, Seed: 1})
+		for i, way := range ways {
+			most, took, err := way.run(ctx, g)
 			if err != nil { // minutes may have gone into what there is
 				return errors.Join(err, t.write(e.out))
 			}
-			e.progress("  %s: %.1f s", name, took.Seconds())
+			e.progress("  %s: %.1f s, max %d", way.name, took.Seconds(), most)
 			each := float64(took.Nanoseconds()) / edges
-			row = append(row, fmt.Sprintf("%.2f", took.Seconds()), fmt.Sprintf("%.0f", each))
+			row = append(row, fmt.Sprintf("%.2f", took.Seconds()), fmt.Sprintf("%.0f", each), fmt.Sprint(most))
 			p.Lines[i].Points = append(p.Lines[i].Points, plotter.XY{X: edges / 1e6, Y: each})
 		}
 		t.add(row...)
@@ -70,6 +73,67 @@ func scale(ctx context.Context, e *evaluation) error {
 		return err
 	}
 	return e.writePlot("scale.png", func(w io.Writer) error { return figure.Write(w, []figure.Panel{p}) })
+}
+
+// colourOf returns the colour that an algorithm has in all plots, and another for
+// what is none of the table.
+func colourOf(name string) int {
+	all := algorithm.All()
+	at := slices.IndexFunc(all, func(al algorithm.Algorithm) bool { return display(al.Name) == name })
+	if at < 0 {
+		at = len(all)
+	}
+	return 1 + at
+}
+
+// A scaled is a way to partition a graph, which tells the busiest machine's
+// traffic and the time taken.
+type scaled struct {
+	name string
+	run  func(context.Context, *graph.Graph) (most int64, took time.Duration, err error)
+}
+
+func byAlgorithm(name string, k int) func(context.Context, *graph.Graph) (int64, time.Duration, error) {
+	return func(ctx context.Context, g *graph.Graph) (int64, time.Duration, error) {
+		al, err := algorithm.Find(name)
+		if err != nil {
+			return 0, 0, err
+		}
+		a, took, err := prerun.Run(ctx, g, al, partition.Options{K: k, Seed: 1})
+		if err != nil {
+			return 0, 0, err
+		}
+		return partition.Measure(g, a, k).Max, took, nil
+	}
+}
+
+// byStreaming hands out the graph's samples as if they came from a file.
+func byStreaming(k int) func(context.Context, *graph.Graph) (int64, time.Duration, error) {
+	return func(ctx context.Context, g *graph.Graph) (int64, time.Duration, error) {
+		var ids []uint64
+		source := func(ctx context.Context, _ int, each func([]uint64) (int, error)) error {
+			for s := range g.Samples() {
+				if s%1024 == 0 && ctx.Err() != nil {
+					return ctx.Err()
+				}
+				ids = ids[:0]
+				for _, p := range g.ParamsOf(s) {
+					ids = append(ids, g.Feature(int(p)))
+				}
+				if _, err := each(ids); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		began := time.Now()
+		o := stream.Options{K: k, Memory: streamMemory, Passes: stream.DefaultPasses, Scratch: os.TempDir()}
+		r, err := stream.Partition(ctx, source, o, func(uint64, int) error { return nil })
+		if err != nil {
+			return 0, 0, err
+		}
+		return r.Traffic.Max, time.Since(began), nil
+	}
 }
 
 // sizes returns the graphs' sizes in millions of edges.

@@ -2,29 +2,36 @@ package twostep
 
 import (
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/pages"
 )
 
-// costs holds f(D_i + d) - f(D_i) for each sample d, and over it a tree of
-// lower bounds, 64 children a node, from which the least cost is found. A cost
-// only ever falls, which the tree is told of at once; that a sample has been
-// assigned, it finds out when it looks.
-type costs struct {
-	cost  []uint32
-	bound [][]uint32 // bound[0][b] <= the costs of free samples 64b..64b+63, and so on up
+// costs holds f(D_i + d) - f(D_i) for each sample d. That is a small number for
+// most graphs, and a table of small numbers stays in the cache far longer.
+type costs interface {
+	// of sets dst[i] to the cost of samples[i].
+	of(dst []int64, samples []uint32)
+	// lower takes w from the costs of samples, assigned ones among them.
+	lower(samples []uint32, w uint32)
+	// take notes that samples are assigned.
+	take(samples []uint32)
+	// least returns the free sample of the least cost, the first among equals,
+	// or no set where that cost is above room.
+	least(free []uint64, room int64) subset
+	clone() costs
 }
 
-// none is the cost of no sample.
-const none = math.MaxUint32
+// A number is what a cost is kept in. The highest bit is set for a sample that
+// is assigned: it is then no candidate, and its cost may fall on unheeded.
+type number interface{ uint8 | uint16 | uint32 }
 
 // newCosts returns the costs for a machine that has nothing.
-func newCosts(g *graph.Graph) (*costs, error) {
-	c := &costs{cost: make([]uint32, g.Samples())}
-	for s := range c.cost {
+func newCosts(g *graph.Graph) (costs, error) {
+	full := make([]uint32, g.Samples())
+	for s := range full {
 		var sum uint64
 		if g.Weighted() {
 			for _, p := range g.ParamsOf(s) {
@@ -33,46 +40,84 @@ func newCosts(g *graph.Graph) (*costs, error) {
 		} else {
 			sum = uint64(len(g.ParamsOf(s)))
 		}
-		if sum >= none {
-			return nil, fmt.Errorf("sample %d uses parameters of weight %d: at most %d; give weights in larger units", s, sum, uint32(none-1))
+		if sum >= uint64(assigned[uint32]()) {
+			return nil, fmt.Errorf("sample %d uses parameters of weight %d: at most %d; give weights in larger units", s, sum, assigned[uint32]()-1)
 		}
-		c.cost[s] = uint32(sum)
+		full[s] = uint32(sum)
+	}
+	switch most := slices.Max(full); {
+	case most < uint32(assigned[uint8]()):
+		return newTree[uint8](full), nil
+	case most < uint32(assigned[uint16]()):
+		return newTree[uint16](full), nil
+	}
+	return newTree[uint32](full), nil
+}
+
+// assigned returns the highest bit.
+func assigned[T number]() T { return ^(^T(0) >> 1) }
+
+// A tree is costs, and over them a tree of lower bounds, 64 children a node,
+// from which the least cost is found. A cost only ever falls, which the tree is
+// told of at once; that a sample has been assigned, it finds out when it looks.
+type tree[T number] struct {
+	cost  []T
+	bound [][]T // bound[0][b] <= the costs of free samples 64b..64b+63, and so on up
+}
+
+func newTree[T number](full []uint32) *tree[T] {
+	c := &tree[T]{cost: pages.Make[T](len(full))}
+	for s, v := range full {
+		c.cost[s] = T(v)
 	}
 	for level := c.cost; len(level) > 1 || len(c.bound) == 0; level = c.bound[len(c.bound)-1] {
-		up := make([]uint32, (len(level)+63)/64)
+		up := make([]T, (len(level)+63)/64)
 		for b := range up {
 			up[b] = slices.Min(level[b*64 : min(b*64+64, len(level))])
 		}
 		c.bound = append(c.bound, up)
 	}
-	return c, nil
+	return c
 }
 
-func (c *costs) clone() *costs {
-	other := &costs{cost: slices.Clone(c.cost)}
+func (c *tree[T]) clone() costs {
+	other := &tree[T]{cost: pages.Make[T](len(c.cost))}
+	copy(other.cost, c.cost)
 	for _, level := range c.bound {
 		other.bound = append(other.bound, slices.Clone(level))
 	}
 	return other
 }
 
-// lower takes w from the costs of those samples that are free.
-func (c *costs) lower(samples []uint32, w uint32, free []uint64) {
-	first := c.bound[0]
-	for _, s := range samples {
-		if free[s/64]>>(s%64)&1 == 0 {
-			continue
+func (c *tree[T]) of(dst []int64, samples []uint32) {
+	for i, s := range samples {
+		dst[i] = int64(c.cost[s])
+	}
+}
+
+// lower changes many costs before it looks at the first: they are all over the
+// memory, and one waits for as long as for many.
+func (c *tree[T]) lower(samples []uint32, w uint32) {
+	const many = 64
+	var now [many]T
+	for first := c.bound[0]; len(samples) > 0; {
+		some := samples[:min(many, len(samples))]
+		samples = samples[len(some):]
+		for i, s := range some {
+			v := c.cost[s] - T(w)
+			c.cost[s] = v
+			now[i] = v
 		}
-		v := c.cost[s] - w
-		c.cost[s] = v
-		if v < first[s/64] {
-			first[s/64] = v
-			c.lowerAbove(s/64, v)
+		for i, s := range some {
+			if v := now[i]; v < first[s/64] {
+				first[s/64] = v
+				c.lowerAbove(s/64, v)
+			}
 		}
 	}
 }
 
-func (c *costs) lowerAbove(b, v uint32) {
+func (c *tree[T]) lowerAbove(b uint32, v T) {
 	for _, level := range c.bound[1:] {
 		b /= 64
 		if level[b] <= v {
@@ -82,13 +127,17 @@ func (c *costs) lowerAbove(b, v uint32) {
 	}
 }
 
-// least returns the free sample of the least cost, the first among equals, or
-// no set where that cost is above room.
-func (c *costs) least(free []uint64, room int64) subset {
+func (c *tree[T]) take(samples []uint32) {
+	for _, s := range samples {
+		c.cost[s] |= assigned[T]()
+	}
+}
+
+func (c *tree[T]) least(free []uint64, room int64) subset {
 	top := len(c.bound) - 1
 	for {
 		v := c.bound[top][0]
-		if v == none || int64(v) > room {
+		if v >= assigned[T]() || int64(v) > room {
 			return subset{}
 		}
 		b := 0
@@ -105,9 +154,9 @@ func (c *costs) least(free []uint64, room int64) subset {
 }
 
 // leastIn returns the least cost of the free samples of one block, and the
-// first sample that has it.
-func (c *costs) leastIn(b int, free []uint64) (s, least uint32) {
-	least = none
+// first sample that has it; a cost of no sample where none is free.
+func (c *tree[T]) leastIn(b int, free []uint64) (s uint32, least T) {
+	least = assigned[T]()
 	for word := free[b]; word != 0; word &= word - 1 {
 		x := uint32(b*64 + bits.TrailingZeros64(word))
 		if v := c.cost[x]; v < least {
@@ -118,30 +167,11 @@ func (c *costs) leastIn(b int, free []uint64) (s, least uint32) {
 }
 
 // raise sets the bound of block b and what follows from it above.
-func (c *costs) raise(b int, v uint32) {
+func (c *tree[T]) raise(b int, v T) {
 	c.bound[0][b] = v
 	for level := range len(c.bound) - 1 {
 		b /= 64
 		children := c.bound[level][b*64 : min(b*64+64, len(c.bound[level]))]
 		c.bound[level+1][b] = slices.Min(children)
 	}
-}
-
-// leastOf is least among the samples given.
-func (c *costs) leastOf(samples []uint32, room int64) subset {
-	if best := c.cheapest(samples); int64(c.cost[best]) <= room {
-		return subset{set: []uint32{best}, cost: int64(c.cost[best])}
-	}
-	return subset{}
-}
-
-// cheapest returns the sample of the least cost, the first among equals.
-func (c *costs) cheapest(samples []uint32) uint32 {
-	best := samples[0]
-	for _, s := range samples[1:] {
-		if c.cost[s] < c.cost[best] || c.cost[s] == c.cost[best] && s < best {
-			best = s
-		}
-	}
-	return best
 }

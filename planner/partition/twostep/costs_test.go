@@ -1,7 +1,10 @@
 package twostep
 
 import (
+	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/graph"
@@ -10,15 +13,22 @@ import (
 // TestLeastIsTheFirstOfTheLeast compares the tree, three levels of it, with a
 // look at every sample, while costs fall and samples are taken away.
 func TestLeastIsTheFirstOfTheLeast(t *testing.T) {
+	t.Run("8 bits", leastIsTheFirst[uint8])
+	t.Run("16 bits", leastIsTheFirst[uint16])
+	t.Run("32 bits", leastIsTheFirst[uint32])
+}
+
+func leastIsTheFirst[T number](t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	g, err := graph.Random{Samples: 5000, Params: 300, Degree: 20, Exponent: 0.5, Seed: 7}.Build(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := newCosts(g)
-	if err != nil {
-		t.Fatal(err)
+	full := make([]uint32, g.Samples())
+	for s := range full {
+		full[s] = uint32(len(g.ParamsOf(s)))
 	}
+	c := newTree[T](full)
 	if len(c.bound) != 3 {
 		t.Fatalf("%d levels, want 3", len(c.bound))
 	}
@@ -26,10 +36,11 @@ func TestLeastIsTheFirstOfTheLeast(t *testing.T) {
 	for s := range g.Samples() {
 		free[s/64] |= 1 << (s % 64)
 	}
+	var taken []uint32
 	covered := random.Perm(g.Params())
 	for left := g.Samples(); left > 0; left-- {
 		if len(covered) > 0 && left%10 == 0 {
-			c.lower(g.SamplesOf(covered[0]), 1, free)
+			c.lower(g.SamplesOf(covered[0]), 1)
 			covered = covered[1:]
 		}
 		want := -1
@@ -38,7 +49,7 @@ func TestLeastIsTheFirstOfTheLeast(t *testing.T) {
 				want = s
 			}
 		}
-		got := c.least(free, none)
+		got := c.least(free, math.MaxInt64)
 		if len(got.set) != 1 || int(got.set[0]) != want || got.cost != int64(c.cost[want]) {
 			t.Fatalf("%d left: got %+v, want %d of cost %d", left, got, want, c.cost[want])
 		}
@@ -52,8 +63,55 @@ func TestLeastIsTheFirstOfTheLeast(t *testing.T) {
 			}
 		}
 		free[gone/64] &^= 1 << (gone % 64)
+		if taken = append(taken, uint32(gone)); left%5 == 0 { // costs learn late what is assigned
+			c.take(taken)
+			taken = taken[:0]
+		}
 	}
-	if got := c.least(free, none); len(got.set) != 0 {
+	if got := c.least(free, math.MaxInt64); len(got.set) != 0 {
 		t.Errorf("found %+v among none", got)
+	}
+}
+
+// TestCostsAreKeptInTheSmallestNumber: the largest cost decides, and what no
+// number can hold is refused.
+func TestCostsAreKeptInTheSmallestNumber(t *testing.T) {
+	rows := make([][]uint64, 2)
+	for id := range uint64(100) {
+		rows[0] = append(rows[0], id)
+	}
+	rows[1] = []uint64{1}
+	g, err := graph.FromRows(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		weight, last uint32 // of 99 parameters, and of one
+		want         costs
+	}{
+		{1, 1, &tree[uint8]{}},
+		{1, 28, &tree[uint8]{}},
+		{1, 29, &tree[uint16]{}},
+		{330, 97, &tree[uint16]{}},
+		{330, 98, &tree[uint32]{}},
+		{1 << 20, 1<<31 - 1 - 99<<20, &tree[uint32]{}},
+		{1 << 20, 1<<31 - 99<<20, nil},
+	} {
+		weights := slices.Repeat([]uint32{tc.weight}, 100)
+		weights[99] = tc.last
+		weighted, err := g.WithWeights(weights, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := newCosts(weighted)
+		if tc.want == nil {
+			if err == nil {
+				t.Errorf("weights %d and %d: no error", tc.weight, tc.last)
+			}
+			continue
+		}
+		if err != nil || fmt.Sprintf("%T", got) != fmt.Sprintf("%T", tc.want) {
+			t.Errorf("weights %d and %d: %T, error %v; want %T", tc.weight, tc.last, got, err, tc.want)
+		}
 	}
 }

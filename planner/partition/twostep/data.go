@@ -48,6 +48,7 @@ type division struct {
 	machines []*machine
 	assigned []int32  // sample -> machine, or -1
 	free     []uint64 // bitmap of D', the unassigned samples
+	taken    []uint32 // the assigned samples, in the order of their assignment
 	left     int      // |D'|
 	sampler  *sampler // nil where searches look at all
 	finders  []finder // one a worker
@@ -132,7 +133,7 @@ func (d *division) take() error {
 			}
 			continue
 		case len(c.set) > 1 && m.load+d.weightOf(c.set) > m.limit: // line 6, the even split
-			c.set = []uint32{m.costs.cheapest(c.set)} // line 7
+			c.set = []uint32{d.finders[0].cheapest(m, c.set)} // line 7
 		}
 		for _, s := range c.set { // lines 8 and 9
 			d.give(i, s)
@@ -197,6 +198,7 @@ func (d *division) give(i int, s uint32) {
 	m := d.machines[i]
 	d.assigned[s] = int32(i)
 	d.free[s/64] &^= 1 << (s % 64)
+	d.taken = append(d.taken, s)
 	d.left--
 	if d.sampler != nil {
 		d.sampler.remove(s)

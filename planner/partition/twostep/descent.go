@@ -91,7 +91,7 @@ func (f *finder) descend(from int, cost int64) {
 
 // addition is what candidate i costs on top of the chosen ones.
 func (f *finder) addition(i int32) (cost int64) {
-	f.fresh = f.deep.m.params(f.fresh[:0], f.deep.g, f.candidate[i].sample)
+	f.fresh = f.deep.m.params(f.fresh[:0], f.deep.g, f.candidate[i].sample, f.candidate[i].cost)
 	for _, p := range f.fresh {
 		if f.times[p] == 0 {
 			cost += int64(f.deep.g.ParamWeight(int(p)))

@@ -2,6 +2,7 @@ package twostep
 
 import (
 	"cmp"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -19,6 +20,7 @@ import (
 // least costs rules out almost all samples. One finder serves one goroutine.
 type finder struct {
 	list      []uint32
+	cost      []int64     // of the samples in hand
 	candidate []candidate // ascending by cost, then number
 	fresh     []uint32    // parameters of one sample that the machine has not covered
 
@@ -55,13 +57,40 @@ func (f *finder) all(free []uint64) []uint32 {
 	return f.list
 }
 
+// costsOf sets f.cost to what each of samples costs m.
+func (f *finder) costsOf(m *machine, samples []uint32) {
+	f.cost = slices.Grow(f.cost[:0], len(samples))[:len(samples)]
+	m.costs.of(f.cost, samples)
+}
+
+// cheapest returns the sample of the least cost, the first among equals.
+func (f *finder) cheapest(m *machine, samples []uint32) uint32 {
+	return f.leastOf(m, samples, math.MaxInt64).set[0]
+}
+
+// leastOf returns the sample of the least cost, the first among equals, or no
+// set where that cost is above room.
+func (f *finder) leastOf(m *machine, samples []uint32, room int64) subset {
+	f.costsOf(m, samples)
+	best := candidate{cost: math.MaxInt64}
+	for i, s := range samples {
+		if c := f.cost[i]; c < best.cost || c == best.cost && s < best.sample {
+			best = candidate{s, c}
+		}
+	}
+	if best.cost > room {
+		return subset{}
+	}
+	return best.alone()
+}
+
 // find returns the best subset of at most size samples (2 or more) among those
 // given whose cost is at most room; no set where none is.
 func (f *finder) find(g *graph.Graph, m *machine, samples []uint32, size int, beta float64, room int64) subset {
-	limit := f.limit(m, samples, size, beta, room)
+	limit := f.limit(m, samples, size, room)
 	f.candidate = f.candidate[:0]
-	for _, s := range samples {
-		if c := int64(m.costs.cost[s]); c <= limit {
+	for i, s := range samples {
+		if c := f.cost[i]; c <= limit {
 			f.candidate = append(f.candidate, candidate{s, c})
 		}
 	}
@@ -85,10 +114,10 @@ func (c candidate) alone() subset { return subset{set: []uint32{c.sample}, cost:
 // least costs make a subset of at most that cost together, and one that is
 // smaller but dearer would not be better. Where beta does not favour large
 // subsets enough for that, room is the limit.
-func (f *finder) limit(m *machine, samples []uint32, size int, beta float64, room int64) int64 {
+func (f *finder) limit(m *machine, samples []uint32, size int, room int64) int64 {
 	least := make([]int64, 0, size+1)
-	for _, s := range samples {
-		c := int64(m.costs.cost[s])
+	f.costsOf(m, samples)
+	for _, c := range f.cost {
 		if len(least) == size && c >= least[size-1] {
 			continue
 		}
@@ -156,7 +185,7 @@ func (f *finder) start(g *graph.Graph, candidates int) {
 // i, which f.shared weighs, and enters i's parameters.
 func (f *finder) compare(g *graph.Graph, m *machine, i int32) []int32 {
 	f.sharing = f.sharing[:0]
-	f.fresh = m.params(f.fresh[:0], g, f.candidate[i].sample)
+	f.fresh = m.params(f.fresh[:0], g, f.candidate[i].sample, f.candidate[i].cost)
 	for _, p := range f.fresh {
 		w := int64(g.ParamWeight(int(p)))
 		for at := f.head[p]; at >= 0; at = f.chain[at].next {

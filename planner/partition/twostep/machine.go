@@ -15,12 +15,18 @@ type machine struct {
 	used        int64   // f(D_i), the weight of covered
 	covered     []uint64
 	rows        *rows // nil where subsets have one sample
-	costs       *costs
+	costs       costs
+	noted       int      // how many of the assigned samples the costs know
 	pending     []uint32 // given since the last update
 	next        subset   // what it would take next
 	ready       bool     // next was searched for since the last give
 	closed      bool     // no unassigned sample fits into its memory
 	rejected    int      // subsets turned down in a row
+
+	// Of one update: the samples that use parameters covered now, parameter by
+	// parameter, and all of them in a row.
+	users   [][]uint32
+	lowered []uint32
 }
 
 // A subset is a set S of samples and f(D_i + S) - f(D_i).
@@ -40,7 +46,7 @@ func (s subset) torn(free []uint64) bool {
 	return false
 }
 
-func newMachine(g *graph.Graph, start *costs, r *rows, limit int64, share float64) *machine {
+func newMachine(g *graph.Graph, start costs, r *rows, limit int64, share float64) *machine {
 	return &machine{
 		limit:   limit,
 		share:   share,
@@ -69,18 +75,42 @@ func (m *machine) prepare(d *division, f *finder) {
 // other sample anything from now on. Each parameter is counted once a machine,
 // so that all updates together take O(k |E|).
 func (m *machine) update(d *division) {
+	m.costs.take(d.taken[m.noted:])
+	m.noted = len(d.taken)
 	for _, s := range m.pending {
+		m.users = m.users[:0]
 		for _, p := range d.g.ParamsOf(int(s)) {
 			if m.covered[p/64]>>(p%64)&1 == 1 {
 				continue
 			}
 			m.covered[p/64] |= 1 << (p % 64)
-			w := d.g.ParamWeight(int(p))
+			w, users := d.g.ParamWeight(int(p)), d.g.SamplesOf(int(p))
 			m.used += int64(w)
-			m.costs.lower(d.g.SamplesOf(int(p)), w, d.free)
+			if d.g.Weighted() {
+				m.costs.lower(users, w)
+			} else {
+				m.users = append(m.users, users)
+			}
 		}
+		m.lower()
 	}
 	m.pending = m.pending[:0]
+}
+
+// lower takes 1 from the costs of all of m.users. Those of rare parameters are
+// gathered first: each of their lists is somewhere else in the memory, and many
+// that are read at the same time take little longer than one.
+func (m *machine) lower() {
+	const rare = 256
+	m.lowered = m.lowered[:0]
+	for _, list := range m.users {
+		if len(list) > rare {
+			m.costs.lower(list, 1)
+		} else {
+			m.lowered = append(m.lowered, list...)
+		}
+	}
+	m.costs.lower(m.lowered, 1)
 }
 
 // search finds the best subset of at most alpha samples among those drawn, or
@@ -91,7 +121,7 @@ func (m *machine) search(d *division, f *finder, drawn []uint32) {
 	case d.rules.Alpha == 1 && drawn == nil:
 		m.next = m.costs.least(d.free, room)
 	case d.rules.Alpha == 1:
-		m.next = m.costs.leastOf(drawn, room)
+		m.next = f.leastOf(m, drawn, room)
 	default:
 		if drawn == nil {
 			drawn = f.all(d.free)
@@ -115,15 +145,15 @@ func (m *machine) reject(beta float64) error {
 	return nil
 }
 
-// params appends the parameters of s that m does not cover yet. They weigh what
-// s costs, which tells when all are found.
-func (m *machine) params(dst []uint32, g *graph.Graph, s uint32) []uint32 {
+// params appends the parameters of s that m does not cover yet. They weigh
+// cost, what s costs, which tells when all are found.
+func (m *machine) params(dst []uint32, g *graph.Graph, s uint32, cost int64) []uint32 {
 	all := m.rows.of(s)
 	dst = slices.Grow(dst, len(all))
-	for left, i := m.costs.cost[s], 0; left > 0; i++ {
+	for left, i := cost, 0; left > 0; i++ {
 		if p := all[i]; m.covered[p/64]>>(p%64)&1 == 0 {
 			dst = append(dst, p)
-			left -= g.ParamWeight(int(p))
+			left -= int64(g.ParamWeight(int(p)))
 		}
 	}
 	return dst
