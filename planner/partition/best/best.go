@@ -37,7 +37,7 @@ import (
 const (
 	workAlways  = 3_600_000_000
 	workPerEdge = 250
-	firstEdges  = 4_000_000
+	firstEdges  = 2_000_000
 	workAtLeast = 200
 	mostSweeps  = 4000
 	// Where so many sweeps can be had, clusters are not wanted: they save time,
