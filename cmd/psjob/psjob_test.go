@@ -111,7 +111,7 @@ func TestLocal(t *testing.T) {
 			if code, out, errs := runTest(t, nil, "generate", "--samples", "1000", "--features", "2000", "--words", "30", "--out", data); code != 0 || !strings.Contains(out, "1000 rows") {
 				t.Fatalf("generate: %d, %s%s", code, out, errs)
 			}
-			code, out, errs := runTest(t, nil, "local", "--data", data, "--host", host, "--workers", "2", "--report", report, "--access-log", accesses)
+			code, out, errs := runTest(t, nil, "local", "--data", data, "--host", host, "--workers", "2", "--top", "32,16", "--report", report, "--access-log", accesses)
 			if code != 0 || !strings.Contains(out, "accuracy") {
 				t.Fatalf("local: %d, %s%s", code, out, errs)
 			}

@@ -34,6 +34,8 @@ type result struct {
 	last        metric.Tally  // the test data once all that waited was sent, as at a job's end
 	curve       []scored      // the test data, as worker 0 sees the model
 	losses      []float64     // of each step: the mean over all workers' batches, before they are learned
+	sent        float64       // values in a push, of all that the model has; mean
+	values      int           // that all workers pushed
 	pushed      traffic       // of values' frames and what took the place of messages
 	pulled      traffic       //
 	codec       time.Duration // spent encoding and decoding pushes
@@ -91,6 +93,7 @@ func (s *session) train(ctx context.Context) (*result, error) {
 			r.curve = append(r.curve, scored{step + 1, tally})
 		}
 	}
+	r.sent = s.share(r.values, near.Counts())
 	for _, w := range workers {
 		tally, err := w.score(w.model, int32(s.steps))
 		if err != nil {
@@ -114,4 +117,22 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	}
 	r.last, err = workers[0].score(s.test, int32(s.steps)+1)
 	return r, err
+}
+
+// share returns which share of a model's values went in a push, in the mean, where
+// the job pushed so many in all. DCT's sparsity is of this: its gradients have a
+// zero for each value that a batch does not use.
+func (s *session) share(pushed int, c values.Counts) float64 {
+	sent, all := pushed, 0
+	for _, f := range c.Forms {
+		if f.Form != "slim-pull" && f.Form != "unchanged" {
+			sent -= int(f.Values) - int(f.Sent)
+		}
+	}
+	for _, m := range s.models {
+		for _, group := range m.Groups(whole(m)) {
+			all += group.Values()
+		}
+	}
+	return float64(sent) / float64(all*s.steps)
 }

@@ -74,6 +74,9 @@ func TestThresholdLearns(t *testing.T) {
 	if sparse.pushed.ratio() < 16 {
 		t.Errorf("pushes are 1/%.1f", sparse.pushed.ratio())
 	}
+	if got := sparse.sent / plain.sent; got < 0.02 || got > 0.06 || plain.sent > 1 {
+		t.Errorf("%.4f of all values go, %.4f without a threshold", sparse.sent, plain.sent)
+	}
 	if len(plain.losses) != run.steps || plain.losses[0] < 1.3*plain.losses[run.steps-1] {
 		t.Errorf("%d steps, losses from %.3f to %.3f", len(plain.losses), plain.losses[0], plain.losses[len(plain.losses)-1])
 	}

@@ -49,7 +49,10 @@ func thresholds(ctx context.Context, e *evaluation) error {
 		return err
 	}
 	warm := append(sparse(0), variant{"98%, warm-up 300", []values.Rule{{Threshold: 0.98, Warmup: 300}}})
-	var panels []figure.Panel
+	panels := []figure.Panel{
+		{Title: "DCT Table 2: what a threshold costs", Y: "test loss against none, at the last step"},
+		{Title: "The same once all that waits is sent", Y: "test loss against none"},
+	}
 	for _, c := range []struct {
 		*subject
 		title    string
@@ -59,32 +62,41 @@ func thresholds(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
-		p, err := writeThresholds(e, c.subject, c.name+c.title, all)
-		if err != nil {
+		name := c.name + c.title
+		if err := writeThresholds(e, c.subject, name, all); err != nil {
 			return err
 		}
-		panels = append(panels, p)
+		panels[0].Lines = append(panels[0].Lines, bySparsity(name, all, testLoss))
+		panels[1].Lines = append(panels[1].Lines, bySparsity(name, all, lastLoss))
+	}
+	for i := range panels {
+		panels[i].X, panels[i].Ticks = "values that wait %", []float64{0, 75, 90, 100}
 	}
 	return e.writePlot("threshold.png", func(w io.Writer) error { return figure.Write(w, panels) })
 }
 
-// writeThresholds writes the table of a subject, and returns its panel.
-func writeThresholds(e *evaluation, s *subject, name string, all []measured) (figure.Panel, error) {
+// bySparsity is what is lost against none, by sparsity.
+func bySparsity(name string, all []measured, of func(*result) float64) figure.Line {
+	l := figure.Line{Name: name}
+	none, _ := all[0].spread(of)
+	for i, eta := range sparsities {
+		mean, _ := all[i+1].spread(of)
+		l.Points = append(l.Points, plotter.XY{X: 100 * eta, Y: mean - none})
+	}
+	return l
+}
+
+// writeThresholds writes the table of a subject.
+func writeThresholds(e *evaluation, s *subject, name string, all []measured) error {
 	t := table{title: fmt.Sprintf("%s (%d workers, %d seeds, %d steps; mean ± standard deviation; differences to none with the same seed; bytes with meta and keys)", name, workers, e.seeds(), e.steps(s)),
-		head: []string{"sparsity", "train loss", "test loss", "test accuracy %", "against none", "once all is sent", "against none", "bytes of pushes"}}
-	p := figure.Panel{Title: name, X: "sparsity: 0, 75, 90, 95, 98, 99.5%", Y: "loss", Lines: []figure.Line{{Name: "train"}, {Name: "test, once all is sent"}}}
+		head: []string{"sparsity", "train loss", "test loss", "test accuracy %", "against none", "once all is sent", "against none", "of all values go %", "bytes of pushes"}}
 	for i := range all {
 		m := &all[i]
-		if i <= len(sparsities) {
-			trained, _ := m.spread(trainLoss)
-			tested, _ := m.spread(lastLoss)
-			p.Lines[0].Points = append(p.Lines[0].Points, plotter.XY{X: float64(i), Y: trained})
-			p.Lines[1].Points = append(p.Lines[1].Points, plotter.XY{X: float64(i), Y: tested})
-		}
+		sent, _ := m.spread(func(r *result) float64 { return 100 * r.sent })
 		t.add(m.name, m.cell("%.4f", trainLoss), m.cell("%.4f", testLoss), m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.4f", testLoss),
-			m.cell("%.4f", lastLoss), m.against(&all[0], "%+.4f", lastLoss), fmt.Sprintf("1/%.1f", m.ratio()))
+			m.cell("%.4f", lastLoss), m.against(&all[0], "%+.4f", lastLoss), fmt.Sprintf("%.3f", sent), fmt.Sprintf("1/%.1f", m.ratio()))
 	}
-	return p, t.write(e.out)
+	return t.write(e.out)
 }
 
 // lifespans repeats DCT's figure 7 a and b: what a threshold's life-span costs

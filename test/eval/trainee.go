@@ -16,11 +16,7 @@ import (
 // waits of them.
 func (w *trainee) finish(step int32) error {
 	pushed := w.pushed
-	all := make([]int32, w.model.Samples())
-	for i := range all {
-		all[i] = int32(i)
-	}
-	for _, group := range w.model.Groups(all) {
+	for _, group := range w.model.Groups(whole(w.model)) {
 		vals, err := w.up.carry(w.frames(group, make([]float32, group.Values()), true), 2, &w.pushed)
 		if err != nil {
 			return err
@@ -31,6 +27,15 @@ func (w *trainee) finish(step int32) error {
 	}
 	w.pushed = pushed
 	return nil
+}
+
+// whole is all samples of a model.
+func whole(m model.Model) []int32 {
+	all := make([]int32, m.Samples())
+	for i := range all {
+		all[i] = int32(i)
+	}
+	return all
 }
 
 // trainee is a worker of a session.
@@ -73,6 +78,7 @@ func (w *trainee) learn(step int32, tally *metric.Tally) error {
 			return err
 		}
 		w.codec += time.Since(began)
+		w.values += len(grads[g])
 		if err := w.server.Push(step, group.Keys, floats(vals), group.Lens); err != nil {
 			return err
 		}

@@ -37,6 +37,7 @@ type Store struct {
 	second   []float32
 	sums     []int64 // gradients of the pending step, in units of 2^-40
 	pending  []int32 // by key number: 1 + the step that sums holds, 0 for none
+	settled  []float32
 	numbers  []uint32
 }
 
@@ -275,6 +276,9 @@ func (s *Store) collect(step int32, n uint32, gradient []float32) error {
 	from, to := s.span(n)
 	sums := s.sums[from:to]
 	for i, g := range gradient {
+		if g == 0 { // most are, where a proxy left out what waits
+			continue
+		}
 		if !(math.Abs(float64(g)) <= largest) {
 			return fmt.Errorf("gradient %v at step %d: want at most %d; lower the learning rate", g, step, largest)
 		}
@@ -290,11 +294,12 @@ func (s *Store) settle(step int32, n uint32) {
 		return
 	}
 	from, to := s.span(n)
-	var one [1]float32
-	for i := from; i < to; i++ {
-		one[0] = float32(float64(s.sums[i]) * unit)
-		s.sums[i] = 0
-		s.applyAt(i, one[:])
+	sums := s.sums[from:to]
+	s.settled = slices.Grow(s.settled[:0], len(sums))[:len(sums)]
+	for i, sum := range sums {
+		s.settled[i] = float32(float64(sum) * unit)
 	}
+	clear(sums)
+	s.applyAt(from, s.settled)
 	s.pending[n] = 0
 }

@@ -197,3 +197,37 @@ func BenchmarkAdd(b *testing.B) {
 	}
 	b.ReportMetric(float64(2*b.N*len(keys))/1e6/b.Elapsed().Seconds(), "Mkeys/s")
 }
+
+// BenchmarkStep is a synchronous step of two workers on keys of many values,
+// of which the second pushes one in a hundred.
+func BenchmarkStep(b *testing.B) {
+	const keys, width = 8, 1 << 14
+	s, err := New(Settings{Rule: "sgd", Synchronous: true, ValueLength: width})
+	if err != nil {
+		b.Fatal(err)
+	}
+	dense, sparse := make([]float32, keys*width), make([]float32, keys*width)
+	list := make([]uint64, keys)
+	for i := range dense {
+		dense[i] = float32(i%7) - 3
+		if i%100 == 0 {
+			sparse[i] = 1
+		}
+	}
+	for i := range list {
+		list[i] = uint64(i)
+	}
+	var out []float32
+	b.ReportAllocs()
+	b.SetBytes(4 * keys * width)
+	for step := int32(0); b.Loop(); step++ {
+		for _, g := range [][]float32{dense, sparse} {
+			if err := s.Push(step, list, g, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if out, err = s.Pull(step+1, list, nil, out[:0]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
