@@ -23,8 +23,8 @@ import (
 func TestTimeToLoss(t *testing.T) {
 	measurement(t)
 	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
-	const epoch = 7200 / (4 * 32)
-	mbit, steps := setting("MBIT", 200), epoch*setting("EPOCHS", 4)
+	const epoch = 7200 / (4 * 16)
+	mbit, steps := setting("MBIT", 200), epoch*setting("EPOCHS", 3)
 	codecs := []string{"direct", "threshold=0.99", "threshold=0.99 unchanged"}
 	lines := make([]figure.Line, len(codecs))
 	var table strings.Builder
