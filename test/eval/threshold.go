@@ -36,7 +36,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	lr80k, err := regression(e, "criteo-80k.libsvm.xz", 1000, 64, store.Settings{Rule: "sgd", LearningRate: 60})
+	lr80k, err := regression(e, "criteo-80k.libsvm.xz", 2000, 64, store.Settings{Rule: "sgd", LearningRate: 30})
 	if err != nil {
 		return err
 	}
