@@ -31,7 +31,7 @@ type session struct {
 // result is what came of a session.
 type result struct {
 	train, test metric.Tally
-	last        metric.Tally  // the test data once all that waited was sent, as at a job's end
+	last        metric.Tally  // the test data by the servers' model once all that waited was sent, as at a job's end
 	curve       []scored      // the test data, as worker 0 sees the model
 	losses      []float64     // of each step: the mean over all workers' batches, before they are learned
 	sent        float64       // values in a push, of all that the model has; mean
@@ -107,8 +107,10 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	if r.test, err = workers[0].score(s.test, int32(s.steps)); err != nil {
 		return nil, err
 	}
-	if err := near.SetRules(nil); err != nil {
-		return nil, err
+	for _, c := range []*values.Codec{near, far} {
+		if err := c.SetRules(nil); err != nil {
+			return nil, err
+		}
 	}
 	for _, w := range workers {
 		if err := w.finish(int32(s.steps)); err != nil {
