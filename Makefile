@@ -7,7 +7,7 @@
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
-#   make eval-codecs     what models lose under the codecs and what is saved, likewise
+#   make eval-codecs     what models lose under the codecs, what is saved, and time to the same loss; many minutes, root
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
 #   make eval-moving     live: keys that move after wandering favourites, text divided before a run; many minutes
@@ -93,7 +93,8 @@ eval-moving:
 
 # Table 2 and figure 7 of DCT, table 1 and figures 3 to 5 of Slim-DP (EVALFLAGS:
 # --what threshold|lifespan|slim, --quick), then on hosts with links of 200 Mbit/s
-# (needs root) steps a second with each codec, and time to the same loss.
+# (needs root) steps a second with each codec, and time to the same loss. Half an
+# hour to an hour on two cores; the latter two, ten minutes of it, want them alone.
 eval-codecs:
 	$(GO) run ./test/eval --what threshold,lifespan,slim $(EVALFLAGS)
 	mkdir -p bin/eval

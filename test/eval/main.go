@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // An evaluation is what all parts of one run share.
@@ -73,9 +74,11 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		return fmt.Errorf("making the plots' directory: %w", err)
 	}
 	for _, p := range chosen {
+		began := time.Now()
 		if err := p.run(ctx, e); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
+		e.progress("%s took %v", p.name, time.Since(began).Round(time.Second))
 	}
 	return nil
 }
