@@ -18,6 +18,10 @@ func (s *stage) compact(ctx context.Context) (Result, error) {
 	return s.run(ctx, "compact")
 }
 
+// grace is what the demo's proxies give moves that are under way when they are
+// to end: a phase ends them when its job has ended.
+const grace = "2s"
+
 // startProxies starts a proxy on every host, and an agent that hands it
 // listeners, with more flags for either, in place of those that run.
 func (s *stage) startProxies(ctx context.Context, agent []string, proxy ...string) error {
@@ -48,7 +52,7 @@ func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []str
 	}
 	s.fleet.agents = append(s.fleet.agents, a)
 	p, err := startService(ctx, h, proxyPort, s.options.Psidecar,
-		append([]string{"proxy", "--proxy-socket", socket, "--insecure-mesh", "--state-dir", filepath.Join(s.dir, h.Name+".state")}, args...)...)
+		append([]string{"proxy", "--proxy-socket", socket, "--insecure-mesh", "--grace", grace, "--state-dir", filepath.Join(s.dir, h.Name+".state")}, args...)...)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -129,12 +130,14 @@ func (s *service) stop() error {
 	return nil
 }
 
-// stopAll stops services and forgets them.
+// stopAll stops services, all at the same time, and forgets them.
 func stopAll(services *[]*service) error {
-	var errs []error
-	for _, s := range *services {
-		errs = append(errs, s.stop())
+	errs := make([]error, len(*services))
+	var all sync.WaitGroup
+	for i, s := range *services {
+		all.Go(func() { errs[i] = s.stop() })
 	}
+	all.Wait()
 	*services = nil
 	return errors.Join(errs...)
 }
