@@ -145,7 +145,7 @@ async function refresh(): Promise<void> {
     ask<Keys>("keys", { job: job.job }),
     ask<Servers>("servers", about),
     isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
-    isFleet ? ask<Codecs>("codecs", { job: job.job }) : undefined,
+    isFleet ? ask<Codecs>("codecs", { job: job.job }).catch(() => undefined) : undefined, // of a planner that has no rules to give
   ]);
   heatmap = newHeatmap;
   traffic = newTraffic;
