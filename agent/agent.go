@@ -190,9 +190,11 @@ func (a *Agent) Close() error { return a.capture.Close() }
 // Run works until ctx ends, then detaches everything.
 func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+	if w := openExecs(); w != nil {
+		g.Go(func() error { return a.followExecs(ctx, w) })
+	}
 	g.Go(func() error { return a.read(ctx) })
 	g.Go(func() error { return a.look(ctx) })
-	g.Go(func() error { return a.followExecs(ctx) })
 	g.Go(func() error { return every(ctx, sweepEvery, a.sweep) })
 	g.Go(func() error { return every(ctx, adaptEvery, a.adapt) })
 	err := g.Wait()

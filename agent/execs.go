@@ -30,14 +30,20 @@ func (a *Agent) look(ctx context.Context) error {
 	}
 }
 
-// followExecs has the nodes of jobs found when they begin. Where the kernel
-// does not tell, looking every now and then has to do.
-func (a *Agent) followExecs(ctx context.Context) error {
+// openExecs begins to watch which programs begin. It is called before the first
+// look at the host, so that nothing begins unseen between the two; nil where the
+// kernel does not tell, and looking every now and then has to do.
+func openExecs() *execs.Watch {
 	w, err := execs.Open()
 	if err != nil {
 		slog.Warn("processes are not found at once, but when the agent looks next", "every", discoverEvery, "error", err)
 		return nil
 	}
+	return w
+}
+
+// followExecs has the nodes of jobs found when they begin.
+func (a *Agent) followExecs(ctx context.Context, w *execs.Watch) error {
 	if err := a.meetExecs(ctx, w); ctx.Err() == nil {
 		slog.Warn("processes are not found at once any more", "error", err)
 	}

@@ -32,9 +32,10 @@ type processes struct {
 	snapshot *discover.Snapshot
 	taken    time.Time
 	took     time.Duration
-	whole    time.Time   // when all processes are looked at next
-	others   map[int]int // how often a process was seen not to be a node; never changed, but replaced
-	nodes    map[int]int // how often one was seen that is
+	whole    time.Time         // when all processes are looked at next
+	others   map[int]int       // how often a process was seen not to be a node; never changed, but replaced
+	nodes    map[int]int       // how often one was seen that is
+	begun    map[int]time.Time // nodes that began to run lately
 }
 
 // How processes are looked at.
@@ -49,10 +50,12 @@ const (
 	// All processes are looked at this often, or as seldom as keeps that below
 	// one part in wholeShare of a core.
 	wholeEvery, wholeShare = 5 * time.Second, 400
+	// lookTakes is longer than looking around ever takes.
+	lookTakes = time.Minute
 )
 
 func newProcesses(proc string, selects func(pod string) bool) *processes {
-	return &processes{proc: os.DirFS(proc), selects: selects, snapshot: &discover.Snapshot{}}
+	return &processes{proc: os.DirFS(proc), selects: selects, snapshot: &discover.Snapshot{}, begun: map[int]time.Time{}}
 }
 
 // wanted reports whether processes of a cgroup are those of watched jobs.
@@ -78,7 +81,7 @@ func (p *processes) filter() func(cgroup string) bool {
 // refresh takes a new snapshot, of all processes or without those that are
 // known not to be nodes.
 func (p *processes) refresh(all bool) (*discover.Snapshot, error) {
-	began := time.Now()
+	start := time.Now()
 	p.mu.Lock()
 	others := p.others
 	p.mu.Unlock()
@@ -88,14 +91,15 @@ func (p *processes) refresh(all bool) (*discover.Snapshot, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.snapshot, p.taken, p.took = s, time.Now(), time.Since(began)
+	p.snapshot, p.taken, p.took = s, time.Now(), time.Since(start)
 	if all {
 		p.whole = p.taken.Add(max(wholeEvery, wholeShare*p.took))
 	}
-	p.others = make(map[int]int, len(s.Others))
+	seen := make(map[int]int, len(s.Others))
 	for _, pid := range s.Others {
-		p.others[pid] = others[pid] + 1
+		seen[pid] = others[pid] + 1
 	}
+	p.see(seen, start)
 	nodes := make(map[int]int, len(s.Processes))
 	for i := range s.Processes {
 		pid := s.Processes[i].PID
@@ -110,8 +114,9 @@ func (p *processes) refresh(all bool) (*discover.Snapshot, error) {
 // glance returns what processes there are, and takes a new snapshot only if it
 // is time to, or a node has come, gone or only just come.
 func (p *processes) glance() (*discover.Snapshot, error) {
+	start := time.Now()
 	p.mu.Lock()
-	others, nodes, snapshot, whole := p.others, p.nodes, p.snapshot, !time.Now().Before(p.whole)
+	others, nodes, snapshot, whole := p.others, p.nodes, p.snapshot, !start.Before(p.whole)
 	p.mu.Unlock()
 	if whole {
 		return p.refresh(true)
@@ -140,15 +145,30 @@ func (p *processes) glance() (*discover.Snapshot, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.snapshot == snapshot {
-		p.others = seen
+		p.see(seen, start)
 	}
 	return p.snapshot, nil
+}
+
+// see keeps how often processes were seen not to be nodes, by a look around that
+// began at start. What has begun to run a node since may have been looked at
+// before it did: it is not kept.
+func (p *processes) see(others map[int]int, start time.Time) {
+	for pid, at := range p.begun {
+		if !at.Before(start) {
+			delete(others, pid)
+		} else if start.Sub(at) > lookTakes {
+			delete(p.begun, pid)
+		}
+	}
+	p.others = others
 }
 
 // began notes that a process has begun to run a node, whatever it was before.
 func (p *processes) began(pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.begun[pid] = time.Now()
 	others := maps.Clone(p.others) // a look around may be using it
 	delete(others, pid)
 	p.others = others

@@ -7,16 +7,23 @@ import (
 	"time"
 )
 
+const node = "DMLC_ROLE=worker\x00DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00"
+
 // environments counts which processes' environments are read.
 type environments struct {
 	fstest.MapFS
-	read map[string]int
+	read  map[string]int
+	after func(name string) // called when one has been read, if not nil
 }
 
 // ReadFile is what fs.ReadFile calls.
 func (e environments) ReadFile(name string) ([]byte, error) {
 	e.read[name]++
-	return e.MapFS.ReadFile(name)
+	b, err := e.MapFS.ReadFile(name)
+	if e.after != nil {
+		e.after(name)
+	}
+	return b, err
 }
 
 func (e environments) set(pid int, environment string) {
@@ -26,8 +33,7 @@ func (e environments) set(pid int, environment string) {
 // A host's processes are looked at some times, then left alone until all are
 // looked at again; nodes that come, go or appear by exec are found.
 func TestGlance(t *testing.T) {
-	const node = "DMLC_ROLE=worker\x00DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00"
-	proc := environments{fstest.MapFS{}, map[string]int{}}
+	proc := environments{MapFS: fstest.MapFS{}, read: map[string]int{}}
 	proc.set(1, "HOME=/")
 	proc.set(2, "HOME=/")
 	p := newProcesses("", nil)
@@ -69,5 +75,47 @@ func TestGlance(t *testing.T) {
 	glance(2, 4)
 	if n := proc.read["1/environ"]; n != seenOther+1 {
 		t.Errorf("process 1 was looked at %d times, want %d", n, seenOther+1)
+	}
+}
+
+// What begins to run a node while a look around is under way, which has seen it
+// before, is found by the next one.
+func TestBeginsWhileLookedAt(t *testing.T) {
+	looks := map[string]func(p *processes) error{
+		"glance":  func(p *processes) error { _, err := p.glance(); return err },
+		"refresh": func(p *processes) error { _, err := p.refresh(false); return err },
+	}
+	for name, look := range looks {
+		for _, before := range []int{0, seenOther - 1, seenOther} { // looks that saw it as another
+			t.Run(fmt.Sprint(name, before), func(t *testing.T) {
+				proc := environments{MapFS: fstest.MapFS{}, read: map[string]int{}}
+				proc.set(1, "HOME=/")
+				proc.set(2, "HOME=/")
+				p := newProcesses("", nil)
+				for range before {
+					p.proc = proc
+					if err := look(p); err != nil {
+						t.Fatal(err)
+					}
+				}
+				proc.set(3, "HOME=/") // read last, and always
+				proc.after = func(name string) {
+					if name == "3/environ" {
+						proc.set(2, node)
+						p.began(2)
+					}
+				}
+				p.proc = proc
+				p.whole = time.Now().Add(time.Hour)
+				for range 2 {
+					if err := look(p); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if len(p.snapshot.Processes) != 1 || p.snapshot.Processes[0].PID != 2 {
+					t.Errorf("found %+v; seen as others: %v", p.snapshot.Processes, p.others)
+				}
+			})
+		}
 	}
 }
