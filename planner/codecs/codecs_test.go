@@ -2,8 +2,6 @@ package codecs
 
 import (
 	"context"
-	"errors"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -12,12 +10,11 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,23 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve serves s over gRPC in memory.
 func serve(t *testing.T, s *Service) api.CodecsClient {
 	t.Helper()
-	l := bufconn.Listen(1 << 20)
-	server := grpc.NewServer()
-	api.RegisterCodecsServer(server, s)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	conn, err := grpc.NewClient("passthrough:memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		server.Stop()
-		if err := errors.Join(conn.Close(), <-ended); err != nil {
-			t.Error(err)
-		}
-	})
-	return api.NewCodecsClient(conn)
+	return api.NewCodecsClient(memory.Serve(t, func(server *grpc.Server) { api.RegisterCodecsServer(server, s) }))
 }
 
 func newService(t *testing.T, kept store.Store) *Service {

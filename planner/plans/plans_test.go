@@ -3,7 +3,6 @@ package plans
 import (
 	"context"
 	"errors"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,13 +12,12 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,23 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // client serves s over gRPC in memory.
 func client(t *testing.T, s *Service) api.PlansClient {
 	t.Helper()
-	l := bufconn.Listen(1 << 20)
-	server := grpc.NewServer()
-	api.RegisterPlansServer(server, s)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	conn, err := grpc.NewClient("passthrough:memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		server.Stop()
-		if err := errors.Join(conn.Close(), <-ended); err != nil {
-			t.Error(err)
-		}
-	})
-	return api.NewPlansClient(conn)
+	return api.NewPlansClient(memory.Serve(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
 }
 
 func newService(t *testing.T, s store.Store, o Options) *Service {

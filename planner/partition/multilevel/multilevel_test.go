@@ -13,58 +13,13 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/partitiontest"
 )
 
 // thousands checks 20 times as many random cases as rapid does by default.
 func thousands(t *testing.T, check func(*rapid.T)) {
 	for range 20 {
 		rapid.Check(t, check)
-	}
-}
-
-// randomGraph draws a small graph, sometimes with weights.
-func randomGraph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
-	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
-	row := rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(maxParams)), 0, min(maxParams, 10), rapid.ID)
-	g, err := graph.FromRows(rapid.SliceOfN(row, n, n).Draw(t, "rows"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	weights := func(name string, n int) []uint32 {
-		if n == 0 || rapid.IntRange(0, 2).Draw(t, name+"?") > 0 {
-			return nil
-		}
-		return rapid.SliceOfN(rapid.Uint32Range(1, 5), n, n).Draw(t, name)
-	}
-	g, err = g.WithWeights(weights("parameter weights", g.Params()), weights("sample weights", n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-func randomOptions(t *rapid.T, g *graph.Graph) partition.Options {
-	maybe := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
-	for {
-		o := partition.Options{K: rapid.IntRange(1, min(6, g.Samples())).Draw(t, "k"), Seed: rapid.Uint64().Draw(t, "seed")}
-		if maybe("capacity?") {
-			o.Capacity = rapid.SliceOfN(rapid.SampledFrom([]float64{1, 2, 4}), o.K, o.K).Draw(t, "capacity")
-		}
-		if maybe("theta?") {
-			o.Theta = rapid.Int64Range(5, 60).Draw(t, "theta")
-		}
-		if maybe("group?") {
-			o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 3), g.Params(), g.Params()).Draw(t, "group")
-		}
-		if maybe("fixed samples?") {
-			o.FixedSamples = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, -1, int32(o.K - 1)}), g.Samples(), g.Samples()).Draw(t, "fixed samples")
-		}
-		if maybe("fixed parameters?") {
-			o.FixedParams = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, 0, int32(o.K - 1)}), g.Params(), g.Params()).Draw(t, "fixed parameters")
-		}
-		if o.Validate(g) == nil {
-			return o
-		}
 	}
 }
 
@@ -86,8 +41,8 @@ func randomLevel(t *rapid.T, g *graph.Graph, o partition.Options) (*level, []int
 
 func TestGainsEqualRecomputed(t *testing.T) {
 	thousands(t, func(t *rapid.T) {
-		g := randomGraph(t, 15, 15)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 15, 15)
+		o := partitiontest.Options(t, g, 6)
 		l, part := randomLevel(t, g, o)
 		moved := newGains(l, o.K, slices.Clone(part))
 		if l.vertices() == 0 {
@@ -131,8 +86,9 @@ func TestGainsEqualRecomputed(t *testing.T) {
 // moves, at the finest level and, projected, at coarser ones.
 func TestCostIsTraffic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := randomGraph(t, 15, 15)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 15, 15)
+		o := partitiontest.Options(t, g, 6)
+		o.Speed = nil // the objective counts what is moved, not how long it takes
 		fine, err := newLevel(g, o)
 		if err != nil {
 			t.Fatal(err)
@@ -254,8 +210,8 @@ func literalPass(l *level, o partition.Options, part []int32, limit []int64, pat
 
 func TestPassIsLiteral(t *testing.T) {
 	thousands(t, func(t *rapid.T) {
-		g := randomGraph(t, 8, 8)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 8, 8)
+		o := partitiontest.Options(t, g, 6)
 		l, part := randomLevel(t, g, o)
 		limit := relax(l, o.SampleLimits(g))
 		r := newRefinement(l, o, slices.Clone(part), limit)
@@ -279,8 +235,8 @@ func TestPassIsLiteral(t *testing.T) {
 // are merged, that fixed ones are not, and that nothing is lost.
 func TestCoarsen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := randomGraph(t, 20, 15)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 20, 15)
+		o := partitiontest.Options(t, g, 6)
 		l, err := newLevel(g, o)
 		if err != nil {
 			t.Fatal(err)
@@ -335,8 +291,8 @@ func TestCoarsen(t *testing.T) {
 
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := randomGraph(t, 300, 80)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 300, 80)
+		o := partitiontest.Options(t, g, 6)
 		a, err := MBP(context.Background(), g, o)
 		if err != nil {
 			if o.Theta > 0 || o.FixedSamples != nil || g.SamplesWeight() != int64(g.Samples()) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/partitiontest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,56 +21,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func thousands(t *testing.T, check func(*rapid.T)) {
 	for range 20 {
 		rapid.Check(t, check)
-	}
-}
-
-// randomGraph draws a small graph, sometimes with weights.
-func randomGraph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
-	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
-	row := rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(maxParams)), 0, maxParams, rapid.ID)
-	g, err := graph.FromRows(rapid.SliceOfN(row, n, n).Draw(t, "rows"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	weights := func(name string, n int) []uint32 {
-		if n == 0 || rapid.IntRange(0, 2).Draw(t, name+"?") > 0 {
-			return nil
-		}
-		return rapid.SliceOfN(rapid.Uint32Range(1, 5), n, n).Draw(t, name)
-	}
-	g, err = g.WithWeights(weights("parameter weights", g.Params()), weights("sample weights", n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-// randomOptions draws options that Validate accepts.
-func randomOptions(t *rapid.T, g *graph.Graph) partition.Options {
-	maybe := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
-	for {
-		o := partition.Options{K: rapid.IntRange(1, min(5, g.Samples())).Draw(t, "k"), Seed: rapid.Uint64().Draw(t, "seed")}
-		if maybe("capacity?") {
-			o.Capacity = rapid.SliceOfN(rapid.SampledFrom([]float64{1, 2, 4}), o.K, o.K).Draw(t, "capacity")
-		}
-		if maybe("speed?") {
-			o.Speed = rapid.SliceOfN(rapid.SampledFrom([]float64{1, 2, 4}), o.K, o.K).Draw(t, "speed")
-		}
-		if maybe("theta?") {
-			o.Theta = rapid.Int64Range(1, 30).Draw(t, "theta")
-		}
-		if maybe("group?") {
-			o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 3), g.Params(), g.Params()).Draw(t, "group")
-		}
-		if maybe("fixed samples?") {
-			o.FixedSamples = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, -1, int32(o.K - 1)}), g.Samples(), g.Samples()).Draw(t, "fixed samples")
-		}
-		if maybe("fixed parameters?") {
-			o.FixedParams = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, 0, int32(o.K - 1)}), g.Params(), g.Params()).Draw(t, "fixed parameters")
-		}
-		if o.Validate(g) == nil {
-			return o
-		}
 	}
 }
 
@@ -83,8 +34,8 @@ func randomRules(t *rapid.T) Rules {
 
 func TestDivideSamplesIsAlgorithm1(t *testing.T) {
 	check := func(t *rapid.T, dppa bool) {
-		g := randomGraph(t, 10, 8)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 10, 8)
+		o := partitiontest.Options(t, g, 5)
 		r := randomRules(t)
 		if r.dppa = dppa; dppa && r.Sample == 0 {
 			r.Sample = 2
@@ -101,8 +52,8 @@ func TestDivideSamplesIsAlgorithm1(t *testing.T) {
 
 func TestPlaceParamsIsAlgorithm2(t *testing.T) {
 	thousands(t, func(t *rapid.T) {
-		g := randomGraph(t, 10, 12)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 10, 12)
+		o := partitiontest.Options(t, g, 5)
 		samples := rapid.SliceOfN(rapid.Int32Range(0, int32(o.K-1)), g.Samples(), g.Samples()).Draw(t, "samples")
 		got, err := PlaceParams(context.Background(), g, o, samples)
 		if err != nil {
@@ -118,8 +69,8 @@ func TestPlaceParamsIsAlgorithm2(t *testing.T) {
 // that are too large for the literal versions.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := randomGraph(t, 200, 60)
-		o := randomOptions(t, g)
+		g := partitiontest.Graph(t, 200, 60)
+		o := partitiontest.Options(t, g, 5)
 		if rapid.Bool().Draw(t, "many machines") {
 			o = partition.Options{K: rapid.IntRange(1, g.Samples()).Draw(t, "machines")}
 		}

@@ -1,0 +1,62 @@
+// Package partitiontest draws small graphs and options for the partitioners'
+// property tests.
+package partitiontest
+
+import (
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// Graph draws a graph of at most so many samples and parameters, which a third
+// of the time have weights.
+func Graph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
+	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
+	row := rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(maxParams)), 0, min(maxParams, 12), rapid.ID)
+	g, err := graph.FromRows(rapid.SliceOfN(row, n, n).Draw(t, "rows"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := func(name string, n int) []uint32 {
+		if n == 0 || rapid.IntRange(0, 2).Draw(t, name+"?") > 0 {
+			return nil
+		}
+		return rapid.SliceOfN(rapid.Uint32Range(1, 5), n, n).Draw(t, name)
+	}
+	g, err = g.WithWeights(weights("parameter weights", g.Params()), weights("sample weights", n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// Options draws options that Validate accepts for the graph: up to maxK machines,
+// each constraint a quarter of the time.
+func Options(t *rapid.T, g *graph.Graph, maxK int) partition.Options {
+	maybe := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
+	for {
+		o := partition.Options{K: rapid.IntRange(1, min(maxK, g.Samples())).Draw(t, "k"), Seed: rapid.Uint64().Draw(t, "seed")}
+		if maybe("capacity?") {
+			o.Capacity = rapid.SliceOfN(rapid.SampledFrom([]float64{1, 2, 4}), o.K, o.K).Draw(t, "capacity")
+		}
+		if maybe("speed?") {
+			o.Speed = rapid.SliceOfN(rapid.SampledFrom([]float64{1, 2, 4}), o.K, o.K).Draw(t, "speed")
+		}
+		if maybe("theta?") {
+			o.Theta = rapid.Int64Range(1, 60).Draw(t, "theta")
+		}
+		if maybe("group?") {
+			o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 3), g.Params(), g.Params()).Draw(t, "group")
+		}
+		if maybe("fixed samples?") {
+			o.FixedSamples = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, -1, int32(o.K - 1)}), g.Samples(), g.Samples()).Draw(t, "fixed samples")
+		}
+		if maybe("fixed parameters?") {
+			o.FixedParams = rapid.SliceOfN(rapid.SampledFrom([]int32{-1, -1, 0, int32(o.K - 1)}), g.Params(), g.Params()).Draw(t, "fixed parameters")
+		}
+		if o.Validate(g) == nil {
+			return o
+		}
+	}
+}
