@@ -51,7 +51,8 @@ func (v *Van) watchConnections(ctx context.Context) error {
 		if v.stopping.Load() {
 			continue
 		}
-		if began.IsZero() && v.isReady.Load() {
+		ready := v.isReady.Load() // once: it may change at any moment
+		if ready && began.IsZero() {
 			began = time.Now()
 		}
 		v.mu.Lock()
@@ -62,7 +63,7 @@ func (v *Van) watchConnections(ctx context.Context) error {
 				since = at
 			}
 			gone := v.inbound[id] == 0
-			if !v.isReady.Load() { // nobody knows this node yet but by its own connection
+			if !ready { // nobody knows this node yet but by its own connection
 				at := d.lostAt.Load()
 				gone, since = at != 0, time.Unix(0, at)
 			}
