@@ -20,14 +20,17 @@ var errStopped = errors.New("the proxy was stopped")
 // Drain ends all connections, after the listeners were closed: those at rest,
 // with no message under way and nothing unacknowledged, in an orderly way, the
 // others when they come to rest, or by a reset when Options.Grace is over. A
-// client that was told the end has its last bytes carried. Drain returns when
-// all have ended, and the proxy cannot be used any more.
+// client that was told the end has its last bytes carried. Links between sites
+// end after them, so that what is held for a move is released until then. Drain
+// returns when all have ended, and the proxy cannot be used any more.
 func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.flush()
 	ended := make(chan struct{})
 	go func() {
 		p.work.Wait()
+		p.endSites()
+		p.sites.Wait()
 		close(ended)
 	}()
 	grace := time.NewTimer(p.opts.Grace)

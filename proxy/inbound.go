@@ -26,7 +26,7 @@ func (p *Proxy) inbound(conn *net.TCPConn) error {
 	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
 	c.pipe.Far = far
 	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
-		return p.serveSite(far)
+		return p.takeSite(far, from)
 	}
 	if err := p.admit(c, addrPort(conn.LocalAddr()).Addr()); err != nil {
 		p.refuse(far, err)
@@ -45,12 +45,27 @@ func (p *Proxy) inbound(conn *net.TCPConn) error {
 	return p.carry(c)
 }
 
-// serveSite gives a link that asks for the mesh port itself to the jobs.
+// takeSite gives a link that asks for the mesh port itself to the jobs.
+func (p *Proxy) takeSite(far net.Conn, from netip.AddrPort) error {
+	if !p.entry.enter() {
+		return reason.Errorf(reason.TooMany, "link from %s: %d connections are open already", from, p.entry.most)
+	}
+	p.sites.Go(func() {
+		defer p.entry.leave()
+		if err := p.serveSite(far); err != nil {
+			p.fail(err)
+		}
+		far.Close()
+	})
+	return nil
+}
+
 func (p *Proxy) serveSite(far net.Conn) error {
 	if err := link.Reply(far, &link.Answer{Instance: p.instance}); err != nil {
 		return err
 	}
-	if err := p.opts.Jobs.ServeSite(p.life, far); err != nil && !errors.Is(err, io.EOF) {
+	err := p.opts.Jobs.ServeSite(p.sitesLife, far)
+	if err != nil && p.sitesLife.Err() == nil && !errors.Is(err, io.EOF) {
 		return reason.Errorf(reason.ResetByFarSide, "link between sites: %w", err)
 	}
 	return nil

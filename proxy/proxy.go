@@ -131,6 +131,11 @@ type Proxy struct {
 	work sync.WaitGroup
 	life context.Context
 	kill context.CancelCauseFunc
+	// Links between sites are counted apart: they are of use as long as the job
+	// has connections here, and are ended then.
+	sites     sync.WaitGroup
+	sitesLife context.Context
+	endSites  context.CancelFunc
 }
 
 // New returns a proxy that does nothing yet; see [Proxy.Serve],
@@ -161,6 +166,7 @@ func New(opts Options) (*Proxy, error) {
 	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.localDial() + opts.HelloTimeout, TLS: opts.TLS}
 	p.acceptor = link.Acceptor{HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
 	p.life, p.kill = context.WithCancelCause(context.Background())
+	p.sitesLife, p.endSites = context.WithCancel(p.life)
 	return p, nil
 }
 

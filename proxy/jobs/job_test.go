@@ -11,9 +11,10 @@ import (
 )
 
 // oneJob returns a job of a scheduler, two servers and a worker, which is local.
-func oneJob(t *testing.T) *job {
+func oneJob(t *testing.T, o Options) *job {
 	t.Helper()
-	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	o.Dir, o.Log = t.TempDir(), slog.New(slog.DiscardHandler)
+	j, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func oneJob(t *testing.T) *job {
 // their keys are at home; where one is displaced they fail, and none is lost in
 // silence.
 func TestBytePSIsCarried(t *testing.T) {
-	x := oneJob(t)
+	x := oneJob(t, Options{})
 	c := &requests{job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
 	var m pslite.Message
 	m.Meta.Request, m.Meta.Push = true, true

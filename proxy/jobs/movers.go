@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -78,29 +77,22 @@ func (x *job) phases() {
 	}
 }
 
-// progress is what has become of one of the planner's batches.
-type progress struct {
-	batch        *api.MoveBatch
-	moved, bytes uint64
-	pending      uint64
-	refused      map[string]*api.Refusal
-	micros       []uint64
-	changed      bool
-}
-
 // moves reports whether this host is the one to carry out moves away from a
 // server: the one on which it runs, or the first of the job where no worker
-// runs there.
+// runs there. Keys are moved in the name of a worker, so that a host without
+// one moves none.
 func (x *job) moves(from int32) bool {
-	mine := x.names()
-	all := append(x.otherNames(), mine...)
-	slices.Sort(all)
+	movers := x.workerHosts()
+	if len(movers) == 0 {
+		return false
+	}
+	mover := slices.Min(movers)
 	for _, n := range x.nodes.Nodes() {
-		if n.ID == pslite.ServerID(int(from)) && slices.Contains(all, siteName(n)) {
-			return slices.Contains(mine, siteName(n))
+		if n.ID == pslite.ServerID(int(from)) && slices.Contains(movers, siteName(n)) {
+			mover = siteName(n)
 		}
 	}
-	return slices.Contains(mine, all[0])
+	return slices.Contains(x.names(), mover)
 }
 
 // accept takes a batch of the planner's; x.mu is locked.
@@ -144,19 +136,9 @@ func (x *job) cancel(batch uint64) {
 	}
 }
 
-func (p *progress) refuse(label, message string, keys, example uint64) {
-	r := p.refused[label]
-	if r == nil {
-		r = &api.Refusal{Reason: label, Message: message, Example: example}
-		p.refused[label] = r
-	}
-	r.Keys += keys
-	p.changed = true
-}
-
 // beginMoves begins what may begin; x.mu is locked.
 func (x *job) beginMoves() {
-	if !x.router.Ready() || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
+	if !x.connected() || !x.router.Ready() || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
 	}
 	for n := 0; n < len(x.work) && x.site.Moving() < maxMoving; {
@@ -223,9 +205,6 @@ func (x *job) expire(now time.Time) {
 func (x *job) result(r *migrate.Result) {
 	delete(x.recording, r.Batch)
 	x.jobs.log.Debug("a move is over", "job", x.name, "batch", r.Batch, "from", r.Move.From, "to", r.Move.To, "keys", r.Move.Keys, "error", r.Err)
-	if x.probe != nil && x.probe.batch == r.Batch {
-		return
-	}
 	a := x.underWay[r.Batch.Number]
 	if a == nil {
 		return
@@ -245,6 +224,8 @@ func (x *job) result(r *migrate.Result) {
 				x.jobs.plans.batchDone()
 			}
 		}
+	case errors.Is(r.Err, errOver):
+		x.refuse(a.work, "ended", r.Err.Error(), len(r.Move.Keys))
 	case errors.Is(r.Err, migrate.ErrHandler):
 		x.refuse(a.work, "handler", r.Err.Error(), len(r.Move.Keys))
 	default:
@@ -259,67 +240,4 @@ func (x *job) result(r *migrate.Result) {
 	if len(x.work) > 0 && time.Now().After(x.notBefore) {
 		x.beginMoves()
 	}
-}
-
-func (x *job) refuse(w *work, label, message string, keys int) {
-	x.refusedKeys += uint64(keys)
-	p := x.batches[w.plan]
-	if p == nil || keys == 0 {
-		return
-	}
-	p.pending -= min(p.pending, uint64(keys))
-	p.refuse(label, message, uint64(keys), w.keys[0])
-}
-
-// reports returns what the planner has not been told yet; x.mu is locked.
-func (x *job) reports() (all []*api.MoveReport) {
-	for number, p := range x.batches {
-		if !p.changed {
-			continue
-		}
-		r := &api.MoveReport{Host: x.jobs.opts.Host, Job: x.name, Batch: number, MovedKeys: p.moved, MovedBytes: p.bytes,
-			PendingKeys: p.pending, Done: p.pending == 0, Handlers: x.handlers()}
-		for _, refusal := range p.refused {
-			r.Refused = append(r.Refused, refusal)
-		}
-		slices.Sort(p.micros)
-		for i := 0; i < len(p.micros); {
-			end := i
-			for end < len(p.micros) && p.micros[end] == p.micros[i] {
-				end++
-			}
-			r.HeldMicros, r.HeldCount = append(r.HeldMicros, p.micros[i]), append(r.HeldCount, uint64(end-i))
-			i = end
-		}
-		all = append(all, r)
-		p.changed = false
-		if r.Done {
-			delete(x.batches, number)
-		}
-	}
-	return all
-}
-
-func (x *job) handlers() (all []*api.Handler) {
-	kind, message := api.Handler_UNKNOWN, "say --handler add or assign, or allow the test on a scratch key with --allow-probe"
-	switch x.handler {
-	case migrate.Adds:
-		kind, message = api.Handler_ADDS, "pushes are added"
-	case migrate.Assigns:
-		kind, message = api.Handler_ASSIGNS, "pushes are assigned"
-	case migrate.Opaque:
-		kind, message = api.Handler_OPAQUE, "keys can be placed before their first use (--placement), not moved"
-	}
-	for r := range x.servers {
-		all = append(all, &api.Handler{Server: int32(r), Kind: kind, Message: message})
-	}
-	return all
-}
-
-// ranges are a record's keys as the planner wants them.
-func ranges(keys []plan.Keys) (first, last []uint64) {
-	for _, k := range keys {
-		first, last = append(first, k.First), append(last, k.Last)
-	}
-	return first, last
 }

@@ -12,7 +12,6 @@ import (
 // probe finds out what the servers' handler does with pushes, on a key that no
 // job uses: the last but one of a server's range.
 type probe struct {
-	batch route.Batch // unused: a probe moves nothing
 	op    *route.Op
 	step  int
 	first []byte

@@ -3,12 +3,14 @@ package jobs
 import (
 	"bufio"
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // siteLink carries messages to the sites of one other host. What cannot be sent
@@ -20,6 +22,48 @@ const (
 	linkRetry  = 100 * time.Millisecond
 	writeLimit = 5 * time.Second // a proxy that does not read for so long is given up
 )
+
+// names are those of this host among the sites: the addresses of its workers,
+// or of its servers where it has none, ascending.
+func (x *job) names() []string {
+	for _, wanted := range []pslite.Role{pslite.Worker, pslite.Server, pslite.Scheduler} {
+		set := map[string]bool{}
+		for _, n := range x.nodes.Nodes() {
+			if role, _, ok := pslite.Rank(n.ID); ok && role == wanted && x.local[n.ID] {
+				set[siteName(n)] = true
+			}
+		}
+		if len(set) > 0 {
+			return slices.Sorted(maps.Keys(set))
+		}
+	}
+	return []string{""}
+}
+
+func siteName(n pslite.Node) string {
+	if ip, err := netip.ParseAddr(n.Hostname); err == nil {
+		return ip.Unmap().String()
+	}
+	return n.Hostname
+}
+
+// workerHosts are the hosts of all workers.
+func (x *job) workerHosts() (all []string) {
+	for _, n := range x.nodes.Nodes() {
+		if role, _, ok := pslite.Rank(n.ID); ok && role == pslite.Worker {
+			all = append(all, siteName(n))
+		}
+	}
+	return all
+}
+
+// otherNames are the hosts of all other workers, ascending.
+func (x *job) otherNames() []string {
+	mine := x.names()
+	others := slices.DeleteFunc(x.workerHosts(), func(n string) bool { return slices.Contains(mine, n) })
+	slices.Sort(others)
+	return slices.Compact(others)
+}
 
 // sendSite queues a message for another site; x.mu is locked.
 func (x *job) sendSite(to string, m *migrate.Message) {

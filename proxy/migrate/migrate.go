@@ -417,6 +417,17 @@ func (s *Site) Expire(b route.Batch) bool {
 	return true
 }
 
+// Drop gives up a move of a job that is over, for that reason, unless it may be
+// recorded already. It reports whether it did.
+func (s *Site) Drop(b route.Batch, why error) bool {
+	x := s.moves[b.Number]
+	if x == nil || x.batch != b || x.phase == recording {
+		return false
+	}
+	s.end(x, why)
+	return true
+}
+
 // Repeat says again what may have been lost: it is to be called every few
 // hundred milliseconds, and when a site can be reached again.
 func (s *Site) Repeat() {

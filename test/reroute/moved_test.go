@@ -133,7 +133,8 @@ func plain(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
 	return sum
 }
 
-// While a job counts, its keys move from server to server.
+// While a job counts, its keys move from server to server. When it has ended, so
+// do the moves that were left, and nothing keeps a proxy from ending.
 func TestMoved(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
@@ -143,7 +144,7 @@ func TestMoved(t *testing.T) {
 	p := newPlanner(t, n.Host(0))
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
-		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir()))
+		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir(), "--grace", "1m"))
 	}
 	for _, c := range []struct {
 		name string
@@ -198,6 +199,14 @@ func TestMoved(t *testing.T) {
 			if moved < 100 {
 				t.Errorf("only %d keys moved", moved)
 			}
+			for end := time.Now().Add(10 * time.Second); p.busy(name); time.Sleep(50 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("10 s after the job's end the planner still has moves under way")
+				}
+			}
 		})
+	}
+	for _, s := range all {
+		s.Stop(t)
 	}
 }

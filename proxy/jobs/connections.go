@@ -1,0 +1,154 @@
+package jobs
+
+import (
+	"errors"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// pair is a worker and a server, by rank.
+type pair struct{ worker, server int32 }
+
+// maxPending is how many messages wait for one connection at most.
+const maxPending = 4096
+
+// put hands a message to the connection it belongs to, or keeps it until there
+// is one.
+func (x *job) put(o *route.Out) {
+	p := pair{o.Worker, o.Server}
+	if o.ToWorker {
+		if c := x.down[p]; c == nil || !c.put(o.Frames) {
+			x.pendingDown[p] = x.keep(x.pendingDown[p], o.Frames)
+		}
+		return
+	}
+	if c := x.up[p]; c == nil || !c.put(o.Frames) {
+		x.pendingUp[p] = x.keep(x.pendingUp[p], o.Frames)
+	}
+}
+
+func (x *job) keep(queue [][][]byte, frames [][]byte) [][][]byte {
+	if len(queue) >= maxPending {
+		x.lost++
+		return queue
+	}
+	return append(queue, frames)
+}
+
+func rankOf(id int32) int32 {
+	_, rank, _ := pslite.Rank(id)
+	return int32(rank)
+}
+
+// join makes a worker's connection to a server the one over which its requests
+// go.
+func (x *job) join(c *requests) {
+	if !c.routed() {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := pair{c.sender, rankOf(c.peer)}
+	x.up[p] = c
+	for _, frames := range x.pendingUp[p] {
+		c.put(frames)
+	}
+	delete(x.pendingUp, p)
+}
+
+func (x *job) leave(c *requests) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := (pair{c.sender, rankOf(c.peer)}); x.up[p] == c {
+		delete(x.up, p)
+	}
+}
+
+// joinDown does the same for a server's connection to a worker.
+func (x *job) joinDown(c *answers) {
+	if !c.routed() {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := pair{c.peer, rankOf(c.sender)}
+	x.down[p] = c
+	for _, frames := range x.pendingDown[p] {
+		c.put(frames)
+	}
+	delete(x.pendingDown, p)
+}
+
+func (x *job) leaveDown(c *answers) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := (pair{c.peer, rankOf(c.sender)}); x.down[p] == c {
+		delete(x.down, p)
+	}
+}
+
+// errUnroutable is why a request cannot be served: its answers would go wrong.
+var errUnroutable = errors.New("requests of this dialect cannot be split")
+
+func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+	err = x.locked(func() error {
+		if d == pslite.BytePSRaw {
+			if !x.router.Table().Touches(m.Keys()) {
+				passes = true
+				x.unsupported = "BytePS answers on the asker's connection; its keys are not moved"
+				return nil
+			}
+			return errUnroutable
+		}
+		x.worker(c.sender)
+		passes = x.router.Request(c.sender, rankOf(c.peer), &m.Meta, m.Keys())
+		return nil
+	})
+	return passes, err
+}
+
+// worker makes sure that the router knows a worker that was seen on this host.
+func (x *job) worker(id int32) {
+	if x.ledgers[id] == nil {
+		x.local[id] = true
+		x.addWorker(id)
+		if err := x.save(); err != nil {
+			x.jobs.log.Error("a worker would not be known after a restart", "job", x.name, "worker", id, "error", err)
+		}
+	}
+}
+
+func (x *job) takeRequest(c *requests, m *pslite.Message, d pslite.Dialect) error {
+	return x.locked(func() error { return x.router.Take(c.sender, rankOf(c.peer), m, d) })
+}
+
+func (x *job) workerAck(c *requests, signature uint64) (passes bool, err error) {
+	err = x.locked(func() error {
+		x.worker(c.sender)
+		passes = x.router.WorkerAck(c.sender, rankOf(c.peer), signature)
+		return nil
+	})
+	return passes, err
+}
+
+func (x *job) serverAck(c *answers, signature uint64) (passes bool, err error) {
+	err = x.locked(func() error {
+		x.worker(c.peer)
+		passes = x.router.ServerAck(rankOf(c.sender), c.peer, signature)
+		return nil
+	})
+	return passes, err
+}
+
+func (x *job) answer(c *answers, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+	err = x.locked(func() error {
+		x.worker(c.peer)
+		passes = x.router.Answer(rankOf(c.sender), c.peer, &m.Meta)
+		return nil
+	})
+	return passes, err
+}
+
+func (x *job) takeAnswer(c *answers, m *pslite.Message, d pslite.Dialect) error {
+	return x.locked(func() error { return x.router.TakeAnswer(rankOf(c.sender), c.peer, m, d) })
+}

@@ -1,0 +1,80 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// unusedAfter is how long a job has no connection on this host when it counts as
+// over here: it has ended, or its worker on this host has.
+const unusedAfter = 2 * time.Second
+
+// errOver is why keys of a job that is over are not moved.
+var errOver = errors.New("the job is over: it has no connections any more on the host that would move these keys")
+
+// connected reports whether the job has connections on this host; x.mu is locked.
+func (x *job) connected() bool { return len(x.up)+len(x.down) > 0 }
+
+// over reports whether the job is over, as far as this host can see; x.mu is
+// locked. It is to be called again and again.
+func (x *job) over(now time.Time) bool {
+	if x.connected() {
+		x.inUse = now
+	}
+	return now.Sub(x.inUse) >= unusedAfter
+}
+
+// settleOver ends what a job that is over has to do; x.mu is locked. Moves that
+// the planner's store may have taken in are carried to their end, all others are
+// given up and refused, and nothing more is said to servers and workers. What is
+// held for other sites stays held: their part may not be over.
+func (x *job) settleOver() {
+	for number := range x.underWay {
+		x.site.Drop(route.Batch{Mover: x.site.Name(), Number: number}, errOver)
+	}
+	for _, w := range x.work {
+		x.refuse(w, "ended", errOver.Error(), len(w.keys))
+	}
+	x.work = nil
+	if x.probe != nil {
+		x.router.Cancel(x.probe.op)
+		x.probe = nil
+	}
+	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
+	if x.site.Moving() > 0 {
+		x.site.Repeat() // what is to be recorded
+	}
+}
+
+// dropPending empties queues and returns how many messages they had.
+func dropPending(queues map[pair][][][]byte) (n uint64) {
+	for _, q := range queues {
+		n += uint64(len(q))
+	}
+	clear(queues)
+	return n
+}
+
+// guard has connections fail rather than go past this proxy while keys are, or
+// may be, displaced.
+func (x *job) guard() {
+	x.mu.Lock()
+	wanted := x.site != nil && !x.over(time.Now()) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready())
+	change := wanted != x.closedFail && !x.gone
+	x.mu.Unlock()
+	if !change || x.jobs.opts.FailClosed == nil {
+		return
+	}
+	x.jobs.start(func(ctx context.Context) {
+		if err := x.jobs.opts.FailClosed(ctx, x.name, wanted); err != nil {
+			x.jobs.log.Debug("connections that pass the proxy by cannot be kept from it yet", "job", x.name, "error", err)
+			return
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.closedFail = wanted
+	})
+}

@@ -1,0 +1,167 @@
+package jobs
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// servers answer what the proxy itself asks: every key has the same four bytes.
+type servers struct {
+	t *testing.T
+	x *job
+}
+
+func (s servers) ready(int32)                                        {}
+func (s servers) wantsKeys(*pslite.Meta) bool                        { return false }
+func (s servers) look(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
+
+func (s servers) take(m *pslite.Message, d pslite.Dialect) error {
+	m.Meta.Request = false
+	if m.Meta.Push {
+		m.Data = nil
+	} else {
+		m.Data[1] = make([]byte, 4*m.Keys().Len())
+	}
+	return s.x.takeAnswer(&answers{job: s.x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0)}, m, d)
+}
+
+// answer answers all that was put into connections.
+func (s servers) answer(all []*requests) {
+	s.t.Helper()
+	for n := 1; n > 0; {
+		n = 0
+		for _, c := range all {
+			for ; len(c.queue) > 0; n++ {
+				b := c.queue[0]
+				c.queue = c.queue[1:]
+				follow := stream{watcher: s}
+				if err := follow.takeWhole(b); err != nil {
+					s.t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// When a job's connections are gone for a while its moves end, each as far as it
+// has come, and the planner is told why; nothing is tried again.
+func TestMovesOfAJobThatIsOver(t *testing.T) {
+	keys := []uint64{7, 8, 9}
+	for _, c := range []struct {
+		name     string
+		until    migrate.Phase // how far the move comes
+		recorded bool
+		moved    uint64
+	}{
+		{"not begun", 0, false, 0},
+		{"values are being read", 1, false, 0},
+		{"the store says yes", 4, true, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
+			x.jobs.plans.listed = true
+			to := connect(t, x)
+			accept := func() {
+				x.locked(func() error {
+					x.accept(&api.MoveBatch{Batch: 1, From: 0, To: 1, First: keys})
+					return nil
+				})
+			}
+			if c.until > 0 {
+				accept()
+				x.tick()
+			}
+			if c.until > 1 {
+				servers{t, x}.answer(to)
+			}
+			if phase := x.site.Phase(x.site.Last()); c.until > 0 && phase != c.until {
+				t.Fatalf("the move is at %v, want %v", phase, c.until)
+			}
+			for _, c := range to {
+				c.Close()
+			}
+			if c.until == 0 {
+				accept()
+			}
+			before := x.site.Last()
+			x.tick()
+			if moving := x.site.Moving(); x.site.Last() != before || (moving == 1) != (c.until > 0) {
+				t.Errorf("just after its connections ended %d moves are under way, %d were begun", moving, x.site.Last()-before)
+			}
+			x.inUse = time.Now().Add(-unusedAfter)
+			for range 3 {
+				x.tick()
+				x.notBefore = time.Time{}
+			}
+			if c.recorded {
+				x.locked(func() error {
+					for batch := range x.recording {
+						x.site.Recorded(batch, nil)
+					}
+					return nil
+				})
+			}
+			if x.site.Moving() > 0 || len(x.work)+len(x.underWay) > 0 || x.site.Last() != before {
+				t.Errorf("%d moves are under way, %d wait, %d were begun", x.site.Moving(), len(x.work), x.site.Last()-before)
+			}
+			if len(x.pendingUp) > 0 || len(x.router.Holds()) > 0 {
+				t.Errorf("%d queues of messages are kept, %d batches held", len(x.pendingUp), len(x.router.Holds()))
+			}
+			reports := x.reports()
+			if len(reports) != 1 {
+				t.Fatalf("%d reports, want 1", len(reports))
+			}
+			r, refused := reports[0], uint64(0)
+			for _, f := range r.GetRefused() {
+				if f.GetReason() != "ended" {
+					t.Errorf("refused for %s: %s", f.GetReason(), f.GetMessage())
+				}
+				refused += f.GetKeys()
+			}
+			if !r.GetDone() || r.GetMovedKeys() != c.moved || refused != uint64(len(keys))-c.moved {
+				t.Errorf("the planner hears %v", r)
+			}
+			if owner := x.router.Table().Owner(8); owner != int32(min(c.moved, 1)) {
+				t.Errorf("server %d has the keys", owner)
+			}
+		})
+	}
+}
+
+// connect gives a job its worker's connections to the servers, and a request that
+// is answered already.
+func connect(t *testing.T, x *job) (all []*requests) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for rank := range x.servers {
+		tcp, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &requests{tcp: tcp.(*net.TCPConn), jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(rank)}
+		t.Cleanup(func() { c.Close() })
+		x.join(c)
+		all = append(all, c)
+	}
+	var m pslite.Message
+	m.Meta.Request, m.Meta.Push = true, true
+	m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
+	m.Data = [][]byte{pslite.AppendKeys(nil, []uint64{1}), make([]byte, 4)}
+	if passes, err := x.request(all[0], &m, pslite.DMLC); !passes || err != nil {
+		t.Fatalf("a request passes: %v, %v", passes, err)
+	}
+	m.Meta.Request = false
+	if _, err := x.answer(&answers{job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0)}, &m, pslite.DMLC); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

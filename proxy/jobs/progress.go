@@ -1,0 +1,92 @@
+package jobs
+
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+)
+
+// progress is what has become of one of the planner's batches.
+type progress struct {
+	batch        *api.MoveBatch
+	moved, bytes uint64
+	pending      uint64
+	refused      map[string]*api.Refusal
+	micros       []uint64
+	changed      bool
+}
+
+func (p *progress) refuse(label, message string, keys, example uint64) {
+	r := p.refused[label]
+	if r == nil {
+		r = &api.Refusal{Reason: label, Message: message, Example: example}
+		p.refused[label] = r
+	}
+	r.Keys += keys
+	p.changed = true
+}
+
+func (x *job) refuse(w *work, label, message string, keys int) {
+	x.refusedKeys += uint64(keys)
+	p := x.batches[w.plan]
+	if p == nil || keys == 0 {
+		return
+	}
+	p.pending -= min(p.pending, uint64(keys))
+	p.refuse(label, message, uint64(keys), w.keys[0])
+}
+
+// reports returns what the planner has not been told yet; x.mu is locked.
+func (x *job) reports() (all []*api.MoveReport) {
+	for number, p := range x.batches {
+		if !p.changed {
+			continue
+		}
+		r := &api.MoveReport{Host: x.jobs.opts.Host, Job: x.name, Batch: number, MovedKeys: p.moved, MovedBytes: p.bytes,
+			PendingKeys: p.pending, Done: p.pending == 0, Handlers: x.handlers()}
+		for _, refusal := range p.refused {
+			r.Refused = append(r.Refused, refusal)
+		}
+		slices.Sort(p.micros)
+		for i := 0; i < len(p.micros); {
+			end := i
+			for end < len(p.micros) && p.micros[end] == p.micros[i] {
+				end++
+			}
+			r.HeldMicros, r.HeldCount = append(r.HeldMicros, p.micros[i]), append(r.HeldCount, uint64(end-i))
+			i = end
+		}
+		all = append(all, r)
+		p.changed = false
+		if r.Done {
+			delete(x.batches, number)
+		}
+	}
+	return all
+}
+
+func (x *job) handlers() (all []*api.Handler) {
+	kind, message := api.Handler_UNKNOWN, "say --handler add or assign, or allow the test on a scratch key with --allow-probe"
+	switch x.handler {
+	case migrate.Adds:
+		kind, message = api.Handler_ADDS, "pushes are added"
+	case migrate.Assigns:
+		kind, message = api.Handler_ASSIGNS, "pushes are assigned"
+	case migrate.Opaque:
+		kind, message = api.Handler_OPAQUE, "keys can be placed before their first use (--placement), not moved"
+	}
+	for r := range x.servers {
+		all = append(all, &api.Handler{Server: int32(r), Kind: kind, Message: message})
+	}
+	return all
+}
+
+// ranges are a record's keys as the planner wants them.
+func ranges(keys []plan.Keys) (first, last []uint64) {
+	for _, k := range keys {
+		first, last = append(first, k.First), append(last, k.Last)
+	}
+	return first, last
+}

@@ -1,0 +1,66 @@
+package jobs
+
+import (
+	"slices"
+)
+
+// State describes a job's routing.
+type State struct {
+	Job        string   `json:"job"`
+	Workers    []int32  `json:"workers"`
+	Displaced  int      `json:"displaced_keys"`
+	Ranges     int      `json:"displaced_ranges"`
+	Guarded    bool     `json:"guarded"` // connections fail while there is no proxy
+	Ready      bool     `json:"ready"`
+	Joining    []string `json:"joining,omitempty"` // hosts waited for
+	Holds      int      `json:"holds"`
+	Waiting    int      `json:"waiting_requests"`
+	UnderWay   []string `json:"under_way,omitempty"` // requests, some of them
+	Handler    string   `json:"handler"`
+	Plain      uint64   `json:"plain_requests"`
+	Split      uint64   `json:"split_requests"`
+	Parts      uint64   `json:"parts"`
+	Held       uint64   `json:"held_requests"`
+	Repeated   uint64   `json:"repeated_requests"`
+	Moved      uint64   `json:"moved_keys"`
+	MovedBytes uint64   `json:"moved_bytes"`
+	Refused    uint64   `json:"refused_keys"`
+	Lost       uint64   `json:"lost_messages"`         // of the proxy's own, for want of a connection to send them over
+	HeldMicros []uint64 `json:"held_micros,omitempty"` // of the last batches that this host moved
+	// PhaseMicros are the medians of what those batches waited for: requests
+	// under way, the old owner, the new one, the check, the planner's disk.
+	PhaseMicros map[string]uint64 `json:"phase_micros,omitempty"`
+}
+
+// States returns the state of every job.
+func (j *Jobs) States() []State {
+	states := []State{}
+	for _, job := range j.all() {
+		states = append(states, job.state())
+	}
+	slices.SortFunc(states, func(a, b State) int {
+		if a.Job < b.Job {
+			return -1
+		}
+		return 1
+	})
+	return states
+}
+
+func (x *job) state() State {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := State{Job: x.name, Guarded: x.closedFail, Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
+	if x.site == nil {
+		return s
+	}
+	s.Workers = append(s.Workers, x.router.Workers()...)
+	s.Displaced, s.Ranges = x.router.Table().Displaced()
+	s.Ready, s.Joining, s.Holds = x.router.Ready(), x.site.Joining(), len(x.router.Holds())
+	s.Waiting, _ = x.router.Waiting()
+	s.UnderWay = x.router.UnderWay()
+	s.UnderWay = s.UnderWay[:min(len(s.UnderWay), 8)]
+	c := x.router.Counts()
+	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
+	return s
+}
