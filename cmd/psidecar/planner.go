@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -27,6 +29,7 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
+	"github.com/psidecar/psidecar/planner/standby"
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/proxy/link"
 )
@@ -34,7 +37,7 @@ import (
 // plannerFlags are what psidecar planner, and what else plans, can be told.
 type plannerFlags struct {
 	listen, http, store string
-	lease               string
+	lease, advertise    string
 	act                 bool
 	live                live.Options
 	tls                 link.Files
@@ -48,6 +51,7 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.http, prefix+"http", "127.0.0.1:9812", "address of the planner's page and interface; empty: none")
 	flags.StringVar(&f.store, prefix+"store", "", "file in which plans survive, or kubernetes[:NAMESPACE]: objects there; empty: none, plans are proposed and never carried out")
 	flags.StringVar(&f.lease, prefix+"lease", "psidecar-planner", "with "+prefix+"store kubernetes: Lease by which one of several planners has the lead, and beginning of the names of the objects")
+	flags.StringVar(&f.advertise, prefix+"advertise", "", "with "+prefix+"store kubernetes: IP address at which the other planners reach this one: while it has the lead they send on who comes to them")
 	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the certificates that those of agents and of all who ask must be signed by; with it --"+prefix+"listen takes TLS alone")
 	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, read again when it changes")
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
@@ -70,10 +74,12 @@ psidecar plan show says what would move. With --store such a plan can be carried
 out (psidecar plan apply) by proxies that have --act, with --act all are.
 
 With --store kubernetes several planners may run: the one that has the Lease
-serves, the others answer that they do not and are not ready (/readyz), and one
-of them goes on within 15 seconds when it ends. It needs the rights to get,
-create and update the Lease, and to get, list, create, update and delete
-ConfigMaps, in the namespace: this pod's, or that of the kubeconfig, by default.
+serves, and one of the others goes on within 15 seconds when it ends. Those that
+wait send on who comes to where the one that serves says that it is (--advertise);
+where it does not say they answer that they do not serve, and are not ready
+(/readyz). It needs the rights to get, create and update the Lease, and to get,
+list, create, update and delete ConfigMaps, in the namespace: this pod's, or that
+of the kubeconfig, by default.
 
 Without --tls-ca, --tls-cert and --tls-key whoever reaches --listen can report
 and ask. With them agents, and psidecar plan, need a certificate of that CA
@@ -143,7 +149,7 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 // openPlans opens the store and what is in it; one in a cluster only when this
 // planner has the lead.
 func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string) (err error) {
-	if c.contest, err = f.contest(flag); err != nil {
+	if c.contest, err = f.contest(flag, c.reports, c.page); err != nil {
 		return err
 	}
 	if c.contest != nil {
@@ -235,9 +241,7 @@ func (m planMetrics) Collect(out chan<- prometheus.Metric) {
 // run takes reports and shows them until ctx ends.
 func (c *collector) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		return c.page.serve(ctx, web.Handler(c.state, web.Options{Metrics: c.state.Metrics(planMetrics{&c.shown}), Plan: c.plan, Codecs: c.codecsOf, TryCodecs: c.tryCodecs}))
-	})
+	g.Go(func() error { return c.page.serve(ctx, c.handler()) })
 	g.Go(func() error {
 		if c.contest != nil {
 			return c.contend(ctx)
@@ -245,6 +249,19 @@ func (c *collector) run(ctx context.Context) error {
 		return c.serve(ctx)
 	})
 	return g.Wait()
+}
+
+// handler serves the page; of a planner that waits, the leader's.
+func (c *collector) handler() http.Handler {
+	metrics := []prometheus.Collector{planMetrics{&c.shown}}
+	if c.contest != nil {
+		metrics = append(metrics, &c.contest.way)
+	}
+	own := web.Handler(c.state, web.Options{Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, TryCodecs: c.tryCodecs})
+	if c.contest == nil {
+		return own
+	}
+	return standby.Page(own, func() netip.AddrPort { return c.contest.elsewhere().Page() })
 }
 
 // serve takes reports and plans until ctx ends.

@@ -1,14 +1,15 @@
 // Package leader tests two planners that keep plans in a cluster: when the one
-// that has the lead is killed the other goes on. It needs an API server, by
-// KUBECONFIG, and a namespace; test/kubernetes runs it with its own.
+// that has the lead is killed the other goes on. They use a small API server of
+// this package, or by KUBECONFIG and PSIDECAR_TEST_NAMESPACE that of a cluster:
+// test/kubernetes runs it with its own.
 package leader
 
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -40,10 +41,11 @@ type planner struct {
 	log          *bytes.Buffer
 }
 
-func start(t *testing.T, program, namespace string) *planner {
+func start(t *testing.T, program, namespace string, args ...string) *planner {
 	t.Helper()
 	p := &planner{t: t, program: program, listen: freeAddress(t), http: freeAddress(t), log: &bytes.Buffer{}}
-	p.cmd = exec.Command(program, "planner", "--listen", p.listen, "--http", p.http, "--store", "kubernetes:"+namespace, "--lease", leaseName)
+	args = append([]string{"planner", "--listen", p.listen, "--http", p.http, "--store", "kubernetes:" + namespace, "--lease", leaseName}, args...)
+	p.cmd = exec.Command(program, args...)
 	p.cmd.Stderr = p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
@@ -59,6 +61,17 @@ func start(t *testing.T, program, namespace string) *planner {
 	return p
 }
 
+// stop ends it in order.
+func (p *planner) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("the planner at %s ends with %v", p.http, err)
+	}
+}
+
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,19 +82,22 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// ready reports whether the planner serves, and what it says if not.
-func (p *planner) ready() (bool, string) {
-	r, err := http.Get("http://" + p.http + "/readyz")
+// get asks the planner's page.
+func (p *planner) get(path string) (string, error) {
+	r, err := http.Get("http://" + p.http + path)
 	if err != nil {
-		return false, err.Error()
+		return "", err
 	}
 	defer r.Body.Close()
-	var body bytes.Buffer
-	if _, err := body.ReadFrom(r.Body); err != nil {
-		return false, err.Error()
+	body, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", r.Status, body)
 	}
-	return r.StatusCode == http.StatusOK, body.String()
+	return string(body), err
 }
+
+// ready asks whether the planner takes requests; the error says why not.
+func (p *planner) ready() (string, error) { return p.get("/readyz") }
 
 // show is psidecar plan show --json.
 func (p *planner) show() (string, error) {
@@ -125,53 +141,56 @@ func propose(t *testing.T, namespace string, epochs int) {
 	}
 }
 
-// TestKilledLeader: the other planner has the lead within 15 seconds, with the
-// same plans.
+// await waits until a planner says what is wanted, and returns that.
+func (p *planner) await(what string, ask func() (string, error)) string {
+	p.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		says, err := ask()
+		if err == nil {
+			return says
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("waiting for the planner at %s %s: %v", p.http, what, err)
+		}
+	}
+}
+
+// TestKilledLeader: when the planner that has the lead is killed the other has it
+// within 15 seconds, with the same plans. Who waits answers that it does not
+// serve, or sends on to one that says where it is.
 func TestKilledLeader(t *testing.T) {
 	namespace := os.Getenv("PSIDECAR_TEST_NAMESPACE")
 	if namespace == "" {
-		t.Skip("no cluster: PSIDECAR_TEST_NAMESPACE is not set; make test-kubernetes sets it")
+		namespace = "training"
+		t.Setenv("KUBECONFIG", startAPIServer(t))
 	}
 	propose(t, namespace, 3)
 	program := job.Build(t, "cmd/psidecar")
 	first := start(t, program, namespace)
-	await(t, first)
-	second := start(t, program, namespace)
-	before, err := first.show()
-	if err != nil {
-		t.Fatal(err)
+	before := first.await("to have the lead", first.show)
+	if !strings.Contains(before, testJob) {
+		t.Fatalf("the first planner shows %.2000s", before)
 	}
-	var shown struct {
-		Jobs []json.RawMessage `json:"jobs"`
-	}
-	if err := json.Unmarshal([]byte(before), &shown); err != nil || !strings.Contains(before, testJob) {
-		t.Fatalf("the first planner shows %.2000s, %v", before, err)
-	}
-	// The other one is there, and says that it has not the lead.
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		ready, says := second.ready()
-		if ready {
+	second := start(t, program, namespace, "--advertise", "127.0.0.1")
+	second.await("to hear of the leader", func() (string, error) {
+		says, err := second.ready()
+		if err == nil {
 			t.Fatal("both planners serve")
 		}
-		if strings.Contains(says, "has the lead") {
-			break
+		if strings.Contains(err.Error(), "has the lead") {
+			return says, nil
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the second planner says %q", says)
-		}
-	}
+		return says, err
+	})
 	if _, err := second.show(); err == nil || !strings.Contains(err.Error(), "has the lead") {
 		t.Errorf("the second planner is asked for plans: %v", err)
 	}
+
 	killed := time.Now()
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, second)
-	after, err := second.show()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := second.await("to go on", second.show)
 	took := time.Since(killed)
 	t.Logf("the other planner served the same plans %.1f s after the leader was killed", took.Seconds())
 	if took > 15*time.Second {
@@ -180,17 +199,19 @@ func TestKilledLeader(t *testing.T) {
 	if after != before {
 		t.Errorf("before: %.3000s\nafter: %.3000s", before, after)
 	}
-}
 
-func await(t *testing.T, p *planner) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		ready, says := p.ready()
-		if ready {
-			return
+	third := start(t, program, namespace)
+	third.await("to be ready", third.ready)
+	for end := range 2 {
+		if shown, err := third.show(); err != nil || shown != before {
+			t.Errorf("asked at the third planner: %.2000s, %v\nat the first: %.2000s", shown, err, before)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the planner at %s does not get the lead: %s", p.http, says)
+		if there, err := third.get("/api/v1/plan?job=" + testJob); err != nil || !strings.Contains(there, "to be kept") {
+			t.Errorf("the third planner's page shows %.2000s, %v", there, err)
+		}
+		if end == 0 { // in order: the lead is given back
+			second.stop()
+			third.await("to go on", third.show)
 		}
 	}
 }
