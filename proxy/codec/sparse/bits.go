@@ -56,20 +56,39 @@ func (w *bitWriter) rice(v uint64, r uint) {
 	w.put(v&(1<<r-1), r)
 }
 
-// rices appends values with r low bits each.
+// rices appends values with r low bits each, short ones two at a time, as each
+// put waits for the one before.
 func (w *bitWriter) rices(values []uint64, r uint) {
+	low := uint64(1)<<r - 1
+	code := func(v uint64) (bits uint64, width uint) {
+		zeros := uint(v>>(r&63)) & 63
+		return (v&low<<1 | 1) << zeros, zeros + 1 + r
+	}
 	a, at, full := w.ahead, w.at, 0
-	for _, v := range values {
-		if zeros := v >> r; zeros < uint64(mostPut-r) {
-			a, full = a.put(w.dst[at:], (v&(1<<r-1)<<1|1)<<zeros, uint(zeros)+1+r)
+	for ; len(values) >= 2; values = values[2:] {
+		if (values[0]|values[1])>>(r&63) >= mostPut { // far too long for one
+			w.ahead, w.at = a, at
+			w.rice(values[0], r)
+			w.rice(values[1], r)
+			a, at = w.ahead, w.at
+			continue
+		}
+		first, width := code(values[0])
+		second, more := code(values[1])
+		if width+more <= mostPut {
+			a, full = a.put(w.dst[at:], first|second<<(width&63), width+more)
 			at += full
 			continue
 		}
 		w.ahead, w.at = a, at
-		w.rice(v, r)
+		w.rice(values[0], r)
+		w.rice(values[1], r)
 		a, at = w.ahead, w.at
 	}
 	w.ahead, w.at = a, at
+	for _, v := range values {
+		w.rice(v, r)
+	}
 }
 
 // flush pads to a whole byte and returns everything.
