@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+
+	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
 // bitWriter appends bits to dst, lowest first. Its owner calls flush at the end.
@@ -56,36 +58,28 @@ func (w *bitWriter) rice(v uint64, r uint) {
 	w.put(v&(1<<r-1), r)
 }
 
-// rices appends values with r low bits each, short ones two at a time, as each
-// put waits for the one before.
+// rices appends values with r low bits each, blockLen of them at most. Fours that
+// are short enough are put at a time, as each put waits for the one before.
 func (w *bitWriter) rices(values []uint64, r uint) {
-	low := uint64(1)<<r - 1
-	code := func(v uint64) (bits uint64, width uint) {
-		zeros := uint(v>>(r&63)) & 63
-		return (v&low<<1 | 1) << zeros, zeros + 1 + r
-	}
+	var codes, widths [blockLen / 4]uint64
+	vector.RiceFours(codes[:], widths[:], values, r)
 	a, at, full := w.ahead, w.at, 0
-	for ; len(values) >= 2; values = values[2:] {
-		if (values[0]|values[1])>>(r&63) >= mostPut { // far too long for one
-			w.ahead, w.at = a, at
-			w.rice(values[0], r)
-			w.rice(values[1], r)
-			a, at = w.ahead, w.at
-			continue
-		}
-		first, width := code(values[0])
-		second, more := code(values[1])
-		if width+more <= mostPut {
-			a, full = a.put(w.dst[at:], first|second<<(width&63), width+more)
+	for i, code := range codes[:len(values)/4] {
+		if width := widths[i]; width <= mostPut {
+			a, full = a.put(w.dst[at:], code, uint(width))
 			at += full
 			continue
 		}
 		w.ahead, w.at = a, at
-		w.rice(values[0], r)
-		w.rice(values[1], r)
+		w.each(values[4*i:4*i+4], r)
 		a, at = w.ahead, w.at
 	}
 	w.ahead, w.at = a, at
+	w.each(values[len(values)&^3:], r)
+}
+
+// each appends values with r low bits one by one.
+func (w *bitWriter) each(values []uint64, r uint) {
 	for _, v := range values {
 		w.rice(v, r)
 	}
@@ -103,7 +97,10 @@ type bitReader struct {
 	at  uint // position in bits
 }
 
-// peek returns at least 57 bits from the position on.
+// mostGet is how many bits can be read at a time.
+const mostGet = 57
+
+// peek returns at least mostGet bits from the position on.
 func (r *bitReader) peek() uint64 {
 	from := r.at >> 3
 	if from+8 <= uint(len(r.src)) {
@@ -116,7 +113,7 @@ func (r *bitReader) peek() uint64 {
 	return binary.LittleEndian.Uint64(tail[:]) >> (r.at & 7)
 }
 
-// get reads width bits, at most 57.
+// get reads width bits, at most mostGet.
 func (r *bitReader) get(width uint) uint64 {
 	v := r.peek() & (1<<width - 1)
 	r.at += width
@@ -127,14 +124,14 @@ func (r *bitReader) get(width uint) uint64 {
 func (r *bitReader) rice(low uint) uint64 {
 	bitsAhead := r.peek()
 	zeros := uint(bits.TrailingZeros64(bitsAhead))
-	if zeros+1+low <= 57 {
+	if zeros+1+low <= mostGet {
 		r.at += zeros + 1 + low
 		return uint64(zeros)<<low | bitsAhead>>(zeros+1)&(1<<low-1)
 	}
 	zeros = 0
 	for {
 		z := uint(bits.TrailingZeros64(r.peek()))
-		if z < 57 {
+		if z < mostGet {
 			zeros += z
 			r.at += z + 1
 			return uint64(zeros)<<low | r.get(low)
@@ -142,8 +139,8 @@ func (r *bitReader) rice(low uint) uint64 {
 		if r.overrun() {
 			return 0
 		}
-		zeros += 57
-		r.at += 57
+		zeros += mostGet
+		r.at += mostGet
 	}
 }
 

@@ -14,9 +14,14 @@ func Words(n int) int { return (n + 63) / 64 }
 
 // Resized returns an empty mask for n numbers in the memory of m, if it suffices.
 func (m Mask) Resized(n int) Mask {
-	m = slices.Grow(m[:0], Words(n))[:Words(n)]
+	m = m.resized(n)
 	clear(m)
 	return m
+}
+
+// resized is Resized with anything in it.
+func (m Mask) resized(n int) Mask {
+	return slices.Grow(m[:0], Words(n))[:Words(n)]
 }
 
 // Set adds position i.

@@ -42,8 +42,15 @@ const packedShare = 4
 // Reset makes v a vector of n numbers, none of which has a value, and keeps its
 // memory.
 func (v *Vector) Reset(kind element.Kind, n int) {
+	v.Resize(kind, n)
+	clear(v.Mask)
+}
+
+// Resize is [Vector.Reset] for callers that write all words of Mask, in which
+// anything may be.
+func (v *Vector) Resize(kind element.Kind, n int) {
 	v.Kind, v.N = kind, n
-	v.Mask = v.Mask.Resized(n)
+	v.Mask = v.Mask.resized(n)
 	v.Values, v.At = v.Values[:0], v.At[:0]
 }
 

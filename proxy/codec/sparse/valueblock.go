@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
 // valueBlock is how many values share a coding of their exponents.
@@ -14,7 +15,7 @@ const valueBlock = 256
 // layout says where in a number, rotated left by one so that the sign comes
 // last, the exponent is: in the bits from rest on.
 type layout struct {
-	size     int  // bytes
+	kind     element.Kind
 	exponent uint // bits
 	rest     uint // bits: fraction and sign
 }
@@ -22,13 +23,13 @@ type layout struct {
 func layoutOf(k element.Kind) layout {
 	switch k {
 	case element.Float32:
-		return layout{4, 8, 24}
+		return layout{k, 8, 24}
 	case element.Float64:
-		return layout{8, 11, 53}
+		return layout{k, 11, 53}
 	case element.Float16:
-		return layout{2, 5, 11}
+		return layout{k, 5, 11}
 	default:
-		return layout{2, 8, 8}
+		return layout{k, 8, 8}
 	}
 }
 
@@ -51,18 +52,14 @@ const (
 const mostParam = 15
 
 // choose finds the coding that takes the fewest bits for the exponents of
-// numbers, and how many these are. Rice codes with more than two low bits are
-// never much better than fixed ones for exponents.
-func (l layout) choose(numbers []uint64) (best coding, least int) {
-	low, high := numbers[0], numbers[0]
-	for _, v := range numbers {
-		low, high = min(low, v), max(high, v)
-	}
-	low, high = low>>l.rest, high>>l.rest
+// numbers, whose extremes it is given, and how many these are. Rice codes with
+// more than two low bits are never much better than fixed ones for exponents.
+func (l layout) choose(numbers []uint64, least, most uint64) (best coding, fewest int) {
+	low, high := least>>l.rest, most>>l.rest
 	width := uint(bits.Len64(high - low))
-	best, least = coding{fixed, width, low}, int(width)*len(numbers)
+	best, fewest = coding{fixed, width, low}, int(width)*len(numbers)
 	if width <= 1 {
-		return best, least
+		return best, fewest
 	}
 	var up, down [3]uint64
 	for _, v := range numbers {
@@ -74,29 +71,35 @@ func (l layout) choose(numbers []uint64) (best coding, least int) {
 	}
 	for r := range up {
 		each := uint64(len(numbers)) * uint64(1+r)
-		if cost := int(each + up[r]); cost < least {
-			best, least = coding{riceUp, uint(r), low}, cost
+		if cost := int(each + up[r]); cost < fewest {
+			best, fewest = coding{riceUp, uint(r), low}, cost
 		}
-		if cost := int(each + down[r]); cost < least {
-			best, least = coding{riceDown, uint(r), high}, cost
+		if cost := int(each + down[r]); cost < fewest {
+			best, fewest = coding{riceDown, uint(r), high}, cost
 		}
 	}
-	return best, least
+	return best, fewest
+}
+
+// room is for the numbers of a block, rotated left by one, and for their codes.
+type room struct {
+	numbers [valueBlock]uint64
+	fours   [valueBlock / 4]uint64
 }
 
 // appendBlock appends up to valueBlock numbers: a byte with way and param, base,
-// and of each number its exponent's code and the other bits. Their room is the
-// caller's.
-func (l layout) appendBlock(dst, values []byte, room *[valueBlock]uint64) []byte {
-	numbers := l.load(room[:0], values)
-	c, bits := l.choose(numbers)
+// and of each number its exponent's code and the other bits.
+func (l layout) appendBlock(dst, values []byte, r *room) []byte {
+	numbers := r.numbers[:len(values)/l.kind.Size()]
+	least, most := vector.Rotate(l.kind, numbers, values)
+	c, bits := l.choose(numbers, least, most)
 	dst = append(dst, byte(c.way)<<4|byte(c.param), byte(c.base))
 	if l.exponent > 8 {
 		dst = append(dst, byte(c.base>>8))
 	}
 	w := newBitWriter(dst, bits+len(numbers)*int(l.rest))
 	if c.way == fixed {
-		w.fixed(numbers, c, l.rest)
+		w.fixed(numbers, r.fours[:], c, l.rest)
 	} else {
 		w.variable(numbers, c, l.rest)
 	}
@@ -105,18 +108,20 @@ func (l layout) appendBlock(dst, values []byte, room *[valueBlock]uint64) []byte
 
 // fixed appends of each number its exponent's code and rest other bits. Of short
 // ones it puts four or two at a time, as each put waits for the one before.
-func (w *bitWriter) fixed(numbers []uint64, c coding, rest uint) {
-	base, mask, param, width := c.base<<rest, uint64(1)<<rest-1, c.param&63, c.param+rest
-	code := func(v uint64) uint64 { return (v-base)>>(rest&63) | v&mask<<param }
+func (w *bitWriter) fixed(numbers, fours []uint64, c coding, rest uint) {
+	base, mask, width := c.base<<rest, uint64(1)<<rest-1, c.param+rest
+	code := func(v uint64) uint64 { return (v-base)>>(rest&63) | v&mask<<(c.param&63) }
 	a, at, full := w.ahead, w.at, 0
-	if width <= mostPut/4 {
-		for ; len(numbers) >= 4; numbers = numbers[4:] {
-			first, second := code(numbers[0])|code(numbers[1])<<(width&63), code(numbers[2])|code(numbers[3])<<(width&63)
-			a, full = a.put(w.dst[at:], first|second<<(2*width&63), 4*width)
+	switch {
+	case width <= mostPut/4:
+		fours = fours[:len(numbers)/4]
+		vector.FixedFours(fours, numbers, base, rest, c.param)
+		for _, four := range fours {
+			a, full = a.put(w.dst[at:], four, 4*width)
 			at += full
 		}
-	}
-	if width <= mostPut/2 {
+		numbers = numbers[4*len(fours):]
+	case width <= mostPut/2:
 		for ; len(numbers) >= 2; numbers = numbers[2:] {
 			a, full = a.put(w.dst[at:], code(numbers[0])|code(numbers[1])<<(width&63), 2*width)
 			at += full
@@ -153,39 +158,8 @@ func (w *bitWriter) variable(numbers []uint64, c coding, rest uint) {
 	w.ahead, w.at = a, at
 }
 
-// load appends numbers, rotated left by one.
-func (l layout) load(dst []uint64, values []byte) []uint64 {
-	switch l.size {
-	case 2:
-		for ; len(values) >= 2; values = values[2:] {
-			dst = append(dst, uint64(bits.RotateLeft16(binary.LittleEndian.Uint16(values), 1)))
-		}
-	case 4:
-		for ; len(values) >= 4; values = values[4:] {
-			dst = append(dst, uint64(bits.RotateLeft32(binary.LittleEndian.Uint32(values), 1)))
-		}
-	default:
-		for ; len(values) >= 8; values = values[8:] {
-			dst = append(dst, bits.RotateLeft64(binary.LittleEndian.Uint64(values), 1))
-		}
-	}
-	return dst
-}
-
-// store appends a rotated number as bytes.
-func (l layout) store(dst []byte, v uint64) []byte {
-	switch l.size {
-	case 2:
-		return binary.LittleEndian.AppendUint16(dst, bits.RotateLeft16(uint16(v), -1))
-	case 4:
-		return binary.LittleEndian.AppendUint32(dst, bits.RotateLeft32(uint32(v), -1))
-	default:
-		return binary.LittleEndian.AppendUint64(dst, bits.RotateLeft64(v, -1))
-	}
-}
-
 // readBlock appends count numbers that appendBlock wrote.
-func (l layout) readBlock(dst []byte, count int, src []byte) (values, rest []byte, err error) {
+func (l layout) readBlock(dst []byte, count int, src []byte, r *room) (values, rest []byte, err error) {
 	head := 2
 	if l.exponent > 8 {
 		head = 3
@@ -200,18 +174,46 @@ func (l layout) readBlock(dst []byte, count int, src []byte) (values, rest []byt
 	if c.way > riceDown {
 		return nil, nil, fmt.Errorf("%w: exponents of unknown form %d", ErrCorrupt, c.way)
 	}
-	r := bitReader{src: src[head:]}
-	beyond := uint64(0)
-	if c.way == fixed && c.param+l.rest <= 57 {
-		for range count {
-			v := r.get(c.param + l.rest)
-			e := c.base + v&(1<<c.param-1)
-			beyond |= e >> l.exponent
-			dst = l.store(dst, e<<l.rest|v>>c.param)
-		}
-		count = 0
+	bits, numbers := bitReader{src: src[head:]}, r.numbers[:count]
+	var exponents uint64
+	if c.way == fixed && c.param+l.rest <= mostGet {
+		exponents = bits.fixed(numbers, c, l.rest)
+	} else {
+		exponents = bits.variable(numbers, c, l.rest)
 	}
-	for range count {
+	if exponents>>l.exponent != 0 || bits.overrun() {
+		return nil, nil, fmt.Errorf("%w: a block of values that is none", ErrCorrupt)
+	}
+	return l.store(dst, numbers), bits.rest(), nil
+}
+
+// fixed reads what bitWriter.fixed wrote, mostGet bits a number at most, short
+// ones four at a time. It returns all bits that are in any exponent.
+func (r *bitReader) fixed(numbers []uint64, c coding, rest uint) (exponents uint64) {
+	param, width := c.param&63, (c.param+rest)&63
+	mask, upper := uint64(1)<<width-1, uint64(1)<<param-1
+	number := func(v uint64) uint64 {
+		e := c.base + v&upper
+		exponents |= e
+		return e<<(rest&63) | v&mask>>param
+	}
+	if width <= mostGet/4 {
+		for ; len(numbers) >= 4; numbers = numbers[4:] {
+			v := r.peek()
+			r.at += 4 * width
+			numbers[0], numbers[1] = number(v), number(v>>width)
+			numbers[2], numbers[3] = number(v>>(2*width&63)), number(v>>(3*width&63))
+		}
+	}
+	for i := range numbers {
+		numbers[i] = number(r.get(width))
+	}
+	return exponents
+}
+
+// variable is fixed for Rice codes, and for numbers of more bits.
+func (r *bitReader) variable(numbers []uint64, c coding, rest uint) (exponents uint64) {
+	for i := range numbers {
 		e := c.base
 		switch c.way {
 		case fixed:
@@ -221,11 +223,27 @@ func (l layout) readBlock(dst []byte, count int, src []byte) (values, rest []byt
 		default:
 			e -= r.rice(c.param)
 		}
-		beyond |= e >> l.exponent
-		dst = l.store(dst, e<<l.rest|r.get(l.rest))
+		exponents |= e
+		numbers[i] = e<<rest | r.get(rest)
 	}
-	if beyond != 0 || r.overrun() {
-		return nil, nil, fmt.Errorf("%w: a block of values that is none", ErrCorrupt)
+	return exponents
+}
+
+// store appends rotated numbers as bytes.
+func (l layout) store(dst []byte, numbers []uint64) []byte {
+	switch l.kind.Size() {
+	case 2:
+		for _, v := range numbers {
+			dst = binary.LittleEndian.AppendUint16(dst, bits.RotateLeft16(uint16(v), -1))
+		}
+	case 4:
+		for _, v := range numbers {
+			dst = binary.LittleEndian.AppendUint32(dst, bits.RotateLeft32(uint32(v), -1))
+		}
+	default:
+		for _, v := range numbers {
+			dst = binary.LittleEndian.AppendUint64(dst, bits.RotateLeft64(v, -1))
+		}
 	}
-	return dst, r.rest(), nil
+	return dst
 }

@@ -24,10 +24,10 @@ func AppendValues(dst []byte, kind element.Kind, values []byte, pack bool) []byt
 		start := len(dst)
 		dst = append(dst, byte(valuesPacked))
 		l := layoutOf(kind)
-		var room [valueBlock]uint64
+		var r room
 		for rest := values; len(rest) > 0; {
-			part := rest[:min(len(rest), valueBlock*l.size)]
-			dst = l.appendBlock(dst, part, &room)
+			part := rest[:min(len(rest), valueBlock*kind.Size())]
+			dst = l.appendBlock(dst, part, &r)
 			rest = rest[len(part):]
 		}
 		if len(dst)-start <= 1+len(values) {
@@ -49,18 +49,19 @@ func DecodeValues(dst []byte, kind element.Kind, count int, src []byte) (values,
 	switch f := valueForm(src[0]); f {
 	case valuesRaw:
 		src = src[1:]
-		if count > len(src)/l.size {
+		if count > len(src)/kind.Size() {
 			return nil, nil, fmt.Errorf("%w: it ends within %d values", ErrCorrupt, count)
 		}
-		return append(dst, src[:count*l.size]...), src[count*l.size:], nil
+		return append(dst, src[:count*kind.Size()]...), src[count*kind.Size():], nil
 	case valuesPacked:
 		src = src[1:]
 		if uint64(count)*uint64(l.rest) > 8*uint64(len(src)) {
 			return nil, nil, fmt.Errorf("%w: it ends within %d values", ErrCorrupt, count)
 		}
-		dst = slices.Grow(dst, count*l.size)
+		dst = slices.Grow(dst, count*kind.Size())
+		var r room
 		for ; count > 0; count -= min(count, valueBlock) {
-			if dst, src, err = l.readBlock(dst, min(count, valueBlock), src); err != nil {
+			if dst, src, err = l.readBlock(dst, min(count, valueBlock), src, &r); err != nil {
 				return nil, nil, err
 			}
 		}

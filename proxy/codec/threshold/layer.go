@@ -90,7 +90,7 @@ func (l *Layer) Compress(w *Workspace, out *sparse.Vector, g []byte) error {
 	if len(g) != l.n*l.kind.Size() {
 		return fmt.Errorf("threshold: %w: %d bytes for %d numbers of %v", ErrLength, len(g), l.n, l.kind)
 	}
-	out.Reset(l.kind, l.n)
+	out.Resize(l.kind, l.n)
 	l.push(w, out, l.residual, g)
 	return nil
 }
@@ -107,7 +107,7 @@ func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []by
 			return fmt.Errorf("threshold: position %d in a layer of %d", i, l.n)
 		}
 	}
-	out.Reset(l.kind, len(at))
+	out.Resize(l.kind, len(at))
 	part := l.residual.gather(w, at)
 	l.push(w, out, part, g)
 	l.residual.scatter(part, at)
@@ -117,7 +117,7 @@ func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []by
 // Flush makes out all that is left of the residual, which is empty then, but for
 // what rounding to the layer's kind leaves. It reports whether that is anything.
 func (l *Layer) Flush(out *sparse.Vector) bool {
-	out.Reset(l.kind, l.n)
+	out.Resize(l.kind, l.n)
 	out.At = l.residual.compare(smallest, out.Mask, out.At)
 	l.take(new(Workspace), out, l.residual, 0)
 	return len(out.Values) > 0

@@ -21,9 +21,9 @@ type room struct {
 func (r *narrow) take(w *Workspace, at []uint32, dst []byte) (values []byte, nonFinite int) {
 	switch r.kind {
 	case element.Float16:
-		return take(r.e, w.room.narrow[:], at, dst, 2, vector.RoundToFloat16)
+		return take(r.e, w.room.narrow[:], at, dst, 2, 8, vector.RoundToFloat16)
 	case element.BFloat16:
-		return take(r.e, w.room.narrow[:], at, dst, 2, vector.RoundToBFloat16)
+		return take(r.e, w.room.narrow[:], at, dst, 2, 8, vector.RoundToBFloat16)
 	default:
 		return takeFloat32(r.e, at, dst)
 	}
@@ -39,7 +39,7 @@ func (r *wide) take(w *Workspace, at []uint32, dst []byte) (values []byte, nonFi
 	case element.BFloat16:
 		by = roundToBFloat16
 	}
-	return take(r.e, w.room.wide[:], at, dst, r.kind.Size(), by)
+	return take(r.e, w.room.wide[:], at, dst, r.kind.Size(), 1, by)
 }
 
 // takeFloat32 is take where residual and values are of one kind, so that nothing
@@ -62,10 +62,10 @@ func takeFloat32(e []float32, at []uint32, dst []byte) (values []byte, nonFinite
 
 // take is residual.take, for values of a size in bytes; round writes numbers in
 // the layer's kind and leaves of each what that leaves, or 0 if it is not
-// finite, and counts these.
-func take[R vector.Float](e, room []R, at []uint32, dst []byte, size int, round func([]byte, []R) int) (values []byte, nonFinite int) {
+// finite, and counts these. It is fast where their number is a multiple of step.
+func take[R vector.Float](e, room []R, at []uint32, dst []byte, size, step int, round func([]byte, []R) int) (values []byte, nonFinite int) {
 	start := len(dst)
-	dst = slices.Grow(dst, size*len(at))[:start+size*len(at)]
+	dst = slices.Grow(dst, size*(len(at)+step-1))[:start+size*len(at)]
 	out := dst[start:]
 	for len(at) > 0 {
 		part := at[:min(len(at), block)]
@@ -73,7 +73,10 @@ func take[R vector.Float](e, room []R, at []uint32, dst []byte, size int, round 
 		for j, i := range part {
 			numbers[j] = e[i]
 		}
-		nonFinite += round(out[:size*len(part)], numbers)
+		for len(numbers)%step != 0 {
+			numbers = append(numbers, 0)
+		}
+		nonFinite += round(out[:size*len(numbers)], numbers)
 		for j, i := range part {
 			e[i] = numbers[j]
 		}

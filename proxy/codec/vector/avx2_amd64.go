@@ -98,3 +98,23 @@ func fromFloat16AVX2(dst *byte, src *byte, n int)
 //
 //go:noescape
 func fromBFloat16AVX2(dst *byte, src *byte, n int)
+
+// riceFoursAVX2 is RiceFours for n numbers, a multiple of 16 and more than none.
+//
+//go:noescape
+func riceFoursAVX2(codes *uint64, widths *uint64, values *uint64, n int, low uint64)
+
+// fixedFoursAVX2 is FixedFours for n numbers, a multiple of 16 and more than none.
+//
+//go:noescape
+func fixedFoursAVX2(codes *uint64, values *uint64, n int, base uint64, rest uint64, param uint64)
+
+// rotate16AVX2 loads n float16 or bfloat16 numbers, a multiple of 4 and more than none, as Rotate does.
+//
+//go:noescape
+func rotate16AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)
+
+// rotate32AVX2 loads n float32 numbers, a multiple of 4 and more than none, as Rotate does.
+//
+//go:noescape
+func rotate32AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)

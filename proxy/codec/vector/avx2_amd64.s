@@ -1588,3 +1588,219 @@ next:
 	JB        next
 	VZEROUPPER
 	RET
+
+// func riceFoursAVX2(codes *uint64, widths *uint64, values *uint64, n int, low uint64)
+// Requires: AVX, AVX2
+TEXT ·riceFoursAVX2(SB), NOSPLIT, $0-40
+	MOVQ         codes+0(FP), AX
+	MOVQ         widths+8(FP), CX
+	MOVQ         values+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVQ         low+32(FP), SI
+	VMOVQ        SI, X0
+	VPCMPEQD     Y2, Y2, Y2
+	VPSLLQ       X0, Y2, Y1
+	VPXOR        Y2, Y1, Y1
+	VPCMPEQD     Y2, Y2, Y2
+	VPSRLQ       $0x3f, Y2, Y2
+	VPBROADCASTQ X0, Y3
+	VPADDQ       Y2, Y3, Y3
+	XORQ         SI, SI
+
+next:
+	VMOVDQU     (DX)(SI*8), Y4
+	VPSRLQ      X0, Y4, Y5
+	VPAND       Y1, Y4, Y4
+	VPADDQ      Y4, Y4, Y4
+	VPOR        Y2, Y4, Y4
+	VPSLLVQ     Y5, Y4, Y4
+	VPADDQ      Y3, Y5, Y5
+	VMOVDQU     32(DX)(SI*8), Y6
+	VPSRLQ      X0, Y6, Y7
+	VPAND       Y1, Y6, Y6
+	VPADDQ      Y6, Y6, Y6
+	VPOR        Y2, Y6, Y6
+	VPSLLVQ     Y7, Y6, Y6
+	VPADDQ      Y3, Y7, Y7
+	VMOVDQU     64(DX)(SI*8), Y8
+	VPSRLQ      X0, Y8, Y9
+	VPAND       Y1, Y8, Y8
+	VPADDQ      Y8, Y8, Y8
+	VPOR        Y2, Y8, Y8
+	VPSLLVQ     Y9, Y8, Y8
+	VPADDQ      Y3, Y9, Y9
+	VMOVDQU     96(DX)(SI*8), Y10
+	VPSRLQ      X0, Y10, Y11
+	VPAND       Y1, Y10, Y10
+	VPADDQ      Y10, Y10, Y10
+	VPOR        Y2, Y10, Y10
+	VPSLLVQ     Y11, Y10, Y10
+	VPADDQ      Y3, Y11, Y11
+	VPUNPCKLQDQ Y7, Y5, Y12
+	VPUNPCKHQDQ Y7, Y5, Y5
+	VPADDQ      Y12, Y5, Y5
+	VPUNPCKLQDQ Y11, Y9, Y7
+	VPUNPCKHQDQ Y11, Y9, Y9
+	VPADDQ      Y7, Y9, Y9
+	VPERM2I128  $0x20, Y9, Y5, Y11
+	VPERM2I128  $0x31, Y9, Y5, Y5
+	VPADDQ      Y11, Y5, Y5
+	VPUNPCKLQDQ Y6, Y4, Y9
+	VPUNPCKHQDQ Y6, Y4, Y4
+	VPSLLVQ     Y12, Y4, Y4
+	VPOR        Y9, Y4, Y4
+	VPUNPCKLQDQ Y10, Y8, Y6
+	VPUNPCKHQDQ Y10, Y8, Y8
+	VPSLLVQ     Y7, Y8, Y8
+	VPOR        Y6, Y8, Y8
+	VPERM2I128  $0x20, Y8, Y4, Y6
+	VPERM2I128  $0x31, Y8, Y4, Y4
+	VPSLLVQ     Y11, Y4, Y4
+	VPOR        Y6, Y4, Y4
+	VMOVDQU     Y4, (AX)(SI*2)
+	VMOVDQU     Y5, (CX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JB          next
+	VZEROUPPER
+	RET
+
+// func fixedFoursAVX2(codes *uint64, values *uint64, n int, base uint64, rest uint64, param uint64)
+// Requires: AVX, AVX2
+TEXT ·fixedFoursAVX2(SB), NOSPLIT, $0-48
+	MOVQ         codes+0(FP), AX
+	MOVQ         values+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         base+24(FP), BX
+	VMOVQ        BX, X0
+	VPBROADCASTQ X0, Y0
+	MOVQ         rest+32(FP), BX
+	VMOVQ        BX, X1
+	MOVQ         param+40(FP), BX
+	VMOVQ        BX, X2
+	VPCMPEQD     Y4, Y4, Y4
+	VPSLLQ       X1, Y4, Y3
+	VPXOR        Y4, Y3, Y3
+	VPADDQ       X1, X2, X4
+	VPADDQ       X4, X4, X5
+	XORQ         BX, BX
+
+next:
+	VMOVDQU     (CX)(BX*8), Y6
+	VPSUBQ      Y0, Y6, Y7
+	VPSRLQ      X1, Y7, Y7
+	VPAND       Y3, Y6, Y6
+	VPSLLQ      X2, Y6, Y6
+	VPOR        Y7, Y6, Y6
+	VMOVDQU     32(CX)(BX*8), Y7
+	VPSUBQ      Y0, Y7, Y8
+	VPSRLQ      X1, Y8, Y8
+	VPAND       Y3, Y7, Y7
+	VPSLLQ      X2, Y7, Y7
+	VPOR        Y8, Y7, Y7
+	VMOVDQU     64(CX)(BX*8), Y8
+	VPSUBQ      Y0, Y8, Y9
+	VPSRLQ      X1, Y9, Y9
+	VPAND       Y3, Y8, Y8
+	VPSLLQ      X2, Y8, Y8
+	VPOR        Y9, Y8, Y8
+	VMOVDQU     96(CX)(BX*8), Y9
+	VPSUBQ      Y0, Y9, Y10
+	VPSRLQ      X1, Y10, Y10
+	VPAND       Y3, Y9, Y9
+	VPSLLQ      X2, Y9, Y9
+	VPOR        Y10, Y9, Y9
+	VPUNPCKLQDQ Y7, Y6, Y10
+	VPUNPCKHQDQ Y7, Y6, Y6
+	VPSLLQ      X4, Y6, Y6
+	VPOR        Y10, Y6, Y6
+	VPUNPCKLQDQ Y9, Y8, Y7
+	VPUNPCKHQDQ Y9, Y8, Y8
+	VPSLLQ      X4, Y8, Y8
+	VPOR        Y7, Y8, Y8
+	VPERM2I128  $0x20, Y8, Y6, Y7
+	VPERM2I128  $0x31, Y8, Y6, Y6
+	VPSLLQ      X5, Y6, Y6
+	VPOR        Y7, Y6, Y6
+	VMOVDQU     Y6, (AX)(BX*2)
+	ADDQ        $0x10, BX
+	CMPQ        BX, DX
+	JB          next
+	VZEROUPPER
+	RET
+
+// func rotate16AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)
+// Requires: AVX, AVX2
+TEXT ·rotate16AVX2(SB), NOSPLIT, $0-40
+	MOVQ     dst+0(FP), AX
+	MOVQ     src+8(FP), CX
+	MOVQ     n+16(FP), DX
+	VPCMPEQD Y0, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+	VPSRLQ   $0x30, Y0, Y2
+	XORQ     BX, BX
+
+next:
+	VPMOVZXWQ    (CX)(BX*2), Y3
+	VPSRLQ       $0x0f, Y3, Y4
+	VPADDQ       Y3, Y3, Y3
+	VPAND        Y2, Y3, Y3
+	VPOR         Y4, Y3, Y3
+	VPMINUD      Y3, Y0, Y0
+	VPMAXUD      Y3, Y1, Y1
+	VMOVDQU      Y3, (AX)(BX*8)
+	ADDQ         $0x04, BX
+	CMPQ         BX, DX
+	JB           next
+	VEXTRACTI128 $0x01, Y0, X2
+	VPMINUD      X0, X2, X2
+	VPSHUFD      $0x4e, X2, X0
+	VPMINUD      X0, X2, X2
+	VMOVD        X2, AX
+	MOVQ         AX, least+24(FP)
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMAXUD      X1, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPMAXUD      X1, X0, X0
+	VMOVD        X0, AX
+	MOVQ         AX, most+32(FP)
+	VZEROUPPER
+	RET
+
+// func rotate32AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)
+// Requires: AVX, AVX2
+TEXT ·rotate32AVX2(SB), NOSPLIT, $0-40
+	MOVQ     dst+0(FP), AX
+	MOVQ     src+8(FP), CX
+	MOVQ     n+16(FP), DX
+	VPCMPEQD Y0, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+	VPSRLQ   $0x20, Y0, Y2
+	XORQ     BX, BX
+
+next:
+	VPMOVZXDQ    (CX)(BX*4), Y3
+	VPSRLQ       $0x1f, Y3, Y4
+	VPADDQ       Y3, Y3, Y3
+	VPAND        Y2, Y3, Y3
+	VPOR         Y4, Y3, Y3
+	VPMINUD      Y3, Y0, Y0
+	VPMAXUD      Y3, Y1, Y1
+	VMOVDQU      Y3, (AX)(BX*8)
+	ADDQ         $0x04, BX
+	CMPQ         BX, DX
+	JB           next
+	VEXTRACTI128 $0x01, Y0, X2
+	VPMINUD      X0, X2, X2
+	VPSHUFD      $0x4e, X2, X0
+	VPMINUD      X0, X2, X2
+	VMOVD        X2, AX
+	MOVQ         AX, least+24(FP)
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMAXUD      X1, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPMAXUD      X1, X0, X0
+	VMOVD        X0, AX
+	MOVQ         AX, most+32(FP)
+	VZEROUPPER
+	RET

@@ -186,3 +186,49 @@ func fromBFloat16(dst, src []byte) int {
 	fromBFloat16AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
 	return n
 }
+
+func riceFours(codes, widths, values []uint64, low uint) int {
+	n := foursOf(values)
+	if n > 0 {
+		_, _ = codes[n/4-1], widths[n/4-1]
+		riceFoursAVX2(unsafe.SliceData(codes), unsafe.SliceData(widths), unsafe.SliceData(values), n, uint64(low))
+	}
+	return n
+}
+
+func fixedFours(codes, values []uint64, base uint64, rest, param uint) int {
+	n := foursOf(values)
+	if n > 0 {
+		_ = codes[n/4-1]
+		fixedFoursAVX2(unsafe.SliceData(codes), unsafe.SliceData(values), n, base, uint64(rest), uint64(param))
+	}
+	return n
+}
+
+// foursOf is of how many values the assembly makes codes.
+func foursOf(values []uint64) int {
+	if !assembly {
+		return 0
+	}
+	return len(values) &^ 15
+}
+
+func rotate16(dst []uint64, src []byte) (done int, least, most uint64) {
+	n := len(dst) &^ 3
+	if n == 0 || !assembly {
+		return 0, ^uint64(0), 0
+	}
+	_ = src[n*2-1]
+	least, most = rotate16AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	return n, least, most
+}
+
+func rotate32(dst []uint64, src []byte) (done int, least, most uint64) {
+	n := len(dst) &^ 3
+	if n == 0 || !assembly {
+		return 0, ^uint64(0), 0
+	}
+	_ = src[n*4-1]
+	least, most = rotate32AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	return n, least, most
+}

@@ -49,3 +49,8 @@ func roundToFloat16([]byte, []float32) (done, nonFinite int)          { return 0
 func roundToBFloat16([]byte, []float32) (done, nonFinite int)         { return 0, 0 }
 func fromFloat16(_, _ []byte) int                                     { return 0 }
 func fromBFloat16(_, _ []byte) int                                    { return 0 }
+
+func riceFours(_, _, _ []uint64, _ uint) int                   { return 0 }
+func fixedFours(_, _ []uint64, _ uint64, _, _ uint) int        { return 0 }
+func rotate16([]uint64, []byte) (done int, least, most uint64) { return 0, ^uint64(0), 0 }
+func rotate32([]uint64, []byte) (done int, least, most uint64) { return 0, ^uint64(0), 0 }

@@ -26,6 +26,7 @@ func main() {
 	dequantizer()
 	differs()
 	rounders()
+	fours()
 	Generate()
 }
 

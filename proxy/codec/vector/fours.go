@@ -1,0 +1,65 @@
+package vector
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+)
+
+// RiceFours makes the Rice codes of values with so many low bits, 32 at most:
+// codes[i] is those of values 4i to 4i+3, the first one's lowest, and widths[i]
+// how many bits they take, beyond 64 of which codes[i] lacks some. The code of v
+// is v>>low zeros, a one and the low bits, from the lowest bit on. Values are less
+// than 2^60.
+func RiceFours(codes, widths, values []uint64, low uint) {
+	done := riceFours(codes, widths, values, low)
+	for i := done / 4; i < len(values)/4; i++ {
+		codes[i], widths[i] = 0, 0
+		for _, v := range values[4*i : 4*i+4] {
+			zeros := v >> low
+			codes[i] |= (v&(1<<low-1)<<1 | 1) << zeros << widths[i]
+			widths[i] += zeros + 1 + uint64(low)
+		}
+	}
+}
+
+// FixedFours makes codes of param + rest bits each, 16 at most: codes[i] is those
+// of values 4i to 4i+3, the first one's lowest. The code of v is (v - base) >>
+// rest in param bits, for which it is small enough, then the low rest bits of v.
+func FixedFours(codes, values []uint64, base uint64, rest, param uint) {
+	done := fixedFours(codes, values, base, rest, param)
+	for i := done / 4; i < len(values)/4; i++ {
+		codes[i] = 0
+		for j, v := range values[4*i : 4*i+4] {
+			codes[i] |= ((v-base)>>rest | v&(1<<rest-1)<<param) << (uint(j) * (rest + param))
+		}
+	}
+}
+
+// Rotate makes dst the numbers of a kind, at least one, rotated left by one bit,
+// so that the sign comes last, and returns the extremes.
+func Rotate(kind element.Kind, dst []uint64, src []byte) (least, most uint64) {
+	done := 0
+	least = ^least
+	switch kind.Size() {
+	case 2:
+		done, least, most = rotate16(dst, src)
+		for i := done; i < len(dst); i++ {
+			dst[i] = uint64(bits.RotateLeft16(binary.LittleEndian.Uint16(src[2*i:]), 1))
+		}
+	case 4:
+		done, least, most = rotate32(dst, src)
+		for i := done; i < len(dst); i++ {
+			dst[i] = uint64(bits.RotateLeft32(binary.LittleEndian.Uint32(src[4*i:]), 1))
+		}
+	default:
+		for i := range dst {
+			dst[i] = bits.RotateLeft64(binary.LittleEndian.Uint64(src[8*i:]), 1)
+		}
+	}
+	for _, v := range dst[done:] {
+		least, most = min(least, v), max(most, v)
+	}
+	return least, most
+}

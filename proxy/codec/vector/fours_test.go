@@ -1,0 +1,100 @@
+package vector
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+)
+
+// appendBits appends the low bits of v, the lowest first.
+func appendBits(dst []bool, v uint64, width uint) []bool {
+	for i := range width {
+		dst = append(dst, v>>i&1 != 0)
+	}
+	return dst
+}
+
+// asWord is bits as a number, the first the lowest.
+func asWord(all []bool) (word uint64) {
+	for i, set := range all {
+		if set {
+			word |= 1 << i
+		}
+	}
+	return word
+}
+
+func TestRiceFoursEqualsTheDefinition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		low := rapid.UintRange(0, 32).Draw(t, "low")
+		value := rapid.OneOf(rapid.Uint64Range(0, 8<<low), rapid.Uint64Range(0, 1<<60-1), rapid.Uint64Range(0, 70<<low))
+		values := rapid.SliceOfN(value, 0, 70).Draw(t, "values")
+		values = values[:len(values)&^3]
+		codes, widths := slices.Repeat([]uint64{77}, len(values)/4), make([]uint64, len(values)/4)
+		RiceFours(codes, widths, values, low)
+		for i := range codes {
+			var all []bool
+			wide := uint64(0)
+			for _, v := range values[4*i : 4*i+4] {
+				wide += v>>low + 1 + uint64(low)
+				all = append(all, make([]bool, min(v>>low, 99))...)
+				all = appendBits(append(all, true), v, low)
+			}
+			if widths[i] != wide || wide <= 64 && codes[i] != asWord(all) {
+				t.Fatalf("%d, %d low bits: %d bits, %x; want %d, %x", values[4*i:4*i+4], low, widths[i], codes[i], wide, asWord(all))
+			}
+		}
+	})
+}
+
+func TestFixedFoursEqualsTheDefinition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rest := rapid.UintRange(0, 16).Draw(t, "rest")
+		param := rapid.UintRange(0, 16-rest).Draw(t, "param")
+		base := rapid.Uint64Range(0, 1<<20).Draw(t, "base") << rest
+		values := rapid.SliceOfN(rapid.Uint64Range(0, 1<<(rest+param)-1), 0, 70).Draw(t, "values")
+		values = values[:len(values)&^3]
+		codes := slices.Repeat([]uint64{77}, len(values)/4)
+		for i := range values {
+			values[i] += base
+		}
+		FixedFours(codes, values, base, rest, param)
+		for i := range codes {
+			var all []bool
+			for _, v := range values[4*i : 4*i+4] {
+				all = appendBits(appendBits(all, (v-base)>>rest, param), v, rest)
+			}
+			if codes[i] != asWord(all) {
+				t.Fatalf("%x, base %x, %d and %d bits: %x, want %x", values[4*i:4*i+4], base, param, rest, codes[i], asWord(all))
+			}
+		}
+	})
+}
+
+func TestRotate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kind := rapid.SampledFrom([]element.Kind{element.Float16, element.BFloat16, element.Float32, element.Float64}).Draw(t, "kind")
+		src := rapid.SliceOfN(rapid.Byte(), kind.Size(), 30*kind.Size()).Draw(t, "src")
+		got := make([]uint64, len(src)/kind.Size())
+		want := slices.Clone(got)
+		for i := range want {
+			switch at := src[i*kind.Size():]; kind.Size() {
+			case 2:
+				want[i] = uint64(bits.RotateLeft16(binary.LittleEndian.Uint16(at), 1))
+			case 4:
+				want[i] = uint64(bits.RotateLeft32(binary.LittleEndian.Uint32(at), 1))
+			default:
+				want[i] = bits.RotateLeft64(binary.LittleEndian.Uint64(at), 1)
+			}
+		}
+		least, most := Rotate(kind, got, src)
+		if !slices.Equal(got, want) || least != slices.Min(want) || most != slices.Max(want) {
+			t.Fatalf("%v: %x from %x to %x, want %x", kind, got, least, most, want)
+		}
+	})
+}

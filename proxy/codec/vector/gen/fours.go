@@ -1,0 +1,166 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// fours join the codes of four numbers each, and rotators load the numbers that
+// codes are made of.
+func fours() {
+	riceFours()
+	fixedFours()
+	rotator("rotate16AVX2", "float16 or bfloat16", 2, 15, func(m Mem, y VecVirtual) { VPMOVZXWQ(m, y) })
+	rotator("rotate32AVX2", "float32", 4, 31, func(m Mem, y VecVirtual) { VPMOVZXDQ(m, y) })
+}
+
+// shift is a parameter that vectors are shifted by.
+func shift(name string) VecVirtual {
+	x := XMM()
+	VMOVQ(Load(Param(name), GP64()), x)
+	return x
+}
+
+// spread64 is v in all lanes.
+func spread64(v Register) VecVirtual {
+	x, y := XMM(), YMM()
+	VMOVQ(v, x)
+	VPBROADCASTQ(x, y)
+	return y
+}
+
+// lowest is as many ones as a parameter says, from below, in all lanes.
+func lowest(count VecVirtual) VecVirtual {
+	y, ones := YMM(), YMM()
+	VPCMPEQD(ones, ones, ones)
+	VPSLLQ(count, ones, y)
+	VPXOR(ones, y, y)
+	return y
+}
+
+// fold brings neighbours among the lanes of four vectors together, then
+// neighbouring pairs: what comes of numbers 0 to 15 are four lanes, in order.
+func fold(v [4]VecVirtual, join func(even, odd VecVirtual) VecVirtual) VecVirtual {
+	var pairs [2]VecVirtual // of 0, 2, 1 and 3, and of 4, 6, 5 and 7
+	for i := range pairs {
+		even, odd := YMM(), YMM()
+		VPUNPCKLQDQ(v[2*i+1], v[2*i], even)
+		VPUNPCKHQDQ(v[2*i+1], v[2*i], odd)
+		pairs[i] = join(even, odd)
+	}
+	even, odd := YMM(), YMM()
+	VPERM2I128(Imm(0x20), pairs[1], pairs[0], even)
+	VPERM2I128(Imm(0x31), pairs[1], pairs[0], odd)
+	return join(even, odd)
+}
+
+func riceFours() {
+	function("riceFoursAVX2", "func(codes, widths, values *uint64, n int, low uint64)",
+		"riceFoursAVX2 is RiceFours for n numbers, a multiple of 16 and more than none.")
+	codes, widths, values, n := Load(Param("codes"), GP64()), Load(Param("widths"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
+	low := shift("low")
+	mask, one, least := lowest(low), YMM(), YMM()
+	VPCMPEQD(one, one, one)
+	VPSRLQ(Imm(63), one, one)
+	VPBROADCASTQ(low, least)
+	VPADDQ(one, least, least)
+	loop(n, 16, func(done GPVirtual) {
+		var code, width [4]VecVirtual
+		for v := range code {
+			y, zeros := YMM(), YMM()
+			VMOVDQU(Mem{Base: values, Index: done, Scale: 8, Disp: 32 * v}, y)
+			VPSRLQ(low, y, zeros)
+			VPAND(mask, y, y)
+			VPADDQ(y, y, y)
+			VPOR(one, y, y)
+			VPSLLVQ(zeros, y, y)
+			VPADDQ(least, zeros, zeros)
+			code[v], width[v] = y, zeros
+		}
+		var evens []VecVirtual // widths: by how much their neighbours are shifted
+		wide := fold(width, func(even, odd VecVirtual) VecVirtual {
+			evens = append(evens, even)
+			sum := YMM()
+			VPADDQ(even, odd, sum)
+			return sum
+		})
+		joined := fold(code, func(even, odd VecVirtual) VecVirtual {
+			VPSLLVQ(evens[0], odd, odd)
+			evens = evens[1:]
+			VPOR(even, odd, odd)
+			return odd
+		})
+		VMOVDQU(joined, Mem{Base: codes, Index: done, Scale: 2})
+		VMOVDQU(wide, Mem{Base: widths, Index: done, Scale: 2})
+	})
+	end()
+}
+
+func fixedFours() {
+	function("fixedFoursAVX2", "func(codes, values *uint64, n int, base, rest, param uint64)",
+		"fixedFoursAVX2 is FixedFours for n numbers, a multiple of 16 and more than none.")
+	codes, values, n := Load(Param("codes"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
+	base := spread64(Load(Param("base"), GP64()))
+	rest, param := shift("rest"), shift("param")
+	mask, width, twice := lowest(rest), XMM(), XMM()
+	VPADDQ(rest, param, width)
+	VPADDQ(width, width, twice)
+	loop(n, 16, func(done GPVirtual) {
+		var code [4]VecVirtual
+		for v := range code {
+			y, upper := YMM(), YMM()
+			VMOVDQU(Mem{Base: values, Index: done, Scale: 8, Disp: 32 * v}, y)
+			VPSUBQ(base, y, upper)
+			VPSRLQ(rest, upper, upper)
+			VPAND(mask, y, y)
+			VPSLLQ(param, y, y)
+			VPOR(upper, y, y)
+			code[v] = y
+		}
+		by := []VecVirtual{width, width, twice}
+		joined := fold(code, func(even, odd VecVirtual) VecVirtual {
+			VPSLLQ(by[0], odd, odd)
+			by = by[1:]
+			VPOR(even, odd, odd)
+			return odd
+		})
+		VMOVDQU(joined, Mem{Base: codes, Index: done, Scale: 2})
+	})
+	end()
+}
+
+func rotator(name, kind string, size int, sign uint64, load func(Mem, VecVirtual)) {
+	function(name, "func(dst *uint64, src *byte, n int) (least, most uint64)",
+		name+" loads n "+kind+" numbers, a multiple of 4 and more than none, as Rotate does.")
+	dst, src, n := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("n"), GP64())
+	least, most, all := YMM(), YMM(), YMM()
+	VPCMPEQD(least, least, least)
+	VPXOR(most, most, most)
+	VPSRLQ(Imm(63-sign), least, all)
+	loop(n, 4, func(done GPVirtual) {
+		y, top := YMM(), YMM()
+		load(Mem{Base: src, Index: done, Scale: uint8(size)}, y)
+		VPSRLQ(Imm(sign), y, top)
+		VPADDQ(y, y, y)
+		VPAND(all, y, y)
+		VPOR(top, y, y)
+		VPMINUD(y, least, least) // the upper halves are zeros, or left out
+		VPMAXUD(y, most, most)
+		VMOVDQU(y, Mem{Base: dst, Index: done, Scale: 8})
+	})
+	for i, extreme := range []VecVirtual{least, most} {
+		x, y, result := XMM(), XMM(), GP32()
+		choose := VPMINUD
+		if i == 1 {
+			choose = VPMAXUD
+		}
+		VEXTRACTI128(Imm(1), extreme, x)
+		choose(extreme.AsX(), x, x)
+		VPSHUFD(Imm(0x4e), x, y)
+		choose(y, x, x)
+		VMOVD(x, result)
+		Store(result.As64(), ReturnIndex(i))
+	}
+	end()
+}
