@@ -31,10 +31,11 @@ type requests struct {
 	due         []byte // to be handed on, before anything else
 	pass        int    // of buf, the first so many bytes are to be handed on
 
-	mu     sync.Mutex
-	queue  [][]byte // messages to put in between
-	queued int      // bytes
-	closed bool
+	mu      sync.Mutex
+	queue   [][]byte // messages to put in between
+	queued  int      // bytes
+	expires bool     // the relay has set a deadline
+	closed  bool
 }
 
 // Outbound returns the connection that a process of this host has made to a
@@ -137,17 +138,33 @@ func (c *requests) fill(need int) error {
 }
 
 // read reads what there is. It returns nothing, and no error, when it was woken
-// because the router has something to say.
+// because the router has something to say, and the relay's own deadline as such:
+// so it is woken when the codec has.
 func (c *requests) read(p []byte) (int, error) {
 	n, err := c.tcp.Read(p)
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.tcp.SetReadDeadline(time.Time{})
+		if c.expires {
+			c.expires = false
+			return 0, err
+		}
 		return 0, nil
 	}
 	if n > 0 {
 		err = nil // it will come again
 	}
 	return n, err
+}
+
+// SetReadDeadline implements net.Conn, for deadlines in the past: one of the
+// relay's ends one Read.
+func (c *requests) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expires = !t.IsZero()
+	return c.tcp.SetReadDeadline(t)
 }
 
 // put queues a message for the destination.

@@ -60,9 +60,6 @@ func (d *direction) await() error {
 	if err := d.initiate(); err != nil {
 		return err
 	}
-	if d.in.raw == nil { // not a socket whose wait can be interrupted
-		return d.fill()
-	}
 	if !d.waking.park(d.src) {
 		return nil
 	}

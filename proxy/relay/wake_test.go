@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"testing"
 
@@ -44,10 +45,23 @@ func (l *listener) Decode(head []byte) ([][]byte, uint32, error) {
 	return [][]byte{{head[0]}}, 0, nil
 }
 
+// watched is a connection that something stands before.
+type watched struct{ *net.TCPConn }
+
 // A sender's own messages go while the job says nothing, before its first and
 // after its last, and between messages while it does; the job's come complete.
 func TestOwnMessages(t *testing.T) {
-	client, nearJob := tcpPair(t)
+	t.Run("bare", func(t *testing.T) {
+		client, job := tcpPair(t)
+		testOwnMessages(t, client, job)
+	})
+	t.Run("watched", func(t *testing.T) {
+		client, job := tcpPair(t)
+		testOwnMessages(t, client, watched{job})
+	})
+}
+
+func testOwnMessages(t *testing.T, client *net.TCPConn, nearJob net.Conn) {
 	linkA, linkB := tcpPair(t)
 	farJob, server := tcpPair(t)
 	s := &speaker{plainCodec: plainCodec{never: true}}
