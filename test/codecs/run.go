@@ -41,8 +41,10 @@ type Outcome struct {
 	Workers []train.WorkerReport
 	Servers []train.ServerReport // by rank
 	// Bytes of TCP payload that left a host, all hosts together, from before
-	// the job's start to its end.
+	// the job's start to its end, and of each host those that it sent and
+	// received.
 	Bytes uint64
+	Hosts []uint64
 	// CPU is the processor time that workers, servers and sidecars took, from
 	// start to end.
 	CPU map[string]time.Duration
@@ -101,7 +103,7 @@ func (r Run) Do(t testing.TB) *Outcome {
 	var sidecars []*sidecar.Sidecar
 	if !r.Direct {
 		for _, h := range net.Hosts() {
-			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", r.Sidecar...))
+			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir()}, r.Sidecar...)...))
 		}
 	}
 	before, err := net.Traffic()
@@ -125,10 +127,13 @@ func (r Run) Do(t testing.TB) *Outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &Outcome{CPU: map[string]time.Duration{}, Forms: map[string]values.FormCount{}, Reasons: map[values.Reason]uint64{}}
+	o := &Outcome{Hosts: make([]uint64, len(after)), CPU: map[string]time.Duration{}, Forms: map[string]values.FormCount{}, Reasons: map[values.Reason]uint64{}}
 	for from := range after {
 		for to := range after[from] {
-			o.Bytes += after[from][to].Payload - before[from][to].Payload
+			bytes := after[from][to].Payload - before[from][to].Payload
+			o.Bytes += bytes
+			o.Hosts[from] += bytes
+			o.Hosts[to] += bytes
 		}
 	}
 	for _, n := range running.Nodes() {

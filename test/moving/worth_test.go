@@ -2,123 +2,104 @@ package moving
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
+	"strings"
 	"testing"
-	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/test/codecs"
 	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/require"
-	"github.com/psidecar/psidecar/test/sidecar"
 )
 
 // parts is what psidecar partition made.
 type parts struct {
-	dir string
-	max float64 // parameters of the busiest machine, predicted
+	dir   string
+	max   float64 // parameters of the busiest machine, predicted
+	batch int     // samples of the machine that has most
 }
 
 // divide partitions the data for k machines.
-func divide(t *testing.T, program, input, algorithm string, k string) parts {
+func divide(t *testing.T, program, input, algorithm string, k int) parts {
 	t.Helper()
 	p := parts{dir: t.TempDir()}
-	cmd := exec.CommandContext(t.Context(), program, "partition", "--input", input, "-k", k, "--algorithm", algorithm, "--key-map", "spread", "--out", p.dir, "--json")
+	cmd := exec.CommandContext(t.Context(), program, "partition", "--input", input, "-k", fmt.Sprint(k), "--algorithm", algorithm, "--key-map", "spread", "--out", p.dir, "--json")
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("psidecar partition: %v\n%s", err, log.String())
 	}
-	var report struct{ Traffic struct{ Max float64 } }
+	var report struct {
+		Traffic        struct{ Max float64 }
+		DataPerMachine []int `json:"data_per_machine"`
+	}
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		t.Fatal(err)
 	}
-	p.max = report.Traffic.Max
+	p.max, p.batch = report.Traffic.Max, slices.Max(report.DataPerMachine)
 	return p
 }
 
-// measured is what a training run cost.
-type measured struct {
-	bytes   []float64 // of TCP payload of each host, both ways
-	busiest float64   // a step, see perStep
-	step    float64   // seconds
-	loss    float64
+// cost is what an epoch of a training run costs, once it is under way.
+type cost struct {
+	busiest  float64 // bytes of TCP payload of the busiest host, both ways
+	seconds  float64
+	job      float64 // seconds of a processor, of all workers and servers
+	sidecars float64
+	loss     float64 // at the end
 }
 
-// perStep trains for a few steps and for some more, and returns the busiest
-// host's bytes of the steps between: what a job moves at its start and at its
-// end, when it is scored, is not of a step.
-func perStep(t *testing.T, train func(t *testing.T, steps int) measured) (m measured) {
-	t.Helper()
-	const few, more = 4, 12
-	var short measured
-	ok := t.Run("few", func(t *testing.T) { short = train(t, few) })
-	if !ok || !t.Run("more", func(t *testing.T) { m = train(t, more) }) {
-		t.FailNow()
-	}
-	for i := range m.bytes {
-		m.busiest = max(m.busiest, (m.bytes[i]-short.bytes[i])/(more-few))
-	}
-	return m
-}
+// An epoch is a step of each worker, whose batch is all of its shard. Runs of
+// these lengths are compared: what a job moves and computes at its start and at
+// its end, when it is scored, is not of an epoch.
+const fewEpochs, moreEpochs = 10, 60
 
-// train runs logistic regression with whole shards as batches on hosts with
-// links of that speed.
-func train(t *testing.T, program, psjob string, k int, rate uint64, data string, steps int, flags ...string) measured {
+// measure trains a logistic regression on hosts with links of that speed, for a
+// few epochs and for some more.
+func measure(t *testing.T, k, mbit int, data parts, flags ...string) (c cost) {
 	t.Helper()
-	n := hoststest.New(t, hosts.Config{Hosts: k, Rate: rate, Pairs: true})
-	for _, h := range n.Hosts() {
-		sidecar.Start(t, h, program, "sidecar", append([]string{"--sample", "64", "--planner-strategy", "off", "--state-dir", t.TempDir()}, flags...)...)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	mine := job.Program{psjob, "--json", "--model", "lr", "--data", data, "--batch", "1000000", "--epochs", strconv.Itoa(steps)}
-	before, err := n.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, mine)}.Run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := n.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var m measured
-	var report struct {
-		Steps   float64
-		Seconds float64
-		Loss    *float64
-	}
-	for _, worker := range out.Workers {
-		if err := json.Unmarshal(worker.Stdout.Bytes(), &report); err != nil {
-			t.Fatal(err)
+	run := func(epochs int) (o *codecs.Outcome) {
+		ok := t.Run(fmt.Sprintf("%d epochs", epochs), func(t *testing.T) {
+			o = codecs.Run{
+				Hosts: k, Rate: uint64(mbit) * 1e6, Sidecar: append([]string{"--sample", "64", "--planner-strategy", "off"}, flags...),
+				Job: []string{"--model", "lr", "--data", data.dir, "--batch", fmt.Sprint(data.batch), "--epochs", fmt.Sprint(epochs), "--curve-every", "1"},
+			}.Do(t)
+		})
+		if !ok {
+			t.FailNow()
 		}
-		m.step = max(m.step, report.Seconds/report.Steps)
-		if report.Loss != nil {
-			m.loss = max(m.loss, *report.Loss)
-		}
+		return o
 	}
-	for i := range after {
-		sum := uint64(0)
-		for j := range after {
-			if i != j {
-				sum += after[i][j].Payload - before[i][j].Payload + after[j][i].Payload - before[j][i].Payload
-			}
-		}
-		m.bytes = append(m.bytes, float64(sum))
+	few, more := run(fewEpochs), run(moreEpochs)
+	const n = moreEpochs - fewEpochs
+	for i := range more.Hosts {
+		c.busiest = max(c.busiest, float64(more.Hosts[i]-few.Hosts[i])/n)
 	}
-	return m
+	for _, w := range more.Workers {
+		if len(w.Curve) != moreEpochs {
+			t.Fatalf("worker %d has made %d steps in %d epochs", w.Rank, len(w.Curve), moreEpochs)
+		}
+		c.seconds = max(c.seconds, (w.Curve[moreEpochs-1].Seconds-w.Curve[fewEpochs-1].Seconds)/n)
+	}
+	c.job = (more.CPU["workers"] + more.CPU["servers"] - few.CPU["workers"] - few.CPU["servers"]).Seconds() / n
+	c.sidecars = (more.CPU["sidecars"] - few.CPU["sidecars"]).Seconds() / n
+	at := slices.IndexFunc(more.Workers, func(w train.WorkerReport) bool { return w.Loss != nil && w.AllWorkers })
+	if at < 0 {
+		t.Fatal("no worker says what the loss is")
+	}
+	c.loss = *more.Workers[at].Loss
+	return c
 }
 
 // TestWorthIt measures, on real text, what dividing data and parameters before a
-// run saves (DWW21 section 6), and what is left with compact and threshold.
+// run saves (DWW21 section 6), and what is left with compact and threshold. Each
+// of its subtests stands by itself, for one of them takes minutes.
+// PSIDECAR_EVAL_MBIT is the speed of the links, 100 where it is not set.
 func TestWorthIt(t *testing.T) {
 	if os.Getenv("PSIDECAR_EVAL") == "" {
 		t.Skip("takes minutes: set PSIDECAR_EVAL=1 to measure")
@@ -126,23 +107,12 @@ func TestWorthIt(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	input := require.Dataset(t, "rcv1-excerpt.libsvm.xz")
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program := job.Build(t, "cmd/psidecar")
 	const k = 8
-	random, best := divide(t, program, input, "random", "8"), divide(t, program, input, "best", "8")
+	mbit := 100
+	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_MBIT"), &mbit)
+	random, best := divide(t, program, input, "random", k), divide(t, program, input, "best", k)
 	placement := filepath.Join(best.dir, "placement.json")
-	const rate = 100e6
-	measure := func(name, data string, flags ...string) (m measured) {
-		t.Run(name, func(t *testing.T) {
-			m = perStep(t, func(t *testing.T, steps int) measured {
-				return train(t, program, psjob, k, rate, data, steps, flags...)
-			})
-		})
-		return m
-	}
-	// A parameter takes 8 bytes to ask for, 12 in the answer, 12 in a push.
-	base := measure("home", random.dir, "--codec", "none")
-	t.Logf("random data, home: %.0f kB a step at the busiest host (%.0f by the partition), %.3f s, loss %.4f",
-		base.busiest/1e3, random.max*32/1e3, base.step, base.loss)
 	for _, c := range []struct {
 		name  string
 		flags []string
@@ -150,9 +120,21 @@ func TestWorthIt(t *testing.T) {
 		{"best", []string{"--placement", placement, "--codec", "none"}},
 		{"best and compact", []string{"--placement", placement}},
 		{"best, compact, threshold 0.99", []string{"--placement", placement, "--threshold", "0.99"}},
+		{"best, compact, threshold 0.99, unchanged", []string{"--placement", placement, "--threshold", "0.99", "--unchanged"}},
 	} {
-		m := measure(c.name, best.dir, c.flags...)
-		t.Logf("%s: %.0f kB a step (%.0f by the partition), %.2f x fewer; %.3f s, %.2f x faster; loss %.4f",
-			c.name, m.busiest/1e3, best.max*32/1e3, base.busiest/m.busiest, m.step, base.step/m.step, m.loss)
+		t.Run(c.name, func(t *testing.T) {
+			home := measure(t, k, mbit, random, "--codec", "none")
+			m := measure(t, k, mbit, best, c.flags...)
+			var table strings.Builder
+			row := func(name string, c cost, max float64) {
+				// A parameter takes 8 bytes to ask for, 12 in the answer, 12 in a push.
+				fmt.Fprintf(&table, "| %s | %.1f | %.1f | %.2f | %.1f | %.2f | %.0f | %.0f | %.4f |\n", name, c.busiest/1e3, max*32/1e3, home.busiest/c.busiest,
+					c.seconds*1e3, home.seconds/c.seconds, c.job*1e3, c.sidecars*1e3, c.loss)
+			}
+			row("random data, home", home, random.max)
+			row(c.name, m, best.max)
+			t.Logf("logistic regression, %d hosts, %d Mbit/s, %d epochs\n\n| | kB an epoch, busiest host | by the partition | times fewer | ms an epoch | times faster | ms of a processor an epoch: job | sidecars | loss |\n|:--|--:|--:|--:|--:|--:|--:|--:|--:|\n%s",
+				k, mbit, moreEpochs, table.String())
+		})
 	}
 }
