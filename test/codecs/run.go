@@ -162,6 +162,7 @@ func (r Run) Do(t testing.TB) *Outcome {
 		if state.Values != nil {
 			o.count(state.Values.Counts)
 		}
+		s.Unguarded(t)
 		s.Stop(t)
 		o.CPU["sidecars"] += s.Process.CPU()
 	}

@@ -207,6 +207,7 @@ func TestMoved(t *testing.T) {
 		})
 	}
 	for _, s := range all {
+		s.Unguarded(t)
 		s.Stop(t)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hosts"
 )
 
@@ -152,6 +154,24 @@ func (s *Sidecar) Get(ctx context.Context, port int, path string, v any) error {
 // Connections returns the state of its proxy.
 func (s *Sidecar) Connections(ctx context.Context) (state proxy.State, err error) {
 	return state, s.Get(ctx, Page, "/api/v1/connections", &state)
+}
+
+// Unguarded returns when no job counts as running any more whose keys are, or
+// were, displaced: from then on Stop leaves nothing in the kernel.
+func (s *Sidecar) Unguarded(t testing.TB) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		state, err := s.Connections(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(state.Jobs, func(j jobs.State) bool { return j.Guarded }) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("on %s a job that has ended counts as running: %+v", s.Host.Name, state.Jobs)
+		}
+	}
 }
 
 // Metric returns the sum of the metrics of that name, 0 where there is none.
