@@ -2,309 +2,208 @@ package migrate
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/psidecar/psidecar/proxy/route"
+	"time"
 )
 
-// An action changes a copy of a world: these hosts (bits) and this server of it,
-// besides what is on its way.
-type action struct {
-	format string
-	args   []any
-	do     func(*world)
-	hosts  uint8
-	server int // -1: none
+// exploration is what can happen in a case of TestExplore.
+type exploration struct {
+	steps  int // of each worker: a push, a pull
+	budget budget
+	plain  bool // without PS_RESEND
+	rarely bool // takes minutes
 }
 
-func (a *action) String() string { return fmt.Sprintf(a.format, a.args...) }
+func (e exploration) String() string {
+	s := fmt.Sprintf("%d requests, %s", e.steps, e.budget)
+	if e.plain {
+		s += ", without PS_RESEND"
+	}
+	return s
+}
 
-// host is what an action of a host's site or worker changes.
-func host(i int) action { return action{hosts: 1 << i, server: -1} }
+// explorations are the cases that are searched whole.
+var explorations = []exploration{
+	{steps: 2, plain: true, budget: budget{Moves: 3}},
+	{steps: 2, plain: true, budget: budget{Moves: 3, Expire: 1}},
+	{steps: 2, budget: budget{Moves: 3}},
+	{steps: 2, budget: budget{Moves: 3, Expire: 1}},
+	{steps: 2, budget: budget{Moves: 2, Loss: 1}},
+	{steps: 2, budget: budget{Moves: 2, Repeat: 1}},
+	{steps: 1, budget: budget{Moves: 3, Crash: 1}},
+	{steps: 1, budget: budget{Moves: 2, Loss: 1, Repeat: 1}},
+	{steps: 1, budget: budget{Moves: 1, Loss: 1, Repeat: 1, Crash: 1}},
 
-// adder takes another action that is possible.
-type adder func(a action, do func(*world), format string, args ...any)
+	{steps: 2, budget: budget{Moves: 3, Loss: 1}, rarely: true},
+	{steps: 2, budget: budget{Moves: 3, Repeat: 1}, rarely: true},
+	{steps: 2, budget: budget{Moves: 3, Crash: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 1, Crash: 3}, rarely: true},
+	{steps: 2, budget: budget{Moves: 1, Loss: 1, Repeat: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 3, Loss: 1, Repeat: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 3, Loss: 1, Crash: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 3, Repeat: 1, Crash: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 2, Loss: 1, Repeat: 1, Crash: 1}, rarely: true},
+	{steps: 2, budget: budget{Moves: 1, Loss: 1, Repeat: 1, Crash: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 3, Loss: 1, Repeat: 1, Crash: 1}, rarely: true},
+}
 
-// actions are all that can happen now, but for those whose order makes no
-// difference: when nothing can be lost or repeated any more, an ACK that waits
-// for a server does nothing that anything else could notice before it is taken.
-// It only ends a repetition, and those begin when nothing else is on its way. So
-// it is taken at once.
-func (w *world) actions() (all []action) {
-	if b := w.Budget; w.Resend && !w.unreduced && b.Loss+b.Repeat+b.Crash == 0 && !w.drops() {
+// TestExplore runs through all interleavings of two workers, two servers, two
+// keys and up to three moves of either, with what can go wrong in each case: so
+// many messages lost, so many hosts' timers running out early, so many proxies or
+// planners killed, so many moves that expire. Whatever is lost or killed can be
+// so at any moment. With PSIDECAR_EXPLORE=N also the large cases are searched, up
+// to N worlds of each (some 100 bytes each). Beyond what can be searched whole,
+// walks take random ways through longer runs in which everything goes wrong.
+func TestExplore(t *testing.T) {
+	most := 2_000_000
+	large := os.Getenv("PSIDECAR_EXPLORE")
+	if large != "" {
+		n, err := strconv.Atoi(large)
+		if err != nil {
+			t.Fatalf("PSIDECAR_EXPLORE=%q: want how many worlds to visit in each case", large)
+		}
+		most = n
+	}
+	for _, e := range explorations {
+		t.Run(e.String(), func(t *testing.T) {
+			if e.rarely && large == "" {
+				t.Skip("takes minutes: set PSIDECAR_EXPLORE to the number of worlds to visit at most")
+			}
+			if !e.rarely {
+				t.Parallel()
+			}
+			began := time.Now()
+			m := &model{parts: newParts(!e.plain, false, sound)}
+			f := explore(m, newWorld(m.parts, e.steps, e.budget), most)
+			switch {
+			case f.failure != "":
+				t.Fatal(f.failure)
+			case !f.whole:
+				t.Fatalf("there are more than %d worlds: this case is to be searched whole", most)
+			}
+			t.Logf("complete: %d worlds, %d different ends, %d parts, %d turns, %.1f s", f.worlds, len(f.ends), len(m.all), len(m.turns), time.Since(began).Seconds())
+		})
+	}
+}
+
+// TestReduction shows that the search that leaves out orders, forgets names that
+// nothing uses and takes one key for the other finds the same ends as the one that
+// does not.
+func TestReduction(t *testing.T) {
+	for _, b := range []budget{
+		{Moves: 1}, {Moves: 2}, {Moves: 1, Loss: 1}, {Moves: 1, Repeat: 1}, {Moves: 1, Crash: 1}, {Moves: 1, Expire: 1}, {Moves: 1, Loss: 1, Repeat: 1}, {Moves: 1, Crash: 1, Loss: 1},
+	} {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			some, all := searched(1, b, false, sound), searched(1, b, true, sound)
+			if some.failure != "" || all.failure != "" {
+				t.Fatal(some.failure, all.failure)
+			}
+			t.Logf("%d worlds of %d, %d ends", some.worlds, all.worlds, len(all.ends))
+			if either := bothKeys(some.ends); !some.whole || !all.whole || len(all.ends) == 0 || !maps.Equal(either, all.ends) {
+				t.Errorf("%d ends, and %d where nothing is left out", len(either), len(all.ends))
+			}
+		})
+	}
+}
+
+// searched is a whole search, with nothing left out where all is true.
+func searched(steps int, b budget, all bool, f fault) found {
+	m := &model{parts: newParts(true, all, f), orders: all}
+	return explore(m, newWorld(m.parts, steps, b), 1_000_000)
+}
+
+// bothKeys adds to each end the one in which the keys have changed places.
+func bothKeys(ends map[end]bool) map[end]bool {
+	all := maps.Clone(ends)
+	for e := range ends {
+		swap := func(all *[2]float32) { all[0], all[1] = all[1], all[0] }
+		e.Owners[0], e.Owners[1] = e.Owners[1], e.Owners[0]
 		for i := range 2 {
-			for s := range 2 {
-				if q := w.Up[s][i]; len(q) > 0 && len(q[0]) == 1 && w.Sites[i] != nil {
-					return []action{{"server %d takes an ACK of worker %d", []any{s, i}, func(w *world) { w.fromWorker(s, i) }, 0, s}}
-				}
-			}
+			swap(&e.Sums[i])
+			swap(&e.Read[i])
 		}
-	}
-	add := func(a action, do func(*world), format string, args ...any) {
-		a.do, a.format, a.args = do, format, args
-		all = append(all, a)
-	}
-	for i := range 2 {
-		for s := range 2 {
-			if len(w.Up[s][i]) > 0 {
-				add(action{server: s}, func(w *world) { w.fromWorker(s, i) }, "server %d takes from worker %d", s, i)
-			}
-			if len(w.Down[s][i]) > 0 {
-				add(host(i), func(w *world) {
-					m := w.Down[s][i][0]
-					w.Down[s][i] = w.Down[s][i][1:]
-					w.siteDown(i, s, m)
-				}, "site %d takes from server %d", i, s)
-			}
-		}
-		if len(w.ToSite[i]) > 0 {
-			add(host(i), func(w *world) {
-				m := w.ToSite[i][0]
-				w.ToSite[i] = w.ToSite[i][1:]
-				if w.Sites[i] != nil {
-					w.Sites[i].Receive(names[1-i], m.M)
-					w.settle(i)
-				}
-			}, "site %d hears %d", i, w.ToSite[i][0].M.Kind)
-		}
-		if len(w.ToStore[i]) > 0 {
-			add(host(i), func(w *world) { w.record(i) }, "the store records for %d", i)
-		}
-		if w.Asked[i] {
-			add(action{server: -1}, func(w *world) { w.Asked[i], w.Told[i] = false, append([]int32(nil), w.Owners[:]...) }, "the store looks for %d", i)
-		}
-		if w.Told[i] != nil {
-			add(host(i), func(w *world) {
-				owners := w.Told[i]
-				w.Told[i] = nil
-				w.Sites[i].Fetched(table(owners))
-				w.settle(i)
-			}, "the store tells %d", i)
-		}
-		if x := w.Workers[i]; !x.Waiting && x.Step < x.Steps {
-			add(host(i), func(w *world) { w.request(i) }, "worker %d asks", i)
-		}
-	}
-	delivered := len(all) > 0
-	w.disturbances(add)
-	if !delivered {
-		all = append([]action{{format: "time passes", do: (*world).tick, hosts: 3, server: -1}}, all...)
+		all[e] = true
 	}
 	return all
 }
 
-// fromWorker lets a server take what comes next from a worker.
-func (w *world) fromWorker(s, i int) {
-	m := w.Up[s][i][0]
-	w.Up[s][i] = w.Up[s][i][1:]
-	w.serverTakes(s, i, m)
-}
-
-// drops reports whether somebody is about to lose a message.
-func (w *world) drops() bool {
-	return w.Servers[0].Drop || w.Servers[1].Drop || w.Workers[0].Drop || w.Workers[1].Drop
-}
-
-// disturbances are what can go wrong, and moves.
-func (w *world) disturbances(add adder) {
-	for at, m := range w.Moves {
-		p := possible[m]
-		if s := w.Sites[p.site]; s != nil && s.Joining() == nil && s.Router.Ready() && s.Router.Table().Owner(modelKeys[p.key]) == p.from {
-			if _, err := s.Router.Mover(); err == nil {
-				add(host(p.site), func(w *world) {
-					w.Moves = append(append([]int(nil), w.Moves[:at]...), w.Moves[at+1:]...)
-					w.Sites[p.site].Begin(Move{From: p.from, To: p.to, Keys: []uint64{modelKeys[p.key]}, Handler: Adds})
-					w.settle(p.site)
-				}, "move %d begins", m)
+// TestFaults shows that the search finds what is wrong with a site, whether or
+// not orders are left out.
+func TestFaults(t *testing.T) {
+	for f, c := range map[fault]struct {
+		steps  int
+		budget budget
+	}{
+		acksEarly:     {1, budget{Moves: 1, Crash: 1}},
+		flipsEarly:    {1, budget{Moves: 1, Crash: 1}},
+		quietEarly:    {1, budget{Moves: 1}},
+		joinsAlone:    {1, budget{Moves: 1, Crash: 1}},
+		forgetsSeen:   {1, budget{Moves: 1, Loss: 1}},
+		forgetsOpened: {1, budget{Moves: 1, Crash: 1}},
+	} {
+		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
+			some, all := searched(c.steps, c.budget, false, f), searched(c.steps, c.budget, true, f)
+			if some.failure == "" || all.failure == "" {
+				t.Fatalf("%d worlds and nothing wrong: %q; %d worlds where nothing is left out: %q", some.worlds, some.failure, all.worlds, all.failure)
 			}
-		}
+			t.Logf("found after %d worlds, and %d where nothing is left out: %s", some.worlds, all.worlds, strings.SplitN(some.failure, "\n", 2)[0])
+		})
 	}
-	if w.Budget.Crash > 0 && w.storeIsAsked() {
-		add(action{server: -1}, (*world).crashStore, "the planner is killed")
-	}
-	for i := range 2 {
-		s := w.Sites[i]
-		if w.Budget.Crash > 0 && len(w.ToStore[i]) > 0 {
-			add(action{server: -1}, func(w *world) {
-				w.write(i)
-				w.crashStore()
-			}, "the planner is killed when it has recorded for %d", i)
-		}
-		if w.Budget.Crash > 0 && s != nil {
-			add(host(i), func(w *world) { w.crash(i) }, "site %d is killed", i)
-		}
-		if s == nil {
-			add(host(i), func(w *world) { w.restart(i) }, "site %d begins again", i)
-		}
-		if w.Budget.Expire > 0 && s != nil && s.Moving() > 0 {
-			for _, x := range s.inOrder() {
-				b := x.batch
-				add(host(i), func(w *world) {
-					w.Budget.Expire--
-					w.Sites[i].Expire(b)
-					w.settle(i)
-				}, "move %v expires", b)
+}
+
+// TestWalks takes random ways through runs of more requests, with three moves.
+func TestWalks(t *testing.T) {
+	for name, c := range map[string]struct {
+		resend bool
+		budget budget
+	}{
+		"moves that expire": {false, budget{Moves: 3, Expire: 2}},
+		"all":               {true, budget{Moves: 3, Crash: 3, Loss: 3, Repeat: 3, Expire: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := &model{parts: newParts(c.resend, false, sound), first: c.budget, orders: true}
+			for seed := range uint64(300) {
+				walk(t, m, newWorld(m.parts, 6, c.budget), rand.New(rand.NewPCG(seed, 1)))
 			}
-		}
-		if w.Budget.Repeat > 0 && s != nil {
-			add(host(i), func(w *world) { w.Budget.Repeat--; w.repeat(i) }, "host %d repeats", i)
-		}
-		if w.Budget.Loss > 0 {
-			add(host(i), func(w *world) { w.Budget.Loss--; w.Workers[i].Drop = true }, "worker %d loses the next", i)
-			add(action{server: i}, func(w *world) { w.Budget.Loss--; w.Servers[i].Drop = true }, "server %d loses the next", i)
-			if len(w.ToSite[i]) > 0 {
-				add(action{server: -1}, func(w *world) { w.Budget.Loss--; w.ToSite[i] = w.ToSite[i][1:] }, "a message to site %d is lost", i)
-			}
-		}
+		})
 	}
-}
-
-// storeIsAsked reports whether anything is on its way to or from the store.
-func (w *world) storeIsAsked() bool {
-	for i := range 2 {
-		if len(w.ToStore[i]) > 0 || w.Asked[i] || w.Told[i] != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// crashStore loses what is on its way to or from the store.
-func (w *world) crashStore() {
-	w.Budget.Crash--
-	clear(w.ToStore[:])
-	clear(w.Asked[:])
-	clear(w.Told[:])
-}
-
-// record is the store's part.
-func (w *world) record(i int) {
-	r, err := w.write(i)
-	if w.Sites[i] != nil {
-		w.Sites[i].Recorded(r.Batch, err)
-		w.settle(i)
-	}
-}
-
-// write puts what was asked for on the store's disk.
-func (w *world) write(i int) (r Record, err error) {
-	r = w.ToStore[i][0]
-	w.ToStore[i] = w.ToStore[i][1:]
-	for k, key := range modelKeys {
-		if key < r.Keys[0].First || key > r.Keys[0].Last {
-			continue
-		}
-		switch w.Owners[k] {
-		case r.From, r.To:
-			w.Owners[k] = r.To
-		default:
-			err = fmt.Errorf("key %d belongs to %d", key, w.Owners[k])
-		}
-	}
-	return r, err
-}
-
-// crash kills a site: what is on its connections is lost with it.
-func (w *world) crash(i int) {
-	w.Budget.Crash--
-	w.Sites[i] = nil
-	w.ToStore[i], w.ToSite[i], w.ToSite[1-i] = nil, nil, nil
-	w.Asked[i], w.Told[i] = false, nil
-	for s := range 2 {
-		w.Up[s][i], w.Down[s][i] = nil, nil
-	}
-}
-
-func (w *world) restart(i int) {
-	w.Sites[i] = w.site(i, route.New(route.NewTable(2)))
-	w.Sites[i].Join()
-	w.settle(i)
-}
-
-// tick lets all timers run out.
-func (w *world) tick() {
-	for i := range 2 {
-		w.repeat(i)
-	}
-}
-
-// repeat lets the timers of one host run out.
-func (w *world) repeat(i int) {
-	if s := w.Sites[i]; s != nil {
-		s.Repeat()
-		w.settle(i)
-	}
-	for _, u := range w.Workers[i].Unacked {
-		w.siteUp(i, 0, u.Frames)
-	}
-	for _, u := range w.Servers[i].Unacked {
-		to := workerIndex(int32(u.Signature >> 32 & 0xff))
-		w.down(i, to, u.Frames)
-	}
-}
-
-// done reports whether all requests are answered and all moves over, and checks
-// what must hold then.
-func (w *world) done() bool {
-	total := float32(0)
-	for i, x := range w.Workers {
-		if x.Waiting || x.Step < x.Steps || len(x.Unacked) > 0 || len(w.Servers[i].Unacked) > 0 {
-			return false
-		}
-		if s := w.Sites[i]; s == nil || !s.Router.Ready() || s.Moving() > 0 || len(s.Router.Holds()) > 0 {
-			return false
-		}
-		if len(w.Ledgers[i].Opened) > 0 {
-			return false
-		}
-		total += float32((x.Steps + 1) / 2)
-	}
-	for k, key := range modelKeys {
-		if sum := w.Servers[w.Owners[k]].Sum[k]; sum != total {
-			w.fail("key %d is %v with its owner %d, %v were pushed", key, sum, w.Owners[k], total)
-		}
-		for i, s := range w.Sites {
-			if owner := s.Router.Table().Owner(key); owner != w.Owners[k] {
-				w.fail("site %d sends key %d to server %d, it is with %d", i, key, owner, w.Owners[k])
-			}
-		}
-	}
-	return true
 }
 
 // walk takes one random way from the start to the end. What goes wrong in a
 // world goes wrong early in some walks and late in others.
-func walk(t *testing.T, w *world, rng *rand.Rand) {
+func walk(t *testing.T, m *model, w world, rng *rand.Rand) {
 	const patience = 5000
 	var taken []string
-	tell := func() string {
-		return strings.Join(taken[max(0, len(taken)-150):], "\n  ")
-	}
+	tell := func() string { return strings.Join(taken[max(0, len(taken)-150):], "\n  ") }
 	for range patience {
-		actions := w.actions()
-		// Disturbances are the last actions: most steps are not one.
-		n := len(actions)
-		if calm := n - w.disturbed(); calm > 0 && rng.IntN(8) > 0 {
-			n = calm
+		all := m.deliveries(&w, nil)
+		if rng.IntN(8) == 0 { // most steps are nothing that goes wrong
+			all = m.disturbances(&w, all)
+			if w.Budget.Loss > 0 {
+				all = m.losses(&w, all, 0)
+			}
 		}
-		a := actions[rng.IntN(n)]
+		a := all[rng.IntN(len(all))]
 		taken = append(taken, a.String())
-		a.do(w)
-		over := w.done()
-		if w.Failure != "" {
-			t.Fatalf("%s, after\n  %s", w.Failure, tell())
-		}
-		if over {
+		next, failure, ok := m.after(&w, a)
+		done, wrong := m.done(&next)
+		switch {
+		case failure+wrong != "":
+			t.Fatalf("%s, after\n  %s", failure+wrong, tell())
+		case !ok:
+			continue
+		case done && next.calm():
 			return
 		}
+		w = next
 	}
 	t.Fatalf("no end after %d steps; the last are\n  %s", patience, tell())
-}
-
-// disturbed returns how many of the actions are disturbances.
-func (w *world) disturbed() (n int) {
-	w.disturbances(func(action, func(*world), string, ...any) { n++ })
-	return n
 }

@@ -29,59 +29,6 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Kind is what a message between sites says.
-type Kind uint8
-
-// The kinds.
-const (
-	Join    Kind = iota + 1 // the sender knows nothing: say what you hold
-	Holding                 // answer to Join: all that the sender holds
-	Hold                    // requests for Keys must wait
-	Quiet                   // of Batch, which has Keys, nothing is under way at the sender
-	Release                 // Batch is over: its keys belong to Owner
-)
-
-// Message is what one site tells another.
-type Message struct {
-	Kind  Kind
-	Batch route.Batch
-	Keys  []plan.Keys // of Hold and Quiet
-	Owner int32       // of Release: a rank, or route.Unchanged
-	Held  []Held      // of Holding
-}
-
-// Held is a batch that is held.
-type Held struct {
-	Batch route.Batch
-	Keys  []plan.Keys
-}
-
-// Out is something to be done: exactly one is set.
-type Out struct {
-	Send   *Message // to the site To
-	To     string
-	Route  *route.Out // a message for a server or a worker
-	Record *Record    // tell the planner's store; Recorded takes its answer
-	Result *Result    // a move is over
-	Fetch  bool       // ask the store where all keys are; Fetched takes its answer
-}
-
-// Record is a change of owner that the store has to know.
-type Record struct {
-	Batch    route.Batch
-	Plan     uint64
-	From, To int32
-	Keys     []plan.Keys
-}
-
-// Result is what became of a move. Err is why its keys are where they were.
-type Result struct {
-	Move  Move
-	Batch route.Batch
-	Bytes uint64
-	Err   error
-}
-
 // Site is one host's part in moving a job's keys.
 type Site struct {
 	Router *route.Router
@@ -117,43 +64,6 @@ func (s *Site) SetOthers(names []string) {
 			s.others[n] = true
 		}
 	}
-}
-
-// Join makes a site that knows nothing learn what is displaced and what is
-// held. Until then no request passes.
-func (s *Site) Join() {
-	s.asked = maps.Clone(s.others)
-	s.ask()
-}
-
-func (s *Site) ask() {
-	for _, n := range slices.Sorted(maps.Keys(s.asked)) {
-		s.send(n, Message{Kind: Join})
-	}
-	if len(s.asked) == 0 {
-		s.out = append(s.out, Out{Fetch: true})
-	}
-}
-
-// Joining returns those who have not told yet what they hold; nil when the
-// site has joined.
-func (s *Site) Joining() []string {
-	if s.asked == nil {
-		return nil
-	}
-	return slices.AppendSeq([]string{}, maps.Keys(s.asked))
-}
-
-// Fetched takes the store's answer to Fetch: where all keys are. The table is
-// the site's from then on.
-func (s *Site) Fetched(t *route.Table) {
-	if s.asked == nil || len(s.asked) > 0 {
-		return
-	}
-	s.asked = nil
-	t.Set(s.released)
-	s.Router.Open(t)
-	s.released = nil
 }
 
 func (s *Site) send(to string, m Message) { s.out = append(s.out, Out{Send: &m, To: to}) }
@@ -237,17 +147,7 @@ func (s *Site) Receive(from string, m Message) {
 	case Join:
 		s.answerJoin(from)
 	case Holding:
-		if s.asked[from] {
-			delete(s.asked, from)
-			for _, h := range m.Held {
-				if h.Batch.Mover != s.self { // our own are decided by the store
-					s.Router.Hold(h.Batch, h.Keys)
-				}
-			}
-			if len(s.asked) == 0 {
-				s.out = append(s.out, Out{Fetch: true})
-			}
-		}
+		s.holding(from, m.Held)
 	case Hold:
 		if m.Batch.Mover == from {
 			s.Router.Hold(m.Batch, m.Keys)
@@ -257,31 +157,6 @@ func (s *Site) Receive(from string, m Message) {
 	case Release:
 		if m.Batch.Mover == from {
 			s.release(m.Batch, m.Owner)
-		}
-	}
-}
-
-// release ends a hold of another site's.
-func (s *Site) release(b route.Batch, owner int32) {
-	if s.asked != nil && owner != route.Unchanged {
-		for _, k := range s.Router.Held(b) {
-			s.released = append(s.released, plan.Range{Keys: k, Owner: owner})
-		}
-	}
-	s.Router.Release(b, owner)
-}
-
-// answerJoin tells a site that was killed what is held here. What it moved
-// itself it must decide anew.
-func (s *Site) answerJoin(from string) {
-	held := make([]Held, 0)
-	for _, b := range s.Router.Holds() {
-		held = append(held, Held{b, s.Router.Held(b)})
-	}
-	s.send(from, Message{Kind: Holding, Held: held})
-	for _, x := range s.inOrder() { // it was quiet, and knows nothing of it now
-		if x.phase == quieting {
-			x.loud[from] = true
 		}
 	}
 }

@@ -1,254 +1,165 @@
 package migrate
 
 import (
-	"hash/maphash"
-	"maps"
-	"math/rand/v2"
-	"os"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
-	"testing"
 )
 
-// search visits every state that can be reached from the first, in the order of
+// search visits every world that can be reached from the first, in the order of
 // how many actions lead there.
 type search struct {
-	t     *testing.T
-	first *world
-	most  int // states at which it gives up
-	seeds [2]maphash.Seed
-	known map[digest]int32
-	// Of each state: from which it was reached first, by which of its actions,
-	// and from which it can be reached.
-	visits []visit
-	edges  [][]int32
-	ends   []int32
-	depth  int
+	*model
+	known map[digest]uint32
+	next  backlog
+	// Where the actions of each world lead, world after world: to is all of
+	// them, and those of a world begin at from.
+	from []uint32
+	to   []uint32
+	ends []uint32
+	over map[end]bool // what is left at those
 }
 
-type visit struct {
-	from   int32
-	action int16
+// backlog is worlds to be looked at, first in, first out, in blocks, of which
+// those done with are let go.
+type backlog struct {
+	blocks [][]world
+	first  int // in the first block
 }
 
-// reached is a state and the digests of those that follow.
-type reached struct {
-	number  int32
-	world   *world
-	next    []*world
-	digests []digest
-	end     bool
+const backlogBlock = 4096
+
+func (b *backlog) add(w *world) {
+	if n := len(b.blocks); n == 0 || len(b.blocks[n-1]) == backlogBlock {
+		b.blocks = append(b.blocks, make([]world, 0, backlogBlock))
+	}
+	last := &b.blocks[len(b.blocks)-1]
+	*last = append(*last, *w)
 }
 
-var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-
-// explore reports the first state in which something is wrong, or from which the
-// end cannot be reached. It returns the digests of all ends; nil where there were
-// more states than most.
-func explore(t *testing.T, first *world, most int) (ends map[digest]bool) {
-	s := &search{t: t, first: first, most: most, known: map[digest]int32{}, seeds: seeds}
-	first.rehash(s.seeds, 3, 3)
-	s.add(first.digest(s.seeds), visit{from: -1})
-	level := []*reached{{world: first}}
-	for ; len(level) > 0; s.depth++ {
-		s.expand(level)
-		var next []*reached
-		for i, r := range level {
-			level[i] = nil
-			next = s.merge(r, next)
-			if len(s.visits) > most {
-				t.Logf("stopped after %d states, %d actions deep", len(s.visits), s.depth)
-				return nil
-			}
-		}
-		level = next
+func (b *backlog) take() (w world, ok bool) {
+	if len(b.blocks) == 0 || b.first == len(b.blocks[0]) {
+		return w, false
 	}
-	t.Logf("complete: %d states, %d of them ends, at most %d actions deep", len(s.visits), len(s.ends), s.depth-1)
-	s.checkEnds()
-	ends = map[digest]bool{}
-	at := map[int32]bool{}
-	for _, n := range s.ends {
-		at[n] = true
+	w = b.blocks[0][b.first]
+	if b.first++; b.first == backlogBlock {
+		b.blocks, b.first = b.blocks[1:], 0
 	}
-	for d, n := range s.known {
-		if at[n] {
-			ends[d] = true
-		}
-	}
-	return ends
+	return w, true
 }
 
-// expand does all actions of the states of a level, on all cores.
-func (s *search) expand(level []*reached) {
-	var group sync.WaitGroup
-	cores := runtime.GOMAXPROCS(0)
-	for core := range cores {
-		group.Go(func() {
-			for i := core; i < len(level); i += cores {
-				r := level[i]
-				if r.end = r.world.done(); r.world.Failure != "" {
-					continue
-				}
-				for _, a := range r.world.actions() {
-					n := r.world.after(&a)
-					n.rehash(s.seeds, a.hosts, a.servers())
-					r.next, r.digests = append(r.next, n), append(r.digests, n.digest(s.seeds))
-				}
-			}
-		})
-	}
-	group.Wait()
+// found is what a search has found.
+type found struct {
+	worlds  int
+	whole   bool // there are no more
+	ends    map[end]bool
+	failure string // what is wrong, and what leads there; the search ends with it
 }
 
-// merge adds what follows a state, and appends to next what is new.
-func (s *search) merge(r *reached, next []*reached) []*reached {
-	if r.end {
-		s.ends = append(s.ends, r.number)
-	}
-	if r.world.Failure != "" {
-		s.t.Fatalf("%s, after\n%s", r.world.Failure, s.trace(r.number))
-	}
-	for i, d := range r.digests {
-		n, ok := s.known[d]
+// explore looks for a world in which something is wrong, or from which the end
+// cannot be reached, up to so many.
+func explore(m *model, first world, most int) found {
+	s := &search{model: m, known: map[digest]uint32{}, over: map[end]bool{}}
+	m.first = first.Budget
+	s.visit(&first)
+	var all []action
+	for {
+		w, ok := s.next.take()
 		if !ok {
-			n = s.add(d, visit{r.number, int16(i)})
-			next = append(next, &reached{number: n, world: r.next[i]})
+			break
 		}
-		s.edges[n] = append(s.edges[n], r.number)
+		number := uint32(len(s.from))
+		s.from = append(s.from, uint32(len(s.to)))
+		done, failure := m.done(&w)
+		if failure != "" {
+			return found{worlds: len(s.known), failure: failure + ", after\n" + s.trace(first, number, nil)}
+		}
+		if done && w.calm() {
+			s.ends = append(s.ends, number)
+			s.over[m.end(&w)] = true
+		}
+		all = m.actions(&w, all[:0])
+		for _, a := range all {
+			next, failure, ok := m.after(&w, a)
+			if failure != "" {
+				return found{worlds: len(s.known), failure: failure + ", after\n" + s.trace(first, number, &a)}
+			}
+			if ok {
+				s.to = append(s.to, s.visit(&next))
+			}
+		}
+		if len(s.known) > most {
+			return found{worlds: len(s.known)}
+		}
 	}
-	return next
+	f := found{worlds: len(s.known), whole: true, ends: s.over}
+	if at, stuck := s.stuck(); stuck {
+		f.failure = "the job cannot end any more, after\n" + s.trace(first, at, nil)
+	}
+	return f
 }
 
-func (s *search) add(d digest, v visit) int32 {
-	n := int32(len(s.visits))
-	s.known[d] = n
-	s.visits, s.edges = append(s.visits, v), append(s.edges, nil)
+// visit returns a world's number.
+func (s *search) visit(w *world) uint32 {
+	d := w.digest()
+	n, ok := s.known[d]
+	if !ok {
+		n = uint32(len(s.known))
+		s.known[d] = n
+		s.next.add(w)
+	}
 	return n
 }
 
-// trace names the actions that lead to a state.
-func (s *search) trace(at int32) string {
-	var path []int16
-	for ; at > 0; at = s.visits[at].from {
-		path = append(path, s.visits[at].action)
+func (s *search) follows(n uint32) []uint32 {
+	if int(n)+1 < len(s.from) {
+		return s.to[s.from[n]:s.from[n+1]]
 	}
-	var names []string
-	w := s.first
-	for i := len(path) - 1; i >= 0; i-- {
-		a := w.actions()[path[i]]
-		names = append(names, "  "+a.String())
-		w = w.after(&a)
-	}
-	return strings.Join(names, "\n")
+	return s.to[s.from[n]:]
 }
 
-// checkEnds finds states from which no end can be reached.
-func (s *search) checkEnds() {
-	reaches := make([]bool, len(s.visits))
-	for ends := slices.Clone(s.ends); len(ends) > 0; {
-		at := ends[len(ends)-1]
-		if ends = ends[:len(ends)-1]; reaches[at] {
-			continue
-		}
-		reaches[at] = true
-		ends = append(ends, s.edges[at]...)
+// stuck returns the first world from which no end can be reached.
+func (s *search) stuck() (at uint32, ok bool) {
+	reaches := make([]bool, len(s.known))
+	for _, n := range s.ends {
+		reaches[n] = true
 	}
-	for at, ok := range reaches {
-		if !ok {
-			s.t.Fatalf("the job cannot end any more, after\n%s", s.trace(int32(at)))
-		}
-	}
-}
-
-// TestReduction shows that the search that leaves out orders finds the same ends
-// as the one that does not.
-func TestReduction(t *testing.T) {
-	for _, b := range []budget{{}, {Loss: 1}} {
-		some := explore(t, newWorld(true, 1, []int{0}, b), 1e6)
-		first := newWorld(true, 1, []int{0}, b)
-		first.unreduced = true
-		if all := explore(t, first, 1e6); len(all) == 0 || !maps.Equal(some, all) {
-			t.Errorf("budget %+v: %d ends, and %d where no order is left out", b, len(some), len(all))
-		}
-	}
-}
-
-// exploration is what can happen in a case of TestExplore.
-type exploration struct {
-	resend bool
-	steps  int // of each worker: a push, a pull
-	moves  []int
-	budget budget
-	rarely bool // takes minutes
-}
-
-// TestExplore runs through all interleavings of two workers, two servers, two
-// keys and up to three moves, with what can go wrong in each case: so many
-// messages lost, so many hosts' timers running out early, so many proxies or
-// planners killed, so many moves that expire. Whatever is lost or killed can be
-// so at any moment. With PSIDECAR_EXPLORE=N also the large cases are searched, up
-// to N states of each (some 3 kB each). Beyond what can be searched whole, walks
-// take random ways through longer runs in which everything goes wrong.
-func TestExplore(t *testing.T) {
-	most := 2_000_000
-	large := os.Getenv("PSIDECAR_EXPLORE")
-	if large != "" {
-		n, err := strconv.Atoi(large)
-		if err != nil {
-			t.Fatalf("PSIDECAR_EXPLORE=%q: want how many states to visit in each case", large)
-		}
-		most = n
-	}
-	for name, e := range map[string]exploration{
-		"three moves":                    {steps: 2, moves: []int{0, 1, 2}},
-		"two moves that expire":          {steps: 2, moves: []int{0, 1}, budget: budget{Expire: 1}},
-		"resend, two moves":              {resend: true, steps: 2, moves: []int{0, 1}},
-		"resend, loss":                   {resend: true, steps: 1, moves: []int{0}, budget: budget{Loss: 1}},
-		"resend, repeated":               {resend: true, steps: 1, moves: []int{0}, budget: budget{Repeat: 1}},
-		"resend, crash":                  {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1}},
-		"resend, two moves, crash":       {resend: true, steps: 1, moves: []int{0, 1}, budget: budget{Crash: 1}},
-		"resend, crash and loss":         {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Loss: 1}},
-		"resend, crash and repeated":     {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Repeat: 1}},
-		"resend, loss and repeated":      {resend: true, steps: 1, moves: []int{0}, budget: budget{Loss: 1, Repeat: 1}},
-		"resend, pushes and pulls, loss": {resend: true, steps: 2, moves: []int{0}, budget: budget{Loss: 1}},
-
-		"three moves that expire":            {steps: 2, moves: []int{0, 1, 2}, budget: budget{Expire: 1}, rarely: true},
-		"resend, three moves":                {resend: true, steps: 2, moves: []int{0, 1, 2}, rarely: true},
-		"resend, pushes and pulls, repeated": {resend: true, steps: 2, moves: []int{0}, budget: budget{Repeat: 1}, rarely: true},
-		"resend, pushes and pulls, crash":    {resend: true, steps: 2, moves: []int{0}, budget: budget{Crash: 1}, rarely: true},
-		"resend, two crashes":                {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 2}, rarely: true},
-		"resend, three moves, crash":         {resend: true, steps: 1, moves: []int{0, 1, 2}, budget: budget{Crash: 1}, rarely: true},
-		"resend, crash, loss, repeated":      {resend: true, steps: 1, moves: []int{0}, budget: budget{Crash: 1, Loss: 1, Repeat: 1}, rarely: true},
-		"resend, all":                        {resend: true, steps: 2, moves: []int{0, 1, 2}, budget: budget{Crash: 1, Loss: 1, Repeat: 1, Expire: 1}, rarely: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if e.rarely && large == "" {
-				t.Skip("takes minutes: set PSIDECAR_EXPLORE to the number of states to visit at most")
+	for changed := true; changed; { // most lead to later ones
+		changed = false
+		for n := len(s.from) - 1; n >= 0; n-- {
+			if !reaches[n] && slices.ContainsFunc(s.follows(uint32(n)), func(to uint32) bool { return reaches[to] }) {
+				reaches[n], changed = true, true
 			}
-			if explore(t, newWorld(e.resend, e.steps, e.moves, e.budget), most) == nil && !e.rarely {
-				t.Errorf("there are more than %d states: this case is to be searched whole", most)
-			}
-		})
+		}
 	}
+	n := slices.Index(reaches, false)
+	return uint32(n), n >= 0
 }
 
-// TestWalks takes random ways through runs of more requests, with three moves.
-func TestWalks(t *testing.T) {
-	for name, c := range map[string]struct {
-		resend bool
-		budget budget
-	}{
-		"moves that expire": {false, budget{Expire: 2}},
-		"all":               {true, budget{Crash: 3, Loss: 3, Repeat: 3, Expire: 2}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for seed := range uint64(300) {
-				walk(t, newWorld(c.resend, 6, []int{0, 1, 2}, c.budget), rand.New(rand.NewPCG(seed, 1)))
+// trace names the actions that lead to a world, and the last one.
+func (s *search) trace(w world, at uint32, last *action) string {
+	path := []uint32{at}
+	for at != 0 { // a world was reached first from the earliest that leads to it
+		for n := range at {
+			if slices.Contains(s.follows(n), at) {
+				path = append(path, n)
+				at = n
+				break
 			}
-		})
+		}
 	}
+	var taken []string
+	for _, n := range slices.Backward(path[:len(path)-1]) {
+		for _, a := range s.actions(&w, nil) {
+			next, _, ok := s.after(&w, a)
+			if ok && s.known[next.digest()] == n {
+				taken = append(taken, "  "+a.String())
+				w = next
+				break
+			}
+		}
+	}
+	if last != nil {
+		taken = append(taken, "  "+last.String())
+	}
+	return strings.Join(taken, "\n")
 }

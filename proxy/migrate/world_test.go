@@ -3,356 +3,337 @@ package migrate
 import (
 	"cmp"
 	"fmt"
-	"slices"
-
-	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/route"
+	"hash/maphash"
+	"math/bits"
+	"unsafe"
 )
 
-// The world of the exploration: two hosts with a worker, a site and a server
-// each, a store, and two keys that are at home with server 0. Everything that
-// happens is one of the actions of [world.actions]; the state is plain data.
+// A world is two hosts with a worker and a site each, two servers that two keys
+// belong to, a store, and what is on its way between them. It is plain data: its
+// parts are numbers.
 type world struct {
-	Sites     [2]*Site // nil: killed
-	Ledgers   [2]*memoryLedger
-	Workers   [2]*modelWorker
-	Servers   [2]*modelServer
-	Owners    [2]int32 // of the keys, as the store has it
-	ToStore   [2][]Record
-	Asked     [2]bool          // the store was asked where keys are
-	Told      [2][]int32       // and has said so
-	ToSite    [2][]siteMessage // from the other site
-	Up        [2][2][][][]byte // messages to server s as from worker w
-	Down      [2][2][][][]byte // from server s for worker w
-	Moves     []int            // of the moves possible, those not begun
-	Budget    budget
-	Resend    bool
-	Number    uint64
-	Failure   string
-	unreduced bool // all orders count, see actions
-	// Digests of what changes in few actions.
-	hosts, servers [2]digest
+	Hosts, Servers [2]uint32
+	Up, Down       [2][2]uint32 // queues to server s from host i, and back
+	ToSite         [2]uint32    // queues from the other site
+	ToStore        [2]uint32    // records; 0: none
+	// How many timestamps and batches have been in use of each host.
+	Own, Batches [2]uint8
+	Owners       [2]uint8 // of the keys, as the store has it
+	Asked        [2]uint8 // 1: the store was asked where keys are
+	Told         [2]uint8 // and has said so: 1 + owners
+	Budget       budget
+	_            uint8
 }
 
-type budget struct{ Loss, Repeat, Crash, Expire int }
-
-type siteMessage struct{ M Message }
-
-var (
-	modelKeys = [2]uint64{1, 2}
-	names     = [2]string{"a", "b"}
-)
-
-// possible are the moves: which key, by which site, from where to where.
-var possible = []struct {
-	key      int
-	site     int
-	from, to int32
-}{{1, 0, 0, 1}, {1, 1, 1, 0}, {0, 0, 0, 1}, {0, 1, 1, 0}}
-
-// memoryLedger is a ledger that outlives a site.
-type memoryLedger struct {
-	Last   int32
-	Lossy  bool
-	Opened []route.Kept
-	Known  []route.ID
+// budget is what can still happen.
+type budget struct {
+	Moves  uint8 // of any key, to the server where it is not
+	Loss   uint8 // of any message
+	Repeat uint8 // a host's timers run out early
+	Crash  uint8 // of a proxy or the planner
+	Expire uint8 // moves that take too long
 }
 
-func (l *memoryLedger) Next() int32  { l.Last++; return route.FirstOwn + l.Last }
-func (l *memoryLedger) Resend() bool { return l.Lossy }
-func (l *memoryLedger) UseResend()   { l.Lossy = true }
-func (l *memoryLedger) at(id route.ID) int {
-	return slices.IndexFunc(l.Opened, func(k route.Kept) bool { return k.ID == id })
-}
-func (l *memoryLedger) Open(k route.Kept) {
-	l.Known = with(l.Known, k.ID, compareIDs)
-	l.Opened = with(l.Opened, k, func(a, b route.Kept) int { return compareIDs(a.ID, b.ID) })
+func (b budget) String() string {
+	return fmt.Sprintf("%d moves, %d lost, %d repeated, %d crashes, %d expire", b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire)
 }
 
-func compareIDs(a, b route.ID) int {
-	return cmp.Or(cmp.Compare(a.Timestamp, b.Timestamp), cmp.Compare(a.Server, b.Server))
+// digest is 128 bits of a world: that two of a billion states have the same one
+// has a chance of less than 1 in 10^20.
+type digest [2]uint64
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func (w *world) digest() digest {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(w)), unsafe.Sizeof(*w))
+	return digest{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}
 }
 
-// with returns a copy of a set with another element. Sets are ascending, so that
-// states do not differ in the order in which things have come.
-func with[T any](set []T, element T, compare func(a, b T) int) []T {
-	i, _ := slices.BinarySearchFunc(set, element, compare)
-	return slices.Insert(slices.Clone(set), i, element)
-}
-
-func compareSent(a, b sent) int { return cmp.Compare(a.Signature, b.Signature) }
-
-func (l *memoryLedger) Mark(id route.ID, f route.Flags) { l.Opened[l.at(id)].Flags = f }
-func (l *memoryLedger) Close(id route.ID) {
-	i := l.at(id)
-	l.Opened = slices.Delete(slices.Clone(l.Opened), i, i+1)
-}
-func (l *memoryLedger) Seen(id route.ID) bool { return slices.Contains(l.Known, id) }
-func (l *memoryLedger) Load() []route.Kept    { return l.Opened }
-
-// modelServer adds what is pushed.
-type modelServer struct {
-	Sum     [2]float32
-	Seen    []uint64
-	Unacked []sent
-	Drop    bool // the next message is lost
-}
-
-// sent is a message that is repeated until it is acknowledged.
-type sent struct {
-	Signature uint64
-	Frames    [][]byte
-}
-
-// modelWorker pushes 1 to both keys and pulls them, in turns.
-type modelWorker struct {
-	ID       int32
-	Step     int // requests made
-	Steps    int
-	Waiting  bool
-	Seen     []uint64
-	Unacked  []sent
-	Last     [2]float32
-	Pushed   float32
-	Drop     bool
-	Finished bool
-}
-
-func newWorld(resend bool, steps int, moves []int, b budget) *world {
-	w := &world{Moves: moves, Budget: b, Resend: resend}
+func newWorld(p *parts, steps int, b budget) world {
+	w := world{Budget: b}
 	for i := range 2 {
-		w.Ledgers[i] = &memoryLedger{Lossy: resend}
-		w.Workers[i] = &modelWorker{ID: pslite.WorkerID(i), Steps: steps}
-		w.Servers[i] = &modelServer{}
-		r := route.New(route.NewTable(2))
-		r.Open(route.NewTable(2))
-		w.Sites[i] = w.site(i, r)
+		h := &host{
+			Ledger: &memoryLedger{Lossy: p.resend, Forget: p.fault == forgetsSeen},
+			Worker: &modelWorker{ID: int32(9 + 2*i), Steps: steps, Resend: p.resend},
+		}
+		t := turn{host: h, at: i}
+		t.begin(0)
+		h.Site.Router.Open(table(w.Owners[:]))
+		w.Hosts[i] = p.keep(aHost, i, h, nil)
+		w.Servers[i] = p.keep(aServer, i, &modelServer{Resend: p.resend}, nil)
 	}
 	return w
 }
 
-func (w *world) site(i int, r *route.Router) *Site {
-	r.AddWorker(w.Workers[i].ID, w.Ledgers[i])
-	w.Number += 1000
-	s := New(names[i], r, w.Number)
-	s.SetOthers(names[:])
-	return s
+// outcome returns what a host does in an action.
+func (m *model) outcome(w *world, a action) *outcome {
+	k := turnKey{part: w.Hosts[a.at], do: a.do, at: a.at, server: a.from, lost: a.lost, what: a.what, own: w.Own[a.at], number: w.Batches[a.at]}
+	switch a.do {
+	case takes:
+		k.what = m.head(w.Down[a.from][a.at])
+	case hears:
+		k.what = m.head(w.ToSite[a.at])
+	case records, leaves:
+		k.do = learns
+		k.what = w.ToStore[a.at]
+		if !m.write(w, a.at) {
+			k.server = 1
+		}
+	case isTold:
+		k.what = uint32(w.Told[a.at] - 1)
+	}
+	return m.turn(k)
 }
 
-func (w *world) fail(format string, args ...any) {
-	if w.Failure == "" {
-		w.Failure = fmt.Sprintf(format, args...)
+func (p *parts) head(q uint32) uint32 { return p.queues[q].parts[0] }
+
+// write reports whether a record can be made, by the store's rule: from there to
+// there, or there already.
+func (m *model) write(w *world, i uint8) bool {
+	r := m.all[w.ToStore[i]].record
+	owner := w.Owners[r.Keys[0].First-modelKeys[0]]
+	return int32(owner) == r.From || int32(owner) == r.To
+}
+
+// after returns the world that an action leads to; ok is false where it is not
+// possible after all. What follows of itself, its order making no difference, has
+// happened in it too.
+func (m *model) after(w *world, a action) (next world, failure string, ok bool) {
+	next = *w
+	failure, ok = m.step(&next, a)
+	for ok && failure == "" && next.Budget.Loss == 0 {
+		sole, more := m.sole(&next)
+		if !more {
+			break
+		}
+		failure, _ = m.step(&next, sole)
+	}
+	return next, failure, ok
+}
+
+// step changes a world by an action.
+func (m *model) step(n *world, a action) (failure string, ok bool) {
+	b := &n.Budget
+	if a.lost > 0 || a.misses {
+		b.Loss--
+	}
+	switch a.do {
+	case serves:
+		q := &n.Up[a.at][a.from]
+		head := m.head(*q)
+		*q = m.queues[*q].rest
+		if !a.misses {
+			m.serverTurn(n, a.at, serves, head)
+		}
+	case looks:
+		n.Asked[a.at] = 0
+		if !a.misses {
+			n.Told[a.at] = 1 + n.Owners[0] + 2*n.Owners[1]
+		}
+	case passes:
+		for i := range uint8(2) {
+			lost := a.lost
+			if i != a.at {
+				lost = 0
+			}
+			failure = cmp.Or(failure, m.hostRepeats(n, i, lost))
+		}
+	case forgets:
+		m.forget(n)
+	case leaves:
+		m.record(n, a.at)
+		m.forget(n)
+	case repeats:
+		b.Repeat--
+		failure = m.hostRepeats(n, a.at, a.lost)
+	case mislays:
+		b.Loss--
+		n.ToStore[a.at] = 0
+	default:
+		var o *outcome
+		if !a.misses {
+			if o = m.outcome(n, a); o.refused {
+				return "", false
+			}
+			failure = o.failure
+		}
+		m.arrives(n, a)
+		if o != nil {
+			m.apply(n, a.at, o)
+		}
+	}
+	m.normalize(n)
+	return failure, true
+}
+
+// arrives takes away what an action of a host has taken, or lost.
+func (m *model) arrives(n *world, a action) {
+	switch a.do {
+	case takes:
+		n.Down[a.from][a.at] = m.queues[n.Down[a.from][a.at]].rest
+	case hears:
+		n.ToSite[a.at] = m.queues[n.ToSite[a.at]].rest
+	case records:
+		m.record(n, a.at)
+	case isTold:
+		n.Told[a.at] = 0
+	case begins:
+		n.Budget.Moves--
+	case expires:
+		n.Budget.Expire--
+	case dies:
+		n.Budget.Crash--
+		i := a.at
+		n.ToStore[i], n.Asked[i], n.Told[i], n.ToSite = 0, 0, 0, [2]uint32{}
+		for s := range 2 {
+			n.Up[s][i], n.Down[s][i] = 0, 0
+		}
 	}
 }
 
-func workerIndex(id int32) int { return int(id-9) / 2 }
+// record puts what was asked for on the store's disk.
+func (m *model) record(n *world, i uint8) {
+	if m.write(n, i) {
+		r := m.all[n.ToStore[i]].record
+		n.Owners[r.Keys[0].First-modelKeys[0]] = uint8(r.To)
+	}
+	n.ToStore[i] = 0
+}
 
-// settle carries out what a site has to say.
-func (w *world) settle(i int) {
-	s := w.Sites[i]
-	if s == nil {
+// forget loses what is on its way to or from the store.
+func (m *model) forget(n *world) {
+	n.Budget.Crash--
+	n.ToStore, n.Asked, n.Told = [2]uint32{}, [2]uint8{}, [2]uint8{}
+}
+
+// apply puts what a host does into the world.
+func (m *model) apply(n *world, i uint8, o *outcome) {
+	n.Hosts[i] = o.part
+	for _, e := range o.effects {
+		switch {
+		case e.fetch:
+			n.Asked[i] = 1
+		case e.kind == aWord:
+			n.ToSite[1-i] = m.push(n.ToSite[1-i], e.number)
+		case e.kind == aRecord:
+			if n.ToStore[i] == 0 { // one question at a time
+				n.ToStore[i] = e.number
+			}
+		default:
+			n.Up[e.to][i] = m.push(n.Up[e.to][i], e.number)
+		}
+	}
+	m.count(n)
+}
+
+func (m *model) serverTurn(n *world, s uint8, do deed, what uint32) {
+	o := m.turn(turnKey{part: n.Servers[s], do: do, at: s, what: what})
+	n.Servers[s] = o.part
+	for _, e := range o.effects {
+		n.Down[s][e.to] = m.push(n.Down[s][e.to], e.number)
+	}
+}
+
+// hostRepeats lets the timers of a host run out, and those of its server.
+func (m *model) hostRepeats(n *world, i, lost uint8) (failure string) {
+	o := m.outcome(n, action{do: repeats, at: i, lost: lost})
+	m.apply(n, i, o)
+	m.serverTurn(n, i, repeats, 0)
+	return o.failure
+}
+
+// used returns the names in use anywhere in a world.
+func (m *model) used(n *world) (used, noted names) {
+	for i := range 2 {
+		for _, x := range [...]uint32{n.Hosts[i], n.Servers[i], n.ToStore[i]} {
+			used.join(&m.all[x].used)
+			noted.join(&m.all[x].noted)
+		}
+		for _, q := range [...]uint32{n.Up[i][0], n.Up[i][1], n.Down[i][0], n.Down[i][1], n.ToSite[i]} {
+			used.join(&m.queues[q].used)
+		}
+	}
+	return used, noted
+}
+
+// count notes which timestamps and batches have been given: new ones are higher.
+func (m *model) count(n *world) {
+	used, noted := m.used(n)
+	for i := range 2 {
+		n.Own[i] = max(n.Own[i], uint8(bits.Len32(used[ownNames+i]|noted[ownNames+i])))
+		n.Batches[i] = max(n.Batches[i], uint8(bits.Len32(used[batchNames+i])))
+	}
+}
+
+// normalize gives names anew, in the same order, where some are out of use.
+func (m *model) normalize(n *world) {
+	if m.exact {
 		return
 	}
-	for out := s.Out(); len(out) > 0; out = s.Out() {
-		for _, o := range out {
-			switch {
-			case o.Send != nil:
-				w.ToSite[1-i] = append(w.ToSite[1-i], siteMessage{*o.Send})
-			case o.Record != nil:
-				if len(w.ToStore[i]) == 0 { // one question at a time
-					w.ToStore[i] = append(w.ToStore[i], *o.Record)
-				}
-			case o.Fetch:
-				w.Asked[i] = true
-			case o.Route != nil && o.Route.ToWorker:
-				w.workerTakes(workerIndex(o.Route.Worker), int(o.Route.Server), o.Route.Frames)
-			case o.Route != nil:
-				if o.Route.Frames == nil {
-					w.fail("a request could not be dispatched")
-				}
-				at := workerIndex(o.Route.Worker)
-				w.Up[o.Route.Server][at] = append(w.Up[o.Route.Server][at], o.Route.Frames)
+	left, noted := m.used(n)
+	changes := false
+	for sort := range sorts {
+		changes = changes || noted[sort]&^left[sort] != 0 || sort < stepNames && left[sort]&(left[sort]+1) != 0
+	}
+	if changes {
+		for i := range 2 {
+			n.Hosts[i], n.Servers[i] = m.rename(n.Hosts[i], &left), m.rename(n.Servers[i], &left)
+			if n.ToStore[i] != 0 {
+				n.ToStore[i] = m.rename(n.ToStore[i], &left)
+			}
+			for s := range 2 {
+				n.Up[s][i], n.Down[s][i] = m.renameQueue(n.Up[s][i], &left), m.renameQueue(n.Down[s][i], &left)
+			}
+			n.ToSite[i] = m.renameQueue(n.ToSite[i], &left)
+		}
+	}
+	for i := range 2 {
+		n.Own[i], n.Batches[i] = uint8(bits.OnesCount32(left[ownNames+i])), uint8(bits.OnesCount32(left[batchNames+i]))
+	}
+}
+
+// done reports whether all requests are answered and all moves over, and checks
+// what must hold then.
+func (m *model) done(w *world) (done bool, failure string) {
+	total := float32(0)
+	for i := range 2 {
+		h, s := &m.all[w.Hosts[i]].facts, &m.all[w.Servers[i]].facts
+		if !h.over || s.unacked {
+			return false, ""
+		}
+		total += float32((h.requests + 1) / 2)
+	}
+	for k, key := range modelKeys {
+		owner := w.Owners[k]
+		if sum := m.all[w.Servers[owner]].facts.sums[k]; sum != total {
+			return true, fmt.Sprintf("key %d is %v with its owner %d, %v were pushed", key, sum, owner, total)
+		}
+		for i := range 2 {
+			if o := m.all[w.Hosts[i]].facts.owners[k]; o != owner {
+				return true, fmt.Sprintf("site %d sends key %d to server %d, it is with %d", i, key, o, owner)
 			}
 		}
 	}
+	return true, ""
 }
 
-func table(owners []int32) *route.Table {
-	var changes []plan.Range
-	for i, k := range modelKeys {
-		changes = append(changes, plan.Range{Keys: plan.One(k), Owner: owners[i]})
-	}
-	t := route.NewTable(2)
-	t.Set(changes)
-	return t
+// end is what is left when all is over.
+type end struct {
+	Budget budget
+	Owners [2]uint8
+	Sums   [2][2]float32 // of each server, of each key
+	Read   [2][2]float32 // by each worker last
 }
 
-func decode(frames [][]byte) *pslite.Message {
-	var det pslite.Detector
-	m := new(pslite.Message)
-	if _, err := m.Decode(&det, frames); err != nil {
-		panic(err)
+func (m *model) end(w *world) end {
+	e := end{Budget: w.Budget, Owners: w.Owners}
+	for i := range 2 {
+		e.Sums[i], e.Read[i] = m.all[w.Servers[i]].facts.sums, m.all[w.Hosts[i]].facts.read
 	}
-	return m
+	return e
 }
 
-// serverTakes is a server with PS-lite's resender and an adding handler.
-func (w *world) serverTakes(s, from int, frames [][]byte) {
-	srv := w.Servers[s]
-	if srv.Drop {
-		srv.Drop = false
-		return
-	}
-	m := decode(frames)
-	me, them := pslite.ServerID(s), w.Workers[from].ID
-	if m.Meta.Control.Cmd == pslite.Ack {
-		srv.Unacked = slices.DeleteFunc(slices.Clone(srv.Unacked), func(u sent) bool { return u.Signature == m.Meta.Control.MsgSig })
-		return
-	}
-	if w.Resend {
-		signature := pslite.Signature(&m.Meta, them, me)
-		w.down(s, from, ackFrames(signature))
-		if slices.Contains(srv.Seen, signature) {
-			return
-		}
-		srv.Seen = with(srv.Seen, signature, cmp.Compare)
-	}
-	var back pslite.Meta
-	back.Reset()
-	back.AppID, back.CustomerID, back.Timestamp = m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp
-	back.Push, back.Pull, back.Head = m.Meta.Push, m.Meta.Pull, m.Meta.Head
-	answer := [][]byte{nil}
-	for i := range m.Keys().Len() {
-		at := slices.Index(modelKeys[:], m.Keys().At(i))
-		if m.Meta.Push {
-			srv.Sum[at] += m.Values().Float32(i)
-		}
-	}
-	if m.Meta.Pull {
-		var vals []float32
-		for i := range m.Keys().Len() {
-			vals = append(vals, srv.Sum[slices.Index(modelKeys[:], m.Keys().At(i))])
-		}
-		back.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
-		answer = append(answer, m.Data[0], pslite.AppendFloat32(nil, vals))
-	}
-	answer[0] = back.Append(nil, pslite.DMLC)
-	if w.Resend {
-		srv.Unacked = with(srv.Unacked, sent{pslite.Signature(&back, me, them), answer}, compareSent)
-	}
-	w.down(s, from, answer)
-}
-
-func (w *world) down(s, to int, frames [][]byte) { w.Down[s][to] = append(w.Down[s][to], frames) }
-
-func ackFrames(signature uint64) [][]byte {
-	var m pslite.Meta
-	m.Reset()
-	m.Control = pslite.Control{Cmd: pslite.Ack, MsgSig: signature}
-	return [][]byte{m.Append(nil, pslite.DMLC)}
-}
-
-// siteUp takes a message of the host's worker.
-func (w *world) siteUp(i, server int, frames [][]byte) {
-	s := w.Sites[i]
-	if s == nil {
-		return // lost; with PS_RESEND it comes again
-	}
-	m := decode(frames)
-	passes := false
-	if m.Meta.Control.Cmd == pslite.Ack {
-		passes = s.Router.WorkerAck(w.Workers[i].ID, int32(server), m.Meta.Control.MsgSig)
-	} else if passes = s.Router.Request(w.Workers[i].ID, int32(server), &m.Meta, m.Keys()); !passes {
-		if err := s.Router.Take(w.Workers[i].ID, int32(server), m, pslite.DMLC); err != nil {
-			w.fail("%v", err)
-		}
-	}
-	if passes {
-		w.Up[server][i] = append(w.Up[server][i], frames)
-	}
-	w.settle(i)
-}
-
-// siteDown takes a message of a server for the host's worker.
-func (w *world) siteDown(i, server int, frames [][]byte) {
-	s := w.Sites[i]
-	if s == nil {
-		return
-	}
-	m := decode(frames)
-	passes := false
-	if m.Meta.Control.Cmd == pslite.Ack {
-		passes = s.Router.ServerAck(int32(server), w.Workers[i].ID, m.Meta.Control.MsgSig)
-	} else if passes = s.Router.Answer(int32(server), w.Workers[i].ID, &m.Meta); !passes {
-		if err := s.Router.TakeAnswer(int32(server), w.Workers[i].ID, m, pslite.DMLC); err != nil {
-			w.fail("%v", err)
-		}
-	}
-	if passes {
-		w.workerTakes(i, server, frames)
-	}
-	w.settle(i)
-}
-
-// workerTakes is a worker with PS-lite's resender.
-func (w *world) workerTakes(i, server int, frames [][]byte) {
-	x := w.Workers[i]
-	if x.Drop {
-		x.Drop = false
-		return
-	}
-	m := decode(frames)
-	if m.Meta.Control.Cmd == pslite.Ack {
-		x.Unacked = slices.DeleteFunc(slices.Clone(x.Unacked), func(u sent) bool { return u.Signature == m.Meta.Control.MsgSig })
-		return
-	}
-	if w.Resend {
-		signature := pslite.Signature(&m.Meta, pslite.ServerID(server), x.ID)
-		w.siteUp(i, server, ackFrames(signature))
-		if slices.Contains(x.Seen, signature) {
-			return
-		}
-		x.Seen = with(x.Seen, signature, cmp.Compare)
-	}
-	if !x.Waiting || m.Meta.Timestamp != int32(x.Step) {
-		w.fail("worker %d gets the answer to %d, it waits for %d", i, m.Meta.Timestamp, x.Step)
-		return
-	}
-	x.Waiting = false
-	if m.Meta.Push {
-		x.Pushed++
-		return
-	}
-	if m.Keys().Len() != 2 || m.Keys().At(0) != modelKeys[0] || m.Keys().At(1) != modelKeys[1] {
-		w.fail("worker %d gets the keys %v", i, m.Keys().AppendTo(nil))
-		return
-	}
-	for k := range 2 {
-		v := m.Values().Float32(k)
-		if v < x.Last[k] || v < x.Pushed {
-			w.fail("worker %d reads %v of key %d, it has seen %v and pushed %v", i, v, modelKeys[k], x.Last[k], x.Pushed)
-		}
-		x.Last[k] = v
-	}
-}
-
-// request makes the worker's next request: a push, then a pull, and so on.
-func (w *world) request(i int) {
-	x := w.Workers[i]
-	x.Step++
-	x.Waiting = true
-	var m pslite.Meta
-	m.Reset()
-	m.AppID, m.CustomerID, m.Timestamp, m.Request = 0, 0, int32(x.Step), true
-	m.Push, m.Pull = x.Step%2 == 1, x.Step%2 == 0
-	m.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
-	frames := [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, modelKeys[:]), {}}
-	if m.Push {
-		frames[2] = pslite.AppendFloat32(nil, []float32{1, 1})
-	}
-	if w.Resend {
-		x.Unacked = with(x.Unacked, sent{pslite.Signature(&m, x.ID, pslite.ServerID(0)), frames}, compareSent)
-	}
-	w.siteUp(i, 0, frames)
+// calm reports whether nothing is on its way.
+func (w *world) calm() bool {
+	return w.Up == [2][2]uint32{} && w.Down == [2][2]uint32{} && w.ToSite == [2]uint32{} && w.ToStore == [2]uint32{} && w.Asked == [2]uint8{} && w.Told == [2]uint8{}
 }

@@ -1,0 +1,87 @@
+package migrate
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// Join makes a site that knows nothing learn what is displaced and what is
+// held. Until then no request passes.
+func (s *Site) Join() {
+	s.asked = maps.Clone(s.others)
+	s.ask()
+}
+
+func (s *Site) ask() {
+	for _, n := range slices.Sorted(maps.Keys(s.asked)) {
+		s.send(n, Message{Kind: Join})
+	}
+	if len(s.asked) == 0 {
+		s.out = append(s.out, Out{Fetch: true})
+	}
+}
+
+// Joining returns those who have not told yet what they hold; nil when the
+// site has joined.
+func (s *Site) Joining() []string {
+	if s.asked == nil {
+		return nil
+	}
+	return slices.AppendSeq([]string{}, maps.Keys(s.asked))
+}
+
+// Fetched takes the store's answer to Fetch: where all keys are. The table is
+// the site's from then on.
+func (s *Site) Fetched(t *route.Table) {
+	if s.asked == nil || len(s.asked) > 0 {
+		return
+	}
+	s.asked = nil
+	t.Set(s.released)
+	s.Router.Open(t)
+	s.released = nil
+}
+
+// holding takes what another site says that it holds.
+func (s *Site) holding(from string, held []Held) {
+	if !s.asked[from] {
+		return
+	}
+	delete(s.asked, from)
+	for _, h := range held {
+		if h.Batch.Mover != s.self { // our own are decided by the store
+			s.Router.Hold(h.Batch, h.Keys)
+		}
+	}
+	if len(s.asked) == 0 {
+		s.out = append(s.out, Out{Fetch: true})
+	}
+}
+
+// release ends a hold of another site's.
+func (s *Site) release(b route.Batch, owner int32) {
+	if s.asked != nil && owner != route.Unchanged {
+		for _, k := range s.Router.Held(b) {
+			s.released = append(s.released, plan.Range{Keys: k, Owner: owner})
+		}
+	}
+	s.Router.Release(b, owner)
+}
+
+// answerJoin tells a site that was killed what is held here. What it moved
+// itself it must decide anew.
+func (s *Site) answerJoin(from string) {
+	held := make([]Held, 0)
+	for _, b := range s.Router.Holds() {
+		held = append(held, Held{b, s.Router.Held(b)})
+	}
+	s.send(from, Message{Kind: Holding, Held: held})
+	for _, x := range s.inOrder() { // it was quiet, and knows nothing of it now
+		if x.phase == quieting {
+			x.loud[from] = true
+		}
+	}
+}
