@@ -26,7 +26,7 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 PKGS ?= ./...
 
-TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus
+TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus systemd
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
 .PHONY: build image manifests demo test test-kubernetes soak bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
@@ -62,9 +62,11 @@ SOAK ?= 30m
 soak: test-deps
 	PSIDECAR_SOAK=$(SOAK) $(GO) test -run TestKilledWhileMoving -timeout 2h -v ./test/reroute
 
-# The manifests for those without Helm, from the chart.
+# The manifests for those without Helm, from the chart. The sums say of what chart
+# they are made, so that a change of one without the other fails (deploy/chart).
 manifests:
 	cd test/kubernetes && $(GO) test -run TestManifests -update .
+	cd deploy && sha256sum chart/Chart.yaml chart/values.yaml chart/templates/* manifests/*.yaml >manifests/SHA256SUMS
 
 # Kubernetes' own API server, controllers and scheduler, and etcd, are built from
 # their modules, which takes most of the time.

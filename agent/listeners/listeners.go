@@ -123,6 +123,9 @@ func listenUnix(socket string, uid int) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err
 	}
+	if err := giveState(filepath.Join(filepath.Dir(socket), "state"), uid); err != nil {
+		return nil, err
+	}
 	if c, err := net.Dial("unixpacket", socket); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("%s: another agent answers there", socket)
@@ -138,6 +141,18 @@ func listenUnix(socket string, uid int) (*net.UnixListener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// giveState makes the folder in which a proxy of another user keeps what it must
+// know after it was killed: beside the socket, where that user may not.
+func giveState(dir string, uid int) error {
+	if uid == 0 || uid == os.Geteuid() {
+		return nil
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return os.Lchown(dir, uid, -1)
 }
 
 // ownCgroup is the folder of this process's cgroup v2.

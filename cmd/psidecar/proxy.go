@@ -211,7 +211,7 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 	if opts.Values != nil {
 		c.rules = &ruleFile{flags: &f.values, codec: opts.Values}
 	}
-	if err := c.route(f, &opts); err != nil {
+	if err := c.route(ctx, f, &opts); err != nil {
 		return nil, err
 	}
 	if c.proxy, err = proxy.New(opts); err != nil {

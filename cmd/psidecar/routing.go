@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy"
@@ -33,7 +36,7 @@ func (f *routingFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.act, "act", false, "carry out the planner's plans: keys move between servers while the job runs; on all hosts of the job, from its start; implies --mesh-only")
 	flags.StringVar(&f.handler, "handler", "", "what the servers do with a push: add (store += value), assign (store = value, always), none of both; with the last keys are never moved. Default: not known")
 	flags.BoolVar(&f.probe, "allow-probe", false, "find that out by pushing to, and pulling, a scratch key at the end of the key space")
-	flags.StringVar(&f.dir, "state-dir", "/run/psidecar/state", "folder for what a proxy must know after it was killed, while keys are displaced")
+	flags.StringVar(&f.dir, "state-dir", "/run/psidecar/state", "folder for what a proxy must know after it was killed, while keys are displaced; an agent makes the one beside its --proxy-socket for --proxy-uid")
 }
 
 // wanted reports whether requests are to be routed at all.
@@ -80,7 +83,7 @@ func (f *routingFlags) options() (o jobs.Options, err error) {
 }
 
 // route makes the proxy route requests, where that is wanted.
-func (c *carrier) route(f *proxyFlags, opts *proxy.Options) error {
+func (c *carrier) route(ctx context.Context, f *proxyFlags, opts *proxy.Options) error {
 	if !f.routing.wanted() {
 		return nil
 	}
@@ -95,8 +98,38 @@ func (c *carrier) route(f *proxyFlags, opts *proxy.Options) error {
 	o.FailClosed = c.guard.set
 	// A connection past a proxy would be one whose requests go wrong.
 	opts.MeshOnly, opts.Retry, opts.ConnectTimeout = true, 500*time.Millisecond, 3*time.Second
+	if err := awaitFolder(ctx, o.Dir, stateWait); err != nil {
+		return err
+	}
 	opts.Jobs, err = jobs.New(o)
 	return err
+}
+
+// stateWait is how long a proxy waits for the agent, which may start later, to
+// make its folder.
+const stateWait = 20 * time.Second
+
+// awaitFolder makes a folder, or waits for one that only others may make.
+func awaitFolder(ctx context.Context, dir string, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK)
+		}
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+			return fmt.Errorf("--state-dir %s: %w", dir, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("--state-dir %s: user %d may not write there, and no agent with --proxy-uid %[2]d has made it: %w", dir, os.Geteuid(), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // guard has connects of jobs fail, rather than go direct, while there is no

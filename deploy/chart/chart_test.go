@@ -1,6 +1,7 @@
-// Package chart tests the Helm chart's files: alerts, dashboard, and values
-// against their schema. Whole charts are rendered, and given to an API server,
-// by test/kubernetes.
+// Package chart tests the Helm chart's files: alerts, dashboard, values against
+// their schema and the templates that use them, and whether the manifests were
+// made of them. Whole charts are rendered, and given to an API server, by
+// test/kubernetes.
 package chart
 
 import (

@@ -64,11 +64,11 @@ func withCapabilities(names []string, args ...string) *exec.Cmd {
 }
 
 // withoutPrivileges is a command line that runs as a user without any
-// capability, on a root file system that is read-only.
-func withoutPrivileges(args ...string) *exec.Cmd {
+// capability, on a root file system that is read-only but for one folder.
+func withoutPrivileges(folder string, args ...string) *exec.Cmd {
 	drop := fmt.Sprintf("setpriv --reuid=%[1]d --regid=%[1]d --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs", proxyUser)
-	script := "mount --make-rprivate / && mount -o remount,bind,ro / && exec " + drop + ` "$@"`
-	return exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "sh"}, args...)...)
+	script := `mount --make-rprivate / && mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec ` + drop + ` "$@"`
+	return exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, folder}, args...)...)
 }
 
 type service struct {
@@ -119,7 +119,8 @@ func effective(t *testing.T, pid int) (mask string) {
 
 // TestRights: with the capabilities of the agent's unit and none for the proxy,
 // a job of another user is found, watched to the last access, and carried by
-// the proxies, from the first connection that follows its discovery.
+// the proxies, from the first connection that follows its discovery. The proxies
+// have a state folder, in which they may write, and carry plans out.
 func TestRights(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
@@ -144,6 +145,8 @@ func TestRights(t *testing.T) {
 		}
 	})
 	caps := granted(t)
+	planner := n.Host(0).IPv4.String() + ":9811"
+	plans := start(t, n.Host(0), "planner", exec.Command(psidecar, "planner", "--listen", planner, "--store", filepath.Join(dir, "plans"), "--act", "--decide-every", "1s"))
 	var agents, proxies []service
 	for _, h := range n.Hosts() {
 		pins := filepath.Join(bpffs, h.Name)
@@ -156,10 +159,15 @@ func TestRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		socket := filepath.Join(dir, h.Name, "listeners.sock")
+		run := filepath.Join(dir, h.Name)
+		if err := os.Mkdir(run, 0o755); err != nil { // as the DaemonSet's volume, root's
+			t.Fatal(err)
+		}
+		socket, state := filepath.Join(run, "listeners.sock"), filepath.Join(run, "state")
 		agents = append(agents, start(t, h, "agent", withCapabilities(caps, psidecar, "agent", "--intercept", "--cgroup", cgroup,
-			"--sample", "1", "--proxy-socket", socket, "--proxy-uid", fmt.Sprint(proxyUser), "--bpf-dir", pins)))
-		proxies = append(proxies, start(t, h, "proxy", withoutPrivileges(psidecar, "proxy", "--insecure-mesh", "--proxy-socket", socket)))
+			"--sample", "1", "--proxy-socket", socket, "--proxy-uid", fmt.Sprint(proxyUser), "--bpf-dir", pins, "--host", h.Name, "--planner", planner)))
+		proxies = append(proxies, start(t, h, "proxy", withoutPrivileges(run, psidecar, "proxy", "--insecure-mesh", "--proxy-socket", socket,
+			"--state-dir", state, "--planner", planner, "--act", "--handler", "add")))
 	}
 	for i, h := range n.Hosts() {
 		waitFor(t, "proxy with listeners on "+h.Name, func() bool { return metric(t, h, "psidecar_intercept_listeners") > 0 })
@@ -189,6 +197,7 @@ func TestRights(t *testing.T) {
 		proxies[i].stop(t)
 		agents[i].stop(t)
 	}
+	plans.stop(t)
 }
 
 // get asks a service on a host, and returns nothing where there is no answer.

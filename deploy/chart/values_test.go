@@ -1,0 +1,127 @@
+package chart
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+)
+
+// defaults are the chart's values.yaml.
+func defaults(t *testing.T) map[string]any {
+	t.Helper()
+	text, err := os.ReadFile("values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// set returns the values with one replaced, as helm's --set does.
+func set(values map[string]any, path string, v any) map[string]any {
+	values = maps.Clone(values)
+	name, rest, deeper := strings.Cut(path, ".")
+	if deeper {
+		inner, _ := values[name].(map[string]any)
+		v = set(inner, rest, v)
+	}
+	values[name] = v
+	return values
+}
+
+// TestSchema: values.yaml is as its schema says, and so is what the schema is to
+// let through; what would give pods that do not start is refused.
+func TestSchema(t *testing.T) {
+	schema, err := jsonschema.NewCompiler().Compile("values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := defaults(t)
+	if err := schema.Validate(all); err != nil {
+		t.Fatalf("values.yaml: %v", err)
+	}
+	for _, tc := range []struct {
+		path  string
+		value any
+		ok    bool
+	}{
+		{"threshold", 0.99, true}, {"threshold", "0.99", true}, {"threshold", ".5", true}, {"threshold", 0, true},
+		{"threshold", 1, false}, {"threshold", -0.1, false}, {"threshold", "99", false}, {"threshold", true, false},
+		{"thresholdLifespan", 1, true}, {"thresholdLifespan", 0, false},
+		{"slim", "0.3,0.1", true}, {"slim", "0.3,0.1,20", true}, {"slim", "0.3", false}, {"slim", "a,b", false},
+		{"quantize", 8, true}, {"quantize", 9, false}, {"quantize", -1, false},
+		{"handler", "add", true}, {"handler", "sum", false},
+		{"act", true, true}, {"act", "yes", false},
+		{"agent.sample", "auto", true}, {"agent.sample", "16", true}, {"agent.sample", "0", false}, {"agent.sample", "most", false},
+		{"agent.cpuBudget", 0.5, true}, {"agent.cpuBudget", "0.5", true}, {"agent.cpuBudget", 0, false},
+		{"agent.httpPort", 0, false}, {"agent.httpPort", 65536, false},
+		{"agent.extraArgs", []any{"--pprof"}, true}, {"agent.extraArgs", "--pprof", false},
+		{"proxy.codecs", []any{"none"}, true}, {"proxy.codecs", []any{"zip"}, false},
+		{"proxy.memory", 1024, false},
+		{"planner.store", "", true}, {"planner.store", "disk", false},
+		{"planner.replicas", 0, false},
+		{"tls.certManager.issuerRef.kind", "Issuer", true}, {"tls.certManager.issuerRef.kind", "Vault", false},
+		{"appArmorProfile", map[string]any{"type": "Localhost", "localhostProfile": "p"}, true}, {"appArmorProfile", map[string]any{}, false},
+		{"image.repository", "", false}, {"image.pullPolicy", "Sometimes", false},
+		{"proxy.enable", true, false}, {"treshold", 0.99, false}, {"tls.secret", "a", false}, // misspelt
+	} {
+		t.Run(fmt.Sprintf("%s=%v", tc.path, tc.value), func(t *testing.T) {
+			err := schema.Validate(set(all, tc.path, tc.value))
+			if tc.ok && err != nil || !tc.ok && err == nil {
+				t.Errorf("the schema says %v", err)
+			}
+		})
+	}
+}
+
+var used = regexp.MustCompile(`\.Values\.([A-Za-z.]+)`)
+
+// TestValuesUsed: every value is used by a template, and every value that a
+// template uses is there.
+func TestValuesUsed(t *testing.T) {
+	files, err := filepath.Glob("templates/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no templates: %v", err)
+	}
+	uses := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range used.FindAllStringSubmatch(string(text), -1) {
+			uses[m[1]] = true
+		}
+	}
+	known := map[string]bool{}
+	var walk func(prefix string, values map[string]any, whole bool)
+	walk = func(prefix string, values map[string]any, whole bool) {
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			path := prefix + name
+			known[path] = true
+			inner, deeper := values[name].(map[string]any)
+			if deeper {
+				walk(path+".", inner, whole || uses[path])
+			} else if !whole && !uses[path] {
+				t.Errorf("no template uses %s", path)
+			}
+		}
+	}
+	walk("", defaults(t), false)
+	for _, path := range slices.Sorted(maps.Keys(uses)) {
+		if !known[path] {
+			t.Errorf("a template uses %s, which values.yaml has not", path)
+		}
+	}
+}
