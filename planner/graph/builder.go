@@ -7,8 +7,10 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/dataset"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // blockEdges is the number of edges that are kept together while building.
@@ -119,7 +121,7 @@ func (b *Builder) Build(ctx context.Context) (*Graph, error) {
 	if len(g.features) >= math.MaxInt32 {
 		return nil, fmt.Errorf("more than %d different parameters: hash the feature ids to fewer", math.MaxInt32)
 	}
-	g.sampleParams = make([]uint32, b.edges)
+	g.sampleParams = pages.Make[uint32](int(b.edges))
 	if err := b.renumber(ctx, numbers, g.sampleParams); err != nil {
 		return nil, err
 	}

@@ -15,17 +15,21 @@ type costs interface {
 	// of sets dst[i] to the cost of samples[i].
 	of(dst []int64, samples []uint32)
 	// lower takes w from the costs of samples, assigned ones among them.
-	lower(samples []uint32, w uint32)
-	// take notes that samples are assigned.
-	take(samples []uint32)
-	// least returns the free sample of the least cost, the first among equals,
-	// or no set where that cost is above room.
+	lower(samples []uint32, w uint32, free []uint64)
+	// raise undoes lower.
+	raise(samples []uint32, w uint32)
+	// claim takes s out: it is no candidate, though still free for others.
+	claim(s uint32)
+	// release undoes claim.
+	release(s uint32, free []uint64)
+	// least returns the candidate of the least cost, the first among equals, or no
+	// set where that cost is above room. Candidates are free and not claimed.
 	least(free []uint64, room int64) subset
 	clone() costs
 }
 
 // A number is what a cost is kept in. The highest bit is set for a sample that
-// is assigned: it is then no candidate, and its cost may fall on unheeded.
+// is claimed or known to be assigned: its cost may fall on unheeded.
 type number interface{ uint8 | uint16 | uint32 }
 
 // newCosts returns the costs for a machine that has nothing.
@@ -59,7 +63,8 @@ func assigned[T number]() T { return ^(^T(0) >> 1) }
 
 // A tree is costs, and over them a tree of lower bounds, 64 children a node,
 // from which the least cost is found. A cost only ever falls, which the tree is
-// told of at once; that a sample has been assigned, it finds out when it looks.
+// told of at once; that a sample has been assigned, it finds out when it looks,
+// or when the cost would be the least of its block.
 type tree[T number] struct {
 	cost  []T
 	bound [][]T // bound[0][b] <= the costs of free samples 64b..64b+63, and so on up
@@ -97,7 +102,7 @@ func (c *tree[T]) of(dst []int64, samples []uint32) {
 
 // lower changes many costs before it looks at the first: they are all over the
 // memory, and one waits for as long as for many.
-func (c *tree[T]) lower(samples []uint32, w uint32) {
+func (c *tree[T]) lower(samples []uint32, w uint32, free []uint64) {
 	const many = 64
 	var now [many]T
 	for first := c.bound[0]; len(samples) > 0; {
@@ -110,27 +115,38 @@ func (c *tree[T]) lower(samples []uint32, w uint32) {
 		}
 		for i, s := range some {
 			if v := now[i]; v < first[s/64] {
-				first[s/64] = v
-				c.lowerAbove(s/64, v)
+				c.lowerBound(s, v, free)
 			}
 		}
 	}
 }
 
-func (c *tree[T]) lowerAbove(b uint32, v T) {
-	for _, level := range c.bound[1:] {
-		b /= 64
-		if level[b] <= v {
+// lowerBound follows up that sample s costs v, which is less than its block has.
+func (c *tree[T]) lowerBound(s uint32, v T, free []uint64) {
+	if !isFree(free, s) {
+		c.cost[s] |= assigned[T]()
+		return
+	}
+	for _, level := range c.bound {
+		s /= 64
+		if level[s] <= v {
 			return
 		}
-		level[b] = v
+		level[s] = v
 	}
 }
 
-func (c *tree[T]) take(samples []uint32) {
+func (c *tree[T]) raise(samples []uint32, w uint32) {
 	for _, s := range samples {
-		c.cost[s] |= assigned[T]()
+		c.cost[s] += T(w) // the bounds stay bounds
 	}
+}
+
+func (c *tree[T]) claim(s uint32) { c.cost[s] |= assigned[T]() }
+
+func (c *tree[T]) release(s uint32, free []uint64) {
+	c.cost[s] &^= assigned[T]()
+	c.lowerBound(s, c.cost[s], free)
 }
 
 func (c *tree[T]) least(free []uint64, room int64) subset {
@@ -148,7 +164,7 @@ func (c *tree[T]) least(free []uint64, room int64) subset {
 		if s, found := c.leastIn(b, free); found == v {
 			return subset{set: []uint32{s}, cost: int64(v)}
 		} else {
-			c.raise(b, found)
+			c.raiseBound(b, found)
 		}
 	}
 }
@@ -166,8 +182,8 @@ func (c *tree[T]) leastIn(b int, free []uint64) (s uint32, least T) {
 	return s, least
 }
 
-// raise sets the bound of block b and what follows from it above.
-func (c *tree[T]) raise(b int, v T) {
+// raiseBound sets the bound of block b and what follows from it above.
+func (c *tree[T]) raiseBound(b int, v T) {
 	c.bound[0][b] = v
 	for level := range len(c.bound) - 1 {
 		b /= 64

@@ -48,7 +48,6 @@ type division struct {
 	machines []*machine
 	assigned []int32  // sample -> machine, or -1
 	free     []uint64 // bitmap of D', the unassigned samples
-	taken    []uint32 // the assigned samples, in the order of their assignment
 	left     int      // |D'|
 	sampler  *sampler // nil where searches look at all
 	finders  []finder // one a worker
@@ -93,10 +92,12 @@ func newDivision(g *graph.Graph, o partition.Options, r Rules) (*division, error
 	for s, i := range o.FixedSamples {
 		if i >= 0 {
 			d.give(int(i), uint32(s))
+			d.machines[i].cover(d, []uint32{uint32(s)})
 		}
 	}
 	for i, m := range d.machines {
-		if m.update(d); m.used > d.theta {
+		m.log = m.log[:0] // this is never undone
+		if m.used > d.theta {
 			return nil, fmt.Errorf("%w: the samples fixed to machine %d use more than theta = %d", partition.ErrInfeasible, i, d.theta)
 		}
 	}
@@ -119,10 +120,10 @@ func (d *division) take() error {
 			return d.stuck()
 		}
 		m := d.machines[i]
-		if m.stale() || !d.choose(m) { // line 5
+		if m.stale(d) || !d.choose(m) { // line 5
 			return nil
 		}
-		c := m.next
+		c := m.next()
 		switch {
 		case len(c.set) == 0:
 			m.closed = true // nothing fits into its memory
@@ -138,7 +139,7 @@ func (d *division) take() error {
 		for _, s := range c.set { // lines 8 and 9
 			d.give(i, s)
 		}
-		m.ready, m.rejected = false, 0
+		m.take(c.set)
 	}
 	return nil
 }
@@ -159,17 +160,17 @@ func (d *division) stuck() error {
 	return fmt.Errorf("two-step partition: %d samples fit on no machine within theta = %d; raise theta, or use the algorithm best", d.left, d.theta)
 }
 
-// choose is line 5 for machine m: it sets m.next, to no samples where none fit
+// choose is line 5 for machine m: it sets m.next(), to no samples where none fit
 // into m's memory. False means that m's search is worth doing on all cores,
 // with the other machines' next ones.
 func (d *division) choose(m *machine) bool {
 	if d.sampler == nil {
-		if m.next.torn(d.free) {
+		if m.next().torn(d.free) {
+			m.goBack(d)
 			if d.rules.Alpha > 1 {
-				m.ready = false
 				return false
 			}
-			m.search(d, &d.finders[0], nil)
+			m.plan = append(m.plan, m.search(d, &d.finders[0], nil))
 		}
 		return true
 	}
@@ -178,8 +179,8 @@ func (d *division) choose(m *machine) bool {
 		if len(drawn) == 0 || d.rules.dppa && len(drawn) > 2*d.rules.Sample { // DW23 Alg. 1, line 4
 			continue
 		}
-		m.search(d, &d.finders[0], drawn)
-		if len(m.next.set) > 0 || len(drawn) == d.left || !m.fitsAny(d) {
+		m.plan = append(m.plan[:m.taken], m.search(d, &d.finders[0], drawn))
+		if len(m.next().set) > 0 || len(drawn) == d.left || !m.fitsAny(d) {
 			return true
 		}
 	}
@@ -192,20 +193,17 @@ func (d *division) weightOf(set []uint32) (w int64) {
 	return w
 }
 
-// give assigns sample s to machine i, which takes note for its next
-// preparation.
+// give assigns sample s to machine i.
 func (d *division) give(i int, s uint32) {
 	m := d.machines[i]
 	d.assigned[s] = int32(i)
 	d.free[s/64] &^= 1 << (s % 64)
-	d.taken = append(d.taken, s)
 	d.left--
 	if d.sampler != nil {
 		d.sampler.remove(s)
 	}
 	m.load += int64(d.g.SampleWeight(int(s)))
 	m.size++
-	m.pending = append(m.pending, s)
 }
 
 func isFree(free []uint64, s uint32) bool { return free[s/64]>>(s%64)&1 == 1 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // A machine is one D_i of Alg. 1 while it grows.
@@ -12,27 +13,33 @@ type machine struct {
 	load, limit int64   // weight of its samples, and the most it may hold
 	share       float64 // its capacity
 	size        int     // |D_i|
-	used        int64   // f(D_i), the weight of covered
-	covered     []uint64
-	rows        *rows // nil where subsets have one sample
-	costs       costs
-	noted       int      // how many of the assigned samples the costs know
-	pending     []uint32 // given since the last update
-	next        subset   // what it would take next
-	ready       bool     // next was searched for since the last give
-	closed      bool     // no unassigned sample fits into its memory
-	rejected    int      // subsets turned down in a row
+	rows        *rows   // nil where subsets have one sample
+	closed      bool    // no unassigned sample fits into its memory
+	rejected    int     // subsets turned down in a row
 
-	// Of one update: the samples that use parameters covered now, parameter by
-	// parameter, and all of them in a row.
+	// What it took last, and what it would take next. It looks ahead as far as
+	// depth says: its tables stay in the cache meanwhile, and the cores need not
+	// wait for each other.
+	plan  []subset
+	taken int // of the plan
+	known int // of the plan: they are covered, in the costs, and used
+	depth int
+
+	covered []uint64 // bitmap of parameters
+	used    int64    // f(D_i), the weight of covered
+	costs   costs
+	log     []uint32 // the parameters that each known one of the plan covered
+
+	// Of one step: the samples that use each new parameter, and all in a row.
 	users   [][]uint32
 	lowered []uint32
 }
 
 // A subset is a set S of samples and f(D_i + S) - f(D_i).
 type subset struct {
-	set  []uint32
-	cost int64
+	set    []uint32
+	cost   int64
+	covers int // how many parameters were not covered before, once known
 }
 
 // torn reports whether another machine took some of the set. As long as none
@@ -50,84 +57,111 @@ func newMachine(g *graph.Graph, start costs, r *rows, limit int64, share float64
 	return &machine{
 		limit:   limit,
 		share:   share,
-		covered: make([]uint64, (g.Params()+63)/64),
+		depth:   1,
+		covered: pages.Make[uint64]((g.Params() + 63) / 64),
 		costs:   start.clone(),
 		rows:    r,
 	}
 }
 
-func (m *machine) stale() bool { return !m.ready || len(m.pending) > 0 }
+// next is what the machine would take next.
+func (m *machine) next() subset { return m.plan[m.taken] }
+
+// take notes that the machine was given the next of its plan, or of that set.
+func (m *machine) take(set []uint32) {
+	m.plan[m.taken].set = set
+	m.taken++
+	m.rejected = 0
+}
+
+// stale reports whether the machine has to be prepared before its next turn.
+func (m *machine) stale(d *division) bool {
+	if d.sampler != nil {
+		return m.known < m.taken
+	}
+	return m.taken == len(m.plan)
+}
 
 // prepare brings the costs up to date and, where searches look at all samples,
-// searches. It reads d and changes nothing but m.
+// plans ahead. It reads d and changes nothing but m.
 func (m *machine) prepare(d *division, f *finder) {
-	if m.closed || !m.stale() {
+	if m.closed {
 		return
 	}
-	m.update(d)
-	if d.sampler == nil && m.load < m.limit {
-		m.search(d, f, nil)
+	m.forget()
+	m.learn(d, m.taken)
+	if d.sampler != nil {
+		return
 	}
-	m.ready = true
-}
-
-// update counts the parameters of the pending samples as covered: they cost no
-// other sample anything from now on. Each parameter is counted once a machine,
-// so that all updates together take O(k |E|).
-func (m *machine) update(d *division) {
-	m.costs.take(d.taken[m.noted:])
-	m.noted = len(d.taken)
-	for _, s := range m.pending {
-		m.users = m.users[:0]
-		for _, p := range d.g.ParamsOf(int(s)) {
-			if m.covered[p/64]>>(p%64)&1 == 1 {
-				continue
-			}
-			m.covered[p/64] |= 1 << (p % 64)
-			w, users := d.g.ParamWeight(int(p)), d.g.SamplesOf(int(p))
-			m.used += int64(w)
-			if d.g.Weighted() {
-				m.costs.lower(users, w)
-			} else {
-				m.users = append(m.users, users)
-			}
+	load := m.load
+	for _, s := range m.plan[m.taken:] {
+		load += d.weightOf(s.set)
+	}
+	for len(m.plan)-m.taken < m.depth && load < m.limit {
+		m.learn(d, len(m.plan))
+		s := m.search(d, f, nil)
+		m.plan = append(m.plan, s)
+		if len(s.set) == 0 {
+			return
 		}
-		m.lower()
+		load += d.weightOf(s.set)
 	}
-	m.pending = m.pending[:0]
+	if d.rules.Alpha == 1 {
+		m.depth = min(2*m.depth, deepest(d))
+	}
 }
 
-// lower takes 1 from the costs of all of m.users. Those of rare parameters are
-// gathered first: each of their lists is somewhere else in the memory, and many
-// that are read at the same time take little longer than one.
-func (m *machine) lower() {
-	const rare = 256
-	m.lowered = m.lowered[:0]
-	for _, list := range m.users {
-		if len(list) > rare {
-			m.costs.lower(list, 1)
-		} else {
-			m.lowered = append(m.lowered, list...)
-		}
-	}
-	m.costs.lower(m.lowered, 1)
+// deepest is how many samples a machine looks ahead at most: some of what is left
+// for each, so that it seldom happens that two want the same. Where it does, at
+// the start and at the end, they look less far.
+func deepest(d *division) int {
+	const share, atLeast, atMost = 128, 8, 128
+	return min(max(d.left/(share*len(d.machines)), atLeast), atMost)
 }
 
-// search finds the best subset of at most alpha samples among those drawn, or
+// forget drops what is taken and known.
+func (m *machine) forget() {
+	past := min(m.taken, m.known)
+	covered := 0
+	for _, s := range m.plan[:past] {
+		covered += s.covers
+	}
+	m.plan = slices.Delete(m.plan, 0, past)
+	m.log = slices.Delete(m.log, 0, covered)
+	m.taken -= past
+	m.known -= past
+}
+
+// learn makes the first n of the plan known.
+func (m *machine) learn(d *division, n int) {
+	for ; m.known < n; m.known++ {
+		m.plan[m.known].covers = m.cover(d, m.plan[m.known].set)
+	}
+}
+
+// goBack undoes the plan from the next on.
+func (m *machine) goBack(d *division) {
+	for ; m.known > m.taken; m.known-- {
+		s := m.plan[m.known-1]
+		m.uncover(d, s.set, s.covers)
+	}
+	m.plan = m.plan[:m.taken]
+	m.depth = max(1, m.depth/4)
+}
+
+// search returns the best subset of at most alpha samples among those drawn, or
 // among all unassigned ones where drawn is nil.
-func (m *machine) search(d *division, f *finder, drawn []uint32) {
+func (m *machine) search(d *division, f *finder, drawn []uint32) subset {
 	room := d.theta - m.used
 	switch {
 	case d.rules.Alpha == 1 && drawn == nil:
-		m.next = m.costs.least(d.free, room)
+		return m.costs.least(d.free, room)
 	case d.rules.Alpha == 1:
-		m.next = f.leastOf(m, drawn, room)
-	default:
-		if drawn == nil {
-			drawn = f.all(d.free)
-		}
-		m.next = f.find(d.g, m, drawn, d.rules.Alpha, d.rules.Beta, room)
+		return f.leastOf(m, drawn, room)
+	case drawn == nil:
+		drawn = f.all(d.free)
 	}
+	return f.find(d.g, m, drawn, d.rules.Alpha, d.rules.Beta, room)
 }
 
 // fitsAny reports whether any unassigned sample fits into m's memory.
@@ -143,18 +177,4 @@ func (m *machine) reject(beta float64) error {
 		return fmt.Errorf("beta = %g is too small: %d subsets in a row cost more than beta a sample", beta, patience)
 	}
 	return nil
-}
-
-// params appends the parameters of s that m does not cover yet. They weigh
-// cost, what s costs, which tells when all are found.
-func (m *machine) params(dst []uint32, g *graph.Graph, s uint32, cost int64) []uint32 {
-	all := m.rows.of(s)
-	dst = slices.Grow(dst, len(all))
-	for left, i := cost, 0; left > 0; i++ {
-		if p := all[i]; m.covered[p/64]>>(p%64)&1 == 0 {
-			dst = append(dst, p)
-			left -= int64(g.ParamWeight(int(p)))
-		}
-	}
-	return dst
 }

@@ -1,11 +1,10 @@
 package twostep
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/pages"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
@@ -19,24 +18,24 @@ import (
 // changes that by w (lambda - 2): its own worker needs no transfer any more,
 // the others' workers do. So each machine only has to go through its
 // parameters once, in the order of that change, and the whole takes
-// O(sum of lambda + m k). A group of parameters is taken as one; machines with
-// faster links take as if they had moved less; fixed parameters are taken
+// O(sum of lambda + m log k). A group of parameters is taken as one; machines
+// with faster links take as if they had moved less; fixed parameters are taken
 // first. Where the machine in turn has no parameter left (the paper's line 7
 // has nothing to choose from), the next one is asked.
 func PlaceParams(ctx context.Context, g *graph.Graph, o partition.Options, samples []int32) ([]int32, error) {
-	users := usersOf(g, samples, o.K)
+	users, err := usersOf(ctx, g, samples, o.K)
+	if err != nil {
+		return nil, err
+	}
 	p := newPlacement(g, o, users)
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	p.fix(o)
-	p.queue()
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	var rest supply
+	if o.Group == nil {
+		rest = newRanking(p)
+	} else {
+		rest = newQueues(p)
 	}
-	for p.takeNext() { // line 5
-	}
-	return p.owner, nil
+	return p.owner, p.take(ctx, rest)
 }
 
 // A placement is the state of Alg. 2.
@@ -48,22 +47,29 @@ type placement struct {
 	cost  []int64   // cost(P_i)
 	speed []float64 // of each machine's link
 
-	unitOf  []int32    // parameter -> its unit; nil where each is its own
-	members [][]int32  // unit -> its parameters, where unitOf is not nil
-	queues  [][]uint32 // machine -> the units that it uses, best first
+	unitOf  []int32   // parameter -> its unit; nil where each is its own
+	members [][]int32 // unit -> its parameters, where unitOf is not nil
+}
+
+// A supply is P', the units that nobody has taken.
+type supply interface {
+	// next returns the unit that adds the least to what machine i moves, the
+	// first among equals, of those that i uses; false where there is none. It
+	// takes it out.
+	next(i int) (unit uint32, ok bool)
 }
 
 func newPlacement(g *graph.Graph, o partition.Options, u *users) *placement {
 	p := &placement{
 		g: g, users: u, k: o.K,
-		owner:  make([]int32, g.Params()),
-		cost:   make([]int64, o.K),
-		speed:  o.Speed,
-		queues: make([][]uint32, o.K),
+		owner: pages.Make[int32](g.Params()),
+		cost:  make([]int64, o.K),
+		speed: o.Speed,
 	}
 	for param := range p.owner {
 		p.owner[param] = -1 // lines 1 and 2
-		u.each(param, func(i int) { p.cost[i] += int64(g.ParamWeight(param)) })
+		w := int64(g.ParamWeight(param))
+		u.each(param, func(i int) { p.cost[i] += w })
 	}
 	if o.Group != nil {
 		p.group(o.Group)
@@ -130,105 +136,25 @@ func (p *placement) fix(o partition.Options) {
 	}
 }
 
-// queue sorts each machine's parameters for line 7: those that add least
-// first, equal ones by number.
-func (p *placement) queue() {
-	if p.unitOf == nil && !p.g.Weighted() {
-		p.queueByCount()
-		return
-	}
-	type entry struct {
-		change int64
-		unit   uint32
-	}
-	crew := newCrew(p.k)
-	defer crew.stop()
-	crew.each(func(_, i int) {
-		var entries []entry
-		place := map[int32]int{} // group unit -> its entry
-		for param := range p.owner {
-			if p.owner[param] >= 0 || !p.users.has(param, i) {
-				continue
-			}
-			if p.unitOf == nil {
-				entries = append(entries, entry{p.change(i, param), uint32(param)})
-				continue
-			}
-			unit := p.unitOf[param]
-			if _, ok := place[unit]; !ok {
-				place[unit] = len(entries)
-				e := entry{unit: uint32(unit)}
-				for _, member := range p.members[unit] {
-					e.change += p.change(i, int(member))
-				}
-				entries = append(entries, e)
-			}
+// take is lines 5 to 9.
+func (p *placement) take(ctx context.Context, rest supply) error {
+	const between = 1 << 14 // two looks at ctx
+	turn := newTurns(p.k, p.less)
+	for taken := 0; ; taken++ {
+		if taken%between == 0 && ctx.Err() != nil {
+			return ctx.Err()
 		}
-		slices.SortFunc(entries, func(a, b entry) int {
-			return cmp.Or(cmp.Compare(a.change, b.change), cmp.Compare(a.unit, b.unit))
-		})
-		p.queues[i] = make([]uint32, len(entries))
-		for at, e := range entries {
-			p.queues[i][at] = e.unit
+		i := turn.first() // line 6
+		if i < 0 {
+			return nil
 		}
-	})
-}
-
-// queueByCount is queue where all weigh the same: the order is that of lambda,
-// for all machines alike.
-func (p *placement) queueByCount() {
-	size := make([][]int, p.k) // machine -> lambda -> how many
-	for i := range size {
-		size[i] = make([]int, p.k+2)
-	}
-	for param := range p.owner {
-		if p.owner[param] < 0 {
-			lambda := p.users.count(param)
-			p.users.each(param, func(i int) { size[i][lambda+1]++ })
+		if unit, ok := rest.next(i); ok { // line 7
+			p.give(i, unit)
+			turn.moved(i)
+		} else {
+			turn.leave(i)
 		}
 	}
-	for i := range size {
-		for lambda := range p.k + 1 {
-			size[i][lambda+1] += size[i][lambda]
-		}
-		p.queues[i] = make([]uint32, size[i][p.k+1])
-	}
-	for param := range p.owner {
-		if p.owner[param] < 0 {
-			lambda := p.users.count(param)
-			p.users.each(param, func(i int) {
-				p.queues[i][size[i][lambda]] = uint32(param)
-				size[i][lambda]++
-			})
-		}
-	}
-}
-
-// takeNext is lines 6 to 9; false means that P' is empty.
-func (p *placement) takeNext() bool {
-	best := -1
-	for i := range p.k { // line 6
-		if p.skipTaken(i) && (best < 0 || p.less(i, best)) {
-			best = i
-		}
-	}
-	if best < 0 {
-		return false
-	}
-	p.give(best, p.queues[best][0]) // line 7
-	return true
-}
-
-// skipTaken drops what others took from the head of machine i's queue and
-// reports whether something is left.
-func (p *placement) skipTaken(i int) bool {
-	q := p.queues[i]
-	var one [1]int32
-	for len(q) > 0 && p.owner[p.paramsOf(q[0], &one)[0]] >= 0 {
-		q = q[1:]
-	}
-	p.queues[i] = q
-	return len(q) > 0
 }
 
 // less reports whether machine i moves less than j for its link's speed.

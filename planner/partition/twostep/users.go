@@ -1,9 +1,11 @@
 package twostep
 
 import (
+	"context"
 	"math/bits"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // users says for each parameter which machines' workers use it, one bit a
@@ -14,13 +16,16 @@ type users struct {
 }
 
 // usersOf collects the machines of each parameter's samples, on all cores.
-func usersOf(g *graph.Graph, samples []int32, k int) *users {
+func usersOf(ctx context.Context, g *graph.Graph, samples []int32, k int) (*users, error) {
 	u := &users{words: (k + 63) / 64}
-	u.mask = make([]uint64, g.Params()*u.words)
+	u.mask = pages.Make[uint64](g.Params() * u.words)
 	const chunk = 1 << 14
 	crew := newCrew((g.Params() + chunk - 1) / chunk)
 	defer crew.stop()
 	crew.each(func(_, c int) {
+		if ctx.Err() != nil {
+			return
+		}
 		for p := c * chunk; p < min(c*chunk+chunk, g.Params()); p++ {
 			mask := u.mask[p*u.words : (p+1)*u.words]
 			for _, s := range g.SamplesOf(p) {
@@ -29,7 +34,7 @@ func usersOf(g *graph.Graph, samples []int32, k int) *users {
 			}
 		}
 	})
-	return u
+	return u, ctx.Err()
 }
 
 func (u *users) has(p, i int) bool { return u.mask[p*u.words+i/64]>>(i%64)&1 == 1 }

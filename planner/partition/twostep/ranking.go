@@ -1,0 +1,57 @@
+package twostep
+
+import (
+	"math/bits"
+
+	"github.com/psidecar/psidecar/planner/pages"
+	"github.com/psidecar/psidecar/planner/partition/radix"
+)
+
+// A ranking is the supply where each parameter is its own unit. What one adds
+// to a machine that uses it, w (lambda - 2), is then the same for all of them,
+// and so is the order in which they go through the parameters: places, best
+// first. A bitmap tells which are still there, and one a machine which it uses.
+type ranking struct {
+	params []uint32   // place -> parameter
+	there  []uint64   // bitmap of places
+	uses   [][]uint64 // machine -> bitmap of places
+	at     []int      // machine -> the word of its bitmap to look at next
+}
+
+func newRanking(p *placement) *ranking {
+	keys := make([]uint64, 0, len(p.owner))
+	r := &ranking{params: make([]uint32, 0, len(p.owner)), at: make([]int, p.k)}
+	for param, owner := range p.owner {
+		if owner >= 0 {
+			continue
+		}
+		change := int64(p.users.count(param)-2) * int64(p.g.ParamWeight(param))
+		keys = append(keys, uint64(change)^1<<63) // in the order of signed numbers
+		r.params = append(r.params, uint32(param))
+	}
+	radix.Sort(keys, r.params)
+	words := (len(r.params) + 63) / 64
+	r.there = pages.Make[uint64](words)
+	for range p.k {
+		r.uses = append(r.uses, pages.Make[uint64](words))
+	}
+	for place, param := range r.params {
+		bit := uint64(1) << (place % 64)
+		r.there[place/64] |= bit
+		p.users.each(int(param), func(i int) { r.uses[i][place/64] |= bit })
+	}
+	return r
+}
+
+func (r *ranking) next(i int) (uint32, bool) {
+	uses := r.uses[i]
+	for w := r.at[i]; w < len(uses); w++ {
+		if word := uses[w] & r.there[w]; word != 0 {
+			r.at[i] = w
+			r.there[w] ^= word & -word
+			return r.params[w*64+bits.TrailingZeros64(word)], true
+		}
+	}
+	r.at[i] = len(uses)
+	return 0, false
+}
