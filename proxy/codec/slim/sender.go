@@ -3,7 +3,6 @@ package slim
 import (
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
@@ -18,10 +17,9 @@ type Sender struct {
 	round    uint64
 	left     int // rounds that the core still serves
 	core     sparse.Mask
-	explorer sparse.Mask
+	explorer explorer
 	out      sparse.Vector
 	selector vector.Selector
-	source   rand.PCG
 }
 
 // NewSender returns the sender for a layer of n numbers.
@@ -32,7 +30,8 @@ func NewSender(kind element.Kind, n int, c Config) (*Sender, error) {
 	if !kind.Valid() || n < 0 {
 		return nil, fmt.Errorf("slim: a layer of %d numbers of %v", n, kind)
 	}
-	return &Sender{config: c, kind: kind, n: n}, nil
+	_, size := c.sizes(n)
+	return &Sender{config: c, kind: kind, n: n, explorer: explorer{seed: c.Seed, size: size}}, nil
 }
 
 // Bytes is the memory that the sender keeps between rounds, without the values.
@@ -45,7 +44,7 @@ func (s *Sender) Append(dst, values []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sparse.AppendValues(dst, s.kind, selected.Values, selected.Count() < s.n/4), nil
+	return sparse.AppendValues(dst, s.kind, selected.Values, true), nil
 }
 
 // AppendHeader appends a round without its values, for callers that code these
@@ -56,26 +55,32 @@ func (s *Sender) AppendHeader(dst, values []byte) (header []byte, selected *spar
 		return nil, nil, fmt.Errorf("slim: %w: %d bytes for %d numbers of %v", ErrLength, len(values), s.n, s.kind)
 	}
 	renewed := s.left == 0
-	core, explorer := s.config.sizes(s.n)
 	if renewed {
+		core, _ := s.config.sizes(s.n)
 		s.selectCore(values, core)
 		s.left = s.config.Rounds
 	}
-	s.explore(explorer)
+	s.explorer.draw(s.core, s.n, s.round)
 	flags := byte(0)
 	if renewed {
 		flags |= hasCore
 	}
+	if s.round == 0 {
+		flags |= begins
+	}
 	dst = append(dst, flags, byte(s.round))
-	if renewed {
+	if s.round == 0 {
 		dst = append(dst, byte(s.kind))
 		dst = binary.AppendUvarint(dst, uint64(s.n))
+		dst = binary.AppendUvarint(dst, uint64(s.explorer.size))
+		dst = binary.LittleEndian.AppendUint64(dst, s.explorer.seed)
+	}
+	if renewed {
 		dst = sparse.AppendPositions(dst, s.core, s.n)
 	}
-	dst = sparse.AppendPositions(dst, s.explorer, s.n)
 	s.out.Reset(s.kind, s.n)
 	for i := range s.out.Mask {
-		s.out.Mask[i] = s.core[i] | s.explorer[i]
+		s.out.Mask[i] = s.core[i] | s.explorer.mask[i]
 	}
 	s.out.Gather(values)
 	s.round++
@@ -105,37 +110,6 @@ func (s *Sender) selectCore(values []byte, size int) {
 		if vector.Magnitude(s.kind, values, i) == least {
 			s.core.Set(i)
 			equal--
-		}
-	}
-}
-
-// explore is Exploration: size positions outside of the core, each set of them
-// as likely as any other. They depend on nothing but seed and round.
-func (s *Sender) explore(size int) {
-	s.explorer = s.explorer.Resized(s.n)
-	if size == 0 {
-		return
-	}
-	s.source.Seed(s.config.Seed, s.round)
-	random := rand.New(&s.source)
-	outside := s.n - s.core.Count()
-	wanted, invert := size, size > outside/2
-	if invert { // fewer to leave out than to take
-		wanted = outside - size
-	}
-	for wanted > 0 {
-		i := random.IntN(s.n)
-		if !s.core.Has(i) && !s.explorer.Has(i) {
-			s.explorer.Set(i)
-			wanted--
-		}
-	}
-	if invert {
-		for i := range s.explorer {
-			s.explorer[i] = ^(s.explorer[i] | s.core[i])
-		}
-		if tail := s.n % 64; tail != 0 {
-			s.explorer[len(s.explorer)-1] &= 1<<tail - 1
 		}
 	}
 }

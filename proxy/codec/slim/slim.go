@@ -1,7 +1,8 @@
 // Package slim sends of gradients and of parameters a core, the largest, and a
 // random explorer from the others: Slim-DP of Sun and others 2018, Algorithm 1.
 // The core is chosen anew only every few rounds, and its positions are sent
-// only then (section 3.4); the explorer is another one each round.
+// only then (section 3.4); the explorer is another one each round, which both
+// ends draw alike, where the paper sends its positions.
 //
 // In come the values of a layer, as the bytes of a values frame; out go
 // positions and values. A [Sender] serves one layer in one direction of one
@@ -59,18 +60,20 @@ func (c Config) sizes(n int) (core, explorer int) {
 
 // Flags of a round's first byte.
 const (
-	hasCore  byte = 1 // the positions of a new core follow
-	allFlags byte = hasCore
+	hasCore  byte = 1 << iota // the positions of a new core follow
+	begins                    // before them what does not change: kind, length and explorer
+	allFlags = hasCore | begins
 )
 
 // Receiver knows the core of the layer that a [Sender] serves.
 type Receiver struct {
-	most  int // numbers in a layer, at most
-	round uint64
-	kind  element.Kind
-	n     int
-	core  sparse.Mask
-	got   sparse.Vector
+	most     int // numbers in a layer, at most
+	round    uint64
+	kind     element.Kind
+	n        int
+	core     sparse.Mask
+	explorer explorer
+	got      sparse.Vector
 }
 
 // NewReceiver returns the receiver for a layer of at most so many numbers.
@@ -100,31 +103,36 @@ func (r *Receiver) DecodeHeader(src []byte) (v *sparse.Vector, count int, rest [
 		return nil, 0, nil, fmt.Errorf("%w: number %d where %d comes next", ErrCorrupt, src[1], byte(r.round))
 	}
 	rest = src[2:]
-	switch {
-	case src[0]&hasCore != 0:
-		if rest, err = r.readCore(rest); err != nil {
+	if isFirst := r.round == 0; isFirst != (src[0]&begins != 0) || isFirst && src[0]&hasCore == 0 {
+		return nil, 0, nil, fmt.Errorf("%w: flags %d in round %d", ErrCorrupt, src[0], r.round)
+	}
+	if src[0]&begins != 0 {
+		if rest, err = r.begin(rest); err != nil {
 			return nil, 0, nil, err
 		}
-	case r.round == 0:
-		return nil, 0, nil, fmt.Errorf("%w: the first has no core", ErrCorrupt)
 	}
-	r.got.Reset(r.kind, r.n)
-	explored, rest, err := sparse.DecodePositions(rest, r.got.Mask, r.n)
-	if err != nil {
-		return nil, 0, nil, fmt.Errorf("%w: explorer: %w", ErrCorrupt, err)
-	}
-	for i, w := range r.core {
-		if r.got.Mask[i]&w != 0 {
-			return nil, 0, nil, fmt.Errorf("%w: the explorer is in the core", ErrCorrupt)
+	if src[0]&hasCore != 0 {
+		r.core = r.core.Resized(r.n)
+		if _, rest, err = sparse.DecodePositions(rest, r.core, r.n); err != nil {
+			return nil, 0, nil, fmt.Errorf("%w: core: %w", ErrCorrupt, err)
 		}
-		r.got.Mask[i] |= w
+	}
+	count = r.core.Count() + r.explorer.size
+	if count > r.n {
+		return nil, 0, nil, fmt.Errorf("%w: core and explorer of %d numbers in a layer of %d", ErrCorrupt, count, r.n)
+	}
+	r.explorer.draw(r.core, r.n, r.round)
+	r.got.Reset(r.kind, r.n)
+	for i := range r.got.Mask {
+		r.got.Mask[i] = r.core[i] | r.explorer.mask[i]
 	}
 	r.round++
-	return &r.got, explored + r.core.Count(), rest, nil
+	return &r.got, count, rest, nil
 }
 
-// readCore reads kind, length and positions of a core.
-func (r *Receiver) readCore(src []byte) (rest []byte, err error) {
+// begin reads kind and length of the layer, and how many the explorer draws by
+// which seed.
+func (r *Receiver) begin(src []byte) (rest []byte, err error) {
 	if len(src) == 0 || !element.Kind(src[0]).Valid() {
 		return nil, fmt.Errorf("%w: values of no known kind", ErrCorrupt)
 	}
@@ -133,10 +141,11 @@ func (r *Receiver) readCore(src []byte) (rest []byte, err error) {
 		return nil, fmt.Errorf("%w: a layer of %d numbers, at most %d are expected", ErrCorrupt, n, r.most)
 	}
 	r.kind, r.n = element.Kind(src[0]), int(n)
-	r.core = r.core.Resized(r.n)
-	_, rest, err = sparse.DecodePositions(src[1+used:], r.core, r.n)
-	if err != nil {
-		return nil, fmt.Errorf("%w: core: %w", ErrCorrupt, err)
+	src = src[1+used:]
+	size, used := binary.Uvarint(src)
+	if used <= 0 || size > n || len(src) < used+8 {
+		return nil, fmt.Errorf("%w: an explorer of %d in a layer of %d numbers", ErrCorrupt, size, n)
 	}
-	return rest, nil
+	r.explorer.size, r.explorer.seed = int(size), binary.LittleEndian.Uint64(src[used:])
+	return src[used+8:], nil
 }

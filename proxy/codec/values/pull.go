@@ -136,7 +136,7 @@ func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, value
 	if r.Quantize > 0 {
 		return s.quantize(head, r, v.Kind, v.Values), v
 	}
-	return sparse.AppendValues(head, v.Kind, v.Values, v.Count() < v.N/4), v
+	return sparse.AppendValues(head, v.Kind, v.Values, true), v
 }
 
 // Flags of a round.

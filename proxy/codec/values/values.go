@@ -39,7 +39,7 @@ import (
 const Name = "values"
 
 // formats is the version of all that the codec writes besides compact.
-const formats = 2
+const formats = 3
 
 // The last byte of a head.
 const (
