@@ -45,7 +45,7 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "pushes after which a layer's threshold is computed anew")
 	flags.IntVar(&r.Warmup, "threshold-warmup", 0, "pushes of a layer in which the share that waits rises to --threshold")
 	flags.IntVar(&r.Drain, "threshold-drain", 0, "one in so many pushes of a layer, at random, sends all that waits; 0: none")
-	flags.StringVar(&f.slim, "slim", "", "ALPHA,EPSILON[,ROUNDS]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20)")
+	flags.StringVar(&f.slim, "slim", "", "ALPHA,EPSILON[,ROUNDS[,changes]]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20); with changes those of a pull that differ most from what the worker has")
 	flags.IntVar(&r.Quantize, "quantize", 0, "bits to which pushed values are rounded at random, 1 to 8; 0: none. With --threshold or --slim those that go are")
 	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "values that share a scale when they are rounded")
 	flags.BoolVar(&r.Unchanged, "unchanged", false, "leave out of a pull's answer what is bit for bit what this worker last got")
@@ -93,11 +93,14 @@ func (f *codecFlags) own() ([]values.Rule, error) {
 
 func parseSlim(text string) (*values.Slim, error) {
 	parts := strings.Split(text, ",")
-	bad := usagef("--slim %q: want ALPHA,EPSILON or ALPHA,EPSILON,ROUNDS, such as 0.3,0.15,20", text)
+	bad := usagef("--slim %q: want ALPHA,EPSILON or ALPHA,EPSILON,ROUNDS or ALPHA,EPSILON,ROUNDS,changes, such as 0.3,0.15,20", text)
+	var s values.Slim
+	if len(parts) == 4 && strings.TrimSpace(parts[3]) == "changes" {
+		s.Changes, parts = true, parts[:3]
+	}
 	if len(parts) < 2 || len(parts) > 3 {
 		return nil, bad
 	}
-	var s values.Slim
 	var errs [3]error
 	s.Alpha, errs[0] = strconv.ParseFloat(strings.TrimSpace(parts[0]), 64)
 	s.Epsilon, errs[1] = strconv.ParseFloat(strings.TrimSpace(parts[1]), 64)

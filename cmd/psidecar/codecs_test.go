@@ -30,6 +30,7 @@ func TestCodecUsage(t *testing.T) {
 		{"--slim 0.3", "--slim \"0.3\": want ALPHA,EPSILON"},
 		{"--slim 0.3,x", "want ALPHA,EPSILON"},
 		{"--slim 0.3,0.1,0", "want ALPHA,EPSILON"},
+		{"--slim 0.3,0.1,1,change", "want ALPHA,EPSILON"},
 		{"--slim 0.3,0.4", "--slim epsilon 0.4: want 0 to alpha"},
 		{"--slim 0.3,0.1 --unchanged", "exclude each other"},
 		{"--char-values float8", "float8"},

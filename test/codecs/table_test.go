@@ -30,6 +30,14 @@ func setting(name string, usual int) int {
 	return usual
 }
 
+// chosen returns the codecs that PSIDECAR_EVAL_CODECS names, or the usual ones.
+func chosen(usual ...string) []string {
+	if only := os.Getenv("PSIDECAR_EVAL_CODECS"); only != "" {
+		return strings.Split(only, ";")
+	}
+	return usual
+}
+
 // under returns the recommender's training on 4 hosts under a codec: direct,
 // none, compact, or psidecar's flags without their dashes.
 func under(codec, data string, mbit, steps int, seed uint64) Run {
@@ -56,10 +64,7 @@ func TestTable(t *testing.T) {
 	measurement(t)
 	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
 	mbit, steps := setting("MBIT", 200), setting("STEPS", 60)
-	codecs := []string{"direct", "none", "compact", "unchanged", "quantize=8", "slim=0.3,0.15", "threshold=0.95", "threshold=0.99", "threshold=0.99 quantize=8", "threshold=0.99 unchanged"}
-	if only := os.Getenv("PSIDECAR_EVAL_CODECS"); only != "" {
-		codecs = strings.Split(only, ";")
-	}
+	codecs := chosen("direct", "none", "compact", "unchanged", "quantize=8", "slim=0.3,0.15", "threshold=0.95", "threshold=0.99", "threshold=0.99 quantize=8", "threshold=0.99 unchanged")
 	var table strings.Builder
 	table.WriteString("| codec | steps/s | time of a step, ms | against direct | kB a step over the links | pushes | pulls | ms of a processor a step: workers | servers | sidecars | train loss |\n|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for range setting("ROUNDS", 1) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -23,7 +24,9 @@ type session struct {
 	batch    int // samples of a worker's step
 	steps    int
 	seed     uint64
-	momentum float32 // see [model.Momentum]
+	initial  []float32 // added to what is pulled of a model of one group, and subtracted again; nil: none
+	momentum float32   // see [model.Momentum]
+	decay    float64   // power with which the learning rate falls to zero at the last step, as in [session.rate]
 	rules    []values.Rule
 	every    int // steps between scorings of the test data; 0: at the end only
 }
@@ -119,6 +122,12 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	}
 	r.last, err = workers[0].score(s.test, int32(s.steps)+1)
 	return r, err
+}
+
+// rate is what a step's learning rate is of the first one's: (1 - step/steps)^decay,
+// Caffe's "poly", by which Slim's GoogLeNet learns with a power of 0.5.
+func (s *session) rate(step int32) float32 {
+	return float32(math.Pow(1-float64(step)/float64(s.steps), s.decay))
 }
 
 // share returns which share of a model's values went in a push, in the mean, where

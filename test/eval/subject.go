@@ -28,12 +28,13 @@ type subject struct {
 	batch    int
 	settings store.Settings
 	momentum float32 // see [model.Momentum]
+	decay    float64 // see [session.rate]
 	load     func(ctx context.Context, share samples.Share, test bool, seed uint64) (model.Model, error)
 }
 
 // session prepares a run of the subject.
 func (s *subject) session(ctx context.Context, seed uint64, rules []values.Rule) (*session, error) {
-	run := &session{settings: s.settings, batch: s.batch, steps: s.steps, seed: seed, momentum: s.momentum, rules: rules}
+	run := &session{settings: s.settings, batch: s.batch, steps: s.steps, seed: seed, momentum: s.momentum, decay: s.decay, rules: rules}
 	for i := range workers {
 		m, err := s.load(ctx, samples.Share{Index: i, Of: workers}, false, seed)
 		if err != nil {

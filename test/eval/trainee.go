@@ -64,7 +64,7 @@ func (w *trainee) learn(step int32, tally *metric.Tally) error {
 	}
 	w.model.Gradient(w.left[:w.batch], w.params, grads, tally)
 	w.left = w.left[w.batch:]
-	scale := 1 / float32(w.batch*len(w.models))
+	scale := w.rate(step) / float32(w.batch*len(w.models))
 	for g := range grads {
 		for i := range grads[g] {
 			grads[g][i] *= scale
@@ -109,11 +109,17 @@ func (w *trainee) pull(groups []model.Group, step int32) error {
 		if err != nil {
 			return err
 		}
+		for i := range w.initial {
+			vals[i] += w.initial[i]
+		}
 		came, err := w.down.carry(w.frames(group, vals, false), 2, &w.pulled)
 		if err != nil {
 			return err
 		}
 		w.params[g] = floats(came)
+		for i := range w.initial {
+			w.params[g][i] -= w.initial[i]
+		}
 	}
 	return nil
 }

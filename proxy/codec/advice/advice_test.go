@@ -54,7 +54,7 @@ func TestReport(t *testing.T) {
 		{"quantize 8", 0.24, 0.27, 0.99, 1.01, 0, 0},
 		{"threshold 0.99", 0.005, 0.03, 0.99, 1.01, 2, 6},
 		{"threshold 0.75", 0.2, 0.45, 0.99, 1.01, 0.2, 2},
-		{"slim 0.3,0.15", 0.3, 0.4, 0.3, 0.4, 0, 0},
+		{"slim 0.3,0.15", 0.24, 0.3, 0.24, 0.32, 0, 0},
 	} {
 		row := rows[c.codec]
 		if row.Pushes < c.leastPushes || row.Pushes > c.mostPushes || row.Pulls < c.leastPulls || row.Pulls > c.mostPulls || row.Waits < c.leastWaits || row.Waits > c.mostWaits {

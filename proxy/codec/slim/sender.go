@@ -51,13 +51,19 @@ func (s *Sender) Append(dst, values []byte) ([]byte, error) {
 // themselves, and returns what they are. The vector is the sender's, valid until
 // the next call.
 func (s *Sender) AppendHeader(dst, values []byte) (header []byte, selected *sparse.Vector, err error) {
-	if len(values) != s.n*s.kind.Size() {
-		return nil, nil, fmt.Errorf("slim: %w: %d bytes for %d numbers of %v", ErrLength, len(values), s.n, s.kind)
+	return s.AppendHeaderBy(dst, values, values)
+}
+
+// AppendHeaderBy is AppendHeader with a core of those values whose weights are
+// the largest in magnitude. There are as many weights of the same kind.
+func (s *Sender) AppendHeaderBy(dst, weights, values []byte) (header []byte, selected *sparse.Vector, err error) {
+	if size := s.n * s.kind.Size(); len(values) != size || len(weights) != size {
+		return nil, nil, fmt.Errorf("slim: %w: %d bytes, and %d of weights, for %d numbers of %v", ErrLength, len(values), len(weights), s.n, s.kind)
 	}
 	renewed := s.left == 0
 	if renewed {
 		core, _ := s.config.sizes(s.n)
-		s.selectCore(values, core)
+		s.selectCore(weights, core)
 		s.left = s.config.Rounds
 	}
 	s.explorer.draw(s.core, s.n, s.round)

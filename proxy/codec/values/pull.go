@@ -3,7 +3,9 @@ package values
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"slices"
 
+	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/slim"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -19,10 +21,11 @@ const maxRounds = 4096
 // rounds are slim's layers in one direction of a link, at its sending end. A
 // layer is a dense key, or a list of keys of few values that comes again.
 type rounds struct {
-	seed   maphash.Seed
-	layers map[uint64]*round
-	once   map[uint64]bool // lists of keys that came once
-	left   int             // bytes of values that may still be remembered
+	seed    maphash.Seed
+	layers  map[uint64]*round
+	once    map[uint64]bool // lists of keys that came once
+	left    int             // bytes of values that may still be remembered
+	changes []byte          // see weights
 }
 
 // round is a layer of slim. The receiver knows it by its number.
@@ -30,6 +33,20 @@ type round struct {
 	number int
 	rule   Slim
 	sender *slim.Sender
+	has    []byte // by changes: what the receiver has
+}
+
+// weights are the numbers by whose magnitude the core of a layer's values is
+// chosen. They are valid until the next call.
+func (rs *rounds) weights(l *round, kind element.Kind, values []byte) []byte {
+	if l.has == nil {
+		return values
+	}
+	rs.changes = slices.Grow(rs.changes[:0], len(values))[:len(values)]
+	for i := range len(values) / kind.Size() {
+		kind.Put(rs.changes, i, kind.At(values, i)-kind.At(l.has, i))
+	}
+	return rs.changes
 }
 
 func newRounds(bytes int) rounds {
@@ -83,11 +100,19 @@ func (rs *rounds) of(p *piece, r *Rule, keys pslite.Keys, u use) (l *round, isFi
 	if l == nil && (len(rs.layers) >= maxRounds || cost > rs.left) {
 		return nil, false, ReasonMemory
 	}
-	sender, err := slim.NewSender(p.kind, p.values(), slim.Config{Alpha: r.Slim.Alpha, Epsilon: r.Slim.Epsilon, Rounds: r.Slim.Rounds, Seed: name})
+	config := slim.Config{Alpha: r.Slim.Alpha, Epsilon: r.Slim.Epsilon, Rounds: r.Slim.Rounds, Seed: name}
+	byChanges := u == pulled && r.Slim.Changes
+	if byChanges {
+		config.Rounds = 1
+	}
+	sender, err := slim.NewSender(p.kind, p.values(), config)
 	if err != nil {
 		panic(err) // rules are checked
 	}
 	fresh := &round{number: len(rs.layers), rule: *r.Slim, sender: sender}
+	if byChanges {
+		fresh.has = make([]byte, p.to-p.from)
+	}
 	if l != nil {
 		fresh.number = l.number // under another rule, from the beginning
 	} else {
@@ -115,12 +140,12 @@ func (s *Sender) appendSlimPush(head []byte, p *piece, r *Rule, keys pslite.Keys
 		return s.appendVector(head, v, r), v.Count(), true
 	}
 	head = append(head, byte(partSlim))
-	head, v := s.appendRound(head, l, isFirst, r, values)
+	head, v := s.appendRound(head, l, isFirst, r, p.kind, values)
 	return head, v.Count(), true
 }
 
 // appendRound appends a layer's number, whether it is new, and a round.
-func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, values []byte) ([]byte, *sparse.Vector) {
+func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, kind element.Kind, values []byte) ([]byte, *sparse.Vector) {
 	head = binary.AppendUvarint(head, uint64(l.number))
 	var flags byte
 	if isFirst {
@@ -129,9 +154,12 @@ func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, value
 	if r.Quantize > 0 {
 		flags |= roundQuantized
 	}
-	head, v, err := l.sender.AppendHeader(append(head, flags), values)
+	head, v, err := l.sender.AppendHeaderBy(append(head, flags), s.rounds.weights(l, kind, values), values)
 	if err != nil {
 		panic(err) // the piece has the layer's length
+	}
+	if l.has != nil {
+		v.Merge(l.has)
 	}
 	if r.Quantize > 0 {
 		return s.quantize(head, r, v.Kind, v.Values), v
@@ -189,12 +217,13 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 		return head, formPlain, n
 	}
 	if isFirst {
+		copy(l.has, values)
 		head = append(head, byte(partLearned))
 		head = binary.AppendUvarint(head, uint64(l.number))
 		head = binary.AppendUvarint(head, uint64(len(values)))
 		return append(head, values...), formSlimPull, n
 	}
-	head, v := s.appendRound(append(head, byte(partFilled)), l, false, &Rule{}, values)
+	head, v := s.appendRound(append(head, byte(partFilled)), l, false, &Rule{}, p.kind, values)
 	return head, formSlimPull, v.Count()
 }
 

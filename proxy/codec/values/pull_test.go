@@ -2,7 +2,9 @@ package values
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -132,6 +134,47 @@ func TestSlim(t *testing.T) {
 		}
 		up.close()
 		down.close()
+	}
+}
+
+// By changes a pull brings up to date what differs most from what the worker
+// has, and once nothing changes any more all of it.
+func TestSlimByChanges(t *testing.T) {
+	const n, core = 2000, 400
+	e := newEnds(t, Rule{Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4, Changes: true}})
+	down := e.dial(t, e.server, e.worker, "ps8")
+	defer down.close()
+	rng := rand.New(rand.NewPCG(4, 4))
+	vals, has := make([]float32, n), make([]float32, n)
+	for i := range vals { // the large ones are not those that change
+		vals[i] = float32(1000 * (i % 7))
+	}
+	for step := range 30 {
+		if step < 20 {
+			for i := range vals {
+				vals[i] += float32(rng.NormFloat64())
+			}
+		}
+		got := floats(down.carry(t, (request{timestamp: int32(step), pull: true, answer: true, keys: []uint64{5}, lens: []int32{n}, vals: vals}).frames())[2])
+		var missing, differences []float64
+		for i, v := range got {
+			d := math.Abs(float64(vals[i] - has[i]))
+			differences = append(differences, d)
+			if v != vals[i] {
+				missing = append(missing, d)
+			}
+		}
+		slices.Sort(differences)
+		if least := differences[n-core]; step > 0 && len(missing) > 0 && slices.Max(missing) > least {
+			t.Fatalf("step %d: a value came that differs by %v, one that differs by %v did not", step, least, slices.Max(missing))
+		}
+		if want := int(0.75 * n); step > 0 && step < 20 && (len(missing) < want*4/5 || len(missing) > want) {
+			t.Errorf("step %d: %d of %d values are not current", step, len(missing), n)
+		}
+		copy(has, got)
+	}
+	if !slices.Equal(has, vals) {
+		t.Error("ten pulls after the last change the worker has old values")
 	}
 }
 

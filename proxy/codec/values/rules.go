@@ -52,11 +52,14 @@ type Rule struct {
 
 // Slim are the numbers of Slim-DP: the share Alpha of the values goes, of which
 // Epsilon are drawn at random; which are the largest is looked up again every
-// Rounds pushes or pulls.
+// Rounds pushes or pulls. With Changes the core of a pull are not the largest
+// parameters, as Slim-DP has it, but those that differ most from what the worker
+// has, chosen in each pull.
 type Slim struct {
 	Alpha   float64 `json:"alpha" yaml:"alpha"`
 	Epsilon float64 `json:"epsilon" yaml:"epsilon"`
 	Rounds  int     `json:"rounds" yaml:"rounds"`
+	Changes bool    `json:"changes,omitempty" yaml:"changes"`
 }
 
 // Defaults of a Rule's fields.
