@@ -24,9 +24,8 @@ type session struct {
 	batch    int // samples of a worker's step
 	steps    int
 	seed     uint64
-	initial  []float32 // added to what is pulled of a model of one group, and subtracted again; nil: none
-	momentum float32   // see [model.Momentum]
-	decay    float64   // power with which the learning rate falls to zero at the last step, as in [session.rate]
+	momentum float32 // see [model.Momentum]
+	decay    float64 // power with which the learning rate falls to zero at the last step, as in [session.rate]
 	rules    []values.Rule
 	every    int // steps between scorings of the test data; 0: at the end only
 }
@@ -47,6 +46,12 @@ type result struct {
 type scored struct {
 	step  int
 	tally metric.Tally
+}
+
+// with runs the session under other rules.
+func (s *session) with(ctx context.Context, rules []values.Rule) (*result, error) {
+	s.rules = rules
+	return s.train(ctx)
 }
 
 // train runs the session.

@@ -13,48 +13,78 @@ import (
 )
 
 // slims compares Slim-DP with plain and quantized pushes at the end of as many
-// steps, and varies what it explores (Slim table 1, figures 3 to 5, section
-// 4.3.4). Slim chose alpha and epsilon among such; the core is chosen anew each
-// round, which costs little here: its positions take under a bit a value.
+// steps, and varies what goes and what is explored (Slim table 1, figures 3 to 5,
+// section 4.3.4). Slim chose alpha and epsilon among such; the core is chosen anew
+// each round, which costs little here: its positions take under a bit a value.
+// Beside it, pulls whose core is what differs most from what the worker has.
 func slims(ctx context.Context, e *evaluation) error {
 	s := pictures(e)
-	slim := func(alpha, epsilon float64, rounds int) variant {
-		return variant{fmt.Sprintf("slim (%g, %g), q = %d", alpha, epsilon, rounds), []values.Rule{{Slim: &values.Slim{Alpha: alpha, Epsilon: epsilon, Rounds: rounds}}}}
+	slim := func(alpha, epsilon float64, changes bool, bits int) variant {
+		v := variant{fmt.Sprintf("slim (%g, %g)", alpha, epsilon), []values.Rule{{Slim: &values.Slim{Alpha: alpha, Epsilon: epsilon, Rounds: 1, Changes: changes}, Quantize: bits}}}
+		if changes {
+			v.name += ", changes"
+		}
+		if bits > 0 {
+			v.name += fmt.Sprintf(", %d bit", bits)
+		}
+		return v
 	}
-	both := slim(0.4, 0.2, 1)
-	both.name += ", 8 bit"
-	both.rules[0].Quantize = 8
 	variants := []variant{{name: "plain"}, {"quantized, 8 bit", []values.Rule{{Quantize: 8}}},
-		slim(0.4, 0.2, 1), slim(0.4, 0.4, 1), slim(0.4, 0, 1), slim(0.4, 0.2, 20), slim(0.3, 0.15, 1), both,
-		{"threshold 99%", []values.Rule{{Threshold: 0.99}}}}
-	all, err := s.measure(ctx, e, 250, runtime.NumCPU(), variants)
+		slim(0.3, 0.15, false, 0), slim(0.4, 0.2, false, 0), slim(0.5, 0.25, false, 0),
+		slim(0.4, 0.4, false, 0), slim(0.4, 0, false, 0),
+		slim(0.3, 0.15, true, 0), slim(0.5, 0.25, true, 0), slim(0.7, 0.35, true, 8)}
+	all, err := s.measure(ctx, e, 500, runtime.NumCPU(), variants)
 	if err != nil {
 		return err
 	}
-	t := table{title: fmt.Sprintf("%s (%d workers, %d seeds, %d steps; differences to plain with the same seed; pulls as a worker sees them)", s.name, workers, e.seeds(), e.steps(s)),
-		head: []string{"codec", "test accuracy %", "against plain", "test loss", "pushes", "pulls", "bytes saved %"}}
-	var curves []figure.Line
+	t := table{title: fmt.Sprintf("%s (%d workers, %d seeds, %d steps; mean ± standard deviation of the servers' model; differences to plain with the same seed)", s.name, workers, e.seeds(), e.steps(s)),
+		head: []string{"codec", "test accuracy %", "against plain", "test loss", "against plain", "train loss", "pushes", "pulls", "bytes saved %"}}
 	for i := range all {
 		m := &all[i]
-		saved, _ := m.spread(func(r *result) float64 {
-			return 100 * (1 - float64(r.pushed.encoded+r.pulled.encoded)/float64(r.pushed.plain+r.pulled.plain))
-		})
 		pulls, _ := m.spread(func(r *result) float64 { return r.pulled.ratio() })
-		t.add(m.name, m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.2f", testAccuracy), m.cell("%.4f", testLoss), fmt.Sprintf("1/%.1f", m.ratio()), fmt.Sprintf("1/%.2f", pulls), fmt.Sprintf("%.1f", saved))
-		curve := figure.Line{Name: m.name}
-		for k, at := range m.runs[0].curve {
-			y, _ := m.spread(func(r *result) float64 { return 100 * r.curve[k].tally.Accuracy() })
-			curve.Points = append(curve.Points, plotter.XY{X: float64(at.step), Y: y})
-		}
-		curves = append(curves, curve)
+		bytes, _ := m.spread(saved)
+		t.add(m.name, m.cell("%.2f", lastAccuracy), m.against(&all[0], "%+.2f", lastAccuracy), m.cell("%.4f", lastLoss), m.against(&all[0], "%+.4f", lastLoss),
+			m.cell("%.4f", trainLoss), fmt.Sprintf("1/%.1f", m.ratio()), fmt.Sprintf("1/%.2f", pulls), fmt.Sprintf("%.1f", bytes))
 	}
 	if err := t.write(e.out); err != nil {
 		return err
 	}
 	return e.writePlot("slim.png", func(w io.Writer) error {
 		return figure.Write(w, []figure.Panel{
-			{Title: "Slim Fig. 4: exploration and exploitation", X: "step", Y: "test accuracy %", Lines: []figure.Line{curves[0], curves[2], curves[3], curves[4]}, Floor: 90},
-			{Title: "Slim Fig. 3 and 5: codecs", X: "step", Y: "test accuracy %", Lines: []figure.Line{curves[0], curves[1], curves[2], curves[5], curves[6], curves[8]}, Floor: 90, Legend: true},
+			{Title: "Slim Fig. 4: exploration and exploitation", X: "step", Y: "test accuracy %", Lines: byStep(all[0], all[3], all[5], all[6]), Floor: 92, Legend: true},
+			{Title: "Slim Fig. 3: codecs", X: "step", Y: "test accuracy %", Lines: byStep(all[0], all[1], all[3], all[8], all[9]), Floor: 92, Legend: true},
+			{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy %, at the end", Legend: true, Lines: []figure.Line{
+				bySaving("slim", all[0], all[4], all[3], all[2]), bySaving("slim by changes", all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[1], all[9])}},
 		})
 	})
+}
+
+// byStep are the accuracies of variants while they train, means over the seeds.
+func byStep(all ...measured) (lines []figure.Line) {
+	for _, m := range all {
+		l := figure.Line{Name: m.name}
+		for k, at := range m.runs[0].curve {
+			y, _ := m.spread(func(r *result) float64 { return 100 * r.curve[k].tally.Accuracy() })
+			l.Points = append(l.Points, plotter.XY{X: float64(at.step), Y: y})
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// bySaving is the accuracy at the end, by the bytes that variants save.
+func bySaving(name string, all ...measured) figure.Line {
+	l := figure.Line{Name: name}
+	for _, m := range all {
+		x, _ := m.spread(saved)
+		y, _ := m.spread(lastAccuracy)
+		l.Points = append(l.Points, plotter.XY{X: x, Y: y})
+	}
+	return l
+}
+
+// saved is which share of the bytes of pushes and pulls a run did without, in
+// percent.
+func saved(r *result) float64 {
+	return 100 * (1 - float64(r.pushed.encoded+r.pulled.encoded)/float64(r.pushed.plain+r.pulled.plain))
 }

@@ -143,11 +143,11 @@ func regression(e *evaluation, file string, steps, batch int, settings store.Set
 }
 
 // pictures is an image model of one hidden layer, trained with momentum on half
-// of the training pictures until that no longer betters it.
+// of the training pictures while the learning rate falls to nothing.
 func pictures(e *evaluation) *subject {
 	file := func(name string) string { return filepath.Join(e.datasets, name+"-ubyte.xz") }
 	return &subject{
-		name: "MLP 784-64-10, pictures", steps: 4000, batch: 16, momentum: 0.9,
+		name: "MLP 784-64-10, pictures", steps: 4000, batch: 16, momentum: 0.9, decay: 1,
 		settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.02, ValueLength: 1},
 		load: func(_ context.Context, s samples.Share, isTest bool, seed uint64) (model.Model, error) {
 			images, labels := file("train-images-idx3"), file("train-labels-idx1")

@@ -109,17 +109,11 @@ func (w *trainee) pull(groups []model.Group, step int32) error {
 		if err != nil {
 			return err
 		}
-		for i := range w.initial {
-			vals[i] += w.initial[i]
-		}
 		came, err := w.down.carry(w.frames(group, vals, false), 2, &w.pulled)
 		if err != nil {
 			return err
 		}
 		w.params[g] = floats(came)
-		for i := range w.initial {
-			w.params[g][i] -= w.initial[i]
-		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -49,24 +50,26 @@ func (s *subject) measure(ctx context.Context, e *evaluation, every, atOnce int,
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for seed := range e.seeds() {
-		group.Go(func() error {
-			run, err := s.session(ctx, uint64(seed+1), nil)
-			if err != nil {
-				return err
-			}
-			run.every, run.steps = every, e.steps(s)
-			for i, v := range variants {
-				run.rules = v.rules
-				r, err := run.train(ctx)
+		// Each seed's variants in two parts, so that no processor is idle when
+		// there are two processors and three seeds.
+		for half := range slices.Chunk(all, (len(all)+1)/2) {
+			group.Go(func() error {
+				run, err := s.session(ctx, uint64(seed+1), nil)
 				if err != nil {
-					return fmt.Errorf("%s, %s: %w", s.name, v.name, err)
+					return err
 				}
-				e.progress("%s, %s, seed %d: train loss %.4f, test loss %.4f, once all is sent %.4f, accuracy %.4f, pushes 1/%.1f, pulls 1/%.2f", s.name, v.name, seed+1,
-					r.train.MeanLoss(), r.test.MeanLoss(), r.last.MeanLoss(), r.test.Accuracy(), r.pushed.ratio(), r.pulled.ratio())
-				all[i].runs[seed] = r
-			}
-			return nil
-		})
+				run.every, run.steps = every, e.steps(s)
+				for _, m := range half {
+					if m.runs[seed], err = run.with(ctx, m.rules); err != nil {
+						return fmt.Errorf("%s, %s: %w", s.name, m.name, err)
+					}
+					r := m.runs[seed]
+					e.progress("%s, %s, seed %d: train loss %.4f, test loss %.4f, once all is sent %.4f, accuracy %.4f, pushes 1/%.1f, pulls 1/%.2f", s.name, m.name, seed+1,
+						r.train.MeanLoss(), r.test.MeanLoss(), r.last.MeanLoss(), r.last.Accuracy(), r.pushed.ratio(), r.pulled.ratio())
+				}
+				return nil
+			})
+		}
 	}
 	return all, group.Wait()
 }
@@ -110,6 +113,7 @@ func cell(format string, each []float64) string {
 func trainLoss(r *result) float64    { return r.train.MeanLoss() }
 func testLoss(r *result) float64     { return r.test.MeanLoss() }
 func lastLoss(r *result) float64     { return r.last.MeanLoss() }
+func lastAccuracy(r *result) float64 { return 100 * r.last.Accuracy() }
 func testAccuracy(r *result) float64 { return 100 * r.test.Accuracy() }
 
 // ratio is how much smaller pushes became.
