@@ -106,6 +106,7 @@ type Agent struct {
 	ready    error
 	planner  func() *web.Planner
 	windowed time.Time         // when uses were last reported key by key
+	pace     time.Duration     // after how long they are reported again
 	told     map[string]uint64 // bytes of each job then
 }
 
@@ -128,6 +129,7 @@ var errNotAttached = errors.New("no cgroup is watched yet: no PS-lite process ha
 func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		opts: opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
+		pace:  windowEvery,
 		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
 	}
 	a.sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: max(opts.Sampling.OneIn, 1), AnswerKeys: true}

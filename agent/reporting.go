@@ -18,10 +18,13 @@ const (
 	reportBlocks = 256
 	reportHot    = 256
 	reportSkew   = 128
-	// windowEvery is how often uses are reported key by key, and windowHot of how
-	// many keys at most, half of them the most used ones. A key takes windowKeyBytes, and all
-	// of them windowShare of what the job itself moves, or windowLeast keys.
-	windowEvery    = 3 * time.Second
+	// windowSoon is how long after a worker turned to other keys uses are reported
+	// key by key, and for how long until the next time, which doubles up to
+	// windowEvery. windowHot is of how many keys at most, half of them the most
+	// used ones. A key takes windowKeyBytes, and all of them windowShare of what
+	// the job itself moves, or windowLeast keys.
+	windowSoon     = 400 * time.Millisecond
+	windowEvery    = 16 * windowSoon
 	windowHot      = 1 << 14
 	windowLeast    = 8192
 	windowKeyBytes = 12
@@ -65,13 +68,7 @@ func (a *Agent) HostReport() *api.HostReport {
 		m := a.opts.Machine()
 		report.Machine = &api.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: uint32(m.Cores)}
 	}
-	a.mu.Lock()
-	due := time.Since(a.windowed) >= windowEvery
-	if due {
-		a.windowed = time.Now()
-	}
-	a.mu.Unlock()
-	if !due {
+	if !a.windowDue() {
 		return report
 	}
 	for _, j := range report.GetJobs() {
@@ -80,6 +77,33 @@ func (a *Agent) HostReport() *api.HostReport {
 		}
 	}
 	return report
+}
+
+// Urgent reports whether there is something that the planner should hear of
+// before the next report is due: workers turned to other keys a moment ago.
+func (a *Agent) Urgent() bool {
+	shifted := a.observer.Shifted()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if wait := time.Since(a.windowed); shifted && wait >= windowSoon || a.pace < windowEvery && wait >= a.pace {
+		if shifted {
+			a.pace = windowSoon
+		}
+		return true
+	}
+	return false
+}
+
+// windowDue reports whether uses are to be reported key by key now. The next time
+// is after twice as long.
+func (a *Agent) windowDue() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(a.windowed) < a.pace {
+		return false
+	}
+	a.windowed, a.pace = time.Now(), min(2*a.pace, windowEvery)
+	return true
 }
 
 // windowKeys returns of how many keys a job's window may be.
@@ -99,7 +123,7 @@ func windowReport(w *locality.Window, names []string) *api.Window {
 	if w == nil {
 		return nil
 	}
-	r := &api.Window{FirstUnixNanos: w.First, LastUnixNanos: w.Last, Keys: w.Keys, ValueBytes: w.Sizes, LeftOut: w.LeftOut}
+	r := &api.Window{FirstUnixNanos: w.First, LastUnixNanos: w.Last, Keys: w.Keys, ValueBytes: w.Sizes, LeftOut: w.LeftOut, Shifted: w.Shifted}
 	if len(w.Sizes) > 0 && len(slices.Compact(slices.Clone(w.Sizes))) == 1 {
 		r.ValueBytes = w.Sizes[:1]
 	}

@@ -12,14 +12,17 @@ import (
 const DefaultWindowKeys = 1 << 17
 
 // A Window is what workers used, key by key, from when the window before was
-// taken until it was full: a sample of the recent past, by which the planner
-// decides what should move.
+// taken, or from when a worker turned to other keys, until it was full: a sample
+// of the recent past, by which the planner decides what should move.
 type Window struct {
 	First, Last int64    // nanoseconds since 1970
 	Keys        []uint64 // ascending
 	Sizes       []uint32 // bytes of each key's value as last pushed, 0 where it was not
 	Workers     []WorkerWindow
 	LeftOut     uint64 // uses of keys for which there was no room
+	// Shifted: the window is the first, or begins where a worker turned to other
+	// keys than before.
+	Shifted bool
 }
 
 // A WorkerWindow is one worker's part.
@@ -46,6 +49,7 @@ type collector struct {
 	first   int64
 	last    int64
 	leftOut uint64
+	shift   shift
 }
 
 // listUse is one list of keys in use.
@@ -64,6 +68,9 @@ func (c *collector) add(at int64, step uint64, b *counts.Batch) {
 	n := max(len(b.Keys), b.Run.N)
 	if pulls+pushes == 0 || n == 0 {
 		return
+	}
+	if since, shifted := c.shift.add(b, len(c.uses)); shifted {
+		c.forget(since, at)
 	}
 	if len(c.keys)+n > c.limit {
 		c.leftOut += uint64(n)
@@ -90,6 +97,23 @@ func (c *collector) add(at int64, step uint64, b *counts.Batch) {
 	c.uses = append(c.uses, u)
 }
 
+// forget drops what came before a list: workers use other keys since then.
+func (c *collector) forget(list int, at int64) {
+	c.leftOut += uint64(len(c.keys))
+	c.first = at
+	from := len(c.keys)
+	if list < len(c.uses) {
+		from = c.uses[list].from
+	}
+	c.leftOut -= uint64(len(c.keys) - from)
+	c.keys = slices.Delete(c.keys, 0, from)
+	c.uses = slices.Delete(c.uses, 0, min(list, len(c.uses)))
+	for i := range c.uses {
+		c.uses[i].from -= from
+		c.uses[i].to -= from
+	}
+}
+
 // TakeWindow returns what was used since the last call, as far as it is of the
 // most used keys, so many, and begins a new window; nil where nothing was used,
 // or where windows are not wanted.
@@ -100,9 +124,13 @@ func (j *Job) TakeWindow(most int) *Window {
 		j.mu.Unlock()
 		return nil
 	}
-	j.window = &collector{limit: c.limit}
+	j.window = &collector{limit: c.limit, shift: c.shift}
 	j.mu.Unlock()
 	w := c.window()
+	w.Shifted = c.shift.noticed || c.shift.known == nil
+	j.mu.Lock()
+	j.window.shift.taken(w.Keys)
+	j.mu.Unlock()
 	w.keep(most)
 	return w
 }

@@ -47,6 +47,19 @@ func (o *Observer) Jobs() []JobView {
 	return views
 }
 
+// Shifted reports whether a worker of any job has turned to other keys since its
+// last window of uses.
+func (o *Observer) Shifted() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, j := range o.jobs {
+		if j.Sums.Shifted() {
+			return true
+		}
+	}
+	return false
+}
+
 // Job returns the job whose scheduler's address, as text, is name.
 func (o *Observer) Job(name string) (JobView, bool) {
 	o.mu.Lock()

@@ -24,6 +24,9 @@ import (
 // Every is how often a report is sent.
 const Every = 2 * time.Second
 
+// lookEvery is how often is looked whether something is urgent.
+const lookEvery = 100 * time.Millisecond
+
 // again is how long to wait before the planner is tried once more.
 const again = time.Second
 
@@ -33,6 +36,7 @@ type Link struct {
 	host    string
 	creds   credentials.TransportCredentials
 	make    func() *api.HostReport
+	urgent  func() bool
 	every   time.Duration
 
 	mu    sync.Mutex
@@ -40,9 +44,10 @@ type Link struct {
 }
 
 // New returns a link to the planner at the address. What is reported comes from
-// the function, which is called before each report; the link adds whose it is.
-func New(address, host string, creds credentials.TransportCredentials, what func() *api.HostReport) *Link {
-	return &Link{address: address, host: host, creds: creds, make: what, every: Every, state: web.Planner{Address: address}}
+// the function what, which is called before each report; the link adds whose it
+// is. A report is sent before the next one is due when urgent says so.
+func New(address, host string, creds credentials.TransportCredentials, what func() *api.HostReport, urgent func() bool) *Link {
+	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, state: web.Planner{Address: address}}
 }
 
 // State returns how the link does.
@@ -92,7 +97,7 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 	if err != nil {
 		return err
 	}
-	ticker := time.NewTicker(l.every)
+	ticker := time.NewTicker(min(lookEvery, l.every))
 	defer ticker.Stop()
 	for {
 		next := report()
@@ -105,10 +110,12 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 			return err
 		}
 		l.taken(time.Since(sent))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
+		for due := false; !due; due = time.Since(sent) >= l.every || l.urgent() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-ticker.C:
+			}
 		}
 	}
 }

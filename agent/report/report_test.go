@@ -44,7 +44,7 @@ func TestReconnects(t *testing.T) {
 	l := New(address, "h1", insecure.NewCredentials(), func() *api.HostReport {
 		made++
 		return &api.HostReport{Jobs: []*api.JobReport{{Job: "j:1", Bytes: made}}}
-	})
+	}, func() bool { return false })
 	l.every = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

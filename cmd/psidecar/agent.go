@@ -229,7 +229,7 @@ func (w *watcher) run(ctx context.Context, planner string, creds credentials.Tra
 		g.Go(func() error { return w.intercepting.run(ctx, w.opts) })
 	}
 	if planner != "" {
-		link := report.New(planner, w.opts.Host, creds, w.agent.HostReport)
+		link := report.New(planner, w.opts.Host, creds, w.agent.HostReport, w.agent.Urgent)
 		w.agent.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })
 	}

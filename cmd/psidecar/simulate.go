@@ -72,6 +72,7 @@ would wait under a threshold, in norms of what one step pushes.`,
 	f.StringSliceVar(&o.Strategies, "strategies", dynamic.Names(), "what to try: "+strings.Join(dynamic.Names(), ", "))
 	f.IntVar(&o.EpochSteps, "epoch-steps", 10, "after how many steps of the workers keys may move")
 	f.Float64Var(&o.Horizon, "horizon", 200, "locality: steps in which a move must pay back")
+	f.BoolVar(&o.Planned, "planned", false, "locality: move keys at the ends of epochs only, as the planner does for a job that runs")
 	f.IntVar(&o.Batches, "batches", 4, "dppa and mgp: how many of its newest batches a machine shows in an epoch")
 	f.IntVar(&o.KeyBytes, "key-bytes", 8, "what a key takes in a message")
 	f.Uint64Var(&o.Seed, "seed", 1, "of random choices")

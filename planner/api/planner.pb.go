@@ -606,7 +606,7 @@ func (x *JobReport) GetWindow() *Window {
 	return nil
 }
 
-// Window is what this host's workers used, key by key, from the report before
+// Window is what this host's workers used, key by key, from the window before
 // until there was no more room for it: a sample of the recent past.
 type Window struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -619,7 +619,10 @@ type Window struct {
 	ValueBytes []uint32     `protobuf:"varint,4,rep,packed,name=value_bytes,json=valueBytes,proto3" json:"value_bytes,omitempty"`
 	Uses       []*WindowUse `protobuf:"bytes,5,rep,name=uses,proto3" json:"uses,omitempty"`
 	// left_out are uses of keys for which there was no room.
-	LeftOut       uint64 `protobuf:"varint,6,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	LeftOut uint64 `protobuf:"varint,6,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// shifted says that the window is the first of the job, or begins where a
+	// worker turned to other keys than before: the planner should look at once.
+	Shifted       bool `protobuf:"varint,7,opt,name=shifted,proto3" json:"shifted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -694,6 +697,13 @@ func (x *Window) GetLeftOut() uint64 {
 		return x.LeftOut
 	}
 	return 0
+}
+
+func (x *Window) GetShifted() bool {
+	if x != nil {
+		return x.Shifted
+	}
+	return false
 }
 
 // WindowUse is one worker's part of a window. Keys are numbers of the window's.
@@ -1760,7 +1770,7 @@ const file_planner_proto_rawDesc = "" +
 	"\x04skew\x18\x16 \x03(\v2\x1e.psidecar.planner.v1.SkewPointR\x04skew\x12%\n" +
 	"\x0erepeated_bytes\x18\x17 \x01(\x04R\rrepeatedBytes\x123\n" +
 	"\x06recent\x18\x18 \x01(\v2\x1b.psidecar.planner.v1.RecentR\x06recent\x123\n" +
-	"\x06window\x18\x19 \x01(\v2\x1b.psidecar.planner.v1.WindowR\x06window\"\xde\x01\n" +
+	"\x06window\x18\x19 \x01(\v2\x1b.psidecar.planner.v1.WindowR\x06window\"\xf8\x01\n" +
 	"\x06Window\x12(\n" +
 	"\x10first_unix_nanos\x18\x01 \x01(\x03R\x0efirstUnixNanos\x12&\n" +
 	"\x0flast_unix_nanos\x18\x02 \x01(\x03R\rlastUnixNanos\x12\x12\n" +
@@ -1768,7 +1778,8 @@ const file_planner_proto_rawDesc = "" +
 	"\vvalue_bytes\x18\x04 \x03(\rR\n" +
 	"valueBytes\x122\n" +
 	"\x04uses\x18\x05 \x03(\v2\x1e.psidecar.planner.v1.WindowUseR\x04uses\x12\x19\n" +
-	"\bleft_out\x18\x06 \x01(\x04R\aleftOut\"\xab\x01\n" +
+	"\bleft_out\x18\x06 \x01(\x04R\aleftOut\x12\x18\n" +
+	"\ashifted\x18\a \x01(\bR\ashifted\"\xab\x01\n" +
 	"\tWindowUse\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\rR\x05steps\x12\x12\n" +

@@ -44,6 +44,19 @@ type Epoch struct {
 	Steps   float64 // of each worker
 	Uses    []Use   // by item, then machine; each pair once
 	Batches []Batch // the newest of every machine, oldest first, as far as known
+	// Share is which part of the steps the uses were seen in; they are scaled up
+	// to all. 0: all.
+	Share float64
+	// Heard are the machines whose uses were seen; those of the others are what
+	// they did before. nil: all.
+	Heard []bool
+}
+
+func (e *Epoch) share() float64 {
+	if e.Share == 0 {
+		return 1
+	}
+	return e.Share
 }
 
 // A Move gives an item another owner.
@@ -61,8 +74,10 @@ type Strategy interface {
 // item to whoever uses it, when it is used.
 type Reactor interface {
 	Strategy
-	// Access reports whether the item moves to the machine that asks for it.
-	Access(it *Items, item, machine int32) bool
+	// Access is told of a machine's use of an item, and reports whether the item
+	// moves there first. Elsewhere the use costs stay bytes, and the move takes
+	// move bytes.
+	Access(it *Items, item, machine int32, stay, move float64) bool
 }
 
 // Options are what strategies may be told. The zero value of all but Machines
@@ -169,9 +184,10 @@ func mix(seed, n uint64) uint64 {
 // reactive moves a key to whoever uses it, as Lapse does.
 type reactive struct{}
 
-func (reactive) Name() string                          { return "reactive" }
-func (reactive) Plan(*Items, *Epoch) ([]Move, error)   { return nil, nil }
-func (reactive) Access(it *Items, item, to int32) bool { return it.Owner[item] != to }
+func (reactive) Name() string                        { return "reactive" }
+func (reactive) Plan(*Items, *Epoch) ([]Move, error) { return nil, nil }
+
+func (reactive) Access(it *Items, item, to int32, _, _ float64) bool { return it.Owner[item] != to }
 
 // busiest returns the machines with the largest and the smallest load, the
 // lowest number where they are equal.

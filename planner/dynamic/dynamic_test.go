@@ -43,7 +43,7 @@ func TestBaselines(t *testing.T) {
 	if slices.Min(count) < 800 || slices.Max(count) > 1200 {
 		t.Errorf("8000 items fall to 8 machines as %v", count)
 	}
-	if (reactive{}).Access(it, 1, 1) || !(reactive{}).Access(it, 1, 2) {
+	if (reactive{}).Access(it, 1, 1, 1, 2) || !(reactive{}).Access(it, 1, 2, 1, 2) {
 		t.Error("reactive moves an item to its owner, or not to another machine")
 	}
 }

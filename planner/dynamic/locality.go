@@ -19,6 +19,16 @@ type LocalityOptions struct {
 	Margin float64
 	// Spread is how much all machines' bytes count beside the busiest one's (1).
 	Spread float64
+	// Doubt is by how many standard deviations of chance a gain must exceed
+	// nothing (1): who uses an item is known from a few uses of it.
+	Doubt float64
+	// Overhead is what a move costs beside the item's size, in bytes: messages
+	// between those who carry it out.
+	Overhead float64
+	// Missed is how many uses by the owner are taken to have been missed (0.25).
+	// More keep items where they are until it is sure that they are another
+	// machine's: an item that all use splits their requests where it is displaced.
+	Missed float64
 	// MaxMoves bounds the moves of one plan (none).
 	MaxMoves int
 }
@@ -28,6 +38,8 @@ func (o LocalityOptions) withDefaults() LocalityOptions {
 	o.Memory = cmp.Or(o.Memory, 20)
 	o.Margin = cmp.Or(o.Margin, 0.2)
 	o.Spread = cmp.Or(o.Spread, 1)
+	o.Missed = cmp.Or(o.Missed, 0.25)
+	o.Doubt = cmp.Or(o.Doubt, 1)
 	o.MaxMoves = cmp.Or(o.MaxMoves, math.MaxInt)
 	return o
 }
@@ -47,7 +59,9 @@ const power = 8
 // the machine's link speed: nearly the largest, but it also sees the second.
 // With A the sum of a(p,.), moving p from o to t changes L(o) by 2 a(p,o) - A
 // and L(t) by A - 2 a(p,t); nobody else notices. The move itself adds
-// size / horizon to both. a is an average over the past that fades.
+// (size + overhead) / horizon to both. a is an average over the past that fades, in
+// parts that rest upon the last uses of the item: see [rates]. A gain must be
+// larger than what chance makes of so few uses.
 //
 // Only what was used in an epoch is looked at, the most used first; each look
 // costs as much as the item has users. Nothing is computed anew.
@@ -68,6 +82,8 @@ type Locality struct {
 	moves  []Move
 	order  []int32
 	norm   norm
+	plans  uint32 // made so far
+	turns  []turn // by item, as far as Access was told
 }
 
 // NewLocality returns a strategy that has seen nothing.
@@ -112,16 +128,20 @@ func (l *Locality) Before() []float64 { return slices.Clone(l.before) }
 // Plan implements Strategy.
 func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.follow(it)
-	l.see(e)
+	l.see(it, e)
 	l.age(e.Steps)
 	l.before = l.Loads()
 	clear(l.extra)
 	l.moves = l.moves[:0]
+	l.plans++
 	l.rank(e.Uses)
 	l.norm.reset(l)
 	for _, item := range l.order {
 		if len(l.moves) >= l.o.MaxMoves {
 			break
+		}
+		if l.handed(item) {
+			continue
 		}
 		if to, ok := l.target(it, item); ok {
 			l.move(it, item, to)
@@ -165,7 +185,7 @@ func (l *Locality) reown(item, to int32) {
 }
 
 // see adds the uses to what is remembered, which fades.
-func (l *Locality) see(e *Epoch) {
+func (l *Locality) see(it *Items, e *Epoch) {
 	steps := max(e.Steps, 1e-9)
 	keep := math.Exp(-steps / l.o.Memory)
 	l.mass = l.mass*keep + 1 - keep
@@ -177,11 +197,12 @@ func (l *Locality) see(e *Epoch) {
 			l.count(int32(item))
 		}
 	}
-	weight := (1 - keep) / steps / l.rates.scale
+	weight, share := (1-keep)/steps/l.rates.scale, e.share()
 	for from, to := range runs(e.Uses) {
 		item := e.Uses[from].Item
 		owner := l.owner[item]
-		l.rates.use(item, e.Uses[from:to], weight, func(machine int32, by float64) {
+		// A use is a pull and a push: the value twice.
+		l.rates.use(item, e.Uses[from:to], e.Heard, weight, 2*float64(it.Size[item])/share, func(machine int32, by float64) {
 			if owner != machine {
 				l.loads[owner] += by
 				l.loads[machine] += by
@@ -201,7 +222,8 @@ func (l *Locality) count(item int32) {
 	}
 }
 
-// age forgets earlier moves of items, once in a horizon.
+// age forgets earlier moves of items, and half of what their users are known by,
+// once in a horizon.
 func (l *Locality) age(steps float64) {
 	if l.aged += steps; l.aged < l.o.Horizon {
 		return
@@ -211,6 +233,7 @@ func (l *Locality) age(steps float64) {
 		if c > 0 {
 			l.calm[i] = c - 1
 		}
+		l.rates.seen[i].uses /= 2
 	}
 }
 
@@ -272,28 +295,44 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 			atFrom = float64(u.rate)
 		}
 	}
-	scale := l.scale()
-	move := float64(it.Size[item]) / l.o.Horizon * (1 + l.margin(item))
-	off := l.norm.price[from] * (scale*(all-2*atFrom) - move) // gained at from
-	best, most := int32(-1), 0.0
+	scale, seen := l.scale(), max(float64(l.rates.seen[item].uses), 1e-6)
+	missed := all * l.o.Missed / seen
+	move := l.cost(it, item) * (1 + l.margin(item))
+	off := l.norm.price[from] * (scale*(all-2*atFrom-missed) - move) // gained at from
+	best, most, atBest := int32(-1), 0.0, 0.0
 	try := func(t int32, at float64) {
 		if l.barred != nil && l.barred[t] {
 			return
 		}
-		if gain := off + l.norm.price[t]*(scale*(2*at-all)-move); gain > most && t != from {
-			best, most = t, gain
+		if gain := off + l.norm.price[t]*(scale*(2*at-all-missed)-move); gain > most && t != from {
+			best, most, atBest = t, gain, at
 		}
 	}
 	for _, u := range users {
 		try(u.machine, float64(u.rate))
 	}
 	try(l.norm.cheapest, l.rates.at(item, l.norm.cheapest))
+	if best < 0 || most < l.o.Doubt*2*scale*all*chance(l.norm.price[from], atFrom/all, l.norm.price[best], atBest/all, seen) {
+		return 0, false
+	}
 	// Prices are those of a small change, the most that a move can gain: the
 	// norm is convex.
-	if best < 0 || l.norm.after(l, from, best, scale*(2*atFrom-all)+move, scale*(all-2*l.rates.at(item, best))+move) >= l.norm.value*(1-nothing) {
+	if l.norm.after(l, from, best, scale*(2*atFrom-all)+move, scale*(all-2*atBest)+move) >= l.norm.value*(1-nothing) {
 		return 0, false
 	}
 	return best, true
+}
+
+// chance is the standard deviation of price b x part b - price a x part a, where
+// the parts were counted in so many uses.
+func chance(priceA, a, priceB, b, uses float64) float64 {
+	mean := priceB*b - priceA*a
+	return math.Sqrt(max(priceA*priceA*a+priceB*priceB*b-mean*mean, 0) / uses)
+}
+
+// cost is what a move of the item adds to a step of either machine.
+func (l *Locality) cost(it *Items, item int32) float64 {
+	return (float64(it.Size[item]) + l.o.Overhead) / l.o.Horizon
 }
 
 func (l *Locality) margin(item int32) float64 {
@@ -306,7 +345,7 @@ func (l *Locality) move(it *Items, item, to int32) {
 	l.moves = append(l.moves, Move{item, to})
 	l.reown(item, to)
 	l.calm[item] = min(l.calm[item]+2, 16)
-	each := float64(it.Size[item]) / l.o.Horizon
+	each := l.cost(it, item)
 	l.extra[from] += each
 	l.extra[to] += each
 	l.norm.reset(l)

@@ -18,6 +18,8 @@ type plain struct {
 	k      int
 	speed  []float64
 	sums   [][]float64 // [item][machine]
+	seen   []float64
+	alone  [][]float64 // [item]: uses, lately, of the only machine that made any
 	rate   [][]float64 // likewise, bytes a step
 	mass   float64
 	calm   []int
@@ -52,7 +54,8 @@ func (s *plain) value(owner []int32) float64 {
 
 func (s *plain) plan(it *Items, e *Epoch) []Move {
 	for len(s.rate) < it.Len() {
-		s.rate, s.sums, s.calm = append(s.rate, make([]float64, s.k)), append(s.sums, make([]float64, s.k)), append(s.calm, 0)
+		s.rate, s.sums, s.calm, s.seen = append(s.rate, make([]float64, s.k)), append(s.sums, make([]float64, s.k)), append(s.calm, 0), append(s.seen, 0)
+		s.alone = append(s.alone, make([]float64, s.k))
 	}
 	for i, owner := range s.owner {
 		if owner != it.Owner[i] {
@@ -73,8 +76,8 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 			}
 		}
 	}
-	for _, u := range e.Uses {
-		s.sums[u.Item][u.Machine] += float64(u.Bytes) / e.Steps * (1 - keep)
+	for p, sums := range s.sums {
+		s.use(int32(p), it, e, sums, (1-keep)/e.Steps)
 	}
 	for p, sums := range s.sums {
 		for i, sum := range sums {
@@ -85,6 +88,7 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 		s.aged = 0
 		for i := range s.calm {
 			s.calm[i] = max(s.calm[i]-1, 0)
+			s.seen[i] /= 2
 		}
 	}
 	s.extra = make([]float64, s.k)
@@ -92,7 +96,7 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 	var moves []Move
 	for _, item := range s.order(e.Uses) {
 		if to, ok := s.best(it, owner, item); ok {
-			each := float64(it.Size[item]) / s.o.Horizon
+			each := (float64(it.Size[item]) + s.o.Overhead) / s.o.Horizon
 			s.extra[owner[item]] += each
 			s.extra[to] += each
 			owner[item] = to
@@ -102,6 +106,53 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 	}
 	s.owner = owner
 	return moves
+}
+
+// use changes an item's sums: all grow by what was used, in the parts of what
+// was known and of what was seen now, each weighed by its number of uses.
+func (s *plain) use(p int32, it *Items, e *Epoch, sums []float64, weight float64) {
+	now, was, bytes := make([]float64, s.k), 0.0, 0.0
+	for _, u := range e.Uses {
+		if u.Item == p {
+			now[u.Machine] = float64(u.Bytes)
+			bytes += now[u.Machine]
+		}
+	}
+	if bytes == 0 {
+		return
+	}
+	for _, sum := range sums {
+		was += sum
+	}
+	uses := bytes / (2 * float64(it.Size[p])) * e.Share
+	seen, alone := s.seen[p], s.alone[p]
+	for i, n := range now {
+		if n < bytes {
+			alone[i] = 0
+			continue
+		}
+		others := max(seen-alone[i], 0)
+		mine := 0.0
+		if was > 0 {
+			mine = max(seen*sums[i]/was-alone[i], 0)
+		}
+		if others > 0 && math.Pow((mine+0.25)/(others+1), alone[i]+uses) < 0.05 {
+			seen = 0 // somebody else's now
+		}
+		alone[i] = min(alone[i]+uses, evidence)
+		if seen == 0 {
+			s.seen[p] = alone[i] - uses
+		}
+	}
+	for i := range sums {
+		part := seen / (seen + uses)
+		share := (1 - part) * now[i] / bytes
+		if was > 0 {
+			share += part * sums[i] / was
+		}
+		sums[i] = (was + bytes*weight) * share
+	}
+	s.seen[p] = min(s.seen[p]+uses, evidence)
 }
 
 // order is by powers of two of the rate, then by number. Rates that fade in a
@@ -146,18 +197,36 @@ func (s *plain) best(it *Items, owner []int32, item int32) (int32, bool) {
 		all += r
 	}
 	from := owner[item]
-	cost := float64(it.Size[item]) / s.o.Horizon * (1 + s.o.Margin*math.Pow(2, float64(s.calm[item])))
+	cost := (float64(it.Size[item]) + s.o.Overhead) / s.o.Horizon * (1 + s.o.Margin*math.Pow(2, float64(s.calm[item])))
 	to, most := int32(-1), 0.0
 	for t := range int32(s.k) {
 		if t == from || s.barred != nil && s.barred[t] {
 			continue
 		}
-		gain := price[from]*(all-2*s.rate[item][from]-cost) + price[t]*(2*s.rate[item][t]-all-cost)
+		unknown := all * s.o.Missed / s.seen[item] // uses by the owner that were not seen
+		gain := price[from]*(all+unknown-2*(s.rate[item][from]+unknown)-cost) + price[t]*(2*s.rate[item][t]-all-unknown-cost)
 		if gain > most {
 			to, most = t, gain
 		}
 	}
 	if to < 0 {
+		return 0, false
+	}
+	// One use brings price x 2 bytes at the new owner's, or costs as much at the
+	// old one's.
+	mean, square := 0.0, 0.0
+	for i, rate := range s.rate[item] {
+		worth := 0.0
+		switch int32(i) {
+		case from:
+			worth = -2 * price[i]
+		case to:
+			worth = 2 * price[i]
+		}
+		mean += rate / all * worth
+		square += rate / all * worth * worth
+	}
+	if most < s.o.Doubt*all*math.Sqrt(max(square-mean*mean, 0)/s.seen[item]) {
 		return 0, false
 	}
 	before := s.value(owner)
@@ -190,7 +259,7 @@ func drawUses(t *rapid.T, items, k int) []Use {
 func TestLocalityAgainstPlain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 5).Draw(t, "machines")
-		o := Options{Machines: k, Locality: LocalityOptions{Horizon: 30, Memory: rapid.Float64Range(1, 40).Draw(t, "memory")}}
+		o := Options{Machines: k, Locality: LocalityOptions{Horizon: 30, Memory: rapid.Float64Range(1, 40).Draw(t, "memory"), Overhead: rapid.Float64Range(0, 20).Draw(t, "overhead"), Missed: rapid.Float64Range(0.1, 3).Draw(t, "missed")}}
 		if rapid.Bool().Draw(t, "speeds differ") {
 			for range k {
 				o.Speed = append(o.Speed, rapid.Float64Range(1, 10).Draw(t, "speed"))
@@ -205,7 +274,7 @@ func TestLocalityAgainstPlain(t *testing.T) {
 		slow := &plain{o: l.o, k: k, speed: l.speed, barred: o.Barred}
 		it := drawItems(t, rapid.IntRange(1, 8).Draw(t, "items"), k)
 		for range rapid.IntRange(1, 12).Draw(t, "epochs") {
-			e := &Epoch{Steps: float64(rapid.IntRange(1, 30).Draw(t, "steps")), Uses: drawUses(t, it.Len(), k)}
+			e := &Epoch{Steps: float64(rapid.IntRange(1, 30).Draw(t, "steps")), Share: rapid.Float64Range(0.1, 1).Draw(t, "share"), Uses: drawUses(t, it.Len(), k)}
 			moves, err := l.Plan(it, e)
 			if err != nil {
 				t.Fatal(err)

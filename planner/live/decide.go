@@ -23,9 +23,9 @@ type judge struct {
 	refused int    // decisions for which nothing is proposed, since all was refused
 }
 
-// pause is for how many decisions nothing is proposed after a plan of which
+// pardon is for how many decisions nothing is proposed after a plan of which
 // everything was refused.
-const pause = 24
+const pardon = 24
 
 // decide looks at the job once. What it returns says why nothing is planned,
 // where that is so.
@@ -37,9 +37,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err
 	if moving && j.small() {
 		return "", nil // what is used meanwhile counts for the next decision
 	}
-	if j.partial() {
-		return "", nil
-	}
+	j.shifted = false
 	s.View(j.name, j.place)
 	e := j.epoch()
 	if len(e.Uses) == 0 {
@@ -96,33 +94,6 @@ func (j *job) small() bool {
 	return uses < j.opts.MaxItems
 }
 
-// patience is for how many decisions a worker is waited for that was at work
-// before.
-const patience = 4
-
-// partial reports whether some workers' part of the recent past is missing that
-// may still come: with it left out, machines would seem idle that are not.
-func (j *job) partial() bool {
-	silent, heard := 0, 0
-	for _, w := range j.workers {
-		switch {
-		case w.steps > 0:
-			heard++
-		case w.missed < patience:
-			silent++
-		}
-	}
-	if silent == 0 || heard == 0 {
-		return false
-	}
-	for _, w := range j.workers {
-		if w.steps == 0 {
-			w.missed++
-		}
-	}
-	return true
-}
-
 // shaped makes the strategy anew where the machines, or their links, are others
 // than before.
 func (j *job) shaped() error {
@@ -157,7 +128,7 @@ func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) er
 	case info.GetState() != api.Epoch_DONE:
 		return nil
 	case info.GetMovedKeys() == 0 && len(info.GetRefused()) > 0:
-		j.judge.epoch, j.judge.refused = 0, pause
+		j.judge.epoch, j.judge.refused = 0, pardon
 		return nil
 	}
 	actual := map[string]float64{}

@@ -32,13 +32,14 @@ type job struct {
 	workers map[string]*worker // by host and name
 	last    int64              // when something was used, as the agents' clocks say
 	idle    int                // decisions since something was
+	shifted bool               // workers turned to other keys since the last decision
 
 	strategy dynamic.Strategy
 	shape    string // what the strategy was made for
 	judge    judge
 }
 
-// A worker is what one worker did since the last decision.
+// A worker is what one worker did since the last decision, and before.
 type worker struct {
 	machine int
 	steps   uint64 // of the windows
@@ -48,6 +49,10 @@ type worker struct {
 	before  uint64 // at the last decision
 	known   bool   // before is right
 	missed  int    // decisions since it was heard of
+	// was is what it used in the windows before the last decision in which it was
+	// heard of, so many steps.
+	was      map[int32]float32
+	wasSteps uint64
 }
 
 func newJob(name string, opts Options) *job {
@@ -123,7 +128,7 @@ func (j *job) see(host string, w *api.Window) {
 		name := host + "\x00" + u.GetWorker()
 		who := j.workers[name]
 		if who == nil {
-			who = &worker{machine: j.machine[host], bytes: map[int32]float32{}}
+			who = &worker{machine: j.machine[host], bytes: map[int32]float32{}, was: map[int32]float32{}}
 			j.workers[name] = who
 		}
 		who.steps += uint64(max(u.GetSteps(), 1))
@@ -195,32 +200,35 @@ func (j *job) place(o *plan.Owners, version uint64) {
 	j.owners = version + 1
 }
 
+// patience is for how many decisions a worker that is not heard of is taken to
+// go on as before: hosts tell of their workers every few seconds, each in its own
+// time, and with one left out its machine would seem idle that is not.
+const patience = 4
+
 // epoch returns what was used since the last decision, and begins anew; steps
 // is 0 where nothing was.
 func (j *job) epoch() *dynamic.Epoch {
 	e := &dynamic.Epoch{}
-	active, went := 0.0, 0.0
-	for _, w := range j.workers {
-		if w.steps == 0 {
-			continue
-		}
-		active++
-		elapsed := float64(w.steps)
-		if w.known && w.total > w.before { // windows may be a sample
-			elapsed = max(elapsed, float64(w.total-w.before))
-		}
-		w.before, w.known = w.total, true
-		went += elapsed
-	}
+	names := slices.Sorted(maps.Keys(j.workers))
+	active, seen := j.elapsed(e)
 	if active == 0 {
 		return e
 	}
-	e.Steps = went / active
+	e.Share = min(seen/e.Steps, 1)
+	e.Heard = make([]bool, len(j.hosts))
 	sum := map[[2]int32]float64{}
-	for _, name := range slices.Sorted(maps.Keys(j.workers)) {
+	for _, name := range names {
 		w := j.workers[name]
-		for item, bytes := range w.bytes {
-			sum[[2]int32{item, int32(w.machine)}] += float64(bytes) / float64(w.steps) * e.Steps
+		if w.steps > 0 {
+			e.Heard[w.machine] = true
+			w.was, w.bytes = w.bytes, w.was
+			w.wasSteps = w.steps
+			clear(w.bytes)
+		} else if w.missed++; w.missed > patience || w.wasSteps == 0 {
+			continue
+		}
+		for item, bytes := range w.was {
+			sum[[2]int32{item, int32(w.machine)}] += float64(bytes) / float64(w.wasSteps) * e.Steps
 		}
 		if len(w.batch.Pulled)+len(w.batch.Updated) > 0 {
 			b := w.batch
@@ -230,7 +238,6 @@ func (j *job) epoch() *dynamic.Epoch {
 			e.Batches = append(e.Batches, b)
 		}
 		w.steps, w.batch = 0, dynamic.Batch{}
-		clear(w.bytes)
 	}
 	for at, bytes := range sum {
 		e.Uses = append(e.Uses, dynamic.Use{Item: at[0], Machine: at[1], Bytes: float32(bytes)})
@@ -239,4 +246,29 @@ func (j *job) epoch() *dynamic.Epoch {
 		return cmp.Or(cmp.Compare(a.Item, b.Item), cmp.Compare(a.Machine, b.Machine))
 	})
 	return e
+}
+
+// elapsed sets how many steps an epoch has: those that the workers which were
+// heard of made since the last decision, in the mean. It returns how many such
+// workers there are, and the mean of the steps of their windows, which may be
+// fewer.
+func (j *job) elapsed(e *dynamic.Epoch) (active, seen float64) {
+	for _, w := range j.workers {
+		if w.steps > 0 {
+			steps := float64(w.steps)
+			if w.known && w.total > w.before {
+				steps = float64(w.total - w.before)
+			}
+			active, seen, e.Steps = active+1, seen+float64(w.steps), e.Steps+steps
+			w.known = true
+		}
+	}
+	if active == 0 {
+		return 0, 0
+	}
+	for _, w := range j.workers {
+		w.before = w.total
+	}
+	e.Steps /= active
+	return active, seen / active
 }

@@ -61,13 +61,14 @@ type Planner struct {
 	opts    Options
 	service *plans.Service
 
-	mu   sync.Mutex
-	jobs map[string]*job
+	mu      sync.Mutex
+	jobs    map[string]*job
+	shifted chan struct{} // some job's workers use other keys
 }
 
 // New returns a planner that knows of no job.
 func New(service *plans.Service, opts Options) *Planner {
-	return &Planner{opts: opts, service: service, jobs: map[string]*job{}}
+	return &Planner{opts: opts, service: service, jobs: map[string]*job{}, shifted: make(chan struct{}, 1)}
 }
 
 // Take takes in what an agent reports. It keeps nothing of the report.
@@ -88,6 +89,13 @@ func (p *Planner) Take(r *api.HostReport) {
 		}
 		j.take(r.GetHost(), report)
 		j.links[j.machine[r.GetHost()]] = r.GetMachine().GetLinkMbit()
+		if report.GetWindow().GetShifted() {
+			j.shifted = true
+			select {
+			case p.shifted <- struct{}{}:
+			default:
+			}
+		}
 	}
 }
 
@@ -106,7 +114,16 @@ func (p *Planner) forgetOne() bool {
 	return true
 }
 
-// Run decides now and then, until ctx ends.
+// Where workers turn to other keys it is decided gather later, when most of them
+// have told; where that has to wait, it is tried again in retry. Of the time no
+// more than one part in rest+1 is spent on that.
+const (
+	gather = 150 * time.Millisecond
+	retry  = 200 * time.Millisecond
+	rest   = 4
+)
+
+// Run decides now and then, and where workers turn to other keys, until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
 	if p.opts.Strategy == "off" {
 		<-ctx.Done()
@@ -114,12 +131,23 @@ func (p *Planner) Run(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(p.opts.Every)
 	defer ticker.Stop()
+	soon := time.NewTimer(0)
+	defer soon.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 			p.Decide(ctx)
+		case <-p.shifted:
+			soon.Reset(gather)
+		case <-soon.C:
+			began := time.Now()
+			if waits := p.react(ctx); waits {
+				soon.Reset(max(retry, rest*time.Since(began)))
+			} else if err := pause(ctx, rest*time.Since(began)); err != nil {
+				return nil
+			}
 		}
 	}
 }
@@ -129,20 +157,61 @@ func (p *Planner) Decide(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(p.jobs)) {
-		j := p.jobs[name]
-		switch trouble, err := j.decide(ctx, p.service); {
-		case err != nil:
-			slog.Error("planning", "job", name, "error", err)
-			p.service.Trouble(name, j.servers, err.Error())
-		default:
-			p.service.Trouble(name, j.servers, trouble)
-		}
+		p.decide(ctx, p.jobs[name])
 	}
 }
+
+// react looks at the jobs whose workers turned to other keys. It reports whether
+// some must wait until the keys have moved that are moving.
+func (p *Planner) react(ctx context.Context) (waits bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(p.jobs)) {
+		j := p.jobs[name]
+		if !j.shifted {
+			continue
+		}
+		if moving, _ := p.service.Busy(name); moving {
+			waits = true
+			continue
+		}
+		p.decide(ctx, j)
+	}
+	return waits
+}
+
+func (p *Planner) decide(ctx context.Context, j *job) {
+	trouble, err := j.decide(ctx, p.service)
+	if err != nil {
+		slog.Error("planning", "job", j.name, "error", err)
+		trouble = err.Error()
+	}
+	p.service.Trouble(j.name, j.servers, trouble)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// moveOverhead is what a move takes on the wire beside the key and the value that
+// is pushed, where values are short: the pull that checks them, and the key in
+// the messages by which all hosts hold its requests and learn its owner.
+const moveOverhead = 100
+
+// missedUses keeps keys that several hosts use at home until it is certain that
+// one of them uses a key far more: each that is displaced among them makes their
+// requests go in more parts.
+const missedUses = 2
 
 // strategy returns a new strategy for so many machines, with links of that speed.
 func (o Options) strategy(machines int, barred []bool, speed []float64) (dynamic.Strategy, error) {
 	d := dynamic.Options{Machines: machines, Barred: barred, Speed: speed}
 	d.Locality.Horizon, d.Locality.MaxMoves = o.Horizon, o.MaxMoves
+	d.Locality.Overhead, d.Locality.Missed = moveOverhead, missedUses
 	return dynamic.New(o.Strategy, d)
 }

@@ -143,7 +143,7 @@ func TestRefused(t *testing.T) {
 	if len(p.GetEpochs()) != 1 || !strings.Contains(p.GetTrouble(), "refused") {
 		t.Errorf("plans are %v", p)
 	}
-	for range pause {
+	for range pardon {
 		f.round(t.Context(), []uint64{1}, []uint64{5})
 	}
 	if n := len(f.shown(t).GetEpochs()); n != 2 {
@@ -168,16 +168,66 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
-// A worker that was at work is waited for, for a while.
-func TestWaitsForAll(t *testing.T) {
+// A worker that is not heard of is taken to go on as before, for a while: a key
+// that it used stays, though all that is heard of now use it elsewhere.
+func TestSilentWorker(t *testing.T) {
 	f := newFleet(t, false, nil)
-	f.round(t.Context(), []uint64{1}, []uint64{1})
-	for i := range patience + 1 {
-		f.planner.Take(f.report(1, 5, 6))
+	f.round(t.Context(), []uint64{1, 5}, []uint64{5})
+	if e := f.shown(t).GetEpochs(); len(e) > 0 {
+		t.Fatalf("a key that both use alike moves: %v", e)
+	}
+	for i := range patience + 4 {
+		f.steps += 10
+		f.planner.Take(f.report(1, 5))
 		f.planner.Decide(t.Context())
-		if n := len(f.shown(t).GetEpochs()); (n > 0) != (i == patience) {
+		if n := len(f.shown(t).GetEpochs()); n > 0 && i < patience || n == 0 && i == patience+3 {
 			t.Errorf("%d plans after %d decisions without host 0", n, i+1)
 		}
+	}
+}
+
+// Where workers turn to other keys the planner does not wait for its next
+// decision, and where keys are moving it decides when they have moved.
+func TestReacts(t *testing.T) {
+	f := newFleet(t, true, func(o *Options) { o.Every = time.Hour })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.planner.Run(ctx) }()
+	tell := func(shifted bool, second ...uint64) {
+		f.steps += 10
+		for host, keys := range [][]uint64{{1, 2}, second} {
+			r := f.report(host, keys...)
+			r.Jobs[0].Window.Shifted = shifted
+			f.planner.Take(r)
+		}
+	}
+	epochs := func(n int) []*api.Epoch {
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			if d, err := f.service.Describe(ctx, &api.DescribeRequest{Job: testJob}); err == nil && len(d.GetJobs()[0].GetEpochs()) == n {
+				return d.GetJobs()[0].GetEpochs()
+			} else if time.Now().After(end) {
+				t.Fatalf("%v, %v", d, err)
+			}
+		}
+	}
+	tell(false, 3, 4)
+	time.Sleep(2 * gather)
+	if d, err := f.service.Describe(ctx, &api.DescribeRequest{}); err != nil || len(d.GetJobs()) > 0 {
+		t.Errorf("nobody shifted, and there is %v, %v", d, err)
+	}
+	tell(true, 5, 6)
+	first := epochs(1)[0]
+	if first.GetState() != api.Epoch_MOVING {
+		t.Errorf("the plan is %v", first)
+	}
+	tell(true, 7, 8)
+	time.Sleep(gather + 2*retry)
+	epochs(1) // keys are moving
+	f.done(t, first.GetEpoch(), first.GetKeys())
+	epochs(2)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

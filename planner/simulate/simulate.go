@@ -44,6 +44,8 @@ type Options struct {
 	Dynamic    dynamic.Options // Machines need not be set
 	// Batches is how many of its newest batches a machine shows in an epoch.
 	Batches int
+	// Planned: locality moves keys at the ends of epochs only.
+	Planned bool
 }
 
 // An Epoch is what came of a strategy in one epoch, in bytes. Both ends of what
@@ -126,7 +128,7 @@ func New(o Options) (*Simulation, error) {
 			return nil, err
 		}
 		r := &run{strategy: strategy, moved: make([]float64, o.Machines), traffic: make([]float64, o.Machines), result: Result{Strategy: name}}
-		if reactor, ok := strategy.(dynamic.Reactor); ok {
+		if reactor, ok := strategy.(dynamic.Reactor); ok && !(o.Planned && name == "locality") {
 			r.reactor, s.reactor = reactor, true
 		}
 		s.runs = append(s.runs, r)
@@ -212,12 +214,18 @@ func (s *Simulation) access(item, machine int32, bytes float64) {
 			continue
 		}
 		r.items.Home, r.items.Size = s.home, s.size
-		owner := r.items.Owner[item]
-		if r.reactor.Access(&r.items, item, machine) {
-			home, ask := s.home[item], float64(s.o.KeyBytes)
+		owner, home, ask, size := r.items.Owner[item], s.home[item], float64(s.o.KeyBytes), float64(s.size[item])
+		cost := size
+		if machine != home {
+			cost += ask
+		}
+		if home != owner {
+			cost += ask
+		}
+		if r.reactor.Access(&r.items, item, machine, bytes, cost) {
 			between(r.moved, machine, home, ask)
 			between(r.moved, home, owner, ask)
-			between(r.moved, owner, machine, float64(s.size[item]))
+			between(r.moved, owner, machine, size)
 			r.items.Owner[item] = machine
 			owner = machine
 			r.moves++

@@ -54,9 +54,9 @@ func TestByHand(t *testing.T) {
 		// Remote in the first two steps: key 1 by worker 0 (20+12+20), key 0 by
 		// worker 1 (20), key 2 by worker 1 (20); then 20 and 24.
 		"home": {{92, 92, 0, 0}, {44, 44, 0, 0}},
-		// At the end of the first epoch keys 1 and 2 move to who alone uses them;
-		// key 0, which both used alike, stays.
-		"locality": {{92, 92, 0, 0}, {24, 24, 24, 2}},
+		// Keys 1 and 2 move to who alone uses them, each 8 to ask for it and 12;
+		// key 0, which both use in turns of one, stays and takes 20.
+		"locality": {{60, 60, 40, 2}, {0, 0, 0, 0}},
 		// Each key moves on its first use elsewhere: key 1 (8 to its home, which
 		// has it: 12), key 0 likewise, key 2 likewise.
 		"reactive": {{60, 60, 60, 3}, {0, 0, 0, 0}},
@@ -65,6 +65,12 @@ func TestByHand(t *testing.T) {
 		if !slices.Equal(r.Epochs, want[r.Strategy]) {
 			t.Errorf("%s: %v, want %v", r.Strategy, r.Epochs, want[r.Strategy])
 		}
+	}
+	// Where it plans only, keys 1 and 2 move at the end of the first epoch.
+	o := options(2, "locality")
+	o.Planned = true
+	if got, want := results(t, o, requests)[0].Epochs, []Epoch{{92, 92, 0, 0}, {24, 24, 24, 2}}; !slices.Equal(got, want) {
+		t.Errorf("locality, planned: %v, want %v", got, want)
 	}
 }
 

@@ -27,6 +27,7 @@ type Options struct {
 	Batches    int
 	Horizon    float64
 	Seed       uint64
+	Planned    bool // see simulate.Options
 }
 
 // A Report is what psidecar simulate --json prints.
@@ -60,7 +61,7 @@ func Run(paths []string, o Options) (*Report, error) {
 	}
 	r.Job, r.Machines, r.Workers, r.Servers = s.job, m.count, len(m.worker), len(m.server)
 	options := simulate.Options{
-		Machine: m.worker, Machines: m.count, EpochSteps: o.EpochSteps, KeyBytes: o.KeyBytes, Strategies: o.Strategies, Batches: o.Batches,
+		Machine: m.worker, Machines: m.count, EpochSteps: o.EpochSteps, KeyBytes: o.KeyBytes, Strategies: o.Strategies, Batches: o.Batches, Planned: o.Planned,
 		Home: func(key uint64) int32 { return int32(m.server[plan.HomeOf(key, len(m.server))]) },
 	}
 	options.Dynamic.Locality.Horizon, options.Dynamic.Seed = o.Horizon, o.Seed
