@@ -68,12 +68,13 @@ func (a *Agent) HostReport() *api.HostReport {
 		m := a.opts.Machine()
 		report.Machine = &api.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: uint32(m.Cores)}
 	}
-	if !a.windowDue() {
+	due, hurried := a.windowDue()
+	if !due {
 		return report
 	}
 	for _, j := range report.GetJobs() {
 		if v, ok := a.observer.Job(j.GetJob()); ok {
-			j.Window = windowReport(v.Job.Sums.TakeWindow(a.windowKeys(j)), v.WorkersByIndex)
+			j.Window = windowReport(v.Job.Sums.TakeWindow(a.windowKeys(j)), v.WorkersByIndex, hurried)
 		}
 	}
 	return report
@@ -94,16 +95,17 @@ func (a *Agent) Urgent() bool {
 	return false
 }
 
-// windowDue reports whether uses are to be reported key by key now. The next time
-// is after twice as long.
-func (a *Agent) windowDue() bool {
+// windowDue reports whether uses are to be reported key by key now, and whether
+// that is sooner than as a rule. The next time is after twice as long.
+func (a *Agent) windowDue() (due, hurried bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if time.Since(a.windowed) < a.pace {
-		return false
+		return false, false
 	}
+	hurried = a.pace < windowEvery
 	a.windowed, a.pace = time.Now(), min(2*a.pace, windowEvery)
-	return true
+	return true, hurried
 }
 
 // windowKeys returns of how many keys a job's window may be.
@@ -118,12 +120,13 @@ func (a *Agent) windowKeys(j *api.JobReport) int {
 	return min(max(int(windowShare*float64(moved)/windowKeyBytes), windowLeast), windowHot)
 }
 
-// windowReport turns a window to what is reported; nil stays nil.
-func windowReport(w *locality.Window, names []string) *api.Window {
+// windowReport turns a window to what is reported; nil stays nil. One that is
+// hurried is among the first after workers turned to other keys.
+func windowReport(w *locality.Window, names []string, hurried bool) *api.Window {
 	if w == nil {
 		return nil
 	}
-	r := &api.Window{FirstUnixNanos: w.First, LastUnixNanos: w.Last, Keys: w.Keys, ValueBytes: w.Sizes, LeftOut: w.LeftOut, Shifted: w.Shifted}
+	r := &api.Window{FirstUnixNanos: w.First, LastUnixNanos: w.Last, Keys: w.Keys, ValueBytes: w.Sizes, LeftOut: w.LeftOut, Shifted: w.Shifted || hurried}
 	if len(w.Sizes) > 0 && len(slices.Compact(slices.Clone(w.Sizes))) == 1 {
 		r.ValueBytes = w.Sizes[:1]
 	}

@@ -621,7 +621,8 @@ type Window struct {
 	// left_out are uses of keys for which there was no room.
 	LeftOut uint64 `protobuf:"varint,6,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// shifted says that the window is the first of the job, or begins where a
-	// worker turned to other keys than before: the planner should look at once.
+	// worker turned to other keys than before, or soon after: the planner should
+	// look at once.
 	Shifted       bool `protobuf:"varint,7,opt,name=shifted,proto3" json:"shifted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
