@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,28 @@ func TestReconnects(t *testing.T) {
 	if len(all) != 1 || all[0].GetHost() != "h1" || all[0].GetJobs()[0].GetBytes() <= before {
 		t.Errorf("the planner that came back has %v", all)
 	}
+}
+
+// What is urgent does not wait until a report is due.
+func TestUrgent(t *testing.T) {
+	store := &reports.Store{}
+	address, stop := planner(t, "127.0.0.1:0", store)
+	defer stop()
+	var urgent atomic.Bool
+	l := New(address, "h1", insecure.NewCredentials(), func() *api.HostReport {
+		urgent.Store(false)
+		return &api.HostReport{}
+	}, urgent.Load)
+	l.every = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	for n := range uint64(3) {
+		until(t, func() bool { return l.State().Reports == n+1 })
+		urgent.Store(true)
+	}
+	cancel()
+	<-ended
 }
 
 func until(t *testing.T, ok func() bool) {

@@ -30,7 +30,8 @@ between machines count, and a move is paid for by both its machines.
 home leaves all keys where PS-lite has them, random puts each anywhere, dppa is
 the dynamic partition of Duan and Wu 2023, mgp partitions anew in every epoch,
 locality is what the planner uses, and reactive moves a key to whoever asks for
-it. All know the past only.
+it. In simulation locality does that, too, where it pays; with --planned it only
+plans, as it does for a job that runs. All know the past only.
 
 With --codecs it is codecs that are tried instead, on a capture of the job's
 packets, which unlike a recording has the values, or live on what passes a

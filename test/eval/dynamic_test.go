@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
 	"github.com/psidecar/psidecar/cmd/psjob/trace"
+	"github.com/psidecar/psidecar/cmd/psjob/train"
 )
 
 // As in DW23 Fig. 8, DPPA moves less than partitioning anew, and locality less
@@ -31,6 +32,38 @@ func TestPruningOrder(t *testing.T) {
 	}
 	if !(total["locality"] < total["dppa"] && total["dppa"] < total["mgp"]) {
 		t.Errorf("bytes between machines: %v", total)
+	}
+}
+
+// Where hot keys wander locality's busiest machine moves less than that of any
+// other strategy, be values short or long, favourites kept for long or not.
+func TestWanderingOrder(t *testing.T) {
+	e := &evaluation{}
+	for _, width := range []int{1, 4, 16, 64} {
+		for _, wander := range []int{50, 150} {
+			w := trace.Wandering{Workers: 4, Servers: 4, Steps: 300, Width: width, Seed: 1, Count: train.CountOptions{
+				Keys: 50_000, Batch: 100, Favourites: 400, Common: 0.1, Skew: 1, Wander: wander}}
+			uses, err := w.Trace()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := e.simulate(uses, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			busiest := map[string]float64{}
+			for _, s := range r.Results {
+				busiest[s.Strategy] = s.Sum.Busiest
+			}
+			for name, bytes := range busiest {
+				if name != "locality" && bytes <= busiest["locality"] {
+					t.Errorf("%d values a key, other favourites every %d steps: locality moves %.0f, %s %.0f", width, wander, busiest["locality"], name, bytes)
+				}
+			}
+			if 3*busiest["locality"] > busiest["home"] {
+				t.Errorf("%d values a key, other favourites every %d steps: %v", width, wander, busiest)
+			}
+		}
 	}
 }
 
