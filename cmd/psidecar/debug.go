@@ -34,28 +34,38 @@ value of any parameter.`,
 			if out == "" {
 				out = folder + ".tar.gz"
 			}
+			sources := debugSources(agent, proxy, planner)
+			if out == "-" {
+				missing, err := bundle.Write(cmd.Context(), e.stdout, folder, each, sources)
+				tellMissing(e, missing)
+				return err
+			}
 			f, err := os.OpenFile(out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if err != nil {
 				return fmt.Errorf("--out: %w", err)
 			}
-			missing, err := bundle.Write(cmd.Context(), f, folder, each, debugSources(agent, proxy, planner))
+			missing, err := bundle.Write(cmd.Context(), f, folder, each, sources)
 			if err = errors.Join(err, f.Close()); err != nil {
 				return errors.Join(err, os.Remove(out))
 			}
-			for _, m := range missing {
-				fmt.Fprintf(e.stderr, "not had: %s: %v\n", m.Name, m.Err)
-			}
+			tellMissing(e, missing)
 			_, err = fmt.Fprintln(e.stdout, out)
 			return err
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&out, "out", "", "file to write, which must not be there; default: psidecar-debug-TIME.tar.gz")
+	flags.StringVar(&out, "out", "", "file to write, which must not be there; -: standard output; default: psidecar-debug-TIME.tar.gz")
 	flags.StringVar(&agent, "agent", agentURL, "URL of the agent to ask; empty: none")
 	flags.StringVar(&proxy, "proxy", "http://127.0.0.1:9813", "URL of the proxy to ask; empty: none")
 	flags.StringVar(&planner, "planner-http", "http://127.0.0.1:9812", "URL of the planner's page; empty: none")
 	flags.DurationVar(&each, "patience", 20*time.Second, "how long to wait for each answer")
 	return cmd
+}
+
+func tellMissing(e env, missing []bundle.Missing) {
+	for _, m := range missing {
+		fmt.Fprintf(e.stderr, "not had: %s: %v\n", m.Name, m.Err)
+	}
 }
 
 // debugSources are all files of a bundle.

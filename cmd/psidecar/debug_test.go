@@ -21,6 +21,11 @@ func TestDebugWithoutServices(t *testing.T) {
 	if code, _, stderr := runTest(t, nil, args...); code != 1 || !strings.Contains(stderr, "exists") {
 		t.Errorf("a file that is there: exit code %d, %q", code, stderr)
 	}
+	args[2] = "-" // from where no file can be written
+	code, stdout, stderr = runTest(t, nil, args...)
+	if code != 0 || !strings.HasPrefix(stdout, "\x1f\x8b") || !strings.Contains(stderr, "agent/jobs.json") {
+		t.Errorf("to standard output: exit code %d, %.20q, %q", code, stdout, stderr)
+	}
 }
 
 func TestCerts(t *testing.T) {

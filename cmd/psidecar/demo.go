@@ -28,7 +28,9 @@ namespaces of this machine, joined by slow links, once for each phase:
   baseline   the job alone
   observe    the same with an agent watching on every host, and a planner
   compact    also with a proxy on every host, and the lossless codec between them
-  threshold  also 99% of what is pushed waits until it adds up
+  placement  also data and keys divided among the hosts before the run
+  reroute    another job, whose hot keys wander: at home, then moved after them
+  threshold  placement, and 99% of what is pushed waits until it adds up
 
 Needs root. Everything it makes is gone when it ends.`,
 		Args: cobra.NoArgs,

@@ -31,6 +31,7 @@ type partitionFlags struct {
 	budget                  time.Duration
 	all, json               bool
 	stream                  streamFlags
+	machines                machineFlags
 }
 
 func newPartitionCommand(e env) *cobra.Command {
@@ -77,6 +78,7 @@ shards, is read a few times, and tables and buffers stay within --memory.`,
 	flags.StringVar(&f.out, "out", "", "directory for shards, assignment.txt and placement.json")
 	flags.StringVar(&f.plot, "plot", "", "PNG file for a plot of the traffic per machine")
 	flags.BoolVar(&f.json, "json", false, "print JSON, an object per algorithm")
+	f.machines.register(flags)
 	f.stream.register(flags)
 	return cmd
 }
@@ -113,6 +115,16 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	algorithms, err := f.algorithms()
 	if err != nil {
 		return err
+	}
+	speed, capacity, err := f.machines.ask(ctx, f.k)
+	if err != nil {
+		return err
+	}
+	if len(f.speed) == 0 {
+		f.speed = speed
+	}
+	if len(f.capacity) == 0 {
+		f.capacity = capacity
 	}
 	out := prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
 	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {

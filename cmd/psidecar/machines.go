@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/planner/prerun"
+)
+
+// machineFlags say where a run's machines are known from.
+type machineFlags struct {
+	planner string
+	hosts   []string
+}
+
+func (f *machineFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.planner, "planner-http", "", "URL of a planner's page: --link-speed and --capacity, where not given, are the links and cores of the hosts that report to it")
+	flags.StringSliceVar(&f.hosts, "hosts", nil, "with --planner-http: the machines' hosts, k names; default: all, by name")
+}
+
+// ask returns link speed and share of samples of each of k machines; nil where
+// the planner does not know, or is not to be asked.
+func (f *machineFlags) ask(ctx context.Context, k int) (speed, capacity []float64, err error) {
+	if f.planner == "" {
+		if len(f.hosts) > 0 {
+			return nil, nil, usagef("--hosts needs --planner-http")
+		}
+		return nil, nil, nil
+	}
+	var known web.Agent
+	if err := ask(ctx, f.planner, "/api/v1/agent", nil, &known); err != nil {
+		return nil, nil, fmt.Errorf("--planner-http: %w", err)
+	}
+	hosts := make([]prerun.Host, len(known.Hosts))
+	for i, h := range known.Hosts {
+		hosts[i].Name = h.Host
+		if h.Machine != nil {
+			hosts[i].LinkMbit, hosts[i].Cores = h.Machine.LinkMbit, h.Machine.Cores
+		}
+	}
+	machines, err := prerun.Machines(hosts, f.hosts, k)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--planner-http %s, --hosts: %w", f.planner, err)
+	}
+	for i, m := range machines {
+		slog.Info("machine", "number", i, "host", m.Name, "link_mbit", m.LinkMbit, "cores", m.Cores)
+	}
+	return prerun.LinkSpeeds(machines), prerun.Capacities(machines), nil
+}
