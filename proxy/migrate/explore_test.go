@@ -95,12 +95,20 @@ func TestExplore(t *testing.T) {
 // nothing uses and takes one key for the other finds the same ends as the one that
 // does not.
 func TestReduction(t *testing.T) {
-	for _, b := range []budget{
-		{Moves: 1}, {Moves: 2}, {Moves: 1, Loss: 1}, {Moves: 1, Repeat: 1}, {Moves: 1, Crash: 1}, {Moves: 1, Expire: 1}, {Moves: 1, Loss: 1, Repeat: 1}, {Moves: 1, Crash: 1, Loss: 1},
+	for _, e := range []exploration{
+		{steps: 1, budget: budget{Moves: 1}},
+		{steps: 1, budget: budget{Moves: 2}},
+		{steps: 2, budget: budget{Moves: 1}},
+		{steps: 1, budget: budget{Moves: 1, Loss: 1}},
+		{steps: 1, budget: budget{Moves: 1, Repeat: 1}},
+		{steps: 1, budget: budget{Moves: 1, Crash: 1}},
+		{steps: 1, budget: budget{Moves: 1, Expire: 1}},
+		{steps: 1, budget: budget{Moves: 1, Loss: 1, Repeat: 1}},
+		{steps: 1, budget: budget{Moves: 1, Loss: 1, Crash: 1}},
 	} {
-		t.Run(b.String(), func(t *testing.T) {
+		t.Run(e.String(), func(t *testing.T) {
 			t.Parallel()
-			some, all := searched(1, b, false, sound), searched(1, b, true, sound)
+			some, all := searched(e.steps, e.budget, false, sound), searched(e.steps, e.budget, true, sound)
 			if some.failure != "" || all.failure != "" {
 				t.Fatal(some.failure, all.failure)
 			}
