@@ -46,6 +46,7 @@ var explorations = []exploration{
 	{steps: 2, budget: budget{Moves: 1, Loss: 1, Repeat: 1}, rarely: true},
 	{steps: 1, budget: budget{Moves: 3, Loss: 1, Repeat: 1}, rarely: true},
 	{steps: 1, budget: budget{Moves: 3, Loss: 1, Crash: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 3, Repeat: 1, Crash: 1}, rarely: true},
 	{steps: 1, budget: budget{Moves: 2, Loss: 1, Repeat: 1, Crash: 1}, rarely: true},
 }
 
