@@ -7,13 +7,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// maxOrigins bounds the origins of links whose jobs are looked for.
+// maxOrigins bounds the origins of links.
 const maxOrigins = 4096
 
 // origin is where processes of this host connect from, while links come from
-// there whose listener does not know the job: an agent opens listeners before a
-// job begins. What job that is its nodes say when they register. Of two jobs at
-// a time nobody can say which a link is of, so it counts for none.
+// there. Listeners of some links do not know the job: an agent opens them before
+// it begins. What job that is other links' listeners say, or its nodes when they
+// register. Of two jobs at a time nobody can say which such a link is of, so it
+// counts for none.
 type origin struct {
 	links   int
 	job     string

@@ -57,3 +57,25 @@ func TestJobsAreKnownByRegistration(t *testing.T) {
 		t.Errorf("%d origins are left", len(e.worker.origins))
 	}
 }
+
+// A job that one listener knows is that of links from the same place whose
+// listener does not: an agent hands a listener over again once it knows the job,
+// and both take connections.
+func TestJobsAreKnownByOtherLinks(t *testing.T) {
+	e := newEnds(t)
+	named := e.dial(t, e.worker, e.server, "ps9")
+	e.unnamed = true
+	unnamed := e.dial(t, e.worker, e.server, "ps8")
+	sender := unnamed.sender.(*Sender)
+	if sender.follow(); sender.job != "198.18.0.1:8000" {
+		t.Errorf("the job of the link is %q", sender.job)
+	}
+	named.close()
+	if sender.follow(); sender.job != "198.18.0.1:8000" {
+		t.Errorf("when the other link has closed it is %q", sender.job)
+	}
+	unnamed.close()
+	if len(e.worker.origins) != 0 {
+		t.Errorf("%d origins are left", len(e.worker.origins))
+	}
+}

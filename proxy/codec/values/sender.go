@@ -57,8 +57,9 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	s.job = l.Job
 	leave := func() {}
-	if l.Job == "" && l.Dialed {
+	if l.Dialed {
 		leave = c.joinOrigin(l.Origin)
+		c.names(l.Origin, l.Job)
 	}
 	s.close = sync.OnceFunc(func() {
 		cs.Close()
