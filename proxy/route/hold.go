@@ -10,6 +10,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
+// hold is keys that requests must wait for.
+type hold struct {
+	keys       []plan.Keys // ascending
+	generation uint32      // of the last requests to wait for
+	quiet      bool        // said so
+}
+
 // Hold makes requests for the keys, ascending, wait until the batch is
 // released. When all that was under way before has been answered, Out says that
 // the batch is quiet. It reports false where another batch has one of the keys;

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -89,11 +88,22 @@ func (r *Router) sendParts(w *worker, s *split, m *pslite.Message, owners []int3
 	if lens == nil {
 		each = len(m.Data[1]) / len(owners)
 	}
+	counts := make([]int, len(s.owners))
+	places := make([]uint8, len(owners)) // of each key, in s.owners
+	last := -1
 	for i, owner := range owners {
-		p := s.place(owner)
-		if p < 0 {
-			return fmt.Errorf("route: key %d of a request under way has moved to server %d", m.Keys().At(i), owner)
+		if last < 0 || s.owners[last] != owner {
+			if last = s.place(owner); last < 0 {
+				return fmt.Errorf("route: key %d of a request under way has moved to server %d", m.Keys().At(i), owner)
+			}
 		}
+		places[i] = uint8(last)
+		counts[last]++
+	}
+	for p, n := range counts {
+		parts[p][0], parts[p][1] = make([]byte, 0, 8*n), make([]byte, 0, each*n)
+	}
+	for i, p := range places {
 		part := &parts[p]
 		part[0] = append(part[0], m.Data[0][8*i:8*i+8]...)
 		n := each
@@ -226,36 +236,53 @@ func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
 	return frames(first, &meta, d, data), nil
 }
 
+// feed is a part of an answer that is being merged.
+type feed struct {
+	head   uint64 // the next key
+	keys   []byte // from the next on
+	values []byte
+	lens   pslite.Lens
+	unit   int // bytes of a value where keys have lengths, of a key where not
+}
+
 // merge merges the sorted parts, n keys in all.
 func (s *split) merge(n int) [][]byte {
 	data := make([][]byte, len(s.answers[0].Data))
-	data[0] = make([]byte, 0, 8*n)
-	next, at := make([]int, len(s.answers)), make([]int, len(s.answers))
-	for range n {
-		least, from := []byte(nil), -1
-		for i := range s.answers {
-			if keys := s.answers[i].Data[0]; next[i] < len(keys)/8 {
-				if k := keys[8*next[i] : 8*next[i]+8]; from < 0 || less(k, least) {
-					least, from = k, i
-				}
+	size := 0
+	feeds := make([]feed, len(s.answers))
+	for i := range s.answers {
+		a := &s.answers[i]
+		f := feed{keys: a.Data[0], values: a.Data[1], lens: a.Lens(), unit: a.Values().Type.Size()}
+		if f.lens == nil {
+			f.unit = len(f.values) / a.Keys().Len()
+		}
+		f.head = binary.LittleEndian.Uint64(f.keys)
+		feeds[i] = f
+		size += len(f.values)
+	}
+	data[0], data[1] = make([]byte, 0, 8*n), make([]byte, 0, size)
+	for len(feeds) > 0 {
+		from := 0
+		for i := 1; i < len(feeds); i++ {
+			if feeds[i].head < feeds[from].head {
+				from = i
 			}
 		}
-		a := &s.answers[from]
-		size := 0
-		if lens := a.Lens(); lens == nil {
-			size = len(a.Data[1]) / a.Keys().Len()
-		} else {
-			data[2] = append(data[2], lens[4*next[from]:4*next[from]+4]...)
-			size = int(lens.At(next[from])) * a.Values().Type.Size()
+		f := &feeds[from]
+		size := f.unit
+		if f.lens != nil {
+			size *= int(f.lens.At(0))
+			data[2] = append(data[2], f.lens[:4]...)
+			f.lens = f.lens[4:]
 		}
-		data[0] = append(data[0], least...)
-		data[1] = append(data[1], a.Data[1][at[from]:at[from]+size]...)
-		next[from]++
-		at[from] += size
+		data[0] = append(data[0], f.keys[:8]...)
+		data[1] = append(data[1], f.values[:size]...)
+		f.values = f.values[size:]
+		if f.keys = f.keys[8:]; len(f.keys) == 0 {
+			feeds = slices.Delete(feeds, from, from+1)
+			continue
+		}
+		f.head = binary.LittleEndian.Uint64(f.keys)
 	}
 	return data
-}
-
-func less(a, b []byte) bool {
-	return !bytes.Equal(a, b) && binary.LittleEndian.Uint64(a) < binary.LittleEndian.Uint64(b)
 }

@@ -1,0 +1,270 @@
+package route
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// worker is what is known of one worker.
+type worker struct {
+	id     int32
+	ledger Ledger
+	open   map[request]entry
+	splits map[int32]*split  // by their own timestamp
+	ops    map[int32]*letter // likewise
+	queues map[int32][]waiting
+	push   *pslite.Meta // the first that was seen of each kind
+	pull   *pslite.Meta
+	apps   map[int32]bool
+	lens   bool
+	speaks pslite.Dialect
+}
+
+// request names a worker's request among its others. With PS_RESEND the
+// customer is 0: signatures do not tell customers apart, nor does PS-lite then.
+type request struct{ server, app, customer, timestamp int32 }
+
+// entry is a request under way.
+type entry struct {
+	generation uint32
+	flags      Flags
+	split      *split // nil: it passed as it was
+}
+
+// waiting is a request that waits.
+type waiting struct {
+	id      request
+	message pslite.Message // its memory is the router's
+	dialect pslite.Dialect
+}
+
+func (r *Router) request(server int32, m *pslite.Meta) request {
+	id := request{server, m.AppID, m.CustomerID, m.Timestamp}
+	if r.resend {
+		id.customer = 0
+	}
+	return id
+}
+
+// Request is shown the beginning of a data request, meta and keys, of a worker
+// to a server. Where it returns true the message passes as it is, and counts as
+// under way. Otherwise the whole message is to be given to [Router.Take].
+func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Keys) (passes bool) {
+	w := r.workers[workerID]
+	id := r.request(server, m)
+	if e, ok := w.open[id]; ok {
+		return e.split == nil && !r.closed
+	}
+	if r.closed || len(w.queues[server]) > 0 || r.resend && w.ledger.Seen(id.public()) || r.touches(keys) || r.holdsAny(keys) {
+		return false
+	}
+	w.learn(m)
+	r.begin(w, id, entry{})
+	r.counts.Plain++
+	return true
+}
+
+// begin notes a request that is under way from now on.
+func (r *Router) begin(w *worker, id request, e entry) {
+	e.generation = r.generation
+	w.open[id] = e
+	r.underWay[r.generation]++
+	if r.resend {
+		w.ledger.Open(kept(id, e))
+	}
+}
+
+// learn keeps the first push and pull, from which the router's own are made.
+func (w *worker) learn(m *pslite.Meta) {
+	w.lens = w.lens || len(m.DataTypes) > 2
+	if w.apps[m.AppID] && (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
+		return
+	}
+	w.apps[m.AppID] = true
+	c := m.Clone()
+	if m.Push && w.push == nil {
+		w.push = &c
+	}
+	if m.Pull && w.pull == nil {
+		w.pull = &c
+	}
+}
+
+// Take takes a whole data request for which [Router.Request] returned false.
+// The memory of the message must stay as it is.
+func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialect) error {
+	w := r.workers[workerID]
+	id := r.request(server, &m.Meta)
+	w.speaks = d
+	if e, ok := w.open[id]; ok {
+		r.counts.Repeated++
+		return r.repeat(w, id, e, m)
+	}
+	if r.resend && w.ledger.Seen(id.public()) { // its acknowledgement was lost
+		r.counts.Repeated++
+		r.acknowledge(w, id)
+		return nil
+	}
+	if w.waits(id) {
+		r.counts.Repeated++
+		return nil
+	}
+	if r.closed || len(w.queues[server]) > 0 || r.holdsAny(m.Keys()) {
+		q := waiting{id: id, message: *m, dialect: d}
+		q.message.Meta = m.Meta.Clone()
+		w.queues[server] = append(w.queues[server], q)
+		r.counts.Held++
+		return nil
+	}
+	return r.dispatch(w, id, m)
+}
+
+// waits reports whether the request is in its queue. Without PS_RESEND none
+// comes twice.
+func (w *worker) waits(id request) bool {
+	return slices.ContainsFunc(w.queues[id.server], func(q waiting) bool { return q.id == id })
+}
+
+// repeat takes a request that is under way and came again.
+func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error {
+	switch {
+	case r.closed: // it will come once more
+		return nil
+	case e.split == nil:
+		r.pass(w, id, m)
+		return nil
+	case e.flags&Acked != 0:
+		r.acknowledge(w, id)
+		return nil
+	}
+	owners := r.table.AppendOwners(nil, m.Keys())
+	return r.sendParts(w, e.split, m, owners)
+}
+
+// pass sends a message on as it is.
+func (r *Router) pass(w *worker, id request, m *pslite.Message) {
+	r.send(w, id.server, frames(m, &m.Meta, w.speaks, m.Data))
+}
+
+func (r *Router) send(w *worker, server int32, frames [][]byte) {
+	r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: frames})
+}
+
+func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
+	r.out = append(r.out, Out{Worker: w.id, Server: server, ToWorker: true, Frames: frames})
+}
+
+// dispatch sends a request to those who own its keys.
+func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
+	w.learn(&m.Meta)
+	owners := r.table.AppendOwners(nil, m.Keys())
+	distinct := ranks(owners)
+	if len(distinct) == 0 || len(distinct) == 1 && distinct[0] == id.server {
+		r.begin(w, id, entry{})
+		r.counts.Plain++
+		r.pass(w, id, m)
+		return nil
+	}
+	if len(distinct) > MaxOwners {
+		return fmt.Errorf("route: a request whose keys belong to %d servers, at most %d are possible", len(distinct), MaxOwners)
+	}
+	if err := divisible(m); err != nil {
+		return err
+	}
+	own := w.ledger.Next()
+	if r.moves {
+		own += FirstExact - FirstOwn
+	}
+	s := newSplit(id, own, distinct)
+	w.splits[s.own] = s
+	r.begin(w, id, entry{split: s})
+	r.counts.Split++
+	return r.sendParts(w, s, m, owners)
+}
+
+// flush dispatches what need not wait any more, in order.
+func (r *Router) flush() {
+	for _, id := range r.Workers() {
+		w := r.workers[id]
+		for _, server := range slices.Sorted(maps.Keys(w.queues)) {
+			r.flushQueue(w, server)
+		}
+	}
+}
+
+func (r *Router) flushQueue(w *worker, server int32) {
+	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys()); q = w.queues[server] {
+		w.speaks = q[0].dialect
+		w.queues[server] = q[1:]
+		// Take has checked what can be wrong with it.
+		if err := r.dispatch(w, q[0].id, &q[0].message); err != nil {
+			r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: nil})
+		}
+	}
+	if len(w.queues[server]) == 0 {
+		delete(w.queues, server)
+	}
+}
+
+// Waiting returns how many requests wait, and the bytes of their values.
+func (r *Router) Waiting() (requests, bytes int) {
+	for _, w := range r.workers {
+		for _, q := range w.queues {
+			for i := range q {
+				requests++
+				for _, f := range q[i].message.Data {
+					bytes += len(f)
+				}
+			}
+		}
+	}
+	return requests, bytes
+}
+
+// mark notes what has happened to a request, and ends it where that was all.
+func (r *Router) mark(w *worker, id request, e entry, flags Flags) {
+	if e.flags&flags == flags {
+		return
+	}
+	e.flags |= flags
+	done := Answered
+	if r.resend {
+		done |= Acked
+	}
+	if e.flags&done != done {
+		w.open[id] = e
+		if r.resend {
+			w.ledger.Mark(id.public(), e.flags)
+		}
+		return
+	}
+	delete(w.open, id)
+	if e.split != nil {
+		delete(w.splits, e.split.own)
+	}
+	if r.resend {
+		w.ledger.Close(id.public())
+	}
+	r.end(e.generation)
+	r.checkQuiet()
+}
+
+// end takes a request out of the count of its generation.
+func (r *Router) end(generation uint32) {
+	if r.underWay[generation]--; r.underWay[generation] == 0 {
+		delete(r.underWay, generation)
+	}
+}
+
+// UnderWay returns the requests that are under way, for people.
+func (r *Router) UnderWay() (all []string) {
+	for _, id := range r.Workers() {
+		for at, e := range r.workers[id].open {
+			all = append(all, fmt.Sprintf("worker %d to server %d, app %d customer %d timestamp %d: flags %d, split %v", id, at.server, at.app, at.customer, at.timestamp, e.flags, e.split != nil))
+		}
+	}
+	return all
+}

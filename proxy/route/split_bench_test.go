@@ -1,0 +1,61 @@
+package route
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// BenchmarkSplit is a pull of 10,000 keys of one value that belong to four
+// servers at random: it is split, and the answers are put together. A step's push
+// costs the first half of it.
+func BenchmarkSplit(b *testing.B) {
+	const servers, n = 4, 10_000
+	rng := rand.New(rand.NewPCG(1, 1))
+	keys := make([]uint64, n)
+	for i := range keys {
+		keys[i] = rng.Uint64N(1 << 62)
+	}
+	slices.Sort(keys)
+	table := NewTable(servers)
+	var displaced []plan.Range
+	for _, k := range keys {
+		displaced = append(displaced, plan.Range{Keys: plan.One(k), Owner: rng.Int32N(servers)})
+	}
+	table.Set(displaced)
+	r := New(table)
+	r.Open(table)
+	worker := pslite.WorkerID(0)
+	r.AddWorker(worker, &forgetful{})
+	var m pslite.Message
+	m.Meta.Reset()
+	m.Meta.Request, m.Meta.Pull = true, true
+	m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
+	m.Data = [][]byte{pslite.AppendKeys(nil, keys), {}}
+	values := make([]byte, 4*n)
+	b.SetBytes(12 * n)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Meta.Timestamp++
+		if r.Request(worker, 0, &m.Meta, m.Keys()) {
+			b.Fatal("a request with displaced keys passes")
+		}
+		if err := r.Take(worker, 0, &m, pslite.DMLC); err != nil {
+			b.Fatal(err)
+		}
+		own := r.workers[worker].open[request{0, m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp}].split.own
+		for _, o := range r.Out() {
+			part := pslite.Message{Meta: m.Meta, Data: [][]byte{o.Frames[1], values[:len(o.Frames[1])/2]}}
+			part.Meta.Request, part.Meta.Timestamp = false, own
+			if err := r.TakeAnswer(o.Server, worker, &part, pslite.DMLC); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if out := r.Out(); len(out) != 1 || len(out[0].Frames[2]) != len(values) {
+			b.Fatal("no whole answer")
+		}
+	}
+}
