@@ -11,7 +11,8 @@ import (
 // Random is the baseline of DWW21 section 6.2: samples and parameters are
 // allocated to the machines uniformly and at random. The samples fill the
 // machines up to their limits, so that none has more than ceil(n/k); each
-// parameter, or group of them, goes to any machine with equal probability.
+// parameter, or group of them, goes to any machine with equal probability, or
+// with one proportional to the link speeds where machines differ in them.
 //
 // It looks at no edge. Where a bound theta is set and the draw exceeds it, it
 // gives up with an error.
@@ -58,7 +59,7 @@ func Random(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error)
 }
 
 func randomOwner(random *rand.Rand, o Options, p int, place map[int32]int32) int32 {
-	owner := int32(random.IntN(o.K))
+	owner := anyMachine(random, o)
 	if o.FixedParams != nil && o.FixedParams[p] >= 0 {
 		owner = o.FixedParams[p]
 	}
@@ -70,4 +71,21 @@ func randomOwner(random *rand.Rand, o Options, p int, place map[int32]int32) int
 	}
 	place[o.Group[p]] = owner
 	return owner
+}
+
+func anyMachine(random *rand.Rand, o Options) int32 {
+	if o.Speed == nil {
+		return int32(random.IntN(o.K))
+	}
+	var sum float64
+	for _, speed := range o.Speed {
+		sum += speed
+	}
+	at := random.Float64() * sum
+	for i, speed := range o.Speed {
+		if at -= speed; at < 0 {
+			return int32(i)
+		}
+	}
+	return int32(o.K - 1)
 }
