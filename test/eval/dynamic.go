@@ -41,7 +41,7 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
-		r, err := e.simulate(uses, p.Rounds)
+		r, err := e.simulate(uses, p.Rounds, true)
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (e *evaluation) wandering() error {
 	if err != nil {
 		return err
 	}
-	r, err := e.simulate(uses, 10)
+	r, err := e.simulate(uses, 10, false)
 	if err != nil {
 		return err
 	}
@@ -112,8 +112,9 @@ func (e *evaluation) pictures() (*samples.Images, string, error) {
 	return pictures, "MNIST", err
 }
 
-// simulate tries all strategies on a trace.
-func (e *evaluation) simulate(uses trace.Trace, epochSteps int) (*simulation.Report, error) {
+// simulate tries all strategies on a trace. Planned: locality moves keys at the ends
+// of epochs only, as DPPA and MGP do.
+func (e *evaluation) simulate(uses trace.Trace, epochSteps int, planned bool) (*simulation.Report, error) {
 	f, err := os.CreateTemp("", "psidecar-eval-*.psr")
 	if err != nil {
 		return nil, fmt.Errorf("making a trace: %w", err)
@@ -131,6 +132,6 @@ func (e *evaluation) simulate(uses trace.Trace, epochSteps int) (*simulation.Rep
 		return nil, err
 	}
 	return simulation.Run([]string{f.Name()}, simulation.Options{
-		EpochSteps: epochSteps, KeyBytes: 8, Strategies: dynamic.Names(), Batches: 2, Horizon: 200, Seed: 1,
+		EpochSteps: epochSteps, KeyBytes: 8, Strategies: dynamic.Names(), Batches: 2, Horizon: 200, Seed: 1, Planned: planned,
 	})
 }

@@ -22,7 +22,7 @@ func TestPruningOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := e.simulate(uses, p.Rounds)
+	r, err := e.simulate(uses, p.Rounds, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestWanderingOrder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := e.simulate(uses, 10)
+			r, err := e.simulate(uses, 10, false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -229,11 +229,13 @@ func TestWandering(t *testing.T) {
 				}
 			}
 			each := last.since(first)
+			text, err := f.plan("show")
+			t.Logf("%s: %.0f bytes a request at the busiest host\n%s%v", c.name, each, text, err)
 			if c.name == "home" {
 				home = each
+			} else if home > 0 { // it was not left out
+				t.Logf("%s: %.2f times below home", c.name, home/each)
 			}
-			text, err := f.plan("show")
-			t.Logf("%s: %.0f bytes a request at the busiest host, %.2f times below home\n%s%v", c.name, each, home/each, text, err)
 		})
 	}
 }
