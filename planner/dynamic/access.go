@@ -42,7 +42,7 @@ func (l *Locality) Access(it *Items, item, machine int32, stay, move float64) bo
 		if known {
 			back = l.rates.part(item, owner)
 		}
-		if float64(max(left, 1))*stay <= move*(1+back)*(1+l.o.Margin) {
+		if float64(max(left, 1))*stay <= move*(1+back) {
 			return false
 		}
 	}

@@ -15,7 +15,7 @@ func TestAccess(t *testing.T) {
 		"two machines' in turns of one": {2, 1, 264, 280, 0, 1},
 		"two machines' in turns of two": {2, 2, 264, 280, 57, 60},
 		"three in turns of ten, short":  {3, 10, 16, 28, 10, 12},
-		"two in turns of two, short":    {2, 2, 16, 28, 0, 2},
+		"two in turns of two, short":    {2, 2, 12, 28, 0, 2},
 	} {
 		it := &Items{Owner: []int32{0}, Home: []int32{0}, Size: []float32{12}}
 		l := NewLocality(Options{Machines: 4})
