@@ -136,7 +136,7 @@ func TestPlanFromReports(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
 	defer cancel()
 	ended := f.run(ctx, "--count-keys", "1000000", "--count-batch", "3000", "--count-favourites", "5000", "--count-common", "0.05",
-		"--count-compute", "60ms", "--steps", "280")
+		"--count-compute", "60ms", "--steps", "400")
 	var e *api.Epoch
 	for e == nil {
 		select {
@@ -165,20 +165,32 @@ func TestPlanFromReports(t *testing.T) {
 		t.Fatalf("the job ended before all was measured: %v", err)
 	default:
 	}
-	p := f.shown()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	for _, e = range p.GetEpochs() {
-		if e.GetState() == api.Epoch_DONE {
-			break
-		}
-	}
 	load := func(of func(*api.HostLoad) float64) (most float64) {
 		for _, h := range e.GetHosts() {
 			most = max(most, of(h))
 		}
 		return most
+	}
+	// What came of it is known when all agents have reported again.
+	for running := true; running && load((*api.HostLoad).GetActual) == 0; {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended, running = nil, false
+		case <-time.After(500 * time.Millisecond):
+		}
+		for _, e = range f.shown().GetEpochs() {
+			if e.GetState() == api.Epoch_DONE {
+				break
+			}
+		}
+	}
+	if ended != nil {
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
 	}
 	had, predicted, actual := load((*api.HostLoad).GetBefore), load((*api.HostLoad).GetPredicted), load((*api.HostLoad).GetActual)
 	t.Logf("busiest host: %.0f bytes a request before, %.0f after; planned %.0f to %.0f bytes a step, came %.0f", before, after, had, predicted, actual)
