@@ -20,15 +20,15 @@ func DPPA(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.
 // dividing the samples costs the same order as placing the parameters (DW23
 // section 4.2 and what follows its theorem 4.2), counted by the steps of the
 // pseudo-code: Alg. 1 looks n/alpha times at every subset of up to alpha out of
-// n/k samples (or of as many as [sampleSize] has), of E/n parameters each; Alg. 2 looks m times at |N(D_i)|
-// candidates with up to k users each. The largest alpha goes that keeps the
+// n/k samples (or of sampleSize, if that is more), of E/n parameters each; Alg. 2
+// looks m times at |N(D_i)| candidates with up to k users each. The largest alpha goes that keeps the
 // first below ten times the second: hashing shrinks m, and with it what the
 // division of the samples may cost.
 func Adapt(g *graph.Graph, k int) Rules {
 	n, m, edges := float64(g.Samples()), float64(g.Params()), float64(g.Edges())
 	neighbours := min(m, edges/float64(k)) // at most |N(D_i)|
 	placing := m * neighbours * float64(k)
-	rules := Rules{Alpha: 1, Sample: sampleSize(g, k), dppa: true}
+	rules := Rules{Alpha: 1, Sample: sampleSize, dppa: true}
 	dividing, subsets := edges, 1.0 // edges = n * E/n
 	seen := min(max(n/float64(k), float64(rules.Sample)), n)
 	for alpha := 1; alpha <= 3; alpha++ {

@@ -55,20 +55,18 @@ func TSH1(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.
 }
 
 // TSH2 is DWW21's two-step heuristic that adds up to two samples at a time,
-// found among a random sample of the unassigned ones, see [sampleSize].
+// found among a random sample of the unassigned ones, see sampleSize.
 func TSH2(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
-	return Partition(ctx, g, o, Rules{Alpha: 2, Sample: sampleSize(g, o.K)})
+	return Partition(ctx, g, o, Rules{Alpha: 2, Sample: sampleSize})
 }
 
-// sampleSize is how many of the unassigned samples a search looks at: the n/k of
-// the papers (DWW21 section 4.2, DW23 Alg. 1 line 3), but no more than 4,096 and
-// no fewer than 1,024. Among few, nothing that fits well may be found: with n =
-// 2,000 and k = 64 there would be 31, which costs TSH-1 and TSH-2 11 to 25% of
-// their maximum, more than pairs gain over single samples (sampling_test.go).
-func sampleSize(g *graph.Graph, k int) int {
-	const atLeast, atMost = 1024, 4096
-	return min(max(g.Samples()/max(k, 1), atLeast), atMost)
-}
+// sampleSize is how many of the unassigned samples a search looks at. The papers
+// take n/k of them (DWW21 section 4.2, DW23 Alg. 1 line 3), which finds too
+// little that fits well where k is large: with n = 2,000 and k = 64 there would
+// be 31, which costs TSH-1 and TSH-2 11 to 25% of their maximum, more than pairs
+// gain over single samples (sampling_test.go); with n = 10,000, 1,024 are still
+// too few for pairs to gain anything from k = 16 on, 4,096 are enough.
+const sampleSize = 4096
 
 // Partition divides the samples by DWW21 Alg. 1 under the given rules and then
 // the parameters by Alg. 2. All of [partition.Options] is respected: loads
