@@ -2,13 +2,8 @@ package codecs
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,24 +15,8 @@ import (
 )
 
 // put gives a sidecar's proxy other rules.
-func put(ctx context.Context, s *sidecar.Sidecar, rules string) (err error) {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return s.Host.Dial(ctx, network, address)
-	}}}
-	url := "http://" + net.JoinHostPort(s.Host.IPv4.String(), strconv.Itoa(sidecar.Page)) + "/api/v1/codecs"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url, strings.NewReader(rules))
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	text, err := io.ReadAll(response.Body)
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", response.Status, text)
-	}
+func put(ctx context.Context, s *sidecar.Sidecar, rules string) error {
+	_, err := s.Ask(ctx, http.MethodPut, sidecar.Page, "/api/v1/codecs", rules)
 	return err
 }
 
@@ -111,21 +90,15 @@ func TestThresholdEndToEnd(t *testing.T) {
 // most of each push waits: it goes out before the workers' last barrier.
 // Meanwhile messages are lost and repeated.
 func TestNothingIsLost(t *testing.T) {
-	digests := func(o *Outcome) (all []string) {
-		for _, s := range o.Servers {
-			all = append(all, s.Digest)
-		}
-		return all
-	}
 	count := []string{"--model", "count", "--count-late", "--async", "--steps", "60", "--count-keys", "2000", "--count-batch", "200"}
 	for name, more := range map[string][]string{"scalar": nil, "lens": {"--count-lens"}} {
 		t.Run(name, func(t *testing.T) {
 			args := append(slices.Clone(count), more...)
-			want := digests(Run{Hosts: 2, Direct: true, Job: args}.Do(t))
+			want := Run{Hosts: 2, Direct: true, Job: args}.Do(t).digests()
 			lossy := Run{Hosts: 2, Sidecar: []string{"--threshold", "0.95"}, Job: args, Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}}
 			o := lossy.Do(t)
 			t.Log(o)
-			if got := digests(o); !slices.Equal(got, want) {
+			if got := o.digests(); !slices.Equal(got, want) {
 				t.Errorf("the servers' digests are %v, want %v", got, want)
 			}
 			if f := o.Forms["threshold"]; f.Layers == 0 || f.Sent > f.Values*3/4 {

@@ -30,6 +30,9 @@ type Run struct {
 	Rate    uint64 // of each link, bits a second; 0: as fast as the machine
 	Direct  bool
 	Sidecar []string // flags
+	// Planned has all sidecars follow the planner of the first, rather than each
+	// its own.
+	Planned bool
 	Job     []string // flags of psjob
 	Env     []string
 	// Started is called once the job runs.
@@ -102,8 +105,12 @@ func (r Run) Do(t testing.TB) *Outcome {
 	net := hoststest.New(t, hosts.Config{Hosts: r.Hosts, Rate: r.Rate, Pairs: true})
 	var sidecars []*sidecar.Sidecar
 	if !r.Direct {
-		for _, h := range net.Hosts() {
-			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir()}, r.Sidecar...)...))
+		for i, h := range net.Hosts() {
+			flags := append([]string{"--state-dir", t.TempDir()}, r.Sidecar...)
+			if r.Planned && i > 0 {
+				flags = append(flags, "--planner", sidecars[0].Address(sidecar.Planner))
+			}
+			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", flags...))
 		}
 	}
 	before, err := net.Traffic()
@@ -183,6 +190,14 @@ func (o *Outcome) count(c values.Counts) {
 	for r, n := range c.Reasons {
 		o.Reasons[r] += n
 	}
+}
+
+// digests are those of the servers' sums.
+func (o *Outcome) digests() (all []string) {
+	for _, s := range o.Servers {
+		all = append(all, s.Digest)
+	}
+	return all
 }
 
 // ratio says how much smaller the values became that went by these forms.

@@ -144,7 +144,7 @@ func (s *Sidecar) Log() string { return s.log.String() }
 
 // Get asks for JSON at one of its ports.
 func (s *Sidecar) Get(ctx context.Context, port int, path string, v any) error {
-	body, err := s.read(ctx, port, path)
+	body, err := s.Ask(ctx, http.MethodGet, port, path, "")
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (s *Sidecar) Unguarded(t testing.TB) {
 
 // Metric returns the sum of the metrics of that name, 0 where there is none.
 func (s *Sidecar) Metric(ctx context.Context, name string) (sum float64, err error) {
-	body, err := s.read(ctx, Page, "/metrics")
+	body, err := s.Ask(ctx, http.MethodGet, Page, "/metrics", "")
 	if err != nil {
 		return 0, err
 	}
@@ -194,11 +194,18 @@ func (s *Sidecar) Metric(ctx context.Context, name string) (sum float64, err err
 	return sum, nil
 }
 
-func (s *Sidecar) read(ctx context.Context, port int, path string) ([]byte, error) {
+// Address is host:port of one of its ports.
+func (s *Sidecar) Address(port int) string {
+	return net.JoinHostPort(s.Host.IPv4.String(), strconv.Itoa(port))
+}
+
+// Ask makes a request with this text at one of its ports and returns the answer,
+// which must be that all is well.
+func (s *Sidecar) Ask(ctx context.Context, method string, port int, path, text string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	where := "http://" + net.JoinHostPort(s.Host.IPv4.String(), strconv.Itoa(port)) + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	where := "http://" + s.Address(port) + path
+	request, err := http.NewRequestWithContext(ctx, method, where, strings.NewReader(text))
 	if err != nil {
 		return nil, err
 	}

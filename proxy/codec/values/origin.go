@@ -12,9 +12,9 @@ const maxOrigins = 4096
 
 // origin is where processes of this host connect from, while links come from
 // there. Listeners of some links do not know the job: an agent opens them before
-// it begins. What job that is other links' listeners say, or its nodes when they
-// register. Of two jobs at a time nobody can say which such a link is of, so it
-// counts for none.
+// it begins. What job that is other links' listeners say, or its nodes by what
+// they tell the scheduler. Of two jobs at a time nobody can say which such a link
+// is of, so it counts for none.
 type origin struct {
 	links   int
 	job     string
@@ -46,9 +46,12 @@ func (c *Codec) joinOrigin(name string) (leave func()) {
 
 // names notes the job of an origin.
 func (c *Codec) names(name, job string) {
+	if job == "" {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o := c.origins[name]; o != nil && job != "" && o.job != job {
+	if o := c.origins[name]; o != nil && o.job != job {
 		o.several = o.job != ""
 		o.job = job
 		c.named.Add(1)
@@ -65,20 +68,26 @@ func (c *Codec) jobOf(name string) string {
 	return ""
 }
 
-// registered returns the job that a message by which a node registers is of:
-// the scheduler's list of nodes says so, and what a node says of itself goes to
-// the scheduler.
-func (s *Sender) registered(m *pslite.Meta) string {
-	if m.Control.Cmd != pslite.AddNode {
-		return ""
-	}
-	for _, n := range m.Control.Nodes {
-		if n.ID == pslite.SchedulerID {
-			return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port)))
+// tells returns the job that a control message is of, empty where it does not
+// say: the scheduler's list of nodes does, and what goes to the scheduler alone.
+// That is not only the registration: a node connects anew once it has its id, and
+// in between there may be no link by which its origin is remembered.
+func (s *Sender) tells(m *pslite.Meta) string {
+	fromScheduler := s.known && s.id == pslite.SchedulerID
+	switch m.Control.Cmd {
+	case pslite.AddNode:
+		for _, n := range m.Control.Nodes {
+			if n.ID == pslite.SchedulerID {
+				return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port)))
+			}
 		}
-	}
-	if fromScheduler := s.known && s.id == pslite.SchedulerID; len(m.Control.Nodes) == 1 && !fromScheduler {
-		return s.link.Destination.String()
+		if len(m.Control.Nodes) == 1 && !fromScheduler {
+			return s.link.Destination.String()
+		}
+	case pslite.Barrier, pslite.InstanceBarrier, pslite.Heartbeat:
+		if s.known && !fromScheduler {
+			return s.link.Destination.String()
+		}
 	}
 	return ""
 }

@@ -79,3 +79,47 @@ func TestJobsAreKnownByOtherLinks(t *testing.T) {
 		t.Errorf("%d origins are left", len(e.worker.origins))
 	}
 }
+
+// A node connects anew once it has registered and has its id. Its job is known
+// although in between it had no link: by the barriers and heartbeats that it sends
+// to the scheduler.
+func TestJobsAreKnownAfterReconnecting(t *testing.T) {
+	const job = "198.18.0.2:9000" // where dialled links go
+	barrier := pslite.Control{Cmd: pslite.Barrier, BarrierGroup: pslite.WorkerGroup | pslite.ServerGroup}
+	for name, c := range map[string]struct {
+		identity string
+		request  bool
+		control  pslite.Control
+		want     string
+	}{
+		"barrier":                  {"ps9", true, barrier, job},
+		"barrier of an instance":   {"ps9", true, pslite.Control{Cmd: pslite.InstanceBarrier, BarrierGroup: pslite.WorkerGroup}, job},
+		"heartbeat":                {"ps8", false, pslite.Control{Cmd: pslite.Heartbeat, Nodes: []pslite.Node{{ID: 8}}}, job},
+		"barrier of somebody":      {"", true, barrier, ""},
+		"the scheduler's answer":   {"ps1", false, barrier, ""},
+		"the scheduler's nodes":    {"ps1", true, pslite.Control{Cmd: pslite.AddNode, Nodes: []pslite.Node{{ID: 9}}}, ""},
+		"an acknowledged message":  {"ps9", false, pslite.Control{Cmd: pslite.Ack, MsgSig: 7}, ""},
+		"the end of the scheduler": {"ps1", false, pslite.Control{Cmd: pslite.Terminate}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t)
+			e.unnamed = true
+			registering := e.dial(t, e.worker, e.server, "")
+			registering.carry(t, registration(pslite.Node{Role: pslite.Worker, Hostname: "198.18.0.1", Port: 40000}))
+			if got := e.worker.jobOf("here"); got != job {
+				t.Fatalf("after the registration the job is %q", got)
+			}
+			registering.close()
+
+			values, scheduler := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.worker, e.server, c.identity)
+			defer values.close()
+			defer scheduler.close()
+			m := pslite.Meta{Request: c.request, Control: c.control}
+			scheduler.carry(t, [][]byte{m.Append(nil, pslite.BytePSRaw)})
+			sender := values.sender.(*Sender)
+			if sender.follow(); sender.job != c.want {
+				t.Errorf("the job of the other link is %q, want %q", sender.job, c.want)
+			}
+		})
+	}
+}

@@ -182,12 +182,15 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return append(head, modeCompact), plain, true
 }
 
-// watch learns from control messages: whether the process uses PS_RESEND, and
-// that it has made its last push, which is held back until what waits is sent.
+// watch learns from control messages: what job the process is of, whether it uses
+// PS_RESEND, and that it has made its last push, which is held back until what
+// waits is sent.
 func (s *Sender) watch(m *pslite.Message) {
-	switch meta := &m.Meta; {
-	case meta.Control.Cmd == pslite.AddNode && s.link.Job == "":
-		s.codec.names(s.link.Origin, s.registered(meta))
+	meta := &m.Meta
+	if s.link.Job == "" {
+		s.codec.names(s.link.Origin, s.tells(meta))
+	}
+	switch {
 	case meta.Control.Cmd == pslite.Ack:
 		s.resend.Store(true)
 	case s.known && s.role == pslite.Worker && isLast(meta):

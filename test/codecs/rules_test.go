@@ -1,0 +1,186 @@
+package codecs
+
+import (
+	"context"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+const (
+	patience = 30 * time.Second
+	// half is the middle half of all keys, half of each server's.
+	half = "4611686018427387904-13835058055282163711"
+)
+
+// A threshold comes by the planner in the middle of a job for all keys, stays
+// for half of them, and goes. The servers end with the very sums that they have
+// without sidecars.
+func TestPlannerTurnsCodecsOnAndOff(t *testing.T) {
+	count := []string{"--model", "count", "--count-late", "--async", "--steps", "1800", "--count-keys", "600", "--count-batch", "150", "--value-length", "8"}
+	want := Run{Hosts: 2, Direct: true, Job: count}.Do(t).digests()
+	planned := Run{Hosts: 2, Planned: true, Job: append(slices.Clone(count), "--count-compute", "3ms")}
+	planned.Started = func(sidecars []*sidecar.Sidecar, _ *job.Running) {
+		(&planning{t: t, program: build(t, "cmd/psidecar"), sidecars: sidecars, job: sidecars[0].Address(9091)}).onAndOff()
+	}
+	if got := planned.Do(t).digests(); !slices.Equal(got, want) {
+		t.Errorf("the servers' digests are %v, want %v", got, want)
+	}
+}
+
+// planning changes the rules of a job that runs beside sidecars of which the
+// first has the planner.
+type planning struct {
+	t        *testing.T
+	program  string
+	sidecars []*sidecar.Sidecar
+	job      string
+}
+
+func (p *planning) onAndOff() {
+	p.t.Helper()
+	if got := p.during(100); got.Layers > 0 {
+		p.t.Fatalf("%+v before there is a rule", got)
+	}
+	if out := p.plan("set", "--threshold", "0.98"); !strings.Contains(out, "nothing is changed") || !strings.Contains(out, `"threshold":0.98`) {
+		p.t.Errorf("without --act it says %q", out)
+	}
+	if got := p.during(100); got.Layers > 0 {
+		p.t.Errorf("and yet the rule holds: %+v", got)
+	}
+	if out := p.plan("set", "--threshold", "0.98", "--act"); out != "set; taken up by 2 proxies\n" {
+		p.t.Errorf("with --act it says %q", out)
+	}
+	small := func(f coded) bool { return f.Hosts == 2 && f.Encoded*20 <= f.Bytes }
+	all := p.await("a twentieth of the bytes, from both hosts", small)
+	p.tries()
+
+	// A rule for half of the keys: the others go by the one before.
+	p.plan("set", "--keys", half, "--off", "--act")
+	part := p.await("half of the values as they are, once what waited is sent", func(f coded) bool {
+		share := f.each() / all.each()
+		return small(f) && share > 0.4 && share < 0.6
+	})
+	p.plan("clear", "--keys", half, "--act")
+	p.await("all values again", func(f coded) bool { return small(f) && f.each() > 0.9*all.each() })
+	p.plan("set", "--off", "--act")
+	p.await("all values as they are", func(f coded) bool { return f.Layers == 0 })
+	p.plan("clear", "--act")
+	if out := p.plan("show"); !strings.Contains(out, "no rules") || strings.Count(out, "has taken them up") != 2 {
+		p.t.Errorf("at last psidecar plan codecs show says %q", out)
+	}
+	p.t.Logf("under a threshold of 98%%: %+v, for half of the keys: %+v", all, part)
+}
+
+// plan runs psidecar plan codecs on the planner's host and returns what it
+// printed.
+func (p *planning) plan(args ...string) string {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.program, append(append([]string{"plan", "codecs"}, args...), "--job", p.job, "--planner", p.sidecars[0].Address(sidecar.Planner))...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := p.sidecars[0].Host.Run(ctx, cmd); err != nil {
+		p.t.Fatalf("psidecar plan codecs %v: %v\n%s", args, err, out.String())
+	}
+	return out.String()
+}
+
+// coded is what went under thresholds among so many messages by link, and from
+// how many hosts.
+type coded struct{ Messages, Layers, Bytes, Encoded, Hosts uint64 }
+
+// each is how many bytes of values a message has under thresholds, in the mean.
+func (c coded) each() float64 { return float64(c.Bytes) / float64(c.Messages) }
+
+// sums returns what each host has sent since the start.
+func (p *planning) sums() []coded {
+	p.t.Helper()
+	sums := make([]coded, len(p.sidecars))
+	for i, s := range p.sidecars {
+		state, err := s.Connections(p.t.Context())
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for _, connection := range state.Connections {
+			sums[i].Messages += connection.ToFar.Messages
+		}
+		for _, form := range state.Values.Forms {
+			if form.Form == "threshold" {
+				sums[i].Layers, sums[i].Bytes, sums[i].Encoded = form.Layers, form.Bytes, form.Encoded
+			}
+		}
+	}
+	return sums
+}
+
+// during waits for so many messages and returns what went in the meantime.
+func (p *planning) during(messages uint64) (c coded) {
+	p.t.Helper()
+	before := p.sums()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		c = coded{}
+		for i, now := range p.sums() {
+			c.Messages += now.Messages - before[i].Messages
+			c.Layers += now.Layers - before[i].Layers
+			c.Bytes += now.Bytes - before[i].Bytes
+			c.Encoded += now.Encoded - before[i].Encoded
+			if now.Layers > before[i].Layers {
+				c.Hosts++
+			}
+		}
+		if c.Messages >= messages {
+			return c
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("%d messages in %v, want %d: has the job ended?", c.Messages, patience, messages)
+		}
+	}
+}
+
+// await waits until a few hundred messages are as wanted, and returns them.
+func (p *planning) await(what string, ok func(coded) bool) (c coded) {
+	p.t.Helper()
+	for range 20 {
+		if c = p.during(300); ok(c) {
+			return c
+		}
+	}
+	p.t.Fatalf("%s: in the end it is %+v", what, c)
+	return c
+}
+
+// tries has codecs tried as the planner's page does, and looks at what it is
+// told.
+func (p *planning) tries() {
+	p.t.Helper()
+	planner := p.sidecars[0]
+	if _, err := planner.Ask(p.t.Context(), http.MethodPost, sidecar.PlannerPage, "/api/v1/codecs/try?seconds=1", ""); err != nil {
+		p.t.Fatal("trying:", err)
+	}
+	var c web.Codecs
+	for end := time.Now().Add(patience); c.Advice == nil || c.Advice.Hosts < 2; time.Sleep(50 * time.Millisecond) {
+		if err := planner.Get(p.t.Context(), sidecar.PlannerPage, "/api/v1/codecs?job="+p.job, &c); err != nil {
+			p.t.Fatal(err)
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("no advice of both hosts: %+v, %+v", c, c.Advice)
+		}
+	}
+	for _, row := range c.Advice.Codecs {
+		if row.Codec == "threshold 0.99" && !(row.Saved > 0.2 && row.Waits > 0) || row.Codec == "compact" && row.Waits != 0 {
+			p.t.Errorf("%+v", row)
+		}
+	}
+	if len(c.Hosts) != 2 || !c.Hosts[0].Current || !c.Hosts[1].Reported || c.Advice.PushBytes == 0 {
+		p.t.Errorf("%+v", c)
+	}
+}
