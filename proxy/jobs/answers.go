@@ -157,29 +157,46 @@ func (c *answers) Close() error {
 	err := c.tcp.Close()
 	if !already {
 		c.writers.Wait()
-		if c.job != nil {
-			c.job.leaveDown(c)
-		}
+		c.jobs.left(c)
 	}
 	return err
 }
 
+// ready joins at once: the router may have something to say on a connection on
+// which the server itself is silent.
 func (c *answers) ready(id int32) {
 	c.sender = id
-	c.known()
+	if role, _, ok := pslite.Rank(id); ok && role == pslite.Server {
+		c.known(c)
+	}
+}
+
+func (c *answers) open() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed
 }
 
 func (c *answers) wantsKeys(*pslite.Meta) bool { return false }
 
-// known finds out whose connection it is.
-func (c *answers) known() bool {
+// known finds out whose connection it is; w, if not nil, joins when that can be
+// found out.
+func (c *answers) known(w waiter) bool {
 	if c.job == nil {
-		c.job, c.peer = c.jobs.find(c.destination)
-		if c.job != nil {
-			c.job.joinDown(c)
+		if c.job, c.peer = c.jobs.find(c.destination, w); c.job != nil {
+			c.join(c.job, c.peer)
 		}
 	}
 	return c.job != nil
+}
+
+// join implements waiter. Only a server's connection to a worker is the router's.
+func (c *answers) join(x *job, peer int32) {
+	from, _, okFrom := pslite.Rank(c.sender)
+	to, _, okTo := pslite.Rank(peer)
+	if okFrom && okTo && from == pslite.Server && to == pslite.Worker {
+		x.joinDown(pair{peer, rankOf(c.sender)}, c)
+	}
 }
 
 func (c *answers) routed() bool {
@@ -192,7 +209,7 @@ func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err er
 	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
 		c.jobs.learn(&m.Meta, c.destination)
 	}
-	if !c.known() || !c.routed() {
+	if !c.known(nil) || !c.routed() {
 		return true, nil
 	}
 	switch {

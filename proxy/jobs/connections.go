@@ -2,6 +2,8 @@ package jobs
 
 import (
 	"errors"
+	"maps"
+
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -40,15 +42,14 @@ func rankOf(id int32) int32 {
 	return int32(rank)
 }
 
-// join makes a worker's connection to a server the one over which its requests
+// joinUp makes a worker's connection to a server the one over which its requests
 // go.
-func (x *job) join(c *requests) {
-	if !c.routed() {
-		return
-	}
+func (x *job) joinUp(p pair, c *requests) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	p := pair{c.sender, rankOf(c.peer)}
+	if !c.open() {
+		return // or it would never leave
+	}
 	x.up[p] = c
 	for _, frames := range x.pendingUp[p] {
 		c.put(frames)
@@ -56,22 +57,13 @@ func (x *job) join(c *requests) {
 	delete(x.pendingUp, p)
 }
 
-func (x *job) leave(c *requests) {
+// joinDown does the same for a server's connection to a worker.
+func (x *job) joinDown(p pair, c *answers) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if p := (pair{c.sender, rankOf(c.peer)}); x.up[p] == c {
-		delete(x.up, p)
-	}
-}
-
-// joinDown does the same for a server's connection to a worker.
-func (x *job) joinDown(c *answers) {
-	if !c.routed() {
+	if !c.open() {
 		return
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	p := pair{c.peer, rankOf(c.sender)}
 	x.down[p] = c
 	for _, frames := range x.pendingDown[p] {
 		c.put(frames)
@@ -79,11 +71,15 @@ func (x *job) joinDown(c *answers) {
 	delete(x.pendingDown, p)
 }
 
-func (x *job) leaveDown(c *answers) {
+// leave takes a closed connection out.
+func (x *job) leave(w waiter) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if p := (pair{c.peer, rankOf(c.sender)}); x.down[p] == c {
-		delete(x.down, p)
+	switch c := w.(type) {
+	case *requests:
+		maps.DeleteFunc(x.up, func(_ pair, other *requests) bool { return other == c })
+	case *answers:
+		maps.DeleteFunc(x.down, func(_ pair, other *answers) bool { return other == c })
 	}
 }
 

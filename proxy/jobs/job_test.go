@@ -29,6 +29,7 @@ func oneJob(t *testing.T, o Options) *job {
 	if err != nil {
 		t.Fatal(err)
 	}
+	j.jobs[x.name] = x
 	x.addLocal(pslite.WorkerID(0))
 	t.Cleanup(x.close)
 	return x

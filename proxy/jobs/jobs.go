@@ -61,8 +61,9 @@ type Jobs struct {
 	log   *slog.Logger
 	plans *plans // nil without a planner
 
-	mu   sync.RWMutex
-	jobs map[string]*job
+	mu      sync.RWMutex
+	jobs    map[string]*job
+	waiting map[waiter]netip.AddrPort // where they go to
 
 	linksMu sync.Mutex
 	links   map[netip.Addr]*siteLink
@@ -80,7 +81,7 @@ func New(o Options) (*Jobs, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of jobs: %w", err)
 	}
-	j := &Jobs{opts: o, log: o.Log, jobs: map[string]*job{}, links: map[netip.Addr]*siteLink{}}
+	j := &Jobs{opts: o, log: o.Log, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, links: map[netip.Addr]*siteLink{}}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}
@@ -145,18 +146,6 @@ func (j *Jobs) named(name string) *job {
 	return j.jobs[name]
 }
 
-// find returns the job and the node that listens at an address.
-func (j *Jobs) find(addr netip.AddrPort) (*job, int32) {
-	j.mu.RLock()
-	defer j.mu.RUnlock()
-	for _, job := range j.jobs {
-		if id, ok := job.nodes.At(addr); ok {
-			return job, id
-		}
-	}
-	return nil, pslite.Empty
-}
-
 // learn takes in a node table on its way to the node that listens at an
 // address of this host.
 func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort) {
@@ -185,6 +174,7 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort) {
 	}
 	j.mu.Unlock()
 	job.addLocal(id)
+	j.joinWaiting(job)
 	if j.plans != nil {
 		j.plans.again() // it may know moves of the job
 	}

@@ -149,7 +149,7 @@ func connect(t *testing.T, x *job) (all []*requests) {
 		}
 		c := &requests{tcp: tcp.(*net.TCPConn), jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(rank)}
 		t.Cleanup(func() { c.Close() })
-		x.join(c)
+		c.join(x, c.peer)
 		all = append(all, c)
 	}
 	var m pslite.Message

@@ -187,8 +187,8 @@ func (c *requests) Close() error {
 	already := c.closed
 	c.closed = true
 	c.mu.Unlock()
-	if !already && c.job != nil {
-		c.job.leave(c)
+	if !already {
+		c.jobs.left(c)
 	}
 	return c.tcp.Close()
 }
@@ -197,15 +197,23 @@ func (c *requests) Close() error {
 // which the worker itself is silent.
 func (c *requests) ready(id int32) {
 	c.sender = id
-	c.known()
+	if role, _, ok := pslite.Rank(id); ok && role == pslite.Worker {
+		c.known(c)
+	}
+}
+
+func (c *requests) open() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed
 }
 
 func (c *requests) wantsKeys(m *pslite.Meta) bool {
-	return m.Data() && m.Request && c.known() && c.routed()
+	return m.Data() && m.Request && c.known(nil) && c.routed()
 }
 
 func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
-	if !c.known() {
+	if !c.known(nil) {
 		return true, nil
 	}
 	switch cmd := m.Meta.Control.Cmd; {
@@ -230,15 +238,24 @@ func (c *requests) take(m *pslite.Message, d pslite.Dialect) error {
 	return c.job.takeRequest(c, m, d)
 }
 
-// known finds out whose connection it is.
-func (c *requests) known() bool {
+// known finds out whose connection it is; w, if not nil, joins when that can be
+// found out.
+func (c *requests) known(w waiter) bool {
 	if c.job == nil {
-		c.job, c.peer = c.jobs.find(c.destination)
-		if c.job != nil {
-			c.job.join(c)
+		if c.job, c.peer = c.jobs.find(c.destination, w); c.job != nil {
+			c.join(c.job, c.peer)
 		}
 	}
 	return c.job != nil
+}
+
+// join implements waiter. Only a worker's connection to a server is the router's.
+func (c *requests) join(x *job, peer int32) {
+	from, _, okFrom := pslite.Rank(c.sender)
+	to, _, okTo := pslite.Rank(peer)
+	if okFrom && okTo && from == pslite.Worker && to == pslite.Server {
+		x.joinUp(pair{c.sender, rankOf(peer)}, c)
+	}
 }
 
 // routed reports whether it is a worker's to a server.

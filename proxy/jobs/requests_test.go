@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -16,25 +15,12 @@ import (
 // a message in, and for the relay, whose Read ends; neither costs the other
 // its turn, and what comes later is read.
 func TestWakeForRouterAndRelay(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, accepted := connected(t)
 	j, err := New(Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := j.Outbound(accepted.(*net.TCPConn), netip.MustParseAddrPort(l.Addr().String())).(*requests)
+	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001")).(*requests)
 	defer c.Close()
 	type result struct {
 		n   int

@@ -1,0 +1,69 @@
+package jobs
+
+import (
+	"net/netip"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// A waiter is a connection whose sender is known and whose job is not: nodes
+// connect as soon as they have the node table, which may be before it has come
+// to the node they connect to. The router may have something to say on it though
+// its own nodes stay silent, so it joins when the job is learned.
+type waiter interface {
+	// join makes the connection, to that node, one of the job's.
+	join(x *job, peer int32)
+}
+
+// find returns the job and the node that listens at an address. Where there is
+// none yet and w is not nil, w joins when there is.
+func (j *Jobs) find(addr netip.AddrPort, w waiter) (*job, int32) {
+	j.mu.RLock()
+	x, id := j.at(addr)
+	j.mu.RUnlock()
+	if x != nil || w == nil {
+		return x, id
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if x, id = j.at(addr); x == nil {
+		j.waiting[w] = addr
+	}
+	return x, id
+}
+
+// at is find; j.mu is locked.
+func (j *Jobs) at(addr netip.AddrPort) (*job, int32) {
+	for _, x := range j.jobs {
+		if id, ok := x.nodes.At(addr); ok {
+			return x, id
+		}
+	}
+	return nil, pslite.Empty
+}
+
+// joinWaiting has the connections join that have waited for the job.
+func (j *Jobs) joinWaiting(x *job) {
+	found := map[waiter]int32{}
+	j.mu.Lock()
+	for w, addr := range j.waiting {
+		if id, ok := x.nodes.At(addr); ok {
+			found[w] = id
+			delete(j.waiting, w)
+		}
+	}
+	j.mu.Unlock()
+	for w, id := range found {
+		w.join(x, id)
+	}
+}
+
+// left is called when a connection has been closed.
+func (j *Jobs) left(w waiter) {
+	j.mu.Lock()
+	delete(j.waiting, w)
+	j.mu.Unlock()
+	for _, x := range j.all() {
+		x.leave(w)
+	}
+}

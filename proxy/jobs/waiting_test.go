@@ -1,0 +1,144 @@
+package jobs
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// A server that connects to a worker before the node table has come to that
+// worker's host, and a worker that does so to a server, and that then say
+// nothing: what the router has to say on their connections is said all the same,
+// whether it comes before the table or after.
+func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
+	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker, server := netip.MustParseAddrPort("10.0.0.1:9002"), netip.MustParseAddrPort("10.0.0.2:9001")
+	greeting := func(identity string) []byte {
+		g := zmtp.NewGreeting(0, 0)
+		return zmtp.AppendReady(g[:], "DEALER", []byte(identity))
+	}
+
+	process, tcp := connected(t)
+	down := j.Inbound(tcp, worker).(*answers)
+	if _, err := down.Write(greeting("ps8")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(process, make([]byte, len(greeting("ps8")))); err != nil {
+		t.Fatal(err)
+	}
+
+	far, tcp := connected(t)
+	up := j.Outbound(tcp, server).(*requests)
+	if _, err := far.Write(greeting("ps9")); err != nil {
+		t.Fatal(err)
+	}
+	for read := 0; read < len(greeting("ps9")); {
+		n, err := up.Read(make([]byte, 1<<10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		read += n
+	}
+	reads := make(chan []byte, 1)
+	go func() {
+		b := make([]byte, 1<<10)
+		n, _ := up.Read(b)
+		reads <- b[:n]
+	}()
+
+	var table pslite.Meta
+	table.Control.Cmd = pslite.AddNode
+	table.Control.Nodes = []pslite.Node{
+		{ID: pslite.SchedulerID, Hostname: "10.0.0.2", Port: 9000},
+		{ID: pslite.ServerID(0), Hostname: "10.0.0.2", Port: 9001},
+		{ID: pslite.WorkerID(0), Hostname: "10.0.0.1", Port: 9002},
+	}
+	j.learn(&table, worker)
+	x := j.named("10.0.0.2:9000")
+	if x == nil {
+		t.Fatal("the job is not known")
+	}
+	t.Cleanup(x.close)
+	said := [][]byte{[]byte("said by the router")}
+	x.mu.Lock()
+	for _, toWorker := range []bool{true, false} {
+		x.put(&route.Out{Worker: pslite.WorkerID(0), Server: 0, ToWorker: toWorker, Frames: said})
+	}
+	if len(x.up) != 1 || len(x.down) != 1 || len(j.waiting) != 0 {
+		t.Errorf("%d and %d connections joined, %d wait", len(x.up), len(x.down), len(j.waiting))
+	}
+	x.mu.Unlock()
+	want := appendMessage(nil, said)
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the worker gets %q, %v", got, err)
+	}
+	select {
+	case b := <-reads:
+		if !bytes.Equal(b, want) {
+			t.Errorf("to the server goes %q", b)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("nothing goes to the server")
+	}
+	for _, c := range []net.Conn{up, down} {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(x.up)+len(x.down) != 0 {
+		t.Error("closed connections are the job's")
+	}
+}
+
+// Connections that close before their job is known are forgotten.
+func TestWaitingConnectionsLeave(t *testing.T) {
+	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tcp := connected(t)
+	c := j.Inbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002")).(*answers)
+	c.ready(pslite.ServerID(0))
+	if len(j.waiting) != 1 {
+		t.Fatalf("%d wait", len(j.waiting))
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(j.waiting) != 0 {
+		t.Errorf("%d wait", len(j.waiting))
+	}
+}
+
+// connected returns both ends of a connection, which end with the test.
+func connected(t *testing.T) (process net.Conn, tcp *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	process, err = net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { process.Close(); accepted.Close() })
+	process.SetDeadline(time.Now().Add(10 * time.Second))
+	return process, accepted.(*net.TCPConn)
+}
