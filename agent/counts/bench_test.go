@@ -84,9 +84,7 @@ func BenchmarkAddRun(b *testing.B) {
 // TestHundredMillionKeys asks a table of default size for 100 million
 // distinct scattered keys. The whole process must stay under 512 MiB.
 func TestHundredMillionKeys(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute; run without -short")
-	}
+	require.Time(t)
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(MemoryLimit))
 	table := New(DefaultOptions)
 	const batches, size = 100, 1_000_000

@@ -14,9 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/dataset"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -198,9 +200,7 @@ func buildFromText(t testing.TB, rows int, id func(*rand.Rand) uint64) *Graph {
 // TestPeakMemory holds the builder to 24 bytes an edge, the reader's buffers
 // and all garbage included.
 func TestPeakMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads a text of 4 million edges three times: skipped with -short")
-	}
+	require.Time(t)
 	for _, kind := range idKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			var g *Graph

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // exploration is what can happen in a case of TestExplore.
@@ -69,8 +71,8 @@ func TestExplore(t *testing.T) {
 	}
 	for _, e := range explorations {
 		t.Run(e.String(), func(t *testing.T) {
-			if e.rarely && large == "" {
-				t.Skip("takes minutes: set PSIDECAR_EXPLORE to the number of worlds to visit at most")
+			if e.rarely {
+				require.Asked(t, "PSIDECAR_EXPLORE", "the number of worlds to visit at most")
 			}
 			if !e.rarely {
 				t.Parallel()

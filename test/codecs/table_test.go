@@ -16,14 +16,6 @@ import (
 // two cores of a small machine take too long for, where they are all hosts'.
 const recommender = "--model dlrm --bottom 512,256,64 --top 512,256 --embedding 16 --batch 16 --tensor-block 16384 --learning-rate 0.1"
 
-// measurement skips a test that takes minutes, except where it is asked for.
-func measurement(t *testing.T) {
-	t.Helper()
-	if os.Getenv("PSIDECAR_EVAL") != "1" {
-		t.Skip("a measurement of minutes; set PSIDECAR_EVAL=1")
-	}
-}
-
 // setting is a number that the environment may set otherwise.
 func setting(name string, usual int) int {
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_"+name), &usual)
@@ -61,7 +53,7 @@ func under(codec, data string, mbit, steps int, seed uint64) Run {
 // PSIDECAR_EVAL_STEPS, PSIDECAR_EVAL_ROUNDS, PSIDECAR_EVAL_CODECS (with
 // semicolons) and PSIDECAR_EVAL_JOB (psjob's flags) change that.
 func TestTable(t *testing.T) {
-	measurement(t)
+	require.Measurement(t)
 	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
 	mbit, steps := setting("MBIT", 200), setting("STEPS", 60)
 	codecs := chosen("direct", "none", "compact", "unchanged", "quantize=8", "slim=0.3,0.15", "threshold=0.95", "threshold=0.99", "threshold=0.99 quantize=8", "threshold=0.99 unchanged")

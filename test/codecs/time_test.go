@@ -23,7 +23,7 @@ import (
 // PSIDECAR_EVAL_EPOCHS, PSIDECAR_EVAL_SEEDS, PSIDECAR_EVAL_FIRST (the first seed)
 // and PSIDECAR_EVAL_CODECS (with semicolons, beside direct) change that.
 func TestTimeToLoss(t *testing.T) {
-	measurement(t)
+	require.Measurement(t)
 	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
 	const epoch = 7200 / (4 * 16)
 	mbit, steps := setting("MBIT", 200), epoch*setting("EPOCHS", 3)

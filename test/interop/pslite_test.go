@@ -8,16 +8,14 @@ import (
 
 	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // pslite returns PS-lite's program of one of those names, and skips without
 // PSLITE_BIN: they are no part of this project.
 func pslite(t testing.TB, names ...string) job.Program {
 	t.Helper()
-	dir := os.Getenv("PSLITE_BIN")
-	if dir == "" {
-		t.Skip("needs PSLITE_BIN, the folder of PS-lite's own test programs")
-	}
+	dir := require.Asked(t, "PSLITE_BIN", "the folder of PS-lite's own test programs")
 	for _, name := range names {
 		if path := filepath.Join(dir, name); executable(path) {
 			return job.Program{path}

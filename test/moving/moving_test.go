@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -205,9 +204,7 @@ func TestPlanFromReports(t *testing.T) {
 // does not act, and with one that does. What the job moves when it ends and
 // compares all sums is left out.
 func TestWandering(t *testing.T) {
-	if os.Getenv("PSIDECAR_EVAL") == "" {
-		t.Skip("takes minutes: set PSIDECAR_EVAL=1 to measure")
-	}
+	require.Measurement(t)
 	var home float64
 	for _, c := range []struct {
 		name    string

@@ -101,9 +101,7 @@ func measure(t *testing.T, k, mbit int, data parts, flags ...string) (c cost) {
 // of its subtests stands by itself, for one of them takes minutes.
 // PSIDECAR_EVAL_MBIT is the speed of the links, 100 where it is not set.
 func TestWorthIt(t *testing.T) {
-	if os.Getenv("PSIDECAR_EVAL") == "" {
-		t.Skip("takes minutes: set PSIDECAR_EVAL=1 to measure")
-	}
+	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
 	input := require.Dataset(t, "rcv1-excerpt.libsvm.xz")

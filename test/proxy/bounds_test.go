@@ -50,9 +50,7 @@ func statusOf(t testing.TB, pid int, what string) int {
 
 // A message of a GiB passes without being held.
 func TestMessageOfOneGiB(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a GiB through two proxies")
-	}
+	require.Time(t)
 	const size = 1 << 30
 	whole := push(1, 0)
 	head := whole[:len(whole)-2] // without the empty values

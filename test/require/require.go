@@ -38,6 +38,35 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
+// Time needs a run without -short, for a test that takes a while. Since there is
+// no -short where [All] holds, it is never skipped there.
+func Time(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		Missing(t, "takes a while: run without -short")
+	}
+}
+
+// Asked returns the value of an environment variable by which somebody asks for
+// a measurement or a long search, and skips the test where it is not set. Such a
+// test is no part of continuous integration: what it is about must be tested
+// by others that are.
+func Asked(t testing.TB, variable, what string) string {
+	t.Helper()
+	value := os.Getenv(variable)
+	if value == "" {
+		t.Skipf("runs only where it is asked for: set %s to %s", variable, what)
+	}
+	return value
+}
+
+// Measurement skips what measures for a minute or more, unless PSIDECAR_EVAL is
+// set. It is [Asked].
+func Measurement(t testing.TB) {
+	t.Helper()
+	Asked(t, "PSIDECAR_EVAL", "1 to measure, which takes minutes")
+}
+
 // Root needs the effective user to be root.
 func Root(t testing.TB) {
 	t.Helper()

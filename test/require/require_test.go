@@ -2,8 +2,10 @@ package require
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -102,5 +104,44 @@ func TestCgroupV2AndBPFOnThisMachine(t *testing.T) {
 	dir := CgroupV2(t)
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err != nil {
 		t.Errorf("%s is not the root of a cgroup v2 hierarchy: %v", dir, err)
+	}
+}
+
+// No test skips by itself: whatever is skipped says by this package why, so that
+// it fails where [All] holds, or is a measurement that somebody must ask for.
+func TestOnlyThisPackageSkips(t *testing.T) {
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	skip := regexp.MustCompile(`\.Skip(f|Now)?\(`)
+	files := 0
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git" || path == filepath.Join(root, "test", "require")) {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || d.IsDir() {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		files++
+		for i, line := range strings.Split(string(text), "\n") {
+			if skip.MatchString(line) && (strings.HasSuffix(path, "_test.go") || strings.Contains(string(text), `"testing"`)) {
+				t.Errorf("%s:%d skips by itself: use test/require", path, i+1)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 100 {
+		t.Errorf("only %d Go files were looked at", files)
 	}
 }

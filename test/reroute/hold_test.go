@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -20,9 +19,7 @@ import (
 // TestHold measures for how long requests for keys that move are held, and what
 // for: while a job counts at full speed, and while it computes between its steps.
 func TestHold(t *testing.T) {
-	if os.Getenv("PSIDECAR_EVAL") == "" {
-		t.Skip("takes most of a minute: set PSIDECAR_EVAL=1 to measure")
-	}
+	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
 	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")

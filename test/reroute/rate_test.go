@@ -3,7 +3,6 @@ package reroute
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -18,9 +17,7 @@ import (
 // TestRate measures how many keys a second move between two hosts at 1 Gbit/s
 // while a job counts.
 func TestRate(t *testing.T) {
-	if os.Getenv("PSIDECAR_EVAL") == "" {
-		t.Skip("takes most of a minute: set PSIDECAR_EVAL=1 to measure")
-	}
+	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
 	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")

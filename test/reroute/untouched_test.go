@@ -44,9 +44,7 @@ func displace(t *testing.T, n, k int) string {
 // not use, beside the same proxies with none, in turns. PSIDECAR_EVAL_ROUNDS is
 // how many pairs of runs there are.
 func TestUntouched(t *testing.T) {
-	if os.Getenv("PSIDECAR_EVAL") == "" {
-		t.Skip("takes some minutes: set PSIDECAR_EVAL=1 to measure")
-	}
+	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
 	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")

@@ -32,9 +32,9 @@ func BenchmarkTenMillionKeys(b *testing.B) {
 		compareTimes(b, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(2, worker)}, peerSeconds)
 	})
 	b.Run("PS-lite", func(b *testing.B) {
-		path := filepath.Join(os.Getenv("PSLITE_BIN"), "test_kv_app_benchmark")
-		if _, err := os.Stat(path); os.Getenv("PSLITE_BIN") == "" || err != nil {
-			b.Skip("needs PSLITE_BIN, the folder of PS-lite's own test programs")
+		path := filepath.Join(require.Asked(b, "PSLITE_BIN", "the folder of PS-lite's own test programs"), "test_kv_app_benchmark")
+		if _, err := os.Stat(path); err != nil {
+			b.Fatal(err)
 		}
 		p := job.Program{path}
 		compareTimes(b, job.Job{Scheduler: p, Servers: job.Repeat(2, p), Workers: job.Repeat(2, p)}, nil)

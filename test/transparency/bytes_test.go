@@ -49,9 +49,7 @@ func TestBytes(t *testing.T) {
 
 // TestBytesTable prints the table of make eval-proxy.
 func TestBytesTable(t *testing.T) {
-	if os.Getenv("PSIDECAR_EVAL") == "" {
-		t.Skip("a table that takes minutes: make eval-proxy")
-	}
+	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
 	var table strings.Builder

@@ -169,9 +169,7 @@ func TestOtherModelsLearn(t *testing.T) {
 
 func TestRealText(t *testing.T) {
 	packed := require.Dataset(t, "rcv1-excerpt.libsvm.xz")
-	if testing.Short() {
-		t.Skip("it takes a while; run without -short")
-	}
+	require.Time(t)
 	o := defaults("lr")
 	o.Data = generated(t, "rcv1.libsvm", func(f *os.File) error { // unpacked once, not by each worker
 		return dataset.ReadFile(t.Context(), packed, dataset.Options{}, func(rows *dataset.Rows) error {
