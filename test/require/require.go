@@ -4,8 +4,9 @@
 // how to get it. Where the environment variable PSIDECAR_REQUIRE_ALL is 1, as
 // in continuous integration, it fails instead, so that a test is never
 // skipped there unseen. Data sets and captures are no part of the product: where
-// their folder is not there, tests skip everywhere; a file that the folder
-// lacks is missing as anything else is.
+// ../shared is not there, or has no data sets, tests skip everywhere; a folder
+// that a variable names, the captures beside data sets and a file that a folder
+// lacks are missing as anything else is.
 //
 // Every package's tests may call it; it imports nothing of ours.
 package require
@@ -169,7 +170,7 @@ func Program(t testing.TB, names ...string) string {
 // the file is absent.
 func Dataset(t testing.TB, name string) string {
 	t.Helper()
-	return shared(t, "PSIDECAR_DATASETS", "datasets", name)
+	return shared(t, "PSIDECAR_DATASETS", "datasets", name, true)
 }
 
 // Capture returns the path of a recording of real PS-lite traffic: in the
@@ -177,30 +178,36 @@ func Dataset(t testing.TB, name string) string {
 // module. It skips where the file is absent.
 func Capture(t testing.TB, name string) string {
 	t.Helper()
-	return shared(t, "PSIDECAR_CAPTURES", "captures", name)
+	return shared(t, "PSIDECAR_CAPTURES", "captures", name, false)
 }
 
-func shared(t testing.TB, variable, folder, name string) string {
+func shared(t testing.TB, variable, folder, name string, optional bool) string {
 	t.Helper()
-	dir := os.Getenv(variable)
+	dir, beside := os.Getenv(variable), ""
 	if dir == "" {
 		root, err := moduleRoot()
 		if err != nil {
 			t.Fatalf("looking for the module's folder: %v", err)
 		}
-		dir = filepath.Join(filepath.Dir(root), "shared", folder)
+		beside = filepath.Join(filepath.Dir(root), "shared")
+		dir = filepath.Join(beside, folder)
 	}
 	path := filepath.Join(dir, name)
 	_, err := os.Stat(path)
 	if err == nil {
 		return path
 	}
-	if _, absent := os.Stat(dir); absent != nil {
+	if beside != "" && !exists(dir) && (optional || !exists(beside)) {
 		t.Skipf("needs %s: %v (set %s to the folder that holds it)", name, err, variable)
 		return ""
 	}
 	Missing(t, "needs %s: %v (set %s to the folder that holds it)", name, err, variable)
 	return ""
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // moduleRoot walks up from the working directory to the folder of go.mod.

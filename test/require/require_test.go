@@ -59,23 +59,46 @@ func TestProgramReturnsTheFirstThatIsThere(t *testing.T) {
 	}
 }
 
-// Without their folder, tests of shared files skip everywhere; what a folder
-// that is there lacks is missing.
+// Beside a module alone, tests of shared files skip everywhere; what is to be
+// expected, or was named, and is not there is missing.
 func TestSharedFilesAreRequiredWhereTheirFolderIs(t *testing.T) {
 	dir := t.TempDir()
+	module := filepath.Join(dir, "module")
+	if err := os.Mkdir(module, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(module, "go.mod"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(module)
 	t.Setenv("PSIDECAR_REQUIRE_ALL", "1")
+	t.Setenv("PSIDECAR_DATASETS", "")
+	t.Setenv("PSIDECAR_CAPTURES", "")
+	check := func(what string, ask func(testing.TB, string) string, fails bool) {
+		t.Helper()
+		r := &recorder{TB: t}
+		if ask(r, "absent"); r.failed != fails || r.skipped == fails {
+			t.Errorf("%s: skipped %v, failed %v; want a failure %v", what, r.skipped, r.failed, fails)
+		}
+	}
+	check("data without ../shared", Dataset, false)
+	check("a capture without ../shared", Capture, false)
 	t.Setenv("PSIDECAR_DATASETS", filepath.Join(dir, "nowhere"))
-	t.Setenv("PSIDECAR_CAPTURES", dir)
-	r := &recorder{TB: t}
-	if Dataset(r, "absent.libsvm.xz"); !r.skipped || r.failed {
-		t.Fatalf("without a folder: skipped %v, failed %v; want a skip", r.skipped, r.failed)
+	check("data in a folder that was named and is not there", Dataset, true)
+	t.Setenv("PSIDECAR_DATASETS", "")
+	if err := os.Mkdir(filepath.Join(dir, "shared"), 0o755); err != nil {
+		t.Fatal(err)
 	}
-	t.Setenv("PSIDECAR_DATASETS", dir)
-	r = &recorder{TB: t}
-	if Dataset(r, "absent.libsvm.xz"); !r.failed || r.skipped {
-		t.Fatalf("with a folder: skipped %v, failed %v; want a failure", r.skipped, r.failed)
+	check("data where ../shared has none", Dataset, false)
+	check("a capture where ../shared has none", Capture, true)
+	for _, folder := range []string{"datasets", "captures"} {
+		if err := os.Mkdir(filepath.Join(dir, "shared", folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	want := filepath.Join(dir, "here.pcapng")
+	check("data that the folder lacks", Dataset, true)
+	check("a capture that the folder lacks", Capture, true)
+	want := filepath.Join(dir, "shared", "captures", "here.pcapng")
 	if err := os.WriteFile(want, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
