@@ -1,0 +1,67 @@
+package codecs
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Where keys are placed elsewhere, servers end with the sums of what they own,
+// though most of each push waits until the job's end: with all keys of two
+// servers swapped, each has the sums that the other has without a sidecar.
+func TestNothingIsLostOfPlacedKeys(t *testing.T) {
+	count := []string{"--model", "count", "--count-late", "--async", "--steps", "60", "--count-keys", "2000", "--count-batch", "200"}
+	want := Run{Hosts: 2, Direct: true, Job: count}.Do(t).digests()
+	slices.Reverse(want)
+	flags := []string{"--placement", swap(t, 2000), "--threshold", "0.95"}
+	for name, env := range map[string][]string{"plain": nil, "resend and loss": {"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}} {
+		t.Run(name, func(t *testing.T) {
+			o := Run{Hosts: 2, Sidecar: flags, Job: count, Env: env}.Do(t)
+			if got := o.digests(); !slices.Equal(got, want) {
+				t.Errorf("the servers' digests are %v, want %v", got, want)
+			}
+			if f := o.Forms["threshold"]; f.Layers == 0 || f.Sent > f.Values*3/4 {
+				t.Errorf("%+v", f)
+			}
+			if o.Reasons["flushed"] == 0 || o.Reasons["flush-failed"] > 0 {
+				t.Errorf("%v", o.Reasons)
+			}
+		})
+	}
+}
+
+// swap writes a placement that puts psjob's keys of so many ids on the one of two
+// servers that is not their home.
+func swap(t *testing.T, ids int) (file string) {
+	t.Helper()
+	m, err := dataset.ParseKeyMap("spread") // psjob's default
+	if err != nil {
+		t.Fatal(err)
+	}
+	var run placement.Run
+	for id := range ids {
+		key, err := m.Key(uint64(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.Keys = append(run.Keys, key)
+	}
+	slices.Sort(run.Keys)
+	for _, key := range run.Keys {
+		home, ok := pslite.Owner(key, 2)
+		if !ok {
+			t.Fatalf("key %d has no home", key)
+		}
+		run.Owners = append(run.Owners, int32(1-home))
+	}
+	run.First, run.Last = run.Keys[0], run.Keys[len(run.Keys)-1]
+	file = filepath.Join(t.TempDir(), "placement.json")
+	if err := placement.WriteFile(file, &placement.Placement{K: 2, Server: []int{0, 1}, Runs: []placement.Run{run}}); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
