@@ -8,6 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/bpf"
 )
 
 // spell returns the list's keys, and checks what the pieces say of them.
@@ -81,6 +83,41 @@ func TestListHasTheFramesKeys(t *testing.T) {
 		}
 		if first, last := l.ends(); first != want[0] || last != want[len(want)-1] {
 			t.Fatalf("from %d to %d, want %d to %d", first, last, want[0], want[len(want)-1])
+		}
+	})
+}
+
+// Streams hand buffers on to each other, and each message still has its own
+// keys, wherever the pieces of several streams alternate.
+func TestListsOfStreamsThatAlternate(t *testing.T) {
+	type sending struct {
+		stream
+		frame []byte // what has not come yet
+		keys  []uint64
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		o := New(Options{Locality: locality.DefaultOptions})
+		streams := make([]sending, rapid.IntRange(2, 4).Draw(t, "streams"))
+		next := uint64(1)
+		for range rapid.IntRange(10, 80).Draw(t, "pieces") {
+			s := &streams[rapid.IntRange(0, len(streams)-1).Draw(t, "stream")]
+			if len(s.frame) == 0 {
+				s.keys = nil
+				for range rapid.IntRange(1, 3).Draw(t, "keys") {
+					s.keys = append(s.keys, next)
+					s.frame = binary.LittleEndian.AppendUint64(s.frame, next)
+					next = next*3 + 1
+				}
+			}
+			n := min(rapid.IntRange(1, 10).Draw(t, "bytes"), len(s.frame))
+			o.hold(&s.stream, &bpf.Record{Kind: bpf.KindKeys, Data: s.frame[:n]})
+			if s.frame = s.frame[n:]; len(s.frame) > 0 {
+				continue
+			}
+			if got := spell(t, &s.list); !slices.Equal(got, s.keys) {
+				t.Fatalf("%v, want %v", got, s.keys)
+			}
+			o.release(&s.stream)
 		}
 	})
 }

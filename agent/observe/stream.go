@@ -158,7 +158,9 @@ const spareBuffers = 16
 // hold adds a piece of the key frame to the message in progress: bytes of keys,
 // or a run of them.
 func (o *Observer) hold(s *stream, r *bpf.Record) {
-	if s.list.pieces == nil && len(o.spare) > 0 {
+	// A list may have begun without a spare buffer: then it has pieces, or the
+	// first bytes of a key, which must stay.
+	if s.list.pieces == nil && s.list.have == 0 && len(o.spare) > 0 {
 		s.list = o.spare[len(o.spare)-1]
 		s.list.reset()
 		o.spare = o.spare[:len(o.spare)-1]
