@@ -83,7 +83,7 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 		bucket := values[:min(len(values), c.Bucket*size)]
 		values = values[len(bucket):]
 		count := len(bucket) / size
-		norm, ok := c.normOf(&r, kind, bucket)
+		norm, ok := c.normOf(kind, bucket)
 		switch {
 		case !ok:
 			dst = appendNorm(dst, kind, math.NaN())
@@ -102,8 +102,8 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 
 // normOf returns the norm of a bucket as it goes on the wire; ok is false where
 // it does not serve.
-func (c Config) normOf(r *room, kind element.Kind, bucket []byte) (norm float64, ok bool) {
-	largest := r.maxMagnitude(kind, bucket)
+func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool) {
+	largest := vector.MaxMagnitude(kind, bucket)
 	if largest == 0 || largest-largest != 0 {
 		return 0, largest == 0
 	}
@@ -152,11 +152,10 @@ func Decode(dst []byte, kind element.Kind, count int, src []byte) (values, rest 
 	if buckets := (count + int(bucket) - 1) / int(bucket); buckets*norms > len(src) {
 		return nil, nil, fmt.Errorf("%w: they end within %d numbers", ErrCorrupt, count)
 	}
-	var r room
 	dst = slices.Grow(dst, count*size)
 	for count > 0 {
 		n := min(count, int(bucket))
-		if dst, src, err = r.readBucket(dst, kind, n, bits, src); err != nil {
+		if dst, src, err = readBucket(dst, kind, n, bits, src); err != nil {
 			return nil, nil, err
 		}
 		count -= n
@@ -165,7 +164,7 @@ func Decode(dst []byte, kind element.Kind, count int, src []byte) (values, rest 
 }
 
 // readBucket appends n numbers of a bucket to dst.
-func (r *room) readBucket(dst []byte, kind element.Kind, n, bits int, src []byte) (values, rest []byte, err error) {
+func readBucket(dst []byte, kind element.Kind, n, bits int, src []byte) (values, rest []byte, err error) {
 	norm, size := 0.0, kind.Size()
 	switch {
 	case kind == element.Float64 && len(src) >= 8:
@@ -194,10 +193,6 @@ func (r *room) readBucket(dst []byte, kind element.Kind, n, bits int, src []byte
 	}
 	end := len(dst) + n*size
 	dst = slices.Grow(dst, n*size)[:end]
-	if kind == element.Float32 {
-		vector.Dequantize(dst[end-n*size:], src, bits, float32(norm))
-	} else {
-		r.putNumbers(dst[end-n*size:], kind, bits, norm, src)
-	}
+	vector.Dequantize(kind, dst[end-n*size:], src, bits, norm)
 	return dst, src[need:], nil
 }

@@ -105,7 +105,7 @@ func TestEqualsThePaper(t *testing.T) {
 		got, _ := passes(t, c, element.Float32, values, seed)
 		for first := 0; first < len(v); first += c.Bucket {
 			bucket := v[first:min(first+c.Bucket, len(v))]
-			norm, ok := c.normOf(new(room), element.Float32, bytesOf(element.Float32, bucket))
+			norm, ok := c.normOf(element.Float32, bytesOf(element.Float32, bucket))
 			largest, squares := 0.0, 0.0
 			for _, x := range bucket {
 				largest = max(largest, math.Abs(x))

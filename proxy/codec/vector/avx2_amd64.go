@@ -49,10 +49,25 @@ func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64, at *uint32
 //go:noescape
 func compareFloat64AVX2(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int
 
-// maxMagnitudeAVX2 returns the largest magnitude of n float32 numbers, a multiple of 32 and more than none, as bits.
+// maxMagnitude16AVX2 returns the largest magnitude of n numbers of 2 bytes, a multiple of 32 and more than none, as bits.
 //
 //go:noescape
-func maxMagnitudeAVX2(values *byte, n int) uint32
+func maxMagnitude16AVX2(values *byte, n int) uint16
+
+// maxMagnitude32AVX2 returns the largest magnitude of n numbers of 4 bytes, a multiple of 32 and more than none, as bits.
+//
+//go:noescape
+func maxMagnitude32AVX2(values *byte, n int) uint32
+
+// maxMagnitude64AVX2 returns the largest magnitude of n numbers of 8 bytes, a multiple of 32 and more than none, as bits.
+//
+//go:noescape
+func maxMagnitude64AVX2(values *byte, n int) uint64
+
+// divideAVX2 is Divide for n numbers, a multiple of 8 and more than none.
+//
+//go:noescape
+func divideAVX2(dst *byte, values *byte, n int, norm float64)
 
 // quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits. It overwrites up to 8 bytes behind the last code.
 //
@@ -64,10 +79,25 @@ func quantizeAVX2(dst *byte, values *byte, n int, scale float32, base uint32, a 
 //go:noescape
 func quantize8AVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32)
 
-// dequantizeAVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.
+// dequantizeFloat32AVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.
 //
 //go:noescape
-func dequantizeAVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
+func dequantizeFloat32AVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
+
+// dequantizeFloat64AVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.
+//
+//go:noescape
+func dequantizeFloat64AVX2(values *byte, codes *byte, n int, unit float64, offset float32, bits int, unpack *byte)
+
+// dequantizeFloat16AVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.
+//
+//go:noescape
+func dequantizeFloat16AVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
+
+// dequantizeBFloat16AVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.
+//
+//go:noescape
+func dequantizeBFloat16AVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
 
 // differ4AVX2 is Differ for n numbers of 4 bytes, a multiple of 32 and more than none.
 //

@@ -5,13 +5,12 @@
 #include "textflag.h"
 
 // func addFloat32AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·addFloat32AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSS        tau+24(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS tau+24(FP), Y0
 	MOVQ         mask+32(FP), BX
 	MOVQ         at+40(FP), SI
 	MOVL         first+48(FP), DI
@@ -98,13 +97,12 @@ DATA interleave<>+28(SB)/4, $0x00000007
 GLOBL interleave<>(SB), RODATA|NOPTR, $32
 
 // func addFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, F16C, MMX+, POPCNT, SSE
+// Requires: AVX, AVX2, BMI, F16C, MMX+, POPCNT
 TEXT ·addFloat16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSS        tau+24(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS tau+24(FP), Y0
 	MOVQ         mask+32(FP), BX
 	MOVQ         at+40(FP), SI
 	MOVL         first+48(FP), DI
@@ -180,13 +178,12 @@ written:
 	RET
 
 // func addBFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·addBFloat16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSS        tau+24(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS tau+24(FP), Y0
 	MOVQ         mask+32(FP), BX
 	MOVQ         at+40(FP), SI
 	MOVL         first+48(FP), DI
@@ -266,13 +263,12 @@ written:
 	RET
 
 // func addFloat64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·addFloat64AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSD        tau+24(FP), X0
-	VBROADCASTSD X0, Y0
+	VBROADCASTSD tau+24(FP), Y0
 	MOVQ         mask+32(FP), BX
 	MOVQ         at+40(FP), SI
 	MOVL         first+48(FP), DI
@@ -389,13 +385,12 @@ written:
 	RET
 
 // func addFloat32To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·addFloat32To64AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSD        tau+24(FP), X0
-	VBROADCASTSD X0, Y0
+	VBROADCASTSD tau+24(FP), Y0
 	MOVQ         mask+32(FP), BX
 	MOVQ         at+40(FP), SI
 	MOVL         first+48(FP), DI
@@ -510,13 +505,12 @@ written:
 	RET
 
 // func addFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, F16C, MMX+, POPCNT, SSE2
+// Requires: AVX, AVX2, BMI, F16C, MMX+, POPCNT
 TEXT ·addFloat16To64AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSD        tau+24(FP), X0
-	VBROADCASTSD X0, Y0
+	VBROADCASTSD tau+24(FP), Y0
 	MOVQ         mask+32(FP), BX
 	MOVQ         at+40(FP), SI
 	MOVL         first+48(FP), DI
@@ -638,13 +632,12 @@ written:
 	RET
 
 // func addBFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·addBFloat16To64AVX2(SB), NOSPLIT, $0-64
 	MOVQ         e+0(FP), AX
 	MOVQ         gradient+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSD        tau+24(FP), X0
-	VBROADCASTSD X0, Y0
+	VBROADCASTSD tau+24(FP), Y0
 	MOVQ         mask+32(FP), BX
 	MOVQ         at+40(FP), SI
 	MOVL         first+48(FP), DI
@@ -774,12 +767,11 @@ written:
 	RET
 
 // func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·compareFloat32AVX2(SB), NOSPLIT, $0-56
 	MOVQ         e+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        tau+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS tau+16(FP), Y0
 	MOVQ         mask+24(FP), DX
 	MOVQ         at+32(FP), BX
 	MOVL         first+40(FP), SI
@@ -842,12 +834,11 @@ written:
 	RET
 
 // func compareFloat64AVX2(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-// Requires: AVX, AVX2, BMI, MMX+, POPCNT, SSE2
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·compareFloat64AVX2(SB), NOSPLIT, $0-56
 	MOVQ         e+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSD        tau+16(FP), X0
-	VBROADCASTSD X0, Y0
+	VBROADCASTSD tau+16(FP), Y0
 	MOVQ         mask+24(FP), DX
 	MOVQ         at+32(FP), BX
 	MOVL         first+40(FP), SI
@@ -935,9 +926,43 @@ written:
 	VZEROUPPER
 	RET
 
-// func maxMagnitudeAVX2(values *byte, n int) uint32
+// func maxMagnitude16AVX2(values *byte, n int) uint16
 // Requires: AVX, AVX2, MMX+
-TEXT ·maxMagnitudeAVX2(SB), NOSPLIT, $0-20
+TEXT ·maxMagnitude16AVX2(SB), NOSPLIT, $0-18
+	MOVQ     values+0(FP), AX
+	MOVQ     n+8(FP), CX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLW   $0x01, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+	VPXOR    Y2, Y2, Y2
+	XORQ     DX, DX
+
+next:
+	PREFETCHT0   1024(AX)(DX*2)
+	VPAND        (AX)(DX*2), Y0, Y3
+	VPMAXUW      Y3, Y1, Y1
+	VPAND        32(AX)(DX*2), Y0, Y3
+	VPMAXUW      Y3, Y2, Y2
+	ADDQ         $0x20, DX
+	CMPQ         DX, CX
+	JB           next
+	VPMAXUW      Y2, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMAXUW      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMAXUW      X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPMAXUW      X0, X1, X1
+	VPSRLD       $0x10, X1, X0
+	VPMAXUW      X0, X1, X1
+	VMOVD        X1, AX
+	MOVW         AX, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func maxMagnitude32AVX2(values *byte, n int) uint32
+// Requires: AVX, AVX2, MMX+
+TEXT ·maxMagnitude32AVX2(SB), NOSPLIT, $0-20
 	MOVQ     values+0(FP), AX
 	MOVQ     n+8(FP), CX
 	VPCMPEQD Y0, Y0, Y0
@@ -962,44 +987,131 @@ next:
 	ADDQ         $0x20, DX
 	CMPQ         DX, CX
 	JB           next
-	VPMAXUD      Y2, Y1, Y1
-	VPMAXUD      Y4, Y3, Y3
 	VPMAXUD      Y3, Y1, Y1
+	VPMAXUD      Y4, Y2, Y2
+	VPMAXUD      Y2, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
-	VPMAXUD      X0, X1, X0
-	VPSHUFD      $0x4e, X0, X1
-	VPMAXUD      X1, X0, X0
-	VPSHUFD      $0xb1, X0, X1
-	VPMAXUD      X1, X0, X0
-	VMOVD        X0, AX
+	VPMAXUD      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMAXUD      X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPMAXUD      X0, X1, X1
+	VMOVD        X1, AX
 	MOVL         AX, ret+16(FP)
 	VZEROUPPER
 	RET
 
+// func maxMagnitude64AVX2(values *byte, n int) uint64
+// Requires: AVX, AVX2, MMX+
+TEXT ·maxMagnitude64AVX2(SB), NOSPLIT, $0-24
+	MOVQ     values+0(FP), AX
+	MOVQ     n+8(FP), CX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLQ   $0x01, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+	VPXOR    Y2, Y2, Y2
+	VPXOR    Y3, Y3, Y3
+	VPXOR    Y4, Y4, Y4
+	VPXOR    Y5, Y5, Y5
+	VPXOR    Y6, Y6, Y6
+	VPXOR    Y7, Y7, Y7
+	VPXOR    Y8, Y8, Y8
+	XORQ     DX, DX
+
+next:
+	PREFETCHT0   1024(AX)(DX*8)
+	PREFETCHT0   1088(AX)(DX*8)
+	PREFETCHT0   1152(AX)(DX*8)
+	PREFETCHT0   1216(AX)(DX*8)
+	VPAND        (AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y1, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y1, Y1
+	VPAND        32(AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y2, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y2, Y2
+	VPAND        64(AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y3, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y3, Y3
+	VPAND        96(AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y4, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y4, Y4
+	VPAND        128(AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y5, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y5, Y5
+	VPAND        160(AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y6, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y6, Y6
+	VPAND        192(AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y7, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y7, Y7
+	VPAND        224(AX)(DX*8), Y0, Y9
+	VPCMPGTQ     Y8, Y9, Y10
+	VBLENDVPD    Y10, Y9, Y8, Y8
+	ADDQ         $0x20, DX
+	CMPQ         DX, CX
+	JB           next
+	VPCMPGTQ     Y1, Y5, Y0
+	VBLENDVPD    Y0, Y5, Y1, Y1
+	VPCMPGTQ     Y2, Y6, Y0
+	VBLENDVPD    Y0, Y6, Y2, Y2
+	VPCMPGTQ     Y3, Y7, Y0
+	VBLENDVPD    Y0, Y7, Y3, Y3
+	VPCMPGTQ     Y4, Y8, Y0
+	VBLENDVPD    Y0, Y8, Y4, Y4
+	VPCMPGTQ     Y1, Y3, Y0
+	VBLENDVPD    Y0, Y3, Y1, Y1
+	VPCMPGTQ     Y2, Y4, Y0
+	VBLENDVPD    Y0, Y4, Y2, Y2
+	VPCMPGTQ     Y1, Y2, Y0
+	VBLENDVPD    Y0, Y2, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X0
+	VPCMPGTQ     X1, X0, X2
+	VBLENDVPD    X2, X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPCMPGTQ     X1, X0, X2
+	VBLENDVPD    X2, X0, X1, X1
+	VMOVQ        X1, AX
+	MOVQ         AX, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func divideAVX2(dst *byte, values *byte, n int, norm float64)
+// Requires: AVX
+TEXT ·divideAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         values+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSD norm+24(FP), Y0
+	XORQ         BX, BX
+
+next:
+	VMOVUPD    (CX)(BX*8), Y1
+	VDIVPD     Y0, Y1, Y1
+	VCVTPD2PSY Y1, X1
+	VMOVUPS    X1, (AX)(BX*4)
+	VMOVUPD    32(CX)(BX*8), Y1
+	VDIVPD     Y0, Y1, Y1
+	VCVTPD2PSY Y1, X1
+	VMOVUPS    X1, 16(AX)(BX*4)
+	ADDQ       $0x08, BX
+	CMPQ       BX, DX
+	JB         next
+	VZEROUPPER
+	RET
+
 // func quantizeAVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32, bits int, pack *byte)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·quantizeAVX2(SB), NOSPLIT, $0-64
 	MOVQ         dst+0(FP), AX
 	MOVQ         values+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSS        scale+24(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVL         base+28(FP), BX
-	VMOVD        BX, X1
-	VPBROADCASTD X1, Y1
-	MOVL         a+32(FP), BX
-	VMOVD        BX, X2
-	VPBROADCASTD X2, Y2
-	MOVL         b+36(FP), BX
-	VMOVD        BX, X3
-	VPBROADCASTD X3, Y3
-	MOVL         first+40(FP), BX
-	VMOVD        BX, X4
-	VPBROADCASTD X4, Y4
+	VBROADCASTSS scale+24(FP), Y0
+	VBROADCASTSS base+28(FP), Y1
+	VBROADCASTSS a+32(FP), Y2
+	VBROADCASTSS b+36(FP), Y3
+	VBROADCASTSS first+40(FP), Y4
 	VPADDD       steps<>+0(SB), Y4, Y4
-	MOVL         most+44(FP), BX
-	VMOVD        BX, X5
-	VPBROADCASTD X5, Y5
+	VBROADCASTSS most+44(FP), Y5
 	MOVQ         bits+48(FP), BX
 	MOVQ         pack+56(FP), SI
 	VMOVDQU      (SI), Y6
@@ -1147,29 +1259,18 @@ DATA secondFactor<>+28(SB)/4, $0x846ca68b
 GLOBL secondFactor<>(SB), RODATA|NOPTR, $32
 
 // func quantize8AVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·quantize8AVX2(SB), NOSPLIT, $0-48
 	MOVQ         dst+0(FP), AX
 	MOVQ         values+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSS        scale+24(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVL         base+28(FP), BX
-	VMOVD        BX, X1
-	VPBROADCASTD X1, Y1
-	MOVL         a+32(FP), BX
-	VMOVD        BX, X2
-	VPBROADCASTD X2, Y2
-	MOVL         b+36(FP), BX
-	VMOVD        BX, X3
-	VPBROADCASTD X3, Y3
-	MOVL         first+40(FP), BX
-	VMOVD        BX, X4
-	VPBROADCASTD X4, Y4
+	VBROADCASTSS scale+24(FP), Y0
+	VBROADCASTSS base+28(FP), Y1
+	VBROADCASTSS a+32(FP), Y2
+	VBROADCASTSS b+36(FP), Y3
+	VBROADCASTSS first+40(FP), Y4
 	VPADDD       steps<>+0(SB), Y4, Y4
-	MOVL         most+44(FP), BX
-	VMOVD        BX, X5
-	VPBROADCASTD X5, Y5
+	VBROADCASTSS most+44(FP), Y5
 	XORQ         BX, BX
 
 next:
@@ -1260,16 +1361,14 @@ next:
 	VZEROUPPER
 	RET
 
-// func dequantizeAVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
-// Requires: AVX, AVX2, SSE
-TEXT ·dequantizeAVX2(SB), NOSPLIT, $0-48
+// func dequantizeFloat32AVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
+// Requires: AVX, AVX2
+TEXT ·dequantizeFloat32AVX2(SB), NOSPLIT, $0-48
 	MOVQ         values+0(FP), AX
 	MOVQ         codes+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVSS        unit+24(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        offset+28(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS unit+24(FP), Y0
+	VBROADCASTSS offset+28(FP), Y1
 	MOVQ         bits+32(FP), BX
 	MOVQ         unpack+40(FP), SI
 	VMOVDQU      (SI), Y2
@@ -1292,6 +1391,153 @@ next:
 	JB           next
 	VZEROUPPER
 	RET
+
+// func dequantizeFloat64AVX2(values *byte, codes *byte, n int, unit float64, offset float32, bits int, unpack *byte)
+// Requires: AVX, AVX2
+TEXT ·dequantizeFloat64AVX2(SB), NOSPLIT, $0-56
+	MOVQ         values+0(FP), AX
+	MOVQ         codes+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSD unit+24(FP), Y0
+	VBROADCASTSS offset+32(FP), Y1
+	MOVQ         bits+40(FP), BX
+	MOVQ         unpack+48(FP), SI
+	VMOVDQU      (SI), Y2
+	VMOVDQU      32(SI), Y3
+	VMOVDQU      64(SI), Y4
+	XORQ         SI, SI
+
+next:
+	VPBROADCASTQ (CX), Y5
+	VPSHUFB      Y2, Y5, Y5
+	VPSRLVD      Y3, Y5, Y5
+	VPAND        Y4, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VSUBPS       Y1, Y5, Y5
+	VEXTRACTF128 $0x01, Y5, X6
+	VCVTPS2PD    X5, Y5
+	VMULPD       Y0, Y5, Y5
+	VMOVUPD      Y5, (AX)(SI*8)
+	VCVTPS2PD    X6, Y5
+	VMULPD       Y0, Y5, Y5
+	VMOVUPD      Y5, 32(AX)(SI*8)
+	ADDQ         BX, CX
+	ADDQ         $0x08, SI
+	CMPQ         SI, DX
+	JB           next
+	VZEROUPPER
+	RET
+
+// func dequantizeFloat16AVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
+// Requires: AVX, AVX2, F16C
+TEXT ·dequantizeFloat16AVX2(SB), NOSPLIT, $0-48
+	MOVQ         values+0(FP), AX
+	MOVQ         codes+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS unit+24(FP), Y0
+	VBROADCASTSS offset+28(FP), Y1
+	MOVQ         bits+32(FP), BX
+	MOVQ         unpack+40(FP), SI
+	VMOVDQU      (SI), Y2
+	VMOVDQU      32(SI), Y3
+	VMOVDQU      64(SI), Y4
+	XORQ         SI, SI
+
+next:
+	VPBROADCASTQ (CX), Y5
+	VPSHUFB      Y2, Y5, Y5
+	VPSRLVD      Y3, Y5, Y5
+	VPAND        Y4, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VSUBPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMINPS       mostFloat16<>+0(SB), Y5, Y5
+	VMAXPS       leastFloat16<>+0(SB), Y5, Y5
+	VCVTPS2PH    $0x00, Y5, (AX)(SI*2)
+	ADDQ         BX, CX
+	ADDQ         $0x08, SI
+	CMPQ         SI, DX
+	JB           next
+	VZEROUPPER
+	RET
+
+DATA mostFloat16<>+0(SB)/4, $0x477fe000
+DATA mostFloat16<>+4(SB)/4, $0x477fe000
+DATA mostFloat16<>+8(SB)/4, $0x477fe000
+DATA mostFloat16<>+12(SB)/4, $0x477fe000
+DATA mostFloat16<>+16(SB)/4, $0x477fe000
+DATA mostFloat16<>+20(SB)/4, $0x477fe000
+DATA mostFloat16<>+24(SB)/4, $0x477fe000
+DATA mostFloat16<>+28(SB)/4, $0x477fe000
+GLOBL mostFloat16<>(SB), RODATA|NOPTR, $32
+
+DATA leastFloat16<>+0(SB)/4, $0xc77fe000
+DATA leastFloat16<>+4(SB)/4, $0xc77fe000
+DATA leastFloat16<>+8(SB)/4, $0xc77fe000
+DATA leastFloat16<>+12(SB)/4, $0xc77fe000
+DATA leastFloat16<>+16(SB)/4, $0xc77fe000
+DATA leastFloat16<>+20(SB)/4, $0xc77fe000
+DATA leastFloat16<>+24(SB)/4, $0xc77fe000
+DATA leastFloat16<>+28(SB)/4, $0xc77fe000
+GLOBL leastFloat16<>(SB), RODATA|NOPTR, $32
+
+// func dequantizeBFloat16AVX2(values *byte, codes *byte, n int, unit float32, offset float32, bits int, unpack *byte)
+// Requires: AVX, AVX2
+TEXT ·dequantizeBFloat16AVX2(SB), NOSPLIT, $0-48
+	MOVQ         values+0(FP), AX
+	MOVQ         codes+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS unit+24(FP), Y0
+	VBROADCASTSS offset+28(FP), Y1
+	MOVQ         bits+32(FP), BX
+	MOVQ         unpack+40(FP), SI
+	VMOVDQU      (SI), Y2
+	VMOVDQU      32(SI), Y3
+	VMOVDQU      64(SI), Y4
+	XORQ         SI, SI
+
+next:
+	VPBROADCASTQ (CX), Y5
+	VPSHUFB      Y2, Y5, Y5
+	VPSRLVD      Y3, Y5, Y5
+	VPAND        Y4, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VSUBPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VPSRLD       $0x10, Y5, Y6
+	VPAND        one<>+0(SB), Y6, Y6
+	VPADDD       half<>+0(SB), Y6, Y6
+	VPADDD       Y5, Y6, Y6
+	VPSRLD       $0x10, Y6, Y5
+	VPACKUSDW    Y5, Y5, Y5
+	VPERMQ       $0x08, Y5, Y5
+	VMOVDQU      X5, (AX)(SI*2)
+	ADDQ         BX, CX
+	ADDQ         $0x08, SI
+	CMPQ         SI, DX
+	JB           next
+	VZEROUPPER
+	RET
+
+DATA one<>+0(SB)/4, $0x00000001
+DATA one<>+4(SB)/4, $0x00000001
+DATA one<>+8(SB)/4, $0x00000001
+DATA one<>+12(SB)/4, $0x00000001
+DATA one<>+16(SB)/4, $0x00000001
+DATA one<>+20(SB)/4, $0x00000001
+DATA one<>+24(SB)/4, $0x00000001
+DATA one<>+28(SB)/4, $0x00000001
+GLOBL one<>(SB), RODATA|NOPTR, $32
+
+DATA half<>+0(SB)/4, $0x00007fff
+DATA half<>+4(SB)/4, $0x00007fff
+DATA half<>+8(SB)/4, $0x00007fff
+DATA half<>+12(SB)/4, $0x00007fff
+DATA half<>+16(SB)/4, $0x00007fff
+DATA half<>+20(SB)/4, $0x00007fff
+DATA half<>+24(SB)/4, $0x00007fff
+DATA half<>+28(SB)/4, $0x00007fff
+GLOBL half<>(SB), RODATA|NOPTR, $32
 
 // func differ4AVX2(a *byte, b *byte, n int, mask *uint64)
 // Requires: AVX, AVX2
@@ -1446,16 +1692,6 @@ DATA infinity<>+24(SB)/4, $0x7f800000
 DATA infinity<>+28(SB)/4, $0x7f800000
 GLOBL infinity<>(SB), RODATA|NOPTR, $32
 
-DATA mostFloat16<>+0(SB)/4, $0x477fe000
-DATA mostFloat16<>+4(SB)/4, $0x477fe000
-DATA mostFloat16<>+8(SB)/4, $0x477fe000
-DATA mostFloat16<>+12(SB)/4, $0x477fe000
-DATA mostFloat16<>+16(SB)/4, $0x477fe000
-DATA mostFloat16<>+20(SB)/4, $0x477fe000
-DATA mostFloat16<>+24(SB)/4, $0x477fe000
-DATA mostFloat16<>+28(SB)/4, $0x477fe000
-GLOBL mostFloat16<>(SB), RODATA|NOPTR, $32
-
 // func roundToBFloat16AVX2(dst *byte, v *float32, n int) int
 // Requires: AVX, AVX2, POPCNT
 TEXT ·roundToBFloat16AVX2(SB), NOSPLIT, $0-32
@@ -1503,26 +1739,6 @@ next:
 	MOVQ      BX, ret+24(FP)
 	VZEROUPPER
 	RET
-
-DATA one<>+0(SB)/4, $0x00000001
-DATA one<>+4(SB)/4, $0x00000001
-DATA one<>+8(SB)/4, $0x00000001
-DATA one<>+12(SB)/4, $0x00000001
-DATA one<>+16(SB)/4, $0x00000001
-DATA one<>+20(SB)/4, $0x00000001
-DATA one<>+24(SB)/4, $0x00000001
-DATA one<>+28(SB)/4, $0x00000001
-GLOBL one<>(SB), RODATA|NOPTR, $32
-
-DATA half<>+0(SB)/4, $0x00007fff
-DATA half<>+4(SB)/4, $0x00007fff
-DATA half<>+8(SB)/4, $0x00007fff
-DATA half<>+12(SB)/4, $0x00007fff
-DATA half<>+16(SB)/4, $0x00007fff
-DATA half<>+20(SB)/4, $0x00007fff
-DATA half<>+24(SB)/4, $0x00007fff
-DATA half<>+28(SB)/4, $0x00007fff
-GLOBL half<>(SB), RODATA|NOPTR, $32
 
 DATA magnitude16<>+0(SB)/4, $0x00007fff
 DATA magnitude16<>+4(SB)/4, $0x00007fff

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
 // Random is a stream of random numbers that can be read anywhere: number i
@@ -30,18 +32,42 @@ func (r Random) At(i uint32) uint32 {
 	return x >> 9
 }
 
-// MaxMagnitude returns the largest magnitude of the float32 numbers in values:
+// MaxMagnitude returns the largest magnitude of the numbers of a kind in values:
 // a NaN if there is one. No numbers give 0.
-func MaxMagnitude(values []byte) float32 {
-	done, bits := maxMagnitude(values)
-	return math.Float32frombits(max(bits, maxMagnitudePortable(values[done*4:])))
+func MaxMagnitude(kind element.Kind, values []byte) float64 {
+	size := kind.Size()
+	done, most := maxMagnitude(values, size)
+	most = max(most, maxMagnitudePortable(kind, values[done*size:]))
+	switch kind {
+	case element.Float64:
+		return math.Float64frombits(most)
+	case element.Float32:
+		return float64(math.Float32frombits(uint32(most)))
+	case element.Float16:
+		return float64(element.FromFloat16(uint16(most)))
+	default:
+		return float64(element.FromBFloat16(uint16(most)))
+	}
 }
 
-func maxMagnitudePortable(values []byte) (bits uint32) {
-	for ; len(values) >= 4; values = values[4:] {
-		bits = max(bits, binary.LittleEndian.Uint32(values)&^(1<<31))
+func maxMagnitudePortable(kind element.Kind, values []byte) (most uint64) {
+	for i := range len(values) / kind.Size() {
+		most = max(most, Magnitude(kind, values, i))
 	}
-	return bits
+	return most
+}
+
+// Divide makes dst float32 numbers: the float64 numbers of values divided by
+// norm, which is not less than their magnitudes.
+func Divide(dst, values []byte, norm float64) {
+	done := divide(dst, values, norm)
+	dividePortable(dst[4*done:], values[8*done:], norm)
+}
+
+func dividePortable(dst, values []byte, norm float64) {
+	for i := range len(values) / 8 {
+		element.Float32.Put(dst, i, element.Float64.At(values, i)/norm)
+	}
 }
 
 // fraction is how many bits the numbers between two levels are told apart by:
@@ -93,21 +119,27 @@ func quantizePortable(dst, values []byte, bits int, r rounding, random Random, f
 	})
 }
 
-// Dequantize makes values the float32 numbers that the first of codes, as many
-// of the given width, stand for with this norm. codes may have more bytes than
-// these take.
-func Dequantize(values, codes []byte, bits int, norm float32) {
-	unit, offset := norm/float32(Levels(bits)), float32(Levels(bits))
+// Dequantize makes values the numbers of a kind that the first of codes, as many
+// of the given width, stand for with this norm, which is finite and, but for
+// float64 numbers, a float32. codes may have more bytes than these take.
+func Dequantize(kind element.Kind, values, codes []byte, bits int, norm float64) {
+	unit, offset := norm/float64(Levels(bits)), float32(Levels(bits))
 	if bits == 1 {
 		unit, offset = 2*norm, 0.5
 	}
-	done := dequantize(values, codes, bits, unit, offset)
-	dequantizePortable(values[done*4:], codes[done/8*bits:], bits, unit, offset)
+	if kind != element.Float64 {
+		unit = float64(float32(unit))
+	}
+	done := dequantize(kind, values, codes, bits, unit, offset)
+	dequantizePortable(kind, values[done*kind.Size():], codes[done/8*bits:], bits, unit, offset)
 }
 
-func dequantizePortable(values, codes []byte, bits int, unit, offset float32) {
-	for i := range len(values) / 4 {
-		v := (float32(unpackPortable(codes, bits, i)) - offset) * unit
-		binary.LittleEndian.PutUint32(values[i*4:], math.Float32bits(v))
+func dequantizePortable(kind element.Kind, values, codes []byte, bits int, unit float64, offset float32) {
+	for i := range len(values) / kind.Size() {
+		v := float64(float32(unpackPortable(codes, bits, i))-offset) * unit
+		if kind != element.Float64 {
+			v = float64(float32(v))
+		}
+		kind.Put(values, i, v)
 	}
 }

@@ -2,16 +2,16 @@ package vector
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
+
+var kinds = []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16}
 
 func TestQuantizeEqualsPortable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -22,10 +22,7 @@ func TestQuantizeEqualsPortable(t *testing.T) {
 		for i := range n {
 			element.Float32.Put(values, i, rng.NormFloat64()*scale*float64(rng.IntN(3)))
 		}
-		norm := MaxMagnitude(values)
-		if want := math.Float32frombits(maxMagnitudePortable(values)); norm != want {
-			t.Fatalf("largest magnitude %g, want %g", norm, want)
-		}
+		norm := float32(MaxMagnitude(element.Float32, values))
 		if norm == 0 {
 			return
 		}
@@ -39,35 +36,90 @@ func TestQuantizeEqualsPortable(t *testing.T) {
 		if got, want := len(codes), 1+(n*bits+7)/8; got != want {
 			t.Fatalf("%d bytes, want %d", got, want)
 		}
-		codes = slices.Clip(codes[1:]) // reading beyond would be seen
-		got, literal := make([]byte, 4*n), make([]byte, 4*n)
-		Dequantize(got, codes, bits, norm)
-		for i := range n {
-			v := norm / float32(Levels(bits)) * float32(int(unpackPortable(codes, bits, i))-Levels(bits))
-			if bits == 1 {
-				v = [2]float32{-norm, norm}[unpackPortable(codes, bits, i)]
-			}
-			binary.LittleEndian.PutUint32(literal[4*i:], math.Float32bits(v))
+	})
+}
+
+// What codes stand for is what FORMAT.md says, rounded to the kind; a norm may
+// be larger than the kind's numbers.
+func TestDequantize(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		kind := rapid.SampledFrom(kinds).Draw(t, "kind")
+		bits, n := rapid.IntRange(1, 8).Draw(t, "bits"), rapid.IntRange(0, 300).Draw(t, "n")
+		norm := math.Ldexp(1+rng.Float64(), rapid.IntRange(-1000, 1000).Draw(t, "exponent"))
+		if kind != element.Float64 {
+			norm = float64(float32(math.Ldexp(1+rng.Float64(), rapid.IntRange(-140, 126).Draw(t, "exponent of a float32"))))
 		}
-		if !bytes.Equal(got, literal) {
-			t.Fatal("values differ")
+		codes := make([]byte, (n*bits+7)/8) // reading beyond would be seen
+		for i := range codes {
+			codes[i] = byte(rng.Uint32())
+		}
+		got, want := make([]byte, n*kind.Size()+1)[1:], make([]byte, n*kind.Size())
+		Dequantize(kind, got, codes, bits, norm)
+		for i := range n {
+			place := float64(unpackPortable(codes, bits, i)) - float64(Levels(bits))
+			v := norm / float64(Levels(bits)) * place
+			if kind != element.Float64 {
+				v = float64(float32(norm) / float32(Levels(bits)) * float32(place))
+			}
+			if bits == 1 {
+				v = [2]float64{-norm, norm}[unpackPortable(codes, bits, i)]
+			}
+			kind.Put(want, i, v)
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("% x, want % x", got, want)
 		}
 	})
 }
 
-func TestMaxMagnitudeSeesAll(t *testing.T) {
+func TestDivide(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
 	for n := range 200 {
-		values := make([]byte, 4*n)
+		values, norm := make([]byte, 8*n+1)[1:], rng.ExpFloat64()
 		for i := range n {
-			element.Float32.Put(values, i, -3)
-			if got := MaxMagnitude(values); got != 3 {
-				t.Fatalf("-3 at %d of %d: %g", i, n, got)
+			element.Float64.Put(values, i, norm*(2*rng.Float64()-1)*math.Ldexp(1, -rng.IntN(200)))
+		}
+		got, want := make([]byte, 4*n), make([]byte, 4*n)
+		Divide(got, values, norm)
+		dividePortable(want, values, norm)
+		if !bytes.Equal(got, want) {
+			t.Fatalf("%d numbers: % x, want % x", n, got, want)
+		}
+	}
+}
+
+func TestMaxMagnitudeSeesAll(t *testing.T) {
+	for _, kind := range kinds {
+		for n := range 200 {
+			values := make([]byte, kind.Size()*n+1)[1:]
+			for i := range n {
+				for v, want := range map[float64]float64{-3: 3, 1: 1, math.Inf(-1): math.Inf(1)} {
+					kind.Put(values, i, v)
+					if got := MaxMagnitude(kind, values); got != want {
+						t.Fatalf("%v: %g at %d of %d: %g", kind, v, i, n, got)
+					}
+				}
+				kind.Put(values, i, math.NaN())
+				if got := MaxMagnitude(kind, values); got == got {
+					t.Fatalf("%v: NaN at %d of %d: %g", kind, i, n, got)
+				}
+				kind.Put(values, i, 0)
 			}
-			element.Float32.Put(values, i, math.NaN())
-			if got := MaxMagnitude(values); got == got {
-				t.Fatalf("NaN at %d of %d: %g", i, n, got)
+		}
+	}
+}
+
+// Among many numbers the largest is that of sorting, whatever their bits.
+func TestMaxMagnitudeEqualsPortable(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for _, kind := range kinds {
+		for n := range 300 {
+			values := numbers(rng, kind, n)
+			done, most := maxMagnitude(values, kind.Size())
+			if want := maxMagnitudePortable(kind, values[:done*kind.Size()]); most != want {
+				t.Fatalf("%v: of %d numbers %x, want %x", kind, done, most, want)
 			}
-			element.Float32.Put(values, i, 0)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
 //go:generate go run ./gen -out avx2_amd64.s -stubs avx2_amd64.go -pkg vector
@@ -95,12 +97,29 @@ func comparing[R Float](e []R, tau R, mask []uint64, at []uint32, first int,
 	return at[:len(at)+found], n
 }
 
-func maxMagnitude(values []byte) (done int, bits uint32) {
-	n := whole(len(values)/4, assembly)
-	if n > 0 {
-		bits = maxMagnitudeAVX2(unsafe.SliceData(values), n)
+func maxMagnitude(values []byte, size int) (done int, most uint64) {
+	n := whole(len(values)/size, assembly)
+	if n == 0 {
+		return 0, 0
 	}
-	return n, bits
+	first := unsafe.SliceData(values)
+	switch size {
+	case 2:
+		return n, uint64(maxMagnitude16AVX2(first, n))
+	case 4:
+		return n, uint64(maxMagnitude32AVX2(first, n))
+	default:
+		return n, maxMagnitude64AVX2(first, n)
+	}
+}
+
+func divide(dst, values []byte, norm float64) int {
+	n := whole(len(values)/8, assembly)
+	if n > 0 {
+		_ = dst[n*4-1]
+		divideAVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, norm)
+	}
+	return n
 }
 
 func quantize(dst, values []byte, bits int, r rounding, random Random, first uint32) int {
@@ -118,16 +137,26 @@ func quantize(dst, values []byte, bits int, r rounding, random Random, first uin
 	return n
 }
 
-func dequantize(values, codes []byte, bits int, unit, offset float32) int {
-	n := len(values) / 4 &^ 7
+func dequantize(kind element.Kind, values, codes []byte, bits int, unit float64, offset float32) int {
+	n := len(values) / kind.Size() &^ 7
 	if beyond := n/8*bits + 8 - bits - len(codes); beyond > 0 { // what would be read beyond the end
 		n -= (beyond + bits - 1) / bits * 8
 	}
-	if !assembly || n <= 0 {
+	if !assembly || kind == element.Float16 && !half || n <= 0 {
 		return 0
 	}
-	_ = values[n*4-1]
-	dequantizeAVX2(unsafe.SliceData(values), unsafe.SliceData(codes), n, unit, offset, bits, (*byte)(unsafe.Pointer(&unpackings[bits])))
+	_ = values[n*kind.Size()-1]
+	to, from, unpack := unsafe.SliceData(values), unsafe.SliceData(codes), (*byte)(unsafe.Pointer(&unpackings[bits]))
+	switch kind {
+	case element.Float32:
+		dequantizeFloat32AVX2(to, from, n, float32(unit), offset, bits, unpack)
+	case element.Float64:
+		dequantizeFloat64AVX2(to, from, n, unit, offset, bits, unpack)
+	case element.Float16:
+		dequantizeFloat16AVX2(to, from, n, float32(unit), offset, bits, unpack)
+	default:
+		dequantizeBFloat16AVX2(to, from, n, float32(unit), offset, bits, unpack)
+	}
 	return n
 }
 

@@ -2,6 +2,8 @@
 
 package vector
 
+import "github.com/psidecar/psidecar/proxy/codec/element"
+
 // Without assembly nothing is done here and all by the portable code.
 
 func addFloat32(_ []float32, _ []byte, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
@@ -40,15 +42,16 @@ func compareFloat64(_ []float64, _ float64, _ []uint64, at []uint32, _ int) ([]u
 	return at, 0
 }
 
-func maxMagnitude([]byte) (done int, bits uint32)                     { return 0, 0 }
-func quantize(_, _ []byte, _ int, _ rounding, _ Random, _ uint32) int { return 0 }
-func dequantize(_, _ []byte, _ int, _, _ float32) int                 { return 0 }
-func differ4(_, _ []byte, _ []uint64) int                             { return 0 }
-func differ8(_, _ []byte, _ []uint64) int                             { return 0 }
-func roundToFloat16([]byte, []float32) (done, nonFinite int)          { return 0, 0 }
-func roundToBFloat16([]byte, []float32) (done, nonFinite int)         { return 0, 0 }
-func fromFloat16(_, _ []byte) int                                     { return 0 }
-func fromBFloat16(_, _ []byte) int                                    { return 0 }
+func maxMagnitude([]byte, int) (done int, most uint64)                   { return 0, 0 }
+func divide(_, _ []byte, _ float64) int                                  { return 0 }
+func quantize(_, _ []byte, _ int, _ rounding, _ Random, _ uint32) int    { return 0 }
+func dequantize(element.Kind, []byte, []byte, int, float64, float32) int { return 0 }
+func differ4(_, _ []byte, _ []uint64) int                                { return 0 }
+func differ8(_, _ []byte, _ []uint64) int                                { return 0 }
+func roundToFloat16([]byte, []float32) (done, nonFinite int)             { return 0, 0 }
+func roundToBFloat16([]byte, []float32) (done, nonFinite int)            { return 0, 0 }
+func fromFloat16(_, _ []byte) int                                        { return 0 }
+func fromBFloat16(_, _ []byte) int                                       { return 0 }
 
 func riceFours(_, _, _ []uint64, _ uint) int                   { return 0 }
 func fixedFours(_, _ []uint64, _ uint64, _, _ uint) int        { return 0 }

@@ -214,7 +214,7 @@ func TestRoundTo16(t *testing.T) {
 func TestLargestEqualsSorting(t *testing.T) {
 	var s Selector
 	rng := rand.New(rand.NewPCG(2, 2))
-	for _, kind := range []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16} {
+	for _, kind := range kinds {
 		for _, n := range []int{1, 2, 100, 5000} {
 			values := numbers(rng, kind, n)
 			all := make([]uint64, n)

@@ -21,9 +21,10 @@ func main() {
 	ConstraintExpr("amd64")
 	adders()
 	comparers()
-	magnitude()
+	magnitudes()
+	divider()
 	quantizers()
-	dequantizer()
+	dequantizers()
 	differs()
 	rounders()
 	fours()
@@ -56,17 +57,28 @@ func end() {
 	RET()
 }
 
-// broadcast32 is v in all lanes.
-func broadcast32(v Register) VecVirtual {
+// broadcast32 is a parameter of 32 bits in all lanes. It comes from memory:
+// loading it to a register first is an instruction of the older, shorter vectors,
+// which waits for a hundred cycles while the upper halves of others are in use.
+func broadcast32(name string) VecVirtual {
 	y := YMM()
-	VBROADCASTSS(v, y)
+	VBROADCASTSS(parameter(name), y)
 	return y
 }
 
-func broadcast64(v Register) VecVirtual {
+func broadcast64(name string) VecVirtual {
 	y := YMM()
-	VBROADCASTSD(v, y)
+	VBROADCASTSD(parameter(name), y)
 	return y
+}
+
+// parameter is where a parameter is in memory.
+func parameter(name string) Mem {
+	at, err := Param(name).Resolve()
+	if err != nil {
+		panic(err) // a name that the signature lacks
+	}
+	return at.Addr
 }
 
 // magnitude32 is all bits but the sign, in all lanes; magnitude64 likewise.

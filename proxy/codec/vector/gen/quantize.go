@@ -1,43 +1,88 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// magnitude finds the largest magnitude, as bits.
-func magnitude() {
-	function("maxMagnitudeAVX2", "func(values *byte, n int) uint32",
-		"maxMagnitudeAVX2 returns the largest magnitude of n float32 numbers, a multiple of 32 and more than none, as bits.")
+// magnitudes find the largest magnitude, as bits, of numbers of each size: of
+// their magnitudes that of the highest bits is the largest.
+func magnitudes() {
+	clear16 := func(y VecVirtual) { VPSRLW(Imm(1), y, y) }
+	clear32 := func(y VecVirtual) { VPSRLD(Imm(1), y, y) }
+	clear64 := func(y VecVirtual) { VPSRLQ(Imm(1), y, y) }
+	magnitude("maxMagnitude16AVX2", "uint16", 2, clear16, func(x, most VecVirtual) { VPMAXUW(x, most, most) })
+	magnitude("maxMagnitude32AVX2", "uint32", 4, clear32, func(x, most VecVirtual) { VPMAXUD(x, most, most) })
+	magnitude("maxMagnitude64AVX2", "uint64", 8, clear64, func(x, most VecVirtual) {
+		above := like(x)
+		VPCMPGTQ(most, x, above) // of numbers that are not negative: their sign bits are clear
+		VBLENDVPD(above, x, most, most)
+	})
+}
+
+// like is a new vector as long as x.
+func like(x VecVirtual) VecVirtual {
+	if x.Size() == 16 {
+		return XMM()
+	}
+	return YMM()
+}
+
+func magnitude(name, result string, size int, unsign func(VecVirtual), raise func(x, most VecVirtual)) {
+	function(name, "func(values *byte, n int) "+result,
+		fmt.Sprintf("%s returns the largest magnitude of n numbers of %d bytes, a multiple of 32 and more than none, as bits.", name, size))
 	values, n := Load(Param("values"), GP64()), Load(Param("n"), GP64())
-	clear := magnitude32()
-	var most [4]VecVirtual
+	clear := YMM()
+	VPCMPEQD(clear, clear, clear)
+	unsign(clear)
+	most := make([]VecVirtual, size) // 32 numbers at a time
 	for v := range most {
 		most[v] = YMM()
 		VPXOR(most[v], most[v], most[v])
 	}
 	loop(n, 32, func(done GPVirtual) {
-		fetch(values, done, 4)
+		fetch(values, done, size)
 		for v := range most {
 			y := YMM()
-			VPAND(Mem{Base: values, Index: done, Scale: 4, Disp: v * 32}, clear, y)
-			VPMAXUD(y, most[v], most[v])
+			VPAND(Mem{Base: values, Index: done, Scale: uint8(size), Disp: v * 32}, clear, y)
+			raise(y, most[v])
 		}
 	})
-	VPMAXUD(most[1], most[0], most[0])
-	VPMAXUD(most[3], most[2], most[2])
-	VPMAXUD(most[2], most[0], most[0])
-	x, bits := XMM(), GP32()
+	for ; len(most) > 1; most = most[:len(most)/2] {
+		for v := range len(most) / 2 {
+			raise(most[len(most)/2+v], most[v])
+		}
+	}
+	x := XMM()
 	VEXTRACTI128(Imm(1), most[0], x)
-	VPMAXUD(x, most[0].AsX(), x)
+	all := most[0].AsX().(VecVirtual)
+	raise(x, all)
 	y := XMM()
-	VPSHUFD(Imm(0x4e), x, y)
-	VPMAXUD(y, x, x)
-	VPSHUFD(Imm(0xb1), x, y)
-	VPMAXUD(y, x, x)
-	VMOVD(x, bits)
-	Store(bits, ReturnIndex(0))
+	VPSHUFD(Imm(0x4e), all, y)
+	raise(y, all)
+	if size == 8 {
+		bits := GP64()
+		VMOVQ(all, bits)
+		Store(bits, ReturnIndex(0))
+		end()
+		return
+	}
+	VPSHUFD(Imm(0xb1), all, y)
+	raise(y, all)
+	if size == 2 {
+		VPSRLD(Imm(16), all, y)
+		raise(y, all)
+	}
+	bits := GP32()
+	VMOVD(all, bits)
+	if size == 2 {
+		Store(bits.As16(), ReturnIndex(0))
+	} else {
+		Store(bits, ReturnIndex(0))
+	}
 	end()
 }
 
@@ -57,14 +102,6 @@ func random(y, a, b VecVirtual) {
 	VPXOR(t, y, y)
 }
 
-// spread32 is a parameter in all lanes.
-func spread32(name string) VecVirtual {
-	x, y := XMM(), YMM()
-	VMOVD(Load(Param(name), GP32()), x)
-	VPBROADCASTD(x, y)
-	return y
-}
-
 // quantizers round to codes, of fewer than 8 bits and of 8.
 func quantizers() {
 	quantizer("quantizeAVX2", "dst, values *byte, n int, scale float32, base, a, b, first, most uint32, bits int, pack *byte",
@@ -76,10 +113,10 @@ func quantizers() {
 func quantizer(name, parameters, doc string) {
 	function(name, "func("+parameters+")", doc)
 	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
-	scale, base := broadcast32(Load(Param("scale"), XMM())), spread32("base")
-	a, b, index := spread32("a"), spread32("b"), spread32("first")
+	scale, base := broadcast32("scale"), broadcast32("base")
+	a, b, index := broadcast32("a"), broadcast32("b"), broadcast32("first")
 	VPADDD(table("steps", [8]uint32{0, 1, 2, 3, 4, 5, 6, 7}), index, index)
-	most := spread32("most")
+	most := broadcast32("most")
 	store := func(codes VecVirtual, done GPVirtual) {
 		VMOVDQU(codes, Mem{Base: dst, Index: done, Scale: 1})
 	}
@@ -137,30 +174,4 @@ func packer(dst Register) func(codes VecVirtual, done GPVirtual) {
 			LEAQ(Mem{Base: dst, Index: bits, Scale: 2}, dst.(GPVirtual))
 		}
 	}
-}
-
-// dequantizer is the way back, from codes of any width.
-func dequantizer() {
-	function("dequantizeAVX2", "func(values, codes *byte, n int, unit, offset float32, bits int, unpack *byte)",
-		"dequantizeAVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.")
-	values, codes, n := Load(Param("values"), GP64()), Load(Param("codes"), GP64()), Load(Param("n"), GP64())
-	unit, offset := broadcast32(Load(Param("unit"), XMM())), broadcast32(Load(Param("offset"), XMM()))
-	bits, unpack := Load(Param("bits"), GP64()), Load(Param("unpack"), GP64())
-	bytes, shifts, clear := YMM(), YMM(), YMM()
-	VMOVDQU(Mem{Base: unpack}, bytes)
-	VMOVDQU(Mem{Base: unpack, Disp: 32}, shifts)
-	VMOVDQU(Mem{Base: unpack, Disp: 64}, clear)
-	loop(n, 8, func(done GPVirtual) {
-		y := YMM()
-		VPBROADCASTQ(Mem{Base: codes}, y)
-		VPSHUFB(bytes, y, y)
-		VPSRLVD(shifts, y, y)
-		VPAND(clear, y, y)
-		VCVTDQ2PS(y, y)
-		VSUBPS(offset, y, y)
-		VMULPS(unit, y, y)
-		VMOVUPS(y, Mem{Base: values, Index: done, Scale: 4})
-		ADDQ(bits, codes)
-	})
-	end()
 }

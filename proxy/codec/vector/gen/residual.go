@@ -58,7 +58,7 @@ func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
 	function(name, "func(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
 	e, g, n := Load(Param("e"), GP64()), Load(Param("gradient"), GP64()), Load(Param("n"), GP64())
-	tau, mask := broadcast32(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	tau, mask := broadcast32("tau"), Load(Param("mask"), GP64())
 	found := loadPositions()
 	magnitude, order := magnitude32(), inRegister(interleave())
 	loop(n, 32, func(done GPVirtual) {
@@ -84,7 +84,7 @@ func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
 	function(name, "func(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
 		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
 	e, g, n := Load(Param("e"), GP64()), Load(Param("gradient"), GP64()), Load(Param("n"), GP64())
-	tau, mask := broadcast64(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	tau, mask := broadcast64("tau"), Load(Param("mask"), GP64())
 	found := loadPositions()
 	magnitude := magnitude64()
 	loop(n, 32, func(done GPVirtual) {
@@ -110,7 +110,7 @@ func comparers() {
 	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		"compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.")
 	e, n := Load(Param("e"), GP64()), Load(Param("n"), GP64())
-	tau, mask := broadcast32(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	tau, mask := broadcast32("tau"), Load(Param("mask"), GP64())
 	found := loadPositions()
 	magnitude, order := magnitude32(), inRegister(interleave())
 	loop(n, 32, func(done GPVirtual) {
@@ -129,7 +129,7 @@ func comparers() {
 	function("compareFloat64AVX2", "func(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
 		"compareFloat64AVX2 compares n numbers, a multiple of 32 and more than none.")
 	e, n = Load(Param("e"), GP64()), Load(Param("n"), GP64())
-	tau, mask = broadcast64(Load(Param("tau"), XMM())), Load(Param("mask"), GP64())
+	tau, mask = broadcast64("tau"), Load(Param("mask"), GP64())
 	found = loadPositions()
 	magnitude = magnitude64()
 	loop(n, 32, func(done GPVirtual) {

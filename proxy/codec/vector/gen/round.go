@@ -39,6 +39,25 @@ func countClear(lanes VecVirtual, count GPVirtual) {
 	ADDQ(bits.As64(), count)
 }
 
+// nearest16 rounds finite numbers to the upper 16 of their bits, to the nearest,
+// ties to even, and makes h these; x and h may be one.
+func nearest16(x, h VecVirtual) {
+	t := YMM()
+	VPSRLD(Imm(16), x, t)
+	VPAND(constant("one", 1), t, t)
+	VPADDD(constant("half", 0x7fff), t, t)
+	VPADDD(x, t, t)
+	VPSRLD(Imm(16), t, h)
+}
+
+// storeLower16 stores the lower 16 bits of eight lanes, of which the upper ones
+// are clear.
+func storeLower16(y VecVirtual, to Mem) {
+	VPACKUSDW(y, y, y)
+	VPERMQ(Imm(0x08), y, y)
+	VMOVDQU(y.AsX(), to)
+}
+
 func roundToBFloat16() {
 	function("roundToBFloat16AVX2", "func(dst *byte, v *float32, n int) int",
 		"roundToBFloat16AVX2 is RoundToBFloat16 for n numbers, a multiple of 8 and more than none.")
@@ -51,11 +70,7 @@ func roundToBFloat16() {
 		VMOVUPS(Mem{Base: v, Index: done, Scale: 4}, x)
 		VANDPS(magnitude, x, size)
 		VPCMPGTD(size, infinity, finite)
-		VPSRLD(Imm(16), x, h) // to the nearest, ties to even
-		VPAND(constant("one", 1), h, h)
-		VPADDD(constant("half", 0x7fff), h, h)
-		VPADDD(x, h, h)
-		VPSRLD(Imm(16), h, h)
+		nearest16(x, h)
 		VPAND(constant("magnitude16", 0x7fff), h, t) // infinity, of a finite number: one less
 		VPCMPEQD(constant("infinity16", 0x7f80), t, t)
 		VPAND(finite, t, t)
@@ -69,9 +84,7 @@ func roundToBFloat16() {
 		VSUBPS(t, x, t)
 		VANDPS(finite, t, t)
 		VMOVUPS(t, Mem{Base: v, Index: done, Scale: 4})
-		VPACKUSDW(h, h, h)
-		VPERMQ(Imm(0x08), h, h)
-		VMOVDQU(h.AsX(), Mem{Base: dst, Index: done, Scale: 2})
+		storeLower16(h, Mem{Base: dst, Index: done, Scale: 2})
 		countClear(finite, count)
 	})
 	Store(count, ReturnIndex(0))

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// divider makes of float64 numbers what a quantizer takes.
+func divider() {
+	function("divideAVX2", "func(dst, values *byte, n int, norm float64)",
+		"divideAVX2 is Divide for n numbers, a multiple of 8 and more than none.")
+	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
+	norm := broadcast64("norm")
+	loop(n, 8, func(done GPVirtual) {
+		for v := range 2 {
+			y, x := YMM(), XMM()
+			VMOVUPD(Mem{Base: values, Index: done, Scale: 8, Disp: v * 32}, y)
+			VDIVPD(norm, y, y)
+			VCVTPD2PSY(y, x)
+			VMOVUPS(x, Mem{Base: dst, Index: done, Scale: 4, Disp: v * 16})
+		}
+	})
+	end()
+}
+
+// dequantizers make numbers of each kind of codes of any width.
+func dequantizers() {
+	dequantizer("Float32", func(places, unit VecVirtual, values, done Register) {
+		VMULPS(unit, places, places)
+		VMOVUPS(places, Mem{Base: values, Index: done, Scale: 4})
+	})
+	dequantizer("Float64", func(places, unit VecVirtual, values, done Register) {
+		upper, wide := XMM(), YMM()
+		VEXTRACTF128(Imm(1), places, upper)
+		for v, half := range []Op{places.AsX(), upper} {
+			VCVTPS2PD(half, wide)
+			VMULPD(unit, wide, wide)
+			VMOVUPD(wide, Mem{Base: values, Index: done, Scale: 8, Disp: v * 32})
+		}
+	})
+	dequantizer("Float16", func(places, unit VecVirtual, values, done Register) {
+		VMULPS(unit, places, places)
+		VMINPS(constant("mostFloat16", 0x477fe000), places, places) // 65504: what is finite stays that
+		VMAXPS(constant("leastFloat16", 0xc77fe000), places, places)
+		VCVTPS2PH(Imm(0), places, Mem{Base: values, Index: done, Scale: 2}) // to the nearest, ties to even
+	})
+	dequantizer("BFloat16", func(places, unit VecVirtual, values, done Register) {
+		VMULPS(unit, places, places)
+		nearest16(places, places)
+		storeLower16(places, Mem{Base: values, Index: done, Scale: 2})
+	})
+}
+
+// dequantizer makes the function for a kind, of which store stores eight numbers
+// by their places, in levels from zero.
+func dequantizer(kind string, store func(places, unit VecVirtual, values, done Register)) {
+	name, unitType, broadcast := "dequantize"+kind+"AVX2", "float32", broadcast32
+	if kind == "Float64" {
+		unitType, broadcast = "float64", broadcast64
+	}
+	function(name, "func(values, codes *byte, n int, unit "+unitType+", offset float32, bits int, unpack *byte)",
+		fmt.Sprintf("%s is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.", name))
+	values, codes, n := Load(Param("values"), GP64()), Load(Param("codes"), GP64()), Load(Param("n"), GP64())
+	unit, offset := broadcast("unit"), broadcast32("offset")
+	bits, unpack := Load(Param("bits"), GP64()), Load(Param("unpack"), GP64())
+	bytes, shifts, clear := YMM(), YMM(), YMM()
+	VMOVDQU(Mem{Base: unpack}, bytes)
+	VMOVDQU(Mem{Base: unpack, Disp: 32}, shifts)
+	VMOVDQU(Mem{Base: unpack, Disp: 64}, clear)
+	loop(n, 8, func(done GPVirtual) {
+		y := YMM()
+		VPBROADCASTQ(Mem{Base: codes}, y)
+		VPSHUFB(bytes, y, y)
+		VPSRLVD(shifts, y, y)
+		VPAND(clear, y, y)
+		VCVTDQ2PS(y, y)
+		VSUBPS(offset, y, y)
+		store(y, unit, values, done)
+		ADDQ(bits, codes)
+	})
+	end()
+}
