@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 
 	"gonum.org/v1/plot/plotter"
@@ -49,14 +50,38 @@ func slims(ctx context.Context, e *evaluation) error {
 	if err := t.write(e.out); err != nil {
 		return err
 	}
+	training := func(title string, some ...measured) figure.Panel {
+		p := figure.Panel{Title: title, X: "step", Y: "test accuracy %", Legend: true, Lines: byStep(some...), Ticks: quarters(e.steps(s))}
+		p.Floor = math.Floor(lowest(p.Lines))
+		return p
+	}
 	return e.writePlot("slim.png", func(w io.Writer) error {
 		return figure.Write(w, []figure.Panel{
-			{Title: "Slim Fig. 4: exploration and exploitation", X: "step", Y: "test accuracy %", Lines: byStep(all[0], all[3], all[5], all[6]), Floor: 92, Legend: true},
-			{Title: "Slim Fig. 3: codecs", X: "step", Y: "test accuracy %", Lines: byStep(all[0], all[1], all[3], all[8], all[9]), Floor: 92, Legend: true},
-			{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy %, at the end", Legend: true, Lines: []figure.Line{
-				bySaving("slim", all[0], all[4], all[3], all[2]), bySaving("slim by changes", all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[1], all[9])}},
+			training("Slim Fig. 4: exploration and exploitation", all[0], all[3], all[5], all[6]),
+			training("Slim Fig. 3: codecs", all[0], all[1], all[3], all[8], all[9]),
+			{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy at the end, points against plain", Legend: true, Lines: []figure.Line{
+				bySaving("slim", all[0], all[0], all[4], all[3], all[2]), bySaving("slim by changes", all[0], all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[0], all[1], all[9])}},
 		})
 	})
+}
+
+// quarters are where a quarter, half ... of so many steps are done.
+func quarters(steps int) (at []float64) {
+	for k := range 5 {
+		at = append(at, float64(steps*k/4))
+	}
+	return at
+}
+
+// lowest is the least y of all lines.
+func lowest(lines []figure.Line) float64 {
+	least := math.Inf(1)
+	for _, l := range lines {
+		for _, point := range l.Points {
+			least = min(least, point.Y)
+		}
+	}
+	return least
 }
 
 // byStep are the accuracies of variants while they train, means over the seeds.
@@ -72,13 +97,15 @@ func byStep(all ...measured) (lines []figure.Line) {
 	return lines
 }
 
-// bySaving is the accuracy at the end, by the bytes that variants save.
-func bySaving(name string, all ...measured) figure.Line {
+// bySaving is the accuracy at the end against plain's, by the bytes that variants
+// save.
+func bySaving(name string, plain measured, all ...measured) figure.Line {
 	l := figure.Line{Name: name}
+	without, _ := plain.spread(lastAccuracy)
 	for _, m := range all {
 		x, _ := m.spread(saved)
 		y, _ := m.spread(lastAccuracy)
-		l.Points = append(l.Points, plotter.XY{X: x, Y: y})
+		l.Points = append(l.Points, plotter.XY{X: x, Y: y - without})
 	}
 	return l
 }
