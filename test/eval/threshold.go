@@ -70,7 +70,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 		panels[1].Lines = append(panels[1].Lines, bySparsity(name, all, lastLoss))
 	}
 	for i := range panels {
-		panels[i].X, panels[i].Ticks = "values that wait %", []float64{0, 75, 90, 100}
+		panels[i].X, panels[i].LogX, panels[i].Ticks = "values that go %", true, []float64{0.5, 2, 5, 10, 25}
 	}
 	return e.writePlot("threshold.png", func(w io.Writer) error { return figure.Write(w, panels) })
 }
@@ -81,7 +81,7 @@ func bySparsity(name string, all []measured, of func(*result) float64) figure.Li
 	none, _ := all[0].spread(of)
 	for i, eta := range sparsities {
 		mean, _ := all[i+1].spread(of)
-		l.Points = append(l.Points, plotter.XY{X: 100 * eta, Y: mean - none})
+		l.Points = append(l.Points, plotter.XY{X: 100 * (1 - eta), Y: mean - none})
 	}
 	return l
 }
