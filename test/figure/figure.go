@@ -23,6 +23,7 @@ type Panel struct {
 	Ticks       []float64 // of the x axis; nil: chosen by the plotter
 	LogX        bool
 	LogY        bool
+	Gain        bool    // y is an improvement in percent, the axis even in the logarithm of 100 + y
 	Floor       float64 // the y axis begins here, unless it is 0
 	Legend      bool    // its lines are not those of the first panel
 }
@@ -42,14 +43,27 @@ func colour(i int) color.Color {
 	return color.RGBA{uint8(rgb >> 16), uint8(rgb >> 8), uint8(rgb), 255}
 }
 
+// dashes returns the pattern of a line: some are broken, so that what lies beneath
+// them shows.
+func dashes(i int) []vg.Length {
+	if i%4 == 1 {
+		return []vg.Length{vg.Points(5), vg.Points(4)}
+	}
+	return nil
+}
+
 func shape(i int) draw.GlyphDrawer {
 	shapes := []draw.GlyphDrawer{draw.PlusGlyph{}, draw.CrossGlyph{}, draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.PyramidGlyph{}}
 	return shapes[i%len(shapes)]
 }
 
-// plot draws the panel, with a legend where asked.
-func (p *Panel) plot(legend bool) (*plot.Plot, error) {
+// plot draws the panel and enters its lines into the legend, its own where it has
+// one.
+func (p *Panel) plot(legend *plot.Legend) (*plot.Plot, error) {
 	drawn := plot.New()
+	if p.Legend {
+		legend = &drawn.Legend
+	}
 	drawn.Title.Text = p.Title
 	drawn.Title.Padding = vg.Points(6)
 	drawn.X.Label.Text, drawn.Y.Label.Text = p.X, p.Y
@@ -59,16 +73,20 @@ func (p *Panel) plot(legend bool) (*plot.Plot, error) {
 		if i == 0 {
 			i = at + 1
 		}
-		curve, points, err := plotter.NewLinePoints(l.Points)
+		placed := make(plotter.XYs, len(l.Points))
+		for at, point := range l.Points {
+			placed[at] = plotter.XY{X: point.X, Y: p.place(point.Y)}
+		}
+		curve, points, err := plotter.NewLinePoints(placed)
 		if err != nil {
 			return nil, fmt.Errorf("plotting %s: %w", l.Name, err)
 		}
 		curve.Color, points.Color = colour(i), colour(i)
-		curve.Width = vg.Points(1.5)
+		curve.Width, curve.Dashes = vg.Points(1.5), dashes(i)
 		points.Shape, points.Radius = shape(i), vg.Points(3)
 		drawn.Add(curve, points)
-		if legend {
-			drawn.Legend.Add(l.Name, curve, points)
+		if legend != nil {
+			legend.Add(l.Name, curve, points)
 		}
 	}
 	drawn.Legend.Padding = vg.Points(2)
@@ -77,17 +95,7 @@ func (p *Panel) plot(legend bool) (*plot.Plot, error) {
 	if p.LogX {
 		drawn.X.Scale = plot.LogScale{}
 	}
-	if p.LogY {
-		drawn.Y.Scale, drawn.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-		drawn.Y.Max *= 4
-	} else {
-		drawn.Y.Min = min(0, drawn.Y.Min)
-		if p.Floor != 0 {
-			drawn.Y.Min = p.Floor
-		}
-		// Room above the lines for the legend.
-		drawn.Y.Max += 0.5 * (drawn.Y.Max - drawn.Y.Min)
-	}
+	p.scaleY(&drawn.Y)
 	if p.Ticks != nil {
 		var marks plot.ConstantTicks
 		for _, t := range p.Ticks {
@@ -99,25 +107,37 @@ func (p *Panel) plot(legend bool) (*plot.Plot, error) {
 	return drawn, nil
 }
 
-// Write draws panels side by side as a PNG, a legend in the first.
+// Write draws panels side by side as a PNG. The lines of all that have no legend
+// of their own are in one to the right of them.
 func Write(w io.Writer, panels []Panel) error {
-	const width, height = 4.6 * vg.Inch, 4.2 * vg.Inch
+	const width, height, gap = 4.6 * vg.Inch, 4.2 * vg.Inch, 14
 	row := make([]*plot.Plot, len(panels))
+	common, right := plot.NewLegend(), vg.Length(0)
+	common.Padding, common.Top, common.Left, common.YOffs = vg.Points(2), true, true, -vg.Points(30)
 	for i := range panels {
-		p, err := panels[i].plot(i == 0 || panels[i].Legend)
+		var legend *plot.Legend
+		if right == 0 {
+			legend = &common
+		}
+		p, err := panels[i].plot(legend)
 		if err != nil {
 			return err
 		}
 		row[i] = p
+		if right == 0 && !panels[i].Legend {
+			right = common.Rectangle(draw.Canvas{}).Size().X + vg.Points(gap)
+		}
 	}
-	image := vgimg.NewWith(vgimg.UseWH(width*vg.Length(len(panels)), height), vgimg.UseDPI(110))
+	image := vgimg.NewWith(vgimg.UseWH(width*vg.Length(len(panels))+right, height), vgimg.UseDPI(110))
+	all := draw.New(image)
 	tiles := draw.Tiles{
-		Rows: 1, Cols: len(panels), PadX: vg.Points(14),
+		Rows: 1, Cols: len(panels), PadX: vg.Points(gap),
 		PadTop: vg.Points(6), PadBottom: vg.Points(6), PadLeft: vg.Points(6), PadRight: vg.Points(12),
 	}
-	for i, canvas := range plot.Align([][]*plot.Plot{row}, tiles, draw.New(image))[0] {
+	for i, canvas := range plot.Align([][]*plot.Plot{row}, tiles, draw.Crop(all, 0, -right, 0, 0))[0] {
 		row[i].Draw(canvas)
 	}
+	common.Draw(draw.Crop(all, all.Max.X-right, 0, 0, 0))
 	if _, err := (vgimg.PngCanvas{Canvas: image}).WriteTo(w); err != nil {
 		return fmt.Errorf("writing a plot: %w", err)
 	}
