@@ -68,6 +68,11 @@ func (f *hashFlags) run(ctx context.Context, e env) error {
 	if err != nil {
 		return usageError{fmt.Errorf("--algorithm: %w", err)}
 	}
+	if f.out != "" {
+		if err := prerun.TryFile(f.out); err != nil {
+			return fmt.Errorf("--out: %w", err)
+		}
+	}
 	rows, err := dataset.Load(ctx, f.input, dataset.Options{Progress: newProgress(e, "reading")})
 	if err != nil {
 		return err

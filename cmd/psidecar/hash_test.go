@@ -91,6 +91,7 @@ func TestHashRefuses(t *testing.T) {
 		{"bad algorithm", []string{"--input", negative, "--hash-bins", "4", "--algorithm", "nope"}, 2, `no algorithm "nope"`},
 		{"no machines", []string{"--input", negative, "--hash-bins", "4", "-k", "0"}, 2, "-k 0"},
 		{"negative value", []string{"--input", negative, "--hash-bins", "4", "--hash-scheme", "bcws"}, 1, "line 2"},
+		{"output in no folder", []string{"--input", negative, "--hash-bins", "4", "--out", "/nonexistent/out"}, 1, "--out: open /nonexistent/out"},
 		{"missing file", []string{"--input", "/nonexistent", "--hash-bins", "4"}, 1, "/nonexistent"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,6 +103,9 @@ func (f *partitionFlags) check() error {
 			return usagef("--%s has %d numbers: want one for each of %d machines", name, list, f.k)
 		}
 	}
+	if ranks := slices.Sorted(slices.Values(f.servers)); slices.ContainsFunc(ranks, func(r int) bool { return r < 0 || r >= f.k }) || len(slices.Compact(ranks)) != len(f.servers) {
+		return usagef("--server-ranks %v: want each of 0 to %d once", f.servers, f.k-1)
+	}
 	if f.all && f.out != "" {
 		return usagef("--all and --out: choose one algorithm to write the output of")
 	}
@@ -134,6 +138,9 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	if err != nil {
 		return err
 	}
+	if err := f.tryOutputs(out); err != nil {
+		return err
+	}
 	g, err := in.Graph(ctx)
 	if err != nil {
 		return err
@@ -157,6 +164,22 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 		}
 	}
 	return f.show(ctx, e, g, o, reports)
+}
+
+// tryOutputs finds out before the work is done whether its outcome can be
+// written.
+func (f *partitionFlags) tryOutputs(out prerun.Output) error {
+	if f.out != "" {
+		if err := out.Prepare(); err != nil {
+			return fmt.Errorf("--out: %w", err)
+		}
+	}
+	if f.plot != "" {
+		if err := prerun.TryFile(f.plot); err != nil {
+			return fmt.Errorf("--plot: %w", err)
+		}
+	}
+	return nil
 }
 
 func (f *partitionFlags) algorithms() ([]algorithm.Algorithm, error) {

@@ -2,11 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/stream"
 	"github.com/psidecar/psidecar/planner/prerun"
 	"github.com/spf13/cobra"
@@ -76,8 +78,11 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 		shards[i].Path = path
 	}
 	r, err := prerun.Stream(cmd.Context(), shards, o, out)
-	if err != nil {
+	if errors.Is(err, partition.ErrInfeasible) { // others name the file
 		return fmt.Errorf("%s: %w", f.input, err)
+	}
+	if err != nil {
+		return err
 	}
 	if f.json {
 		if err := json.NewEncoder(e.stdout).Encode(r); err != nil {

@@ -127,7 +127,7 @@ func TestStreamErrors(t *testing.T) {
 	}
 	out := t.TempDir()
 	code, _, stderr := runTest(t, nil, "partition", "--stream", "--input", bad, "-k", "1", "--out", out)
-	if code != 1 || !strings.Contains(stderr, "bad.libsvm, line 2") {
+	if code != 1 || !strings.Contains(stderr, "bad.libsvm, line 2") || strings.Count(stderr, "bad.libsvm") != 1 {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 	if _, err := os.Stat(filepath.Join(out, "placement.json")); err == nil {

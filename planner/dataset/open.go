@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/bzip2"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -56,11 +57,19 @@ func decompress(r io.Reader, name string) (io.Reader, error) {
 		}
 		plain, err := c.open(buffered)
 		if err != nil {
-			return nil, fmt.Errorf("reading %s as %s: %w", name, c.suffix, err)
+			return nil, fmt.Errorf("reading %s as %s: %w", name, c.suffix, cutShort(err))
 		}
 		return plain, nil
 	}
 	return buffered, nil
+}
+
+// cutShort says what it means that a decompressor wants more than there is.
+func cutShort(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the compressed data ends too early, as of a file that was cut short: %w", err)
+	}
+	return err
 }
 
 // A countingFile knows which part of it has been read.

@@ -135,7 +135,7 @@ func (p *pipeline) cut(ctx context.Context, r io.Reader) error {
 		}
 		text, last, err := fill(r, append(j.text[:0], rest...))
 		if err != nil {
-			return fmt.Errorf("reading %s, after line %d: %w", p.name, line-1, err)
+			return fmt.Errorf("reading %s, after line %d: %w", p.name, line-1+bytes.Count(text, []byte{'\n'}), cutShort(err))
 		}
 		if text == nil {
 			return &LineError{File: p.name, Line: line, Err: fmt.Errorf("longer than %d MiB: not libsvm text", maxLine>>20)}

@@ -182,8 +182,12 @@ func TestDamagedCompression(t *testing.T) {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Load(t.Context(), path, Options{}); err == nil || !strings.Contains(err.Error(), path) {
+			_, err := Load(t.Context(), path, Options{})
+			if err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s %s: got %v, want an error that names the file", name, suffix, err)
+			}
+			if name == "cut" && !strings.Contains(err.Error(), "cut short") {
+				t.Errorf("%s: got %v, want an error that says that the file was cut short", suffix, err)
 			}
 		}
 	}

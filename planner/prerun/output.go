@@ -38,7 +38,7 @@ func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partit
 	if out.Servers != nil {
 		p.Server = out.Servers
 	}
-	if err := out.prepare(); err != nil {
+	if err := out.Prepare(); err != nil {
 		return err
 	}
 	if err := out.shards(ctx, in, a.Samples); err != nil {
@@ -50,9 +50,10 @@ func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partit
 	return placement.WriteFile(filepath.Join(out.Dir, "placement.json"), p)
 }
 
-// prepare makes the directory and refuses one with shards of more machines,
-// which somebody would take for a part of this partition.
-func (out Output) prepare() error {
+// Prepare makes the directory and refuses one that cannot be written to, or that
+// has shards of more machines, which somebody would take for a part of this
+// partition. Write does the same; who is about to work for long asks first.
+func (out Output) Prepare() error {
 	if err := os.MkdirAll(out.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the output directory: %w", err)
 	}
@@ -69,11 +70,31 @@ func (out Output) prepare() error {
 			return fmt.Errorf("%s is of another partition, not one among %d machines: remove the old shards or name another directory", path, out.K)
 		}
 	}
-	return nil
+	return TryFile(filepath.Join(out.Dir, assignmentName))
+}
+
+const assignmentName = "assignment.txt"
+
+// TryFile reports why a file could not be written, and leaves it as it is. A pipe
+// or a device is not tried.
+func TryFile(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return nil
+	}
+	f, openErr := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	if openErr != nil {
+		return openErr
+	}
+	openErr = f.Close()
+	if errors.Is(err, os.ErrNotExist) {
+		openErr = errors.Join(openErr, os.Remove(path))
+	}
+	return openErr
 }
 
 func (out Output) assignment(a *partition.Assignment) error {
-	path := filepath.Join(out.Dir, "assignment.txt")
+	path := filepath.Join(out.Dir, assignmentName)
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("writing the assignment: %w", err)

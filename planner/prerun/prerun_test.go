@@ -3,6 +3,7 @@ package prerun
 import (
 	"bytes"
 	"context"
+	"errors"
 	"image/png"
 	"math"
 	"os"
@@ -140,6 +141,26 @@ func TestOutput(t *testing.T) {
 	all := &partition.Assignment{Samples: make([]int32, 4), Params: make([]int32, 6)}
 	if err := out.Write(t.Context(), in, g, all); err == nil || !strings.Contains(err.Error(), "shard-00001.libsvm is of another partition") {
 		t.Errorf("old shards: got %v", err)
+	}
+}
+
+// TestTryFile leaves what there is, and nothing where there was nothing.
+func TestTryFile(t *testing.T) {
+	dir := t.TempDir()
+	kept, absent := filepath.Join(dir, "kept"), filepath.Join(dir, "absent")
+	if err := os.WriteFile(kept, []byte("as it was"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, ok := range map[string]bool{kept: true, absent: true, os.DevNull: true, dir: false, filepath.Join(kept, "x"): false} {
+		if err := TryFile(path); (err == nil) != ok {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if text, err := os.ReadFile(kept); err != nil || string(text) != "as it was" {
+		t.Errorf("the file now holds %q, %v", text, err)
+	}
+	if _, err := os.Stat(absent); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a trial left a file: %v", err)
 	}
 }
 

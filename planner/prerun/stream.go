@@ -139,7 +139,7 @@ const sortBytes = 8 << 20
 
 // createStreamed makes the files.
 func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
-	if err := out.prepare(); err != nil {
+	if err := out.Prepare(); err != nil {
 		return nil, err
 	}
 	s := &streamFiles{keyMap: out.KeyMap}
@@ -163,7 +163,7 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 		}
 		s.shards = append(s.shards, dataset.NewWriter(f))
 	}
-	a, err := create("assignment.txt")
+	a, err := create(assignmentName)
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,15 @@ func TSH1(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.
 
 // TSH2 is DWW21's two-step heuristic that adds up to two samples at a time,
 // found among a random sample of the unassigned ones, see sampleSize.
+//
+// Pairs find less traffic in all on sparse graphs: on random ones of 1,000
+// samples and parameters a total lower by 8 to 20% at a sparsity of 0.999, by 0
+// to 2% at 0.995, and within 1% at 0.991, for 2 to 64 machines. The busiest
+// machine follows up to 16 of them. Beyond, where each gets 16 to 31 samples, the
+// dearest samples, which are left to the end, come in pairs too: the largest
+// |N(D_i)| ends 3 to 24% higher than with single samples, and the maximum about as
+// often above as below. That is Alg. 1 as printed: all samples are looked at
+// there, and the same happens where k divides n and no pair has to be split.
 func TSH2(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 	return Partition(ctx, g, o, Rules{Alpha: 2, Sample: sampleSize})
 }

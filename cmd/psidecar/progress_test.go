@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
+	"golang.org/x/sys/unix"
+)
+
+// terminal returns the two ends of a pseudo-terminal.
+func terminal(t *testing.T) (screen, file *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		require.Missing(t, "no pseudo-terminals: %v", err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	fd := int(screen.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return screen, file
+}
+
+// TestProgressOnATerminal sees a bar for the reading and one for each algorithm
+// on standard error, and nothing but the report on standard output.
+func TestProgressOnATerminal(t *testing.T) {
+	data := topicData(t, 80, 4)
+	screen, file := terminal(t)
+	shown := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(screen) // ends with an error when the other end is closed
+		shown <- string(text)
+	}()
+	var stdout bytes.Buffer
+	code := run(t.Context(), env{
+		args:   []string{"partition", "--input", data, "-k", "4", "--all", "--json"},
+		stdin:  strings.NewReader(""),
+		stdout: &stdout,
+		stderr: file,
+		lookup: func(string) (string, bool) { return "", false },
+	})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text := <-shown
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, text)
+	}
+	for _, want := range []string{"reading", "tsh1", "mbp", "best", "%"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q on the terminal: %q", want, text)
+		}
+	}
+	if strings.ContainsAny(stdout.String(), "\r\x1b") {
+		t.Errorf("standard output has more than the report: %q", stdout.String())
+	}
+}
