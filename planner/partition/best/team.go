@@ -7,12 +7,17 @@ import (
 )
 
 // A team runs one function at a time on all of its members, many thousand
-// times a second: members spin for the next one before they sleep.
+// times a second: members spin for the next one before they sleep. Where the
+// cores have other work too, a member may be off its core for milliseconds; what
+// it has not begun by then is done in its place, or each of the jobs would wait
+// for that.
 type team struct {
 	members int
 	epoch   atomic.Uint64
+	begun   []atomic.Uint64 // member -> the last epoch whose job for it was begun, by whomever
 	done    atomic.Int64
-	job     func(member int) // nil ends the members
+	job     func(member int)
+	ended   atomic.Bool
 	exit    sync.WaitGroup
 
 	asleep atomic.Int64
@@ -21,7 +26,7 @@ type team struct {
 }
 
 func newTeam(members int) *team {
-	t := &team{members: members}
+	t := &team{members: members, begun: make([]atomic.Uint64, members)}
 	t.wake.L = &t.mutex
 	for i := 1; i < members; i++ {
 		t.exit.Go(func() { t.serve(i) })
@@ -29,13 +34,26 @@ func newTeam(members int) *team {
 	return t
 }
 
-// run calls job(0) to job(members-1) at the same time and waits for all.
+// run calls job(0) to job(members-1), each once, at the same time as far as
+// members are there, and waits for all.
 func (t *team) run(job func(member int)) {
 	t.done.Store(0)
 	t.begin(job)
-	job(0)
-	for i := 0; int(t.done.Load()) < t.members-1; i++ {
+	epoch := t.epoch.Load()
+	for i := range t.members {
+		t.try(i, epoch)
+	}
+	for i := 0; int(t.done.Load()) < t.members; i++ {
 		relax(i)
+	}
+}
+
+// try does a member's job of an epoch unless it was begun already. Until it is
+// done, that epoch lasts, and so does the job.
+func (t *team) try(member int, epoch uint64) {
+	if t.begun[member].CompareAndSwap(epoch-1, epoch) {
+		t.job(member)
+		t.done.Add(1)
 	}
 }
 
@@ -51,22 +69,20 @@ func (t *team) begin(job func(member int)) {
 }
 
 func (t *team) serve(member int) {
-	for seen := uint64(0); ; seen++ {
-		t.await(seen)
-		job := t.job
-		if job == nil {
+	for seen := uint64(0); ; {
+		seen = t.await(seen)
+		if t.ended.Load() {
 			return
 		}
-		job(member)
-		t.done.Add(1)
+		t.try(member, seen)
 	}
 }
 
-// await returns when the epoch is no longer the one seen.
-func (t *team) await(seen uint64) {
+// await returns the epoch when it is no longer the one seen.
+func (t *team) await(seen uint64) uint64 {
 	for i := range spins {
-		if t.epoch.Load() != seen {
-			return
+		if now := t.epoch.Load(); now != seen {
+			return now
 		}
 		relax(i)
 	}
@@ -77,9 +93,11 @@ func (t *team) await(seen uint64) {
 		t.wake.Wait()
 	}
 	t.asleep.Add(-1)
+	return t.epoch.Load()
 }
 
 func (t *team) close() {
+	t.ended.Store(true)
 	t.begin(nil)
 	t.exit.Wait()
 }
