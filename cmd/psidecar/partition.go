@@ -245,6 +245,7 @@ func (f *partitionFlags) partition(ctx context.Context, e env, g *graph.Graph, o
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", f.input, err)
 		}
+		o.Progress(1) // which clears the bar's line for the report
 		r := prerun.Judge(g, a, o, random)
 		r.Algorithm, r.Seconds = al.Name, took.Seconds()
 		reports, last = append(reports, r), a

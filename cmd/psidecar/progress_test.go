@@ -35,8 +35,9 @@ func terminal(t *testing.T) (screen, file *os.File) {
 	return screen, file
 }
 
-// TestProgressOnATerminal sees a bar for the reading and one for each algorithm
-// on standard error, and nothing but the report on standard output.
+// TestProgressOnATerminal sees a bar for each algorithm that takes long enough,
+// on standard error, its line cleared at the end, and nothing but the report on
+// standard output.
 func TestProgressOnATerminal(t *testing.T) {
 	data := topicData(t, 80, 4)
 	screen, file := terminal(t)
@@ -60,10 +61,13 @@ func TestProgressOnATerminal(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, text)
 	}
-	for _, want := range []string{"reading", "tsh1", "mbp", "best", "%"} {
+	for _, want := range []string{"tsh1", "tsh2", "best", "%"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q on the terminal: %q", want, text)
 		}
+	}
+	if last := text[strings.LastIndexByte(strings.TrimRight(text, "\r"), '\r')+1:]; strings.Trim(last, " \r") != "" {
+		t.Errorf("the last line that is left on the terminal is %q", last)
 	}
 	if strings.ContainsAny(stdout.String(), "\r\x1b") {
 		t.Errorf("standard output has more than the report: %q", stdout.String())
