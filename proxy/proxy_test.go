@@ -206,12 +206,29 @@ func TestWithoutProxyAtTheDestination(t *testing.T) {
 }
 
 // A host that takes connections at the mesh port but is no proxy does not hold
-// the job up for ever, and a proxy that comes up later is found.
-func TestPeerIsTriedAgain(t *testing.T) {
+// the job up for ever, and is tried again.
+func TestSilentPeer(t *testing.T) {
 	in, job, silent := listen(t, workerHost), newServer(t), newServer(t)
-	mesh := silent.addr().Port()
-	p, _ := start(t, Options{MeshPort: mesh, Retry: time.Millisecond, DialTimeout: 50 * time.Millisecond, HelloTimeout: 50 * time.Millisecond},
+	p, _ := start(t, Options{MeshPort: silent.addr().Port(), Retry: time.Millisecond, DialTimeout: 50 * time.Millisecond, HelloTimeout: 50 * time.Millisecond},
 		[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
+	c, err := net.Dial("tcp", in.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	echo(t, c.(*net.TCPConn), job.next(t))
+	if n := p.count(reason.HelloTimeout); n != 1 {
+		t.Errorf("%d time-outs counted, want 1", n)
+	}
+	eventually(t, "the host is tried again", func() bool { again, _ := p.peers.try(job.addr().Addr()); return again })
+}
+
+// A proxy that comes up after its host was found without one is found.
+func TestPeerIsTriedAgain(t *testing.T) {
+	in, job, late := listen(t, workerHost), newServer(t), listen(t, serverHost)
+	mesh := addrPort(late.Addr()).Port()
+	late.Close()
+	p, _ := start(t, Options{MeshPort: mesh, Retry: time.Millisecond}, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
 	dial := func() *net.TCPConn {
 		c, err := net.Dial("tcp", in.Addr().String())
 		if err != nil {
@@ -221,11 +238,10 @@ func TestPeerIsTriedAgain(t *testing.T) {
 		return c.(*net.TCPConn)
 	}
 	echo(t, dial(), job.next(t))
-	if n := p.count(reason.HelloTimeout); n != 1 {
-		t.Errorf("%d time-outs counted, want 1", n)
+	if sums := p.conns.sums(); sums.total[kindDirect] != 1 {
+		t.Errorf("without a proxy there are %v connections, want a direct one", sums.total)
 	}
-	silent.Close()
-	l, err := net.Listen("tcp", silent.addr().String())
+	l, err := net.Listen("tcp", late.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,38 +326,55 @@ func TestUnknownPeersGetNothing(t *testing.T) {
 	})
 }
 
-// When the proxy is to end, connections at rest end in order, and busy ones when
-// their grace is over.
+// When the proxy is to end, connections at rest end in order at once, though
+// others are busy.
 func TestDrain(t *testing.T) {
-	h := newTwoHosts(t, func(_, server *Options) { server.Grace = 1500 * time.Millisecond })
+	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
 	idle, idleServer := h.dial(t), h.job.next(t)
 	busy, busyServer := h.dial(t), h.job.next(t)
 	echo(t, idle, idleServer)
-	busyEnded := make(chan error, 1)
-	go io.Copy(io.Discard, busyServer)
-	go func() {
-		for {
-			if _, err := busy.Write(make([]byte, 100)); err != nil {
-				busyEnded <- err
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
+	busyEnded := keepBusy(busy, busyServer)
 	go h.stopServer()
 	if n, err := idle.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("the idle connection ended with %v, want an orderly end", err)
 	}
 	idle.Close()
 	idleServer.Close()
+	busy.Close()
+	<-busyEnded
+	busyServer.Close()
+	h.stopServer()
+	// A new connection finds no proxy and goes straight to the server.
+	echo(t, h.dial(t), h.job.next(t))
+}
+
+// Busy connections end when the grace is over.
+func TestDrainEndsWithItsGrace(t *testing.T) {
+	h := newTwoHosts(t, nil)
+	busyEnded := keepBusy(h.dial(t), h.job.next(t))
+	go h.stopServer()
 	select {
 	case <-busyEnded:
 	case <-time.After(10 * time.Second):
 		t.Error("the busy connection goes on")
 	}
 	h.stopServer()
-	// A new connection finds no proxy and goes straight to the server.
-	echo(t, h.dial(t), h.job.next(t))
+}
+
+// keepBusy has the client send to the server until that fails.
+func keepBusy(client, server *net.TCPConn) (ended chan error) {
+	ended = make(chan error, 1)
+	go io.Copy(io.Discard, server)
+	go func() {
+		for {
+			if _, err := client.Write(make([]byte, 100)); err != nil {
+				ended <- err
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	return ended
 }
 
 func TestManyConnectionsAndTheirState(t *testing.T) {

@@ -125,11 +125,10 @@ func (g *ground) want(agent *hoststest.Child, processes ...Process) {
 func (g *ground) until(client *hoststest.Child, want string) {
 	g.t.Helper()
 	var got string
-	for range 500 {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if got = client.Ask(g.to); strings.Contains(got, want) {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	g.t.Fatalf("the client gets %q, never %q", got, want)
 }
@@ -143,7 +142,7 @@ func (g *ground) through(p *hoststest.Child) string {
 func TestHandover(t *testing.T) {
 	g := newGround(t)
 	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
-	agent := g.startAgent("300ms")
+	agent := g.startAgent("1m")
 	g.want(agent, g.process)
 	if got := client.Ask(g.to); got != "direct" {
 		t.Errorf("without a proxy: %s", got)
@@ -162,25 +161,27 @@ func TestHandover(t *testing.T) {
 	if got := client.Ask(g.to); got != g.through(third) {
 		t.Errorf("while a proxy is replaced: %s", got)
 	}
-	third.End(syscall.SIGKILL)
-	g.until(client, "direct") // once the grace is over
-	fourth := g.startProxy()
-	g.until(client, g.through(fourth))
 
 	// The agent is killed: the proxy works on, and takes the next one's.
 	agent.End(syscall.SIGKILL)
 	for range 3 {
-		if got := client.Ask(g.to); got != g.through(fourth) {
+		if got := client.Ask(g.to); got != g.through(third) {
 			t.Errorf("without an agent: %s", got)
 		}
 	}
 	agent = g.startAgent("300ms")
 	g.want(agent, g.process)
 	for range 20 { // at the old listener, then at the new one
-		if got := client.Ask(g.to); got != g.through(fourth) && got != "direct" {
+		if got := client.Ask(g.to); got != g.through(third) && got != "direct" {
 			t.Errorf("with a new agent: %s", got)
 		}
 	}
+	g.until(client, g.through(third))
+
+	// Killed and not replaced within the grace, which is short now.
+	third.End(syscall.SIGKILL)
+	g.until(client, "direct")
+	fourth := g.startProxy()
 	g.until(client, g.through(fourth))
 
 	// Both killed: direct.

