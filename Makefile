@@ -69,9 +69,11 @@ manifests:
 	cd deploy && sha256sum chart/Chart.yaml chart/values.yaml chart/templates/* manifests/*.yaml >manifests/SHA256SUMS
 
 # Kubernetes' own API server, controllers and scheduler, and etcd, are built from
-# their modules, which takes most of the time.
+# their modules, which takes most of the time. They say what version they are as
+# the linker tells them: helm asks before it installs anything.
 test-kubernetes: build
-	cd test/kubernetes && $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/controlplane ./controlplane
+	cd test/kubernetes && version=$$($(GO) list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	  $(GO) build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o ../../bin/controlplane ./controlplane
 	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane PSIDECAR=$(CURDIR)/bin/psidecar PSJOB=$(CURDIR)/bin/psjob $(GO) test -v -count=1 -timeout 20m .
 
 bench:
