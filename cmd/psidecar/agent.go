@@ -102,14 +102,20 @@ func (f *agentFlags) options() (agent.Options, error) {
 			return o, errors.New("cgroup v2 is not mounted (psidecar doctor tells what to do)")
 		}
 	}
-	o.Host = f.host
-	if o.Host == "" {
-		var err error
-		if o.Host, err = os.Hostname(); err != nil {
-			return o, fmt.Errorf("asking for the host's name: %w", err)
-		}
+	o.Host, err = nameOf(f.host)
+	return o, err
+}
+
+// nameOf is a host's name: as --host says, else its hostname.
+func nameOf(host string) (string, error) {
+	if host != "" {
+		return host, nil
 	}
-	return o, nil
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("asking for the host's name: %w", err)
+	}
+	return host, nil
 }
 
 func newAgentCommand(e env) *cobra.Command {

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"os"
-
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/follow"
 )
@@ -18,11 +15,9 @@ func (c *carrier) following(f *proxyFlags, opts *proxy.Options) error {
 	if err != nil {
 		return err
 	}
-	host := r.host
-	if host == "" {
-		if host, err = os.Hostname(); err != nil {
-			return fmt.Errorf("asking for the host's name: %w", err)
-		}
+	host, err := nameOf(r.host)
+	if err != nil {
+		return err
 	}
 	c.follower = follow.New(follow.Options{Planner: r.planner.address, Credentials: creds, Host: host, Codec: opts.Values, Advise: c.proxy.Advise})
 	return nil

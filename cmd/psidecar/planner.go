@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -138,9 +137,9 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if c.page, err = ports.page(ctx, flag+"http", f.http); err != nil {
 		return nil, err
 	}
-	host, err := os.Hostname()
+	host, err := nameOf("")
 	if err != nil {
-		return nil, fmt.Errorf("asking for the host's name: %w", err)
+		return nil, err
 	}
 	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All, Past: c.store.Past}
 	return c, c.openPlans(ctx, f, flag)

@@ -156,6 +156,7 @@ listeners, for machines where connections cannot be intercepted. State (/api/v1/
 	}
 	f.relaying(cmd)
 	f.routing.planner.add(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
+	cmd.Flags().StringVar(&f.routing.host, "host", "", "name of this host at the planner, the same as its agent's; default: its hostname")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd

@@ -69,10 +69,8 @@ func (f *routingFlags) options() (o jobs.Options, err error) {
 			return o, err
 		}
 	}
-	if o.Host = f.host; o.Host == "" {
-		if o.Host, err = os.Hostname(); err != nil {
-			return o, fmt.Errorf("asking for the host's name: %w", err)
-		}
+	if o.Host, err = nameOf(f.host); err != nil {
+		return o, err
 	}
 	if f.placement != "" {
 		if o.Placement, err = placement.ReadFile(f.placement); err != nil {
