@@ -27,6 +27,7 @@ type answers struct {
 
 	mu      sync.Mutex
 	queue   [][]byte // messages to put in between
+	over    bool     // nothing more can be put in
 	closed  bool
 	waking  bool           // a goroutine is about to write what is queued
 	writers sync.WaitGroup // such goroutines
@@ -43,8 +44,20 @@ func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort) net.Conn {
 // NetConn returns the connection to the process.
 func (c *answers) NetConn() net.Conn { return c.tcp }
 
-// CloseWrite ends what the process receives.
-func (c *answers) CloseWrite() error { return c.tcp.CloseWrite() }
+// CloseWrite ends what the process receives, with what is queued. Where somebody
+// is writing that does so, or puts it back.
+func (c *answers) CloseWrite() error {
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	if c.writing.TryLock() {
+		defer c.writing.Unlock()
+		if err := c.writeQueued(); err != nil {
+			return err
+		}
+	}
+	return c.tcp.CloseWrite()
+}
 
 // Write implements net.Conn, for one goroutine.
 func (c *answers) Write(p []byte) (int, error) {
@@ -116,18 +129,22 @@ func (c *answers) writeQueued() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		if _, err := c.tcp.Write(slices.Concat(batch...)); err != nil {
+		if n, err := c.tcp.Write(slices.Concat(batch...)); err != nil {
+			if n == 0 { // the process has got nothing of it
+				c.mu.Lock()
+				c.queue = append(batch, c.queue...)
+				c.mu.Unlock()
+			}
 			return err
 		}
 	}
 }
 
 // put queues a message for the process.
-func (c *answers) put(frames [][]byte) bool {
-	b := appendMessage(nil, frames)
+func (c *answers) put(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.over || c.closed {
 		return false
 	}
 	c.queue = append(c.queue, b)
@@ -146,6 +163,15 @@ func (c *answers) wake() {
 	c.waking = false
 	c.mu.Unlock()
 	c.writeQueued() // an error comes back to the next Write or Read
+}
+
+// retire returns what is queued, and has put refuse more.
+func (c *answers) retire() [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := c.queue
+	c.over, c.queue = true, nil
+	return left
 }
 
 // Close implements net.Conn.
@@ -174,7 +200,7 @@ func (c *answers) ready(id int32) {
 func (c *answers) open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.closed
+	return !c.over && !c.closed
 }
 
 func (c *answers) wantsKeys(*pslite.Meta) bool { return false }

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"errors"
-	"maps"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -19,22 +18,34 @@ const maxPending = 4096
 func (x *job) put(o *route.Out) {
 	p := pair{o.Worker, o.Server}
 	if o.ToWorker {
-		if c := x.down[p]; c == nil || !c.put(o.Frames) {
-			x.pendingDown[p] = x.keep(x.pendingDown[p], o.Frames)
-		}
-		return
-	}
-	if c := x.up[p]; c == nil || !c.put(o.Frames) {
-		x.pendingUp[p] = x.keep(x.pendingUp[p], o.Frames)
+		x.putDown(p, appendMessage(nil, o.Frames))
+	} else {
+		x.putUp(p, appendMessage(nil, o.Frames))
 	}
 }
 
-func (x *job) keep(queue [][][]byte, frames [][]byte) [][][]byte {
+func (x *job) putUp(p pair, messages ...[]byte) {
+	for _, m := range messages {
+		if c := x.up[p]; c == nil || !c.put(m) {
+			x.pendingUp[p] = x.keep(x.pendingUp[p], m)
+		}
+	}
+}
+
+func (x *job) putDown(p pair, messages ...[]byte) {
+	for _, m := range messages {
+		if c := x.down[p]; c == nil || !c.put(m) {
+			x.pendingDown[p] = x.keep(x.pendingDown[p], m)
+		}
+	}
+}
+
+func (x *job) keep(queue [][]byte, message []byte) [][]byte {
 	if len(queue) >= maxPending {
 		x.lost++
 		return queue
 	}
-	return append(queue, frames)
+	return append(queue, message)
 }
 
 func rankOf(id int32) int32 {
@@ -50,11 +61,14 @@ func (x *job) joinUp(p pair, c *requests) {
 	if !c.open() {
 		return // or it would never leave
 	}
-	x.up[p] = c
-	for _, frames := range x.pendingUp[p] {
-		c.put(frames)
+	var left [][]byte
+	if old := x.up[p]; old != nil && old != c {
+		left = old.retire()
 	}
+	left = append(left, x.pendingUp[p]...)
+	x.up[p] = c
 	delete(x.pendingUp, p)
+	x.putUp(p, left...)
 }
 
 // joinDown does the same for a server's connection to a worker.
@@ -64,22 +78,40 @@ func (x *job) joinDown(p pair, c *answers) {
 	if !c.open() {
 		return
 	}
-	x.down[p] = c
-	for _, frames := range x.pendingDown[p] {
-		c.put(frames)
+	var left [][]byte
+	if old := x.down[p]; old != nil && old != c {
+		left = old.retire()
 	}
+	left = append(left, x.pendingDown[p]...)
+	x.down[p] = c
 	delete(x.pendingDown, p)
+	x.putDown(p, left...)
 }
 
-// leave takes a closed connection out.
+// leave takes a closed connection out. What was still to be said on it waits for
+// the next one.
 func (x *job) leave(w waiter) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch c := w.(type) {
 	case *requests:
-		maps.DeleteFunc(x.up, func(_ pair, other *requests) bool { return other == c })
+		for p, other := range x.up {
+			if other == c {
+				later := x.pendingUp[p]
+				delete(x.up, p)
+				delete(x.pendingUp, p)
+				x.putUp(p, append(c.retire(), later...)...)
+			}
+		}
 	case *answers:
-		maps.DeleteFunc(x.down, func(_ pair, other *answers) bool { return other == c })
+		for p, other := range x.down {
+			if other == c {
+				later := x.pendingDown[p]
+				delete(x.down, p)
+				delete(x.pendingDown, p)
+				x.putDown(p, append(c.retire(), later...)...)
+			}
+		}
 	}
 }
 

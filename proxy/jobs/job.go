@@ -32,7 +32,7 @@ type job struct {
 	up      map[pair]*requests
 	down    map[pair]*answers
 	// What waits for a connection.
-	pendingUp, pendingDown map[pair][][][]byte
+	pendingUp, pendingDown map[pair][][]byte
 	lost                   uint64 // messages that could not be kept any longer
 	displaced              bool   // keys may be displaced, and it is on disk
 	closedFail             bool   // FailClosed was called
@@ -55,7 +55,7 @@ func (j *Jobs) newJob(name string, nodes pslite.Table, servers int) (*job, error
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger{}, local: map[int32]bool{},
 		up: map[pair]*requests{}, down: map[pair]*answers{},
-		pendingUp: map[pair][][][]byte{}, pendingDown: map[pair][][][]byte{},
+		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
 		movers: newMovers(j.opts.Handler),
 	}
 	table, err := j.placed(name, servers)

@@ -117,6 +117,9 @@ func (j *Jobs) Run(ctx context.Context) error {
 	})
 	err := g.Wait()
 	for _, job := range j.all() {
+		if err := job.leaveUnfinished(); err != nil {
+			j.log.Error("requests under way are lost", "job", job.name, "error", err)
+		}
 		job.close()
 	}
 	return err

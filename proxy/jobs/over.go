@@ -50,7 +50,7 @@ func (x *job) settleOver() {
 }
 
 // dropPending empties queues and returns how many messages they had.
-func dropPending(queues map[pair][][][]byte) (n uint64) {
+func dropPending(queues map[pair][][]byte) (n uint64) {
 	for _, q := range queues {
 		n += uint64(len(q))
 	}

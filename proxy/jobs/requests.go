@@ -35,6 +35,7 @@ type requests struct {
 	queue   [][]byte // messages to put in between
 	queued  int      // bytes
 	expires bool     // the relay has set a deadline
+	over    bool     // nothing more can be put in
 	closed  bool
 }
 
@@ -82,10 +83,22 @@ func (c *requests) Read(p []byte) (int, error) {
 			c.r += n
 			continue
 		}
-		if err := c.fill(need); err != nil {
+		if err := c.fill(need); err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || c.end()) {
 			return 0, err
 		}
 	}
+}
+
+// end reports whether nothing is left to be put in, and from then on nothing can
+// be.
+func (c *requests) end() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) > 0 && c.stream.between() {
+		return false
+	}
+	c.over = true
+	return true
 }
 
 // handOn copies to p what may be handed on.
@@ -168,17 +181,25 @@ func (c *requests) SetReadDeadline(t time.Time) error {
 }
 
 // put queues a message for the destination.
-func (c *requests) put(frames [][]byte) bool {
-	b := appendMessage(nil, frames)
+func (c *requests) put(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.over || c.closed {
 		return false
 	}
 	c.queue = append(c.queue, b)
 	c.queued += len(b)
 	c.tcp.SetReadDeadline(time.Unix(1, 0))
 	return true
+}
+
+// retire returns what is queued, and has put refuse more.
+func (c *requests) retire() [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := c.queue
+	c.over, c.queue, c.queued = true, nil, 0
+	return left
 }
 
 // Close implements net.Conn.
@@ -205,7 +226,7 @@ func (c *requests) ready(id int32) {
 func (c *requests) open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.closed
+	return !c.over && !c.closed
 }
 
 func (c *requests) wantsKeys(m *pslite.Meta) bool {

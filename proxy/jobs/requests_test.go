@@ -54,11 +54,11 @@ func TestWakeForRouterAndRelay(t *testing.T) {
 	var barrier pslite.Meta
 	barrier.Reset()
 	barrier.Control.Cmd = pslite.Barrier
-	message := [][]byte{barrier.Append(nil, pslite.DMLC)}
+	message := appendMessage(nil, [][]byte{barrier.Append(nil, pslite.DMLC)})
 	for range 50 {
 		go read()
 		c.put(message)
-		expect("the router's message", len(appendMessage(nil, message)), nil)
+		expect("the router's message", len(message), nil)
 		go read()
 		c.SetReadDeadline(time.Now())
 		expect("the relay's turn", 0, os.ErrDeadlineExceeded)
@@ -66,12 +66,12 @@ func TestWakeForRouterAndRelay(t *testing.T) {
 		c.put(message)
 		c.SetReadDeadline(time.Now()) // both at once
 		go read()
-		expect("the router's message before the relay's turn", len(appendMessage(nil, message)), nil)
+		expect("the router's message before the relay's turn", len(message), nil)
 		c.SetReadDeadline(time.Time{})
 		go read()
-		if _, err := client.Write(appendMessage(nil, message)); err != nil {
+		if _, err := client.Write(message); err != nil {
 			t.Fatal(err)
 		}
-		expect("the job's message", len(appendMessage(nil, message)), nil)
+		expect("the job's message", len(message), nil)
 	}
 }

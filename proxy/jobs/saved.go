@@ -123,6 +123,9 @@ func (x *job) resume() error {
 	for id := range x.local {
 		x.addWorker(id)
 	}
+	if err := x.takeUnfinished(); err != nil {
+		x.jobs.log.Error("requests that the proxy before left under way are lost", "job", x.name, "error", err)
+	}
 	x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 	x.site.SetOthers(x.otherNames())
 	if !x.displaced {

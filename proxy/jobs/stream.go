@@ -204,15 +204,9 @@ func (s *stream) cut(b []byte) (total, need int, err error) {
 
 // takeWhole gives the watcher a copy of a whole message.
 func (s *stream) takeWhole(b []byte) error {
-	b = bytes.Clone(b)
-	var frames [][]byte
-	for len(b) > 0 {
-		h, n, err := zmtp.CutHeader(b)
-		if err != nil {
-			return err
-		}
-		frames = append(frames, b[n:n+int(h.Size):n+int(h.Size)])
-		b = b[n+int(h.Size):]
+	frames, err := cutMessage(bytes.Clone(b))
+	if err != nil {
+		return err
 	}
 	var m pslite.Message
 	d, err := m.Decode(&s.detector, frames)
@@ -223,6 +217,20 @@ func (s *stream) takeWhole(b []byte) error {
 		return reason.Errorf(reason.Route, "%w", err)
 	}
 	return nil
+}
+
+// cutMessage is the reverse of appendMessage, of a message that is whole. The
+// frames are b's memory.
+func cutMessage(b []byte) (frames [][]byte, err error) {
+	for len(b) > 0 {
+		h, n, err := zmtp.CutHeader(b)
+		if err != nil {
+			return nil, err
+		}
+		frames = append(frames, b[n:n+int(h.Size):n+int(h.Size)])
+		b = b[n+int(h.Size):]
+	}
+	return frames, nil
 }
 
 // appendMessage appends frames as a ZMTP message.

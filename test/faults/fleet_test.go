@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -43,6 +44,9 @@ type config struct {
 	// disk is the folder for logs, sockets and the planner's plans; empty: logs
 	// are kept in memory, plans are not kept.
 	disk string
+	// plan is what the planner has proposed from the start, and the proxies may
+	// carry out: which server is to have which keys. Empty: they carry out none.
+	plan []plan.Range
 }
 
 // A sidecar is what a host has beside the job.
@@ -67,13 +71,15 @@ func newFleet(t *testing.T, c config) *fleet {
 	f := &fleet{t: t, programs: build(t), net: hoststest.New(t, hosts.Config{Hosts: 4}), config: c}
 	dir, bpffs := c.disk, mountBPF(t)
 	first := f.net.Host(0)
-	plan := []string{"planner", "--listen", at(first, plannerAPI), "--http", at(first, plannerHTP)}
+	args := []string{"planner", "--listen", at(first, plannerAPI), "--http", at(first, plannerHTP)}
 	if dir == "" {
 		dir = folder(t)
-	} else {
-		plan = append(plan, "--store", filepath.Join(dir, "plans"))
 	}
-	f.planner = f.service("planner", first, plan...)
+	if c.disk != "" || len(c.plan) > 0 {
+		args = append(args, "--store", filepath.Join(dir, "plans"))
+		f.propose(filepath.Join(dir, "plans"))
+	}
+	f.planner = f.service("planner", first, args...)
 	for _, h := range f.net.Hosts() {
 		f.sidecars = append(f.sidecars, f.sidecar(h, dir, bpffs))
 	}
@@ -121,7 +127,8 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	s.socket = filepath.Join(dir, h.Name+".sock")
+	run := filepath.Join(dir, h.Name) // where the agent makes the proxy's state folder too
+	s.socket = filepath.Join(run, "s")
 	keep := f.config.keep
 	if keep == 0 {
 		keep = 3 * time.Second
@@ -137,7 +144,10 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 		grace = 2 * time.Second
 	}
 	args = append([]string{"proxy", "--http", at(h, proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", s.socket,
-		"--grace", grace.String(), "--no-proxy-retry", "1s", "--peer-grace", keep.String()}, args...)
+		"--grace", grace.String(), "--no-proxy-retry", "1s", "--peer-grace", keep.String(), "--state-dir", filepath.Join(run, "state")}, args...)
+	if len(f.config.plan) > 0 {
+		args = append(args, "--act", "--handler", "add", "--planner", at(f.net.Host(0), plannerAPI))
+	}
 	s.proxy = f.service("proxy", h, args...)
 	return s
 }

@@ -19,9 +19,8 @@ import (
 // long as the proxies' grace, which no connection may have to wait for.
 const mayTake = 10
 
-// TestUpgrade is the sequence of deploy/README.md: host after host, the proxy is
-// replaced, then the agent, while a job trains that repeats nothing. What it
-// comes to is exact, to the last bit, and nothing goes past the proxies.
+// TestUpgrade is the sequence of deploy/README.md while a job trains that repeats
+// nothing. What it comes to is exact, to the last bit.
 func TestUpgrade(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *fleet) (r *run, exact func()){
 		"count": func(_ *testing.T, f *fleet) (*run, func()) {
@@ -35,16 +34,7 @@ func TestUpgrade(t *testing.T) {
 			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
 			r, exact := run(t, f)
 			r.training()
-			for i, s := range f.sidecars {
-				if r.over() && i > 1 {
-					break // on a busy machine
-				}
-				f.replace(s, s.proxy)
-				r.through(s)
-				f.inOrder(s)
-				f.replace(s, s.agent)
-			}
-			f.allLinked()
+			r.upgrade()
 			exact()
 			if longest := r.longest(); longest > mayTake {
 				t.Errorf("a step took %.2f s", longest)
@@ -52,6 +42,29 @@ func TestUpgrade(t *testing.T) {
 			f.asBefore()
 		})
 	}
+}
+
+// upgrade is the sequence of deploy/README.md: host after host, the proxy is
+// replaced, then the agent, and in the end the planner. Nothing goes past the
+// proxies meanwhile.
+func (r *run) upgrade() {
+	f := r.f
+	f.t.Helper()
+	for i, s := range f.sidecars {
+		if r.over() && i > 1 {
+			break // on a busy machine
+		}
+		f.replace(s, s.proxy)
+		r.through(s)
+		f.inOrder(s)
+		f.replace(s, s.agent)
+	}
+	f.replace(f.sidecars[0], f.planner)
+	f.await("the planner to be ready", func() error {
+		_, err := f.get(f.planner.host, plannerHTP, "/readyz")
+		return err
+	})
+	f.allLinked()
 }
 
 // TestPodsReplaced is what a rolling update of the DaemonSet does: agent and

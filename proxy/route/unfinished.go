@@ -1,0 +1,113 @@
+package route
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Unfinished is a request of a worker that is under way, or waits, when its
+// router ends. In jobs without PS_RESEND nothing is repeated, and the router of
+// the next proxy must know it to make something of its answers.
+type Unfinished struct {
+	ID      ID             `json:"id"`
+	Dialect pslite.Dialect `json:"dialect"`
+	// Own is the timestamp of its parts, 0 where it passed as it was, or waits.
+	Own    int32   `json:"own,omitempty"`
+	Owners []int32 `json:"owners,omitempty"` // ranks, ascending
+	// Answers are the frames of each owner's answer, none where it has not come.
+	Answers [][][]byte `json:"answers,omitempty"`
+	// Waits are the frames of a request that waits, none of one under way.
+	Waits [][]byte `json:"waits,omitempty"`
+}
+
+// Unfinished returns what is unfinished of a worker's requests, those that wait
+// in the order in which they came.
+func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
+	w := r.workers[workerID]
+	for id, e := range w.open {
+		u := Unfinished{ID: id.public(), Dialect: w.speaks}
+		if s := e.split; s != nil {
+			u.Own, u.Owners, u.Answers = s.own, s.owners, make([][][]byte, len(s.owners))
+			for i := range s.answers {
+				if s.in.has(i) {
+					u.Answers[i] = frames(&s.answers[i], &s.answers[i].Meta, w.speaks, s.answers[i].Data)
+				}
+			}
+		}
+		all = append(all, u)
+	}
+	for _, server := range slices.Sorted(maps.Keys(w.queues)) {
+		for i := range w.queues[server] {
+			q := &w.queues[server][i]
+			all = append(all, Unfinished{ID: q.id.public(), Dialect: q.dialect, Waits: frames(&q.message, &q.message.Meta, q.dialect, q.message.Data)})
+		}
+	}
+	return all
+}
+
+// Knows reports whether a message with that timestamp is a worker's request or a
+// part of one, and not of a move.
+func (r *Router) Knows(workerID, timestamp int32) bool {
+	w := r.workers[workerID]
+	return w != nil && (timestamp < FirstOwn || w.splits[timestamp] != nil)
+}
+
+// Resume takes up what a router before this one has left of a worker's requests.
+// It must be called before anything of the worker is shown.
+func (r *Router) Resume(workerID int32, all []Unfinished) error {
+	w := r.workers[workerID]
+	if w == nil {
+		return fmt.Errorf("route: worker %d is not known", workerID)
+	}
+	for i := range all {
+		if err := r.resume(w, &all[i]); err != nil {
+			return fmt.Errorf("route: request %d of worker %d to server %d: %w", all[i].ID.Timestamp, workerID, all[i].ID.Server, err)
+		}
+	}
+	return nil
+}
+
+func (r *Router) resume(w *worker, u *Unfinished) error {
+	id := Kept{ID: u.ID}.id()
+	w.speaks = u.Dialect
+	if len(u.Waits) > 0 {
+		m, err := message(u.Waits, u.Dialect)
+		if err == nil {
+			w.queues[id.server] = append(w.queues[id.server], waiting{id: id, message: m, dialect: u.Dialect})
+		}
+		return err
+	}
+	e := entry{generation: r.generation - longAgo}
+	if u.Own != 0 {
+		if len(u.Owners) == 0 || len(u.Owners) > MaxOwners || len(u.Answers) != len(u.Owners) {
+			return fmt.Errorf("%d answers of %d owners", len(u.Answers), len(u.Owners))
+		}
+		e.split = newSplit(id, u.Own, u.Owners)
+		for i, answer := range u.Answers {
+			if len(answer) == 0 {
+				continue
+			}
+			var err error
+			if e.split.answers[i], err = message(answer, u.Dialect); err != nil {
+				return err
+			}
+			e.split.in.add(i)
+		}
+		w.splits[u.Own] = e.split
+	}
+	w.open[id] = e
+	r.underWay[e.generation]++
+	return nil
+}
+
+// message is the reverse of frames.
+func message(frames [][]byte, d pslite.Dialect) (m pslite.Message, err error) {
+	if _, ok := pslite.ParseIdentity(frames[0]); ok && len(frames) > 1 {
+		m.Identity, frames = frames[0], frames[1:]
+	}
+	m.Data = frames[1:]
+	return m, m.Meta.Decode(frames[0], d)
+}

@@ -1,0 +1,225 @@
+package faults
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/plans"
+	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/proxy/jobs"
+)
+
+// displaced is how many of the keys that a job counts are not at home in these
+// tests.
+const displaced = 1000
+
+// TestUpgradeBesideMovedKeys is the sequence of deploy/README.md while keys stand
+// where they were moved to: they stay there, no sum goes wrong, and they come
+// home when that is asked for.
+func TestUpgradeBesideMovedKeys(t *testing.T) {
+	t.Parallel()
+	want := elsewhere(t, 4)
+	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, plan: want})
+	r := f.start(f.counting(900))
+	r.training()
+	f.psidecar("plan", "apply", "--wait", "30s")
+	f.stand(displaced)
+	r.upgrade()
+	f.stand(displaced)
+	if got := f.recorded(); !maps.Equal(got, ownersOf(want)) {
+		t.Errorf("the planner has %d displaced keys, or others' owners, %d were moved", len(got), len(want))
+	}
+	if r.over() {
+		t.Fatal("the job has ended before its keys could come home")
+	}
+	f.psidecar("restore", "--wait", "30s")
+	f.stand(0)
+	if longest := longestStep(r.exact()); longest > mayTake {
+		t.Errorf("a step took %.2f s", longest)
+	}
+	f.unguarded()
+	f.asBefore()
+}
+
+// TestUpgradeBesidePlacedKeys is the same with keys that were placed before the
+// job began.
+func TestUpgradeBesidePlacedKeys(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second,
+		proxyArgs: []string{"--insecure-mesh", "--placement", placed(t, elsewhere(t, 4))}})
+	r := f.start(f.counting(900))
+	r.training()
+	f.stand(displaced)
+	r.upgrade()
+	if !r.over() {
+		f.stand(displaced)
+	}
+	if longest := longestStep(r.exact()); longest > mayTake {
+		t.Errorf("a step took %.2f s", longest)
+	}
+	f.asBefore()
+	f.unguarded()
+}
+
+// elsewhere puts keys of the workload count on servers that are not their homes.
+func elsewhere(t *testing.T, servers int32) (all []plan.Range) {
+	t.Helper()
+	m, err := dataset.ParseKeyMap("spread") // psjob's default
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range uint64(displaced) {
+		key, err := m.Key(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := 1 + int32(id)%(servers-1)
+		all = append(all, plan.Range{Keys: plan.One(key), Owner: (plan.HomeOf(key, int(servers)) + other) % servers})
+	}
+	slices.SortFunc(all, func(a, b plan.Range) int { return cmp.Compare(a.First, b.First) })
+	return all
+}
+
+// ownersOf are the servers that have the keys of such a list.
+func ownersOf(all []plan.Range) map[uint64]int32 {
+	owners := map[uint64]int32{}
+	for _, r := range all {
+		owners[r.First] = r.Owner
+	}
+	return owners
+}
+
+// placed writes a placement.
+func placed(t *testing.T, where []plan.Range) (file string) {
+	t.Helper()
+	run := placement.Run{First: where[0].First, Last: where[len(where)-1].Last}
+	for _, r := range where {
+		run.Keys, run.Owners = append(run.Keys, r.First), append(run.Owners, r.Owner)
+	}
+	file = filepath.Join(folder(t), "placement.json")
+	if err := placement.WriteFile(file, &placement.Placement{K: 4, Server: []int{0, 1, 2, 3}, Runs: []placement.Run{run}}); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// propose keeps the fleet's plan in a planner's store, as a planner does that has
+// seen a job.
+func (f *fleet) propose(file string) {
+	f.t.Helper()
+	if len(f.config.plan) == 0 {
+		return
+	}
+	s, err := store.OpenFile(file)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer s.Close()
+	service, err := plans.New(f.t.Context(), s, plans.Options{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	epoch, err := service.Propose(f.t.Context(), plans.Proposal{Job: f.jobName(), Servers: 4, Reason: "a test", Targets: f.config.plan})
+	if err != nil || epoch == 0 {
+		f.t.Fatalf("epoch %d, %v", epoch, err)
+	}
+}
+
+func (f *fleet) jobName() string { return at(f.net.Host(0), 9091) }
+
+// psidecar runs a command that asks the planner.
+func (f *fleet) psidecar(args ...string) {
+	f.t.Helper()
+	cmd := exec.Command(f.programs.psidecar, append(args, "--planner", at(f.planner.host, plannerAPI))...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := f.planner.host.Run(f.t.Context(), cmd); err != nil {
+		f.t.Fatalf("psidecar %v: %v: %s", args, err, out.Bytes())
+	}
+}
+
+// stand waits until every proxy knows that so many keys are not at home, and
+// holds no request for any.
+func (f *fleet) stand(keys int) {
+	f.t.Helper()
+	for _, s := range f.sidecars {
+		f.await(fmt.Sprintf("%s to know of %d displaced keys", s.proxy, keys), func() error {
+			all := f.state(s).Jobs
+			if len(all) != 1 || all[0].Displaced != keys || !all[0].Ready || all[0].Holds != 0 {
+				return fmt.Errorf("%+v", all)
+			}
+			return nil
+		})
+	}
+}
+
+// unguarded waits until no job counts as running whose keys were displaced: what
+// ends from then on leaves nothing in the kernel.
+func (f *fleet) unguarded() {
+	f.t.Helper()
+	for _, s := range f.sidecars {
+		f.await(s.proxy.String()+" to see the job's end", func() error {
+			if all := f.state(s).Jobs; slices.ContainsFunc(all, func(j jobs.State) bool { return j.Guarded }) {
+				return fmt.Errorf("%+v", all)
+			}
+			return nil
+		})
+	}
+}
+
+// recorded is which keys the planner has that are not at home, and who has them:
+// what it tells a proxy that begins.
+func (f *fleet) recorded() map[uint64]int32 {
+	f.t.Helper()
+	conn, err := grpc.NewClient("passthrough:"+at(f.planner.host, plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return f.planner.host.Dial(ctx, "tcp", address)
+		}))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := api.NewPlansClient(conn).Watch(ctx, &api.WatchRequest{Host: "a test"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	owners := map[uint64]int32{}
+	for {
+		e, err := stream.Recv()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if e.GetListed() {
+			return owners
+		}
+		d := e.GetSnapshot().GetDisplaced()
+		for i, key := range d.GetFirst() {
+			owner := d.GetOwner()[min(i, len(d.GetOwner())-1)]
+			last := key
+			if len(d.GetLast()) > 0 {
+				last = d.GetLast()[i]
+			}
+			for ; key <= last; key++ {
+				owners[key] = owner
+			}
+		}
+	}
+}
