@@ -129,7 +129,7 @@ func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes 
 			return errUnroutable
 		}
 		x.worker(c.sender)
-		passes = x.router.Request(c.sender, rankOf(c.peer), &m.Meta, m.Keys())
+		passes = x.router.Request(c.sender, rankOf(c.peer), &m.Meta, m.Keys(), d)
 		return nil
 	})
 	return passes, err

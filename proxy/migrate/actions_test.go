@@ -22,6 +22,8 @@ const (
 	leaves               // the planner is killed when it has recorded
 	repeats              // a host's timers run out early
 	mislays              // what the store should record is lost before it has done so
+	drops                // a site: the job is over there, or seems so for a while
+	cuts                 // so it is, and what was on its way to and from the host is lost
 	learns               // a site learns that its move is recorded
 )
 
@@ -68,6 +70,10 @@ func (a action) String() string {
 		s = fmt.Sprintf("the planner is killed when it has recorded for %d", a.at)
 	case repeats:
 		s = fmt.Sprintf("host %d repeats", a.at)
+	case drops:
+		s = fmt.Sprintf("site %d drops its moves", a.at)
+	case cuts:
+		s = fmt.Sprintf("host %d is cut off, and its site drops its moves", a.at)
 	case mislays:
 		s = fmt.Sprintf("the record for %d is lost", a.at)
 	}
@@ -147,7 +153,8 @@ func (m *model) deliveries(w *world, all []action) []action {
 //
 // Timers look at what is not acknowledged: nothing is put first where they can run
 // out early. (Otherwise time passes when nothing is on its way.) A crash takes what
-// is on its way with it: what is put first then is only what a crash would undo.
+// is on its way with it, and so does a cut: what is put first then is only what
+// these would undo.
 func (m *model) sole(w *world) (a action, ok bool) {
 	if !m.resend || m.orders || w.Budget.Repeat > 0 {
 		return a, false
@@ -170,9 +177,9 @@ func (m *model) sole(w *world) (a action, ok bool) {
 func (m *model) serveAnyTime(w *world, s, i uint8) bool {
 	o := m.turn(turnKey{part: w.Servers[s], do: serves, at: s, what: m.head(w.Up[s][i])})
 	switch {
-	case len(o.effects) == 1: // seen before: it only sends another ACK, which a crash of the host would take too
+	case len(o.effects) == 1: // seen before: it only sends another ACK, which a crash or cut of the host would take too
 		return true
-	case w.Budget.Crash > 0:
+	case w.Budget.cuts():
 		return false
 	case len(o.effects) == 0: // an ACK: it ends a repetition
 		return true
@@ -193,12 +200,12 @@ func (m *model) takeAnyTime(w *world, s, i uint8) bool {
 	if !x.ack || !h.facts.alive {
 		return false
 	}
-	if x.op { // it ends a repetition by the site, and is forgotten with it
+	if x.op { // it ends a repetition by the site, and is forgotten with it or its move
 		return true
 	}
 	// An ACK of a request that is not over with it, and sends nothing.
 	o := m.outcome(w, action{do: takes, at: i, from: s})
-	return w.Budget.Crash == 0 && len(o.effects) == 0 && m.all[o.part].facts.underWay == h.facts.underWay
+	return !w.Budget.cuts() && len(o.effects) == 0 && m.all[o.part].facts.underWay == h.facts.underWay
 }
 
 // losses are those of what can happen in which a message is lost: that which
@@ -265,6 +272,13 @@ func (m *model) disturbances(w *world, all []action) []action {
 		if b.Expire > 0 {
 			for _, n := range f.moving {
 				all = append(all, action{do: expires, at: i, what: uint32(n)})
+			}
+		}
+		if b.Over > 0 && len(f.moving) > 0 {
+			all = append(all, action{do: drops, at: i})
+			// Without PS_RESEND a job survives this only where its worker is done.
+			if m.resend || f.done {
+				all = append(all, action{do: cuts, at: i})
 			}
 		}
 		if b.Repeat > 0 && f.alive {

@@ -191,7 +191,7 @@ func (t *turn) siteUp(server int, frames [][]byte) {
 		if t.fault == acksEarly {
 			t.workerTakes(server, ackFrames(pslite.Signature(&m.Meta, id, pslite.ServerID(server))))
 		}
-		if passes = r.Request(id, int32(server), &m.Meta, m.Keys()); !passes {
+		if passes = r.Request(id, int32(server), &m.Meta, m.Keys(), pslite.DMLC); !passes {
 			if err := r.Take(id, int32(server), m, pslite.DMLC); err != nil {
 				t.fail("%v", err)
 			}

@@ -40,7 +40,8 @@ type facts struct {
 	asks     bool     // the worker can make its next request
 	begins   [2]bool  // a move of that key can begin
 	moving   []uint64 // batches under way
-	over     bool     // nothing is under way
+	done     bool     // all requests of the worker are answered
+	over     bool     // nothing else is under way either
 	owners   [2]uint8 // of the keys, as the site has it
 	sums     [2]float32
 	requests int        // made by the worker
@@ -202,6 +203,7 @@ func (p *parts) renameQueue(number uint32, left *names) uint32 {
 func (h *host) facts() facts {
 	x := h.Worker
 	f := facts{alive: h.Site != nil, asks: !x.Waiting && x.Step < x.Steps, requests: x.Step, read: x.Last, unacked: len(x.Unacked) > 0}
+	f.done = !x.Waiting && x.Step == x.Steps && len(x.Unacked) == 0
 	if h.Site == nil {
 		return f
 	}
@@ -216,7 +218,7 @@ func (h *host) facts() facts {
 	for _, m := range s.inOrder() {
 		f.moving = append(f.moving, m.batch.Number)
 	}
-	f.over = !x.Waiting && x.Step == x.Steps && len(x.Unacked) == 0 && s.Router.Ready() && len(f.moving) == 0 &&
+	f.over = f.done && s.Router.Ready() && len(f.moving) == 0 &&
 		len(s.Router.Holds()) == 0 && len(h.Ledger.Opened) == 0
 	return f
 }

@@ -5,46 +5,25 @@ import (
 	"strings"
 )
 
-// search visits every world that can be reached from the first, in the order of
-// how many actions lead there.
+// search visits the worlds that can be reached from the first, budget by budget:
+// what goes wrong, and a move, only ever takes from it, so that the worlds of a
+// budget lead to each other and to those of smaller ones.
+//
+// A world is not visited where the same one was with a budget that is larger in
+// nothing less: whatever can happen to it can happen to that one too. (Where the
+// reduction is off it is visited nevertheless.)
 type search struct {
 	*model
-	known map[digest]uint32
-	next  backlog
-	// Where the actions of each world lead, world after world: to is all of
-	// them, and those of a world begin at from.
-	from []uint32
-	to   []uint32
-	ends []uint32
-	over map[end]bool // what is left at those
-}
+	budgets []budget // in descending order, so that larger ones come first
+	covers  []uint64 // of each budget: those that are as large, itself aside
+	begun   []backlog
+	known   visited
+	// How each world was reached first: from which, by which of its actions.
+	parents []uint32
+	actions []uint8
+	over    map[end]bool // what is left at the ends
 
-// backlog is worlds to be looked at, first in, first out, in blocks, of which
-// those done with are let go.
-type backlog struct {
-	blocks [][]world
-	first  int // in the first block
-}
-
-const backlogBlock = 4096
-
-func (b *backlog) add(w *world) {
-	if n := len(b.blocks); n == 0 || len(b.blocks[n-1]) == backlogBlock {
-		b.blocks = append(b.blocks, make([]world, 0, backlogBlock))
-	}
-	last := &b.blocks[len(b.blocks)-1]
-	*last = append(*last, *w)
-}
-
-func (b *backlog) take() (w world, ok bool) {
-	if len(b.blocks) == 0 || b.first == len(b.blocks[0]) {
-		return w, false
-	}
-	w = b.blocks[0][b.first]
-	if b.first++; b.first == backlogBlock {
-		b.blocks, b.first = b.blocks[1:], 0
-	}
-	return w, true
+	all []action
 }
 
 // found is what a search has found.
@@ -56,107 +35,163 @@ type found struct {
 }
 
 // explore looks for a world in which something is wrong, or from which the end
-// cannot be reached, up to so many.
+// cannot be reached though nothing more goes wrong, up to so many.
 func explore(m *model, first world, most int) found {
-	s := &search{model: m, known: map[digest]uint32{}, over: map[end]bool{}}
 	m.first = first.Budget
-	s.visit(&first)
-	var all []action
+	s := &search{model: m, budgets: first.Budget.smaller(), over: map[end]bool{}}
+	s.begun = make([]backlog, len(s.budgets))
+	for _, b := range s.budgets {
+		mask := uint64(0)
+		for i, larger := range s.budgets {
+			if !m.orders && larger != b && larger.covers(b) {
+				mask |= 1 << i
+			}
+		}
+		s.covers = append(s.covers, mask)
+	}
+	s.known.grow()
+	s.begun[0].add(&reached{world: first})
+	for i := range s.budgets {
+		failure, at, last := s.layer(i, most)
+		if failure != "" {
+			return found{worlds: len(s.parents), failure: failure + ", after\n" + s.trace(first, at, last)}
+		}
+		if len(s.parents) > most {
+			return found{worlds: len(s.parents)}
+		}
+	}
+	return found{worlds: len(s.parents), whole: true, ends: s.over}
+}
+
+// layer visits the worlds of a budget.
+func (s *search) layer(rank, most int) (failure string, at uint32, last *action) {
+	l := layer{search: s, rank: rank, first: uint32(len(s.parents))}
+	for r, ok := s.begun[rank].take(); ok; r, ok = s.begun[rank].take() {
+		if e := s.known.slot(r.world.digest()); e.with&s.covers[rank] == 0 {
+			l.number(e, &r)
+		}
+	}
 	for {
-		w, ok := s.next.take()
-		if !ok {
+		r, ok := l.next.take()
+		if !ok || len(s.parents) > most {
 			break
 		}
-		number := uint32(len(s.from))
-		s.from = append(s.from, uint32(len(s.to)))
-		done, failure := m.done(&w)
-		if failure != "" {
-			return found{worlds: len(s.known), failure: failure + ", after\n" + s.trace(first, number, nil)}
-		}
-		if done && w.calm() {
-			s.ends = append(s.ends, number)
-			s.over[m.end(&w)] = true
-		}
-		all = m.actions(&w, all[:0])
-		for _, a := range all {
-			next, failure, ok := m.after(&w, a)
-			if failure != "" {
-				return found{worlds: len(s.known), failure: failure + ", after\n" + s.trace(first, number, &a)}
-			}
-			if ok {
-				s.to = append(s.to, s.visit(&next))
-			}
-		}
-		if len(s.known) > most {
-			return found{worlds: len(s.known)}
+		if failure, last := l.visit(&r.world); failure != "" {
+			return failure, l.first + uint32(len(l.from)) - 1, last
 		}
 	}
-	f := found{worlds: len(s.known), whole: true, ends: s.over}
-	if at, stuck := s.stuck(); stuck {
-		f.failure = "the job cannot end any more, after\n" + s.trace(first, at, nil)
+	if at, stuck := l.stuck(); stuck && len(s.parents) <= most {
+		return "the job cannot end any more", l.first + at, nil
 	}
-	return f
+	return "", 0, nil
 }
 
-// visit returns a world's number.
-func (s *search) visit(w *world) uint32 {
-	d := w.digest()
-	n, ok := s.known[d]
-	if !ok {
-		n = uint32(len(s.known))
-		s.known[d] = n
-		s.next.add(w)
-	}
-	return n
+// layer is the worlds of one budget.
+type layer struct {
+	*search
+	rank  int
+	first uint32 // number of the first world
+	next  backlog
+	// Where the actions of each world lead in the layer, world after world: to is
+	// all of them, and those of a world begin at from.
+	from, to []uint32
+	ends     []bool // the world is an end, or leads to what was visited before
 }
 
-func (s *search) follows(n uint32) []uint32 {
-	if int(n)+1 < len(s.from) {
-		return s.to[s.from[n]:s.from[n+1]]
-	}
-	return s.to[s.from[n]:]
+// number gives a world the next number: it is visited when those before are.
+func (l *layer) number(e *entry, r *reached) {
+	e.with |= 1 << l.rank
+	e.number = uint32(len(l.parents))
+	l.parents = append(l.parents, r.parent)
+	l.search.actions = append(l.search.actions, r.action)
+	l.next.add(r)
 }
 
-// stuck returns the first world from which no end can be reached.
-func (s *search) stuck() (at uint32, ok bool) {
-	reaches := make([]bool, len(s.known))
-	for _, n := range s.ends {
-		reaches[n] = true
+// visit looks at a world, and notes where it leads.
+func (l *layer) visit(w *world) (failure string, last *action) {
+	at := uint32(len(l.from))
+	l.from = append(l.from, uint32(len(l.to)))
+	l.ends = append(l.ends, false)
+	done, failure := l.done(w)
+	if failure != "" {
+		return failure, nil
 	}
+	if done && w.calm() {
+		l.ends[at] = true
+		l.over[l.end(w)] = true
+	}
+	l.all = l.model.actions(w, l.all[:0])
+	for i, a := range l.all {
+		next, failure, ok := l.after(w, a)
+		switch {
+		case failure != "":
+			return failure, &a
+		case ok:
+			l.reach(at, &reached{world: next, parent: l.first + at, action: uint8(i)})
+		}
+	}
+	return "", nil
+}
+
+func (l *layer) reach(from uint32, r *reached) {
+	rank := l.rank
+	if r.world.Budget != l.budgets[rank] {
+		rank = slices.Index(l.budgets, r.world.Budget)
+	}
+	e := l.known.slot(r.world.digest())
+	switch {
+	case e.with&l.covers[rank] != 0:
+		// Visited before. That it leads to an end is known where it has this
+		// layer's budget, of which nothing is needed for that.
+		if rank == l.rank {
+			l.ends[from] = true
+		}
+	case rank != l.rank:
+		if e.with&(1<<rank) == 0 {
+			e.with |= 1 << rank
+			l.begun[rank].add(r)
+		}
+	default:
+		if e.with&(1<<rank) == 0 {
+			l.number(e, r)
+		}
+		l.to = append(l.to, e.number-l.first)
+	}
+}
+
+func (l *layer) follows(n int) []uint32 {
+	if n+1 < len(l.from) {
+		return l.to[l.from[n]:l.from[n+1]]
+	}
+	return l.to[l.from[n]:]
+}
+
+// stuck returns the first world from which no end can be reached with the budget
+// as it is.
+func (l *layer) stuck() (at uint32, ok bool) {
 	for changed := true; changed; { // most lead to later ones
 		changed = false
-		for n := len(s.from) - 1; n >= 0; n-- {
-			if !reaches[n] && slices.ContainsFunc(s.follows(uint32(n)), func(to uint32) bool { return reaches[to] }) {
-				reaches[n], changed = true, true
+		for n := len(l.from) - 1; n >= 0; n-- {
+			if !l.ends[n] && slices.ContainsFunc(l.follows(n), func(to uint32) bool { return l.ends[to] }) {
+				l.ends[n], changed = true, true
 			}
 		}
 	}
-	n := slices.Index(reaches, false)
+	n := slices.Index(l.ends, false)
 	return uint32(n), n >= 0
 }
 
 // trace names the actions that lead to a world, and the last one.
 func (s *search) trace(w world, at uint32, last *action) string {
-	path := []uint32{at}
-	for at != 0 { // a world was reached first from the earliest that leads to it
-		for n := range at {
-			if slices.Contains(s.follows(n), at) {
-				path = append(path, n)
-				at = n
-				break
-			}
-		}
+	var path []uint32
+	for ; at != 0; at = s.parents[at] {
+		path = append(path, at)
 	}
 	var taken []string
-	for _, n := range slices.Backward(path[:len(path)-1]) {
-		for _, a := range s.actions(&w, nil) {
-			next, _, ok := s.after(&w, a)
-			if ok && s.known[next.digest()] == n {
-				taken = append(taken, "  "+a.String())
-				w = next
-				break
-			}
-		}
+	for _, n := range slices.Backward(path) {
+		a := s.model.actions(&w, nil)[s.actions[n]]
+		taken = append(taken, "  "+a.String())
+		w, _, _ = s.after(&w, a)
 	}
 	if last != nil {
 		taken = append(taken, "  "+last.String())

@@ -1,6 +1,9 @@
 package migrate
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // turnKey is all that the outcome of a turn follows from.
 type turnKey struct {
@@ -131,6 +134,8 @@ func (t *turn) do(p *parts, k *turnKey) {
 			}
 		}
 		t.settle()
+	case drops, cuts:
+		t.drop()
 	case dies:
 		t.Site = nil
 		if t.fault == forgetsOpened {
@@ -140,5 +145,21 @@ func (t *turn) do(p *parts, k *turnKey) {
 		t.join(uint64(k.number))
 	case repeats:
 		t.repeat()
+	}
+}
+
+// drop does what the proxy does with a job that has no connections on its host
+// any more: see settleOver in package jobs.
+func (t *turn) drop() {
+	for _, x := range t.Site.inOrder() {
+		if t.fault == dropsRecorded && x.phase == recording {
+			x.phase = checking
+		}
+		t.Site.Drop(x.batch, errors.New("the job is over"))
+	}
+	t.settle()
+	if t.Site.Moving() > 0 {
+		t.Site.Repeat()
+		t.settle()
 	}
 }

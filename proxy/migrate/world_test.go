@@ -21,8 +21,7 @@ type world struct {
 	Owners       [2]uint8 // of the keys, as the store has it
 	Asked        [2]uint8 // 1: the store was asked where keys are
 	Told         [2]uint8 // and has said so: 1 + owners
-	Budget       budget
-	_            uint8
+	Budget       budget   // the last: see digest
 }
 
 // budget is what can still happen.
@@ -32,21 +31,64 @@ type budget struct {
 	Repeat uint8 // a host's timers run out early
 	Crash  uint8 // of a proxy or the planner
 	Expire uint8 // moves that take too long
+	Over   uint8 // a job is over on a host, or seems so
 }
 
 func (b budget) String() string {
-	return fmt.Sprintf("%d moves, %d lost, %d repeated, %d crashes, %d expire", b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire)
+	s := fmt.Sprintf("%d moves, %d lost, %d repeated, %d crashes, %d expire", b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire)
+	if b.Over > 0 {
+		s += fmt.Sprintf(", %d over", b.Over)
+	}
+	return s
 }
 
-// digest is 128 bits of a world: that two of a billion states have the same one
-// has a chance of less than 1 in 10^20.
-type digest [2]uint64
+func (b *budget) counts() [6]uint8 {
+	return [...]uint8{b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire, b.Over}
+}
+
+// cuts reports whether what is on its way to or from a host can all be lost at once.
+func (b *budget) cuts() bool { return b.Crash+b.Over > 0 }
+
+// covers reports whether all that can happen with another budget can with this.
+func (b *budget) covers(other budget) bool {
+	mine := b.counts()
+	for i, n := range other.counts() {
+		if mine[i] < n {
+			return false
+		}
+	}
+	return true
+}
+
+// smaller returns all budgets that this one covers, each behind those that cover
+// it.
+func (b *budget) smaller() []budget {
+	all := []budget{*b}
+	for _, field := range []func(*budget) *uint8{
+		func(b *budget) *uint8 { return &b.Over },
+		func(b *budget) *uint8 { return &b.Expire },
+		func(b *budget) *uint8 { return &b.Crash },
+		func(b *budget) *uint8 { return &b.Repeat },
+		func(b *budget) *uint8 { return &b.Loss },
+		func(b *budget) *uint8 { return &b.Moves },
+	} {
+		same := all
+		all = nil
+		for n := int(*field(b)); n >= 0; n-- {
+			for _, x := range same {
+				*field(&x) = uint8(n)
+				all = append(all, x)
+			}
+		}
+	}
+	return all
+}
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func (w *world) digest() digest {
-	b := unsafe.Slice((*byte)(unsafe.Pointer(w)), unsafe.Sizeof(*w))
-	return digest{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}
+// digest is of all but the budget.
+func (w *world) digest() uint64 {
+	return maphash.Bytes(seeds[0], unsafe.Slice((*byte)(unsafe.Pointer(w)), unsafe.Offsetof(w.Budget)))
 }
 
 func newWorld(p *parts, steps int, b budget) world {
@@ -181,13 +223,23 @@ func (m *model) arrives(n *world, a action) {
 		n.Budget.Moves--
 	case expires:
 		n.Budget.Expire--
+	case drops:
+		n.Budget.Over--
+	case cuts:
+		n.Budget.Over--
+		n.cut(a.at)
 	case dies:
 		n.Budget.Crash--
 		i := a.at
 		n.ToStore[i], n.Asked[i], n.Told[i], n.ToSite = 0, 0, 0, [2]uint32{}
-		for s := range 2 {
-			n.Up[s][i], n.Down[s][i] = 0, 0
-		}
+		n.cut(i)
+	}
+}
+
+// cut loses what is on its way between a host and the servers.
+func (w *world) cut(i uint8) {
+	for s := range 2 {
+		w.Up[s][i], w.Down[s][i] = 0, 0
 	}
 }
 

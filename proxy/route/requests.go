@@ -51,9 +51,11 @@ func (r *Router) request(server int32, m *pslite.Meta) request {
 
 // Request is shown the beginning of a data request, meta and keys, of a worker
 // to a server. Where it returns true the message passes as it is, and counts as
-// under way. Otherwise the whole message is to be given to [Router.Take].
-func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Keys) (passes bool) {
+// under way. Otherwise the whole message is to be given to [Router.Take]. What
+// the router says itself in the worker's name is in its dialect, from then on.
+func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Keys, d pslite.Dialect) (passes bool) {
 	w := r.workers[workerID]
+	w.speaks = d
 	id := r.request(server, m)
 	if e, ok := w.open[id]; ok {
 		return e.split == nil && !r.closed

@@ -40,7 +40,7 @@ func BenchmarkSplit(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Meta.Timestamp++
-		if r.Request(worker, 0, &m.Meta, m.Keys()) {
+		if r.Request(worker, 0, &m.Meta, m.Keys(), pslite.DMLC) {
 			b.Fatal("a request with displaced keys passes")
 		}
 		if err := r.Take(worker, 0, &m, pslite.DMLC); err != nil {

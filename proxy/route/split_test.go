@@ -148,7 +148,7 @@ func decoded(t *testing.T, frames [][]byte, d pslite.Dialect) *pslite.Message {
 func through(t *testing.T, r *Router, worker int32, servers []adding, request [][]byte, d pslite.Dialect) [][]byte {
 	t.Helper()
 	m := decoded(t, request, d)
-	if r.Request(worker, 0, &m.Meta, m.Keys()) {
+	if r.Request(worker, 0, &m.Meta, m.Keys(), d) {
 		t.Fatal("a request with displaced keys passes")
 	}
 	if err := r.Take(worker, 0, m, d); err != nil {

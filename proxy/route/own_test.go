@@ -1,0 +1,62 @@
+package route
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// What the router asks for itself is in the dialect of the worker in whose name
+// it does so, even where no request of the worker was ever split: a message of a
+// newer generation among a connection's first ones would make those who follow it
+// take the worker's own for something else, as pulls of 2018, which say nothing
+// but that they are no push.
+func TestOwnMessagesSpeakTheWorkersDialect(t *testing.T) {
+	worker := pslite.WorkerID(0)
+	for _, d := range []pslite.Dialect{pslite.DMLC, pslite.DMLC2018, pslite.DMLC2017} {
+		for name, push := range map[string]bool{"after a push": true, "after a pull": false} {
+			t.Run(d.String()+"/"+name, func(t *testing.T) {
+				r := New(NewTable(2))
+				r.Open(NewTable(2))
+				r.AddWorker(worker, &forgetful{})
+				var follower pslite.Detector
+				like := follow(t, &follower, ask(d, 3, push, !push, false, []uint64{5, 6}))
+				if !r.Request(worker, 0, &like.Meta, like.Keys(), d) {
+					t.Fatal("a request with no displaced key does not pass")
+				}
+				ops := []*Op{{Server: 1, Keys: []uint64{7}}, {Server: 1, Keys: []uint64{7}, Push: true, Values: [][]byte{{0, 0, 128, 63}}}}
+				for _, op := range ops {
+					r.Start(worker, op)
+				}
+				out := r.Out()
+				if len(out) != len(ops) {
+					t.Fatalf("%d messages, want %d", len(out), len(ops))
+				}
+				for i, o := range out {
+					var alone pslite.Meta
+					if is, err := pslite.Detect(o.Frames[0], &alone); is != d || err != nil {
+						t.Errorf("message %d is in %s, the worker speaks %s: %v", i, is, d, err)
+					}
+					m := follow(t, &follower, o.Frames)
+					if m.Meta.Push != ops[i].Push || m.Meta.Pull == ops[i].Push || !m.Meta.Request || m.Meta.AppID != like.Meta.AppID || !slices.Equal(m.Keys().AppendTo(nil), ops[i].Keys) {
+						t.Errorf("message %d is read as %+v", i, m.Meta)
+					}
+				}
+				if again := follow(t, &follower, ask(d, 4, false, true, false, []uint64{5})); !again.Meta.Pull || again.Meta.Push {
+					t.Errorf("the worker's next pull is read as %+v", again.Meta)
+				}
+			})
+		}
+	}
+}
+
+// follow reads a message as somebody does who sees the whole connection.
+func follow(t *testing.T, d *pslite.Detector, frames [][]byte) *pslite.Message {
+	t.Helper()
+	m := new(pslite.Message)
+	if _, err := m.Decode(d, frames); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
