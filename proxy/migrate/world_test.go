@@ -322,6 +322,7 @@ func (m *model) normalize(n *world) {
 	if m.exact {
 		return
 	}
+	m.sweep(n)
 	left, noted := m.used(n)
 	changes := false
 	for sort := range sorts {
