@@ -45,7 +45,7 @@ func TestUnfinished(t *testing.T) {
 	}
 	answer(first, parts[1])
 	plain := decoded(t, ask(d, 1, true, false, false, []uint64{1, 3}), d)
-	if !first.Request(worker, 0, &plain.Meta, plain.Keys()) {
+	if !first.Request(worker, 0, &plain.Meta, plain.Keys(), d) {
 		t.Fatal("a request with all keys at home does not pass")
 	}
 	moving := Batch{Mover: "10.0.0.2", Number: 1}

@@ -15,9 +15,8 @@ import (
 	"github.com/psidecar/psidecar/test/job"
 )
 
-// mayTake is how long, in seconds, a step may take while a host is upgraded: as
-// long as the proxies' grace, which no connection may have to wait for.
-const mayTake = 10
+// mayTake is how long, in seconds, a step may take while a host is upgraded.
+const mayTake = 5
 
 // TestUpgrade is the sequence of deploy/README.md while a job trains that repeats
 // nothing. What it comes to is exact, to the last bit.
