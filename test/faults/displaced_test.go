@@ -36,11 +36,11 @@ func TestUpgradeBesideMovedKeys(t *testing.T) {
 	t.Parallel()
 	want := elsewhere(t, 4)
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, plan: want})
-	r := f.start(f.counting(900))
+	r := f.start(f.counting(450))
 	r.training()
 	f.psidecar("plan", "apply", "--wait", "30s")
 	f.stand(displaced)
-	r.upgrade()
+	r.upgrade(2)
 	f.stand(displaced)
 	if got := f.recorded(); !maps.Equal(got, ownersOf(want)) {
 		t.Errorf("the planner has %d displaced keys, or others' owners, %d were moved", len(got), len(want))
@@ -63,10 +63,10 @@ func TestUpgradeBesidePlacedKeys(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second,
 		proxyArgs: []string{"--insecure-mesh", "--placement", placed(t, elsewhere(t, 4))}})
-	r := f.start(f.counting(900))
+	r := f.start(f.counting(450))
 	r.training()
 	f.stand(displaced)
-	r.upgrade()
+	r.upgrade(2)
 	if !r.over() {
 		f.stand(displaced)
 	}
