@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -193,7 +195,9 @@ type ruleFile struct {
 const lookEvery = time.Second
 
 // follow takes up the file's rules when it changes or SIGHUP comes, until ctx
-// ends. What is wrong with it is logged, and the rules stay.
+// ends; at first too, where they are others than the codec has: the file may have
+// changed since the flags were read. What is wrong with it is logged, and the
+// rules stay.
 func (r *ruleFile) follow(ctx context.Context) {
 	path := r.flags.path()
 	if path == "" {
@@ -204,25 +208,27 @@ func (r *ruleFile) follow(ctx context.Context) {
 	defer signal.Stop(hup)
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	last := stampOf(path)
+	last := ""
 	for {
+		if now := stampOf(path); now != last {
+			first := last == ""
+			last = now
+			if err := r.read(first); err != nil {
+				slog.Error("the rules for values stay as they were", "config", path, "error", err)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-hup:
+			last = "by a signal"
 		case <-look.C:
-			if now := stampOf(path); now == last {
-				continue
-			}
-		}
-		last = stampOf(path)
-		if err := r.read(); err != nil {
-			slog.Error("the rules for values stay as they were", "config", path, "error", err)
 		}
 	}
 }
 
-func (r *ruleFile) read() error {
+// read takes up the file's rules, or only such as are others than the codec's.
+func (r *ruleFile) read(onlyOthers bool) error {
 	fresh, err := r.flags.again()
 	if err != nil {
 		return err
@@ -230,6 +236,9 @@ func (r *ruleFile) read() error {
 	rules, err := fresh.rules()
 	if err != nil {
 		return err
+	}
+	if onlyOthers && slices.EqualFunc(rules, r.codec.Rules(), func(a, b values.Rule) bool { return reflect.DeepEqual(a, b) }) {
+		return nil
 	}
 	if err := r.codec.SetRules(rules); err != nil {
 		return err

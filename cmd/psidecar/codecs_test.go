@@ -51,7 +51,10 @@ func TestRulesFollowTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "psidecar.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil { // never half of it
 			t.Fatal(err)
 		}
 	}
@@ -67,6 +70,8 @@ func TestRulesFollowTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// After the flags were read, and before the file is followed.
+	write("threshold: 0.75\ncodec-rules:\n  - keys: 5-9\n    job: 10.0.0.1:8000\n    slim: {alpha: 0.3, epsilon: 0.1}\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -82,8 +87,6 @@ func TestRulesFollowTheFile(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(50 * time.Millisecond)
-	write("threshold: 0.75\ncodec-rules:\n  - keys: 5-9\n    job: 10.0.0.1:8000\n    slim: {alpha: 0.3, epsilon: 0.1}\n")
 	await(func(r []values.Rule) bool {
 		return len(r) == 2 && r[0].Slim != nil && r[0].Keys.Last == 9 && r[1].Threshold == 0.75 && r[1].Quantize == 4
 	})
