@@ -34,6 +34,22 @@ func TestNothingIsLostOfPlacedKeys(t *testing.T) {
 	}
 }
 
+// Placement asks nothing of what servers do with a push: one that keeps the last,
+// or scales gradients by those before, has the same as where its keys are at home.
+func TestPlacedWithAnyRule(t *testing.T) {
+	flags := []string{"--placement", swap(t, 2000)}
+	for _, rule := range []string{"assign", "ftrl"} {
+		t.Run(rule, func(t *testing.T) {
+			count := []string{"--model", "count", "--rule", rule, "--count-late", "--steps", "40", "--count-keys", "2000", "--count-batch", "200"}
+			want := Run{Hosts: 2, Workers: 1, Direct: true, Job: count}.Do(t).digests()
+			slices.Reverse(want)
+			if got := (Run{Hosts: 2, Workers: 1, Sidecar: flags, Job: count}).Do(t).digests(); !slices.Equal(got, want) {
+				t.Errorf("the servers' digests are %v, want %v", got, want)
+			}
+		})
+	}
+}
+
 // swap writes a placement that puts psjob's keys of so many ids on the one of two
 // servers that is not their home.
 func swap(t *testing.T, ids int) (file string) {

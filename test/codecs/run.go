@@ -6,6 +6,7 @@
 package codecs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,6 +28,7 @@ import (
 // Direct, a sidecar.
 type Run struct {
 	Hosts   int
+	Workers int    // 0: one a host
 	Rate    uint64 // of each link, bits a second; 0: as fast as the machine
 	Direct  bool
 	Sidecar []string // flags
@@ -118,8 +120,9 @@ func (r Run) Do(t testing.TB) *Outcome {
 		t.Fatal(err)
 	}
 	psjob := append(job.Program{build(t, "cmd/psjob"), "--json"}, r.Job...)
+	workers := cmp.Or(r.Workers, r.Hosts)
 	running, err := job.Job{
-		Scheduler: psjob, Servers: job.Repeat(r.Hosts, psjob), Workers: job.Repeat(r.Hosts, psjob), Hosts: net.Hosts(), Env: r.Env,
+		Scheduler: psjob, Servers: job.Repeat(r.Hosts, psjob), Workers: job.Repeat(workers, psjob), Hosts: net.Hosts(), Env: r.Env,
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -167,9 +167,8 @@ func (o Options) Check() error {
 
 func (o Options) checkCount() error {
 	c := o.Count
-	switch {
-	case o.Server.Rule != "add" && o.Server.Rule != "assign":
-		return fmt.Errorf("--rule %s: count needs add or assign, whose sums are known", o.Server.Rule)
+	if o.Server.Rule != "add" && o.Server.Rule != "assign" && !c.Late {
+		return fmt.Errorf("--rule %s: count needs add or assign, whose sums are known, or --count-late", o.Server.Rule)
 	}
 	return c.check()
 }
