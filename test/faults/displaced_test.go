@@ -36,7 +36,11 @@ func TestUpgradeBesideMovedKeys(t *testing.T) {
 	t.Parallel()
 	want := elsewhere(t, 4)
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, plan: want})
-	r := f.start(f.counting(450))
+	counting := f.counting(450)
+	for i, w := range counting.Workers { // on a fast machine, too, longer than the upgrade
+		counting.Workers[i] = append(slices.Clone(w), "--count-compute", "30ms")
+	}
+	r := f.start(counting)
 	r.training()
 	f.psidecar("plan", "apply", "--wait", "30s")
 	f.stand(displaced)
