@@ -208,22 +208,27 @@ func (r *ruleFile) follow(ctx context.Context) {
 	defer signal.Stop(hup)
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	last := ""
+	last := stampOf(path)
+	r.take(true)
 	for {
-		if now := stampOf(path); now != last {
-			first := last == ""
-			last = now
-			if err := r.read(first); err != nil {
-				slog.Error("the rules for values stay as they were", "config", path, "error", err)
-			}
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-hup:
-			last = "by a signal"
 		case <-look.C:
+			if now := stampOf(path); now == last {
+				continue
+			}
 		}
+		last = stampOf(path)
+		r.take(false)
+	}
+}
+
+// take is read, which logs what is wrong with the file.
+func (r *ruleFile) take(onlyOthers bool) {
+	if err := r.read(onlyOthers); err != nil {
+		slog.Error("the rules for values stay as they were", "config", r.flags.path(), "error", err)
 	}
 }
 

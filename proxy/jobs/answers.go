@@ -221,7 +221,7 @@ func (c *answers) join(x *job, peer int32) {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(peer)
 	if okFrom && okTo && from == pslite.Server && to == pslite.Worker {
-		x.joinDown(pair{peer, rankOf(c.sender)}, c)
+		join(x, x.down, x.pendingDown, pair{peer, rankOf(c.sender)}, c)
 	}
 }
 

@@ -16,26 +16,29 @@ const maxPending = 4096
 // put hands a message to the connection it belongs to, or keeps it until there
 // is one.
 func (x *job) put(o *route.Out) {
-	p := pair{o.Worker, o.Server}
+	p, message := pair{o.Worker, o.Server}, appendMessage(nil, o.Frames)
 	if o.ToWorker {
-		x.putDown(p, appendMessage(nil, o.Frames))
+		say(x, x.down, x.pendingDown, p, message)
 	} else {
-		x.putUp(p, appendMessage(nil, o.Frames))
+		say(x, x.up, x.pendingUp, p, message)
 	}
 }
 
-func (x *job) putUp(p pair, messages ...[]byte) {
-	for _, m := range messages {
-		if c := x.up[p]; c == nil || !c.put(m) {
-			x.pendingUp[p] = x.keep(x.pendingUp[p], m)
-		}
-	}
+// A line is a connection over which the router has its say: a worker's to a
+// server, or the reverse.
+type line interface {
+	comparable
+	open() bool
+	put(message []byte) bool
+	retire() [][]byte
 }
 
-func (x *job) putDown(p pair, messages ...[]byte) {
+// say puts messages into a pair's connection, or where they wait for it. x.mu is
+// locked.
+func say[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, messages ...[]byte) {
 	for _, m := range messages {
-		if c := x.down[p]; c == nil || !c.put(m) {
-			x.pendingDown[p] = x.keep(x.pendingDown[p], m)
+		if c, ok := lines[p]; !ok || !c.put(m) {
+			pending[p] = x.keep(pending[p], m)
 		}
 	}
 }
@@ -53,39 +56,21 @@ func rankOf(id int32) int32 {
 	return int32(rank)
 }
 
-// joinUp makes a worker's connection to a server the one over which its requests
-// go.
-func (x *job) joinUp(p pair, c *requests) {
+// join makes c the connection over which a pair's messages go.
+func join[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, c C) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !c.open() {
 		return // or it would never leave
 	}
 	var left [][]byte
-	if old := x.up[p]; old != nil && old != c {
+	if old, ok := lines[p]; ok && old != c {
 		left = old.retire()
 	}
-	left = append(left, x.pendingUp[p]...)
-	x.up[p] = c
-	delete(x.pendingUp, p)
-	x.putUp(p, left...)
-}
-
-// joinDown does the same for a server's connection to a worker.
-func (x *job) joinDown(p pair, c *answers) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !c.open() {
-		return
-	}
-	var left [][]byte
-	if old := x.down[p]; old != nil && old != c {
-		left = old.retire()
-	}
-	left = append(left, x.pendingDown[p]...)
-	x.down[p] = c
-	delete(x.pendingDown, p)
-	x.putDown(p, left...)
+	left = append(left, pending[p]...)
+	lines[p] = c
+	delete(pending, p)
+	say(x, lines, pending, p, left...)
 }
 
 // leave takes a closed connection out. What was still to be said on it waits for
@@ -95,22 +80,19 @@ func (x *job) leave(w waiter) {
 	defer x.mu.Unlock()
 	switch c := w.(type) {
 	case *requests:
-		for p, other := range x.up {
-			if other == c {
-				later := x.pendingUp[p]
-				delete(x.up, p)
-				delete(x.pendingUp, p)
-				x.putUp(p, append(c.retire(), later...)...)
-			}
-		}
+		remove(x, x.up, x.pendingUp, c)
 	case *answers:
-		for p, other := range x.down {
-			if other == c {
-				later := x.pendingDown[p]
-				delete(x.down, p)
-				delete(x.pendingDown, p)
-				x.putDown(p, append(c.retire(), later...)...)
-			}
+		remove(x, x.down, x.pendingDown, c)
+	}
+}
+
+func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
+	for p, other := range lines {
+		if other == c {
+			later := pending[p]
+			delete(lines, p)
+			delete(pending, p)
+			say(x, lines, pending, p, append(c.retire(), later...)...)
 		}
 	}
 }

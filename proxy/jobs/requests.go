@@ -275,7 +275,7 @@ func (c *requests) join(x *job, peer int32) {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(peer)
 	if okFrom && okTo && from == pslite.Worker && to == pslite.Server {
-		x.joinUp(pair{c.sender, rankOf(peer)}, c)
+		join(x, x.up, x.pendingUp, pair{c.sender, rankOf(peer)}, c)
 	}
 }
 

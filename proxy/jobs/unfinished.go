@@ -114,10 +114,10 @@ func (x *job) takeUnfinished() error {
 		}
 	}
 	for _, q := range left.Up {
-		x.putUp(pair{q.Worker, q.Server}, q.Messages...)
+		say(x, x.up, x.pendingUp, pair{q.Worker, q.Server}, q.Messages...)
 	}
 	for _, q := range left.Down {
-		x.putDown(pair{q.Worker, q.Server}, q.Messages...)
+		say(x, x.down, x.pendingDown, pair{q.Worker, q.Server}, q.Messages...)
 	}
 	x.inUse = time.Now().Add(patience)
 	x.jobs.log.Info("a job has left requests unfinished", "job", x.name, "workers", len(left.Requests), "waiting_for_servers", len(left.Up), "waiting_for_workers", len(left.Down))
