@@ -1,13 +1,11 @@
 package codecs
 
 import (
-	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/job"
 )
 
 // Where keys are placed elsewhere, servers end with the sums of what they own,
@@ -54,30 +52,14 @@ func TestPlacedWithAnyRule(t *testing.T) {
 // servers that is not their home.
 func swap(t *testing.T, ids int) (file string) {
 	t.Helper()
-	m, err := dataset.ParseKeyMap("spread") // psjob's default
-	if err != nil {
-		t.Fatal(err)
-	}
-	var run placement.Run
-	for id := range ids {
-		key, err := m.Key(uint64(id))
-		if err != nil {
-			t.Fatal(err)
-		}
-		run.Keys = append(run.Keys, key)
-	}
-	slices.Sort(run.Keys)
-	for _, key := range run.Keys {
+	keys := job.Keys(t, ids)
+	var owners []int32
+	for _, key := range keys {
 		home, ok := pslite.Owner(key, 2)
 		if !ok {
 			t.Fatalf("key %d has no home", key)
 		}
-		run.Owners = append(run.Owners, int32(1-home))
+		owners = append(owners, int32(1-home))
 	}
-	run.First, run.Last = run.Keys[0], run.Keys[len(run.Keys)-1]
-	file = filepath.Join(t.TempDir(), "placement.json")
-	if err := placement.WriteFile(file, &placement.Placement{K: 2, Server: []int{0, 1}, Runs: []placement.Run{run}}); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return job.WritePlacement(t, t.TempDir(), []int{0, 1}, keys, owners)
 }

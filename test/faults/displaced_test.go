@@ -2,13 +2,11 @@ package faults
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"net"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -17,12 +15,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/test/job"
 )
 
 // displaced is how many of the keys that a job counts are not at home in these
@@ -36,11 +33,7 @@ func TestUpgradeBesideMovedKeys(t *testing.T) {
 	t.Parallel()
 	want := elsewhere(t, 4)
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, plan: want})
-	counting := f.counting(450)
-	for i, w := range counting.Workers { // on a fast machine, too, longer than the upgrade
-		counting.Workers[i] = append(slices.Clone(w), "--count-compute", "30ms")
-	}
-	r := f.start(counting)
+	r := f.start(f.countingSlowly())
 	r.training()
 	f.psidecar("plan", "apply", "--wait", "30s")
 	f.stand(displaced)
@@ -67,7 +60,7 @@ func TestUpgradeBesidePlacedKeys(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second,
 		proxyArgs: []string{"--insecure-mesh", "--placement", placed(t, elsewhere(t, 4))}})
-	r := f.start(f.counting(450))
+	r := f.start(f.countingSlowly())
 	r.training()
 	f.stand(displaced)
 	r.upgrade(2)
@@ -81,22 +74,22 @@ func TestUpgradeBesidePlacedKeys(t *testing.T) {
 	f.unguarded()
 }
 
+// countingSlowly is a job that is longer than an upgrade on a fast machine, too.
+func (f *fleet) countingSlowly() job.Job {
+	j := f.counting(450)
+	for i, w := range j.Workers {
+		j.Workers[i] = append(slices.Clone(w), "--count-compute", "30ms")
+	}
+	return j
+}
+
 // elsewhere puts keys of the workload count on servers that are not their homes.
 func elsewhere(t *testing.T, servers int32) (all []plan.Range) {
 	t.Helper()
-	m, err := dataset.ParseKeyMap("spread") // psjob's default
-	if err != nil {
-		t.Fatal(err)
-	}
-	for id := range uint64(displaced) {
-		key, err := m.Key(id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		other := 1 + int32(id)%(servers-1)
+	for i, key := range job.Keys(t, displaced) {
+		other := 1 + int32(i)%(servers-1)
 		all = append(all, plan.Range{Keys: plan.One(key), Owner: (plan.HomeOf(key, int(servers)) + other) % servers})
 	}
-	slices.SortFunc(all, func(a, b plan.Range) int { return cmp.Compare(a.First, b.First) })
 	return all
 }
 
@@ -112,15 +105,12 @@ func ownersOf(all []plan.Range) map[uint64]int32 {
 // placed writes a placement.
 func placed(t *testing.T, where []plan.Range) (file string) {
 	t.Helper()
-	run := placement.Run{First: where[0].First, Last: where[len(where)-1].Last}
+	var keys []uint64
+	var owners []int32
 	for _, r := range where {
-		run.Keys, run.Owners = append(run.Keys, r.First), append(run.Owners, r.Owner)
+		keys, owners = append(keys, r.First), append(owners, r.Owner)
 	}
-	file = filepath.Join(folder(t), "placement.json")
-	if err := placement.WriteFile(file, &placement.Placement{K: 4, Server: []int{0, 1, 2, 3}, Runs: []placement.Run{run}}); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return job.WritePlacement(t, folder(t), []int{0, 1, 2, 3}, keys, owners)
 }
 
 // propose keeps the fleet's plan in a planner's store, as a planner does that has

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
@@ -94,21 +93,15 @@ func (p *planner) forget() {
 // propose proposes that the ids go to servers at random, n of them, and reports
 // whether any has to move.
 func (p *planner) propose(rng *rand.Rand, jobName string, ids, n, servers int) bool {
-	m, err := dataset.ParseKeyMap("spread")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	keys := job.Keys(p.t, ids)
 	proposal := plans.Proposal{Job: jobName, Servers: servers, Reason: "a test"}
 	for range n {
-		key, err := m.Key(uint64(rng.IntN(ids)))
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		key := keys[rng.IntN(ids)]
 		proposal.Targets = append(proposal.Targets, plan.Range{Keys: plan.One(key), Owner: rng.Int32N(int32(servers))})
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, err = p.service.Propose(context.Background(), proposal)
+	_, err := p.service.Propose(context.Background(), proposal)
 	return err == nil
 }
 

@@ -7,15 +7,11 @@ package reroute
 import (
 	"context"
 	"math/rand/v2"
-	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -30,33 +26,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // machine but by chance its own.
 func scatter(t *testing.T, ids, k int) string {
 	t.Helper()
-	m, err := dataset.ParseKeyMap("spread") // psjob's default
-	if err != nil {
-		t.Fatal(err)
-	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	var run placement.Run
-	for id := range ids {
-		key, err := m.Key(uint64(id))
-		if err != nil {
-			t.Fatal(err)
-		}
-		run.Keys = append(run.Keys, key)
+	keys := job.Keys(t, ids)
+	var owners []int32
+	for range keys {
+		owners = append(owners, rng.Int32N(int32(k)))
 	}
-	slices.Sort(run.Keys)
-	for range run.Keys {
-		run.Owners = append(run.Owners, rng.Int32N(int32(k)))
-	}
-	run.First, run.Last = run.Keys[0], run.Keys[len(run.Keys)-1]
-	p := &placement.Placement{K: k, Runs: []placement.Run{run}}
+	var servers []int
 	for i := range k {
-		p.Server = append(p.Server, (i+1)%k)
+		servers = append(servers, (i+1)%k)
 	}
-	file := filepath.Join(t.TempDir(), "placement.json")
-	if err := placement.WriteFile(file, p); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return job.WritePlacement(t, t.TempDir(), servers, keys, owners)
 }
 
 // Keys that were placed before the run are found, in scalar and long values and
