@@ -219,10 +219,11 @@ func (a *Agent) read(ctx context.Context) error {
 		slog.Debug("the reading thread keeps its priority", "error", err)
 	}
 	for {
-		if err := a.capture.Read(ctx, a.observer.Handle); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		err := a.capture.Read(ctx, a.observer.Handle)
+		if ctx.Err() != nil {
+			return ctx.Err() // though there may be more: a busy job never pauses
+		}
+		if err != nil {
 			return fmt.Errorf("reading the capture: %w", err)
 		}
 	}

@@ -33,7 +33,7 @@ func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 		}
 	}
 	for {
-		if c.ring.drain(hand) > 0 {
+		if c.ring.drain(hand) {
 			return malformed
 		}
 		if err := c.ring.wait(ctx); err != nil {

@@ -81,28 +81,26 @@ func (r *ring) pollable(fd int) error {
 	return r.file.SetReadDeadline(time.Time{}) // fails where the runtime cannot wait for it
 }
 
-// drain hands all batches that lie in the ring to each and frees them, one
-// after the other.
-func (r *ring) drain(each func(batch []byte)) (batches int) {
-	read := r.consumer.Load()
-	for {
-		written := r.producer.Load()
-		if read >= written {
-			return batches
-		}
+// drain hands all batches that lie in the ring now to each and frees them, one
+// after the other, and reports whether there was anything. What comes meanwhile is
+// left for the next time, or a busy job would never let it return.
+func (r *ring) drain(each func(batch []byte)) bool {
+	from, written := r.consumer.Load(), r.producer.Load()
+	read := from
+	for read < written {
 		at := read & r.mask
 		length := (*atomic.Uint32)(unsafe.Pointer(&r.data[at])).Load()
 		if length&ringBusy != 0 {
-			return batches // still being written; what follows must wait for it
+			break // still being written; what follows must wait for it
 		}
 		size := uint64(length &^ (ringBusy | ringDiscard))
 		if length&ringDiscard == 0 {
 			each(r.data[at+ringHeader : at+ringHeader+size])
-			batches++
 		}
 		read += (size + ringHeader + 7) &^ 7
 		r.consumer.Store(read)
 	}
+	return read > from
 }
 
 // wait returns when the kernel rings, after pollInterval, or when ctx ends.

@@ -227,8 +227,13 @@ func openWatcher(opts agent.Options, intercepting *interception) (*watcher, erro
 	return &watcher{opts, a, intercepting}, nil
 }
 
-// run watches until ctx ends, and reports to the planner where there is one.
-func (w *watcher) run(ctx context.Context, planner string, creds credentials.TransportCredentials) error {
+// run watches until ctx ends, and reports to the planner where there is one. The
+// interception's tables go last: the agent asks them where connections go until
+// it has read all that the kernel copied.
+func (w *watcher) run(ctx context.Context, planner string, creds credentials.TransportCredentials) (err error) {
+	if w.intercepting != nil {
+		defer func() { err = errors.Join(err, w.intercepting.close()) }()
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.agent.Run(ctx) })
 	if w.intercepting != nil {

@@ -111,13 +111,12 @@ func (i *interception) tell(s *discover.Snapshot) {
 	i.found <- s
 }
 
-// run serves proxies until ctx ends. Then nothing is left, but for jobs whose
-// connections must not go direct.
+// run serves proxies until ctx ends; close is the caller's.
 func (i *interception) run(ctx context.Context, opts agent.Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return i.listeners.Run(ctx, false) })
 	g.Go(func() error { i.follow(ctx, opts); return nil })
-	return errors.Join(g.Wait(), i.close())
+	return g.Wait()
 }
 
 func (i *interception) follow(ctx context.Context, opts agent.Options) {
@@ -189,6 +188,8 @@ func (i *interception) abandon() error {
 	return errors.Join(i.listeners.Close(), i.close())
 }
 
+// close leaves nothing in the kernel, but for jobs whose connections must not go
+// direct. Nobody may ask for a route any more.
 func (i *interception) close() error {
 	groups, err := i.redirect.Groups()
 	for _, g := range groups {

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hosts"
@@ -21,7 +19,9 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	hoststest.Main(m, map[string]func([]string) error{"sink": sink, "storm": storm})
+}
 
 // TestUp: psidecar up on every host, the planner's on the first, and the last
 // in the job's own cgroup, carries a job whose sums are exact, shows it, and

@@ -1,0 +1,109 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// sink takes connections and drops what comes.
+func sink([]string) error {
+	l, err := net.Listen("tcp4", ":0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr().(*net.TCPAddr).Port)
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			_, _ = io.Copy(io.Discard, c)
+			c.Close()
+		}()
+	}
+}
+
+// storm makes connections to an address until it is killed, some thousands a
+// second, each of which begins as PS-lite's do and says no more. It leaves the
+// others little of the machine.
+func storm(args []string) error {
+	for range 4 * runtime.NumCPU() {
+		go func() {
+			for {
+			}
+		}()
+	}
+	greeting := zmtp.NewGreeting(0, 3)
+	begin := zmtp.AppendReady(greeting[:], "DEALER", []byte("ps9"))
+	var g errgroup.Group
+	for range 4 {
+		g.Go(func() error {
+			for {
+				c, err := net.Dial("tcp4", args[0])
+				if err != nil {
+					continue // in passing from one way to the other
+				}
+				_, _ = c.Write(begin)
+				_ = c.(*net.TCPConn).SetLinger(0) // no port waits for its end
+				c.Close()
+			}
+		})
+	}
+	fmt.Println("begun")
+	return g.Wait()
+}
+
+// TestEndsBesideNewConnections: psidecar up that is told to end while
+// connections are being made without pause ends in order, and leaves nothing.
+func TestEndsBesideNewConnections(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program := job.Build(t, "cmd/psidecar")
+	n := hoststest.New(t, hosts.Config{Hosts: 2})
+	port := hoststest.Start(t, n.Host(1), "sink", hoststest.Task("sink")).Line()
+	target := net.JoinHostPort(n.Host(1).IPv4.String(), port)
+	for range 5 {
+		s := Start(t, n.Host(0), program, "sidecar", "--sample", "1")
+		stormy := hoststest.Start(t, n.Host(0), "job", hoststest.Task("storm", target))
+		stormy.Line()
+		flowing(t, s)
+		s.Stop(t)
+		if log := s.Log(); strings.Contains(log, "panic") || strings.Count(log, "msg=ended") != 1 {
+			t.Fatalf("it did not end in order:\n%s", log)
+		}
+		if err := stormy.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-stormy.Done()
+	}
+}
+
+// flowing returns when the sidecar carries connections.
+func flowing(t *testing.T, s *Sidecar) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		state, err := s.Connections(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.Carried > 100 {
+			return
+		}
+	}
+}
