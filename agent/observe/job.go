@@ -3,7 +3,6 @@ package observe
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -50,6 +49,7 @@ type Job struct {
 	byPID         map[int]*Node
 	servers       []*Node // by index
 	workers       []*Node // by index
+	met           int     // how often one of its processes was
 	joining       bool    // nodes have asked to be added since the last node table
 	ranked        bool    // address order was used and holds
 	sampledAtMost uint32  // the sparsest sampling so far
@@ -64,6 +64,7 @@ type Node struct {
 	idFrom   string
 	address  netip.AddrPort // where it listens; invalid while not known
 	process  Process        // zero for a node on another host
+	met      int            // when, by the job's count
 	range0   int            // rank whose key range it was asked for, -1 none yet
 	conflict bool           // keys of several ranks were asked of it
 	gone     bool           // it turned out to be another node's process: see absorb
@@ -159,33 +160,6 @@ func (n *Node) setRole(r role) {
 	}
 }
 
-// absorb makes n the node that m turned out to be: a job's second run has new
-// processes for the same ids. What m did before it had an id is left out.
-func (o *Observer) absorb(n, m *Node) {
-	j := n.job
-	for a, node := range j.byAddress {
-		if node == m {
-			j.byAddress[a] = n
-		}
-	}
-	for pid, node := range j.byPID {
-		if node == m {
-			j.byPID[pid] = n
-		}
-	}
-	for _, s := range o.streams {
-		if s.sender == m {
-			s.sender = n
-		}
-		if s.receiver == m {
-			s.receiver = n
-		}
-	}
-	n.address, n.process = m.address, m.process
-	m.gone = true
-	j.nodes = slices.DeleteFunc(j.nodes, func(node *Node) bool { return node == m })
-}
-
 func (n *Node) setAddress(a netip.AddrPort) {
 	if !a.IsValid() || n.job.byAddress[a] != nil {
 		return
@@ -200,7 +174,7 @@ func (n *Node) setAddress(a netip.AddrPort) {
 // even ids from 8 on, workers odd ones from 9 on. Another that had it, in an
 // earlier run of the job, has none then.
 func (n *Node) setID(id int32, from string) {
-	if id <= 0 || id == pslite.Empty || n.id == id && n.idFrom != fromOrder {
+	if r := roleOfID(id); r == roleUnknown || !n.mayBe(r) || n.id == id && !n.guessed() {
 		return
 	}
 	if old := n.job.byID[n.id]; old == n {

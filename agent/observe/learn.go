@@ -19,13 +19,16 @@ func (o *Observer) learn(s *stream, m *pslite.Meta, at int64) {
 		}
 	case pslite.Heartbeat:
 		o.place(s, at)
-		if s.sender != nil && len(c.Nodes) == 1 && c.Nodes[0].ID > 0 && c.Nodes[0].ID != pslite.Empty {
-			s.sender.setID(c.Nodes[0].ID, fromMessage)
+		if s.sender != nil && len(c.Nodes) == 1 {
+			s.sender = o.identify(s.sender, c.Nodes[0].ID, fromMessage)
 		}
 	case pslite.Ack:
 		// The signature is that of the acknowledged message, which went the
 		// other way: its sender receives this one.
 		o.place(s, at)
+		if j := s.job(); j == nil || max(j.serverCount, j.workerCount) > 123 {
+			return // ids beyond 255 are cut off in signatures
+		}
 		sender, receiver := int32(c.MsgSig>>40&0xff), int32(c.MsgSig>>32&0xff)
 		if s.sender != nil && s.sender.id == 0 {
 			s.sender.setID(receiver, fromMessage)
@@ -64,12 +67,18 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 	if j.joining { // the first one after nodes came: ids may be dealt anew
 		j.joining = false
 		j.Sums.Restart()
+		now := map[netip.AddrPort]bool{}
+		for i := range nodes {
+			now[addressOf(&nodes[i])] = true
+		}
+		defer j.prune(now)
 	}
+	running := j.processes()
 	servers, workers := 0, 0
 	for i := range nodes {
 		entry := &nodes[i]
 		address := addressOf(entry)
-		if entry.ID <= 0 || entry.ID == pslite.Empty || !address.IsValid() {
+		if roleOfID(entry.ID) == roleUnknown || !address.IsValid() {
 			continue
 		}
 		switch roleOf(entry.Role) {
@@ -78,25 +87,22 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 		case roleWorker:
 			workers++
 		}
-		n := j.byAddress[address]
-		old := j.byID[entry.ID]
-		switch {
-		case n == nil:
-			n = old // the one that has this id now listens there
-		case old != nil && old != n && n.id == 0:
-			o.absorb(old, n)
-			n = old
-		}
-		if n == nil {
-			n = j.add(roleOf(entry.Role))
+		n := j.listening(address, roleOf(entry.Role))
+		if n != nil {
+			n = o.identify(n, entry.ID, fromTable)
+		} else {
+			n = j.withID(entry.ID, fromTable) // the one that has this id now listens there
 		}
 		if n == nil {
 			return
 		}
-		n.setRole(roleOf(entry.Role))
+		if j.byAddress[address] != n {
+			j.leave(address)
+		}
 		n.setAddress(address)
-		n.setID(entry.ID, fromTable)
+		n.address = address
 	}
+	j.giveProcesses(running)
 	j.serverCount, j.workerCount = max(j.serverCount, servers), max(j.workerCount, workers)
 }
 
@@ -115,7 +121,7 @@ func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
 		}
 	}
 	address := addressOf(entry)
-	n := j.byAddress[address]
+	n := j.listening(address, roleOf(entry.Role))
 	if n == nil && address.IsValid() {
 		if n = j.add(roleOf(entry.Role)); n != nil {
 			n.setAddress(address)

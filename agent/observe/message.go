@@ -107,12 +107,7 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 	o.place(s, at)
 	s.message = message{open: true, sampled: r.Has(bpf.Sampled)}
 	msg := &s.message
-	if s.receiver != nil {
-		msg.job = s.receiver.job
-	} else if s.sender != nil {
-		msg.job = s.sender.job
-	}
-	if msg.job == nil {
+	if msg.job = s.job(); msg.job == nil {
 		return
 	}
 	msg.job.note(at, &s.detector)

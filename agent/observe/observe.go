@@ -15,6 +15,7 @@ package observe
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,17 @@ type Process struct {
 	Command   string
 	Pod       string // Kubernetes pod UID
 	Container string
+}
+
+// mayBe reports whether q, which has the same number, may be the same process: it
+// listens where that did, perhaps at other addresses of the host by now.
+func (p *Process) mayBe(q *Process) bool {
+	return p.Role == q.Role && slices.ContainsFunc(p.Listens, q.listens)
+}
+
+// listens reports whether the process listens at the address's port.
+func (p *Process) listens(a netip.AddrPort) bool {
+	return slices.ContainsFunc(p.Listens, func(b netip.AddrPort) bool { return b.Port() == a.Port() })
 }
 
 // A Resolver knows the processes of the host.

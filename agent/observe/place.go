@@ -23,14 +23,10 @@ func (o *Observer) place(s *stream, at int64) {
 		s.sender = s.receiver.job.onlyServerAt(s.from.Addr())
 	}
 	if s.receiver != nil && s.sender == nil && s.identity > 0 {
-		s.sender = s.receiver.job.withID(s.identity)
+		s.sender = s.receiver.job.withID(s.identity, fromIdentity)
 	}
 	if s.sender != nil && s.identity > 0 && s.sender.id != s.identity {
-		if other := s.sender.job.byID[s.identity]; other != nil && s.sender.id == 0 {
-			o.absorb(other, s.sender)
-		} else {
-			s.sender.setID(s.identity, fromIdentity)
-		}
+		s.sender = o.identify(s.sender, s.identity, fromIdentity)
 	}
 	if s.sender != nil && s.receiver == nil {
 		s.receiver = s.sender.facing(s.to)
@@ -90,14 +86,14 @@ func (o *Observer) nodeAt(a netip.AddrPort) *Node {
 	return found
 }
 
-// withID returns the node with that id, made if need be.
-func (j *Job) withID(id int32) *Node {
+// withID returns the node with that id, made if need be; nil beyond the limit.
+func (j *Job) withID(id int32, from string) *Node {
 	if n := j.byID[id]; n != nil {
 		return n
 	}
 	n := j.add(roleOfID(id))
 	if n != nil {
-		n.setID(id, fromIdentity)
+		n.setID(id, from)
 	}
 	return n
 }
@@ -145,18 +141,23 @@ func (o *Observer) nodeOf(p Process) *Node {
 		return nil
 	}
 	j.serverCount, j.workerCount = max(j.serverCount, p.Servers), max(j.workerCount, p.Workers)
+	role := roleNamed(p.Role)
 	n := j.byPID[p.PID]
+	if n != nil && !n.process.mayBe(&p) {
+		n = nil // that process has ended, and this one has its number
+	}
 	for i := 0; n == nil && i < len(p.Listens); i++ {
-		n = j.byAddress[p.Listens[i]]
+		n = j.listening(p.Listens[i], role)
 	}
 	if n == nil {
-		n = j.add(roleNamed(p.Role))
+		n = j.add(role)
 	}
 	if n == nil {
 		return nil
 	}
-	j.byPID[p.PID], n.process = n, p
-	n.setRole(roleNamed(p.Role))
+	j.met++
+	j.byPID[p.PID], n.process, n.met = n, p, j.met
+	n.setRole(role)
 	for _, a := range p.Listens {
 		n.setAddress(a)
 	}

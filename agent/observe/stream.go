@@ -71,6 +71,17 @@ func (o *Observer) route(id bpf.StreamID, local, peer netip.AddrPort) (to netip.
 	return o.opts.Route(id.Cookie(), local, peer)
 }
 
+// job returns the job that the stream belongs to, nil while it is not known.
+func (s *stream) job() *Job {
+	switch {
+	case s.receiver != nil:
+		return s.receiver.job
+	case s.sender != nil:
+		return s.sender.job
+	}
+	return nil
+}
+
 // leavesHost reports whether what flows here goes to another host, by way of a
 // proxy or not.
 func (s *stream) leavesHost() bool {

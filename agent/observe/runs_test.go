@@ -1,0 +1,158 @@
+package observe
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// member is a node in one run of a job.
+type member struct {
+	role    role
+	id      int32
+	address netip.AddrPort
+	pid     int
+}
+
+func (m *member) name() string {
+	if m.role == roleScheduler {
+		return "scheduler"
+	}
+	rank, _ := (&Node{role: m.role, id: m.id}).rank()
+	return fmt.Sprintf("%s%d", m.role, rank)
+}
+
+// wireRole is the inverse of roleOf.
+func wireRole(r role) pslite.Role {
+	return map[role]pslite.Role{roleScheduler: pslite.Scheduler, roleServer: pslite.Server, roleWorker: pslite.Worker}[r]
+}
+
+// TestRunsOfAJob has a job run several times on the same hosts and with the same
+// scheduler's address. Ports, and numbers of processes, are dealt anew each time
+// from so few that nodes get those that others of another role or rank had. The
+// agent of one of the hosts learns of the nodes in whatever order; after each
+// table it knows each node by its name, once, where it listens and by which
+// process it runs.
+func TestRunsOfAJob(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		hosts := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
+		scheduler := netip.AddrPortFrom(hosts[0], 9000)
+		home := rapid.SampledFrom(hosts).Draw(t, "home")
+		servers, workers := rapid.IntRange(1, 3).Draw(t, "servers"), rapid.IntRange(1, 3).Draw(t, "workers")
+		o := New(Options{Locality: locality.DefaultOptions})
+		for run := range rapid.IntRange(1, 5).Draw(t, "runs") {
+			all := deal(t, hosts, scheduler, servers, workers)
+			o.run(t, home, all)
+			views := o.Jobs()
+			if len(views) != 1 {
+				t.Fatalf("%d jobs", len(views))
+			}
+			v := views[0]
+			for i := range all {
+				m := &all[i]
+				at := slices.IndexFunc(v.Nodes, func(n NodeView) bool { return n.Name == m.name() })
+				if at < 0 {
+					t.Fatalf("run %d: there is no %s among %+v", run, m.name(), v.Nodes)
+				}
+				n := v.Nodes[at]
+				if n.Address != m.address || n.Role != m.role.String() || m.address.Addr() == home && n.Process.PID != m.pid {
+					t.Fatalf("run %d: %s is %+v, want process %d at %s", run, m.name(), n, m.pid, m.address)
+				}
+			}
+			if len(v.Nodes) != len(all) {
+				t.Fatalf("run %d: %d nodes, want %d: %+v", run, len(v.Nodes), len(all), v.Nodes)
+			}
+			shown := slices.DeleteFunc(slices.Concat(v.ServersByIndex, v.WorkersByIndex), func(name string) bool { return name == "" })
+			slices.Sort(shown)
+			if len(shown) != servers+workers || len(slices.Compact(shown)) != servers+workers {
+				t.Fatalf("run %d: servers %q, workers %q", run, v.ServersByIndex, v.WorkersByIndex)
+			}
+			if j := v.Job; len(j.byAddress) > 2*len(all) || len(j.byPID) > 2*len(all) {
+				t.Fatalf("run %d: %d addresses and %d processes are known", run, len(j.byAddress), len(j.byPID))
+			}
+		}
+	})
+}
+
+// deal returns the nodes of a run, the scheduler first. Ports are of four a host,
+// and processes of a few numbers.
+func deal(t *rapid.T, hosts []netip.Addr, scheduler netip.AddrPort, servers, workers int) []member {
+	places := rapid.Permutation(places(hosts)).Draw(t, "places")
+	pids := rapid.Permutation([]int{1, 2, 3, 4, 5, 6, 7, 8, 9}).Draw(t, "pids")
+	all := []member{{roleScheduler, 1, scheduler, 100}}
+	for i := range servers + workers {
+		m := member{role: roleServer, id: int32(8 + 2*i), address: places[i], pid: pids[i]}
+		if i >= servers {
+			m.role, m.id = roleWorker, int32(9+2*(i-servers))
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+func places(hosts []netip.Addr) (all []netip.AddrPort) {
+	for _, h := range hosts {
+		for port := range uint16(4) {
+			all = append(all, netip.AddrPortFrom(h, 5000+port))
+		}
+	}
+	return all
+}
+
+// run tells the observer of a run as an agent on host home sees it: that
+// processes there have come, by looking or by their connections, that they ask
+// to be added, the table, and who says what.
+func (o *Observer) run(t *rapid.T, home netip.Addr, all []member) {
+	scheduler := all[0].address
+	var table []pslite.Node
+	for i := range all {
+		m := &all[i]
+		table = append(table, pslite.Node{Role: wireRole(m.role), ID: m.id, Hostname: m.address.Addr().String(), Port: int32(m.address.Port())})
+	}
+	meet := func(m *member) {
+		o.Meet(Process{PID: m.pid, Role: m.role.String(), Scheduler: scheduler, Servers: 0, Listens: []netip.AddrPort{m.address}})
+	}
+	for _, i := range rapid.Permutation(indices(len(all))).Draw(t, "order") {
+		m := &all[i]
+		if m.address.Addr() != home {
+			continue
+		}
+		early := rapid.Bool().Draw(t, "met early")
+		if early {
+			meet(m)
+		}
+		if i > 0 {
+			entry := pslite.Node{Role: wireRole(m.role), ID: pslite.Empty, Hostname: m.address.Addr().String(), Port: int32(m.address.Port())}
+			o.takeJoin(&stream{to: scheduler}, &entry)
+		}
+		if !early {
+			meet(m)
+		}
+	}
+	o.takeJoin(&stream{to: scheduler}, &pslite.Node{ID: pslite.Empty}) // of a host without a name
+	o.takeTable(scheduler, rapid.Permutation(table).Draw(t, "table"))
+	for _, m := range all[1:] {
+		if m.address.Addr() == home && rapid.Bool().Draw(t, "says who it is") {
+			s := &stream{id: bpf.StreamID(uint64(m.pid) << 1), to: scheduler, identity: m.id, sender: o.jobs[scheduler].byPID[m.pid]}
+			o.place(s, 1)
+			if s.sender == nil || s.sender.Name() != m.name() {
+				t.Fatalf("%s at %s is taken for %v", m.name(), m.address, s.sender)
+			}
+		}
+	}
+}
+
+func indices(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
