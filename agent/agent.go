@@ -219,11 +219,10 @@ func (a *Agent) read(ctx context.Context) error {
 		slog.Debug("the reading thread keeps its priority", "error", err)
 	}
 	for {
-		err := a.capture.Read(ctx, a.observer.Handle)
-		if ctx.Err() != nil {
-			return ctx.Err() // though there may be more: a busy job never pauses
-		}
-		if err != nil {
+		if err := a.capture.Read(ctx, a.observer.Handle); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			return fmt.Errorf("reading the capture: %w", err)
 		}
 	}

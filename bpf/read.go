@@ -17,7 +17,7 @@ var errMalformed = errors.New("malformed: the BPF object and this program are of
 // Read waits until the kernel has something, hands all that is there to each,
 // and returns nil; the caller calls it again. The record is valid until each
 // returns: its Data lie in the ring buffer, which is freed as reading goes on.
-// Read ends with ctx.Err() when ctx ends, with what is left in the ring
+// Read ends with ctx.Err() when ctx ends, with what lay in the ring by then
 // handed out first.
 func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 	c.sweepMu.Lock()
@@ -33,11 +33,15 @@ func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 		}
 	}
 	for {
-		if c.ring.drain(hand) {
+		ended := ctx.Err()
+		found := c.ring.drain(hand)
+		switch {
+		case ended != nil:
+			return ended
+		case found:
 			return malformed
 		}
-		if err := c.ring.wait(ctx); err != nil {
-			c.ring.drain(hand)
+		if err := c.ring.wait(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}

@@ -43,7 +43,8 @@ func sink([]string) error {
 func storm(args []string) error {
 	for range 4 * runtime.NumCPU() {
 		go func() {
-			for {
+			for spins := 0; ; {
+				spins++
 			}
 		}()
 	}
