@@ -16,7 +16,7 @@ const shownEpochs = 20
 func Plan(p *api.JobPlan) web.Plan {
 	shown := web.Plan{
 		Job: p.GetJob(), Strategy: p.GetStrategy(), Mode: "proposes", Trouble: p.GetTrouble(), DisplacedKeys: p.GetDisplacedKeys(),
-		Owned: p.GetOwned(), Epochs: []web.PlanEpoch{}, Handlers: []web.PlanHandler{},
+		Owned: p.GetOwned(), Epochs: []web.PlanEpoch{}, Handlers: []web.PlanHandler{}, Proxies: int(p.GetProxies()),
 	}
 	switch {
 	case p.GetHeld():

@@ -18,6 +18,7 @@ type Plan struct {
 	Owned         []uint64      `json:"owned"` // displaced keys of each server, by rank
 	Epochs        []PlanEpoch   `json:"epochs"`
 	Handlers      []PlanHandler `json:"handlers"`
+	Proxies       int           `json:"proxies"` // connected to the planner to hear of plans
 }
 
 // PlanEpoch is one plan; Epochs has the newest first.

@@ -26,7 +26,7 @@ func aPlan(job string) (Plan, error) {
 		return Plan{}, ErrNoJob
 	}
 	return Plan{
-		Job: job, Strategy: "locality", Mode: "acts", DisplacedKeys: 2850,
+		Job: job, Strategy: "locality", Mode: "acts", DisplacedKeys: 2850, Proxies: 2,
 		Epochs: []PlanEpoch{
 			{Epoch: 2, State: "moving", Reason: "host-1 moves 812 bytes a step", Keys: 600, MovedKeys: 250, PendingKeys: 350,
 				Hosts: []PlanHost{{Host: "host-0", Before: 700, Predicted: 500}, {Host: "host-1", Before: 812, Predicted: 500}}, Refused: []PlanRefusal{}},

@@ -218,6 +218,9 @@ func printPlans(out io.Writer, d *api.Description) error {
 			mode = "carries plans out"
 		}
 		fmt.Fprintf(w, "job %s: %d servers, %d keys displaced, %s %s\n", j.GetJob(), j.GetServers(), j.GetDisplacedKeys(), j.GetStrategy(), mode)
+		if n := len(j.GetEpochs()); n > 0 && j.GetEpochs()[n-1].GetState() == api.Epoch_MOVING && j.GetProxies() == 0 {
+			fmt.Fprintln(w, "no proxy is connected to the planner that would move keys")
+		}
 		if j.GetTrouble() != "" {
 			fmt.Fprintf(w, "no new plan: %s\n", j.GetTrouble())
 		}

@@ -1310,7 +1310,9 @@ type JobPlan struct {
 	Trouble string `protobuf:"bytes,11,opt,name=trouble,proto3" json:"trouble,omitempty"`
 	// held: plans are not carried out until one is applied, since somebody took
 	// one back or brought the keys home.
-	Held          bool `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`
+	Held bool `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`
+	// proxies is how many are connected that hear of plans, of this job's or any.
+	Proxies       uint32 `protobuf:"varint,13,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1427,6 +1429,13 @@ func (x *JobPlan) GetHeld() bool {
 		return x.Held
 	}
 	return false
+}
+
+func (x *JobPlan) GetProxies() uint32 {
+	if x != nil {
+		return x.Proxies
+	}
+	return 0
 }
 
 // Epoch is one plan.
@@ -1898,7 +1907,7 @@ const file_plans_proto_rawDesc = "" +
 	"\x0fDescribeRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\"?\n" +
 	"\vDescription\x120\n" +
-	"\x04jobs\x18\x01 \x03(\v2\x1c.psidecar.planner.v1.JobPlanR\x04jobs\"\x83\x03\n" +
+	"\x04jobs\x18\x01 \x03(\v2\x1c.psidecar.planner.v1.JobPlanR\x04jobs\"\x9d\x03\n" +
 	"\aJobPlan\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aservers\x18\x02 \x01(\rR\aservers\x12\x18\n" +
@@ -1912,7 +1921,8 @@ const file_plans_proto_rawDesc = "" +
 	"\bhandlers\x18\n" +
 	" \x03(\v2\x1c.psidecar.planner.v1.HandlerR\bhandlers\x12\x18\n" +
 	"\atrouble\x18\v \x01(\tR\atrouble\x12\x12\n" +
-	"\x04held\x18\f \x01(\bR\x04held\"\xe1\x05\n" +
+	"\x04held\x18\f \x01(\bR\x04held\x12\x18\n" +
+	"\aproxies\x18\r \x01(\rR\aproxies\"\xe1\x05\n" +
 	"\x05Epoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x126\n" +
 	"\x05state\x18\x02 \x01(\x0e2 .psidecar.planner.v1.Epoch.StateR\x05state\x12\x1a\n" +

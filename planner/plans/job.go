@@ -101,6 +101,7 @@ func (j *job) describe() *api.JobPlan {
 		Job: j.name, Servers: uint32(j.servers), Version: j.version,
 		Strategy: j.service.opts.Strategy, Acts: j.service.opts.Act, Held: j.held, Trouble: j.trouble,
 		DisplacedKeys: j.owners.Keys(), DisplacedRanges: uint64(j.owners.Ranges()), Owned: make([]uint64, j.servers),
+		Proxies: uint32(j.service.watching(j.name)),
 	}
 	for r := range j.owners.All() {
 		if int(r.Owner) < len(p.GetOwned()) {

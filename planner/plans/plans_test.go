@@ -93,6 +93,9 @@ func (p *proxy) work(until func(*api.JobPlan) bool) {
 			p.move(ctx, e.GetJob(), m, progress)
 		}
 		d, err := p.client.Describe(ctx, &api.DescribeRequest{Job: testJob})
+		if err == nil && d.GetJobs()[0].GetProxies() != 1 {
+			p.t.Errorf("%d proxies are connected", d.GetJobs()[0].GetProxies())
+		}
 		if err == nil && until(d.GetJobs()[0]) {
 			cancel()
 		}

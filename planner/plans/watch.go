@@ -95,6 +95,18 @@ func (s *Service) leave(w *watcher) {
 	delete(s.watchers, w)
 }
 
+// watching returns how many watch the job.
+func (s *Service) watching(job string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		if w.wants(job) {
+			n++
+		}
+	}
+	return n
+}
+
 // tell sends an event to all watchers; one that does not keep up is given up.
 func (s *Service) tell(e *api.PlanEvent) {
 	s.mu.Lock()

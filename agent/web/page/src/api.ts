@@ -124,6 +124,7 @@ export interface Plan {
   displaced_keys: number;
   epochs: PlanEpoch[];
   handlers: { server: number; kind: string; message: string }[];
+  proxies: number;
 }
 
 export interface CodecRow { codec: string; push_bytes: number; pull_bytes: number; saved: number; waits: number }

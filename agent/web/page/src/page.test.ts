@@ -97,8 +97,12 @@ describe("the view", () => {
 describe("a plan", () => {
   const epoch = { epoch: 3, state: "moving", reason: "", keys: 2000, moved_keys: 1500, moved_bytes: 0, pending_keys: 480, hosts: [], refused: [], held_p50: 0, held_p99: 0 };
   it("says what moves", () => {
-    expect(movesText(epoch)).toBe("epoch 3: 1500 of 2000 keys moved, 480 to go");
-    expect([movesText({ ...epoch, state: "done" }), movesText(undefined)]).toEqual(["none", "none"]);
+    expect(movesText(epoch, 4)).toBe("epoch 3: 1500 of 2000 keys moved, 480 to go");
+    expect([movesText({ ...epoch, state: "done" }, 0), movesText(undefined, 0)]).toEqual(["none", "none"]);
+  });
+  it("says when nobody carries it out", () => {
+    expect(movesText({ ...epoch, moved_keys: 0, pending_keys: 2000 }, 0)).toBe(
+      "epoch 3: 0 of 2000 keys moved, 2000 to go; no proxy is connected to the planner that would move them");
   });
   it("knows the busiest host", () => {
     const hosts = [{ host: "a", before: 5, predicted: 3, actual: 0 }, { host: "b", before: 9, predicted: 1, actual: 0 }];

@@ -23,11 +23,12 @@ export function busiest(hosts: PlanHost[], of: (h: PlanHost) => number): number 
 }
 
 /** One line on the moves under way. */
-export function movesText(epoch: PlanEpoch | undefined): string {
+export function movesText(epoch: PlanEpoch | undefined, proxies: number): string {
   if (epoch?.state !== "moving") {
     return "none";
   }
-  return `epoch ${epoch.epoch}: ${count(epoch.moved_keys)} of ${count(epoch.keys)} keys moved, ${count(epoch.pending_keys)} to go`;
+  const text = `epoch ${epoch.epoch}: ${count(epoch.moved_keys)} of ${count(epoch.keys)} keys moved, ${count(epoch.pending_keys)} to go`;
+  return proxies > 0 ? text : `${text}; no proxy is connected to the planner that would move them`;
 }
 
 function amount(n: number): string {
@@ -39,7 +40,7 @@ export function drawPlan(host: HTMLElement, plan: Plan): void {
   const pairs: [string, string][] = [
     ["strategy", `${plan.strategy}; ${modes[plan.mode]}`],
     ["displaced", `${count(plan.displaced_keys)} keys are not at home`],
-    ["moving", movesText(newest)],
+    ["moving", movesText(newest, plan.proxies)],
   ];
   if (plan.trouble) {
     pairs.push(["no new plan", plan.trouble]);
