@@ -10,7 +10,7 @@ type bucket struct {
 	keys   [bucketKeys]uint64
 	owners [bucketKeys]uint16
 	used   uint8 // a bit for each place that has a key
-	over   bool  // some key that belongs here is in a later bucket
+	over   uint8 // not 0: some key that belongs here is in a later bucket
 	note   uint16
 }
 
@@ -60,7 +60,7 @@ func (s segment) find(key, h uint64) (b *bucket, place int) {
 		if m := b.match(key); m != 0 {
 			return b, bits.TrailingZeros8(m)
 		}
-		if !b.over {
+		if b.over == 0 {
 			return nil, 0
 		}
 		if i++; i == len(s) {
@@ -72,7 +72,7 @@ func (s segment) find(key, h uint64) (b *bucket, place int) {
 func (s segment) put(key uint64, owner uint16, h uint64) {
 	i := s.bucket(h)
 	for s[i].used == 1<<bucketKeys-1 {
-		s[i].over = true
+		s[i].over = 1
 		if i++; i == len(s) {
 			i = 0
 		}

@@ -115,7 +115,7 @@ func (m *singles) overrulePossible(owners []int32, keys pslite.Keys, p *possible
 	}
 	read := uint8(0)
 	for _, b := range buckets[:p.n] {
-		read |= b.used
+		read |= b.used | b.over
 	}
 	if read == 0 {
 		return 0
@@ -124,7 +124,7 @@ func (m *singles) overrulePossible(owners []int32, keys pslite.Keys, p *possible
 		at := p.at[i]
 		key := keys.At(int(at))
 		found := b.match(key)
-		if found == 0 && b.over {
+		if found == 0 && b.over != 0 {
 			h := p.hashes[i]
 			var place int
 			if b, place = m.segment(h).find(key, h); b != nil {

@@ -69,6 +69,34 @@ func TestTableAgainstList(t *testing.T) {
 	})
 }
 
+// A key whose bucket was full when it came is found also after all keys of that
+// bucket are gone.
+func TestKeysThatWereCrowdedOut(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 1))
+	const n, servers = 20_000, 3
+	keys := make([]uint64, n)
+	table := NewTable(servers)
+	for i := range keys {
+		keys[i] = rng.Uint64()
+		table.Set([]plan.Range{{Keys: plan.One(keys[i]), Owner: (plan.HomeOf(keys[i], servers) + 1) % servers}})
+	}
+	rng.Shuffle(n, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	for len(keys) > n/100 {
+		rest := len(keys) * 9 / 10
+		for _, k := range keys[rest:] {
+			table.Set([]plan.Range{{Keys: plan.One(k), Owner: plan.Home}})
+		}
+		keys = keys[:rest]
+		for _, k := range keys {
+			want := (plan.HomeOf(k, servers) + 1) % servers
+			list := pslite.AppendKeys(nil, []uint64{k})
+			if got, alone := table.AppendOwners(nil, list)[0], table.Owner(k); got != want || alone != want || !table.Touches(list) {
+				t.Fatalf("with %d keys displaced, key %d has owner %d in a list and %d alone, want %d", rest, k, got, alone, want)
+			}
+		}
+	}
+}
+
 // A router remembers which lists have no displaced key until the table changes.
 func TestVerdicts(t *testing.T) {
 	table := NewTable(2)
