@@ -73,8 +73,9 @@ manifests:
 # the linker tells them: helm asks before it installs anything.
 test-kubernetes: build
 	cd test/kubernetes && version=$$($(GO) list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	  $(GO) build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o ../../bin/controlplane ./controlplane
-	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane PSIDECAR=$(CURDIR)/bin/psidecar PSJOB=$(CURDIR)/bin/psjob $(GO) test -v -count=1 -timeout 20m .
+	  $(GO) build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o ../../bin/controlplane ./controlplane && \
+	  $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/helm helm.sh/helm/v3/cmd/helm
+	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane HELM=$(CURDIR)/bin/helm PSIDECAR=$(CURDIR)/bin/psidecar PSJOB=$(CURDIR)/bin/psjob $(GO) test -v -count=1 -timeout 20m .
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
