@@ -33,7 +33,7 @@ func newLocalCommand(e env) *cobra.Command {
 	var l local
 	var options train.Options
 	var out output
-	var w waits
+	var w nodeFlags
 	cmd := &cobra.Command{
 		Use:   "local",
 		Short: "Start a scheduler, servers and workers as processes on this machine",
@@ -60,7 +60,7 @@ func newBenchCommand(e env) *cobra.Command {
 	var l local
 	var options train.Options
 	var out output
-	var w waits
+	var w nodeFlags
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure how fast scalar keys are pushed and pulled between processes on this machine",
@@ -110,7 +110,7 @@ func passedOn(flags *pflag.FlagSet) []string {
 	return args
 }
 
-// run starts the processes and waits for all. When one fails, the others get
+// run starts the processes and nodeFlags for all. When one fails, the others get
 // SIGTERM.
 func (l local) run(ctx context.Context, e env, args []string) error {
 	port, err := freePort(l.host)

@@ -31,7 +31,7 @@ func (o *output) register(flags *pflag.FlagSet) {
 func newNodeCommand(e env) *cobra.Command {
 	var options train.Options
 	var out output
-	var w waits
+	var w nodeFlags
 	cmd := &cobra.Command{
 		Short: "A training job that speaks PS-lite: one node, by DMLC_ROLE and the other DMLC_* variables",
 		Long: `psjob is one node of a job: scheduler, server or worker, as DMLC_ROLE says. It
@@ -75,6 +75,9 @@ func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out outpu
 	}
 	if err := o.Check(); err != nil {
 		return usageError{err}
+	}
+	if (o.Count.PushPull || o.Model == "mix") && c.Dialect != pslite.DMLC {
+		return usagef("--dialect %v: --count-pushpull and --model mix have requests that push and pull, which only dialect %v knows", c.Dialect, pslite.DMLC)
 	}
 	report, err := train.Work(cmd.Context(), c, o)
 	if err != nil {
@@ -162,6 +165,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.Float64Var(&o.Count.Common, "count-common", 0, "count: with --count-favourites, the share of a batch that are favourites of all workers")
 	f.IntVar(&o.Count.Wander, "count-wander", 0, "count: steps after which a worker has other favourites; 0: never")
 	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: keys have 1 to 4 values, with lengths on the wire")
+	f.BoolVar(&o.Count.PushPull, "count-pushpull", false, "count: each step is one request that pushes and pulls; dialect dmlc alone has it")
 	f.BoolVar(&o.Count.Late, "count-late", false, "count: pushes may be applied as late as at the job's end; sums are not compared, see the servers' digests")
 	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: how long a step takes at least, as if it computed something")
 	f.IntVar(&o.Mix.Customers, "mix-customers", 2, "mix: customers of each app in each worker")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // env is the outside world as the commands see it.
@@ -86,21 +88,28 @@ func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 	return failed
 }
 
-// waits are the flags of every node about how long to wait.
-type waits struct {
+// nodeFlags are the flags of every node, whatever its role.
+type nodeFlags struct {
 	patience, lost time.Duration
+	dialect        string
 }
 
-func (w *waits) register(flags *pflag.FlagSet) {
+func (w *nodeFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&w.patience, "wait", 10*time.Minute, "give up when any wait takes longer")
 	flags.DurationVar(&w.lost, "lost-after", time.Minute, "take a node for dead that has no connection for so long")
+	flags.StringVar(&w.dialect, "dialect", pslite.DMLC.String(), "generation of PS-lite that all nodes speak: dmlc, dmlc-2018 or dmlc-2017")
 }
 
-func (w waits) apply(c *van.Config, e env) error {
+func (w nodeFlags) apply(c *van.Config, e env) error {
 	if w.patience <= 0 || w.lost <= 0 {
 		return usagef("--wait %v, --lost-after %v: want above 0", w.patience, w.lost)
 	}
-	c.Patience, c.LostAfter = w.patience, w.lost
+	spoken := []pslite.Dialect{pslite.DMLC, pslite.DMLC2018, pslite.DMLC2017}
+	at := slices.IndexFunc(spoken, func(d pslite.Dialect) bool { return d.String() == w.dialect })
+	if at < 0 {
+		return usagef("--dialect %s: want dmlc, dmlc-2018 or dmlc-2017", w.dialect)
+	}
+	c.Patience, c.LostAfter, c.Dialect = w.patience, w.lost, spoken[at]
 	c.Logger = slog.New(slog.NewTextHandler(e.stderr, nil)).With("role", c.Role.String())
 	return nil
 }

@@ -167,14 +167,17 @@ func (w *worker) count(ctx context.Context) error {
 		start := time.Now()
 		ids := c.step(w.van.Rank(), step)
 		r := c.request(ids, each, func(id int32) float32 { return c.value(id, step) })
-		if err := w.do(w.kv.Push(ctx, r))(ctx); err != nil {
-			return fmt.Errorf("push at step %d: %w", step, err)
+		requests := []func(context.Context, kv.Request) (int32, error){w.kv.Push, w.kv.Pull}
+		if c.PushPull {
+			requests = []func(context.Context, kv.Request) (int32, error){w.kv.PushPull}
+		}
+		for _, request := range requests {
+			if err := w.do(request(ctx, r))(ctx); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
 		}
 		for _, id := range ids {
 			pushed[id] += c.value(id, step)
-		}
-		if err := w.do(w.kv.Pull(ctx, r))(ctx); err != nil {
-			return fmt.Errorf("pull at step %d: %w", step, err)
 		}
 		for id, v := range c.values(ids, r.Out, each) {
 			if !c.Late && (v < pushed[id] || v < seen[id]) {

@@ -57,6 +57,8 @@ type CountOptions struct {
 	Favourites int
 	Common     float64
 	Lens       bool // id mod 4 + 1 values a key, not ValueLength
+	// PushPull has each step be one request that pushes and pulls.
+	PushPull bool
 	// Late says that pushes may be applied later, by the job's end at the
 	// latest: values are not compared, only the servers' digests say what came.
 	Late bool

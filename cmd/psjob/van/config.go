@@ -16,6 +16,7 @@ import (
 // from the variables that PS-lite's own programs read.
 type Config struct {
 	Role             pslite.Role
+	Dialect          pslite.Dialect // the generation of PS-lite that the job speaks; Unknown means DMLC
 	Servers, Workers int
 	Root             string // the scheduler's host name or address
 	RootPort         int
@@ -165,6 +166,9 @@ func (c Config) withDefaults() Config {
 	def(&c.ProgressEvery, defaultProgressEvery)
 	if c.Watermark == 0 {
 		c.Watermark = defaultWatermark
+	}
+	if c.Dialect == pslite.Unknown {
+		c.Dialect = pslite.DMLC
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

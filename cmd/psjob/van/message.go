@@ -9,9 +9,6 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// dialect is the generation of PS-lite that psjob speaks.
-const dialect = pslite.DMLC
-
 // A Message is what travels between two nodes: meta, and none to three data
 // frames (keys, values, lengths).
 type Message struct {
@@ -48,20 +45,20 @@ func (m *Message) AddData(t pslite.DataType, frame []byte) {
 func (m *Message) command() pslite.Command { return m.Meta.Control.Cmd }
 
 // frames returns the message as ZMTP carries it.
-func (m *Message) frames() [][]byte {
+func (m *Message) frames(d pslite.Dialect) [][]byte {
 	frames := make([][]byte, 0, 1+len(m.Data))
-	frames = append(frames, m.Meta.Append(nil, dialect))
+	frames = append(frames, m.Meta.Append(nil, d))
 	return append(frames, m.Data...)
 }
 
 // decode takes the message apart that was read from a node.
-func (m *Message) decode(from, to int) error {
+func (m *Message) decode(from, to int, d pslite.Dialect) error {
 	m.Sender, m.Recver = from, to
 	frames := m.incoming.Frames
-	if err := m.Meta.Decode(frames[0], dialect); err != nil {
+	if err := m.Meta.Decode(frames[0], d); err != nil {
 		var other pslite.Meta
 		if found, detectErr := pslite.Detect(frames[0], &other); detectErr == nil {
-			return fmt.Errorf("it is in PS-lite's dialect %v, psjob speaks %v: %w", found, dialect, err)
+			return fmt.Errorf("it is in PS-lite's dialect %v, this node speaks %v: %w", found, d, err)
 		}
 		return fmt.Errorf("it is not PS-lite's: %w", err)
 	}

@@ -85,7 +85,7 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 			}
 			return nil
 		}
-		if err := m.decode(from, v.ID()); err != nil {
+		if err := m.decode(from, v.ID(), v.config.Dialect); err != nil {
 			if from == int(pslite.Empty) {
 				v.refused.Add(1)
 				v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)

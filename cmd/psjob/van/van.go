@@ -141,7 +141,7 @@ func (v *Van) Send(ctx context.Context, m *Message) error {
 	if v.config.Verbose > 1 {
 		v.config.Logger.Info("send", "message", m.String(), "to", m.Recver)
 	}
-	o := outgoing{frames: m.frames()}
+	o := outgoing{frames: m.frames(v.config.Dialect)}
 	command := m.command()
 	if v.resender != nil && command != pslite.Ack && command != pslite.Terminate {
 		var err error
