@@ -180,6 +180,43 @@ func TestPageByKeyboard(t *testing.T) {
 	}
 }
 
+// lateState answers questions for pulls only when it is let.
+type lateState struct {
+	fleet
+	asked, let chan struct{}
+}
+
+func (l lateState) Heatmap(job string, q HeatmapQuery) (Heatmap, error) {
+	if q.Measure == Pulls {
+		close(l.asked)
+		<-l.let
+	}
+	return l.fleet.Heatmap(job, q)
+}
+
+// An answer that comes after that to a newer question is not shown.
+func TestPageShowsTheNewest(t *testing.T) {
+	state := lateState{fleet{workers: 8, servers: 4}, make(chan struct{}), make(chan struct{})}
+	ctx := openPage(t, state)
+	do(t, ctx, "stop refreshing", chromedp.Click("#live"), waitDrawn(2))
+	view := func(measure string) chromedp.Action[chromedp.Void] {
+		return chromedp.Poll[chromedp.Void](fmt.Sprintf(`(location.hash = "#measure=%s", true)`, measure))
+	}
+	do(t, ctx, "ask for pulls", view("pulls"))
+	<-state.asked
+	do(t, ctx, "ask for bytes", view("bytes"), waitDrawn(3))
+	close(state.let)
+	do(t, ctx, "both are answered", chromedp.Poll[chromedp.Void](
+		`performance.getEntriesByType("resource").some((e) => e.name.includes("measure=pulls") && e.responseEnd > 0)`))
+	do(t, ctx, "go to a block", chromedp.Focus("#heat"), chromedp.KeyEvent(kb.ArrowRight))
+	if got := readout(t, ctx, "heat"); !strings.Contains(got, "B") || strings.Contains(got, "pulls") {
+		t.Errorf("asked for bytes last, the page shows %q", got)
+	}
+	if n := drawn(t, ctx); n != 3 {
+		t.Errorf("the page has drawn %d times, want 3", n)
+	}
+}
+
 func TestPageAsksNobodyElse(t *testing.T) {
 	ctx := openPage(t, fleet{workers: 2, servers: 1})
 	origin := ask(t, ctx, chromedp.Evaluate[string](`location.origin`))

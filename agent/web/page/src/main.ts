@@ -125,9 +125,13 @@ function chooseJob(jobs: Job[]): Job | undefined {
   return job;
 }
 
-async function refresh(): Promise<void> {
-  performance.mark("refresh");
+/** Asks for everything and draws it, unless it has been asked for anew meanwhile. */
+async function refresh(isNewest: () => boolean): Promise<void> {
+  const began = performance.now();
   const [{ jobs }, agent] = await Promise.all([ask<{ jobs: Job[] }>("jobs"), ask<Agent>("agent")]);
+  if (!isNewest()) {
+    return;
+  }
   drawCost(element("cost"), agent);
   const isFleet = agent.hosts !== undefined;
   element("cost-title").textContent = isFleet ? "Agents: cost and losses" : "This agent: cost and losses";
@@ -147,6 +151,9 @@ async function refresh(): Promise<void> {
     isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
     isFleet ? ask<Codecs>("codecs", { job: job.job }).catch(() => undefined) : undefined, // of a planner that has no rules to give
   ]);
+  if (!isNewest()) {
+    return;
+  }
   heatmap = newHeatmap;
   traffic = newTraffic;
   keys = newKeys;
@@ -165,7 +172,7 @@ async function refresh(): Promise<void> {
   }
   const { text, isBad } = jobStatus(job, isFleet);
   say(text, isBad);
-  performance.measure("drawn", "refresh");
+  performance.measure("drawn", { start: began });
 }
 
 function say(text: string, isBad: boolean): void {
@@ -179,13 +186,16 @@ let round = 0;
 /** Refreshes now, and again later while live; a newer call replaces an older. */
 async function update(): Promise<void> {
   const mine = ++round;
+  const isNewest = () => mine === round;
   clearTimeout(timer);
   try {
-    await refresh();
+    await refresh(isNewest);
   } catch (problem) {
-    say(`The agent does not answer: ${problem instanceof Error ? problem.message : problem}`, true);
+    if (isNewest()) {
+      say(`The agent does not answer: ${problem instanceof Error ? problem.message : problem}`, true);
+    }
   }
-  if (mine === round && live.checked) {
+  if (isNewest() && live.checked) {
     timer = setTimeout(() => void update(), refreshMilliseconds);
   }
 }
