@@ -249,7 +249,9 @@ func TestFuzzedBytes(t *testing.T) {
 		if n := peakMemory(t, pid); n > 400<<20 {
 			t.Errorf("a proxy held %d MiB", n>>20)
 		}
-		if after[i] > before[i]+64<<20 {
+		// Until then buffers are still being made, for as many connections at a
+		// time as the machine lets come.
+		if lasting >= time.Minute && after[i] > before[i]+64<<20 {
 			t.Errorf("a proxy grew from %d MiB to %d", before[i]>>20, after[i]>>20)
 		}
 		t.Logf("a proxy held %d MiB after a quarter of the time, %d at its end, %d at most", before[i]>>20, after[i]>>20, peakMemory(t, pid)>>20)
