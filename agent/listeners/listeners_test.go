@@ -125,7 +125,7 @@ func (g *ground) want(agent *hoststest.Child, processes ...Process) {
 func (g *ground) until(client *hoststest.Child, want string) {
 	g.t.Helper()
 	var got string
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if got = client.Ask(g.to); strings.Contains(got, want) {
 			return
 		}

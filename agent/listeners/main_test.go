@@ -147,7 +147,7 @@ func ask(to string) string {
 		return "error " + err.Error()
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return "error " + err.Error()
 	}
 	reply, err := bufio.NewReader(conn).ReadString('\n')

@@ -32,7 +32,7 @@ func TestProcessesAreTold(t *testing.T) {
 		}
 		want[cmd.Process.Pid] = true
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for len(want) > 0 {
 		pid, err := w.Next(ctx) // others are told as well

@@ -107,7 +107,7 @@ func connectOnce(o order) (r outcome) {
 		return failed(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return failed(err)
 	}
 	r.Peer, r.Local = conn.RemoteAddr().String(), conn.LocalAddr().String()

@@ -81,7 +81,7 @@ func TestRulesFollowTheFile(t *testing.T) {
 	t.Cleanup(func() { cancel(); <-ended })
 	await := func(want func([]values.Rule) bool) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !want(codec.Rules()); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !want(codec.Rules()); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("rules are %+v", codec.Rules())
 			}

@@ -63,7 +63,7 @@ func TestProxyCommand(t *testing.T) {
 		})
 	}()
 	var c net.Conn
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if c, err = net.Dial("tcp", in); err == nil || time.Now().After(end) {
 			break
 		}

@@ -69,7 +69,7 @@ func TestReportsByTLS(t *testing.T) {
 		}
 		r := report.New(address, "h1", creds, func() *api.HostReport { return &api.HostReport{} }, func() bool { return false })
 		ended := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		go func() { ended <- r.Run(ctx) }()
 		for r.State().Reports == 0 && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)

@@ -61,7 +61,7 @@ func receive(t *testing.T, stream grpc.BidiStreamingClient[api.CodecReport, api.
 // await asks until the description is as wanted.
 func await(t *testing.T, s *Service, what string, ok func(*api.CodecsDescription) bool) *api.CodecsDescription {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		d, err := s.Describe(t.Context(), &api.DescribeRulesRequest{})
 		if err != nil {
 			t.Fatal(err)

@@ -202,7 +202,7 @@ func TestReacts(t *testing.T) {
 		}
 	}
 	epochs := func(n int) []*api.Epoch {
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			if d, err := f.service.Describe(ctx, &api.DescribeRequest{Job: testJob}); err == nil && len(d.GetJobs()[0].GetEpochs()) == n {
 				return d.GetJobs()[0].GetEpochs()
 			} else if time.Now().After(end) {

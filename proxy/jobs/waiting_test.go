@@ -89,7 +89,7 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 		if !bytes.Equal(b, want) {
 			t.Errorf("to the server goes %q", b)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("nothing goes to the server")
 	}
 	for _, c := range []net.Conn{up, down} {
@@ -139,6 +139,6 @@ func connected(t *testing.T) (process net.Conn, tcp *net.TCPConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { process.Close(); accepted.Close() })
-	process.SetDeadline(time.Now().Add(10 * time.Second))
+	process.SetDeadline(time.Now().Add(time.Minute))
 	return process, accepted.(*net.TCPConn)
 }

@@ -69,7 +69,7 @@ func (p *path) wait(t testing.TB) (errs [2]error) {
 	for i := range errs {
 		select {
 		case errs[i] = <-p.ended:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("a relay did not end")
 		}
 	}

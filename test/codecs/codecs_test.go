@@ -23,7 +23,7 @@ func put(ctx context.Context, s *sidecar.Sidecar, rules string) error {
 // await waits until a proxy's counts are as wanted.
 func await(t *testing.T, s *sidecar.Sidecar, what string, ok func(*proxy.ValuesState) bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		state, err := s.Connections(t.Context())
 		if err == nil && ok(state.Values) {
 			return

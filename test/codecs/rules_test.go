@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	// half is the middle half of all keys, half of each server's.
 	half = "4611686018427387904-13835058055282163711"
 )

@@ -97,7 +97,7 @@ func start(t *testing.T, h *hosts.Host, group string, cmd *exec.Cmd) service {
 // stop ends it in order.
 func (s service) stop(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ func accesses(t *testing.T, h *hosts.Host) (sum uint64) {
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("no %s", what)
 		}

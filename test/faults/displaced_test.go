@@ -189,7 +189,7 @@ func (f *fleet) recorded() map[uint64]int32 {
 		f.t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	stream, err := api.NewPlansClient(conn).Watch(ctx, &api.WatchRequest{Host: "a test"})
 	if err != nil {

@@ -170,7 +170,7 @@ func (f *fleet) ready(s *sidecar) {
 // await asks until there is no error.
 func (f *fleet) await(what string, ask func() error) {
 	f.t.Helper()
-	for end := time.Now().Add(40 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		err := ask()
 		if err == nil {
 			return

@@ -161,7 +161,7 @@ func (s *service) stop(t *testing.T) {
 	p.Signal(syscall.SIGTERM) // it may have ended
 	select {
 	case <-p.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Errorf("%s does not end", s)
 		p.Signal(syscall.SIGQUIT) // for its goroutines
 		time.Sleep(time.Second)

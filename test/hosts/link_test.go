@@ -138,7 +138,7 @@ func TestCutAndHeal(t *testing.T) {
 	if err := n.Host(1).Heal(); err != nil {
 		t.Fatal(err)
 	}
-	to.SetReadDeadline(time.Now().Add(20 * time.Second))
+	to.SetReadDeadline(time.Now().Add(time.Minute))
 	got := make([]byte, 4)
 	if _, err := io.ReadFull(to, got); err != nil || string(got) != "held" {
 		t.Errorf("after healing: %q, %v", got, err)

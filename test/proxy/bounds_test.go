@@ -164,13 +164,13 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	var s proxy.State
 	refused := func() uint64 { return s.Errors["no_descriptors"] + s.Errors["too_many"] }
-	for end := time.Now().Add(20 * time.Second); refused() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); refused() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		s = state(t, status)
 	}
 	if refused() == 0 {
 		t.Errorf("errors %v, want some for want of descriptors", s.Errors)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if err := ping(in); err == nil {
 			break
 		} else if time.Now().After(end) {

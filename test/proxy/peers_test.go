@@ -54,7 +54,7 @@ func process(t testing.TB, name string, args ...string) (pid int) {
 // listening waits until somebody takes connections at addr.
 func listening(t testing.TB, addr string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			c.Close()

@@ -73,7 +73,7 @@ func TestProbed(t *testing.T) {
 			defer func() { cancel(); <-done }() // it trains until it is told not to
 			rng := rand.New(rand.NewPCG(1, 1))
 			name := jobName(n.Host(0).IPv4)
-			for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 				if !p.busy(name) && plain(t, all) > 20 {
 					p.propose(rng, name, probedIDs, 100, k)
 				}
@@ -111,7 +111,7 @@ func TestProbed(t *testing.T) {
 func (p *planner) refuses(jobName, reason, says string) {
 	p.t.Helper()
 	var told string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if told = p.run("plan", "show"); strings.Contains(told, jobName) && strings.Contains(told, reason) && strings.Contains(told, says) {
 			return
 		}

@@ -154,7 +154,7 @@ func startFleet(t *testing.T, n *hosts.Net, p *planner) []*restarting {
 		all = append(all, keepRunning(t, h, program, "proxy", "--proxy-socket", socket, "--insecure-mesh", "--http", http("9813"),
 			"--act", "--handler", "add", "--planner", p.address, "--state-dir", filepath.Join(dir, h.Name), "--grace", "1s"))
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		up := 0
 		for _, r := range all {
 			if _, err := r.state(); err == nil {

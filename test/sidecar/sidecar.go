@@ -38,7 +38,7 @@ const (
 	PlannerPage = 9812
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Sidecar is a psidecar up that runs.
 type Sidecar struct {

@@ -164,7 +164,7 @@ func (p *player) open(f capture.Flow, _ bool) capture.Sink {
 }
 
 func (p *player) connect(f capture.Flow) error {
-	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
 	l, err := p.host.Listen(ctx, "tcp", f.Dst.String())
 	if err != nil {

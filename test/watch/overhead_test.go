@@ -160,7 +160,7 @@ func startAgent(b *testing.B, psidecar string, flags ...string) *process {
 	}
 	address := l.Addr().String()
 	l.Close() // for the agent to listen on
-	ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	a := &process{url: "http://" + address, cmd: exec.Command(psidecar, append([]string{"agent", "--http", address}, flags...)...)}
 	a.cmd.Stderr = &a.log

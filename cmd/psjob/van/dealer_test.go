@@ -94,7 +94,7 @@ func TestDealerReconnects(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	drained, stop := context.WithTimeout(ctx, 10*time.Second)
+	drained, stop := context.WithTimeout(ctx, time.Minute)
 	d.drain(drained)
 	stop()
 	if n := written.Load(); n != rounds*20 {

@@ -274,7 +274,7 @@ func TestHeartbeats(t *testing.T) {
 	vans := startAll(t, t.Context(), 1, 1, func(c *Config) {
 		c.Heartbeat, c.HeartbeatTimeout = 20*time.Millisecond, 10*time.Second
 	})
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	heard := func(v *Van, ids ...int) bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
