@@ -14,30 +14,30 @@ import (
 // agentURL is the default of --agent.
 const agentURL = "http://127.0.0.1:9810"
 
-// ask gets a JSON answer of an agent or planner into v.
-func ask(ctx context.Context, agent, path string, query url.Values, v any) error {
+// ask gets a JSON answer of an agent, proxy or planner into v.
+func ask(ctx context.Context, base, path string, query url.Values, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if !strings.Contains(agent, "://") {
-		agent = "http://" + agent
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
 	}
-	where := strings.TrimSuffix(agent, "/") + path
+	where := strings.TrimSuffix(base, "/") + path
 	if len(query) > 0 {
 		where += "?" + query.Encode()
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
-		return usagef("--agent %q: %w", agent, err)
+		return usagef("address %q: %w", base, err)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("asking the agent (is it running, and at --agent?): %w", err)
+		return fmt.Errorf("nobody answers at %s (is it running, and is that its address?): %w", base, err)
 	}
 	defer response.Body.Close()
 	const limit = 256 << 20
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit))
 	if err != nil {
-		return fmt.Errorf("reading the agent's answer: %w", err)
+		return fmt.Errorf("reading the answer: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
 		var failed struct{ Error string }
@@ -47,7 +47,7 @@ func ask(ctx context.Context, agent, path string, query url.Values, v any) error
 		return fmt.Errorf("%s: %s", where, failed.Error)
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("%s: not an agent's answer: %w", where, err)
+		return fmt.Errorf("%s: not psidecar's answer: %w", where, err)
 	}
 	return nil
 }
