@@ -124,6 +124,7 @@ type Proxy struct {
 	peers    *peers
 	entry    *admission
 	log      *slog.Logger
+	failures *failures
 
 	advising sync.Mutex
 	conns    *register
@@ -151,7 +152,7 @@ func New(opts Options) (*Proxy, error) {
 		}
 	}
 	p := &Proxy{
-		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log,
+		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log, failures: newFailures(opts.Log),
 		dialer: &net.Dialer{Control: marker(opts.Mark, opts.Log)},
 		peers:  newPeers(opts.Retry),
 		entry:  newAdmission(affordable(opts.MaxConnections)),
@@ -291,17 +292,11 @@ func (p *Proxy) take(conn net.Conn, serve func(*net.TCPConn) error) {
 	})
 }
 
-// fail counts and logs why a connection failed. What jobs, networks and health
-// checks do every day is logged for debugging only.
+// fail counts and logs why a connection failed.
 func (p *Proxy) fail(err error) {
 	r := reason.Of(err)
 	p.conns.failed(r)
-	level := slog.LevelWarn
-	switch r {
-	case reason.ResetByJob, reason.ResetByFarSide, reason.Unreachable, reason.Stopped, reason.NotHello:
-		level = slog.LevelDebug
-	}
-	p.log.Log(context.Background(), level, "connection failed", "reason", r, "error", err)
+	p.failures.note(r, err)
 }
 
 // newLinkID returns a number that no other link of this instance has.

@@ -1,0 +1,51 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+)
+
+// Failures are logged at most so fast, and so many at once: whoever makes
+// connections that fail must not fill a disk. All are counted.
+const (
+	logsPerSecond = 5
+	logsAtOnce    = 50
+)
+
+// failures logs why connections failed.
+type failures struct {
+	log     *slog.Logger
+	limit   *rate.Limiter
+	omitted atomic.Uint64 // since the last that was logged
+}
+
+func newFailures(log *slog.Logger) *failures {
+	return &failures{log: log, limit: rate.NewLimiter(logsPerSecond, logsAtOnce)}
+}
+
+// note logs one. What jobs, networks and health checks do every day is logged for
+// debugging only.
+func (f *failures) note(r reason.Reason, err error) {
+	ctx, level := context.Background(), slog.LevelWarn
+	switch r {
+	case reason.ResetByJob, reason.ResetByFarSide, reason.Unreachable, reason.Stopped, reason.NotHello:
+		level = slog.LevelDebug
+	}
+	if !f.log.Enabled(ctx, level) {
+		return
+	}
+	if !f.limit.Allow() {
+		f.omitted.Add(1)
+		return
+	}
+	attrs := []any{"reason", r, "error", err}
+	if n := f.omitted.Swap(0); n > 0 {
+		attrs = append(attrs, "omitted", n)
+	}
+	f.log.Log(ctx, level, "connection failed", attrs...)
+}
