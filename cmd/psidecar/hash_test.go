@@ -72,6 +72,13 @@ func TestHashAsTable(t *testing.T) {
 	if code != 0 || !strings.Contains(stdout, "accuracy, test rows") || !strings.Contains(stdout, "busiest machine, tsh1") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
+	if !strings.Contains(stdout, "had 3 on average before: fewer bins") {
+		t.Errorf("4 bins are too many for rows of 3 entries, which is not said: %s", stdout)
+	}
+	_, stdout, _ = runTest(t, nil, "hash", "--input", hashInput(t), "--hash-bins", "2", "-k", "2", "--algorithm", "tsh1")
+	if strings.Contains(stdout, "fewer bins") {
+		t.Errorf("2 bins are not too many: %s", stdout)
+	}
 }
 
 func TestHashRefuses(t *testing.T) {

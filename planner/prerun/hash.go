@@ -132,5 +132,12 @@ func (r *HashReport) Table(w io.Writer) error {
 		fmt.Fprintf(t, "accuracy, training rows\t%.4f\t%.4f\t%.3f\t\n", b.Accuracy.Train, a.Accuracy.Train, ratio(a.Accuracy.Train, b.Accuracy.Train))
 		fmt.Fprintf(t, "accuracy, test rows\t%.4f\t%.4f\t%.3f\t\n", b.Accuracy.Test, a.Accuracy.Test, ratio(a.Accuracy.Test, b.Accuracy.Test))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if a.Edges >= b.Edges {
+		_, err := fmt.Fprintf(w, "\nEach row has an entry for every bin, and had %.0f on average before: fewer bins make this set smaller.\n", float64(b.Edges)/float64(b.Report.Samples))
+		return err
+	}
+	return nil
 }
