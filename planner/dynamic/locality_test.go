@@ -27,6 +27,24 @@ type plain struct {
 	extra  []float64
 	owner  []int32 // as the last plan wanted them
 	barred []bool
+	gains  map[int32][]float64 // of the last plan, by item and machine
+}
+
+// sameGain reports whether two lists of moves differ first in where an item goes
+// that would gain as much at either place: rounding decides then.
+func (s *plain) sameGain(a, b []Move) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i] == b[i] {
+			continue
+		}
+		if a[i].Item != b[i].Item {
+			return false
+		}
+		gains := s.gains[a[i].Item]
+		x, y := gains[a[i].To], gains[b[i].To]
+		return math.Abs(x-y) <= 1e-9*(x+y)
+	}
+	return false
 }
 
 func (s *plain) loads(owner []int32) []float64 {
@@ -71,7 +89,7 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 			sum += rates[i]
 		}
 		for i := range rates {
-			if scaleOf() == 1 && rates[i] <= least*sum { // written anew: who hardly uses it is forgotten
+			if scaleOf() == 1 && (rates[i] <= least*sum || sum <= faint) { // written anew: who hardly uses it is forgotten
 				rates[i] = 0
 			}
 		}
@@ -199,12 +217,14 @@ func (s *plain) best(it *Items, owner []int32, item int32) (int32, bool) {
 	from := owner[item]
 	cost := (float64(it.Size[item]) + s.o.Overhead) / s.o.Horizon * (1 + s.o.Margin*math.Pow(2, float64(s.calm[item])))
 	to, most := int32(-1), 0.0
+	s.gains[item] = make([]float64, s.k)
 	for t := range int32(s.k) {
 		if t == from || s.barred != nil && s.barred[t] {
 			continue
 		}
 		unknown := all * s.o.Missed / s.seen[item] // uses by the owner that were not seen
 		gain := price[from]*(all+unknown-2*(s.rate[item][from]+unknown)-cost) + price[t]*(2*s.rate[item][t]-all-unknown-cost)
+		s.gains[item][t] = gain
 		if gain > most {
 			to, most = t, gain
 		}
@@ -271,7 +291,7 @@ func TestLocalityAgainstPlain(t *testing.T) {
 		}
 		l := NewLocality(o)
 		scaleOf = func() float64 { return l.rates.scale }
-		slow := &plain{o: l.o, k: k, speed: l.speed, barred: o.Barred}
+		slow := &plain{o: l.o, k: k, speed: l.speed, barred: o.Barred, gains: map[int32][]float64{}}
 		it := drawItems(t, rapid.IntRange(1, 8).Draw(t, "items"), k)
 		for range rapid.IntRange(1, 12).Draw(t, "epochs") {
 			e := &Epoch{Steps: float64(rapid.IntRange(1, 30).Draw(t, "steps")), Share: rapid.Float64Range(0.1, 1).Draw(t, "share"), Uses: drawUses(t, it.Len(), k)}
@@ -280,6 +300,9 @@ func TestLocalityAgainstPlain(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := slow.plan(it, e)
+			if slow.sameGain(moves, want) {
+				return
+			}
 			if !slices.Equal(moves, want) {
 				t.Fatalf("it moves %v, want %v", moves, want)
 			}

@@ -173,8 +173,14 @@ func (r *rates) grow(item int32, come int) {
 	r.arena = append(r.arena, make([]user, room-len(old))...)
 }
 
-// least is the part of an item's rates below which a user is forgotten.
-const least = 1. / 1024
+const (
+	// least is the part of an item's rates below which a user is forgotten.
+	least = 1. / 1024
+	// faint is the rate below which all users of an item are: nobody has used it
+	// for some 70 times as long as is remembered, and what is left of the rates
+	// would soon be too small a number to be exact.
+	faint = 1e-30
+)
 
 // fade makes all that was seen count less, and reports whether all rates were
 // written anew, with scale 1. That happens seldom.
@@ -201,7 +207,7 @@ func (r *rates) compact() {
 		}
 		r.start[item] = int64(len(arena))
 		for _, u := range users {
-			if u.rate > least*sum {
+			if sum > faint && u.rate > least*sum {
 				arena = append(arena, u)
 			}
 		}
