@@ -103,8 +103,8 @@ func (j *Job) giveProcesses(running map[place]Node) {
 
 func (n *Node) mayBe(r role) bool { return n.role == r || n.role == roleUnknown || r == roleUnknown }
 
-// identify returns the node with that id, by which one that was taken for n goes,
-// on good authority: n, unless that is known to be another one.
+// identify returns whom something reliable calls by that id, and who was taken
+// for n so far: n, which then has the id, or the node that had it before.
 func (o *Observer) identify(n *Node, id int32, from string) *Node {
 	if roleOfID(id) == roleUnknown {
 		return n
@@ -112,7 +112,7 @@ func (o *Observer) identify(n *Node, id int32, from string) *Node {
 	other := n.job.byID[id]
 	switch {
 	case !n.mayBe(roleOfID(id)) || n.id != id && !n.guessed():
-		// n is of an earlier run, and this one has its port.
+		// n is of an earlier run, and this one has its port, or its number.
 		if other = n.job.withID(id, from); other != nil {
 			n.handProcess(other)
 		}
