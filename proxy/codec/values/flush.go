@@ -31,18 +31,22 @@ const (
 
 // ownPush is a push of our own.
 type ownPush struct {
-	frames   [][]byte
 	sender   *Sender
-	done     bool // of [Codec.mu]
 	answered chan struct{}
+
+	// Of [Codec.mu].
+	frames [][]byte // of the answered one the meta alone, for another ACK
+	done   bool
 }
 
 // mostOwns bounds the own pushes that are kept: those that were answered are
 // for answers that come again.
 const mostOwns = 1024
 
-// numbers of own pushes: the router's own begin at the other end.
+// nextOwn numbers a push of our own: the router's own begin at the other end.
 func (c *Codec) nextOwn() int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.own++
 	return route.LastOwn - c.own%(1<<24)
 }
@@ -112,26 +116,35 @@ func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 	}
 	var sent []*ownPush
 	for _, part := range st.empty() {
-		own := &ownPush{sender: s, answered: make(chan struct{})}
-		timestamp := c.expect(own)
-		own.frames = st.template.push(timestamp, part)
+		timestamp := c.nextOwn()
+		frames := st.template.push(timestamp, part)
+		own := &ownPush{sender: s, answered: make(chan struct{}), frames: frames}
+		c.expect(timestamp, own)
 		sent = append(sent, own)
-		s.queue(own.frames)
+		s.queue(frames)
 	}
 	c.counts.flushed(len(sent))
 	return sent, nil
 }
 
-// expect numbers a push of our own and waits for its answer.
-func (c *Codec) expect(own *ownPush) int32 {
+// expect keeps a push of our own for its answer.
+func (c *Codec) expect(timestamp int32, own *ownPush) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.owns) >= mostOwns {
 		maps.DeleteFunc(c.owns, func(_ int32, old *ownPush) bool { return old.done })
 	}
-	timestamp := c.nextOwn()
 	c.owns[timestamp] = own
-	return timestamp
+}
+
+// unanswered returns the frames of a push of our own, nil once it was answered.
+func (c *Codec) unanswered(own *ownPush) [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if own.done {
+		return nil
+	}
+	return own.frames
 }
 
 // answered takes the news that a server has answered, or acknowledged, a push of
@@ -141,7 +154,7 @@ func (c *Codec) answered(timestamp int32) {
 	defer c.mu.Unlock()
 	if own := c.owns[timestamp]; own != nil && !own.done {
 		own.done = true
-		own.frames = own.frames[:1] // the meta, for another ACK
+		own.frames = own.frames[:1]
 		close(own.answered)
 	}
 }
@@ -158,8 +171,8 @@ func (c *Codec) awaitAnswers(ctx context.Context, sent []*ownPush) error {
 			case <-own.answered:
 				waiting = false
 			case <-again.C:
-				if own.sender.resends() {
-					own.sender.queue(own.frames)
+				if frames := c.unanswered(own); frames != nil && own.sender.resends() {
+					own.sender.queue(frames)
 				}
 			case <-ctx.Done():
 				c.counts.why(ReasonNoFlush)
@@ -262,21 +275,26 @@ func (r *Receiver) readAnswer(src []byte) error {
 	if err != nil {
 		return err
 	}
+	var meta []byte
 	r.codec.mu.Lock()
 	own := r.codec.owns[timestamp]
+	if own != nil {
+		meta = own.frames[0]
+	}
 	r.codec.mu.Unlock()
 	if own != nil && own.sender.resends() {
-		own.sender.acknowledge(own, timestamp, int32(server))
+		own.sender.acknowledge(meta, timestamp, int32(server))
 	}
 	r.codec.answered(timestamp)
 	return nil
 }
 
-// acknowledge queues the ACK of a server's answer to one of our pushes.
-func (s *Sender) acknowledge(own *ownPush, timestamp, server int32) {
+// acknowledge queues the ACK of a server's answer to one of our pushes, of which
+// the meta is given.
+func (s *Sender) acknowledge(meta []byte, timestamp, server int32) {
 	var det pslite.Detector
 	var of, ack pslite.Meta
-	d, err := det.Decode(own.frames[0], &of)
+	d, err := det.Decode(meta, &of)
 	if err != nil {
 		return
 	}
