@@ -110,6 +110,7 @@ type Capture struct {
 	stats   interface{ Close() error }
 
 	mu       sync.Mutex
+	closed   bool
 	attached map[string][]link.Link // by cgroup path
 
 	batches map[StreamID]uint32 // number of the next batch; Read's alone
@@ -245,6 +246,11 @@ func flag(b bool) uint8 {
 // Counts reads the counters, summed over all CPUs, since Open.
 func (c *Capture) Counts() (Counts, error) {
 	var sums Counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return sums, fmt.Errorf("reading the counters: %w", os.ErrClosed)
+	}
 	for r := range sums {
 		var perCPU []captureCount
 		if err := c.objects.counts.Lookup(uint32(r), &perCPU); err != nil {
@@ -259,10 +265,11 @@ func (c *Capture) Counts() (Counts, error) {
 }
 
 // Close detaches the programs and frees them. A Read in progress must have
-// returned.
+// returned; Counts and ProgramStats may still be asked, and say that it is closed.
 func (c *Capture) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.closed = true
 	var failed error
 	for _, links := range c.attached {
 		failed = errors.Join(failed, closeLinks(links))

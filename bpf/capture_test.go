@@ -1,6 +1,9 @@
 package bpf
 
 import (
+	"errors"
+	"os"
+	"sync"
 	"testing"
 
 	"github.com/psidecar/psidecar/test/require"
@@ -23,4 +26,28 @@ func openTest(t testing.TB, o Options) *Capture {
 
 func TestOpen(t *testing.T) {
 	openTest(t, Options{})
+}
+
+// Whoever still asks while an agent ends is told so.
+func TestAskedAfterClose(t *testing.T) {
+	c := openTest(t, Options{})
+	var asking sync.WaitGroup
+	for range 4 {
+		asking.Go(func() {
+			for {
+				_, err := c.Counts()
+				_, also := c.ProgramStats()
+				if (err != nil && !errors.Is(err, os.ErrClosed)) || (also != nil && !errors.Is(also, os.ErrClosed)) {
+					t.Errorf("asked while it is closed: %v, %v", err, also)
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	asking.Wait()
 }

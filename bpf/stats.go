@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -19,6 +20,11 @@ type ProgramStats struct {
 
 // ProgramStats reads the run count and run time of the programs.
 func (c *Capture) ProgramStats() ([]ProgramStats, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, fmt.Errorf("reading the programs' run time: %w", os.ErrClosed)
+	}
 	var list []ProgramStats
 	for _, p := range []struct {
 		name    string
