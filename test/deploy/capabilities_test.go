@@ -97,7 +97,7 @@ func start(t *testing.T, h *hosts.Host, group string, cmd *exec.Cmd) service {
 // stop ends it in order.
 func (s service) stop(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := s.process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestRights(t *testing.T) {
 		t.Logf("the agent on %s has capabilities %s", h.Name, effective(t, agents[i].process.Pid()))
 	}
 	asUser := job.Program{"setpriv", fmt.Sprintf("--reuid=%d", jobUser), fmt.Sprintf("--regid=%d", jobUser), "--clear-groups", psjob, "--json"}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	counting := append(asUser[:len(asUser):len(asUser)], "--model", "count", "--steps", "4000")
 	running, err := job.Job{Scheduler: asUser, Servers: job.Repeat(2, asUser), Workers: job.Repeat(2, counting), Hosts: n.Hosts()}.Start(ctx)

@@ -119,7 +119,7 @@ func recommending(t *testing.T, f *fleet) (*run, func()) {
 		if <-r.ended; r.err != nil {
 			t.Fatal(r.err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		alone, err := plain.Run(ctx)
 		if err != nil {

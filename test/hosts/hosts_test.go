@@ -30,7 +30,7 @@ func pair(t testing.TB, a, b *hosts.Host, at netip.Addr) (from, to *net.TCPConn)
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	c, err := a.Dial(ctx, "tcp", l.Addr().String())
 	if err != nil {

@@ -149,7 +149,7 @@ func TestJobs(t *testing.T) {
 			for _, h := range n.Hosts()[:tc.sidecars] {
 				sidecars = append(sidecars, startSidecar(t, h, psidecar, dir, bpffs))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			tc.job.Hosts, tc.job.IPv6 = n.Hosts(), tc.ipv6
 			if _, err := tc.job.Run(ctx); err != nil { // workers fail where a sum is wrong

@@ -61,7 +61,7 @@ func TestProbed(t *testing.T) {
 	}{{"add", "add", true}, {"ftrl", "none", false}, {"assign", "add", true}} { // psjob's assign takes only the first push so
 		t.Run(c.rule, func(t *testing.T) {
 			p.forget()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			mine := job.Program{psjob, "--json", "--model", "lr", "--data", samples, "--epochs", "100000", "--batch", "20", "--rule", c.rule}
 			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, mine)}.Start(ctx)
@@ -144,7 +144,7 @@ func TestRestored(t *testing.T) {
 	for _, h := range n.Hosts() {
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir()))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	mine := job.Program{psjob, "--json"}
 	count := append(job.Program{psjob, "--json", "--model", "count"}, "--count-keys", strconv.Itoa(ids), "--steps", "500", "--count-compute", "20ms")

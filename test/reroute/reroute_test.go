@@ -73,7 +73,7 @@ func TestPlaced(t *testing.T) {
 		{"IPv6", nil, nil, k, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			mine := job.Program{psjob, "--json"}
 			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", "3000", "--steps", "150"}, c.args...)

@@ -103,7 +103,7 @@ func confidence(list []float64) (low, high float64) {
 // speed runs a job with one worker and returns its steps a second.
 func speed(t *testing.T, on []*hosts.Host, psjob string, args []string) float64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	mine := job.Program{psjob, "--json"}
 	mine = append(mine, args...)

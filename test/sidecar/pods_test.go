@@ -24,7 +24,7 @@ func TestPods(t *testing.T) {
 	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 4})
 	nodes, pods := n.Hosts()[:2], n.Hosts()[2:]
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	planner := net.JoinHostPort(nodes[0].IPv4.String(), strconv.Itoa(Planner))
 	var all []*Sidecar

@@ -31,7 +31,7 @@ func TestUp(t *testing.T) {
 	require.BPF(t)
 	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 3})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	planner := net.JoinHostPort(n.Host(0).IPv4.String(), strconv.Itoa(Planner))
 	all := []*Sidecar{
