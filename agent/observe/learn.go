@@ -64,15 +64,12 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 	if j == nil {
 		return
 	}
-	if j.joining { // the first one after nodes came: ids may be dealt anew
+	isNew := j.joining // the first one after nodes came: ids may be dealt anew
+	if isNew {
 		j.joining = false
 		j.Sums.Restart()
-		now := map[netip.AddrPort]bool{}
-		for i := range nodes {
-			now[addressOf(&nodes[i])] = true
-		}
-		defer j.prune(now)
 	}
+	now := map[netip.AddrPort]bool{}
 	running := j.processes()
 	servers, workers := 0, 0
 	for i := range nodes {
@@ -94,8 +91,9 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 			n = j.withID(entry.ID, fromTable) // the one that has this id now listens there
 		}
 		if n == nil {
-			return
+			break // beyond the limit
 		}
+		now[address] = true
 		if j.byAddress[address] != n {
 			j.leave(address)
 		}
@@ -103,6 +101,9 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 		n.address = address
 	}
 	j.giveProcesses(running)
+	if isNew {
+		j.prune(now)
+	}
 	j.serverCount, j.workerCount = max(j.serverCount, servers), max(j.workerCount, workers)
 }
 

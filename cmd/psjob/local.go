@@ -110,7 +110,7 @@ func passedOn(flags *pflag.FlagSet) []string {
 	return args
 }
 
-// run starts the processes and nodeFlags for all. When one fails, the others get
+// run starts the processes and waits for all. When one fails, the others get
 // SIGTERM.
 func (l local) run(ctx context.Context, e env, args []string) error {
 	port, err := freePort(l.host)

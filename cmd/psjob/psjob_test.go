@@ -76,6 +76,8 @@ func TestExitCodes(t *testing.T) {
 		"silent scheduler":    {node("worker"), []string{"--model", "count", "--wait", "300ms"}, 1, "gave up after 300ms"},
 		"no data":             {node("worker"), nil, 2, "--data"},
 		"bad model":           {node("worker"), []string{"--model", "svm"}, 2, "--model"},
+		"bad dialect":         {node("server", "PSJOB_DIALECT", "french"), nil, 2, "--dialect french"},
+		"dialect without it":  {node("worker"), []string{"--model", "count", "--count-pushpull", "--dialect", "dmlc-2018"}, 2, "--dialect dmlc-2018"},
 		"bad flag":            {nil, []string{"--frobnicate"}, 2, "--frobnicate"},
 		"bad variable":        {node("worker", "PSJOB_EPOCHS", "x"), nil, 2, "PSJOB_EPOCHS"},
 		"argument":            {nil, []string{"frobnicate"}, 2, "frobnicate"},

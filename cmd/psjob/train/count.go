@@ -167,14 +167,8 @@ func (w *worker) count(ctx context.Context) error {
 		start := time.Now()
 		ids := c.step(w.van.Rank(), step)
 		r := c.request(ids, each, func(id int32) float32 { return c.value(id, step) })
-		requests := []func(context.Context, kv.Request) (int32, error){w.kv.Push, w.kv.Pull}
-		if c.PushPull {
-			requests = []func(context.Context, kv.Request) (int32, error){w.kv.PushPull}
-		}
-		for _, request := range requests {
-			if err := w.do(request(ctx, r))(ctx); err != nil {
-				return fmt.Errorf("step %d: %w", step, err)
-			}
+		if err := w.exchange(ctx, c, r); err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
 		}
 		for _, id := range ids {
 			pushed[id] += c.value(id, step)
@@ -210,6 +204,23 @@ func (w *worker) count(ctx context.Context) error {
 		return nil
 	}
 	return w.verify(ctx, c, steps, each)
+}
+
+// exchange pushes and pulls what a step does, in one request or in two.
+func (w *worker) exchange(ctx context.Context, c *counter, r kv.Request) error {
+	if c.PushPull {
+		if err := w.do(w.kv.PushPull(ctx, r))(ctx); err != nil {
+			return fmt.Errorf("push and pull: %w", err)
+		}
+		return nil
+	}
+	if err := w.do(w.kv.Push(ctx, r))(ctx); err != nil {
+		return fmt.Errorf("push: %w", err)
+	}
+	if err := w.do(w.kv.Pull(ctx, r))(ctx); err != nil {
+		return fmt.Errorf("pull: %w", err)
+	}
+	return nil
 }
 
 // compute passes the time that a step would take to compute.

@@ -2,6 +2,7 @@ package values
 
 import (
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,5 +147,31 @@ func TestFlushNeedsAWayBack(t *testing.T) {
 	}
 	if sent := up.own(t); len(sent) != 0 {
 		t.Errorf("%d messages were sent", len(sent))
+	}
+}
+
+// A push of our own that is answered just when it would be repeated goes whole or
+// not at all.
+func TestAnsweredPushIsNotRepeated(t *testing.T) {
+	c, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2000 {
+		own := &ownPush{answered: make(chan struct{}), frames: [][]byte{{1}, {2}, {3}}}
+		timestamp := c.nextOwn()
+		c.expect(timestamp, own)
+		var answering sync.WaitGroup
+		answering.Go(func() { c.answered(timestamp) })
+		for whole := true; whole; {
+			frames := c.unanswered(own)
+			if whole = frames != nil; whole && len(frames) != 3 {
+				t.Fatalf("%d of 3 frames would be sent again", len(frames))
+			}
+		}
+		answering.Wait()
+		if len(own.frames) != 1 {
+			t.Fatalf("%d frames are kept of an answered push", len(own.frames))
+		}
 	}
 }
