@@ -10,6 +10,7 @@ package report
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -66,7 +67,8 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	client := api.NewPlannerClient(conn)
-	incarnation, sequence := uint64(time.Now().UnixNano()), uint64(0)
+	// At random, not by the clock: that may have been set back since the last start.
+	incarnation, sequence := rand.Uint64(), uint64(0)
 	report := func() *api.HostReport {
 		r := l.make()
 		sequence++

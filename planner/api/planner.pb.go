@@ -29,7 +29,9 @@ const (
 type HostReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Host  string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
-	// incarnation is different each time the agent starts, and rises.
+	// incarnation is a number drawn at random each time the agent starts. It tells
+	// starts apart and orders nothing: of two agents of one name the one with the
+	// newer stream counts.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// sequence counts the reports of an incarnation from 1.
 	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`

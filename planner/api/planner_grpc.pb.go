@@ -31,7 +31,8 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type PlannerClient interface {
 	// Report takes an agent's reports one after the other. The planner answers
-	// each when it has taken it in; the agent sends the next one only then.
+	// each when it has taken it in; the agent sends the next one only then. A
+	// stream is for one host.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HostReport, Taken], error)
 }
 
@@ -61,7 +62,8 @@ type Planner_ReportClient = grpc.BidiStreamingClient[HostReport, Taken]
 // for forward compatibility.
 type PlannerServer interface {
 	// Report takes an agent's reports one after the other. The planner answers
-	// each when it has taken it in; the agent sends the next one only then.
+	// each when it has taken it in; the agent sends the next one only then. A
+	// stream is for one host.
 	Report(grpc.BidiStreamingServer[HostReport, Taken]) error
 	mustEmbedUnimplementedPlannerServer()
 }

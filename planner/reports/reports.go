@@ -5,6 +5,10 @@
 // known ([Store.All]), and what was known some time ago ([Store.Past]). The planner's algorithms and its page read it. Reports
 // hold sums since an agent began, so the newest one says all; nothing is
 // written to disk, agents report again within seconds.
+//
+// Which of two agents speaks for a host is decided by their streams, never by a
+// number that they send: the newest stream does, until it ends. Whether a caller
+// may speak for a host at all is decided before (package planner/access).
 package reports
 
 import (
@@ -44,19 +48,33 @@ type Store struct {
 	// before the first report, and must not keep the report.
 	Windows func(*api.HostReport)
 
-	mu      sync.Mutex
-	hosts   map[string]entry
-	history history
-	now     func() time.Time // nil: time.Now
+	mu       sync.Mutex
+	hosts    map[string]entry
+	history  history
+	sessions uint64           // begun so far
+	silenced uint64           // reports that were ignored, since a newer stream speaks for their host
+	now      func() time.Time // nil: time.Now
 }
 
+// entry is what is kept of a host.
 type entry struct {
 	report *api.HostReport
 	at     time.Time
+	// speaks is the stream that reports for the host; nil: the last one has ended,
+	// and any may.
+	speaks *session
+}
+
+// session is one stream of reports.
+type session struct {
+	order uint64 // of its start among all streams of the store
+	host  string // that it reports for, known from the first report on
 }
 
 // Report implements api.PlannerServer.
 func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken]) error {
+	own := s.begin()
+	defer s.end(own)
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -65,7 +83,7 @@ func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken
 		if err != nil {
 			return err
 		}
-		if err := s.take(r); err != nil {
+		if err := s.take(own, r); err != nil {
 			return err
 		}
 		if err := stream.Send(&api.Taken{Sequence: r.GetSequence()}); err != nil {
@@ -74,17 +92,47 @@ func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken
 	}
 }
 
-// take keeps a report, unless a newer one of the host is there.
-func (s *Store) take(r *api.HostReport) error {
-	if r.GetHost() == "" {
-		return status.Error(codes.InvalidArgument, "the report names no host")
+// begin returns a stream that is newer than all others.
+func (s *Store) begin() *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions++
+	return &session{order: s.sessions}
+}
+
+// end lets other streams speak for the host.
+func (s *Store) end(own *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.hosts[own.host]; ok && e.speaks == own {
+		e.speaks = nil
+		s.hosts[own.host] = e
 	}
+}
+
+// Silenced returns how many reports were ignored because a newer stream speaks
+// for their host: two agents have one name.
+func (s *Store) Silenced() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.silenced
+}
+
+// take keeps a report of a stream, unless a newer one of the host is there.
+func (s *Store) take(own *session, r *api.HostReport) error {
+	switch host := r.GetHost(); {
+	case host == "":
+		return status.Error(codes.InvalidArgument, "the report names no host")
+	case own.host != "" && own.host != host:
+		return status.Errorf(codes.InvalidArgument, "a report of host %.300q in the stream of host %.300q", host, own.host)
+	}
+	own.host = r.GetHost()
 	for _, j := range r.GetJobs() {
 		if err := check(j); err != nil {
 			return err
 		}
 	}
-	fresh, err := s.keep(r)
+	fresh, err := s.keep(own, r)
 	if fresh && s.Windows != nil {
 		s.Windows(r)
 	}
@@ -93,7 +141,7 @@ func (s *Store) take(r *api.HostReport) error {
 
 // keep keeps a report without its windows, and gives them back to r. It says
 // whether the report is newer than what was there.
-func (s *Store) keep(r *api.HostReport) (fresh bool, err error) {
+func (s *Store) keep(own *session, r *api.HostReport) (fresh bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -104,14 +152,18 @@ func (s *Store) keep(r *api.HostReport) (fresh bool, err error) {
 		s.hosts = map[string]entry{}
 	}
 	old, known := s.hosts[r.GetHost()]
-	if known && newer(old.report, r) {
+	switch {
+	case known && old.speaks != nil && old.speaks != own && old.speaks.order > own.order:
+		s.silenced++
 		return false, nil
+	case known && old.speaks == own && r.GetSequence() < old.report.GetSequence():
+		return false, nil // an agent that counts backwards
 	}
 	if !known && len(s.hosts) >= MaxHosts && !s.forgetOne(now) {
 		return false, status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
 	}
 	kept := withoutWindows(r)
-	s.hosts[r.GetHost()] = entry{kept, now}
+	s.hosts[r.GetHost()] = entry{kept, now, own}
 	s.history.add(kept, now)
 	return true, nil
 }
@@ -191,10 +243,6 @@ func checkLatency(l *api.Latency) error {
 		}
 	}
 	return nil
-}
-
-func newer(a, b *api.HostReport) bool {
-	return cmp.Or(cmp.Compare(a.GetIncarnation(), b.GetIncarnation()), cmp.Compare(a.GetSequence(), b.GetSequence())) > 0
 }
 
 func (s *Store) forgetOne(now time.Time) bool {
