@@ -63,6 +63,7 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	}
 	p := c.join(other, limits)
 	s, r := p.newSender(l.ID, l.Dialed, l.HeadLimit), p.newReceiver(l.ID, l.Dialed)
+	r.memory = l.Memory
 	s.close = sync.OnceFunc(func() { c.leave(other) })
 	r.close = sync.OnceFunc(func() { c.leave(other) })
 	return s, r, nil
@@ -112,6 +113,7 @@ func lower(a, b Limits) Limits {
 	return Limits{
 		Keys: lowerLists(a.Keys, b.Keys), Lens: lowerLists(a.Lens, b.Lens),
 		ValuesBytes:      min(a.ValuesBytes, b.ValuesBytes),
+		SparseBytes:      min(a.SparseBytes, b.SparseBytes),
 		RetainedRequests: min(a.RetainedRequests, b.RetainedRequests),
 		RetainedBytes:    min(a.RetainedBytes, b.RetainedBytes),
 	}
@@ -125,7 +127,7 @@ func lowerLists(a, b keylist.Limits) keylist.Limits {
 }
 
 func (l Limits) negative() bool {
-	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes)
+	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes, l.SparseBytes)
 	for _, k := range []keylist.Limits{l.Keys, l.Lens} {
 		least = min(least, k.TableBytes, k.TableLists, k.DictionaryKeys, k.ListBytes)
 	}

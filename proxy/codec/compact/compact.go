@@ -6,7 +6,8 @@
 //   - Keys go by package keylist: by reference, as positions, or packed.
 //   - An answer that has the keys of its request says which request that was.
 //   - Lengths go like keys, as their running sums.
-//   - Values of which many are equal go by package wordlist, others as they are.
+//   - Values most of which are zero, or one other word, go by package sparsewords,
+//     those of which many are equal by package wordlist, others as they are.
 //
 // In come the frames of a message (a [Sender]), and out of the link comes the
 // head of an encoded one (a [Receiver]); package relay calls both, and [Codec]
@@ -24,7 +25,7 @@
 //	identity  if flagged: uvarint length, bytes
 //	meta      see metas
 //	keys      by keylist, or if flagged: uvarint link, uvarint number of the request
-//	values    if flagged: by wordlist
+//	values    if flagged: by wordlist, or by sparsewords
 //	lens      if flagged; see lens
 package compact
 
@@ -50,8 +51,10 @@ const (
 	hasValues
 	// packedValues: the values frame is in the head.
 	packedValues
+	// sparseValues: likewise, by sparsewords.
+	sparseValues
 
-	allFlags = hasIdentity | hasLens | keysOfRequest | retained | hasValues | packedValues
+	allFlags = hasIdentity | hasLens | keysOfRequest | retained | hasValues | packedValues | sparseValues
 )
 
 // Limits bound the memory for one peer and its links. Both ends must use the
@@ -61,6 +64,9 @@ type Limits struct {
 	Lens keylist.Limits `json:"lens"` // likewise
 	// ValuesBytes is the size of the largest values frame that is packed.
 	ValuesBytes int `json:"values_bytes"`
+	// SparseBytes is that of the largest one whose words may go by sparsewords; 0
+	// where the other side does not know of it.
+	SparseBytes int `json:"sparse_bytes"`
 	// RetainedRequests and RetainedBytes bound the requests whose keys are kept
 	// for their answers, of all links to one peer.
 	RetainedRequests int `json:"retained_requests"`
@@ -73,6 +79,7 @@ var DefaultLimits = Limits{
 	Keys:             keylist.DefaultLimits,
 	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 1 << 30},
 	ValuesBytes:      wordlist.Most,
+	SparseBytes:      64 << 20,
 	RetainedRequests: 16384,
 	RetainedBytes:    64 << 20,
 }

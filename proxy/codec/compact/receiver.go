@@ -5,8 +5,10 @@ import (
 	"fmt"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
 	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // A Receiver decodes the messages that the [Sender] at the other end of the
@@ -21,7 +23,10 @@ type Receiver struct {
 	keys     *keylist.Decoder
 	lens     *keylist.Decoder
 	values   wordlist.Decoder
-	numbers  uint64 // of requests that the peer retained
+	sparse   sparsewords.Decoder
+	memory   *relay.Memory // for the values of a message; nil: without a bound
+	lent     []byte        // of memory, until Release
+	numbers  uint64        // of requests that the peer retained
 
 	frames   [][]byte
 	identity []byte
@@ -43,6 +48,7 @@ func (p *Peer) newReceiver(link uint64, isDialer bool) *Receiver {
 
 // Close implements [relay.Receiver]: the link has ended.
 func (r *Receiver) Close() {
+	r.Release()
 	r.peer.forgetLink(r.link, r.numbers)
 	r.close()
 }
@@ -50,7 +56,8 @@ func (r *Receiver) Close() {
 // Decode implements [relay.Receiver]. Any error wraps [ErrCorrupt] and ends the
 // link.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
-	if len(head) == 0 || head[0]&^allFlags != 0 || head[0]&(hasLens|hasValues) == hasLens || head[0]&(packedValues|hasValues) == packedValues {
+	r.Release()
+	if len(head) == 0 || head[0]&^allFlags != 0 || head[0]&(hasLens|hasValues) == hasLens || !validValues(head[0]) {
 		return nil, 0, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
 	}
 	flags, src := head[0], head[1:]
@@ -75,9 +82,15 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 	}
 	if flags&hasValues != 0 {
 		var values []byte
-		if flags&packedValues == 0 {
+		switch {
+		case flags&packedValues != 0:
+			values, src, err = r.values.Decode(src)
+		case flags&sparseValues != 0:
+			values, src, err = r.readSparse(src)
+		default:
 			plain = 1 << len(r.frames)
-		} else if values, src, err = r.values.Decode(src); err != nil {
+		}
+		if err != nil {
 			return nil, 0, errors.Join(ErrCorrupt, err)
 		}
 		r.frames = append(r.frames, values)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
-	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -21,7 +20,7 @@ type Sender struct {
 	metas     metas
 	keys      *keylist.Encoder
 	lens      *keylist.Encoder
-	values    wordlist.Encoder
+	values    valuesEncoder
 	sums      []byte
 	numbers   uint64               // of requests that were retained
 	waiting   map[exchange]request // of them, the last for each exchange
@@ -46,7 +45,11 @@ func (s *Sender) Close() { s.close() }
 // Encode implements [relay.Sender]. Messages that are not about keys, or too
 // small to gain, go as they are.
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
-	return s.encode(dst, shown, fewestKeys, true)
+	head, plain, ok = s.encode(dst, shown, fewestKeys, true)
+	if !ok {
+		s.values.settle(false)
+	}
+	return head, plain, ok
 }
 
 // EncodeAny is Encode for messages whose values the caller may send in another
@@ -61,12 +64,15 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 	if _, err := m.Decode(&s.detector, shown.Frames); err != nil {
 		return dst, 0, false
 	}
+	if pack && s.promises(m, shown) {
+		fewest = 0
+	}
 	if !s.fits(m, shown, fewest) {
 		return dst, 0, false
 	}
 	at := len(dst)
 	dst = s.append(dst, m, shown.Frames, pack)
-	if len(m.Data) > 1 && dst[at]&packedValues == 0 {
+	if len(m.Data) > 1 && dst[at]&(packedValues|sparseValues) == 0 {
 		plain = 1 << (len(shown.Frames) - len(m.Data) + 1)
 	}
 	return dst, plain, true
@@ -126,12 +132,10 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack boo
 	}
 	if len(m.Data) > 1 {
 		flags |= hasValues
-		var packed bool
 		if pack {
-			dst, packed = s.packValues(dst, m, s.headLimit-(len(dst)-at))
-		}
-		if packed {
-			flags |= packedValues
+			var form byte
+			dst, form = s.packValues(dst, m, s.headLimit-(len(dst)-at))
+			flags |= form
 		}
 	}
 	if len(m.Data) == 3 {
@@ -140,18 +144,6 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack boo
 	}
 	dst[at] = flags
 	return dst
-}
-
-// packValues appends packed values where the other end takes them, there is room
-// for them and for the lengths, and it pays.
-func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) ([]byte, bool) {
-	for _, frame := range m.Data[2:] {
-		room -= 3 * len(frame)
-	}
-	if values := m.Data[1]; len(values) <= s.peer.limits.ValuesBytes && len(values)+headSlack <= room {
-		return s.values.Append(dst, values)
-	}
-	return dst, false
 }
 
 // answered returns the peer's request that this message answers.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -226,7 +227,7 @@ func FuzzReceiver(f *testing.F) {
 		w.close()
 	}
 	f.Fuzz(func(t *testing.T, first, second, third []byte) {
-		r := newReceiver(nil, relay.Link{Memory: memory}, nil)
+		r := newReceiver(nil, relay.Link{Memory: memory}, new(compact.Receiver))
 		r.keys = pslite.AppendKeys(nil, []uint64{1, 150, 300, 301})
 		defer r.Release()
 		for _, section := range [][]byte{first, second, third} {

@@ -52,6 +52,7 @@ func (r *Receiver) Close() { r.close() }
 
 // Release implements [relay.Releaser].
 func (r *Receiver) Release() {
+	r.compact.Release()
 	if r.lent != nil {
 		r.memory.Return(r.lent)
 		r.lent = nil

@@ -105,14 +105,12 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	}
 	s.follow()
 	switch {
-	case s.codec.watcher.Load() != nil:
+	case s.codec.watcher.Load() != nil,
+		m.Meta.Request && m.Meta.Push && (s.wantsPush() || s.owes(m)),
+		!m.Meta.Request && m.Meta.Pull && s.wantsPull():
 		return true
-	case m.Meta.Request && m.Meta.Push:
-		return s.wantsPush() || s.owes(m)
-	case !m.Meta.Request && m.Meta.Pull:
-		return s.wantsPull()
 	}
-	return false
+	return s.compact.Hold(shown)
 }
 
 // follow takes up changed rules, and the job's name once it is known.

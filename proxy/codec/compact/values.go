@@ -1,0 +1,184 @@
+package compact
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
+	"github.com/psidecar/psidecar/proxy/codec/wordlist"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// valuesEncoder packs values frames, and remembers of which messages it paid.
+// Frames that the relay does not hold by itself are asked for by [Sender.Hold]:
+// what a key's last such frames gained decides, and now and then one is tried.
+type valuesEncoder struct {
+	words  wordlist.Encoder
+	sparse sparsewords.Encoder
+	trials map[trialName]*trial
+	trying *trial // of the message that Hold asked for; nil: none
+}
+
+// trialName is what large messages about the same parameters have in common.
+type trialName struct {
+	key        uint64 // the first
+	keys       int
+	isPush     bool
+	app, bytes int
+}
+
+// trial says for how many messages a large frame is not asked for.
+type trial struct {
+	skip int // so many more
+	wait int // how many it was after the last that did not pay
+}
+
+const (
+	maxTrials = 1024
+	mostSkips = 512
+)
+
+// Hold implements [relay.Holder]: values too large to be held by the relay are
+// wanted where earlier ones for the same keys were mostly zeros, or one other
+// word, and else once in [mostSkips] messages.
+func (s *Sender) Hold(shown *relay.Message) bool {
+	e := &s.values
+	e.trying = nil
+	m := &s.message
+	if shown.Next > uint64(s.peer.limits.SparseBytes) || len(shown.Frames) < 2 {
+		return false
+	}
+	if _, err := m.Decode(&s.detector, shown.Frames); err != nil && len(m.Data) != 1 {
+		return false
+	}
+	keys := m.Keys()
+	if !m.Meta.Data() || m.Meta.Request != m.Meta.Push || keys.Len() == 0 {
+		return false
+	}
+	name := trialName{keys.At(0), keys.Len(), m.Meta.Push, int(m.Meta.AppID), int(shown.Next)}
+	t := e.trials[name]
+	if t == nil {
+		if e.trials == nil || len(e.trials) >= maxTrials {
+			e.trials = map[trialName]*trial{}
+		}
+		t = &trial{}
+		e.trials[name] = t
+	}
+	if t.skip > 0 {
+		t.skip--
+		return false
+	}
+	e.trying = t
+	return true
+}
+
+// settle notes whether the frame that Hold asked for was worth it.
+func (e *valuesEncoder) settle(paid bool) {
+	t := e.trying
+	if t == nil {
+		return
+	}
+	e.trying = nil
+	if paid {
+		t.wait = 0
+		return
+	}
+	t.wait = min(max(8, 2*t.wait), mostSkips)
+	t.skip = t.wait
+}
+
+// promises reports whether the values are worth encoding the message, however few
+// keys it has: one key of many values, as a rule.
+func (s *Sender) promises(m *pslite.Message, shown *relay.Message) bool {
+	if shown.Rest || len(m.Data) < 2 || len(m.Data[0]) >= fewestKeys {
+		return false
+	}
+	values := m.Data[1]
+	return len(values) <= s.peer.limits.SparseBytes && sparsewords.Promises(values, widthOf(m, values))
+}
+
+// packValues appends packed values where the other end takes them, there is room
+// for them and for the lengths, and it pays. The form is the flag that says how,
+// 0 where nothing was appended.
+func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) (_ []byte, form byte) {
+	for _, frame := range m.Data[2:] {
+		room -= 3 * len(frame)
+	}
+	values, e := m.Data[1], &s.values
+	if len(values)+headSlack > room {
+		e.settle(false)
+		return dst, 0
+	}
+	start := len(dst)
+	if len(values) <= s.peer.limits.SparseBytes {
+		var ok bool
+		dst, ok = e.sparse.Append(dst, values, widthOf(m, values))
+		e.settle(ok)
+		if ok && (len(values) > s.peer.limits.ValuesBytes || len(dst)-start <= len(values)/clearlySparse) {
+			return dst, sparseValues
+		}
+	}
+	if len(values) <= s.peer.limits.ValuesBytes {
+		var ok bool
+		if dst, ok = e.words.Append(dst[:start], values); ok {
+			return dst, packedValues
+		}
+	}
+	return dst[:start], 0
+}
+
+// clearlySparse: from so many times fewer bytes on sparsewords is taken without
+// trying wordlist, which spends a bit on each word.
+const clearlySparse = 16
+
+// widthOf is the size of the words in which values are looked at: that of their
+// type, or of a float32 where that is one byte.
+func widthOf(m *pslite.Message, values []byte) int {
+	if len(m.Meta.DataTypes) > 1 {
+		if size := m.Meta.DataTypes[1].Size(); size == 2 || size == 8 {
+			return size
+		}
+	}
+	return 4
+}
+
+// validValues reports whether a head's flags say at most once how the values are
+// packed, and only of a message that has them.
+func validValues(flags byte) bool {
+	form := flags & (packedValues | sparseValues)
+	return form == 0 || flags&hasValues != 0 && form != packedValues|sparseValues
+}
+
+// memoryPatience is how long a message waits for memory for its values.
+const memoryPatience = 30 * time.Second
+
+// readSparse reads values that went by sparsewords. They are valid until the next
+// Decode or Release.
+func (r *Receiver) readSparse(src []byte) (values, rest []byte, err error) {
+	size, err := r.sparse.Open(src, r.peer.limits.SparseBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.memory == nil {
+		values = make([]byte, size)
+	} else {
+		ctx, cancel := context.WithTimeout(context.Background(), memoryPatience)
+		defer cancel()
+		if r.lent, err = r.memory.Borrow(ctx, size); err != nil {
+			return nil, nil, fmt.Errorf("no memory within the bound for %d bytes of values: %w", size, err)
+		}
+		values = r.lent[:size]
+	}
+	rest, err = r.sparse.Fill(values)
+	return values, rest, err
+}
+
+// Release implements [relay.Releaser].
+func (r *Receiver) Release() {
+	if r.lent != nil {
+		r.memory.Return(r.lent)
+		r.lent = nil
+	}
+}
