@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	neturl "net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
+	"github.com/psidecar/psidecar/planner/store"
 )
 
 // startPlanner runs a planner on free ports until the test ends and returns
@@ -80,6 +83,22 @@ func TestPlanCommands(t *testing.T) {
 		if tc.args[1] == "apply" && tc.code == 0 && len(tc.args) == 2 {
 			checkShown(t, address)
 		}
+	}
+}
+
+// A planner does not begin with a store that is damaged.
+func TestDamagedStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plans.db")
+	kept, err := store.OpenFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(kept.Write(t.Context(), []store.Entry{{Name: "a", Value: []byte("1")}}), kept.Close(), os.Truncate(path, 5000)); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := runTest(t, nil, "planner", "--listen", "127.0.0.1:0", "--http", "", "--store", path)
+	if code != 1 || !strings.Contains(stderr, "store "+path+" is damaged") || !strings.Contains(stderr, "move it away") {
+		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
 

@@ -1,0 +1,127 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The buckets of a file. One without an inventory is of a psidecar that kept
+// none: its values are not sealed.
+var (
+	entriesBucket   = []byte("entries")
+	inventoryBucket = []byte("inventory")
+	inventoryKey    = []byte("inventory")
+)
+
+// inspect reads a whole file and compares it with its checksums. It returns
+// whether it has any, and what it has.
+func inspect(file io.ReaderAt, size int64) (checked bool, found inventory, err error) {
+	var kept *inventory
+	var entries, raw bool
+	m, err := walk(file, size, func(bucket string, key, value []byte) error {
+		switch {
+		case bucket == string(inventoryBucket) && key == nil:
+			checked = true
+		case bucket == string(inventoryBucket) && string(key) == string(inventoryKey):
+			v, err := decodeInventory(value)
+			kept = &v
+			return err
+		case bucket == string(entriesBucket) && key == nil:
+			entries = true
+		case bucket == string(entriesBucket):
+			if !sealed(value) {
+				raw = true
+				found.add(key, value)
+				return nil
+			}
+			checked = true
+			value, err := unseal(key, value)
+			found.add(key, value)
+			return err
+		default:
+			return fmt.Errorf("bucket %q with an entry %q", bucket, key)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return false, found, err
+	case !entries && (checked || m.transaction > 1):
+		return false, found, errors.New("its entries are not to be found")
+	case checked && raw:
+		return false, found, errors.New("some of its entries have no checksum")
+	case checked && kept == nil:
+		return false, found, errors.New("its inventory is not to be found")
+	case checked && found != *kept:
+		return false, found, fmt.Errorf("%d entries were found, %d are in its inventory, or others", found.count, kept.count)
+	}
+	return checked, found, nil
+}
+
+// openInspected opens and locks a file for bbolt, and has it inspected.
+func (f *File) openInspected(path string, flag int, mode os.FileMode) (*os.File, error) {
+	file, err := os.OpenFile(path, flag, mode)
+	if err != nil {
+		return nil, err
+	}
+	err = lock(file)
+	if err == nil {
+		err = f.inspectFile(file)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	f.file = file
+	return file, nil
+}
+
+func (f *File) inspectFile(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("it is no file: %v", info.Mode())
+	}
+	if info.Size() == 0 {
+		return fmt.Errorf("%w: it is empty", ErrDamaged)
+	}
+	if _, f.inventory, err = inspect(file, info.Size()); err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return nil
+}
+
+// errLocked says that another process has the file.
+var errLocked = errors.New("another process has it open; end that, or name another file")
+
+// lock takes bbolt's lock, which is bbolt's too since it is the same open file.
+func lock(file *os.File) error {
+	for end := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return err
+		case time.Now().After(end):
+			return errLocked
+		}
+	}
+}
+
+// guarded calls f, in which bbolt reads its file through memory: where that is
+// not what it was, bbolt panics, and where it cannot be read, the kernel faults.
+func guarded(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, p)
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// ErrDamaged says that a store does not hold what was written to it.
+var ErrDamaged = errors.New("the store is damaged")
+
+// A value in a file is sealed: sealMagic, CRC-32C of name and value, value. No
+// value of a caller's begins like that: JSON is text, and no protobuf message
+// begins with a zero byte.
+var sealMagic = []byte{0, 'p', 's', '1'}
+
+const sealSize = 8
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(name, value []byte) uint32 {
+	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, value)
+}
+
+func seal(name, value []byte) []byte {
+	b := make([]byte, 0, sealSize+len(value))
+	b = append(b, sealMagic...)
+	b = binary.LittleEndian.AppendUint32(b, checksum(name, value))
+	return append(b, value...)
+}
+
+func sealed(b []byte) bool { return len(b) >= sealSize && bytes.HasPrefix(b, sealMagic) }
+
+// unseal is the reverse of seal; the value is b's memory.
+func unseal(name, b []byte) ([]byte, error) {
+	if !sealed(b) {
+		return nil, fmt.Errorf("entry %q has no checksum", name)
+	}
+	value := b[sealSize:]
+	if binary.LittleEndian.Uint32(b[len(sealMagic):]) != checksum(name, value) {
+		return nil, fmt.Errorf("entry %q does not fit its checksum", name)
+	}
+	return value, nil
+}
+
+// inventory is how many entries there are, and the sum of their digests, in any
+// order: that none is missing, and none is an older one, no checksum of a single
+// entry says. Each write keeps it beside the entries, in one transaction.
+type inventory struct {
+	count  uint64
+	digest [2]uint64
+}
+
+const (
+	inventoryFormat = 1
+	inventorySize   = 1 + 3*8
+)
+
+func (v *inventory) add(name, value []byte)    { v.change(name, value, 1) }
+func (v *inventory) remove(name, value []byte) { v.change(name, value, ^uint64(0)) }
+
+// change adds an entry so many times, modulo 2^64.
+func (v *inventory) change(name, value []byte, times uint64) {
+	h := sha256.New()
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(name))))
+	h.Write(name)
+	h.Write(value)
+	sum := h.Sum(nil)
+	v.count += times
+	v.digest[0] += times * binary.LittleEndian.Uint64(sum)
+	v.digest[1] += times * binary.LittleEndian.Uint64(sum[8:])
+}
+
+func (v *inventory) encode() []byte {
+	b := []byte{inventoryFormat}
+	for _, n := range []uint64{v.count, v.digest[0], v.digest[1]} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	return seal(inventoryKey, b)
+}
+
+func decodeInventory(b []byte) (v inventory, err error) {
+	if b, err = unseal(inventoryKey, b); err != nil {
+		return v, err
+	}
+	if len(b) != inventorySize || b[0] != inventoryFormat {
+		return v, fmt.Errorf("its inventory has another format than %d: another psidecar, probably a newer one, has written it", inventoryFormat)
+	}
+	for i, n := range []*uint64{&v.count, &v.digest[0], &v.digest[1]} {
+		*n = binary.LittleEndian.Uint64(b[1+8*i:])
+	}
+	return v, nil
+}
