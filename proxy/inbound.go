@@ -117,16 +117,21 @@ func (p *Proxy) refuse(far net.Conn, cause error) {
 }
 
 // accepted returns which of the codecs offered is used, the first of this
-// side's that the other knows, with this side's own data.
-func (p *Proxy) accepted(offered []link.Offer) []link.Offer {
+// side's that the other knows, with this side's own data, and [link.Runs] where
+// both know it.
+func (p *Proxy) accepted(offered []link.Offer) (both []link.Offer) {
+	codec := false
 	for _, mine := range p.offers() {
 		for _, o := range offered {
-			if o.Codec == mine.Codec {
-				return []link.Offer{mine}
+			if o.Codec != mine.Codec || mine.Codec != link.Runs && codec {
+				continue
 			}
+			codec = codec || mine.Codec != link.Runs
+			both = append(both, mine)
+			break
 		}
 	}
-	return nil
+	return both
 }
 
 // matching returns those of offered that were accepted.

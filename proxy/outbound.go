@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -56,6 +57,9 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	switch {
 	case err == nil:
 		p.peers.met(c.destination.Addr())
+		if r, ok := c.pipe.Job.(interface{ Linked() }); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
+			r.Linked()
+		}
 		c.pipe.Far, c.peer, c.linkID = far, answer.Instance, h.ID
 		if err := p.open(c, answer.Accepted, relay.Link{ID: h.ID, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}); err != nil {
 			far.Close()
@@ -144,6 +148,9 @@ func (p *Proxy) offers() []link.Offer {
 	var offers []link.Offer
 	for _, c := range p.opts.Codecs {
 		offers = append(offers, link.Offer{Codec: c.Name(), Data: c.Offer()})
+	}
+	if p.opts.Jobs != nil {
+		offers = append(offers, link.Offer{Codec: link.Runs})
 	}
 	return offers
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -20,6 +21,7 @@ type answers struct {
 	sender      int32 // node id, from READY
 	peer        int32 // node id of the destination
 	job         *job
+	run         plan.Run // of the node table that comes next
 
 	writing sync.Mutex // held while something is written to the process
 	stream  stream
@@ -203,11 +205,17 @@ func (c *answers) open() bool {
 	return !c.over && !c.closed
 }
 
+// named implements watcher.
+func (c *answers) named(run plan.Run) { c.run = run }
+
 func (c *answers) wantsKeys(*pslite.Meta) bool { return false }
 
 // known finds out whose connection it is; w, if not nil, joins when that can be
 // found out.
 func (c *answers) known(w waiter) bool {
+	if c.job != nil && c.job.ended.Load() {
+		c.job = nil // another run has begun at these addresses
+	}
 	if c.job == nil {
 		if c.job, c.peer = c.jobs.find(c.destination, w); c.job != nil {
 			c.join(c.job, c.peer)
@@ -233,7 +241,7 @@ func (c *answers) routed() bool {
 
 func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
-		c.jobs.learn(&m.Meta, c.destination)
+		c.jobs.learn(&m.Meta, c.destination, c.run)
 	}
 	if !c.known(nil) || !c.routed() {
 		return true, nil

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"errors"
+	"net/netip"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -95,6 +96,36 @@ func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
 			say(x, lines, pending, p, append(c.retire(), later...)...)
 		}
 	}
+}
+
+// dropStale drops what waits for connections where there are none: of the
+// processes that it was meant for none is left.
+func (x *job) dropStale() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.connected() {
+		x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
+	}
+}
+
+// lines are the open connections of the job's pairs, and where they go to.
+func (x *job) lines() map[waiter]netip.AddrPort {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := map[waiter]netip.AddrPort{}
+	for _, c := range x.up {
+		if c.open() {
+			all[c] = c.destination
+		}
+	}
+	for _, c := range x.down {
+		if c.open() {
+			all[c] = c.destination
+		}
+	}
+	clear(x.up)
+	clear(x.down)
+	return all
 }
 
 // errUnroutable is why a request cannot be served: its answers would go wrong.

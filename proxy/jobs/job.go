@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
@@ -18,6 +19,7 @@ import (
 type job struct {
 	jobs    *Jobs
 	name    string
+	run     plan.Run // empty where nobody named it: then no key moves
 	nodes   pslite.Table
 	servers int
 	dir     string
@@ -34,24 +36,28 @@ type job struct {
 	// What waits for a connection.
 	pendingUp, pendingDown map[pair][][]byte
 	lost                   uint64 // messages that could not be kept any longer
+	late                   bool   // it was under way when this host heard of it
 	displaced              bool   // keys may be displaced, and it is on disk
 	closedFail             bool   // FailClosed was called
 	unsupported            string // why requests are not routed
 	gone                   bool
+	strangers              uint64      // letters of other runs
+	ended                  atomic.Bool // gone, for those who do not lock mu
 	movers
 }
 
 // newJob makes a job of which nothing has passed yet.
-func (j *Jobs) newJob(name string, nodes pslite.Table, servers int) (*job, error) {
+func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int) (*job, error) {
 	if servers > route.MaxServers {
 		return nil, fmt.Errorf("the job has %d servers, at most %d are possible", servers, route.MaxServers)
 	}
 	sum := sha256.New()
+	fmt.Fprintln(sum, name, run)
 	for _, n := range nodes.Nodes() {
 		fmt.Fprintln(sum, n.ID, n.Hostname, n.Port)
 	}
 	x := &job{
-		jobs: j, name: name, nodes: nodes, servers: servers, learned: time.Now(), inUse: time.Now(),
+		jobs: j, name: name, run: run, nodes: nodes, servers: servers, learned: time.Now(), inUse: time.Now(),
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger{}, local: map[int32]bool{},
 		up: map[pair]*requests{}, down: map[pair]*answers{},
@@ -113,9 +119,14 @@ func (x *job) addLocal(id int32) {
 func (x *job) begin() {
 	if x.site == nil {
 		x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
-		x.router.Open(x.router.Table())
+		x.site.SetOthers(x.otherNames())
+		if x.late { // others know what has moved
+			x.site.Join()
+		} else {
+			x.router.Open(x.router.Table())
+		}
 		keys, ranges := x.router.Table().Displaced()
-		x.jobs.log.Info("a job begins", "job", x.name, "servers", x.servers, "displaced_keys", keys, "displaced_ranges", ranges)
+		x.jobs.log.Info("a job begins", "job", x.name, "run", x.run, "servers", x.servers, "displaced_keys", keys, "displaced_ranges", ranges)
 	}
 	x.site.SetOthers(x.otherNames())
 }
@@ -191,6 +202,7 @@ func (x *job) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.gone = true
+	x.ended.Store(true)
 	for _, l := range x.ledgers {
 		if err := l.close(); err != nil {
 			x.jobs.log.Warn("closing a ledger", "job", x.name, "error", err)

@@ -25,7 +25,7 @@ func oneJob(t *testing.T, o Options) *job {
 	}
 	var nodes pslite.Table
 	nodes.Learn(&m)
-	x, err := j.newJob("10.0.0.1:9000", nodes, 2)
+	x, err := j.newJob("10.0.0.1:9000", testRun, nodes, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

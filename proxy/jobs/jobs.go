@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -65,6 +66,9 @@ type Jobs struct {
 	jobs    map[string]*job
 	waiting map[waiter]netip.AddrPort // where they go to
 
+	schedulersMu sync.Mutex
+	schedulers   map[string]*scheduler // of this host, by job
+
 	linksMu sync.Mutex
 	links   map[netip.Addr]*siteLink
 
@@ -81,7 +85,7 @@ func New(o Options) (*Jobs, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of jobs: %w", err)
 	}
-	j := &Jobs{opts: o, log: o.Log, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, links: map[netip.Addr]*siteLink{}}
+	j := &Jobs{opts: o, log: o.Log, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, schedulers: map[string]*scheduler{}, links: map[netip.Addr]*siteLink{}}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}
@@ -149,30 +153,38 @@ func (j *Jobs) named(name string) *job {
 	return j.jobs[name]
 }
 
-// learn takes in a node table on its way to the node that listens at an
+// learn takes in a node table of a run on its way to the node that listens at an
 // address of this host.
-func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort) {
+func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run) {
 	var t pslite.Table
 	t.Learn(m)
 	name := jobName(&t)
 	servers, _ := t.Count()
 	id, ok := t.At(local)
+	back := recovers(m)
+	if back && name == "" {
+		j.cameBack(&t, local) // those who were there are told of those who came back
+		return
+	}
 	if name == "" || servers == 0 || !ok {
 		return
 	}
 	j.mu.Lock()
 	job := j.jobs[name]
-	if job != nil && !sameNodes(&job.nodes, &t) {
+	if job != nil && back && (run == "" || run == job.run) {
+		job.renew(&t)
+	} else if job != nil && (job.run != run || !sameNodes(&job.nodes, &t)) {
 		j.drop(job)
 		job = nil
 	}
 	if job == nil {
 		var err error
-		if job, err = j.newJob(name, t, servers); err != nil {
+		if job, err = j.newJob(name, run, t, servers); err != nil {
 			j.mu.Unlock()
 			j.log.Error("requests of a job are not routed", "job", name, "error", err)
 			return
 		}
+		job.late = back && j.plans != nil
 		j.jobs[name] = job
 	}
 	j.mu.Unlock()
@@ -180,6 +192,31 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort) {
 	j.joinWaiting(job)
 	if j.plans != nil {
 		j.plans.again() // it may know moves of the job
+	}
+}
+
+// cameBack takes in where a node is that came back, as those hear of it who were
+// there all along: it is in the run of the node at that address of this host.
+func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if x, _ := j.at(local); x != nil {
+		x.renew(t)
+	}
+}
+
+// renew takes over where nodes are now; jobs.mu is locked.
+func (x *job) renew(t *pslite.Table) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var m pslite.Meta
+	m.Control.Cmd, m.Control.Nodes = pslite.AddNode, t.Nodes()
+	if !x.nodes.Learn(&m) || x.site == nil || x.gone {
+		return
+	}
+	x.site.SetOthers(x.otherNames())
+	if err := x.save(); err != nil {
+		x.jobs.log.Error("where a node is that came back would not be known after a restart", "job", x.name, "error", err)
 	}
 }
 
@@ -200,19 +237,30 @@ func sameNodes(a, b *pslite.Table) bool {
 }
 
 // restarted is called when a process registers with the scheduler of a job that
-// had all its nodes: it is another run.
+// had all its nodes. Of a run that has a name nothing follows: either its node
+// recovers, or a table with another name comes.
 func (j *Jobs) restarted(old *job) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if old.run != "" {
+		old.dropStale()
+		return
+	}
 	if j.jobs[old.name] == old && time.Since(old.learned) > time.Second {
 		j.drop(old)
 	}
 }
 
-// drop forgets a job; j.mu is locked.
+// drop forgets a job; j.mu is locked. Connections that are still open find the
+// run that has taken its place.
 func (j *Jobs) drop(old *job) {
-	delete(j.jobs, old.name)
+	if j.jobs[old.name] == old {
+		delete(j.jobs, old.name)
+	}
 	old.close()
+	for w, addr := range old.lines() {
+		j.waiting[w] = addr
+	}
 	if err := os.RemoveAll(old.dir); err != nil {
 		j.log.Warn("removing what was kept of a job that has ended", "job", old.name, "error", err)
 	}

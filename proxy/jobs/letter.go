@@ -11,16 +11,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// letter is a message between sites as it travels: which job, from whom, to
-// whom.
+// letter is a message between sites as it travels: which run of which job, from
+// whom, to whom.
 type letter struct {
-	job, from, to string
-	message       migrate.Message
+	job      string
+	run      plan.Run
+	from, to string
+	message  migrate.Message
 }
 
 const (
 	// letterVersion is that of the form below.
-	letterVersion = 1
+	letterVersion = 2
 	maxLetter     = 32 << 20
 	maxName       = 512
 )
@@ -34,6 +36,7 @@ func (l *letter) append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0, letterVersion)
 	dst = appendText(dst, l.job)
+	dst = appendText(dst, string(l.run))
 	dst = appendText(dst, l.from)
 	dst = appendText(dst, l.to)
 	m := &l.message
@@ -95,7 +98,7 @@ func parseLetter(b []byte) (*letter, error) {
 	if v := p.byte(); v != letterVersion {
 		return nil, fmt.Errorf("%w: version %d, this proxy speaks %d", errLetter, v, letterVersion)
 	}
-	l := &letter{job: p.text(), from: p.text(), to: p.text()}
+	l := &letter{job: p.text(), run: plan.Run(p.text()), from: p.text(), to: p.text()}
 	m := &l.message
 	m.Kind = migrate.Kind(p.byte())
 	m.Batch = p.batch()

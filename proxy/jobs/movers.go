@@ -143,6 +143,11 @@ func (x *job) beginMoves() {
 	}
 	for n := 0; n < len(x.work) && x.site.Moving() < maxMoving; {
 		w := x.work[n]
+		if x.run == "" {
+			x.work = slices.Delete(x.work, n, n+1)
+			x.refuse(w, "run", "nobody has said which run of the job this is: the scheduler's host needs a proxy of this version and a folder for state that can be written", len(w.keys))
+			continue
+		}
 		if !x.settleHandler(w) {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -17,6 +18,7 @@ type servers struct {
 }
 
 func (s servers) ready(int32)                                        {}
+func (s servers) named(plan.Run)                                     {}
 func (s servers) wantsKeys(*pslite.Meta) bool                        { return false }
 func (s servers) look(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -25,6 +26,9 @@ type requests struct {
 	sender      int32 // node id, from READY
 	peer        int32 // node id of the destination
 	job         *job
+	linked      bool     // the far side is a proxy that understands commandRun
+	run         plan.Run // that was named over this connection, for
+	table       uint64   // the node table of that digest
 	stream      stream
 	buf         []byte // read and not looked at are buf[r:w]
 	r, w        int
@@ -46,6 +50,10 @@ func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort) net.Conn 
 	c.stream.watcher = c
 	return c
 }
+
+// Linked says, before anything is read, that the far side is a proxy to which
+// runs may be named.
+func (c *requests) Linked() { c.linked = true }
 
 // NetConn returns the connection to the process.
 func (c *requests) NetConn() net.Conn { return c.tcp }
@@ -233,7 +241,13 @@ func (c *requests) wantsKeys(m *pslite.Meta) bool {
 	return m.Data() && m.Request && c.known(nil) && c.routed()
 }
 
+// named implements watcher: what a process says of runs is worth nothing.
+func (c *requests) named(plan.Run) {}
+
 func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
+		c.nameRun(&m.Meta)
+	}
 	if !c.known(nil) {
 		return true, nil
 	}
@@ -262,6 +276,9 @@ func (c *requests) take(m *pslite.Message, d pslite.Dialect) error {
 // known finds out whose connection it is; w, if not nil, joins when that can be
 // found out.
 func (c *requests) known(w waiter) bool {
+	if c.job != nil && c.job.ended.Load() {
+		c.job = nil // another run has begun at these addresses
+	}
 	if c.job == nil {
 		if c.job, c.peer = c.jobs.find(c.destination, w); c.job != nil {
 			c.join(c.job, c.peer)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -17,6 +18,7 @@ import (
 // saved is what is kept of a job, in job.json of its folder.
 type saved struct {
 	Job   string        `json:"job"`
+	Run   plan.Run      `json:"run,omitempty"`
 	Nodes []pslite.Node `json:"nodes"`
 	Local []int32       `json:"local"`
 	// Displaced: keys may have been displaced; where they are others know.
@@ -25,7 +27,7 @@ type saved struct {
 
 // save writes what must be known after a restart.
 func (x *job) save() error {
-	s := saved{Job: x.name, Nodes: x.nodes.Nodes(), Displaced: x.displaced}
+	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced}
 	for id := range x.local {
 		s.Local = append(s.Local, id)
 	}
@@ -95,7 +97,7 @@ func (j *Jobs) rememberJob(file string) error {
 	if servers == 0 || jobName(&t) != s.Job {
 		return errors.New("it has no servers, or another scheduler")
 	}
-	x, err := j.newJob(s.Job, t, servers)
+	x, err := j.newJob(s.Job, s.Run, t, servers)
 	if err != nil {
 		return err
 	}
@@ -104,15 +106,29 @@ func (j *Jobs) rememberJob(file string) error {
 		x.local[id] = true
 	}
 	if old := j.jobs[s.Job]; old != nil { // of another run; the later one counts
-		if info, err := os.Stat(filepath.Join(old.dir, "job.json")); err == nil {
-			if mine, err := os.Stat(file); err == nil && mine.ModTime().Before(info.ModTime()) {
-				return nil
-			}
+		if !later(x, old) {
+			old = x
 		}
-		old.close()
+		j.drop(old)
+		if old == x {
+			return nil
+		}
 	}
 	j.jobs[s.Job] = x
 	return x.resume()
+}
+
+// later reports whether a run that was kept began after another one of its job.
+func later(a, b *job) bool {
+	if a.run != b.run {
+		return a.run > b.run
+	}
+	one, err := os.Stat(filepath.Join(a.dir, "job.json"))
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(filepath.Join(b.dir, "job.json"))
+	return err != nil || !one.ModTime().Before(other.ModTime())
 }
 
 // resume takes a job up where another process was killed. Where keys may be

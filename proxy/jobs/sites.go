@@ -77,7 +77,7 @@ func (x *job) sendSite(to string, m *migrate.Message) {
 		from = x.names() // this host may be known by several
 	}
 	for _, name := range from {
-		l := letter{job: x.name, from: name, to: to, message: *m}
+		l := letter{job: x.name, run: x.run, from: name, to: to, message: *m}
 		x.jobs.send(addr, l.append(nil))
 	}
 }
@@ -178,6 +178,10 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn) error {
 // hear takes a message of another site.
 func (x *job) hear(l *letter) {
 	x.locked(func() error {
+		if l.run != x.run || x.run == "" {
+			x.strangers++
+			return nil
+		}
 		if !slices.Contains(x.otherNames(), l.from) || !slices.Contains(x.names(), l.to) {
 			return nil
 		}

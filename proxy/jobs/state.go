@@ -2,11 +2,14 @@ package jobs
 
 import (
 	"slices"
+
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // State describes a job's routing.
 type State struct {
 	Job        string   `json:"job"`
+	Run        plan.Run `json:"run,omitempty"` // which of the job's runs
 	Workers    []int32  `json:"workers"`
 	Displaced  int      `json:"displaced_keys"`
 	Ranges     int      `json:"displaced_ranges"`
@@ -25,6 +28,7 @@ type State struct {
 	Moved      uint64   `json:"moved_keys"`
 	MovedBytes uint64   `json:"moved_bytes"`
 	Refused    uint64   `json:"refused_keys"`
+	Strangers  uint64   `json:"letters_of_other_runs"` // that sites sent, and that were dropped
 	Lost       uint64   `json:"lost_messages"`         // of the proxy's own, for want of a connection to send them over
 	HeldMicros []uint64 `json:"held_micros,omitempty"` // of the last batches that this host moved
 	// PhaseMicros are the medians of what those batches waited for: requests
@@ -50,7 +54,7 @@ func (j *Jobs) States() []State {
 func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := State{Job: x.name, Guarded: x.closedFail, Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
+	s := State{Job: x.name, Run: x.run, Strangers: x.strangers, Guarded: x.closedFail, Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
 	if x.site == nil {
 		return s
 	}

@@ -3,6 +3,7 @@ package jobs
 import (
 	"bytes"
 
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/zmtp"
@@ -20,6 +21,9 @@ const (
 type watcher interface {
 	// ready is told who sends: its node id, Empty where it has none yet.
 	ready(id int32)
+	// named is told which run the node table that follows belongs to, by the
+	// proxy on the scheduler's host.
+	named(run plan.Run)
 	// look is shown the beginning of a message: its meta and, where frames
 	// follow, the first of them if wantsKeys said so. It reports whether the
 	// message passes as it is; otherwise take is called with all of it, whose
@@ -104,7 +108,16 @@ func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error)
 	if len(b) < total {
 		return 0, true, total, nil
 	}
-	if name, data, err := zmtp.ParseCommand(b[n:total]); err == nil && string(name) == zmtp.CommandReady {
+	name, data, err := zmtp.ParseCommand(b[n:total])
+	switch {
+	case err != nil:
+	case string(name) == commandRun:
+		// The proxies' own: no process ever sees it, nor is it taken from one.
+		if run := plan.Run(data); run.Valid() {
+			s.watcher.named(run)
+		}
+		return total, false, 0, nil
+	case string(name) == zmtp.CommandReady:
 		if r, err := zmtp.ParseReady(data); err == nil {
 			id, ok := pslite.ParseIdentity(r.Identity)
 			if !ok {

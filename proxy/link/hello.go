@@ -21,7 +21,7 @@ const (
 	headerSize = len(magic) + 3
 	// maxBody bounds what is read from somebody who may be no proxy at all.
 	maxBody   = 8 << 10
-	maxCodecs = 4
+	maxCodecs = 8
 	maxName   = 32
 	maxText   = 512
 )
@@ -32,13 +32,17 @@ type Offer struct {
 	Data  []byte // see [relay.Codec]
 }
 
+// Runs stands among the codecs for one that is none: with it a proxy says that
+// it understands which run a node table belongs to (see package jobs).
+const Runs = "runs"
+
 // Hello is what the dialing proxy says first.
 type Hello struct {
 	Instance    relay.Instance
 	ID          uint64 // of this link
 	Client      netip.AddrPort
 	Destination netip.AddrPort // where the job's process wanted to connect
-	Offers      []Offer        // at most 4
+	Offers      []Offer        // at most 8
 }
 
 // Answer is what the accepting proxy says to it.

@@ -1,0 +1,70 @@
+package plan
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// A Run names one run of a job, from its node table to its end. The proxy on the
+// scheduler's host issues it when the node table leaves the scheduler, so that a
+// job with the same addresses twice is two runs. It sorts by when runs began:
+//
+//	milliseconds since 1970 (12 hexadecimal digits), random (16), "-", digest of the node table (16)
+//
+// The empty Run stands for a run that nobody has named: its keys do not move.
+type Run string
+
+const runLength = 12 + 16 + 1 + 16
+
+// NewRun names a run that begins now with a node table of that digest. It sorts
+// after the run before it, also where the clock was set back.
+func NewRun(after Run, now time.Time, digest uint64) Run {
+	millis := uint64(now.UnixMilli())
+	if last, err := strconv.ParseUint(string(after[:min(len(after), 12)]), 16, 64); err == nil {
+		millis = max(millis, last+1)
+	}
+	var random [8]byte
+	rand.Read(random[:]) // never fails
+	return Run(fmt.Sprintf("%012x%016x-%016x", millis&(1<<48-1), binary.BigEndian.Uint64(random[:]), digest))
+}
+
+// Valid reports whether the run has the form that [NewRun] gives.
+func (r Run) Valid() bool {
+	if len(r) != runLength {
+		return false
+	}
+	for i, c := range []byte(r) {
+		switch {
+		case i == 28:
+			if c != '-' {
+				return false
+			}
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return false
+		}
+	}
+	return true
+}
+
+// Began returns when the run began, by the clock of the scheduler's host.
+func (r Run) Began() time.Time {
+	if !r.Valid() {
+		return time.Time{}
+	}
+	millis, err := strconv.ParseInt(string(r[:12]), 16, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(millis)
+}
+
+// Short is what tells runs apart in logs and tables.
+func (r Run) Short() string {
+	if !r.Valid() {
+		return string(r)
+	}
+	return string(r[12:20])
+}

@@ -1,0 +1,226 @@
+package jobs
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// commandRun is the ZMTP command that goes before a node table from the proxy on
+// the scheduler's host to the one on the node's. Its data is the run's name.
+// Processes neither send nor see it.
+const commandRun = "PSRUN"
+
+// maxSchedulers is how many schedulers of this host are remembered.
+const maxSchedulers = 256
+
+// scheduler is what is known of a scheduler of this host: the run that it began
+// last, and who got its node table. A node gets a table once in a run, but for
+// recoveries, which say so; one that gets it again is in another run.
+//
+// It is kept in a file, a line of JSON and a line for each node that got the
+// table, so that another proxy does not take the next run for this one.
+type scheduler struct {
+	file   string
+	record schedulerRecord
+	told   map[int32]bool
+}
+
+type schedulerRecord struct {
+	Job    string   `json:"job"`
+	Run    plan.Run `json:"run"`
+	Digest uint64   `json:"digest"`
+}
+
+// nameRun says which run it is ahead of a node table that leaves a scheduler of
+// this host.
+func (c *requests) nameRun(m *pslite.Meta) {
+	if !c.linked {
+		return // the process itself would get it
+	}
+	var t pslite.Table
+	t.Learn(m)
+	job := jobName(&t)
+	if job == "" {
+		return // of a recovery, to those who have the rest of the table
+	}
+	if c.run == "" || c.table != digest(&t) {
+		run, err := c.jobs.runOf(job, &t, c.destination, recovers(m))
+		if err != nil {
+			c.jobs.log.Error("keys of a run will not move: it has no name that outlives this proxy; mend the folder for state and start the job again", "job", job, "error", err)
+			return
+		}
+		c.run, c.table = run, digest(&t)
+	}
+	if c.run != "" {
+		c.due = zmtp.AppendCommand(c.due, commandRun, []byte(c.run))
+	}
+}
+
+// recovers reports whether a node table is told because a node came back.
+func recovers(m *pslite.Meta) bool {
+	return slices.ContainsFunc(m.Control.Nodes, func(n pslite.Node) bool { return n.IsRecovery })
+}
+
+// digest tells node tables apart.
+func digest(t *pslite.Table) uint64 {
+	sum := sha256.New()
+	for _, n := range t.Nodes() {
+		fmt.Fprintln(sum, n.ID, n.Hostname, n.Port)
+	}
+	return binary.BigEndian.Uint64(sum.Sum(nil))
+}
+
+// runOf returns the run of a scheduler of this host that tells the node at an
+// address its table: the present one, or a new one. It is on disk then.
+func (j *Jobs) runOf(job string, t *pslite.Table, to netip.AddrPort, recovers bool) (plan.Run, error) {
+	j.schedulersMu.Lock()
+	defer j.schedulersMu.Unlock()
+	id, ok := t.At(to)
+	if !ok {
+		return "", nil
+	}
+	s := j.schedulers[job]
+	if s == nil {
+		s = &scheduler{file: filepath.Join(j.opts.Dir, schedulerFile(job)), told: map[int32]bool{}}
+		if err := s.read(job); err != nil {
+			j.log.Warn("which run a scheduler began last is not known any more; the next one is another in any case", "job", job, "error", err)
+		}
+	}
+	switch d := digest(t); {
+	case recovers:
+		return s.record.Run, nil
+	case s.record.Run == "" || s.record.Digest != d || s.told[id]:
+		next := scheduler{file: s.file, told: map[int32]bool{}}
+		next.record = schedulerRecord{Job: job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d}
+		if err := next.begin(); err != nil {
+			return "", err
+		}
+		j.forgetSchedulers()
+		s = &next
+		j.schedulers[job] = s
+		j.log.Info("a run begins", "job", job, "run", s.record.Run)
+	}
+	if err := s.tell(id); err != nil {
+		return "", err
+	}
+	j.schedulers[job] = s
+	return s.record.Run, nil
+}
+
+const schedulerSuffix = ".run"
+
+func schedulerFile(job string) string {
+	sum := sha256.Sum256([]byte(job))
+	return hex.EncodeToString(sum[:8]) + schedulerSuffix
+}
+
+// read takes up what another proxy has kept.
+func (s *scheduler) read(job string) error {
+	f, err := os.Open(s.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	var r schedulerRecord
+	if !lines.Scan() {
+		return errors.Join(fmt.Errorf("%s is empty", s.file), lines.Err())
+	}
+	if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+		return fmt.Errorf("%s: %w", s.file, err)
+	}
+	if r.Job != job || !r.Run.Valid() {
+		return fmt.Errorf("%s is of another job, or damaged", s.file)
+	}
+	for lines.Scan() {
+		id, err := strconv.ParseInt(lines.Text(), 10, 32)
+		if err != nil { // cut off: that node was not told
+			break
+		}
+		s.told[int32(id)] = true
+	}
+	s.record = r
+	return lines.Err()
+}
+
+// begin writes a file in place of the one of the run before.
+func (s *scheduler) begin() error {
+	text, err := json.Marshal(s.record)
+	if err != nil {
+		return fmt.Errorf("encoding a run: %w", err)
+	}
+	if err := os.WriteFile(s.file+".new", append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("keeping a run: %w", err)
+	}
+	if err := os.Rename(s.file+".new", s.file); err != nil {
+		return fmt.Errorf("keeping a run: %w", err)
+	}
+	return nil
+}
+
+// tell notes that a node is told the table.
+func (s *scheduler) tell(id int32) error {
+	if s.told[id] {
+		return nil
+	}
+	f, err := os.OpenFile(s.file, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("keeping who is in a run: %w", err)
+	}
+	if _, err := fmt.Fprintln(f, id); err != nil {
+		return errors.Join(fmt.Errorf("keeping who is in a run: %w", err), f.Close())
+	}
+	s.told[id] = true
+	return f.Close()
+}
+
+// forgetSchedulers makes room for one more: those that began a run the longest
+// ago are forgotten.
+func (j *Jobs) forgetSchedulers() {
+	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*"+schedulerSuffix))
+	if err != nil || len(files) <= maxSchedulers {
+		return
+	}
+	age := func(file string) time.Time {
+		if info, err := os.Stat(file); err == nil {
+			return info.ModTime()
+		}
+		return time.Time{}
+	}
+	slices.SortFunc(files, func(a, b string) int {
+		if c := age(a).Compare(age(b)); c != 0 {
+			return c
+		}
+		return strings.Compare(a, b)
+	})
+	for _, file := range files[:len(files)-maxSchedulers] {
+		if err := os.Remove(file); err != nil {
+			j.log.Warn("removing what was kept of an old scheduler", "file", file, "error", err)
+		}
+		for job, s := range j.schedulers {
+			if s.file == file {
+				delete(j.schedulers, job)
+			}
+		}
+	}
+}

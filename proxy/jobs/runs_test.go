@@ -1,0 +1,215 @@
+package jobs
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+const testRun plan.Run = "018bcfe568000123456789abcdef-0123456789abcdef"
+
+// nodeTable is that of a scheduler, a server and a worker with fixed ports.
+func nodeTable(recovered ...int32) (*pslite.Meta, *pslite.Table) {
+	m := &pslite.Meta{}
+	m.Control.Cmd = pslite.AddNode
+	for i, id := range []int32{pslite.SchedulerID, pslite.ServerID(0), pslite.WorkerID(0)} {
+		n := pslite.Node{ID: id, Hostname: "10.0.0.1", Port: int32(9000 + i)}
+		for _, r := range recovered {
+			n.IsRecovery = n.IsRecovery || r == id
+		}
+		m.Control.Nodes = append(m.Control.Nodes, n)
+	}
+	t := &pslite.Table{}
+	t.Learn(m)
+	return m, t
+}
+
+func jobsIn(t *testing.T, dir string) *Jobs {
+	t.Helper()
+	j, err := New(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// The same table twice is two runs, whatever becomes of the proxy meanwhile; a
+// node that comes back is in the run that there is.
+func TestRunsAreTold(t *testing.T) {
+	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
+	const job = "10.0.0.1:9000"
+	dir := t.TempDir()
+	j := jobsIn(t, dir)
+	_, table := nodeTable()
+	run := func(to netip.AddrPort, recovers bool) plan.Run {
+		t.Helper()
+		r, err := j.runOf(job, table, to, recovers)
+		if err != nil || !r.Valid() {
+			t.Fatalf("run %q, %v", r, err)
+		}
+		return r
+	}
+	first := run(server, false)
+	if r := run(worker, false); r != first {
+		t.Errorf("server and worker are in the runs %s and %s", first, r)
+	}
+	if r := run(worker, true); r != first {
+		t.Errorf("a worker that came back is in run %s, not %s", r, first)
+	}
+	second := run(server, false)
+	if second <= first {
+		t.Errorf("after run %s comes %s", first, second)
+	}
+	j = jobsIn(t, dir) // killed between two nodes of a run
+	if r := run(worker, false); r != second {
+		t.Errorf("a proxy that was replaced tells run %s, not %s", r, second)
+	}
+	j = jobsIn(t, dir) // and after all
+	if r := run(worker, false); r == second {
+		t.Error("a proxy that was replaced takes the next run for the one before")
+	}
+	// What was kept is damaged: whatever run it was, this is another one.
+	if err := os.WriteFile(filepath.Join(dir, schedulerFile(job)), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j = jobsIn(t, dir)
+	if r := run(server, false); r == first || r == second {
+		t.Errorf("a damaged file gives the old run %s", r)
+	}
+}
+
+func TestSchedulersAreForgotten(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	_, table := nodeTable()
+	for i := range maxSchedulers + 20 {
+		if _, err := j.runOf(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i)).String(), table, netip.MustParseAddrPort("10.0.0.1:9001"), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*"+schedulerSuffix))
+	if err != nil || len(files) > maxSchedulers || len(j.schedulers) > maxSchedulers {
+		t.Errorf("%d files and %d schedulers are kept, %v: want %d at most", len(files), len(j.schedulers), err, maxSchedulers)
+	}
+}
+
+// The name of a run goes ahead of the table to the next proxy, which takes it
+// out; a process's own word for it counts nothing and goes nowhere.
+func TestRunOnTheWire(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	worker := netip.MustParseAddrPort("10.0.0.1:9002")
+	g := zmtp.NewGreeting(0, 0)
+	hello := zmtp.AppendReady(g[:], "DEALER", []byte("ps1"))
+	forged := zmtp.AppendCommand(nil, commandRun, []byte(testRun))
+	m, _ := nodeTable()
+	table := appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)})
+
+	process, tcp := connected(t)
+	up := j.Outbound(tcp, worker).(*requests)
+	up.Linked()
+	if _, err := process.Write(slices.Concat(hello, forged, table)); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	onLink, err := io.ReadAll(up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := j.schedulers["10.0.0.1:9000"].record.Run
+	if want := slices.Concat(hello, zmtp.AppendCommand(nil, commandRun, []byte(run)), table); !bytes.Equal(onLink, want) {
+		t.Fatalf("on the link is %q, want %q", onLink, want)
+	}
+
+	process, tcp = connected(t)
+	down := j.Inbound(tcp, worker).(*answers)
+	if _, err := down.Write(onLink); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(hello)+len(table))
+	if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, slices.Concat(hello, table)) {
+		t.Errorf("the worker gets %q, %v", got, err)
+	}
+	x := j.named("10.0.0.1:9000")
+	if x == nil || x.run != run {
+		t.Fatalf("the worker's host knows %+v, want run %s", x, run)
+	}
+	t.Cleanup(x.close)
+
+	// The run after it is another job altogether.
+	old := x.dir
+	j.learn(m, worker, plan.NewRun(run, time.Now(), 1))
+	y := j.named("10.0.0.1:9000")
+	if y == nil || y == x || y.dir == old || !x.ended.Load() {
+		t.Fatalf("the second run is %+v", y)
+	}
+	t.Cleanup(y.close)
+	if _, err := os.Stat(old); !os.IsNotExist(err) {
+		t.Errorf("what was kept of the first run is still there: %v", err)
+	}
+	y.hear(&letter{job: y.name, run: run, from: "10.0.0.1", to: "10.0.0.1", message: migrate.Message{Kind: migrate.Join}})
+	if n := y.state().Strangers; n != 1 {
+		t.Errorf("%d letters of the first run were dropped, want 1", n)
+	}
+}
+
+// Nothing is said to a process that no proxy stands before.
+func TestRunIsNotToldPastTheMesh(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	g := zmtp.NewGreeting(0, 0)
+	m, _ := nodeTable()
+	sent := slices.Concat(zmtp.AppendReady(g[:], "DEALER", []byte("ps1")), appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)}))
+	process, tcp := connected(t)
+	up := j.Outbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"))
+	if _, err := process.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(up); err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("on goes %q, %v, want %q", got, err, sent)
+	}
+}
+
+// A node that comes back changes where it is, and nothing else: the run goes on,
+// at its own host and at those who only hear of it.
+func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
+	m, _ := nodeTable()
+	j.learn(m, worker, testRun)
+	x := j.named("10.0.0.1:9000")
+	if x == nil {
+		t.Fatal("the job is not known")
+	}
+	t.Cleanup(x.close)
+	back, _ := nodeTable(pslite.WorkerID(0))
+	back.Control.Nodes[2].Port = 9100
+	told := *back
+	told.Control.Nodes = back.Control.Nodes[2:] // as the server hears it
+	j.learn(&told, server, "")
+	if id, ok := x.nodes.At(netip.MustParseAddrPort("10.0.0.1:9100")); !ok || id != pslite.WorkerID(0) {
+		t.Errorf("at the new address is %d, %v", id, ok)
+	}
+	back.Control.Nodes[2].Port = 9200
+	j.learn(back, netip.MustParseAddrPort("10.0.0.1:9200"), testRun)
+	if id, ok := x.nodes.At(netip.MustParseAddrPort("10.0.0.1:9200")); !ok || id != pslite.WorkerID(0) {
+		t.Errorf("at the newest address is %d, %v", id, ok)
+	}
+	if y := j.named("10.0.0.1:9000"); y != x || x.run != testRun {
+		t.Errorf("the run was replaced by %+v", y)
+	}
+}
