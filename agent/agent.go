@@ -191,17 +191,17 @@ func (a *Agent) Close() error { return a.capture.Close() }
 
 // Run works until ctx ends, then detaches everything.
 func (a *Agent) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	g, running := errgroup.WithContext(ctx)
 	if w := openExecs(); w != nil {
-		g.Go(func() error { return a.followExecs(ctx, w) })
+		g.Go(func() error { return a.followExecs(running, w) })
 	}
-	g.Go(func() error { return a.read(ctx) })
-	g.Go(func() error { return a.look(ctx) })
-	g.Go(func() error { return every(ctx, sweepEvery, a.sweep) })
-	g.Go(func() error { return every(ctx, adaptEvery, a.adapt) })
+	g.Go(func() error { return a.read(running) })
+	g.Go(func() error { return a.look(running) })
+	g.Go(func() error { return every(running, sweepEvery, a.sweep) })
+	g.Go(func() error { return every(running, adaptEvery, a.adapt) })
 	err := g.Wait()
-	if errors.Is(err, context.Canceled) {
-		err = nil
+	if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
+		err = nil // in order, whether it was cancelled or its time was over
 	}
 	return errors.Join(err, a.capture.Close())
 }

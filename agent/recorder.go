@@ -45,7 +45,7 @@ func (r *Recorder) Use(u observe.Use) {
 		Job: job, Worker: u.Worker.Name(), Server: u.Server.Name(), UnixNanos: u.Request.Time,
 		App: u.Request.App, Customer: u.Request.Customer, Timestamp: u.Request.Timestamp,
 		Push: u.Request.Push, Pull: u.Request.Pull, Answer: u.Answer,
-		Keys: slices.Clone(u.Keys), Bytes: u.Bytes, Lens: slices.Clone(u.Lens),
+		Keys: slices.Clone(u.Keys), Bytes: u.Bytes, Lens: slices.Clone(u.Lens), OneIn: u.OneIn,
 	}
 	select {
 	case r.queue <- use:

@@ -36,6 +36,7 @@ type Use struct {
 	Keys           []uint64 // valid during the call
 	Bytes          uint64   // of the values to these keys
 	Lens           []int32  // nil where all keys have as many bytes
+	OneIn          uint32   // requests that it stands for, where requests are sampled
 }
 
 func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
@@ -311,7 +312,7 @@ func (o *Observer) readLens(lens []byte, unit uint64) (bytes uint64) {
 // tell tells of the keys that are held, none of them in runs.
 func (o *Observer) tell(s *stream, bytes uint64, withLens bool) {
 	msg := &s.message
-	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: s.list.keys, Bytes: bytes}
+	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: s.list.keys, Bytes: bytes, OneIn: uint32(msg.weight)}
 	if msg.answer {
 		use.Worker, use.Server = use.Server, use.Worker
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -19,15 +20,15 @@ func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	if _, err := io.ReadFull(in, head[:]); err != nil || string(head[:len(magic)]) != magic {
 		return Header{}, Totals{}, errors.New("not a recording of psidecar: it does not begin with " + magic)
 	}
-	if head[len(magic)] != version {
-		return Header{}, Totals{}, fmt.Errorf("recording of version %d; this psidecar reads version %d", head[len(magic)], version)
+	if v := head[len(magic)]; v < 1 || v > version {
+		return Header{}, Totals{}, fmt.Errorf("recording of version %d; this psidecar reads versions 1 to %d", v, version)
 	}
 	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 	if err != nil {
 		return Header{}, Totals{}, fmt.Errorf("reading the recording: %w", err)
 	}
 	defer z.Close()
-	r := &reader{in: bufio.NewReaderSize(z, 1<<16), each: each}
+	r := &reader{in: bufio.NewReaderSize(z, 1<<16), each: each, oneIn: map[string]uint32{}}
 	for !r.ended {
 		if err := r.entry(); err != nil {
 			return r.header, r.totals, err
@@ -51,6 +52,7 @@ type reader struct {
 	count  int
 	ended  bool
 	nodes  [][2]string
+	oneIn  map[string]uint32 // by job
 	lists  [][]uint64
 	keys   int // of all lists
 	last   int64
@@ -103,6 +105,8 @@ func (r *reader) take(kind byte) error {
 		return nil
 	case 'K':
 		return r.takeList(c)
+	case 'S':
+		return r.takeSampling(c)
 	case 'F':
 		r.lists, r.keys = nil, 0
 		return nil
@@ -129,6 +133,23 @@ func (r *reader) takeList(c *cursor) error {
 	return c.err
 }
 
+func (r *reader) takeSampling(c *cursor) error {
+	oneIn := c.uvarint()
+	if c.err != nil || oneIn == 0 || oneIn > math.MaxUint32 || len(r.oneIn) > maxEntry>>10 {
+		return errors.New("not a sampling")
+	}
+	r.oneIn[string(c.b)] = uint32(oneIn)
+	return nil
+}
+
+// oneInOf is how many requests a use of the job stands for.
+func (r *reader) oneInOf(job string) uint32 {
+	if n, ok := r.oneIn[job]; ok {
+		return n
+	}
+	return max(r.header.SampledOneIn, 1)
+}
+
 func (r *reader) takeUse(c *cursor) error {
 	worker, server, list, flags := c.uvarint(), c.uvarint(), c.uvarint(), c.byte()
 	if c.err != nil || max(worker, server) >= uint64(len(r.nodes)) || list >= uint64(len(r.lists)) {
@@ -139,7 +160,7 @@ func (r *reader) takeUse(c *cursor) error {
 		Job: r.nodes[worker][0], Worker: r.nodes[worker][1], Server: r.nodes[server][1], UnixNanos: r.last,
 		App: int32(c.varint()), Customer: int32(c.varint()), Timestamp: int32(c.varint()),
 		Push: flags&flagPush != 0, Pull: flags&flagPull != 0, Answer: flags&flagAnswer != 0,
-		Keys: r.lists[list], Bytes: c.uvarint(), Lens: r.use.Lens[:0],
+		Keys: r.lists[list], Bytes: c.uvarint(), Lens: r.use.Lens[:0], OneIn: r.oneInOf(r.nodes[worker][0]),
 	}
 	if flags&flagLens == 0 {
 		r.use.Lens = nil

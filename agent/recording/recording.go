@@ -14,6 +14,8 @@
 //	'K'  a list of keys: uvarint number of keys, then the difference of each to
 //	     the one before as signed varint; lists are numbered from 0
 //	'F'  all lists are forgotten, numbers start at 0 again
+//	'S'  sampling: uvarint one in how many, then the job's name; how many requests
+//	     a use of the job stands for from here on
 //	'U'  a use, see appendUse
 //	'E'  the end, JSON: see Totals; without it the file was cut off
 package recording
@@ -26,7 +28,7 @@ import (
 
 const (
 	magic   = "psidrec"
-	version = 1
+	version = 2 // 1 had no 'S': its header alone says how requests were sampled
 	// maxLists is how many lists of keys are remembered at a time,
 	// maxListKeys how many keys they may have together.
 	maxLists    = 1 << 14
@@ -39,7 +41,7 @@ type Header struct {
 	Version      string `json:"version"` // of psidecar
 	Host         string `json:"host"`
 	StartedNanos int64  `json:"started_unix_nanos"`
-	SampledOneIn uint32 `json:"sampled_one_in"` // at the start
+	SampledOneIn uint32 `json:"sampled_one_in"` // at the start; uses say what held for them
 }
 
 // Totals are what a recording holds.
@@ -65,6 +67,7 @@ type Use struct {
 	Keys           []uint64
 	Bytes          uint64  // of the values
 	Lens           []int32 // per key, in elements; nil where all have as many
+	OneIn          uint32  // requests that it stands for: one in so many was looked at; 0 is 1
 }
 
 const (

@@ -17,7 +17,7 @@ func drawUses(t *rapid.T) []Use {
 			Job: rapid.SampledFrom([]string{"a:1", "b:2"}).Draw(t, "job"), Worker: rapid.SampledFrom([]string{"worker0", "worker1"}).Draw(t, "worker"),
 			Server: "server0", UnixNanos: rapid.Int64().Draw(t, "time") >> 2, App: rapid.Int32().Draw(t, "app"),
 			Customer: int32(i), Timestamp: rapid.Int32().Draw(t, "timestamp"), Push: rapid.Bool().Draw(t, "push"),
-			Pull: rapid.Bool().Draw(t, "pull"), Answer: rapid.Bool().Draw(t, "answer"), Bytes: rapid.Uint64Range(0, 1<<50).Draw(t, "bytes"),
+			OneIn: rapid.Uint32Range(1, 3).Draw(t, "one in"), Pull: rapid.Bool().Draw(t, "pull"), Answer: rapid.Bool().Draw(t, "answer"), Bytes: rapid.Uint64Range(0, 1<<50).Draw(t, "bytes"),
 		}
 		u.Keys = rapid.SampledFrom(lists).Draw(t, "keys")
 		if rapid.Bool().Draw(t, "lens") && len(u.Keys) > 0 {

@@ -16,10 +16,11 @@ type Writer struct {
 	out    *zstd.Encoder
 	totals Totals
 	nodes  map[[2]string]uint64
-	lists  map[uint64]list // by hash
-	next   uint64          // number of the next list
-	keys   int             // of all remembered lists
-	last   int64           // time of the last use
+	oneIn  map[string]uint32 // sampling by job, as last written
+	lists  map[uint64]list   // by hash
+	next   uint64            // number of the next list
+	keys   int               // of all remembered lists
+	last   int64             // time of the last use
 	entry  []byte
 	err    error
 }
@@ -38,7 +39,7 @@ func NewWriter(out io.Writer, h Header) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("beginning the recording: %w", err)
 	}
-	w := &Writer{out: z, nodes: map[[2]string]uint64{}, lists: map[uint64]list{}}
+	w := &Writer{out: z, nodes: map[[2]string]uint64{}, oneIn: map[string]uint32{}, lists: map[uint64]list{}}
 	w.json('H', h)
 	return w, w.err
 }
@@ -65,6 +66,7 @@ func (w *Writer) put(kind byte, body []byte) {
 // Add writes a use; it keeps nothing of it but a copy.
 func (w *Writer) Add(u *Use) error {
 	worker, server := w.node(u.Job, u.Worker), w.node(u.Job, u.Server)
+	w.sampled(u.Job, max(u.OneIn, 1))
 	list := w.list(u.Keys)
 	w.entry = appendUse(w.entry[:0], u, worker, server, list, u.UnixNanos-w.last)
 	w.put('U', w.entry)
@@ -84,6 +86,15 @@ func (w *Writer) node(job, name string) uint64 {
 		w.put('N', append(binary.AppendUvarint(nil, number), job+"\t"+name...))
 	}
 	return number
+}
+
+// sampled writes what the job's uses stand for, where that has changed.
+func (w *Writer) sampled(job string, oneIn uint32) {
+	if before, ok := w.oneIn[job]; ok && before == oneIn {
+		return
+	}
+	w.oneIn[job] = oneIn
+	w.put('S', append(binary.AppendUvarint(nil, uint64(oneIn)), job...))
 }
 
 // list returns the number of a list of keys, which is written if it is new.

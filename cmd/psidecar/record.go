@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,7 @@ func newRecordCommand(e env) *cobra.Command {
 		out, info string
 		span      time.Duration
 		asJSON    bool
+		force     bool
 	)
 	cmd := &cobra.Command{
 		Use:   "record",
@@ -51,7 +54,7 @@ SIGTERM. With --info, say what a recording holds instead.`,
 				ctx, cancel = context.WithTimeout(ctx, span)
 				defer cancel()
 			}
-			totals, err := record(ctx, opts, out)
+			totals, err := record(ctx, opts, out, force)
 			if err != nil {
 				return err
 			}
@@ -64,16 +67,33 @@ SIGTERM. With --info, say what a recording holds instead.`,
 	}
 	f.watching(cmd)
 	cmd.Flags().StringVar(&out, "out", "", "file to write")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file that --out names")
 	cmd.Flags().StringVar(&info, "info", "", "say what this recording holds")
 	cmd.Flags().DurationVar(&span, "for", 0, "end after this time")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func record(ctx context.Context, opts agent.Options, path string) (totals recording.Totals, err error) {
-	file, err := os.Create(path)
+// create opens the file to write; one that is there already only by force.
+func create(path string, force bool) (*os.File, error) {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	if !force {
+		flags |= os.O_EXCL
+	}
+	file, err := os.OpenFile(path, flags, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("--out %s: the file exists; name another one, or overwrite it with --force", path)
+	}
 	if err != nil {
-		return totals, fmt.Errorf("--out: %w", err)
+		return nil, fmt.Errorf("--out: %w", err)
+	}
+	return file, nil
+}
+
+func record(ctx context.Context, opts agent.Options, path string, force bool) (totals recording.Totals, err error) {
+	file, err := create(path, force)
+	if err != nil {
+		return totals, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	w, err := recording.NewWriter(file, recording.Header{
@@ -89,6 +109,8 @@ func record(ctx context.Context, opts agent.Options, path string) (totals record
 		return totals, err
 	}
 	slog.Info("recording", "file", path)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	watched, watching := make(chan error, 1), context.WithoutCancel(ctx)
 	writing, stop := context.WithCancel(watching)
 	go func() {
@@ -96,6 +118,7 @@ func record(ctx context.Context, opts agent.Options, path string) (totals record
 		stop()
 	}()
 	totals, err = recorder.Run(writing, w)
+	cancel() // there is nothing to watch for any more where writing has failed
 	return totals, errors.Join(<-watched, err)
 }
 
@@ -109,6 +132,10 @@ type recordingInfo struct {
 	Workers  []string `json:"workers"`
 	Servers  []string `json:"servers"`
 	Steps    int      `json:"steps"` // different timestamps of the busiest worker
+	// LeastOneIn and MostOneIn say how requests were sampled, from densest to
+	// sparsest: the keys of one in so many were looked at.
+	LeastOneIn uint32 `json:"least_one_in"`
+	MostOneIn  uint32 `json:"most_one_in"`
 }
 
 func recordInfo(e env, path string, asJSON bool) error {
@@ -130,13 +157,21 @@ func recordInfo(e env, path string, asJSON bool) error {
 	}
 	_, err = fmt.Fprintf(e.stdout, `recorded on %s by psidecar %s, %s
 %.1f seconds, %d steps, %d uses, %d keys in all, %d bytes of values, %d lists of keys
-keys of one in %d requests; %d uses dropped
+keys of one in %s requests; %d uses dropped
 jobs %v
 workers %v
 servers %v
 `, info.Host, info.Version, state, info.Seconds, info.Steps, info.Uses, info.Keys, info.Bytes, info.Lists,
-		max(info.SampledOneIn, 1), info.Dropped, info.Jobs, info.Workers, info.Servers)
+		info.oneIn(), info.Dropped, info.Jobs, info.Workers, info.Servers)
 	return err
+}
+
+// oneIn says how requests were sampled: 4, or 1 to 16 where that changed.
+func (i *recordingInfo) oneIn() string {
+	if i.LeastOneIn == i.MostOneIn {
+		return strconv.FormatUint(uint64(i.MostOneIn), 10)
+	}
+	return fmt.Sprintf("%d to %d", i.LeastOneIn, i.MostOneIn)
 }
 
 func summarize(in io.Reader) (recordingInfo, error) {
@@ -153,6 +188,10 @@ func summarize(in io.Reader) (recordingInfo, error) {
 			first = u.UnixNanos
 		}
 		last = max(last, u.UnixNanos)
+		if info.LeastOneIn == 0 || u.OneIn < info.LeastOneIn {
+			info.LeastOneIn = u.OneIn
+		}
+		info.MostOneIn = max(info.MostOneIn, u.OneIn)
 		add(&info.Jobs, u.Job)
 		add(&info.Workers, u.Worker)
 		add(&info.Servers, u.Server)
@@ -166,6 +205,9 @@ func summarize(in io.Reader) (recordingInfo, error) {
 		return info, err
 	}
 	info.Header, info.Totals, info.Complete = header, totals, err == nil
+	if info.MostOneIn == 0 { // no use was kept: as it began
+		info.LeastOneIn, info.MostOneIn = max(header.SampledOneIn, 1), max(header.SampledOneIn, 1)
+	}
 	info.Seconds = float64(last-first) / 1e9
 	for _, s := range steps {
 		info.Steps = max(info.Steps, len(s))

@@ -1,12 +1,15 @@
 package watch
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,4 +102,40 @@ func replayed(t testing.TB, path string) map[string]map[uint64]peer.Access {
 		t.Fatalf("%v, %d dropped", err, totals.Dropped)
 	}
 	return all
+}
+
+// A recording that ends by --for has ended in order, and the next one does not
+// overwrite it unasked.
+func TestRecordFor(t *testing.T) {
+	require.BPF(t)
+	psidecar := job.Build(t, "cmd/psidecar")
+	net := hoststest.New(t, hosts.Config{Hosts: 1})
+	file := filepath.Join(t.TempDir(), "recording")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	record := func(flags ...string) (string, error) {
+		args := append([]string{"record", "--out", file, "--cgroup", net.Cgroup(), "--for", "100ms"}, flags...)
+		out, err := exec.CommandContext(ctx, psidecar, args...).CombinedOutput()
+		return string(out), err
+	}
+	for _, flags := range [][]string{nil, {"--force"}} {
+		if out, err := record(flags...); err != nil {
+			t.Fatalf("record %v: %v\n%s", flags, err, out)
+		}
+		if len(replayed(t, file)) != 0 {
+			t.Error("uses were recorded of no job")
+		}
+		before, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := record()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out, "--force") {
+			t.Errorf("a file that is there: %v, %s", err, out)
+		}
+		if after, err := os.ReadFile(file); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("the file was changed: %v", err)
+		}
+	}
 }
