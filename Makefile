@@ -3,6 +3,7 @@
 #   make demo       build, then run the demo job on hosts of its own
 #   make test       install what the tests need, then run them all
 #   make soak       keys move for half an hour (SOAK=30m) while proxies and planner are killed, links cut
+#   make life       a fleet as it is lived in (LIFE=10m SEED=7): jobs come and go, everything fails now and then
 #   make test-kubernetes  the chart, rights and two planners against a real API server; builds one
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
@@ -29,7 +30,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus systemd
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image manifests demo test test-kubernetes soak bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -61,6 +62,15 @@ test: test-deps
 SOAK ?= 30m
 soak: test-deps
 	PSIDECAR_SOAK=$(SOAK) $(GO) test -run TestKilledWhileMoving -timeout 2h -v ./test/reroute
+
+# Four hosts, a planner, jobs of all kinds, and all that happens to them, from a
+# seed; see test/life. FAILURES=n goes on until so
+# many things went wrong.
+LIFE ?= 10m
+SEED ?= $(shell date +%s)
+FAILURES ?= 1
+life: test-deps
+	PSIDECAR_LIFE=$(LIFE) PSIDECAR_LIFE_SEED=$(SEED) PSIDECAR_LIFE_FAILURES=$(FAILURES) $(GO) test -run TestLife -count=1 -timeout 0 -v ./test/life
 
 # The manifests for those without Helm, from the chart. The sums say of what chart
 # they are made, so that a change of one without the other fails (deploy/chart).

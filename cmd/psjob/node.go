@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -156,6 +157,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.Float64Var(&o.Momentum, "momentum", 0, "mlp: learn by the sum of all gradients, each so many times smaller with every step since; 0: by the last")
 	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets of each categorical column")
 	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp: values of a dense tensor that travel as one key")
+	f.DurationVar(&o.LogEvery, "log-every", 5*time.Second, "how often a worker logs how many steps it has made; 0: never")
 	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp: report time and loss after every so many steps; 0: not")
 	f.Uint64Var(&o.Seed, "seed", 1, "of initial values, order of samples, and count's choices")
 	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count: different keys")

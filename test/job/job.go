@@ -7,8 +7,10 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -28,13 +30,18 @@ type Job struct {
 	Servers   []Program
 	Workers   []Program
 	// Hosts get the nodes in turn: server i and worker i run on host i modulo
-	// their number, the scheduler on the first, all in the cgroup `job` of
+	// their number, the scheduler on the first, all in the cgroup Group of
 	// their host. Without hosts everything runs on loopback.
 	Hosts []*hosts.Host
 	// IPv6 gives the nodes the hosts' IPv6 addresses, or ::1.
 	IPv6 bool
 	// Port is the scheduler's on Hosts; 0 means 9091.
 	Port int
+	// Group is the cgroup of each host in which the nodes run; empty: job.
+	Group string
+	// Log, where it is set, gives a writer that gets what a node says on standard
+	// error as it comes.
+	Log func(role string, index int) io.Writer
 	// Env is added to every process's environment, after the DMLC_* variables.
 	Env []string
 }
@@ -103,6 +110,9 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 		}
 		n.Cmd = exec.CommandContext(ctx, p[0], p[1:]...)
 		n.Cmd.Stdout, n.Cmd.Stderr = &n.Stdout, &n.Stderr
+		if j.Log != nil {
+			n.Cmd.Stderr = io.MultiWriter(&n.Stderr, j.Log(role, i))
+		}
 		n.Cmd.Env = append(os.Environ(), environment...)
 		n.Cmd.Env = append(n.Cmd.Env, "DMLC_ROLE="+role, "DMLC_NODE_HOST="+j.address(n.Host))
 		n.Cmd.Env = append(n.Cmd.Env, j.Env...)
@@ -110,7 +120,7 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 		if n.Host == nil {
 			err = n.Cmd.Start()
 		} else {
-			n.Process, err = n.Host.StartIn("job", n.Cmd)
+			n.Process, err = n.Host.StartIn(cmp.Or(j.Group, "job"), n.Cmd)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("starting %s %d: %w", role, i, err)

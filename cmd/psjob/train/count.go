@@ -189,9 +189,8 @@ func (w *worker) count(ctx context.Context) error {
 		if err := w.compute(ctx, c.Compute-time.Since(start)); err != nil {
 			return err
 		}
-		if time.Since(logged) > 5*time.Second {
+		if w.due(&logged, step+1, steps) {
 			w.logger.Info("counting", "rank", w.van.Rank(), "step", step+1, "of", steps)
-			logged = time.Now()
 		}
 	}
 	w.report.Steps, w.report.Seconds = steps, since(began)

@@ -104,14 +104,23 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 		if w.CurveEvery > 0 && (step+1)%w.CurveEvery == 0 {
 			w.report.Curve = append(w.report.Curve, Mark{step + 1, since(began), tally.LossSince(&atMark)})
 		}
-		if time.Since(logged) > 5*time.Second {
+		if w.due(&logged, step+1, steps) {
 			w.logger.Info("training", "rank", w.van.Rank(), "step", step+1, "of", steps, "loss", tally.LossSince(&atLog))
-			logged = time.Now()
 		}
 	}
 	w.report.Steps, w.report.Seconds = steps, since(began)
 	w.report.StepsPerSecond = float64(steps) / w.report.Seconds
 	return w.van.Barrier(ctx, van.Workers)
+}
+
+// due reports whether a worker that has made so many steps is to say so: after
+// LogEvery, and when all are made.
+func (w *worker) due(logged *time.Time, step, of int) bool {
+	if w.LogEvery == 0 || time.Since(*logged) < w.LogEvery && step < of {
+		return false
+	}
+	*logged = time.Now()
+	return true
 }
 
 // pull fetches the parameters of groups into lists like those of reuse.

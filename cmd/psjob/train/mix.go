@@ -125,9 +125,13 @@ func (w *worker) mix(ctx context.Context) error {
 	g, work := errgroup.WithContext(ctx)
 	for _, m := range w.mixers {
 		g.Go(func() error {
+			logged := time.Now()
 			for step := range steps {
 				if err := m.step(work, step); err != nil {
 					return fmt.Errorf("app %d, customer %d, step %d: %w", m.app, m.cust, step, err)
+				}
+				if m.due(&logged, step+1, steps) {
+					w.logger.Info("mixing", "rank", w.van.Rank(), "app", m.app, "customer", m.cust, "step", step+1, "of", steps)
 				}
 			}
 			return nil

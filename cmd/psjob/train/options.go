@@ -33,6 +33,8 @@ type Options struct {
 	Buckets   int     // per categorical column
 	Block     int     // largest value of a dense tensor's key
 	Seed      uint64
+	// LogEvery is how often a worker logs how many steps it has made; 0: never.
+	LogEvery time.Duration
 	// CurveEvery is after how many steps the report gets another mark; 0: none.
 	CurveEvery int
 	Count      CountOptions

@@ -48,6 +48,7 @@ class Worker {
     }
     size_t wrong = 0;
     std::vector<float> before(pulled_.size());
+    double said = Now();
     for (int round = 1; round <= options_.rounds; round++) {
       if (options_.pushpull) Request(true, true, values);
       else Request(true, false, values), Request(false, true, nullptr);
@@ -55,6 +56,10 @@ class Worker {
         wrong += pulled_[j] < before[j] + (*values)[j];
       }
       before = pulled_;
+      if (Now() - said >= 0.5 || round == options_.rounds) {
+        std::fprintf(stderr, "peer: round %d of %d\n", round, options_.rounds);
+        said = Now();
+      }
     }
     van_.Wait(kWorkerGroup);
     Request(false, true, nullptr);

@@ -1,0 +1,103 @@
+package life
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// A choice is one kind of event: how often it is drawn, beside the others, and
+// how.
+type choice struct {
+	weight int
+	draw   func(r *rand.Rand) event
+}
+
+func anyHost(r *rand.Rand) int { return r.IntN(hostCount) }
+
+// both are agent and proxy of a host.
+func both(host int) []target { return []target{{agent, host}, {proxy, host}} }
+
+func everything() (all []target) {
+	for host := range hostCount {
+		all = append(all, both(host)...)
+	}
+	return append(all, target{of: planner})
+}
+
+// toServices is what happens to processes and what they keep.
+func toServices(at time.Duration) []choice {
+	if gentle(at) {
+		return inOrder
+	}
+	return append(inOrder[:len(inOrder):len(inOrder)], abrupt...)
+}
+
+// inOrder is what no job may notice, but for a step that takes longer.
+var inOrder = []choice{
+	{4, func(r *rand.Rand) event { return kill{target{agent, anyHost(r)}, r.IntN(10) < 7} }},
+	{3, func(r *rand.Rand) event { return kill{target{of: planner}, r.IntN(10) < 7} }},
+	{2, func(r *rand.Rand) event {
+		return stop{target{agent, anyHost(r)}, between(r, time.Second, 6*time.Second)}
+	}},
+	{2, func(r *rand.Rand) event { return stop{target{of: planner}, between(r, time.Second, 8*time.Second)} }},
+	{5, func(r *rand.Rand) event { return replace{proxy, []target{{proxy, anyHost(r)}}, false} }},
+	{3, func(r *rand.Rand) event { return replace{agent, []target{{agent, anyHost(r)}}, false} }},
+	{2, func(*rand.Rand) event { return replace{planner, []target{{of: planner}}, false} }},
+	{3, func(r *rand.Rand) event {
+		host := anyHost(r)
+		return replace{"proxy, then agent", []target{{proxy, host}, {agent, host}}, false}
+	}},
+	{3, func(r *rand.Rand) event { return replace{"both", both(anyHost(r)), true} }},
+}
+
+// abrupt is what a job without PS_RESEND may not survive.
+var abrupt = []choice{
+	{10, func(r *rand.Rand) event { return kill{target{proxy, anyHost(r)}, r.IntN(10) < 7} }},
+	{4, func(r *rand.Rand) event {
+		host := anyHost(r)
+		return killMany{fmt.Sprintf("agent and proxy on host%d", host), both(host)}
+	}},
+	{2, func(*rand.Rand) event { return killMany{"everything", everything()} }},
+	{4, func(r *rand.Rand) event {
+		return stop{target{proxy, anyHost(r)}, between(r, time.Second, 6*time.Second)}
+	}},
+	{4, func(r *rand.Rand) event { return damage{anyHost(r), r.Uint64(), r.IntN(2) == 0} }},
+	{2, func(*rand.Rand) event { return loseStore{} }},
+}
+
+// toSurroundings is what happens around the fleet.
+var toSurroundings = []choice{
+	{5, func(r *rand.Rand) event { return cut{anyHost(r), between(r, 300*time.Millisecond, 3*time.Second)} }},
+	{3, func(r *rand.Rand) event { return fill{anyHost(r), between(r, 2*time.Second, 10*time.Second)} }},
+	{1, func(r *rand.Rand) event { return fill{-1, between(r, 2*time.Second, 10*time.Second)} }},
+	{2, func(r *rand.Rand) event { return load{between(r, 2*time.Second, 8*time.Second)} }},
+}
+
+// toPlanner is what operators ask for.
+var toPlanner = []choice{
+	{3, func(r *rand.Rand) event {
+		return order{slot: r.IntN(slots), args: []string{"restore", "--wait", "20s"}}
+	}},
+	{3, func(r *rand.Rand) event {
+		return order{slot: r.IntN(slots), args: []string{"plan", "rollback", "--wait", "20s"}}
+	}},
+	{6, func(r *rand.Rand) event { return order{slot: r.IntN(slots), args: []string{"plan", "apply"}} }},
+	{2, func(r *rand.Rand) event { return order{slot: r.IntN(slots), args: []string{"plan", "show"}} }},
+	{3, func(r *rand.Rand) event {
+		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "set", "--unchanged", "--act"}}
+	}},
+	{2, func(r *rand.Rand) event {
+		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "set", "--keys", fmt.Sprintf("0-%d", r.Uint64()>>1), "--off", "--act"}}
+	}},
+	{3, func(r *rand.Rand) event { return order{slot: lossySlot, args: lossy(r), lossy: 1} }},
+	{4, func(r *rand.Rand) event {
+		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "clear", "--act"}, lossy: -1}
+	}},
+}
+
+// lossy are rules that leave values out of pushes.
+func lossy(r *rand.Rand) []string {
+	how := [][]string{{"--threshold", "0.5"}, {"--quantize", "8"}, {"--threshold", "0.5", "--quantize", "8"}}[r.IntN(3)]
+	return append(append([]string{"plan", "codecs", "set"}, how...), "--act")
+}

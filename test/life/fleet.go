@@ -1,0 +1,283 @@
+package life
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/bpf/redirect"
+	proxies "github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// Ports of the services, their defaults.
+const (
+	agentHTTP   = 9810
+	plannerAPI  = 9811
+	plannerHTTP = 9812
+	proxyHTTP   = 9813
+)
+
+const (
+	hostCount = 4
+	nobody    = 65534 // who proxies and planner run as
+	// recovery is how long a service may take until it is ready again.
+	recovery = time.Minute
+)
+
+// programs are what runs, in a folder that everybody may read.
+type programs struct{ psidecar, psjob, peer string }
+
+// sidecar is what a host has beside jobs.
+type sidecar struct {
+	host         *hosts.Host
+	pins         string
+	disk         string // a small file system of its own, with the state in it
+	state        string // folder of the proxy's state
+	agent, proxy *service
+}
+
+// fleet is the hosts with all that runs on them.
+type fleet struct {
+	t        testing.TB
+	net      *hosts.Net
+	programs programs
+	store    string // the planner's file
+	planner  *service
+	sidecars []*sidecar
+	client   http.Client
+}
+
+func newFleet(t testing.TB, j *journal) *fleet {
+	t.Helper()
+	require.Root(t)
+	require.BPF(t)
+	f := &fleet{t: t, programs: build(t, j.path("bin")), net: hoststest.New(t, hosts.Config{Hosts: hostCount})}
+	first := f.net.Host(0)
+	f.store = filepath.Join(mountAt(t, j.path("planner"), "tmpfs", "size=64m,mode=777"), "plans")
+	bpffs := mountAt(t, j.path("bpf"), "bpf", "")
+	ended := func(s *service, err error) { j.fail("%s ended: %v\n%s", s, err, s.lastWords()) }
+	begin := func(kind string, h *hosts.Host, uid uint32, args ...string) *service {
+		s := &service{kind: kind, host: h, uid: uid, ended: ended, log: j.path("logs", kind+"-"+h.Name+".log"),
+			args: append([]string{f.programs.psidecar, kind}, args...)}
+		if err := s.run(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}
+	for _, h := range f.net.Hosts() {
+		pins := filepath.Join(bpffs, h.Name)
+		t.Cleanup(func() {
+			if _, err := redirect.Unload(pins); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	f.planner = begin(planner, first, nobody, "--listen", at(first, plannerAPI), "--http", at(first, plannerHTTP), "--store", f.store, "--act")
+	for _, h := range f.net.Hosts() {
+		s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
+		s.disk = mountAt(t, j.path(h.Name), "tmpfs", "size=96m,mode=755")
+		s.state = filepath.Join(s.disk, "state") // which the agent makes
+		socket := filepath.Join(s.disk, "s")
+		args := []string{"--intercept", "--host", h.Name, "--http", at(h, agentHTTP), "--planner", at(first, plannerAPI),
+			"--proxy-socket", socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins}
+		for _, group := range groups {
+			folder, err := h.Group(group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, "--cgroup", folder)
+		}
+		s.agent = begin(agent, h, 0, args...)
+		s.proxy = begin(proxy, h, nobody, "--host", h.Name, "--http", at(h, proxyHTTP), "--proxy-socket", socket, "--insecure-mesh",
+			"--state-dir", s.state, "--planner", at(first, plannerAPI), "--act", "--allow-probe")
+		f.sidecars = append(f.sidecars, s)
+	}
+	return f
+}
+
+// build builds the programs.
+func build(t testing.TB, dir string) programs {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := programs{psidecar: filepath.Join(dir, "psidecar"), psjob: filepath.Join(dir, "psjob"), peer: peer.Build(t)}
+	for folder, path := range map[string]string{"cmd/psidecar": p.psidecar, "cmd/psjob": p.psjob} {
+		program, err := os.ReadFile(job.Build(t, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// mountAt mounts a file system in a new folder for the time of the test.
+func mountAt(t testing.TB, dir, kind, options string) string {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(kind, dir, kind, 0, options); err != nil {
+		t.Fatalf("mounting %s: %v", kind, err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmounting %s: %v", dir, err)
+		}
+	})
+	return dir
+}
+
+func at(h *hosts.Host, port int) string { return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port)) }
+
+// services are all of them.
+func (f *fleet) services() []*service {
+	all := []*service{f.planner}
+	for _, s := range f.sidecars {
+		all = append(all, s.agent, s.proxy)
+	}
+	return all
+}
+
+// service is one of a kind; the host does not matter for the planner.
+func (f *fleet) service(kind string, host int) *service {
+	switch kind {
+	case planner:
+		return f.planner
+	case agent:
+		return f.sidecars[host].agent
+	}
+	return f.sidecars[host].proxy
+}
+
+// await asks until there is no error, as long as a recovery may take.
+func (f *fleet) await(ctx context.Context, ask func() error) error {
+	for end := time.Now().Add(recovery); ; time.Sleep(50 * time.Millisecond) {
+		err := ask()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("after %v: %w", recovery, err)
+		}
+	}
+}
+
+// allReady is an error while not all services are.
+func (f *fleet) allReady() error {
+	errs := []error{f.plannerReady()}
+	for i := range f.sidecars {
+		errs = append(errs, f.ready(i))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *fleet) plannerReady() error {
+	_, err := f.get(f.planner.host, plannerHTTP, "/readyz")
+	return err
+}
+
+// ready is an error while the proxy of a host does not have its listeners.
+func (f *fleet) ready(host int) error {
+	s := f.sidecars[host]
+	if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
+		return fmt.Errorf("the agent on %s has %v proxies, %w", s.host.Name, n, err)
+	}
+	if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners"); err != nil || n < 2 {
+		return fmt.Errorf("%v listeners on %s, %w", n, s.host.Name, err)
+	}
+	_, err := f.get(s.host, proxyHTTP, "/readyz")
+	return err
+}
+
+// get asks a service on a host.
+func (f *fleet) get(h *hosts.Host, port int, path string) ([]byte, error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.Dial}}
+	r, err := client.Get("http://" + at(h, port) + path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s%s: %s: %.500s", at(h, port), path, r.Status, body)
+	}
+	return body, err
+}
+
+// metric returns the sum of the metrics of that name; 0 where there is none.
+func (f *fleet) metric(h *hosts.Host, port int, name string) (sum float64, err error) {
+	text, err := f.get(h, port, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %q: %w", line, err)
+		}
+		sum += value
+	}
+	return sum, nil
+}
+
+// connections is the state of a host's proxy.
+func (f *fleet) connections(host int) (state proxies.State, err error) {
+	body, err := f.get(f.sidecars[host].host, proxyHTTP, "/api/v1/connections")
+	if err != nil {
+		return state, err
+	}
+	return state, json.Unmarshal(body, &state)
+}
+
+// stop ends everything in order. What was pinned must be gone then, and nobody
+// may have said what no process may say.
+func (f *fleet) stop(j *journal) {
+	for _, s := range f.sidecars {
+		for _, which := range []*service{s.proxy, s.agent} {
+			if err := which.stop(); err != nil {
+				j.fail("%v", err)
+			}
+		}
+		if left, err := filepath.Glob(filepath.Join(s.pins, "*")); err != nil || len(left) > 0 {
+			j.fail("the agent on %s left what it had pinned: %v %v", s.host.Name, left, err)
+		}
+	}
+	if err := f.planner.stop(); err != nil {
+		j.fail("%v", err)
+	}
+	for _, s := range f.services() {
+		if text := s.grave(); text != "" {
+			j.fail("%s said: %s", s, text)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package life
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A journal has a line for each thing that happened, and the folder in which the
+// life leaves its traces. The folder is removed when the life went well.
+type journal struct {
+	t      testing.TB
+	dir    string
+	began  time.Time
+	file   *os.File
+	end    context.CancelCauseFunc
+	within int // failures that may still come
+
+	mu     sync.Mutex // guards file and failed
+	failed []string
+}
+
+// errEnough is why a life ends before its time.
+var errEnough = errors.New("enough has failed")
+
+func newJournal(t testing.TB, c Config, end context.CancelCauseFunc) *journal {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "psd-life-") // the sockets' paths must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	j := &journal{t: t, dir: dir, began: time.Now(), end: end, within: max(1, c.Failures)}
+	if err := os.Mkdir(j.path("logs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if j.file, err = os.Create(j.path("events.log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		j.file.Close()
+		if t.Failed() {
+			fmt.Fprintf(t.Output(), "all that is known of it is in %s\n", dir)
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	return j
+}
+
+func (j *journal) path(name ...string) string {
+	return filepath.Join(append([]string{j.dir}, name...)...)
+}
+
+// say writes a line with the time since the begin.
+func (j *journal) say(format string, args ...any) {
+	line := fmt.Sprintf("%7.1f  %s\n", time.Since(j.began).Seconds(), fmt.Sprintf(format, args...))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	fmt.Fprint(j.t.Output(), line)
+	fmt.Fprint(j.file, line)
+}
+
+// fail notes a failure, and ends the life where it was one too many.
+func (j *journal) fail(format string, args ...any) {
+	what := fmt.Sprintf(format, args...)
+	j.say("FAILED: %s", what)
+	j.mu.Lock()
+	j.failed = append(j.failed, what)
+	enough := len(j.failed) >= j.within
+	j.mu.Unlock()
+	j.t.Fail()
+	if enough {
+		j.end(errEnough)
+	}
+}
+
+func (j *journal) hasFailed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.failed) > 0
+}
+
+// keep adds to the folder what would be gone otherwise, where something failed.
+func (j *journal) keep(l *Life) {
+	if !j.hasFailed() {
+		return
+	}
+	for _, h := range l.fleet.sidecars {
+		to := j.path("state-" + h.host.Name)
+		if err := os.CopyFS(to, os.DirFS(h.state)); err != nil {
+			j.say("keeping the state of %s: %v", h.host.Name, err)
+		}
+	}
+	for _, s := range l.fleet.services() {
+		if last := s.tail(30); last != "" {
+			fmt.Fprintf(j.t.Output(), "--- %s, last lines of its log\n%s", s, last)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package life
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+)
+
+// slots are the places where jobs run one after the other, each at one
+// scheduler's address.
+const slots = 3
+
+// lossySlot is the one whose jobs may run under rules that leave values out: they
+// are judged by what they have learned, never by sums.
+const lossySlot = 2
+
+// groups are the cgroups that agents watch; groupOf says in which a slot's jobs
+// run.
+var groups = []string{"job", "other"}
+
+func groupOf(slot int) string {
+	if slot == lossySlot {
+		return groups[1]
+	}
+	return groups[0]
+}
+
+func portOf(slot int) int { return 9091 + slot }
+
+// spec is what job to run.
+type spec struct {
+	name             string
+	model            string // of psjob's, or peer
+	servers, workers int
+	args, env        []string // of workers; of all nodes
+	ipv6             bool
+	resend           bool
+	async            bool
+}
+
+// exact reports whether the job checks itself, to the last unit.
+func (s spec) exact() bool { return s.model == "count" || s.model == "mix" || s.model == "peer" }
+
+// drawJob is the nth job of a slot in a life with that seed.
+func drawJob(seed uint64, slot, n int) spec {
+	r := rand.New(rand.NewPCG(seed, uint64(slot+1)<<32|uint64(n)))
+	s := spec{servers: 1 + r.IntN(hostCount), workers: 2 + r.IntN(hostCount-1)}
+	s.ipv6 = r.IntN(8) == 0
+	if r.IntN(2) == 0 {
+		s.repeating(r)
+	}
+	s.async = r.IntN(3) == 0
+	switch pick := r.IntN(10); {
+	case slot == lossySlot || slot == 1 && pick < 5:
+		s.trained(r)
+	case pick < 7:
+		s.counting(r)
+	case pick < 8 && !s.resend: // an app's customers of one worker must not repeat alike
+		s.mixing(r)
+	default:
+		s.peers(r)
+	}
+	s.name = s.describe()
+	return s
+}
+
+// calmJob is one that every slot must be able to run when all is well.
+func calmJob(slot int) spec {
+	s := spec{name: "calm count", model: "count", servers: hostCount, workers: hostCount,
+		args: []string{"--model", "count", "--count-keys", "2000", "--count-batch", "100", "--steps", "60"}}
+	if slot == lossySlot {
+		s = spec{name: "calm dlrm", model: "dlrm", servers: hostCount, workers: hostCount, args: append(dlrm("--steps", "60"), "--rule", "sgd")}
+	}
+	return s
+}
+
+// repeating has the job repeat what is lost, and lose some by itself.
+func (s *spec) repeating(r *rand.Rand) {
+	s.resend = true
+	s.env = append(s.env, "PS_RESEND=1", "PS_RESEND_TIMEOUT="+strconv.Itoa(200+r.IntN(3)*150))
+	if r.IntN(3) == 0 {
+		s.env = append(s.env, "PS_DROP_MSG=1")
+	}
+}
+
+// old has the job speak any generation of PS-lite.
+func (s *spec) old(r *rand.Rand) (dialect string) {
+	dialect = []string{"dmlc", "dmlc", "dmlc-2018", "dmlc-2017"}[r.IntN(4)]
+	s.env = append(s.env, "PSJOB_DIALECT="+dialect)
+	return dialect
+}
+
+// counting is a job whose workers have favourites, which wander, so that keys
+// move.
+func (s *spec) counting(r *rand.Rand) {
+	s.model = "count"
+	s.args = []string{"--model", "count", "--count-keys", strconv.Itoa(1000 + r.IntN(8000)), "--count-batch", strconv.Itoa(100 + r.IntN(200)),
+		"--count-favourites", strconv.Itoa(320 + r.IntN(400)), "--count-common", "0.1", "--count-wander", strconv.Itoa(200 + r.IntN(400)),
+		"--count-compute", fmt.Sprintf("%dms", 10+r.IntN(20)), "--steps", strconv.Itoa(300 + r.IntN(700)), "--seed", strconv.Itoa(1 + r.IntN(1000))}
+	switch r.IntN(4) {
+	case 0:
+		s.args = append(s.args, "--count-lens")
+	case 1:
+		s.args = append(s.args, "--value-length", strconv.Itoa(2+r.IntN(7)))
+	}
+	if dialect := s.old(r); dialect == "dmlc" && r.IntN(3) == 0 {
+		s.args = append(s.args, "--count-pushpull")
+	}
+	if s.async {
+		s.args = append(s.args, "--async")
+	}
+}
+
+// mixing is a job that uses all that PS-lite's clients can do at once.
+func (s *spec) mixing(r *rand.Rand) {
+	s.model, s.async = "mix", false
+	s.args = []string{"--model", "mix", "--steps", strconv.Itoa(100 + r.IntN(300)), "--mix-longest", strconv.Itoa(1 << (6 + r.IntN(7)))}
+}
+
+// peers is a job of the C++ peer, which does not repeat anything.
+func (s *spec) peers(r *rand.Rand) {
+	s.model, s.resend, s.async, s.env = "peer", false, false, nil
+	s.args = []string{"--keys", strconv.Itoa(100 + r.IntN(300)), "--space", "1000", "--shift", "7", "--rounds", strconv.Itoa(1500 + r.IntN(3000))}
+	switch r.IntN(4) {
+	case 0:
+		s.args = append(s.args, "--lens")
+	case 1:
+		s.args = append(s.args, "--width", "3")
+	case 2:
+		s.args = append(s.args, "--pushpull")
+	}
+}
+
+// trained is a job that learns something.
+func (s *spec) trained(r *rand.Rand) {
+	steps := func(n int) []string { return []string{"--steps", strconv.Itoa(n + r.IntN(n))} }
+	switch r.IntN(5) {
+	case 0:
+		s.model, s.args = "lr", append([]string{"--model", "lr", "--data", texts, "--batch", "8"}, steps(600)...)
+	case 1:
+		s.model, s.args = "lr", append([]string{"--model", "lr", "--data", texts, "--batch", "8", "--rule", "sgd"}, steps(600)...)
+	case 2:
+		s.model, s.args = "fm", append([]string{"--model", "fm", "--data", texts, "--batch", "8", "--factors", "4"}, steps(500)...)
+	case 3:
+		s.model, s.args = "dlrm", dlrm(steps(400)...)
+	default:
+		s.model, s.args = "mlp", append([]string{"--model", "mlp", "--data", pictures, "--batch", "4", "--hidden", "16", "--momentum", "0.5"}, steps(400)...)
+	}
+	s.old(r)
+	if s.async {
+		s.args = append(s.args, "--async")
+	}
+}
+
+func dlrm(more ...string) []string {
+	return append([]string{"--model", "dlrm", "--data", clicks, "--batch", "8", "--embedding", "4", "--bottom", "8", "--top", "8", "--buckets", "500"}, more...)
+}
+
+// describe is the job in a few words.
+func (s spec) describe() string {
+	text := fmt.Sprintf("%s, %d servers, %d workers", s.model, s.servers, s.workers)
+	for _, x := range []struct {
+		on   bool
+		name string
+	}{{s.async, "async"}, {s.ipv6, "IPv6"}} {
+		if x.on {
+			text += ", " + x.name
+		}
+	}
+	for _, v := range s.env {
+		text += ", " + v
+	}
+	for _, a := range s.args {
+		switch a {
+		case "--count-lens", "--lens", "--pushpull", "--count-pushpull", "--width", "--value-length", "--rule":
+			text += ", " + a[2:]
+		}
+	}
+	return text
+}

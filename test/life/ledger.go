@@ -1,0 +1,91 @@
+package life
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// What may become of a job.
+const (
+	exactRun  = "exact"
+	modelRun  = "as good as direct"
+	wrongRun  = "WRONG"
+	failedRun = "FAILED"
+	// stalledWithoutResend is what PS-lite does too where a connection breaks.
+	stalledWithoutResend = "stalled after a broken connection without PS_RESEND"
+)
+
+// ledger counts jobs by what became of them, and events by their kind.
+type ledger struct {
+	mu     sync.Mutex
+	runs   map[string]int // by what became of them
+	kinds  map[string]int // by model
+	broken int            // jobs without PS_RESEND that ran through a broken connection
+	events map[string]int
+	peaks  map[string]int // most memory that a kind of service held, bytes
+	moved  uint64
+}
+
+func newLedger() *ledger {
+	return &ledger{runs: map[string]int{}, kinds: map[string]int{}, events: map[string]int{}, peaks: map[string]int{}}
+}
+
+// ended counts a job that ran.
+func (x *ledger) ended(r *run, what string, broken bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.runs[what]++
+	x.kinds[r.model]++
+	if broken && !r.resend {
+		x.broken++
+	}
+}
+
+func (x *ledger) event(kind string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.events[kind]++
+}
+
+func (x *ledger) peak(kind string, bytes int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.peaks[kind] = max(x.peaks[kind], bytes)
+}
+
+func (x *ledger) movedKeys(n uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.moved += n
+}
+
+// summary is the life in a few lines.
+func (x *ledger) summary() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var b strings.Builder
+	total := 0
+	for _, n := range x.runs {
+		total += n
+	}
+	fmt.Fprintf(&b, "%d jobs: %s; wrong values: %d\n", total, counts(x.runs), x.runs[wrongRun])
+	fmt.Fprintf(&b, "kinds: %s\n", counts(x.kinds))
+	fmt.Fprintf(&b, "%s: %d of %d\n", stalledWithoutResend, x.runs[stalledWithoutResend], x.broken)
+	fmt.Fprintf(&b, "events: %s\n", counts(x.events))
+	fmt.Fprintf(&b, "keys moved: %d; most memory, MiB:", x.moved)
+	for _, kind := range []string{agent, proxy, planner} {
+		fmt.Fprintf(&b, " %s %d", kind, x.peaks[kind]>>20)
+	}
+	return b.String()
+}
+
+func counts(all map[string]int) string {
+	var list []string
+	for what, n := range all {
+		list = append(list, fmt.Sprintf("%s %d", what, n))
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}

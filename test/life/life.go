@@ -1,0 +1,129 @@
+// Package life runs a fleet as it is lived in, for as long as asked: a planner
+// with a store, four hosts with an agent and a proxy each, jobs of all kinds that
+// come and go at the same addresses in the same cgroups, and all that happens to
+// such a fleet meanwhile. Processes are killed, stopped, replaced and upgraded,
+// links cut, disks filled, clocks set, state files damaged, the planner's store
+// lost, plans and rules changed. Nothing is ever reset in between.
+//
+// What comes in is a [Config]; what happens follows from its seed alone, the
+// timing from the machine too. What goes out is a line for each thing that
+// happened and a summary. A wrong value, a job that hangs without a cause that is
+// documented, a process that ends by itself and anything left over at the end is
+// a failure.
+//
+//   - event.go and the files beside it: what can happen, one type each
+//   - schedule.go: what happens when, from the seed
+//   - kinds.go, run.go, verdict.go: jobs, and what may become of them
+//   - fleet.go, service.go: what runs on the hosts
+//   - rest.go: what may be left at the end
+package life
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Config says how to live.
+type Config struct {
+	For  time.Duration
+	Seed uint64
+	// Failures is after how many the life ends; 0 means 1.
+	Failures int
+}
+
+// Life is a fleet that lives.
+type Life struct {
+	t       testing.TB
+	config  Config
+	journal *journal
+	fleet   *fleet
+	ledger  *ledger
+	harms   *harms
+	patience
+	data  data
+	bases references
+	ports [slots]slotState
+
+	background sync.WaitGroup // what goes on beside later events
+}
+
+// Live lives for the time of the config and fails the test where something went
+// wrong.
+func Live(t testing.TB, config Config) {
+	t.Helper()
+	l := &Life{t: t, config: config, harms: new(harms)}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	l.journal = newJournal(t, config, cancel)
+	l.ledger = newLedger()
+	l.fleet = newFleet(t, l.journal)
+	l.data = makeData(t, l.fleet.programs.psjob, l.journal.dir)
+	l.bases.programs = l.fleet.programs
+	defer l.journal.keep(l)
+	l.journal.say("life of %v with seed %d", config.For, config.Seed)
+	l.live(ctx)
+	l.journal.say("%s", l.ledger.summary())
+}
+
+func (l *Life) live(ctx context.Context) {
+	if err := l.fleet.await(ctx, l.fleet.allReady); err != nil {
+		l.journal.fail("the fleet does not begin: %v", err)
+		return
+	}
+	watching, unwatch := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	defer unwatch()
+	watchers.Go(func() { l.patience.watch(watching, l.t, l.fleet.net.Cgroup()) })
+	watchers.Go(func() { l.watchMemory(watching) })
+	watchers.Go(func() { l.watchMoves(watching) })
+	l.calm(ctx, "before")
+	before, err := l.fleet.rest(ctx)
+	if err != nil {
+		l.journal.fail("before: %v", err)
+		return
+	}
+	end := time.Now().Add(l.config.For)
+	var all errgroup.Group
+	for slot := range slots {
+		all.Go(func() error { l.runJobs(ctx, slot, end); return nil })
+	}
+	for _, lane := range lanes(l.config.Seed, l.config.For) {
+		all.Go(func() error { l.play(ctx, lane, end); return nil })
+	}
+	all.Wait()
+	l.background.Wait()
+	if ctx.Err() != nil {
+		return
+	}
+	if err := l.fleet.await(ctx, l.fleet.allReady); err != nil {
+		l.journal.fail("the fleet is not well at the end: %v", err)
+		return
+	}
+	l.calm(ctx, "after")
+	if ctx.Err() == nil {
+		if err := l.fleet.settle(ctx, before); err != nil {
+			l.journal.fail("at the end: %v", err)
+		}
+		l.fleet.stop(l.journal)
+	}
+}
+
+// calm runs a job in each slot while nothing else happens: it must end well.
+func (l *Life) calm(ctx context.Context, when string) {
+	var all errgroup.Group
+	for slot := range slots {
+		all.Go(func() error {
+			s := calmJob(slot)
+			s.name = fmt.Sprintf("%s, %s", s.name, when)
+			l.runJob(ctx, slot, s)
+			return nil
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,39 @@
+package life
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func TestMain(m *testing.M) {
+	hoststest.Main(m, map[string]func([]string) error{"spin": spin})
+}
+
+// TestLife lives for as long as PSIDECAR_LIFE says, with the seed
+// that PSIDECAR_LIFE_SEED says. It ends at the first failure, or after as many as
+// PSIDECAR_LIFE_FAILURES says.
+func TestLife(t *testing.T) {
+	c := Config{Seed: 1}
+	var err error
+	if s := require.Asked(t, "PSIDECAR_LIFE", "how long to live, such as 2m"); s != "" {
+		if c.For, err = time.ParseDuration(s); err != nil {
+			t.Fatalf("PSIDECAR_LIFE=%q: want a duration", s)
+		}
+	}
+	if s := os.Getenv("PSIDECAR_LIFE_SEED"); s != "" {
+		if c.Seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatalf("PSIDECAR_LIFE_SEED=%q: want a number", s)
+		}
+	}
+	if s := os.Getenv("PSIDECAR_LIFE_FAILURES"); s != "" {
+		if c.Failures, err = strconv.Atoi(s); err != nil {
+			t.Fatalf("PSIDECAR_LIFE_FAILURES=%q: want a number", s)
+		}
+	}
+	Live(t, c)
+}

@@ -1,0 +1,182 @@
+package life
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// At rest, when no job has run for a while, a service may hold this much more
+// than it did at rest before. A proxy keeps the pipes in which it spliced until
+// the second garbage collection.
+const (
+	moreDescriptors = 12
+	moreGoroutines  = 16
+	moreMemory      = 96 << 20
+	moreFiles       = 8
+	moreBytes       = 8 << 20
+)
+
+// mostMemory is what a service may hold at any time.
+const mostMemory = 400 << 20
+
+// rest is what the fleet holds when no job runs.
+type rest struct {
+	services map[string]held
+	pins     []string // below each host's folder
+	cgroups  []string
+	names    []string // of network namespaces
+	files    int      // of the proxies' states
+	bytes    int64
+}
+
+// held is what a service holds.
+type held struct{ descriptors, maps, goroutines, memory int }
+
+// ports of the pages, by kind of service.
+var pages = map[string]int{agent: agentHTTP, proxy: proxyHTTP, planner: plannerHTTP}
+
+// rest looks at what the fleet holds.
+func (f *fleet) rest(ctx context.Context) (r rest, err error) {
+	r.services = map[string]held{}
+	for _, s := range f.services() {
+		h, err := f.held(s)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", s, err)
+		}
+		r.services[s.String()] = h
+	}
+	for _, s := range f.sidecars {
+		files, err := filesIn(s.state)
+		if err != nil {
+			return r, err
+		}
+		for _, name := range files {
+			if info, err := os.Stat(name); err == nil {
+				r.files, r.bytes = r.files+1, r.bytes+info.Size()
+			}
+		}
+		pins, err := filesIn(s.pins)
+		if err != nil {
+			return r, err
+		}
+		r.pins = append(r.pins, pins...)
+	}
+	r.cgroups, err = below(f.net.Cgroup())
+	if err != nil {
+		return r, err
+	}
+	r.names, err = filepath.Glob(filepath.Join("/run/netns", filepath.Base(f.net.Cgroup())[:len(filepath.Base(f.net.Cgroup()))-len("net")]+"*"))
+	return r, err
+}
+
+// below returns the folders in a folder.
+func below(dir string) (all []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			all = append(all, filepath.Join(dir, e.Name()))
+			more, err := below(filepath.Join(dir, e.Name()))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, more...)
+		}
+	}
+	return all, err
+}
+
+// held looks at what a service holds.
+func (f *fleet) held(s *service) (h held, err error) {
+	dir := fmt.Sprintf("/proc/%d/fd", s.current().Pid())
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return h, err
+	}
+	for _, file := range files {
+		if to, err := os.Readlink(filepath.Join(dir, file.Name())); err == nil && strings.Contains(to, "bpf-map") {
+			h.maps++
+		}
+	}
+	goroutines, err := f.metric(s.host, pages[s.kind], "go_goroutines")
+	h.descriptors, h.goroutines, h.memory = len(files), int(goroutines), s.status("VmRSS")
+	return h, err
+}
+
+// settle waits until the fleet holds no more than before.
+func (f *fleet) settle(ctx context.Context, before rest) error {
+	return f.await(ctx, func() error {
+		now, err := f.rest(ctx)
+		if err != nil {
+			return err
+		}
+		return now.beyond(before)
+	})
+}
+
+// beyond is an error where more is held than before.
+func (r rest) beyond(before rest) error {
+	var errs []error
+	complain := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for name, now := range r.services {
+		was := before.services[name]
+		if now.descriptors > was.descriptors+moreDescriptors || now.maps > was.maps || now.goroutines > was.goroutines+moreGoroutines || now.memory > was.memory+moreMemory {
+			complain("%s holds %d descriptors, %d BPF maps, %d goroutines, %d MiB; it was %d, %d, %d, %d",
+				name, now.descriptors, now.maps, now.goroutines, now.memory>>20, was.descriptors, was.maps, was.goroutines, was.memory>>20)
+		}
+	}
+	for _, x := range []struct {
+		what     string
+		now, was []string
+	}{{"pins", r.pins, before.pins}, {"cgroups", r.cgroups, before.cgroups}, {"network namespaces", r.names, before.names}} {
+		for _, name := range x.now {
+			if !slices.Contains(x.was, name) {
+				complain("there are more %s than before: %s", x.what, name)
+			}
+		}
+	}
+	if r.files > before.files+moreFiles || r.bytes > before.bytes+moreBytes {
+		complain("%d files of %d bytes are in the proxies' states; it was %d of %d", r.files, r.bytes, before.files, before.bytes)
+	}
+	return errors.Join(errs...)
+}
+
+// watchMemory notes the most memory that services hold, until the context ends.
+func (l *Life) watchMemory(ctx context.Context) {
+	over := map[*service]bool{}
+	for pause(ctx, 2*time.Second) {
+		for _, s := range l.fleet.services() {
+			n := s.status("VmHWM")
+			l.ledger.peak(s.kind, n)
+			if n > mostMemory && !over[s] {
+				over[s] = true
+				l.journal.fail("%s held %d MiB", s, n>>20)
+			}
+		}
+	}
+}
+
+// watchMoves counts the keys that proxies move, until the context ends.
+func (l *Life) watchMoves(ctx context.Context) {
+	last := map[string]uint64{}
+	for pause(ctx, time.Second) {
+		for i, s := range l.fleet.sidecars {
+			state, err := l.fleet.connections(i)
+			if err != nil {
+				continue
+			}
+			for _, j := range state.Jobs {
+				name := s.host.Name + state.Instance + j.Job
+				if j.Moved > last[name] {
+					l.ledger.movedKeys(j.Moved - last[name])
+				}
+				last[name] = j.Moved // less where another run has begun
+			}
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package life
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/test/job"
+)
+
+// lastJobs is how long before the end of a life no job is begun any more.
+const lastJobs = 8 * time.Second
+
+// slotState is what runs in a slot.
+type slotState struct {
+	mu    sync.Mutex
+	ipv6  bool
+	busy  bool // a job runs
+	lossy bool // rules leave values out
+}
+
+// run is a job on its way.
+type run struct {
+	spec
+	slot         int
+	began, ended time.Time
+	track        *track
+	running      *job.Running
+	lossy        bool // some of the time
+}
+
+// runJobs runs jobs in a slot, one after the other, until the end.
+func (l *Life) runJobs(ctx context.Context, slot int, end time.Time) {
+	for n := 1; ctx.Err() == nil; n++ {
+		r := rand.New(rand.NewPCG(l.config.Seed, uint64(slot+1)<<40|uint64(n)))
+		if !pause(ctx, time.Duration(r.IntN(3000))*time.Millisecond) || time.Until(end) < lastJobs {
+			return
+		}
+		s := drawJob(l.config.Seed, slot, n)
+		s.name = fmt.Sprintf("%d.%d %s", slot, n, s.name)
+		l.runJob(ctx, slot, s)
+	}
+}
+
+// pause waits, and reports whether the context has not ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// jobName is what a slot's job is called, by its scheduler's address.
+func (l *Life) jobName(slot int) string {
+	s := &l.ports[slot]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := l.fleet.net.Host(0)
+	address := first.IPv4.String()
+	if s.ipv6 {
+		address = first.IPv6.String()
+	}
+	return net.JoinHostPort(address, strconv.Itoa(portOf(slot)))
+}
+
+// programs returns what the nodes of a job run.
+func (s spec) programs(p programs, d data) (node, worker job.Program) {
+	node = job.Program{p.psjob, "--json"}
+	if s.model == "peer" {
+		node = job.Program{p.peer}
+	}
+	return node, append(node[:len(node):len(node)], d.files(s.args)...)
+}
+
+// runJob runs a job to its end, or ends it when it makes no step any more, and
+// judges it.
+func (l *Life) runJob(ctx context.Context, slot int, s spec) {
+	r := &run{spec: s, slot: slot, began: time.Now()}
+	l.occupy(r, true)
+	defer l.occupy(r, false)
+	l.journal.say("begins: %s", s.name)
+	folder := l.journal.path("logs", "job-"+strings.Map(plain, s.name[:min(len(s.name), 20)]))
+	r.track = newTrack(&l.patience, s.workers, folder)
+	node, worker := s.programs(l.fleet.programs, l.data)
+	runs, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var err error
+	r.running, err = job.Job{Scheduler: node, Servers: job.Repeat(s.servers, node), Workers: job.Repeat(s.workers, worker), Hosts: l.fleet.net.Hosts(),
+		IPv6: s.ipv6, Port: portOf(slot), Group: groupOf(slot), Env: append([]string{"PSJOB_LOG_EVERY=500ms"}, s.env...), Log: r.track.log}.Start(runs)
+	if err != nil {
+		l.journal.fail("%s: %v", s.name, err)
+		return
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.running.Wait() }()
+	for {
+		select {
+		case err := <-ended:
+			r.ended = time.Now()
+			l.judge(ctx, r, err)
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		r.lossy = r.lossy || l.isLossy(slot)
+		if why := l.hangs(r); why != "" {
+			r.ended = time.Now()
+			state := l.snapshot()
+			cancel()
+			<-ended
+			l.judgeHang(r, why, state)
+			return
+		}
+	}
+}
+
+// plain keeps what file names may have.
+func plain(c rune) rune {
+	if strings.ContainsRune(" ,=/:", c) {
+		return '-'
+	}
+	return c
+}
+
+func (l *Life) occupy(r *run, busy bool) {
+	s := &l.ports[r.slot]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy, s.ipv6 = busy, r.ipv6
+}
+
+func (l *Life) isBusy(slot int) bool {
+	s := &l.ports[slot]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.busy
+}
+
+func (l *Life) isLossy(slot int) bool {
+	s := &l.ports[slot]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lossy
+}
+
+func (l *Life) setLossy(slot int, lossy bool) {
+	s := &l.ports[slot]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lossy = lossy
+}
+
+// hangs says why a job counts as hanging, empty where it does not.
+func (l *Life) hangs(r *run) string {
+	worker, m := r.track.waiting()
+	if r.model == "mix" { // whose customers each have steps of their own
+		worker, m = -1, r.track.last()
+	}
+	since := l.harms.excused(m.at)
+	if l.excuse(r, m.at) == stalledWithoutResend {
+		since = m.at // what is lost does not come later
+	}
+	crawl := time.Since(since)
+	spare := l.patience.now() - m.spare - since.Sub(m.at)
+	if spare < mayHang && crawl < mayCrawl {
+		return ""
+	}
+	return fmt.Sprintf("worker %d has made no step for %.1f s (%.1f s with a processor to spare, %.1f s of them after what held it) since step %d of %d",
+		worker, time.Since(m.at).Seconds(), (l.patience.now() - m.spare).Seconds(), crawl.Seconds(), m.step, m.of)
+}
+
+// snapshot is what proxies and planner say of their state.
+func (l *Life) snapshot() string {
+	var all strings.Builder
+	for i, s := range l.fleet.sidecars {
+		state, err := l.fleet.connections(i)
+		text, _ := json.Marshal(state)
+		fmt.Fprintf(&all, "--- proxy on %s: %v\n%s\n", s.host.Name, err, text)
+	}
+	text, err := l.fleet.get(l.fleet.planner.host, plannerHTTP, "/api/v1/plans")
+	fmt.Fprintf(&all, "--- planner: %v\n%s\n", err, text)
+	return all.String()
+}
+
+// write keeps a text in the folder.
+func (j *journal) write(name, text string) {
+	if err := os.WriteFile(j.path(name), []byte(text), 0o644); err != nil {
+		j.say("writing %s: %v", name, err)
+	}
+}

@@ -1,0 +1,84 @@
+package life
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// quiet is how long before the end of a life nothing is begun any more.
+const quiet = 10 * time.Second
+
+// A lane is a sequence of events; each begins at its time, or when the one before
+// is over.
+type lane struct {
+	name   string
+	events []timed
+}
+
+type timed struct {
+	at time.Duration
+	event
+}
+
+// lanes is what happens in a life, from its seed alone.
+func lanes(seed uint64, span time.Duration) []lane {
+	return []lane{
+		{"services", drawLane(rand.New(rand.NewPCG(seed, 1)), span, 2*time.Second, 7*time.Second, toServices)},
+		{"surroundings", drawLane(rand.New(rand.NewPCG(seed, 2)), span, 4*time.Second, 12*time.Second, always(toSurroundings))},
+		{"orders", drawLane(rand.New(rand.NewPCG(seed, 3)), span, 3*time.Second, 9*time.Second, always(toPlanner))},
+	}
+}
+
+// season is how long times last in which services only end in order, and times in
+// which anything may happen to them. In the former nothing is lost that a job
+// without PS_RESEND would miss.
+const season = 45 * time.Second
+
+// gentle reports whether a time is one of the former.
+func gentle(at time.Duration) bool { return at/season%2 == 0 }
+
+func always(of []choice) func(time.Duration) []choice {
+	return func(time.Duration) []choice { return of }
+}
+
+// drawLane draws what happens, of what may happen at each time.
+func drawLane(r *rand.Rand, span, least, most time.Duration, of func(at time.Duration) []choice) (all []timed) {
+	for at := between(r, least, most); at < span-quiet; at += between(r, least, most) {
+		now, total := of(at), 0
+		for _, c := range now {
+			total += c.weight
+		}
+		n := r.IntN(total)
+		for _, c := range now {
+			if n -= c.weight; n < 0 {
+				all = append(all, timed{at, c.draw(r)})
+				break
+			}
+		}
+	}
+	return all
+}
+
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)))
+}
+
+// play has the events of a lane happen.
+func (l *Life) play(ctx context.Context, events lane, end time.Time) {
+	began := end.Add(-l.config.For)
+	for _, e := range events.events {
+		if !pause(ctx, time.Until(began.Add(e.at))) || time.Until(end) < quiet/2 {
+			return
+		}
+		if err := e.possible(l); err != nil {
+			l.journal.say("skipped: %v: %v", e.event, err)
+			continue
+		}
+		l.journal.say("%v", e.event)
+		l.ledger.event(e.kind())
+		if err := e.happen(ctx, l); err != nil && ctx.Err() == nil {
+			l.journal.fail("%v: %v", e.event, err)
+		}
+	}
+}

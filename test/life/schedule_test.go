@@ -1,0 +1,90 @@
+package life
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// listed is what happens, and when, as texts.
+func listed(all []lane) (list []string) {
+	for _, l := range all {
+		for _, e := range l.events {
+			list = append(list, fmt.Sprint(l.name, e.at, e.event))
+		}
+	}
+	return list
+}
+
+// What happens follows from the seed alone, and a longer life begins like a
+// shorter one.
+func TestSeedRepeats(t *testing.T) {
+	a, b := lanes(7, 10*time.Minute), lanes(7, 10*time.Minute)
+	if got, want := fmt.Sprint(listed(a)), fmt.Sprint(listed(b)); got != want {
+		t.Errorf("two lives with one seed: %s and %s", got, want)
+	}
+	if fmt.Sprint(listed(a)) == fmt.Sprint(listed(lanes(8, 10*time.Minute))) {
+		t.Error("two seeds give the same life")
+	}
+	short := lanes(7, 2*time.Minute)
+	for i, l := range short {
+		if len(l.events) == 0 {
+			t.Fatalf("nothing happens in lane %s", l.name)
+		}
+		for n, e := range l.events {
+			if got, want := fmt.Sprint(e), fmt.Sprint(a[i].events[n]); got != want {
+				t.Errorf("lane %s, event %d: %s in a short life, %s in a long one", l.name, n, got, want)
+			}
+		}
+	}
+	for slot := range slots {
+		for n := range 50 {
+			if got, want := fmt.Sprint(drawJob(7, slot, n)), fmt.Sprint(drawJob(7, slot, n)); got != want {
+				t.Errorf("job %d of slot %d is %s and %s", n, slot, got, want)
+			}
+		}
+	}
+}
+
+// In an hour everything happens, nothing before its season, and all kinds of jobs
+// come; those of the lossy slot are never ones that count.
+func TestEverythingIsDrawn(t *testing.T) {
+	kinds := map[string]int{}
+	for _, l := range lanes(1, time.Hour) {
+		last := time.Duration(0)
+		for _, e := range l.events {
+			kinds[e.kind()]++
+			if e.at < last || e.at > time.Hour-quiet {
+				t.Errorf("%v is to happen at %v, after what happens at %v", e.event, e.at, last)
+			}
+			last = e.at
+			if k, ok := e.event.(kill); ok && k.of == proxy && gentle(e.at) {
+				t.Errorf("%v at %v, when services only end in order", e.event, e.at)
+			}
+			if o, ok := e.event.(order); ok && o.lossy > 0 && o.slot != lossySlot {
+				t.Errorf("%v may make sums wrong", e.event)
+			}
+		}
+	}
+	for _, want := range []string{"kill agent", "kill proxy", "kill planner", "kill several", "stop agent", "stop proxy", "stop planner", "replace agent", "replace proxy",
+		"replace planner", "replace both", "replace proxy, then agent", "damage a state file", "lose the planner's store", "cut a link", "fill a disk", "load"} {
+		if kinds[want] == 0 {
+			t.Errorf("in an hour there is no event %q: %v", want, kinds)
+		}
+	}
+	models := map[string]int{}
+	for slot := range slots {
+		for n := range 100 {
+			s := drawJob(1, slot, n)
+			models[s.model]++
+			if slot == lossySlot && s.exact() {
+				t.Errorf("%s where rules leave values out", s.name)
+			}
+		}
+	}
+	for _, want := range []string{"count", "mix", "peer", "lr", "fm", "dlrm", "mlp"} {
+		if models[want] == 0 {
+			t.Errorf("of 300 jobs none is a %s: %v", want, models)
+		}
+	}
+}

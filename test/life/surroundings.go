@@ -1,0 +1,115 @@
+package life
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+)
+
+// cut takes a host off the network for a while.
+type cut struct {
+	host int
+	span time.Duration
+}
+
+func (e cut) kind() string { return "cut a link" }
+func (e cut) String() string {
+	return fmt.Sprintf("cut host%d's link for %.1f s", e.host, e.span.Seconds())
+}
+func (e cut) possible(*Life) error { return nil }
+func (e cut) happen(ctx context.Context, l *Life) error {
+	defer l.harms.begin(e.String(), harmful{holds: true})()
+	h := l.fleet.net.Host(e.host)
+	if err := h.Cut(); err != nil {
+		return err
+	}
+	pause(ctx, e.span)
+	return h.Heal()
+}
+
+// fill leaves no room on a host's disk, or the planner's, for a while.
+type fill struct {
+	host int // that of the planner where it is negative
+	span time.Duration
+}
+
+func (e fill) kind() string { return "fill a disk" }
+func (e fill) String() string {
+	if e.host < 0 {
+		return fmt.Sprintf("fill the planner's disk for %.1f s", e.span.Seconds())
+	}
+	return fmt.Sprintf("fill host%d's disk for %.1f s", e.host, e.span.Seconds())
+}
+func (e fill) possible(*Life) error { return nil }
+func (e fill) happen(ctx context.Context, l *Life) error {
+	dir := filepath.Dir(l.fleet.store)
+	if e.host >= 0 {
+		dir = l.fleet.sidecars[e.host].disk
+	}
+	file := filepath.Join(dir, "filler")
+	if err := fillDisk(file); err != nil {
+		return err
+	}
+	pause(ctx, e.span)
+	return os.Remove(file)
+}
+
+// fillDisk writes a file until there is no room left.
+func fillDisk(file string) error {
+	w, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	for page := make([]byte, 4096); err == nil; {
+		_, err = w.Write(page)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		return errors.Join(err, w.Close())
+	}
+	return w.Close()
+}
+
+// spin keeps so many processors busy until it is killed.
+func spin(args []string) error {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	for range n {
+		go func() {
+			for spins := 0; ; {
+				spins++
+			}
+		}()
+	}
+	select {}
+}
+
+// load takes all processors for a while.
+type load struct{ span time.Duration }
+
+func (e load) kind() string         { return "load" }
+func (e load) String() string       { return fmt.Sprintf("all processors busy for %.1f s", e.span.Seconds()) }
+func (e load) possible(*Life) error { return nil }
+func (e load) happen(ctx context.Context, l *Life) error {
+	ctx, cancel := context.WithTimeout(ctx, e.span)
+	defer cancel()
+	p, err := l.fleet.net.Host(0).StartIn("load", hoststest.Task("spin", strconv.Itoa(2*runtime.NumCPU())))
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	<-p.Done()
+	return nil
+}

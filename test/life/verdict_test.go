@@ -1,0 +1,88 @@
+package life
+
+import (
+	"testing"
+	"time"
+)
+
+func newRun(resend bool, began, step time.Time) *run {
+	r := &run{spec: spec{resend: resend, workers: 1}, began: began, ended: time.Now(), track: newTrack(new(patience), 1, "")}
+	if !step.IsZero() {
+		r.track.workers[0] = mark{step: 3, of: 9, at: step}
+	}
+	return r
+}
+
+// A job may stall only for what the documentation says, and only when it happened.
+func TestExcuse(t *testing.T) {
+	now := time.Now()
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	for _, c := range []struct {
+		name     string
+		resend   bool
+		step     time.Time // its last; zero: none
+		how      harmful
+		from, to time.Time
+		excused  bool
+	}{
+		{"broken, without PS_RESEND", false, at(-12), harmful{breaks: true}, at(-12), at(-10), true},
+		{"broken, with PS_RESEND", true, at(-12), harmful{breaks: true}, at(-12), at(-10), false},
+		{"broken long before", false, at(-12), harmful{breaks: true}, at(-40), at(-38), false},
+		{"broken long after", false, at(-30), harmful{breaks: true}, at(-5), at(-3), false},
+		{"broken while it registered", true, time.Time{}, harmful{breaks: true}, at(-55), at(-53), true},
+		{"held only", false, at(-12), harmful{holds: true}, at(-12), at(-10), false},
+		{"forgotten", true, at(-12), harmful{forgets: true}, at(-40), at(-39), true},
+		{"forgotten before it began", true, at(-12), harmful{forgets: true}, at(-90), at(-80), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := &Life{harms: &harms{all: []*harm{{what: "a test", from: c.from, to: c.to, harmful: c.how}}}}
+			r := newRun(c.resend, at(-60), c.step)
+			_, m := r.track.waiting()
+			if got := l.excuse(r, m.at); (got != "") != c.excused {
+				t.Errorf("excuse %q, want one: %v", got, c.excused)
+			}
+		})
+	}
+}
+
+// While something is held a job need not move, and for as long again.
+func TestExcusedUntil(t *testing.T) {
+	now := time.Now()
+	from, to := now.Add(-9*time.Second), now.Add(-7*time.Second)
+	h := &harms{all: []*harm{{from: from, to: to, harmful: harmful{holds: true}}}}
+	if got, want := h.excused(from), to.Add(2*time.Second); !got.Equal(want) {
+		t.Errorf("excused until %v, want %v", got, want)
+	}
+	h.all[0].to = time.Time{}
+	if got := h.excused(from); got.Before(now) {
+		t.Errorf("excused until %v while it lasts, want now", got)
+	}
+	h.all[0].harmful = harmful{breaks: true}
+	if got := h.excused(from); !got.Equal(from) {
+		t.Errorf("excused until %v by what does not hold, want %v", got, from)
+	}
+}
+
+// Steps are read from what workers say, however it is cut.
+func TestStepsAreRead(t *testing.T) {
+	x := newTrack(new(patience), 2, "")
+	if x.begun() {
+		t.Error("it has begun before anybody said so")
+	}
+	r := &stepReader{track: x, worker: 0}
+	for _, part := range []string{"level=INFO msg=counting rank=1 st", "ep=17 of=40\nlevel=INFO msg=\"waiting for the end\"\n", "peer: round 18 of 40\npeer: ro"} {
+		if n, err := r.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+	}
+	if m := x.workers[0]; m.step != 18 || m.of != 40 {
+		t.Errorf("it read step %d of %d, want 18 of 40", m.step, m.of)
+	}
+	if worker, m := x.waiting(); worker != 1 || m.step != 0 {
+		t.Errorf("worker %d at step %d is waited for, want 1 at 0", worker, m.step)
+	}
+	(&stepReader{track: x, worker: 1}).Write([]byte("step=40 of=40\n"))
+	if worker, _ := x.waiting(); worker != 0 || !x.begun() {
+		t.Errorf("worker %d is waited for, want 0, which alone has steps to make", worker)
+	}
+}
