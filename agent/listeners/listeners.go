@@ -72,9 +72,11 @@ type Listeners struct {
 	mesh       map[uint64]*opened      // by the namespace's inode
 	proxies    map[*handover.Conn]bool // whether it takes more connections
 	linking    map[*handover.Conn]bool // proxies that take mesh listeners
-	without    *time.Timer             // runs while there is no proxy
-	nextID     uint64
-	closed     bool
+	// closing is which groups each proxy wants to fail closed.
+	closing map[*handover.Conn]map[redirect.GroupID]bool
+	without *time.Timer // runs while there is no proxy
+	nextID  uint64
+	closed  bool
 }
 
 // New opens the socket for proxies. Close, or the end of Run, closes it.
@@ -113,7 +115,7 @@ func New(o Options) (*Listeners, error) {
 		}
 	}
 	return &Listeners{
-		opts: o, mark: mark, home: home, mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, log: slog.Default(), incoming: incoming,
+		opts: o, mark: mark, home: home, mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
 	}, nil

@@ -101,7 +101,7 @@ func (l *Listeners) converse(conn *handover.Conn, pid int32) error {
 			return fmt.Errorf("process %d sent a %q message, which no proxy sends", pid, m.Kind)
 		}
 		answer := handover.Message{Kind: handover.Result, Sequence: m.Sequence}
-		if err := l.setFailClosed(redirect.GroupID(m.Cgroup), m.On); err != nil {
+		if err := l.setFailClosed(conn, redirect.GroupID(m.Cgroup), m.On); err != nil {
 			answer.Error = err.Error()
 		}
 		if err := conn.Send(answer, nil); err != nil {
@@ -166,6 +166,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 	before := l.hasRoom()
 	delete(l.proxies, conn)
 	delete(l.linking, conn)
+	delete(l.closing, conn) // what it closed stays so: only who knows its jobs may open it
 	if l.closed {
 		return
 	}
@@ -203,7 +204,33 @@ func (l *Listeners) setFull(conn *handover.Conn, full bool) error {
 	return l.steer(before)
 }
 
-func (l *Listeners) setFailClosed(id redirect.GroupID, on bool) error {
+// setFailClosed sets what becomes of a cgroup's connects that no proxy can take.
+// They go direct when the last of the proxies that wanted them to fail says so.
+func (l *Listeners) setFailClosed(conn *handover.Conn, id redirect.GroupID, on bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, there := l.proxies[conn]; !there || l.closed {
+		return net.ErrClosed
+	}
+	if l.closing[conn] == nil {
+		l.closing[conn] = map[redirect.GroupID]bool{}
+	}
+	if on {
+		l.closing[conn][id] = true
+	} else {
+		delete(l.closing[conn], id)
+		for _, groups := range l.closing {
+			if groups[id] {
+				return nil
+			}
+		}
+	}
+	return l.setPolicy(id, on)
+}
+
+// setPolicy is setFailClosed in the kernel. A cgroup that is not redirected, such
+// as one that was removed, cannot be closed, and is open.
+func (l *Listeners) setPolicy(id redirect.GroupID, on bool) error {
 	groups, err := l.opts.Redirect.Groups()
 	if err != nil {
 		return err
@@ -213,6 +240,9 @@ func (l *Listeners) setFailClosed(id redirect.GroupID, on bool) error {
 			g.Policy.FailClosed = on
 			return l.opts.Redirect.SetPolicy(id, g.Policy)
 		}
+	}
+	if !on {
+		return nil
 	}
 	return fmt.Errorf("cgroup number %d is not redirected", id)
 }

@@ -53,7 +53,7 @@ func (l *Listeners) reconcile() error {
 	groups := map[string]bool{}
 	places := map[place]bool{}
 	meshes := map[uint64]bool{}
-	for _, p := range l.wanted {
+	for _, p := range l.named() {
 		id, err := l.group(p.Cgroup)
 		if err != nil {
 			failed = errors.Join(failed, err)
@@ -83,6 +83,29 @@ func (l *Listeners) reconcile() error {
 		}
 	}
 	return errors.Join(failed, l.letGo(groups))
+}
+
+// named are the processes that are wanted, each with the job whose connections
+// come from its cgroup: none where that may be several, or any.
+func (l *Listeners) named() []Process {
+	jobs := map[string]string{}
+	for _, p := range l.wanted {
+		job, several := jobs[p.Cgroup]
+		switch {
+		case p.Pending:
+		case several && job != p.Job:
+			jobs[p.Cgroup] = ""
+		default:
+			jobs[p.Cgroup] = p.Job
+		}
+	}
+	all := slices.Clone(l.wanted)
+	for i := range all {
+		if job, known := jobs[all[i].Cgroup]; known {
+			all[i].Job, all[i].Pending = job, false
+		}
+	}
+	return all
 }
 
 // group has a cgroup's connects redirected.
@@ -140,7 +163,7 @@ func (l *Listeners) listen(p Process, id redirect.GroupID) (place, error) {
 	defer ns.Close()
 	at := place{id, inode}
 	if o := l.open[at]; o != nil {
-		if o.pending && !p.Pending { // known now: handed over again, with the name
+		if !p.Pending && (o.pending || o.job != p.Job) { // handed over again, with the name
 			o.job, o.pending = p.Job, false
 			l.hand(o)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/follow"
+	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/link"
 )
@@ -182,7 +183,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	if f.socket != "" {
 		client := handover.NewClient(f.socket, c.serve)
 		c.proxy.TellFull(client.SetFull)
-		c.guarded(client)
+		c.guard.Intercepting(client)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })
@@ -196,7 +197,7 @@ type carrier struct {
 	follower *follow.Follower // nil: there is no planner
 	job      []proxy.Listener
 	mesh     []net.Listener
-	guard    guard
+	guard    guard.Guard // of jobs whose requests are routed
 }
 
 func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *ports) (*carrier, error) {
@@ -226,7 +227,7 @@ func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
 	if l.Mesh {
 		return c.proxy.ServeLinks(ctx, l)
 	}
-	defer c.guard.add(l)()
+	defer c.guard.Add(guard.Listener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
 	return c.proxy.Serve(ctx, proxy.Listener{
 		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
 	})
@@ -241,6 +242,8 @@ func (c *carrier) run(ctx context.Context) error {
 	if c.follower != nil {
 		g.Go(func() error { return c.follower.Run(ctx) })
 	}
+	g.Go(func() error { c.guard.Run(ctx, nil); return nil })
+	g.Go(func() error { <-ctx.Done(); c.guard.Freeze(); return nil })
 	g.Go(func() error { return c.proxy.Run(ctx, c.job, c.mesh) })
 	return g.Wait()
 }

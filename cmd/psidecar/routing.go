@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
@@ -93,7 +91,7 @@ func (c *carrier) route(ctx context.Context, f *proxyFlags, opts *proxy.Options)
 		return usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return c.proxy.DialSite(ctx, host) }
-	o.FailClosed = c.guard.set
+	o.Guard = &c.guard
 	// A connection past a proxy would be one whose requests go wrong.
 	opts.MeshOnly, opts.Retry, opts.ConnectTimeout = true, 500*time.Millisecond, 3*time.Second
 	if err := awaitFolder(ctx, o.Dir, stateWait); err != nil {
@@ -128,59 +126,4 @@ func awaitFolder(ctx context.Context, dir string, patience time.Duration) error 
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-}
-
-// guard has connects of jobs fail, rather than go direct, while there is no
-// proxy. It knows which listener is for which job's cgroup.
-type guard struct {
-	mu      sync.Mutex
-	client  *handover.Client
-	cgroups map[uint64]string // jobs of cgroups, empty where not known
-}
-
-// guarded makes the agent behind the client the one to ask.
-func (c *carrier) guarded(client *handover.Client) {
-	c.guard.mu.Lock()
-	defer c.guard.mu.Unlock()
-	c.guard.client = client
-}
-
-// add notes a listener until the function that it returns is called.
-func (g *guard) add(l *handover.Listener) func() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.cgroups == nil {
-		g.cgroups = map[uint64]string{}
-	}
-	g.cgroups[l.Cgroup] = l.Job
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.cgroups, l.Cgroup)
-	}
-}
-
-// set implements jobs.Options.FailClosed.
-func (g *guard) set(ctx context.Context, job string, on bool) error {
-	g.mu.Lock()
-	client := g.client
-	var groups []uint64
-	for id, of := range g.cgroups {
-		if of == job || of == "" {
-			groups = append(groups, id)
-		}
-	}
-	g.mu.Unlock()
-	if client == nil {
-		return nil // explicit listeners: nothing is intercepted
-	}
-	if len(groups) == 0 {
-		return errors.New("no listener of the job is known")
-	}
-	for _, id := range groups {
-		if err := client.SetFailClosed(ctx, id, on); err != nil {
-			return err
-		}
-	}
-	return nil
 }

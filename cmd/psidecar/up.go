@@ -162,7 +162,7 @@ func (h *host) run(ctx context.Context) error {
 	g.Go(func() error { return h.carrier.run(ctx) })
 	if i := h.watcher.intercepting; i != nil {
 		client := handover.NewLocalClient(i.listeners.Connect, h.carrier.serve)
-		h.carrier.guarded(client)
+		h.carrier.guard.Intercepting(client)
 		h.carrier.proxy.TellFull(client.SetFull)
 		g.Go(func() error { return client.Run(ctx) })
 	}

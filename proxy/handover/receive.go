@@ -31,6 +31,8 @@ type Client struct {
 	full     bool                    // the proxy takes no more connections
 	told     bool                    // what the agent knows of that
 	pinged   bool                    // this agent knows of pings, and of full
+	sessions uint64                  // agents that have named all their listeners
+	complete bool                    // this one has
 	changed  chan struct{}           // full may have
 }
 
@@ -163,7 +165,7 @@ func trust(conn *Conn) error {
 func (c *Client) attach(conn *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conn, c.named, c.told, c.pinged = conn, map[uint64]bool{}, false, false
+	c.conn, c.named, c.told, c.pinged, c.complete = conn, map[uint64]bool{}, false, false, false
 	for sequence, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, sequence)
@@ -183,6 +185,7 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file 
 		c.withdraw(func(id uint64) bool { return id == m.ID })
 	case Complete: // those of an agent before it that it knows nothing of
 		c.withdraw(func(id uint64) bool { return !c.named[id] })
+		c.completed()
 	case Ping:
 		return c.pong()
 	case Result:
@@ -233,6 +236,27 @@ func (c *Client) withdraw(which func(id uint64) bool) {
 			delete(c.serving, at)
 		}
 	}
+}
+
+// completed counts an agent that has named all its listeners, once.
+func (c *Client) completed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.complete {
+		c.complete = true
+		c.sessions++
+	}
+}
+
+// Session counts the agents that have named all their listeners, the present one
+// included; it is 0 while there is none, or it has not yet.
+func (c *Client) Session() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.complete {
+		return 0
+	}
+	return c.sessions
 }
 
 // pong shows that this proxy is not stuck.

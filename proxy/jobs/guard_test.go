@@ -1,32 +1,35 @@
 package jobs
 
 import (
-	"context"
-	"errors"
-	"slices"
 	"testing"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
+// heard is a [Guard] that notes what is needed.
+type heard struct {
+	t       *testing.T
+	needs   map[string]bool // by run
+	serving time.Time       // zero: processes of this host do not reach the proxy yet
+}
+
+func (h *heard) Need(run, job string, on bool) {
+	if job != "10.0.0.1:9000" {
+		h.t.Errorf("told of job %s", job)
+	}
+	h.needs[run] = on
+}
+
+func (h *heard) Guarded(run string) bool    { return h.needs[run] }
+func (h *heard) Serving() (time.Time, bool) { return h.serving, !h.serving.IsZero() }
+
 // Connections may not go past the proxy while keys of the job are, or may be,
-// displaced, and may when all is at home or the job is over; what could not be set
-// is tried again.
+// displaced, and may when all is at home or the job is over.
 func TestGuard(t *testing.T) {
-	var told []bool
-	var fails error
-	x := oneJob(t, Options{FailClosed: func(_ context.Context, job string, on bool) error {
-		if job != "10.0.0.1:9000" {
-			t.Errorf("told of job %s", job)
-		}
-		told = append(told, on)
-		return fails
-	}})
-	x.jobs.run, x.jobs.ctx = new(errgroup.Group), t.Context()
+	h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
+	x := oneJob(t, Options{Guard: h})
 	key := []plan.Keys{plan.One(8)}
 	batch := route.Batch{Mover: "10.0.0.2", Number: 1}
 	displace := func(owner int32) func() {
@@ -35,26 +38,58 @@ func TestGuard(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func()
-		want []bool
+		want bool
 	}{
-		{"all at home", func() {}, nil},
-		{"another host moves a key, and it cannot be set", func() { x.router.Hold(batch, key); fails = errors.New("no agent") }, []bool{true}},
-		{"it can be set", func() { fails = nil }, []bool{true}},
-		{"it is set", func() {}, nil},
-		{"the key has moved", func() { x.router.Release(batch, 1) }, nil},
-		{"the job is over here", func() { x.inUse = time.Now().Add(-unusedAfter) }, []bool{false}},
-		{"it is not", func() { x.inUse = time.Now().Add(time.Hour) }, []bool{true}},
-		{"the key comes home", displace(0), []bool{false}},
-		{"another is displaced from the start", displace(1), []bool{true}},
+		{"all at home", func() {}, false},
+		{"another host moves a key", func() { x.router.Hold(batch, key) }, true},
+		{"the key has moved", func() { x.router.Release(batch, 1) }, true},
+		{"the job is over here", func() { x.inUse = time.Now().Add(-unusedAfter) }, false},
+		{"it is not", func() { x.inUse = time.Now().Add(time.Hour) }, true},
+		{"it is without connections, and without a way to make some", func() { x.inUse, h.serving = time.Now().Add(-time.Hour), time.Time{} }, true},
+		{"it could make some, but had no time to", func() { x.expected, h.serving = patience, time.Now() }, true},
+		{"it could, and did not", func() { h.serving = time.Now().Add(-patience) }, false},
+		{"it does after all", func() { x.inUse = time.Now().Add(time.Hour) }, true},
+		{"the key comes home", displace(0), false},
+		{"another is displaced from the start", displace(1), true},
+		{"another run has taken its place", x.close, false},
 	} {
 		c.do()
-		told = nil
 		x.guard()
-		if err := x.jobs.run.Wait(); err != nil {
-			t.Fatal(err)
+		if got := h.needs[x.runName()]; got != c.want || x.state().Guarded != c.want {
+			t.Errorf("%s: connections must not pass: %v, want %v; shown %v", c.name, got, c.want, x.state().Guarded)
 		}
-		if !slices.Equal(told, c.want) {
-			t.Errorf("%s: told to fail closed: %v, want %v", c.name, told, c.want)
-		}
+	}
+}
+
+// A job that was remembered with displaced keys is guarded until its processes
+// had time to connect again, however long the agent was away before.
+func TestARememberedJobIsGuarded(t *testing.T) {
+	h := &heard{t, map[string]bool{}, time.Time{}}
+	before := oneJob(t, Options{Guard: h})
+	before.displaced = true
+	if err := before.save(); err != nil {
+		t.Fatal(err)
+	}
+	o := before.jobs.opts
+	j, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := j.named(before.name)
+	if x == nil {
+		t.Fatal("the job is not remembered")
+	}
+	t.Cleanup(x.close)
+	x.inUse = time.Now().Add(-time.Hour)
+	if x.guard(); !h.needs[x.runName()] {
+		t.Error("connections may pass the proxy before any could be made to it")
+	}
+	h.serving = time.Now()
+	if x.guard(); !h.needs[x.runName()] {
+		t.Error("connections may pass the proxy before the job's processes could connect again")
+	}
+	h.serving = time.Now().Add(-patience)
+	if x.guard(); h.needs[x.runName()] {
+		t.Error("connections must not pass the proxy although nobody has come for a long time")
 	}
 }

@@ -25,6 +25,9 @@ type job struct {
 	dir     string
 	learned time.Time
 	inUse   time.Time // when it last had connections
+	// expected is how long the processes of a job that was remembered may take to
+	// connect, from when they can.
+	expected time.Duration
 
 	mu      sync.Mutex
 	site    *migrate.Site
@@ -38,7 +41,6 @@ type job struct {
 	lost                   uint64 // messages that could not be kept any longer
 	late                   bool   // it was under way when this host heard of it
 	displaced              bool   // keys may be displaced, and it is on disk
-	closedFail             bool   // FailClosed was called
 	unsupported            string // why requests are not routed
 	gone                   bool
 	strangers              uint64      // letters of other runs
@@ -203,6 +205,7 @@ func (x *job) close() {
 	defer x.mu.Unlock()
 	x.gone = true
 	x.ended.Store(true)
+	x.needGuard(false)
 	for _, l := range x.ledgers {
 		if err := l.close(); err != nil {
 			x.jobs.log.Warn("closing a ledger", "job", x.name, "error", err)

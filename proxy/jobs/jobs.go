@@ -50,9 +50,9 @@ type Options struct {
 	Probe   bool
 	// Dial connects to the proxy of the host with that address.
 	Dial func(ctx context.Context, host netip.Addr) (net.Conn, error)
-	// FailClosed makes connections of a job's processes fail while there is no
-	// proxy, or go direct again. May be nil.
-	FailClosed func(ctx context.Context, job string, on bool) error
+	// Guard keeps connections of jobs' processes from going past the proxy. May
+	// be nil.
+	Guard Guard
 	Log        *slog.Logger
 }
 

@@ -1,8 +1,8 @@
 package jobs
 
 import (
-	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/route"
@@ -24,7 +24,17 @@ func (x *job) over(now time.Time) bool {
 	if x.connected() {
 		x.inUse = now
 	}
-	return now.Sub(x.inUse) >= unusedAfter
+	since, ok := x.serving()
+	return ok && now.Sub(x.inUse) >= unusedAfter && now.Sub(since) >= x.expected
+}
+
+// serving returns since when the job's processes on this host reach the proxy:
+// before that they have no connections, however much they want them.
+func (x *job) serving() (since time.Time, ok bool) {
+	if g := x.jobs.opts.Guard; g != nil {
+		return g.Serving()
+	}
+	return time.Time{}, true
 }
 
 // settleOver ends what a job that is over has to do; x.mu is locked. Moves that
@@ -58,23 +68,39 @@ func dropPending(queues map[pair][][]byte) (n uint64) {
 	return n
 }
 
+// Guard keeps connections of a run's processes from going past the proxy. It is a
+// [guard.Guard].
+type Guard interface {
+	// Need says whether connections of a run of a job must fail rather than go
+	// past the proxy. It does not block, and is said again and again.
+	Need(run, job string, on bool)
+	// Guarded reports whether that is so by now.
+	Guarded(run string) bool
+	// Serving returns since when processes of this host reach the proxy; false:
+	// they do not yet.
+	Serving() (since time.Time, ok bool)
+}
+
+// runName tells this run of a job from others.
+func (x *job) runName() string { return filepath.Base(x.dir) }
+
 // guard has connections fail rather than go past this proxy while keys are, or
 // may be, displaced.
 func (x *job) guard() {
 	x.mu.Lock()
-	wanted := x.site != nil && !x.over(time.Now()) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready())
-	change := wanted != x.closedFail && !x.gone
-	x.mu.Unlock()
-	if !change || x.jobs.opts.FailClosed == nil {
-		return
+	defer x.mu.Unlock()
+	x.needGuard(x.site != nil && !x.gone && !x.over(time.Now()) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready()))
+}
+
+// needGuard says whether connections must not pass; x.mu is locked.
+func (x *job) needGuard(on bool) {
+	if g := x.jobs.opts.Guard; g != nil {
+		g.Need(x.runName(), x.name, on)
 	}
-	x.jobs.start(func(ctx context.Context) {
-		if err := x.jobs.opts.FailClosed(ctx, x.name, wanted); err != nil {
-			x.jobs.log.Debug("connections that pass the proxy by cannot be kept from it yet", "job", x.name, "error", err)
-			return
-		}
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.closedFail = wanted
-	})
+}
+
+// guarded reports whether connections that pass this proxy by fail.
+func (x *job) guarded() bool {
+	g := x.jobs.opts.Guard
+	return g != nil && g.Guarded(x.runName())
 }
