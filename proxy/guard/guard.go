@@ -60,6 +60,7 @@ type Guard struct {
 type need struct {
 	job     string
 	cgroups map[uint64]bool
+	over    bool // kept until the agent has confirmed it
 }
 
 // Intercepting says that connections are intercepted, and who sets policies.
@@ -100,11 +101,11 @@ func (n *need) meet(l Listener) {
 func (g *Guard) Need(run, job string, on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !on {
-		delete(g.needs, run)
+	if n := g.needs[run]; n != nil {
+		n.over = !on
 		return
 	}
-	if g.needs[run] != nil {
+	if !on {
 		return
 	}
 	if g.needs == nil {
@@ -118,7 +119,8 @@ func (g *Guard) Need(run, job string, on bool) {
 }
 
 // Guarded reports whether the agent has confirmed that connections of a run fail
-// rather than pass the proxy, in all cgroups where it was seen, one at least.
+// rather than pass the proxy, in all cgroups where it was seen, one at least; and
+// has not yet confirmed that they do not any more.
 func (g *Guard) Guarded(run string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -199,14 +201,34 @@ type change struct {
 	closed bool
 }
 
-// due returns what the agent must be told, closing first; g.mu is locked.
-func (g *Guard) due() (all []change) {
+// wanted are the cgroups that some run needs closed; g.mu is locked.
+func (g *Guard) wanted() map[uint64]bool {
 	wanted := map[uint64]bool{}
 	for _, n := range g.needs {
 		for id := range n.cgroups {
-			wanted[id] = true
+			wanted[id] = wanted[id] || !n.over
 		}
 	}
+	maps.DeleteFunc(wanted, func(_ uint64, closed bool) bool { return !closed })
+	return wanted
+}
+
+// settle forgets runs that are over, when the agent knows it; g.mu is locked.
+func (g *Guard) settle() {
+	wanted := g.wanted()
+	maps.DeleteFunc(g.needs, func(_ string, n *need) bool {
+		for id := range n.cgroups {
+			if _, told := g.told[id]; told && !wanted[id] {
+				return false
+			}
+		}
+		return n.over
+	})
+}
+
+// due returns what the agent must be told, closing first; g.mu is locked.
+func (g *Guard) due() (all []change) {
+	wanted := g.wanted()
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		if !g.told[id] {
 			all = append(all, change{id, true})
@@ -237,6 +259,7 @@ func (g *Guard) apply(ctx context.Context) {
 			return
 		}
 		g.meetAgent(agent.Session())
+		g.settle()
 		due := g.due()
 		if len(due) == 0 {
 			g.problem = ""

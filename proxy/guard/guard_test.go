@@ -159,6 +159,9 @@ func TestFailuresAreSaidAndTriedAgain(t *testing.T) {
 		for range 3 {
 			g.apply(t.Context())
 		}
+		if g.Guarded("run") == c.on {
+			t.Errorf("guarded before that was confirmed: %v", c.on)
+		}
 		s := g.State()
 		if s.Failed != before+3 || s.Pending != 1 || !strings.Contains(s.Problem, "the map is full") {
 			t.Errorf("shown: %+v", s)
@@ -169,6 +172,9 @@ func TestFailuresAreSaidAndTriedAgain(t *testing.T) {
 		h.fails = nil
 		g.apply(t.Context())
 		h.want(t, "when it can be set", c.want...)
+		if g.Guarded("run") != c.on {
+			t.Errorf("then guarded: %v", !c.on)
+		}
 		if s := g.State(); s.Pending != 0 || s.Problem != "" || s.Closed != len(c.want) {
 			t.Errorf("then shown: %+v", s)
 		}

@@ -65,7 +65,7 @@ func TestGuard(t *testing.T) {
 // had time to connect again, however long the agent was away before.
 func TestARememberedJobIsGuarded(t *testing.T) {
 	h := &heard{t, map[string]bool{}, time.Time{}}
-	before := oneJob(t, Options{Guard: h})
+	before := oneJob(t, Options{Guard: h, Planner: "127.0.0.1:1"})
 	before.displaced = true
 	if err := before.save(); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ type Options struct {
 	// Guard keeps connections of jobs' processes from going past the proxy. May
 	// be nil.
 	Guard Guard
-	Log        *slog.Logger
+	Log   *slog.Logger
 }
 
 // Jobs is all jobs of a proxy.

@@ -144,9 +144,7 @@ func (x *job) resume() error {
 	}
 	x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 	x.site.SetOthers(x.otherNames())
-	if x.displaced {
-		x.expected = patience
-	}
+	x.expected = patience
 	if !x.displaced {
 		x.router.Open(x.router.Table())
 	} else {
