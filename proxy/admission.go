@@ -23,13 +23,13 @@ const (
 const scarceFor = time.Second
 
 // affordable returns how many connections the limit of open files allows, at
-// least one and at most as many as wanted.
-func affordable(wanted int) int {
+// least one and at most as many as wanted, beside others that take one each.
+func affordable(wanted, others int) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<31 {
 		return wanted
 	}
-	return max(1, min(wanted, (int(limit.Cur)-descriptorsApart)/descriptorsEach))
+	return max(1, min(wanted, (int(limit.Cur)-descriptorsApart-others)/descriptorsEach))
 }
 
 // admission bounds how many connections are carried at a time, and tells when

@@ -12,22 +12,37 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// inbound carries what comes over a link to its real destination on this host.
-// Who is no proxy is left without an answer.
-func (p *Proxy) inbound(conn *net.TCPConn) error {
+// greet waits for the hello of a connection to a mesh port. Who is no proxy is
+// left without an answer.
+func (p *Proxy) greet(conn *net.TCPConn) error {
 	from := addrPort(conn.RemoteAddr())
 	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {
 		return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure-mesh", from)
 	}
+	end := p.greeting.begin(conn, from.Addr())
 	far, hello, err := p.acceptor.Accept(p.life, conn)
+	if end() {
+		return reason.Errorf(reason.Silent, "link from %s: reset before its hello, since too many others of its source had not said it either", from)
+	}
 	if err != nil {
 		return reason.Wrap(err, "link from %s", from)
 	}
+	if err := p.enter(conn.RemoteAddr()); err != nil {
+		return err
+	}
+	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
+		p.takeSite(far)
+		return nil
+	}
+	defer p.entry.leave()
+	return p.inbound(conn, far, hello)
+}
+
+// inbound carries what comes over a link to its real destination on this host.
+func (p *Proxy) inbound(conn *net.TCPConn, far net.Conn, hello *link.Hello) error {
+	from := addrPort(conn.RemoteAddr())
 	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
 	c.pipe.Far = far
-	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
-		return p.takeSite(far, from)
-	}
 	if err := p.admit(c, addrPort(conn.LocalAddr()).Addr()); err != nil {
 		p.refuse(far, err)
 		return reason.Wrap(err, "link from %s", from)
@@ -45,11 +60,9 @@ func (p *Proxy) inbound(conn *net.TCPConn) error {
 	return p.carry(c)
 }
 
-// takeSite gives a link that asks for the mesh port itself to the jobs.
-func (p *Proxy) takeSite(far net.Conn, from netip.AddrPort) error {
-	if !p.entry.enter() {
-		return reason.Errorf(reason.TooMany, "link from %s: %d connections are open already", from, p.entry.most)
-	}
+// takeSite gives a link that asks for the mesh port itself, and has a slot, to
+// the jobs.
+func (p *Proxy) takeSite(far net.Conn) {
 	p.sites.Go(func() {
 		defer p.entry.leave()
 		if err := p.serveSite(far); err != nil {
@@ -57,7 +70,6 @@ func (p *Proxy) takeSite(far net.Conn, from netip.AddrPort) error {
 		}
 		far.Close()
 	})
-	return nil
 }
 
 func (p *Proxy) serveSite(far net.Conn) error {

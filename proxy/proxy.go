@@ -123,6 +123,7 @@ type Proxy struct {
 	acceptor link.Acceptor
 	peers    *peers
 	entry    *admission
+	greeting *handshakes
 	log      *slog.Logger
 	failures *failures
 
@@ -155,9 +156,10 @@ func New(opts Options) (*Proxy, error) {
 		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log, failures: newFailures(opts.Log),
 		dialer: &net.Dialer{Control: marker(opts.Mark, opts.Log)},
 		peers:  newPeers(opts.Retry),
-		entry:  newAdmission(affordable(opts.MaxConnections)),
 		conns:  newRegister(),
 	}
+	p.greeting = newHandshakes(affordableHandshakes())
+	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.most))
 	if n := p.entry.most; n < opts.MaxConnections {
 		p.log.Warn("the limit of open files allows fewer connections than asked for", "connections", n, "asked", opts.MaxConnections)
 	}
@@ -220,7 +222,7 @@ func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error)
 // Serve takes connections of the job until ctx ends or the listener is
 // closed, which it is on return.
 func (p *Proxy) Serve(ctx context.Context, l Listener) error {
-	return p.accept(ctx, l.Listener, func(c *net.TCPConn) error {
+	return p.accept(ctx, l.Listener, p.admitted(func(c *net.TCPConn) error {
 		destination, err := l.Destination(c)
 		if err != nil {
 			return reason.Errorf(reason.NoDestination, "connection from %s: %w", c.RemoteAddr(), err)
@@ -229,12 +231,31 @@ func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 			return reason.Errorf(reason.Loop, "connection from %s was made to the proxy itself", c.RemoteAddr())
 		}
 		return p.outbound(c, l, destination)
-	})
+	}))
 }
 
 // ServeLinks takes links of other proxies likewise.
 func (p *Proxy) ServeLinks(ctx context.Context, l net.Listener) error {
-	return p.accept(ctx, l, p.inbound)
+	return p.accept(ctx, l, p.greet)
+}
+
+// admitted has serve called for connections for which there is room.
+func (p *Proxy) admitted(serve func(*net.TCPConn) error) func(*net.TCPConn) error {
+	return func(c *net.TCPConn) error {
+		if err := p.enter(c.RemoteAddr()); err != nil {
+			return err
+		}
+		defer p.entry.leave()
+		return serve(c)
+	}
+}
+
+// enter takes a slot for a connection, which its caller has to leave.
+func (p *Proxy) enter(from net.Addr) error {
+	if !p.entry.enter() {
+		return reason.Errorf(reason.TooMany, "connection from %s: %d are open already", from, p.entry.most)
+	}
+	return nil
 }
 
 // accept calls serve for each connection, in a goroutine of its own.
@@ -275,13 +296,7 @@ func (p *Proxy) take(conn net.Conn, serve func(*net.TCPConn) error) {
 		conn.Close()
 		return
 	}
-	if !p.entry.enter() {
-		p.fail(reason.Errorf(reason.TooMany, "connection from %s: %d are open already", conn.RemoteAddr(), p.entry.most))
-		relay.Reset(conn)
-		return
-	}
 	p.work.Go(func() {
-		defer p.entry.leave()
 		if err := serve(tcp); err != nil {
 			p.fail(err)
 			if reason.Of(err) == reason.NoDescriptors {

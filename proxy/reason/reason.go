@@ -24,6 +24,7 @@ const (
 	Version        Reason = "version"           // the other proxy speaks another version
 	NotHello       Reason = "not_hello"         // what came to the mesh port was no hello
 	HelloTimeout   Reason = "hello_timeout"     // the hello or its answer did not come in time
+	Silent         Reason = "silent"            // reset before its hello, for want of room for the handshakes of its source
 	TLS            Reason = "tls"               // no TLS, or a certificate that does not hold
 	Identity       Reason = "identity"          // a valid certificate of somebody who is not a peer
 	Stopping       Reason = "stopping"          // the proxy is on its way out
@@ -42,7 +43,7 @@ const (
 
 // All lists every reason.
 var All = []Reason{
-	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, Version, NotHello, HelloTimeout, TLS, Identity,
+	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, Version, NotHello, HelloTimeout, Silent, TLS, Identity,
 	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, Route, ResetByJob, ResetByFarSide, Stopped, Internal,
 }
 
