@@ -61,11 +61,13 @@ type Listeners struct {
 	mark     uint32
 	home     uint64 // inode of this process's network namespace
 	log      *slog.Logger
+	tells    bool              // the kernel tells who listens where
 	incoming *net.UnixListener // nil: none
 	attended sync.WaitGroup    // proxies
 
 	mu         sync.Mutex
 	wanted     []Process
+	news       chan struct{} // closed when wanted is judged anew
 	reconciled bool // once at least
 	groups     map[string]redirect.GroupID
 	open       map[place]*opened
@@ -114,8 +116,12 @@ func New(o Options) (*Listeners, error) {
 			return nil, fmt.Errorf("opening the socket for proxies: %w", err)
 		}
 	}
+	untold := tellsOwners()
+	if untold != nil {
+		slog.Warn("proxies cannot be told which ports are those of jobs, and let other hosts' proxies reach all", "error", untold)
+	}
 	return &Listeners{
-		opts: o, mark: mark, home: home, mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
+		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
 	}, nil

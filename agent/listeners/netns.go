@@ -93,9 +93,18 @@ func openNetns(path string) (*os.File, uint64, error) {
 	return f, s.Ino, nil
 }
 
-// openIn opens listeners at two addresses on a thread of their own that enters
-// the namespace, and ends there where it cannot come back.
+// openIn opens listeners at two addresses in the namespace.
 func openIn(ns *os.File, mark uint32, v4, v6 netip.AddrPort) (o *opened, err error) {
+	err = inNetns(ns, func() (err error) {
+		o, err = openHere(mark, v4, v6)
+		return err
+	})
+	return o, err
+}
+
+// inNetns runs f on a thread of its own that enters the namespace, and ends
+// there where it cannot come back.
+func inNetns(ns *os.File, f func() error) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -111,13 +120,13 @@ func openIn(ns *os.File, mark uint32, v4, v6 netip.AddrPort) (o *opened, err err
 			runtime.UnlockOSThread()
 			return
 		}
-		o, err = openHere(mark, v4, v6)
+		err = f()
 		if unix.Setns(int(before.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 	}()
 	<-done
-	return o, err
+	return err
 }
 
 func openHere(mark uint32, v4, v6 netip.AddrPort) (*opened, error) {

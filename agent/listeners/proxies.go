@@ -70,6 +70,9 @@ func ping(conn *handover.Conn) (stop func()) {
 // does not answer pings is never taken for stuck.
 func (l *Listeners) converse(conn *handover.Conn, pid int32) error {
 	answers := false
+	ended := make(chan struct{})
+	defer close(ended)
+	owners := l.owners(conn, ended)
 	for {
 		var deadline time.Time
 		if answers {
@@ -94,6 +97,11 @@ func (l *Listeners) converse(conn *handover.Conn, pid int32) error {
 		case handover.Full:
 			if err := l.setFull(conn, m.On); err != nil {
 				l.log.Warn("connects are not sent where they should go", "error", err)
+			}
+			continue
+		case handover.Owner:
+			if err := owners.answer(m); err != nil {
+				return err
 			}
 			continue
 		case handover.FailClosed:
@@ -122,7 +130,7 @@ func (l *Listeners) admit(conn *handover.Conn, links bool) error {
 	if l.closed {
 		return net.ErrClosed
 	}
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version}, nil); err != nil {
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells}, nil); err != nil {
 		return err
 	}
 	for _, o := range l.listeners() {

@@ -41,6 +41,8 @@ func (l *Listeners) Reconcile(all []Process) error {
 	}
 	l.wanted = slices.Clone(all)
 	err := l.reconcile()
+	close(l.news)
+	l.news = make(chan struct{})
 	if !l.reconciled {
 		l.reconciled = true
 		l.tell(handover.Message{Kind: handover.Complete}, nil)

@@ -36,11 +36,12 @@ const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
 const (
-	Hello      = "hello"       // both: Version; from the proxy: Mesh
+	Hello      = "hello"       // both: Version; from the proxy: Mesh; from the agent: Owners
 	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
 	Complete   = "complete"    // from the agent: it has named all there are now
 	FailClosed = "fail-closed" // from the proxy: Cgroup, On; answered by a Result
+	Owner      = "owner"       // from the proxy: Netns, Address; answered by a Result with Found and Cgroup
 	Result     = "result"      // from the agent: Sequence, Error where it failed
 	Refused    = "refused"     // from the agent, which then hangs up: Error
 	Ping       = "ping"        // from the agent, every second; answered by a Pong
@@ -60,6 +61,8 @@ type Message struct {
 	Address netip.AddrPort `json:"address,omitzero"` // in that namespace
 	Mesh    bool           `json:"mesh,omitempty"`   // of a listener: for links; of a proxy's Hello: it takes such
 	On      bool           `json:"on,omitempty"`     // of FailClosed: what cannot be redirected fails; of Full
+	Owners  bool           `json:"owners,omitempty"` // of an agent's Hello: it answers Owner
+	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: somebody listens there
 
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
 	Error    string `json:"error,omitempty"`

@@ -33,6 +33,7 @@ type Client struct {
 	pinged   bool                    // this agent knows of pings, and of full
 	sessions uint64                  // agents that have named all their listeners
 	complete bool                    // this one has
+	owners   bool                    // this agent answers who listens where
 	changed  chan struct{}           // full may have
 }
 
@@ -136,8 +137,8 @@ func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
 	case m.Kind != Hello || m.Version != Version:
 		return fmt.Errorf("%w: it speaks version %d of the protocol, this is %d", errRefused, m.Version, Version)
 	}
-	c.attach(conn)
-	defer c.attach(nil)
+	c.attach(conn, m.Owners)
+	defer c.attach(nil, false)
 	for {
 		m, file, err := conn.Receive()
 		if err != nil {
@@ -162,10 +163,10 @@ func trust(conn *Conn) error {
 }
 
 // attach sets the agent that questions go to; those to the one before fail.
-func (c *Client) attach(conn *Conn) {
+func (c *Client) attach(conn *Conn, owners bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conn, c.named, c.told, c.pinged, c.complete = conn, map[uint64]bool{}, false, false, false
+	c.conn, c.named, c.told, c.pinged, c.complete, c.owners = conn, map[uint64]bool{}, false, false, false, owners
 	for sequence, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, sequence)
@@ -317,36 +318,44 @@ func (c *Client) tellFull(ctx context.Context) {
 // proxy can take them; off lets them go direct again. When it returns without
 // error that is so, and stays so when proxy and agent end.
 func (c *Client) SetFailClosed(ctx context.Context, cgroup uint64, on bool) error {
+	if _, err := c.ask(ctx, Message{Kind: FailClosed, Cgroup: cgroup, On: on}); err != nil {
+		return fmt.Errorf("setting fail-closed for cgroup %d: %w", cgroup, err)
+	}
+	return nil
+}
+
+// ask sends a question and returns its Result.
+func (c *Client) ask(ctx context.Context, question Message) (Message, error) {
 	answer := make(chan Message, 1)
 	c.mu.Lock()
 	conn := c.conn
 	c.sequence++
-	sequence := c.sequence
+	question.Sequence = c.sequence
 	if conn != nil {
-		c.waiting[sequence] = answer
+		c.waiting[question.Sequence] = answer
 	}
 	c.mu.Unlock()
 	if conn == nil {
-		return fmt.Errorf("setting fail-closed for cgroup %d: there is no agent at %s", cgroup, c.socket)
+		return Message{}, fmt.Errorf("%w at %s", ErrNoAgent, c.socket)
 	}
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.waiting, sequence)
+		delete(c.waiting, question.Sequence)
 	}()
-	if err := conn.Send(Message{Kind: FailClosed, Cgroup: cgroup, On: on, Sequence: sequence}, nil); err != nil {
-		return fmt.Errorf("setting fail-closed for cgroup %d: %w", cgroup, err)
+	if err := conn.Send(question, nil); err != nil {
+		return Message{}, err
 	}
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("setting fail-closed for cgroup %d: %w", cgroup, ctx.Err())
+		return Message{}, ctx.Err()
 	case m, ok := <-answer:
 		if !ok {
-			return fmt.Errorf("setting fail-closed for cgroup %d: the agent has gone", cgroup)
+			return Message{}, fmt.Errorf("%w any more: it has gone", ErrNoAgent)
 		}
 		if m.Error != "" {
-			return fmt.Errorf("setting fail-closed for cgroup %d: %s", cgroup, m.Error)
+			return Message{}, errors.New(m.Error)
 		}
-		return nil
+		return m, nil
 	}
 }

@@ -1,0 +1,193 @@
+package listeners
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/sockdiag"
+	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+const (
+	// maxQuestions is how many questions of a proxy are looked into at a time.
+	maxQuestions = 64
+	// meetWithin is how long a process may be listening before its cgroup is
+	// known: processes are found by looking around.
+	meetWithin = 2 * time.Second
+	// maxBelow bounds how many cgroups below a group are looked through.
+	maxBelow = 4096
+)
+
+// owners answers the questions of one proxy who listens where.
+type owners struct {
+	listeners *Listeners
+	conn      *handover.Conn
+	busy      chan struct{} // has an entry for each question under way
+	ended     <-chan struct{}
+}
+
+func (l *Listeners) owners(conn *handover.Conn, ended <-chan struct{}) *owners {
+	return &owners{l, conn, make(chan struct{}, maxQuestions), ended}
+}
+
+// answer answers a question in a goroutine of its own, of which there are not
+// too many.
+func (o *owners) answer(m handover.Message) error {
+	select {
+	case o.busy <- struct{}{}:
+	default:
+		return o.conn.Send(handover.Message{Kind: handover.Result, Sequence: m.Sequence, Error: fmt.Sprintf("%d questions are under way already", maxQuestions)}, nil)
+	}
+	o.listeners.attended.Go(func() {
+		defer func() { <-o.busy }()
+		answer := handover.Message{Kind: handover.Result, Sequence: m.Sequence}
+		group, found, err := o.listeners.owner(m.Netns, m.Address, o.ended)
+		answer.Cgroup, answer.Found = uint64(group), found
+		if err != nil {
+			answer.Error = err.Error()
+		}
+		if err := o.conn.Send(answer, nil); err != nil {
+			o.listeners.log.Debug("answering who listens", "address", m.Address, "error", err)
+		}
+	})
+	return nil
+}
+
+// owner returns the group one of whose processes listens at an address, 0 where
+// none does; found where anybody does.
+func (l *Listeners) owner(netns uint64, at netip.AddrPort, ended <-chan struct{}) (group redirect.GroupID, found bool, err error) {
+	late := time.NewTimer(meetWithin)
+	defer late.Stop()
+	for {
+		l.mu.Lock()
+		news := l.news
+		l.mu.Unlock()
+		cgroups, err := l.listening(netns, at)
+		if err != nil || len(cgroups) == 0 {
+			return 0, false, err
+		}
+		if group = l.groupOf(cgroups); group != 0 {
+			return group, true, nil
+		}
+		select {
+		case <-news:
+		case <-late.C:
+			return 0, true, nil
+		case <-ended:
+			return 0, true, nil
+		}
+	}
+}
+
+// listening returns the cgroups of the sockets that take connections to an
+// address: those bound to it, or to every address where there are none.
+func (l *Listeners) listening(netns uint64, at netip.AddrPort) (cgroups []uint64, err error) {
+	var all []sockdiag.Listener
+	look := func() error {
+		all, err = sockdiag.Listening(at.Port())
+		return err
+	}
+	if netns == l.home {
+		err = look()
+	} else {
+		err = l.within(netns, look)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var others []uint64
+	for _, s := range all {
+		switch {
+		case s.Address.Addr() == at.Addr().Unmap():
+			cgroups = append(cgroups, s.Cgroup)
+		case s.Address.Addr().IsUnspecified():
+			others = append(others, s.Cgroup)
+		}
+	}
+	if len(cgroups) == 0 {
+		cgroups = others
+	}
+	return cgroups, nil
+}
+
+// within runs f in the network namespace of a process that is served.
+func (l *Listeners) within(netns uint64, f func() error) error {
+	l.mu.Lock()
+	wanted := slices.Clone(l.wanted)
+	l.mu.Unlock()
+	tried := map[string]bool{}
+	for _, p := range wanted {
+		if tried[p.Netns] {
+			continue
+		}
+		tried[p.Netns] = true
+		ns, inode, err := openNetns(p.Netns)
+		if err != nil {
+			continue // it has ended
+		}
+		if inode == netns {
+			defer ns.Close()
+			return inNetns(ns, f)
+		}
+		ns.Close()
+	}
+	return fmt.Errorf("no process of a job is in network namespace %d", netns)
+}
+
+// groupOf returns the group in or below which all the cgroups are, 0 where there
+// is none.
+func (l *Listeners) groupOf(cgroups []uint64) redirect.GroupID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for path, id := range l.groups {
+		if !slices.ContainsFunc(cgroups, func(c uint64) bool { return c != uint64(id) }) || below(path, cgroups) {
+			return id
+		}
+	}
+	return 0
+}
+
+var errAll = errors.New("all are found")
+
+// below reports whether the cgroups are all at, or below, the one at a path.
+func below(path string, cgroups []uint64) bool {
+	left := map[uint64]bool{}
+	for _, c := range cgroups {
+		left[c] = true
+	}
+	seen := 0
+	err := filepath.WalkDir(path, func(dir string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil && dir == path:
+			return err
+		case err != nil:
+			return nil // it has gone
+		case !d.IsDir():
+			return nil
+		}
+		if seen++; seen > maxBelow {
+			return fs.ErrInvalid
+		}
+		if id, err := redirect.ID(dir); err == nil {
+			delete(left, uint64(id))
+		}
+		if len(left) == 0 {
+			return errAll
+		}
+		return nil
+	})
+	return errors.Is(err, errAll)
+}
+
+// tellsOwners reports whether the kernel tells who listens.
+func tellsOwners() error {
+	_, err := sockdiag.Listening(0)
+	return err
+}
+

@@ -1,0 +1,70 @@
+package sockdiag
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// cgroupOfTest returns the number of this process's cgroup v2.
+func cgroupOfTest(t *testing.T) uint64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !ok {
+			continue
+		}
+		info, err := os.Stat(filepath.Join("/sys/fs/cgroup", path))
+		if err != nil {
+			t.Skipf("cgroup v2 is not at /sys/fs/cgroup: %v", err)
+		}
+		return info.Sys().(*syscall.Stat_t).Ino
+	}
+	t.Skip("this process is in no cgroup v2")
+	return 0
+}
+
+func TestListening(t *testing.T) {
+	want := cgroupOfTest(t)
+	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"} {
+		network := "tcp4"
+		if at[0] == '[' {
+			network = "tcp6"
+		}
+		l, err := net.Listen(network, at)
+		if err != nil {
+			t.Logf("%s: %v", at, err) // no IPv6
+			continue
+		}
+		address := l.Addr().(*net.TCPAddr).AddrPort()
+		all, err := Listening(address.Port())
+		if errors.Is(err, ErrNoCgroup) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all) != 1 || all[0].Address != netip.AddrPortFrom(address.Addr().Unmap(), address.Port()) || all[0].Cgroup != want {
+			t.Errorf("%s: %+v, want cgroup %d", address, all, want)
+		}
+		l.Close()
+		if all, err := Listening(address.Port()); err != nil || len(all) != 0 {
+			t.Errorf("%s, closed: %+v, %v", address, all, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(make([]byte, messageSize))
+	f.Add(make([]byte, messageSize+12))
+	f.Fuzz(func(_ *testing.T, b []byte) { parse(b) })
+}
