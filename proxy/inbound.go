@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -14,7 +15,7 @@ import (
 
 // greet waits for the hello of a connection to a mesh port. Who is no proxy is
 // left without an answer.
-func (p *Proxy) greet(conn *net.TCPConn) error {
+func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	from := addrPort(conn.RemoteAddr())
 	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {
 		return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure-mesh", from)
@@ -35,15 +36,23 @@ func (p *Proxy) greet(conn *net.TCPConn) error {
 		return nil
 	}
 	defer p.entry.leave()
-	return p.inbound(conn, far, hello)
+	return p.inbound(arrival{conn, far, hello, netns})
+}
+
+// arrival is a link that has said hello.
+type arrival struct {
+	conn  *net.TCPConn
+	far   net.Conn // conn, or TLS on it
+	hello *link.Hello
+	netns uint64 // inode of the network namespace in which it arrived; 0: this process's
 }
 
 // inbound carries what comes over a link to its real destination on this host.
-func (p *Proxy) inbound(conn *net.TCPConn, far net.Conn, hello *link.Hello) error {
-	from := addrPort(conn.RemoteAddr())
+func (p *Proxy) inbound(a arrival) error {
+	from, far, hello := addrPort(a.conn.RemoteAddr()), a.far, a.hello
 	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
 	c.pipe.Far = far
-	if err := p.admit(c, addrPort(conn.LocalAddr()).Addr()); err != nil {
+	if err := p.admit(c, a); err != nil {
 		p.refuse(far, err)
 		return reason.Wrap(err, "link from %s", from)
 	}
@@ -83,11 +92,11 @@ func (p *Proxy) serveSite(far net.Conn) error {
 	return nil
 }
 
-// admit connects c to its real destination, if that is allowed. at is this
-// host's address at which the link arrived.
-func (p *Proxy) admit(c *connection, at netip.Addr) error {
-	if !p.mayServe(c.destination, at) {
-		return reason.Errorf(reason.NotAllowed, "destination %s is not an address of this proxy's, %s", c.destination, at)
+// admit connects c to its real destination, if that is allowed.
+func (p *Proxy) admit(c *connection, a arrival) error {
+	scope, err := p.mayServe(c.destination, a)
+	if err != nil {
+		return err
 	}
 	if p.conns.stopping.Load() {
 		return reason.Errorf(reason.Stopping, "this proxy is stopping")
@@ -100,22 +109,28 @@ func (p *Proxy) admit(c *connection, at netip.Addr) error {
 	if tcp, ok := job.(*net.TCPConn); ok && p.opts.Jobs != nil {
 		c.pipe.Job = p.opts.Jobs.Inbound(tcp, c.destination)
 	}
+	_ = scope
 	return nil
 }
 
-func (p *Proxy) mayServe(destination netip.AddrPort, at netip.Addr) bool {
+// mayServe returns the scope of the process at a destination, unless links that
+// arrived there may not have it: it must be at the address at which the link
+// arrived, and a job's, or allowed.
+func (p *Proxy) mayServe(destination netip.AddrPort, a arrival) (jobs.Scope, error) {
+	at := addrPort(a.conn.LocalAddr()).Addr()
+	refused := reason.Errorf(reason.NotAllowed, "destination %s is not an address of this proxy's, %s", destination, at)
 	if destination.Port() == p.opts.MeshPort {
-		return false
-	}
-	if destination.Addr() == at {
-		return true
+		return jobs.Scope{}, refused
 	}
 	for _, prefix := range p.opts.Allow {
 		if prefix.Contains(destination.Addr()) {
-			return true
+			return jobs.Scope{}, nil
 		}
 	}
-	return false
+	if destination.Addr() != at {
+		return jobs.Scope{}, refused
+	}
+	return p.reach.scope(p.life, a.netns, destination)
 }
 
 // refuse tells the dialing proxy why there is no link.

@@ -72,8 +72,12 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		return false, err
 	}
 	// Whatever it is that keeps the two proxies apart, the job need not suffer.
-	why := whyPast(err)
-	news := p.peers.missed(c.destination.Addr(), why)
+	why, news := whyPast(err), false
+	if r := reason.Of(err); r == reason.ForeignPort || r == reason.NotAllowed {
+		p.peers.met(c.destination.Addr()) // it refuses this destination, not others
+	} else {
+		news = p.peers.missed(c.destination.Addr(), why)
+	}
 	if !errors.Is(err, link.ErrNoProxy) || reason.Has(err) {
 		p.fail(err)
 	}

@@ -45,7 +45,9 @@ type Options struct {
 	MeshOnly bool
 	// Allow names destinations that links may ask for besides the address at
 	// which the link arrived.
-	Allow  []netip.Prefix
+	Allow []netip.Prefix
+	// Reach says which ports of that address they may ask for.
+	Reach  Reach
 	Codecs []relay.Codec // in order of preference, one is used on a link
 	// Values is the one of Codecs that changes values, if any: its rules and
 	// counts are served with the proxy's state.
@@ -124,6 +126,7 @@ type Proxy struct {
 	peers    *peers
 	entry    *admission
 	greeting *handshakes
+	reach    *reach
 	log      *slog.Logger
 	failures *failures
 
@@ -157,6 +160,7 @@ func New(opts Options) (*Proxy, error) {
 		dialer: &net.Dialer{Control: marker(opts.Mark, opts.Log)},
 		peers:  newPeers(opts.Retry),
 		conns:  newRegister(),
+		reach:  newReach(opts.Reach),
 	}
 	p.greeting = newHandshakes(affordableHandshakes())
 	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.most))
@@ -187,7 +191,7 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 		g.Go(func() error { return p.Serve(serving, l) })
 	}
 	for _, l := range mesh {
-		g.Go(func() error { return p.ServeLinks(serving, l) })
+		g.Go(func() error { return p.ServeLinks(serving, l, 0) })
 	}
 	g.Go(func() error { <-serving.Done(); return nil })
 	// Requests are routed until the last connection has ended.
@@ -234,9 +238,10 @@ func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 	}))
 }
 
-// ServeLinks takes links of other proxies likewise.
-func (p *Proxy) ServeLinks(ctx context.Context, l net.Listener) error {
-	return p.accept(ctx, l, p.greet)
+// ServeLinks takes links of other proxies likewise. netns is the inode of the
+// network namespace in which the listener is, 0 for this process's own.
+func (p *Proxy) ServeLinks(ctx context.Context, l net.Listener, netns uint64) error {
+	return p.accept(ctx, l, func(c *net.TCPConn) error { return p.greet(c, netns) })
 }
 
 // admitted has serve called for connections for which there is room.

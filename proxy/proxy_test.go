@@ -88,6 +88,9 @@ func start(t testing.TB, opts Options, job []Listener, mesh ...net.Listener) (*P
 	if opts.Grace == 0 {
 		opts.Grace = 100 * time.Millisecond
 	}
+	if opts.Reach.Owner == nil && opts.Reach.Ports == nil {
+		opts.Reach.Ports = []PortRange{{1, 65535}}
+	}
 	p, err := New(opts)
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ type Listeners struct {
 	mu         sync.Mutex
 	wanted     []Process
 	news       chan struct{} // closed when wanted is judged anew
-	reconciled bool // once at least
+	reconciled bool          // once at least
 	groups     map[string]redirect.GroupID
 	open       map[place]*opened
 	mesh       map[uint64]*opened      // by the namespace's inode

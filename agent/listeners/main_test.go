@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	hoststest.Main(m, map[string]func([]string) error{"agent": runAgent, "proxy": runProxy, "client": runClient})
+	hoststest.Main(m, map[string]func([]string) error{"agent": runAgent, "proxy": runProxy, "client": runClient, "server": runServer})
 }
 
 const nobody = 65534
@@ -67,7 +68,7 @@ func runAgent(args []string) error {
 // runProxy gives up its privileges and says to each connection which proxy it
 // is and where the connection was going. Its arguments are the socket and its
 // user, nobody where there is none. Lines on standard input, "CGROUP on" or
-// "CGROUP off", set fail-closed.
+// "CGROUP off", set fail-closed; "owner NETNS ADDRESS" asks who listens.
 func runProxy(args []string) error {
 	uid := nobody
 	if len(args) > 1 {
@@ -105,6 +106,10 @@ func runProxy(args []string) error {
 		in := bufio.NewScanner(os.Stdin)
 		for in.Scan() {
 			number, state, _ := strings.Cut(in.Text(), " ")
+			if number == "owner" {
+				fmt.Println(owner(ctx, client, state))
+				continue
+			}
 			cgroup, err := strconv.ParseUint(number, 10, 64)
 			if err == nil {
 				err = client.SetFailClosed(ctx, cgroup, state == "on")
@@ -113,6 +118,35 @@ func runProxy(args []string) error {
 		}
 	}()
 	return client.Run(ctx)
+}
+
+// owner asks who listens; the words are a network namespace's inode and an
+// address.
+func owner(ctx context.Context, c *handover.Client, words string) string {
+	number, at, _ := strings.Cut(words, " ")
+	netns, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return err.Error()
+	}
+	cgroup, found, err := c.Owner(ctx, netns, netip.MustParseAddrPort(at))
+	return fmt.Sprint(cgroup, found, err)
+}
+
+// runServer listens and says where, after it has moved to the cgroup that it is
+// told, if any.
+func runServer(args []string) error {
+	if len(args) > 0 {
+		if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
+			return err
+		}
+	}
+	l, err := net.Listen("tcp4", ":0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr().(*net.TCPAddr).Port)
+	_, err = l.Accept()
+	return err
 }
 
 // original asks as any program behind a redirection does; IPv4 alone, see

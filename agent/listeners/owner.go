@@ -190,4 +190,3 @@ func tellsOwners() error {
 	_, err := sockdiag.Listening(0)
 	return err
 }
-

@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +28,7 @@ import (
 // proxyFlags are what psidecar proxy, and what else relays, can be told.
 type proxyFlags struct {
 	forward, mesh, codecs []string
-	allow                 []string
+	allow, ports          []string
 	meshPort              uint16
 	tls                   link.Files
 	insecure, meshOnly    bool
@@ -37,6 +40,7 @@ type proxyFlags struct {
 	follow                bool
 	http                  string
 	socket                string
+	intercepted           bool // the agent is in this process
 	routing               routingFlags
 }
 
@@ -47,6 +51,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.Uint16Var(&f.meshPort, "mesh-port", 9814, "port where other hosts' proxies listen; 0: connect directly always")
 	flags.StringSliceVar(&f.codecs, "codec", []string{compact.Name}, "codecs to use where the other proxy knows them; none: none")
 	flags.StringSliceVar(&f.allow, "mesh-allow", nil, "CIDRs that other proxies may reach through this one, besides the address at which they reach it")
+	flags.StringSliceVar(&f.ports, "mesh-ports", nil, "ports of this host (8000, 7000-7999, any) that other proxies may reach through this one besides those at which the agent finds processes of jobs listening; needed where no agent intercepts")
 	flags.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file with this proxy's certificate for links, read again when it changes")
 	flags.StringVar(&f.tls.Key, "tls-key", "", "PEM file with its key")
 	flags.StringVar(&f.tls.CA, "tls-ca", "", "PEM file with the certificates that peers' are signed by")
@@ -88,11 +93,35 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 		o.Allow = append(o.Allow, prefix)
 	}
 	var err error
+	if o.Reach.Ports, err = portRanges(f.ports); err != nil {
+		return o, err
+	}
 	if err = f.namedCodecs(&o); err != nil {
 		return o, err
 	}
 	o.TLS, err = f.identity()
 	return o, err
+}
+
+// portRanges reads --mesh-ports.
+func portRanges(all []string) (ranges []proxy.PortRange, err error) {
+	for _, text := range all {
+		if text == "any" {
+			ranges = append(ranges, proxy.PortRange{First: 1, Last: 65535})
+			continue
+		}
+		first, last, more := strings.Cut(text, "-")
+		if !more {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, also := strconv.ParseUint(last, 10, 16)
+		if err != nil || also != nil || from == 0 || to < from {
+			return nil, usagef("--mesh-ports %q: want a port, FIRST-LAST, or any", text)
+		}
+		ranges = append(ranges, proxy.PortRange{First: uint16(from), Last: uint16(to)})
+	}
+	return ranges, nil
 }
 
 // namedCodecs puts the codecs of --codec into o: with compact comes the one
@@ -184,6 +213,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		client := handover.NewClient(f.socket, c.serve)
 		c.proxy.TellFull(client.SetFull)
 		c.guard.Intercepting(client)
+		c.agent.Store(client)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })
@@ -198,10 +228,16 @@ type carrier struct {
 	job      []proxy.Listener
 	mesh     []net.Listener
 	guard    guard.Guard // of jobs whose requests are routed
+	// agent is who hands over listeners; nil: none yet.
+	agent  atomic.Pointer[handover.Client]
+	untold sync.Once // that it does not tell whose ports are whose was said
 }
 
 func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *ports) (*carrier, error) {
 	c := &carrier{}
+	if f.socket != "" || f.intercepted {
+		opts.Reach.Owner = c.owner
+	}
 	listen := func(flag, address string) (net.Listener, error) { return ports.listen(ctx, flag, address) }
 	var err error
 	if c.job, err = f.forwards(listen); err != nil {
@@ -225,12 +261,28 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 // serve serves a listener that an agent handed over.
 func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
 	if l.Mesh {
-		return c.proxy.ServeLinks(ctx, l)
+		return c.proxy.ServeLinks(ctx, l, l.Netns)
 	}
 	defer c.guard.Add(guard.Listener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
 	return c.proxy.Serve(ctx, proxy.Listener{
 		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
 	})
+}
+
+// owner is [proxy.Reach.Owner]: the agent knows.
+func (c *carrier) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error) {
+	client := c.agent.Load()
+	if client == nil {
+		return 0, false, handover.ErrNoAgent // not yet
+	}
+	cgroup, found, err = client.Owner(ctx, netns, at)
+	if errors.Is(err, handover.ErrOldAgent) {
+		c.untold.Do(func() {
+			slog.Warn("other hosts' proxies may reach every port of this one, since its agent does not say which are those of jobs; upgrade it", "error", err)
+		})
+		err = proxy.ErrUntold
+	}
+	return cgroup, found, err
 }
 
 // run carries connections until ctx ends, then stops in order.

@@ -14,6 +14,7 @@ import (
 func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
 	for want, args := range map[string][]string{
 		"want LISTEN=DEST":     {"--forward", "127.0.0.1:1"},
+		"--mesh-ports \"9-8\"": {"--mesh-ports", "1,9-8"},
 		"want host:port":       {"--forward", "127.0.0.1:0=:0"},
 		"there are compact":    {"--codec", "zip"},
 		"go together":          {"--tls-cert", "a.pem"},

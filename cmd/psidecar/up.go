@@ -113,6 +113,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.proxy.intercepted = intercepting != nil
 	if intercepting != nil && carry.Mark == 0 {
 		// The proxy may share a cgroup with the job.
 		mark, err := intercepting.redirect.Mark()
@@ -163,6 +164,7 @@ func (h *host) run(ctx context.Context) error {
 	if i := h.watcher.intercepting; i != nil {
 		client := handover.NewLocalClient(i.listeners.Connect, h.carrier.serve)
 		h.carrier.guard.Intercepting(client)
+		h.carrier.agent.Store(client)
 		h.carrier.proxy.TellFull(client.SetFull)
 		g.Go(func() error { return client.Run(ctx) })
 	}

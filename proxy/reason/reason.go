@@ -21,6 +21,7 @@ const (
 	Loop           Reason = "loop"              // the destination is the proxy itself
 	Unreachable    Reason = "unreachable"       // the real destination refused or is not there
 	NotAllowed     Reason = "not_allowed"       // the destination is not on the accepting proxy's host
+	ForeignPort    Reason = "foreign_port"      // the destination's port is none at which a job's process listens
 	Version        Reason = "version"           // the other proxy speaks another version
 	NotHello       Reason = "not_hello"         // what came to the mesh port was no hello
 	HelloTimeout   Reason = "hello_timeout"     // the hello or its answer did not come in time
@@ -43,7 +44,7 @@ const (
 
 // All lists every reason.
 var All = []Reason{
-	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, Version, NotHello, HelloTimeout, Silent, TLS, Identity,
+	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, ForeignPort, Version, NotHello, HelloTimeout, Silent, TLS, Identity,
 	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, Route, ResetByJob, ResetByFarSide, Stopped, Internal,
 }
 

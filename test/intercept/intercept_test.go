@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -47,12 +48,16 @@ func runProxy(args []string) error {
 	if err := errors.Join(syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody)); err != nil {
 		return err
 	}
-	p, err := proxy.New(proxy.Options{MeshPort: 9811, Insecure: true, Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}})
+	var client *handover.Client
+	owner := func(ctx context.Context, netns uint64, at netip.AddrPort) (uint64, bool, error) {
+		return client.Owner(ctx, netns, at)
+	}
+	p, err := proxy.New(proxy.Options{MeshPort: 9811, Insecure: true, Reach: proxy.Reach{Owner: owner}, Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}})
 	if err != nil {
 		return err
 	}
 	ready := make(chan struct{}, 2)
-	client := handover.NewClient(args[0], func(ctx context.Context, l *handover.Listener) error {
+	client = handover.NewClient(args[0], func(ctx context.Context, l *handover.Listener) error {
 		ready <- struct{}{}
 		return p.Serve(ctx, proxy.Listener{Listener: l, Destination: proxy.OriginalDestination})
 	})

@@ -84,7 +84,7 @@ func psidecarsWith(t testing.TB, destination string) (in string, pids []int) {
 		t.Fatal(err)
 	}
 	common := []string{"proxy", "--mesh-port", port, "--http", "", "--grace", "0s", "--log-level", "error"}
-	pids = append(pids, process(t, bin, append(common, "--mesh-listen", mesh)...))
+	pids = append(pids, process(t, bin, append(common, "--mesh-listen", mesh, "--mesh-ports", "any")...))
 	listening(t, mesh)
 	pids = append(pids, process(t, bin, append(common, "--mesh-listen", net.JoinHostPort(nearHost, port), "--forward", in+"="+destination)...))
 	listening(t, in)
