@@ -18,7 +18,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,9 +94,14 @@ type Agent struct {
 
 	reader atomic.Int64 // the thread that reads
 
+	leftOut atomic.Uint64 // processes that are not looked at, lately
+
 	rate  atomic.Uint32 // sampling.OneIn, for the reader, which must not wait
 	begun chan struct{} // a node has begun: look now
 	met   map[int]int   // how many addresses each process listened on when it was met
+
+	found   *discover.Snapshot // that Options.Found was told last
+	foundAt time.Time
 
 	mu       sync.Mutex
 	sampling bpf.Sampling
@@ -119,6 +123,7 @@ type lateness struct {
 // How often things are looked at.
 const (
 	discoverEvery = 500 * time.Millisecond
+	tellEvery     = 2 * time.Second
 	sweepEvery    = time.Second
 )
 
@@ -169,7 +174,7 @@ func New(opts Options) (*Agent, error) {
 		a.onlyWatched()
 	}
 	// Who is connected to whom, before the first messages ask for it.
-	if _, err := a.procs.refresh(true); err != nil {
+	if _, err := a.procs.refresh(anew); err != nil {
 		return nil, errors.Join(err, capture.Close())
 	}
 	return a, nil
@@ -252,6 +257,9 @@ func (a *Agent) discover() error {
 		slog.Warn("looking for processes", "error", err)
 		return nil
 	}
+	if left := uint64(snapshot.LeftOut); a.leftOut.Swap(left) < left {
+		slog.Warn("more processes have the environment of a PS-lite node than are looked at", "most", discover.MaxNodes, "left_out", left)
+	}
 	for i := range snapshot.Processes {
 		p := &snapshot.Processes[i]
 		path := filepath.Join(a.opts.CgroupRoot, p.Cgroup)
@@ -265,12 +273,16 @@ func (a *Agent) discover() error {
 			a.observer.Meet(processOf(p)) // makes the reader wait: not every time
 		}
 	}
-	if a.opts.Found != nil {
+	// Also now and then where nothing has changed: what failed is tried again.
+	if a.opts.Found != nil && (snapshot != a.found || time.Since(a.foundAt) >= tellEvery) {
+		a.found, a.foundAt = snapshot, time.Now()
 		a.opts.Found(snapshot)
 	}
-	maps.DeleteFunc(a.met, func(pid, _ int) bool {
-		return !slices.ContainsFunc(snapshot.Processes, func(p discover.Process) bool { return p.PID == pid })
-	})
+	there := make(map[int]bool, len(snapshot.Processes))
+	for i := range snapshot.Processes {
+		there[snapshot.Processes[i].PID] = true
+	}
+	maps.DeleteFunc(a.met, func(pid, _ int) bool { return !there[pid] })
 	return nil
 }
 

@@ -1,42 +1,51 @@
 package agent
 
 import (
-	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/procfs"
 )
 
 // processes knows the host's PS-lite processes, as of the last look around.
 //
-// To look at every process of a host takes tens of milliseconds, most of it for
-// those that are no concern of ours. So only new ones are looked at, and all of
-// them now and then: a process may become a node by exec.
+// Anybody can have a thousand processes that look like nodes, and connections
+// whose owner is not to be found. So only what is new is looked at, what does not
+// become a node of a job is looked at ever more seldom, and the time that it all
+// takes has a budget.
 type processes struct {
+	finder  *discover.Finder
 	proc    fs.FS
 	watched func(cgroup string) bool // nil: those of all cgroups
 	selects func(pod string) bool    // nil: those of all pods, and of none
+	now     func() time.Time
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	snapshot *discover.Snapshot
 	taken    time.Time
 	took     time.Duration
 	whole    time.Time         // when all processes are looked at next
 	others   map[int]int       // how often a process was seen not to be a node; never changed, but replaced
-	nodes    map[int]int       // how often one was seen that is
+	nodes    map[int]progress  // of those that were seen to be; never changed, but replaced
 	begun    map[int]time.Time // nodes that began to run lately
+	young    budget            // for nodes that are not settled
+	all      budget            // for all nodes, because of a connection
 }
+
+// progress is how far a node has come, as far as it was seen.
+type progress struct {
+	looks    int       // at its sockets
+	complete int       // of those, since it listens and its scheduler is known
+	next     time.Time // look
+}
+
+func (p progress) settled() bool { return p.complete >= seenNode }
 
 // How processes are looked at.
 const (
@@ -52,11 +61,23 @@ const (
 	wholeEvery, wholeShare = 5 * time.Second, 400
 	// lookTakes is longer than looking around ever takes.
 	lookTakes = time.Minute
+	// A node that has not come so far is looked at every time at first, and then
+	// ever more seldom.
+	youngLooks, firstPause, longestPause = 20, time.Second, 30 * time.Second
 )
 
 func newProcesses(proc string, selects func(pod string) bool) *processes {
-	return &processes{proc: os.DirFS(proc), selects: selects, snapshot: &discover.Snapshot{}, begun: map[int]time.Time{}}
+	p := &processes{
+		selects: selects, now: time.Now,
+		snapshot: &discover.Snapshot{}, begun: map[int]time.Time{},
+		young: budget{share: 20}, all: budget{share: 100},
+	}
+	p.read(procfs.Open(proc))
+	return p
 }
+
+// read has the processes read from proc.
+func (p *processes) read(proc fs.FS) { p.proc, p.finder = proc, discover.NewFinder(proc) }
 
 // wanted reports whether processes of a cgroup are those of watched jobs.
 func (p *processes) wanted(cgroup string) bool {
@@ -78,69 +99,111 @@ func (p *processes) filter() func(cgroup string) bool {
 	return p.wanted
 }
 
-// refresh takes a new snapshot, of all processes or without those that are
-// known not to be nodes.
-func (p *processes) refresh(all bool) (*discover.Snapshot, error) {
-	start := time.Now()
+// which says whose sockets a look is for.
+type which int
+
+const (
+	whoIsDue  which = iota // nodes that have not come so far, if it is time
+	whoIsNew               // nodes that have not settled, even if it is not
+	everybody              // all nodes
+	anew                   // all nodes, and whoever may have become one
+)
+
+// refresh takes a new snapshot.
+func (p *processes) refresh(w which) (*discover.Snapshot, error) {
+	start := p.now()
 	p.mu.Lock()
-	others := p.others
+	others, nodes := p.others, p.nodes
 	p.mu.Unlock()
-	s, err := discover.Take(p.proc, p.filter(), func(pid int) bool { return !all && others[pid] >= seenOther })
+	due := func(pid int) bool {
+		n := nodes[pid]
+		return w >= everybody || !n.settled() && (w == whoIsNew || !start.Before(n.next))
+	}
+	cost := beginTiming()
+	s, err := p.finder.Take(discover.Look{
+		Watched: p.filter(), Due: due, Anew: w == anew,
+		Other: func(pid int) bool { return w != anew && others[pid] >= seenOther },
+	})
+	took := cost.end()
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.snapshot, p.taken, p.took = s, time.Now(), time.Since(start)
-	if all {
+	p.snapshot, p.taken, p.took = s, p.now(), took
+	switch w {
+	case anew:
 		p.whole = p.taken.Add(max(wholeEvery, wholeShare*p.took))
+	case everybody:
+		p.all.spend(took)
+	case whoIsNew, whoIsDue:
+		p.young.spend(took)
 	}
 	seen := make(map[int]int, len(s.Others))
 	for _, pid := range s.Others {
 		seen[pid] = others[pid] + 1
 	}
 	p.see(seen, start)
-	nodes := make(map[int]int, len(s.Processes))
+	p.nodes = make(map[int]progress, len(s.Processes))
 	for i := range s.Processes {
-		pid := s.Processes[i].PID
-		if nodes[pid] = p.nodes[pid] + 1; len(s.Processes[i].Listens) == 0 || !s.Processes[i].Scheduler.IsValid() {
-			nodes[pid] = 1 // it will listen soon, and know its scheduler
+		found := &s.Processes[i]
+		n, before := nodes[found.PID]
+		if !before || due(found.PID) {
+			n.looked(len(found.Listens) > 0 && found.Scheduler.IsValid(), start)
 		}
+		p.nodes[found.PID] = n
 	}
-	p.nodes = nodes
 	return s, nil
 }
 
+// looked notes a look at a node's sockets.
+func (p *progress) looked(complete bool, at time.Time) {
+	p.looks++
+	if !complete {
+		p.complete = 0 // it will listen soon, and know its scheduler
+	} else {
+		p.complete++
+	}
+	pause := time.Duration(0)
+	if more := p.looks - youngLooks; more > 0 {
+		pause = min(firstPause<<min(more-1, 8), longestPause)
+	}
+	p.next = at.Add(pause)
+}
+
 // glance returns what processes there are, and takes a new snapshot only if it
-// is time to, or a node has come, gone or only just come.
+// is time to, or a node has come, gone or not come so far yet.
 func (p *processes) glance() (*discover.Snapshot, error) {
-	start := time.Now()
+	start := p.now()
 	p.mu.Lock()
 	others, nodes, snapshot, whole := p.others, p.nodes, p.snapshot, !start.Before(p.whole)
+	mayLook := p.young.allows(start)
 	p.mu.Unlock()
 	if whole {
-		return p.refresh(true)
+		return p.refresh(anew)
 	}
 	pids, err := discover.PIDs(p.proc)
 	if err != nil {
 		return nil, err
 	}
 	seen := make(map[int]int, len(pids))
-	settled := 0
+	there, due := 0, false
 	for _, pid := range pids {
+		n, node := nodes[pid]
 		switch {
-		case nodes[pid] >= seenNode:
-			settled++
+		case node:
+			there++
+			due = due || mayLook && !n.settled() && !start.Before(n.next)
 		case others[pid] >= seenOther:
 			seen[pid] = seenOther
-		case nodes[pid] > 0 || discover.IsNode(p.proc, pid):
-			return p.refresh(false)
+		case discover.IsNode(p.proc, pid):
+			return p.refresh(whoIsDue)
 		default:
 			seen[pid] = others[pid] + 1
 		}
 	}
-	if settled < len(nodes) {
-		return p.refresh(false)
+	if there < len(nodes) || due {
+		return p.refresh(whoIsDue)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,32 +229,56 @@ func (p *processes) see(others map[int]int, start time.Time) {
 
 // began notes that a process has begun to run a node, whatever it was before.
 func (p *processes) began(pid int) {
+	p.finder.Forget(pid)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.begun[pid] = time.Now()
-	others := maps.Clone(p.others) // a look around may be using it
+	p.begun[pid] = p.now()
+	others, nodes := maps.Clone(p.others), maps.Clone(p.nodes) // a look around may be using them
 	delete(others, pid)
-	p.others = others
+	delete(nodes, pid)
+	p.others, p.nodes = others, nodes
 }
 
 // Owner implements observe.Resolver.
 func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
 	p.mu.Lock()
-	s, old := p.snapshot, time.Since(p.taken) > lookAgain*p.took
+	s := p.snapshot
 	p.mu.Unlock()
 	found, ok := s.Owner(local, peer)
-	if !ok && old {
-		var err error
-		if s, err = p.refresh(false); err != nil {
-			slog.Warn("looking for processes", "error", err)
-			return observe.Process{}, false
+	if !ok {
+		if w, may := p.mayLookAgain(); may {
+			var err error
+			if s, err = p.refresh(w); err != nil {
+				slog.Warn("looking for processes", "error", err)
+				return observe.Process{}, false
+			}
+			found, ok = s.Owner(local, peer)
 		}
-		found, ok = s.Owner(local, peer)
 	}
 	if !ok {
 		return observe.Process{}, false
 	}
 	return processOf(found), true
+}
+
+// mayLookAgain reports whether it is time to look who owns an unknown
+// connection: any node where the budget has room for that, else a new one.
+func (p *processes) mayLookAgain() (which, bool) {
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case now.Sub(p.taken) <= lookAgain*p.took:
+	case p.all.allows(now):
+		return everybody, true
+	case p.young.allows(now):
+		for _, n := range p.nodes {
+			if !n.settled() && n.looks < youngLooks {
+				return whoIsNew, true
+			}
+		}
+	}
+	return whoIsDue, false
 }
 
 // job returns the job of the process that owns a connection, by what is known
@@ -211,83 +298,4 @@ func processOf(p *discover.Process) observe.Process {
 		PID: p.PID, Role: p.Role, Scheduler: p.Scheduler, Servers: p.Servers, Workers: p.Workers,
 		Listens: p.Listens, Command: p.Command, Pod: p.Pod, Container: p.Container,
 	}
-}
-
-// cgroupPath returns the directory of a cgroup that a user named: a path of a
-// directory, or one below the mount of cgroup v2.
-func (a *Agent) cgroupPath(name string) string {
-	if strings.HasPrefix(name, a.opts.CgroupRoot) {
-		return name
-	}
-	below := filepath.Join(a.opts.CgroupRoot, name)
-	if _, err := os.Stat(below); err == nil {
-		return below
-	}
-	return name
-}
-
-// onlyWatched leaves out, from now on, the processes that are not in a watched
-// cgroup: where the user named the cgroups, no others belong to the jobs.
-func (a *Agent) onlyWatched() {
-	for _, path := range a.attached {
-		if !within(path, a.opts.CgroupRoot) {
-			slog.Warn("the processes of a cgroup cannot be told from others: it is not below the mount of cgroup v2",
-				"cgroup", path, "mount", a.opts.CgroupRoot)
-			return
-		}
-	}
-	a.procs.watched = func(cgroup string) bool { return a.watches(filepath.Join(a.opts.CgroupRoot, cgroup)) }
-}
-
-func (a *Agent) attachPID(pid int) error {
-	group, err := discover.CgroupOf(a.procs.proc, pid)
-	if err != nil {
-		return fmt.Errorf("--pid %d: %w", pid, err)
-	}
-	path := filepath.Join(a.opts.CgroupRoot, group)
-	if a.watches(path) {
-		return nil
-	}
-	return a.attach(path)
-}
-
-// watches reports whether the cgroup, or one above it, is watched.
-func (a *Agent) watches(path string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.ContainsFunc(a.attached, func(other string) bool { return within(path, other) })
-}
-
-func within(path, other string) bool {
-	return path == other || strings.HasPrefix(path, strings.TrimSuffix(other, "/")+"/")
-}
-
-// attach watches a cgroup. Those below it that are watched already are let go,
-// or their segments would be seen twice.
-func (a *Agent) attach(path string) error {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var below []string
-	for _, other := range a.attached {
-		if within(other, path) {
-			below = append(below, other)
-		}
-	}
-	for _, other := range below {
-		if err := a.capture.Detach(other); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		a.attached = slices.DeleteFunc(a.attached, func(s string) bool { return s == other })
-	}
-	if err := a.capture.Attach(path); err != nil {
-		return err
-	}
-	a.attached = append(a.attached, path)
-	a.ready = nil
-	slog.Info("watching", "cgroup", path)
-	return nil
 }

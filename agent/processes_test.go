@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"io/fs"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -16,14 +17,14 @@ type environments struct {
 	after func(name string) // called when one has been read, if not nil
 }
 
-// ReadFile is what fs.ReadFile calls.
-func (e environments) ReadFile(name string) ([]byte, error) {
+// Open is how files are read.
+func (e environments) Open(name string) (fs.File, error) {
 	e.read[name]++
-	b, err := e.MapFS.ReadFile(name)
+	f, err := e.MapFS.Open(name)
 	if e.after != nil {
 		e.after(name)
 	}
-	return b, err
+	return f, err
 }
 
 func (e environments) set(pid int, environment string) {
@@ -37,7 +38,7 @@ func TestGlance(t *testing.T) {
 	proc.set(1, "HOME=/")
 	proc.set(2, "HOME=/")
 	p := newProcesses("", nil)
-	p.proc = proc
+	p.read(proc)
 	glance := func(nodes ...int) {
 		t.Helper()
 		s, err := p.glance()
@@ -52,7 +53,7 @@ func TestGlance(t *testing.T) {
 			t.Fatalf("nodes %v, want %v", got, nodes)
 		}
 	}
-	if _, err := p.refresh(true); err != nil {
+	if _, err := p.refresh(anew); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {
@@ -83,7 +84,7 @@ func TestGlance(t *testing.T) {
 func TestBeginsWhileLookedAt(t *testing.T) {
 	looks := map[string]func(p *processes) error{
 		"glance":  func(p *processes) error { _, err := p.glance(); return err },
-		"refresh": func(p *processes) error { _, err := p.refresh(false); return err },
+		"refresh": func(p *processes) error { _, err := p.refresh(whoIsDue); return err },
 	}
 	for name, look := range looks {
 		for _, before := range []int{0, seenOther - 1, seenOther} { // looks that saw it as another
@@ -93,7 +94,7 @@ func TestBeginsWhileLookedAt(t *testing.T) {
 				proc.set(2, "HOME=/")
 				p := newProcesses("", nil)
 				for range before {
-					p.proc = proc
+					p.read(proc)
 					if err := look(p); err != nil {
 						t.Fatal(err)
 					}
@@ -105,7 +106,7 @@ func TestBeginsWhileLookedAt(t *testing.T) {
 						p.began(2)
 					}
 				}
-				p.proc = proc
+				p.read(proc)
 				p.whole = time.Now().Add(time.Hour)
 				for range 2 {
 					if err := look(p); err != nil {

@@ -227,6 +227,7 @@ func (a *Agent) counters() []web.Counter {
 		{Reason: "observer_incomplete", Help: "messages of which parts were lost", Events: m.Incomplete},
 		{Reason: "observer_unplaced", Help: "messages whose sender or receiver is not known", Events: m.Unplaced, Bytes: m.UnplacedBytes},
 		{Reason: "observer_unattributed", Help: "bytes of values that cannot be told apart by key", Bytes: m.Unattributed},
+		{Reason: "processes_left_out", Help: "processes with the environment of a node beyond the limit, lately", Events: a.leftOut.Load()},
 		{Reason: "observer_refused", Help: "connections, nodes and jobs beyond the limits", Events: m.Refused},
 	} {
 		c.Class = bpf.ClassLost.String()

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/psidecar/psidecar/agent/procfs"
 )
 
 // schedulerOf returns where the environment says that the scheduler is: an
@@ -27,15 +29,12 @@ func schedulerOf(env map[string]string) (at netip.AddrPort, name string, ok bool
 // the hosts file that the process sees, or by its sockets. The scheduler itself
 // listens at the port, every other node is connected to it. Until then the
 // Scheduler's address is not valid.
-func (p *Process) locate(proc fs.FS, table []socket, held map[uint64]bool) {
+func (p *Process) locate(proc fs.FS, table []socket) {
 	if p.Scheduler.Addr().IsValid() {
 		return
 	}
 	port := p.Scheduler.Port()
 	for _, k := range table {
-		if !held[k.inode] {
-			continue
-		}
 		switch {
 		case p.Role == "scheduler" && k.local.Port() == port && !k.local.Addr().IsUnspecified():
 			p.Scheduler = k.local
@@ -51,17 +50,14 @@ func (p *Process) locate(proc fs.FS, table []socket, held map[uint64]bool) {
 }
 
 // maxHosts bounds what is read of a hosts file.
-const maxHosts = 1 << 20
+const maxHosts = 256 << 10
 
-// inHosts looks a name up in the hosts file of the process's root.
+// inHosts looks a name up in the hosts file of the process's root, where
+// anything may lie: see [procfs.ReadInRoot].
 func inHosts(proc fs.FS, pid int, name string) (netip.Addr, bool) {
-	file := strconv.Itoa(pid) + "/root/etc/hosts"
-	if info, err := fs.Stat(proc, file); err != nil || !info.Mode().IsRegular() || info.Size() > maxHosts {
-		return netip.Addr{}, false // there need not be one
-	}
-	text, err := fs.ReadFile(proc, file)
+	text, err := procfs.ReadInRoot(proc, pid, "etc/hosts", maxHosts)
 	if err != nil {
-		return netip.Addr{}, false
+		return netip.Addr{}, false // there need not be one
 	}
 	for line := range strings.Lines(string(text)) {
 		line, _, _ = strings.Cut(line, "#")

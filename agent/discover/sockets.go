@@ -1,12 +1,18 @@
 package discover
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/psidecar/psidecar/agent/procfs"
 )
 
 // socket is a line of /proc/PID/net/tcp or tcp6.
@@ -19,21 +25,48 @@ type socket struct {
 // stateListen is TCP_LISTEN, as /proc/PID/net/tcp spells it.
 const stateListen = "0A"
 
-// readSockets returns the TCP sockets of the process's network namespace.
-func readSockets(proc fs.FS, pid int) []socket {
-	var all []socket
+// maxLines bounds the sockets that are read of one network namespace.
+const maxLines = 1 << 20
+
+// readSockets gives the TCP sockets of the process's network namespace that are
+// wanted, by their inode, to each; it reports whether there was a table.
+func readSockets(proc fs.FS, pid int, wanted func(inode uint64) bool, each func(socket)) (read bool) {
 	for _, name := range []string{"tcp", "tcp6"} {
-		text, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/net/"+name)
+		f, err := proc.Open(strconv.Itoa(pid) + "/net/" + name)
 		if err != nil {
 			continue // no IPv6, or the process has ended
 		}
-		for line := range strings.Lines(string(text)) {
-			if s, ok := parseSocket(line); ok {
-				all = append(all, s)
+		lines := bufio.NewScanner(f)
+		for n := 0; n < maxLines && lines.Scan(); n++ {
+			read = true
+			if inode, ok := inodeOf(lines.Bytes()); ok && wanted(inode) {
+				if s, ok := parseSocket(lines.Text()); ok {
+					each(s)
+				}
 			}
 		}
+		f.Close()
 	}
-	return all
+	return read
+}
+
+// inodeOf returns the tenth field of a line: most sockets are nobody's whom the
+// agent asks for, and nothing else is read of them.
+func inodeOf(line []byte) (uint64, bool) {
+	for range 9 {
+		line = bytes.TrimLeft(line, " ")
+		i := bytes.IndexByte(line, ' ')
+		if i < 0 {
+			return 0, false
+		}
+		line = line[i:]
+	}
+	line = bytes.TrimLeft(line, " ")
+	inode, digits := uint64(0), 0
+	for ; digits < min(len(line), 19) && line[digits] >= '0' && line[digits] <= '9'; digits++ {
+		inode = inode*10 + uint64(line[digits]-'0')
+	}
+	return inode, inode != 0
 }
 
 // parseSocket reads a line: number, local and peer address, state, two pairs
@@ -55,6 +88,31 @@ func parseSocket(line string) (s socket, ok bool) {
 	}
 	s.inode, s.listening = inode, f[3] == stateListen
 	return s, true
+}
+
+// inodes returns the socket inodes that the process holds among its first
+// descriptors, and how many of those were looked at.
+func inodes(proc fs.FS, pid, most int) (held []uint64, looked int) {
+	dir := strconv.Itoa(pid) + "/fd"
+	names, err := procfs.Names(proc, dir, most)
+	if err != nil && !errors.Is(err, procfs.ErrTooLarge) {
+		return nil, 0
+	}
+	for _, name := range names {
+		target, err := fs.ReadLink(proc, dir+"/"+name)
+		if err != nil {
+			continue
+		}
+		digits, ok := strings.CutPrefix(target, "socket:[")
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseUint(strings.TrimSuffix(digits, "]"), 10, 64); err == nil {
+			held = append(held, n)
+		}
+	}
+	slices.Sort(held)
+	return slices.Compact(held), len(names)
 }
 
 // parseAddress reads an address as the kernel prints it: 32-bit words in the

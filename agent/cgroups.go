@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/psidecar/psidecar/agent/discover"
+)
+
+// cgroupPath returns the directory of a cgroup that a user named: a path of a
+// directory, or one below the mount of cgroup v2.
+func (a *Agent) cgroupPath(name string) string {
+	if strings.HasPrefix(name, a.opts.CgroupRoot) {
+		return name
+	}
+	below := filepath.Join(a.opts.CgroupRoot, name)
+	if _, err := os.Stat(below); err == nil {
+		return below
+	}
+	return name
+}
+
+// onlyWatched leaves out, from now on, the processes that are not in a watched
+// cgroup: where the user named the cgroups, no others belong to the jobs.
+func (a *Agent) onlyWatched() {
+	for _, path := range a.attached {
+		if !within(path, a.opts.CgroupRoot) {
+			slog.Warn("the processes of a cgroup cannot be told from others: it is not below the mount of cgroup v2",
+				"cgroup", path, "mount", a.opts.CgroupRoot)
+			return
+		}
+	}
+	a.procs.watched = func(cgroup string) bool { return a.watches(filepath.Join(a.opts.CgroupRoot, cgroup)) }
+}
+
+func (a *Agent) attachPID(pid int) error {
+	group, err := discover.CgroupOf(a.procs.proc, pid)
+	if err != nil {
+		return fmt.Errorf("--pid %d: %w", pid, err)
+	}
+	path := filepath.Join(a.opts.CgroupRoot, group)
+	if a.watches(path) {
+		return nil
+	}
+	return a.attach(path)
+}
+
+// watches reports whether the cgroup, or one above it, is watched.
+func (a *Agent) watches(path string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.attached, func(other string) bool { return within(path, other) })
+}
+
+func within(path, other string) bool {
+	return path == other || strings.HasPrefix(path, strings.TrimSuffix(other, "/")+"/")
+}
+
+// attach watches a cgroup. Those below it that are watched already are let go,
+// or their segments would be seen twice.
+func (a *Agent) attach(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var below []string
+	for _, other := range a.attached {
+		if within(other, path) {
+			below = append(below, other)
+		}
+	}
+	for _, other := range below {
+		if err := a.capture.Detach(other); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		a.attached = slices.DeleteFunc(a.attached, func(s string) bool { return s == other })
+	}
+	if err := a.capture.Attach(path); err != nil {
+		return err
+	}
+	a.attached = append(a.attached, path)
+	a.ready = nil
+	slog.Info("watching", "cgroup", path)
+	return nil
+}

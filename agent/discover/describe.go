@@ -1,0 +1,116 @@
+package discover
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/psidecar/psidecar/agent/procfs"
+)
+
+// What is read of one process at most.
+const (
+	// maxEnviron is more than the kernel lets a program begin with, but for the
+	// last part: a pod has a few variables for each service of its namespace.
+	maxEnviron = 4 << 20
+	maxCommand = 4 << 10
+	maxGroups  = 64 << 10
+	maxStat    = 4 << 10
+	// maxValue is the length of the longest value that is taken from an
+	// environment; a host name has 253 characters.
+	maxValue = 256
+	// maxMembers is the largest number of servers or workers that is believed.
+	maxMembers = 1 << 16
+)
+
+// IsNode reports whether the process's environment names a PS-lite role.
+func IsNode(proc fs.FS, pid int) bool {
+	env, _ := environment(proc, pid)
+	return env != nil
+}
+
+// role is the variable that a node of a job has.
+const role = "DMLC_ROLE"
+
+// environment returns the variables of PS-lite in the process's environment, nil
+// where it is no node. An error says that it was not to be found out.
+func environment(proc fs.FS, pid int) (map[string]string, error) {
+	b, err := procfs.ReadMemory(proc, pid, "environ", maxEnviron)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) {
+		return nil, err
+	}
+	if err != nil && !errors.Is(err, procfs.ErrTooLarge) || !bytes.Contains(b, []byte(role+"=")) {
+		return nil, nil
+	}
+	env := map[string]string{}
+	for v := range bytes.SplitSeq(b, []byte{0}) {
+		name, value, ok := bytes.Cut(v, []byte{'='})
+		if ok && bytes.HasPrefix(name, []byte("DMLC_")) && len(name) <= maxValue && len(value) <= maxValue {
+			env[string(name)] = string(value)
+		}
+	}
+	if _, ok := env[role]; !ok {
+		return nil, nil
+	}
+	return env, nil
+}
+
+// describe reads what stays as it is while a process runs one program. It
+// reports false for what is no node of a job.
+func describe(proc fs.FS, pid int) (Process, bool, error) {
+	env, err := environment(proc, pid)
+	if err != nil || env == nil {
+		return Process{}, false, err
+	}
+	p := Process{PID: pid, Role: env[role], Van: env["DMLC_PS_VAN_TYPE"]}
+	p.Local = env["DMLC_LOCAL"] != "" && env["DMLC_LOCAL"] != "0"
+	var ok bool
+	if p.Scheduler, p.SchedulerName, ok = schedulerOf(env); !ok {
+		return Process{}, false, nil
+	}
+	p.Servers, p.Workers = number(env["DMLC_NUM_SERVER"]), number(env["DMLC_NUM_WORKER"])
+	if ip, err := netip.ParseAddr(env["DMLC_NODE_HOST"]); err == nil {
+		p.Listens = append(p.Listens, netip.AddrPortFrom(ip.Unmap(), 0))
+	}
+	dir := strconv.Itoa(pid)
+	if args, err := procfs.ReadMemory(proc, pid, "cmdline", maxCommand); err == nil || errors.Is(err, procfs.ErrTooLarge) {
+		p.Command = strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
+	}
+	if groups, err := procfs.Read(proc, dir+"/cgroup", maxGroups); err == nil {
+		p.Cgroup = cgroupOf(string(groups))
+		p.Pod, p.Container = Pod(p.Cgroup)
+	}
+	p.netns = dir
+	if ns, err := fs.ReadLink(proc, dir+"/ns/net"); err == nil {
+		p.netns = ns
+	}
+	return p, true, nil
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > maxMembers {
+		return 0
+	}
+	return n
+}
+
+// began returns when a process began, in the kernel's ticks: with its number
+// that tells it from all others. Empty where that is not known.
+func began(proc fs.FS, pid int) string {
+	text, err := procfs.Read(proc, strconv.Itoa(pid)+"/stat", maxStat)
+	if err != nil {
+		return ""
+	}
+	// The second field is the program's name, in parentheses, with whatever
+	// characters it has.
+	rest := text[bytes.LastIndexByte(text, ')')+1:]
+	if f := bytes.Fields(rest); len(f) > 19 {
+		return string(f[19])
+	}
+	return ""
+}
