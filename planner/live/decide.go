@@ -30,8 +30,12 @@ const pardon = 24
 // decide looks at the job once. What it returns says why nothing is planned,
 // where that is so.
 func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err error) {
+	j.follow(s.Run(j.name))
 	if trouble := j.incomplete(); trouble != "" {
 		return trouble, nil
+	}
+	if s.Lost(j.name) != "" {
+		return "", nil
 	}
 	moving, _ := s.Busy(j.name)
 	if moving && j.small() {
@@ -159,7 +163,7 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	}
 	targets, migration := j.targets(moves)
 	number, err := s.Propose(ctx, plans.Proposal{
-		Job: j.name, Servers: j.servers, Targets: targets, Hosts: hosts, MigrationBytes: migration, HorizonSteps: j.opts.Horizon,
+		Job: j.name, Run: j.run, Servers: j.servers, Targets: targets, Hosts: hosts, MigrationBytes: migration, HorizonSteps: j.opts.Horizon,
 		Reason: fmt.Sprintf("%s moves %.0f bytes a step, would move %.0f; the busiest then %.0f", j.hosts[most], before[most], after[most], after[then]),
 	})
 	if err != nil || number == 0 {

@@ -14,6 +14,7 @@ import (
 // report, its items keys.
 type job struct {
 	name    string
+	run     plan.Run // empty: nobody has named it
 	opts    Options
 	servers int
 
@@ -84,11 +85,23 @@ func (j *job) take(host string, r *api.JobReport) {
 	}
 }
 
+// follow forgets what is known of the run before when another one has begun:
+// all its keys are at home.
+func (j *job) follow(run plan.Run) {
+	if run == j.run {
+		return
+	}
+	if j.run != "" {
+		*j = *newJob(j.name, j.opts)
+	}
+	j.run, j.owners = run, 0
+}
+
 // restart forgets all but the name: the job has begun anew, with other servers.
 func (j *job) restart(servers int) {
-	judge := j.judge
+	judge, run := j.judge, j.run
 	*j = *newJob(j.name, j.opts)
-	j.judge = judge
+	j.judge, j.run = judge, run
 	j.servers, j.serves = servers, make([]string, servers)
 }
 

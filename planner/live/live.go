@@ -186,7 +186,7 @@ func (p *Planner) decide(ctx context.Context, j *job) {
 		slog.Error("planning", "job", j.name, "error", err)
 		trouble = err.Error()
 	}
-	p.service.Trouble(j.name, j.servers, trouble)
+	p.service.Trouble(ctx, j.name, j.servers, trouble)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

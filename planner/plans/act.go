@@ -29,9 +29,15 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 	if s.opts.Forgetful {
 		return nil, status.Error(codes.FailedPrecondition, "this planner forgets where keys are when it ends, so it moves none: start it with --store FILE")
 	}
+	ctx = context.WithoutCancel(ctx)
+	if r.GetAction() == api.ActRequest_FORGET {
+		return &api.Acted{}, s.forget(ctx, name)
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	ctx = context.WithoutCancel(ctx)
+	if err := j.refuseLost(codes.FailedPrecondition); err != nil {
+		return nil, err
+	}
 	var e *epoch
 	switch r.GetAction() {
 	case api.ActRequest_APPLY:
@@ -40,8 +46,6 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 		e, err = j.rollback(ctx)
 	case api.ActRequest_RESTORE:
 		e, err = j.restore(ctx)
-	case api.ActRequest_FORGET:
-		return &api.Acted{}, j.forget(ctx)
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "no action %v", r.GetAction())
 	}
@@ -134,31 +138,32 @@ func (j *job) command(ctx context.Context, reason string, targets []plan.Range, 
 	return e, j.start(ctx, e)
 }
 
-// forget drops all of a job.
-func (j *job) forget(ctx context.Context) error {
-	if j.moving != nil {
-		return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: take the plan back first", j.name)
-	}
-	var entries []store.Entry
-	err := j.service.store.Each(ctx, func(name string, _ []byte) error {
-		if job, _, ok := cutName(name); ok && job == j.name {
-			entries = append(entries, store.Entry{Name: name})
+// forget drops all of a job, of all its runs. Where keys of one that runs are
+// displaced it does not: a proxy that is replaced would not learn where they are.
+func (s *Service) forget(ctx context.Context, name string) error {
+	s.mu.Lock()
+	runs := s.runsOf(name)
+	s.mu.Unlock()
+	for _, j := range runs {
+		used := s.used(j.key())
+		j.mu.Lock()
+		keys, moving := j.owners.Keys(), j.moving != nil
+		j.mu.Unlock()
+		switch {
+		case used && keys > 0:
+			return status.Errorf(codes.FailedPrecondition, "%d keys of job %s are displaced, and it runs: bring them home first (psidecar restore --job %s --wait 1m), or end the job", keys, name, name)
+		case moving && (used || j.run == ""):
+			return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: take the plan back first", name)
 		}
-		return nil
-	})
-	if err != nil {
-		return unavailable(err)
-	}
-	if err := j.service.store.Write(ctx, entries); err != nil {
-		return unavailable(err)
 	}
 	// Whoever still watches hears that nothing is displaced.
-	j.owners, j.epochs, j.gone = plan.Owners{}, nil, true
-	for _, e := range j.pieces() {
-		j.service.tell(e)
+	if err := s.remove(ctx, runs); err != nil {
+		return err
 	}
-	j.service.mu.Lock()
-	defer j.service.mu.Unlock()
-	delete(j.service.jobs, j.name)
+	for _, j := range runs {
+		for _, e := range j.pieces() {
+			s.tell(e)
+		}
+	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (j *job) add(ctx context.Context, e *epoch, moves []plan.Move, restore bool
 	if err != nil {
 		return err
 	}
-	if err := j.service.store.Write(ctx, append(entries, j.headEntry(), entry)); err != nil {
+	if err := j.service.write(ctx, append(entries, j.headEntry(), entry)); err != nil {
 		return unavailable(err)
 	}
 	if n := len(j.epochs); n > 0 && j.epochs[n-1].info.GetEpoch() == e.info.GetEpoch() {
@@ -133,7 +133,7 @@ func (j *job) start(ctx context.Context, e *epoch) error {
 	if err != nil {
 		return err
 	}
-	if err := j.service.store.Write(ctx, append(entries, j.headEntry(), entry)); err != nil {
+	if err := j.service.write(ctx, append(entries, j.headEntry(), entry)); err != nil {
 		return unavailable(err)
 	}
 	j.moving = e
@@ -183,7 +183,7 @@ func (j *job) openMore(ctx context.Context) {
 	if len(e.open)+len(e.waiting) == 0 {
 		// What the disk does not take now is found again when it is read: all
 		// keys are where they should be.
-		_ = j.service.store.Write(ctx, j.end(e, api.Epoch_DONE))
+		_ = j.service.write(ctx, j.end(e, api.Epoch_DONE))
 	}
 }
 
@@ -271,7 +271,7 @@ func (j *job) measured(ctx context.Context, number uint64, actual map[string]flo
 	if err != nil {
 		return err
 	}
-	if err := j.service.store.Write(ctx, []store.Entry{entry}); err != nil {
+	if err := j.service.write(ctx, []store.Entry{entry}); err != nil {
 		return unavailable(err)
 	}
 	return nil

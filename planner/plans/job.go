@@ -5,15 +5,17 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// A job is what is known of one job's keys.
+// A job is what is known of the keys of one run of a job.
 type job struct {
 	name    string
+	run     plan.Run
 	service *Service
 
 	queueMu sync.Mutex
@@ -29,6 +31,8 @@ type job struct {
 	epochs  []*epoch // ascending
 	moving  *epoch   // of epochs, the one that is being carried out
 	handler map[int32]*api.Handler
+	stores  []string // ids of the stores before this one whose versions go on here
+	lost    *lost    // the store does not have what proxies have seen; nil: it has
 
 	snapshot  uint64 // version of that on disk, 0: none
 	snapParts int
@@ -36,15 +40,19 @@ type job struct {
 	unsure    uint64 // versions up to it may be in the log by a write that failed
 }
 
-func newJob(s *Service, name string, servers int) *job {
-	return &job{name: name, service: s, servers: servers, handler: map[int32]*api.Handler{}}
+func newJob(s *Service, k runKey, servers int) *job {
+	return &job{name: k.job, run: k.run, service: s, servers: servers, handler: map[int32]*api.Handler{}}
 }
+
+func (j *job) key() runKey { return runKey{j.name, j.run} }
 
 // check says what is wrong with a proposal.
 func (j *job) check(p Proposal) error {
 	switch {
 	case j.gone:
 		return fmt.Errorf("job %s was forgotten just now", j.name)
+	case j.lost != nil:
+		return j.refuseLost(codes.FailedPrecondition)
 	case p.Servers != j.servers && (j.owners.Ranges() > 0 || j.moving != nil):
 		return fmt.Errorf("job %s has %d servers, but keys are displaced by a plan for %d: bring them home (psidecar restore), or, if that job has ended, drop the plan (psidecar plan forget)", j.name, p.Servers, j.servers)
 	case len(p.Targets) > MaxRanges:
@@ -101,7 +109,11 @@ func (j *job) describe() *api.JobPlan {
 		Job: j.name, Servers: uint32(j.servers), Version: j.version,
 		Strategy: j.service.opts.Strategy, Acts: j.service.opts.Act, Held: j.held, Trouble: j.trouble,
 		DisplacedKeys: j.owners.Keys(), DisplacedRanges: uint64(j.owners.Ranges()), Owned: make([]uint64, j.servers),
-		Proxies: uint32(j.service.watching(j.name)),
+		Proxies: uint32(j.service.watching(j.key())),
+		Run:     string(j.run), Running: j.service.used(j.key()), Lost: j.lostText(), Runs: uint32(j.service.countRuns(j.name)),
+	}
+	if j.run.Valid() {
+		p.BeganUnixNanos = j.run.Began().UnixNano()
 	}
 	for r := range j.owners.All() {
 		if int(r.Owner) < len(p.GetOwned()) {
@@ -121,7 +133,7 @@ func (j *job) describe() *api.JobPlan {
 
 // event returns an event of the job.
 func (j *job) event() *api.PlanEvent {
-	return &api.PlanEvent{Job: j.name, Servers: uint32(j.servers)}
+	return &api.PlanEvent{Job: j.name, Run: string(j.run), Servers: uint32(j.servers)}
 }
 
 // displaced turns ranges to the form in which they are sent and kept.

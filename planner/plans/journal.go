@@ -13,7 +13,8 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Entries of the store, all below "job/NAME/", numbers in hexadecimal:
+// Entries of the store, all below "job/NAME/run/RUN/", or "job/NAME/" for plans
+// of runs that nobody has named, numbers in hexadecimal:
 //
 //	head             see head
 //	snap/V/PART      the displaced keys at version V: api.Displaced
@@ -32,6 +33,8 @@ type head struct {
 	Held      bool   `json:"held,omitempty"`
 	Snapshot  uint64 `json:"snapshot,omitempty"`
 	SnapParts int    `json:"snap_parts,omitempty"`
+	// Stores are the ids of stores before this one.
+	Stores []string `json:"stores,omitempty"`
 }
 
 const headFormat = 1
@@ -39,9 +42,17 @@ const headFormat = 1
 // logSlack is how many ranges the log may have beyond those of the snapshot.
 const logSlack = 1 << 16
 
+// prefix begins the names of all that the store has of the run.
+func (j *job) prefix() string {
+	if j.run == "" {
+		return "job/" + j.name
+	}
+	return fmt.Sprintf("job/%s/run/%s", j.name, j.run)
+}
+
 // objectName is the name in the store of a thing of the job.
 func (j *job) objectName(kind string, number uint64) string {
-	return fmt.Sprintf("job/%s/%s/%016x", j.name, kind, number)
+	return fmt.Sprintf("%s/%s/%016x", j.prefix(), kind, number)
 }
 func (j *job) logName(version uint64) string { return j.objectName("log", version) }
 func (j *job) epochName(e uint64) string     { return j.objectName("epoch", e) }
@@ -50,19 +61,27 @@ func (j *job) snapName(version uint64, part int) string {
 	return fmt.Sprintf("%s/%06x", j.objectName("snap", version), part)
 }
 
-// cutName returns the job of an entry, and the rest of its name. A job's name
+// cutName returns the run of an entry, and the rest of its name. A job's name
 // has no slash before its kind that is not its own.
-func cutName(name string) (job, rest string, ok bool) {
+func cutName(name string) (k runKey, rest string, ok bool) {
 	name, ok = strings.CutPrefix(name, "job/")
 	if !ok {
-		return "", "", false
+		return k, "", false
 	}
 	for _, kind := range []string{"/head", "/snap/", "/log/", "/epoch/", "/move/"} {
-		if at := strings.LastIndex(name, kind); at >= 0 {
-			return name[:at], name[at+1:], true
+		at := strings.LastIndex(name, kind)
+		if at < 0 {
+			continue
 		}
+		k.job, rest = name[:at], name[at+1:]
+		if cut := strings.LastIndex(k.job, "/run/"); cut >= 0 {
+			if run := plan.Run(k.job[cut+len("/run/"):]); run.Valid() {
+				k.job, k.run = k.job[:cut], run
+			}
+		}
+		return k, rest, true
 	}
-	return "", "", false
+	return k, "", false
 }
 
 func protoEntry(name string, m proto.Message) (store.Entry, error) {
@@ -81,12 +100,12 @@ func (j *job) epochEntry(e *epoch) (store.Entry, error) {
 }
 
 func (j *job) headEntry() store.Entry {
-	h := head{Format: headFormat, Servers: j.servers, Held: j.held, Snapshot: j.snapshot, SnapParts: j.snapParts}
+	h := head{Format: headFormat, Servers: j.servers, Held: j.held, Snapshot: j.snapshot, SnapParts: j.snapParts, Stores: j.stores}
 	value, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // numbers and a truth value
 	}
-	return store.Entry{Name: fmt.Sprintf("job/%s/head", j.name), Value: value}
+	return store.Entry{Name: j.prefix() + "/head", Value: value}
 }
 
 // movesGone returns what removes an epoch's moves from the store.
@@ -102,8 +121,8 @@ func (j *job) movesGone(e *epoch) []store.Entry {
 func (j *job) readMoves(ctx context.Context, e *epoch) ([]*api.MoveBatch, error) {
 	var batches []*api.MoveBatch
 	err := j.service.store.Each(ctx, func(name string, value []byte) error {
-		job, rest, ok := cutName(name)
-		if !ok || job != j.name || !strings.HasPrefix(rest, "move/") {
+		k, rest, ok := cutName(name)
+		if !ok || k != j.key() || !strings.HasPrefix(rest, "move/") {
 			return nil
 		}
 		b := &api.MoveBatch{}
@@ -126,23 +145,30 @@ func (j *job) compact(ctx context.Context) {
 	if j.logged < j.service.logSlack+2*j.owners.Ranges() {
 		return
 	}
-	var entries []store.Entry
+	_ = j.writeSnapshot(ctx, j.version, nil) // or the log goes on; another time
+}
+
+// writeSnapshot writes a snapshot in place of the one before and of the log,
+// which goes up to version logged, together with other entries.
+func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.Entry) error {
 	var ranges []plan.Range
 	part := 0
-	flush := func() bool {
+	flush := func() error {
 		entry, err := protoEntry(j.snapName(j.version, part), displaced(ranges))
 		entries = append(entries, entry)
 		part, ranges = part+1, ranges[:0]
-		return err == nil
+		return err
 	}
 	for r := range j.owners.All() {
-		if len(ranges) == pieceRanges && !flush() {
-			return
+		if len(ranges) == pieceRanges {
+			if err := flush(); err != nil {
+				return err
+			}
 		}
 		ranges = append(ranges, r)
 	}
-	if !flush() {
-		return
+	if err := flush(); err != nil {
+		return err
 	}
 	old, oldParts := j.snapshot, j.snapParts
 	j.snapshot, j.snapParts = j.version, part
@@ -150,12 +176,13 @@ func (j *job) compact(ctx context.Context) {
 	for i := range oldParts {
 		entries = append(entries, store.Entry{Name: j.snapName(old, i)})
 	}
-	for v := old + 1; v <= j.version; v++ {
+	for v := old + 1; v <= max(logged, j.unsure); v++ {
 		entries = append(entries, store.Entry{Name: j.logName(v)})
 	}
-	if err := j.service.store.Write(ctx, entries); err != nil {
-		j.snapshot, j.snapParts = old, oldParts // the log goes on; another time
-		return
+	if err := j.service.write(ctx, entries); err != nil {
+		j.snapshot, j.snapParts = old, oldParts
+		return err
 	}
 	j.logged = 0
+	return nil
 }

@@ -11,9 +11,11 @@ package plans
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -49,6 +51,8 @@ type Options struct {
 	Strategy string
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
+	// Log is told what becomes of stores and runs; nil: slog.Default().
+	Log *slog.Logger
 }
 
 // A Service keeps the plans of all jobs. It implements api.PlansServer.
@@ -59,8 +63,12 @@ type Service struct {
 	store    store.Store
 	logSlack int
 
+	id         string      // of the store
+	identified atomic.Bool // it is in the store
+
 	mu       sync.Mutex
-	jobs     map[string]*job
+	runs     map[runKey]*job
+	jobs     map[string]*job // the newest run of each
 	watchers map[*watcher]bool
 }
 
@@ -69,14 +77,20 @@ func New(ctx context.Context, s store.Store, opts Options) (*Service, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	service := &Service{opts: opts, store: s, logSlack: logSlack, jobs: map[string]*job{}, watchers: map[*watcher]bool{}}
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	service := &Service{
+		opts: opts, store: s, logSlack: logSlack, id: newID(),
+		runs: map[runKey]*job{}, jobs: map[string]*job{}, watchers: map[*watcher]bool{},
+	}
 	if err := service.load(ctx); err != nil {
 		return nil, fmt.Errorf("reading the plans: %w", err)
 	}
 	return service, nil
 }
 
-// find returns the job of that name.
+// find returns the newest run of the job of that name.
 func (s *Service) find(name string) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +100,25 @@ func (s *Service) find(name string) (*job, error) {
 	return nil, status.Errorf(codes.NotFound, "job %q has no plan", name)
 }
 
-// all returns the jobs by name.
+// findRun returns that run of a job.
+func (s *Service) findRun(name, run string) (*job, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.runs[runKey{name, plan.Run(run)}]; j != nil {
+		return j, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "job %q has no plan for run %q", name, run)
+}
+
+// allRuns returns all runs of all jobs, in the order in which they are locked
+// together.
+func (s *Service) allRuns() []*job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.runs), func(a, b *job) int { return a.key().compare(b.key()) })
+}
+
+// all returns the newest runs of the jobs by name.
 func (s *Service) all() []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,30 +129,17 @@ func (s *Service) all() []*job {
 	return jobs
 }
 
-// open returns the job of that name, new if need be.
-func (s *Service) open(name string, servers int) (*job, error) {
-	if name == "" || len(name) > 256 {
-		return nil, fmt.Errorf("job %.300q: want its scheduler's host:port", name)
-	}
-	if servers < 1 || servers > MaxServers {
-		return nil, fmt.Errorf("job %s has %d servers: want 1 to %d", name, servers, MaxServers)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	j := s.jobs[name]
-	switch {
-	case j == nil && len(s.jobs) >= MaxJobs:
-		return nil, fmt.Errorf("%d jobs have plans already: drop those that have ended (psidecar plan forget)", MaxJobs)
-	case j == nil:
-		j = newJob(s, name, servers)
-		s.jobs[name] = j
-	}
-	return j, nil
+// open returns the newest run of the job of that name; where there is none, one
+// that nobody has named.
+func (s *Service) open(ctx context.Context, name string, servers int) (*job, error) {
+	return s.openRun(ctx, runKey{name, s.Run(name)}, servers)
 }
 
 // Proposal is a plan: for each range of keys the server that shall own it.
 type Proposal struct {
-	Job     string
+	Job string
+	// Run is the run that it was made for; empty: the newest.
+	Run     plan.Run
 	Servers int
 	// Reason says in words why it was made.
 	Reason string
@@ -138,9 +157,12 @@ type Proposal struct {
 // applied, and carries it out where the options say so. It returns the plan's
 // epoch, 0 where no key would move.
 func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
-	j, err := s.open(p.Job, p.Servers)
+	j, err := s.open(ctx, p.Job, p.Servers)
 	if err != nil {
 		return 0, err
+	}
+	if p.Run != "" && p.Run != j.run {
+		return 0, nil // that run is over
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -163,6 +185,18 @@ func (s *Service) View(name string, look func(o *plan.Owners, version uint64)) {
 	look(&j.owners, j.version)
 }
 
+// Lost says what the store waits for to know where keys of a job's newest run
+// are; empty where it knows.
+func (s *Service) Lost(name string) string {
+	j, err := s.find(name)
+	if err != nil {
+		return ""
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lostText()
+}
+
 // Busy reports whether a plan of the job is being carried out, and whether
 // plans are held back.
 func (s *Service) Busy(name string) (moving, held bool) {
@@ -176,8 +210,8 @@ func (s *Service) Busy(name string) (moving, held bool) {
 }
 
 // Trouble says why nothing is planned for a job; empty where all is well.
-func (s *Service) Trouble(name string, servers int, trouble string) {
-	j, err := s.open(name, servers)
+func (s *Service) Trouble(ctx context.Context, name string, servers int, trouble string) {
+	j, err := s.open(ctx, name, servers)
 	if err != nil {
 		return
 	}

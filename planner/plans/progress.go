@@ -65,7 +65,7 @@ func checkReport(r *api.MoveReport) error {
 // Settle keeps what a proxy reports, as Progress does. A report of a job or batch that is not there any more is of
 // no use and no harm.
 func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
-	j, err := s.find(r.GetJob())
+	j, err := s.findRun(r.GetJob(), r.GetRun())
 	if err != nil {
 		return
 	}

@@ -25,7 +25,7 @@ type commit struct {
 // Record implements api.PlansServer. Those that come while the disk is busy are
 // written together.
 func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Recorded, error) {
-	j, err := s.find(r.GetJob())
+	j, err := s.findRun(r.GetJob(), r.GetRun())
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (j *job) commitQueue(ctx context.Context) {
 	if len(entries) == 0 {
 		return
 	}
-	if err := j.service.store.Write(ctx, append(j.before(version), entries...)); err != nil {
+	if err := j.service.write(ctx, append(j.before(version), entries...)); err != nil {
 		j.unsure = max(j.unsure, version)
 		for i := len(queue) - 1; i >= 0; i-- {
 			if c := queue[i]; c.err == nil {
@@ -124,6 +124,9 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 	from, to := c.request.GetFrom(), c.request.GetTo()
 	if j.gone {
 		return nil, status.Errorf(codes.NotFound, "job %s was forgotten", j.name)
+	}
+	if err := j.refuseLost(codes.Unavailable); err != nil {
+		return nil, err
 	}
 	if from < 0 || to < 0 || int(from) >= j.servers || int(to) >= j.servers {
 		return nil, status.Errorf(codes.InvalidArgument, "recording for job %s: from server %d to %d, it has %d", j.name, from, to, j.servers)

@@ -26,8 +26,11 @@ type saved struct {
 
 // load reads all jobs.
 func (s *Service) load(ctx context.Context) error {
-	jobs := map[string]*saved{}
+	jobs := map[runKey]*saved{}
 	err := s.store.Each(ctx, func(name string, value []byte) error {
+		if name == identityName {
+			return s.identify(value)
+		}
 		job, rest, ok := cutName(name)
 		if !ok {
 			return nil
@@ -43,18 +46,32 @@ func (s *Service) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for name, saved := range jobs {
+	for k, saved := range jobs {
 		if saved.head.Format == 0 {
 			continue // was forgotten, or never quite begun
 		}
-		j, err := s.open(name, saved.head.Servers)
+		j, err := s.openRun(ctx, k, saved.head.Servers)
 		if err != nil {
 			return err
 		}
 		if err := j.restoreFrom(ctx, saved); err != nil {
-			return fmt.Errorf("job %s: %w", name, err)
+			return fmt.Errorf("job %s: %w", k.job, err)
 		}
 	}
+	return nil
+}
+
+// identify takes over the id that the store has.
+func (s *Service) identify(value []byte) error {
+	var i identity
+	if err := json.Unmarshal(value, &i); err != nil {
+		return fmt.Errorf("the store's id: %w", err)
+	}
+	if i.Format != 1 || i.ID == "" {
+		return fmt.Errorf("the store's id has format %d, this psidecar knows 1", i.Format)
+	}
+	s.id = i.ID
+	s.identified.Store(true)
 	return nil
 }
 
@@ -119,6 +136,7 @@ func (s *saved) takeSnap(number string, value []byte) error {
 
 // restoreFrom makes the job what it was.
 func (j *job) restoreFrom(ctx context.Context, s *saved) error {
+	j.stores = s.head.Stores
 	j.held, j.snapshot, j.snapParts, j.version = s.head.Held, s.head.Snapshot, s.head.SnapParts, s.head.Snapshot
 	for part := range j.snapParts {
 		ranges, ok := s.snaps[j.snapshot][part]

@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"context"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -22,21 +23,38 @@ const (
 
 // A watcher is one proxy's Watch.
 type watcher struct {
-	jobs   []string // none: all
+	host   string
+	jobs   []string                // none: all
+	runs   map[runKey]*api.Running // none: all
 	events chan *api.PlanEvent
 	slow   bool // under Service.mu: it did not keep up, events is closed
 }
 
-func (w *watcher) wants(job string) bool { return len(w.jobs) == 0 || slices.Contains(w.jobs, job) }
+func (w *watcher) wants(k runKey) bool {
+	if len(w.runs) > 0 {
+		return w.runs[k] != nil
+	}
+	return len(w.jobs) == 0 || slices.Contains(w.jobs, k.job)
+}
 
 // Watch implements api.PlansServer.
 func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[api.PlanEvent]) error {
-	w := &watcher{jobs: r.GetJobs(), events: make(chan *api.PlanEvent, watcherQueue)}
+	if len(r.GetRuns()) > maxRunning {
+		return status.Errorf(codes.InvalidArgument, "%s carries %d runs: at most %d are possible", r.GetHost(), len(r.GetRuns()), maxRunning)
+	}
+	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *api.PlanEvent, watcherQueue)}
+	for _, running := range r.GetRuns() {
+		s.begin(stream.Context(), running)
+		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
+	}
 	first, err := s.join(w)
 	if err != nil {
 		return err
 	}
 	defer s.leave(w)
+	for _, running := range r.GetRuns() {
+		s.prune(context.WithoutCancel(stream.Context()), running.GetJob())
+	}
 	for _, e := range first {
 		if err := stream.Send(e); err != nil {
 			return err
@@ -61,19 +79,23 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 func (s *Service) join(w *watcher) ([]*api.PlanEvent, error) {
 	// Jobs stay locked until the watcher is among those who are told, so that
 	// what it is told goes on where what it is given ends.
-	jobs := s.all()
+	jobs := s.allRuns()
 	for _, j := range jobs {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 	}
 	var events []*api.PlanEvent
 	for _, j := range jobs {
-		if w.wants(j.name) && !j.gone {
+		switch {
+		case j.gone || !w.wants(j.key()):
+		case j.lost != nil:
+			events = append(events, j.lostEvent())
+		default:
 			events = append(events, j.pieces()...)
 		}
 	}
 	for _, j := range jobs {
-		if w.wants(j.name) && j.moving != nil {
+		if w.wants(j.key()) && j.moving != nil && j.lost == nil {
 			for _, b := range j.moving.open {
 				events = append(events, j.moveEvent(b))
 			}
@@ -95,12 +117,12 @@ func (s *Service) leave(w *watcher) {
 	delete(s.watchers, w)
 }
 
-// watching returns how many watch the job.
-func (s *Service) watching(job string) (n int) {
+// watching returns how many watch the run.
+func (s *Service) watching(k runKey) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watchers {
-		if w.wants(job) {
+		if w.wants(k) {
 			n++
 		}
 	}
@@ -109,10 +131,11 @@ func (s *Service) watching(job string) (n int) {
 
 // tell sends an event to all watchers; one that does not keep up is given up.
 func (s *Service) tell(e *api.PlanEvent) {
+	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watchers {
-		if !w.wants(e.GetJob()) || w.slow {
+		if !w.wants(k) || w.slow {
 			continue
 		}
 		select {
@@ -143,6 +166,8 @@ func (j *job) pieces() []*api.PlanEvent {
 		ranges = append(ranges, r)
 	}
 	flush(true)
+	last := events[len(events)-1].GetSnapshot()
+	last.Stores = append([]string{j.service.id}, j.stores...)
 	return events
 }
 

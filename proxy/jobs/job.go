@@ -43,6 +43,12 @@ type job struct {
 	displaced              bool   // keys may be displaced, and it is on disk
 	unsupported            string // why requests are not routed
 	gone                   bool
+	seen                   seen
+	saved                  string // seen.store as it is on disk
+	used                   bool   // it has connections here, as the planner was told
+	lostStore              string // the planner's store does not know where keys are, and this is what it says
+	teaching               bool
+	journal                *journal    // nil until keys may be displaced
 	strangers              uint64      // letters of other runs
 	ended                  atomic.Bool // gone, for those who do not lock mu
 	movers
@@ -123,6 +129,9 @@ func (x *job) begin() {
 		x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 		x.site.SetOthers(x.otherNames())
 		if x.late { // others know what has moved
+			if err := x.mayBeDisplaced(); err != nil {
+				x.jobs.log.Error("a job would be taken for a new one after a restart", "job", x.name, "error", err)
+			}
 			x.site.Join()
 		} else {
 			x.router.Open(x.router.Table())
@@ -196,7 +205,26 @@ func (x *job) tick() {
 		x.beginMoves()
 		return nil
 	})
+	x.tellUse(now)
 	x.guard()
+}
+
+// tellUse has the planner told when the job begins or ceases to have connections
+// here.
+func (x *job) tellUse(now time.Time) {
+	if x.jobs.plans == nil || x.run == "" {
+		return
+	}
+	x.mu.Lock()
+	used := !x.over(now) && x.connected()
+	changed := used != x.used && (used || x.over(now))
+	if changed {
+		x.used = used
+	}
+	x.mu.Unlock()
+	if changed {
+		x.jobs.plans.again()
+	}
 }
 
 // close ends what a job has open.
@@ -212,4 +240,10 @@ func (x *job) close() {
 		}
 	}
 	clear(x.ledgers)
+	if x.journal != nil {
+		x.router.Keep(nil)
+		if err := x.journal.close(); err != nil {
+			x.jobs.log.Warn("closing a journal", "job", x.name, "error", err)
+		}
+	}
 }

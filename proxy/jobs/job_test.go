@@ -30,6 +30,7 @@ func oneJob(t *testing.T, o Options) *job {
 		t.Fatal(err)
 	}
 	j.jobs[x.name] = x
+	x.seen.store = "a store"
 	x.addLocal(pslite.WorkerID(0))
 	t.Cleanup(x.close)
 	return x

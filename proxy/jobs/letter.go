@@ -17,6 +17,8 @@ type letter struct {
 	job      string
 	run      plan.Run
 	from, to string
+	store    string // the planner's, as the sender has seen it
+	version  uint64
 	message  migrate.Message
 }
 
@@ -39,6 +41,7 @@ func (l *letter) append(dst []byte) []byte {
 	dst = appendText(dst, string(l.run))
 	dst = appendText(dst, l.from)
 	dst = appendText(dst, l.to)
+	dst = binary.AppendUvarint(appendText(dst, l.store), l.version)
 	m := &l.message
 	dst = append(dst, byte(m.Kind))
 	dst = appendBatch(dst, m.Batch)
@@ -98,7 +101,7 @@ func parseLetter(b []byte) (*letter, error) {
 	if v := p.byte(); v != letterVersion {
 		return nil, fmt.Errorf("%w: version %d, this proxy speaks %d", errLetter, v, letterVersion)
 	}
-	l := &letter{job: p.text(), run: plan.Run(p.text()), from: p.text(), to: p.text()}
+	l := &letter{job: p.text(), run: plan.Run(p.text()), from: p.text(), to: p.text(), store: p.text(), version: p.uvarint()}
 	m := &l.message
 	m.Kind = migrate.Kind(p.byte())
 	m.Batch = p.batch()

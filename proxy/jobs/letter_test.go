@@ -15,7 +15,7 @@ func letters() []*letter {
 	keys := []plan.Keys{{First: 0, Last: 0}, {First: 2, Last: 900}, {First: 1 << 60, Last: math.MaxUint64}}
 	b := route.Batch{Mover: "198.18.0.1", Number: 1 << 62}
 	return []*letter{
-		{job: "198.18.0.1:9091", run: "0123456789abcdef", from: "198.18.0.1", to: "::1", message: migrate.Message{Kind: migrate.Join}},
+		{job: "198.18.0.1:9091", run: "0123456789abcdef", from: "198.18.0.1", to: "::1", store: "abc", version: 1 << 40, message: migrate.Message{Kind: migrate.Join}},
 		{message: migrate.Message{Kind: migrate.Hold, Batch: b, Keys: keys}},
 		{message: migrate.Message{Kind: migrate.Release, Batch: b, Owner: route.Unchanged}},
 		{message: migrate.Message{Kind: migrate.Holding, Held: []migrate.Held{{Batch: b, Keys: keys}, {Batch: b}}}},

@@ -138,7 +138,7 @@ func (x *job) cancel(batch uint64) {
 
 // beginMoves begins what may begin; x.mu is locked.
 func (x *job) beginMoves() {
-	if !x.connected() || !x.router.Ready() || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
+	if !x.connected() || !x.router.Ready() || x.lostStore != "" || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
 	}
 	for n := 0; n < len(x.work) && x.site.Moving() < maxMoving; {
@@ -185,6 +185,9 @@ func (x *job) beginMove(w *work) error {
 	}
 	if w.keys = left; len(left) == 0 {
 		return nil
+	}
+	if x.seen.store == "" {
+		return errors.New("the planner has not said which store it keeps owners in")
 	}
 	if err := x.mayBeDisplaced(); err != nil {
 		return err

@@ -32,17 +32,25 @@ type plans struct {
 	listed bool               // the present Watch has told all that there is
 	wanted int                // how often another Watch was asked for
 	began  int                // wanted, when the present one began
-	tables map[string]*copied
+	tables map[runKey]*copied
 }
 
-// copied is a job's table as Watch tells it.
+// runKey is a run of a job.
+type runKey struct {
+	job string
+	run plan.Run
+}
+
+// copied is a run's table as Watch tells it.
 type copied struct {
-	table  *route.Table
-	pieces []plan.Range // of a snapshot that is not complete
+	table   *route.Table
+	pieces  []plan.Range // of a snapshot that is not complete
+	stores  []string     // the planner's, and those that it goes on from
+	version uint64
 }
 
 func newPlans(j *Jobs) *plans {
-	return &plans{jobs: j, done: make(chan struct{}, 1), tables: map[string]*copied{}}
+	return &plans{jobs: j, done: make(chan struct{}, 1), tables: map[runKey]*copied{}}
 }
 
 // connected reports whether the planner can be heard.
@@ -101,7 +109,7 @@ func (p *plans) session(ctx context.Context) error {
 	p.mu.Lock()
 	p.watch, p.began = cancel, p.wanted
 	p.mu.Unlock()
-	stream, err := p.client.Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host})
+	stream, err := p.client.Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host, Runs: p.running()})
 	if err != nil {
 		return err
 	}
@@ -132,11 +140,18 @@ func (p *plans) take(e *api.PlanEvent) error {
 		if err != nil {
 			return err
 		}
-		if c := p.tables[e.GetJob()]; c != nil && c.table != nil {
+		if c := p.tables[runKey{e.GetJob(), plan.Run(e.GetRun())}]; c != nil && c.table != nil {
 			c.table.Set(ranges)
+			c.version = e.GetChange().GetVersion()
+			p.saw(e, c)
+		}
+	case e.GetLost() != nil:
+		delete(p.tables, runKey{e.GetJob(), plan.Run(e.GetRun())})
+		if x := p.jobOf(e); x != nil {
+			x.storeLost(e.GetLost())
 		}
 	case e.GetMove() != nil, e.GetCancel() != nil:
-		if x := p.jobs.named(e.GetJob()); x != nil {
+		if x := p.jobOf(e); x != nil {
 			x.locked(func() error {
 				if e.GetMove() != nil {
 					x.accept(e.GetMove())
@@ -147,6 +162,10 @@ func (p *plans) take(e *api.PlanEvent) error {
 				return nil
 			})
 		}
+	case e.GetListed() && e.GetJob() != "":
+		if x := p.jobOf(e); x != nil && p.connected() {
+			p.fetched(x)
+		}
 	case e.GetListed():
 		p.mu.Lock()
 		p.listed = p.began == p.wanted // what it tells may be older than the last question
@@ -156,10 +175,68 @@ func (p *plans) take(e *api.PlanEvent) error {
 			return nil
 		}
 		for _, x := range p.jobs.all() {
-			x.fetched(p.table(x))
+			p.fetched(x)
 		}
 	}
 	return nil
+}
+
+// running are the runs that this host carries.
+func (p *plans) running() (all []*api.Running) {
+	for _, x := range p.jobs.all() {
+		if x.run != "" {
+			x.mu.Lock()
+			all = append(all, x.running())
+			x.mu.Unlock()
+		}
+	}
+	return all
+}
+
+// jobOf returns the job whose run an event is of, nil where this host does not
+// carry it.
+func (p *plans) jobOf(e *api.PlanEvent) *job {
+	if x := p.jobs.named(e.GetJob()); x != nil && x.run != "" && string(x.run) == e.GetRun() {
+		return x
+	}
+	return nil
+}
+
+// saw notes which store it is that has a run, and its version.
+func (p *plans) saw(e *api.PlanEvent, c *copied) {
+	x := p.jobOf(e)
+	if x == nil || len(c.stores) == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.see(c.stores[0], c.version, c.stores)
+	if x.trusts(c) {
+		x.lostStore = ""
+	}
+}
+
+// fetched hands the planner's answer to a job that waits for it, if its store
+// has what this host has seen.
+func (p *plans) fetched(x *job) {
+	c := p.tables[runKey{x.name, x.run}]
+	if c == nil || c.table == nil || c.table.Servers() != x.servers {
+		return
+	}
+	x.mu.Lock()
+	trusted := x.trusts(c)
+	x.mu.Unlock()
+	if !trusted { // the planner asks to be taught, when it is told
+		p.jobs.start(func(ctx context.Context) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(teachAgain):
+				p.again()
+			}
+		})
+		return
+	}
+	x.fetched(c.table.Clone())
 }
 
 func (p *plans) snapshot(e *api.PlanEvent) error {
@@ -168,26 +245,20 @@ func (p *plans) snapshot(e *api.PlanEvent) error {
 	if err != nil {
 		return err
 	}
-	c := p.tables[e.GetJob()]
+	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
+	c := p.tables[k]
 	if c == nil || s.GetFirst() {
 		c = &copied{}
-		p.tables[e.GetJob()] = c
+		p.tables[k] = c
 	}
 	c.pieces = append(c.pieces, ranges...)
 	if s.GetLast() && e.GetServers() > 0 {
 		c.table = route.NewTable(int(e.GetServers()))
 		c.table.Set(c.pieces)
-		c.pieces = nil
+		c.pieces, c.stores, c.version = nil, s.GetStores(), s.GetVersion()
+		p.saw(e, c)
 	}
 	return nil
-}
-
-// table returns where a job's keys are by the planner's store.
-func (p *plans) table(x *job) *route.Table {
-	if c := p.tables[x.name]; c != nil && c.table != nil && c.table.Servers() == x.servers {
-		return c.table.Clone()
-	}
-	return route.NewTable(x.servers)
 }
 
 // again makes Watch begin anew: what it tells then is not older than this call.
@@ -250,6 +321,9 @@ func (x *job) fetched(t *route.Table) {
 			x.fetching, x.asking = false, false
 			x.jobs.log.Debug("told where keys are", "job", x.name)
 			x.site.Fetched(t)
+			if x.router.Ready() {
+				x.keepJournal()
+			}
 		}
 		return nil
 	})
@@ -262,14 +336,17 @@ func (x *job) record(r *migrate.Record) {
 	}
 	x.recording[r.Batch] = true
 	first, last := ranges(r.Keys)
-	request := &api.RecordRequest{Job: x.name, Host: x.jobs.opts.Host, Batch: r.Plan, From: r.From, To: r.To, First: first, Last: last}
+	request := &api.RecordRequest{Job: x.name, Run: string(x.run), Host: x.jobs.opts.Host, Batch: r.Plan, From: r.From, To: r.To, First: first, Last: last}
 	x.jobs.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		_, err := x.jobs.plans.client.Record(ctx, request)
+		recorded, err := x.jobs.plans.client.Record(ctx, request)
 		x.jobs.log.Debug("recorded", "job", x.name, "batch", r.Batch, "from", r.From, "to", r.To, "keys", r.Keys, "error", err)
 		x.locked(func() error {
 			delete(x.recording, r.Batch)
+			if err == nil {
+				x.see(x.seen.store, recorded.GetVersion(), nil)
+			}
 			switch status.Code(err) {
 			case codes.OK, codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument:
 				x.site.Recorded(r.Batch, err)

@@ -44,7 +44,7 @@ func (x *job) reports() (all []*api.MoveReport) {
 		if !p.changed {
 			continue
 		}
-		r := &api.MoveReport{Host: x.jobs.opts.Host, Job: x.name, Batch: number, MovedKeys: p.moved, MovedBytes: p.bytes,
+		r := &api.MoveReport{Host: x.jobs.opts.Host, Job: x.name, Run: string(x.run), Batch: number, MovedKeys: p.moved, MovedBytes: p.bytes,
 			PendingKeys: p.pending, Done: p.pending == 0, Handlers: x.handlers()}
 		for _, refusal := range p.refused {
 			r.Refused = append(r.Refused, refusal)

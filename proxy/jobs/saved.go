@@ -23,11 +23,13 @@ type saved struct {
 	Local []int32       `json:"local"`
 	// Displaced: keys may have been displaced; where they are others know.
 	Displaced bool `json:"displaced"`
+	// Store is the id of the planner's store by which they were.
+	Store string `json:"store,omitempty"`
 }
 
 // save writes what must be known after a restart.
 func (x *job) save() error {
-	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced}
+	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced, Store: x.seen.store}
 	for id := range x.local {
 		s.Local = append(s.Local, id)
 	}
@@ -101,7 +103,8 @@ func (j *Jobs) rememberJob(file string) error {
 	if err != nil {
 		return err
 	}
-	x.dir, x.displaced = filepath.Dir(file), s.Displaced
+	x.dir, x.displaced, x.saved = filepath.Dir(file), s.Displaced, s.Store
+	x.seen.store = s.Store
 	for _, id := range s.Local {
 		x.local[id] = true
 	}
@@ -145,6 +148,7 @@ func (x *job) resume() error {
 	x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 	x.site.SetOthers(x.otherNames())
 	x.expected = patience
+	x.takeJournal()
 	if !x.displaced {
 		x.router.Open(x.router.Table())
 	} else {

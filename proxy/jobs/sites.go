@@ -77,7 +77,7 @@ func (x *job) sendSite(to string, m *migrate.Message) {
 		from = x.names() // this host may be known by several
 	}
 	for _, name := range from {
-		l := letter{job: x.name, run: x.run, from: name, to: to, message: *m}
+		l := letter{job: x.name, run: x.run, from: name, to: to, store: x.seen.store, version: x.seen.version, message: *m}
 		x.jobs.send(addr, l.append(nil))
 	}
 }
@@ -185,6 +185,7 @@ func (x *job) hear(l *letter) {
 		if !slices.Contains(x.otherNames(), l.from) || !slices.Contains(x.names(), l.to) {
 			return nil
 		}
+		x.see(l.store, l.version, nil)
 		if l.message.Kind == migrate.Hold || l.message.Kind == migrate.Holding && len(l.message.Held) > 0 {
 			if err := x.mayBeDisplaced(); err != nil {
 				x.jobs.log.Error("keys cannot move", "job", x.name, "error", err)
@@ -200,13 +201,18 @@ func (x *job) hear(l *letter) {
 // mayBeDisplaced makes sure that a proxy after this one asks before it lets
 // anything pass.
 func (x *job) mayBeDisplaced() error {
-	if x.displaced {
+	if x.displaced && x.saved == x.seen.store {
 		return nil
 	}
+	before := x.displaced
 	x.displaced = true
 	if err := x.save(); err != nil {
-		x.displaced = false
+		x.displaced = before
 		return err
+	}
+	x.saved = x.seen.store
+	if x.journal == nil && x.router.Ready() {
+		x.keepJournal()
 	}
 	return nil
 }

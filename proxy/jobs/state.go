@@ -15,7 +15,8 @@ type State struct {
 	Ranges     int      `json:"displaced_ranges"`
 	Guarded    bool     `json:"guarded"` // connections fail while there is no proxy
 	Ready      bool     `json:"ready"`
-	Joining    []string `json:"joining,omitempty"` // hosts waited for
+	LostStore  string   `json:"lost_store,omitempty"` // the planner's store does not know where keys are: what it waits for
+	Joining    []string `json:"joining,omitempty"`    // hosts waited for
 	Holds      int      `json:"holds"`
 	Waiting    int      `json:"waiting_requests"`
 	UnderWay   []string `json:"under_way,omitempty"` // requests, some of them
@@ -54,7 +55,7 @@ func (j *Jobs) States() []State {
 func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := State{Job: x.name, Run: x.run, Strangers: x.strangers, Guarded: x.guarded(), Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
+	s := State{Job: x.name, Run: x.run, Strangers: x.strangers, LostStore: x.lostStore, Guarded: x.guarded(), Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
 	if x.site == nil {
 		return s
 	}

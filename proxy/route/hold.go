@@ -17,6 +17,16 @@ type hold struct {
 	quiet      bool        // said so
 }
 
+// A Keeper remembers, for those who come after the router, which keys are held
+// and where they went. It is told before anything comes of it.
+type Keeper interface {
+	Held(b Batch, keys []plan.Keys)
+	Released(b Batch, owner int32)
+}
+
+// Keep has the router tell k from now on.
+func (r *Router) Keep(k Keeper) { r.keeper = k }
+
 // Hold makes requests for the keys, ascending, wait until the batch is
 // released. When all that was under way before has been answered, Out says that
 // the batch is quiet. It reports false where another batch has one of the keys;
@@ -33,6 +43,9 @@ func (r *Router) Hold(b Batch, keys []plan.Keys) bool {
 		}
 	}
 	r.holds[b] = &hold{keys: keys, generation: r.generation}
+	if r.keeper != nil {
+		r.keeper.Held(b, keys)
+	}
 	r.generation++
 	r.checkQuiet()
 	return true
@@ -61,6 +74,9 @@ func (r *Router) Release(b Batch, owner int32) {
 		return
 	}
 	delete(r.holds, b)
+	if r.keeper != nil {
+		r.keeper.Released(b, owner)
+	}
 	if owner != Unchanged {
 		changes := make([]plan.Range, len(h.keys))
 		for i, k := range h.keys {

@@ -60,7 +60,6 @@ func TestProbed(t *testing.T) {
 		moves         bool
 	}{{"add", "add", true}, {"ftrl", "none", false}, {"assign", "add", true}} { // psjob's assign takes only the first push so
 		t.Run(c.rule, func(t *testing.T) {
-			p.forget()
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			mine := job.Program{psjob, "--json", "--model", "lr", "--data", samples, "--epochs", "100000", "--batch", "20", "--rule", c.rule}

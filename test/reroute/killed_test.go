@@ -231,7 +231,6 @@ func TestKilledWhileMoving(t *testing.T) {
 	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
 	moved, kills, cuts, runs := uint64(0), 0, 0, 0
 	for began := time.Now(); time.Since(began) < soak; runs++ {
-		p.forget()
 		before := requests(proxies)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		mine := job.Program{psjob, "--json"}

@@ -81,9 +81,11 @@ func (p *planner) again() {
 	p.start()
 }
 
-// forget makes the planner one that has never planned anything.
-func (p *planner) forget() {
+// lose kills the planner, calls meanwhile, and starts it again with an empty
+// store.
+func (p *planner) lose(meanwhile func()) {
 	p.kill()
+	meanwhile()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.file = filepath.Join(p.t.TempDir(), "plans")
@@ -158,7 +160,6 @@ func TestMoved(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 			defer cancel()
-			p.forget()
 			mine := job.Program{psjob, "--json"}
 			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "400"}, c.args...)
 			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env, IPv6: c.six}.Start(ctx)

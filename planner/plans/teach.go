@@ -1,0 +1,254 @@
+package plans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// maxStores is how many stores before the present one a run remembers.
+const maxStores = 16
+
+// A lost run is one of which proxies have seen more than the store has. Nothing
+// of it is recorded, planned or told until proxies have taught where keys are.
+type lost struct {
+	stores  []string // by which keys have moved
+	version uint64   // the last that a proxy has seen
+	lessons map[string]*lesson
+	ended   []store.Entry // of the plan that was being carried out, to be written
+	waits   []string      // hosts that have yet to teach, as far as is known
+}
+
+// A lesson is what one host knows. Its owners are right for all keys but those
+// that it holds: a key moves only while every host holds it, and is recorded
+// before the first one is told to let go.
+type lesson struct {
+	owners   plan.Owners
+	held     plan.Owners // with owner 0
+	sites    []string
+	allSites []string
+}
+
+// lineage are the ids of stores whose versions the run's own go on from.
+func (j *job) lineage() []string { return append(slices.Clone(j.stores), j.service.id) }
+
+// lose notes that a proxy has seen what the store does not have; j.mu is held.
+func (j *job) lose(id string, version uint64) {
+	if j.lost == nil {
+		j.lost = &lost{lessons: map[string]*lesson{}}
+		j.service.opts.Log.Error("the store does not have what proxies have seen of a run: it was lost, or is an old copy. Nothing of the run moves until its proxies have taught the store where keys are",
+			"job", j.name, "run", j.run, "store", j.service.id, "version", j.version, "seen_store", id, "seen_version", version)
+		if j.moving != nil {
+			j.lost.ended = j.end(j.moving, api.Epoch_SUPERSEDED)
+		}
+		j.service.tell(j.lostEvent())
+	}
+	if !slices.Contains(j.lost.stores, id) && id != j.service.id {
+		j.lost.stores = append(j.lost.stores, id)
+	}
+	j.lost.version = max(j.lost.version, version)
+}
+
+// lostText says what is the matter.
+func (j *job) lostText() string {
+	if j.lost == nil {
+		return ""
+	}
+	text := "the store does not know where keys of this run are: it was lost, or is an old copy. The run's proxies teach it"
+	if len(j.lost.waits) > 0 {
+		text += "; it waits for those on " + strings.Join(j.lost.waits, ", ")
+	}
+	return text + ". Where they have forgotten too, put the store back that was in use, or start the job again"
+}
+
+func (j *job) lostEvent() *api.PlanEvent {
+	e := j.event()
+	e.Event = &api.PlanEvent_Lost{Lost: &api.Lost{Store: j.service.id, Message: j.lostText()}}
+	return e
+}
+
+// Teach implements api.PlansServer.
+func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught]) error {
+	var l lesson
+	var first *api.Lesson
+	for n := 0; ; {
+		piece, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = piece
+		}
+		if n += len(piece.GetDisplaced().GetFirst()) + len(piece.GetHeld().GetFirst()); n > MaxRanges {
+			return status.Errorf(codes.InvalidArgument, "a lesson of more than %d ranges", MaxRanges)
+		}
+		if err := l.add(piece, int(first.GetServers())); err != nil {
+			return status.Errorf(codes.InvalidArgument, "a lesson for job %s: %v", first.GetJob(), err)
+		}
+	}
+	if first == nil || len(l.sites) == 0 {
+		return status.Error(codes.InvalidArgument, "a lesson of nobody")
+	}
+	j, err := s.findRun(first.GetJob(), first.GetRun())
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case j.gone:
+		return status.Errorf(codes.NotFound, "job %s was forgotten", j.name)
+	case j.lost == nil:
+		return stream.SendAndClose(&api.Taught{Done: true})
+	case j.servers != int(first.GetServers()):
+		return status.Errorf(codes.InvalidArgument, "a lesson for %d servers, job %s has %d", first.GetServers(), j.name, j.servers)
+	}
+	j.lose(first.GetStore(), first.GetVersion())
+	j.lost.lessons[strings.Join(l.sites, " ")] = &l
+	if err := j.learn(context.WithoutCancel(stream.Context())); err != nil {
+		return err
+	}
+	if j.lost == nil {
+		return stream.SendAndClose(&api.Taught{Done: true})
+	}
+	return stream.SendAndClose(&api.Taught{WaitsFor: j.lost.waits})
+}
+
+// add adds a piece.
+func (l *lesson) add(p *api.Lesson, servers int) error {
+	if servers < 1 || servers > MaxServers {
+		return fmt.Errorf("%d servers", servers)
+	}
+	l.sites, l.allSites = append(l.sites, p.GetSites()...), append(l.allSites, p.GetAllSites()...)
+	if len(l.sites) > MaxServers || len(l.allSites) > 1<<16 {
+		return fmt.Errorf("%d and %d hosts", len(l.sites), len(l.allSites))
+	}
+	if len(p.GetDisplaced().GetFirst()) > 0 {
+		ranges, err := rangesOf(p.GetDisplaced())
+		if err != nil {
+			return err
+		}
+		for _, r := range ranges {
+			if r.Owner < 0 || int(r.Owner) >= servers {
+				return fmt.Errorf("owner %d of %d", r.Owner, servers)
+			}
+			l.owners.Assign(r.Keys, r.Owner, servers)
+		}
+	}
+	if len(p.GetHeld().GetFirst()) > 0 {
+		held, err := keysOf(p.GetHeld().GetFirst(), p.GetHeld().GetLast())
+		if err != nil {
+			return err
+		}
+		for _, k := range held {
+			l.held.Set(plan.Range{Keys: k})
+		}
+	}
+	return nil
+}
+
+// merge returns where all keys are by what hosts have taught; where that cannot
+// be known yet, the hosts that it takes.
+//
+// A key that some host does not hold is where that host says. One that all hosts
+// hold was let go by none: whether it was recorded or not, both servers have its
+// value, and it counts as where it was before.
+func (l *lost) merge(servers int) (owners plan.Owners, waits []string) {
+	var all []*lesson
+	missing := map[string]bool{}
+	for _, x := range l.lessons {
+		all = append(all, x)
+		for _, site := range x.allSites {
+			missing[site] = true
+		}
+	}
+	if len(all) == 0 {
+		return owners, nil
+	}
+	slices.SortFunc(all, func(a, b *lesson) int { return strings.Compare(a.sites[0], b.sites[0]) })
+	for r := range all[0].owners.All() {
+		owners.Set(r)
+	}
+	var unsure []plan.Keys
+	for r := range all[0].held.All() {
+		unsure = append(unsure, r.Keys)
+	}
+	for _, x := range all {
+		for _, site := range x.sites {
+			delete(missing, site)
+		}
+	}
+	for _, x := range all[1:] {
+		var still []plan.Keys
+		for _, k := range unsure {
+			for part := range x.held.Within(k) {
+				if part.Owner != plan.Home {
+					still = append(still, part.Keys)
+					continue
+				}
+				for r := range x.owners.Resolved(part.Keys, servers) {
+					owners.Assign(r.Keys, r.Owner, servers)
+				}
+			}
+		}
+		unsure = still
+	}
+	if len(unsure) > 0 && len(missing) > 0 {
+		for site := range missing {
+			waits = append(waits, site)
+		}
+		slices.Sort(waits)
+	}
+	return owners, waits
+}
+
+// learn takes over what was taught, if it is enough; j.mu is held.
+func (j *job) learn(ctx context.Context) error {
+	owners, waits := j.lost.merge(j.servers)
+	if j.lost.waits = waits; len(waits) > 0 {
+		return nil
+	}
+	before, version, stores := j.owners, j.version, j.stores
+	j.owners, j.version = owners, max(j.version, j.lost.version)+1
+	for _, id := range j.lost.stores {
+		if !slices.Contains(j.stores, id) {
+			j.stores = append(j.stores[:len(j.stores):len(j.stores)], id)
+		}
+	}
+	j.stores = j.stores[max(0, len(j.stores)-maxStores):]
+	if err := j.writeSnapshot(ctx, version, j.lost.ended); err != nil {
+		j.owners, j.version, j.stores = before, version, stores
+		return unavailable(err)
+	}
+	j.lost, j.unsure = nil, 0
+	j.service.opts.Log.Info("the store has learned where keys of a run are", "job", j.name, "run", j.run, "version", j.version, "displaced_keys", j.owners.Keys())
+	for _, e := range j.pieces() {
+		j.service.tell(e)
+	}
+	listed := j.event()
+	listed.Event = &api.PlanEvent_Listed{Listed: true}
+	j.service.tell(listed)
+	return nil
+}
+
+// refuseLost is what callers hear who would change where keys of a lost run are.
+func (j *job) refuseLost(code codes.Code) error {
+	if j.lost == nil {
+		return nil
+	}
+	return status.Errorf(code, "job %s: %s", j.name, j.lostText())
+}

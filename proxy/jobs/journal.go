@@ -1,0 +1,250 @@
+package jobs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// journal is where a run's keys are as far as this host knows, in a file, so that
+// hosts can teach a planner's store that was lost, even if all proxies were
+// killed too. A proxy that takes a job up asks the others and the store all the
+// same; the journal counts only where there is no store to ask.
+//
+// The file is records, each its size and CRC-32C (4 bytes each) and its body: one
+// of all that is known, then what has changed. A record that is cut off, or
+// damaged, and all after it are worth nothing: then the journal is.
+//
+// job.mu guards it.
+type journal struct {
+	path    string
+	file    *os.File
+	size    int64 // of the file
+	base    int64 // of its first record
+	broken  bool  // it could not be written, and was removed
+	table   *route.Table
+	held    map[route.Batch][]plan.Keys
+	done    []route.Batch // the last ones released, the newest last
+	store   string
+	version uint64
+}
+
+const (
+	journalName = "owners"
+	// journalSlack is how many bytes of changes there may be beyond twice what
+	// all that is known takes.
+	journalSlack = 1 << 20
+	// maxDone is how many released batches are remembered: another host may
+	// still hold them, and say so to a proxy that takes the job up.
+	maxDone = 256
+
+	recordWhole   = 1
+	recordHeld    = 2
+	recordRelease = 3
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// beginJournal writes a journal in place of one that is there.
+func beginJournal(dir string, t *route.Table, held map[route.Batch][]plan.Keys, done []route.Batch, store string, version uint64) (*journal, error) {
+	j := &journal{path: filepath.Join(dir, journalName), table: t, held: held, done: done, store: store, version: version}
+	if err := j.rewrite(); err != nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+// rewrite writes all that is known to a new file.
+func (j *journal) rewrite() error {
+	body := []byte{recordWhole}
+	body = appendText(body, j.store)
+	body = binary.AppendUvarint(body, j.version)
+	body = binary.AppendUvarint(body, uint64(j.table.Servers()))
+	var all []plan.Range
+	j.table.All(func(r plan.Range) bool { all = append(all, r); return true })
+	body = binary.AppendUvarint(body, uint64(len(all)))
+	for _, r := range all {
+		body = binary.AppendUvarint(body, r.First)
+		body = binary.AppendUvarint(body, r.Last-r.First)
+		body = binary.AppendUvarint(body, uint64(r.Owner))
+	}
+	body = binary.AppendUvarint(body, uint64(len(j.held)))
+	for b, keys := range j.held {
+		body = appendKeys(appendBatch(body, b), keys)
+	}
+	body = binary.AppendUvarint(body, uint64(len(j.done)))
+	for _, b := range j.done {
+		body = appendBatch(body, b)
+	}
+	f, err := os.OpenFile(j.path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("beginning a journal: %w", err)
+	}
+	b := appendRecord(nil, body)
+	if _, err := f.Write(b); err != nil {
+		return errors.Join(fmt.Errorf("beginning a journal: %w", err), f.Close(), os.Remove(f.Name()))
+	}
+	if err := os.Rename(f.Name(), j.path); err != nil {
+		return errors.Join(fmt.Errorf("beginning a journal: %w", err), f.Close())
+	}
+	if j.file != nil {
+		j.file.Close()
+	}
+	j.file, j.size, j.base = f, int64(len(b)), int64(len(b))
+	return nil
+}
+
+func appendRecord(dst, body []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(body)))
+	dst = binary.BigEndian.AppendUint32(dst, crc32.Checksum(body, castagnoli))
+	return append(dst, body...)
+}
+
+// add appends a record. Where that fails the journal is removed: one that lacks
+// something would teach what is not so.
+func (j *journal) add(body []byte) {
+	if j.broken {
+		return
+	}
+	b := appendRecord(nil, body)
+	_, err := j.file.Write(b)
+	if err == nil {
+		if j.size += int64(len(b)); j.size > journalSlack+2*j.base {
+			err = j.rewrite()
+		}
+	}
+	if err != nil {
+		j.broken = true
+		os.Remove(j.path)
+	}
+}
+
+// Held implements route.Keeper.
+func (j *journal) Held(b route.Batch, keys []plan.Keys) {
+	if j.held[b] != nil || slices.Contains(j.done, b) {
+		return // it was released here; another host has yet to hear so
+	}
+	j.held[b] = keys
+	j.add(appendKeys(appendBatch([]byte{recordHeld}, b), keys))
+}
+
+// Released implements route.Keeper.
+func (j *journal) Released(b route.Batch, owner int32) {
+	if j.held[b] == nil {
+		return
+	}
+	j.release(b, owner)
+	body := binary.AppendVarint(appendBatch([]byte{recordRelease}, b), int64(owner))
+	j.add(binary.AppendUvarint(appendText(body, j.store), j.version))
+}
+
+func (j *journal) release(b route.Batch, owner int32) {
+	if owner != route.Unchanged {
+		for _, k := range j.held[b] {
+			j.table.Set([]plan.Range{{Keys: k, Owner: owner}})
+		}
+	}
+	delete(j.held, b)
+	if j.done = append(j.done, b); len(j.done) > maxDone {
+		j.done = slices.Delete(j.done, 0, len(j.done)-maxDone)
+	}
+}
+
+// saw notes what the store is and has; it is on disk with what comes next.
+func (j *journal) saw(store string, version uint64) { j.store, j.version = store, version }
+
+func (j *journal) close() error {
+	if j.file == nil {
+		return nil
+	}
+	return j.file.Close()
+}
+
+// errJournal is why nothing can be learned from a journal.
+var errJournal = errors.New("the journal of where keys are is damaged")
+
+// openJournal reads the journal of a proxy before this one; nil where there is
+// none.
+func openJournal(dir string, servers int) (*journal, error) {
+	j := &journal{path: filepath.Join(dir, journalName), held: map[route.Batch][]plan.Keys{}}
+	b, err := os.ReadFile(j.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	j.size = int64(len(b))
+	for len(b) > 0 {
+		if len(b) < 8 {
+			break // cut off: what comes last was not done
+		}
+		size := int64(binary.BigEndian.Uint32(b))
+		if size > int64(len(b)-8) {
+			break
+		}
+		body := b[8 : 8+size]
+		if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(b[4:]) || !j.replay(body, servers) {
+			return nil, fmt.Errorf("%s: %w", j.path, errJournal)
+		}
+		b = b[8+size:]
+	}
+	if j.table == nil {
+		return nil, fmt.Errorf("%s: %w", j.path, errJournal)
+	}
+	if err := j.rewrite(); err != nil { // what was cut off is gone, too
+		return nil, err
+	}
+	return j, nil
+}
+
+// replay takes in a record.
+func (j *journal) replay(body []byte, servers int) bool {
+	p := parser{b: body}
+	switch kind := p.byte(); {
+	case kind == recordWhole && j.table == nil:
+		j.store, j.version = p.text(), p.uvarint()
+		if n := p.uvarint(); n != uint64(servers) {
+			return false
+		}
+		j.table = route.NewTable(servers)
+		var all []plan.Range
+		for range p.count() {
+			first := p.uvarint()
+			r := plan.Range{Keys: plan.Keys{First: first, Last: first + p.uvarint()}, Owner: int32(p.uvarint())}
+			if p.failed || r.Last < r.First || r.Owner < 0 || int(r.Owner) >= servers {
+				return false
+			}
+			all = append(all, r)
+		}
+		j.table.Set(all)
+		for n := p.count(); n > 0 && !p.failed; n-- {
+			b := p.batch()
+			j.held[b] = p.keys()
+		}
+		for n := p.count(); n > 0 && !p.failed; n-- {
+			j.done = append(j.done, p.batch())
+		}
+	case kind == recordHeld && j.table != nil:
+		b := p.batch()
+		j.held[b] = p.keys()
+	case kind == recordRelease && j.table != nil:
+		b, owner := p.batch(), int32(p.varint())
+		j.store, j.version = p.text(), p.uvarint()
+		if p.failed || owner != route.Unchanged && (owner < 0 || int(owner) >= servers) {
+			return false
+		}
+		j.release(b, owner)
+	default:
+		return false
+	}
+	return !p.failed && len(p.b) == 0
+}

@@ -1,0 +1,218 @@
+package jobs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// seen is the last that a host has seen of the planner's store, for one run. It
+// is kept before a key of the run may move: a store that does not have it does
+// not know where keys are.
+type seen struct {
+	store   string // its id; empty: no key has moved
+	version uint64
+}
+
+// see takes in what the store is and has; x.mu is locked. A store with another
+// id counts where stores, those that it goes on from, has the one before.
+func (x *job) see(store string, version uint64, stores []string) {
+	switch {
+	case store == "":
+		return
+	case !x.displaced && store != x.seen.store: // whichever it is, no key has moved by another one
+		x.seen = seen{store, version}
+	case store == x.seen.store:
+		x.seen.version = max(x.seen.version, version)
+	case x.seen.store == "" || slices.Contains(stores, x.seen.store):
+		x.seen = seen{store, max(version, x.seen.version)}
+	default:
+		return
+	}
+	if x.journal != nil {
+		x.journal.saw(x.seen.store, x.seen.version)
+	}
+}
+
+// trusts reports whether a store has what this host has seen; x.mu is locked.
+func (x *job) trusts(c *copied) bool {
+	return !x.displaced || x.seen.store == "" || slices.Contains(c.stores, x.seen.store) && c.version >= x.seen.version
+}
+
+// running is what the planner is told of the run; x.mu is locked.
+func (x *job) running() *api.Running {
+	r := &api.Running{Job: x.name, Run: string(x.run), Servers: uint32(x.servers), Used: x.used}
+	if x.displaced {
+		r.Store, r.Version = x.seen.store, x.seen.version
+	}
+	return r
+}
+
+// storeLost is called when the planner's store does not know where keys of the
+// run are.
+func (x *job) storeLost(e *api.Lost) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.lostStore == "" {
+		x.jobs.log.Error("the planner's store does not know where keys of a job are; they stay where they are, and this host tells the store. Where a proxy was replaced meanwhile, requests wait until it knows",
+			"job", x.name, "run", x.run, "store", e.GetStore(), "seen_store", x.seen.store, "seen_version", x.seen.version, "waits", !x.router.Ready())
+	}
+	x.lostStore = e.GetMessage()
+	x.work = nil // the store knows nothing of these plans, and counts its own from the start
+	clear(x.batches)
+	if x.teaching {
+		return
+	}
+	x.teaching = x.jobs.start(func(ctx context.Context) {
+		defer func() {
+			x.mu.Lock()
+			x.teaching = false
+			x.mu.Unlock()
+		}()
+		x.teach(ctx)
+	})
+}
+
+// teachAgain is how often a host teaches a store that does not know yet.
+const teachAgain = time.Second
+
+// teach tells the planner what this host knows until the store has learned.
+func (x *job) teach(ctx context.Context) {
+	for told := ""; ctx.Err() == nil; {
+		x.mu.Lock()
+		wanted := x.lostStore != "" && !x.gone
+		lessons := x.lessons()
+		x.mu.Unlock()
+		if !wanted {
+			return
+		}
+		if len(lessons) > 0 {
+			taught, err := x.jobs.plans.teach(ctx, lessons)
+			if err == nil && taught.GetDone() {
+				return // a snapshot follows
+			}
+			if text := errorText(err) + x.lostStore; text != told {
+				told = text
+				x.jobs.log.Warn("the planner's store has not learned yet where keys of a job are", "job", x.name, "waits_for", taught.GetWaitsFor(), "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(teachAgain):
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (p *plans) teach(ctx context.Context, lessons []*api.Lesson) (*api.Taught, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	stream, err := p.client.Teach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range lessons {
+		if err := stream.Send(l); err != nil {
+			break // CloseAndRecv says why
+		}
+	}
+	return stream.CloseAndRecv()
+}
+
+// lessonRanges is how many ranges a piece of a lesson has.
+const lessonRanges = 8192
+
+// lessons are what this host knows of where keys are, in pieces; none where it
+// does not know; x.mu is locked.
+func (x *job) lessons() (all []*api.Lesson) {
+	var table *route.Table
+	held := map[route.Batch][]plan.Keys{}
+	switch {
+	case x.journal != nil:
+		table, held = x.journal.table, x.journal.held
+	case x.site == nil || !x.router.Ready():
+		return nil
+	default:
+		table = x.router.Table()
+		for _, b := range x.router.Holds() {
+			held[b] = x.router.Held(b)
+		}
+	}
+	names := x.names()
+	next := &api.Lesson{
+		Job: x.name, Run: string(x.run), Servers: uint32(x.servers), Store: x.seen.store, Version: x.seen.version,
+		Sites: names, AllSites: append(slices.Clone(names), x.otherNames()...), Displaced: &api.Displaced{}, Held: &api.Displaced{},
+	}
+	flush := func(most int) {
+		if n := max(len(next.GetDisplaced().GetFirst()), len(next.GetHeld().GetFirst())); n > most {
+			all = append(all, next)
+			next = &api.Lesson{Displaced: &api.Displaced{}, Held: &api.Displaced{}}
+		}
+	}
+	table.All(func(r plan.Range) bool {
+		d := next.GetDisplaced()
+		d.First, d.Last, d.Owner = append(d.First, r.First), append(d.Last, r.Last), append(d.Owner, r.Owner)
+		flush(lessonRanges)
+		return true
+	})
+	for _, keys := range held {
+		for _, k := range keys {
+			d := next.GetHeld()
+			d.First, d.Last = append(d.First, k.First), append(d.Last, k.Last)
+			flush(lessonRanges)
+		}
+	}
+	flush(-1)
+	return all
+}
+
+// keepJournal begins the journal with what the router knows; x.mu is locked.
+func (x *job) keepJournal() {
+	held := map[route.Batch][]plan.Keys{}
+	for _, b := range x.router.Holds() {
+		held[b] = x.router.Held(b)
+	}
+	var done []route.Batch
+	if old := x.journal; old != nil {
+		done = old.done
+		for _, b := range done {
+			delete(held, b)
+		}
+		if err := old.close(); err != nil {
+			x.jobs.log.Warn("closing a journal", "job", x.name, "error", err)
+		}
+	}
+	var err error
+	if x.journal, err = beginJournal(x.dir, x.router.Table().Clone(), held, done, x.seen.store, x.seen.version); err != nil {
+		x.journal = nil
+		x.router.Keep(nil)
+		x.jobs.log.Warn("this host could not tell a planner whose store is lost where keys are, after a restart", "job", x.name, "error", err)
+		return
+	}
+	x.router.Keep(x.journal)
+}
+
+// takeJournal takes up the journal of the proxy before; x.mu is locked.
+func (x *job) takeJournal() {
+	j, err := openJournal(x.dir, x.servers)
+	if err != nil {
+		x.jobs.log.Warn("this host cannot tell a planner whose store is lost where keys are", "job", x.name, "error", err)
+		return
+	}
+	if j == nil {
+		return
+	}
+	x.journal = j
+	x.router.Keep(j)
+	x.see(j.store, j.version, []string{x.seen.store})
+}
