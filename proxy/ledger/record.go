@@ -1,0 +1,155 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// A file is a header of headerSize bytes, of which the first 64 are in use, and
+// records of recordSize bytes, numbered from 0. Numbers are little endian.
+//
+//	header   magic "psidLG02", worker u32, records u32, last timestamp that may
+//	         have been given u32, flags u32, CRC at 60
+//	record   kind u8, flags u8, owners u8, 0, CRC u32, content
+//	free     kind 0
+//	request  kind 1; server, app, customer, timestamp, own timestamp i32 each;
+//	         owners u16 each
+//	block    kind 2; server, app, number, oldest i32 each; bits
+//
+// The CRC-32C of a record is of all but itself, and begins with the record's
+// number: one that was never written, or belongs elsewhere, does not fit either.
+//
+// A kill may come between any two stores. Kind to CRC are one word, which is
+// stored last; before the content changes it becomes beingWritten, or, where a
+// block stays a block and only gets another bit, beingChanged. What was being
+// written had not happened yet; a block has its bit then, or not.
+const (
+	magic      = "psidLG02"
+	headerSize = 4096
+	headerUsed = 64
+	recordSize = 128
+
+	kindFree    = 0
+	kindRequest = 1
+	kindBlock   = 2
+
+	flagResend     = 1
+	flagIncomplete = 2
+
+	contentAt    = 8
+	requestFixed = contentAt + 20
+	blockFixed   = contentAt + 16
+	none         = -1 // no record
+
+	beingWritten uint64 = 0x5A3C_96E1_0000_0003
+	beingChanged uint64 = 0xA7D2_4B1E_0000_0004
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+type record [recordSize]byte
+
+func (b *record) ints(values ...int32) {
+	for i, v := range values {
+		binary.LittleEndian.PutUint32(b[contentAt+4*i:], uint32(v))
+	}
+}
+
+func (b *record) int(i int) int32 {
+	return int32(binary.LittleEndian.Uint32(b[contentAt+4*i:]))
+}
+
+func (b *record) checksum(number int) uint32 {
+	sum := crc32.Update(uint32(number)*2654435761+1, castagnoli, b[:4])
+	return crc32.Update(sum, castagnoli, b[contentAt:])
+}
+
+func (b *record) seal(number int) { binary.LittleEndian.PutUint32(b[4:], b.checksum(number)) }
+
+func (b *record) word() uint64 { return binary.LittleEndian.Uint64(b[:]) }
+
+// kindOf returns the kind of a record; what a kill has left unfinished is what it
+// was before, as far as anybody has heard of it.
+func (b *record) kindOf(number int) (byte, error) {
+	switch {
+	case b.word() == beingWritten:
+		return kindFree, nil
+	case b.word() == beingChanged:
+		return kindBlock, nil
+	case binary.LittleEndian.Uint32(b[4:]) != b.checksum(number):
+		return 0, errors.New("it does not fit its checksum")
+	}
+	return b[0], nil
+}
+
+// content is what can be in a record; nil: it is free.
+type content interface{ encode(*record) }
+
+func (r *request) encode(b *record) {
+	b[0], b[1], b[2] = kindRequest, byte(r.Flags), byte(len(r.Owners))
+	b.ints(r.ID.Server, r.ID.App, r.ID.Customer, r.ID.Timestamp, r.Own)
+	for i, o := range r.Owners {
+		binary.LittleEndian.PutUint16(b[requestFixed+2*i:], uint16(o))
+	}
+}
+
+func decodeRequest(b *record) (*request, error) {
+	r := &request{Kept: route.Kept{
+		ID:    route.ID{Server: b.int(0), App: b.int(1), Customer: b.int(2), Timestamp: b.int(3)},
+		Flags: route.Flags(b[1]), Own: b.int(4),
+	}}
+	if b[2] > route.MaxOwners {
+		return nil, fmt.Errorf("a request among %d servers", b[2])
+	}
+	for i := range int(b[2]) {
+		r.Owners = append(r.Owners, int32(binary.LittleEndian.Uint16(b[requestFixed+2*i:])))
+	}
+	return r, nil
+}
+
+func (k *block) encode(b *record) {
+	b[0] = kindBlock
+	b.ints(k.place.server, k.place.app, k.number, k.oldest)
+	for i, word := range k.bits {
+		binary.LittleEndian.PutUint64(b[blockFixed+8*i:], word)
+	}
+}
+
+func decodeBlock(b *record) *block {
+	k := &block{place: place{b.int(0), b.int(1)}, number: b.int(2), oldest: b.int(3)}
+	for i := range k.bits {
+		k.bits[i] = binary.LittleEndian.Uint64(b[blockFixed+8*i:])
+	}
+	return k
+}
+
+// header is what the first bytes of a file say.
+type header struct {
+	worker      int32
+	records     uint32
+	last, flags uint32
+}
+
+func (h header) encode() (b [headerUsed]byte) {
+	copy(b[:], magic)
+	for i, v := range []uint32{uint32(h.worker), h.records, h.last, h.flags} {
+		binary.LittleEndian.PutUint32(b[8+4*i:], v)
+	}
+	binary.LittleEndian.PutUint32(b[headerUsed-4:], crc32.Checksum(b[:headerUsed-4], castagnoli))
+	return b
+}
+
+func decodeHeader(b []byte) (h header, err error) {
+	switch {
+	case string(b[:8]) != magic:
+		return h, fmt.Errorf("it begins with %q, not with %q: another psidecar has written it, or it is no ledger", b[:8], magic)
+	case binary.LittleEndian.Uint32(b[headerUsed-4:]) != crc32.Checksum(b[:headerUsed-4], castagnoli):
+		return h, errors.New("its header does not fit its checksum")
+	}
+	v := func(i int) uint32 { return binary.LittleEndian.Uint32(b[8+4*i:]) }
+	return header{int32(v(0)), v(1), v(2), v(3)}, nil
+}

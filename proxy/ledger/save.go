@@ -1,0 +1,315 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// How many records a file grows by at first, at most, and at least.
+const (
+	firstGrowth = 256
+	maxGrowth   = 4096
+	leastGrowth = 32
+	maxRecords  = maxRequests + maxBlocks
+)
+
+// create makes the file, which says that it is not complete.
+func (l *Ledger) create() error {
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
+		return err
+	}
+	if err := l.opts.Space.take(headerSize); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		l.file = &file{File: f}
+		b := l.header().encode()
+		if _, err = f.Write(append(b[:], make([]byte, headerSize-headerUsed)...)); err == nil {
+			return nil
+		}
+		l.file = nil
+		err = errors.Join(err, f.Close(), os.Remove(l.path))
+	}
+	l.opts.Space.give(headerSize)
+	return err
+}
+
+func (l *Ledger) header() header {
+	var flags uint32
+	if l.resend {
+		flags |= flagResend
+	}
+	if l.trouble != nil || l.saving {
+		flags |= flagIncomplete
+	}
+	return header{worker: l.opts.Worker, records: uint32(l.file.records), last: l.reserved, flags: flags}
+}
+
+func (l *Ledger) writeHeader() {
+	if l.file == nil {
+		return
+	}
+	b := l.header().encode()
+	if _, err := l.file.WriteAt(b[:], 0); err != nil {
+		l.lose(err)
+	}
+}
+
+// write writes what is to be in a record, where there is one for it.
+func (l *Ledger) write(number int, c content) {
+	if l.file == nil || number == none {
+		return
+	}
+	b := &l.scratch
+	clear(b[:])
+	if c != nil {
+		c.encode(b)
+	}
+	b.seal(number)
+	if err := l.file.store(number, b); err != nil {
+		l.lose(err)
+	}
+}
+
+// release makes a record free.
+func (l *Ledger) release(number int) {
+	if l.file != nil && number != none {
+		l.write(number, nil)
+		if l.file != nil {
+			l.file.free = append(l.file.free, number)
+		}
+	}
+}
+
+// allocate returns a free record; none where there is none, and then the file
+// says that it is not complete.
+func (l *Ledger) allocate() int {
+	if l.file == nil {
+		return none
+	}
+	if len(l.file.free) == 0 && l.crowded == nil {
+		l.crowded = l.grow()
+	}
+	if l.file != nil && len(l.file.free) == 0 {
+		l.shorten()
+	}
+	if l.file == nil || len(l.file.free) == 0 {
+		l.lacks(l.crowded)
+		return none
+	}
+	last := len(l.file.free) - 1
+	number := l.file.free[last]
+	l.file.free = l.file.free[:last]
+	return number
+}
+
+// grow adds free records, few where there is no room for many.
+func (l *Ledger) grow() (err error) {
+	n := min(max(l.file.records, firstGrowth), maxGrowth, maxRecords-l.file.records)
+	if n <= 0 {
+		return fmt.Errorf("it has %d records already", l.file.records)
+	}
+	for ; n >= leastGrowth; n /= 2 {
+		if err = l.growBy(n); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	l.writeHeader()
+	if l.file == nil {
+		return l.trouble
+	}
+	return nil
+}
+
+func (l *Ledger) growBy(n int) error {
+	if err := l.opts.Space.take(int64(n) * recordSize); err != nil {
+		return err
+	}
+	if err := l.file.grow(n); err != nil {
+		l.opts.Space.give(int64(n) * recordSize)
+		return err
+	}
+	return nil
+}
+
+// lacks notes that the file has not all that it should, and has it say so.
+func (l *Ledger) lacks(err error) {
+	if l.trouble == nil {
+		l.trouble = fmt.Errorf("ledger %s: %w", l.path, err)
+		l.writeHeader()
+	}
+}
+
+// lose gives the file up: it cannot be written, and must not be taken for one
+// that has all.
+func (l *Ledger) lose(err error) {
+	f := l.file
+	l.file = nil
+	l.trouble = fmt.Errorf("ledger %s: %w", l.path, err)
+	if gone := os.Remove(l.path); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+		if n, err := f.WriteAt([]byte{0}, 0); n == 0 { // no magic any more
+			l.trouble = errors.Join(l.trouble, gone, err)
+		}
+	}
+	if err := f.close(); err != nil {
+		l.trouble = errors.Join(l.trouble, err)
+	}
+	l.opts.Space.give(f.size())
+}
+
+// Check finds out whether the file is still there, whole, and gives what it
+// lacks another chance. It is to be called every second or so.
+func (l *Ledger) Check() {
+	l.crowded = nil
+	if l.file != nil {
+		if err := l.file.still(l.path); err != nil {
+			l.lose(err)
+		}
+	}
+	if l.file == nil || l.trouble != nil {
+		l.save()
+	}
+}
+
+// save writes what the file lacks. Until that is done the file says that it is
+// not complete.
+func (l *Ledger) save() {
+	l.saving = true
+	if l.file == nil {
+		l.forgetRecords()
+		if err := l.create(); err != nil {
+			l.trouble, l.saving = fmt.Errorf("ledger %s: %w", l.path, err), false
+			return
+		}
+	}
+	l.trouble = nil
+	for _, r := range l.open {
+		if r.record == none && l.trouble == nil {
+			r.record = l.allocate()
+			l.write(r.record, r)
+		}
+	}
+	for _, w := range l.windows {
+		for _, b := range w.blocks {
+			if b.record == none && l.trouble == nil {
+				b.record = l.allocate()
+				b.oldest = w.oldest
+				l.write(b.record, b)
+			}
+		}
+	}
+	if l.trouble == nil && len(l.open) > maxRequests {
+		l.trouble = errRequests
+	}
+	l.saving = false
+	l.writeHeader()
+}
+
+func (l *Ledger) forgetRecords() {
+	for _, r := range l.open {
+		r.record = none
+	}
+	for _, w := range l.windows {
+		for _, b := range w.blocks {
+			b.record = none
+		}
+	}
+}
+
+// load takes in what a file has.
+func (l *Ledger) load(f *os.File) error {
+	head := make([]byte, headerUsed)
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return fmt.Errorf("its header cannot be read: %w", err)
+	}
+	h, err := decodeHeader(head)
+	switch {
+	case err != nil:
+		return err
+	case h.worker != l.opts.Worker:
+		return fmt.Errorf("it is of worker %d", h.worker)
+	case h.flags&flagIncomplete != 0:
+		return errors.New("the proxy before could not write all that it should have")
+	case h.records > maxRecords:
+		return fmt.Errorf("it has %d records", h.records)
+	}
+	l.next, l.reserved, l.resend = h.last, h.last, h.flags&flagResend != 0
+	l.file = &file{File: f, records: int(h.records)}
+	all := make([]byte, h.records*recordSize)
+	if _, err := io.ReadFull(io.NewSectionReader(f, headerSize, int64(len(all))), all); err != nil {
+		return fmt.Errorf("its %d records cannot be read: %w", h.records, err)
+	}
+	for i := range int(h.records) {
+		if err := l.take(i, (*record)(all[i*recordSize:])); err != nil {
+			return fmt.Errorf("record %d: %w", i, err)
+		}
+	}
+	if err := l.opts.Space.take(l.file.size()); err != nil {
+		return err
+	}
+	if err := l.file.mapRecords(); err != nil {
+		l.opts.Space.give(l.file.size())
+		return err
+	}
+	l.settle()
+	return nil
+}
+
+// take takes in a record.
+func (l *Ledger) take(number int, b *record) error {
+	kind, err := b.kindOf(number)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case kindFree:
+		l.file.free = append(l.file.free, number)
+	case kindRequest:
+		r, err := decodeRequest(b)
+		if err != nil {
+			return err
+		}
+		r.record = number
+		l.open[r.ID] = r
+	case kindBlock:
+		k := decodeBlock(b)
+		k.record = number
+		w := l.windows[k.place]
+		if w == nil {
+			w = &window{newest: -1, blocks: map[int32]*block{}}
+			l.windows[k.place] = w
+		}
+		w.blocks[k.number] = k
+		w.oldest, w.newest = max(w.oldest, k.oldest), max(w.newest, k.number)
+	default:
+		return fmt.Errorf("it is of kind %d", kind)
+	}
+	return nil
+}
+
+// settle ends what a kill has left: blocks beyond their window, and records that
+// were being written.
+func (l *Ledger) settle() {
+	for _, w := range l.windows {
+		for n, b := range w.blocks {
+			if n < w.oldest {
+				delete(w.blocks, n)
+				l.release(b.record)
+				continue
+			}
+			l.write(b.record, b)
+		}
+	}
+	if l.file != nil {
+		for _, number := range l.file.free {
+			l.write(number, nil)
+		}
+	}
+}
