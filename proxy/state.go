@@ -24,6 +24,9 @@ type State struct {
 	Connections []ConnectionState `json:"connections"`
 	Values      *ValuesState      `json:"values,omitempty"` // where there is a codec for values
 	Jobs        []jobs.State      `json:"jobs,omitempty"`   // whose requests are routed
+	// StateFolder is where is kept what a proxy after this one must know; nil
+	// where no requests are routed.
+	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
 }
 
 // ConnectionState describes one connection.
@@ -61,6 +64,8 @@ func (p *Proxy) State() State {
 	}
 	if p.opts.Jobs != nil {
 		s.Jobs = p.opts.Jobs.States()
+		folder := p.opts.Jobs.Folder()
+		s.StateFolder = &folder
 	}
 	for _, c := range p.conns.all() {
 		s.Connections = append(s.Connections, c.state())
@@ -122,19 +127,41 @@ var (
 	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as the job has them (side job) and as they are on the link (side far); those of spliced connections count when they end.", []string{"codec", "direction", "side"}, nil)
 	descMessage = prometheus.NewDesc("psidecar_proxy_messages_total", "Messages on connections with a codec, encoded or as they were.", []string{"codec", "direction", "form"}, nil)
 	descUnheld  = prometheus.NewDesc("psidecar_proxy_unheld_messages_total", "Messages not encoded because memory was at its bound.", []string{"codec"}, nil)
+	descLedgers = prometheus.NewDesc("psidecar_proxy_ledger_bytes", "Bytes that ledgers have in the state folder.", nil, nil)
+	descDamaged = prometheus.NewDesc("psidecar_proxy_state_damaged_total", "Files and folders of the state folder that were found damaged and set aside.", nil, nil)
+	descLost    = prometheus.NewDesc("psidecar_proxy_state_lost_jobs", "Damaged folders of jobs of which not even the name is known: connections of workers of unknown jobs fail.", nil, nil)
+	descTrouble = prometheus.NewDesc("psidecar_proxy_state_trouble_jobs", "Jobs that would not survive a kill of the proxy, since the state folder cannot be written, or whose requests are refused because what was kept of them is lost.", nil, nil)
 	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
 )
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descWaits, descBytes, descMessage, descUnheld, descSeconds, descValueBytes, descValues, descValueEvents, descValueState} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descWaits, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descValueBytes, descValues, descValueEvents, descValueState} {
 		out <- d
 	}
+}
+
+// collectFolder tells of the state folder.
+func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
+	if p.opts.Jobs == nil {
+		return
+	}
+	f, trouble := p.opts.Jobs.Folder(), 0
+	for _, s := range p.opts.Jobs.States() {
+		if s.Trouble != "" {
+			trouble++
+		}
+	}
+	out <- prometheus.MustNewConstMetric(descLedgers, prometheus.GaugeValue, float64(f.LedgerBytes))
+	out <- prometheus.MustNewConstMetric(descDamaged, prometheus.CounterValue, float64(f.Damaged))
+	out <- prometheus.MustNewConstMetric(descLost, prometheus.GaugeValue, float64(len(f.Lost)))
+	out <- prometheus.MustNewConstMetric(descTrouble, prometheus.GaugeValue, float64(trouble))
 }
 
 // Collect makes the proxy a prometheus.Collector.
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectValues(out)
+	p.collectFolder(out)
 	s := p.conns.sums()
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)

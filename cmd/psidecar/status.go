@@ -152,6 +152,16 @@ func printProxy(w io.Writer, s *proxy.State) {
 	for _, why := range slices.Sorted(maps.Keys(s.Errors)) {
 		fmt.Fprintf(w, "  failed: %s\t%d\n", why, s.Errors[why])
 	}
+	for _, j := range s.Jobs {
+		if j.Trouble != "" {
+			fmt.Fprintf(w, "  job %s: %s\n", j.Job, j.Trouble)
+		}
+	}
+	if f := s.StateFolder; f != nil {
+		for _, lost := range f.Lost {
+			fmt.Fprintf(w, "  state of a job is damaged: %s\n", lost)
+		}
+	}
 	for _, c := range s.Connections {
 		codec := c.Codec
 		if codec == "" {

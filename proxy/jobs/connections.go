@@ -133,6 +133,9 @@ var errUnroutable = errors.New("requests of this dialect cannot be split")
 
 func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	err = x.locked(func() error {
+		if x.failed != nil {
+			return x.failed
+		}
 		if d == pslite.BytePSRaw {
 			if !x.router.Table().Touches(m.Keys()) {
 				passes = true

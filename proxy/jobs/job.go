@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/ledger"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -32,7 +33,7 @@ type job struct {
 	mu      sync.Mutex
 	site    *migrate.Site
 	router  *route.Router
-	ledgers map[int32]*ledger
+	ledgers map[int32]*ledger.Ledger
 	local   map[int32]bool // nodes of this host
 	up      map[pair]*requests
 	down    map[pair]*answers
@@ -42,6 +43,12 @@ type job struct {
 	late                   bool   // it was under way when this host heard of it
 	displaced              bool   // keys may be displaced, and it is on disk
 	unsupported            string // why requests are not routed
+	resumed                bool   // a proxy before this one has had it
+	resuming               bool   // its ledgers must be there
+	unkept                 error  // why a proxy after this one would not know it
+	failed                 error  // why its requests are refused
+	trouble                string // of what is kept, as it was logged
+	checked                time.Time
 	gone                   bool
 	seen                   seen
 	saved                  string // seen.store as it is on disk
@@ -54,7 +61,8 @@ type job struct {
 	movers
 }
 
-// newJob makes a job of which nothing has passed yet.
+// newJob makes a job of which nothing has passed yet. Where the placement does not
+// fit there is an error beside it, and it must not be routed.
 func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int) (*job, error) {
 	if servers > route.MaxServers {
 		return nil, fmt.Errorf("the job has %d servers, at most %d are possible", servers, route.MaxServers)
@@ -67,20 +75,20 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 	x := &job{
 		jobs: j, name: name, run: run, nodes: nodes, servers: servers, learned: time.Now(), inUse: time.Now(),
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
-		ledgers: map[int32]*ledger{}, local: map[int32]bool{},
+		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
 		up: map[pair]*requests{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
 		movers: newMovers(j.opts.Handler),
 	}
 	table, err := j.placed(name, servers)
 	if err != nil {
-		return nil, err
+		table = route.NewTable(servers)
 	}
 	x.router = route.New(table)
 	if j.opts.Planner != "" {
 		x.router.KeysMove()
 	}
-	return x, nil
+	return x, err
 }
 
 // placed returns the table with which a job begins.
@@ -117,6 +125,7 @@ func (x *job) addLocal(id int32) {
 	x.local[id] = true
 	if err := x.save(); err != nil {
 		x.jobs.log.Error("a job would not be known after a restart", "job", x.name, "error", err)
+		x.failUnkept()
 	}
 	x.begin()
 	x.addWorker(id)
@@ -147,12 +156,7 @@ func (x *job) addWorker(id int32) {
 	if role, _, ok := pslite.Rank(id); !ok || role != pslite.Worker || x.ledgers[id] != nil {
 		return
 	}
-	l, err := openLedger(filepath.Join(x.dir, fmt.Sprintf("worker-%d", id)), x.servers)
-	if err != nil {
-		x.unsupported = err.Error()
-		x.jobs.log.Error("requests of a worker are not routed", "job", x.name, "worker", id, "error", err)
-		return
-	}
+	l := x.openLedger(id)
 	x.ledgers[id] = l
 	x.router.AddWorker(id, l)
 }
@@ -206,6 +210,7 @@ func (x *job) tick() {
 		return nil
 	})
 	x.tellUse(now)
+	x.checkKept(now)
 	x.guard()
 }
 
@@ -235,7 +240,7 @@ func (x *job) close() {
 	x.ended.Store(true)
 	x.needGuard(false)
 	for _, l := range x.ledgers {
-		if err := l.close(); err != nil {
+		if err := l.CloseFile(); err != nil {
 			x.jobs.log.Warn("closing a ledger", "job", x.name, "error", err)
 		}
 	}

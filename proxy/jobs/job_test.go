@@ -13,7 +13,13 @@ import (
 // oneJob returns a job of a scheduler, two servers and a worker, which is local.
 func oneJob(t *testing.T, o Options) *job {
 	t.Helper()
-	o.Dir, o.Log = t.TempDir(), slog.New(slog.DiscardHandler)
+	return jobIn(t, t.TempDir(), o)
+}
+
+// jobIn is oneJob with a state folder.
+func jobIn(t *testing.T, dir string, o Options) *job {
+	t.Helper()
+	o.Dir, o.Log = dir, slog.New(slog.DiscardHandler)
 	j, err := New(o)
 	if err != nil {
 		t.Fatal(err)

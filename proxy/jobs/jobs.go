@@ -34,8 +34,10 @@ import (
 // Options say what is done for jobs.
 type Options struct {
 	// Dir is where is kept what a proxy must know after it was killed: node
-	// tables, and ledgers. Files there are mapped into memory.
+	// tables, and ledgers.
 	Dir string
+	// Limit is how many bytes ledgers may have there; 0: 256 MiB.
+	Limit int64
 	// Placement is where keys are from a job's first request on; nil: at home.
 	Placement *placement.Placement
 	// Planner is the address of the planner whose plans are carried out; empty:
@@ -58,9 +60,10 @@ type Options struct {
 
 // Jobs is all jobs of a proxy.
 type Jobs struct {
-	opts  Options
-	log   *slog.Logger
-	plans *plans // nil without a planner
+	opts   Options
+	log    *slog.Logger
+	folder *folder
+	plans  *plans // nil without a planner
 
 	mu      sync.RWMutex
 	jobs    map[string]*job
@@ -82,10 +85,11 @@ func New(o Options) (*Jobs, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the folder of jobs: %w", err)
+	f, err := openFolder(o.Dir, o.Limit, o.Log)
+	if err != nil {
+		return nil, err
 	}
-	j := &Jobs{opts: o, log: o.Log, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, schedulers: map[string]*scheduler{}, links: map[netip.Addr]*siteLink{}}
+	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, schedulers: map[string]*scheduler{}, links: map[netip.Addr]*siteLink{}}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}

@@ -249,7 +249,7 @@ func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err e
 		c.nameRun(&m.Meta)
 	}
 	if !c.known(nil) {
-		return true, nil
+		return true, c.unknown(m)
 	}
 	switch cmd := m.Meta.Control.Cmd; {
 	case cmd == pslite.AddNode && c.sender == pslite.Empty && c.peer == pslite.SchedulerID:
@@ -285,6 +285,14 @@ func (c *requests) known(w waiter) bool {
 		}
 	}
 	return c.job != nil
+}
+
+// unknown says why a message of a job that is not known cannot pass.
+func (c *requests) unknown(m *pslite.Message) error {
+	if role, _, ok := pslite.Rank(c.sender); !ok || role != pslite.Worker || !m.Meta.Data() || !m.Meta.Request {
+		return nil
+	}
+	return c.jobs.errLost()
 }
 
 // join implements waiter. Only a worker's connection to a server is the router's.

@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // saved is what is kept of a job, in job.json of its folder.
@@ -34,61 +34,46 @@ func (x *job) save() error {
 		s.Local = append(s.Local, id)
 	}
 	slices.Sort(s.Local)
-	text, err := json.Marshal(s)
-	if err != nil {
-		return fmt.Errorf("encoding a job: %w", err)
-	}
-	if err := os.MkdirAll(x.dir, 0o700); err != nil {
-		return fmt.Errorf("making a job's folder: %w", err)
-	}
-	temporary := filepath.Join(x.dir, "job.json.new")
-	if err := os.WriteFile(temporary, text, 0o600); err != nil {
-		return fmt.Errorf("keeping a job: %w", err)
-	}
-	if err := os.Rename(temporary, filepath.Join(x.dir, "job.json")); err != nil {
-		return fmt.Errorf("keeping a job: %w", err)
-	}
-	return nil
+	x.unkept = writeKept(filepath.Join(x.dir, jobFile), s)
+	return x.unkept
 }
+
+// jobFile is what says of which job a folder is.
+const jobFile = "job.json"
 
 // forgetAfter is for how long what is kept of a job is of use when nobody has
 // touched it.
 const forgetAfter = 24 * time.Hour
 
-// remember takes up the jobs that were kept.
+// remember takes up the jobs that were kept. What is damaged harms the job whose
+// it is, and no other.
 func (j *Jobs) remember() error {
-	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*", "job.json"))
+	folders, err := j.folder.jobs()
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		info, err := os.Stat(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("looking for jobs: %w", err)
-		}
-		if time.Since(info.ModTime()) > forgetAfter {
-			if err := os.RemoveAll(filepath.Dir(file)); err != nil {
-				return fmt.Errorf("removing an old job: %w", err)
-			}
-			continue
-		}
-		if err := j.rememberJob(file); err != nil {
-			return fmt.Errorf("%s: %w (remove its folder where the job has ended)", file, err)
+	for _, path := range folders {
+		if err := j.rememberJob(path); err != nil {
+			j.folder.lose(path, err)
 		}
 	}
 	return nil
 }
 
-func (j *Jobs) rememberJob(file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
+// errNoName says that a folder has ledgers, and nothing that says of which job.
+var errNoName = errors.New(jobFile + " is not there")
+
+func (j *Jobs) rememberJob(folder string) error {
+	file := filepath.Join(folder, jobFile)
 	var s saved
-	if err := json.Unmarshal(text, &s); err != nil {
+	err := readKept(file, &s)
+	if errors.Is(err, fs.ErrNotExist) {
+		if left, _ := filepath.Glob(filepath.Join(folder, "worker-*")); len(left) > 0 {
+			return fmt.Errorf("%s: %w", folder, errNoName)
+		}
+		return os.RemoveAll(folder) // it never came to anything
+	}
+	if err != nil {
 		return err
 	}
 	var t pslite.Table
@@ -97,13 +82,17 @@ func (j *Jobs) rememberJob(file string) error {
 	t.Learn(&m)
 	servers, _ := t.Count()
 	if servers == 0 || jobName(&t) != s.Job {
-		return errors.New("it has no servers, or another scheduler")
+		return fmt.Errorf("%s: %w: it has no servers, or another scheduler", file, errDamaged)
 	}
 	x, err := j.newJob(s.Job, s.Run, t, servers)
-	if err != nil {
+	if x == nil {
 		return err
 	}
-	x.dir, x.displaced, x.saved = filepath.Dir(file), s.Displaced, s.Store
+	if err != nil {
+		x.failed = reason.Errorf(reason.State, "job %s: a proxy before this one had another placement for it: %w", s.Job, err)
+		j.log.Error("a job's requests are refused", "job", s.Job, "error", x.failed)
+	}
+	x.dir, x.displaced, x.saved, x.resumed = folder, s.Displaced, s.Store, true
 	x.seen.store = s.Store
 	for _, id := range s.Local {
 		x.local[id] = true
@@ -126,11 +115,11 @@ func later(a, b *job) bool {
 	if a.run != b.run {
 		return a.run > b.run
 	}
-	one, err := os.Stat(filepath.Join(a.dir, "job.json"))
+	one, err := os.Stat(filepath.Join(a.dir, jobFile))
 	if err != nil {
 		return false
 	}
-	other, err := os.Stat(filepath.Join(b.dir, "job.json"))
+	other, err := os.Stat(filepath.Join(b.dir, jobFile))
 	return err != nil || !one.ModTime().Before(other.ModTime())
 }
 
@@ -139,9 +128,11 @@ func later(a, b *job) bool {
 func (x *job) resume() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.resuming = true
 	for id := range x.local {
 		x.addWorker(id)
 	}
+	x.resuming = false
 	if err := x.takeUnfinished(); err != nil {
 		x.jobs.log.Error("requests that the proxy before left under way are lost", "job", x.name, "error", err)
 	}
@@ -149,9 +140,11 @@ func (x *job) resume() error {
 	x.site.SetOthers(x.otherNames())
 	x.expected = patience
 	x.takeJournal()
-	if !x.displaced {
+	switch {
+	case x.failed != nil: // closed it stays
+	case !x.displaced:
 		x.router.Open(x.router.Table())
-	} else {
+	default:
 		// At once: until then it would pass for one that knows. What cannot be
 		// sent yet is said again.
 		x.site.Join()

@@ -185,6 +185,9 @@ func (x *job) hear(l *letter) {
 		if !slices.Contains(x.otherNames(), l.from) || !slices.Contains(x.names(), l.to) {
 			return nil
 		}
+		if x.failed != nil { // it does not know what it has held
+			return nil
+		}
 		x.see(l.store, l.version, nil)
 		if l.message.Kind == migrate.Hold || l.message.Kind == migrate.Holding && len(l.message.Held) > 0 {
 			if err := x.mayBeDisplaced(); err != nil {
@@ -205,6 +208,13 @@ func (x *job) mayBeDisplaced() error {
 		return nil
 	}
 	before := x.displaced
+	if !before {
+		for _, l := range x.ledgers {
+			if err := l.Trouble(); err != nil {
+				return err
+			}
+		}
+	}
 	x.displaced = true
 	if err := x.save(); err != nil {
 		x.displaced = before

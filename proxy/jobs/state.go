@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/plan"
@@ -31,10 +32,32 @@ type State struct {
 	Refused    uint64   `json:"refused_keys"`
 	Strangers  uint64   `json:"letters_of_other_runs"` // that sites sent, and that were dropped
 	Lost       uint64   `json:"lost_messages"`         // of the proxy's own, for want of a connection to send them over
+	// Trouble is what keeps the job from surviving a kill of the proxy, or why its
+	// requests are refused; empty: nothing.
+	Trouble    string   `json:"trouble,omitempty"`
 	HeldMicros []uint64 `json:"held_micros,omitempty"` // of the last batches that this host moved
 	// PhaseMicros are the medians of what those batches waited for: requests
 	// under way, the old owner, the new one, the check, the planner's disk.
 	PhaseMicros map[string]uint64 `json:"phase_micros,omitempty"`
+}
+
+// FolderState describes the state folder.
+type FolderState struct {
+	Path        string   `json:"path"`
+	LedgerBytes int64    `json:"ledger_bytes"`
+	LedgerLimit int64    `json:"ledger_limit"`
+	Damaged     uint64   `json:"damaged"`        // files and folders found damaged since the start
+	Lost        []string `json:"lost,omitempty"` // jobs of which not even the name is known: their folders, and why
+}
+
+// Folder returns the state of the state folder.
+func (j *Jobs) Folder() FolderState {
+	f := j.folder
+	s := FolderState{Path: f.dir, LedgerBytes: f.space.Used(), LedgerLimit: f.space.Limit, Damaged: f.damaged.Load()}
+	for _, l := range f.missing() {
+		s.Lost = append(s.Lost, fmt.Sprintf("%s: %v", l.path, l.err))
+	}
+	return s
 }
 
 // States returns the state of every job.
@@ -56,6 +79,9 @@ func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := State{Job: x.name, Run: x.run, Strangers: x.strangers, LostStore: x.lostStore, Guarded: x.guarded(), Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
+	if err := x.keptTrouble(); err != nil {
+		s.Trouble = err.Error()
+	}
 	if x.site == nil {
 		return s
 	}

@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -57,14 +56,7 @@ func (x *job) leaveUnfinished() error {
 	if len(left.Requests)+len(left.Up)+len(left.Down) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(left)
-	if err == nil {
-		err = os.WriteFile(x.unfinishedFile(), text, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("keeping what is unfinished: %w", err)
-	}
-	return nil
+	return writeKept(x.unfinishedFile(), left)
 }
 
 // lasts reports whether a message to a server is still to go when this proxy has
@@ -93,20 +85,18 @@ func queues(pending map[pair][][]byte) (all []queued) {
 
 // takeUnfinished takes up what the proxy before this one has left; x.mu is locked.
 func (x *job) takeUnfinished() error {
-	text, err := os.ReadFile(x.unfinishedFile())
+	var left unfinished
+	err := readKept(x.unfinishedFile(), &left)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return err
+		x.jobs.folder.setAside(x.unfinishedFile())
+		return fmt.Errorf("%w; a job that repeats nothing may wait for them for ever: then end it and start it again", err)
 	}
 	// Once only: what a proxy after this one finds must be of this one.
 	if err := os.Remove(x.unfinishedFile()); err != nil {
 		return err
-	}
-	var left unfinished
-	if err := json.Unmarshal(text, &left); err != nil {
-		return fmt.Errorf("%s: %w", x.unfinishedFile(), err)
 	}
 	for id, all := range left.Requests {
 		if err := x.router.Resume(id, all); err != nil {

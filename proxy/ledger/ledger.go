@@ -34,7 +34,9 @@ type Options struct {
 	// Another says that another ledger of the worker is lost: timestamps begin
 	// somewhere else than its did.
 	Another bool
-	Space   *Space // nil: without a limit
+	// MustExist says that a file that is not there is lost.
+	MustExist bool
+	Space     *Space // nil: without a limit
 }
 
 const (
@@ -76,7 +78,7 @@ type request struct {
 func Open(path string, o Options) (*Ledger, error) {
 	l := newLedger(path, o)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) && !o.MustExist {
 		l.save()
 		return l, nil
 	}

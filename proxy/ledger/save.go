@@ -240,6 +240,11 @@ func (l *Ledger) load(f *os.File) error {
 	case h.records > maxRecords:
 		return fmt.Errorf("it has %d records", h.records)
 	}
+	if info, err := f.Stat(); err != nil {
+		return err
+	} else if info.Size() < headerSize {
+		return errors.New("it was cut within its header")
+	}
 	l.next, l.reserved, l.resend = h.last, h.last, h.flags&flagResend != 0
 	l.file = &file{File: f, records: int(h.records)}
 	all := make([]byte, h.records*recordSize)

@@ -36,6 +36,7 @@ const (
 	Reserved       Reason = "reserved_command"  // the job sent a command that is the proxies' own
 	Memory         Reason = "memory"            // no memory for an encoded message within the bound and in time
 	Route          Reason = "route"             // a request or answer that does not fit where its keys are
+	State          Reason = "state"             // what was kept of the job is lost or cannot be written, and its keys are, or may be, displaced
 	ResetByJob     Reason = "reset_by_job"      // the job's process reset the connection
 	ResetByFarSide Reason = "reset_by_far_side" // the other proxy or the real destination did
 	Stopped        Reason = "stopped"           // ended by the proxy's end, out of grace time
@@ -45,7 +46,7 @@ const (
 // All lists every reason.
 var All = []Reason{
 	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, ForeignPort, Version, NotHello, HelloTimeout, Silent, TLS, Identity,
-	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, Route, ResetByJob, ResetByFarSide, Stopped, Internal,
+	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, Route, State, ResetByJob, ResetByFarSide, Stopped, Internal,
 }
 
 // Error is an error with its reason.

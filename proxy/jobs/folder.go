@@ -1,0 +1,189 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/ledger"
+)
+
+// folder is the state folder, of all jobs: what it may hold, and what of it was
+// found to be damaged.
+type folder struct {
+	dir   string
+	log   *slog.Logger
+	space ledger.Space
+
+	damaged atomic.Uint64 // files and folders that were found damaged
+
+	mu   sync.Mutex
+	lost []lostJob
+}
+
+// lostJob is a job of which not even its name is known any more. Keys of it may
+// be displaced, so that its workers' connections fail as long as its folder is
+// there.
+type lostJob struct {
+	path string
+	err  error
+}
+
+const (
+	aside = ".damaged-"
+	// maxAside is how many folders and files are set aside at most.
+	maxAside = 16
+	bootFile = "boot"
+	bootID   = "/proc/sys/kernel/random/boot_id"
+	// defaultLimit is how many bytes ledgers may have together.
+	defaultLimit = 256 << 20
+)
+
+func openFolder(dir string, limit int64, log *slog.Logger) (*folder, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the folder of jobs: %w", err)
+	}
+	if limit == 0 {
+		limit = defaultLimit
+	}
+	f := &folder{dir: dir, log: log, space: ledger.Space{Limit: limit}}
+	f.clearAfterBoot()
+	return f, f.tidy()
+}
+
+// clearAfterBoot removes what is of before the host was started: the processes
+// of those jobs have ended with it.
+func (f *folder) clearAfterBoot() {
+	now, err := os.ReadFile(bootID)
+	if err != nil {
+		return // then age tells
+	}
+	name := filepath.Join(f.dir, bootFile)
+	before, err := os.ReadFile(name)
+	if err == nil && string(before) == string(now) {
+		return
+	}
+	if err == nil && len(before) == len(now) {
+		entries, err := os.ReadDir(f.dir)
+		for _, e := range entries {
+			if e.IsDir() {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(f.dir, e.Name())))
+			}
+		}
+		if err != nil {
+			f.log.Warn("removing what is of before the host was started", "folder", f.dir, "error", err)
+			return
+		}
+	}
+	if err := os.WriteFile(name, now, 0o600); err != nil {
+		f.log.Debug("noting when the host was started", "folder", f.dir, "error", err)
+	}
+}
+
+// tidy removes what nobody has touched for long, and what is too much of what
+// was set aside. What is left of that are jobs that are lost.
+func (f *folder) tidy() error {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return fmt.Errorf("looking for jobs: %w", err)
+	}
+	type old struct {
+		path string
+		when time.Time
+	}
+	var set []old
+	for _, e := range entries {
+		info, err := e.Info()
+		path := filepath.Join(f.dir, e.Name())
+		switch {
+		case err != nil || !e.IsDir():
+			continue
+		case time.Since(lastTouched(path, info)) > forgetAfter:
+			f.remove(path)
+		case strings.HasPrefix(e.Name(), aside):
+			set = append(set, old{path, info.ModTime()})
+		}
+	}
+	slices.SortFunc(set, func(a, b old) int { return b.when.Compare(a.when) })
+	for i, s := range set {
+		if i >= maxAside {
+			f.remove(s.path)
+			continue
+		}
+		f.lost = append(f.lost, lostJob{s.path, errors.New("it was found damaged by a proxy before this one")})
+	}
+	return nil
+}
+
+func (f *folder) remove(path string) {
+	if err := os.RemoveAll(path); err != nil {
+		f.log.Warn("removing what is left of an old job", "folder", path, "error", err)
+	}
+}
+
+// lastTouched is when a job's folder, or what says of which job it is, was last
+// written.
+func lastTouched(path string, info fs.FileInfo) time.Time {
+	if job, err := os.Stat(filepath.Join(path, jobFile)); err == nil && job.ModTime().After(info.ModTime()) {
+		return job.ModTime()
+	}
+	return info.ModTime()
+}
+
+// jobs are the folders of jobs.
+func (f *folder) jobs() (all []string, err error) {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil, fmt.Errorf("looking for jobs: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			all = append(all, filepath.Join(f.dir, e.Name()))
+		}
+	}
+	return all, nil
+}
+
+// lose sets a job's folder aside whose job is not known any more.
+func (f *folder) lose(path string, err error) {
+	f.damaged.Add(1)
+	to := filepath.Join(f.dir, fmt.Sprintf("%s%s-%d", aside, filepath.Base(path), time.Now().UnixNano()))
+	if moved := os.Rename(path, to); moved != nil {
+		f.log.Warn("setting a damaged folder aside", "folder", path, "error", moved)
+		to = path
+	}
+	f.log.Error("what was kept of a job is damaged: connections of workers to servers of a job that is not known fail, since keys of it may be displaced; end that job and remove the folder", "folder", to, "error", err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost = append(f.lost, lostJob{to, err})
+}
+
+// setAside moves a damaged file of a job out of the way, in place of one that was
+// before.
+func (f *folder) setAside(path string) {
+	f.damaged.Add(1)
+	to := filepath.Join(filepath.Dir(path), aside+filepath.Base(path))
+	if err := os.Rename(path, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.log.Warn("setting a damaged file aside", "file", path, "error", err)
+	}
+}
+
+// missing returns the jobs that are lost: those whose folders somebody has removed
+// do not count.
+func (f *folder) missing() []lostJob {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost = slices.DeleteFunc(f.lost, func(l lostJob) bool {
+		_, err := os.Stat(l.path)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	return slices.Clone(f.lost)
+}

@@ -1,0 +1,313 @@
+package jobs
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// A file gives what was written to it, or an error, whatever happens to it.
+func TestKeptFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "job", jobFile)
+	want := saved{Job: "10.0.0.1:9000", Run: testRun, Local: []int32{9, 11}, Displaced: true}
+	if err := writeKept(path, want); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(s saved) bool {
+		return s.Job == want.Job && s.Run == want.Run && slices.Equal(s.Local, want.Local) && s.Displaced == want.Displaced
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	refused := 0
+	for i := range 400 {
+		b := slices.Clone(whole)
+		switch i % 3 {
+		case 0:
+			b[r.IntN(len(b))] ^= 1 << r.IntN(8)
+		case 1:
+			b = b[:r.IntN(len(b))]
+		case 2:
+			from := r.IntN(len(b))
+			clear(b[from:min(from+16, len(b))])
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var got saved
+		if err := readKept(path, &got); err == nil && !same(got) {
+			t.Errorf("%q gives %+v", b, got)
+		} else if err != nil {
+			if refused++; !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), path) {
+				t.Errorf("%q gives %v", b, err)
+			}
+		}
+	}
+	if refused < 350 {
+		t.Errorf("%d of 400 were refused", refused)
+	}
+	old := `{"job":"10.0.0.1:9000","run":"` + string(testRun) + `","local":[9,11],"displaced":true}`
+	if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got saved
+	if err := readKept(path, &got); err != nil || !same(got) {
+		t.Errorf("one without a checksum gives %+v, %v", got, err)
+	}
+}
+
+// again returns the jobs that another proxy finds in the folder.
+func again(t *testing.T, o Options) *Jobs {
+	t.Helper()
+	o.Log = slog.New(slog.DiscardHandler)
+	j, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, x := range j.all() {
+			x.close()
+		}
+	})
+	return j
+}
+
+// ask makes a worker's request for a key and reports how it ends.
+func ask(j *Jobs, server netip.AddrPort, key uint64) (passes bool, err error) {
+	c := &requests{jobs: j, destination: server, sender: pslite.WorkerID(0), peer: pslite.Empty}
+	var m pslite.Message
+	m.Meta.Request, m.Meta.Push, m.Meta.Timestamp = true, true, 3
+	m.Data = [][]byte{pslite.AppendKeys(nil, []uint64{key}), make([]byte, 4)}
+	return c.look(&m, pslite.DMLC)
+}
+
+var (
+	server0 = netip.MustParseAddrPort("10.0.0.1:9001")
+	foreign = netip.MustParseAddrPort("10.9.9.9:9001")
+)
+
+// corrupt changes a byte in the middle of a file.
+func corrupt(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err == nil {
+		b[min(len(b)/2, 12)] ^= 0x10
+		err = os.WriteFile(path, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A job whose file is damaged does not go on; others do. Until somebody has
+// removed what is left of it no worker of an unknown job gets past.
+func TestDamagedJob(t *testing.T) {
+	x := oneJob(t, Options{})
+	x.close()
+	dir := x.jobs.opts.Dir
+	other := filepath.Join(dir, "00112233445566aa")
+	if err := os.CopyFS(other, os.DirFS(x.dir)); err != nil {
+		t.Fatal(err)
+	}
+	corrupt(t, filepath.Join(other, jobFile))
+	for range 2 { // the second time it is aside already
+		j := again(t, Options{Dir: dir})
+		if passes, err := ask(j, server0, 7); !passes || err != nil {
+			t.Errorf("a request of the other job passes: %v, %v", passes, err)
+		}
+		if _, err := ask(j, foreign, 7); reason.Of(err) != reason.State {
+			t.Errorf("one of an unknown job gives %v", err)
+		}
+		if _, err := os.Stat(other); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the damaged folder is still there: %v", err)
+		}
+		lost := j.folder.missing()
+		if len(lost) != 1 {
+			t.Fatalf("%d jobs are lost", len(lost))
+		}
+		_, err := ask(j, foreign, 7)
+		if err == nil || !strings.Contains(err.Error(), lost[0].path) {
+			t.Errorf("%v does not name %s", err, lost[0].path)
+		}
+		for _, x := range j.all() {
+			x.close()
+		}
+	}
+	j := again(t, Options{Dir: dir})
+	if err := os.RemoveAll(j.folder.missing()[0].path); err != nil {
+		t.Fatal(err)
+	}
+	if passes, err := ask(j, foreign, 7); !passes || err != nil {
+		t.Errorf("with the folder removed one of an unknown job passes: %v, %v", passes, err)
+	}
+}
+
+// Without what the ledger had a job goes on with all keys at home, and is refused
+// where they are displaced.
+func TestLostLedger(t *testing.T) {
+	for name, harm := range map[string]func(t *testing.T, path string){
+		"damaged": corrupt,
+		"gone":    func(t *testing.T, path string) { os.Remove(path) },
+		"cut":     func(t *testing.T, path string) { os.Truncate(path, 100) },
+	} {
+		for _, displaced := range []bool{false, true} {
+			x := oneJob(t, Options{})
+			x.displaced = displaced
+			if err := x.save(); err != nil {
+				t.Fatal(err)
+			}
+			x.close()
+			harm(t, filepath.Join(x.dir, "worker-9"))
+			j := again(t, Options{Dir: x.jobs.opts.Dir})
+			passes, err := ask(j, server0, 7)
+			if !displaced && (!passes || err != nil) {
+				t.Errorf("%s: with keys at home a request passes: %v, %v", name, passes, err)
+			}
+			if displaced && (reason.Of(err) != reason.State || !strings.Contains(err.Error(), "10.0.0.1:9000")) {
+				t.Errorf("%s: with displaced keys a request gives %v", name, err)
+			}
+			if s := j.States()[0]; displaced != (s.Trouble != "") {
+				t.Errorf("%s: its trouble is %q", name, s.Trouble)
+			}
+		}
+	}
+}
+
+// fullDisk returns a full file system, and who gives it room.
+func fullDisk(t *testing.T) (dir string, empty func()) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			t.Skip("needs CAP_SYS_ADMIN to mount a small file system")
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	return dir, func() {
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// On a full disk a job is carried, its keys are not moved, and it says so. When
+// there is room it is kept like any other.
+func TestFullFolder(t *testing.T) {
+	dir, empty := fullDisk(t)
+	x := jobIn(t, dir, Options{})
+	x.locked(func() error { x.router.UseResend(); return nil })
+	if passes, err := ask(x.jobs, server0, 7); !passes || err != nil {
+		t.Errorf("a request passes: %v, %v", passes, err)
+	}
+	if err := x.mayBeDisplaced(); !errors.Is(err, unix.ENOSPC) || x.displaced {
+		t.Errorf("keys may be displaced: %v", err)
+	}
+	x.checkKept(time.Now())
+	if s := x.state(); !strings.Contains(s.Trouble, "no space left") {
+		t.Errorf("its trouble is %q", s.Trouble)
+	}
+	empty()
+	x.checkKept(time.Now().Add(checkEvery))
+	if s := x.state(); s.Trouble != "" {
+		t.Errorf("with room its trouble is %q", s.Trouble)
+	}
+	if err := x.mayBeDisplaced(); err != nil {
+		t.Error(err)
+	}
+	j := again(t, Options{Dir: dir})
+	if l := j.named(x.name).ledgers[pslite.WorkerID(0)]; !l.Seen(route.ID{Timestamp: 3}) || !j.named(x.name).displaced {
+		t.Error("the next proxy does not know what there was before there was room")
+	}
+}
+
+// A job whose keys are placed is refused until it can be kept: a proxy that did
+// not know it would send its requests to servers that do not have the keys.
+func TestPlacedInFullFolder(t *testing.T) {
+	dir, empty := fullDisk(t)
+	p := &placement.Placement{K: 2, Server: []int{0, 1}, Runs: []placement.Run{{Keys: []uint64{7}, Owners: []int32{1}}}}
+	x := jobIn(t, dir, Options{Placement: p})
+	if _, err := ask(x.jobs, server0, 8); reason.Of(err) != reason.State {
+		t.Errorf("a request gives %v", err)
+	}
+	empty()
+	x.checkKept(time.Now())
+	if passes, err := ask(x.jobs, server0, 8); !passes || err != nil {
+		t.Errorf("with room it passes: %v, %v", passes, err)
+	}
+	if _, err := os.Stat(filepath.Join(x.dir, jobFile)); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is of before the host was started, or nobody has touched for long, is
+// removed; what was set aside is kept, but not without end.
+func TestTidy(t *testing.T) {
+	x := oneJob(t, Options{})
+	x.close()
+	dir := x.jobs.opts.Dir
+	stale := filepath.Join(dir, "0123456789abcdef")
+	if err := os.Mkdir(stale, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-2 * forgetAfter)
+	if err := os.Chtimes(stale, long, long); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * maxAside {
+		if err := os.Mkdir(filepath.Join(dir, aside+string(rune('a'+i))), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := again(t, Options{Dir: dir})
+	if j.named(x.name) == nil {
+		t.Error("the job is forgotten")
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != maxAside+2 { // the job, and what says when the host was started
+		t.Errorf("%d entries are left, want %d", len(left), maxAside+2)
+	}
+	boot := filepath.Join(dir, bootFile)
+	b, err := os.ReadFile(boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 1
+	if err := os.WriteFile(boot, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again(t, Options{Dir: dir}).named(x.name) != nil {
+		t.Error("a job of before the host was started goes on")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("%d entries are left after a start of the host, %v", len(left), err)
+	}
+}

@@ -1,0 +1,106 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/ledger"
+	"github.com/psidecar/psidecar/proxy/reason"
+)
+
+// openLedger opens the ledger of a worker. Where what it had is lost, requests
+// that come again would not be recognised: with displaced keys, whose parts would
+// be applied twice, the job's requests are refused. x.mu is locked.
+func (x *job) openLedger(id int32) *ledger.Ledger {
+	path := filepath.Join(x.dir, fmt.Sprintf("worker-%d", id))
+	o := ledger.Options{Worker: id, Servers: x.servers, Another: x.resumed, MustExist: x.resuming && x.displaced, Space: &x.jobs.folder.space}
+	if x.unkept != nil {
+		return ledger.InMemory(path, o, x.unkept)
+	}
+	l, err := ledger.Open(path, o)
+	if err == nil {
+		return l
+	}
+	if errors.Is(err, ledger.ErrDamaged) {
+		x.jobs.folder.setAside(path)
+	}
+	if x.displaced {
+		x.failed = reason.Errorf(reason.State, "job %s: what was kept of worker %d's requests is lost while keys are displaced: its requests are refused, since those that come again would count twice; end the job and start it again: %w", x.name, id, err)
+		x.jobs.log.Error("a job's requests are refused", "job", x.name, "error", x.failed)
+		return ledger.InMemory(path, o, err)
+	}
+	x.jobs.log.Error("what was kept of a worker's requests is lost; all keys are at home, so it begins anew", "job", x.name, "worker", id, "error", err)
+	o.Another = true
+	if l, err = ledger.Open(path, o); err != nil {
+		return ledger.InMemory(path, o, err)
+	}
+	return l
+}
+
+// failUnkept refuses the requests of a job whose keys are displaced from the
+// start and which a proxy after this one would not know; x.mu is locked. It would
+// send them to servers that do not have the keys.
+func (x *job) failUnkept() {
+	if x.unkept != nil && !x.router.Table().Empty() {
+		x.failed = reason.Errorf(reason.State, "job %s: its requests wait until the state folder can be written: its keys are placed, and after a kill nobody would know: %w", x.name, x.unkept)
+	}
+}
+
+// checkEvery is how often what is kept is looked at.
+const checkEvery = time.Second
+
+// checkKept gives what could not be kept another chance, and says once what is
+// wrong.
+func (x *job) checkKept(now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.gone || now.Sub(x.checked) < checkEvery {
+		return
+	}
+	x.checked = now
+	if x.unkept != nil && x.save() == nil && x.failed != nil && !x.resumed {
+		x.failed = nil
+	}
+	if x.unkept == nil && x.failed == nil {
+		for _, l := range x.ledgers {
+			l.Check()
+		}
+	}
+	before := x.trouble
+	x.trouble = ""
+	if err := x.keptTrouble(); err != nil {
+		x.trouble = err.Error()
+	}
+	switch {
+	case x.trouble != "" && before == "":
+		x.jobs.log.Warn("a job goes on, but would not survive a kill of this proxy: what it must know then cannot be written", "job", x.name, "error", x.trouble)
+	case x.trouble == "" && before != "":
+		x.jobs.log.Info("what a proxy after this one must know of a job is written again", "job", x.name)
+	}
+}
+
+// keptTrouble says what is not kept as it should be; x.mu is locked.
+func (x *job) keptTrouble() error {
+	if x.failed != nil {
+		return x.failed
+	}
+	if x.unkept != nil {
+		return x.unkept
+	}
+	for _, l := range x.ledgers {
+		if err := l.Trouble(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errLost is why a connection of a worker fails that belongs to no known job.
+func (j *Jobs) errLost() error {
+	for _, l := range j.folder.missing() {
+		return reason.Errorf(reason.State, "a worker's connection to a server of a job that is not known, while what was kept of a job is damaged: its keys may be displaced; end the job, and remove %s: %w", l.path, l.err)
+	}
+	return nil
+}
