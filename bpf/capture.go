@@ -112,6 +112,7 @@ type Capture struct {
 	mu       sync.Mutex
 	closed   bool
 	attached map[string][]link.Link // by cgroup path
+	rated    map[StreamID]bool      // streams that are in the table of rates
 
 	batches map[StreamID]uint32 // number of the next batch; Read's alone
 
@@ -138,7 +139,7 @@ func open(o Options, keyByAddress bool) (*Capture, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the memlock limit: %w", err)
 	}
-	c := &Capture{options: o, attached: map[string][]link.Link{},
+	c := &Capture{options: o, attached: map[string][]link.Link{}, rated: map[StreamID]bool{},
 		batches: map[StreamID]uint32{}, now: time.Now, quiet: map[StreamID]quietStream{}}
 	if c.objects, err = loadObjects(o, keyByAddress); err != nil {
 		return nil, err

@@ -42,6 +42,12 @@ type captureForeign struct {
 	Pad      uint8
 }
 
+type captureRate struct {
+	_      structs.HostLayout
+	Window uint32
+	Shift  uint32
+}
+
 type captureRun struct {
 	_            structs.HostLayout
 	Key          uint64
@@ -118,8 +124,8 @@ type captureStream struct {
 	Incomplete   uint8
 	HeaderHave   uint8
 	Greeted      uint8
-	SampledNow   uint8
 	Enveloped    uint8
+	SampledNow   uint8
 	BufHave      uint32
 	ValueLeft    uint32
 	Header       [16]uint8
@@ -133,6 +139,7 @@ const (
 	captureMapCounts        = "counts"
 	captureMapEvents        = "events"
 	captureMapForeigners    = "foreigners"
+	captureMapRates         = "rates"
 	captureMapRuns          = "runs"
 	captureMapSettings      = "settings"
 	captureMapStreams       = "streams"
@@ -195,6 +202,7 @@ type captureMapSpecs struct {
 	Counts     *ebpf.MapSpec `ebpf:"counts"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Foreigners *ebpf.MapSpec `ebpf:"foreigners"`
+	Rates      *ebpf.MapSpec `ebpf:"rates"`
 	Runs       *ebpf.MapSpec `ebpf:"runs"`
 	Settings   *ebpf.MapSpec `ebpf:"settings"`
 	Streams    *ebpf.MapSpec `ebpf:"streams"`
@@ -231,6 +239,7 @@ type captureMaps struct {
 	Counts     *ebpf.Map `ebpf:"counts"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Foreigners *ebpf.Map `ebpf:"foreigners"`
+	Rates      *ebpf.Map `ebpf:"rates"`
 	Runs       *ebpf.Map `ebpf:"runs"`
 	Settings   *ebpf.Map `ebpf:"settings"`
 	Streams    *ebpf.Map `ebpf:"streams"`
@@ -241,6 +250,7 @@ func (m *captureMaps) Close() error {
 		m.Counts,
 		m.Events,
 		m.Foreigners,
+		m.Rates,
 		m.Runs,
 		m.Settings,
 		m.Streams,

@@ -19,6 +19,14 @@ struct {
 	__type(value, struct stream);
 } streams SEC(".maps");
 
+/* Streams that are sampled in a way of their own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct rate);
+} rates SEC(".maps");
+
 /* Streams that are none of ours; forgetting one costs a second look. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -164,6 +164,23 @@ always __u32 window_hash(__u32 window)
 	return h ^ h >> 13;
 }
 
+/* Whether one in n takes this window. Of each n that follow each other exactly
+ * one is taken, as far as n is a power of two, and which is left to chance, so
+ * that no rhythm of the job falls in with it. What a sparser sampling takes, a
+ * denser one takes too. */
+apart int taken(__u32 window, __u32 n)
+{
+	for (__u32 i = 0; i < 32; i++) {
+		if (n <= 1 || n & 1)
+			break;
+		if ((window ^ window_hash((window >> 1) + i * 0x51ed270bu)) & 1)
+			return 0;
+		window >>= 1;
+		n >>= 1;
+	}
+	return n <= 1 || window_hash(window) % n == 0;
+}
+
 enum { WANT_KEYS = 1, WANT_VALUES = 2, WANT_LENS = 4 }; /* 1 << frame - 1 */
 
 enum { META_ALONE = 2 }; /* of want_meta: no END is told */
@@ -172,11 +189,12 @@ enum { META_ALONE = 2 }; /* of want_meta: no END is told */
 always void choose(struct run *r, struct stream *s)
 {
 	struct config *c = &r->config;
-	__u32 hash;
+	__u32 window, size = c->window, one_in = c->one_in, by = 1;
+	struct rate *own;
 
 	s->want = s->sampled_now = 0;
 	s->want_meta = 1;
-	if (!r->data || !c->window || !c->one_in || !c->values_one_in)
+	if (!r->data || !size || !c->values_one_in)
 		return;
 	if (timing(c, r->key)) {
 		s->want_meta = META_ALONE;
@@ -185,20 +203,26 @@ always void choose(struct run *r, struct stream *s)
 			return;
 		}
 	}
-	hash = window_hash(r->timestamp / c->window);
-	if (hash % c->one_in) {
+	own = bpf_map_lookup_elem(&rates, &r->key);
+	if (own && own->window) {
+		size = own->window;
+		one_in = 1u << (own->shift & 31);
+		by = 2 + (own->shift & 31);
+	}
+	window = r->timestamp / size;
+	if (!taken(window, one_in)) {
 		if (c->sampled_metas_only)
 			s->want_meta = 0;
 		return;
 	}
 	if (s->want_meta == META_ALONE)
 		return;
-	s->sampled_now = 1;
+	s->sampled_now = by;
 	s->sampled++;
 	s->want = WANT_LENS;
 	if (r->request || c->answer_keys)
 		s->want |= WANT_KEYS;
-	if (r->request && r->push && c->value_bytes && hash / c->one_in % c->values_one_in == 0) {
+	if (r->request && r->push && c->value_bytes && window_hash(~window) % c->values_one_in == 0) {
 		s->want |= WANT_VALUES;
 		s->value_left = c->value_bytes;
 	}

@@ -10,7 +10,7 @@ import (
 type objects struct {
 	egress, ingress                       *ebpf.Program
 	settings, streams, foreigners, events *ebpf.Map
-	counts                                *ebpf.Map
+	counts, rates                         *ebpf.Map
 	collection                            *ebpf.Collection
 }
 
@@ -25,6 +25,7 @@ func loadObjects(o Options, keyByAddress bool) (objects, error) {
 	}
 	spec.Maps["events"].MaxEntries = uint32(o.RingBytes)
 	spec.Maps["streams"].MaxEntries = uint32(o.Streams)
+	spec.Maps["rates"].MaxEntries = uint32(o.Streams)
 	slots := uint32(max(cpus*slotsPerCPU, minSlots))
 	spec.Maps["runs"].MaxEntries = slots
 	constants := map[string]uint32{"slots": slots, "key_by_address": uint32(flag(keyByAddress))}
@@ -45,6 +46,7 @@ func loadObjects(o Options, keyByAddress bool) (objects, error) {
 		foreigners: collection.Maps["foreigners"],
 		events:     collection.Maps["events"],
 		counts:     collection.Maps["counts"],
+		rates:      collection.Maps["rates"],
 		collection: collection,
 	}, nil
 }

@@ -88,7 +88,7 @@ always struct record *put(struct run *r, struct stream *s, __u8 kind, __u8 flags
 	e->kind = kind;
 	e->flags = flags;
 	e->frame = s->frame;
-	e->pad = 0;
+	e->rate = s->sampled_now ? s->sampled_now - 1 : 0;
 	e->size = size;
 	e->message = s->messages - r->start_message;
 	e->offset = offset;

@@ -72,7 +72,7 @@ func (c *Capture) unpack(b []byte, each func(*Record)) error {
 		if padded > len(b) {
 			return fmt.Errorf("record of %d bytes in the ring buffer: %w", size, errMalformed)
 		}
-		r.Kind, r.Flags, r.Frame = Kind(b[0]), Flags(b[1]), b[2]
+		r.Kind, r.Flags, r.Frame, r.rate = Kind(b[0]), Flags(b[1]), b[2], b[3]
 		r.Message = first + uint64(native.Uint16(b[6:]))
 		r.Offset, r.Length = native.Uint64(b[8:]), native.Uint64(b[16:])
 		r.Data = b[recordSize : recordSize+size]

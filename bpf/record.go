@@ -124,6 +124,7 @@ type Record struct {
 	Kind   Kind
 	Flags  Flags
 	Frame  uint8 // number of the frame in its message: 0 meta, 1 keys, 2 values, 3 lens
+	rate   uint8 // see OneIn
 	Stream StreamID
 	// Time is when the segment passed, in nanoseconds of CLOCK_MONOTONIC.
 	Time uint64
@@ -140,6 +141,15 @@ type Record struct {
 
 // Has reports whether all bits of f are set.
 func (r *Record) Has(f Flags) bool { return r.Flags&f == f }
+
+// OneIn returns how the stream was sampled when the record's message was taken,
+// where [Capture.SetRate] says so and the message is sampled; otherwise 0.
+func (r *Record) OneIn() uint32 {
+	if r.rate == 0 {
+		return 0
+	}
+	return 1 << (r.rate - 1)
+}
 
 // FrameBytes returns the body lengths of the frames (meta, keys, values,
 // lens) of the message that a KindEnd record ends.

@@ -112,3 +112,101 @@ func TestSamplingSharesWindows(t *testing.T) {
 		t.Errorf("%d of 10,000 windows are sampled, want about 1,000", included)
 	}
 }
+
+// Of each OneIn windows exactly one is sampled, so that no stretch of a job is
+// long without one; and a denser sampling takes what a sparser one takes, so
+// that hosts with different rates have the sparser one's windows in common.
+func TestSamplingLeavesNoGap(t *testing.T) {
+	for oneIn := uint32(2); oneIn <= 4096; oneIn *= 2 {
+		s, denser := Sampling{Window: 4, OneIn: oneIn}, Sampling{Window: 4, OneIn: oneIn / 2}
+		places := map[uint32]bool{}
+		for group := range uint32(64) {
+			n := 0
+			for i := range oneIn {
+				timestamp := int32(4 * (group*oneIn + i))
+				if !s.Includes(timestamp) {
+					continue
+				}
+				places[i] = true
+				if n++; !denser.Includes(timestamp) {
+					t.Fatalf("one in %d takes the window at %d, one in %d does not", oneIn, timestamp, oneIn/2)
+				}
+			}
+			if n != 1 {
+				t.Fatalf("of %d windows %d are sampled", oneIn, n)
+			}
+		}
+		if len(places) < 2 {
+			t.Errorf("one in %d takes the same window of each group: a job of that rhythm shows always the same keys", oneIn)
+		}
+	}
+}
+
+// A stream with a rate of its own is sampled by it, and says so with each
+// message, until that is reset.
+func TestRateOfAStream(t *testing.T) {
+	require.BPF(t)
+	f := newFeeder(t, Options{})
+	if err := f.c.SetSampling(Sampling{OneIn: 2}); err != nil {
+		t.Fatal(err)
+	}
+	m := newStreamMaker(5)
+	for i, own := range []Sampling{{Window: 4, OneIn: 8}, {}, {Window: 1, OneIn: 1}} {
+		stream, number := m.job(0, 0), uint32(i+1)
+		want, oneIn := Sampling{OneIn: 2}, uint32(0)
+		if own.Window > 0 {
+			want, oneIn = own, own.OneIn
+		}
+		var asked []asked
+		for range 200 {
+			asked = append(asked, m.request(&stream, want))
+		}
+		segments := m.cut(number, stream)
+		if own.Window > 0 {
+			if err := f.c.SetRate(segments[0].id(), own.Window, own.OneIn); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := &transcript{}
+		for _, seg := range segments {
+			f.send(t, seg)
+			f.c.ring.drain(func(batch []byte) {
+				if err := f.c.unpack(batch, func(r *Record) {
+					if r.Has(Sampled) && r.OneIn() != oneIn {
+						t.Fatalf("%s says one in %d, want %d", r.Kind, r.OneIn(), oneIn)
+					}
+					got.add(r)
+				}); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		for j, number := range got.numbers {
+			if keys := len(got.messages[j].keys) > 0; keys != asked[number].keys {
+				t.Fatalf("stream %d, message %d, %+v: keys copied %v", i, number, asked[number], keys)
+			}
+		}
+	}
+	var id StreamID
+	for rated := range f.c.rated {
+		id = rated
+	}
+	if len(f.c.rated) != 2 {
+		t.Errorf("streams with rates of their own: %v", f.c.rated)
+	}
+	for _, reset := range []func() error{
+		func() error { return f.c.ResetRate(id) },
+		func() error { return f.c.resetRates(func(StreamID) bool { return false }) },
+	} {
+		if err := reset(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var key, value = uint64(0), captureRate{}
+	if f.c.objects.rates.Iterate().Next(&key, &value) || len(f.c.rated) > 0 {
+		t.Errorf("rates are left: %d %+v, %v", key, value, f.c.rated)
+	}
+	if err := f.c.SetRate(id, 4, 3); err == nil {
+		t.Error("one in 3 is no power of two")
+	}
+}

@@ -88,7 +88,7 @@ func (c *Capture) Streams() ([]Stream, error) {
 		known[s.ID] = q
 	}
 	c.quiet = known
-	return list, nil
+	return list, c.resetRates(func(id StreamID) bool { _, ok := known[id]; return ok })
 }
 
 const phaseUnsynced = 4 // UNSYNCED in wire.h

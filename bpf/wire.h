@@ -17,6 +17,11 @@ struct config {
 	__u32 wake_bytes, pad2;
 };
 
+/* How the messages of one stream are sampled: one window in 1 << shift. */
+struct rate {
+	__u32 window, shift;
+};
+
 /* Socket addresses as in Record.Endpoints. */
 struct endpoints {
 	__u8 local[16], peer[16];
@@ -49,7 +54,8 @@ struct stream {
 	__u32 busy, next_seq;
 	__u32 batch, tries;
 	__u64 remaining, frame_len, lengths[4], message_bytes;
-	__u8 kind, want, want_meta, incomplete, header_have, greeted, sampled_now, enveloped;
+	__u8 kind, want, want_meta, incomplete, header_have, greeted, enveloped;
+	__u8 sampled_now; /* 0 no, 1 as the config says, else the stream's shift + 2 */
 	__u32 buf_have, value_left;
 	__u8 header[16];
 	__u8 buf[2 * BUF];
@@ -71,7 +77,8 @@ struct batch {
 };
 
 struct record {
-	__u8 kind, flags, frame, pad;
+	__u8 kind, flags, frame;
+	__u8 rate;     /* the stream's shift + 1, of a sampled message; 0: as the config says */
 	__u16 size;    /* of the data that follow, without the padding to 8 bytes */
 	__u16 message; /* since the batch's first */
 	__u64 offset, length;
