@@ -2,34 +2,27 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/sampling"
 )
 
 // adaptEvery is how often the cost is measured and the sampling adapted.
 const adaptEvery = time.Second
 
-// StartOneIn is where an adapted sampling should start: sparse, so that nothing
-// is disturbed before the cost is known. It gets denser every second.
+// StartOneIn is how connections are sampled where sampling is adapted, until it
+// is known whose they are and what that costs: sparsely, so that nothing is
+// disturbed.
 const StartOneIn = 16
 
-// maxOneIn is the sparsest sampling.
-const maxOneIn = 4096
-
-// cost is what the agent takes, as measured from one look to the next.
-type cost struct {
-	mu      sync.Mutex
-	at      time.Time
-	cpu     float64 // seconds of the agent so far
-	kernel  float64 // seconds of the programs so far
-	percent float64 // of one core, of the agent, lately
-	inside  float64 // of one core, of the programs, lately
-}
-
-// adapt measures what the agent takes and changes the sampling accordingly.
+// adapt measures what the agent takes, and what of it looking at keys takes, and
+// changes the sampling accordingly.
 func (a *Agent) adapt() error {
 	programs, err := a.capture.ProgramStats()
 	if err != nil {
@@ -43,63 +36,107 @@ func (a *Agent) adapt() error {
 	if err != nil {
 		return err
 	}
-	used, known := a.cost.note(time.Now(), cpu, kernel)
-	if !known || a.opts.Sampling.Budget <= 0 {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	next := nextOneIn(a.sampling.OneIn, used, a.opts.Sampling.Budget)
-	if next == a.sampling.OneIn {
-		return nil
-	}
-	changed := a.sampling
-	changed.OneIn = next
-	if err := a.capture.SetSampling(changed); err != nil {
+	now := time.Now()
+	a.cost.note(now, cpu, kernel)
+	reader, err := a.readerSeconds()
+	if err != nil {
 		return err
 	}
-	a.sampling = changed
-	a.rate.Store(next)
+	jobs := map[string]sampling.Seen{}
+	for _, v := range a.observer.Jobs() {
+		jobs[v.Job.Scheduler.String()] = seen(v.Looked)
+	}
+	decided := a.controller.Decide(sampling.Look{
+		At: now, ReaderSeconds: reader, KeyNanos: a.timer.keys.Load(), AllNanos: a.timer.all.Load(), Jobs: jobs,
+	})
+	a.sayOverBudget(decided)
+	a.mu.Lock()
+	a.decided = decided
+	a.mu.Unlock()
+	if a.opts.Sampling.Budget <= 0 {
+		return nil
+	}
+	return a.setRates(decided)
+}
+
+// seen is what the sampling goes by of what was looked at.
+func seen(l observe.Looked) sampling.Seen {
+	s := sampling.Seen{Requests: l.Requests, Sampled: l.Sampled, KeyBytes: l.KeyBytes, AllBytes: l.AllBytes, Clocks: map[sampling.Clock]int32{}}
+	for c, highest := range l.Clocks {
+		s.Clocks[sampling.Clock(c)] = highest
+	}
+	return s
+}
+
+// sayOverBudget logs that the budget cannot be met, and when it is met again.
+func (a *Agent) sayOverBudget(d sampling.Decision) {
+	a.mu.Lock()
+	was := a.decided.Over
+	a.mu.Unlock()
+	switch {
+	case d.Over && !was:
+		slog.Warn("looking at keys takes more than --cpu-budget: the keys of a step every few seconds are looked at whatever that takes",
+			"percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
+	case was && !d.Over:
+		slog.Info("looking at keys is within --cpu-budget again", "percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
+	}
+}
+
+// setRates has the streams of each job sampled as decided.
+func (a *Agent) setRates(d sampling.Decision) error {
+	open := a.observer.StreamsByJob()
+	now := make(map[uint64]sampling.Rate, len(a.rates))
+	for name, rate := range d.Jobs {
+		a.observer.SetOneIn(name, rate.OneIn)
+		for _, id := range open[name] {
+			now[uint64(id)] = rate.Rate
+			if a.rates[uint64(id)] == rate.Rate {
+				continue
+			}
+			if err := a.capture.SetRate(id, rate.Window, rate.OneIn); err != nil {
+				return err
+			}
+		}
+	}
+	a.rates = now
 	return nil
 }
 
-// note takes the seconds used so far and returns the percent of one core used
-// since the last time, programs included.
-func (c *cost) note(now time.Time, cpu, kernel float64) (percent float64, known bool) {
+// cost is what the agent takes, as measured from one look to the next.
+type cost struct {
+	mu      sync.Mutex
+	at      time.Time
+	cpu     float64 // seconds of the agent so far
+	kernel  float64 // seconds of the programs so far
+	percent float64 // of one core, of the agent, lately
+	inside  float64 // of one core, of the programs, lately
+}
+
+// note takes the seconds used so far and works out the percent of one core used
+// since the last time.
+func (c *cost) note(now time.Time, cpu, kernel float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known = !c.at.IsZero(); known {
+	if !c.at.IsZero() {
 		seconds := now.Sub(c.at).Seconds()
 		c.percent = 100 * (cpu - c.cpu) / seconds
 		c.inside = 100 * (kernel - c.kernel) / seconds
 	}
 	c.at, c.cpu, c.kernel = now, cpu, kernel
-	return c.percent + c.inside, known
-}
-
-// nextOneIn returns the sampling for the next second: twice as sparse while
-// the cost is above the budget (several times so where it is far above), twice
-// as dense when even twice the cost would stay well below it.
-func nextOneIn(oneIn uint32, percent, budget float64) uint32 {
-	switch {
-	case percent > budget:
-		for oneIn < maxOneIn && percent > budget {
-			oneIn *= 2
-			percent /= 2
-		}
-	case percent < 0.4*budget && oneIn > 1:
-		oneIn /= 2
-	}
-	return oneIn
 }
 
 // seconds returns the CPU time that the agent has taken: its process's, or
 // where it shares that with others its reading thread's, which does nearly all
 // of the work.
 func (a *Agent) seconds() (float64, error) {
-	if !a.opts.WithProxy {
-		return processSeconds()
+	if a.opts.WithProxy {
+		return a.readerSeconds()
 	}
+	return processSeconds()
+}
+
+// readerSeconds returns the CPU time of the thread that reads.
+func (a *Agent) readerSeconds() (float64, error) {
 	thread := a.reader.Load()
 	if thread == 0 {
 		return 0, nil // does not read yet

@@ -30,6 +30,7 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/machine"
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/sampling"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 )
@@ -78,8 +79,9 @@ type Options struct {
 type Sampling struct {
 	OneIn  uint32 // of the windows of timestamps; 1: all. The start where Budget is set
 	Window uint32 // timestamps
-	// Budget, where above 0, is the share of one core, in percent, that the
-	// agent and its programs may take: OneIn is adapted to it.
+	// Budget, where above 0, is the share of one core, in percent, that copying
+	// out keys and counting them may take: each job is sampled as it allows, but
+	// steps now and then are looked at whatever that takes.
 	Budget float64
 }
 
@@ -92,11 +94,13 @@ type Agent struct {
 	procs    *processes
 	cost     cost
 
-	reader atomic.Int64 // the thread that reads
+	reader     atomic.Int64 // the thread that reads
+	timer      timer
+	controller sampling.Controller      // used by adapt alone
+	rates      map[uint64]sampling.Rate // of streams, as set; used by adapt alone
 
 	leftOut atomic.Uint64 // processes that are not looked at, lately
 
-	rate  atomic.Uint32 // sampling.OneIn, for the reader, which must not wait
 	begun chan struct{} // a node has begun: look now
 	met   map[int]int   // how many addresses each process listened on when it was met
 
@@ -104,7 +108,7 @@ type Agent struct {
 	foundAt time.Time
 
 	mu       sync.Mutex
-	sampling bpf.Sampling
+	decided  sampling.Decision
 	attached []string            // cgroups
 	unsynced map[string]lateness // by job
 	ready    error
@@ -137,9 +141,10 @@ func New(opts Options) (*Agent, error) {
 		pace:  windowEvery,
 		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
 	}
-	a.sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: max(opts.Sampling.OneIn, 1), AnswerKeys: true}
-	opts.Capture.Sampling = a.sampling
-	a.rate.Store(a.sampling.OneIn)
+	opts.Sampling.OneIn = max(opts.Sampling.OneIn, 1)
+	a.opts.Sampling = opts.Sampling
+	a.controller = sampling.Controller{Budget: opts.Sampling.Budget, Start: opts.Sampling.OneIn}
+	opts.Capture.Sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: opts.Sampling.OneIn, AnswerKeys: true}
 	capture, err := bpf.Open(opts.Capture)
 	if err != nil {
 		return nil, fmt.Errorf("loading the capture programs: %w", err)
@@ -150,7 +155,7 @@ func New(opts Options) (*Agent, error) {
 		Resolver: a.procs,
 		Locality: opts.Locality,
 		Wall:     func(t uint64) int64 { return int64(t) + offset },
-		OneIn:    a.oneIn,
+		OneIn:    func() uint32 { return opts.Sampling.OneIn },
 		Uses:     opts.Uses,
 
 		Route: opts.Route,
@@ -189,8 +194,6 @@ func wallOffset() int64 {
 	return time.Now().UnixNano() - ts.Nano()
 }
 
-func (a *Agent) oneIn() uint32 { return a.rate.Load() }
-
 // Close frees the programs of an agent that was not run.
 func (a *Agent) Close() error { return a.capture.Close() }
 
@@ -223,8 +226,9 @@ func (a *Agent) read(ctx context.Context) error {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), readerNice); err != nil {
 		slog.Debug("the reading thread keeps its priority", "error", err)
 	}
+	handle := func(r *bpf.Record) { a.timer.handle(r, a.observer.Handle) }
 	for {
-		if err := a.capture.Read(ctx, a.observer.Handle); err != nil {
+		if err := a.capture.Read(ctx, handle); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

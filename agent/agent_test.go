@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"math"
 	"net/http/httptest"
 	"os"
 	"strings"
@@ -18,34 +19,14 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-func TestNextOneIn(t *testing.T) {
-	for _, tc := range []struct {
-		name            string
-		oneIn           uint32
-		percent, budget float64
-		want            uint32
-	}{
-		{"within the budget", 4, 3, 4, 4},
-		{"a bit above", 4, 5, 4, 8},
-		{"far above", 1, 60, 4, 16},
-		{"well below", 8, 1, 4, 4},
-		{"not sparser than that", maxOneIn, 99, 4, maxOneIn},
-		{"all of them", 1, 0, 4, 1},
-	} {
-		if got := nextOneIn(tc.oneIn, tc.percent, tc.budget); got != tc.want {
-			t.Errorf("%s: one in %d, want %d", tc.name, got, tc.want)
-		}
-	}
-}
-
 func TestCost(t *testing.T) {
 	var c cost
 	start := time.Unix(100, 0)
-	if _, known := c.note(start, 5, 1); known {
+	if c.note(start, 5, 1); c.percent+c.inside != 0 {
 		t.Error("one look tells no rate")
 	}
-	if percent, known := c.note(start.Add(2*time.Second), 5.5, 1.1); !known || percent < 29.9 || percent > 30.1 {
-		t.Errorf("%.2f%%, want 25 of the process and 5 of the programs", percent)
+	if c.note(start.Add(2*time.Second), 5.5, 1.1); math.Abs(c.percent-25) > 0.1 || math.Abs(c.inside-5) > 0.1 {
+		t.Errorf("%.2f%% and %.2f%%, want 25 of the process and 5 of the programs", c.percent, c.inside)
 	}
 }
 

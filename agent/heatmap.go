@@ -45,7 +45,27 @@ func heatmap(v *observe.JobView, q web.HeatmapQuery) web.Heatmap {
 		}
 		h.Counts = append(h.Counts, row)
 	}
+	h.ErrorPercent = cellError(v, h.Counts)
 	return h
+}
+
+// cellError is by how many percent the count of an average cell that is not
+// empty may be wrong because requests are sampled.
+func cellError(v *observe.JobView, counts [][]uint64) float64 {
+	sum, cells := 0.0, 0
+	for _, row := range counts {
+		for _, n := range row {
+			if n > 0 {
+				sum += float64(n)
+				cells++
+			}
+		}
+	}
+	if cells == 0 {
+		return 0
+	}
+	mean := sum / float64(cells)
+	return 100 * web.CountError(mean, v.Looked.Requests, v.Looked.Sampled) / mean
 }
 
 // blocksDuring returns the blocks of a stretch of time, which were laid down
@@ -124,6 +144,7 @@ func hottest(v *observe.JobView, n int) web.Keys {
 			Pulls: key.Sums[counts.Pulls], Pushes: key.Sums[counts.Pushes],
 			Bytes:     key.Sums[counts.PulledBytes] + key.Sums[counts.PushedBytes],
 			Estimated: key.Earlier, Server: home(v, key.Key),
+			Error: uint64(web.CountError(float64(key.Accesses()), v.Looked.Requests, v.Looked.Sampled)),
 		}
 		for _, w := range workers {
 			n := uint64(0)

@@ -71,6 +71,7 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 			Missed: max(v.Missed, lost.missed), Unplaced: v.Unplaced,
 		},
 	}
+	j.Sampling = a.sampling(v, name)
 	if v.Dialect != 0 {
 		j.Dialect = v.Dialect.String()
 	}
@@ -93,6 +94,23 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 		j.Nodes = append(j.Nodes, node)
 	}
 	return j
+}
+
+// sampling says how the job's keys are looked at.
+func (a *Agent) sampling(v *observe.JobView, name string) *web.JobSampling {
+	s := &web.JobSampling{
+		OneIn: a.opts.Sampling.OneIn, Window: a.opts.Sampling.Window, Requests: v.Looked.Requests, Sampled: v.Looked.Sampled,
+		ErrorPercent: web.CountError(1000, v.Looked.Requests, v.Looked.Sampled) / 10,
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if d, ok := a.decided.Jobs[name]; ok {
+		s.CostPercent = d.Percent
+		if a.opts.Sampling.Budget > 0 {
+			s.OneIn, s.Window, s.AtFloor = d.OneIn, d.Window, d.AtFloor
+		}
+	}
+	return s
 }
 
 // podOf returns what the pod with that UID is called, nil where that is not
@@ -169,10 +187,7 @@ func (a *Agent) Agent() web.Agent {
 	out.MemoryBytes = residentBytes()
 	a.mu.Lock()
 	out.Cgroups = append([]string{}, a.attached...)
-	out.Sampling = web.Sampling{
-		OneIn: max(a.sampling.OneIn, 1), Window: a.sampling.Window,
-		Adaptive: a.opts.Sampling.Budget > 0, BudgetPercent: a.opts.Sampling.Budget,
-	}
+	out.Sampling = a.sampled()
 	planner := a.planner
 	a.mu.Unlock()
 	if a.opts.Machine != nil {
@@ -189,6 +204,25 @@ func (a *Agent) Agent() web.Agent {
 		out.Sketches = append(out.Sketches, sketch(&v))
 	}
 	return out
+}
+
+// sampled says how requests are sampled: the sparsest of all jobs. The caller
+// holds a.mu.
+func (a *Agent) sampled() web.Sampling {
+	s := web.Sampling{
+		OneIn: a.opts.Sampling.OneIn, Window: a.opts.Sampling.Window, Adaptive: a.opts.Sampling.Budget > 0,
+		BudgetPercent: a.opts.Sampling.Budget, CostPercent: a.decided.Percent, OverBudget: a.decided.Over,
+	}
+	if !s.Adaptive || len(a.decided.Jobs) == 0 {
+		return s
+	}
+	s.OneIn = 1
+	for _, j := range a.decided.Jobs {
+		if j.OneIn >= s.OneIn {
+			s.OneIn, s.Window = j.OneIn, j.Window
+		}
+	}
+	return s
 }
 
 func (a *Agent) programs() []web.Program {

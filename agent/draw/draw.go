@@ -46,13 +46,24 @@ func ColoursOf(lookup func(string) (string, bool)) Colours {
 // shades stand for rising heat where there are no colours.
 const shades = " .:-=+*#%@"
 
+// looked says how exact the counts are.
+func looked(h web.Heatmap) string {
+	if h.SampledOneIn <= 1 {
+		return "estimated in part"
+	}
+	if h.ErrorPercent == 0 {
+		return fmt.Sprintf("keys of one in %d requests looked at", h.SampledOneIn)
+	}
+	return fmt.Sprintf("keys of one in %d requests looked at, a cell is right to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
+}
+
 // Terminal writes the heatmap, a line for each worker, in at most width
 // columns; neighbouring blocks are joined where there are more.
 func Terminal(out io.Writer, h web.Heatmap, width int, colours Colours) error {
 	w := bufio.NewWriter(out)
 	fmt.Fprintf(w, "%s: %s by worker and key", h.Job, h.Measure)
 	if !h.Exact {
-		fmt.Fprintf(w, " (keys of one in %d requests looked at)", h.SampledOneIn)
+		fmt.Fprintf(w, " (%s)", looked(h))
 	}
 	fmt.Fprintln(w)
 	if len(h.Blocks) == 0 || len(h.Workers) == 0 {

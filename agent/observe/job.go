@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -52,7 +53,9 @@ type Job struct {
 	met           int     // how often one of its processes was
 	joining       bool    // nodes have asked to be added since the last node table
 	ranked        bool    // address order was used and holds
+	oneIn         uint32  // how its requests are sampled now; 0: as Options.OneIn says
 	sampledAtMost uint32  // the sparsest sampling so far
+	looked        looked
 }
 
 // A Node is a member of a job.
@@ -84,7 +87,7 @@ func (o *Observer) job(scheduler netip.AddrPort) *Job {
 	j := &Job{
 		Scheduler: scheduler, Sums: locality.New(opts), observer: o,
 		byAddress: map[netip.AddrPort]*Node{}, byID: map[int32]*Node{}, byPID: map[int]*Node{},
-		sampledAtMost: o.opts.OneIn(),
+		sampledAtMost: 1,
 	}
 	o.jobs[scheduler] = j
 	for _, other := range o.jobs { // they share the memory
@@ -126,7 +129,23 @@ func (j *Job) note(at int64, d *pslite.Detector) {
 	if dialect, _ := d.Dialect(); dialect != pslite.Unknown && (j.dialect == pslite.Unknown || dialect < j.dialect) {
 		j.dialect = dialect
 	}
-	j.sampledAtMost = max(j.sampledAtMost, j.observer.opts.OneIn())
+}
+
+// sampled notes whether a request's keys are looked at, and returns for how many
+// requests it stands.
+func (j *Job) sampled(r *bpf.Record) (weight uint64) {
+	oneIn := r.OneIn()
+	if oneIn == 0 {
+		oneIn = j.observer.opts.OneIn()
+	}
+	if !r.Has(bpf.Sampled) {
+		oneIn = max(j.oneIn, 2)
+		if j.oneIn == 0 {
+			oneIn = max(j.observer.opts.OneIn(), 2)
+		}
+	}
+	j.sampledAtMost = max(j.sampledAtMost, oneIn)
+	return uint64(max(oneIn, 1))
 }
 
 // add returns a new node of the job; nil beyond the limit.

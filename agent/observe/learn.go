@@ -68,6 +68,7 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 	if isNew {
 		j.joining = false
 		j.Sums.Restart()
+		clear(j.looked.clocks)
 	}
 	now := map[netip.AddrPort]bool{}
 	running := j.processes()

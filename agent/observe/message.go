@@ -133,9 +133,13 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 	} else {
 		msg.fresh = msg.job.Sums.Ask(msg.exchange)
 	}
+	withKeys := !r.Has(bpf.EndsMessage)
+	if !msg.answer {
+		msg.job.looked.asked(m, at, withKeys, msg.sampled)
+	}
 	msg.weight = 1
-	if one := o.opts.OneIn(); one > 1 {
-		msg.weight = uint64(one)
+	if withKeys {
+		msg.weight = msg.job.sampled(r)
 	}
 	if !msg.answer && m.Push {
 		msg.each[counts.Pushes] = msg.weight
@@ -149,6 +153,9 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 
 func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	msg := &s.message
+	if msg.open && msg.job != nil {
+		msg.job.looked.copied(r, msg.weight)
+	}
 	if !msg.open || !msg.data || !msg.fresh || s.twin {
 		return
 	}

@@ -16,6 +16,7 @@ type JobView struct {
 	Servers        int   // as configured, or as the node table says; 0 unknown
 	Workers        int
 	SampledOneIn   uint32 // the sparsest sampling so far
+	Looked         Looked
 	Nodes          []NodeView
 	ServersByIndex []string // names, as Sums counts them; empty for one to be left out
 	WorkersByIndex []string
@@ -76,7 +77,7 @@ func (o *Observer) view(j *Job) JobView {
 	j.rankByAddress()
 	v := JobView{
 		Job: j, Dialect: j.dialect, First: j.first, Last: j.last,
-		Servers: j.serverCount, Workers: j.workerCount, SampledOneIn: j.sampledAtMost,
+		Servers: j.serverCount, Workers: j.workerCount, SampledOneIn: j.sampledAtMost, Looked: j.looked.view(),
 	}
 	for _, n := range j.nodes {
 		rank, from := n.rank()

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"math"
 	"strconv"
 	"time"
 
@@ -50,6 +51,30 @@ type Job struct {
 	BytesPerSecond float64  `json:"bytes_per_second"`        // over the last ten seconds
 	Latency        Latency  `json:"latency"`                 // of all requests
 	Stragglers     []string `json:"stragglers"`              // names of workers well behind the others
+
+	Sampling *JobSampling `json:"sampling,omitempty"` // an agent's: how its keys are looked at now
+}
+
+// JobSampling says how a job's keys are looked at.
+type JobSampling struct {
+	OneIn        uint32  `json:"one_in"`        // windows of timestamps
+	Window       uint32  `json:"window"`        // timestamps; 0: as the agent's
+	Requests     uint64  `json:"requests"`      // with keys, so far
+	Sampled      uint64  `json:"sampled"`       // of them, those whose keys were looked at
+	CostPercent  float64 `json:"cost_percent"`  // of one core
+	AtFloor      bool    `json:"at_floor"`      // sparser it does not get, whatever it takes
+	ErrorPercent float64 `json:"error_percent"` // of the count of a key with 1,000 accesses: see CountError
+}
+
+// CountError returns by how much a count may be wrong that was scaled up, since
+// the keys of sampled of so many requests were looked at: 19 times in 20 it is
+// within so much, where uses of the key are spread over the job's steps by chance
+// (it is less where every step uses it, more where it comes in bursts).
+func CountError(count float64, requests, sampled uint64) float64 {
+	if sampled == 0 || requests <= sampled || count <= 0 {
+		return 0
+	}
+	return 1.96 * math.Sqrt(count*(float64(requests)/float64(sampled)-1))
 }
 
 // A Node is a scheduler, server or worker of a job.
@@ -114,7 +139,10 @@ type Heatmap struct {
 	Measure      Measure `json:"measure"`
 	Range                // what was asked for; absent: since the job was first seen
 	Exact        bool    `json:"exact"`          // false: see SampledOneIn
-	SampledOneIn uint32  `json:"sampled_one_in"` // counts are scaled up by this
+	SampledOneIn uint32  `json:"sampled_one_in"` // the sparsest that counts are scaled up by
+	// ErrorPercent is by how much the count of an average cell that is not empty
+	// may be wrong for that: see CountError. 0 where all was looked at.
+	ErrorPercent float64 `json:"error_percent"`
 	// Finest says that asking for fewer keys or more blocks will not show more
 	// detail: each block is one key, or as fine as it was counted.
 	Finest bool `json:"finest"`
@@ -203,6 +231,7 @@ type HotKey struct {
 	Pushes    uint64   `json:"pushes"`
 	Bytes     uint64   `json:"bytes"`               // of its values, both ways
 	Estimated uint64   `json:"estimated,omitempty"` // accesses that are an estimate, at most Sketch.Bound too high
+	Error     uint64   `json:"error,omitempty"`     // by how much accesses may be wrong because requests are sampled: see CountError
 	Server    string   `json:"server,omitempty"`    // its home
 	Workers   []uint64 `json:"workers"`             // accesses by worker
 }
@@ -308,12 +337,17 @@ type Program struct {
 	NanosPerRun float64 `json:"nanoseconds_per_run"`
 }
 
-// Sampling says which requests' keys are looked at.
+// Sampling says which requests' keys are looked at: of the job of which the
+// fewest are, where there are several.
 type Sampling struct {
 	OneIn         uint32  `json:"one_in"` // windows of timestamps
 	Window        uint32  `json:"window"` // timestamps
 	Adaptive      bool    `json:"adaptive"`
-	BudgetPercent float64 `json:"budget_percent"` // of one core, that the rate adapts to
+	BudgetPercent float64 `json:"budget_percent"` // of one core, for looking at keys
+	CostPercent   float64 `json:"cost_percent"`   // of one core, that looking at keys takes
+	// OverBudget: that is more than the budget, since the keys of a step every few
+	// seconds are looked at whatever it takes.
+	OverBudget bool `json:"over_budget"`
 }
 
 // A Counter counts something that was seen, ignored or lost.

@@ -108,6 +108,10 @@ func printHosts(w io.Writer, a *web.Agent) {
 func printAgent(w io.Writer, a *web.Agent) {
 	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
 		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
+	if s := a.Sampling; s.OverBudget {
+		fmt.Fprintf(w, "looking at keys takes %.1f%% of a core, more than the budget of %.1f%%: the keys of a step every few seconds are looked at whatever that takes (--cpu-budget)\n",
+			s.CostPercent, s.BudgetPercent)
+	}
 	if p := a.Planner; p != nil {
 		state := fmt.Sprintf("%d reports taken", p.Reports)
 		if !p.Connected {
@@ -133,6 +137,10 @@ func printJob(w io.Writer, j *web.Job) {
 		fmt.Fprintf(w, "\tp50 %.2f ms\tp99 %.2f ms", 1e3*j.Latency.P50, 1e3*j.Latency.P99)
 	}
 	fmt.Fprintln(w)
+	if s := j.Sampling; s != nil && s.Sampled < s.Requests {
+		fmt.Fprintf(w, "  keys of one in %d requests looked at, of %d of %d so far: a count of 1000 is right to about %.0f%%\n",
+			s.OneIn, s.Sampled, s.Requests, s.ErrorPercent)
+	}
 	if c := j.Connections; c.Unsynced+c.Unplaced > 0 || c.Missed > 0 {
 		fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
 			c.Synced, c.Unsynced, c.Unplaced, c.Missed)

@@ -91,7 +91,7 @@ export interface Agent {
   memory_bytes: number;
   kernel_percent: number;
   programs: { name: string; runs: number; nanoseconds_per_run: number }[] | null;
-  sampling: { one_in: number; window: number; adaptive: boolean; budget_percent: number };
+  sampling: { one_in: number; window: number; adaptive: boolean; budget_percent: number; cost_percent: number; over_budget: boolean };
   counters: Counter[] | null;
   hosts?: Host[]; // those that report: this is a planner
   planner?: { address: string; connected: boolean; error?: string };

@@ -168,7 +168,10 @@ function counterTable(agent: Agent): HTMLElement {
 
 function samplingText(s: Agent["sampling"]): string {
   const rate = s.one_in <= 1 ? "all steps" : `one window of ${s.window} steps in ${s.one_in}`;
-  return s.adaptive ? `${rate}, kept under ${s.budget_percent}% of a core` : rate;
+  if (s.over_budget) {
+    return `${rate}, which takes ${s.cost_percent.toPrecision(2)}% of a core, more than the budget of ${s.budget_percent}%: some steps are looked at whatever that takes`;
+  }
+  return s.adaptive ? `${rate}, keys kept under ${s.budget_percent}% of a core` : rate;
 }
 
 function plannerText(p: NonNullable<Agent["planner"]>): string {

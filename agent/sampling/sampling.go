@@ -1,0 +1,219 @@
+// Package sampling decides of how many requests of each job the keys are looked
+// at: as many as a budget of CPU time allows, but those of a whole step every
+// few seconds in any case.
+//
+// In comes what was looked at so far and what that took ([Look]), once a second;
+// out goes a [Decision]. The agent calls it. It knows no clock and no kernel.
+//
+// The budget is for what sampling can lower: copying key frames out of the
+// kernel and counting them. What each segment and each meta costs, and what the
+// rest of the process does, is not held against it.
+package sampling
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+const (
+	// span is how far back cost and pace are measured. It must hold some sampled
+	// windows.
+	span = 12 * time.Second
+	// stepEvery is how often the keys of some steps are looked at whatever that
+	// takes, on average; at most twice as long passes from one to the next.
+	stepEvery = 3 * time.Second
+	// The keys of consecutive timestamps are looked at together, so many: as
+	// pass in windowTakes, within these limits, so that a window holds a pull
+	// and the push that follows it, and a job of few, large steps is not bound
+	// to look at many of them at once.
+	minWindow, maxWindow = 4, 16
+	windowTakes          = 500 * time.Millisecond
+	// maxOneIn is the sparsest sampling.
+	maxOneIn = 4096
+	// kernelNanosPerByte is what the programs in the kernel take to look at a
+	// byte of keys and copy it out: see bpf/README.md, which has 55 to 70 ms a
+	// GB of traffic, three quarters of it keys, for runs of keys.
+	kernelNanosPerByte = 0.1
+	// denser is the part of the budget that must suffice before a job is looked
+	// at more densely than it is.
+	denser = 0.6
+)
+
+// A Rate says that one in OneIn windows of so many timestamps is looked at.
+type Rate struct{ Window, OneIn uint32 }
+
+// A Clock names a counter of timestamps of a job.
+type Clock struct{ App, Customer int32 }
+
+// Seen is what has passed of a job so far.
+type Seen struct {
+	Requests, Sampled uint64          // requests with keys, and those looked at
+	KeyBytes          uint64          // of keys that were looked at
+	AllBytes          uint64          // what they would be had all been looked at
+	Clocks            map[Clock]int32 // highest timestamps
+}
+
+// A Look is the state of the agent at one moment. All but At only grow.
+type Look struct {
+	At            time.Time
+	ReaderSeconds float64 // CPU time of the thread that reads
+	// KeyNanos of AllNanos of that thread's work went into keys, by a sample.
+	KeyNanos, AllNanos int64
+	Jobs               map[string]Seen
+}
+
+// A Decision is how to sample from now on.
+type Decision struct {
+	Jobs    map[string]Job
+	Percent float64 // of one core, that looking at keys takes
+	// Over: the budget cannot be met, since steps must be looked at.
+	Over bool
+}
+
+// A Job is how one job is sampled.
+type Job struct {
+	Rate
+	Percent float64 // of one core, that looking at its keys takes
+	AtFloor bool    // sparser it does not get, whatever it takes
+}
+
+// A Controller decides again and again. The zero value but for Budget is one
+// that has seen nothing.
+type Controller struct {
+	Budget float64 // percent of one core; 0: rates are left as Start says
+	Start  uint32  // OneIn of a job of which no keys have been seen
+
+	looks []Look // oldest first, those of the last span
+	jobs  map[string]Job
+}
+
+// Decide takes what has been seen by now.
+func (c *Controller) Decide(now Look) Decision {
+	c.looks = append(c.looks, now)
+	for len(c.looks) > 2 && now.At.Sub(c.looks[1].At) >= span {
+		c.looks = slices.Delete(c.looks, 0, 1)
+	}
+	price := c.price()
+	var all []demand
+	for _, name := range slices.Sorted(maps.Keys(now.Jobs)) {
+		d := c.demand(name, price)
+		all = append(all, d)
+	}
+	decision := Decision{Jobs: map[string]Job{}}
+	sparse, dense := share(all, c.Budget), share(all, denser*c.Budget)
+	for i, d := range all {
+		job := Job{Rate: Rate{Window: d.window, OneIn: d.oneIn}, Percent: d.percent}
+		if c.Budget > 0 {
+			job.OneIn = min(d.oneIn, d.limit)
+			if d.known { // between what suffices and what leaves room
+				job.OneIn = min(max(job.OneIn, sparse[i]), dense[i])
+			}
+			job.AtFloor = d.known && sparse[i] == d.limit && d.limit < maxOneIn
+		}
+		decision.Jobs[d.name] = job
+		decision.Percent += d.percent
+	}
+	decision.Over = c.Budget > 0 && total(all, sparse) > c.Budget
+	c.jobs = decision.Jobs
+	return decision
+}
+
+// price returns nanoseconds a byte of keys that is looked at.
+func (c *Controller) price() float64 {
+	first, last := c.looks[0], c.looks[len(c.looks)-1]
+	bytes := uint64(0)
+	for name, j := range last.Jobs {
+		bytes += less(j.KeyBytes, first.Jobs[name].KeyBytes)
+	}
+	all := last.AllNanos - first.AllNanos
+	if bytes == 0 || all <= 0 {
+		return kernelNanosPerByte
+	}
+	part := float64(last.KeyNanos-first.KeyNanos) / float64(all)
+	return kernelNanosPerByte + 1e9*part*(last.ReaderSeconds-first.ReaderSeconds)/float64(bytes)
+}
+
+// demand is what a job asks for.
+type demand struct {
+	name    string
+	whole   float64 // percent of a core that looking at all of its keys would take
+	percent float64 // that looking at them takes
+	known   bool    // keys were looked at lately, so that whole is known
+	window  uint32
+	oneIn   uint32 // now
+	limit   uint32 // the sparsest with which a step is looked at every stepEvery
+}
+
+func (c *Controller) demand(name string, price float64) demand {
+	now := c.looks[len(c.looks)-1]
+	seen := now.Jobs[name]
+	d := demand{name: name, oneIn: max(c.Start, 1), window: maxWindow}
+	before, met := c.jobs[name]
+	if met {
+		d.oneIn, d.window = before.OneIn, before.Window
+	}
+	d.limit = d.oneIn // until its pace is known
+	at := slices.IndexFunc(c.looks, func(l Look) bool { _, ok := l.Jobs[name]; return ok })
+	first := c.looks[at]
+	seconds := now.At.Sub(first.At).Seconds()
+	if seconds <= 0 {
+		return d
+	}
+	was := first.Jobs[name]
+	d.known = seen.Sampled > was.Sampled
+	d.percent = 100 * price * 1e-9 * float64(less(seen.KeyBytes, was.KeyBytes)) / seconds
+	d.whole = 100 * price * 1e-9 * float64(less(seen.AllBytes, was.AllBytes)) / seconds
+	pace := 0.0 // timestamps a second
+	for clock, highest := range seen.Clocks {
+		if from, ok := was.Clocks[clock]; ok && highest > from {
+			pace = max(pace, float64(int64(highest)-int64(from))/seconds)
+		}
+	}
+	if c.Budget > 0 && (pace > 0 || seconds >= span.Seconds()/2) {
+		d.window = min(max(powerBelow(pace*windowTakes.Seconds()), minWindow), maxWindow)
+		d.limit = min(powerBelow(pace*stepEvery.Seconds()/float64(d.window)), maxOneIn)
+	}
+	return d
+}
+
+// share returns for each demand how sparsely it is met so that all together stay
+// within the budget, if that is possible: who takes most gives most.
+func share(all []demand, budget float64) []uint32 {
+	oneIn := make([]uint32, len(all))
+	for i := range oneIn {
+		oneIn[i] = 1
+	}
+	for total(all, oneIn) > budget {
+		most := -1
+		for i, d := range all {
+			if oneIn[i] < d.limit && (most < 0 || cmp.Less(all[most].whole/float64(oneIn[most]), d.whole/float64(oneIn[i]))) {
+				most = i
+			}
+		}
+		if most < 0 {
+			break
+		}
+		oneIn[most] *= 2
+	}
+	return oneIn
+}
+
+func total(all []demand, oneIn []uint32) (percent float64) {
+	for i, d := range all {
+		percent += d.whole / float64(oneIn[i])
+	}
+	return percent
+}
+
+// powerBelow returns the highest power of two that is at most x, and at least 1.
+func powerBelow(x float64) uint32 {
+	n := uint32(1)
+	for n < 1<<30 && float64(2*n) <= x {
+		n *= 2
+	}
+	return n
+}
+
+func less(a, b uint64) uint64 { return a - min(a, b) }

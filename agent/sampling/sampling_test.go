@@ -1,0 +1,164 @@
+package sampling
+
+import (
+	"testing"
+	"time"
+)
+
+// A host is a model of one whose agent samples as the controller says.
+type host struct {
+	c       Controller
+	now     Look
+	jobs    map[string]*job
+	decided Decision
+	other   float64 // percent of a core of the reader's that is not for keys
+}
+
+// A job makes steps of two timestamps, a pull and a push.
+type job struct {
+	stepsPerSecond float64
+	keysPerStep    float64
+	nanosPerByte   float64
+	left           float64 // of a timestamp
+	full           float64 // bytes, not rounded
+	copied         float64
+	read           float64 // seconds
+	timestamp      int32
+}
+
+func newHost(budget float64) *host {
+	return &host{
+		c: Controller{Budget: budget, Start: 16}, jobs: map[string]*job{},
+		now: Look{At: time.Unix(1000, 0), Jobs: map[string]Seen{}},
+	}
+}
+
+// run lets time pass, a second at a time.
+func (h *host) run(seconds int) {
+	for range seconds {
+		h.now.At = h.now.At.Add(time.Second)
+		h.now.ReaderSeconds += h.other / 100
+		h.now.AllNanos += int64(1e9 * h.other / 100)
+		seen := map[string]Seen{}
+		for name, j := range h.jobs {
+			s := h.now.Jobs[name]
+			oneIn := float64(16)
+			if d, ok := h.decided.Jobs[name]; ok {
+				oneIn = float64(d.OneIn)
+			}
+			j.left += 2 * j.stepsPerSecond
+			n := int32(j.left)
+			j.left -= float64(n)
+			j.timestamp += n
+			bytes := 4 * j.keysPerStep * float64(n)
+			j.full += bytes
+			j.copied += bytes / oneIn
+			s.Requests += uint64(n)
+			if n > 0 {
+				s.Sampled++
+			}
+			s.AllBytes, s.KeyBytes = uint64(j.full), uint64(j.copied)
+			s.Clocks = map[Clock]int32{{}: j.timestamp}
+			h.now.ReaderSeconds += bytes / oneIn * j.nanosPerByte / 1e9
+			h.now.KeyNanos += int64(bytes / oneIn * j.nanosPerByte)
+			h.now.AllNanos += int64(bytes / oneIn * j.nanosPerByte)
+			seen[name] = s
+		}
+		h.now.Jobs = seen
+		h.decided = h.c.Decide(h.now)
+	}
+}
+
+// What else the agent does, however much that takes, makes no job's keys unseen.
+func TestOtherCostIsNotHeldAgainstKeys(t *testing.T) {
+	h := newHost(1)
+	h.other = 60
+	h.jobs["a"] = &job{stepsPerSecond: 24, keysPerStep: 2000, nanosPerByte: 1}
+	h.run(5)
+	if d := h.decided.Jobs["a"]; d.OneIn != 1 || h.decided.Over {
+		t.Errorf("a small job is sampled one in %d, over budget %v", d.OneIn, h.decided.Over)
+	}
+}
+
+// Without a job, and beside one that stands still, nothing changes.
+func TestNothingToSee(t *testing.T) {
+	h := newHost(1)
+	h.other = 100
+	h.run(600)
+	if len(h.decided.Jobs) != 0 || h.decided.Over || h.decided.Percent != 0 {
+		t.Errorf("%+v", h.decided)
+	}
+	h.jobs["a"] = &job{stepsPerSecond: 24, keysPerStep: 2000, nanosPerByte: 1}
+	h.run(20)
+	h.jobs["a"].stepsPerSecond = 0
+	h.run(600)
+	if d := h.decided.Jobs["a"]; d.OneIn != 1 || h.decided.Over {
+		t.Errorf("a job that stands still is sampled one in %d", d.OneIn)
+	}
+}
+
+// A job that moves much is sampled within the budget, and no sparser than that
+// asks for.
+func TestWithinBudget(t *testing.T) {
+	h := newHost(1)
+	h.jobs["a"] = &job{stepsPerSecond: 200, keysPerStep: 100_000, nanosPerByte: 0.9} // 16% in all
+	h.run(60)
+	d := h.decided.Jobs["a"]
+	if h.decided.Percent > 1 || h.decided.Over || d.OneIn > 32 || d.OneIn < 16 {
+		t.Errorf("%+v", h.decided)
+	}
+	if d.Window != maxWindow {
+		t.Errorf("windows of %d timestamps", d.Window)
+	}
+	h.jobs["a"].keysPerStep = 100
+	h.run(60)
+	if d := h.decided.Jobs["a"]; d.OneIn != 1 {
+		t.Errorf("now that it is small it is sampled one in %d", d.OneIn)
+	}
+}
+
+// The keys of a step every few seconds are looked at whatever that takes, and
+// that it takes too much is said.
+func TestFloor(t *testing.T) {
+	h := newHost(1)
+	h.jobs["a"] = &job{stepsPerSecond: 3, keysPerStep: 10_000_000, nanosPerByte: 0.9}
+	h.run(60)
+	d := h.decided.Jobs["a"]
+	between := float64(d.OneIn) * float64(d.Window) / (2 * 3)
+	if !h.decided.Over || !d.AtFloor || between > stepEvery.Seconds() || h.decided.Percent <= 1 {
+		t.Errorf("%+v: a window every %.1f s", h.decided, between)
+	}
+	h.jobs["a"].keysPerStep = 1000
+	h.run(60)
+	if h.decided.Over {
+		t.Error("it still says so when it is not so any more")
+	}
+}
+
+// Each job is sampled as it needs: a slow one is looked at whole beside one that
+// takes the budget.
+func TestJobsByThemselves(t *testing.T) {
+	h := newHost(1)
+	h.jobs["slow"] = &job{stepsPerSecond: 0.5, keysPerStep: 1000, nanosPerByte: 1}
+	h.jobs["fast"] = &job{stepsPerSecond: 500, keysPerStep: 100_000, nanosPerByte: 0.9}
+	h.run(60)
+	if slow, fast := h.decided.Jobs["slow"], h.decided.Jobs["fast"]; slow.OneIn != 1 || fast.OneIn < 32 || h.decided.Over {
+		t.Errorf("%+v", h.decided)
+	}
+}
+
+// A job that has just been met is sampled sparsely until its keys have been
+// seen, unless it is so slow that its steps would be missed.
+func TestStart(t *testing.T) {
+	h := newHost(1)
+	h.jobs["a"] = &job{stepsPerSecond: 200, keysPerStep: 1_000_000, nanosPerByte: 0.9}
+	h.run(1)
+	if d := h.decided.Jobs["a"]; d.OneIn != 16 {
+		t.Errorf("at first one in %d", d.OneIn)
+	}
+	h.jobs["b"] = &job{stepsPerSecond: 2, keysPerStep: 100, nanosPerByte: 0.9}
+	h.run(2)
+	if d := h.decided.Jobs["b"]; d.OneIn > 4 || d.Window != minWindow {
+		t.Errorf("a slow one: %+v", d)
+	}
+}
