@@ -16,10 +16,14 @@ import (
 // adaptEvery is how often the cost is measured and the sampling adapted.
 const adaptEvery = time.Second
 
-// StartOneIn is how connections are sampled where sampling is adapted, until it
-// is known whose they are and what that costs: sparsely, so that nothing is
-// disturbed.
-const StartOneIn = 16
+// StartOneIn and StartWindow are how connections are sampled where sampling is
+// adapted, until it is known whose they are and what that costs, a second or two:
+// sparsely, so that little is disturbed, but not so sparsely that the beginning of
+// a slow job is missed.
+const (
+	StartOneIn  = 4
+	StartWindow = 4
+)
 
 // adapt measures what the agent takes, and what of it looking at keys takes, and
 // changes the sampling accordingly.

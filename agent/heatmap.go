@@ -65,7 +65,7 @@ func cellError(v *observe.JobView, counts [][]uint64) float64 {
 		return 0
 	}
 	mean := sum / float64(cells)
-	return 100 * web.CountError(mean, v.Looked.Requests, v.Looked.Sampled) / mean
+	return 100 * coverage(v).CountError(mean) / mean
 }
 
 // blocksDuring returns the blocks of a stretch of time, which were laid down
@@ -138,13 +138,14 @@ func hottest(v *observe.JobView, n int) web.Keys {
 		Job: v.Job.Scheduler.String(), Workers: picked(v.WorkersByIndex, workers),
 		Hottest: []web.HotKey{}, Skew: []web.SkewPoint{}, Sketch: sketch(v),
 	}
+	covered := coverage(v)
 	for _, key := range hot {
 		entry := web.HotKey{
 			Key: web.Key(key.Key), Text: web.Key(key.Key).Text(), Accesses: key.Accesses(),
 			Pulls: key.Sums[counts.Pulls], Pushes: key.Sums[counts.Pushes],
 			Bytes:     key.Sums[counts.PulledBytes] + key.Sums[counts.PushedBytes],
 			Estimated: key.Earlier, Server: home(v, key.Key),
-			Error: uint64(web.CountError(float64(key.Accesses()), v.Looked.Requests, v.Looked.Sampled)),
+			Error: uint64(covered.CountError(float64(key.Accesses()))),
 		}
 		for _, w := range workers {
 			n := uint64(0)

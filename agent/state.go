@@ -98,10 +98,8 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 
 // sampling says how the job's keys are looked at.
 func (a *Agent) sampling(v *observe.JobView, name string) *web.JobSampling {
-	s := &web.JobSampling{
-		OneIn: a.opts.Sampling.OneIn, Window: a.opts.Sampling.Window, Requests: v.Looked.Requests, Sampled: v.Looked.Sampled,
-		ErrorPercent: web.CountError(1000, v.Looked.Requests, v.Looked.Sampled) / 10,
-	}
+	s := coverage(v)
+	s.OneIn, s.Window = a.opts.Sampling.OneIn, a.opts.Sampling.Window
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if d, ok := a.decided.Jobs[name]; ok {
@@ -110,6 +108,13 @@ func (a *Agent) sampling(v *observe.JobView, name string) *web.JobSampling {
 			s.OneIn, s.Window, s.AtFloor = d.OneIn, d.Window, d.AtFloor
 		}
 	}
+	return s
+}
+
+// coverage says of how many of the job's requests the keys were looked at.
+func coverage(v *observe.JobView) *web.JobSampling {
+	s := &web.JobSampling{Requests: v.Looked.Requests, Sampled: v.Looked.Sampled, Estimated: v.Looked.Estimated}
+	s.ErrorPercent = s.CountError(1000) / 10
 	return s
 }
 

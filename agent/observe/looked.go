@@ -9,8 +9,10 @@ import (
 type Looked struct {
 	Requests uint64 // with keys
 	Sampled  uint64 // of them, those whose keys were copied
-	KeyBytes uint64 // of key and lens frames that were copied, or told as runs
-	AllBytes uint64 // what they would have been had all been sampled, by estimate
+	// Estimated is how many those that were sampled stand for: about Requests.
+	Estimated uint64
+	KeyBytes  uint64 // of key and lens frames that were copied, or told as runs
+	AllBytes  uint64 // what they would have been had all been sampled, by estimate
 	// Clocks are the highest timestamps of the job's customers: each counts its
 	// own requests.
 	Clocks map[Customer]int32
@@ -48,13 +50,7 @@ func (l *looked) view() Looked {
 }
 
 // asked notes a request of a worker.
-func (l *looked) asked(m *pslite.Meta, at int64, withKeys, sampled bool) {
-	if withKeys {
-		l.Requests++
-		if sampled {
-			l.Sampled++
-		}
-	}
+func (l *looked) asked(m *pslite.Meta, at int64) {
 	if l.clocks == nil {
 		l.clocks = map[Customer]clock{}
 	}
@@ -65,6 +61,16 @@ func (l *looked) asked(m *pslite.Meta, at int64, withKeys, sampled bool) {
 	}
 	if !known || m.Timestamp > k.highest || at-k.at > staleClock {
 		l.clocks[c] = clock{m.Timestamp, at}
+	}
+}
+
+// weighed notes that a request with keys was looked at, and for how many it
+// stands, or that it was not.
+func (l *looked) weighed(sampled bool, weight uint64) {
+	l.Requests++
+	if sampled {
+		l.Sampled++
+		l.Estimated += weight
 	}
 }
 

@@ -134,12 +134,15 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 		msg.fresh = msg.job.Sums.Ask(msg.exchange)
 	}
 	withKeys := !r.Has(bpf.EndsMessage)
-	if !msg.answer {
-		msg.job.looked.asked(m, at, withKeys, msg.sampled)
-	}
 	msg.weight = 1
 	if withKeys {
 		msg.weight = msg.job.sampled(r)
+	}
+	if !msg.answer {
+		msg.job.looked.asked(m, at)
+	}
+	if !msg.answer && withKeys {
+		msg.job.looked.weighed(msg.sampled, msg.weight)
 	}
 	if !msg.answer && m.Push {
 		msg.each[counts.Pushes] = msg.weight

@@ -165,17 +165,30 @@ func (c *Controller) demand(name string, price float64) demand {
 	d.known = seen.Sampled > was.Sampled
 	d.percent = 100 * price * 1e-9 * float64(less(seen.KeyBytes, was.KeyBytes)) / seconds
 	d.whole = 100 * price * 1e-9 * float64(less(seen.AllBytes, was.AllBytes)) / seconds
-	pace := 0.0 // timestamps a second
-	for clock, highest := range seen.Clocks {
-		if from, ok := was.Clocks[clock]; ok && highest > from {
-			pace = max(pace, float64(int64(highest)-int64(from))/seconds)
-		}
-	}
+	pace := c.pace(name)
 	if c.Budget > 0 && (pace > 0 || seconds >= span.Seconds()/2) {
 		d.window = min(max(powerBelow(pace*windowTakes.Seconds()), minWindow), maxWindow)
 		d.limit = min(powerBelow(pace*stepEvery.Seconds()/float64(d.window)), maxOneIn)
 	}
 	return d
+}
+
+// pace returns how many timestamps pass in a second: those of the customer that
+// has most.
+func (c *Controller) pace(name string) (pace float64) {
+	now := c.looks[len(c.looks)-1]
+	for clock, highest := range now.Jobs[name].Clocks {
+		for _, l := range c.looks { // the first that knows it
+			from, ok := l.Jobs[name].Clocks[clock]
+			if seconds := now.At.Sub(l.At).Seconds(); ok && seconds > 0 {
+				pace = max(pace, float64(int64(highest)-int64(from))/seconds)
+			}
+			if ok {
+				break
+			}
+		}
+	}
+	return pace
 }
 
 // share returns for each demand how sparsely it is met so that all together stay

@@ -58,7 +58,9 @@ func (h *host) run(seconds int) {
 				s.Sampled++
 			}
 			s.AllBytes, s.KeyBytes = uint64(j.full), uint64(j.copied)
-			s.Clocks = map[Clock]int32{{}: j.timestamp}
+			if j.timestamp > 0 {
+				s.Clocks = map[Clock]int32{{}: j.timestamp}
+			}
 			h.now.ReaderSeconds += bytes / oneIn * j.nanosPerByte / 1e9
 			h.now.KeyNanos += int64(bytes / oneIn * j.nanosPerByte)
 			h.now.AllNanos += int64(bytes / oneIn * j.nanosPerByte)
@@ -156,7 +158,9 @@ func TestStart(t *testing.T) {
 	if d := h.decided.Jobs["a"]; d.OneIn != 16 {
 		t.Errorf("at first one in %d", d.OneIn)
 	}
-	h.jobs["b"] = &job{stepsPerSecond: 2, keysPerStep: 100, nanosPerByte: 0.9}
+	h.jobs["b"] = &job{keysPerStep: 100, nanosPerByte: 0.9}
+	h.run(3) // its processes have started, but do not train yet
+	h.jobs["b"].stepsPerSecond = 2
 	h.run(2)
 	if d := h.decided.Jobs["b"]; d.OneIn > 4 || d.Window != minWindow {
 		t.Errorf("a slow one: %+v", d)

@@ -61,20 +61,23 @@ type JobSampling struct {
 	Window       uint32  `json:"window"`        // timestamps; 0: as the agent's
 	Requests     uint64  `json:"requests"`      // with keys, so far
 	Sampled      uint64  `json:"sampled"`       // of them, those whose keys were looked at
+	Estimated    uint64  `json:"estimated"`     // how many requests those that were looked at stand for
 	CostPercent  float64 `json:"cost_percent"`  // of one core
 	AtFloor      bool    `json:"at_floor"`      // sparser it does not get, whatever it takes
 	ErrorPercent float64 `json:"error_percent"` // of the count of a key with 1,000 accesses: see CountError
 }
 
-// CountError returns by how much a count may be wrong that was scaled up, since
-// the keys of sampled of so many requests were looked at: 19 times in 20 it is
-// within so much, where uses of the key are spread over the job's steps by chance
-// (it is less where every step uses it, more where it comes in bursts).
-func CountError(count float64, requests, sampled uint64) float64 {
-	if sampled == 0 || requests <= sampled || count <= 0 {
+// CountError returns by how much a count may be wrong that was scaled up because
+// the keys of some requests only were looked at: 19 times in 20 it is within so
+// much, where uses of the key are spread over the job's steps by chance (it is
+// less where every step uses it, more where it comes in bursts). How many requests
+// there were is known, so it is also known how far off the scaling is for all.
+func (s *JobSampling) CountError(count float64) float64 {
+	if s.Sampled == 0 || s.Requests <= s.Sampled || count <= 0 {
 		return 0
 	}
-	return 1.96 * math.Sqrt(count*(float64(requests)/float64(sampled)-1))
+	all := float64(s.Requests)
+	return 1.96*math.Sqrt(count*(all/float64(s.Sampled)-1)) + count*math.Abs(float64(s.Estimated)/all-1)
 }
 
 // A Node is a scheduler, server or worker of a job.

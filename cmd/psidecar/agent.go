@@ -85,7 +85,7 @@ func (f *agentFlags) options() (agent.Options, error) {
 		if f.budget <= 0 || f.budget > 10000 {
 			return o, usagef("--cpu-budget %v: want percent of one core, above 0", f.budget)
 		}
-		o.Sampling = agent.Sampling{OneIn: agent.StartOneIn, Budget: f.budget}
+		o.Sampling = agent.Sampling{OneIn: agent.StartOneIn, Window: agent.StartWindow, Budget: f.budget}
 	default:
 		n, err := strconv.ParseUint(f.sample, 10, 32)
 		if err != nil || n == 0 {

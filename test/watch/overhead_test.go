@@ -152,7 +152,7 @@ type process struct {
 	log bytes.Buffer
 }
 
-func startAgent(b *testing.B, psidecar string, flags ...string) *process {
+func startAgent(b testing.TB, psidecar string, flags ...string) *process {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -182,7 +182,7 @@ func startAgent(b *testing.B, psidecar string, flags ...string) *process {
 	}
 }
 
-func (a *process) stop(b *testing.B) {
+func (a *process) stop(b testing.TB) {
 	b.Helper()
 	if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		b.Error(err)
@@ -199,7 +199,7 @@ func (c cost) since(before cost) cost {
 	return cost{c.agent - before.agent, c.kernel - before.kernel, c.lost - before.lost}
 }
 
-func (a *process) cost(b *testing.B) (c cost) {
+func (a *process) cost(b testing.TB) (c cost) {
 	b.Helper()
 	var ts unix.Timespec
 	if err := unix.ClockGettime(cpuClock(a.cmd.Process.Pid), &ts); err != nil {
