@@ -65,7 +65,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.IntVar(&f.mark, "mark", 0, "SO_MARK of the proxy's own sockets, by which interception leaves them alone; needs CAP_NET_ADMIN; 0: none")
 	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
 	f.routing.add(cmd)
-	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, all connections together")
+	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
 	f.values.register(flags)
 	flags.BoolVar(&f.follow, "follow-codecs", true, "take up the rules for values that the planner has (psidecar plan codecs), before those of flags and file, and try codecs when it asks")
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
@@ -24,12 +25,19 @@ const (
 // Memory is what the directions of many connections share: buffers, and a
 // bound for those larger than 64 KiB.
 type Memory struct {
+	// Patience is how long Reserve waits; 0: ten seconds. It is set before use.
+	Patience time.Duration
+
+	limit   int64
 	bound   *semaphore.Weighted
+	state   *semaphore.Weighted // of bound, what is kept from message to message
 	classes [topClass - baseClass + 1]sync.Pool
 }
 
 // NewMemory returns a Memory whose large buffers take at most limit bytes.
-func NewMemory(limit int64) *Memory { return &Memory{bound: semaphore.NewWeighted(limit)} }
+func NewMemory(limit int64) *Memory {
+	return &Memory{limit: limit, bound: semaphore.NewWeighted(limit), state: semaphore.NewWeighted(limit / stateShare)}
+}
 
 // get returns a buffer of 1<<class bytes.
 func (m *Memory) get(class int) []byte {
@@ -50,8 +58,11 @@ func (m *Memory) Borrow(ctx context.Context, n int) ([]byte, error) {
 		return nil, fmt.Errorf("%d bytes are more than one buffer may have", n)
 	}
 	if class > baseClass {
+		if 1<<class > m.limit {
+			return nil, fmt.Errorf("%w of %d bytes: a buffer of %d bytes", ErrNoMemory, m.limit, 1<<class)
+		}
 		if err := m.bound.Acquire(ctx, 1<<class); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrNoMemory, err)
 		}
 	}
 	return m.get(class), nil

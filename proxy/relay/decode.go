@@ -2,8 +2,10 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"math/bits"
 	"time"
+	"unsafe"
 
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/zmtp"
@@ -133,6 +135,8 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 	}
 	follow := flags&flagFollow != 0
 	switch {
+	case errors.Is(err, ErrNoMemory):
+		return verdict{}, reason.Errorf(reason.Memory, "decoding a message of the link: %w", err)
 	case err != nil:
 		return verdict{}, reason.Errorf(reason.Codec, "from the link: %w", err)
 	case len(frames) > maxFrames:
@@ -148,19 +152,20 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 	d.plain, d.next, d.open = plain, 0, follow
 	d.frames = append(d.frames[:0], frames...)
 	d.inside = follow
-	d.keepLater()
+	d.keepLater(head)
 	return verdict{}, d.proceed(out)
 }
 
 // keepLater copies the decoded frames that are written only after one that has
-// yet to come from the link: they may lie in the input's buffer.
-func (d *decoder) keepLater() {
+// yet to come from the link, where they lie in the input's buffer. Others are the
+// receiver's until it is told to release them.
+func (d *decoder) keepLater(head []byte) {
 	if d.plain == 0 {
 		return
 	}
 	d.copied = d.copied[:0]
 	for i := bits.TrailingZeros32(d.plain); i < len(d.frames); i++ {
-		if d.plain&(1<<i) == 0 {
+		if d.plain&(1<<i) == 0 && within(d.frames[i], head) {
 			start := len(d.copied)
 			d.copied = append(d.copied, d.frames[i]...)
 			d.frames[i] = d.copied[start:len(d.copied):len(d.copied)]
@@ -169,6 +174,15 @@ func (d *decoder) keepLater() {
 	if cap(d.copied) > keepScratch {
 		d.copied = nil
 	}
+}
+
+// within reports whether b is a part of head.
+func within(b, head []byte) bool {
+	if len(b) == 0 || len(head) == 0 {
+		return false
+	}
+	at, first := uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&head[0]))
+	return at >= first && at < first+uintptr(len(head))
 }
 
 // proceed adds the decoded frames up to the next that comes from the link.

@@ -61,21 +61,21 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	if l.Dialed {
 		other = l.Acceptor
 	}
-	p := c.join(other, limits)
-	s, r := p.newSender(l.ID, l.Dialed, l.HeadLimit), p.newReceiver(l.ID, l.Dialed)
-	r.memory = l.Memory
+	p := c.join(other, limits, l.Memory)
+	s, r := p.newSender(l.ID, l.Dialed, l.HeadLimit, l.Memory), p.newReceiver(l.ID, l.Dialed, l.Memory)
 	s.close = sync.OnceFunc(func() { c.leave(other) })
 	r.close = sync.OnceFunc(func() { c.leave(other) })
 	return s, r, nil
 }
 
 // join returns the Peer of the other proxy for a new link, which has two ends.
-func (c *Codec) join(other relay.Instance, limits Limits) *Peer {
+func (c *Codec) join(other relay.Instance, limits Limits, memory *relay.Memory) *Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.peers[other]
 	if s == nil {
 		s = &shared{peer: NewPeer(limits)}
+		s.peer.state = keylist.NewAccount(keyMemory(memory))
 		c.peers[other] = s
 	}
 	if s.ends == 0 {
@@ -104,6 +104,7 @@ func (c *Codec) leave(other relay.Instance) {
 	}
 	c.idle = append(c.idle, other)
 	if len(c.idle) > mostIdle {
+		c.peers[c.idle[0]].peer.close()
 		delete(c.peers, c.idle[0])
 		c.idle = c.idle[1:]
 	}

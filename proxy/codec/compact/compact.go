@@ -77,7 +77,7 @@ type Limits struct {
 // the requests in flight, and what keylist.DefaultLimits says for a link.
 var DefaultLimits = Limits{
 	Keys:             keylist.DefaultLimits,
-	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 1 << 30},
+	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 96 << 20},
 	ValuesBytes:      wordlist.Most,
 	SparseBytes:      64 << 20,
 	RetainedRequests: 16384,

@@ -46,23 +46,24 @@ func sumLens(lens []byte, sums *[]byte) bool {
 	return true
 }
 
-// readLens decodes a lens frame into room and returns what follows it.
-func readLens(d *keylist.Decoder, src, room []byte) (lens, rest []byte, err error) {
+// readLens decodes a lens frame and returns what follows it.
+func (r *Receiver) readLens(src []byte) (lens, rest []byte, err error) {
 	if len(src) == 0 {
 		return nil, nil, fmt.Errorf("%w: it ends before the lengths", ErrCorrupt)
 	}
 	form := src[0]
-	list, rest, err := d.Decode(src[1:])
-	if err != nil {
-		return nil, nil, errors.Join(ErrCorrupt, err)
-	}
+	list, rest, err := r.lens.Decode(src[1:])
 	switch {
+	case err != nil:
+		return nil, nil, errors.Join(ErrCorrupt, err)
 	case form == lensPlain:
-		return append(room[:0], list...), rest, nil
+		return list, rest, nil
 	case form != lensSummed || len(list)%8 != 0:
 		return nil, nil, fmt.Errorf("%w: lengths of form %d in %d bytes", ErrCorrupt, form, len(list))
 	}
-	lens = room[:0]
+	if lens, err = r.lensRoom.take(r.memory, len(list)/8*lenSize); err != nil {
+		return nil, nil, err
+	}
 	var before uint64
 	for ; len(list) > 0; list = list[8:] {
 		sum := binary.LittleEndian.Uint64(list)

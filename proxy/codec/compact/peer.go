@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -23,7 +24,8 @@ import (
 type Peer struct {
 	limits Limits
 
-	mu    sync.Mutex
+	mu    sync.Mutex           // guards what follows
+	state keylist.Account      // of the keys
 	asked map[request][]byte   // by us: keys, until the answer
 	due   map[exchange][]*asks // by the peer: those that we may name in an answer
 	byReq map[request]*asks    // the same, to forget a link's
@@ -74,7 +76,7 @@ func NewPeer(limits Limits) *Peer {
 func (p *Peer) keep(r request, keys []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.kept.fits(p.limits, len(keys)) {
+	if !p.kept.fits(p.limits, len(keys)) || !p.state.TryGrow(len(keys)) {
 		return false
 	}
 	p.kept.add(len(keys))
@@ -92,6 +94,7 @@ func (p *Peer) take(r request) ([]byte, error) {
 	}
 	delete(p.asked, r)
 	p.kept.remove(len(keys))
+	p.state.Shrink(len(keys))
 	return keys, nil
 }
 
@@ -112,6 +115,9 @@ func (p *Peer) expect(r request, e exchange, keys []byte) error {
 	}
 	if p.byReq[r] != nil {
 		return fmt.Errorf("%w: request %d of link %d is kept twice", ErrCorrupt, r.number, r.link)
+	}
+	if !p.state.TryGrow(len(keys)) {
+		return nil // its answer will not name it, and bring the keys itself
 	}
 	p.owed.add(len(keys))
 	a := &asks{r, e, bytes.Clone(keys)}
@@ -157,6 +163,7 @@ func (p *Peer) forgetLink(link, numbers uint64) {
 func (p *Peer) forget(a *asks) {
 	delete(p.byReq, a.request)
 	p.owed.remove(len(a.keys))
+	p.state.Shrink(len(a.keys))
 	same := p.due[a.exchange]
 	for i := range same {
 		if same[i] == a {
@@ -170,4 +177,18 @@ func (p *Peer) forget(a *asks) {
 		return
 	}
 	p.due[a.exchange] = same
+}
+
+// close gives back the memory of what is never answered any more.
+func (p *Peer) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for r, keys := range p.asked {
+		p.kept.remove(len(keys))
+		delete(p.asked, r)
+	}
+	for _, a := range p.byReq {
+		p.forget(a)
+	}
+	p.state.Close()
 }

@@ -29,7 +29,7 @@ type direction struct {
 func newTwoProxies(limits Limits) *twoProxies {
 	p := &twoProxies{worker: NewPeer(limits), server: NewPeer(limits)}
 	p.reconnectRequests(7)
-	p.answers = direction{sender: p.server.newSender(3, true, 1<<20), receiver: p.worker.newReceiver(3, false)}
+	p.answers = direction{sender: p.server.newSender(3, true, 1<<20, nil), receiver: p.worker.newReceiver(3, false, nil)}
 	return p
 }
 
@@ -38,7 +38,7 @@ func (p *twoProxies) reconnectRequests(link uint64) {
 	if p.requests.receiver != nil {
 		p.requests.receiver.Close()
 	}
-	p.requests.sender, p.requests.receiver = p.worker.newSender(link, true, 1<<20), p.server.newReceiver(link, false)
+	p.requests.sender, p.requests.receiver = p.worker.newSender(link, true, 1<<20, nil), p.server.newReceiver(link, false, nil)
 }
 
 type fataler interface {

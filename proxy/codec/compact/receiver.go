@@ -31,24 +31,35 @@ type Receiver struct {
 	frames   [][]byte
 	identity []byte
 	metaRoom []byte
-	lensRoom []byte
+	lensRoom buffer
 	close    func()
+}
+
+// keyMemory is what the key lists take their memory from.
+func keyMemory(m *relay.Memory) keylist.Memory {
+	if m == nil {
+		return nil
+	}
+	return m
 }
 
 // newReceiver returns the Receiver of what this proxy gets on a link; see
 // newSender.
-func (p *Peer) newReceiver(link uint64, isDialer bool) *Receiver {
+func (p *Peer) newReceiver(link uint64, isDialer bool, memory *relay.Memory) *Receiver {
 	return &Receiver{
 		peer: p, link: link, isDialer: isDialer,
-		keys:  keylist.NewDecoder(p.limits.Keys),
-		lens:  keylist.NewDecoder(p.limits.Lens),
-		close: func() {},
+		keys:   keylist.NewDecoder(p.limits.Keys, keyMemory(memory)),
+		lens:   keylist.NewDecoder(p.limits.Lens, keyMemory(memory)),
+		memory: memory,
+		close:  func() {},
 	}
 }
 
 // Close implements [relay.Receiver]: the link has ended.
 func (r *Receiver) Close() {
 	r.Release()
+	r.keys.Close()
+	r.lens.Close()
 	r.peer.forgetLink(r.link, r.numbers)
 	r.close()
 }
@@ -96,10 +107,11 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 		r.frames = append(r.frames, values)
 	}
 	if flags&hasLens != 0 {
-		if r.lensRoom, src, err = readLens(r.lens, src, r.lensRoom); err != nil {
+		var lens []byte
+		if lens, src, err = r.readLens(src); err != nil {
 			return nil, 0, err
 		}
-		r.frames = append(r.frames, r.lensRoom)
+		r.frames = append(r.frames, lens)
 	}
 	if len(src) > 0 {
 		return nil, 0, fmt.Errorf("%w: %d bytes behind the head", ErrCorrupt, len(src))

@@ -36,7 +36,7 @@ func TestRecordings(t *testing.T) {
 				d := flows[m.Flow]
 				if d == nil {
 					link := uint64(len(flows))
-					d = &direction{sender: peer(m.From, m.To).newSender(link, true, 1<<20), receiver: peer(m.To, m.From).newReceiver(link, false)}
+					d = &direction{sender: peer(m.From, m.To).newSender(link, true, 1<<20, nil), receiver: peer(m.To, m.From).newReceiver(link, false, nil)}
 					flows[m.Flow] = d
 				}
 				var frames [][]byte

@@ -29,18 +29,22 @@ type Sender struct {
 
 // newSender returns the Sender of what this proxy sends on a link. The link's
 // number is that which the side gave it that dialed; isDialer says that we did.
-func (p *Peer) newSender(link uint64, isDialer bool, headLimit int) *Sender {
+func (p *Peer) newSender(link uint64, isDialer bool, headLimit int, memory *relay.Memory) *Sender {
 	return &Sender{
 		peer: p, link: link, isDialer: isDialer, headLimit: headLimit,
-		keys:    keylist.NewEncoder(p.limits.Keys),
-		lens:    keylist.NewEncoder(p.limits.Lens),
+		keys:    keylist.NewEncoder(p.limits.Keys, keyMemory(memory)),
+		lens:    keylist.NewEncoder(p.limits.Lens, keyMemory(memory)),
 		waiting: make(map[exchange]request),
 		close:   func() {},
 	}
 }
 
 // Close implements [relay.Sender].
-func (s *Sender) Close() { s.close() }
+func (s *Sender) Close() {
+	s.keys.Close()
+	s.lens.Close()
+	s.close()
+}
 
 // Encode implements [relay.Sender]. Messages that are not about keys, or too
 // small to gain, go as they are.

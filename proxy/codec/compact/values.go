@@ -181,4 +181,7 @@ func (r *Receiver) Release() {
 		r.memory.Return(r.lent)
 		r.lent = nil
 	}
+	r.keys.Release()
+	r.lens.Release()
+	r.lensRoom.release(r.memory)
 }

@@ -35,7 +35,7 @@ func BenchmarkCopy(b *testing.B) {
 
 func BenchmarkEncodeRepeated(b *testing.B) {
 	list := sortedKeys(1, 100_000)
-	e := NewEncoder(DefaultLimits)
+	e := NewEncoder(DefaultLimits, nil)
 	dst := e.Append(nil, list)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -46,7 +46,7 @@ func BenchmarkEncodeRepeated(b *testing.B) {
 
 func BenchmarkDecodeRepeated(b *testing.B) {
 	list := sortedKeys(1, 100_000)
-	e, d := NewEncoder(DefaultLimits), NewDecoder(DefaultLimits)
+	e, d := NewEncoder(DefaultLimits, nil), NewDecoder(DefaultLimits, nil)
 	pass(b, e, d, list)
 	src := e.Append(nil, list)
 	b.ReportAllocs()
@@ -60,7 +60,7 @@ func BenchmarkDecodeRepeated(b *testing.B) {
 
 // benchmarkNew codes lists none of which is in the table when it comes.
 func benchmarkNew(b *testing.B, lists [][]byte, decode bool) {
-	e, d := NewEncoder(DefaultLimits), NewDecoder(DefaultLimits)
+	e, d := NewEncoder(DefaultLimits, nil), NewDecoder(DefaultLimits, nil)
 	keys, packed := 0, 0
 	var dst []byte
 	i := 0

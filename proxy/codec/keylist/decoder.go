@@ -5,22 +5,47 @@ import "fmt"
 // A Decoder reads what the [Encoder] at the other end of a link wrote. It is
 // not safe for use by several goroutines.
 type Decoder struct {
+	memory     Memory // nil: without a bound
+	state      Account
 	table      table
 	dictionary dictionary
+	rooms      struct{ list, positions, others room }
 	list       []byte // the list decoded last, where it is not in the table
 	positions  []byte
 	others     []byte
 }
 
-// NewDecoder returns a Decoder with empty state.
-func NewDecoder(limits Limits) *Decoder {
-	return &Decoder{table: table{limits: limits}, dictionary: dictionary{limit: limits.DictionaryKeys}}
+// NewDecoder returns a Decoder with empty state, which takes its memory from m
+// where that is not nil.
+func NewDecoder(limits Limits, m Memory) *Decoder {
+	return &Decoder{
+		memory: m, state: NewAccount(m),
+		table: table{limits: limits}, dictionary: dictionary{limit: limits.DictionaryKeys},
+	}
+}
+
+// Release gives back the memory of the list decoded last, which is not used any
+// more. A nil Decoder has none.
+func (d *Decoder) Release() {
+	if d == nil {
+		return
+	}
+	d.rooms.list.release(d.memory)
+	d.rooms.positions.release(d.memory)
+	d.rooms.others.release(d.memory)
+	d.list, d.positions, d.others = nil, nil, nil
+}
+
+// Close gives back all memory. The Decoder cannot be used after it.
+func (d *Decoder) Close() {
+	d.Release()
+	d.state.Close()
 }
 
 // Decode reads one encoded list from the beginning of src. It returns the body
 // of the keys frame, which stays valid until the next call, and what follows
-// the list in src. Any error wraps [ErrCorrupt]; the Decoder cannot be used
-// after it.
+// the list in src. Any error ends the use of the Decoder: it wraps [ErrCorrupt],
+// or says that there is no memory.
 func (d *Decoder) Decode(src []byte) (list, rest []byte, err error) {
 	if len(src) == 0 {
 		return nil, nil, fmt.Errorf("%w: it is empty", ErrCorrupt)
@@ -36,7 +61,7 @@ func (d *Decoder) Decode(src []byte) (list, rest []byte, err error) {
 	case formRaw:
 		d.list, rest, err = d.raw(src)
 	case formDelta:
-		rest, d.list, err = readDelta(src, d.list[:0], d.table.limits.ListBytes)
+		rest, d.list, err = d.delta(src, &d.rooms.list, d.table.limits.ListBytes)
 		if err == nil {
 			err = d.learn(head, d.list)
 		}
@@ -53,7 +78,12 @@ func (d *Decoder) Decode(src []byte) (list, rest []byte, err error) {
 		if !d.table.fits(d.list) {
 			return nil, nil, fmt.Errorf("%w: a list of %d bytes to keep, more than the limits allow", ErrCorrupt, len(d.list))
 		}
+		if err := d.state.Grow(d.table.cost(d.list)); err != nil {
+			return nil, nil, err
+		}
+		before := d.table.bytes
 		d.table.keep(d.list)
+		d.state.Shrink(before + len(d.list) - d.table.bytes) // of lists that were forgotten
 	}
 	return d.list, rest, nil
 }
@@ -75,14 +105,17 @@ func (d *Decoder) raw(src []byte) (list, rest []byte, err error) {
 	if size > uint64(len(src)) || size > uint64(d.table.limits.ListBytes) {
 		return nil, nil, fmt.Errorf("%w: %d bytes, more than there can be", ErrCorrupt, size)
 	}
-	return append(d.list[:0], src[:size]...), src[size:], nil
+	if list, err = d.rooms.list.take(d.memory, int(size)); err != nil {
+		return nil, nil, err
+	}
+	return append(list, src[:size]...), src[size:], nil
 }
 
 // readPositions reads the two lists of the form, leaves the second in d.others
 // and merges them.
 func (d *Decoder) readPositions(src []byte) (list, rest []byte, err error) {
 	most := d.table.limits.ListBytes
-	src, d.positions, err = readDelta(src, d.positions[:0], most)
+	src, d.positions, err = d.delta(src, &d.rooms.positions, most)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,11 +123,26 @@ func (d *Decoder) readPositions(src []byte) (list, rest []byte, err error) {
 	if n > 0 && keyAt(d.positions, n-1) >= uint64(len(d.dictionary.keys)) {
 		return nil, nil, fmt.Errorf("%w: position %d of %d", ErrCorrupt, keyAt(d.positions, n-1), len(d.dictionary.keys))
 	}
-	rest, d.others, err = readDelta(src, d.others[:0], most-len(d.positions))
+	rest, d.others, err = d.delta(src, &d.rooms.others, most-len(d.positions))
 	if err != nil {
 		return nil, nil, err
 	}
-	return d.mergeLists(d.list), rest, nil
+	if list, err = d.rooms.list.take(d.memory, len(d.positions)+len(d.others)); err != nil {
+		return nil, nil, err
+	}
+	return d.mergeLists(list), rest, nil
+}
+
+// delta reads a delta list of at most so many bytes into a room.
+func (d *Decoder) delta(src []byte, r *room, most int) (rest, keys []byte, err error) {
+	n, _, err := deltaCount(src, most)
+	if err != nil {
+		return nil, nil, err
+	}
+	if keys, err = r.take(d.memory, n*keySize); err != nil {
+		return nil, nil, err
+	}
+	return readDelta(src, keys, most)
 }
 
 // mergeLists merges the keys at d.positions with d.others, in ascending order.
@@ -119,9 +167,8 @@ func (d *Decoder) mergeLists(list []byte) []byte {
 // learn does to the dictionary what the flags say.
 func (d *Decoder) learn(head form, keys []byte) error {
 	if head&resetFlag != 0 {
+		d.state.Shrink(d.dictionary.bytes())
 		d.dictionary.reset()
-	}
-	if head&resetFlag != 0 {
 		keys = d.list
 	}
 	if head&learnFlag == 0 {
@@ -130,6 +177,11 @@ func (d *Decoder) learn(head form, keys []byte) error {
 	if !d.dictionary.room(count(keys)) {
 		return fmt.Errorf("%w: %d keys to learn, more than the limits allow", ErrCorrupt, count(keys))
 	}
+	before := d.dictionary.bytes()
+	if err := d.state.Grow(count(keys) * learnedBytes); err != nil {
+		return err
+	}
 	d.dictionary.learn(keys)
+	d.state.Shrink(before + count(keys)*learnedBytes - d.dictionary.bytes())
 	return nil
 }

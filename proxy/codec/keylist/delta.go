@@ -110,18 +110,28 @@ func dividerOf(n uint64) divider {
 // exactly returns v / n for a v that n divides.
 func (d divider) exactly(v uint64) uint64 { return v >> d.shift * d.inverse }
 
+// deltaCount reads how many keys a delta list has, and what follows. It refuses
+// more than most bytes of keys.
+func deltaCount(src []byte, most int) (n int, rest []byte, err error) {
+	keys, rest, err := uvarint(src)
+	if err != nil {
+		return 0, nil, err
+	}
+	// A block of 128 keys takes a byte at least, so that a short input cannot
+	// claim a long list.
+	if keys > uint64(max(most, 0)/keySize) || keys > 0 && (keys-1)/blockLen > uint64(len(rest)) {
+		return 0, nil, fmt.Errorf("%w: %d keys, more than there can be", ErrCorrupt, keys)
+	}
+	return int(keys), rest, nil
+}
+
 // readDelta reads a delta list, appends its keys to list and returns both what
 // follows it and the longer list. It refuses lists that would make list longer
 // than most bytes, and values beyond 64 bits.
 func readDelta(src, list []byte, most int) (rest, keys []byte, err error) {
-	n, src, err := uvarint(src)
+	n, src, err := deltaCount(src, most-len(list))
 	if err != nil || n == 0 {
 		return src, list, err
-	}
-	// A block of 128 keys takes a byte at least, so that a short input cannot
-	// claim a long list.
-	if room := most - len(list); n > uint64(max(room, 0)/keySize) || (n-1)/blockLen > uint64(len(src)) {
-		return nil, nil, fmt.Errorf("%w: %d keys, more than there can be", ErrCorrupt, n)
 	}
 	key, src, err := uvarint(src)
 	if err != nil {

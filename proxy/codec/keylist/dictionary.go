@@ -25,6 +25,13 @@ const waitingLeast = 1024
 // room reports whether n more keys may be learned.
 func (d *dictionary) room(n int) bool { return len(d.keys)+len(d.waiting)+n <= d.limit }
 
+// learnedBytes is what a key takes at most: among the keys, in the room for the
+// next merge, and while it waits, in a slice that grows by half.
+const learnedBytes = 4 * keySize
+
+// bytes is what all keys take.
+func (d *dictionary) bytes() int { return (len(d.keys) + len(d.waiting)) * learnedBytes }
+
 // learn takes the keys of a list.
 func (d *dictionary) learn(list []byte) {
 	n := count(list)

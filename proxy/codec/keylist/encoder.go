@@ -8,6 +8,7 @@ import (
 // An Encoder writes key lists for one link in one direction. The zero value is
 // not useful; see [NewEncoder]. It is not safe for use by several goroutines.
 type Encoder struct {
+	state      Account
 	table      table
 	finder     finder
 	dictionary dictionary
@@ -17,10 +18,14 @@ type Encoder struct {
 	misses     int    // keys of late that a full dictionary lacked, less a quarter of those it had
 }
 
-// NewEncoder returns an Encoder with empty state.
-func NewEncoder(limits Limits) *Encoder {
-	return &Encoder{table: table{limits: limits}, dictionary: dictionary{limit: limits.DictionaryKeys}}
+// NewEncoder returns an Encoder with empty state, which takes the memory for that
+// from m where it is not nil. Where there is none left it remembers nothing more.
+func NewEncoder(limits Limits, m Memory) *Encoder {
+	return &Encoder{state: NewAccount(m), table: table{limits: limits}, dictionary: dictionary{limit: limits.DictionaryKeys}}
 }
+
+// Close gives back all memory. The Encoder cannot be used after it.
+func (e *Encoder) Close() { e.state.Close() }
 
 const (
 	// closeBits is how many bits a key may take as a difference before it is
@@ -49,9 +54,11 @@ func (e *Encoder) Append(dst, list []byte) []byte {
 	} else {
 		head, dst = e.appendAscending(dst, list)
 	}
-	if e.table.fits(list) {
+	if e.table.fits(list) && e.state.TryGrow(e.table.cost(list)) {
 		head |= keepFlag
+		before := e.table.bytes
 		e.finder.add(&e.table, print, e.table.keep(list))
+		e.state.Shrink(before + len(list) - e.table.bytes) // of lists that were forgotten
 	}
 	dst[at] = byte(head)
 	return dst
@@ -97,10 +104,9 @@ func (e *Encoder) learn(list, lacking []byte) form {
 	}
 	if n == 0 || e.dictionary.room(n) {
 		e.misses = 0
-		if n == 0 {
+		if n == 0 || !e.learnKeys(lacking) {
 			return 0
 		}
-		e.dictionary.learn(lacking)
 		return learnFlag
 	}
 	e.misses = max(0, e.misses+n-(count(list)-n)/4)
@@ -108,12 +114,23 @@ func (e *Encoder) learn(list, lacking []byte) form {
 		return 0
 	}
 	e.misses = 0
+	e.state.Shrink(e.dictionary.bytes())
 	e.dictionary.reset()
-	if !e.dictionary.room(count(list)) {
+	if !e.dictionary.room(count(list)) || !e.learnKeys(list) {
 		return resetFlag
 	}
-	e.dictionary.learn(list)
 	return resetFlag | learnFlag
+}
+
+// learnKeys has the dictionary learn keys, where there is memory.
+func (e *Encoder) learnKeys(keys []byte) bool {
+	before, cost := e.dictionary.bytes(), count(keys)*learnedBytes
+	if !e.state.TryGrow(cost) {
+		return false
+	}
+	e.dictionary.learn(keys)
+	e.state.Shrink(before + cost - e.dictionary.bytes())
+	return true
 }
 
 // gapBits is about how many bits the difference of two neighbours takes, after

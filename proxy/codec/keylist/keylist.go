@@ -81,7 +81,7 @@ var DefaultLimits = Limits{
 	TableBytes:     16 << 20,
 	TableLists:     1024,
 	DictionaryKeys: 2 << 20,
-	ListBytes:      1 << 30,
+	ListBytes:      96 << 20, // no larger frame is held, so that none is encoded
 }
 
 // ErrCorrupt is wrapped by all errors of a [Decoder]: what it was given was not

@@ -66,7 +66,7 @@ func TestForms(t *testing.T) {
 		{"no whole keys", []byte("seven b"), 10},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e, d := NewEncoder(DefaultLimits), NewDecoder(DefaultLimits)
+			e, d := NewEncoder(DefaultLimits, nil), NewDecoder(DefaultLimits, nil)
 			if n := pass(t, e, d, tc.list); n > tc.most {
 				t.Errorf("takes %d bytes, want at most %d", n, tc.most)
 			}
@@ -100,7 +100,7 @@ func batches(seed uint64, vocabulary, lists, n int) [][]byte {
 
 // Hashed keys, once known, take a byte or so, not eight.
 func TestHashedKeysPackByPosition(t *testing.T) {
-	e, d := NewEncoder(DefaultLimits), NewDecoder(DefaultLimits)
+	e, d := NewEncoder(DefaultLimits, nil), NewDecoder(DefaultLimits, nil)
 	var plain, packed int
 	for i, list := range batches(1, 20000, 200, 5000) {
 		n := pass(t, e, d, list)
@@ -116,7 +116,7 @@ func TestHashedKeysPackByPosition(t *testing.T) {
 
 func TestTwoEndsAgreeUnderTightBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		e, d := NewEncoder(smallLimits), NewDecoder(smallLimits)
+		e, d := NewEncoder(smallLimits, nil), NewDecoder(smallLimits, nil)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 2))
 		var lists [][]byte
 		for range rapid.IntRange(1, 60).Draw(t, "messages") {
@@ -178,7 +178,7 @@ func checkBounds(t *rapid.T, e *Encoder, d *Decoder) {
 // A job whose keys change altogether gets a new dictionary.
 func TestDictionaryIsReplacedWhenItNoLongerHelps(t *testing.T) {
 	limits := Limits{TableBytes: 1 << 20, TableLists: 16, DictionaryKeys: 5000, ListBytes: 1 << 20}
-	e, d := NewEncoder(limits), NewDecoder(limits)
+	e, d := NewEncoder(limits, nil), NewDecoder(limits, nil)
 	for _, list := range batches(1, 4000, 50, 1000) {
 		pass(t, e, d, list)
 	}
@@ -245,7 +245,7 @@ func TestCorruptInput(t *testing.T) {
 		{"ends early", []byte{2, 3, 1, 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if _, _, err := NewDecoder(smallLimits).Decode(tc.src); !errors.Is(err, ErrCorrupt) {
+			if _, _, err := NewDecoder(smallLimits, nil).Decode(tc.src); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("error %v, want ErrCorrupt", err)
 			}
 		})
@@ -253,7 +253,7 @@ func TestCorruptInput(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	e := NewEncoder(smallLimits)
+	e := NewEncoder(smallLimits, nil)
 	var stream []byte
 	for i, list := range batches(3, 500, 12, 100) {
 		stream = e.Append(stream, list)
@@ -262,9 +262,9 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Add(stream)
-	f.Add(NewEncoder(smallLimits).Append(nil, listOf(1, 5, 9, 13)))
+	f.Add(NewEncoder(smallLimits, nil).Append(nil, listOf(1, 5, 9, 13)))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		d := NewDecoder(smallLimits)
+		d := NewDecoder(smallLimits, nil)
 		for len(src) > 0 {
 			list, rest, err := d.Decode(src)
 			if err != nil {
@@ -285,7 +285,7 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Add(listOf(1, 2, 3), listOf(2, 3, 4))
 	f.Add([]byte{}, listOf(math.MaxUint64))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		e, d := NewEncoder(smallLimits), NewDecoder(smallLimits)
+		e, d := NewEncoder(smallLimits, nil), NewDecoder(smallLimits, nil)
 		for _, list := range [][]byte{a, b, a} {
 			pass(t, e, d, list)
 		}

@@ -22,6 +22,9 @@ func (t *table) fits(list []byte) bool {
 	return t.limits.TableLists > 0 && len(list) <= t.limits.TableBytes/8
 }
 
+// cost is what it takes to keep a list.
+func (t *table) cost(list []byte) int { return len(list) }
+
 // keep puts a copy of the list into the table and returns its serial number.
 func (t *table) keep(list []byte) uint64 {
 	if t.lists == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/codec/quantize"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
@@ -23,7 +24,11 @@ type Receiver struct {
 	codec   *Codec
 	compact *compact.Receiver
 	memory  *relay.Memory
-	lent    []byte // of memory, for the values of the last message
+	lent    []byte          // of memory, for the values of the last message
+	work    []byte          // of memory, for the values of a part
+	worked  *sparse.Vector  // that has them
+	state   keylist.Account // of what is remembered
+	counted int             // bytes of it
 	vector  sparse.Vector
 	layers  map[int]*known // of slim, by number
 	left    int            // bytes of values that may still be remembered for it
@@ -35,10 +40,14 @@ type Receiver struct {
 
 func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
 	r := &Receiver{codec: c, compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes}
+	if l.Memory != nil {
+		r.state = keylist.NewAccount(l.Memory)
+	}
 	r.keyed = newByKey(keyBytes)
 	r.last = unchanged.NewReceiver(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	r.close = sync.OnceFunc(func() {
 		r.Release()
+		r.state.Close()
 		cr.Close()
 		if !l.Dialed {
 			c.hears(l.Dialer, -1)
@@ -57,6 +66,7 @@ func (r *Receiver) Release() {
 		r.memory.Return(r.lent)
 		r.lent = nil
 	}
+	r.giveWork()
 }
 
 // Decode implements [relay.Receiver].
@@ -120,6 +130,7 @@ func (r *Receiver) values(section []byte) ([]byte, error) {
 	out := r.lent[:total]
 	for at := 0; at < total; {
 		n, rest, err := r.part(src, out[at:])
+		r.giveWork()
 		if err != nil {
 			return nil, err
 		}
@@ -138,27 +149,21 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		return 0, nil, fmt.Errorf("%w: it ends before the values are complete", ErrCorrupt)
 	}
 	kind, src := part(src[0]), src[1:]
+	if kind == partByKey || kind == partLearned || kind == partSlim || kind == partRecalled {
+		if err = r.mayRemember(len(out)); err != nil {
+			return 0, nil, err
+		}
+		defer r.countState()
+	}
 	switch kind {
 	case partPlain:
 		return plainPart(src, out)
 	case partSparse:
-		if rest, err = r.vector.Decode(src, len(out)); err != nil {
-			return 0, nil, corrupt(err)
-		}
-		n, err = expand(&r.vector, out)
-		return n, rest, err
+		return r.sparsePart(src, out, sparse.DecodeValues)
 	case partQuantized:
 		return quantizedPart(src, out)
 	case partMixed:
-		var count int
-		if count, src, err = r.vector.DecodeHeader(src, len(out)); err != nil {
-			return 0, nil, corrupt(err)
-		}
-		if r.vector.Values, rest, err = quantize.Decode(r.vector.Values[:0], r.vector.Kind, count, src); err != nil {
-			return 0, nil, corrupt(err)
-		}
-		n, err = expand(&r.vector, out)
-		return n, rest, err
+		return r.sparsePart(src, out, quantize.Decode)
 	case partRecalled:
 		values, rest, err := r.last.Decode(src)
 		if err != nil {
@@ -174,6 +179,19 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		return r.round(kind, src, out)
 	}
 	return 0, nil, fmt.Errorf("%w: a part of kind %d", ErrCorrupt, kind)
+}
+
+// sparsePart reads positions, and values by decode.
+func (r *Receiver) sparsePart(src, out []byte, decode decodeValues) (n int, rest []byte, err error) {
+	count, src, err := r.vector.DecodeHeader(src, len(out))
+	if err != nil {
+		return 0, nil, corrupt(err)
+	}
+	if rest, err = r.readValues(&r.vector, count, src, decode); err != nil {
+		return 0, nil, err
+	}
+	n, err = expand(&r.vector, out)
+	return n, rest, err
 }
 
 func corrupt(err error) error { return fmt.Errorf("%w: %w", ErrCorrupt, err) }

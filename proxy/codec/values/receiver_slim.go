@@ -70,13 +70,12 @@ func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err er
 	if err != nil {
 		return 0, nil, corrupt(err)
 	}
+	decode := sparse.DecodeValues
 	if flags&roundQuantized != 0 {
-		v.Values, rest, err = quantize.Decode(v.Values[:0], v.Kind, count, src)
-	} else {
-		v.Values, rest, err = sparse.DecodeValues(v.Values[:0], v.Kind, count, src)
+		decode = quantize.Decode
 	}
-	if err != nil {
-		return 0, nil, corrupt(err)
+	if rest, err = r.readValues(v, count, src, decode); err != nil {
+		return 0, nil, err
 	}
 	if isFirst {
 		l.cost = pushed.cost(v.N * v.Kind.Size())

@@ -1,0 +1,64 @@
+package keylist
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Memory bounds what all encoders and decoders take together. relay.Memory is
+// one. What an encoded list claims to hold is taken from it before it is
+// allocated: 128 keys at equal distances take one byte on the wire.
+type Memory interface {
+	// Borrow lends a buffer for a message; Return takes it back.
+	Borrow(ctx context.Context, n int) ([]byte, error)
+	Return(b []byte)
+	// Reserve counts what is kept for longer, TryReserve without waiting.
+	Reserve(n int) error
+	TryReserve(n int) bool
+	Unreserve(n int)
+}
+
+const (
+	// uncounted is the size up to which a buffer is no matter.
+	uncounted = 64 << 10
+	// patience is how long a list waits for memory.
+	patience = 30 * time.Second
+)
+
+// room is a buffer for a list: a small one that is kept, or a large one that is
+// borrowed until the message has been written.
+type room struct {
+	small []byte
+	lent  []byte
+}
+
+// take returns an empty buffer with room for n bytes. What the room held is lost.
+func (r *room) take(m Memory, n int) ([]byte, error) {
+	if m == nil || n <= uncounted {
+		if cap(r.small) < n {
+			r.small = make([]byte, 0, n)
+		}
+		return r.small[:0], nil
+	}
+	if len(r.lent) >= n {
+		return r.lent[:0], nil
+	}
+	r.release(m)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	b, err := m.Borrow(ctx, n)
+	if err != nil {
+		return nil, fmt.Errorf("keylist: no memory within the bound for a list of %d bytes: %w", n, err)
+	}
+	r.lent = b
+	return b[:0], nil
+}
+
+// release gives back what is borrowed.
+func (r *room) release(m Memory) {
+	if r.lent != nil {
+		m.Return(r.lent)
+		r.lent = nil
+	}
+}
