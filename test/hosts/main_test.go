@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 		whereami()
 	case "owner":
 		ownHosts()
+	case "clock":
+		tellTime()
 	case "poor":
 		failToOwnHosts()
 	default:

@@ -35,15 +35,15 @@ func toServices(at time.Duration) []choice {
 
 // inOrder is what no job may notice, but for a step that takes longer.
 var inOrder = []choice{
-	{4, func(r *rand.Rand) event { return kill{target{agent, anyHost(r)}, r.IntN(10) < 7} }},
-	{3, func(r *rand.Rand) event { return kill{target{of: planner}, r.IntN(10) < 7} }},
+	{3, func(r *rand.Rand) event { return kill{target{agent, anyHost(r)}, r.IntN(10) < 7} }},
+	{1, func(r *rand.Rand) event { return kill{target{of: planner}, r.IntN(10) < 7} }},
 	{2, func(r *rand.Rand) event {
 		return stop{target{agent, anyHost(r)}, between(r, time.Second, 6*time.Second)}
 	}},
-	{2, func(r *rand.Rand) event { return stop{target{of: planner}, between(r, time.Second, 8*time.Second)} }},
+	{1, func(r *rand.Rand) event { return stop{target{of: planner}, between(r, time.Second, 8*time.Second)} }},
 	{5, func(r *rand.Rand) event { return replace{proxy, []target{{proxy, anyHost(r)}}, false} }},
 	{3, func(r *rand.Rand) event { return replace{agent, []target{{agent, anyHost(r)}}, false} }},
-	{2, func(*rand.Rand) event { return replace{planner, []target{{of: planner}}, false} }},
+	{1, func(*rand.Rand) event { return replace{planner, []target{{of: planner}}, false} }},
 	{3, func(r *rand.Rand) event {
 		host := anyHost(r)
 		return replace{"proxy, then agent", []target{{proxy, host}, {agent, host}}, false}
@@ -71,6 +71,11 @@ var toSurroundings = []choice{
 	{5, func(r *rand.Rand) event { return cut{anyHost(r), between(r, 300*time.Millisecond, 3*time.Second)} }},
 	{3, func(r *rand.Rand) event { return fill{anyHost(r), between(r, 2*time.Second, 10*time.Second)} }},
 	{1, func(r *rand.Rand) event { return fill{-1, between(r, 2*time.Second, 10*time.Second)} }},
+	{3, func(r *rand.Rand) event {
+		t := target{[]string{agent, proxy, planner}[r.IntN(3)], anyHost(r)}
+		ahead := []time.Duration{-48 * time.Hour, -time.Minute, -5 * time.Second, 10 * time.Second, time.Hour, 400 * 24 * time.Hour}[r.IntN(6)]
+		return setClock{t, ahead, between(r, 2*time.Second, 10*time.Second)}
+	}},
 	{2, func(r *rand.Rand) event { return load{between(r, 2*time.Second, 8*time.Second)} }},
 }
 

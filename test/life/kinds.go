@@ -96,7 +96,7 @@ func (s *spec) counting(r *rand.Rand) {
 	s.model = "count"
 	s.args = []string{"--model", "count", "--count-keys", strconv.Itoa(1000 + r.IntN(8000)), "--count-batch", strconv.Itoa(100 + r.IntN(200)),
 		"--count-favourites", strconv.Itoa(320 + r.IntN(400)), "--count-common", "0.1", "--count-wander", strconv.Itoa(200 + r.IntN(400)),
-		"--count-compute", fmt.Sprintf("%dms", 10+r.IntN(20)), "--steps", strconv.Itoa(300 + r.IntN(700)), "--seed", strconv.Itoa(1 + r.IntN(1000))}
+		"--count-compute", fmt.Sprintf("%dms", 10+r.IntN(20)), "--steps", strconv.Itoa(400 + r.IntN(1000)), "--seed", strconv.Itoa(1 + r.IntN(1000))}
 	switch r.IntN(4) {
 	case 0:
 		s.args = append(s.args, "--count-lens")

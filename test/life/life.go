@@ -34,6 +34,9 @@ type Config struct {
 	Seed uint64
 	// Failures is after how many the life ends; 0 means 1.
 	Failures int
+	// Without are kinds of events that are left out, to look for what causes a
+	// failure.
+	Without []string
 }
 
 // Life is a fleet that lives.

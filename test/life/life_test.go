@@ -3,6 +3,7 @@ package life
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +17,8 @@ func TestMain(m *testing.M) {
 
 // TestLife lives for as long as PSIDECAR_LIFE says, with the seed
 // that PSIDECAR_LIFE_SEED says. It ends at the first failure, or after as many as
-// PSIDECAR_LIFE_FAILURES says.
+// PSIDECAR_LIFE_FAILURES says. PSIDECAR_LIFE_WITHOUT has kinds of events that are
+// left out, such as "cut a link;load".
 func TestLife(t *testing.T) {
 	c := Config{Seed: 1}
 	var err error
@@ -34,6 +36,9 @@ func TestLife(t *testing.T) {
 		if c.Failures, err = strconv.Atoi(s); err != nil {
 			t.Fatalf("PSIDECAR_LIFE_FAILURES=%q: want a number", s)
 		}
+	}
+	if s := os.Getenv("PSIDECAR_LIFE_WITHOUT"); s != "" {
+		c.Without = strings.Split(s, ";")
 	}
 	Live(t, c)
 }

@@ -165,7 +165,7 @@ func (l *Life) hangs(r *run) string {
 		worker, m = -1, r.track.last()
 	}
 	since := l.harms.excused(m.at)
-	if l.excuse(r, m.at) == stalledWithoutResend {
+	if l.excuse(r, m.at) != "" {
 		since = m.at // what is lost does not come later
 	}
 	crawl := time.Since(since)

@@ -3,6 +3,7 @@ package life
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -24,7 +25,7 @@ type timed struct {
 // lanes is what happens in a life, from its seed alone.
 func lanes(seed uint64, span time.Duration) []lane {
 	return []lane{
-		{"services", drawLane(rand.New(rand.NewPCG(seed, 1)), span, 2*time.Second, 7*time.Second, toServices)},
+		{"services", drawLane(rand.New(rand.NewPCG(seed, 1)), span, 2*time.Second, 9*time.Second, toServices)},
 		{"surroundings", drawLane(rand.New(rand.NewPCG(seed, 2)), span, 4*time.Second, 12*time.Second, always(toSurroundings))},
 		{"orders", drawLane(rand.New(rand.NewPCG(seed, 3)), span, 3*time.Second, 9*time.Second, always(toPlanner))},
 	}
@@ -70,6 +71,9 @@ func (l *Life) play(ctx context.Context, events lane, end time.Time) {
 	for _, e := range events.events {
 		if !pause(ctx, time.Until(began.Add(e.at))) || time.Until(end) < quiet/2 {
 			return
+		}
+		if slices.Contains(l.config.Without, e.kind()) {
+			continue
 		}
 		if err := e.possible(l); err != nil {
 			l.journal.say("skipped: %v: %v", e.event, err)

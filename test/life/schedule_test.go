@@ -67,7 +67,7 @@ func TestEverythingIsDrawn(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"kill agent", "kill proxy", "kill planner", "kill several", "stop agent", "stop proxy", "stop planner", "replace agent", "replace proxy",
-		"replace planner", "replace both", "replace proxy, then agent", "damage a state file", "lose the planner's store", "cut a link", "fill a disk", "load"} {
+		"replace planner", "replace both", "replace proxy, then agent", "damage a state file", "lose the planner's store", "cut a link", "fill a disk", "set a clock", "load"} {
 		if kinds[want] == 0 {
 			t.Errorf("in an hour there is no event %q: %v", want, kinds)
 		}

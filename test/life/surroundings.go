@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 )
 
@@ -75,6 +76,42 @@ func fillDisk(file string) error {
 		return errors.Join(err, w.Close())
 	}
 	return w.Close()
+}
+
+// setClock sets a service's clock, forth or back, and right again after a while.
+type setClock struct {
+	target
+	ahead, span time.Duration
+}
+
+func (e setClock) kind() string { return "set a clock" }
+func (e setClock) String() string {
+	return fmt.Sprintf("set the clock of %s %v ahead for %.1f s", e.target, e.ahead, e.span.Seconds())
+}
+func (e setClock) possible(l *Life) error {
+	if runtime.GOARCH != "amd64" {
+		return hosts.ErrClock
+	}
+	return e.running(l)
+}
+
+func (e setClock) happen(ctx context.Context, l *Life) error {
+	p := e.service(l).current()
+	if err := p.SetClock(e.ahead); err != nil {
+		return e.unlessEnded(p, err)
+	}
+	pause(ctx, e.span)
+	return e.unlessEnded(p, p.SetClock(0))
+}
+
+// unlessEnded is the error where the process is still there.
+func (e setClock) unlessEnded(p *hosts.Process, err error) error {
+	select {
+	case <-p.Done():
+		return nil
+	default:
+		return err
+	}
 }
 
 // spin keeps so many processors busy until it is killed.

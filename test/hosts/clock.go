@@ -1,0 +1,171 @@
+package hosts
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrClock says that the clock of a process cannot be set on this machine.
+var ErrClock = errors.New("a process's clock can be set on amd64 only")
+
+// SetClock sets what the process takes for the time of day so far ahead of the
+// machine's, or behind where it is negative; whole seconds count. Clocks that
+// measure spans go on. It works for programs that ask the kernel's vDSO, as Go's
+// do: the function there is replaced in this process alone, while it is stopped.
+func (p *Process) SetClock(ahead time.Duration) error {
+	if runtime.GOARCH != "amd64" {
+		return ErrClock
+	}
+	if err := p.setClock(ahead); err != nil {
+		return fmt.Errorf("setting the clock of process %d on host %s: %w", p.Pid(), p.host.Name, err)
+	}
+	return nil
+}
+
+func (p *Process) setClock(ahead time.Duration) error {
+	mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", p.Pid()), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer mem.Close()
+	at, size, err := vdsoFunction(p.Pid(), mem, "__vdso_clock_gettime")
+	if err != nil {
+		return err
+	}
+	code := shiftedClock(int64(ahead / time.Second))
+	if uint64(len(code)) > size {
+		return fmt.Errorf("the vDSO's function has %d bytes, the one in its place %d", size, len(code))
+	}
+	for range 100 {
+		if err := p.Pause(); err != nil {
+			return err
+		}
+		clear, err := stoppedOutside(p.Pid(), at, size)
+		if clear {
+			_, err = mem.WriteAt(code, int64(at))
+		}
+		if err := errors.Join(err, p.Resume()); clear || err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.New("it asks for the time without pause")
+}
+
+// shiftedClock is clock_gettime(clock in edi, timespec at rsi) by the system
+// call, so many seconds ahead where the clock is that of the day (number 0).
+func shiftedClock(seconds int64) []byte {
+	code := []byte{
+		0x56,                         // push rsi
+		0x57,                         // push rdi
+		0xb8, 0xe4, 0x00, 0x00, 0x00, // mov eax, 228 (clock_gettime)
+		0x0f, 0x05, // syscall
+		0x5f,       // pop rdi
+		0x5e,       // pop rsi
+		0x85, 0xc0, // test eax, eax
+		0x75, 0x13, // jnz to ret
+		0x85, 0xff, // test edi, edi
+		0x75, 0x0f, // jnz to ret
+		0x48, 0xb9, // mov rcx, the seconds
+	}
+	code = binary.LittleEndian.AppendUint64(code, uint64(seconds))
+	return append(code,
+		0x48, 0x01, 0x0e, // add [rsi], rcx
+		0x31, 0xc0, // xor eax, eax
+		0xc3, // ret
+	)
+}
+
+// vdsoFunction returns where a function of a process's vDSO is, and its size.
+func vdsoFunction(pid int, mem *os.File, name string) (at, size uint64, err error) {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(maps)) {
+		if !strings.HasSuffix(line, "[vdso]\n") {
+			continue
+		}
+		var first, end uint64
+		if _, err := fmt.Sscanf(line, "%x-%x", &first, &end); err != nil {
+			return 0, 0, fmt.Errorf("its memory map says %q: %w", line, err)
+		}
+		image := make([]byte, end-first)
+		if _, err := mem.ReadAt(image, int64(first)); err != nil {
+			return 0, 0, fmt.Errorf("reading its vDSO: %w", err)
+		}
+		file, err := elf.NewFile(bytes.NewReader(image))
+		if err != nil {
+			return 0, 0, fmt.Errorf("its vDSO: %w", err)
+		}
+		symbols, err := file.DynamicSymbols()
+		if err != nil {
+			return 0, 0, fmt.Errorf("its vDSO: %w", err)
+		}
+		for _, s := range symbols {
+			if s.Name == name {
+				return first + s.Value, s.Size, nil
+			}
+		}
+		return 0, 0, fmt.Errorf("its vDSO has no %s", name)
+	}
+	return 0, 0, errors.New("it has no vDSO")
+}
+
+// stoppedOutside waits until all threads of a process that was told to stop have
+// stopped, and reports whether none is within a function.
+func stoppedOutside(pid int, at, size uint64) (bool, error) {
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil || len(threads) == 0 {
+			return false, errors.Join(fs.ErrNotExist, err)
+		}
+		stopped, outside := true, true
+		for _, t := range threads {
+			text, err := os.ReadFile(filepath.Join(t, "syscall"))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // it has ended
+			}
+			if err != nil {
+				return false, err
+			}
+			fields := strings.Fields(string(text))
+			if len(fields) < 3 { // "running"
+				stopped = false
+				break
+			}
+			pc, err := strconv.ParseUint(fields[len(fields)-1], 0, 64)
+			if err != nil {
+				return false, fmt.Errorf("where a thread is: %q: %w", text, err)
+			}
+			outside = outside && (pc < at || pc >= at+size)
+		}
+		if stopped && allStopped(threads) {
+			return outside, nil
+		}
+		if time.Now().After(end) {
+			return false, errors.New("it does not stop")
+		}
+	}
+}
+
+// allStopped reports whether the threads are in state T.
+func allStopped(threads []string) bool {
+	for _, t := range threads {
+		stat, err := os.ReadFile(filepath.Join(t, "stat"))
+		if err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " T") {
+			return false
+		}
+	}
+	return true
+}
