@@ -205,13 +205,18 @@ func (f *fleet) plannerReady() error {
 // ready is an error while the proxy of a host does not have its listeners.
 func (f *fleet) ready(host int) error {
 	s := f.sidecars[host]
-	if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
-		return fmt.Errorf("the agent on %s has %v proxies, %w", s.host.Name, n, err)
+	proxies, err := f.metric(s.host, agentHTTP, "psidecar_intercept_proxies")
+	if err != nil {
+		return err
 	}
-	if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners"); err != nil || n < 2 {
-		return fmt.Errorf("%v listeners on %s, %w", n, s.host.Name, err)
+	listeners, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners")
+	if err != nil {
+		return err
 	}
-	_, err := f.get(s.host, proxyHTTP, "/readyz")
+	if proxies != 1 || listeners < 2 {
+		return fmt.Errorf("the agent on %s has %v proxies and %v listeners", s.host.Name, proxies, listeners)
+	}
+	_, err = f.get(s.host, proxyHTTP, "/readyz")
 	return err
 }
 

@@ -43,6 +43,11 @@ func (l *Life) judge(ctx context.Context, r *run, err error) {
 	defer r.track.close(true)
 	took := r.ended.Sub(r.began).Seconds()
 	if r.exact() {
+		if err := r.checked(); err != nil {
+			l.ended(r, failedRun)
+			l.journal.fail("%s: %v", r.name, err)
+			return
+		}
 		l.ended(r, exactRun)
 		l.journal.say("exact after %.1f s: %s", took, r.name)
 		return
@@ -57,6 +62,22 @@ func (l *Life) judge(ctx context.Context, r *run, err error) {
 		l.ended(r, modelRun)
 		l.journal.say("as direct after %.1f s, %s: %s", took, text, r.name)
 	}
+}
+
+// checked is an error where a worker of a job that ended well has not compared
+// any value.
+func (r *run) checked() error {
+	for _, n := range r.running.Workers {
+		var w struct {
+			Checked int // psjob's
+			Values  int // the C++ peer's
+			Wrong   int
+		}
+		if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil || w.Checked+w.Values == 0 || w.Wrong > 0 {
+			return fmt.Errorf("worker %d has checked nothing: %q, %v", n.Index, n.Stdout.Bytes(), err)
+		}
+	}
+	return nil
 }
 
 // ended counts a job, and whether it ran through a broken connection.
