@@ -64,19 +64,21 @@ func (h *harms) during(from, to time.Time) (all []harm) {
 }
 
 // excused returns until when nothing may move since from: while something is
-// held, and for as long again, which TCP may take to notice that it is over.
+// held, and for as long again, which TCP may take to notice that it is over. What
+// comes when something should have moved in between is no excuse.
 func (h *harms) excused(from time.Time) time.Time {
 	now := time.Now()
 	until := from
-	for _, x := range h.during(from, now) {
-		switch {
-		case !x.holds:
-		case x.to.IsZero():
-			until = now
-		default:
-			if end := x.to.Add(x.to.Sub(x.from)); end.After(until) {
-				until = end
-			}
+	for _, x := range h.during(from, now) { // in the order in which they began
+		if !x.holds || x.from.After(until.Add(mayHang)) {
+			continue
+		}
+		end := now
+		if !x.to.IsZero() {
+			end = x.to.Add(x.to.Sub(x.from))
+		}
+		if end.After(until) {
+			until = end
 		}
 	}
 	return until

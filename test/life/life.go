@@ -37,6 +37,8 @@ type Config struct {
 	// Without are kinds of events that are left out, to look for what causes a
 	// failure.
 	Without []string
+	// Only are the kinds that may happen; empty: all.
+	Only []string
 }
 
 // Life is a fleet that lives.

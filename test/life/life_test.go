@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 // TestLife lives for as long as PSIDECAR_LIFE says, with the seed
 // that PSIDECAR_LIFE_SEED says. It ends at the first failure, or after as many as
 // PSIDECAR_LIFE_FAILURES says. PSIDECAR_LIFE_WITHOUT has kinds of events that are
-// left out, such as "cut a link;load".
+// left out, such as "cut a link;load", PSIDECAR_LIFE_ONLY those that are not.
 func TestLife(t *testing.T) {
 	c := Config{Seed: 1}
 	var err error
@@ -39,6 +39,9 @@ func TestLife(t *testing.T) {
 	}
 	if s := os.Getenv("PSIDECAR_LIFE_WITHOUT"); s != "" {
 		c.Without = strings.Split(s, ";")
+	}
+	if s := os.Getenv("PSIDECAR_LIFE_ONLY"); s != "" {
+		c.Only = strings.Split(s, ";")
 	}
 	Live(t, c)
 }

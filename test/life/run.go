@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/psidecar/psidecar/test/job"
@@ -114,11 +115,27 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec) {
 		if why := l.hangs(r); why != "" {
 			r.ended = time.Now()
 			state := l.snapshot()
+			r.dump(ended)
 			cancel()
 			<-ended
 			l.judgeHang(r, why, state)
 			return
 		}
+	}
+}
+
+// dump has the nodes of a job say where they are, and end.
+func (r *run) dump(ended chan error) {
+	if r.model == "peer" {
+		return // it would not say
+	}
+	for _, n := range r.running.Nodes() {
+		n.Signal(syscall.SIGQUIT) // it may have ended
+	}
+	select {
+	case err := <-ended:
+		ended <- err
+	case <-time.After(5 * time.Second):
 	}
 }
 

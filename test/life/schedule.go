@@ -72,7 +72,7 @@ func (l *Life) play(ctx context.Context, events lane, end time.Time) {
 		if !pause(ctx, time.Until(began.Add(e.at))) || time.Until(end) < quiet/2 {
 			return
 		}
-		if slices.Contains(l.config.Without, e.kind()) {
+		if slices.Contains(l.config.Without, e.kind()) || len(l.config.Only) > 0 && !slices.Contains(l.config.Only, e.kind()) {
 			continue
 		}
 		if err := e.possible(l); err != nil {

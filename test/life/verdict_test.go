@@ -57,6 +57,14 @@ func TestExcusedUntil(t *testing.T) {
 	if got := h.excused(from); got.Before(now) {
 		t.Errorf("excused until %v while it lasts, want now", got)
 	}
+	h.all = append(h.all, &harm{from: to.Add(-time.Second), to: now, harmful: harmful{holds: true}})
+	h.all[0].to = now.Add(-30 * time.Second)
+	h.all[0].from = now.Add(-31 * time.Second)
+	h.all[1].from = now.Add(-5 * time.Second)
+	if got, want := h.excused(h.all[0].from), now.Add(-29*time.Second); !got.Equal(want) {
+		t.Errorf("excused until %v by what came when it should have moved already, want %v", got, want)
+	}
+	h.all = h.all[:1]
 	h.all[0].harmful = harmful{breaks: true}
 	if got := h.excused(from); !got.Equal(from) {
 		t.Errorf("excused until %v by what does not hold, want %v", got, from)
