@@ -86,6 +86,13 @@ func newFleet(t testing.TB, j *journal) *fleet {
 		})
 		return s
 	}
+	for _, group := range []string{agent, proxy, planner, loadGroup} {
+		for _, h := range f.net.Hosts() {
+			if _, err := h.Group(group); err != nil { // not in passing, so that all is there from the start
+				t.Fatal(err)
+			}
+		}
+	}
 	for _, h := range f.net.Hosts() {
 		pins := filepath.Join(bpffs, h.Name)
 		t.Cleanup(func() {
@@ -94,7 +101,7 @@ func newFleet(t testing.TB, j *journal) *fleet {
 			}
 		})
 	}
-	f.planner = begin(planner, first, nobody, "--listen", at(first, plannerAPI), "--http", at(first, plannerHTTP), "--store", f.store, "--act")
+	f.planner = begin(planner, first, nobody, "--listen", at(first, plannerAPI), "--http", at(first, plannerHTTP), "--store", f.store, "--act", "--decide-every", "1s") // so that keys move in short jobs
 	for _, h := range f.net.Hosts() {
 		s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
 		s.disk = mountAt(t, j.path(h.Name), "tmpfs", "size=96m,mode=755")

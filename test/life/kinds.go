@@ -51,11 +51,11 @@ func drawJob(seed uint64, slot, n int) spec {
 	}
 	s.async = r.IntN(3) == 0
 	switch pick := r.IntN(10); {
-	case slot == lossySlot || slot == 1 && pick < 5:
+	case slot == lossySlot || slot == 1 && pick < 4:
 		s.trained(r)
-	case pick < 7:
+	case pick < 8:
 		s.counting(r)
-	case pick < 8 && !s.resend: // an app's customers of one worker must not repeat alike
+	case pick < 9 && !s.resend: // an app's customers of one worker must not repeat alike
 		s.mixing(r)
 	default:
 		s.peers(r)
@@ -94,9 +94,9 @@ func (s *spec) old(r *rand.Rand) (dialect string) {
 // move.
 func (s *spec) counting(r *rand.Rand) {
 	s.model = "count"
-	s.args = []string{"--model", "count", "--count-keys", strconv.Itoa(1000 + r.IntN(8000)), "--count-batch", strconv.Itoa(100 + r.IntN(200)),
-		"--count-favourites", strconv.Itoa(320 + r.IntN(400)), "--count-common", "0.1", "--count-wander", strconv.Itoa(200 + r.IntN(400)),
-		"--count-compute", fmt.Sprintf("%dms", 10+r.IntN(20)), "--steps", strconv.Itoa(400 + r.IntN(1000)), "--seed", strconv.Itoa(1 + r.IntN(1000))}
+	s.args = []string{"--model", "count", "--count-keys", strconv.Itoa(2000 + r.IntN(8000)), "--count-batch", strconv.Itoa(200 + r.IntN(400)),
+		"--count-favourites", strconv.Itoa(620 + r.IntN(400)), "--count-common", "0.05", "--count-wander", strconv.Itoa(500 + r.IntN(500)),
+		"--count-compute", fmt.Sprintf("%dms", 10+r.IntN(20)), "--steps", strconv.Itoa(500 + r.IntN(1500)), "--seed", strconv.Itoa(1 + r.IntN(1000))}
 	switch r.IntN(4) {
 	case 0:
 		s.args = append(s.args, "--count-lens")

@@ -130,6 +130,9 @@ func spin(args []string) error {
 	select {}
 }
 
+// loadGroup is the cgroup of what takes processors.
+const loadGroup = "load"
+
 // load takes all processors for a while.
 type load struct{ span time.Duration }
 
@@ -139,7 +142,7 @@ func (e load) possible(*Life) error { return nil }
 func (e load) happen(ctx context.Context, l *Life) error {
 	ctx, cancel := context.WithTimeout(ctx, e.span)
 	defer cancel()
-	p, err := l.fleet.net.Host(0).StartIn("load", hoststest.Task("spin", strconv.Itoa(2*runtime.NumCPU())))
+	p, err := l.fleet.net.Host(0).StartIn(loadGroup, hoststest.Task("spin", strconv.Itoa(2*runtime.NumCPU())))
 	if err != nil {
 		return err
 	}
