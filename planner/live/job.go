@@ -18,10 +18,11 @@ type job struct {
 	opts    Options
 	servers int
 
-	hosts   []string       // by machine
-	links   []uint32       // by machine: speed in Mbit/s as its host says, 0 unknown
-	machine map[string]int // by host
-	serves  []string       // host of each server, by rank; empty: not known
+	hosts   []string         // by machine
+	links   []uint32         // by machine: speed in Mbit/s as its host says, 0 unknown
+	machine map[string]int   // by host
+	heard   map[string]int64 // by host: when it last saw a message of the job, by its clock
+	serves  []string         // host of each server, by rank; empty: not known
 
 	number map[uint64]int32 // item of a key
 	keys   []uint64         // by item
@@ -57,11 +58,19 @@ type worker struct {
 }
 
 func newJob(name string, opts Options) *job {
-	return &job{name: name, opts: opts, machine: map[string]int{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
+	return &job{name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
 }
 
-// take takes in one host's report.
+// take takes in one host's report. One that saw nothing since its last is of a run
+// that has ended there, perhaps: it says no more of who the servers are, while
+// others may be in the next run already.
 func (j *job) take(host string, r *api.JobReport) {
+	if at := r.GetLastUnixNanos(); at != 0 {
+		if j.heard[host] == at {
+			return
+		}
+		j.heard[host] = at
+	}
 	if n := int(r.GetServers()); n > 0 && n != j.servers {
 		j.restart(n)
 	}
@@ -92,16 +101,18 @@ func (j *job) follow(run plan.Run) {
 		return
 	}
 	if j.run != "" {
+		heard := j.heard
 		*j = *newJob(j.name, j.opts)
+		j.heard = heard
 	}
 	j.run, j.owners = run, 0
 }
 
 // restart forgets all but the name: the job has begun anew, with other servers.
 func (j *job) restart(servers int) {
-	judge, run := j.judge, j.run
+	judge, run, heard := j.judge, j.run, j.heard
 	*j = *newJob(j.name, j.opts)
-	j.judge, j.run = judge, run
+	j.judge, j.run, j.heard = judge, run, heard
 	j.servers, j.serves = servers, make([]string, servers)
 }
 

@@ -168,6 +168,37 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
+// A job comes again with fewer servers, on fewer hosts: what the others still
+// report of the run before changes nothing.
+func TestEndedRunElsewhere(t *testing.T) {
+	f := newFleet(t, true, nil)
+	old := f.report(2, 9)
+	old.Jobs[0].Servers, old.Jobs[0].LastUnixNanos, old.Jobs[0].Window = 3, 7, nil
+	old.Jobs[0].Nodes[0].Rank = 1
+	f.planner.Take(old)
+	at := int64(100)
+	for range 3 {
+		f.steps += 10
+		for host, keys := range [][]uint64{{1, 2, 3, second(1)}, {5, 6, 7, second(1), second(2)}} {
+			r := f.report(host, keys...)
+			at++
+			r.Jobs[0].LastUnixNanos = at
+			f.planner.Take(r)
+			f.planner.Take(old)
+		}
+		f.planner.Decide(t.Context())
+	}
+	p := f.shown(t)
+	if p.GetTrouble() != "" || len(p.GetEpochs()) == 0 {
+		t.Fatalf("nothing is planned: %v", p)
+	}
+	for _, h := range p.GetEpochs()[0].GetHosts() {
+		if h.GetHost() == "h2" {
+			t.Errorf("the plan counts with the host of the run before: %v", p)
+		}
+	}
+}
+
 // A worker that is not heard of is taken to go on as before, for a while: a key
 // that it used stays, though all that is heard of now use it elsewhere.
 func TestSilentWorker(t *testing.T) {
