@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// tolerance is how far the loss of a job may be from that of a direct run where
-// it is not the same by necessity: without barriers between the workers' steps,
-// or under rules that leave values out.
-const tolerance = 0.15
+// tolerance is how far the loss of a job may be from that of a direct run, and
+// what share of it, where it is not the same by necessity: without barriers
+// between the workers' steps, or under rules that leave values out.
+const tolerance, share = 0.02, 0.15
 
 // slack is how far it may be otherwise: the loss is a sum over workers that come
 // in any order.
@@ -168,7 +168,7 @@ func (l *Life) learned(ctx context.Context, r *run) (string, error) {
 	}
 	within := slack * math.Abs(want)
 	if r.async || r.lossy {
-		within = tolerance * max(1, math.Abs(want))
+		within = tolerance + share*math.Abs(want)
 	}
 	text := fmt.Sprintf("loss %.6f, direct %.6f", got, want)
 	if math.IsNaN(got) || math.Abs(got-want) > within {
