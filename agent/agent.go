@@ -33,6 +33,7 @@ import (
 	"github.com/psidecar/psidecar/agent/sampling"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/proxy/health"
 )
 
 // Options of an agent.
@@ -71,6 +72,9 @@ type Options struct {
 	// Found, where not nil, is told what processes there are, every time that
 	// the agent has looked.
 	Found func(*discover.Snapshot)
+	// Health is told that loops turn, and answers /healthz; nil: all is well
+	// always.
+	Health *health.Loops
 	// Collectors have metrics that are served with the agent's.
 	Collectors []prometheus.Collector
 }
@@ -129,6 +133,9 @@ const (
 	discoverEvery = 500 * time.Millisecond
 	tellEvery     = 2 * time.Second
 	sweepEvery    = time.Second
+	// standsFor is how long a loop may stand still before /healthz says so. A host
+	// with very many processes takes seconds to look at.
+	standsFor = 20 * time.Second
 )
 
 // errNotAttached is what Ready says before the first cgroup is watched.
@@ -205,8 +212,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.read(running) })
 	g.Go(func() error { return a.look(running) })
-	g.Go(func() error { return every(running, sweepEvery, a.sweep) })
-	g.Go(func() error { return every(running, adaptEvery, a.adapt) })
+	g.Go(func() error {
+		return every(running, a.opts.Health.Add("sweeping streams", standsFor), sweepEvery, a.sweep)
+	})
+	g.Go(func() error { return every(running, a.opts.Health.Add("adapting", standsFor), adaptEvery, a.adapt) })
 	err := g.Wait()
 	if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
 		err = nil // in order, whether it was cancelled or its time was over
@@ -227,7 +236,10 @@ func (a *Agent) read(ctx context.Context) error {
 		slog.Debug("the reading thread keeps its priority", "error", err)
 	}
 	handle := func(r *bpf.Record) { a.timer.handle(r, a.observer.Handle) }
+	beat := a.opts.Health.Add("reading what the kernel copied", standsFor)
+	defer beat.End()
 	for {
+		beat.Beat()
 		if err := a.capture.Read(ctx, handle); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -238,10 +250,12 @@ func (a *Agent) read(ctx context.Context) error {
 }
 
 // every calls f at once and then at intervals, until ctx ends.
-func every(ctx context.Context, interval time.Duration, f func() error) error {
+func every(ctx context.Context, beat *health.Beat, interval time.Duration, f func() error) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	defer beat.End()
 	for {
+		beat.Beat()
 		if err := f(); err != nil {
 			return err
 		}
@@ -327,5 +341,5 @@ func (a *Agent) sweep() error {
 
 // Handler serves the agent over HTTP.
 func (a *Agent) Handler(pprof bool) http.Handler {
-	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof})
+	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health})
 }

@@ -17,7 +17,10 @@ const execsPerSecond = 200
 func (a *Agent) look(ctx context.Context) error {
 	ticker := time.NewTicker(discoverEvery)
 	defer ticker.Stop()
+	beat := a.opts.Health.Add("looking for processes", standsFor)
+	defer beat.End()
 	for {
+		beat.Beat()
 		if err := a.discover(); err != nil {
 			return err
 		}

@@ -14,8 +14,8 @@ const (
 
 var errMalformed = errors.New("malformed: the BPF object and this program are of different versions")
 
-// Read waits until the kernel has something, hands all that is there to each,
-// and returns nil; the caller calls it again. The record is valid until each
+// Read waits a moment for the kernel to have something, hands all that is there to
+// each, and returns nil; the caller calls it again. The record is valid until each
 // returns: its Data lie in the ring buffer, which is freed as reading goes on.
 // Read ends with ctx.Err() when ctx ends, with what lay in the ring by then
 // handed out first.
@@ -32,7 +32,7 @@ func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 			malformed = err
 		}
 	}
-	for {
+	for waited := false; ; {
 		ended := ctx.Err()
 		found := c.ring.drain(hand)
 		switch {
@@ -41,6 +41,10 @@ func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 		case found:
 			return malformed
 		}
+		if waited {
+			return nil
+		}
+		waited = true
 		if err := c.ring.wait(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}

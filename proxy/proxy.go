@@ -18,12 +18,15 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/guard"
+	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -55,6 +58,12 @@ type Options struct {
 	// Jobs routes requests for keys that are not at home; nil: all keys are.
 	// Run runs it. Its Dial should be [Proxy.DialSite].
 	Jobs *jobs.Jobs
+	// Guard is what keeps connections from going past the proxy, to be shown;
+	// nil: nothing does.
+	Guard *guard.Guard
+	// Health is told that loops turn, and answers /healthz; nil: all is well
+	// always.
+	Health *health.Loops
 
 	PeerGrace      time.Duration // how long connections wait for the proxy of a host that had one; 3 s
 	PeerPatience   time.Duration // how long connections wait for the mesh port of a host of which nothing is known; 1 s
@@ -193,7 +202,7 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	for _, l := range mesh {
 		g.Go(func() error { return p.ServeLinks(serving, l, 0) })
 	}
-	g.Go(func() error { <-serving.Done(); return nil })
+	g.Go(func() error { p.lookAfter(serving); return nil })
 	// Requests are routed until the last connection has ended.
 	routing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	routed := make(chan error, 1)
@@ -203,6 +212,27 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	p.entry.close()
 	stop()
 	return errors.Join(err, <-routed)
+}
+
+// lookEvery is how often the list of connections is asked for, which shows that
+// nobody keeps it locked.
+const lookEvery = 500 * time.Millisecond
+
+// lookAfter shows that connections can be entered and taken out, until ctx ends.
+func (p *Proxy) lookAfter(ctx context.Context) {
+	beat := p.opts.Health.Add("the list of connections", health.Within)
+	defer beat.End()
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		p.conns.active()
+		beat.Beat()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 func (p *Proxy) route(ctx context.Context) error {
@@ -263,15 +293,30 @@ func (p *Proxy) enter(from net.Addr) error {
 	return nil
 }
 
+// acceptFor is how long a listener is waited at before its loop shows that it
+// turns.
+const acceptFor = time.Second
+
 // accept calls serve for each connection, in a goroutine of its own.
 func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPConn) error) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
 	const shortest, longest = 5 * time.Millisecond, time.Second
+	beat := p.opts.Health.Add("taking connections at "+l.Addr().String(), health.Within)
+	defer beat.End()
+	bounded, _ := l.(interface{ SetDeadline(time.Time) error })
 	for wait := shortest; ; {
+		beat.Beat()
+		if bounded != nil {
+			bounded.SetDeadline(time.Now().Add(acceptFor)) // a listener that was closed says so itself
+		} else {
+			beat.Rest()
+		}
 		conn, err := l.Accept()
 		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue
 		case err == nil:
 			wait = shortest
 			p.take(conn, serve)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -24,6 +25,7 @@ type State struct {
 	Connections []ConnectionState `json:"connections"`
 	Values      *ValuesState      `json:"values,omitempty"` // where there is a codec for values
 	Jobs        []jobs.State      `json:"jobs,omitempty"`   // whose requests are routed
+	Guard       *guard.State      `json:"guard,omitempty"`  // where requests are routed
 	// StateFolder is where is kept what a proxy after this one must know; nil
 	// where no requests are routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
@@ -67,6 +69,10 @@ func (p *Proxy) State() State {
 		folder := p.opts.Jobs.Folder()
 		s.StateFolder = &folder
 	}
+	if p.opts.Guard != nil {
+		guarded := p.opts.Guard.State()
+		s.Guard = &guarded
+	}
 	for _, c := range p.conns.all() {
 		s.Connections = append(s.Connections, c.state())
 	}
@@ -98,7 +104,7 @@ func (p *Proxy) Handler() http.Handler {
 	registry.MustRegister(p, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
+	mux.Handle("GET /healthz", p.opts.Health)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if p.conns.stopping.Load() {
 			http.Error(w, "stopping", http.StatusServiceUnavailable)
@@ -124,6 +130,8 @@ var (
 	descErrors  = prometheus.NewDesc("psidecar_proxy_errors_total", "Connections that failed or were refused, by reason.", []string{"reason"}, nil)
 	descPast    = prometheus.NewDesc("psidecar_proxy_past_mesh_total", "Connections made directly for which a link to a proxy was wanted: no_proxy where there is none, not_configured where links need TLS or --insecure-mesh, else the reason for which the link failed.", []string{"reason"}, nil)
 	descWaits   = prometheus.NewDesc("psidecar_proxy_awaited_total", "Connections that waited for the mesh port of a host that was new, by whether it opened within --peer-patience.", []string{"opened"}, nil)
+	descGuarded = prometheus.NewDesc("psidecar_proxy_guard_cgroups", "Cgroups of jobs with displaced keys: closed, their connects fail while there is no proxy; pending, that is still to be set, or taken back.", []string{"state"}, nil)
+	descGuardNo = prometheus.NewDesc("psidecar_proxy_guard_failures_total", "Attempts to have a cgroup's connects fail, or not fail, while there is no proxy, that failed.", nil, nil)
 	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as the job has them (side job) and as they are on the link (side far); those of spliced connections count when they end.", []string{"codec", "direction", "side"}, nil)
 	descMessage = prometheus.NewDesc("psidecar_proxy_messages_total", "Messages on connections with a codec, encoded or as they were.", []string{"codec", "direction", "form"}, nil)
 	descUnheld  = prometheus.NewDesc("psidecar_proxy_unheld_messages_total", "Messages not encoded because memory was at its bound.", []string{"codec"}, nil)
@@ -136,7 +144,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descWaits, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descValueBytes, descValues, descValueEvents, descValueState} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descValueBytes, descValues, descValueEvents, descValueState} {
 		out <- d
 	}
 }
@@ -178,6 +186,12 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, opened := range []bool{true, false} {
 		counter(descWaits, float64(s.waits[opened]), strconv.FormatBool(opened))
+	}
+	if p.opts.Guard != nil {
+		guarded := p.opts.Guard.State()
+		out <- prometheus.MustNewConstMetric(descGuarded, prometheus.GaugeValue, float64(guarded.Closed), "closed")
+		out <- prometheus.MustNewConstMetric(descGuarded, prometheus.GaugeValue, float64(guarded.Pending), "pending")
+		counter(descGuardNo, float64(guarded.Failed))
 	}
 	for codec, f := range s.flows {
 		if codec == "" {

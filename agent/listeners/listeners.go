@@ -53,6 +53,9 @@ type Options struct {
 	// Patience is how long a proxy may leave pings unanswered before it counts
 	// as gone; 0 means 5 s.
 	Patience time.Duration
+	// HangAfter is how long a proxy of another process may leave pings
+	// unanswered before it is ended; 0: it never is.
+	HangAfter time.Duration
 }
 
 // Listeners serves the proxies of a host.
@@ -79,6 +82,9 @@ type Listeners struct {
 	without *time.Timer // runs while there is no proxy
 	nextID  uint64
 	closed  bool
+	ending  limit
+
+	hung hung
 }
 
 // New opens the socket for proxies. Close, or the end of Run, closes it.

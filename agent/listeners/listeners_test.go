@@ -97,9 +97,9 @@ func serve(t *testing.T, h *hosts.Host) string {
 }
 
 // startAgent runs the agent on the far host: it must enter the job's namespace.
-func (g *ground) startAgent(grace string) *hoststest.Child {
+func (g *ground) startAgent(grace string, hang ...string) *hoststest.Child {
 	g.t.Helper()
-	agent := hoststest.Start(g.t, g.far, "agent", hoststest.Task("agent", g.pins, g.sock, grace))
+	agent := hoststest.Start(g.t, g.far, "agent", hoststest.Task("agent", append([]string{g.pins, g.sock, grace}, hang...)...))
 	if got := agent.Line(); got != "ready" {
 		g.t.Fatal(got)
 	}

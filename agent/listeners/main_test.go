@@ -32,18 +32,25 @@ func TestMain(m *testing.M) {
 const nobody = 65534
 
 // runAgent reconciles with the processes that come as JSON, a list a line. Its
-// arguments are the folder of pins, the socket and the grace.
+// arguments are the folder of pins, the socket, the grace and after what time a
+// proxy hangs, if that is to be known.
 func runAgent(args []string) error {
 	grace, err := time.ParseDuration(args[2])
 	if err != nil {
 		return err
+	}
+	var hang time.Duration
+	if len(args) > 3 {
+		if hang, err = time.ParseDuration(args[3]); err != nil {
+			return err
+		}
 	}
 	r, err := redirect.Open(redirect.Options{Dir: args[0]})
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	l, err := New(Options{Redirect: r, Socket: args[1], UID: nobody, Grace: grace})
+	l, err := New(Options{Redirect: r, Socket: args[1], UID: nobody, Grace: grace, HangAfter: hang})
 	if err != nil {
 		return err
 	}

@@ -14,12 +14,13 @@ var (
 		"Cgroups whose connects are redirected, by what becomes of a connect that no proxy can take.", []string{"policy"}, nil)
 	proxiesNow = prometheus.NewDesc("psidecar_intercept_proxies", "Proxies that hold this host's listeners.", nil, nil)
 	fullNow    = prometheus.NewDesc("psidecar_intercept_full", "1 while the proxies take no more connections, and connects go past them.", nil, nil)
+	hungTotal  = prometheus.NewDesc("psidecar_intercept_hung_proxies_total", "Proxies that left the agent's pings unanswered for too long, by whether they were ended, or could not be.", []string{"result"}, nil)
 	openNow    = prometheus.NewDesc("psidecar_intercept_listeners", "Listeners that are open in network namespaces.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (l *Listeners) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{connects, groupsNow, proxiesNow, fullNow, openNow} {
+	for _, d := range []*prometheus.Desc{connects, groupsNow, proxiesNow, fullNow, hungTotal, openNow} {
 		out <- d
 	}
 }
@@ -60,6 +61,9 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 		full = 1
 	}
 	gauge(fullNow, full)
+	for result, n := range map[string]uint64{"ended": l.hung.ended.Load(), "failed": l.hung.failed.Load()} {
+		out <- prometheus.MustNewConstMetric(hungTotal, prometheus.CounterValue, float64(n), result)
+	}
 	sockets := 0
 	for _, o := range l.listeners() {
 		sockets += len(o.sockets)

@@ -40,16 +40,27 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	}
 	l.log.Info("a proxy takes the listeners", "pid", who.Pid, "uid", who.Uid)
 	defer l.dismiss(conn)
-	stop := ping(conn)
+	p := openPeer(conn, who.Pid)
+	defer p.close()
+	s := &silence{l: l, peer: p, wanted: l.opts.HangAfter}
+	if p.pidfd < 0 {
+		s.wanted = 0
+	}
+	stop := ping(conn, l.pingEvery())
 	defer stop()
-	return l.converse(conn, who.Pid)
+	return l.converse(conn, s)
 }
 
 // pingEvery is how often a proxy is asked whether it is stuck.
-const pingEvery = time.Second
+func (l *Listeners) pingEvery() time.Duration {
+	if l.opts.HangAfter > 0 {
+		return min(time.Second, l.opts.HangAfter/4)
+	}
+	return time.Second
+}
 
 // ping asks until it is stopped, or the proxy is gone.
-func ping(conn *handover.Conn) (stop func()) {
+func ping(conn *handover.Conn, pingEvery time.Duration) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -68,15 +79,16 @@ func ping(conn *handover.Conn) (stop func()) {
 
 // converse answers a proxy until it hangs up, or is stuck. One of a version that
 // does not answer pings is never taken for stuck.
-func (l *Listeners) converse(conn *handover.Conn, pid int32) error {
+func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 	answers := false
 	ended := make(chan struct{})
 	defer close(ended)
 	owners := l.owners(conn, ended)
+	s.heard()
 	for {
 		var deadline time.Time
 		if answers {
-			deadline = time.Now().Add(l.opts.Patience)
+			deadline = s.until()
 		}
 		if err := conn.SetReadDeadline(deadline); err != nil {
 			return err
@@ -86,13 +98,18 @@ func (l *Listeners) converse(conn *handover.Conn, pid int32) error {
 		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("process %d is stuck: it has not answered for %v", pid, l.opts.Patience)
+			if err := s.over(); err != nil {
+				return err
+			}
+			continue
 		case err != nil:
 			return err
 		}
+		s.heard()
 		switch m.Kind {
 		case handover.Pong:
 			answers = true
+			s.look()
 			continue
 		case handover.Full:
 			if err := l.setFull(conn, m.On); err != nil {
@@ -106,7 +123,7 @@ func (l *Listeners) converse(conn *handover.Conn, pid int32) error {
 			continue
 		case handover.FailClosed:
 		default:
-			return fmt.Errorf("process %d sent a %q message, which no proxy sends", pid, m.Kind)
+			return fmt.Errorf("process %d sent a %q message, which no proxy sends", s.peer.pid, m.Kind)
 		}
 		answer := handover.Message{Kind: handover.Result, Sequence: m.Sequence}
 		if err := l.setFailClosed(conn, redirect.GroupID(m.Cgroup), m.On); err != nil {

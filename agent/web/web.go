@@ -14,6 +14,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+
+	"github.com/psidecar/psidecar/proxy/health"
 )
 
 // State is what there is to show. Its methods may be called from any
@@ -37,8 +39,9 @@ var ErrNoRange = errors.New("the planner knows sums over all time only: leave ou
 
 // Options of a handler.
 type Options struct {
-	Metrics http.Handler // serves /metrics
-	Pprof   bool         // serve /debug/pprof/
+	Metrics http.Handler  // serves /metrics
+	Pprof   bool          // serve /debug/pprof/
+	Health  *health.Loops // answers /healthz; nil: all is well always
 	// Plan, of a planner, returns a job's plan; ErrNoJob where it has none.
 	Plan func(job string) (Plan, error)
 	// Codecs, of a planner, returns what it has on the values of a job, and
@@ -54,7 +57,7 @@ var dist embed.FS
 func Handler(state State, opts Options) http.Handler {
 	mux := http.NewServeMux()
 	s := server{state}
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok") })
+	mux.Handle("GET /healthz", opts.Health)
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /api/v1/jobs", answer(s.jobs))
 	mux.HandleFunc("GET /api/v1/heatmap", answer(s.heatmap))

@@ -20,6 +20,7 @@ import (
 	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/proxy/health"
 )
 
 // agentFlags are what psidecar agent, and what else watches, can be told.
@@ -171,6 +172,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 		return err
 	}
 	opts.Machine = f.machine(named)
+	opts.Health = &health.Loops{}
 	intercepting, err := f.intercept.open(&opts)
 	if err != nil {
 		return err
@@ -183,6 +185,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return watchOver(ctx, opts.Health) })
 	g.Go(func() error { return w.run(ctx, f.planner.address, creds) })
 	if named != nil {
 		g.Go(func() error { return named.Run(ctx) })

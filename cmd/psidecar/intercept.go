@@ -29,6 +29,7 @@ type interceptFlags struct {
 	socket  string // empty: the proxy is in this process
 	uid     int
 	grace   time.Duration
+	hang    time.Duration
 	mesh    uint16 // port; 0: none
 	exclude []uint
 }
@@ -47,6 +48,7 @@ func (f *interceptFlags) handing(cmd *cobra.Command) {
 	flags.StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the proxy gets its listeners")
 	flags.IntVar(&f.uid, "proxy-uid", 0, "user that the proxy runs as; root and the agent's own are allowed too")
 	flags.Uint16Var(&f.mesh, "mesh-port", 9814, "the proxies' --mesh-port: opened for them in the network namespaces of jobs that are not the agent's, such as pods'; 0: not")
+	flags.DurationVar(&f.hang, "proxy-hang-after", 2*time.Second, "how long a proxy may leave the agent's questions unanswered before it is killed, so that whoever started it starts another; 0: it never is")
 	flags.DurationVar(&f.grace, "proxy-grace", 3*time.Second, "how long connections wait for another proxy when one has gone, before they go direct")
 }
 
@@ -79,7 +81,7 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 	}
 	err = i.redirect.SetExclusions(exclusions)
 	if err == nil {
-		i.listeners, err = listeners.New(listeners.Options{Redirect: i.redirect, Socket: f.socket, NoSocket: f.socket == "", UID: f.uid, Grace: f.grace, MeshPort: f.mesh})
+		i.listeners, err = listeners.New(listeners.Options{Redirect: i.redirect, Socket: f.socket, NoSocket: f.socket == "", UID: f.uid, Grace: f.grace, HangAfter: f.hang, MeshPort: f.mesh})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("--intercept: %w", err), i.redirect.Close())

@@ -30,6 +30,7 @@ import (
 	"github.com/psidecar/psidecar/planner/reports"
 	"github.com/psidecar/psidecar/planner/standby"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
@@ -97,7 +98,11 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 	if err != nil {
 		return err
 	}
-	return p.run(ctx)
+	p.health = &health.Loops{}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return watchOver(ctx, p.health) })
+	g.Go(func() error { return p.run(ctx) })
+	return g.Wait()
 }
 
 // collector is a planner about to run.
@@ -112,7 +117,8 @@ type collector struct {
 	codecs   *codecs.Service
 	live     *live.Planner
 	flags    *plannerFlags
-	contest  *contest // nil: the store is not in a cluster
+	contest  *contest      // nil: the store is not in a cluster
+	health   *health.Loops // nil: nobody watches over loops
 	shown    atomic.Pointer[plans.Service]
 	advising atomic.Pointer[codecs.Service] // codecs, once it serves
 }
@@ -256,7 +262,7 @@ func (c *collector) handler() http.Handler {
 	if c.contest != nil {
 		metrics = append(metrics, &c.contest.way)
 	}
-	own := web.Handler(c.state, web.Options{Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, TryCodecs: c.tryCodecs})
+	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, TryCodecs: c.tryCodecs})
 	if c.contest == nil {
 		return own
 	}
@@ -275,6 +281,7 @@ func (c *collector) serve(ctx context.Context) (err error) {
 	c.shown.Store(c.plans)
 	c.advising.Store(c.codecs)
 	g.Go(func() error { return c.live.Run(ctx) })
+	g.Go(func() error { c.lookAfter(ctx); return nil })
 	slog.Info("taking reports", "address", c.reports.Addr().String())
 	g.Go(func() error {
 		<-ctx.Done()
@@ -288,6 +295,27 @@ func (c *collector) serve(ctx context.Context) (err error) {
 		return nil
 	})
 	return g.Wait()
+}
+
+// lookAfter shows that plans can be asked for, which nobody keeps locked, until
+// ctx ends.
+func (c *collector) lookAfter(ctx context.Context) {
+	beat := c.health.Add("answering for plans", health.Within)
+	defer beat.End()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		beat.Beat()
+		_, err := c.plans.Describe(ctx, &api.DescribeRequest{Job: "no job has this name"})
+		if err == nil {
+			slog.Debug("a job of a strange name has a plan")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 func (c *collector) credentials() credentials.TransportCredentials {

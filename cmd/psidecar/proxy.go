@@ -22,6 +22,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/follow"
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
@@ -199,6 +200,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	}
 	var ports ports
 	defer ports.close()
+	opts.Health = &health.Loops{}
 	c, err := openCarrier(ctx, f, opts, &ports)
 	if err != nil {
 		return err
@@ -208,12 +210,14 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return watchOver(ctx, opts.Health) })
 	g.Go(func() error { return page.serve(ctx, c.proxy.Handler()) })
 	if f.socket != "" {
 		client := handover.NewClient(f.socket, c.serve)
 		c.proxy.TellFull(client.SetFull)
 		c.guard.Intercepting(client)
 		c.agent.Store(client)
+		client.Alive(opts.Health.Late)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })
@@ -231,10 +235,11 @@ type carrier struct {
 	// agent is who hands over listeners; nil: none yet.
 	agent  atomic.Pointer[handover.Client]
 	untold sync.Once // that it does not tell whose ports are whose was said
+	health *health.Loops
 }
 
 func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *ports) (*carrier, error) {
-	c := &carrier{}
+	c := &carrier{health: opts.Health}
 	if f.socket != "" || f.intercepted {
 		opts.Reach.Owner = c.owner
 	}
@@ -294,7 +299,7 @@ func (c *carrier) run(ctx context.Context) error {
 	if c.follower != nil {
 		g.Go(func() error { return c.follower.Run(ctx) })
 	}
-	g.Go(func() error { c.guard.Run(ctx, nil); return nil })
+	g.Go(func() error { c.guard.Run(ctx, c.health.Add("guarding displaced keys", health.Within)); return nil })
 	g.Go(func() error { <-ctx.Done(); c.guard.Freeze(); return nil })
 	g.Go(func() error { return c.proxy.Run(ctx, c.job, c.mesh) })
 	return g.Wait()

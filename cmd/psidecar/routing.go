@@ -91,7 +91,8 @@ func (c *carrier) route(ctx context.Context, f *proxyFlags, opts *proxy.Options)
 		return usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return c.proxy.DialSite(ctx, host) }
-	o.Guard = &c.guard
+	o.Guard, o.Health = &c.guard, c.health
+	opts.Guard = &c.guard
 	// A connection past a proxy would be one whose requests go wrong.
 	opts.MeshOnly, opts.Retry, opts.ConnectTimeout = true, 500*time.Millisecond, 3*time.Second
 	if err := awaitFolder(ctx, o.Dir, stateWait); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/proxy/health"
 )
 
 // upFlags are those of all parts. A flag of a part that is the same in psidecar
@@ -77,19 +78,22 @@ type host struct {
 	named   *pods.Pods // nil: pods are not asked for
 	page    page
 	pprof   bool
+	health  *health.Loops // of all parts
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
-	h := &host{address: f.agent.planner.address, pprof: f.agent.pprof}
+	h := &host{address: f.agent.planner.address, pprof: f.agent.pprof, health: &health.Loops{}}
 	watch, err := f.agent.options()
 	if err != nil {
 		return nil, err
 	}
+	watch.Health = h.health
 	watch.Locality.WindowKeys = locality.DefaultWindowKeys
 	carry, err := f.proxy.options()
 	if err != nil {
 		return nil, err
 	}
+	carry.Health = h.health
 	debug.SetMemoryLimit(f.agent.memoryLimit() + carry.MemoryBytes)
 	if h.page, err = ports.page(ctx, "--http", f.agent.http); err != nil {
 		return nil, err
@@ -153,7 +157,9 @@ func reachable(a net.Addr) string {
 // order.
 func (h *host) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return watchOver(ctx, h.health) })
 	if h.planner != nil {
+		h.planner.health = h.health
 		g.Go(func() error { return h.planner.run(ctx) })
 	}
 	g.Go(func() error { return h.watcher.run(ctx, h.address, h.creds) })

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/psidecar/psidecar/proxy/health"
 )
 
 // An Agent sets the policy of cgroups. It is a [handover.Client].
@@ -177,16 +179,14 @@ func (g *Guard) State() State {
 // every is how often what the agent was told is compared with what is needed.
 const every = 100 * time.Millisecond
 
-// Run tells the agent until ctx ends. beat is called each time around; it may be
-// nil.
-func (g *Guard) Run(ctx context.Context, beat func()) {
+// Run tells the agent until ctx ends, and beats.
+func (g *Guard) Run(ctx context.Context, beat *health.Beat) {
+	defer beat.End()
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		if beat != nil {
-			beat()
-		}
-		g.apply(ctx)
+		beat.Beat()
+		g.apply(ctx, beat)
 		select {
 		case <-ctx.Done():
 			return
@@ -250,8 +250,9 @@ const patience = 2 * time.Second
 
 // apply tells the agent what it does not know, one change at a time: what is
 // needed may change meanwhile.
-func (g *Guard) apply(ctx context.Context) {
+func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 	for ctx.Err() == nil {
+		beat.Beat()
 		g.mu.Lock()
 		agent := g.agent
 		if agent == nil {

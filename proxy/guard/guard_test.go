@@ -18,6 +18,7 @@ type host struct {
 	session uint64
 	fails   error
 	asked   int
+	told    func() // called when something was set; may be nil
 }
 
 func (h *host) SetFailClosed(_ context.Context, cgroup uint64, on bool) error {
@@ -31,6 +32,9 @@ func (h *host) SetFailClosed(_ context.Context, cgroup uint64, on bool) error {
 		h.closed[cgroup] = true
 	default:
 		delete(h.closed, cgroup)
+	}
+	if h.told != nil {
+		h.told()
 	}
 	return nil
 }
@@ -70,17 +74,17 @@ func TestTheEndOfARunOpensNothingForAnother(t *testing.T) {
 				g.Intercepting(h)
 				defer g.Add(Listener{ID: 1, Cgroup: 7, Job: listener})()
 				g.Need("first", "a:1", true)
-				g.apply(t.Context())
+				g.apply(t.Context(), nil)
 				h.want(t, "the first run has displaced keys", 7)
 				g.Need("second", c.second, true)
 				g.Need("first", "a:1", false)
-				g.apply(t.Context())
+				g.apply(t.Context(), nil)
 				h.want(t, "the first is over, the second has displaced keys", 7)
 				if !g.Guarded("second") || g.Guarded("first") {
 					t.Errorf("guarded: first %v, second %v", g.Guarded("first"), g.Guarded("second"))
 				}
 				g.Need("second", c.second, false)
-				g.apply(t.Context())
+				g.apply(t.Context(), nil)
 				h.want(t, "both are over")
 			})
 		}
@@ -100,20 +104,20 @@ func TestWhatIsPinnedStays(t *testing.T) {
 	}
 	g.Need("first", "a:1", true) // remembered
 	g.Need("second", "a:1", true)
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.session = 1
 	defer g.Add(Listener{ID: 1, Cgroup: 7})()
 	defer g.Add(Listener{ID: 2, Cgroup: 8, Job: "c:1"})()
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	if _, ok := g.Serving(); !ok {
 		t.Error("processes do not reach the proxy although the agent has named all its listeners")
 	}
 	h.want(t, "two runs are remembered", 7, 8)
 	g.Need("first", "a:1", false)
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.want(t, "the first was over", 7, 8)
 	g.Need("second", "a:1", false)
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.want(t, "both were; of the other cgroup nothing is known", 8)
 }
 
@@ -125,17 +129,17 @@ func TestAnAgentIsReplaced(t *testing.T) {
 	g.Intercepting(h)
 	remove := g.Add(Listener{ID: 1, Cgroup: 7, Job: "a:1"})
 	g.Need("run", "a:1", true)
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.closed, h.session = map[uint64]bool{}, 0
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.session = 2
 	defer g.Add(Listener{ID: 2, Cgroup: 7, Job: "a:1"})()
 	remove()
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.want(t, "with a new agent", 7)
 	g.Need("later", "a:1", true)
 	g.Need("run", "a:1", false)
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.want(t, "for a run that came after the old listener was taken back", 7)
 }
 
@@ -157,7 +161,7 @@ func TestFailuresAreSaidAndTriedAgain(t *testing.T) {
 		h.fails = errors.New("the map is full")
 		g.Need("run", "a:1", c.on)
 		for range 3 {
-			g.apply(t.Context())
+			g.apply(t.Context(), nil)
 		}
 		if g.Guarded("run") == c.on {
 			t.Errorf("guarded before that was confirmed: %v", c.on)
@@ -170,7 +174,7 @@ func TestFailuresAreSaidAndTriedAgain(t *testing.T) {
 			t.Errorf("said %d times: %s", n, log.String())
 		}
 		h.fails = nil
-		g.apply(t.Context())
+		g.apply(t.Context(), nil)
 		h.want(t, "when it can be set", c.want...)
 		if g.Guarded("run") != c.on {
 			t.Errorf("then guarded: %v", !c.on)
@@ -179,7 +183,7 @@ func TestFailuresAreSaidAndTriedAgain(t *testing.T) {
 			t.Errorf("then shown: %+v", s)
 		}
 		asked := h.asked
-		if g.apply(t.Context()); h.asked != asked {
+		if g.apply(t.Context(), nil); h.asked != asked {
 			t.Error("the agent is asked again and again")
 		}
 	}
@@ -193,10 +197,10 @@ func TestNothingIsOpenedAtTheEnd(t *testing.T) {
 	g.Intercepting(h)
 	defer g.Add(Listener{ID: 1, Cgroup: 7})()
 	g.Need("run", "a:1", true)
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	g.Freeze()
 	g.Need("run", "a:1", false)
-	g.apply(t.Context())
+	g.apply(t.Context(), nil)
 	h.want(t, "the proxy ends", 7)
 }
 
@@ -239,11 +243,11 @@ func TestAnyOrder(t *testing.T) {
 				next++
 				remove[next-2]()
 			case 5:
-				g.apply(t.Context())
+				g.apply(t.Context(), nil)
 			}
 		}
 		h.fails, h.session = nil, next+1
-		g.apply(t.Context())
+		g.apply(t.Context(), nil)
 		want := false
 		for _, on := range needed {
 			want = want || on
@@ -254,22 +258,16 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// Run tells an agent that comes late, and goes on beating.
+// Run tells an agent that comes late.
 func TestRun(t *testing.T) {
 	h := newHost()
 	var g Guard
 	g.Intercepting(h)
 	g.Add(Listener{ID: 1, Cgroup: 7})
+	g.Need("run", "a:1", true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	beats := 0
-	g.Run(ctx, func() {
-		switch beats++; {
-		case beats == 2:
-			g.Need("run", "a:1", true)
-		case beats > 2 && h.closed[7]:
-			cancel()
-		}
-	})
+	h.told = cancel
+	g.Run(ctx, nil)
 	h.want(t, "after a while", 7)
 }

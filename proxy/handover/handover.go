@@ -216,6 +216,16 @@ func (c *Conn) Peer() (*unix.Ucred, error) {
 	return who, nil
 }
 
+// Option asks for a number that the kernel has of the socket.
+func (c *Conn) Option(level, option int) (value int, err error) {
+	raw, err := c.unix.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), level, option) })
+	return value, errors.Join(err, failed)
+}
+
 // A Listener is one that was handed over. Its Close closes the proxy's copy.
 type Listener struct {
 	*net.TCPListener

@@ -21,6 +21,7 @@ type Client struct {
 	// linger is how long a listener that another has replaced is still
 	// served, for connects that were on their way to it.
 	linger time.Duration
+	alive  func() error // nil: pings are always answered
 
 	mu       sync.Mutex
 	conn     *Conn // nil while there is no agent
@@ -260,8 +261,18 @@ func (c *Client) Session() uint64 {
 	return c.sessions
 }
 
+// Alive has pings answered only while there is no error: an agent takes a proxy
+// that does not answer for stuck. Call it before Run.
+func (c *Client) Alive(alive func() error) { c.alive = alive }
+
 // pong shows that this proxy is not stuck.
 func (c *Client) pong() error {
+	if c.alive != nil {
+		if err := c.alive(); err != nil {
+			slog.Error("the agent is not told that this proxy is alive", "error", err)
+			return nil
+		}
+	}
 	c.mu.Lock()
 	conn := c.conn
 	first := !c.pinged

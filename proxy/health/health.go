@@ -40,6 +40,10 @@ type Beat struct {
 
 const resting = -1
 
+// Within is what loops are given that turn several times a second: far longer
+// than anything but a fault keeps them.
+const Within = 5 * time.Second
+
 // step is how often time is taken; of more than longestStep between two times
 // this process was not given the rest.
 const (
@@ -130,6 +134,7 @@ func (l *Loops) Late() error {
 
 // ServeHTTP answers ok, or 503 with the loops that are late.
 func (l *Loops) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if err := l.Late(); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return

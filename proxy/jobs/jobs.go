@@ -27,6 +27,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -55,7 +56,9 @@ type Options struct {
 	// Guard keeps connections of jobs' processes from going past the proxy. May
 	// be nil.
 	Guard Guard
-	Log   *slog.Logger
+	// Health is told that loops turn; may be nil.
+	Health *health.Loops
+	Log    *slog.Logger
 }
 
 // Jobs is all jobs of a proxy.
@@ -112,7 +115,10 @@ func (j *Jobs) Run(ctx context.Context) error {
 	g.Go(func() error {
 		ticker := time.NewTicker(tick)
 		defer ticker.Stop()
+		beat := j.opts.Health.Add("the jobs' timers", health.Within)
+		defer beat.End()
 		for {
+			beat.Beat()
 			select {
 			case <-ctx.Done():
 				return nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -114,8 +115,12 @@ func (p *plans) session(ctx context.Context) error {
 		return err
 	}
 	clear(p.tables)
+	beat := p.jobs.opts.Health.Add("following the planner", health.Within)
+	defer beat.End()
 	for {
+		beat.Rest()
 		e, err := stream.Recv()
+		beat.Beat()
 		switch {
 		case err != nil && ctx.Err() == nil && watching.Err() != nil:
 			return errAgain

@@ -20,10 +20,13 @@ import (
 // A worker that is about to end says so with a barrier that servers take part
 // in. It is held back until the servers have answered.
 
-// flushPatience is how long a barrier is held back at most; flushRepeat is when
-// a push that was not answered is sent again, in jobs with PS_RESEND.
+// flushPatience is for how long answers are waited for at the proxy's end, and
+// barrierPatience is how long a barrier is held back for them at most: nothing
+// passes on its connection meanwhile, heartbeats among what waits. flushRepeat is
+// when a push that was not answered is sent again, in jobs with PS_RESEND.
 const (
-	flushPatience = 10 * time.Second
+	flushPatience   = 10 * time.Second
+	barrierPatience = 2 * time.Second
 	flushRepeat   = 500 * time.Millisecond
 	// mostOwn bounds a push of our own, in bytes of values.
 	mostOwn = 16 << 20

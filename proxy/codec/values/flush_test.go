@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -34,6 +35,31 @@ func (w *way) own(t *testing.T) (messages [][][]byte) {
 func control(m pslite.Meta) [][]byte {
 	m.Head, m.AppID, m.Timestamp = pslite.Empty, 0, 3
 	return [][]byte{m.Append(nil, pslite.DMLC)}
+}
+
+// A barrier is not held back for long where a server does not answer, and that is
+// counted.
+func TestABarrierPassesWithoutAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnds(t, Rule{Threshold: 0.99})
+		up, _ := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+		scheduler := e.dial(t, e.worker, e.server, "ps9")
+		r := rand.New(rand.NewPCG(7, 7))
+		for step := range 60 {
+			up.carry(t, pushes(r, step).frames())
+		}
+		began := time.Now()
+		scheduler.carry(t, control(pslite.Meta{Request: true, Control: pslite.Control{Cmd: pslite.Barrier, BarrierGroup: 7}}))
+		if took := time.Since(began); took != barrierPatience {
+			t.Errorf("the barrier was held back for %v, want %v", took, barrierPatience)
+		}
+		if len(up.own(t)) == 0 {
+			t.Error("nothing waited")
+		}
+		if n := e.worker.Counts().Reasons[ReasonNoFlush]; n == 0 {
+			t.Error("that no answer came is not counted")
+		}
+	})
 }
 
 // A worker's last barrier goes when the server has all that was pushed, exactly,

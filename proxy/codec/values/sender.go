@@ -192,8 +192,10 @@ func (s *Sender) watch(m *pslite.Message) {
 	case meta.Control.Cmd == pslite.Ack:
 		s.resend.Store(true)
 	case s.known && s.role == pslite.Worker && isLast(meta):
-		if err := s.codec.flush(context.Background(), s.link.Origin, s.node); err != nil {
-			slog.Warn("what waited of a worker's pushes is lost at its end", "worker", s.node, "error", err)
+		ctx, cancel := context.WithTimeout(context.Background(), barrierPatience)
+		defer cancel()
+		if err := s.codec.flush(ctx, s.link.Origin, s.node); err != nil {
+			slog.Warn("what waited of a worker's pushes may be lost at its end", "worker", s.node, "error", err)
 		}
 	}
 }

@@ -1,0 +1,80 @@
+package listeners
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
+)
+
+// A proxy that is stopped is ended by the agent, and the next one serves; one that
+// goes on in time is not.
+func TestAHangingProxyIsEnded(t *testing.T) {
+	g := newGround(t)
+	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
+	agent := g.startAgent("1m", "500ms")
+	g.want(agent, g.process)
+	first := g.startProxy()
+	g.until(client, g.through(first))
+	began := time.Now()
+	if err := syscall.Kill(first.Pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var exit *exec.ExitError
+	if err := first.Wait(ctx); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the proxy ends with %v", err)
+	}
+	t.Logf("ended after %v", time.Since(began))
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("ended after %v already", took)
+	}
+	second := g.startProxy()
+	g.until(client, g.through(second))
+}
+
+// What silence means: of a process that is debugged, or gets no processor, or of
+// an agent that was away itself, nothing is held against the proxy.
+func TestJudge(t *testing.T) {
+	const wanted = 2 * time.Second
+	for _, c := range []struct {
+		name   string
+		now    seen
+		lasted time.Duration
+		want   verdict
+	}{
+		{"stopped", seen{state: 'T'}, wanted, hangs},
+		{"asleep, in a deadlock", seen{state: 'S', waited: wanted / 8}, wanted, hangs},
+		{"turning in a circle", seen{state: 'R'}, wanted, hangs},
+		{"stopped on a busy machine", seen{state: 'T', waited: wanted}, wanted, hangs},
+		{"debugged", seen{state: 't'}, wanted, debugged},
+		{"on a busy machine", seen{state: 'R', waited: wanted / 2}, wanted, starved},
+		{"the machine was suspended", seen{state: 'S'}, time.Minute, away},
+	} {
+		if got := judge(seen{}, c.now, wanted, c.lasted); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Proxies are not ended again and again.
+func TestLimit(t *testing.T) {
+	var l limit
+	now := time.Now()
+	for i := range mostEnds {
+		if !l.allows(now.Add(time.Duration(i) * time.Second)) {
+			t.Errorf("end %d is not allowed", i)
+		}
+	}
+	if l.allows(now.Add(endsWithin - time.Second)) {
+		t.Error("one too many is allowed")
+	}
+	if !l.allows(now.Add(endsWithin)) {
+		t.Error("none is allowed later")
+	}
+}

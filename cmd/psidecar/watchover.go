@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/health"
+)
+
+// watchOver has time pass for loops until ctx ends, logs those that are stuck,
+// and tells systemd that all turn, where its unit has WatchdogSec.
+func watchOver(ctx context.Context, loops *health.Loops) error {
+	dog, err := openWatchdog()
+	if err != nil {
+		slog.Warn("systemd's watchdog is not told that this process is alive", "error", err)
+	}
+	defer dog.close()
+	go loops.Run(ctx)
+	ticker := time.NewTicker(dog.every)
+	defer ticker.Stop()
+	for told := ""; ; {
+		if err := loops.Late(); err != nil {
+			if told == "" {
+				slog.Error("a part of this process stands still", "error", err)
+			}
+			told = err.Error()
+		} else {
+			told = ""
+			dog.tell("WATCHDOG=1")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// watchdog is systemd's, which ends a service that does not say it is alive.
+type watchdog struct {
+	conn  net.Conn // nil: there is none
+	every time.Duration
+}
+
+// openWatchdog finds systemd's watchdog by the environment (sd_notify(3)).
+func openWatchdog() (*watchdog, error) {
+	w := &watchdog{every: time.Second}
+	socket, micros := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC")
+	if socket == "" || micros == "" {
+		return w, nil
+	}
+	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return w, nil // it is for another process
+	}
+	n, err := strconv.ParseInt(micros, 10, 64)
+	if err != nil || n <= 0 {
+		return w, fmt.Errorf("WATCHDOG_USEC=%s: want microseconds", micros)
+	}
+	conn, err := net.Dial("unixgram", socket) // a name that begins with @ is abstract in Go, too
+	if err != nil {
+		return w, fmt.Errorf("NOTIFY_SOCKET: %w", err)
+	}
+	w.conn, w.every = conn, min(w.every, time.Duration(n)*time.Microsecond/3)
+	return w, nil
+}
+
+func (w *watchdog) tell(state string) {
+	if w.conn == nil {
+		return
+	}
+	if _, err := w.conn.Write([]byte(state)); err != nil {
+		slog.Warn("systemd's watchdog is not told that this process is alive", "error", err)
+	}
+}
+
+func (w *watchdog) close() {
+	if w.conn != nil {
+		w.conn.Close()
+	}
+}
