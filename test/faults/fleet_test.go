@@ -39,6 +39,9 @@ type config struct {
 	proxyArgs []string      // instead of --insecure-mesh
 	grace     time.Duration // of the proxy, 2 s by default
 	keep      time.Duration // how long connections wait for a proxy that has gone, 3 s by default
+	// hang is after how long the agents end a proxy that does not answer: never by
+	// default.
+	hang time.Duration
 	// openFiles limits the files that a kind of service may have open.
 	openFiles map[string]int
 	// disk is the folder for logs, sockets and the planner's plans; empty: logs
@@ -134,7 +137,7 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 		keep = 3 * time.Second
 	}
 	s.agent = f.service("agent", h, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", at(h, agentHTTP),
-		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins, "--proxy-grace", keep.String())
+		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins, "--proxy-grace", keep.String(), "--proxy-hang-after", f.config.hang.String())
 	args := f.config.proxyArgs
 	if args == nil {
 		args = []string{"--insecure-mesh"}

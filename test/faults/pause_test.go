@@ -49,6 +49,28 @@ func TestProxyPaused(t *testing.T) {
 	f.asBefore()
 }
 
+// A proxy that is stopped and would stay so is ended by the agent, and another
+// takes its place: a job that repeats what is lost goes on.
+func TestAHangingProxyIsReplaced(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{hang: 2 * time.Second})
+	stuck := f.sidecars[1]
+	r := f.start(f.counting(200, resending...))
+	r.training()
+	old := stuck.proxy.current()
+	if err := stuck.proxy.signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	f.await("the stopped "+stuck.proxy.String()+" to be ended", func() error { return stuck.proxy.runs(old) })
+	t.Logf("ended and replaced after %v", time.Since(began).Round(10*time.Millisecond))
+	if n, err := f.metric(stuck.host, agentHTTP, `psidecar_intercept_hung_proxies_total{result="ended"}`); err != nil || n != 1 {
+		t.Errorf("the agent counts %v proxies that it ended, %v", n, err)
+	}
+	r.exact()
+	f.asBefore()
+}
+
 // With few descriptors a proxy takes what it can, and the job's other
 // connections go direct; an agent goes on when it has some again.
 func TestFewDescriptors(t *testing.T) {
