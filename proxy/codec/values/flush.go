@@ -27,7 +27,7 @@ import (
 const (
 	flushPatience   = 10 * time.Second
 	barrierPatience = 2 * time.Second
-	flushRepeat   = 500 * time.Millisecond
+	flushRepeat     = 500 * time.Millisecond
 	// mostOwn bounds a push of our own, in bytes of values.
 	mostOwn = 16 << 20
 )
