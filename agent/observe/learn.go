@@ -102,8 +102,9 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 		n.address = address
 	}
 	j.giveProcesses(running)
-	if isNew {
+	if isNew { // it has all nodes, of this run
 		j.prune(now)
+		j.serverCount, j.workerCount = servers, workers
 	}
 	j.serverCount, j.workerCount = max(j.serverCount, servers), max(j.workerCount, workers)
 }

@@ -140,7 +140,9 @@ func (o *Observer) nodeOf(p Process) *Node {
 	if j == nil {
 		return nil
 	}
-	j.serverCount, j.workerCount = max(j.serverCount, p.Servers), max(j.workerCount, p.Workers)
+	if p.Servers > 0 && p.Workers > 0 { // else it does not say; a run before may have had others
+		j.serverCount, j.workerCount = p.Servers, p.Workers
+	}
 	role := roleNamed(p.Role)
 	n := j.byPID[p.PID]
 	if n != nil && !n.process.mayBe(&p) {

@@ -81,6 +81,24 @@ func TestRunsOfAJob(t *testing.T) {
 	})
 }
 
+// A job may come again with fewer nodes than before: how many it has is how many
+// it has now.
+func TestFewerNodesThanBefore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		hosts := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
+		scheduler := netip.AddrPortFrom(hosts[0], 9000)
+		home := rapid.SampledFrom(hosts).Draw(t, "home")
+		o := New(Options{Locality: locality.DefaultOptions})
+		for run := range 4 {
+			servers, workers := rapid.IntRange(1, 3).Draw(t, "servers"), rapid.IntRange(1, 3).Draw(t, "workers")
+			o.run(t, home, deal(t, hosts, scheduler, servers, workers))
+			if v := o.Jobs()[0]; v.Servers != servers || v.Workers != workers {
+				t.Fatalf("run %d: %d servers and %d workers, want %d and %d", run, v.Servers, v.Workers, servers, workers)
+			}
+		}
+	})
+}
+
 // deal returns the nodes of a run, the scheduler first. Ports are of four a host,
 // and processes of a few numbers.
 func deal(t *rapid.T, hosts []netip.Addr, scheduler netip.AddrPort, servers, workers int) []member {
