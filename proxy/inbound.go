@@ -32,8 +32,7 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 		return err
 	}
 	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
-		p.takeSite(far)
-		return nil
+		return p.takeSite(arrival{conn, far, hello, netns})
 	}
 	defer p.entry.leave()
 	return p.inbound(arrival{conn, far, hello, netns})
@@ -71,21 +70,32 @@ func (p *Proxy) inbound(a arrival) error {
 
 // takeSite gives a link that asks for the mesh port itself, and has a slot, to
 // the jobs.
-func (p *Proxy) takeSite(far net.Conn) {
+func (p *Proxy) takeSite(a arrival) error {
+	source := sourceOf(addrPort(a.conn.RemoteAddr()).Addr())
+	if !p.visits.begin(source) {
+		p.entry.leave()
+		p.opts.Jobs.RefuseSite(source)
+		return reason.Errorf(reason.TooMany, "link between sites from %s: it has as many as it may have", source)
+	}
 	p.sites.Go(func() {
 		defer p.entry.leave()
-		if err := p.serveSite(far); err != nil {
+		defer p.visits.end(source)
+		if err := p.serveSite(a); err != nil {
 			p.fail(err)
 		}
-		far.Close()
+		a.far.Close()
 	})
+	return nil
 }
 
-func (p *Proxy) serveSite(far net.Conn) error {
-	if err := link.Reply(far, &link.Answer{Instance: p.instance}); err != nil {
+func (p *Proxy) serveSite(a arrival) error {
+	if err := link.Reply(a.far, &link.Answer{Instance: p.instance}); err != nil {
 		return err
 	}
-	err := p.opts.Jobs.ServeSite(p.sitesLife, far)
+	err := p.opts.Jobs.ServeSite(p.sitesLife, a.far, p.peer(a.far, a.hello), addrPort(a.conn.LocalAddr()).Addr())
+	if reason.Has(err) {
+		return err
+	}
 	if err != nil && p.sitesLife.Err() == nil && !errors.Is(err, io.EOF) {
 		return reason.Errorf(reason.ResetByFarSide, "link between sites: %w", err)
 	}
@@ -107,9 +117,8 @@ func (p *Proxy) admit(c *connection, a arrival) error {
 	}
 	c.pipe.Job = job
 	if tcp, ok := job.(*net.TCPConn); ok && p.opts.Jobs != nil {
-		c.pipe.Job = p.opts.Jobs.Inbound(tcp, c.destination)
+		c.pipe.Job = p.opts.Jobs.Inbound(tcp, c.destination, scope, p.peer(a.far, a.hello))
 	}
-	_ = scope
 	return nil
 }
 

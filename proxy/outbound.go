@@ -22,7 +22,7 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 	}
 	c.pipe.Job = job
 	if p.opts.Jobs != nil {
-		c.pipe.Job = p.opts.Jobs.Outbound(job, destination)
+		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope)
 	}
 	established, err := p.viaPeer(c)
 	if err != nil {
@@ -57,6 +57,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	switch {
 	case err == nil:
 		p.peers.met(c.destination.Addr())
+		p.identities.note(c.destination.Addr(), identity{answer.Instance, link.KeyOf(far)})
 		if r, ok := c.pipe.Job.(interface{ Linked() }); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
 			r.Linked()
 		}

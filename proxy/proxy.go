@@ -122,22 +122,25 @@ type Listener struct {
 	// Origin tells processes apart whose node id is the same: whatever names
 	// the group of processes that connect here. Empty: their address does.
 	Origin string
+	// Scope is that of the processes that connect here.
+	Scope jobs.Scope
 }
 
 // Proxy is one host's proxy.
 type Proxy struct {
-	opts     Options
-	instance relay.Instance
-	memory   *relay.Memory
-	dialer   *net.Dialer
-	links    link.Dialer
-	acceptor link.Acceptor
-	peers    *peers
-	entry    *admission
-	greeting *handshakes
-	reach    *reach
-	log      *slog.Logger
-	failures *failures
+	opts       Options
+	instance   relay.Instance
+	memory     *relay.Memory
+	dialer     *net.Dialer
+	links      link.Dialer
+	acceptor   link.Acceptor
+	peers      *peers
+	entry      *admission
+	greeting   *handshakes
+	reach      *reach
+	identities *identities // of other hosts' proxies
+	log        *slog.Logger
+	failures   *failures
 
 	advising sync.Mutex
 	conns    *register
@@ -148,6 +151,7 @@ type Proxy struct {
 	// Links between sites are counted apart: they are of use as long as the job
 	// has connections here, and are ended then.
 	sites     sync.WaitGroup
+	visits    visits
 	sitesLife context.Context
 	endSites  context.CancelFunc
 }
@@ -166,10 +170,11 @@ func New(opts Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log, failures: newFailures(opts.Log),
-		dialer: &net.Dialer{Control: marker(opts.Mark, opts.Log)},
-		peers:  newPeers(opts.Retry),
-		conns:  newRegister(),
-		reach:  newReach(opts.Reach),
+		dialer:     &net.Dialer{Control: marker(opts.Mark, opts.Log)},
+		peers:      newPeers(opts.Retry),
+		conns:      newRegister(),
+		reach:      newReach(opts.Reach),
+		identities: newIdentities(),
 	}
 	p.greeting = newHandshakes(affordableHandshakes())
 	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.most))
@@ -249,13 +254,19 @@ func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error)
 	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
 		return nil, fmt.Errorf("a link to %s needs TLS or --insecure-mesh", host)
 	}
-	conn, _, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
+	conn, answer, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
+	if err == nil {
+		p.identities.note(host, identity{answer.Instance, link.KeyOf(conn)})
+	}
 	return conn, err
 }
 
 // Serve takes connections of the job until ctx ends or the listener is
 // closed, which it is on return.
 func (p *Proxy) Serve(ctx context.Context, l Listener) error {
+	if p.opts.Jobs != nil {
+		p.opts.Jobs.Names(l.Scope, l.Job)
+	}
 	return p.accept(ctx, l.Listener, p.admitted(func(c *net.TCPConn) error {
 		destination, err := l.Destination(c)
 		if err != nil {

@@ -29,6 +29,7 @@ type State struct {
 	// StateFolder is where is kept what a proxy after this one must know; nil
 	// where no requests are routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
+	Refused     map[string]uint64 `json:"refused,omitempty"` // claims of processes and proxies that were not believed
 }
 
 // ConnectionState describes one connection.
@@ -68,6 +69,7 @@ func (p *Proxy) State() State {
 		s.Jobs = p.opts.Jobs.States()
 		folder := p.opts.Jobs.Folder()
 		s.StateFolder = &folder
+		s.Refused = p.opts.Jobs.Refused()
 	}
 	if p.opts.Guard != nil {
 		guarded := p.opts.Guard.State()
@@ -128,6 +130,7 @@ var (
 	descOpen    = prometheus.NewDesc("psidecar_proxy_connections", "Connections that are open.", []string{"kind"}, nil)
 	descTotal   = prometheus.NewDesc("psidecar_proxy_connections_total", "Connections that were carried.", []string{"kind"}, nil)
 	descErrors  = prometheus.NewDesc("psidecar_proxy_errors_total", "Connections that failed or were refused, by reason.", []string{"reason"}, nil)
+	descRefused = prometheus.NewDesc("psidecar_proxy_refused_claims_total", "What processes and other proxies said of jobs and was not believed: table (a node table not from the job's scheduler), scheduler (one of a process that is not that scheduler), node (a connection in the name of a node elsewhere), letter (of a site, not from its host), site (too many links of a host), job (too many jobs, or nodes).", []string{"claim"}, nil)
 	descPast    = prometheus.NewDesc("psidecar_proxy_past_mesh_total", "Connections made directly for which a link to a proxy was wanted: no_proxy where there is none, not_configured where links need TLS or --insecure-mesh, else the reason for which the link failed.", []string{"reason"}, nil)
 	descWaits   = prometheus.NewDesc("psidecar_proxy_awaited_total", "Connections that waited for the mesh port of a host that was new, by whether it opened within --peer-patience.", []string{"opened"}, nil)
 	descGuarded = prometheus.NewDesc("psidecar_proxy_guard_cgroups", "Cgroups of jobs with displaced keys: closed, their connects fail while there is no proxy; pending, that is still to be set, or taken back.", []string{"state"}, nil)
@@ -144,7 +147,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descValueBytes, descValues, descValueEvents, descValueState} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descValueBytes, descValues, descValueEvents, descValueState} {
 		out <- d
 	}
 }
@@ -177,6 +180,11 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	for _, k := range kinds {
 		out <- prometheus.MustNewConstMetric(descOpen, prometheus.GaugeValue, float64(s.open[k]), string(k))
 		counter(descTotal, float64(s.total[k]), string(k))
+	}
+	if p.opts.Jobs != nil {
+		for what, n := range p.opts.Jobs.Refused() {
+			counter(descRefused, float64(n), what)
+		}
 	}
 	for _, r := range reason.All {
 		counter(descErrors, float64(s.errors[r]), string(r))

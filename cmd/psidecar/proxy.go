@@ -23,6 +23,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
@@ -271,6 +272,7 @@ func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
 	defer c.guard.Add(guard.Listener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
 	return c.proxy.Serve(ctx, proxy.Listener{
 		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
+		Scope: jobs.Scope{Cgroup: l.Cgroup, Netns: l.Netns},
 	})
 }
 

@@ -93,6 +93,7 @@ func (c *carrier) route(ctx context.Context, f *proxyFlags, opts *proxy.Options)
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return c.proxy.DialSite(ctx, host) }
 	o.Guard, o.Health = &c.guard, c.health
 	opts.Guard = &c.guard
+	o.Owner = opts.Reach.Owner
 	// A connection past a proxy would be one whose requests go wrong.
 	opts.MeshOnly, opts.Retry, opts.ConnectTimeout = true, 500*time.Millisecond, 3*time.Second
 	if err := awaitFolder(ctx, o.Dir, stateWait); err != nil {

@@ -18,6 +18,8 @@ type answers struct {
 	tcp         *net.TCPConn
 	jobs        *Jobs
 	destination netip.AddrPort
+	scope       Scope // of the process
+	from        Peer  // the proxy at the other end; nil: it is not asked who it is
 	sender      int32 // node id, from READY
 	peer        int32 // node id of the destination
 	job         *job
@@ -31,14 +33,16 @@ type answers struct {
 	queue   [][]byte // messages to put in between
 	over    bool     // nothing more can be put in
 	closed  bool
+	vetted  *job           // of which the sender is known to be a node's host
+	refused error          // or why it is not
 	waking  bool           // a goroutine is about to write what is queued
 	writers sync.WaitGroup // such goroutines
 }
 
-// Inbound returns the connection to a process of this host that came over a
-// link for the destination, with answers to parts of requests put together.
-func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort) net.Conn {
-	c := &answers{Conn: conn, tcp: conn, jobs: j, destination: destination, sender: pslite.Empty, peer: pslite.Empty}
+// Inbound returns the connection to a process of this host, of that scope, that
+// came over a link from a proxy for the destination, with answers to parts of requests put together.
+func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, from Peer) net.Conn {
+	c := &answers{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, from: from, sender: pslite.Empty, peer: pslite.Empty}
 	c.stream.watcher = c
 	return c
 }
@@ -199,6 +203,8 @@ func (c *answers) ready(id int32) {
 	}
 }
 
+func (c *answers) of() Scope { return c.scope }
+
 func (c *answers) open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +223,8 @@ func (c *answers) known(w waiter) bool {
 		c.job = nil // another run has begun at these addresses
 	}
 	if c.job == nil {
-		if c.job, c.peer = c.jobs.find(c.destination, w); c.job != nil {
+		if c.job, c.peer = c.jobs.find(c.destination, c.scope, w); c.job != nil {
+			c.job.adopt(c)
 			c.join(c.job, c.peer)
 		}
 	}
@@ -228,7 +235,7 @@ func (c *answers) known(w waiter) bool {
 func (c *answers) join(x *job, peer int32) {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(peer)
-	if okFrom && okTo && from == pslite.Server && to == pslite.Worker {
+	if okFrom && okTo && from == pslite.Server && to == pslite.Worker && c.believed(x) {
 		join(x, x.down, x.pendingDown, pair{peer, rankOf(c.sender)}, c)
 	}
 }
@@ -241,10 +248,19 @@ func (c *answers) routed() bool {
 
 func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
-		c.jobs.learn(&m.Meta, c.destination, c.run)
+		learn, err := c.acceptTable(&m.Meta)
+		if err != nil {
+			return false, err
+		}
+		if learn {
+			c.jobs.learn(&m.Meta, c.destination, c.run, c.scope)
+		}
 	}
 	if !c.known(nil) || !c.routed() {
 		return true, nil
+	}
+	if err := c.refusal(); err != nil {
+		return false, err
 	}
 	switch {
 	case m.Meta.Control.Cmd == pslite.Ack:

@@ -3,6 +3,7 @@ package jobs
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -79,6 +80,10 @@ func join[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, c
 func (x *job) leave(w waiter) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.open[w] {
+		delete(x.open, w)
+		x.left = time.Now()
+	}
 	switch c := w.(type) {
 	case *requests:
 		remove(x, x.up, x.pendingUp, c)

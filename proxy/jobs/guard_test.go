@@ -75,7 +75,7 @@ func TestARememberedJobIsGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := j.named(before.name)
+	x := j.named(before.name, before.run)
 	if x == nil {
 		t.Fatal("the job is not remembered")
 	}

@@ -20,12 +20,17 @@ import (
 type job struct {
 	jobs    *Jobs
 	name    string
+	key     string   // in jobs.jobs
 	run     plan.Run // empty where nobody named it: then no key moves
 	nodes   pslite.Table
 	servers int
 	dir     string
 	learned time.Time
 	inUse   time.Time // when it last had connections
+	// scopes are those whose processes take part. It is changed under jobs.mu
+	// and mu, and read under either.
+	scopes  map[Scope]bool
+	unsaved bool // there are more than what is kept says
 	// expected is how long the processes of a job that was remembered may take to
 	// connect, from when they can.
 	expected time.Duration
@@ -34,7 +39,9 @@ type job struct {
 	site    *migrate.Site
 	router  *route.Router
 	ledgers map[int32]*ledger.Ledger
-	local   map[int32]bool // nodes of this host
+	local   map[int32]bool  // nodes of this host
+	open    map[waiter]bool // connections, of nodes of any role
+	left    time.Time       // when the last of them closed
 	up      map[pair]*requests
 	down    map[pair]*answers
 	// What waits for a connection.
@@ -76,6 +83,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		jobs: j, name: name, run: run, nodes: nodes, servers: servers, learned: time.Now(), inUse: time.Now(),
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
+		scopes: map[Scope]bool{}, open: map[waiter]bool{},
 		up: map[pair]*requests{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
 		movers: newMovers(j.opts.Handler),
@@ -119,10 +127,10 @@ func (j *Jobs) placed(name string, servers int) (*route.Table, error) {
 func (x *job) addLocal(id int32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.local[id] || x.gone {
+	if x.local[id] && !x.unsaved || x.gone {
 		return
 	}
-	x.local[id] = true
+	x.local[id], x.unsaved = true, false
 	if err := x.save(); err != nil {
 		x.jobs.log.Error("a job would not be known after a restart", "job", x.name, "error", err)
 		x.failUnkept()

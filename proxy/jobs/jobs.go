@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/planner/placement"
@@ -51,6 +52,9 @@ type Options struct {
 	// not moved, unless Probe allows to find it out with a scratch key.
 	Handler migrate.Handler
 	Probe   bool
+	// Owner tells who listens at an address of this host: see [proxy.Reach].
+	// nil: there is no agent.
+	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)
 	// Dial connects to the proxy of the host with that address.
 	Dial func(ctx context.Context, host netip.Addr) (net.Conn, error)
 	// Guard keeps connections of jobs' processes from going past the proxy. May
@@ -71,9 +75,14 @@ type Jobs struct {
 	mu      sync.RWMutex
 	jobs    map[string]*job
 	waiting map[waiter]netip.AddrPort // where they go to
+	dialled map[Scope]*dialled
 
 	schedulersMu sync.Mutex
 	schedulers   map[string]*scheduler // of this host, by job
+
+	refusedMu sync.Mutex
+	refused   map[claim]uint64
+	refusals  *rate.Limiter // of their logs
 
 	linksMu sync.Mutex
 	links   map[netip.Addr]*siteLink
@@ -92,7 +101,8 @@ func New(o Options) (*Jobs, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, schedulers: map[string]*scheduler{}, links: map[netip.Addr]*siteLink{}}
+	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, dialled: map[Scope]*dialled{},
+		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[string]*scheduler{}, links: map[netip.Addr]*siteLink{}}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}
@@ -126,6 +136,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 				for _, job := range j.all() {
 					job.tick()
 				}
+				j.forgetEnded(time.Now())
 			}
 		}
 	})
@@ -157,15 +168,53 @@ func (j *Jobs) all() []*job {
 	return slices.Collect(maps.Values(j.jobs))
 }
 
-func (j *Jobs) named(name string) *job {
+// named returns a job by its name. Where tenants have jobs of one name, it is
+// the one with the run.
+func (j *Jobs) named(name string, run plan.Run) (found *job) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
-	return j.jobs[name]
+	for _, x := range j.jobs {
+		if x.name == name && (found == nil || x.run == run) {
+			found = x
+		}
+	}
+	return found
+}
+
+// take makes a job one of those that are known; j.mu is locked.
+func (j *Jobs) take(x *job) {
+	x.key = x.name
+	for n := 2; j.jobs[x.key] != nil; n++ {
+		x.key = fmt.Sprintf("%s #%d", x.name, n)
+	}
+	for _, other := range j.jobs {
+		if other.dir == x.dir {
+			x.dir += fmt.Sprintf("-%x", time.Now().UnixNano())
+		}
+	}
+	j.jobs[x.key] = x
+}
+
+// known returns the job that a node table is of which a process of a scope gets:
+// the scope's own of that name or, where another scope of its network namespace
+// has got the same table of the same run, that one's. j.mu is locked.
+func (j *Jobs) known(name string, run plan.Run, t *pslite.Table, s Scope) *job {
+	for _, x := range j.jobs {
+		if x.name == name && x.has(s) {
+			return x
+		}
+	}
+	for _, x := range j.jobs {
+		if x.name == name && x.near(s) && x.run == run && sameNodes(&x.nodes, t) {
+			return x
+		}
+	}
+	return nil
 }
 
 // learn takes in a node table of a run on its way to the node that listens at an
-// address of this host.
-func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run) {
+// address of this host, a process of that scope.
+func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope) {
 	var t pslite.Table
 	t.Learn(m)
 	name := jobName(&t)
@@ -173,14 +222,14 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run) {
 	id, ok := t.At(local)
 	back := recovers(m)
 	if back && name == "" {
-		j.cameBack(&t, local) // those who were there are told of those who came back
+		j.cameBack(&t, local, s) // those who were there are told of those who came back
 		return
 	}
 	if name == "" || servers == 0 || !ok {
 		return
 	}
 	j.mu.Lock()
-	job := j.jobs[name]
+	job := j.known(name, run, &t, s)
 	if job != nil && back && (run == "" || run == job.run) {
 		job.renew(&t)
 	} else if job != nil && (job.run != run || !sameNodes(&job.nodes, &t)) {
@@ -188,15 +237,21 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run) {
 		job = nil
 	}
 	if job == nil {
-		var err error
-		if job, err = j.newJob(name, run, t, servers); err != nil {
+		err := j.makeRoom(s, &t)
+		if err != nil {
+			j.refuse(claimJob, "a job is one too many", "job", name, "scope", s, "error", err)
+		} else {
+			job, err = j.newJob(name, run, t, servers)
+		}
+		if err != nil {
 			j.mu.Unlock()
 			j.log.Error("requests of a job are not routed", "job", name, "error", err)
 			return
 		}
 		job.late = back && j.plans != nil
-		j.jobs[name] = job
+		j.take(job)
 	}
+	job.joinScopes([]Scope{s})
 	j.mu.Unlock()
 	job.addLocal(id)
 	j.joinWaiting(job)
@@ -207,10 +262,10 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run) {
 
 // cameBack takes in where a node is that came back, as those hear of it who were
 // there all along: it is in the run of the node at that address of this host.
-func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort) {
+func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort, s Scope) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if x, _ := j.at(local); x != nil {
+	if x, _ := j.at(local, s); x != nil {
 		x.renew(t)
 	}
 }
@@ -256,7 +311,7 @@ func (j *Jobs) restarted(old *job) {
 		old.dropStale()
 		return
 	}
-	if j.jobs[old.name] == old && time.Since(old.learned) > time.Second {
+	if j.jobs[old.key] == old && time.Since(old.learned) > time.Second {
 		j.drop(old)
 	}
 }
@@ -264,8 +319,8 @@ func (j *Jobs) restarted(old *job) {
 // drop forgets a job; j.mu is locked. Connections that are still open find the
 // run that has taken its place.
 func (j *Jobs) drop(old *job) {
-	if j.jobs[old.name] == old {
-		delete(j.jobs, old.name)
+	if j.jobs[old.key] == old {
+		delete(j.jobs, old.key)
 	}
 	old.close()
 	for w, addr := range old.lines() {

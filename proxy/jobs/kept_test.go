@@ -241,7 +241,7 @@ func TestFullFolder(t *testing.T) {
 		t.Error(err)
 	}
 	j := again(t, Options{Dir: dir})
-	if l := j.named(x.name).ledgers[pslite.WorkerID(0)]; !l.Seen(route.ID{Timestamp: 3}) || !j.named(x.name).displaced {
+	if l := j.named(x.name, x.run).ledgers[pslite.WorkerID(0)]; !l.Seen(route.ID{Timestamp: 3}) || !j.named(x.name, x.run).displaced {
 		t.Error("the next proxy does not know what there was before there was room")
 	}
 }
@@ -285,7 +285,7 @@ func TestTidy(t *testing.T) {
 		}
 	}
 	j := again(t, Options{Dir: dir})
-	if j.named(x.name) == nil {
+	if j.named(x.name, x.run) == nil {
 		t.Error("the job is forgotten")
 	}
 	left, err := os.ReadDir(dir)
@@ -304,7 +304,7 @@ func TestTidy(t *testing.T) {
 	if err := os.WriteFile(boot, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if again(t, Options{Dir: dir}).named(x.name) != nil {
+	if again(t, Options{Dir: dir}).named(x.name, x.run) != nil {
 		t.Error("a job of before the host was started goes on")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {

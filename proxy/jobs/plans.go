@@ -201,7 +201,7 @@ func (p *plans) running() (all []*api.Running) {
 // jobOf returns the job whose run an event is of, nil where this host does not
 // carry it.
 func (p *plans) jobOf(e *api.PlanEvent) *job {
-	if x := p.jobs.named(e.GetJob()); x != nil && x.run != "" && string(x.run) == e.GetRun() {
+	if x := p.jobs.named(e.GetJob(), plan.Run(e.GetRun())); x != nil && x.run != "" && string(x.run) == e.GetRun() {
 		return x
 	}
 	return nil

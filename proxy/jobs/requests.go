@@ -23,8 +23,10 @@ type requests struct {
 	tcp         *net.TCPConn
 	jobs        *Jobs
 	destination netip.AddrPort
+	scope       Scope // of the process
 	sender      int32 // node id, from READY
 	peer        int32 // node id of the destination
+	refused     error // why nothing more passes
 	job         *job
 	linked      bool     // the far side is a proxy that understands commandRun
 	run         plan.Run // that was named over this connection, for
@@ -43,10 +45,11 @@ type requests struct {
 	closed  bool
 }
 
-// Outbound returns the connection that a process of this host has made to a
-// destination, with requests for displaced keys taken out of it.
-func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort) net.Conn {
-	c := &requests{Conn: conn, tcp: conn, jobs: j, destination: destination, sender: pslite.Empty, peer: pslite.Empty}
+// Outbound returns the connection that a process of this host, of that scope,
+// has made to a destination, with requests for displaced keys taken out of it.
+func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope) net.Conn {
+	j.noteDialled(scope, destination)
+	c := &requests{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, sender: pslite.Empty, peer: pslite.Empty}
 	c.stream.watcher = c
 	return c
 }
@@ -226,10 +229,15 @@ func (c *requests) Close() error {
 // which the worker itself is silent.
 func (c *requests) ready(id int32) {
 	c.sender = id
+	if c.refused = c.acceptNode(); c.refused != nil {
+		return
+	}
 	if role, _, ok := pslite.Rank(id); ok && role == pslite.Worker {
 		c.known(c)
 	}
 }
+
+func (c *requests) of() Scope { return c.scope }
 
 func (c *requests) open() bool {
 	c.mu.Lock()
@@ -245,7 +253,13 @@ func (c *requests) wantsKeys(m *pslite.Meta) bool {
 func (c *requests) named(plan.Run) {}
 
 func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+	if c.refused != nil {
+		return false, c.refused
+	}
 	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
+		if err := c.acceptScheduler(&m.Meta); err != nil {
+			return false, err
+		}
 		c.nameRun(&m.Meta)
 	}
 	if !c.known(nil) {
@@ -280,7 +294,8 @@ func (c *requests) known(w waiter) bool {
 		c.job = nil // another run has begun at these addresses
 	}
 	if c.job == nil {
-		if c.job, c.peer = c.jobs.find(c.destination, w); c.job != nil {
+		if c.job, c.peer = c.jobs.find(c.destination, c.scope, w); c.job != nil {
+			c.job.adopt(c)
 			c.join(c.job, c.peer)
 		}
 	}

@@ -116,7 +116,7 @@ func TestRunOnTheWire(t *testing.T) {
 	table := appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)})
 
 	process, tcp := connected(t)
-	up := j.Outbound(tcp, worker).(*requests)
+	up := j.Outbound(tcp, worker, Scope{}).(*requests)
 	up.Linked()
 	if _, err := process.Write(slices.Concat(hello, forged, table)); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestRunOnTheWire(t *testing.T) {
 	}
 
 	process, tcp = connected(t)
-	down := j.Inbound(tcp, worker).(*answers)
+	down := j.Inbound(tcp, worker, Scope{}, nil).(*answers)
 	if _, err := down.Write(onLink); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestRunOnTheWire(t *testing.T) {
 	if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, slices.Concat(hello, table)) {
 		t.Errorf("the worker gets %q, %v", got, err)
 	}
-	x := j.named("10.0.0.1:9000")
+	x := j.named("10.0.0.1:9000", "")
 	if x == nil || x.run != run {
 		t.Fatalf("the worker's host knows %+v, want run %s", x, run)
 	}
@@ -150,8 +150,8 @@ func TestRunOnTheWire(t *testing.T) {
 
 	// The run after it is another job altogether.
 	old := x.dir
-	j.learn(m, worker, plan.NewRun(run, time.Now(), 1))
-	y := j.named("10.0.0.1:9000")
+	j.learn(m, worker, plan.NewRun(run, time.Now(), 1), Scope{})
+	y := j.named("10.0.0.1:9000", "")
 	if y == nil || y == x || y.dir == old || !x.ended.Load() {
 		t.Fatalf("the second run is %+v", y)
 	}
@@ -172,7 +172,7 @@ func TestRunIsNotToldPastTheMesh(t *testing.T) {
 	m, _ := nodeTable()
 	sent := slices.Concat(zmtp.AppendReady(g[:], "DEALER", []byte("ps1")), appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)}))
 	process, tcp := connected(t)
-	up := j.Outbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"))
+	up := j.Outbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{})
 	if _, err := process.Write(sent); err != nil {
 		t.Fatal(err)
 	}
@@ -190,8 +190,8 @@ func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
 	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
 	m, _ := nodeTable()
-	j.learn(m, worker, testRun)
-	x := j.named("10.0.0.1:9000")
+	j.learn(m, worker, testRun, Scope{})
+	x := j.named("10.0.0.1:9000", "")
 	if x == nil {
 		t.Fatal("the job is not known")
 	}
@@ -200,16 +200,16 @@ func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
 	back.Control.Nodes[2].Port = 9100
 	told := *back
 	told.Control.Nodes = back.Control.Nodes[2:] // as the server hears it
-	j.learn(&told, server, "")
+	j.learn(&told, server, "", Scope{})
 	if id, ok := x.nodes.At(netip.MustParseAddrPort("10.0.0.1:9100")); !ok || id != pslite.WorkerID(0) {
 		t.Errorf("at the new address is %d, %v", id, ok)
 	}
 	back.Control.Nodes[2].Port = 9200
-	j.learn(back, netip.MustParseAddrPort("10.0.0.1:9200"), testRun)
+	j.learn(back, netip.MustParseAddrPort("10.0.0.1:9200"), testRun, Scope{})
 	if id, ok := x.nodes.At(netip.MustParseAddrPort("10.0.0.1:9200")); !ok || id != pslite.WorkerID(0) {
 		t.Errorf("at the newest address is %d, %v", id, ok)
 	}
-	if y := j.named("10.0.0.1:9000"); y != x || x.run != testRun {
+	if y := j.named("10.0.0.1:9000", ""); y != x || x.run != testRun {
 		t.Errorf("the run was replaced by %+v", y)
 	}
 }

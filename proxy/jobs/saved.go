@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,8 @@ type saved struct {
 	Displaced bool `json:"displaced"`
 	// Store is the id of the planner's store by which they were.
 	Store string `json:"store,omitempty"`
+	// Scopes are those whose processes take part.
+	Scopes []Scope `json:"scopes,omitempty"`
 }
 
 // save writes what must be known after a restart.
@@ -34,6 +37,7 @@ func (x *job) save() error {
 		s.Local = append(s.Local, id)
 	}
 	slices.Sort(s.Local)
+	s.Scopes = slices.SortedFunc(maps.Keys(x.scopes), Scope.compare)
 	x.unkept = writeKept(filepath.Join(x.dir, jobFile), s)
 	return x.unkept
 }
@@ -97,7 +101,8 @@ func (j *Jobs) rememberJob(folder string) error {
 	for _, id := range s.Local {
 		x.local[id] = true
 	}
-	if old := j.jobs[s.Job]; old != nil { // of another run; the later one counts
+	x.joinScopes(s.Scopes)
+	if old := j.sharing(x); old != nil { // of another run; the later one counts
 		if !later(x, old) {
 			old = x
 		}
@@ -106,7 +111,7 @@ func (j *Jobs) rememberJob(folder string) error {
 			return nil
 		}
 	}
-	j.jobs[s.Job] = x
+	j.take(x)
 	return x.resume()
 }
 

@@ -1,20 +1,154 @@
 package jobs
 
-import "fmt"
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
 
 // A Scope is a set of processes on this host whose word counts for one another:
 // those in a cgroup whose connects the agent has redirected, or below it, in one
 // network namespace. What processes of one scope say changes nothing for those
 // of another. The zero Scope is that of processes of which the agent does not
-// tell.
-type Scope struct{ Cgroup, Netns uint64 }
+// tell: explicit listeners', and those at ports that the administrator names.
+type Scope struct {
+	Cgroup uint64 `json:"cgroup"`
+	Netns  uint64 `json:"netns"`
+}
 
 // Known reports whether the agent has told of it.
 func (s Scope) Known() bool { return s != Scope{} }
+
+func (s Scope) compare(o Scope) int {
+	return cmp.Or(cmp.Compare(s.Netns, o.Netns), cmp.Compare(s.Cgroup, o.Cgroup))
+}
 
 func (s Scope) String() string {
 	if !s.Known() {
 		return "unknown"
 	}
 	return fmt.Sprintf("cgroup %d netns %d", s.Cgroup, s.Netns)
+}
+
+// A Peer is the proxy at the other end of a link.
+type Peer interface {
+	// At returns nil if it is the proxy that answers at the mesh port of a
+	// host, or did a moment ago; it may ask there. An error says that it is
+	// not, or that nobody answers.
+	At(ctx context.Context, host netip.Addr) error
+}
+
+// Bounds of what is remembered of scopes.
+const (
+	maxScopes  = 1024
+	maxDialled = 1024 // destinations of a scope
+)
+
+// dialled are the destinations to which processes of a scope have connected, and
+// when they last did. At most maxDialled.
+type dialled struct {
+	to   map[netip.AddrPort]time.Time
+	last time.Time
+}
+
+// noteDialled notes that a process of a scope connects to a destination.
+func (j *Jobs) noteDialled(s Scope, to netip.AddrPort) {
+	now := time.Now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	d := j.dialled[s]
+	if d == nil {
+		if len(j.dialled) >= maxScopes {
+			delete(j.dialled, oldest(j.dialled, func(d *dialled) time.Time { return d.last }))
+		}
+		d = &dialled{to: map[netip.AddrPort]time.Time{}}
+		j.dialled[s] = d
+	}
+	if _, ok := d.to[to]; !ok && len(d.to) >= maxDialled {
+		delete(d.to, oldest(d.to, func(t time.Time) time.Time { return t }))
+	}
+	d.to[to], d.last = now, now
+}
+
+// Names notes that, by the agent's word, processes of a scope have the scheduler
+// at that address, as host:port. Anything else is ignored.
+func (j *Jobs) Names(s Scope, scheduler string) {
+	if at, err := netip.ParseAddrPort(scheduler); err == nil {
+		j.noteDialled(s, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+	}
+}
+
+func oldest[K comparable, V any](m map[K]V, when func(V) time.Time) K {
+	return slices.MinFunc(slices.Collect(maps.Keys(m)), func(a, b K) int { return when(m[a]).Compare(when(m[b])) })
+}
+
+// scheduler returns the address at which processes of a scope have met the
+// scheduler of a node table. Where the scope is not known, any may have.
+func (j *Jobs) scheduler(t *pslite.Table, s Scope) (at netip.AddrPort, ok bool) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	for scope, d := range j.dialled {
+		if scope != s && s.Known() {
+			continue
+		}
+		for to := range d.to {
+			if id, ok := t.At(to); ok && id == pslite.SchedulerID {
+				return to, true
+			}
+		}
+	}
+	return at, false
+}
+
+// has reports whether processes of a scope take part in the job; jobs.mu is
+// locked. What is not known of job or process is no ground to part them.
+func (x *job) has(s Scope) bool { return !s.Known() || x.scopes[s] || x.scopes[Scope{}] }
+
+// sharing returns another job of the same name in which processes of the same
+// scopes take part, nil where there is none; j.mu is locked, or nobody else knows
+// of j yet.
+func (j *Jobs) sharing(x *job) *job {
+	for _, other := range j.jobs {
+		if other == x || other.name != x.name {
+			continue
+		}
+		for s := range x.scopes {
+			if other.scopes[s] {
+				return other
+			}
+		}
+	}
+	return nil
+}
+
+// near reports whether the job has processes in the same network namespace;
+// jobs.mu is locked.
+func (x *job) near(s Scope) bool {
+	for mine := range x.scopes {
+		if mine.Netns == s.Netns {
+			return true
+		}
+	}
+	return false
+}
+
+// joinScopes has the processes of scopes take part, of the unknown one where
+// there are none; jobs.mu is locked.
+func (x *job) joinScopes(all []Scope) {
+	if len(all) == 0 {
+		all = []Scope{{}} // kept by an older version
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range all {
+		if !x.scopes[s] {
+			x.scopes[s], x.unsaved = true, true
+		}
+	}
 }

@@ -157,7 +157,10 @@ func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error 
 }
 
 // ServeSite takes messages of another host's sites until the connection ends.
-func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn) error {
+// from is the proxy at its other end, and at the address of this host at which
+// it arrived.
+func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip.Addr) error {
+	v := visitor{jobs: j, from: from, at: at.Unmap().String(), known: map[string]bool{}}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
@@ -169,9 +172,14 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn) error {
 		if l, buf, err = readLetter(r, buf); err != nil {
 			return err
 		}
-		if x := j.named(l.job); x != nil {
-			x.hear(l)
+		x := j.named(l.job, l.run)
+		if x == nil {
+			continue
 		}
+		if err := v.believe(x, l); err != nil {
+			return err
+		}
+		x.hear(l)
 	}
 }
 

@@ -13,28 +13,34 @@ import (
 type waiter interface {
 	// join makes the connection, to that node, one of the job's.
 	join(x *job, peer int32)
+	// of is the scope of the process of this host at its end.
+	of() Scope
+	open() bool
 }
 
-// find returns the job and the node that listens at an address. Where there is
+// find returns the job of a scope and the node that listens at an address. Where there is
 // none yet and w is not nil, w joins when there is.
-func (j *Jobs) find(addr netip.AddrPort, w waiter) (*job, int32) {
+func (j *Jobs) find(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 	j.mu.RLock()
-	x, id := j.at(addr)
+	x, id := j.at(addr, s)
 	j.mu.RUnlock()
 	if x != nil || w == nil {
 		return x, id
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if x, id = j.at(addr); x == nil {
+	if x, id = j.at(addr, s); x == nil {
 		j.waiting[w] = addr
 	}
 	return x, id
 }
 
 // at is find; j.mu is locked.
-func (j *Jobs) at(addr netip.AddrPort) (*job, int32) {
+func (j *Jobs) at(addr netip.AddrPort, s Scope) (*job, int32) {
 	for _, x := range j.jobs {
+		if !x.has(s) {
+			continue
+		}
 		if id, ok := x.nodes.At(addr); ok {
 			return x, id
 		}
@@ -47,7 +53,7 @@ func (j *Jobs) joinWaiting(x *job) {
 	found := map[waiter]int32{}
 	j.mu.Lock()
 	for w, addr := range j.waiting {
-		if id, ok := x.nodes.At(addr); ok {
+		if id, ok := x.nodes.At(addr); ok && x.has(w.of()) {
 			found[w] = id
 			delete(j.waiting, w)
 		}

@@ -30,7 +30,7 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 	}
 
 	process, tcp := connected(t)
-	down := j.Inbound(tcp, worker).(*answers)
+	down := j.Inbound(tcp, worker, Scope{}, nil).(*answers)
 	if _, err := down.Write(greeting("ps8")); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 	}
 
 	far, tcp := connected(t)
-	up := j.Outbound(tcp, server).(*requests)
+	up := j.Outbound(tcp, server, Scope{}).(*requests)
 	if _, err := far.Write(greeting("ps9")); err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +64,8 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 		{ID: pslite.ServerID(0), Hostname: "10.0.0.2", Port: 9001},
 		{ID: pslite.WorkerID(0), Hostname: "10.0.0.1", Port: 9002},
 	}
-	j.learn(&table, worker, testRun)
-	x := j.named("10.0.0.2:9000")
+	j.learn(&table, worker, testRun, Scope{})
+	x := j.named("10.0.0.2:9000", "")
 	if x == nil {
 		t.Fatal("the job is not known")
 	}
@@ -109,7 +109,7 @@ func TestWaitingConnectionsLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, tcp := connected(t)
-	c := j.Inbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002")).(*answers)
+	c := j.Inbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil).(*answers)
 	c.ready(pslite.ServerID(0))
 	if len(j.waiting) != 1 {
 		t.Fatalf("%d wait", len(j.waiting))

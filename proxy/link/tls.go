@@ -1,6 +1,7 @@
 package link
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -186,6 +187,21 @@ func (i *Identity) known(leaf *x509.Certificate) bool {
 		}
 	}
 	return false
+}
+
+// A Key tells certificates' keys apart. The zero Key is that of a plain link.
+type Key [sha256.Size]byte
+
+// KeyOf returns the key of the certificate at the other end of a link.
+func KeyOf(conn net.Conn) (k Key) {
+	t, ok := conn.(*tls.Conn)
+	if !ok {
+		return k
+	}
+	if all := t.ConnectionState().PeerCertificates; len(all) > 0 {
+		k = sha256.Sum256(all[0].RawSubjectPublicKeyInfo)
+	}
+	return k
 }
 
 // tlsError gives a failed handshake its reason.

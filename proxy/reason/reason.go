@@ -34,6 +34,7 @@ const (
 	MalformedLink  Reason = "malformed_link"    // bytes from the other proxy that are not ZMTP
 	Codec          Reason = "codec"             // an encoded message that cannot be decoded
 	Reserved       Reason = "reserved_command"  // the job sent a command that is the proxies' own
+	Forged         Reason = "forged"            // somebody speaks in the name of a node, a scheduler or a host that is elsewhere
 	Memory         Reason = "memory"            // no memory for an encoded message within the bound and in time
 	Route          Reason = "route"             // a request or answer that does not fit where its keys are
 	State          Reason = "state"             // what was kept of the job is lost or cannot be written, and its keys are, or may be, displaced
@@ -46,7 +47,7 @@ const (
 // All lists every reason.
 var All = []Reason{
 	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, ForeignPort, Version, NotHello, HelloTimeout, Silent, TLS, Identity,
-	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Memory, Route, State, ResetByJob, ResetByFarSide, Stopped, Internal,
+	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Forged, Memory, Route, State, ResetByJob, ResetByFarSide, Stopped, Internal,
 }
 
 // Error is an error with its reason.

@@ -1,0 +1,139 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// identity tells proxies apart: by the number that each process chooses, which
+// only those learn that it talks to, and by the key of its certificate.
+type identity struct {
+	instance relay.Instance
+	key      link.Key
+}
+
+// Bounds of what is known of who is where.
+const (
+	maxIdentities     = 1 << 16 // hosts
+	identitiesPerHost = 4       // a proxy that is replaced has links for a while
+	identityLasts     = 10 * time.Minute
+	// A host that was asked, and answers otherwise, is not asked again at once.
+	identityAgain = 500 * time.Millisecond
+	identityRetry = 50 * time.Millisecond
+)
+
+// identities remembers which proxies have answered at the mesh ports of hosts.
+// What a proxy says of itself is compared with that: an address is where
+// connections to it arrive, which nobody else can bring about.
+type identities struct {
+	asking singleflight.Group
+
+	mu    sync.Mutex
+	hosts map[netip.Addr]*resident
+}
+
+// resident is who answered at a host, the latest first.
+type resident struct {
+	seen  []sighting
+	asked time.Time
+}
+
+type sighting struct {
+	identity
+	last time.Time
+}
+
+func newIdentities() *identities { return &identities{hosts: map[netip.Addr]*resident{}} }
+
+// note takes in that a proxy answered at a host's mesh port.
+func (i *identities) note(host netip.Addr, id identity) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r := i.hosts[host]
+	if r == nil {
+		if len(i.hosts) >= maxIdentities {
+			clear(i.hosts) // they are asked anew
+		}
+		r = &resident{}
+		i.hosts[host] = r
+	}
+	r.seen = slices.DeleteFunc(r.seen, func(s sighting) bool { return s.identity == id })
+	r.seen = slices.Insert(r.seen, 0, sighting{id, time.Now()})
+	r.seen = r.seen[:min(len(r.seen), identitiesPerHost)]
+}
+
+// has reports whether a proxy is the one that answered last at a host's mesh
+// port, or answered there a moment ago; and when it was asked on purpose.
+func (i *identities) has(host netip.Addr, id identity) (ok bool, asked time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r := i.hosts[host]
+	if r == nil {
+		return false, asked
+	}
+	for n, s := range r.seen {
+		if s.identity == id && (n == 0 || time.Since(s.last) < identityLasts) {
+			return true, r.asked
+		}
+	}
+	return false, r.asked
+}
+
+func (i *identities) noteAsked(host netip.Addr) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if r := i.hosts[host]; r != nil {
+		r.asked = time.Now()
+	}
+}
+
+// peerOf is the proxy at the other end of a link. It implements [jobs.Peer].
+type peerOf struct {
+	proxy *Proxy
+	identity
+}
+
+// peer returns who says hello over a link.
+func (p *Proxy) peer(far net.Conn, h *link.Hello) *peerOf {
+	return &peerOf{p, identity{h.Instance, link.KeyOf(far)}}
+}
+
+// At implements [jobs.Peer].
+func (o *peerOf) At(ctx context.Context, host netip.Addr) error {
+	p := o.proxy
+	for {
+		ok, asked := p.identities.has(host, o.identity)
+		if ok {
+			return nil
+		}
+		if time.Since(asked) < identityAgain {
+			return reason.Errorf(reason.Forged, "another proxy is at %s", host)
+		}
+		_, err, _ := p.identities.asking.Do(host.String(), func() (any, error) {
+			conn, err := p.DialSite(ctx, host)
+			if err != nil {
+				return nil, err
+			}
+			p.identities.noteAsked(host)
+			return nil, conn.Close()
+		})
+		if err == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return reason.Errorf(reason.NoPeer, "nobody answers at %s who could say whether it is the proxy there: %w", host, err)
+		case <-time.After(identityRetry):
+		}
+	}
+}

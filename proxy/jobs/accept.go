@@ -1,0 +1,241 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+)
+
+// A claim is what somebody says who need not be believed.
+type claim string
+
+// Claims that are refused, in metrics and state.
+const (
+	claimTable     claim = "table"     // a node table not from the scheduler that the processes dialled
+	claimScheduler claim = "scheduler" // a node table of a process that is not its scheduler
+	claimNode      claim = "node"      // a connection in the name of a node that is elsewhere
+	claimLetter    claim = "letter"    // a letter of a site not from that site's host
+	claimSite      claim = "site"      // a link between sites more than one host may have
+	claimJob       claim = "job"       // one job, or node, more than are allowed
+)
+
+var claims = []claim{claimTable, claimScheduler, claimNode, claimLetter, claimSite, claimJob}
+
+// refuse counts a claim that is not believed, and logs it, not too often.
+func (j *Jobs) refuse(c claim, text string, attrs ...any) {
+	j.refusedMu.Lock()
+	j.refused[c]++
+	n := j.refused[c]
+	j.refusedMu.Unlock()
+	if j.refusals.Allow() {
+		j.log.Warn(text, append([]any{"claim", c, "refused_so_far", n}, attrs...)...)
+	}
+}
+
+// RefuseSite counts a link between sites that was one too many.
+func (j *Jobs) RefuseSite(source netip.Prefix) {
+	j.refuse(claimSite, "a link between sites is one too many", "source", source)
+}
+
+// Refused returns how many claims were not believed, by kind.
+func (j *Jobs) Refused() map[string]uint64 {
+	j.refusedMu.Lock()
+	defer j.refusedMu.Unlock()
+	all := map[string]uint64{}
+	for _, c := range claims {
+		all[string(c)] = j.refused[c]
+	}
+	return all
+}
+
+// Refusals are logged at most so fast, and so many at once.
+const (
+	refusalsPerSecond = 1
+	refusalsAtOnce    = 20
+)
+
+// verifyWithin bounds how long a connection waits until it is known who is at
+// its other end.
+const verifyWithin = 5 * time.Second
+
+// from returns nil if the peer is the proxy of a host.
+func (j *Jobs) from(p Peer, host netip.Addr) error {
+	ctx, cancel := context.WithTimeout(j.life(), verifyWithin)
+	defer cancel()
+	return p.At(ctx, host)
+}
+
+// life is the context of Run, or one that does not end before it runs.
+func (j *Jobs) life() context.Context {
+	j.runMu.Lock()
+	defer j.runMu.Unlock()
+	if j.ctx == nil {
+		return context.Background()
+	}
+	return j.ctx
+}
+
+// acceptTable reports whether a node table on its way to a process of this host
+// is to be learned: it comes from its job's scheduler, from the proxy of the host
+// that the process's scope has dialled as that scheduler's, or of which the agent
+// knows that it is. An error says that it must not even reach the process.
+func (c *answers) acceptTable(m *pslite.Meta) (learn bool, err error) {
+	if c.from == nil {
+		return true, nil // not over a link
+	}
+	var t pslite.Table
+	t.Learn(m)
+	c.jobs.mu.RLock()
+	x, _ := c.jobs.at(c.destination, c.scope)
+	if x != nil && jobName(&t) == "" { // of a recovery: the rest is known
+		t = x.nodes
+	}
+	c.jobs.mu.RUnlock()
+	if jobName(&t) == "" {
+		return false, nil // nobody could take anything from it
+	}
+	at, ok := c.jobs.scheduler(&t, c.scope)
+	for end := time.Now().Add(meetScheduler); !ok && time.Now().Before(end); at, ok = c.jobs.scheduler(&t, c.scope) {
+		time.Sleep(meetAgain)
+	}
+	why := errors.New("no process there has connected to that scheduler through this proxy")
+	if ok {
+		why = c.jobs.from(c.from, at.Addr())
+	}
+	if why == nil {
+		return true, nil
+	}
+	c.jobs.refuse(claimTable, "a node table was refused: it does not come from the job's scheduler", "job", jobName(&t), "to", c.destination, "scope", c.scope, "error", why)
+	if !ok && x == nil && c.jobs.opts.Placement == nil {
+		// The process may have met its scheduler before the agent found it. Keys
+		// do not move where one host does not know the job.
+		return false, nil
+	}
+	return false, reason.Errorf(reason.Forged, "a node table of job %s: %w", jobName(&t), why)
+}
+
+// A table may come before the proxy has heard of the connection that its process
+// made to the scheduler, if only just.
+const (
+	meetScheduler = time.Second
+	meetAgain     = 20 * time.Millisecond
+)
+
+// acceptSender returns nil if the node that a connection says it comes from is
+// where the connection comes from.
+func (c *answers) acceptSender(x *job) error {
+	if c.from == nil {
+		return nil
+	}
+	host, ok := x.hostOf(c.sender)
+	if !ok {
+		return nil // by name; what it is called here is not known
+	}
+	why := c.jobs.from(c.from, host)
+	if why == nil {
+		return nil
+	}
+	c.jobs.refuse(claimNode, "a connection was refused: it does not come from the host of the node that it names", "job", x.name, "node", c.sender, "host", host, "error", why)
+	return reason.Errorf(reason.Forged, "a connection in the name of node %d of job %s: %w", c.sender, x.name, why)
+}
+
+// believed reports whether the sender is where the job's table has it; it finds
+// out once for each job.
+func (c *answers) believed(x *job) bool {
+	c.mu.Lock()
+	vetted := c.vetted == x
+	c.mu.Unlock()
+	if vetted {
+		return true
+	}
+	err := c.acceptSender(x)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused = err; err == nil {
+		c.vetted = x
+	}
+	return err == nil
+}
+
+// refusal returns why the connection is refused, if it is.
+func (c *answers) refusal() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused
+}
+
+// hostOf returns the address of a node's host, if the table has it as one.
+func (x *job) hostOf(id int32) (netip.Addr, bool) {
+	x.jobs.mu.RLock()
+	defer x.jobs.mu.RUnlock()
+	for _, n := range x.nodes.Nodes() {
+		if n.ID == id {
+			ip, err := netip.ParseAddr(n.Hostname)
+			return ip.Unmap(), err == nil
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// acceptScheduler returns nil if a process of this host that sends a node table
+// may do so: it is in the scope whose process listens where the table says that
+// the scheduler is. Where nobody can tell, the other side still judges.
+func (c *requests) acceptScheduler(m *pslite.Meta) error {
+	if c.jobs.opts.Owner == nil || !c.scope.Known() {
+		return nil
+	}
+	var at netip.AddrPort
+	for _, n := range m.Control.Nodes {
+		if ip, err := netip.ParseAddr(n.Hostname); err == nil && n.ID == pslite.SchedulerID {
+			at = netip.AddrPortFrom(ip.Unmap(), uint16(n.Port))
+		}
+	}
+	if !at.IsValid() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.jobs.life(), verifyWithin)
+	defer cancel()
+	cgroup, _, err := c.jobs.opts.Owner(ctx, c.scope.Netns, at)
+	if err != nil || cgroup == c.scope.Cgroup {
+		return nil
+	}
+	c.jobs.refuse(claimScheduler, "a process was refused: it sent a node table and is not the scheduler that the table names", "scheduler", at, "to", c.destination, "scope", c.scope)
+	return reason.Errorf(reason.Forged, "a node table of a process that is not the scheduler at %s", at)
+}
+
+// acceptNode returns nil unless a process of this host claims to be a node that
+// is another scope's.
+func (c *requests) acceptNode() error {
+	if c.sender == pslite.Empty || !c.scope.Known() {
+		return nil
+	}
+	c.jobs.mu.RLock()
+	var whose *job
+	mine := false
+	for _, x := range c.jobs.jobs {
+		if _, ok := x.nodes.At(c.destination); !ok || !x.near(c.scope) {
+			continue
+		}
+		if x.has(c.scope) {
+			mine = true
+		} else if x.isLocal(c.sender) {
+			whose = x
+		}
+	}
+	c.jobs.mu.RUnlock()
+	if whose == nil || mine {
+		return nil
+	}
+	c.jobs.refuse(claimNode, "a process was refused: it claims to be a node of another job's", "job", whose.name, "node", c.sender, "to", c.destination, "scope", c.scope)
+	return reason.Errorf(reason.Forged, "a process that claims to be node %d of job %s", c.sender, whose.name)
+}
+
+func (x *job) isLocal(id int32) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.local[id]
+}

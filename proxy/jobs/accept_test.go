@@ -1,0 +1,326 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+)
+
+// proxyAt is the proxy of one host.
+type proxyAt string
+
+func (p proxyAt) At(_ context.Context, host netip.Addr) error {
+	if string(p) != host.String() {
+		return errors.New("another proxy is there")
+	}
+	return nil
+}
+
+// Of the jobs of these tests the scheduler is at 10.0.0.1:9000 and the local
+// worker at 10.0.0.9:9001.
+var (
+	mine        = Scope{Cgroup: 1, Netns: 7}
+	others      = Scope{Cgroup: 2, Netns: 7}
+	elsewhere   = Scope{Cgroup: 3, Netns: 8}
+	schedulerAt = netip.MustParseAddrPort("10.0.0.1:9000")
+	workerAt    = netip.MustParseAddrPort("10.0.0.9:9001")
+)
+
+// tableOf is a node table with servers and the worker at those ports.
+func tableOf(port int32, servers int) *pslite.Message {
+	var m pslite.Message
+	m.Meta.Control.Cmd = pslite.AddNode
+	m.Meta.Control.Nodes = []pslite.Node{
+		{ID: pslite.SchedulerID, Hostname: "10.0.0.1", Port: 9000},
+		{ID: pslite.WorkerID(0), Hostname: "10.0.0.9", Port: port},
+	}
+	for i := range servers {
+		m.Meta.Control.Nodes = append(m.Meta.Control.Nodes, pslite.Node{ID: pslite.ServerID(i), Hostname: "10.0.0.2", Port: int32(9100 + i)})
+	}
+	return &m
+}
+
+// tell has a node table come over a link from a proxy, in the name of the
+// scheduler.
+func tell(t *testing.T, j *Jobs, m *pslite.Message, to netip.AddrPort, s Scope, from Peer) error {
+	t.Helper()
+	_, tcp := connected(t)
+	c := j.Inbound(tcp, to, s, from).(*answers)
+	c.ready(pslite.SchedulerID)
+	c.named(testRun)
+	_, err := c.look(m, pslite.DMLC)
+	return err
+}
+
+// dial has a process of a scope connect to a destination.
+func dial(t *testing.T, j *Jobs, to netip.AddrPort, s Scope) *requests {
+	t.Helper()
+	_, tcp := connected(t)
+	return j.Outbound(tcp, to, s).(*requests)
+}
+
+func TestNodeTablesComeFromTheScheduler(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		dialled bool // the scheduler
+		named   bool // by the agent
+		from    Peer
+		known   bool // the job afterwards
+		refused bool // the connection
+	}{
+		{"from the scheduler's host", true, false, proxyAt("10.0.0.1"), true, false},
+		{"to a process that the agent found late", false, true, proxyAt("10.0.0.1"), true, false},
+		{"from another host", true, false, proxyAt("10.0.0.66"), false, true},
+		{"of a scheduler that nobody has dialled", false, false, proxyAt("10.0.0.1"), false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := jobsIn(t, t.TempDir())
+			if c.dialled {
+				dial(t, j, schedulerAt, mine)
+			}
+			if c.named {
+				j.Names(mine, schedulerAt.String())
+			}
+			err := tell(t, j, tableOf(9001, 2), workerAt, mine, c.from)
+			x := j.named("10.0.0.1:9000", testRun)
+			if x != nil {
+				t.Cleanup(x.close)
+			}
+			if (x != nil) != c.known || (err != nil) != c.refused || err != nil && reason.Of(err) != reason.Forged {
+				t.Errorf("the job is known: %v, error %v", x != nil, err)
+			}
+			if n := j.Refused()["table"]; (n == 1) == c.known {
+				t.Errorf("%d tables are counted as refused", n)
+			}
+		})
+	}
+}
+
+// What processes of one scope say does nothing to a job of another, though it
+// names the same scheduler, and requests find the job of their own scope.
+func TestJobsOfOtherScopesAreLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	j := jobsIn(t, dir)
+	for _, s := range []Scope{mine, others, elsewhere} {
+		dial(t, j, schedulerAt, s)
+	}
+	expect := func(what string, err error, jobs int) {
+		t.Helper()
+		if err != nil || len(j.all()) != jobs {
+			t.Errorf("%s: %v, and %d jobs are known, want %d", what, err, len(j.all()), jobs)
+		}
+	}
+	forgedAt := netip.MustParseAddrPort("10.0.0.9:6666")
+	expect("the job's", tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")), 1)
+	x := j.named("10.0.0.1:9000", testRun)
+	t.Cleanup(func() {
+		for _, x := range j.all() {
+			x.close()
+		}
+	})
+	expect("another scope's", tell(t, j, tableOf(6666, 4), forgedAt, others, proxyAt("10.0.0.1")), 2)
+	expect("another namespace's", tell(t, j, tableOf(9001, 3), workerAt, elsewhere, proxyAt("10.0.0.1")), 3)
+	if x.ended.Load() || x.servers != 2 {
+		t.Fatal("the job was replaced")
+	}
+	server := netip.MustParseAddrPort("10.0.0.2:9100")
+	for s, servers := range map[Scope]int{mine: 2, others: 4, elsewhere: 3} {
+		if y, _ := j.find(server, s, nil); y == nil || y.servers != servers {
+			t.Errorf("scope %v finds %+v, want a job with %d servers", s, y, servers)
+		}
+	}
+	if y, _ := j.find(server, Scope{Cgroup: 99, Netns: 7}, nil); y != nil {
+		t.Errorf("a scope that takes part in nothing finds %s", y.key)
+	}
+
+	// So it is after a restart.
+	for _, y := range j.all() {
+		y.close()
+	}
+	j = jobsIn(t, dir)
+	if n := len(j.all()); n != 3 {
+		t.Errorf("after a restart %d jobs are known, want 3", n)
+	}
+	for s, servers := range map[Scope]int{mine: 2, others: 4, elsewhere: 3} {
+		if y, _ := j.find(server, s, nil); y == nil || y.servers != servers {
+			t.Errorf("after a restart scope %v finds %+v, want a job with %d servers", s, y, servers)
+		}
+	}
+}
+
+// A second cgroup of the same network namespace whose processes get the same
+// table takes part in the same job.
+func TestScopesOfOneJob(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	dial(t, j, schedulerAt, mine)
+	dial(t, j, schedulerAt, others)
+	server := tableOf(9001, 2)
+	server.Meta.Control.Nodes[2].Hostname = "10.0.0.9"
+	for at, s := range map[netip.AddrPort]Scope{workerAt: mine, netip.MustParseAddrPort("10.0.0.9:9100"): others} {
+		if err := tell(t, j, server, at, s, proxyAt("10.0.0.1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := j.all()
+	if len(all) != 1 || !all[0].scopes[mine] || !all[0].scopes[others] || len(all[0].local) != 2 {
+		t.Fatalf("known are %+v, want one job in two cgroups", all)
+	}
+	all[0].close()
+}
+
+// A connection that says it comes from a server is that server's only if it
+// comes from its host.
+func TestAnswersComeFromTheirServer(t *testing.T) {
+	for from, refused := range map[proxyAt]bool{"10.0.0.2": false, "10.0.0.66": true} {
+		j := jobsIn(t, t.TempDir())
+		dial(t, j, schedulerAt, mine)
+		if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
+			t.Fatal(err)
+		}
+		x := j.all()[0]
+		t.Cleanup(x.close)
+		_, tcp := connected(t)
+		c := j.Inbound(tcp, workerAt, mine, from).(*answers)
+		c.ready(pslite.ServerID(0))
+		var m pslite.Message
+		m.Meta.Push = true
+		_, err := c.look(&m, pslite.DMLC)
+		if (err != nil) != refused || (len(x.down) == 0) != refused {
+			t.Errorf("from %s: %v, and %d connections joined", from, err, len(x.down))
+		}
+		if n := j.Refused()["node"]; (n > 0) != refused {
+			t.Errorf("from %s: %d are counted as refused", from, n)
+		}
+	}
+}
+
+// A process that tells a node table must be where that says the scheduler is,
+// and none may claim to be a node of another scope of its network namespace.
+func TestProcessesSpeakForThemselves(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	j.opts.Owner = func(_ context.Context, netns uint64, at netip.AddrPort) (uint64, bool, error) {
+		if netns == mine.Netns && at == schedulerAt {
+			return mine.Cgroup, true, nil
+		}
+		return 0, false, nil
+	}
+	for s, refused := range map[Scope]bool{mine: false, others: true, elsewhere: true, {}: false} {
+		c := dial(t, j, workerAt, s)
+		c.ready(pslite.SchedulerID)
+		_, err := c.look(tableOf(9001, 2), pslite.DMLC)
+		if (err != nil) != refused {
+			t.Errorf("scope %v tells a table: %v", s, err)
+		}
+	}
+	dial(t, j, schedulerAt, mine)
+	if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	x := j.all()[0]
+	t.Cleanup(x.close)
+	var push pslite.Message
+	push.Meta.Request, push.Meta.Push = true, true
+	for s, refused := range map[Scope]bool{mine: false, others: true, elsewhere: false} {
+		c := dial(t, j, netip.MustParseAddrPort("10.0.0.2:9100"), s)
+		c.ready(pslite.WorkerID(0))
+		if _, err := c.look(&push, pslite.DMLC); (err != nil) != refused {
+			t.Errorf("scope %v says it is the worker: %v", s, err)
+		}
+		if joined := x.up[pair{pslite.WorkerID(0), 0}] == c; joined != (s == mine) {
+			t.Errorf("scope %v: its connection became the worker's: %v", s, joined)
+		}
+	}
+}
+
+// Letters count from the host that they name, at the address that they name.
+func TestLettersComeFromTheirHost(t *testing.T) {
+	x := oneJob(t, Options{})
+	l := &letter{job: x.name, run: testRun, from: "10.0.0.2", to: "10.0.0.1", message: migrate.Message{Kind: migrate.Join}}
+	for _, c := range []struct {
+		from proxyAt
+		at   string
+		to   string
+		ok   bool
+	}{
+		{"10.0.0.2", "10.0.0.1", "10.0.0.1", true},
+		{"10.0.0.66", "10.0.0.1", "10.0.0.1", false},
+		{"10.0.0.2", "10.0.0.1", "10.0.0.3", false},
+	} {
+		v := visitor{jobs: x.jobs, from: c.from, at: c.at, known: map[string]bool{}}
+		for range 2 { // what is known is not asked again
+			l.to = c.to
+			if err := v.believe(x, l); (err == nil) != c.ok {
+				t.Errorf("from %s at %s for %s: %v", c.from, c.at, c.to, err)
+			}
+		}
+	}
+	if n := x.jobs.Refused()["letter"]; n != 4 {
+		t.Errorf("%d letters are counted as refused, want 4", n)
+	}
+}
+
+// Jobs and their nodes are bounded, by scope and in all; one that is over makes
+// room, one that is not stays.
+func TestJobsAreBounded(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	t.Cleanup(func() {
+		for _, x := range j.all() {
+			x.close()
+		}
+	})
+	add := func(i int, s Scope) {
+		m := tableOf(9001, 1)
+		m.Meta.Control.Nodes[0].Port = int32(10000 + i)
+		// To a server: it has no ledger, which would take room on the disk.
+		j.learn(&m.Meta, netip.MustParseAddrPort("10.0.0.2:9100"), plan.Run(fmt.Sprintf("%016x", i)), s)
+	}
+	for i := range maxJobsOfScope + 10 {
+		add(i, mine)
+	}
+	if n := len(j.all()); n != maxJobsOfScope {
+		t.Errorf("%d jobs of a scope are known, want %d", n, maxJobsOfScope)
+	}
+	if n := j.Refused()["job"]; n != 10 {
+		t.Errorf("%d jobs are counted as refused, want 10", n)
+	}
+	victim := j.all()[0]
+	victim.inUse = victim.inUse.Add(-2 * unusedAfter)
+	add(1000, mine)
+	if n := len(j.all()); n != maxJobsOfScope || !victim.ended.Load() {
+		t.Errorf("%d jobs are known, and the one that was over is gone: %v", n, victim.ended.Load())
+	}
+	for i := range 2 * maxJobs {
+		add(2000+i, Scope{Cgroup: uint64(100 + i), Netns: 7})
+	}
+	if n := len(j.all()); n > maxJobs {
+		t.Errorf("%d jobs are known, at most %d should be", n, maxJobs)
+	}
+
+	j2 := jobsIn(t, t.TempDir())
+	m := tableOf(9001, 1)
+	for i := range maxNodes {
+		m.Meta.Control.Nodes = append(m.Meta.Control.Nodes, pslite.Node{ID: pslite.WorkerID(i + 1), Hostname: "10.0.0.3", Port: int32(i)})
+	}
+	j2.learn(&m.Meta, workerAt, testRun, mine)
+	if len(j2.all()) != 0 {
+		t.Error("a job of more nodes than possible is known")
+	}
+	for i := range 3 * maxScopes {
+		for p := range 2 {
+			j2.noteDialled(Scope{Cgroup: uint64(i), Netns: 1}, netip.AddrPortFrom(schedulerAt.Addr(), uint16(p)))
+		}
+	}
+	for p := range 2 * maxDialled {
+		j2.noteDialled(mine, netip.AddrPortFrom(schedulerAt.Addr(), uint16(p)))
+	}
+	if len(j2.dialled) > maxScopes || len(j2.dialled[mine].to) > maxDialled {
+		t.Errorf("%d scopes and %d destinations are remembered", len(j2.dialled), len(j2.dialled[mine].to))
+	}
+}

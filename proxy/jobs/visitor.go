@@ -1,0 +1,48 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/psidecar/psidecar/proxy/reason"
+)
+
+// visitor is a link over which letters of another host's sites come.
+type visitor struct {
+	jobs  *Jobs
+	from  Peer // nil: it is not asked who it is
+	at    string
+	known map[string]bool // hosts as which it may speak; at most maxNames
+}
+
+// maxNames bounds the names of one host.
+const maxNames = 64
+
+// believe returns nil if a letter comes from where it says it comes from and has
+// arrived where it says it goes to.
+func (v *visitor) believe(x *job, l *letter) error {
+	if v.from == nil || v.known[l.from] && l.to == v.at {
+		return nil
+	}
+	why := v.check(l)
+	if why == nil {
+		if len(v.known) < maxNames {
+			v.known[l.from] = true
+		}
+		return nil
+	}
+	v.jobs.refuse(claimLetter, "a letter between sites was refused, and its link ended", "job", x.name, "from", l.from, "to", l.to, "error", why)
+	return reason.Errorf(reason.Forged, "a letter in the name of %s: %w", l.from, why)
+}
+
+func (v *visitor) check(l *letter) error {
+	host, err := netip.ParseAddr(l.from)
+	if err != nil {
+		return errors.New("its sender is no address")
+	}
+	if l.to != v.at {
+		return fmt.Errorf("it is for %s, and arrived at %s", l.to, v.at)
+	}
+	return v.jobs.from(v.from, host.Unmap())
+}
