@@ -63,8 +63,8 @@ func newJob(name string, opts Options) *job {
 
 // take takes in one host's report. One that saw nothing since its last is of a run
 // that has ended there, perhaps: it says no more of who the servers are, while
-// others may be in the next run already.
-func (j *job) take(host string, r *api.JobReport) {
+// others may be in the next run already. link is the speed of the host's.
+func (j *job) take(host string, link uint32, r *api.JobReport) {
 	if at := r.GetLastUnixNanos(); at != 0 {
 		if j.heard[host] == at {
 			return
@@ -78,6 +78,7 @@ func (j *job) take(host string, r *api.JobReport) {
 		j.machine[host] = len(j.hosts)
 		j.hosts, j.links = append(j.hosts, host), append(j.links, 0)
 	}
+	j.links[j.machine[host]] = link
 	for _, n := range r.GetNodes() {
 		if rank := int(n.GetRank()); n.GetRole() == "server" && n.GetLocal() && rank >= 0 && rank < len(j.serves) {
 			j.serves[rank] = host

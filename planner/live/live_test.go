@@ -176,6 +176,10 @@ func TestEndedRunElsewhere(t *testing.T) {
 	old.Jobs[0].Servers, old.Jobs[0].LastUnixNanos, old.Jobs[0].Window = 3, 7, nil
 	old.Jobs[0].Nodes[0].Rank = 1
 	f.planner.Take(old)
+	first := f.report(0, 1)
+	first.Jobs[0].LastUnixNanos = 99
+	f.planner.Take(first)
+	f.planner.Take(old) // whose host is not one of those that are known now
 	at := int64(100)
 	for range 3 {
 		f.steps += 10
