@@ -85,7 +85,7 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 	for _, n := range v.Nodes {
 		node := web.Node{
 			Name: n.Name, Role: n.Role, Rank: n.Rank, RankFrom: n.RankFrom, Local: n.Process.PID != 0,
-			PID: n.Process.PID, Command: n.Process.Command, Pod: n.Process.Pod, Container: n.Process.Container,
+			PID: n.Process.PID, Pod: n.Process.Pod, Container: n.Process.Container,
 		}
 		node.PodName = podOf(a.opts.Pod, n.Process.Pod)
 		if n.Address.IsValid() {

@@ -18,7 +18,7 @@ import (
 func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	from := addrPort(conn.RemoteAddr())
 	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {
-		return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure-mesh", from)
+		return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure", from)
 	}
 	end := p.greeting.begin(conn, from.Addr())
 	far, hello, err := p.acceptor.Accept(p.life, conn)

@@ -119,7 +119,7 @@ func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.
 // fail.
 const (
 	noProxy       = "no_proxy"       // nobody at the mesh port, or no proxy
-	notConfigured = "not_configured" // links to other hosts need TLS or --insecure-mesh
+	notConfigured = "not_configured" // links to other hosts need TLS or --insecure
 )
 
 func whyPast(err error) string {

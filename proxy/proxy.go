@@ -252,7 +252,7 @@ func (p *Proxy) route(ctx context.Context) error {
 func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error) {
 	at := netip.AddrPortFrom(host, p.opts.MeshPort)
 	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
-		return nil, fmt.Errorf("a link to %s needs TLS or --insecure-mesh", host)
+		return nil, fmt.Errorf("a link to %s needs TLS or --insecure", host)
 	}
 	conn, answer, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
 	if err == nil {

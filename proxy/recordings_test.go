@@ -83,7 +83,7 @@ func TestRecordingsPass(t *testing.T) {
 }
 
 func TestRecordingsPassOverTLS(t *testing.T) {
-	f := certs.New(t, "ca").Issue(t, t.TempDir(), "proxy", "", time.Now().Add(time.Hour))
+	f := certs.New(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour))
 	identity, err := link.LoadIdentity(link.Files{Cert: f.Cert, Key: f.Key, CA: f.CA, Peers: []string{"proxy"}})
 	if err != nil {
 		t.Fatal(err)

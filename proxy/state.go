@@ -100,9 +100,11 @@ func direction(c relay.FlowCounts) Direction {
 	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9}
 }
 
-// Handler serves /api/v1/connections, /api/v1/codecs, /metrics, /healthz and /readyz.
-func (p *Proxy) Handler() http.Handler {
+// Handler serves /api/v1/connections, /api/v1/codecs, /metrics, with those of
+// more collectors, /healthz and /readyz. It changes nothing.
+func (p *Proxy) Handler(more ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(more...)
 	registry.MustRegister(p, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -115,8 +117,6 @@ func (p *Proxy) Handler() http.Handler {
 		w.Write([]byte("ok\n"))
 	})
 	mux.HandleFunc("GET /api/v1/codecs", p.getCodecs)
-	mux.HandleFunc("PUT /api/v1/codecs", p.putCodecs)
-	mux.HandleFunc("GET /api/v1/codecs/advice", p.getAdvice)
 	mux.HandleFunc("GET /api/v1/connections", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(p.State()); err != nil {
@@ -126,12 +126,22 @@ func (p *Proxy) Handler() http.Handler {
 	return mux
 }
 
+// ControlHandler takes what changes the proxy, and what costs it time: PUT
+// /api/v1/codecs and GET /api/v1/codecs/advice. Who serves it knows who asks.
+func (p *Proxy) ControlHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/codecs", p.getCodecs)
+	mux.HandleFunc("PUT /api/v1/codecs", p.putCodecs)
+	mux.HandleFunc("GET /api/v1/codecs/advice", p.getAdvice)
+	return mux
+}
+
 var (
 	descOpen    = prometheus.NewDesc("psidecar_proxy_connections", "Connections that are open.", []string{"kind"}, nil)
 	descTotal   = prometheus.NewDesc("psidecar_proxy_connections_total", "Connections that were carried.", []string{"kind"}, nil)
 	descErrors  = prometheus.NewDesc("psidecar_proxy_errors_total", "Connections that failed or were refused, by reason.", []string{"reason"}, nil)
 	descRefused = prometheus.NewDesc("psidecar_proxy_refused_claims_total", "What processes and other proxies said of jobs and was not believed: table (a node table not from the job's scheduler), scheduler (one of a process that is not that scheduler), node (a connection in the name of a node elsewhere), letter (of a site, not from its host), site (too many links of a host), job (too many jobs, or nodes).", []string{"claim"}, nil)
-	descPast    = prometheus.NewDesc("psidecar_proxy_past_mesh_total", "Connections made directly for which a link to a proxy was wanted: no_proxy where there is none, not_configured where links need TLS or --insecure-mesh, else the reason for which the link failed.", []string{"reason"}, nil)
+	descPast    = prometheus.NewDesc("psidecar_proxy_past_mesh_total", "Connections made directly for which a link to a proxy was wanted: no_proxy where there is none, not_configured where links need TLS or --insecure, else the reason for which the link failed.", []string{"reason"}, nil)
 	descWaits   = prometheus.NewDesc("psidecar_proxy_awaited_total", "Connections that waited for the mesh port of a host that was new, by whether it opened within --peer-patience.", []string{"opened"}, nil)
 	descGuarded = prometheus.NewDesc("psidecar_proxy_guard_cgroups", "Cgroups of jobs with displaced keys: closed, their connects fail while there is no proxy; pending, that is still to be set, or taken back.", []string{"state"}, nil)
 	descGuardNo = prometheus.NewDesc("psidecar_proxy_guard_failures_total", "Attempts to have a cgroup's connects fail, or not fail, while there is no proxy, that failed.", nil, nil)

@@ -54,7 +54,7 @@ func (p *Proxy) putCodecs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p.log.Info("other rules for values", "rules", len(rules), "from", r.RemoteAddr)
+	p.log.Info("other rules for values", "rules", len(rules))
 	p.getCodecs(w, r)
 }
 

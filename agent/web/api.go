@@ -90,7 +90,6 @@ type Node struct {
 	Local     bool   `json:"local"`               // it runs on this host
 	Host      string `json:"host,omitempty"`      // the planner's: the host that it runs on
 	PID       int    `json:"pid,omitempty"`
-	Command   string `json:"command,omitempty"`
 	Pod       string `json:"pod,omitempty"`       // Kubernetes pod UID, from its cgroup
 	PodName   *Pod   `json:"pod_name,omitempty"`  // where an API server has named it
 	Container string `json:"container,omitempty"` // container id, from its cgroup

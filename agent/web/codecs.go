@@ -1,9 +1,6 @@
 package web
 
-import (
-	"net/http"
-	"strconv"
-)
+import "net/http"
 
 // Codecs answers /api/v1/codecs of a planner: the rules for the values of a
 // job's pushes and pulls, and what codecs would do, as tried on live traffic.
@@ -59,21 +56,4 @@ func codecsOf(codecs func(job string) (Codecs, error)) http.HandlerFunc {
 		}
 		return c, err
 	})
-}
-
-// tryCodecs starts a trial of so many seconds (10). Other sites' pages cannot.
-func tryCodecs(try func(seconds uint32) error) http.Handler {
-	return http.NewCrossOriginProtection().Handler(answer(func(r *http.Request) (struct{}, error) {
-		seconds := uint64(10)
-		if text := r.FormValue("seconds"); text != "" {
-			var err error
-			if seconds, err = strconv.ParseUint(text, 10, 8); err != nil || seconds < 1 || seconds > 60 {
-				return struct{}{}, badRequest{http.StatusBadRequest, "seconds: want 1 to 60"}
-			}
-		}
-		if err := try(uint32(seconds)); err != nil {
-			return struct{}{}, badRequest{http.StatusConflict, err.Error()}
-		}
-		return struct{}{}, nil
-	}))
 }

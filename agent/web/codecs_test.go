@@ -2,9 +2,7 @@ package web
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -36,42 +34,11 @@ func someCodecs(job string) (Codecs, error) {
 }
 
 func TestCodecsInterface(t *testing.T) {
-	var tried uint32
-	h := Handler(fleet{1, 1}, Options{Codecs: someCodecs, TryCodecs: func(seconds uint32) error {
-		if tried != 0 {
-			return errors.New("codecs are being tried already")
-		}
-		tried = seconds
-		return nil
-	}})
+	h := Handler(fleet{1, 1}, Options{Codecs: someCodecs})
 	code, body := get(t, h, "/api/v1/codecs?job="+fleetJob)
 	var c Codecs
 	if err := json.Unmarshal([]byte(body), &c); code != http.StatusOK || err != nil || c.Job != fleetJob || len(c.Advice.Codecs) != 12 {
 		t.Errorf("%d, %s, %v", code, body, err)
-	}
-	post := func(path, site string) (int, string) {
-		r := httptest.NewRequest(http.MethodPost, path, nil)
-		r.Header.Set("Sec-Fetch-Site", site)
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		return w.Code, w.Body.String()
-	}
-	for _, c := range []struct {
-		path, site string
-		code       int
-		text       string
-	}{
-		{"/api/v1/codecs/try?seconds=61", "same-origin", http.StatusBadRequest, "want 1 to 60"},
-		{"/api/v1/codecs/try", "cross-site", http.StatusForbidden, ""},
-		{"/api/v1/codecs/try?seconds=7", "same-origin", http.StatusOK, ""},
-		{"/api/v1/codecs/try", "same-origin", http.StatusConflict, "being tried already"},
-	} {
-		if code, body := post(c.path, c.site); code != c.code || !strings.Contains(body, c.text) {
-			t.Errorf("POST %s from %s: %d, %s, want %d, %q", c.path, c.site, code, body, c.code, c.text)
-		}
-	}
-	if tried != 7 {
-		t.Errorf("tried for %d seconds, want 7", tried)
 	}
 	if code, _ := get(t, Handler(fleet{1, 1}, Options{}), "/api/v1/codecs?job="+fleetJob); code != http.StatusNotFound {
 		t.Errorf("an agent's: %d", code)
@@ -80,11 +47,7 @@ func TestCodecsInterface(t *testing.T) {
 
 // The page shows the numbers of the trial, as table and plot.
 func TestPageShowsCodecs(t *testing.T) {
-	tried := make(chan uint32, 1)
-	ctx := openPageWith(t, reporting{fleet{workers: 4, servers: 2}}, Options{Codecs: someCodecs, TryCodecs: func(seconds uint32) error {
-		tried <- seconds
-		return nil
-	}})
+	ctx := openPageWith(t, reporting{fleet{workers: 4, servers: 2}}, Options{Codecs: someCodecs})
 	rows := ask(t, ctx, chromedp.Evaluate[[][]string](
 		`[...document.querySelectorAll("#codec-advice tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))`))
 	want := []string{"threshold 0.99", "1.35%", "90.0%", "69.1%", "8.3"}
@@ -108,10 +71,8 @@ func TestPageShowsCodecs(t *testing.T) {
 			t.Errorf("the page does not say %q: %s", part, text)
 		}
 	}
-	// In one go: between the two ends of a mouse's click the page may draw anew.
-	do(t, ctx, "try", chromedp.Evaluate[chromedp.Void](`document.getElementById("try").click()`))
-	if seconds := <-tried; seconds != 10 {
-		t.Errorf("tried for %d seconds", seconds)
+	if text := ask(t, ctx, chromedp.Text("#try")); text != "psidecar plan codecs try" {
+		t.Errorf("the page says %q is the way to try codecs", text)
 	}
 	screenshot(t, ctx, "codecs")
 }
@@ -121,11 +82,10 @@ func TestPageWithoutAdvice(t *testing.T) {
 	for name, c := range map[string]struct {
 		codecs Codecs
 		want   string
-		canTry bool
 	}{
 		"nobody follows": {codecs: Codecs{}, want: "Start psidecar up"},
-		"never tried":    {codecs: Codecs{Hosts: []CodecHost{{Host: "host-0", Current: true}}}, want: "Nothing is known yet", canTry: true},
-		"idle":           {codecs: Codecs{Tried: true, Hosts: []CodecHost{{Host: "host-0", Current: true, Reported: true}}}, want: "Nothing of this job passed", canTry: true},
+		"never tried":    {codecs: Codecs{Hosts: []CodecHost{{Host: "host-0", Current: true}}}, want: "Nothing is known yet"},
+		"idle":           {codecs: Codecs{Tried: true, Hosts: []CodecHost{{Host: "host-0", Current: true, Reported: true}}}, want: "Nothing of this job passed"},
 		"under way":      {codecs: Codecs{Tried: true, LeftSeconds: 7, Hosts: []CodecHost{{Host: "host-0", Current: true}}}, want: "7 s to go"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,12 +93,8 @@ func TestPageWithoutAdvice(t *testing.T) {
 			if text := ask(t, ctx, chromedp.Text("#codecs")); !strings.Contains(text, c.want) {
 				t.Errorf("the page says %q, want %q", text, c.want)
 			}
-			for question, want := range map[string]bool{
-				`document.getElementById("try").disabled`: !c.canTry, `document.getElementById("codec-advice") === null`: true,
-			} {
-				if got := ask(t, ctx, chromedp.Evaluate[bool](question)); got != want {
-					t.Errorf("%s: %v", question, got)
-				}
+			if !ask(t, ctx, chromedp.Evaluate[bool](`document.getElementById("codec-advice") === null`)) {
+				t.Error("the page shows advice")
 			}
 		})
 	}

@@ -44,10 +44,8 @@ type Options struct {
 	Health  *health.Loops // answers /healthz; nil: all is well always
 	// Plan, of a planner, returns a job's plan; ErrNoJob where it has none.
 	Plan func(job string) (Plan, error)
-	// Codecs, of a planner, returns what it has on the values of a job, and
-	// TryCodecs has proxies try codecs for so many seconds.
-	Codecs    func(job string) (Codecs, error)
-	TryCodecs func(seconds uint32) error
+	// Codecs, of a planner, returns what it has on the values of a job.
+	Codecs func(job string) (Codecs, error)
 }
 
 //go:embed dist
@@ -70,7 +68,6 @@ func Handler(state State, opts Options) http.Handler {
 	}
 	if opts.Codecs != nil {
 		mux.HandleFunc("GET /api/v1/codecs", codecsOf(opts.Codecs))
-		mux.Handle("POST /api/v1/codecs/try", tryCodecs(opts.TryCodecs))
 	}
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})

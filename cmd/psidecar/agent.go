@@ -28,6 +28,7 @@ type agentFlags struct {
 	cgroups, jobs   []string
 	pids            []int
 	http            string
+	names           []string // for http
 	pprof           bool
 	sample          string
 	budget          float64
@@ -61,6 +62,7 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 func (f *agentFlags) showing(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
+	addNames(cmd, &f.names)
 	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
 	flags.StringVar(&f.host, "host", "", "name of this host in reports and on the page; default: its hostname")
 	flags.Uint32Var(&f.link, "link-mbit", 0, "speed of this host's link in Mbit/s, which the planner counts with; 0: as the node's annotation "+pods.LinkAnnotation+" or the interface of the default route says")
@@ -161,7 +163,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
-	var ports ports
+	ports := ports{names: f.names}
 	defer ports.close()
 	page, err := ports.page(ctx, "--http", f.http)
 	if err != nil {
@@ -173,6 +175,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	opts.Machine = f.machine(named)
 	opts.Health = &health.Loops{}
+	opts.Collectors = append(opts.Collectors, page.guard)
 	intercepting, err := f.intercept.open(&opts)
 	if err != nil {
 		return err

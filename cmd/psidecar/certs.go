@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -9,35 +10,54 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/certificates"
+	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 func newCertsCommand(e env) *cobra.Command {
 	var out string
-	var hosts []string
+	var hosts, planners, operators, roles []string
+	var anyHost bool
 	var valid, authority time.Duration
 	cmd := &cobra.Command{
 		Use:   "certs",
-		Short: "Make certificates for the links between hosts",
+		Short: "Make certificates for hosts, planners and operators",
 		Long: `Make certificates for the links between hosts, and to the planner, where there
 is no authority that does: an authority in --out (ca.crt, ca.key), unless there
-is one already, and for each --host a folder with tls.crt, tls.key and ca.crt.
-Run it again to renew: psidecar reads changed files by itself. Keep ca.key from
-the hosts.
+is one already, and a folder with tls.crt, tls.key and ca.crt for each --host
+(NAME), --planner (planner-NAME) and --operator (operator-NAME). Run it again to
+renew: psidecar reads changed files by itself. Keep ca.key from the hosts.
 
-A host may have several names: --host node1,10.0.0.1,planner.example. In
-Kubernetes one certificate serves all:
+A certificate says what its holder may be, by URIs such as psidecar://proxy/node1:
+a host's agent and proxy, which speak for that host alone; a planner; an
+operator, who applies plans and sets rules. What one made before has no role, and
+is refused: run this again with the same names. --role gives hosts' certificates
+other roles: agent and proxy may have one each, psidecar up with a planner of its
+own wants agent,proxy,planner. deploy/SECURITY.md says what each may do.
 
-  psidecar certs --out ca --host psidecar.NAMESPACE.svc,psidecar-planner.NAMESPACE.svc
-  kubectl create secret generic psidecar-tls --from-file=ca/psidecar.NAMESPACE.svc`,
+  psidecar certs --out ca --host node1,10.0.0.1 --host node2,10.0.0.2 \
+    --planner planner.example --operator alice
+
+In Kubernetes the nodes' agents have one certificate, and their proxies another:
+
+  psidecar certs --out ca --any-host --role agent --host psidecar-agent
+  psidecar certs --out ca --any-host --role proxy --host psidecar-proxy
+  psidecar certs --out ca --planner psidecar-planner.NAMESPACE.svc
+  kubectl create secret generic psidecar-tls-agent --from-file=ca/psidecar-agent
+  kubectl create secret generic psidecar-tls-proxy --from-file=ca/psidecar-proxy
+  kubectl create secret generic psidecar-tls-planner --from-file=ca/planner-psidecar-planner.NAMESPACE.svc`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			switch {
 			case out == "":
 				return usagef("--out: which folder?")
-			case len(hosts) == 0:
-				return usagef("--host: which hosts? Say it once for each, with its names separated by commas")
+			case len(hosts)+len(planners)+len(operators) == 0:
+				return usagef("--host, --planner, --operator: for whom? Say it once for each, a host or planner with its names separated by commas")
 			case valid <= 0 || authority <= 0:
 				return usagef("--valid and --ca-valid: want durations above 0")
+			}
+			all, err := subjects(hosts, planners, operators, roles, anyHost)
+			if err != nil {
+				return err
 			}
 			ca, err := certificates.Open(out, authority)
 			if err != nil {
@@ -46,23 +66,73 @@ Kubernetes one certificate serves all:
 			if ca.Made {
 				fmt.Fprintf(e.stdout, "%s: a new authority, valid for %s\n", filepath.Join(out, certificates.CAFile), authority)
 			}
-			for _, host := range hosts {
-				names := strings.Split(host, ",")
-				dir := filepath.Join(out, names[0])
-				if names[0] == "" || filepath.Base(names[0]) != names[0] {
-					return usagef("--host %q: want names, separated by commas", host)
+			for _, s := range all {
+				dir := filepath.Join(out, s.folder)
+				if err := ca.Issue(dir, s.names, s.grants, valid); err != nil {
+					return fmt.Errorf("%s: %w", s.folder, err)
 				}
-				if err := ca.Issue(dir, names, valid); err != nil {
-					return fmt.Errorf("--host %s: %w", host, err)
-				}
-				fmt.Fprintf(e.stdout, "%s: for %s, valid for %s\n", dir, strings.Join(names, ", "), valid)
+				fmt.Fprintf(e.stdout, "%s: for %s, as %s, valid for %s\n", dir, strings.Join(s.names, ", "), s.grants, valid)
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&out, "out", "", "folder for the authority and the certificates")
 	cmd.Flags().StringArrayVar(&hosts, "host", nil, "NAME[,NAME...]: a host and the names and addresses of its certificate; can be repeated")
-	cmd.Flags().DurationVar(&valid, "valid", 365*24*time.Hour, "how long the hosts' certificates are valid")
+	cmd.Flags().StringArrayVar(&planners, "planner", nil, "NAME[,NAME...]: a planner and the names and addresses at which it is reached; can be repeated")
+	cmd.Flags().StringArrayVar(&operators, "operator", nil, "NAME: somebody who may apply plans and set rules; can be repeated")
+	cmd.Flags().StringSliceVar(&roles, "role", []string{string(role.Agent), string(role.Proxy)}, "roles of the certificates of --host: agent, proxy, planner")
+	cmd.Flags().BoolVar(&anyHost, "any-host", false, "the certificates of --host are for agents and proxies of any host: for one that many hosts share")
+	cmd.Flags().DurationVar(&valid, "valid", 365*24*time.Hour, "how long the certificates are valid")
 	cmd.Flags().DurationVar(&authority, "ca-valid", 10*365*24*time.Hour, "how long a new authority is valid")
 	return cmd
+}
+
+// A subject is one that gets a certificate.
+type subject struct {
+	folder string
+	names  []string
+	grants role.Grants
+}
+
+// subjects reads the flags.
+func subjects(hosts, planners, operators, roles []string, anyHost bool) ([]subject, error) {
+	var all []subject
+	add := func(flag, prefix, text string, grants func(names []string) (role.Grants, error)) error {
+		names := strings.Split(text, ",")
+		if names[0] == "" || filepath.Base(names[0]) != names[0] {
+			return usagef("%s %q: want names, separated by commas", flag, text)
+		}
+		g, err := grants(names)
+		all = append(all, subject{prefix + names[0], names, g})
+		return err
+	}
+	var failed error
+	for _, host := range hosts {
+		failed = errors.Join(failed, add("--host", "", host, func(names []string) (g role.Grants, err error) {
+			if anyHost {
+				names = []string{role.Any}
+			}
+			for _, word := range roles {
+				r := role.Role(word)
+				if r != role.Agent && r != role.Proxy && r != role.Planner {
+					return nil, usagef("--role %q: want agent, proxy or planner; --operator is for people", word)
+				}
+				for _, name := range names {
+					g = append(g, role.Grant{Role: r, Name: name})
+				}
+			}
+			return g, nil
+		}))
+	}
+	for _, planner := range planners {
+		failed = errors.Join(failed, add("--planner", "planner-", planner, func(names []string) (role.Grants, error) {
+			return role.Grants{{Role: role.Planner, Name: names[0]}}, nil
+		}))
+	}
+	for _, operator := range operators {
+		failed = errors.Join(failed, add("--operator", "operator-", operator, func(names []string) (role.Grants, error) {
+			return role.Grants{{Role: role.Operator, Name: names[0]}}, nil
+		}))
+	}
+	return all, failed
 }

@@ -7,17 +7,25 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
 )
 
 // agentURL is the default of --agent.
 const agentURL = "http://127.0.0.1:9810"
 
-// ask gets a JSON answer of an agent, proxy or planner into v.
+// ask gets a JSON answer of an agent, proxy or planner into v; a base unix:PATH
+// is a proxy's control socket.
 func ask(ctx context.Context, base, path string, query url.Values, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	client := http.DefaultClient
+	if path, ok := strings.CutPrefix(base, "unix:"); ok {
+		client, base = control.Client(path), "http://"+filepath.Base(path)
+	}
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
 	}
@@ -29,7 +37,7 @@ func ask(ctx context.Context, base, path string, query url.Values, v any) error 
 	if err != nil {
 		return usagef("address %q: %w", base, err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("nobody answers at %s (is it running, and is that its address?): %w", base, err)
 	}
@@ -42,7 +50,7 @@ func ask(ctx context.Context, base, path string, query url.Values, v any) error 
 	if response.StatusCode != http.StatusOK {
 		var failed struct{ Error string }
 		if json.Unmarshal(body, &failed) != nil || failed.Error == "" {
-			failed.Error = response.Status
+			failed.Error = fmt.Sprintf("%s: %.300q", response.Status, body)
 		}
 		return fmt.Errorf("%s: %s", where, failed.Error)
 	}

@@ -152,17 +152,23 @@ func (c *collector) turnAway() (stop func()) {
 		}
 		return status.Error(codes.Unavailable, err.Error())
 	}))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := server.Serve(&c.contest.way); err != nil {
+	var ended sync.WaitGroup
+	serve := func(l net.Listener) {
+		if err := server.Serve(l); err != nil {
 			slog.Debug("turning away ends", "error", err)
 		}
-	}()
+	}
+	ended.Go(func() { serve(&c.contest.way) })
+	if c.control != nil { // who calls there cannot be sent on: the leader would not know the user
+		ended.Go(func() { serve(lent{c.control}) })
+	}
 	return sync.OnceFunc(func() {
 		server.Stop()
-		<-ended
+		ended.Wait()
 		setDeadline(c.reports, time.Time{})
+		if c.control != nil {
+			setDeadline(c.control, time.Time{})
+		}
 	})
 }
 
@@ -172,5 +178,5 @@ type lent struct{ net.Listener }
 func (l lent) Close() error { return setDeadline(l.Listener, time.Unix(1, 0)) }
 
 func setDeadline(l net.Listener, at time.Time) error {
-	return l.(*net.TCPListener).SetDeadline(at)
+	return l.(interface{ SetDeadline(time.Time) error }).SetDeadline(at)
 }

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/planner/api/role"
+	"github.com/psidecar/psidecar/proxy/link"
 )
 
 func TestDebugWithoutServices(t *testing.T) {
@@ -41,12 +44,43 @@ func TestCerts(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"--out":                {"--host", "a"},
-		"--host: which":        {"--out", dir},
+		"for whom?":            {"--out", dir},
+		"--role \"operator\"":  {"--out", dir, "--host", "a", "--role", "operator"},
 		"want names":           {"--out", dir, "--host", "../a"},
 		"want durations above": {"--out", dir, "--host", "a", "--valid", "0s"},
 	} {
 		if code, _, stderr := runTest(t, nil, append([]string{"certs"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: exit code %d, %q", args, code, stderr)
+		}
+	}
+}
+
+// The certificates that are issued have the roles that were asked for.
+func TestCertsHaveRoles(t *testing.T) {
+	dir := t.TempDir()
+	for folder, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"node1":              {[]string{"--host", "node1,198.18.0.1"}, "agent/node1, agent/198.18.0.1, proxy/node1, proxy/198.18.0.1"},
+		"node2":              {[]string{"--host", "node2", "--role", "proxy"}, "proxy/node2"},
+		"nodes":              {[]string{"--host", "nodes", "--any-host", "--role", "agent,proxy,planner"}, "agent/*, proxy/*, planner/*"},
+		"planner-planner.ns": {[]string{"--planner", "planner.ns,198.18.0.2"}, "planner/planner.ns"},
+		"operator-alice":     {[]string{"--operator", "alice"}, "operator/alice"},
+	} {
+		if code, _, stderr := runTest(t, nil, append([]string{"certs", "--out", dir}, tc.args...)...); code != 0 {
+			t.Errorf("%v: %s", tc.args, stderr)
+			continue
+		}
+		in := func(name string) string { return filepath.Join(dir, folder, name) }
+		i, err := link.LoadIdentity(link.Files{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt")})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		cert, _ := i.Current()
+		if got := role.Of(cert.Leaf).String(); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.args, got, tc.want)
 		}
 	}
 }

@@ -18,8 +18,13 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// plannerAddress is the default of --planner of the commands that ask one.
-const plannerAddress = "127.0.0.1:9811"
+const (
+	// localPlanner is the default of --planner of the commands that ask one: it
+	// stands for the unix socket, where there is one, and else the address.
+	localPlanner   = "local"
+	plannerSocket  = "/run/psidecar/planner.sock"
+	plannerAddress = "127.0.0.1:9811"
+)
 
 // planFlags say whom to ask, and about what.
 type planFlags struct {
@@ -29,7 +34,7 @@ type planFlags struct {
 }
 
 func (f *planFlags) add(cmd *cobra.Command) {
-	f.planner.add(cmd, plannerAddress, "host:port of the planner to ask")
+	f.planner.add(cmd, localPlanner, "host:port of the planner to ask, or unix:PATH; local: "+plannerSocket+" where it is there, else "+plannerAddress)
 	cmd.Flags().StringVar(&f.job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
@@ -171,19 +176,21 @@ func withPlans(ctx context.Context, planner *plannerLink, do func(context.Contex
 
 // withPlanner calls do with a connection to the planner.
 func withPlanner(ctx context.Context, planner *plannerLink, do func(context.Context, grpc.ClientConnInterface) error) error {
-	creds, err := planner.credentials()
+	at := *planner
+	at.address = planner.target()
+	creds, err := at.credentials()
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(planner.address, grpc.WithTransportCredentials(creds),
+	conn, err := grpc.NewClient(at.address, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
-		return usagef("--planner %q: %w", planner.address, err)
+		return usagef("--planner %q: %w", at.address, err)
 	}
 	defer conn.Close()
 	if err := do(ctx, conn); err != nil {
 		if s, ok := status.FromError(err); ok {
-			return fmt.Errorf("planner %s: %s", planner.address, s.Message())
+			return fmt.Errorf("planner %s: %s", at.address, s.Message())
 		}
 		return err
 	}

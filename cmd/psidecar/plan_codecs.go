@@ -26,7 +26,7 @@ Without --act the verbs that change something only say what they would do.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCodecsShowCommand(e), newCodecsSetCommand(e), newCodecsClearCommand(e))
+	cmd.AddCommand(newCodecsShowCommand(e), newCodecsSetCommand(e), newCodecsClearCommand(e), newCodecsTryCommand(e))
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,7 @@ import (
 // where it is asked for plans.
 func startPlanner(t *testing.T, f plannerFlags) (*collector, string) {
 	t.Helper()
-	f.listen = "127.0.0.1:0"
+	f.listen = cmp.Or(f.listen, "127.0.0.1:0")
 	if f.live.Strategy == "" {
 		f.live = live.DefaultOptions
 	}

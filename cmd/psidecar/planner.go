@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/agent/fleet"
 	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/codecs"
 	"github.com/psidecar/psidecar/planner/live"
@@ -41,6 +41,8 @@ type plannerFlags struct {
 	act                 bool
 	live                live.Options
 	tls                 link.Files
+	names               []string // for http
+	guests
 }
 
 // planning has all flags of a planner. The prefix is for those names that
@@ -55,6 +57,8 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the certificates that those of agents and of all who ask must be signed by; with it --"+prefix+"listen takes TLS alone")
 	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, read again when it changes")
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
+	flags.StringSliceVar(&f.roles, prefix+"tls-role", nil, "ROLE=PATTERN: certificates with such a DNS name or URI have the role (agent, proxy, planner, operator), besides those that name it themselves as psidecar://ROLE/NAME; {host} in the pattern: for that host alone; can be repeated")
+	flags.StringVar(&f.socket, prefix+"socket", plannerSocket, "unix socket at which root, the planner's own user and --admin-uid may do everything, for psidecar plan on the same host; empty: none")
 	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply)")
 	f.live = live.DefaultOptions
 	flags.StringVar(&f.live.Strategy, prefix+"strategy", f.live.Strategy, "how to plan for running jobs: "+strings.Join(live.Strategies(), ", "))
@@ -81,18 +85,24 @@ where it does not say they answer that they do not serve, and are not ready
 list, create, update and delete ConfigMaps, in the namespace: this pod's, or that
 of the kubeconfig, by default.
 
-Without --tls-ca, --tls-cert and --tls-key whoever reaches --listen can report
-and ask. With them agents, and psidecar plan, need a certificate of that CA
-(--planner-ca, --planner-cert, --planner-key).`,
+Without --tls-ca, --tls-cert and --tls-key --listen must be on loopback, where
+root, the planner's own user and --admin-uid may report and change things, and
+others may ask; or --insecure lets all who reach it do everything. With them
+callers need a certificate of that CA (--planner-ca, --planner-cert,
+--planner-key) with a role: agents and proxies for the host that they speak for,
+operators for psidecar plan apply and the like (psidecar certs issues them).
+deploy/SECURITY.md says who may do what.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPlanner(cmd.Context(), &f) },
 	}
 	f.planning(cmd, "")
+	addNames(cmd, &f.names)
+	f.guests.add(cmd, "let all who reach --listen report, ask and change things, without a certificate")
 	return cmd
 }
 
 func runPlanner(ctx context.Context, f *plannerFlags) error {
-	var ports ports
+	ports := ports{names: f.names}
 	defer ports.close()
 	p, err := openPlanner(ctx, f, "--", &ports)
 	if err != nil {
@@ -108,7 +118,9 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 // collector is a planner about to run.
 type collector struct {
 	reports  net.Listener
-	identity *link.Identity // nil: no TLS
+	identity *link.Identity    // nil: no TLS
+	control  *control.Listener // nil: none
+	policy   *access.Policy
 	page     page
 	store    *reports.Store
 	state    *fleet.State
@@ -137,7 +149,16 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if c.identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
 		return nil, err
 	}
+	if c.policy, err = f.policy(flag, c.identity); err != nil {
+		return nil, err
+	}
 	if c.reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
+		return nil, err
+	}
+	if err := f.secured(flag, c.reports.Addr(), c.identity); err != nil {
+		return nil, err
+	}
+	if c.control, err = f.open(flag, ports); err != nil {
 		return nil, err
 	}
 	if c.page, err = ports.page(ctx, flag+"http", f.http); err != nil {
@@ -215,19 +236,6 @@ func (c *collector) codecsOf(job string) (web.Codecs, error) {
 	return fleet.Codecs(job, d), nil
 }
 
-// tryCodecs has proxies try codecs for so many seconds.
-func (c *collector) tryCodecs(seconds uint32) error {
-	service := c.advising.Load()
-	if service == nil {
-		return errNoLead
-	}
-	_, err := service.Try(context.Background(), &api.TryCodecs{Seconds: seconds})
-	if s, ok := status.FromError(err); ok && err != nil {
-		return errors.New(s.Message())
-	}
-	return err
-}
-
 // planMetrics are those of the plans, while this planner has any.
 type planMetrics struct {
 	shown *atomic.Pointer[plans.Service]
@@ -258,11 +266,11 @@ func (c *collector) run(ctx context.Context) error {
 
 // handler serves the page; of a planner that waits, the leader's.
 func (c *collector) handler() http.Handler {
-	metrics := []prometheus.Collector{planMetrics{&c.shown}}
+	metrics := []prometheus.Collector{planMetrics{&c.shown}, c.policy, c.page.guard, silenced(c.store)}
 	if c.contest != nil {
 		metrics = append(metrics, &c.contest.way)
 	}
-	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, TryCodecs: c.tryCodecs})
+	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf})
 	if c.contest == nil {
 		return own
 	}
@@ -272,7 +280,7 @@ func (c *collector) handler() http.Handler {
 // serve takes reports and plans until ctx ends.
 func (c *collector) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, c.kept.Close()) }()
-	server := grpc.NewServer(grpc.Creds(c.credentials()), grpc.MaxRecvMsgSize(reports.MaxReportBytes),
+	server := grpc.NewServer(grpc.Creds(c.credentials()), grpc.ConnectionTimeout(handshakeIn), grpc.UnaryInterceptor(c.policy.Unary), grpc.StreamInterceptor(c.policy.Stream), grpc.MaxRecvMsgSize(reports.MaxReportBytes),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	api.RegisterPlannerServer(server, c.store)
 	api.RegisterPlansServer(server, c.plans)
@@ -288,12 +296,10 @@ func (c *collector) serve(ctx context.Context) (err error) {
 		server.Stop()
 		return nil
 	})
-	g.Go(func() error {
-		if err := server.Serve(c.reports); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("taking reports: %w", err)
-		}
-		return nil
-	})
+	g.Go(func() error { return c.serveAt(ctx, server, c.reports) })
+	if c.control != nil {
+		g.Go(func() error { return c.serveAt(ctx, server, c.control) })
+	}
 	return g.Wait()
 }
 
@@ -318,9 +324,27 @@ func (c *collector) lookAfter(ctx context.Context) {
 	}
 }
 
-func (c *collector) credentials() credentials.TransportCredentials {
-	if c.identity == nil {
-		return insecure.NewCredentials()
+// handshakeIn is how long a connection may take until it says who it is.
+const handshakeIn = 10 * time.Second
+
+func (c *collector) serveAt(ctx context.Context, server *grpc.Server, l net.Listener) error {
+	if err := server.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("taking reports at %s: %w", l.Addr(), err)
 	}
-	return serverCredentials(c.identity)
+	return nil
+}
+
+func (c *collector) credentials() credentials.TransportCredentials {
+	var tls credentials.TransportCredentials
+	if c.identity != nil {
+		tls = serverCredentials(c.identity)
+	}
+	return control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)
+}
+
+// silenced counts reports of hosts for which a newer agent speaks.
+func silenced(s *reports.Store) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "psidecar_planner_silenced_reports_total", Help: "Reports that were ignored because a newer connection reports for the same host: two agents have one name.",
+	}, func() float64 { return float64(s.Silenced()) })
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
@@ -41,8 +43,11 @@ type proxyFlags struct {
 	values                codecFlags
 	follow                bool
 	http                  string
+	names                 []string // for http
 	socket                string
 	intercepted           bool // the agent is in this process
+	control               string
+	users                 control.Users
 	routing               routingFlags
 }
 
@@ -57,8 +62,11 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file with this proxy's certificate for links, read again when it changes")
 	flags.StringVar(&f.tls.Key, "tls-key", "", "PEM file with its key")
 	flags.StringVar(&f.tls.CA, "tls-ca", "", "PEM file with the certificates that peers' are signed by")
-	flags.StringSliceVar(&f.tls.Peers, "tls-peer", nil, "patterns (*, ?, [a-z]) for the DNS names and URIs of peers' certificates; default: all of the CA")
-	flags.BoolVar(&f.insecure, "insecure-mesh", false, "allow links without TLS to and from other hosts")
+	flags.StringSliceVar(&f.tls.Peers, "tls-peer", nil, "patterns (*, ?, [a-z]) for the DNS names and URIs of peers' certificates, which may then be without a role; default: those with a proxy's role (psidecar certs), by whatever name")
+	flags.BoolVar(&f.insecure, "insecure", false, "allow links without TLS to and from other hosts; in psidecar up also a planner that lets all who reach it do everything")
+	flags.BoolVar(&f.insecure, "insecure-mesh", false, "old name of --insecure")
+	flags.StringVar(&f.control, "control-socket", controlSocket, "unix socket at which root, this process's user and --admin-uid change the proxy's rules for values and try codecs, below --state-dir where it is no absolute path; empty: none")
+	addUsers(cmd, &f.users)
 	flags.BoolVar(&f.meshOnly, "mesh-only", false, "refuse connections that would go past the mesh, for want of a proxy or of a certificate that holds, instead of connecting directly and plainly")
 	flags.DurationVar(&f.retry, "no-proxy-retry", 10*time.Second, "for how long a host without a proxy is not tried again")
 	flags.DurationVar(&f.peerGrace, "peer-grace", 3*time.Second, "how long connections wait for the proxy of a host that had one, before they go direct")
@@ -161,7 +169,7 @@ func (f *proxyFlags) identity() (*link.Identity, error) {
 	case t.Cert == "" || t.Key == "" || t.CA == "":
 		return nil, usagef("--tls-cert, --tls-key and --tls-ca go together")
 	case f.insecure:
-		return nil, usagef("--insecure-mesh and --tls-cert exclude each other")
+		return nil, usagef("--insecure and --tls-cert exclude each other")
 	}
 	identity, err := link.LoadIdentity(t)
 	if err != nil {
@@ -181,8 +189,11 @@ one. The job notices nothing.
 
 Its listeners come from the host's agent (psidecar agent --intercept), at
 --proxy-socket; the proxy itself needs no privileges. --forward gives explicit
-listeners, for machines where connections cannot be intercepted. State (/api/v1/connections) and metrics (/metrics) are served at
---http. SIGTERM ends it in order: connections in use get --grace.`,
+listeners, for machines where connections cannot be intercepted. State
+(/api/v1/connections) and metrics (/metrics) are served at --http, which changes
+nothing; --control-socket takes other rules for values (PUT /api/v1/codecs) from
+users of this host who may. SIGTERM ends it in order: connections in use get
+--grace.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
 	}
@@ -190,6 +201,7 @@ listeners, for machines where connections cannot be intercepted. State (/api/v1/
 	f.routing.planner.add(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
 	cmd.Flags().StringVar(&f.routing.host, "host", "", "name of this host at the planner, the same as its agent's; default: its hostname")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
+	addNames(cmd, &f.names)
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd
 }
@@ -199,7 +211,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	if err != nil {
 		return err
 	}
-	var ports ports
+	ports := ports{names: f.names}
 	defer ports.close()
 	opts.Health = &health.Loops{}
 	c, err := openCarrier(ctx, f, opts, &ports)
@@ -212,7 +224,9 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watchOver(ctx, opts.Health) })
-	g.Go(func() error { return page.serve(ctx, c.proxy.Handler()) })
+	orders := c.orders(f)
+	g.Go(func() error { return page.serve(ctx, c.proxy.Handler(page.guard, orders)) })
+	g.Go(func() error { return serveOrders(ctx, f.controlPath(), orders) })
 	if f.socket != "" {
 		client := handover.NewClient(f.socket, c.serve)
 		c.proxy.TellFull(client.SetFull)
@@ -262,6 +276,37 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 		return nil, err
 	}
 	return c, c.following(f, &opts)
+}
+
+// controlSocket is in the folder that an agent makes for the proxy's user.
+const (
+	controlSocket      = "control.sock"
+	usualControlSocket = "/run/psidecar/state/" + controlSocket
+)
+
+// controlPath is where the control socket is; empty: there is none.
+func (f *proxyFlags) controlPath() string {
+	if f.control == "" || filepath.IsAbs(f.control) {
+		return f.control
+	}
+	return filepath.Join(f.routing.dir, f.control)
+}
+
+// orders takes what changes the proxy from users who may.
+func (c *carrier) orders(f *proxyFlags) *control.Server {
+	return control.NewServer(c.proxy.ControlHandler(), f.users)
+}
+
+// serveOrders serves at a unix socket until ctx ends.
+func serveOrders(ctx context.Context, path string, orders *control.Server) error {
+	if path == "" {
+		return nil
+	}
+	l := control.Await(ctx.Done(), path, func(err error) { slog.Info("no control socket yet", "error", err) })
+	if l == nil {
+		return nil
+	}
+	return orders.Serve(ctx, l)
 }
 
 // serve serves a listener that an agent handed over.

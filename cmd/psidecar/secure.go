@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/psidecar/psidecar/planner/api/role"
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
@@ -31,13 +34,13 @@ func (l *plannerLink) add(cmd *cobra.Command, address, usage string) {
 	flags.StringVar(&l.files.CA, "planner-ca", "", "PEM file with the certificates that the planner's is signed by; with it the planner is reached by TLS")
 	flags.StringVar(&l.files.Cert, "planner-cert", "", "PEM file with the certificate to show to the planner, read again when it changes")
 	flags.StringVar(&l.files.Key, "planner-key", "", "PEM file with its key")
-	flags.StringVar(&l.name, "planner-name", "", "name that the planner's certificate must have; default: the host of --planner")
+	flags.StringVar(&l.name, "planner-name", "", "name that the planner's certificate must have; default: the host of --planner, and a planner's role")
 }
 
 // credentials returns what gRPC needs to reach the planner.
 func (l *plannerLink) credentials() (credentials.TransportCredentials, error) {
 	if l.own != nil {
-		return clientCredentials(l.own, ""), nil
+		return clientCredentials(l.own, "", false), nil
 	}
 	i, err := identityOf(l.files, "--planner-")
 	switch {
@@ -45,7 +48,7 @@ func (l *plannerLink) credentials() (credentials.TransportCredentials, error) {
 		return nil, err
 	case i == nil && l.name != "":
 		return nil, usagef("--planner-name needs --planner-ca, --planner-cert and --planner-key")
-	case i == nil:
+	case i == nil || strings.HasPrefix(l.address, "unix:"):
 		return insecure.NewCredentials(), nil
 	}
 	name := l.name
@@ -54,7 +57,19 @@ func (l *plannerLink) credentials() (credentials.TransportCredentials, error) {
 			return nil, usagef("--planner %q: want host:port: %w", l.address, err)
 		}
 	}
-	return clientCredentials(i, name), nil
+	return clientCredentials(i, name, l.name == ""), nil
+}
+
+// target returns where the planner is: of commands that people give, by default,
+// at its unix socket on this host where there is one.
+func (l *plannerLink) target() string {
+	if l.address != localPlanner {
+		return l.address
+	}
+	if info, err := os.Stat(plannerSocket); err == nil && info.Mode()&os.ModeSocket != 0 {
+		return "unix:" + plannerSocket
+	}
+	return plannerAddress
 }
 
 // identityOf reads the files that the flags PREFIXca, PREFIXcert and PREFIXkey
@@ -75,8 +90,9 @@ func identityOf(f link.Files, prefix string) (*link.Identity, error) {
 }
 
 // clientCredentials are those of one who talks to a planner whose certificate
-// has the name; empty: any that the CA has signed.
-func clientCredentials(i *link.Identity, name string) credentials.TransportCredentials {
+// has the name; empty: any that the CA has signed. With judged it must have a
+// planner's role too.
+func clientCredentials(i *link.Identity, name string, judged bool) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// The roots may change while this lives; verify does all that is
@@ -87,12 +103,17 @@ func clientCredentials(i *link.Identity, name string) credentials.TransportCrede
 			return cert, nil
 		},
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			return verify(i, cs, x509.VerifyOptions{DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+			err := verify(i, cs, x509.VerifyOptions{DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+			if leaf := cs.PeerCertificates[0]; err == nil && judged && !role.Of(leaf).Has(role.Planner) {
+				err = role.Missing(leaf, role.Of(leaf), role.Planner, "--planner-name")
+			}
+			return err
 		},
 	})
 }
 
-// serverCredentials are a planner's: who talks to it needs a certificate.
+// serverCredentials are a planner's: who talks to it needs a certificate. What
+// that allows is for package access to say.
 func serverCredentials(i *link.Identity) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,

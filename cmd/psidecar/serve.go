@@ -8,11 +8,16 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/psidecar/psidecar/agent/web"
 )
 
 // ports opens a command's listeners, all before anything runs, so that an
 // address in use ends it at once.
-type ports struct{ open []net.Listener }
+type ports struct {
+	open  []net.Listener
+	names []string // of this host, in requests for its pages (--http-name)
+}
 
 // listen listens at the address that the flag gives.
 func (p *ports) listen(ctx context.Context, flag, address string) (net.Listener, error) {
@@ -31,16 +36,20 @@ func (p *ports) close() {
 	}
 }
 
-// page is what is served over HTTP at the address that a flag gives.
-type page struct{ listener net.Listener }
+// page is what is served over HTTP at the address that a flag gives: reading
+// only, and nothing to the pages of other sites.
+type page struct {
+	listener net.Listener // nil: nothing
+	guard    *web.Guard
+}
 
 // page opens where a page is served; an empty address means nowhere.
 func (p *ports) page(ctx context.Context, flag, address string) (page, error) {
 	if address == "" {
-		return page{}, nil
+		return page{guard: web.NewGuard()}, nil
 	}
 	l, err := p.listen(ctx, flag, address)
-	return page{l}, err
+	return page{l, web.NewGuard(p.names...)}, err
 }
 
 // serve serves h until ctx ends, then lets requests in progress finish.
@@ -49,7 +58,7 @@ func (p page) serve(ctx context.Context, h http.Handler) error {
 		return nil
 	}
 	slog.Info("serving", "url", "http://"+p.listener.Addr().String()+"/")
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute}
+	s := &http.Server{Handler: p.guard.Handler(h), MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute}
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ type codecAdvice struct {
 
 func (c *codecAdvice) register(f *pflag.FlagSet) {
 	f.BoolVar(&c.wanted, "codecs", false, "say instead what each codec for values would save, and how much of the gradients would wait, of a capture with values (tcpdump -w), or live with --proxy")
-	f.StringVar(&c.proxy, "proxy", "", "with --codecs: URL of a proxy whose traffic is tried, such as http://127.0.0.1:9813")
+	f.StringVar(&c.proxy, "proxy", "", "with --codecs: control socket of this host's proxy, whose traffic is tried, such as "+usualControlSocket)
 	f.IntVar(&c.seconds, "seconds", 10, "with --proxy: for how long, 1 to 60")
 }
 
@@ -42,7 +43,10 @@ func (c *codecAdvice) run(ctx context.Context, e env, args []string, plotFile st
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(c.seconds)*time.Second+30*time.Second)
 		defer cancel()
 		query := url.Values{"seconds": {fmt.Sprint(c.seconds)}}
-		if err := ask(ctx, c.proxy, "/api/v1/codecs/advice", query, &report); err != nil {
+		if !filepath.IsAbs(strings.TrimPrefix(c.proxy, "unix:")) {
+			return usagef("--proxy %q: want the path of the proxy's control socket on this host, such as %s; psidecar plan codecs try asks all hosts' proxies through the planner", c.proxy, usualControlSocket)
+		}
+		if err := ask(ctx, "unix:"+strings.TrimPrefix(c.proxy, "unix:"), "/api/v1/codecs/advice", query, &report); err != nil {
 			return err
 		}
 	default:

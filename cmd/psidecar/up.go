@@ -14,6 +14,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/health"
 )
@@ -36,8 +37,9 @@ func newUpCommand(_ env) *cobra.Command {
 bytes: agent, proxy and planner in one process. Start it on every host of a job,
 before the job or while it runs; on all hosts but one with --planner, which
 names the first one's --planner-listen address. Between hosts it needs
-certificates (--tls-cert, --tls-key, --tls-ca) or --insecure-mesh; without
-either, connections to other hosts go there directly.
+certificates (--tls-cert, --tls-key, --tls-ca; to the planner --planner-cert and
+so on) or --insecure; without either, connections to other hosts go there
+directly, and the planner is for this host alone.
 
 The page, the interface and the metrics of agent and proxy are served at
 --http, those of the planner, which shows all hosts, at --planner-http. With
@@ -57,7 +59,7 @@ new connections go direct, those in use get --grace, and nothing is left.`,
 }
 
 func runUp(ctx context.Context, f *upFlags) error {
-	var ports ports
+	ports := ports{names: f.agent.names}
 	defer ports.close()
 	h, err := openHost(ctx, f, &ports)
 	if err != nil {
@@ -79,6 +81,8 @@ type host struct {
 	page    page
 	pprof   bool
 	health  *health.Loops // of all parts
+	orders  *control.Server
+	control string // unix socket for orders; empty: none
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
@@ -99,6 +103,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return nil, err
 	}
 	if h.address == "" {
+		f.planner.insecure, f.planner.users = f.proxy.insecure, f.proxy.users
 		if h.planner, err = openPlanner(ctx, &f.planner, "--planner-", ports); err != nil {
 			return nil, err
 		}
@@ -135,7 +140,8 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		intercepting.ours = h.carrier.proxy.Owns
 	}
 	watch.WithProxy = true
-	watch.Collectors = append(watch.Collectors, h.carrier.proxy)
+	h.orders, h.control = h.carrier.orders(&f.proxy), f.proxy.controlPath()
+	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.page.guard, h.orders)
 	h.watcher, err = openWatcher(watch, intercepting)
 	return h, err
 }
@@ -175,6 +181,7 @@ func (h *host) run(ctx context.Context) error {
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return h.page.serve(ctx, h.handler()) })
+	g.Go(func() error { return serveOrders(ctx, h.control, h.orders) })
 	return g.Wait()
 }
 
@@ -184,7 +191,6 @@ func (h *host) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", h.watcher.agent.Handler(h.pprof))
 	mux.Handle("GET /api/v1/connections", h.carrier.proxy.Handler())
-	mux.Handle("/api/v1/codecs/advice", h.carrier.proxy.Handler())
-	mux.Handle("/api/v1/codecs", h.carrier.proxy.Handler())
+	mux.Handle("GET /api/v1/codecs", h.carrier.proxy.Handler())
 	return mux
 }

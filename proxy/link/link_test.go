@@ -183,9 +183,11 @@ func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
 func TestMutualTLS(t *testing.T) {
 	ours, theirs := certs.New(t, "ours"), certs.New(t, "theirs")
 	tomorrow, yesterday := time.Now().Add(24*time.Hour), time.Now().Add(-time.Hour)
-	good := ours.Issue(t, t.TempDir(), "a.psidecar.svc", "spiffe://cluster/ns/train/sa/psidecar", tomorrow)
-	expired := ours.Issue(t, t.TempDir(), "a.psidecar.svc", "", yesterday)
-	wrongCA := theirs.Issue(t, t.TempDir(), "a.psidecar.svc", "", tomorrow)
+	good := ours.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "spiffe://cluster/psidecar/proxy/a")
+	named := ours.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "spiffe://cluster/ns/train/sa/psidecar")
+	agent := ours.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "psidecar://agent/a", "psidecar://operator/alice", "psidecar://planner/a")
+	expired := ours.Issue(t, t.TempDir(), "a.psidecar.svc", yesterday, "psidecar://proxy/a")
+	wrongCA := theirs.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "psidecar://proxy/a")
 	wrongCA.CA = ours.File
 	for _, c := range []struct {
 		name             string
@@ -193,7 +195,13 @@ func TestMutualTLS(t *testing.T) {
 		dialed, accepted reason.Reason // empty: no error
 	}{
 		{"both good", identity(t, good), identity(t, good), "", ""},
-		{"names match", identity(t, good, "*.psidecar.svc"), identity(t, good, "nobody", "spiffe://cluster/ns/*/sa/psidecar"), "", ""},
+		{"names match", identity(t, good, "*.psidecar.svc"), identity(t, good, "nobody", "*.psidecar.svc"), "", ""},
+		{"without roles, by name", identity(t, named, "*.psidecar.svc"), identity(t, named, "nobody", "spiffe://cluster/ns/*/sa/psidecar"), "", ""},
+		{"the dialer has no role", identity(t, named), identity(t, good), reason.TLS, reason.Identity},
+		{"the acceptor has no role", identity(t, good), identity(t, named), reason.Identity, reason.TLS},
+		{"the dialer has other roles", identity(t, agent), identity(t, good), reason.TLS, reason.Identity},
+		{"the acceptor has other roles", identity(t, good), identity(t, agent), reason.Identity, reason.TLS},
+		{"other roles, though by name", identity(t, agent), identity(t, good, "*.psidecar.svc"), reason.TLS, reason.Identity},
 		{"the dialer's certificate expired", identity(t, expired), identity(t, good), reason.TLS, reason.TLS},
 		{"the acceptor's certificate expired", identity(t, good), identity(t, expired), reason.TLS, reason.TLS},
 		{"the dialer's is of another CA", identity(t, wrongCA), identity(t, good), reason.TLS, reason.TLS},
@@ -213,6 +221,9 @@ func TestMutualTLS(t *testing.T) {
 				if end.want == "" && end.err != nil || end.want != "" && reason.Of(end.err) != end.want {
 					t.Errorf("the %s got %v, want %q", end.name, end.err, end.want)
 				}
+				if end.want == reason.Identity && !strings.Contains(end.err.Error(), "--tls-peer") {
+					t.Errorf("the %s is told %q, and not what to do", end.name, end.err)
+				}
 			}
 		})
 	}
@@ -223,14 +234,14 @@ func TestMutualTLS(t *testing.T) {
 func TestCertificatesAreReadAgain(t *testing.T) {
 	ca := certs.New(t, "ca")
 	folder := t.TempDir()
-	peer := identity(t, ca.Issue(t, t.TempDir(), "peer", "", time.Now().Add(time.Hour)))
-	files := ca.Issue(t, folder, "me", "", time.Now().Add(-time.Minute))
+	peer := identity(t, ca.Issue(t, t.TempDir(), "peer", time.Now().Add(time.Hour), certs.Parts...))
+	files := ca.Issue(t, folder, "me", time.Now().Add(-time.Minute), certs.Parts...)
 	me := identity(t, files)
 	look := func() { me.checked = time.Time{} }
 	if err, _ := meet(t, me, peer); reason.Of(err) != reason.TLS {
 		t.Fatalf("with an expired certificate: %v", err)
 	}
-	ca.Issue(t, folder, "me", "", time.Now().Add(time.Hour))
+	ca.Issue(t, folder, "me", time.Now().Add(time.Hour), certs.Parts...)
 	look()
 	if err, _ := meet(t, me, peer); err != nil {
 		t.Fatalf("with the new certificate: %v", err)
@@ -246,7 +257,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 
 func TestLoadIdentitySaysWhatIsWrong(t *testing.T) {
 	ca := certs.New(t, "ca")
-	good := ca.Issue(t, t.TempDir(), "a", "", time.Now().Add(time.Hour))
+	good := ca.Issue(t, t.TempDir(), "a", time.Now().Add(time.Hour))
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/psidecar/psidecar/planner/api/role"
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
@@ -22,8 +23,8 @@ type Files struct {
 	Cert, Key, CA string
 	// Peers are patterns, as of path.Match, for DNS names and URIs in a
 	// peer's certificate ("*.psidecar.svc", "spiffe://cluster/ns/*/sa/psidecar").
-	// A peer needs one name that one pattern matches; without patterns every
-	// certificate of the CA will do.
+	// A peer needs one name that one pattern matches, and then no role; one that
+	// has roles, or where there are no patterns, must have that of a proxy.
 	Peers []string
 }
 
@@ -168,10 +169,14 @@ func (i *Identity) verify(cs tls.ConnectionState, roots *x509.CertPool, usage x5
 	if err != nil {
 		return reason.Errorf(reason.TLS, "the peer's certificate: %w", err)
 	}
-	if len(i.files.Peers) == 0 || i.known(leaf) {
-		return nil
+	if len(i.files.Peers) > 0 && !i.known(leaf) {
+		return reason.Errorf(reason.Identity, "the peer's certificate names %q and %v, which no pattern of peers (--tls-peer) matches", leaf.DNSNames, leaf.URIs)
 	}
-	return reason.Errorf(reason.Identity, "the peer's certificate names %q and %v, which no pattern of peers matches", leaf.DNSNames, leaf.URIs)
+	// An authority signs for others than proxies too.
+	if g := role.Of(leaf); !g.Has(role.Proxy) && (len(g) > 0 || len(i.files.Peers) == 0) {
+		return reason.Errorf(reason.Identity, "the peer: %w", role.Missing(leaf, g, role.Proxy, "--tls-peer"))
+	}
+	return nil
 }
 
 func (i *Identity) known(leaf *x509.Certificate) bool {

@@ -27,7 +27,7 @@ const (
 	HelloTimeout   Reason = "hello_timeout"     // the hello or its answer did not come in time
 	Silent         Reason = "silent"            // reset before its hello, for want of room for the handshakes of its source
 	TLS            Reason = "tls"               // no TLS, or a certificate that does not hold
-	Identity       Reason = "identity"          // a valid certificate of somebody who is not a peer
+	Identity       Reason = "identity"          // a valid certificate of somebody who is no peer, or no proxy
 	Stopping       Reason = "stopping"          // the proxy is on its way out
 	NoPeer         Reason = "no_peer"           // no proxy at the destination, and direct connections are not allowed
 	MalformedJob   Reason = "malformed_job"     // bytes from the job that are not ZMTP

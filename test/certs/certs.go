@@ -10,11 +10,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 // Authority signs certificates.
@@ -48,21 +51,29 @@ func New(t testing.TB, name string) *Authority {
 	return a
 }
 
-// Issue writes a certificate for a DNS name and a URI (empty: none), valid from
-// two hours ago until a time, with its key, into a folder.
-func (a *Authority) Issue(t testing.TB, folder, dns, uri string, until time.Time) Files {
+// Parts are the roles of all parts of psidecar, on any host; none of an operator.
+var Parts = []string{role.URI(role.Agent, role.Any).String(), role.URI(role.Proxy, role.Any).String(), role.URI(role.Planner, role.Any).String()}
+
+// Issue writes a certificate for a DNS name or address and URIs, valid from two hours ago
+// until a time, with its key, into a folder.
+func (a *Authority) Issue(t testing.TB, folder, name string, until time.Time, uris ...string) Files {
 	t.Helper()
 	key := newKey(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
-		DNSNames: []string{dns}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
-	if uri != "" {
+	if ip := net.ParseIP(name); ip != nil {
+		template.IPAddresses = []net.IP{ip}
+	} else {
+		template.DNSNames = []string{name}
+	}
+	for _, uri := range uris {
 		u, err := url.Parse(uri)
 		if err != nil {
 			t.Fatal(err)
 		}
-		template.URIs = []*url.URL{u}
+		template.URIs = append(template.URIs, u)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {

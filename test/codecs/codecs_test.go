@@ -16,8 +16,7 @@ import (
 
 // put gives a sidecar's proxy other rules.
 func put(ctx context.Context, s *sidecar.Sidecar, rules string) error {
-	_, err := s.Ask(ctx, http.MethodPut, sidecar.Page, "/api/v1/codecs", rules)
-	return err
+	return s.Order(ctx, http.MethodPut, "/api/v1/codecs", rules)
 }
 
 // await waits until a proxy's counts are as wanted.

@@ -2,7 +2,6 @@ package codecs
 
 import (
 	"context"
-	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
@@ -158,13 +157,12 @@ func (p *planning) await(what string, ok func(coded) bool) (c coded) {
 	return c
 }
 
-// tries has codecs tried as the planner's page does, and looks at what it is
-// told.
+// tries has codecs tried, and looks at what the planner's page is told.
 func (p *planning) tries() {
 	p.t.Helper()
 	planner := p.sidecars[0]
-	if _, err := planner.Ask(p.t.Context(), http.MethodPost, sidecar.PlannerPage, "/api/v1/codecs/try?seconds=1", ""); err != nil {
-		p.t.Fatal("trying:", err)
+	if out := p.plan("try", "--seconds", "1"); !strings.Contains(out, "threshold 0.99") {
+		p.t.Errorf("psidecar plan codecs try says %q", out)
 	}
 	var c web.Codecs
 	for end := time.Now().Add(patience); c.Advice == nil || c.Advice.Hosts < 2; time.Sleep(50 * time.Millisecond) {

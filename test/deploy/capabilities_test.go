@@ -146,7 +146,7 @@ func TestRights(t *testing.T) {
 	})
 	caps := granted(t)
 	planner := n.Host(0).IPv4.String() + ":9811"
-	plans := start(t, n.Host(0), "planner", exec.Command(psidecar, "planner", "--listen", planner, "--store", filepath.Join(dir, "plans"), "--act", "--decide-every", "1s"))
+	plans := start(t, n.Host(0), "planner", exec.Command(psidecar, "planner", "--listen", planner, "--insecure", "--socket", "", "--store", filepath.Join(dir, "plans"), "--act", "--decide-every", "1s"))
 	var agents, proxies []service
 	for _, h := range n.Hosts() {
 		pins := filepath.Join(bpffs, h.Name)
@@ -166,7 +166,7 @@ func TestRights(t *testing.T) {
 		socket, state := filepath.Join(run, "listeners.sock"), filepath.Join(run, "state")
 		agents = append(agents, start(t, h, "agent", withCapabilities(caps, psidecar, "agent", "--intercept", "--cgroup", cgroup,
 			"--sample", "1", "--proxy-socket", socket, "--proxy-uid", fmt.Sprint(proxyUser), "--bpf-dir", pins, "--host", h.Name, "--planner", planner)))
-		proxies = append(proxies, start(t, h, "proxy", withoutPrivileges(run, psidecar, "proxy", "--insecure-mesh", "--proxy-socket", socket,
+		proxies = append(proxies, start(t, h, "proxy", withoutPrivileges(run, psidecar, "proxy", "--insecure", "--proxy-socket", socket,
 			"--state-dir", state, "--planner", planner, "--act", "--handler", "add")))
 	}
 	for i, h := range n.Hosts() {

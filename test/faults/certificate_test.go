@@ -25,7 +25,7 @@ func TestCertificateExpired(t *testing.T) {
 			dir := folder(t)
 			issue := func(until time.Time) certs.Files {
 				// Written aside and renamed: proxies see one whole or the other.
-				aside := authority.Issue(t, t.TempDir(), "proxy.mesh", "", until)
+				aside := authority.Issue(t, t.TempDir(), "proxy.mesh", until)
 				files := certs.Files{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), CA: filepath.Join(dir, "ca.pem")}
 				for from, to := range map[string]string{aside.Cert: files.Cert, aside.Key: files.Key, aside.CA: files.CA} {
 					if err := publish(from, to); err != nil {

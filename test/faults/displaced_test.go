@@ -59,7 +59,7 @@ func TestUpgradeBesideMovedKeys(t *testing.T) {
 func TestUpgradeBesidePlacedKeys(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second,
-		proxyArgs: []string{"--insecure-mesh", "--placement", placed(t, elsewhere(t, 4))}})
+		proxyArgs: []string{"--insecure", "--placement", placed(t, elsewhere(t, 4))}})
 	r := f.start(f.countingSlowly())
 	r.training()
 	f.stand(displaced)

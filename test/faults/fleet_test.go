@@ -74,7 +74,7 @@ func newFleet(t *testing.T, c config) *fleet {
 	f := &fleet{t: t, programs: build(t), net: hoststest.New(t, hosts.Config{Hosts: 4}), config: c}
 	dir, bpffs := c.disk, mountBPF(t)
 	first := f.net.Host(0)
-	args := []string{"planner", "--listen", at(first, plannerAPI), "--http", at(first, plannerHTP)}
+	args := []string{"planner", "--listen", at(first, plannerAPI), "--insecure", "--socket", "", "--http", at(first, plannerHTP)}
 	if dir == "" {
 		dir = folder(t)
 	}
@@ -140,7 +140,7 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins, "--proxy-grace", keep.String(), "--proxy-hang-after", f.config.hang.String())
 	args := f.config.proxyArgs
 	if args == nil {
-		args = []string{"--insecure-mesh"}
+		args = []string{"--insecure"}
 	}
 	grace := f.config.grace
 	if grace == 0 {

@@ -14,7 +14,7 @@ import (
 // that runs may go past them: it would meet servers that do not have its keys.
 func TestAnEndedJobOpensNothing(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, config{proxyArgs: []string{"--insecure-mesh", "--placement", placed(t, elsewhere(t, 4))}})
+	f := newFleet(t, config{proxyArgs: []string{"--insecure", "--placement", placed(t, elsewhere(t, 4))}})
 	f.start(f.counting(5, resending...)).exact()
 	second := f.counting(2000, resending...) // longer than what follows
 	second.Port = 9092

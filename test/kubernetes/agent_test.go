@@ -42,7 +42,7 @@ func (c *cluster) agent(namespace string) {
 	token, _ := c.as(namespace, "psidecar-agent")
 	ports := freePorts(c.t, 3)
 	at, reports, planner := "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1], "127.0.0.1:"+ports[2]
-	c.run(exec.Command(psidecar, "planner", "--listen", reports, "--http", planner), "planner")
+	c.run(exec.Command(psidecar, "planner", "--listen", reports, "--insecure", "--socket", "", "--http", planner), "planner")
 	cmd := exec.Command(psidecar, "agent", "--kubernetes", "--kubernetes-node", "node-1", "--kubernetes-selector", "psidecar.io/job=true",
 		"--http", at, "--host", "node-1", "--planner", reports)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig("agent", token))

@@ -44,7 +44,7 @@ type planner struct {
 func start(t *testing.T, program, namespace string, args ...string) *planner {
 	t.Helper()
 	p := &planner{t: t, program: program, listen: freeAddress(t), http: freeAddress(t), log: &bytes.Buffer{}}
-	args = append([]string{"planner", "--listen", p.listen, "--http", p.http, "--store", "kubernetes:" + namespace, "--lease", leaseName}, args...)
+	args = append([]string{"planner", "--listen", p.listen, "--insecure", "--socket", "", "--http", p.http, "--store", "kubernetes:" + namespace, "--lease", leaseName}, args...)
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Stderr = p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -101,7 +101,7 @@ func newFleet(t testing.TB, j *journal) *fleet {
 			}
 		})
 	}
-	f.planner = begin(planner, first, nobody, "--listen", at(first, plannerAPI), "--http", at(first, plannerHTTP), "--store", f.store, "--act", "--decide-every", "1s") // so that keys move in short jobs
+	f.planner = begin(planner, first, nobody, "--listen", at(first, plannerAPI), "--insecure", "--socket", "", "--http", at(first, plannerHTTP), "--store", f.store, "--act", "--decide-every", "1s") // so that keys move in short jobs
 	for _, h := range f.net.Hosts() {
 		s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
 		s.disk = mountAt(t, j.path(h.Name), "tmpfs", "size=96m,mode=755")
@@ -117,7 +117,7 @@ func newFleet(t testing.TB, j *journal) *fleet {
 			args = append(args, "--cgroup", folder)
 		}
 		s.agent = begin(agent, h, 0, args...)
-		s.proxy = begin(proxy, h, nobody, "--host", h.Name, "--http", at(h, proxyHTTP), "--proxy-socket", socket, "--insecure-mesh",
+		s.proxy = begin(proxy, h, nobody, "--host", h.Name, "--http", at(h, proxyHTTP), "--proxy-socket", socket, "--insecure",
 			"--state-dir", s.state, "--planner", at(first, plannerAPI), "--act", "--allow-probe")
 		f.sidecars = append(f.sidecars, s)
 	}

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hosts"
@@ -45,9 +46,11 @@ type Sidecar struct {
 	Host    *hosts.Host
 	Process *hosts.Process
 	// Pins is where its programs are pinned.
-	Pins   string
-	client http.Client
-	log    log
+	Pins string
+	// Control is where its proxy takes orders.
+	Control string
+	client  http.Client
+	log     log
 }
 
 // log is written to by one goroutine and read by another.
@@ -78,13 +81,14 @@ func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) 
 	s.client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return h.Dial(ctx, network, address)
 	}}
+	s.Control = filepath.Join(short(t), "control.sock")
 	cgroup, err := h.Group("job")
 	if err != nil {
 		t.Fatal(err)
 	}
 	any := func(port int) string { return net.JoinHostPort("0.0.0.0", strconv.Itoa(port)) }
 	args := append([]string{"up", "--host", h.Name, "--cgroup", cgroup, "--http", any(Page), "--planner-listen", any(Planner),
-		"--planner-http", any(PlannerPage), "--insecure-mesh", "--bpf-dir", s.Pins}, flags...)
+		"--planner-http", any(PlannerPage), "--planner-socket", "", "--control-socket", s.Control, "--insecure", "--bpf-dir", s.Pins}, flags...)
 	cmd := exec.Command(program, args...)
 	cmd.Stderr = &s.log
 	if s.Process, err = h.StartIn(group, cmd); err != nil {
@@ -105,6 +109,17 @@ func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) 
 			t.Fatalf("psidecar up on %s has %v listeners open, %v", h.Name, open, err)
 		}
 	}
+}
+
+// short makes a folder with a name short enough for sockets.
+func short(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // bpffs mounts a BPF file system for the time of the test.
@@ -219,6 +234,26 @@ func (s *Sidecar) Ask(ctx context.Context, method string, port int, path, text s
 		err = fmt.Errorf("%s: %s: %.1000s", where, response.Status, body)
 	}
 	return body, err
+}
+
+// Order tells its proxy something over its control socket.
+func (s *Sidecar) Order(ctx context.Context, method, path, text string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, "http://control"+path, strings.NewReader(text))
+	if err != nil {
+		return err
+	}
+	response, err := control.Client(s.Control).Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %.1000s", path, response.Status, body)
+	}
+	return err
 }
 
 // Stop ends it in order; the test fails where it does not end so, or leaves

@@ -22,6 +22,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 // Names of the files, as Kubernetes has them in secrets of type tls.
@@ -120,11 +122,11 @@ func draft(name string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateK
 	}, key, nil
 }
 
-// Issue writes a certificate for names, DNS names or IP addresses, its key and
-// the authority's certificate to a folder. One that is there is replaced: first
-// the key, then the certificate, which is what psidecar looks at to read both
-// again.
-func (a *Authority) Issue(dir string, names []string, valid time.Duration) error {
+// Issue writes a certificate for names, DNS names or IP addresses, that grants
+// roles, its key and the authority's certificate to a folder. One that is there
+// is replaced: first the key, then the certificate, which is what psidecar looks
+// at to read both again.
+func (a *Authority) Issue(dir string, names []string, grants role.Grants, valid time.Duration) error {
 	if len(names) == 0 {
 		return errors.New("a certificate needs a name")
 	}
@@ -143,6 +145,9 @@ func (a *Authority) Issue(dir string, names []string, valid time.Duration) error
 		} else {
 			template.DNSNames = append(template.DNSNames, name)
 		}
+	}
+	for _, g := range grants {
+		template.URIs = append(template.URIs, role.URI(g.Role, g.Name))
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {

@@ -57,17 +57,17 @@ func TestCertificatesOfOneAuthorityFit(t *testing.T) {
 		t.Fatal(err, again)
 	}
 	one, two, stranger := filepath.Join(dir, "one"), filepath.Join(dir, "two"), t.TempDir()
-	if err := a.Issue(one, []string{"one", "198.18.0.1"}, time.Minute); err != nil {
+	if err := a.Issue(one, []string{"one", "198.18.0.1"}, nil, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Issue(two, []string{"two"}, time.Minute); err != nil {
+	if err := again.Issue(two, []string{"two"}, nil, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	other, err := Open(stranger, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Issue(stranger, []string{"one"}, time.Minute); err != nil {
+	if err := other.Issue(stranger, []string{"one"}, nil, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"one", "198.18.0.1"} {
@@ -93,10 +93,10 @@ func TestRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Issue(filepath.Join(dir, "x"), []string{"x"}, 2*time.Hour); err == nil || !strings.Contains(err.Error(), "outlive") {
+	if err := a.Issue(filepath.Join(dir, "x"), []string{"x"}, nil, 2*time.Hour); err == nil || !strings.Contains(err.Error(), "outlive") {
 		t.Errorf("a certificate that outlives its authority: %v", err)
 	}
-	if err := a.Issue(filepath.Join(dir, "x"), nil, time.Minute); err == nil {
+	if err := a.Issue(filepath.Join(dir, "x"), nil, nil, time.Minute); err == nil {
 		t.Error("a certificate without a name")
 	}
 	if err := os.Remove(filepath.Join(dir, CAKeyFile)); err != nil {

@@ -52,10 +52,12 @@ func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []str
 	}
 	s.fleet.agents = append(s.fleet.agents, a)
 	p, err := startService(ctx, h, proxyPort, s.options.Psidecar,
-		append([]string{"proxy", "--proxy-socket", socket, "--insecure-mesh", "--grace", grace, "--state-dir", filepath.Join(s.dir, h.Name+".state")}, args...)...)
+		append([]string{"proxy", "--proxy-socket", socket, "--insecure", "--grace", grace, "--state-dir", filepath.Join(s.dir, h.Name+".state"),
+			"--control-socket", filepath.Join(s.dir, h.Name+".control")}, args...)...)
 	if err != nil {
 		return err
 	}
+	p.control = filepath.Join(s.dir, h.Name+".control")
 	s.fleet.proxies = append(s.fleet.proxies, p)
 	return a.await(ctx, func(ctx context.Context) error {
 		n, err := a.metric(ctx, "psidecar_intercept_proxies")

@@ -29,7 +29,7 @@ type fleet struct {
 func (s *stage) observe(ctx context.Context) (Result, error) {
 	first, program := s.net.Host(0), s.options.Psidecar
 	var err error
-	if s.fleet.planner, err = startService(ctx, first, plannerPort, program, "planner", "--listen", hostPort(first, reportPort)); err != nil {
+	if s.fleet.planner, err = startService(ctx, first, plannerPort, program, "planner", "--listen", hostPort(first, reportPort), "--insecure", "--socket", ""); err != nil {
 		return Result{}, err
 	}
 	if err := s.startAgents(ctx, "--planner", hostPort(first, reportPort)); err != nil {

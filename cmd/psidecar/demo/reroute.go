@@ -30,7 +30,7 @@ func (s *stage) reroute(ctx context.Context) (Result, error) {
 	}
 	first := s.net.Host(0)
 	planner := hostPort(first, reportPort)
-	s.fleet.planner, err = startService(ctx, first, plannerPort, s.options.Psidecar, "planner", "--listen", planner,
+	s.fleet.planner, err = startService(ctx, first, plannerPort, s.options.Psidecar, "planner", "--listen", planner, "--insecure", "--socket", "",
 		"--act", "--store", filepath.Join(s.dir, "plans"), "--decide-every", decideEvery.String())
 	if err != nil {
 		return Result{}, err

@@ -29,6 +29,7 @@ type service struct {
 	name    string
 	address string // host:port, as the hosts reach it
 	client  *http.Client
+	control string // unix socket of a proxy, at which it takes orders
 	process *hosts.Process
 	stderr  bytes.Buffer
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -33,17 +34,20 @@ func (s *stage) threshold(ctx context.Context) (Result, error) {
 	return result, s.unguarded(ctx)
 }
 
-// put gives the service v as JSON.
+// put gives a proxy v as JSON, once it takes orders.
 func (s *service) put(ctx context.Context, path string, v any) (err error) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+s.address+path, bytes.NewReader(body))
-	if err != nil {
+	var response *http.Response
+	err = s.await(ctx, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://control"+path, bytes.NewReader(body))
+		if err == nil {
+			response, err = control.Client(s.control).Do(request)
+		}
 		return err
-	}
-	response, err := s.client.Do(request)
+	})
 	if err != nil {
 		return fmt.Errorf("telling %s: %w", s.name, err)
 	}

@@ -149,14 +149,6 @@ export interface Codecs {
   advice?: CodecAdvice;
 }
 
-/** Has proxies try codecs; throws where they cannot. */
-export async function tryCodecs(): Promise<void> {
-  const response = await fetch("api/v1/codecs/try", { method: "POST" });
-  if (!response.ok) {
-    throw new Error(((await response.json()) as { error: string }).error);
-  }
-}
-
 /** Asks for /api/v1/NAME; an answer other than 200 is an Error with its text. */
 export async function ask<T>(name: string, parameters: Record<string, string> = {}): Promise<T> {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));

@@ -1,7 +1,7 @@
 // The page: asks the agent for what the view needs, every two seconds while
 // live, and draws it. Nothing is loaded from anywhere else.
 
-import { ask, tryCodecs, type Agent, type Codecs, type Heatmap, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
+import { ask, type Agent, type Codecs, type Heatmap, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
 import { bytes, count, key } from "./format";
 import { Grid, type Cells } from "./grid";
 import { drawCost, drawKeys, drawServers, drawWorkers, jobStatus } from "./panels";
@@ -168,7 +168,6 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   element("codecs-section").hidden = codecs === undefined;
   if (codecs) {
     drawCodecs(element("codecs"), codecs);
-    element<HTMLButtonElement>("try").disabled = codecs.left_seconds > 0 || codecs.hosts.length === 0;
   }
   const { text, isBad } = jobStatus(job, isFleet);
   say(text, isBad);
@@ -213,12 +212,6 @@ addEventListener("hashchange", () => {
 });
 jobSelect.addEventListener("change", () => go({ job: jobSelect.value, first: "", last: "" }));
 live.addEventListener("change", () => void update());
-element("try").addEventListener("click", () => {
-  tryCodecs().then(
-    () => void update(),
-    (problem: unknown) => say(`Codecs are not tried: ${problem instanceof Error ? problem.message : problem}`, true),
-  );
-});
 back.addEventListener("click", () => go({ first: "", last: "" }));
 bind("range");
 bind("measure");

@@ -1,0 +1,340 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/planner/access"
+)
+
+// stranger is a user whom nobody trusts.
+const stranger = 65534
+
+// asks is the variable by which this test's program, run again as another user,
+// knows where to ask: unix:PATH by HTTP, or host:port, where it says a word.
+const asks = "PSIDECAR_TEST_ASKS"
+
+func TestMain(m *testing.M) {
+	if where := os.Getenv(asks); where != "" {
+		if err := askAt(where); err != nil {
+			os.Stdout.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func askAt(where string) error {
+	path, ok := strings.CutPrefix(where, "unix:")
+	if !ok {
+		c, err := net.Dial("tcp", where)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = io.Copy(os.Stdout, c)
+		return err
+	}
+	r, err := http.NewRequest(http.MethodPut, "http://control/x", strings.NewReader("[]"))
+	if err != nil {
+		return err
+	}
+	answer, err := Client(path).Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = errors.New(answer.Status + ": " + string(text))
+	}
+	return err
+}
+
+// needRoot skips a test that is somebody else for a while.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+}
+
+// asStranger runs this test's program as another user and returns what it says.
+func asStranger(t *testing.T, where string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program(t))
+	cmd.Env = append(os.Environ(), asks+"="+where)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	out, err := cmd.Output()
+	return string(out), err
+}
+
+// program is a copy of this test's program that every user may run.
+func program(t *testing.T) string {
+	t.Helper()
+	own, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder(t), "program")
+	if err := os.WriteFile(path, own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// folder is one that all may enter, with a name short enough for sockets.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "psc")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// logged has what is logged while the test runs.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func listenLog(t *testing.T) *logged {
+	t.Helper()
+	l, before := &logged{}, slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(l, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	return l
+}
+
+// Root, or who runs it, changes things, which is logged with who it was; another
+// user is told who may, and counted, and nothing comes of it.
+func TestOnlyTrustedUsersChangeThings(t *testing.T) {
+	needRoot(t)
+	log := listenLog(t)
+	path := filepath.Join(folder(t), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := 0
+	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { changes++ }), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the socket is left: %v", err)
+		}
+	}()
+	if err := askAt("unix:" + path); err != nil || changes != 1 || s.changes.Load() != 1 {
+		t.Errorf("this user: %v, %d changes", err, changes)
+	}
+	if text := log.String(); !strings.Contains(text, "msg=change") || !strings.Contains(text, fmt.Sprintf("user %d at", os.Geteuid())) {
+		t.Errorf("the log has no change: %s", text)
+	}
+	out, err := asStranger(t, "unix:"+path)
+	if err == nil || !strings.Contains(out, "user 65534 may not: this socket is for root") {
+		t.Errorf("another user: %v, %q", err, out)
+	}
+	if changes != 1 || s.refused.Load() != 1 || s.changes.Load() != 1 {
+		t.Errorf("%d changes, %d refused", changes, s.refused.Load())
+	}
+}
+
+// A user that is named may.
+func TestNamedUser(t *testing.T) {
+	needRoot(t)
+	path := filepath.Join(folder(t), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), Users{stranger})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	defer func() { cancel(); <-ended }()
+	if out, err := asStranger(t, "unix:"+path); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// The newest process has the socket; the one before leaves it alone at its end.
+func TestReplaced(t *testing.T) {
+	path := filepath.Join(folder(t), "s")
+	before, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := before.Close(); err != nil {
+		t.Error(err)
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal("the newer one is gone:", err)
+	}
+	c.Close()
+	if err := after.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
+func TestNoAbstractNames(t *testing.T) {
+	for _, path := range []string{"", "@psidecar"} {
+		if l, err := Listen(path); err == nil {
+			l.Close()
+			t.Errorf("%q is taken", path)
+		}
+	}
+}
+
+// A socket whose folder is not there yet is opened when it is.
+func TestAwait(t *testing.T) {
+	path := filepath.Join(folder(t), "in", "s")
+	if err := os.WriteFile(filepath.Dir(path), nil, 0o600); err != nil { // a file in its place
+		t.Fatal(err)
+	}
+	failed := make(chan struct{}, 1)
+	opened := make(chan *Listener, 1)
+	go func() { opened <- Await(t.Context().Done(), path, func(error) { failed <- struct{}{} }) }()
+	<-failed
+	if err := os.Remove(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	l := <-opened
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	over := make(chan struct{})
+	close(over)
+	if l := Await(over, "/proc/none/s", func(error) {}); l != nil {
+		t.Error("a socket in /proc")
+	}
+}
+
+// meet has somebody connect to a loopback listener whose server has the
+// credentials, and returns who that is.
+func meet(t *testing.T, at string, users Users, connect func(address string)) (access.Local, error) {
+	t.Helper()
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer l.Close()
+	var done sync.WaitGroup
+	done.Go(func() { connect(l.Addr().String()) })
+	defer done.Wait()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	failed := 0
+	_, info, err := Credentials(nil, users, false, func(net.Addr, error) { failed++ }).ServerHandshake(conn)
+	if err != nil != (failed == 1) {
+		t.Errorf("%v, told %d times", err, failed)
+	}
+	local, _ := info.(access.Local)
+	return local, err
+}
+
+// Over loopback the kernel says who calls.
+func TestLoopbackUser(t *testing.T) {
+	needRoot(t)
+	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(at, func(t *testing.T) {
+			info, err := meet(t, at, nil, func(address string) {
+				if c, err := net.Dial("tcp", address); err == nil {
+					io.Copy(io.Discard, c)
+					c.Close()
+				}
+			})
+			if err != nil || info.UID != os.Geteuid() || !info.Trusted {
+				t.Errorf("this user: %+v, %v", info, err)
+			}
+			info, err = meet(t, at, nil, func(address string) { asStranger(t, address) })
+			if err != nil || info.UID != stranger || info.Trusted || !strings.Contains(info.Why, "--admin-uid") {
+				t.Errorf("another user: %+v, %v", info, err)
+			}
+			info, err = meet(t, at, Users{stranger}, func(address string) { asStranger(t, address) })
+			if err != nil || info.UID != stranger || !info.Trusted {
+				t.Errorf("another user who is named: %+v, %v", info, err)
+			}
+		})
+	}
+}
+
+// Who has closed the connection is nobody: a closed socket counts as root's in
+// the kernel's tables.
+func TestClosedSocketIsNobody(t *testing.T) {
+	closed := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		defer close(closed)
+		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+			c.Close()
+		}
+	}()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	<-closed
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Fatal("the end does not come:", err)
+	}
+	if uid, err := loopbackUser(conn.(*net.TCPConn)); err == nil || uid != -1 {
+		t.Errorf("user %d, %v", uid, err)
+	}
+}

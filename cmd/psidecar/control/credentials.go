@@ -1,0 +1,83 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/psidecar/psidecar/planner/access"
+)
+
+// Credentials returns those of a gRPC server that is called over TCP and a unix
+// socket. Over TCP tls decides; where it is nil, callers over loopback are
+// judged by their user, and others are taken only where open says that nobody is
+// asked. failed hears of connections that are not taken.
+func Credentials(tls credentials.TransportCredentials, users Users, open bool, failed func(net.Addr, error)) credentials.TransportCredentials {
+	c := &server{TransportCredentials: tls, tls: tls != nil, users: users, open: open, failed: failed}
+	if !c.tls {
+		c.TransportCredentials = insecure.NewCredentials()
+	}
+	return c
+}
+
+type server struct {
+	credentials.TransportCredentials
+	tls   bool
+	users Users
+	open  bool
+
+	failed func(net.Addr, error)
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := s.judge(conn)
+	if err != nil {
+		s.failed(conn.RemoteAddr(), err)
+	}
+	return secured, info, err
+}
+
+func (s *server) judge(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if c, ok := conn.(*Conn); ok {
+		return conn, s.local(c.UID, "over the unix socket"), nil
+	}
+	if s.tls || s.open {
+		return s.TransportCredentials.ServerHandshake(conn)
+	}
+	c, ok := conn.(*net.TCPConn)
+	if !ok || !c.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
+		return nil, nil, errors.New("without certificates the planner is for loopback alone; see --insecure")
+	}
+	uid, err := loopbackUser(c)
+	info := s.local(uid, "over loopback")
+	if err != nil {
+		info.Why = fmt.Sprintf("it is not known who calls: %v", err)
+	}
+	return conn, info, nil
+}
+
+func (s *server) local(uid int, how string) access.Local {
+	l := access.Local{UID: uid, Trusted: s.users.Trusted(uid)}
+	l.SecurityLevel = credentials.NoSecurity
+	if !l.Trusted {
+		l.Why = fmt.Sprintf("user %d may only ask what there is %s: changes are for %s; see --admin-uid", uid, how, s.users)
+	}
+	return l
+}
+
+// ClientHandshake implements credentials.TransportCredentials: it is no client's.
+func (s *server) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("these are a server's credentials")
+}
+
+// Clone implements credentials.TransportCredentials.
+func (s *server) Clone() credentials.TransportCredentials {
+	c := *s
+	c.TransportCredentials = s.TransportCredentials.Clone()
+	return &c
+}

@@ -1,0 +1,104 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Server serves an HTTP handler to trusted users at a [Listener].
+type Server struct {
+	users   Users
+	handler http.Handler
+	refused atomic.Uint64
+	changes atomic.Uint64
+	warned  atomic.Int64 // when a refusal was last logged, in seconds since 1970
+}
+
+// NewServer returns a server that serves h to those users.
+func NewServer(h http.Handler, users Users) *Server { return &Server{handler: h, users: users} }
+
+type userKey struct{}
+
+// Serve serves at the listener until ctx ends, and closes it.
+func (s *Server) Serve(ctx context.Context, l *Listener) error {
+	h := &http.Server{
+		Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, userKey{}, c.(*Conn).UID)
+		},
+	}
+	stop := context.AfterFunc(ctx, func() { h.Close() })
+	defer stop()
+	if err := h.Serve(l); ctx.Err() == nil {
+		return fmt.Errorf("serving at %s: %w", l.path, err)
+	}
+	return nil
+}
+
+// maxBody bounds what a request may bring, in bytes.
+const maxBody = 1 << 20
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	uid, ok := r.Context().Value(userKey{}).(int)
+	if !ok || !s.users.Trusted(uid) {
+		s.refused.Add(1)
+		level := slog.LevelDebug
+		if now := time.Now().Unix(); s.warned.Swap(now) != now { // once a second
+			level = slog.LevelWarn
+		}
+		slog.Log(r.Context(), level, "a user is refused at the control socket", "uid", uid, "method", r.Method, "path", r.URL.Path)
+		http.Error(w, fmt.Sprintf("user %d may not: this socket is for %s; see --admin-uid", uid, s.users), http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if r.Method == http.MethodGet {
+		s.handler.ServeHTTP(w, r)
+		return
+	}
+	s.changes.Add(1)
+	noted := &noting{ResponseWriter: w, code: http.StatusOK}
+	s.handler.ServeHTTP(noted, r)
+	slog.Info("change", "by", fmt.Sprintf("user %d at the control socket", uid), "method", r.Method, "path", r.URL.Path, "status", noted.code)
+}
+
+// noting notes the status of an answer.
+type noting struct {
+	http.ResponseWriter
+	code int
+}
+
+func (n *noting) WriteHeader(code int) {
+	n.code = code
+	n.ResponseWriter.WriteHeader(code)
+}
+
+var (
+	descRefused = prometheus.NewDesc("psidecar_control_refused_total", "Requests at the control socket of users who are not trusted.", nil, nil)
+	descChanges = prometheus.NewDesc("psidecar_control_changes_total", "Requests at the control socket that change something, which are logged with who made them.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s *Server) Describe(out chan<- *prometheus.Desc) {
+	out <- descRefused
+	out <- descChanges
+}
+
+// Collect implements prometheus.Collector.
+func (s *Server) Collect(out chan<- prometheus.Metric) {
+	out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.refused.Load()))
+	out <- prometheus.MustNewConstMetric(descChanges, prometheus.CounterValue, float64(s.changes.Load()))
+}
+
+// Client returns an HTTP client that reaches the socket, whatever host a URL has.
+func Client(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/planner/access"
+	"github.com/psidecar/psidecar/planner/api/role"
+	"github.com/psidecar/psidecar/proxy/link"
+)
+
+// guests says who may call a planner without a certificate, and how others'
+// certificates are read.
+type guests struct {
+	insecure bool
+	users    control.Users
+	socket   string
+	roles    []string
+}
+
+// add adds the flags that a process of several parts has once.
+func (g *guests) add(cmd *cobra.Command, insecure string) {
+	cmd.Flags().BoolVar(&g.insecure, "insecure", false, insecure)
+	addUsers(cmd, &g.users)
+}
+
+func addUsers(cmd *cobra.Command, users *control.Users) {
+	cmd.Flags().UintSliceVar((*[]uint)(users), "admin-uid", nil, "users who may change things over unix sockets and loopback, besides root and the one that this runs as")
+}
+
+func addNames(cmd *cobra.Command, names *[]string) {
+	cmd.Flags().StringSliceVar(names, "http-name", nil, "names by which this host's pages are asked for, besides its addresses, localhost and its hostname; requests for others are refused, as those of foreign pages in a browser are")
+}
+
+// policy is who may do what.
+func (g *guests) policy(flag string, identity *link.Identity) (*access.Policy, error) {
+	p := &access.Policy{Open: g.insecure}
+	for _, text := range g.roles {
+		r, err := role.ParseRule(text)
+		if err != nil {
+			return nil, usagef("%stls-role %q: %w", flag, text, err)
+		}
+		p.Rules = append(p.Rules, r)
+	}
+	if identity == nil {
+		if len(p.Rules) > 0 {
+			return nil, usagef("%stls-role needs %[1]stls-ca, %[1]stls-cert and %[1]stls-key", flag)
+		}
+		return p, nil
+	}
+	if cert, _ := identity.Current(); !role.Of(cert.Leaf, p.Rules...).Has(role.Planner) {
+		slog.Warn("agents, proxies and psidecar plan take this planner's certificate only with --planner-name",
+			"error", role.Missing(cert.Leaf, role.Of(cert.Leaf), role.Planner, "--planner-name"))
+	}
+	return p, nil
+}
+
+// secured refuses to serve other hosts without certificates, unless that is
+// what somebody wants.
+func (g *guests) secured(flag string, at net.Addr, identity *link.Identity) error {
+	switch tcp, ok := at.(*net.TCPAddr); {
+	case identity != nil && g.insecure && flag == "--":
+		return usagef("--insecure and --tls-cert exclude each other")
+	case identity != nil || ok && tcp.IP.IsLoopback():
+		return nil
+	case g.insecure:
+		slog.Warn("the planner takes reports and commands from whoever reaches it (--insecure)", "address", at.String())
+		return nil
+	}
+	return usagef("%slisten %s can be reached from other hosts: give it certificates (%[1]stls-ca, %[1]stls-cert, %[1]stls-key; psidecar certs makes them), listen on 127.0.0.1, or say --insecure where everybody who reaches it may do everything", flag, at)
+}
+
+// open opens the unix socket. One by default that cannot be made is done
+// without.
+func (g *guests) open(flag string, ports *ports) (*control.Listener, error) {
+	if g.socket == "" {
+		return nil, nil
+	}
+	err := os.MkdirAll(filepath.Dir(g.socket), 0o755)
+	if err == nil {
+		var l *control.Listener
+		if l, err = control.Listen(g.socket); err == nil {
+			ports.open = append(ports.open, l)
+			return l, nil
+		}
+	}
+	if g.socket != plannerSocket {
+		return nil, fmt.Errorf("%ssocket: %w", flag, err)
+	}
+	slog.Info("no unix socket for psidecar plan on this host; it needs an address", "error", err)
+	return nil, nil
+}
