@@ -2,6 +2,7 @@ package plans
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -30,10 +31,11 @@ func runs(n int) []plan.Run {
 
 // watch begins a Watch that ends with stop, and returns what it tells until all
 // is listed. More comes from next.
-func watch(t *testing.T, c api.PlansClient, carried ...*api.Running) (told []*api.PlanEvent, next func() *api.PlanEvent, stop func()) {
+func watch(t *testing.T, s *Service, c api.PlansClient, carried ...*api.Running) (told []*api.PlanEvent, next func() *api.PlanEvent, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := c.Watch(ctx, &api.WatchRequest{Host: "h0", Runs: carried})
+	host := rand.Text()
+	stream, err := c.Watch(ctx, &api.WatchRequest{Host: host, Runs: carried})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +56,23 @@ func watch(t *testing.T, c api.PlansClient, carried ...*api.Running) (told []*ap
 	}
 	return told, next, func() {
 		cancel()
-		for {
-			if _, err := stream.Recv(); err != nil {
-				return
+		for end := time.Now().Add(time.Minute); s.watchedBy(host); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("a proxy that has gone still counts as watching")
 			}
 		}
 	}
+}
+
+func (s *Service) watchedBy(host string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		if w.host == host {
+			return true
+		}
+	}
+	return false
 }
 
 func running(run plan.Run) *api.Running {
@@ -83,7 +96,7 @@ func TestRunsAreApart(t *testing.T) {
 	s := newService(t, file, Options{Act: true})
 	c := client(t, s)
 	r := runs(2)
-	told, _, stop := watch(t, c, running(r[0]))
+	told, _, stop := watch(t, s, c, running(r[0]))
 	if len(told) != 1 || told[0].GetRun() != string(r[0]) || len(told[0].GetSnapshot().GetDisplaced().GetFirst()) > 0 {
 		t.Errorf("of a run that begins is told %v", told)
 	}
@@ -95,7 +108,7 @@ func TestRunsAreApart(t *testing.T) {
 	}
 	stop()
 
-	told, _, stop = watch(t, c, running(r[1]))
+	told, _, stop = watch(t, s, c, running(r[1]))
 	if len(told) != 1 || told[0].GetRun() != string(r[1]) || len(told[0].GetSnapshot().GetDisplaced().GetFirst()) > 0 {
 		t.Errorf("the second run is told %v", told)
 	}
@@ -157,15 +170,15 @@ func TestOldRunsAreRemoved(t *testing.T) {
 	s := newService(t, memory, Options{Act: true})
 	c := client(t, s)
 	all := runs(4 * keepRuns)
-	_, _, leave := watch(t, c, running(all[0]))
+	_, _, leave := watch(t, s, c, running(all[0]))
 	for _, r := range all {
-		_, _, stop := watch(t, c, running(r))
+		_, _, stop := watch(t, s, c, running(r))
 		if _, err := record(t, c, r, 7); err != nil {
 			t.Fatal(err)
 		}
 		stop()
 	}
-	if n := s.countRuns(testJob); n > keepRuns+2 {
+	if n := s.countRuns(testJob); n > keepRuns+1 {
 		t.Errorf("%d runs are kept, want about %d", n, keepRuns)
 	}
 	if _, err := s.findRun(testJob, string(all[0])); err != nil {
@@ -204,7 +217,7 @@ func TestForgetWhileKeysAreDisplaced(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{Act: true})
 	c := client(t, s)
 	r := runs(1)[0]
-	_, _, stop := watch(t, c, running(r))
+	_, _, stop := watch(t, s, c, running(r))
 	for key := range uint64(3) {
 		if _, err := record(t, c, r, 5*key); err != nil {
 			t.Fatal(err)
@@ -224,7 +237,7 @@ func TestForgetWhileKeysAreDisplaced(t *testing.T) {
 	// The run is over: its proxies remember it, and carry nothing.
 	over := running(r)
 	over.Used = false
-	_, _, stop = watch(t, c, over)
+	_, _, stop = watch(t, s, c, over)
 	defer stop()
 	if err := forget(); err != nil {
 		t.Errorf("forgetting a run that is over: %v", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -25,19 +26,9 @@ const maxStores = 16
 type lost struct {
 	stores  []string // by which keys have moved
 	version uint64   // the last that a proxy has seen
-	lessons map[string]*lesson
+	lessons map[string]*plan.Lesson
 	ended   []store.Entry // of the plan that was being carried out, to be written
 	waits   []string      // hosts that have yet to teach, as far as is known
-}
-
-// A lesson is what one host knows. Its owners are right for all keys but those
-// that it holds: a key moves only while every host holds it, and is recorded
-// before the first one is told to let go.
-type lesson struct {
-	owners   plan.Owners
-	held     plan.Owners // with owner 0
-	sites    []string
-	allSites []string
 }
 
 // lineage are the ids of stores whose versions the run's own go on from.
@@ -46,7 +37,7 @@ func (j *job) lineage() []string { return append(slices.Clone(j.stores), j.servi
 // lose notes that a proxy has seen what the store does not have; j.mu is held.
 func (j *job) lose(id string, version uint64) {
 	if j.lost == nil {
-		j.lost = &lost{lessons: map[string]*lesson{}}
+		j.lost = &lost{lessons: map[string]*plan.Lesson{}}
 		j.service.opts.Log.Error("the store does not have what proxies have seen of a run: it was lost, or is an old copy. Nothing of the run moves until its proxies have taught the store where keys are",
 			"job", j.name, "run", j.run, "store", j.service.id, "version", j.version, "seen_store", id, "seen_version", version)
 		if j.moving != nil {
@@ -80,7 +71,7 @@ func (j *job) lostEvent() *api.PlanEvent {
 
 // Teach implements api.PlansServer.
 func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught]) error {
-	var l lesson
+	var l plan.Lesson
 	var first *api.Lesson
 	for n := 0; ; {
 		piece, err := stream.Recv()
@@ -96,11 +87,11 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 		if n += len(piece.GetDisplaced().GetFirst()) + len(piece.GetHeld().GetFirst()); n > MaxRanges {
 			return status.Errorf(codes.InvalidArgument, "a lesson of more than %d ranges", MaxRanges)
 		}
-		if err := l.add(piece, int(first.GetServers())); err != nil {
+		if err := addLesson(&l, piece, int(first.GetServers())); err != nil {
 			return status.Errorf(codes.InvalidArgument, "a lesson for job %s: %v", first.GetJob(), err)
 		}
 	}
-	if first == nil || len(l.sites) == 0 {
+	if first == nil || len(l.Sites) == 0 {
 		return status.Error(codes.InvalidArgument, "a lesson of nobody")
 	}
 	j, err := s.findRun(first.GetJob(), first.GetRun())
@@ -118,7 +109,7 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 		return status.Errorf(codes.InvalidArgument, "a lesson for %d servers, job %s has %d", first.GetServers(), j.name, j.servers)
 	}
 	j.lose(first.GetStore(), first.GetVersion())
-	j.lost.lessons[strings.Join(l.sites, " ")] = &l
+	j.lost.lessons[strings.Join(l.Sites, " ")] = &l
 	if err := j.learn(context.WithoutCancel(stream.Context())); err != nil {
 		return err
 	}
@@ -128,14 +119,14 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 	return stream.SendAndClose(&api.Taught{WaitsFor: j.lost.waits})
 }
 
-// add adds a piece.
-func (l *lesson) add(p *api.Lesson, servers int) error {
+// addLesson adds a piece to what a host teaches.
+func addLesson(l *plan.Lesson, p *api.Lesson, servers int) error {
 	if servers < 1 || servers > MaxServers {
 		return fmt.Errorf("%d servers", servers)
 	}
-	l.sites, l.allSites = append(l.sites, p.GetSites()...), append(l.allSites, p.GetAllSites()...)
-	if len(l.sites) > MaxServers || len(l.allSites) > 1<<16 {
-		return fmt.Errorf("%d and %d hosts", len(l.sites), len(l.allSites))
+	l.Sites, l.AllSites = append(l.Sites, p.GetSites()...), append(l.AllSites, p.GetAllSites()...)
+	if len(l.Sites) > MaxServers || len(l.AllSites) > 1<<16 {
+		return fmt.Errorf("%d and %d hosts", len(l.Sites), len(l.AllSites))
 	}
 	if len(p.GetDisplaced().GetFirst()) > 0 {
 		ranges, err := rangesOf(p.GetDisplaced())
@@ -146,7 +137,7 @@ func (l *lesson) add(p *api.Lesson, servers int) error {
 			if r.Owner < 0 || int(r.Owner) >= servers {
 				return fmt.Errorf("owner %d of %d", r.Owner, servers)
 			}
-			l.owners.Assign(r.Keys, r.Owner, servers)
+			l.Owners.Assign(r.Keys, r.Owner, servers)
 		}
 	}
 	if len(p.GetHeld().GetFirst()) > 0 {
@@ -155,70 +146,19 @@ func (l *lesson) add(p *api.Lesson, servers int) error {
 			return err
 		}
 		for _, k := range held {
-			l.held.Set(plan.Range{Keys: k})
+			l.Held.Set(plan.Range{Keys: k})
 		}
 	}
 	return nil
 }
 
-// merge returns where all keys are by what hosts have taught; where that cannot
-// be known yet, the hosts that it takes.
-//
-// A key that some host does not hold is where that host says. One that all hosts
-// hold was let go by none: whether it was recorded or not, both servers have its
-// value, and it counts as where it was before.
-func (l *lost) merge(servers int) (owners plan.Owners, waits []string) {
-	var all []*lesson
-	missing := map[string]bool{}
-	for _, x := range l.lessons {
-		all = append(all, x)
-		for _, site := range x.allSites {
-			missing[site] = true
-		}
-	}
-	if len(all) == 0 {
-		return owners, nil
-	}
-	slices.SortFunc(all, func(a, b *lesson) int { return strings.Compare(a.sites[0], b.sites[0]) })
-	for r := range all[0].owners.All() {
-		owners.Set(r)
-	}
-	var unsure []plan.Keys
-	for r := range all[0].held.All() {
-		unsure = append(unsure, r.Keys)
-	}
-	for _, x := range all {
-		for _, site := range x.sites {
-			delete(missing, site)
-		}
-	}
-	for _, x := range all[1:] {
-		var still []plan.Keys
-		for _, k := range unsure {
-			for part := range x.held.Within(k) {
-				if part.Owner != plan.Home {
-					still = append(still, part.Keys)
-					continue
-				}
-				for r := range x.owners.Resolved(part.Keys, servers) {
-					owners.Assign(r.Keys, r.Owner, servers)
-				}
-			}
-		}
-		unsure = still
-	}
-	if len(unsure) > 0 && len(missing) > 0 {
-		for site := range missing {
-			waits = append(waits, site)
-		}
-		slices.Sort(waits)
-	}
-	return owners, waits
-}
-
 // learn takes over what was taught, if it is enough; j.mu is held.
 func (j *job) learn(ctx context.Context) error {
-	owners, waits := j.lost.merge(j.servers)
+	var lessons []plan.Lesson
+	for _, host := range slices.Sorted(maps.Keys(j.lost.lessons)) {
+		lessons = append(lessons, *j.lost.lessons[host])
+	}
+	owners, waits := plan.Merge(lessons, j.servers)
 	if j.lost.waits = waits; len(waits) > 0 {
 		return nil
 	}

@@ -19,9 +19,10 @@ import (
 // killed too. A proxy that takes a job up asks the others and the store all the
 // same; the journal counts only where there is no store to ask.
 //
-// The file is records, each its size and CRC-32C (4 bytes each) and its body: one
-// of all that is known, then what has changed. A record that is cut off, or
-// damaged, and all after it are worth nothing: then the journal is.
+// The file is records, each its size, the CRC-32C of that, the CRC-32C of its body
+// (4 bytes each) and its body: one of all that is known, then what has changed. A
+// last record that is cut off was never taken for written; one that is damaged
+// makes the journal worthless.
 //
 // job.mu guards it.
 type journal struct {
@@ -46,6 +47,7 @@ const (
 	// still hold them, and say so to a proxy that takes the job up.
 	maxDone = 256
 
+	recordHeader  = 12
 	recordWhole   = 1
 	recordHeld    = 2
 	recordRelease = 3
@@ -104,6 +106,7 @@ func (j *journal) rewrite() error {
 
 func appendRecord(dst, body []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(body)))
+	dst = binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[len(dst)-4:], castagnoli))
 	dst = binary.BigEndian.AppendUint32(dst, crc32.Checksum(body, castagnoli))
 	return append(dst, body...)
 }
@@ -184,18 +187,21 @@ func openJournal(dir string, servers int) (*journal, error) {
 	}
 	j.size = int64(len(b))
 	for len(b) > 0 {
-		if len(b) < 8 {
+		if len(b) < recordHeader {
 			break // cut off: what comes last was not done
 		}
-		size := int64(binary.BigEndian.Uint32(b))
-		if size > int64(len(b)-8) {
-			break
-		}
-		body := b[8 : 8+size]
-		if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(b[4:]) || !j.replay(body, servers) {
+		if crc32.Checksum(b[:4], castagnoli) != binary.BigEndian.Uint32(b[4:]) {
 			return nil, fmt.Errorf("%s: %w", j.path, errJournal)
 		}
-		b = b[8+size:]
+		size := int64(binary.BigEndian.Uint32(b))
+		if size > int64(len(b)-recordHeader) {
+			break
+		}
+		body := b[recordHeader : recordHeader+size]
+		if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(b[8:]) || !j.replay(body, servers) {
+			return nil, fmt.Errorf("%s: %w", j.path, errJournal)
+		}
+		b = b[recordHeader+size:]
 	}
 	if j.table == nil {
 		return nil, fmt.Errorf("%s: %w", j.path, errJournal)
