@@ -1118,8 +1118,12 @@ type RecordRequest struct {
 	To    int32                  `protobuf:"varint,5,opt,name=to,proto3" json:"to,omitempty"`
 	First []uint64               `protobuf:"varint,6,rep,packed,name=first,proto3" json:"first,omitempty"`
 	// last is included; none at all: every range is one key.
-	Last          []uint64 `protobuf:"varint,7,rep,packed,name=last,proto3" json:"last,omitempty"`
-	Run           string   `protobuf:"bytes,8,opt,name=run,proto3" json:"run,omitempty"`
+	Last []uint64 `protobuf:"varint,7,rep,packed,name=last,proto3" json:"last,omitempty"`
+	Run  string   `protobuf:"bytes,8,opt,name=run,proto3" json:"run,omitempty"`
+	// store and version are as in Running: a store that does not have them records
+	// nothing (UNAVAILABLE).
+	Store         string `protobuf:"bytes,9,opt,name=store,proto3" json:"store,omitempty"`
+	Version       uint64 `protobuf:"varint,10,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1208,6 +1212,20 @@ func (x *RecordRequest) GetRun() string {
 		return x.Run
 	}
 	return ""
+}
+
+func (x *RecordRequest) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *RecordRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
 }
 
 type Recorded struct {
@@ -2310,7 +2328,7 @@ const file_plans_proto_rawDesc = "" +
 	"\x04last\x18\x06 \x03(\x04R\x04last\x12\x18\n" +
 	"\arestore\x18\a \x01(\bR\arestore\"\x1e\n" +
 	"\x06Cancel\x12\x14\n" +
-	"\x05batch\x18\x01 \x01(\x04R\x05batch\"\xab\x01\n" +
+	"\x05batch\x18\x01 \x01(\x04R\x05batch\"\xdb\x01\n" +
 	"\rRecordRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x14\n" +
@@ -2319,7 +2337,10 @@ const file_plans_proto_rawDesc = "" +
 	"\x02to\x18\x05 \x01(\x05R\x02to\x12\x14\n" +
 	"\x05first\x18\x06 \x03(\x04R\x05first\x12\x12\n" +
 	"\x04last\x18\a \x03(\x04R\x04last\x12\x10\n" +
-	"\x03run\x18\b \x01(\tR\x03run\"$\n" +
+	"\x03run\x18\b \x01(\tR\x03run\x12\x14\n" +
+	"\x05store\x18\t \x01(\tR\x05store\x12\x18\n" +
+	"\aversion\x18\n" +
+	" \x01(\x04R\aversion\"$\n" +
 	"\bRecorded\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\"\x83\x03\n" +
 	"\n" +

@@ -54,8 +54,7 @@ type PlansClient interface {
 	// Record notes that keys have a new owner, and returns when the store has it
 	// on disk. A request has at most 8192 ranges. All of the request is recorded or nothing. Recording again what
 	// is recorded succeeds. FAILED_PRECONDITION: some key is not owned by from;
-	// nothing is recorded, the caller reads its copy again. NOT_FOUND: the job
-	// has no plan. UNAVAILABLE, or no answer: it is not known whether
+	// nothing is recorded, the caller reads its copy again. UNAVAILABLE, or no answer: it is not known whether
 	// it is recorded; the caller holds the keys' requests and tries again until it
 	// is known.
 	Record(ctx context.Context, in *RecordRequest, opts ...grpc.CallOption) (*Recorded, error)
@@ -173,8 +172,7 @@ type PlansServer interface {
 	// Record notes that keys have a new owner, and returns when the store has it
 	// on disk. A request has at most 8192 ranges. All of the request is recorded or nothing. Recording again what
 	// is recorded succeeds. FAILED_PRECONDITION: some key is not owned by from;
-	// nothing is recorded, the caller reads its copy again. NOT_FOUND: the job
-	// has no plan. UNAVAILABLE, or no answer: it is not known whether
+	// nothing is recorded, the caller reads its copy again. UNAVAILABLE, or no answer: it is not known whether
 	// it is recorded; the caller holds the keys' requests and tries again until it
 	// is known.
 	Record(context.Context, *RecordRequest) (*Recorded, error)

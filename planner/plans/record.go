@@ -26,6 +26,10 @@ type commit struct {
 // written together.
 func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Recorded, error) {
 	j, err := s.findRun(r.GetJob(), r.GetRun())
+	if err != nil && r.GetRun() != "" {
+		// Whether it was recorded by a store that is gone is not known here.
+		return nil, status.Errorf(codes.Unavailable, "job %s: nothing is known here of its run %s yet", r.GetJob(), r.GetRun())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -36,6 +40,7 @@ func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Record
 	case len(keys) > MaxRecord:
 		return nil, status.Errorf(codes.InvalidArgument, "recording %d ranges of job %s: at most %d at a time", len(keys), j.name, MaxRecord)
 	}
+	j.checkSeen(r.GetStore(), r.GetVersion())
 	c := &commit{request: r, keys: keys}
 	j.queueMu.Lock()
 	j.queue = append(j.queue, c)

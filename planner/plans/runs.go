@@ -51,13 +51,19 @@ func (s *Service) begin(ctx context.Context, r *api.Running) {
 		s.opts.Log.Warn("a run gets no plans", "job", r.GetJob(), "run", run, "error", err)
 		return
 	}
+	j.checkSeen(r.GetStore(), r.GetVersion())
+}
+
+// checkSeen finds out whether the store was lost: whether it lacks what a proxy
+// has seen.
+func (j *job) checkSeen(id string, version uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.gone || r.GetStore() == "" {
+	if j.gone || id == "" {
 		return
 	}
-	if j.lost != nil || !slices.Contains(j.lineage(), r.GetStore()) || r.GetVersion() > j.version {
-		j.lose(r.GetStore(), r.GetVersion())
+	if j.lost != nil || !slices.Contains(j.lineage(), id) || version > j.version {
+		j.lose(id, version)
 	}
 }
 

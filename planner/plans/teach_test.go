@@ -100,6 +100,35 @@ func TestLostStore(t *testing.T) {
 	}
 }
 
+// The first that a new store hears of a run may be a record, or of a proxy that
+// has seen nothing: the record waits all the same.
+func TestRecordBeforeTheStoreIsTaught(t *testing.T) {
+	r := runs(1)[0]
+	s := newService(t, &store.Memory{}, Options{Act: true})
+	c := client(t, s)
+	late := func() error {
+		_, err := c.Record(t.Context(), &api.RecordRequest{Job: testJob, Run: string(r), From: 0, To: 1, First: []uint64{7}, Store: "the store before", Version: 3})
+		return err
+	}
+	if err := late(); status.Code(err) != codes.Unavailable {
+		t.Errorf("before anybody watches: %v", err)
+	}
+	_, next, stop := watch(t, s, c, running(r))
+	defer stop()
+	if err := late(); status.Code(err) != codes.Unavailable {
+		t.Errorf("when only a host watches that has seen nothing: %v", err)
+	}
+	if e := next(); e.GetLost() == nil {
+		t.Errorf("then is told %v", e)
+	}
+	if taught, err := teach(t, c, lessonOf(r, "the store before", 3)); err != nil || !taught.GetDone() {
+		t.Fatal(taught, err)
+	}
+	if err := late(); err != nil {
+		t.Errorf("when it has been taught: %v", err)
+	}
+}
+
 // A run of which nothing has moved needs no store that knows it.
 func TestFreshRunAtAnotherStore(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})

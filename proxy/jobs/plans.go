@@ -341,7 +341,7 @@ func (x *job) record(r *migrate.Record) {
 	}
 	x.recording[r.Batch] = true
 	first, last := ranges(r.Keys)
-	request := &api.RecordRequest{Job: x.name, Run: string(x.run), Host: x.jobs.opts.Host, Batch: r.Plan, From: r.From, To: r.To, First: first, Last: last}
+	request := &api.RecordRequest{Job: x.name, Run: string(x.run), Host: x.jobs.opts.Host, Batch: r.Plan, From: r.From, To: r.To, First: first, Last: last, Store: x.seen.store, Version: x.seen.version}
 	x.jobs.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()

@@ -25,6 +25,9 @@ const (
 	drops                // a site: the job is over there, or seems so for a while
 	cuts                 // so it is, and what was on its way to and from the host is lost
 	learns               // a site learns that its move is recorded
+	loses                // the planner is killed, and its store is lost
+	teaches              // a host teaches the store
+	refuses              // a store that was lost records nothing
 )
 
 // action is something that can happen.
@@ -74,6 +77,12 @@ func (a action) String() string {
 		s = fmt.Sprintf("site %d drops its moves", a.at)
 	case cuts:
 		s = fmt.Sprintf("host %d is cut off, and its site drops its moves", a.at)
+	case loses:
+		s = "the planner is killed, and its store is lost"
+	case teaches:
+		s = fmt.Sprintf("host %d teaches the store", a.at)
+	case refuses:
+		s = fmt.Sprintf("the store does not record for %d yet", a.at)
 	case mislays:
 		s = fmt.Sprintf("the record for %d is lost", a.at)
 	}
@@ -121,10 +130,16 @@ func (m *model) deliveries(w *world, all []action) []action {
 		if w.ToSite[i] != 0 {
 			all = append(all, action{do: hears, at: i})
 		}
-		if w.ToStore[i] != 0 {
+		if w.ToStore[i] != 0 && w.Lost == 0 {
 			all = append(all, action{do: records, at: i})
 		}
-		if w.Asked[i] != 0 {
+		if w.ToStore[i] != 0 && w.Lost != 0 {
+			all = append(all, action{do: refuses, at: i})
+		}
+		if f := &m.all[w.Hosts[i]].facts; w.Lost != 0 && f.alive && f.lesson != w.Lessons[i] {
+			all = append(all, action{do: teaches, at: i})
+		}
+		if w.Asked[i] != 0 && w.Lost == 0 {
 			all = append(all, action{do: looks, at: i})
 		}
 		if w.Told[i] != 0 {
@@ -222,7 +237,7 @@ func (m *model) losses(w *world, all []action, start int) []action {
 		switch a.do {
 		case records:
 			all = append(all, action{do: mislays, at: a.at})
-		case serves, looks, forgets, leaves:
+		case serves, looks, forgets, leaves, loses, teaches, refuses:
 			continue
 		case passes:
 			for i := range uint8(2) {
@@ -252,6 +267,9 @@ func (m *model) disturbances(w *world, all []action) []action {
 	if b.Crash > 0 && (w.ToStore != [2]uint32{} || w.Asked != [2]uint8{} || w.Told != [2]uint8{}) {
 		all = append(all, action{do: forgets})
 	}
+	if b.Lose > 0 {
+		all = append(all, action{do: loses})
+	}
 	for i := range uint8(2) {
 		f := &m.all[w.Hosts[i]].facts
 		for k, possible := range f.begins {
@@ -260,7 +278,7 @@ func (m *model) disturbances(w *world, all []action) []action {
 				all = append(all, action{do: begins, at: i, what: uint32(k)})
 			}
 		}
-		if b.Crash > 0 && w.ToStore[i] != 0 {
+		if b.Crash > 0 && w.ToStore[i] != 0 && w.Lost == 0 {
 			all = append(all, action{do: leaves, at: i})
 		}
 		if b.Crash > 0 && f.alive {

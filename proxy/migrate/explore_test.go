@@ -45,6 +45,15 @@ var explorations = []exploration{
 	{steps: 1, budget: budget{Moves: 2, Loss: 1, Repeat: 1}},
 	{steps: 1, budget: budget{Moves: 1, Loss: 1, Repeat: 1, Crash: 1}},
 
+	{steps: 1, plain: true, budget: budget{Moves: 2, Lose: 1}},
+	{steps: 1, budget: budget{Moves: 2, Lose: 1}},
+	{steps: 1, budget: budget{Moves: 1, Crash: 1, Lose: 1}},
+	{steps: 1, budget: budget{Moves: 1, Loss: 1, Repeat: 1, Lose: 1}},
+
+	{steps: 1, budget: budget{Moves: 1, Crash: 2, Lose: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 2, Crash: 1, Lose: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 2, Crash: 2, Lose: 1}, rarely: true},
+	{steps: 1, budget: budget{Moves: 1, Loss: 1, Crash: 1, Lose: 1}, rarely: true},
 	{steps: 2, budget: budget{Moves: 3, Loss: 1}, rarely: true},
 	{steps: 2, budget: budget{Moves: 3, Repeat: 1}, rarely: true},
 	{steps: 2, budget: budget{Moves: 3, Crash: 1}, rarely: true},
@@ -117,6 +126,7 @@ func TestReduction(t *testing.T) {
 		{steps: 1, budget: budget{Moves: 1, Loss: 1, Crash: 1}},
 		{steps: 1, budget: budget{Moves: 1, Over: 1}},
 		{steps: 1, budget: budget{Moves: 1, Crash: 1, Over: 1}},
+		{steps: 1, budget: budget{Moves: 1, Lose: 1}},
 	} {
 		t.Run(e.String(), func(t *testing.T) {
 			t.Parallel()
@@ -189,6 +199,7 @@ func TestFaults(t *testing.T) {
 		joinsAlone:    {1, budget{Moves: 1, Crash: 1}},
 		forgetsSeen:   {1, budget{Moves: 1, Loss: 1}},
 		forgetsOpened: {1, budget{Moves: 1, Crash: 1}},
+		teachesHeld:   {1, budget{Moves: 1, Crash: 1, Lose: 1}},
 		dropsRecorded: {1, budget{Moves: 1, Over: 1}},
 	} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -210,6 +221,7 @@ func TestWalks(t *testing.T) {
 	}{
 		"moves that expire": {false, budget{Moves: 3, Expire: 2, Over: 1}},
 		"all":               {true, budget{Moves: 3, Crash: 3, Loss: 3, Repeat: 3, Expire: 2, Over: 2}},
+		"stores lost":       {true, budget{Moves: 3, Crash: 3, Loss: 3, Repeat: 3, Expire: 2, Over: 1, Lose: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

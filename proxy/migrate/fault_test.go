@@ -11,9 +11,10 @@ const (
 	joinsAlone          // a site that was killed does not wait for what the other holds
 	forgetsSeen         // requests that are repeated when they are over are taken for new ones
 	forgetsOpened       // what was under way is forgotten with a site that is killed
+	teachesHeld         // a host teaches owners of keys that are moving as if it knew
 	dropsRecorded       // a job that is over gives up what the store may have recorded
 )
 
 func (f fault) String() string {
-	return [...]string{"sound", "acks early", "flips early", "quiet early", "joins alone", "forgets what was seen", "forgets what was opened", "drops what is recorded"}[f]
+	return [...]string{"sound", "acks early", "flips early", "quiet early", "joins alone", "forgets what was seen", "forgets what was opened", "teaches what it holds", "drops what is recorded"}[f]
 }

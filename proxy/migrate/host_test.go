@@ -15,6 +15,8 @@ type host struct {
 	Site   *Site // nil: killed
 	Ledger *memoryLedger
 	Worker *modelWorker
+	// Journal outlives the site too.
+	Journal memoryJournal
 }
 
 var (
@@ -121,6 +123,9 @@ func (t *turn) crosses() bool {
 func (t *turn) begin(number uint64) {
 	r := route.New(route.NewTable(2))
 	r.AddWorker(t.Worker.ID, t.Ledger)
+	if t.Journal.Keeps {
+		r.Keep(&t.Journal)
+	}
 	t.Site = New(siteNames[t.at], r, number)
 	t.Site.SetOthers(siteNames[:])
 }

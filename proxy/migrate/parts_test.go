@@ -48,6 +48,7 @@ type facts struct {
 	read     [2]float32 // by the worker last
 	unacked  bool
 	underWay int // requests
+	lesson   uint8
 }
 
 // queue is messages on their way, first in, first out. The empty one is number 0.
@@ -102,6 +103,7 @@ func (p *parts) keep(k kind, owner int, value any, left *names) uint32 {
 	switch v := x.value().(type) {
 	case *host:
 		x.facts = v.facts()
+		x.facts.lesson = v.Journal.lesson(p.fault)
 	case *modelServer:
 		x.facts = facts{sums: v.Sum, unacked: len(v.Unacked) > 0}
 	case *wire:

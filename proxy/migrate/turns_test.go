@@ -81,8 +81,14 @@ func (p *parts) act(k turnKey) *outcome {
 	t.Ledger.Last = int32(k.own)
 	if t.Site != nil {
 		t.Site.last = uint64(k.number)
+		if t.Journal.Keeps {
+			t.Site.Router.Keep(&t.Journal)
+		}
 	}
 	t.do(p, &k)
+	if t.Site != nil {
+		t.Site.Router.Keep(nil) // it is given anew in each turn
+	}
 	o := &outcome{crossed: uint8(t.crossed), refused: t.refused, failure: t.failure}
 	o.numbers = t.Ledger.Last != int32(k.own) || k.do == restarts || k.do == begins
 	o.part = p.keep(aHost, t.at, t.host, nil)
@@ -120,6 +126,9 @@ func (t *turn) do(p *parts, k *turnKey) {
 		}
 	case isTold:
 		t.Site.Fetched(table([]uint8{uint8(k.what & 1), uint8(k.what >> 1)}))
+		if t.Site.asked == nil && t.Site.Router.Ready() {
+			t.Journal.opened(t.Site.Router)
+		}
 		t.settle()
 	case asks:
 		t.request()

@@ -21,6 +21,8 @@ type world struct {
 	Owners       [2]uint8 // of the keys, as the store has it
 	Asked        [2]uint8 // 1: the store was asked where keys are
 	Told         [2]uint8 // and has said so: 1 + owners
+	Lost         uint8    // 1: the store is, and what it has of owners counts nothing
+	Lessons      [2]uint8 // what hosts have taught it since
 	Budget       budget   // the last: see digest
 }
 
@@ -32,6 +34,7 @@ type budget struct {
 	Crash  uint8 // of a proxy or the planner
 	Expire uint8 // moves that take too long
 	Over   uint8 // a job is over on a host, or seems so
+	Lose   uint8 // the planner is killed, and its store is lost
 }
 
 func (b budget) String() string {
@@ -39,11 +42,14 @@ func (b budget) String() string {
 	if b.Over > 0 {
 		s += fmt.Sprintf(", %d over", b.Over)
 	}
+	if b.Lose > 0 {
+		s += fmt.Sprintf(", %d stores lost", b.Lose)
+	}
 	return s
 }
 
-func (b *budget) counts() [6]uint8 {
-	return [...]uint8{b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire, b.Over}
+func (b *budget) counts() [7]uint8 {
+	return [...]uint8{b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire, b.Over, b.Lose}
 }
 
 // cuts reports whether what is on its way to or from a host can all be lost at once.
@@ -65,6 +71,7 @@ func (b *budget) covers(other budget) bool {
 func (b *budget) smaller() []budget {
 	all := []budget{*b}
 	for _, field := range []func(*budget) *uint8{
+		func(b *budget) *uint8 { return &b.Lose },
 		func(b *budget) *uint8 { return &b.Over },
 		func(b *budget) *uint8 { return &b.Expire },
 		func(b *budget) *uint8 { return &b.Crash },
@@ -98,9 +105,11 @@ func newWorld(p *parts, steps int, b budget) world {
 			Ledger: &memoryLedger{Lossy: p.resend, Forget: p.fault == forgetsSeen},
 			Worker: &modelWorker{ID: int32(9 + 2*i), Steps: steps, Resend: p.resend},
 		}
+		h.Journal.Keeps = b.Lose > 0
 		t := turn{host: h, at: i}
 		t.begin(0)
 		h.Site.Router.Open(table(w.Owners[:]))
+		h.Site.Router.Keep(nil)
 		w.Hosts[i] = p.keep(aHost, i, h, nil)
 		w.Servers[i] = p.keep(aServer, i, &modelServer{Resend: p.resend}, nil)
 	}
@@ -185,6 +194,15 @@ func (m *model) step(n *world, a action) (failure string, ok bool) {
 	case leaves:
 		m.record(n, a.at)
 		m.forget(n)
+	case loses:
+		b.Lose--
+		n.ToStore, n.Asked, n.Told = [2]uint32{}, [2]uint8{}, [2]uint8{}
+		n.Owners, n.Lost, n.Lessons = [2]uint8{}, 1, [2]uint8{}
+	case teaches:
+		n.Lessons[a.at] = m.all[n.Hosts[a.at]].facts.lesson
+		m.learn(n)
+	case refuses:
+		n.ToStore[a.at] = 0
 	case repeats:
 		b.Repeat--
 		failure = m.hostRepeats(n, a.at, a.lost)
@@ -255,7 +273,7 @@ func (m *model) record(n *world, i uint8) {
 // forget loses what is on its way to or from the store.
 func (m *model) forget(n *world) {
 	n.Budget.Crash--
-	n.ToStore, n.Asked, n.Told = [2]uint32{}, [2]uint8{}, [2]uint8{}
+	n.ToStore, n.Asked, n.Told, n.Lessons = [2]uint32{}, [2]uint8{}, [2]uint8{}, [2]uint8{}
 }
 
 // apply puts what a host does into the world.
@@ -348,6 +366,9 @@ func (m *model) normalize(n *world) {
 // done reports whether all requests are answered and all moves over, and checks
 // what must hold then.
 func (m *model) done(w *world) (done bool, failure string) {
+	if w.Lost != 0 {
+		return false, ""
+	}
 	total := float32(0)
 	for i := range 2 {
 		h, s := &m.all[w.Hosts[i]].facts, &m.all[w.Servers[i]].facts
@@ -388,5 +409,5 @@ func (m *model) end(w *world) end {
 
 // calm reports whether nothing is on its way.
 func (w *world) calm() bool {
-	return w.Up == [2][2]uint32{} && w.Down == [2][2]uint32{} && w.ToSite == [2]uint32{} && w.ToStore == [2]uint32{} && w.Asked == [2]uint8{} && w.Told == [2]uint8{}
+	return w.Lost == 0 && w.Up == [2][2]uint32{} && w.Down == [2][2]uint32{} && w.ToSite == [2]uint32{} && w.ToStore == [2]uint32{} && w.Asked == [2]uint8{} && w.Told == [2]uint8{}
 }
