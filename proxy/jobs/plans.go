@@ -111,6 +111,9 @@ func (p *plans) session(ctx context.Context) error {
 	p.watch, p.began = cancel, p.wanted
 	p.mu.Unlock()
 	stream, err := p.client.Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host, Runs: p.running()})
+	if err != nil && ctx.Err() == nil && watching.Err() != nil {
+		return errAgain
+	}
 	if err != nil {
 		return err
 	}

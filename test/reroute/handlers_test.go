@@ -50,6 +50,7 @@ func TestProbed(t *testing.T) {
 	const k = 2
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
+	p.program = program
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--allow-probe", "--planner", p.address, "--state-dir", t.TempDir()))
@@ -121,7 +122,7 @@ func (p *planner) refuses(jobName, reason, says string) {
 // run runs a verb of psidecar against the planner.
 func (p *planner) run(args ...string) string {
 	p.t.Helper()
-	cmd := exec.Command(job.Build(p.t, "cmd/psidecar"), append(args, "--planner", p.address)...)
+	cmd := exec.Command(p.program, append(args, "--planner", p.address)...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := p.host.Run(p.t.Context(), cmd); err != nil {
@@ -139,6 +140,7 @@ func TestRestored(t *testing.T) {
 	const k, ids = 3, 2000
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
+	p.program = program
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir()))

@@ -31,6 +31,7 @@ type planner struct {
 	host    *hosts.Host
 	file    string
 	address string
+	program string // psidecar, for its verbs
 
 	mu      sync.Mutex
 	service *plans.Service
