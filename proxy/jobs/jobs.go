@@ -78,7 +78,7 @@ type Jobs struct {
 	dialled map[Scope]*dialled
 
 	schedulersMu sync.Mutex
-	schedulers   map[string]*scheduler // of this host, by job
+	schedulers   map[schedulerKey]*scheduler // of this host
 
 	refusedMu sync.Mutex
 	refused   map[claim]uint64
@@ -102,7 +102,7 @@ func New(o Options) (*Jobs, error) {
 		return nil, err
 	}
 	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, dialled: map[Scope]*dialled{},
-		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[string]*scheduler{}, links: map[netip.Addr]*siteLink{}}
+		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{}}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}

@@ -155,7 +155,7 @@ func TestLessonsAfterAKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	y := j.named(x.name)
+	y := j.named(x.name, x.run)
 	if y == nil || y.run != x.run || y.router.Ready() {
 		t.Fatalf("taken up is %+v", y)
 	}
@@ -182,7 +182,7 @@ func TestLessonsAfterAKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	z := k.named(x.name)
+	z := k.named(x.name, x.run)
 	t.Cleanup(z.close)
 	if lessons := z.lessons(); len(lessons) > 0 || z.router.Ready() {
 		t.Errorf("without a journal it teaches %v", lessons)

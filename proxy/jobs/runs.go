@@ -61,7 +61,7 @@ func (c *requests) nameRun(m *pslite.Meta) {
 		return // of a recovery, to those who have the rest of the table
 	}
 	if c.run == "" || c.table != digest(&t) {
-		run, err := c.jobs.runOf(job, &t, c.destination, recovers(m))
+		run, err := c.jobs.runOf(schedulerKey{job, c.scope.Netns}, &t, c.destination, recovers(m))
 		if err != nil {
 			c.jobs.log.Error("keys of a run will not move: it has no name that outlives this proxy; mend the folder for state and start the job again", "job", job, "error", err)
 			return
@@ -87,20 +87,28 @@ func digest(t *pslite.Table) uint64 {
 	return binary.BigEndian.Uint64(sum.Sum(nil))
 }
 
+// schedulerKey is a job and the network namespace of its scheduler: in one of
+// them only one process at a time can listen at the address by which a job is
+// known.
+type schedulerKey struct {
+	job   string
+	netns uint64
+}
+
 // runOf returns the run of a scheduler of this host that tells the node at an
 // address its table: the present one, or a new one. It is on disk then.
-func (j *Jobs) runOf(job string, t *pslite.Table, to netip.AddrPort, recovers bool) (plan.Run, error) {
+func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recovers bool) (plan.Run, error) {
 	j.schedulersMu.Lock()
 	defer j.schedulersMu.Unlock()
 	id, ok := t.At(to)
 	if !ok {
 		return "", nil
 	}
-	s := j.schedulers[job]
+	s := j.schedulers[k]
 	if s == nil {
-		s = &scheduler{file: filepath.Join(j.opts.Dir, schedulerFile(job)), told: map[int32]bool{}}
-		if err := s.read(job); err != nil {
-			j.log.Warn("which run a scheduler began last is not known any more; the next one is another in any case", "job", job, "error", err)
+		s = &scheduler{file: filepath.Join(j.opts.Dir, schedulerFile(k)), told: map[int32]bool{}}
+		if err := s.read(k.job); err != nil {
+			j.log.Warn("which run a scheduler began last is not known any more; the next one is another in any case", "job", k.job, "error", err)
 		}
 	}
 	switch d := digest(t); {
@@ -108,26 +116,26 @@ func (j *Jobs) runOf(job string, t *pslite.Table, to netip.AddrPort, recovers bo
 		return s.record.Run, nil
 	case s.record.Run == "" || s.record.Digest != d || s.told[id]:
 		next := scheduler{file: s.file, told: map[int32]bool{}}
-		next.record = schedulerRecord{Job: job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d}
+		next.record = schedulerRecord{Job: k.job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d}
 		if err := next.begin(); err != nil {
 			return "", err
 		}
 		j.forgetSchedulers()
 		s = &next
-		j.schedulers[job] = s
-		j.log.Info("a run begins", "job", job, "run", s.record.Run)
+		j.schedulers[k] = s
+		j.log.Info("a run begins", "job", k.job, "run", s.record.Run)
 	}
 	if err := s.tell(id); err != nil {
 		return "", err
 	}
-	j.schedulers[job] = s
+	j.schedulers[k] = s
 	return s.record.Run, nil
 }
 
 const schedulerSuffix = ".run"
 
-func schedulerFile(job string) string {
-	sum := sha256.Sum256([]byte(job))
+func schedulerFile(k schedulerKey) string {
+	sum := sha256.Sum256(fmt.Append(nil, k.job, " ", k.netns))
 	return hex.EncodeToString(sum[:8]) + schedulerSuffix
 }
 
@@ -217,9 +225,9 @@ func (j *Jobs) forgetSchedulers() {
 		if err := os.Remove(file); err != nil {
 			j.log.Warn("removing what was kept of an old scheduler", "file", file, "error", err)
 		}
-		for job, s := range j.schedulers {
+		for k, s := range j.schedulers {
 			if s.file == file {
-				delete(j.schedulers, job)
+				delete(j.schedulers, k)
 			}
 		}
 	}

@@ -55,7 +55,7 @@ func TestRunsAreTold(t *testing.T) {
 	_, table := nodeTable()
 	run := func(to netip.AddrPort, recovers bool) plan.Run {
 		t.Helper()
-		r, err := j.runOf(job, table, to, recovers)
+		r, err := j.runOf(schedulerKey{job: job}, table, to, recovers)
 		if err != nil || !r.Valid() {
 			t.Fatalf("run %q, %v", r, err)
 		}
@@ -72,6 +72,10 @@ func TestRunsAreTold(t *testing.T) {
 	if second <= first {
 		t.Errorf("after run %s comes %s", first, second)
 	}
+	// Another tenant's job with the same addresses, in a network namespace of its own.
+	if r, err := j.runOf(schedulerKey{job, 7}, table, server, false); err != nil || r == second {
+		t.Errorf("another namespace's job is in run %s, %v", r, err)
+	}
 	j = jobsIn(t, dir) // killed between two nodes of a run
 	if r := run(worker, false); r != second {
 		t.Errorf("a proxy that was replaced tells run %s, not %s", r, second)
@@ -81,7 +85,7 @@ func TestRunsAreTold(t *testing.T) {
 		t.Error("a proxy that was replaced takes the next run for the one before")
 	}
 	// What was kept is damaged: whatever run it was, this is another one.
-	if err := os.WriteFile(filepath.Join(dir, schedulerFile(job)), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, schedulerFile(schedulerKey{job: job})), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	j = jobsIn(t, dir)
@@ -94,7 +98,7 @@ func TestSchedulersAreForgotten(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
 	_, table := nodeTable()
 	for i := range maxSchedulers + 20 {
-		if _, err := j.runOf(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i)).String(), table, netip.MustParseAddrPort("10.0.0.1:9001"), false); err != nil {
+		if _, err := j.runOf(schedulerKey{job: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i)).String()}, table, netip.MustParseAddrPort("10.0.0.1:9001"), false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,7 +132,7 @@ func TestRunOnTheWire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := j.schedulers["10.0.0.1:9000"].record.Run
+	run := j.schedulers[schedulerKey{job: "10.0.0.1:9000"}].record.Run
 	if want := slices.Concat(hello, zmtp.AppendCommand(nil, commandRun, []byte(run)), table); !bytes.Equal(onLink, want) {
 		t.Fatalf("on the link is %q, want %q", onLink, want)
 	}
