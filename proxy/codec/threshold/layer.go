@@ -69,6 +69,24 @@ func (l *Layer) Threshold() float64 { return l.tau }
 // of their squares. It reads all of it.
 func (l *Layer) Residual() (count int, squares float64) { return l.residual.measure() }
 
+// AppendResidual appends the residual, for [RestoreLayer] on the same machine.
+func (l *Layer) AppendResidual(dst []byte) []byte { return append(dst, l.residual.bytes()...) }
+
+// RestoreLayer is [NewLayer] with the residual that AppendResidual gave of a layer
+// of that kind and configuration.
+func RestoreLayer(kind element.Kind, residual []byte, c Config) (*Layer, error) {
+	size := ResidualSize(kind, c.Exact)
+	if len(residual)%size != 0 {
+		return nil, fmt.Errorf("threshold: %w: a residual of %d bytes, %d for each number", ErrLength, len(residual), size)
+	}
+	l, err := NewLayer(kind, len(residual)/size, c)
+	if err != nil {
+		return nil, err
+	}
+	copy(l.residual.bytes(), residual)
+	return l, nil
+}
+
 // SetConfig changes how the layer is compressed from the next push on, which
 // renews the threshold. The residual stays. Exact cannot change.
 func (l *Layer) SetConfig(c Config) error {

@@ -3,6 +3,7 @@ package threshold
 import (
 	"math"
 	"slices"
+	"unsafe"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
@@ -35,6 +36,8 @@ type residual interface {
 	scatter(part residual, at []uint32)
 	// grow adds n zeros.
 	grow(n int)
+	// bytes are the memory of the numbers, in the machine's byte order.
+	bytes() []byte
 	// measure counts the numbers that are not zero and sums their squares.
 	measure() (count int, squares float64)
 }
@@ -180,4 +183,12 @@ func measure[R vector.Float](e []R) (count int, squares float64) {
 		}
 	}
 	return count, squares
+}
+
+func (r *narrow) bytes() []byte { return memoryOf(r.e) }
+func (r *wide) bytes() []byte   { return memoryOf(r.e) }
+
+func memoryOf[R vector.Float](e []R) []byte {
+	var one R
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(e))), len(e)*int(unsafe.Sizeof(one)))
 }

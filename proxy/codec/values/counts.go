@@ -23,6 +23,8 @@ const (
 	ReasonRestarted  Reason = "restarted"    // a new process has an old one's node id: what waited for that is dropped
 	ReasonAbandoned  Reason = "abandoned"    // a worker went without ending in order: what waited is dropped
 	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
+	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled since it first pushed them: what is pushed may be their initial values, and goes whole
+	ReasonNotSent    Reason = "not-sent"     // a worker ended while something of its pushes waited, and nothing says that its servers add up what they get (--handler add)
 	ReasonFlushed    Reason = "flushed"      // a layer's rest went out in order
 	ReasonNoFlush    Reason = "flush-failed" // a layer's rest could not be sent in order
 )
@@ -30,7 +32,7 @@ const (
 // Reasons lists all that are counted.
 var Reasons = []Reason{
 	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
-	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonFlushed, ReasonNoFlush,
+	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonFlushed, ReasonNoFlush,
 }
 
 // Forms that values can take on a link.

@@ -12,10 +12,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// What waits goes out as a last push of our own: to each server, in the
-// worker's name, in messages like its last push with timestamps that PS-lite
-// does not reach. The server answers to the worker; its proxy, which knows such
-// timestamps, tells ours instead, and no process of the job sees any of it.
+// What waits of a worker's pushes goes along with its next ones. When there are
+// none any more it can go out as a last push of our own, if the servers are known
+// to add up what they get and not to count pushes ([Options.Adds]): to each
+// server, in the worker's name, in messages like its last push with timestamps
+// that PS-lite does not reach. The server answers to the worker; its proxy, which
+// knows such timestamps, tells ours instead, and no process of the job sees any
+// of it.
 //
 // A worker that is about to end says so with a barrier that servers take part
 // in. It is held back until the servers have answered.
@@ -69,11 +72,62 @@ func isLast(m *pslite.Meta) bool {
 	return m.Control.Cmd == pslite.Barrier && m.Request && m.Control.BarrierGroup&pslite.ServerGroup != 0
 }
 
-// Flush sends what waits of all pushes and waits for the servers' answers: the
-// proxy is about to end. From here on nothing waits any more.
+// endWorker is called when a worker may have made its last push.
+func (c *Codec) endWorker(origin, node string) {
+	if !c.adds {
+		c.noteUnsent(origin, node)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), barrierPatience)
+	defer cancel()
+	if err := c.flush(ctx, origin, node); err != nil {
+		c.log.Warn("what waited of a worker's pushes may be lost at its end", "worker", node, "error", err)
+	}
+}
+
+// noteUnsent counts and logs what waits of a worker that seems to end. It stays,
+// for the case that the worker goes on.
+func (c *Codec) noteUnsent(origin, node string) {
+	waits := 0
+	for _, st := range c.streamsOf(origin, node) {
+		st.mu.Lock()
+		n, _ := st.residual()
+		st.mu.Unlock()
+		if waits += n; n > 0 {
+			c.counts.why(ReasonNotSent)
+		}
+	}
+	if waits > 0 {
+		c.log.Warn("a worker ends while part of its thresholded pushes waits: its servers do not get that part. "+
+			"If they add up pushes and do not count them, say --handler add; otherwise take the threshold away some steps before the end",
+			"worker", node, "values", waits)
+	}
+}
+
+// streamsOf returns the streams of a process, or of all where node is empty.
+func (c *Codec) streamsOf(origin, node string) map[owner]*stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := map[owner]*stream{}
+	for o, st := range c.streams {
+		if node == "" || o.origin == origin && o.node == node {
+			of[o] = st
+		}
+	}
+	return of
+}
+
+// Flush ends thresholding, by the planner's rules too, since the proxy is about to
+// end. Where servers add up what they get it sends what waits and waits for their
+// answers; elsewhere that goes along with pushes that still come, and the rest is
+// for [Codec.Save].
 func (c *Codec) Flush(ctx context.Context) error {
-	if err := c.SetRules(nil); err != nil {
-		return err
+	c.mu.Lock()
+	c.ended = true
+	c.rules.Store(&ruleSet{})
+	c.mu.Unlock()
+	if !c.adds {
+		return nil
 	}
 	return c.flush(ctx, "", "")
 }
@@ -81,23 +135,9 @@ func (c *Codec) Flush(ctx context.Context) error {
 // flush sends what waits of a process's pushes, or of all processes' where node
 // is empty, and waits for the servers' answers.
 func (c *Codec) flush(ctx context.Context, origin, node string) error {
-	c.mu.Lock()
-	var owners []owner
-	for o := range c.streams {
-		if node == "" || o.origin == origin && o.node == node {
-			owners = append(owners, o)
-		}
-	}
-	c.mu.Unlock()
 	var sent []*ownPush
 	var failed error
-	for _, o := range owners {
-		c.mu.Lock()
-		st := c.streams[o]
-		c.mu.Unlock()
-		if st == nil {
-			continue
-		}
+	for o, st := range c.streamsOf(origin, node) {
 		pushes, err := c.flushStream(st, o)
 		sent = append(sent, pushes...)
 		failed = errors.Join(failed, err)

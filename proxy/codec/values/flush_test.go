@@ -67,7 +67,7 @@ func TestABarrierPassesWithoutAnswers(t *testing.T) {
 // PS_RESEND, and where a push of ours is lost on its way.
 func TestFlushAtTheEnd(t *testing.T) {
 	for _, resend := range []bool{false, true} {
-		e := newEnds(t, Rule{Threshold: 0.99})
+		e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
 		up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
 		scheduler := e.dial(t, e.worker, e.server, "ps9")
 		pushed, got := sums{}, sums{}
@@ -163,7 +163,7 @@ func (w *way) swallowed(t *testing.T, frames [][]byte) {
 
 // Without a way back, nothing is sent, and it is counted.
 func TestFlushNeedsAWayBack(t *testing.T) {
-	e := newEnds(t, Rule{Threshold: 0.9})
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
 	up := e.dial(t, e.worker, e.server, "ps9")
 	defer up.close()
 	q := pushes(rand.New(rand.NewPCG(1, 1)), 2)

@@ -12,14 +12,22 @@ type index struct {
 	cells  []cell // a power of two
 	used   int
 	values int // of all keys
+	// unpulled counts the keys of which no pull was seen since they have a place.
+	unpulled int
 }
 
 // cell is empty with place 0; otherwise its key's values begin one before.
 type cell struct {
 	key   uint64
 	place uint32
-	width int32
+	width uint32 // and pulledBit
 }
+
+// pulledBit is set in a cell's width once its key was pulled.
+const pulledBit = 1 << 31
+
+func (c *cell) size() int    { return int(c.width &^ pulledBit) }
+func (c *cell) pulled() bool { return c.width&pulledBit != 0 }
 
 const (
 	firstCells = 64
@@ -44,7 +52,7 @@ func (x *index) at(key uint64) *cell {
 // has no place.
 func (x *index) find(key uint64) (from uint32, width int) {
 	c := x.at(key)
-	return c.place - 1, int(c.width)
+	return c.place - 1, c.size()
 }
 
 // add gives a key of so many values a place, if it has none.
@@ -63,8 +71,9 @@ func (x *index) add(key uint64, width int) {
 		}
 		c = x.at(key)
 	}
-	*c = cell{key, uint32(x.values) + 1, int32(width)}
+	*c = cell{key, uint32(x.values) + 1, uint32(width)}
 	x.used++
+	x.unpulled++
 	x.values += width
 }
 
@@ -78,7 +87,7 @@ func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same boo
 		case c.place == 0:
 			count++
 			values += width
-		case int(c.width) != width:
+		case c.size() != width:
 			same = false
 		}
 	}
@@ -90,7 +99,7 @@ func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same boo
 func (x *index) positions(at []uint32, keys pslite.Keys, p *piece) []uint32 {
 	for i := p.first; i < p.first+p.keys; i++ {
 		c := x.at(keys.At(i))
-		for j := range uint32(c.width) {
+		for j := range uint32(c.size()) {
 			at = append(at, c.place-1+j)
 		}
 	}
@@ -99,3 +108,24 @@ func (x *index) positions(at []uint32, keys pslite.Keys, p *piece) []uint32 {
 
 // bytes is what the index takes.
 func (x *index) bytes() int { return x.used * cellBytes }
+
+// notePulled notes that the keys were pulled, as far as they have places.
+func (x *index) notePulled(keys pslite.Keys) {
+	for i := 0; i < keys.Len() && x.unpulled > 0; i++ {
+		if c := x.at(keys.At(i)); c.place != 0 && !c.pulled() {
+			c.width |= pulledBit
+			x.unpulled--
+		}
+	}
+}
+
+// gradients reports whether all keys of a piece, which have places, were pulled
+// since they got them: what is pushed of them are gradients.
+func (x *index) gradients(keys pslite.Keys, p *piece) bool {
+	for i := p.first; i < p.first+p.keys && x.unpulled > 0; i++ {
+		if !x.at(keys.At(i)).pulled() {
+			return false
+		}
+	}
+	return true
+}

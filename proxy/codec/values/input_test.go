@@ -28,11 +28,11 @@ func TestWhatCannotBeCodedPasses(t *testing.T) {
 		q      request
 		want   Reason
 	}{
-		{"values that do not divide by keys", Rule{Threshold: 0.9}, nil, request{push: true, keys: []uint64{1, 2, 3}, vals: dense}, ReasonShape},
-		{"values of type CHAR without a rule", Rule{Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4000)}, ReasonType},
-		{"half a number", Rule{Threshold: 0.9, Elements: "float16"}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4001)}, ReasonShape},
-		{"whole numbers", Rule{Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Int32, raw: whole(nil, 4000)}, ReasonType},
-		{"another length", Rule{Threshold: 0.9}, []request{{push: true, keys: []uint64{1}, vals: dense}},
+		{"values that do not divide by keys", Rule{Unpulled: true, Threshold: 0.9}, nil, request{push: true, keys: []uint64{1, 2, 3}, vals: dense}, ReasonShape},
+		{"values of type CHAR without a rule", Rule{Unpulled: true, Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4000)}, ReasonType},
+		{"half a number", Rule{Unpulled: true, Threshold: 0.9, Elements: "float16"}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4001)}, ReasonShape},
+		{"whole numbers", Rule{Unpulled: true, Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Int32, raw: whole(nil, 4000)}, ReasonType},
+		{"another length", Rule{Unpulled: true, Threshold: 0.9}, []request{{push: true, keys: []uint64{1}, vals: dense}},
 			request{timestamp: 1, push: true, keys: []uint64{1}, vals: dense[:800]}, ReasonLength},
 		{"a pull of unknown values", Rule{Unchanged: true}, nil, request{pull: true, answer: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 400)}, ReasonType},
 	} {
@@ -62,7 +62,7 @@ func TestWhatCannotBeCodedPasses(t *testing.T) {
 
 // A worker that did not say who it is has no residual: its pushes pass.
 func TestUnknownWorker(t *testing.T) {
-	e := newEnds(t, Rule{Threshold: 0.9})
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
 	w := e.dial(t, e.worker, e.server, "somebody")
 	defer w.close()
 	q := request{push: true, keys: []uint64{1}, vals: make([]float32, 600)}
@@ -74,7 +74,7 @@ func TestUnknownWorker(t *testing.T) {
 
 // Memory at its bound: layers beyond it pass, the others go on.
 func TestStateIsBounded(t *testing.T) {
-	e := newEnds(t, Rule{Threshold: 0.9})
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
 	e.worker.budget.limit = 100_000
 	w := e.dial(t, e.worker, e.server, "ps9")
 	defer w.close()
@@ -93,7 +93,7 @@ func TestStateIsBounded(t *testing.T) {
 // Numbers that are not finite go at once, arrive, and leave nothing behind.
 func TestNotFinite(t *testing.T) {
 	for _, kind := range []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16} {
-		e := newEnds(t, Rule{Threshold: 0.5, Elements: kind.String()})
+		e := newEnds(t, Rule{Unpulled: true, Threshold: 0.5, Elements: kind.String()})
 		w := e.dial(t, e.worker, e.server, "ps9")
 		r := rand.New(rand.NewPCG(1, 1))
 		const n = 1000
@@ -129,7 +129,7 @@ func TestNotFinite(t *testing.T) {
 
 // A process that takes the place of another with its node id begins anew.
 func TestRestartedWorker(t *testing.T) {
-	e := newEnds(t, Rule{Threshold: 0.9})
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
 	push := func(w *way, timestamp int32, value float32) []float32 {
 		q := request{timestamp: timestamp, push: true, keys: []uint64{1}, vals: make([]float32, 600)}
 		for i := range q.vals {
@@ -185,13 +185,13 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, s := range compile(rules, "10.0.0.1:8000") {
+	for _, s := range compile(rules, "10.0.0.1:8000", false) {
 		got = append(got, s.Range.String())
 	}
 	if all := strings.Join(got, " "); all != "0-9 10-11 12-13 14-19 20-18446744073709551615" {
 		t.Errorf("spans %s", all)
 	}
-	if other := compile(rules, "10.0.0.2:8000"); len(other) != 1 || other[0].rule.Quantize != 8 {
+	if other := compile(rules, "10.0.0.2:8000", false); len(other) != 1 || other[0].rule.Quantize != 8 {
 		t.Errorf("another job's spans: %+v", other)
 	}
 }
@@ -199,7 +199,7 @@ func TestRules(t *testing.T) {
 // Whatever sections come over a link, a receiver does not panic and says that
 // they are corrupt.
 func FuzzReceiver(f *testing.F) {
-	rules := []Rule{{Keys: Range{0, 99}, Threshold: 0.9, Quantize: 4}, {Keys: Range{100, 199}, Slim: &Slim{Alpha: 0.5, Epsilon: 0.2, Rounds: 2}}, {Unchanged: true, Threshold: 0.5}}
+	rules := []Rule{{Keys: Range{0, 99}, Unpulled: true, Threshold: 0.9, Quantize: 4}, {Keys: Range{100, 199}, Unpulled: true, Slim: &Slim{Alpha: 0.5, Epsilon: 0.2, Rounds: 2}}, {Unchanged: true, Unpulled: true, Threshold: 0.5}}
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, isPull := range []bool{false, true} {
 		e := newEnds(f, rules...)

@@ -93,7 +93,7 @@ func (st *stream) empty() (all []waiting) {
 // sorted returns, by how many values of size bytes they have, the keys of whose
 // values not all are zero, ascending, and these values.
 func (x *index) sorted(values []byte, size int) map[int]waiting {
-	of := func(c cell) []byte { return values[int(c.place-1)*size : (int(c.place-1)+int(c.width))*size] }
+	of := func(c cell) []byte { return values[int(c.place-1)*size : (int(c.place-1)+c.size())*size] }
 	var used []cell
 	for _, c := range x.cells {
 		if c.place != 0 && slices.ContainsFunc(of(c), func(b byte) bool { return b != 0 }) {
@@ -103,9 +103,9 @@ func (x *index) sorted(values []byte, size int) map[int]waiting {
 	slices.SortFunc(used, func(a, b cell) int { return cmp.Compare(a.key, b.key) })
 	all := map[int]waiting{}
 	for _, c := range used {
-		w := all[int(c.width)]
+		w := all[c.size()]
 		w.keys, w.values = append(w.keys, c.key), append(w.values, of(c)...)
-		all[int(c.width)] = w
+		all[c.size()] = w
 	}
 	return all
 }

@@ -25,7 +25,7 @@ func newEnds(t testing.TB, rules ...Rule) *ends {
 	e := &ends{}
 	for _, c := range []**Codec{&e.worker, &e.server} {
 		var err error
-		if *c, err = New(Options{Compact: compact.DefaultLimits, Rules: rules}); err != nil {
+		if *c, err = New(Options{Compact: compact.DefaultLimits, Rules: rules, Adds: true}); err != nil {
 			t.Fatal(err)
 		}
 	}

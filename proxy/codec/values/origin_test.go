@@ -19,7 +19,7 @@ func TestJobsAreKnownByRegistration(t *testing.T) {
 	const job = "198.18.0.2:9000" // where dialled links go
 	worker := pslite.Node{Role: pslite.Worker, Hostname: "198.18.0.1", Port: 40000, ID: 9}
 	other := pslite.Node{Role: pslite.Scheduler, Hostname: "198.18.0.9", Port: 9000, ID: pslite.SchedulerID}
-	e := newEnds(t, Rule{Job: job, Threshold: 0.9})
+	e := newEnds(t, Rule{Job: job, Unpulled: true, Threshold: 0.9})
 	e.unnamed = true
 	values, scheduler := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.worker, e.server, "")
 	q := request{push: true, keys: []uint64{1}, vals: make([]float32, 1000)}

@@ -78,7 +78,7 @@ func TestUnchangedIsLossless(t *testing.T) {
 // largest the last; what a push does not send arrives as zero.
 func TestSlim(t *testing.T) {
 	for _, bits := range []int{0, 8} {
-		rule := Rule{Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4}, Quantize: bits}
+		rule := Rule{Unpulled: true, Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4}, Quantize: bits}
 		e := newEnds(t, rule)
 		a := newAnswers(2)
 		down, up := e.dial(t, e.server, e.worker, "ps8"), e.dial(t, e.worker, e.server, "ps9")
@@ -141,7 +141,7 @@ func TestSlim(t *testing.T) {
 // has, and once nothing changes any more all of it.
 func TestSlimByChanges(t *testing.T) {
 	const n, core = 2000, 400
-	e := newEnds(t, Rule{Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4, Changes: true}})
+	e := newEnds(t, Rule{Unpulled: true, Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4, Changes: true}})
 	down := e.dial(t, e.server, e.worker, "ps8")
 	defer down.close()
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -181,7 +181,7 @@ func TestSlimByChanges(t *testing.T) {
 // Quantized values come as what they were, on average, alone and after a
 // threshold.
 func TestQuantize(t *testing.T) {
-	for _, rule := range []Rule{{Quantize: 4}, {Quantize: 8, Threshold: 0.9}} {
+	for _, rule := range []Rule{{Quantize: 4}, {Quantize: 8, Unpulled: true, Threshold: 0.9}} {
 		e := newEnds(t, rule)
 		w := e.dial(t, e.worker, e.server, "ps9")
 		r := rand.New(rand.NewPCG(5, 5))

@@ -17,7 +17,11 @@ type pushing struct {
 	work   threshold.Workspace
 	vector sparse.Vector
 	at     []uint32
-	seed   uint64 // of the last rounding
+	// Of pieces of which some keys may wait.
+	part         sparse.Vector
+	some, chosen []uint32
+	gradient     []byte
+	seed         uint64 // of the last rounding
 }
 
 // stream returns the stream of a message's customer; nil where there is none.
@@ -128,6 +132,8 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 	}
 	switch {
 	case r.Threshold > 0: // but it cannot be
+	case r.Slim != nil && !s.slims(p, r, keys):
+		s.codec.counts.why(ReasonUnpulled)
 	case r.Slim != nil:
 		u, ok := pushed, false
 		if st != nil {
@@ -184,6 +190,9 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		if why != "" {
 			return nil, why
 		}
+		if r.Threshold > 0 && !r.Unpulled && !l.pulled {
+			return nil, ReasonUnpulled
+		}
 		s.compress(l.Layer, func() error { return l.Compress(&room.work, v, values) })
 		if r.Threshold == 0 {
 			st.dropDense(key)
@@ -198,6 +207,13 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		if why != "" {
 			return nil, why
 		}
+		if r.Threshold > 0 && !r.Unpulled && !l.index.gradients(keys, p) {
+			if !s.compressPulled(l, p, keys, values) {
+				return nil, ReasonUnpulled
+			}
+			s.codec.counts.why(ReasonUnpulled)
+			return v, ""
+		}
 		s.compress(l.Layer, func() error { return l.CompressAt(&room.work, v, room.at, values) })
 		if r.Threshold == 0 && l.Stats().Pushes%64 == 0 {
 			if left, _ := l.Residual(); left == 0 {
@@ -206,6 +222,81 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		}
 	}
 	return v, ""
+}
+
+// compressPulled makes the vector what goes of a piece of which not all keys were
+// pulled since their first push: all values of those that were not, which may be
+// initial values, and of the others what the threshold lets pass. room.at are the
+// places of all values. It reports whether there are others at all.
+func (s *Sender) compressPulled(l *narrowLayer, p *piece, keys pslite.Keys, values []byte) bool {
+	room, v, size := &s.pushing, &s.pushing.vector, p.kind.Size()
+	room.some, room.chosen, room.gradient = room.some[:0], room.chosen[:0], room.gradient[:0]
+	first := uint32(0)
+	for i := range p.keys {
+		width := uint32(p.widthOf(i))
+		if l.index.at(keys.At(p.first + i)).pulled() {
+			for j := first; j < first+width; j++ {
+				room.chosen = append(room.chosen, j)
+				room.some = append(room.some, room.at[j])
+			}
+			room.gradient = append(room.gradient, values[int(first)*size:int(first+width)*size]...)
+		}
+		first += width
+	}
+	if len(room.some) == 0 {
+		return false
+	}
+	s.compress(l.Layer, func() error { return l.CompressAt(&room.work, &room.part, room.some, room.gradient) })
+	v.Reset(p.kind, p.values())
+	sent, next := room.part.Values, 0
+	for i := range p.values() {
+		one := values[i*size : (i+1)*size]
+		if next < len(room.chosen) && int(room.chosen[next]) == i {
+			next++
+			if !room.part.Mask.Has(next - 1) {
+				continue
+			}
+			one, sent = sent[:size], sent[size:]
+		}
+		v.Mask.Set(i)
+		v.Values = append(v.Values, one...)
+	}
+	return true
+}
+
+// notePull tells the streams of this link that a request pulls keys.
+func (s *Sender) notePull(m *pslite.Message) {
+	if isOwn(m.Meta.Timestamp) || len(m.Data) == 0 {
+		return
+	}
+	keys := m.Keys()
+	for _, st := range s.streams {
+		st.notePull(keys)
+	}
+	for i := 0; i < keys.Len() && len(s.slimmed) > 0; i++ {
+		if pulled, ok := s.slimmed[keys.At(i)]; ok && !pulled {
+			s.slimmed[keys.At(i)] = true
+		}
+	}
+}
+
+// slims reports whether slim may leave out values of a piece: those of a dense
+// key's first pushes may be its initial values, which must all arrive.
+func (s *Sender) slims(p *piece, r *Rule, keys pslite.Keys) bool {
+	if r.Unpulled || !p.dense() {
+		return true
+	}
+	key := keys.At(p.first)
+	if pulled := s.slimmed[key]; pulled {
+		return true
+	}
+	if len(s.slimmed) < maxRounds {
+		if s.slimmed == nil {
+			s.slimmed = map[uint64]bool{}
+		}
+		s.slimmed[key] = false
+	}
+	return false
 }
 
 // compress calls Compress or CompressAt of a layer and counts what was not

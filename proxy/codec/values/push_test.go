@@ -71,7 +71,7 @@ func pushes(r *rand.Rand, step int) request {
 // What a server has got and what still waits is what was pushed, exactly; with
 // the threshold taken away, nothing waits after a push of every key.
 func TestThresholdLosesNothing(t *testing.T) {
-	rule := Rule{Threshold: 0.95, Lifespan: 10}
+	rule := Rule{Unpulled: true, Threshold: 0.95, Lifespan: 10}
 	e := newEnds(t, rule)
 	r := rand.New(rand.NewPCG(1, 2))
 	w := e.dial(t, e.worker, e.server, "ps9")
@@ -101,7 +101,7 @@ func TestThresholdLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		case 200:
-			rule = Rule{Threshold: 0.5, Lifespan: 1, Keys: Range{0, 1 << 20}}
+			rule = Rule{Unpulled: true, Threshold: 0.5, Lifespan: 1, Keys: Range{0, 1 << 20}}
 			if err := e.worker.SetRules([]Rule{rule}); err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +129,7 @@ func TestThresholdLosesNothing(t *testing.T) {
 
 // A repeat of PS_RESEND changes nothing: the same bytes go.
 func TestRepeatsGoAsTheFirst(t *testing.T) {
-	e := newEnds(t, Rule{Threshold: 0.9, Lifespan: 5})
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9, Lifespan: 5})
 	r := rand.New(rand.NewPCG(3, 4))
 	w := e.dial(t, e.worker, e.server, "ps9")
 	pushed, got := sums{}, sums{}

@@ -1,20 +1,22 @@
 package values
 
 import (
-	"hash/maphash"
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // repeats remembers what was sent lately, to recognise what PS_RESEND repeats:
 // a repeat must not enter the residual again, and takes the bytes that the
 // first took. Whatever the server got of the first, it applies one of them.
 type repeats struct {
-	seed  maphash.Seed
 	sent  map[exchange]*sent
 	order []exchange // the oldest first
 	bytes int
-	last  int32 // the highest timestamp
+	last  int32 // the highest timestamp of the job's own
 }
 
 // exchange is what a request has in common with its repeats and no other
@@ -37,7 +39,7 @@ const (
 )
 
 func newRepeats() repeats {
-	return repeats{seed: maphash.MakeSeed(), sent: map[exchange]*sent{}}
+	return repeats{sent: map[exchange]*sent{}}
 }
 
 func exchangeOf(m *pslite.Meta) exchange { return exchange{m.Timestamp, m.Push} }
@@ -46,10 +48,12 @@ func exchangeOf(m *pslite.Meta) exchange { return exchange{m.Timestamp, m.Push} 
 // of long frames the ends count.
 func (r *repeats) sumOf(frames [][]byte) uint64 {
 	const ends = 4 << 10
-	var h maphash.Hash
-	h.SetSeed(r.seed)
+	var h xxhash.Digest
+	h.Reset()
+	var size [8]byte
 	for _, f := range frames {
-		maphash.WriteComparable(&h, len(f))
+		binary.LittleEndian.PutUint64(size[:], uint64(len(f)))
+		h.Write(size[:])
 		if len(f) > 2*ends {
 			h.Write(f[:ends])
 			f = f[len(f)-ends:]
@@ -78,15 +82,31 @@ func (r *repeats) judge(e exchange, sum uint64, fresh bool) (verdict, *sent) {
 		}
 		return isOther, nil
 	}
-	if fresh && e.timestamp < r.last && len(r.order) > 0 && e.timestamp < r.order[0].timestamp {
-		return isOther, nil
+	if fresh && e.timestamp < route.FirstOwn && e.timestamp < r.last {
+		if oldest, ok := r.oldest(); ok && e.timestamp < oldest {
+			return isOther, nil
+		}
 	}
 	return isNew, nil
 }
 
+// oldest is the timestamp of the first request of the job's own numbering that is
+// remembered. Parts of requests that the proxy has split are numbered apart, and
+// say nothing of what the worker's next number is.
+func (r *repeats) oldest() (int32, bool) {
+	for _, e := range r.order {
+		if e.timestamp < route.FirstOwn {
+			return e.timestamp, true
+		}
+	}
+	return 0, false
+}
+
 // remember keeps a request's section, if it is not too long; false otherwise.
 func (r *repeats) remember(e exchange, sum uint64, section []byte, b *budget) bool {
-	r.last = max(r.last, e.timestamp)
+	if e.timestamp < route.FirstOwn {
+		r.last = max(r.last, e.timestamp)
+	}
 	if len(section) > mostRepeatBytes || !b.take(len(section)) {
 		return false
 	}

@@ -35,6 +35,13 @@ type Rule struct {
 	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
 	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
 	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
+	// Unpulled takes every push for a gradient. Otherwise nothing waits of a key
+	// before its worker has pulled it after pushing it: until then a push may be
+	// the key's initial value.
+	Unpulled bool `json:"threshold-unpulled,omitempty" yaml:"threshold-unpulled"`
+	// SameHost has the lossy codecs apply to connections within a host too, where
+	// they save no traffic of the network.
+	SameHost bool `json:"same-host,omitempty" yaml:"same-host"`
 	// Layers are ranges of keys of few values, each with a threshold of its
 	// own; keys outside of them form one more. A key of [DenseValues] or more
 	// is a layer by itself.
@@ -68,6 +75,13 @@ const (
 	DefaultQuantizeBucket = 512
 	DefaultSlimRounds     = 20
 )
+
+// lossless returns the rule without what changes values.
+func (r *Rule) lossless() Rule {
+	l := *r
+	l.Threshold, l.Quantize, l.Slim = 0, 0, nil
+	return l
+}
 
 func (r *Rule) withDefaults() Rule {
 	d := *r

@@ -1,9 +1,7 @@
 package values
 
 import (
-	"context"
 	"encoding/binary"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -42,9 +40,12 @@ type Sender struct {
 	keyed   byKey
 	lately  lately
 	resend  atomic.Bool // the process uses PS_RESEND
-	ownMu   sync.Mutex
-	own     [][][]byte // messages of our own to be sent
-	close   func()
+	// sameHost: the link ends where it begins, and crosses no network.
+	sameHost bool
+	slimmed  map[uint64]bool // dense keys that slim has seen pushed; true: and then pulled
+	ownMu    sync.Mutex
+	own      [][][]byte // messages of our own to be sent
+	close    func()
 }
 
 func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
@@ -56,6 +57,7 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
 	s.keyed = newByKey(keyBytes)
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	s.job = l.Job
+	s.sameHost = l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap()
 	leave := func() {}
 	if l.Dialed {
 		leave = c.joinOrigin(l.Origin)
@@ -122,7 +124,7 @@ func (s *Sender) follow() {
 	}
 	if now := s.codec.rules.Load(); now != s.rules || job != s.job {
 		s.rules, s.job = now, job
-		s.spans = compile(now.rules, job)
+		s.spans = compile(now.rules, job, s.sameHost)
 	}
 }
 
@@ -159,7 +161,8 @@ func (s *Sender) owes(m *pslite.Message) bool {
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	s.follow()
 	m := &s.message
-	if _, err := m.Decode(&s.detector, shown.Frames); err == nil && s.link.Dialed {
+	_, err := m.Decode(&s.detector, shown.Frames)
+	if err == nil && s.link.Dialed {
 		if see := s.codec.watcher.Load(); see != nil && !shown.Rest && s.known {
 			(*see)(s.job, s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
 		}
@@ -168,10 +171,17 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		}
 		s.watch(m)
 	}
+	pulls := err == nil && s.link.Dialed && m.Meta.Data() && m.Meta.Request && m.Meta.Pull
 	if m := s.coded(shown); m != nil {
 		if head, plain, ok = s.encode(dst, shown, m); ok {
+			if pulls {
+				s.notePull(m)
+			}
 			return head, plain, true
 		}
+	}
+	if pulls {
+		s.notePull(m)
 	}
 	head, plain, ok = s.compact.Encode(dst, shown)
 	if !ok {
@@ -192,11 +202,7 @@ func (s *Sender) watch(m *pslite.Message) {
 	case meta.Control.Cmd == pslite.Ack:
 		s.resend.Store(true)
 	case s.known && s.role == pslite.Worker && isLast(meta):
-		ctx, cancel := context.WithTimeout(context.Background(), barrierPatience)
-		defer cancel()
-		if err := s.codec.flush(ctx, s.link.Origin, s.node); err != nil {
-			slog.Warn("what waited of a worker's pushes may be lost at its end", "worker", s.node, "error", err)
-		}
+		s.codec.endWorker(s.link.Origin, s.node)
 	}
 }
 

@@ -13,13 +13,19 @@ type span struct {
 }
 
 // compile cuts the key space where what holds for a key changes: in ascending
-// order, without gaps. Rules of other jobs do not count.
-func compile(rules []Rule, job string) []span {
+// order, without gaps. Rules of other jobs do not count; on links within a host
+// (sameHost) nothing lossy does that was not asked for there.
+func compile(rules []Rule, job string, sameHost bool) []span {
 	var mine []Rule
 	for i := range rules {
-		if r := rules[i].withDefaults(); r.Job == "" || r.Job == job {
-			mine = append(mine, r)
+		r := rules[i].withDefaults()
+		if r.Job != "" && r.Job != job {
+			continue
 		}
+		if sameHost && !r.SameHost {
+			r = r.lossless()
+		}
+		mine = append(mine, r)
 	}
 	starts := []uint64{0}
 	cut := func(r Range) {

@@ -33,7 +33,8 @@ type stream struct {
 // denseLayer is a key of many values.
 type denseLayer struct {
 	*threshold.Layer
-	rule Rule // its thresholds are by
+	rule   Rule // its thresholds are by
+	pulled bool // since its first push
 }
 
 // narrowLayer is a span's keys of few values.
@@ -61,6 +62,23 @@ func (s *stream) waits() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.dense)+len(s.narrow) > 0
+}
+
+// residual returns how many values wait, and the sum of their squares; s.mu is
+// locked. It reads all of them.
+func (s *stream) residual() (values int, squares float64) {
+	add := func(l *threshold.Layer) {
+		n, sum := l.Residual()
+		values += n
+		squares += sum
+	}
+	for _, l := range s.dense {
+		add(l.Layer)
+	}
+	for _, l := range s.narrow {
+		add(l.Layer)
+	}
+	return values, squares
 }
 
 // restart forgets everything: another process has taken the worker's place, or
@@ -115,7 +133,7 @@ func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
 		if err != nil {
 			panic(err) // rules are checked
 		}
-		l = &denseLayer{t, *r}
+		l = &denseLayer{Layer: t, rule: *r}
 		s.dense[key] = l
 	}
 	if l.Kind() != p.kind || l.Len() != p.width {
@@ -175,4 +193,20 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 		l.Grow(l.index.values)
 	}
 	return l.index.positions(at, keys, p), ""
+}
+
+// notePull notes that the worker pulls these keys.
+func (s *stream) notePull(keys pslite.Keys) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.dense) > 0 {
+		for i := range keys.Len() {
+			if l := s.dense[keys.At(i)]; l != nil {
+				l.pulled = true
+			}
+		}
+	}
+	for _, l := range s.narrow {
+		l.index.notePulled(keys)
+	}
 }

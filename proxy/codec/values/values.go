@@ -24,6 +24,7 @@ package values
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -57,6 +58,12 @@ type Options struct {
 	StateBytes int64
 	// Rules of the beginning; see [Codec.SetRules].
 	Rules []Rule
+	// Adds says that the servers of all jobs add each push to what they have, at
+	// once and without counting pushes: then what waits may go as a push of our
+	// own when a worker or this proxy ends. Any other server would take that for
+	// one more push of the worker.
+	Adds bool
+	Log  *slog.Logger // nil: slog.Default()
 }
 
 // Codec makes the Senders and Receivers of this proxy's links, and keeps what
@@ -67,11 +74,14 @@ type Codec struct {
 	rules   atomic.Pointer[ruleSet] // planned, then local
 	budget  budget
 	counts  *counters
+	adds    bool
+	log     *slog.Logger
 	watcher atomic.Pointer[Watcher]
 
 	mu      sync.Mutex
 	local   []Rule // by flags, file or interface
 	planned []Rule // by the planner
+	ended   bool   // no rule holds any more
 	streams map[owner]*stream
 	owns    map[int32]*ownPush     // by timestamp
 	own     int32                  // pushes of our own so far
@@ -89,6 +99,10 @@ type ruleSet struct{ rules []Rule }
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, now: time.Now, counts: newCounters(),
 		owns: map[int32]*ownPush{}, heard: map[relay.Instance]int{}, origins: map[string]*origin{}}
+	c.adds, c.log = o.Adds, o.Log
+	if c.log == nil {
+		c.log = slog.Default()
+	}
 	c.budget.limit = o.StateBytes
 	if o.StateBytes == 0 {
 		c.budget.limit = 1 << 30
@@ -112,6 +126,9 @@ func (c *Codec) change(rules []Rule, which *[]Rule) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	*which = rules
+	if c.ended {
+		return nil
+	}
 	c.rules.Store(&ruleSet{slices.Concat(c.planned, c.local)})
 	return nil
 }
@@ -247,15 +264,9 @@ func (c *Codec) Waiting() (squares float64) {
 	c.mu.Unlock()
 	for _, st := range streams {
 		st.mu.Lock()
-		for _, l := range st.dense {
-			_, sum := l.Residual()
-			squares += sum
-		}
-		for _, l := range st.narrow {
-			_, sum := l.Residual()
-			squares += sum
-		}
+		_, sum := st.residual()
 		st.mu.Unlock()
+		squares += sum
 	}
 	return squares
 }

@@ -1,0 +1,208 @@
+package values
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+func normal(r *rand.Rand, n int) []float32 {
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = float32(r.NormFloat64())
+	}
+	return v
+}
+
+// Initial values, which a worker pushes before it pulls, arrive whole and at once,
+// as those of MXNet's and dist-lr's workers do; gradients wait from the next push
+// on, and nothing is lost.
+func TestInitialValuesArrive(t *testing.T) {
+	for name, rule := range map[string]Rule{
+		"threshold": {Threshold: 0.99},
+		"slim":      {Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, rule)
+			w := e.dial(t, e.worker, e.server, "ps9")
+			defer w.close()
+			r := rand.New(rand.NewPCG(1, 1))
+			keys := []uint64{0, 1, 7}
+			lens := []int32{2000, 5000, 600}
+			for i, k := range keys {
+				q := request{timestamp: int32(i), push: true, keys: []uint64{k}, vals: normal(r, int(lens[i]))}
+				if got := floats(w.carry(t, q.frames())[2]); !slices.Equal(got, q.vals) {
+					t.Fatalf("of key %d's %d initial values others arrived", k, lens[i])
+				}
+			}
+			again := request{timestamp: 5, push: true, keys: []uint64{1}, vals: normal(r, 5000)}
+			if got := floats(w.carry(t, again.frames())[2]); !slices.Equal(got, again.vals) {
+				t.Fatal("a key was pushed twice and never pulled, and not all arrived")
+			}
+			if e.worker.Counts().Reasons[ReasonUnpulled] != 4 {
+				t.Errorf("%v, want 4 unpulled", e.worker.Counts().Reasons)
+			}
+			w.carry(t, request{timestamp: 6, pull: true, keys: keys}.frames())
+			sent := 0
+			for i, k := range keys {
+				q := request{timestamp: int32(10 + i), push: true, keys: []uint64{k}, vals: normal(r, int(lens[i]))}
+				for _, v := range floats(w.carry(t, q.frames())[2]) {
+					if v != 0 {
+						sent++
+					}
+				}
+			}
+			if sent == 0 || sent > 7600/2 {
+				t.Errorf("%d of 7600 values of gradients arrived at once", sent)
+			}
+		})
+	}
+}
+
+// Keys of few values: each one's first push goes whole, and so do later ones until
+// the key was pulled, whatever else is in the message.
+func TestEachKeysFirstPush(t *testing.T) {
+	e := newEnds(t, Rule{Threshold: 0.9})
+	w := e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	r := rand.New(rand.NewPCG(2, 2))
+	pushed, got := sums{}, sums{}
+	firstSeen, pulled := map[uint64]bool{}, map[uint64]bool{}
+	held := 0
+	for step := range int32(200) {
+		q := request{timestamp: 2 * step, push: true, keys: randomKeys(r, 60, 900)}
+		for range q.keys {
+			q.vals = append(q.vals, float32(r.IntN(9)-4), float32(r.IntN(9)-4))
+		}
+		out := floats(w.carry(t, q.frames())[2])
+		for i, k := range q.keys {
+			whole := out[2*i] == q.vals[2*i] && out[2*i+1] == q.vals[2*i+1]
+			switch {
+			case !whole && !pulled[k]:
+				t.Fatalf("step %d: key %d was not pulled since its first push, and did not go whole", step, k)
+			case !whole:
+				held++
+			}
+			firstSeen[k] = true
+		}
+		pushed.add(q.keys, q.vals, nil)
+		got.add(q.keys, out, nil)
+		if step%3 == 0 {
+			keys := randomKeys(r, 200, 900)
+			w.carry(t, request{timestamp: 2*step + 1, pull: true, keys: keys}.frames())
+			for _, k := range keys {
+				pulled[k] = pulled[k] || firstSeen[k]
+			}
+		}
+	}
+	if held == 0 {
+		t.Error("nothing ever waited")
+	}
+	if err := e.worker.SetRules(nil); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range pushed {
+		q := request{timestamp: 10_000 + int32(k), push: true, keys: []uint64{k}, vals: make([]float32, len(v))}
+		got.add(q.keys, floats(w.carry(t, q.frames())[2]), nil)
+	}
+	if left := pushed.difference(got) + got.difference(pushed); left != 0 {
+		t.Errorf("sums are off by %v", left)
+	}
+}
+
+// Within a host nothing lossy is done to values, unless a rule says so.
+func TestSameHost(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		e := newEnds(t, Rule{Threshold: 0.99, Unpulled: true, SameHost: asked})
+		l := relay.Link{ID: 1, Dialer: relay.Instance{1}, Acceptor: relay.Instance{1}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
+			Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.1:9000")}
+		s, own, err := e.worker.Open(l, e.worker.Offer())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Dialed = false
+		back, r, err := e.worker.Open(l, e.worker.Offer())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.(relay.Greeter).Ready(zmtp.Ready{Identity: []byte("ps9")})
+		w := &way{sender: s, receiver: r}
+		q := request{push: true, keys: []uint64{1}, vals: normal(rand.New(rand.NewPCG(1, 1)), 1000)}
+		if whole := slices.Equal(floats(w.carry(t, q.frames())[2]), q.vals); whole == asked {
+			t.Errorf("same-host %v: all values arrived: %v", asked, whole)
+		}
+		for _, c := range []interface{ Close() }{s, own, back, r} {
+			c.Close()
+		}
+	}
+}
+
+// A worker that connects anew is no other worker, although the parts of requests
+// that the proxy has split have numbers far above its own.
+func TestReconnectAmongParts(t *testing.T) {
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
+	r := rand.New(rand.NewPCG(3, 3))
+	pushed, got := sums{}, sums{}
+	send := func(w *way, timestamp int32) {
+		t.Helper()
+		q := request{timestamp: timestamp, push: true, keys: []uint64{1}}
+		for range 1000 {
+			q.vals = append(q.vals, float32(r.IntN(9)-4))
+		}
+		pushed.add(q.keys, q.vals, nil)
+		got.add(q.keys, floats(w.carry(t, q.frames())[2]), nil)
+	}
+	for i := range int32(5) {
+		w := e.dial(t, e.worker, e.server, "ps9")
+		for j := range int32(2000) { // more than are remembered
+			send(w, route.FirstOwn+2000*i+j)
+		}
+		w.close()
+		w = e.dial(t, e.worker, e.server, "ps9")
+		send(w, 100+i) // the router passes on what has no displaced key
+		w.close()
+	}
+	if n := e.worker.Counts().Reasons[ReasonRestarted]; n != 0 {
+		t.Errorf("the worker was taken for another one %d times", n)
+	}
+	if err := e.worker.SetRules(nil); err != nil {
+		t.Fatal(err)
+	}
+	w := e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	send(w, 200)
+	if left := pushed.difference(got) + got.difference(pushed); left != 0 {
+		t.Errorf("sums are off by %v", left)
+	}
+}
+
+// Where nothing says that servers add up what they get, an ending worker causes no
+// push that its servers do not expect: it is counted, and what waits stays.
+func TestNoPushesForServersThatMayCount(t *testing.T) {
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
+	e.worker.adds = false
+	up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+	defer up.close()
+	defer down.close()
+	up.carry(t, request{push: true, keys: []uint64{1}, vals: normal(rand.New(rand.NewPCG(1, 1)), 1000)}.frames())
+	before := e.worker.Waiting()
+	up.carry(t, control(pslite.Meta{Request: true, Control: pslite.Control{Cmd: pslite.Barrier, BarrierGroup: 7}}))
+	if err := e.worker.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if sent := up.own(t); len(sent) != 0 {
+		t.Errorf("%d messages were sent", len(sent))
+	}
+	if now := e.worker.Waiting(); now != before || before == 0 {
+		t.Errorf("%v waits, before the end it was %v", now, before)
+	}
+	if n := e.worker.Counts().Reasons[ReasonNotSent]; n != 1 {
+		t.Errorf("%d streams were counted, want 1", n)
+	}
+}

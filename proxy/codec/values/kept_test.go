@@ -1,0 +1,157 @@
+package values
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+)
+
+// successor is the codec of a proxy that takes the worker's proxy's place.
+func (e *ends) successor(t *testing.T, path string, rules ...Rule) {
+	t.Helper()
+	if err := e.worker.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.worker.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if e.worker, err = New(Options{Compact: compact.DefaultLimits, Rules: rules}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.worker.Restore(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Fatal("the next proxy but one would take it up again")
+	}
+}
+
+// Proxies are replaced again and again, by a planner's rules and by their own: no
+// server gets a push that its worker did not make, and the sums come out. What
+// PS_RESEND repeats to the next proxy counts once.
+func TestWhatWaitsOutlivesTheProxy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "values")
+	for _, planned := range []bool{false, true} {
+		rule := Rule{Threshold: 0.95}
+		e := newEnds(t)
+		e.worker.adds = false
+		own := []Rule{rule}
+		if planned {
+			own = nil
+		}
+		set := func() {
+			if planned {
+				if err := e.worker.SetPlanned([]Rule{rule}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		e.successor(t, path, own...)
+		set()
+		r := rand.New(rand.NewPCG(5, 5))
+		pushed, got := sums{}, sums{}
+		w := e.dial(t, e.worker, e.server, "ps9")
+		held := false
+		for step := range 300 {
+			q := pushes(r, step)
+			pushed.add(q.keys, q.vals, q.lens)
+			out := w.carry(t, q.frames())[2]
+			got.add(q.keys, floats(out), q.lens)
+			w.carry(t, request{timestamp: int32(1000 + step), pull: true, keys: q.keys}.frames())
+			if step%30 != 29 {
+				continue
+			}
+			held = held || e.worker.Waiting() > 0
+			w.close()
+			e.successor(t, path, own...)
+			set()
+			w = e.dial(t, e.worker, e.server, "ps9")
+			if again := w.carry(t, q.frames())[2]; string(again) != string(out) {
+				t.Fatalf("planned %v, step %d: a repeated push went otherwise than the first time", planned, step)
+			}
+		}
+		if !held {
+			t.Fatal("nothing ever waited")
+		}
+		if err := e.worker.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range pushed {
+			q := request{timestamp: 10_000 + int32(k%100_000), push: true, keys: []uint64{k}, vals: make([]float32, len(v))}
+			got.add(q.keys, floats(w.carry(t, q.frames())[2]), nil)
+		}
+		w.close()
+		if left := pushed.difference(got) + got.difference(pushed); left != 0 {
+			t.Errorf("planned %v: sums are off by %v", planned, left)
+		}
+		if sent := w.own(t); len(sent) != 0 {
+			t.Errorf("planned %v: %d pushes of our own", planned, len(sent))
+		}
+	}
+}
+
+// A file that is cut off or changed anywhere is set aside, said and never believed.
+func TestDamagedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "values")
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
+	e.worker.adds = false
+	w := e.dial(t, e.worker, e.server, "ps9")
+	r := rand.New(rand.NewPCG(1, 1))
+	for step := range 6 {
+		w.carry(t, pushes(r, step).frames())
+	}
+	w.close()
+	if n, err := e.worker.Save(path); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		bad := append([]byte(nil), whole...)
+		switch at := r.IntN(len(bad)); r.IntN(3) {
+		case 0:
+			bad = bad[:at]
+		case 1:
+			bad[at] ^= 1 << r.IntN(8)
+		case 2:
+			clear(bad[at:min(at+4096, len(bad))])
+			bad[at] ^= 0x40
+		}
+		if err := os.WriteFile(path, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(Options{Compact: compact.DefaultLimits})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Restore(path); n != 0 || err == nil || !strings.Contains(err.Error(), path) {
+			t.Fatalf("%d streams, %v", n, err)
+		}
+		if c.Waiting() != 0 || c.Counts().Streams != 0 {
+			t.Fatal("part of a damaged file was taken up")
+		}
+		if _, err := os.Stat(path + ".damaged"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Options{Compact: compact.DefaultLimits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Restore(path); n != 1 || err != nil || c.Waiting() != e.worker.Waiting() {
+		t.Errorf("%d streams, %v, %v of %v waits", n, err, c.Waiting(), e.worker.Waiting())
+	}
+	if _, err := New(Options{Compact: compact.DefaultLimits, StateBytes: 1000}); err != nil {
+		t.Fatal(err)
+	}
+}
