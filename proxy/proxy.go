@@ -55,6 +55,9 @@ type Options struct {
 	// Values is the one of Codecs that changes values, if any: its rules and
 	// counts are served with the proxy's state.
 	Values *values.Codec
+	// ValuesFile is where what waits of pushes is kept for the proxy after this
+	// one; empty: nowhere.
+	ValuesFile string
 	// Jobs routes requests for keys that are not at home; nil: all keys are.
 	// Run runs it. Its Dial should be [Proxy.DialSite].
 	Jobs *jobs.Jobs
@@ -207,13 +210,19 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	for _, l := range mesh {
 		g.Go(func() error { return p.ServeLinks(serving, l, 0) })
 	}
+<<<<<<< HEAD
 	g.Go(func() error { p.lookAfter(serving); return nil })
+=======
+	g.Go(func() error { p.restoreValues(serving); return nil })
+	g.Go(func() error { <-serving.Done(); return nil })
+>>>>>>> 1939ef1 (Thresholding: initial values go whole, no push that servers do not expect, what waits is handed to the next proxy; nothing lossy within a host; a reconnect among split requests keeps the residual)
 	// Requests are routed until the last connection has ended.
 	routing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	routed := make(chan error, 1)
 	go func() { routed <- p.route(routing) }()
 	err := g.Wait()
 	p.Drain()
+	p.saveValues()
 	p.entry.close()
 	stop()
 	return errors.Join(err, <-routed)

@@ -1,8 +1,13 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -25,6 +30,53 @@ func (p *Proxy) valuesState() *ValuesState {
 		s.Rules = []values.Rule{}
 	}
 	return s
+}
+
+// restoreEvery is how often what the proxy before this one leaves is looked for:
+// it may end after this one has begun.
+const restoreEvery = time.Second
+
+// restoreValues takes up what waits of pushes, until ctx ends.
+func (p *Proxy) restoreValues(ctx context.Context) {
+	if p.opts.Values == nil || p.opts.ValuesFile == "" {
+		return
+	}
+	look := time.NewTicker(restoreEvery)
+	defer look.Stop()
+	told := ""
+	for {
+		streams, err := p.opts.Values.Restore(p.opts.ValuesFile)
+		if err != nil && err.Error() != told {
+			told = err.Error()
+			p.log.Error("thresholded pushes", "error", err)
+		}
+		if streams > 0 {
+			p.log.Info("took up what waited of pushes when the proxy before this one ended", "pairs_of_worker_and_server", streams)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// saveValues keeps what waits of pushes now that all connections have ended.
+func (p *Proxy) saveValues() {
+	if p.opts.Values == nil || p.opts.Values.Waiting() == 0 {
+		return
+	}
+	err := errors.New("there is no folder for it")
+	if p.opts.ValuesFile != "" {
+		if err = os.MkdirAll(filepath.Dir(p.opts.ValuesFile), 0o700); err == nil {
+			_, err = p.opts.Values.Save(p.opts.ValuesFile)
+		}
+	}
+	if err != nil {
+		p.log.Error("what waited of thresholded pushes is lost with this proxy; give it a --state-dir that it can write to", "file", p.opts.ValuesFile, "error", err)
+		return
+	}
+	p.log.Info("what waits of thresholded pushes is kept for the next proxy", "file", p.opts.ValuesFile)
 }
 
 // getCodecs answers with the [ValuesState].

@@ -145,9 +145,12 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 		switch name {
 		case "none", "":
 		case compact.Name:
-			if o.Values, err = values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: f.values.memory, Rules: rules}); err != nil {
+			if o.Values, err = values.New(values.Options{
+				Compact: compact.DefaultLimits, StateBytes: f.values.memory, Rules: rules, Adds: f.routing.handler == "add",
+			}); err != nil {
 				return usageError{err}
 			}
+			o.ValuesFile = filepath.Join(f.routing.dir, "values.waiting")
 			o.Codecs = append(o.Codecs, o.Values, compact.New(compact.DefaultLimits))
 		default:
 			return usagef("--codec %q: there are %s and none", name, compact.Name)

@@ -40,7 +40,7 @@ func TestThresholdEndToEnd(t *testing.T) {
 	data := require.Dataset(t, "criteo-raw-7k.csv.xz")
 	var under float64
 	o := Run{
-		Hosts: 2, Sidecar: []string{"--threshold", "0.99"},
+		Hosts: 2, Sidecar: []string{"--handler", "add", "--threshold", "0.99"},
 		Job: []string{"--model", "dlrm", "--data", data, "--steps", "400", "--batch", "16", "--learning-rate", "0.05"},
 		Started: func(sidecars []*sidecar.Sidecar, _ *job.Running) {
 			for _, s := range sidecars {
@@ -94,7 +94,7 @@ func TestNothingIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			args := append(slices.Clone(count), more...)
 			want := Run{Hosts: 2, Direct: true, Job: args}.Do(t).digests()
-			lossy := Run{Hosts: 2, Sidecar: []string{"--threshold", "0.95"}, Job: args, Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}}
+			lossy := Run{Hosts: 2, Sidecar: []string{"--handler", "add", "--threshold", "0.95"}, Job: args, Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}}
 			o := lossy.Do(t)
 			t.Log(o)
 			if got := o.digests(); !slices.Equal(got, want) {

@@ -15,7 +15,7 @@ func TestNothingIsLostOfPlacedKeys(t *testing.T) {
 	count := []string{"--model", "count", "--count-late", "--async", "--steps", "60", "--count-keys", "2000", "--count-batch", "200"}
 	want := Run{Hosts: 2, Direct: true, Job: count}.Do(t).digests()
 	slices.Reverse(want)
-	flags := []string{"--placement", swap(t, 2000), "--threshold", "0.95"}
+	flags := []string{"--placement", swap(t, 2000), "--handler", "add", "--threshold", "0.95"}
 	for name, env := range map[string][]string{"plain": nil, "resend and loss": {"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}} {
 		t.Run(name, func(t *testing.T) {
 			o := Run{Hosts: 2, Sidecar: flags, Job: count, Env: env}.Do(t)

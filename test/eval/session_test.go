@@ -57,7 +57,7 @@ func TestThresholdLearns(t *testing.T) {
 		}
 		return r
 	}
-	plain, sparse := train(), train(values.Rule{Threshold: 0.95})
+	plain, sparse := train(), train(values.Rule{Threshold: 0.95, Unpulled: true})
 	t.Logf("test loss %.4f; under a threshold %.4f, and once all is sent %.4f; pushes 1/%.1f", testLoss(plain), testLoss(sparse), lastLoss(sparse), sparse.pushed.ratio())
 	if testLoss(plain) != lastLoss(plain) {
 		t.Errorf("without a threshold the loss is %v, and %v after a push of nothing", testLoss(plain), lastLoss(plain))

@@ -21,7 +21,7 @@ import (
 func slims(ctx context.Context, e *evaluation) error {
 	s := pictures(e)
 	slim := func(alpha, epsilon float64, changes bool, bits int) variant {
-		v := variant{fmt.Sprintf("slim (%g, %g)", alpha, epsilon), []values.Rule{{Slim: &values.Slim{Alpha: alpha, Epsilon: epsilon, Rounds: 1, Changes: changes}, Quantize: bits}}}
+		v := variant{fmt.Sprintf("slim (%g, %g)", alpha, epsilon), []values.Rule{{Unpulled: true, Slim: &values.Slim{Alpha: alpha, Epsilon: epsilon, Rounds: 1, Changes: changes}, Quantize: bits}}}
 		if changes {
 			v.name += ", changes"
 		}

@@ -21,7 +21,7 @@ var sparsities = []float64{0.75, 0.9, 0.95, 0.98, 0.995}
 func sparse(least int) []variant {
 	variants := []variant{{name: "none"}}
 	for _, eta := range sparsities {
-		variants = append(variants, variant{fmt.Sprintf("%g%%", 100*eta), []values.Rule{{Threshold: eta, LeastValues: least}}})
+		variants = append(variants, variant{fmt.Sprintf("%g%%", 100*eta), []values.Rule{{Threshold: eta, LeastValues: least, Unpulled: true}}})
 	}
 	return variants
 }
@@ -48,7 +48,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	warm := append(sparse(0), variant{"98%, warm-up 300", []values.Rule{{Threshold: 0.98, Warmup: 300}}})
+	warm := append(sparse(0), variant{"98%, warm-up 300", []values.Rule{{Threshold: 0.98, Warmup: 300, Unpulled: true}}})
 	panels := []figure.Panel{
 		{Title: "DCT Table 2: what a threshold costs", Y: "test loss against none, at the last step"},
 		{Title: "The same once all that waits is sent", Y: "test loss against none"},
@@ -109,7 +109,7 @@ func lifespans(ctx context.Context, e *evaluation) error {
 	variants := []variant{{name: "none"}}
 	spans := []int{1, 10, 100, 1000}
 	for _, l := range spans {
-		variants = append(variants, variant{fmt.Sprint(l), []values.Rule{{Threshold: 0.95, Lifespan: l}}})
+		variants = append(variants, variant{fmt.Sprint(l), []values.Rule{{Threshold: 0.95, Lifespan: l, Unpulled: true}}})
 	}
 	all, err := rec.measure(ctx, e, 0, 1, variants)
 	if err != nil {

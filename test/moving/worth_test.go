@@ -117,8 +117,8 @@ func TestWorthIt(t *testing.T) {
 	}{
 		{"best", []string{"--placement", placement, "--codec", "none"}},
 		{"best and compact", []string{"--placement", placement}},
-		{"best, compact, threshold 0.99", []string{"--placement", placement, "--threshold", "0.99"}},
-		{"best, compact, threshold 0.99, unchanged", []string{"--placement", placement, "--threshold", "0.99", "--unchanged"}},
+		{"best, compact, threshold 0.99", []string{"--placement", placement, "--handler", "add", "--threshold", "0.99"}},
+		{"best, compact, threshold 0.99, unchanged", []string{"--placement", placement, "--handler", "add", "--threshold", "0.99", "--unchanged"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			home := measure(t, k, mbit, random, "--codec", "none")

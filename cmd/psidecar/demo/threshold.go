@@ -19,7 +19,7 @@ const sparsity = 0.99
 // threshold runs the job of the placement phase again after telling the proxies,
 // which run on, that of each push only the largest values go at once.
 func (s *stage) threshold(ctx context.Context) (Result, error) {
-	if err := s.startProxies(ctx, nil, s.placed...); err != nil {
+	if err := s.startProxies(ctx, nil, append(s.placed, "--handler", "add")...); err != nil {
 		return Result{}, err
 	}
 	for _, p := range s.fleet.proxies {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"text/tabwriter"
 
@@ -74,12 +75,22 @@ type trial struct {
 	sides   [2]side
 }
 
+// running are the rules for a job that has been running for long: it has made the
+// pushes that may be initial values, and go whole.
+func running(rules []values.Rule) []values.Rule {
+	rules = slices.Clone(rules)
+	for i := range rules {
+		rules[i].Unpulled = true
+	}
+	return rules
+}
+
 // NewStudy returns a study of all candidates, whose states take at most so many
 // bytes each.
 func NewStudy(stateBytes int64) (*Study, error) {
 	s := &Study{links: map[string]uint64{}, detector: map[string]*pslite.Detector{}, pushers: map[string]bool{}}
 	for _, c := range Candidates() {
-		codec, err := values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: stateBytes, Rules: c.Rules})
+		codec, err := values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: stateBytes, Rules: running(c.Rules)})
 		if err != nil {
 			return nil, fmt.Errorf("candidate %s: %w", c.Name, err)
 		}

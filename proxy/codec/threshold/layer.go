@@ -69,22 +69,26 @@ func (l *Layer) Threshold() float64 { return l.tau }
 // of their squares. It reads all of it.
 func (l *Layer) Residual() (count int, squares float64) { return l.residual.measure() }
 
-// AppendResidual appends the residual, for [RestoreLayer] on the same machine.
+// AppendResidual appends the residual, for [Layer.AddResidual] on the same machine.
 func (l *Layer) AppendResidual(dst []byte) []byte { return append(dst, l.residual.bytes()...) }
 
-// RestoreLayer is [NewLayer] with the residual that AppendResidual gave of a layer
-// of that kind and configuration.
-func RestoreLayer(kind element.Kind, residual []byte, c Config) (*Layer, error) {
-	size := ResidualSize(kind, c.Exact)
-	if len(residual)%size != 0 {
-		return nil, fmt.Errorf("threshold: %w: a residual of %d bytes, %d for each number", ErrLength, len(residual), size)
+// AddResidual adds what AppendResidual gave of a layer of that kind and precision
+// to the numbers at these positions, each once, or to all where at is nil.
+func (l *Layer) AddResidual(at []uint32, b []byte) error {
+	n := len(at)
+	if at == nil {
+		n = l.n
 	}
-	l, err := NewLayer(kind, len(residual)/size, c)
-	if err != nil {
-		return nil, err
+	if size := ResidualSize(l.kind, l.config.Exact); len(b) != n*size {
+		return fmt.Errorf("threshold: %w: a residual of %d bytes for %d numbers of %d", ErrLength, len(b), n, size)
 	}
-	copy(l.residual.bytes(), residual)
-	return l, nil
+	for _, i := range at {
+		if int(i) >= l.n {
+			return fmt.Errorf("threshold: position %d in a layer of %d", i, l.n)
+		}
+	}
+	l.residual.addBytes(at, b)
+	return nil
 }
 
 // SetConfig changes how the layer is compressed from the next push on, which

@@ -38,6 +38,8 @@ type residual interface {
 	grow(n int)
 	// bytes are the memory of the numbers, in the machine's byte order.
 	bytes() []byte
+	// addBytes adds such numbers, to those at the positions or, with nil, to all.
+	addBytes(at []uint32, b []byte)
 	// measure counts the numbers that are not zero and sums their squares.
 	measure() (count int, squares float64)
 }
@@ -188,7 +190,21 @@ func measure[R vector.Float](e []R) (count int, squares float64) {
 func (r *narrow) bytes() []byte { return memoryOf(r.e) }
 func (r *wide) bytes() []byte   { return memoryOf(r.e) }
 
+func (r *narrow) addBytes(at []uint32, b []byte) { addBytes(r.e, at, b) }
+func (r *wide) addBytes(at []uint32, b []byte)   { addBytes(r.e, at, b) }
+
+func addBytes[R vector.Float](e []R, at []uint32, b []byte) {
+	added := make([]R, len(b)/int(unsafe.Sizeof(*new(R))))
+	copy(memoryOf(added), b)
+	for i, v := range added {
+		if at == nil {
+			e[i] += v
+		} else {
+			e[at[i]] += v
+		}
+	}
+}
+
 func memoryOf[R vector.Float](e []R) []byte {
-	var one R
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(e))), len(e)*int(unsafe.Sizeof(one)))
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(e))), len(e)*int(unsafe.Sizeof(*new(R))))
 }

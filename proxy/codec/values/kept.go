@@ -10,12 +10,9 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"maps"
-	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
@@ -135,10 +132,10 @@ func (s *stream) keep(o owner) keptStream {
 	return k
 }
 
-// Restore takes up what the proxy before this one saved, and removes the file. It
-// is to be called before there are links, and reports how many streams there
-// were. A file that cannot be used is set aside as path.damaged, and what it held
-// is lost.
+// Restore takes up what the proxy before this one saved, if there is anything, and
+// removes the file. It reports how many streams there were. That proxy may end
+// after this one has begun: what waits here by then is added to. A file that
+// cannot be used is set aside as path.damaged, and what it held is lost.
 func (c *Codec) Restore(path string) (streams int, err error) {
 	text, err := os.ReadFile(path)
 	switch {
@@ -147,7 +144,7 @@ func (c *Codec) Restore(path string) (streams int, err error) {
 	case err != nil:
 		return 0, fmt.Errorf("what the proxy before this one left of pushes: %w", err)
 	}
-	restored, err := c.parseKept(text)
+	all, err := parseKept(text)
 	if err != nil {
 		return 0, errors.Join(fmt.Errorf("what the proxy before this one left of pushes is lost: %s: %w; set aside as %s.damaged", path, err, filepath.Base(path)),
 			os.Rename(path, path+".damaged"))
@@ -156,16 +153,29 @@ func (c *Codec) Restore(path string) (streams int, err error) {
 	if err := os.Remove(path); err != nil {
 		return 0, fmt.Errorf("what the proxy before this one left of pushes is not taken up: %w", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	maps.Copy(c.streams, restored)
-	return len(restored), nil
+	for i := range all.Streams {
+		k := &all.Streams[i]
+		st := c.join(owner{k.Origin, k.Node, k.Server, k.App, k.Customer}, true)
+		if st == nil {
+			c.counts.why(ReasonStreams)
+			err = errors.Join(err, fmt.Errorf("what waited for %s is lost: too many workers and servers", k.Server))
+			continue
+		}
+		st.mu.Lock()
+		lost := st.takeUp(k)
+		st.mu.Unlock()
+		c.leave(st)
+		if lost > 0 {
+			err = errors.Join(err, fmt.Errorf("what waited of %d layers for %s is lost: --codec-memory has no room for it, or their keys have other lengths now", lost, k.Server))
+		}
+	}
+	return len(all.Streams), err
 }
 
 // errKept says that a file is not what Save wrote.
 var errKept = errors.New("it is damaged, or of another version")
 
-func (c *Codec) parseKept(text []byte) (map[owner]*stream, error) {
+func parseKept(text []byte) (*kept, error) {
 	if len(text) < len(keptMagic)+4 || string(text[:len(keptMagic)]) != keptMagic {
 		return nil, errKept
 	}
@@ -173,81 +183,87 @@ func (c *Codec) parseKept(text []byte) (map[owner]*stream, error) {
 	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(text[len(body):]) {
 		return nil, fmt.Errorf("%w: its checksum does not fit", errKept)
 	}
-	var all kept
-	if err := gob.NewDecoder(bytes.NewReader(body[len(keptMagic):])).Decode(&all); err != nil {
+	all := &kept{}
+	if err := gob.NewDecoder(bytes.NewReader(body[len(keptMagic):])).Decode(all); err != nil {
 		return nil, fmt.Errorf("%w: %w", errKept, err)
 	}
-	streams := map[owner]*stream{}
-	for i := range all.Streams {
-		k := &all.Streams[i]
-		st := newStream(&c.budget, c.counts)
-		st.idle = c.now()
-		if err := st.takeUp(k); err != nil {
-			return nil, fmt.Errorf("%w: %w", errKept, err)
-		}
-		streams[owner{k.Origin, k.Node, k.Server, k.App, k.Customer}] = st
-	}
-	return streams, nil
+	return all, nil
 }
 
-// takeUp is the reverse of keep, for a new stream. Layers that --codec-memory has
-// no room for are an error: their values would be lost.
-func (s *stream) takeUp(k *keptStream) error {
-	for _, d := range k.Dense {
-		l, err := threshold.RestoreLayer(element.Kind(d.Kind), d.Residual, noRule.config(d.Key))
-		if err != nil {
-			return err
+// takeUp adds what was kept of a stream to it and returns how many layers had to
+// be dropped; s.mu is locked.
+func (s *stream) takeUp(k *keptStream) (lost int) {
+	for i := range k.Dense {
+		if !s.takeUpDense(&k.Dense[i]) {
+			lost++
+			s.counts.why(ReasonMemory)
 		}
-		if !s.budget.take(l.Bytes()) {
-			return errors.New("--codec-memory has no room for it")
-		}
-		s.dense[d.Key] = &denseLayer{Layer: l, pulled: d.Pulled}
 	}
-	for _, n := range k.Narrow {
-		l, err := threshold.RestoreLayer(element.Kind(n.Kind), n.Residual, noRule.config(n.First))
-		if err != nil {
-			return err
+	for i := range k.Narrow {
+		if !s.takeUpNarrow(&k.Narrow[i]) {
+			lost++
+			s.counts.why(ReasonMemory)
 		}
-		x, err := restoreIndex(n.Keys, n.Places, n.Widths)
-		if err != nil {
-			return err
-		}
-		if x.values != l.Len() {
-			return fmt.Errorf("%d values of keys in a layer of %d", x.values, l.Len())
-		}
-		if !s.budget.take(l.Bytes() + x.bytes()) {
-			return errors.New("--codec-memory has no room for it")
-		}
-		s.narrow[layerID{Range{n.First, n.Last}, element.Kind(n.Kind)}] = &narrowLayer{Layer: l, index: x}
 	}
 	for _, sent := range k.Sent {
-		s.repeats.remember(exchange{sent.Timestamp, sent.Push}, sent.Sum, sent.Section, s.budget)
+		if e := (exchange{sent.Timestamp, sent.Push}); s.repeats.sent[e] == nil {
+			s.repeats.remember(e, sent.Sum, sent.Section, s.budget)
+		}
 	}
-	s.repeats.last = k.Last
-	return nil
+	s.repeats.last = max(s.repeats.last, k.Last)
+	return lost
 }
 
-// restoreIndex makes the index that gives these keys their places again.
-func restoreIndex(keys []uint64, places, widths []uint32) (*index, error) {
-	if len(places) != len(keys) || len(widths) != len(keys) {
-		return nil, fmt.Errorf("%d keys with %d places and %d widths", len(keys), len(places), len(widths))
+func (s *stream) takeUpDense(d *keptDense) bool {
+	kind := element.Kind(d.Kind)
+	if !kind.Valid() {
+		return false
 	}
-	order := make([]int, len(keys))
-	for i := range order {
-		order[i] = i
+	l, why := s.denseOf(d.Key, &piece{kind: kind, width: len(d.Residual) / threshold.ResidualSize(kind, false)}, noRule)
+	if why != "" || l.AddResidual(nil, d.Residual) != nil {
+		return false
 	}
-	slices.SortFunc(order, func(a, b int) int { return int(int64(places[a]) - int64(places[b])) })
-	x := newIndex()
-	for _, i := range order {
-		width := int(widths[i] &^ pulledBit)
-		if int(places[i]) != x.values+1 || x.values > math.MaxInt32-width || x.at(keys[i]).place != 0 {
-			return nil, fmt.Errorf("key %d at place %d", keys[i], places[i])
+	l.pulled = l.pulled || d.Pulled
+	return true
+}
+
+func (s *stream) takeUpNarrow(n *keptNarrow) bool {
+	kind := element.Kind(n.Kind)
+	if !kind.Valid() || len(n.Places) != len(n.Keys) || len(n.Widths) != len(n.Keys) {
+		return false
+	}
+	l, why := s.narrowOf(&piece{kind: kind, span: &span{Range: Range{n.First, n.Last}}}, noRule)
+	if why != "" {
+		return false
+	}
+	size := threshold.ResidualSize(kind, false)
+	var at []uint32
+	var values []byte
+	for i, key := range n.Keys {
+		width, from := int(n.Widths[i]&^pulledBit), int(n.Places[i]-1)
+		if from < 0 || (from+width)*size > len(n.Residual) {
+			return false
 		}
-		x.add(keys[i], width)
-		if widths[i]&pulledBit != 0 {
-			x.at(keys[i]).width |= pulledBit
-			x.unpulled--
+		c := l.index.at(key)
+		if c.place == 0 {
+			if !s.budget.take(cellBytes + width*size) {
+				return false
+			}
+			l.index.add(key, width)
+			c = l.index.at(key)
 		}
+		if c.size() != width {
+			return false
+		}
+		if n.Widths[i]&pulledBit != 0 && !c.pulled() {
+			c.width |= pulledBit
+			l.index.unpulled--
+		}
+		for j := range width {
+			at = append(at, c.place-1+uint32(j))
+		}
+		values = append(values, n.Residual[from*size:(from+width)*size]...)
 	}
-	return x, nil
+	l.Grow(l.index.values)
+	return len(at) == 0 || l.AddResidual(at, values) == nil
 }

@@ -57,7 +57,7 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
 	s.keyed = newByKey(keyBytes)
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	s.job = l.Job
-	s.sameHost = l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap()
+	s.sameHost = l.Client.IsValid() && (l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap())
 	leave := func() {}
 	if l.Dialed {
 		leave = c.joinOrigin(l.Origin)
