@@ -23,7 +23,7 @@ const (
 	ReasonRestarted  Reason = "restarted"    // a new process has an old one's node id: what waited for that is dropped
 	ReasonAbandoned  Reason = "abandoned"    // a worker went without ending in order: what waited is dropped
 	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
-	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled since it first pushed them: what is pushed may be their initial values, and goes whole
+	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled, or pushes for the first time: what is pushed may be their initial values, and goes whole
 	ReasonNotSent    Reason = "not-sent"     // a worker ended while something of its pushes waited, and nothing says that its servers add up what they get (--handler add)
 	ReasonFlushed    Reason = "flushed"      // a layer's rest went out in order
 	ReasonNoFlush    Reason = "flush-failed" // a layer's rest could not be sent in order

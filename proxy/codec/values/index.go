@@ -12,7 +12,7 @@ type index struct {
 	cells  []cell // a power of two
 	used   int
 	values int // of all keys
-	// unpulled counts the keys of which no pull was seen since they have a place.
+	// unpulled counts the keys of which no pull was seen.
 	unpulled int
 }
 
@@ -119,8 +119,8 @@ func (x *index) notePulled(keys pslite.Keys) {
 	}
 }
 
-// gradients reports whether all keys of a piece, which have places, were pulled
-// since they got them: what is pushed of them are gradients.
+// gradients reports whether all keys of a piece, which have places, were pulled:
+// what is pushed of them are gradients.
 func (x *index) gradients(keys pslite.Keys, p *piece) bool {
 	for i := p.first; i < p.first+p.keys && x.unpulled > 0; i++ {
 		if !x.at(keys.At(i)).pulled() {

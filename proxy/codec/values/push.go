@@ -22,6 +22,7 @@ type pushing struct {
 	some, chosen []uint32
 	gradient     []byte
 	seed         uint64 // of the last rounding
+	first        bool   // the push is the first of its stream
 }
 
 // stream returns the stream of a message's customer; nil where there is none.
@@ -68,7 +69,9 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 		st.restart(ReasonRestarted)
 	}
 	start := len(head)
+	s.pushing.first, st.began = !st.began, true
 	head, coded = s.appendPieces(head, st, m)
+	s.pushing.first = false
 	if !st.repeats.remember(e, sum, head[start:], st.budget) {
 		st.counts.why(ReasonForgotten)
 	}
@@ -207,8 +210,8 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		if why != "" {
 			return nil, why
 		}
-		if r.Threshold > 0 && !r.Unpulled && !l.index.gradients(keys, p) {
-			if !s.compressPulled(l, p, keys, values) {
+		if r.Threshold > 0 && !r.Unpulled && (room.first || !l.index.gradients(keys, p)) {
+			if room.first || !s.compressPulled(l, p, keys, values) {
 				return nil, ReasonUnpulled
 			}
 			s.codec.counts.why(ReasonUnpulled)
@@ -225,9 +228,9 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 }
 
 // compressPulled makes the vector what goes of a piece of which not all keys were
-// pulled since their first push: all values of those that were not, which may be
-// initial values, and of the others what the threshold lets pass. room.at are the
-// places of all values. It reports whether there are others at all.
+// pulled: all values of those that were not, which may be initial values, and of
+// the others what the threshold lets pass. room.at are the places of all values.
+// It reports whether there are others at all.
 func (s *Sender) compressPulled(l *narrowLayer, p *piece, keys pslite.Keys, values []byte) bool {
 	room, v, size := &s.pushing, &s.pushing.vector, p.kind.Size()
 	room.some, room.chosen, room.gradient = room.some[:0], room.chosen[:0], room.gradient[:0]
@@ -270,14 +273,28 @@ func (s *Sender) notePull(m *pslite.Message) {
 		return
 	}
 	keys := m.Keys()
+	var asks *stream // whose next pushes the pull is for, as far as that can be told
+	if s.tellsGradients() {
+		asks, _ = s.stream(m, true)
+	}
 	for _, st := range s.streams {
-		st.notePull(keys)
+		st.notePull(keys, st == asks)
 	}
 	for i := 0; i < keys.Len() && len(s.slimmed) > 0; i++ {
 		if pulled, ok := s.slimmed[keys.At(i)]; ok && !pulled {
 			s.slimmed[keys.At(i)] = true
 		}
 	}
+}
+
+// tellsGradients reports whether a rule takes only what it knows to be gradients.
+func (s *Sender) tellsGradients() bool {
+	for i := range s.spans {
+		if r := s.spans[i].rule; r != nil && r.Threshold > 0 && !r.Unpulled {
+			return true
+		}
+	}
+	return false
 }
 
 // slims reports whether slim may leave out values of a piece: those of a dense

@@ -36,8 +36,8 @@ type Rule struct {
 	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
 	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
 	// Unpulled takes every push for a gradient. Otherwise nothing waits of a key
-	// before its worker has pulled it after pushing it: until then a push may be
-	// the key's initial value.
+	// before its worker has pulled it, of a dense key after pushing it, nor of a
+	// worker's first push to a server: these may be initial values.
 	Unpulled bool `json:"threshold-unpulled,omitempty" yaml:"threshold-unpulled"`
 	// SameHost has the lossy codecs apply to connections within a host too, where
 	// they save no traffic of the network.

@@ -28,7 +28,14 @@ type stream struct {
 	dense    map[uint64]*denseLayer // by key
 	narrow   map[layerID]*narrowLayer
 	repeats  repeats
+	// asked are keys that were pulled and have no place in a layer: what is pushed
+	// of them next are gradients, if they turn out to have few values.
+	asked map[uint64]struct{}
+	began bool // a push was seen
 }
+
+// askedBytes is what a key in asked costs.
+const askedBytes = 32
 
 // denseLayer is a key of many values.
 type denseLayer struct {
@@ -54,7 +61,7 @@ type layerID struct {
 const maxLayers = 4096
 
 func newStream(b *budget, c *counters) *stream {
-	return &stream{budget: b, counts: c, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats()}
+	return &stream{budget: b, counts: c, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}}
 }
 
 // waits reports whether something may wait to be sent.
@@ -94,6 +101,9 @@ func (s *stream) restart(why Reason) {
 		s.dropNarrow(id)
 	}
 	s.repeats.clear(s.budget)
+	s.budget.give(len(s.asked) * askedBytes)
+	clear(s.asked)
+	s.began = false
 }
 
 func (s *stream) dropDense(key uint64) {
@@ -188,15 +198,22 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 			return at, ReasonMemory
 		}
 		for i := range p.keys {
-			l.index.add(keys.At(p.first+i), p.widthOf(i))
+			key := keys.At(p.first + i)
+			l.index.add(key, p.widthOf(i))
+			if _, ok := s.asked[key]; ok {
+				l.index.notePulled(keys[8*(p.first+i) : 8*(p.first+i+1)])
+				delete(s.asked, key)
+				s.budget.give(askedBytes)
+			}
 		}
 		l.Grow(l.index.values)
 	}
 	return l.index.positions(at, keys, p), ""
 }
 
-// notePull notes that the worker pulls these keys.
-func (s *stream) notePull(keys pslite.Keys) {
+// notePull notes that the worker pulls these keys. With ahead it remembers those
+// too of which no push was seen yet, as far as memory allows.
+func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.dense) > 0 {
@@ -209,4 +226,27 @@ func (s *stream) notePull(keys pslite.Keys) {
 	for _, l := range s.narrow {
 		l.index.notePulled(keys)
 	}
+	for i := 0; ahead && i < keys.Len(); i++ {
+		key := keys.At(i)
+		if _, ok := s.asked[key]; ok || s.placed(key) {
+			continue
+		}
+		if !s.budget.take(askedBytes) {
+			return
+		}
+		s.asked[key] = struct{}{}
+	}
+}
+
+// placed reports whether a push of the key was seen.
+func (s *stream) placed(key uint64) bool {
+	if s.dense[key] != nil {
+		return true
+	}
+	for _, l := range s.narrow {
+		if l.index.at(key).place != 0 {
+			return true
+		}
+	}
+	return false
 }
