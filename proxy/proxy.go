@@ -210,12 +210,8 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	for _, l := range mesh {
 		g.Go(func() error { return p.ServeLinks(serving, l, 0) })
 	}
-<<<<<<< HEAD
 	g.Go(func() error { p.lookAfter(serving); return nil })
-=======
 	g.Go(func() error { p.restoreValues(serving); return nil })
-	g.Go(func() error { <-serving.Done(); return nil })
->>>>>>> 1939ef1 (Thresholding: initial values go whole, no push that servers do not expect, what waits is handed to the next proxy; nothing lossy within a host; a reconnect among split requests keeps the residual)
 	// Requests are routed until the last connection has ended.
 	routing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	routed := make(chan error, 1)

@@ -41,7 +41,7 @@ func control(m pslite.Meta) [][]byte {
 // counted.
 func TestABarrierPassesWithoutAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, Rule{Threshold: 0.99})
+		e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
 		up, _ := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
 		scheduler := e.dial(t, e.worker, e.server, "ps9")
 		r := rand.New(rand.NewPCG(7, 7))
