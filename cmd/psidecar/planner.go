@@ -25,6 +25,7 @@ import (
 	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/codecs"
+	"github.com/psidecar/psidecar/planner/intake"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
@@ -102,6 +103,7 @@ deploy/SECURITY.md says who may do what.`,
 }
 
 func runPlanner(ctx context.Context, f *plannerFlags) error {
+	limitMemory()
 	ports := ports{names: f.names}
 	defer ports.close()
 	p, err := openPlanner(ctx, f, "--", &ports)
@@ -280,8 +282,10 @@ func (c *collector) handler() http.Handler {
 // serve takes reports and plans until ctx ends.
 func (c *collector) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, c.kept.Close()) }()
-	server := grpc.NewServer(grpc.Creds(c.credentials()), grpc.ConnectionTimeout(handshakeIn), grpc.UnaryInterceptor(c.policy.Unary), grpc.StreamInterceptor(c.policy.Stream), grpc.MaxRecvMsgSize(reports.MaxReportBytes),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	server := grpc.NewServer(append(intake.New(intake.MessageMemory, intake.Memory).Options(), // first: it also hears of calls that are refused
+		grpc.Creds(c.credentials()), grpc.ConnectionTimeout(handshakeIn),
+		grpc.ChainUnaryInterceptor(c.policy.Unary), grpc.ChainStreamInterceptor(c.policy.Stream),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)
 	api.RegisterPlannerServer(server, c.store)
 	api.RegisterPlansServer(server, c.plans)
 	api.RegisterCodecsServer(server, c.codecs)

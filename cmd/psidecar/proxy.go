@@ -210,6 +210,7 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 }
 
 func runProxy(ctx context.Context, f *proxyFlags) error {
+	limitMemory()
 	opts, err := f.options()
 	if err != nil {
 		return err

@@ -6,9 +6,8 @@ import (
 	"sort"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/intake"
 )
 
 // What is kept of reports that are not the newest any more.
@@ -17,10 +16,9 @@ const (
 	HistoryEvery = 5 * time.Second
 	// HistoryKept is for how long reports are kept.
 	HistoryKept = 15 * time.Minute
-	// HistoryBytes is how much is kept, as encoded on the wire; in memory it is
-	// about three times that. With very many hosts it may not reach back for
-	// all of HistoryKept.
-	HistoryBytes = 64 << 20
+	// HistoryBytes is how much memory they take. With very many hosts they may not
+	// reach back for all of HistoryKept.
+	HistoryBytes = 128 << 20
 )
 
 // history has reports of all hosts in the order in which they came, without
@@ -48,7 +46,7 @@ func (h *history) add(r *api.HostReport, at time.Time) {
 	}
 	h.last[r.GetHost()] = at
 	kept := stripped(r)
-	p := past{kept, at, proto.Size(kept)}
+	p := past{kept, at, intake.Held(kept)}
 	h.list = append(h.list, p)
 	h.bytes += p.bytes
 	gone := 0

@@ -27,14 +27,18 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/intake"
 )
 
 // Limits of what is kept.
 const (
 	// MaxHosts is how many hosts may report.
 	MaxHosts = 4096
-	// MaxReportBytes is how large a report may be.
-	MaxReportBytes = 16 << 20
+	// MaxMemory is how much memory the newest reports of all hosts take.
+	MaxMemory = 256 << 20
+	// maxJobs is how many jobs a report may have, maxMembers how many servers or
+	// workers one of them.
+	maxJobs, maxMembers = 1024, 1 << 16
 	// Forget is after what silence a host is forgotten, if room is needed.
 	Forget = 10 * time.Minute
 )
@@ -50,6 +54,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	hosts    map[string]entry
+	memory   int // that the newest reports take
 	history  history
 	sessions uint64           // begun so far
 	silenced uint64           // reports that were ignored, since a newer stream speaks for their host
@@ -59,6 +64,7 @@ type Store struct {
 // entry is what is kept of a host.
 type entry struct {
 	report *api.HostReport
+	memory int // that it takes
 	at     time.Time
 	// speaks is the stream that reports for the host; nil: the last one has ended,
 	// and any may.
@@ -127,6 +133,9 @@ func (s *Store) take(own *session, r *api.HostReport) error {
 		return status.Errorf(codes.InvalidArgument, "a report of host %.300q in the stream of host %.300q", host, own.host)
 	}
 	own.host = r.GetHost()
+	if n := len(r.GetJobs()); n > maxJobs {
+		return status.Errorf(codes.InvalidArgument, "a report of %d jobs, at most %d are taken", n, maxJobs)
+	}
 	for _, j := range r.GetJobs() {
 		if err := check(j); err != nil {
 			return err
@@ -163,7 +172,12 @@ func (s *Store) keep(own *session, r *api.HostReport) (fresh bool, err error) {
 		return false, status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
 	}
 	kept := withoutWindows(r)
-	s.hosts[r.GetHost()] = entry{kept, now, own}
+	memory := intake.Held(kept)
+	if s.memory+memory-old.memory > MaxMemory {
+		return false, status.Errorf(codes.ResourceExhausted, "a report of %d bytes of memory: those of all hosts take %d already, at most %d are kept", memory, s.memory-old.memory, MaxMemory)
+	}
+	s.memory += memory - old.memory
+	s.hosts[r.GetHost()] = entry{kept, memory, now, own}
 	s.history.add(kept, now)
 	return true, nil
 }
@@ -187,6 +201,9 @@ func withoutWindows(r *api.HostReport) *api.HostReport {
 
 // check refuses a report whose rows do not fit its blocks.
 func check(j *api.JobReport) error {
+	if most := max(j.GetServers(), j.GetWorkers()); most > maxMembers {
+		return status.Errorf(codes.InvalidArgument, "job %.300q: %d servers or workers, at most %d are taken", j.GetJob(), most, maxMembers)
+	}
 	n := len(j.GetBlocks())
 	for _, u := range j.GetUses() {
 		for _, row := range [][]uint64{u.GetPulls(), u.GetPushes(), u.GetPulledBytes(), u.GetPushedBytes()} {
@@ -252,6 +269,7 @@ func (s *Store) forgetOne(now time.Time) bool {
 			oldest, found = host, true
 		}
 	}
+	s.memory -= s.hosts[oldest].memory
 	delete(s.hosts, oldest)
 	return found
 }

@@ -14,10 +14,10 @@ import (
 
 // Serve starts a server of what is registered, and returns a connection to it.
 // Both end with the test.
-func Serve(t testing.TB, register func(*grpc.Server)) *grpc.ClientConn {
+func Serve(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
-	server := grpc.NewServer()
+	server := grpc.NewServer(opts...)
 	register(server)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
