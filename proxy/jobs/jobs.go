@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 
@@ -84,6 +85,8 @@ type Jobs struct {
 	refused   map[claim]uint64
 	refusals  *rate.Limiter // of their logs
 
+	post *semaphore.Weighted // of letters that are being read and heard
+
 	linksMu sync.Mutex
 	links   map[netip.Addr]*siteLink
 
@@ -102,7 +105,8 @@ func New(o Options) (*Jobs, error) {
 		return nil, err
 	}
 	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, dialled: map[Scope]*dialled{},
-		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{}}
+		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{},
+		post: semaphore.NewWeighted(postMemory)}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}

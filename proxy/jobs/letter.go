@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
@@ -25,7 +24,7 @@ type letter struct {
 const (
 	// letterVersion is that of the form below.
 	letterVersion = 2
-	maxLetter     = 32 << 20
+	maxLetter     = 16 << 20
 	maxName       = 512
 )
 
@@ -74,33 +73,28 @@ func appendKeys(dst []byte, keys []plan.Keys) []byte {
 	return dst
 }
 
-// readLetter reads the next letter; buf is reused.
-func readLetter(r io.Reader, buf []byte) (*letter, []byte, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, buf, err
+func parseLetter(b []byte) (*letter, error) {
+	if err := checkVersion(b); err != nil {
+		return nil, err
 	}
-	n := int(binary.BigEndian.Uint32(head[:]))
-	if n > maxLetter {
-		return nil, buf, fmt.Errorf("%w: %d bytes, at most %d are allowed", errLetter, n, maxLetter)
+	p := parser{b: b}
+	l := p.letter()
+	if m := &l.message; p.failed || len(p.b) > 0 || m.Kind < migrate.Join || m.Kind > migrate.Release {
+		return nil, errLetter
 	}
-	buf = buf[:0]
-	for len(buf) < n { // as it comes, whatever is claimed
-		at := len(buf)
-		buf = append(buf, make([]byte, min(n-at, 1<<20))...)
-		if _, err := io.ReadFull(r, buf[at:]); err != nil {
-			return nil, buf, err
-		}
-	}
-	l, err := parseLetter(buf)
-	return l, buf, err
+	return l, nil
 }
 
-func parseLetter(b []byte) (*letter, error) {
-	p := parser{b: b}
-	if v := p.byte(); v != letterVersion {
-		return nil, fmt.Errorf("%w: version %d, this proxy speaks %d", errLetter, v, letterVersion)
+func checkVersion(b []byte) error {
+	if len(b) > 0 && b[0] != letterVersion {
+		return fmt.Errorf("%w: version %d, this proxy speaks %d", errLetter, b[0], letterVersion)
 	}
+	return nil
+}
+
+func (p *parser) letter() *letter {
+	p.byte() // version
+	p.cost += letterCost
 	l := &letter{job: p.text(), run: plan.Run(p.text()), from: p.text(), to: p.text(), store: p.text(), version: p.uvarint()}
 	m := &l.message
 	m.Kind = migrate.Kind(p.byte())
@@ -108,18 +102,31 @@ func parseLetter(b []byte) (*letter, error) {
 	m.Owner = int32(p.varint())
 	m.Keys = p.keys()
 	for n := p.count(); n > 0 && !p.failed; n-- {
-		m.Held = append(m.Held, migrate.Held{Batch: p.batch(), Keys: p.keys()})
+		h := migrate.Held{Batch: p.batch(), Keys: p.keys()}
+		if p.counting {
+			p.cost += heldCost
+		} else {
+			m.Held = append(m.Held, h)
+		}
 	}
-	if p.failed || len(p.b) > 0 || m.Kind < migrate.Join || m.Kind > migrate.Release {
-		return nil, errLetter
-	}
-	return l, nil
+	return l
 }
+
+// What parts of a letter take at most once they are parsed, in bytes.
+const (
+	heldCost = 128 // in a list that grows
+	keysCost = 16
+	// letterCost is that of a letter without them, but for its texts.
+	letterCost = 1 << 10
+)
 
 // parser cuts values off b; what is not there fails, and is zero.
 type parser struct {
 	b      []byte
 	failed bool
+	// counting: nothing is kept, cost is what it would take.
+	counting bool
+	cost     int
 }
 
 func (p *parser) fail() { p.failed, p.b = true, nil }
@@ -170,9 +177,13 @@ func (p *parser) text() string {
 		p.fail()
 		return ""
 	}
-	s := string(p.b[:n])
+	text := p.b[:n]
 	p.b = p.b[n:]
-	return s
+	if p.counting {
+		p.cost += n
+		return ""
+	}
+	return string(text)
 }
 
 func (p *parser) batch() route.Batch { return route.Batch{Mover: p.text(), Number: p.uvarint()} }
@@ -182,7 +193,10 @@ func (p *parser) keys() []plan.Keys {
 	if n == 0 {
 		return nil
 	}
-	keys := make([]plan.Keys, 0, n)
+	var keys []plan.Keys
+	if p.cost += n * keysCost; !p.counting {
+		keys = make([]plan.Keys, 0, n)
+	}
 	next := uint64(0)
 	for i := range n {
 		first := next + p.uvarint()
@@ -191,7 +205,9 @@ func (p *parser) keys() []plan.Keys {
 			p.fail()
 			return nil
 		}
-		keys = append(keys, plan.Keys{First: first, Last: last})
+		if !p.counting {
+			keys = append(keys, plan.Keys{First: first, Last: last})
+		}
 		next = last + 1
 	}
 	return keys

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -27,14 +29,12 @@ func TestLetters(t *testing.T) {
 	for _, l := range letters() {
 		stream = l.append(stream)
 	}
-	r := bytes.NewReader(stream)
-	var buf []byte
+	p := post{r: bytes.NewReader(stream), bound: semaphore.NewWeighted(postMemory)}
 	for _, want := range letters() {
-		var got *letter
-		var err error
-		if got, buf, err = readLetter(r, buf); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := p.next(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
+		p.done()
 	}
 }
 

@@ -164,22 +164,20 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
-	r := bufio.NewReaderSize(conn, 64<<10)
-	var buf []byte
+	p := post{conn: conn, r: bufio.NewReaderSize(conn, letterRoom), bound: j.post}
+	defer p.done()
 	for {
-		var l *letter
-		var err error
-		if l, buf, err = readLetter(r, buf); err != nil {
+		l, err := p.next(ctx)
+		if err != nil {
 			return err
 		}
-		x := j.named(l.job, l.run)
-		if x == nil {
-			continue
+		if x := j.named(l.job, l.run); x != nil {
+			if err := v.believe(x, l); err != nil {
+				return err
+			}
+			x.hear(l)
 		}
-		if err := v.believe(x, l); err != nil {
-			return err
-		}
-		x.hear(l)
+		p.done()
 	}
 }
 
