@@ -140,7 +140,7 @@ var (
 	descOpen    = prometheus.NewDesc("psidecar_proxy_connections", "Connections that are open.", []string{"kind"}, nil)
 	descTotal   = prometheus.NewDesc("psidecar_proxy_connections_total", "Connections that were carried.", []string{"kind"}, nil)
 	descErrors  = prometheus.NewDesc("psidecar_proxy_errors_total", "Connections that failed or were refused, by reason.", []string{"reason"}, nil)
-	descRefused = prometheus.NewDesc("psidecar_proxy_refused_claims_total", "What processes and other proxies said of jobs and was not believed: table (a node table not from the job's scheduler), scheduler (one of a process that is not that scheduler), node (a connection in the name of a node elsewhere), letter (of a site, not from its host), site (too many links of a host), job (too many jobs, or nodes).", []string{"claim"}, nil)
+	descRefused = prometheus.NewDesc("psidecar_proxy_refused_claims_total", "What processes and other proxies said of jobs and was not believed: table (a node table not from the job's scheduler), scheduler (one of a process that is not that scheduler), node (a connection in the name of a node elsewhere), letter (of a site, not from its host), run (a letter of another run, which is dropped), site (too many links of a host), job (too many jobs, or nodes).", []string{"claim"}, nil)
 	descPast    = prometheus.NewDesc("psidecar_proxy_past_mesh_total", "Connections made directly for which a link to a proxy was wanted: no_proxy where there is none, not_configured where links need TLS or --insecure, else the reason for which the link failed.", []string{"reason"}, nil)
 	descWaits   = prometheus.NewDesc("psidecar_proxy_awaited_total", "Connections that waited for the mesh port of a host that was new, by whether it opened within --peer-patience.", []string{"opened"}, nil)
 	descGuarded = prometheus.NewDesc("psidecar_proxy_guard_cgroups", "Cgroups of jobs with displaced keys: closed, their connects fail while there is no proxy; pending, that is still to be set, or taken back.", []string{"state"}, nil)
@@ -151,13 +151,14 @@ var (
 	descLedgers = prometheus.NewDesc("psidecar_proxy_ledger_bytes", "Bytes that ledgers have in the state folder.", nil, nil)
 	descDamaged = prometheus.NewDesc("psidecar_proxy_state_damaged_total", "Files and folders of the state folder that were found damaged and set aside.", nil, nil)
 	descLost    = prometheus.NewDesc("psidecar_proxy_state_lost_jobs", "Damaged folders of jobs of which not even the name is known: connections of workers of unknown jobs fail.", nil, nil)
+	descNoStore = prometheus.NewDesc("psidecar_proxy_store_lost_jobs", "Jobs of which the planner's store does not know where keys are, since it was lost or is an old copy.", nil, nil)
 	descTrouble = prometheus.NewDesc("psidecar_proxy_state_trouble_jobs", "Jobs that would not survive a kill of the proxy, since the state folder cannot be written, or whose requests are refused because what was kept of them is lost.", nil, nil)
 	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
 )
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descValueBytes, descValues, descValueEvents, descValueState} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState} {
 		out <- d
 	}
 }
@@ -167,12 +168,16 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	if p.opts.Jobs == nil {
 		return
 	}
-	f, trouble := p.opts.Jobs.Folder(), 0
+	f, trouble, noStore := p.opts.Jobs.Folder(), 0, 0
 	for _, s := range p.opts.Jobs.States() {
 		if s.Trouble != "" {
 			trouble++
 		}
+		if s.LostStore != "" {
+			noStore++
+		}
 	}
+	out <- prometheus.MustNewConstMetric(descNoStore, prometheus.GaugeValue, float64(noStore))
 	out <- prometheus.MustNewConstMetric(descLedgers, prometheus.GaugeValue, float64(f.LedgerBytes))
 	out <- prometheus.MustNewConstMetric(descDamaged, prometheus.CounterValue, float64(f.Damaged))
 	out <- prometheus.MustNewConstMetric(descLost, prometheus.GaugeValue, float64(len(f.Lost)))

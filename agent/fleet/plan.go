@@ -18,6 +18,9 @@ func Plan(p *api.JobPlan) web.Plan {
 		Job: p.GetJob(), Strategy: p.GetStrategy(), Mode: "proposes", Trouble: p.GetTrouble(), DisplacedKeys: p.GetDisplacedKeys(),
 		Owned: p.GetOwned(), Epochs: []web.PlanEpoch{}, Handlers: []web.PlanHandler{}, Proxies: int(p.GetProxies()),
 	}
+	if p.GetLost() != "" {
+		shown.Trouble = p.GetLost()
+	}
 	switch {
 	case p.GetHeld():
 		shown.Mode = "held"

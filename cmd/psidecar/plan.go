@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 const (
@@ -55,7 +56,7 @@ of it; carry out what it proposed; take the newest plan back. A planner without
 			api.ActRequest_APPLY),
 		newActCommand(e, "rollback", "Take the newest plan back: what it moved goes back where it was, and no plan is carried out until one is applied",
 			api.ActRequest_ROLLBACK),
-		newActCommand(e, "forget", "Drop all that the planner keeps of a job that has ended",
+		newActCommand(e, "forget", "Drop all that the planner keeps of a job that has ended, of all its runs; refused while it runs with keys displaced",
 			api.ActRequest_FORGET),
 		newPlanCodecsCommand(e),
 	)
@@ -225,6 +226,16 @@ func printPlans(out io.Writer, d *api.Description) error {
 			mode = "carries plans out"
 		}
 		fmt.Fprintf(w, "job %s: %d servers, %d keys displaced, %s %s\n", j.GetJob(), j.GetServers(), j.GetDisplacedKeys(), j.GetStrategy(), mode)
+		if run := plan.Run(j.GetRun()); run.Valid() {
+			over := ""
+			if !j.GetRunning() {
+				over = ", over: no host has connections of it"
+			}
+			fmt.Fprintf(w, "run %s, since %s%s\n", run.Short(), run.Began().Format(time.DateTime), over)
+		}
+		if j.GetLost() != "" {
+			fmt.Fprintln(w, j.GetLost())
+		}
 		if n := len(j.GetEpochs()); n > 0 && j.GetEpochs()[n-1].GetState() == api.Epoch_MOVING && j.GetProxies() == 0 {
 			fmt.Fprintln(w, "no proxy is connected to the planner that would move keys")
 		}

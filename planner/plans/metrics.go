@@ -17,13 +17,14 @@ var (
 	movedKeys     = prometheus.NewDesc("psidecar_planner_moved_keys", "Keys that have moved, of the plans that are still known.", []string{"job"}, nil)
 	movedBytes    = prometheus.NewDesc("psidecar_planner_moved_bytes", "Bytes of values that have moved, of the plans that are still known.", []string{"job"}, nil)
 	refusedKeys   = prometheus.NewDesc("psidecar_planner_refused_keys", "Keys that were to move and were not, of the plans that are still known, by reason.", []string{"job", "reason"}, nil)
+	storeLost     = prometheus.NewDesc("psidecar_planner_store_lost", "1 where the store does not know where keys of the job's newest run are, since it was lost or is an old copy, and waits for proxies to teach it; else 0.", []string{"job"}, nil)
 	newestEpoch   = prometheus.NewDesc("psidecar_planner_epoch", "Number of the newest plan.", []string{"job"}, nil)
 )
 
 // Describe implements prometheus.Collector; see [Service.Describe] for the rest
 // of what is known of plans.
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{displacedKeys, pendingKeys, movedKeys, movedBytes, refusedKeys, newestEpoch} {
+	for _, d := range []*prometheus.Desc{displacedKeys, pendingKeys, movedKeys, movedBytes, refusedKeys, storeLost, newestEpoch} {
 		out <- d
 	}
 }
@@ -60,6 +61,11 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		gauge(displacedKeys, j.GetDisplacedKeys())
 		gauge(pendingKeys, pending)
 		gauge(newestEpoch, newest)
+		lost := uint64(0)
+		if j.GetLost() != "" {
+			lost = 1
+		}
+		gauge(storeLost, lost)
 		gauge(movedKeys, moved)
 		gauge(movedBytes, bytes)
 		for reason, n := range refused {

@@ -38,6 +38,7 @@ func TestMetrics(t *testing.T) {
 		"psidecar_planner_moved_keys " + testJob:                1,
 		"psidecar_planner_pending_keys " + testJob:              0,
 		"psidecar_planner_refused_keys " + testJob + " handler": 10,
+		"psidecar_planner_store_lost " + testJob:                0,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -20,20 +20,26 @@ const (
 	claimNode      claim = "node"      // a connection in the name of a node that is elsewhere
 	claimLetter    claim = "letter"    // a letter of a site not from that site's host
 	claimSite      claim = "site"      // a link between sites more than one host may have
+	claimRun       claim = "run"       // a letter of another run
 	claimJob       claim = "job"       // one job, or node, more than are allowed
 )
 
-var claims = []claim{claimTable, claimScheduler, claimNode, claimLetter, claimSite, claimJob}
+var claims = []claim{claimTable, claimScheduler, claimNode, claimLetter, claimSite, claimJob, claimRun}
 
 // refuse counts a claim that is not believed, and logs it, not too often.
 func (j *Jobs) refuse(c claim, text string, attrs ...any) {
-	j.refusedMu.Lock()
-	j.refused[c]++
-	n := j.refused[c]
-	j.refusedMu.Unlock()
+	n := j.countRefused(c)
 	if j.refusals.Allow() {
 		j.log.Warn(text, append([]any{"claim", c, "refused_so_far", n}, attrs...)...)
 	}
+}
+
+// countRefused counts what was not believed, and returns how often that was.
+func (j *Jobs) countRefused(c claim) uint64 {
+	j.refusedMu.Lock()
+	defer j.refusedMu.Unlock()
+	j.refused[c]++
+	return j.refused[c]
 }
 
 // RefuseSite counts a link between sites that was one too many.

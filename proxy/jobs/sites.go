@@ -186,6 +186,7 @@ func (x *job) hear(l *letter) {
 	x.locked(func() error {
 		if l.run != x.run || x.run == "" {
 			x.strangers++
+			x.jobs.countRefused(claimRun) // no fault of anybody's: one run ends, another begins
 			return nil
 		}
 		if !slices.Contains(x.otherNames(), l.from) || !slices.Contains(x.names(), l.to) {
