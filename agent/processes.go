@@ -296,6 +296,6 @@ func (p *processes) job(local, peer netip.AddrPort) (string, bool) {
 func processOf(p *discover.Process) observe.Process {
 	return observe.Process{
 		PID: p.PID, Role: p.Role, Scheduler: p.Scheduler, Servers: p.Servers, Workers: p.Workers,
-		Listens: p.Listens, Command: p.Command, Pod: p.Pod, Container: p.Container,
+		Listens: p.Listens, Pod: p.Pod, Container: p.Container,
 	}
 }

@@ -34,7 +34,6 @@ type Process struct {
 	// Listens are the addresses at which the others may reach it: its host's
 	// with the ports that it listens on.
 	Listens   []netip.AddrPort
-	Command   string
 	Pod       string // Kubernetes pod UID
 	Container string
 }

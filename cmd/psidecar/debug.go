@@ -26,7 +26,7 @@ func newDebugCommand(e env) *cobra.Command {
 version, what doctor finds, and of agent, proxy and planner their state, metrics
 and, from an agent with --pprof, stacks and memory. What cannot be had is named
 in missing.txt. It holds addresses, names of jobs and counts by key, and no
-value of any parameter.`,
+value of any parameter, nor any process's arguments or environment.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now().UTC()
@@ -101,7 +101,11 @@ func debugSources(agent, proxy, planner string) []bundle.Source {
 			if path == "/metrics" {
 				name = "metrics.txt"
 			}
-			sources = append(sources, bundle.URL(s.part+"/"+name, s.url, path))
+			source := bundle.URL(s.part+"/"+name, s.url, path)
+			if path == "/api/v1/jobs" {
+				source = source.Without("command") // which agents of older versions tell: arguments hold secrets
+			}
+			sources = append(sources, source)
 		}
 	}
 	if agent != "" { // with --pprof

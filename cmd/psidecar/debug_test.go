@@ -1,6 +1,9 @@
 package main
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,4 +86,24 @@ func TestCertsHaveRoles(t *testing.T) {
 			t.Errorf("%v: %s, want %s", tc.args, got, tc.want)
 		}
 	}
+}
+
+// No process's arguments are in a bundle, whatever an agent tells; keys are as
+// they were.
+func TestDebugHasNoCommandLines(t *testing.T) {
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, `{"jobs":[{"job":"j:1","nodes":[{"name":"worker0","command":"train --password hunter2"}],"key":18446744073709551615}]}`)
+	}))
+	defer agent.Close()
+	for _, s := range debugSources(agent.URL, "", "") {
+		if s.Name != "agent/jobs.json" {
+			continue
+		}
+		text, err := s.Read(t.Context())
+		if err != nil || strings.Contains(string(text), "hunter2") || !strings.Contains(string(text), "18446744073709551615") || !strings.Contains(string(text), "worker0") {
+			t.Errorf("%s, %v", text, err)
+		}
+		return
+	}
+	t.Error("jobs are not in a bundle")
 }

@@ -160,6 +160,9 @@ func everything(tls map[string]any) map[string]any {
 	}
 }
 
+// plain is no certificates.
+var plain = map[string]any{"insecure": true}
+
 // TestChart: the API server takes all that the chart renders, and its
 // controllers make a pod for each node that is meant to have one, and the
 // planners.
@@ -170,9 +173,9 @@ func TestChart(t *testing.T) {
 	c.addNode("node-2")
 	c.addNode("taken", corev1.Taint{Key: "team", Value: "other", Effect: corev1.TaintEffectNoSchedule})
 
-	c.apply(render(t, "watching", map[string]any{"tolerations": []any{}}))
+	c.apply(render(t, "watching", map[string]any{"tolerations": []any{}, "tls": plain}))
 	c.awaitNodes("watching", "node-1", "node-2")
-	c.apply(render(t, "watching", nil))
+	c.apply(render(t, "watching", map[string]any{"tls": plain}))
 	c.awaitNodes("watching", "node-1", "node-2", "taken")
 	c.addNode("node-3")
 	c.awaitNodes("watching", "node-1", "node-2", "node-3", "taken")
@@ -198,6 +201,7 @@ func TestChart(t *testing.T) {
 	c.turnedOn(made)
 	c.apply(render(t, "watching", made))
 	c.apply(render(t, "watching", given))
+	c.apply(render(t, "watching", everything(map[string]any{"secretNames": map[string]any{"agent": "a", "proxy": "b", "planner": "c"}})))
 	c.rights("watching")
 	c.agent("watching")
 	c.planners("watching")

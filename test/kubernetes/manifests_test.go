@@ -18,9 +18,11 @@ var manifests = []struct {
 	name, what string
 	values     map[string]any
 }{
-	{"observe.yaml", "Agents on every node and a planner: jobs are watched, nothing is in their data path.", nil},
-	{"proxy.yaml", "The same, and proxies, with certificates from the Secret psidecar-tls (psidecar certs makes them).",
-		map[string]any{"proxy": map[string]any{"enabled": true}, "tls": map[string]any{"secretName": "psidecar-tls"}}},
+	{"observe.yaml", "Agents on every node and a planner: jobs are watched, nothing is in their data path.\n# Without certificates (--insecure): whoever reaches the planner may report and change things.",
+		map[string]any{"tls": map[string]any{"insecure": true}}},
+	{"proxy.yaml", "The same, and proxies, with certificates from the Secrets psidecar-tls-agent, psidecar-tls-proxy and\n# psidecar-tls-planner (psidecar certs makes them).",
+		map[string]any{"proxy": map[string]any{"enabled": true}, "tls": map[string]any{"secretNames": map[string]any{
+			"agent": "psidecar-tls-agent", "proxy": "psidecar-tls-proxy", "planner": "psidecar-tls-planner"}}}},
 }
 
 // TestManifests: the manifests are those that the chart gives. With -update

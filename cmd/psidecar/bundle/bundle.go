@@ -8,8 +8,10 @@ package bundle
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -53,6 +55,39 @@ func URL(name, base, path string) Source {
 		}
 		return text, err
 	}}
+}
+
+// Without returns the source without the fields of that name, at any depth, of
+// the JSON that it gives: what others need not see.
+func (s Source) Without(field string) Source {
+	return Source{s.Name, func(ctx context.Context) ([]byte, error) {
+		text, err := s.Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber() // keys are exact
+		var v any
+		if err := d.Decode(&v); err != nil {
+			return nil, fmt.Errorf("not JSON: %w", err)
+		}
+		drop(v, field)
+		return json.Marshal(v)
+	}}
+}
+
+func drop(v any, field string) {
+	switch v := v.(type) {
+	case map[string]any:
+		delete(v, field)
+		for _, inner := range v {
+			drop(inner, field)
+		}
+	case []any:
+		for _, inner := range v {
+			drop(inner, field)
+		}
+	}
 }
 
 // Missing is a source that could not be had.

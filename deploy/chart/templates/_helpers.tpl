@@ -21,28 +21,37 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{/* psidecar.tlsSecret: (list . "agent") gives the Secret with a part's certificate; empty: none */}}
 {{- define "psidecar.tlsSecret" -}}
-{{- if .Values.tls.certManager.enabled -}}
-{{ include "psidecar.name" . }}-tls
+{{- $root := index . 0 -}}
+{{- $names := $root.Values.tls.secretNames -}}
+{{- $own := dict "agent" $names.agent "proxy" $names.proxy "planner" $names.planner -}}
+{{- if $root.Values.tls.certManager.enabled -}}
+{{ include "psidecar.name" $root }}-tls-{{ index . 1 }}
 {{- else -}}
-{{ .Values.tls.secretName }}
+{{ index $own (index . 1) | default $root.Values.tls.secretName }}
 {{- end -}}
 {{- end }}
 
 {{/* psidecar.check stops where values contradict each other */}}
 {{- define "psidecar.check" -}}
-{{- $secret := include "psidecar.tlsSecret" . -}}
-{{- if and .Values.proxy.enabled (not $secret) (not .Values.tls.insecure) -}}
-{{- fail "proxy.enabled needs certificates: set tls.secretName (psidecar certs makes them), or tls.certManager.enabled, or, where the network is trusted, tls.insecure=true" -}}
+{{- $agent := include "psidecar.tlsSecret" (list . "agent") -}}
+{{- $proxy := include "psidecar.tlsSecret" (list . "proxy") -}}
+{{- $planner := include "psidecar.tlsSecret" (list . "planner") -}}
+{{- if and .Values.proxy.enabled (not $proxy) (not .Values.tls.insecure) -}}
+{{- fail "proxy.enabled needs certificates: set tls.secretNames or tls.secretName (psidecar certs makes them), or tls.certManager.enabled, or, where the network is trusted, tls.insecure=true" -}}
 {{- end -}}
-{{- if and .Values.tls.insecure $secret -}}
-{{- fail "tls.insecure and tls.secretName or tls.certManager exclude each other" -}}
+{{- if and .Values.planner.enabled (not (and $agent $planner)) (not .Values.tls.insecure) -}}
+{{- fail "planner.enabled needs certificates: set tls.secretNames or tls.secretName (psidecar certs makes them), or tls.certManager.enabled, or, where everybody who reaches the planner may report and change things, tls.insecure=true" -}}
+{{- end -}}
+{{- if and .Values.tls.insecure (or $agent $proxy $planner) -}}
+{{- fail "tls.insecure and tls.secretNames, tls.secretName or tls.certManager exclude each other" -}}
 {{- end -}}
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" -}}
 {{- end -}}
-{{- if and .Values.tls.certManager.enabled .Values.tls.secretName -}}
-{{- fail "tls.secretName and tls.certManager.enabled exclude each other" -}}
+{{- if and .Values.tls.certManager.enabled (or .Values.tls.secretName .Values.tls.secretNames.agent .Values.tls.secretNames.proxy .Values.tls.secretNames.planner) -}}
+{{- fail "tls.secretNames or tls.secretName and tls.certManager.enabled exclude each other" -}}
 {{- end -}}
 {{- $measures := or .Values.threshold .Values.slim .Values.quantize .Values.unchanged .Values.act -}}
 {{- if and $measures (not .Values.proxy.enabled) -}}
