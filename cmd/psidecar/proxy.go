@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/planner/api/role"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
@@ -177,6 +178,10 @@ func (f *proxyFlags) identity() (*link.Identity, error) {
 	identity, err := link.LoadIdentity(t)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert, --tls-key, --tls-ca: %w", err)
+	}
+	if cert, _ := identity.Current(); !role.Of(cert.Leaf).Has(role.Proxy) {
+		slog.Warn("other hosts' proxies take this one's certificate only where their --tls-peer names it",
+			"error", role.Missing(cert.Leaf, role.Of(cert.Leaf), role.Proxy, "--tls-peer"))
 	}
 	return identity, nil
 }
