@@ -236,6 +236,45 @@ func TestFailClosed(t *testing.T) {
 	}
 }
 
+// TestTwoProxiesFailClosed: while a proxy takes another's place both may have
+// something to say of a cgroup. It is opened when neither needs it closed.
+func TestTwoProxiesFailClosed(t *testing.T) {
+	g := newGround(t)
+	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
+	agent := g.startAgent("1m")
+	g.want(agent, g.process)
+	id, err := redirect.ID(g.cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxies := []*hoststest.Child{g.startProxy(), g.startProxy()}
+	set := func(p *hoststest.Child, state string, closed bool) {
+		t.Helper()
+		var got string
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until it has met the agent
+			if got = p.Ask(fmt.Sprintf("%d %s", id, state)); got == "set <nil>" {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal(got)
+			}
+		}
+		if all := g.groups(); len(all) != 1 || all[0].Policy.FailClosed != closed {
+			t.Errorf("a proxy says %s, and the group is %+v, want closed %v", state, all, closed)
+		}
+	}
+	set(proxies[0], "on", true)
+	set(proxies[1], "on", true)
+	set(proxies[0], "off", true)
+	set(proxies[1], "off", false)
+	set(proxies[0], "on", true)
+	proxies[0].End(syscall.SIGKILL)
+	g.until(client, g.through(proxies[1]))
+	if all := g.groups(); len(all) != 1 || !all[0].Policy.FailClosed {
+		t.Errorf("the proxy that needed it closed was killed, and the group is %+v", all)
+	}
+}
+
 func (g *ground) groups() []redirect.Group {
 	g.t.Helper()
 	r, err := redirect.Open(redirect.Options{Dir: g.pins})

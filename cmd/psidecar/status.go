@@ -170,6 +170,12 @@ func printProxy(w io.Writer, s *proxy.State) {
 			fmt.Fprintf(w, "  state of a job is damaged: %s\n", lost)
 		}
 	}
+	if g := s.Guard; g != nil && g.Closed+g.Pending > 0 {
+		fmt.Fprintf(w, "  connects fail without this proxy in %d cgroups; in %d that is still to be changed\n", g.Closed, g.Pending)
+		if g.Problem != "" {
+			fmt.Fprintf(w, "    failed %d times: %s\n", g.Failed, g.Problem)
+		}
+	}
 	for _, c := range s.Connections {
 		codec := c.Codec
 		if codec == "" {
