@@ -117,6 +117,21 @@ func TestDescriptionHasABound(t *testing.T) {
 	}
 }
 
+// The zone of an address is any text: it gets into no job's name.
+func TestZonesAreNoNames(t *testing.T) {
+	proc := nodes(1)
+	const hostile = "fe80::1%\x1b[2J\xff"
+	proc.MapFS["100/environ"] = &fstest.MapFile{Data: []byte("DMLC_ROLE=worker\x00DMLC_NODE_HOST=" + hostile + "\x00DMLC_PS_ROOT_URI=" + hostile + "\x00DMLC_PS_ROOT_PORT=9000\x00")}
+	proc.MapFS["100/root/etc/hosts"] = &fstest.MapFile{Data: []byte(hostile + " " + hostile + "\n")}
+	s, err := Take(proc, nil, nil)
+	if err != nil || len(s.Processes) != 1 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if p := s.Processes[0]; p.Scheduler.IsValid() || fmt.Sprintf("%v", p.Listens) != "[]" {
+		t.Errorf("the scheduler is at %q, it listens at %q", p.Scheduler, p.Listens)
+	}
+}
+
 // Many descriptors that all processes share are remembered once for each up to a
 // bound, and not for each process.
 func TestSharedDescriptorsHaveABound(t *testing.T) {

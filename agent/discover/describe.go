@@ -73,7 +73,7 @@ func describe(proc fs.FS, pid int) (Process, bool, error) {
 		return Process{}, false, nil
 	}
 	p.Servers, p.Workers = number(env["DMLC_NUM_SERVER"]), number(env["DMLC_NUM_WORKER"])
-	if ip, err := netip.ParseAddr(env["DMLC_NODE_HOST"]); err == nil {
+	if ip, err := netip.ParseAddr(env["DMLC_NODE_HOST"]); err == nil && ip.Zone() == "" {
 		p.Listens = append(p.Listens, netip.AddrPortFrom(ip.Unmap(), 0))
 	}
 	dir := strconv.Itoa(pid)

@@ -19,7 +19,7 @@ func schedulerOf(env map[string]string) (at netip.AddrPort, name string, ok bool
 		return at, "", false
 	}
 	ip, err := netip.ParseAddr(host)
-	if err != nil {
+	if err != nil || ip.Zone() != "" { // a zone is any text, and says nothing on another host
 		return netip.AddrPortFrom(netip.Addr{}, uint16(port)), host, true
 	}
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), host, true
@@ -64,7 +64,7 @@ func inHosts(proc fs.FS, pid int, name string) (netip.Addr, bool) {
 		words := strings.Fields(line)
 		for i, word := range words {
 			if i > 0 && strings.EqualFold(word, strings.TrimSuffix(name, ".")) {
-				if ip, err := netip.ParseAddr(words[0]); err == nil {
+				if ip, err := netip.ParseAddr(words[0]); err == nil && ip.Zone() == "" {
 					return ip.Unmap(), true
 				}
 			}

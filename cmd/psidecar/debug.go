@@ -36,7 +36,7 @@ value of any parameter, nor any process's arguments or environment.`,
 			}
 			sources := debugSources(agent, proxy, planner)
 			if out == "-" {
-				missing, err := bundle.Write(cmd.Context(), e.stdout, folder, each, sources)
+				missing, err := bundle.Write(cmd.Context(), e.bareOut, folder, each, sources)
 				tellMissing(e, missing)
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/draw"
 	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
 )
 
 func newHeatmapCommand(e env) *cobra.Command {
@@ -56,7 +57,8 @@ counted it: in the terminal, with --json as data, with --png as an image.`,
 			if width > 0 {
 				columns = width
 			}
-			return draw.Terminal(e.stdout, h, columns, colours)
+			clean(&h) // the colours are not to be
+			return draw.Terminal(e.bareOut, h, columns, colours)
 		},
 	}
 	flags := cmd.Flags()
@@ -72,6 +74,18 @@ counted it: in the terminal, with --json as data, with --png as an image.`,
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	flags.StringVar(&image, "png", "", "write a PNG to this file")
 	return cmd
+}
+
+// clean makes the text of a heatmap fit for a terminal.
+func clean(h *web.Heatmap) {
+	h.Job, h.Measure = plaintext.Clean(h.Job), web.Measure(plaintext.Clean(string(h.Measure)))
+	for i, name := range h.Workers {
+		h.Workers[i] = plaintext.Clean(name)
+	}
+	for i := range h.Blocks {
+		b := &h.Blocks[i]
+		b.FirstText, b.LastText = plaintext.Clean(b.FirstText), plaintext.Clean(b.LastText)
+	}
 }
 
 func writePNG(path string, h web.Heatmap) error {
@@ -91,7 +105,7 @@ func writePNG(path string, h web.Heatmap) error {
 
 // terminalOf returns how wide standard output is and what it can show.
 func terminalOf(e env) (columns int, colours draw.Colours) {
-	f, ok := e.stdout.(*os.File)
+	f, ok := e.bareOut.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 80, draw.NoColours
 	}

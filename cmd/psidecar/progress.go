@@ -11,7 +11,7 @@ import (
 // as a bar on standard error; where that is no terminal it shows nothing. It
 // is for one goroutine at a time.
 func newProgress(e env, what string) func(done float64) {
-	file, ok := e.stderr.(*os.File)
+	file, ok := e.bareErr.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return func(float64) {}
 	}

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 
 	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
 )
 
 // env is the outside world as the commands see it, so that a test can run the
@@ -17,7 +19,10 @@ type env struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
-	lookup func(name string) (value string, ok bool) // environment variables
+	// bareOut and bareErr are what stdout and stderr write to once what they write
+	// cannot work a terminal; for what does, or is no text.
+	bareOut, bareErr io.Writer
+	lookup           func(name string) (value string, ok bool) // environment variables
 }
 
 // usageError marks an error that the user mends by calling differently; it
@@ -34,6 +39,8 @@ func usagef(format string, args ...any) error {
 
 // run executes one command line and returns its exit code.
 func run(ctx context.Context, e env) int {
+	e.bareOut, e.bareErr = e.stdout, e.stderr
+	e.stdout, e.stderr = plaintext.NewWriter(e.stdout), plaintext.NewWriter(e.stderr)
 	root := newRootCommand(e)
 	root.SetArgs(e.args)
 	root.SetIn(e.stdin)
