@@ -91,9 +91,18 @@ func TestFewerNodesThanBefore(t *testing.T) {
 		o := New(Options{Locality: locality.DefaultOptions})
 		for run := range 4 {
 			servers, workers := rapid.IntRange(1, 3).Draw(t, "servers"), rapid.IntRange(1, 3).Draw(t, "workers")
-			o.run(t, home, deal(t, hosts, scheduler, servers, workers))
-			if v := o.Jobs()[0]; v.Servers != servers || v.Workers != workers {
+			all := deal(t, hosts, scheduler, servers, workers)
+			o.run(t, home, all)
+			v := o.Jobs()[0]
+			if v.Servers != servers || v.Workers != workers {
 				t.Fatalf("run %d: %d servers and %d workers, want %d and %d", run, v.Servers, v.Workers, servers, workers)
+			}
+			for i := range all {
+				m := &all[i]
+				at := slices.IndexFunc(v.Nodes, func(n NodeView) bool { return n.Name == m.name() })
+				if at < 0 || v.Nodes[at].Address != m.address || m.address.Addr() == home && v.Nodes[at].Process.PID != m.pid {
+					t.Fatalf("run %d: %s at %s with process %d is not among %+v", run, m.name(), m.address, m.pid, v.Nodes)
+				}
 			}
 		}
 	})
