@@ -36,6 +36,13 @@ type FS struct {
 // Open returns the /proc directory at dir.
 func Open(dir string) *FS { return &FS{FS: os.DirFS(dir), dir: dir, guard: newGuard(patience)} }
 
+// ReadLink says what a link is to. The kernel makes that up for those of
+// /proc/PID/fd and /proc/PID/ns: nothing of the process is asked.
+func (p *FS) ReadLink(name string) (string, error) { return fs.ReadLink(p.FS, name) }
+
+// Lstat describes a file, not what a link is to.
+func (p *FS) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(p.FS, name) }
+
 // Read returns a file that the kernel makes from its own memory, up to most
 // bytes; with [ErrTooLarge] there is more.
 func Read(proc fs.FS, name string, most int) ([]byte, error) {

@@ -1,0 +1,54 @@
+package discover
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/procfs"
+)
+
+// roleVariable makes the test binary a process that has the test's listener.
+const roleVariable = "DISCOVER_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVariable) != "" {
+		time.Sleep(time.Hour)
+	}
+	os.Exit(m.Run())
+}
+
+// A node that listens is found where the kernel shows it, with its address and
+// its connections: that needs the links of /proc, not its files alone.
+func TestListeningNode(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	at := netip.MustParseAddrPort(l.Addr().String())
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.ExtraFiles = []*os.File{file}
+	cmd.Env = append(os.Environ(), roleVariable+"=node", "DMLC_ROLE=server", "DMLC_PS_ROOT_URI=127.0.0.1", "DMLC_PS_ROOT_PORT=9",
+		"DMLC_NUM_SERVER=1", "DMLC_NUM_WORKER=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	s, err := Take(procfs.Open("/proc"), nil, func(pid int) bool { return pid != cmd.Process.Pid })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Processes) != 1 || len(s.Processes[0].Listens) != 1 || s.Processes[0].Listens[0] != at {
+		t.Errorf("found %+v, want a server that listens at %s", s.Processes, at)
+	}
+}
