@@ -50,7 +50,9 @@ func (x *job) settleOver() {
 	}
 	x.work = nil
 	if x.probe != nil {
-		x.router.Cancel(x.probe.op)
+		if x.probe.op != nil {
+			x.router.Cancel(x.probe.op)
+		}
 		x.probe = nil
 	}
 	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
