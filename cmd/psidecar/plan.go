@@ -139,12 +139,14 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 func awaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint64, wait time.Duration) error {
 	end := time.Now().Add(wait)
 	for {
+		known := false
 		d, err := c.Describe(ctx, &api.DescribeRequest{Job: job})
 		if err != nil {
 			return err
 		}
 		for _, j := range d.GetJobs() {
 			for _, e := range j.GetEpochs() {
+				known = known || e.GetEpoch() == number
 				if e.GetEpoch() != number || e.GetState() == api.Epoch_MOVING && time.Now().Before(end) {
 					continue
 				}
@@ -159,6 +161,9 @@ func awaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint6
 				}
 				return nil
 			}
+		}
+		if !known {
+			return fmt.Errorf("epoch %d is not known any more: it was of a run before the one that the job's name means now", number)
 		}
 		select {
 		case <-ctx.Done():

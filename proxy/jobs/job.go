@@ -46,16 +46,18 @@ type job struct {
 	down    map[pair]*answers
 	// What waits for a connection.
 	pendingUp, pendingDown map[pair][][]byte
-	lost                   uint64 // messages that could not be kept any longer
-	late                   bool   // it was under way when this host heard of it
-	displaced              bool   // keys may be displaced, and it is on disk
-	unsupported            string // why requests are not routed
-	resumed                bool   // a proxy before this one has had it
-	resuming               bool   // its ledgers must be there
-	unkept                 error  // why a proxy after this one would not know it
-	failed                 error  // why its requests are refused
-	trouble                string // of what is kept, as it was logged
-	checked                time.Time
+	lost                   uint64    // messages that could not be kept any longer
+	late                   bool      // it was under way when this host heard of it
+	displaced              bool      // keys may be displaced, and it is on disk
+	unsupported            string    // why requests are not routed
+	resumed                bool      // a proxy before this one has had it
+	resuming               bool      // its ledgers must be there
+	unkept                 error     // why a proxy after this one would not know it
+	keptSize               int64     // of its file
+	failed                 error     // why its requests are refused
+	trouble                string    // of what is kept, as it was logged
+	immovable              string    // why no key moves, as it was logged
+	checked, touched       time.Time // what is kept
 	gone                   bool
 	seen                   seen
 	saved                  string // seen.store as it is on disk

@@ -32,26 +32,26 @@ var keptTable = crc32.MakeTable(crc32.Castagnoli)
 
 // writeKept writes a file as a whole or not at all, as far as kills go. After a
 // crash of the host nobody needs it: the job's processes there are gone, too.
-func writeKept(path string, body any) error {
+func writeKept(path string, body any) (size int64, err error) {
 	text, err := json.Marshal(body)
 	if err == nil {
 		text, err = json.Marshal(kept{keptVersion, crc32.Checksum(text, keptTable), text})
 	}
 	if err != nil {
-		return fmt.Errorf("encoding %s: %w", path, err)
+		return 0, fmt.Errorf("encoding %s: %w", path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("making a job's folder: %w", err)
+		return 0, fmt.Errorf("making a job's folder: %w", err)
 	}
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, text, 0o600); err != nil {
 		os.Remove(temporary) // it takes room, if it is there
-		return fmt.Errorf("keeping a job: %w", err)
+		return 0, fmt.Errorf("keeping a job: %w", err)
 	}
 	if err := os.Rename(temporary, path); err != nil {
-		return fmt.Errorf("keeping a job: %w", err)
+		return 0, fmt.Errorf("keeping a job: %w", err)
 	}
-	return nil
+	return int64(len(text)), nil
 }
 
 // readKept is the reverse of writeKept.

@@ -25,7 +25,7 @@ import (
 func TestKeptFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "job", jobFile)
 	want := saved{Job: "10.0.0.1:9000", Run: testRun, Local: []int32{9, 11}, Displaced: true}
-	if err := writeKept(path, want); err != nil {
+	if _, err := writeKept(path, want); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)
@@ -262,6 +262,22 @@ func TestPlacedInFullFolder(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(x.dir, jobFile)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A job that runs for days is still known to a proxy after this one.
+func TestLongJob(t *testing.T) {
+	x := oneJob(t, Options{})
+	long := time.Now().Add(-2 * forgetAfter)
+	for _, path := range []string{filepath.Join(x.dir, jobFile), x.dir} {
+		if err := os.Chtimes(path, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	connect(t, x)
+	x.checkKept(time.Now())
+	if again(t, Options{Dir: x.jobs.opts.Dir}).named(x.name, testRun) == nil {
+		t.Error("it is forgotten while it has connections")
 	}
 }
 

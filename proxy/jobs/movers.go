@@ -190,6 +190,7 @@ func (x *job) beginMove(w *work) error {
 		return errors.New("the planner has not said which store it keeps owners in")
 	}
 	if err := x.mayBeDisplaced(); err != nil {
+		x.cannotMove(err)
 		return err
 	}
 	if err := x.site.Begin(migrate.Move{Plan: w.plan, From: w.from, To: w.to, Keys: left, Handler: x.handler}); err != nil {

@@ -38,7 +38,7 @@ func (x *job) save() error {
 	}
 	slices.Sort(s.Local)
 	s.Scopes = slices.SortedFunc(maps.Keys(x.scopes), Scope.compare)
-	x.unkept = writeKept(filepath.Join(x.dir, jobFile), s)
+	x.keptSize, x.unkept = writeKept(filepath.Join(x.dir, jobFile), s)
 	return x.unkept
 }
 

@@ -198,7 +198,7 @@ func (x *job) hear(l *letter) {
 		x.see(l.store, l.version, nil)
 		if l.message.Kind == migrate.Hold || l.message.Kind == migrate.Holding && len(l.message.Held) > 0 {
 			if err := x.mayBeDisplaced(); err != nil {
-				x.jobs.log.Error("keys cannot move", "job", x.name, "error", err)
+				x.cannotMove(err)
 				return nil
 			}
 		}
@@ -206,6 +206,14 @@ func (x *job) hear(l *letter) {
 		x.site.Receive(l.from, l.message)
 		return nil
 	})
+}
+
+// cannotMove says once why keys stay where they are.
+func (x *job) cannotMove(err error) {
+	if text := err.Error(); text != x.immovable {
+		x.immovable = text
+		x.jobs.log.Error("keys cannot move", "job", x.name, "error", err)
+	}
 }
 
 // mayBeDisplaced makes sure that a proxy after this one asks before it lets

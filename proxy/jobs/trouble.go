@@ -3,6 +3,7 @@ package jobs
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -60,7 +61,7 @@ func (x *job) checkKept(now time.Time) {
 		return
 	}
 	x.checked = now
-	if x.unkept != nil && x.save() == nil && x.failed != nil && !x.resumed {
+	if (x.unkept != nil || x.unwritten()) && x.save() == nil && x.failed != nil && !x.resumed {
 		x.failed = nil
 	}
 	if x.unkept == nil && x.failed == nil {
@@ -68,6 +69,7 @@ func (x *job) checkKept(now time.Time) {
 			l.Check()
 		}
 	}
+	x.touch(now)
 	before := x.trouble
 	x.trouble = ""
 	if err := x.keptTrouble(); err != nil {
@@ -79,6 +81,24 @@ func (x *job) checkKept(now time.Time) {
 	case x.trouble == "" && before != "":
 		x.jobs.log.Info("what a proxy after this one must know of a job is written again", "job", x.name)
 	}
+}
+
+// touch keeps the file of a job that is in use from growing old: a proxy that
+// begins removes what is older than forgetAfter.
+func (x *job) touch(now time.Time) {
+	if !x.connected() || now.Sub(x.touched) < forgetAfter/24 {
+		return
+	}
+	x.touched = now
+	if err := os.Chtimes(filepath.Join(x.dir, jobFile), now, now); err != nil {
+		x.jobs.log.Debug("noting that a job is in use", "job", x.name, "error", err)
+	}
+}
+
+// unwritten reports whether somebody has removed or cut the job's file.
+func (x *job) unwritten() bool {
+	info, err := os.Stat(filepath.Join(x.dir, jobFile))
+	return err != nil || info.Size() != x.keptSize
 }
 
 // keptTrouble says what is not kept as it should be; x.mu is locked.

@@ -56,7 +56,8 @@ func (x *job) leaveUnfinished() error {
 	if len(left.Requests)+len(left.Up)+len(left.Down) == 0 {
 		return nil
 	}
-	return writeKept(x.unfinishedFile(), left)
+	_, err := writeKept(x.unfinishedFile(), left)
+	return err
 }
 
 // lasts reports whether a message to a server is still to go when this proxy has

@@ -46,7 +46,14 @@ func smallDisk(t *testing.T) string {
 	t.Helper()
 	build(t) // skips where this cannot be
 	dir := folder(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m,mode=755"); err != nil {
+	mount(t, dir, "size=2m,mode=755")
+	return dir
+}
+
+// mount mounts a file system in memory.
+func mount(t *testing.T, dir, options string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -54,7 +61,6 @@ func smallDisk(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	return dir
 }
 
 // fill writes a file until there is no room left.

@@ -35,6 +35,7 @@ func TestUpgradeBesideMovedKeys(t *testing.T) {
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, plan: want})
 	r := f.start(f.countingSlowly())
 	r.training()
+	f.propose()
 	f.psidecar("plan", "apply", "--wait", "30s")
 	f.stand(displaced)
 	r.upgrade(2)
@@ -113,14 +114,32 @@ func placed(t *testing.T, where []plan.Range) (file string) {
 	return job.WritePlacement(t, folder(t), []int{0, 1, 2, 3}, keys, owners)
 }
 
-// propose keeps the fleet's plan in a planner's store, as a planner does that has
-// seen a job.
-func (f *fleet) propose(file string) {
+// propose has the planner propose the fleet's plan for the run that is under way:
+// between two planners the plan comes into the store as from one that has seen
+// the run.
+func (f *fleet) propose() {
 	f.t.Helper()
-	if len(f.config.plan) == 0 {
-		return
+	run := f.state(f.sidecars[0]).Jobs[0].Run
+	if !run.Valid() {
+		f.t.Fatalf("nobody has named the run: %q", run)
 	}
-	s, err := store.OpenFile(file)
+	old := f.planner.current()
+	f.planner.stayAway(true)
+	f.planner.kill()
+	<-old.Done()
+	f.keep(run)
+	f.planner.stayAway(false)
+	f.await("another "+f.planner.String(), func() error { return f.planner.runs(old) })
+	f.await("the planner to serve", func() error {
+		_, err := f.get(f.planner.host, plannerHTP, "/readyz")
+		return err
+	})
+}
+
+// keep puts the fleet's plan into the store.
+func (f *fleet) keep(run plan.Run) {
+	f.t.Helper()
+	s, err := store.OpenFile(f.plans)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -129,11 +148,32 @@ func (f *fleet) propose(file string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	epoch, err := service.Propose(f.t.Context(), plans.Proposal{Job: f.jobName(), Servers: 4, Reason: "a test", Targets: f.config.plan})
+	ctx, cancel := context.WithCancel(f.t.Context())
+	watched := make(chan error, 1)
+	request := &api.WatchRequest{Host: "a test", Runs: []*api.Running{{Job: f.jobName(), Run: string(run), Servers: 4, Used: true}}}
+	go func() { watched <- service.Watch(request, nowhere{ctx: ctx}) }()
+	f.await("the planner's part to know the run", func() error {
+		if service.Run(f.jobName()) != run {
+			return fmt.Errorf("it knows %q", service.Run(f.jobName()))
+		}
+		return nil
+	})
+	epoch, err := service.Propose(f.t.Context(), plans.Proposal{Job: f.jobName(), Run: run, Servers: 4, Reason: "a test", Targets: f.config.plan})
+	cancel()
+	<-watched
 	if err != nil || epoch == 0 {
 		f.t.Fatalf("epoch %d, %v", epoch, err)
 	}
 }
+
+// nowhere is where what a watcher is told goes.
+type nowhere struct {
+	grpc.ServerStreamingServer[api.PlanEvent]
+	ctx context.Context
+}
+
+func (n nowhere) Context() context.Context  { return n.ctx }
+func (n nowhere) Send(*api.PlanEvent) error { return nil }
 
 func (f *fleet) jobName() string { return at(f.net.Host(0), 9091) }
 

@@ -47,8 +47,11 @@ type config struct {
 	// disk is the folder for logs, sockets and the planner's plans; empty: logs
 	// are kept in memory, plans are not kept.
 	disk string
-	// plan is what the planner has proposed from the start, and the proxies may
-	// carry out: which server is to have which keys. Empty: they carry out none.
+	// state is how many bytes the file system of each proxy's state folder has;
+	// 0: the folder is one like any other.
+	state int
+	// plan is what the planner is to propose, and the proxies may carry out: which
+	// server is to have which keys. Empty: they carry out none.
 	plan []plan.Range
 }
 
@@ -56,6 +59,7 @@ type config struct {
 type sidecar struct {
 	host         *hosts.Host
 	pins, socket string
+	state        string // folder
 	agent, proxy *service
 }
 
@@ -66,6 +70,7 @@ type fleet struct {
 	programs programs
 	config   config
 	planner  *service // on the first host
+	plans    string   // its store
 	sidecars []*sidecar
 }
 
@@ -79,8 +84,8 @@ func newFleet(t *testing.T, c config) *fleet {
 		dir = folder(t)
 	}
 	if c.disk != "" || len(c.plan) > 0 {
-		args = append(args, "--store", filepath.Join(dir, "plans"))
-		f.propose(filepath.Join(dir, "plans"))
+		f.plans = filepath.Join(dir, "plans")
+		args = append(args, "--store", f.plans)
 	}
 	f.planner = f.service("planner", first, args...)
 	for _, h := range f.net.Hosts() {
@@ -131,7 +136,8 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 		f.t.Fatal(err)
 	}
 	run := filepath.Join(dir, h.Name) // where the agent makes the proxy's state folder too
-	s.socket = filepath.Join(run, "s")
+	s.socket, s.state = filepath.Join(run, "s"), filepath.Join(run, "state")
+	f.mountState(s)
 	keep := f.config.keep
 	if keep == 0 {
 		keep = 3 * time.Second
@@ -147,7 +153,7 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 		grace = 2 * time.Second
 	}
 	args = append([]string{"proxy", "--http", at(h, proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", s.socket,
-		"--grace", grace.String(), "--no-proxy-retry", "1s", "--peer-grace", keep.String(), "--state-dir", filepath.Join(run, "state")}, args...)
+		"--grace", grace.String(), "--no-proxy-retry", "1s", "--peer-grace", keep.String(), "--state-dir", s.state}, args...)
 	if len(f.config.plan) > 0 {
 		args = append(args, "--act", "--handler", "add", "--planner", at(f.net.Host(0), plannerAPI))
 	}
