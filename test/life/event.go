@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -147,6 +148,9 @@ func (e replace) possible(l *Life) error {
 }
 
 func (e replace) happen(ctx context.Context, l *Life) error {
+	if l.hasNoRoom(e.targets) {
+		defer l.harms.begin(e.String()+" on a full disk", harmful{breaks: true})()
+	}
 	if e.together {
 		ended := make(chan error, len(e.targets))
 		for _, t := range e.targets {
@@ -171,6 +175,12 @@ func (e replace) happen(ctx context.Context, l *Life) error {
 		}
 	}
 	return nil
+}
+
+// hasNoRoom reports whether a proxy among the services has a full disk, and cannot
+// hand over what is under way.
+func (l *Life) hasNoRoom(of []target) bool {
+	return slices.ContainsFunc(of, func(t target) bool { return t.of == proxy && l.full[t.host].Load() })
 }
 
 // mayEndWithin is how long a service may take to end in order: a proxy's grace,

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -269,6 +270,16 @@ func (f *fleet) connections(host int) (state proxies.State, err error) {
 		return state, err
 	}
 	return state, json.Unmarshal(body, &state)
+}
+
+// dump has all services say what their goroutines do, in their logs, and end; they
+// start again.
+func (f *fleet) dump() {
+	for _, s := range f.services() {
+		s.mayEnd()
+		s.current().Signal(syscall.SIGQUIT) // it may have ended
+	}
+	time.Sleep(time.Second) // what they say matters only to people
 }
 
 // stop ends everything in order. What was pinned must be gone then, and nobody

@@ -22,6 +22,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,7 +55,8 @@ type Life struct {
 	bases references
 	ports [slots]slotState
 
-	background sync.WaitGroup // what goes on beside later events
+	full       [hostCount]atomic.Bool // disks without room
+	background sync.WaitGroup         // what goes on beside later events
 }
 
 // Live lives for the time of the config and fails the test where something went
@@ -114,21 +116,26 @@ func (l *Life) live(ctx context.Context) {
 	if ctx.Err() == nil {
 		if err := l.fleet.settle(ctx, before); err != nil {
 			l.journal.fail("at the end: %v", err)
+			l.fleet.dump()
 		}
 		l.fleet.stop(l.journal)
 	}
 }
 
-// calm runs a job in each slot while nothing else happens: it must end well.
+// calm runs a job of each name in each slot while nothing else happens: it must
+// end well. Then what is kept of a job by its name is kept of all.
 func (l *Life) calm(ctx context.Context, when string) {
-	var all errgroup.Group
-	for slot := range slots {
-		all.Go(func() error {
-			s := calmJob(slot)
-			s.name = fmt.Sprintf("%s, %s", s.name, when)
-			l.runJob(ctx, slot, s)
-			return nil
-		})
+	for _, six := range []bool{true, false} {
+		var all errgroup.Group
+		for slot := range slots {
+			all.Go(func() error {
+				s := calmJob(slot)
+				s.ipv6 = six
+				s.name = fmt.Sprintf("%s, %s, IPv6 %v", s.name, when, six)
+				l.runJob(ctx, slot, s)
+				return nil
+			})
+		}
+		all.Wait()
 	}
-	all.Wait()
 }

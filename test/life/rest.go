@@ -140,7 +140,7 @@ func (r rest) beyond(before rest) error {
 			}
 		}
 	}
-	if r.files > before.files+moreFiles || r.bytes > before.bytes+moreBytes {
+	if r.files > 2*before.files+moreFiles || r.bytes > before.bytes+moreBytes {
 		complain("%d files of %d bytes are in the proxies' states; it was %d of %d", r.files, r.bytes, before.files, before.bytes)
 	}
 	return errors.Join(errs...)

@@ -55,6 +55,10 @@ func (e fill) happen(ctx context.Context, l *Life) error {
 	if e.host >= 0 {
 		dir = l.fleet.sidecars[e.host].disk
 	}
+	if e.host >= 0 {
+		l.full[e.host].Store(true)
+		defer l.full[e.host].Store(false)
+	}
 	file := filepath.Join(dir, "filler")
 	if err := fillDisk(file); err != nil {
 		return err
