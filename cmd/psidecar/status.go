@@ -164,6 +164,13 @@ func printProxy(w io.Writer, s *proxy.State) {
 		if j.Trouble != "" {
 			fmt.Fprintf(w, "  job %s: %s\n", j.Job, j.Trouble)
 		}
+		if j.LostStore != "" {
+			waits := ""
+			if !j.Ready {
+				waits = "; this host knows neither, and its requests wait"
+			}
+			fmt.Fprintf(w, "  job %s, run %s: %s%s\n", j.Job, j.Run.Short(), j.LostStore, waits)
+		}
 	}
 	if f := s.StateFolder; f != nil {
 		for _, lost := range f.Lost {
