@@ -103,14 +103,33 @@ func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
 	}
 }
 
-// dropStale drops what waits for connections where there are none: of the
-// processes that it was meant for none is left.
-func (x *job) dropStale() {
+// succeeded is called when a node of this host registers with the scheduler of the
+// run: a node of the run comes back, or another run begins, and the table that
+// follows says which. Where the scheduler's host has no proxy just now no table
+// comes this way. jobs.mu is locked. It reports whether the run is of no use any
+// more: another one must not be taken for it.
+func (x *job) succeeded() (drop bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.connected() {
-		x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
+	if x.connected() || x.site == nil || x.jobs.plans == nil {
+		return false
 	}
+	if x.router.Ready() && x.router.Table().Empty() && len(x.router.Holds()) == 0 {
+		return true // a node that comes back asks others, as one does that comes late
+	}
+	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
+	x.unsure = true
+	return false
+}
+
+// errUnsure is why requests fail whose run is not known.
+var errUnsure = errors.New("keys of the job are displaced, and a node registered anew: it is not known whether another run has begun, since the node table did not come through a proxy on the scheduler's host; start that proxy, then the job again")
+
+// sure says that the run goes on.
+func (x *job) sure() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.unsure = false
 }
 
 // lines are the open connections of the job's pairs, and where they go to.
@@ -140,6 +159,9 @@ func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes 
 	err = x.locked(func() error {
 		if x.failed != nil {
 			return x.failed
+		}
+		if x.unsure {
+			return errUnsure
 		}
 		if d == pslite.BytePSRaw {
 			if !x.router.Table().Touches(m.Keys()) {

@@ -47,6 +47,7 @@ type job struct {
 	// What waits for a connection.
 	pendingUp, pendingDown map[pair][][]byte
 	lost                   uint64    // messages that could not be kept any longer
+	unsure                 bool      // perhaps another run has begun; its table has not come
 	late                   bool      // it was under way when this host heard of it
 	displaced              bool      // keys may be displaced, and it is on disk
 	unsupported            string    // why requests are not routed

@@ -255,6 +255,7 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope
 		job.late = back && j.plans != nil
 		j.take(job)
 	}
+	job.sure()
 	job.joinScopes([]Scope{s})
 	j.mu.Unlock()
 	job.addLocal(id)
@@ -270,6 +271,7 @@ func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort, s Scope) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if x, _ := j.at(local, s); x != nil {
+		x.sure()
 		x.renew(t)
 	}
 }
@@ -312,7 +314,9 @@ func (j *Jobs) restarted(old *job) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if old.run != "" {
-		old.dropStale()
+		if j.jobs[old.key] == old && old.succeeded() {
+			j.drop(old)
+		}
 		return
 	}
 	if j.jobs[old.key] == old && time.Since(old.learned) > time.Second {

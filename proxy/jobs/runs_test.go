@@ -2,6 +2,8 @@ package jobs
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
@@ -215,5 +218,49 @@ func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
 	}
 	if y := j.named("10.0.0.1:9000", ""); y != x || x.run != testRun {
 		t.Errorf("the run was replaced by %+v", y)
+	}
+}
+
+// Where the node table of the next run does not come through a proxy, that run is
+// not taken for the one before: it is carried as it is or, where keys of the one
+// before are displaced, refused.
+func TestARunThatNobodyHasNamed(t *testing.T) {
+	for _, displaced := range []bool{false, true} {
+		t.Run(fmt.Sprintf("displaced %v", displaced), func(t *testing.T) {
+			j, err := New(Options{Dir: t.TempDir(), Planner: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, _ := nodeTable()
+			worker, server := netip.MustParseAddrPort("10.0.0.1:9002"), netip.MustParseAddrPort("10.0.0.1:9001")
+			j.learn(m, worker, testRun, Scope{})
+			x := j.named("10.0.0.1:9000", testRun)
+			t.Cleanup(x.close)
+			if displaced {
+				x.router.Table().Set([]plan.Range{{Keys: plan.One(1), Owner: 0}, {Keys: plan.One(1 << 63), Owner: 0}})
+				b := route.Batch{Mover: "10.0.0.2", Number: 1}
+				x.router.Hold(b, []plan.Keys{plan.One(7)})
+			}
+			j.restarted(x)
+			_, tcp := connected(t)
+			c := j.Outbound(tcp, server, Scope{}).(*requests)
+			c.ready(pslite.WorkerID(0))
+			var r pslite.Message
+			r.Meta.Reset()
+			r.Meta.AppID, r.Meta.CustomerID, r.Meta.Timestamp, r.Meta.Request, r.Meta.Push = 0, 0, 1, true, true
+			r.Data = [][]byte{pslite.AppendKeys(nil, []uint64{1})}
+			passes, err := c.look(&r, pslite.DMLC)
+			if displaced && !errors.Is(err, errUnsure) || !displaced && (!passes || err != nil || c.job != nil) {
+				t.Errorf("a request passes %v, %v, in run %v", passes, err, c.job != nil)
+			}
+			// The node came back, after all.
+			back, _ := nodeTable(pslite.WorkerID(0))
+			j.learn(back, worker, testRun, Scope{})
+			y := j.named("10.0.0.1:9000", testRun)
+			if y == nil || y.unsure || y.router.Ready() == !displaced {
+				t.Fatalf("the run is %+v", y)
+			}
+			t.Cleanup(y.close)
+		})
 	}
 }
