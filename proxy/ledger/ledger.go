@@ -167,6 +167,14 @@ func (l *Ledger) Mark(id route.ID, f route.Flags) {
 	}
 }
 
+// In implements route.Ledger.
+func (l *Ledger) In(id route.ID, answered uint32) {
+	if r := l.open[id]; r != nil {
+		r.In = answered
+		l.write(r.record, r)
+	}
+}
+
 // Close implements route.Ledger.
 func (l *Ledger) Close(id route.ID) {
 	if r := l.open[id]; r != nil {

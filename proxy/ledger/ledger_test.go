@@ -95,6 +95,11 @@ func TestKilled(t *testing.T) {
 				at := r.IntN(len(under))
 				l.Close(under[at])
 				under = slices.Delete(under, at, at+1)
+			case n > 96 && len(under) > 0:
+				id := under[r.IntN(len(under))]
+				if k := l.open[id]; k != nil && len(k.Owners) > 0 {
+					l.In(id, 1<<r.IntN(len(k.Owners)))
+				}
 			case n == 95:
 				l.UseResend()
 			case n == 96:

@@ -17,7 +17,7 @@ import (
 //	record   kind u8, flags u8, owners u8, 0, CRC u32, content
 //	free     kind 0
 //	request  kind 1; server, app, customer, timestamp, own timestamp i32 each;
-//	         owners u16 each
+//	         owners u16 each, of 24; of which an answer has come u32
 //	block    kind 2; server, app, number, oldest i32 each; bits
 //
 // The CRC-32C of a record is of all but itself, and begins with the record's
@@ -42,6 +42,7 @@ const (
 
 	contentAt    = 8
 	requestFixed = contentAt + 20
+	requestIn    = requestFixed + 2*route.MaxOwners
 	blockFixed   = contentAt + 16
 	none         = -1 // no record
 
@@ -95,6 +96,7 @@ func (r *request) encode(b *record) {
 	for i, o := range r.Owners {
 		binary.LittleEndian.PutUint16(b[requestFixed+2*i:], uint16(o))
 	}
+	binary.LittleEndian.PutUint32(b[requestIn:], r.In)
 }
 
 func decodeRequest(b *record) (*request, error) {
@@ -108,6 +110,7 @@ func decodeRequest(b *record) (*request, error) {
 	for i := range int(b[2]) {
 		r.Owners = append(r.Owners, int32(binary.LittleEndian.Uint16(b[requestFixed+2*i:])))
 	}
+	r.In = binary.LittleEndian.Uint32(b[requestIn:]) & (1<<b[2] - 1)
 	return r, nil
 }
 

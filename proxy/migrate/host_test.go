@@ -58,6 +58,7 @@ func with[T any](set []T, element T, compare func(a, b T) int) []T {
 func compareSent(a, b sent) int { return cmp.Compare(a.Signature, b.Signature) }
 
 func (l *memoryLedger) Mark(id route.ID, f route.Flags) { l.Opened[l.at(id)].Flags = f }
+func (l *memoryLedger) In(id route.ID, answered uint32) { l.Opened[l.at(id)].In = answered }
 func (l *memoryLedger) Close(id route.ID) {
 	i := l.at(id)
 	l.Opened = slices.Delete(slices.Clone(l.Opened), i, i+1)

@@ -4,8 +4,8 @@ import "github.com/psidecar/psidecar/proxy/pslite"
 
 // Ledger keeps what a router must still know after it was killed: the requests
 // of one worker that may be repeated, and how they were split. It is written at
-// once, and only in jobs that use PS_RESEND but for Next; in others nothing is
-// ever repeated.
+// once. In jobs that do not use PS_RESEND nothing is ever repeated, and only
+// requests that were split are kept: their answers may still come.
 type Ledger interface {
 	// Next returns a timestamp that was never returned before: Own of them from
 	// FirstOwn on, and then from FirstOwn again.
@@ -15,8 +15,10 @@ type Ledger interface {
 	UseResend()
 	// Open keeps a request as under way and seen.
 	Open(Kept)
-	// Mark replaces the flags of one under way, Close ends it.
+	// Mark replaces the flags of one under way, In says of which places among its
+	// owners an answer without values has come, Close ends it.
 	Mark(ID, Flags)
+	In(ID, uint32)
 	Close(ID)
 	// Seen reports whether a request was ever opened.
 	Seen(ID) bool
@@ -47,6 +49,7 @@ type Kept struct {
 	Flags  Flags
 	Own    int32
 	Owners []int32
+	In     uint32 // places among Owners whose answers have come
 }
 
 func (k Kept) id() request {

@@ -32,6 +32,7 @@ type entry struct {
 	generation uint32
 	flags      Flags
 	split      *split // nil: it passed as it was
+	kept       bool   // by the ledger, for a router before this one
 }
 
 // waiting is a request that waits.
@@ -57,6 +58,7 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 	w := r.workers[workerID]
 	w.speaks = d
 	id := r.request(server, m)
+	r.supersede(w, id)
 	if e, ok := w.open[id]; ok {
 		return e.split == nil && !r.closed
 	}
@@ -74,8 +76,17 @@ func (r *Router) begin(w *worker, id request, e entry) {
 	e.generation = r.generation
 	w.open[id] = e
 	r.underWay[r.generation]++
-	if r.resend {
+	if r.resend || e.split != nil {
 		w.ledger.Open(kept(id, e))
+	}
+}
+
+// supersede ends a request that the ledger has kept, of a job that repeats
+// nothing, when the worker makes one of that name: it has been started again, and
+// nobody waits for the old one.
+func (r *Router) supersede(w *worker, id request) {
+	if e, ok := w.open[id]; ok && !r.resend && e.kept {
+		r.finish(w, id, e)
 	}
 }
 
@@ -243,11 +254,16 @@ func (r *Router) mark(w *worker, id request, e entry, flags Flags) {
 		}
 		return
 	}
+	r.finish(w, id, e)
+}
+
+// finish takes out a request that is not under way any more.
+func (r *Router) finish(w *worker, id request, e entry) {
 	delete(w.open, id)
 	if e.split != nil {
 		delete(w.splits, e.split.own)
 	}
-	if r.resend {
+	if r.resend || e.split != nil {
 		w.ledger.Close(id.public())
 	}
 	r.end(e.generation)

@@ -138,9 +138,12 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 		r.UseResend()
 	}
 	for _, o := range l.Load() {
-		e := entry{generation: r.generation - longAgo, flags: o.Flags}
+		e := entry{generation: r.generation - longAgo, flags: o.Flags, kept: true}
 		if o.Own != 0 {
 			e.split = newSplit(o.id(), o.Own, o.Owners)
+			if !r.resend {
+				e.split.in, e.split.unseen = places(o.In), places(o.In)
+			}
 			w.splits[o.Own] = e.split
 		}
 		w.open[o.id()] = e
@@ -166,6 +169,9 @@ func (r *Router) UseResend() {
 		w.ledger.UseResend()
 		open := make(map[request]entry, len(w.open))
 		for id, e := range w.open {
+			if e.split != nil {
+				w.ledger.Close(id.public()) // of the name that it has had
+			}
 			id.customer = 0
 			open[id] = e
 			if e.split != nil {

@@ -3,6 +3,7 @@ package route
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -16,6 +17,7 @@ type split struct {
 	acked   places
 	answers []pslite.Message // of each owner
 	in      places
+	unseen  places   // of in: their answers, without values, came to a router before this one
 	whole   [][]byte // the answer, once it was delivered
 }
 
@@ -195,6 +197,9 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 	s.answers[i] = *m
 	s.answers[i].Meta = m.Meta.Clone()
 	if !s.in.full(len(s.owners)) {
+		if !r.resend && len(m.Data) == 0 { // with PS_RESEND it comes again
+			w.ledger.In(s.id.public(), uint32(s.in))
+		}
 		return nil
 	}
 	whole, err := s.assemble(d)
@@ -211,7 +216,7 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 
 // assemble puts the parts of an answer together, in the order of the keys.
 func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
-	first := &s.answers[0]
+	first := &s.answers[bits.TrailingZeros32(uint32(^s.unseen))]
 	meta := first.Meta
 	meta.Timestamp = s.id.timestamp
 	if len(first.Data) == 0 {

@@ -18,6 +18,7 @@ func (*forgetful) Resend() bool     { return false }
 func (*forgetful) UseResend()       {}
 func (*forgetful) Open(Kept)        {}
 func (*forgetful) Mark(ID, Flags)   {}
+func (*forgetful) In(ID, uint32)    {}
 func (*forgetful) Close(ID)         {}
 func (*forgetful) Seen(ID) bool     { return false }
 func (*forgetful) Load() (k []Kept) { return nil }

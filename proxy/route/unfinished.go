@@ -98,8 +98,10 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 		}
 		w.splits[u.Own] = e.split
 	}
+	if _, there := w.open[id]; !there { // the ledger may have it, too
+		r.underWay[e.generation]++
+	}
 	w.open[id] = e
-	r.underWay[e.generation]++
 	return nil
 }
 

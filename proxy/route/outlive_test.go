@@ -1,0 +1,167 @@
+package route
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// lasting is a ledger that outlives its router, of a job that repeats nothing.
+type lasting struct {
+	forgetful
+	open map[ID]Kept
+}
+
+func (l *lasting) Open(k Kept) { l.open[k.ID] = k }
+func (l *lasting) In(id ID, answered uint32) {
+	k := l.open[id]
+	k.In = answered
+	l.open[id] = k
+}
+func (l *lasting) Close(id ID) { delete(l.open, id) }
+func (l *lasting) Load() (all []Kept) {
+	for _, k := range l.open {
+		all = append(all, k)
+	}
+	return all
+}
+
+// outliving is a router of worker 9 in a job of two servers, on a ledger that may
+// be another's; key 2 is displaced.
+func outliving(l *lasting) *Router {
+	table := NewTable(2)
+	table.Set([]plan.Range{{Keys: plan.One(2), Owner: 1}})
+	r := New(table)
+	r.Open(table)
+	r.AddWorker(9, l)
+	return r
+}
+
+// askTwo has the worker push, or pull, keys 1 and 2, and returns the parts by server.
+func askTwo(t *testing.T, r *Router, push bool) map[int32]*pslite.Message {
+	t.Helper()
+	var m pslite.Message
+	m.Meta.Reset()
+	m.Meta.Request, m.Meta.Push, m.Meta.Pull = true, push, !push
+	m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp = 0, 0, 7
+	m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
+	m.Data = [][]byte{pslite.AppendKeys(nil, []uint64{1, 2}), nil}
+	if push {
+		m.Data[1] = pslite.AppendFloat32(nil, []float32{10, 20})
+	}
+	if r.Request(9, 0, &m.Meta, m.Keys(), pslite.DMLC) {
+		t.Fatal("the request passes")
+	}
+	if err := r.Take(9, 0, &m, pslite.DMLC); err != nil {
+		t.Fatal(err)
+	}
+	parts := map[int32]*pslite.Message{}
+	for _, o := range r.Out() {
+		part, err := message(o.Frames, pslite.DMLC)
+		if err != nil || o.ToWorker {
+			t.Fatal(o, err)
+		}
+		parts[o.Server] = &part
+	}
+	if len(parts) != 2 {
+		t.Fatalf("%d parts", len(parts))
+	}
+	return parts
+}
+
+// A router that was killed left a request split. The next one makes one answer of
+// those to its parts that are still to come, in a job that repeats nothing: for
+// the worker it is as if its connection had broken while the servers were busy.
+func TestSplitsOutliveTheRouter(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		push   bool
+		before []int32 // servers that have answered when the router is killed
+	}{
+		{"a push", true, nil},
+		{"a push that one server has answered", true, []int32{0}},
+		{"a push that the other server has answered", true, []int32{1}},
+		{"a pull", false, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := &lasting{open: map[ID]Kept{}}
+			r := outliving(l)
+			servers := map[int32]adding{0: {1: {1}}, 1: {2: {2}}}
+			parts := askTwo(t, r, c.push)
+			answer := func(server int32) {
+				t.Helper()
+				back, err := message(servers[server].answer(parts[server], pslite.DMLC), pslite.DMLC)
+				if err == nil && !r.Answer(server, 9, &back.Meta) {
+					err = r.TakeAnswer(server, 9, &back, pslite.DMLC)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, server := range c.before {
+				answer(server)
+			}
+			r = outliving(l)
+			if held := r.UnderWay(); len(held) != 1 {
+				t.Fatalf("under way: %v", held)
+			}
+			for server := range int32(2) {
+				if !slices.Contains(c.before, server) {
+					answer(server)
+				}
+			}
+			out := r.Out()
+			if len(out) != 1 || !out[0].ToWorker || out[0].Server != 0 {
+				t.Fatalf("the worker gets %+v", out)
+			}
+			whole, err := message(out[0].Frames, pslite.DMLC)
+			if err != nil || whole.Meta.Timestamp != 7 || whole.Meta.Request || whole.Meta.Push != c.push {
+				t.Errorf("the answer is %+v, %v", whole.Meta, err)
+			}
+			if !c.push && (whole.Keys().Len() != 2 || whole.Values().Float32(0) != 1 || whole.Values().Float32(1) != 2) {
+				t.Errorf("the answer has %v", whole.Data)
+			}
+			if len(l.open) > 0 || len(r.UnderWay()) > 0 {
+				t.Errorf("still kept: %v, under way: %v", l.open, r.UnderWay())
+			}
+		})
+	}
+}
+
+// A worker that was started again asks under the same names: what was kept of the
+// one before it is in nobody's way.
+func TestAWorkerThatBeganAgain(t *testing.T) {
+	l := &lasting{open: map[ID]Kept{}}
+	askTwo(t, outliving(l), true)
+	r := outliving(l)
+	askTwo(t, r, true)
+	if len(r.UnderWay()) != 1 || len(l.open) != 1 || len(r.underWay) != 1 {
+		t.Errorf("under way: %v %v, kept: %v", r.UnderWay(), r.underWay, l.open)
+	}
+}
+
+// What a router that ended in order has left, the ledger has too: it counts once.
+func TestWhatIsLeftTwiceCountsOnce(t *testing.T) {
+	l := &lasting{open: map[ID]Kept{}}
+	before := outliving(l)
+	parts := askTwo(t, before, true)
+	left := before.Unfinished(9)
+	r := outliving(l)
+	if err := r.Resume(9, left); err != nil {
+		t.Fatal(err)
+	}
+	for server, part := range parts {
+		back, err := message(adding{}.answer(part, pslite.DMLC), pslite.DMLC)
+		if err == nil {
+			err = r.TakeAnswer(server, 9, &back, pslite.DMLC)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.Out()) != 1 || len(r.underWay) != 0 || len(l.open) != 0 {
+		t.Errorf("under way: %v, kept: %v", r.underWay, l.open)
+	}
+}
