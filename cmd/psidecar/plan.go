@@ -23,7 +23,7 @@ const (
 	// localPlanner is the default of --planner of the commands that ask one: it
 	// stands for the unix socket, where there is one, and else the address.
 	localPlanner   = "local"
-	plannerSocket  = "/run/psidecar/planner.sock"
+	plannerSocket  = "/run/psidecar-planner/planner.sock"
 	plannerAddress = "127.0.0.1:9811"
 )
 

@@ -160,6 +160,9 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if err := f.secured(flag, c.reports.Addr(), c.identity); err != nil {
 		return nil, err
 	}
+	if strings.HasPrefix(f.store, "kubernetes") && f.advertise != "" && c.identity == nil && !f.insecure {
+		return nil, usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
+	}
 	if c.control, err = f.open(flag, ports); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,7 @@ type proxyFlags struct {
 	meshPort              uint16
 	tls                   link.Files
 	insecure, meshOnly    bool
+	insecureMesh          bool // by its old name
 	retry, grace          time.Duration
 	peerGrace, patience   time.Duration
 	mark, connections     int
@@ -65,7 +66,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringVar(&f.tls.CA, "tls-ca", "", "PEM file with the certificates that peers' are signed by")
 	flags.StringSliceVar(&f.tls.Peers, "tls-peer", nil, "patterns (*, ?, [a-z]) for the DNS names and URIs of peers' certificates, which may then be without a role; default: those with a proxy's role (psidecar certs), by whatever name")
 	flags.BoolVar(&f.insecure, "insecure", false, "allow links without TLS to and from other hosts; in psidecar up also a planner that lets all who reach it do everything")
-	flags.BoolVar(&f.insecure, "insecure-mesh", false, "old name of --insecure")
+	flags.BoolVar(&f.insecureMesh, "insecure-mesh", false, "old name of --insecure")
 	flags.StringVar(&f.control, "control-socket", controlSocket, "unix socket at which root, this process's user and --admin-uid change the proxy's rules for values and try codecs, below --state-dir where it is no absolute path; empty: none")
 	addUsers(cmd, &f.users)
 	flags.BoolVar(&f.meshOnly, "mesh-only", false, "refuse connections that would go past the mesh, for want of a proxy or of a certificate that holds, instead of connecting directly and plainly")
@@ -82,6 +83,10 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 }
 
 func (f *proxyFlags) options() (proxy.Options, error) {
+	if f.insecureMesh {
+		slog.Warn("--insecure-mesh is called --insecure now")
+		f.insecure = true
+	}
 	o := proxy.Options{
 		MeshPort: f.meshPort, Insecure: f.insecure, MeshOnly: f.meshOnly,
 		Retry: f.retry, PeerGrace: f.peerGrace, PeerPatience: f.patience, Grace: f.grace, Mark: f.mark, MaxConnections: f.connections, MemoryBytes: f.memory,

@@ -19,7 +19,7 @@ func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
 		"there are compact":    {"--codec", "zip"},
 		"go together":          {"--tls-cert", "a.pem"},
 		"--tls-peer needs":     {"--tls-peer", "*.svc"},
-		"exclude each other":   {"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--insecure"},
+		"exclude each other":   {"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--insecure-mesh"},
 		"--mesh-allow":         {"--mesh-allow", "10.0.0.0/99"},
 		"--max-connections":    {"--max-connections", "0"},
 		"refuse everything":    {"--mesh-port", "0", "--mesh-only"},

@@ -36,7 +36,7 @@ const (
 
 // config says what differs from fleet to fleet.
 type config struct {
-	proxyArgs []string      // instead of --insecure-mesh
+	proxyArgs []string      // instead of --insecure
 	grace     time.Duration // of the proxy, 2 s by default
 	keep      time.Duration // how long connections wait for a proxy that has gone, 3 s by default
 	// hang is after how long the agents end a proxy that does not answer: never by
