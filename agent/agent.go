@@ -31,6 +31,7 @@ import (
 	"github.com/psidecar/psidecar/agent/machine"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/sampling"
+	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/health"
@@ -98,6 +99,8 @@ type Agent struct {
 	procs    *processes
 	cost     cost
 
+	wall int64 // what to add to the monotonic clock to get nanoseconds since 1970
+
 	reader     atomic.Int64 // the thread that reads
 	timer      timer
 	controller sampling.Controller      // used by adapt alone
@@ -113,8 +116,9 @@ type Agent struct {
 
 	mu       sync.Mutex
 	decided  sampling.Decision
-	attached []string            // cgroups
-	unsynced map[string]lateness // by job
+	findings map[string]stall.Finding // by job
+	attached []string                 // cgroups
+	unsynced map[string]lateness      // by job
 	ready    error
 	planner  func() *web.Planner
 	windowed time.Time         // when uses were last reported key by key
@@ -158,6 +162,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.capture = capture
 	offset := wallOffset()
+	a.wall = offset
 	a.observer = observe.New(observe.Options{
 		Resolver: a.procs,
 		Locality: opts.Locality,
@@ -216,6 +221,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return every(running, a.opts.Health.Add("sweeping streams", standsFor), sweepEvery, a.sweep)
 	})
 	g.Go(func() error { return every(running, a.opts.Health.Add("adapting", standsFor), adaptEvery, a.adapt) })
+	g.Go(func() error {
+		return every(running, a.opts.Health.Add("looking for stalls", standsFor), stallEvery, a.findStalls)
+	})
 	err := g.Wait()
 	if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
 		err = nil // in order, whether it was cancelled or its time was over

@@ -3,6 +3,7 @@ package agent
 import (
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/web"
 )
 
 // maxPairs is how many worker and server pairs of a job have metrics of their
@@ -60,6 +62,10 @@ var (
 	programRuns   = describe("program_runs_total", "Packets that a program in the kernel was run for.", "program")
 	programTime   = describe("program_seconds_total", "Time that a program in the kernel took.", "program")
 	samplingOneIn = describe("sampling_one_in", "The keys of one in so many requests are looked at.")
+	jobState      = describe("job_state", "1 for the state that the job is in: starting, running, stalled or over.", "job", "state")
+	jobStalled    = describe("job_stalled_seconds", "For how long no worker of the job has gone on; 0 while one does.", "job")
+	stalledSecs   = describe("stalled_seconds", "For how long a node, or a pair of nodes, has not gone on as it should; of the 64 that have waited longest.", "job", "kind", "who", "on")
+	jobCause      = describe("job_held_up", "1 for the node, or the pair of nodes, because of which the job does not go on as it should.", "job", "cause")
 	samplingCost  = describe("sampling_cpu_percent", "Percent of one core that looking at keys takes.")
 	samplingOver  = describe("sampling_over_budget", "1 while that is more than --cpu-budget: the keys of a step every few seconds are looked at whatever it takes.")
 	jobOneIn      = describe("job_sampling_one_in", "The keys of one in so many requests of the job are looked at.", "job")
@@ -131,6 +137,7 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	s.gauge(distinctKeys, float64(j.DistinctKeys), name)
 	s.gauge(exact, oneIf(j.Exact), name)
 	s.gauge(sketchBound, float64(v.Job.Sums.Table.Bound()), name)
+	s.stalls(name, &j)
 	s.gauge(jobOneIn, float64(j.Sampling.OneIn), name)
 	s.count(keyRequests, float64(j.Sampling.Requests), name, "all")
 	s.count(keyRequests, float64(j.Sampling.Sampled), name, "sampled")
@@ -207,6 +214,31 @@ func (s sender) workersAndServers(name string, v *observe.JobView) {
 		if server != "" {
 			s.count(serverBytes, float64(in[i]), name, server, "in")
 			s.count(serverBytes, float64(out[i]), name, server, "out")
+		}
+	}
+}
+
+// stalls sends whether the job goes on, and who does not.
+func (s sender) stalls(name string, j *web.Job) {
+	if j.State == "" {
+		return // not known yet
+	}
+	for _, state := range []string{web.Starting, web.Running, web.Stalled, web.Over} {
+		s.gauge(jobState, oneIf(j.State == state), name, state)
+	}
+	stalled := 0.0
+	if j.State == web.Stalled {
+		stalled = time.Since(j.Since).Seconds()
+	}
+	s.gauge(jobStalled, stalled, name)
+	if j.Cause != "" {
+		s.gauge(jobCause, 1, name, j.Cause)
+	}
+	seen := map[[3]string]bool{}
+	for _, st := range j.Stalls { // the longest of each first
+		if key := [3]string{st.Kind, st.Who, st.On}; !seen[key] {
+			seen[key] = true
+			s.gauge(stalledSecs, st.Seconds, name, st.Kind, st.Who, st.On)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/planner/api"
@@ -39,10 +40,11 @@ func (a *Agent) Reports() []*api.JobReport {
 	var reports []*api.JobReport
 	for _, v := range a.observer.Jobs() {
 		if a.shows(v.Job.Scheduler.String()) {
-			r := jobReport(&v, a.opts.Pod)
+			r := jobReport(&v, a.opts.Pod, a.now())
 			a.mu.Lock()
-			lost := a.unsynced[r.Job]
+			lost, finding := a.unsynced[r.Job], a.findings[r.Job]
 			a.mu.Unlock()
+			reportStalls(r, &finding)
 			r.Connections.Unsynced = max(r.Connections.Unsynced, uint32(lost.connections))
 			r.Connections.MissedBytes = max(r.Connections.MissedBytes, lost.missed)
 			reports = append(reports, r)
@@ -151,16 +153,18 @@ func (a *Agent) SetPlanner(state func() *web.Planner) {
 }
 
 // jobReport reports a job; pod, where not nil, names a pod by its UID.
-func jobReport(v *observe.JobView, pod func(uid string) (web.Pod, bool)) *api.JobReport {
+func jobReport(v *observe.JobView, pod func(uid string) (web.Pod, bool), now time.Time) *api.JobReport {
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
-	recent := v.Job.Sums.Recent(recently)
+	recent := v.Job.Sums.Lately(now.UnixNano(), recently)
+	end := now.Truncate(time.Second)
+	begin := end.Add(-time.Duration(recent.Seconds * float64(time.Second)))
 	r := &api.JobReport{
 		Job: v.Job.Scheduler.String(), Dialect: v.Dialect.String(),
 		Servers: uint32(v.Servers), Workers: uint32(v.Workers),
 		SampledOneIn: max(v.SampledOneIn, 1), Exact: size.Exact() && v.SampledOneIn <= 1,
 		DistinctKeys: size.Keys, Bytes: totals.Bytes, LeftHostBytes: totals.LeftHost,
 		FirstUnixNanos: v.First, LastUnixNanos: v.Last, RepeatedBytes: totals.Repeated,
-		Recent: &api.Recent{FirstUnixNanos: recent.Start, LastUnixNanos: recent.End, Bytes: recent.Bytes},
+		Recent: &api.Recent{FirstUnixNanos: begin.UnixNano(), LastUnixNanos: end.UnixNano(), Bytes: recent.Bytes},
 		Connections: &api.Connections{
 			Synced: uint32(v.Synced), Unsynced: uint32(v.Unsynced), Unplaced: uint32(v.Unplaced), MissedBytes: v.Missed,
 		},
@@ -213,6 +217,20 @@ func jobReport(v *observe.JobView, pod func(uid string) (web.Pod, bool)) *api.Jo
 		}
 	}
 	return r
+}
+
+// reportStalls reports whether the job goes on.
+func reportStalls(r *api.JobReport, found *stall.Finding) {
+	r.State, r.Cause, r.What = found.State, found.Cause, found.Text
+	if !found.Since.IsZero() {
+		r.SinceUnixNanos = found.Since.UnixNano()
+	}
+	for i := range found.Stalls {
+		s := &found.Stalls[i]
+		r.Stalls = append(r.Stalls, &api.Stall{
+			Kind: s.Kind, Who: s.Who, On: s.On, SinceUnixNanos: s.Since.UnixNano(), Keys: s.Keys, Bytes: s.Bytes, Why: s.Why, Text: s.Text(),
+		})
+	}
 }
 
 // latencies returns the distributions that are not empty, the last of very many

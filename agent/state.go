@@ -12,6 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 )
@@ -54,9 +55,9 @@ func (a *Agent) view(job string) (observe.JobView, error) {
 func (a *Agent) job(v *observe.JobView) web.Job {
 	name := v.Job.Scheduler.String()
 	size, totals := v.Job.Sums.Table.Size(), v.Job.Sums.Totals()
-	recent := v.Job.Sums.Recent(recently)
+	recent := v.Job.Sums.Lately(a.now().UnixNano(), recently)
 	a.mu.Lock()
-	lost := a.unsynced[name]
+	lost, finding := a.unsynced[name], a.findings[name]
 	a.mu.Unlock()
 	j := web.Job{
 		Name: name, Servers: v.Servers, Workers: v.Workers,
@@ -75,12 +76,16 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 	if v.Dialect != 0 {
 		j.Dialect = v.Dialect.String()
 	}
-	if s := recent.Seconds(); s > 0 {
-		j.StepsPerSecond = float64(recent.MedianSteps()) / s
-		j.BytesPerSecond = float64(recent.Bytes) / s
+	if finding.State != stall.Over {
+		j.StepsPerSecond = float64(recent.MedianSteps()) / recent.Seconds
+		j.BytesPerSecond = float64(recent.Bytes) / recent.Seconds
 	}
-	for _, w := range recent.Stragglers() {
-		j.Stragglers = append(j.Stragglers, v.WorkersByIndex[w])
+	j.State, j.Since, j.Cause, j.What = finding.State, finding.Since, finding.Cause, finding.Text
+	j.Stalls = a.stalls(&finding)
+	for _, s := range finding.Stalls {
+		if s.Kind == stall.Straggling {
+			j.Stragglers = append(j.Stragglers, s.Who)
+		}
 	}
 	for _, n := range v.Nodes {
 		node := web.Node{
@@ -94,6 +99,20 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 		j.Nodes = append(j.Nodes, node)
 	}
 	return j
+}
+
+// stalls turns what was found to what is shown.
+func (a *Agent) stalls(found *stall.Finding) []web.Stall {
+	list := []web.Stall{}
+	now := a.now()
+	for i := range found.Stalls {
+		s := &found.Stalls[i]
+		list = append(list, web.Stall{
+			Kind: s.Kind, Who: s.Who, On: s.On, Since: s.Since, Seconds: now.Sub(s.Since).Seconds(),
+			Keys: s.Keys, Bytes: s.Bytes, Why: s.Why, Text: s.Text(),
+		})
+	}
+	return list
 }
 
 // sampling says how the job's keys are looked at.

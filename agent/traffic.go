@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"time"
+
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/web"
@@ -61,11 +63,19 @@ func (a *Agent) Servers(job string, r web.Range) (web.Servers, error) {
 	if err != nil {
 		return web.Servers{}, err
 	}
-	return loads(&v, r), nil
+	return loads(&v, r, a.now()), nil
 }
 
-func loads(v *observe.JobView, r web.Range) web.Servers {
+func loads(v *observe.JobView, r web.Range, now time.Time) web.Servers {
 	view := during(v.Job.Sums, r)
+	seconds := view.Seconds()
+	if !r.From.IsZero() && view.Start > 0 { // up to now, or what was asked for, whenever the last message was
+		end := now
+		if !r.To.IsZero() && r.To.Before(now) {
+			end = r.To
+		}
+		seconds = max(end.Sub(time.Unix(0, view.Start)).Seconds(), seconds)
+	}
 	out := web.Servers{
 		Job: v.Job.Scheduler.String(), Range: r, Servers: []web.ServerLoad{}, Workers: []web.WorkerLoad{},
 	}
@@ -91,12 +101,12 @@ func loads(v *observe.JobView, r web.Range) web.Servers {
 		slow[w] = true
 	}
 	for _, w := range order(v.WorkersByIndex) {
-		out.Workers = append(out.Workers, workerLoad(v, &view, w, slow[w]))
+		out.Workers = append(out.Workers, workerLoad(v, &view, w, slow[w], seconds))
 	}
 	return out
 }
 
-func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool) web.WorkerLoad {
+func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool, seconds float64) web.WorkerLoad {
 	load := web.WorkerLoad{Name: v.WorkersByIndex[w], Straggler: straggler, Latency: latencyAt(view.ByWorker, w)}
 	for s := range v.ServersByIndex {
 		p := pairOf(view, w, s)
@@ -107,8 +117,8 @@ func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool) 
 	if w < len(view.Timestamps) {
 		load.Timestamp = int64(view.Timestamps[w])
 	}
-	if w < len(view.Steps) && view.Seconds() > 0 {
-		load.StepsPerSecond = float64(view.Steps[w]) / view.Seconds()
+	if w < len(view.Steps) && seconds > 0 {
+		load.StepsPerSecond = float64(view.Steps[w]) / seconds
 	}
 	return load
 }

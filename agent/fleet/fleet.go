@@ -113,6 +113,10 @@ func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
 	for _, l := range r.GetByServer() {
 		rename(&l.Name)
 	}
+	for _, s := range r.GetStalls() {
+		rename(&s.Who)
+		rename(&s.On)
+	}
 	return r
 }
 
@@ -167,6 +171,7 @@ func joined(name string, of *reported) web.Job {
 		}
 	}
 	j.Nodes = nodesOf(of)
+	goesOn(&j, reports, time.Now())
 	return j
 }
 

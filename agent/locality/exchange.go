@@ -12,39 +12,93 @@ func (r Request) exchange() exchange {
 	return exchange{int32(r.Worker), int32(r.Server), r.App, r.Customer, r.Timestamp, r.Push, r.Pull}
 }
 
-// pending holds when requests were seen that wait for their answers. When it
-// is full, the one that has waited longest is given up.
+// unanswered is what is known of a request that waits.
+type unanswered struct {
+	asked       int64
+	bytes       uint64
+	first, last uint64
+	keyed       bool
+}
+
+// pair is a worker and a server.
+type pair struct{ worker, server int32 }
+
+// pending holds the requests that wait for their answers. When it is full, the
+// one that has waited longest is given up.
 type pending struct {
-	at    map[exchange]int64
+	at    map[exchange]unanswered
 	order []exchange // ring, oldest at next; may hold some that were answered
 	next  int
+	// pairs are the requests of each pair, oldest first; the first one waits,
+	// those after it may have been answered. Each is in order too.
+	pairs map[pair][]exchange
 }
 
 func newPending(limit int) *pending {
-	return &pending{at: map[exchange]int64{}, order: make([]exchange, 0, limit)}
+	return &pending{at: map[exchange]unanswered{}, order: make([]exchange, 0, limit), pairs: map[pair][]exchange{}}
 }
 
-// put adds a request and reports whether another one was given up for it.
-func (p *pending) put(r Request) bool {
-	x, given := r.exchange(), false
+// put adds a request and reports whether another one was given up for it, and
+// whose.
+func (p *pending) put(r Request) (worker int, given bool) {
+	x := r.exchange()
 	if len(p.order) < cap(p.order) {
 		p.order = append(p.order, x)
 	} else {
-		if _, given = p.at[p.order[p.next]]; given {
-			delete(p.at, p.order[p.next])
+		old := p.order[p.next]
+		if _, given = p.at[old]; given {
+			delete(p.at, old)
+			worker = int(old.worker)
+			p.trim(pair{old.worker, old.server})
 		}
 		p.order[p.next] = x
 		p.next = (p.next + 1) % len(p.order)
 	}
-	p.at[x] = r.Time
-	return given
+	p.at[x] = unanswered{asked: r.Time, bytes: r.Bytes}
+	of := pair{x.worker, x.server}
+	p.pairs[of] = append(p.pairs[of], x)
+	return worker, given
 }
 
 func (p *pending) take(r Request) (asked int64, ok bool) {
 	x := r.exchange()
-	asked, ok = p.at[x]
+	w, ok := p.at[x]
 	delete(p.at, x)
-	return asked, ok
+	p.trim(pair{x.worker, x.server})
+	return w.asked, ok
+}
+
+// trim drops the requests of a pair that were answered, up to the first that
+// waits.
+func (p *pending) trim(of pair) {
+	list := p.pairs[of]
+	n := 0
+	for n < len(list) {
+		if _, waits := p.at[list[n]]; waits {
+			break
+		}
+		n++
+	}
+	switch {
+	case n == len(list):
+		delete(p.pairs, of)
+	case n > 0:
+		p.pairs[of] = list[n:]
+	}
+}
+
+// oldest returns the oldest request of each pair that waits.
+func (p *pending) oldest() []Wait {
+	var waits []Wait
+	for of, list := range p.pairs {
+		x := list[0]
+		w := p.at[x]
+		waits = append(waits, Wait{
+			Worker: int(of.worker), Server: int(of.server), Since: w.asked, Requests: len(list), Push: x.push, Pull: x.pull,
+			Bytes: w.bytes, Keyed: w.keyed, First: w.first, Last: w.last,
+		})
+	}
+	return waits
 }
 
 // seenWindow is how far back, in timestamps, a repeat is recognised.
@@ -136,6 +190,10 @@ func (j *Job) step(now *Interval, r Request) {
 		return
 	}
 	p.timestamp, p.stepTime = r.Timestamp, r.Time
+	slot := j.seconds.at(r.Time)
+	slot.steps = grown(slot.steps, r.Worker)
+	slot.steps[r.Worker]++
+	j.worker(r.Worker).step(r.Time)
 	now.stepped(r.Worker)
 	j.all.stepped(r.Worker)
 }

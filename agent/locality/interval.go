@@ -2,6 +2,7 @@ package locality
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -153,6 +154,19 @@ func (l *Latency) Merge(m *Latency) {
 		l.grow()
 		l.hist.Merge(m.hist)
 	}
+}
+
+// median returns the median duration and how many there are; l may be nil.
+func (l *Latency) median() (time.Duration, uint64) {
+	switch {
+	case l == nil || l.hist == nil && len(l.few) == 0:
+		return 0, 0
+	case l.hist == nil:
+		sorted := slices.Clone(l.few)
+		slices.Sort(sorted)
+		return time.Duration(sorted[len(sorted)/2]) * time.Microsecond, uint64(len(sorted))
+	}
+	return time.Duration(l.hist.ValueAtQuantile(50)) * time.Microsecond, uint64(l.hist.TotalCount())
 }
 
 // Histogram returns the distribution in microseconds; l may be nil.

@@ -46,6 +46,7 @@ type Request struct {
 	App, Customer  int32
 	Timestamp      int32
 	Push, Pull     bool
+	Bytes          uint64 // of a request's keys and values, as far as its meta says
 }
 
 // Pair is what passed between a worker and a server.
@@ -78,8 +79,10 @@ type Job struct {
 	pending   *pending
 	seen      *seen
 	progress  []progress // by worker
-	firsts    []uint64   // blocks of the newest grid
-	firstKeys uint64     // keys that the table knew when they were laid down
+	workers   []worker   // by number: what they are doing
+	seconds   seconds
+	firsts    []uint64 // blocks of the newest grid
+	firstKeys uint64   // keys that the table knew when they were laid down
 	batches   int
 	early     []counts.Batch // of the newest interval, copies, while they are few
 	earlyKeys int            // more than earlyLimit: they are not kept any more
@@ -117,11 +120,26 @@ func (j *Job) Ask(r Request) bool {
 	}
 	now.pair(r.Worker, r.Server).Requests++
 	j.all.pair(r.Worker, r.Server).Requests++
-	if given := j.pending.put(r); given {
+	if worker, given := j.pending.put(r); given {
 		j.totals.Unanswered++
+		j.settle(worker, r.Time)
+	}
+	w := j.worker(r.Worker)
+	w.asked = max(w.asked, r.Time)
+	if w.waits++; w.waits == 1 {
+		w.waitsSince = r.Time
 	}
 	j.step(now, r)
 	return true
+}
+
+// settle notes that one request less of a worker waits.
+func (j *Job) settle(worker int, at int64) {
+	w := j.worker(worker)
+	w.answered = max(w.answered, at)
+	since := w.waiting()
+	w.waits = max(w.waits-1, 0)
+	j.endWait(worker, since, at)
 }
 
 // Answer notes an answer and reports whether it is new.
@@ -138,6 +156,7 @@ func (j *Job) Answer(r Request) bool {
 		return true
 	}
 	j.totals.Answered++
+	j.settle(r.Worker, r.Time)
 	took := r.Time - asked
 	now.took(r.Worker, r.Server, took)
 	j.all.took(r.Worker, r.Server, took)
@@ -151,6 +170,7 @@ func (j *Job) Timed(r Request) {
 	defer j.mu.Unlock()
 	if asked, ok := j.pending.take(r); ok {
 		j.totals.Answered++
+		j.settle(r.Worker, r.Time)
 		took := r.Time - asked
 		j.interval(r.Time).took(r.Worker, r.Server, took)
 		j.all.took(r.Worker, r.Server, took)
@@ -162,6 +182,7 @@ func (j *Job) Moved(r Request, toServer bool, bytes uint64, leftHost, repeat boo
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.count(bytes, leftHost, repeat)
+	j.seconds.at(r.Time).bytes += bytes
 	now := j.interval(r.Time)
 	for _, in := range []*Interval{now, j.all} {
 		p := in.pair(r.Worker, r.Server)
@@ -180,6 +201,7 @@ func (j *Job) Other(at int64, bytes uint64, leftHost bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.count(bytes, leftHost, false)
+	j.seconds.at(at).bytes += bytes
 	j.interval(at).count(bytes, leftHost, false)
 	j.all.count(bytes, leftHost, false)
 }
@@ -286,4 +308,5 @@ func (j *Job) Restart() {
 	defer j.mu.Unlock()
 	j.seen, j.pending = newSeen(), newPending(j.opts.Pending)
 	clear(j.progress)
+	clear(j.workers)
 }

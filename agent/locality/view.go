@@ -141,10 +141,14 @@ const stragglerShare = 0.8
 
 // Stragglers returns the workers that made far fewer steps than the median
 // worker: less than four fifths, and at least 3 fewer.
-func (v *View) Stragglers() []int {
-	median := v.MedianSteps()
-	var slow []int
-	for w, n := range v.Steps {
+func (v *View) Stragglers() []int { return stragglers(v.Steps) }
+
+// MedianSteps returns the steps of the median worker, the higher one of two.
+func (v *View) MedianSteps() uint64 { return medianOf(v.Steps) }
+
+func stragglers(steps []uint64) (slow []int) {
+	median := medianOf(steps)
+	for w, n := range steps {
 		if float64(n) < stragglerShare*float64(median) && n+3 <= median {
 			slow = append(slow, w)
 		}
@@ -152,12 +156,11 @@ func (v *View) Stragglers() []int {
 	return slow
 }
 
-// MedianSteps returns the steps of the median worker, the higher one of two.
-func (v *View) MedianSteps() uint64 {
-	if len(v.Steps) == 0 {
+func medianOf(steps []uint64) uint64 {
+	if len(steps) == 0 {
 		return 0
 	}
-	sorted := slices.Clone(v.Steps)
+	sorted := slices.Clone(steps)
 	slices.Sort(sorted)
 	return sorted[len(sorted)/2]
 }

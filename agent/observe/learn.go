@@ -17,6 +17,8 @@ func (o *Observer) learn(s *stream, m *pslite.Meta, at int64) {
 		} else if len(c.Nodes) == 1 {
 			o.takeJoin(s, &c.Nodes[0])
 		}
+	case pslite.Barrier:
+		o.barrier(s, m.Request, at)
 	case pslite.Heartbeat:
 		o.place(s, at)
 		if s.sender != nil && len(c.Nodes) == 1 {

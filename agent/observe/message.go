@@ -114,6 +114,7 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 	msg.job.note(at, &s.detector)
 	msg.exchange = locality.Request{
 		Time: at, App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
+		Bytes: uint64(max(m.DataSize, 0)),
 	}
 	worker, server := s.sender, s.receiver
 	if msg.answer = !m.Request; msg.answer {
@@ -223,6 +224,14 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 	request := msg.exchange
 	request.Time = at
 	msg.job.Sums.Moved(request, !msg.answer, size, leftHost, !msg.fresh)
+	if msg.fresh && !msg.answer {
+		if keyed := s.list.len() > 0 && msg.flushed == 0; keyed {
+			first, last := s.list.ends()
+			msg.job.Sums.Describe(msg.exchange, size, true, first, last)
+		} else {
+			msg.job.Sums.Describe(msg.exchange, size, false, 0, 0)
+		}
+	}
 	if msg.fresh && msg.keyBytes > 0 {
 		o.finishKeys(s, frames)
 	}

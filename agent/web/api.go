@@ -47,12 +47,39 @@ type Job struct {
 	SampledOneIn   uint32   `json:"sampled_one_in"`          // 1: all requests' keys are looked at
 	Bytes          uint64   `json:"bytes"`                   // of all messages between its nodes
 	LeftHostBytes  uint64   `json:"left_host_bytes"`         // those of them that left this host
-	StepsPerSecond float64  `json:"steps_per_second"`        // of the median worker, over the last ten seconds
-	BytesPerSecond float64  `json:"bytes_per_second"`        // over the last ten seconds
+	StepsPerSecond float64  `json:"steps_per_second"`        // of the median worker, over the last ten seconds, up to now
+	BytesPerSecond float64  `json:"bytes_per_second"`        // likewise, of all messages
 	Latency        Latency  `json:"latency"`                 // of all requests
 	Stragglers     []string `json:"stragglers"`              // names of workers well behind the others
 
+	State  string    `json:"state"`           // starting, running, stalled or over; empty where that is not known
+	Since  time.Time `json:"since,omitzero"`  // when it stopped going on
+	Cause  string    `json:"cause,omitempty"` // the node, or the pair of nodes (worker3-server1), because of which
+	What   string    `json:"what,omitempty"`  // that in a sentence
+	Stalls []Stall   `json:"stalls"`          // nodes, and pairs of nodes, that do not go on as they should, longest first
+
 	Sampling *JobSampling `json:"sampling,omitempty"` // an agent's: how its keys are looked at now
+}
+
+// The states of a job.
+const (
+	Starting = "starting" // no worker has asked for anything yet
+	Running  = "running"
+	Stalled  = "stalled" // no worker goes on
+	Over     = "over"    // its processes have ended
+)
+
+// A Stall is a node, or a pair of nodes, that does not go on as it should.
+type Stall struct {
+	Kind    string    `json:"kind"`         // unanswered, silent, barrier, late or straggling
+	Who     string    `json:"who"`          // who waits, is silent or late
+	On      string    `json:"on,omitempty"` // for whom it waits
+	Since   time.Time `json:"since"`
+	Seconds float64   `json:"seconds"` // since then, when this was written
+	Keys    string    `json:"keys,omitempty"`
+	Bytes   uint64    `json:"bytes,omitempty"` // of the request
+	Why     string    `json:"why,omitempty"`   // what sockets and processes say
+	Text    string    `json:"text"`            // all of it in a sentence
 }
 
 // JobSampling says how a job's keys are looked at.

@@ -98,11 +98,38 @@ func (s server) job(v url.Values) (string, error) {
 	case 1:
 		return jobs[0].Name, nil
 	}
-	names := make([]string, len(jobs))
-	for i, j := range jobs {
+	job, among := ofInterest(jobs)
+	if job != nil {
+		return job.Name, nil
+	}
+	names := make([]string, len(among))
+	for i, j := range among {
 		names[i] = j.Name
 	}
-	return "", bad("there are %d jobs; name one with job=: %s", len(jobs), strings.Join(names, ", "))
+	return "", bad("there are %d jobs; name one with job=: %s", len(among), strings.Join(names, ", "))
+}
+
+// ofInterest returns the job that is meant where none is named: the only one that
+// is not over, or, if all are, the one heard of last; and otherwise nil and those
+// that it may be.
+func ofInterest(jobs []Job) (*Job, []Job) {
+	var running []Job
+	last := &jobs[0]
+	for i := range jobs {
+		if jobs[i].State != Over {
+			running = append(running, jobs[i])
+		}
+		if jobs[i].LastSeen.After(last.LastSeen) {
+			last = &jobs[i]
+		}
+	}
+	switch len(running) {
+	case 0:
+		return last, nil
+	case 1:
+		return &running[0], nil
+	}
+	return nil, running
 }
 
 func (s server) jobAndRange(r *http.Request) (string, Range, error) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -127,7 +128,15 @@ func printAgent(w io.Writer, a *web.Agent) {
 }
 
 func printJob(w io.Writer, j *web.Job) {
-	fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers\n", j.Name, j.Dialect, j.Servers, j.Workers)
+	state := ""
+	if j.State != "" {
+		state = ": " + j.State
+	}
+	fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers%s\n", j.Name, j.Dialect, j.Servers, j.Workers, state)
+	if j.What != "" {
+		fmt.Fprintf(w, "  %s\n", j.What)
+	}
+	printStalls(w, j)
 	keys := "keys"
 	if j.KeysAtLeast {
 		keys = "keys or more"
@@ -145,11 +154,35 @@ func printJob(w io.Writer, j *web.Job) {
 		fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
 			c.Synced, c.Unsynced, c.Unplaced, c.Missed)
 	}
-	for _, name := range j.Stragglers {
-		fmt.Fprintf(w, "  %s lags\n", name)
-	}
 	for _, n := range j.Nodes {
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, podOf(n))
+	}
+}
+
+// shownStalls is how many of a job's stalls are shown in the terminal.
+const shownStalls = 8
+
+// printStalls prints who does not go on, but for the one that has been told.
+func printStalls(w io.Writer, j *web.Job) {
+	left := 0
+	for i, s := range j.Stalls {
+		switch {
+		case strings.HasSuffix(j.What, s.Text):
+		case i >= shownStalls:
+			left++
+		case s.Kind == "late" || s.Kind == "straggling":
+			fmt.Fprintf(w, "  %s\n", s.Text)
+		default:
+			fmt.Fprintf(w, "  for %.0f s: %s\n", s.Seconds, s.Text)
+		}
+	}
+	for _, name := range j.Stragglers {
+		if !slices.ContainsFunc(j.Stalls, func(s web.Stall) bool { return s.Who == name }) {
+			fmt.Fprintf(w, "  %s lags\n", name)
+		}
+	}
+	if left > 0 {
+		fmt.Fprintf(w, "  and %d more like these\n", left)
 	}
 }
 

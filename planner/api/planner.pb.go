@@ -398,7 +398,17 @@ type JobReport struct {
 	// window is absent where the agent saw no use of keys since its last report.
 	// Unlike the rest it is not a sum: what is lost is missing in the planner's
 	// picture of the recent past, and nothing more.
-	Window        *Window `protobuf:"bytes,25,opt,name=window,proto3" json:"window,omitempty"`
+	Window *Window `protobuf:"bytes,25,opt,name=window,proto3" json:"window,omitempty"`
+	// state is starting, running, stalled or over; empty where the agent does not
+	// know, or is too old to say.
+	State string `protobuf:"bytes,26,opt,name=state,proto3" json:"state,omitempty"`
+	// since_unix_nanos is when the job stopped going on.
+	SinceUnixNanos int64 `protobuf:"varint,27,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"`
+	// cause is the node, or the pair of nodes, because of which, and what that in a
+	// sentence.
+	Cause         string   `protobuf:"bytes,28,opt,name=cause,proto3" json:"cause,omitempty"`
+	What          string   `protobuf:"bytes,29,opt,name=what,proto3" json:"what,omitempty"`
+	Stalls        []*Stall `protobuf:"bytes,30,rep,name=stalls,proto3" json:"stalls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +618,144 @@ func (x *JobReport) GetWindow() *Window {
 	return nil
 }
 
+func (x *JobReport) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *JobReport) GetSinceUnixNanos() int64 {
+	if x != nil {
+		return x.SinceUnixNanos
+	}
+	return 0
+}
+
+func (x *JobReport) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *JobReport) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *JobReport) GetStalls() []*Stall {
+	if x != nil {
+		return x.Stalls
+	}
+	return nil
+}
+
+// Stall is a node, or a pair of nodes, that does not go on as it should.
+type Stall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// kind is unanswered, silent, barrier, late or straggling.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Who  string `protobuf:"bytes,2,opt,name=who,proto3" json:"who,omitempty"`
+	// on is for whom it waits, empty for nobody.
+	On             string `protobuf:"bytes,3,opt,name=on,proto3" json:"on,omitempty"`
+	SinceUnixNanos int64  `protobuf:"varint,4,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"`
+	Keys           string `protobuf:"bytes,5,opt,name=keys,proto3" json:"keys,omitempty"`
+	Bytes          uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Why            string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	Text           string `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Stall) Reset() {
+	*x = Stall{}
+	mi := &file_planner_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stall) ProtoMessage() {}
+
+func (x *Stall) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stall.ProtoReflect.Descriptor instead.
+func (*Stall) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Stall) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Stall) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *Stall) GetOn() string {
+	if x != nil {
+		return x.On
+	}
+	return ""
+}
+
+func (x *Stall) GetSinceUnixNanos() int64 {
+	if x != nil {
+		return x.SinceUnixNanos
+	}
+	return 0
+}
+
+func (x *Stall) GetKeys() string {
+	if x != nil {
+		return x.Keys
+	}
+	return ""
+}
+
+func (x *Stall) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Stall) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Stall) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // Window is what this host's workers used, key by key, from the window before
 // until there was no more room for it: a sample of the recent past.
 type Window struct {
@@ -632,7 +780,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +792,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +805,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{5}
+	return file_planner_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Window) GetFirstUnixNanos() int64 {
@@ -728,7 +876,7 @@ type WindowUse struct {
 
 func (x *WindowUse) Reset() {
 	*x = WindowUse{}
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +888,7 @@ func (x *WindowUse) String() string {
 func (*WindowUse) ProtoMessage() {}
 
 func (x *WindowUse) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +901,7 @@ func (x *WindowUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowUse.ProtoReflect.Descriptor instead.
 func (*WindowUse) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{6}
+	return file_planner_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WindowUse) GetWorker() string {
@@ -818,7 +966,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +978,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +991,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{7}
+	return file_planner_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Latency) GetName() string {
@@ -880,7 +1028,7 @@ type Connections struct {
 
 func (x *Connections) Reset() {
 	*x = Connections{}
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1040,7 @@ func (x *Connections) String() string {
 func (*Connections) ProtoMessage() {}
 
 func (x *Connections) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1053,7 @@ func (x *Connections) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connections.ProtoReflect.Descriptor instead.
 func (*Connections) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{8}
+	return file_planner_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Connections) GetSynced() uint32 {
@@ -952,7 +1100,7 @@ type Sketch struct {
 
 func (x *Sketch) Reset() {
 	*x = Sketch{}
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1112,7 @@ func (x *Sketch) String() string {
 func (*Sketch) ProtoMessage() {}
 
 func (x *Sketch) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1125,7 @@ func (x *Sketch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sketch.ProtoReflect.Descriptor instead.
 func (*Sketch) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{9}
+	return file_planner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Sketch) GetExact() bool {
@@ -1032,7 +1180,7 @@ type SkewPoint struct {
 
 func (x *SkewPoint) Reset() {
 	*x = SkewPoint{}
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1192,7 @@ func (x *SkewPoint) String() string {
 func (*SkewPoint) ProtoMessage() {}
 
 func (x *SkewPoint) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1205,7 @@ func (x *SkewPoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkewPoint.ProtoReflect.Descriptor instead.
 func (*SkewPoint) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{10}
+	return file_planner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SkewPoint) GetKeys() uint64 {
@@ -1086,7 +1234,7 @@ type Recent struct {
 
 func (x *Recent) Reset() {
 	*x = Recent{}
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1246,7 @@ func (x *Recent) String() string {
 func (*Recent) ProtoMessage() {}
 
 func (x *Recent) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1259,7 @@ func (x *Recent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recent.ProtoReflect.Descriptor instead.
 func (*Recent) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{11}
+	return file_planner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Recent) GetFirstUnixNanos() int64 {
@@ -1152,7 +1300,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1312,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1325,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{12}
+	return file_planner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Node) GetName() string {
@@ -1235,7 +1383,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1395,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1408,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{13}
+	return file_planner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -1296,7 +1444,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1456,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1469,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{14}
+	return file_planner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Block) GetFirst() uint64 {
@@ -1359,7 +1507,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1519,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1532,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{15}
+	return file_planner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Use) GetWorker() string {
@@ -1437,7 +1585,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_planner_proto_msgTypes[16]
+	mi := &file_planner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1597,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[16]
+	mi := &file_planner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1610,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{16}
+	return file_planner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Traffic) GetWorker() string {
@@ -1518,7 +1666,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_planner_proto_msgTypes[17]
+	mi := &file_planner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1678,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[17]
+	mi := &file_planner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1691,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{17}
+	return file_planner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HotKey) GetKey() uint64 {
@@ -1610,7 +1758,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_planner_proto_msgTypes[18]
+	mi := &file_planner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1622,7 +1770,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[18]
+	mi := &file_planner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1635,7 +1783,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{18}
+	return file_planner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Steps) GetWorker() string {
@@ -1676,7 +1824,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_planner_proto_msgTypes[19]
+	mi := &file_planner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1836,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[19]
+	mi := &file_planner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1849,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{19}
+	return file_planner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Taken) GetSequence() uint64 {
@@ -1746,7 +1894,7 @@ const file_planner_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04help\x18\x02 \x01(\tR\x04help\x12\x16\n" +
 	"\x06events\x18\x03 \x01(\x04R\x06events\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\xc4\b\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\xe2\t\n" +
 	"\tJobReport\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\adialect\x18\x02 \x01(\tR\adialect\x12\x18\n" +
@@ -1773,7 +1921,21 @@ const file_planner_proto_rawDesc = "" +
 	"\x04skew\x18\x16 \x03(\v2\x1e.psidecar.planner.v1.SkewPointR\x04skew\x12%\n" +
 	"\x0erepeated_bytes\x18\x17 \x01(\x04R\rrepeatedBytes\x123\n" +
 	"\x06recent\x18\x18 \x01(\v2\x1b.psidecar.planner.v1.RecentR\x06recent\x123\n" +
-	"\x06window\x18\x19 \x01(\v2\x1b.psidecar.planner.v1.WindowR\x06window\"\xf8\x01\n" +
+	"\x06window\x18\x19 \x01(\v2\x1b.psidecar.planner.v1.WindowR\x06window\x12\x14\n" +
+	"\x05state\x18\x1a \x01(\tR\x05state\x12(\n" +
+	"\x10since_unix_nanos\x18\x1b \x01(\x03R\x0esinceUnixNanos\x12\x14\n" +
+	"\x05cause\x18\x1c \x01(\tR\x05cause\x12\x12\n" +
+	"\x04what\x18\x1d \x01(\tR\x04what\x122\n" +
+	"\x06stalls\x18\x1e \x03(\v2\x1a.psidecar.planner.v1.StallR\x06stalls\"\xb7\x01\n" +
+	"\x05Stall\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
+	"\x03who\x18\x02 \x01(\tR\x03who\x12\x0e\n" +
+	"\x02on\x18\x03 \x01(\tR\x02on\x12(\n" +
+	"\x10since_unix_nanos\x18\x04 \x01(\x03R\x0esinceUnixNanos\x12\x12\n" +
+	"\x04keys\x18\x05 \x01(\tR\x04keys\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x12\x12\n" +
+	"\x04text\x18\b \x01(\tR\x04text\"\xf8\x01\n" +
 	"\x06Window\x12(\n" +
 	"\x10first_unix_nanos\x18\x01 \x01(\x03R\x0efirstUnixNanos\x12&\n" +
 	"\x0flast_unix_nanos\x18\x02 \x01(\x03R\rlastUnixNanos\x12\x12\n" +
@@ -1871,56 +2033,58 @@ func file_planner_proto_rawDescGZIP() []byte {
 	return file_planner_proto_rawDescData
 }
 
-var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_planner_proto_goTypes = []any{
 	(*HostReport)(nil),  // 0: psidecar.planner.v1.HostReport
 	(*Machine)(nil),     // 1: psidecar.planner.v1.Machine
 	(*AgentReport)(nil), // 2: psidecar.planner.v1.AgentReport
 	(*Loss)(nil),        // 3: psidecar.planner.v1.Loss
 	(*JobReport)(nil),   // 4: psidecar.planner.v1.JobReport
-	(*Window)(nil),      // 5: psidecar.planner.v1.Window
-	(*WindowUse)(nil),   // 6: psidecar.planner.v1.WindowUse
-	(*Latency)(nil),     // 7: psidecar.planner.v1.Latency
-	(*Connections)(nil), // 8: psidecar.planner.v1.Connections
-	(*Sketch)(nil),      // 9: psidecar.planner.v1.Sketch
-	(*SkewPoint)(nil),   // 10: psidecar.planner.v1.SkewPoint
-	(*Recent)(nil),      // 11: psidecar.planner.v1.Recent
-	(*Node)(nil),        // 12: psidecar.planner.v1.Node
-	(*Pod)(nil),         // 13: psidecar.planner.v1.Pod
-	(*Block)(nil),       // 14: psidecar.planner.v1.Block
-	(*Use)(nil),         // 15: psidecar.planner.v1.Use
-	(*Traffic)(nil),     // 16: psidecar.planner.v1.Traffic
-	(*HotKey)(nil),      // 17: psidecar.planner.v1.HotKey
-	(*Steps)(nil),       // 18: psidecar.planner.v1.Steps
-	(*Taken)(nil),       // 19: psidecar.planner.v1.Taken
+	(*Stall)(nil),       // 5: psidecar.planner.v1.Stall
+	(*Window)(nil),      // 6: psidecar.planner.v1.Window
+	(*WindowUse)(nil),   // 7: psidecar.planner.v1.WindowUse
+	(*Latency)(nil),     // 8: psidecar.planner.v1.Latency
+	(*Connections)(nil), // 9: psidecar.planner.v1.Connections
+	(*Sketch)(nil),      // 10: psidecar.planner.v1.Sketch
+	(*SkewPoint)(nil),   // 11: psidecar.planner.v1.SkewPoint
+	(*Recent)(nil),      // 12: psidecar.planner.v1.Recent
+	(*Node)(nil),        // 13: psidecar.planner.v1.Node
+	(*Pod)(nil),         // 14: psidecar.planner.v1.Pod
+	(*Block)(nil),       // 15: psidecar.planner.v1.Block
+	(*Use)(nil),         // 16: psidecar.planner.v1.Use
+	(*Traffic)(nil),     // 17: psidecar.planner.v1.Traffic
+	(*HotKey)(nil),      // 18: psidecar.planner.v1.HotKey
+	(*Steps)(nil),       // 19: psidecar.planner.v1.Steps
+	(*Taken)(nil),       // 20: psidecar.planner.v1.Taken
 }
 var file_planner_proto_depIdxs = []int32{
 	4,  // 0: psidecar.planner.v1.HostReport.jobs:type_name -> psidecar.planner.v1.JobReport
 	2,  // 1: psidecar.planner.v1.HostReport.agent:type_name -> psidecar.planner.v1.AgentReport
 	1,  // 2: psidecar.planner.v1.HostReport.machine:type_name -> psidecar.planner.v1.Machine
 	3,  // 3: psidecar.planner.v1.AgentReport.lost:type_name -> psidecar.planner.v1.Loss
-	12, // 4: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
-	14, // 5: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
-	15, // 6: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
-	16, // 7: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
-	17, // 8: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
-	18, // 9: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
-	7,  // 10: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
-	7,  // 11: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
-	8,  // 12: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
-	9,  // 13: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
-	10, // 14: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
-	11, // 15: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
-	5,  // 16: psidecar.planner.v1.JobReport.window:type_name -> psidecar.planner.v1.Window
-	6,  // 17: psidecar.planner.v1.Window.uses:type_name -> psidecar.planner.v1.WindowUse
-	13, // 18: psidecar.planner.v1.Node.pod:type_name -> psidecar.planner.v1.Pod
-	0,  // 19: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
-	19, // 20: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	13, // 4: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
+	15, // 5: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
+	16, // 6: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
+	17, // 7: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
+	18, // 8: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
+	19, // 9: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
+	8,  // 10: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
+	8,  // 11: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
+	9,  // 12: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
+	10, // 13: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
+	11, // 14: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
+	12, // 15: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
+	6,  // 16: psidecar.planner.v1.JobReport.window:type_name -> psidecar.planner.v1.Window
+	5,  // 17: psidecar.planner.v1.JobReport.stalls:type_name -> psidecar.planner.v1.Stall
+	7,  // 18: psidecar.planner.v1.Window.uses:type_name -> psidecar.planner.v1.WindowUse
+	14, // 19: psidecar.planner.v1.Node.pod:type_name -> psidecar.planner.v1.Pod
+	0,  // 20: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
+	20, // 21: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_planner_proto_init() }
@@ -1934,7 +2098,7 @@ func file_planner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_planner_proto_rawDesc), len(file_planner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,53 @@
+package observe
+
+import "net/netip"
+
+// A Link is an open connection on which a node of this host sends to another
+// node of its job.
+type Link struct {
+	From, To    string // names
+	Worker      int    // numbers, as Sums counts them
+	Server      int
+	ToServer    bool
+	PID         int            // of the sender
+	Local, Peer netip.AddrPort // as the sender's socket has them
+}
+
+// Links returns the job's connections between workers and servers, as far as
+// their senders run on this host.
+func (o *Observer) Links(job string) (links []Link) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.streams {
+		from, to := s.sender, s.receiver
+		if s.closed || s.twin || from == nil || to == nil || from.process.PID == 0 || from.job.Scheduler.String() != job {
+			continue
+		}
+		l := Link{From: from.Name(), To: to.Name(), PID: from.process.PID, Local: s.ends[0], Peer: s.ends[1]}
+		switch {
+		case s.id.Direction() != 0:
+			continue
+		case from.role == roleWorker && to.role == roleServer:
+			l.ToServer, l.Worker, l.Server = true, from.index, to.index
+		case from.role == roleServer && to.role == roleWorker:
+			l.Worker, l.Server = to.index, from.index
+		default:
+			continue
+		}
+		links = append(links, l)
+	}
+	return links
+}
+
+// barrier notes that a worker has come to a barrier, or that the scheduler lets
+// it go on.
+func (o *Observer) barrier(s *stream, isRequest bool, at int64) {
+	o.place(s, at)
+	n := s.receiver
+	if isRequest {
+		n = s.sender
+	}
+	if n != nil && n.role == roleWorker {
+		n.job.Sums.Barrier(n.index, at, isRequest)
+	}
+}

@@ -1,0 +1,60 @@
+package stall
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Text says the stall in words, but for how long.
+func (s *Stall) Text() string {
+	var b strings.Builder
+	b.WriteString(s.Who)
+	switch s.Kind {
+	case Unanswered:
+		b.WriteString(" waits for " + s.On)
+		if s.Keys != "" {
+			b.WriteString(", " + s.Keys)
+		}
+		if s.Bytes > 0 {
+			b.WriteString(", request of " + bytesText(s.Bytes))
+		}
+	case Silent:
+		b.WriteString(" asks for nothing and waits for nobody")
+	case AtBarrier:
+		b.WriteString(" waits at a barrier, to which others have not come")
+	case Late:
+		b.WriteString(" answers late")
+	case Straggling:
+		b.WriteString(" holds the others up")
+	}
+	if s.Why != "" {
+		b.WriteString(": " + s.Why)
+	}
+	return b.String()
+}
+
+// ago writes a duration as people do.
+func ago(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d h", int(d.Hours()))
+}
+
+func bytesText(n uint64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	case n >= 1e3:
+		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,76 @@
+// Package tcpinfo asks the kernel how the TCP connections of a process's network
+// namespace get on: what is not acknowledged, not sent, sent again, and whether
+// the receiver takes no more.
+//
+// In comes the file of a network namespace; out goes what there is to say of each
+// connection, by its two addresses. The agent asks when a job stands still.
+package tcpinfo
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A Socket is a connection, as its local end has it.
+type Socket struct {
+	Unacked    uint32        // segments
+	Unsent     uint64        // bytes
+	Retries    uint8         // retransmissions of what was sent first and is not acknowledged
+	ZeroWindow bool          // there is something to send and the receiver takes nothing
+	Silent     time.Duration // since the peer acknowledged anything
+}
+
+// Ends are the local and the peer's address.
+type Ends struct{ Local, Peer netip.AddrPort }
+
+// Read returns the connections of a network namespace, whose file is named, such
+// as /proc/PID/ns/net. It needs CAP_SYS_ADMIN for another one than its own.
+func Read(file string) (map[Ends]Socket, error) {
+	ns, err := netns.GetFromPath(file)
+	if err != nil {
+		return nil, fmt.Errorf("opening network namespace %s: %w", file, err)
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("entering network namespace %s (needs CAP_SYS_ADMIN): %w", file, err)
+	}
+	defer h.Close()
+	all := map[Ends]Socket{}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		list, err := h.SocketDiagTCPInfo(family)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("asking for the sockets of %s: %w", file, err)
+		}
+		for _, s := range list {
+			if s.InetDiagMsg == nil || s.TCPInfo == nil {
+				continue
+			}
+			id := s.InetDiagMsg.ID
+			ends := Ends{address(id.Source, id.SourcePort), address(id.Destination, id.DestinationPort)}
+			all[ends] = socketOf(s.TCPInfo)
+		}
+	}
+	return all, nil
+}
+
+func socketOf(i *netlink.TCPInfo) Socket {
+	return Socket{
+		Unacked: i.Unacked, Unsent: uint64(i.Notsent_bytes), Retries: max(i.Retransmits, i.Backoff),
+		// Probes of a closed window are sent while nothing else is on its way.
+		ZeroWindow: i.Unacked == 0 && i.Notsent_bytes > 0 && (i.Probes > 0 || i.Snd_wnd == 0),
+		Silent:     time.Duration(i.Last_ack_recv) * time.Millisecond,
+	}
+}
+
+func address(ip net.IP, port uint16) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(a.Unmap(), port)
+}
