@@ -42,16 +42,12 @@ func (a *Agent) adapt() error {
 	}
 	now := time.Now()
 	a.cost.note(now, cpu, kernel)
-	reader, err := a.readerSeconds()
-	if err != nil {
-		return err
-	}
 	jobs := map[string]sampling.Seen{}
 	for _, v := range a.observer.Jobs() {
 		jobs[v.Job.Scheduler.String()] = seen(v.Looked)
 	}
 	decided := a.controller.Decide(sampling.Look{
-		At: now, ReaderSeconds: reader, KeyNanos: a.timer.keys.Load(), AllNanos: a.timer.all.Load(), Jobs: jobs,
+		At: now, KeyNanos: a.timer.keys.Load(), Jobs: jobs,
 	})
 	a.sayOverBudget(decided)
 	a.mu.Lock()

@@ -25,9 +25,6 @@ const (
 	// quietAfter is after how long without an answer, or a message, sockets and
 	// processes are asked why.
 	quietAfter = 2 * time.Second
-	// forgottenAfter is how long a job of which no process is known may be silent
-	// before it counts as over.
-	forgottenAfter = time.Minute
 )
 
 // now is the time by the clock that messages are timed by.
@@ -79,12 +76,13 @@ func (a *Agent) facts(v *observe.JobView) *stall.Facts {
 	for _, n := range v.Nodes {
 		pids[n.Name] = n.Process.PID
 	}
-	f.Alive = a.alive(v, pids, now)
+	senders := a.observer.Senders(v.Job.Scheduler.String())
+	f.Alive = a.alive(v, pids, senders)
 	for i, name := range v.WorkersByIndex {
 		if name == "" {
 			continue
 		}
-		w := stall.Worker{Name: name, Here: pids[name] != 0}
+		w := stall.Worker{Name: name, Here: pids[name] != 0 || senders[name]}
 		if i < len(workers) {
 			state := workers[i]
 			w.Last, w.Barrier, w.Waiting, w.StepEvery = moment(state.Last), moment(state.Barrier), state.Waiting, state.StepEvery
@@ -132,9 +130,9 @@ func moment(nanos int64) time.Time {
 	return time.Unix(0, nanos)
 }
 
-// alive reports whether a process of the job runs on this host, or, where none is
-// known, whether the job was heard of lately.
-func (a *Agent) alive(v *observe.JobView, pids map[string]int, now time.Time) bool {
+// alive reports whether a process of the job runs on this host: one that is known
+// by its number, or, where none is, one that has a connection.
+func (a *Agent) alive(v *observe.JobView, pids map[string]int, senders map[string]bool) bool {
 	known := false
 	for _, pid := range pids {
 		if pid == 0 {
@@ -145,7 +143,7 @@ func (a *Agent) alive(v *observe.JobView, pids map[string]int, now time.Time) bo
 			return true
 		}
 	}
-	return !known && now.Sub(moment(v.Last)) < forgottenAfter
+	return !known && len(senders) > 0
 }
 
 // runs reports whether the process was a node of that job when it was looked at

@@ -2,7 +2,6 @@ package locality
 
 import (
 	"math/bits"
-	"slices"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -156,17 +155,19 @@ func (l *Latency) Merge(m *Latency) {
 	}
 }
 
-// median returns the median duration and how many there are; l may be nil.
-func (l *Latency) median() (time.Duration, uint64) {
+// mean returns the mean duration and how many there are; l may be nil.
+func (l *Latency) mean() (time.Duration, uint64) {
 	switch {
 	case l == nil || l.hist == nil && len(l.few) == 0:
 		return 0, 0
 	case l.hist == nil:
-		sorted := slices.Clone(l.few)
-		slices.Sort(sorted)
-		return time.Duration(sorted[len(sorted)/2]) * time.Microsecond, uint64(len(sorted))
+		sum := int64(0)
+		for _, v := range l.few {
+			sum += v
+		}
+		return time.Duration(sum) * time.Microsecond / time.Duration(len(l.few)), uint64(len(l.few))
 	}
-	return time.Duration(l.hist.ValueAtQuantile(50)) * time.Microsecond, uint64(l.hist.TotalCount())
+	return time.Duration(l.hist.Mean() * 1000), uint64(l.hist.TotalCount())
 }
 
 // Histogram returns the distribution in microseconds; l may be nil.

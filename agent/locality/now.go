@@ -196,7 +196,7 @@ func (j *Job) Describe(r Request, bytes uint64, keyed bool, first, last uint64) 
 
 // ServerTimes is how long a server takes to answer.
 type ServerTimes struct {
-	Recent, Before time.Duration // medians, lately and over all time; 0 where there is none
+	Recent, Before time.Duration // means, lately and over all time; 0 where there is none
 	Answers        uint64        // lately
 }
 
@@ -213,8 +213,8 @@ func (j *Job) ServerTimes(since int64) []ServerTimes {
 		}
 	}
 	for i := range times {
-		times[i].Recent, times[i].Answers = recent[i].median()
-		times[i].Before, _ = j.all.ByServer[i].median()
+		times[i].Recent, times[i].Answers = recent[i].mean()
+		times[i].Before, _ = j.all.ByServer[i].mean()
 	}
 	return times
 }

@@ -1,6 +1,10 @@
 package observe
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/psidecar/psidecar/bpf"
+)
 
 // A Link is an open connection on which a node of this host sends to another
 // node of its job.
@@ -25,7 +29,7 @@ func (o *Observer) Links(job string) (links []Link) {
 		}
 		l := Link{From: from.Name(), To: to.Name(), PID: from.process.PID, Local: s.ends[0], Peer: s.ends[1]}
 		switch {
-		case s.id.Direction() != 0:
+		case s.id.Direction() != bpf.Egress:
 			continue
 		case from.role == roleWorker && to.role == roleServer:
 			l.ToServer, l.Worker, l.Server = true, from.index, to.index
@@ -50,4 +54,18 @@ func (o *Observer) barrier(s *stream, isRequest bool, at int64) {
 	if n != nil && n.role == roleWorker {
 		n.job.Sums.Barrier(n.index, at, isRequest)
 	}
+}
+
+// Senders returns which of the job's nodes have open connections on which they
+// are seen to send: they run on this host.
+func (o *Observer) Senders(job string) map[string]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	names := map[string]bool{}
+	for _, s := range o.streams {
+		if s.sender != nil && !s.closed && s.id.Direction() == bpf.Egress && s.sender.job.Scheduler.String() == job {
+			names[s.sender.Name()] = true
+		}
+	}
+	return names
 }

@@ -57,11 +57,9 @@ type Seen struct {
 
 // A Look is the state of the agent at one moment. All but At only grow.
 type Look struct {
-	At            time.Time
-	ReaderSeconds float64 // CPU time of the thread that reads
-	// KeyNanos of AllNanos of that thread's work went into keys, by a sample.
-	KeyNanos, AllNanos int64
-	Jobs               map[string]Seen
+	At       time.Time
+	KeyNanos int64 // CPU time that went into copied keys in user space
+	Jobs     map[string]Seen
 }
 
 // A Decision is how to sample from now on.
@@ -127,12 +125,10 @@ func (c *Controller) price() float64 {
 	for name, j := range last.Jobs {
 		bytes += less(j.KeyBytes, first.Jobs[name].KeyBytes)
 	}
-	all := last.AllNanos - first.AllNanos
-	if bytes == 0 || all <= 0 {
+	if bytes == 0 {
 		return kernelNanosPerByte
 	}
-	part := float64(last.KeyNanos-first.KeyNanos) / float64(all)
-	return kernelNanosPerByte + 1e9*part*(last.ReaderSeconds-first.ReaderSeconds)/float64(bytes)
+	return kernelNanosPerByte + float64(last.KeyNanos-first.KeyNanos)/float64(bytes)
 }
 
 // demand is what a job asks for.

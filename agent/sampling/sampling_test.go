@@ -11,7 +11,6 @@ type host struct {
 	now     Look
 	jobs    map[string]*job
 	decided Decision
-	other   float64 // percent of a core of the reader's that is not for keys
 }
 
 // A job makes steps of two timestamps, a pull and a push.
@@ -37,8 +36,6 @@ func newHost(budget float64) *host {
 func (h *host) run(seconds int) {
 	for range seconds {
 		h.now.At = h.now.At.Add(time.Second)
-		h.now.ReaderSeconds += h.other / 100
-		h.now.AllNanos += int64(1e9 * h.other / 100)
 		seen := map[string]Seen{}
 		for name, j := range h.jobs {
 			s := h.now.Jobs[name]
@@ -61,9 +58,7 @@ func (h *host) run(seconds int) {
 			if j.timestamp > 0 {
 				s.Clocks = map[Clock]int32{{}: j.timestamp}
 			}
-			h.now.ReaderSeconds += bytes / oneIn * j.nanosPerByte / 1e9
 			h.now.KeyNanos += int64(bytes / oneIn * j.nanosPerByte)
-			h.now.AllNanos += int64(bytes / oneIn * j.nanosPerByte)
 			seen[name] = s
 		}
 		h.now.Jobs = seen
@@ -71,10 +66,9 @@ func (h *host) run(seconds int) {
 	}
 }
 
-// What else the agent does, however much that takes, makes no job's keys unseen.
-func TestOtherCostIsNotHeldAgainstKeys(t *testing.T) {
+// A small job is looked at whole.
+func TestSmallJob(t *testing.T) {
 	h := newHost(1)
-	h.other = 60
 	h.jobs["a"] = &job{stepsPerSecond: 24, keysPerStep: 2000, nanosPerByte: 1}
 	h.run(5)
 	if d := h.decided.Jobs["a"]; d.OneIn != 1 || h.decided.Over {
@@ -85,7 +79,6 @@ func TestOtherCostIsNotHeldAgainstKeys(t *testing.T) {
 // Without a job, and beside one that stands still, nothing changes.
 func TestNothingToSee(t *testing.T) {
 	h := newHost(1)
-	h.other = 100
 	h.run(600)
 	if len(h.decided.Jobs) != 0 || h.decided.Over || h.decided.Percent != 0 {
 		t.Errorf("%+v", h.decided)

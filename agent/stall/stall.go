@@ -81,7 +81,7 @@ type Worker struct {
 type Server struct {
 	Name    string
 	Process byte
-	Recent  time.Duration // median time to an answer, in the last seconds; 0 none
+	Recent  time.Duration // mean time to an answer, in the last seconds; 0 none
 	Before  time.Duration // over all time
 	Answers uint64        // in the last seconds
 }

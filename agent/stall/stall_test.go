@@ -8,7 +8,9 @@ import (
 
 var now = time.Unix(10_000, 0)
 
-func before(seconds float64) time.Time { return now.Add(-time.Duration(seconds * float64(time.Second))) }
+func before(seconds float64) time.Time {
+	return now.Add(-time.Duration(seconds * float64(time.Second)))
+}
 
 // going is a job of three workers and two servers that goes on.
 func going() *Facts {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,7 +73,8 @@ func try(t *testing.T, ctx context.Context, args func(worker int) []string) *tri
 		_ = r.running.Wait() // it was killed
 	})
 	going := r.await(t, ctx, func(j *web.Job) bool {
-		return j.State == web.Running && j.StepsPerSecond > 0 && len(j.Nodes) == 6 && j.Cause == ""
+		return j.State == web.Running && j.StepsPerSecond > 0 && len(j.Nodes) == 6 && j.Cause == "" && len(j.Stragglers) == 0 &&
+			!slices.ContainsFunc(j.Nodes, func(n web.Node) bool { return n.Rank < 0 || n.PID == 0 })
 	})
 	r.name = going.Name
 	r.ranks = map[*job.Node]string{}
@@ -82,6 +84,9 @@ func try(t *testing.T, ctx context.Context, args func(worker int) []string) *tri
 				r.ranks[p] = n.Name
 			}
 		}
+	}
+	if len(r.ranks) != 6 {
+		t.Fatalf("of the job's processes %v are known; nodes %+v", r.ranks, going.Nodes)
 	}
 	return r
 }
