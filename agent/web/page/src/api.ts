@@ -19,6 +19,21 @@ export interface Job {
   bytes_per_second: number;
   latency: Latency;
   stragglers: string[] | null;
+  state?: string; // starting, running, stalled or over
+  cause?: string;
+  what?: string;
+  stalls?: Stall[] | null;
+}
+
+/** A node, or a pair of nodes, that does not go on as it should. */
+export interface Stall {
+  kind: string;
+  who: string;
+  on?: string;
+  seconds: number;
+  keys?: string;
+  bytes?: number;
+  why?: string;
 }
 
 /** A scheduler, server or worker; host is the planner's. */

@@ -4,7 +4,7 @@
 import { ask, type Agent, type Codecs, type Heatmap, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
 import { bytes, count, key } from "./format";
 import { Grid, type Cells } from "./grid";
-import { drawCost, drawKeys, drawServers, drawWorkers, jobStatus } from "./panels";
+import { drawCost, drawKeys, drawServers, drawStalls, drawWorkers, jobStatus, ofInterest } from "./panels";
 import { drawCodecs } from "./codecs";
 import { drawLegend } from "./legend";
 import { placed, placesOf, type Places } from "./places";
@@ -113,12 +113,12 @@ function drawAll(): void {
 
 /** Keeps the list of jobs; returns the one that is shown. */
 function chooseJob(jobs: Job[]): Job | undefined {
-  const names = jobs.map((j) => j.job);
-  const listed = [...jobSelect.options].map((o) => o.value);
-  if (names.join("\n") !== listed.join("\n")) {
-    jobSelect.replaceChildren(...names.map((name) => new Option(name, name)));
+  const labels = jobs.map((j) => (j.state === "over" ? `${j.job} (over)` : j.job));
+  const listed = [...jobSelect.options].map((o) => o.text);
+  if (labels.join("\n") !== listed.join("\n")) {
+    jobSelect.replaceChildren(...jobs.map((j, i) => new Option(labels[i], j.job)));
   }
-  const job = jobs.find((j) => j.job === view.job) ?? jobs[0];
+  const job = jobs.find((j) => j.job === view.job) ?? ofInterest(jobs);
   if (job) {
     jobSelect.value = job.job;
   }
@@ -142,6 +142,9 @@ async function refresh(isNewest: () => boolean): Promise<void> {
     return;
   }
   places = placesOf(job);
+  const stalls = job.stalls ?? [];
+  element("stalls-section").hidden = stalls.length === 0;
+  drawStalls(element("stalls"), stalls);
   const about = span({ ...view, job: job.job });
   const [newHeatmap, newTraffic, newKeys, servers, plan, codecs] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last }),

@@ -4,6 +4,8 @@ import { bytes, count, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { legendCounts } from "./legend";
 import { adviceText, followersText, places, steps } from "./codecs";
+import type { Job, Latency } from "./api";
+import { jobStatus, ofInterest } from "./panels";
 import { busiest, movesText } from "./plan";
 import { placeColumns, placed, placesOf } from "./places";
 import { curve } from "./skew";
@@ -154,4 +156,20 @@ describe("the codecs", () => {
     expect(points[3]!.x).toBeLessThan(points[0]!.x);
     expect(points[1]!.y).toBeLessThan(points[0]!.y);
   });
+});
+
+it("shows a job that runs before one that is over, and says why one stalls", () => {
+  const job = (name: string, state: string, more: Partial<Job> = {}): Job => ({
+    job: name, state, dialect: "dmlc", servers: 2, workers: 2, nodes: [], accesses: 0, distinct_keys: 0, exact: true, sampled_one_in: 1,
+    bytes: 0, left_host_bytes: 0, steps_per_second: 0, bytes_per_second: 0, stragglers: [],
+    connections: { synced: 1, unsynced: 0, missed_bytes: 0, unplaced: 0 },
+    latency: { count: 0, mean: 0, p50: 0, p90: 0, p99: 0, p999: 0, max: 0 } as Latency,
+    ...more,
+  });
+  expect(ofInterest([job("a", "over"), job("b", "running")])?.job).toBe("b");
+  expect(ofInterest([job("a", "over")])?.job).toBe("a");
+  const what = "stalled for 12 s: worker3 waits for server1";
+  const said = jobStatus(job("c", "stalled", { what, cause: "server1" }));
+  expect(said.isBad && said.text.startsWith(what)).toBe(true);
+  expect(jobStatus(job("d", "running")).isBad).toBe(false);
 });

@@ -1,6 +1,6 @@
 // The panels below the heatmap, each a function from an answer to elements.
 
-import type { Agent, Host, Job, Keys, Latency, Servers } from "./api";
+import type { Agent, Host, Job, Keys, Latency, Servers, Stall } from "./api";
 import { bytes, count, duration, key, megabits, percent } from "./format";
 import { placeColumns, type Places } from "./places";
 import { facts, table, type Column } from "./table";
@@ -178,9 +178,48 @@ function plannerText(p: NonNullable<Agent["planner"]>): string {
   return p.connected ? `${p.address}, connected` : `${p.address}, not connected: ${p.error ?? "unknown"}`;
 }
 
+/** Who does not go on as it should, and for whom it waits. */
+export function drawStalls(host: HTMLElement, stalls: Stall[]): void {
+  const since = (s: Stall): string => (s.kind === "late" || s.kind === "straggling" ? "lately" : duration(s.seconds));
+  table(
+    host,
+    [
+      { title: "who", text: (s) => s.who },
+      { title: "what", text: (s) => stallText(s) },
+      { title: "for", number: true, text: since },
+      { title: "request", number: true, text: (s) => (s.bytes ? bytes(s.bytes) : "–") },
+      { title: "keys", text: (s) => s.keys?.replace(/^keys (from )?/, "") ?? "" },
+      { title: "why", text: (s) => s.why ?? "" },
+    ],
+    stalls,
+    (s) => s.kind === "unanswered" || s.kind === "silent",
+  );
+}
+
+function stallText(s: Stall): string {
+  switch (s.kind) {
+    case "unanswered":
+      return `waits for ${s.on ?? "an answer"}`;
+    case "silent":
+      return "asks for nothing and waits for nobody";
+    case "barrier":
+      return "waits at a barrier for others";
+    case "late":
+      return "answers late";
+    default:
+      return "holds the others up";
+  }
+}
+
+/** The job that is shown where none is chosen: one that runs, before one that is over. */
+export function ofInterest(jobs: Job[]): Job | undefined {
+  return jobs.find((j) => j.state !== "over") ?? jobs[0];
+}
+
 /** One line on a job's state, and whether something is wrong with it. */
 export function jobStatus(job: Job, isFleet = false): { text: string; isBad: boolean } {
   const parts = [
+    job.what || job.state,
     job.dialect && `PS-lite (${job.dialect})`,
     `${job.workers || "?"} workers, ${job.servers || "?"} servers`,
     `${job.steps_per_second.toPrecision(3)} steps/s`,
@@ -199,5 +238,5 @@ export function jobStatus(job: Job, isFleet = false): { text: string; isBad: boo
   if (missed_bytes > 0) {
     parts.push(`${bytes(missed_bytes)} passed before they could be read`);
   }
-  return { text: parts.filter(Boolean).join(" · "), isBad: unsynced > 0 };
+  return { text: parts.filter(Boolean).join(" · "), isBad: unsynced > 0 || job.state === "stalled" || Boolean(job.cause) };
 }
