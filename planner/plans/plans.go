@@ -157,12 +157,15 @@ type Proposal struct {
 // applied, and carries it out where the options say so. It returns the plan's
 // epoch, 0 where no key would move.
 func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
-	j, err := s.open(ctx, p.Job, p.Servers)
+	if p.Run == "" {
+		p.Run = s.Run(p.Job)
+	}
+	if p.Run < s.Run(p.Job) {
+		return 0, nil // that run is over
+	}
+	j, err := s.openRun(ctx, runKey{p.Job, p.Run}, p.Servers)
 	if err != nil {
 		return 0, err
-	}
-	if p.Run != "" && p.Run != j.run {
-		return 0, nil // that run is over
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -199,6 +199,20 @@ func TestOldRunsAreRemoved(t *testing.T) {
 	}
 }
 
+// A plan may come before the planner hears of its run from a proxy.
+func TestPlanBeforeItsRunIsWatched(t *testing.T) {
+	memory := &store.Memory{}
+	r := runs(1)[0]
+	number, err := newService(t, memory, Options{}).Propose(t.Context(), Proposal{Job: testJob, Run: r, Servers: 2, Targets: []plan.Range{target(9, 9, 1)}})
+	if err != nil || number != 1 {
+		t.Fatalf("epoch %d, %v", number, err)
+	}
+	s := newService(t, memory, Options{})
+	if e := s.Epoch(testJob, number); s.Run(testJob) != r || e.GetState() != api.Epoch_PROPOSED || e.GetKeys() != 1 {
+		t.Errorf("of run %s the store has %v", s.Run(testJob), e)
+	}
+}
+
 // A new job finds room where many have ended.
 func TestEndedJobsMakeRoom(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
