@@ -114,7 +114,7 @@ func (l *Life) live(ctx context.Context) {
 	}
 	l.calm(ctx, "after")
 	if ctx.Err() == nil {
-		if err := l.fleet.settle(ctx, before); err != nil {
+		if err := l.fleet.settle(ctx, before, l.ledger.events[damage{}.kind()]); err != nil {
 			l.journal.fail("at the end: %v", err)
 			l.fleet.dump()
 		}
