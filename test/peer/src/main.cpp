@@ -9,13 +9,14 @@
 #include <map>
 
 #include "roles.hpp"
+#include "sync.hpp"
 
 namespace {
 
 const char kUsage[] =
-    "usage: DMLC_ROLE=... peer [--mode count|bench] [--keys N] [--shift N] [--space N]\n"
+    "usage: DMLC_ROLE=... peer [--mode count|bench|kvstore|positions] [--keys N] [--shift N] [--space N]\n"
     "            [--width N] [--lens] [--pushpull] [--rounds N] [--wait MS]\n"
-    "            [--discard] [--access FILE]\n";
+    "            [--discard] [--access FILE] [--hold FILE]\n";
 
 size_t Number(const std::string& flag, const char* text, size_t least, size_t most) {
   char* end = nullptr;
@@ -45,10 +46,13 @@ Options Options::Parse(int argc, char** argv) {
       else if (flag == "--wait") options.wait_ms = static_cast<int>(Number(flag, value, 0, 60000));
       else if (flag == "--mode" && value != nullptr) options.mode = value;
       else if (flag == "--access" && value != nullptr) options.access = value;
+      else if (flag == "--hold" && value != nullptr) options.hold = value;
       else throw std::invalid_argument("unknown argument or no value: " + flag);
     }
   }
-  if (options.mode != "count" && options.mode != "bench") throw std::invalid_argument("--mode is count or bench");
+  if (options.mode != "count" && options.mode != "bench" && !IsSync(options)) {
+    throw std::invalid_argument("--mode is count, bench, kvstore or positions");
+  }
   if (options.lens && options.width != 1) throw std::invalid_argument("--lens and --width exclude each other");
   return options;
 }
@@ -62,8 +66,8 @@ int main(int argc, char** argv) {
     Options options = Options::Parse(argc, argv);
     Environment env = Environment::Read();
     switch (env.role) {
-      case kServer: return RunServer(env, options);
-      case kWorker: return RunWorker(env, options);
+      case kServer: return IsSync(options) ? RunSyncServer(env, options) : RunServer(env, options);
+      case kWorker: return IsSync(options) ? RunSyncWorker(env, options) : RunWorker(env, options);
       case kScheduler: {
         Van van(env);
         van.Serve();

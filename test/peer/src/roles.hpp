@@ -6,7 +6,7 @@
 #include "van.hpp"
 
 struct Options {
-  std::string mode = "count";  // count or bench
+  std::string mode = "count";  // count or bench, or one of sync.hpp
   size_t keys = 1000;          // of each worker
   size_t shift = 0;            // worker r's first key is number r * shift
   size_t space = 0;            // of the key numbers that are spread; 0 for none: number = key
@@ -18,6 +18,7 @@ struct Options {
                                // no peer may not be ready when all nodes are there
   bool keep = true;            // a server that does not answers zeros
   std::string access;          // file for the counts of each key
+  std::string hold;            // file for which workers wait before they push zeros, at last
 
   // Parse reads the command line; throws std::invalid_argument.
   static Options Parse(int argc, char** argv);

@@ -1,0 +1,98 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/peer"
+)
+
+// Jobs with the habits of MXNet's kvstore and of dist-lr train under a threshold of
+// 99% while proxies are replaced: initial weights arrive whole, servers that count
+// pushes get none too many and none too few, of the keys and lengths that they
+// expect, and what waited comes once the threshold is taken away. The weights are
+// right to the last bit. PSIDECAR_RESTARTS replaces more proxies, and longer.
+func TestServersThatCount(t *testing.T) {
+	for mode, args := range map[string][]string{
+		"kvstore":   {"--keys", "8", "--width", "2000"},
+		"positions": {"--keys", "6000"},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			restarts := 4
+			fmt.Sscan(os.Getenv("PSIDECAR_RESTARTS"), &restarts)
+			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.99"}, grace: 10 * time.Second, keep: 15 * time.Second})
+			hold := filepath.Join(folder(t), "go")
+			node := job.Program(append([]string{peer.Build(t), "--mode", mode, "--rounds", strconv.Itoa(100 * restarts / 4), "--hold", hold}, args...))
+			r := f.start(job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, node), Hosts: f.net.Hosts()})
+			r.training()
+			for i := range restarts {
+				s := f.sidecars[i%len(f.sidecars)]
+				f.replace(s, s.proxy)
+				r.through(s)
+				f.inOrder(s)
+				if r.over() {
+					t.Fatalf("the job has ended: %v\n%s", r.err, r.stderr())
+				}
+			}
+			f.await("all gradients to be pushed", func() error {
+				if r.over() {
+					t.Fatalf("the job has ended: %v\n%s", r.err, r.stderr())
+				}
+				for _, n := range r.Workers {
+					if !strings.Contains(n.Stderr.String(), "waits for") {
+						return fmt.Errorf("worker %d: %s", n.Index, tail(n.Stderr.String(), 1))
+					}
+				}
+				return nil
+			})
+			layers := uint64(0)
+			for _, s := range f.sidecars {
+				v := f.values(s)
+				for _, form := range v.Forms {
+					if form.Form == "threshold" {
+						layers += form.Layers
+					}
+				}
+				if n := v.Reasons[values.ReasonFlushed]; n > 0 {
+					t.Errorf("the proxy on %s made %d pushes that no worker made", s.host.Name, n)
+				}
+				f.order(s, http.MethodPut, "/api/v1/codecs", "[]")
+			}
+			if layers == 0 {
+				t.Error("nothing went under the threshold")
+			}
+			if err := os.WriteFile(hold, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if <-r.ended; r.err != nil {
+				t.Fatalf("%v\n%s", r.err, r.stderr())
+			}
+			for _, n := range r.Workers {
+				var w peer.Worker
+				if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil || w.Wrong != 0 {
+					t.Errorf("worker %d: %+v, %v", n.Index, w, err)
+				}
+			}
+			f.asBefore()
+		})
+	}
+}
+
+// stderr is the end of what each node says.
+func (r *run) stderr() string {
+	var b strings.Builder
+	for _, n := range r.Nodes() {
+		fmt.Fprintf(&b, "%s %d: %v: %s\n", n.Role, n.Index, n.Err, tail(n.Stderr.String(), 3))
+	}
+	return b.String()
+}
