@@ -42,7 +42,10 @@ const (
 	// maxAside is how many folders and files are set aside at most.
 	maxAside = 16
 	bootFile = "boot"
-	bootID   = "/proc/sys/kernel/random/boot_id"
+	// reserve is how many bytes are kept for the end.
+	reserve     = 128 << 10
+	reserveFile = "reserve"
+	bootID      = "/proc/sys/kernel/random/boot_id"
 	// defaultLimit is how many bytes ledgers may have together.
 	defaultLimit = 256 << 20
 )
@@ -56,8 +59,28 @@ func openFolder(dir string, limit int64, log *slog.Logger) (*folder, error) {
 	}
 	f := &folder{dir: dir, log: log, space: ledger.Space{Limit: limit}}
 	f.clearAfterBoot()
-	return f, f.tidy()
+	if err := f.tidy(); err != nil {
+		return nil, err
+	}
+	f.keepReserve()
+	return f, nil
 }
+
+// keepReserve takes room for what a proxy that ends must leave to the next one,
+// where there is room.
+func (f *folder) keepReserve() {
+	name := filepath.Join(f.dir, reserveFile)
+	if info, err := os.Stat(name); err == nil && info.Size() == reserve {
+		return
+	}
+	if err := os.WriteFile(name, make([]byte, reserve), 0o600); err != nil {
+		f.log.Debug("keeping room in the state folder", "folder", f.dir, "error", err)
+		os.Remove(name)
+	}
+}
+
+// giveReserve gives that room up.
+func (f *folder) giveReserve() error { return os.Remove(filepath.Join(f.dir, reserveFile)) }
 
 // clearAfterBoot removes what is of before the host was started: the processes
 // of those jobs have ended with it.

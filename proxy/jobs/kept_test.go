@@ -216,6 +216,28 @@ func fullDisk(t *testing.T) (dir string, empty func()) {
 	}
 }
 
+// A proxy that ends in order on a disk that has run full leaves to the next one
+// what is under way.
+func TestEndsOnFullDisk(t *testing.T) {
+	dir, empty := fullDisk(t)
+	empty()
+	x := jobIn(t, dir, Options{})
+	if passes, err := ask(x.jobs, server0, 7); !passes || err != nil {
+		t.Fatalf("a request passes: %v, %v", passes, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	if err := x.leaveUnfinished(); err != nil {
+		t.Fatal(err)
+	}
+	x.close()
+	y := again(t, Options{Dir: dir}).named(x.name, testRun)
+	if under := y.router.UnderWay(); len(under) != 1 {
+		t.Errorf("%d requests are under way in the next proxy", len(under))
+	}
+}
+
 // On a full disk a job is carried, its keys are not moved, and it says so. When
 // there is room it is kept like any other.
 func TestFullFolder(t *testing.T) {
@@ -308,8 +330,8 @@ func TestTidy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(left) != maxAside+2 { // the job, and what says when the host was started
-		t.Errorf("%d entries are left, want %d", len(left), maxAside+2)
+	if len(left) != maxAside+3 { // the job, the reserve, and what says when the host was started
+		t.Errorf("%d entries are left, want %d", len(left), maxAside+3)
 	}
 	boot := filepath.Join(dir, bootFile)
 	b, err := os.ReadFile(boot)
@@ -323,7 +345,7 @@ func TestTidy(t *testing.T) {
 	if again(t, Options{Dir: dir}).named(x.name, x.run) != nil {
 		t.Error("a job of before the host was started goes on")
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
 		t.Errorf("%d entries are left after a start of the host, %v", len(left), err)
 	}
 }

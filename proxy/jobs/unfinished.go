@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -57,6 +58,9 @@ func (x *job) leaveUnfinished() error {
 		return nil
 	}
 	_, err := writeKept(x.unfinishedFile(), left)
+	if errors.Is(err, syscall.ENOSPC) && x.jobs.folder.giveReserve() == nil {
+		_, err = writeKept(x.unfinishedFile(), left)
+	}
 	return err
 }
 
