@@ -143,9 +143,16 @@ func (e replace) possible(l *Life) error {
 	var errs []error
 	for _, t := range e.targets {
 		errs = append(errs, t.running(l), t.ready(l))
+		if ago := time.Since(l.replaced); t.of == proxy && ago < apart {
+			errs = append(errs, fmt.Errorf("a proxy was replaced %.1f s ago", ago.Seconds()))
+		}
 	}
 	return errors.Join(errs...)
 }
+
+// apart is how long after one proxy the next may be replaced, as proxy/README.md
+// asks for: one that has just begun does not know yet who has a proxy.
+const apart = 5 * time.Second
 
 func (e replace) happen(ctx context.Context, l *Life) error {
 	if l.hasNoRoom(e.targets) {
@@ -172,6 +179,9 @@ func (e replace) happen(ctx context.Context, l *Life) error {
 		}
 		if err := t.recover(ctx, l); err != nil {
 			return err
+		}
+		if t.of == proxy {
+			l.replaced = time.Now()
 		}
 	}
 	return nil

@@ -55,6 +55,7 @@ type Life struct {
 	bases references
 	ports [slots]slotState
 
+	replaced   time.Time              // when a proxy was, by the lane of services
 	full       [hostCount]atomic.Bool // disks without room
 	background sync.WaitGroup         // what goes on beside later events
 }

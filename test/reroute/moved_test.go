@@ -153,8 +153,8 @@ func TestMoved(t *testing.T) {
 		{"IPv6", 3000, nil, nil, true},
 		// With lengths a key that nobody has used has none, and cannot move.
 		{"lengths", 60, []string{"--count-lens", "--count-batch", "60"}, nil, false},
-		{"lengths, resend and loss", 60, []string{"--count-lens", "--count-batch", "60", "--steps", "100"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
-		{"lengths, dialect of 2018, resend and loss", 60, []string{"--count-lens", "--count-batch", "60", "--steps", "100"}, []string{"PSJOB_DIALECT=dmlc-2018", "PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
+		{"lengths, resend and loss", 60, []string{"--count-lens", "--count-batch", "60", "--steps", "40"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
+		{"lengths, dialect of 2018, resend and loss", 60, []string{"--count-lens", "--count-batch", "60", "--steps", "40"}, []string{"PSJOB_DIALECT=dmlc-2018", "PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
 		{"push and pull in one", 3000, []string{"--count-pushpull"}, nil, false},
 		{"dialect of 2018", 3000, nil, []string{"PSJOB_DIALECT=dmlc-2018"}, false},
 		{"dialect of 2017, resend and loss", 3000, []string{"--steps", "60"}, []string{"PSJOB_DIALECT=dmlc-2017", "PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}, false},
