@@ -23,8 +23,8 @@ const lastJobs = 8 * time.Second
 type slotState struct {
 	mu    sync.Mutex
 	ipv6  bool
-	busy  bool // a job runs
-	lossy bool // rules leave values out
+	busy  bool          // a job runs
+	lossy map[bool]bool // whether rules of the name with an IPv6 address, or not, leave values out
 }
 
 // run is a job on its way.
@@ -165,14 +165,19 @@ func (l *Life) isLossy(slot int) bool {
 	s := &l.ports[slot]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lossy
+	return s.lossy[s.ipv6]
 }
 
+// setLossy notes that rules of a slot's present job leave values out, or not any
+// more. They stay with the job's name.
 func (l *Life) setLossy(slot int, lossy bool) {
 	s := &l.ports[slot]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lossy = lossy
+	if s.lossy == nil {
+		s.lossy = map[bool]bool{}
+	}
+	s.lossy[s.ipv6] = lossy
 }
 
 // hangs says why a job counts as hanging, empty where it does not.
