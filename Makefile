@@ -55,7 +55,7 @@ LIVE := ./bpf/... ./agent/... ./test/...
 
 test: test-deps
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))
-	$(GO) test -timeout 20m -p 1 $(LIVE)
+	$(GO) test -timeout 40m -p 1 $(LIVE)
 
 # Half an hour of jobs whose keys move while proxies and planner are killed and hosts
 # are cut off.
