@@ -17,10 +17,10 @@ import (
 )
 
 // Jobs with the habits of MXNet's kvstore and of dist-lr train under a threshold of
-// 99% while proxies are replaced: initial weights arrive whole, servers that count
-// pushes get none too many and none too few, of the keys and lengths that they
-// expect, and what waited comes once the threshold is taken away. The weights are
-// right to the last bit. PSIDECAR_RESTARTS replaces more proxies, and longer.
+// 99%: initial weights arrive whole, servers that count pushes get none too many
+// and none too few, of the keys and lengths that they expect, and what waited comes
+// once the threshold is taken away. The weights are right to the last bit.
+// PSIDECAR_RESTARTS replaces so many proxies meanwhile.
 func TestServersThatCount(t *testing.T) {
 	for mode, args := range map[string][]string{
 		"kvstore":   {"--keys", "8", "--width", "2000"},
@@ -28,11 +28,11 @@ func TestServersThatCount(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			restarts := 4
+			restarts := 0
 			fmt.Sscan(os.Getenv("PSIDECAR_RESTARTS"), &restarts)
 			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.99"}, grace: 10 * time.Second, keep: 15 * time.Second})
 			hold := filepath.Join(folder(t), "go")
-			node := job.Program(append([]string{peer.Build(t), "--mode", mode, "--rounds", strconv.Itoa(100 * restarts / 4), "--hold", hold}, args...))
+			node := job.Program(append([]string{peer.Build(t), "--mode", mode, "--rounds", strconv.Itoa(100 + 25*restarts), "--hold", hold}, args...))
 			r := f.start(job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, node), Hosts: f.net.Hosts()})
 			r.training()
 			for i := range restarts {

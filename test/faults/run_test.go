@@ -26,10 +26,10 @@ type run struct {
 	err   error
 }
 
-// start starts a job that has two minutes.
+// start starts a job that has five minutes.
 func (f *fleet) start(j job.Job) *run {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	running, err := j.Start(ctx)
 	if err != nil {
 		cancel()
