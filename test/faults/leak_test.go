@@ -5,7 +5,7 @@ import "fmt"
 // What a service may hold when the job has ended. A proxy keeps the pipes in
 // which it spliced until the second garbage collection.
 const (
-	atRestSockets     = 12 // one more where a proxy watches the planner's plans
+	atRestSockets     = 12
 	atRestDescriptors = 100
 	atRestGoroutines  = 60
 	peakMemory        = 300 << 20
@@ -17,8 +17,8 @@ func (f *fleet) settled() {
 	f.t.Helper()
 	for _, s := range f.sidecars {
 		sockets := atRestSockets
-		if len(f.config.plan) > 0 {
-			sockets++
+		if len(f.config.plan) > 0 { // links of sites, and a connection to the planner
+			sockets += 2
 		}
 		for port, service := range map[int]*service{agentHTTP: s.agent, proxyHTTP: s.proxy} {
 			f.await(service.String()+" to let go of what the job needed", func() error {
