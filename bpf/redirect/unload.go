@@ -73,7 +73,10 @@ func unmount(dir string) error {
 			return nil
 		}
 	}
-	if err := unix.Unmount(dir, 0); err != nil && !errors.Is(err, unix.EBUSY) { // somebody is about to use it
+	switch err := unix.Unmount(dir, 0); {
+	case errors.Is(err, unix.EBUSY): // somebody is about to use it
+	case errors.Is(err, unix.EINVAL): // somebody else has just unmounted it
+	case err != nil:
 		return fmt.Errorf("unmounting the BPF file system at %s: %w", dir, err)
 	}
 	return nil
