@@ -21,7 +21,6 @@ type job struct {
 	left           float64 // of a timestamp
 	full           float64 // bytes, not rounded
 	copied         float64
-	read           float64 // seconds
 	timestamp      int32
 }
 

@@ -62,7 +62,6 @@ type fleet struct {
 	store    string // the planner's file
 	planner  *service
 	sidecars []*sidecar
-	client   http.Client
 }
 
 func newFleet(t testing.TB, j *journal) *fleet {
