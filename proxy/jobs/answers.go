@@ -196,11 +196,12 @@ func (c *answers) Close() error {
 
 // ready joins at once: the router may have something to say on a connection on
 // which the server itself is silent.
-func (c *answers) ready(id int32) {
+func (c *answers) ready(id int32) error {
 	c.sender = id
 	if role, _, ok := pslite.Rank(id); ok && role == pslite.Server {
 		c.known(c)
 	}
+	return c.refusal()
 }
 
 func (c *answers) of() Scope { return c.scope }

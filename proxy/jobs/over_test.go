@@ -17,7 +17,7 @@ type servers struct {
 	x *job
 }
 
-func (s servers) ready(int32)                                        {}
+func (s servers) ready(int32) error                                  { return nil }
 func (s servers) named(plan.Run)                                     {}
 func (s servers) wantsKeys(*pslite.Meta) bool                        { return false }
 func (s servers) look(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }

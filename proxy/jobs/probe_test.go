@@ -18,7 +18,7 @@ type handling struct {
 	fail  int // so many answers have no values any more
 }
 
-func (h *handling) ready(int32)                                        {}
+func (h *handling) ready(int32) error                                  { return nil }
 func (h *handling) named(plan.Run)                                     {}
 func (h *handling) wantsKeys(*pslite.Meta) bool                        { return false }
 func (h *handling) look(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }

@@ -227,14 +227,15 @@ func (c *requests) Close() error {
 
 // ready joins at once: the router may have something to say on a connection on
 // which the worker itself is silent.
-func (c *requests) ready(id int32) {
+func (c *requests) ready(id int32) error {
 	c.sender = id
 	if c.refused = c.acceptNode(); c.refused != nil {
-		return
+		return c.refused
 	}
 	if role, _, ok := pslite.Rank(id); ok && role == pslite.Worker {
 		c.known(c)
 	}
+	return nil
 }
 
 func (c *requests) of() Scope { return c.scope }

@@ -19,8 +19,10 @@ const (
 
 // watcher is what a stream's messages are shown to.
 type watcher interface {
-	// ready is told who sends: its node id, Empty where it has none yet.
-	ready(id int32)
+	// ready is told who sends: its node id, Empty where it has none yet. With an
+	// error the connection ends, and nobody behind this proxy hears of it: a sender
+	// that the other side believed would take the real one's place.
+	ready(id int32) error
 	// named is told which run the node table that follows belongs to, by the
 	// proxy on the scheduler's host.
 	named(run plan.Run)
@@ -123,7 +125,7 @@ func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error)
 			if !ok {
 				id = pslite.Empty
 			}
-			s.watcher.ready(id)
+			return total, true, 0, s.watcher.ready(id)
 		}
 	}
 	return total, true, 0, nil
