@@ -117,6 +117,7 @@ type Agent struct {
 	mu       sync.Mutex
 	decided  sampling.Decision
 	findings map[string]stall.Finding // by job
+	logged   map[string]finding       // of findStalls alone
 	attached []string                 // cgroups
 	unsynced map[string]lateness      // by job
 	ready    error
@@ -148,7 +149,8 @@ var errNotAttached = errors.New("no cgroup is watched yet: no PS-lite process ha
 // New loads the capture programs. Close, or the end of Run, frees them.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{
-		opts: opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
+		logged: map[string]finding{},
+		opts:   opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
 		pace:  windowEvery,
 		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -41,28 +42,43 @@ func (a *Agent) findStalls() error {
 	found := map[string]stall.Finding{}
 	for _, v := range a.observer.Jobs() {
 		name := v.Job.Scheduler.String()
-		finding := stall.Find(a.facts(&v))
-		found[name] = finding
-		a.mu.Lock()
-		before := a.findings[name]
-		a.mu.Unlock()
-		if finding.State != before.State || finding.Cause != before.Cause {
-			logFinding(name, &finding, &before)
-		}
+		now := stall.Find(a.facts(&v))
+		found[name] = now
+		a.logFinding(name, &now)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.findings = found
+	maps.DeleteFunc(a.logged, func(job string, _ finding) bool { return found[job].State == "" })
 	return nil
 }
 
-func logFinding(job string, now, before *stall.Finding) {
-	switch {
-	case now.Text != "" && now.State != stall.Over:
-		slog.Warn("job "+now.State, "job", job, "cause", now.Cause, "what", now.Text)
-	case before.State == stall.Stalled || before.Cause != "":
-		slog.Info("job "+now.State, "job", job)
+// loggedAfter is how long a job must have stood still, or waited for somebody, when
+// it is logged: what passes sooner is told by status, page and metrics alone.
+const loggedAfter = 5 * time.Second
+
+// finding is what was logged of a job last.
+type finding struct{ state, cause string }
+
+// logFinding logs that a job stands still, or is held up, and that it goes on.
+func (a *Agent) logFinding(job string, now *stall.Finding) {
+	before, is := a.logged[job], finding{now.State, now.Cause}
+	since := now.Since
+	if since.IsZero() && len(now.Stalls) > 0 {
+		since = now.Stalls[0].Since
 	}
+	lasts := now.Text != "" && !since.IsZero() && a.now().Sub(since) >= loggedAfter
+	switch {
+	case now.State == stall.Stalled && lasts && is != before:
+		slog.Warn("job stalled", "job", job, "cause", now.Cause, "what", now.Text)
+	case now.State == stall.Running && lasts && is != before:
+		slog.Info("job is held up", "job", job, "cause", now.Cause, "what", now.Text)
+	case now.State != stall.Stalled && before.state == stall.Stalled:
+		slog.Info("job "+now.State, "job", job)
+	default:
+		return
+	}
+	a.logged[job] = is
 }
 
 // facts gathers what is known of a job now.

