@@ -19,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A file gives what was written to it, or an error, whatever happens to it.
@@ -196,7 +197,7 @@ func fullDisk(t *testing.T) (dir string, empty func()) {
 	dir = t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs CAP_SYS_ADMIN to mount a small file system")
+			require.Missing(t, "needs CAP_SYS_ADMIN to mount a small file system")
 		}
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // smallDisk returns a folder on a file system of so many bytes.
@@ -19,7 +20,7 @@ func smallDisk(t *testing.T, options string) string {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs CAP_SYS_ADMIN to mount a small file system")
+			require.Missing(t, "needs CAP_SYS_ADMIN to mount a small file system")
 		}
 		t.Fatal(err)
 	}

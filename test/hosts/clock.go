@@ -46,7 +46,7 @@ func (p *Process) setClock(ahead time.Duration) error {
 	if uint64(len(code)) > size {
 		return fmt.Errorf("the vDSO's function has %d bytes, the one in its place %d", size, len(code))
 	}
-	for range 100 {
+	for range 5000 { // seconds
 		if err := p.Pause(); err != nil {
 			return err
 		}

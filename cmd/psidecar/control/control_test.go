@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/planner/access"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // stranger is a user whom nobody trusts.
@@ -71,9 +72,7 @@ func askAt(where string) error {
 // needRoot skips a test that is somebody else for a while.
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to be another user")
-	}
+	require.Root(t)
 }
 
 // asStranger runs this test's program as another user and returns what it says.
@@ -263,7 +262,7 @@ func meet(t *testing.T, at string, users Users, connect func(address string)) (a
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
-		t.Skip(err)
+		require.Missing(t, "%v", err)
 	}
 	defer l.Close()
 	var done sync.WaitGroup
