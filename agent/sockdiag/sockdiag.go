@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -86,7 +87,10 @@ func parse(m []byte) (l Listener, err error) {
 	}
 	address, _ := netip.AddrFromSlice(ip)
 	l.Address = netip.AddrPortFrom(address.Unmap(), binary.BigEndian.Uint16(m[4:]))
-	attributes, err := nl.ParseRouteAttr(m[messageSize:])
+	// The last one may lack what fills it up to four bytes, without which
+	// ParseRouteAttr panics.
+	rest := append(slices.Clone(m[messageSize:]), 0, 0, 0)
+	attributes, err := nl.ParseRouteAttr(rest[:len(rest)&^3])
 	if err != nil {
 		return l, fmt.Errorf("reading the kernel's answer: %w", err)
 	}
