@@ -75,8 +75,8 @@ func (a *Agent) sayOverBudget(d sampling.Decision) {
 	a.mu.Unlock()
 	switch {
 	case d.Over && !was:
-		slog.Warn("looking at keys takes more than --cpu-budget: the keys of a step every few seconds are looked at whatever that takes",
-			"percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
+		slog.Warn("looking at keys will take more than --cpu-budget: the keys of a step every few seconds are looked at whatever that takes",
+			"percent_lately", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
 	case was && !d.Over:
 		slog.Info("looking at keys is within --cpu-budget again", "percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
 	}
