@@ -14,6 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/psidecar/psidecar/agent/scale"
 	"github.com/psidecar/psidecar/agent/web"
 )
 
@@ -74,32 +75,34 @@ func Terminal(out io.Writer, h web.Heatmap, width int, colours Colours) error {
 	for _, name := range h.Workers {
 		label = max(label, utf8.RuneCountInString(name))
 	}
+	sc, inks := scale.Of(h.Counts), scale.Colours(true)
 	counts, columns := squeeze(h.Counts, len(h.Blocks), max(width-label-1, 8))
-	top := highest(counts)
 	for i, name := range h.Workers {
 		fmt.Fprintf(w, "%*s ", label, name)
 		for _, n := range counts[i] {
-			cell(w, heat(n, top), colours)
+			cell(w, sc.Level(float64(n)), &inks, colours)
 		}
-		if colours != NoColours {
-			fmt.Fprint(w, "\x1b[0m")
-		}
+		end(w, colours)
 		fmt.Fprintln(w)
 	}
 	first, last := h.Blocks[0].FirstText, h.Blocks[len(h.Blocks)-1].LastText
 	fmt.Fprintf(w, "%*s %s%*s\n", label, "key", first, max(columns-len(first), 0), last)
-	fmt.Fprintf(w, "%*s 0 ", label, "")
-	for i := range 16 {
-		cell(w, float64(i)/15, colours)
+	fmt.Fprintf(w, "%*s ", label, "")
+	for _, mark := range sc.Marks() {
+		cell(w, sc.Level(mark), &inks, colours)
+		end(w, colours)
+		fmt.Fprintf(w, " %.0f  ", mark)
 	}
-	if colours != NoColours {
-		fmt.Fprint(w, "\x1b[0m")
+	fmt.Fprintf(w, "logarithmic, %d blocks", len(h.Blocks))
+	if columns < len(h.Blocks) {
+		fmt.Fprintf(w, ", the highest of %d a column", (len(h.Blocks)+columns-1)/columns)
 	}
-	fmt.Fprintf(w, " %d in %d blocks, logarithmic\n", top, len(h.Blocks))
+	fmt.Fprintln(w)
 	return w.Flush()
 }
 
-// squeeze joins neighbouring columns until at most width are left.
+// squeeze joins neighbouring columns until at most width are left. What is joined
+// shows the highest count, so that the scale stays what it is for all blocks.
 func squeeze(counts [][]uint64, blocks, width int) ([][]uint64, int) {
 	each := max((blocks+width-1)/width, 1)
 	columns := (blocks + each - 1) / each
@@ -107,32 +110,21 @@ func squeeze(counts [][]uint64, blocks, width int) ([][]uint64, int) {
 	for i, row := range counts {
 		rows[i] = make([]uint64, columns)
 		for b, n := range row {
-			rows[i][b/each] += n
+			rows[i][b/each] = max(rows[i][b/each], n)
 		}
 	}
 	return rows, columns
 }
 
-func highest(counts [][]uint64) uint64 {
-	top := uint64(0)
-	for _, row := range counts {
-		for _, n := range row {
-			top = max(top, n)
-		}
+// end goes back to the terminal's own colours.
+func end(w io.Writer, colours Colours) {
+	if colours != NoColours {
+		fmt.Fprint(w, "\x1b[0m")
 	}
-	return top
 }
 
-// heat returns how hot n is, from 0 to 1, on a logarithmic scale.
-func heat(n, top uint64) float64 {
-	if n == 0 || top == 0 {
-		return 0
-	}
-	return math.Log1p(float64(n)) / math.Log1p(float64(top))
-}
-
-func cell(w io.Writer, heat float64, colours Colours) {
-	c := colourOf(heat)
+func cell(w io.Writer, level int, inks *[scale.Levels]color.RGBA, colours Colours) {
+	c := inks[level]
 	switch colours {
 	case TrueColour:
 		fmt.Fprintf(w, "\x1b[48;2;%d;%d;%dm ", c.R, c.G, c.B)
@@ -140,22 +132,14 @@ func cell(w io.Writer, heat float64, colours Colours) {
 		step := func(v uint8) int { return (int(v)*5 + 127) / 255 }
 		fmt.Fprintf(w, "\x1b[48;5;%dm ", 16+36*step(c.R)+6*step(c.G)+step(c.B))
 	default:
-		fmt.Fprintf(w, "%c", shades[int(math.Round(heat*float64(len(shades)-1)))])
+		fmt.Fprintf(w, "%c", shade(level))
 	}
 }
 
-// stops are the colours of heat 0, 1/4, ... 1: dark blue to yellow by way of
-// purple and orange, rising in lightness, so that they can be told apart
-// without telling colours apart.
-var stops = [...]color.RGBA{
-	{13, 8, 60, 255}, {98, 16, 140, 255}, {190, 52, 100, 255}, {245, 130, 50, 255}, {250, 235, 110, 255},
-}
-
-func colourOf(heat float64) color.RGBA {
-	at := heat * float64(len(stops)-1)
-	i := min(int(at), len(stops)-2)
-	part := at - float64(i)
-	mix := func(a, b uint8) uint8 { return uint8(math.Round(float64(a) + part*(float64(b)-float64(a)))) }
-	a, b := stops[i], stops[i+1]
-	return color.RGBA{mix(a.R, b.R), mix(a.G, b.G), mix(a.B, b.B), 255}
+// shade is a level as a character: all but nothing can be seen.
+func shade(level int) byte {
+	if level == 0 {
+		return shades[0]
+	}
+	return shades[1+level*(len(shades)-1)/scale.Levels]
 }

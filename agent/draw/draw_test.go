@@ -3,10 +3,12 @@ package draw
 import (
 	"bytes"
 	"fmt"
+	"image/color"
 	"image/png"
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/agent/scale"
 	"github.com/psidecar/psidecar/agent/web"
 )
 
@@ -30,8 +32,9 @@ func TestTerminal(t *testing.T) {
 		want    string
 	}{
 		{NoColours, "worker1  @  \n"},
+		{NoColours, "logarithmic, 4 blocks"},
 		{Colours256, "\x1b[48;5;"},
-		{TrueColour, "worker1 \x1b[48;2;13;8;60m \x1b[48;2;250;235;110m "},
+		{TrueColour, "worker1 \x1b[48;2;22;25;32m \x1b[48;2;246;236;150m "},
 	} {
 		var out bytes.Buffer
 		if err := Terminal(&out, sample(3, 4), 80, tc.colours); err != nil {
@@ -76,21 +79,45 @@ func TestColoursOf(t *testing.T) {
 
 func TestPNG(t *testing.T) {
 	var out bytes.Buffer
-	if err := PNG(&out, sample(2, 4)); err != nil {
+	if err := PNG(&out, sample(2, 2)); err != nil {
 		t.Fatal(err)
 	}
 	img, err := png.Decode(&out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, top := 2*margin+len("worker1")*charWidth, 2*margin+lineHeight
-	r, g, b, _ := img.At(left+5, top+5).RGBA()
-	if hot := stops[len(stops)-1]; r>>8 != uint32(hot.R) || g>>8 != uint32(hot.G) || b>>8 != uint32(hot.B) {
-		t.Errorf("the hottest cell is %d %d %d, want %v", r>>8, g>>8, b>>8, hot)
+	// Half of the cells of two workers by two blocks are the hottest, half are empty.
+	inks := scale.Colours(false)
+	found := map[color.RGBA]int{}
+	for y := range img.Bounds().Dy() {
+		for x := range img.Bounds().Dx() {
+			found[color.RGBAModel.Convert(img.At(x, y)).(color.RGBA)]++
+		}
+	}
+	hot, none := found[inks[scale.Levels-1]], found[inks[0]]
+	if hot < 10_000 || none < 10_000 || hot > 2*none || none > 2*hot {
+		t.Errorf("%d pixels have the colour of the most, %d that of nothing", hot, none)
 	}
 	for _, h := range []web.Heatmap{{}, sample(1000, 3000)} {
 		if err := PNG(&out, h); err != nil {
 			t.Errorf("%d workers: %v", len(h.Workers), err)
 		}
+	}
+}
+
+// A scale's ends are the counts', whatever blocks a narrow terminal joins.
+func TestOneScale(t *testing.T) {
+	h := sample(3, 512)
+	for i := range h.Counts {
+		for b := range h.Counts[i] {
+			h.Counts[i][b] = uint64(9058 + b%31)
+		}
+	}
+	var out bytes.Buffer
+	if err := Terminal(&out, h, 60, NoColours); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, " 4544  ") || !strings.Contains(text, "@ 9088  ") || strings.Contains(text, "worker0 .") {
+		t.Errorf("the scale does not go from 4544 to 9088, or shows them as nothing:\n%s", text)
 	}
 }

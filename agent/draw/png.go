@@ -4,77 +4,113 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"image/png"
+	paint "image/draw"
 	"io"
+	"strconv"
 
-	"golang.org/x/image/font"
-	"golang.org/x/image/font/basicfont"
-	"golang.org/x/image/math/fixed"
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
 
+	"github.com/psidecar/psidecar/agent/scale"
 	"github.com/psidecar/psidecar/agent/web"
 )
 
-// Sizes in pixels.
+// Sizes of the image.
 const (
-	margin     = 12
-	lineHeight = 16
-	charWidth  = 7
-	plotWidth  = 1024
+	pngWidth  = 12 * vg.Inch
+	rowsHigh  = 5 * vg.Inch // of all rows, where there are many
+	rowMost   = 28 * vg.Inch / vgimg.DefaultDPI
+	framing   = 1.1 * vg.Inch // title and names of keys
+	keyHeight = 0.45 * vg.Inch
+	// namedRows is how many rows have their names beside them, at most.
+	namedRows = 40
 )
 
 // PNG writes the heatmap as an image: a row for each worker, a column for each
 // block, with names, the range of keys and the scale.
 func PNG(out io.Writer, h web.Heatmap) error {
-	label := len("worker")
-	for _, name := range h.Workers {
-		label = max(label, len(name))
+	sc, inks := scale.Of(h.Counts), scale.Colours(false)
+	p := plot.New()
+	p.Title.Text = fmt.Sprintf("%s: %s by worker and key", h.Job, h.Measure)
+	if !h.Exact {
+		p.Title.Text += " (" + looked(h) + ")"
 	}
-	rowHeight := min(max(480/max(len(h.Workers), 1), 1), 28)
-	left, top := 2*margin+label*charWidth, 2*margin+lineHeight
-	counts, columns := squeeze(h.Counts, len(h.Blocks), plotWidth)
-	cellWidth := plotWidth / max(columns, 1)
-	height := top + rowHeight*len(h.Workers) + 3*lineHeight + 2*margin
-	img := image.NewRGBA(image.Rect(0, 0, left+cellWidth*columns+2*margin, height))
-	fill(img, img.Bounds(), color.RGBA{255, 255, 255, 255})
-	write(img, margin, margin+lineHeight, fmt.Sprintf("%s: %s by worker and key", h.Job, h.Measure))
-	most := highest(counts)
-	for i, row := range counts {
-		y := top + i*rowHeight
-		if rowHeight >= lineHeight-4 {
-			write(img, margin, y+(rowHeight+9)/2, h.Workers[i])
-		}
-		for b, n := range row {
-			fill(img, image.Rect(left+b*cellWidth, y, left+(b+1)*cellWidth, y+rowHeight), colourOf(heat(n, most)))
-		}
+	rows := min(rowsHigh, rowMost*vg.Length(max(len(h.Workers), 1)))
+	if len(h.Workers) == 0 || len(h.Blocks) == 0 {
+		p.Title.Text = fmt.Sprintf("%s: nothing was counted yet", h.Job)
+		p.HideAxes()
+	} else {
+		cells := plotter.NewImage(picture(h, sc, inks), 0, 0, float64(len(h.Blocks)), float64(len(h.Workers)))
+		p.Add(cells)
+		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, float64(len(h.Blocks)), 0, float64(len(h.Workers))
+		p.X.Padding, p.Y.Padding = 0, 0
+		p.X.Label.Text = "first key of the block"
+		p.X.Tick.Marker, p.Y.Tick.Marker = keyTicks(h.Blocks), workerTicks(h.Workers)
 	}
-	y := top + rowHeight*len(h.Workers) + lineHeight
-	if len(h.Blocks) > 0 {
-		last := h.Blocks[len(h.Blocks)-1].LastText
-		write(img, left, y, "key "+h.Blocks[0].FirstText)
-		write(img, left+cellWidth*columns-len(last)*charWidth, y, last)
-	}
-	y += lineHeight
-	write(img, margin, y+10, "0")
-	for i := range 128 {
-		fill(img, image.Rect(left+2*i, y, left+2*i+2, y+lineHeight-2), colourOf(float64(i)/127))
-	}
-	write(img, left+264, y+10, fmt.Sprintf("%d (logarithmic)", most))
-	if err := png.Encode(out, img); err != nil {
+	canvas := vgimg.New(pngWidth, rows+framing+keyHeight)
+	all := draw.New(canvas)
+	p.Draw(draw.Crop(all, vg.Points(6), -vg.Points(24), keyHeight, -vg.Points(6)))
+	legend(draw.Crop(all, vg.Points(12), 0, vg.Points(8), 0), sc, inks)
+	if _, err := (vgimg.PngCanvas{Canvas: canvas}).WriteTo(out); err != nil {
 		return fmt.Errorf("writing the image: %w", err)
 	}
 	return nil
 }
 
-func fill(img *image.RGBA, r image.Rectangle, c color.RGBA) {
-	r = r.Intersect(img.Bounds())
-	for y := r.Min.Y; y < r.Max.Y; y++ {
-		for x := r.Min.X; x < r.Max.X; x++ {
-			img.SetRGBA(x, y, c)
+// picture has many pixels a cell: what draws it smooths from pixel to pixel.
+func picture(h web.Heatmap, sc scale.Scale, inks [scale.Levels]color.RGBA) image.Image {
+	counts, columns := squeeze(h.Counts, len(h.Blocks), 1536)
+	wide, high := 1+1024/columns, 1+512/len(h.Workers)
+	img := image.NewRGBA(image.Rect(0, 0, wide*columns, high*len(h.Workers)))
+	for y, row := range counts {
+		for x, n := range row {
+			cell := image.Rect(x*wide, y*high, (x+1)*wide, (y+1)*high)
+			paint.Draw(img, cell, image.NewUniform(inks[sc.Level(float64(n))]), image.Point{}, paint.Src)
 		}
 	}
+	return img
 }
 
-func write(img *image.RGBA, x, y int, text string) {
-	d := font.Drawer{Dst: img, Src: image.Black, Face: basicfont.Face7x13, Dot: fixed.P(x, y)}
-	d.DrawString(text)
+// keyTicks names some blocks by their first keys.
+func keyTicks(blocks []web.Block) plot.ConstantTicks {
+	longest := len(blocks[len(blocks)-1].FirstText)
+	n := max(min(100/(longest+2), len(blocks)), 1)
+	var ticks plot.ConstantTicks
+	for i := range n {
+		at := i * len(blocks) / n
+		ticks = append(ticks, plot.Tick{Value: float64(at) + 0.5, Label: blocks[at].FirstText})
+	}
+	return ticks
+}
+
+// workerTicks names rows, the first one at the top; of very many, some.
+func workerTicks(workers []string) plot.ConstantTicks {
+	each := (len(workers) + namedRows - 1) / namedRows
+	var ticks plot.ConstantTicks
+	for i := 0; i < len(workers); i += each {
+		ticks = append(ticks, plot.Tick{Value: float64(len(workers)-i) - 0.5, Label: workers[i]})
+	}
+	return ticks
+}
+
+// legend draws the scale's marks and their colours in a line.
+func legend(c draw.Canvas, sc scale.Scale, inks [scale.Levels]color.RGBA) {
+	style := plot.New().X.Tick.Label
+	style.XAlign, style.YAlign = draw.XLeft, draw.YBottom
+	side, x := vg.Points(11), c.Min.X
+	marks := sc.Marks()
+	for i, mark := range marks {
+		text := strconv.FormatFloat(mark, 'f', 0, 64)
+		if i == len(marks)-1 {
+			text += "  (logarithmic)"
+		}
+		box := []vg.Point{{X: x, Y: c.Min.Y}, {X: x + side, Y: c.Min.Y}, {X: x + side, Y: c.Min.Y + side}, {X: x, Y: c.Min.Y + side}}
+		c.FillPolygon(inks[sc.Level(mark)], box)
+		c.StrokeLines(draw.LineStyle{Color: color.Gray{180}, Width: vg.Points(0.5)}, append(box, box[0]))
+		c.FillText(style, vg.Point{X: x + side + vg.Points(4), Y: c.Min.Y + vg.Points(1)}, text)
+		x += side + vg.Points(4) + style.Width(text) + vg.Points(14)
+	}
 }

@@ -1,17 +1,14 @@
-// The colour ramp of the heatmaps: one hue-shifting ramp whose lightness
-// changes evenly, so that it reads in grey and by colour-blind eyes too. On a
-// light page nothing is white and much is dark; on a dark page the reverse.
+// The colour scale of the heatmaps, as package agent/scale defines it for page,
+// terminal and PNG: one hue-shifting ramp whose lightness changes evenly, so that
+// it reads in grey and by colour-blind eyes too. On a light page nothing is white
+// and much is dark; on a dark page the reverse.
+
+import scale from "../../../scale/scale.json";
 
 type RGB = readonly [number, number, number];
 
-const light: readonly RGB[] = [
-  [247, 248, 250], [208, 225, 235], [145, 196, 202], [80, 158, 171],
-  [45, 115, 142], [42, 72, 112], [33, 33, 72],
-];
-const dark: readonly RGB[] = [
-  [22, 25, 32], [34, 52, 82], [36, 87, 117], [42, 125, 136],
-  [85, 166, 140], [164, 204, 131], [246, 236, 150],
-];
+const light = scale.light as unknown as readonly RGB[];
+const dark = scale.dark as unknown as readonly RGB[];
 
 /** 256 packed RGBA pixels (little endian), from nothing to the most. */
 export function ramp(isDark: boolean): Uint32Array {
@@ -47,20 +44,37 @@ export function extent(counts: number[][]): Extent {
   return most > 0 ? { least, most } : { least: 0, most: 0 };
 }
 
-// The least count takes this place of the ramp, so that it is told from nothing.
-const first = 24;
+/** The ends of the scale: the most, and the least count or, where that is near, half of the most. */
+export function ends({ least, most }: Extent): { low: number; most: number } {
+  return { low: most > 0 ? Math.min(least, most / scale.ratio) : 0, most };
+}
 
 /**
- * The ramp index of a count, on a logarithmic scale from the least to the most:
+ * The ramp index of a count, on a logarithmic scale from the low end to the most:
  * 0 for nothing, 255 for the most.
  */
-export function level(count: number, { least, most }: Extent): number {
+export function level(count: number, range: Extent): number {
+  const { low, most } = ends(range);
   if (count <= 0) {
     return 0;
   }
   if (count >= most) {
     return 255;
   }
-  const share = Math.log(Math.max(count, least) / least) / Math.log(most / least);
-  return first + Math.floor((254 - first) * share);
+  const share = Math.log(Math.max(count, low) / low) / Math.log(most / low);
+  return scale.first + Math.floor((254 - scale.first) * share);
+}
+
+/** Counts to name beside the colours: 0, then from the low end to the most in equal ratios. */
+export function marks(range: Extent): number[] {
+  const { low, most } = ends(range);
+  const steps = 4;
+  const counts = [0];
+  for (let i = 0; i <= steps && most > 0; i++) {
+    const n = i === steps ? most : Math.round(low * (most / low) ** (i / steps));
+    if (n > counts.at(-1)!) {
+      counts.push(n);
+    }
+  }
+  return counts;
 }

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { extent, level, ramp } from "./colours";
+import { ends, extent, level, marks, ramp } from "./colours";
+import scale from "../../../scale/scale.json";
 import { bytes, count, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
-import { legendCounts } from "./legend";
 import { adviceText, followersText, places, steps } from "./codecs";
 import type { Job, Latency } from "./api";
 import { jobStatus, ofInterest } from "./panels";
@@ -24,23 +24,14 @@ describe("numbers", () => {
 });
 
 describe("colours", () => {
-  it("tell nothing from the least, and end at the most", () => {
-    const range = { least: 3, most: 1000 };
-    expect(level(0, range)).toBe(0);
-    expect(level(3, range)).toBeGreaterThan(0);
-    expect(level(1000, range)).toBe(255);
-    expect(level(5, { least: 5, most: 5 })).toBe(255);
-    expect(level(5, { least: 0, most: 0 })).toBe(255);
-  });
-  it("grow with the count, and spread over the range that there is", () => {
-    const range = { least: 2400, most: 5000 };
-    let before = 0;
-    for (let n = 2400; n <= 5000; n++) {
-      const now = level(n, range);
-      expect(now).toBeGreaterThanOrEqual(before);
-      before = now;
+  it("have the places that terminal and PNG give them", () => {
+    for (const { least, most, low, marks: named, levels } of scale.cases) {
+      expect(ends({ least, most }).low).toBe(low);
+      expect(marks({ least, most })).toEqual(named);
+      for (const [n, at] of levels) {
+        expect(level(n!, { least, most })).toBe(at);
+      }
     }
-    expect(level(2400, range)).toBeLessThan(30);
   });
   it("know the range of a grid", () => {
     expect(extent([[0, 7], [3, 0]])).toEqual({ least: 3, most: 7 });
@@ -55,18 +46,10 @@ describe("colours", () => {
   });
 });
 
-describe("the legend", () => {
-  it("goes from nothing to the most", () => {
-    expect(legendCounts({ least: 0, most: 0 })).toEqual([0]);
-    expect(legendCounts({ least: 7, most: 7 })).toEqual([0, 7]);
-    expect(legendCounts({ least: 1, most: 10000 })).toEqual([0, 1, 10, 100, 1000, 10000]);
-  });
-});
-
 describe("the grid", () => {
   it("has a pixel a cell, row by row", () => {
     const colours = Uint32Array.from({ length: 256 }, (_, i) => i);
-    expect([...paint([[0, 10], [10, 0]], 2, colours)]).toEqual([0, 255, 255, 0]);
+    expect([...paint([[0, 10], [10, 0]], 2, colours)]).toEqual([0, 255, 255, 0]); // the only count is the most
   });
   it("names the middles of evenly chosen cells", () => {
     expect(middles(3, 10)).toEqual([0.5, 1.5, 2.5]);
