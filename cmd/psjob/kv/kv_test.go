@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -255,10 +256,13 @@ func TestRequestForms(t *testing.T) {
 	j.run(t)
 }
 
-func TestHandlerErrorEndsTheJob(t *testing.T) {
-	config := van.Config{Servers: 1, Workers: 1, Root: "127.0.0.1", RootPort: freePort(t, "127.0.0.1"), Patience: 5 * time.Second}
-	group, ctx := errgroup.WithContext(t.Context())
-	failures := make(chan error, 3)
+// A server whose handler fails must end, and say why: as long as it went on
+// acknowledging requests, all workers would wait for it.
+func TestHandlerErrorEndsTheServer(t *testing.T) {
+	config := van.Config{Servers: 1, Workers: 1, Root: "127.0.0.1", RootPort: freePort(t, "127.0.0.1"), Resend: true, ResendTimeout: 50 * time.Millisecond}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var group errgroup.Group
 	start := func(role pslite.Role, then func(v *van.Van) error) {
 		group.Go(func() error {
 			c := config
@@ -268,36 +272,39 @@ func TestHandlerErrorEndsTheJob(t *testing.T) {
 				return err
 			}
 			err = then(v)
-			failures <- err
-			_ = v.Stop(ctx)
-			return nil
+			_ = v.Stop(ctx) // what ended it, then has seen
+			return err
 		})
 	}
-	start(pslite.Scheduler, func(v *van.Van) error { return v.Barrier(ctx, van.Everyone) })
+	start(pslite.Scheduler, func(v *van.Van) error { <-ctx.Done(); return nil })
 	start(pslite.Server, func(v *van.Van) error {
+		defer cancel() // of the others
 		st, _ := store.New(store.Settings{Rule: "add", ValueLength: 2})
 		if _, err := NewServer(v, 0, storeHandler{st}); err != nil {
 			return err
 		}
-		return v.Barrier(ctx, van.Everyone)
+		<-v.Context().Done()
+		if err := context.Cause(v.Context()); !strings.Contains(err.Error(), "key 1 has 2 values, the request says 1") {
+			return fmt.Errorf("the server did not end by its handler's error: %w", err)
+		}
+		return nil
 	})
 	start(pslite.Worker, func(v *van.Van) error {
 		w, err := NewWorker(v, 0, 0, nil)
 		if err != nil {
 			return err
 		}
-		ts, _ := w.Push(ctx, Request{Keys: []uint64{1}, Vals: []float32{1, 1}})
-		_ = w.Wait(ctx, ts)
-		ts, _ = w.Push(ctx, Request{Keys: []uint64{1}, Vals: []float32{1}})
-		return w.Wait(ctx, ts)
+		ts, err := w.Push(ctx, Request{Keys: []uint64{1}, Vals: []float32{1, 1}})
+		if err == nil {
+			err = w.Wait(ctx, ts)
+		}
+		if err == nil {
+			_, err = w.Push(ctx, Request{Keys: []uint64{1}, Vals: []float32{1}})
+		}
+		<-ctx.Done()
+		return err
 	})
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
-	}
-	close(failures)
-	for err := range failures {
-		if err == nil {
-			t.Error("a node did not notice")
-		}
 	}
 }

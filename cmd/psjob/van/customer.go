@@ -40,7 +40,7 @@ func (v *Van) NewCustomer(app, id int, handle func(ctx context.Context, m *Messa
 	if err := v.addCustomer(c); err != nil {
 		return nil, err
 	}
-	v.group.Go(func() error { return c.run(v.ctx) })
+	v.begin(c.run)
 	return c, nil
 }
 
