@@ -302,10 +302,13 @@ func (j *Job) Totals() Totals {
 }
 
 // Restart forgets which requests were seen and which wait: the job's nodes
-// have started anew and number their requests from 0 again.
+// have started anew and number their requests from 0 again. The window, too, is
+// only of what they use: a key that the run before used may be one that no server
+// knows now, and must not be moved.
 func (j *Job) Restart() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.dropWindow()
 	j.seen, j.pending = newSeen(), newPending(j.opts.Pending)
 	clear(j.progress)
 	clear(j.workers)

@@ -114,6 +114,19 @@ func (c *collector) forget(list int, at int64) {
 	}
 }
 
+// DropWindow begins a new window, the first of a run of the job.
+func (j *Job) DropWindow() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.dropWindow()
+}
+
+func (j *Job) dropWindow() {
+	if j.window != nil {
+		j.window = &collector{limit: j.window.limit}
+	}
+}
+
 // TakeWindow returns what was used since the last call, as far as it is of the
 // most used keys, so many, and begins a new window; nil where nothing was used,
 // or where windows are not wanted.
@@ -124,12 +137,15 @@ func (j *Job) TakeWindow(most int) *Window {
 		j.mu.Unlock()
 		return nil
 	}
-	j.window = &collector{limit: c.limit, shift: c.shift}
+	next := &collector{limit: c.limit, shift: c.shift}
+	j.window = next
 	j.mu.Unlock()
 	w := c.window()
 	w.Shifted = c.shift.noticed || c.shift.known == nil
 	j.mu.Lock()
-	j.window.shift.taken(w.Keys)
+	if j.window == next {
+		next.shift.taken(w.Keys)
+	}
 	j.mu.Unlock()
 	w.keep(most)
 	return w

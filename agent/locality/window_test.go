@@ -33,6 +33,25 @@ func use(j *Job, worker int, step int32, keys []uint64) {
 	}
 }
 
+// A window has nothing of the run before: the planner would have keys moved that
+// no server knows yet.
+func TestWindowOfARun(t *testing.T) {
+	j := windowed(1 << 20)
+	use(j, 0, 0, []uint64{1, 2, 3})
+	j.TakeWindow(1 << 20)
+	use(j, 0, 1, []uint64{1, 2, 3})
+	j.Restart()
+	use(j, 0, 0, []uint64{3, 4})
+	if w := j.TakeWindow(1 << 20); !slices.Equal(w.Keys, []uint64{3, 4}) || !w.Shifted {
+		t.Errorf("the first window of a run has keys %v; begins a run: %v", w.Keys, w.Shifted)
+	}
+	use(j, 0, 1, []uint64{3, 4})
+	j.DropWindow()
+	if w := j.TakeWindow(1 << 20); w != nil {
+		t.Errorf("keys %v after a window was dropped", w.Keys)
+	}
+}
+
 // A window counts as a plain table does.
 func TestWindowAgainstTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -117,8 +117,9 @@ func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
 	if j == nil {
 		return
 	}
-	if entry.ID == pslite.Empty || entry.ID <= 0 {
+	if (entry.ID == pslite.Empty || entry.ID <= 0) && !j.joining {
 		j.joining = true
+		j.Sums.DropWindow() // the table need not come by here
 	}
 	if scheduler := j.byAddress[s.to]; scheduler == nil {
 		if n := j.add(roleScheduler); n != nil {

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -106,6 +107,33 @@ func TestFewerNodesThanBefore(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A window of uses ends where the next run's nodes ask to be added, whether or not
+// its table comes by.
+func TestWindowOfTheRunBefore(t *testing.T) {
+	options := locality.DefaultOptions
+	options.WindowKeys = 100
+	o := New(Options{Locality: options})
+	scheduler, worker := netip.MustParseAddrPort("10.0.0.1:9000"), netip.MustParseAddrPort("10.0.0.2:5000")
+	join := pslite.Node{Role: pslite.Worker, ID: pslite.Empty, Hostname: worker.Addr().String(), Port: int32(worker.Port())}
+	table := []pslite.Node{{Role: pslite.Scheduler, ID: 1, Hostname: scheduler.Addr().String(), Port: int32(scheduler.Port())}, join}
+	table[1].ID = 9
+	o.takeJoin(&stream{to: scheduler}, &join)
+	o.takeTable(scheduler, table)
+	sums := o.jobs[scheduler].Sums
+	use := func() {
+		sums.Use(1, counts.Batch{Keys: []uint64{7}, Each: [counts.Planes]uint64{counts.Pushes: 1}})
+	}
+	use()
+	if w := sums.TakeWindow(100); w == nil {
+		t.Fatal("a run's uses are in no window")
+	}
+	use()
+	o.takeJoin(&stream{to: scheduler}, &join)
+	if w := sums.TakeWindow(100); w != nil {
+		t.Errorf("keys %v of the run before are in the next one's window", w.Keys)
+	}
 }
 
 // deal returns the nodes of a run, the scheduler first. Ports are of four a host,
