@@ -76,6 +76,8 @@ type Options struct {
 	// Health is told that loops turn, and answers /healthz; nil: all is well
 	// always.
 	Health *health.Loops
+	// Carried is what is known of this host's proxy.
+	Carried Carried
 	// Collectors have metrics that are served with the agent's.
 	Collectors []prometheus.Collector
 }

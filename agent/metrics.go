@@ -138,6 +138,7 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	s.gauge(exact, oneIf(j.Exact), name)
 	s.gauge(sketchBound, float64(v.Job.Sums.Table.Bound()), name)
 	s.stalls(name, &j)
+	s.measures(&j)
 	s.gauge(jobOneIn, float64(j.Sampling.OneIn), name)
 	s.count(keyRequests, float64(j.Sampling.Requests), name, "all")
 	s.count(keyRequests, float64(j.Sampling.Sampled), name, "sampled")

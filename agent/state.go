@@ -98,6 +98,7 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 		}
 		j.Nodes = append(j.Nodes, node)
 	}
+	j.Measures = a.measures(v, &j)
 	return j
 }
 

@@ -34,6 +34,7 @@ type connection struct {
 	peer                relay.Instance // zero for direct ones
 	linkID              uint64
 	codec               string // empty: spliced
+	past                string // why a direct one went past the mesh; empty: it was not to go there
 	started             time.Time
 	pipe                relay.Conn
 }

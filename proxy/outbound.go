@@ -43,6 +43,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		if p.opts.MeshOnly {
 			return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: no proxy there, and connections past the mesh are not allowed", c.client, c.destination)
 		}
+		c.past = why
 		p.conns.wentPast(why)
 		return false, nil
 	}
@@ -85,6 +86,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	if p.opts.MeshOnly {
 		return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: %w", c.client, c.destination, err)
 	}
+	c.past = why
 	p.conns.wentPast(why)
 	if p.opts.TLS != nil && news {
 		p.log.Warn("connections to this host are not protected: they go past the mesh, as plain as without psidecar; --mesh-only refuses them instead", "host", c.destination.Addr(), "reason", why, "error", err)
@@ -142,7 +144,7 @@ const peerRetry = 50 * time.Millisecond
 func (p *Proxy) mayLink(destination netip.AddrPort) (ok bool, why string) {
 	switch {
 	case p.opts.MeshPort == 0 || destination.Port() == p.opts.MeshPort:
-		return false, ""
+		return false, "" // nobody wants one
 	case p.opts.TLS == nil && !p.opts.Insecure && !destination.Addr().IsLoopback():
 		return false, notConfigured
 	}

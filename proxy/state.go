@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -23,6 +24,7 @@ type State struct {
 	Carried     uint64            `json:"carried"` // connections, since the start
 	Errors      map[string]uint64 `json:"errors"`  // by reason, since the start
 	Connections []ConnectionState `json:"connections"`
+	Measures    []measure.Line    `json:"measures"`         // which hold for which job, and why not
 	Values      *ValuesState      `json:"values,omitempty"` // where there is a codec for values
 	Jobs        []jobs.State      `json:"jobs,omitempty"`   // whose requests are routed
 	Guard       *guard.State      `json:"guard,omitempty"`  // where requests are routed
@@ -40,6 +42,7 @@ type ConnectionState struct {
 	Destination string    `json:"destination"`
 	Peer        string    `json:"peer,omitempty"` // the other proxy's instance
 	Codec       string    `json:"codec,omitempty"`
+	Past        string    `json:"past,omitempty"` // why a direct one went past the mesh
 	Since       time.Time `json:"since"`
 	ToFar       Direction `json:"to_far"` // away from the job's process on this host
 	ToJob       Direction `json:"to_job"`
@@ -57,7 +60,7 @@ type Direction struct {
 
 // State returns the state of now.
 func (p *Proxy) State() State {
-	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Values: p.valuesState()}
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState()}
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
 		s.Errors[string(r)] = n
@@ -84,7 +87,7 @@ func (p *Proxy) State() State {
 func (c *connection) state() ConnectionState {
 	job, far := kernelState(c.pipe.Job), kernelState(c.pipe.Far)
 	s := ConnectionState{
-		ID: c.id, Kind: string(c.kind), Client: c.client.String(), Destination: c.destination.String(), Codec: c.codec, Since: c.started,
+		ID: c.id, Kind: string(c.kind), Client: c.client.String(), Destination: c.destination.String(), Codec: c.codec, Past: c.past, Since: c.started,
 		ToFar: direction(c.pipe.ToFar.Counts()), ToJob: direction(c.pipe.ToJob.Counts()),
 	}
 	if c.kind != kindDirect {
@@ -158,7 +161,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot} {
 		out <- d
 	}
 }
@@ -188,6 +191,7 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectValues(out)
 	p.collectFolder(out)
+	p.collectMeasures(out)
 	s := p.conns.sums()
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // State is what all reports say together. It implements web.State.
@@ -33,6 +34,9 @@ type State struct {
 	Past func(time.Time) (reports []*api.HostReport, at []time.Time)
 	// Unready says why this planner does not serve; nil, or a nil error: it does.
 	Unready func() error
+	// Measures, where not nil, returns what proxies say of jobs' measures, by host.
+	// Set before the state is served.
+	Measures func() [][]measure.Line
 }
 
 // Ready implements web.State: a planner without agents is fine.
@@ -134,6 +138,7 @@ func (s *State) Jobs() []web.Job {
 	for name, of := range s.byJob() {
 		jobs = append(jobs, joined(name, of))
 	}
+	s.measure(jobs)
 	slices.SortFunc(jobs, func(a, b web.Job) int { return strings.Compare(a.Name, b.Name) })
 	return jobs
 }

@@ -70,3 +70,10 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(openNow, sockets)
 }
+
+// Proxies returns how many proxies take listeners.
+func (l *Listeners) Proxies() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.proxies)
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // A Key is a parameter's key. As JSON it is a number; since keys go up to
@@ -59,6 +60,11 @@ type Job struct {
 	Stalls []Stall   `json:"stalls"`          // nodes, and pairs of nodes, that do not go on as they should, longest first
 
 	Sampling *JobSampling `json:"sampling,omitempty"` // an agent's: how its keys are looked at now
+
+	// Measures says which of psidecar's measures hold for the job, on how many of
+	// its connections, and why not; empty where it is over. Of an agent whose proxy
+	// is another process: see that one's /api/v1/connections for most of them.
+	Measures []measure.Line `json:"measures"`
 }
 
 // The states of a job.

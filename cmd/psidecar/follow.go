@@ -19,6 +19,6 @@ func (c *carrier) following(f *proxyFlags, opts *proxy.Options) error {
 	if err != nil {
 		return err
 	}
-	c.follower = follow.New(follow.Options{Planner: r.planner.address, Credentials: creds, Host: host, Codec: opts.Values, Advise: c.proxy.Advise})
+	c.follower = follow.New(follow.Options{Planner: r.planner.address, Credentials: creds, Host: host, Codec: opts.Values, Advise: c.proxy.Advise, Measures: c.proxy.Measures})
 	return nil
 }

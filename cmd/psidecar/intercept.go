@@ -88,6 +88,7 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 	}
 	opts.Found = i.tell
 	opts.Route = i.route
+	opts.Carried.Proxies = i.listeners.Proxies
 	opts.Collectors = append(opts.Collectors, i.listeners)
 	return i, nil
 }

@@ -136,6 +136,8 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 	f.add(cmd)
 	rule.registerRule(cmd.Flags())
 	cmd.Flags().IntVar(&least, "least-values", 0, "leave alone keys that have fewer values")
+	f.setting = true
+	cmd.Flags().BoolVar(&f.ahead, "ahead", false, "also for a job that nobody knows yet, and where no proxy follows the planner yet")
 	cmd.Flags().BoolVar(&off, "off", false, "no codec for these keys")
 	cmd.Flags().StringVar(&file, "file", "", "YAML file with a list of rules")
 	return cmd

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,6 +21,8 @@ type codecsChange struct {
 	keys string
 	act  bool
 	wait time.Duration
+	// setting: rules are set; ahead: also for a job that is not there yet.
+	setting, ahead bool
 }
 
 func (f *codecsChange) add(cmd *cobra.Command) {
@@ -59,6 +62,9 @@ func (f *codecsChange) run(ctx context.Context, e env, change func([]values.Rule
 		if err != nil {
 			return err
 		}
+		if err := f.isThere(d, len(was) > 0); err != nil {
+			return err
+		}
 		rules, err := change(was)
 		if err != nil {
 			return err
@@ -81,6 +87,20 @@ func (f *codecsChange) run(ctx context.Context, e env, change func([]values.Rule
 		}
 		return f.await(ctx, e, c, set.GetVersion())
 	})
+}
+
+// isThere returns an error where rules are to be set for a job of which nobody has
+// heard; ruled: it has some.
+func (f *codecsChange) isThere(d *api.CodecsDescription, ruled bool) error {
+	jobs := d.GetJobs()
+	switch {
+	case !f.setting || f.ahead || ruled || slices.Contains(jobs, f.job):
+		return nil
+	case len(jobs) == 0:
+		return usagef("--job %s: this planner knows no job: no agent reports one, and no proxy that follows it carries one (psidecar agent --planner, psidecar up or proxy --planner on the job's hosts); --ahead sets rules for a job that comes later", f.job)
+	}
+	return usagef("--job %s: this planner knows no such job, but %s%s; --ahead sets rules for a job that comes later",
+		f.job, strings.Join(jobs[:min(len(jobs), 8)], ", "), didYouMean(f.job, jobs))
 }
 
 // rulesIn returns the rules of a description of one job.
@@ -130,10 +150,12 @@ func (f *codecsChange) await(ctx context.Context, e env, c api.CodecsClient, ver
 			}
 		}
 		switch {
+		case len(behind) == 0 && following == 0 && f.setting && !f.ahead:
+			return errors.New("set, but it holds nowhere: no proxy follows this planner; start psidecar up, or psidecar proxy --planner, on the job's hosts")
 		case len(behind) == 0 && f.json:
 			return printProto(e.stdout, d)
 		case len(behind) == 0:
-			_, err := fmt.Fprintf(e.stdout, "set; taken up by %d proxies\n", following)
+			_, err := fmt.Fprintf(e.stdout, "set; taken up by %s\n", count(following, "proxy", "proxies"))
 			return err
 		case refused || time.Now().After(end):
 			return fmt.Errorf("set, but not everywhere: %s", strings.Join(behind, "; "))

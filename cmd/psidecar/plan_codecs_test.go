@@ -5,8 +5,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // Rules are set, changed for some keys and dropped, with --act only, and a new
@@ -25,18 +30,21 @@ func TestPlanCodecs(t *testing.T) {
 		rules string // as the planner has them then
 	}{
 		{"show", 0, "no rules", ""},
-		{"set --threshold 0.99", 0, "then: [{\"threshold\":0.99", ""},
+		{"set --ahead --threshold 0.99", 0, "then: [{\"threshold\":0.99", ""},
 		{"set --act", 2, "no codec: want", ""},
 		{"set --threshold 1 --act", 2, "--threshold 1: want a sparsity", ""},
 		{"set --threshold 0.9 --off --act", 2, "exclude each other", ""},
-		{"set --threshold 0.9 --keys 9-1 --act", 2, "--keys", ""},
-		{"set --quantize 8 --act", 0, "set; taken up by 0 proxies", `"quantize":8`},
-		{"set --quantize 4 --keys 0-99 --act", 0, "taken up by", `"keys":"0-99"`},
-		{"set --off --keys 0-99 --act", 0, "taken up by", `[{"keys":"0-99"},{`},
+		{"set --threshold 0.9 --keys 9-1 --ahead --act", 2, "--keys", ""},
+		{"set --quantize 8", 2, "knows no job", ""},
+		{"set --quantize 8 --act", 2, "knows no job", ""},
+		{"set --quantize 8 --ahead --act", 0, "set; taken up by 0 proxies", `"quantize":8`},
+		{"set --quantize 8 --act", 1, "it holds nowhere: no proxy follows", `"quantize":8`},
+		{"set --quantize 4 --keys 0-99 --ahead --act", 0, "taken up by", `"keys":"0-99"`},
+		{"set --off --keys 0-99 --ahead --act", 0, "taken up by", `[{"keys":"0-99"},{`},
 		{"clear --keys 0-99", 0, "nothing is changed", `[{"keys":"0-99"},{`},
 		{"clear --keys 0-99 --act", 0, "taken up by", `"quantize":8`},
-		{"set --off --act", 0, "taken up by", `[{}]`},
-		{"set --file " + file + " --act", 0, "taken up by", `"layers":["0-9","10-19"]`},
+		{"set --off --ahead --act", 0, "taken up by", `[{}]`},
+		{"set --file " + file + " --ahead --act", 0, "taken up by", `"layers":["0-9","10-19"]`},
 		{"show", 0, "0.95", `0.95`},
 		{"clear --act", 0, "taken up by", ""},
 	} {
@@ -62,5 +70,56 @@ func TestPlanCodecs(t *testing.T) {
 		if code, _, stderr := runTest(t, nil, append(args, "--planner", address)...); code != 2 || !strings.Contains(stderr, "--job") {
 			t.Errorf("%s without a job: exit code %d, %q", verb, code, stderr)
 		}
+	}
+}
+
+// Rules for a job that nobody knows are refused, with the name that was meant;
+// those for one that a proxy carries are set.
+func TestPlanCodecsForUnknownJob(t *testing.T) {
+	c, address := startPlanner(t, plannerFlags{})
+	const job = "198.18.0.1:9000"
+	followAs(t, address, &api.CodecReport{Host: "host-0", Version: 1 << 40, Measures: []*api.Measure{{Job: job, Measure: measure.Carry}}})
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if d, err := c.codecs.Describe(t.Context(), &api.DescribeRulesRequest{}); err == nil && len(d.GetJobs()) == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the planner does not take the proxy's report")
+		}
+	}
+	set := func(job string, more ...string) (int, string) {
+		args := append([]string{"plan", "codecs", "set", "--planner", address, "--threshold", "0.9", "--act", "--job", job}, more...)
+		code, stdout, stderr := runTest(t, nil, args...)
+		return code, stdout + stderr
+	}
+	if code, text := set("198.18.0.1:900"); code != 2 || !strings.Contains(text, "did you mean "+job+"?") || !strings.Contains(text, "--ahead") {
+		t.Errorf("misspelt: exit code %d, %q", code, text)
+	}
+	d, err := c.codecs.Describe(t.Context(), &api.DescribeRulesRequest{})
+	if err != nil || len(d.GetRules().GetJobs()) != 0 {
+		t.Errorf("rules %v, %v; want none", d.GetRules(), err)
+	}
+	if code, text := set(job); code != 0 || !strings.Contains(text, "taken up by 1 prox") {
+		t.Errorf("one that is carried: exit code %d, %q", code, text)
+	}
+	if code, text := set("198.18.0.7:1", "--ahead"); code != 0 {
+		t.Errorf("ahead: exit code %d, %q", code, text)
+	}
+}
+
+// followAs is a proxy that follows a planner and says so much, until the test ends.
+func followAs(t *testing.T, planner string, report *api.CodecReport) {
+	t.Helper()
+	conn, err := grpc.NewClient(planner, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	stream, err := api.NewCodecsClient(conn).Follow(t.Context())
+	if err == nil {
+		err = stream.Send(report)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

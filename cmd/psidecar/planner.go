@@ -24,6 +24,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/planner/codecs"
 	"github.com/psidecar/psidecar/planner/intake"
 	"github.com/psidecar/psidecar/planner/live"
@@ -173,7 +174,7 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if err != nil {
 		return nil, err
 	}
-	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All, Past: c.store.Past}
+	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All, Past: c.store.Past, Measures: c.measures}
 	return c, c.openPlans(ctx, f, flag)
 }
 
@@ -207,6 +208,7 @@ func (c *collector) usePlans(ctx context.Context, kept store.Store, flag string)
 	if c.codecs, err = codecs.New(ctx, c.kept); err != nil {
 		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
 	}
+	c.codecs.Jobs = c.state.Names
 	c.live = live.New(c.plans, f.live)
 	c.store.Windows = c.live.Take
 	return nil
@@ -239,6 +241,23 @@ func (c *collector) codecsOf(job string) (web.Codecs, error) {
 		return web.Codecs{}, err
 	}
 	return fleet.Codecs(job, d), nil
+}
+
+// measures returns what proxies say of the measures of all jobs, by host.
+func (c *collector) measures() [][]measure.Line {
+	service := c.advising.Load()
+	if service == nil {
+		return nil
+	}
+	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{})
+	if err != nil {
+		return nil
+	}
+	var hosts [][]measure.Line
+	for _, f := range d.GetFollowers() {
+		hosts = append(hosts, api.MeasuresFrom(f.GetMeasures()))
+	}
+	return hosts
 }
 
 // planMetrics are those of the plans, while this planner has any.

@@ -73,7 +73,7 @@ func printReport(out io.Writer, r statusReport, asJSON bool) error {
 		printWatching(w, r)
 	}
 	if r.Proxy != nil {
-		printProxy(w, r.Proxy)
+		printProxy(w, r.Proxy, !r.Agent.Proxy)
 	}
 	return w.Flush()
 }
@@ -154,6 +154,7 @@ func printJob(w io.Writer, j *web.Job) {
 		fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
 			c.Synced, c.Unsynced, c.Unplaced, c.Missed)
 	}
+	printMeasures(w, j.Measures)
 	for _, n := range j.Nodes {
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, podOf(n))
 	}
@@ -188,7 +189,8 @@ func printStalls(w io.Writer, j *web.Job) {
 
 // printProxy shows a proxy's connections, with the bytes that the job
 // exchanged and those that took their place on the network.
-func printProxy(w io.Writer, s *proxy.State) {
+// measures: its lines on jobs' measures too, which psidecar up has with the jobs.
+func printProxy(w io.Writer, s *proxy.State, measures bool) {
 	fmt.Fprintf(w, "\nproxy %s, %d connections of %d carried\n", s.Instance, len(s.Connections), s.Carried)
 	for _, why := range slices.Sorted(maps.Keys(s.Errors)) {
 		fmt.Fprintf(w, "  failed: %s\t%d\n", why, s.Errors[why])
@@ -204,6 +206,9 @@ func printProxy(w io.Writer, s *proxy.State) {
 			}
 			fmt.Fprintf(w, "  job %s, run %s: %s%s\n", j.Job, j.Run.Short(), j.LostStore, waits)
 		}
+	}
+	if measures {
+		printMeasuresByJob(w, s.Measures)
 	}
 	if f := s.StateFolder; f != nil {
 		for _, lost := range f.Lost {

@@ -140,6 +140,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		intercepting.ours = h.carrier.proxy.Owns
 	}
 	watch.WithProxy = true
+	watch.Carried.Measures = h.carrier.proxy.MeasuresOf
 	h.orders, h.control = h.carrier.orders(&f.proxy), f.proxy.controlPath()
 	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.page.guard, h.orders)
 	h.watcher, err = openWatcher(watch, intercepting)

@@ -49,3 +49,22 @@ func TestManifests(t *testing.T) {
 		t.Errorf("deploy/%s has gone: %s", name, made)
 	}
 }
+
+// TestProxiesFollowThePlanner: proxies follow the planner also where they carry
+// out no plans, so that rules for values reach them and codecs can be tried.
+func TestProxiesFollowThePlanner(t *testing.T) {
+	text, err := os.ReadFile("../manifests/proxy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, proxy, ok := strings.Cut(string(text), "- proxy\n")
+	proxy, _, end := strings.Cut(proxy, "env:")
+	if !ok || !end || strings.Contains(proxy, "--act") {
+		t.Fatalf("the manifest has no proxy, or one that carries out plans: %q", proxy)
+	}
+	for _, flag := range []string{"--planner=psidecar-planner.psidecar.svc:9811", "--planner-cert=/etc/psidecar/tls/tls.crt"} {
+		if !strings.Contains(proxy, flag) {
+			t.Errorf("the proxy is started without %s: %s", flag, proxy)
+		}
+	}
+}

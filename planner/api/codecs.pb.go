@@ -38,9 +38,11 @@ type CodecReport struct {
 	Refused string `protobuf:"bytes,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	// trial is the last one that it finished, and advice what came of it, one for
 	// each job that sent something; untried says why it could not try.
-	Trial         uint64         `protobuf:"varint,4,opt,name=trial,proto3" json:"trial,omitempty"`
-	Advice        []*CodecAdvice `protobuf:"bytes,5,rep,name=advice,proto3" json:"advice,omitempty"`
-	Untried       string         `protobuf:"bytes,6,opt,name=untried,proto3" json:"untried,omitempty"`
+	Trial   uint64         `protobuf:"varint,4,opt,name=trial,proto3" json:"trial,omitempty"`
+	Advice  []*CodecAdvice `protobuf:"bytes,5,rep,name=advice,proto3" json:"advice,omitempty"`
+	Untried string         `protobuf:"bytes,6,opt,name=untried,proto3" json:"untried,omitempty"`
+	// measures are those of the jobs of which it carries connections.
+	Measures      []*Measure `protobuf:"bytes,7,rep,name=measures,proto3" json:"measures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -117,6 +119,183 @@ func (x *CodecReport) GetUntried() string {
 	return ""
 }
 
+func (x *CodecReport) GetMeasures() []*Measure {
+	if x != nil {
+		return x.Measures
+	}
+	return nil
+}
+
+// Measure says where a measure (threshold, moves ...) holds for a job; the words
+// are those of package planner/api/measure.
+type Measure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Measure       string                 `protobuf:"bytes,2,opt,name=measure,proto3" json:"measure,omitempty"`
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Setting       string                 `protobuf:"bytes,4,opt,name=setting,proto3" json:"setting,omitempty"`
+	From          string                 `protobuf:"bytes,5,opt,name=from,proto3" json:"from,omitempty"`
+	On            uint32                 `protobuf:"varint,6,opt,name=on,proto3" json:"on,omitempty"`
+	Connections   uint32                 `protobuf:"varint,7,opt,name=connections,proto3" json:"connections,omitempty"`
+	Not           []*MeasureGap          `protobuf:"bytes,8,rep,name=not,proto3" json:"not,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Measure) Reset() {
+	*x = Measure{}
+	mi := &file_codecs_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Measure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Measure) ProtoMessage() {}
+
+func (x *Measure) ProtoReflect() protoreflect.Message {
+	mi := &file_codecs_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Measure.ProtoReflect.Descriptor instead.
+func (*Measure) Descriptor() ([]byte, []int) {
+	return file_codecs_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Measure) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *Measure) GetMeasure() string {
+	if x != nil {
+		return x.Measure
+	}
+	return ""
+}
+
+func (x *Measure) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Measure) GetSetting() string {
+	if x != nil {
+		return x.Setting
+	}
+	return ""
+}
+
+func (x *Measure) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Measure) GetOn() uint32 {
+	if x != nil {
+		return x.On
+	}
+	return 0
+}
+
+func (x *Measure) GetConnections() uint32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *Measure) GetNot() []*MeasureGap {
+	if x != nil {
+		return x.Not
+	}
+	return nil
+}
+
+type MeasureGap struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Connections   uint32                 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Do            string                 `protobuf:"bytes,4,opt,name=do,proto3" json:"do,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeasureGap) Reset() {
+	*x = MeasureGap{}
+	mi := &file_codecs_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasureGap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasureGap) ProtoMessage() {}
+
+func (x *MeasureGap) ProtoReflect() protoreflect.Message {
+	mi := &file_codecs_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasureGap.ProtoReflect.Descriptor instead.
+func (*MeasureGap) Descriptor() ([]byte, []int) {
+	return file_codecs_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MeasureGap) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *MeasureGap) GetConnections() uint32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *MeasureGap) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *MeasureGap) GetDo() string {
+	if x != nil {
+		return x.Do
+	}
+	return ""
+}
+
 // CodecOrder is one of both.
 type CodecOrder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -128,7 +307,7 @@ type CodecOrder struct {
 
 func (x *CodecOrder) Reset() {
 	*x = CodecOrder{}
-	mi := &file_codecs_proto_msgTypes[1]
+	mi := &file_codecs_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -140,7 +319,7 @@ func (x *CodecOrder) String() string {
 func (*CodecOrder) ProtoMessage() {}
 
 func (x *CodecOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[1]
+	mi := &file_codecs_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -153,7 +332,7 @@ func (x *CodecOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecOrder.ProtoReflect.Descriptor instead.
 func (*CodecOrder) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{1}
+	return file_codecs_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CodecOrder) GetRules() *CodecRules {
@@ -181,7 +360,7 @@ type CodecRules struct {
 
 func (x *CodecRules) Reset() {
 	*x = CodecRules{}
-	mi := &file_codecs_proto_msgTypes[2]
+	mi := &file_codecs_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -193,7 +372,7 @@ func (x *CodecRules) String() string {
 func (*CodecRules) ProtoMessage() {}
 
 func (x *CodecRules) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[2]
+	mi := &file_codecs_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -206,7 +385,7 @@ func (x *CodecRules) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecRules.ProtoReflect.Descriptor instead.
 func (*CodecRules) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{2}
+	return file_codecs_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CodecRules) GetVersion() uint64 {
@@ -234,7 +413,7 @@ type JobRules struct {
 
 func (x *JobRules) Reset() {
 	*x = JobRules{}
-	mi := &file_codecs_proto_msgTypes[3]
+	mi := &file_codecs_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -246,7 +425,7 @@ func (x *JobRules) String() string {
 func (*JobRules) ProtoMessage() {}
 
 func (x *JobRules) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[3]
+	mi := &file_codecs_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -259,7 +438,7 @@ func (x *JobRules) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRules.ProtoReflect.Descriptor instead.
 func (*JobRules) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{3}
+	return file_codecs_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *JobRules) GetJob() string {
@@ -285,7 +464,7 @@ type CodecsSet struct {
 
 func (x *CodecsSet) Reset() {
 	*x = CodecsSet{}
-	mi := &file_codecs_proto_msgTypes[4]
+	mi := &file_codecs_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +476,7 @@ func (x *CodecsSet) String() string {
 func (*CodecsSet) ProtoMessage() {}
 
 func (x *CodecsSet) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[4]
+	mi := &file_codecs_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +489,7 @@ func (x *CodecsSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecsSet.ProtoReflect.Descriptor instead.
 func (*CodecsSet) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{4}
+	return file_codecs_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CodecsSet) GetVersion() uint64 {
@@ -330,7 +509,7 @@ type TryCodecs struct {
 
 func (x *TryCodecs) Reset() {
 	*x = TryCodecs{}
-	mi := &file_codecs_proto_msgTypes[5]
+	mi := &file_codecs_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +521,7 @@ func (x *TryCodecs) String() string {
 func (*TryCodecs) ProtoMessage() {}
 
 func (x *TryCodecs) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[5]
+	mi := &file_codecs_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +534,7 @@ func (x *TryCodecs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TryCodecs.ProtoReflect.Descriptor instead.
 func (*TryCodecs) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{5}
+	return file_codecs_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TryCodecs) GetSeconds() uint32 {
@@ -376,7 +555,7 @@ type CodecTrial struct {
 
 func (x *CodecTrial) Reset() {
 	*x = CodecTrial{}
-	mi := &file_codecs_proto_msgTypes[6]
+	mi := &file_codecs_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -388,7 +567,7 @@ func (x *CodecTrial) String() string {
 func (*CodecTrial) ProtoMessage() {}
 
 func (x *CodecTrial) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[6]
+	mi := &file_codecs_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -401,7 +580,7 @@ func (x *CodecTrial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecTrial.ProtoReflect.Descriptor instead.
 func (*CodecTrial) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{6}
+	return file_codecs_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CodecTrial) GetNumber() uint64 {
@@ -441,7 +620,7 @@ type CodecAdvice struct {
 
 func (x *CodecAdvice) Reset() {
 	*x = CodecAdvice{}
-	mi := &file_codecs_proto_msgTypes[7]
+	mi := &file_codecs_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +632,7 @@ func (x *CodecAdvice) String() string {
 func (*CodecAdvice) ProtoMessage() {}
 
 func (x *CodecAdvice) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[7]
+	mi := &file_codecs_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +645,7 @@ func (x *CodecAdvice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecAdvice.ProtoReflect.Descriptor instead.
 func (*CodecAdvice) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{7}
+	return file_codecs_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CodecAdvice) GetJob() string {
@@ -545,7 +724,7 @@ type CodecCandidate struct {
 
 func (x *CodecCandidate) Reset() {
 	*x = CodecCandidate{}
-	mi := &file_codecs_proto_msgTypes[8]
+	mi := &file_codecs_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +736,7 @@ func (x *CodecCandidate) String() string {
 func (*CodecCandidate) ProtoMessage() {}
 
 func (x *CodecCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[8]
+	mi := &file_codecs_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +749,7 @@ func (x *CodecCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecCandidate.ProtoReflect.Descriptor instead.
 func (*CodecCandidate) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{8}
+	return file_codecs_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CodecCandidate) GetCodec() string {
@@ -611,7 +790,7 @@ type DescribeRulesRequest struct {
 
 func (x *DescribeRulesRequest) Reset() {
 	*x = DescribeRulesRequest{}
-	mi := &file_codecs_proto_msgTypes[9]
+	mi := &file_codecs_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +802,7 @@ func (x *DescribeRulesRequest) String() string {
 func (*DescribeRulesRequest) ProtoMessage() {}
 
 func (x *DescribeRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[9]
+	mi := &file_codecs_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +815,7 @@ func (x *DescribeRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRulesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRulesRequest) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{9}
+	return file_codecs_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DescribeRulesRequest) GetJob() string {
@@ -652,16 +831,19 @@ type CodecsDescription struct {
 	Followers []*CodecFollower       `protobuf:"bytes,2,rep,name=followers,proto3" json:"followers,omitempty"`
 	// trial is the newest, absent if there was none, and left_seconds how long it
 	// will go on.
-	Trial         *CodecTrial    `protobuf:"bytes,3,opt,name=trial,proto3" json:"trial,omitempty"`
-	LeftSeconds   float64        `protobuf:"fixed64,4,opt,name=left_seconds,json=leftSeconds,proto3" json:"left_seconds,omitempty"`
-	Advice        []*CodecAdvice `protobuf:"bytes,5,rep,name=advice,proto3" json:"advice,omitempty"`
+	Trial       *CodecTrial    `protobuf:"bytes,3,opt,name=trial,proto3" json:"trial,omitempty"`
+	LeftSeconds float64        `protobuf:"fixed64,4,opt,name=left_seconds,json=leftSeconds,proto3" json:"left_seconds,omitempty"`
+	Advice      []*CodecAdvice `protobuf:"bytes,5,rep,name=advice,proto3" json:"advice,omitempty"`
+	// jobs are those that this planner knows: agents report them, or proxies carry
+	// their connections.
+	Jobs          []string `protobuf:"bytes,6,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CodecsDescription) Reset() {
 	*x = CodecsDescription{}
-	mi := &file_codecs_proto_msgTypes[10]
+	mi := &file_codecs_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +855,7 @@ func (x *CodecsDescription) String() string {
 func (*CodecsDescription) ProtoMessage() {}
 
 func (x *CodecsDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[10]
+	mi := &file_codecs_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +868,7 @@ func (x *CodecsDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecsDescription.ProtoReflect.Descriptor instead.
 func (*CodecsDescription) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{10}
+	return file_codecs_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CodecsDescription) GetRules() *CodecRules {
@@ -724,22 +906,31 @@ func (x *CodecsDescription) GetAdvice() []*CodecAdvice {
 	return nil
 }
 
+func (x *CodecsDescription) GetJobs() []string {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
 type CodecFollower struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Host  string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
 	// following: it is connected.
-	Following     bool   `protobuf:"varint,2,opt,name=following,proto3" json:"following,omitempty"`
-	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Refused       string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
-	Trial         uint64 `protobuf:"varint,5,opt,name=trial,proto3" json:"trial,omitempty"`
-	Untried       string `protobuf:"bytes,6,opt,name=untried,proto3" json:"untried,omitempty"`
+	Following bool   `protobuf:"varint,2,opt,name=following,proto3" json:"following,omitempty"`
+	Version   uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Refused   string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	Trial     uint64 `protobuf:"varint,5,opt,name=trial,proto3" json:"trial,omitempty"`
+	Untried   string `protobuf:"bytes,6,opt,name=untried,proto3" json:"untried,omitempty"`
+	// measures are those of the job asked for, or of all.
+	Measures      []*Measure `protobuf:"bytes,7,rep,name=measures,proto3" json:"measures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CodecFollower) Reset() {
 	*x = CodecFollower{}
-	mi := &file_codecs_proto_msgTypes[11]
+	mi := &file_codecs_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +942,7 @@ func (x *CodecFollower) String() string {
 func (*CodecFollower) ProtoMessage() {}
 
 func (x *CodecFollower) ProtoReflect() protoreflect.Message {
-	mi := &file_codecs_proto_msgTypes[11]
+	mi := &file_codecs_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +955,7 @@ func (x *CodecFollower) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodecFollower.ProtoReflect.Descriptor instead.
 func (*CodecFollower) Descriptor() ([]byte, []int) {
-	return file_codecs_proto_rawDescGZIP(), []int{11}
+	return file_codecs_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CodecFollower) GetHost() string {
@@ -809,18 +1000,41 @@ func (x *CodecFollower) GetUntried() string {
 	return ""
 }
 
+func (x *CodecFollower) GetMeasures() []*Measure {
+	if x != nil {
+		return x.Measures
+	}
+	return nil
+}
+
 var File_codecs_proto protoreflect.FileDescriptor
 
 const file_codecs_proto_rawDesc = "" +
 	"\n" +
-	"\fcodecs.proto\x12\x13psidecar.planner.v1\"\xbf\x01\n" +
+	"\fcodecs.proto\x12\x13psidecar.planner.v1\"\xf9\x01\n" +
 	"\vCodecReport\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\arefused\x18\x03 \x01(\tR\arefused\x12\x14\n" +
 	"\x05trial\x18\x04 \x01(\x04R\x05trial\x128\n" +
 	"\x06advice\x18\x05 \x03(\v2 .psidecar.planner.v1.CodecAdviceR\x06advice\x12\x18\n" +
-	"\auntried\x18\x06 \x01(\tR\auntried\"z\n" +
+	"\auntried\x18\x06 \x01(\tR\auntried\x128\n" +
+	"\bmeasures\x18\a \x03(\v2\x1c.psidecar.planner.v1.MeasureR\bmeasures\"\xde\x01\n" +
+	"\aMeasure\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\ameasure\x18\x02 \x01(\tR\ameasure\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x18\n" +
+	"\asetting\x18\x04 \x01(\tR\asetting\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02on\x18\x06 \x01(\rR\x02on\x12 \n" +
+	"\vconnections\x18\a \x01(\rR\vconnections\x121\n" +
+	"\x03not\x18\b \x03(\v2\x1f.psidecar.planner.v1.MeasureGapR\x03not\"h\n" +
+	"\n" +
+	"MeasureGap\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12 \n" +
+	"\vconnections\x18\x02 \x01(\rR\vconnections\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\x12\x0e\n" +
+	"\x02do\x18\x04 \x01(\tR\x02do\"z\n" +
 	"\n" +
 	"CodecOrder\x125\n" +
 	"\x05rules\x18\x01 \x01(\v2\x1f.psidecar.planner.v1.CodecRulesR\x05rules\x125\n" +
@@ -862,20 +1076,22 @@ const file_codecs_proto_rawDesc = "" +
 	"pull_bytes\x18\x03 \x01(\x04R\tpullBytes\x12'\n" +
 	"\x0fwaiting_squares\x18\x04 \x01(\x01R\x0ewaitingSquares\"(\n" +
 	"\x14DescribeRulesRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xa0\x02\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xb4\x02\n" +
 	"\x11CodecsDescription\x125\n" +
 	"\x05rules\x18\x01 \x01(\v2\x1f.psidecar.planner.v1.CodecRulesR\x05rules\x12@\n" +
 	"\tfollowers\x18\x02 \x03(\v2\".psidecar.planner.v1.CodecFollowerR\tfollowers\x125\n" +
 	"\x05trial\x18\x03 \x01(\v2\x1f.psidecar.planner.v1.CodecTrialR\x05trial\x12!\n" +
 	"\fleft_seconds\x18\x04 \x01(\x01R\vleftSeconds\x128\n" +
-	"\x06advice\x18\x05 \x03(\v2 .psidecar.planner.v1.CodecAdviceR\x06advice\"\xa5\x01\n" +
+	"\x06advice\x18\x05 \x03(\v2 .psidecar.planner.v1.CodecAdviceR\x06advice\x12\x12\n" +
+	"\x04jobs\x18\x06 \x03(\tR\x04jobs\"\xdf\x01\n" +
 	"\rCodecFollower\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1c\n" +
 	"\tfollowing\x18\x02 \x01(\bR\tfollowing\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x18\n" +
 	"\arefused\x18\x04 \x01(\tR\arefused\x12\x14\n" +
 	"\x05trial\x18\x05 \x01(\x04R\x05trial\x12\x18\n" +
-	"\auntried\x18\x06 \x01(\tR\auntried2\xc6\x02\n" +
+	"\auntried\x18\x06 \x01(\tR\auntried\x128\n" +
+	"\bmeasures\x18\a \x03(\v2\x1c.psidecar.planner.v1.MeasureR\bmeasures2\xc6\x02\n" +
 	"\x06Codecs\x12O\n" +
 	"\x06Follow\x12 .psidecar.planner.v1.CodecReport\x1a\x1f.psidecar.planner.v1.CodecOrder(\x010\x01\x12D\n" +
 	"\x03Set\x12\x1d.psidecar.planner.v1.JobRules\x1a\x1e.psidecar.planner.v1.CodecsSet\x12F\n" +
@@ -894,44 +1110,49 @@ func file_codecs_proto_rawDescGZIP() []byte {
 	return file_codecs_proto_rawDescData
 }
 
-var file_codecs_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_codecs_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_codecs_proto_goTypes = []any{
 	(*CodecReport)(nil),          // 0: psidecar.planner.v1.CodecReport
-	(*CodecOrder)(nil),           // 1: psidecar.planner.v1.CodecOrder
-	(*CodecRules)(nil),           // 2: psidecar.planner.v1.CodecRules
-	(*JobRules)(nil),             // 3: psidecar.planner.v1.JobRules
-	(*CodecsSet)(nil),            // 4: psidecar.planner.v1.CodecsSet
-	(*TryCodecs)(nil),            // 5: psidecar.planner.v1.TryCodecs
-	(*CodecTrial)(nil),           // 6: psidecar.planner.v1.CodecTrial
-	(*CodecAdvice)(nil),          // 7: psidecar.planner.v1.CodecAdvice
-	(*CodecCandidate)(nil),       // 8: psidecar.planner.v1.CodecCandidate
-	(*DescribeRulesRequest)(nil), // 9: psidecar.planner.v1.DescribeRulesRequest
-	(*CodecsDescription)(nil),    // 10: psidecar.planner.v1.CodecsDescription
-	(*CodecFollower)(nil),        // 11: psidecar.planner.v1.CodecFollower
+	(*Measure)(nil),              // 1: psidecar.planner.v1.Measure
+	(*MeasureGap)(nil),           // 2: psidecar.planner.v1.MeasureGap
+	(*CodecOrder)(nil),           // 3: psidecar.planner.v1.CodecOrder
+	(*CodecRules)(nil),           // 4: psidecar.planner.v1.CodecRules
+	(*JobRules)(nil),             // 5: psidecar.planner.v1.JobRules
+	(*CodecsSet)(nil),            // 6: psidecar.planner.v1.CodecsSet
+	(*TryCodecs)(nil),            // 7: psidecar.planner.v1.TryCodecs
+	(*CodecTrial)(nil),           // 8: psidecar.planner.v1.CodecTrial
+	(*CodecAdvice)(nil),          // 9: psidecar.planner.v1.CodecAdvice
+	(*CodecCandidate)(nil),       // 10: psidecar.planner.v1.CodecCandidate
+	(*DescribeRulesRequest)(nil), // 11: psidecar.planner.v1.DescribeRulesRequest
+	(*CodecsDescription)(nil),    // 12: psidecar.planner.v1.CodecsDescription
+	(*CodecFollower)(nil),        // 13: psidecar.planner.v1.CodecFollower
 }
 var file_codecs_proto_depIdxs = []int32{
-	7,  // 0: psidecar.planner.v1.CodecReport.advice:type_name -> psidecar.planner.v1.CodecAdvice
-	2,  // 1: psidecar.planner.v1.CodecOrder.rules:type_name -> psidecar.planner.v1.CodecRules
-	6,  // 2: psidecar.planner.v1.CodecOrder.trial:type_name -> psidecar.planner.v1.CodecTrial
-	3,  // 3: psidecar.planner.v1.CodecRules.jobs:type_name -> psidecar.planner.v1.JobRules
-	8,  // 4: psidecar.planner.v1.CodecAdvice.candidates:type_name -> psidecar.planner.v1.CodecCandidate
-	2,  // 5: psidecar.planner.v1.CodecsDescription.rules:type_name -> psidecar.planner.v1.CodecRules
-	11, // 6: psidecar.planner.v1.CodecsDescription.followers:type_name -> psidecar.planner.v1.CodecFollower
-	6,  // 7: psidecar.planner.v1.CodecsDescription.trial:type_name -> psidecar.planner.v1.CodecTrial
-	7,  // 8: psidecar.planner.v1.CodecsDescription.advice:type_name -> psidecar.planner.v1.CodecAdvice
-	0,  // 9: psidecar.planner.v1.Codecs.Follow:input_type -> psidecar.planner.v1.CodecReport
-	3,  // 10: psidecar.planner.v1.Codecs.Set:input_type -> psidecar.planner.v1.JobRules
-	5,  // 11: psidecar.planner.v1.Codecs.Try:input_type -> psidecar.planner.v1.TryCodecs
-	9,  // 12: psidecar.planner.v1.Codecs.Describe:input_type -> psidecar.planner.v1.DescribeRulesRequest
-	1,  // 13: psidecar.planner.v1.Codecs.Follow:output_type -> psidecar.planner.v1.CodecOrder
-	4,  // 14: psidecar.planner.v1.Codecs.Set:output_type -> psidecar.planner.v1.CodecsSet
-	6,  // 15: psidecar.planner.v1.Codecs.Try:output_type -> psidecar.planner.v1.CodecTrial
-	10, // 16: psidecar.planner.v1.Codecs.Describe:output_type -> psidecar.planner.v1.CodecsDescription
-	13, // [13:17] is the sub-list for method output_type
-	9,  // [9:13] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	9,  // 0: psidecar.planner.v1.CodecReport.advice:type_name -> psidecar.planner.v1.CodecAdvice
+	1,  // 1: psidecar.planner.v1.CodecReport.measures:type_name -> psidecar.planner.v1.Measure
+	2,  // 2: psidecar.planner.v1.Measure.not:type_name -> psidecar.planner.v1.MeasureGap
+	4,  // 3: psidecar.planner.v1.CodecOrder.rules:type_name -> psidecar.planner.v1.CodecRules
+	8,  // 4: psidecar.planner.v1.CodecOrder.trial:type_name -> psidecar.planner.v1.CodecTrial
+	5,  // 5: psidecar.planner.v1.CodecRules.jobs:type_name -> psidecar.planner.v1.JobRules
+	10, // 6: psidecar.planner.v1.CodecAdvice.candidates:type_name -> psidecar.planner.v1.CodecCandidate
+	4,  // 7: psidecar.planner.v1.CodecsDescription.rules:type_name -> psidecar.planner.v1.CodecRules
+	13, // 8: psidecar.planner.v1.CodecsDescription.followers:type_name -> psidecar.planner.v1.CodecFollower
+	8,  // 9: psidecar.planner.v1.CodecsDescription.trial:type_name -> psidecar.planner.v1.CodecTrial
+	9,  // 10: psidecar.planner.v1.CodecsDescription.advice:type_name -> psidecar.planner.v1.CodecAdvice
+	1,  // 11: psidecar.planner.v1.CodecFollower.measures:type_name -> psidecar.planner.v1.Measure
+	0,  // 12: psidecar.planner.v1.Codecs.Follow:input_type -> psidecar.planner.v1.CodecReport
+	5,  // 13: psidecar.planner.v1.Codecs.Set:input_type -> psidecar.planner.v1.JobRules
+	7,  // 14: psidecar.planner.v1.Codecs.Try:input_type -> psidecar.planner.v1.TryCodecs
+	11, // 15: psidecar.planner.v1.Codecs.Describe:input_type -> psidecar.planner.v1.DescribeRulesRequest
+	3,  // 16: psidecar.planner.v1.Codecs.Follow:output_type -> psidecar.planner.v1.CodecOrder
+	6,  // 17: psidecar.planner.v1.Codecs.Set:output_type -> psidecar.planner.v1.CodecsSet
+	8,  // 18: psidecar.planner.v1.Codecs.Try:output_type -> psidecar.planner.v1.CodecTrial
+	12, // 19: psidecar.planner.v1.Codecs.Describe:output_type -> psidecar.planner.v1.CodecsDescription
+	16, // [16:20] is the sub-list for method output_type
+	12, // [12:16] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_codecs_proto_init() }
@@ -945,7 +1166,7 @@ func file_codecs_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_codecs_proto_rawDesc), len(file_codecs_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

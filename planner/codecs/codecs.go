@@ -38,6 +38,10 @@ const (
 	MaxAdvice = 16
 	// MaxCandidates is how many codecs advice may be about.
 	MaxCandidates = 64
+	// MaxMeasures is how many lines on measures are kept of a host, and
+	// MaxGaps how many reasons of each.
+	MaxMeasures = 1024
+	MaxGaps     = 16
 )
 
 // prefix begins the names of the store's entries, which a job's name ends.
@@ -46,6 +50,9 @@ const prefix = "codecs/"
 // A Service keeps rules and reports. It implements api.CodecsServer.
 type Service struct {
 	api.UnimplementedCodecsServer
+
+	// Jobs, where not nil, returns the jobs that hosts report.
+	Jobs func() []string
 
 	store store.Store
 	now   func() time.Time
@@ -153,15 +160,17 @@ func (s *Service) Try(_ context.Context, r *api.TryCodecs) (*api.CodecTrial, err
 
 // Describe implements api.CodecsServer.
 func (s *Service) Describe(_ context.Context, r *api.DescribeRulesRequest) (*api.CodecsDescription, error) {
+	reported := s.reported()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := &api.CodecsDescription{Rules: s.all(r.GetJob()), Trial: s.trial, LeftSeconds: max(0, s.until.Sub(s.now()).Seconds())}
+	d := &api.CodecsDescription{Jobs: s.known(reported), Rules: s.all(r.GetJob()), Trial: s.trial, LeftSeconds: max(0, s.until.Sub(s.now()).Seconds())}
 	sums := map[string]*api.CodecAdvice{}
 	for _, name := range slices.Sorted(maps.Keys(s.hosts)) {
 		h := s.hosts[name]
 		d.Followers = append(d.Followers, &api.CodecFollower{
 			Host: name, Following: h.follower != nil, Version: h.report.GetVersion(), Refused: h.report.GetRefused(),
 			Trial: h.report.GetTrial(), Untried: h.report.GetUntried(),
+			Measures: measuresOf(h, r.GetJob()),
 		})
 		if h.report.GetTrial() != s.trial.GetNumber() {
 			continue

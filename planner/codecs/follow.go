@@ -107,6 +107,9 @@ func checkReport(r *api.CodecReport, name string) error {
 	case len(r.GetAdvice()) > MaxAdvice || len(r.GetRefused()) > 4096 || len(r.GetUntried()) > 4096:
 		return status.Errorf(codes.InvalidArgument, "host %s reports more than is kept: advice on %d jobs, at most %d", name, len(r.GetAdvice()), MaxAdvice)
 	}
+	if err := checkMeasures(r); err != nil {
+		return err
+	}
 	for _, a := range r.GetAdvice() {
 		if len(a.GetCandidates()) > MaxCandidates {
 			return status.Errorf(codes.InvalidArgument, "host %s reports %d codecs, at most %d are kept", name, len(a.GetCandidates()), MaxCandidates)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
@@ -39,7 +41,9 @@ type Options struct {
 	Codec *values.Codec
 	// Advise tries codecs for so long and reports by job.
 	Advise func(ctx context.Context, during time.Duration) (map[string]advice.Report, error)
-	Log    *slog.Logger // nil: the default
+	// Measures, where not nil, says which measures hold for which jobs.
+	Measures func() []measure.Line
+	Log      *slog.Logger // nil: the default
 }
 
 // A Follower follows one planner.
@@ -108,6 +112,7 @@ func (f *Follower) session(ctx context.Context, client api.CodecsClient) error {
 	news := make(chan struct{}, 1)
 	group.Go(func() error { return f.trying(ctx, trials, news) })
 	group.Go(func() error { return f.reporting(ctx, stream, news) })
+	group.Go(func() error { return f.measuring(ctx, news) })
 	group.Go(func() error {
 		for {
 			order, err := stream.Recv()
@@ -143,9 +148,40 @@ func (f *Follower) change(by func(r *api.CodecReport)) {
 	r := &api.CodecReport{
 		Host: f.opts.Host, Version: f.report.GetVersion(), Refused: f.report.GetRefused(),
 		Trial: f.report.GetTrial(), Advice: f.report.GetAdvice(), Untried: f.report.GetUntried(),
+		Measures: f.report.GetMeasures(),
 	}
 	by(r)
 	f.report = r
+}
+
+// measureEvery is how often measures are looked at.
+const measureEvery = 2 * time.Second
+
+// maxMeasures bounds the lines that are reported.
+const maxMeasures = 1024
+
+// measuring reports measures when they have changed.
+func (f *Follower) measuring(ctx context.Context, news chan struct{}) error {
+	if f.opts.Measures == nil {
+		return nil
+	}
+	look := time.NewTicker(measureEvery)
+	defer look.Stop()
+	var told []measure.Line
+	for {
+		lines := f.opts.Measures()
+		lines = lines[:min(len(lines), maxMeasures)]
+		if !reflect.DeepEqual(lines, told) {
+			told = lines
+			f.change(func(r *api.CodecReport) { r.Measures = api.MeasuresTo(lines) })
+			wake(news)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+		}
+	}
 }
 
 // reporting sends the report whenever it has changed.

@@ -95,3 +95,9 @@ func (x *job) state() State {
 	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
 	return s
 }
+
+// Placed reports whether a file says where keys are from the first request on.
+func (j *Jobs) Placed() bool { return j.opts.Placement != nil }
+
+// Moves reports whether the planner's plans are carried out.
+func (j *Jobs) Moves() bool { return j.opts.Planner != "" }

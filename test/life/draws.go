@@ -90,10 +90,10 @@ var toPlanner = []choice{
 	{6, func(r *rand.Rand) event { return order{slot: r.IntN(slots), args: []string{"plan", "apply"}} }},
 	{2, func(r *rand.Rand) event { return order{slot: r.IntN(slots), args: []string{"plan", "show"}} }},
 	{3, func(r *rand.Rand) event {
-		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "set", "--unchanged", "--act"}}
+		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "set", "--unchanged", "--ahead", "--act"}}
 	}},
 	{2, func(r *rand.Rand) event {
-		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "set", "--keys", fmt.Sprintf("0-%d", r.Uint64()>>1), "--off", "--act"}}
+		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "set", "--keys", fmt.Sprintf("0-%d", r.Uint64()>>1), "--off", "--ahead", "--act"}}
 	}},
 	{3, func(r *rand.Rand) event { return order{slot: lossySlot, args: lossy(r), lossy: 1} }},
 	{4, func(r *rand.Rand) event {
@@ -104,5 +104,5 @@ var toPlanner = []choice{
 // lossy are rules that leave values out of pushes.
 func lossy(r *rand.Rand) []string {
 	how := [][]string{{"--threshold", "0.5"}, {"--quantize", "8"}, {"--threshold", "0.5", "--quantize", "8"}}[r.IntN(3)]
-	return append(append([]string{"plan", "codecs", "set"}, how...), "--act")
+	return append(append([]string{"plan", "codecs", "set"}, how...), "--ahead", "--act")
 }

@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/planner/api/measure"
+)
+
+// Carried says what an agent knows of the proxy of its host. All fields may be nil.
+type Carried struct {
+	// Proxies returns how many proxies take the connections of jobs; nil: none
+	// are sent to any.
+	Proxies func() int
+	// Measures returns the lines of a proxy in this process on a job; only: it is
+	// the only one that runs here.
+	Measures func(job string, only bool) []measure.Line
+}
+
+// measures returns the lines on a job's measures.
+func (a *Agent) measures(v *observe.JobView, j *web.Job) []measure.Line {
+	lines := []measure.Line{}
+	if j.State == web.Over {
+		return lines
+	}
+	lines = append(lines, web.Observed(j))
+	why := a.uncarried(v)
+	if a.opts.Carried.Measures == nil {
+		return append(lines, carriedBeside(j.Name, why))
+	}
+	for _, l := range a.opts.Carried.Measures(j.Name, a.running() == 1) {
+		if why != nil && l.Connections == 0 && !notSet(&l) {
+			l.Not = []measure.Gap{*why}
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func notSet(l *measure.Line) bool {
+	return slices.ContainsFunc(l.Not, func(g measure.Gap) bool { return g.Reason == measure.NotSet })
+}
+
+// carriedBeside is the line on carrying of an agent whose proxy, if there is one,
+// is another process: that one knows of which connections.
+func carriedBeside(job string, why *measure.Gap) measure.Line {
+	l := measure.Line{Job: job, Measure: measure.Carry, Not: []measure.Gap{}}
+	if why != nil {
+		l.Lack(*why)
+		l.Judge()
+		return l
+	}
+	l.State, l.Setting, l.From = measure.On, "--intercept; the proxy tells the rest: psidecar status --proxy 127.0.0.1:9813", "flags"
+	return l
+}
+
+// uncarried says why none of a job's connections can go to a proxy; nil: they can.
+func (a *Agent) uncarried(v *observe.JobView) *measure.Gap {
+	switch {
+	case a.opts.Carried.Proxies == nil:
+		return &measure.Gap{Reason: "not_intercepted", Why: "connections are watched only, and not sent to a proxy",
+			Do: "psidecar up; or psidecar agent --intercept and psidecar proxy, on every host of the job"}
+	case onLoopback(v):
+		return &measure.Gap{Reason: "loopback", Why: "the job's nodes are at loopback addresses (127.0.0.1), where connections are never carried: they cross no network",
+			Do: "give the job the hosts' addresses (DMLC_PS_ROOT_URI, DMLC_NODE_HOST or DMLC_INTERFACE); to see measures at work on one machine: psidecar demo"}
+	case a.opts.Carried.Proxies() == 0:
+		return &measure.Gap{Reason: "no_proxy_here", Why: "no proxy on this host takes its connections", Do: "start psidecar proxy with this agent's --proxy-socket"}
+	}
+	return nil
+}
+
+// onLoopback reports whether all nodes of a job are reached at loopback addresses.
+func onLoopback(v *observe.JobView) bool {
+	if !v.Job.Scheduler.Addr().IsLoopback() {
+		return false
+	}
+	return !slices.ContainsFunc(v.Nodes, func(n observe.NodeView) bool {
+		at := n.Address.Addr()
+		return at.IsValid() && !at.IsUnspecified() && !at.IsLoopback()
+	})
+}
+
+// running returns how many jobs are not over.
+func (a *Agent) running() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, f := range a.findings {
+		if f.State != web.Over {
+			n++
+		}
+	}
+	return n
+}
+
+var (
+	measureOn  = describe("measure_connections", "Connections of a job by measure, and by whether it holds there: on or off. Of observe and carry; a proxy has psidecar_proxy_measure_connections of the others.", "job", "measure", "state")
+	measureOff = describe("measure_off_connections", "Of those on which it does not, how many for which reason; 1 of no connection in particular.", "job", "measure", "reason")
+)
+
+// measures sends the metrics of the agent's own measures.
+func (s sender) measures(j *web.Job) {
+	for i := range j.Measures {
+		l := &j.Measures[i]
+		if l.Measure != measure.Observe && l.Measure != measure.Carry {
+			continue
+		}
+		s.gauge(measureOn, float64(l.On), j.Name, l.Measure, measure.On)
+		s.gauge(measureOn, float64(l.Connections-l.On), j.Name, l.Measure, measure.Off)
+		reasons := map[string]int{}
+		for _, g := range l.Not {
+			reasons[g.Reason] += max(g.Connections, 1)
+		}
+		for reason, n := range reasons {
+			s.gauge(measureOff, float64(n), j.Name, l.Measure, reason)
+		}
+	}
+}

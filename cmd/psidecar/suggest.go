@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// nearest returns the candidate that a misspelt word most likely stands for;
+// empty: none is near.
+func nearest(word string, candidates []string) string {
+	best, least := "", 1+max(1, len(word)/3)
+	for _, c := range candidates {
+		d := distance(strings.ToLower(word), strings.ToLower(c))
+		if strings.HasPrefix(c, word) && len(word) > 1 {
+			d = min(d, 1)
+		}
+		if d < least {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters have to be changed, left out, added or swapped with
+// the next one to make one word of the other.
+func distance(a, b string) int {
+	before, row, next := []int(nil), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		next[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			next[j+1] = min(row[j]+cost, row[j+1]+1, next[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				next[j+1] = min(next[j+1], before[j-1]+1)
+			}
+		}
+		before, row, next = row, next, make([]int, len(b)+1)
+	}
+	return row[len(b)]
+}
+
+// didYouMean is the end of a message about a word that is not known.
+func didYouMean(word string, candidates []string) string {
+	if n := nearest(word, candidates); n != "" {
+		return "; did you mean " + n + "?"
+	}
+	return ""
+}
+
+// count is a number of things in words.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,45 @@
+package measure
+
+import (
+	"reflect"
+	"testing"
+)
+
+// What several hosts say of a job is one line a measure, with sums.
+func TestSum(t *testing.T) {
+	first := []Line{
+		{Job: "a", Measure: Threshold, State: On, Setting: "--threshold 0.99", From: "flags", On: 3, Connections: 3},
+		{Job: "a", Measure: Slim, State: Off, Connections: 3, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}}},
+	}
+	second := []Line{
+		{Job: "a", Measure: Slim, State: Off, Connections: 2, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}}},
+		{Job: "a", Measure: Threshold, State: Off, Connections: 2, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}, {Reason: "no_proxy", Connections: 2, Why: "w"}}},
+		{Job: "b", Measure: Carry, State: On, On: 1, Connections: 1},
+	}
+	got := Sum(first, second)
+	want := []Line{
+		{Job: "a", Measure: Threshold, State: Part, Setting: "--threshold 0.99", From: "flags", On: 3, Connections: 5, Not: []Gap{{Reason: "no_proxy", Connections: 2, Why: "w"}}},
+		{Job: "a", Measure: Slim, State: Off, Connections: 5, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}}},
+		{Job: "b", Measure: Carry, State: On, On: 1, Connections: 1, Not: []Gap{}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if text := got[0].String(); text != "part (flags: --threshold 0.99), 3 of 5 connections" {
+		t.Errorf("in words: %q", text)
+	}
+	if first[0].Not != nil || len(second[1].Not) != 2 {
+		t.Error("what was given has changed")
+	}
+}
+
+// Lines of no known job are those of the only one.
+func TestOf(t *testing.T) {
+	lines := []Line{{Job: "", Measure: Carry, On: 1, Connections: 2}, {Job: "a", Measure: Carry, On: 2, Connections: 2}, {Job: "b", Measure: Carry}}
+	if of := Of(lines, "a", true); len(of) != 1 || of[0].On != 3 || of[0].Connections != 4 || of[0].Job != "a" || of[0].State != Part {
+		t.Errorf("%+v", of)
+	}
+	if of := Of(lines, "a", false); len(of) != 1 || of[0].On != 2 || of[0].State != On {
+		t.Errorf("%+v", of)
+	}
+}

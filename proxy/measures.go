@@ -1,0 +1,326 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/migrate"
+)
+
+// Why a measure does not hold, besides the reasons for which connections went
+// past the mesh.
+const (
+	noCodec       = "no_codec"       // the link has none
+	sameHost      = "same_host"      // the connection crosses no network
+	noMesh        = "no_mesh"        // --mesh-port 0, or the connection is to a mesh port
+	noConnections = "no_connections" // the proxy carries none of the job
+	handlerless   = "handler"        // what the servers do with a push is not known, or rules moves out
+	notReady      = "not_ready"      // the job's hosts have not found each other yet
+)
+
+// carried is what is known of an open connection that a process of this host made.
+type carried struct {
+	job      string // empty: not known
+	direct   bool
+	past     string // why
+	codec    string
+	sameHost bool
+}
+
+// Measures says of each job of which connections are open, or whose requests are
+// routed, which measures hold and why not.
+func (p *Proxy) Measures() []measure.Line {
+	byJob := map[string][]carried{}
+	for job := range p.routed() {
+		byJob[job] = nil
+	}
+	for _, c := range p.carried() {
+		byJob[c.job] = append(byJob[c.job], c)
+	}
+	var lines []measure.Line
+	for job, all := range byJob {
+		lines = append(lines, p.measures(job, all)...)
+	}
+	measure.Sort(lines)
+	return lines
+}
+
+// MeasuresOf is [Proxy.Measures] for a job that may have no connections here.
+func (p *Proxy) MeasuresOf(job string, only bool) []measure.Line {
+	if lines := measure.Of(p.Measures(), job, only); len(lines) > 0 {
+		return lines
+	}
+	return p.measures(job, nil)
+}
+
+// routed returns the jobs whose requests are routed.
+func (p *Proxy) routed() map[string]jobs.State {
+	states := map[string]jobs.State{}
+	if p.opts.Jobs != nil {
+		for _, s := range p.opts.Jobs.States() {
+			states[s.Job] = s
+		}
+	}
+	return states
+}
+
+// carried returns the open connections that processes of this host made. Those of
+// one origin are of one job, which the listeners of some do not know.
+func (p *Proxy) carried() []carried {
+	var list []carried
+	var origins []string
+	named := map[string]string{}
+	for _, c := range p.conns.all() {
+		if c.kind == kindAccepted {
+			continue // the dialer's host tells of it
+		}
+		job := c.job
+		if job == "" && p.opts.Values != nil {
+			job = p.opts.Values.JobOf(c.origin)
+		}
+		if job != "" {
+			named[c.origin] = job
+		}
+		list = append(list, carried{job, c.kind == kindDirect, c.past, c.codec, c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance})
+		origins = append(origins, c.origin)
+	}
+	for i := range list {
+		list[i].job = cmp.Or(list[i].job, named[origins[i]])
+	}
+	return list
+}
+
+func (p *Proxy) measures(job string, all []carried) []measure.Line {
+	lines := []measure.Line{p.line(job, measure.Carry, all, func(c *carried) *measure.Gap { return past(c) })}
+	lines = append(lines, p.compactLine(job, all))
+	var held, local []values.Held
+	if p.opts.Values != nil {
+		held, local = p.opts.Values.Held(job, false), p.opts.Values.Held(job, true)
+	}
+	for _, m := range valueMeasures {
+		lines = append(lines, p.valueLine(job, all, m, held, local))
+	}
+	return append(lines, p.placementLine(job, all), p.movesLine(job, all))
+}
+
+// line judges each connection: lacks returns why the measure does not hold there,
+// nil where it does.
+func (p *Proxy) line(job, name string, all []carried, lacks func(*carried) *measure.Gap) measure.Line {
+	l := measure.Line{Job: job, Measure: name, Connections: len(all)}
+	for i := range all {
+		g := lacks(&all[i])
+		if g == nil {
+			l.On++
+			continue
+		}
+		g.Connections = 1
+		l.Lack(*g)
+	}
+	if len(all) == 0 {
+		l.Lack(measure.Gap{Reason: noConnections, Why: "no connection of the job goes through this proxy",
+			Do: "connections from before the proxy, and those to 127.0.0.1 and ::1, are never carried; see the agent's line of carry"})
+	}
+	l.Judge()
+	return l
+}
+
+// past says why a connection is direct; nil: it is not.
+func past(c *carried) *measure.Gap {
+	switch {
+	case !c.direct:
+		return nil
+	case c.past == "":
+		return &measure.Gap{Reason: noMesh, Why: "direct, since no link was to be tried", Do: "start this proxy with a --mesh-port"}
+	case c.past == notConfigured:
+		return &measure.Gap{Reason: notConfigured, Why: "direct, since links to other hosts need TLS or --insecure",
+			Do: "on all hosts --tls-ca, --tls-cert and --tls-key (psidecar certs makes the files) or, in a network that is trusted, --insecure; then start the job anew"}
+	case c.past == noProxy:
+		return &measure.Gap{Reason: noProxy, Why: "direct, since no proxy answered at the mesh port of the other host",
+			Do: "start psidecar up (or agent --intercept and proxy) there, with the same --mesh-port, before the job; a connection stays direct until it breaks"}
+	}
+	return &measure.Gap{Reason: c.past, Why: "direct, since the link to the other host's proxy failed (" + c.past + ")", Do: "see both proxies' logs; proxy/README.md lists the reasons"}
+}
+
+// encoded says why a connection has no codec; nil: it has one.
+func (p *Proxy) encoded(c *carried) *measure.Gap {
+	switch {
+	case c.direct:
+		return past(c)
+	case c.codec != "":
+		return nil
+	case len(p.opts.Codecs) == 0:
+		return &measure.Gap{Reason: measure.NotSet, Why: "this proxy has no codec", Do: "start it with --codec compact"}
+	}
+	return &measure.Gap{Reason: noCodec, Why: "the other host's proxy knows none of this one's codecs", Do: "give it --codec compact, and the same version"}
+}
+
+func (p *Proxy) compactLine(job string, all []carried) measure.Line {
+	l := p.line(job, measure.Compact, all, p.encoded)
+	if len(p.opts.Codecs) > 0 {
+		l.Setting, l.From = "--codec compact", "flags"
+	}
+	return l
+}
+
+// valueMeasure is a measure that a rule for values turns on.
+type valueMeasure struct {
+	name, flag string
+	set        func(*values.Rule) string // as it would stand on the command line; empty: the rule does not say
+}
+
+var valueMeasures = []valueMeasure{
+	{measure.Unchanged, "--unchanged", func(r *values.Rule) string { return map[bool]string{true: "--unchanged"}[r.Unchanged] }},
+	{measure.Threshold, "--threshold 0.99", func(r *values.Rule) string {
+		if r.Threshold == 0 {
+			return ""
+		}
+		return "--threshold " + strconv.FormatFloat(r.Threshold, 'g', -1, 64)
+	}},
+	{measure.Slim, "--slim 0.3,0.15", func(r *values.Rule) string {
+		if r.Slim == nil {
+			return ""
+		}
+		return fmt.Sprintf("--slim %v,%v,%d%s", r.Slim.Alpha, r.Slim.Epsilon, r.Slim.Rounds, map[bool]string{true: ",changes"}[r.Slim.Changes])
+	}},
+	{measure.Quantize, "--quantize 8", func(r *values.Rule) string {
+		if r.Quantize == 0 {
+			return ""
+		}
+		return "--quantize " + strconv.Itoa(r.Quantize)
+	}},
+}
+
+// valueLine is the line of a measure that rules turn on; local are those that hold
+// on connections within a host.
+func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local []values.Held) measure.Line {
+	setting, from := m.asked(held)
+	if setting == "" {
+		l := measure.Line{Job: job, Measure: m.name, Connections: len(all)}
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "nobody asked for it", Do: m.flag + " of psidecar up and proxy, or psidecar plan codecs set " + m.flag})
+		l.Judge()
+		return l
+	}
+	within, _ := m.asked(local)
+	l := p.line(job, m.name, all, func(c *carried) *measure.Gap {
+		switch g := p.encoded(c); {
+		case g != nil:
+			return g
+		case c.codec != values.Name:
+			return &measure.Gap{Reason: noCodec, Why: "the other host's proxy knows no codec for values", Do: "give it the same version"}
+		case c.sameHost && within == "":
+			return &measure.Gap{Reason: sameHost, Why: "within this host, where it saves no traffic of the network", Do: "--same-host has it hold there too"}
+		}
+		return nil
+	})
+	l.Setting, l.From = setting, from
+	return l
+}
+
+// asked returns what rules say of the measure, and who gave them.
+func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
+	var settings []string
+	sources := map[string]bool{}
+	for i := range held {
+		text := m.set(&held[i].Rule)
+		if text == "" {
+			continue
+		}
+		if k := held[i].Keys; k != (values.Range{Last: ^uint64(0)}) {
+			text += " for keys " + k.String()
+		}
+		settings = append(settings, text)
+		sources[map[bool]string{true: "planner", false: "flags"}[held[i].Planned]] = true
+	}
+	from = "flags"
+	if sources["planner"] {
+		from = "planner"
+		if sources["flags"] {
+			from = "flags and planner"
+		}
+	}
+	return strings.Join(settings[:min(len(settings), 4)], ", "), from
+}
+
+func (p *Proxy) placementLine(job string, all []carried) measure.Line {
+	if p.opts.Jobs == nil || !p.opts.Jobs.Placed() {
+		l := measure.Line{Job: job, Measure: measure.Placement, Connections: len(all)}
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "keys are where the job has them", Do: "--placement placement.json, which psidecar partition --out writes"})
+		l.Judge()
+		return l
+	}
+	l := p.line(job, measure.Placement, all, past)
+	l.Setting, l.From = "--placement", "flags"
+	p.routing(job, &l)
+	return l
+}
+
+func (p *Proxy) movesLine(job string, all []carried) measure.Line {
+	if p.opts.Jobs == nil || !p.opts.Jobs.Moves() {
+		l := measure.Line{Job: job, Measure: measure.Moves, Connections: len(all)}
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "this proxy carries out no plans", Do: "--act and --planner on all hosts, before the job"})
+		l.Judge()
+		return l
+	}
+	l := p.line(job, measure.Moves, all, past)
+	l.Setting, l.From = "--act", "flags"
+	p.routing(job, &l)
+	if s, ok := p.routed()[job]; ok && s.Handler != migrate.Adds.String() && s.Handler != migrate.Assigns.String() {
+		l.On = 0
+		l.Lack(measure.Gap{Reason: handlerless, Why: "what the servers do with a push is " + s.Handler, Do: "--handler add or assign, where that is what they do; --allow-probe finds out"})
+		l.Judge()
+	}
+	return l
+}
+
+// routing adds what keeps the job's requests from being routed.
+func (p *Proxy) routing(job string, l *measure.Line) {
+	s, ok := p.routed()[job]
+	switch {
+	case !ok:
+		return
+	case s.Trouble != "":
+		l.Lack(measure.Gap{Reason: "trouble", Why: s.Trouble})
+	case !s.Ready && len(s.Joining) > 0:
+		l.Lack(measure.Gap{Reason: notReady, Why: "hosts are waited for: " + strings.Join(s.Joining[:min(len(s.Joining), 4)], ", "), Do: "a proxy with the same flags has to be on each"})
+	default:
+		return
+	}
+	l.On = 0
+	l.Judge()
+}
+
+var (
+	descMeasure    = prometheus.NewDesc("psidecar_proxy_measure_connections", "Open connections that processes of this host made, by job and measure, and by whether it holds there: on or off. The names of measures are those of status.", []string{"job", "measure", "state"}, nil)
+	descMeasureNot = prometheus.NewDesc("psidecar_proxy_measure_off_connections", "Of those on which it does not, how many for which reason; 1 of no connection in particular. not_set: nobody asked for it.", []string{"job", "measure", "reason"}, nil)
+)
+
+// maxMeasured is how many jobs have metrics of their own of their measures.
+const maxMeasured = 64
+
+func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {
+	lines := p.Measures()
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	for i := range lines[:min(len(lines), maxMeasured*len(measure.All))] {
+		l := &lines[i]
+		gauge(descMeasure, l.On, l.Job, l.Measure, measure.On)
+		gauge(descMeasure, l.Connections-l.On, l.Job, l.Measure, measure.Off)
+		reasons := map[string]int{}
+		for _, g := range l.Not {
+			reasons[g.Reason] += max(g.Connections, 1)
+		}
+		for _, r := range slices.Sorted(maps.Keys(reasons)) {
+			gauge(descMeasureNot, reasons[r], l.Job, l.Measure, r)
+		}
+	}
+}

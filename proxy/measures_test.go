@@ -1,0 +1,170 @@
+package proxy
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// thresholding is a codec that holds back pushed values.
+func thresholding(t *testing.T) *values.Codec {
+	t.Helper()
+	c, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{{Threshold: 0.99}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func lineOf(t *testing.T, lines []measure.Line, name string) measure.Line {
+	t.Helper()
+	at := slices.IndexFunc(lines, func(l measure.Line) bool { return l.Measure == name })
+	if at < 0 {
+		t.Fatalf("no line of %s: %+v", name, lines)
+	}
+	return lines[at]
+}
+
+const measuredJob = "198.18.0.1:9000"
+
+// What is true of connections is said of measures: where they hold, on how many,
+// and of the others why not.
+func TestMeasuresByConnection(t *testing.T) {
+	codec := thresholding(t)
+	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []carried{
+		{codec: values.Name}, {codec: values.Name},
+		{codec: values.Name, sameHost: true},
+		{direct: true, past: noProxy},
+		{}, // its other end knows no codec
+	}
+	for _, c := range []struct {
+		measure, state string
+		on             int
+		reasons        string
+	}{
+		{measure.Carry, measure.Part, 4, "no_proxy 1"},
+		{measure.Compact, measure.Part, 3, "no_codec 1, no_proxy 1"},
+		{measure.Threshold, measure.Part, 2, "no_codec 1, no_proxy 1, same_host 1"},
+		{measure.Quantize, measure.Off, 0, "not_set 0"},
+		{measure.Moves, measure.Off, 0, "not_set 0"},
+	} {
+		l := lineOf(t, p.measures(measuredJob, all), c.measure)
+		var reasons []string
+		for _, g := range l.Not {
+			reasons = append(reasons, g.Reason+" "+string(rune('0'+g.Connections)))
+			if g.Why == "" || g.Do == "" {
+				t.Errorf("%s, %s: neither why nor what to do: %+v", c.measure, g.Reason, g)
+			}
+		}
+		if l.State != c.state || l.On != c.on || l.Connections != len(all) || strings.Join(reasons, ", ") != c.reasons {
+			t.Errorf("%s: %s, %d of %d, not: %q; want %s, %d, %q", c.measure, l.State, l.On, l.Connections, reasons, c.state, c.on, c.reasons)
+		}
+	}
+	l := lineOf(t, p.measures(measuredJob, all[:2]), measure.Threshold)
+	if l.State != measure.On || l.From != "flags" || l.Setting != "--threshold 0.99" {
+		t.Errorf("where nothing is in the way: %+v", l)
+	}
+	l = lineOf(t, p.measures(measuredJob, nil), measure.Threshold)
+	if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != noConnections {
+		t.Errorf("without connections: %+v", l)
+	}
+}
+
+// Without certificates and --insecure nothing goes over a link to another host,
+// and a threshold that somebody asked for says so.
+func TestThresholdWithoutLinksSaysSo(t *testing.T) {
+	codec := thresholding(t)
+	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok, why := p.mayLink(netip.MustParseAddrPort(measuredJob))
+	if ok || why != notConfigured {
+		t.Fatalf("a link without TLS: %v, %q", ok, why)
+	}
+	l := lineOf(t, p.measures(measuredJob, []carried{{direct: true, past: why}}), measure.Threshold)
+	if l.State != measure.Off || l.Setting == "" || len(l.Not) != 1 || !strings.Contains(l.Not[0].String(), "--insecure") || !strings.Contains(l.Not[0].String(), "--tls-ca") {
+		t.Errorf("%+v", l)
+	}
+}
+
+// A rule that the planner gives counts before those of flags, and is said to be its.
+func TestMeasuresByThePlanner(t *testing.T) {
+	codec := thresholding(t)
+	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := codec.SetPlanned([]values.Rule{{Job: measuredJob, Quantize: 4, Keys: values.Range{First: 5, Last: 9}}, {Job: measuredJob}}); err != nil {
+		t.Fatal(err)
+	}
+	all := []carried{{codec: values.Name}}
+	l := lineOf(t, p.measures(measuredJob, all), measure.Quantize)
+	if l.State != measure.On || l.From != "planner" || l.Setting != "--quantize 4 for keys 5-9" {
+		t.Errorf("the planner's: %+v", l)
+	}
+	if l := lineOf(t, p.measures(measuredJob, all), measure.Threshold); l.State != measure.Off || l.Setting != "" {
+		t.Errorf("the flags', which the planner's rules come before: %+v", l)
+	}
+	if l := lineOf(t, p.measures("198.18.0.9:1", all), measure.Threshold); l.State != measure.On || l.From != "flags" {
+		t.Errorf("of another job: %+v", l)
+	}
+}
+
+// Open connections count as what they are: over a link, and past it; in the
+// interface and in metrics.
+func TestMeasuresOfOpenConnections(t *testing.T) {
+	w, s := thresholding(t), thresholding(t)
+	h := newTwoHosts(t, func(worker, server *Options) {
+		worker.Values, worker.Codecs = w, []relay.Codec{w}
+		server.Values, server.Codecs = s, []relay.Codec{s}
+	})
+	first := h.dial(t)
+	echo(t, first, h.job.next(t))
+	state := func() (st State) {
+		answer := httptest.NewRecorder()
+		h.worker.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/v1/connections", nil))
+		if err := json.Unmarshal(answer.Body.Bytes(), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	if l := lineOf(t, state().Measures, measure.Threshold); l.State != measure.On || l.On != 1 {
+		t.Errorf("over a link: %+v", l)
+	}
+	h.stopServer()
+	h.worker.peers.missed(h.job.addr().Addr(), noProxy)
+	second := h.dial(t)
+	echo(t, second, h.job.next(t))
+	eventually(t, "the connection past the mesh counts", func() bool {
+		l := lineOf(t, h.worker.Measures(), measure.Threshold)
+		return l.State == measure.Off && l.Connections == 1 && len(l.Not) == 1 && l.Not[0].Reason == noProxy
+	})
+	if c := state().Connections; len(c) != 1 || c[0].Past != noProxy {
+		t.Errorf("connections %+v", c)
+	}
+	answer := httptest.NewRecorder()
+	h.worker.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, want := range []string{
+		`psidecar_proxy_measure_off_connections{job="",measure="threshold",reason="no_proxy"} 1`,
+		`psidecar_proxy_measure_off_connections{job="",measure="slim",reason="not_set"} 1`,
+		`psidecar_proxy_measure_connections{job="",measure="threshold",state="off"} 1`,
+	} {
+		if !strings.Contains(answer.Body.String(), want+"\n") {
+			t.Errorf("no metric %s", want)
+		}
+	}
+}
