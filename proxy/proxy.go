@@ -29,6 +29,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/mark"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -173,7 +174,7 @@ func New(opts Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log, failures: newFailures(opts.Log),
-		dialer:     &net.Dialer{Control: marker(opts.Mark, opts.Log)},
+		dialer:     mark.Dialer(opts.Mark, opts.Log),
 		peers:      newPeers(opts.Retry),
 		conns:      newRegister(),
 		reach:      newReach(opts.Reach),

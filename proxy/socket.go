@@ -3,11 +3,8 @@ package proxy
 import (
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -73,24 +70,6 @@ func addrPort(a net.Addr) netip.AddrPort {
 	}
 	ap := t.AddrPort()
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-}
-
-// marker returns a Control function that marks sockets, so that interception
-// leaves them alone. Without the right to do so it says so once and goes on.
-func marker(mark int, log *slog.Logger) func(string, string, syscall.RawConn) error {
-	if mark == 0 {
-		return nil
-	}
-	var once sync.Once
-	return func(_, _ string, raw syscall.RawConn) error {
-		return raw.Control(func(fd uintptr) {
-			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
-				once.Do(func() {
-					log.Warn("the proxy's sockets are not marked; it must not run in a cgroup that is intercepted", "mark", mark, "error", err)
-				})
-			}
-		})
-	}
 }
 
 // sockState is what the kernel knows of a connection.

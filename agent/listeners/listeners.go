@@ -84,7 +84,8 @@ type Listeners struct {
 	closed  bool
 	ending  limit
 
-	hung hung
+	hung      hung
+	strangers strangers
 }
 
 // New opens the socket for proxies. Close, or the end of Run, closes it.

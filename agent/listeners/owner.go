@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/psidecar/psidecar/agent/sockdiag"
@@ -20,6 +21,8 @@ const (
 	// meetWithin is how long a process may be listening before its cgroup is
 	// known: processes are found by looking around.
 	meetWithin = 2 * time.Second
+	// maxStrangers bounds how many sockets are remembered that were waited for.
+	maxStrangers = 4096
 	// maxBelow bounds how many cgroups below a group are looked through.
 	maxBelow = 4096
 )
@@ -62,32 +65,68 @@ func (o *owners) answer(m handover.Message) error {
 // owner returns the group one of whose processes listens at an address, 0 where
 // none does; found where anybody does.
 func (l *Listeners) owner(netns uint64, at netip.AddrPort, ended <-chan struct{}) (group redirect.GroupID, found bool, err error) {
-	late := time.NewTimer(meetWithin)
-	defer late.Stop()
 	for {
 		l.mu.Lock()
 		news := l.news
 		l.mu.Unlock()
-		cgroups, err := l.listening(netns, at)
-		if err != nil || len(cgroups) == 0 {
+		sockets, err := l.listening(netns, at)
+		if err != nil || len(sockets) == 0 {
 			return 0, false, err
 		}
-		if group = l.groupOf(cgroups); group != 0 {
+		if group = l.groupOf(sockets); group != 0 {
 			return group, true, nil
 		}
+		left := time.Until(l.strangers.since(sockets, time.Now()).Add(meetWithin))
+		if left <= 0 {
+			return 0, true, nil
+		}
+		late := time.NewTimer(left)
 		select {
 		case <-news:
+			late.Stop()
 		case <-late.C:
-			return 0, true, nil
 		case <-ended:
+			late.Stop()
 			return 0, true, nil
 		}
 	}
 }
 
-// listening returns the cgroups of the sockets that take connections to an
-// address: those bound to it, or to every address where there are none.
-func (l *Listeners) listening(netns uint64, at netip.AddrPort) (cgroups []uint64, err error) {
+// strangers remembers since when it is asked for sockets whose processes belong
+// to no job that is known. A process is waited for to be found once, not with
+// each connection that a job makes to some other service.
+type strangers struct {
+	mu    sync.Mutex
+	asked map[uint64]time.Time // by the socket's cookie; at most maxStrangers
+}
+
+// since returns when it was first asked for the one of the sockets that was
+// asked for last.
+func (s *strangers) since(sockets []sockdiag.Listener, now time.Time) (since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range sockets {
+		first, ok := s.asked[l.Cookie]
+		if !ok {
+			if len(s.asked) >= maxStrangers {
+				clear(s.asked) // they are waited for once more
+			}
+			if s.asked == nil {
+				s.asked = map[uint64]time.Time{}
+			}
+			first = now
+			s.asked[l.Cookie] = first
+		}
+		if first.After(since) {
+			since = first
+		}
+	}
+	return since
+}
+
+// listening returns the sockets that take connections to an address: those
+// bound to it, or to every address where there are none.
+func (l *Listeners) listening(netns uint64, at netip.AddrPort) (sockets []sockdiag.Listener, err error) {
 	var all []sockdiag.Listener
 	look := func() error {
 		all, err = sockdiag.Listening(at.Port())
@@ -101,19 +140,19 @@ func (l *Listeners) listening(netns uint64, at netip.AddrPort) (cgroups []uint64
 	if err != nil {
 		return nil, err
 	}
-	var others []uint64
+	var others []sockdiag.Listener
 	for _, s := range all {
 		switch {
 		case s.Address.Addr() == at.Addr().Unmap():
-			cgroups = append(cgroups, s.Cgroup)
+			sockets = append(sockets, s)
 		case s.Address.Addr().IsUnspecified():
-			others = append(others, s.Cgroup)
+			others = append(others, s)
 		}
 	}
-	if len(cgroups) == 0 {
-		cgroups = others
+	if len(sockets) == 0 {
+		sockets = others
 	}
-	return cgroups, nil
+	return sockets, nil
 }
 
 // within runs f in the network namespace of a process that is served.
@@ -140,9 +179,13 @@ func (l *Listeners) within(netns uint64, f func() error) error {
 	return fmt.Errorf("no process of a job is in network namespace %d", netns)
 }
 
-// groupOf returns the group in or below which all the cgroups are, 0 where there
-// is none.
-func (l *Listeners) groupOf(cgroups []uint64) redirect.GroupID {
+// groupOf returns the group in or below which the cgroups of all sockets are, 0
+// where there is none.
+func (l *Listeners) groupOf(sockets []sockdiag.Listener) redirect.GroupID {
+	var cgroups []uint64
+	for _, s := range sockets {
+		cgroups = append(cgroups, s.Cgroup)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for path, id := range l.groups {

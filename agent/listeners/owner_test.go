@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/psidecar/psidecar/agent/sockdiag"
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 )
@@ -54,7 +56,9 @@ func TestOwner(t *testing.T) {
 	expect("nobody", g.job.IPv4.String()+":1", "0 false <nil>")
 	expect("at an address that nobody has bound", "127.0.0.9"+foreign[len(g.job.IPv4.String()):], "0 true <nil>")
 
-	// The second job is found while the question is under way.
+	// The second job is found while the question is under way, at a socket that
+	// was not waited for before.
+	unasked := address("other")
 	second := g.process
 	second.Cgroup = other
 	otherID, err := redirect.ID(other)
@@ -62,9 +66,44 @@ func TestOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer := make(chan string)
-	go func() { answer <- proxy.Ask(fmt.Sprintf("owner %d %s", ns.Ino, foreign)) }()
+	go func() { answer <- proxy.Ask(fmt.Sprintf("owner %d %s", ns.Ino, unasked)) }()
 	g.want(agent, g.process, second)
 	if got, want := <-answer, fmt.Sprint(otherID, " true <nil>"); got != want {
 		t.Errorf("of a job that was found meanwhile: %s, want %s", got, want)
+	}
+	expect("another's that is a job's by now", foreign, fmt.Sprint(otherID, " true <nil>"))
+}
+
+// A socket of no job's is waited for once; another at the same address anew.
+func TestStrangers(t *testing.T) {
+	var s strangers
+	of := func(cookies ...uint64) (all []sockdiag.Listener) {
+		for _, c := range cookies {
+			all = append(all, sockdiag.Listener{Cookie: c})
+		}
+		return all
+	}
+	began := time.Unix(1000, 0)
+	for _, c := range []struct {
+		after time.Duration
+		asked []sockdiag.Listener
+		want  time.Duration
+	}{
+		{0, of(1), 0},
+		{5 * time.Second, of(1), 0},
+		{6 * time.Second, of(2), 6 * time.Second},
+		{7 * time.Second, of(1, 2), 6 * time.Second},
+		{8 * time.Second, of(2, 3, 1), 8 * time.Second},
+		{9 * time.Second, of(3), 8 * time.Second},
+	} {
+		if got := s.since(c.asked, began.Add(c.after)).Sub(began); got != c.want {
+			t.Errorf("after %v, %v: asked since %v, want %v", c.after, c.asked, got, c.want)
+		}
+	}
+	for i := range uint64(3 * maxStrangers) {
+		s.since(of(i), began)
+	}
+	if len(s.asked) > maxStrangers {
+		t.Errorf("%d sockets are remembered, want at most %d", len(s.asked), maxStrangers)
 	}
 }

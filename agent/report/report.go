@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,7 @@ type Link struct {
 	make    func() *api.HostReport
 	urgent  func() bool
 	every   time.Duration
+	options []grpc.DialOption
 
 	mu    sync.Mutex
 	state web.Planner
@@ -46,9 +48,10 @@ type Link struct {
 
 // New returns a link to the planner at the address. What is reported comes from
 // the function what, which is called before each report; the link adds whose it
-// is. A report is sent before the next one is due when urgent says so.
-func New(address, host string, creds credentials.TransportCredentials, what func() *api.HostReport, urgent func() bool) *Link {
-	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, state: web.Planner{Address: address}}
+// is. A report is sent before the next one is due when urgent says so. Options
+// are those of the connection besides the credentials.
+func New(address, host string, creds credentials.TransportCredentials, what func() *api.HostReport, urgent func() bool, options ...grpc.DialOption) *Link {
+	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, options: options, state: web.Planner{Address: address}}
 }
 
 // State returns how the link does.
@@ -61,7 +64,7 @@ func (l *Link) State() *web.Planner {
 
 // Run reports until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
-	conn, err := grpc.NewClient(l.address, grpc.WithTransportCredentials(l.creds))
+	conn, err := grpc.NewClient(l.address, append(slices.Clone(l.options), grpc.WithTransportCredentials(l.creds))...)
 	if err != nil {
 		return fmt.Errorf("--planner %s: %w", l.address, err)
 	}

@@ -18,6 +18,7 @@ import (
 type Listener struct {
 	Address netip.AddrPort // unspecified: it takes connections to every address
 	Cgroup  uint64         // the kernel's number of the cgroup v2 of the process that made it
+	Cookie  uint64         // the kernel's number of the socket, which no other gets
 }
 
 // ErrNoCgroup says that the kernel does not tell the cgroups of sockets: it is
@@ -87,6 +88,8 @@ func parse(m []byte) (l Listener, err error) {
 	}
 	address, _ := netip.AddrFromSlice(ip)
 	l.Address = netip.AddrPortFrom(address.Unmap(), binary.BigEndian.Uint16(m[4:]))
+	// Two words, the lower first.
+	l.Cookie = uint64(binary.NativeEndian.Uint32(m[44:])) | uint64(binary.NativeEndian.Uint32(m[48:]))<<32
 	// The last one may lack what fills it up to four bytes, without which
 	// ParseRouteAttr panics.
 	rest := append(slices.Clone(m[messageSize:]), 0, 0, 0)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -42,7 +44,9 @@ func TestListening(t *testing.T) {
 		if at[0] == '[' {
 			network = "tcp6"
 		}
-		l, err := net.Listen(network, at)
+		var plain net.ListenConfig
+		plain.SetMultipathTCP(false) // its listeners have a second socket inside
+		l, err := plain.Listen(t.Context(), network, at)
 		if err != nil {
 			t.Logf("%s: %v", at, err) // no IPv6
 			continue
@@ -55,6 +59,13 @@ func TestListening(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		cookie, err := cookieOf(l.(*net.TCPListener))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all) == 1 && all[0].Cookie != cookie {
+			t.Errorf("%s: cookie %#x, want %#x", address, all[0].Cookie, cookie)
+		}
 		if len(all) != 1 || all[0].Address != netip.AddrPortFrom(address.Addr().Unmap(), address.Port()) || all[0].Cgroup != want {
 			t.Errorf("%s: %+v, want cgroup %d", address, all, want)
 		}
@@ -63,6 +74,18 @@ func TestListening(t *testing.T) {
 			t.Errorf("%s, closed: %+v, %v", address, all, err)
 		}
 	}
+}
+
+// cookieOf asks the kernel by another way.
+func cookieOf(l *net.TCPListener) (cookie uint64, err error) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if e := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) }); e != nil {
+		return 0, e
+	}
+	return cookie, err
 }
 
 func FuzzParse(f *testing.F) {

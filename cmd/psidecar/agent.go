@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -21,6 +22,7 @@ import (
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
 	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/proxy/mark"
 )
 
 // agentFlags are what psidecar agent, and what else watches, can be told.
@@ -240,13 +242,20 @@ func (w *watcher) run(ctx context.Context, planner string, creds credentials.Tra
 	if w.intercepting != nil {
 		defer func() { err = errors.Join(err, w.intercepting.close()) }()
 	}
+	var own uint32
+	if w.intercepting != nil {
+		// The agent may share a cgroup with the job.
+		if own, err = w.intercepting.redirect.Mark(); err != nil {
+			return err
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.agent.Run(ctx) })
 	if w.intercepting != nil {
 		g.Go(func() error { return w.intercepting.run(ctx, w.opts) })
 	}
 	if planner != "" {
-		link := report.New(planner, w.opts.Host, creds, w.agent.HostReport, w.agent.Urgent)
+		link := report.New(planner, w.opts.Host, creds, w.agent.HostReport, w.agent.Urgent, mark.GRPC(int(own), slog.Default())...)
 		w.agent.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })
 	}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"log/slog"
+
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/follow"
+	"github.com/psidecar/psidecar/proxy/mark"
 )
 
 // following makes the proxy follow the planner's rules, if there is a planner.
@@ -19,6 +22,7 @@ func (c *carrier) following(f *proxyFlags, opts *proxy.Options) error {
 	if err != nil {
 		return err
 	}
-	c.follower = follow.New(follow.Options{Planner: r.planner.address, Credentials: creds, Host: host, Codec: opts.Values, Advise: c.proxy.Advise, Measures: c.proxy.Measures})
+	c.follower = follow.New(follow.Options{Planner: r.planner.address, Credentials: creds, Host: host, Dial: mark.GRPC(opts.Mark, slog.Default()),
+		Codec: opts.Values, Advise: c.proxy.Advise, Measures: c.proxy.Measures})
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/mark"
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 
@@ -91,6 +93,7 @@ func (c *carrier) route(ctx context.Context, f *proxyFlags, opts *proxy.Options)
 		return usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return c.proxy.DialSite(ctx, host) }
+	o.DialPlanner = mark.GRPC(opts.Mark, slog.Default())
 	o.Guard, o.Health = &c.guard, c.health
 	opts.Guard = &c.guard
 	o.Owner = opts.Reach.Owner

@@ -32,11 +32,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// Options of a [Follower]. All but Credentials and Log are needed.
+// Options of a [Follower]. All but Credentials, Dial and Log are needed.
 type Options struct {
 	Planner     string                           // host:port
 	Credentials credentials.TransportCredentials // nil: none
 	Host        string                           // by which the planner knows this one
+	Dial        []grpc.DialOption                // of the connection, besides the credentials
 	// Codec gets the rules; nil: this proxy has none, and says so.
 	Codec *values.Codec
 	// Advise tries codecs for so long and reports by job.
@@ -68,9 +69,9 @@ const again = 500 * time.Millisecond
 
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
-	conn, err := grpc.NewClient(f.opts.Planner, grpc.WithTransportCredentials(f.opts.Credentials),
+	conn, err := grpc.NewClient(f.opts.Planner, append(slices.Clone(f.opts.Dial), grpc.WithTransportCredentials(f.opts.Credentials),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))...)
 	if err != nil {
 		return fmt.Errorf("planner %s: %w", f.opts.Planner, err)
 	}

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/planner/placement"
@@ -48,6 +49,8 @@ type Options struct {
 	Planner string
 	// Credentials are how the planner is reached; nil: without TLS.
 	Credentials credentials.TransportCredentials
+	// DialPlanner is how it is connected to, besides the credentials.
+	DialPlanner []grpc.DialOption
 	Host        string // name of this host, for the planner
 	// Handler is what the servers do with pushes; Unknown: keys are placed, and
 	// not moved, unless Probe allows to find it out with a scratch key.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,9 +68,9 @@ func (p *plans) run(ctx context.Context) error {
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	conn, err := grpc.NewClient(p.jobs.opts.Planner, grpc.WithTransportCredentials(creds),
+	conn, err := grpc.NewClient(p.jobs.opts.Planner, append(slices.Clone(p.jobs.opts.DialPlanner), grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))...)
 	if err != nil {
 		return fmt.Errorf("planner %s: %w", p.jobs.opts.Planner, err)
 	}

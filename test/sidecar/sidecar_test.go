@@ -47,6 +47,10 @@ func TestUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range all {
+		// Its own connections to the planner are left alone, in the job's cgroup too.
+		if n, err := s.Metric(ctx, "psidecar_proxy_past_mesh_total"); err != nil || n != 0 {
+			t.Errorf("%s: %v connections went past the mesh, want none; %v", s.Host.Name, n, err)
+		}
 		// As a user of this host sees it.
 		var out, errs bytes.Buffer
 		cmd := exec.Command(program, "status", "--json")
