@@ -2,6 +2,7 @@ package locality
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -66,6 +67,41 @@ func (in *Interval) took(worker, server int, nanos int64) {
 			*l = new(Latency)
 		}
 		(*l).add(nanos)
+	}
+}
+
+// thin makes room for one more interval: what has become old is joined with what
+// is before it, and what is too old is forgotten.
+func (j *Job) thin(at int64) {
+	if i := len(j.ring) - j.opts.Fine; j.opts.Coarse > 0 && i > 0 {
+		old, next := j.ring[i-1], j.ring[i]
+		if next.End-old.Start <= int64(j.opts.Coarse) {
+			old.join(next)
+			j.ring = slices.Delete(j.ring, i, i+1)
+		}
+	}
+	gone := max(len(j.ring)-j.opts.Intervals+1, 0)
+	for j.opts.Kept > 0 && gone < len(j.ring) && j.ring[gone].End < at-int64(j.opts.Kept) {
+		gone++
+	}
+	j.ring = slices.Delete(j.ring, 0, gone)
+}
+
+// join adds what happened in the interval after this one.
+func (in *Interval) join(next *Interval) {
+	sum := View{Interval: *in}
+	if sum.Latency == nil {
+		sum.Latency = new(Latency)
+	}
+	sum.merge(next)
+	*in = sum.Interval
+	in.End = max(in.End, next.End)
+	switch {
+	case next.Heat.Rows == nil:
+	case in.Heat.Rows == nil:
+		in.Heat = next.Heat
+	default:
+		in.Heat = joined([]*counts.Grid{&in.Heat, &next.Heat})
 	}
 }
 

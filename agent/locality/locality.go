@@ -19,10 +19,13 @@ import (
 // Options bound a job's memory.
 type Options struct {
 	Counts counts.Options
-	// Interval is the finest stretch of time that can be asked for, Intervals
-	// how many of them are kept.
-	Interval  time.Duration
-	Intervals int
+	// Interval is the finest stretch of time that can be asked for. The newest Fine
+	// of them are kept one by one, older ones are joined into stretches of up to
+	// Coarse, and forgotten after Kept. There are at most Intervals in all.
+	Interval     time.Duration
+	Fine         int
+	Coarse, Kept time.Duration
+	Intervals    int
 	// Pending is how many requests may wait for their answers.
 	Pending int
 	// WindowKeys is how many uses of keys a Window has at most; 0: there are
@@ -30,10 +33,13 @@ type Options struct {
 	WindowKeys int
 }
 
-// DefaultOptions keep a quarter of an hour.
+// DefaultOptions keep an hour, the last five minutes of it finely.
 var DefaultOptions = Options{
 	Counts:    counts.DefaultOptions,
 	Interval:  5 * time.Second,
+	Fine:      60,
+	Coarse:    35 * time.Second, // of six, which begin with a message each
+	Kept:      time.Hour,
 	Intervals: 180,
 	Pending:   1 << 17,
 }
@@ -75,7 +81,7 @@ type Job struct {
 	mu        sync.Mutex
 	totals    Totals
 	all       *Interval
-	ring      []*Interval // oldest first; the last one is being filled
+	ring      []*Interval // oldest first, older ones coarser; the last one is being filled
 	pending   *pending
 	seen      *seen
 	progress  []progress // by worker
@@ -283,10 +289,7 @@ func (j *Job) interval(at int64) *Interval {
 }
 
 func (j *Job) open(at int64) {
-	if len(j.ring) == j.opts.Intervals {
-		copy(j.ring, j.ring[1:])
-		j.ring = j.ring[:len(j.ring)-1]
-	}
+	j.thin(at)
 	j.ring = append(j.ring, newInterval(at, j.firsts))
 	j.early, j.earlyKeys = nil, 0
 	if j.all.Start == 0 {

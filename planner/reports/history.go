@@ -12,21 +12,26 @@ import (
 
 // What is kept of reports that are not the newest any more.
 const (
-	// HistoryEvery is how far apart, at least, the kept reports of a host are.
-	HistoryEvery = 5 * time.Second
+	// HistoryEvery is how far apart, at least, the kept reports of a host are while
+	// they are no older than HistoryFine; older ones are HistoryCoarse apart.
+	HistoryEvery  = 5 * time.Second
+	HistoryFine   = 5 * time.Minute
+	HistoryCoarse = 30 * time.Second
 	// HistoryKept is for how long reports are kept.
-	HistoryKept = 15 * time.Minute
+	HistoryKept = time.Hour
 	// HistoryBytes is how much memory they take. With very many hosts they may not
 	// reach back for all of HistoryKept.
 	HistoryBytes = 128 << 20
 )
 
 // history has reports of all hosts in the order in which they came, without
-// what a difference of two is not made from.
+// what a difference of two is not made from: those in old came before all of
+// fresh, and are further apart.
 type history struct {
-	list  []past
-	bytes int
-	last  map[string]time.Time // of each host's newest
+	old, fresh []past
+	bytes      int
+	last       map[string]time.Time // of each host's newest in fresh
+	lastOld    map[string]time.Time // of each host's newest in old
 }
 
 type past struct {
@@ -39,7 +44,7 @@ type past struct {
 // there from shortly before.
 func (h *history) add(r *api.HostReport, at time.Time) {
 	if h.last == nil {
-		h.last = map[string]time.Time{}
+		h.last, h.lastOld = map[string]time.Time{}, map[string]time.Time{}
 	}
 	if last, ok := h.last[r.GetHost()]; ok && at.Sub(last) < HistoryEvery {
 		return
@@ -47,21 +52,46 @@ func (h *history) add(r *api.HostReport, at time.Time) {
 	h.last[r.GetHost()] = at
 	kept := stripped(r)
 	p := past{kept, at, intake.Held(kept)}
-	h.list = append(h.list, p)
+	h.fresh = append(h.fresh, p)
 	h.bytes += p.bytes
-	gone := 0
-	for h.bytes > HistoryBytes || at.Sub(h.list[gone].at) > HistoryKept+HistoryEvery {
-		old := &h.list[gone]
-		h.bytes -= old.bytes
-		if h.last[old.report.GetHost()] == old.at {
-			delete(h.last, old.report.GetHost())
-		}
-		if gone++; gone == len(h.list) {
-			break
-		}
+	h.age(at)
+	for len(h.old) > 0 && (h.bytes > HistoryBytes || at.Sub(h.old[0].at) > HistoryKept+HistoryCoarse) {
+		h.old = h.forget(h.old, h.lastOld)
 	}
-	clear(h.list[:gone])
-	h.list = h.list[gone:]
+	for len(h.fresh) > 0 && h.bytes > HistoryBytes {
+		h.fresh = h.forget(h.fresh, h.last)
+	}
+}
+
+// age turns fresh reports to old ones, or leaves them out.
+func (h *history) age(now time.Time) {
+	gone := 0
+	for ; gone < len(h.fresh) && now.Sub(h.fresh[gone].at) > HistoryFine; gone++ {
+		p := h.fresh[gone]
+		host := p.report.GetHost()
+		if h.last[host] == p.at {
+			delete(h.last, host)
+		}
+		if last, ok := h.lastOld[host]; ok && p.at.Sub(last) < HistoryCoarse {
+			h.bytes -= p.bytes
+			continue
+		}
+		h.lastOld[host] = p.at
+		h.old = append(h.old, p)
+	}
+	clear(h.fresh[:gone])
+	h.fresh = h.fresh[gone:]
+}
+
+// forget leaves out the first of the list, and its host if that has no other.
+func (h *history) forget(list []past, last map[string]time.Time) []past {
+	p := list[0]
+	h.bytes -= p.bytes
+	if host := p.report.GetHost(); last[host] == p.at {
+		delete(last, host)
+	}
+	list[0] = past{}
+	return list[1:]
 }
 
 // stripped returns the report's sums, which it shares with the report.
@@ -89,15 +119,16 @@ func stripped(r *api.HostReport) *api.HostReport {
 func (s *Store) Past(t time.Time) (reports []*api.HostReport, at []time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := s.history.list
-	until := sort.Search(len(list), func(i int) bool { return list[i].at.After(t) })
 	chosen := map[string]past{}
-	for _, p := range list[:until] {
-		chosen[p.report.GetHost()] = p
-	}
-	for _, p := range list[until:] {
-		if _, ok := chosen[p.report.GetHost()]; !ok {
+	for _, list := range [][]past{s.history.old, s.history.fresh} {
+		until := sort.Search(len(list), func(i int) bool { return list[i].at.After(t) })
+		for _, p := range list[:until] {
 			chosen[p.report.GetHost()] = p
+		}
+		for _, p := range list[until:] {
+			if _, ok := chosen[p.report.GetHost()]; !ok {
+				chosen[p.report.GetHost()] = p
+			}
 		}
 	}
 	all := make([]past, 0, len(chosen))

@@ -21,9 +21,9 @@ func TestPast(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range uint64(1000) { // every two seconds, and the second host from the middle on
+	for i := range uint64(4000) { // every two seconds, and the second host from the middle on
 		report("a", 10+i)
-		if i >= 500 {
+		if i >= 2100 {
 			report("b", i)
 		}
 		now = now.Add(2 * time.Second)
@@ -33,24 +33,25 @@ func TestPast(t *testing.T) {
 		want uint64 // bytes of host a
 		b    bool   // there is one of b from then
 	}{
-		{0, 1007, true},
-		{100 * time.Second, 959, true},
-		{14 * time.Minute, 590, true},
-		{time.Hour, 557, false}, // the oldest that is kept
+		{0, 4007, true},
+		{100 * time.Second, 3959, true},
+		{14 * time.Minute, 3583, true}, // up to half a minute before
+		{59 * time.Minute, 2233, true},
+		{2 * time.Hour, 2194, false}, // the oldest that is kept
 	} {
 		reports, at := s.Past(now.Add(-tc.ago))
 		if len(reports) != 2 || reports[0].GetHost() != "a" || reports[1].GetHost() != "b" {
 			t.Fatalf("%v ago: %v", tc.ago, reports)
 		}
 		j := reports[0].GetJobs()[0]
-		if off := int64(j.GetBytes() - tc.want); off < -3 || off > 3 || j.GetTraffic()[0].GetToServer() != j.GetBytes() || j.GetHottest() != nil {
+		if off := int64(j.GetBytes() - tc.want); off < -8 || off > 8 || j.GetTraffic()[0].GetToServer() != j.GetBytes() || j.GetHottest() != nil {
 			t.Errorf("%v ago: %d bytes, want about %d: %v", tc.ago, j.GetBytes(), tc.want, j)
 		}
-		if before := !at[0].After(now.Add(-tc.ago)); before != (tc.ago < time.Hour) {
+		if before := !at[0].After(now.Add(-tc.ago)); before != tc.b {
 			t.Errorf("%v ago: what came %v ago", tc.ago, now.Sub(at[0]))
 		}
 	}
-	if n := len(s.history.list); n > 2*int(HistoryKept/HistoryEvery)+4 {
+	if n := len(s.history.old)+len(s.history.fresh); n > 2*int(HistoryFine/HistoryEvery+HistoryKept/HistoryCoarse)+8 {
 		t.Errorf("%d reports are kept", n)
 	}
 }
@@ -74,7 +75,7 @@ func TestPastIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(s.history.list); n != 1 || s.history.bytes > HistoryBytes || s.history.bytes <= 0 {
+	if n := len(s.history.old)+len(s.history.fresh); n != 1 || s.history.bytes > HistoryBytes || s.history.bytes <= 0 {
 		t.Errorf("%d reports of %d bytes are kept, want 1", n, s.history.bytes)
 	}
 }
