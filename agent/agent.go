@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/machine"
 	"github.com/psidecar/psidecar/agent/observe"
@@ -65,6 +66,9 @@ type Options struct {
 	Selects func(pod string) bool
 	// Pod, where not nil, names a pod by its UID.
 	Pod func(uid string) (web.Pod, bool)
+	// Saved, where not nil, says how many bytes this process' proxy took from jobs
+	// for links with a codec, and how many it sent in their stead.
+	Saved func() (job, far uint64)
 	// Machine, where not nil, says what the host is.
 	Machine func() machine.Machine
 	// Route, where not nil, tells where connections go that may have been
@@ -105,6 +109,7 @@ type Agent struct {
 
 	reader     atomic.Int64 // the thread that reads
 	timer      timer
+	curves     curves
 	controller sampling.Controller      // used by adapt alone
 	rates      map[uint64]sampling.Rate // of streams, as set; used by adapt alone
 
@@ -227,6 +232,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return every(running, a.opts.Health.Add("adapting", standsFor), adaptEvery, a.adapt) })
 	g.Go(func() error {
 		return every(running, a.opts.Health.Add("looking for stalls", standsFor), stallEvery, a.findStalls)
+	})
+	g.Go(func() error {
+		return every(running, a.opts.Health.Add("keeping the last hour", standsFor), history.Every, a.noteHour)
 	})
 	err := g.Wait()
 	if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
@@ -353,5 +361,5 @@ func (a *Agent) sweep() error {
 
 // Handler serves the agent over HTTP.
 func (a *Agent) Handler(pprof bool) http.Handler {
-	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health})
+	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health, History: a.History})
 }

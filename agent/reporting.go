@@ -65,6 +65,9 @@ func (a *Agent) HostReport() *api.HostReport {
 			r.Lost = append(r.Lost, &api.Loss{Reason: c.Reason, Help: c.Help, Events: c.Events, Bytes: c.Bytes})
 		}
 	}
+	if used, err := a.usage(); err == nil {
+		used.report(r, a.opts.Saved != nil)
+	}
 	report := &api.HostReport{Agent: r, Jobs: a.Reports()}
 	if a.opts.Machine != nil {
 		m := a.opts.Machine()

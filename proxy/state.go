@@ -99,6 +99,17 @@ func (c *connection) state() ConnectionState {
 	return s
 }
 
+// Carried returns how many bytes were taken from jobs for links with a codec, and
+// how many were sent in their stead.
+func (p *Proxy) Carried() (job, far uint64) {
+	for codec, f := range p.conns.sums().flows {
+		if codec != "" {
+			job, far = job+f.toFar.In, far+f.toFar.Out
+		}
+	}
+	return job, far
+}
+
 func direction(c relay.FlowCounts) Direction {
 	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9}
 }

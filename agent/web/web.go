@@ -46,6 +46,9 @@ type Options struct {
 	Plan func(job string) (Plan, error)
 	// Codecs, of a planner, returns what it has on the values of a job.
 	Codecs func(job string) (Codecs, error)
+	// History returns how a job went over the last hour; with the empty name what
+	// concerns the host alone.
+	History func(job string, r Range) (History, error)
 }
 
 //go:embed dist
@@ -68,6 +71,9 @@ func Handler(state State, opts Options) http.Handler {
 	}
 	if opts.Codecs != nil {
 		mux.HandleFunc("GET /api/v1/codecs", codecsOf(opts.Codecs))
+	}
+	if opts.History != nil {
+		mux.HandleFunc("GET /api/v1/history", s.historyOf(opts.History))
 	}
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})

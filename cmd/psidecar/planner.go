@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/psidecar/psidecar/agent/fleet"
+	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/planner/access"
@@ -127,6 +128,7 @@ type collector struct {
 	page     page
 	store    *reports.Store
 	state    *fleet.State
+	curves   fleet.Curves
 	kept     store.Store
 	plans    *plans.Service
 	codecs   *codecs.Service
@@ -279,6 +281,7 @@ func (m planMetrics) Collect(out chan<- prometheus.Metric) {
 func (c *collector) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.page.serve(ctx, c.handler()) })
+	g.Go(func() error { c.noteHour(ctx); return nil })
 	g.Go(func() error {
 		if c.contest != nil {
 			return c.contend(ctx)
@@ -288,13 +291,30 @@ func (c *collector) run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// noteHour keeps how jobs go, until ctx ends.
+func (c *collector) noteHour(ctx context.Context) {
+	beat := c.health.Add("keeping the last hour", health.Within)
+	defer beat.End()
+	ticker := time.NewTicker(history.Every)
+	defer ticker.Stop()
+	for {
+		beat.Beat()
+		c.curves.Note(time.Now(), c.store.All())
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
 // handler serves the page; of a planner that waits, the leader's.
 func (c *collector) handler() http.Handler {
 	metrics := []prometheus.Collector{planMetrics{&c.shown}, c.policy, c.page.guard, silenced(c.store)}
 	if c.contest != nil {
 		metrics = append(metrics, &c.contest.way)
 	}
-	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf})
+	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, History: c.curves.History})
 	if c.contest == nil {
 		return own
 	}

@@ -141,6 +141,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	watch.WithProxy = true
 	watch.Carried.Measures = h.carrier.proxy.MeasuresOf
+	watch.Saved = h.carrier.proxy.Carried
 	h.orders, h.control = h.carrier.orders(&f.proxy), f.proxy.controlPath()
 	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.page.guard, h.orders)
 	h.watcher, err = openWatcher(watch, intercepting)

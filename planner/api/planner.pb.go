@@ -201,7 +201,18 @@ type AgentReport struct {
 	MemoryBytes   uint64  `protobuf:"varint,6,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	SampledOneIn  uint32  `protobuf:"varint,7,opt,name=sampled_one_in,json=sampledOneIn,proto3" json:"sampled_one_in,omitempty"`
 	// lost are the reasons for which something was missed, those that occurred.
-	Lost          []*Loss `protobuf:"bytes,8,rep,name=lost,proto3" json:"lost,omitempty"`
+	Lost []*Loss `protobuf:"bytes,8,rep,name=lost,proto3" json:"lost,omitempty"`
+	// process_seconds is the processor time of the whole process, which may be
+	// more than an agent.
+	ProcessSeconds float64 `protobuf:"fixed64,9,opt,name=process_seconds,json=processSeconds,proto3" json:"process_seconds,omitempty"`
+	// carries: the process is a proxy too. carried_job_bytes are those that it took
+	// from jobs for links with a codec, carried_far_bytes what it sent in their
+	// stead.
+	Carries         bool   `protobuf:"varint,10,opt,name=carries,proto3" json:"carries,omitempty"`
+	CarriedJobBytes uint64 `protobuf:"varint,11,opt,name=carried_job_bytes,json=carriedJobBytes,proto3" json:"carried_job_bytes,omitempty"`
+	CarriedFarBytes uint64 `protobuf:"varint,12,opt,name=carried_far_bytes,json=carriedFarBytes,proto3" json:"carried_far_bytes,omitempty"`
+	// kernel_seconds is the time that the programs in the kernel took.
+	KernelSeconds float64 `protobuf:"fixed64,13,opt,name=kernel_seconds,json=kernelSeconds,proto3" json:"kernel_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,6 +301,41 @@ func (x *AgentReport) GetLost() []*Loss {
 		return x.Lost
 	}
 	return nil
+}
+
+func (x *AgentReport) GetProcessSeconds() float64 {
+	if x != nil {
+		return x.ProcessSeconds
+	}
+	return 0
+}
+
+func (x *AgentReport) GetCarries() bool {
+	if x != nil {
+		return x.Carries
+	}
+	return false
+}
+
+func (x *AgentReport) GetCarriedJobBytes() uint64 {
+	if x != nil {
+		return x.CarriedJobBytes
+	}
+	return 0
+}
+
+func (x *AgentReport) GetCarriedFarBytes() uint64 {
+	if x != nil {
+		return x.CarriedFarBytes
+	}
+	return 0
+}
+
+func (x *AgentReport) GetKernelSeconds() float64 {
+	if x != nil {
+		return x.KernelSeconds
+	}
+	return 0
 }
 
 type Loss struct {
@@ -1878,7 +1924,7 @@ const file_planner_proto_rawDesc = "" +
 	"\tlink_mbit\x18\x01 \x01(\rR\blinkMbit\x12\x1f\n" +
 	"\vlink_source\x18\x02 \x01(\tR\n" +
 	"linkSource\x12\x14\n" +
-	"\x05cores\x18\x03 \x01(\rR\x05cores\"\xb6\x02\n" +
+	"\x05cores\x18\x03 \x01(\rR\x05cores\"\xf8\x03\n" +
 	"\vAgentReport\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12,\n" +
 	"\x12started_unix_nanos\x18\x02 \x01(\x03R\x10startedUnixNanos\x12\x1f\n" +
@@ -1889,7 +1935,13 @@ const file_planner_proto_rawDesc = "" +
 	"cpuSeconds\x12!\n" +
 	"\fmemory_bytes\x18\x06 \x01(\x04R\vmemoryBytes\x12$\n" +
 	"\x0esampled_one_in\x18\a \x01(\rR\fsampledOneIn\x12-\n" +
-	"\x04lost\x18\b \x03(\v2\x19.psidecar.planner.v1.LossR\x04lost\"`\n" +
+	"\x04lost\x18\b \x03(\v2\x19.psidecar.planner.v1.LossR\x04lost\x12'\n" +
+	"\x0fprocess_seconds\x18\t \x01(\x01R\x0eprocessSeconds\x12\x18\n" +
+	"\acarries\x18\n" +
+	" \x01(\bR\acarries\x12*\n" +
+	"\x11carried_job_bytes\x18\v \x01(\x04R\x0fcarriedJobBytes\x12*\n" +
+	"\x11carried_far_bytes\x18\f \x01(\x04R\x0fcarriedFarBytes\x12%\n" +
+	"\x0ekernel_seconds\x18\r \x01(\x01R\rkernelSeconds\"`\n" +
 	"\x04Loss\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04help\x18\x02 \x01(\tR\x04help\x12\x16\n" +

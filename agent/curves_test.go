@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"os"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/replay"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// What passes between two looks is in the point of that time, and nothing after
+// it where the job stands still.
+func TestNoteHour(t *testing.T) {
+	a := &Agent{observer: observe.New(observe.Options{Locality: locality.DefaultOptions}), opts: Options{Saved: func() (uint64, uint64) { return 0, 0 }}}
+	note := func() {
+		t.Helper()
+		if err := a.noteHour(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	note()
+	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := replay.Read(f, a.observer.Handle); err != nil {
+		t.Fatal(err)
+	}
+	note()
+	note()
+	job := a.observer.Jobs()[0]
+	h, err := a.History(job.Job.Scheduler.String(), web.Range{})
+	if err != nil || len(h.Points) != 2 {
+		t.Fatalf("%d points, want 2: %v", len(h.Points), err)
+	}
+	p, still := h.Points[0], h.Points[1]
+	seconds := p.To.Sub(p.From).Seconds()
+	if got, want := p.BytesPerSecond*seconds, float64(job.Job.Sums.Totals().Bytes); got < want-1 || got > want+1 || want == 0 {
+		t.Errorf("%v bytes in the point, %v in all", got, want)
+	}
+	if p.Requests == 0 || p.P99 < p.P50 || p.P50 <= 0 || p.Skew < 1 || p.StepsPerSecond <= 0 || p.SavedPerSecond == nil {
+		t.Errorf("%+v", p)
+	}
+	if still.BytesPerSecond != 0 || still.StepsPerSecond != 0 || still.Requests != 0 || still.Skew != 0 {
+		t.Errorf("where nothing passed: %+v", still)
+	}
+	if _, err := a.History("no such job", web.Range{}); err == nil {
+		t.Error("there is a history of a job that is not known")
+	}
+	if h, err := a.History("", web.Range{}); err != nil || len(h.Points) != 2 {
+		t.Errorf("of the host alone: %d points, %v", len(h.Points), err)
+	}
+}
