@@ -51,7 +51,7 @@ func TestPast(t *testing.T) {
 			t.Errorf("%v ago: what came %v ago", tc.ago, now.Sub(at[0]))
 		}
 	}
-	if n := len(s.history.old)+len(s.history.fresh); n > 2*int(HistoryFine/HistoryEvery+HistoryKept/HistoryCoarse)+8 {
+	if n := len(s.history.old) + len(s.history.fresh); n > 2*int(HistoryFine/HistoryEvery+HistoryKept/HistoryCoarse)+8 {
 		t.Errorf("%d reports are kept", n)
 	}
 }
@@ -75,7 +75,7 @@ func TestPastIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(s.history.old)+len(s.history.fresh); n != 1 || s.history.bytes > HistoryBytes || s.history.bytes <= 0 {
+	if n := len(s.history.old) + len(s.history.fresh); n != 1 || s.history.bytes > HistoryBytes || s.history.bytes <= 0 {
 		t.Errorf("%d reports of %d bytes are kept, want 1", n, s.history.bytes)
 	}
 }
