@@ -15,6 +15,9 @@ func (a *Agent) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
 	if err != nil {
 		return web.Heatmap{}, err
 	}
+	if q.Rows > 0 {
+		return heatmapByTime(&v, q, a.now()), nil
+	}
 	return heatmap(&v, q), nil
 }
 

@@ -3,6 +3,7 @@ package fleet
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/web"
@@ -10,8 +11,11 @@ import (
 )
 
 // grid lays a report's uses out as a grid, worker i in row rows[name].
-func grid(r *api.JobReport, rows map[string]int) *counts.Grid {
-	g := &counts.Grid{Firsts: []uint64{}, Rows: make([][]counts.Sums, len(rows))}
+func grid(r *api.JobReport, rows map[string]int) *counts.Grid { return gridOf(r, rows, len(rows)) }
+
+// gridOf lays them out in n rows; workers that rows does not name share the first.
+func gridOf(r *api.JobReport, rows map[string]int, n int) *counts.Grid {
+	g := &counts.Grid{Firsts: []uint64{}, Rows: make([][]counts.Sums, n)}
 	for i, b := range r.GetBlocks() {
 		first := b.GetFirst()
 		if i == 0 {
@@ -36,6 +40,9 @@ func grid(r *api.JobReport, rows map[string]int) *counts.Grid {
 // Heatmap implements web.State. It has the blocks that all hosts' reports have
 // in common.
 func (s *State) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
+	if q.Rows > 0 {
+		return s.heatmapByTime(job, q, time.Now())
+	}
 	reports, span, err := s.during(job, q.Range)
 	if err != nil {
 		return web.Heatmap{}, err

@@ -2,6 +2,7 @@ package web
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -156,20 +157,44 @@ type Latency struct {
 
 // HeatmapQuery is what /api/v1/heatmap takes, beside job: blocks (how many at
 // most, default 256), first and last (keys, both included), from and to (times;
-// seconds since 1970, or negative: seconds before now) and measure.
+// seconds since 1970, or negative: seconds before now), measure and by (worker, the
+// default, or time: a row for each of so many stretches of time, rows, of the
+// workers that workers names, separated by commas; default: of all).
 type HeatmapQuery struct {
 	Blocks      int
 	First, Last Key
 	Range       Range
 	Measure     Measure
+	Rows        int      // above 0: by time
+	Workers     []string // by time: of these; none: of all
+}
+
+// Of reports whether what the worker did is to be counted.
+func (q *HeatmapQuery) Of(worker string) bool {
+	return len(q.Workers) == 0 || slices.Contains(q.Workers, worker)
+}
+
+// leastRow is the shortest stretch of time that has a row of its own.
+const leastRow = 10 * time.Second
+
+// RowsOf returns the stretches of time from one moment to another, at most n, of
+// ten seconds or more.
+func RowsOf(from, to time.Time, n int) []Range {
+	each := max(to.Sub(from)/time.Duration(n)+1, leastRow)
+	var rows []Range
+	for at := from; at.Before(to) || len(rows) == 0; at = at.Add(each) {
+		rows = append(rows, Range{From: at, To: at.Add(each)})
+	}
+	return rows
 }
 
 // Heatmap answers /api/v1/heatmap: what each worker did in each block of keys.
 type Heatmap struct {
 	Job     string     `json:"job"`
-	Workers []string   `json:"workers"` // names, a row of counts each
-	Blocks  []Block    `json:"blocks"`  // a column each
-	Counts  [][]uint64 `json:"counts"`  // [worker][block], of Measure
+	Workers []string   `json:"workers"`         // names, a row of counts each
+	Times   []Range    `json:"times,omitempty"` // by time: a row each, newest last, in place of Workers
+	Blocks  []Block    `json:"blocks"`          // a column each
+	Counts  [][]uint64 `json:"counts"`          // [worker][block], of Measure
 
 	Measure      Measure `json:"measure"`
 	Range                // what was asked for; absent: since the job was first seen

@@ -14,6 +14,8 @@ import (
 const (
 	defaultBlocks = 256
 	maxBlocks     = 4096
+	defaultRows   = 40
+	maxRows       = 120
 	defaultHot    = 50
 	maxHot        = 10000
 )
@@ -49,6 +51,18 @@ func (s server) heatmap(r *http.Request) (Heatmap, error) {
 		if !slices.Contains(Measures, q.Measure) {
 			return Heatmap{}, bad("measure=%q: use one of %v", m, Measures)
 		}
+	}
+	switch by := v.Get("by"); by {
+	case "", "worker":
+	case "time":
+		if q.Rows, err = number(v, "rows", defaultRows, maxRows); err != nil {
+			return Heatmap{}, err
+		}
+		if names := v.Get("workers"); names != "" {
+			q.Workers = strings.Split(names, ",")
+		}
+	default:
+		return Heatmap{}, bad("by=%q: use worker or time", by)
 	}
 	h, err := s.state.Heatmap(job, q)
 	h.Workers, h.Blocks, h.Counts = nonNil(h.Workers), nonNil(h.Blocks), nonNil(h.Counts)

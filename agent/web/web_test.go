@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -111,7 +112,7 @@ func TestQueries(t *testing.T) {
 	f := &fixed{jobs: []Job{{Name: "a:1"}}}
 	h := Handler(f, Options{})
 	get(t, h, "/api/v1/heatmap")
-	if want := (HeatmapQuery{Blocks: 256, Last: math.MaxUint64, Measure: Accesses}); f.query != want {
+	if want := (HeatmapQuery{Blocks: 256, Last: math.MaxUint64, Measure: Accesses}); !reflect.DeepEqual(f.query, want) {
 		t.Errorf("without parameters: %+v", f.query)
 	}
 	get(t, h, "/api/v1/heatmap?blocks=7&first=18446744073709551614&measure=bytes&from=1000.5&to=2000")
@@ -119,7 +120,7 @@ func TestQueries(t *testing.T) {
 		Blocks: 7, First: math.MaxUint64 - 1, Last: math.MaxUint64, Measure: Bytes,
 		Range: Range{time.Unix(1000, 5e8), time.Unix(2000, 0)},
 	}
-	if f.query != want {
+	if !reflect.DeepEqual(f.query, want) {
 		t.Errorf("%+v, want %+v", f.query, want)
 	}
 	before := time.Now()

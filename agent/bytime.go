@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"math"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// heatmapByTime has a row for each stretch of time. What was counted over more
+// than one is divided between them by how long it was of each.
+func heatmapByTime(v *observe.JobView, q web.HeatmapQuery, now time.Time) web.Heatmap {
+	size := v.Job.Sums.Table.Size()
+	h := web.Heatmap{
+		Job: v.Job.Scheduler.String(), Measure: q.Measure, Range: q.Range, Finest: true,
+		Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
+	}
+	from, to := int64(0), int64(0)
+	if !q.Range.From.IsZero() {
+		from = q.Range.From.UnixNano()
+	}
+	if !q.Range.To.IsZero() {
+		to = q.Range.To.UnixNano()
+	}
+	heats, firsts := v.Job.Sums.Heats(from, to)
+	if len(heats) == 0 {
+		return h
+	}
+	if to == 0 || to > now.UnixNano() {
+		to = now.UnixNano()
+	}
+	h.Times = web.RowsOf(time.Unix(0, max(from, heats[0].Start)), time.Unix(0, max(to, heats[0].End)), q.Rows)
+	sums := make([][]float64, len(h.Times))
+	for i := range sums {
+		sums[i] = make([]float64, len(firsts))
+	}
+	for _, heat := range heats {
+		blocks := ofWorkers(&heat, v.WorkersByIndex, &q, len(firsts))
+		for i, share := range shares(h.Times, heat.Start, heat.End) {
+			for b, n := range blocks {
+				sums[i][b] += share * n
+			}
+		}
+	}
+	fillByTime(&h, &q, v, firsts, sums)
+	return h
+}
+
+// shares returns which part of a stretch of time is in which row.
+func shares(rows []web.Range, start, end int64) map[int]float64 {
+	out := map[int]float64{}
+	for i, r := range rows {
+		from, to := max(start, r.From.UnixNano()), min(end, r.To.UnixNano())
+		switch {
+		case to > from:
+			out[i] = float64(to-from) / float64(end-start)
+		case start == end && start >= r.From.UnixNano() && start < r.To.UnixNano():
+			out[i] = 1
+		}
+	}
+	return out
+}
+
+// ofWorkers adds up what the workers that were asked for did in each block.
+func ofWorkers(heat *locality.Heat, names []string, q *web.HeatmapQuery, blocks int) []float64 {
+	sums := make([]float64, blocks)
+	for w, row := range heat.Rows {
+		if row == nil || w >= len(names) || names[w] == "" || !q.Of(names[w]) {
+			continue
+		}
+		for b, cell := range row {
+			sums[b] += float64(q.Measure.Of(cell))
+		}
+	}
+	return sums
+}
+
+// fillByTime puts the blocks that were asked for, and in which something was used,
+// into the heatmap.
+func fillByTime(h *web.Heatmap, q *web.HeatmapQuery, v *observe.JobView, firsts []uint64, sums [][]float64) {
+	var blocks []counts.Block
+	var columns []int
+	for b, first := range firsts {
+		last := uint64(math.MaxUint64)
+		if b+1 < len(firsts) {
+			last = firsts[b+1] - 1
+		}
+		used := false
+		for _, row := range sums {
+			used = used || row[b] > 0
+		}
+		if !used || last < uint64(q.First) || first > uint64(q.Last) {
+			continue
+		}
+		block := counts.Block{First: first, Last: last}
+		for _, part := range v.Job.Sums.Table.Blocks(first, last, 1) {
+			block.First, block.Last, block.Keys, block.Folded = max(part.First, first), min(part.Last, last), part.Keys, part.Folded
+		}
+		blocks, columns = append(blocks, block), append(columns, b)
+	}
+	each := max((len(blocks)+q.Blocks-1)/q.Blocks, 1)
+	h.Finest = each == 1
+	h.Counts = make([][]uint64, len(h.Times))
+	for i := 0; i < len(blocks); i += each {
+		joined := joinBlocks(blocks[i:min(i+each, len(blocks))], 1)[0]
+		h.Blocks = append(h.Blocks, web.NewBlock(joined.First, joined.Last, joined.Keys, joined.Folded))
+		for row := range h.Times {
+			n := 0.0
+			for _, b := range columns[i:min(i+each, len(blocks))] {
+				n += sums[row][b]
+			}
+			h.Counts[row] = append(h.Counts[row], uint64(math.Round(n)))
+		}
+	}
+	h.ErrorPercent = cellError(v, h.Counts)
+}

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"math"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/replay"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// The rows of a heatmap by time add up to what the workers did in all.
+func TestHeatmapByTime(t *testing.T) {
+	o := observe.New(observe.Options{Locality: locality.DefaultOptions})
+	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := replay.Read(f, o.Handle); err != nil {
+		t.Fatal(err)
+	}
+	v := o.Jobs()[0]
+	q := web.HeatmapQuery{Blocks: 64, Last: math.MaxUint64, Measure: web.Accesses}
+	byWorker := heatmap(&v, q)
+	q.Rows, q.Range = 12, web.Range{From: time.Unix(0, v.First-1), To: time.Unix(0, v.Last+1)}
+	sum := func(h web.Heatmap, rows ...int) (n uint64) {
+		for i, row := range h.Counts {
+			for _, c := range row {
+				if len(rows) == 0 || i == rows[0] {
+					n += c
+				}
+			}
+		}
+		return n
+	}
+	for i := -1; i < len(byWorker.Workers); i++ {
+		want, names := sum(byWorker), []string(nil)
+		if i >= 0 {
+			want, names = sum(byWorker, i), byWorker.Workers[i:i+1]
+		}
+		q.Workers = names
+		h := heatmapByTime(&v, q, time.Unix(0, v.Last))
+		if off := int64(sum(h)) - int64(want); off < -12 || off > 12 || want == 0 { // rounded in each row
+			t.Errorf("workers %v: %d in all rows, %d by worker", names, sum(h), want)
+		}
+		if len(h.Times) == 0 || len(h.Counts) != len(h.Times) || len(h.Blocks) == 0 {
+			t.Errorf("workers %v: %d rows of counts, %d times, %d blocks", names, len(h.Counts), len(h.Times), len(h.Blocks))
+		}
+	}
+}
+
+func TestShares(t *testing.T) {
+	rows := web.RowsOf(time.Unix(100, 0), time.Unix(140, 0), 2)
+	if len(rows) != 2 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for _, tc := range []struct {
+		from, to    int64
+		first, last float64
+	}{{100, 110, 1, 0}, {110, 130, 0.5, 0.5}, {130, 130, 0, 1}, {90, 110, 0.5, 0}} {
+		got := shares(rows, tc.from*1e9, tc.to*1e9)
+		if math.Abs(got[0]-tc.first) > 1e-6 || math.Abs(got[1]-tc.last) > 1e-6 {
+			t.Errorf("%d to %d: %v", tc.from, tc.to, got)
+		}
+	}
+}

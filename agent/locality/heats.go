@@ -1,0 +1,30 @@
+package locality
+
+import "github.com/psidecar/psidecar/agent/counts"
+
+// A Heat is which worker used which keys in a stretch of time.
+type Heat struct {
+	Start, End int64 // nanoseconds since 1970
+	Rows       [][]counts.Sums
+}
+
+// Heats returns, for each interval that overlaps a stretch of time (nanoseconds
+// since 1970; 0 for an open end), which keys were used, oldest first, all by the
+// same blocks, and the first keys of those.
+func (j *Job) Heats(from, to int64) (heats []Heat, firsts []uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var grids []*counts.Grid
+	for _, in := range j.ring {
+		if in.End < from || to != 0 && in.Start > to || in.Heat.Rows == nil {
+			continue
+		}
+		grids = append(grids, &in.Heat)
+		heats = append(heats, Heat{Start: in.Start, End: in.End})
+	}
+	firsts = counts.Common(grids)
+	for i, g := range grids {
+		heats[i].Rows = g.Regroup(firsts)
+	}
+	return heats, firsts
+}
