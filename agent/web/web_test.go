@@ -8,8 +8,8 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
