@@ -1,0 +1,407 @@
+// Package mapped keeps numbers and records in a file that outlives a kill of the
+// process: what waits of thresholded pushes, and what was sent lately.
+//
+// A [File] is written through memory that is mapped, without a system call, in
+// transactions. Before numbers change, [File.Save] or [File.SaveAt] notes what
+// they were; [File.Commit] makes all that was changed, allocated and freed since
+// the last commit count, by one store of eight bytes. After a kill, [Open] finds
+// the file as the last commit left it. Nothing may leave the process that a
+// commit does not cover: then what the next process finds and what others have
+// seen are of one mind.
+//
+// Room is reserved on the disk before it is mapped, so that a full disk is an
+// error of [File.Alloc]. A file that somebody cuts makes the kernel fault; callers
+// guard themselves by [debug.SetPanicOnFault].
+//
+// Names, places, states and positions have checksums; numbers have none, since
+// renewing it would cost as much as the work on them. What a kill leaves is in the
+// kernel's memory as it was written; a file of another boot, of which the disk may
+// hold parts from several moments, is of no use to anybody: its workers have ended.
+package mapped
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrInUse says that another process, or this one, has the file.
+	ErrInUse = errors.New("the file is in use")
+	// ErrDamaged says that a file does not hold what was written to it.
+	ErrDamaged = errors.New("the file is damaged")
+	// ErrOtherBoot says that the machine was started since.
+	ErrOtherBoot = errors.New("the file is of before the machine was started")
+)
+
+// A file is a page of its own, and segments behind it, each mapped by itself,
+// whose ends the page lists. Segments hold extents one after the other. Numbers
+// are in the machine's byte order: only the machine that wrote a file reads it.
+//
+//	page     magic, id, boot, length of the name u32, name; CRC at 2040; commit
+//	         word at 2048; words of the segments' ends from 2056 on
+//	extent   CRC u32 of its place and size, kind u32, size u64, born word, dead
+//	         word, tag, CRC of kind, tag and place u32; its bytes
+//
+// A word is a number of 48 bits and 16 bits of checksum, stored at once.
+const (
+	magic       = "psidMAP1"
+	pageSize    = 4096
+	nameAt      = 44
+	crcAt       = 2040
+	commitAt    = 2048
+	segmentsAt  = 2056
+	mostSegment = (pageSize - segmentsAt) / 8
+	mostName    = crcAt - nameAt
+
+	headSize  = 96
+	least     = 64 << 10 // bytes of a segment
+	mostExtra = 64 << 20
+	never     = 1<<48 - 1 // a transaction that is never committed
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal makes a word of a number.
+func seal(v uint64) uint64 { return v<<16 | (v*0x9e3779b97f4a7c15^0x5a3c)>>48 }
+
+// unseal is the way back.
+func unseal(w uint64) (v uint64, ok bool) { v = w >> 16; return v, seal(v) == w }
+
+// wordAt is the word at the beginning of b, which is aligned.
+func wordAt(b []byte) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&b[0])) }
+
+// Tag is what an extent is for; this package makes nothing of it.
+type Tag struct {
+	A, B    uint64
+	C, D, E uint32
+	_       uint32
+	Sum     uint64
+}
+
+// Kind tells extents of different use apart; 0 is this package's own.
+type Kind uint32
+
+const kindUndo Kind = 0
+
+// Extent is room in a file. Its memory is valid until the File is closed, or until
+// the commit after it was freed.
+type Extent struct {
+	file  *File
+	kind  Kind
+	at    int64
+	whole []byte // with the head
+	size  int    // of what was asked for
+}
+
+// Bytes is the extent's memory, aligned to 32 bytes; all of its capacity is
+// the extent's.
+func (e *Extent) Bytes() []byte { return e.whole[headSize : headSize+e.size] }
+
+// Room is all bytes that the extent can have.
+func (e *Extent) Room() []byte { return e.whole[headSize:] }
+
+// Options of a [File].
+type Options struct {
+	// Name is what the file is about, at most 1996 bytes.
+	Name []byte
+	// Take asks for n more bytes of the disk and of memory, Give gives back; nil:
+	// there is no bound.
+	Take func(n int) bool
+	Give func(n int)
+}
+
+// File is an open file. It is not safe for use by several goroutines.
+type File struct {
+	path string
+	id   [16]byte
+	opts Options
+	file *os.File
+	page []byte // mapped
+
+	segments [][]byte // mapped
+	ends     []int64
+	used     int // of the last segment
+
+	seq   uint64 // of the transaction under way; the one before is committed
+	free  map[int][]*Extent
+	dying []*Extent
+	undo  []*Extent // the last is in use, those before are full
+	noted int       // bytes of the last
+	undos uint32    // extents for undo so far
+
+	step func() // is called between stores, in tests
+}
+
+// Create makes a file. It appears under its path at once and whole.
+func Create(path string, o Options) (f *File, err error) {
+	if len(o.Name) > mostName {
+		return nil, fmt.Errorf("mapped: a name of %d bytes; at most %d are allowed", len(o.Name), mostName)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	if err := o.take(pageSize); err != nil {
+		return nil, err
+	}
+	f = &File{path: path, opts: o, seq: 1, free: map[int][]*Extent{}}
+	if err := f.create(boot); err != nil {
+		return nil, errors.Join(fmt.Errorf("making a file for what waits: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+func (f *File) create(boot [16]byte) (err error) {
+	temporary := f.path + Unfinished
+	if f.file, err = os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return err
+	}
+	if err = unix.Flock(int(f.file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = reserve(f.file, 0, pageSize)
+	}
+	if err == nil {
+		f.page, err = unix.Mmap(int(f.file.Fd()), 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err == nil {
+		f.id = newID()
+		f.writePage(boot)
+		err = os.Rename(temporary, f.path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(temporary))
+	}
+	return err
+}
+
+// Unfinished is how the names of files end that are still being made.
+const Unfinished = ".new"
+
+func (f *File) writePage(boot [16]byte) {
+	copy(f.page, magic)
+	copy(f.page[8:], f.id[:])
+	copy(f.page[24:], boot[:])
+	putUint32(f.page[40:], uint32(len(f.opts.Name)))
+	copy(f.page[nameAt:], f.opts.Name)
+	putUint32(f.page[crcAt:], crcOf(f.page[:crcAt]))
+	wordAt(f.page[commitAt:]).Store(seal(0))
+}
+
+// ID is unlike that of any other file.
+func (f *File) ID() [16]byte { return f.id }
+
+// Path is where the file is.
+func (f *File) Path() string { return f.path }
+
+func (o *Options) take(n int) error {
+	if o.Take != nil && !o.Take(n) {
+		return fmt.Errorf("no room for %d more bytes within the bound", n)
+	}
+	return nil
+}
+
+// reserve gives the file bytes that have their place on the disk.
+func reserve(f *os.File, from, n int64) error {
+	if err := unix.Fallocate(int(f.Fd()), 0, from, n); !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	for zeros := make([]byte, min(n, 1<<20)); n > 0; {
+		written, err := f.WriteAt(zeros[:min(n, int64(len(zeros)))], from)
+		if err != nil {
+			return err
+		}
+		from, n = from+int64(written), n-int64(written)
+	}
+	return nil
+}
+
+// end is the file's length.
+func (f *File) end() int64 {
+	if n := len(f.ends); n > 0 {
+		return f.ends[n-1]
+	}
+	return pageSize
+}
+
+// grow adds a segment for n bytes at least.
+func (f *File) grow(n int) error {
+	if len(f.ends) == mostSegment {
+		return errors.New("the file has too many segments")
+	}
+	from := f.end()
+	n = max(n, least, min(int(from)/4, mostExtra))
+	n = (n + pageSize - 1) &^ (pageSize - 1)
+	if err := f.opts.take(n); err != nil {
+		return err
+	}
+	err := reserve(f.file, from, int64(n))
+	var memory []byte
+	if err == nil {
+		memory, err = unix.Mmap(int(f.file.Fd()), from, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		f.opts.give(n)
+		return errors.Join(fmt.Errorf("%s: %w", filepath.Base(f.path), err), f.file.Truncate(from))
+	}
+	f.segments, f.ends, f.used = append(f.segments, memory), append(f.ends, from+int64(n)), 0
+	wordAt(f.page[segmentsAt+8*(len(f.ends)-1):]).Store(seal(uint64(from) + uint64(n)))
+	return nil
+}
+
+func (o *Options) give(n int) {
+	if o.Give != nil {
+		o.Give(n)
+	}
+}
+
+// class rounds a size up, so that what is free can be used again: to one of
+// eight sizes between a power of two and the next.
+func class(n int) int {
+	n = max(n+headSize, 2*headSize)
+	unit := max(32, 1<<max(0, bits.Len(uint(n-1))-4))
+	return (n + unit - 1) &^ (unit - 1)
+}
+
+// Alloc returns an extent of n zeros, which counts from the next commit on.
+func (f *File) Alloc(k Kind, t Tag, n int) (*Extent, error) {
+	if k == kindUndo {
+		return nil, errors.New("mapped: kind 0 is taken")
+	}
+	return f.alloc(k, t, n)
+}
+
+func (f *File) alloc(k Kind, t Tag, n int) (*Extent, error) {
+	size := class(n)
+	for c := size; c <= size+size/2; c = class(c + 1 - headSize) {
+		if list := f.free[c]; len(list) > 0 {
+			e := list[len(list)-1]
+			f.free[c] = list[:len(list)-1]
+			f.reuse(e, k, t, n)
+			return e, nil
+		}
+	}
+	if len(f.segments) == 0 || f.used+size > len(f.segments[len(f.segments)-1]) {
+		if err := f.grow(size); err != nil {
+			return nil, err
+		}
+	}
+	last := f.segments[len(f.segments)-1]
+	e := &Extent{file: f, kind: k, at: f.end() - int64(len(last)) + int64(f.used), whole: last[f.used : f.used+size : f.used+size], size: n}
+	putUint64(e.whole[8:], uint64(size))
+	e.describe(t)
+	f.stepped()
+	wordAt(e.whole[16:]).Store(seal(f.seq))
+	wordAt(e.whole).Store(e.place())
+	f.used += size
+	return e, nil
+}
+
+// reuse makes something else of an extent that is free.
+func (f *File) reuse(e *Extent, k Kind, t Tag, n int) {
+	wordAt(e.whole[16:]).Store(seal(never))
+	e.kind, e.size = k, n
+	clear(e.Room())
+	f.stepped()
+	e.describe(t)
+	wordAt(e.whole[24:]).Store(0)
+	f.stepped()
+	wordAt(e.whole[16:]).Store(seal(f.seq))
+}
+
+// place is the first word: that an extent of this size is here.
+func (e *Extent) place() uint64 {
+	return uint64(placeSum(e.at, len(e.whole))) | 1<<32
+}
+
+func placeSum(at int64, size int) uint32 {
+	var b [16]byte
+	putUint64(b[:], uint64(at))
+	putUint64(b[8:], uint64(size))
+	return crcOf(b[:])
+}
+
+// describe writes what an extent is for.
+func (e *Extent) describe(t Tag) {
+	b := e.whole
+	putUint32(b[32:], uint32(e.kind))
+	putUint32(b[36:], t.C)
+	putUint64(b[40:], t.A)
+	putUint64(b[48:], t.B)
+	putUint32(b[56:], t.D)
+	putUint32(b[60:], t.E)
+	putUint64(b[64:], t.Sum)
+	putUint64(b[72:], uint64(e.size))
+	putUint32(b[80:], describedSum(b, e.at))
+}
+
+func describedSum(b []byte, at int64) uint32 {
+	return crc32.Update(uint32(at)*2654435761+1, castagnoli, b[32:80])
+}
+
+// Free frees an extent with the next commit; what it holds must not change any
+// more.
+func (f *File) Free(e *Extent) {
+	if e != nil {
+		f.dying = append(f.dying, e)
+	}
+}
+
+// Commit makes all count that happened since the last one.
+func (f *File) Commit() {
+	for _, e := range f.dying {
+		wordAt(e.whole[24:]).Store(seal(f.seq))
+		f.stepped()
+	}
+	wordAt(f.page[commitAt:]).Store(seal(f.seq))
+	f.stepped()
+	f.seq++
+	f.noted = 0
+	for _, e := range f.dying {
+		f.free[len(e.whole)] = append(f.free[len(e.whole)], e)
+	}
+	clear(f.dying)
+	f.dying = f.dying[:0]
+	if n := len(f.undo); n > 1 { // the last is the largest
+		f.dying = append(f.dying, f.undo[:n-1]...)
+		f.undo[0] = f.undo[n-1]
+		f.undo = f.undo[:1]
+	}
+}
+
+func (f *File) stepped() {
+	if f.step != nil {
+		f.step()
+	}
+}
+
+// Close ends the use of the file, which stays as the last commit left it. No
+// memory of its extents may be used any more.
+func (f *File) Close() error {
+	if f.file == nil {
+		return nil
+	}
+	var err error
+	for _, s := range f.segments {
+		err = errors.Join(err, unix.Munmap(s))
+	}
+	if f.page != nil {
+		err = errors.Join(err, unix.Munmap(f.page))
+	}
+	f.opts.give(int(f.end()))
+	f.segments, f.page, f.free, f.undo, f.dying = nil, nil, nil, nil, nil
+	err = errors.Join(err, f.file.Close())
+	f.file = nil
+	return err
+}
+
+// Remove closes the file and removes it.
+func (f *File) Remove() error {
+	return errors.Join(os.Remove(f.path), f.Close())
+}

@@ -1,0 +1,204 @@
+package mapped
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func putUint32(b []byte, v uint32) { binary.NativeEndian.PutUint32(b, v) }
+func putUint64(b []byte, v uint64) { binary.NativeEndian.PutUint64(b, v) }
+func getUint32(b []byte) uint32    { return binary.NativeEndian.Uint32(b) }
+func getUint64(b []byte) uint64    { return binary.NativeEndian.Uint64(b) }
+func newID() (id [16]byte)         { rand.Read(id[:]); return id }
+
+// bootID names the time since the machine was started.
+func bootID() (id [16]byte, err error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err == nil {
+		var b []byte
+		if b, err = hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")); err == nil {
+			copy(id[:], b)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("which boot this is: %w", err)
+	}
+	return id, err
+}
+
+// Left is what another process has left in a file, as its last commit has it.
+type Left struct {
+	ID   [16]byte
+	Name []byte
+	// All are its extents, in the order of their places.
+	All  []Part
+	path string
+	file *os.File
+}
+
+// Part is an extent of a file that is read.
+type Part struct {
+	Kind  Kind
+	Tag   Tag
+	Bytes []byte
+}
+
+// Open reads a file that its process has left, in any way, and keeps others from
+// it until Close. With ErrInUse it is not left; with ErrDamaged or ErrOtherBoot it
+// is of no use to anybody.
+func Open(path string) (*Left, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	l := &Left{path: path, file: f}
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrInUse
+	}
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(f)
+	}
+	if err == nil {
+		err = l.read(text)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	}
+	return l, nil
+}
+
+// Close lets others have the file.
+func (l *Left) Close() error { return l.file.Close() }
+
+// Remove removes the file, and closes it.
+func (l *Left) Remove() error { return errors.Join(os.Remove(l.path), l.file.Close()) }
+
+// content is a file's extents while it is read.
+type content struct {
+	all  []*found
+	at   map[int64]*found
+	undo []*found
+}
+
+type found struct {
+	Part
+	tag  Tag
+	room []byte
+	live bool
+}
+
+func (l *Left) read(text []byte) error {
+	if len(text) < pageSize || string(text[:8]) != magic {
+		return fmt.Errorf("%w: it does not begin as such files do", ErrDamaged)
+	}
+	if crcOf(text[:crcAt]) != getUint32(text[crcAt:]) {
+		return fmt.Errorf("%w: its first page does not fit its checksum", ErrDamaged)
+	}
+	copy(l.ID[:], text[8:])
+	n := getUint32(text[40:])
+	if n > mostName {
+		return fmt.Errorf("%w: its name has %d bytes", ErrDamaged, n)
+	}
+	l.Name = text[nameAt : nameAt+n]
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	if string(text[24:40]) != string(boot[:]) {
+		return ErrOtherBoot
+	}
+	commit, ok := unseal(getUint64(text[commitAt:]))
+	if !ok {
+		return fmt.Errorf("%w: which transaction was the last is not known", ErrDamaged)
+	}
+	c := &content{at: map[int64]*found{}}
+	if err := c.readSegments(text, commit); err != nil {
+		return err
+	}
+	c.undoAll(commit)
+	for _, e := range c.all {
+		if e.live {
+			l.All = append(l.All, e.Part)
+		}
+	}
+	return nil
+}
+
+// readSegments finds all extents.
+func (c *content) readSegments(text []byte, commit uint64) error {
+	from := int64(pageSize)
+	for i := range mostSegment {
+		word := getUint64(text[segmentsAt+8*i:])
+		if word == 0 {
+			break
+		}
+		end, ok := unseal(word)
+		if !ok || int64(end) < from || int64(end) > int64(len(text)) {
+			return fmt.Errorf("%w: segment %d does not end where it should", ErrDamaged, i)
+		}
+		for at := from; at+headSize <= int64(end); {
+			e, size, err := readExtent(text[at:end], at, commit)
+			if err != nil {
+				return err
+			}
+			if e == nil {
+				break
+			}
+			c.all = append(c.all, e)
+			c.at[at] = e
+			if e.Kind == kindUndo {
+				c.undo = append(c.undo, e)
+				e.live = false
+			}
+			at += int64(size)
+		}
+		from = int64(end)
+	}
+	return nil
+}
+
+// readExtent reads the extent at the beginning of b; nil where none begins.
+func readExtent(b []byte, at int64, commit uint64) (e *found, size int, err error) {
+	first, size64 := getUint64(b), getUint64(b[8:])
+	if first == 0 {
+		return nil, 0, nil
+	}
+	if size64 < headSize || size64 > uint64(len(b)) || first != uint64(placeSum(at, int(size64)))|1<<32 {
+		return nil, 0, fmt.Errorf("%w: an extent at byte %d does not fit its checksum", ErrDamaged, at)
+	}
+	size = int(size64)
+	b = b[:size]
+	born, ok := unseal(getUint64(b[16:]))
+	var died uint64
+	if dead := getUint64(b[24:]); dead != 0 && ok {
+		died, ok = unseal(dead)
+	}
+	if !ok {
+		return nil, 0, fmt.Errorf("%w: from when to when the extent at byte %d counts is not known", ErrDamaged, at)
+	}
+	e = &found{room: b[headSize:], live: born <= commit && (died == 0 || died > commit)}
+	e.Kind = ^Kind(0)
+	if born == never {
+		return e, size, nil // was being made into something else
+	}
+	e.Kind = Kind(getUint32(b[32:]))
+	e.tag = Tag{A: getUint64(b[40:]), B: getUint64(b[48:]), C: getUint32(b[36:]), D: getUint32(b[56:]), E: getUint32(b[60:]), Sum: getUint64(b[64:])}
+	n := getUint64(b[72:])
+	if describedSum(b, at) != getUint32(b[80:]) || n > uint64(len(e.room)) {
+		return nil, 0, fmt.Errorf("%w: what the extent at byte %d is for does not fit its checksum", ErrDamaged, at)
+	}
+	e.Tag, e.Bytes = e.tag, e.room[:n]
+	return e, size, nil
+}
+
+func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }

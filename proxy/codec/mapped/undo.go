@@ -1,0 +1,186 @@
+package mapped
+
+import (
+	"cmp"
+	"hash/crc32"
+	"slices"
+	"unsafe"
+)
+
+// An undo record says what some bytes were before the transaction changed them.
+//
+//	record  word of the transaction, CRC u32 of what follows but for the bytes,
+//	        size of a number u32, place of the extent u64, how many u64, from which
+//	        byte of the extent u64; positions u32 each, none for numbers in a row;
+//	        the bytes; both padded to 8
+//
+// The word is stored when all else is there, and before anything changes. What
+// follows the last record has no word of this transaction.
+const undoHead = 40
+
+// leastUndo is the least room for undo records.
+const leastUndo = 4 << 10
+
+// Save notes the bytes of an extent from one on, before they change.
+func (f *File) Save(e *Extent, from, n int) error {
+	if n == 0 {
+		return nil
+	}
+	b, err := f.undoRoom(undoHead + pad(n))
+	if err != nil {
+		return err
+	}
+	copy(b[undoHead:], e.whole[headSize+from:headSize+from+n])
+	f.sealUndo(b, e, 0, n, from, 0)
+	return nil
+}
+
+// SaveAt notes the numbers of so many bytes at these positions of an extent,
+// before they change.
+func (f *File) SaveAt(e *Extent, at []uint32, size int) error {
+	if len(at) == 0 {
+		return nil
+	}
+	positions := pad(4 * len(at))
+	b, err := f.undoRoom(undoHead + positions + pad(size*len(at)))
+	if err != nil {
+		return err
+	}
+	copy(b[undoHead:], unsafe.Slice((*byte)(unsafe.Pointer(&at[0])), 4*len(at)))
+	gather(b[undoHead+positions:], e.Bytes(), at, size)
+	f.sealUndo(b, e, size, len(at), 0, 4*len(at))
+	return nil
+}
+
+func gather(dst, src []byte, at []uint32, size int) {
+	if size == 4 {
+		from, to := asWords[uint32](src), asWords[uint32](dst)
+		for i, p := range at {
+			to[i] = from[p]
+		}
+		return
+	}
+	from, to := asWords[uint64](src), asWords[uint64](dst)
+	for i, p := range at {
+		to[i] = from[p]
+	}
+}
+
+func asWords[W uint32 | uint64](b []byte) []W {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*W)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(W(0))))
+}
+
+func pad(n int) int { return (n + 7) &^ 7 }
+
+// undoRoom returns room for a record of n bytes.
+func (f *File) undoRoom(n int) ([]byte, error) {
+	if len(f.undo) > 0 {
+		if room := f.undo[len(f.undo)-1].Room(); f.noted+n <= len(room) {
+			return room[f.noted : f.noted+n], nil
+		}
+	}
+	size := max(n, leastUndo)
+	if k := len(f.undo); k > 0 {
+		size = max(size, 2*len(f.undo[k-1].Room()))
+	}
+	f.undos++
+	e, err := f.alloc(kindUndo, Tag{D: f.undos}, size)
+	if err != nil && size > n { // just what is needed, then
+		e, err = f.alloc(kindUndo, Tag{D: f.undos}, n)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.undo, f.noted = append(f.undo, e), 0
+	return e.Room()[:n], nil
+}
+
+// sealUndo makes a record of b count.
+func (f *File) sealUndo(b []byte, e *Extent, size, n, from, positions int) {
+	putUint32(b[12:], uint32(size))
+	putUint64(b[16:], uint64(e.at))
+	putUint64(b[24:], uint64(n))
+	putUint64(b[32:], uint64(from))
+	putUint32(b[8:], undoSum(b, positions))
+	f.noted += len(b)
+	if room := f.undo[len(f.undo)-1].Room(); f.noted+8 <= len(room) {
+		wordAt(room[f.noted:]).Store(0)
+	}
+	f.stepped()
+	wordAt(b).Store(seal(f.seq))
+	f.stepped()
+}
+
+func undoSum(b []byte, positions int) uint32 {
+	sum := crc32.Update(1, castagnoli, b[12:undoHead])
+	return crc32.Update(sum, castagnoli, b[undoHead:undoHead+positions])
+}
+
+// undoAll takes back what the transaction after the commit has changed.
+func (c *content) undoAll(commit uint64) {
+	slices.SortFunc(c.undo, func(a, b *found) int { return cmp.Compare(a.tag.D, b.tag.D) })
+	var all [][]byte
+	for _, e := range c.undo {
+		for b := e.room; len(b) >= undoHead; {
+			seq, ok := unseal(getUint64(b))
+			if !ok || seq != commit+1 {
+				break
+			}
+			n, ok := c.undoLen(b)
+			if !ok {
+				break
+			}
+			all = append(all, b[:n])
+			b = b[n:]
+		}
+	}
+	for i := range all {
+		c.takeBack(all[len(all)-1-i])
+	}
+}
+
+// undoLen returns how long the record is that begins with b, if it is one.
+func (c *content) undoLen(b []byte) (n int, ok bool) {
+	size, count := int(getUint32(b[12:])), getUint64(b[24:])
+	positions := 0
+	switch {
+	case count > uint64(len(b)):
+		return 0, false
+	case size == 0:
+		n = undoHead + pad(int(count))
+	case size == 4 || size == 8:
+		positions = 4 * int(count)
+		n = undoHead + pad(positions) + pad(size*int(count))
+	default:
+		return 0, false
+	}
+	if n > len(b) || undoSum(b, positions) != getUint32(b[8:]) {
+		return 0, false
+	}
+	return n, true
+}
+
+// takeBack puts back what a record holds.
+func (c *content) takeBack(b []byte) {
+	e := c.at[int64(getUint64(b[16:]))]
+	if e == nil {
+		return
+	}
+	size, n, from := int(getUint32(b[12:])), int(getUint64(b[24:])), getUint64(b[32:])
+	if size == 0 {
+		if from <= uint64(len(e.room)) {
+			copy(e.room[from:], b[undoHead:undoHead+n])
+		}
+		return
+	}
+	values := b[undoHead+pad(4*n):]
+	for i := range n {
+		at := int(getUint32(b[undoHead+4*i:])) * size
+		if at+size <= len(e.room) {
+			copy(e.room[at:at+size], values[i*size:])
+		}
+	}
+}
