@@ -145,6 +145,7 @@ type Proxy struct {
 	identities *identities // of other hosts' proxies
 	log        *slog.Logger
 	failures   *failures
+	restoring  string // why what waited of pushes could not be taken up, as it was logged
 
 	advising sync.Mutex
 	conns    *register
@@ -204,6 +205,7 @@ func (p *Proxy) TellFull(tell func(full bool)) { p.entry.tell = tell }
 // order: nothing is accepted any more, connections get Options.Grace to come
 // to rest.
 func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) error {
+	p.restoreOnce() // before the workers of a killed proxy come back
 	g, serving := errgroup.WithContext(ctx)
 	for _, l := range job {
 		g.Go(func() error { return p.Serve(serving, l) })

@@ -43,16 +43,8 @@ func (p *Proxy) restoreValues(ctx context.Context) {
 	}
 	look := time.NewTicker(restoreEvery)
 	defer look.Stop()
-	told := ""
 	for {
-		streams, err := p.opts.Values.Restore(p.opts.ValuesFile)
-		if err != nil && err.Error() != told {
-			told = err.Error()
-			p.log.Error("thresholded pushes", "error", err)
-		}
-		if streams > 0 {
-			p.log.Info("took up what waited of pushes when the proxy before this one ended", "pairs_of_worker_and_server", streams)
-		}
+		p.restoreOnce()
 		select {
 		case <-ctx.Done():
 			return
@@ -61,22 +53,38 @@ func (p *Proxy) restoreValues(ctx context.Context) {
 	}
 }
 
+// restoreOnce takes up what waits by now.
+func (p *Proxy) restoreOnce() {
+	if p.opts.Values == nil || p.opts.ValuesFile == "" {
+		return
+	}
+	streams, err := p.opts.Values.Restore(p.opts.ValuesFile)
+	if err != nil && err.Error() != p.restoring {
+		p.restoring = err.Error()
+		p.log.Error("thresholded pushes", "error", err)
+	}
+	if streams > 0 {
+		p.log.Info("took up what waited of pushes when the proxy before this one ended", "pairs_of_worker_and_server", streams)
+	}
+}
+
 // saveValues keeps what waits of pushes now that all connections have ended.
 func (p *Proxy) saveValues() {
-	if p.opts.Values == nil || p.opts.Values.Waiting() == 0 {
+	if p.opts.Values == nil {
 		return
 	}
-	err := errors.New("there is no folder for it")
-	if p.opts.ValuesFile != "" {
-		if err = os.MkdirAll(filepath.Dir(p.opts.ValuesFile), 0o700); err == nil {
-			_, err = p.opts.Values.Save(p.opts.ValuesFile)
-		}
+	path, failed := p.opts.ValuesFile, error(nil)
+	if path != "" {
+		failed = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
-	if err != nil {
-		p.log.Error("what waited of thresholded pushes is lost with this proxy; give it a --state-dir that it can write to", "file", p.opts.ValuesFile, "error", err)
-		return
+	streams, err := p.opts.Values.Save(path)
+	switch {
+	case err != nil:
+		p.log.Error("what waited of thresholded pushes is lost with this proxy; give it a --state-dir that it can write to",
+			"file", path, "pairs_of_worker_and_server", streams, "error", errors.Join(err, failed))
+	case streams > 0:
+		p.log.Info("what waits of thresholded pushes is kept for the next proxy", "file", path, "pairs_of_worker_and_server", streams)
 	}
-	p.log.Info("what waits of thresholded pushes is kept for the next proxy", "file", p.opts.ValuesFile)
 }
 
 // getCodecs answers with the [ValuesState].

@@ -116,6 +116,8 @@ type Options struct {
 	// there is no bound.
 	Take func(n int) bool
 	Give func(n int)
+	// Stepped is called between stores, in tests; nil: it is not.
+	Stepped func()
 }
 
 // File is an open file. It is not safe for use by several goroutines.
@@ -136,8 +138,6 @@ type File struct {
 	undo  []*Extent // the last is in use, those before are full
 	noted int       // bytes of the last
 	undos uint32    // extents for undo so far
-
-	step func() // is called between stores, in tests
 }
 
 // Create makes a file. It appears under its path at once and whole.
@@ -376,8 +376,8 @@ func (f *File) Commit() {
 }
 
 func (f *File) stepped() {
-	if f.step != nil {
-		f.step()
+	if f.opts.Stepped != nil {
+		f.opts.Stepped()
 	}
 }
 

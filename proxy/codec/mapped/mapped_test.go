@@ -76,7 +76,7 @@ func TestKilledAnywhere(t *testing.T) {
 			t.Fatalf("after %d commits there is %v, want %v", after, found, want)
 		}
 	}
-	f.step = func() {
+	f.opts.Stepped = func() {
 		if r.IntN(4) == 0 {
 			kill()
 		}

@@ -91,6 +91,11 @@ func (l *Layer) AddResidual(at []uint32, b []byte) error {
 	return nil
 }
 
+// Move has the residual be in that memory from now on, aligned to 8 bytes, as far
+// as that suffices; the caller keeps the memory while the layer is in use. Grow
+// writes the new numbers there too, as long as there is room.
+func (l *Layer) Move(memory []byte) { l.residual.move(memory) }
+
 // SetConfig changes how the layer is compressed from the next push on, which
 // renews the threshold. The residual stays. Exact cannot change.
 func (l *Layer) SetConfig(c Config) error {

@@ -36,6 +36,8 @@ type residual interface {
 	scatter(part residual, at []uint32)
 	// grow adds n zeros.
 	grow(n int)
+	// move copies the numbers to other memory, where they are from now on.
+	move(to []byte)
 	// bytes are the memory of the numbers, in the machine's byte order.
 	bytes() []byte
 	// addBytes adds such numbers, to those at the positions or, with nil, to all.
@@ -173,6 +175,14 @@ func (r *wide) scatter(part residual, at []uint32) {
 
 func (r *narrow) grow(n int) { r.e = append(r.e, make([]float32, n)...) }
 func (r *wide) grow(n int)   { r.e = append(r.e, make([]float64, n)...) }
+
+func (r *narrow) move(to []byte) { r.e = moved(r.e, to) }
+func (r *wide) move(to []byte)   { r.e = moved(r.e, to) }
+
+func moved[R vector.Float](e []R, to []byte) []R {
+	there := unsafe.Slice((*R)(unsafe.Pointer(unsafe.SliceData(to))), len(to)/int(unsafe.Sizeof(R(0))))
+	return there[:copy(there, e)]
+}
 
 func (r *narrow) measure() (count int, squares float64) { return measure(r.e) }
 func (r *wide) measure() (count int, squares float64)   { return measure(r.e) }

@@ -14,6 +14,8 @@ const (
 	ReasonLength     Reason = "length"       // a layer has another length than before
 	ReasonIdentity   Reason = "identity"     // who sends is not known: no READY with a node id
 	ReasonMemory     Reason = "memory"       // --codec-memory is used up
+	ReasonMemoryOnly Reason = "memory-only"  // what waits is not in the state folder, which has no room or cannot be written: a kill would lose it
+	ReasonDamaged    Reason = "damaged"      // a file of what waited cannot be read, or was cut while in use: that is lost
 	ReasonStreams    Reason = "streams"      // too many workers and servers
 	ReasonNotFinite  Reason = "not-finite"   // NaN or infinity: the values go at once, nothing of them waits
 	ReasonNotRounded Reason = "not-rounded"  // numbers that cannot be quantized (NaN, infinity, at the ends of their range) go as they are
@@ -31,7 +33,7 @@ const (
 
 // Reasons lists all that are counted.
 var Reasons = []Reason{
-	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
+	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonMemoryOnly, ReasonDamaged, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
 	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonFlushed, ReasonNoFlush,
 }
 

@@ -158,7 +158,9 @@ func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 		return nil, fmt.Errorf("what waits for %s cannot be sent: there is no link there, or none back", o.server)
 	}
 	var sent []*ownPush
-	for _, part := range st.empty() {
+	var parts []waiting
+	st.guarded(func() { parts = st.empty() })
+	for _, part := range parts {
 		timestamp := c.nextOwn()
 		frames := st.template.push(timestamp, part)
 		own := &ownPush{sender: s, answered: make(chan struct{}), frames: frames}

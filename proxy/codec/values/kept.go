@@ -18,9 +18,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 )
 
-// What waits outlives an orderly end of the proxy in a file, for the proxy after
-// it: a magic number, streams by encoding/gob, and a CRC-32C of all before it. The
-// file is read once, and only on the machine that wrote it.
+// What waits and is in no stream's own file, for want of a folder or of room there,
+// outlives an orderly end of the proxy in one file, for the proxy after it: a magic
+// number, streams by encoding/gob, and a CRC-32C of all before it. The file is read
+// once, and only on the machine that wrote it.
 const keptMagic = "psidVAL1"
 
 // kept are all streams.
@@ -57,24 +58,29 @@ type keptSent struct {
 	Push      bool
 	Sum       uint64
 	Section   []byte
+	Order     uint64
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Save writes what waits of all workers' pushes to a file, for [Codec.Restore] of
-// the next proxy, and reports how many streams have any. Without any there is no
-// file. No link may be in use any more.
+// Save leaves what waits of all workers' pushes to the next proxy, for its
+// [Codec.Restore], and reports how many streams have any that is in no file yet:
+// that is written to path, unless there is none. No link may be in use any more.
 func (c *Codec) Save(path string) (streams int, err error) {
 	var all kept
 	for o, st := range c.streamsOf("", "") {
 		st.mu.Lock()
+		err = errors.Join(err, st.release())
 		if waits, _ := st.residual(); waits > 0 {
 			all.Streams = append(all.Streams, st.keep(o))
 		}
 		st.mu.Unlock()
 	}
-	if len(all.Streams) == 0 {
-		return 0, nil
+	if len(all.Streams) == 0 || err != nil {
+		return 0, err
+	}
+	if path == "" {
+		return len(all.Streams), errors.New("there is no folder for it")
 	}
 	if err := writeKept(path, &all); err != nil {
 		return 0, fmt.Errorf("keeping what waits of pushes for the next proxy: %w", err)
@@ -127,16 +133,30 @@ func (s *stream) keep(o owner) keptStream {
 	}
 	for _, e := range s.repeats.order {
 		sent := s.repeats.sent[e]
-		k.Sent = append(k.Sent, keptSent{e.timestamp, e.push, sent.sum, sent.section})
+		k.Sent = append(k.Sent, keptSent{Timestamp: e.timestamp, Push: e.push, Sum: sent.sum, Section: sent.section})
 	}
 	return k
 }
 
-// Restore takes up what the proxy before this one saved, if there is anything, and
-// removes the file. It reports how many streams there were. That proxy may end
-// after this one has begun: what waits here by then is added to. A file that
-// cannot be used is set aside as path.damaged, and what it held is lost.
+// Restore takes up what proxies before this one left, killed ones too, in the
+// folder and in what Save wrote, and reports how many streams there were. Such a
+// proxy may end after this one has begun: what waits here by then is added to. A
+// file that cannot be used is set aside as its name with .damaged, and what it held
+// is lost.
 func (c *Codec) Restore(path string) (streams int, err error) {
+	c.mu.Lock()
+	c.tidy()
+	c.mu.Unlock()
+	streams, err = c.takeOver("")
+	if path == "" {
+		return streams, err
+	}
+	saved, failed := c.restoreSaved(path)
+	return streams + saved, errors.Join(err, failed)
+}
+
+// restoreSaved takes up what Save wrote, and removes the file.
+func (c *Codec) restoreSaved(path string) (streams int, err error) {
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -161,13 +181,8 @@ func (c *Codec) Restore(path string) (streams int, err error) {
 			err = errors.Join(err, fmt.Errorf("what waited for %s is lost: too many workers and servers", k.Server))
 			continue
 		}
-		st.mu.Lock()
-		lost := st.takeUp(k)
-		st.mu.Unlock()
+		err = errors.Join(err, st.take(k, [2]uint64{}, func() error { return nil }))
 		c.leave(st)
-		if lost > 0 {
-			err = errors.Join(err, fmt.Errorf("what waited of %d layers for %s is lost: --codec-memory has no room for it, or their keys have other lengths now", lost, k.Server))
-		}
 	}
 	return len(all.Streams), err
 }
@@ -207,7 +222,7 @@ func (s *stream) takeUp(k *keptStream) (lost int) {
 	}
 	for _, sent := range k.Sent {
 		if e := (exchange{sent.Timestamp, sent.Push}); s.repeats.sent[e] == nil {
-			s.repeats.remember(e, sent.Sum, sent.Section, s.budget)
+			s.repeats.remember(e, sent.Sum, sent.Section, s)
 		}
 	}
 	s.repeats.last = max(s.repeats.last, k.Last)
@@ -220,7 +235,11 @@ func (s *stream) takeUpDense(d *keptDense) bool {
 		return false
 	}
 	l, why := s.denseOf(d.Key, &piece{kind: kind, width: len(d.Residual) / threshold.ResidualSize(kind, false)}, noRule)
-	if why != "" || l.AddResidual(nil, d.Residual) != nil {
+	if why != "" {
+		return false
+	}
+	s.save(l.Layer, l.extent, nil)
+	if l.AddResidual(nil, d.Residual) != nil {
 		return false
 	}
 	l.pulled = l.pulled || d.Pulled
@@ -246,10 +265,14 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 		}
 		c := l.index.at(key)
 		if c.place == 0 {
-			if !s.budget.take(cellBytes + width*size) {
+			if !s.budget.take(cellBytes) {
 				return false
 			}
-			l.index.add(key, width)
+			if !s.widen(l, width) {
+				s.budget.give(cellBytes)
+				return false
+			}
+			s.addKey(l, key, width)
 			c = l.index.at(key)
 		}
 		if c.size() != width {
@@ -265,5 +288,6 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 		values = append(values, n.Residual[from*size:(from+width)*size]...)
 	}
 	l.Grow(l.index.values)
+	s.save(l.Layer, l.extent, at)
 	return len(at) == 0 || l.AddResidual(at, values) == nil
 }

@@ -87,6 +87,7 @@ func (st *stream) empty() (all []waiting) {
 		}
 		st.dropNarrow(id)
 	}
+	st.commit()
 	return all
 }
 

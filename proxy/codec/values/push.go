@@ -40,6 +40,9 @@ func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
 		return nil, ReasonStreams
 	}
 	s.streams[id], s.fresh[st] = st, true
+	if _, err := s.codec.takeOver(st.owner.fileName()); err != nil {
+		s.codec.log.Error("thresholded pushes", "error", err)
+	}
 	return st, ""
 }
 
@@ -56,6 +59,14 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if !st.guarded(func() { all, coded = s.appendKept(head, st, shown, m) }) {
+		return head, false
+	}
+	return all, coded
+}
+
+// appendKept is appendPush with the stream of what waits, which is locked.
+func (s *Sender) appendKept(head []byte, st *stream, shown *relay.Message, m *pslite.Message) (all []byte, coded bool) {
 	st.sender = s
 	st.learn(m, s.dialect)
 	e, sum := exchangeOf(&m.Meta), st.repeats.sumOf(shown.Frames)
@@ -72,9 +83,10 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 	s.pushing.first, st.began = !st.began, true
 	head, coded = s.appendPieces(head, st, m)
 	s.pushing.first = false
-	if !st.repeats.remember(e, sum, head[start:], st.budget) {
+	if !st.repeats.remember(e, sum, head[start:], st) {
 		st.counts.why(ReasonForgotten)
 	}
+	st.commit() // before anything of it leaves
 	return head, coded
 }
 
@@ -196,6 +208,7 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		if r.Threshold > 0 && !r.Unpulled && !l.pulled {
 			return nil, ReasonUnpulled
 		}
+		st.save(l.Layer, l.extent, nil)
 		s.compress(l.Layer, func() error { return l.Compress(&room.work, v, values) })
 		if r.Threshold == 0 {
 			st.dropDense(key)
@@ -211,12 +224,13 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 			return nil, why
 		}
 		if r.Threshold > 0 && !r.Unpulled && (room.first || !l.index.gradients(keys, p)) {
-			if room.first || !s.compressPulled(l, p, keys, values) {
+			if room.first || !s.compressPulled(st, l, p, keys, values) {
 				return nil, ReasonUnpulled
 			}
 			s.codec.counts.why(ReasonUnpulled)
 			return v, ""
 		}
+		st.save(l.Layer, l.extent, room.at)
 		s.compress(l.Layer, func() error { return l.CompressAt(&room.work, v, room.at, values) })
 		if r.Threshold == 0 && l.Stats().Pushes%64 == 0 {
 			if left, _ := l.Residual(); left == 0 {
@@ -231,7 +245,7 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 // pulled: all values of those that were not, which may be initial values, and of
 // the others what the threshold lets pass. room.at are the places of all values.
 // It reports whether there are others at all.
-func (s *Sender) compressPulled(l *narrowLayer, p *piece, keys pslite.Keys, values []byte) bool {
+func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslite.Keys, values []byte) bool {
 	room, v, size := &s.pushing, &s.pushing.vector, p.kind.Size()
 	room.some, room.chosen, room.gradient = room.some[:0], room.chosen[:0], room.gradient[:0]
 	first := uint32(0)
@@ -249,6 +263,7 @@ func (s *Sender) compressPulled(l *narrowLayer, p *piece, keys pslite.Keys, valu
 	if len(room.some) == 0 {
 		return false
 	}
+	st.save(l.Layer, l.extent, room.some)
 	s.compress(l.Layer, func() error { return l.CompressAt(&room.work, &room.part, room.some, room.gradient) })
 	v.Reset(p.kind, p.values())
 	sent, next := room.part.Values, 0
@@ -352,6 +367,7 @@ func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) 
 			for j := range uint32(width) {
 				room.at = append(room.at, from+j)
 			}
+			st.save(l.Layer, l.extent, room.at)
 			s.compress(l.Layer, func() error { return l.CompressAt(&room.work, &room.vector, room.at, one) })
 			room.vector.Expand(one)
 			changed = true

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/psidecar/psidecar/proxy/codec/mapped"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -30,6 +31,7 @@ type exchange struct {
 type sent struct {
 	sum     uint64 // of what the job sent
 	section []byte
+	extent  *mapped.Extent // where the section is; nil: in memory alone
 }
 
 // What is remembered of one stream.
@@ -103,33 +105,58 @@ func (r *repeats) oldest() (int32, bool) {
 }
 
 // remember keeps a request's section, if it is not too long; false otherwise.
-func (r *repeats) remember(e exchange, sum uint64, section []byte, b *budget) bool {
+func (r *repeats) remember(e exchange, sum uint64, section []byte, st *stream) bool {
 	if e.timestamp < route.FirstOwn {
 		r.last = max(r.last, e.timestamp)
 	}
-	if len(section) > mostRepeatBytes || !b.take(len(section)) {
+	if len(section) > mostRepeatBytes {
 		return false
 	}
 	for len(r.order) >= mostRepeats || r.bytes+len(section) > mostRepeatBytes {
-		r.forgetOldest(b)
+		r.forgetOldest(st)
 	}
-	r.sent[e] = &sent{sum, append([]byte(nil), section...)}
+	push := uint32(0)
+	if e.push {
+		push = 1
+	}
+	st.order++
+	t := mapped.Tag{A: st.order, C: uint32(e.timestamp), D: push, Sum: sum}
+	s := &sent{sum: sum, extent: st.allocate(kindSent, t, len(section))}
+	switch {
+	case s.extent != nil:
+		s.section = s.extent.Bytes()
+	case !st.budget.take(len(section)):
+		return false
+	default:
+		s.section = make([]byte, len(section))
+	}
+	copy(s.section, section)
+	r.sent[e] = s
 	r.order = append(r.order, e)
 	r.bytes += len(section)
 	return true
 }
 
-func (r *repeats) forgetOldest(b *budget) {
+func (r *repeats) forgetOldest(st *stream) {
 	e := r.order[0]
 	r.order = r.order[1:]
-	n := len(r.sent[e].section)
-	r.bytes -= n
-	b.give(n)
+	r.bytes -= len(r.sent[e].section)
+	r.drop(r.sent[e], st)
 	delete(r.sent, e)
 }
 
+func (r *repeats) drop(s *sent, st *stream) {
+	if s.extent == nil {
+		st.budget.give(len(s.section))
+	} else if st.file != nil {
+		st.file.Free(s.extent)
+	}
+}
+
 // clear forgets everything.
-func (r *repeats) clear(b *budget) {
-	b.give(r.bytes)
+func (r *repeats) clear(st *stream) {
+	for _, s := range r.sent {
+		r.drop(s, st)
+	}
 	*r = newRepeats()
 }

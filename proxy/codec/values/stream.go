@@ -1,11 +1,13 @@
 package values
 
 import (
+	"log/slog"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/mapped"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -15,8 +17,11 @@ import (
 // outlives connections, of which an old one may still be ending while the next
 // is in use.
 type stream struct {
+	owner  owner
+	folder string // for its file; empty: there is none
 	budget *budget
 	counts *counters
+	log    *slog.Logger
 
 	// Of [Codec.mu]:
 	links int
@@ -32,6 +37,12 @@ type stream struct {
 	// of them next are gradients, if they turn out to have few values.
 	asked map[uint64]struct{}
 	began bool // a push was seen
+
+	file       *mapped.File // nil: nothing is kept yet, or memoryOnly
+	memoryOnly bool         // there is no room for a file
+	toldRoom   bool
+	stepped    func() // is called between stores, in tests
+	order      uint64 // numbers what was sent
 }
 
 // askedBytes is what a key in asked costs.
@@ -40,8 +51,9 @@ const askedBytes = 32
 // denseLayer is a key of many values.
 type denseLayer struct {
 	*threshold.Layer
-	rule   Rule // its thresholds are by
-	pulled bool // since its first push
+	rule   Rule           // its thresholds are by
+	pulled bool           // since its first push
+	extent *mapped.Extent // where it is in the stream's file; nil: in memory alone
 }
 
 // narrowLayer is a span's keys of few values.
@@ -49,6 +61,12 @@ type narrowLayer struct {
 	*threshold.Layer
 	rule  Rule
 	index *index // where each key's values are in the layer
+	// In the stream's file, unless in memory alone: the numbers, and the keys, of
+	// which the last extent has so many entries.
+	tag     mapped.Tag
+	extent  *mapped.Extent
+	keys    []*mapped.Extent
+	entries int
 }
 
 // layerID names a layer of keys of few values.
@@ -60,8 +78,8 @@ type layerID struct {
 // maxLayers bounds the layers of keys of few values of one stream.
 const maxLayers = 4096
 
-func newStream(b *budget, c *counters) *stream {
-	return &stream{budget: b, counts: c, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}}
+func newStream(c *Codec, o owner) *stream {
+	return &stream{owner: o, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}}
 }
 
 // waits reports whether something may wait to be sent.
@@ -74,6 +92,13 @@ func (s *stream) waits() bool {
 // residual returns how many values wait, and the sum of their squares; s.mu is
 // locked. It reads all of them.
 func (s *stream) residual() (values int, squares float64) {
+	if !s.guarded(func() { values, squares = s.measure() }) {
+		return 0, 0
+	}
+	return values, squares
+}
+
+func (s *stream) measure() (values int, squares float64) {
 	add := func(l *threshold.Layer) {
 		n, sum := l.Residual()
 		values += n
@@ -100,21 +125,42 @@ func (s *stream) restart(why Reason) {
 	for id := range s.narrow {
 		s.dropNarrow(id)
 	}
-	s.repeats.clear(s.budget)
+	s.repeats.clear(s)
+	s.dropFile()
 	s.budget.give(len(s.asked) * askedBytes)
 	clear(s.asked)
 	s.began = false
 }
 
 func (s *stream) dropDense(key uint64) {
-	s.budget.give(s.dense[key].Bytes())
+	if l := s.dense[key]; l.extent != nil {
+		s.file.Free(l.extent)
+	} else {
+		s.budget.give(l.Bytes())
+	}
 	delete(s.dense, key)
 }
 
 func (s *stream) dropNarrow(id layerID) {
 	l := s.narrow[id]
-	s.budget.give(l.Bytes() + l.index.bytes())
+	s.budget.give(l.index.bytes())
+	if l.extent != nil {
+		s.freeNarrow(l)
+	} else {
+		s.budget.give(l.Bytes())
+	}
 	delete(s.narrow, id)
+}
+
+// dropFile removes the file of a stream of which nothing is left.
+func (s *stream) dropFile() {
+	if s.file == nil {
+		return
+	}
+	if err := s.file.Remove(); err != nil {
+		s.log.Warn("removing what was kept of a worker's pushes", "error", err)
+	}
+	s.file = nil
 }
 
 // config is what a rule says of a layer.
@@ -136,14 +182,9 @@ func sameThreshold(a, b *Rule) bool {
 func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
 	l := s.dense[key]
 	if l == nil {
-		if !s.budget.take(p.width * threshold.ResidualSize(p.kind, false)) {
+		if l = s.newDense(key, p, r); l == nil {
 			return nil, ReasonMemory
 		}
-		t, err := threshold.NewLayer(p.kind, p.width, r.config(key))
-		if err != nil {
-			panic(err) // rules are checked
-		}
-		l = &denseLayer{Layer: t, rule: *r}
 		s.dense[key] = l
 	}
 	if l.Kind() != p.kind || l.Len() != p.width {
@@ -151,6 +192,29 @@ func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
 	}
 	follow(l.Layer, &l.rule, r, key)
 	return l, ""
+}
+
+// newDense makes a layer, in the stream's file if possible; nil where there is no
+// memory.
+func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
+	bytes := p.width * threshold.ResidualSize(p.kind, false)
+	e := s.allocate(kindDense, mapped.Tag{A: key, C: uint32(p.kind)}, bytes+8)
+	n := p.width
+	switch {
+	case e != nil:
+		n = 0
+	case !s.budget.take(bytes):
+		return nil
+	}
+	t, err := threshold.NewLayer(p.kind, n, r.config(key))
+	if err != nil {
+		panic(err) // rules are checked
+	}
+	if e != nil {
+		t.Move(e.Bytes()[:bytes])
+		t.Grow(p.width)
+	}
+	return &denseLayer{Layer: t, rule: *r, extent: e}
 }
 
 // narrowOf is denseOf for keys of few values.
@@ -165,7 +229,7 @@ func (s *stream) narrowOf(p *piece, r *Rule) (*narrowLayer, Reason) {
 		if err != nil {
 			panic(err)
 		}
-		l = &narrowLayer{t, *r, newIndex()}
+		l = &narrowLayer{Layer: t, rule: *r, index: newIndex(), tag: mapped.Tag{A: id.First, B: id.Last, C: uint32(id.kind)}}
 		s.narrow[id] = l
 	}
 	follow(l.Layer, &l.rule, r, id.First)
@@ -193,13 +257,16 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 		return at, ReasonLength
 	}
 	if missing > 0 {
-		cost := missing*cellBytes + values*threshold.ResidualSize(p.kind, false)
-		if l.index.values+values > math.MaxInt32 || !s.budget.take(cost) {
+		if l.index.values+values > math.MaxInt32 || !s.budget.take(missing*cellBytes) {
+			return at, ReasonMemory
+		}
+		if !s.widen(l, values) {
+			s.budget.give(missing * cellBytes)
 			return at, ReasonMemory
 		}
 		for i := range p.keys {
 			key := keys.At(p.first + i)
-			l.index.add(key, p.widthOf(i))
+			s.addKey(l, key, p.widthOf(i))
 			if _, ok := s.asked[key]; ok {
 				l.index.notePulled(keys[8*(p.first+i) : 8*(p.first+i+1)])
 				delete(s.asked, key)

@@ -63,7 +63,10 @@ type Options struct {
 	// own when a worker or this proxy ends. Any other server would take that for
 	// one more push of the worker.
 	Adds bool
-	Log  *slog.Logger // nil: slog.Default()
+	// Folder is where what waits is kept, so that it survives a kill; empty: it is
+	// in memory alone.
+	Folder string
+	Log    *slog.Logger // nil: slog.Default()
 }
 
 // Codec makes the Senders and Receivers of this proxy's links, and keeps what
@@ -76,6 +79,9 @@ type Codec struct {
 	counts  *counters
 	adds    bool
 	log     *slog.Logger
+	folder  string
+	taking  sync.Mutex // files of proxies before this one
+	stepped func()     // is called between stores to files, in tests
 	watcher atomic.Pointer[Watcher]
 
 	mu      sync.Mutex
@@ -99,7 +105,7 @@ type ruleSet struct{ rules []Rule }
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, now: time.Now, counts: newCounters(),
 		owns: map[int32]*ownPush{}, heard: map[relay.Instance]int{}, origins: map[string]*origin{}}
-	c.adds, c.log = o.Adds, o.Log
+	c.adds, c.log, c.folder = o.Adds, o.Log, o.Folder
 	if c.log == nil {
 		c.log = slog.Default()
 	}
@@ -215,7 +221,7 @@ func (c *Codec) join(o owner, make bool) *stream {
 		if !make || len(c.streams) >= maxStreams {
 			return nil
 		}
-		s = newStream(&c.budget, c.counts)
+		s = newStream(c, o)
 		c.streams[o] = s
 	}
 	s.links++
@@ -225,16 +231,25 @@ func (c *Codec) join(o owner, make bool) *stream {
 // leave notes that a link no longer uses a stream.
 func (c *Codec) leave(s *stream) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	s.links--
 	s.idle = c.now()
+	last := c.ended && s.links == 0
+	c.mu.Unlock()
+	if !last { // the worker may be with the next proxy as soon as it is not with this one
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.release(); err != nil {
+		c.log.Warn("leaving what waits of pushes to the next proxy", "error", err)
+	}
 }
 
 // tidy drops streams whose worker has not been there for long.
 func (c *Codec) tidy() {
 	for o, s := range c.streams {
 		if s.links == 0 && c.now().Sub(s.idle) > idleFor && s.mu.TryLock() {
-			s.restart(ReasonAbandoned)
+			s.guarded(func() { s.restart(ReasonAbandoned) })
 			s.mu.Unlock()
 			delete(c.streams, o)
 		}

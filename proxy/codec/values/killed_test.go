@@ -1,0 +1,375 @@
+package values
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+)
+
+// doomed is a proxy's codec that is killed now and then between two stores: what is
+// in its folder then is all that its successor has.
+type doomed struct {
+	t      *testing.T
+	r      *rand.Rand
+	rules  []Rule
+	folder string
+	n      int
+	codec  *Codec
+	fuse   int // stores until the kill; 0: none
+	kills  int
+}
+
+var errKilled = errors.New("killed")
+
+// begin starts a successor, which may be killed while it takes over.
+func (d *doomed) begin() {
+	d.t.Helper()
+	for killed := true; killed; {
+		c, err := New(Options{Compact: compact.DefaultLimits, Rules: d.rules, Folder: d.folder})
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		c.stepped = d.step
+		d.codec = c
+		killed = d.mayDie(func() {
+			if _, err := c.Restore(""); err != nil {
+				d.t.Fatal(err)
+			}
+		})
+	}
+}
+
+// step kills where the fuse has burnt down.
+func (d *doomed) step() {
+	if d.fuse == 0 {
+		return
+	}
+	if d.fuse--; d.fuse == 0 {
+		panic(errKilled)
+	}
+}
+
+// mayDie does something, in the midst of which the proxy may be killed.
+func (d *doomed) mayDie(do func()) (killed bool) {
+	d.fuse = 0
+	if d.r.IntN(4) == 0 {
+		d.fuse = 1 + d.r.IntN(15)
+	}
+	defer func() {
+		if p := recover(); p == errKilled {
+			d.kill()
+			killed = true
+		} else if p != nil {
+			panic(p)
+		}
+		d.fuse = 0
+	}()
+	do()
+	return false
+}
+
+// kill leaves a copy of the folder, whose files nobody has.
+func (d *doomed) kill() {
+	d.t.Helper()
+	d.kills++
+	d.n++
+	next := filepath.Join(filepath.Dir(d.folder), fmt.Sprint("state", d.n))
+	if err := os.CopyFS(next, os.DirFS(d.folder)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		d.t.Fatal(err)
+	}
+	for _, st := range d.codec.streams {
+		if st.file != nil {
+			st.file.Remove()
+		}
+	}
+	d.folder = next
+}
+
+// folderInMemory is where many files are written fast.
+func folderInMemory(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "values-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// zeros are pushes of zeros for all keys of some sums, in which what waits goes.
+func zeros(of sums) (all []request) {
+	byWidth := map[int][]uint64{}
+	for k, v := range of {
+		byWidth[len(v)] = append(byWidth[len(v)], k)
+	}
+	for width, keys := range byWidth {
+		slices.Sort(keys)
+		all = append(all, request{timestamp: int32(10_000 + len(all)), push: true, keys: keys, vals: make([]float32, width*len(keys))})
+	}
+	return all
+}
+
+// A proxy is killed again and again, between any two of its stores, in the midst
+// of pushes and of taking over; the worker repeats what was not answered. Each push
+// counts once, repeats are what the first was, and the sums come out.
+func TestKilledAgainAndAgain(t *testing.T) {
+	for _, rule := range []Rule{
+		{Unpulled: true, Threshold: 0.95},
+		{Threshold: 0.99},
+		{Unpulled: true, Threshold: 0.9, Layers: []Range{{0, 499}, {500, 1999}}, Lifespan: 5},
+	} {
+		e := newEnds(t)
+		r := rand.New(rand.NewPCG(7, 7))
+		d := &doomed{t: t, r: r, rules: []Rule{rule}, folder: filepath.Join(folderInMemory(t), "state")}
+		var w *way
+		begin := func() {
+			d.begin()
+			w = e.dial(t, d.codec, e.server, "ps9")
+		}
+		begin()
+		pushed, got := sums{}, sums{}
+		most := 0.0
+		push := func(q request) {
+			frames := q.frames()
+			pushed.add(q.keys, q.vals, q.lens)
+			var first []byte
+			for {
+				var out []byte
+				if d.mayDie(func() { out = w.carry(t, frames)[2] }) {
+					begin()
+					continue
+				}
+				if first == nil {
+					first = out
+					got.add(q.keys, floats(out), q.lens) // the first that arrives counts
+				} else if !bytes.Equal(first, out) {
+					t.Fatalf("push %d was repeated with other values", q.timestamp)
+				}
+				if r.IntN(6) > 0 {
+					return
+				}
+				if r.IntN(2) == 0 { // after all was sent
+					d.kill()
+					begin()
+				}
+			}
+		}
+		for step := range 120 {
+			q := pushes(r, step)
+			push(q)
+			for d.mayDie(func() {
+				w.carry(t, request{timestamp: int32(5000 + step), pull: true, keys: q.keys}.frames())
+			}) {
+				begin()
+			}
+			most = max(most, d.codec.Waiting())
+			if missing := pushed.difference(got); step%30 == 29 && (missing > 0) != (d.codec.Waiting() > 0) {
+				t.Fatalf("step %d: %v is missing, and %v waits", step, missing, d.codec.Waiting())
+			}
+		}
+		if most == 0 || d.kills < 20 {
+			t.Fatalf("%d kills, at most %v waited: too little to tell anything", d.kills, most)
+		}
+		d.rules = nil
+		d.kill()
+		begin()
+		for _, q := range zeros(pushed) {
+			push(q)
+		}
+		if off := pushed.difference(got) + got.difference(pushed); off != 0 {
+			t.Errorf("%+v: sums are off by %v after %d kills", rule, off, d.kills)
+		}
+		if n := d.codec.Counts().Reasons[ReasonMemoryOnly]; n > 0 {
+			t.Errorf("%d layers were in memory alone", n)
+		}
+	}
+}
+
+// Without PS_RESEND what was on its way is gone with a killed proxy; what had
+// waited before is all there.
+func TestKilledWithoutRepeats(t *testing.T) {
+	e := newEnds(t)
+	r := rand.New(rand.NewPCG(8, 7))
+	d := &doomed{t: t, r: r, rules: []Rule{{Unpulled: true, Threshold: 0.95}}, folder: filepath.Join(folderInMemory(t), "state")}
+	var w *way
+	begin := func() {
+		d.begin()
+		w = e.dial(t, d.codec, e.server, "ps9")
+	}
+	begin()
+	lost := 0
+	for step := range 300 {
+		q := pushes(r, step)
+		before := d.codec.Waiting()
+		if !d.mayDie(func() { w.carry(t, q.frames()) }) {
+			continue
+		}
+		begin()
+		if step < 3 || d.codec.Waiting() == before {
+			lost++
+			continue
+		}
+		// It was sent as far as the proxy knows: then the repeat would be one.
+		repeats := d.codec.Counts().Reasons[ReasonRepeat]
+		w.carry(t, q.frames())
+		if d.codec.Counts().Reasons[ReasonRepeat] != repeats+1 {
+			t.Fatalf("step %d: %v waited before the kill, %v after it", step, before, d.codec.Waiting())
+		}
+	}
+	if lost < 5 {
+		t.Fatalf("%d pushes were cut off: too few to tell anything", lost)
+	}
+}
+
+// Two proxies one after the other have pushes of one worker, as when one ends while
+// the next has begun: what waits in both comes together.
+func TestProxiesThatOverlap(t *testing.T) {
+	folder := t.TempDir()
+	e := newEnds(t)
+	rule := Rule{Unpulled: true, Threshold: 0.95}
+	open := func() (*Codec, *way) {
+		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{rule}, Folder: folder})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, e.dial(t, c, e.server, "ps9")
+	}
+	r := rand.New(rand.NewPCG(2, 2))
+	pushed, got := sums{}, sums{}
+	push := func(w *way, q request) {
+		pushed.add(q.keys, q.vals, q.lens)
+		got.add(q.keys, floats(w.carry(t, q.frames())[2]), q.lens)
+	}
+	old, before := open()
+	for step := range 30 {
+		push(before, pushes(r, step))
+	}
+	next, after := open()
+	for step := 30; step < 60; step++ {
+		push(after, pushes(r, step))
+		push(before, pushes(r, step+100))
+	}
+	if err := old.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before.close()
+	if n, err := next.Restore(""); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := next.Restore(""); n != 0 || err != nil {
+		t.Fatal("it was taken up again", n, err)
+	}
+	next.SetRules(nil)
+	for _, q := range zeros(pushed) {
+		push(after, q)
+	}
+	if off := pushed.difference(got) + got.difference(pushed); off != 0 {
+		t.Errorf("sums are off by %v", off)
+	}
+}
+
+// Somebody cuts a stream's file: what waited is lost, which is counted, and the
+// worker's pushes go on as they are.
+func TestFileIsCut(t *testing.T) {
+	folder := t.TempDir()
+	e := newEnds(t)
+	c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := e.dial(t, c, e.server, "ps9")
+	r := rand.New(rand.NewPCG(4, 4))
+	for step := range 9 {
+		w.carry(t, pushes(r, step).frames())
+	}
+	files, err := os.ReadDir(folder)
+	if err != nil || len(files) != 1 || !strings.HasSuffix(files[0].Name(), fileSuffix) {
+		t.Fatal(files, err)
+	}
+	if err := os.Truncate(filepath.Join(folder, files[0].Name()), 0); err != nil {
+		t.Fatal(err)
+	}
+	for step := 9; step < 30; step++ {
+		w.carry(t, pushes(r, step).frames())
+	}
+	if n := c.Counts().Reasons[ReasonDamaged]; n != 1 {
+		t.Errorf("damage was counted %d times", n)
+	}
+	w.close()
+	if _, err := c.Save(""); c.Waiting() > 0 && err == nil {
+		t.Error("what waits is lost without a word")
+	}
+}
+
+// Where the folder cannot be written, all is as without one, and counted.
+func TestNoFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := newEnds(t)
+	c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := e.dial(t, c, e.server, "ps9")
+	pushed, got := sums{}, sums{}
+	r := rand.New(rand.NewPCG(4, 4))
+	for step := range 30 {
+		q := pushes(r, step)
+		pushed.add(q.keys, q.vals, q.lens)
+		got.add(q.keys, floats(w.carry(t, q.frames())[2]), q.lens)
+	}
+	if pushed.difference(got) == 0 || c.Counts().Reasons[ReasonMemoryOnly] == 0 {
+		t.Error("nothing waits, or it was not counted that it would not survive a kill")
+	}
+}
+
+// BenchmarkPush is a push of a million numbers, in memory alone and so that what
+// waits survives a kill.
+func BenchmarkPush(b *testing.B) {
+	for _, folder := range []string{"", b.TempDir(), "/dev/shm"} {
+		for _, shape := range []struct{ keys, width int }{{1, 1 << 20}, {1000, 1}, {100_000, 1}} {
+			name := map[bool]string{true: "memory", false: "file"}[folder == ""]
+			if folder == "/dev/shm" {
+				name = "shm"
+			}
+			b.Run(fmt.Sprintf("%s/%dx%d", name, shape.keys, shape.width), func(b *testing.B) {
+				dir := folder
+				if dir != "" {
+					dir = filepath.Join(folder, fmt.Sprint("psidecar-bench-", os.Getpid(), shape.keys))
+					defer os.RemoveAll(dir)
+				}
+				c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.99}}, Folder: dir})
+				if err != nil {
+					b.Fatal(err)
+				}
+				e := newEnds(b)
+				w := e.dial(b, c, e.server, "ps9")
+				r := rand.New(rand.NewPCG(4, 4))
+				q := request{push: true, vals: normal(r, shape.keys*shape.width)}
+				for k := range shape.keys {
+					q.keys = append(q.keys, uint64(k*37))
+				}
+				frames := q.frames()
+				meta := frames[0]
+				b.SetBytes(int64(4 * shape.keys * shape.width))
+				var head []byte
+				for b.Loop() {
+					q.timestamp++
+					m := request{push: true, timestamp: q.timestamp, keys: q.keys[:1], vals: q.vals[:1]}
+					frames[0] = m.frames()[0]
+					head, _, _ = w.sender.Encode(head[:0], message(frames))
+				}
+				_ = meta
+			})
+		}
+	}
+}

@@ -1,0 +1,491 @@
+package values
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/mapped"
+	"github.com/psidecar/psidecar/proxy/codec/threshold"
+)
+
+// What waits of a stream, and what was sent lately, is in a file of its own, so
+// that it outlives a kill. A push is one transaction of it, committed before its
+// section goes to the link: a push that the next proxy does not find sent has not
+// left this one, and one that it finds takes the same bytes again when PS_RESEND
+// repeats it. Without PS_RESEND nobody repeats what was on its way when a proxy
+// was killed; what had waited before is all there.
+//
+// The next proxy takes up what it finds, in a transaction too, and notes whose it
+// was until the file is gone. That keys were pulled is written when a stream is
+// left in order, and may be forgotten otherwise: until it is seen again, pushes go
+// whole.
+
+// What extents are for.
+const (
+	kindDense  mapped.Kind = 1 + iota // A: key, C: kind of number; bytes: numbers, and pulled in the last 8
+	kindNarrow                        // A, B: range, C: kind; bytes: numbers
+	kindKeys                          // as its layer, D: how many such extents came before; bytes: entries
+	kindSent                          // C: timestamp, D: 1 of a push, Sum; bytes: the section
+	kindTook                          // A, B: of which file all is here
+)
+
+const (
+	fileSuffix = ".values"
+	entrySize  = 16
+	leastKeys  = 64 // entries of an extent
+	leastWide  = 1024
+)
+
+// fileName is how the names of an owner's files begin.
+func (o *owner) fileName() string {
+	return fmt.Sprintf("%016x-", xxhash.Sum64String(fmt.Sprint(o.origin, "\x00", o.node, "\x00", o.server, o.app, o.customer)))
+}
+
+// named is an owner as its file names it.
+type named struct {
+	Origin   string         `json:"origin"`
+	Node     string         `json:"node"`
+	Server   netip.AddrPort `json:"server"`
+	App      int32          `json:"app"`
+	Customer int32          `json:"customer"`
+}
+
+// allocate returns room in the stream's file, which is made if need be; nil where
+// there is none to be had, or no folder.
+func (s *stream) allocate(k mapped.Kind, t mapped.Tag, n int) *mapped.Extent {
+	if s.folder == "" || s.memoryOnly {
+		return nil
+	}
+	err := s.makeFile()
+	var e *mapped.Extent
+	if err == nil {
+		e, err = s.file.Alloc(k, t, n)
+	}
+	if err != nil {
+		s.lacksRoom(err)
+		return nil
+	}
+	return e
+}
+
+func (s *stream) makeFile() error {
+	if s.file != nil {
+		return nil
+	}
+	o := &s.owner
+	name, err := json.Marshal(named{o.origin, o.node, o.server, o.app, o.customer})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.folder, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(s.folder, fmt.Sprintf("%s%016x%s", o.fileName(), rand.Uint64(), fileSuffix))
+	s.file, err = mapped.Create(path, mapped.Options{Name: name, Take: s.budget.take, Give: s.budget.give, Stepped: s.stepped})
+	if err != nil {
+		s.memoryOnly = true // and not tried again with each message
+	}
+	return err
+}
+
+// lacksRoom counts and logs that something is in memory alone.
+func (s *stream) lacksRoom(err error) {
+	s.counts.why(ReasonMemoryOnly)
+	if !s.toldRoom {
+		s.toldRoom = true
+		s.log.Warn("what waits of a worker's pushes would not survive a kill of this proxy; see to --state-dir and --codec-memory",
+			"worker", s.owner.node, "server", s.owner.server, "error", err)
+	}
+}
+
+// save notes what is about to change of a layer in an extent: the numbers at these
+// positions, all where at is nil.
+func (s *stream) save(l *threshold.Layer, e *mapped.Extent, at []uint32) {
+	if e == nil {
+		return
+	}
+	var err error
+	if at == nil {
+		err = s.file.Save(e, 0, l.Bytes())
+	} else {
+		err = s.file.SaveAt(e, at, threshold.ResidualSize(l.Kind(), false))
+	}
+	if err != nil {
+		s.lacksRoom(err)
+	}
+}
+
+// commit makes what has happened count; s.mu is locked.
+func (s *stream) commit() {
+	if s.file != nil {
+		s.file.Commit()
+	}
+}
+
+// guarded calls do. A fault of the memory under the stream's file, which somebody
+// has cut, costs what waits, and nothing else; do must not have changed anything
+// but the stream by then.
+func (s *stream) guarded(do func()) (ok bool) {
+	if s.file == nil && s.folder == "" {
+		do()
+		return true
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		if _, fault := p.(interface{ Addr() uintptr }); !fault {
+			panic(p)
+		}
+		s.counts.why(ReasonDamaged)
+		s.log.Error("what waited of a worker's pushes is lost: somebody has cut its file in the --state-dir",
+			"worker", s.owner.node, "server", s.owner.server, "error", p)
+		s.lose()
+	}()
+	do()
+	return true
+}
+
+// lose forgets all without touching what is mapped. The file stays open: who goes
+// on with its memory must not find other memory there.
+func (s *stream) lose() {
+	file := s.file
+	s.file = nil
+	for key, l := range s.dense {
+		if l.extent == nil {
+			s.budget.give(l.Bytes())
+		}
+		delete(s.dense, key)
+	}
+	for id, l := range s.narrow {
+		if l.extent == nil {
+			s.budget.give(l.Bytes())
+		}
+		s.budget.give(l.index.bytes())
+		delete(s.narrow, id)
+	}
+	s.repeats.clear(s)
+	s.memoryOnly = true
+	if file != nil {
+		if err := file.Remove(); err != nil {
+			s.log.Warn("removing what is left of it", "error", err)
+		}
+	}
+}
+
+// widen makes room for so many more numbers of a layer of keys of few values;
+// false where there is none.
+func (s *stream) widen(l *narrowLayer, values int) bool {
+	size := threshold.ResidualSize(l.Kind(), false)
+	n := (l.index.values + values) * size
+	switch {
+	case l.extent != nil && n <= len(l.extent.Bytes()):
+		return true
+	case l.extent == nil && l.index.values > 0: // in memory, for want of room in files
+		return s.budget.take(values * size)
+	}
+	e := s.allocate(kindNarrow, l.tag, max(n+n/4, leastWide))
+	switch {
+	case e == nil && l.extent == nil:
+		return s.budget.take(values * size)
+	case e == nil:
+		return false
+	}
+	l.Move(e.Bytes())
+	if l.extent != nil {
+		s.file.Free(l.extent)
+	}
+	l.extent = e
+	return true
+}
+
+// addKey gives a key the next place in a layer, if it has none.
+func (s *stream) addKey(l *narrowLayer, key uint64, width int) {
+	if l.index.at(key).place != 0 {
+		return
+	}
+	if !s.noteKey(l, key, uint32(width)) { // its numbers would be of use to nobody
+		memory := make([]byte, (l.index.values+width)*threshold.ResidualSize(l.Kind(), false))
+		s.budget.used.Add(int64(len(memory)))
+		l.Move(memory)
+		s.freeNarrow(l)
+	}
+	l.index.add(key, width)
+}
+
+// freeNarrow frees a layer's extents.
+func (s *stream) freeNarrow(l *narrowLayer) {
+	s.file.Free(l.extent)
+	for _, e := range l.keys {
+		s.file.Free(e)
+	}
+	l.extent, l.keys = nil, nil
+}
+
+// noteKey writes that a key has the next place in a layer; false where there is no
+// room.
+func (s *stream) noteKey(l *narrowLayer, key uint64, width uint32) bool {
+	if l.extent == nil {
+		return true
+	}
+	n := len(l.keys)
+	if n == 0 || l.entries*entrySize == len(l.keys[n-1].Bytes()) {
+		t := l.tag
+		t.D = uint32(n)
+		more := leastKeys
+		if n > 0 {
+			more = max(more, min(len(l.keys[n-1].Bytes())*2/entrySize, 1<<16))
+		}
+		e := s.allocate(kindKeys, t, more*entrySize)
+		if e == nil {
+			return false
+		}
+		l.keys, l.entries = append(l.keys, e), 0
+	}
+	putEntry(l.keys[len(l.keys)-1].Bytes()[l.entries*entrySize:], key, width)
+	l.entries++
+	return true
+}
+
+// An entry is a key, how many values it has, with pulledBit, and a checksum.
+func putEntry(b []byte, key uint64, width uint32) {
+	binary.NativeEndian.PutUint64(b, key)
+	binary.NativeEndian.PutUint32(b[8:], width)
+	binary.NativeEndian.PutUint32(b[12:], crc32.Checksum(b[:12], castagnoli)|1)
+}
+
+func entry(b []byte) (key uint64, width uint32, ok bool) {
+	key, width = binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint32(b[8:])
+	return key, width, binary.NativeEndian.Uint32(b[12:]) == crc32.Checksum(b[:12], castagnoli)|1
+}
+
+// release leaves the stream's file to the next proxy, and forgets all that is in
+// it; s.mu is locked.
+func (s *stream) release() error {
+	if s.file == nil {
+		return nil
+	}
+	var err error
+	s.guarded(func() {
+		for key, l := range s.dense {
+			if l.extent != nil {
+				if l.pulled {
+					l.extent.Bytes()[l.Bytes()] = 1
+				}
+				delete(s.dense, key)
+			}
+		}
+		for id, l := range s.narrow {
+			if l.extent != nil {
+				l.writePulled()
+				s.budget.give(l.index.bytes())
+				delete(s.narrow, id)
+			}
+		}
+		file := s.file
+		s.file = nil
+		for e, sent := range s.repeats.sent {
+			if sent.extent != nil {
+				delete(s.repeats.sent, e)
+			}
+		}
+		s.repeats.order = slices.DeleteFunc(s.repeats.order, func(e exchange) bool { return s.repeats.sent[e] == nil })
+		err = file.Close()
+	})
+	return err
+}
+
+// writePulled notes which keys were pulled.
+func (l *narrowLayer) writePulled() {
+	for i, e := range l.keys {
+		b := e.Bytes()
+		if i == len(l.keys)-1 {
+			b = b[:l.entries*entrySize]
+		}
+		for ; len(b) >= entrySize; b = b[entrySize:] {
+			if key, width, ok := entry(b); ok && l.index.at(key).pulled() {
+				putEntry(b, key, width|pulledBit)
+			}
+		}
+	}
+}
+
+// left is what a stream's file has, and where it comes from.
+type left struct {
+	*mapped.Left
+	stream keptStream
+	took   map[[2]uint64]bool
+}
+
+func halves(id [16]byte) [2]uint64 {
+	return [2]uint64{binary.NativeEndian.Uint64(id[:]), binary.NativeEndian.Uint64(id[8:])}
+}
+
+// readLeft makes sense of a file.
+func readLeft(l *mapped.Left) (*left, error) {
+	var o named
+	if err := json.Unmarshal(l.Name, &o); err != nil {
+		return nil, fmt.Errorf("%w: whose it is: %w", mapped.ErrDamaged, err)
+	}
+	all := &left{Left: l, took: map[[2]uint64]bool{}}
+	k := &all.stream
+	k.Origin, k.Node, k.Server, k.App, k.Customer = o.Origin, o.Node, o.Server, o.App, o.Customer
+	numbers, keys := map[mapped.Tag][]byte{}, map[mapped.Tag][]mapped.Part{}
+	for _, p := range l.All {
+		switch p.Kind {
+		case kindDense:
+			n := max(0, len(p.Bytes)-8)
+			k.Dense = append(k.Dense, keptDense{p.Tag.A, byte(p.Tag.C), len(p.Bytes) > n && p.Bytes[n] == 1, p.Bytes[:n]})
+		case kindNarrow:
+			numbers[p.Tag] = p.Bytes
+		case kindKeys:
+			t := p.Tag
+			t.D = 0
+			keys[t] = append(keys[t], p)
+		case kindSent:
+			k.Sent = append(k.Sent, keptSent{int32(p.Tag.C), p.Tag.D == 1, p.Tag.Sum, p.Bytes, p.Tag.A})
+		case kindTook:
+			all.took[[2]uint64{p.Tag.A, p.Tag.B}] = true
+		}
+	}
+	for t, b := range numbers {
+		k.Narrow = append(k.Narrow, readNarrow(t, b, keys[t]))
+	}
+	slices.SortFunc(k.Sent, func(a, b keptSent) int { return int(int64(a.Order) - int64(b.Order)) })
+	return all, nil
+}
+
+func readNarrow(t mapped.Tag, numbers []byte, keys []mapped.Part) keptNarrow {
+	n := keptNarrow{First: t.A, Last: t.B, Kind: byte(t.C), Residual: numbers}
+	slices.SortFunc(keys, func(a, b mapped.Part) int { return int(a.Tag.D) - int(b.Tag.D) })
+	size := threshold.ResidualSize(element.Kind(t.C), false)
+	place := uint32(1)
+	for _, p := range keys {
+		for b := p.Bytes; len(b) >= entrySize; b = b[entrySize:] {
+			key, width, ok := entry(b)
+			// Keys are written at once, and their numbers' room counts with the
+			// commit: nothing waits of those that have none.
+			if end := place - 1 + width&^pulledBit; !ok || int(end)*size > len(numbers) {
+				return n
+			}
+			n.Keys, n.Places, n.Widths = append(n.Keys, key), append(n.Places, place), append(n.Widths, width)
+			place += width &^ pulledBit
+		}
+	}
+	return n
+}
+
+// takeOver takes up what other proxies have left in the folder whose names begin
+// so, and reports how many streams there were.
+func (c *Codec) takeOver(prefix string) (streams int, err error) {
+	if c.folder == "" {
+		return 0, nil
+	}
+	c.taking.Lock()
+	defer c.taking.Unlock()
+	entries, err := os.ReadDir(c.folder)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		return 0, err
+	}
+	var found []*left
+	took := map[[2]uint64]bool{}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), prefix) || !strings.HasSuffix(e.Name(), fileSuffix) {
+			continue
+		}
+		l, failed := c.openLeft(filepath.Join(c.folder, e.Name()))
+		err = errors.Join(err, failed)
+		if l != nil {
+			found = append(found, l)
+			for id := range l.took {
+				took[id] = true
+			}
+		}
+	}
+	for _, l := range found {
+		if took[halves(l.ID)] {
+			err = errors.Join(err, l.Remove())
+			continue
+		}
+		err = errors.Join(err, c.takeLeft(l))
+		streams++
+	}
+	return streams, err
+}
+
+// openLeft opens a file; nil where it is in use or of no use.
+func (c *Codec) openLeft(path string) (*left, error) {
+	m, err := mapped.Open(path)
+	var l *left
+	if err == nil {
+		if l, err = readLeft(m); err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, mapped.ErrInUse) || errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, mapped.ErrOtherBoot): // its worker has ended with the machine
+		return nil, os.Remove(path)
+	case errors.Is(err, mapped.ErrDamaged):
+		c.counts.why(ReasonDamaged)
+		return nil, errors.Join(fmt.Errorf("what a proxy before this one left of pushes is lost: %w; set aside with .damaged", err), os.Rename(path, path+".damaged"))
+	}
+	return nil, err
+}
+
+// takeLeft adds what a file holds to its stream and removes the file.
+func (c *Codec) takeLeft(l *left) error {
+	k := &l.stream
+	st := c.join(owner{k.Origin, k.Node, k.Server, k.App, k.Customer}, true)
+	if st == nil {
+		c.counts.why(ReasonStreams)
+		return errors.Join(fmt.Errorf("what waits for %s must wait on: too many workers and servers", k.Server), l.Close())
+	}
+	defer c.leave(st)
+	return st.take(k, halves(l.ID), l.Remove)
+}
+
+// take adds what was kept to the stream and calls remove once that is safe; a kill
+// at any time leaves it in one place. Of the next proxy's files one that says it
+// has taken an id counts.
+func (s *stream) take(k *keptStream, id [2]uint64, remove func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lost := 0
+	err := error(nil)
+	s.guarded(func() {
+		lost = s.takeUp(k)
+		e := s.allocate(kindTook, mapped.Tag{A: id[0], B: id[1]}, 0)
+		s.commit()
+		err = remove()
+		if e != nil && err == nil {
+			s.file.Free(e)
+			s.commit()
+		}
+	})
+	if lost > 0 {
+		err = errors.Join(err, fmt.Errorf("what waited of %d layers for %s is lost: --codec-memory has no room for it, or their keys have other lengths now", lost, k.Server))
+	}
+	return err
+}
