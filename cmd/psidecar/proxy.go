@@ -153,7 +153,7 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 		case compact.Name:
 			if o.Values, err = values.New(values.Options{
 				Compact: compact.DefaultLimits, StateBytes: f.values.memory, Rules: rules, Adds: f.routing.handler == "add",
-				Folder: filepath.Join(f.routing.dir, "values"),
+				Folder: filepath.Join(f.routing.dir, values.Folder),
 			}); err != nil {
 				return usageError{err}
 			}

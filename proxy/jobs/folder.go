@@ -129,6 +129,8 @@ func (f *folder) tidy() error {
 		switch {
 		case err != nil || !e.IsDir():
 			continue
+		case strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(e.Name(), aside):
+			continue // not a job's
 		case time.Since(lastTouched(path, info)) > forgetAfter:
 			f.remove(path)
 		case strings.HasPrefix(e.Name(), aside):

@@ -308,6 +308,49 @@ func TestFileIsCut(t *testing.T) {
 	}
 }
 
+// A file that was changed is set aside, said, counted and not believed.
+func TestDamagedStream(t *testing.T) {
+	folder := t.TempDir()
+	e := newEnds(t)
+	open := func() *Codec {
+		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: folder})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := open()
+	w := e.dial(t, c, e.server, "ps9")
+	w.carry(t, pushes(rand.New(rand.NewPCG(4, 4)), 0).frames())
+	w.close()
+	if _, err := c.Save(""); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(folder)
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	path := filepath.Join(folder, files[0].Name())
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[4096] ^= 1 // the first extent
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := open()
+	if n, err := next.Restore(""); n != 0 || err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("%d streams, %v", n, err)
+	}
+	if n := next.Counts().Reasons[ReasonDamaged]; n != 1 || next.Waiting() != 0 {
+		t.Errorf("counted %d times; %v waits", n, next.Waiting())
+	}
+	if files, err = os.ReadDir(folder); err != nil || len(files) != 1 || files[0].Name() != damaged {
+		t.Error(files, err)
+	}
+}
+
 // Where the folder cannot be written, all is as without one, and counted.
 func TestNoFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
