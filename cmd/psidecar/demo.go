@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -49,8 +50,9 @@ Needs root. Everything it makes is gone when it ends.`,
 			if err := findPrograms(&o); err != nil {
 				return err
 			}
-			out := demoOutput{env: e, asJSON: asJSON, hold: hold}
-			o.Observed = out.observed
+			out := newDemoOutput(e, asJSON, hold)
+			defer out.live.clear()
+			o.Page, o.Say, o.Observed = out.opened, out.live.say, out.observed
 			return demo.Run(cmd.Context(), o, out.report)
 		},
 	}
@@ -93,19 +95,32 @@ func findPrograms(o *demo.Options) error {
 type demoOutput struct {
 	env
 	asJSON, hold bool
-	baseline     demo.Result
+	live         *liveLine
+	page         string
+	results      []demo.Result
+}
+
+func newDemoOutput(e env, asJSON, hold bool) *demoOutput {
+	return &demoOutput{env: e, asJSON: asJSON, hold: hold, live: newLiveLine(e)}
+}
+
+// opened says where the page is.
+func (d *demoOutput) opened(url string) {
+	d.page = url
+	d.live.clear()
+	fmt.Fprintf(d.stderr, "page: %s (it shows the job from the second phase on)\n", url)
 }
 
 const demoColumns = "%-9s  %8s  %12s  %18s  %7s  %8s\n"
 
-// report prints one phase: its figures and, from the second on, what became of
-// the first's.
+// report prints one phase.
 func (d *demoOutput) report(r demo.Result) error {
+	d.live.clear()
+	d.results = append(d.results, r)
 	if d.asJSON {
 		return json.NewEncoder(d.stdout).Encode(r)
 	}
-	if d.baseline.Phase == "" {
-		d.baseline = r
+	if len(d.results) == 1 {
 		if _, err := fmt.Fprintf(d.stdout, demoColumns, "phase", "steps/s", "kB per step", "busiest host's kB", "loss", "accuracy"); err != nil {
 			return err
 		}
@@ -131,12 +146,20 @@ func figure(format string, scale float64, v *float64) string {
 	return fmt.Sprintf(format, *v*scale)
 }
 
-// observed says where the page is, and stays while that is wanted.
-func (d *demoOutput) observed(ctx context.Context, url string) error {
+// observed says what came of it all, and stays while that is wanted.
+func (d *demoOutput) observed(ctx context.Context) error {
+	d.live.clear()
+	out := d.stdout
+	if d.asJSON {
+		out = d.stderr // objects alone are JSON
+	}
+	for _, sentence := range verdict(d.results, runtime.NumCPU()) {
+		fmt.Fprintln(out, sentence)
+	}
 	if !d.hold {
 		return nil
 	}
-	fmt.Fprintf(d.stderr, "page: %s (Ctrl-C ends)\n", url)
+	fmt.Fprintf(d.stderr, "page: %s (Ctrl-C ends)\n", d.page)
 	<-ctx.Done()
 	return nil
 }

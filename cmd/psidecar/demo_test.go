@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/cmd/psidecar/demo"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -30,6 +32,13 @@ func TestDemo(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, stderr.Bytes())
+	}
+	told := stderr.String()
+	if first, _, _ := strings.Cut(told, "phase 1 of 6"); !strings.Contains(first, "page: http://127.0.0.1:") {
+		t.Errorf("the page's address does not come before the first phase: %s", told)
+	}
+	if !strings.Contains(told, "phase 6 of 6, threshold") || !strings.Contains(told, "Without loss psidecar sent ") {
+		t.Errorf("neither progress nor a sentence at the end: %s", told)
 	}
 	var phases []string
 	for line := range strings.Lines(stdout.String()) {
@@ -66,5 +75,41 @@ func TestDemoUsage(t *testing.T) {
 		if code, _, stderr := runTest(t, nil, append([]string{"demo"}, args...)...); code != 2 {
 			t.Errorf("demo %v: exit code %d, stderr %q", args, code, stderr)
 		}
+	}
+}
+
+// The sentences at the end say what was measured, also where it is no gain.
+func TestVerdict(t *testing.T) {
+	accuracy, less := 0.9899, 0.9893
+	results := []demo.Result{
+		{Phase: "baseline", StepsPerSecond: 45.1, BytesPerStep: 520e3, Accuracy: &accuracy},
+		{Phase: "compact", StepsPerSecond: 68.4, BytesPerStep: 143e3, Accuracy: &accuracy},
+		{Phase: "reroute", StepsPerSecond: 24.6, BytesPerStep: 50e3, Home: &demo.Result{StepsPerSecond: 24.6, BytesPerStep: 46e3}},
+		{Phase: "threshold", StepsPerSecond: 30, BytesPerStep: 59e3, Accuracy: &less},
+	}
+	want := []string{
+		"Without loss psidecar sent 3.6 times fewer bytes and made the job 1.5 times as fast.",
+		"Moving keys after those who use them, psidecar sent 1.09 times as many bytes and made the job 1.0 times as fast, beside the same job with all keys at home.",
+		"With data and keys placed, and 99% of what is pushed waiting until it adds up, psidecar sent 8.8 times fewer bytes and made the job 0.67 times as fast, which is slower; accuracy 98.93% instead of 98.99%.",
+		"Where it is slower: all hosts and their proxies share this machine's 2 cores; psidecar gains time where the network is what a job waits for.",
+	}
+	if got := verdict(results, 2); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got := verdict(results[:2], 2); len(got) != 1 {
+		t.Errorf("of a job that is faster: %q", got)
+	}
+}
+
+// In a pipe each piece of news is a line, and nothing is cleared.
+func TestLiveLine(t *testing.T) {
+	var out strings.Builder
+	l := newLiveLine(env{stderr: &out, bareErr: &out})
+	l.say("one")
+	l.clear()
+	l.say("")
+	l.say("two")
+	if out.String() != "one\ntwo\n" {
+		t.Errorf("%q", out.String())
 	}
 }

@@ -29,9 +29,14 @@ type Options struct {
 	Batch    int    // samples of a worker's step
 	Psjob    string // the job's program
 	Psidecar string // the program of agents and planner
+	// Page, where not nil, is told the address of the planner's page before the
+	// first phase.
+	Page func(url string)
+	// Say, where not nil, is told what the demo does, every other second at least.
+	Say func(text string)
 	// Observed is called after the last phase, while agents and planner still
-	// run, with the address of the planner's page.
-	Observed func(ctx context.Context, url string) error
+	// run.
+	Observed func(ctx context.Context) error
 }
 
 // Result is what a phase measured.
@@ -57,6 +62,9 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if o.Data == "" {
+		if o.Say != nil {
+			o.Say("making training data")
+		}
 		if o.Data, err = generate(dir); err != nil {
 			return err
 		}
@@ -67,9 +75,28 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
 	s := stage{options: o, net: net, dir: dir}
+	s.telling = newTelling(o.Say, s.moved)
+	defer s.telling.end()
 	defer func() { err = errors.Join(err, s.fleet.stop()) }()
-	for _, phase := range []func(context.Context) (Result, error){s.baseline, s.observe, s.compact, s.placement, s.reroute, s.threshold} {
-		result, err := phase(ctx)
+	s.telling.tell("starting a planner")
+	if err := s.startPlanner(ctx); err != nil {
+		return err
+	}
+	page, err := s.openPage(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, page.close()) }()
+	if o.Page != nil {
+		o.Page(page.url)
+	}
+	phases := []struct {
+		name string
+		play func(context.Context) (Result, error)
+	}{{"baseline", s.baseline}, {"observe", s.observe}, {"compact", s.compact}, {"placement", s.placement}, {"reroute", s.reroute}, {"threshold", s.threshold}}
+	for i, phase := range phases {
+		s.telling.tell("phase %d of %d, %s", i+1, len(phases), phase.name)
+		result, err := phase.play(ctx)
 		if err != nil {
 			return err
 		}
@@ -77,7 +104,19 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 			return err
 		}
 	}
-	return s.show(ctx)
+	s.telling.tell("")
+	return o.Observed(ctx)
+}
+
+// moved returns how many bytes have passed between the hosts.
+func (s *stage) moved() (sum uint64, err error) {
+	traffic, err := s.net.Traffic()
+	for _, row := range traffic {
+		for _, t := range row {
+			sum += t.Payload
+		}
+	}
+	return sum, err
 }
 
 // generate writes a text set that a linear model learns.

@@ -25,14 +25,16 @@ type fleet struct {
 	proxies []*service
 }
 
+// startPlanner starts a planner, which has nothing to do before there are agents.
+func (s *stage) startPlanner(ctx context.Context) (err error) {
+	first := s.net.Host(0)
+	s.fleet.planner, err = startService(ctx, first, plannerPort, s.options.Psidecar, "planner", "--listen", hostPort(first, reportPort), "--insecure", "--socket", "")
+	return err
+}
+
 // observe runs the job with agents and planner beside it.
 func (s *stage) observe(ctx context.Context) (Result, error) {
-	first, program := s.net.Host(0), s.options.Psidecar
-	var err error
-	if s.fleet.planner, err = startService(ctx, first, plannerPort, program, "planner", "--listen", hostPort(first, reportPort), "--insecure", "--socket", ""); err != nil {
-		return Result{}, err
-	}
-	if err := s.startAgents(ctx, "--planner", hostPort(first, reportPort)); err != nil {
+	if err := s.startAgents(ctx, "--planner", hostPort(s.net.Host(0), reportPort)); err != nil {
 		return Result{}, err
 	}
 	result, err := s.run(ctx, "observe")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -11,22 +12,35 @@ import (
 	"time"
 )
 
-// show makes the planner's page, which only the hosts can reach, one of this
-// machine while Observed runs.
-func (s *stage) show(ctx context.Context) error {
+// page is the planner's, which only the hosts can reach, as one of this machine.
+type page struct {
+	url    string
+	server *http.Server
+	ended  chan error
+}
+
+// openPage serves the planner's page until it is closed, whichever planner runs.
+func (s *stage) openPage(ctx context.Context) (*page, error) {
 	planner := s.fleet.planner
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return fmt.Errorf("opening a port for the page: %w", err)
+		return nil, fmt.Errorf("opening a port for the page: %w", err)
 	}
 	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: planner.address})
 	forward.Transport = planner.client.Transport
-	server := &http.Server{Handler: forward, ReadHeaderTimeout: 10 * time.Second}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	err = s.options.Observed(ctx, "http://"+l.Addr().String()+"/")
-	err = errors.Join(err, server.Close())
-	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+	forward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
+		slog.Debug("the page", "error", err)
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the planner is just being replaced, or has ended: load this page again", http.StatusServiceUnavailable)
+	}
+	p := &page{url: "http://" + l.Addr().String() + "/", server: &http.Server{Handler: forward, ReadHeaderTimeout: 10 * time.Second}, ended: make(chan error, 1)}
+	go func() { p.ended <- p.server.Serve(l) }()
+	return p, nil
+}
+
+func (p *page) close() error {
+	err := p.server.Close()
+	if served := <-p.ended; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
 	return err

@@ -16,6 +16,7 @@ type stage struct {
 	net     *hosts.Net
 	dir     string // for sockets and data
 	fleet   fleet
+	telling *telling
 	data    string   // where it was divided among the hosts
 	placed  []string // proxies' flags that say so
 }

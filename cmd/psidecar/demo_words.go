@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/term"
+
+	"github.com/psidecar/psidecar/cmd/psidecar/demo"
+)
+
+// liveLine shows on standard error what is being done: in a terminal in one line
+// that changes, elsewhere a line each time.
+type liveLine struct {
+	out      io.Writer
+	terminal bool
+
+	mu    sync.Mutex
+	shown bool // there is a line to be cleared
+}
+
+func newLiveLine(e env) *liveLine {
+	f, ok := e.bareErr.(*os.File)
+	if ok && term.IsTerminal(int(f.Fd())) {
+		return &liveLine{out: f, terminal: true}
+	}
+	return &liveLine{out: e.stderr}
+}
+
+func (l *liveLine) say(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if text == "" {
+		return
+	}
+	if l.terminal {
+		fmt.Fprintf(l.out, "\r\x1b[K%s", text)
+		l.shown = true
+		return
+	}
+	fmt.Fprintln(l.out, text)
+}
+
+// clear makes room for other text.
+func (l *liveLine) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shown {
+		fmt.Fprint(l.out, "\r\x1b[K")
+		l.shown = false
+	}
+}
+
+// verdict says in sentences what the demo has measured, good or bad.
+func verdict(results []demo.Result, cores int) []string {
+	find := func(phase string) *demo.Result {
+		at := slices.IndexFunc(results, func(r demo.Result) bool { return r.Phase == phase })
+		if at < 0 {
+			return nil
+		}
+		return &results[at]
+	}
+	base := find("baseline")
+	if base == nil {
+		return nil
+	}
+	var all []string
+	slower := false
+	add := func(format string, before, after *demo.Result) {
+		slower = slower || after.StepsPerSecond < 0.95*before.StepsPerSecond
+		all = append(all, fmt.Sprintf(format, "psidecar sent "+fewer(before.BytesPerStep, after.BytesPerStep)+" and made the job "+faster(before.StepsPerSecond, after.StepsPerSecond)))
+	}
+	if r := find("compact"); r != nil {
+		add("Without loss %s.", base, r)
+	}
+	if r := find("reroute"); r != nil && r.Home != nil {
+		add("Moving keys after those who use them, %s, beside the same job with all keys at home.", r.Home, r)
+	}
+	if r := find("threshold"); r != nil {
+		ending := "."
+		if r.Accuracy != nil && base.Accuracy != nil {
+			ending = fmt.Sprintf("; accuracy %.2f%%%% instead of %.2f%%%%.", 100**r.Accuracy, 100**base.Accuracy)
+		}
+		add("With data and keys placed, and 99%% of what is pushed waiting until it adds up, %s"+ending, base, r)
+	}
+	if slower {
+		all = append(all, fmt.Sprintf("Where it is slower: all hosts and their proxies share this machine's %d cores; psidecar gains time where the network is what a job waits for.", cores))
+	}
+	return all
+}
+
+// fewer compares bytes in words.
+func fewer(before, after float64) string {
+	if after <= 0 || before <= 0 {
+		return "bytes that could not be compared"
+	}
+	if ratio := before / after; ratio >= 0.995 {
+		return fmt.Sprintf("%.1f times fewer bytes", ratio)
+	}
+	return fmt.Sprintf("%.2f times as many bytes", after/before)
+}
+
+// faster compares speeds in words.
+func faster(before, after float64) string {
+	if before <= 0 {
+		return "no faster that could be told"
+	}
+	ratio := after / before
+	if ratio < 0.95 {
+		return fmt.Sprintf("%.2f times as fast, which is slower", ratio)
+	}
+	return fmt.Sprintf("%.1f times as fast", ratio)
+}
