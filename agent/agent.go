@@ -30,6 +30,7 @@ import (
 	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/machine"
+	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/sampling"
 	"github.com/psidecar/psidecar/agent/stall"
@@ -80,6 +81,8 @@ type Options struct {
 	// Health is told that loops turn, and answers /healthz; nil: all is well
 	// always.
 	Health *health.Loops
+	// Names is what keys are called; nil: they have no names.
+	Names *names.File
 	// Carried is what is known of this host's proxy.
 	Carried Carried
 	// Collectors have metrics that are served with the agent's.
@@ -361,5 +364,5 @@ func (a *Agent) sweep() error {
 
 // Handler serves the agent over HTTP.
 func (a *Agent) Handler(pprof bool) http.Handler {
-	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health, History: a.History})
+	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health, History: a.History, Names: a.opts.Names})
 }

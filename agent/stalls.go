@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/agent/tcpinfo"
@@ -130,7 +131,7 @@ func (a *Agent) facts(v *observe.JobView) *stall.Facts {
 	}
 	for i := range waits {
 		if now.Sub(moment(waits[i].Since)) >= quietAfter && len(f.Waits) < maxPairs {
-			f.Waits = append(f.Waits, waitOf(v, &waits[i]))
+			f.Waits = append(f.Waits, waitOf(v, &waits[i], a.opts.Names.Map()))
 		}
 	}
 	if len(f.Waits) > 0 {
@@ -192,7 +193,7 @@ func (a *Agent) processState(pid int) byte {
 	return after[0]
 }
 
-func waitOf(v *observe.JobView, w *locality.Wait) stall.Wait {
+func waitOf(v *observe.JobView, w *locality.Wait, keys *names.Map) stall.Wait {
 	out := stall.Wait{Since: moment(w.Since), Bytes: w.Bytes, Requests: w.Requests}
 	if w.Worker < len(v.WorkersByIndex) {
 		out.Worker = v.WorkersByIndex[w.Worker]
@@ -209,6 +210,9 @@ func waitOf(v *observe.JobView, w *locality.Wait) stall.Wait {
 		out.Kind = "pull"
 	}
 	out.Keys = keysText(v, out.Server, w)
+	if name := keys.Keys(v.Job.Scheduler.String(), w.First, w.Last); w.Keyed && name != "" {
+		out.Keys += " (" + name + ")"
+	}
 	return out
 }
 

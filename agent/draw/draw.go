@@ -87,6 +87,9 @@ func Terminal(out io.Writer, h web.Heatmap, width int, colours Colours) error {
 	}
 	first, last := h.Blocks[0].FirstText, h.Blocks[len(h.Blocks)-1].LastText
 	fmt.Fprintf(w, "%*s %s%*s\n", label, "key", first, max(columns-len(first), 0), last)
+	for _, n := range named(h.Blocks) {
+		fmt.Fprintf(w, "%*s %s%s\n", label, "", strings.Repeat(" ", n.at*columns/len(h.Blocks)), n.name)
+	}
 	fmt.Fprintf(w, "%*s ", label, "")
 	for _, mark := range sc.Marks() {
 		cell(w, sc.Level(mark), &inks, colours)
@@ -99,6 +102,38 @@ func Terminal(out io.Writer, h web.Heatmap, width int, colours Colours) error {
 	}
 	fmt.Fprintln(w)
 	return w.Flush()
+}
+
+// naming is the name of a row of blocks, of which at is the first.
+type naming struct {
+	at   int
+	name string
+}
+
+// maxNamings is how many names are shown below the keys.
+const maxNamings = 12
+
+// named returns the names of blocks, neighbours with one name together: what is
+// before the row or the offset in it counts. Of very many the first are returned,
+// and a last one that says how many there are.
+func named(blocks []web.Block) []naming {
+	var all []naming
+	last := ""
+	for i := range blocks {
+		table, _, _ := strings.Cut(blocks[i].Name, "[")
+		table, _, _ = strings.Cut(table, "+")
+		if table != last && table != "" {
+			all = append(all, naming{i, blocks[i].Name})
+		}
+		last = table
+	}
+	if more := len(all) - maxNamings; more > 0 {
+		all = append(all[:maxNamings], naming{0, fmt.Sprintf("and %d names more", more)})
+	}
+	for i := range all {
+		all[i].name = "^ " + all[i].name
+	}
+	return all
 }
 
 // squeeze joins neighbouring columns until at most width are left. What is joined

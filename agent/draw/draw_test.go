@@ -121,3 +121,37 @@ func TestOneScale(t *testing.T) {
 		t.Errorf("the scale does not go from 4544 to 9088, or shows them as nothing:\n%s", text)
 	}
 }
+
+// Names of keys stand below them where they begin, once for each table, and on
+// the image's axis.
+func TestNamedKeys(t *testing.T) {
+	h := sample(2, 4)
+	for i, name := range []string{"users[0..9]", "users[10..19]", "", "items[5]"} {
+		h.Blocks[i].Name = name
+	}
+	var out bytes.Buffer
+	if err := Terminal(&out, h, 80, NoColours); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, " ^ users[0..9]\n") || !strings.Contains(text, "    ^ items[5]\n") || strings.Contains(text, "users[10") {
+		t.Errorf("in the terminal:\n%s", text)
+	}
+	if got := keyTicks(h.Blocks); got[0].Label != "users[0..9]" {
+		t.Errorf("on the axis: %+v", got)
+	}
+	h.Blocks[0].Name = strings.Repeat("long", 20)
+	if got := keyTicks(h.Blocks); len([]rune(got[0].Label)) > 32 {
+		t.Errorf("on the axis: %+v", got)
+	}
+	many := sample(1, 40)
+	for i := range many.Blocks {
+		many.Blocks[i].Name = fmt.Sprintf("table%d", i)
+	}
+	if got := named(many.Blocks); len(got) != maxNamings+1 || got[maxNamings].name != "^ and 28 names more" {
+		t.Errorf("of very many: %+v", got)
+	}
+	out.Reset()
+	if err := PNG(&out, h); err != nil {
+		t.Fatal(err)
+	}
+}

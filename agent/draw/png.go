@@ -7,6 +7,7 @@ import (
 	paint "image/draw"
 	"io"
 	"strconv"
+	"unicode/utf8"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -48,6 +49,9 @@ func PNG(out io.Writer, h web.Heatmap) error {
 		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, float64(len(h.Blocks)), 0, float64(len(h.Workers))
 		p.X.Padding, p.Y.Padding = 0, 0
 		p.X.Label.Text = "first key of the block"
+		if len(named(h.Blocks)) > 0 {
+			p.X.Label.Text = "what the keys of the block are called, or the first of them"
+		}
 		p.X.Tick.Marker, p.Y.Tick.Marker = keyTicks(h.Blocks), workerTicks(h.Workers)
 	}
 	canvas := vgimg.New(pngWidth, rows+framing+keyHeight)
@@ -76,14 +80,30 @@ func picture(h web.Heatmap, sc scale.Scale, inks [scale.Levels]color.RGBA) image
 
 // keyTicks names some blocks by their first keys.
 func keyTicks(blocks []web.Block) plot.ConstantTicks {
-	longest := len(blocks[len(blocks)-1].FirstText)
+	longest := 0
+	for i := range blocks {
+		longest = max(longest, utf8.RuneCountInString(blockLabel(&blocks[i])))
+	}
 	n := max(min(100/(longest+2), len(blocks)), 1)
 	var ticks plot.ConstantTicks
 	for i := range n {
 		at := i * len(blocks) / n
-		ticks = append(ticks, plot.Tick{Value: float64(at) + 0.5, Label: blocks[at].FirstText})
+		ticks = append(ticks, plot.Tick{Value: float64(at) + 0.5, Label: blockLabel(&blocks[at])})
 	}
 	return ticks
+}
+
+// blockLabel is short: names may be of any length.
+func blockLabel(b *web.Block) string {
+	const most = 32
+	text := b.Name
+	if text == "" {
+		text = b.FirstText
+	}
+	if r := []rune(text); len(r) > most {
+		text = string(r[:most-1]) + "…"
+	}
+	return text
 }
 
 // workerTicks names rows, the first one at the top; of very many, some.

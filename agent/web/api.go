@@ -214,6 +214,7 @@ type Block struct {
 	Last      Key    `json:"last"`
 	FirstText string `json:"first_text"`
 	LastText  string `json:"last_text"`
+	Name      string `json:"name,omitempty"`   // what its keys are called (--names): items[0..99]
 	Keys      uint64 `json:"keys"`             // distinct ones seen in it
 	Folded    bool   `json:"folded,omitempty"` // its sums are exact, its keys are not known one by one
 }
@@ -286,7 +287,8 @@ type Keys struct {
 type HotKey struct {
 	Key       Key      `json:"key"`
 	Text      string   `json:"key_text"`
-	Accesses  uint64   `json:"accesses"` // all of them, the estimated ones included
+	Name      string   `json:"name,omitempty"` // what it is called (--names): items[12]
+	Accesses  uint64   `json:"accesses"`       // all of them, the estimated ones included
 	Pulls     uint64   `json:"pulls"`
 	Pushes    uint64   `json:"pushes"`
 	Bytes     uint64   `json:"bytes"`               // of its values, both ways

@@ -54,6 +54,8 @@ type PlanRefusal struct {
 	Message string `json:"message"`
 	Keys    uint64 `json:"keys"`
 	Example Key    `json:"example"`
+	// ExampleName is what that key is called, where it has a name (--names).
+	ExampleName string `json:"example_name,omitempty"`
 }
 
 // PlanHandler is what is known of how a server takes pushes.

@@ -65,6 +65,7 @@ func (s server) heatmap(r *http.Request) (Heatmap, error) {
 		return Heatmap{}, bad("by=%q: use worker or time", by)
 	}
 	h, err := s.state.Heatmap(job, q)
+	h.Call(s.called())
 	h.Workers, h.Blocks, h.Counts = nonNil(h.Workers), nonNil(h.Blocks), nonNil(h.Counts)
 	return h, err
 }
@@ -95,7 +96,9 @@ func (s server) keys(r *http.Request) (Keys, error) {
 	if err != nil {
 		return Keys{}, err
 	}
-	return s.state.Keys(job, n)
+	k, err := s.state.Keys(job, n)
+	k.call(s.called())
+	return k, err
 }
 
 func (s server) agent(*http.Request) (Agent, error) { return s.state.Agent(), nil }

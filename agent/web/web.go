@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/proxy/health"
 )
 
@@ -44,6 +45,8 @@ type Options struct {
 	Health  *health.Loops // answers /healthz; nil: all is well always
 	// Plan, of a planner, returns a job's plan; ErrNoJob where it has none.
 	Plan func(job string) (Plan, error)
+	// Names is what keys are called; nil: they have no names.
+	Names *names.File
 	// Codecs, of a planner, returns what it has on the values of a job.
 	Codecs func(job string) (Codecs, error)
 	// History returns how a job went over the last hour; with the empty name what
@@ -57,7 +60,7 @@ var dist embed.FS
 // Handler serves the state.
 func Handler(state State, opts Options) http.Handler {
 	mux := http.NewServeMux()
-	s := server{state}
+	s := server{state, opts.Names}
 	mux.Handle("GET /healthz", opts.Health)
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /api/v1/jobs", answer(s.jobs))
@@ -66,8 +69,9 @@ func Handler(state State, opts Options) http.Handler {
 	mux.HandleFunc("GET /api/v1/keys", answer(s.keys))
 	mux.HandleFunc("GET /api/v1/servers", answer(s.servers))
 	mux.HandleFunc("GET /api/v1/agent", answer(s.agent))
+	mux.HandleFunc("GET /api/v1/names", answer(s.namesOf))
 	if opts.Plan != nil {
-		mux.HandleFunc("GET /api/v1/plan", planOf(opts.Plan))
+		mux.HandleFunc("GET /api/v1/plan", planOf(called(opts.Plan, opts.Names)))
 	}
 	if opts.Codecs != nil {
 		mux.HandleFunc("GET /api/v1/codecs", codecsOf(opts.Codecs))
@@ -108,7 +112,10 @@ func page() http.Handler {
 	})
 }
 
-type server struct{ state State }
+type server struct {
+	state State
+	names *names.File // nil: keys have none
+}
 
 func (s server) ready(w http.ResponseWriter, _ *http.Request) {
 	if err := s.state.Ready(); err != nil {

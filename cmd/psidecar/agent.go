@@ -31,6 +31,7 @@ type agentFlags struct {
 	pids            []int
 	http            string
 	names           []string // for http
+	keyNames        string
 	pprof           bool
 	sample          string
 	budget          float64
@@ -65,6 +66,7 @@ func (f *agentFlags) showing(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
 	addNames(cmd, &f.names)
+	addKeyNames(cmd, &f.keyNames)
 	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
 	flags.StringVar(&f.host, "host", "", "name of this host in reports and on the page; default: its hostname")
 	flags.Uint32Var(&f.link, "link-mbit", 0, "speed of this host's link in Mbit/s, which the planner counts with; 0: as the node's annotation "+pods.LinkAnnotation+" or the interface of the default route says")
@@ -97,6 +99,9 @@ func (f *agentFlags) options() (agent.Options, error) {
 			return o, usagef("--sample %q: want a number from 1 (all) on, or auto", f.sample)
 		}
 		o.Sampling = agent.Sampling{OneIn: uint32(n)}
+	}
+	if o.Names, err = openNames(f.keyNames); err != nil {
+		return o, err
 	}
 	if o.CgroupRoot == "" {
 		facts, err := probe.Gather()

@@ -18,6 +18,7 @@ import (
 func newHeatmapCommand(e env) *cobra.Command {
 	var (
 		agent, job, measure, image string
+		namesFile                  string
 		first, last, from, to      string
 		blocks, width              int
 		asJSON                     bool
@@ -29,6 +30,10 @@ func newHeatmapCommand(e env) *cobra.Command {
 counted it: in the terminal, with --json as data, with --png as an image.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			called, err := openNames(namesFile)
+			if err != nil {
+				return err
+			}
 			query := url.Values{}
 			for name, value := range map[string]string{
 				"job": job, "measure": measure, "first": first, "last": last, "from": from, "to": to,
@@ -42,6 +47,7 @@ counted it: in the terminal, with --json as data, with --png as an image.`,
 			if err := ask(cmd.Context(), agent, "/api/v1/heatmap", query, &h); err != nil {
 				return err
 			}
+			h.Call(called.Map())
 			if image != "" {
 				if err := writePNG(image, h); err != nil {
 					return err
@@ -72,6 +78,7 @@ counted it: in the terminal, with --json as data, with --png as an image.`,
 	flags.StringVar(&to, "to", "", "end of the time to show")
 	flags.IntVar(&width, "width", 0, "columns to draw in; default: the terminal's")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
+	addKeyNames(cmd, &namesFile)
 	flags.StringVar(&image, "png", "", "write a PNG to this file")
 	return cmd
 }
@@ -84,7 +91,7 @@ func clean(h *web.Heatmap) {
 	}
 	for i := range h.Blocks {
 		b := &h.Blocks[i]
-		b.FirstText, b.LastText = plaintext.Clean(b.FirstText), plaintext.Clean(b.LastText)
+		b.FirstText, b.LastText, b.Name = plaintext.Clean(b.FirstText), plaintext.Clean(b.LastText), plaintext.Clean(b.Name)
 	}
 }
 

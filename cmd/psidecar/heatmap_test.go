@@ -27,6 +27,12 @@ func fakeAgent(t *testing.T) string {
 	mux.HandleFunc("/api/v1/jobs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Write([]byte(`{"jobs":[{"job":"h:1","dialect":"dmlc","nodes":[{"name":"worker0","address":"a:1"}],"stragglers":["worker1"]}]}`))
 	})
+	mux.HandleFunc("/api/v1/names", func(w http.ResponseWriter, _ *http.Request) {
+		w.Write([]byte(`{"names":[{"name":"users","first":0,"last":9}]}`))
+	})
+	mux.HandleFunc("/api/v1/keys", func(w http.ResponseWriter, _ *http.Request) {
+		w.Write([]byte(`{"job":"h:1","hottest":[{"key":3,"key_text":"3","name":"users[3]","accesses":12},{"key":77,"key_text":"77","accesses":5}]}`))
+	})
 	mux.HandleFunc("/api/v1/agent", func(w http.ResponseWriter, _ *http.Request) {
 		w.Write([]byte(`{"host":"me","counters":[{"reason":"ring_full","class":"lost","events":3,"bytes":9,"help":"too slow"}]}`))
 	})
@@ -111,5 +117,23 @@ func TestWatchingUsage(t *testing.T) {
 				t.Errorf("exit code %d (want %d): %s", code, tc.code, stderr)
 			}
 		})
+	}
+}
+
+// heatmap and status name keys: by a file of the user's, and as the agent does.
+func TestNamedKeys(t *testing.T) {
+	agent := fakeAgent(t)
+	file := filepath.Join(t.TempDir(), "names.csv")
+	if err := os.WriteFile(file, []byte("name,first,last,keys-per-row\nusers,0,9,1\nitems,10,99,10\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--names", file); code != 0 || !strings.Contains(out, "^ users[0..9]") || !strings.Contains(out, "^ items[0..8]") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	if code, _, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--names", file+"x"); code != 2 || !strings.Contains(stderr, "--names") {
+		t.Errorf("no file: exit code %d: %s", code, stderr)
+	}
+	if code, out, stderr := runTest(t, nil, "status", "--agent", agent); code != 0 || !strings.Contains(out, "hottest keys, with their uses: users[3] (12), key 77 (5)") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 )
@@ -69,11 +70,16 @@ func newRestoreCommand(e env) *cobra.Command {
 
 func newPlanShowCommand(e env) *cobra.Command {
 	var f planFlags
+	var namesFile string
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show the plans of all jobs: predicted, moved, refused, and what came of it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			called, err := openNames(namesFile)
+			if err != nil {
+				return err
+			}
 			return withPlans(cmd.Context(), &f.planner, func(ctx context.Context, c api.PlansClient) error {
 				d, err := c.Describe(ctx, &api.DescribeRequest{Job: f.job})
 				if err != nil {
@@ -82,11 +88,12 @@ func newPlanShowCommand(e env) *cobra.Command {
 				if f.json {
 					return printProto(e.stdout, d)
 				}
-				return printPlans(e.stdout, d)
+				return printPlans(e.stdout, d, called.Map())
 			})
 		},
 	}
 	f.add(cmd)
+	addKeyNames(cmd, &namesFile)
 	return cmd
 }
 
@@ -150,7 +157,7 @@ func awaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint6
 				if e.GetEpoch() != number || e.GetState() == api.Epoch_MOVING && time.Now().Before(end) {
 					continue
 				}
-				refused := refusals(e)
+				refused := refusals(e, job, nil)
 				switch {
 				case e.GetState() == api.Epoch_MOVING:
 					return fmt.Errorf("after %v %d keys of epoch %d are still to move%s", wait, e.GetPendingKeys(), number, refused)
@@ -216,7 +223,7 @@ func stateName(s api.Epoch_State) string {
 	return strings.ReplaceAll(strings.ToLower(s.String()), "_", " ")
 }
 
-func printPlans(out io.Writer, d *api.Description) error {
+func printPlans(out io.Writer, d *api.Description, called *names.Map) error {
 	if len(d.GetJobs()) == 0 {
 		_, err := fmt.Fprintln(out, "no job has a plan")
 		return err
@@ -254,7 +261,7 @@ func printPlans(out io.Writer, d *api.Description) error {
 		for _, e := range j.GetEpochs() {
 			before, predicted, actual := busiest(e)
 			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%.0f\t%.0f\t%s\t%s\n", e.GetEpoch(), stateName(e.GetState()), e.GetKeys(), e.GetMovedKeys(),
-				e.GetPendingKeys(), before, predicted, bytesOrDash(actual), e.GetReason()+refusals(e))
+				e.GetPendingKeys(), before, predicted, bytesOrDash(actual), e.GetReason()+refusals(e, j.GetJob(), called))
 		}
 		fmt.Fprintln(w)
 	}
@@ -283,10 +290,14 @@ func busiest(e *api.Epoch) (before, predicted, actual float64) {
 	return of((*api.HostLoad).GetBefore), of((*api.HostLoad).GetPredicted), of((*api.HostLoad).GetActual)
 }
 
-func refusals(e *api.Epoch) string {
+func refusals(e *api.Epoch, job string, called *names.Map) string {
 	var b strings.Builder
 	for _, r := range e.GetRefused() {
-		fmt.Fprintf(&b, "; %d keys refused (%s: %s)", r.GetKeys(), r.GetReason(), r.GetMessage())
+		example := ""
+		if name := called.Key(job, r.GetExample()); name != "" {
+			example = ", such as " + name
+		}
+		fmt.Fprintf(&b, "; %d keys refused%s (%s: %s)", r.GetKeys(), example, r.GetReason(), r.GetMessage())
 	}
 	return b.String()
 }

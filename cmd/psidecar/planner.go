@@ -21,6 +21,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/fleet"
 	"github.com/psidecar/psidecar/agent/history"
+	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/planner/access"
@@ -45,6 +46,7 @@ type plannerFlags struct {
 	live                live.Options
 	tls                 link.Files
 	names               []string // for http
+	keyNames            string
 	guests
 }
 
@@ -100,6 +102,7 @@ deploy/SECURITY.md says who may do what.`,
 	}
 	f.planning(cmd, "")
 	addNames(cmd, &f.names)
+	addKeyNames(cmd, &f.keyNames)
 	f.guests.add(cmd, "let all who reach --listen report, ask and change things, without a certificate")
 	return cmd
 }
@@ -134,6 +137,7 @@ type collector struct {
 	codecs   *codecs.Service
 	live     *live.Planner
 	flags    *plannerFlags
+	names    *names.File   // what keys are called; nil: they have no names
 	contest  *contest      // nil: the store is not in a cluster
 	health   *health.Loops // nil: nobody watches over loops
 	shown    atomic.Pointer[plans.Service]
@@ -151,6 +155,9 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 		return nil, usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
 	}
 	var err error
+	if c.names, err = openNames(f.keyNames); err != nil {
+		return nil, err
+	}
 	if c.identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
 		return nil, err
 	}
@@ -314,7 +321,7 @@ func (c *collector) handler() http.Handler {
 	if c.contest != nil {
 		metrics = append(metrics, &c.contest.way)
 	}
-	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, History: c.curves.History})
+	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, History: c.curves.History, Names: c.names})
 	if c.contest == nil {
 		return own
 	}

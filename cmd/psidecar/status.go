@@ -18,9 +18,11 @@ import (
 
 // statusReport is what status --json prints.
 type statusReport struct {
-	Agent web.Agent    `json:"agent"`
-	Jobs  []web.Job    `json:"jobs"`
-	Proxy *proxy.State `json:"proxy,omitempty"`
+	Agent web.Agent `json:"agent"`
+	Jobs  []web.Job `json:"jobs"`
+	// Named are the names of the hottest keys of jobs whose keys have any.
+	Named map[string][]web.HotKey `json:"hottest,omitempty"`
+	Proxy *proxy.State            `json:"proxy,omitempty"`
 }
 
 func newStatusCommand(e env) *cobra.Command {
@@ -49,6 +51,7 @@ func newStatusCommand(e env) *cobra.Command {
 				return err
 			}
 			report.Jobs = jobs.Jobs
+			report.hottest(cmd.Context(), agent)
 			if report.Agent.Proxy && report.Proxy == nil { // psidecar up
 				report.Proxy = &proxy.State{}
 				if err := ask(cmd.Context(), agent, "/api/v1/connections", nil, report.Proxy); err != nil {
@@ -90,6 +93,7 @@ func printWatching(w io.Writer, r statusReport) {
 	}
 	for i := range r.Jobs {
 		printJob(w, &r.Jobs[i])
+		printHottest(w, r.Named[r.Jobs[i].Name])
 	}
 }
 

@@ -103,6 +103,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return nil, err
 	}
 	if h.address == "" {
+		f.planner.keyNames = f.agent.keyNames
 		f.planner.insecure, f.planner.users = f.proxy.insecure, f.proxy.users
 		if h.planner, err = openPlanner(ctx, &f.planner, "--planner-", ports); err != nil {
 			return nil, err

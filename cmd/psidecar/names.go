@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/agent/names"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// addKeyNames has the flag that says what keys are called.
+func addKeyNames(cmd *cobra.Command, path *string) {
+	cmd.Flags().StringVar(path, "names", "", "YAML or CSV file that names ranges of keys (name, first, last) and the rows in them (keys-per-row, row), of all jobs or one (job), read again when it changes")
+}
+
+// openNames reads the file of --names, if there is one.
+func openNames(path string) (*names.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := names.Open(path)
+	if err != nil {
+		return nil, usagef("--names: %w", err)
+	}
+	return f, nil
+}
+
+// shownHottest is how many of a job's hottest keys status names.
+const shownHottest = 4
+
+// hottest asks for the hottest keys of jobs whose keys have names. Agents and
+// planners that know no names are not asked again.
+func (r *statusReport) hottest(ctx context.Context, agent string) {
+	var there web.Names
+	if ask(ctx, agent, "/api/v1/names", nil, &there) != nil || len(there.Names) == 0 {
+		return // an older one serves none
+	}
+	r.Named = map[string][]web.HotKey{}
+	for _, j := range r.Jobs {
+		var keys web.Keys
+		if j.State == web.Over || ask(ctx, agent, "/api/v1/keys", url.Values{"job": {j.Name}, "n": {fmt.Sprint(shownHottest)}}, &keys) != nil {
+			continue // it may just have ended
+		}
+		r.Named[j.Name] = keys.Hottest
+	}
+}
+
+func printHottest(w io.Writer, hottest []web.HotKey) {
+	var all []string
+	for _, k := range hottest {
+		name := k.Name
+		if name == "" {
+			name = "key " + k.Text
+		}
+		all = append(all, fmt.Sprintf("%s (%d)", name, k.Accesses))
+	}
+	if len(all) > 0 {
+		fmt.Fprintf(w, "  hottest keys, with their uses: %s\n", strings.Join(all, ", "))
+	}
+}

@@ -1,0 +1,23 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/names"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// plan show names the key that stands for those that were refused.
+func TestRefusalsAreNamed(t *testing.T) {
+	m, err := names.New([]names.Range{{Name: "users", Last: 99, KeysPerRow: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &api.Epoch{Refused: []*api.Refusal{{Keys: 3, Example: 12, Reason: "HANDLER", Message: "it does not add"}}}
+	if got, want := refusals(e, "j", m), "; 3 keys refused, such as users[12] (HANDLER: it does not add)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := refusals(e, "j", nil), "; 3 keys refused (HANDLER: it does not add)"; got != want {
+		t.Errorf("without names: %q, want %q", got, want)
+	}
+}
