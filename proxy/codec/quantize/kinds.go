@@ -41,6 +41,10 @@ func (c Config) appendBucket(dst []byte, r *room, kind element.Kind, bucket []by
 		part := bucket[:min(len(bucket), piece*size)]
 		bucket = bucket[len(part):]
 		floats, norm := r.narrow(kind, part, norm)
+		if c.Nearest {
+			dst = vector.QuantizeNearest(dst, floats, c.Bits, norm)
+			continue
+		}
 		dst = vector.Quantize(dst, floats, c.Bits, norm, random, index)
 	}
 	return dst

@@ -5,7 +5,8 @@
 //
 // In come numbers as the bytes of a values frame, or those that another codec
 // keeps of them ([sparse.Vector].Values); out goes the wire form, which
-// ../FORMAT.md describes. The random numbers depend on a seed alone: the same
+// ../FORMAT.md describes. Where what is lost comes again, as package ef21 has it,
+// numbers are rounded to the nearest level instead. The random numbers depend on a seed alone: the same
 // seed gives the same bytes, and callers use another one for each message.
 // Nothing is remembered from one message to the next.
 package quantize
@@ -41,6 +42,9 @@ type Config struct {
 	Bits   int // for each number, its sign included: 1 to 8
 	Bucket int // numbers that share a norm: 8 to 65536
 	Norm   Norm
+	// Nearest rounds to the nearest level, without chance: right not on average, but
+	// by the least error. It takes 2 bits or more.
+	Nearest bool
 }
 
 // DefaultConfig is that of Alistarh and others and of Sun and others.
@@ -58,6 +62,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("quantize: %d bits; it must be 1 to 8", c.Bits)
 	case c.Bucket < leastBucket || c.Bucket > mostBucket:
 		return fmt.Errorf("quantize: buckets of %d; it must be %d to %d", c.Bucket, leastBucket, mostBucket)
+	case c.Nearest && c.Bits < 2:
+		return fmt.Errorf("quantize: %d bits, to the nearest level; it must be 2 to 8", c.Bits)
 	case c.Norm > L2Norm:
 		return fmt.Errorf("quantize: unknown norm %d", c.Norm)
 	}

@@ -39,6 +39,11 @@ func addFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *ui
 //go:noescape
 func addBFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
 
+// subtractFloat32AVX2 makes d the differences of n float32 numbers, a multiple of 32 and more than none, and compares.
+//
+//go:noescape
+func subtractFloat32AVX2(d *float32, x *byte, w *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
+
 // compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.
 //
 //go:noescape
@@ -78,6 +83,16 @@ func quantizeAVX2(dst *byte, values *byte, n int, scale float32, base uint32, a 
 //
 //go:noescape
 func quantize8AVX2(dst *byte, values *byte, n int, scale float32, base uint32, a uint32, b uint32, first uint32, most uint32)
+
+// nearestAVX2 is QuantizeNearest for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits; base has the half in it. It overwrites up to 8 bytes behind the last code.
+//
+//go:noescape
+func nearestAVX2(dst *byte, values *byte, n int, scale float32, base uint32, most uint32, bits int, pack *byte)
+
+// nearest8AVX2 is QuantizeNearest for n numbers, a multiple of 32 and more than none, to codes of 8 bits; base has the half in it.
+//
+//go:noescape
+func nearest8AVX2(dst *byte, values *byte, n int, scale float32, base uint32, most uint32)
 
 // dequantizeFloat32AVX2 is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.
 //

@@ -766,6 +766,89 @@ written:
 	VZEROUPPER
 	RET
 
+// func subtractFloat32AVX2(d *float32, x *byte, w *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
+// Requires: AVX, AVX2, BMI, MMX+, POPCNT
+TEXT ·subtractFloat32AVX2(SB), NOSPLIT, $0-72
+	MOVQ         d+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         w+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS tau+32(FP), Y0
+	MOVQ         mask+40(FP), SI
+	MOVQ         at+48(FP), DI
+	MOVL         first+56(FP), R8
+	MOVQ         DI, R9
+	VPCMPEQD     Y1, Y1, Y1
+	VPSRLD       $0x01, Y1, Y1
+	VMOVDQU      interleave<>+0(SB), Y2
+	XORQ         R10, R10
+
+next:
+	PREFETCHT0 1024(CX)(R10*4)
+	PREFETCHT0 1088(CX)(R10*4)
+	PREFETCHT0 1024(DX)(R10*4)
+	PREFETCHT0 1088(DX)(R10*4)
+	VMOVUPS    (CX)(R10*4), Y3
+	VSUBPS     (DX)(R10*4), Y3, Y3
+	VMOVUPS    Y3, (AX)(R10*4)
+	VANDPS     Y1, Y3, Y3
+	VCMPPS     $0x15, Y0, Y3, Y3
+	VMOVUPS    32(CX)(R10*4), Y4
+	VSUBPS     32(DX)(R10*4), Y4, Y4
+	VMOVUPS    Y4, 32(AX)(R10*4)
+	VANDPS     Y1, Y4, Y4
+	VCMPPS     $0x15, Y0, Y4, Y4
+	VMOVUPS    64(CX)(R10*4), Y5
+	VSUBPS     64(DX)(R10*4), Y5, Y5
+	VMOVUPS    Y5, 64(AX)(R10*4)
+	VANDPS     Y1, Y5, Y5
+	VCMPPS     $0x15, Y0, Y5, Y5
+	VMOVUPS    96(CX)(R10*4), Y6
+	VSUBPS     96(DX)(R10*4), Y6, Y6
+	VMOVUPS    Y6, 96(AX)(R10*4)
+	VANDPS     Y1, Y6, Y6
+	VCMPPS     $0x15, Y0, Y6, Y6
+	VPACKSSDW  Y4, Y3, Y3
+	VPACKSSDW  Y6, Y5, Y5
+	VPACKSSWB  Y5, Y3, Y3
+	VPERMD     Y3, Y2, Y3
+	VPMOVMSKB  Y3, R11
+	MOVQ       R10, R12
+	SHRQ       $0x03, R12
+	MOVL       R11, (SI)(R12*1)
+	POPCNTL    R11, R12
+	MOVL       R10, R13
+	ADDL       R8, R13
+	TZCNTL     R11, R14
+	ADDL       R13, R14
+	MOVL       R14, (DI)
+	BLSRL      R11, R11
+	TZCNTL     R11, R14
+	ADDL       R13, R14
+	MOVL       R14, 4(DI)
+	BLSRL      R11, R11
+	JZ         written
+	LEAQ       8(DI), R14
+
+more:
+	TZCNTL R11, R15
+	ADDL   R13, R15
+	MOVL   R15, (R14)
+	BLSRL  R11, R11
+	LEAQ   4(R14), R14
+	JNZ    more
+
+written:
+	LEAQ (DI)(R12*4), DI
+	ADDQ $0x20, R10
+	CMPQ R10, BX
+	JB   next
+	SUBQ R9, DI
+	SHRQ $0x02, DI
+	MOVQ DI, ret+64(FP)
+	VZEROUPPER
+	RET
+
 // func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int
 // Requires: AVX, AVX2, BMI, MMX+, POPCNT
 TEXT ·compareFloat32AVX2(SB), NOSPLIT, $0-56
@@ -1355,6 +1438,108 @@ next:
 	VPERMD    Y6, Y7, Y6
 	VPMINUB   Y5, Y6, Y6
 	VMOVDQU   Y6, (AX)(BX*1)
+	ADDQ      $0x20, BX
+	CMPQ      BX, DX
+	JB        next
+	VZEROUPPER
+	RET
+
+// func nearestAVX2(dst *byte, values *byte, n int, scale float32, base uint32, most uint32, bits int, pack *byte)
+// Requires: AVX, AVX2
+TEXT ·nearestAVX2(SB), NOSPLIT, $0-56
+	MOVQ         dst+0(FP), AX
+	MOVQ         values+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS scale+24(FP), Y0
+	VBROADCASTSS base+28(FP), Y1
+	VBROADCASTSS most+32(FP), Y2
+	MOVQ         bits+40(FP), BX
+	MOVQ         pack+48(FP), SI
+	VMOVDQU      (SI), Y3
+	VMOVDQU      32(SI), Y4
+	VMOVDQU      64(SI), Y5
+	VMOVQ        64(SI), X6
+	XORQ         SI, SI
+
+next:
+	VMULPS       (CX)(SI*4), Y0, Y7
+	VCVTPS2DQ    Y7, Y7
+	VPADDD       Y1, Y7, Y7
+	VPSRAD       $0x17, Y7, Y7
+	VMOVDQA      Y7, Y7
+	VMULPS       32(CX)(SI*4), Y0, Y8
+	VCVTPS2DQ    Y8, Y8
+	VPADDD       Y1, Y8, Y8
+	VPSRAD       $0x17, Y8, Y8
+	VPACKSSDW    Y8, Y7, Y7
+	VMULPS       64(CX)(SI*4), Y0, Y8
+	VCVTPS2DQ    Y8, Y8
+	VPADDD       Y1, Y8, Y8
+	VPSRAD       $0x17, Y8, Y8
+	VMOVDQA      Y8, Y8
+	VMULPS       96(CX)(SI*4), Y0, Y9
+	VCVTPS2DQ    Y9, Y9
+	VPADDD       Y1, Y9, Y9
+	VPSRAD       $0x17, Y9, Y9
+	VPACKSSDW    Y9, Y8, Y8
+	VPACKUSWB    Y8, Y7, Y7
+	VMOVDQU      interleave<>+0(SB), Y8
+	VPERMD       Y7, Y8, Y7
+	VPMINUB      Y2, Y7, Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPMADDWD     Y4, Y7, Y7
+	VPSLLVD      Y5, Y7, Y7
+	VPSRLQ       X6, Y7, Y7
+	VEXTRACTI128 $0x01, Y7, X8
+	VMOVQ        X7, (AX)
+	VPEXTRQ      $0x01, X7, (AX)(BX*1)
+	LEAQ         (AX)(BX*2), AX
+	VMOVQ        X8, (AX)
+	VPEXTRQ      $0x01, X8, (AX)(BX*1)
+	LEAQ         (AX)(BX*2), AX
+	ADDQ         $0x20, SI
+	CMPQ         SI, DX
+	JB           next
+	VZEROUPPER
+	RET
+
+// func nearest8AVX2(dst *byte, values *byte, n int, scale float32, base uint32, most uint32)
+// Requires: AVX, AVX2
+TEXT ·nearest8AVX2(SB), NOSPLIT, $0-36
+	MOVQ         dst+0(FP), AX
+	MOVQ         values+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS scale+24(FP), Y0
+	VBROADCASTSS base+28(FP), Y1
+	VBROADCASTSS most+32(FP), Y2
+	XORQ         BX, BX
+
+next:
+	VMULPS    (CX)(BX*4), Y0, Y3
+	VCVTPS2DQ Y3, Y3
+	VPADDD    Y1, Y3, Y3
+	VPSRAD    $0x17, Y3, Y3
+	VMOVDQA   Y3, Y3
+	VMULPS    32(CX)(BX*4), Y0, Y4
+	VCVTPS2DQ Y4, Y4
+	VPADDD    Y1, Y4, Y4
+	VPSRAD    $0x17, Y4, Y4
+	VPACKSSDW Y4, Y3, Y3
+	VMULPS    64(CX)(BX*4), Y0, Y4
+	VCVTPS2DQ Y4, Y4
+	VPADDD    Y1, Y4, Y4
+	VPSRAD    $0x17, Y4, Y4
+	VMOVDQA   Y4, Y4
+	VMULPS    96(CX)(BX*4), Y0, Y5
+	VCVTPS2DQ Y5, Y5
+	VPADDD    Y1, Y5, Y5
+	VPSRAD    $0x17, Y5, Y5
+	VPACKSSDW Y5, Y4, Y4
+	VPACKUSWB Y4, Y3, Y3
+	VMOVDQU   interleave<>+0(SB), Y4
+	VPERMD    Y3, Y4, Y3
+	VPMINUB   Y2, Y3, Y3
+	VMOVDQU   Y3, (AX)(BX*1)
 	ADDQ      $0x20, BX
 	CMPQ      BX, DX
 	JB        next

@@ -111,12 +111,36 @@ func Quantize(dst, values []byte, bits int, norm float32, random Random, first u
 }
 
 func quantizePortable(dst, values []byte, bits int, r rounding, random Random, first uint32) []byte {
+	return roundingPortable(dst, values, bits, r, func(i int) uint32 { return random.At(first + uint32(i)) })
+}
+
+// roundingPortable rounds to codes, after adding what above returns for a number.
+func roundingPortable(dst, values []byte, bits int, r rounding, above func(i int) uint32) []byte {
 	return packPortable(dst, bits, len(values)/4, func(i int) uint32 {
 		v := math.Float32frombits(binary.LittleEndian.Uint32(values[i*4:]))
 		place := int32(math.RoundToEven(float64(float32(v * r.scale))))
-		code := (place + int32(r.base+random.At(first+uint32(i)))) >> fraction
+		code := (place + int32(r.base+above(i))) >> fraction
 		return uint32(min(max(code, 0), int32(r.most)))
 	})
+}
+
+// aHalf of the way between two codes.
+const aHalf = 1 << (fraction - 1)
+
+// QuantizeNearest is [Quantize] without chance: of the two codes around a number
+// the nearer one is taken, so that what is received differs from it by no more
+// than it is itself. bits are 2 or more.
+func QuantizeNearest(dst, values []byte, bits int, norm float32) []byte {
+	r := newRounding(bits, norm)
+	n, at := len(values)/4, len(dst)
+	size := (n*bits + 7) / 8
+	dst = slices.Grow(dst, size+8)
+	done := nearest(dst[at:at+size+8], values, bits, r)
+	return nearestPortable(dst[:at+done/8*bits], values[done*4:], bits, r)
+}
+
+func nearestPortable(dst, values []byte, bits int, r rounding) []byte {
+	return roundingPortable(dst, values, bits, r, func(int) uint32 { return aHalf })
 }
 
 // Dequantize makes values the numbers of a kind that the first of codes, as many

@@ -67,6 +67,23 @@ func sampleRank(count int, share float64) int {
 	return max(count-int(above+4*math.Sqrt(above)+4), 1)
 }
 
+// Sample returns the magnitude below which about the share of n magnitudes are:
+// exactly of up to 8192 numbers, beyond by a sample of as many. at gives number i.
+// Numbers that are not finite count as the largest.
+func (s *Selector) Sample(n int, share float64, at func(i int) float64) float64 {
+	keys := s.keys[:0]
+	stride := (n + sampled - 1) / sampled
+	for i := stride / 2; i < n; i += stride {
+		keys = append(keys, math.Float64bits(at(i))&^(1<<63))
+	}
+	s.keys = keys
+	rank := rankOf(len(keys), share)
+	if rank < 1 {
+		return 0
+	}
+	return math.Float64frombits(nth(&s.counts, keys, 63, rank))
+}
+
 // AmongFloat32 is [Selector.SelectFloat32] where only the numbers at the given
 // positions may be what is looked for: all others are finite and smaller than
 // these. ok is false where it is one of the others.

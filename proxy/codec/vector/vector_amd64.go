@@ -76,6 +76,18 @@ func adding[R Float](e []R, g []byte, size int, tau R, mask []uint64, at []uint3
 	return at[:len(at)+found], n
 }
 
+func subtractFloat32(d []float32, x, w []byte, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
+	n := whole(len(d), assembly)
+	if n == 0 {
+		return at, 0
+	}
+	_, _, _ = x[n*4-1], w[n*4-1], mask[n/64-1]
+	at = room(at, n)
+	found := subtractFloat32AVX2(unsafe.SliceData(d), unsafe.SliceData(x), unsafe.SliceData(w), n, tau,
+		unsafe.SliceData(mask), unsafe.SliceData(at[len(at):cap(at)]), uint32(first))
+	return at[:len(at)+found], n
+}
+
 func compareFloat32(e []float32, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
 	return comparing(e, tau, mask, at, first, compareFloat32AVX2)
 }
@@ -132,6 +144,21 @@ func quantize(dst, values []byte, bits int, r rounding, random Random, first uin
 		quantize8AVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, r.scale, r.base, random.a, random.b, first, r.most*0x01010101)
 	} else {
 		quantizeAVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, r.scale, r.base, random.a, random.b, first, r.most*0x01010101,
+			bits, (*byte)(unsafe.Pointer(&packings[bits])))
+	}
+	return n
+}
+
+func nearest(dst, values []byte, bits int, r rounding) int {
+	n := whole(len(values)/4, assembly)
+	if n == 0 {
+		return 0
+	}
+	_ = dst[n/8*bits+7]
+	if bits == 8 {
+		nearest8AVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, r.scale, r.base+aHalf, r.most*0x01010101)
+	} else {
+		nearestAVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, r.scale, r.base+aHalf, r.most*0x01010101,
 			bits, (*byte)(unsafe.Pointer(&packings[bits])))
 	}
 	return n

@@ -34,6 +34,10 @@ func addBFloat16To64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, 
 	return at, 0
 }
 
+func subtractFloat32(_ []float32, _, _ []byte, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
+	return at, 0
+}
+
 func compareFloat32(_ []float32, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
 	return at, 0
 }
@@ -45,6 +49,7 @@ func compareFloat64(_ []float64, _ float64, _ []uint64, at []uint32, _ int) ([]u
 func maxMagnitude([]byte, int) (done int, most uint64)                   { return 0, 0 }
 func divide(_, _ []byte, _ float64) int                                  { return 0 }
 func quantize(_, _ []byte, _ int, _ rounding, _ Random, _ uint32) int    { return 0 }
+func nearest(_, _ []byte, _ int, _ rounding) int                         { return 0 }
 func dequantize(element.Kind, []byte, []byte, int, float64, float32) int { return 0 }
 func differ4(_, _ []byte, _ []uint64) int                                { return 0 }
 func differ8(_, _ []byte, _ []uint64) int                                { return 0 }

@@ -20,6 +20,7 @@ const (
 func main() {
 	ConstraintExpr("amd64")
 	adders()
+	subtractor()
 	comparers()
 	magnitudes()
 	divider()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -108,31 +109,31 @@ func quantizers() {
 		"quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits. It overwrites up to 8 bytes behind the last code.")
 	quantizer("quantize8AVX2", "dst, values *byte, n int, scale float32, base, a, b, first, most uint32",
 		"quantize8AVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of 8 bits.")
+	quantizer("nearestAVX2", "dst, values *byte, n int, scale float32, base, most uint32, bits int, pack *byte",
+		"nearestAVX2 is QuantizeNearest for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits; base has the half in it. It overwrites up to 8 bytes behind the last code.")
+	quantizer("nearest8AVX2", "dst, values *byte, n int, scale float32, base, most uint32",
+		"nearest8AVX2 is QuantizeNearest for n numbers, a multiple of 32 and more than none, to codes of 8 bits; base has the half in it.")
 }
 
 func quantizer(name, parameters, doc string) {
 	function(name, "func("+parameters+")", doc)
 	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
 	scale, base := broadcast32("scale"), broadcast32("base")
-	a, b, index := broadcast32("a"), broadcast32("b"), broadcast32("first")
-	VPADDD(table("steps", [8]uint32{0, 1, 2, 3, 4, 5, 6, 7}), index, index)
+	above := func() VecVirtual { return base }
+	if strings.HasPrefix(name, "quantize") {
+		above = randomly(base)
+	}
 	most := broadcast32("most")
 	store := func(codes VecVirtual, done GPVirtual) {
 		VMOVDQU(codes, Mem{Base: dst, Index: done, Scale: 1})
 	}
-	if name != "quantize8AVX2" {
+	if !strings.Contains(name, "8") {
 		store = packer(dst)
 	}
 	loop(n, 32, func(done GPVirtual) {
 		packed := [2]VecVirtual{YMM(), YMM()}
 		for v := range 4 {
-			u := YMM()
-			VMOVDQA(index, u)
-			VPADDD(constant("eight", 8), index, index)
-			random(u, a, b)
-			VPSRLD(Imm(9), u, u)
-			VPADDD(base, u, u)
-			x := YMM()
+			u, x := above(), YMM()
 			VMULPS(Mem{Base: values, Index: done, Scale: 4, Disp: v * 32}, scale, x)
 			VCVTPS2DQ(x, x)
 			VPADDD(u, x, x)
@@ -149,6 +150,22 @@ func quantizer(name, parameters, doc string) {
 		store(packed[0], done)
 	})
 	end()
+}
+
+// randomly returns what makes the random numbers of eight places after the other,
+// with the base added.
+func randomly(base VecVirtual) func() VecVirtual {
+	a, b, index := broadcast32("a"), broadcast32("b"), broadcast32("first")
+	VPADDD(table("steps", [8]uint32{0, 1, 2, 3, 4, 5, 6, 7}), index, index)
+	return func() VecVirtual {
+		u := YMM()
+		VMOVDQA(index, u)
+		VPADDD(constant("eight", 8), index, index)
+		random(u, a, b)
+		VPSRLD(Imm(9), u, u)
+		VPADDD(base, u, u)
+		return u
+	}
 }
 
 // packer returns what moves the bits of 32 codes together and stores them: two

@@ -105,6 +105,32 @@ func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
 	end()
 }
 
+// subtractor is the function that compares the differences of two vectors.
+func subtractor() {
+	function("subtractFloat32AVX2", "func(d *float32, x, w *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
+		"subtractFloat32AVX2 makes d the differences of n float32 numbers, a multiple of 32 and more than none, and compares.")
+	d, x, w, n := Load(Param("d"), GP64()), Load(Param("x"), GP64()), Load(Param("w"), GP64()), Load(Param("n"), GP64())
+	tau, mask := broadcast32("tau"), Load(Param("mask"), GP64())
+	found := loadPositions()
+	magnitude, order := magnitude32(), inRegister(interleave())
+	loop(n, 32, func(done GPVirtual) {
+		fetch(x, done, 4)
+		fetch(w, done, 4)
+		bits := mask32(mask, done, order, func(v int) VecVirtual {
+			y := YMM()
+			VMOVUPS(Mem{Base: x, Index: done, Scale: 4, Disp: v * 32}, y)
+			VSUBPS(Mem{Base: w, Index: done, Scale: 4, Disp: v * 32}, y, y)
+			VMOVUPS(y, Mem{Base: d, Index: done, Scale: 4, Disp: v * 32})
+			VANDPS(magnitude, y, y)
+			VCMPPS(Imm(notLess), tau, y, y)
+			return y
+		})
+		found.write(bits, done)
+	})
+	found.store()
+	end()
+}
+
 // comparers are the functions that compare a residual alone.
 func comparers() {
 	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int",

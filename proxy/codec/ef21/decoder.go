@@ -1,0 +1,105 @@
+package ef21
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/quantize"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+)
+
+// Decoder is memory that vectors which take turns can share. Its zero value is
+// ready.
+type Decoder struct {
+	vector sparse.Vector
+	room   room
+	at     []uint32
+	half   []byte
+	back   []byte
+}
+
+// Decode adds to the copy what [Encoder.Append] wrote, and returns what follows it.
+// After an error the copy may be anything.
+func (d *Decoder) Decode(kind element.Kind, copied, src []byte) (rest []byte, err error) {
+	if len(src) == 0 {
+		return nil, fmt.Errorf("%w: there are none", ErrCorrupt)
+	}
+	f, src := form(src[0]), src[1:]
+	switch f {
+	case formNumbers:
+		return d.numbers(kind, copied, src)
+	case formHalves, formSome:
+		return d.some(f, kind, copied, src)
+	case formAll:
+		return d.all(kind, copied, src)
+	}
+	return nil, fmt.Errorf("%w: unknown form %d", ErrCorrupt, f)
+}
+
+func (d *Decoder) numbers(kind element.Kind, copied, src []byte) (rest []byte, err error) {
+	n := len(copied) / kind.Size()
+	if rest, err = d.vector.Decode(src, n); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if d.vector.Kind != kind || d.vector.N != n {
+		return nil, fmt.Errorf("%w: a vector of %d %v, the copy has %d %v", ErrCorrupt, d.vector.N, d.vector.Kind, n, kind)
+	}
+	d.vector.Merge(copied)
+	return rest, nil
+}
+
+// some adds the differences of some numbers.
+func (d *Decoder) some(f form, kind element.Kind, copied, src []byte) (rest []byte, err error) {
+	n := len(copied) / kind.Size()
+	count, src, err := d.vector.DecodeHeader(src, n)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if d.vector.Kind != element.Float32 || d.vector.N != n {
+		return nil, fmt.Errorf("%w: differences of %d %v for a copy of %d", ErrCorrupt, d.vector.N, d.vector.Kind, n)
+	}
+	if f == formSome {
+		if d.back, rest, err = quantize.Decode(d.back[:0], element.Float32, count, src); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+	} else {
+		if d.half, rest, err = sparse.DecodeValues(d.half[:0], element.BFloat16, count, src); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		d.back = slices.Grow(d.back[:0], 4*count)[:4*count]
+		vector.FromBFloat16(d.back, d.half)
+	}
+	d.at = d.at[:0]
+	for i, w := range d.vector.Mask {
+		for ; w != 0; w &= w - 1 {
+			d.at = append(d.at, uint32(64*i+bits.TrailingZeros64(w)))
+		}
+	}
+	addAt(kind, copied, d.at, d.back)
+	return rest, nil
+}
+
+// mostChunk is how many numbers a chunk may have: as many as a bucket.
+const mostChunk = 1 << 16
+
+// all adds the differences of all numbers.
+func (d *Decoder) all(kind element.Kind, copied, src []byte) (rest []byte, err error) {
+	each, used := binary.Uvarint(src)
+	if used <= 0 || each < 1 || each > mostChunk {
+		return nil, fmt.Errorf("%w: chunks of %d", ErrCorrupt, each)
+	}
+	src = src[used:]
+	for size := int(each) * kind.Size(); len(copied) > 0; {
+		part := copied[:min(size, len(copied))]
+		copied = copied[len(part):]
+		if d.back, src, err = quantize.Decode(d.back[:0], element.Float32, len(part)/kind.Size(), src); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		d.room.add(kind, part, d.back)
+	}
+	return src, nil
+}

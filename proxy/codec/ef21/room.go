@@ -1,0 +1,97 @@
+package ef21
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+)
+
+// room is where a chunk's differences are.
+type room struct {
+	d    []float32
+	mask []uint64
+	at   []uint32
+	wide []byte // numbers of 16 bits as float32
+}
+
+// subtract returns the differences of a chunk's numbers as float32 numbers, and
+// appends to at, and sets in mask, where these are not below tau, as
+// [vector.SubtractFloat32].
+func (r *room) subtract(kind element.Kind, x, w []byte, tau float32, mask []uint64, at []uint32, first int) (d []float32, _ []uint32) {
+	n := len(x) / kind.Size()
+	r.d, mask = slices.Grow(r.d[:0], n)[:n], mask[:(n+63)/64]
+	if kind == element.Float32 {
+		return r.d, vector.SubtractFloat32(r.d, x, w, tau, mask, at, first)
+	}
+	if kind == element.Float64 {
+		for i := range r.d {
+			r.d[i] = element.ToFloat32(element.Float64.At(x, i) - element.Float64.At(w, i))
+		}
+		return r.d, vector.CompareFloat32(r.d, tau, mask, at, first)
+	}
+	widen := vector.FromFloat16
+	if kind == element.BFloat16 {
+		widen = vector.FromBFloat16
+	}
+	r.wide = slices.Grow(r.wide[:0], 8*n)[:8*n]
+	widen(r.wide[:4*n], x)
+	widen(r.wide[4*n:], w)
+	return r.d, vector.SubtractFloat32(r.d, r.wide[:4*n], r.wide[4*n:], tau, mask, at, first)
+}
+
+// add adds float32 numbers to those of a kind.
+func (r *room) add(kind element.Kind, w, back []byte) {
+	n := len(w) / kind.Size()
+	if floats, ok := floatsOf(w); ok && kind == element.Float32 {
+		// What is compared, and with what, does not matter here.
+		r.mask = slices.Grow(r.mask[:0], (n+63)/64)[:(n+63)/64]
+		r.at = vector.AddFloat32(floats, back, float32(math.Inf(1)), r.mask, r.at[:0], 0)
+		return
+	}
+	for i := range n {
+		addTo(kind, w, i, element.Float32.At(back, i))
+	}
+}
+
+// addAt adds float32 numbers to those of a kind at the positions.
+func addAt(kind element.Kind, w []byte, at []uint32, back []byte) {
+	if kind != element.Float32 {
+		for j, i := range at {
+			addTo(kind, w, int(i), element.Float32.At(back, j))
+		}
+		return
+	}
+	for _, i := range at {
+		number := w[4*i : 4*i+4]
+		sum := math.Float32frombits(binary.LittleEndian.Uint32(number)) + math.Float32frombits(binary.LittleEndian.Uint32(back))
+		binary.LittleEndian.PutUint32(number, math.Float32bits(sum))
+		back = back[4:]
+	}
+}
+
+func addTo(kind element.Kind, w []byte, i int, by float64) {
+	sum := kind.At(w, i) + by
+	if kind == element.Float32 {
+		sum = float64(float32(sum)) // as the addition of two of them does it
+	}
+	kind.Put(w, i, sum)
+}
+
+// bytesOf are numbers as bytes, in the order of little endian machines, the only
+// ones that psidecar is built for.
+func bytesOf(v []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
+
+// floatsOf is the way back, where the bytes are aligned.
+func floatsOf(b []byte) (v []float32, ok bool) {
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if uintptr(p)%4 != 0 {
+		return nil, false
+	}
+	return unsafe.Slice((*float32)(p), len(b)/4), true
+}
