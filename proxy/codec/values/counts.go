@@ -27,6 +27,8 @@ const (
 	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
 	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled, or pushes for the first time: what is pushed may be their initial values, and goes whole
 	ReasonNotSent    Reason = "not-sent"     // a worker ended while something of its pushes waited, and nothing says that its servers add up what they get (--handler add)
+	ReasonPeer       Reason = "peer"         // the other end's proxy is older and does not know what the rule asks for
+	ReasonMoved      Reason = "moved"        // keys that have moved: the next pull of each goes whole
 	ReasonFlushed    Reason = "flushed"      // a layer's rest went out in order
 	ReasonNoFlush    Reason = "flush-failed" // a layer's rest could not be sent in order
 )
@@ -34,7 +36,7 @@ const (
 // Reasons lists all that are counted.
 var Reasons = []Reason{
 	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonMemoryOnly, ReasonDamaged, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
-	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonFlushed, ReasonNoFlush,
+	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonPeer, ReasonMoved, ReasonFlushed, ReasonNoFlush,
 }
 
 // Forms that values can take on a link.
@@ -44,15 +46,18 @@ const (
 	formQuantize
 	formSlimPull
 	formUnchanged
+	formPullThreshold
+	formPullQuantize
+	formWire
 	formPlain // of messages with a section, what is as it was
 	forms
 )
 
-var formNames = [forms]string{"threshold", "slim-push", "quantize", "slim-pull", "unchanged", "plain"}
+var formNames = [forms]string{"threshold", "slim-push", "quantize", "slim-pull", "unchanged", "pull-threshold", "pull-quantize", "wire", "plain"}
 
 // FormCount is what was done by one of the codecs for values.
 type FormCount struct {
-	Form    string `json:"form"`    // threshold, slim-push, quantize, slim-pull, unchanged, plain
+	Form    string `json:"form"`    // threshold, slim-push, quantize, slim-pull, unchanged, pull-threshold, pull-quantize, wire, plain
 	Layers  uint64 `json:"layers"`  // times that a layer was coded
 	Values  uint64 `json:"values"`  // of those layers
 	Sent    uint64 `json:"sent"`    // of the values

@@ -199,7 +199,7 @@ func TestRules(t *testing.T) {
 // Whatever sections come over a link, a receiver does not panic and says that
 // they are corrupt.
 func FuzzReceiver(f *testing.F) {
-	rules := []Rule{{Keys: Range{0, 99}, Unpulled: true, Threshold: 0.9, Quantize: 4}, {Keys: Range{100, 199}, Unpulled: true, Slim: &Slim{Alpha: 0.5, Epsilon: 0.2, Rounds: 2}}, {Unchanged: true, Unpulled: true, Threshold: 0.5}}
+	rules := []Rule{{Keys: Range{0, 99}, Unpulled: true, Threshold: 0.9, Quantize: 4}, {Keys: Range{100, 199}, Unpulled: true, Slim: &Slim{Alpha: 0.5, Epsilon: 0.2, Rounds: 2}}, {Keys: Range{300, 300}, Unchanged: true, Unpulled: true, Threshold: 0.5, Wire: "bf16"}, {PullThreshold: 0.5, PullQuantize: 4, Wire: "fp16"}}
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, isPull := range []bool{false, true} {
 		e := newEnds(f, rules...)
@@ -226,9 +226,11 @@ func FuzzReceiver(f *testing.F) {
 			[]byte{16, byte(partByKey), 0, 0, 4, 1, 0, 4, 0, 0}, []byte{16, byte(partByKey), forgetKeys, 0, 4, 1, 0, 4, 0, 0})
 		w.close()
 	}
+	codec := newEnds(f).worker
 	f.Fuzz(func(t *testing.T, first, second, third []byte) {
-		r := newReceiver(nil, relay.Link{Memory: memory}, new(compact.Receiver))
+		r := newReceiver(codec, relay.Link{Memory: memory}, new(compact.Receiver))
 		r.keys = pslite.AppendKeys(nil, []uint64{1, 150, 300, 301})
+		defer r.state.Close()
 		defer r.Release()
 		for _, section := range [][]byte{first, second, third} {
 			if n, _, err := uvarint(section); err == nil && n > 1<<20 {

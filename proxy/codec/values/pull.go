@@ -188,6 +188,9 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 		} else {
 			coded = true
 		}
+		if form != formPullThreshold && form != formPullQuantize {
+			s.copies.drop(keys[8*p.first : 8*(p.first+p.keys)]) // the worker has other values now
+		}
 		s.codec.counts.coded(form, p.values(), sent, p.to-p.from, len(head)-before)
 	}
 	if !coded {
@@ -206,8 +209,23 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 	case !p.known:
 		s.codec.counts.why(ReasonType)
 		return head, formPlain, n
+	case r.feedsBack():
+		if head, form, sent, ok := s.appendCopied(head, p, r, keys, values); ok {
+			return head, form, sent
+		}
+		return s.appendWire(head, p, r, values)
+	case r.Unchanged && s.halves16(p, r) && s.halve(r, values):
+		q := *p
+		q.kind, q.from, q.to = wireKind(r.Wire), 0, len(s.halves)
+		before := len(head)
+		if head, form, sent = s.appendUnchanged(append(head, byte(partHalved), byte(q.kind)), &q, keys, s.halves); form == formPlain {
+			return s.appendWire(head[:before], p, r, values)
+		}
+		return head, form, sent
 	case r.Unchanged:
 		return s.appendUnchanged(head, p, keys, values)
+	case r.Slim == nil:
+		return s.appendWire(head, p, r, values)
 	}
 	l, isFirst, why := s.rounds.of(p, r, keys, pulled)
 	if l == nil {

@@ -162,15 +162,20 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		head = binary.AppendUvarint(head, uint64(n))
 		return s.quantize(head, r, p.kind, values), formQuantize, n
 	}
-	if owed { // the values are not those of the message any more
+	head, form, sent = s.appendWire(head, p, r, values)
+	if owed && form == formPlain { // the values are not those of the message any more
 		return appendPlain(head, values), formThreshold, n
 	}
-	return head, formPlain, n
+	return head, form, sent
 }
 
 // appendVector appends what goes of a piece, rounded if the rule says so.
 func (s *Sender) appendVector(head []byte, v *sparse.Vector, r *Rule) []byte {
-	if r.Quantize == 0 {
+	switch {
+	case r.Quantize == 0 && r.Wire != "" && v.Kind == element.Float32 && s.theirs.Wire && s.halve(r, v.Values):
+		head = v.AppendHeader(append(head, byte(partHalvedSparse)))
+		return appendHalves(head, wireKind(r.Wire), s.halves)
+	case r.Quantize == 0:
 		return v.Append(append(head, byte(partSparse)))
 	}
 	head = v.AppendHeader(append(head, byte(partMixed)))

@@ -34,6 +34,8 @@ type Receiver struct {
 	left    int            // bytes of values that may still be remembered for it
 	last    *unchanged.Receiver
 	keyed   byKey
+	copied  copied
+	halves  []byte      // a part's values of 16 bits
 	keys    pslite.Keys // of the message that is read
 	close   func()
 }
@@ -44,6 +46,7 @@ func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
 		r.state = keylist.NewAccount(l.Memory)
 	}
 	r.keyed = newByKey(keyBytes)
+	r.copied = newCopied(c.pullLimit())
 	r.last = unchanged.NewReceiver(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	r.close = sync.OnceFunc(func() {
 		r.Release()
@@ -149,7 +152,7 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		return 0, nil, fmt.Errorf("%w: it ends before the values are complete", ErrCorrupt)
 	}
 	kind, src := part(src[0]), src[1:]
-	if kind == partByKey || kind == partLearned || kind == partSlim || kind == partRecalled {
+	if kind == partByKey || kind == partLearned || kind == partSlim || kind == partRecalled || kind == partCopied {
 		if err = r.mayRemember(len(out)); err != nil {
 			return 0, nil, err
 		}
@@ -173,6 +176,12 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		return n, rest, err
 	case partByKey:
 		return r.keyed.read(src, r.keys, out)
+	case partCopied:
+		return r.copied.read(src, r.keys, out)
+	case partHalved:
+		return r.halvedPart(src, out)
+	case partHalvedSparse:
+		return r.sparsePart(src, out, decodeHalves)
 	case partLearned:
 		return r.learn(src, out)
 	case partSlim, partFilled:

@@ -63,7 +63,7 @@ func (r *Receiver) mayRemember(most int) error {
 
 // countState gives back what mayRemember took and was not needed.
 func (r *Receiver) countState() {
-	n := r.keyed.limit - r.keyed.left + r.last.Bytes() + pullBytes - r.left
+	n := r.keyed.limit - r.keyed.left + r.copied.limit - r.copied.left + r.last.Bytes() + pullBytes - r.left
 	r.state.Shrink(r.counted - n)
 	r.counted = n
 }

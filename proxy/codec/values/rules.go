@@ -55,6 +55,15 @@ type Rule struct {
 	Slim *Slim `json:"slim,omitempty" yaml:"slim"`
 	// Pulls. Unchanged leaves out values that are what the worker last got.
 	Unchanged bool `json:"unchanged,omitempty" yaml:"unchanged"`
+	// With error feedback: PullThreshold is the share of a layer's values that are
+	// left out, those that differ least from what the worker has, and PullQuantize to
+	// how many bits the differences are rounded, in buckets of QuantizeBucket.
+	PullThreshold float64 `json:"pull-threshold,omitempty" yaml:"pull-threshold"`
+	PullQuantize  int     `json:"pull-quantize,omitempty" yaml:"pull-quantize"`
+
+	// Wire is what float32 values of pushes and pulls go as: bf16 or fp16; empty: as
+	// they are.
+	Wire string `json:"wire,omitempty" yaml:"wire"`
 }
 
 // Slim are the numbers of Slim-DP: the share Alpha of the values goes, of which
@@ -80,6 +89,7 @@ const (
 func (r *Rule) lossless() Rule {
 	l := *r
 	l.Threshold, l.Quantize, l.Slim = 0, 0, nil
+	l.PullThreshold, l.PullQuantize, l.Wire = 0, 0, ""
 	return l
 }
 
@@ -123,6 +133,9 @@ func (r *Rule) Check() error {
 		return errors.New("threshold and slim exclude each other: both choose which values of a push go")
 	case r.Slim != nil && r.Unchanged:
 		return errors.New("slim and unchanged exclude each other: both choose which values of a pull go")
+	}
+	if err := r.checkPulls(); err != nil {
+		return err
 	}
 	if s := d.Slim; s != nil {
 		switch {

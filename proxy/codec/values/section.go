@@ -14,15 +14,18 @@ import (
 type part byte
 
 const (
-	partPlain     part = iota // values as they are
-	partSparse                // package sparse; zeros where nothing came
-	partQuantized             // package quantize
-	partMixed                 // positions of package sparse, values of package quantize
-	partSlim                  // a round of a layer of package slim; zeros where nothing came
-	partRecalled              // package unchanged
-	partLearned               // values as they are, which the receiver remembers as a layer's
-	partFilled                // a round of such a layer; what was before where nothing came
-	partByKey                 // a part of an answer, by what its keys last had
+	partPlain        part = iota // values as they are
+	partSparse                   // package sparse; zeros where nothing came
+	partQuantized                // package quantize
+	partMixed                    // positions of package sparse, values of package quantize
+	partSlim                     // a round of a layer of package slim; zeros where nothing came
+	partRecalled                 // package unchanged
+	partLearned                  // values as they are, which the receiver remembers as a layer's
+	partFilled                   // a round of such a layer; what was before where nothing came
+	partByKey                    // a part of an answer, by what its keys last had
+	partCopied                   // a part of an answer, by what the worker has: package ef21
+	partHalved                   // a part with values of 16 bits, which were float32
+	partHalvedSparse             // header of a vector of package sparse, its values in 16 bits; zeros where nothing came
 )
 
 // ErrCorrupt is wrapped by all errors of a [Receiver] that are not compact's.

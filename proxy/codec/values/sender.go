@@ -39,6 +39,9 @@ type Sender struct {
 	last    *unchanged.Sender
 	keyed   byKey
 	lately  lately
+	copies  copies
+	halves  []byte      // values of 16 bits
+	theirs  offer       // what the receiver says of itself
 	resend  atomic.Bool // the process uses PS_RESEND
 	// sameHost: the link ends where it begins, and crosses no network.
 	sameHost bool
@@ -48,13 +51,15 @@ type Sender struct {
 	close    func()
 }
 
-func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
+func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender {
 	s := &Sender{codec: c, link: l, compact: cs, streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
 	if l.Wake == nil {
 		s.link.Wake = func() {}
 	}
 	s.rounds = newRounds(pullBytes)
 	s.keyed = newByKey(keyBytes)
+	s.theirs = theirs
+	s.copies = newCopies(c, min(c.pullLimit(), int(theirs.Pulls)))
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	s.job = l.Job
 	s.sameHost = l.Client.IsValid() && (l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap())
@@ -66,6 +71,7 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender) *Sender {
 	s.close = sync.OnceFunc(func() {
 		cs.Close()
 		leave()
+		s.copies.close()
 		for _, st := range s.streams {
 			st.mu.Lock()
 			if st.sender == s {
@@ -125,6 +131,7 @@ func (s *Sender) follow() {
 	if now := s.codec.rules.Load(); now != s.rules || job != s.job {
 		s.rules, s.job = now, job
 		s.spans = compile(now.rules, job, s.sameHost)
+		s.copies.forget() // what goes otherwise meanwhile would not be in them
 	}
 }
 
@@ -146,9 +153,13 @@ func (s *Sender) wantsPull() bool {
 	return false
 }
 
-func (r *Rule) pushes() bool     { return r.Threshold > 0 || r.Quantize > 0 || r.Slim != nil }
+func (r *Rule) pushes() bool {
+	return r.Threshold > 0 || r.Quantize > 0 || r.Slim != nil || r.Wire != ""
+}
 func (r *Rule) thresholds() bool { return r.Threshold > 0 }
-func (r *Rule) pulls() bool      { return r.Unchanged || r.Slim != nil }
+func (r *Rule) pulls() bool {
+	return r.Unchanged || r.Slim != nil || r.feedsBack() || r.Wire != ""
+}
 
 // owes reports whether something of the pushes to this server waits although
 // no rule says so any more.
@@ -172,6 +183,10 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		s.watch(m)
 	}
 	pulls := err == nil && s.link.Dialed && m.Meta.Data() && m.Meta.Request && m.Meta.Pull
+	answers := err == nil && s.link.Dialed && m.Meta.Data() && !m.Meta.Request && m.Meta.Pull
+	if answers {
+		s.noteMoves(m)
+	}
 	if m := s.coded(shown); m != nil {
 		if head, plain, ok = s.encode(dst, shown, m); ok {
 			if pulls {
@@ -182,6 +197,9 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	}
 	if pulls {
 		s.notePull(m)
+	}
+	if answers {
+		s.copies.drop(m.Keys()) // the worker has other values now
 	}
 	head, plain, ok = s.compact.Encode(dst, shown)
 	if !ok {

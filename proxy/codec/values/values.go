@@ -95,6 +95,7 @@ type Codec struct {
 	origins map[string]*origin
 	named   atomic.Uint64 // times that an origin's job became known
 	now     func() time.Time
+	moves   moves
 }
 
 // ruleSet is a list of rules that does not change.
@@ -146,6 +147,11 @@ func (c *Codec) Rules() []Rule { return c.rules.Load().rules }
 type offer struct {
 	Formats int             `json:"formats"`
 	Compact json.RawMessage `json:"compact"`
+	// Pulls are the bytes of pulled values that it remembers on a link, for error
+	// feedback; without them, as of an older proxy, none go so. Wire: it knows values
+	// of 16 bits.
+	Pulls int64 `json:"pulls,omitempty"`
+	Wire  bool  `json:"wire,omitempty"`
 }
 
 // Name implements [relay.Codec].
@@ -153,7 +159,7 @@ func (c *Codec) Name() string { return Name }
 
 // Offer implements [relay.Codec].
 func (c *Codec) Offer() []byte {
-	text, err := json.Marshal(offer{formats, c.compact.Offer()})
+	text, err := json.Marshal(offer{formats, c.compact.Offer(), int64(c.pullLimit()), true})
 	if err != nil {
 		panic(err) // numbers only
 	}
@@ -176,7 +182,7 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	if !l.Dialed {
 		c.hears(l.Dialer, 1)
 	}
-	return newSender(c, l, cs.(*compact.Sender)), newReceiver(c, l, cr.(*compact.Receiver)), nil
+	return newSender(c, l, cs.(*compact.Sender), theirs), newReceiver(c, l, cr.(*compact.Receiver)), nil
 }
 
 // hears counts links from another proxy, over which answers can come.

@@ -1,0 +1,38 @@
+package values
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// checksum is of all parts of copied values on a link so far, and of a piece of the
+// copy after each of them: another piece each time, so that all of a copy is seen
+// from time to time.
+type checksum struct{ sum uint64 }
+
+// checkBytes is how long a piece of a copy is.
+const checkBytes = 1024
+
+// add takes up a part and the values that it changed, and returns the sum.
+func (c *checksum) add(part []byte, t *copyTable, values []byte) uint32 {
+	var h xxhash.Digest
+	h.Reset()
+	var before [8]byte
+	binary.LittleEndian.PutUint64(before[:], c.sum)
+	h.Write(before[:])
+	h.Write(part)
+	if pieces := len(values) / checkBytes; pieces > 0 {
+		at := t.parts % pieces * checkBytes
+		values = values[at : at+checkBytes]
+	}
+	h.Write(values)
+	t.parts++
+	c.sum = h.Sum64()
+	return uint32(c.sum)
+}
+
+// append appends the sum to a part that begins at the given place.
+func (c *checksum) append(head []byte, from int, t *copyTable, values []byte) []byte {
+	return binary.LittleEndian.AppendUint32(head, c.add(head[from:], t, values))
+}

@@ -1,0 +1,173 @@
+package values
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+)
+
+// feedsBack reports whether pulls go by error feedback.
+func (r *Rule) feedsBack() bool { return r.PullThreshold > 0 || r.PullQuantize > 0 }
+
+// checkPulls is the part of Check about pulls with error feedback and the wire.
+func (r *Rule) checkPulls() error {
+	switch {
+	case !(r.PullThreshold >= 0 && r.PullThreshold < 1):
+		return fmt.Errorf("pull-threshold %v: want a sparsity from 0 (off) to below 1, such as 0.95", r.PullThreshold)
+	case r.PullQuantize < 0 || r.PullQuantize == 1 || r.PullQuantize > 8:
+		return fmt.Errorf("pull-quantize %d: want 2 to 8 bits, or 0 (off)", r.PullQuantize)
+	case r.feedsBack() && (r.Slim != nil || r.Unchanged):
+		return errors.New("pull-threshold or pull-quantize exclude slim and unchanged: all choose what of a pull goes")
+	case r.Wire != "" && !wireKind(r.Wire).Valid():
+		return fmt.Errorf("wire %q: want bf16 or fp16", r.Wire)
+	case r.Wire != "" && r.Slim != nil:
+		return errors.New("wire and slim exclude each other: with slim, quantize makes values smaller")
+	}
+	return nil
+}
+
+// wireKind is the kind of a rule's Wire, one that is not valid where it is none.
+func wireKind(wire string) element.Kind {
+	switch wire {
+	case "bf16":
+		return element.BFloat16
+	case "fp16":
+		return element.Float16
+	}
+	return 255
+}
+
+// mostFloat16 is the largest finite float16.
+const mostFloat16 = 65504
+
+// halves16 reports whether a rule has a piece's values go in 16 bits, and counts
+// why it cannot be.
+func (s *Sender) halves16(p *piece, r *Rule) bool {
+	if r.Wire == "" || p.kind != element.Float32 {
+		return false
+	}
+	if !s.theirs.Wire {
+		s.codec.counts.why(ReasonPeer)
+	}
+	return s.theirs.Wire
+}
+
+// halve makes s.halves float32 values rounded to the nearest number of 16 bits, ties
+// to even. Without ok the values have some that numbers of 16 bits do not reach.
+func (s *Sender) halve(r *Rule, values []byte) (ok bool) {
+	kind := wireKind(r.Wire)
+	if most := vector.MaxMagnitude(element.Float32, values); kind == element.Float16 && !(most <= mostFloat16) {
+		s.codec.counts.why(ReasonNotRounded)
+		return false
+	}
+	s.halves = appendRounded(s.halves[:0], kind, values)
+	return true
+}
+
+// appendRounded appends float32 values as numbers of 16 bits. Those that are not
+// finite stay what they are.
+func appendRounded(dst []byte, kind element.Kind, values []byte) []byte {
+	round, part := vector.RoundToBFloat16, [1024]float32{}
+	if kind == element.Float16 {
+		round = vector.RoundToFloat16
+	}
+	start, n := len(dst), len(values)/4
+	dst = slices.Grow(dst, 2*n)[:start+2*n]
+	for out := dst[start:]; len(values) > 0; {
+		k := min(len(values)/4, len(part))
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&part)), 4*len(part)), values[:4*k])
+		round(out, part[:k]) // which leaves in part what rounding took
+		values, out = values[4*k:], out[2*k:]
+	}
+	return dst
+}
+
+// appendWire appends a piece's values in 16 bits, where the rule says so. With
+// formPlain it has appended nothing.
+func (s *Sender) appendWire(head []byte, p *piece, r *Rule, values []byte) (all []byte, form, sent int) {
+	if !s.halves16(p, r) || !s.halve(r, values) {
+		return head, formPlain, p.values()
+	}
+	head = append(head, byte(partHalved), byte(wireKind(r.Wire)))
+	return appendPlain(head, s.halves), formWire, p.values()
+}
+
+// appendHalves appends a vector's values.
+func appendHalves(head []byte, kind element.Kind, halves []byte) []byte {
+	return sparse.AppendValues(append(head, byte(kind)), kind, halves, true)
+}
+
+// decodeHalves reads what appendHalves wrote, as float32 numbers.
+func decodeHalves(dst []byte, kind element.Kind, count int, src []byte) (values, rest []byte, err error) {
+	half, src, err := halfKind(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	if kind != element.Float32 {
+		return nil, nil, fmt.Errorf("%w: values of %v in 16 bits", ErrCorrupt, kind)
+	}
+	start := len(dst)
+	dst = slices.Grow(dst, 4*count)[:start+4*count]
+	// They are widened in place, from the upper half of where they belong.
+	halves, rest, err := sparse.DecodeValues(dst[start+2*count:start+2*count:start+4*count], half, count, src)
+	if err != nil {
+		return nil, nil, err
+	}
+	widen(half, dst[start:], halves)
+	return dst, rest, nil
+}
+
+func halfKind(src []byte) (element.Kind, []byte, error) {
+	if len(src) == 0 || element.Kind(src[0]) != element.Float16 && element.Kind(src[0]) != element.BFloat16 {
+		return 0, nil, fmt.Errorf("%w: values of 16 bits of no known kind", ErrCorrupt)
+	}
+	return element.Kind(src[0]), src[1:], nil
+}
+
+func widen(kind element.Kind, dst, halves []byte) {
+	if kind == element.Float16 {
+		vector.FromFloat16(dst, halves)
+	} else {
+		vector.FromBFloat16(dst, halves)
+	}
+}
+
+// halvedPart reads a part with values of 16 bits.
+func (r *Receiver) halvedPart(src, out []byte) (n int, rest []byte, err error) {
+	kind, src, err := halfKind(src)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(src) == 0 || part(src[0]) == partHalved {
+		return 0, nil, fmt.Errorf("%w: values of 16 bits without a part", ErrCorrupt)
+	}
+	room := len(out) / 2
+	halves := r.halves
+	if room > uncounted {
+		ctx, cancel := context.WithTimeout(context.Background(), memoryPatience)
+		defer cancel()
+		lent, err := r.memory.Borrow(ctx, room)
+		if err != nil {
+			return 0, nil, fmt.Errorf("values: no memory within the bound for %d bytes of values: %w", room, err)
+		}
+		defer r.memory.Return(lent)
+		halves = lent
+	} else if len(halves) < room {
+		r.halves = make([]byte, room)
+		halves = r.halves
+	}
+	if n, rest, err = r.part(src, halves[:room]); err != nil {
+		return 0, nil, err
+	}
+	if n%2 != 0 {
+		return 0, nil, fmt.Errorf("%w: %d bytes of values of 16 bits", ErrCorrupt, n)
+	}
+	widen(kind, out[:2*n], halves[:n])
+	return 2 * n, rest, nil
+}
