@@ -53,6 +53,9 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 	flags.IntVar(&r.Quantize, "quantize", 0, "bits to which pushed values are rounded at random, 1 to 8; 0: none. With --threshold or --slim those that go are")
 	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "values that share a scale when they are rounded")
 	flags.BoolVar(&r.Unchanged, "unchanged", false, "leave out of a pull's answer what is bit for bit what this worker last got")
+	flags.Float64Var(&r.PullThreshold, "pull-threshold", 0, "share of each layer's pulled values that is left out, such as 0.95: only those that differ most from what the worker has go (EF21-P), a key's first pull whole; 0: none")
+	flags.IntVar(&r.PullQuantize, "pull-quantize", 0, "bits to which a pull's differences from what the worker has are rounded, 2 to 8, with a scale for each --quantize-bucket; what rounding takes comes with later pulls; 0: none. With --pull-threshold those that go are")
+	flags.StringVar(&r.Wire, "wire", "", "bf16 or fp16: float32 values of pushes and pulls go as numbers of 16 bits, rounded to nearest even; nothing is remembered. With --threshold or --pull-threshold those that go are")
 	flags.StringVar(&r.Elements, "char-values", "", "what values of type CHAR are: float32, float64, float16 or bfloat16; empty: they are left alone")
 }
 
@@ -89,7 +92,7 @@ func (f *codecFlags) own() ([]values.Rule, error) {
 	if err := r.Check(); err != nil {
 		return nil, usagef("--%w", err)
 	}
-	if r.Threshold == 0 && r.Slim == nil && r.Quantize == 0 && !r.Unchanged {
+	if r.Threshold == 0 && r.Slim == nil && r.Quantize == 0 && !r.Unchanged && r.PullThreshold == 0 && r.PullQuantize == 0 && r.Wire == "" {
 		return nil, nil
 	}
 	return []values.Rule{r}, nil

@@ -35,7 +35,8 @@ type Candidate struct {
 }
 
 // Candidates are those of every report: the lossless ones, thresholds at the
-// sparsities of DCT's table 2 and 99%, QSGD, Slim-DP as its authors use it.
+// sparsities of DCT's table 2 and 99%, QSGD, EF21-P, values of 16 bits, Slim-DP as
+// its authors use it.
 func Candidates() []Candidate {
 	all := []Candidate{{Name: "compact"}, {"unchanged", []values.Rule{{Unchanged: true}}}}
 	for _, eta := range []float64{0.75, 0.9, 0.95, 0.98, 0.99, 0.995} {
@@ -45,6 +46,10 @@ func Candidates() []Candidate {
 		Candidate{"threshold 0.99, quantize 8", []values.Rule{{Threshold: 0.99, Quantize: 8}}},
 		Candidate{"quantize 8", []values.Rule{{Quantize: 8}}},
 		Candidate{"quantize 4", []values.Rule{{Quantize: 4}}},
+		Candidate{"pull-threshold 0.95", []values.Rule{{PullThreshold: 0.95}}},
+		Candidate{"pull-quantize 4", []values.Rule{{PullQuantize: 4}}},
+		Candidate{"threshold 0.99, pull-threshold 0.95", []values.Rule{{Threshold: 0.99, PullThreshold: 0.95}}},
+		Candidate{"wire bf16", []values.Rule{{Wire: "bf16"}}},
 		Candidate{"slim 0.3,0.15", []values.Rule{{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15}}}})
 }
 
