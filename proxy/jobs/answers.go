@@ -257,7 +257,13 @@ func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err er
 			c.jobs.learn(&m.Meta, c.destination, c.run, c.scope)
 		}
 	}
-	if !c.known(nil) || !c.routed() {
+	if !c.known(nil) {
+		return true, nil
+	}
+	if m.Meta.Request && isOwn(&m.Meta) {
+		c.job.noteOwn()
+	}
+	if !c.routed() {
 		return true, nil
 	}
 	if err := c.refusal(); err != nil {

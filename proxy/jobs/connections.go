@@ -95,6 +95,7 @@ func (x *job) leave(w waiter) {
 func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
 	for p, other := range lines {
 		if other == c {
+			x.router.SetCarried(false) // until another has taken its place
 			later := pending[p]
 			delete(lines, p)
 			delete(pending, p)

@@ -141,6 +141,9 @@ func (x *job) beginMoves() {
 	if !x.connected() || !x.router.Ready() || x.lostStore != "" || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
 	}
+	if len(x.work) == 0 || !x.mayAsk(time.Now()) {
+		return
+	}
 	for n := 0; n < len(x.work) && x.site.Moving() < maxMoving; {
 		w := x.work[n]
 		if x.run == "" {

@@ -87,11 +87,11 @@ type Guard interface {
 func (x *job) runName() string { return filepath.Base(x.dir) }
 
 // guard has connections fail rather than go past this proxy while keys are, or
-// may be, displaced.
+// may be, displaced, or a server here may owe a proxy an answer.
 func (x *job) guard() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.needGuard(x.site != nil && !x.gone && !x.over(time.Now()) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready()))
+	x.needGuard(x.site != nil && !x.gone && !x.over(time.Now()) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready() || x.owes(time.Now())))
 }
 
 // needGuard says whether connections must not pass; x.mu is locked.

@@ -87,6 +87,9 @@ func TestMovesOfAJobThatIsOver(t *testing.T) {
 			for _, c := range to {
 				c.Close()
 			}
+			for rank := range x.servers {
+				x.down[pair{pslite.WorkerID(0), int32(rank)}].Close()
+			}
 			if c.until == 0 {
 				accept()
 			}
@@ -135,8 +138,7 @@ func TestMovesOfAJobThatIsOver(t *testing.T) {
 	}
 }
 
-// connect gives a job its worker's connections to the servers, and a request that
-// is answered already.
+// connect gives a job its worker's connections to the servers, theirs to the worker, and a request that is answered already.
 func connect(t *testing.T, x *job) (all []*requests) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -153,6 +155,7 @@ func connect(t *testing.T, x *job) (all []*requests) {
 		t.Cleanup(func() { c.Close() })
 		c.join(x, c.peer)
 		all = append(all, c)
+		back(t, x, rank)
 	}
 	var m pslite.Message
 	m.Meta.Request, m.Meta.Push = true, true
@@ -166,4 +169,14 @@ func connect(t *testing.T, x *job) (all []*requests) {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// back gives a job a server's connection to its worker.
+func back(t *testing.T, x *job, rank int) *answers {
+	t.Helper()
+	_, tcp := connected(t)
+	c := &answers{Conn: tcp, tcp: tcp, jobs: x.jobs, job: x, sender: pslite.ServerID(rank), peer: pslite.WorkerID(0)}
+	t.Cleanup(func() { c.Close() })
+	c.join(x, c.peer)
+	return c
 }

@@ -263,6 +263,9 @@ func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err e
 		}
 		c.nameRun(&m.Meta)
 	}
+	if err := c.misleads(&m.Meta); err != nil {
+		return false, err
+	}
 	if !c.known(nil) {
 		return true, c.unknown(m)
 	}

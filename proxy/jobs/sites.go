@@ -201,6 +201,7 @@ func (x *job) hear(l *letter) {
 				x.cannotMove(err)
 				return nil
 			}
+			x.router.SetCarried(x.carried() == nil)
 		}
 		x.jobs.log.Debug("from a site", "job", x.name, "from", l.from, "kind", l.message.Kind, "batch", l.message.Batch, "keys", l.message.Keys, "owner", l.message.Owner, "held", len(l.message.Held))
 		x.site.Receive(l.from, l.message)

@@ -90,8 +90,19 @@ func (r *Router) Release(b Batch, owner int32) {
 // Unchanged is the owner of keys that did not move after all.
 const Unchanged int32 = -2
 
+// SetCarried says whether all requests of this host's workers, and all answers,
+// come by here. While they do not no batch is quiet: requests that are not seen
+// may be under way, and are not routed.
+func (r *Router) SetCarried(all bool) {
+	r.past = !all
+	r.checkQuiet()
+}
+
 // checkQuiet says so of each hold that has nothing to wait for any more.
 func (r *Router) checkQuiet() {
+	if r.past {
+		return
+	}
 	oldest := r.generation
 	for g := range r.underWay {
 		if int32(g-oldest) < 0 {

@@ -69,6 +69,7 @@ type Router struct {
 	resend   bool // the job uses PS_RESEND
 	closed   bool // nothing may pass: it is not known yet what is displaced
 	moves    bool // keys may move
+	past     bool // some messages do not come by here
 	keeper   Keeper
 	// Requests are counted by the generation in which they began; a hold begins
 	// a new one, and waits for those before.

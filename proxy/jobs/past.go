@@ -1,0 +1,102 @@
+package jobs
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// What is made while a proxy is away goes direct, and stays so until it breaks. A
+// request on such a connection is not routed; an answer to a request of the
+// proxies' own, or to a part of one, reaches a worker that never asked: PS-lite
+// takes its timestamp for a place in its tables. So
+//   - nothing is asked in a worker's name, and no key moves, unless this proxy
+//     carries all connections of its workers, both ways ([job.carried]);
+//   - a host whose server was asked such a thing lately fails closed
+//     ([job.noteOwn]);
+//   - a server's proxy lets no answer to such a thing go past the mesh: it ends
+//     the connection ([requests.misleads]), and the server, which makes another
+//     that may be carried, says the answer again.
+
+// isOwn reports whether a message's timestamp is none of the job's own.
+func isOwn(m *pslite.Meta) bool {
+	return m.Data() && m.Timestamp >= route.FirstOwn && m.Timestamp <= route.LastOwn
+}
+
+// carried returns nil if all connections between this host's workers and the
+// servers, both ways, are carried by this proxy; x.mu is locked.
+func (x *job) carried() error {
+	for _, worker := range x.router.Workers() {
+		for rank := range int32(x.servers) {
+			p := pair{worker, rank}
+			up, down := x.up[p], x.down[p]
+			switch {
+			case up == nil || !up.open():
+				return fmt.Errorf("the connection of worker %d to server %d does not come by this host's proxy", worker, pslite.ServerID(int(rank)))
+			case down == nil || !down.open():
+				return fmt.Errorf("the connection of server %d to worker %d does not come by both hosts' proxies", pslite.ServerID(int(rank)), worker)
+			}
+		}
+	}
+	return nil
+}
+
+// pastAfter is for how long connections may be missing, which their nodes make
+// again, before they count as gone past.
+const pastAfter = 10 * time.Second
+
+// mayAsk reports whether the servers may be asked in a worker's name, and keys be
+// moved. Where that will not be, what was to be moved is refused; x.mu is locked.
+func (x *job) mayAsk(now time.Time) bool {
+	err := x.carried()
+	x.router.SetCarried(err == nil)
+	again := now.Sub(x.pastSeen) < pastAfter
+	switch {
+	case err == nil:
+		x.pastSeen = time.Time{}
+		return true
+	case !again: // it was not looked at in between
+		x.pastSince = now
+	case now.Sub(x.pastSince) >= pastAfter:
+		for _, w := range x.work {
+			x.refuse(w, "past", err.Error()+": it was made while one was away, and stays as it is until it breaks", len(w.keys))
+		}
+		x.work = slices.Delete(x.work, 0, len(x.work))
+	}
+	x.pastSeen = now
+	return false
+}
+
+// owesFor is for how long after a request of the proxies' own a server may still
+// answer it. With PS_RESEND it says so again until that is acknowledged.
+const owesFor = 10 * time.Second
+
+// noteOwn notes that a server of this host is asked something by a proxy.
+func (x *job) noteOwn() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	if x.site == nil || x.gone || now.Sub(x.asked) < time.Second {
+		return
+	}
+	x.asked = now
+	x.needGuard(true)
+}
+
+// owes reports whether a server of this host may owe a proxy an answer; x.mu is
+// locked.
+func (x *job) owes(now time.Time) bool { return now.Sub(x.asked) < owesFor }
+
+// misleads returns why a message must not go on over a connection that leads past
+// the mesh: it is an answer for a proxy, and nobody would keep it from the worker.
+func (c *requests) misleads(m *pslite.Meta) error {
+	role, _, ok := pslite.Rank(c.sender)
+	if c.linked || !ok || role != pslite.Server || m.Request || !isOwn(m) {
+		return nil
+	}
+	return reason.Errorf(reason.Route, "an answer of server %d for a proxy, on a connection to %s that no proxy there carries: it is made anew", c.sender, c.destination)
+}

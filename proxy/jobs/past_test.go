@@ -1,0 +1,168 @@
+package jobs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// asked counts what is to go to servers.
+func asked(to []*requests) (n int) {
+	for _, c := range to {
+		n += len(c.queue)
+	}
+	return n
+}
+
+// While a server's connection to a worker goes past the proxy, as one does that was
+// made while the proxy was away, no server is asked anything in the worker's name:
+// the worker would get the answer. What was to be moved is refused after a while.
+func TestNothingIsAskedPastTheProxy(t *testing.T) {
+	x := oneJob(t, Options{Planner: "127.0.0.1:1", Probe: true})
+	x.jobs.plans.listed, x.used = true, true
+	to := connect(t, x)
+	at := pair{pslite.WorkerID(0), 1}
+	batch := uint64(0)
+	accept := func() {
+		batch++
+		x.locked(func() error {
+			x.accept(&api.MoveBatch{Batch: batch, From: 0, To: 1, First: []uint64{7}})
+			return nil
+		})
+	}
+	for _, line := range []struct {
+		name         string
+		leave, again func()
+	}{
+		{"a server's", func() { x.down[at].Close() }, func() { back(t, x, 1) }},
+		{"a worker's", func() { to[1].Close() }, func() { to = append(to, connect(t, x)...) }},
+	} {
+		line.leave()
+		accept()
+		for range 3 {
+			x.tick()
+		}
+		if n := asked(to); n > 0 || x.probe != nil || len(x.work) != 1 {
+			t.Errorf("without %s connection servers are asked %d times, probe %v, %d groups of keys wait", line.name, n, x.probe, len(x.work))
+		}
+		x.pastSince = x.pastSince.Add(-pastAfter)
+		x.tick()
+		reports := x.reports()
+		r := reports[len(reports)-1]
+		if len(x.work) > 0 || len(r.GetRefused()) != 1 || r.GetRefused()[0].GetReason() != "past" {
+			t.Errorf("without %s connection for long %d groups wait, the planner hears %v", line.name, len(x.work), r)
+		}
+		line.again()
+		x.locked(func() error {
+			if !x.mayAsk(time.Now()) {
+				t.Errorf("with all connections: %v", x.carried())
+			}
+			return nil
+		})
+	}
+	accept()
+	x.tick()
+	if asked(to) != 1 || x.probe == nil {
+		t.Errorf("with all connections servers are asked %d times", asked(to))
+	}
+}
+
+// A move waits for what is under way until the proxy sees all of it.
+func TestNoMoveBesideWhatIsNotSeen(t *testing.T) {
+	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
+	x.jobs.plans.listed, x.used = true, true
+	to := connect(t, x)
+	var m pslite.Message
+	m.Meta.Request, m.Meta.Push, m.Meta.Timestamp = true, true, 1
+	m.Data = [][]byte{pslite.AppendKeys(nil, []uint64{7}), make([]byte, 4)}
+	if passes, err := x.request(to[0], &m, pslite.DMLC); !passes || err != nil {
+		t.Fatalf("a request passes: %v, %v", passes, err)
+	}
+	x.locked(func() error {
+		x.accept(&api.MoveBatch{Batch: 1, From: 0, To: 1, First: []uint64{7}})
+		return nil
+	})
+	x.tick()
+	down := x.down[pair{pslite.WorkerID(0), 0}]
+	x.down[pair{pslite.WorkerID(0), 1}].Close()
+	m.Meta.Request = false
+	if _, err := x.answer(down, &m, pslite.DMLC); err != nil {
+		t.Fatal(err)
+	}
+	x.tick()
+	if n := asked(to); n > 0 || x.site.Moving() != 1 {
+		t.Errorf("%d moves are under way, servers were asked %d times while a connection was missing", x.site.Moving(), n)
+	}
+	back(t, x, 1)
+	x.tick()
+	if n := asked(to); n != 1 {
+		t.Errorf("servers were asked %d times when all connections were there", n)
+	}
+}
+
+// An answer to what a proxy has asked ends a server's connection that leads past
+// the mesh; all else passes there, and everything over a link.
+func TestAnswersForProxiesDoNotGoPast(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		sender    int32
+		linked    bool
+		timestamp int32
+		request   bool
+		ends      bool
+	}{
+		{"to a worker's request", pslite.ServerID(0), false, route.FirstOwn - 1, false, false},
+		{"to a part", pslite.ServerID(0), false, route.FirstOwn, false, true},
+		{"to a last push", pslite.ServerID(0), false, route.LastOwn, false, true},
+		{"to a move's, over a link", pslite.ServerID(0), true, route.FirstExact, false, false},
+		{"of a worker", pslite.WorkerID(0), false, route.FirstExact, false, false},
+		{"a part itself", pslite.WorkerID(0), false, route.FirstExact, true, false},
+	} {
+		x := oneJob(t, Options{})
+		o := &requests{jobs: x.jobs, sender: c.sender, linked: c.linked}
+		var m pslite.Message
+		m.Meta.Reset()
+		m.Meta.Push, m.Meta.Request, m.Meta.Timestamp = true, c.request, c.timestamp
+		m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
+		passes, err := o.look(&m, pslite.DMLC)
+		if passes == c.ends || (err != nil) != c.ends || err != nil && reason.Of(err) != reason.Route {
+			t.Errorf("an answer %s passes: %v, %v", c.name, passes, err)
+		}
+	}
+}
+
+// A host whose server was asked something by a proxy fails closed until it must
+// have answered, also where no key is displaced and no worker runs.
+func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
+	h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
+	x := oneJob(t, Options{Guard: h})
+	from := &answers{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+	ask := func(timestamp int32) {
+		var m pslite.Message
+		m.Meta.Reset()
+		m.Meta.Pull, m.Meta.Request, m.Meta.Timestamp = true, true, timestamp
+		m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
+		if passes, err := from.look(&m, pslite.DMLC); !passes || err != nil {
+			t.Fatalf("a request passes: %v, %v", passes, err)
+		}
+	}
+	x.inUse = time.Now().Add(time.Hour)
+	if ask(7); h.needs[x.runName()] {
+		t.Error("a worker's own request has connections fail")
+	}
+	if ask(route.FirstExact); !h.needs[x.runName()] {
+		t.Error("connections may go past the proxy while a server owes an answer")
+	}
+	if x.guard(); !h.needs[x.runName()] {
+		t.Error("they may a moment later")
+	}
+	x.asked = x.asked.Add(-owesFor)
+	if x.guard(); h.needs[x.runName()] {
+		t.Error("they must not long after it")
+	}
+}
