@@ -58,6 +58,7 @@ type Ledger struct {
 
 	next, reserved uint32
 	resend         bool
+	split          bool // some request was
 	open           map[route.ID]*request
 	windows        map[place]*window
 	trouble        error
@@ -146,6 +147,10 @@ func (l *Ledger) UseResend() {
 // Open implements route.Ledger. The request is written before it counts as
 // seen: one that is seen and not under way would be taken for done.
 func (l *Ledger) Open(k route.Kept) {
+	if k.Own != 0 && !l.split {
+		l.split = true
+		l.writeHeader()
+	}
 	if l.open[k.ID] == nil {
 		r := &request{Kept: k, record: none}
 		if len(l.open) < maxRequests {
@@ -196,3 +201,6 @@ func (l *Ledger) Seen(id route.ID) bool {
 	w := l.windows[place{id.Server, id.App}]
 	return w != nil && w.seen(id.Timestamp)
 }
+
+// Split implements route.Ledger.
+func (l *Ledger) Split() bool { return l.split }

@@ -353,3 +353,34 @@ func BenchmarkRequest(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// That a request was split is known for good: it is by this that a proxy tells
+// whether a server has what was seen.
+func TestThatARequestWasSplitIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "worker-9")
+	open := func() *Ledger {
+		l, err := Open(path, Options{Worker: 9, Servers: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l := open()
+	l.Open(route.Kept{ID: route.ID{Timestamp: 1}})
+	if l.Split() {
+		t.Error("a request that passed counts as split")
+	}
+	l.Open(route.Kept{ID: route.ID{Timestamp: 2}, Own: l.Next(), Owners: []int32{0, 1}})
+	l.Close(route.ID{Timestamp: 2})
+	for range 2 {
+		if err := l.CloseFile(); err != nil {
+			t.Fatal(err)
+		}
+		if l = open(); !l.Split() {
+			t.Error("it is forgotten that a request was split")
+		}
+	}
+	if err := l.CloseFile(); err != nil {
+		t.Error(err)
+	}
+}

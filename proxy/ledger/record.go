@@ -39,6 +39,7 @@ const (
 
 	flagResend     = 1
 	flagIncomplete = 2
+	flagSplit      = 4
 
 	contentAt    = 8
 	requestFixed = contentAt + 20

@@ -43,6 +43,9 @@ func (l *Ledger) header() header {
 	if l.resend {
 		flags |= flagResend
 	}
+	if l.split {
+		flags |= flagSplit
+	}
 	if l.trouble != nil || l.saving {
 		flags |= flagIncomplete
 	}
@@ -245,7 +248,7 @@ func (l *Ledger) load(f *os.File) error {
 	} else if info.Size() < headerSize {
 		return errors.New("it was cut within its header")
 	}
-	l.next, l.reserved, l.resend = h.last, h.last, h.flags&flagResend != 0
+	l.next, l.reserved, l.resend, l.split = h.last, h.last, h.flags&flagResend != 0, h.flags&flagSplit != 0
 	l.file = &file{File: f, records: int(h.records)}
 	all := make([]byte, h.records*recordSize)
 	if _, err := io.ReadFull(io.NewSectionReader(f, headerSize, int64(len(all))), all); err != nil {

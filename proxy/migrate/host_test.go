@@ -26,11 +26,12 @@ var (
 
 // memoryLedger is a ledger that outlives a site.
 type memoryLedger struct {
-	Last   int32
-	Lossy  bool
-	Opened []route.Kept
-	Known  []route.ID
-	Forget bool // nothing is known of what was seen: one of the faults
+	Last    int32
+	Lossy   bool
+	Opened  []route.Kept
+	Known   []route.ID
+	Divided bool // a request was split
+	Forget  bool // nothing is known of what was seen: one of the faults
 }
 
 func (l *memoryLedger) Next() int32  { l.Last++; return route.FirstOwn + l.Last }
@@ -40,6 +41,7 @@ func (l *memoryLedger) at(id route.ID) int {
 	return slices.IndexFunc(l.Opened, func(k route.Kept) bool { return k.ID == id })
 }
 func (l *memoryLedger) Open(k route.Kept) {
+	l.Divided = l.Divided || k.Own != 0
 	l.Known = with(l.Known, k.ID, compareIDs)
 	l.Opened = with(l.Opened, k, func(a, b route.Kept) int { return compareIDs(a.ID, b.ID) })
 }
@@ -64,6 +66,7 @@ func (l *memoryLedger) Close(id route.ID) {
 	l.Opened = slices.Delete(slices.Clone(l.Opened), i, i+1)
 }
 func (l *memoryLedger) Seen(id route.ID) bool { return !l.Forget && slices.Contains(l.Known, id) }
+func (l *memoryLedger) Split() bool           { return l.Divided }
 func (l *memoryLedger) Load() []route.Kept    { return l.Opened }
 
 // sent is a message that is repeated until it is acknowledged.

@@ -20,8 +20,10 @@ type Ledger interface {
 	Mark(ID, Flags)
 	In(ID, uint32)
 	Close(ID)
-	// Seen reports whether a request was ever opened.
+	// Seen reports whether a request was ever opened, as far as that is still
+	// known, and Split whether any was opened that was split.
 	Seen(ID) bool
+	Split() bool
 	// Load returns those under way.
 	Load() []Kept
 }

@@ -62,8 +62,15 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 	if e, ok := w.open[id]; ok {
 		return e.split == nil && !r.closed
 	}
-	if r.closed || len(w.queues[server]) > 0 || r.resend && w.ledger.Seen(id.public()) || r.touches(keys) || r.holdsAny(keys) {
+	if r.closed || len(w.queues[server]) > 0 || r.touches(keys) || r.holdsAny(keys) {
 		return false
+	}
+	if r.resend && w.ledger.Seen(id.public()) {
+		if w.ledger.Split() {
+			return false
+		}
+		r.counts.Repeated++ // the server knows best whether it has it
+		return true
 	}
 	w.learn(m)
 	r.begin(w, id, entry{})

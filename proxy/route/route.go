@@ -181,5 +181,10 @@ func (r *Router) UseResend() {
 			w.ledger.Open(kept(id, e))
 		}
 		w.open = open
+		for _, q := range w.queues {
+			for i := range q {
+				q[i].id.customer = 0
+			}
+		}
 	}
 }

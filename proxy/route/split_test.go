@@ -21,6 +21,7 @@ func (*forgetful) Mark(ID, Flags)   {}
 func (*forgetful) In(ID, uint32)    {}
 func (*forgetful) Close(ID)         {}
 func (*forgetful) Seen(ID) bool     { return false }
+func (*forgetful) Split() bool      { return false }
 func (*forgetful) Load() (k []Kept) { return nil }
 
 // adding is a server that adds.
