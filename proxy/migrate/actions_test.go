@@ -28,6 +28,8 @@ const (
 	loses                // the planner is killed, and its store is lost
 	teaches              // a host teaches the store
 	refuses              // a store that was lost records nothing
+	strays               // connections of a host whose site is dead are made past it
+	returns              // they break, and are made anew by the site
 )
 
 // action is something that can happen.
@@ -83,6 +85,10 @@ func (a action) String() string {
 		s = fmt.Sprintf("host %d teaches the store", a.at)
 	case refuses:
 		s = fmt.Sprintf("the store does not record for %d yet", a.at)
+	case strays:
+		s = fmt.Sprintf("connections of host %d go past its site (%d)", a.at, a.what)
+	case returns:
+		s = fmt.Sprintf("connections of host %d come by its site", a.at)
 	case mislays:
 		s = fmt.Sprintf("the record for %d is lost", a.at)
 	}
@@ -286,6 +292,14 @@ func (m *model) disturbances(w *world, all []action) []action {
 		}
 		if !f.alive {
 			all = append(all, action{do: restarts, at: i})
+		}
+		if b.Past > 0 && !f.alive && !f.guarded && f.past == 0 {
+			for which := range uint32(3) {
+				all = append(all, action{do: strays, at: i, what: which + 1})
+			}
+		}
+		if f.past != 0 {
+			all = append(all, action{do: returns, at: i})
 		}
 		if b.Expire > 0 {
 			for _, n := range f.moving {

@@ -227,15 +227,41 @@ func TestWalks(t *testing.T) {
 			t.Parallel()
 			m := &model{parts: newParts(c.resend, false, sound), first: c.budget, orders: true}
 			for seed := range uint64(300) {
-				walk(t, m, newWorld(m.parts, 6, c.budget), rand.New(rand.NewPCG(seed, 1)))
+				if failure := walk(m, newWorld(m.parts, 6, c.budget), rand.New(rand.NewPCG(seed, 1))); failure != "" {
+					t.Fatal(failure)
+				}
 			}
 		})
 	}
 }
 
+// TestWalksPast takes ways on which connections between a worker and the servers,
+// one way or both, are made past a proxy that is dead, and stay so when it is
+// back. Requests that were answered past it it takes for being under way: moves
+// wait for them until they expire, and what is asked of all others still holds.
+func TestWalksPast(t *testing.T) {
+	b := budget{Moves: 3, Crash: 3, Loss: 2, Repeat: 3, Expire: 200, Past: 2}
+	for _, f := range []fault{sound, asksPast} {
+		m := &model{parts: newParts(true, false, f), first: b, orders: true}
+		failure := ""
+		for seed := uint64(0); seed < 100 && failure == ""; seed++ {
+			failure = walk(m, newWorld(m.parts, 6, b), rand.New(rand.NewPCG(seed, 2)))
+		}
+		switch {
+		case f == sound && failure != "":
+			t.Error(failure)
+		case f != sound && failure == "":
+			t.Errorf("with a site that %v nothing is wrong", f)
+		case f != sound:
+			t.Logf("%v is found: %s", f, strings.SplitN(failure, "\n", 2)[0])
+		}
+	}
+}
+
 // walk takes one random way from the start to the end. What goes wrong in a
-// world goes wrong early in some walks and late in others.
-func walk(t *testing.T, m *model, w world, rng *rand.Rand) {
+// world goes wrong early in some walks and late in others. It returns what is
+// wrong, and what led there.
+func walk(m *model, w world, rng *rand.Rand) (failure string) {
 	const patience = 5000
 	var taken []string
 	tell := func() string { return strings.Join(taken[max(0, len(taken)-150):], "\n  ") }
@@ -253,13 +279,13 @@ func walk(t *testing.T, m *model, w world, rng *rand.Rand) {
 		done, wrong := m.done(&next)
 		switch {
 		case failure+wrong != "":
-			t.Fatalf("%s, after\n  %s", failure+wrong, tell())
+			return fmt.Sprintf("%s, after\n  %s", failure+wrong, tell())
 		case !ok:
 			continue
 		case done && next.calm():
-			return
+			return ""
 		}
 		w = next
 	}
-	t.Fatalf("no end after %d steps; the last are\n  %s", patience, tell())
+	return fmt.Sprintf("no end after %d steps; the last are\n  %s", patience, tell())
 }

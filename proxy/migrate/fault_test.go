@@ -13,8 +13,9 @@ const (
 	forgetsOpened       // what was under way is forgotten with a site that is killed
 	teachesHeld         // a host teaches owners of keys that are moving as if it knew
 	dropsRecorded       // a job that is over gives up what the store may have recorded
+	asksPast            // keys move though some connections do not come by here
 )
 
 func (f fault) String() string {
-	return [...]string{"sound", "acks early", "flips early", "quiet early", "joins alone", "forgets what was seen", "forgets what was opened", "teaches what it holds", "drops what is recorded"}[f]
+	return [...]string{"sound", "acks early", "flips early", "quiet early", "joins alone", "forgets what was seen", "forgets what was opened", "teaches what it holds", "drops what is recorded", "moves keys past connections"}[f]
 }

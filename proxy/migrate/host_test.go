@@ -17,6 +17,13 @@ type host struct {
 	Worker *modelWorker
 	// Journal outlives the site too.
 	Journal memoryJournal
+	// Guarded: connections could not go past the site when it was killed.
+	Guarded bool
+	// Past is which of the worker's connections go past the site, as they do that
+	// were made while it was dead, until they break: 1 those to servers, 2 those of
+	// servers. Once: some have, and the ledger may have requests whose end it missed.
+	Past uint8
+	Once bool
 }
 
 var (
@@ -130,8 +137,30 @@ func (t *turn) begin(number uint64) {
 	if t.Journal.Keeps {
 		r.Keep(&t.Journal)
 	}
+	t.carry(r)
 	t.Site = New(siteNames[t.at], r, number)
 	t.Site.SetOthers(siteNames[:])
+}
+
+// carry tells a router whether all the worker's connections come by it.
+func (t *turn) carry(r *route.Router) {
+	if t.fault != asksPast {
+		r.SetCarried(t.Past == 0)
+	}
+}
+
+// stray has some of the worker's connections go past the site.
+func (t *turn) stray(which uint8) {
+	t.Past, t.Once = which, true
+}
+
+// comeBack has all of them come by the site again.
+func (t *turn) comeBack() {
+	t.Past = 0
+	if t.Site != nil {
+		t.carry(t.Site.Router)
+	}
+	t.settle()
 }
 
 // join begins a site that was killed.
@@ -188,8 +217,15 @@ func (t *turn) hear(m Message) {
 
 // siteUp takes a message of the host's worker.
 func (t *turn) siteUp(server int, frames [][]byte) {
-	if !t.crosses() || t.Site == nil {
+	if !t.crosses() {
 		return // lost; with PS_RESEND it comes again
+	}
+	if t.Past&1 != 0 {
+		t.effects = append(t.effects, effect{server: server, frames: frames})
+		return
+	}
+	if t.Site == nil {
+		return
 	}
 	m := decode(frames)
 	r, id := t.Site.Router, t.Worker.ID
@@ -214,6 +250,13 @@ func (t *turn) siteUp(server int, frames [][]byte) {
 
 // siteDown takes a message of a server for the host's worker.
 func (t *turn) siteDown(server int, frames [][]byte) {
+	if t.Past&2 != 0 {
+		// What a proxy has asked is not answered past it: see past.go in package jobs.
+		if m := decode(frames); !m.Meta.Data() || m.Meta.Timestamp < route.FirstOwn {
+			t.workerTakes(server, frames)
+		}
+		return
+	}
 	if t.Site == nil {
 		return
 	}

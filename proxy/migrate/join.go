@@ -71,14 +71,33 @@ func (s *Site) release(b route.Batch, owner int32) {
 	s.Router.Release(b, owner)
 }
 
-// answerJoin tells a site that was killed what is held here. What it moved
-// itself it must decide anew.
-func (s *Site) answerJoin(from string) {
+// askRelease tells a mover that its batch is held here. It may be over, and what
+// the mover said of that lost; while something is under way nothing else is said
+// to it, and requests that wait for the batch would wait for ever.
+func (s *Site) askRelease(b route.Batch) {
+	s.send(b.Mover, Message{Kind: Holding, Batch: b, Keys: s.Router.Held(b), Held: s.held()})
+}
+
+// answerHeld answers a site that asks so.
+func (s *Site) answerHeld(from string, b route.Batch, keys []plan.Keys) {
+	if b.Mover == s.self && s.moves[b.Number] == nil {
+		s.settle(from, b, keys)
+	}
+}
+
+// held is all that is held here.
+func (s *Site) held() []Held {
 	held := make([]Held, 0)
 	for _, b := range s.Router.Holds() {
 		held = append(held, Held{b, s.Router.Held(b)})
 	}
-	s.send(from, Message{Kind: Holding, Held: held})
+	return held
+}
+
+// answerJoin tells a site that was killed what is held here. What it moved
+// itself it must decide anew.
+func (s *Site) answerJoin(from string) {
+	s.send(from, Message{Kind: Holding, Held: s.held()})
 	for _, x := range s.inOrder() { // it was quiet, and knows nothing of it now
 		if x.phase == quieting {
 			x.loud[from] = true

@@ -11,7 +11,7 @@ type Kind uint8
 // The kinds.
 const (
 	Join    Kind = iota + 1 // the sender knows nothing: say what you hold
-	Holding                 // answer to Join: all that the sender holds
+	Holding                 // answer to Join: all that the sender holds; with a Batch: is it over?
 	Hold                    // requests for Keys must wait
 	Quiet                   // of Batch, which has Keys, nothing is under way at the sender
 	Release                 // Batch is over: its keys belong to Owner
@@ -21,7 +21,7 @@ const (
 type Message struct {
 	Kind  Kind
 	Batch route.Batch
-	Keys  []plan.Keys // of Hold and Quiet
+	Keys  []plan.Keys // of Hold, Quiet and Holding with a Batch
 	Owner int32       // of Release: a rank, or route.Unchanged
 	Held  []Held      // of Holding
 }

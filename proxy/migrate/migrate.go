@@ -147,6 +147,10 @@ func (s *Site) Receive(from string, m Message) {
 	case Join:
 		s.answerJoin(from)
 	case Holding:
+		if m.Batch.Mover != "" {
+			s.answerHeld(from, m.Batch, m.Keys)
+			return
+		}
 		s.holding(from, m.Held)
 	case Hold:
 		if m.Batch.Mover == from {
@@ -321,5 +325,8 @@ func (s *Site) Repeat() {
 	}
 	for _, b := range s.Router.Holds() {
 		s.Router.Hold(b, nil) // quiet is said again
+		if b.Mover != s.self && !s.Router.Quiet(b) {
+			s.askRelease(b)
+		}
 	}
 }

@@ -49,6 +49,8 @@ type facts struct {
 	unacked  bool
 	underWay int // requests
 	lesson   uint8
+	guarded  bool  // see host
+	past     uint8 // likewise
 }
 
 // queue is messages on their way, first in, first out. The empty one is number 0.
@@ -102,7 +104,7 @@ func (p *parts) keep(k kind, owner int, value any, left *names) uint32 {
 	}
 	switch v := x.value().(type) {
 	case *host:
-		x.facts = v.facts()
+		x.facts = v.facts(p.fault)
 		x.facts.lesson = v.Journal.lesson(p.fault)
 	case *modelServer:
 		x.facts = facts{sums: v.Sum, unacked: len(v.Unacked) > 0}
@@ -202,10 +204,11 @@ func (p *parts) renameQueue(number uint32, left *names) uint32 {
 	return n
 }
 
-func (h *host) facts() facts {
+func (h *host) facts(fault fault) facts {
 	x := h.Worker
 	f := facts{alive: h.Site != nil, asks: !x.Waiting && x.Step < x.Steps, requests: x.Step, read: x.Last, unacked: len(x.Unacked) > 0}
 	f.done = !x.Waiting && x.Step == x.Steps && len(x.Unacked) == 0
+	f.guarded, f.past = h.Guarded, h.Past
 	if h.Site == nil {
 		return f
 	}
@@ -215,12 +218,12 @@ func (h *host) facts() facts {
 	_, err := s.Router.Mover()
 	for i, key := range modelKeys {
 		f.owners[i] = uint8(s.Router.Table().Owner(key))
-		f.begins[i] = s.asked == nil && s.Router.Ready() && err == nil && int(f.owners[i]) == at
+		f.begins[i] = s.asked == nil && s.Router.Ready() && err == nil && int(f.owners[i]) == at && (h.Past == 0 || fault == asksPast)
 	}
 	for _, m := range s.inOrder() {
 		f.moving = append(f.moving, m.batch.Number)
 	}
 	f.over = f.done && s.Router.Ready() && len(f.moving) == 0 &&
-		len(s.Router.Holds()) == 0 && len(h.Ledger.Opened) == 0
+		len(s.Router.Holds()) == 0 && (len(h.Ledger.Opened) == 0 || h.Once)
 	return f
 }

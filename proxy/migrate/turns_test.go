@@ -146,6 +146,8 @@ func (t *turn) do(p *parts, k *turnKey) {
 	case drops, cuts:
 		t.drop()
 	case dies:
+		r := t.Site.Router
+		t.Guarded = !r.Table().Empty() || !r.Ready() || len(r.Holds()) > 0
 		t.Site = nil
 		if t.fault == forgetsOpened {
 			t.Ledger.Opened = nil
@@ -154,6 +156,10 @@ func (t *turn) do(p *parts, k *turnKey) {
 		t.join(uint64(k.number))
 	case repeats:
 		t.repeat()
+	case strays:
+		t.stray(uint8(k.what))
+	case returns:
+		t.comeBack()
 	}
 }
 

@@ -35,6 +35,7 @@ type budget struct {
 	Expire uint8 // moves that take too long
 	Over   uint8 // a job is over on a host, or seems so
 	Lose   uint8 // the planner is killed, and its store is lost
+	Past   uint8 // connections of a host whose proxy is dead are made past it
 }
 
 func (b budget) String() string {
@@ -45,11 +46,14 @@ func (b budget) String() string {
 	if b.Lose > 0 {
 		s += fmt.Sprintf(", %d stores lost", b.Lose)
 	}
+	if b.Past > 0 {
+		s += fmt.Sprintf(", %d go past", b.Past)
+	}
 	return s
 }
 
-func (b *budget) counts() [7]uint8 {
-	return [...]uint8{b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire, b.Over, b.Lose}
+func (b *budget) counts() [8]uint8 {
+	return [...]uint8{b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire, b.Over, b.Lose, b.Past}
 }
 
 // cuts reports whether what is on its way to or from a host can all be lost at once.
@@ -71,6 +75,7 @@ func (b *budget) covers(other budget) bool {
 func (b *budget) smaller() []budget {
 	all := []budget{*b}
 	for _, field := range []func(*budget) *uint8{
+		func(b *budget) *uint8 { return &b.Past },
 		func(b *budget) *uint8 { return &b.Lose },
 		func(b *budget) *uint8 { return &b.Over },
 		func(b *budget) *uint8 { return &b.Expire },
@@ -245,6 +250,10 @@ func (m *model) arrives(n *world, a action) {
 		n.Budget.Over--
 	case cuts:
 		n.Budget.Over--
+		n.cut(a.at)
+	case strays:
+		n.Budget.Past--
+	case returns:
 		n.cut(a.at)
 	case dies:
 		n.Budget.Crash--

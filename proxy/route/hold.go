@@ -59,6 +59,9 @@ func (r *Router) Held(b Batch) []plan.Keys {
 	return nil
 }
 
+// Quiet reports whether it was said of a batch that it is quiet.
+func (r *Router) Quiet(b Batch) bool { return r.holds[b] != nil && r.holds[b].quiet }
+
 // Holds returns the batches that are held, in a fixed order.
 func (r *Router) Holds() []Batch {
 	return slices.SortedFunc(maps.Keys(r.holds), func(a, b Batch) int {
