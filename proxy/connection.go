@@ -37,6 +37,7 @@ type connection struct {
 	past                string // why a direct one went past the mesh; empty: it was not to go there
 	started             time.Time
 	pipe                relay.Conn
+	cookies             []uint64 // of its sockets
 }
 
 // ends are a socket's own address and its peer's.
@@ -47,12 +48,26 @@ func (c *connection) ends() [2]ends {
 	return [2]ends{of(c.pipe.Job), of(c.pipe.Far)}
 }
 
-// Owns reports whether a socket of a connection that the proxy carries has
-// these ends, in any network namespace.
-func (p *Proxy) Owns(local, peer netip.AddrPort) bool {
+// Owns reports whether the socket with that cookie (SO_COOKIE) is of a
+// connection that the proxy carries, or has carried not long ago, or has these
+// ends, in any network namespace.
+func (p *Proxy) Owns(cookie uint64, local, peer netip.AddrPort) bool {
 	p.conns.mu.Lock()
 	defer p.conns.mu.Unlock()
-	return p.conns.ends[ends{local, peer}]
+	return p.conns.cookies[cookie] || p.conns.ends[ends{local, peer}]
+}
+
+// maxClosed is how many sockets that have closed are known: an agent may read
+// later what they sent.
+const maxClosed = 1 << 14
+
+func (c *connection) readCookies() (cookies []uint64) {
+	for _, conn := range []net.Conn{c.pipe.Job, c.pipe.Far} {
+		if cookie, ok := socketCookie(conn); ok {
+			cookies = append(cookies, cookie)
+		}
+	}
+	return cookies
 }
 
 // flows is what connections have carried.
@@ -77,25 +92,30 @@ type register struct {
 	nextLink atomic.Uint64
 	stopping atomic.Bool
 
-	mu     sync.Mutex
-	last   uint64
-	open   map[uint64]*connection
-	ends   map[ends]bool // of the sockets of open connections
-	total  map[kind]uint64
-	ended  map[string]*flows // by codec
-	errors map[reason.Reason]uint64
-	past   map[string]uint64 // connections that went past the mesh, by reason
-	waits  map[bool]uint64   // connections that waited for a mesh port to open, by whether it did
+	mu   sync.Mutex
+	last uint64
+	open map[uint64]*connection
+	ends map[ends]bool // of the sockets of open connections
+	// cookies are those of the sockets of open connections and of those that
+	// closed last; closed has the latter, the oldest first, at most maxClosed.
+	cookies map[uint64]bool
+	closed  []uint64
+	total   map[kind]uint64
+	ended   map[string]*flows // by codec
+	errors  map[reason.Reason]uint64
+	past    map[string]uint64 // connections that went past the mesh, by reason
+	waits   map[bool]uint64   // connections that waited for a mesh port to open, by whether it did
 }
 
 func newRegister() *register {
 	return &register{
-		open: map[uint64]*connection{}, ends: map[ends]bool{}, total: map[kind]uint64{},
+		open: map[uint64]*connection{}, ends: map[ends]bool{}, cookies: map[uint64]bool{}, total: map[kind]uint64{},
 		ended: map[string]*flows{}, errors: map[reason.Reason]uint64{}, past: map[string]uint64{}, waits: map[bool]uint64{},
 	}
 }
 
 func (r *register) add(c *connection) {
+	c.cookies = c.readCookies()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last++
@@ -103,6 +123,9 @@ func (r *register) add(c *connection) {
 	r.open[c.id] = c
 	for _, e := range c.ends() {
 		r.ends[e] = true
+	}
+	for _, cookie := range c.cookies {
+		r.cookies[cookie] = true
 	}
 	r.total[c.kind]++
 }
@@ -113,6 +136,13 @@ func (r *register) remove(c *connection) {
 	delete(r.open, c.id)
 	for _, e := range c.ends() {
 		delete(r.ends, e)
+	}
+	r.closed = append(r.closed, c.cookies...)
+	if n := len(r.closed) - maxClosed; n > 0 {
+		for _, cookie := range r.closed[:n] {
+			delete(r.cookies, cookie)
+		}
+		r.closed = r.closed[n:]
 	}
 	sum := r.ended[c.codec]
 	if sum == nil {

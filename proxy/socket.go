@@ -109,3 +109,25 @@ func kernelState(c net.Conn) (s sockState) {
 	})
 	return s
 }
+
+// socketCookie returns the number by which the kernel knows a TCP connection's
+// socket, which no other gets.
+func socketCookie(c net.Conn) (cookie uint64, ok bool) {
+	for {
+		under, wraps := c.(interface{ NetConn() net.Conn })
+		if !wraps {
+			break
+		}
+		c = under.NetConn()
+	}
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	e := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	return cookie, e == nil && err == nil
+}

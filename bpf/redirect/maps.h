@@ -99,6 +99,15 @@ struct {
 	__type(value, struct remembered);
 } sockets SEC(".maps");
 
+/* What was in sockets until its socket closed, for an agent that reads later
+ * what the socket sent. Cookies are not used again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct remembered);
+} ended SEC(".maps");
+
 /* Entries go when the client's socket closes, once the proxy has asked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

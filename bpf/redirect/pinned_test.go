@@ -223,6 +223,35 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
+// TestEarlierVersion: a state that lacks the map of closed sockets gets it.
+func TestEarlierVersion(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	dir := filepath.Join(bpfFolder(t), "psidecar")
+	r, err := Open(Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Close(), os.Remove(filepath.Join(dir, endedMap))); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = Open(Options{Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := r.Destination(1); ok {
+		t.Error("the destination of a socket is known that nobody has")
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, endedMap)); err != nil {
+		t.Error(err)
+	}
+	if _, err := Unload(dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestUnmounted: the BPF file system that Open mounted goes with the last state
 // in it, and one that somebody else mounted stays.
 func TestUnmounted(t *testing.T) {

@@ -244,6 +244,7 @@ always void forget(struct remembered *r, __u64 cookie)
 		if (d && d->asked && d->cookie == cookie)
 			bpf_map_delete_elem(&destinations, &r->client);
 	}
+	bpf_map_update_elem(&ended, &cookie, r, BPF_ANY);
 	bpf_map_delete_elem(&sockets, &cookie);
 }
 

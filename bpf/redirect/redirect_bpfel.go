@@ -89,6 +89,7 @@ type redirectSettings struct {
 const (
 	redirectMapCounts               = "counts"
 	redirectMapDestinations         = "destinations"
+	redirectMapEnded                = "ended"
 	redirectMapExclusions           = "exclusions"
 	redirectMapGroups               = "groups"
 	redirectMapListeners            = "listeners"
@@ -160,6 +161,7 @@ type redirectProgramSpecs struct {
 type redirectMapSpecs struct {
 	Counts       *ebpf.MapSpec `ebpf:"counts"`
 	Destinations *ebpf.MapSpec `ebpf:"destinations"`
+	Ended        *ebpf.MapSpec `ebpf:"ended"`
 	Exclusions   *ebpf.MapSpec `ebpf:"exclusions"`
 	Groups       *ebpf.MapSpec `ebpf:"groups"`
 	Listeners    *ebpf.MapSpec `ebpf:"listeners"`
@@ -197,6 +199,7 @@ func (o *redirectObjects) Close() error {
 type redirectMaps struct {
 	Counts       *ebpf.Map `ebpf:"counts"`
 	Destinations *ebpf.Map `ebpf:"destinations"`
+	Ended        *ebpf.Map `ebpf:"ended"`
 	Exclusions   *ebpf.Map `ebpf:"exclusions"`
 	Groups       *ebpf.Map `ebpf:"groups"`
 	Listeners    *ebpf.Map `ebpf:"listeners"`
@@ -208,6 +211,7 @@ func (m *redirectMaps) Close() error {
 	return _RedirectClose(
 		m.Counts,
 		m.Destinations,
+		m.Ended,
 		m.Exclusions,
 		m.Groups,
 		m.Listeners,

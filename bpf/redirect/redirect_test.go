@@ -391,11 +391,21 @@ func TestThousandsOfConnects(t *testing.T) {
 	}
 	var key uint64
 	var value redirectRemembered
-	left := 0
+	left, known := 0, 0
+	for entries := r.maps["ended"].Iterate(); entries.Next(&key, &value); {
+		to, ok := r.Destination(key)
+		if p := to.Port(); !ok || p < 7000 || p >= 7000+clients {
+			t.Errorf("the destination of a socket that has closed is %v, %v", to, ok)
+		}
+		known++
+	}
+	if known < clients*(times-1) {
+		t.Errorf("the destinations of %d closed sockets are known, want %d", known, clients*(times-1))
+	}
 	for entries := r.maps["sockets"].Iterate(); entries.Next(&key, &value); {
 		left++
 	}
 	if left > clients { // the last of each may still be closing
-		t.Errorf("%d sockets remembered after their end", left)
+		t.Errorf("%d sockets remembered among those that live after their end", left)
 	}
 }

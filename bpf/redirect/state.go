@@ -56,7 +56,10 @@ func (o Options) normal() (Options, error) {
 }
 
 // mapNames are the maps of redirect.c, pinned under their names.
-var mapNames = []string{"settings", "groups", "listeners", "sockets", "destinations", "exclusions", "counts"}
+var mapNames = []string{"settings", "groups", "listeners", "sockets", endedMap, "destinations", "exclusions", "counts"}
+
+// endedMap is one that states of earlier versions lack.
+const endedMap = "ended"
 
 // unfinished begins the names of folders that are renamed when complete; a BPF
 // file system has no names with dots.
@@ -141,10 +144,25 @@ func (r *Redirect) create() (err error) {
 	return nil
 }
 
+// addMap makes a map that the pinned state lacks, and pins it.
+func (r *Redirect) addMap(name string) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(r.spec.Maps[name])
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Pin(filepath.Join(r.dir, name)); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
 // load opens the maps that are pinned already.
 func (r *Redirect) load() error {
 	for _, name := range mapNames {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(r.dir, name), nil)
+		if name == endedMap && errors.Is(err, fs.ErrNotExist) {
+			m, err = r.addMap(name)
+		}
 		if err != nil {
 			return fmt.Errorf("%s is not the state of this version (psidecar unload removes it): map %s: %w", r.dir, name, err)
 		}

@@ -139,10 +139,15 @@ func (r *Redirect) Exempt(cgroup string) error {
 }
 
 // Destination returns where the process meant to connect the socket with that
-// cookie (SO_COOKIE), if it was redirected and is remembered.
+// cookie (SO_COOKIE), if it was redirected and is remembered: as long as it lives,
+// and then until many others have closed.
 func (r *Redirect) Destination(cookie uint64) (netip.AddrPort, bool) {
 	var s redirectRemembered
-	if err := r.maps["sockets"].Lookup(cookie, &s); err != nil {
+	err := r.maps["sockets"].Lookup(cookie, &s)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = r.maps[endedMap].Lookup(cookie, &s)
+	}
+	if err != nil {
 		return netip.AddrPort{}, false
 	}
 	var a [16]byte

@@ -59,7 +59,7 @@ type interception struct {
 	listeners *listeners.Listeners
 	found     chan *discover.Snapshot // the latest
 	// ours, where not nil, knows the sockets of a proxy in this process.
-	ours func(local, peer netip.AddrPort) bool
+	ours func(cookie uint64, local, peer netip.AddrPort) bool
 }
 
 // open loads what is needed; with it the agent tells what it finds. Where
@@ -98,7 +98,7 @@ func (i *interception) route(cookie uint64, local, peer netip.AddrPort) (to neti
 	if to, ok := i.redirect.Destination(cookie); ok {
 		return to, true
 	}
-	if i.listeners.At(local) || i.listeners.At(peer) || i.ours != nil && i.ours(local, peer) {
+	if i.listeners.At(local) || i.listeners.At(peer) || i.ours != nil && i.ours(cookie, local, peer) {
 		return netip.AddrPort{}, false
 	}
 	return peer, true
