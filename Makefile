@@ -16,6 +16,7 @@
 #   make lint       gofmt, go vet, staticcheck
 #   make generate   BPF objects, protobuf code and the web page from source
 #   make build      bin/psidecar and bin/psjob
+#   make man        manual pages in bin/man
 #
 # On Debian every target installs the packages it lacks (needs root), and says so.
 
@@ -30,7 +31,7 @@ PKGS ?= ./...
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus systemd
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build man image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -45,6 +46,10 @@ image:
 	done
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(GO) run ./deploy/image --out bin/image --version $(VERSION) \
 	  $(foreach p,$(PLATFORMS),$(p)=bin/$(p)/psidecar)
+
+# Manual pages, a command each.
+man: build
+	bin/psidecar man bin/man
 
 demo: build
 	bin/psidecar demo $(DEMOFLAGS)

@@ -39,7 +39,10 @@ func ask(ctx context.Context, base, path string, query url.Values, v any) error 
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return fmt.Errorf("nobody answers at %s (is it running, and is that its address?): %w", base, err)
+		if why := notHTTP(base, err); why != "" {
+			return fmt.Errorf("%s: %s (%w)", base, why, err)
+		}
+		return fmt.Errorf("nobody answers at %s (is it running, and is that its address%s?): %w", base, atPort(base), err)
 	}
 	defer response.Body.Close()
 	const limit = 256 << 20
@@ -50,12 +53,12 @@ func ask(ctx context.Context, base, path string, query url.Values, v any) error 
 	if response.StatusCode != http.StatusOK {
 		var failed struct{ Error string }
 		if json.Unmarshal(body, &failed) != nil || failed.Error == "" {
-			failed.Error = fmt.Sprintf("%s: %.300q", response.Status, body)
+			failed.Error = fmt.Sprintf("%s: %.300q%s", response.Status, body, atPort(base))
 		}
-		return fmt.Errorf("%s: %s", where, failed.Error)
+		return fmt.Errorf("%s: %s", where, asFlags(failed.Error, query))
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("%s: not psidecar's answer: %w", where, err)
+		return fmt.Errorf("%s: not psidecar's answer: %w%s", where, err, atPort(base))
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ const fromFile = "from-file"
 func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		name := "PSIDECAR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variableOf(f.Name)
 		value, ok := e.lookup(name)
 		if !ok || f.Changed || failed != nil {
 			return
@@ -59,7 +59,7 @@ func flagsFromFile(cmd *cobra.Command, path string) error {
 			continue // see codecs.go
 		}
 		if !slices.Contains(known, key) {
-			return usagef("--config %s, line %d: %q is no flag of psidecar", path, node.Line, key)
+			return usagef("--config %s, line %d: %q is no flag of psidecar%s", path, node.Line, key, didYouMean(key, known))
 		}
 		f := cmd.Flags().Lookup(key)
 		if f == nil || f.Changed {

@@ -75,8 +75,20 @@ func findPrograms(o *demo.Options) error {
 		return fmt.Errorf("finding psidecar's own program: %w", err)
 	}
 	o.Psidecar = self
+	if o.Data != "" { // processes of the job have folders of their own
+		if o.Data, err = filepath.Abs(o.Data); err != nil {
+			return err
+		}
+		if _, err := os.Stat(o.Data); err != nil {
+			return usagef("--data: %w", err)
+		}
+	}
 	if o.Psjob != "" {
-		return nil
+		if o.Psjob, err = exec.LookPath(o.Psjob); err != nil {
+			return usagef("--psjob: %w", err)
+		}
+		o.Psjob, err = filepath.Abs(o.Psjob)
+		return err
 	}
 	beside := filepath.Join(filepath.Dir(self), "psjob")
 	if _, err := os.Stat(beside); err == nil {

@@ -23,6 +23,8 @@ func main() {
 		stdout: os.Stdout,
 		stderr: os.Stderr,
 		lookup: os.LookupEnv,
+
+		environ: os.Environ,
 	})
 	stop()
 	os.Exit(code)

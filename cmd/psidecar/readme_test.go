@@ -46,7 +46,7 @@ func TestReadmeListsAllFlags(t *testing.T) {
 // flagTables is a table of flags for each command that has any of its own.
 func flagTables(root *cobra.Command) string {
 	var out strings.Builder
-	common := []string{"help", "json", "config", "log-level"}
+	common := []string{"help", "json", "config", "log-level", "log-format"}
 	for _, cmd := range allCommands(root) {
 		var rows strings.Builder
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -54,7 +54,7 @@ func flagTables(root *cobra.Command) string {
 				fmt.Fprintf(&rows, "| `%s` | %s |\n", flagName(f), flagMeaning(f))
 			}
 		})
-		if rows.Len() > 0 && cmd.Name() != "completion" {
+		if rows.Len() > 0 && cmd.Name() != "completion" && !cmd.Hidden {
 			fmt.Fprintf(&out, "\n`%s`\n\n| flag | meaning (default) |\n| --- | --- |\n%s", cmd.CommandPath(), rows.String())
 		}
 	}

@@ -23,6 +23,7 @@ type env struct {
 	// cannot work a terminal; for what does, or is no text.
 	bareOut, bareErr io.Writer
 	lookup           func(name string) (value string, ok bool) // environment variables
+	environ          func() []string                           // all of them, NAME=VALUE; nil: they are not looked at
 }
 
 // usageError marks an error that the user mends by calling differently; it
@@ -64,22 +65,23 @@ func newRootCommand(e env) *cobra.Command {
 		Short:         "A per-host sidecar for parameter-server training that speaks PS-lite",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("unknown command %q; see psidecar --help", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          noCommand,
+		Version:       version,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().String("config", "", "YAML file with flag values, keyed by flag name")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error; logs go to standard error")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentFlags().String("log-format", "text", "text or json: a line or an object for each entry")
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := loadConfig(cmd, e); err != nil {
 			return err
 		}
-		return setLogger(cmd, e)
+		if err := setLogger(cmd, e); err != nil {
+			return err
+		}
+		sayMisspelt(cmd, e)
+		return nil
 	}
 	root.AddCommand(
 		newPartitionCommand(e),
@@ -102,7 +104,10 @@ func newRootCommand(e env) *cobra.Command {
 		newUnloadCommand(e),
 		newCertsCommand(e),
 		newDebugCommand(e),
+		newManCommand(e),
 	)
+	addExamples(root)
+	addCompletion(root)
 	for _, cmd := range root.Commands() {
 		markUsageErrors(cmd)
 	}
@@ -112,6 +117,9 @@ func newRootCommand(e env) *cobra.Command {
 // markUsageErrors makes a wrong number of arguments a usageError, for cmd and
 // all below it.
 func markUsageErrors(cmd *cobra.Command) {
+	if cmd.HasSubCommands() {
+		cmd.Args = noCommand
+	}
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
@@ -134,6 +142,18 @@ func setLogger(cmd *cobra.Command, e env) error {
 	if err := level.UnmarshalText([]byte(name)); err != nil {
 		return usagef("--log-level %q: use debug, info, warn or error", name)
 	}
-	slog.SetDefault(slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: level})))
+	format, err := cmd.Flags().GetString("log-format")
+	if err != nil {
+		return err
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch format {
+	case "text":
+		slog.SetDefault(slog.New(slog.NewTextHandler(e.stderr, options)))
+	case "json":
+		slog.SetDefault(slog.New(slog.NewJSONHandler(e.stderr, options)))
+	default:
+		return usagef("--log-format %q: use text or json", format)
+	}
 	return nil
 }

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/planner/algorithm"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/planner/live"
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+)
+
+// choices are the values of flags that take a few words, by the flag's name.
+func choices() map[string][]string {
+	measures := make([]string, len(web.Measures))
+	for i, m := range web.Measures {
+		measures[i] = string(m)
+	}
+	floats := []string{"float32", "float64", "float16", "bfloat16"}
+	return map[string][]string{
+		"algorithm": algorithm.Names(), "strategies": dynamic.Names(), "strategy": live.Strategies(), "planner-strategy": live.Strategies(),
+		"codec": {compact.Name, "none"}, "measure": measures, "handler": {"add", "assign", "none"}, "ingress": {"off", "metas", "all"},
+		"char-values": floats, "hash-scheme": {"oph", "bcws"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "sample": {"auto", "1"},
+		"threshold": {"0.9", "0.95", "0.99"}, "quantize": {"1", "2", "4", "8"}, "slim": {"0.3,0.15"},
+	}
+}
+
+// addCompletion completes the values of flags, of cmd and of all below it: words
+// from a list, and the jobs that there are.
+func addCompletion(cmd *cobra.Command) {
+	words := choices()
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		list, ok := words[f.Name]
+		switch {
+		case f.Name == "job":
+			must(cmd.RegisterFlagCompletionFunc(f.Name, completeJob))
+		case ok:
+			must(cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+				return list, cobra.ShellCompDirectiveNoFileComp
+			}))
+		case f.Name == "agent" || f.Name == "proxy" || f.Name == "planner" || f.Name == "host":
+			must(cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions))
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		addCompletion(sub)
+	}
+}
+
+// must holds what only a mistake in the source can break.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// completeFor is how long an agent or planner may take to name its jobs.
+const completeFor = time.Second
+
+// completeJob asks the planner or agent that the command line names.
+func completeJob(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.Background(), completeFor)
+	defer cancel()
+	var names []string
+	if f := cmd.Flags().Lookup("planner"); f != nil && cmd.Flags().Lookup("agent") == nil && cmd.HasParent() && cmd.Parent().Name() != "psidecar" || cmd.Name() == "restore" {
+		link := &plannerLink{address: f.Value.String()}
+		_ = withCodecs(ctx, link, func(ctx context.Context, c api.CodecsClient) error { // no planner: no names
+			d, err := c.Describe(ctx, &api.DescribeRulesRequest{})
+			names = d.GetJobs()
+			return err
+		})
+	} else {
+		at := agentURL
+		if f := cmd.Flags().Lookup("agent"); f != nil {
+			at = f.Value.String()
+		}
+		var jobs web.Jobs
+		if ask(ctx, at, "/api/v1/jobs", nil, &jobs) == nil {
+			for _, j := range jobs.Jobs {
+				names = append(names, j.Name)
+			}
+		}
+	}
+	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, typed) }), cobra.ShellCompDirectiveNoFileComp
+}

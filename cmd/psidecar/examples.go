@@ -1,0 +1,66 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// examples are those of each command's help, by its path below psidecar. Each line
+// is a command line, with what it is for behind a #; a test holds that their flags
+// exist.
+var examples = map[string]string{
+	"agent": `psidecar agent                                    # watch this host; the page is http://127.0.0.1:9810/
+psidecar agent --planner planner-host:9811        # and report to a planner
+psidecar agent --intercept --planner planner-host:9811   # and send connections to psidecar proxy`,
+	"certs":  `psidecar certs --host node-1=10.0.0.1 --out certs   # an authority, and certificates of a host`,
+	"debug":  `psidecar debug --out debug.tar.gz`,
+	"decode": `psidecar decode capture.pcapng --json   # a JSON object for each message`,
+	"demo": `psidecar demo                     # six phases, in about two minutes
+psidecar demo --hosts 2 --hold    # keep the page up at the end`,
+	"doctor": `psidecar doctor    # what this host lacks, and what to do`,
+	"hash":   `psidecar hash --input rcv1.libsvm --hash-bins 256 --out hashed.libsvm`,
+	"heatmap": `psidecar heatmap                          # in the terminal
+psidecar heatmap --job 10.0.0.1:8000 --measure bytes --png bytes.png
+psidecar heatmap --first 0 --last 99999 --names names.yaml`,
+	"partition": `psidecar partition --input rcv1.libsvm -k 8 --out parts
+psidecar partition --input rcv1.libsvm -k 8 --all --plot traffic.png   # all algorithms beside each other`,
+	"plan":        `psidecar plan show`,
+	"plan apply":  `psidecar plan apply --job 10.0.0.1:8000 --wait 30s`,
+	"plan codecs": `psidecar plan codecs show`,
+	"plan codecs set": `psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99         # says what it would do
+psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99 --act   # and does it`,
+	"plan codecs clear": `psidecar plan codecs clear --job 10.0.0.1:8000 --act`,
+	"plan codecs show":  `psidecar plan codecs show --job 10.0.0.1:8000`,
+	"plan codecs try":   `psidecar plan codecs try`,
+	"plan forget":       `psidecar plan forget --job 10.0.0.1:8000`,
+	"plan rollback":     `psidecar plan rollback --job 10.0.0.1:8000`,
+	"plan show":         `psidecar plan show --planner planner-host:9811`,
+	"planner": `psidecar planner --listen :9811 --http :9812 --insecure   # in a network that is trusted
+psidecar planner --listen :9811 --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key --store plans.db`,
+	"proxy": `psidecar proxy --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key
+psidecar proxy --insecure --threshold 0.99 --planner planner-host:9811`,
+	"record":   `psidecar record --out job.psr --for 20s`,
+	"restore":  `psidecar restore --job 10.0.0.1:8000 --wait 30s`,
+	"score":    `psidecar score --input rcv1.libsvm --assignment mine.txt -k 8`,
+	"simulate": `psidecar simulate job.psr             # what moving its keys would have saved`,
+	"status": `psidecar status                                  # of this host's agent
+psidecar status --agent planner-host:9812         # of all hosts
+psidecar status --agent "" --proxy 127.0.0.1:9813 # of a proxy alone`,
+	"top":    `psidecar top    # status that goes on`,
+	"unload": `psidecar unload    # when no psidecar runs here any more`,
+	"up": `psidecar up --insecure                                        # on one host, in a network that is trusted
+psidecar up --insecure --planner first-host:9811              # on the others
+psidecar up --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key --threshold 0.99`,
+	"version": `psidecar version --json`,
+}
+
+// addExamples puts examples into the help of a command and of all below it.
+func addExamples(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		if text, ok := examples[strings.TrimPrefix(sub.CommandPath(), cmd.Root().Name()+" ")]; ok && sub.Example == "" {
+			sub.Example = "  " + strings.ReplaceAll(text, "\n", "\n  ")
+		}
+		addExamples(sub)
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// noCommand is the check of arguments of a command that has others below it: what
+// is none of them is named, with the one that was probably meant.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	hint := didYouMean(args[0], names)
+	if hint == "" {
+		if at := elsewhere(cmd.Root(), args[0]); at != "" {
+			hint = "; did you mean " + at + "?"
+		}
+	}
+	return usagef("unknown command %q for %q%s; see %[2]s --help", args[0], cmd.CommandPath(), hint)
+}
+
+// elsewhere returns the path of a command of that name at another place.
+func elsewhere(root *cobra.Command, name string) string {
+	for level := root.Commands(); len(level) > 0; {
+		var below []*cobra.Command
+		for _, sub := range level {
+			if sub.Name() == name && sub.IsAvailableCommand() {
+				return sub.CommandPath()
+			}
+			below = append(below, sub.Commands()...)
+		}
+		level = below
+	}
+	return ""
+}
+
+// flagError names the flag that was probably meant in place of one that is not
+// there.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return usageError{err}
+	}
+	name := unknown.GetSpecifiedName()
+	if unknown.GetSpecifiedShortnames() != "" {
+		return usagef("%w; see %s --help", err, cmd.CommandPath())
+	}
+	var own []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { own = append(own, f.Name) })
+	if near := nearest(name, own); near != "" {
+		return usagef("%w; did you mean --%s?", err, near)
+	}
+	if others := withFlag(cmd.Root(), name); len(others) > 0 {
+		return usagef("%w of %s, but of %s; see %[2]s --help", err, cmd.CommandPath(), strings.Join(others, ", "))
+	}
+	return usagef("%w; see %s --help", err, cmd.CommandPath())
+}
+
+// withFlag returns the commands that have a flag of that name.
+func withFlag(root *cobra.Command, name string) []string {
+	var all []string
+	for _, sub := range root.Commands() {
+		if sub.LocalFlags().Lookup(name) != nil {
+			all = append(all, sub.CommandPath())
+		}
+		all = append(all, withFlag(sub, name)...)
+	}
+	return all
+}
+
+// sayMisspelt warns of environment variables that nearly are flags.
+func sayMisspelt(cmd *cobra.Command, e env) {
+	if e.environ == nil {
+		return
+	}
+	known := slices.DeleteFunc(allFlagNames(cmd.Root()), func(name string) bool { return len(name) < 3 })
+	for i := range known {
+		known[i] = variableOf(known[i])
+	}
+	for _, line := range e.environ() {
+		name, value, _ := strings.Cut(line, "=")
+		if !strings.HasPrefix(name, "PSIDECAR_") || slices.Contains(known, name) || ofService.MatchString(name) || strings.HasPrefix(value, "tcp://") {
+			continue
+		}
+		if near := nearest(strings.TrimPrefix(name, "PSIDECAR_"), bare(known)); near != "" {
+			slog.Warn("an environment variable is no flag's, and has no effect", "name", name, "did_you_mean", "PSIDECAR_"+near)
+		}
+	}
+}
+
+// ofService matches what Kubernetes puts into the environment of pods for a service
+// that is called psidecar.
+var ofService = regexp.MustCompile(`_SERVICE_(HOST|PORT.*)$|_PORT_[0-9]+_`)
+
+func bare(variables []string) []string {
+	names := make([]string, len(variables))
+	for i, v := range variables {
+		names[i] = strings.TrimPrefix(v, "PSIDECAR_")
+	}
+	return names
+}
+
+// variableOf is the environment variable of a flag.
+func variableOf(flag string) string {
+	return "PSIDECAR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// parameter matches a parameter of the interface where an answer speaks of it.
+var parameter = regexp.MustCompile(`\b(job|measure|first|last|from|to|blocks|by|workers|n)=(:?)`)
+
+// asFlags puts flags for the interface's parameters in what an agent or planner
+// answers: those are what the user has given. Others stay.
+func asFlags(text string, query map[string][]string) string {
+	return parameter.ReplaceAllStringFunc(text, func(p string) string {
+		name, after, _ := strings.Cut(p, "=")
+		if _, given := query[name]; !given && name != "job" {
+			return p
+		}
+		if after == "" {
+			after = " "
+		}
+		return "--" + name + after
+	})
+}
