@@ -50,6 +50,11 @@ type config struct {
 	// state is how many bytes the file system of each proxy's state folder has;
 	// 0: the folder is one like any other.
 	state int
+	// memory limits what a kind of service may hold, in bytes, as a container's limit
+	// does.
+	memory map[string]int64
+	// groups are cgroups whose processes the sidecars look after besides the job's.
+	groups []string
 	// plan is what the planner is to propose, and the proxies may carry out: which
 	// server is to have which keys. Empty: they carry out none.
 	plan []plan.Range
@@ -102,13 +107,19 @@ func at(h *hosts.Host, port int) string { return net.JoinHostPort(h.IPv4.String(
 
 // service starts psidecar on a host.
 func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
-	s := &service{name: name, host: h, command: func() (*exec.Cmd, error) {
+	memory := f.limitMemory(name, h)
+	s := &service{name: name, host: h, memory: memory, command: func() (*exec.Cmd, error) {
 		cmd := exec.Command(f.programs.psidecar, args...)
 		if n := f.config.openFiles[name]; n > 0 {
 			cmd = exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, n), "sh", cmd.Path}, args...)...)
 		}
 		if name == "proxy" {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		}
+		if memory != nil {
+			// What a process aims for that sees the limit in a container of its own.
+			cmd.Env = append(os.Environ(), fmt.Sprint("GOMEMLIMIT=", f.config.memory[name]/100*85))
+			cmd = memory.Enter(cmd)
 		}
 		if f.config.disk != "" {
 			log, err := os.OpenFile(filepath.Join(f.config.disk, name+"-"+h.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -135,6 +146,14 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	cgroups := []string{"--cgroup", group}
+	for _, name := range f.config.groups {
+		other, err := h.Group(name)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		cgroups = append(cgroups, "--cgroup", other)
+	}
 	run := filepath.Join(dir, h.Name) // where the agent makes the proxy's state folder too
 	s.socket, s.state = filepath.Join(run, "s"), filepath.Join(run, "state")
 	f.mountState(s)
@@ -142,8 +161,9 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	if keep == 0 {
 		keep = 3 * time.Second
 	}
-	s.agent = f.service("agent", h, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", at(h, agentHTTP),
-		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins, "--proxy-grace", keep.String(), "--proxy-hang-after", f.config.hang.String())
+	s.agent = f.service("agent", h, append([]string{"agent", "--intercept", "--host", h.Name, "--http", at(h, agentHTTP),
+		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins,
+		"--proxy-grace", keep.String(), "--proxy-hang-after", f.config.hang.String()}, cgroups...)...)
 	args := f.config.proxyArgs
 	if args == nil {
 		args = []string{"--insecure"}
@@ -168,7 +188,7 @@ func (f *fleet) ready(s *sidecar) {
 		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
 			return fmt.Errorf("%v proxies, %w", n, err)
 		}
-		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners"); err != nil || n != 2 {
+		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners"); err != nil || int(n) != 2*(1+len(f.config.groups)) {
 			return fmt.Errorf("%v listeners, %w", n, err)
 		}
 		_, err := f.get(s.host, proxyHTTP, "/readyz")

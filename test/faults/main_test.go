@@ -16,12 +16,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	hoststest.Main(m, map[string]func([]string) error{"forge": forge}, goleak.Cleanup(func(code int) {
 		os.RemoveAll(built.folder)
 		os.Exit(code)
 	}))

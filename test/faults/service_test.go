@@ -26,6 +26,7 @@ const restartAfter = 100 * time.Millisecond
 type service struct {
 	name    string // agent, proxy or planner
 	host    *hosts.Host
+	memory  *hosts.MemoryGroup // nil: no limit
 	command func() (*exec.Cmd, error)
 
 	mu      sync.Mutex

@@ -27,6 +27,7 @@ type Host struct {
 	uplink netlink.Link    // eth0, in the host's namespace
 	port   netlink.Link    // its other end, in the switch's
 	cgroup string
+	memory []*MemoryGroup // of cgroup v1
 	faults *faultInjector
 
 	link      sync.Mutex // held while the link is changed
@@ -141,6 +142,9 @@ func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, err
 
 func (h *Host) close() error {
 	var errs []error
+	for _, g := range h.memory {
+		errs = append(errs, removeMemoryGroup(g.dir))
+	}
 	if h.faults != nil {
 		errs = append(errs, h.faults.close())
 	}

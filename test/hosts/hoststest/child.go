@@ -22,7 +22,7 @@ const taskVariable = "PSIDECAR_TEST_TASK"
 
 // Main is the TestMain of tests whose binary is also the processes that they
 // run on hosts, see [Task]. It looks for leaked goroutines at the end.
-func Main(m *testing.M, tasks map[string]func(args []string) error) {
+func Main(m *testing.M, tasks map[string]func(args []string) error, options ...goleak.Option) {
 	if words := strings.Fields(os.Getenv(taskVariable)); len(words) > 0 {
 		task := tasks[words[0]]
 		if task == nil {
@@ -35,7 +35,7 @@ func Main(m *testing.M, tasks map[string]func(args []string) error) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, options...)
 }
 
 // Task is the test binary as one of Main's tasks; the arguments hold no space.

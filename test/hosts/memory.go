@@ -1,0 +1,115 @@
+package hosts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// memoryMountV1 is where the memory controller is on machines that have it in
+// cgroup v1.
+const memoryMountV1 = "/sys/fs/cgroup/memory"
+
+// A MemoryGroup is a cgroup whose processes hold at most so much memory, as those
+// of a container do: the kernel kills one that needs more.
+type MemoryGroup struct {
+	dir string
+	v1  bool
+}
+
+// LimitMemory limits the memory of the processes of a host's group. On machines
+// whose memory controller is in cgroup v1 those count that [MemoryGroup.Enter]
+// has started. It goes with the host. A group is limited once.
+func (h *Host) LimitMemory(group string, limit int64) (*MemoryGroup, error) {
+	dir, err := h.Group(group)
+	if err != nil {
+		return nil, err
+	}
+	controllers, err := os.ReadFile(filepath.Join(h.net.cgroup, "cgroup.controllers"))
+	if err == nil && bytes.Contains(controllers, []byte("memory")) {
+		return limitV2(dir, []string{h.net.cgroup, h.cgroup}, limit)
+	}
+	if _, err := os.Stat(filepath.Join(memoryMountV1, "memory.limit_in_bytes")); err != nil {
+		return nil, fmt.Errorf("limiting the memory of %s on host %s: no memory controller, neither in cgroup v2 nor at %s: %w", group, h.Name, memoryMountV1, err)
+	}
+	g := &MemoryGroup{dir: filepath.Join(memoryMountV1, h.net.prefix+h.Name+"-"+group), v1: true}
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("limiting the memory of %s on host %s: %w", group, h.Name, err)
+	}
+	h.memory = append(h.memory, g)
+	err = os.WriteFile(filepath.Join(g.dir, "memory.limit_in_bytes"), strconv.AppendInt(nil, limit, 10), 0)
+	// Whoever a process runs as, it may enter.
+	return g, errors.Join(err, os.Chmod(filepath.Join(g.dir, "cgroup.procs"), 0o666))
+}
+
+func limitV2(dir string, parents []string, limit int64) (*MemoryGroup, error) {
+	for _, p := range parents {
+		if err := os.WriteFile(filepath.Join(p, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+			return nil, fmt.Errorf("the memory controller of %s: %w", p, err)
+		}
+	}
+	return &MemoryGroup{dir: dir}, os.WriteFile(filepath.Join(dir, "memory.max"), strconv.AppendInt(nil, limit, 10), 0)
+}
+
+// Enter returns a command that runs cmd within the limit. Only path, arguments,
+// environment and credentials of cmd may be set; its process is the same.
+func (g *MemoryGroup) Enter(cmd *exec.Cmd) *exec.Cmd {
+	if !g.v1 {
+		return cmd
+	}
+	enter := exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(g.dir, "cgroup.procs"), cmd.Path}, cmd.Args[1:]...)...)
+	enter.Env, enter.SysProcAttr = cmd.Env, cmd.SysProcAttr
+	return enter
+}
+
+// Peak is the most memory that its processes have held at a time, in bytes, with
+// what the kernel keeps for them, such as the pages of files.
+func (g *MemoryGroup) Peak() (int64, error) {
+	name := "memory.peak"
+	if g.v1 {
+		name = "memory.max_usage_in_bytes"
+	}
+	text, err := os.ReadFile(filepath.Join(g.dir, name))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+// Kills is how many processes the kernel has killed for want of memory.
+func (g *MemoryGroup) Kills() (int, error) {
+	name := "memory.events"
+	if g.v1 {
+		name = "memory.oom_control"
+	}
+	text, err := os.ReadFile(filepath.Join(g.dir, name))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			return strconv.Atoi(strings.TrimSpace(n))
+		}
+	}
+	return 0, fmt.Errorf("%s of %s does not say how many were killed: %q", name, g.dir, text)
+}
+
+// removeMemoryGroup removes a group of cgroup v1 whose processes have been ended.
+func removeMemoryGroup(dir string) error {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		err := os.Remove(dir)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("removing cgroup %s: %w", dir, err)
+		}
+	}
+}
