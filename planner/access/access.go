@@ -56,7 +56,7 @@ var rules = map[string]rule{
 	"/psidecar.planner.v1.Plans/Watch":     ofProxy,
 	"/psidecar.planner.v1.Plans/Record":    ofProxy,
 	"/psidecar.planner.v1.Plans/Progress":  ofProxy,
-	"/psidecar.planner.v1.Plans/Teach":     {roles: ofProxy.roles}, // of a job, and names no host
+	"/psidecar.planner.v1.Plans/Teach":     ofProxy,
 	"/psidecar.planner.v1.Plans/Describe":  read,
 	"/psidecar.planner.v1.Plans/Act":       operate,
 	"/psidecar.planner.v1.Codecs/Follow":   ofProxy,

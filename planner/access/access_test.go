@@ -84,7 +84,7 @@ var calls = map[string]struct {
 	"Plans/Watch":     {&api.WatchRequest{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},
 	"Plans/Record":    {&api.RecordRequest{Host: "host-a"}, false, []role.Role{role.Proxy, role.Planner}, true},
 	"Plans/Progress":  {&api.MoveReport{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},
-	"Plans/Teach":     {&api.Lesson{}, true, []role.Role{role.Proxy, role.Planner}, false},
+	"Plans/Teach":     {&api.Lesson{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},
 	"Plans/Describe":  {&api.DescribeRequest{}, false, role.All, false},
 	"Plans/Act":       {&api.ActRequest{}, false, []role.Role{role.Operator}, false},
 	"Codecs/Follow":   {&api.CodecReport{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},

@@ -753,7 +753,9 @@ type Lesson struct {
 	Displaced *Displaced `protobuf:"bytes,8,opt,name=displaced,proto3" json:"displaced,omitempty"`
 	// held are keys that are being moved: what displaced says of them is from
 	// before, and they may have a new owner meanwhile.
-	Held          *Displaced `protobuf:"bytes,9,opt,name=held,proto3" json:"held,omitempty"`
+	Held *Displaced `protobuf:"bytes,9,opt,name=held,proto3" json:"held,omitempty"`
+	// host names the proxy's host, in every piece.
+	Host          string `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -849,6 +851,13 @@ func (x *Lesson) GetHeld() *Displaced {
 		return x.Held
 	}
 	return nil
+}
+
+func (x *Lesson) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
 }
 
 type Taught struct {
@@ -2301,7 +2310,7 @@ const file_plans_proto_rawDesc = "" +
 	"\tdisplaced\x18\x03 \x01(\v2\x1e.psidecar.planner.v1.DisplacedR\tdisplaced\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\bR\x05first\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\bR\x04last\x12\x16\n" +
-	"\x06stores\x18\x06 \x03(\tR\x06stores\"\x9b\x02\n" +
+	"\x06stores\x18\x06 \x03(\tR\x06stores\"\xaf\x02\n" +
 	"\x06Lesson\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x18\n" +
@@ -2311,7 +2320,9 @@ const file_plans_proto_rawDesc = "" +
 	"\x05sites\x18\x06 \x03(\tR\x05sites\x12\x1b\n" +
 	"\tall_sites\x18\a \x03(\tR\ballSites\x12<\n" +
 	"\tdisplaced\x18\b \x01(\v2\x1e.psidecar.planner.v1.DisplacedR\tdisplaced\x122\n" +
-	"\x04held\x18\t \x01(\v2\x1e.psidecar.planner.v1.DisplacedR\x04held\"9\n" +
+	"\x04held\x18\t \x01(\v2\x1e.psidecar.planner.v1.DisplacedR\x04held\x12\x12\n" +
+	"\x04host\x18\n" +
+	" \x01(\tR\x04host\"9\n" +
 	"\x06Taught\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1b\n" +
 	"\twaits_for\x18\x02 \x03(\tR\bwaitsFor\"v\n" +

@@ -55,14 +55,15 @@ type PlansClient interface {
 	// on disk. A request has at most 8192 ranges. All of the request is recorded or nothing. Recording again what
 	// is recorded succeeds. FAILED_PRECONDITION: some key is not owned by from;
 	// nothing is recorded, the caller reads its copy again. UNAVAILABLE, or no answer: it is not known whether
-	// it is recorded; the caller holds the keys' requests and tries again until it
+	// it is recorded, or the host does not watch the run just now; the caller holds the keys' requests and tries again until it
 	// is known.
 	Record(ctx context.Context, in *RecordRequest, opts ...grpc.CallOption) (*Recorded, error)
 	// Teach is for proxies of a run that the store has lost, as Watch tells them.
 	// It takes, in pieces, where keys are as far as the host knows, and what it
 	// holds. It is done when the store knows where all keys of the run are;
 	// otherwise waits_for names hosts that have yet to teach, and the store is
-	// taught again by any host at any time without harm.
+	// taught again by any host at any time without harm. FAILED_PRECONDITION: the
+	// host does not carry the run, as its Watch says.
 	Teach(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[Lesson, Taught], error)
 	// Progress takes what a proxy did with the moves that it was told. Figures
 	// are sums over the batch, so a report may be lost or repeated without harm.
@@ -173,14 +174,15 @@ type PlansServer interface {
 	// on disk. A request has at most 8192 ranges. All of the request is recorded or nothing. Recording again what
 	// is recorded succeeds. FAILED_PRECONDITION: some key is not owned by from;
 	// nothing is recorded, the caller reads its copy again. UNAVAILABLE, or no answer: it is not known whether
-	// it is recorded; the caller holds the keys' requests and tries again until it
+	// it is recorded, or the host does not watch the run just now; the caller holds the keys' requests and tries again until it
 	// is known.
 	Record(context.Context, *RecordRequest) (*Recorded, error)
 	// Teach is for proxies of a run that the store has lost, as Watch tells them.
 	// It takes, in pieces, where keys are as far as the host knows, and what it
 	// holds. It is done when the store knows where all keys of the run are;
 	// otherwise waits_for names hosts that have yet to teach, and the store is
-	// taught again by any host at any time without harm.
+	// taught again by any host at any time without harm. FAILED_PRECONDITION: the
+	// host does not carry the run, as its Watch says.
 	Teach(grpc.ClientStreamingServer[Lesson, Taught]) error
 	// Progress takes what a proxy did with the moves that it was told. Figures
 	// are sums over the batch, so a report may be lost or repeated without harm.

@@ -33,6 +33,9 @@ func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Record
 	if err != nil {
 		return nil, err
 	}
+	if err := s.carries(r.GetHost(), j.key()); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error()) // it may be about to watch
+	}
 	keys, err := keysOf(r.GetFirst(), r.GetLast())
 	switch {
 	case err != nil:

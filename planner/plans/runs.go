@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
@@ -140,6 +141,23 @@ func (s *Service) carried(k runKey) bool {
 		}
 	}
 	return false
+}
+
+// carries is an error where a host does not carry a run, as its proxy's Watch
+// says: what it knows of the run is nothing then. Who names no host may speak for
+// any, or would have been refused before.
+func (s *Service) carries(host string, k runKey) error {
+	if host == "" || k.run == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		if strings.EqualFold(w.host, host) && w.runs[k] != nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("job %s: the proxy on %.300q does not watch its run %s, and has no say in it", k.job, host, k.run)
 }
 
 // used returns whether some host has connections of the run.

@@ -33,8 +33,13 @@ func runs(n int) []plan.Run {
 // is listed. More comes from next.
 func watch(t *testing.T, s *Service, c api.PlansClient, carried ...*api.Running) (told []*api.PlanEvent, next func() *api.PlanEvent, stop func()) {
 	t.Helper()
+	return watchAs(t, s, c, rand.Text(), carried...)
+}
+
+// watchAs is watch by a host of that name.
+func watchAs(t *testing.T, s *Service, c api.PlansClient, host string, carried ...*api.Running) (told []*api.PlanEvent, next func() *api.PlanEvent, stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	host := rand.Text()
 	stream, err := c.Watch(ctx, &api.WatchRequest{Host: host, Runs: carried})
 	if err != nil {
 		t.Fatal(err)

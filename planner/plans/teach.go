@@ -83,6 +83,9 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 		}
 		if first == nil {
 			first = piece
+			if err := s.carries(first.GetHost(), runKey{first.GetJob(), plan.Run(first.GetRun())}); err != nil {
+				return status.Error(codes.FailedPrecondition, err.Error())
+			}
 		}
 		if n += len(piece.GetDisplaced().GetFirst()) + len(piece.GetHeld().GetFirst()); n > MaxRanges {
 			return status.Errorf(codes.InvalidArgument, "a lesson of more than %d ranges", MaxRanges)

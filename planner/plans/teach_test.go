@@ -100,6 +100,52 @@ func TestLostStore(t *testing.T) {
 	}
 }
 
+// A host has a say in where keys of a run are only while its proxy watches that
+// run: another one neither teaches the store nor records a move, whatever it calls
+// itself.
+func TestForeignHostHasNoSay(t *testing.T) {
+	both := runs(2)
+	old, run := both[0], both[1]
+	s := newService(t, &store.Memory{}, Options{Act: true})
+	c := client(t, s)
+	seen := running(run)
+	seen.Store, seen.Version = "the store before", 5
+	_, next, stop := watchAs(t, s, c, "h0", seen)
+	defer stop()
+	_, _, leave := watchAs(t, s, c, "h1", running(old)) // the job's run before
+	defer leave()
+	lesson := func(host string, keys ...plan.Range) *api.Lesson {
+		l := lessonOf(run, "the store before", 5, keys...)
+		l.Host = host
+		return l
+	}
+	for _, host := range []string{"h1", "nobody"} {
+		if taught, err := teach(t, c, lesson(host, target(7, 7, 1))); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("a lesson of %s: %v, %v", host, taught, err)
+		}
+	}
+	if taught, err := teach(t, c, lesson("H0", target(3, 3, 1))); err != nil || !taught.GetDone() {
+		t.Fatalf("a lesson of the run's own host: %v, %v", taught, err)
+	}
+	next()
+	next()
+	record := func(host string) error {
+		_, err := c.Record(t.Context(), &api.RecordRequest{Job: testJob, Run: string(run), Host: host, From: 0, To: 1, First: []uint64{9}})
+		return err
+	}
+	for _, host := range []string{"h1", "nobody"} {
+		if err := record(host); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "watch") {
+			t.Errorf("a record of %s: %v", host, err)
+		}
+	}
+	if err := record("h0"); err != nil {
+		t.Errorf("a record of the run's own host: %v", err)
+	}
+	if got, want := owners(s), []plan.Range{target(3, 3, 1), target(9, 9, 1)}; !slices.Equal(got, want) {
+		t.Errorf("in the store is %v, want %v", got, want)
+	}
+}
+
 // The first that a new store hears of a run may be a record, or of a proxy that
 // has seen nothing: the record waits all the same.
 func TestRecordBeforeTheStoreIsTaught(t *testing.T) {

@@ -152,11 +152,12 @@ func (x *job) lessons() (all []*api.Lesson) {
 	next := &api.Lesson{
 		Job: x.name, Run: string(x.run), Servers: uint32(x.servers), Store: x.seen.store, Version: x.seen.version,
 		Sites: names, AllSites: append(slices.Clone(names), x.otherNames()...), Displaced: &api.Displaced{}, Held: &api.Displaced{},
+		Host: x.jobs.opts.Host,
 	}
 	flush := func(most int) {
 		if n := max(len(next.GetDisplaced().GetFirst()), len(next.GetHeld().GetFirst())); n > most {
 			all = append(all, next)
-			next = &api.Lesson{Displaced: &api.Displaced{}, Held: &api.Displaced{}}
+			next = &api.Lesson{Host: x.jobs.opts.Host, Displaced: &api.Displaced{}, Held: &api.Displaced{}}
 		}
 	}
 	table.All(func(r plan.Range) bool {
