@@ -189,28 +189,39 @@ func (x *job) hostOf(id int32) (netip.Addr, bool) {
 
 // acceptScheduler returns nil if a process of this host that sends a node table
 // may do so: it is in the scope whose process listens where the table says that
-// the scheduler is. Where nobody can tell, the other side still judges.
+// the scheduler is; of a table without one, where a scheduler is that has told the
+// destination its own. Where nobody can tell, the other side still judges.
 func (c *requests) acceptScheduler(m *pslite.Meta) error {
 	if c.jobs.opts.Owner == nil || !c.scope.Known() {
 		return nil
 	}
-	var at netip.AddrPort
+	var all []netip.AddrPort
+	named := false
 	for _, n := range m.Control.Nodes {
-		if ip, err := netip.ParseAddr(n.Hostname); err == nil && n.ID == pslite.SchedulerID {
-			at = netip.AddrPortFrom(ip.Unmap(), uint16(n.Port))
+		if n.ID != pslite.SchedulerID {
+			continue
+		}
+		named = true
+		if ip, err := netip.ParseAddr(n.Hostname); err == nil {
+			all = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), uint16(n.Port))}
 		}
 	}
-	if !at.IsValid() {
+	if !named {
+		all = c.jobs.schedulersOf(c.destination, c.scope)
+	}
+	if len(all) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(c.jobs.life(), verifyWithin)
 	defer cancel()
-	cgroup, _, err := c.jobs.opts.Owner(ctx, c.scope.Netns, at)
-	if err != nil || cgroup == c.scope.Cgroup {
-		return nil
+	for _, at := range all {
+		cgroup, _, err := c.jobs.opts.Owner(ctx, c.scope.Netns, at)
+		if err != nil || cgroup == c.scope.Cgroup {
+			return nil
+		}
 	}
-	c.jobs.refuse(claimScheduler, "a process was refused: it sent a node table and is not the scheduler that the table names", "scheduler", at, "to", c.destination, "scope", c.scope)
-	return reason.Errorf(reason.Forged, "a node table of a process that is not the scheduler at %s", at)
+	c.jobs.refuse(claimScheduler, "a process was refused: it sent a node table and is not the scheduler of that job", "scheduler", all[0], "to", c.destination, "scope", c.scope)
+	return reason.Errorf(reason.Forged, "a node table of a process that is not the scheduler at %s", all[0])
 }
 
 // acceptNode returns nil unless a process of this host claims to be a node that

@@ -239,6 +239,60 @@ func TestProcessesSpeakForThemselves(t *testing.T) {
 	}
 }
 
+// That a node has come back only its job's scheduler says, though the table that
+// says so does not name it: after a restart of the proxy too, and to a node that
+// has come back itself.
+func TestRecoveriesAreTheSchedulersToTell(t *testing.T) {
+	dir := t.TempDir()
+	owner := func(_ context.Context, netns uint64, at netip.AddrPort) (uint64, bool, error) {
+		return mine.Cgroup, true, nil
+	}
+	j := jobsIn(t, dir)
+	j.opts.Owner = owner
+	cameBackAt := netip.MustParseAddrPort("10.0.0.9:9555")
+	link := func(to netip.AddrPort, s Scope) *requests {
+		c := dial(t, j, to, s)
+		c.Linked()
+		c.ready(pslite.SchedulerID)
+		return c
+	}
+	whole := link(workerAt, mine)
+	if _, err := whole.look(tableOf(9001, 2), pslite.DMLC); err != nil {
+		t.Fatal(err)
+	}
+	again := tableOf(9555, 2)
+	again.Meta.Control.Nodes[1].IsRecovery = true
+	if _, err := link(cameBackAt, mine).look(again, pslite.DMLC); err != nil {
+		t.Fatal(err)
+	}
+	var partial pslite.Message
+	partial.Meta.Control.Cmd = pslite.AddNode
+	partial.Meta.Control.Nodes = []pslite.Node{{ID: pslite.ServerID(0), Hostname: "10.0.0.66", Port: 6666, IsRecovery: true}}
+	for _, round := range []string{"the same proxy", "the next one"} {
+		server := netip.MustParseAddrPort("10.0.0.2:9100")
+		stranger := netip.MustParseAddrPort("10.0.0.2:4711")
+		for _, c := range []struct {
+			to      netip.AddrPort
+			by      Scope
+			refused bool
+		}{
+			{workerAt, mine, false}, {workerAt, others, true},
+			{server, mine, false}, {server, others, true},
+			{cameBackAt, mine, false}, {cameBackAt, others, round == "the same proxy"},
+			{stranger, others, false}, // no job's: the other side judges
+		} {
+			_, err := link(c.to, c.by).look(&partial, pslite.DMLC)
+			if (err != nil) != c.refused || err != nil && reason.Of(err) != reason.Forged {
+				t.Errorf("%s: scope %v tells %s of a node that came back: %v", round, c.by, c.to, err)
+			}
+		}
+		if round == "the same proxy" {
+			j = jobsIn(t, dir)
+			j.opts.Owner = owner
+		}
+	}
+}
+
 // Letters count from the host that they name, at the address that they name.
 func TestLettersComeFromTheirHost(t *testing.T) {
 	x := oneJob(t, Options{})

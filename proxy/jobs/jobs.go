@@ -83,6 +83,8 @@ type Jobs struct {
 
 	schedulersMu sync.Mutex
 	schedulers   map[schedulerKey]*scheduler // of this host
+	// schedulersTaken: what the proxy before has kept of others is among them.
+	schedulersTaken bool
 
 	refusedMu sync.Mutex
 	refused   map[claim]uint64

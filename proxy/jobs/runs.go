@@ -30,6 +30,10 @@ const commandRun = "PSRUN"
 // maxSchedulers is how many schedulers of this host are remembered.
 const maxSchedulers = 256
 
+// maxRecord bounds what is read of a scheduler's record, in bytes: its nodes are
+// most of it.
+const maxRecord = 1 << 20
+
 // scheduler is what is known of a scheduler of this host: the run that it began
 // last, and who got its node table. A node gets a table once in a run, but for
 // recoveries, which say so; one that gets it again is in another run.
@@ -46,6 +50,8 @@ type schedulerRecord struct {
 	Job    string   `json:"job"`
 	Run    plan.Run `json:"run"`
 	Digest uint64   `json:"digest"`
+	Netns  uint64   `json:"netns,omitempty"`
+	Nodes  []byte   `json:"nodes,omitempty"` // their addresses, see [addressesOf]
 }
 
 // nameRun says which run it is ahead of a node table that leaves a scheduler of
@@ -113,10 +119,15 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	}
 	switch d := digest(t); {
 	case recovers:
+		if s.record.Run == "" {
+			return "", nil
+		}
+		j.schedulers[k] = s
+		s.record.Nodes = appendAddress(s.record.Nodes[:min(len(s.record.Nodes), maxAddresses)], to)
 		return s.record.Run, nil
 	case s.record.Run == "" || s.record.Digest != d || s.told[id]:
 		next := scheduler{file: s.file, told: map[int32]bool{}}
-		next.record = schedulerRecord{Job: k.job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d}
+		next.record = schedulerRecord{Job: k.job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d, Netns: k.netns, Nodes: addressesOf(t)}
 		if err := next.begin(); err != nil {
 			return "", err
 		}
@@ -139,7 +150,7 @@ func schedulerFile(k schedulerKey) string {
 	return hex.EncodeToString(sum[:8]) + schedulerSuffix
 }
 
-// read takes up what another proxy has kept.
+// read takes up what another proxy has kept, of a job of that name if there is one.
 func (s *scheduler) read(job string) error {
 	f, err := os.Open(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,6 +161,7 @@ func (s *scheduler) read(job string) error {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, maxRecord)
 	var r schedulerRecord
 	if !lines.Scan() {
 		return errors.Join(fmt.Errorf("%s is empty", s.file), lines.Err())
@@ -157,7 +169,7 @@ func (s *scheduler) read(job string) error {
 	if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 		return fmt.Errorf("%s: %w", s.file, err)
 	}
-	if r.Job != job || !r.Run.Valid() {
+	if job != "" && r.Job != job || !r.Run.Valid() {
 		return fmt.Errorf("%s is of another job, or damaged", s.file)
 	}
 	for lines.Scan() {

@@ -1,0 +1,96 @@
+package jobs
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// addressSize is how many bytes of a record stand for a node's address.
+const addressSize = 8
+
+// maxAddresses bounds a record with the addresses at which nodes came back, in
+// bytes.
+const maxAddresses = 16384 * addressSize
+
+// appendAddress appends a digest of a node's address: jobs have thousands of them.
+func appendAddress(dst []byte, at netip.AddrPort) []byte {
+	sum := sha256.Sum256([]byte(netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()))
+	return append(dst, sum[:addressSize]...)
+}
+
+// addressesOf are the addresses of a table's nodes, where it has any, as a record
+// keeps them.
+func addressesOf(t *pslite.Table) (all []byte) {
+	for _, n := range t.Nodes() {
+		if ip, err := netip.ParseAddr(n.Hostname); err == nil {
+			all = appendAddress(all, netip.AddrPortFrom(ip, uint16(n.Port)))
+		}
+	}
+	return all
+}
+
+// has reports whether the run has a node at an address.
+func (r *schedulerRecord) has(at netip.AddrPort) bool {
+	want := string(appendAddress(nil, at))
+	for rest := r.Nodes; len(rest) >= addressSize; rest = rest[addressSize:] {
+		if string(rest[:addressSize]) == want {
+			return true
+		}
+	}
+	return false
+}
+
+// schedulersOf returns where the schedulers of this host are that have told the
+// node at an address its table, as far as is known. That a node has come back is
+// told by a table that names it alone: whose it may be is known from where it
+// goes.
+func (j *Jobs) schedulersOf(to netip.AddrPort, s Scope) (all []netip.AddrPort) {
+	add := func(name string) {
+		if at, err := netip.ParseAddrPort(name); err == nil {
+			all = append(all, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+		}
+	}
+	j.schedulersMu.Lock()
+	j.takeSchedulers()
+	for k, x := range j.schedulers {
+		if k.netns == s.Netns && x.record.has(to) {
+			add(k.job)
+		}
+	}
+	j.schedulersMu.Unlock()
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	for _, x := range j.jobs {
+		if _, ok := x.nodes.At(to); ok && x.near(s) {
+			add(jobName(&x.nodes))
+		}
+	}
+	return all
+}
+
+// takeSchedulers takes up, once, what the proxy before has kept of schedulers;
+// j.schedulersMu is locked.
+func (j *Jobs) takeSchedulers() {
+	if j.schedulersTaken {
+		return
+	}
+	j.schedulersTaken = true
+	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*"+schedulerSuffix))
+	if err != nil {
+		return // the pattern is well formed
+	}
+	for _, file := range files {
+		s := &scheduler{file: file, told: map[int32]bool{}}
+		if err := s.read(""); err != nil {
+			j.log.Debug("what was kept of a scheduler is not used", "error", err)
+			continue
+		}
+		k := schedulerKey{s.record.Job, s.record.Netns}
+		if j.schedulers[k] == nil && schedulerFile(k) == filepath.Base(file) {
+			j.schedulers[k] = s
+		}
+	}
+}
