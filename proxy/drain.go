@@ -8,21 +8,26 @@ import (
 )
 
 // restFor is how long nothing must have come on a connection, in either
-// direction, before it counts as at rest. pauseFor does for one on which only
-// the client speaks, as PS-lite's nodes do: answers go over another connection.
+// direction, before it counts as at rest; pauseFor suffices where it is not known
+// whether it ever comes to rest.
 const (
 	restFor  = 200 * time.Millisecond
 	pauseFor = 10 * time.Millisecond
 )
+
+// holdFor is how long messages are held at most while the proxy ends.
+const holdFor = 2 * time.Second
 
 var errStopped = errors.New("the proxy was stopped")
 
 // Drain ends all connections, after the listeners were closed: those at rest,
 // with no message under way and nothing unacknowledged, in an orderly way, the
 // others when they come to rest, or by a reset when Options.Grace is over. A
-// client that was told the end has its last bytes carried. Links between sites
-// end after them, so that what is held for a move is released until then. Drain
-// returns when all have ended, and the proxy cannot be used any more.
+// client that was told the end has its last bytes carried. Meanwhile messages for
+// this host's processes are held, so that nobody has anything to say: see
+// [drain.hold]. Links between sites end after them, so that what is held for a move
+// is released until then. Drain returns when all have ended, and the proxy cannot be
+// used any more.
 func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.flush()
@@ -37,33 +42,89 @@ func (p *Proxy) Drain() {
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	farewell := map[uint64]bool{}
+	d := drain{farewell: map[*connection]bool{}, late: time.Now().Add(min(holdFor, p.opts.Grace/2))}
+	d.hold(p.conns.all())
 	for {
 		select {
 		case <-ended:
+			d.release()
 			p.kill(errStopped)
 			return
 		case <-grace.C:
+			d.release()
 			p.kill(errStopped)
 			<-ended
 			return
-		case <-look.C:
-			for _, c := range p.conns.all() {
-				if farewell[c.id] {
-					continue
-				}
-				switch client := c.oneWay(); {
-				case client != nil && c.silentFor(pauseFor):
-					farewell[c.id] = true
-					closeWrite(client)
-				case c.silentFor(restFor):
-					farewell[c.id] = true
-					closeWrite(c.pipe.Job)
-					closeWrite(c.pipe.Far)
-				}
-			}
+		case now := <-look.C:
+			d.look(p.conns.all(), now)
 		}
 	}
+}
+
+// drain is the orderly end of connections.
+type drain struct {
+	farewell map[*connection]bool // who was told the end; true: of a connection on which only its client speaks
+	held     []*connection
+	late     time.Time // when nothing is held any more
+}
+
+// hold keeps what comes for this host's processes from them. Who waits for an answer
+// that is held does not speak, nor does who waits for one of theirs. A client that
+// speaks while it is told the end may lose what it says: libzmq writes 8 KiB of a
+// message at a time, and drops the rest.
+func (d *drain) hold(all []*connection) {
+	for _, c := range all {
+		if c.kind == kindAccepted && c.oneWay() != nil {
+			c.pipe.Hold()
+			d.held = append(d.held, c)
+		}
+	}
+}
+
+func (d *drain) release() {
+	for _, c := range d.held {
+		c.pipe.Release()
+	}
+	d.held = nil
+}
+
+// look tells clients the end: those on whose connections only they speak all at once,
+// when none of them speaks any more, or one by one when that takes too long. What is
+// held is released when all have gone.
+func (d *drain) look(all []*connection, now time.Time) {
+	silent, gone, late := true, true, now.After(d.late)
+	var clients []*connection
+	for _, c := range all {
+		told, ok := d.farewell[c]
+		switch {
+		case ok:
+			gone = gone && (!told || c.clientEnded())
+		case c.oneWay() != nil:
+			silent, gone = silent && c.silentFor(restFor), false
+			clients = append(clients, c)
+		case c.silentFor(restFor):
+			d.farewell[c] = false
+			closeWrite(c.pipe.Job)
+			closeWrite(c.pipe.Far)
+		}
+	}
+	for _, c := range clients {
+		if half := c.oneWay(); half != nil && (silent || late && c.silentFor(pauseFor)) {
+			d.farewell[c] = true
+			closeWrite(half)
+		}
+	}
+	if gone || late {
+		d.release()
+	}
+}
+
+// clientEnded reports whether the client has closed the connection.
+func (c *connection) clientEnded() bool {
+	if c.kind == kindAccepted {
+		return c.pipe.FarEnded()
+	}
+	return c.pipe.JobEnded()
 }
 
 // flush sends what waits of the job's pushes.
@@ -82,6 +143,9 @@ func (p *Proxy) flush() {
 // be ended without cutting off a message, as far as that can be seen from here.
 func (c *connection) silentFor(least time.Duration) bool {
 	if c.pipe.ToFar.Counts().InMessage || c.pipe.ToJob.Counts().InMessage {
+		return false
+	}
+	if m, ok := c.pipe.Job.(interface{ InMessage() bool }); ok && m.InMessage() {
 		return false
 	}
 	for _, half := range []net.Conn{c.pipe.Job, c.pipe.Far} {

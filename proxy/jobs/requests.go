@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
@@ -36,6 +37,7 @@ type requests struct {
 	r, w        int
 	due         []byte // to be handed on, before anything else
 	pass        int    // of buf, the first so many bytes are to be handed on
+	inMessage   atomic.Bool
 
 	mu      sync.Mutex
 	queue   [][]byte // messages to put in between
@@ -165,6 +167,7 @@ func (c *requests) fill(need int) error {
 // because the router has something to say, and the relay's own deadline as such:
 // so it is woken when the codec has.
 func (c *requests) read(p []byte) (int, error) {
+	c.inMessage.Store(c.stream.inside || c.stream.left > 0 || c.r < c.w)
 	n, err := c.tcp.Read(p)
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		c.mu.Lock()
@@ -190,6 +193,10 @@ func (c *requests) SetReadDeadline(t time.Time) error {
 	c.expires = !t.IsZero()
 	return c.tcp.SetReadDeadline(t)
 }
+
+// InMessage reports whether the process has said a part of a message, of which the
+// relay need not know: one that does not pass as it is is held until all has come.
+func (c *requests) InMessage() bool { return c.inMessage.Load() }
 
 // put queues a message for the destination.
 func (c *requests) put(b []byte) bool {

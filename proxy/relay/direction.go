@@ -66,6 +66,11 @@ type direction struct {
 	in       input
 	out      output
 	greeting zmtp.Decoder
+	greeted  bool
+	ended    *atomic.Bool // set when src has ended, if not nil
+	// Where the destination is the job's process:
+	hold  *hold
+	whole bool // it has got whole messages so far
 	// Where the sender has messages of its own:
 	initiator Initiator
 	waking    *waking
@@ -89,6 +94,7 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 	case !isZMTP:
 		return d.splice()
 	}
+	d.greeted = true
 	for {
 		v, err := d.side.step(&d.in, &d.out)
 		d.flow.inMessage.Store(!d.side.between() || d.in.r < d.in.w)
@@ -102,7 +108,7 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 			continue
 		case v.raw:
 			return d.splice()
-		case v.move >= spliceFrom && d.in.raw != nil:
+		case v.move >= spliceFrom && d.in.raw != nil && !d.holds():
 			if _, bare := d.dst.(*net.TCPConn); bare {
 				if err := d.move(v.move); err != nil {
 					return err
@@ -169,11 +175,32 @@ func (d *direction) flush() error {
 	if n == 0 {
 		return nil
 	}
+	if d.hold != nil && d.hold.keep(&d.out, d.whole) {
+		d.side.written()
+		return nil
+	}
+	if err := d.flushHeld(); err != nil {
+		return err
+	}
 	if err := d.out.flush(); err != nil {
 		return &sideError{write: true, err: err}
 	}
 	d.flow.out.Add(uint64(n))
+	d.whole = d.greeted && d.side.between()
 	d.side.written()
+	return nil
+}
+
+func (d *direction) holds() bool { return d.hold != nil && d.hold.holds() }
+
+// flushHeld writes what was held, before anything else.
+func (d *direction) flushHeld() error {
+	if d.hold == nil {
+		return nil
+	}
+	if err := d.hold.flush(d.dst, d.flow); err != nil {
+		return &sideError{write: true, err: err}
+	}
 	return nil
 }
 
@@ -203,7 +230,13 @@ func (d *direction) splice() error {
 		return err
 	}
 	d.in.release()
-	return splice(d.dst, d.src, d.flow)
+	if d.hold != nil {
+		d.hold.await()
+	}
+	if err := d.flushHeld(); err != nil {
+		return err
+	}
+	return splice(d.dst, d.src, d.flow, d.ended)
 }
 
 // end passes the stream's end on.
@@ -215,6 +248,15 @@ func (d *direction) end(cause error) error {
 		return err
 	}
 	if err := d.flush(); err != nil {
+		return err
+	}
+	if d.ended != nil {
+		d.ended.Store(true)
+	}
+	if d.hold != nil {
+		d.hold.await()
+	}
+	if err := d.flushHeld(); err != nil {
 		return err
 	}
 	return closeWrite(d.dst)

@@ -103,12 +103,17 @@ func (o *output) flush() (err error) {
 		err = o.writeJoined()
 	}
 	o.written += uint64(o.waiting)
+	o.forget()
+	return err
+}
+
+// forget empties the output.
+func (o *output) forget() {
 	clear(o.vec)
 	o.vec, o.scratch, o.waiting, o.lent = o.vec[:0], o.scratch[:0], 0, false
 	if cap(o.scratch) > keepScratch {
 		o.scratch = nil
 	}
-	return err
 }
 
 // recordSize is what TLS puts into one record, at most.

@@ -21,6 +21,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"github.com/psidecar/psidecar/proxy/reason"
 )
@@ -36,6 +37,9 @@ type Conn struct {
 	ToFar, ToJob Flow
 
 	waking waking // of the direction to Far
+	hold   hold   // of the direction to Job
+
+	jobEnded, farEnded atomic.Bool // what comes from there
 
 	failing sync.Once
 	failed  error
@@ -51,6 +55,8 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	g.Go(func() { c.ended(c.up(ctx, m), reason.ResetByJob, reason.ResetByFarSide) })
 	g.Go(func() { c.ended(c.down(ctx, m), reason.ResetByFarSide, reason.ResetByJob) })
 	g.Wait()
+	c.hold.end()
+	c.hold.writers.Wait()
 	err := c.failed
 	if !stop() && ctx.Err() != nil {
 		return reason.Errorf(reason.Stopped, "ended by the proxy: %w", context.Cause(ctx))
@@ -65,9 +71,9 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
 	if c.Sender == nil {
-		return splice(c.Far, c.Job, &c.ToFar)
+		return splice(c.Far, c.Job, &c.ToFar, &c.jobEnded)
 	}
-	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: newEncoder(c.Sender, &c.ToFar)}
+	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: newEncoder(c.Sender, &c.ToFar), ended: &c.jobEnded}
 	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil {
 		d.waking = &c.waking
 	}
@@ -77,9 +83,9 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
 	if c.Receiver == nil {
-		return splice(c.Job, c.Far, &c.ToJob)
+		return splice(c.Job, c.Far, &c.ToJob, &c.farEnded)
 	}
-	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: newDecoder(c.Receiver, &c.ToJob)}
+	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: newDecoder(c.Receiver, &c.ToJob), ended: &c.farEnded, hold: &c.hold}
 	return d.run(ctx, m)
 }
 
@@ -114,7 +120,14 @@ func (c *Conn) ended(err error, reading, writing reason.Reason) {
 	})
 }
 
+// JobEnded and FarEnded report whether what comes from there has ended.
+func (c *Conn) JobEnded() bool { return c.jobEnded.Load() }
+
+// FarEnded is likewise.
+func (c *Conn) FarEnded() bool { return c.farEnded.Load() }
+
 func (c *Conn) reset() {
+	c.hold.end()
 	Reset(c.Job)
 	Reset(c.Far)
 }

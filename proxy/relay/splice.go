@@ -4,17 +4,21 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 )
 
 // splice passes all of src to dst, and then its end. Between bare TCP
-// connections the bytes stay in the kernel.
-func splice(dst, src net.Conn, flow *Flow) error {
+// connections the bytes stay in the kernel. ended is set when src has ended.
+func splice(dst, src net.Conn, flow *Flow, ended *atomic.Bool) error {
 	n, err := io.Copy(dst, src)
 	flow.in.Add(uint64(n))
 	flow.out.Add(uint64(n))
 	if err != nil {
 		return spliceError(err)
+	}
+	if ended != nil {
+		ended.Store(true)
 	}
 	return closeWrite(dst)
 }

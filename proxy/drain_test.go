@@ -1,0 +1,119 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// libzmq's way with a connection: a message is written in pieces, and when the end
+// is heard between two of them the rest is dropped.
+const piece = 8 << 10
+
+// worker makes requests like libzmq, each when the one before was answered.
+type worker struct {
+	conn    *net.TCPConn
+	told    atomic.Bool // the end
+	ended   chan struct{}
+	answers chan struct{}
+	sent    int
+	cut     bool // a message of which only a part was written
+}
+
+func newWorker(t *testing.T, h *twoHosts) *worker {
+	w := &worker{conn: h.dial(t), ended: make(chan struct{}), answers: make(chan struct{})}
+	server := h.job.next(t)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		c, err := zmtp.Handshake(t.Context(), server, zmtp.Config{SocketType: "ROUTER"})
+		var m zmtp.Message
+		for err == nil {
+			if err = c.ReadMessage(&m); err == nil {
+				select {
+				case w.answers <- struct{}{}:
+				case <-t.Context().Done():
+				}
+			}
+		}
+		if !errors.Is(err, io.EOF) && t.Context().Err() == nil {
+			t.Errorf("the server's connection ends with %v", err)
+		}
+		server.Close()
+	}()
+	t.Cleanup(func() { w.conn.Close(); <-served })
+	if _, err := zmtp.Handshake(t.Context(), w.conn, zmtp.Config{SocketType: "DEALER", Identity: []byte("ps9")}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(w.ended)
+		w.conn.Read(make([]byte, 1))
+		w.told.Store(true)
+	}()
+	return w
+}
+
+// request sends a push, and waits until it is answered, with the connection closed
+// once its end was told.
+func (w *worker) request(t *testing.T) {
+	meta := pslite.Meta{Request: true, Push: true, Timestamp: int32(w.sent), DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+	var b []byte
+	for i, f := range [][]byte{meta.Append(nil, pslite.DMLC), make([]byte, 8*4*piece), make([]byte, 4*4*piece)} {
+		b = append(zmtp.AppendHeader(b, zmtp.FrameHeader(len(f), i < 2)), f...)
+	}
+	for rest := b; len(rest) > 0; {
+		if w.told.Load() {
+			w.cut = len(rest) < len(b)
+			w.conn.Close()
+			return
+		}
+		n := min(piece, len(rest))
+		w.conn.Write(rest[:n]) // an error is heard as the end
+		rest = rest[n:]
+	}
+	w.sent++
+	select {
+	case <-w.answers:
+	case <-w.ended:
+		w.conn.Close()
+		select {
+		case <-w.answers:
+		case <-time.After(time.Minute):
+			t.Errorf("request %d did not reach the server", w.sent)
+		}
+	}
+}
+
+// A worker that makes one request after the other is told the end of its connection
+// when none is half sent: what it waits for is held meanwhile, and comes then.
+func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {
+	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
+	w := newWorker(t, h)
+	for range 20 {
+		w.request(t)
+	}
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); h.stopServer() }()
+	end := time.Now().Add(time.Minute)
+	for !w.told.Load() && time.Now().Before(end) {
+		w.request(t)
+	}
+	if !w.told.Load() {
+		t.Error("the worker was not told the end of its connection")
+	}
+	if w.cut {
+		t.Errorf("request %d was cut", w.sent)
+	}
+	w.conn.Close()
+	select {
+	case <-stopped:
+	case <-time.After(time.Minute):
+		t.Error("the proxy does not end")
+	}
+}

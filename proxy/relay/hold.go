@@ -1,0 +1,110 @@
+package relay
+
+import (
+	"net"
+	"slices"
+	"sync"
+)
+
+// maxHeld is how many bytes are held of one connection; more of them end its hold.
+const maxHeld = 64 << 20
+
+// hold keeps messages from the job's process, from one message's beginning on.
+type hold struct {
+	mu      sync.Mutex
+	on      bool
+	freed   chan struct{} // closed when the hold ends; nil before it began
+	over    bool          // the connection has ended
+	held    []byte
+	writers sync.WaitGroup
+}
+
+// Hold keeps the messages that come from now on from the job's process, until
+// Release, where the connection has a codec: elsewhere it is not known where they
+// begin. Reading goes on meanwhile.
+func (c *Conn) Hold() {
+	h := &c.hold
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.freed == nil && !h.over {
+		h.on, h.freed = true, make(chan struct{})
+	}
+}
+
+// Release has the process get what was held.
+func (c *Conn) Release() {
+	h := &c.hold
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.on {
+		return
+	}
+	h.on = false
+	close(h.freed)
+	if len(h.held) > 0 && !h.over {
+		h.writers.Go(func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.write(c.Job, &c.ToJob) // an error comes back to the next write
+		})
+	}
+}
+
+// keep takes what is about to be written to the process, if it is to be held. whole
+// says that what the process has got so far are whole messages.
+func (h *hold) keep(o *output, whole bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.on || len(h.held) == 0 && !whole || len(h.held)+o.waiting > maxHeld {
+		return false
+	}
+	h.held = slices.Concat(append([][]byte{h.held}, o.vec...)...)
+	o.forget()
+	return true
+}
+
+// holds reports whether the process has yet to get something.
+func (h *hold) holds() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.held) > 0
+}
+
+// flush writes what was held; once it returns the rest can be written.
+func (h *hold) flush(dst net.Conn, flow *Flow) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.write(dst, flow)
+}
+
+// write writes what was held; mu is locked.
+func (h *hold) write(dst net.Conn, flow *Flow) error {
+	if len(h.held) == 0 {
+		return nil
+	}
+	n, err := dst.Write(h.held)
+	flow.out.Add(uint64(n))
+	h.held = nil
+	return err
+}
+
+// await waits for the end of a hold.
+func (h *hold) await() {
+	h.mu.Lock()
+	freed := h.freed
+	h.mu.Unlock()
+	if freed != nil {
+		<-freed
+	}
+}
+
+// end is called when the connection has ended, or is about to by force.
+func (h *hold) end() {
+	h.mu.Lock()
+	h.over = true
+	if h.on {
+		h.on = false
+		close(h.freed)
+	}
+	h.mu.Unlock()
+}
