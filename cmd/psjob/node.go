@@ -148,6 +148,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.Float64Var(&o.Server.Beta, "beta", 0, "ftrl and adagrad; default 0.01, which suits gradients that are means over a batch")
 	f.Float64Var(&o.Server.L1, "l1", 0, "ftrl")
 	f.Float64Var(&o.Server.L2, "l2", 0, "ftrl and sgd")
+	f.Float64Var(&o.Server.Momentum, "server-momentum", 0, "sgd: the servers learn by the sum of all steps' gradients, each so many times smaller with every step since; 0: by the last")
 	f.IntVar(&o.Server.ValueLength, "value-length", 0, "count: values of each key (default 1)")
 	f.IntVar(&o.Factors, "factors", 8, "fm: length of the factors")
 	f.IntVar(&o.Embedding, "embedding", 16, "dlrm: length of an embedding")

@@ -38,7 +38,7 @@ type part struct {
 
 func parts() []part {
 	return []part{{"sweeps", sweeps}, {"table5", table5}, {"scale", scale}, {"dynamic", dynamicPart},
-		{"threshold", thresholds}, {"lifespan", lifespans}, {"slim", slims}}
+		{"threshold", thresholds}, {"lifespan", lifespans}, {"slim", slims}, {"pulls", pulls}}
 }
 
 func main() {
@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	e := &evaluation{out: out, log: log}
 	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
 	flags.SetOutput(log)
-	what := flags.String("what", "all", "sweeps, table5, scale, dynamic (the planner's), threshold, lifespan, slim (the codecs') or all; several with commas")
+	what := flags.String("what", "all", "sweeps, table5, scale, dynamic (the planner's), threshold, lifespan, slim, pulls (the codecs') or all; several with commas")
 	flags.StringVar(&e.dir, "out", "bin/eval", "directory for the plots")
 	flags.StringVar(&e.datasets, "datasets", "../shared/datasets", "folder of the data sets for table5, dynamic and the codecs")
 	flags.BoolVar(&e.quick, "quick", false, "smaller graphs and fewer points: half a minute")
@@ -93,7 +93,7 @@ func choose(what string) ([]part, error) {
 	for name := range strings.SplitSeq(what, ",") {
 		i := slices.IndexFunc(all, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("--what %q: want sweeps, table5, scale, dynamic, threshold, lifespan, slim or all", name)
+			return nil, fmt.Errorf("--what %q: want sweeps, table5, scale, dynamic, threshold, lifespan, slim, pulls or all", name)
 		}
 		chosen = append(chosen, all[i])
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/metric"
@@ -141,7 +142,7 @@ func (s *session) rate(step int32) float32 {
 func (s *session) share(pushed int, c values.Counts) float64 {
 	sent, all := pushed, 0
 	for _, f := range c.Forms {
-		if f.Form != "slim-pull" && f.Form != "unchanged" {
+		if !slices.Contains([]string{"slim-pull", "unchanged", "pull-threshold", "pull-quantize"}, f.Form) {
 			sent -= int(f.Values) - int(f.Sent)
 		}
 	}

@@ -142,6 +142,15 @@ func regression(e *evaluation, file string, steps, batch int, settings store.Set
 	}, nil
 }
 
+// heavy is pictures where the servers have the momentum, and let weights decay: each
+// step changes every value.
+func heavy(e *evaluation) *subject {
+	s := pictures(e)
+	s.name += ", momentum and decay on the server"
+	s.settings.Momentum, s.settings.L2, s.momentum = float64(s.momentum), 1e-4, 0
+	return s
+}
+
 // pictures is an image model of one hidden layer, trained with momentum on half
 // of the training pictures while the learning rate falls to nothing.
 func pictures(e *evaluation) *subject {

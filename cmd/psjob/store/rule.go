@@ -17,13 +17,14 @@ type Settings struct {
 	Beta         float64 `json:"beta"`          // ftrl and adagrad, default 1
 	L1           float64 `json:"l1"`            // ftrl
 	L2           float64 `json:"l2"`            // sgd and ftrl
+	Momentum     float64 `json:"momentum"`      // sgd
 }
 
 // Rules are the names of what a push can do:
 //
 //   - add: the value is added (PS-lite's example handler).
 //   - assign: the first push of a key assigns, later ones add.
-//   - sgd: w -= rate * (g + L2 w).
+//   - sgd: w -= rate * v, where v = Momentum v + g + L2 w.
 //   - adagrad: w -= rate * g / (Beta + sqrt(sum of g^2)).
 //   - ftrl: FTRL-Proximal (McMahan et al. 2013, Algorithm 1).
 func Rules() []string { return []string{"add", "assign", "sgd", "adagrad", "ftrl"} }
@@ -40,6 +41,8 @@ func (s Settings) Check() error {
 		return fmt.Errorf("value length %d: want 1 to %d", s.ValueLength, MaxValueLength)
 	case !(s.LearningRate > 0) || math.IsInf(s.LearningRate, 0):
 		return fmt.Errorf("learning rate %v: want above 0", s.LearningRate)
+	case !(s.Momentum >= 0 && s.Momentum < 1) || s.Momentum > 0 && s.Rule != "sgd":
+		return fmt.Errorf("momentum %v of the servers, by rule %s: want 0 to below 1, by sgd", s.Momentum, s.Rule)
 	case !(s.Beta > 0) || !(s.L1 >= 0) || !(s.L2 >= 0):
 		return fmt.Errorf("beta %v, l1 %v, l2 %v: want beta above 0 and the others not below", s.Beta, s.L1, s.L2)
 	}
@@ -68,6 +71,10 @@ func (s Settings) memory() int {
 	switch s.Rule {
 	case "adagrad", "assign":
 		return 1
+	case "sgd":
+		if s.Momentum > 0 {
+			return 1
+		}
 	case "ftrl":
 		return 2
 	}
@@ -117,6 +124,14 @@ func (s *Store) applyAt(from int, pushed []float32) {
 		}
 	case "sgd":
 		rate, decay := float32(s.settings.LearningRate), float32(s.settings.L2)
+		if m := float32(s.settings.Momentum); m > 0 {
+			v := s.first[from:to]
+			for i, g := range pushed {
+				v[i] = m*v[i] + g + decay*w[i]
+				w[i] -= rate * v[i]
+			}
+			return
+		}
 		for i, g := range pushed {
 			w[i] -= rate * (g + decay*w[i])
 		}
