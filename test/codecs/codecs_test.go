@@ -110,3 +110,31 @@ func TestNothingIsLost(t *testing.T) {
 		})
 	}
 }
+
+// Where the servers' rule changes every value in each step, an image model trains
+// with a hundredth of its pushes and a twentieth of its pulls, while the worker's
+// proxies have what the servers' have of it: they would end the links otherwise.
+func TestPullsEndToEnd(t *testing.T) {
+	pictures := require.Dataset(t, "t10k-images-idx3-ubyte.xz")
+	o := Run{
+		Hosts: 2, Sidecar: []string{"--threshold", "0.99", "--pull-threshold", "0.95", "--wire", "bf16"},
+		Job: []string{"--model", "mlp", "--data", pictures, "--steps", "150", "--batch", "8", "--hidden", "32", "--tensor-block", "4096",
+			"--learning-rate", "0.02", "--server-momentum", "0.9", "--l2", "1e-4"},
+	}.Do(t)
+	t.Log(o)
+	if w := o.First(); w.Loss == nil || !(*w.Loss < 1.5) { // 2.3 says nothing
+		t.Errorf("the job did not learn: %+v", w)
+	}
+	f := o.Forms["pull-threshold"]
+	if f.Layers == 0 || f.Bytes < 15*f.Encoded {
+		t.Errorf("pulls took %s bytes: %+v", o.ratio("pull-threshold"), f)
+	}
+	if f := o.Forms["threshold"]; f.Layers == 0 || f.Bytes < 80*f.Encoded {
+		t.Errorf("pushes took %s bytes: %+v", o.ratio("threshold"), f)
+	}
+	delete(o.Reasons, "unpulled")
+	delete(o.Reasons, "not-sent")
+	for r, n := range o.Reasons {
+		t.Errorf("%s: %d", r, n)
+	}
+}

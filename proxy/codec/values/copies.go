@@ -35,11 +35,12 @@ type copies struct {
 	state    pieceKeys // of the piece
 }
 
-// copyName says which values are the same parameter's: an app's, or a command's,
-// may be others for the same keys.
+// copyName says which values are the same parameter's: another app's may be others
+// for the same keys. A request's head says nothing of that: to some jobs it is the
+// number of a step.
 type copyName struct {
-	app, customer, head int32
-	kind                element.Kind
+	app, customer int32
+	kind          element.Kind
 }
 
 // copyTable is the keys of one name.
@@ -180,7 +181,7 @@ func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, 
 		return head, form, 0, false
 	}
 	meta := &s.message.Meta
-	c.app = copyName{app: meta.AppID, customer: meta.CustomerID, head: meta.Head}
+	c.app = copyName{app: meta.AppID, customer: meta.CustomerID}
 	config := ef21.Config{Sparsity: r.PullThreshold, Bits: r.PullQuantize, Bucket: r.QuantizeBucket, Half: r.Wire != ""}
 	t, number := c.table(p.kind)
 	if t == nil {

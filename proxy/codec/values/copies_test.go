@@ -368,13 +368,16 @@ func TestAppsHaveTheirOwnCopies(t *testing.T) {
 		if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
 			t.Fatal(err)
 		}
-		m.Meta.AppID = app
+		m.Meta.AppID, m.Meta.Head = app, int32(step)
 		frames[0] = m.Meta.Append(nil, pslite.DMLC)
 		for i, v := range floats(w.carry(t, frames)[2]) {
 			if math.Abs(float64(v-vals[i])) > 0.1 {
 				t.Fatalf("step %d: app %d has value %d as %v, want %v", step, app, i, v, vals[i])
 			}
 		}
+	}
+	if n := len(w.receiver.(*Receiver).copied.tables); n != 2 {
+		t.Errorf("%d tables for two apps", n)
 	}
 }
 
