@@ -53,25 +53,28 @@ type job struct {
 	// Connections are missing that this proxy should carry: since when, and when that
 	// was seen last; the zero time: they are not.
 	pastSince, pastSeen time.Time
-	displaced           bool      // keys may be displaced, and it is on disk
-	unsupported         string    // why requests are not routed
-	resumed             bool      // a proxy before this one has had it
-	resuming            bool      // its ledgers must be there
-	unkept              error     // why a proxy after this one would not know it
-	keptSize            int64     // of its file
-	failed              error     // why its requests are refused
-	trouble             string    // of what is kept, as it was logged
-	immovable           string    // why no key moves, as it was logged
-	checked, touched    time.Time // what is kept
-	gone                bool
-	seen                seen
-	saved               string // seen.store as it is on disk
-	used                bool   // it has connections here, as the planner was told
-	lostStore           string // the planner's store does not know where keys are, and this is what it says
-	teaching            bool
-	journal             *journal    // nil until keys may be displaced
-	strangers           uint64      // letters of other runs
-	ended               atomic.Bool // gone, for those who do not lock mu
+	// They are all there, after a proxy was away: since when, and long enough.
+	backSince        time.Time
+	settled          bool
+	displaced        bool      // keys may be displaced, and it is on disk
+	unsupported      string    // why requests are not routed
+	resumed          bool      // a proxy before this one has had it
+	resuming         bool      // its ledgers must be there
+	unkept           error     // why a proxy after this one would not know it
+	keptSize         int64     // of its file
+	failed           error     // why its requests are refused
+	trouble          string    // of what is kept, as it was logged
+	immovable        string    // why no key moves, as it was logged
+	checked, touched time.Time // what is kept
+	gone             bool
+	seen             seen
+	saved            string // seen.store as it is on disk
+	used             bool   // it has connections here, as the planner was told
+	lostStore        string // the planner's store does not know where keys are, and this is what it says
+	teaching         bool
+	journal          *journal    // nil until keys may be displaced
+	strangers        uint64      // letters of other runs
+	ended            atomic.Bool // gone, for those who do not lock mu
 	movers
 }
 
@@ -219,7 +222,7 @@ func (x *job) tick() {
 			x.settleOver()
 			return nil
 		}
-		if len(x.router.Holds()) > 0 {
+		if len(x.router.Holds()) > 0 || x.resumed && !x.settled {
 			x.router.SetCarried(x.carried() == nil)
 		}
 		x.site.Repeat()

@@ -242,12 +242,19 @@ func (x *job) result(r *migrate.Result) {
 		x.refuse(a.work, "handler", r.Err.Error(), len(r.Move.Keys))
 	default:
 		x.jobs.log.Info("a move was given up", "job", x.name, "keys", n, "from", r.Move.From, "to", r.Move.To, "error", r.Err)
-		if a.work.tries++; a.work.tries >= maxTries {
+		switch a.work.tries++; {
+		case errors.Is(r.Err, migrate.ErrPast) && a.work.tries >= pastTries:
+			x.refuse(a.work, "past", r.Err.Error(), len(r.Move.Keys))
+			return
+		case a.work.tries >= maxTries:
 			x.refuse(a.work, "busy", r.Err.Error(), len(r.Move.Keys))
-			break
+			return
 		}
 		x.work = append(x.work, a.work)
 		x.notBefore = time.Now().Add(100 * time.Millisecond)
+		if errors.Is(r.Err, migrate.ErrPast) {
+			x.notBefore = time.Now().Add(pastPause)
+		}
 	}
 	if len(x.work) > 0 && time.Now().After(x.notBefore) {
 		x.beginMoves()

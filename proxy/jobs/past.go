@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,7 +29,8 @@ func isOwn(m *pslite.Meta) bool {
 }
 
 // carried returns nil if all connections between this host's workers and the
-// servers, both ways, are carried by this proxy; x.mu is locked.
+// servers, both ways, are carried by this proxy, and what went past it while it was
+// away is settled; x.mu is locked.
 func (x *job) carried() error {
 	for _, worker := range x.router.Workers() {
 		for rank := range int32(x.servers) {
@@ -36,11 +38,35 @@ func (x *job) carried() error {
 			up, down := x.up[p], x.down[p]
 			switch {
 			case up == nil || !up.open():
+				x.backSince = time.Time{}
 				return fmt.Errorf("the connection of worker %d to server %d does not come by this host's proxy", worker, pslite.ServerID(int(rank)))
 			case down == nil || !down.open():
+				x.backSince = time.Time{}
 				return fmt.Errorf("the connection of server %d to worker %d does not come by both hosts' proxies", pslite.ServerID(int(rank)), worker)
 			}
 		}
+	}
+	if x.resumed && !x.settled {
+		return x.settle(time.Now())
+	}
+	return nil
+}
+
+// settleFor is how long after all connections came back to a proxy that was away
+// nothing moves: with PS_RESEND a worker says again what went past meanwhile and
+// was not acknowledged, and only then is it known to be under way. It might be
+// taken for new, and split, when its server has it already.
+const settleFor = 3 * time.Second
+
+var errSettling = errors.New("the connections of the job have just come back to this proxy")
+
+// settle returns nil when that is over; x.mu is locked.
+func (x *job) settle(now time.Time) error {
+	if x.backSince.IsZero() {
+		x.backSince = now
+	}
+	if x.settled = now.Sub(x.backSince) >= settleFor; !x.settled {
+		return errSettling
 	}
 	return nil
 }
@@ -48,6 +74,13 @@ func (x *job) carried() error {
 // pastAfter is for how long connections may be missing, which their nodes make
 // again, before they count as gone past.
 const pastAfter = 10 * time.Second
+
+// Where another host says that connections of its workers go past its proxy, a move
+// is tried again after pastPause, so many times.
+const (
+	pastPause = 2 * time.Second
+	pastTries = 4
+)
 
 // mayAsk reports whether the servers may be asked in a worker's name, and keys be
 // moved. Where that will not be, what was to be moved is refused; x.mu is locked.

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -164,5 +165,42 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 	x.asked = x.asked.Add(-owesFor)
 	if x.guard(); h.needs[x.runName()] {
 		t.Error("they must not long after it")
+	}
+}
+
+// After a proxy was away nothing moves until its workers had time to say again what
+// went past it meanwhile, from when the last connection is back.
+func TestWhatWentPastIsWaitedFor(t *testing.T) {
+	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
+	connect(t, x)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.carried(); err != nil {
+		t.Errorf("a proxy that was there all along waits: %v", err)
+	}
+	x.resumed = true
+	at := pair{pslite.WorkerID(0), 1}
+	line := x.down[at]
+	for _, again := range []bool{false, true} {
+		if err := x.carried(); !errors.Is(err, errSettling) {
+			t.Errorf("just after all connections are back: %v", err)
+		}
+		if again {
+			break
+		}
+		x.backSince = x.backSince.Add(-settleFor / 2)
+		delete(x.down, at)
+		if err := x.carried(); err == nil || errors.Is(err, errSettling) {
+			t.Errorf("with a connection gone: %v", err)
+		}
+		x.down[at] = line
+	}
+	x.backSince = x.backSince.Add(-settleFor)
+	if err := x.carried(); err != nil {
+		t.Errorf("long after: %v", err)
+	}
+	x.backSince = time.Time{}
+	if err := x.carried(); err != nil {
+		t.Errorf("when one has been made anew since: %v", err)
 	}
 }

@@ -24,6 +24,9 @@ type host struct {
 	// servers. Once: some have, and the ledger may have requests whose end it missed.
 	Past uint8
 	Once bool
+	// Unsettled: they have come back, and the worker has not said again yet what is
+	// not acknowledged.
+	Unsettled bool
 }
 
 var (
@@ -145,13 +148,13 @@ func (t *turn) begin(number uint64) {
 // carry tells a router whether all the worker's connections come by it.
 func (t *turn) carry(r *route.Router) {
 	if t.fault != asksPast {
-		r.SetCarried(t.Past == 0)
+		r.SetCarried(t.Past == 0 && !t.Unsettled)
 	}
 }
 
 // stray has some of the worker's connections go past the site.
 func (t *turn) stray(which uint8) {
-	t.Past, t.Once = which, true
+	t.Past, t.Once, t.Unsettled = which, true, true
 }
 
 // comeBack has all of them come by the site again.
@@ -351,6 +354,11 @@ func (t *turn) repeat() {
 	}
 	for _, u := range t.Worker.Unacked {
 		t.siteUp(0, u.Frames)
+	}
+	if t.Unsettled && t.Past == 0 && t.Site != nil && t.Site.Router.Ready() {
+		t.Unsettled = false
+		t.carry(t.Site.Router)
+		t.settle()
 	}
 }
 

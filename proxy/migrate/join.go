@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -75,13 +76,25 @@ func (s *Site) release(b route.Batch, owner int32) {
 // the mover said of that lost; while something is under way nothing else is said
 // to it, and requests that wait for the batch would wait for ever.
 func (s *Site) askRelease(b route.Batch) {
-	s.send(b.Mover, Message{Kind: Holding, Batch: b, Keys: s.Router.Held(b), Held: s.held()})
+	m := Message{Kind: Holding, Batch: b, Keys: s.Router.Held(b), Held: s.held()}
+	if !s.Router.Carried() {
+		m.Owner = blind
+	}
+	s.send(b.Mover, m)
 }
 
+// blind, as the owner of such a question, says that it will not become quiet soon.
+const blind int32 = -3
+
 // answerHeld answers a site that asks so.
-func (s *Site) answerHeld(from string, b route.Batch, keys []plan.Keys) {
-	if b.Mover == s.self && s.moves[b.Number] == nil {
-		s.settle(from, b, keys)
+func (s *Site) answerHeld(from string, m Message) {
+	x := s.moves[m.Batch.Number]
+	switch {
+	case m.Batch.Mover != s.self:
+	case x == nil:
+		s.settle(from, m.Batch, m.Keys)
+	case x.phase == quieting && m.Owner == blind:
+		s.end(x, fmt.Errorf("%w: at %s", ErrPast, from))
 	}
 }
 

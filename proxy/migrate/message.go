@@ -22,7 +22,7 @@ type Message struct {
 	Kind  Kind
 	Batch route.Batch
 	Keys  []plan.Keys // of Hold, Quiet and Holding with a Batch
-	Owner int32       // of Release: a rank, or route.Unchanged
+	Owner int32       // of Release: a rank, or route.Unchanged; of Holding: blind, or 0
 	Held  []Held      // of Holding
 }
 

@@ -148,7 +148,7 @@ func (s *Site) Receive(from string, m Message) {
 		s.answerJoin(from)
 	case Holding:
 		if m.Batch.Mover != "" {
-			s.answerHeld(from, m.Batch, m.Keys)
+			s.answerHeld(from, m)
 			return
 		}
 		s.holding(from, m.Held)
@@ -274,6 +274,9 @@ func (s *Site) end(x *moving, err error) {
 	s.tell(x, Message{Kind: Release, Batch: x.batch, Owner: owner})
 	s.out = append(s.out, Out{Result: &Result{Move: x.move, Batch: x.batch, Bytes: x.bytes, Err: err}})
 }
+
+// ErrPast is why a move was given up at once: at a site requests are not seen.
+var ErrPast = errors.New("connections of a worker go past the proxy of its host, or have just come back")
 
 // ErrExpired is why a move was given up that took too long: a site did not get
 // quiet, or a server did not answer.

@@ -218,7 +218,7 @@ func (h *host) facts(fault fault) facts {
 	_, err := s.Router.Mover()
 	for i, key := range modelKeys {
 		f.owners[i] = uint8(s.Router.Table().Owner(key))
-		f.begins[i] = s.asked == nil && s.Router.Ready() && err == nil && int(f.owners[i]) == at && (h.Past == 0 || fault == asksPast)
+		f.begins[i] = s.asked == nil && s.Router.Ready() && err == nil && int(f.owners[i]) == at && (h.Past == 0 && !h.Unsettled || fault == asksPast)
 	}
 	for _, m := range s.inOrder() {
 		f.moving = append(f.moving, m.batch.Number)

@@ -101,6 +101,9 @@ func (r *Router) SetCarried(all bool) {
 	r.checkQuiet()
 }
 
+// Carried reports whether they do.
+func (r *Router) Carried() bool { return !r.past }
+
 // checkQuiet says so of each hold that has nothing to wait for any more.
 func (r *Router) checkQuiet() {
 	if r.past {
