@@ -137,6 +137,9 @@ func (p *Proxy) flush() {
 	if err := p.opts.Values.Flush(ctx); err != nil {
 		p.log.Warn("what waited of pushes is lost at the end", "error", err)
 	}
+	if left := p.opts.Values.AwaitDrained(ctx); left > 0 {
+		p.log.Warn("part of what waits of pushes is not in the --state-dir, and its workers push no more", "values", left)
+	}
 }
 
 // silentFor reports whether the connection has been silent for so long, and can

@@ -17,7 +17,8 @@ import (
 // ValuesState is what /api/v1/codecs answers: which rules there are for values
 // and what came of them.
 type ValuesState struct {
-	Rules []values.Rule `json:"rules"`
+	Rules   []values.Rule `json:"rules"`
+	Waiting int           `json:"waiting"` // values that wait to be sent
 	values.Counts
 }
 
@@ -25,7 +26,7 @@ func (p *Proxy) valuesState() *ValuesState {
 	if p.opts.Values == nil {
 		return nil
 	}
-	s := &ValuesState{Rules: p.opts.Values.Rules(), Counts: p.opts.Values.Counts()}
+	s := &ValuesState{Rules: p.opts.Values.Rules(), Waiting: p.opts.Values.StillWaiting(), Counts: p.opts.Values.Counts()}
 	if s.Rules == nil {
 		s.Rules = []values.Rule{}
 	}

@@ -26,7 +26,7 @@ Without --act the verbs that change something only say what they would do.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCodecsShowCommand(e), newCodecsSetCommand(e), newCodecsClearCommand(e), newCodecsTryCommand(e))
+	cmd.AddCommand(newCodecsShowCommand(e), newCodecsSetCommand(e), newCodecsClearCommand(e), newCodecsDrainCommand(e), newCodecsTryCommand(e))
 	return cmd
 }
 
@@ -183,5 +183,42 @@ func newCodecsClearCommand(e env) *cobra.Command {
 		},
 	}
 	f.add(cmd)
+	return cmd
+}
+
+func newCodecsDrainCommand(e env) *cobra.Command {
+	var f codecsChange
+	var steps int
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Have what waits of a job's pushes go along with the next ones, and then no codec",
+		Long: `Have thresholds fall to nothing within --steps pushes of each layer, by whatever
+rule they are, so that what waits goes along with the workers' own pushes, and
+have no codec after that: before workers save a model. Keys that are not pushed
+any more keep what waits of them; psidecar status says how much that is. Without
+--keys it is for all of the job's keys, in place of all its rules.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case f.job == "":
+				return usagef("--job: want the job's scheduler, host:port")
+			case steps < 1:
+				return usagef("--steps %d: want 1 or more", steps)
+			}
+			return f.run(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+				rule := values.Rule{End: steps}
+				if err := f.fill(&rule); err != nil {
+					return nil, err
+				}
+				if f.keys == "" {
+					before = nil
+				}
+				return append([]values.Rule{rule}, without(before, rule.Keys)...), nil
+			})
+		},
+	}
+	f.add(cmd)
+	f.setting = true
+	cmd.Flags().IntVar(&steps, "steps", 50, "pushes of each layer until nothing waits")
 	return cmd
 }

@@ -46,6 +46,10 @@ func TestPlanCodecs(t *testing.T) {
 		{"set --off --ahead --act", 0, "taken up by", `[{}]`},
 		{"set --file " + file + " --ahead --act", 0, "taken up by", `"layers":["0-9","10-19"]`},
 		{"show", 0, "0.95", `0.95`},
+		{"drain --steps 0 --act", 2, "--steps 0", `0.95`},
+		{"drain --steps 20 --keys 0-9 --act", 1, "it holds nowhere", `[{"keys":"0-9","threshold-end":20},{`},
+		{"drain --steps 20", 0, "nothing is changed", `"threshold-end":20},{`},
+		{"drain --steps 20 --act", 1, "it holds nowhere", `[{"threshold-end":20}]`},
 		{"clear --act", 0, "taken up by", ""},
 	} {
 		args := append([]string{"plan", "codecs"}, strings.Fields(tc.args)...)

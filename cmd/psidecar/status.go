@@ -243,7 +243,7 @@ func printValues(w io.Writer, v *proxy.ValuesState) {
 	if len(v.Forms) == 0 && len(v.Rules) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nvalues: %d rules, %d bytes wait or are remembered\n", len(v.Rules), v.StateBytes)
+	fmt.Fprintf(w, "\nvalues: %d rules, %d values still wait, %d bytes for these and what is remembered\n", len(v.Rules), v.Waiting, v.StateBytes)
 	fmt.Fprintln(w, "  codec\tlayers\tvalues\tsent\tbytes before\tafter\tratio")
 	for _, f := range v.Forms {
 		fmt.Fprintf(w, "  %s\t%d\t%d\t%d\t%d\t%d\t1/%.1f\n", f.Form, f.Layers, f.Values, f.Sent, f.Bytes, f.Encoded, float64(f.Bytes)/float64(max(f.Encoded, 1)))

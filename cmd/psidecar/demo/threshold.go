@@ -17,13 +17,14 @@ import (
 const sparsity = 0.99
 
 // threshold runs the job of the placement phase again after telling the proxies,
-// which run on, that of each push only the largest values go at once.
+// which run on, that of each push only the largest values go at once, and all in
+// the last steps: the model that the workers have at the end lacks nothing.
 func (s *stage) threshold(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil, append(s.placed, "--handler", "add")...); err != nil {
 		return Result{}, err
 	}
 	for _, p := range s.fleet.proxies {
-		if err := p.put(ctx, "/api/v1/codecs", []values.Rule{{Threshold: sparsity}}); err != nil {
+		if err := p.put(ctx, "/api/v1/codecs", []values.Rule{{Threshold: sparsity, Until: s.options.Steps - s.options.Steps/30}}); err != nil {
 			return Result{}, err
 		}
 	}

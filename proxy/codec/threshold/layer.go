@@ -30,6 +30,7 @@ type Layer struct {
 	due      bool   // the next push renews the threshold
 	since    int    // pushes since the threshold was renewed
 	pushes   uint64 // since the configuration was set: k of Algorithm 1
+	age      int    // pushes since the layer was made, or another one that it goes on for
 	stats    Stats
 }
 
@@ -160,8 +161,8 @@ const chunk = 64
 // push is Algorithm 1 for a whole vector or the gathered part of one.
 func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	n := out.N
-	drain := l.drains()
-	if l.renews() && n > 0 {
+	drain := l.drains() || l.left() == 0
+	if n > 0 && l.left() > 0 && l.renews() {
 		l.renew(w, out, r, g, drain)
 	} else {
 		size, limit := l.kind.Size(), l.limit(drain)
@@ -174,6 +175,7 @@ func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	}
 	l.since++
 	l.pushes++
+	l.age++
 	l.stats.Pushes++
 	l.stats.Values += uint64(n)
 	if drain {
@@ -237,12 +239,38 @@ func (l *Layer) renews() bool {
 	if l.due || l.since >= l.config.Lifespan {
 		return true
 	}
+	if left := l.left(); left > 0 && left < l.config.Ending && left%max(1, l.config.Ending/32) == 0 {
+		return true
+	}
 	warmup := uint64(l.config.Warmup)
 	return l.pushes <= warmup && warmup > 0 && l.pushes%max(1, warmup/32) == 0
 }
 
+// Age is how many pushes of the layer there were.
+func (l *Layer) Age() int { return l.age }
+
+// SetAge has the layer go on where another one, of the same numbers, ended.
+func (l *Layer) SetAge(pushes int) { l.age = pushes }
+
+// Sparsity is the share that waits of what is pushed next.
+func (l *Layer) Sparsity() float64 { return l.sparsity() }
+
+// Ended reports whether nothing waits any more, by the configuration.
+func (l *Layer) Ended() bool { return l.left() == 0 }
+
+// left is how many pushes there are until nothing waits any more.
+func (l *Layer) left() int {
+	if l.config.End == 0 {
+		return math.MaxInt
+	}
+	return max(l.config.End-l.age, 0)
+}
+
 // sparsity is eta for this push.
 func (l *Layer) sparsity() float64 {
+	if left := l.left(); left <= l.config.Ending {
+		return 1 - math.Pow(1-l.config.Sparsity, float64(left)/float64(max(l.config.Ending, 1)))
+	}
 	if l.pushes >= uint64(l.config.Warmup) {
 		return l.config.Sparsity
 	}

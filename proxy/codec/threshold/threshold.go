@@ -50,6 +50,11 @@ type Config struct {
 	// do so every million iterations (section 3.3, remark 2), lest updates grow
 	// old. 0: never.
 	DrainEvery int
+	// End is a number of the layer's pushes, since it was made, from which on
+	// nothing waits, so that what waited goes along with them; 0: none. In the
+	// pushes before, Ending of them, the share that is sent rises exponentially to
+	// all: at once it would be too much that has grown old.
+	End, Ending int
 	// Exact keeps the residual with more precision; see the package comment. It
 	// takes twice the memory.
 	Exact bool
@@ -70,6 +75,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("threshold: lifespan of %d pushes; it must be at least 1", c.Lifespan)
 	case c.Warmup < 0:
 		return fmt.Errorf("threshold: warm-up of %d pushes; it must not be negative", c.Warmup)
+	case c.End < 0 || c.Ending < 0:
+		return fmt.Errorf("threshold: an end after %d pushes, over %d; they must not be negative", c.End, c.Ending)
 	case !(c.Slack >= 0):
 		return fmt.Errorf("threshold: slack %g; it must not be negative", c.Slack)
 	case c.DrainEvery < 0:

@@ -106,6 +106,17 @@ type Counts struct {
 	Streams    int               `json:"streams"`     // pairs of worker and server
 }
 
+// StillWaiting returns how many values wait. It reads all that does.
+func (c *Codec) StillWaiting() (values int) {
+	for _, st := range c.streamsOf("", "") {
+		st.mu.Lock()
+		n, _ := st.residual()
+		st.mu.Unlock()
+		values += n
+	}
+	return values
+}
+
 // Counts returns the figures of now.
 func (c *Codec) Counts() Counts {
 	counts := Counts{Reasons: map[Reason]uint64{}, StateBytes: c.budget.used.Load(), Forms: []FormCount{}}

@@ -132,6 +132,50 @@ func (c *Codec) Flush(ctx context.Context) error {
 	return c.flush(ctx, "", "")
 }
 
+// unkept returns how many values wait in memory alone.
+func (c *Codec) unkept() (values int) {
+	for _, st := range c.streamsOf("", "") {
+		st.mu.Lock()
+		for _, l := range st.dense {
+			if l.extent == nil {
+				n, _ := l.Residual()
+				values += n
+			}
+		}
+		for _, l := range st.narrow {
+			if l.extent == nil {
+				n, _ := l.Residual()
+				values += n
+			}
+		}
+		st.mu.Unlock()
+	}
+	return values
+}
+
+// drainPause is how long nothing must have gone of what waits before AwaitDrained
+// gives up: its workers push no more.
+const drainPause = time.Second
+
+// AwaitDrained waits, after Flush, while what waits in memory alone goes along with
+// the workers' pushes, and returns how many values still do.
+func (c *Codec) AwaitDrained(ctx context.Context) (values int) {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	least, since := c.unkept(), c.now()
+	for values = least; values > 0 && c.now().Sub(since) < drainPause; values = c.unkept() {
+		if values < least {
+			least, since = values, c.now()
+		}
+		select {
+		case <-ctx.Done():
+			return values
+		case <-look.C:
+		}
+	}
+	return values
+}
+
 // flush sends what waits of a process's pushes, or of all processes' where node
 // is empty, and waits for the servers' answers.
 func (c *Codec) flush(ctx context.Context, origin, node string) error {

@@ -42,6 +42,7 @@ type keptDense struct {
 	Kind     byte
 	Pulled   bool
 	Residual []byte
+	Age      int // pushes so far
 }
 
 type keptNarrow struct {
@@ -51,6 +52,7 @@ type keptNarrow struct {
 	Places      []uint32 // where a key's values begin
 	Widths      []uint32 // and whether it was pulled, as in a cell
 	Residual    []byte
+	Age         int
 }
 
 type keptSent struct {
@@ -120,10 +122,10 @@ func writeKept(path string, all *kept) (err error) {
 func (s *stream) keep(o owner) keptStream {
 	k := keptStream{Origin: o.origin, Node: o.node, Server: o.server, App: o.app, Customer: o.customer, Last: s.repeats.last}
 	for key, l := range s.dense {
-		k.Dense = append(k.Dense, keptDense{key, byte(l.Kind()), l.pulled, l.AppendResidual(nil)})
+		k.Dense = append(k.Dense, keptDense{key, byte(l.Kind()), l.pulled, l.AppendResidual(nil), l.Age()})
 	}
 	for id, l := range s.narrow {
-		n := keptNarrow{First: id.First, Last: id.Last, Kind: byte(id.kind), Residual: l.AppendResidual(nil)}
+		n := keptNarrow{First: id.First, Last: id.Last, Kind: byte(id.kind), Residual: l.AppendResidual(nil), Age: l.Age()}
 		for _, c := range l.index.cells {
 			if c.place != 0 {
 				n.Keys, n.Places, n.Widths = append(n.Keys, c.key), append(n.Places, c.place), append(n.Widths, c.width)
@@ -238,6 +240,7 @@ func (s *stream) takeUpDense(d *keptDense) bool {
 	if why != "" {
 		return false
 	}
+	l.SetAge(max(l.Age(), d.Age))
 	s.save(l.Layer, l.extent, nil)
 	if l.AddResidual(nil, d.Residual) != nil {
 		return false
@@ -288,6 +291,7 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 		values = append(values, n.Residual[from*size:(from+width)*size]...)
 	}
 	l.Grow(l.index.values)
+	l.SetAge(max(l.Age(), n.Age))
 	s.save(l.Layer, l.extent, at)
 	return len(at) == 0 || l.AddResidual(at, values) == nil
 }

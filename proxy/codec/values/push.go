@@ -214,8 +214,10 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 			return nil, ReasonUnpulled
 		}
 		st.save(l.Layer, l.extent, nil)
+		last := r.Threshold == 0 && (r.End == 0 || l.Ended())
 		s.compress(l.Layer, func() error { return l.Compress(&room.work, v, values) })
-		if r.Threshold == 0 {
+		noteAge(l.extent, l.Layer)
+		if last {
 			st.dropDense(key)
 		}
 	case r.Threshold == 0 && st.narrow[p.layer()] == nil:
@@ -237,6 +239,7 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		}
 		st.save(l.Layer, l.extent, room.at)
 		s.compress(l.Layer, func() error { return l.CompressAt(&room.work, v, room.at, values) })
+		noteAge(l.extent, l.Layer)
 		if r.Threshold == 0 && l.Stats().Pushes%64 == 0 {
 			if left, _ := l.Residual(); left == 0 {
 				st.dropNarrow(p.layer())

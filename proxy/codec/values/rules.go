@@ -35,6 +35,15 @@ type Rule struct {
 	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
 	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
 	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
+	// Until is after how many pushes of a layer nothing of it waits any more: what
+	// waited goes along with the pushes from then on, and more and more in the
+	// quarter of them before. It is for jobs whose workers save their model after a
+	// known number of steps.
+	Until int `json:"threshold-until,omitempty" yaml:"threshold-until"`
+	// End is Until counted from when the rule begins to hold for a layer, over all
+	// of these pushes. Without a Threshold it is for layers that have one by another
+	// rule until then, and there is no threshold after it.
+	End int `json:"threshold-end,omitempty" yaml:"threshold-end"`
 	// Unpulled takes every push for a gradient. Otherwise nothing waits of a key
 	// before its worker has pulled it, of a dense key after pushing it, nor of a
 	// worker's first push to a server: these may be initial values.
@@ -123,6 +132,8 @@ func (r *Rule) Check() error {
 		return fmt.Errorf("threshold-lifespan %d: want 1 push or more", r.Lifespan)
 	case r.Warmup < 0 || r.Drain < 0:
 		return fmt.Errorf("threshold-warmup %d, threshold-drain %d: want 0 (off) or a number of pushes", r.Warmup, r.Drain)
+	case r.Until < 0 || r.End < 0:
+		return fmt.Errorf("threshold-until %d, threshold-end %d: want 0 (no end) or a number of pushes", r.Until, r.End)
 	case r.Quantize < 0 || r.Quantize > 8:
 		return fmt.Errorf("quantize %d: want 1 to 8 bits, or 0 (off)", r.Quantize)
 	case d.QuantizeBucket < 8 || d.QuantizeBucket > 1<<16:

@@ -33,8 +33,8 @@ import (
 
 // What extents are for.
 const (
-	kindDense  mapped.Kind = 1 + iota // A: key, C: kind of number; bytes: numbers, and pulled in the last 8
-	kindNarrow                        // A, B: range, C: kind; bytes: numbers
+	kindDense  mapped.Kind = 1 + iota // A: key, C: kind of number; bytes: numbers and a tail
+	kindNarrow                        // A, B: range, C: kind; bytes: numbers and a tail
 	kindKeys                          // as its layer, D: how many such extents came before; bytes: entries
 	kindSent                          // C: timestamp, D: 1 of a push, Sum; bytes: the section
 	kindTook                          // A, B: of which file all is here
@@ -52,7 +52,23 @@ const (
 	entrySize     = 16
 	leastKeys     = 64 // entries of an extent
 	leastWide     = 1024
+	// The tail of a layer's numbers: whether it was pulled u32, how many pushes
+	// there were u32. It is written beside transactions.
+	tailSize = 8
 )
+
+// tail is what follows a layer's numbers.
+func tail(e *mapped.Extent) []byte {
+	b := e.Bytes()
+	return b[len(b)-tailSize:]
+}
+
+// noteAge writes how many pushes of a layer there were.
+func noteAge(e *mapped.Extent, l *threshold.Layer) {
+	if e != nil {
+		binary.NativeEndian.PutUint32(tail(e)[4:], uint32(l.Age()))
+	}
+}
 
 // fileName is how the names of an owner's files begin.
 func (o *owner) fileName() string {
@@ -199,19 +215,20 @@ func (s *stream) widen(l *narrowLayer, values int) bool {
 	size := threshold.ResidualSize(l.Kind(), false)
 	n := (l.index.values + values) * size
 	switch {
-	case l.extent != nil && n <= len(l.extent.Bytes()):
+	case l.extent != nil && n+tailSize <= len(l.extent.Bytes()):
 		return true
 	case l.extent == nil && l.index.values > 0: // in memory, for want of room in files
 		return s.budget.take(values * size)
 	}
-	e := s.allocate(kindNarrow, l.tag, max(n+n/4, leastWide))
+	e := s.allocate(kindNarrow, l.tag, max(n+n/4, leastWide)+tailSize)
 	switch {
 	case e == nil && l.extent == nil:
 		return s.budget.take(values * size)
 	case e == nil:
 		return false
 	}
-	l.Move(e.Bytes())
+	l.Move(e.Bytes()[:len(e.Bytes())-tailSize])
+	noteAge(e, l.Layer)
 	if l.extent != nil {
 		s.file.Free(l.extent)
 	}
@@ -290,7 +307,7 @@ func (s *stream) release() error {
 		for key, l := range s.dense {
 			if l.extent != nil {
 				if l.pulled {
-					l.extent.Bytes()[l.Bytes()] = 1
+					tail(l.extent)[0] = 1
 				}
 				delete(s.dense, key)
 			}

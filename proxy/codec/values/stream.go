@@ -163,19 +163,29 @@ func (s *stream) dropFile() {
 	s.file = nil
 }
 
-// config is what a rule says of a layer.
-func (r *Rule) config(seed uint64) threshold.Config {
+// config is what a rule says of a layer that has seen so many pushes.
+func (r *Rule) config(seed uint64, age int) threshold.Config {
 	c := threshold.DefaultConfig
 	c.Sparsity, c.Lifespan, c.Warmup, c.DrainEvery, c.Seed = r.Threshold, r.Lifespan, r.Warmup, r.Drain, seed
 	if c.Lifespan == 0 { // of a rule without a threshold, under which nothing waits
 		c.Lifespan = math.MaxInt32
 	}
+	if r.Until > 0 {
+		c.End, c.Ending = r.Until, r.Until/4
+	}
+	if r.End > 0 && (c.End == 0 || age+r.End < c.End) {
+		c.End, c.Ending = age+r.End, r.End
+	}
 	return c
 }
 
+// drains reports whether the rule has what waits by other rules go along with so
+// many pushes.
+func (r *Rule) drains() bool { return r.Threshold == 0 && r.End > 0 }
+
 // sameThreshold reports whether two rules say the same of a layer.
 func sameThreshold(a, b *Rule) bool {
-	return a.Threshold == b.Threshold && a.Lifespan == b.Lifespan && a.Warmup == b.Warmup && a.Drain == b.Drain
+	return a.Threshold == b.Threshold && a.Lifespan == b.Lifespan && a.Warmup == b.Warmup && a.Drain == b.Drain && a.Until == b.Until && a.End == b.End
 }
 
 // denseOf returns the layer of a dense piece, made if need be, under a rule.
@@ -198,7 +208,7 @@ func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
 // memory.
 func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
 	bytes := p.width * threshold.ResidualSize(p.kind, false)
-	e := s.allocate(kindDense, mapped.Tag{A: key, C: uint32(p.kind)}, bytes+8)
+	e := s.allocate(kindDense, mapped.Tag{A: key, C: uint32(p.kind)}, bytes+tailSize)
 	n := p.width
 	switch {
 	case e != nil:
@@ -206,7 +216,7 @@ func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
 	case !s.budget.take(bytes):
 		return nil
 	}
-	t, err := threshold.NewLayer(p.kind, n, r.config(key))
+	t, err := threshold.NewLayer(p.kind, n, r.config(key, 0))
 	if err != nil {
 		panic(err) // rules are checked
 	}
@@ -225,7 +235,7 @@ func (s *stream) narrowOf(p *piece, r *Rule) (*narrowLayer, Reason) {
 		if len(s.narrow) >= maxLayers {
 			return nil, ReasonMemory
 		}
-		t, err := threshold.NewLayer(p.kind, 0, r.config(id.First))
+		t, err := threshold.NewLayer(p.kind, 0, r.config(id.First, 0))
 		if err != nil {
 			panic(err)
 		}
@@ -243,7 +253,13 @@ func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
 	if sameThreshold(is, want) {
 		return
 	}
-	if err := l.SetConfig(want.config(seed)); err != nil {
+	c := want.config(seed, l.Age())
+	if want.drains() {
+		if c.Sparsity = l.Sparsity(); c.Sparsity == 0 { // of a proxy before this one
+			c.Sparsity = threshold.DefaultConfig.Sparsity
+		}
+	}
+	if err := l.SetConfig(c); err != nil {
 		panic(err)
 	}
 	*is = *want

@@ -40,10 +40,13 @@ func readLeft(l *mapped.Left) (*left, error) {
 	for _, p := range l.All {
 		switch p.Kind {
 		case kindDense:
-			n := max(0, len(p.Bytes)-8)
-			k.Dense = append(k.Dense, keptDense{p.Tag.A, byte(p.Tag.C), len(p.Bytes) > n && p.Bytes[n] == 1, p.Bytes[:n]})
+			if n := len(p.Bytes) - tailSize; n >= 0 {
+				k.Dense = append(k.Dense, keptDense{p.Tag.A, byte(p.Tag.C), p.Bytes[n] == 1, p.Bytes[:n], ageIn(p.Bytes)})
+			}
 		case kindNarrow:
-			numbers[p.Tag] = p.Bytes
+			if len(p.Bytes) >= tailSize {
+				numbers[p.Tag] = p.Bytes
+			}
 		case kindKeys:
 			t := p.Tag
 			t.D = 0
@@ -61,8 +64,12 @@ func readLeft(l *mapped.Left) (*left, error) {
 	return all, nil
 }
 
+func ageIn(b []byte) int { return int(binary.NativeEndian.Uint32(b[len(b)-4:])) }
+
 func readNarrow(t mapped.Tag, numbers []byte, keys []mapped.Part) keptNarrow {
-	n := keptNarrow{First: t.A, Last: t.B, Kind: byte(t.C), Residual: numbers}
+	n := keptNarrow{First: t.A, Last: t.B, Kind: byte(t.C), Age: ageIn(numbers)}
+	numbers = numbers[:len(numbers)-tailSize]
+	n.Residual = numbers
 	slices.SortFunc(keys, func(a, b mapped.Part) int { return int(a.Tag.D) - int(b.Tag.D) })
 	size := threshold.ResidualSize(element.Kind(t.C), false)
 	place := uint32(1)
