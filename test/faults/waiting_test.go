@@ -18,14 +18,14 @@ import (
 	"github.com/psidecar/psidecar/test/job"
 )
 
-// Most of each push waits in proxies that are replaced, of servers of which nobody
-// said that they add up what they get. What waits goes to the next proxy, and with
-// the workers' own pushes once the threshold is taken away: the servers have the
-// very sums that they have without proxies.
+// Most of each push waits in proxies that are replaced and killed, of servers of
+// which nobody said that they add up what they get. What waits goes to the next
+// proxy, and with the workers' own pushes once the threshold is taken away: the
+// servers have the very sums that they have without proxies.
 func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.9"}, grace: 10 * time.Second, keep: 15 * time.Second})
-	counting := f.counting(1500)
+	counting := f.counting(1500, resending...)
 	counting.Workers[0] = append(counting.Workers[0], "--count-late", "--count-batch", "300")
 	counting.Workers = job.Repeat(4, counting.Workers[0])
 	want := direct(t, counting)
@@ -46,6 +46,16 @@ func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 		r.through(s)
 		f.inOrder(s)
 		f.await("what waited on "+s.host.Name, func() error {
+			if !s.proxy.logged("took up what waited") {
+				return fmt.Errorf("the next proxy has not taken it up")
+			}
+			return nil
+		})
+	}
+	for _, s := range f.sidecars[2:] {
+		s.proxy.kill()
+		f.ready(s)
+		f.await("what waited on "+s.host.Name+" when its proxy was killed", func() error {
 			if !s.proxy.logged("took up what waited") {
 				return fmt.Errorf("the next proxy has not taken it up")
 			}

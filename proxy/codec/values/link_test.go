@@ -116,6 +116,7 @@ func (w *way) carry(t testing.TB, frames [][]byte) [][]byte {
 // request is a message about keys before it is frames.
 type request struct {
 	timestamp  int32
+	app        int32
 	push, pull bool
 	answer     bool
 	keys       []uint64
@@ -131,7 +132,7 @@ func (q request) frames() [][]byte {
 	if q.raw != nil {
 		kind, vals = q.kind, q.raw
 	}
-	m := pslite.Meta{Timestamp: q.timestamp, Request: !q.answer, Push: q.push, Pull: q.pull,
+	m := pslite.Meta{Timestamp: q.timestamp, AppID: q.app, Request: !q.answer, Push: q.push, Pull: q.pull,
 		DataTypes: []pslite.DataType{pslite.Uint64, kind}}
 	data := [][]byte{pslite.AppendKeys(nil, q.keys), vals}
 	if q.lens != nil {

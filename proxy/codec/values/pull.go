@@ -22,6 +22,7 @@ const maxRounds = 4096
 // layer is a dense key, or a list of keys of few values that comes again.
 type rounds struct {
 	seed    maphash.Seed
+	whose   [2]int32 // app and customer of the message
 	layers  map[uint64]*round
 	once    map[uint64]bool // lists of keys that came once
 	left    int             // bytes of values that may still be remembered
@@ -70,12 +71,12 @@ func (u use) cost(size int) int {
 	return size / 8
 }
 
-// name is the same for pieces of the same use, keys, kind and length, and no
-// others.
+// name is the same for pieces of the same app and customer, use, keys, kind and
+// length, and no others.
 func (rs *rounds) name(p *piece, keys pslite.Keys, u use) uint64 {
 	var h maphash.Hash
 	h.SetSeed(rs.seed)
-	maphash.WriteComparable(&h, [4]int{p.keys, p.to - p.from, int(p.kind), int(u)})
+	maphash.WriteComparable(&h, [6]int{p.keys, p.to - p.from, int(p.kind), int(u), int(rs.whose[0]), int(rs.whose[1])})
 	h.Write(keys[8*p.first : 8*(p.first+p.keys)])
 	return h.Sum64()
 }

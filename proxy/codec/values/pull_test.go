@@ -208,3 +208,23 @@ func TestQuantize(t *testing.T) {
 		w.close()
 	}
 }
+
+// Two apps have values of their own under the same keys: what slim leaves out of one's
+// answer is what that app's worker has, not the other's.
+func TestSlimTellsAppsApart(t *testing.T) {
+	e := newEnds(t, Rule{Slim: &Slim{Alpha: 0.3, Epsilon: 0.1}})
+	w := e.dial(t, e.server, e.worker, "ps8")
+	for step := range int32(6) {
+		for app := range int32(2) {
+			q := request{timestamp: step, app: app, pull: true, answer: true, keys: []uint64{5}, vals: make([]float32, 1000)}
+			for i := range q.vals {
+				q.vals[i] = float32(1 + app)
+			}
+			for i, v := range floats(w.carry(t, q.frames())[2]) {
+				if v != float32(1+app) {
+					t.Fatalf("step %d: number %d of app %d is %v", step, i, app, v)
+				}
+			}
+		}
+	}
+}

@@ -304,8 +304,9 @@ func (s *Sender) notePull(m *pslite.Message) {
 		st.notePull(keys, st == asks)
 	}
 	for i := 0; i < keys.Len() && len(s.slimmed) > 0; i++ {
-		if pulled, ok := s.slimmed[keys.At(i)]; ok && !pulled {
-			s.slimmed[keys.At(i)] = true
+		key := ownKey{[2]int32{m.Meta.AppID, m.Meta.CustomerID}, keys.At(i)}
+		if pulled, ok := s.slimmed[key]; ok && !pulled {
+			s.slimmed[key] = true
 		}
 	}
 }
@@ -320,19 +321,25 @@ func (s *Sender) tellsGradients() bool {
 	return false
 }
 
+// ownKey is a key of an app and customer.
+type ownKey struct {
+	whose [2]int32
+	key   uint64
+}
+
 // slims reports whether slim may leave out values of a piece: those of a dense
 // key's first pushes may be its initial values, which must all arrive.
 func (s *Sender) slims(p *piece, r *Rule, keys pslite.Keys) bool {
 	if r.Unpulled || !p.dense() {
 		return true
 	}
-	key := keys.At(p.first)
+	key := ownKey{s.rounds.whose, keys.At(p.first)}
 	if pulled := s.slimmed[key]; pulled {
 		return true
 	}
 	if len(s.slimmed) < maxRounds {
 		if s.slimmed == nil {
-			s.slimmed = map[uint64]bool{}
+			s.slimmed = map[ownKey]bool{}
 		}
 		s.slimmed[key] = false
 	}

@@ -45,7 +45,7 @@ type Sender struct {
 	resend  atomic.Bool // the process uses PS_RESEND
 	// sameHost: the link ends where it begins, and crosses no network.
 	sameHost bool
-	slimmed  map[uint64]bool // dense keys that slim has seen pushed; true: and then pulled
+	slimmed  map[ownKey]bool // dense keys that slim has seen pushed; true: and then pulled
 	ownMu    sync.Mutex
 	own      [][][]byte // messages of our own to be sent
 	close    func()
@@ -264,6 +264,7 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (he
 		return dst, 0, false
 	}
 	at, coded := len(head), false
+	s.rounds.whose = [2]int32{m.Meta.AppID, m.Meta.CustomerID}
 	if m.Meta.Request {
 		head, coded = s.appendPush(head, shown, m)
 	} else {
