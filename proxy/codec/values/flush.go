@@ -92,6 +92,7 @@ func (c *Codec) noteUnsent(origin, node string) {
 	for _, st := range c.streamsOf(origin, node) {
 		st.mu.Lock()
 		n, _ := st.residual()
+		st.saidUnsent = n > 0
 		st.mu.Unlock()
 		if waits += n; n > 0 {
 			c.counts.why(ReasonNotSent)

@@ -1,11 +1,16 @@
 package values
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -211,5 +216,47 @@ func TestNoPushesForServersThatMayCount(t *testing.T) {
 	}
 	if n := e.worker.Counts().Reasons[ReasonNotSent]; n != 1 {
 		t.Errorf("%d streams were counted, want 1", n)
+	}
+}
+
+// A worker goes whose barrier went past this proxy: what waited of it is counted and
+// said, once; where the barrier was seen it was said then.
+func TestBarrierThatWasNotSeen(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		var text strings.Builder
+		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: t.TempDir(),
+			Log: slog.New(slog.NewTextHandler(&text, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		c.now = func() time.Time { return now }
+		e := newEnds(t)
+		w := e.dial(t, c, e.server, "ps9")
+		w.carry(t, pushes(rand.New(rand.NewPCG(1, 1)), 0).frames())
+		if seen {
+			w.carry(t, control(pslite.Meta{Request: true, Timestamp: 9, Control: pslite.Control{Cmd: pslite.Barrier, BarrierGroup: 7}}))
+		}
+		w.close()
+		for range 3 {
+			now = now.Add(idleFor)
+			if _, err := c.Restore(""); err != nil {
+				t.Fatal(err)
+			}
+			now = now.Add(time.Second)
+		}
+		said := "without telling this proxy"
+		if seen {
+			said = "a worker ends while"
+		}
+		if n := strings.Count(text.String(), "level=WARN"); n != 1 || !strings.Contains(text.String(), said) {
+			t.Errorf("seen %v: %s", seen, text.String())
+		}
+		if n := c.Counts(); n.Reasons[ReasonAbandoned] != 1 || n.Streams != 0 {
+			t.Errorf("seen %v: %+v", seen, n)
+		}
+		if files, err := os.ReadDir(c.folder); err != nil || len(files) > 0 {
+			t.Error("its file stays", files, err)
+		}
 	}
 }

@@ -37,6 +37,8 @@ type stream struct {
 	// of them next are gradients, if they turn out to have few values.
 	asked map[uint64]struct{}
 	began bool // a push was seen
+	// saidUnsent: it was said that the worker seems to end while something waits.
+	saidUnsent bool
 
 	file       *mapped.File // nil: nothing is kept yet, or memoryOnly
 	memoryOnly bool         // there is no room for a file

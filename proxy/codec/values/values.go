@@ -251,10 +251,17 @@ func (c *Codec) leave(s *stream) {
 	}
 }
 
-// tidy drops streams whose worker has not been there for long.
+// tidy drops streams whose worker has not been there for long. One of which
+// something still waits had a barrier at its end that went past this proxy, or
+// made none.
 func (c *Codec) tidy() {
 	for o, s := range c.streams {
 		if s.links == 0 && c.now().Sub(s.idle) > idleFor && s.mu.TryLock() {
+			if waits, _ := s.residual(); waits > 0 && !s.saidUnsent {
+				c.log.Warn("a worker went without telling this proxy that it had made its last push: its server does not get what waited. "+
+					"Have a proxy on the scheduler's host, by which barriers can be seen, or let the threshold end (--threshold-until)",
+					"worker", o.node, "server", o.server, "values", waits)
+			}
 			s.guarded(func() { s.restart(ReasonAbandoned) })
 			s.mu.Unlock()
 			delete(c.streams, o)
