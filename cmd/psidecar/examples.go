@@ -31,6 +31,7 @@ psidecar partition --input rcv1.libsvm -k 8 --all --plot traffic.png   # all alg
 	"plan codecs set": `psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99         # says what it would do
 psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99 --act   # and does it`,
 	"plan codecs clear": `psidecar plan codecs clear --job 10.0.0.1:8000 --act`,
+	"plan codecs drain": `psidecar plan codecs drain --job 10.0.0.1:8000 --steps 100 --act`,
 	"plan codecs show":  `psidecar plan codecs show --job 10.0.0.1:8000`,
 	"plan codecs try":   `psidecar plan codecs try`,
 	"plan forget":       `psidecar plan forget --job 10.0.0.1:8000`,
