@@ -50,7 +50,7 @@ func TestPageShowsCodecs(t *testing.T) {
 	ctx := openPageWith(t, reporting{fleet{workers: 4, servers: 2}}, Options{Codecs: someCodecs})
 	rows := ask(t, ctx, chromedp.Evaluate[[][]string](
 		`[...document.querySelectorAll("#codec-advice tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))`))
-	want := []string{"threshold 0.99", "1.35%", "90.0%", "69.1%", "8.3"}
+	want := []string{"threshold 0.99", "1.35%", "90.0%", "69.1%", "8.3", "psidecar plan codecs set --job " + fleetJob + " --threshold 0.99 --act" + "copy"}
 	if len(rows) != 12 || !slices.Equal(rows[6], want) {
 		t.Errorf("the page shows %q, want 12 rows, of them %q", rows, want)
 	}
@@ -71,7 +71,7 @@ func TestPageShowsCodecs(t *testing.T) {
 			t.Errorf("the page does not say %q: %s", part, text)
 		}
 	}
-	if text := ask(t, ctx, chromedp.Text("#try")); text != "psidecar plan codecs try" {
+	if text := ask(t, ctx, chromedp.Text("#try code")); text != "psidecar plan codecs try" {
 		t.Errorf("the page says %q is the way to try codecs", text)
 	}
 	screenshot(t, ctx, "codecs")

@@ -3,6 +3,7 @@
 
 export interface Job {
   job: string;
+  first_seen?: string;
   dialect: string;
   servers: number;
   workers: number;
@@ -23,7 +24,37 @@ export interface Job {
   cause?: string;
   what?: string;
   stalls?: Stall[] | null;
+  measures?: MeasureLine[] | null;
 }
+
+/** Where a measure holds for the job: on so many of its connections, and why not on the others. */
+export interface MeasureLine {
+  measure: string;
+  state: string; // on, part or off
+  setting?: string;
+  from?: string;
+  on: number;
+  connections: number;
+  not: { reason: string; connections: number; why: string; do?: string }[] | null;
+}
+
+/** A stretch of the last hour. */
+export interface HistoryPoint {
+  from: string;
+  to: string;
+  steps_per_second: number;
+  bytes_per_second: number;
+  left_host_bytes_per_second: number;
+  requests: number;
+  p50: number;
+  p99: number;
+  skew: number;
+  saved_bytes_per_second?: number;
+  cpu_percent: number;
+  kernel_percent: number;
+}
+
+export interface History { job: string; points: HistoryPoint[] }
 
 /** A node, or a pair of nodes, that does not go on as it should. */
 export interface Stall {
@@ -50,6 +81,7 @@ export interface Block { first_text: string; last_text: string; keys: number; fo
 export interface Heatmap {
   job: string;
   workers: string[];
+  times?: { from: string; to: string }[]; // by time: a row each
   blocks: Block[];
   counts: number[][];
   measure: string;

@@ -3,7 +3,8 @@
 
 import type { CodecAdvice, CodecRow, Codecs } from "./api";
 import { bytes, count, percent } from "./format";
-import { facts, table } from "./table";
+import { command, quoted } from "./copy";
+import { facts, figure, table } from "./table";
 
 /** Norms of steps, in few digits. */
 export function steps(n: number): string {
@@ -47,16 +48,35 @@ function share(part: number, whole: number): number {
   return whole > 0 ? part / whole : NaN;
 }
 
-function adviceTable(into: HTMLElement, a: CodecAdvice): void {
+/** The command that turns a codec on which was tried; none for what is on anyway. */
+export function applyCommand(job: string, codec: string): string | undefined {
+  if (codec === "compact") {
+    return undefined;
+  }
+  const flags = codec.split(", ").map((part) => `--${part}`).join(" ");
+  return `psidecar plan codecs set --job ${quoted(job)} ${flags} --act`;
+}
+
+function adviceTable(into: HTMLElement, a: CodecAdvice, job: string): void {
   const most = Math.max(...a.codecs.map((c) => c.waits), 1e-9);
   table(
     into,
     [
       { title: "codec", text: (c) => c.codec },
-      { title: "pushes to", number: true, text: (c) => percent(share(c.push_bytes, a.push_bytes)), bar: (c) => Math.min(share(c.push_bytes, a.push_bytes) || 0, 1) },
-      { title: "pulls to", number: true, text: (c) => percent(share(c.pull_bytes, a.pull_bytes)), bar: (c) => Math.min(share(c.pull_bytes, a.pull_bytes) || 0, 1) },
-      { title: "saved", number: true, text: (c) => percent(c.saved), bar: (c) => Math.max(c.saved, 0) },
-      { title: "gradient that waits, in steps", number: true, text: (c) => steps(c.waits), bar: (c) => c.waits / most },
+      figure<CodecRow>("pushes to", (c) => share(c.push_bytes, a.push_bytes), percent, (c) => Math.min(share(c.push_bytes, a.push_bytes) || 0, 1)),
+      figure<CodecRow>("pulls to", (c) => share(c.pull_bytes, a.pull_bytes), percent, (c) => Math.min(share(c.pull_bytes, a.pull_bytes) || 0, 1)),
+      figure<CodecRow>("saved", (c) => c.saved, percent, (c) => Math.max(c.saved, 0)),
+      figure<CodecRow>("gradient that waits, in steps", (c) => c.waits, steps, (c) => c.waits / most),
+      {
+        title: "to turn it on",
+        text: (c) => applyCommand(job, c.codec) ?? "on by default",
+        element(c) {
+          const text = applyCommand(job, c.codec);
+          const off = document.createElement("span");
+          off.textContent = "on by default";
+          return text ? command(text) : off;
+        },
+      },
     ],
     a.codecs,
   );
@@ -127,7 +147,7 @@ function plot(a: CodecAdvice): SVGElement {
   return out;
 }
 
-export function drawCodecs(host: HTMLElement, c: Codecs): void {
+export function drawCodecs(host: HTMLElement, c: Codecs, job: string): void {
   const rules: [string, string][] = [
     ["rules", c.rules ?? "none by the planner (psidecar plan codecs set); what proxies' own flags say holds"],
     ["followed", followersText(c)],
@@ -140,7 +160,8 @@ export function drawCodecs(host: HTMLElement, c: Codecs): void {
   if (a && a.push_bytes + a.pull_bytes > 0) {
     const into = document.createElement("div");
     into.id = "codec-advice";
-    adviceTable(into, a);
+    adviceTable(into, a, job);
+    into.title = "codecs that were tried";
     const legend = document.createElement("p");
     legend.className = "hint";
     legend.textContent =

@@ -54,3 +54,15 @@ export function duration(seconds: number): string {
 export function key(value: bigint): string {
   return value.toString().replace(/\B(?=(\d{3})+$)/g, "\u202f");
 }
+
+/** A long key in few characters: its first and last digits, which differ most between neighbours. */
+export function shortKey(value: bigint): string {
+  const text = value.toString();
+  return text.length <= 12 ? key(value) : `${text.slice(0, 5)}…${text.slice(-4)}`;
+}
+
+/** A moment as the wall clock of whoever looks says it. */
+export function clock(seconds: number): string {
+  const t = new Date(seconds * 1000);
+  return [t.getHours(), t.getMinutes(), t.getSeconds()].map((n) => String(n).padStart(2, "0")).join(":");
+}

@@ -9,6 +9,7 @@ export interface Cells {
   columns: number; // how many
   columnName(index: number): string;
   counts: number[][]; // counts[row][column]
+  scale?: number[][]; // what the colours go by, where that is more than counts
 }
 
 export interface GridOptions {
@@ -24,8 +25,8 @@ export interface GridOptions {
 }
 
 /** Paints counts into pixels, one a cell; the first row comes first. */
-export function paint(counts: number[][], columns: number, colours: Uint32Array): Uint32Array {
-  const range = extent(counts);
+export function paint(counts: number[][], columns: number, colours: Uint32Array, scale = counts): Uint32Array {
+  const range = extent(scale);
   const pixels = new Uint32Array(columns * counts.length);
   let at = 0;
   for (const row of counts) {
@@ -72,7 +73,7 @@ export class Grid {
 
   show(cells: Cells, isDark: boolean): void {
     const sameFrame =
-      isDark === this.isDark && cells.columns === this.cells.columns && cells.rows.length === this.cells.rows.length;
+      isDark === this.isDark && cells.columns === this.cells.columns && cells.rows.join() === this.cells.rows.join();
     this.cells = cells;
     this.isDark = isDark;
     this.image = this.makeImage(ramp(isDark));
@@ -92,7 +93,7 @@ export class Grid {
     const canvas = document.createElement("canvas");
     canvas.width = columns;
     canvas.height = rows.length;
-    const pixels = paint(counts, columns, colours);
+    const pixels = paint(counts, columns, colours, this.cells.scale);
     const data = new ImageData(new Uint8ClampedArray(pixels.buffer as ArrayBuffer), columns, rows.length);
     canvas.getContext("2d")!.putImageData(data, 0, 0);
     return canvas;
@@ -117,7 +118,7 @@ export class Grid {
           y: { range: () => [0, rows.length], dir: -1 },
         },
         axes: [
-          { ...axis, splits: (u) => middles(columns, u.width / this.options.columnWidth), values: named(columnName) },
+          { ...axis, size: 30, splits: (u) => middles(columns, (u.width - nameWidth(rows)) / this.options.columnWidth), values: named(columnName) },
           { ...axis, splits: (u) => middles(rows.length, u.height / 26), values: named((r) => rows[r] ?? ""), size: nameWidth(rows) },
         ],
         series: [{}, { paths: () => null, points: { show: false } }],

@@ -1,22 +1,29 @@
 // The page: asks the agent for what the view needs, every two seconds while
 // live, and draws it. Nothing is loaded from anywhere else.
 
-import { ask, type Agent, type Codecs, type Heatmap, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
-import { bytes, count, key } from "./format";
-import { Grid, type Cells } from "./grid";
-import { drawCost, drawKeys, drawServers, drawStalls, drawWorkers, jobStatus, ofInterest } from "./panels";
+import { ask, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
+import { askSides, Comparison, rowNames } from "./beside";
+import { Choice } from "./choose";
 import { drawCodecs } from "./codecs";
+import { before } from "./compare";
+import { bindControls, element, fill, jobLabel, showControls } from "./controls";
+import { command, copies } from "./copy";
+import { curveRows, Curves, type Mark } from "./curves";
+import { drawEmpty } from "./empty";
+import { saveCSV, savePNG } from "./export";
+import { bytes, count, key, shortKey } from "./format";
+import { Grid } from "./grid";
 import { drawLegend } from "./legend";
+import { drawMeasures } from "./measures";
+import { drawCost, drawKeys, drawServers, drawStalls, drawWorkers, jobStatus, ofInterest } from "./panels";
 import { placed, placesOf, type Places } from "./places";
 import { drawPlan } from "./plan";
+import { columnsOf, pick, pickServers } from "./select";
 import { drawSkew } from "./skew";
-import { format, parse, span, type View } from "./view";
+import { formatOrders, parseOrders, shown, sorting } from "./table";
+import { format, parse, shows, span, type View } from "./view";
 
 const refreshMilliseconds = 2000;
-
-function element<E extends HTMLElement>(id: string): E {
-  return document.getElementById(id) as E;
-}
 
 const jobSelect = element<HTMLSelectElement>("job");
 const live = element<HTMLInputElement>("live");
@@ -27,20 +34,23 @@ let view = parse(location.hash);
 let heatmap: Heatmap | undefined;
 let traffic: Traffic | undefined;
 let keys: Keys | undefined;
+let history: History | undefined;
 let places: Places = new Map();
 
 const heat = new Grid({
   host: element("heat"),
   height: 420,
-  columnWidth: 190,
+  columnWidth: 120,
   describe(row, column, n) {
     const block = heatmap?.blocks[column];
     if (!heatmap || !block) {
       return "";
     }
     const amount = heatmap.measure.endsWith("bytes") ? bytes(n) : `${count(n)} ${heatmap.measure}`;
-    const range = block.first_text === block.last_text ? `key ${blockName(column)}` : `keys ${blockName(column)} to ${key(BigInt(block.last_text))}`;
-    return `${placed(heatmap.workers[row] ?? "", places)}, ${range} (${count(block.keys)} seen): ${amount}`;
+    const [first, last] = [block.first_text, block.last_text].map((text) => key(BigInt(text)));
+    const range = first === last ? `key ${first}` : `keys ${first} to ${last}`;
+    const who = heatmap.times ? `from ${rowNames(heatmap)[row] ?? ""}` : placed(heatmap.workers[row] ?? "", places);
+    return `${who}, ${range} (${count(block.keys)} seen): ${amount}`;
   },
   onZoom(from, to) {
     const first = heatmap?.blocks[from];
@@ -68,10 +78,19 @@ const matrix = new Grid({
   },
 });
 
-function blockName(column: number): string {
-  const block = heatmap?.blocks[column];
-  return block ? key(BigInt(block.first_text)) : "";
-}
+const curves = new Curves({
+  host: element("curves"),
+  readout: element("curves-readout"),
+  onBrush(from, to) {
+    const isOther = element<HTMLSelectElement>("brush").value === "beside";
+    go(isOther ? { besidefrom: String(from), besideto: String(to) } : { from: String(from), to: String(to) });
+  },
+  onReset: () => go({ range: "", from: "", to: "" }),
+});
+
+const comparison = new Comparison();
+const workersChoice = new Choice(element("workers-choice"), "Workers", (workers) => go({ workers }));
+const serversChoice = new Choice(element("servers-choice"), "Servers", (servers) => go({ servers }));
 
 function isDark(): boolean {
   const chosen = document.documentElement.dataset["theme"];
@@ -83,13 +102,20 @@ function go(change: Partial<View>): void {
   location.hash = format({ ...view, ...change });
 }
 
+function blockName(column: number): string {
+  const block = heatmap?.blocks[column];
+  return block ? shortKey(BigInt(block.first_text)) : "";
+}
+
 function drawHeatmap(): void {
   if (heatmap) {
-    const cells: Cells = { rows: heatmap.workers, columns: heatmap.blocks.length, columnName: blockName, counts: heatmap.counts };
-    heat.show(cells, isDark());
+    const rows = rowNames(heatmap);
+    heat.show({ rows, columns: heatmap.blocks.length, columnName: blockName, counts: heatmap.counts }, isDark());
     const sampled = heatmap.sampled_one_in > 1 ? `, scaled up from one request in ${heatmap.sampled_one_in}` : "";
     drawLegend(element("legend"), heatmap, isDark());
-    element("shown").textContent = `${heatmap.workers.length} workers × ${heatmap.blocks.length} blocks${heatmap.exact ? ", exact" : sampled}`;
+    element("heat-title").textContent = `Accesses: ${heatmap.times ? "time" : "workers"} × keys`;
+    element("shown").textContent = `${rows.length} ${heatmap.times ? "stretches of time" : "workers"} × ${heatmap.blocks.length} blocks${heatmap.exact ? ", exact" : sampled}`;
+    shown.set("heat", () => columnsOf(rows, heatmap!.blocks.map((b) => `${b.first_text}-${b.last_text}`), heatmap!.counts));
   }
   back.disabled = view.first === "" && view.last === "";
 }
@@ -101,6 +127,16 @@ function drawTraffic(): void {
   const { workers, servers, to_servers, to_workers } = traffic;
   const both = to_servers.map((row, w) => row.map((n, s) => n + (to_workers[w]?.[s] ?? 0)));
   matrix.show({ rows: workers, columns: servers.length, columnName: (s) => servers[s] ?? "", counts: both }, isDark());
+  shown.set("traffic", () => columnsOf(workers, servers, both));
+}
+
+/** The stretches of time to mark in the curves. */
+function marks(): Mark[] {
+  const now = history?.points.length ? Date.parse(history.points.at(-1)!.to) / 1000 : 0;
+  const mark = (from: string, to: string): Mark => ({ from: from ? Number(from) : 0, to: to ? Number(to) : now });
+  const none = { from: 0, to: 0 };
+  const own = view.from || view.to ? mark(view.from, view.to) : view.range ? { from: now - Number(view.range), to: now } : none;
+  return [own, view.beside === "time" && (view.besidefrom || view.besideto) ? mark(view.besidefrom, view.besideto) : none];
 }
 
 function drawAll(): void {
@@ -108,21 +144,38 @@ function drawAll(): void {
   drawTraffic();
   if (keys) {
     drawSkew(element("skew"), keys);
+    shown.set("skew", () => [["hottest keys", "accesses"], ...keys!.skew.map((p) => [String(p.keys), String(p.accesses)])]);
+  }
+  if (history) {
+    curves.show(history, marks(), isDark(), comparison.curves);
+    shown.set("curves", () => curveRows(history!));
   }
 }
 
 /** Keeps the list of jobs; returns the one that is shown. */
 function chooseJob(jobs: Job[]): Job | undefined {
-  const labels = jobs.map((j) => (j.state === "over" ? `${j.job} (over)` : j.job));
-  const listed = [...jobSelect.options].map((o) => o.text);
-  if (labels.join("\n") !== listed.join("\n")) {
-    jobSelect.replaceChildren(...jobs.map((j, i) => new Option(labels[i], j.job)));
-  }
   const job = jobs.find((j) => j.job === view.job) ?? ofInterest(jobs);
-  if (job) {
-    jobSelect.value = job.job;
-  }
+  fill(jobSelect, jobs.map((j) => [j.job, jobLabel(j)]), job?.job ?? "");
+  fill(element("besidejob"), [["", "choose"], ...jobs.filter((j) => j !== job).map((j): [string, string] => [j.job, jobLabel(j)])], view.besidejob);
   return job;
+}
+
+function chooseAmong(workers: string[], servers: string[]): void {
+  workersChoice.show(workers, view.workers);
+  serversChoice.show(servers, view.servers);
+  const names = workers.map((name): [string, string] => [name, name]);
+  fill(element("a"), [["", "choose"], ...names], view.a);
+  fill(element("b"), [["", "choose"], ...names], view.b);
+}
+
+/** Without a job there is one card, which says what to do. */
+function showEmpty(agent: Agent, fleet: boolean): void {
+  const isEmpty = jobSelect.options.length === 0;
+  document.body.classList.toggle("empty", isEmpty);
+  element("empty").hidden = !isEmpty;
+  if (isEmpty) {
+    drawEmpty(element("empty-text"), agent, fleet);
+  }
 }
 
 /** Asks for everything and draws it, unless it has been asked for anew meanwhile. */
@@ -137,44 +190,65 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   element("cost-title").textContent = isFleet ? "Agents: cost and losses" : "This agent: cost and losses";
   element("range").title = isFleet ? "To about five seconds: hosts report now and then." : "";
   const job = chooseJob(jobs);
+  showEmpty(agent, isFleet);
   if (!job) {
-    say(isFleet ? "No parameter-server job reported yet." : "No parameter-server job seen on this host yet.", false);
+    say("", false);
+    performance.measure("drawn", { start: began });
     return;
   }
-  places = placesOf(job);
-  const stalls = job.stalls ?? [];
-  element("stalls-section").hidden = stalls.length === 0;
-  drawStalls(element("stalls"), stalls);
-  const about = span({ ...view, job: job.job });
-  const [newHeatmap, newTraffic, newKeys, servers, plan, codecs] = await Promise.all([
-    ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last }),
+  const asked = { ...view, job: job.job };
+  const about = span(asked);
+  const rows: Record<string, string> = view.by === "time" ? { by: "time", workers: view.workers } : {};
+  const [newHeatmap, newTraffic, newKeys, servers, newHistory, plan, codecs] = await Promise.all([
+    ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last, ...rows }),
     ask<Traffic>("traffic", about),
     ask<Keys>("keys", { job: job.job }),
     ask<Servers>("servers", about),
+    ask<History>("history", { job: job.job }).catch(() => undefined), // of one that keeps none
     isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
     isFleet ? ask<Codecs>("codecs", { job: job.job }).catch(() => undefined) : undefined, // of a planner that has no rules to give
   ]);
+  const sides = await askSides(asked, servers).catch(() => undefined);
   if (!isNewest()) {
     return;
   }
-  heatmap = newHeatmap;
-  traffic = newTraffic;
-  keys = newKeys;
+  places = placesOf(job);
+  chooseAmong(servers.workers.map((w) => w.name), servers.servers.map((s) => s.name));
+  heatmap = pick(newHeatmap, view);
+  traffic = pickServers(newTraffic, view);
+  [keys, history] = [newKeys, newHistory];
+  element("curves-section").hidden = !history;
+  comparison.show(sides, isDark());
+  element("compare-hint").textContent = comparison.hint(view, jobs);
   drawAll();
-  drawKeys(element("keys"), newKeys);
-  drawServers(element("servers"), servers, places);
-  drawWorkers(element("workers"), servers, places);
-  element("plan-section").hidden = plan === undefined;
-  if (plan) {
-    drawPlan(element("plan"), plan);
-  }
-  element("codecs-section").hidden = codecs === undefined;
-  if (codecs) {
-    drawCodecs(element("codecs"), codecs);
-  }
+  drawTables(job, servers);
+  drawPlanner(job, plan, codecs);
   const { text, isBad } = jobStatus(job, isFleet);
   say(text, isBad);
   performance.measure("drawn", { start: began });
+}
+
+function drawTables(job: Job, all: Servers): void {
+  const stalls = job.stalls ?? [];
+  element("stalls-section").hidden = stalls.length === 0;
+  drawStalls(element("stalls"), stalls);
+  const servers = { servers: all.servers.filter((s) => shows(view.servers, s.name)), workers: all.workers.filter((w) => shows(view.workers, w.name)) };
+  drawKeys(element("keys"), keys!, view.servers);
+  drawServers(element("servers"), servers, places);
+  drawWorkers(element("workers"), servers, places);
+  element("measures-section").hidden = !job.measures?.length;
+  drawMeasures(element("measures"), job.measures ?? []);
+}
+
+function drawPlanner(job: Job, plan: Plan | undefined, codecs: Codecs | undefined): void {
+  element("plan-section").hidden = plan === undefined;
+  if (plan) {
+    drawPlan(element("plan"), plan, job.job);
+  }
+  element("codecs-section").hidden = codecs === undefined;
+  if (codecs) {
+    drawCodecs(element("codecs"), codecs, job.job);
+  }
 }
 
 function say(text: string, isBad: boolean): void {
@@ -202,26 +276,40 @@ async function update(): Promise<void> {
   }
 }
 
-function bind(id: "range" | "measure" | "blocks"): void {
-  const select = element<HTMLSelectElement>(id);
-  select.value = view[id];
-  select.addEventListener("change", () => go({ [id]: select.value }));
-  addEventListener("hashchange", () => (select.value = view[id]));
+/** Has all that shows the view show it as the address says. */
+function read(): void {
+  view = parse(location.hash);
+  sorting.orders = parseOrders(view.sort);
+  showControls(view);
 }
 
 addEventListener("hashchange", () => {
-  view = parse(location.hash);
+  read();
   void update();
 });
-jobSelect.addEventListener("change", () => go({ job: jobSelect.value, first: "", last: "" }));
+sorting.changed = (orders) => go({ sort: formatOrders(orders) });
+bindControls(go);
+jobSelect.addEventListener("change", () => go({ job: jobSelect.value, first: "", last: "", workers: "", servers: "", from: "", to: "", a: "", b: "", besidejob: "" }));
 live.addEventListener("change", () => void update());
 back.addEventListener("click", () => go({ first: "", last: "" }));
-bind("range");
-bind("measure");
-bind("blocks");
+element("before").addEventListener("click", () => history && go(before(history, view)));
 element("theme").addEventListener("click", () => {
   document.documentElement.dataset["theme"] = isDark() ? "light" : "dark";
-  drawAll();
+  void update();
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+copies(element("link"), () => location.href);
+for (const button of document.querySelectorAll<HTMLButtonElement>(".exports button")) {
+  const { csv, png } = button.dataset;
+  button.setAttribute("aria-label", `${button.textContent} of ${button.closest("section")!.querySelector("h2")!.textContent}`);
+  button.addEventListener("click", () => {
+    if (csv) {
+      saveCSV(`psidecar-${csv}.csv`, shown.get(csv)?.() ?? []);
+    } else if (png) {
+      savePNG(`psidecar-${png.replace("-section", "")}.png`, element(png), `${jobSelect.value}: ${element(png).querySelector("h2")!.textContent}`);
+    }
+  });
+}
+element("try").replaceChildren(command("psidecar plan codecs try"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => void update());
+read();
 void update();

@@ -68,7 +68,11 @@ describe("the skew curve", () => {
 
 describe("the view", () => {
   it("survives the address line", () => {
-    const view = { job: "10.0.0.1:9000", range: "60", measure: "bytes", blocks: "64", first: "0", last: "18446744073709551615" };
+    const view = {
+      job: "10.0.0.1:9000", range: "60", from: "1700000000", to: "1700000060", measure: "bytes", blocks: "64", first: "0", last: "18446744073709551615",
+      by: "time", workers: "worker0,worker3", servers: "server1", sort: "servers~p99~down;keys~key~up",
+      beside: "time", besidejob: "10.0.0.2:9000", besidefrom: "1", besideto: "2", a: "worker0", b: "worker1",
+    };
     expect(parse(format(view))).toEqual(view);
     expect(format(parse(""))).toBe("#");
     expect(parse("#nonsense=1&measure=pulls").measure).toBe("pulls");
@@ -76,6 +80,7 @@ describe("the view", () => {
   it("asks for seconds back from now", () => {
     expect(span(parse("#job=j&range=60"))).toEqual({ job: "j", from: "-60" });
     expect(span(parse("#job=j"))).toEqual({ job: "j", from: "" });
+    expect(span(parse("#job=j&range=60&from=5&to=9"))).toEqual({ job: "j", from: "5", to: "9" });
   });
 });
 

@@ -1,23 +1,32 @@
 // The panels below the heatmap, each a function from an answer to elements.
 
-import type { Agent, Host, Job, Keys, Latency, Servers, Stall } from "./api";
-import { bytes, count, duration, key, megabits, percent } from "./format";
+import type { Agent, Counter, Host, HotKey, Job, Keys, Latency, Servers, Stall } from "./api";
+import { bytes, count, duration, megabits, percent, shortKey } from "./format";
+import { shows } from "./view";
 import { placeColumns, type Places } from "./places";
-import { facts, table, type Column } from "./table";
+import { facts, figure, table, type Column } from "./table";
 
-export function drawKeys(host: HTMLElement, keys: Keys): void {
+type ServerRow = Servers["servers"][number];
+type WorkerRow = Servers["workers"][number];
+type Program = NonNullable<Agent["programs"]>[number];
+
+/** How many of the hottest keys are listed. */
+const listed = 25;
+
+export function drawKeys(host: HTMLElement, keys: Keys, servers: string): void {
   const most = keys.hottest[0]?.accesses ?? 1;
+  const hottest = keys.hottest.filter((k) => !k.server || shows(servers, k.server));
   table(
     host,
     [
-      { title: "key", text: (k) => key(BigInt(k.key_text)) },
-      { title: "accesses", number: true, text: (k) => (k.estimated ? "≤ " : "") + count(k.accesses), bar: (k) => k.accesses / most },
-      { title: "pulls", number: true, text: (k) => count(k.pulls) },
-      { title: "pushes", number: true, text: (k) => count(k.pushes) },
-      { title: "bytes", number: true, text: (k) => bytes(k.bytes) },
+      { title: "key", text: (k) => shortKey(BigInt(k.key_text)), whole: (k) => k.key_text, value: (k) => Number(k.key_text) },
+      { ...figure<HotKey>("accesses", (k) => k.accesses, count, (k) => k.accesses / most), text: (k) => (k.estimated ? "≤ " : "") + count(k.accesses) },
+      figure<HotKey>("pulls", (k) => k.pulls, count),
+      figure<HotKey>("pushes", (k) => k.pushes, count),
+      figure<HotKey>("bytes", (k) => k.bytes, bytes),
       { title: "home", text: (k) => k.server ?? "" },
     ],
-    keys.hottest.slice(0, 25),
+    hottest.slice(0, listed),
   );
   const note = document.createElement("p");
   note.className = "hint";
@@ -45,19 +54,25 @@ function took(latency: Latency, quantile: "p50" | "p99"): string {
   return latency.count > 0 ? duration(latency[quantile]) : "–";
 }
 
+const times: ["p50", "p99"] = ["p50", "p99"];
+
+/** Columns for the times of requests. */
+function timeColumns<Row extends { latency: Latency }>(): Column<Row>[] {
+  return times.map((q) => ({ title: q, number: true, value: (row) => row.latency[q], text: (row) => took(row.latency, q) }));
+}
+
 export function drawServers(host: HTMLElement, { servers }: Servers, places: Places): void {
   const busiestFirst = [...servers].sort((a, b) => b.share - a.share);
   table(
     host,
     [
       { title: "server", text: (s) => s.name },
-      ...placeColumns<Servers["servers"][number]>(places),
-      { title: "share of bytes", number: true, text: (s) => percent(s.share), bar: (s) => s.share },
-      { title: "in", number: true, text: (s) => bytes(s.bytes_in) },
-      { title: "out", number: true, text: (s) => bytes(s.bytes_out) },
-      { title: "requests", number: true, text: (s) => count(s.requests) },
-      { title: "p50", number: true, text: (s) => took(s.latency, "p50") },
-      { title: "p99", number: true, text: (s) => took(s.latency, "p99") },
+      ...placeColumns<ServerRow>(places),
+      figure<ServerRow>("share of bytes", (s) => s.share, percent, (s) => s.share),
+      figure<ServerRow>("in", (s) => s.bytes_in, bytes),
+      figure<ServerRow>("out", (s) => s.bytes_out, bytes),
+      figure<ServerRow>("requests", (s) => s.requests, count),
+      ...timeColumns<ServerRow>(),
     ],
     busiestFirst,
   );
@@ -68,13 +83,12 @@ export function drawWorkers(host: HTMLElement, { workers }: Servers, places: Pla
     host,
     [
       { title: "worker", text: (w) => w.name + (w.straggler ? " (straggler)" : "") },
-      ...placeColumns<Servers["workers"][number]>(places),
-      { title: "steps/s", number: true, text: (w) => w.steps_per_second.toPrecision(3) },
-      { title: "requests", number: true, text: (w) => count(w.requests) },
-      { title: "out", number: true, text: (w) => bytes(w.bytes_out) },
-      { title: "in", number: true, text: (w) => bytes(w.bytes_in) },
-      { title: "p50", number: true, text: (w) => took(w.latency, "p50") },
-      { title: "p99", number: true, text: (w) => took(w.latency, "p99") },
+      ...placeColumns<WorkerRow>(places),
+      figure<WorkerRow>("steps/s", (w) => w.steps_per_second, (n) => n.toPrecision(3)),
+      figure<WorkerRow>("requests", (w) => w.requests, count),
+      figure<WorkerRow>("out", (w) => w.bytes_out, bytes),
+      figure<WorkerRow>("in", (w) => w.bytes_in, bytes),
+      ...timeColumns<WorkerRow>(),
     ],
     workers,
     (w) => w.straggler,
@@ -87,7 +101,7 @@ function machineColumns(hosts: Host[]): Column<Host>[] {
     return [];
   }
   return [
-    { title: "cores", number: true, text: (h) => (h.machine ? count(h.machine.cores) : "–") },
+    { title: "cores", number: true, value: (h) => h.machine?.cores ?? 0, text: (h) => (h.machine ? count(h.machine.cores) : "–") },
     { title: "link", text: ({ machine }) => (machine ? (machine.link_mbit > 0 ? `${megabits(machine.link_mbit)}, ` : "") + machine.link_source : "–") },
   ];
 }
@@ -103,14 +117,15 @@ function drawHosts(host: HTMLElement, agent: Agent, hosts: Host[]): void {
     ]),
   );
   const list = document.createElement("div");
+  list.id = "hosts";
   table(
     list,
     [
       { title: "host", text: (h) => h.host },
-      { title: "reported", number: true, text: (h) => `${duration(Math.max(0, (Date.now() - Date.parse(h.reported)) / 1000))} ago` },
-      { title: "processor", number: true, text: (h) => `${h.cpu_percent.toPrecision(2)}%` },
-      { title: "in the kernel", number: true, text: (h) => `${h.kernel_percent.toPrecision(2)}%` },
-      { title: "memory", number: true, text: (h) => bytes(h.memory_bytes) },
+      { title: "reported", number: true, value: (h) => Date.parse(h.reported), text: (h) => `${duration(Math.max(0, (Date.now() - Date.parse(h.reported)) / 1000))} ago` },
+      figure<Host>("processor", (h) => h.cpu_percent, (n) => `${n.toPrecision(2)}%`),
+      figure<Host>("in the kernel", (h) => h.kernel_percent, (n) => `${n.toPrecision(2)}%`),
+      figure<Host>("memory", (h) => h.memory_bytes, bytes),
       ...machineColumns(hosts),
       { title: "keys of", text: (h) => (h.sampled_one_in <= 1 ? "all requests" : `one in ${h.sampled_one_in} requests`) },
       { title: "lost", text: (h) => h.lost.map((c) => `${c.reason} ${count(c.events)}×`).join(", ") || "nothing" },
@@ -137,12 +152,13 @@ export function drawCost(host: HTMLElement, agent: Agent): void {
     ]),
   );
   const programs = document.createElement("div");
+  programs.id = "programs";
   table(
     programs,
     [
       { title: "program", text: (p) => p.name },
-      { title: "runs", number: true, text: (p) => count(p.runs) },
-      { title: "each", number: true, text: (p) => duration(p.nanoseconds_per_run / 1e9) },
+      figure<Program>("runs", (p) => p.runs, count),
+      figure<Program>("each", (p) => p.nanoseconds_per_run / 1e9, duration),
     ],
     agent.programs ?? [],
   );
@@ -151,14 +167,15 @@ export function drawCost(host: HTMLElement, agent: Agent): void {
 
 function counterTable(agent: Agent): HTMLElement {
   const counters = document.createElement("div");
+  counters.id = "counters";
   table(
     counters,
     [
       { title: "counted", text: (c) => c.reason },
       { title: "as", text: (c) => c.class },
-      { title: "events", number: true, text: (c) => count(c.events) },
-      { title: "bytes", number: true, text: (c) => bytes(c.bytes) },
-      { title: "", text: (c) => c.help },
+      figure<Counter>("events", (c) => c.events, count),
+      figure<Counter>("bytes", (c) => c.bytes, bytes),
+      { title: "", text: (c) => c.help, wraps: true },
     ],
     (agent.counters ?? []).filter((c) => c.events > 0 || c.class === "lost"),
     (c) => c.class === "lost" && c.events > 0,
@@ -186,10 +203,10 @@ export function drawStalls(host: HTMLElement, stalls: Stall[]): void {
     [
       { title: "who", text: (s) => s.who },
       { title: "what", text: (s) => stallText(s) },
-      { title: "for", number: true, text: since },
-      { title: "request", number: true, text: (s) => (s.bytes ? bytes(s.bytes) : "–") },
-      { title: "keys", text: (s) => s.keys?.replace(/^keys (from )?/, "") ?? "" },
-      { title: "why", text: (s) => s.why ?? "" },
+      { title: "for", number: true, value: (s) => s.seconds, text: since },
+      { title: "request", number: true, value: (s) => s.bytes ?? 0, text: (s) => (s.bytes ? bytes(s.bytes) : "–") },
+      { title: "keys", text: (s) => s.keys?.replace(/^keys (from )?/, "") ?? "", wraps: true },
+      { title: "why", text: (s) => s.why ?? "", wraps: true },
     ],
     stalls,
     (s) => s.kind === "unanswered" || s.kind === "silent",

@@ -3,6 +3,7 @@
 
 import type { Plan, PlanEpoch, PlanHost } from "./api";
 import { bytes, count, duration, megabits } from "./format";
+import { command, quoted } from "./copy";
 import { facts, table, type Column } from "./table";
 
 const modes = {
@@ -35,7 +36,13 @@ function amount(n: number): string {
   return n > 0 ? bytes(n) : "–";
 }
 
-export function drawPlan(host: HTMLElement, plan: Plan): void {
+/** The command that carries out what is proposed; none where there is nothing to carry out. */
+export function applyPlan(job: string, plan: Plan): string | undefined {
+  const newest = plan.epochs[0];
+  return newest?.state === "proposed" ? `psidecar plan apply --job ${quoted(job)} --epoch ${newest.epoch}` : undefined;
+}
+
+export function drawPlan(host: HTMLElement, plan: Plan, job: string): void {
   const newest = plan.epochs[0];
   const pairs: [string, string][] = [
     ["strategy", `${plan.strategy}; ${modes[plan.mode]}`],
@@ -50,6 +57,12 @@ export function drawPlan(host: HTMLElement, plan: Plan): void {
     pairs.push(["servers", unsure.map((h) => `server ${h.server}: ${h.kind}, ${h.message}`).join("; ")]);
   }
   host.replaceChildren(facts(pairs));
+  const apply = applyPlan(job, plan);
+  if (apply) {
+    const line = document.createElement("p");
+    line.append("This page changes nothing. On the planner's host, or with --planner and an operator's certificate: ", command(apply));
+    host.append(line);
+  }
   if (newest && newest.hosts.length > 0) {
     host.append(hostsTable(newest));
   }
@@ -74,9 +87,9 @@ function hostsTable(epoch: PlanEpoch): HTMLElement {
       [
         { title: "host", text: (h) => h.host },
         ...links,
-        { title: "before", number: true, text: (h) => bytes(h.before), bar: (h) => share(h, h.before) },
-        { title: "predicted", number: true, text: (h) => bytes(h.predicted), bar: (h) => share(h, h.predicted) },
-        { title: "actual", number: true, text: (h) => amount(h.actual), bar: (h) => share(h, h.actual) },
+        { title: "before", number: true, value: (h) => h.before, text: (h) => bytes(h.before), bar: (h) => share(h, h.before) },
+        { title: "predicted", number: true, value: (h) => h.predicted, text: (h) => bytes(h.predicted), bar: (h) => share(h, h.predicted) },
+        { title: "actual", number: true, value: (h) => h.actual, text: (h) => amount(h.actual), bar: (h) => share(h, h.actual) },
       ],
       [...epoch.hosts].sort((a, b) => takes(b, b.before) - takes(a, a.before)),
     ),
@@ -88,16 +101,16 @@ function epochsTable(epochs: PlanEpoch[]): HTMLElement {
     table(
       into,
       [
-        { title: "epoch", number: true, text: (e) => String(e.epoch) },
+        { title: "epoch", number: true, value: (e) => e.epoch, text: (e) => String(e.epoch) },
         { title: "state", text: (e) => e.state },
-        { title: "keys", number: true, text: (e) => count(e.keys) },
-        { title: "moved", number: true, text: (e) => count(e.moved_keys) },
+        { title: "keys", number: true, value: (e) => e.keys, text: (e) => count(e.keys) },
+        { title: "moved", number: true, value: (e) => e.moved_keys, text: (e) => count(e.moved_keys) },
         { title: "to go", number: true, text: (e) => (e.state === "moving" ? count(e.pending_keys) : "–") },
         { title: "before", number: true, text: (e) => amount(busiest(e.hosts, (h) => h.before)) },
         { title: "predicted", number: true, text: (e) => amount(busiest(e.hosts, (h) => h.predicted)) },
         { title: "actual", number: true, text: (e) => amount(busiest(e.hosts, (h) => h.actual)) },
         { title: "held p50", number: true, text: (e) => (e.held_p50 > 0 ? duration(e.held_p50) : "–") },
-        { title: "reason", text: (e) => e.reason },
+        { title: "reason", text: (e) => e.reason, wraps: true },
       ],
       epochs,
       (e) => e.refused.length > 0,
@@ -113,7 +126,7 @@ function refusalsTable(refused: { epoch: number; reason: string; message: string
         { title: "epoch", number: true, text: (r) => String(r.epoch) },
         { title: "keys", number: true, text: (r) => count(r.keys) },
         { title: "reason", text: (r) => r.reason },
-        { title: "", text: (r) => r.message },
+        { title: "", text: (r) => r.message, wraps: true },
       ],
       refused,
       () => true,

@@ -12,6 +12,21 @@ export function curve(skew: Keys["skew"]): [number[], number[]] {
 }
 
 let plot: uPlot | undefined;
+let watched: HTMLElement | undefined;
+
+/** Keeps the plot as wide as its place. */
+function follow(host: HTMLElement): void {
+  if (watched !== host) {
+    watched = host;
+    new ResizeObserver(() => {
+      if (plot && host.clientWidth > 0 && Math.abs(host.clientWidth - plot.width) > 1) {
+        plot.setSize({ width: host.clientWidth, height: plotHeight });
+      }
+    }).observe(host);
+  }
+}
+
+const plotHeight = 260;
 
 export function drawSkew(host: HTMLElement, keys: Keys): void {
   const data = curve(keys.skew);
@@ -22,12 +37,13 @@ export function drawSkew(host: HTMLElement, keys: Keys): void {
     return;
   }
   host.replaceChildren();
+  follow(host);
   const ink = getComputedStyle(host).color;
   const axis = { stroke: ink, grid: { stroke: "#8883", width: 1 }, ticks: { stroke: "#8883" }, font: "12px system-ui, sans-serif" };
   plot = new uPlot(
     {
       width: host.clientWidth || 480,
-      height: 260,
+      height: plotHeight,
       scales: { x: { time: false, distr: 3, log: 10 }, y: { range: [0, 1] } },
       axes: [
         { ...axis, label: "hottest keys", labelFont: axis.font, values: (_u, s) => s.map((v) => (v !== null && Number.isInteger(Math.log10(v)) ? count(v) : "")) },

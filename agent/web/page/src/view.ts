@@ -4,13 +4,28 @@
 export interface View {
   job: string;
   range: string; // seconds back from now; "" is everything
+  from: string; // seconds since 1970, in place of range; with to
+  to: string;
   measure: string;
   blocks: string;
   first: string; // keys in decimal; "" is the whole key space
   last: string;
+  by: string; // rows of the heatmap: worker or time
+  workers: string; // those that are shown, separated by commas; "" is all
+  servers: string;
+  sort: string; // of tables: see table.ts
+  beside: string; // what the view is compared with: "", time, job or worker
+  besidejob: string;
+  besidefrom: string;
+  besideto: string;
+  a: string; // the two workers that are compared
+  b: string;
 }
 
-const initial: View = { job: "", range: "", measure: "accesses", blocks: "256", first: "", last: "" };
+const initial: View = {
+  job: "", range: "", from: "", to: "", measure: "accesses", blocks: "256", first: "", last: "", by: "worker", workers: "", servers: "",
+  sort: "", beside: "", besidejob: "", besidefrom: "", besideto: "", a: "", b: "",
+};
 
 export function parse(hash: string): View {
   const view = { ...initial };
@@ -31,5 +46,18 @@ export function format(view: View): string {
 
 /** The parameters of a question about the view's job and time. */
 export function span(view: View): Record<string, string> {
+  if (view.from !== "" || view.to !== "") {
+    return { job: view.job, from: view.from, to: view.to };
+  }
   return { job: view.job, from: view.range === "" ? "" : `-${view.range}` };
+}
+
+/** The names of a list in the view; empty: all. */
+export function list(text: string): string[] {
+  return text === "" ? [] : text.split(",");
+}
+
+/** Whether a name is among those that are shown. */
+export function shows(text: string, name: string): boolean {
+  return text === "" || list(text).includes(name);
 }

@@ -1,0 +1,123 @@
+// The panel that compares: asks for the other side and draws both.
+
+import { ask, type Heatmap, type History, type Job, type Servers } from "./api";
+import { bothCounts, drawFigures, jobFigures, sideNames, workerFigures } from "./compare";
+import type { Beside } from "./curves";
+import { bytes, clock, count, key, shortKey } from "./format";
+import { Grid } from "./grid";
+import { span, type View } from "./view";
+
+function element<E extends HTMLElement>(id: string): E {
+  return document.getElementById(id) as E;
+}
+
+/** What both sides of a comparison show. */
+export interface Sides { a: Heatmap; b: Heatmap; historyA: History; historyB: History; servers: Servers; view: View }
+
+/** What to ask for the other side, in the words of a view; undefined while it is not chosen. */
+export function otherSide(view: View): View | undefined {
+  switch (view.beside) {
+    case "time":
+      return view.besidefrom !== "" || view.besideto !== "" ? { ...view, from: view.besidefrom, to: view.besideto } : undefined;
+    case "job":
+      return view.besidejob !== "" ? { ...view, job: view.besidejob } : undefined;
+    case "worker":
+      return view.a !== "" && view.b !== "" ? { ...view } : undefined;
+    default:
+      return undefined;
+  }
+}
+
+/** By how much later the other side's beginning is than the first one's, in seconds. */
+export function shiftOf(view: View, a: History, b: History): number {
+  const begin = (h: History): number => (h.points[0] ? Date.parse(h.points[0].from) / 1000 : 0);
+  return view.beside === "worker" ? 0 : begin(a) - begin(b);
+}
+
+/** Asks for both sides; undefined where there is nothing to compare. */
+export async function askSides(view: View, servers: Servers): Promise<Sides | undefined> {
+  const other = otherSide(view);
+  if (!other) {
+    return undefined;
+  }
+  const isWorkers = view.beside === "worker";
+  const heat = (v: View, workers: string) =>
+    ask<Heatmap>("heatmap", {
+      ...span(v), measure: v.measure, blocks: "128", first: v.first, last: v.last,
+      ...(isWorkers ? { by: "time", workers } : v.by === "time" ? { by: "time", workers: v.workers } : {}),
+    });
+  const [a, b, historyA, historyB] = await Promise.all([
+    heat(view, isWorkers ? view.a : view.workers),
+    heat(other, isWorkers ? view.b : view.workers),
+    ask<History>("history", span(view)),
+    ask<History>("history", span(other)),
+  ]);
+  return { a, b, historyA, historyB, servers, view };
+}
+
+/** The names of a heatmap's rows. */
+export function rowNames(h: Heatmap): string[] {
+  return h.times ? h.times.map((t) => clock(Date.parse(t.from) / 1000)) : h.workers;
+}
+
+export class Comparison {
+  private sides: Sides | undefined;
+  private grids: [Grid, Grid];
+
+  constructor() {
+    const grid = (id: "side-a" | "side-b", of: (s: Sides) => Heatmap): Grid =>
+      new Grid({
+        host: element(id),
+        height: 300,
+        columnWidth: 120,
+        describe: (row, column, n) => {
+          const h = this.sides && of(this.sides);
+          const block = h?.blocks[column];
+          if (!h || !block) {
+            return "";
+          }
+          return `${rowNames(h)[row] ?? ""}, keys ${key(BigInt(block.first_text))} to ${key(BigInt(block.last_text))}: ${h.measure.endsWith("bytes") ? bytes(n) : `${count(n)} ${h.measure}`}`;
+        },
+      });
+    this.grids = [grid("side-a", (s) => s.a), grid("side-b", (s) => s.b)];
+  }
+
+  /** The other side's curves, to lie over those of the view. */
+  get curves(): Beside | undefined {
+    const s = this.sides;
+    return s && s.view.beside !== "worker" ? { history: s.historyB, shift: shiftOf(s.view, s.historyA, s.historyB), name: s.view.beside } : undefined;
+  }
+
+  hint(view: View, jobs: Job[]): string {
+    switch (view.beside) {
+      case "":
+        return "The same job at another time, another job or an earlier run, or two workers side by side, in one scale. Recordings: psidecar show FILE... opens this page on them.";
+      case "time":
+        return otherSide(view) ? "Dashed curves are those of the time to compare with, moved to begin together." : "Choose the time to compare with: drag over a curve after Dragging sets, or type it.";
+      case "job":
+        return jobs.length < 2 ? "There is one job only. Runs that have ended stay in this list; psidecar show FILE... puts recordings beside each other." : "Dashed curves are those of the other job, moved to begin together.";
+      default:
+        return "Rows are times, oldest at the top.";
+    }
+  }
+
+  show(sides: Sides | undefined, isDark: boolean): void {
+    this.sides = sides;
+    element("sides").hidden = !sides;
+    element("compare-exports").hidden = !sides;
+    element("figures").hidden = !sides;
+    if (!sides) {
+      return;
+    }
+    const { view, a, b } = sides;
+    const names = sideNames(view, view.job);
+    element("side-a-title").textContent = names[0];
+    element("side-b-title").textContent = names[1];
+    drawFigures(element("figures"), names, view.beside === "worker" ? workerFigures(sides.servers, view.a, view.b) : jobFigures(sides.historyA, sides.historyB));
+    const scale = bothCounts(a, b);
+    [a, b].forEach((h, i) => {
+      const name = (at: number): string => (h.blocks[at] ? shortKey(BigInt(h.blocks[at]!.first_text)) : "");
+      this.grids[i]!.show({ rows: rowNames(h), columns: h.blocks.length, columnName: name, counts: h.counts, scale }, isDark);
+    });
+  }
+}
