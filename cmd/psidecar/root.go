@@ -92,6 +92,7 @@ func newRootCommand(e env) *cobra.Command {
 		newProxyCommand(e),
 		newHeatmapCommand(e),
 		newStatusCommand(e),
+		newTopCommand(e),
 		newPlannerCommand(e),
 		newPlanCommand(e),
 		newRestoreCommand(e),

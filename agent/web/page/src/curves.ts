@@ -107,6 +107,7 @@ export class Curves {
       this.clear("");
       this.frame = frame;
       this.plots = present.map((chart) => this.build(chart, beside?.name));
+      this.resize(); // the first ones were built when they had the place of all
     }
     for (const { chart, plot } of this.plots) {
       const own = steps(points, chart.lines);

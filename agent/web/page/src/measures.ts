@@ -24,8 +24,8 @@ export function drawMeasures(host: HTMLElement, lines: MeasureLine[]): void {
     host,
     [
       { title: "measure", text: (l) => l.measure },
-      { title: "state", text: stateText },
-      { title: "setting", text: (l) => [l.setting, l.from && `(${l.from})`].filter(Boolean).join(" ") },
+      { title: "state", text: stateText, wraps: true },
+      { title: "setting", text: (l) => [l.setting, l.from && `(${l.from})`].filter(Boolean).join(" "), wraps: true },
       { title: "why not, and what to do", text: whyText, wraps: true },
     ],
     lines,
