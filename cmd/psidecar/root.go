@@ -93,6 +93,7 @@ func newRootCommand(e env) *cobra.Command {
 		newHeatmapCommand(e),
 		newStatusCommand(e),
 		newTopCommand(e),
+		newShowCommand(e),
 		newPlannerCommand(e),
 		newPlanCommand(e),
 		newRestoreCommand(e),

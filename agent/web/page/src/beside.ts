@@ -5,7 +5,7 @@ import { bothCounts, drawFigures, jobFigures, sideNames, workerFigures } from ".
 import type { Beside } from "./curves";
 import { bytes, clock, count, key, shortKey } from "./format";
 import { Grid } from "./grid";
-import { span, type View } from "./view";
+import { anchored, span, type View } from "./view";
 
 function element<E extends HTMLElement>(id: string): E {
   return document.getElementById(id) as E;
@@ -34,11 +34,34 @@ export function shiftOf(view: View, a: History, b: History): number {
   return view.beside === "worker" ? 0 : begin(a) - begin(b);
 }
 
+/** When a history begins and ends, in seconds since 1970. */
+export function reach(h: History | undefined): { begin: number; end: number } | undefined {
+  const [first, last] = [h?.points[0], h?.points.at(-1)];
+  return first && last ? { begin: Date.parse(first.from) / 1000, end: Date.parse(last.to) / 1000 } : undefined;
+}
+
+/**
+ * The view of another job, which may have run at another time: a stretch of time in
+ * which nothing of it is known is that as long after its beginning.
+ */
+export function elsewhen(other: View, own: History, its: History, now: number): View {
+  const [a, b] = [reach(own), reach(its)];
+  const view = anchored(other, b?.end, now);
+  if (!a || !b || other.from === "" || (Number(other.from) < b.end && (other.to === "" || Number(other.to) > b.begin))) {
+    return view;
+  }
+  const later = (text: string): string => (text === "" ? "" : String(Math.floor(Number(text) + b.begin - a.begin)));
+  return { ...other, from: later(other.from), to: later(other.to) };
+}
+
 /** Asks for both sides; undefined where there is nothing to compare. */
-export async function askSides(view: View, servers: Servers): Promise<Sides | undefined> {
-  const other = otherSide(view);
+export async function askSides(view: View, servers: Servers, own: History): Promise<Sides | undefined> {
+  let other = otherSide(view);
   if (!other) {
     return undefined;
+  }
+  if (view.beside === "job") {
+    other = elsewhen(other, own, await ask<History>("history", { job: other.job }), Date.now() / 1000);
   }
   const isWorkers = view.beside === "worker";
   const heat = (v: View, workers: string) =>

@@ -2,7 +2,7 @@
 // live, and draws it. Nothing is loaded from anywhere else.
 
 import { ask, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
-import { askSides, Comparison, rowNames } from "./beside";
+import { askSides, Comparison, reach, rowNames } from "./beside";
 import { Choice } from "./choose";
 import { drawCodecs } from "./codecs";
 import { before } from "./compare";
@@ -21,7 +21,7 @@ import { drawPlan } from "./plan";
 import { columnsOf, pick, pickServers } from "./select";
 import { drawSkew } from "./skew";
 import { formatOrders, parseOrders, shown, sorting } from "./table";
-import { format, parse, shows, span, type View } from "./view";
+import { anchored, format, parse, shows, span, type View } from "./view";
 
 const refreshMilliseconds = 2000;
 
@@ -196,19 +196,19 @@ async function refresh(isNewest: () => boolean): Promise<void> {
     performance.measure("drawn", { start: began });
     return;
   }
-  const asked = { ...view, job: job.job };
+  const known = await ask<History>("history", { job: job.job }).catch(() => undefined); // of one that keeps none
+  const asked = anchored({ ...view, job: job.job }, reach(known)?.end, Date.now() / 1000);
   const about = span(asked);
   const rows: Record<string, string> = view.by === "time" ? { by: "time", workers: view.workers } : {};
-  const [newHeatmap, newTraffic, newKeys, servers, newHistory, plan, codecs] = await Promise.all([
+  const [newHeatmap, newTraffic, newKeys, servers, plan, codecs] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last, ...rows }),
     ask<Traffic>("traffic", about),
     ask<Keys>("keys", { job: job.job }),
     ask<Servers>("servers", about),
-    ask<History>("history", { job: job.job }).catch(() => undefined), // of one that keeps none
     isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
     isFleet ? ask<Codecs>("codecs", { job: job.job }).catch(() => undefined) : undefined, // of a planner that has no rules to give
   ]);
-  const sides = await askSides(asked, servers).catch(() => undefined);
+  const sides = known && (await askSides(asked, servers, known).catch(() => undefined));
   if (!isNewest()) {
     return;
   }
@@ -216,7 +216,7 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   chooseAmong(servers.workers.map((w) => w.name), servers.servers.map((s) => s.name));
   heatmap = pick(newHeatmap, view);
   traffic = pickServers(newTraffic, view);
-  [keys, history] = [newKeys, newHistory];
+  [keys, history] = [newKeys, known];
   element("curves-section").hidden = !history;
   comparison.show(sides, isDark());
   element("compare-hint").textContent = comparison.hint(view, jobs);

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { otherSide, shiftOf } from "./beside";
+import { elsewhen, otherSide, shiftOf } from "./beside";
 import { chosenText } from "./choose";
 import { applyCommand } from "./codecs";
 import { before, difference, jobFigures, summary } from "./compare";
@@ -12,7 +12,7 @@ import { stateText, whyText } from "./measures";
 import { applyPlan } from "./plan";
 import { columnsOf, pick, pickServers } from "./select";
 import { formatOrders, parseOrders, sorted } from "./table";
-import { parse, shows } from "./view";
+import { anchored, parse, shows } from "./view";
 import type { Heatmap, History, HistoryPoint, Plan, Traffic } from "./api";
 
 const point = (from: number, to: number, more: Partial<HistoryPoint> = {}): HistoryPoint => ({
@@ -53,6 +53,15 @@ describe("a comparison", () => {
     expect(otherSide(parse("#beside=job&besidejob=k"))).toMatchObject({ job: "k" });
     expect(otherSide(parse("#beside=worker&a=worker0"))).toBeUndefined();
     expect(shiftOf(parse("#beside=time"), history(point(100, 105)), history(point(40, 45)))).toBe(60);
+  });
+  it("takes a recording's time for its own", () => {
+    expect(anchored(parse("#range=60"), 1000, 5000)).toMatchObject({ from: "940", to: "1000" });
+    expect(anchored(parse("#range=60"), 4990, 5000)).toMatchObject({ from: "", range: "60" });
+    expect(anchored(parse("#range=60&from=1&to=2"), 1000, 5000)).toMatchObject({ from: "1", to: "2" });
+    const [own, its] = [history(point(1000, 1100)), history(point(9000, 9100))];
+    expect(elsewhen(parse("#from=1010&to=1020"), own, its, 1e5)).toMatchObject({ from: "9010", to: "9020" });
+    expect(elsewhen(parse("#from=9010&to=9020"), own, its, 1e5)).toMatchObject({ from: "9010", to: "9020" });
+    expect(elsewhen(parse("#range=60"), own, its, 1e5)).toMatchObject({ from: "9040", to: "9100" });
   });
   it("finds the time just before", () => {
     expect(before(history(), parse("#from=100&to=160"))).toEqual({ besidefrom: "40", besideto: "100" });

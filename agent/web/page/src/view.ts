@@ -61,3 +61,17 @@ export function list(text: string): string[] {
 export function shows(text: string, name: string): boolean {
   return text === "" || list(text).includes(name);
 }
+
+/** Until so many seconds ago a job's last point is of now. */
+const lately = 60;
+
+/**
+ * The view with its time as moments, where what is known of the job ended long ago,
+ * as in a recording: the last minute is the recording's then.
+ */
+export function anchored(view: View, end: number | undefined, now: number): View {
+  if (view.range === "" || view.from !== "" || view.to !== "" || end === undefined || end > now - lately) {
+    return view;
+  }
+  return { ...view, from: String(Math.floor(end - Number(view.range))), to: String(Math.ceil(end)) };
+}

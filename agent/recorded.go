@@ -1,0 +1,270 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/history"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// Recorded is what recordings hold, to be shown as an agent shows what it watches.
+// It implements web.State; jobs are named after their recordings. Of its times,
+// those from a pull to its answer are known; bytes are those of keys and values.
+type Recorded struct {
+	Version string
+	Memory  int // bytes for keys and their counters, of all jobs together; 0: as an agent
+	jobs    []*recorded
+	log     history.Log
+	hosts   []string
+}
+
+// recorded is one job of a recording.
+type recorded struct {
+	name             string
+	view             observe.JobView
+	host             string
+	workers, servers map[string]int // numbers
+	uses             uint64
+	least            uint32 // requests that a use stands for, at least
+
+	counted locality.Counted // when the newest point of the log ended
+	began   int64
+}
+
+// keyBytes is what a key takes in a message.
+const keyBytes = 8
+
+// Open adds a recording. One that was cut off is shown as far as it goes.
+func (r *Recorded) Open(name string, in io.Reader) error {
+	jobs := map[string]*recorded{}
+	header, totals, err := recording.Read(in, func(u *recording.Use) error {
+		j := jobs[u.Job]
+		if j == nil {
+			if j = r.newJob(u); j == nil {
+				return fmt.Errorf("job %q is not named by its scheduler's address", u.Job)
+			}
+			jobs[u.Job] = j
+		}
+		j.use(u, &r.log, r.nameOf(name, u.Job))
+		return nil
+	})
+	if err != nil && !errors.Is(err, recording.ErrCutOff) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if len(jobs) == 0 {
+		return fmt.Errorf("%s: the recording holds no use of keys", name)
+	}
+	for job, j := range jobs {
+		j.name, j.host = r.nameOf(name, job), header.Host
+		j.point(max(totals.EndedNanos, j.view.Last), &r.log, j.name)
+		r.jobs = append(r.jobs, j)
+	}
+	slices.SortFunc(r.jobs, func(a, b *recorded) int { return strings.Compare(a.name, b.name) })
+	r.hosts = append(r.hosts, header.Host)
+	return nil
+}
+
+// nameOf is what a recording's job is called.
+func (r *Recorded) nameOf(file, job string) string { return file + " " + job }
+
+func (r *Recorded) newJob(u *recording.Use) *recorded {
+	address, err := netip.ParseAddrPort(u.Job)
+	if err != nil {
+		return nil
+	}
+	opts := locality.DefaultOptions
+	if r.Memory > 0 {
+		opts.Counts.MemoryBytes = r.Memory
+	}
+	j := &recorded{workers: map[string]int{}, servers: map[string]int{}, began: u.UnixNanos, least: max(u.OneIn, 1)}
+	j.view = observe.JobView{Job: &observe.Job{Scheduler: address, Sums: locality.New(opts)}, First: u.UnixNanos}
+	return j
+}
+
+// number returns a node's number, a new one for a new node.
+func number(numbers map[string]int, names *[]string, name string) int {
+	n, ok := numbers[name]
+	if !ok {
+		n = len(numbers)
+		numbers[name] = n
+		*names = append(*names, name)
+	}
+	return n
+}
+
+// use counts one use.
+func (j *recorded) use(u *recording.Use, log *history.Log, name string) {
+	if u.UnixNanos-j.began >= int64(history.Every) {
+		j.point(u.UnixNanos, log, name)
+	}
+	v := &j.view
+	weight := uint64(max(u.OneIn, 1))
+	v.Last, v.SampledOneIn = max(v.Last, u.UnixNanos), max(v.SampledOneIn, uint32(weight))
+	j.least = min(j.least, uint32(weight))
+	j.uses++
+	request := locality.Request{
+		Worker: number(j.workers, &v.WorkersByIndex, u.Worker), Server: number(j.servers, &v.ServersByIndex, u.Server),
+		Time: u.UnixNanos, App: u.App, Customer: u.Customer, Timestamp: u.Timestamp, Push: u.Push, Pull: u.Pull,
+	}
+	v.Workers, v.Servers = len(j.workers), len(j.servers)
+	sums := v.Job.Sums
+	if u.Answer {
+		sums.Answer(request)
+	} else {
+		sums.Ask(request)
+	}
+	sums.Moved(request, !u.Answer, weight*(u.Bytes+keyBytes*uint64(len(u.Keys))), false, false)
+	sums.Use(u.UnixNanos, batch(u, request.Worker, weight))
+}
+
+// batch is what a use adds to the counters of its keys: an access when it is
+// asked for, and the bytes of the values where they are.
+func batch(u *recording.Use, worker int, weight uint64) counts.Batch {
+	b := counts.Batch{Worker: worker, Keys: u.Keys}
+	plane := counts.PulledBytes
+	switch {
+	case u.Answer:
+	case u.Push:
+		plane = counts.PushedBytes
+		b.Each[counts.Pushes] = weight
+		if u.Pull {
+			b.Each[counts.Pulls] = weight
+		}
+	default:
+		b.Each[counts.Pulls] = weight
+	}
+	elements := uint64(0)
+	for _, n := range u.Lens {
+		elements += uint64(max(n, 0))
+	}
+	switch {
+	case elements > 0:
+		b.Lens, b.LenUnit, b.LenPlane = u.Lens, weight*u.Bytes/elements, plane
+	case len(u.Keys) > 0:
+		b.Each[plane] += weight * u.Bytes / uint64(len(u.Keys))
+	}
+	return b
+}
+
+// point adds what was counted since the last point to the log. Of steps one in so
+// many was looked at as the recording is sparse.
+func (j *recorded) point(until int64, log *history.Log, name string) {
+	if until <= j.began {
+		return
+	}
+	counted := j.view.Job.Sums.Counted()
+	sums := history.Between(j.counted, counted)
+	sums.Steps *= float64(j.least)
+	log.Add(name, history.Point{From: time.Unix(0, j.began), To: time.Unix(0, until), Sums: sums})
+	j.counted, j.began = counted, until
+}
+
+func (r *Recorded) job(name string) (*recorded, error) {
+	for _, j := range r.jobs {
+		if j.name == name {
+			return j, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %q", web.ErrNoJob, name)
+}
+
+// Ready implements web.State.
+func (r *Recorded) Ready() error { return nil }
+
+// Jobs implements web.State.
+func (r *Recorded) Jobs() []web.Job {
+	var jobs []web.Job
+	for _, j := range r.jobs {
+		v := &j.view
+		size, all := v.Job.Sums.Table.Size(), v.Job.Sums.All()
+		seconds := max(float64(v.Last-v.First)/1e9, 1e-9)
+		jobs = append(jobs, web.Job{
+			Name: j.name, Servers: v.Servers, Workers: v.Workers, FirstSeen: time.Unix(0, v.First), LastSeen: time.Unix(0, v.Last),
+			Accesses: size.Total[0] + size.Total[1], DistinctKeys: size.Keys, Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
+			Bytes: all.Bytes, StepsPerSecond: float64(j.least) * float64(all.MedianSteps()) / seconds, BytesPerSecond: float64(all.Bytes) / seconds,
+			Latency: latency(all.Latency), Stragglers: []string{}, Stalls: []web.Stall{}, Nodes: []web.Node{},
+			State: web.Over, What: fmt.Sprintf("a recording of %.1f s, made on %s", seconds, cmp.Or(j.host, "a host")),
+		})
+	}
+	return jobs
+}
+
+// Heatmap implements web.State.
+func (r *Recorded) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
+	j, err := r.job(job)
+	if err != nil {
+		return web.Heatmap{}, err
+	}
+	h := web.Heatmap{}
+	if q.Rows > 0 {
+		h = heatmapByTime(&j.view, q, time.Unix(0, j.view.Last))
+	} else {
+		h = heatmap(&j.view, q)
+	}
+	h.Job = j.name
+	return h, nil
+}
+
+// Traffic implements web.State.
+func (r *Recorded) Traffic(job string, span web.Range) (web.Traffic, error) {
+	j, err := r.job(job)
+	if err != nil {
+		return web.Traffic{}, err
+	}
+	t := traffic(&j.view, span)
+	t.Job = j.name
+	return t, nil
+}
+
+// Keys implements web.State.
+func (r *Recorded) Keys(job string, n int) (web.Keys, error) {
+	j, err := r.job(job)
+	if err != nil {
+		return web.Keys{}, err
+	}
+	k := hottest(&j.view, n)
+	k.Job = j.name
+	return k, nil
+}
+
+// Servers implements web.State.
+func (r *Recorded) Servers(job string, span web.Range) (web.Servers, error) {
+	j, err := r.job(job)
+	if err != nil {
+		return web.Servers{}, err
+	}
+	s := loads(&j.view, span, time.Unix(0, j.view.Last))
+	s.Job = j.name
+	for i := range s.Workers {
+		s.Workers[i].StepsPerSecond *= float64(j.least)
+	}
+	return s, nil
+}
+
+// Agent implements web.State.
+func (r *Recorded) Agent() web.Agent {
+	hosts := slices.Compact(slices.Sorted(slices.Values(r.hosts)))
+	return web.Agent{
+		Version: r.Version, Host: "recordings of " + strings.Join(hosts, ", "), MemoryBytes: residentBytes(),
+		Programs: []web.Program{}, Counters: []web.Counter{}, Sketches: []web.Sketch{}, Cgroups: []string{},
+	}
+}
+
+// History returns the last hour of a recording.
+func (r *Recorded) History(job string, span web.Range) (web.History, error) {
+	if _, err := r.job(job); err != nil {
+		return web.History{}, err
+	}
+	return web.NewHistory(&r.log, job, span), nil
+}

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// recorded20 is a recording of 20 s: two workers that pull and push ten keys five
+// times a second, of which one in oneIn was looked at.
+func recorded20(t *testing.T, began time.Time, oneIn uint32) []byte {
+	t.Helper()
+	var file bytes.Buffer
+	w, err := recording.NewWriter(&file, recording.Header{Host: "host-0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for step := int32(0); step < 100; step += int32(oneIn) {
+		at := began.Add(time.Duration(step) * 200 * time.Millisecond).UnixNano()
+		for worker, name := range []string{"worker0", "worker1"} {
+			use := recording.Use{Job: "10.0.0.1:9000", Worker: name, Server: "server0", Keys: keys, OneIn: oneIn, UnixNanos: at + int64(worker), Timestamp: 2 * step}
+			push, pull, answer := use, use, use
+			push.Push, push.Bytes = true, 400
+			pull.Pull, pull.Timestamp = true, 2*step+1
+			answer.Pull, answer.Answer, answer.Bytes, answer.Timestamp, answer.UnixNanos = true, true, 400, pull.Timestamp, at+int64(worker)+2e6
+			for _, u := range []recording.Use{push, pull, answer} {
+				if err := w.Add(&u); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if _, err := w.Close(began.Add(20*time.Second).UnixNano(), 0); err != nil {
+		t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// Two recordings, one of them of every second step alone, show the same job.
+func TestRecorded(t *testing.T) {
+	began := time.Unix(1_700_000_000, 0)
+	r := &Recorded{Version: "v"}
+	for i, name := range []string{"first", "second"} {
+		if err := r.Open(name, bytes.NewReader(recorded20(t, began.Add(time.Duration(i)*time.Hour), uint32(i+1)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	jobs := r.Jobs()
+	if len(jobs) != 2 || jobs[0].Name != "first 10.0.0.1:9000" || jobs[1].Name != "second 10.0.0.1:9000" || !jobs[0].Exact || jobs[1].Exact {
+		t.Fatalf("jobs: %+v", jobs)
+	}
+	for i, j := range jobs {
+		near := func(what string, got, want float64) {
+			t.Helper()
+			if math.Abs(got/want-1) > 0.06 {
+				t.Errorf("%s: %s is %v, want about %v", j.Name, what, got, want)
+			}
+		}
+		near("accesses", float64(j.Accesses), 4000)
+		near("steps/s", j.StepsPerSecond, 5)
+		near("p50", j.Latency.P50, 0.002)
+		near("bytes", float64(j.Bytes), 200*(400+80+80+400+80))
+		h, err := r.Heatmap(j.Name, web.HeatmapQuery{Blocks: 16, Last: math.MaxUint64, Measure: web.Bytes})
+		if err != nil || len(h.Workers) != 2 || h.Job != j.Name {
+			t.Fatalf("%s: %+v, %v", j.Name, h, err)
+		}
+		sum := 0.0
+		for _, row := range h.Counts {
+			for _, n := range row {
+				sum += float64(n)
+			}
+		}
+		near("bytes of values", sum, 200*800)
+		history, err := r.History(j.Name, web.Range{})
+		if err != nil || len(history.Points) != 4 {
+			t.Fatalf("%s: %d points, %v", j.Name, len(history.Points), err)
+		}
+		for _, p := range history.Points {
+			if math.Abs(p.StepsPerSecond/5-1) > 0.25 || p.P50 == 0 {
+				t.Errorf("%s: %+v", j.Name, p)
+			}
+		}
+		rows, err := r.Heatmap(j.Name, web.HeatmapQuery{Blocks: 16, Last: math.MaxUint64, Measure: web.Pushes, Rows: 2})
+		if err != nil || len(rows.Times) != 2 {
+			t.Errorf("by time: %d rows, %v", len(rows.Times), err)
+		}
+		s, err := r.Servers(j.Name, web.Range{From: began.Add(time.Duration(i)*time.Hour + 10*time.Second)})
+		if err != nil || len(s.Workers) != 2 || s.Servers[0].Share != 1 {
+			t.Errorf("servers: %+v, %v", s, err)
+		}
+	}
+	if _, err := r.Keys("other", 5); !errors.Is(err, web.ErrNoJob) {
+		t.Errorf("of an unknown job: %v", err)
+	}
+}
+
+func TestRecordedRefuses(t *testing.T) {
+	whole := recorded20(t, time.Unix(1000, 0), 1)
+	r := &Recorded{}
+	if err := r.Open("cut", bytes.NewReader(whole[:len(whole)-20])); err != nil && !strings.Contains(err.Error(), "holds no use") {
+		t.Errorf("a recording that was cut off: %v", err)
+	}
+	if err := r.Open("other", strings.NewReader("something else")); err == nil || !strings.HasPrefix(err.Error(), "other: ") {
+		t.Errorf("another file: %v", err)
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+func newShowCommand(_ env) *cobra.Command {
+	var http string
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "show FILE...",
+		Short: "Open recordings as a page, one beside another",
+		Long: `Serve the page and the interface of an agent for recordings (psidecar record):
+each is a job there, and two of them can be compared. All of what they hold is
+read before.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ports := ports{names: names}
+			defer ports.close()
+			page, err := ports.page(cmd.Context(), "--http", http)
+			if err != nil {
+				return err
+			}
+			state, err := openRecordings(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return page.serve(cmd.Context(), web.Handler(state, web.Options{History: state.History}))
+		},
+	}
+	cmd.Flags().StringVar(&http, "http", "127.0.0.1:9816", "address of the page and the interface")
+	addNames(cmd, &names)
+	return cmd
+}
+
+// openRecordings reads all files. Jobs are named after their files, in full where
+// two have one name.
+func openRecordings(ctx context.Context, paths []string) (*agent.Recorded, error) {
+	state := &agent.Recorded{Version: version}
+	short := map[string]int{}
+	for _, path := range paths {
+		short[nameOfFile(path)]++
+	}
+	for _, path := range paths {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		name := nameOfFile(path)
+		if short[name] > 1 {
+			name = path
+		}
+		if err := openRecording(state, name, path); err != nil {
+			return nil, err
+		}
+	}
+	return state, nil
+}
+
+func nameOfFile(path string) string {
+	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+}
+
+func openRecording(state *agent.Recorded, name, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("opening a recording: %w", err)
+	}
+	defer f.Close()
+	return state.Open(name, bufio.NewReaderSize(f, 1<<20))
+}
