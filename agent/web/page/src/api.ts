@@ -76,7 +76,7 @@ export interface JobNode {
 
 export interface Latency { count: number; mean: number; p50: number; p90: number; p99: number; p999: number; max: number }
 
-export interface Block { first_text: string; last_text: string; keys: number; folded?: boolean }
+export interface Block { name?: string; first_text: string; last_text: string; keys: number; folded?: boolean }
 
 export interface Heatmap {
   job: string;
@@ -101,7 +101,7 @@ export interface Traffic {
   repeated_bytes: number;
 }
 
-export interface HotKey { key_text: string; accesses: number; pulls: number; pushes: number; bytes: number; estimated?: number; server?: string }
+export interface HotKey { name?: string; key_text: string; accesses: number; pulls: number; pushes: number; bytes: number; estimated?: number; server?: string }
 
 export interface Keys {
   hottest: HotKey[];

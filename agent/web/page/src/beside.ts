@@ -99,7 +99,7 @@ export class Comparison {
           if (!h || !block) {
             return "";
           }
-          return `${rowNames(h)[row] ?? ""}, keys ${key(BigInt(block.first_text))} to ${key(BigInt(block.last_text))}: ${h.measure.endsWith("bytes") ? bytes(n) : `${count(n)} ${h.measure}`}`;
+          return `${rowNames(h)[row] ?? ""}, ${block.name ? `${block.name}, ` : ""}keys ${key(BigInt(block.first_text))} to ${key(BigInt(block.last_text))}: ${h.measure.endsWith("bytes") ? bytes(n) : `${count(n)} ${h.measure}`}`;
         },
       });
     this.grids = [grid("side-a", (s) => s.a), grid("side-b", (s) => s.b)];
@@ -139,7 +139,7 @@ export class Comparison {
     drawFigures(element("figures"), names, view.beside === "worker" ? workerFigures(sides.servers, view.a, view.b) : jobFigures(sides.historyA, sides.historyB));
     const scale = bothCounts(a, b);
     [a, b].forEach((h, i) => {
-      const name = (at: number): string => (h.blocks[at] ? shortKey(BigInt(h.blocks[at]!.first_text)) : "");
+      const name = (at: number): string => (h.blocks[at] ? (h.blocks[at]!.name ?? shortKey(BigInt(h.blocks[at]!.first_text))) : "");
       this.grids[i]!.show({ rows: rowNames(h), columns: h.blocks.length, columnName: name, counts: h.counts, scale }, isDark);
     });
   }

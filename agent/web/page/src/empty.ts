@@ -39,7 +39,7 @@ export function drawEmpty(host: HTMLElement, agent: Agent, fleet: boolean): void
   host.replaceChildren(
     paragraph("This agent watches and waits: start a job on this host, and it is shown here within seconds. One that runs already is found too."),
     listOf([
-      ["Something to look at, without a cluster: ", command("psjob local --workers 2 --servers 2 --steps 100000")],
+      ["Something to look at, without a cluster: ", command("psjob local --model count --steps 100000")],
       ["Does this host have what it takes? ", command("psidecar doctor")],
       ["A job is found by the environment of its processes (DMLC_ROLE, DMLC_PS_ROOT_URI). Where they run in a cgroup that is not seen from here, name it: ", command("psidecar agent --cgroup PATH")],
     ]),

@@ -48,7 +48,7 @@ const heat = new Grid({
     }
     const amount = heatmap.measure.endsWith("bytes") ? bytes(n) : `${count(n)} ${heatmap.measure}`;
     const [first, last] = [block.first_text, block.last_text].map((text) => key(BigInt(text)));
-    const range = first === last ? `key ${first}` : `keys ${first} to ${last}`;
+    const range = (block.name ? `${block.name}, ` : "") + (first === last ? `key ${first}` : `keys ${first} to ${last}`);
     const who = heatmap.times ? `from ${rowNames(heatmap)[row] ?? ""}` : placed(heatmap.workers[row] ?? "", places);
     return `${who}, ${range} (${count(block.keys)} seen): ${amount}`;
   },
@@ -104,7 +104,7 @@ function go(change: Partial<View>): void {
 
 function blockName(column: number): string {
   const block = heatmap?.blocks[column];
-  return block ? shortKey(BigInt(block.first_text)) : "";
+  return block ? (block.name ?? shortKey(BigInt(block.first_text))) : "";
 }
 
 function drawHeatmap(): void {
@@ -115,7 +115,7 @@ function drawHeatmap(): void {
     drawLegend(element("legend"), heatmap, isDark());
     element("heat-title").textContent = `Accesses: ${heatmap.times ? "time" : "workers"} × keys`;
     element("shown").textContent = `${rows.length} ${heatmap.times ? "stretches of time" : "workers"} × ${heatmap.blocks.length} blocks${heatmap.exact ? ", exact" : sampled}`;
-    shown.set("heat", () => columnsOf(rows, heatmap!.blocks.map((b) => `${b.first_text}-${b.last_text}`), heatmap!.counts));
+    shown.set("heat", () => columnsOf(rows, heatmap!.blocks.map((b) => (b.name ? `${b.name} ` : "") + `${b.first_text}-${b.last_text}`), heatmap!.counts));
   }
   back.disabled = view.first === "" && view.last === "";
 }

@@ -19,6 +19,7 @@ export function drawKeys(host: HTMLElement, keys: Keys, servers: string): void {
   table(
     host,
     [
+      ...(hottest.some((k) => k.name) ? [{ title: "name", text: (k: HotKey) => k.name ?? "" }] : []),
       { title: "key", text: (k) => shortKey(BigInt(k.key_text)), whole: (k) => k.key_text, value: (k) => Number(k.key_text) },
       { ...figure<HotKey>("accesses", (k) => k.accesses, count, (k) => k.accesses / most), text: (k) => (k.estimated ? "≤ " : "") + count(k.accesses) },
       figure<HotKey>("pulls", (k) => k.pulls, count),
