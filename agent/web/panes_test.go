@@ -349,6 +349,7 @@ func TestWithoutAJob(t *testing.T) {
 	l := newLived()
 	l.empty = true
 	ctx := openLived(t, l)
+	screenshot(t, ctx, "empty")
 	cards := look(t, ctx, `[...document.querySelectorAll("section")].filter((s) => s.offsetHeight > 0).map((s) => s.id).join()`)
 	if cards != "empty" {
 		t.Errorf("cards that are shown: %s", cards)
