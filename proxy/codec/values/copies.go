@@ -27,12 +27,14 @@ type copies struct {
 	tables  []*copyTable
 	check   checksum
 
-	encoder  ef21.Encoder
-	moves    uint64    // of codec.moves, so many were taken up
-	app      copyName  // of the message
-	old, now []byte    // values of keys that are known, gathered
-	fresh    []byte    // bits: keys that are not
-	state    pieceKeys // of the piece
+	encoder   ef21.Encoder
+	moves     uint64      // of codec.moves, so many were taken up
+	held      pslite.Keys // of an answer that is wanted whole and has not come yet
+	heldStamp int32
+	app       copyName  // of the message
+	old, now  []byte    // values of keys that are known, gathered
+	fresh     []byte    // bits: keys that are not
+	state     pieceKeys // of the piece
 }
 
 // copyName says which values are the same parameter's: another app's may be others

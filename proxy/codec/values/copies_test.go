@@ -351,6 +351,43 @@ func TestPullsThatPass(t *testing.T) {
 	}
 }
 
+// A long answer for which there was no memory passes unseen, but for its beginning:
+// the next one goes whole.
+func TestAnswersThatPassUnseen(t *testing.T) {
+	e := newEnds(t, Rule{PullThreshold: 0.9})
+	w := e.dial(t, e.server, e.worker, "ps8")
+	defer w.close()
+	q := request{pull: true, answer: true, keys: []uint64{5}, vals: make([]float32, 3000)}
+	next := func(timestamp int32) [][]byte {
+		for i := range q.vals {
+			q.vals[i] += float32(1 + i%7)
+		}
+		q.timestamp = timestamp
+		return q.frames()
+	}
+	held := func(frames [][]byte) {
+		beginning := &relay.Message{Frames: frames[:2], Rest: true, Next: uint64(len(frames[2]))}
+		if !w.sender.(relay.Holder).Hold(beginning) {
+			t.Error("the answer is not wanted whole")
+		}
+	}
+	for step := range int32(5) {
+		frames := next(step)
+		held(frames)
+		if got := floats(w.carry(t, frames)[2]); slices.Equal(got, q.vals) != (step == 0) {
+			t.Fatalf("step %d: the first answer is not exact, or a later one is", step)
+		}
+	}
+	held(next(5)) // and passes
+	if got := floats(w.carry(t, next(6))[2]); !slices.Equal(got, q.vals) {
+		t.Error("the answer after one that passed is of differences from what the worker has not")
+	}
+	held(next(route.FirstExact + 1)) // a move's
+	if n := e.server.Counts().Reasons[ReasonMoved]; n != 1 {
+		t.Errorf("%d keys were counted as moved", n)
+	}
+}
+
 // Two apps' values for the same keys have copies of their own.
 func TestAppsHaveTheirOwnCopies(t *testing.T) {
 	e := newEnds(t, Rule{PullThreshold: 0.9})

@@ -63,13 +63,34 @@ func (m *moves) since(count uint64, process string) (keys pslite.Keys, now uint6
 	return pslite.Keys(some), now, false
 }
 
+// hold notes an answer that is wanted whole. Where there is no memory for it, it
+// passes without being shown again.
+func (c *copies) hold(m *pslite.Message) {
+	c.release(m, false)
+	if len(c.tables) > 0 {
+		c.held, c.heldStamp = append(c.held[:0], m.Keys()...), m.Meta.Timestamp
+	}
+}
+
+// release is called with the next message that is shown: if that is not the one
+// held, the worker has other values now than are remembered.
+func (c *copies) release(m *pslite.Message, answers bool) {
+	if len(c.held) == 0 {
+		return
+	}
+	if !answers || m.Meta.Timestamp != c.heldStamp || !slices.Equal(c.held, m.Keys()) {
+		c.drop(c.held)
+	}
+	c.held = c.held[:0]
+}
+
 // process names the process that sends.
 func (s *Sender) process() string { return s.link.Origin + " " + s.node }
 
 // noteMoves takes up what has moved, and notes what an answer says that it moves.
 func (s *Sender) noteMoves(m *pslite.Message) {
 	c := &s.codec.moves
-	if isOwn(m.Meta.Timestamp) && len(m.Data) > 1 && c.users.Load() > 0 {
+	if isOwn(m.Meta.Timestamp) && c.users.Load() > 0 {
 		c.note(s.process(), m.Keys())
 	}
 	if c.count.Load() == s.copies.moves {

@@ -112,6 +112,10 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 		return false
 	}
 	s.follow()
+	if s.link.Dialed && !m.Meta.Request && m.Meta.Pull {
+		s.noteMoves(m)
+		s.copies.hold(m)
+	}
 	switch {
 	case s.codec.watcher.Load() != nil,
 		m.Meta.Request && m.Meta.Push && (s.wantsPush() || s.owes(m)),
@@ -183,7 +187,8 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		s.watch(m)
 	}
 	pulls := err == nil && s.link.Dialed && m.Meta.Data() && m.Meta.Request && m.Meta.Pull
-	answers := err == nil && s.link.Dialed && m.Meta.Data() && !m.Meta.Request && m.Meta.Pull
+	answers := (err == nil || len(m.Data) == 1) && s.link.Dialed && m.Meta.Data() && !m.Meta.Request && m.Meta.Pull
+	s.copies.release(m, answers)
 	if answers {
 		s.noteMoves(m)
 	}
