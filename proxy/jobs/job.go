@@ -159,6 +159,7 @@ func (x *job) begin() {
 			if err := x.mayBeDisplaced(); err != nil {
 				x.jobs.log.Error("a job would be taken for a new one after a restart", "job", x.name, "error", err)
 			}
+			x.router.SetCarried(false)
 			x.site.Join()
 		} else {
 			x.router.Open(x.router.Table())

@@ -168,6 +168,34 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 	}
 }
 
+// A proxy that takes up where another was killed says nothing is under way only when
+// it carries all connections, however early it is asked.
+func TestATakenUpJobIsBlindAtFirst(t *testing.T) {
+	before := oneJob(t, Options{Planner: "127.0.0.1:1"})
+	j, err := New(before.jobs.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := j.named(before.name, before.run)
+	if x == nil {
+		t.Fatal("the job is not remembered")
+	}
+	t.Cleanup(x.close)
+	if x.router.Carried() {
+		t.Error("it sees all before any connection has come")
+	}
+	connect(t, x)
+	x.tick()
+	if x.router.Carried() {
+		t.Error("it sees all just after they have come")
+	}
+	x.backSince = x.backSince.Add(-settleFor)
+	x.inUse = time.Now()
+	if x.tick(); !x.router.Carried() {
+		t.Errorf("it does not see all when they have: %v", x.carried())
+	}
+}
+
 // After a proxy was away nothing moves until its workers had time to say again what
 // went past it meanwhile, from when the last connection is back.
 func TestWhatWentPastIsWaitedFor(t *testing.T) {
