@@ -35,11 +35,13 @@ type recorded struct {
 	view             observe.JobView
 	host             string
 	workers, servers map[string]int // numbers
-	uses             uint64
-	least            uint32 // requests that a use stands for, at least
 
 	counted locality.Counted // when the newest point of the log ended
 	began   int64
+	uses    uint64  // since then
+	weights uint64  // requests that they stand for
+	steps   float64 // of the median worker, those that were not looked at included
+	looked  float64 // those that were
 }
 
 // keyBytes is what a key takes in a message.
@@ -87,7 +89,7 @@ func (r *Recorded) newJob(u *recording.Use) *recorded {
 	if r.Memory > 0 {
 		opts.Counts.MemoryBytes = r.Memory
 	}
-	j := &recorded{workers: map[string]int{}, servers: map[string]int{}, began: u.UnixNanos, least: max(u.OneIn, 1)}
+	j := &recorded{workers: map[string]int{}, servers: map[string]int{}, began: u.UnixNanos}
 	j.view = observe.JobView{Job: &observe.Job{Scheduler: address, Sums: locality.New(opts)}, First: u.UnixNanos}
 	return j
 }
@@ -111,8 +113,7 @@ func (j *recorded) use(u *recording.Use, log *history.Log, name string) {
 	v := &j.view
 	weight := uint64(max(u.OneIn, 1))
 	v.Last, v.SampledOneIn = max(v.Last, u.UnixNanos), max(v.SampledOneIn, uint32(weight))
-	j.least = min(j.least, uint32(weight))
-	j.uses++
+	j.uses, j.weights = j.uses+1, j.weights+weight
 	request := locality.Request{
 		Worker: number(j.workers, &v.WorkersByIndex, u.Worker), Server: number(j.servers, &v.ServersByIndex, u.Server),
 		Time: u.UnixNanos, App: u.App, Customer: u.Customer, Timestamp: u.Timestamp, Push: u.Push, Pull: u.Pull,
@@ -157,17 +158,21 @@ func batch(u *recording.Use, worker int, weight uint64) counts.Batch {
 	return b
 }
 
-// point adds what was counted since the last point to the log. Of steps one in so
-// many was looked at as the recording is sparse.
+// point adds what was counted since the last point to the log. Steps are scaled up
+// as their uses are.
 func (j *recorded) point(until int64, log *history.Log, name string) {
 	if until <= j.began {
 		return
 	}
 	counted := j.view.Job.Sums.Counted()
 	sums := history.Between(j.counted, counted)
-	sums.Steps *= float64(j.least)
+	j.looked += sums.Steps
+	if j.uses > 0 {
+		sums.Steps *= float64(j.weights) / float64(j.uses)
+	}
+	j.steps += sums.Steps
 	log.Add(name, history.Point{From: time.Unix(0, j.began), To: time.Unix(0, until), Sums: sums})
-	j.counted, j.began = counted, until
+	j.counted, j.began, j.uses, j.weights = counted, until, 0, 0
 }
 
 func (r *Recorded) job(name string) (*recorded, error) {
@@ -192,7 +197,7 @@ func (r *Recorded) Jobs() []web.Job {
 		jobs = append(jobs, web.Job{
 			Name: j.name, Servers: v.Servers, Workers: v.Workers, FirstSeen: time.Unix(0, v.First), LastSeen: time.Unix(0, v.Last),
 			Accesses: size.Total[0] + size.Total[1], DistinctKeys: size.Keys, Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
-			Bytes: all.Bytes, StepsPerSecond: float64(j.least) * float64(all.MedianSteps()) / seconds, BytesPerSecond: float64(all.Bytes) / seconds,
+			Bytes: all.Bytes, StepsPerSecond: j.steps / seconds, BytesPerSecond: float64(all.Bytes) / seconds,
 			Latency: latency(all.Latency), Stragglers: []string{}, Stalls: []web.Stall{}, Nodes: []web.Node{},
 			State: web.Over, What: fmt.Sprintf("a recording of %.1f s, made on %s", seconds, cmp.Or(j.host, "a host")),
 		})
@@ -247,7 +252,7 @@ func (r *Recorded) Servers(job string, span web.Range) (web.Servers, error) {
 	s := loads(&j.view, span, time.Unix(0, j.view.Last))
 	s.Job = j.name
 	for i := range s.Workers {
-		s.Workers[i].StepsPerSecond *= float64(j.least)
+		s.Workers[i].StepsPerSecond *= j.steps / max(j.looked, 1)
 	}
 	return s, nil
 }
