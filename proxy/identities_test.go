@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/handshake"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -98,7 +99,7 @@ func TestIdentities(t *testing.T) {
 
 func TestVisitsAreBounded(t *testing.T) {
 	var v visits
-	one, other := sourceOf(netip.MustParseAddr("198.18.0.1")), sourceOf(netip.MustParseAddr("198.18.0.2"))
+	one, other := handshake.SourceOf(netip.MustParseAddr("198.18.0.1")), handshake.SourceOf(netip.MustParseAddr("198.18.0.2"))
 	n := 0
 	for v.begin(one) {
 		n++
@@ -111,7 +112,7 @@ func TestVisitsAreBounded(t *testing.T) {
 		t.Error("after the end of one there is no room for another")
 	}
 	for i := range 100 {
-		s := sourceOf(netip.AddrFrom4([4]byte{198, 19, byte(i), 1}))
+		s := handshake.SourceOf(netip.AddrFrom4([4]byte{198, 19, byte(i), 1}))
 		for v.begin(s) {
 		}
 	}

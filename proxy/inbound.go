@@ -7,10 +7,19 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/handshake"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// Bounds of connections at mesh ports whose peer has not said hello yet, in all and
+// of one source. A proxy says it within milliseconds of its connect. They take no
+// slot of [admission].
+const (
+	maxHandshakes       = 512
+	handshakesPerSource = 64
 )
 
 // greet waits for the hello of a connection to a mesh port. Who is no proxy is
@@ -20,7 +29,7 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {
 		return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure", from)
 	}
-	end := p.greeting.begin(conn, from.Addr())
+	end := p.greeting.Begin(conn, from.Addr())
 	far, hello, err := p.acceptor.Accept(p.life, conn)
 	if end() {
 		return reason.Errorf(reason.Silent, "link from %s: reset before its hello, since too many others of its source had not said it either", from)
@@ -71,7 +80,7 @@ func (p *Proxy) inbound(a arrival) error {
 // takeSite gives a link that asks for the mesh port itself, and has a slot, to
 // the jobs.
 func (p *Proxy) takeSite(a arrival) error {
-	source := sourceOf(addrPort(a.conn.RemoteAddr()).Addr())
+	source := handshake.SourceOf(addrPort(a.conn.RemoteAddr()).Addr())
 	if !p.visits.begin(source) {
 		p.entry.leave()
 		p.opts.Jobs.RefuseSite(source)

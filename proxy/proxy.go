@@ -26,6 +26,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/guard"
+	"github.com/psidecar/psidecar/proxy/handshake"
 	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
@@ -140,7 +141,7 @@ type Proxy struct {
 	acceptor   link.Acceptor
 	peers      *peers
 	entry      *admission
-	greeting   *handshakes
+	greeting   *handshake.Set
 	reach      *reach
 	identities *identities // of other hosts' proxies
 	log        *slog.Logger
@@ -181,8 +182,8 @@ func New(opts Options) (*Proxy, error) {
 		reach:      newReach(opts.Reach),
 		identities: newIdentities(),
 	}
-	p.greeting = newHandshakes(affordableHandshakes())
-	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.most))
+	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)
+	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.Most()))
 	if n := p.entry.most; n < opts.MaxConnections {
 		p.log.Warn("the limit of open files allows fewer connections than asked for", "connections", n, "asked", opts.MaxConnections)
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -306,8 +307,11 @@ func TestUnknownPeersGetNothing(t *testing.T) {
 	p, _ := start(t, Options{MeshPort: 1, HelloTimeout: 50 * time.Millisecond}, nil, mesh)
 	rng := rand.New(rand.NewPCG(1, 2))
 	hello := (&link.Hello{Destination: netip.MustParseAddrPort("127.0.0.2:1")}).Append(nil)
-	for i := range 100 {
+	for i := 0; i < 100; {
 		c, err := net.Dial("tcp", mesh.Addr().String())
+		if errors.Is(err, syscall.ECONNRESET) {
+			continue // its time was over before this side has looked
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,9 +327,10 @@ func TestUnknownPeersGetNothing(t *testing.T) {
 			t.Fatalf("%x was answered with %x", b, got)
 		}
 		c.Close()
+		i++
 	}
 	eventually(t, "all are counted", func() bool {
-		return p.count(reason.NotHello)+p.count(reason.HelloTimeout)+p.count(reason.Version) == 100
+		return p.count(reason.NotHello)+p.count(reason.HelloTimeout)+p.count(reason.Version) >= 100
 	})
 }
 

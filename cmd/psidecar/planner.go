@@ -34,6 +34,7 @@ import (
 	"github.com/psidecar/psidecar/planner/reports"
 	"github.com/psidecar/psidecar/planner/standby"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/proxy/handshake"
 	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/link"
 )
@@ -349,7 +350,9 @@ func (c *collector) serve(ctx context.Context) (err error) {
 		server.Stop()
 		return nil
 	})
-	g.Go(func() error { return c.serveAt(ctx, server, c.reports) })
+	opening := handshake.New(handshake.Affordable(plannerOpenings), plannerOpeningsPerSource)
+	c.policy.Crowd(opening.Dropped)
+	g.Go(func() error { return c.serveAt(ctx, server, openings{c.reports, opening}) })
 	if c.control != nil {
 		g.Go(func() error { return c.serveAt(ctx, server, c.control) })
 	}
@@ -392,7 +395,7 @@ func (c *collector) credentials() credentials.TransportCredentials {
 	if c.identity != nil {
 		tls = serverCredentials(c.identity)
 	}
-	return control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)
+	return greeted{control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)}
 }
 
 // silenced counts reports of hosts for which a newer agent speaks.

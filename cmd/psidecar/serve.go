@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/proxy/handshake"
 )
 
 // ports opens a command's listeners, all before anything runs, so that an
@@ -59,6 +60,7 @@ func (p page) serve(ctx context.Context, h http.Handler) error {
 	}
 	slog.Info("serving", "url", "http://"+p.listener.Addr().String()+"/")
 	s := &http.Server{Handler: p.guard.Handler(h), MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute}
+	bound(s, handshake.New(handshake.Affordable(pageOpenings), pageOpeningsPerSource))
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()

@@ -89,7 +89,8 @@ type Policy struct {
 
 	refused [len(reasons)]atomic.Uint64
 	changes atomic.Uint64
-	warned  atomic.Int64 // when a refusal was last logged, in seconds since 1970
+	crowded atomic.Pointer[func() uint64] // see Crowd
+	warned  atomic.Int64                  // when a refusal was last logged, in seconds since 1970
 }
 
 // Why callers were refused.
@@ -100,10 +101,11 @@ const (
 	otherHost
 	otherUser
 	handshake
+	silent
 )
 
 var reasons = [...]string{
-	unknownMethod: "unknown_method", noIdentity: "no_certificate", noRole: "role", otherHost: "host", otherUser: "user", handshake: "handshake",
+	unknownMethod: "unknown_method", noIdentity: "no_certificate", noRole: "role", otherHost: "host", otherUser: "user", handshake: "handshake", silent: "silent",
 }
 
 // caller is who calls, as far as it matters.
@@ -156,6 +158,18 @@ func (p *Policy) refuse(why int, method string, c *caller, format string, args .
 // Failed notes a connection whose handshake failed: its certificate does not
 // hold, or it speaks no TLS.
 func (p *Policy) Failed(from net.Addr, err error) { p.note(handshake, "caller", from, "error", err) }
+
+// Crowd has connections count as refused that were reset for others, before they
+// had said who they are; how many, count says.
+func (p *Policy) Crowd(count func() uint64) { p.crowded.Store(&count) }
+
+// countOf is how many callers were refused for a reason.
+func (p *Policy) countOf(why int) uint64 {
+	if count := p.crowded.Load(); why == silent && count != nil {
+		return (*count)()
+	}
+	return p.refused[why].Load()
+}
 
 func (p *Policy) note(why int, words ...any) {
 	p.refused[why].Add(1)
@@ -262,7 +276,7 @@ func (s *checked) RecvMsg(m any) error {
 }
 
 var (
-	descRefused = prometheus.NewDesc("psidecar_planner_refused_callers_total", "Calls of the planner that were refused: role, the certificate lacks the role; host, it is for another host; user, a user of this host who may read alone; handshake, a certificate that does not hold, or no TLS; no_certificate; unknown_method.", []string{"reason"}, nil)
+	descRefused = prometheus.NewDesc("psidecar_planner_refused_callers_total", "Calls of the planner that were refused: role, the certificate lacks the role; host, it is for another host; user, a user of this host who may read alone; handshake, a certificate that does not hold, or no TLS; silent, reset for others before it had said who it is; no_certificate; unknown_method.", []string{"reason"}, nil)
 	descChanges = prometheus.NewDesc("psidecar_planner_changes_total", "Calls that change something, which are logged with who made them.", nil, nil)
 )
 
@@ -275,7 +289,7 @@ func (p *Policy) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (p *Policy) Collect(out chan<- prometheus.Metric) {
 	for why, word := range reasons {
-		out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(p.refused[why].Load()), word)
+		out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(p.countOf(why)), word)
 	}
 	out <- prometheus.MustNewConstMetric(descChanges, prometheus.CounterValue, float64(p.changes.Load()))
 }
