@@ -379,6 +379,16 @@ func (p *plans) report(ctx context.Context) error {
 	if len(all) == 0 {
 		return nil
 	}
+	return p.tell(ctx, all)
+}
+
+// tellWithin bounds how long reports may take to be taken.
+const tellWithin = 30 * time.Second
+
+// tell tells the planner reports over a stream that has ended when it returns.
+func (p *plans) tell(ctx context.Context, all []*api.MoveReport) error {
+	ctx, cancel := context.WithTimeout(ctx, tellWithin)
+	defer cancel() // what keeps a stream goes with it
 	stream, err := p.client.Progress(ctx)
 	if err != nil {
 		return err
