@@ -36,6 +36,7 @@ type rest struct {
 	names    []string // of network namespaces
 	files    int      // of the proxies' states
 	bytes    int64
+	closed   int // cgroups whose connects fail without a proxy, as told by the proxies
 }
 
 // held is what a service holds.
@@ -54,7 +55,14 @@ func (f *fleet) rest(ctx context.Context) (r rest, err error) {
 		}
 		r.services[s.String()] = h
 	}
-	for _, s := range f.sidecars {
+	for i, s := range f.sidecars {
+		state, err := f.connections(i)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", s.proxy, err)
+		}
+		if state.Guard != nil {
+			r.closed += state.Guard.Closed + state.Guard.Pending
+		}
 		files, err := filesIn(s.state)
 		if err != nil {
 			return r, err
@@ -144,6 +152,9 @@ func (r rest) beyond(before rest) error {
 				complain("there are more %s than before: %s", x.what, name)
 			}
 		}
+	}
+	if r.closed > 0 { // an agent that ends leaves them closed
+		complain("%d cgroups are still closed, or to be opened, for jobs that have ended", r.closed)
 	}
 	if r.files > before.files+moreFiles || r.bytes > before.bytes+moreBytes {
 		complain("%d files of %d bytes are in the proxies' states; it was %d of %d", r.files, r.bytes, before.files, before.bytes)
