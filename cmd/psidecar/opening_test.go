@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/handshake"
+	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/test/certs"
 )
 
@@ -47,65 +49,100 @@ func isReset(t *testing.T, c net.Conn) bool {
 	return errors.Is(err, syscall.ECONNRESET)
 }
 
-// Connections to a planner that do not say who they are, before TLS or instead of
-// an HTTP/2 client's first words, are bounded by number, and keep nobody out.
-func TestPlannerBesideSilentConnections(t *testing.T) {
-	for name, words := range map[string]string{"nothing": "", "half a preface": "PRI * HTTP"} {
+// quiet serves plans, of which there are none.
+type quiet struct{ api.UnimplementedPlansServer }
+
+func (quiet) Watch(_ *api.WatchRequest, stream grpc.ServerStreamingServer[api.PlanEvent]) error {
+	if err := stream.Send(&api.PlanEvent{}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// Connections that do not say who they are, before TLS or instead of an HTTP/2
+// client's first words, are bounded by number, and keep nobody out. One that has
+// said so stays, however many come after it.
+func TestCallsBesideSilentConnections(t *testing.T) {
+	ours := certs.New(t, "ours")
+	mine := files(ours.Issue(t, t.TempDir(), "127.0.0.1", time.Now().Add(time.Hour), certs.Parts...))
+	identity, err := link.LoadIdentity(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		server credentials.TransportCredentials
+		client grpc.DialOption
+		words  string
+	}{
+		"before TLS":           {serverCredentials(identity), grpc.WithTransportCredentials(clientCredentials(identity, "", false)), ""},
+		"nothing, without TLS": {insecure.NewCredentials(), grpc.WithTransportCredentials(insecure.NewCredentials()), ""},
+		"half of a first word": {insecure.NewCredentials(), grpc.WithTransportCredentials(insecure.NewCredentials()), "PRI * HTTP"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			var flags plannerFlags
-			var args []string
-			if words == "" {
-				ours := certs.New(t, "ours")
-				mine := ours.Issue(t, t.TempDir(), "127.0.0.1", time.Now().Add(time.Hour), append(certs.Parts, "psidecar://planner/127.0.0.1")...)
-				flags.tls = files(mine)
-				args = []string{"--planner-ca", mine.CA, "--planner-cert", mine.Cert, "--planner-key", mine.Key}
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
 			}
-			c, address := startPlanner(t, flags)
-			const more = 100
-			all := crowd(t, address, plannerOpeningsPerSource+more, words)
-			for _, c := range all[:more/2] {
+			set := handshake.New(8, 4)
+			server := grpc.NewServer(grpc.Creds(greeted{c.server}), grpc.ConnectionTimeout(time.Hour))
+			api.RegisterPlansServer(server, quiet{})
+			ended := make(chan error, 1)
+			go func() { ended <- server.Serve(openings{l, set}) }()
+			t.Cleanup(func() {
+				server.Stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+			watch := func() grpc.ServerStreamingClient[api.PlanEvent] {
+				conn, err := grpc.NewClient(l.Addr().String(), c.client)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { conn.Close() })
+				stream, err := api.NewPlansClient(conn).Watch(t.Context(), &api.WatchRequest{}, grpc.WaitForReady(true))
+				if err == nil {
+					_, err = stream.Recv()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return stream
+			}
+			early := watch()
+			all := crowd(t, l.Addr().String(), 50, c.words)
+			for _, c := range all[:40] {
 				if !isReset(t, c) {
 					t.Fatal("one of the oldest was not reset")
 				}
 			}
-			if code, _, stderr := runTest(t, nil, append([]string{"plan", "show", "--planner", address}, args...)...); code != 0 {
-				t.Errorf("beside them: exit code %d, %s", code, stderr)
+			watch()
+			if n := set.Size(); n > 4 || set.Dropped() < 40 {
+				t.Errorf("%d connections are waited for, %d were reset", n, set.Dropped())
 			}
-			if n := gathered(t, c.policy)["psidecar_planner_refused_callers_total silent"]; n < more {
-				t.Errorf("%v are counted as silent, want %d", n, more)
+			over := make(chan error, 1)
+			go func() { _, err := early.Recv(); over <- err }()
+			select {
+			case err := <-over:
+				t.Errorf("the call before them ended: %v", err)
+			case <-time.After(10 * time.Millisecond):
 			}
 		})
 	}
 }
 
-// A call's connection counts no more once it has said what it wants: it stays
-// however many come.
-func TestCallsStayBesideSilentConnections(t *testing.T) {
+// A planner counts who has not said who it is.
+func TestPlannerCountsSilentConnections(t *testing.T) {
 	c, address := startPlanner(t, plannerFlags{})
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	stream, err := api.NewPlansClient(conn).Watch(t.Context(), &api.WatchRequest{Host: "h"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	crowd(t, address, plannerOpeningsPerSource+100, "")
-	ended := make(chan error, 1)
-	go func() { _, err := stream.Recv(); ended <- err }()
-	for end := time.Now().Add(time.Minute); gathered(t, c.policy)["psidecar_planner_refused_callers_total silent"] < 100; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); c.opening.Size() == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the oldest were not reset")
+			t.Fatal("no connection is waited for")
 		}
+		crowd(t, address, 1, "")
 	}
-	select {
-	case err := <-ended:
-		t.Errorf("the call ended: %v", err)
-	default:
+	if _, ok := gathered(t, c.policy)["psidecar_planner_refused_callers_total silent"]; !ok {
+		t.Error("those that are reset for others are not among the metrics")
 	}
 }
 

@@ -129,6 +129,7 @@ type collector struct {
 	identity *link.Identity    // nil: no TLS
 	control  *control.Listener // nil: none
 	policy   *access.Policy
+	opening  *handshake.Set // who comes to reports and has not said who it is
 	page     page
 	store    *reports.Store
 	state    *fleet.State
@@ -165,6 +166,8 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if c.policy, err = f.policy(flag, c.identity); err != nil {
 		return nil, err
 	}
+	c.opening = handshake.New(handshake.Affordable(plannerOpenings), plannerOpeningsPerSource)
+	c.policy.Crowd(c.opening.Dropped)
 	if c.reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
 		return nil, err
 	}
@@ -350,9 +353,7 @@ func (c *collector) serve(ctx context.Context) (err error) {
 		server.Stop()
 		return nil
 	})
-	opening := handshake.New(handshake.Affordable(plannerOpenings), plannerOpeningsPerSource)
-	c.policy.Crowd(opening.Dropped)
-	g.Go(func() error { return c.serveAt(ctx, server, openings{c.reports, opening}) })
+	g.Go(func() error { return c.serveAt(ctx, server, openings{c.reports, c.opening}) })
 	if c.control != nil {
 		g.Go(func() error { return c.serveAt(ctx, server, c.control) })
 	}
