@@ -57,7 +57,7 @@ func TestUnload(t *testing.T) {
 	if err := json.Unmarshal([]byte(unload("--json")), &report); err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Removed) != 12 || !strings.HasSuffix(report.Removed[0], "redirect4") { // 5 links, 7 maps
+	if len(report.Removed) != 13 || !strings.HasSuffix(report.Removed[0], "redirect4") { // 5 links, 8 maps
 		t.Errorf("removed %v", report.Removed)
 	}
 	if _, err := os.Stat(dir); err == nil {
