@@ -13,7 +13,7 @@ var examples = map[string]string{
 	"agent": `psidecar agent                                    # watch this host; the page is http://127.0.0.1:9810/
 psidecar agent --planner planner-host:9811        # and report to a planner
 psidecar agent --intercept --planner planner-host:9811   # and send connections to psidecar proxy`,
-	"certs":  `psidecar certs --host node-1=10.0.0.1 --out certs   # an authority, and certificates of a host`,
+	"certs":  `psidecar certs --host node1,10.0.0.1 --out certs   # an authority, and certificates of a host`,
 	"debug":  `psidecar debug --out debug.tar.gz`,
 	"decode": `psidecar decode capture.pcapng --json   # a JSON object for each message`,
 	"demo": `psidecar demo                     # six phases, in about two minutes

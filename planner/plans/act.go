@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -15,12 +16,9 @@ import (
 
 // Act implements api.PlansServer.
 func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error) {
-	name := r.GetJob()
-	if jobs := s.all(); name == "" && len(jobs) == 1 {
-		name = jobs[0].name
-	}
-	if name == "" {
-		return nil, status.Error(codes.InvalidArgument, "several jobs have plans, or none: say which (--job)")
+	name, err := s.meant(r)
+	if err != nil {
+		return nil, err
 	}
 	j, err := s.find(name)
 	if err != nil {
@@ -53,6 +51,32 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 		return nil, err
 	}
 	return &api.Acted{Epoch: e.info.GetEpoch(), Keys: e.info.GetKeys()}, nil
+}
+
+// meant returns the job that is to be acted on: the one named, else the only one,
+// or the only one that runs. Which to forget has to be said where there are several.
+func (s *Service) meant(r *api.ActRequest) (string, error) {
+	if r.GetJob() != "" {
+		return r.GetJob(), nil
+	}
+	all := s.all()
+	switch len(all) {
+	case 0:
+		return "", status.Error(codes.NotFound, "no job has a plan")
+	case 1:
+		return all[0].name, nil
+	}
+	var names, running []string
+	for _, j := range all {
+		names = append(names, j.name)
+		if s.used(j.key()) {
+			running = append(running, j.name)
+		}
+	}
+	if len(running) == 1 && r.GetAction() != api.ActRequest_FORGET {
+		return running[0], nil
+	}
+	return "", status.Errorf(codes.InvalidArgument, "several jobs have plans: say which (--job): %s", strings.Join(names[:min(len(names), 8)], ", "))
 }
 
 // applyProposed carries out a plan that was only proposed.
