@@ -44,6 +44,7 @@ psidecar proxy --insecure --threshold 0.99 --planner planner-host:9811`,
 	"record":   `psidecar record --out job.psr --for 20s`,
 	"restore":  `psidecar restore --job 10.0.0.1:8000 --wait 30s`,
 	"score":    `psidecar score --input rcv1.libsvm --assignment mine.txt -k 8`,
+	"show":     `psidecar show job.psr other.psr      # one run beside another`,
 	"simulate": `psidecar simulate job.psr             # what moving its keys would have saved`,
 	"status": `psidecar status                                  # of this host's agent
 psidecar status --agent planner-host:9812         # of all hosts

@@ -28,7 +28,7 @@ func TestDidYouMean(t *testing.T) {
 	for args, want := range map[string]string{
 		"statsu":                        "did you mean status?",
 		"plan shwo":                     "did you mean show?",
-		"show":                          "did you mean psidecar plan show?",
+		"apply":                         "did you mean psidecar plan apply?",
 		"plan codecs sett":              "did you mean set?",
 		"status --prxoy x":              "did you mean --proxy?",
 		"status --threshold 1":          "psidecar up",

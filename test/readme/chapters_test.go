@@ -1,6 +1,7 @@
 package readme
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +31,7 @@ var chapters = []chapter{
 	}, divide},
 	{"watch", []string{
 		"psidecar doctor", "psidecar agent", "psidecar status", "psidecar heatmap", "psidecar heatmap --json", "psidecar heatmap --png heatmap.png",
-		"psidecar record --out job.psr", "psidecar simulate job.psr", "curl -s 127.0.0.1:9810/metrics",
+		"psidecar record --out job.psr", "psidecar simulate job.psr", "psidecar top", "psidecar show job.psr other.psr", "curl -s 127.0.0.1:9810/metrics",
 	}, watch},
 	{"fleet", []string{
 		"psidecar planner --listen :9811 --http :9812 --insecure", "psidecar agent --planner planner-host:9811",
@@ -115,7 +116,31 @@ func watch(h *house) {
 	h.holds(h.run("curl -s 127.0.0.1:9810/metrics"), "metrics", "psidecar_key_accesses_total{job=\""+address+":9001\"", "psidecar_job_state", "psidecar_measure_connections")
 	h.record("psidecar record --out job.psr")
 	h.holds(h.run("psidecar simulate job.psr"), "simulate", "home", "locality")
+	h.holds(h.run("psidecar top"), "top", address+":9001", "worker1")
 	h.end(agent)
+	h.show("psidecar show job.psr other.psr")
+}
+
+// show opens the recording, and a second one, as a page.
+func (h *house) show(line string) {
+	h.t.Helper()
+	text, err := os.ReadFile("job.psr")
+	if err == nil {
+		err = os.WriteFile("other.psr", text, 0o600)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	const page = 9816
+	p := h.start(filepath.Join(h.tools, "psidecar"), strings.Fields(line)[1:]...)
+	h.await(line+" serves its page", p, func() error {
+		body, err := h.get(page, "/api/v1/jobs")
+		if n := strings.Count(string(body), `"job":"`); err == nil && n < 2 {
+			err = fmt.Errorf("it has %d jobs: %s", n, body)
+		}
+		return err
+	})
+	h.end(p)
 }
 
 // record records until there is something, then ends it as Ctrl-C does.
