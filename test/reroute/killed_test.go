@@ -152,7 +152,7 @@ func startFleet(t *testing.T, n *hosts.Net, p *planner) []*restarting {
 		keepRunning(t, h, program, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", http("9810"),
 			"--proxy-socket", socket, "--bpf-dir", pin)
 		all = append(all, keepRunning(t, h, program, "proxy", "--proxy-socket", socket, "--insecure", "--http", http("9813"),
-			"--act", "--handler", "add", "--planner", p.address, "--state-dir", filepath.Join(dir, h.Name), "--grace", "1s"))
+			"--act", "--handler", "add", "--planner", p.address, "--state-dir", filepath.Join(dir, h.Name), "--grace", "10s"))
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		up := 0

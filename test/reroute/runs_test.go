@@ -124,11 +124,20 @@ func (r *oneRun) begin(before string) {
 
 func (r *oneRun) signal(i int, sig os.Signal) { r.proxies[i].current().Signal(sig) }
 
+// replaced is the happening in whose run nothing is repeated: a proxy that ends in
+// order loses nothing.
+const replaced = 1
+
 // happenings are what becomes of proxies and planner in a run.
 func happenings() []func(r *oneRun) {
 	return []func(r *oneRun){
 		func(*oneRun) {},
-		func(r *oneRun) { r.signal(r.rng.IntN(runHosts), syscall.SIGTERM) },
+		replaced: func(r *oneRun) {
+			s := r.proxies[r.rng.IntN(runHosts)]
+			old := s.current()
+			old.Signal(syscall.SIGTERM)
+			r.until("the proxy is replaced", func() (bool, string) { return s.current() != old, "it has not ended, or there is no other yet" })
+		},
 		func(r *oneRun) { r.signal(r.rng.IntN(runHosts), syscall.SIGKILL) },
 		func(r *oneRun) { // all proxies know
 			r.p.lose(func() {})
@@ -183,8 +192,12 @@ func TestRunAfterRun(t *testing.T) {
 			defer cancel()
 			mine := job.Program{psjob, "--json"}
 			count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(runIDs), "--steps", "120"}
+			env := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}
+			if happens == replaced {
+				env = nil
+			}
 			running, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(runHosts, mine), Workers: job.Repeat(runHosts, count),
-				Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}}.Start(ctx)
+				Env: env}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
