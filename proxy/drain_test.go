@@ -90,6 +90,46 @@ func (w *worker) request(t *testing.T) {
 	}
 }
 
+// A process that reads nothing any more keeps no proxy from ending, whatever was held
+// for it.
+func TestDrainEndsWhereNobodyReads(t *testing.T) {
+	h := newTwoHosts(t, nil)
+	client := h.dial(t)
+	server := h.job.next(t)
+	shaken := make(chan error, 1)
+	var stopping atomic.Bool
+	go func() {
+		c, err := zmtp.Handshake(t.Context(), server, zmtp.Config{SocketType: "ROUTER"})
+		shaken <- err
+		var m zmtp.Message
+		for err == nil && !stopping.Load() {
+			err = c.ReadMessage(&m)
+		}
+	}()
+	c, err := zmtp.Handshake(t.Context(), client, zmtp.Config{SocketType: "DEALER", Identity: []byte("ps9")})
+	if err = errors.Join(err, <-shaken); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		meta := pslite.Meta{Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+		for err == nil {
+			err = c.WriteMessage(meta.Append(nil, pslite.DMLC), make([]byte, 16*piece), make([]byte, 8*piece))
+		}
+	}()
+	eventually(t, "messages come", func() bool { return h.server.conns.all()[0].pipe.ToJob.Counts().Messages > 10 })
+	stopping.Store(true)
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); h.stopServer() }()
+	select {
+	case <-stopped:
+	case <-time.After(time.Minute):
+		t.Fatal("the proxy does not end")
+	}
+	<-sent
+}
+
 // A worker that makes one request after the other is told the end of its connection
 // when none is half sent: what it waits for is held meanwhile, and comes then.
 func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {

@@ -11,6 +11,9 @@ const maxHeld = 64 << 20
 
 // hold keeps messages from the job's process, from one message's beginning on.
 type hold struct {
+	// writing is held while what was held is written, which takes as long as the
+	// process takes to read it; mu, which comes after it, never.
+	writing sync.Mutex
 	mu      sync.Mutex
 	on      bool
 	freed   chan struct{} // closed when the hold ends; nil before it began
@@ -42,11 +45,7 @@ func (c *Conn) Release() {
 	h.on = false
 	close(h.freed)
 	if len(h.held) > 0 && !h.over {
-		h.writers.Go(func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.write(c.Job, &c.ToJob) // an error comes back to the next write
-		})
+		h.writers.Go(func() { h.flush(c.Job, &c.ToJob) }) // an error comes back to the next write
 	}
 }
 
@@ -72,19 +71,17 @@ func (h *hold) holds() bool {
 
 // flush writes what was held; once it returns the rest can be written.
 func (h *hold) flush(dst net.Conn, flow *Flow) error {
+	h.writing.Lock()
+	defer h.writing.Unlock()
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.write(dst, flow)
-}
-
-// write writes what was held; mu is locked.
-func (h *hold) write(dst net.Conn, flow *Flow) error {
-	if len(h.held) == 0 {
+	held := h.held
+	h.held = nil
+	h.mu.Unlock()
+	if len(held) == 0 {
 		return nil
 	}
-	n, err := dst.Write(h.held)
+	n, err := dst.Write(held)
 	flow.out.Add(uint64(n))
-	h.held = nil
 	return err
 }
 
