@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
 // At rest, when no job has run for a while, a service may hold this much more
@@ -68,6 +70,11 @@ func (f *fleet) rest(ctx context.Context) (r rest, err error) {
 			return r, err
 		}
 		for _, name := range files {
+			// What waited of pushes is kept for five minutes after its worker has
+			// gone, within --codec-memory.
+			if filepath.Base(filepath.Dir(name)) == values.Folder {
+				continue
+			}
 			if info, err := os.Stat(name); err == nil {
 				r.files, r.bytes = r.files+1, r.bytes+info.Size()
 			}

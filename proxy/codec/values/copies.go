@@ -34,7 +34,6 @@ type copies struct {
 	app       copyName  // of the message
 	old, now  []byte    // values of keys that are known, gathered
 	fresh     []byte    // bits: keys that are not
-	state     pieceKeys // of the piece
 }
 
 // copyName says which values are the same parameter's: another app's may be others
