@@ -31,9 +31,9 @@ type copies struct {
 	moves     uint64      // of codec.moves, so many were taken up
 	held      pslite.Keys // of an answer that is wanted whole and has not come yet
 	heldStamp int32
-	app       copyName  // of the message
-	old, now  []byte    // values of keys that are known, gathered
-	fresh     []byte    // bits: keys that are not
+	app       copyName // of the message
+	old, now  []byte   // values of keys that are known, gathered
+	fresh     []byte   // bits: keys that are not
 }
 
 // copyName says which values are the same parameter's: another app's may be others
