@@ -45,6 +45,7 @@ type planning struct {
 
 func (p *planning) onAndOff() {
 	p.t.Helper()
+	p.awaitJob()
 	if got := p.during(100); got.Layers > 0 {
 		p.t.Fatalf("%+v before there is a rule", got)
 	}
@@ -76,6 +77,21 @@ func (p *planning) onAndOff() {
 		p.t.Errorf("at last psidecar plan codecs show says %q", out)
 	}
 	p.t.Logf("under a threshold of 98%%: %+v, for half of the keys: %+v", all, part)
+}
+
+// awaitJob waits until the planner knows the job.
+func (p *planning) awaitJob() {
+	p.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		var known web.Jobs
+		err := p.sidecars[0].Get(p.t.Context(), sidecar.PlannerPage, "/api/v1/jobs", &known)
+		if err == nil && slices.ContainsFunc(known.Jobs, func(j web.Job) bool { return j.Name == p.job }) {
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("within %v the planner does not know job %s but %+v, %v", patience, p.job, known.Jobs, err)
+		}
+	}
 }
 
 // plan runs psidecar plan codecs on the planner's host and returns what it
