@@ -183,7 +183,11 @@ var valueMeasures = []valueMeasure{
 		if r.Threshold == 0 {
 			return ""
 		}
-		return "--threshold " + strconv.FormatFloat(r.Threshold, 'g', -1, 64)
+		text := "--threshold " + strconv.FormatFloat(r.Threshold, 'g', -1, 64)
+		if r.Until > 0 {
+			text += " --threshold-until " + strconv.Itoa(r.Until)
+		}
+		return text
 	}},
 	{measure.Slim, "--slim 0.3,0.15", func(r *values.Rule) string {
 		if r.Slim == nil {
@@ -196,6 +200,24 @@ var valueMeasures = []valueMeasure{
 			return ""
 		}
 		return "--quantize " + strconv.Itoa(r.Quantize)
+	}},
+	{measure.PullThreshold, "--pull-threshold 0.95", func(r *values.Rule) string {
+		if r.PullThreshold == 0 {
+			return ""
+		}
+		return "--pull-threshold " + strconv.FormatFloat(r.PullThreshold, 'g', -1, 64)
+	}},
+	{measure.PullQuantize, "--pull-quantize 4", func(r *values.Rule) string {
+		if r.PullQuantize == 0 {
+			return ""
+		}
+		return "--pull-quantize " + strconv.Itoa(r.PullQuantize)
+	}},
+	{measure.Wire, "--wire bf16", func(r *values.Rule) string {
+		if r.Wire == "" {
+			return ""
+		}
+		return "--wire " + r.Wire
 	}},
 }
 

@@ -101,6 +101,48 @@ func TestThresholdWithoutLinksSaysSo(t *testing.T) {
 	}
 }
 
+// Each measure that a rule can turn on has a line, with what was asked for as it
+// would stand on the command line.
+func TestMeasuresOfValues(t *testing.T) {
+	for name, c := range map[string]struct {
+		rule    values.Rule
+		setting string
+	}{
+		measure.Unchanged:     {values.Rule{Unchanged: true}, "--unchanged"},
+		measure.Threshold:     {values.Rule{Threshold: 0.99, Until: 500}, "--threshold 0.99 --threshold-until 500"},
+		measure.Slim:          {values.Rule{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15, Rounds: 20}}, "--slim 0.3,0.15,20"},
+		measure.Quantize:      {values.Rule{Quantize: 8}, "--quantize 8"},
+		measure.PullThreshold: {values.Rule{PullThreshold: 0.95}, "--pull-threshold 0.95"},
+		measure.PullQuantize:  {values.Rule{PullQuantize: 4}, "--pull-quantize 4"},
+		measure.Wire:          {values.Rule{Wire: "bf16"}, "--wire bf16"},
+	} {
+		codec, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{c.rule}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := p.measures(measuredJob, []carried{{codec: values.Name}, {direct: true, past: noProxy}})
+		if l := lineOf(t, lines, name); l.State != measure.Part || l.Setting != c.setting || l.From != "flags" || l.On != 1 {
+			t.Errorf("%s: %+v; want %q on one of two connections", name, l, c.setting)
+		}
+		on := 0
+		for i := range lines {
+			if !slices.Contains(measure.All, lines[i].Measure) {
+				t.Errorf("%s is none of the measures", lines[i].Measure)
+			}
+			if lines[i].On > 0 {
+				on++
+			}
+		}
+		if on != 3 { // with carry and compact
+			t.Errorf("%s: %d measures hold: %+v", name, on, lines)
+		}
+	}
+}
+
 // A rule that the planner gives counts before those of flags, and is said to be its.
 func TestMeasuresByThePlanner(t *testing.T) {
 	codec := thresholding(t)

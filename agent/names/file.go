@@ -8,19 +8,24 @@ import (
 	"time"
 )
 
-// A File is a map that is read again when its file changes. The nil file names
-// nothing.
+// A File is a map that is read again when its file changes, and that can be set
+// to another. The nil file names nothing.
 type File struct {
-	path string
+	path string // empty: there is none, and keys have the names that are set
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows
 	names  *Map
+	set    bool // by Set, not read
 	stamp  string
 	looked time.Time
 }
 
-// Open reads a file.
+// Open reads a file. The empty path is no file: nothing has a name until names
+// are set.
 func Open(path string) (*File, error) {
+	if path == "" {
+		return &File{}, nil
+	}
 	f := &File{path: path, stamp: stampOf(path), looked: time.Now()}
 	var err error
 	f.names, err = read(path)
@@ -50,7 +55,7 @@ func (f *File) Map() *Map {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.looked) < lookEvery {
+	if f.path == "" || time.Since(f.looked) < lookEvery {
 		return f.names
 	}
 	f.looked = time.Now()
@@ -64,8 +69,22 @@ func (f *File) Map() *Map {
 		slog.Warn("the names of keys stay as they were", "error", err)
 		return f.names
 	}
-	f.names = m
+	if f.set {
+		slog.Info("the names of keys are those of the file again, which has changed", "file", f.path, "ranges", len(m.ranges))
+	}
+	f.names, f.set = m, false
 	return m
+}
+
+// Set has keys called as m says, until the file changes.
+func (f *File) Set(m *Map) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.names, f.set = m, true
+	if f.path != "" {
+		// What the file says already is older than what is set.
+		f.stamp, f.looked = stampOf(f.path), time.Now()
+	}
 }
 
 // stampOf tells versions of a file apart.

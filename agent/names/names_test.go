@@ -119,3 +119,42 @@ func TestFile(t *testing.T) {
 		t.Error("no file has names")
 	}
 }
+
+// Names that are set hold until the file changes after that; where there is no
+// file, until others are set.
+func TestSet(t *testing.T) {
+	set, err := New([]Range{{Name: "set", Last: 9}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "names.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("- {name: a, first: 0, last: 9}")
+	f, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("- {name: before, first: 0, last: 9}") // and has not been looked at since
+	f.Set(set)
+	for _, want := range []string{"set+1", "set+1", "after+1"} {
+		if want == "after+1" {
+			write("- {name: after, first: 0, last: 99}")
+		}
+		f.looked = time.Time{}
+		if got := f.Map().Key("", 1); got != want {
+			t.Errorf("key 1 is %q, want %q", got, want)
+		}
+	}
+	none, err := Open("")
+	if err != nil || none.Map().Key("", 1) != "" {
+		t.Fatalf("without a file: %q, %v", none.Map().Key("", 1), err)
+	}
+	none.Set(set)
+	if got := none.Map().Key("", 1); got != "set+1" {
+		t.Errorf("without a file key 1 is %q", got)
+	}
+}

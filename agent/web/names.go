@@ -1,6 +1,12 @@
 package web
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
 	"net/http"
 
 	"github.com/psidecar/psidecar/agent/names"
@@ -26,6 +32,65 @@ func (s server) namesOf(r *http.Request) (Names, error) {
 		list = append(list, NamedKeys{n, Key(n.First).Text(), Key(n.Last).Text()})
 	}
 	return Names{list}, nil
+}
+
+// NamesControl serves GET and PUT /api/v1/names, which sets what keys are called
+// until the file of names changes. A body is what such a file is, YAML or (as
+// text/csv) CSV, or (as application/json) what GET answers. Who serves it knows
+// who asks, and bounds what a request may bring.
+func NamesControl(f *names.File) http.Handler {
+	s := server{names: f}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/names", answer(s.namesOf))
+	mux.HandleFunc("PUT /api/v1/names", answer(s.setNames))
+	return mux
+}
+
+// setNames sets the Names and answers with them.
+func (s server) setNames(r *http.Request) (Names, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		code := http.StatusBadRequest
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			code = http.StatusRequestEntityTooLarge
+		}
+		return Names{}, badRequest{code, "reading names: " + err.Error()}
+	}
+	m, err := parseNames(r.Header.Get("Content-Type"), body)
+	if err != nil {
+		return Names{}, badRequest{http.StatusBadRequest, "names of keys: " + err.Error()}
+	}
+	s.names.Set(m)
+	slog.Info("other names of keys", "ranges", len(m.Ranges("")))
+	return s.namesOf(r)
+}
+
+// parseNames reads names of a media type; of any that it does not know, YAML.
+func parseNames(media string, body []byte) (*names.Map, error) {
+	if kind, _, err := mime.ParseMediaType(media); err == nil {
+		media = kind
+	}
+	switch media {
+	case "application/json":
+		var list Names
+		d := json.NewDecoder(bytes.NewReader(body))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&list); err != nil {
+			return nil, err
+		}
+		if list.Names == nil {
+			return nil, errors.New(`want {"names": [...]}`)
+		}
+		ranges := make([]names.Range, len(list.Names))
+		for i := range list.Names {
+			ranges[i] = list.Names[i].Range
+		}
+		return names.New(ranges)
+	case "text/csv":
+		return names.Parse(".csv", body)
+	}
+	return names.Parse("", body)
 }
 
 // called returns what keys are called.

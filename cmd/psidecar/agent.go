@@ -19,8 +19,10 @@ import (
 	"github.com/psidecar/psidecar/agent/machine"
 	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/agent/report"
+	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/mark"
 )
@@ -32,6 +34,8 @@ type agentFlags struct {
 	http            string
 	names           []string // for http
 	keyNames        string
+	namesSocket     string        // where names of keys are set
+	users           control.Users // who may
 	pprof           bool
 	sample          string
 	budget          float64
@@ -145,7 +149,8 @@ with psidecar unload. Connections of jobs that are found, rather than named by
 start; a connection that one makes before goes direct.
 
 The page, the JSON interface (/api/v1) and the metrics (/metrics) are served
-at --http.`,
+at --http, which changes nothing; --names-socket takes names of keys (PUT
+/api/v1/names) from users of this host who may.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts, err := f.options()
@@ -157,6 +162,8 @@ at --http.`,
 	}
 	f.watching(cmd)
 	f.showing(cmd)
+	addNamesSocket(cmd, &f.namesSocket, agentNamesSocket)
+	addUsers(cmd, &f.users)
 	f.intercept.intercepting(cmd, false)
 	f.intercept.handing(cmd)
 	f.pods.add(cmd)
@@ -182,7 +189,8 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	opts.Machine = f.machine(named)
 	opts.Health = &health.Loops{}
-	opts.Collectors = append(opts.Collectors, page.guard)
+	orders := control.NewServer(web.NamesControl(opts.Names), f.users)
+	opts.Collectors = append(opts.Collectors, page.guard, orders)
 	intercepting, err := f.intercept.open(&opts)
 	if err != nil {
 		return err
@@ -201,6 +209,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 		g.Go(func() error { return named.Run(ctx) })
 	}
 	g.Go(func() error { return page.serve(ctx, w.agent.Handler(f.pprof)) })
+	g.Go(func() error { return serveOrders(ctx, f.namesSocket, orders) })
 	return g.Wait()
 }
 

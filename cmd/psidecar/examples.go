@@ -23,6 +23,11 @@ psidecar demo --hosts 2 --hold    # keep the page up at the end`,
 	"heatmap": `psidecar heatmap                          # in the terminal
 psidecar heatmap --job 10.0.0.1:8000 --measure bytes --png bytes.png
 psidecar heatmap --first 0 --last 99999 --names names.yaml`,
+	"names": `psidecar names show`,
+	"names set": `psidecar names set names.yaml    # agent, planner and up on this host, until they end
+psidecar names set names.csv --control-socket /run/psidecar/names.sock   # the agent alone`,
+	"names show": `psidecar names show
+psidecar names show --agent planner-host:9812 --csv   # as --names reads it`,
 	"partition": `psidecar partition --input rcv1.libsvm -k 8 --out parts
 psidecar partition --input rcv1.libsvm -k 8 --all --plot traffic.png   # all algorithms beside each other`,
 	"plan":        `psidecar plan show`,

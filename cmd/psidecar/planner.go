@@ -48,6 +48,8 @@ type plannerFlags struct {
 	tls                 link.Files
 	names               []string // for http
 	keyNames            string
+	called              *names.File // the same as the agent's in this process; nil: keyNames
+	namesSocket         string      // where names of keys are set; empty: nowhere here
 	guests
 }
 
@@ -104,6 +106,7 @@ deploy/SECURITY.md says who may do what.`,
 	f.planning(cmd, "")
 	addNames(cmd, &f.names)
 	addKeyNames(cmd, &f.keyNames)
+	addNamesSocket(cmd, &f.namesSocket, plannerNamesSocket)
 	f.guests.add(cmd, "let all who reach --listen report, ask and change things, without a certificate")
 	return cmd
 }
@@ -139,7 +142,8 @@ type collector struct {
 	codecs   *codecs.Service
 	live     *live.Planner
 	flags    *plannerFlags
-	names    *names.File   // what keys are called; nil: they have no names
+	names    *names.File // what keys are called
+	orders   *control.Server
 	contest  *contest      // nil: the store is not in a cluster
 	health   *health.Loops // nil: nobody watches over loops
 	shown    atomic.Pointer[plans.Service]
@@ -157,9 +161,12 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 		return nil, usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
 	}
 	var err error
-	if c.names, err = openNames(f.keyNames); err != nil {
-		return nil, err
+	if c.names = f.called; c.names == nil {
+		if c.names, err = openNames(f.keyNames); err != nil {
+			return nil, err
+		}
 	}
+	c.orders = control.NewServer(web.NamesControl(c.names), f.users)
 	if c.identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
 		return nil, err
 	}
@@ -273,26 +280,12 @@ func (c *collector) measures() [][]measure.Line {
 	return hosts
 }
 
-// planMetrics are those of the plans, while this planner has any.
-type planMetrics struct {
-	shown *atomic.Pointer[plans.Service]
-}
-
-// Describe implements prometheus.Collector.
-func (m planMetrics) Describe(out chan<- *prometheus.Desc) { m.shown.Load().Metrics().Describe(out) }
-
-// Collect implements prometheus.Collector.
-func (m planMetrics) Collect(out chan<- prometheus.Metric) {
-	if service := m.shown.Load(); service != nil {
-		service.Metrics().Collect(out)
-	}
-}
-
 // run takes reports and shows them until ctx ends.
 func (c *collector) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.page.serve(ctx, c.handler()) })
 	g.Go(func() error { c.noteHour(ctx); return nil })
+	g.Go(func() error { return serveOrders(ctx, c.flags.namesSocket, c.orders) })
 	g.Go(func() error {
 		if c.contest != nil {
 			return c.contend(ctx)
@@ -322,6 +315,9 @@ func (c *collector) noteHour(ctx context.Context) {
 // handler serves the page; of a planner that waits, the leader's.
 func (c *collector) handler() http.Handler {
 	metrics := []prometheus.Collector{planMetrics{&c.shown}, c.policy, c.page.guard, silenced(c.store)}
+	if c.flags.called == nil {
+		metrics = append(metrics, c.orders) // else names are set at the agent's
+	}
 	if c.contest != nil {
 		metrics = append(metrics, &c.contest.way)
 	}
@@ -397,11 +393,4 @@ func (c *collector) credentials() credentials.TransportCredentials {
 		tls = serverCredentials(c.identity)
 	}
 	return greeted{control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)}
-}
-
-// silenced counts reports of hosts for which a newer agent speaks.
-func silenced(s *reports.Store) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "psidecar_planner_silenced_reports_total", Help: "Reports that were ignored because a newer connection reports for the same host: two agents have one name.",
-	}, func() float64 { return float64(s.Silenced()) })
 }

@@ -67,7 +67,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.tls.Peers, "tls-peer", nil, "patterns (*, ?, [a-z]) for the DNS names and URIs of peers' certificates, which may then be without a role; default: those with a proxy's role (psidecar certs), by whatever name")
 	flags.BoolVar(&f.insecure, "insecure", false, "allow links without TLS to and from other hosts; in psidecar up also a planner that lets all who reach it do everything")
 	flags.BoolVar(&f.insecureMesh, "insecure-mesh", false, "old name of --insecure")
-	flags.StringVar(&f.control, "control-socket", controlSocket, "unix socket at which root, this process's user and --admin-uid change the proxy's rules for values and try codecs, below --state-dir where it is no absolute path; empty: none")
+	flags.StringVar(&f.control, "control-socket", controlSocket, "unix socket at which root, this process's user and --admin-uid change the proxy's rules for values and try codecs, and in psidecar up set names of keys (psidecar names set), below --state-dir where it is no absolute path; empty: none")
 	addUsers(cmd, &f.users)
 	flags.BoolVar(&f.meshOnly, "mesh-only", false, "refuse connections that would go past the mesh, for want of a proxy or of a certificate that holds, instead of connecting directly and plainly")
 	flags.DurationVar(&f.retry, "no-proxy-retry", 10*time.Second, "for how long a host without a proxy is not tried again")
@@ -239,7 +239,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watchOver(ctx, opts.Health) })
-	orders := c.orders(f)
+	orders := c.orders(f, nil)
 	g.Go(func() error { return page.serve(ctx, c.proxy.Handler(page.guard, orders)) })
 	g.Go(func() error { return serveOrders(ctx, f.controlPath(), orders) })
 	if f.socket != "" {
@@ -291,37 +291,6 @@ func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *
 		return nil, err
 	}
 	return c, c.following(f, &opts)
-}
-
-// controlSocket is in the folder that an agent makes for the proxy's user.
-const (
-	controlSocket      = "control.sock"
-	usualControlSocket = "/run/psidecar/state/" + controlSocket
-)
-
-// controlPath is where the control socket is; empty: there is none.
-func (f *proxyFlags) controlPath() string {
-	if f.control == "" || filepath.IsAbs(f.control) {
-		return f.control
-	}
-	return filepath.Join(f.routing.dir, f.control)
-}
-
-// orders takes what changes the proxy from users who may.
-func (c *carrier) orders(f *proxyFlags) *control.Server {
-	return control.NewServer(c.proxy.ControlHandler(), f.users)
-}
-
-// serveOrders serves at a unix socket until ctx ends.
-func serveOrders(ctx context.Context, path string, orders *control.Server) error {
-	if path == "" {
-		return nil
-	}
-	l := control.Await(ctx.Done(), path, func(err error) { slog.Info("no control socket yet", "error", err) })
-	if l == nil {
-		return nil
-	}
-	return orders.Serve(ctx, l)
 }
 
 // serve serves a listener that an agent handed over.

@@ -96,6 +96,7 @@ func newRootCommand(e env) *cobra.Command {
 		newShowCommand(e),
 		newPlannerCommand(e),
 		newPlanCommand(e),
+		newNamesCommand(e),
 		newRestoreCommand(e),
 		newSimulateCommand(e),
 		newUpCommand(e),

@@ -103,7 +103,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return nil, err
 	}
 	if h.address == "" {
-		f.planner.keyNames = f.agent.keyNames
+		f.planner.called = watch.Names
 		f.planner.insecure, f.planner.users = f.proxy.insecure, f.proxy.users
 		if h.planner, err = openPlanner(ctx, &f.planner, "--planner-", ports); err != nil {
 			return nil, err
@@ -143,7 +143,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	watch.WithProxy = true
 	watch.Carried.Measures = h.carrier.proxy.MeasuresOf
 	watch.Saved = h.carrier.proxy.Carried
-	h.orders, h.control = h.carrier.orders(&f.proxy), f.proxy.controlPath()
+	h.orders, h.control = h.carrier.orders(&f.proxy, watch.Names), f.proxy.controlPath()
 	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.page.guard, h.orders)
 	h.watcher, err = openWatcher(watch, intercepting)
 	return h, err

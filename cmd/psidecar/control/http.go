@@ -42,8 +42,9 @@ func (s *Server) Serve(ctx context.Context, l *Listener) error {
 	return nil
 }
 
-// maxBody bounds what a request may bring, in bytes.
-const maxBody = 1 << 20
+// MaxBody bounds what a request may bring, in bytes: as many names of keys as
+// there may be.
+const MaxBody = 16 << 20
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	uid, ok := r.Context().Value(userKey{}).(int)
@@ -57,7 +58,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("user %d may not: this socket is for %s; see --admin-uid", uid, s.users), http.StatusForbidden)
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 	if r.Method == http.MethodGet {
 		s.handler.ServeHTTP(w, r)
 		return

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+
+	"github.com/psidecar/psidecar/agent/names"
+	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/cmd/psidecar/control"
+)
+
+// controlSocket is in the folder that an agent makes for the proxy's user.
+const (
+	controlSocket      = "control.sock"
+	usualControlSocket = "/run/psidecar/state/" + controlSocket
+)
+
+// controlPath is where the control socket is; empty: there is none.
+func (f *proxyFlags) controlPath() string {
+	if f.control == "" || filepath.IsAbs(f.control) {
+		return f.control
+	}
+	return filepath.Join(f.routing.dir, f.control)
+}
+
+// orders takes what changes the proxy from users who may; and, of an agent in
+// this process, what keys are called.
+func (c *carrier) orders(f *proxyFlags, called *names.File) *control.Server {
+	if called == nil {
+		return control.NewServer(c.proxy.ControlHandler(), f.users)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", c.proxy.ControlHandler())
+	mux.Handle("/api/v1/names", web.NamesControl(called))
+	return control.NewServer(mux, f.users)
+}
+
+// serveOrders serves at a unix socket until ctx ends.
+func serveOrders(ctx context.Context, path string, orders *control.Server) error {
+	if path == "" {
+		return nil
+	}
+	l := control.Await(ctx.Done(), path, func(err error) { slog.Info("no control socket yet", "error", err) })
+	if l == nil {
+		return nil
+	}
+	return orders.Serve(ctx, l)
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/planner/plans"
+	"github.com/psidecar/psidecar/planner/reports"
+)
+
+// planMetrics are those of the plans, while this planner has any.
+type planMetrics struct {
+	shown *atomic.Pointer[plans.Service]
+}
+
+// Describe implements prometheus.Collector.
+func (m planMetrics) Describe(out chan<- *prometheus.Desc) { m.shown.Load().Metrics().Describe(out) }
+
+// Collect implements prometheus.Collector.
+func (m planMetrics) Collect(out chan<- prometheus.Metric) {
+	if service := m.shown.Load(); service != nil {
+		service.Metrics().Collect(out)
+	}
+}
+
+// silenced counts reports of hosts for which a newer agent speaks.
+func silenced(s *reports.Store) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "psidecar_planner_silenced_reports_total", Help: "Reports that were ignored because a newer connection reports for the same host: two agents have one name.",
+	}, func() float64 { return float64(s.Silenced()) })
+}
