@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { elsewhen, otherSide, shiftOf } from "./beside";
 import { chosenText } from "./choose";
-import { applyCommand } from "./codecs";
+import { applyCommand, legendText } from "./codecs";
 import { before, difference, jobFigures, summary } from "./compare";
 import { localTime, secondsOf } from "./controls";
 import { quoted } from "./copy";
@@ -115,6 +115,11 @@ describe("words", () => {
     const plan = { epochs: [{ epoch: 4, state: "proposed" }] } as unknown as Plan;
     expect(applyPlan("j", plan)).toBe("psidecar plan apply --job j --epoch 4");
     expect(applyPlan("j", { epochs: [] } as unknown as Plan)).toBeUndefined();
+  });
+  it("say of each codec that is tried what it does with the rest", () => {
+    for (const codec of ["compact", "unchanged", "threshold", "quantize", "pull-threshold", "pull-quantize", "wire", "slim"]) {
+      expect(legendText).toMatch(new RegExp(`[ ,.]${codec}[ ,]`));
+    }
   });
   it("say where measures hold", () => {
     const line = { measure: "carry", state: "part", on: 3, connections: 4, not: [{ reason: "loopback", connections: 1, why: "they stay on this host", do: "nothing" }] };
