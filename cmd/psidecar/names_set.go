@@ -134,8 +134,8 @@ did it.`,
 	return cmd
 }
 
-// errNoNames says that at a socket, if there is one, nobody has names of keys.
-var errNoNames = errors.New("nobody here has names of keys")
+// errNoNames says that at a socket, if there is one, nobody takes names of keys.
+var errNoNames = errors.New("nobody takes names of keys there")
 
 // setNames sets names at all sockets; where some may be missing, at one at least.
 func setNames(ctx context.Context, out io.Writer, sockets []string, missing bool, media string, text []byte) error {
@@ -146,7 +146,7 @@ func setNames(ctx context.Context, out io.Writer, sockets []string, missing bool
 		switch {
 		case err == nil:
 			told++
-			fmt.Fprintf(out, "%s: %d ranges of keys have names, until the file of --names changes or the process ends\n", socket, n)
+			fmt.Fprintf(out, "%s: ranges of keys with names: %d, until the file of --names changes or the process ends\n", socket, n)
 		case !missing || !errors.Is(err, errNoNames):
 			failed = append(failed, fmt.Errorf("%s: %w", socket, err))
 		}

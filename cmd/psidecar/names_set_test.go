@@ -67,7 +67,7 @@ func TestNamesSetAndShow(t *testing.T) {
 	}
 	set := namesFile(t, "set.yaml", "- {name: users, first: 0, last: 1599, keys-per-row: 16}\n- {name: theirs, first: 0, last: 9, job: 'h:1'}\n")
 	code, out, stderr := setIn(t, set, "--control-socket", socket)
-	if code != 0 || !strings.Contains(out, "2 ranges of keys have names, until the file of --names changes or the process ends") {
+	if code != 0 || !strings.Contains(out, "ranges of keys with names: 2, until the file of --names changes or the process ends") {
 		t.Fatalf("names set: exit code %d, %q, %s", code, out, stderr)
 	}
 	if out := show(); !strings.Contains(out, "users   0      1599  16") || strings.Contains(out, "\nfirst") {
@@ -177,7 +177,7 @@ func TestNamesAtUsualSockets(t *testing.T) {
 		t.Errorf("at a proxy alone: %v", err)
 	}
 	err = setNames(t.Context(), &out, []string{filepath.Join(dir, "none"), alone, all}, true, "", text)
-	if err != nil || called.Map().Key("", 3) != "a+3" || strings.Count(out.String(), "ranges of keys") != 1 {
+	if err != nil || called.Map().Key("", 3) != "a+3" || strings.Count(out.String(), "ranges of keys with names: 1,") != 1 {
 		t.Errorf("%v, key 3 is %q, %q", err, called.Map().Key("", 3), out.String())
 	}
 	// The proxy's own orders are taken beside names.
