@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // topAgent answers as an agent with two jobs does.
@@ -54,7 +56,7 @@ func openTerminal(t *testing.T) (terminal, other *os.File) {
 	t.Helper()
 	other, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("needs pseudoterminals: %v", err)
+		require.Missing(t, "needs pseudoterminals: %v", err)
 	}
 	t.Cleanup(func() { other.Close() })
 	if err := unix.IoctlSetPointerInt(int(other.Fd()), unix.TIOCSPTLCK, 0); err != nil {

@@ -113,7 +113,7 @@ func watch(h *house) {
 	}
 	h.run("psidecar heatmap --png heatmap.png")
 	h.there("heatmap.png")
-	h.holds(h.run("curl -s 127.0.0.1:9810/metrics"), "metrics", "psidecar_key_accesses_total{job=\""+address+":9001\"", "psidecar_job_state", "psidecar_measure_connections")
+	h.awaitOutput("curl -s 127.0.0.1:9810/metrics", "psidecar_key_accesses_total{job=\""+address+":9001\"", "psidecar_job_state", "psidecar_measure_connections")
 	h.record("psidecar record --out job.psr")
 	h.holds(h.run("psidecar simulate job.psr"), "simulate", "home", "locality")
 	h.holds(h.run("psidecar top"), "top", address+":9001", "worker1")
