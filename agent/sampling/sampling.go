@@ -37,8 +37,9 @@ const (
 	// GB of traffic, three quarters of it keys, for runs of keys.
 	kernelNanosPerByte = 0.1
 	// denser is the part of the budget that must suffice before a job is looked
-	// at more densely than it is.
-	denser = 0.6
+	// at more densely than it is, so that what is measured unevenly does not make
+	// the rates change to and fro.
+	denser = 0.8
 )
 
 // A Rate says that one in OneIn windows of so many timestamps is looked at.
@@ -188,16 +189,21 @@ func (c *Controller) pace(name string) (pace float64) {
 }
 
 // share returns for each demand how sparsely it is met so that all together stay
-// within the budget, if that is possible: who takes most gives most.
+// within the budget, if that is possible: who takes most gives most. Who takes no
+// more than an equal part of the budget gives nothing: what is beyond the budget
+// then is because of the steps of others that must be looked at, and to take it
+// from small jobs would save next to nothing and make their few counts wrong.
 func share(all []demand, budget float64) []uint32 {
 	oneIn := make([]uint32, len(all))
 	for i := range oneIn {
 		oneIn[i] = 1
 	}
+	part := budget / float64(max(len(all), 1))
 	for total(all, oneIn) > budget {
 		most := -1
 		for i, d := range all {
-			if oneIn[i] < d.limit && (most < 0 || cmp.Less(all[most].whole/float64(oneIn[most]), d.whole/float64(oneIn[i]))) {
+			takes := d.whole / float64(oneIn[i])
+			if oneIn[i] < d.limit && takes > part && (most < 0 || cmp.Less(all[most].whole/float64(oneIn[most]), takes)) {
 				most = i
 			}
 		}

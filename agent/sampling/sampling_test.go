@@ -141,6 +141,47 @@ func TestJobsByThemselves(t *testing.T) {
 	}
 }
 
+// Five jobs from half a megabyte a second to as much as two cores move: what the
+// budget allows is used, and small jobs are looked at whole, whether the budget can
+// be met or not.
+func TestFiveJobsShareTheBudget(t *testing.T) {
+	for name, tc := range map[string]struct {
+		nanosPerByte float64 // 3: as on a quiet machine; 8: where others take its caches
+		over         bool
+	}{"within the budget": {3, false}, "beyond the budget": {8, true}} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(1)
+			h.c.Start = 4 // as the agent's
+			small := []string{"0.5 MB/s", "1 GB/s"}
+			// Keys of 8 bytes of two workers; the model has 4 to a key.
+			for name, j := range map[string]job{
+				"0.5 MB/s": {stepsPerSecond: 20, keysPerStep: 4 * 250},
+				"5 MB/s":   {stepsPerSecond: 20, keysPerStep: 4 * 2500},
+				"20 MB/s":  {stepsPerSecond: 20, keysPerStep: 4 * 4000},
+				"100 MB/s": {stepsPerSecond: 17, keysPerStep: 4 * 4000},
+				"1 GB/s":   {stepsPerSecond: 2, keysPerStep: 4 * 1500},
+			} {
+				j.nanosPerByte = tc.nanosPerByte
+				h.jobs[name] = &j
+			}
+			h.run(30)
+			for _, name := range small {
+				if d := h.decided.Jobs[name]; d.OneIn != 1 || d.AtFloor {
+					t.Errorf("%s: %+v, want all of its keys looked at", name, d)
+				}
+			}
+			for name, d := range h.decided.Jobs {
+				if !tc.over && d.OneIn > 4 {
+					t.Errorf("%s: %+v, want one in 4 at least", name, d)
+				}
+			}
+			if h.decided.Over != tc.over || !tc.over && (h.decided.Percent > 1 || h.decided.Percent < 0.6) {
+				t.Errorf("%+v", h.decided)
+			}
+		})
+	}
+}
+
 // A job that has just been met is sampled sparsely until its keys have been
 // seen, unless it is so slow that its steps would be missed.
 func TestStart(t *testing.T) {
