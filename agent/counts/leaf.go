@@ -196,9 +196,14 @@ func findByMerging(known, keys []uint64, found, missing []int32) (_, _ []int32) 
 	return found, missing
 }
 
+// near is how far from where it would be a key is looked for first: hashed ids, some
+// hundred of them, are hardly ever farther.
+const near = 16
+
 // searchFrom returns the first place at or after from whose key is not below
 // k, and whether it is k. It starts where k would be if the keys were evenly
-// spread, as hashed ids are, and widens its steps from there.
+// spread, as hashed ids are, and halves what is left there without branches that
+// the processor could guess wrong.
 func searchFrom(keys []uint64, from int, k uint64) (int, bool) {
 	last := len(keys) - 1
 	switch {
@@ -207,28 +212,23 @@ func searchFrom(keys []uint64, from int, k uint64) (int, bool) {
 	case keys[from] >= k:
 		return from, keys[from] == k
 	}
+	low, high := from, last // keys[low] < k <= keys[high]
 	span := float64(keys[last] - keys[from])
 	guess := from + int(float64(k-keys[from])/span*float64(last-from))
-	low, high := from, last // keys[low] < k <= keys[high]
-	for step := 1; ; step *= 2 {
-		if guess <= low {
-			guess = low + 1
-		} else if guess >= high {
-			guess = high - 1
-		}
-		if guess <= low { // high is low + 1
-			break
-		}
-		if keys[guess] < k {
-			low, guess = guess, guess+step
-		} else {
-			high, guess = guess, guess-step
-		}
-		if high-low > 8 && step > 16 {
-			guess = (low + high) / 2
-		}
+	if at := guess + near; at < high && keys[at] >= k {
+		high = at
 	}
-	return high, keys[high] == k
+	if at := guess - near; at > low && at < high && keys[at] < k {
+		low = at
+	}
+	for n := high - low; n > 1; { // keys[low] < k <= keys[low+n]
+		half := n / 2
+		if keys[low+half] < k {
+			low += half
+		}
+		n -= half
+	}
+	return low + 1, keys[low+1] == k
 }
 
 // add adds to the keys at the given places (all of them where places is nil)
