@@ -148,7 +148,7 @@ func hottest(v *observe.JobView, n int) web.Keys {
 			Pulls: key.Sums[counts.Pulls], Pushes: key.Sums[counts.Pushes],
 			Bytes:     key.Sums[counts.PulledBytes] + key.Sums[counts.PushedBytes],
 			Estimated: key.Earlier, Server: home(v, key.Key),
-			Error: uint64(covered.CountError(float64(key.Accesses()))),
+			Error: uint64(covered.UsesError(float64(key.Sums[counts.Pulls]), float64(key.Sums[counts.Pushes])) + covered.CountError(float64(key.Earlier))),
 		}
 		for _, w := range workers {
 			n := uint64(0)

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -98,20 +97,7 @@ type JobSampling struct {
 	Estimated    uint64  `json:"estimated"`     // how many requests those that were looked at stand for
 	CostPercent  float64 `json:"cost_percent"`  // of one core
 	AtFloor      bool    `json:"at_floor"`      // sparser it does not get, whatever it takes
-	ErrorPercent float64 `json:"error_percent"` // of the count of a key with 1,000 accesses: see CountError
-}
-
-// CountError returns by how much a count may be wrong that was scaled up because
-// the keys of some requests only were looked at: 19 times in 20 it is within so
-// much, where uses of the key are spread over the job's steps by chance (it is
-// less where every step uses it, more where it comes in bursts). How many requests
-// there were is known, so it is also known how far off the scaling is for all.
-func (s *JobSampling) CountError(count float64) float64 {
-	if s.Sampled == 0 || s.Requests <= s.Sampled || count <= 0 {
-		return 0
-	}
-	all := float64(s.Requests)
-	return 1.96*math.Sqrt(count*(all/float64(s.Sampled)-1)) + count*math.Abs(float64(s.Estimated)/all-1)
+	ErrorPercent float64 `json:"error_percent"` // of the count of a key with 500 pulls and 500 pushes: see UsesError
 }
 
 // A Node is a scheduler, server or worker of a job.
@@ -293,7 +279,7 @@ type HotKey struct {
 	Pushes    uint64   `json:"pushes"`
 	Bytes     uint64   `json:"bytes"`               // of its values, both ways
 	Estimated uint64   `json:"estimated,omitempty"` // accesses that are an estimate, at most Sketch.Bound too high
-	Error     uint64   `json:"error,omitempty"`     // by how much accesses may be wrong because requests are sampled: see CountError
+	Error     uint64   `json:"error,omitempty"`     // by how much accesses may be wrong because requests are sampled: see UsesError
 	Server    string   `json:"server,omitempty"`    // its home
 	Workers   []uint64 `json:"workers"`             // accesses by worker
 }

@@ -1,0 +1,53 @@
+package web_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// The counts of keys that steps pull and push alike are within the error that is
+// told of them 19 times in 20, where the keys of one step in four are looked at.
+func TestErrorOfUses(t *testing.T) {
+	const keys, steps, oneIn = 2000, 4000, 4
+	r := rand.New(rand.NewPCG(1, 2))
+	looked := make([]bool, steps)
+	s := web.JobSampling{Requests: 2 * steps}
+	for from := 0; from < steps; from += oneIn { // exactly one of each four
+		looked[from+r.IntN(oneIn)] = true
+		s.Sampled, s.Estimated = s.Sampled+2, s.Estimated+2*oneIn
+	}
+	within, alone := 0, 0
+	for range keys {
+		truth, count := 0.0, 0.0
+		for step := range steps {
+			if r.Float64() < 0.05 {
+				truth += 2
+				if looked[step] {
+					count += 2 * oneIn
+				}
+			}
+		}
+		off := math.Abs(count - truth)
+		if off <= s.UsesError(count/2, count/2) {
+			within++
+		}
+		if off <= s.CountError(count) {
+			alone++
+		}
+	}
+	if share := float64(within) / keys; share < 0.93 || share > 0.98 {
+		t.Errorf("%.1f%% of the counts are within the error, want 95%%", 100*share)
+	}
+	if share := float64(alone) / keys; share > 0.9 {
+		t.Errorf("%.1f%% of the counts would be within the error of uses that come one by one: this test does not show the difference", 100*share)
+	}
+	if one, other := s.UsesError(300, 0), s.CountError(300); one != other {
+		t.Errorf("the error of 300 pulls is %v, of 300 uses %v", one, other)
+	}
+	if all := (&web.JobSampling{Requests: 10, Sampled: 10, Estimated: 10}).UsesError(5, 5); all != 0 {
+		t.Errorf("the error where all was looked at is %v", all)
+	}
+}
