@@ -190,7 +190,7 @@ func (c *Controller) pace(name string) (pace float64) {
 
 // share returns for each demand how sparsely it is met so that all together stay
 // within the budget, if that is possible: who takes most gives most. Who takes no
-// more than an equal part of the budget gives nothing: what is beyond the budget
+// more than an equal part of the budget, idle jobs aside, gives nothing: what is beyond the budget
 // then is because of the steps of others that must be looked at, and to take it
 // from small jobs would save next to nothing and make their few counts wrong.
 func share(all []demand, budget float64) []uint32 {
@@ -198,7 +198,13 @@ func share(all []demand, budget float64) []uint32 {
 	for i := range oneIn {
 		oneIn[i] = 1
 	}
-	part := budget / float64(max(len(all), 1))
+	active := 0
+	for _, d := range all {
+		if d.whole > 0 {
+			active++
+		}
+	}
+	part := budget / float64(max(active, 1))
 	for total(all, oneIn) > budget {
 		most := -1
 		for i, d := range all {

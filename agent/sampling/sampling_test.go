@@ -164,6 +164,9 @@ func TestFiveJobsShareTheBudget(t *testing.T) {
 				j.nanosPerByte = tc.nanosPerByte
 				h.jobs[name] = &j
 			}
+			for _, name := range []string{"idle", "another", "a third"} {
+				h.jobs[name] = &job{}
+			}
 			h.run(30)
 			for _, name := range small {
 				if d := h.decided.Jobs[name]; d.OneIn != 1 || d.AtFloor {
@@ -171,7 +174,7 @@ func TestFiveJobsShareTheBudget(t *testing.T) {
 				}
 			}
 			for name, d := range h.decided.Jobs {
-				if !tc.over && d.OneIn > 4 {
+				if !tc.over && d.Percent > 0 && d.OneIn > 4 {
 					t.Errorf("%s: %+v, want one in 4 at least", name, d)
 				}
 			}
