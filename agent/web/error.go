@@ -22,5 +22,5 @@ func (s *JobSampling) errorOf(count, together float64) float64 {
 		return 0
 	}
 	all := float64(s.Requests)
-	return 1.96*math.Sqrt(count*together*(all/float64(s.Sampled)-1)) + count*math.Abs(float64(s.Estimated)/all-1)
+	return 1.96*math.Sqrt(count*together*(all/float64(s.Sampled)-1)) + count*math.Abs(all/float64(max(s.Estimated, 1))-1)
 }

@@ -51,3 +51,17 @@ func TestErrorOfUses(t *testing.T) {
 		t.Errorf("the error where all was looked at is %v", all)
 	}
 }
+
+// Where those that were looked at stand for three fifths of the requests that there
+// were, counts are as much too low, and it is said by how much.
+func TestErrorOfScaling(t *testing.T) {
+	const truth = 100_000
+	s := web.JobSampling{Requests: 5000, Sampled: 3000, Estimated: 3000}
+	if off, told := truth*2/5.0, s.CountError(truth*3/5.0); off > told || told > 1.1*off {
+		t.Errorf("a count is %v too low, told is %v", off, told)
+	}
+	s.Sampled, s.Estimated = 3000, 10_000
+	if off, told := float64(truth), s.CountError(2*truth); off > told || told > 1.1*off {
+		t.Errorf("a count is %v too high, told is %v", off, told)
+	}
+}
