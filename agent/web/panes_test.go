@@ -18,7 +18,6 @@ import (
 	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/planner/api/measure"
-	"github.com/psidecar/psidecar/test/require"
 )
 
 // lived is a fleet whose job has a past, and that has other jobs beside it.
@@ -357,71 +356,6 @@ func TestWithoutAJob(t *testing.T) {
 	if text := look(t, ctx, `document.querySelector("#empty").textContent`); !strings.Contains(text, "psidecar doctor") || !strings.Contains(text, "psjob local") {
 		t.Errorf("the card does not say what to do: %s", text)
 	}
-}
-
-// stalled is a job that waits, for the screens.
-func stalled() Job {
-	j := fleet{workers: 8, servers: 4}.Jobs()[0]
-	j.Name, j.State, j.Cause, j.StepsPerSecond, j.BytesPerSecond = "198.18.0.7:9000", Stalled, "server1", 0, 0
-	j.What = "stalled for 12 s: worker3 waits for server1, keys 9223372036854775808 to 13835058055282163711, request 4.2 MB"
-	j.Stalls = []Stall{
-		{Kind: "unanswered", Who: "worker3", On: "server1", Seconds: 12, Keys: "keys from 9223372036854775808 to 13835058055282163711", Bytes: 4.2e6, Why: "the server's process is stopped (SIGSTOP); its socket's window is zero"},
-		{Kind: "barrier", Who: "worker2", Seconds: 11.4},
-	}
-	return j
-}
-
-// axe finds nothing serious, whatever the page shows, dark or light.
-func TestAccessible(t *testing.T) {
-	script, err := os.ReadFile("page/node_modules/axe-core/axe.min.js")
-	if err != nil {
-		require.Missing(t, "needs axe-core (make page): %v", err)
-	}
-	over := stalled()
-	over.Name, over.State, over.What = "198.18.0.8:9000", Over, "over"
-	over.Stalls = nil
-	l := newLived(stalled(), over)
-	ctx := openLived(t, l)
-	do(t, ctx, "load axe", chromedp.Evaluate[chromedp.Void](string(script)+"; 0"))
-	check := func(what string) {
-		t.Helper()
-		do(t, ctx, "run axe", chromedp.Evaluate[chromedp.Void](`window.found = undefined; axe.run().then((r) => { window.found = r.violations.map((v) => v.impact + ": " + v.id + ": " + v.help + ": " + v.nodes.map((n) => n.target.join(" ")).slice(0, 4).join(", ")); }); 0`))
-		until(t, ctx, "axe", `window.found !== undefined`)
-		for _, v := range ask(t, ctx, chromedp.Evaluate[[]string](`window.found`)) {
-			if strings.HasPrefix(v, "serious") || strings.HasPrefix(v, "critical") {
-				t.Errorf("%s: %s", what, v)
-			}
-		}
-	}
-	screens := []struct{ name, hash string }{
-		{"job", ""},
-		{"stalled", "job=198.18.0.7:9000"},
-		{"over", "job=198.18.0.8:9000"},
-		{"beside", "beside=job&besidejob=198.18.0.8:9000&by=time&range=600"},
-	}
-	widths := []int64{1440}
-	if os.Getenv("PSIDECAR_SCREENSHOTS") != "" {
-		widths = []int64{800, 1440, 2560}
-	}
-	for _, screen := range screens {
-		before := drawn(t, ctx)
-		do(t, ctx, "show "+screen.name, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`location.hash = %q; dispatchEvent(new HashChangeEvent("hashchange")); 0`, screen.hash)), waitDrawn(before+1))
-		for _, theme := range []string{"light", "dark"} {
-			before = drawn(t, ctx)
-			do(t, ctx, theme, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.documentElement.dataset.theme = %q; dispatchEvent(new HashChangeEvent("hashchange")); 0`, theme)), waitDrawn(before+1))
-			check(screen.name + ", " + theme)
-			for _, width := range widths {
-				if os.Getenv("PSIDECAR_SCREENSHOTS") == "" {
-					continue
-				}
-				do(t, ctx, "resize", chromedp.EmulateViewport(width, 1200))
-				until(t, ctx, "laid out", `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
-				screenshot(t, ctx, fmt.Sprintf("%s-%s-%d", screen.name, theme, width))
-			}
-		}
-	}
-	do(t, ctx, "open the lists", chromedp.Evaluate[chromedp.Void](`document.querySelectorAll("details").forEach((d) => (d.open = true)); 0`))
-	check("with open lists")
 }
 
 // The keyboard reaches what the pointer does: the lists close with Escape, and a
