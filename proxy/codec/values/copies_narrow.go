@@ -1,0 +1,211 @@
+package values
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/codec/ef21"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// pieceKeys is what both ends find out about the keys of a piece.
+type pieceKeys struct {
+	fresh  int  // keys whose values come whole
+	inLine bool // all are known, and their values are one after the other
+	from   int  // where they begin, in numbers
+	known  int  // numbers of the others
+}
+
+// freshOnes is whether keys are fresh; nil means all are.
+type freshOnes []byte
+
+func (f freshOnes) has(i int) bool { return f == nil || f[i/8]>>(i%8)&1 != 0 }
+
+// appendNarrow appends the part of keys of few values.
+func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21.Config, p *piece, keys pslite.Keys, values []byte) (all []byte, sent int, ok bool) {
+	if !c.place(t, p, keys) {
+		return head, 0, false
+	}
+	k := c.look(t, p, keys)
+	var flags byte
+	switch {
+	case k.fresh == p.keys:
+		flags = copyWhole
+	case k.fresh > 0:
+		flags = copySome
+	}
+	if t.forget {
+		flags |= copyForget
+		t.forget = false
+	}
+	start, size := len(head), t.kind.Size()
+	head = t.begin(head, number, flags)
+	head = binary.AppendUvarint(head, uint64(p.first))
+	head = binary.AppendUvarint(head, uint64(p.keys))
+	head = appendWidths(head, p)
+	if flags&copySome != 0 {
+		head = append(head, c.fresh...)
+	}
+	before := len(head)
+	fresh := freshOnes(c.fresh)
+	if flags&copyWhole != 0 {
+		fresh = nil
+	}
+	if k.fresh > 0 {
+		head = c.appendFresh(head, t, p, keys, values, fresh)
+	}
+	sent = (len(head) - before) / size
+	if k.known > 0 {
+		old, now := c.gather(t, &k, p, keys, values, fresh)
+		tau := t.tau[p.span.Range]
+		if tau == nil {
+			tau = &ef21.Threshold{}
+			t.tau[p.span.Range] = tau
+		}
+		var some int
+		if head, some, ok = c.encoder.Append(head, config, t.kind, tau, old, now); !ok {
+			c.codec.counts.why(ReasonNotFinite)
+			c.drop(keys[8*p.first : 8*(p.first+p.keys)])
+			t.forget = t.forget || flags&copyForget != 0
+			t.began = t.began && head[start+1]&copyBegins == 0
+			return c.appendNarrow(head[:start], t, number, config, p, keys, values)
+		}
+		sent += some
+		if !k.inLine {
+			t.scatter(p, keys, fresh, old)
+		}
+	}
+	return c.check.append(head, start+1, t, t.narrow.values), sent, true
+}
+
+// place makes room for a piece's keys, if there is enough, after forgetting all
+// others if need be.
+func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
+	missing, values, same := t.narrow.index.missing(keys, p)
+	if same && missing == 0 {
+		return true
+	}
+	free := t.held // the next part frees it
+	c.left += free
+	if same && c.take(missing*cellBytes+values*t.kind.Size()) {
+		t.held = 0
+		t.add(p, keys)
+		return true
+	}
+	all := p.keys*cellBytes + p.to - p.from
+	if before := t.bytes(); before > 0 && all <= c.left+before {
+		free += before
+		c.give(before)
+		t.narrow, t.forget = &keyTable{index: newIndex()}, true
+		if c.take(all) {
+			t.held = 0
+			t.add(p, keys)
+			return true
+		}
+	}
+	c.left -= free
+	t.held = free
+	return false
+}
+
+// add gives those of a piece's keys a place that have none.
+func (t *copyTable) add(p *piece, keys pslite.Keys) {
+	for i := range p.keys {
+		t.narrow.index.add(keys.At(p.first+i), p.widthOf(i))
+	}
+	size := t.narrow.index.values * t.kind.Size()
+	t.narrow.values = slices.Grow(t.narrow.values, size-len(t.narrow.values))[:size]
+}
+
+// bytes is what the narrow keys take.
+func (t *copyTable) bytes() int { return t.narrow.index.bytes() + len(t.narrow.values) }
+
+// look finds out what is known of a piece's keys, which have places, and sets
+// c.fresh.
+func (c *copies) look(t *copyTable, p *piece, keys pslite.Keys) (k pieceKeys) {
+	c.fresh = slices.Grow(c.fresh[:0], (p.keys+7)/8)[:(p.keys+7)/8]
+	clear(c.fresh)
+	k.inLine = true
+	next := 0
+	for i := range p.keys {
+		cell := t.narrow.index.at(keys.At(p.first + i))
+		if !cell.pulled() {
+			c.fresh[i/8] |= 1 << (i % 8)
+			k.fresh++
+			continue
+		}
+		from := int(cell.place) - 1
+		if k.known == 0 {
+			k.from = from
+		} else if from != next {
+			k.inLine = false
+		}
+		next = from + cell.size()
+		k.known += cell.size()
+	}
+	k.inLine = k.inLine && k.fresh == 0
+	return k
+}
+
+// appendFresh appends the values of fresh keys, and copies them.
+func (c *copies) appendFresh(head []byte, t *copyTable, p *piece, keys pslite.Keys, values []byte, fresh freshOnes) []byte {
+	at, size := 0, t.kind.Size()
+	for i := range p.keys {
+		n := p.widthOf(i) * size
+		if fresh.has(i) {
+			cell := t.narrow.index.at(keys.At(p.first + i))
+			cell.width |= pulledBit
+			copy(t.narrow.values[(int(cell.place)-1)*size:], values[at:at+n])
+			head = append(head, values[at:at+n]...)
+		}
+		at += n
+	}
+	return head
+}
+
+// gather returns what the worker has of the known keys, to be changed, and what it
+// should have.
+func (c *copies) gather(t *copyTable, k *pieceKeys, p *piece, keys pslite.Keys, values []byte, fresh freshOnes) (old, now []byte) {
+	size := t.kind.Size()
+	if k.inLine {
+		return t.narrow.values[k.from*size : (k.from+k.known)*size], values
+	}
+	c.old, c.now = c.old[:0], c.now[:0]
+	at := 0
+	for i := range p.keys {
+		n := p.widthOf(i) * size
+		if !fresh.has(i) {
+			from, _ := t.narrow.index.find(keys.At(p.first + i))
+			c.old = append(c.old, t.narrow.values[int(from)*size:int(from)*size+n]...)
+			c.now = append(c.now, values[at:at+n]...)
+		}
+		at += n
+	}
+	return c.old, c.now
+}
+
+// scatter puts the values of known keys back to their places.
+func (t *copyTable) scatter(p *piece, keys pslite.Keys, fresh freshOnes, old []byte) {
+	size := t.kind.Size()
+	for i := range p.keys {
+		if !fresh.has(i) {
+			from, width := t.narrow.index.find(keys.At(p.first + i))
+			n := width * size
+			copy(t.narrow.values[int(from)*size:int(from)*size+n], old)
+			old = old[n:]
+		}
+	}
+}
+
+// appendWidths appends the number of values of each key: one number where all have
+// the same.
+func appendWidths(head []byte, p *piece) []byte {
+	if p.lens == nil {
+		return binary.AppendUvarint(head, uint64(p.width)+1)
+	}
+	head = append(head, 0)
+	for i := range p.keys {
+		head = binary.AppendUvarint(head, uint64(p.widthOf(i)))
+	}
+	return head
+}

@@ -1,0 +1,73 @@
+package jobs
+
+import (
+	"context"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// report tells the planner what became of its batches.
+func (p *plans) report(ctx context.Context) error {
+	if !p.connected() {
+		return nil
+	}
+	var all []*api.MoveReport
+	for _, x := range p.jobs.all() {
+		x.mu.Lock()
+		all = append(all, x.reports()...)
+		x.mu.Unlock()
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return p.tell(ctx, all)
+}
+
+// tellWithin bounds how long reports may take to be taken.
+const tellWithin = 30 * time.Second
+
+// tell tells the planner reports over a stream that has ended when it returns.
+func (p *plans) tell(ctx context.Context, all []*api.MoveReport) error {
+	ctx, cancel := context.WithTimeout(ctx, tellWithin)
+	defer cancel() // what keeps a stream goes with it
+	stream, err := p.client.Progress(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if err := stream.Send(r); err != nil {
+			return err
+		}
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+	return stream.CloseSend()
+}
+
+// batchDone has a batch that is done reported at once: the planner has the next.
+func (p *plans) batchDone() {
+	select {
+	case p.done <- struct{}{}:
+	default:
+	}
+}
+
+// reporting reports again and again until ctx ends. What was lost with a
+// planner that ended it finds out from what was recorded.
+func (p *plans) reporting(ctx context.Context) {
+	ticker := time.NewTicker(500 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-p.done:
+		}
+		if err := p.report(ctx); err != nil {
+			p.jobs.log.Debug("telling the planner what has moved", "error", err)
+		}
+	}
+}
