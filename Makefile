@@ -29,9 +29,10 @@ BENCHTIME ?= 1s
 PKGS ?= ./...
 
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus systemd
+BENCH_PACKAGES := haproxy
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build man image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps generate-deps check-generated clean
+.PHONY: build man image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps bench-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -92,8 +93,10 @@ test-kubernetes: build
 	  $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/helm helm.sh/helm/v3/cmd/helm
 	cd test/kubernetes && CONTROLPLANE=$(CURDIR)/bin/controlplane HELM=$(CURDIR)/bin/helm PSIDECAR=$(CURDIR)/bin/psidecar PSJOB=$(CURDIR)/bin/psjob $(GO) test -v -count=1 -timeout 20m .
 
-bench:
-	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
+# What messages cost beside haproxy is in bin/eval/cost.md too.
+bench: test-deps bench-deps
+	mkdir -p bin/eval
+	PSIDECAR_EVAL_OUT=$(CURDIR)/bin/eval $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
 
 eval-proxy:
 	PSIDECAR_EVAL=1 $(GO) test -v -timeout 30m -count=1 -run BytesTable ./test/transparency
@@ -158,6 +161,9 @@ check-generated: generate
 
 test-deps:
 	@$(call install,$(TEST_PACKAGES))
+
+bench-deps:
+	@$(call install,$(BENCH_PACKAGES))
 
 generate-deps:
 	@$(call install,$(GENERATE_PACKAGES))

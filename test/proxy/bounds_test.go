@@ -19,16 +19,17 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/require"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	hoststest.Main(m, map[string]func([]string) error{"nodes": costNodes, "splicing": splicing})
+}
 
 // peakMemory returns the most memory that a process has held, in bytes.
 func peakMemory(t testing.TB, pid int) int { return statusOf(t, pid, "VmHWM:") }

@@ -110,18 +110,7 @@ func haproxies(t testing.TB, destination string) string {
 	in, between := freeAddr(t, nearHost), freeAddr(t, farHost)
 	for _, hop := range [][2]string{{between, destination}, {in, between}} {
 		config := filepath.Join(t.TempDir(), "haproxy.cfg")
-		text := fmt.Sprintf(`global
-  maxconn 2000
-defaults
-  mode tcp
-  option splice-auto
-  timeout connect 5s
-  timeout client 1h
-  timeout server 1h
-listen hop
-  bind %s
-  server next %s
-`, hop[0], hop[1])
+		text := haproxyDefaults + haproxyHop(0, hop[0], hop[1])
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -129,6 +118,21 @@ listen hop
 		listening(t, hop[0])
 	}
 	return in
+}
+
+// haproxyDefaults have it splice in TCP mode.
+const haproxyDefaults = `global
+  maxconn 2000
+defaults
+  mode tcp
+  option splice-auto
+  timeout connect 5s
+  timeout client 1h
+  timeout server 1h
+`
+
+func haproxyHop(i int, at, to string) string {
+	return fmt.Sprintf("listen hop%d\n  bind %s\n  server next %s\n", i, at, to)
 }
 
 func direct(_ testing.TB, destination string) string { return destination }

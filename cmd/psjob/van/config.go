@@ -1,6 +1,7 @@
 package van
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
@@ -34,6 +35,12 @@ type Config struct {
 	LostAfter        time.Duration // a node without a connection to this one for so long has died
 	ProgressEvery    time.Duration // how often a wait is logged
 	Logger           *slog.Logger
+	Dialer           Dialer // to other nodes; nil: a net.Dialer
+}
+
+// A Dialer connects to addresses, as [net.Dialer] does.
+type Dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // An EnvironmentError names the variable that is missing or wrong.
@@ -155,6 +162,9 @@ func (e *environment) number(name string, def, low, high int) int {
 }
 
 func (c Config) withDefaults() Config {
+	if c.Dialer == nil {
+		c.Dialer = &net.Dialer{Timeout: handshakeTimeout}
+	}
 	def := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
 			*d = v

@@ -28,6 +28,7 @@ type dealer struct {
 	name     string // of the node, for logs
 	address  string
 	identity []byte
+	dialer   Dialer
 	log      *slog.Logger
 	verbose  bool
 	stop     context.CancelFunc // of run
@@ -66,7 +67,7 @@ func (o outgoing) size() (wire, bodies int64) {
 }
 
 func newDealer(name, address, identity string, c Config) *dealer {
-	d := &dealer{name: name, address: address, identity: []byte(identity), log: c.Logger, verbose: c.Verbose > 0,
+	d := &dealer{name: name, address: address, identity: []byte(identity), dialer: c.Dialer, log: c.Logger, verbose: c.Verbose > 0,
 		room: make(chan struct{}, c.Watermark), some: make(chan struct{}, 1), idle: true}
 	for range c.Watermark {
 		d.room <- struct{}{}
@@ -158,8 +159,7 @@ func (d *dealer) run(ctx context.Context) {
 }
 
 func (d *dealer) connectAndServe(ctx context.Context) error {
-	dialer := net.Dialer{Timeout: handshakeTimeout}
-	nc, err := dialer.DialContext(ctx, "tcp", d.address)
+	nc, err := d.dialer.DialContext(ctx, "tcp", d.address)
 	if err != nil {
 		return err
 	}

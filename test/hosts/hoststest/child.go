@@ -119,11 +119,16 @@ func (c *Child) Ask(line string) string {
 // answer.
 func (c *Child) AskJSON(order, answer any) {
 	c.t.Helper()
-	line, err := json.Marshal(order)
-	if err != nil {
+	c.Tell(order)
+	if err := json.Unmarshal([]byte(c.Line()), answer); err != nil {
 		c.t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(c.Ask(string(line))), answer); err != nil {
+}
+
+// Tell gives the child order as a line of JSON and waits for nothing.
+func (c *Child) Tell(order any) {
+	c.t.Helper()
+	if err := json.NewEncoder(c.in).Encode(order); err != nil {
 		c.t.Fatal(err)
 	}
 }
