@@ -63,7 +63,9 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 			r.Linked()
 		}
 		c.pipe.Far, c.peer, c.linkID = far, answer.Instance, h.ID
-		if err := p.open(c, answer.Accepted, relay.Link{ID: h.ID, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}); err != nil {
+		l := relay.Link{ID: h.ID, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}
+		l.Routes, _ = c.pipe.Job.(relay.Routes)
+		if err := p.open(c, answer.Accepted, l); err != nil {
 			far.Close()
 			return false, err
 		}

@@ -38,6 +38,7 @@ type requests struct {
 	due         []byte // to be handed on, before anything else
 	pass        int    // of buf, the first so many bytes are to be handed on
 	inMessage   atomic.Bool
+	routes      atomic.Pointer[job] // job, once it is a worker's to a server
 
 	mu      sync.Mutex
 	queue   [][]byte // messages to put in between
@@ -321,11 +322,23 @@ func (c *requests) unknown(m *pslite.Message) error {
 	return c.jobs.errLost()
 }
 
+// Whole implements [relay.Routes].
+func (c *requests) Whole(part int32) (timestamp int32, ok bool) {
+	x := c.routes.Load()
+	if x == nil {
+		return 0, false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.router.Whole(c.sender, part)
+}
+
 // join implements waiter. Only a worker's connection to a server is the router's.
 func (c *requests) join(x *job, peer int32) {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(peer)
 	if okFrom && okTo && from == pslite.Worker && to == pslite.Server {
+		c.routes.Store(x)
 		join(x, x.up, x.pendingUp, pair{c.sender, rankOf(peer)}, c)
 	}
 }

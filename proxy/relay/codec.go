@@ -96,4 +96,13 @@ type Link struct {
 	HeadLimit        int            // a Sender returns ok = false rather than a longer head
 	Memory           *Memory        // for what a codec needs while it decodes a large message
 	Wake             func()         // has the relay ask this end's [Initiator], from any goroutine
+	Routes           Routes         // at the dialer's end: nil where requests go where their process sends them
+}
+
+// Routes is who sends a process's requests to the servers that have their keys. It
+// is safe for use by several goroutines.
+type Routes interface {
+	// Whole returns the timestamp that the process gave the request of which a
+	// message with that timestamp is a part; false where it is none.
+	Whole(part int32) (timestamp int32, ok bool)
 }

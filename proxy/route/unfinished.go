@@ -55,6 +55,15 @@ func (r *Router) Knows(workerID, timestamp int32) bool {
 	return w != nil && (timestamp < FirstOwn || w.splits[timestamp] != nil)
 }
 
+// Whole returns the timestamp of the request of a worker's that a message with
+// that timestamp is a part of; false where none under way has such parts.
+func (r *Router) Whole(workerID, part int32) (timestamp int32, ok bool) {
+	if w := r.workers[workerID]; w != nil && w.splits[part] != nil {
+		return w.splits[part].id.timestamp, true
+	}
+	return 0, false
+}
+
 // Resume takes up what a router before this one has left of a worker's requests.
 // It must be called before anything of the worker is shown.
 func (r *Router) Resume(workerID int32, all []Unfinished) error {

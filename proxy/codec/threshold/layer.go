@@ -27,10 +27,11 @@ type Layer struct {
 	n        int
 	residual residual
 	tau      float64
-	due      bool   // the next push renews the threshold
-	since    int    // pushes since the threshold was renewed
-	pushes   uint64 // since the configuration was set: k of Algorithm 1
-	age      int    // pushes since the layer was made, or another one that it goes on for
+	due      bool // the next push renews the threshold
+	since    int  // pushes since the threshold was renewed
+	age      int  // pushes since the layer was made, or another one that it goes on for
+	begun    int  // age when the configuration was set: k of Algorithm 1 is what came since
+	renewed  int  // age when the threshold was renewed
 	stats    Stats
 }
 
@@ -107,7 +108,7 @@ func (l *Layer) SetConfig(c Config) error {
 		return fmt.Errorf("threshold: exact %v cannot become %v while a layer is in use; flush it and make a new one",
 			l.config.Exact, c.Exact)
 	}
-	l.config, l.due, l.since, l.pushes = c, true, 0, 0
+	l.config, l.due, l.since, l.begun = c, true, 0, l.age
 	return nil
 }
 
@@ -174,7 +175,6 @@ func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 		}
 	}
 	l.since++
-	l.pushes++
 	l.age++
 	l.stats.Pushes++
 	l.stats.Values += uint64(n)
@@ -205,7 +205,7 @@ func (l *Layer) renew(w *Workspace, out *sparse.Vector, r residual, g []byte, dr
 	if !ok {
 		l.tau = r.choose(&w.selector, share)
 	}
-	l.due, l.since = false, 0
+	l.due, l.since, l.renewed = false, 0, l.age
 	l.stats.Renewals++
 	if limit := l.limit(drain); ok && least <= limit { // line 9
 		out.At = r.keep(out.At, limit, out.Mask)
@@ -239,17 +239,23 @@ func (l *Layer) renews() bool {
 	if l.due || l.since >= l.config.Lifespan {
 		return true
 	}
-	if left := l.left(); left > 0 && left < l.config.Ending && left%max(1, l.config.Ending/32) == 0 {
-		return true
+	if left := l.left(); left > 0 && left < l.config.Ending {
+		step := max(1, l.config.Ending/32)
+		if (left+step-1)/step != (left+l.age-l.renewed+step-1)/step {
+			return true
+		}
 	}
-	warmup := uint64(l.config.Warmup)
-	return l.pushes <= warmup && warmup > 0 && l.pushes%max(1, warmup/32) == 0
+	warmup := l.config.Warmup
+	step := max(1, warmup/32)
+	return min(l.age-l.begun, warmup)/step != min(l.renewed-l.begun, warmup)/step
 }
 
 // Age is how many pushes of the layer there were.
 func (l *Layer) Age() int { return l.age }
 
-// SetAge has the layer go on where another one, of the same numbers, ended.
+// SetAge has the layer go on where another one, of the same numbers, ended, or
+// counts pushes of which it saw nothing. With one less than [Layer.Age] what comes
+// next is another part of the push before.
 func (l *Layer) SetAge(pushes int) { l.age = pushes }
 
 // Sparsity is the share that waits of what is pushed next.
@@ -271,10 +277,11 @@ func (l *Layer) sparsity() float64 {
 	if left := l.left(); left <= l.config.Ending {
 		return 1 - math.Pow(1-l.config.Sparsity, float64(left)/float64(max(l.config.Ending, 1)))
 	}
-	if l.pushes >= uint64(l.config.Warmup) {
+	pushes := l.age - l.begun
+	if pushes >= l.config.Warmup {
 		return l.config.Sparsity
 	}
-	done := float64(l.pushes+1) / float64(l.config.Warmup+1)
+	done := float64(pushes+1) / float64(l.config.Warmup+1)
 	return 1 - math.Pow(1-l.config.Sparsity, done)
 }
 

@@ -254,10 +254,11 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 	if !kind.Valid() || len(n.Places) != len(n.Keys) || len(n.Widths) != len(n.Keys) {
 		return false
 	}
-	l, why := s.narrowOf(&piece{kind: kind, span: &span{Range: Range{n.First, n.Last}}}, noRule)
+	l, why := s.makeNarrow(&piece{kind: kind, span: &span{Range: Range{n.First, n.Last}}}, noRule)
 	if why != "" {
 		return false
 	}
+	follow(l.Layer, &l.rule, noRule, n.First)
 	size := threshold.ResidualSize(kind, false)
 	var at []uint32
 	var values []byte

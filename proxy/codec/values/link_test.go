@@ -52,6 +52,21 @@ func (e *ends) dial(t testing.TB, from, to *Codec, node string) *way {
 		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
 		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.2:9000"), Origin: "here", Job: "198.18.0.1:8000",
 	}
+	return e.open(t, l, from, to, node)
+}
+
+// dialServer opens a link of worker ps9 to one of several servers.
+func (e *ends) dialServer(t testing.TB, server netip.AddrPort, routes relay.Routes) *way {
+	t.Helper()
+	e.links++
+	return e.open(t, relay.Link{
+		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
+		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: server, Origin: "here", Job: "198.18.0.1:8000", Routes: routes,
+	}, e.worker, e.server, "ps9")
+}
+
+func (e *ends) open(t testing.TB, l relay.Link, from, to *Codec, node string) *way {
+	t.Helper()
 	if e.unnamed {
 		l.Job = ""
 	}

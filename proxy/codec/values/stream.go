@@ -21,6 +21,7 @@ type stream struct {
 	folder string // for its file; empty: there is none
 	budget *budget
 	counts *counters
+	steps  *steps // of its worker
 	log    *slog.Logger
 
 	// Of [Codec.mu]:
@@ -80,8 +81,8 @@ type layerID struct {
 // maxLayers bounds the layers of keys of few values of one stream.
 const maxLayers = 4096
 
-func newStream(c *Codec, o owner) *stream {
-	return &stream{owner: o, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}}
+func newStream(c *Codec, o owner, all *steps) *stream {
+	return &stream{owner: o, steps: all, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}}
 }
 
 // waits reports whether something may wait to be sent.
@@ -229,8 +230,19 @@ func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
 	return &denseLayer{Layer: t, rule: *r, extent: e}
 }
 
-// narrowOf is denseOf for keys of few values.
-func (s *stream) narrowOf(p *piece, r *Rule) (*narrowLayer, Reason) {
+// narrowOf is denseOf for keys of few values, and has the layer's age be that of
+// the push with such a timestamp.
+func (s *stream) narrowOf(p *piece, r *Rule, timestamp int32) (*narrowLayer, Reason) {
+	l, why := s.makeNarrow(p, r)
+	if why == "" {
+		l.SetAge(s.steps.note(p.layer(), timestamp, l.Age()) - 1)
+		follow(l.Layer, &l.rule, r, p.layer().First)
+	}
+	return l, why
+}
+
+// makeNarrow returns the layer of a piece's keys of few values, made if need be.
+func (s *stream) makeNarrow(p *piece, r *Rule) (*narrowLayer, Reason) {
 	id := p.layer()
 	l := s.narrow[id]
 	if l == nil {
@@ -244,7 +256,6 @@ func (s *stream) narrowOf(p *piece, r *Rule) (*narrowLayer, Reason) {
 		l = &narrowLayer{Layer: t, rule: *r, index: newIndex(), tag: mapped.Tag{A: id.First, B: id.Last, C: uint32(id.kind)}}
 		s.narrow[id] = l
 	}
-	follow(l.Layer, &l.rule, r, id.First)
 	return l, ""
 }
 

@@ -89,6 +89,7 @@ type Codec struct {
 	planned []Rule // by the planner
 	ended   bool   // no rule holds any more
 	streams map[owner]*stream
+	steps   map[worker]*steps
 	owns    map[int32]*ownPush     // by timestamp
 	own     int32                  // pushes of our own so far
 	heard   map[relay.Instance]int // links from other proxies
@@ -104,7 +105,7 @@ type ruleSet struct{ rules []Rule }
 // New returns the codec of this proxy. The error says what is wrong with the
 // rules.
 func New(o Options) (*Codec, error) {
-	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, now: time.Now, counts: newCounters(),
+	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, steps: map[worker]*steps{}, now: time.Now, counts: newCounters(),
 		owns: map[int32]*ownPush{}, heard: map[relay.Instance]int{}, origins: map[string]*origin{}}
 	c.adds, c.log, c.folder = o.Adds, o.Log, o.Folder
 	if c.log == nil {
@@ -227,10 +228,22 @@ func (c *Codec) join(o owner, make bool) *stream {
 		if !make || len(c.streams) >= maxStreams {
 			return nil
 		}
-		s = newStream(c, o)
+		s = newStream(c, o, c.stepsOf(o.worker()))
 		c.streams[o] = s
 	}
 	s.links++
+	return s
+}
+
+// stepsOf returns where a worker's pushes are counted, for one more stream; c.mu is
+// locked.
+func (c *Codec) stepsOf(w worker) *steps {
+	s := c.steps[w]
+	if s == nil {
+		s = &steps{layers: map[layerID]*stepped{}}
+		c.steps[w] = s
+	}
+	s.streams++
 	return s
 }
 
@@ -265,6 +278,9 @@ func (c *Codec) tidy() {
 			s.guarded(func() { s.restart(ReasonAbandoned) })
 			s.mu.Unlock()
 			delete(c.streams, o)
+			if s.steps.streams--; s.steps.streams == 0 {
+				delete(c.steps, o.worker())
+			}
 		}
 	}
 }
