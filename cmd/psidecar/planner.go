@@ -297,7 +297,7 @@ func (c *collector) run(ctx context.Context) error {
 
 // noteHour keeps how jobs go, until ctx ends.
 func (c *collector) noteHour(ctx context.Context) {
-	beat := c.health.Add("keeping the last hour", health.Within)
+	beat := c.health.Add("keeping the last hour", history.Every+health.Within)
 	defer beat.End()
 	ticker := time.NewTicker(history.Every)
 	defer ticker.Stop()

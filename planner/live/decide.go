@@ -27,6 +27,10 @@ type judge struct {
 // everything was refused.
 const pardon = 24
 
+// otherServers is why nothing is planned while agents tell of a run with another
+// number of servers than that of which it is known where its keys are.
+const otherServers = "the job has begun anew with another number of servers, and no proxy has told of that run yet"
+
 // decide looks at the job once. What it returns says why nothing is planned,
 // where that is so.
 func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err error) {
@@ -42,7 +46,15 @@ func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err
 		return "", nil // what is used meanwhile counts for the next decision
 	}
 	j.shifted = false
-	s.View(j.name, j.place)
+	placed := false
+	s.View(j.name, func(o *plan.Owners, servers int, version uint64) {
+		if placed = servers == 0 || servers == j.servers || o.Ranges() == 0; placed {
+			j.place(o, version)
+		}
+	})
+	if !placed {
+		return otherServers, nil
+	}
 	e := j.epoch()
 	if len(e.Uses) == 0 {
 		j.idle++

@@ -105,7 +105,7 @@ func TestPlansForReports(t *testing.T) {
 	if n := len(f.shown(t).GetEpochs()); n != 1 {
 		t.Errorf("%d plans, the second moves %v", n, f.shown(t).GetEpochs())
 	}
-	f.service.View(testJob, func(o *plan.Owners, _ uint64) {
+	f.service.View(testJob, func(o *plan.Owners, _ int, _ uint64) {
 		if o.Owner(6) != 1 || o.Owner(1) != plan.Home {
 			t.Errorf("key 6 is with %d, key 1 with %d", o.Owner(6), o.Owner(1))
 		}
@@ -200,6 +200,30 @@ func TestEndedRunElsewhere(t *testing.T) {
 		if h.GetHost() == "h2" {
 			t.Errorf("the plan counts with the host of the run before: %v", p)
 		}
+	}
+}
+
+// A job begins anew with fewer servers, and nobody has named its run yet: the
+// owners that are known are those of the run before, and one of them is no server.
+// Nothing is planned, and the planner goes on.
+func TestFewerServersThanOwners(t *testing.T) {
+	f := newFleet(t, true, nil)
+	f.round(t.Context(), []uint64{1, 2}, []uint64{5, 6, 7})
+	if _, err := f.service.Record(t.Context(), &api.RecordRequest{Job: testJob, From: 0, To: 1, First: []uint64{5}, Last: []uint64{7}}); err != nil {
+		t.Fatal(err)
+	}
+	f.done(t, f.shown(t).GetEpochs()[0].GetEpoch(), 3)
+	for host, keys := range [][]uint64{{1}, {5, 8}} {
+		r := f.report(host, keys...)
+		r.Jobs[0].Servers, r.Jobs[0].LastUnixNanos = 1, 99
+		if host > 0 {
+			r.Jobs[0].Nodes = nil
+		}
+		f.planner.Take(r)
+	}
+	f.planner.Decide(t.Context())
+	if p := f.shown(t); len(p.GetEpochs()) != 1 || p.GetTrouble() != otherServers {
+		t.Errorf("%d plans, trouble %q", len(p.GetEpochs()), p.GetTrouble())
 	}
 }
 

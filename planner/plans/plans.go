@@ -175,17 +175,18 @@ func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
 	return j.propose(ctx, p)
 }
 
-// View calls look with the displaced keys of a job, none where it has no plan.
-// look must not keep them, nor call the service.
-func (s *Service) View(name string, look func(o *plan.Owners, version uint64)) {
+// View calls look with the displaced keys of a job's newest run, none where it has
+// no plan, and how many servers that run has, 0 where nobody has said so. look must
+// not keep the keys, nor call the service.
+func (s *Service) View(name string, look func(o *plan.Owners, servers int, version uint64)) {
 	j, err := s.find(name)
 	if err != nil {
-		look(&plan.Owners{}, 0)
+		look(&plan.Owners{}, 0, 0)
 		return
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	look(&j.owners, j.version)
+	look(&j.owners, j.servers, j.version)
 }
 
 // Lost says what the store waits for to know where keys of a job's newest run
