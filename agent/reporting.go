@@ -162,7 +162,7 @@ func jobReport(v *observe.JobView, pod func(uid string) (web.Pod, bool), now tim
 	end := now.Truncate(time.Second)
 	begin := end.Add(-time.Duration(recent.Seconds * float64(time.Second)))
 	r := &api.JobReport{
-		Job: v.Job.Scheduler.String(), Dialect: v.Dialect.String(),
+		Job: v.Job.Scheduler.String(), Dialect: v.Dialect.String(), NodeTable: v.Table,
 		Servers: uint32(v.Servers), Workers: uint32(v.Workers),
 		SampledOneIn: max(v.SampledOneIn, 1), Exact: size.Exact() && v.SampledOneIn <= 1,
 		DistinctKeys: size.Keys, Bytes: totals.Bytes, LeftHostBytes: totals.LeftHost,

@@ -52,6 +52,7 @@ type Job struct {
 	workers       []*Node // by index
 	met           int     // how often one of its processes was
 	joining       bool    // nodes have asked to be added since the last node table
+	table         uint64  // digest of the run's node table, 0 where it was not seen
 	ranked        bool    // address order was used and holds
 	oneIn         uint32  // how its requests are sampled now; 0: as Options.OneIn says
 	sampledAtMost uint32  // the sparsest sampling so far

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -60,17 +61,32 @@ func addressOf(n *pslite.Node) netip.AddrPort {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(n.Port))
 }
 
+// digestOf tells runs apart by their whole node tables; 0 where a node comes back
+// into a run.
+func digestOf(nodes []pslite.Node) uint64 {
+	if slices.ContainsFunc(nodes, func(n pslite.Node) bool { return n.IsRecovery }) {
+		return 0
+	}
+	var t pslite.Table
+	t.Learn(&pslite.Meta{Control: pslite.Control{Cmd: pslite.AddNode, Nodes: nodes}})
+	return t.Digest()
+}
+
 // takeTable takes the node table that the scheduler sends to everybody.
 func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 	j := o.job(scheduler)
 	if j == nil {
 		return
 	}
-	isNew := j.joining // the first one after nodes came: ids may be dealt anew
+	digest := digestOf(nodes)
+	isNew := j.joining || j.table != 0 && digest != 0 && digest != j.table // ids may be dealt anew
 	if isNew {
 		j.joining = false
 		j.Sums.Restart()
 		clear(j.looked.clocks)
+		if digest != 0 {
+			j.table = digest // after the window of the run before is gone
+		}
 	}
 	now := map[netip.AddrPort]bool{}
 	running := j.processes()

@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -131,6 +133,54 @@ func TestWindowOfTheRunBefore(t *testing.T) {
 	}
 	use()
 	o.takeJoin(&stream{to: scheduler}, &join)
+	if w := sums.TakeWindow(100); w != nil {
+		t.Errorf("keys %v of the run before are in the next one's window", w.Keys)
+	}
+}
+
+// What is told of a job says of which run it is, by the node table as the run's name
+// has it: an agent that lags behind tells of the run before for a while. A node that
+// comes back makes no other run of it. Where the next run's nodes were not heard to
+// ask, its table ends the window.
+func TestTableNamesTheRun(t *testing.T) {
+	options := locality.DefaultOptions
+	options.WindowKeys = 100
+	o := New(Options{Locality: options})
+	scheduler := netip.MustParseAddrPort("10.0.0.1:9000")
+	table := func(port int32) []pslite.Node {
+		return []pslite.Node{{Role: pslite.Worker, ID: 9, Hostname: "10.0.0.2", Port: port}, {Role: pslite.Scheduler, ID: 1, Hostname: "10.0.0.1", Port: 9000}}
+	}
+	digest := func(port int32) uint64 {
+		var named pslite.Table
+		named.Learn(&pslite.Meta{Control: pslite.Control{Cmd: pslite.AddNode, Nodes: table(port)}})
+		run, known := plan.NewRun("", time.Now(), named.Digest()).Table()
+		if !known {
+			t.Fatal("a run does not say its table")
+		}
+		return run
+	}
+	told := func() uint64 { return o.Jobs()[0].Table }
+	o.takeTable(scheduler, table(5000))
+	if told() != 0 {
+		t.Error("an agent that began within a run tells of which one")
+	}
+	o.takeJoin(&stream{to: scheduler}, &pslite.Node{ID: pslite.Empty})
+	o.takeTable(scheduler, table(5001))
+	if told() != digest(5001) {
+		t.Errorf("the run's table is %x, want %x", told(), digest(5001))
+	}
+	back := table(5001)
+	back[0].IsRecovery, back[0].Port = true, 5002
+	o.takeTable(scheduler, back)
+	if told() != digest(5001) {
+		t.Error("a node that comes back makes another run of it")
+	}
+	sums := o.jobs[scheduler].Sums
+	sums.Use(1, counts.Batch{Keys: []uint64{7}, Each: [counts.Planes]uint64{counts.Pushes: 1}})
+	o.takeTable(scheduler, table(5003))
+	if told() != digest(5003) {
+		t.Errorf("the next run's table is %x, want %x", told(), digest(5003))
+	}
 	if w := sums.TakeWindow(100); w != nil {
 		t.Errorf("keys %v of the run before are in the next one's window", w.Keys)
 	}

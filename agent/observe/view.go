@@ -12,8 +12,9 @@ import (
 type JobView struct {
 	Job            *Job
 	Dialect        pslite.Dialect
-	First, Last    int64 // nanoseconds since 1970, of its messages
-	Servers        int   // as configured, or as the node table says; 0 unknown
+	First, Last    int64  // nanoseconds since 1970, of its messages
+	Table          uint64 // digest of the run's node table, 0 where it was not seen
+	Servers        int    // as configured, or as the node table says; 0 unknown
 	Workers        int
 	SampledOneIn   uint32 // the sparsest sampling so far
 	Looked         Looked
@@ -76,7 +77,7 @@ func (o *Observer) Job(name string) (JobView, bool) {
 func (o *Observer) view(j *Job) JobView {
 	j.rankByAddress()
 	v := JobView{
-		Job: j, Dialect: j.dialect, First: j.first, Last: j.last,
+		Job: j, Dialect: j.dialect, First: j.first, Last: j.last, Table: j.table,
 		Servers: j.serverCount, Workers: j.workerCount, SampledOneIn: j.sampledAtMost, Looked: j.looked.view(),
 	}
 	for _, n := range j.nodes {

@@ -452,9 +452,12 @@ type JobReport struct {
 	SinceUnixNanos int64 `protobuf:"varint,27,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"`
 	// cause is the node, or the pair of nodes, because of which, and what that in a
 	// sentence.
-	Cause         string   `protobuf:"bytes,28,opt,name=cause,proto3" json:"cause,omitempty"`
-	What          string   `protobuf:"bytes,29,opt,name=what,proto3" json:"what,omitempty"`
-	Stalls        []*Stall `protobuf:"bytes,30,rep,name=stalls,proto3" json:"stalls,omitempty"`
+	Cause  string   `protobuf:"bytes,28,opt,name=cause,proto3" json:"cause,omitempty"`
+	What   string   `protobuf:"bytes,29,opt,name=what,proto3" json:"what,omitempty"`
+	Stalls []*Stall `protobuf:"bytes,30,rep,name=stalls,proto3" json:"stalls,omitempty"`
+	// node_table is the digest of the run's node table, as it ends the run's name: of
+	// this run the window is. 0: the agent has not seen the table.
+	NodeTable     uint64 `protobuf:"fixed64,31,opt,name=node_table,json=nodeTable,proto3" json:"node_table,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -697,6 +700,13 @@ func (x *JobReport) GetStalls() []*Stall {
 		return x.Stalls
 	}
 	return nil
+}
+
+func (x *JobReport) GetNodeTable() uint64 {
+	if x != nil {
+		return x.NodeTable
+	}
+	return 0
 }
 
 // Stall is a node, or a pair of nodes, that does not go on as it should.
@@ -1946,7 +1956,8 @@ const file_planner_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04help\x18\x02 \x01(\tR\x04help\x12\x16\n" +
 	"\x06events\x18\x03 \x01(\x04R\x06events\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\xe2\t\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x81\n" +
+	"\n" +
 	"\tJobReport\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\adialect\x18\x02 \x01(\tR\adialect\x12\x18\n" +
@@ -1978,7 +1989,9 @@ const file_planner_proto_rawDesc = "" +
 	"\x10since_unix_nanos\x18\x1b \x01(\x03R\x0esinceUnixNanos\x12\x14\n" +
 	"\x05cause\x18\x1c \x01(\tR\x05cause\x12\x12\n" +
 	"\x04what\x18\x1d \x01(\tR\x04what\x122\n" +
-	"\x06stalls\x18\x1e \x03(\v2\x1a.psidecar.planner.v1.StallR\x06stalls\"\xb7\x01\n" +
+	"\x06stalls\x18\x1e \x03(\v2\x1a.psidecar.planner.v1.StallR\x06stalls\x12\x1d\n" +
+	"\n" +
+	"node_table\x18\x1f \x01(\x06R\tnodeTable\"\xb7\x01\n" +
 	"\x05Stall\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03who\x18\x02 \x01(\tR\x03who\x12\x0e\n" +

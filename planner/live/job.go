@@ -89,10 +89,19 @@ func (j *job) take(host string, link uint32, r *api.JobReport) {
 			w.total = s.GetSteps()
 		}
 	}
-	if w := r.GetWindow(); w != nil && j.servers > 0 {
+	if w := r.GetWindow(); w != nil && j.servers > 0 && j.isOf(r.GetNodeTable()) {
 		j.see(host, w)
 		j.last, j.idle = max(j.last, w.GetLastUnixNanos()), 0
 	}
+}
+
+// isOf reports whether a window of a run with a node table of that digest may be of
+// the run that is followed. What an agent that lags behind tells of the run before is
+// not: it has keys that no server of this run knows, and to move one would end such
+// a server, or give it a value of another length than the job's.
+func (j *job) isOf(table uint64) bool {
+	is, known := j.run.Table()
+	return table == 0 || !known || table == is
 }
 
 // follow forgets what is known of the run before when another one has begun:

@@ -227,6 +227,26 @@ func TestFewerServersThanOwners(t *testing.T) {
 	}
 }
 
+// An agent that lags behind tells of the run before when the next has begun: those
+// keys are unknown to its servers, and must not move.
+func TestWindowOfTheRunBefore(t *testing.T) {
+	f := newFleet(t, true, nil)
+	j := newJob(testJob, DefaultOptions)
+	j.follow(plan.NewRun("", time.Unix(1, 0), 11))
+	j.follow(plan.NewRun(j.run, time.Unix(2, 0), 12))
+	for i, c := range []struct {
+		table uint64
+		keys  int
+	}{{11, 0}, {12, 1}, {0, 2}} { // 0: of an agent that has not seen the table
+		r := f.report(0, uint64(i)).GetJobs()[0]
+		r.NodeTable = c.table
+		j.take("h0", 0, r)
+		if len(j.keys) != c.keys {
+			t.Errorf("after a window of a run with table %d keys %v are known, want %d", c.table, j.keys, c.keys)
+		}
+	}
+}
+
 // A worker that is not heard of is taken to go on as before, for a while: a key
 // that it used stays, though all that is heard of now use it elsewhere.
 func TestSilentWorker(t *testing.T) {

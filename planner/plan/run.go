@@ -49,6 +49,16 @@ func (r Run) Valid() bool {
 	return true
 }
 
+// Table returns the digest of the run's node table; known is false where nobody has
+// named the run.
+func (r Run) Table() (digest uint64, known bool) {
+	if !r.Valid() {
+		return 0, false
+	}
+	digest, err := strconv.ParseUint(string(r[runLength-16:]), 16, 64)
+	return digest, err == nil
+}
+
 // Began returns when the run began, by the clock of the scheduler's host.
 func (r Run) Began() time.Time {
 	if !r.Valid() {

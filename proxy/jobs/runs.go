@@ -3,7 +3,6 @@ package jobs
 import (
 	"bufio"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -66,13 +65,13 @@ func (c *requests) nameRun(m *pslite.Meta) {
 	if job == "" {
 		return // of a recovery, to those who have the rest of the table
 	}
-	if c.run == "" || c.table != digest(&t) {
+	if c.run == "" || c.table != t.Digest() {
 		run, err := c.jobs.runOf(schedulerKey{job, c.scope.Netns}, &t, c.destination, recovers(m))
 		if err != nil {
 			c.jobs.log.Error("keys of a run will not move: it has no name that outlives this proxy; mend the folder for state and start the job again", "job", job, "error", err)
 			return
 		}
-		c.run, c.table = run, digest(&t)
+		c.run, c.table = run, t.Digest()
 	}
 	if c.run != "" {
 		c.due = zmtp.AppendCommand(c.due, commandRun, []byte(c.run))
@@ -82,15 +81,6 @@ func (c *requests) nameRun(m *pslite.Meta) {
 // recovers reports whether a node table is told because a node came back.
 func recovers(m *pslite.Meta) bool {
 	return slices.ContainsFunc(m.Control.Nodes, func(n pslite.Node) bool { return n.IsRecovery })
-}
-
-// digest tells node tables apart.
-func digest(t *pslite.Table) uint64 {
-	sum := sha256.New()
-	for _, n := range t.Nodes() {
-		fmt.Fprintln(sum, n.ID, n.Hostname, n.Port)
-	}
-	return binary.BigEndian.Uint64(sum.Sum(nil))
 }
 
 // schedulerKey is a job and the network namespace of its scheduler: in one of
@@ -117,7 +107,7 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 			j.log.Warn("which run a scheduler began last is not known any more; the next one is another in any case", "job", k.job, "error", err)
 		}
 	}
-	switch d := digest(t); {
+	switch d := t.Digest(); {
 	case recovers:
 		if s.record.Run == "" {
 			return "", nil

@@ -2,6 +2,9 @@ package pslite
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -37,6 +40,16 @@ func (t *Table) Learn(m *Meta) (changed bool) {
 		}
 	}
 	return changed
+}
+
+// Digest tells tables apart: of two runs of a job, even at the same scheduler's
+// address, nodes listen elsewhere as a rule.
+func (t *Table) Digest() uint64 {
+	sum := sha256.New()
+	for _, n := range t.nodes {
+		fmt.Fprintln(sum, n.ID, n.Hostname, n.Port)
+	}
+	return binary.BigEndian.Uint64(sum.Sum(nil))
 }
 
 // Nodes returns the nodes in order of their ids. The table owns the slice.
