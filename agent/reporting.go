@@ -237,7 +237,8 @@ func reportStalls(r *api.JobReport, found *stall.Finding) {
 }
 
 // latencies returns the distributions that are not empty, the last of very many
-// as one without a name.
+// as one without a name. Nodes that came while the report was made have no name in it
+// yet: the next one has them.
 func latencies(all []*locality.Latency, names []string) []*api.Latency {
 	var list []*api.Latency
 	var rest locality.Latency
@@ -246,7 +247,7 @@ func latencies(all []*locality.Latency, names []string) []*api.Latency {
 			list = append(list, &api.Latency{Name: name, Micros: micros, Counts: counts})
 		}
 	}
-	for i, l := range all {
+	for i, l := range all[:min(len(all), len(names))] {
 		if len(list) == reportLatencies {
 			rest.Merge(l)
 		} else {
