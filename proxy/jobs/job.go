@@ -75,6 +75,7 @@ type job struct {
 	journal          *journal    // nil until keys may be displaced
 	strangers        uint64      // letters of other runs
 	ended            atomic.Bool // gone, for those who do not lock mu
+	pace             *pace
 	movers
 }
 
@@ -96,13 +97,14 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		scopes: map[Scope]bool{}, open: map[waiter]bool{},
 		up: map[pair]*requests{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
-		movers: newMovers(j.opts.Handler),
+		movers: newMovers(j.opts.Handler), pace: newPace(),
 	}
 	table, err := j.placed(name, servers)
 	if err != nil {
 		table = route.NewTable(servers)
 	}
 	x.router = route.New(table)
+	x.router.Pace(x.pace.again)
 	if j.opts.Planner != "" {
 		x.router.KeysMove()
 	}
@@ -226,6 +228,7 @@ func (x *job) tick() {
 		if len(x.router.Holds()) > 0 || x.resumed && !x.settled {
 			x.router.SetCarried(x.carried() == nil)
 		}
+		x.pace.next()
 		x.site.Repeat()
 		x.expire(now)
 		x.beginMoves()

@@ -183,6 +183,10 @@ func (r *Router) Cancel(op *Op) {
 	}
 }
 
+// Pace has [Router.Repeat] ask whether a request of the router's own, by worker and
+// timestamp, is to go again now. Without it each goes each time.
+func (r *Router) Pace(again func(workerID, own int32) bool) { r.pace = again }
+
 // Repeat sends again what the router itself has sent and nobody acknowledged.
 // It is to be called every few hundred milliseconds, in jobs that use
 // PS_RESEND; in others it does nothing.
@@ -193,7 +197,7 @@ func (r *Router) Repeat() {
 	for _, id := range r.Workers() {
 		w := r.workers[id]
 		for _, own := range slices.Sorted(maps.Keys(w.ops)) {
-			if l := w.ops[own]; !l.acked {
+			if l := w.ops[own]; !l.acked && (r.pace == nil || r.pace(id, own)) {
 				r.send(w, l.op.Server, l.frames)
 			}
 		}

@@ -71,6 +71,7 @@ type Router struct {
 	moves    bool // keys may move
 	past     bool // some messages do not come by here
 	keeper   Keeper
+	pace     func(workerID, own int32) bool // nil: what is not acknowledged goes again each time
 	// Requests are counted by the generation in which they began; a hold begins
 	// a new one, and waits for those before.
 	generation uint32
