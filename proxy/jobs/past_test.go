@@ -168,6 +168,33 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 	}
 }
 
+// What a proxy has asked a server shortly before this host's proxy was killed the
+// next one cannot know: connections do not go past it before the answer must have
+// come.
+func TestATakenUpJobMayOweAnAnswer(t *testing.T) {
+	before := oneJob(t, Options{Planner: "127.0.0.1:1"})
+	o := before.jobs.opts
+	h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
+	o.Guard = h
+	j, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := j.named(before.name, before.run)
+	if x == nil {
+		t.Fatal("the job is not remembered")
+	}
+	t.Cleanup(x.close)
+	x.inUse = time.Now().Add(time.Hour)
+	if x.guard(); !h.needs[x.runName()] {
+		t.Error("connections may go past the proxy while a server may owe an answer")
+	}
+	x.asked = x.asked.Add(-owesFor)
+	if x.guard(); h.needs[x.runName()] {
+		t.Error("they must not long after it")
+	}
+}
+
 // A proxy that takes up where another was killed says nothing is under way only when
 // it carries all connections, however early it is asked.
 func TestATakenUpJobIsBlindAtFirst(t *testing.T) {
