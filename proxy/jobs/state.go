@@ -32,6 +32,8 @@ type State struct {
 	Refused    uint64   `json:"refused_keys"`
 	Strangers  uint64   `json:"letters_of_other_runs"` // that sites sent, and that were dropped
 	Lost       uint64   `json:"lost_messages"`         // of the proxy's own, for want of a connection to send them over
+	Kept       int      `json:"kept_messages"`         // that only this proxy has, and that survive a kill
+	Unkept     uint64   `json:"unkept_messages"`       // that did not, for want of room in the state folder
 	// Trouble is what keeps the job from surviving a kill of the proxy, or why its
 	// requests are refused; empty: nothing.
 	Trouble    string   `json:"trouble,omitempty"`
@@ -84,6 +86,10 @@ func (x *job) state() State {
 	}
 	if x.site == nil {
 		return s
+	}
+	for _, l := range x.ledgers {
+		s.Kept += l.Whole()
+		s.Unkept += l.Lost()
 	}
 	s.Workers = append(s.Workers, x.router.Workers()...)
 	s.Displaced, s.Ranges = x.router.Table().Displaced()

@@ -65,6 +65,7 @@ type Ledger struct {
 	crowded        error // why the file could not grow; Check has it tried again
 	saving         bool  // the file is being written anew
 	scratch        record
+	messages       *messages
 }
 
 // request is one under way.
@@ -80,6 +81,7 @@ func Open(path string, o Options) (*Ledger, error) {
 	l := newLedger(path, o)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) && !o.MustExist {
+		l.messages.clear()
 		l.save()
 		return l, nil
 	}
@@ -89,18 +91,23 @@ func Open(path string, o Options) (*Ledger, error) {
 	if err := l.load(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %s: %w", ErrDamaged, path, err), f.Close())
 	}
+	if err := l.messages.open(); err != nil {
+		l.messages.lost++
+		l.messages.clear()
+	}
 	return l, nil
 }
 
 // InMemory returns a ledger that has no file, and why; Check tries to make one.
 func InMemory(path string, o Options, why error) *Ledger {
 	l := newLedger(path, o)
+	l.messages.clear()
 	l.trouble = why
 	return l
 }
 
 func newLedger(path string, o Options) *Ledger {
-	l := &Ledger{path: path, opts: o, open: map[route.ID]*request{}, windows: map[place]*window{}}
+	l := &Ledger{path: path, opts: o, open: map[route.ID]*request{}, windows: map[place]*window{}, messages: newMessages(path, o.Space)}
 	if o.Another {
 		l.next = rand.Uint32N(uint32(route.Own))
 	}
@@ -114,12 +121,12 @@ func (l *Ledger) Trouble() error { return l.trouble }
 
 // CloseFile ends the use of the ledger.
 func (l *Ledger) CloseFile() error {
-	if l.file == nil {
-		return nil
+	err := l.messages.close()
+	if l.file != nil {
+		err = errors.Join(err, l.file.close())
+		l.opts.Space.give(l.file.size())
+		l.file = nil
 	}
-	err := l.file.close()
-	l.opts.Space.give(l.file.size())
-	l.file = nil
 	return err
 }
 
@@ -140,6 +147,7 @@ func (l *Ledger) Resend() bool { return l.resend }
 func (l *Ledger) UseResend() {
 	if !l.resend {
 		l.resend = true
+		l.messages.remove()
 		l.writeHeader()
 	}
 }
@@ -184,6 +192,7 @@ func (l *Ledger) In(id route.ID, answered uint32) {
 func (l *Ledger) Close(id route.ID) {
 	if r := l.open[id]; r != nil {
 		delete(l.open, id)
+		l.messages.dropAnswers(id, len(r.Owners))
 		l.release(r.record)
 	}
 }

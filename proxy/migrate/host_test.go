@@ -40,6 +40,7 @@ type memoryLedger struct {
 	Lossy   bool
 	Opened  []route.Kept
 	Known   []route.ID
+	Whole   []route.Message
 	Divided bool // a request was split
 	Forget  bool // nothing is known of what was seen: one of the faults
 }
@@ -74,10 +75,19 @@ func (l *memoryLedger) In(id route.ID, answered uint32) { l.Opened[l.at(id)].In 
 func (l *memoryLedger) Close(id route.ID) {
 	i := l.at(id)
 	l.Opened = slices.Delete(slices.Clone(l.Opened), i, i+1)
+	l.drop(func(m route.Message) bool { return m.ID == id && m.Place >= 0 })
 }
-func (l *memoryLedger) Seen(id route.ID) bool { return !l.Forget && slices.Contains(l.Known, id) }
-func (l *memoryLedger) Split() bool           { return l.Divided }
-func (l *memoryLedger) Load() []route.Kept    { return l.Opened }
+func (l *memoryLedger) Keep(m route.Message) { l.Whole = append(slices.Clone(l.Whole), m) }
+func (l *memoryLedger) Drop(id route.ID, place int32) {
+	l.drop(func(m route.Message) bool { return m.ID == id && m.Place == place })
+}
+func (l *memoryLedger) drop(which func(route.Message) bool) {
+	l.Whole = slices.DeleteFunc(slices.Clone(l.Whole), which)
+}
+func (l *memoryLedger) Messages() []route.Message { return l.Whole }
+func (l *memoryLedger) Seen(id route.ID) bool     { return !l.Forget && slices.Contains(l.Known, id) }
+func (l *memoryLedger) Split() bool               { return l.Divided }
+func (l *memoryLedger) Load() []route.Kept        { return l.Opened }
 
 // sent is a message that is repeated until it is acknowledged.
 type sent struct {

@@ -4,8 +4,9 @@ import "github.com/psidecar/psidecar/proxy/pslite"
 
 // Ledger keeps what a router must still know after it was killed: the requests
 // of one worker that may be repeated, and how they were split. It is written at
-// once. In jobs that do not use PS_RESEND nothing is ever repeated, and only
-// requests that were split are kept: their answers may still come.
+// once. In jobs that do not use PS_RESEND nothing is ever repeated. Of those
+// requests are kept that were split, whose answers may still come, and whole
+// messages that nobody else has any more: requests that wait, and answers to parts.
 type Ledger interface {
 	// Next returns a timestamp that was never returned before: Own of them from
 	// FirstOwn on, and then from FirstOwn again.
@@ -26,7 +27,25 @@ type Ledger interface {
 	Split() bool
 	// Load returns those under way.
 	Load() []Kept
+	// Keep keeps a message as it is, and Drop ends that; Close drops the answers to
+	// a request. Messages returns them, the oldest first. Nothing is kept of a job
+	// that uses PS_RESEND.
+	Keep(Message)
+	Drop(id ID, place int32)
+	Messages() []Message
 }
+
+// Message is a whole message that only the router has: a request that waits or, by
+// its place among the owners, the answer of one of them to its part.
+type Message struct {
+	ID      ID
+	Place   int32 // Waits, or a place
+	Dialect pslite.Dialect
+	Frames  [][]byte
+}
+
+// Waits is the place of a request that waits.
+const Waits int32 = -1
 
 // ID names a request of a worker: the rank of the server that it asks, its app,
 // its customer (0 with PS_RESEND) and its timestamp.

@@ -11,7 +11,8 @@ import (
 // lasting is a ledger that outlives its router, of a job that repeats nothing.
 type lasting struct {
 	forgetful
-	open map[ID]Kept
+	open  map[ID]Kept
+	whole []Message
 }
 
 func (l *lasting) Open(k Kept) { l.open[k.ID] = k }
@@ -20,7 +21,15 @@ func (l *lasting) In(id ID, answered uint32) {
 	k.In = answered
 	l.open[id] = k
 }
-func (l *lasting) Close(id ID) { delete(l.open, id) }
+func (l *lasting) Close(id ID) {
+	delete(l.open, id)
+	l.whole = slices.DeleteFunc(l.whole, func(m Message) bool { return m.ID == id && m.Place >= 0 })
+}
+func (l *lasting) Keep(m Message) { l.whole = append(l.whole, m) }
+func (l *lasting) Drop(id ID, place int32) {
+	l.whole = slices.DeleteFunc(l.whole, func(m Message) bool { return m.ID == id && m.Place == place })
+}
+func (l *lasting) Messages() []Message { return slices.Clone(l.whole) }
 func (l *lasting) Load() (all []Kept) {
 	for _, k := range l.open {
 		all = append(all, k)
@@ -84,6 +93,8 @@ func TestSplitsOutliveTheRouter(t *testing.T) {
 		{"a push that one server has answered", true, []int32{0}},
 		{"a push that the other server has answered", true, []int32{1}},
 		{"a pull", false, nil},
+		{"a pull that one server has answered", false, []int32{0}},
+		{"a pull that the other server has answered", false, []int32{1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := &lasting{open: map[ID]Kept{}}
@@ -123,8 +134,8 @@ func TestSplitsOutliveTheRouter(t *testing.T) {
 			if !c.push && (whole.Keys().Len() != 2 || whole.Values().Float32(0) != 1 || whole.Values().Float32(1) != 2) {
 				t.Errorf("the answer has %v", whole.Data)
 			}
-			if len(l.open) > 0 || len(r.UnderWay()) > 0 {
-				t.Errorf("still kept: %v, under way: %v", l.open, r.UnderWay())
+			if len(l.open)+len(l.whole) > 0 || len(r.UnderWay()) > 0 {
+				t.Errorf("still kept: %v %v, under way: %v", l.open, l.whole, r.UnderWay())
 			}
 		})
 	}
@@ -164,4 +175,109 @@ func TestWhatIsLeftTwiceCountsOnce(t *testing.T) {
 	if len(r.Out()) != 1 || len(r.underWay) != 0 || len(l.open) != 0 {
 		t.Errorf("under way: %v, kept: %v", r.underWay, l.open)
 	}
+}
+
+// Requests wait for a move when their router is killed, in a job that repeats
+// nothing. The next one sends them, each once and in their order, where their keys
+// are then.
+func TestWhatWaitsOutlivesTheRouter(t *testing.T) {
+	for _, owner := range []int32{Unchanged, 1} {
+		l := &lasting{open: map[ID]Kept{}}
+		moving := Batch{Mover: "10.0.0.2", Number: 1}
+		r := outliving(l)
+		r.Hold(moving, []plan.Keys{plan.One(1)})
+		for timestamp := int32(1); timestamp <= 3; timestamp++ {
+			m := push(timestamp, 1)
+			if r.Request(9, 0, &m.Meta, m.Keys(), pslite.DMLC) {
+				t.Fatalf("request %d does not wait", timestamp)
+			}
+			if err := r.Take(9, 0, m, pslite.DMLC); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 { // it is killed, and so is the one after it
+			r = New(NewTable(2))
+			r.AddWorker(9, l)
+			r.Hold(moving, []plan.Keys{plan.One(1)})
+			r.Open(r.Table())
+			if n, _ := r.Waiting(); n != 3 || len(sentTo(t, r, 0)) > 0 {
+				t.Fatalf("%d requests wait", n)
+			}
+		}
+		r.Release(moving, owner)
+		if got := sentTo(t, r, max(0, owner)); !slices.Equal(got, []float32{1, 2, 3}) {
+			t.Errorf("moved to %d: server %d is sent %v", owner, max(0, owner), got)
+		}
+		after := New(NewTable(2))
+		after.AddWorker(9, l)
+		after.Open(after.Table())
+		if out := after.Out(); len(out) > 0 || len(l.whole) > 0 {
+			t.Errorf("moved to %d: a router after that sends %+v, kept are %+v", owner, out, l.whole)
+		}
+	}
+}
+
+// A router is killed between noting that a request was split and forgetting that
+// it waited: nothing of it has left the process, and the next router sends it.
+func TestWhatWasAboutToGoGoesOnce(t *testing.T) {
+	l := &lasting{open: map[ID]Kept{}}
+	m := push(1, 2)
+	id := ID{Timestamp: 1}
+	l.Open(Kept{ID: id, Own: FirstOwn + 1, Owners: []int32{1}})
+	l.Keep(Message{ID: id, Place: Waits, Dialect: pslite.DMLC, Frames: frames(m, &m.Meta, pslite.DMLC, m.Data)})
+	r := outliving(l)
+	if got := sentTo(t, r, 1); !slices.Equal(got, []float32{1}) || len(r.UnderWay()) != 1 {
+		t.Errorf("the key's server is sent %v, under way are %v", got, r.UnderWay())
+	}
+}
+
+// A worker that was started again asks under the name of a request that still
+// waits: its own is the one that goes.
+func TestAWorkerThatBeganAgainWhileItsRequestWaited(t *testing.T) {
+	l := &lasting{open: map[ID]Kept{}}
+	old := push(1, 1)
+	l.Keep(Message{ID: ID{Timestamp: 1}, Place: Waits, Dialect: pslite.DMLC, Frames: frames(old, &old.Meta, pslite.DMLC, old.Data)})
+	r := New(NewTable(2))
+	r.AddWorker(9, l)
+	again := push(1, 1)
+	again.Data[1] = pslite.AppendFloat32(nil, []float32{7})
+	if r.Request(9, 0, &again.Meta, again.Keys(), pslite.DMLC) {
+		t.Fatal("a request passes before the table is known")
+	}
+	if err := r.Take(9, 0, again, pslite.DMLC); err != nil {
+		t.Fatal(err)
+	}
+	r.Open(r.Table())
+	if got := sentTo(t, r, 0); !slices.Equal(got, []float32{7}) || len(l.whole) > 0 {
+		t.Errorf("the server is sent %v, kept are %v", got, l.whole)
+	}
+}
+
+// push is a push of a key, of its timestamp, by worker 9 to server 0.
+func push(timestamp int32, key uint64) *pslite.Message {
+	var m pslite.Message
+	m.Meta.Reset()
+	m.Meta.Request, m.Meta.Push = true, true
+	m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp = 0, 0, timestamp
+	m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
+	m.Data = [][]byte{pslite.AppendKeys(nil, []uint64{key}), pslite.AppendFloat32(nil, []float32{float32(timestamp)})}
+	return &m
+}
+
+// sentTo are the values that a server is sent, of one key each.
+func sentTo(t *testing.T, r *Router, server int32) (all []float32) {
+	t.Helper()
+	for _, o := range r.Out() {
+		if o.Quiet != nil {
+			continue
+		}
+		m, err := message(o.Frames, pslite.DMLC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Server == server && !o.ToWorker {
+			all = append(all, m.Values().Float32(0))
+		}
+	}
+	return all
 }

@@ -92,8 +92,15 @@ func (r *Router) begin(w *worker, id request, e entry) {
 // nothing, when the worker makes one of that name: it has been started again, and
 // nobody waits for the old one.
 func (r *Router) supersede(w *worker, id request) {
-	if e, ok := w.open[id]; ok && !r.resend && e.kept {
+	if r.resend {
+		return
+	}
+	if e, ok := w.open[id]; ok && e.kept {
 		r.finish(w, id, e)
+	}
+	if i := w.queued(id); i >= 0 {
+		w.queues[id.server] = slices.Delete(w.queues[id.server], i, i+1)
+		w.ledger.Drop(id.public(), Waits)
 	}
 }
 
@@ -137,6 +144,9 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 		q.message.Meta = m.Meta.Clone()
 		w.queues[server] = append(w.queues[server], q)
 		r.counts.Held++
+		if !r.resend {
+			w.ledger.Keep(q.kept())
+		}
 		return nil
 	}
 	return r.dispatch(w, id, m)
@@ -144,8 +154,10 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 
 // waits reports whether the request is in its queue. Without PS_RESEND none
 // comes twice.
-func (w *worker) waits(id request) bool {
-	return slices.ContainsFunc(w.queues[id.server], func(q waiting) bool { return q.id == id })
+func (w *worker) waits(id request) bool { return w.queued(id) >= 0 }
+
+func (w *worker) queued(id request) int {
+	return slices.IndexFunc(w.queues[id.server], func(q waiting) bool { return q.id == id })
 }
 
 // repeat takes a request that is under way and came again.
@@ -222,6 +234,9 @@ func (r *Router) flushQueue(w *worker, server int32) {
 		// Take has checked what can be wrong with it.
 		if err := r.dispatch(w, q[0].id, &q[0].message); err != nil {
 			r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: nil})
+		}
+		if !r.resend {
+			w.ledger.Drop(q[0].id.public(), Waits)
 		}
 	}
 	if len(w.queues[server]) == 0 {

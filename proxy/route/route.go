@@ -151,6 +151,9 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 		w.open[o.id()] = e
 		r.underWay[e.generation]++
 	}
+	if !r.resend {
+		r.takeKept(w)
+	}
 }
 
 // longAgo is how many generations ago requests count as begun that a ledger has
@@ -182,7 +185,7 @@ func (r *Router) UseResend() {
 			w.ledger.Open(kept(id, e))
 		}
 		w.open = open
-		for _, q := range w.queues {
+		for _, q := range w.queues { // what the ledger has kept of them it has dropped
 			for i := range q {
 				q[i].id.customer = 0
 			}

@@ -197,8 +197,12 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 	s.answers[i] = *m
 	s.answers[i].Meta = m.Meta.Clone()
 	if !s.in.full(len(s.owners)) {
-		if !r.resend && len(m.Data) == 0 { // with PS_RESEND it comes again
+		switch { // with PS_RESEND it comes again
+		case r.resend:
+		case len(m.Data) == 0:
 			w.ledger.In(s.id.public(), uint32(s.in))
+		default:
+			w.ledger.Keep(Message{ID: s.id.public(), Place: int32(i), Dialect: d, Frames: frames(m, &m.Meta, d, m.Data)})
 		}
 		return nil
 	}

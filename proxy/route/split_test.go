@@ -13,16 +13,19 @@ import (
 // forgetful is a ledger for jobs that repeat nothing.
 type forgetful struct{ last int32 }
 
-func (l *forgetful) Next() int32    { l.last++; return FirstOwn + l.last }
-func (*forgetful) Resend() bool     { return false }
-func (*forgetful) UseResend()       {}
-func (*forgetful) Open(Kept)        {}
-func (*forgetful) Mark(ID, Flags)   {}
-func (*forgetful) In(ID, uint32)    {}
-func (*forgetful) Close(ID)         {}
-func (*forgetful) Seen(ID) bool     { return false }
-func (*forgetful) Split() bool      { return false }
-func (*forgetful) Load() (k []Kept) { return nil }
+func (l *forgetful) Next() int32       { l.last++; return FirstOwn + l.last }
+func (*forgetful) Resend() bool        { return false }
+func (*forgetful) UseResend()          {}
+func (*forgetful) Open(Kept)           {}
+func (*forgetful) Mark(ID, Flags)      {}
+func (*forgetful) In(ID, uint32)       {}
+func (*forgetful) Close(ID)            {}
+func (*forgetful) Keep(Message)        {}
+func (*forgetful) Drop(ID, int32)      {}
+func (*forgetful) Messages() []Message { return nil }
+func (*forgetful) Seen(ID) bool        { return false }
+func (*forgetful) Split() bool         { return false }
+func (*forgetful) Load() (k []Kept)    { return nil }
 
 // adding is a server that adds.
 type adding map[uint64][]float32

@@ -83,6 +83,9 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 	id := Kept{ID: u.ID}.id()
 	w.speaks = u.Dialect
 	if len(u.Waits) > 0 {
+		if w.waits(id) { // the ledger has it, too
+			return nil
+		}
 		m, err := message(u.Waits, u.Dialect)
 		if err == nil {
 			w.queues[id.server] = append(w.queues[id.server], waiting{id: id, message: m, dialect: u.Dialect})
