@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	hoststest.Main(m, map[string]func([]string) error{"forge": forge}, goleak.Cleanup(func(code int) {
+	hoststest.Main(m, map[string]func([]string) error{"forge": forge, "relay": relayTask}, goleak.Cleanup(func(code int) {
 		os.RemoveAll(built.folder)
 		os.Exit(code)
 	}))
