@@ -295,9 +295,12 @@ func (c *collector) run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// hourWithin is how long noteHour may take to turn.
+const hourWithin = history.Every + health.Within
+
 // noteHour keeps how jobs go, until ctx ends.
 func (c *collector) noteHour(ctx context.Context) {
-	beat := c.health.Add("keeping the last hour", history.Every+health.Within)
+	beat := c.health.Add("keeping the last hour", hourWithin)
 	defer beat.End()
 	ticker := time.NewTicker(history.Every)
 	defer ticker.Stop()

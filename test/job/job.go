@@ -6,7 +6,6 @@
 package job
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -64,7 +63,7 @@ type Node struct {
 	Cmd     *exec.Cmd
 
 	// Stdout and Stderr are complete when Running.Wait has returned.
-	Stdout, Stderr bytes.Buffer
+	Stdout, Stderr hosts.Log
 	// Err is how it ended, *exec.ExitError as a rule; set by Running.Wait.
 	Err error
 }

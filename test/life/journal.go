@@ -94,8 +94,7 @@ func (j *journal) keep(l *Life) {
 		return
 	}
 	for _, h := range l.fleet.sidecars {
-		to := j.path("state-" + h.host.Name)
-		if err := os.CopyFS(to, os.DirFS(h.state)); err != nil {
+		if err := j.keepState(h); err != nil {
 			j.say("keeping the state of %s: %v", h.host.Name, err)
 		}
 	}
@@ -104,4 +103,30 @@ func (j *journal) keep(l *Life) {
 			fmt.Fprintf(j.t.Output(), "--- %s, last lines of its log\n%s", s, last)
 		}
 	}
+}
+
+// keepState copies the files of a proxy's state; its socket is none.
+func (j *journal) keepState(h *sidecar) error {
+	files, err := filesIn(h.state)
+	if err != nil {
+		return err
+	}
+	for _, from := range files {
+		name, err := filepath.Rel(h.state, from)
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		to := j.path("state-"+h.host.Name, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -15,14 +15,23 @@ func TestMain(m *testing.M) {
 	hoststest.Main(m, map[string]func([]string) error{"spin": spin})
 }
 
+// What continuous integration lives: always the same, in which nearly all kinds of
+// events and jobs come (see TestTheUsualLife).
+const (
+	usualLife = 2 * time.Minute
+	usualSeed = 1285
+)
+
 // TestLife lives for as long as PSIDECAR_LIFE says, with the seed
-// that PSIDECAR_LIFE_SEED says. It ends at the first failure, or after as many as
-// PSIDECAR_LIFE_FAILURES says. PSIDECAR_LIFE_WITHOUT has kinds of events that are
-// left out, such as "cut a link;load", PSIDECAR_LIFE_ONLY those that are not.
+// that PSIDECAR_LIFE_SEED says; else for usualLife with usualSeed. It ends at the
+// first failure, or after as many as PSIDECAR_LIFE_FAILURES says.
+// PSIDECAR_LIFE_WITHOUT has kinds of events that are left out, such as
+// "cut a link;load", PSIDECAR_LIFE_ONLY those that are not.
 func TestLife(t *testing.T) {
-	c := Config{Seed: 1}
+	require.Time(t)
+	c := Config{For: usualLife, Seed: usualSeed}
 	var err error
-	if s := require.Asked(t, "PSIDECAR_LIFE", "how long to live, such as 2m"); s != "" {
+	if s := os.Getenv("PSIDECAR_LIFE"); s != "" {
 		if c.For, err = time.ParseDuration(s); err != nil {
 			t.Fatalf("PSIDECAR_LIFE=%q: want a duration", s)
 		}
@@ -42,6 +51,13 @@ func TestLife(t *testing.T) {
 	}
 	if s := os.Getenv("PSIDECAR_LIFE_ONLY"); s != "" {
 		c.Only = strings.Split(s, ";")
+	}
+	for _, name := range os.Environ() { // else each process says that it does not know them
+		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "PSIDECAR_LIFE") {
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	Live(t, c)
 }

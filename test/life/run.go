@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -114,7 +115,7 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec) {
 		r.lossy = r.lossy || l.isLossy(slot)
 		if why := l.hangs(r); why != "" {
 			r.ended = time.Now()
-			state := l.snapshot()
+			state := l.snapshot(slot)
 			r.dump(ended)
 			cancel()
 			<-ended
@@ -199,15 +200,16 @@ func (l *Life) hangs(r *run) string {
 		worker, time.Since(m.at).Seconds(), (l.patience.now() - m.spare).Seconds(), crawl.Seconds(), m.step, m.of)
 }
 
-// snapshot is what proxies and planner say of their state.
-func (l *Life) snapshot() string {
+// snapshot is what proxies and planner say of their state, the latter of a slot's
+// job.
+func (l *Life) snapshot(slot int) string {
 	var all strings.Builder
 	for i, s := range l.fleet.sidecars {
 		state, err := l.fleet.connections(i)
 		text, _ := json.Marshal(state)
 		fmt.Fprintf(&all, "--- proxy on %s: %v\n%s\n", s.host.Name, err, text)
 	}
-	text, err := l.fleet.get(l.fleet.planner.host, plannerHTTP, "/api/v1/plans")
+	text, err := l.fleet.get(l.fleet.planner.host, plannerHTTP, "/api/v1/plan?job="+url.QueryEscape(l.jobName(slot)))
 	fmt.Fprintf(&all, "--- planner: %v\n%s\n", err, text)
 	return all.String()
 }

@@ -46,6 +46,34 @@ func TestSeedRepeats(t *testing.T) {
 	}
 }
 
+// In the life of continuous integration whatever can break a connection happens, and
+// what loses where keys are; jobs of all models come, with PS_RESEND and without.
+func TestTheUsualLife(t *testing.T) {
+	kinds := map[string]int{}
+	for _, l := range lanes(usualSeed, usualLife) {
+		for _, e := range l.events {
+			kinds[e.kind()]++
+		}
+	}
+	for _, want := range []string{"kill agent", "kill proxy", "kill planner", "kill several", "stop proxy", "stop planner", "replace agent", "replace proxy",
+		"replace planner", "replace both", "replace proxy, then agent", "damage a state file", "lose the planner's store", "cut a link", "fill a disk", "set a clock", "load"} {
+		if kinds[want] == 0 {
+			t.Errorf("there is no event %q: %v", want, kinds)
+		}
+	}
+	models, resend := map[string]int{}, map[bool]int{}
+	for slot := range slots {
+		for n := range 4 {
+			s := drawJob(usualSeed, slot, n+1)
+			models[s.model]++
+			resend[s.resend]++
+		}
+	}
+	if models["count"] == 0 || models["peer"] == 0 || len(models) < 5 || len(resend) < 2 {
+		t.Errorf("jobs are %v, with PS_RESEND %v", models, resend)
+	}
+}
+
 // In an hour everything happens, nothing before its season, and all kinds of jobs
 // come; those of the lossy slot are never ones that count.
 func TestEverythingIsDrawn(t *testing.T) {

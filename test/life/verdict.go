@@ -98,14 +98,14 @@ func (l *Life) judgeError(r *run, err error) {
 	switch {
 	case anyOf(said, wrong):
 		l.ended(r, wrongRun)
-		l.accuse(r, "WRONG VALUE", said, l.snapshot())
+		l.accuse(r, "WRONG VALUE", said, l.snapshot(r.slot))
 	case excuse != "":
 		l.ended(r, excuse)
 		r.track.close(true)
 		l.journal.say("failed, as it may (%s): %s: %.300s", excuse, r.name, said)
 	default:
 		l.ended(r, failedRun)
-		l.accuse(r, "FAILS", said, l.snapshot())
+		l.accuse(r, "FAILS", said, l.snapshot(r.slot))
 	}
 }
 

@@ -21,6 +21,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/hosts"
 )
 
 // address is this host's, as its jobs and planner have it.
@@ -88,26 +90,9 @@ func (h *house) load() {
 // process is a command that runs.
 type process struct {
 	cmd  *exec.Cmd
-	out  lockedBuffer // both streams
+	out  hosts.Log // both streams
 	done chan struct{}
 	stop func() // kills it; may be called again
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // start starts a command, which is killed at the end of the test at the latest.

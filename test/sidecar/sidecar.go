@@ -5,7 +5,6 @@
 package sidecar
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -50,25 +48,7 @@ type Sidecar struct {
 	// Control is where its proxy takes orders.
 	Control string
 	client  http.Client
-	log     log
-}
-
-// log is written to by one goroutine and read by another.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log     hosts.Log
 }
 
 // Start runs the program as `psidecar up` with these flags besides its own, in

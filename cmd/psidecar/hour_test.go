@@ -1,0 +1,16 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/history"
+	"github.com/psidecar/psidecar/proxy/health"
+)
+
+// The loop that keeps the last hour turns now and then: it is not late before its
+// next turn, and some more. It was said to stand still where it turned as it should.
+func TestHourIsNotLate(t *testing.T) {
+	if hourWithin < history.Every+health.Within {
+		t.Errorf("a loop that turns every %v is late after %v", history.Every, hourWithin)
+	}
+}
