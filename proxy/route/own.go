@@ -91,9 +91,11 @@ func (r *Router) Start(workerID int32, op *Op) {
 }
 
 // letterKeys returns how many keys from one on fit into a message: one, where
-// keys may have different numbers of values.
+// keys may have different numbers of values. That is known once the worker has
+// pushed: pulls have no lengths, and their answers need not, from which nobody could
+// tell whose the values are.
 func (r *Router) letterKeys(w *worker, op *Op, from int) int {
-	if w.lens {
+	if w.lens || w.push == nil {
 		return 1
 	}
 	n := min(maxLetter, len(op.Keys)-from)

@@ -60,3 +60,44 @@ func follow(t *testing.T, d *pslite.Detector, frames [][]byte) *pslite.Message {
 	}
 	return m
 }
+
+// Keys are asked for together only where the worker's pushes have shown that all
+// have as many values: an answer without lengths does not say whose each value is.
+// A worker that has only pulled, as after a proxy was replaced, has shown nothing.
+func TestKeysOfOtherLengthsAreAskedForAlone(t *testing.T) {
+	worker := pslite.WorkerID(0)
+	push := func(values int) *pslite.Message {
+		m := pushOf(0, 7, 5)
+		m.Data[1] = pslite.AppendFloat32(nil, make([]float32, values))
+		m.Meta.DataSize = int32(total(m.Data))
+		return m
+	}
+	pull := pushOf(0, 7, 5)
+	pull.Meta.Push, pull.Meta.Pull, pull.Data[1] = false, true, nil
+	withLens := push(2)
+	withLens.Meta.DataTypes = append(withLens.Meta.DataTypes, pslite.Int32)
+	for _, c := range []struct {
+		name    string
+		seen    []*pslite.Message
+		letters int
+	}{
+		{"only a pull", []*pslite.Message{pull}, 3},
+		{"a push with lengths", []*pslite.Message{withLens}, 3},
+		{"pushes of one length", []*pslite.Message{pull, push(2), push(2)}, 1},
+		{"pushes of two lengths", []*pslite.Message{push(2), push(3)}, 3},
+	} {
+		r := New(NewTable(2))
+		r.Open(NewTable(2))
+		r.AddWorker(worker, &forgetful{})
+		for i, m := range c.seen {
+			m.Meta.Timestamp = int32(i)
+			if !r.Request(worker, 0, &m.Meta, m.Keys(), pslite.DMLC) {
+				t.Fatalf("%s: a request with no displaced key does not pass", c.name)
+			}
+		}
+		r.Start(worker, &Op{Server: 1, Keys: []uint64{7, 8, 9}})
+		if n := len(r.Out()); n != c.letters {
+			t.Errorf("%s: three keys are asked for in %d messages, want %d", c.name, n, c.letters)
+		}
+	}
+}

@@ -19,7 +19,10 @@ type worker struct {
 	push   *pslite.Meta // the first that was seen of each kind
 	pull   *pslite.Meta
 	apps   map[int32]bool
+	// lens: keys may have different numbers of values. width is how many bytes those
+	// of its pushes had, 0 where none has said it.
 	lens   bool
+	width  int
 	speaks pslite.Dialect
 }
 
@@ -72,7 +75,7 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 		r.counts.Repeated++ // the server knows best whether it has it
 		return true
 	}
-	w.learn(m)
+	w.learn(m, keys.Len())
 	r.begin(w, id, entry{})
 	r.counts.Plain++
 	return true
@@ -104,9 +107,10 @@ func (r *Router) supersede(w *worker, id request) {
 	}
 }
 
-// learn keeps the first push and pull, from which the router's own are made.
-func (w *worker) learn(m *pslite.Meta) {
-	w.lens = w.lens || len(m.DataTypes) > 2
+// learn keeps the first push and pull, from which the router's own are made, and
+// whether keys have different numbers of values.
+func (w *worker) learn(m *pslite.Meta, keys int) {
+	w.lens = w.lens || len(m.DataTypes) > 2 || w.differs(m, keys)
 	if w.apps[m.AppID] && (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
 		return
 	}
@@ -118,6 +122,19 @@ func (w *worker) learn(m *pslite.Meta) {
 	if m.Pull && w.pull == nil {
 		w.pull = &c
 	}
+}
+
+// differs reports whether the values of a push without lengths have another size
+// than those of the pushes before.
+func (w *worker) differs(m *pslite.Meta, keys int) bool {
+	if !m.Push || keys == 0 || m.DataSize == 0 {
+		return false
+	}
+	width := (int(m.DataSize) - 8*keys) / keys
+	if w.width == 0 {
+		w.width = width
+	}
+	return width != w.width
 }
 
 // Take takes a whole data request for which [Router.Request] returned false.
@@ -191,7 +208,7 @@ func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
 
 // dispatch sends a request to those who own its keys.
 func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
-	w.learn(&m.Meta)
+	w.learn(&m.Meta, m.Keys().Len())
 	owners := r.table.AppendOwners(nil, m.Keys())
 	distinct := ranks(owners)
 	if len(distinct) == 0 || len(distinct) == 1 && distinct[0] == id.server {
