@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -75,6 +76,9 @@ type Options struct {
 	// Route, where not nil, tells where connections go that may have been
 	// redirected to a proxy.
 	Route observe.Route
+	// LastPush, where not nil, is told which workers push no more: see
+	// [observe.Options].
+	LastPush func(scheduler netip.AddrPort, node int32)
 	// Found, where not nil, is told what processes there are, every time that
 	// the agent has looked.
 	Found func(*discover.Snapshot)
@@ -182,7 +186,7 @@ func New(opts Options) (*Agent, error) {
 		OneIn:    func() uint32 { return opts.Sampling.OneIn },
 		Uses:     opts.Uses,
 
-		Route: opts.Route,
+		Route: opts.Route, LastPush: opts.LastPush,
 
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})

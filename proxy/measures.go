@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,7 @@ type carried struct {
 	past     string // why
 	codec    string
 	sameHost bool
+	to       netip.AddrPort
 }
 
 // Measures says of each job of which connections are open, or whose requests are
@@ -90,7 +92,7 @@ func (p *Proxy) carried() []carried {
 		if job != "" {
 			named[c.origin] = job
 		}
-		list = append(list, carried{job, c.kind == kindDirect, c.past, c.codec, c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance})
+		list = append(list, carried{job, c.kind == kindDirect, c.past, c.codec, c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, c.destination})
 		origins = append(origins, c.origin)
 	}
 	for i := range list {
@@ -244,7 +246,26 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 		return nil
 	})
 	l.Setting, l.From = setting, from
+	if m.name == measure.Threshold && l.On > 0 && waitsToTheEnd(held) {
+		unseen(job, all, &l)
+	}
 	return l
+}
+
+// waitsToTheEnd reports whether something may wait under a rule when a worker ends.
+func waitsToTheEnd(held []values.Held) bool {
+	return slices.ContainsFunc(held, func(h values.Held) bool { return h.Rule.Threshold > 0 && h.Rule.Until == 0 && h.Rule.End == 0 })
+}
+
+// unseen says so where no connection to the job's scheduler goes through the proxy.
+func unseen(job string, all []carried, l *measure.Line) {
+	scheduler, err := netip.ParseAddrPort(job)
+	if err != nil || slices.ContainsFunc(all, func(c carried) bool { return c.to == scheduler }) {
+		return
+	}
+	l.Lack(measure.Gap{Reason: measure.Barriers,
+		Why: "no connection to the job's scheduler goes through this proxy: it cannot hold back its workers' last barrier until their servers have what waits, which may be lost",
+		Do:  "start the job after the sidecars of its hosts, or have the threshold end before the job does: --threshold-until, psidecar plan codecs drain"})
 }
 
 // asked returns what rules say of the measure, and who gave them.

@@ -45,7 +45,7 @@ func TestMeasuresByConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := []carried{
-		{codec: values.Name}, {codec: values.Name},
+		{codec: values.Name, to: netip.MustParseAddrPort(measuredJob)}, {codec: values.Name},
 		{codec: values.Name, sameHost: true},
 		{direct: true, past: noProxy},
 		{}, // its other end knows no codec
@@ -80,6 +80,38 @@ func TestMeasuresByConnection(t *testing.T) {
 	l = lineOf(t, p.measures(measuredJob, nil), measure.Threshold)
 	if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != noConnections {
 		t.Errorf("without connections: %+v", l)
+	}
+}
+
+// A threshold that does not end by itself says so where the proxy sees no connection
+// to the scheduler, by itself and in the sum of all hosts.
+func TestThresholdWithoutBarriersSaysSo(t *testing.T) {
+	codec := thresholding(t)
+	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, scheduler := carried{codec: values.Name, to: netip.MustParseAddrPort("198.18.0.2:7000")}, carried{direct: true, past: noProxy, to: netip.MustParseAddrPort(measuredJob)}
+	said := func(rule values.Rule, all ...carried) bool {
+		if err := codec.SetRules([]values.Rule{rule}); err != nil {
+			t.Fatal(err)
+		}
+		l := lineOf(t, measure.Of(p.measures(measuredJob, all), measuredJob, false), measure.Threshold)
+		if l.On != 1 {
+			t.Errorf("it holds on %d connections", l.On)
+		}
+		return slices.ContainsFunc(l.Not, func(g measure.Gap) bool {
+			return g.Reason == measure.Barriers && strings.Contains(g.Do, "--threshold-until")
+		})
+	}
+	if !said(values.Rule{Threshold: 0.99}, server) {
+		t.Error("nothing is said of barriers that go past the proxy")
+	}
+	if said(values.Rule{Threshold: 0.99}, server, scheduler) {
+		t.Error("a connection to the scheduler that goes through the proxy counts as past it")
+	}
+	if said(values.Rule{Threshold: 0.99, Until: 100}, server) {
+		t.Error("a threshold that ends needs no barrier")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -33,7 +34,15 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 			return err
 		}
 	}
+	p.observe(c)
 	return p.carry(c)
+}
+
+// observe has the codec for values see what goes without it.
+func (p *Proxy) observe(c *connection) {
+	if p.opts.Values != nil && c.codec != values.Name {
+		c.pipe.Observer = p.opts.Values.Observe(p.linkOf(c, relay.Link{Dialed: true}))
+	}
 }
 
 // viaPeer links c to the proxy at its destination. It reports false where the
@@ -194,8 +203,7 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 // open puts the codec that both ends agreed on, if any, into c. offered is
 // what the other end said of it.
 func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
-	l.Job, l.Origin, l.Wake = c.job, c.origin, c.pipe.Wake
-	l.Client, l.Destination, l.HeadLimit, l.Memory = c.client, c.destination, relay.HeadLimit, p.memory
+	l = p.linkOf(c, l)
 	for _, codec := range p.opts.Codecs {
 		for _, o := range offered {
 			if o.Codec != codec.Name() {
@@ -210,6 +218,13 @@ func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
 		}
 	}
 	return nil
+}
+
+// linkOf adds to l what is known of the connection.
+func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
+	l.Job, l.Origin, l.Wake = c.job, c.origin, c.pipe.Wake
+	l.Client, l.Destination, l.HeadLimit, l.Memory = c.client, c.destination, relay.HeadLimit, p.memory
+	return l
 }
 
 // carry runs c to its end.

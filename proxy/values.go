@@ -88,6 +88,14 @@ func (p *Proxy) saveValues() {
 	}
 }
 
+// LastPush takes the news, from the host's agent, that a worker of this host has told
+// its scheduler past this proxy that it pushes no more.
+func (p *Proxy) LastPush(ctx context.Context, job string, node int32) {
+	if p.opts.Values != nil {
+		p.opts.Values.EndPast(ctx, job, node)
+	}
+}
+
 // getCodecs answers with the [ValuesState].
 func (p *Proxy) getCodecs(w http.ResponseWriter, _ *http.Request) {
 	state := p.valuesState()

@@ -279,6 +279,13 @@ func (l *Listeners) Connect(context.Context) (*net.UnixConn, error) {
 	return proxys, nil
 }
 
+// TellLastPush tells the proxies that a worker of a job has made its last push.
+func (l *Listeners) TellLastPush(job string, node int32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tell(handover.Message{Kind: handover.LastPush, Job: job, Node: node}, nil)
+}
+
 // Close frees what a Listeners that was not run holds.
 func (l *Listeners) Close() error {
 	var err error

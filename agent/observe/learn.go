@@ -20,6 +20,9 @@ func (o *Observer) learn(s *stream, m *pslite.Meta, at int64) {
 		}
 	case pslite.Barrier:
 		o.barrier(s, m.Request, at)
+		o.lastPush(s, m, at)
+	case pslite.InstanceBarrier:
+		o.lastPush(s, m, at)
 	case pslite.Heartbeat:
 		o.place(s, at)
 		if s.sender != nil && len(c.Nodes) == 1 {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // A Link is an open connection on which a node of this host sends to another
@@ -53,6 +54,20 @@ func (o *Observer) barrier(s *stream, isRequest bool, at int64) {
 	}
 	if n != nil && n.role == roleWorker {
 		n.job.Sums.Barrier(n.index, at, isRequest)
+	}
+}
+
+// lastPush tells of a worker's barrier in which servers take part, which is the last
+// thing that it says: PS-lite's Finalize makes one, and so does its Start. What a
+// proxy carries it sees itself.
+func (o *Observer) lastPush(s *stream, m *pslite.Meta, at int64) {
+	direct := s.id.Direction() == bpf.Egress && s.ends[1] == s.to
+	if o.opts.LastPush == nil || !direct || !m.Request || m.Control.BarrierGroup&pslite.ServerGroup == 0 {
+		return
+	}
+	o.place(s, at)
+	if n := s.sender; n != nil && n.role == roleWorker && n.id > 0 {
+		o.opts.LastPush(n.job.Scheduler, n.id)
 	}
 }
 

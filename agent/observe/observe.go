@@ -72,6 +72,10 @@ type Options struct {
 	Route Route
 	// Uses, where not nil, is told every use of keys: by psidecar record.
 	Uses func(Use)
+	// LastPush, where not nil, is told of a worker of this host that has told its
+	// job's scheduler, on a connection that was not redirected to a proxy, that it
+	// pushes no more: see lastPush. It must not block.
+	LastPush func(scheduler netip.AddrPort, node int32)
 }
 
 // A Route tells where what is sent on the socket with that cookie goes: to

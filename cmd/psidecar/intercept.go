@@ -58,6 +58,7 @@ type interception struct {
 	redirect  *redirect.Redirect
 	listeners *listeners.Listeners
 	found     chan *discover.Snapshot // the latest
+	ended     chan lastPush           // for the proxies
 	// ours, where not nil, knows the sockets of a proxy in this process.
 	ours func(cookie uint64, local, peer netip.AddrPort) bool
 }
@@ -75,7 +76,7 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 		}
 		exclusions = append(exclusions, redirect.Exclusion{Port: uint16(port)})
 	}
-	i := &interception{flags: f, found: make(chan *discover.Snapshot, 1)}
+	i := &interception{flags: f, found: make(chan *discover.Snapshot, 1), ended: make(chan lastPush, mostEnded)}
 	if i.redirect, err = redirect.Open(redirect.Options{Dir: f.dir}); err != nil {
 		return nil, fmt.Errorf("--intercept: %w (psidecar doctor tells what is missing)", err)
 	}
@@ -88,6 +89,7 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 	}
 	opts.Found = i.tell
 	opts.Route = i.route
+	opts.LastPush = i.lastPush
 	opts.Carried.Proxies = i.listeners.Proxies
 	opts.Collectors = append(opts.Collectors, i.listeners)
 	return i, nil
@@ -114,11 +116,43 @@ func (i *interception) tell(s *discover.Snapshot) {
 	i.found <- s
 }
 
+// lastPush is of a worker that has told its scheduler past the proxy that it pushes no
+// more.
+type lastPush struct {
+	scheduler netip.AddrPort
+	node      int32
+}
+
+// mostEnded is of how many workers the proxies wait to be told at most.
+const mostEnded = 1024
+
+// lastPush keeps what the proxies are to be told; whoever calls it must not wait.
+func (i *interception) lastPush(scheduler netip.AddrPort, node int32) {
+	select {
+	case i.ended <- lastPush{scheduler, node}:
+	default:
+		slog.Warn("the proxy is not told of a worker's last push: too many end at a time", "job", scheduler, "node", node)
+	}
+}
+
+// tellEnded passes on what lastPush keeps.
+func (i *interception) tellEnded(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case w := <-i.ended:
+			i.listeners.TellLastPush(w.scheduler.String(), w.node)
+		}
+	}
+}
+
 // run serves proxies until ctx ends; close is the caller's.
 func (i *interception) run(ctx context.Context, opts agent.Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return i.listeners.Run(ctx, false) })
 	g.Go(func() error { i.follow(ctx, opts); return nil })
+	g.Go(func() error { i.tellEnded(ctx); return nil })
 	return g.Wait()
 }
 

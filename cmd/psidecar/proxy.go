@@ -248,6 +248,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		c.guard.Intercepting(client)
 		c.agent.Store(client)
 		client.Alive(opts.Health.Late)
+		client.LastPushes(c.proxy.LastPush)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })

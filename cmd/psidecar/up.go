@@ -181,6 +181,7 @@ func (h *host) run(ctx context.Context) error {
 		h.carrier.guard.Intercepting(client)
 		h.carrier.agent.Store(client)
 		h.carrier.proxy.TellFull(client.SetFull)
+		client.LastPushes(h.carrier.proxy.LastPush)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return h.page.serve(ctx, h.handler()) })

@@ -47,6 +47,7 @@ const (
 	Ping       = "ping"        // from the agent, every second; answered by a Pong
 	Pong       = "pong"        // from the proxy: it is not stuck
 	Full       = "full"        // from the proxy: On, it takes no more connections for now
+	LastPush   = "last-push"   // from the agent: Job, Node; a worker has said so to the scheduler, past the proxy
 )
 
 // Message is what one packet says.
@@ -63,6 +64,7 @@ type Message struct {
 	On      bool           `json:"on,omitempty"`     // of FailClosed: what cannot be redirected fails; of Full
 	Owners  bool           `json:"owners,omitempty"` // of an agent's Hello: it answers Owner
 	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: somebody listens there
+	Node    int32          `json:"node,omitempty"`   // id of a node of the Job
 
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
 	Error    string `json:"error,omitempty"`

@@ -21,7 +21,8 @@ type Client struct {
 	// linger is how long a listener that another has replaced is still
 	// served, for connects that were on their way to it.
 	linger time.Duration
-	alive  func() error // nil: pings are always answered
+	alive  func() error                                      // nil: pings are always answered
+	ended  func(ctx context.Context, job string, node int32) // nil: nobody wants to know of last pushes
 
 	mu       sync.Mutex
 	conn     *Conn // nil while there is no agent
@@ -190,6 +191,10 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file 
 		c.completed()
 	case Ping:
 		return c.pong()
+	case LastPush:
+		if c.ended != nil {
+			g.Go(func() error { c.ended(ctx, m.Job, m.Node); return nil })
+		}
 	case Result:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -264,6 +269,11 @@ func (c *Client) Session() uint64 {
 // Alive has pings answered only while there is no error: an agent takes a proxy
 // that does not answer for stuck. Call it before Run.
 func (c *Client) Alive(alive func() error) { c.alive = alive }
+
+// LastPushes has ended called, in a goroutine of its own, for each worker that has
+// told the scheduler of its job past the proxy that it pushes no more. Call it before
+// Run.
+func (c *Client) LastPushes(ended func(ctx context.Context, job string, node int32)) { c.ended = ended }
 
 // pong shows that this proxy is not stuck.
 func (c *Client) pong() error {

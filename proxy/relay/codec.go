@@ -43,6 +43,15 @@ type Greeter interface {
 	Ready(r zmtp.Ready)
 }
 
+// Observer sees what the job's process sends on a connection that goes as it is, or
+// by another codec. It may be a [Greeter].
+type Observer interface {
+	// Observe is shown each message as Encode is, of large ones the first frames,
+	// and reports whether it wants to see more. The message waits until it returns.
+	Observe(m *Message) (more bool)
+	Close()
+}
+
 // Initiator is a [Sender] that has messages of its own to send.
 type Initiator interface {
 	// Initiate appends the head of the next of them; ok is false where there is

@@ -35,14 +35,17 @@ const (
 // commandExtra is what the command has before the head.
 const commandExtra = 1 + len(commandName) + 1
 
-// encoder turns the stream that a job's process sends into the link's.
+// encoder turns the stream that a job's process sends into the link's. Without a
+// sender it passes as it is, and from when the observer has seen enough, or
+// something is none of PS-lite's, unseen.
 type encoder struct {
-	sender  Sender
-	holder  Holder // sender, where it is one
-	flow    *Flow
-	decided bool // the stream is PS-lite's
-	asked   bool // holder was asked about the current message
-	whole   bool // and wants all of it
+	sender   Sender   // nil: nothing is encoded
+	holder   Holder   // sender, where it is one
+	observer Observer // nil: none, or no longer
+	flow     *Flow
+	decided  bool // the stream is PS-lite's
+	asked    bool // holder was asked about the current message
+	whole    bool // and wants all of it
 	skim
 	frames [][]byte
 	shown  Message // with these frames
@@ -88,6 +91,9 @@ func (e *encoder) step(in *input, out *output) (verdict, error) {
 			v, err = e.pass(in, out)
 		} else {
 			v, err = e.message(in, out)
+		}
+		if err != nil && e.sender == nil {
+			return verdict{raw: true}, nil // it is the destination's business
 		}
 		if err != nil || v != (verdict{}) {
 			return v, err
@@ -147,15 +153,17 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	return verdict{}, nil
 }
 
-// greet shows a READY command to a sender that wants to see it.
+// greet shows a READY command to those who want to see it.
 func (e *encoder) greet(body []byte) {
-	g, ok := e.sender.(Greeter)
-	if !ok {
-		return
-	}
-	if name, data, err := zmtp.ParseCommand(body); err == nil && string(name) == zmtp.CommandReady {
-		if r, err := zmtp.ParseReady(data); err == nil {
-			g.Ready(r)
+	for _, who := range []any{e.sender, e.observer} {
+		g, ok := who.(Greeter)
+		if !ok {
+			continue
+		}
+		if name, data, err := zmtp.ParseCommand(body); err == nil && string(name) == zmtp.CommandReady {
+			if r, err := zmtp.ParseReady(data); err == nil {
+				g.Ready(r)
+			}
 		}
 	}
 }
@@ -185,18 +193,30 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 	}
 	if !e.decided {
 		if !speaksPSLite(e.frames) {
-			out.taken(appendCommand(out.space(), flagRaw, nil))
+			if e.sender != nil {
+				out.taken(appendCommand(out.space(), flagRaw, nil))
+			}
 			return verdict{raw: true}, nil
 		}
 		e.decided = true
 	}
-	e.flow.messages.Add(1)
-	if !e.encode(out) {
+	seen := e.observe()
+	if e.sender == nil || !e.encode(out) {
 		out.lend(in.bytes()[:held])
 	}
 	in.r += held
 	e.inside, e.asked, e.whole = e.shown.Rest, false, false
-	return verdict{}, nil
+	return verdict{raw: seen && e.sender == nil}, nil
+}
+
+// observe shows e.shown to the observer, and reports whether it has seen enough.
+func (e *encoder) observe() (enough bool) {
+	if e.observer == nil || e.observer.Observe(&e.shown) {
+		return e.observer == nil
+	}
+	e.observer.Close()
+	e.observer = nil
+	return true
 }
 
 // scan looks at the message at the start of b: frames held, their size with
@@ -218,7 +238,7 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 			e.frames = e.frames[:0]
 			return 0, v, nil
 		}
-		if limit := frameLimit(i, keysAt, whole); h.Size > uint64(limit) {
+		if limit := e.frameLimit(i, keysAt, whole); h.Size > uint64(limit) {
 			if i < keysAt {
 				e.frames = e.frames[:0]
 			}
@@ -259,11 +279,11 @@ func (e *encoder) hold(before int) bool {
 	return e.whole
 }
 
-func frameLimit(i, keysAt, whole int) int {
+func (e *encoder) frameLimit(i, keysAt, whole int) int {
 	switch {
 	case i < keysAt:
 		return maxMeta
-	case i == keysAt:
+	case i == keysAt && e.sender != nil:
 		return maxKeys
 	}
 	return min(maxFrame, max(0, maxWhole-whole))
@@ -272,6 +292,7 @@ func frameLimit(i, keysAt, whole int) int {
 // encode adds the encoded form of e.shown to out, if it gets one.
 func (e *encoder) encode(out *output) bool {
 	m := &e.shown
+	e.flow.messages.Add(1)
 	sampled := e.flow.messages.Load()%timedOneIn == 0
 	var began time.Time
 	if sampled {
@@ -370,4 +391,11 @@ func (e *encoder) between() bool { return !e.inside && e.left == 0 }
 
 func (e *encoder) written() {}
 
-func (e *encoder) close() { e.sender.Close() }
+func (e *encoder) close() {
+	if e.sender != nil {
+		e.sender.Close()
+	}
+	if e.observer != nil {
+		e.observer.Close()
+	}
+}

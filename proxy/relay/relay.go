@@ -33,6 +33,7 @@ type Conn struct {
 	// Sender and Receiver are both nil where there is nothing to do.
 	Sender   Sender
 	Receiver Receiver
+	Observer Observer // of the direction to Far; nil: none
 
 	ToFar, ToJob Flow
 
@@ -70,10 +71,12 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 
 func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
-	if c.Sender == nil {
+	if c.Sender == nil && c.Observer == nil {
 		return splice(c.Far, c.Job, &c.ToFar, &c.jobEnded)
 	}
-	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: newEncoder(c.Sender, &c.ToFar), ended: &c.jobEnded}
+	e := newEncoder(c.Sender, &c.ToFar)
+	e.observer = c.Observer
+	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: e, ended: &c.jobEnded}
 	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil {
 		d.waking = &c.waking
 	}

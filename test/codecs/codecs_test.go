@@ -111,6 +111,23 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
+// So they do where no sidecar runs on the scheduler's host: the workers' last
+// barriers go there directly, through their own hosts' proxies.
+func TestNothingIsLostWithoutAProxyAtTheScheduler(t *testing.T) {
+	count := []string{"--model", "count", "--count-late", "--async", "--steps", "60", "--count-keys", "2000", "--count-batch", "200"}
+	want := Run{Hosts: 2, Direct: true, Job: count}.Do(t).digests()
+	o := Run{Hosts: 2, Apart: true, Sidecar: []string{"--handler", "add", "--threshold", "0.95"}, Job: count}.Do(t)
+	if got := o.digests(); !slices.Equal(got, want) {
+		t.Errorf("the servers' digests are %v, want %v", got, want)
+	}
+	if f := o.Forms["threshold"]; f.Layers == 0 || f.Sent > f.Values*3/4 {
+		t.Errorf("%+v", f)
+	}
+	if o.Reasons["flushed"] == 0 || o.Reasons["flush-failed"] > 0 {
+		t.Errorf("%v", o.Reasons)
+	}
+}
+
 // Where the servers' rule changes every value in each step, an image model trains
 // with a hundredth of its pushes and a twentieth of its pulls, while the worker's
 // proxies have what the servers' have of it: they would end the links otherwise.

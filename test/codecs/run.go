@@ -29,6 +29,7 @@ import (
 type Run struct {
 	Hosts   int
 	Workers int    // 0: one a host
+	Apart   bool   // the scheduler has a host of its own, without a sidecar
 	Rate    uint64 // of each link, bits a second; 0: as fast as the machine
 	Direct  bool
 	Sidecar []string // flags
@@ -104,10 +105,18 @@ func build(t testing.TB, name string) string {
 // the job does.
 func (r Run) Do(t testing.TB) *Outcome {
 	t.Helper()
-	net := hoststest.New(t, hosts.Config{Hosts: r.Hosts, Rate: r.Rate, Pairs: true})
+	config := hosts.Config{Hosts: r.Hosts, Rate: r.Rate, Pairs: true}
+	if r.Apart {
+		config.Hosts++
+	}
+	net := hoststest.New(t, config)
+	all, apart := net.Hosts()[:r.Hosts], (*hosts.Host)(nil)
+	if r.Apart {
+		apart = net.Host(r.Hosts)
+	}
 	var sidecars []*sidecar.Sidecar
 	if !r.Direct {
-		for i, h := range net.Hosts() {
+		for i, h := range all {
 			flags := append([]string{"--state-dir", t.TempDir()}, r.Sidecar...)
 			if r.Planned && i > 0 {
 				flags = append(flags, "--planner", sidecars[0].Address(sidecar.Planner))
@@ -122,7 +131,7 @@ func (r Run) Do(t testing.TB) *Outcome {
 	psjob := append(job.Program{build(t, "cmd/psjob"), "--json"}, r.Job...)
 	workers := cmp.Or(r.Workers, r.Hosts)
 	running, err := job.Job{
-		Scheduler: psjob, Servers: job.Repeat(r.Hosts, psjob), Workers: job.Repeat(workers, psjob), Hosts: net.Hosts(), Env: r.Env,
+		Scheduler: psjob, Servers: job.Repeat(r.Hosts, psjob), Workers: job.Repeat(workers, psjob), Hosts: all, Apart: apart, Env: r.Env,
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)

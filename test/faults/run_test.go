@@ -29,7 +29,12 @@ type run struct {
 // start starts a job that has five minutes.
 func (f *fleet) start(j job.Job) *run {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	return f.startFor(j, 5*time.Minute)
+}
+
+func (f *fleet) startFor(j job.Job, within time.Duration) *run {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	running, err := j.Start(ctx)
 	if err != nil {
 		cancel()

@@ -32,6 +32,8 @@ type Job struct {
 	// their number, the scheduler on the first, all in the cgroup Group of
 	// their host. Without hosts everything runs on loopback.
 	Hosts []*hosts.Host
+	// Apart is the scheduler's host instead.
+	Apart *hosts.Host
 	// IPv6 gives the nodes the hosts' IPv6 addresses, or ::1.
 	IPv6 bool
 	// Port is the scheduler's on Hosts; 0 means 9091.
@@ -107,6 +109,9 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 		if len(j.Hosts) > 0 {
 			n.Host = j.Hosts[i%len(j.Hosts)]
 		}
+		if role == "scheduler" && j.Apart != nil {
+			n.Host = j.Apart
+		}
 		n.Cmd = exec.CommandContext(ctx, p[0], p[1:]...)
 		n.Cmd.Stdout, n.Cmd.Stderr = &n.Stdout, &n.Stderr
 		if j.Log != nil {
@@ -164,7 +169,7 @@ func (j Job) environment() ([]string, error) {
 	}
 	var scheduler *hosts.Host
 	if len(j.Hosts) > 0 {
-		scheduler = j.Hosts[0]
+		scheduler = cmp.Or(j.Apart, j.Hosts[0])
 	} else {
 		l, err := net.Listen("tcp", net.JoinHostPort(j.address(nil), "0"))
 		if err != nil {

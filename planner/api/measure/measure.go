@@ -39,6 +39,10 @@ const (
 // NotSet is the reason of a measure that nobody asked for.
 const NotSet = "not_set"
 
+// Barriers is a reason that keeps no connection from having a measure: part of what
+// it holds back may be lost at the job's end.
+const Barriers = "barriers"
+
 // Line says where one measure holds for one job, on one host or on several.
 type Line struct {
 	Job     string `json:"job,omitempty"` // scheduler's host:port; empty: not known
@@ -160,7 +164,7 @@ func (l *Line) add(o *Line) {
 // somewhere is no longer one that nobody asked for.
 func (l *Line) settle() {
 	if l.On > 0 {
-		l.Not = slices.DeleteFunc(l.Not, func(g Gap) bool { return g.Connections == 0 })
+		l.Not = slices.DeleteFunc(l.Not, func(g Gap) bool { return g.Connections == 0 && g.Reason != Barriers })
 	}
 	l.Judge()
 	l.Not = l.Not[:min(len(l.Not), maxGaps)]

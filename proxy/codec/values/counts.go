@@ -27,6 +27,7 @@ const (
 	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
 	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled, or pushes for the first time: what is pushed may be their initial values, and goes whole
 	ReasonNotSent    Reason = "not-sent"     // a worker ended while something of its pushes waited, and nothing says that its servers add up what they get (--handler add)
+	ReasonUnheld     Reason = "unheld"       // a worker's last barrier went past this proxy: what waited went at once, and may have come too late
 	ReasonPeer       Reason = "peer"         // the other end's proxy is older and does not know what the rule asks for
 	ReasonMoved      Reason = "moved"        // keys that have moved: the next pull of each goes whole
 	ReasonFlushed    Reason = "flushed"      // a layer's rest went out in order
@@ -36,7 +37,7 @@ const (
 // Reasons lists all that are counted.
 var Reasons = []Reason{
 	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonMemoryOnly, ReasonDamaged, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
-	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonPeer, ReasonMoved, ReasonFlushed, ReasonNoFlush,
+	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonUnheld, ReasonPeer, ReasonMoved, ReasonFlushed, ReasonNoFlush,
 }
 
 // Forms that values can take on a link.

@@ -66,45 +66,6 @@ func isOwn(timestamp int32) bool {
 
 func isOurs(timestamp int32) bool { return isOwn(timestamp) && timestamp > route.LastOwn-(1<<24) }
 
-// isLast reports whether a control message says that its sender has made its
-// last push: a barrier with servers among those who meet.
-func isLast(m *pslite.Meta) bool {
-	return m.Control.Cmd == pslite.Barrier && m.Request && m.Control.BarrierGroup&pslite.ServerGroup != 0
-}
-
-// endWorker is called when a worker may have made its last push.
-func (c *Codec) endWorker(origin, node string) {
-	if !c.adds {
-		c.noteUnsent(origin, node)
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), barrierPatience)
-	defer cancel()
-	if err := c.flush(ctx, origin, node); err != nil {
-		c.log.Warn("what waited of a worker's pushes may be lost at its end", "worker", node, "error", err)
-	}
-}
-
-// noteUnsent counts and logs what waits of a worker that seems to end. It stays,
-// for the case that the worker goes on.
-func (c *Codec) noteUnsent(origin, node string) {
-	waits := 0
-	for _, st := range c.streamsOf(origin, node) {
-		st.mu.Lock()
-		n, _ := st.residual()
-		st.saidUnsent = n > 0
-		st.mu.Unlock()
-		if waits += n; n > 0 {
-			c.counts.why(ReasonNotSent)
-		}
-	}
-	if waits > 0 {
-		c.log.Warn("a worker ends while part of its thresholded pushes waits: its servers do not get that part. "+
-			"If they add up pushes and do not count them, say --handler add; otherwise take the threshold away some steps before the end",
-			"worker", node, "values", waits)
-	}
-}
-
 // streamsOf returns the streams of a process, or of all where node is empty.
 func (c *Codec) streamsOf(origin, node string) map[owner]*stream {
 	c.mu.Lock()
@@ -198,9 +159,9 @@ func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 		return nil, nil
 	}
 	s := st.sender
-	if s == nil || st.template == nil || !c.hearsFrom(s.link.Acceptor) {
+	if s == nil || st.template == nil || !c.hearsAll(s.link.Acceptor) || st.template.dialect == pslite.BytePSRaw {
 		c.counts.why(ReasonNoFlush)
-		return nil, fmt.Errorf("what waits for %s cannot be sent: there is no link there, or none back", o.server)
+		return nil, fmt.Errorf("what waits for %s cannot be sent: there is no link there, or fewer back than there, or BytePS answers on the asker's connection", o.server)
 	}
 	var sent []*ownPush
 	var parts []waiting

@@ -2,12 +2,15 @@ package values
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // own returns the messages of the proxy's own that are to be sent, as they come
@@ -43,7 +46,7 @@ func TestABarrierPassesWithoutAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
 		up, _ := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
-		scheduler := e.dial(t, e.worker, e.server, "ps9")
+		scheduler, _ := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps1")
 		r := rand.New(rand.NewPCG(7, 7))
 		for step := range 60 {
 			up.carry(t, pushes(r, step).frames())
@@ -69,7 +72,7 @@ func TestFlushAtTheEnd(t *testing.T) {
 	for _, resend := range []bool{false, true} {
 		e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
 		up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
-		scheduler := e.dial(t, e.worker, e.server, "ps9")
+		scheduler, fromScheduler := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps1")
 		pushed, got := sums{}, sums{}
 		r := rand.New(rand.NewPCG(7, 7))
 		for step := range 60 {
@@ -143,9 +146,163 @@ func TestFlushAtTheEnd(t *testing.T) {
 		if resend != (acks > 0) {
 			t.Errorf("resend %v: %d answers were acknowledged", resend, acks)
 		}
-		for _, w := range []*way{up, down, scheduler} {
+		for _, w := range []*way{up, down, scheduler, fromScheduler} {
 			w.close()
 		}
+		if n := len(e.worker.heard); n != 0 {
+			t.Errorf("links with %d proxies are counted when all have ended", n)
+		}
+	}
+}
+
+// lastBarrier is a worker's, in PS-lite's Finalize.
+func lastBarrier(cmd pslite.Command) [][]byte {
+	return control(pslite.Meta{Request: true, Control: pslite.Control{Cmd: cmd, BarrierGroup: 7}})
+}
+
+// A worker's last barrier is held back for what waits wherever it goes: over a link,
+// past the codec to a host without a proxy, and BytePS's, which is of instances.
+func TestLastBarriersAreHeld(t *testing.T) {
+	past := func(c *Codec) func(frames [][]byte) bool {
+		o := c.Observe(relay.Link{Dialed: true, Origin: "here", Destination: netip.MustParseAddrPort("198.18.0.3:8000")})
+		o.(relay.Greeter).Ready(zmtp.Ready{Identity: []byte("ps9")})
+		t.Cleanup(o.Close)
+		return func(frames [][]byte) bool { return o.Observe(message(frames)) }
+	}
+	for name, c := range map[string]struct {
+		past bool
+		cmd  pslite.Command
+	}{
+		"link":                         {false, pslite.Barrier},
+		"link, instances":              {false, pslite.InstanceBarrier},
+		"past the codec":               {true, pslite.Barrier},
+		"past the codec, of instances": {true, pslite.InstanceBarrier},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
+			up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+			defer up.close()
+			defer down.close()
+			send := past(e.worker)
+			if !c.past {
+				scheduler, back := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps1")
+				defer scheduler.close()
+				defer back.close()
+				send = func(frames [][]byte) bool { scheduler.carry(t, frames); return true }
+			}
+			r := rand.New(rand.NewPCG(7, 7))
+			for step := range 20 {
+				up.carry(t, pushes(r, step).frames())
+			}
+			if !send(control(pslite.Meta{Request: true, Control: pslite.Control{Cmd: c.cmd, BarrierGroup: pslite.WorkerGroup}})) {
+				t.Fatal("more is not wanted after a barrier")
+			}
+			if len(up.own(t)) > 0 {
+				t.Fatal("a barrier among workers has pushes made")
+			}
+			released := make(chan struct{})
+			go func() { defer close(released); send(lastBarrier(c.cmd)) }()
+			answered := false
+			for running := true; running; {
+				select {
+				case <-released:
+					running = false
+				case <-time.After(time.Millisecond):
+				}
+				for _, frames := range up.own(t) {
+					select {
+					case <-released:
+						t.Fatal("the barrier went before the server had what waited")
+					default:
+					}
+					var m pslite.Message
+					if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
+						t.Fatal(err)
+					}
+					m.Meta.Request, m.Meta.DataTypes, answered = false, nil, true
+					down.swallowed(t, [][]byte{m.Meta.Append(nil, pslite.DMLC)})
+				}
+			}
+			if n := e.worker.StillWaiting(); !answered || n > 0 {
+				t.Errorf("%d values wait after the barrier", n)
+			}
+			if c.past && send(request{push: true, keys: []uint64{1}, vals: []float32{1}}.frames()) {
+				t.Error("more is wanted of a connection to a server")
+			}
+		})
+	}
+}
+
+// Of a worker whose last barrier went past the proxy, as the agent tells, what waits
+// goes at once, and that it could not be held back is counted. Other workers' stays,
+// and where servers may count pushes all does.
+func TestBarriersPastTheProxy(t *testing.T) {
+	for name, c := range map[string]struct {
+		job   string
+		node  int32
+		adds  bool
+		sends bool
+		want  Reason
+	}{
+		"that worker":            {"198.18.0.1:8000", 9, true, true, ReasonUnheld},
+		"another worker":         {"198.18.0.1:8000", 11, true, false, ""},
+		"another job's":          {"198.18.0.7:8000", 9, true, false, ""},
+		"servers that may count": {"198.18.0.1:8000", 9, false, false, ReasonNotSent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
+			e.worker.adds = c.adds
+			up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+			defer up.close()
+			defer down.close()
+			e.worker.EndPast(t.Context(), c.job, c.node) // a worker that begins says the same
+			if counts := e.worker.Counts(); len(counts.Reasons) > 0 {
+				t.Errorf("before anything waits: %v", counts.Reasons)
+			}
+			up.carry(t, pushes(rand.New(rand.NewPCG(1, 1)), 2).frames())
+			ended := make(chan struct{})
+			go func() { defer close(ended); e.worker.EndPast(t.Context(), c.job, c.node) }()
+			sent := false
+			for running := true; running; {
+				select {
+				case <-ended:
+					running = false
+				case <-time.After(time.Millisecond):
+				}
+				for _, frames := range up.own(t) {
+					var m pslite.Message
+					if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
+						t.Fatal(err)
+					}
+					m.Meta.Request, m.Meta.DataTypes, sent = false, nil, true
+					down.swallowed(t, [][]byte{m.Meta.Append(nil, pslite.DMLC)})
+				}
+			}
+			if waits := e.worker.StillWaiting() > 0; sent != c.sends || waits == c.sends {
+				t.Errorf("sent %v, want %v; something waits: %v", sent, c.sends, waits)
+			}
+			if reasons := e.worker.Counts().Reasons; c.want != "" && reasons[c.want] == 0 || c.want == "" && len(reasons) > 0 {
+				t.Errorf("%v, want %s", reasons, c.want)
+			}
+		})
+	}
+}
+
+// Where a link back is missing of those that there are to a host, a server there
+// may answer past the proxies: nothing of our own is sent.
+func TestFlushNeedsAllWaysBack(t *testing.T) {
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
+	up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+	other := e.dial(t, e.worker, e.server, "ps9") // to another server of that host, which answers directly
+	for _, w := range []*way{up, down, other} {
+		defer w.close()
+	}
+	up.carry(t, pushes(rand.New(rand.NewPCG(1, 1)), 2).frames())
+	if err := e.worker.Flush(t.Context()); err == nil || e.worker.Counts().Reasons[ReasonNoFlush] != 1 {
+		t.Errorf("%v, %+v", err, e.worker.Counts())
+	}
+	if sent := up.own(t); len(sent) != 0 {
+		t.Errorf("%d messages were sent", len(sent))
 	}
 }
 
@@ -168,6 +325,31 @@ func TestFlushNeedsAWayBack(t *testing.T) {
 	defer up.close()
 	q := pushes(rand.New(rand.NewPCG(1, 1)), 2)
 	up.carry(t, q.frames())
+	if err := e.worker.Flush(t.Context()); err == nil || e.worker.Counts().Reasons[ReasonNoFlush] != 1 {
+		t.Errorf("%v, %+v", err, e.worker.Counts())
+	}
+	if sent := up.own(t); len(sent) != 0 {
+		t.Errorf("%d messages were sent", len(sent))
+	}
+}
+
+// BytePS's servers answer on the asker's connection, where nobody keeps the answer to
+// a push of our own from the worker: none is made.
+func TestNoFlushToBytePS(t *testing.T) {
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
+	up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+	defer up.close()
+	defer down.close()
+	frames := pushes(rand.New(rand.NewPCG(1, 1)), 2).frames()
+	var m pslite.Message
+	if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
+		t.Fatal(err)
+	}
+	frames[0] = m.Meta.Append(nil, pslite.BytePSRaw)
+	up.carry(t, frames)
+	if e.worker.StillWaiting() == 0 {
+		t.Fatal("nothing waits")
+	}
 	if err := e.worker.Flush(t.Context()); err == nil || e.worker.Counts().Reasons[ReasonNoFlush] != 1 {
 		t.Errorf("%v, %+v", err, e.worker.Counts())
 	}

@@ -250,3 +250,39 @@ func FuzzReceiver(f *testing.F) {
 		}
 	})
 }
+
+// A key without values between two of many passes, whatever is done to those.
+func TestAKeyWithoutValues(t *testing.T) {
+	for name, rule := range map[string]Rule{
+		"threshold": {Unpulled: true, Threshold: 0.9}, "quantize": {Quantize: 8}, "wire": {Wire: "bf16"}, "slim": {Slim: &Slim{Alpha: 0.3, Epsilon: 0.15, Rounds: 1}},
+		"unchanged": {Unchanged: true}, "pull-threshold": {PullThreshold: 0.9}, "pull-quantize": {PullQuantize: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, rule)
+			up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+			defer up.close()
+			defer down.close()
+			for step := range 4 {
+				q := request{timestamp: int32(step), push: true, keys: []uint64{3, 5, 8, 9}, vals: make([]float32, 1200), lens: []int32{600, 0, 600, 0}}
+				for i := range q.vals {
+					q.vals[i] = float32(i%7 + step)
+				}
+				pull := request{timestamp: int32(step), pull: true, keys: q.keys}
+				answer := q
+				answer.push, answer.pull, answer.answer = false, true, true
+				for _, out := range [][][]byte{up.carry(t, q.frames()), carryPull(t, up, down, pull, answer)} {
+					if n := len(out[2]); n != 4800 {
+						t.Fatalf("step %d: %d bytes of values came out", step, n)
+					}
+				}
+			}
+		})
+	}
+}
+
+func carryPull(t *testing.T, up, down *way, pull, answer request) [][]byte {
+	t.Helper()
+	m := pslite.Meta{Timestamp: pull.timestamp, Request: true, Pull: true, DataTypes: []pslite.DataType{pslite.Uint64}}
+	up.carry(t, [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, pull.keys), nil})
+	return down.carry(t, answer.frames())
+}

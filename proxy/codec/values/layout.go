@@ -1,6 +1,7 @@
 package values
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
@@ -107,6 +108,8 @@ func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values
 	if from != len(vals.Bytes) {
 		return ReasonShape
 	}
+	// Of keys without values alone there is nothing to be said.
+	l.pieces = slices.DeleteFunc(l.pieces, func(p piece) bool { return p.from == p.to })
 	return ""
 }
 

@@ -1,12 +1,5 @@
 package values
 
-import (
-	"net"
-	"strconv"
-
-	"github.com/psidecar/psidecar/proxy/pslite"
-)
-
 // maxOrigins bounds the origins of links.
 const maxOrigins = 4096
 
@@ -64,30 +57,6 @@ func (c *Codec) jobOf(name string) string {
 	defer c.mu.Unlock()
 	if o := c.origins[name]; o != nil && !o.several {
 		return o.job
-	}
-	return ""
-}
-
-// tells returns the job that a control message is of, empty where it does not
-// say: the scheduler's list of nodes does, and what goes to the scheduler alone.
-// That is not only the registration: a node connects anew once it has its id, and
-// in between there may be no link by which its origin is remembered.
-func (s *Sender) tells(m *pslite.Meta) string {
-	fromScheduler := s.known && s.id == pslite.SchedulerID
-	switch m.Control.Cmd {
-	case pslite.AddNode:
-		for _, n := range m.Control.Nodes {
-			if n.ID == pslite.SchedulerID {
-				return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port)))
-			}
-		}
-		if len(m.Control.Nodes) == 1 && !fromScheduler {
-			return s.link.Destination.String()
-		}
-	case pslite.Barrier, pslite.InstanceBarrier, pslite.Heartbeat:
-		if s.known && !fromScheduler {
-			return s.link.Destination.String()
-		}
 	}
 	return ""
 }

@@ -52,9 +52,7 @@ func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
 		r.Release()
 		r.state.Close()
 		cr.Close()
-		if !l.Dialed {
-			c.hears(l.Dialer, -1)
-		}
+		c.count(l, -1)
 	})
 	return r
 }

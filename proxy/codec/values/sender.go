@@ -9,23 +9,16 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // A Sender encodes the messages of one direction of a link. It is not safe for
 // use by several goroutines.
 type Sender struct {
-	codec    *Codec
-	link     relay.Link
+	client
 	compact  *compact.Sender
 	detector pslite.Detector
 	message  pslite.Message
 	dialect  pslite.Dialect // of message
-
-	role  pslite.Role // of the process that sends, where known is set
-	node  string      // its id, as the identity has it
-	id    int32
-	known bool
 
 	job     string   // where it is known
 	asked   uint64   // codec.named, when it was asked for
@@ -52,7 +45,7 @@ type Sender struct {
 }
 
 func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender {
-	s := &Sender{codec: c, link: l, compact: cs, streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
+	s := &Sender{client: client{codec: c, link: l}, compact: cs, streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
 	if l.Wake == nil {
 		s.link.Wake = func() {}
 	}
@@ -86,17 +79,6 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 
 // Close implements [relay.Sender].
 func (s *Sender) Close() { s.close() }
-
-// Ready implements [relay.Greeter]: the identity says who sends.
-func (s *Sender) Ready(r zmtp.Ready) {
-	id, ok := pslite.ParseIdentity(r.Identity)
-	if !ok {
-		return
-	}
-	s.role, _, s.known = pslite.Rank(id)
-	s.id = id
-	s.node = string(r.Identity)
-}
 
 // Hold implements [relay.Holder]: messages are wanted whole whose values a rule
 // is for.
@@ -213,20 +195,12 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return append(head, modeCompact), plain, true
 }
 
-// watch learns from control messages: what job the process is of, whether it uses
-// PS_RESEND, and that it has made its last push, which is held back until what
-// waits is sent.
+// watch learns from control messages, among them whether the process uses PS_RESEND.
 func (s *Sender) watch(m *pslite.Message) {
-	meta := &m.Meta
-	if s.link.Job == "" {
-		s.codec.names(s.link.Origin, s.tells(meta))
-	}
-	switch {
-	case meta.Control.Cmd == pslite.Ack:
+	if m.Meta.Control.Cmd == pslite.Ack {
 		s.resend.Store(true)
-	case s.known && s.role == pslite.Worker && isLast(meta):
-		s.codec.endWorker(s.link.Origin, s.node)
 	}
+	s.learn(&m.Meta)
 }
 
 // resends reports whether the process uses PS_RESEND.

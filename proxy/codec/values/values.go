@@ -90,9 +90,9 @@ type Codec struct {
 	ended   bool   // no rule holds any more
 	streams map[owner]*stream
 	steps   map[worker]*steps
-	owns    map[int32]*ownPush     // by timestamp
-	own     int32                  // pushes of our own so far
-	heard   map[relay.Instance]int // links from other proxies
+	owns    map[int32]*ownPush // by timestamp
+	own     int32              // pushes of our own so far
+	heard   map[relay.Instance]ways
 	origins map[string]*origin
 	named   atomic.Uint64 // times that an origin's job became known
 	now     func() time.Time
@@ -106,7 +106,7 @@ type ruleSet struct{ rules []Rule }
 // rules.
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, steps: map[worker]*steps{}, now: time.Now, counts: newCounters(),
-		owns: map[int32]*ownPush{}, heard: map[relay.Instance]int{}, origins: map[string]*origin{}}
+		owns: map[int32]*ownPush{}, heard: map[relay.Instance]ways{}, origins: map[string]*origin{}}
 	c.adds, c.log, c.folder = o.Adds, o.Log, o.Folder
 	if c.log == nil {
 		c.log = slog.Default()
@@ -180,25 +180,36 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	if err != nil {
 		return nil, nil, err
 	}
-	if !l.Dialed {
-		c.hears(l.Dialer, 1)
-	}
+	c.count(l, 1)
 	return newSender(c, l, cs.(*compact.Sender), theirs), newReceiver(c, l, cr.(*compact.Receiver)), nil
 }
 
-// hears counts links from another proxy, over which answers can come.
-func (c *Codec) hears(other relay.Instance, n int) {
+// ways are the links with another proxy: there, and back, over which answers come.
+type ways struct{ there, back int }
+
+// count counts a link, or with n -1 its end.
+func (c *Codec) count(l relay.Link, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.heard[other] += n; c.heard[other] == 0 {
+	other, w := l.Dialer, ways{back: n}
+	if l.Dialed {
+		other, w = l.Acceptor, ways{there: n}
+	}
+	w.there, w.back = w.there+c.heard[other].there, w.back+c.heard[other].back
+	if c.heard[other] = w; w == (ways{}) {
 		delete(c.heard, other)
 	}
 }
 
-func (c *Codec) hearsFrom(other relay.Instance) bool {
+// hearsAll reports whether whoever is reached by way of another proxy answers by
+// way of it: nodes connect to each other, so that there is a link back for each.
+// Where one is missing nobody knows whose, and an answer to a push of our own could
+// come past it, to a worker that has not asked.
+func (c *Codec) hearsAll(other relay.Instance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.heard[other] > 0
+	w := c.heard[other]
+	return w.back > 0 && w.back >= w.there
 }
 
 // owner names the pushes that one stream is for: those of a worker's customer

@@ -1,0 +1,91 @@
+package values
+
+import (
+	"context"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// isLast reports whether a control message says that its sender has made its
+// last push: a barrier with servers among those who meet, of instances with BytePS.
+func isLast(m *pslite.Meta) bool {
+	return (m.Control.Cmd == pslite.Barrier || m.Control.Cmd == pslite.InstanceBarrier) &&
+		m.Request && m.Control.BarrierGroup&pslite.ServerGroup != 0
+}
+
+// endWorker is called when a worker may have made its last push.
+func (c *Codec) endWorker(origin, node string) {
+	if !c.adds {
+		c.noteUnsent(origin, node)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), barrierPatience)
+	defer cancel()
+	if err := c.flush(ctx, origin, node); err != nil {
+		c.log.Warn("what waited of a worker's pushes may be lost at its end", "worker", node, "error", err)
+	}
+}
+
+// EndPast is called when a worker of a job has told its scheduler past this proxy that
+// it has made its last push. That cannot be held back: what waits goes at once, and
+// comes too late where the servers have ended before, since they were let go by the
+// scheduler. A worker that begins says the same, when nothing waits.
+func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
+	name := string(pslite.AppendIdentity(nil, node))
+	for _, origin := range c.originsOf(job, name) {
+		if !c.adds {
+			c.noteUnsent(origin, name)
+			continue
+		}
+		waits := 0
+		for _, st := range c.streamsOf(origin, name) {
+			st.mu.Lock()
+			n, _ := st.residual()
+			st.mu.Unlock()
+			waits += n
+		}
+		if waits == 0 {
+			continue
+		}
+		c.counts.why(ReasonUnheld)
+		if err := c.flush(ctx, origin, name); err != nil {
+			c.log.Warn("what waited of a worker's pushes may be lost: its last barrier went past this proxy, which could not hold it back. "+
+				"Start the job after its hosts' sidecars, or let the threshold end (--threshold-until)", "worker", name, "values", waits, "error", err)
+		}
+	}
+}
+
+// originsOf returns where workers of that name connect from which may be of that job.
+func (c *Codec) originsOf(job, node string) (origins []string) {
+	seen := map[string]bool{}
+	for o := range c.streamsOf("", "") {
+		if o.node != node || seen[o.origin] {
+			continue
+		}
+		seen[o.origin] = true
+		if of := c.jobOf(o.origin); of == job || of == "" {
+			origins = append(origins, o.origin)
+		}
+	}
+	return origins
+}
+
+// noteUnsent counts and logs what waits of a worker that seems to end. It stays,
+// for the case that the worker goes on.
+func (c *Codec) noteUnsent(origin, node string) {
+	waits := 0
+	for _, st := range c.streamsOf(origin, node) {
+		st.mu.Lock()
+		n, _ := st.residual()
+		st.saidUnsent = n > 0
+		st.mu.Unlock()
+		if waits += n; n > 0 {
+			c.counts.why(ReasonNotSent)
+		}
+	}
+	if waits > 0 {
+		c.log.Warn("a worker ends while part of its thresholded pushes waits: its servers do not get that part. "+
+			"If they add up pushes and do not count them, say --handler add; otherwise take the threshold away some steps before the end",
+			"worker", node, "values", waits)
+	}
+}
