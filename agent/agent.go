@@ -179,6 +179,7 @@ func New(opts Options) (*Agent, error) {
 	a.capture = capture
 	offset := wallOffset()
 	a.wall = offset
+	opts.Locality.Counts.Timed = a.timer.timed
 	a.observer = observe.New(observe.Options{
 		Resolver: a.procs,
 		Locality: opts.Locality,

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"runtime"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -10,9 +11,11 @@ import (
 
 // timer finds out how much CPU time of the reading thread goes into keys. It
 // looks at the clock for one in timerEach records, picked at random, since
-// records come in a rhythm.
+// records come in a rhythm. Counting that was put off is rare and takes long; all of
+// it is measured, on whatever thread it is made up for.
 type timer struct {
-	keys   atomic.Int64 // nanoseconds, of all records by estimate
+	keys   atomic.Int64 // nanoseconds, of all records by estimate, and late
+	late   atomic.Int64 // nanoseconds of counting that was put off
 	random uint32       // the reader's alone
 	look   int64        // what looking at the clock takes itself; the reader's alone
 }
@@ -29,9 +32,22 @@ func (t *timer) handle(r *bpf.Record, by func(*bpf.Record)) {
 	if t.look == 0 {
 		t.calibrate()
 	}
+	late := t.late.Load()
 	start := threadNanos()
 	by(r)
-	t.keys.Add(timerEach * max(threadNanos()-start-t.look, 0))
+	took := threadNanos() - start - t.look
+	t.keys.Add(timerEach * max(took-(t.late.Load()-late), 0))
+}
+
+// timed does counting that was put off. It may be called on any thread.
+func (t *timer) timed(work func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	start := threadNanos()
+	work()
+	took := threadNanos() - start
+	t.late.Add(took)
+	t.keys.Add(took)
 }
 
 // calibrate finds out what looking at the clock takes, at least.

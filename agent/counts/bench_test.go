@@ -2,6 +2,7 @@ package counts
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -9,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -135,4 +139,59 @@ func peakMemory(t *testing.T) int {
 	}
 	require.Missing(t, "no VmHWM in /proc/self/status")
 	return 0
+}
+
+// BenchmarkLists counts what four workers of a job do in a step each: a pull, its answer and
+// a push of the same keys, which are chosen anew each time, the first of 100,000
+// more often than the last. Times are the process's processor time. In the first rounds,
+// "new", the table comes to know the keys.
+func BenchmarkLists(b *testing.B) {
+	all := spread(100_000, 1)
+	for _, n := range []int{6, 80, 830, 8300} {
+		random := rand.New(rand.NewPCG(1, uint64(n)))
+		zipf := rand.NewZipf(random, 1.1, 50, uint64(len(all)-1))
+		lists, keys := make([][]uint64, max(400_000/n, 4)), 0
+		for i := range lists {
+			for range n {
+				lists[i] = append(lists[i], all[zipf.Uint64()*99991%uint64(len(all))])
+			}
+			slices.Sort(lists[i])
+			lists[i] = slices.Compact(lists[i])
+			keys += len(lists[i])
+		}
+		use := func(table *Table) {
+			for i, list := range lists {
+				for _, each := range []Sums{{Pulls: 1}, {PulledBytes: 4}, {Pushes: 1, PushedBytes: 4}} {
+					table.Add(Batch{Worker: i % 4, Keys: list, Ascending: true, Each: each})
+				}
+			}
+			table.Size() // counts what waits
+		}
+		for _, known := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d keys/known=%v", n, known), func(b *testing.B) {
+				table, took := New(DefaultOptions), time.Duration(0)
+				use(table)
+				for b.Loop() {
+					if !known {
+						table = New(DefaultOptions)
+					}
+					before := processorTime(b)
+					use(table)
+					took += processorTime(b) - before
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(float64(took.Nanoseconds())/float64(3*b.N*len(lists)), "cpu-ns/list")
+				b.ReportMetric(float64(took.Nanoseconds())/float64(3*b.N*keys), "cpu-ns/key")
+			})
+		}
+	}
+}
+
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

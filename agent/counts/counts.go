@@ -25,6 +25,9 @@ type Options struct {
 	MemoryBytes int
 	// SketchBytes is what the sketch takes once a block was folded.
 	SketchBytes int
+	// Timed, where not nil, is to call what it is given at once: work that was put off,
+	// whose time may not fall to the call that brought the keys.
+	Timed func(work func())
 }
 
 // DefaultOptions keep a table, its sketch and what the garbage collector needs
@@ -51,6 +54,8 @@ type Batch struct {
 	Lens     []int32
 	LenUnit  uint64
 	LenPlane Plane
+
+	sums [][Planes]uint32 // where not nil, what each key gets, instead of Each and Lens
 }
 
 func (b *Batch) lenBytes(i int) uint64 {
@@ -74,7 +79,9 @@ type Table struct {
 	merges  int     // how often folded leaves were merged
 
 	repeats map[repeat]*Sums // runs that came before, with what is not counted yet
-	waiting bool             // some is not
+	front   *front           // nil until there were keys that are no run
+	waiting bool             // some of what repeats or front has noted is not counted
+	timed   bool             // Options.Timed has called
 	spelled []uint64         // scratch of countRun
 
 	found, missing []int32  // scratch of Add
@@ -98,14 +105,24 @@ func (t *Table) Add(b Batch) {
 	if b.Run.N > 0 {
 		t.addRun(&b)
 	}
+	if len(b.Keys) > 0 {
+		t.gather(&b)
+	}
+	if t.used > t.room() {
+		t.countWaiting()
+		t.shrink()
+	}
+}
+
+// room is what the leaves may take.
+func (t *Table) room() int { return t.opts.MemoryBytes - t.front.bytes() }
+
+// spread counts the batch in the leaves.
+func (t *Table) spread(b *Batch) {
 	for from := 0; from < len(b.Keys); {
 		to := b.ascendingRun(from)
-		t.addAscending(&b, from, to)
+		t.addAscending(b, from, to)
 		from = to
-	}
-	if t.used > t.opts.MemoryBytes {
-		t.countRepeats()
-		t.shrink()
 	}
 }
 
@@ -204,7 +221,7 @@ func (t *Table) addFound(l *leaf, r *row, b *Batch, from, n int) {
 		return
 	}
 	var numbers []int32
-	if b.Lens != nil {
+	if (b.Lens != nil || b.sums != nil) && len(t.missing) > 0 {
 		numbers = make([]int32, 0, len(t.found))
 		skip := t.missing
 		for i := range int32(n) {
@@ -219,16 +236,34 @@ func (t *Table) addFound(l *leaf, r *row, b *Batch, from, n int) {
 }
 
 func (t *Table) addTotals(r *row, b *Batch, from, to int) {
-	n := uint64(to - from)
+	sums := b.total(from, to)
+	add((*Sums)(&r.total), sums)
+	add((*Sums)(&t.total), sums)
+}
+
+// total returns what keys[from:to] of the batch get together.
+func (b *Batch) total(from, to int) (sums Sums) {
+	if b.sums != nil {
+		for _, each := range b.sums[from:to] {
+			for p, n := range each {
+				sums[p] += uint64(n)
+			}
+		}
+		return sums
+	}
 	for p, amount := range b.Each {
-		r.total[p] += amount * n
-		t.total[p] += amount * n
+		sums[p] = amount * uint64(to-from)
 	}
-	if b.Lens == nil {
-		return
+	for i := from; b.Lens != nil && i < to; i++ {
+		sums[b.LenPlane] += b.lenBytes(i)
 	}
-	for i := from; i < to; i++ {
-		r.total[b.LenPlane] += b.lenBytes(i)
-		t.total[b.LenPlane] += b.lenBytes(i)
+	return sums
+}
+
+// accesses returns the uses of key number i of the batch.
+func (b *Batch) accesses(i int) uint64 {
+	if b.sums != nil {
+		return uint64(b.sums[i][Pulls]) + uint64(b.sums[i][Pushes])
 	}
+	return b.Each[Pulls] + b.Each[Pushes]
 }

@@ -98,6 +98,7 @@ func drawBatch(t *rapid.T) Batch {
 func TestExactAgainstPlain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table, want := New(DefaultOptions), plain{}
+		table.front = newFront(1 << rapid.IntRange(4, 9).Draw(t, "slots"))
 		for range rapid.IntRange(1, 12).Draw(t, "batches") {
 			b := drawBatch(t)
 			want.add(b)
@@ -157,6 +158,10 @@ func checkUsed(t *rapid.T, table *Table) {
 func TestFoldedAgainstPlain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table, want := New(Options{MemoryBytes: 24 << 10, SketchBytes: 1 << 20}), plain{}
+		if rapid.Bool().Draw(t, "front") {
+			table.front = newFront(16)
+			table.opts.MemoryBytes += table.front.bytes()
+		}
 		for range rapid.IntRange(10, 30).Draw(t, "batches") {
 			b := drawBatch(t)
 			want.add(b)

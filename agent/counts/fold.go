@@ -19,7 +19,7 @@ const (
 // shrink makes the table fit its memory: planes that became uniform are stored
 // so, then the coldest leaves are folded, then folded neighbours are merged.
 func (t *Table) shrink() {
-	goal := int(shrinkTo * float64(t.opts.MemoryBytes))
+	goal := int(shrinkTo * float64(t.room()))
 	t.settle()
 	if t.used > goal {
 		t.foldColdest(goal)
@@ -139,12 +139,12 @@ func (t *Table) keep(l *leaf, places []int32) {
 // addFolded counts the batch's keys in t.missing, which the folded leaf does
 // not know one by one, and promotes those that turn out hot.
 func (t *Table) addFolded(l *leaf, b *Batch, from int) {
-	n := b.Each[Pulls] + b.Each[Pushes]
-	if n == 0 {
-		return // bytes are in the totals
-	}
 	var hot []int32
 	for _, m := range t.missing {
+		n := b.accesses(from + int(m))
+		if n == 0 {
+			continue // bytes are in the totals
+		}
 		key := b.Keys[from+int(m)]
 		l.folded.distinct.add(key)
 		l.folded.accesses += n

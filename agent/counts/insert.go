@@ -152,11 +152,4 @@ func (t *Table) addToPieces(cut []*leaf, b *Batch, from, to int) {
 	}
 }
 
-func addShare(r *row, b *Batch, from, to int) {
-	for p, amount := range b.Each {
-		r.total[p] += amount * uint64(to-from)
-	}
-	for i := from; b.Lens != nil && i < to; i++ {
-		r.total[b.LenPlane] += b.lenBytes(i)
-	}
-}
+func addShare(r *row, b *Batch, from, to int) { add((*Sums)(&r.total), b.total(from, to)) }

@@ -235,6 +235,17 @@ func searchFrom(keys []uint64, from int, k uint64) (int, bool) {
 // what the batch brings, the key at places[i] being number from+at[i] of the
 // batch, or from+i where at is nil. It returns the bytes by which it grew.
 func (r *row) add(l *leaf, places []int32, b *Batch, from int, at []int32) (grown int) {
+	if b.sums != nil {
+		n := len(places)
+		if places == nil {
+			n = l.n
+		}
+		each := eachOf{sums: b.sums[from:], places: places, at: at, n: n}
+		for p := range Planes {
+			grown += r.planes[p].addEach(l.n, &each, p)
+		}
+		return grown
+	}
 	for p, amount := range b.Each {
 		if amount == 0 {
 			continue

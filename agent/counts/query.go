@@ -32,7 +32,7 @@ func (s Size) Exact() bool { return s.FoldedBlocks == 0 }
 func (t *Table) Size() Size {
 	t.lock()
 	defer t.mu.Unlock()
-	s := Size{Workers: t.workers, Blocks: len(t.leaves), MemoryBytes: t.used, Total: t.total}
+	s := Size{Workers: t.workers, Blocks: len(t.leaves), MemoryBytes: t.used + t.front.bytes(), Total: t.total}
 	for _, l := range t.leaves {
 		s.Keys += l.distinct()
 		s.ExactKeys += uint64(l.n)

@@ -81,15 +81,37 @@ func (t *Table) addRun(b *Batch) {
 // lock locks the table, all that was noted counted.
 func (t *Table) lock() {
 	t.mu.Lock()
-	t.countRepeats()
+	t.countWaiting()
+}
+
+// countWaiting counts all that was noted.
+func (t *Table) countWaiting() {
+	if !t.waiting {
+		return
+	}
+	t.later(func() {
+		t.countRepeats()
+		if t.front != nil {
+			t.countLists()
+			t.drain()
+		}
+	})
+	t.waiting = false
+}
+
+// later does work that was put off.
+func (t *Table) later(work func()) {
+	if t.timed || t.opts.Timed == nil {
+		work()
+		return
+	}
+	t.timed = true
+	t.opts.Timed(work)
+	t.timed = false
 }
 
 // countRepeats counts what was noted of runs.
 func (t *Table) countRepeats() {
-	if !t.waiting {
-		return
-	}
-	t.waiting = false
 	for key, sums := range t.repeats {
 		if *sums != (Sums{}) {
 			t.countRun(&Batch{Worker: key.worker, Run: key.run, Each: *sums})
@@ -118,7 +140,7 @@ func (t *Table) countRun(b *Batch) {
 			t.spelled = Run{run.First, run.Step, n}.Append(t.spelled[:0])
 			t.addAscending(&Batch{Worker: b.Worker, Keys: t.spelled, Each: b.Each}, 0, n)
 		}
-		if t.used > t.opts.MemoryBytes {
+		if t.used > t.room() {
 			t.shrink()
 			at = 0
 		}

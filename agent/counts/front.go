@@ -1,0 +1,323 @@
+package counts
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// A front gathers uses of keys before they are counted in leaves. To look up some
+// keys each in hundreds of leaves, and to make a new key known in one, costs far more
+// than the counting; here it is done once for all uses that have gathered.
+//
+// Lists that come again while they are remembered, as those of a pull, of its answer
+// and of the push that follows do, are added up as lists. What falls out of there
+// is added up key by key. Nothing is lost or rounded: whoever asks the table
+// has all of it counted before (Table.lock).
+//
+// Invariants: of each list that waits, sums are not counted yet; of each slot whose
+// worker is not 0, likewise; held is the sum of the capacities of the lists' keys.
+type front struct {
+	lists []list
+	held  int    // keys
+	slots []slot // a hash table, open addressing; as many as a power of two
+	used  int    // slots
+	most  int    // slots that may be used, and keys that lists may hold
+
+	order   []placed // scratch of drain, and what follows
+	ends    []int
+	sorted  []placed
+	buckets []int32
+	keys    []uint64
+	sums    [][Planes]uint32
+}
+
+// list is a list of keys that one worker used, and what each of its keys gets.
+type list struct {
+	worker int
+	keys   []uint64
+	sums   Sums
+	waits  bool // to be counted
+}
+
+// slot is what one worker did with one key.
+type slot struct {
+	key    uint64
+	worker uint32 // its number and 1; 0: the slot is free
+	_      uint32
+	sums   [Planes]uint32
+}
+
+// placed is a used slot, in the order of keys.
+type placed struct {
+	key uint64
+	at  int32
+}
+
+const (
+	slotBytes = 32
+	// frontShare is what part of a table's memory its front takes at most,
+	// one in so many, for slots, and as much for lists and scratch.
+	frontShare = 32
+	// maxSlots are as many as stay in a processor's cache.
+	minSlots, maxSlots = 1 << 8, 1 << 15
+	// shortList is how many keys a list has at least that is remembered as a list.
+	shortList = 4
+	// denseShare is how many keys a leaf, on average, a list must have to be counted
+	// in the leaves at once: then it gains nothing by waiting.
+	denseShare = 16
+)
+
+// frontSlots is how many slots the front of a table of so much memory has; 0: it has no
+// front.
+func frontSlots(memory int) int {
+	slots := maxSlots
+	for slots > 0 && slots*slotBytes > memory/frontShare {
+		slots /= 2
+	}
+	if slots < minSlots {
+		return 0
+	}
+	return slots
+}
+
+// newFront returns an empty front; slots is a power of two.
+func newFront(slots int) *front {
+	return &front{lists: make([]list, max(slots/128, 16)), slots: make([]slot, slots), most: slots / 4 * 3}
+}
+
+// bytes returns the memory that the front takes at most; none without one.
+func (f *front) bytes() int {
+	if f == nil {
+		return 0
+	}
+	const scratch = 2*16 + 4 + 8 + 4*Planes // of each used slot
+	return slotBytes*len(f.slots) + (scratch+8)*f.most + 64*len(f.lists)
+}
+
+// gather takes a batch of keys, none of them a run.
+func (t *Table) gather(b *Batch) {
+	if t.front == nil {
+		slots := frontSlots(t.opts.MemoryBytes)
+		if slots == 0 {
+			t.spread(b)
+			return
+		}
+		t.front = newFront(slots)
+	}
+	f := t.front
+	n := len(b.Keys)
+	if b.Lens != nil || n < shortList || n > f.most {
+		t.pass(b)
+		return
+	}
+	l := &f.lists[listHash(b.Worker, b.Keys)%uint64(len(f.lists))]
+	if l.worker == b.Worker && slices.Equal(l.keys, b.Keys) {
+		add(&l.sums, b.Each)
+		l.waits, t.waiting = true, true
+		return
+	}
+	t.giveUp(l)
+	if f.held -= cap(l.keys); f.held+n > f.most {
+		l.keys = nil
+		t.countLists()
+		for i := range f.lists {
+			f.lists[i].keys = nil
+		}
+		f.held = 0
+	}
+	l.keys = append(l.keys[:0], b.Keys...)
+	f.held += cap(l.keys)
+	l.worker, l.sums = b.Worker, b.Each
+	l.waits, t.waiting = true, true
+}
+
+func listHash(worker int, keys []uint64) uint64 {
+	h := uint64(worker)*0x9e3779b97f4a7c15 ^ keys[0] ^ keys[len(keys)-1]*0x94d049bb133111eb ^ uint64(len(keys))
+	return h * 0xbf58476d1ce4e5b9 >> 48
+}
+
+// giveUp counts what a list has gathered. Its keys stay.
+func (t *Table) giveUp(l *list) {
+	if !l.waits {
+		return
+	}
+	b := Batch{Worker: l.worker, Keys: l.keys, Each: l.sums}
+	l.sums, l.waits = Sums{}, false
+	t.pass(&b)
+}
+
+func (t *Table) countLists() {
+	for i := range t.front.lists {
+		t.giveUp(&t.front.lists[i])
+	}
+}
+
+// pass takes a batch that is not to be remembered as a list.
+func (t *Table) pass(b *Batch) {
+	each, fits := narrow(b)
+	if !fits || len(b.Keys) >= denseShare*len(t.leaves) {
+		t.spread(b)
+		return
+	}
+	t.waiting = true
+	for i, k := range b.Keys {
+		if b.Lens != nil {
+			each[b.LenPlane] = uint32(b.Each[b.LenPlane] + b.lenBytes(i))
+		}
+		s := t.front.slot(k, uint32(b.Worker)+1)
+		if s == nil || s.full(&each) {
+			t.later(t.drain)
+			s = t.front.slot(k, uint32(b.Worker)+1)
+		}
+		for p := range s.sums {
+			s.sums[p] += each[p]
+		}
+	}
+}
+
+// slot returns that of a worker, its number and 1, and a key; nil where there is none
+// and there is no room for another.
+func (f *front) slot(key uint64, worker uint32) *slot {
+	mask := uint64(len(f.slots) - 1)
+	at := (key ^ uint64(worker)*0x94d049bb133111eb) * 0x9e3779b97f4a7c15 >> 32 & mask
+	for {
+		s := &f.slots[at]
+		switch {
+		case s.key == key && s.worker == worker:
+			return s
+		case s.worker != 0:
+			at = (at + 1) & mask
+		case f.used >= f.most:
+			return nil
+		default:
+			s.key, s.worker = key, worker
+			f.used++
+			return s
+		}
+	}
+}
+
+// full reports whether the slot cannot take as much more.
+func (s *slot) full(each *[Planes]uint32) bool {
+	carry := uint64(0)
+	for p := range s.sums {
+		carry |= uint64(s.sums[p]) + uint64(each[p])
+	}
+	return carry > math.MaxUint32
+}
+
+// narrow returns what each key of the batch gets, but for its lens, and whether that,
+// with its lens, fits a slot.
+func narrow(b *Batch) (each [Planes]uint32, fits bool) {
+	all := uint64(0)
+	for p, n := range b.Each {
+		all |= n
+		each[p] = uint32(n)
+	}
+	if b.Lens != nil {
+		longest := uint64(max(slices.Max(b.Lens), 0))
+		fits = b.LenUnit <= math.MaxInt32 && longest*b.LenUnit <= math.MaxInt32
+	}
+	return each, all <= math.MaxInt32 && (b.Lens == nil || fits)
+}
+
+// drain counts what slots have gathered, in the leaves.
+func (t *Table) drain() {
+	f := t.front
+	if f.used == 0 {
+		return
+	}
+	f.group()
+	from := 0
+	for worker, end := range f.ends {
+		some := f.order[from:end]
+		if from = end; len(some) == 0 {
+			continue
+		}
+		f.sort(some)
+		f.keys, f.sums = f.keys[:0], f.sums[:0]
+		for _, p := range some {
+			f.keys, f.sums = append(f.keys, p.key), append(f.sums, f.slots[p.at].sums)
+		}
+		t.spread(&Batch{Worker: worker, Keys: f.keys, Ascending: true, sums: f.sums})
+	}
+	clear(f.slots)
+	f.used = 0
+}
+
+// group puts the used slots into f.order, by worker; those of worker number i end at
+// f.ends[i].
+func (f *front) group() {
+	f.ends = f.ends[:0]
+	for i := range f.slots {
+		if w := int(f.slots[i].worker); w > 0 {
+			for w >= len(f.ends) {
+				f.ends = append(f.ends, 0)
+			}
+			f.ends[w]++ // of the worker before, for now
+		}
+	}
+	for w := 1; w < len(f.ends); w++ {
+		f.ends[w] += f.ends[w-1]
+	}
+	f.order = slices.Grow(f.order[:0], f.used)[:f.used]
+	for i := range f.slots {
+		if w := int(f.slots[i].worker); w > 0 {
+			f.order[f.ends[w-1]] = placed{f.slots[i].key, int32(i)}
+			f.ends[w-1]++
+		}
+	}
+	f.ends = f.ends[:len(f.ends)-1]
+}
+
+func comparePlaced(a, b placed) int { return cmp.Compare(a.key, b.key) }
+
+// sort sorts by key. Keys are hashed as a rule, or near to each other: they are dealt
+// to buckets, each for a part of the span of keys, of which few get many.
+func (f *front) sort(some []placed) {
+	if len(some) < 64 {
+		slices.SortFunc(some, comparePlaced)
+		return
+	}
+	low, high := some[0].key, some[0].key
+	for _, p := range some {
+		low, high = min(low, p.key), max(high, p.key)
+	}
+	shift := max(bits.Len64(high-low)-bits.Len(uint(len(some)/4)), 0)
+	f.buckets = slices.Grow(f.buckets[:0], int((high-low)>>shift)+1)[:(high-low)>>shift+1]
+	clear(f.buckets)
+	for _, p := range some {
+		f.buckets[(p.key-low)>>shift]++
+	}
+	sum := int32(0)
+	for i, n := range f.buckets {
+		f.buckets[i], sum = sum, sum+n
+	}
+	f.sorted = append(f.sorted[:0], some...)
+	for _, p := range f.sorted {
+		at := &f.buckets[(p.key-low)>>shift]
+		some[*at] = p
+		*at++
+	}
+	from := 0
+	for _, end := range f.buckets {
+		sortFew(some[from:end])
+		from = int(end)
+	}
+}
+
+func sortFew(some []placed) {
+	if len(some) > 24 {
+		slices.SortFunc(some, comparePlaced)
+		return
+	}
+	for i := 1; i < len(some); i++ {
+		p, at := some[i], i
+		for ; at > 0 && some[at-1].key > p.key; at-- {
+			some[at] = some[at-1]
+		}
+		some[at] = p
+	}
+}
