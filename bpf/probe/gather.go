@@ -45,6 +45,16 @@ func Gather() (Facts, error) {
 	}, nil
 }
 
+// Cgroup2 returns where cgroup v2 is mounted, empty where it is not. Unlike [Gather]
+// it asks the kernel for nothing else, which takes a while.
+func Cgroup2() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", fmt.Errorf("reading the mounts (is /proc mounted?): %w", err)
+	}
+	return mountPoint(string(mounts), "cgroup2"), nil
+}
+
 // effective reads the line CapEff of /proc/self/status.
 func effective(status string) uint64 {
 	for line := range strings.Lines(status) {

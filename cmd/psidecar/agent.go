@@ -108,11 +108,10 @@ func (f *agentFlags) options() (agent.Options, error) {
 		return o, err
 	}
 	if o.CgroupRoot == "" {
-		facts, err := probe.Gather()
-		if err != nil {
+		if o.CgroupRoot, err = probe.Cgroup2(); err != nil {
 			return o, err
 		}
-		if o.CgroupRoot = facts.Cgroup2; o.CgroupRoot == "" {
+		if o.CgroupRoot == "" {
 			return o, errors.New("cgroup v2 is not mounted (psidecar doctor tells what to do)")
 		}
 	}
