@@ -28,12 +28,16 @@ func (g *Grid) Add(b Batch) {
 	if b.Run.N > 0 {
 		g.addRun(&b, row)
 	}
-	end := 0 // of the ascending run
+	end, at := 0, 0 // of the ascending run; block
 	for from := 0; from < len(b.Keys); {
 		if from == end {
-			end = b.ascendingRun(from)
+			end, at = b.ascendingRun(from), 0
 		}
-		at := blockOf(g.Firsts, b.Keys[from])
+		if key := b.Keys[from]; at+1 < len(g.Firsts) && g.Firsts[at+1] <= key {
+			if at++; at+1 < len(g.Firsts) && g.Firsts[at+1] <= key { // not the next one
+				at += blockOf(g.Firsts[at:], key)
+			}
+		}
 		to := end
 		if at+1 < len(g.Firsts) {
 			to = from + countBelow(b.Keys[from:end], g.Firsts[at+1])
