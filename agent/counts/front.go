@@ -65,7 +65,8 @@ const (
 	// shortList is how many keys a list has at least that is remembered as a list.
 	shortList = 4
 	// denseShare is how many keys a leaf, on average, a list must have to be counted
-	// in the leaves at once: then it gains nothing by waiting.
+	// in the leaves at once: then it gains nothing by waiting. Nor does one that would
+	// fill half of the slots by itself.
 	denseShare = 16
 )
 
@@ -157,7 +158,7 @@ func (t *Table) countLists() {
 // pass takes a batch that is not to be remembered as a list.
 func (t *Table) pass(b *Batch) {
 	each, fits := narrow(b)
-	if !fits || len(b.Keys) >= denseShare*len(t.leaves) {
+	if !fits || len(b.Keys) >= min(denseShare*len(t.leaves), t.front.most/2) {
 		t.spread(b)
 		return
 	}
