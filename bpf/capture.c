@@ -254,8 +254,9 @@ apart int finish(struct run *r, struct stream *s)
 }
 
 /* Loops within loops, each checked apart, so that a segment of tens of
- * thousands of frames is followed to its end without bpf_loop (Linux 5.17). */
-#define VISITS 128
+ * thousands of frames is followed to its end without bpf_loop (Linux 5.17), and
+ * the verifier, which walks through each loop, is soon done. */
+#define VISITS 40
 
 apart int visit(struct __sk_buff *skb, struct run *r, struct stream *s)
 {
@@ -263,6 +264,14 @@ apart int visit(struct __sk_buff *skb, struct run *r, struct stream *s)
 		return STOP;
 	for (int i = 0; i < VISITS; i++)
 		if (step(skb, r, s))
+			return STOP;
+	return GO_ON;
+}
+
+apart int visits(struct __sk_buff *skb, struct run *r, struct stream *s)
+{
+	for (int i = 0; i < VISITS; i++)
+		if (visit(skb, r, s))
 			return STOP;
 	return GO_ON;
 }
@@ -284,8 +293,8 @@ always int watch(struct __sk_buff *skb, __u32 direction)
 	r = begin(skb, &p, &s, direction);
 	if (!r)
 		return PASS;
-	for (int i = 0; i < MAX_VISITS / VISITS; i++)
-		if (visit(skb, r, s))
+	for (int i = 0; i <= MAX_VISITS / VISITS / VISITS; i++)
+		if (visits(skb, r, s))
 			break;
 	finish(r, s);
 	return PASS;

@@ -44,11 +44,15 @@ always __u32 varint(const __u8 *p, __u32 *value)
 
 /* One protobuf field of PBMeta at r->at; 0 where there is none. Fields stand
  * in ascending order, as every protobuf library writes them. */
-always int dmlc_field(struct run *r, __u32 at, __u32 len)
+apart int dmlc_field(struct run *r, __u32 at, __u32 len)
 {
-	__u32 i = r->at, value, n, tag, bit;
-	const __u8 *p = r->bytes + ((at + i) & (2 * WINDOW - 1));
+	__u32 i, value, n, tag, bit;
+	const __u8 *p;
 
+	if (!r)
+		return 0;
+	i = r->at;
+	p = r->bytes + ((at + i) & (2 * WINDOW - 1));
 	tag = *p;
 	if (tag < 8 || tag >= 8 * (LAST_FIELD + 1))
 		return 0;

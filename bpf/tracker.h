@@ -382,10 +382,15 @@ always int body(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 le
 	return s->remaining ? GO_ON : frame_end(r, s);
 }
 
-/* Whether a message may begin at p: a short first frame with a meta that
- * begins as an application's does. judge() then looks closer. */
-always int plausible(const __u8 *p)
+/* Whether a message may begin at r->bytes + at: a short first frame with a meta
+ * that begins as an application's does. judge() then looks closer. */
+apart int plausible(struct run *r, __u32 at)
 {
+	const __u8 *p;
+
+	if (!r)
+		return 0;
+	p = r->bytes + (at & (2 * WINDOW - 1));
 	if (p[0] > F_MORE || p[1] < 12)
 		return 0;
 	if (p[2] == 0x08)
@@ -422,7 +427,7 @@ always int scan(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 le
 	r->window = r->window_end = 0;
 	r->at = WINDOW;
 	for (int i = 0; i < WINDOW - 2; i++) {
-		if (plausible(r->bytes + i)) {
+		if (plausible(r, i)) {
 			r->at = i;
 			break;
 		}
