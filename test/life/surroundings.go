@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -108,8 +109,12 @@ func (e setClock) happen(ctx context.Context, l *Life) error {
 	return e.unlessEnded(p, p.SetClock(0))
 }
 
-// unlessEnded is the error where the process is still there.
+// unlessEnded is the error where the process is still there. One that was killed a
+// moment ago is gone before anybody has waited for it.
 func (e setClock) unlessEnded(p *hosts.Process, err error) error {
+	if errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	select {
 	case <-p.Done():
 		return nil

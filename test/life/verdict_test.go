@@ -1,6 +1,9 @@
 package life
 
 import (
+	"fmt"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -42,6 +45,16 @@ func TestExcuse(t *testing.T) {
 				t.Errorf("excuse %q, want one: %v", got, c.excused)
 			}
 		})
+	}
+}
+
+// A clock that cannot be set since its process was killed just now is no failure.
+func TestClockOfAKilledProcess(t *testing.T) {
+	_, gone := os.ReadFile("/proc/4194305/mem") // beyond the largest number of a process
+	for _, err := range []error{gone, fmt.Errorf("setting a clock: %w", syscall.ESRCH)} {
+		if got := (setClock{}).unlessEnded(nil, err); got != nil {
+			t.Error(got)
+		}
 	}
 }
 
