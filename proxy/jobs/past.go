@@ -3,6 +3,9 @@ package jobs
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -118,6 +121,35 @@ func (x *job) noteOwn() {
 	}
 	x.asked = now
 	x.needGuard(true)
+	x.keepAsked(now)
+}
+
+// askedFile was last changed when a proxy asked a server of this host something.
+const askedFile = "asked"
+
+// keepAsked keeps when that was, for a proxy after this one; x.mu is locked.
+func (x *job) keepAsked(now time.Time) {
+	path := filepath.Join(x.dir, askedFile)
+	err := os.Chtimes(path, now, now)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.WriteFile(path, nil, 0o600)
+	}
+	if err != nil {
+		x.jobs.log.Debug("that a server owes a proxy an answer would not be known after a restart", "job", x.name, "error", err)
+	}
+}
+
+// askedBefore returns when a proxy asked a server of this host something while a
+// proxy before this one carried it; x.mu is locked.
+func (x *job) askedBefore(now time.Time) (asked time.Time) {
+	info, err := os.Stat(filepath.Join(x.dir, askedFile))
+	if err != nil {
+		return time.Time{}
+	}
+	if asked = info.ModTime(); asked.After(now) {
+		return now // the clock was set back
+	}
+	return asked
 }
 
 // owes reports whether a server of this host may owe a proxy an answer; x.mu is

@@ -168,30 +168,43 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 	}
 }
 
-// What a proxy has asked a server shortly before this host's proxy was killed the
-// next one cannot know: connections do not go past it before the answer must have
-// come.
-func TestATakenUpJobMayOweAnAnswer(t *testing.T) {
+// What a proxy has asked a server shortly before this host's proxy was killed, the
+// next one knows: connections do not go past it before the answer must have come.
+func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 	before := oneJob(t, Options{Planner: "127.0.0.1:1"})
-	o := before.jobs.opts
-	h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
-	o.Guard = h
-	j, err := New(o)
-	if err != nil {
-		t.Fatal(err)
+	again := func() (*job, *heard) {
+		t.Helper()
+		o := before.jobs.opts
+		h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
+		o.Guard = h
+		j, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := j.named(before.name, before.run)
+		if x == nil {
+			t.Fatal("the job is not remembered")
+		}
+		t.Cleanup(x.close)
+		x.inUse = time.Now().Add(time.Hour)
+		x.guard()
+		return x, h
 	}
-	x := j.named(before.name, before.run)
-	if x == nil {
-		t.Fatal("the job is not remembered")
+	if x, h := again(); h.needs[x.runName()] {
+		t.Error("connections fail though no proxy has asked a server anything")
 	}
-	t.Cleanup(x.close)
-	x.inUse = time.Now().Add(time.Hour)
-	if x.guard(); !h.needs[x.runName()] {
+	before.noteOwn()
+	x, h := again()
+	if !h.needs[x.runName()] {
 		t.Error("connections may go past the proxy while a server may owe an answer")
 	}
 	x.asked = x.asked.Add(-owesFor)
 	if x.guard(); h.needs[x.runName()] {
 		t.Error("they must not long after it")
+	}
+	before.keepAsked(time.Now().Add(time.Hour))
+	if x, h := again(); !h.needs[x.runName()] || x.asked.After(time.Now()) {
+		t.Errorf("with a clock that was set back connections fail until %v", x.asked.Add(owesFor))
 	}
 }
 
@@ -243,12 +256,16 @@ func TestWhatWentPastIsWaitedFor(t *testing.T) {
 		if again {
 			break
 		}
-		x.backSince = x.backSince.Add(-settleFor / 2)
+		x.backSince = x.backSince.Add(-settleFor * 2 / 3)
 		delete(x.down, at)
 		if err := x.carried(); err == nil || errors.Is(err, errSettling) {
 			t.Errorf("with a connection gone: %v", err)
 		}
 		x.down[at] = line
+	}
+	x.backSince = x.backSince.Add(-settleFor * 2 / 3)
+	if err := x.carried(); !errors.Is(err, errSettling) {
+		t.Errorf("it counts from before a connection was gone: %v", err)
 	}
 	x.backSince = x.backSince.Add(-settleFor)
 	if err := x.carried(); err != nil {

@@ -144,7 +144,7 @@ func (x *job) resume() error {
 	x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 	x.site.SetOthers(x.otherNames())
 	x.expected = patience
-	x.asked = time.Now()       // perhaps, before it was killed
+	x.asked = x.askedBefore(time.Now())
 	x.router.SetCarried(false) // until all connections are back, and settled
 	x.takeJournal()
 	switch {
