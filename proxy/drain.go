@@ -15,7 +15,7 @@ const (
 	pauseFor = 10 * time.Millisecond
 )
 
-// holdFor is how long messages are held at most while the proxy ends.
+// holdFor is how long messages are held at most while the proxy ends, but in tests.
 const holdFor = 2 * time.Second
 
 var errStopped = errors.New("the proxy was stopped")
@@ -42,7 +42,7 @@ func (p *Proxy) Drain() {
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	d := drain{farewell: map[*connection]bool{}, late: time.Now().Add(min(holdFor, p.opts.Grace/2))}
+	d := drain{farewell: map[*connection]bool{}, late: time.Now().Add(min(p.holdFor, p.opts.Grace/2))}
 	d.hold(p.conns.all())
 	for {
 		select {

@@ -134,6 +134,7 @@ func TestDrainEndsWhereNobodyReads(t *testing.T) {
 // when none is half sent: what it waits for is held meanwhile, and comes then.
 func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {
 	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
+	h.server.holdFor = time.Hour // nobody is told the end while the worker goes on
 	w := newWorker(t, h)
 	for range 20 {
 		w.request(t)

@@ -158,6 +158,7 @@ type Proxy struct {
 	// has connections here, and are ended then.
 	sites     sync.WaitGroup
 	visits    visits
+	holdFor   time.Duration
 	sitesLife context.Context
 	endSites  context.CancelFunc
 }
@@ -180,6 +181,7 @@ func New(opts Options) (*Proxy, error) {
 		peers:      newPeers(opts.Retry),
 		conns:      newRegister(),
 		reach:      newReach(opts.Reach),
+		holdFor:    holdFor,
 		identities: newIdentities(),
 	}
 	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)
