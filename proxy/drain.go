@@ -42,7 +42,7 @@ func (p *Proxy) Drain() {
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	d := drain{farewell: map[*connection]bool{}, late: time.Now().Add(min(p.holdFor, p.opts.Grace/2))}
+	d := drain{rest: p.restFor, farewell: map[*connection]bool{}, late: time.Now().Add(min(p.holdFor, p.opts.Grace/2))}
 	d.hold(p.conns.all())
 	for {
 		select {
@@ -63,6 +63,7 @@ func (p *Proxy) Drain() {
 
 // drain is the orderly end of connections.
 type drain struct {
+	rest     time.Duration        // for how long all must be silent
 	farewell map[*connection]bool // who was told the end; true: of a connection on which only its client speaks
 	held     []*connection
 	late     time.Time // when nothing is held any more
@@ -100,9 +101,9 @@ func (d *drain) look(all []*connection, now time.Time) {
 		case ok:
 			gone = gone && (!told || c.clientEnded())
 		case c.oneWay() != nil:
-			silent, gone = silent && c.silentFor(restFor), false
+			silent, gone = silent && c.silentFor(d.rest), false
 			clients = append(clients, c)
-		case c.silentFor(restFor):
+		case c.silentFor(d.rest):
 			d.farewell[c] = false
 			closeWrite(c.pipe.Job)
 			closeWrite(c.pipe.Far)

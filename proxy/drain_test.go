@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
@@ -19,7 +21,9 @@ const piece = 8 << 10
 // worker makes requests like libzmq, each when the one before was answered.
 type worker struct {
 	conn    *net.TCPConn
-	told    atomic.Bool // the end
+	server  *net.TCPConn // at its end
+	got     atomic.Int64 // requests, by the server
+	told    atomic.Bool  // the end
 	ended   chan struct{}
 	answers chan struct{}
 	sent    int
@@ -29,6 +33,7 @@ type worker struct {
 func newWorker(t *testing.T, h *twoHosts) *worker {
 	w := &worker{conn: h.dial(t), ended: make(chan struct{}), answers: make(chan struct{})}
 	server := h.job.next(t)
+	w.server = server
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -36,6 +41,7 @@ func newWorker(t *testing.T, h *twoHosts) *worker {
 		var m zmtp.Message
 		for err == nil {
 			if err = c.ReadMessage(&m); err == nil {
+				w.got.Add(1)
 				select {
 				case w.answers <- struct{}{}:
 				case <-t.Context().Done():
@@ -57,6 +63,19 @@ func newWorker(t *testing.T, h *twoHosts) *worker {
 		w.told.Store(true)
 	}()
 	return w
+}
+
+// unread is how many bytes have come that were not read.
+func unread(t *testing.T, c *net.TCPConn) (n int) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err == nil {
+		err = errors.Join(raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }), err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // request sends a push, and waits until it is answered, with the connection closed
@@ -81,6 +100,9 @@ func (w *worker) request(t *testing.T) {
 	select {
 	case <-w.answers:
 	case <-w.ended:
+		if unread(t, w.server) > 0 || int(w.got.Load()) == w.sent {
+			t.Errorf("request %d had reached the server when its worker was told the end: it was not held", w.sent)
+		}
 		w.conn.Close()
 		select {
 		case <-w.answers:
@@ -134,7 +156,8 @@ func TestDrainEndsWhereNobodyReads(t *testing.T) {
 // when none is half sent: what it waits for is held meanwhile, and comes then.
 func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {
 	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
-	h.server.holdFor = time.Hour // nobody is told the end while the worker goes on
+	// Nobody is told the end while the worker goes on, however slow it is.
+	h.server.holdFor, h.server.restFor = time.Hour, time.Second
 	w := newWorker(t, h)
 	for range 20 {
 		w.request(t)

@@ -156,11 +156,12 @@ type Proxy struct {
 	kill context.CancelCauseFunc
 	// Links between sites are counted apart: they are of use as long as the job
 	// has connections here, and are ended then.
-	sites     sync.WaitGroup
-	visits    visits
-	holdFor   time.Duration
-	sitesLife context.Context
-	endSites  context.CancelFunc
+	sites  sync.WaitGroup
+	visits visits
+	// How long drains hold and wait: see drain.go.
+	holdFor, restFor time.Duration
+	sitesLife        context.Context
+	endSites         context.CancelFunc
 }
 
 // New returns a proxy that does nothing yet; see [Proxy.Serve],
@@ -177,11 +178,11 @@ func New(opts Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log, failures: newFailures(opts.Log),
-		dialer:     mark.Dialer(opts.Mark, opts.Log),
-		peers:      newPeers(opts.Retry),
-		conns:      newRegister(),
-		reach:      newReach(opts.Reach),
-		holdFor:    holdFor,
+		dialer:  mark.Dialer(opts.Mark, opts.Log),
+		peers:   newPeers(opts.Retry),
+		conns:   newRegister(),
+		reach:   newReach(opts.Reach),
+		holdFor: holdFor, restFor: restFor,
 		identities: newIdentities(),
 	}
 	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)

@@ -218,7 +218,9 @@ func (d *direction) move(n uint64) error {
 		}
 		return nil // the next read finds the end
 	}
-	return d.side.moved(n, &d.out)
+	err = d.side.moved(n, &d.out)
+	d.whole = d.greeted && d.out.waiting == 0 && d.side.between()
+	return err
 }
 
 // splice passes what is held and all the rest.
