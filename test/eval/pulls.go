@@ -22,6 +22,7 @@ func pulls(ctx context.Context, e *evaluation) error {
 		{"threshold 0.99, pull-threshold 0.95", []values.Rule{{Threshold: 0.99, PullThreshold: 0.95}}},
 		{"the same, wire bf16", []values.Rule{{Threshold: 0.99, PullThreshold: 0.95, Wire: "bf16"}}},
 		{"threshold 0.99, pull-quantize 4", []values.Rule{{Threshold: 0.99, PullQuantize: 4}}},
+		{"threshold 0.99, quantize 8, pull-quantize 4", []values.Rule{{Threshold: 0.99, Quantize: 8, PullQuantize: 4}}},
 		{"threshold 0.99, pull-quantize 2", []values.Rule{{Threshold: 0.99, PullQuantize: 2, QuantizeBucket: 64}}},
 	} {
 		v.rules[0].Unpulled = true
