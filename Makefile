@@ -32,7 +32,7 @@ TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-d
 BENCH_PACKAGES := haproxy
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build man image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page test-deps bench-deps generate-deps check-generated clean
+.PHONY: build man image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -151,8 +151,16 @@ generate: generate-deps page
 	$(GO) generate ./...
 
 # The web page, from agent/web/page to agent/web/dist.
-page:
-	cd agent/web/page && npm ci --silent --no-audit --no-fund && npm run --silent check && npm test --silent && npm run --silent build
+page: page-deps
+	cd agent/web/page && npm run --silent check && npm test --silent && npm run --silent build
+
+# What the page is built and tested with, axe-core for the tests in the browser too,
+# unless it is there as package-lock.json has it.
+page-deps:
+	@cd agent/web/page && if ! cmp -s package-lock.json node_modules/.psidecar-lock; then \
+	  echo "installing the page's packages"; \
+	  npm ci --silent --no-audit --no-fund && cp package-lock.json node_modules/.psidecar-lock; \
+	fi
 
 # Fails where the committed generated files differ from what their sources give.
 check-generated: generate
@@ -161,6 +169,8 @@ check-generated: generate
 
 test-deps:
 	@$(call install,$(TEST_PACKAGES))
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory page-deps; \
+	else echo "no npm: tests of the page's accessibility skip"; fi
 
 bench-deps:
 	@$(call install,$(BENCH_PACKAGES))

@@ -25,6 +25,7 @@ const (
 	noMesh        = "no_mesh"        // --mesh-port 0, or the connection is to a mesh port
 	noConnections = "no_connections" // the proxy carries none of the job
 	handlerless   = "handler"        // what the servers do with a push is not known, or rules moves out
+	draining      = "drain"          // psidecar plan codecs drain
 	notReady      = "not_ready"      // the job's hosts have not found each other yet
 )
 
@@ -229,7 +230,7 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 	setting, from := m.asked(held)
 	if setting == "" {
 		l := measure.Line{Job: job, Measure: m.name, Connections: len(all)}
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "nobody asked for it", Do: m.flag + " of psidecar up and proxy, or psidecar plan codecs set " + m.flag})
+		l.Lack(m.unset(held))
 		l.Judge()
 		return l
 	}
@@ -268,6 +269,19 @@ func unseen(job string, all []carried, l *measure.Line) {
 		Do:  "start the job after the sidecars of its hosts, or have the threshold end before the job does: --threshold-until, psidecar plan codecs drain"})
 }
 
+// unset is why a measure does not hold that no rule asks for.
+func (m *valueMeasure) unset(held []values.Held) measure.Gap {
+	at := slices.IndexFunc(held, func(h values.Held) bool { return h.Rule.Drains() })
+	if at < 0 {
+		return measure.Gap{Reason: measure.NotSet, Why: "nobody asked for it", Do: m.flag + " of psidecar up and proxy, or psidecar plan codecs set " + m.flag}
+	}
+	why := "psidecar plan codecs drain took it off"
+	if m.name == measure.Threshold {
+		why += fmt.Sprintf(": what waits goes along with the next %d pushes of each layer, and nothing waits after them", held[at].Rule.End)
+	}
+	return measure.Gap{Reason: draining, Why: why, Do: "psidecar plan codecs set " + m.flag + " turns it on; psidecar plan codecs clear has it as the flags say"}
+}
+
 // asked returns what rules say of the measure, and who gave them.
 func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
 	var settings []string
@@ -293,30 +307,37 @@ func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
 	return strings.Join(settings[:min(len(settings), 4)], ", "), from
 }
 
-func (p *Proxy) placementLine(job string, all []carried) measure.Line {
-	if p.opts.Jobs == nil || !p.opts.Jobs.Placed() {
-		l := measure.Line{Job: job, Measure: measure.Placement, Connections: len(all)}
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "keys are where the job has them", Do: "--placement placement.json, which psidecar partition --out writes"})
+// routedLine is the line of a measure that has keys elsewhere than the job has
+// them, which holds where connections go over a link and the job's hosts know each
+// other; unset, where its flag was not given, is why it does not.
+func (p *Proxy) routedLine(job, name, flag string, all []carried, unset *measure.Gap) measure.Line {
+	if unset != nil {
+		l := measure.Line{Job: job, Measure: name, Connections: len(all)}
+		l.Lack(*unset)
 		l.Judge()
 		return l
 	}
-	l := p.line(job, measure.Placement, all, past)
-	l.Setting, l.From = "--placement", "flags"
+	l := p.line(job, name, all, past)
+	l.Setting, l.From = flag, "flags"
 	p.routing(job, &l)
 	return l
 }
 
-func (p *Proxy) movesLine(job string, all []carried) measure.Line {
-	if p.opts.Jobs == nil || !p.opts.Jobs.Moves() {
-		l := measure.Line{Job: job, Measure: measure.Moves, Connections: len(all)}
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "this proxy carries out no plans", Do: "--act and --planner on all hosts, before the job"})
-		l.Judge()
-		return l
+func (p *Proxy) placementLine(job string, all []carried) measure.Line {
+	var unset *measure.Gap
+	if p.opts.Jobs == nil || !p.opts.Jobs.Placed() {
+		unset = &measure.Gap{Reason: measure.NotSet, Why: "keys are where the job has them", Do: "--placement placement.json, which psidecar partition --out writes"}
 	}
-	l := p.line(job, measure.Moves, all, past)
-	l.Setting, l.From = "--act", "flags"
-	p.routing(job, &l)
-	if s, ok := p.routed()[job]; ok && s.Handler != migrate.Adds.String() && s.Handler != migrate.Assigns.String() {
+	return p.routedLine(job, measure.Placement, "--placement", all, unset)
+}
+
+func (p *Proxy) movesLine(job string, all []carried) measure.Line {
+	var unset *measure.Gap
+	if p.opts.Jobs == nil || !p.opts.Jobs.Moves() {
+		unset = &measure.Gap{Reason: measure.NotSet, Why: "this proxy carries out no plans", Do: "--act and --planner on all hosts, before the job"}
+	}
+	l := p.routedLine(job, measure.Moves, "--act", all, unset)
+	if s, ok := p.routed()[job]; unset == nil && ok && s.Handler != migrate.Adds.String() && s.Handler != migrate.Assigns.String() {
 		l.On = 0
 		l.Lack(measure.Gap{Reason: handlerless, Why: "what the servers do with a push is " + s.Handler, Do: "--handler add or assign, where that is what they do; --allow-probe finds out"})
 		l.Judge()

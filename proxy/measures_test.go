@@ -242,3 +242,22 @@ func TestMeasuresOfOpenConnections(t *testing.T) {
 		}
 	}
 }
+
+// While what waits is drained, and after that, the line says so rather than that
+// nobody asked for a threshold.
+func TestMeasuresWhileDraining(t *testing.T) {
+	codec := thresholding(t)
+	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := codec.SetPlanned([]values.Rule{{Job: measuredJob, End: 50}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, says := range map[string]string{measure.Threshold: "the next 50 pushes of each layer", measure.Unchanged: "took it off"} {
+		l := lineOf(t, p.measures(measuredJob, []carried{{codec: values.Name}}), name)
+		if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != draining || !strings.Contains(l.Not[0].Why, says) || !strings.Contains(l.Not[0].Do, "clear") {
+			t.Errorf("%s: %+v", name, l)
+		}
+	}
+}

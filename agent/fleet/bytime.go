@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"math"
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
@@ -44,7 +43,7 @@ func (s *State) heatmapByTime(job string, q web.HeatmapQuery, now time.Time) (we
 		h.Finest = false
 		firsts, sums = coarser(firsts, sums, each)
 	}
-	fillByTime(&h, q, firsts, keysIn(newest, firsts), sums)
+	fill(&h, q, firsts, keysIn(newest, firsts), sums)
 	return h, nil
 }
 
@@ -150,26 +149,4 @@ func coarser(firsts []uint64, sums [][]counts.Sums, each int) ([]uint64, [][]cou
 		}
 	}
 	return kept, rows
-}
-
-// fillByTime puts the blocks that were asked for into the heatmap.
-func fillByTime(h *web.Heatmap, q web.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]counts.Sums) {
-	h.Counts = make([][]uint64, len(h.Times))
-	for b, first := range firsts {
-		last := uint64(math.MaxUint64)
-		if b+1 < len(firsts) {
-			last = firsts[b+1] - 1
-		}
-		if last < uint64(q.First) || first > uint64(q.Last) {
-			continue
-		}
-		h.Blocks = append(h.Blocks, web.NewBlock(first, last, keys[first], false))
-		for i, row := range sums {
-			n := uint64(0)
-			if row != nil {
-				n = q.Measure.Of(row[b])
-			}
-			h.Counts[i] = append(h.Counts[i], n)
-		}
-	}
 }

@@ -118,9 +118,10 @@ func blockOf(firsts []uint64, key uint64) uint64 {
 	return firsts[max(at, 0)]
 }
 
-// fill puts the blocks that were asked for into the heatmap.
+// fill puts the blocks that were asked for into the heatmap, a row of counts for
+// each of sums, which is nil where nothing was used.
 func fill(h *web.Heatmap, q web.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]counts.Sums) {
-	h.Counts = make([][]uint64, len(h.Workers))
+	h.Counts = make([][]uint64, len(sums))
 	for i, first := range firsts {
 		last := uint64(math.MaxUint64)
 		if i+1 < len(firsts) {
@@ -130,12 +131,12 @@ func fill(h *web.Heatmap, q web.HeatmapQuery, firsts []uint64, keys map[uint64]u
 			continue
 		}
 		h.Blocks = append(h.Blocks, web.NewBlock(first, last, keys[first], false))
-		for w := range h.Workers {
+		for row, sum := range sums {
 			n := uint64(0)
-			if sums[w] != nil {
-				n = q.Measure.Of(sums[w][i])
+			if sum != nil {
+				n = q.Measure.Of(sum[i])
 			}
-			h.Counts[w] = append(h.Counts[w], n)
+			h.Counts[row] = append(h.Counts[row], n)
 		}
 	}
 }

@@ -40,6 +40,11 @@ func TestDemo(t *testing.T) {
 	if !strings.Contains(told, "phase 6 of 6, threshold") || !strings.Contains(told, "Without loss psidecar sent ") {
 		t.Errorf("neither progress nor a sentence at the end: %s", told)
 	}
+	for _, want := range []string{"phase 4 of 6, placement: dividing data and keys\n", "phase 4 of 6, placement: the job, with", "phase 5 of 6, reroute: first with all keys at home\n", "phase 5 of 6, reroute: keys moved after"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("progress lacks %q: %s", want, told)
+		}
+	}
 	var phases []string
 	for line := range strings.Lines(stdout.String()) {
 		var r struct {
@@ -49,6 +54,8 @@ func TestDemo(t *testing.T) {
 			MaxHostBytes   float64  `json:"max_host_bytes_per_step"`
 			Loss           *float64 `json:"loss"`
 			Accuracy       *float64 `json:"accuracy"`
+			JobCPU         float64  `json:"job_cpu_seconds"`
+			PsidecarCPU    float64  `json:"psidecar_cpu_seconds"`
 		}
 		decoder := json.NewDecoder(strings.NewReader(line))
 		decoder.DisallowUnknownFields()
@@ -58,6 +65,11 @@ func TestDemo(t *testing.T) {
 		phases = append(phases, r.Phase)
 		if r.StepsPerSecond <= 0 || r.Phase != "reroute" && (r.Loss == nil || *r.Loss <= 0 || *r.Loss > 0.7 || r.Accuracy == nil || *r.Accuracy < 0.6) {
 			t.Errorf("phase %s: %s", r.Phase, line)
+		}
+		// All but the baseline have psidecar beside them, which has little to do in so
+		// few steps.
+		if r.JobCPU <= 0 || r.PsidecarCPU < 0 || r.Phase != "baseline" && r.PsidecarCPU == 0 {
+			t.Errorf("phase %s: %v processor seconds of the job, %v of psidecar", r.Phase, r.JobCPU, r.PsidecarCPU)
 		}
 		// Of two hosts each moves all that is moved: it sends one half and gets
 		// the other.
@@ -75,6 +87,31 @@ func TestDemoUsage(t *testing.T) {
 		if code, _, stderr := runTest(t, nil, append([]string{"demo"}, args...)...); code != 2 {
 			t.Errorf("demo %v: exit code %d, stderr %q", args, code, stderr)
 		}
+	}
+}
+
+// Each row has the cores that the job and psidecar kept busy, that of the job at
+// home too.
+func TestDemoRows(t *testing.T) {
+	var out strings.Builder
+	d := demoOutput{env: env{stdout: &out}, live: newLiveLine(env{stderr: &out})}
+	loss := 0.5
+	for _, r := range []demo.Result{
+		{Phase: "baseline", StepsPerSecond: 10, BytesPerStep: 2000, MaxHostBytes: 1000, Loss: &loss, Accuracy: &loss, JobCPU: 6, Seconds: 4},
+		{Phase: "reroute", StepsPerSecond: 9, JobCPU: 2, PsidecarCPU: 1, Seconds: 4, Home: &demo.Result{JobCPU: 3, PsidecarCPU: 0.5, Seconds: 2}},
+	} {
+		if err := d.report(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := `phase       steps/s   kB per step   busiest host's kB     loss  accuracy  cores job / psidecar
+baseline       10.0           2.0                 1.0   0.5000    50.00%           1.50 / 0.00
+           another job, whose hot keys wander; first with all keys at home:
+at home         0.0           0.0                 0.0        -         -           1.50 / 0.25
+reroute         9.0           0.0                 0.0        -         -           0.50 / 0.25
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -82,4 +83,23 @@ func removeEmpty(dir string) error {
 		return err
 	}
 	return nil
+}
+
+// CgroupCPU returns the processor time that all processes of the cgroup in that
+// folder, and of those inside it, have taken since it was made.
+func CgroupCPU(dir string) (time.Duration, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
+	if err != nil {
+		return 0, fmt.Errorf("reading the processor time of a cgroup: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			micros, err := strconv.ParseInt(strings.TrimSpace(n), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("reading the processor time of cgroup %s: %w", dir, err)
+			}
+			return time.Duration(micros) * time.Microsecond, nil
+		}
+	}
+	return 0, fmt.Errorf("cpu.stat of cgroup %s has no usage_usec: %q", dir, text)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -95,6 +96,16 @@ func (h *Host) Group(name string) (string, error) {
 		return "", fmt.Errorf("cgroup %q on host %s: use 1 to 16 letters, digits and hyphens", name, h.Name)
 	}
 	return makeCgroup(h.cgroup, name)
+}
+
+// GroupCPU returns the processor time that all processes of a cgroup inside the
+// host's have taken, user and system, since it was made.
+func (h *Host) GroupCPU(name string) (time.Duration, error) {
+	dir, err := h.Group(name)
+	if err != nil {
+		return 0, err
+	}
+	return CgroupCPU(dir)
 }
 
 // Sysctl sets a network setting of the host, such as net/ipv4/tcp_retries2.

@@ -128,21 +128,11 @@ func measure(b *testing.B, net *hosts.Net, keys, rounds int) measured {
 // cgroupSeconds returns the CPU time of the cgroup's processes.
 func cgroupSeconds(b *testing.B, cgroup string) float64 {
 	b.Helper()
-	text, err := os.ReadFile(filepath.Join(cgroup, "cpu.stat"))
+	took, err := hosts.CgroupCPU(cgroup)
 	if err != nil {
 		b.Fatal(err)
 	}
-	for line := range strings.Lines(string(text)) {
-		if n, ok := strings.CutPrefix(line, "usage_usec "); ok {
-			micros, err := strconv.ParseUint(strings.TrimSpace(n), 10, 64)
-			if err != nil {
-				b.Fatal(err)
-			}
-			return float64(micros) / 1e6
-		}
-	}
-	b.Fatalf("no usage_usec in %s", text)
-	return 0
+	return took.Seconds()
 }
 
 // process is psidecar agent, running.

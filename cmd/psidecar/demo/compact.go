@@ -41,7 +41,7 @@ func (s *stage) startProxies(ctx context.Context, agent []string, proxy ...strin
 
 func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []string) error {
 	socket := filepath.Join(s.dir, h.Name+".sock")
-	job, err := h.Group("job")
+	job, err := h.Group(jobGroup)
 	if err != nil {
 		return err
 	}

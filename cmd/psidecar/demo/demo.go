@@ -47,7 +47,12 @@ type Result struct {
 	MaxHostBytes   float64  `json:"max_host_bytes_per_step"` // sent and received by the busiest host
 	Loss           *float64 `json:"loss"`                    // of the model after the last step, on all training data
 	Accuracy       *float64 `json:"accuracy"`                // likewise, 0 to 1
+	// Processor seconds of all hosts together while the job ran: of its processes,
+	// in whose calls the kernel's programs run, and of psidecar's.
+	JobCPU      float64 `json:"job_cpu_seconds"`
+	PsidecarCPU float64 `json:"psidecar_cpu_seconds"`
 
+	Seconds          float64 `json:"-"` // from the start of the job's processes to the end of the last one
 	Accesses         uint64  `json:"-"` // pushes and pulls of keys by all workers, as they say
 	Home             *Result `json:"-"` // of reroute: the same job with all keys at home
 	ObservedByAgents uint64  `json:"-"` // the same as the agents counted it, where there were any
@@ -76,7 +81,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	defer func() { err = errors.Join(err, net.Close()) }()
 	s := stage{options: o, net: net, dir: dir}
 	s.telling = newTelling(o.Say, s.moved)
-	defer s.telling.end()
+	defer s.telling.close()
 	defer func() { err = errors.Join(err, s.fleet.stop()) }()
 	s.telling.tell("starting a planner")
 	if err := s.startPlanner(ctx); err != nil {
@@ -95,7 +100,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 		play func(context.Context) (Result, error)
 	}{{"baseline", s.baseline}, {"observe", s.observe}, {"compact", s.compact}, {"placement", s.placement}, {"reroute", s.reroute}, {"threshold", s.threshold}}
 	for i, phase := range phases {
-		s.telling.tell("phase %d of %d, %s", i+1, len(phases), phase.name)
+		s.telling.begin(i+1, len(phases), phase.name)
 		result, err := phase.play(ctx)
 		if err != nil {
 			return err
@@ -104,7 +109,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 			return err
 		}
 	}
-	s.telling.tell("")
+	s.telling.end()
 	return o.Observed(ctx)
 }
 

@@ -48,7 +48,7 @@ func (s *stage) observe(ctx context.Context) (Result, error) {
 // startAgents starts an agent on every host.
 func (s *stage) startAgents(ctx context.Context, args ...string) error {
 	for _, h := range s.net.Hosts() {
-		job, err := h.Group("job")
+		job, err := h.Group(jobGroup)
 		if err != nil {
 			return err
 		}

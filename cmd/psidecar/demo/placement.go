@@ -14,7 +14,7 @@ import (
 // busiest moves the fewest bytes: each worker trains on its host's shard, and
 // the proxies find keys where the plan has put them.
 func (s *stage) placement(ctx context.Context) (Result, error) {
-	s.telling.tell("phase placement: dividing data and keys")
+	s.telling.tell("dividing data and keys")
 	parts := filepath.Join(s.dir, "parts")
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.options.Psidecar, "partition", "--input", s.options.Data, "-k", strconv.Itoa(s.options.Hosts),
@@ -25,7 +25,7 @@ func (s *stage) placement(ctx context.Context) (Result, error) {
 	}
 	s.placed = []string{"--placement", filepath.Join(parts, "placement.json")}
 	s.data = parts
-	s.telling.tell("phase placement: the job, with its keys where they are used")
+	s.telling.tell("the job, with its keys where they are used")
 	if err := s.startProxies(ctx, nil, s.placed...); err != nil {
 		return Result{}, err
 	}

@@ -21,7 +21,7 @@ func (s *stage) reroute(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	steps, args := s.options.wandering()
-	s.telling.tell("phase reroute, first with all keys at home")
+	s.telling.tell("first with all keys at home")
 	home, err := s.runJob(ctx, "reroute", steps, args...)
 	if err != nil {
 		return Result{}, err
@@ -39,7 +39,7 @@ func (s *stage) reroute(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, []string{"--planner", planner}, "--act", "--handler", "add", "--planner", planner); err != nil {
 		return Result{}, err
 	}
-	s.telling.tell("phase reroute, keys moved after those who use them")
+	s.telling.tell("keys moved after those who use them")
 	moved, err := s.runJob(ctx, "reroute", steps, args...)
 	if err != nil {
 		return Result{}, err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/job"
@@ -20,6 +21,12 @@ type stage struct {
 	data    string   // where it was divided among the hosts
 	placed  []string // proxies' flags that say so
 }
+
+// The cgroups of a host.
+const (
+	jobGroup      = "job"
+	psidecarGroup = "sidecar"
+)
 
 // workerReport is what a worker of psjob prints with --json.
 type workerReport struct {
@@ -53,7 +60,12 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 	if err != nil {
 		return Result{}, err
 	}
+	jobCPU, psidecarCPU, err := s.processorTime()
+	if err != nil {
+		return Result{}, err
+	}
 	o := s.options
+	began := time.Now()
 	psjob := append(job.Program{o.Psjob, "--json"}, args...)
 	running, err := job.Job{
 		Scheduler: psjob,
@@ -64,11 +76,16 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 	if err != nil {
 		return Result{}, fmt.Errorf("phase %s: %w", phase, err)
 	}
+	result := Result{Phase: phase, Seconds: time.Since(began).Seconds()}
 	after, err := s.net.Traffic()
 	if err != nil {
 		return Result{}, err
 	}
-	result := Result{Phase: phase}
+	if result.JobCPU, result.PsidecarCPU, err = s.processorTime(); err != nil {
+		return Result{}, err
+	}
+	result.JobCPU -= jobCPU
+	result.PsidecarCPU -= psidecarCPU
 	for _, w := range running.Workers {
 		var r workerReport
 		if err := json.Unmarshal(w.Stdout.Bytes(), &r); err != nil {
@@ -78,6 +95,21 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 	}
 	result.measure(before, after, steps)
 	return result, nil
+}
+
+// processorTime returns what the processes of jobs, and psidecar's, have taken on
+// all hosts since these were made, in seconds.
+func (s *stage) processorTime() (ofJobs, ofPsidecar float64, err error) {
+	for _, h := range s.net.Hosts() {
+		for group, sum := range map[string]*float64{jobGroup: &ofJobs, psidecarGroup: &ofPsidecar} {
+			took, err := h.GroupCPU(group)
+			if err != nil {
+				return 0, 0, err
+			}
+			*sum += took.Seconds()
+		}
+	}
+	return ofJobs, ofPsidecar, nil
 }
 
 // add takes in one worker's report of n.

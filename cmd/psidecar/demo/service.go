@@ -47,7 +47,7 @@ func startService(ctx context.Context, h *hosts.Host, port int, program string, 
 	cmd := exec.Command(program, append(args, "--http", s.address)...)
 	cmd.Stderr = &s.stderr
 	var err error
-	if s.process, err = h.StartIn("sidecar", cmd); err != nil {
+	if s.process, err = h.StartIn(psidecarGroup, cmd); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", s.name, err)
 	}
 	if err := s.await(ctx, func(ctx context.Context) error { return s.get(ctx, "/readyz", nil) }); err != nil {

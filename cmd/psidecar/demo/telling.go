@@ -6,14 +6,16 @@ import (
 	"time"
 )
 
-// telling says what the demo does, and again every tellEvery while it does it.
+// telling says what the demo does, and again every tellEvery while it does it. Of
+// a phase each line begins with its number and name.
 type telling struct {
 	say   func(string)
 	bytes func() (uint64, error) // that have passed between the hosts
 	done  chan struct{}
 	ended sync.WaitGroup
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the rest
+	phase string     // empty: none has begun
 	what  string
 	since time.Time
 	from  uint64
@@ -30,17 +32,38 @@ func newTelling(say func(string), bytes func() (uint64, error)) *telling {
 	return t
 }
 
-// tell says what is done from now on.
-func (t *telling) tell(format string, args ...any) {
+// begin says that a phase begins, the nth of all.
+func (t *telling) begin(n, all int, name string) {
+	t.mu.Lock()
+	t.phase = fmt.Sprintf("phase %d of %d, %s", n, all, name)
+	t.mu.Unlock()
+	t.tell("")
+}
+
+// end says no more of a phase.
+func (t *telling) end() {
+	t.mu.Lock()
+	t.phase, t.what = "", ""
+	t.mu.Unlock()
+}
+
+// tell says what is done from now on, within the phase if one has begun.
+func (t *telling) tell(what string) {
 	if t.say == nil {
 		return
 	}
 	t.mu.Lock()
-	t.what, t.since = fmt.Sprintf(format, args...), time.Now()
+	t.what, t.since = t.phase, time.Now()
+	switch {
+	case t.phase == "":
+		t.what = what
+	case what != "":
+		t.what += ": " + what
+	}
 	t.from, _ = t.bytes() // told for the eye only
-	what := t.what
+	text := t.what
 	t.mu.Unlock()
-	t.say(what)
+	t.say(text)
 }
 
 func (t *telling) repeat() {
@@ -55,7 +78,7 @@ func (t *telling) repeat() {
 		t.mu.Lock()
 		text := ""
 		if t.what != "" {
-			text = fmt.Sprintf("%s: %.0f s", t.what, time.Since(t.since).Seconds())
+			text = fmt.Sprintf("%s, %.0f s", t.what, time.Since(t.since).Seconds())
 			if now, err := t.bytes(); err == nil && now > t.from {
 				text += fmt.Sprintf(", %.1f MB between the hosts", float64(now-t.from)/1e6)
 			}
@@ -67,7 +90,7 @@ func (t *telling) repeat() {
 	}
 }
 
-func (t *telling) end() {
+func (t *telling) close() {
 	close(t.done)
 	t.ended.Wait()
 }

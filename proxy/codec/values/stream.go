@@ -182,9 +182,9 @@ func (r *Rule) config(seed uint64, age int) threshold.Config {
 	return c
 }
 
-// drains reports whether the rule has what waits by other rules go along with so
+// Drains reports whether the rule has what waits by other rules go along with so
 // many pushes.
-func (r *Rule) drains() bool { return r.Threshold == 0 && r.End > 0 }
+func (r *Rule) Drains() bool { return r.Threshold == 0 && r.End > 0 }
 
 // sameThreshold reports whether two rules say the same of a layer.
 func sameThreshold(a, b *Rule) bool {
@@ -267,7 +267,7 @@ func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
 		return
 	}
 	c := want.config(seed, l.Age())
-	if want.drains() {
+	if want.Drains() {
 		if c.Sparsity = l.Sparsity(); c.Sparsity == 0 { // of a proxy before this one
 			c.Sparsity = threshold.DefaultConfig.Sparsity
 		}

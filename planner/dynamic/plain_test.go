@@ -1,0 +1,255 @@
+package dynamic
+
+import (
+	"math"
+	"slices"
+)
+
+// A plain Locality: rates in a table, all loads and prices anew at every look,
+// every machine tried.
+type plain struct {
+	o      LocalityOptions
+	k      int
+	speed  []float64
+	sums   [][]float64 // [item][machine]
+	seen   []float64
+	alone  [][]float64 // [item]: uses, lately, of the only machine that made any
+	rate   [][]float64 // likewise, bytes a step
+	mass   float64
+	calm   []int
+	aged   float64
+	extra  []float64
+	owner  []int32 // as the last plan wanted them
+	barred []bool
+	gains  map[int32][]float64 // of the last plan, by item and machine
+}
+
+// sameGain reports whether two lists of moves differ first in where an item goes
+// that would gain as much at either place: rounding decides then.
+func (s *plain) sameGain(a, b []Move) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i] == b[i] {
+			continue
+		}
+		if a[i].Item != b[i].Item {
+			return false
+		}
+		gains := s.gains[a[i].Item]
+		x, y := gains[a[i].To], gains[b[i].To]
+		return math.Abs(x-y) <= 1e-9*(x+y)
+	}
+	return false
+}
+
+func (s *plain) loads(owner []int32) []float64 {
+	loads := make([]float64, s.k)
+	for p, rates := range s.rate {
+		for i, r := range rates {
+			if int32(i) != owner[p] {
+				loads[i] += r
+				loads[owner[p]] += r
+			}
+		}
+	}
+	return loads
+}
+
+func (s *plain) value(owner []int32) float64 {
+	sum, total := 0.0, 0.0
+	for i, l := range s.loads(owner) {
+		v := (l + s.extra[i]) * s.speed[i]
+		sum += math.Pow(v, power)
+		total += v
+	}
+	return math.Pow(sum, 1./power) + s.o.Spread*total/float64(s.k)
+}
+
+func (s *plain) plan(it *Items, e *Epoch) []Move {
+	for len(s.rate) < it.Len() {
+		s.rate, s.sums, s.calm, s.seen = append(s.rate, make([]float64, s.k)), append(s.sums, make([]float64, s.k)), append(s.calm, 0), append(s.seen, 0)
+		s.alone = append(s.alone, make([]float64, s.k))
+	}
+	for i, owner := range s.owner {
+		if owner != it.Owner[i] {
+			s.calm[i] = max(s.calm[i]-2, 0)
+		}
+	}
+	keep := math.Exp(-e.Steps / s.o.Memory)
+	s.mass = s.mass*keep + 1 - keep
+	for _, rates := range s.sums {
+		sum := 0.0
+		for i := range rates {
+			rates[i] *= keep
+			sum += rates[i]
+		}
+		for i := range rates {
+			if scaleOf() == 1 && (rates[i] <= least*sum || sum <= faint) { // written anew: who hardly uses it is forgotten
+				rates[i] = 0
+			}
+		}
+	}
+	for p, sums := range s.sums {
+		s.use(int32(p), it, e, sums, (1-keep)/e.Steps)
+	}
+	for p, sums := range s.sums {
+		for i, sum := range sums {
+			s.rate[p][i] = sum / s.mass
+		}
+	}
+	if s.aged += e.Steps; s.aged >= s.o.Horizon {
+		s.aged = 0
+		for i := range s.calm {
+			s.calm[i] = max(s.calm[i]-1, 0)
+			s.seen[i] /= 2
+		}
+	}
+	s.extra = make([]float64, s.k)
+	owner := slices.Clone(it.Owner)
+	var moves []Move
+	for _, item := range s.order(e.Uses) {
+		if to, ok := s.best(it, owner, item); ok {
+			each := (float64(it.Size[item]) + s.o.Overhead) / s.o.Horizon
+			s.extra[owner[item]] += each
+			s.extra[to] += each
+			owner[item] = to
+			s.calm[item] = min(s.calm[item]+2, 16)
+			moves = append(moves, Move{item, to})
+		}
+	}
+	s.owner = owner
+	return moves
+}
+
+// use changes an item's sums: all grow by what was used, in the parts of what
+// was known and of what was seen now, each weighed by its number of uses.
+func (s *plain) use(p int32, it *Items, e *Epoch, sums []float64, weight float64) {
+	now, was, bytes := make([]float64, s.k), 0.0, 0.0
+	for _, u := range e.Uses {
+		if u.Item == p {
+			now[u.Machine] = float64(u.Bytes)
+			bytes += now[u.Machine]
+		}
+	}
+	if bytes == 0 {
+		return
+	}
+	for _, sum := range sums {
+		was += sum
+	}
+	uses := bytes / (2 * float64(it.Size[p])) * e.Share
+	seen, alone := s.seen[p], s.alone[p]
+	for i, n := range now {
+		if n < bytes {
+			alone[i] = 0
+			continue
+		}
+		others := max(seen-alone[i], 0)
+		mine := 0.0
+		if was > 0 {
+			mine = max(seen*sums[i]/was-alone[i], 0)
+		}
+		if others > 0 && math.Pow((mine+0.25)/(others+1), alone[i]+uses) < 0.05 {
+			seen = 0 // somebody else's now
+		}
+		alone[i] = min(alone[i]+uses, evidence)
+		if seen == 0 {
+			s.seen[p] = alone[i] - uses
+		}
+	}
+	for i := range sums {
+		part := seen / (seen + uses)
+		share := (1 - part) * now[i] / bytes
+		if was > 0 {
+			share += part * sums[i] / was
+		}
+		sums[i] = (was + bytes*weight) * share
+	}
+	s.seen[p] = min(s.seen[p]+uses, evidence)
+}
+
+// order is by powers of two of the rate, then by number. Rates that fade in a
+// common scale are in the same order but for where the powers lie, so the test
+// gives the scale.
+var scaleOf func() float64
+
+func (s *plain) order(uses []Use) []int32 {
+	var items []int32
+	class := map[int32]int{}
+	for _, u := range uses {
+		if _, ok := class[u.Item]; !ok {
+			sum := 0.0
+			for _, r := range s.sums[u.Item] {
+				sum += r
+			}
+			class[u.Item] = math.Ilogb(sum / scaleOf())
+			items = append(items, u.Item)
+		}
+	}
+	slices.SortStableFunc(items, func(a, b int32) int { return class[b] - class[a] })
+	return items
+}
+
+// best is the machine of the steepest descent, if the value itself then falls.
+func (s *plain) best(it *Items, owner []int32, item int32) (int32, bool) {
+	loads := s.loads(owner)
+	sum := 0.0
+	for i := range loads {
+		loads[i] = (loads[i] + s.extra[i]) * s.speed[i]
+		sum += math.Pow(loads[i], power)
+	}
+	price := make([]float64, s.k)
+	for i, l := range loads {
+		if sum > 0 {
+			price[i] = math.Pow(l, power-1) * math.Pow(sum, (1.-power)/power)
+		}
+		price[i] = (price[i] + s.o.Spread/float64(s.k)) * s.speed[i]
+	}
+	all := 0.0
+	for _, r := range s.rate[item] {
+		all += r
+	}
+	from := owner[item]
+	cost := (float64(it.Size[item]) + s.o.Overhead) / s.o.Horizon * (1 + s.o.Margin*math.Pow(2, float64(s.calm[item])))
+	to, most := int32(-1), 0.0
+	s.gains[item] = make([]float64, s.k)
+	for t := range int32(s.k) {
+		if t == from || s.barred != nil && s.barred[t] {
+			continue
+		}
+		unknown := all * s.o.Missed / s.seen[item] // uses by the owner that were not seen
+		gain := price[from]*(all+unknown-2*(s.rate[item][from]+unknown)-cost) + price[t]*(2*s.rate[item][t]-all-unknown-cost)
+		s.gains[item][t] = gain
+		if gain > most {
+			to, most = t, gain
+		}
+	}
+	if to < 0 {
+		return 0, false
+	}
+	// One use brings price x 2 bytes at the new owner's, or costs as much at the
+	// old one's.
+	mean, square := 0.0, 0.0
+	for i, rate := range s.rate[item] {
+		worth := 0.0
+		switch int32(i) {
+		case from:
+			worth = -2 * price[i]
+		case to:
+			worth = 2 * price[i]
+		}
+		mean += rate / all * worth
+		square += rate / all * worth * worth
+	}
+	if most < s.o.Doubt*all*math.Sqrt(max(square-mean*mean, 0)/s.seen[item]) {
+		return 0, false
+	}
+	before := s.value(owner)
+	owner[item] = to
+	s.extra[from] += cost
+	s.extra[to] += cost
+	after := s.value(owner)
+	owner[item] = from
+	s.extra[from] -= cost
+	s.extra[to] -= cost
+	return to, after < before*(1-nothing)
+}
