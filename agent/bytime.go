@@ -115,5 +115,5 @@ func fillByTime(h *web.Heatmap, q *web.HeatmapQuery, v *observe.JobView, firsts 
 			h.Counts[row] = append(h.Counts[row], uint64(math.Round(n)))
 		}
 	}
-	h.ErrorPercent = cellError(v, h.Counts)
+	h.ErrorPercent = cellError(v, q.Measure, h.Counts)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -80,11 +81,52 @@ func (u usage) report(r *api.AgentReport, carries bool) {
 }
 
 // History returns how a job went over the last hour.
-func (a *Agent) History(job string, r web.Range) (web.History, error) {
+func (a *Agent) History(job string, q web.HistoryQuery) (web.History, error) {
+	points := a.curves.log.Of(job, q.From, q.To)
 	if job != "" {
-		if _, err := a.view(job); err != nil {
+		v, err := a.view(job)
+		if err != nil {
 			return web.History{}, err
 		}
+		if q.Some() {
+			points = history.Among(points, partsOf(&v, q.Selection))
+		}
 	}
-	return web.NewHistory(&a.curves.log, job, r), nil
+	return web.NewHistory(job, q, points), nil
+}
+
+// partsOf returns what some of a job's nodes did in each stretch of time of which
+// sums by node are kept (locality.Options says how many there are).
+func partsOf(v *observe.JobView, of history.Selection) (parts []history.Part) {
+	v.Job.Sums.EachInterval(func(in *locality.Interval) {
+		p := history.Part{From: time.Unix(0, in.Start), To: time.Unix(0, in.End), Steps: map[string]float64{}, Servers: map[string]float64{}}
+		chosen := func(names []string, i int, of func(string) bool) bool {
+			return i < len(names) && names[i] != "" && of(names[i])
+		}
+		for w, n := range in.Steps {
+			if chosen(v.WorkersByIndex, w, of.Worker) {
+				p.Steps[v.WorkersByIndex[w]] += float64(n)
+			}
+		}
+		for w, row := range in.Pairs {
+			for s, pair := range row {
+				if chosen(v.WorkersByIndex, w, of.Worker) && chosen(v.ServersByIndex, s, of.Server) {
+					p.Servers[v.ServersByIndex[s]] += float64(pair.ToServer + pair.ToWorker)
+				}
+			}
+		}
+		var took locality.Latency
+		times, names, asked := in.ByWorker, v.WorkersByIndex, of.Worker
+		if len(of.Workers) == 0 {
+			times, names, asked = in.ByServer, v.ServersByIndex, of.Server
+		}
+		for i, l := range times {
+			if chosen(names, i, asked) && !of.Pairs() {
+				took.Merge(l)
+			}
+		}
+		p.Micros, p.Counts = took.Bars()
+		parts = append(parts, p)
+	})
+	return parts
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/replay"
@@ -33,7 +34,7 @@ func TestNoteHour(t *testing.T) {
 	note()
 	note()
 	job := a.observer.Jobs()[0]
-	h, err := a.History(job.Job.Scheduler.String(), web.Range{})
+	h, err := a.History(job.Job.Scheduler.String(), web.HistoryQuery{})
 	if err != nil || len(h.Points) != 2 {
 		t.Fatalf("%d points, want 2: %v", len(h.Points), err)
 	}
@@ -48,10 +49,59 @@ func TestNoteHour(t *testing.T) {
 	if still.BytesPerSecond != 0 || still.StepsPerSecond != 0 || still.Requests != 0 || still.Skew != 0 {
 		t.Errorf("where nothing passed: %+v", still)
 	}
-	if _, err := a.History("no such job", web.Range{}); err == nil {
+	if _, err := a.History("no such job", web.HistoryQuery{}); err == nil {
 		t.Error("there is a history of a job that is not known")
 	}
-	if h, err := a.History("", web.Range{}); err != nil || len(h.Points) != 2 {
+	if h, err := a.History("", web.HistoryQuery{}); err != nil || len(h.Points) != 2 {
 		t.Errorf("of the host alone: %d points, %v", len(h.Points), err)
+	}
+}
+
+// The curves of all workers, one by one, add up to those of all together.
+func TestPartsOf(t *testing.T) {
+	o := observe.New(observe.Options{Locality: locality.DefaultOptions})
+	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := replay.Read(f, o.Handle); err != nil {
+		t.Fatal(err)
+	}
+	v := o.Jobs()[0]
+	sum := func(of history.Selection) (steps, bytes float64, requests uint64) {
+		for _, p := range partsOf(&v, of) {
+			for _, n := range p.Steps {
+				steps += n
+			}
+			for _, n := range p.Servers {
+				bytes += n
+			}
+			for _, n := range p.Counts {
+				requests += n
+			}
+		}
+		return steps, bytes, requests
+	}
+	allSteps, allBytes, allRequests := sum(history.Selection{})
+	if allSteps == 0 || allBytes == 0 || allRequests == 0 {
+		t.Fatalf("%v steps, %v bytes, %d requests", allSteps, allBytes, allRequests)
+	}
+	for name, each := range map[string]func(string) history.Selection{
+		"worker": func(n string) history.Selection { return history.Selection{Workers: []string{n}} },
+		"server": func(n string) history.Selection { return history.Selection{Servers: []string{n}} },
+	} {
+		names := map[string][]string{"worker": v.WorkersByIndex, "server": v.ServersByIndex}[name]
+		steps, bytes, requests := 0.0, 0.0, uint64(0)
+		for _, n := range names {
+			s, b, r := sum(each(n))
+			if b == 0 || b >= allBytes {
+				t.Errorf("%s moved %v of %v bytes", n, b, allBytes)
+			}
+			steps, bytes, requests = steps+s, bytes+b, requests+r
+		}
+		if bytes != allBytes || requests != allRequests || name == "worker" && steps != allSteps {
+			t.Errorf("by %s: %v steps, %v bytes, %d requests; all together %v, %v, %d", name, steps, bytes, requests, allSteps, allBytes, allRequests)
+		}
 	}
 }

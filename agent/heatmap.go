@@ -48,27 +48,45 @@ func heatmap(v *observe.JobView, q web.HeatmapQuery) web.Heatmap {
 		}
 		h.Counts = append(h.Counts, row)
 	}
-	h.ErrorPercent = cellError(v, h.Counts)
+	h.ErrorPercent = cellError(v, q.Measure, h.Counts)
 	return h
 }
 
 // cellError is by how many percent the count of an average cell that is not
 // empty may be wrong because requests are sampled.
-func cellError(v *observe.JobView, counts [][]uint64) float64 {
-	sum, cells := 0.0, 0
-	for _, row := range counts {
-		for _, n := range row {
-			if n > 0 {
-				sum += float64(n)
-				cells++
+func cellError(v *observe.JobView, m web.Measure, cells [][]uint64) float64 {
+	return errorOfCells(coverage(v), v.Job.Sums.Table.Size().Total, m, cells)
+}
+
+// errorOfCells takes an average cell to have its share of the job's pulls and
+// pushes: those of one step are looked at together, and bytes are as wrong as the
+// uses that moved them.
+func errorOfCells(s *web.JobSampling, total counts.Sums, m web.Measure, cells [][]uint64) float64 {
+	sum, n := 0.0, 0
+	for _, row := range cells {
+		for _, c := range row {
+			if c > 0 {
+				sum += float64(c)
+				n++
 			}
 		}
 	}
-	if cells == 0 {
+	all := float64(m.Of(total))
+	if n == 0 || all == 0 {
 		return 0
 	}
-	mean := sum / float64(cells)
-	return 100 * coverage(v).CountError(mean) / mean
+	share := sum / float64(n) / all
+	pulls, pushes := share*float64(total[counts.Pulls]), share*float64(total[counts.Pushes])
+	switch m {
+	case web.Pulls, web.PulledBytes:
+		pushes = 0
+	case web.Pushes, web.PushedBytes:
+		pulls = 0
+	}
+	if pulls+pushes == 0 {
+		return 0
+	}
+	return 100 * s.UsesError(pulls, pushes) / (pulls + pushes)
 }
 
 // blocksDuring returns the blocks of a stretch of time, which were laid down

@@ -267,9 +267,14 @@ func (r *Recorded) Agent() web.Agent {
 }
 
 // History returns the last hour of a recording.
-func (r *Recorded) History(job string, span web.Range) (web.History, error) {
-	if _, err := r.job(job); err != nil {
+func (r *Recorded) History(job string, q web.HistoryQuery) (web.History, error) {
+	j, err := r.job(job)
+	if err != nil {
 		return web.History{}, err
 	}
-	return web.NewHistory(&r.log, job, span), nil
+	points := r.log.Of(job, q.From, q.To)
+	if q.Some() {
+		points = history.Among(points, partsOf(&j.view, q.Selection))
+	}
+	return web.NewHistory(job, q, points), nil
 }

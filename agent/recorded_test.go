@@ -78,7 +78,7 @@ func TestRecorded(t *testing.T) {
 			}
 		}
 		near("bytes of values", sum, 200*800)
-		history, err := r.History(j.Name, web.Range{})
+		history, err := r.History(j.Name, web.HistoryQuery{})
 		if err != nil || len(history.Points) != 4 {
 			t.Fatalf("%s: %d points, %v", j.Name, len(history.Points), err)
 		}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/psidecar/psidecar/agent/scale"
@@ -58,26 +59,44 @@ func looked(h web.Heatmap) string {
 	return fmt.Sprintf("keys of one in %d requests looked at, a cell is right to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
 }
 
-// Terminal writes the heatmap, a line for each worker, in at most width
-// columns; neighbouring blocks are joined where there are more.
+// rowsOf returns what the heatmap's rows are, and their names, the first one of
+// which is shown at the top: workers, or when stretches of time began.
+func rowsOf(h *web.Heatmap) (what string, names []string) {
+	if h.Times == nil {
+		return "worker", h.Workers
+	}
+	for _, t := range h.Times {
+		names = append(names, t.From.Local().Format(time.TimeOnly))
+	}
+	return "time", names
+}
+
+// title says what the heatmap shows.
+func title(h *web.Heatmap, rows string) string {
+	text := fmt.Sprintf("%s: %s by %s and key", h.Job, h.Measure, rows)
+	if !h.Exact {
+		text += " (" + looked(*h) + ")"
+	}
+	return text
+}
+
+// Terminal writes the heatmap, a line for each worker or stretch of time, in at
+// most width columns; neighbouring blocks are joined where there are more.
 func Terminal(out io.Writer, h web.Heatmap, width int, colours Colours) error {
 	w := bufio.NewWriter(out)
-	fmt.Fprintf(w, "%s: %s by worker and key", h.Job, h.Measure)
-	if !h.Exact {
-		fmt.Fprintf(w, " (%s)", looked(h))
-	}
-	fmt.Fprintln(w)
-	if len(h.Blocks) == 0 || len(h.Workers) == 0 {
+	rows, names := rowsOf(&h)
+	fmt.Fprintln(w, title(&h, rows))
+	if len(h.Blocks) == 0 || len(names) == 0 {
 		fmt.Fprintln(w, "nothing was counted yet")
 		return w.Flush()
 	}
 	label := 0
-	for _, name := range h.Workers {
+	for _, name := range names {
 		label = max(label, utf8.RuneCountInString(name))
 	}
 	sc, inks := scale.Of(h.Counts), scale.Colours(true)
 	counts, columns := squeeze(h.Counts, len(h.Blocks), max(width-label-1, 8))
-	for i, name := range h.Workers {
+	for i, name := range names {
 		fmt.Fprintf(w, "%*s ", label, name)
 		for _, n := range counts[i] {
 			cell(w, sc.Level(float64(n)), &inks, colours)

@@ -7,6 +7,7 @@ import (
 	"image/png"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/psidecar/psidecar/agent/scale"
 	"github.com/psidecar/psidecar/agent/web"
@@ -153,5 +154,40 @@ func TestNamedKeys(t *testing.T) {
 	out.Reset()
 	if err := PNG(&out, h); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// By time a row is named by when it begins, in the terminal and in the image.
+func TestByTime(t *testing.T) {
+	h := sample(3, 4)
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+	h.Workers, h.Times = nil, web.RowsOf(began, began.Add(30*time.Second), 3)
+	var out bytes.Buffer
+	if err := Terminal(&out, h, 80, NoColours); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.HasPrefix(text, "j: accesses by time and key\n03:04:05 @   \n03:04:15  @  \n") {
+		t.Errorf("in the terminal:\n%s", text)
+	}
+	_, names := rowsOf(&h)
+	if got := rowTicks(names); len(got) != 3 || got[0].Label != "03:04:05" || got[0].Value != 2.5 {
+		t.Errorf("beside the image: %+v", got)
+	}
+	out.Reset()
+	if err := PNG(&out, h); err != nil {
+		t.Fatal(err)
+	}
+	byWorker := sample(3, 4)
+	var other bytes.Buffer
+	if err := PNG(&other, byWorker); err != nil {
+		t.Fatal(err)
+	}
+	a, err := png.DecodeConfig(bytes.NewReader(out.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := png.DecodeConfig(bytes.NewReader(other.Bytes()))
+	if err != nil || a.Width != b.Width || a.Height != b.Height {
+		t.Errorf("the image is %d x %d, of as many workers %d x %d: %v", a.Width, a.Height, b.Width, b.Height, err)
 	}
 }

@@ -30,29 +30,27 @@ const (
 	namedRows = 40
 )
 
-// PNG writes the heatmap as an image: a row for each worker, a column for each
-// block, with names, the range of keys and the scale.
+// PNG writes the heatmap as an image: a row for each worker or stretch of time, a
+// column for each block, with names, the range of keys and the scale.
 func PNG(out io.Writer, h web.Heatmap) error {
 	sc, inks := scale.Of(h.Counts), scale.Colours(false)
 	p := plot.New()
-	p.Title.Text = fmt.Sprintf("%s: %s by worker and key", h.Job, h.Measure)
-	if !h.Exact {
-		p.Title.Text += " (" + looked(h) + ")"
-	}
-	rows := min(rowsHigh, rowMost*vg.Length(max(len(h.Workers), 1)))
-	if len(h.Workers) == 0 || len(h.Blocks) == 0 {
+	by, names := rowsOf(&h)
+	p.Title.Text = title(&h, by)
+	rows := min(rowsHigh, rowMost*vg.Length(max(len(names), 1)))
+	if len(names) == 0 || len(h.Blocks) == 0 {
 		p.Title.Text = fmt.Sprintf("%s: nothing was counted yet", h.Job)
 		p.HideAxes()
 	} else {
-		cells := plotter.NewImage(picture(h, sc, inks), 0, 0, float64(len(h.Blocks)), float64(len(h.Workers)))
+		cells := plotter.NewImage(picture(h, sc, inks), 0, 0, float64(len(h.Blocks)), float64(len(names)))
 		p.Add(cells)
-		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, float64(len(h.Blocks)), 0, float64(len(h.Workers))
+		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, float64(len(h.Blocks)), 0, float64(len(names))
 		p.X.Padding, p.Y.Padding = 0, 0
 		p.X.Label.Text = "first key of the block"
 		if len(named(h.Blocks)) > 0 {
 			p.X.Label.Text = "what the keys of the block are called, or the first of them"
 		}
-		p.X.Tick.Marker, p.Y.Tick.Marker = keyTicks(h.Blocks), workerTicks(h.Workers)
+		p.X.Tick.Marker, p.Y.Tick.Marker = keyTicks(h.Blocks), rowTicks(names)
 	}
 	canvas := vgimg.New(pngWidth, rows+framing+keyHeight)
 	all := draw.New(canvas)
@@ -67,8 +65,8 @@ func PNG(out io.Writer, h web.Heatmap) error {
 // picture has many pixels a cell: what draws it smooths from pixel to pixel.
 func picture(h web.Heatmap, sc scale.Scale, inks [scale.Levels]color.RGBA) image.Image {
 	counts, columns := squeeze(h.Counts, len(h.Blocks), 1536)
-	wide, high := 1+1024/columns, 1+512/len(h.Workers)
-	img := image.NewRGBA(image.Rect(0, 0, wide*columns, high*len(h.Workers)))
+	wide, high := 1+1024/columns, 1+512/len(h.Counts)
+	img := image.NewRGBA(image.Rect(0, 0, wide*columns, high*len(h.Counts)))
 	for y, row := range counts {
 		for x, n := range row {
 			cell := image.Rect(x*wide, y*high, (x+1)*wide, (y+1)*high)
@@ -106,12 +104,12 @@ func blockLabel(b *web.Block) string {
 	return text
 }
 
-// workerTicks names rows, the first one at the top; of very many, some.
-func workerTicks(workers []string) plot.ConstantTicks {
-	each := (len(workers) + namedRows - 1) / namedRows
+// rowTicks names rows, the first one at the top; of very many, some.
+func rowTicks(names []string) plot.ConstantTicks {
+	each := (len(names) + namedRows - 1) / namedRows
 	var ticks plot.ConstantTicks
-	for i := 0; i < len(workers); i += each {
-		ticks = append(ticks, plot.Tick{Value: float64(len(workers)-i) - 0.5, Label: workers[i]})
+	for i := 0; i < len(names); i += each {
+		ticks = append(ticks, plot.Tick{Value: float64(len(names)-i) - 0.5, Label: names[i]})
 	}
 	return ticks
 }

@@ -14,6 +14,11 @@ import (
 // Curves is the last hour of all jobs, by what hosts report. Its zero value is
 // empty and ready.
 type Curves struct {
+	// Kept returns reports of the last hour, those of a host in the order in which
+	// they came, and when each came: by them there are curves of some of a job's nodes.
+	// Nil: there are none. Set before first use.
+	Kept func() (reports []*api.HostReport, at []time.Time)
+
 	log history.Log
 
 	mu     sync.Mutex // guards the rest
@@ -100,6 +105,7 @@ func hostGain(r, before *api.AgentReport, share float64) history.Host {
 // gain is what a job did from some reports to newer ones.
 type gain struct {
 	names          map[string]string // better ones, by those in reports
+	of             history.Selection
 	bytes, left    float64
 	steps, servers map[string]float64 // by worker; by server, bytes
 	micros, counts []uint64
@@ -113,13 +119,26 @@ func (g *gain) add(r, before *api.JobReport, share float64) {
 		steps[s.GetWorker()] = s.GetSteps()
 	}
 	for _, s := range r.GetSteps() {
-		g.steps[g.name(s.GetWorker())] += float64(less(s.GetSteps(), steps[s.GetWorker()])) * share
+		if worker := g.name(s.GetWorker()); g.of.Worker(worker) {
+			g.steps[worker] += float64(less(s.GetSteps(), steps[s.GetWorker()])) * share
+		}
 	}
 	for _, p := range trafficMinus(r.GetTraffic(), before.GetTraffic()) {
-		g.servers[g.name(p.GetServer())] += float64(p.GetToServer()+p.GetToWorker()) * share
+		if server := g.name(p.GetServer()); g.of.Server(server) && g.of.Worker(g.name(p.GetWorker())) {
+			g.servers[server] += float64(p.GetToServer()+p.GetToWorker()) * share
+		}
 	}
-	for _, l := range timesMinus(r.GetByServer(), before.GetByServer()) {
-		g.micros, g.counts = history.Merged(g.micros, g.counts, l.GetMicros(), l.GetCounts())
+	if g.of.Pairs() {
+		return // how long their requests took is not known
+	}
+	times, asked := (*api.JobReport).GetByServer, g.of.Server
+	if len(g.of.Workers) > 0 {
+		times, asked = (*api.JobReport).GetByWorker, g.of.Worker
+	}
+	for _, l := range timesMinus(times(r), times(before)) {
+		if asked(g.name(l.GetName())) {
+			g.micros, g.counts = history.Merged(g.micros, g.counts, l.GetMicros(), l.GetCounts())
+		}
 	}
 }
 
@@ -138,6 +157,46 @@ func (g *gain) sums() history.Sums {
 }
 
 // History returns how a job went over the last hour.
-func (c *Curves) History(job string, r web.Range) (web.History, error) {
-	return web.NewHistory(&c.log, job, r), nil
+func (c *Curves) History(job string, q web.HistoryQuery) (web.History, error) {
+	points := c.log.Of(job, q.From, q.To)
+	if q.Some() && job != "" {
+		points = history.Among(points, c.parts(job, q.Selection))
+	}
+	return web.NewHistory(job, q, points), nil
+}
+
+// parts returns what some of a job's nodes did from each report of a host to its
+// next one. What a host had seen before the first that is kept is not of the hour.
+func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) {
+	if c.Kept == nil {
+		return nil
+	}
+	c.mu.Lock()
+	names := allNames(slices.Collect(maps.Values(c.before)))[job]
+	c.mu.Unlock()
+	type last struct {
+		report *api.HostReport
+		at     time.Time
+	}
+	byHost := map[string]last{}
+	reports, at := c.Kept()
+	for i, r := range reports {
+		before, known := byHost[r.GetHost()]
+		byHost[r.GetHost()] = last{r, at[i]}
+		if !known {
+			continue
+		}
+		if before.report.GetIncarnation() != r.GetIncarnation() {
+			before.report = nil // its agent has begun since: all of it is new
+		}
+		now := jobOf(r, job)
+		if now == nil {
+			continue
+		}
+		g := &gain{names: names, of: of, steps: map[string]float64{}, servers: map[string]float64{}}
+		g.add(now, jobOf(before.report, job), 1)
+		parts = append(parts, history.Part{From: before.at, To: at[i], Steps: g.steps, Servers: g.servers, Micros: g.micros, Counts: g.counts})
+	}
+	slices.SortFunc(parts, func(a, b history.Part) int { return a.From.Compare(b.From) })
+	return parts
 }

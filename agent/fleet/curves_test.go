@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -30,10 +31,15 @@ func TestCurves(t *testing.T) {
 			}}}
 	}
 	now := began
+	var kept []*api.HostReport
+	var came []time.Time
+	c.Kept = func() ([]*api.HostReport, []time.Time) { return kept, came }
 	note := func(delay time.Duration) {
 		now = now.Add(5 * time.Second)
 		// Host a knows its server by rank, b calls it by its address.
-		c.Note(now, []*api.HostReport{report("a", "worker0", "servera", now.Add(-delay)), report("b", "worker1", "server@x:a", now.Add(-delay/2))})
+		reports := []*api.HostReport{report("a", "worker0", "servera", now.Add(-delay)), report("b", "worker1", "server@x:a", now.Add(-delay/2))}
+		c.Note(now, reports)
+		kept, came = append(kept, reports...), append(came, now.Add(-delay), now.Add(-delay/2))
 	}
 	for i := range 4 {
 		note(time.Duration(i%2) * 2 * time.Second) // reports are not as regular as looks
@@ -43,7 +49,7 @@ func TestCurves(t *testing.T) {
 	for range 3 {
 		note(2 * time.Second)
 	}
-	h, err := c.History("j", web.Range{})
+	h, err := c.History("j", web.HistoryQuery{})
 	if err != nil || len(h.Points) != 7 {
 		t.Fatalf("%d points, %v; want 7", len(h.Points), err)
 	}
@@ -56,7 +62,7 @@ func TestCurves(t *testing.T) {
 		}
 		near("steps/s", p.StepsPerSecond, 2)
 		near("bytes/s", p.BytesPerSecond, 200)
-		near("left hosts", p.LeftHostPerSecond, 100)
+		near("left hosts", *p.LeftHostPerSecond, 100)
 		near("p50", p.P50, 0.01)
 		near("skew", p.Skew, 1.5) // 60 of 80 bytes at one of two servers
 		near("processor", p.CPUPercent, 100)
@@ -67,7 +73,41 @@ func TestCurves(t *testing.T) {
 			near("saved", *p.SavedPerSecond, 120)
 		}
 	}
-	if h, _ := c.History("", web.Range{From: now.Add(-8 * time.Second)}); len(h.Points) != 2 || h.Points[0].CPUPercent == 0 || h.Points[0].BytesPerSecond != 0 {
+	if h, _ := c.History("", web.HistoryQuery{Range: web.Range{From: now.Add(-8 * time.Second)}}); len(h.Points) != 2 || h.Points[0].CPUPercent == 0 || h.Points[0].BytesPerSecond != 0 {
 		t.Errorf("of the hosts alone: %+v", h.Points)
+	}
+	checkSelection(t, &c)
+}
+
+// checkSelection looks at the curves of some of the nodes: the first point may be
+// of a time before the first report.
+func checkSelection(t *testing.T, c *Curves) {
+	t.Helper()
+	for _, tc := range []struct {
+		of          history.Selection
+		bytes, skew float64
+		requests    bool
+	}{
+		{history.Selection{Workers: []string{"worker0"}}, 40, 1.5, false}, // 30 and 10 at two servers; workers' times are not in these reports
+		{history.Selection{Servers: []string{"serverb"}}, 20, 1, false},
+		{history.Selection{Servers: []string{"servera"}}, 60, 1, true},
+		{history.Selection{Workers: []string{"worker1"}, Servers: []string{"servera"}}, 30, 1, false},
+	} {
+		h, err := c.History("j", web.HistoryQuery{Selection: tc.of})
+		if err != nil || len(h.Points) < 5 {
+			t.Fatalf("%v: %d points, %v", tc.of, len(h.Points), err)
+		}
+		bytes, steps := 0.0, 0.0
+		middle := h.Points[1 : len(h.Points)-1]
+		for _, p := range middle {
+			bytes += p.BytesPerSecond / float64(len(middle))
+			steps += p.StepsPerSecond / float64(len(middle))
+			if math.Abs(p.Skew/tc.skew-1) > 0.01 || p.LeftHostPerSecond != nil || p.Requests > 0 != tc.requests {
+				t.Errorf("%v: %+v", tc.of, p)
+			}
+		}
+		if math.Abs(bytes/tc.bytes-1) > 0.1 || math.Abs(steps/2-1) > 0.1 {
+			t.Errorf("%v: %v bytes/s and %v steps/s, want %v and 2", tc.of, bytes, steps, tc.bytes)
+		}
 	}
 }

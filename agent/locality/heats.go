@@ -28,3 +28,13 @@ func (j *Job) Heats(from, to int64) (heats []Heat, firsts []uint64) {
 	}
 	return heats, firsts
 }
+
+// EachInterval calls f with each interval that is kept, oldest first. f must not
+// keep it or change it, nor call the job.
+func (j *Job) EachInterval(f func(in *Interval)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, in := range j.ring {
+		f(in)
+	}
+}

@@ -187,7 +187,7 @@ type Heatmap struct {
 	Exact        bool    `json:"exact"`          // false: see SampledOneIn
 	SampledOneIn uint32  `json:"sampled_one_in"` // the sparsest that counts are scaled up by
 	// ErrorPercent is by how much the count of an average cell that is not empty
-	// may be wrong for that: see CountError. 0 where all was looked at.
+	// may be wrong for that: see UsesError. 0 where all was looked at.
 	ErrorPercent float64 `json:"error_percent"`
 	// Finest says that asking for fewer keys or more blocks will not show more
 	// detail: each block is one key, or as fine as it was counted.

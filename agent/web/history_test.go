@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +18,9 @@ func TestHistory(t *testing.T) {
 		sums := history.Sums{Steps: 50, Bytes: 1000, Micros: []uint64{2000}, Counts: []uint64{40}, Busiest: 30, Mean: 20, Host: history.Host{CPU: 0.5}}
 		log.Add(fleetJob, history.Point{From: from, To: from.Add(history.Every), Sums: sums})
 	}
-	h := Handler(fleet{workers: 2, servers: 1}, Options{History: func(job string, r Range) (History, error) { return NewHistory(&log, job, r), nil }})
+	h := Handler(fleet{workers: 2, servers: 1}, Options{History: func(job string, q HistoryQuery) (History, error) {
+		return NewHistory(job, q, log.Of(job, q.From, q.To)), nil
+	}})
 	get := func(query string) (h2 History, code int) {
 		t.Helper()
 		w := httptest.NewRecorder()
@@ -37,6 +40,9 @@ func TestHistory(t *testing.T) {
 	}
 	if part, _ := get("?from=1700000010&to=1700000020"); len(part.Points) != 2 {
 		t.Errorf("ten seconds have %d points, want 2", len(part.Points))
+	}
+	if some, _ := get("?workers=a,b&servers=c"); !slices.Equal(some.Workers, []string{"a", "b"}) || !slices.Equal(some.Servers, []string{"c"}) || some.Points[0].LeftHostPerSecond != nil {
+		t.Errorf("of some: %+v", some)
 	}
 	if _, code := get("?from=yesterday"); code != 400 {
 		t.Errorf("a wrong time: %d", code)

@@ -12,26 +12,21 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"github.com/psidecar/psidecar/test/require"
 )
 
-// openPage starts a browser on a page about the state.
+// openPage opens a page about the state.
 func openPage(t testing.TB, state State) context.Context {
 	t.Helper()
 	return openPageWith(t, state, Options{})
 }
 
-// openPageWith starts a browser on a page with options.
+// openPageWith opens a page with options.
 func openPageWith(t testing.TB, state State, opts Options) context.Context {
 	t.Helper()
-	chromium := require.Program(t, "chromium")
+	shared := browser(t)
 	server := httptest.NewServer(Handler(state, opts))
 	t.Cleanup(server.Close)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU)
-	alloc, stop := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(stop)
-	ctx, cancel := chromedp.NewContext(alloc)
+	ctx, cancel := chromedp.NewContext(shared, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	do(t, ctx, "open the page", chromedp.EmulateViewport(1400, 1600), chromedp.Navigate(server.URL), waitDrawn(1))
 	return ctx

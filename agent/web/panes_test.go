@@ -71,7 +71,7 @@ func (l lived) Traffic(job string, r Range) (Traffic, error) {
 }
 
 // History is an hour in which the job becomes twice as fast in the middle.
-func (l lived) History(job string, r Range) (History, error) {
+func (l lived) History(job string, q HistoryQuery) (History, error) {
 	var log history.Log
 	for at := l.began; at.Before(l.began.Add(time.Hour)); at = at.Add(history.Every) {
 		faster := 1.0
@@ -85,9 +85,12 @@ func (l lived) History(job string, r Range) (History, error) {
 		if job == "" {
 			s = history.Sums{Host: s.Host}
 		}
+		if n := len(q.Workers); n > 0 { // each as fast, with its share of the bytes
+			s.Bytes *= float64(n) / float64(l.workers)
+		}
 		log.Add(job, history.Point{From: at, To: at.Add(history.Every), Sums: s})
 	}
-	return NewHistory(&log, job, r), nil
+	return NewHistory(job, q, log.Of(job, q.From, q.To)), nil
 }
 
 func openLived(t testing.TB, l lived) context.Context {

@@ -58,9 +58,7 @@ func (s server) heatmap(r *http.Request) (Heatmap, error) {
 		if q.Rows, err = number(v, "rows", defaultRows, maxRows); err != nil {
 			return Heatmap{}, err
 		}
-		if names := v.Get("workers"); names != "" {
-			q.Workers = strings.Split(names, ",")
-		}
+		q.Workers = listed(v, "workers")
 	default:
 		return Heatmap{}, bad("by=%q: use worker or time", by)
 	}
@@ -185,6 +183,14 @@ func key(v url.Values, name string, otherwise Key) (Key, error) {
 		return 0, bad("%s=%q: want a key, a number from 0 to 2^64-1", name, s)
 	}
 	return Key(k), nil
+}
+
+// listed returns names that are separated by commas.
+func listed(v url.Values, name string) []string {
+	if names := v.Get(name); names != "" {
+		return strings.Split(names, ",")
+	}
+	return nil
 }
 
 func timeRange(v url.Values, now time.Time) (r Range, err error) {

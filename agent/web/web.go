@@ -51,7 +51,7 @@ type Options struct {
 	Codecs func(job string) (Codecs, error)
 	// History returns how a job went over the last hour; with the empty name what
 	// concerns the host alone.
-	History func(job string, r Range) (History, error)
+	History func(job string, q HistoryQuery) (History, error)
 }
 
 //go:embed dist

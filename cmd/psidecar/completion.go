@@ -27,7 +27,7 @@ func choices() map[string][]string {
 	return map[string][]string{
 		"algorithm": algorithm.Names(), "strategies": dynamic.Names(), "strategy": live.Strategies(), "planner-strategy": live.Strategies(),
 		"codec": {compact.Name, "none"}, "measure": measures, "handler": {"add", "assign", "none"}, "ingress": {"off", "metas", "all"},
-		"char-values": floats, "hash-scheme": {"oph", "bcws"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "sample": {"auto", "1"},
+		"char-values": floats, "hash-scheme": {"oph", "bcws"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "sample": {"auto", "1"}, "by": {"worker", "time"},
 		"threshold": {"0.9", "0.95", "0.99"}, "quantize": {"1", "2", "4", "8"}, "slim": {"0.3,0.15"},
 	}
 }
@@ -45,7 +45,7 @@ func addCompletion(cmd *cobra.Command) {
 			must(cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 				return list, cobra.ShellCompDirectiveNoFileComp
 			}))
-		case f.Name == "agent" || f.Name == "proxy" || f.Name == "planner" || f.Name == "host":
+		case f.Name == "agent" || f.Name == "live" || f.Name == "proxy" || f.Name == "planner" || f.Name == "host":
 			must(cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions))
 		}
 	})

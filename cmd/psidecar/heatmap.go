@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -20,16 +21,25 @@ func newHeatmapCommand(e env) *cobra.Command {
 		agent, job, measure, image string
 		namesFile                  string
 		first, last, from, to      string
-		blocks, width              int
+		by                         string
+		workers                    []string
+		blocks, rows, width        int
 		asJSON                     bool
 	)
 	cmd := &cobra.Command{
 		Use:   "heatmap",
-		Short: "Show which worker uses which keys",
+		Short: "Show which worker uses which keys, or which keys are used when",
 		Long: `Show which worker of a job uses which keys, as an agent (or planner) has
-counted it: in the terminal, with --json as data, with --png as an image.`,
+counted it: in the terminal, with --json as data, with --png as an image. With
+--by time a row is a stretch of time instead, of all workers or some (--workers).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case by != "worker" && by != "time":
+				return usagef("--by %s: want worker or time", by)
+			case by == "worker" && (len(workers) > 0 || cmd.Flags().Changed("rows")):
+				return usagef("--workers and --rows are for --by time: by worker, each has a row")
+			}
 			called, err := openNames(namesFile)
 			if err != nil {
 				return err
@@ -43,6 +53,11 @@ counted it: in the terminal, with --json as data, with --png as an image.`,
 				}
 			}
 			query.Set("blocks", strconv.Itoa(blocks))
+			if by == "time" {
+				query.Set("by", by)
+				query.Set("rows", strconv.Itoa(rows))
+				query.Set("workers", strings.Join(workers, ","))
+			}
 			var h web.Heatmap
 			if err := ask(cmd.Context(), agent, "/api/v1/heatmap", query, &h); err != nil {
 				return err
@@ -71,6 +86,9 @@ counted it: in the terminal, with --json as data, with --png as an image.`,
 	flags.StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask")
 	flags.StringVar(&job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	flags.StringVar(&measure, "measure", "", "what to count: accesses (default), pulls, pushes, bytes, pulled_bytes or pushed_bytes")
+	flags.StringVar(&by, "by", "worker", "what a row is: worker, or time, a stretch of it (ten seconds at least)")
+	flags.IntVar(&rows, "rows", 40, "with --by time: how many stretches of time at most, 1 to 120")
+	flags.StringSliceVar(&workers, "workers", nil, "with --by time: what these workers used; default: all")
 	flags.IntVar(&blocks, "blocks", 256, "how many blocks of keys at most")
 	flags.StringVar(&first, "first", "", "lowest key to show")
 	flags.StringVar(&last, "last", "", "highest key to show")

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fakeAgent answers as an agent does.
@@ -20,7 +21,11 @@ func fakeAgent(t *testing.T) string {
 			w.Write([]byte(`{"error":"no such job: \"none\""}`))
 			return
 		}
-		w.Write([]byte(`{"job":"h:1","workers":["worker0","worker1"],"blocks":[{"first":0,"last":9,"first_text":"0","last_text":"9"},` +
+		rows := `"workers":["worker0","worker1"]`
+		if r.URL.Query().Get("by") == "time" && r.URL.Query().Get("rows") == "9" && r.URL.Query().Get("workers") == "worker0,worker1" {
+			rows = `"workers":[],"times":[{"from":"2026-01-02T03:04:05Z","to":"2026-01-02T03:04:15Z"},{"from":"2026-01-02T03:04:15Z","to":"2026-01-02T03:04:25Z"}]`
+		}
+		w.Write([]byte(`{"job":"h:1",` + rows + `,"blocks":[{"first":0,"last":9,"first_text":"0","last_text":"9"},` +
 			`{"first":10,"last":18446744073709551615,"first_text":"10","last_text":"18446744073709551615"}],` +
 			`"counts":[[5,0],[0,7]],"measure":"` + r.URL.Query().Get("measure") + `","exact":true}`))
 	})
@@ -61,6 +66,15 @@ func TestHeatmap(t *testing.T) {
 	}
 	if code, out, _ := runTest(t, nil, "heatmap", "--agent", agent); code != 0 || !strings.Contains(out, "worker1  @") {
 		t.Errorf("exit code %d: %q", code, out)
+	}
+	second := time.Date(2026, 1, 2, 3, 4, 15, 0, time.UTC).Local().Format(time.TimeOnly)
+	if code, out, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--by", "time", "--rows", "9", "--workers", "worker0,worker1"); code != 0 || !strings.Contains(out, " by time and key") || !strings.Contains(out, second+"  @") {
+		t.Errorf("by time: exit code %d: %q %s", code, out, stderr)
+	}
+	for _, wrong := range [][]string{{"--by", "server"}, {"--rows", "3"}, {"--workers", "worker0"}} {
+		if code, _, stderr := runTest(t, nil, append([]string{"heatmap", "--agent", agent}, wrong...)...); code != 2 {
+			t.Errorf("%v: exit code %d: %s", wrong, code, stderr)
+		}
 	}
 	picture := filepath.Join(t.TempDir(), "h.png")
 	if code, out, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--png", picture); code != 0 || out != "" {

@@ -194,6 +194,7 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if err != nil {
 		return nil, err
 	}
+	c.curves.Kept = c.store.Kept
 	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All, Past: c.store.Past, Measures: c.measures}
 	return c, c.openPlans(ctx, f, flag)
 }

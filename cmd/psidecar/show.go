@@ -15,14 +15,15 @@ import (
 )
 
 func newShowCommand(_ env) *cobra.Command {
-	var http string
+	var http, live string
 	var names []string
 	cmd := &cobra.Command{
 		Use:   "show FILE...",
-		Short: "Open recordings as a page, one beside another",
+		Short: "Open recordings as a page, one beside another or beside a job that runs",
 		Long: `Serve the page and the interface of an agent for recordings (psidecar record):
 each is a job there, and two of them can be compared. All of what they hold is
-read before.`,
+read before. With --live the jobs of an agent or planner that runs are there too,
+so that a recording can be laid beside a job that trains now.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ports := ports{names: names}
@@ -35,10 +36,18 @@ read before.`,
 			if err != nil {
 				return err
 			}
-			return page.serve(cmd.Context(), web.Handler(state, web.Options{History: state.History}))
+			if live == "" {
+				return page.serve(cmd.Context(), web.Handler(state, web.Options{History: state.History}))
+			}
+			beside := &besideLive{Recorded: state, ctx: cmd.Context(), live: live}
+			if err := beside.Ready(); err != nil {
+				return err
+			}
+			return page.serve(cmd.Context(), web.Handler(beside, web.Options{History: beside.History}))
 		},
 	}
 	cmd.Flags().StringVar(&http, "http", "127.0.0.1:9816", "address of the page and the interface")
+	cmd.Flags().StringVar(&live, "live", "", "host:port of an agent's or planner's page whose jobs are shown too (127.0.0.1:9810 is this host's agent); empty: recordings alone")
 	addNames(cmd, &names)
 	return cmd
 }

@@ -141,3 +141,16 @@ func (s *Store) Past(t time.Time) (reports []*api.HostReport, at []time.Time) {
 	}
 	return reports, at
 }
+
+// Kept returns all reports that are kept, in the order in which they came, and when
+// each did. They must not be changed, and hold only sums.
+func (s *Store) Kept() (reports []*api.HostReport, at []time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, list := range [][]past{s.history.old, s.history.fresh} {
+		for _, p := range list {
+			reports, at = append(reports, p.report), append(at, p.at)
+		}
+	}
+	return reports, at
+}

@@ -30,8 +30,8 @@ var chapters = []chapter{
 		"psidecar hash --input rcv1.libsvm --hash-bins 256 --out hashed.libsvm",
 	}, divide},
 	{"watch", []string{
-		"psidecar doctor", "psidecar agent", "psidecar status", "psidecar heatmap", "psidecar heatmap --json", "psidecar heatmap --png heatmap.png",
-		"psidecar record --out job.psr", "psidecar simulate job.psr", "psidecar top", "psidecar show job.psr other.psr", "curl -s 127.0.0.1:9810/metrics",
+		"psidecar doctor", "psidecar agent", "psidecar status", "psidecar heatmap", "psidecar heatmap --json", "psidecar heatmap --png heatmap.png", "psidecar heatmap --by time",
+		"psidecar record --out job.psr", "psidecar simulate job.psr", "psidecar top", "psidecar show job.psr other.psr", "psidecar show job.psr --live 127.0.0.1:9810", "curl -s 127.0.0.1:9810/metrics",
 	}, watch},
 	{"fleet", []string{
 		"psidecar planner --listen :9811 --http :9812 --insecure", "psidecar agent --planner planner-host:9811",
@@ -113,17 +113,13 @@ func watch(h *house) {
 	}
 	h.run("psidecar heatmap --png heatmap.png")
 	h.there("heatmap.png")
+	h.awaitOutput("psidecar heatmap --by time", " by time and key", "logarithmic")
 	h.awaitOutput("curl -s 127.0.0.1:9810/metrics", "psidecar_key_accesses_total{job=\""+address+":9001\"", "psidecar_job_state", "psidecar_measure_connections")
 	h.record("psidecar record --out job.psr")
 	h.holds(h.run("psidecar simulate job.psr"), "simulate", "home", "locality")
 	h.holds(h.run("psidecar top"), "top", address+":9001", "worker1")
+	h.show("psidecar show job.psr --live 127.0.0.1:9810", "job", address+":9001")
 	h.end(agent)
-	h.show("psidecar show job.psr other.psr")
-}
-
-// show opens the recording, and a second one, as a page.
-func (h *house) show(line string) {
-	h.t.Helper()
 	text, err := os.ReadFile("job.psr")
 	if err == nil {
 		err = os.WriteFile("other.psr", text, 0o600)
@@ -131,12 +127,20 @@ func (h *house) show(line string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.show("psidecar show job.psr other.psr", "job", "other")
+}
+
+// show opens recordings as a page, until there are jobs whose names begin so.
+func (h *house) show(line string, jobs ...string) {
+	h.t.Helper()
 	const page = 9816
 	p := h.start(filepath.Join(h.tools, "psidecar"), strings.Fields(line)[1:]...)
 	h.await(line+" serves its page", p, func() error {
 		body, err := h.get(page, "/api/v1/jobs")
-		if n := strings.Count(string(body), `"job":"`); err == nil && n < 2 {
-			err = fmt.Errorf("it has %d jobs: %s", n, body)
+		for _, j := range jobs {
+			if err == nil && !strings.Contains(string(body), `"job":"`+j) {
+				err = fmt.Errorf("it has no job %s: %s", j, body)
+			}
 		}
 		return err
 	})

@@ -44,7 +44,7 @@ export interface HistoryPoint {
   to: string;
   steps_per_second: number;
   bytes_per_second: number;
-  left_host_bytes_per_second: number;
+  left_host_bytes_per_second?: number; // not of some nodes
   requests: number;
   p50: number;
   p99: number;
@@ -54,7 +54,7 @@ export interface HistoryPoint {
   kernel_percent: number;
 }
 
-export interface History { job: string; points: HistoryPoint[] }
+export interface History { job: string; workers?: string[]; servers?: string[]; points: HistoryPoint[] }
 
 /** A node, or a pair of nodes, that does not go on as it should. */
 export interface Stall {

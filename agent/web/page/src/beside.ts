@@ -5,7 +5,7 @@ import { bothCounts, drawFigures, jobFigures, sideNames, workerFigures } from ".
 import type { Beside } from "./curves";
 import { bytes, clock, count, key, shortKey } from "./format";
 import { Grid } from "./grid";
-import { anchored, span, type View } from "./view";
+import { anchored, chosen, span, type View } from "./view";
 
 function element<E extends HTMLElement>(id: string): E {
   return document.getElementById(id) as E;
@@ -72,8 +72,8 @@ export async function askSides(view: View, servers: Servers, own: History): Prom
   const [a, b, historyA, historyB] = await Promise.all([
     heat(view, isWorkers ? view.a : view.workers),
     heat(other, isWorkers ? view.b : view.workers),
-    ask<History>("history", span(view)),
-    ask<History>("history", span(other)),
+    ask<History>("history", { ...span(view), ...chosen(view) }),
+    ask<History>("history", { ...span(other), ...chosen(other) }),
   ]);
   return { a, b, historyA, historyB, servers, view };
 }
@@ -114,11 +114,11 @@ export class Comparison {
   hint(view: View, jobs: Job[]): string {
     switch (view.beside) {
       case "":
-        return "The same job at another time, another job or an earlier run, or two workers side by side, in one scale. Recordings: psidecar show FILE... opens this page on them.";
+        return "The same job at another time, another job or an earlier run, or two workers side by side, in one scale. Recordings: psidecar show FILE... opens this page on them, with --live HOST:PORT beside the jobs of this one.";
       case "time":
         return otherSide(view) ? "Dashed curves are those of the time to compare with, moved to begin together." : "Choose the time to compare with: drag over a curve after Dragging sets, or type it.";
       case "job":
-        return jobs.length < 2 ? "There is one job only. Runs that have ended stay in this list; psidecar show FILE... puts recordings beside each other." : "Dashed curves are those of the other job, moved to begin together.";
+        return jobs.length < 2 ? "There is one job only. Runs that have ended stay in this list; psidecar show FILE... puts recordings beside each other, with --live HOST:PORT beside this job." : "Dashed curves are those of the other job, moved to begin together.";
       default:
         return "Rows are times, oldest at the top.";
     }

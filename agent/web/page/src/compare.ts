@@ -15,12 +15,14 @@ export function summary(history: History): Record<"steps" | "bytes" | "left" | "
   const sum = { steps: 0, bytes: 0, left: 0, requests: 0, p50: 0, p99: 0, skew: 0, cost: 0 };
   let answered = 0;
   let moved = 0;
+  let isLeftKnown = true;
   for (const p of history.points) {
     const long = (Date.parse(p.to) - Date.parse(p.from)) / 1000;
     seconds += long;
     sum.steps += p.steps_per_second * long;
     sum.bytes += p.bytes_per_second * long;
-    sum.left += p.left_host_bytes_per_second * long;
+    sum.left += (p.left_host_bytes_per_second ?? 0) * long;
+    isLeftKnown &&= p.left_host_bytes_per_second !== undefined;
     sum.requests += p.requests;
     sum.p50 += p.p50 * p.requests;
     sum.p99 = Math.max(sum.p99, p.p99);
@@ -31,7 +33,7 @@ export function summary(history: History): Record<"steps" | "bytes" | "left" | "
   }
   const mean = (n: number): number => (seconds > 0 ? n / seconds : NaN);
   return {
-    steps: mean(sum.steps), bytes: mean(sum.bytes), left: sum.bytes > 0 ? sum.left / sum.bytes : NaN, requests: mean(sum.requests),
+    steps: mean(sum.steps), bytes: mean(sum.bytes), left: sum.bytes > 0 && isLeftKnown ? sum.left / sum.bytes : NaN, requests: mean(sum.requests),
     p50: answered > 0 ? sum.p50 / answered : NaN, p99: answered > 0 ? sum.p99 : NaN, skew: moved > 0 ? sum.skew / moved : NaN, cost: mean(sum.cost),
   };
 }

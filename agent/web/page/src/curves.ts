@@ -19,7 +19,7 @@ export const charts: Chart[] = [
   {
     id: "bytes", title: "Bytes/s", lines: [
       { name: "all", of: (p) => p.bytes_per_second, text: perSecond, colour: 0 },
-      { name: "left hosts", of: (p) => p.left_host_bytes_per_second, text: perSecond, colour: 1 },
+      { name: "left hosts", of: (p) => p.left_host_bytes_per_second ?? null, text: perSecond, colour: 1 },
     ],
   },
   {

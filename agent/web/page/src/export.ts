@@ -29,7 +29,7 @@ export function picture(section: HTMLElement, title: string): HTMLCanvasElement 
   const sources = [...section.querySelectorAll("canvas")].filter((c) => c.clientWidth > 0);
   const scale = devicePixelRatio;
   const box = section.getBoundingClientRect();
-  const captions = [...section.querySelectorAll<HTMLElement>("figcaption, #legend span, .side h3")];
+  const captions = [...section.querySelectorAll<HTMLElement>("figcaption, .legend span, .side h3")];
   const tops = [...sources, ...captions].map((e) => e.getBoundingClientRect().top - box.top);
   const first = Math.min(...tops, 0 + box.height);
   const out = document.createElement("canvas");

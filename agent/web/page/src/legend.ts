@@ -1,13 +1,10 @@
 // The key to the heatmap's colours.
 
-import type { Heatmap } from "./api";
 import { extent, level, marks, ramp } from "./colours";
-import { bytes, count } from "./format";
 
-export function drawLegend(host: HTMLElement, heatmap: Heatmap, isDark: boolean): void {
-  const range = extent(heatmap.counts);
+export function drawLegend(host: HTMLElement, counts: number[][], name: (n: number) => string, isDark: boolean): void {
+  const range = extent(counts);
   const colours = ramp(isDark);
-  const name = heatmap.measure.endsWith("bytes") ? bytes : count;
   host.replaceChildren(
     ...marks(range).map((n) => {
       const item = document.createElement("span");

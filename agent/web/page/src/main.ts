@@ -21,7 +21,7 @@ import { drawPlan } from "./plan";
 import { columnsOf, pick, pickServers } from "./select";
 import { drawSkew } from "./skew";
 import { formatOrders, parseOrders, shown, sorting } from "./table";
-import { anchored, format, parse, shows, span, type View } from "./view";
+import { anchored, chosen, format, list, parse, shows, span, type View } from "./view";
 
 const refreshMilliseconds = 2000;
 
@@ -112,7 +112,7 @@ function drawHeatmap(): void {
     const rows = rowNames(heatmap);
     heat.show({ rows, columns: heatmap.blocks.length, columnName: blockName, counts: heatmap.counts }, isDark());
     const sampled = heatmap.sampled_one_in > 1 ? `, scaled up from one request in ${heatmap.sampled_one_in}` : "";
-    drawLegend(element("legend"), heatmap, isDark());
+    drawLegend(element("legend"), heatmap.counts, heatmap.measure.endsWith("bytes") ? bytes : count, isDark());
     element("heat-title").textContent = `Accesses: ${heatmap.times ? "time" : "workers"} × keys`;
     element("shown").textContent = `${rows.length} ${heatmap.times ? "stretches of time" : "workers"} × ${heatmap.blocks.length} blocks${heatmap.exact ? ", exact" : sampled}`;
     shown.set("heat", () => columnsOf(rows, heatmap!.blocks.map((b) => (b.name ? `${b.name} ` : "") + `${b.first_text}-${b.last_text}`), heatmap!.counts));
@@ -127,6 +127,7 @@ function drawTraffic(): void {
   const { workers, servers, to_servers, to_workers } = traffic;
   const both = to_servers.map((row, w) => row.map((n, s) => n + (to_workers[w]?.[s] ?? 0)));
   matrix.show({ rows: workers, columns: servers.length, columnName: (s) => servers[s] ?? "", counts: both }, isDark());
+  drawLegend(element("traffic-legend"), both, bytes, isDark());
   shown.set("traffic", () => columnsOf(workers, servers, both));
 }
 
@@ -143,11 +144,14 @@ function drawAll(): void {
   drawHeatmap();
   drawTraffic();
   if (keys) {
-    drawSkew(element("skew"), keys);
+    drawSkew(element("skew"), element("skew-readout"), keys);
     shown.set("skew", () => [["hottest keys", "accesses"], ...keys!.skew.map((p) => [String(p.keys), String(p.accesses)])]);
   }
   if (history) {
     curves.show(history, marks(), isDark(), comparison.curves);
+    const some = [list(view.workers), list(view.servers)].flat().join(", ");
+    element("curves-title").textContent = some ? `The last hour of ${some}` : "The last hour";
+    element("curves-note").hidden = view.workers === "" || view.servers === "";
     shown.set("curves", () => curveRows(history!));
   }
 }
@@ -196,7 +200,7 @@ async function refresh(isNewest: () => boolean): Promise<void> {
     performance.measure("drawn", { start: began });
     return;
   }
-  const known = await ask<History>("history", { job: job.job }).catch(() => undefined); // of one that keeps none
+  const known = await ask<History>("history", { job: job.job, ...chosen(view) }).catch(() => undefined); // of one that keeps none
   const asked = anchored({ ...view, job: job.job }, reach(known)?.end, Date.now() / 1000);
   const about = span(asked);
   const rows: Record<string, string> = view.by === "time" ? { by: "time", workers: view.workers } : {};

@@ -52,6 +52,11 @@ export function span(view: View): Record<string, string> {
   return { job: view.job, from: view.range === "" ? "" : `-${view.range}` };
 }
 
+/** The parameters of a question about some of the job's workers and servers. */
+export function chosen(view: View): Record<string, string> {
+  return { workers: view.workers, servers: view.servers };
+}
+
 /** The names of a list in the view; empty: all. */
 export function list(text: string): string[] {
   return text === "" ? [] : text.split(",");

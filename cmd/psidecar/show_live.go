@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/web"
+)
+
+// besideLive shows recordings beside the jobs of an agent or planner that runs: what
+// is asked of its jobs is asked there. It implements web.State.
+type besideLive struct {
+	*agent.Recorded
+	ctx  context.Context // of the command
+	live string          // URL of the agent or planner
+
+	mu   sync.Mutex
+	jobs map[string]bool // those that are not recorded; guarded by mu
+}
+
+// ask asks the agent or planner.
+func (b *besideLive) ask(path string, query url.Values, v any) error {
+	if err := ask(b.ctx, b.live, path, query, v); err != nil {
+		return fmt.Errorf("--live: %w", err)
+	}
+	return nil
+}
+
+// isRecorded reports whether a recording has a job of the name; if none has, it is
+// live, or there is none.
+func (b *besideLive) isRecorded(job string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.jobs[job]
+}
+
+// Ready implements web.State.
+func (b *besideLive) Ready() error {
+	var jobs web.Jobs
+	return b.ask("/api/v1/jobs", nil, &jobs)
+}
+
+// Jobs implements web.State: the live ones first. While nobody answers there, these
+// are shown as they are known to be: not at all.
+func (b *besideLive) Jobs() []web.Job {
+	var answer web.Jobs
+	if err := b.ask("/api/v1/jobs", nil, &answer); err != nil {
+		answer.Jobs = nil // Agent says so
+	}
+	b.mu.Lock()
+	b.jobs = map[string]bool{}
+	for _, j := range answer.Jobs {
+		b.jobs[j.Name] = true
+	}
+	b.mu.Unlock()
+	return append(answer.Jobs, b.Recorded.Jobs()...)
+}
+
+// besideAnswer asks the recordings or, of a live job, the agent or planner.
+func besideAnswer[T any](b *besideLive, job, path string, query url.Values, recorded func() (T, error)) (v T, err error) {
+	if v, err = recorded(); !errors.Is(err, web.ErrNoJob) {
+		return v, err
+	}
+	if b.isRecorded(job) {
+		b.Jobs() // it may have begun since
+	}
+	if b.isRecorded(job) {
+		return v, err
+	}
+	query.Set("job", job)
+	err = b.ask(path, query, &v)
+	return v, err
+}
+
+// Heatmap implements web.State.
+func (b *besideLive) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
+	query := spanQuery(q.Range)
+	query.Set("blocks", strconv.Itoa(q.Blocks))
+	query.Set("first", q.First.Text())
+	query.Set("last", q.Last.Text())
+	query.Set("measure", string(q.Measure))
+	if q.Rows > 0 {
+		query.Set("by", "time")
+		query.Set("rows", strconv.Itoa(q.Rows))
+		query.Set("workers", strings.Join(q.Workers, ","))
+	}
+	return besideAnswer(b, job, "/api/v1/heatmap", query, func() (web.Heatmap, error) { return b.Recorded.Heatmap(job, q) })
+}
+
+// Traffic implements web.State.
+func (b *besideLive) Traffic(job string, r web.Range) (web.Traffic, error) {
+	return besideAnswer(b, job, "/api/v1/traffic", spanQuery(r), func() (web.Traffic, error) { return b.Recorded.Traffic(job, r) })
+}
+
+// Keys implements web.State.
+func (b *besideLive) Keys(job string, n int) (web.Keys, error) {
+	return besideAnswer(b, job, "/api/v1/keys", url.Values{"n": {strconv.Itoa(n)}}, func() (web.Keys, error) { return b.Recorded.Keys(job, n) })
+}
+
+// Servers implements web.State.
+func (b *besideLive) Servers(job string, r web.Range) (web.Servers, error) {
+	return besideAnswer(b, job, "/api/v1/servers", spanQuery(r), func() (web.Servers, error) { return b.Recorded.Servers(job, r) })
+}
+
+// History returns the last hour of a live job or of a recording.
+func (b *besideLive) History(job string, q web.HistoryQuery) (web.History, error) {
+	query := spanQuery(q.Range)
+	query.Set("workers", strings.Join(q.Workers, ","))
+	query.Set("servers", strings.Join(q.Servers, ","))
+	return besideAnswer(b, job, "/api/v1/history", query, func() (web.History, error) { return b.Recorded.History(job, q) })
+}
+
+// Agent implements web.State: it is the live one's cost that counts.
+func (b *besideLive) Agent() web.Agent {
+	own := b.Recorded.Agent()
+	var live web.Agent
+	if err := b.ask("/api/v1/agent", nil, &live); err != nil {
+		own.Host = err.Error() + "; " + own.Host
+		return own
+	}
+	live.Host += ", beside " + own.Host
+	return live
+}
+
+// spanQuery is a stretch of time as the interface takes it.
+func spanQuery(r web.Range) url.Values {
+	query := url.Values{}
+	for name, at := range map[string]time.Time{"from": r.From, "to": r.To} {
+		if !at.IsZero() {
+			query.Set(name, strconv.FormatFloat(float64(at.UnixNano())/1e9, 'f', 6, 64))
+		}
+	}
+	return query
+}
