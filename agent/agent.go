@@ -68,9 +68,10 @@ type Options struct {
 	Selects func(pod string) bool
 	// Pod, where not nil, names a pod by its UID.
 	Pod func(uid string) (web.Pod, bool)
-	// Saved, where not nil, says how many bytes this process' proxy took from jobs
-	// for links with a codec, and how many it sent in their stead.
-	Saved func() (job, far uint64)
+	// Saved, where not nil, says how many bytes this host's proxies took from jobs for
+	// links with a codec, and how many they sent in their stead; ok: there is a proxy
+	// that says so.
+	Saved func() (job, far uint64, ok bool)
 	// Machine, where not nil, says what the host is.
 	Machine func() machine.Machine
 	// Route, where not nil, tells where connections go that may have been

@@ -23,6 +23,7 @@ type usage struct {
 	cpu      float64 // seconds, of the whole process
 	kernel   float64 // seconds, of its programs in the kernel
 	job, far uint64  // bytes, see Options.Saved
+	carries  bool    // they are known
 }
 
 // noteHour keeps what happened since it was called last.
@@ -34,7 +35,7 @@ func (a *Agent) noteHour() error {
 		return err
 	}
 	host := history.Host{
-		CPU: used.cpu - c.usage.cpu, Kernel: used.kernel - c.usage.kernel, Carries: a.opts.Saved != nil,
+		CPU: used.cpu - c.usage.cpu, Kernel: used.kernel - c.usage.kernel, Carries: used.carries,
 		JobBytes: float64(used.job - min(used.job, c.usage.job)), FarBytes: float64(used.far - min(used.far, c.usage.far)),
 	}
 	first := c.at.IsZero() || !now.After(c.at)
@@ -69,15 +70,15 @@ func (a *Agent) usage() (u usage, err error) {
 	u.kernel = a.cost.kernel
 	a.cost.mu.Unlock()
 	if a.opts.Saved != nil {
-		u.job, u.far = a.opts.Saved()
+		u.job, u.far, u.carries = a.opts.Saved()
 	}
 	return u, nil
 }
 
 // report adds it to what the planner is told.
-func (u usage) report(r *api.AgentReport, carries bool) {
+func (u usage) report(r *api.AgentReport) {
 	r.ProcessSeconds, r.KernelSeconds = u.cpu, u.kernel
-	r.Carries, r.CarriedJobBytes, r.CarriedFarBytes = carries, u.job, u.far
+	r.Carries, r.CarriedJobBytes, r.CarriedFarBytes = u.carries, u.job, u.far
 }
 
 // History returns how a job went over the last hour.

@@ -15,7 +15,7 @@ import (
 // What passes between two looks is in the point of that time, and nothing after
 // it where the job stands still.
 func TestNoteHour(t *testing.T) {
-	a := &Agent{observer: observe.New(observe.Options{Locality: locality.DefaultOptions}), opts: Options{Saved: func() (uint64, uint64) { return 0, 0 }}}
+	a := &Agent{observer: observe.New(observe.Options{Locality: locality.DefaultOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return 0, 0, true }}}
 	note := func() {
 		t.Helper()
 		if err := a.noteHour(); err != nil {

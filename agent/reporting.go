@@ -66,7 +66,7 @@ func (a *Agent) HostReport() *api.HostReport {
 		}
 	}
 	if used, err := a.usage(); err == nil {
-		used.report(r, a.opts.Saved != nil)
+		used.report(r)
 	}
 	report := &api.HostReport{Agent: r, Jobs: a.Reports()}
 	if a.opts.Machine != nil {

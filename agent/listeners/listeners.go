@@ -84,6 +84,7 @@ type Listeners struct {
 	closed  bool
 	ending  limit
 
+	carried   carried
 	hung      hung
 	strangers strangers
 }

@@ -40,6 +40,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	}
 	l.log.Info("a proxy takes the listeners", "pid", who.Pid, "uid", who.Uid)
 	defer l.dismiss(conn)
+	defer l.carried.leaves(conn)
 	p := openPeer(conn, who.Pid)
 	defer p.close()
 	s := &silence{l: l, peer: p, wanted: l.opts.HangAfter}
@@ -110,6 +111,7 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 		case handover.Pong:
 			answers = true
 			s.look()
+			l.carried.tells(conn, m.Carried)
 			continue
 		case handover.Full:
 			if err := l.setFull(conn, m.On); err != nil {

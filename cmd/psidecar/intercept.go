@@ -91,6 +91,7 @@ func (f *interceptFlags) open(opts *agent.Options) (_ *interception, err error) 
 	opts.Route = i.route
 	opts.LastPush = i.lastPush
 	opts.Carried.Proxies = i.listeners.Proxies
+	opts.Saved = i.listeners.Carried
 	opts.Collectors = append(opts.Collectors, i.listeners)
 	return i, nil
 }

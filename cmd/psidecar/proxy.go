@@ -249,6 +249,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		c.agent.Store(client)
 		client.Alive(opts.Health.Late)
 		client.LastPushes(c.proxy.LastPush)
+		client.Carried(c.proxy.Carried)
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })

@@ -142,7 +142,10 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	watch.WithProxy = true
 	watch.Carried.Measures = h.carrier.proxy.MeasuresOf
-	watch.Saved = h.carrier.proxy.Carried
+	watch.Saved = func() (job, far uint64, ok bool) {
+		job, far = h.carrier.proxy.Carried()
+		return job, far, true
+	}
 	h.orders, h.control = h.carrier.orders(&f.proxy, watch.Names), f.proxy.controlPath()
 	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.page.guard, h.orders)
 	h.watcher, err = openWatcher(watch, intercepting)

@@ -45,7 +45,7 @@ const (
 	Result     = "result"      // from the agent: Sequence, Error where it failed
 	Refused    = "refused"     // from the agent, which then hangs up: Error
 	Ping       = "ping"        // from the agent, every second; answered by a Pong
-	Pong       = "pong"        // from the proxy: it is not stuck
+	Pong       = "pong"        // from the proxy: it is not stuck; Carried
 	Full       = "full"        // from the proxy: On, it takes no more connections for now
 	LastPush   = "last-push"   // from the agent: Job, Node; a worker has said so to the scheduler, past the proxy
 )
@@ -66,8 +66,17 @@ type Message struct {
 	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: somebody listens there
 	Node    int32          `json:"node,omitempty"`   // id of a node of the Job
 
+	Carried *Carried `json:"carried,omitempty"` // of a Pong; nil: the proxy does not say
+
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
 	Error    string `json:"error,omitempty"`
+}
+
+// Carried is what a proxy has carried since it began: bytes that it took from jobs
+// for links with a codec, and those that it sent in their stead.
+type Carried struct {
+	Job uint64 `json:"job"`
+	Far uint64 `json:"far"`
 }
 
 const (

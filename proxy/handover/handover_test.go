@@ -311,6 +311,7 @@ func TestLocalClient(t *testing.T) {
 		<-ctx.Done()
 		return l.Close()
 	})
+	c.Carried(func() (job, far uint64) { return 1 << 60, 7 })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()
@@ -336,6 +337,10 @@ func TestLocalClient(t *testing.T) {
 	}
 	if got := <-served; got != address.String() {
 		t.Errorf("the proxy serves %s, want %s", got, address)
+	}
+	say(t, a, Message{Kind: Ping}, nil)
+	if m, _, err := a.Receive(); err != nil || m.Kind != Pong || m.Carried == nil || *m.Carried != (Carried{Job: 1 << 60, Far: 7}) {
+		t.Errorf("a ping is answered with %+v, %v", m, err)
 	}
 	cancel()
 	if err := <-ended; err != nil {

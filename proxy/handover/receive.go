@@ -23,6 +23,8 @@ type Client struct {
 	linger time.Duration
 	alive  func() error                                      // nil: pings are always answered
 	ended  func(ctx context.Context, job string, node int32) // nil: nobody wants to know of last pushes
+	// carried says what the proxy has carried; nil: the agent is not told.
+	carried func() (job, far uint64)
 
 	mu       sync.Mutex
 	conn     *Conn // nil while there is no agent
@@ -275,6 +277,10 @@ func (c *Client) Alive(alive func() error) { c.alive = alive }
 // Run.
 func (c *Client) LastPushes(ended func(ctx context.Context, job string, node int32)) { c.ended = ended }
 
+// Carried has the agent told what the proxy has carried, with each answer to a ping.
+// Call it before Run.
+func (c *Client) Carried(carried func() (job, far uint64)) { c.carried = carried }
+
 // pong shows that this proxy is not stuck.
 func (c *Client) pong() error {
 	if c.alive != nil {
@@ -291,7 +297,12 @@ func (c *Client) pong() error {
 	if first {
 		c.look()
 	}
-	return conn.Send(Message{Kind: Pong}, nil)
+	m := Message{Kind: Pong}
+	if c.carried != nil {
+		m.Carried = new(Carried)
+		m.Carried.Job, m.Carried.Far = c.carried()
+	}
+	return conn.Send(m, nil)
 }
 
 // SetFull tells the agent whether this proxy takes more connections. While it

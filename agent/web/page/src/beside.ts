@@ -5,6 +5,7 @@ import { bothCounts, drawFigures, jobFigures, sideNames, workerFigures } from ".
 import type { Beside } from "./curves";
 import { bytes, clock, count, key, shortKey } from "./format";
 import { Grid } from "./grid";
+import { drawLegend } from "./legend";
 import { anchored, chosen, span, type View } from "./view";
 
 function element<E extends HTMLElement>(id: string): E {
@@ -129,6 +130,7 @@ export class Comparison {
     element("sides").hidden = !sides;
     element("compare-exports").hidden = !sides;
     element("figures").hidden = !sides;
+    element("compare-legend").hidden = !sides;
     if (!sides) {
       return;
     }
@@ -138,6 +140,7 @@ export class Comparison {
     element("side-b-title").textContent = names[1];
     drawFigures(element("figures"), names, view.beside === "worker" ? workerFigures(sides.servers, view.a, view.b) : jobFigures(sides.historyA, sides.historyB));
     const scale = bothCounts(a, b);
+    drawLegend(element("compare-legend"), scale, a.measure.endsWith("bytes") ? bytes : count, isDark);
     [a, b].forEach((h, i) => {
       const name = (at: number): string => (h.blocks[at] ? (h.blocks[at]!.name ?? shortKey(BigInt(h.blocks[at]!.first_text))) : "");
       this.grids[i]!.show({ rows: rowNames(h), columns: h.blocks.length, columnName: name, counts: h.counts, scale }, isDark);

@@ -7,7 +7,7 @@ import { bytes, clock, count, duration } from "./format";
 
 export interface Line { name: string; of(p: HistoryPoint): number | null; text(n: number): string; colour: number }
 
-export interface Chart { id: string; title: string; lines: Line[]; hint?: string }
+export interface Chart { id: string; title: string; lines: Line[] }
 
 const perSecond = (n: number): string => `${n < 0 ? "-" : ""}${bytes(Math.abs(n))}/s`;
 const percentOfCore = (n: number): string => `${n.toPrecision(2)}%`;
@@ -29,7 +29,7 @@ export const charts: Chart[] = [
     ],
   },
   { id: "skew", title: "Skew: busiest server ÷ mean server", lines: [{ name: "skew", of: (p) => (p.skew > 0 ? p.skew : null), text: count2, colour: 0 }] },
-  { id: "saved", title: "Bytes/s saved by codecs", hint: "known where the agent's process is a proxy too (psidecar up)", lines: [{ name: "saved", of: (p) => p.saved_bytes_per_second ?? null, text: perSecond, colour: 0 }] },
+  { id: "saved", title: "Bytes/s saved by codecs", lines: [{ name: "saved", of: (p) => p.saved_bytes_per_second ?? null, text: perSecond, colour: 0 }] },
   {
     id: "cost", title: "Cost of psidecar, % of a core", lines: [
       { name: "process", of: (p) => p.cpu_percent, text: percentOfCore, colour: 0 },
