@@ -225,6 +225,15 @@ func TestSelect(t *testing.T) {
 			t.Errorf("%s: %q, want %q", expression, got, want)
 		}
 	}
+	if got := look(t, ctx, `document.querySelector("#curves-title").textContent`); got != "The last hour of worker-2, worker-5, server-1" {
+		t.Errorf("the curves are called %q", got)
+	}
+	if got := look(t, ctx, `String(document.querySelector("#curves-note").hidden) + document.querySelector("#chart-bytes figcaption").textContent`); got != "falseBytes/s all" {
+		t.Errorf("the curves say of what they do not know: %q", got)
+	}
+	if asked := look(t, ctx, `performance.getEntriesByType("resource").map((e) => decodeURIComponent(e.name)).filter((n) => n.includes("/history?")).at(-1)`); !strings.Contains(asked, "workers=worker-2,worker-5&servers=server-1") {
+		t.Errorf("the curves' question: %q", asked)
+	}
 	turn(t, ctx, "by", "time")
 	if asked := look(t, ctx, `performance.getEntriesByType("resource").map((e) => decodeURIComponent(e.name)).find((n) => n.includes("by=time")) ?? ""`); !strings.Contains(asked, "workers=worker-2,worker-5") {
 		t.Errorf("by time, of the chosen workers: asked %q", asked)

@@ -97,8 +97,10 @@ export class Curves {
   show(history: History, marks: Mark[], isDark: boolean, beside?: Beside): void {
     this.marks = marks;
     const points = history.points;
-    const present = charts.filter((c) => points.some((p) => c.lines.some((l) => l.of(p) !== null)));
-    const frame = `${present.map((c) => c.id)} ${isDark} ${beside?.name ?? ""}`;
+    const present = charts
+      .map((c) => ({ ...c, lines: c.lines.filter((l) => points.some((p) => l.of(p) !== null)) }))
+      .filter((c) => c.lines.length > 0);
+    const frame = `${present.map((c) => `${c.id}:${c.lines.map((l) => l.name)}`)} ${isDark} ${beside?.name ?? ""}`;
     if (points.length === 0) {
       this.clear("Nothing yet: the first point comes after five seconds.");
       return;
@@ -129,7 +131,7 @@ export class Curves {
     box.id = `chart-${chart.id}`;
     const title = document.createElement("figcaption");
     title.append(chart.title);
-    if (chart.lines.length > 1) {
+    if (charts.find((c) => c.id === chart.id)!.lines.length > 1) {
       chart.lines.forEach((line) => {
         const name = document.createElement("span");
         name.className = `line${line.colour}`;

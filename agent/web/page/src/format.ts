@@ -37,10 +37,13 @@ export function percent(share: number): string {
   return `${(share * 100).toPrecision(3)}%`;
 }
 
-/** Seconds -> "12.3 ms". */
+/** Seconds -> "12.3 ms", "2 min 5 s", "3 h 10 min", "4 d 1 h". */
 export function duration(seconds: number): string {
   if (seconds === 0) {
     return "0";
+  }
+  if (seconds >= 119.5) {
+    return long(Math.round(seconds));
   }
   for (const [unit, size] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]] as const) {
     if (seconds >= size) {
@@ -48,6 +51,15 @@ export function duration(seconds: number): string {
     }
   }
   return `${(seconds * 1e9).toPrecision(3)} ns`;
+}
+
+function long(seconds: number): string {
+  const [minutes, hours, days] = [seconds / 60, seconds / 3600, seconds / 86400].map(Math.floor) as [number, number, number];
+  const two = (n: number, unit: string, less: number, lesser: string): string => `${n} ${unit}${less > 0 ? ` ${less} ${lesser}` : ""}`;
+  if (minutes < 120) {
+    return two(minutes, "min", seconds % 60, "s");
+  }
+  return hours < 48 ? two(hours, "h", minutes % 60, "min") : two(days, "d", hours % 24, "h");
 }
 
 /** A key of up to 64 bits, in groups of three digits. */

@@ -16,6 +16,7 @@ describe("numbers", () => {
     expect([0, 7, 9999, 12345, 1.5e6, 999_999].map(count)).toEqual(["0", "7", "9999", "12.3 k", "1.50 M", "1.00 M"]);
     expect([0, 999, 1536, 2e9].map(bytes)).toEqual(["0 B", "999 B", "1.54 kB", "2.00 GB"]);
     expect([0, 2, 0.0123, 4.5e-6, 3e-9].map(duration)).toEqual(["0", "2.00 s", "12.3 ms", "4.50 µs", "3.00 ns"]);
+    expect([119, 119.6, 125, 7199, 7200, 40_000, 200_000].map(duration)).toEqual(["119 s", "2 min", "2 min 5 s", "119 min 59 s", "2 h", "11 h 6 min", "2 d 7 h"]);
     expect([0.5, NaN].map(percent)).toEqual(["50.0%", "–"]);
   });
   it("keep all digits of a 64 bit key", () => {
