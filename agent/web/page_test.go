@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -32,9 +33,17 @@ func openPageWith(t testing.TB, state State, opts Options) context.Context {
 	return ctx
 }
 
+// patience is how long the page may take on a busy machine.
+const patience = 3 * time.Minute
+
+// poll waits until an expression is true.
+func poll(expression string) chromedp.Action[chromedp.Void] {
+	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingTimeout(patience))
+}
+
 // waitDrawn waits until the page has drawn n times since it was opened.
 func waitDrawn(n int) chromedp.Action[chromedp.Void] {
-	return chromedp.Poll[chromedp.Void](fmt.Sprintf(`performance.getEntriesByName("drawn").length >= %d`, n))
+	return poll(fmt.Sprintf(`performance.getEntriesByName("drawn").length >= %d`, n))
 }
 
 // drawn returns how often the page has drawn.
@@ -195,13 +204,13 @@ func TestPageShowsTheNewest(t *testing.T) {
 	ctx := openPage(t, state)
 	do(t, ctx, "stop refreshing", chromedp.Click("#live"), waitDrawn(2))
 	view := func(measure string) chromedp.Action[chromedp.Void] {
-		return chromedp.Poll[chromedp.Void](fmt.Sprintf(`(location.hash = "#measure=%s", true)`, measure))
+		return poll(fmt.Sprintf(`(location.hash = "#measure=%s", true)`, measure))
 	}
 	do(t, ctx, "ask for pulls", view("pulls"))
 	<-state.asked
 	do(t, ctx, "ask for bytes", view("bytes"), waitDrawn(3))
 	close(state.let)
-	do(t, ctx, "both are answered", chromedp.Poll[chromedp.Void](
+	do(t, ctx, "both are answered", poll(
 		`performance.getEntriesByType("resource").some((e) => e.name.includes("measure=pulls") && e.responseEnd > 0)`))
 	do(t, ctx, "go to a block", chromedp.Focus("#heat"), chromedp.KeyEvent(kb.ArrowRight))
 	if got := readout(t, ctx, "heat"); !strings.Contains(got, "B") || strings.Contains(got, "pulls") {

@@ -109,7 +109,7 @@ func look(t testing.TB, ctx context.Context, expression string) string {
 // until waits for an expression to be true.
 func until(t testing.TB, ctx context.Context, what, expression string) {
 	t.Helper()
-	do(t, ctx, what, chromedp.Poll[chromedp.Void](expression))
+	do(t, ctx, what, poll(expression))
 }
 
 // turn chooses a value of a list.
