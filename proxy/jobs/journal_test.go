@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -186,6 +187,22 @@ func TestLessonsAfterAKill(t *testing.T) {
 	t.Cleanup(z.close)
 	if lessons := z.lessons(); len(lessons) > 0 || z.router.Ready() {
 		t.Errorf("without a journal it teaches %v", lessons)
+	}
+}
+
+// A host with servers alone hears of no move. Were it to teach a store that was
+// lost, the store would take all keys to be at home, and a proxy that asks it next
+// would send their requests to servers that have old values.
+func TestAHostWithoutWorkersTeachesNothing(t *testing.T) {
+	x := oneJob(t, Options{})
+	delete(x.local, pslite.WorkerID(0))
+	x.local[pslite.ServerID(0)] = true
+	if lessons := x.lessons(); len(lessons) > 0 || !x.router.Ready() {
+		t.Errorf("it teaches %v", lessons)
+	}
+	x.local[pslite.WorkerID(0)] = true
+	if len(x.lessons()) != 1 {
+		t.Error("a host with a worker teaches nothing")
 	}
 }
 

@@ -47,6 +47,16 @@ func siteName(n pslite.Node) string {
 	return n.Hostname
 }
 
+// hasWorker reports whether a worker of the run is on this host; x.mu is locked.
+func (x *job) hasWorker() bool {
+	for id := range x.local {
+		if role, _, ok := pslite.Rank(id); ok && role == pslite.Worker {
+			return true
+		}
+	}
+	return false
+}
+
 // workerHosts are the hosts of all workers.
 func (x *job) workerHosts() (all []string) {
 	for _, n := range x.nodes.Nodes() {

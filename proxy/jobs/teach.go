@@ -133,11 +133,14 @@ func (p *plans) teach(ctx context.Context, lessons []*api.Lesson) (*api.Taught, 
 const lessonRanges = 8192
 
 // lessons are what this host knows of where keys are, in pieces; none where it
-// does not know; x.mu is locked.
+// does not know; x.mu is locked. A host without workers of the run is told of no move:
+// that it knows of none does not say that all keys are at home.
 func (x *job) lessons() (all []*api.Lesson) {
 	var table *route.Table
 	held := map[route.Batch][]plan.Keys{}
 	switch {
+	case !x.hasWorker():
+		return nil
 	case x.journal != nil:
 		table, held = x.journal.table, x.journal.held
 	case x.site == nil || !x.router.Ready():
