@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
 // Why a measure does not hold, besides the reasons for which connections went
@@ -27,6 +28,7 @@ const (
 	handlerless   = "handler"        // what the servers do with a push is not known, or rules moves out
 	draining      = "drain"          // psidecar plan codecs drain
 	notReady      = "not_ready"      // the job's hosts have not found each other yet
+	fastLink      = "fast_link"      // encoding would take longer than it saves
 )
 
 // carried is what is known of an open connection that a process of this host made.
@@ -37,6 +39,7 @@ type carried struct {
 	codec    string
 	sameHost bool
 	to       netip.AddrPort
+	payoff   *payoff.Figures // nil: messages are encoded whether it pays or not, or nothing is known yet
 }
 
 // Measures says of each job of which connections are open, or whose requests are
@@ -93,7 +96,11 @@ func (p *Proxy) carried() []carried {
 		if job != "" {
 			named[c.origin] = job
 		}
-		list = append(list, carried{job, c.kind == kindDirect, c.past, c.codec, c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, c.destination})
+		one := carried{job: job, direct: c.kind == kindDirect, past: c.past, codec: c.codec, sameHost: c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, to: c.destination}
+		if c.pipe.Payoff != nil {
+			one.payoff = c.pipe.Payoff.Figures()
+		}
+		list = append(list, one)
 		origins = append(origins, c.origin)
 	}
 	for i := range list {
@@ -167,8 +174,17 @@ func (p *Proxy) encoded(c *carried) *measure.Gap {
 }
 
 func (p *Proxy) compactLine(job string, all []carried) measure.Line {
-	l := p.line(job, measure.Compact, all, p.encoded)
-	if len(p.opts.Codecs) > 0 {
+	l := p.line(job, measure.Compact, all, func(c *carried) *measure.Gap {
+		if g := p.encoded(c); g != nil || c.payoff == nil || c.payoff.Encodes {
+			return g
+		}
+		return &measure.Gap{Reason: fastLink, Why: "the link is fast enough: encoding a message takes longer than the bytes that it saves", Do: "nothing; --codec compact encodes all the same"}
+	})
+	switch {
+	case len(p.opts.Codecs) == 0:
+	case p.opts.Auto:
+		l.Setting, l.From = "--codec auto", "flags"
+	default:
 		l.Setting, l.From = "--codec compact", "flags"
 	}
 	return l

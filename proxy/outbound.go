@@ -11,6 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -204,6 +205,10 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 // what the other end said of it.
 func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
 	l = p.linkOf(c, l)
+	if p.opts.Auto {
+		m := &payoff.Meter{Path: p.paths.To(c.peer)}
+		c.pipe.Payoff, l.Pays = m, func() bool { return m.Encode(time.Now()) }
+	}
 	for _, codec := range p.opts.Codecs {
 		for _, o := range offered {
 			if o.Codec != codec.Name() {

@@ -31,6 +31,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/mark"
+	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -54,6 +55,9 @@ type Options struct {
 	// Reach says which ports of that address they may ask for.
 	Reach  Reach
 	Codecs []relay.Codec // in order of preference, one is used on a link
+	// Auto has Codecs encode where that pays, of messages for whose values no rule
+	// is, instead of always.
+	Auto bool
 	// Values is the one of Codecs that changes values, if any: its rules and
 	// counts are served with the proxy's state.
 	Values *values.Codec
@@ -140,6 +144,7 @@ type Proxy struct {
 	links      link.Dialer
 	acceptor   link.Acceptor
 	peers      *peers
+	paths      payoff.Paths[relay.Instance] // with Options.Auto
 	entry      *admission
 	greeting   *handshake.Set
 	reach      *reach

@@ -46,6 +46,16 @@ type ConnectionState struct {
 	Since       time.Time `json:"since"`
 	ToFar       Direction `json:"to_far"` // away from the job's process on this host
 	ToJob       Direction `json:"to_job"`
+	Payoff      *Payoff   `json:"payoff,omitempty"` // with --codec auto, once it is known
+}
+
+// Payoff says whether the messages of a connection are encoded (--codec auto), and
+// why: what a message saves on the link, and what encoding and decoding it take.
+type Payoff struct {
+	Encodes      bool    `json:"encodes"`
+	SavesSeconds float64 `json:"saves_seconds"`
+	CostsSeconds float64 `json:"costs_seconds"`
+	Switches     uint64  `json:"switches"` // how often that changed
 }
 
 // Direction describes one direction of a connection. JobBytes were exchanged
@@ -89,6 +99,11 @@ func (c *connection) state() ConnectionState {
 	s := ConnectionState{
 		ID: c.id, Kind: string(c.kind), Client: c.client.String(), Destination: c.destination.String(), Codec: c.codec, Past: c.past, Since: c.started,
 		ToFar: direction(c.pipe.ToFar.Counts()), ToJob: direction(c.pipe.ToJob.Counts()),
+	}
+	if m := c.pipe.Payoff; m != nil {
+		if f := m.Figures(); f != nil {
+			s.Payoff = &Payoff{f.Encodes, f.Saves.Seconds(), f.Costs.Seconds(), f.Switches}
+		}
 	}
 	if c.kind != kindDirect {
 		s.Peer = (&Proxy{instance: c.peer}).String()

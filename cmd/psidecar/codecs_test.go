@@ -34,7 +34,7 @@ func TestCodecUsage(t *testing.T) {
 		{"--slim 0.3,0.4", "--slim epsilon 0.4: want 0 to alpha"},
 		{"--slim 0.3,0.1 --unchanged", "exclude each other"},
 		{"--char-values float8", "float8"},
-		{"--threshold 0.9 --codec none", "they need --codec compact"},
+		{"--threshold 0.9 --codec none", "they need --codec auto or compact"},
 		{"--codec-memory -1", "--codec-memory -1"},
 		{"--config " + file, "treshold"},
 	} {

@@ -58,7 +58,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.forward, "forward", nil, "LISTEN=DEST: connections to host:port LISTEN are for host:port DEST; can be repeated")
 	flags.StringSliceVar(&f.mesh, "mesh-listen", nil, "host:port where other hosts' proxies connect; default: --mesh-port on all addresses")
 	flags.Uint16Var(&f.meshPort, "mesh-port", 9814, "port where other hosts' proxies listen; 0: connect directly always")
-	flags.StringSliceVar(&f.codecs, "codec", []string{compact.Name}, "codecs to use where the other proxy knows them; none: none")
+	flags.StringSliceVar(&f.codecs, "codec", []string{autoCodec}, "codec to use where the other proxy knows it: compact encodes all messages, auto is compact where the link is what the job waits for and passes messages on as they are where encoding would take longer than it saves, none: none")
 	flags.StringSliceVar(&f.allow, "mesh-allow", nil, "CIDRs that other proxies may reach through this one, besides the address at which they reach it")
 	flags.StringSliceVar(&f.ports, "mesh-ports", nil, "ports of this host (8000, 7000-7999, any) that other proxies may reach through this one besides those at which the agent finds processes of jobs listening; needed where no agent intercepts")
 	flags.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file with this proxy's certificate for links, read again when it changes")
@@ -140,6 +140,9 @@ func portRanges(all []string) (ranges []proxy.PortRange, err error) {
 	return ranges, nil
 }
 
+// autoCodec is package compact's codec where package payoff finds that it pays.
+const autoCodec = "auto"
+
 // namedCodecs puts the codecs of --codec into o: with compact comes the one
 // for values, which is compact where no rule says otherwise.
 func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
@@ -150,7 +153,8 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 	for _, name := range f.codecs {
 		switch name {
 		case "none", "":
-		case compact.Name:
+		case compact.Name, autoCodec:
+			o.Auto = name == autoCodec
 			if o.Values, err = values.New(values.Options{
 				Compact: compact.DefaultLimits, StateBytes: f.values.memory, Rules: rules, Adds: f.routing.handler == "add",
 				Folder: filepath.Join(f.routing.dir, values.Folder),
@@ -160,11 +164,11 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 			o.ValuesFile = filepath.Join(f.routing.dir, "values.waiting")
 			o.Codecs = append(o.Codecs, o.Values, compact.New(compact.DefaultLimits))
 		default:
-			return usagef("--codec %q: there are %s and none", name, compact.Name)
+			return usagef("--codec %q: there are %s, %s and none", name, autoCodec, compact.Name)
 		}
 	}
 	if o.Values == nil && len(rules) > 0 {
-		return usagef("--codec %s with rules for values: they need --codec %s", strings.Join(f.codecs, ","), compact.Name)
+		return usagef("--codec %s with rules for values: they need --codec %s or %s", strings.Join(f.codecs, ","), autoCodec, compact.Name)
 	}
 	return nil
 }

@@ -106,6 +106,10 @@ type Link struct {
 	Memory           *Memory        // for what a codec needs while it decodes a large message
 	Wake             func()         // has the relay ask this end's [Initiator], from any goroutine
 	Routes           Routes         // at the dialer's end: nil where requests go where their process sends them
+	// Pays reports whether encoding the next message is worth its time; nil: it
+	// is. It is for the goroutine that calls Encode. A Sender asks it of messages
+	// that nobody wanted encoded by name.
+	Pays func() bool
 }
 
 // Routes is who sends a process's requests to the servers that have their keys. It

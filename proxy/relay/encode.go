@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/zmtp"
@@ -43,9 +44,11 @@ type encoder struct {
 	holder   Holder   // sender, where it is one
 	observer Observer // nil: none, or no longer
 	flow     *Flow
-	decided  bool // the stream is PS-lite's
-	asked    bool // holder was asked about the current message
-	whole    bool // and wants all of it
+	decided  bool          // the stream is PS-lite's
+	asked    bool          // holder was asked about the current message
+	whole    bool          // and wants all of it
+	payoff   *payoff.Meter // nil: messages are encoded whether it pays or not
+	far      pathSampler   // with payoff
 	skim
 	frames [][]byte
 	shown  Message // with these frames
@@ -295,7 +298,7 @@ func (e *encoder) encode(out *output) bool {
 	e.flow.messages.Add(1)
 	sampled := e.flow.messages.Load()%timedOneIn == 0
 	var began time.Time
-	if sampled {
+	if sampled || e.payoff != nil {
 		began = time.Now()
 	}
 	// The command's header is written when its size is known, into room for
@@ -304,8 +307,12 @@ func (e *encoder) encode(out *output) bool {
 	var blank [zmtp.MaxHeader + commandExtra]byte
 	dst := append(out.space(), blank[:]...)
 	head, plain, ok := e.sender.Encode(dst, m)
+	var took time.Duration
+	if sampled || e.payoff != nil {
+		took = time.Since(began)
+	}
 	if sampled {
-		e.flow.codecNanos.Add(timedOneIn * uint64(time.Since(began)))
+		e.flow.codecNanos.Add(timedOneIn * uint64(took))
 	}
 	if !ok {
 		out.regain(head)
@@ -319,11 +326,16 @@ func (e *encoder) encode(out *output) bool {
 	}
 	out.takenFrom(head, start+len(blank)-putCommandHeader(head[start:start+len(blank)], flags, len(body)))
 	e.flow.encoded.Add(1)
-	lastPlain := -1
-	for i := range m.Frames {
+	lastPlain, spared := -1, -len(body)
+	for i, f := range m.Frames {
 		if plain&(1<<i) != 0 {
 			lastPlain = i
+		} else {
+			spared += len(f)
 		}
+	}
+	if e.payoff != nil {
+		e.payoff.Encoded(began, spared, took)
 	}
 	for i, f := range m.Frames {
 		if plain&(1<<i) != 0 {
@@ -389,7 +401,12 @@ func (e *encoder) rest(in *input, out *output) error {
 // between reports whether the direction stands between two messages.
 func (e *encoder) between() bool { return !e.inside && e.left == 0 }
 
-func (e *encoder) written() {}
+// written takes a sample of the path, now that the link has something to do.
+func (e *encoder) written() {
+	if e.payoff != nil {
+		e.sample(time.Now())
+	}
+}
 
 func (e *encoder) close() {
 	if e.sender != nil {

@@ -23,6 +23,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
@@ -34,6 +35,10 @@ type Conn struct {
 	Sender   Sender
 	Receiver Receiver
 	Observer Observer // of the direction to Far; nil: none
+
+	// Payoff decides which messages to Far are encoded, of those that nobody
+	// wanted encoded by name; nil: all.
+	Payoff *payoff.Meter
 
 	ToFar, ToJob Flow
 
@@ -76,6 +81,7 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	}
 	e := newEncoder(c.Sender, &c.ToFar)
 	e.observer = c.Observer
+	e.payoff, e.far.conn = c.Payoff, c.Far
 	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: e, ended: &c.jobEnded}
 	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil {
 		d.waking = &c.waking

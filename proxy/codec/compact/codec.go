@@ -63,6 +63,7 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	}
 	p := c.join(other, limits, l.Memory)
 	s, r := p.newSender(l.ID, l.Dialed, l.HeadLimit, l.Memory), p.newReceiver(l.ID, l.Dialed, l.Memory)
+	s.pays = l.Pays
 	s.close = sync.OnceFunc(func() { c.leave(other) })
 	r.close = sync.OnceFunc(func() { c.leave(other) })
 	return s, r, nil

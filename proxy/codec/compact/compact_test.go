@@ -56,6 +56,8 @@ func TestAnyTraffic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 		p := newTwoProxies(limits)
+		pays := func() bool { return rng.IntN(4) > 0 }
+		p.requests.sender.pays, p.answers.sender.pays = pays, pays
 		lists := [][]uint64{randomKeys(rng, 100), randomKeys(rng, 3), randomKeys(rng, 1), nil, {5, 5, 2}}
 		link := uint64(100)
 		for step := range int32(rapid.IntRange(1, 80).Draw(t, "steps")) {
@@ -78,6 +80,7 @@ func TestAnyTraffic(t *testing.T) {
 			if rng.IntN(10) == 0 {
 				link++
 				p.reconnectRequests(link)
+				p.requests.sender.pays = pays
 			}
 			checkQuotas(t, p, limits)
 		}
@@ -104,6 +107,33 @@ func checkQuotas(t *rapid.T, p *twoProxies, limits Limits) {
 	}
 	if len(p.server.byReq) > len(p.worker.asked) {
 		t.Fatalf("the server's proxy may name %d requests, but %d are kept", len(p.server.byReq), len(p.worker.asked))
+	}
+}
+
+// What does not pay passes as it is; an answer whose keys the other end retains
+// is encoded all the same, or they would be retained for ever.
+func TestNothingIsRetainedWhereEncodingDoesNotPay(t *testing.T) {
+	p := newTwoProxies(DefaultLimits)
+	pays := true
+	p.requests.sender.pays = func() bool { return pays }
+	p.answers.sender.pays = p.requests.sender.pays
+	keys := []uint64{3, 5, 7, 9}
+	step := func(timestamp int32, between func()) {
+		p.requests.pass(t, data(pslite.DMLC, timestamp, true, false, true, keys, nil, nil))
+		between()
+		p.answers.pass(t, data(pslite.DMLC, timestamp, false, false, true, keys, []byte("abcdefgh"), nil))
+	}
+	step(1, func() { pays = false })
+	if p.requests.messages != 1 || p.answers.messages != 1 {
+		t.Errorf("%d requests and %d answers were encoded, want 1 each", p.requests.messages, p.answers.messages)
+	}
+	step(2, func() {})
+	step(3, func() { pays = true })
+	if p.requests.messages != 1 || p.answers.messages != 2 {
+		t.Errorf("%d requests and %d answers were encoded, want 1 and 2: the second answer did not pay", p.requests.messages, p.answers.messages)
+	}
+	if n := len(p.worker.asked) + len(p.server.due) + len(p.server.byReq); n != 0 {
+		t.Errorf("%d requests are remembered after the answers", n)
 	}
 }
 

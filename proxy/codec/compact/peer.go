@@ -140,6 +140,14 @@ func (p *Peer) name(e exchange, keys []byte) (request, bool) {
 	return request{}, false
 }
 
+// owes reports whether the peer retains the keys of a request for the answer
+// of that exchange.
+func (p *Peer) owes(e exchange) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.due[e]) > 0
+}
+
 // forgetLink forgets the peer's requests of a link that has ended.
 func (p *Peer) forgetLink(link, numbers uint64) {
 	p.mu.Lock()

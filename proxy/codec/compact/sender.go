@@ -24,6 +24,7 @@ type Sender struct {
 	sums      []byte
 	numbers   uint64               // of requests that were retained
 	waiting   map[exchange]request // of them, the last for each exchange
+	pays      func() bool          // see [relay.Link]; nil: always
 	close     func()
 }
 
@@ -47,7 +48,9 @@ func (s *Sender) Close() {
 }
 
 // Encode implements [relay.Sender]. Messages that are not about keys, or too
-// small to gain, go as they are.
+// small to gain, go as they are, and so do all while encoding does not pay, but
+// for answers to requests that were encoded: the other end retains their keys
+// until then.
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	head, plain, ok = s.encode(dst, shown, fewestKeys, true)
 	if !ok {
@@ -66,6 +69,9 @@ func (s *Sender) EncodeAny(dst []byte, shown *relay.Message) (head []byte, plain
 func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool) (head []byte, plain uint32, ok bool) {
 	m := &s.message
 	if _, err := m.Decode(&s.detector, shown.Frames); err != nil {
+		return dst, 0, false
+	}
+	if pack && s.pays != nil && !s.pays() && (m.Meta.Request || !s.peer.owes(exchangeOf(&m.Meta))) {
 		return dst, 0, false
 	}
 	if pack && s.promises(m, shown) {

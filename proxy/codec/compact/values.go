@@ -46,6 +46,9 @@ const (
 func (s *Sender) Hold(shown *relay.Message) bool {
 	e := &s.values
 	e.trying = nil
+	if s.pays != nil && !s.pays() {
+		return false
+	}
 	m := &s.message
 	if shown.Next > uint64(s.peer.limits.SparseBytes) || len(shown.Frames) < 2 {
 		return false

@@ -1,0 +1,214 @@
+// Package payoff decides whether it pays to encode the messages of a
+// connection: whether the time that the link is spared is more than the time
+// that two proxies spend on it.
+//
+// A [Path] knows what a byte costs on the way to another host, from what the
+// kernel says of the connections that go there. A [Meter] knows what one
+// connection's messages save and cost when they are encoded. Both are state
+// machines without sockets or clocks of their own.
+package payoff
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Sample is what the kernel knows of one connection, of struct tcp_info.
+type Sample struct {
+	RTT, MinRTT  time.Duration // smoothed, and the least of some minutes; 0: not measured yet
+	DeliveryRate uint64        // bytes per second, 0: not measured yet
+	BytesSent    uint64        // since the connection began, without retransmissions
+	Messages     uint64        // of the job that were sent with them
+}
+
+// sampleEvery is how far apart two samples of a path are at least. With decay it
+// makes a path forget what was in about a third of a second.
+const sampleEvery = 20 * time.Millisecond
+
+// decay is the weight of a path's newest sample.
+const decay = 1.0 / 8
+
+// roundTrip is the size of a message from which on its round trip says
+// something of the link: the acknowledgement of a shorter one may wait until
+// the receiver reads.
+const roundTrip = 4 << 10
+
+// Path is the way to one other host. It is safe for use by several goroutines.
+type Path struct {
+	next atomic.Int64 // when the next sample is wanted, in nanoseconds of the clock
+
+	mu      sync.Mutex // guards what follows
+	perByte float64    // nanoseconds, smoothed
+	samples int
+}
+
+// Wants reports whether it is time for a sample; to one caller only.
+func (p *Path) Wants(now time.Time) bool {
+	at := p.next.Load()
+	return now.UnixNano() >= at && p.next.CompareAndSwap(at, now.UnixNano()+int64(sampleEvery))
+}
+
+// Add adds what two samples of one connection say, the later one taken now.
+//
+// The link's rate is what TCP measured, which for messages that are shorter
+// than what may be in flight is the largest rate ever seen, and may be that of
+// a burst. There the time of a round trip counts beyond the shortest one.
+func (p *Path) Add(before, now Sample) {
+	bytes, messages := now.BytesSent-before.BytesSent, now.Messages-before.Messages
+	if bytes == 0 || now.DeliveryRate == 0 {
+		return
+	}
+	perByte := 1e9 / float64(now.DeliveryRate)
+	if messages > 0 {
+		if size := bytes / messages; size >= roundTrip && now.RTT > now.MinRTT {
+			perByte = max(perByte, float64(now.RTT-now.MinRTT)/float64(size))
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.samples++
+	p.perByte += (perByte - p.perByte) * max(decay, 1/float64(p.samples))
+}
+
+// PerByte returns how long the path takes for a byte; ok is false where it is
+// not known yet.
+func (p *Path) PerByte() (d float64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.perByte, p.samples >= leastSamples
+}
+
+// Paths are the paths to other hosts by what identifies their proxies. The zero
+// Paths is ready for use, by several goroutines.
+type Paths[K comparable] struct {
+	mu    sync.Mutex
+	paths map[K]*Path // at most maxPaths
+}
+
+// maxPaths bounds how many paths are shared. Beyond, one is forgotten: its meters
+// keep it, later ones learn anew.
+const maxPaths = 4096
+
+// To returns the path to a host, the same one each time.
+func (p *Paths[K]) To(host K) *Path {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if path := p.paths[host]; path != nil {
+		return path
+	}
+	if p.paths == nil {
+		p.paths = map[K]*Path{}
+	}
+	for other := range p.paths {
+		if len(p.paths) < maxPaths {
+			break
+		}
+		delete(p.paths, other)
+	}
+	path := &Path{}
+	p.paths[host] = path
+	return path
+}
+
+// Len returns how many are kept.
+func (p *Paths[K]) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.paths)
+}
+
+const (
+	leastSamples  = 3
+	leastMessages = 8 // encoded ones, before a meter judges
+	// probeEvery is how long messages pass before some are encoded to see what
+	// that would save now, and probes is how many.
+	probeEvery = 500 * time.Millisecond
+	probes     = 4
+	// A meter turns encoding on where it saves this much more than it costs, and
+	// off where it saves less than it costs.
+	hysteresis = 1.5
+	// outlier times the average is the most that one message may cost: what is
+	// more was spent waiting for a processor.
+	outlier = 4
+	// bothEnds is the cost at both ends as a multiple of that of encoding.
+	bothEnds = 2
+)
+
+// Meter decides for the messages of one direction of one connection. The zero
+// Meter with a Path encodes until it knows better. Encode and Encoded are for
+// one goroutine; Figures is safe for all.
+type Meter struct {
+	Path *Path
+
+	spared, cost float64 // bytes and nanoseconds a message, smoothed
+	encoded      int     // messages of which they are averages
+	passing      bool
+	probing      int       // messages to be encoded although passing
+	probed       time.Time // when the last probe began
+
+	figures atomic.Pointer[Figures]
+}
+
+// Figures are what a [Meter] decided, and why.
+type Figures struct {
+	Encodes  bool
+	Saves    time.Duration // on the link, a message
+	Costs    time.Duration // at both ends, a message
+	Switches uint64        // how often it changed its mind
+}
+
+// Figures returns the last decision; nil before there was evidence for one.
+func (m *Meter) Figures() *Figures { return m.figures.Load() }
+
+// Encode reports whether the next message is to be encoded.
+func (m *Meter) Encode(now time.Time) bool {
+	switch {
+	case !m.passing:
+		return true
+	case m.probing > 0:
+		return true
+	case now.Sub(m.probed) < probeEvery:
+		return false
+	}
+	m.probing, m.probed = probes, now
+	return true
+}
+
+// Encoded says what became of a message: how many bytes the link was spared,
+// and how long encoding took.
+func (m *Meter) Encoded(now time.Time, spared int, took time.Duration) {
+	m.encoded++
+	m.probing = max(m.probing-1, 0)
+	weight := max(decay, 1/float64(m.encoded))
+	cost := float64(took)
+	if m.encoded > 1 {
+		cost = min(cost, outlier*m.cost)
+	}
+	m.spared += (float64(spared) - m.spared) * weight
+	m.cost += (cost - m.cost) * weight
+	m.judge(now)
+}
+
+func (m *Meter) judge(now time.Time) {
+	perByte, ok := m.Path.PerByte()
+	if !ok || m.encoded < leastMessages {
+		return
+	}
+	saves, costs := m.spared*perByte, bothEnds*m.cost
+	was := m.passing
+	if m.passing {
+		m.passing = saves < hysteresis*costs
+	} else {
+		m.passing = saves < costs
+	}
+	f := Figures{Encodes: !m.passing, Saves: time.Duration(saves), Costs: time.Duration(costs)}
+	if last := m.figures.Load(); last != nil {
+		f.Switches = last.Switches
+	}
+	if m.passing != was {
+		f.Switches++
+		m.probing, m.probed = 0, now
+	}
+	m.figures.Store(&f)
+}
