@@ -9,6 +9,7 @@
 package payoff
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,10 +30,9 @@ const sampleEvery = 20 * time.Millisecond
 // decay is the weight of a path's newest sample.
 const decay = 1.0 / 8
 
-// roundTrip is the size of a message from which on its round trip says
-// something of the link: the acknowledgement of a shorter one may wait until
-// the receiver reads.
-const roundTrip = 4 << 10
+// leastBytes is the size of messages from which on a sample says something of the
+// link: more than a segment, so that the receiver's kernel acknowledges at once.
+const leastBytes = 1536
 
 // Path is the way to one other host. It is safe for use by several goroutines.
 type Path struct {
@@ -56,14 +56,12 @@ func (p *Path) Wants(now time.Time) bool {
 // a burst. There the time of a round trip counts beyond the shortest one.
 func (p *Path) Add(before, now Sample) {
 	bytes, messages := now.BytesSent-before.BytesSent, now.Messages-before.Messages
-	if bytes == 0 || now.DeliveryRate == 0 {
+	if messages == 0 || bytes/messages < leastBytes || now.DeliveryRate == 0 {
 		return
 	}
 	perByte := 1e9 / float64(now.DeliveryRate)
-	if messages > 0 {
-		if size := bytes / messages; size >= roundTrip && now.RTT > now.MinRTT {
-			perByte = max(perByte, float64(now.RTT-now.MinRTT)/float64(size))
-		}
+	if now.RTT > now.MinRTT {
+		perByte = max(perByte, float64(now.RTT-now.MinRTT)/float64(bytes/messages))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,9 +126,10 @@ const (
 	// A meter turns encoding on where it saves this much more than it costs, and
 	// off where it saves less than it costs.
 	hysteresis = 1.5
-	// outlier times the average is the most that one message may cost: what is
-	// more was spent waiting for a processor.
-	outlier = 4
+	// outlier times the median of the last recent messages is the most that one may
+	// cost: what is more was spent waiting for a processor.
+	outlier = 3
+	recent  = 9
 	// bothEnds is the cost at both ends as a multiple of that of encoding.
 	bothEnds = 2
 )
@@ -141,8 +140,9 @@ const (
 type Meter struct {
 	Path *Path
 
-	spared, cost float64 // bytes and nanoseconds a message, smoothed
-	encoded      int     // messages of which they are averages
+	spared, cost float64               // bytes and nanoseconds a message, smoothed
+	encoded      int                   // messages of which they are averages
+	took         [recent]time.Duration // of the last messages, in a ring
 	passing      bool
 	probing      int       // messages to be encoded although passing
 	probed       time.Time // when the last probe began
@@ -178,15 +178,16 @@ func (m *Meter) Encode(now time.Time) bool {
 // Encoded says what became of a message: how many bytes the link was spared,
 // and how long encoding took.
 func (m *Meter) Encoded(now time.Time, spared int, took time.Duration) {
+	m.took[m.encoded%recent] = took
 	m.encoded++
 	m.probing = max(m.probing-1, 0)
 	weight := max(decay, 1/float64(m.encoded))
-	cost := float64(took)
-	if m.encoded > 1 {
-		cost = min(cost, outlier*m.cost)
-	}
+	sorted := m.took
+	n := min(m.encoded, recent)
+	slices.Sort(sorted[:n])
+	cost := min(took, outlier*sorted[n/2])
 	m.spared += (float64(spared) - m.spared) * weight
-	m.cost += (cost - m.cost) * weight
+	m.cost += (float64(cost) - m.cost) * weight
 	m.judge(now)
 }
 
