@@ -23,12 +23,12 @@ type Sample struct {
 	Messages     uint64        // of the job that were sent with them
 }
 
-// sampleEvery is how far apart two samples of a path are at least. With decay it
-// makes a path forget what was in about a third of a second.
-const sampleEvery = 20 * time.Millisecond
-
-// decay is the weight of a path's newest sample.
-const decay = 1.0 / 8
+// sampleEvery is how far apart two samples of a path are at least, and kept is how
+// many of them it remembers: what was two thirds of a second ago.
+const (
+	sampleEvery = 20 * time.Millisecond
+	kept        = 32
+)
 
 // leastBytes is the size of messages from which on a sample says something of the
 // link: more than a segment, so that the receiver's kernel acknowledges at once.
@@ -38,9 +38,10 @@ const leastBytes = 1536
 type Path struct {
 	next atomic.Int64 // when the next sample is wanted, in nanoseconds of the clock
 
-	mu      sync.Mutex // guards what follows
-	perByte float64    // nanoseconds, smoothed
+	mu      sync.Mutex    // guards what follows
+	last    [kept]float64 // nanoseconds a byte, of the last samples, in a ring
 	samples int
+	perByte float64 // of a quarter of last it is less
 }
 
 // Wants reports whether it is time for a sample; to one caller only.
@@ -65,12 +66,16 @@ func (p *Path) Add(before, now Sample) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.last[p.samples%kept] = perByte
 	p.samples++
-	p.perByte += (perByte - p.perByte) * max(decay, 1/float64(p.samples))
+	sorted, n := p.last, min(p.samples, kept)
+	slices.Sort(sorted[:n])
+	p.perByte = sorted[n/4]
 }
 
-// PerByte returns how long the path takes for a byte; ok is false where it is
-// not known yet.
+// PerByte returns how many nanoseconds the path takes for a byte: a quarter of
+// the samples say less. The others may have waited for a processor, which makes
+// round trips longer than the link does. ok is false where it is not known yet.
 func (p *Path) PerByte() (d float64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,6 +135,8 @@ const (
 	// cost: what is more was spent waiting for a processor.
 	outlier = 3
 	recent  = 9
+	// weight is that of the newest message in averages of many.
+	weight = 1.0 / 8
 	// bothEnds is the cost at both ends as a multiple of that of encoding.
 	bothEnds = 2
 )
@@ -181,13 +188,13 @@ func (m *Meter) Encoded(now time.Time, spared int, took time.Duration) {
 	m.took[m.encoded%recent] = took
 	m.encoded++
 	m.probing = max(m.probing-1, 0)
-	weight := max(decay, 1/float64(m.encoded))
+	newest := max(weight, 1/float64(m.encoded))
 	sorted := m.took
 	n := min(m.encoded, recent)
 	slices.Sort(sorted[:n])
 	cost := min(took, outlier*sorted[n/2])
-	m.spared += (float64(spared) - m.spared) * weight
-	m.cost += (float64(cost) - m.cost) * weight
+	m.spared += (float64(spared) - m.spared) * newest
+	m.cost += (float64(cost) - m.cost) * newest
 	m.judge(now)
 }
 

@@ -143,6 +143,22 @@ func TestPathWantsOneSampleAtATime(t *testing.T) {
 	}
 }
 
+// Round trips that waited for a processor, half of them here, do not make a fast
+// link a slow one.
+func TestRoundTripsThatWaitForAProcessor(t *testing.T) {
+	var p payoff.Path
+	for i := range 1000 {
+		rtt := 20 * time.Microsecond
+		if i%2 == 0 {
+			rtt = 20 * time.Millisecond
+		}
+		p.Add(payoff.Sample{}, payoff.Sample{RTT: rtt, MinRTT: 10 * time.Microsecond, DeliveryRate: 1e9, BytesSent: 10_000, Messages: 1})
+		if d, ok := p.PerByte(); i > 3 && (!ok || d > 1) {
+			t.Fatalf("after %d samples a byte takes %v ns, known %v; the link takes 1", i+1, d, ok)
+		}
+	}
+}
+
 func TestPathsAreSharedAndBounded(t *testing.T) {
 	var paths payoff.Paths[int]
 	if paths.To(1) != paths.To(1) || paths.To(1) == paths.To(2) {
