@@ -65,7 +65,7 @@ func (raw) Marshal(v any) (mem.BufferSlice, error) {
 
 // planning calls the planner from a host.
 func (f *fleet) planning(from *hosts.Host) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:"+at(f.net.Host(0), plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	return grpc.NewClient("passthrough:"+f.net.Host(0).Address(plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return from.Dial(ctx, "tcp", address) }))
 }
 

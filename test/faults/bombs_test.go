@@ -145,12 +145,12 @@ func (x *thrower) throwAll(target, source *hosts.Host) {
 	x.throw("a letter that is many times as large as its bytes", 20, func(ctx context.Context) error { return f.letterBomb(ctx, source, target) })
 	x.throwReports(source)
 	for name, port := range map[string]int{"mesh port": meshPort, "planner": plannerAPI, "planner's page": plannerHTP, "proxy's page": proxyHTTP, "agent's page": agentHTTP} {
-		s := &silence{from: source, to: at(target, port), most: 500}
+		s := &silence{from: source, to: target.Address(port), most: 500}
 		x.throw("a hundred of 500 silent connections to the "+name, 1, s.dial)
 		f.t.Cleanup(s.close)
 	}
 	for name, port := range map[string]int{"planner's page": plannerHTP, "proxy's page": proxyHTTP, "agent's page": agentHTTP} {
-		x.throw("a request without end to the "+name, 40, func(ctx context.Context) error { return f.dribble(ctx, source, at(target, port)) })
+		x.throw("a request without end to the "+name, 40, func(ctx context.Context) error { return f.dribble(ctx, source, target.Address(port)) })
 	}
 }
 
@@ -204,7 +204,7 @@ func (f *fleet) dribble(ctx context.Context, from *hosts.Host, to string) error 
 
 // mesh makes a link to a host's proxy.
 func (f *fleet) mesh(ctx context.Context, from, to *hosts.Host, h *link.Hello) (net.Conn, error) {
-	conn, err := from.Dial(ctx, "tcp", at(to, meshPort))
+	conn, err := from.Dial(ctx, "tcp", to.Address(meshPort))
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (f *fleet) mesh(ctx context.Context, from, to *hosts.Host, h *link.Hello) (
 }
 
 func (f *fleet) hello(to *hosts.Host, port int) *link.Hello {
-	h := &link.Hello{Destination: netip.MustParseAddrPort(at(to, port)), ID: rand.Uint64()}
+	h := &link.Hello{Destination: netip.MustParseAddrPort(to.Address(port)), ID: rand.Uint64()}
 	binary.LittleEndian.PutUint64(h.Instance[:], h.ID)
 	return h
 }
@@ -289,7 +289,7 @@ func (f *fleet) tableBomb(ctx context.Context, from, to *hosts.Host, port int) e
 	}
 	defer conn.Close()
 	foreign := netip.AddrPortFrom(from.IPv4, uint16(1024+rand.IntN(60000)))
-	if _, err := conn.Write(opening(table(foreign, netip.MustParseAddrPort(at(to, port))))); err != nil {
+	if _, err := conn.Write(opening(table(foreign, netip.MustParseAddrPort(to.Address(port))))); err != nil {
 		return nil
 	}
 	_, _ = io.Copy(io.Discard, conn)

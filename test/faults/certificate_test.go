@@ -72,7 +72,7 @@ func TestCertificateExpired(t *testing.T) {
 // plain is an error unless the proxy has said, or in a mesh-only one has not
 // had to say, that connections of a fleet with TLS go past it.
 func (f *fleet) plain(s *sidecar, meshOnly bool) error {
-	n, err := f.metric(s.host, proxyHTTP, `psidecar_proxy_past_mesh_total{reason="tls"}`)
+	n, err := s.host.Metric(proxyHTTP, `psidecar_proxy_past_mesh_total{reason="tls"}`)
 	if err != nil {
 		return err
 	}

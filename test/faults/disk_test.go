@@ -31,7 +31,7 @@ func TestDiskFull(t *testing.T) {
 			f.ready(s)
 		}
 	}
-	if _, err := f.get(f.net.Host(0), plannerHTP, "/healthz"); err != nil {
+	if _, err := f.net.Host(0).Get(plannerHTP, "/healthz"); err != nil {
 		t.Errorf("the planner on a full disk: %v", err)
 	}
 	r.exact()

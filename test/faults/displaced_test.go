@@ -131,7 +131,7 @@ func (f *fleet) propose() {
 	f.planner.stayAway(false)
 	f.await("another "+f.planner.String(), func() error { return f.planner.runs(old) })
 	f.await("the planner to serve", func() error {
-		_, err := f.get(f.planner.host, plannerHTP, "/readyz")
+		_, err := f.planner.host.Get(plannerHTP, "/readyz")
 		return err
 	})
 }
@@ -175,12 +175,12 @@ type nowhere struct {
 func (n nowhere) Context() context.Context  { return n.ctx }
 func (n nowhere) Send(*api.PlanEvent) error { return nil }
 
-func (f *fleet) jobName() string { return at(f.net.Host(0), 9091) }
+func (f *fleet) jobName() string { return f.net.Host(0).Address(9091) }
 
 // psidecar runs a command that asks the planner.
 func (f *fleet) psidecar(args ...string) {
 	f.t.Helper()
-	cmd := exec.Command(f.programs.psidecar, append(args, "--planner", at(f.planner.host, plannerAPI))...)
+	cmd := exec.Command(f.programs.psidecar, append(args, "--planner", f.planner.host.Address(plannerAPI))...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := f.planner.host.Run(f.t.Context(), cmd); err != nil {
@@ -221,7 +221,7 @@ func (f *fleet) unguarded() {
 // what it tells a proxy that begins.
 func (f *fleet) recorded() map[uint64]int32 {
 	f.t.Helper()
-	conn, err := grpc.NewClient("passthrough:"+at(f.planner.host, plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:"+f.planner.host.Address(plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return f.planner.host.Dial(ctx, "tcp", address)
 		}))

@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -84,7 +81,7 @@ func newFleet(t *testing.T, c config) *fleet {
 	f := &fleet{t: t, programs: build(t), net: hoststest.New(t, hosts.Config{Hosts: 4}), config: c}
 	dir, bpffs := c.disk, mountBPF(t)
 	first := f.net.Host(0)
-	args := []string{"planner", "--listen", at(first, plannerAPI), "--insecure", "--socket", "", "--http", at(first, plannerHTP)}
+	args := []string{"planner", "--listen", first.Address(plannerAPI), "--insecure", "--socket", "", "--http", first.Address(plannerHTP)}
 	if dir == "" {
 		dir = folder(t)
 	}
@@ -102,8 +99,6 @@ func newFleet(t *testing.T, c config) *fleet {
 	t.Cleanup(f.stop)
 	return f
 }
-
-func at(h *hosts.Host, port int) string { return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port)) }
 
 // service starts psidecar on a host.
 func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
@@ -161,8 +156,8 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	if keep == 0 {
 		keep = 3 * time.Second
 	}
-	s.agent = f.service("agent", h, append([]string{"agent", "--intercept", "--host", h.Name, "--http", at(h, agentHTTP),
-		"--planner", at(f.net.Host(0), plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins,
+	s.agent = f.service("agent", h, append([]string{"agent", "--intercept", "--host", h.Name, "--http", h.Address(agentHTTP),
+		"--planner", f.net.Host(0).Address(plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins,
 		"--proxy-grace", keep.String(), "--proxy-hang-after", f.config.hang.String()}, cgroups...)...)
 	args := f.config.proxyArgs
 	if args == nil {
@@ -172,10 +167,10 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	if grace == 0 {
 		grace = 2 * time.Second
 	}
-	args = append([]string{"proxy", "--http", at(h, proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", s.socket,
+	args = append([]string{"proxy", "--http", h.Address(proxyHTTP), "--mesh-port", strconv.Itoa(meshPort), "--proxy-socket", s.socket,
 		"--grace", grace.String(), "--no-proxy-retry", "1s", "--peer-grace", keep.String(), "--state-dir", s.state}, args...)
 	if len(f.config.plan) > 0 {
-		args = append(args, "--act", "--handler", "add", "--planner", at(f.net.Host(0), plannerAPI))
+		args = append(args, "--act", "--handler", "add", "--planner", f.net.Host(0).Address(plannerAPI))
 	}
 	s.proxy = f.service("proxy", h, args...)
 	return s
@@ -185,13 +180,13 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 func (f *fleet) ready(s *sidecar) {
 	f.t.Helper()
 	f.await("the proxy on "+s.host.Name+" to have its listeners", func() error {
-		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
+		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
 			return fmt.Errorf("%v proxies, %w", n, err)
 		}
-		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners"); err != nil || int(n) != 2*(1+len(f.config.groups)) {
+		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_listeners"); err != nil || int(n) != 2*(1+len(f.config.groups)) {
 			return fmt.Errorf("%v listeners, %w", n, err)
 		}
-		_, err := f.get(s.host, proxyHTTP, "/readyz")
+		_, err := s.host.Get(proxyHTTP, "/readyz")
 		return err
 	})
 }
@@ -210,24 +205,6 @@ func (f *fleet) await(what string, ask func() error) {
 	}
 }
 
-// get asks a service on a host.
-func (f *fleet) get(h *hosts.Host, port int, path string) ([]byte, error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext:       h.Dial,
-	}}
-	r, err := client.Get("http://" + at(h, port) + path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	if err == nil && r.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s%s: %s: %s", at(h, port), path, r.Status, body)
-	}
-	return body, err
-}
-
 // hoard opens connections to a sidecar's agent, at its page and its socket,
 // that say nothing, and returns what closes them.
 func (f *fleet) hoard(s *sidecar, n int) (release func()) {
@@ -242,7 +219,7 @@ func (f *fleet) hoard(s *sidecar, n int) (release func()) {
 	f.t.Cleanup(release)
 	for i := range n {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		c, err := s.host.Dial(ctx, "tcp", at(s.host, agentHTTP))
+		c, err := s.host.Dial(ctx, "tcp", s.host.Address(agentHTTP))
 		if i%2 == 0 {
 			c, err = new(net.Dialer).DialContext(ctx, "unixpacket", s.socket)
 		}
@@ -254,25 +231,11 @@ func (f *fleet) hoard(s *sidecar, n int) (release func()) {
 	return release
 }
 
-// metric returns a metric by its name with its labels; 0 where it is not there.
-func (f *fleet) metric(h *hosts.Host, port int, name string) (float64, error) {
-	text, err := f.get(h, port, "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, nil
-}
-
 // state asks a sidecar's proxy for its connections.
 func (f *fleet) state(s *sidecar) (state proxy.State) {
 	f.t.Helper()
 	f.await("the state of the proxy on "+s.host.Name, func() error {
-		body, err := f.get(s.host, proxyHTTP, "/api/v1/connections")
+		body, err := s.host.Get(proxyHTTP, "/api/v1/connections")
 		if err != nil {
 			return err
 		}

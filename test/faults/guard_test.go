@@ -30,7 +30,7 @@ func TestAnEndedJobOpensNothing(t *testing.T) {
 		for _, j := range all {
 			guarded[j.Job] = j.Guarded
 		}
-		if first, second := guarded[f.jobName()], guarded[at(f.net.Host(0), 9092)]; first || !second || len(all) != 2 {
+		if first, second := guarded[f.jobName()], guarded[f.net.Host(0).Address(9092)]; first || !second || len(all) != 2 {
 			return fmt.Errorf("%+v", all)
 		}
 		return nil

@@ -72,7 +72,7 @@ func (f *fleet) asBefore() {
 	f.start(f.counting(20, resending...)).exact()
 	for _, s := range f.sidecars {
 		f.await("the agent on "+s.host.Name+" to see what left it", func() error {
-			n, err := f.metric(s.host, agentHTTP, `psidecar_left_host_bytes_total{job="`+at(f.net.Host(0), 9091)+`"}`)
+			n, err := s.host.Metric(agentHTTP, `psidecar_left_host_bytes_total{job="`+f.net.Host(0).Address(9091)+`"}`)
 			if err == nil && n == 0 {
 				err = errors.New("nothing")
 			}

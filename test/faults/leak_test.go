@@ -25,7 +25,7 @@ func (f *fleet) settled() {
 				if all, open := service.descriptors(f.t); open > sockets || all > atRestDescriptors {
 					return fmt.Errorf("%d sockets of %d descriptors", open, all)
 				}
-				n, err := f.metric(s.host, port, "go_goroutines")
+				n, err := s.host.Metric(port, "go_goroutines")
 				if err == nil && n > atRestGoroutines {
 					err = fmt.Errorf("%v goroutines", n)
 				}

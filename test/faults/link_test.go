@@ -55,7 +55,7 @@ func TestProxiesGone(t *testing.T) {
 	f.start(f.counting(20)).exact() // new jobs are direct from the start, and lose nothing
 	for _, s := range f.sidecars {
 		f.await("the agent to count direct connects", func() error {
-			n, err := f.metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
+			n, err := s.host.Metric(agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
 			if err == nil && n < 8 { // five connections of each job
 				err = errors.New("it counts too few")
 			}

@@ -33,7 +33,7 @@ func TestProxyPaused(t *testing.T) {
 	if !resume.Stop() {
 		t.Error("the second job ended only when the proxy went on")
 	}
-	if n, err := f.metric(stuck.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 0 {
+	if n, err := stuck.host.Metric(agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 0 {
 		t.Errorf("the agent counts %v proxies that are not stuck, %v", n, err)
 	}
 	time.Sleep(max(0, 10*time.Second-time.Since(began)))
@@ -64,7 +64,7 @@ func TestAHangingProxyIsReplaced(t *testing.T) {
 	began := time.Now()
 	f.await("the stopped "+stuck.proxy.String()+" to be ended", func() error { return stuck.proxy.runs(old) })
 	t.Logf("ended and replaced after %v", time.Since(began).Round(10*time.Millisecond))
-	if n, err := f.metric(stuck.host, agentHTTP, `psidecar_intercept_hung_proxies_total{result="ended"}`); err != nil || n != 1 {
+	if n, err := stuck.host.Metric(agentHTTP, `psidecar_intercept_hung_proxies_total{result="ended"}`); err != nil || n != 1 {
 		t.Errorf("the agent counts %v proxies that it ended, %v", n, err)
 	}
 	r.exact()
@@ -82,7 +82,7 @@ func TestFewDescriptors(t *testing.T) {
 	greedy()
 	for _, s := range f.sidecars {
 		f.await("the agent on "+s.host.Name+" to count direct connects", func() error {
-			n, err := f.metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
+			n, err := s.host.Metric(agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
 			if err == nil && n == 0 {
 				err = errors.New("none")
 			}
@@ -92,7 +92,7 @@ func TestFewDescriptors(t *testing.T) {
 	f.settled()
 	for _, s := range f.sidecars { // room again
 		f.ready(s)
-		if n, err := f.metric(s.host, agentHTTP, "psidecar_intercept_full"); err != nil || n != 0 {
+		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_full"); err != nil || n != 0 {
 			t.Errorf("full is %v on %s, %v", n, s.host.Name, err)
 		}
 	}

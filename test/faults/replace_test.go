@@ -116,7 +116,7 @@ func TestConnectsWaitForTheNextProxy(t *testing.T) {
 	r.training()
 	r.exact()
 	for _, s := range f.sidecars {
-		n, err := f.metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
+		n, err := s.host.Metric(agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
 		if err != nil || n > 0 {
 			t.Errorf("%v connects on %s went direct while the proxy was away for %v, %v", n, s.host.Name, away, err)
 		}

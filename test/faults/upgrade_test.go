@@ -60,7 +60,7 @@ func (r *run) upgrade(hosts int) {
 	}
 	f.replace(f.sidecars[0], f.planner)
 	f.await("the planner to be ready", func() error {
-		_, err := f.get(f.planner.host, plannerHTP, "/readyz")
+		_, err := f.planner.host.Get(plannerHTP, "/readyz")
 		return err
 	})
 	f.allLinked()

@@ -99,7 +99,7 @@ func direct(t *testing.T, j job.Job) map[int]string {
 // values is what a proxy says of its codec for values.
 func (f *fleet) values(s *sidecar) (v proxy.ValuesState) {
 	f.t.Helper()
-	text, err := f.get(s.host, proxyHTTP, "/api/v1/codecs")
+	text, err := s.host.Get(proxyHTTP, "/api/v1/codecs")
 	if err == nil {
 		err = json.Unmarshal(text, &v)
 	}

@@ -5,13 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -101,13 +97,13 @@ func newFleet(t testing.TB, j *journal) *fleet {
 			}
 		})
 	}
-	f.planner = begin(planner, first, nobody, "--listen", at(first, plannerAPI), "--insecure", "--socket", "", "--http", at(first, plannerHTTP), "--store", f.store, "--act", "--decide-every", "1s") // so that keys move in short jobs
+	f.planner = begin(planner, first, nobody, "--listen", first.Address(plannerAPI), "--insecure", "--socket", "", "--http", first.Address(plannerHTTP), "--store", f.store, "--act", "--decide-every", "1s") // so that keys move in short jobs
 	for _, h := range f.net.Hosts() {
 		s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
 		s.disk = mountAt(t, j.path(h.Name), "tmpfs", "size=96m,mode=755")
 		s.state = filepath.Join(s.disk, "state") // which the agent makes
 		socket := filepath.Join(s.disk, "s")
-		args := []string{"--intercept", "--host", h.Name, "--http", at(h, agentHTTP), "--planner", at(first, plannerAPI),
+		args := []string{"--intercept", "--host", h.Name, "--http", h.Address(agentHTTP), "--planner", first.Address(plannerAPI),
 			"--proxy-socket", socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins}
 		for _, group := range groups {
 			folder, err := h.Group(group)
@@ -117,8 +113,8 @@ func newFleet(t testing.TB, j *journal) *fleet {
 			args = append(args, "--cgroup", folder)
 		}
 		s.agent = begin(agent, h, 0, args...)
-		s.proxy = begin(proxy, h, nobody, "--host", h.Name, "--http", at(h, proxyHTTP), "--proxy-socket", socket, "--insecure",
-			"--state-dir", s.state, "--planner", at(first, plannerAPI), "--act", "--allow-probe")
+		s.proxy = begin(proxy, h, nobody, "--host", h.Name, "--http", h.Address(proxyHTTP), "--proxy-socket", socket, "--insecure",
+			"--state-dir", s.state, "--planner", first.Address(plannerAPI), "--act", "--allow-probe")
 		f.sidecars = append(f.sidecars, s)
 	}
 	return f
@@ -159,8 +155,6 @@ func mountAt(t testing.TB, dir, kind, options string) string {
 	})
 	return dir
 }
-
-func at(h *hosts.Host, port int) string { return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port)) }
 
 // services are all of them.
 func (f *fleet) services() []*service {
@@ -205,66 +199,31 @@ func (f *fleet) allReady() error {
 }
 
 func (f *fleet) plannerReady() error {
-	_, err := f.get(f.planner.host, plannerHTTP, "/readyz")
+	_, err := f.planner.host.Get(plannerHTTP, "/readyz")
 	return err
 }
 
 // ready is an error while the proxy of a host does not have its listeners.
 func (f *fleet) ready(host int) error {
 	s := f.sidecars[host]
-	proxies, err := f.metric(s.host, agentHTTP, "psidecar_intercept_proxies")
+	proxies, err := s.host.Metric(agentHTTP, "psidecar_intercept_proxies")
 	if err != nil {
 		return err
 	}
-	listeners, err := f.metric(s.host, agentHTTP, "psidecar_intercept_listeners")
+	listeners, err := s.host.Metric(agentHTTP, "psidecar_intercept_listeners")
 	if err != nil {
 		return err
 	}
 	if proxies != 1 || listeners < 2 {
 		return fmt.Errorf("the agent on %s has %v proxies and %v listeners", s.host.Name, proxies, listeners)
 	}
-	_, err = f.get(s.host, proxyHTTP, "/readyz")
+	_, err = s.host.Get(proxyHTTP, "/readyz")
 	return err
-}
-
-// get asks a service on a host.
-func (f *fleet) get(h *hosts.Host, port int, path string) ([]byte, error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.Dial}}
-	r, err := client.Get("http://" + at(h, port) + path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	if err == nil && r.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s%s: %s: %.500s", at(h, port), path, r.Status, body)
-	}
-	return body, err
-}
-
-// metric returns the sum of the metrics of that name; 0 where there is none.
-func (f *fleet) metric(h *hosts.Host, port int, name string) (sum float64, err error) {
-	text, err := f.get(h, port, "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		rest, ok := strings.CutPrefix(line, name)
-		if !ok || rest[0] != ' ' && rest[0] != '{' {
-			continue
-		}
-		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %q: %w", line, err)
-		}
-		sum += value
-	}
-	return sum, nil
 }
 
 // connections is the state of a host's proxy.
 func (f *fleet) connections(host int) (state proxies.State, err error) {
-	body, err := f.get(f.sidecars[host].host, proxyHTTP, "/api/v1/connections")
+	body, err := f.sidecars[host].host.Get(proxyHTTP, "/api/v1/connections")
 	if err != nil {
 		return state, err
 	}

@@ -45,7 +45,7 @@ func (l *Life) psidecar(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 45*time.Second)
 	defer cancel()
 	h := l.fleet.planner.host
-	cmd := exec.Command(l.fleet.programs.psidecar, append(args, "--planner", at(h, plannerAPI))...)
+	cmd := exec.Command(l.fleet.programs.psidecar, append(args, "--planner", h.Address(plannerAPI))...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := h.Run(ctx, cmd)

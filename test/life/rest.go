@@ -121,7 +121,7 @@ func (f *fleet) held(s *service) (h held, err error) {
 			h.maps++
 		}
 	}
-	goroutines, err := f.metric(s.host, pages[s.kind], "go_goroutines")
+	goroutines, err := s.host.Metric(pages[s.kind], "go_goroutines")
 	h.descriptors, h.goroutines, h.memory = len(files), int(goroutines), s.status("VmRSS")
 	return h, err
 }

@@ -175,23 +175,12 @@ func (s *Sidecar) Metric(ctx context.Context, name string) (sum float64, err err
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(body)) {
-		rest, ok := strings.CutPrefix(line, name)
-		if !ok || rest[0] != ' ' && rest[0] != '{' {
-			continue
-		}
-		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %q: %w", line, err)
-		}
-		sum += value
-	}
-	return sum, nil
+	return hosts.SumMetrics(body, name)
 }
 
 // Address is host:port of one of its ports.
 func (s *Sidecar) Address(port int) string {
-	return net.JoinHostPort(s.Host.IPv4.String(), strconv.Itoa(port))
+	return s.Host.Address(port)
 }
 
 // Ask makes a request with this text at one of its ports and returns the answer,

@@ -1,0 +1,56 @@
+package hosts
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Address is host:port of a service on the host.
+func (h *Host) Address(port int) string { return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port)) }
+
+// Get asks a service on the host for a page, from the host. An answer that is not
+// 200 is an error, with its beginning.
+func (h *Host) Get(port int, path string) ([]byte, error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.Dial}}
+	r, err := client.Get("http://" + h.Address(port) + path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s%s: %s: %.500s", h.Address(port), path, r.Status, body)
+	}
+	return body, err
+}
+
+// Metric returns the sum of the metrics of that name, with those labels where it has
+// some; 0 where there is none.
+func (h *Host) Metric(port int, name string) (sum float64, err error) {
+	text, err := h.Get(port, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	return SumMetrics(text, name)
+}
+
+// SumMetrics is [Host.Metric] of a text in Prometheus' format.
+func SumMetrics(text []byte, name string) (sum float64, err error) {
+	for line := range strings.Lines(string(text)) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %q: %w", line, err)
+		}
+		sum += value
+	}
+	return sum, nil
+}
