@@ -45,7 +45,7 @@ func TestCertificateExpired(t *testing.T) {
 			issue(time.Now().Add(-time.Minute))
 			time.Sleep(1200 * time.Millisecond) // proxies look once a second
 			victim := f.sidecars[1]
-			old := victim.proxy.current()
+			old := victim.proxy.Current()
 			victim.proxy.kill()
 			f.await("another proxy", func() error { return victim.proxy.runs(old) })
 			f.ready(victim)
@@ -59,7 +59,7 @@ func TestCertificateExpired(t *testing.T) {
 			issue(time.Now().Add(time.Hour))
 			r.exact()
 			for _, s := range f.sidecars {
-				if s.proxy != victim.proxy && s.proxy.current() == nil {
+				if s.proxy != victim.proxy && s.proxy.Current() == nil {
 					t.Errorf("%s is not running", s.proxy)
 				}
 			}

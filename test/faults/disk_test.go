@@ -23,7 +23,7 @@ func TestDiskFull(t *testing.T) {
 	fill(t, filler)
 	for range 2 {
 		for _, s := range f.everything() {
-			old := s.current()
+			old := s.Current()
 			s.kill()
 			f.await("another "+s.String(), func() error { return s.runs(old) })
 		}

@@ -123,15 +123,15 @@ func (f *fleet) propose() {
 	if !run.Valid() {
 		f.t.Fatalf("nobody has named the run: %q", run)
 	}
-	old := f.planner.current()
-	f.planner.stayAway(true)
+	old := f.planner.Current()
+	f.planner.StayAway(true)
 	f.planner.kill()
 	<-old.Done()
 	f.keep(run)
-	f.planner.stayAway(false)
+	f.planner.StayAway(false)
 	f.await("another "+f.planner.String(), func() error { return f.planner.runs(old) })
 	f.await("the planner to serve", func() error {
-		_, err := f.planner.host.Get(plannerHTP, "/readyz")
+		_, err := f.planner.Host.Get(plannerHTP, "/readyz")
 		return err
 	})
 }
@@ -180,10 +180,10 @@ func (f *fleet) jobName() string { return f.net.Host(0).Address(9091) }
 // psidecar runs a command that asks the planner.
 func (f *fleet) psidecar(args ...string) {
 	f.t.Helper()
-	cmd := exec.Command(f.programs.psidecar, append(args, "--planner", f.planner.host.Address(plannerAPI))...)
+	cmd := exec.Command(f.programs.psidecar, append(args, "--planner", f.planner.Host.Address(plannerAPI))...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := f.planner.host.Run(f.t.Context(), cmd); err != nil {
+	if err := f.planner.Host.Run(f.t.Context(), cmd); err != nil {
 		f.t.Fatalf("psidecar %v: %v: %s", args, err, out.Bytes())
 	}
 }
@@ -221,9 +221,9 @@ func (f *fleet) unguarded() {
 // what it tells a proxy that begins.
 func (f *fleet) recorded() map[uint64]int32 {
 	f.t.Helper()
-	conn, err := grpc.NewClient("passthrough:"+f.planner.host.Address(plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:"+f.planner.Host.Address(plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return f.planner.host.Dial(ctx, "tcp", address)
+			return f.planner.Host.Dial(ctx, "tcp", address)
 		}))
 	if err != nil {
 		f.t.Fatal(err)

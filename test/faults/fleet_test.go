@@ -103,7 +103,8 @@ func newFleet(t *testing.T, c config) *fleet {
 // service starts psidecar on a host.
 func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 	memory := f.limitMemory(name, h)
-	s := &service{name: name, host: h, memory: memory, command: func() (*exec.Cmd, error) {
+	s := &service{memory: memory, Service: hosts.Service{Group: name, Host: h}}
+	s.Command = func() (*exec.Cmd, error) {
 		cmd := exec.Command(f.programs.psidecar, args...)
 		if n := f.config.openFiles[name]; n > 0 {
 			cmd = exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, n), "sh", cmd.Path}, args...)...)
@@ -124,7 +125,7 @@ func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 			cmd.Stderr = log
 		}
 		return cmd, nil
-	}}
+	}
 	s.run(f.t)
 	return s
 }

@@ -21,7 +21,7 @@ func TestAnEndedJobOpensNothing(t *testing.T) {
 	r := f.start(second)
 	r.training()
 	s := f.sidecars[1]
-	old := s.proxy.current()
+	old := s.proxy.Current()
 	s.proxy.kill()
 	f.await("the next "+s.proxy.String(), func() error { return s.proxy.runs(old) })
 	f.await(s.proxy.String()+" to see that one job is over and the other is not", func() error {
@@ -36,7 +36,7 @@ func TestAnEndedJobOpensNothing(t *testing.T) {
 		return nil
 	})
 	for _, v := range []*service{s.agent, s.proxy} {
-		v.stayAway(true)
+		v.StayAway(true)
 	}
 	gone := []func() error{ended(s.agent), ended(s.proxy)}
 	s.agent.kill()
@@ -56,7 +56,7 @@ func TestAnEndedJobOpensNothing(t *testing.T) {
 		t.Errorf("%d connects of a job with displaced keys went direct", n)
 	}
 	for _, v := range []*service{s.agent, s.proxy} {
-		v.stayAway(false)
+		v.StayAway(false)
 	}
 	r.exact()
 	f.unguarded()
@@ -64,7 +64,7 @@ func TestAnEndedJobOpensNothing(t *testing.T) {
 
 // ended is an error while the present process of a service runs.
 func ended(s *service) func() error {
-	p := s.current()
+	p := s.Current()
 	return func() error {
 		select {
 		case <-p.Done():

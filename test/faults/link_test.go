@@ -46,7 +46,7 @@ func TestProxiesGone(t *testing.T) {
 	r := f.start(f.counting(300, resending...))
 	r.training()
 	for _, p := range f.proxies() {
-		p.stayAway(true)
+		p.StayAway(true)
 		p.kill()
 	}
 	if longest := longestStep(r.exact()); longest < 0.1 {
@@ -63,7 +63,7 @@ func TestProxiesGone(t *testing.T) {
 		})
 	}
 	for _, p := range f.proxies() {
-		p.stayAway(false)
+		p.StayAway(false)
 	}
 	f.asBefore()
 }

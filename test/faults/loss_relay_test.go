@@ -43,11 +43,11 @@ listen all
 	var services []*service
 	for _, h := range n.Hosts() {
 		redirectTo(t, h, filepath.Join(bpffs, h.Name))
-		s := &service{name: "relay", host: h, command: func() (*exec.Cmd, error) {
+		s := &service{Service: hosts.Service{Group: "relay", Host: h, Command: func() (*exec.Cmd, error) {
 			return hoststest.Task("relay", require.Program(t, "haproxy"), relay), nil
-		}}
+		}}}
 		s.run(t)
-		t.Cleanup(func() { s.stayAway(false); s.stop(t) })
+		t.Cleanup(func() { s.StayAway(false); s.stop(t) })
 		services = append(services, s)
 	}
 	b := breakable{hosts: n.Hosts(), mend: func() {}}

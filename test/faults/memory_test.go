@@ -55,7 +55,7 @@ func (f *fleet) limitMemory(name string, h *hosts.Host) *hosts.MemoryGroup {
 func (f *fleet) withinLimits(before map[*service]int) {
 	f.t.Helper()
 	for _, s := range f.everything() {
-		limit := f.config.memory[s.name]
+		limit := f.config.memory[s.Group]
 		peak, err := s.memory.Peak()
 		if err != nil {
 			f.t.Fatal(err)
@@ -68,7 +68,7 @@ func (f *fleet) withinLimits(before map[*service]int) {
 		if n, err := s.memory.Kills(); err != nil || n > 0 {
 			f.t.Errorf("%v was killed %d times for want of memory, %v", s, n, err)
 		}
-		if s.current().Pid() != before[s] {
+		if s.Current().Pid() != before[s] {
 			f.t.Errorf("%v has ended and was started again", s)
 		}
 	}
@@ -78,7 +78,7 @@ func (f *fleet) withinLimits(before map[*service]int) {
 func (f *fleet) pids() map[*service]int {
 	all := map[*service]int{}
 	for _, s := range f.everything() {
-		all[s] = s.current().Pid()
+		all[s] = s.Current().Pid()
 	}
 	return all
 }

@@ -57,7 +57,7 @@ func TestAHangingProxyIsReplaced(t *testing.T) {
 	stuck := f.sidecars[1]
 	r := f.start(f.counting(200, resending...))
 	r.training()
-	old := stuck.proxy.current()
+	old := stuck.proxy.Current()
 	if err := stuck.proxy.signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func (f *fleet) peers() job.Job {
 // replace ends a service in order and waits until the next is ready.
 func (f *fleet) replace(s *sidecar, which *service) {
 	f.t.Helper()
-	old := which.current()
+	old := which.Current()
 	began := time.Now()
 	if err := which.signal(syscall.SIGTERM); err != nil {
 		f.t.Fatal(err)
@@ -99,8 +99,8 @@ func TestConnectsWaitForTheNextProxy(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{keep: 15 * time.Second})
 	for _, p := range f.proxies() {
-		p.stayAway(true)
-		old := p.current()
+		p.StayAway(true)
+		old := p.Current()
 		if err := p.signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestConnectsWaitForTheNextProxy(t *testing.T) {
 	r := f.start(f.counting(100))
 	time.Sleep(4 * time.Second) // less than the agents keep the listeners
 	for _, p := range f.proxies() {
-		p.stayAway(false)
+		p.StayAway(false)
 	}
 	away := time.Since(began)
 	r.training()

@@ -1,8 +1,6 @@
 package faults
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,123 +19,56 @@ import (
 // restartAfter is how long a service that has ended stays away.
 const restartAfter = 100 * time.Millisecond
 
-// A service is a process that is started again whenever it ends, until it is
-// stopped.
+// A service is a process of psidecar's that the test kills, and that says in its log
+// why it ended.
 type service struct {
-	name    string // agent, proxy or planner
-	host    *hosts.Host
-	memory  *hosts.MemoryGroup // nil: no limit
-	command func() (*exec.Cmd, error)
+	hosts.Service
+	memory *hosts.MemoryGroup // nil: no limit
+	log    hosts.Log
 
-	mu      sync.Mutex
-	process *hosts.Process
-	log     bytes.Buffer
-	killed  int  // by the test
-	away    bool // not started again for now
-	stopped bool
-	failed  error // it ended by itself
-	ended   sync.WaitGroup
-}
-
-func (s *service) String() string { return s.name + " on " + s.host.Name }
-
-// Write keeps what the service logs.
-func (s *service) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.Write(p)
+	mu     sync.Mutex // guards what follows
+	killed int        // by the test
+	failed error      // it ended by itself
 }
 
 // run starts the service, and again when it ends.
 func (s *service) run(t *testing.T) {
 	t.Helper()
-	if err := s.start(); err != nil {
+	s.Away, s.Failed = restartAfter, s.fail
+	next := s.Command
+	s.Command = func() (*exec.Cmd, error) {
+		cmd, err := next()
+		if err == nil && cmd.Stderr == nil {
+			cmd.Stderr = &s.log
+		}
+		return cmd, err
+	}
+	s.Ended = func(_ *hosts.Process, err error) {
+		if err != nil && !hosts.Killed(err) {
+			s.fail(fmt.Errorf("%s ended: %w", s, err))
+		}
+	}
+	if err := s.Run(); err != nil {
 		t.Fatal(err)
 	}
-	s.ended.Go(func() {
-		for {
-			<-s.current().Done()
-			if s.hasEnded() {
-				return
-			}
-			for time.Sleep(restartAfter); s.isAway(); time.Sleep(10 * time.Millisecond) {
-			}
-			if err := s.start(); err != nil {
-				s.mu.Lock()
-				s.failed = errors.Join(s.failed, err)
-				s.stopped = true
-				s.mu.Unlock()
-				return
-			}
-		}
-	})
 }
 
-func (s *service) start() error {
-	cmd, err := s.command()
-	if err != nil {
-		return fmt.Errorf("%s: %w", s, err)
-	}
-	if cmd.Stderr == nil {
-		cmd.Stderr = s
-	} else if log, ok := cmd.Stderr.(*os.File); ok {
-		defer log.Close()
-	}
+// fail notes what the test did not want.
+func (s *service) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped {
-		return nil
-	}
-	p, err := s.host.StartIn(s.name, cmd)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s, err)
-	}
-	s.process = p
-	return nil
-}
-
-func (s *service) current() *hosts.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.process
+	s.failed = errors.Join(s.failed, err)
 }
 
 // runs is an error while old has no successor.
 func (s *service) runs(old *hosts.Process) error {
-	if s.current() == old {
+	if s.Current() == old {
 		return errors.New("it is not running yet")
 	}
 	return nil
 }
 
-// hasEnded reports whether the service is not to be started again, and notes
-// an end that the test did not want.
-func (s *service) hasEnded() bool {
-	err := s.current().Wait(context.Background())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var exit *exec.ExitError
-	wanted := err == nil || errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
-	if !wanted {
-		s.failed = errors.Join(s.failed, fmt.Errorf("%s ended: %w", s, err))
-	}
-	return s.stopped
-}
-
-func (s *service) isAway() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.away && !s.stopped
-}
-
-// stayAway keeps the service from being started again when it ends.
-func (s *service) stayAway(away bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.away = away
-}
-
-func (s *service) signal(sig os.Signal) error { return s.current().Signal(sig) }
+func (s *service) signal(sig os.Signal) error { return s.Current().Signal(sig) }
 
 // kill ends the process at once; nothing happens where it is not running.
 func (s *service) kill() {
@@ -151,31 +82,19 @@ func (s *service) kill() {
 // stop ends the service in order and reports whatever went wrong in its life.
 func (s *service) stop(t *testing.T) {
 	t.Helper()
-	s.mu.Lock()
-	again := s.stopped
-	s.stopped = true
-	p := s.process
-	s.mu.Unlock()
-	if again {
+	first, err := s.Stop(time.Minute)
+	if !first {
 		return
 	}
-	p.Signal(syscall.SIGTERM) // it may have ended
-	select {
-	case <-p.Done():
-	case <-time.After(time.Minute):
-		t.Errorf("%s does not end", s)
-		p.Signal(syscall.SIGQUIT) // for its goroutines
-		time.Sleep(time.Second)
-		p.Kill()
+	if err != nil {
+		t.Error(err)
 	}
-	s.ended.Wait()
-	<-s.current().Done() // started meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
 		t.Error(s.failed)
 	}
-	if i := bytes.Index(s.log.Bytes(), []byte("panic:")); i >= 0 {
+	if s.logged("panic:") {
 		t.Errorf("%s panicked", s)
 	}
 	if t.Failed() {
@@ -193,17 +112,13 @@ func tail(text string, lines int) string {
 }
 
 // logged reports whether the service has logged a text.
-func (s *service) logged(text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Contains(s.log.String(), text)
-}
+func (s *service) logged(text string) bool { return strings.Contains(s.log.String(), text) }
 
 // descriptors is how many files the process has open, and how many of them are
 // sockets.
 func (s *service) descriptors(t *testing.T) (all, sockets int) {
 	t.Helper()
-	dir := fmt.Sprintf("/proc/%d/fd", s.current().Pid())
+	dir := fmt.Sprintf("/proc/%d/fd", s.Current().Pid())
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +134,7 @@ func (s *service) descriptors(t *testing.T) (all, sockets int) {
 // peak is the most memory that the process has held, in bytes.
 func (s *service) peak(t *testing.T) int {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.current().Pid()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Current().Pid()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func TestStateRunsFull(t *testing.T) {
 	f.stand(displaced)
 	f.untroubled()
 	for _, s := range f.sidecars {
-		old := s.proxy.current()
+		old := s.proxy.Current()
 		s.proxy.kill()
 		f.await("another "+s.proxy.String(), func() error { return s.proxy.runs(old) })
 		f.ready(s)
@@ -116,7 +116,7 @@ func TestStateHarmed(t *testing.T) {
 	f.stand(displaced)
 	running := map[*sidecar]*hosts.Process{}
 	for i, s := range f.sidecars {
-		running[s] = s.proxy.current()
+		running[s] = s.proxy.Current()
 		f.harm(s, i)
 	}
 	for _, s := range f.sidecars {
@@ -132,7 +132,7 @@ func TestStateHarmed(t *testing.T) {
 			}
 			return nil
 		})
-		if s.proxy.current() != running[s] {
+		if s.proxy.Current() != running[s] {
 			t.Errorf("%s has ended", s.proxy)
 		}
 	}

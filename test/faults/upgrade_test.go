@@ -60,7 +60,7 @@ func (r *run) upgrade(hosts int) {
 	}
 	f.replace(f.sidecars[0], f.planner)
 	f.await("the planner to be ready", func() error {
-		_, err := f.planner.host.Get(plannerHTP, "/readyz")
+		_, err := f.planner.Host.Get(plannerHTP, "/readyz")
 		return err
 	})
 	f.allLinked()
@@ -78,9 +78,9 @@ func TestPodsReplaced(t *testing.T) {
 		if r.over() && i > 1 {
 			break // on a busy machine
 		}
-		old := []*hosts.Process{s.proxy.current(), s.agent.current()}
+		old := []*hosts.Process{s.proxy.Current(), s.agent.Current()}
 		for _, which := range []*service{s.agent, s.proxy} {
-			which.stayAway(true)
+			which.StayAway(true)
 			if err := which.signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
@@ -89,8 +89,8 @@ func TestPodsReplaced(t *testing.T) {
 			<-p.Done()
 		}
 		f.inOrder(s)
-		s.agent.stayAway(false)
-		s.proxy.stayAway(false)
+		s.agent.StayAway(false)
+		s.proxy.StayAway(false)
 		f.ready(s)
 	}
 	if longest := longestStep(r.exact()); longest > mayTake {

@@ -38,7 +38,7 @@ func (t target) service(l *Life) *service { return l.fleet.service(t.of, t.host)
 // running is an error where the service has no process that could be told
 // something.
 func (t target) running(l *Life) error {
-	if !t.service(l).running() {
+	if !t.service(l).Running() {
 		return fmt.Errorf("%s is not running", t)
 	}
 	return nil
@@ -120,7 +120,7 @@ func (e stop) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: e.of == proxy, holds: e.of == proxy})()
 	s := e.service(l)
 	s.mayEnd()
-	p := s.current()
+	p := s.Current()
 	if err := p.Pause(); err != nil {
 		return nil // it has ended meanwhile
 	}

@@ -70,7 +70,7 @@ func newFleet(t testing.TB, j *journal) *fleet {
 	bpffs := mountAt(t, j.path("bpf"), "bpf", "")
 	ended := func(s *service, err error) { j.fail("%s ended: %v\n%s", s, err, s.lastWords()) }
 	begin := func(kind string, h *hosts.Host, uid uint32, args ...string) *service {
-		s := &service{kind: kind, host: h, uid: uid, ended: ended, log: j.path("logs", kind+"-"+h.Name+".log"),
+		s := &service{Service: hosts.Service{Group: kind, Host: h}, uid: uid, ended: ended, log: j.path("logs", kind+"-"+h.Name+".log"),
 			args: append([]string{f.programs.psidecar, kind}, args...)}
 		if err := s.run(); err != nil {
 			t.Fatal(err)
@@ -199,7 +199,7 @@ func (f *fleet) allReady() error {
 }
 
 func (f *fleet) plannerReady() error {
-	_, err := f.planner.host.Get(plannerHTTP, "/readyz")
+	_, err := f.planner.Host.Get(plannerHTTP, "/readyz")
 	return err
 }
 
@@ -235,7 +235,7 @@ func (f *fleet) connections(host int) (state proxies.State, err error) {
 func (f *fleet) dump() {
 	for _, s := range f.services() {
 		s.mayEnd()
-		s.current().Signal(syscall.SIGQUIT) // it may have ended
+		s.Current().Signal(syscall.SIGQUIT) // it may have ended
 	}
 	time.Sleep(time.Second) // what they say matters only to people
 }

@@ -44,7 +44,7 @@ func (e order) happen(ctx context.Context, l *Life) error {
 func (l *Life) psidecar(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 45*time.Second)
 	defer cancel()
-	h := l.fleet.planner.host
+	h := l.fleet.planner.Host
 	cmd := exec.Command(l.fleet.programs.psidecar, append(args, "--planner", h.Address(plannerAPI))...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

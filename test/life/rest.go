@@ -111,7 +111,7 @@ func below(dir string) (all []string, err error) {
 
 // held looks at what a service holds.
 func (f *fleet) held(s *service) (h held, err error) {
-	dir := fmt.Sprintf("/proc/%d/fd", s.current().Pid())
+	dir := fmt.Sprintf("/proc/%d/fd", s.Current().Pid())
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return h, err
@@ -121,7 +121,7 @@ func (f *fleet) held(s *service) (h held, err error) {
 			h.maps++
 		}
 	}
-	goroutines, err := s.host.Metric(pages[s.kind], "go_goroutines")
+	goroutines, err := s.Host.Metric(pages[s.Group], "go_goroutines")
 	h.descriptors, h.goroutines, h.memory = len(files), int(goroutines), s.status("VmRSS")
 	return h, err
 }
@@ -175,7 +175,7 @@ func (l *Life) watchMemory(ctx context.Context) {
 	for pause(ctx, 2*time.Second) {
 		for _, s := range l.fleet.services() {
 			n := s.status("VmHWM")
-			l.ledger.peak(s.kind, n)
+			l.ledger.peak(s.Group, n)
 			if n > mostMemory && !over[s] {
 				over[s] = true
 				l.journal.fail("%s held %d MiB", s, n>>20)

@@ -209,7 +209,7 @@ func (l *Life) snapshot(slot int) string {
 		text, _ := json.Marshal(state)
 		fmt.Fprintf(&all, "--- proxy on %s: %v\n%s\n", s.host.Name, err, text)
 	}
-	text, err := l.fleet.planner.host.Get(plannerHTTP, "/api/v1/plan?job="+url.QueryEscape(l.jobName(slot)))
+	text, err := l.fleet.planner.Host.Get(plannerHTTP, "/api/v1/plan?job="+url.QueryEscape(l.jobName(slot)))
 	fmt.Fprintf(&all, "--- planner: %v\n%s\n", err, text)
 	return all.String()
 }

@@ -42,15 +42,15 @@ func (e damage) possible(l *Life) error {
 func (e damage) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: true, forgets: true})()
 	s := e.proxy().service(l)
-	s.stayAway(true)
-	defer s.stayAway(false)
+	s.StayAway(true)
+	defer s.StayAway(false)
 	if err := s.end(syscall.SIGKILL, time.Minute); err != nil {
 		return err
 	}
 	if err := e.lose(l); err != nil {
 		return err
 	}
-	s.stayAway(false)
+	s.StayAway(false)
 	return e.proxy().recover(ctx, l)
 }
 
@@ -106,8 +106,8 @@ func (loseStore) possible(l *Life) error { return target{of: planner}.running(l)
 func (loseStore) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin("the planner's store is lost", harmful{forgets: true})()
 	s := l.fleet.planner
-	s.stayAway(true)
-	defer s.stayAway(false)
+	s.StayAway(true)
+	defer s.StayAway(false)
 	if err := s.end(syscall.SIGKILL, time.Minute); err != nil {
 		return err
 	}
@@ -123,6 +123,6 @@ func (loseStore) happen(ctx context.Context, l *Life) error {
 			return err
 		}
 	}
-	s.stayAway(false)
+	s.StayAway(false)
 	return target{of: planner}.recover(ctx, l)
 }

@@ -101,7 +101,7 @@ func (e setClock) possible(l *Life) error {
 }
 
 func (e setClock) happen(ctx context.Context, l *Life) error {
-	p := e.service(l).current()
+	p := e.service(l).Current()
 	if err := p.SetClock(e.ahead); err != nil {
 		return e.unlessEnded(p, err)
 	}

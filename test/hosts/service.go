@@ -1,0 +1,173 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A Service is a process on a host that is started again whenever it ends, as a
+// service manager does, until it is stopped. Its methods may be called by any
+// goroutine.
+type Service struct {
+	Group string // in which it runs; also what it is called
+	Host  *Host
+	// Command makes the next process. A file as its Stderr is closed once the process
+	// has it.
+	Command func() (*exec.Cmd, error)
+	Away    time.Duration // from an end to the next start
+	// Ended, where set, is told of each end, before the next start.
+	Ended func(p *Process, err error)
+	// Failed is told that no process could be started any more.
+	Failed func(err error)
+
+	mu      sync.Mutex // guards what follows
+	process *Process
+	begun   time.Time // of process
+	away    bool      // not started again for now
+	stopped bool
+	done    sync.WaitGroup
+}
+
+// String is for people.
+func (s *Service) String() string { return s.Group + " on " + s.Host.Name }
+
+// Run starts the service, and again when it ends.
+func (s *Service) Run() error {
+	if err := s.start(); err != nil {
+		return err
+	}
+	s.done.Go(func() {
+		for {
+			p := s.Current()
+			err := p.Wait(context.Background())
+			if s.Ended != nil {
+				s.Ended(p, err)
+			}
+			if s.Stopped() {
+				return
+			}
+			for time.Sleep(s.Away); s.isAway(); time.Sleep(10 * time.Millisecond) {
+			}
+			if err := s.start(); err != nil {
+				s.Failed(err)
+				return
+			}
+			if s.Current() == p {
+				return // stopped meanwhile
+			}
+		}
+	})
+	return nil
+}
+
+func (s *Service) start() error {
+	cmd, err := s.Command()
+	if err != nil {
+		return fmt.Errorf("%s: %w", s, err)
+	}
+	if log, ok := cmd.Stderr.(*os.File); ok {
+		defer log.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil
+	}
+	p, err := s.Host.StartIn(s.Group, cmd)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s, err)
+	}
+	s.process, s.begun = p, time.Now()
+	return nil
+}
+
+// Current is the process that runs, or ran last.
+func (s *Service) Current() *Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
+}
+
+// Begun is when it was started.
+func (s *Service) Begun() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begun
+}
+
+// Running reports whether its process is there.
+func (s *Service) Running() bool {
+	select {
+	case <-s.Current().Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// Stopped reports whether it is to end for good.
+func (s *Service) Stopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped
+}
+
+func (s *Service) isAway() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.away && !s.stopped
+}
+
+// StayAway keeps the service from being started again when it ends.
+func (s *Service) StayAway(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
+// End ends the present process by a signal and waits until it has; patience bounds
+// how long that may take. One that takes longer is made to log its goroutines.
+func (s *Service) End(sig syscall.Signal, patience time.Duration) error {
+	p := s.Current()
+	p.Signal(sig) // it may have ended
+	select {
+	case <-p.Done():
+		return nil
+	case <-time.After(patience):
+	}
+	p.Signal(syscall.SIGQUIT)
+	select {
+	case <-p.Done():
+	case <-time.After(5 * time.Second):
+		p.Kill()
+		<-p.Done()
+	}
+	return fmt.Errorf("%s does not end within %v of %v; its goroutines are in its log", s, patience, sig)
+}
+
+// Stop ends the service in order, for good. Only the first call does something, and
+// reports so.
+func (s *Service) Stop(patience time.Duration) (first bool, err error) {
+	s.mu.Lock()
+	first = !s.stopped
+	s.stopped = true
+	s.mu.Unlock()
+	if !first {
+		return false, nil
+	}
+	err = s.End(syscall.SIGTERM, patience)
+	s.done.Wait()
+	return true, err
+}
+
+// Killed reports whether a process ended by SIGKILL.
+func Killed(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+}
