@@ -24,7 +24,7 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 	}
 	c.pipe.Job = job
 	if p.opts.Jobs != nil {
-		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope)
+		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope, c.origin)
 	}
 	established, err := p.viaPeer(c)
 	if err != nil {

@@ -95,6 +95,9 @@ func (c *carrier) route(ctx context.Context, f *proxyFlags, opts *proxy.Options)
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return c.proxy.DialSite(ctx, host) }
 	o.DialPlanner = mark.GRPC(opts.Mark, slog.Default())
 	o.Guard, o.Health = &c.guard, c.health
+	if opts.Values != nil {
+		o.Waits = opts.Values
+	}
 	opts.Guard = &c.guard
 	o.Owner = opts.Reach.Owner
 	// A connection past a proxy would be one whose requests go wrong.

@@ -63,7 +63,7 @@ func tell(t *testing.T, j *Jobs, m *pslite.Message, to netip.AddrPort, s Scope, 
 func dial(t *testing.T, j *Jobs, to netip.AddrPort, s Scope) *requests {
 	t.Helper()
 	_, tcp := connected(t)
-	return j.Outbound(tcp, to, s).(*requests)
+	return j.Outbound(tcp, to, s, "here").(*requests)
 }
 
 func TestNodeTablesComeFromTheScheduler(t *testing.T) {

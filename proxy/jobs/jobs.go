@@ -64,6 +64,8 @@ type Options struct {
 	// Guard keeps connections of jobs' processes from going past the proxy. May
 	// be nil.
 	Guard Guard
+	// Waits is what waits of workers' pushes to be sent; may be nil.
+	Waits Waits
 	// Health is told that loops turn; may be nil.
 	Health *health.Loops
 	Log    *slog.Logger

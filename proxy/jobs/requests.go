@@ -24,10 +24,11 @@ type requests struct {
 	tcp         *net.TCPConn
 	jobs        *Jobs
 	destination netip.AddrPort
-	scope       Scope // of the process
-	sender      int32 // node id, from READY
-	peer        int32 // node id of the destination
-	refused     error // why nothing more passes
+	scope       Scope  // of the process
+	origin      string // where it connects from, as codecs call it
+	sender      int32  // node id, from READY
+	peer        int32  // node id of the destination
+	refused     error  // why nothing more passes
 	job         *job
 	linked      bool     // the far side is a proxy that understands commandRun
 	run         plan.Run // that was named over this connection, for
@@ -50,9 +51,10 @@ type requests struct {
 
 // Outbound returns the connection that a process of this host, of that scope,
 // has made to a destination, with requests for displaced keys taken out of it.
-func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope) net.Conn {
+// Codecs call where the process is the origin.
+func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, origin string) net.Conn {
 	j.noteDialled(scope, destination)
-	c := &requests{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, sender: pslite.Empty, peer: pslite.Empty}
+	c := &requests{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, origin: origin, sender: pslite.Empty, peer: pslite.Empty}
 	c.stream.watcher = c
 	return c
 }
@@ -333,11 +335,18 @@ func (c *requests) Whole(part int32) (timestamp int32, ok bool) {
 	return x.router.Whole(c.sender, part)
 }
 
+// Settled implements [relay.Routes].
+func (c *requests) Settled() bool {
+	x := c.routes.Load()
+	return x == nil || x.settledFor(c.sender)
+}
+
 // join implements waiter. Only a worker's connection to a server is the router's.
 func (c *requests) join(x *job, peer int32) {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(peer)
 	if okFrom && okTo && from == pslite.Worker && to == pslite.Server {
+		x.connects(c)
 		c.routes.Store(x)
 		join(x, x.up, x.pendingUp, pair{c.sender, rankOf(peer)}, c)
 	}

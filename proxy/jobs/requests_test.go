@@ -20,7 +20,7 @@ func TestWakeForRouterAndRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}).(*requests)
+	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, "here").(*requests)
 	defer c.Close()
 	type result struct {
 		n   int

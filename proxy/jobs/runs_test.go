@@ -123,7 +123,7 @@ func TestRunOnTheWire(t *testing.T) {
 	table := appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)})
 
 	process, tcp := connected(t)
-	up := j.Outbound(tcp, worker, Scope{}).(*requests)
+	up := j.Outbound(tcp, worker, Scope{}, "here").(*requests)
 	up.Linked()
 	if _, err := process.Write(slices.Concat(hello, forged, table)); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestRunIsNotToldPastTheMesh(t *testing.T) {
 	m, _ := nodeTable()
 	sent := slices.Concat(zmtp.AppendReady(g[:], "DEALER", []byte("ps1")), appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)}))
 	process, tcp := connected(t)
-	up := j.Outbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{})
+	up := j.Outbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, "here")
 	if _, err := process.Write(sent); err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestARunThatNobodyHasNamed(t *testing.T) {
 			}
 			j.restarted(x)
 			_, tcp := connected(t)
-			c := j.Outbound(tcp, server, Scope{}).(*requests)
+			c := j.Outbound(tcp, server, Scope{}, "here").(*requests)
 			c.ready(pslite.WorkerID(0))
 			var r pslite.Message
 			r.Meta.Reset()

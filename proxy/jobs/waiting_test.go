@@ -39,7 +39,7 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 	}
 
 	far, tcp := connected(t)
-	up := j.Outbound(tcp, server, Scope{}).(*requests)
+	up := j.Outbound(tcp, server, Scope{}, "here").(*requests)
 	if _, err := far.Write(greeting("ps9")); err != nil {
 		t.Fatal(err)
 	}

@@ -118,4 +118,9 @@ type Routes interface {
 	// Whole returns the timestamp that the process gave the request of which a
 	// message with that timestamp is a part; false where it is none.
 	Whole(part int32) (timestamp int32, ok bool)
+	// Settled has what codecs keep of the process's requests go along with keys that
+	// have moved ([values.Codec.Follow]), and reports whether all are where they are
+	// known to be. A codec that says so before that it is about to send something of
+	// its own can send it then: no key moves until that is over.
+	Settled() bool
 }

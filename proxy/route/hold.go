@@ -15,6 +15,7 @@ type hold struct {
 	keys       []plan.Keys // ascending
 	generation uint32      // of the last requests to wait for
 	quiet      bool        // said so
+	told       bool        // likewise at any time, by this router or one before it
 }
 
 // A Keeper remembers, for those who come after the router, which keys are held
@@ -26,6 +27,37 @@ type Keeper interface {
 
 // Keep has the router tell k from now on.
 func (r *Router) Keep(k Keeper) { r.keeper = k }
+
+// A Follower has something of the workers' go along with keys, to the servers that
+// have them now, and says something to servers that the router does not see.
+type Follower interface {
+	// Follow is called before any request goes by the new table: these ranges of
+	// keys may have other owners; nil: any key may.
+	Follow(keys []plan.Keys)
+	// Busy reports whether something is under way that the router does not see: no
+	// hold becomes quiet meanwhile.
+	Busy() bool
+}
+
+// SetFollower has f follow from now on.
+func (r *Router) SetFollower(f Follower) { r.follower = f }
+
+func (r *Router) follow(keys []plan.Keys) {
+	if r.follower != nil {
+		r.follower.Follow(keys)
+	}
+}
+
+// Still reports whether no key is on its way between servers, as far as this
+// router has allowed it.
+func (r *Router) Still() bool {
+	for _, h := range r.holds {
+		if h.told {
+			return false
+		}
+	}
+	return !r.closed
+}
 
 // Hold makes requests for the keys, ascending, wait until the batch is
 // released. When all that was under way before has been answered, Out says that
@@ -42,7 +74,7 @@ func (r *Router) Hold(b Batch, keys []plan.Keys) bool {
 			return false
 		}
 	}
-	r.holds[b] = &hold{keys: keys, generation: r.generation}
+	r.holds[b] = &hold{keys: keys, generation: r.generation, told: r.closed}
 	if r.keeper != nil {
 		r.keeper.Held(b, keys)
 	}
@@ -86,6 +118,7 @@ func (r *Router) Release(b Batch, owner int32) {
 			changes[i] = plan.Range{Keys: k, Owner: owner}
 		}
 		r.table.Set(changes)
+		r.follow(h.keys)
 	}
 	r.flush()
 }
@@ -106,7 +139,7 @@ func (r *Router) Carried() bool { return !r.past }
 
 // checkQuiet says so of each hold that has nothing to wait for any more.
 func (r *Router) checkQuiet() {
-	if r.past {
+	if r.past || len(r.holds) == 0 || r.follower != nil && r.follower.Busy() {
 		return
 	}
 	oldest := r.generation
@@ -117,7 +150,7 @@ func (r *Router) checkQuiet() {
 	}
 	for _, b := range r.Holds() {
 		if h := r.holds[b]; !h.quiet && int32(h.generation-oldest) < 0 {
-			h.quiet = true
+			h.quiet, h.told = true, true
 			r.out = append(r.out, Out{Quiet: &b})
 		}
 	}

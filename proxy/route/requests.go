@@ -223,11 +223,7 @@ func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
 	if err := divisible(m); err != nil {
 		return err
 	}
-	own := w.ledger.Next()
-	if r.moves {
-		own += FirstExact - FirstOwn
-	}
-	s := newSplit(id, own, distinct)
+	s := newSplit(id, w.ledger.Next(), distinct)
 	w.splits[s.own] = s
 	r.begin(w, id, entry{split: s})
 	r.counts.Split++

@@ -30,8 +30,8 @@ import (
 const FirstOwn int32 = 1 << 29
 
 // FirstExact is the first timestamp of messages whose values must arrive to the
-// last bit, whatever codecs there are: those of moves and, in jobs whose keys
-// may move, the parts of requests. Other parts have timestamps below.
+// last bit, whatever codecs there are: those of moves. Parts of requests have
+// timestamps below.
 const FirstExact int32 = FirstOwn + 1<<28
 
 // LastOwn is the last one of all.
@@ -68,10 +68,10 @@ type Router struct {
 	workers  map[int32]*worker
 	resend   bool // the job uses PS_RESEND
 	closed   bool // nothing may pass: it is not known yet what is displaced
-	moves    bool // keys may move
 	past     bool // some messages do not come by here
 	keeper   Keeper
 	pace     func(workerID, own int32) bool // nil: what is not acknowledged goes again each time
+	follower Follower
 	// Requests are counted by the generation in which they began; a hold begins
 	// a new one, and waits for those before.
 	generation uint32
@@ -96,10 +96,6 @@ func New(t *Table) *Router {
 	return &Router{table: t, holds: map[Batch]*hold{}, workers: map[int32]*worker{}, closed: true, underWay: map[uint32]int{}}
 }
 
-// KeysMove says that keys may move while the job runs. Without it they stay
-// where the table has them.
-func (r *Router) KeysMove() { r.moves = true }
-
 // Table returns the present table.
 func (r *Router) Table() *Table { return r.table }
 
@@ -112,6 +108,7 @@ func (r *Router) Resend() bool { return r.resend }
 // Open replaces the table and lets requests pass.
 func (r *Router) Open(t *Table) {
 	r.table, r.verdicts, r.closed = t, verdicts{}, false
+	r.follow(nil)
 	r.flush()
 }
 

@@ -71,6 +71,10 @@ func (l *Layer) Threshold() float64 { return l.tau }
 // of their squares. It reads all of it.
 func (l *Layer) Residual() (count int, squares float64) { return l.residual.measure() }
 
+// Holds reports whether any number of the residual from one position to before
+// another is not zero.
+func (l *Layer) Holds(from, to int) bool { return l.residual.holds(from, to) }
+
 // AppendResidual appends the residual, for [Layer.AddResidual] on the same machine.
 func (l *Layer) AppendResidual(dst []byte) []byte { return append(dst, l.residual.bytes()...) }
 
@@ -92,6 +96,10 @@ func (l *Layer) AddResidual(at []uint32, b []byte) error {
 	l.residual.addBytes(at, b)
 	return nil
 }
+
+// TakeResidual appends the residual of these positions, for [Layer.AddResidual] on
+// the same machine, and leaves none of them.
+func (l *Layer) TakeResidual(dst []byte, at []uint32) []byte { return l.residual.takeBytes(dst, at) }
 
 // Move has the residual be in that memory from now on, aligned to 8 bytes, as far
 // as that suffices; the caller keeps the memory while the layer is in use. Grow

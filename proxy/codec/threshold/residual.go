@@ -42,6 +42,10 @@ type residual interface {
 	bytes() []byte
 	// addBytes adds such numbers, to those at the positions or, with nil, to all.
 	addBytes(at []uint32, b []byte)
+	// holds reports whether a number from one position to before another is not zero.
+	holds(from, to int) bool
+	// takeBytes appends such numbers at the positions and leaves zeros.
+	takeBytes(dst []byte, at []uint32) []byte
 	// measure counts the numbers that are not zero and sums their squares.
 	measure() (count int, squares float64)
 }
@@ -213,6 +217,24 @@ func addBytes[R vector.Float](e []R, at []uint32, b []byte) {
 			e[at[i]] += v
 		}
 	}
+}
+
+func (r *narrow) holds(from, to int) bool { return holds(r.e[from:to]) }
+func (r *wide) holds(from, to int) bool   { return holds(r.e[from:to]) }
+
+func holds[R vector.Float](e []R) bool {
+	return slices.ContainsFunc(e, func(v R) bool { return v != 0 })
+}
+
+func (r *narrow) takeBytes(dst []byte, at []uint32) []byte { return takeBytes(r.e, dst, at) }
+func (r *wide) takeBytes(dst []byte, at []uint32) []byte   { return takeBytes(r.e, dst, at) }
+
+func takeBytes[R vector.Float](e []R, dst []byte, at []uint32) []byte {
+	taken := make([]R, len(at))
+	for i, p := range at {
+		taken[i], e[p] = e[p], 0
+	}
+	return append(dst, memoryOf(taken)...)
 }
 
 func memoryOf[R vector.Float](e []R) []byte {

@@ -1,6 +1,7 @@
 package values
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -123,5 +124,28 @@ func TestDrainsBeforeTheEnd(t *testing.T) {
 		if n := <-left; (n > 0) != silent {
 			t.Errorf("silent %v: %d values still waited", silent, n)
 		}
+	}
+}
+
+// The push with which the last goes that waited takes the same bytes when it is
+// repeated, though no rule holds any more and nothing waits.
+func TestTheLastPushIsRepeated(t *testing.T) {
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
+	w := e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	r := rand.New(rand.NewPCG(1, 9))
+	w.carry(t, whole(r, 0).frames())
+	if err := e.worker.SetRules(nil); err != nil {
+		t.Fatal(err)
+	}
+	last := request{timestamp: 1, push: true, keys: []uint64{7}, vals: make([]float32, 700)}
+	first := w.carry(t, last.frames())[2]
+	rest := whole(r, 2)
+	rest.keys, rest.lens, rest.vals = rest.keys[1:], rest.lens[1:], rest.vals[700:]
+	if w.carry(t, rest.frames()); e.worker.StillWaiting() > 0 {
+		t.Fatal("something waits after all keys were pushed without a rule")
+	}
+	if again := w.carry(t, last.frames())[2]; !bytes.Equal(first, again) || bytes.Equal(first, make([]byte, 2800)) {
+		t.Error("the push that had all along that waited of a key was repeated without it")
 	}
 }

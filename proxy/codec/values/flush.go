@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -142,13 +143,46 @@ func (c *Codec) AwaitDrained(ctx context.Context) (values int) {
 // is empty, and waits for the servers' answers.
 func (c *Codec) flush(ctx context.Context, origin, node string) error {
 	var sent []*ownPush
-	var failed error
+	_, failed := c.takeOver("") // what a proxy before this one has just left
+	defer c.sending(processes(c.streamsOf(origin, node)))()
+	if err := c.settle(ctx, c.streamsOf(origin, node)); err != nil {
+		return err
+	}
 	for o, st := range c.streamsOf(origin, node) {
 		pushes, err := c.flushStream(st, o)
 		sent = append(sent, pushes...)
 		failed = errors.Join(failed, err)
 	}
 	return errors.Join(failed, c.awaitAnswers(ctx, sent))
+}
+
+// settleAgain is how often it is asked whether keys have arrived where they move.
+const settleAgain = 5 * time.Millisecond
+
+// settle waits until what waits in some streams is for the servers that have the
+// keys, of which none is on its way to another. After [Codec.sending] it stays so.
+func (c *Codec) settle(ctx context.Context, of map[owner]*stream) error {
+	routes := map[process]relay.Routes{}
+	for o, st := range of {
+		st.mu.Lock()
+		if st.sender != nil && st.sender.link.Routes != nil {
+			routes[o.process()] = st.sender.link.Routes
+		}
+		st.mu.Unlock()
+	}
+	again := time.NewTicker(settleAgain)
+	defer again.Stop()
+	for p, r := range routes {
+		for !r.Settled() {
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+				c.counts.why(ReasonNoFlush)
+				return fmt.Errorf("keys of worker %d are on their way between servers: %w", p.node, ctx.Err())
+			}
+		}
+	}
+	return nil
 }
 
 // flushStream makes and sends the last pushes of one stream.

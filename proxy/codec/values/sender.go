@@ -147,11 +147,11 @@ func (r *Rule) pulls() bool {
 	return r.Unchanged || r.Slim != nil || r.feedsBack() || r.Wire != ""
 }
 
-// owes reports whether something of the pushes to this server waits although
-// no rule says so any more.
+// owes reports whether something of the pushes to this server waits, or is repeated,
+// although no rule says so any more.
 func (s *Sender) owes(m *pslite.Message) bool {
 	st, _ := s.stream(m, false)
-	return st != nil && st.waits()
+	return st != nil && st.owes(exchangeOf(&m.Meta))
 }
 
 // Encode implements [relay.Sender].

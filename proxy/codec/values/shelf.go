@@ -37,7 +37,8 @@ const (
 	kindNarrow                        // A, B: range, C: kind; bytes: numbers and a tail
 	kindKeys                          // as its layer, D: how many such extents came before; bytes: entries
 	kindSent                          // C: timestamp, D: 1 of a push, Sum; bytes: the section
-	kindTook                          // A, B: of which file all is here
+	kindTook                          // A, B: of which file, or part of one on its way, all is here
+	kindLeaves                        // A, B: its id; bytes: what is on its way to another stream, a keptStream
 )
 
 const (

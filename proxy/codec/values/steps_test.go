@@ -16,6 +16,8 @@ func (w wholes) Whole(part int32) (timestamp int32, ok bool) {
 	return timestamp, ok
 }
 
+func (w wholes) Settled() bool { return true }
+
 // Where keys are displaced a push comes to a server in several parts, and to some
 // servers not at all. What is counted are the worker's pushes: the share that goes
 // is that of pushes which are whole, and with the push that was named all has gone,

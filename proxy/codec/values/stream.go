@@ -85,11 +85,13 @@ func newStream(c *Codec, o owner, all *steps) *stream {
 	return &stream{owner: o, steps: all, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}}
 }
 
-// waits reports whether something may wait to be sent.
-func (s *stream) waits() bool {
+// owes reports whether something may wait to be sent, or went with that very
+// request before and must go with it again.
+func (s *stream) owes(e exchange) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.dense)+len(s.narrow) > 0
+	before := s.repeats.sent[e]
+	return len(s.dense)+len(s.narrow) > 0 || before != nil && len(before.section) > 0
 }
 
 // residual returns how many values wait, and the sum of their squares; s.mu is

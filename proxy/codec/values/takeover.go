@@ -1,10 +1,14 @@
 package values
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +24,7 @@ import (
 type left struct {
 	*mapped.Left
 	stream keptStream
+	leaves map[[2]uint64]*keptStream // on its way to other streams, by id
 	took   map[[2]uint64]bool
 }
 
@@ -33,7 +38,7 @@ func readLeft(l *mapped.Left) (*left, error) {
 	if err := json.Unmarshal(l.Name, &o); err != nil {
 		return nil, fmt.Errorf("%w: whose it is: %w", mapped.ErrDamaged, err)
 	}
-	all := &left{Left: l, took: map[[2]uint64]bool{}}
+	all := &left{Left: l, took: map[[2]uint64]bool{}, leaves: map[[2]uint64]*keptStream{}}
 	k := &all.stream
 	k.Origin, k.Node, k.Server, k.App, k.Customer = o.Origin, o.Node, o.Server, o.App, o.Customer
 	numbers, keys := map[mapped.Tag][]byte{}, map[mapped.Tag][]mapped.Part{}
@@ -55,6 +60,12 @@ func readLeft(l *mapped.Left) (*left, error) {
 			k.Sent = append(k.Sent, keptSent{int32(p.Tag.C), p.Tag.D == 1, p.Tag.Sum, p.Bytes, p.Tag.A})
 		case kindTook:
 			all.took[[2]uint64{p.Tag.A, p.Tag.B}] = true
+		case kindLeaves:
+			away := &keptStream{}
+			if err := gob.NewDecoder(bytes.NewReader(p.Bytes)).Decode(away); err != nil || crc32.Checksum(p.Bytes, castagnoli) != p.Tag.C {
+				return nil, fmt.Errorf("%w: what is on its way to another server: %w", mapped.ErrDamaged, err)
+			}
+			all.leaves[[2]uint64{p.Tag.A, p.Tag.B}] = away
 		}
 	}
 	for t, b := range numbers {
@@ -96,15 +107,43 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	}
 	c.taking.Lock()
 	defer c.taking.Unlock()
-	entries, err := os.ReadDir(c.folder)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil
+	found, err := c.openAll(prefix)
+	if slices.ContainsFunc(found, func(l *left) bool { return len(l.leaves)+len(l.took) > 0 }) && prefix != "" {
+		// A proxy was killed while something was on its way from one file to another.
+		for _, l := range found {
+			err = errors.Join(err, l.Close())
 		}
-		return 0, err
+		var failed error
+		found, failed = c.openAll("")
+		err = errors.Join(err, failed)
 	}
-	var found []*left
 	took := map[[2]uint64]bool{}
+	for _, l := range found {
+		maps.Copy(took, l.took)
+	}
+	// What is on its way first: its arrival is noted in the file that it goes to.
+	slices.SortStableFunc(found, func(a, b *left) int { return len(b.leaves) - len(a.leaves) })
+	for _, l := range found {
+		forget, failed := c.arrive(l, took)
+		err = errors.Join(err, failed)
+		if took[halves(l.ID)] {
+			err = errors.Join(err, l.Remove())
+		} else {
+			err = errors.Join(err, c.takeLeft(l))
+			streams++
+		}
+		forget()
+	}
+	c.taken.Add(uint64(streams))
+	return streams, err
+}
+
+// openAll opens the files whose names begin so and that nobody has.
+func (c *Codec) openAll(prefix string) (found []*left, err error) {
+	entries, err := os.ReadDir(c.folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), prefix) || !strings.HasSuffix(e.Name(), fileSuffix) {
 			c.removeUnfinished(e)
@@ -114,20 +153,41 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 		err = errors.Join(err, failed)
 		if l != nil {
 			found = append(found, l)
-			for id := range l.took {
-				took[id] = true
-			}
 		}
 	}
-	for _, l := range found {
-		if took[halves(l.ID)] {
-			err = errors.Join(err, l.Remove())
+	return found, err
+}
+
+// arrive takes up what was on its way from a file to other streams, and has not
+// arrived. That it has is noted until the function is called that it returns.
+func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(), err error) {
+	var done []func()
+	for id, k := range l.leaves {
+		if took[id] {
 			continue
 		}
-		err = errors.Join(err, c.takeLeft(l))
-		streams++
+		st := c.join(owner{k.Origin, k.Node, k.Server, k.App, k.Customer}, true)
+		if st == nil {
+			c.counts.why(ReasonStreams)
+			err = errors.Join(err, fmt.Errorf("what waited for %s is lost: too many workers and servers", k.Server))
+			continue
+		}
+		st.mu.Lock()
+		n, failed := st.takeNoting(k, id)
+		st.mu.Unlock()
+		err = errors.Join(err, failed)
+		done = append(done, func() {
+			st.mu.Lock()
+			st.forget(n)
+			st.mu.Unlock()
+			c.leave(st)
+		})
 	}
-	return streams, err
+	return func() {
+		for _, f := range done {
+			f()
+		}
+	}, err
 }
 
 // removeUnfinished removes what a proxy left that was killed while it made a file.
@@ -183,20 +243,41 @@ func (c *Codec) takeLeft(l *left) error {
 func (s *stream) take(k *keptStream, id [2]uint64, remove func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n, err := s.takeNoting(k, id)
+	failed := remove()
+	if failed == nil {
+		s.forget(n)
+	}
+	return errors.Join(err, failed)
+}
+
+// note says in a file that something has arrived there.
+type note struct {
+	file   *mapped.File
+	extent *mapped.Extent // nil: there was no room
+}
+
+// takeNoting adds what was kept to the stream, and notes its id; s.mu is locked.
+func (s *stream) takeNoting(k *keptStream, id [2]uint64) (n note, err error) {
 	lost := 0
-	err := error(nil)
 	s.guarded(func() {
 		lost = s.takeUp(k)
-		e := s.allocate(kindTook, mapped.Tag{A: id[0], B: id[1]}, 0)
+		n = note{extent: s.allocate(kindTook, mapped.Tag{A: id[0], B: id[1]}, 0)}
+		n.file = s.file
 		s.commit()
-		err = remove()
-		if e != nil && err == nil {
-			s.file.Free(e)
-			s.commit()
-		}
 	})
 	if lost > 0 {
-		err = errors.Join(err, fmt.Errorf("what waited of %d layers for %s is lost: --codec-memory has no room for it, or their keys have other lengths now", lost, k.Server))
+		err = fmt.Errorf("what waited of %d layers for %s is lost: --codec-memory has no room for it, or their keys have other lengths now", lost, k.Server)
 	}
-	return err
+	return n, err
+}
+
+// forget takes a note away; s.mu is locked.
+func (s *stream) forget(n note) {
+	if n.extent != nil && n.file == s.file {
+		s.guarded(func() {
+			s.file.Free(n.extent)
+			s.commit()
+		})
+	}
 }

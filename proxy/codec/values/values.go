@@ -81,7 +81,9 @@ type Codec struct {
 	log     *slog.Logger
 	folder  string
 	taking  sync.Mutex // files of proxies before this one
-	stepped func()     // is called between stores to files, in tests
+	follows sync.Mutex // what waits, along with keys; before streams' locks
+	taken   atomic.Uint64
+	stepped func() // is called between stores to files, in tests
 	watcher atomic.Pointer[Watcher]
 
 	mu      sync.Mutex
@@ -94,7 +96,8 @@ type Codec struct {
 	own     int32              // pushes of our own so far
 	heard   map[relay.Instance]ways
 	origins map[string]*origin
-	named   atomic.Uint64 // times that an origin's job became known
+	sends   map[process]int // pushes of our own are being made
+	named   atomic.Uint64   // times that an origin's job became known
 	now     func() time.Time
 	moves   moves
 }
@@ -106,7 +109,7 @@ type ruleSet struct{ rules []Rule }
 // rules.
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, steps: map[worker]*steps{}, now: time.Now, counts: newCounters(),
-		owns: map[int32]*ownPush{}, heard: map[relay.Instance]ways{}, origins: map[string]*origin{}}
+		owns: map[int32]*ownPush{}, heard: map[relay.Instance]ways{}, origins: map[string]*origin{}, sends: map[process]int{}}
 	c.adds, c.log, c.folder = o.Adds, o.Log, o.Folder
 	if c.log == nil {
 		c.log = slog.Default()

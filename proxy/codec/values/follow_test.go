@@ -1,0 +1,284 @@
+package values
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+)
+
+// wandering is a worker whose keys move between servers, while the proxy on its host
+// is killed now and then.
+type wandering struct {
+	t       *rapid.T
+	d       *doomed
+	e       *ends
+	servers []netip.AddrPort
+	ways    []*way
+	owners  map[uint64]int32 // of keys that have moved
+	stamp   int32
+
+	pushed, got sums
+}
+
+// width is how many values a key has.
+func width(key uint64) int {
+	switch {
+	case key < 100:
+		return 1
+	case key < 120:
+		return 16
+	}
+	return 600
+}
+
+func (w *wandering) owner(key uint64) int32 {
+	if o, ok := w.owners[key]; ok {
+		return o
+	}
+	return int32(key % uint64(len(w.servers)))
+}
+
+// begin begins a proxy, after one that was killed.
+func (w *wandering) begin() {
+	w.d.begin()
+	w.e.worker = w.d.codec
+	w.ways = nil
+	for _, at := range w.servers {
+		w.ways = append(w.ways, w.e.dialServer(w.d.t, at, nil))
+	}
+}
+
+// until does something until no kill comes in between.
+func (w *wandering) until(do func()) {
+	for w.d.mayDie(do) {
+		w.begin()
+		for w.d.mayDie(func() { w.follow(nil) }) { // it is known where keys are
+			w.begin()
+		}
+	}
+}
+
+func (w *wandering) follow(keys []plan.Keys) {
+	w.d.codec.Follow("here", 9, w.servers, keys, w.owner)
+}
+
+// push pushes keys, each to its owner, and repeats what a kill kept from going.
+func (w *wandering) push(r *rand.Rand, keys []uint64, zeros bool) {
+	for rank := range w.servers {
+		for lo, hi := range map[uint64]uint64{0: 100, 100: 120, 120: 1000} {
+			q := request{timestamp: w.stamp, push: true}
+			for _, k := range keys {
+				if w.owner(k) != int32(rank) || k < lo || k >= hi {
+					continue
+				}
+				q.keys = append(q.keys, k)
+				for range width(k) {
+					v := float32(0)
+					if !zeros {
+						v = float32(r.IntN(9) - 4)
+					}
+					q.vals = append(q.vals, v)
+				}
+			}
+			if len(q.keys) == 0 {
+				continue
+			}
+			w.stamp++
+			w.pushed.add(q.keys, q.vals, nil)
+			var first []byte
+			w.until(func() {
+				out := w.ways[rank].carry(w.d.t, q.frames())[2]
+				if first == nil {
+					first = out
+					w.got.add(q.keys, floats(out), nil)
+				} else if !bytes.Equal(first, out) {
+					w.t.Fatalf("push %d was repeated with other values", q.timestamp)
+				}
+			})
+		}
+	}
+}
+
+// move gives some keys another owner.
+func (w *wandering) move(keys []uint64, to int32) {
+	var ranges []plan.Keys
+	for _, k := range keys {
+		w.owners[k] = to
+		ranges = append(ranges, plan.One(k))
+	}
+	w.until(func() { w.follow(ranges) })
+}
+
+// misplaced returns the keys of which something waits for a server that does not
+// own them.
+func (w *wandering) misplaced() (all []string) {
+	for o, st := range w.d.codec.streams {
+		rank := int32(slices.Index(w.servers, o.server))
+		for key := range st.dense {
+			if w.owner(key) != rank {
+				all = append(all, fmt.Sprint("key ", key, " at server ", rank))
+			}
+		}
+		for _, l := range st.narrow {
+			for _, c := range l.index.cells {
+				if c.place != 0 && w.owner(c.key) != rank && l.holds(&c) {
+					all = append(all, fmt.Sprint("key ", c.key, " at server ", rank))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Whatever is pushed while keys move, and however often the proxy is killed, also
+// while something is on its way from one stream's file to another's: what waits of
+// a key is for the server that owns it, counts once, and in the end the sums are
+// those of what was pushed, exactly.
+func TestWhatWaitsFollowsItsKey(t *testing.T) {
+	kills, moved := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+		w := &wandering{t: rt, e: newEnds(t), owners: map[uint64]int32{}, pushed: sums{}, got: sums{}}
+		for i := range 3 {
+			w.servers = append(w.servers, netip.AddrPortFrom(netip.MustParseAddr("198.18.0.2"), uint16(9000+i)))
+		}
+		folder := filepath.Join(folderInMemory(t), "state")
+		if rapid.IntRange(0, 9).Draw(rt, "folder") == 0 {
+			folder = "" // what waits is in memory alone, and no proxy is killed
+		}
+		w.d = &doomed{t: t, r: r, folder: folder, rules: []Rule{{Unpulled: true, Threshold: 0.9, Lifespan: 3, Layers: []Range{{0, 49}}}}}
+		if folder == "" {
+			w.d.r = rand.New(never{})
+		}
+		w.begin()
+		all := rapid.SliceOfNDistinct(rapid.OneOf(rapid.Uint64Range(0, 119), rapid.Uint64Range(120, 122)), 1, 60, rapid.ID[uint64]).Draw(rt, "keys")
+		slices.Sort(all)
+		some := func(what string) (keys []uint64) {
+			for i, k := range all {
+				if rapid.Bool().Draw(rt, fmt.Sprint(what, i)) {
+					keys = append(keys, k)
+				}
+			}
+			return keys
+		}
+		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 4).Draw(rt, "what") {
+			case 0, 1, 2:
+				w.push(r, some("push"), false)
+			case 3:
+				before := w.d.codec.Waiting()
+				w.move(some("move"), rapid.Int32Range(0, 2).Draw(rt, "to"))
+				if after := w.d.codec.Waiting(); before != after {
+					rt.Fatalf("%v waited before keys moved, %v after", before, after)
+				} else if after > 0 {
+					moved++
+				}
+			case 4:
+				if folder != "" {
+					w.d.kill()
+					w.until(w.begin)
+					w.until(func() { w.follow(nil) })
+				}
+			}
+			if wrong := w.misplaced(); len(wrong) > 0 {
+				rt.Fatalf("what waits of %v", wrong)
+			}
+		}
+		w.d.rules = nil
+		if err := w.d.codec.SetRules(nil); err != nil {
+			rt.Fatal(err)
+		}
+		w.push(r, all, true)
+		w.push(r, all, true)
+		if off := w.pushed.difference(w.got) + w.got.difference(w.pushed); off != 0 || w.d.codec.StillWaiting() > 0 {
+			rt.Fatalf("sums are off by %v after %d kills, and %d values wait", off, w.d.kills, w.d.codec.StillWaiting())
+		}
+		kills += w.d.kills
+		for _, w := range w.ways {
+			w.close()
+		}
+		for _, st := range w.d.codec.streams {
+			if st.file != nil {
+				st.file.Remove()
+			}
+		}
+	})
+	if kills == 0 || moved == 0 {
+		t.Errorf("%d kills, something waited in %d moves: too little to tell anything", kills, moved)
+	}
+}
+
+// never has nothing happen by chance.
+type never struct{}
+
+func (never) Uint64() uint64 { return 1 << 63 }
+
+// What was on its way between two files when a proxy was killed arrives once, with
+// whichever of the two the next proxy begins.
+func TestOnItsWayBetweenFiles(t *testing.T) {
+	servers := []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:9000"), netip.MustParseAddrPort("198.18.0.3:9000")}
+	follow := func(c *Codec) { c.Follow("here", 9, servers, nil, func(uint64) int32 { return 1 }) }
+	// begun is a proxy that is killed at such a store while all keys move to a server.
+	begun := func(fuse int) (d *doomed, killed bool) {
+		e := newEnds(t)
+		d = &doomed{t: t, r: rand.New(never{}), folder: filepath.Join(folderInMemory(t), "state"), rules: []Rule{{Unpulled: true, Threshold: 0.99}}}
+		d.begin()
+		e.worker = d.codec
+		for i, to := range servers {
+			w := e.dialServer(t, to, nil)
+			w.carry(t, whole(rand.New(rand.NewPCG(uint64(i), 9)), 1).frames())
+		}
+		d.fuse = fuse
+		defer func() {
+			killed, d.fuse = recover() != nil, 0
+		}()
+		follow(d.codec)
+		return d, false
+	}
+	d, _ := begun(0)
+	want, squares := d.codec.StillWaiting(), d.codec.Waiting()
+	d.kill()
+	for fuse := 1; ; fuse++ {
+		for first := range servers {
+			d, killed := begun(fuse)
+			d.kill()
+			if !killed {
+				if fuse < 8 {
+					t.Errorf("%d stores are too few to tell anything", fuse-1)
+				}
+				return
+			}
+			c, err := New(Options{Compact: compact.DefaultLimits, Folder: d.folder})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := owner{"here", "ps9", servers[first], 0, 0}
+			for _, prefix := range []string{o.fileName(), ""} {
+				if _, err := c.takeOver(prefix); err != nil {
+					t.Fatal(err)
+				}
+			}
+			follow(c)
+			if n, sum := c.StillWaiting(), c.Waiting(); n != want || sum != squares {
+				t.Errorf("killed at store %d, server %d first: %d values wait, of squares %v, want %d of %v", fuse, first, n, sum, want, squares)
+			}
+			for o, st := range c.streams {
+				if n, _ := st.residual(); n > 0 && o.server != servers[1] {
+					t.Errorf("killed at store %d: %d values wait for %v", fuse, n, o.server)
+				}
+				if st.file != nil {
+					st.file.Remove()
+				}
+			}
+		}
+	}
+}
