@@ -31,7 +31,8 @@ namespaces of this machine, joined by slow links, once for each phase:
   compact    also with a proxy on every host, and the lossless codec between them
   placement  also data and keys divided among the hosts before the run
   reroute    another job, whose hot keys wander: at home, then moved after them
-  threshold  placement, and 99% of what is pushed waits until it adds up
+  threshold  placement, and 99% of what is pushed waits until it adds up; pulls
+             leave out what has not changed
 
 Needs root. Everything it makes is gone when it ends.`,
 		Args: cobra.NoArgs,

@@ -18,13 +18,15 @@ const sparsity = 0.99
 
 // threshold runs the job of the placement phase again after telling the proxies,
 // which run on, that of each push only the largest values go at once, and all in
-// the last steps: the model that the workers have at the end lacks nothing.
+// the last steps: the model that the workers have at the end lacks nothing. Most
+// parameters stay as they are from pull to pull then, and are not said again.
 func (s *stage) threshold(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil, append(s.placed, "--handler", "add")...); err != nil {
 		return Result{}, err
 	}
+	rules := []values.Rule{{Threshold: sparsity, Until: s.options.Steps - s.options.Steps/30, Unchanged: true}}
 	for _, p := range s.fleet.proxies {
-		if err := p.put(ctx, "/api/v1/codecs", []values.Rule{{Threshold: sparsity, Until: s.options.Steps - s.options.Steps/30}}); err != nil {
+		if err := p.put(ctx, "/api/v1/codecs", rules); err != nil {
 			return Result{}, err
 		}
 	}

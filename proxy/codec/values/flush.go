@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -154,35 +153,6 @@ func (c *Codec) flush(ctx context.Context, origin, node string) error {
 		failed = errors.Join(failed, err)
 	}
 	return errors.Join(failed, c.awaitAnswers(ctx, sent))
-}
-
-// settleAgain is how often it is asked whether keys have arrived where they move.
-const settleAgain = 5 * time.Millisecond
-
-// settle waits until what waits in some streams is for the servers that have the
-// keys, of which none is on its way to another. After [Codec.sending] it stays so.
-func (c *Codec) settle(ctx context.Context, of map[owner]*stream) error {
-	routes := map[process]relay.Routes{}
-	for o, st := range of {
-		st.mu.Lock()
-		if st.sender != nil && st.sender.link.Routes != nil {
-			routes[o.process()] = st.sender.link.Routes
-		}
-		st.mu.Unlock()
-	}
-	again := time.NewTicker(settleAgain)
-	defer again.Stop()
-	for p, r := range routes {
-		for !r.Settled() {
-			select {
-			case <-again.C:
-			case <-ctx.Done():
-				c.counts.why(ReasonNoFlush)
-				return fmt.Errorf("keys of worker %d are on their way between servers: %w", p.node, ctx.Err())
-			}
-		}
-	}
-	return nil
 }
 
 // flushStream makes and sends the last pushes of one stream.

@@ -2,17 +2,21 @@ package values
 
 import (
 	"bytes"
+	"context"
 	"encoding/gob"
+	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/codec/mapped"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // What waits of a key is for the server that has the key: when that is another one,
@@ -223,6 +227,35 @@ func (c *Codec) sending(all []process) (over func()) {
 	}
 	add(1)
 	return func() { add(-1) }
+}
+
+// settleAgain is how often it is asked whether keys have arrived where they move.
+const settleAgain = 5 * time.Millisecond
+
+// settle waits until what waits in some streams is for the servers that have the
+// keys, of which none is on its way to another. After [Codec.sending] it stays so.
+func (c *Codec) settle(ctx context.Context, of map[owner]*stream) error {
+	routes := map[process]relay.Routes{}
+	for o, st := range of {
+		st.mu.Lock()
+		if st.sender != nil && st.sender.link.Routes != nil {
+			routes[o.process()] = st.sender.link.Routes
+		}
+		st.mu.Unlock()
+	}
+	again := time.NewTicker(settleAgain)
+	defer again.Stop()
+	for p, r := range routes {
+		for !r.Settled() {
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+				c.counts.why(ReasonNoFlush)
+				return fmt.Errorf("keys of worker %d are on their way between servers: %w", p.node, ctx.Err())
+			}
+		}
+	}
+	return nil
 }
 
 // processes returns whose streams these are, each once.
