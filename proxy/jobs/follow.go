@@ -20,6 +20,12 @@ type Waits interface {
 	Taken() uint64
 }
 
+// origin is where a worker connects from: more than one address, perhaps.
+type origin struct {
+	worker int32
+	name   string
+}
+
 // follower has what waits of the pushes of a job's workers go along with keys.
 type follower struct{ x *job }
 
@@ -31,8 +37,8 @@ func (f follower) Busy() bool {
 	if f.x.jobs.opts.Waits == nil {
 		return false
 	}
-	for worker, origin := range f.x.origins {
-		if f.x.jobs.opts.Waits.Sends(origin, worker) {
+	for o := range f.x.origins {
+		if f.x.jobs.opts.Waits.Sends(o.name, o.worker) {
 			return true
 		}
 	}
@@ -48,8 +54,8 @@ func (x *job) follow(keys []plan.Keys) {
 		x.taken = x.jobs.opts.Waits.Taken()
 	}
 	servers := x.addresses()
-	for worker, origin := range x.origins {
-		x.jobs.opts.Waits.Follow(origin, worker, servers, keys, x.router.Table().Owner)
+	for o := range x.origins {
+		x.jobs.opts.Waits.Follow(o.name, o.worker, servers, keys, x.router.Table().Owner)
 	}
 }
 
@@ -73,30 +79,32 @@ func (x *job) addresses() []netip.AddrPort {
 	return all
 }
 
+// maxOrigins bounds the origins of a job's workers.
+const maxOrigins = 4096
+
 // connects notes where a worker connects from. What waits of its pushes may be of
 // a process before this one, that did not see keys move.
 func (x *job) connects(c *requests) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.origins[c.sender] == c.origin {
+	o := origin{c.sender, c.origin}
+	if x.origins[o] || len(x.origins) >= maxOrigins {
 		return
 	}
-	x.origins[c.sender] = c.origin
+	x.origins[o] = true
 	if x.router.Ready() {
 		x.follow(nil)
 	}
 }
 
-// settledFor reports whether what waits of a worker's pushes is for the servers
-// that own the keys, and none of these is on its way to another.
-func (x *job) settledFor(worker int32) bool {
+// settledKeys reports whether what waits of workers' pushes is for the servers that own
+// the keys, and none of these is on its way to another.
+func (x *job) settledKeys() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.router.Still() {
 		return false
 	}
-	if w := x.jobs.opts.Waits; w != nil {
-		w.Follow(x.origins[worker], worker, x.addresses(), nil, x.router.Table().Owner)
-	}
+	x.follow(nil)
 	return true
 }

@@ -43,8 +43,8 @@ type job struct {
 	open    map[waiter]bool // connections, of nodes of any role
 	left    time.Time       // when the last of them closed
 	up      map[pair]*requests
-	origins map[int32]string // where this host's workers connect from
-	taken   uint64           // of what waits, so much was taken up when all followed last
+	origins map[origin]bool // where this host's workers connect from
+	taken   uint64          // of what waits, so much was taken up when all followed last
 	down    map[pair]*answers
 	// What waits for a connection.
 	pendingUp, pendingDown map[pair][][]byte
@@ -97,7 +97,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
 		scopes: map[Scope]bool{}, open: map[waiter]bool{},
-		up: map[pair]*requests{}, origins: map[int32]string{}, down: map[pair]*answers{},
+		up: map[pair]*requests{}, origins: map[origin]bool{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
 		movers: newMovers(j.opts.Handler), pace: newPace(),
 	}

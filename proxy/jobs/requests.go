@@ -338,7 +338,7 @@ func (c *requests) Whole(part int32) (timestamp int32, ok bool) {
 // Settled implements [relay.Routes].
 func (c *requests) Settled() bool {
 	x := c.routes.Load()
-	return x == nil || x.settledFor(c.sender)
+	return x == nil || x.settledKeys()
 }
 
 // join implements waiter. Only a worker's connection to a server is the router's.

@@ -142,7 +142,10 @@ func (c *Codec) AwaitDrained(ctx context.Context) (values int) {
 // is empty, and waits for the servers' answers.
 func (c *Codec) flush(ctx context.Context, origin, node string) error {
 	var sent []*ownPush
-	_, failed := c.takeOver("") // what a proxy before this one has just left
+	failed := error(nil)
+	if node != "" { // what a proxy before this one has just left is the worker's, too
+		_, failed = c.takeOver("")
+	}
 	defer c.sending(processes(c.streamsOf(origin, node)))()
 	if err := c.settle(ctx, c.streamsOf(origin, node)); err != nil {
 		return err

@@ -185,6 +185,7 @@ func (c *Codec) restoreSaved(path string) (streams int, err error) {
 		}
 		err = errors.Join(err, st.take(k, [2]uint64{}, func() error { return nil }))
 		c.leave(st)
+		c.taken.Add(1)
 	}
 	return len(all.Streams), err
 }
