@@ -1,7 +1,6 @@
 package values
 
 import (
-	"context"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -382,45 +381,5 @@ func TestAnsweredPushIsNotRepeated(t *testing.T) {
 		if len(own.frames) != 1 {
 			t.Fatalf("%d frames are kept of an answered push", len(own.frames))
 		}
-	}
-}
-
-// unsettled are routes with keys on their way, a few times that it is asked.
-type unsettled struct {
-	codec *Codec
-	left  int
-	early bool // it was asked before it was said that something is sent
-}
-
-func (*unsettled) Whole(int32) (int32, bool) { return 0, false }
-func (u *unsettled) Settled() bool {
-	u.early = u.early || !u.codec.Sends("here", 9)
-	u.left--
-	return u.left < 0
-}
-
-// A last push waits for keys that are on their way between servers, and says before
-// that it is to come: none sets out meanwhile.
-func TestFlushWaitsForKeys(t *testing.T) {
-	for _, left := range []int{3, 1 << 30} {
-		synctest.Test(t, func(t *testing.T) {
-			e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
-			routes := &unsettled{codec: e.worker, left: left}
-			up, down := e.dialServer(t, netip.MustParseAddrPort("198.18.0.2:9000"), routes), e.dial(t, e.server, e.worker, "ps8")
-			defer up.close()
-			defer down.close()
-			up.carry(t, pushes(rand.New(rand.NewPCG(7, 7)), 2).frames())
-			ctx, cancel := context.WithTimeout(t.Context(), barrierPatience)
-			defer cancel()
-			began, waited := time.Now(), e.worker.StillWaiting()
-			err := e.worker.Flush(ctx)
-			sent := len(up.own(t))
-			if settles := left == 3; settles != (sent > 0) || err == nil || settles != (e.worker.StillWaiting() == 0) || waited == 0 {
-				t.Errorf("%d questions: %d pushes went, %d of %d values wait, %v", left, sent, e.worker.StillWaiting(), waited, err)
-			}
-			if routes.early || e.worker.Sends("here", 9) || time.Since(began) < 3*settleAgain {
-				t.Errorf("it was asked too early: %v, it still sends: %v", routes.early, e.worker.Sends("here", 9))
-			}
-		})
 	}
 }
