@@ -38,6 +38,8 @@ type requests struct {
 	r, w        int
 	due         []byte // to be handed on, before anything else
 	pass        int    // of buf, the first so many bytes are to be handed on
+	skip        int    // bytes behind those, which the router took
+	failed      error  // what comes then
 	inMessage   atomic.Bool
 	routes      atomic.Pointer[job] // job, once it is a worker's to a server
 
@@ -69,11 +71,15 @@ func (c *requests) NetConn() net.Conn { return c.tcp }
 // CloseWrite ends what the process receives.
 func (c *requests) CloseWrite() error { return c.tcp.CloseWrite() }
 
-// Read implements net.Conn, for one goroutine.
+// Read implements net.Conn, for one goroutine. All that is there and may pass
+// comes at once, for the relay to write it at once.
 func (c *requests) Read(p []byte) (int, error) {
 	for {
 		if n := c.handOn(p); n > 0 {
 			return n, nil
+		}
+		if c.failed != nil {
+			return 0, c.failed
 		}
 		if c.stream.between() && c.takeQueued() {
 			continue
@@ -88,21 +94,35 @@ func (c *requests) Read(p []byte) (int, error) {
 			}
 			continue
 		}
-		n, passes, need, err := c.stream.next(c.buf[c.r:c.w])
-		switch {
-		case err != nil:
-			return 0, err
-		case n > 0 && passes:
-			c.pass += n
-			continue
-		case n > 0:
-			c.r += n
+		need := c.lookAhead(len(p))
+		if c.pass > 0 || need == 0 {
 			continue
 		}
 		if err := c.fill(need); err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || c.end()) {
 			return 0, err
 		}
 	}
+}
+
+// lookAhead looks at what is there until so many bytes pass, or something else is
+// to come before the rest. It returns how many bytes must be there to go on, 0
+// where that is not what it waits for.
+func (c *requests) lookAhead(most int) (need int) {
+	for c.pass < most && (c.pass == 0 || !c.stream.between() || !c.hasQueued()) {
+		n, passes, need, err := c.stream.next(c.buf[c.r+c.pass : c.w])
+		switch {
+		case err != nil:
+			c.failed = err
+			return 0
+		case n == 0:
+			return need
+		case !passes:
+			c.skip = n
+			return 0
+		}
+		c.pass += n
+	}
+	return 0
 }
 
 // end reports whether nothing is left to be put in, and from then on nothing can
@@ -127,7 +147,17 @@ func (c *requests) handOn(p []byte) (n int) {
 	n = copy(p, c.buf[c.r:c.r+c.pass])
 	c.pass -= n
 	c.r += n
+	if c.pass == 0 {
+		c.r += c.skip
+		c.skip = 0
+	}
 	return n
+}
+
+func (c *requests) hasQueued() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) > 0
 }
 
 // takeQueued makes ready what the router has put in.

@@ -1,12 +1,18 @@
 package jobs
 
 import (
+	"bytes"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
@@ -48,9 +54,7 @@ func TestWakeForRouterAndRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	go read()
-	expect("the greeting", len(g), nil)
-	go read()
-	expect("who it is", len(greeting)-len(g), nil)
+	expect("the greeting and who it is", len(greeting), nil)
 	var barrier pslite.Meta
 	barrier.Reset()
 	barrier.Control.Cmd = pslite.Barrier
@@ -73,5 +77,91 @@ func TestWakeForRouterAndRelay(t *testing.T) {
 			t.Fatal(err)
 		}
 		expect("the job's message", len(message), nil)
+	}
+}
+
+// sieve is a watcher that takes the messages of one timestamp, and ends
+// the connection at another.
+type sieve struct {
+	takes, ends int32 // timestamps
+	taken       []int32
+}
+
+var errEnds = errors.New("it ends here")
+
+func (*sieve) ready(int32) error           { return nil }
+func (*sieve) named(plan.Run)              {}
+func (*sieve) wantsKeys(*pslite.Meta) bool { return true }
+func (w *sieve) look(m *pslite.Message, _ pslite.Dialect) (bool, error) {
+	if m.Meta.Timestamp == w.ends {
+		return false, errEnds
+	}
+	return m.Meta.Timestamp != w.takes, nil
+}
+
+func (w *sieve) take(m *pslite.Message, _ pslite.Dialect) error {
+	w.taken = append(w.taken, m.Meta.Timestamp)
+	return nil
+}
+
+// What is there of a process's messages is read at once, without what the router
+// took, and with what it puts in between two messages.
+func TestReadAtOnce(t *testing.T) {
+	client, accepted := connected(t)
+	j, err := New(Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}).(*requests)
+	defer c.Close()
+	w := &sieve{takes: 3, ends: 7}
+	c.stream.watcher = w
+	g := zmtp.NewGreeting(0, 0)
+	greeting := zmtp.AppendReady(g[:], "DEALER", []byte("ps9"))
+	push := func(timestamp int32) []byte {
+		meta := pslite.Meta{Request: true, Push: true, Timestamp: timestamp, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+		return appendMessage(nil, [][]byte{meta.Append(nil, pslite.DMLC), make([]byte, 80), make([]byte, 4000)})
+	}
+	all := [][]byte{greeting}
+	for i := range int32(8) {
+		all = append(all, push(i))
+	}
+	sent := slices.Concat(all...)
+	own := push(100)
+	c.put(own) // wakes the first Read, which has nothing to put it between yet
+	if _, err := client.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	awaitIncoming(t, accepted, len(sent))
+	for _, want := range [][]byte{g[:], own, slices.Concat(greeting[len(g):], push(0), push(1), push(2)), slices.Concat(push(4), push(5), push(6))} {
+		got := make([]byte, 1<<16)
+		n, err := c.Read(got)
+		if err != nil || !bytes.Equal(got[:n], want) {
+			t.Fatalf("a read of %d bytes, %v; want %d", n, err, len(want))
+		}
+	}
+	if n, err := c.Read(make([]byte, 1<<16)); n != 0 || !errors.Is(err, errEnds) {
+		t.Errorf("%d bytes and %v at last, want none and %v", n, err, errEnds)
+	}
+	if !slices.Equal(w.taken, []int32{3}) {
+		t.Errorf("messages %v were taken, want 3", w.taken)
+	}
+}
+
+// awaitIncoming waits until so many bytes can be read at once.
+func awaitIncoming(t *testing.T, c *net.TCPConn, n int) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := 0
+	for end := time.Now().Add(time.Minute); there < n && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if cErr := raw.Control(func(fd uintptr) { there, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); cErr != nil || err != nil {
+			t.Fatal(cErr, err)
+		}
+	}
+	if there < n {
+		t.Fatalf("%d bytes have come, want %d", there, n)
 	}
 }
