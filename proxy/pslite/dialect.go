@@ -65,7 +65,11 @@ type Detector struct {
 	dialect Dialect
 	agreed  int
 	certain bool
+	decoded uint64
 }
+
+// Decoded returns how many meta frames were given to Decode.
+func (d *Detector) Decoded() uint64 { return d.decoded }
 
 // Dialect returns what is known so far.
 func (d *Detector) Dialect() (Dialect, Certainty) {
@@ -84,6 +88,7 @@ var errNotMeta = errors.New("pslite: not a meta frame of any dialect")
 // presumption that the frame disproves is replaced; once certain, a frame in
 // another dialect is an error.
 func (d *Detector) Decode(b []byte, m *Meta) (Dialect, error) {
+	d.decoded++
 	if len(b) == 0 { // a valid protobuf, but nobody's message
 		return Unknown, errNotMeta
 	}

@@ -18,6 +18,16 @@ type Message struct {
 // Decode reads a message of which frames are all frames. The message keeps
 // slices of them.
 func (m *Message) Decode(det *Detector, frames [][]byte) (Dialect, error) {
+	d, err := m.DecodeMeta(det, frames)
+	if err != nil {
+		return d, err
+	}
+	return d, m.Check()
+}
+
+// DecodeMeta is Decode for frames that may be only the leading ones of a message:
+// it does not look at the data frames, which Check does.
+func (m *Message) DecodeMeta(det *Detector, frames [][]byte) (Dialect, error) {
 	if len(frames) == 0 {
 		return Unknown, fmt.Errorf("pslite: a message without frames")
 	}
@@ -28,11 +38,7 @@ func (m *Message) Decode(det *Detector, frames [][]byte) (Dialect, error) {
 		}
 	}
 	m.Data = frames[1:]
-	d, err := det.Decode(frames[0], &m.Meta)
-	if err != nil {
-		return d, err
-	}
-	return d, m.Check()
+	return det.Decode(frames[0], &m.Meta)
 }
 
 // Check reports the first thing that is wrong with the data frames: a keys

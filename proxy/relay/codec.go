@@ -3,6 +3,7 @@ package relay
 import (
 	"net/netip"
 
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
@@ -13,6 +14,47 @@ type Message struct {
 	Frames [][]byte // leading frames, held whole: meta, keys and, in small messages, the others
 	Rest   bool     // frames follow that are not held
 	Next   uint64   // with Rest: bytes in the body of the first of them, as a rule the values
+	// Detector knows the dialect of the stream that the message is of; nil: it is
+	// told by the message alone.
+	Detector *pslite.Detector
+	decoded  *decoded // nil: not yet asked for
+}
+
+// decoded is a message as package pslite reads it.
+type decoded struct {
+	is      bool // else it is of an earlier message
+	message pslite.Message
+	dialect pslite.Dialect
+	meta    error // what is wrong with its meta
+	err     error // or with all of it
+}
+
+// Decode returns the message as package pslite reads it, and its dialect. All who
+// are shown the message share it, so that its meta is decoded once; its memory is
+// the relay's too. With an error it is what could be read, as of a message of which
+// only the beginning is shown.
+func (m *Message) Decode() (*pslite.Message, pslite.Dialect, error) {
+	d := m.decode()
+	return &d.message, d.dialect, d.err
+}
+
+func (m *Message) decode() *decoded {
+	if m.decoded == nil {
+		m.decoded = new(decoded)
+	}
+	d := m.decoded
+	if d.is {
+		return d
+	}
+	if m.Detector == nil {
+		m.Detector = new(pslite.Detector)
+	}
+	d.is = true
+	d.dialect, d.meta = d.message.DecodeMeta(m.Detector, m.Frames)
+	if d.err = d.meta; d.err == nil {
+		d.err = d.message.Check()
+	}
+	return d
 }
 
 // Sender encodes the messages of one direction of one link.

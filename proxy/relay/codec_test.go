@@ -1,9 +1,12 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
+	"testing"
 
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
@@ -100,4 +103,39 @@ func (s *wholeSender) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
 		s.whole++
 	}
 	return dst, 0, false
+}
+
+// asking asks for every message several times what it is.
+type asking struct {
+	plainCodec
+	asked int
+}
+
+func (a *asking) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
+	for range 3 {
+		a.asked++
+		if _, d, err := m.Decode(); err != nil || d != pslite.DMLC {
+			panic(err)
+		}
+	}
+	return dst, 0, false
+}
+
+// The relay decodes a message's meta once, that of a stream's first message too,
+// by which it finds out what the stream is.
+func TestMetaDecodedOnce(t *testing.T) {
+	const messages = 50
+	sent := greetingAndReady("DEALER")
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range messages {
+		sent = push(sent, rng, 4, 16, false)
+	}
+	a := &asking{}
+	e := newEncoder(a, &Flow{})
+	if out, errs := pump(sent, e); errs[0] != nil || !bytes.Equal(out, sent) {
+		t.Fatalf("%d bytes came out of %d, %v", len(out), len(sent), errs[0])
+	}
+	if n := e.detector.Decoded(); a.asked != 3*messages || n != messages {
+		t.Errorf("%d metas were decoded for %d messages, of which a codec asked %d times", n, messages, a.asked)
+	}
 }

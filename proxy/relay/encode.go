@@ -50,8 +50,10 @@ type encoder struct {
 	payoff   *payoff.Meter // nil: messages are encoded whether it pays or not
 	far      pathSampler   // with payoff
 	skim
-	frames [][]byte
-	shown  Message // with these frames
+	frames   [][]byte
+	shown    Message // with these frames
+	detector pslite.Detector
+	decoded  decoded // shown
 }
 
 // skim is the state of a direction inside a message that passes without being
@@ -195,7 +197,7 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		return verdict{}, nil
 	}
 	if !e.decided {
-		if !speaksPSLite(e.frames) {
+		if e.shown.decode().meta != nil {
 			if e.sender != nil {
 				out.taken(appendCommand(out.space(), flagRaw, nil))
 			}
@@ -245,7 +247,7 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 			if i < keysAt {
 				e.frames = e.frames[:0]
 			}
-			e.shown = Message{Frames: e.frames, Rest: true, Next: h.Size}
+			e.show(true, h.Size)
 			if i <= keysAt || !e.hold(held+n) {
 				return held, v, nil
 			}
@@ -264,10 +266,16 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 		e.frames = append(e.frames, frame)
 		held = end
 		if !h.More() {
-			e.shown = Message{Frames: e.frames}
+			e.show(false, 0)
 			return held, v, nil
 		}
 	}
+}
+
+// show makes e.frames the message to be shown.
+func (e *encoder) show(rest bool, next uint64) {
+	e.decoded.is = false
+	e.shown = Message{Frames: e.frames, Rest: rest, Next: next, Detector: &e.detector, decoded: &e.decoded}
 }
 
 // hold reports whether e.shown, a beginning of the message, is to be held on
@@ -366,18 +374,6 @@ func putCommandHeader(b []byte, flags byte, size int) int {
 // appendCommand appends the proxies' command to dst.
 func appendCommand(dst []byte, flags byte, head []byte) []byte {
 	return zmtp.AppendCommand(dst, commandName, append([]byte{flags}, head...))
-}
-
-// speaksPSLite reports whether frames begin a message of PS-lite, in any
-// dialect.
-func speaksPSLite(frames [][]byte) bool {
-	var det pslite.Detector
-	var meta pslite.Meta
-	if _, ok := pslite.ParseIdentity(frames[0]); ok && len(frames) > 1 {
-		frames = frames[1:]
-	}
-	_, err := det.Decode(frames[0], &meta)
-	return err == nil
 }
 
 // noRoom lets the message pass for which there is no memory.

@@ -136,7 +136,7 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	}
 	s.sides[at].plain += size
 	for _, t := range s.trials {
-		n, err := t.try(connection, s.links[connection], node, frames)
+		n, err := t.try(connection, s.links[connection], node, *det, frames)
 		if err != nil {
 			return fmt.Errorf("candidate %s: %w", t.Name, err)
 		}
@@ -161,7 +161,7 @@ func (s *Study) pushed(connection string, v pslite.Values) {
 
 // try puts a message through the candidate's codec and returns how many bytes
 // it takes.
-func (t *trial) try(connection string, number uint64, node int32, frames [][]byte) (int, error) {
+func (t *trial) try(connection string, number uint64, node int32, det pslite.Detector, frames [][]byte) (int, error) {
 	sender := t.senders[connection]
 	if sender == nil {
 		var address [16]byte
@@ -181,7 +181,7 @@ func (t *trial) try(connection string, number uint64, node int32, frames [][]byt
 		held[i] = append([]byte(nil), f...) // the codec may change values in place
 		plainSize += len(f)
 	}
-	head, plain, ok := sender.Encode(nil, &relay.Message{Frames: held})
+	head, plain, ok := sender.Encode(nil, &relay.Message{Frames: held, Detector: &det})
 	if !ok {
 		return plainSize, nil
 	}

@@ -15,8 +15,6 @@ type Sender struct {
 	link      uint64
 	isDialer  bool
 	headLimit int
-	detector  pslite.Detector
-	message   pslite.Message
 	metas     metas
 	keys      *keylist.Encoder
 	lens      *keylist.Encoder
@@ -67,8 +65,8 @@ func (s *Sender) EncodeAny(dst []byte, shown *relay.Message) (head []byte, plain
 }
 
 func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool) (head []byte, plain uint32, ok bool) {
-	m := &s.message
-	if _, err := m.Decode(&s.detector, shown.Frames); err != nil {
+	m, _, err := shown.Decode()
+	if err != nil {
 		return dst, 0, false
 	}
 	if pack && s.pays != nil && !s.pays() && (m.Meta.Request || !s.peer.owes(exchangeOf(&m.Meta))) {

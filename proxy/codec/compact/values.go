@@ -49,11 +49,11 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	if s.pays != nil && !s.pays() {
 		return false
 	}
-	m := &s.message
 	if shown.Next > uint64(s.peer.limits.SparseBytes) || len(shown.Frames) < 2 {
 		return false
 	}
-	if _, err := m.Decode(&s.detector, shown.Frames); err != nil && len(m.Data) != 1 {
+	m, _, err := shown.Decode()
+	if err != nil && len(m.Data) != 1 {
 		return false
 	}
 	keys := m.Keys()

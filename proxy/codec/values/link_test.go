@@ -37,8 +37,9 @@ type way struct {
 	sender   relay.Sender
 	receiver relay.Receiver
 	close    func()
-	encoded  int // bytes of heads and of frames that followed
-	plain    int // bytes of the messages
+	encoded  int             // bytes of heads and of frames that followed
+	plain    int             // bytes of the messages
+	detector pslite.Detector // of the relay
 }
 
 var memory = relay.NewMemory(1 << 30)
@@ -99,7 +100,7 @@ func (w *way) carry(t testing.TB, frames [][]byte) [][]byte {
 		held[i] = append([]byte(nil), f...)
 		w.plain += len(f)
 	}
-	head, plain, ok := w.sender.Encode(nil, &relay.Message{Frames: held})
+	head, plain, ok := w.sender.Encode(nil, &relay.Message{Frames: held, Detector: &w.detector})
 	if !ok {
 		for _, f := range held {
 			w.encoded += len(f)

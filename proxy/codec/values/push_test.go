@@ -170,3 +170,27 @@ func TestRepeatsGoAsTheFirst(t *testing.T) {
 		t.Errorf("%d repeats were recognised", n)
 	}
 }
+
+// A message's meta is decoded once, by whomever of the relay and the codecs asks
+// first.
+func TestMetaDecodedOnce(t *testing.T) {
+	for name, rules := range map[string][]Rule{"compact": nil, "threshold": {{Threshold: 0.9, Unpulled: true}}, "unchanged": {{Unchanged: true}}} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, rules...)
+			w := e.dial(t, e.worker, e.server, "ps9")
+			defer w.close()
+			r := rand.New(rand.NewPCG(1, 2))
+			const messages = 30
+			for i := range messages {
+				q := pushes(r, i)
+				if i%2 == 0 {
+					q.push, q.pull, q.answer = false, true, true
+				}
+				w.carry(t, q.frames())
+			}
+			if n := w.detector.Decoded(); n != messages {
+				t.Errorf("the metas of %d messages were decoded %d times", messages, n)
+			}
+		})
+	}
+}

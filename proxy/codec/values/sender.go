@@ -15,10 +15,9 @@ import (
 // use by several goroutines.
 type Sender struct {
 	client
-	compact  *compact.Sender
-	detector pslite.Detector
-	message  pslite.Message
-	dialect  pslite.Dialect // of message
+	compact *compact.Sender
+	message *pslite.Message // that is shown
+	dialect pslite.Dialect  // of message
 
 	job     string   // where it is known
 	asked   uint64   // codec.named, when it was asked for
@@ -45,7 +44,7 @@ type Sender struct {
 }
 
 func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender {
-	s := &Sender{client: client{codec: c, link: l}, compact: cs, streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
+	s := &Sender{client: client{codec: c, link: l}, compact: cs, message: new(pslite.Message), streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
 	if l.Wake == nil {
 		s.link.Wake = func() {}
 	}
@@ -83,11 +82,11 @@ func (s *Sender) Close() { s.close() }
 // Hold implements [relay.Holder]: messages are wanted whole whose values a rule
 // is for.
 func (s *Sender) Hold(shown *relay.Message) bool {
-	m := &s.message
 	if len(shown.Frames) < 2 {
 		return false
 	}
-	if _, err := m.Decode(&s.detector, shown.Frames); err != nil && len(m.Data) != 1 {
+	m, _, err := shown.Decode()
+	if err != nil && len(m.Data) != 1 {
 		return false
 	}
 	if m.Meta.Control.Cmd != pslite.NoCommand || m.Meta.SimpleApp {
@@ -157,8 +156,8 @@ func (s *Sender) owes(m *pslite.Message) bool {
 // Encode implements [relay.Sender].
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	s.follow()
-	m := &s.message
-	_, err := m.Decode(&s.detector, shown.Frames)
+	m, dialect, err := shown.Decode()
+	s.message, s.dialect = m, dialect
 	if err == nil && s.link.Dialed {
 		if see := s.codec.watcher.Load(); see != nil && !shown.Rest && s.known {
 			(*see)(s.job, s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
@@ -212,9 +211,8 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 	if !s.link.Dialed {
 		return nil // a node's messages all go over connections that it made
 	}
-	m := &s.message
-	var err error
-	if s.dialect, err = m.Decode(&s.detector, shown.Frames); err != nil || !m.Meta.Data() || isOwn(m.Meta.Timestamp) {
+	m, _, err := shown.Decode()
+	if err != nil || !m.Meta.Data() || isOwn(m.Meta.Timestamp) {
 		return nil // the proxies' own pushes and pulls are exact
 	}
 	isPush := m.Meta.Request && m.Meta.Push
