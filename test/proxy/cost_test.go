@@ -21,6 +21,13 @@ var costSizes = []int{100, 1000, 10_000, 100_000, 1 << 20}
 // costInFlight are how many pushes wait for their answers at a time.
 var costInFlight = []int{1, 16}
 
+// Pushes of costSlowSize bytes are also measured where links have costSlowRate
+// bits a second: there a message comes packet by packet.
+const (
+	costSlowSize = 10_000
+	costSlowRate = 50_000_000
+)
+
 const (
 	costRounds = 5
 	costFor    = 100 * time.Millisecond // each cell, in each round
@@ -54,10 +61,15 @@ func BenchmarkCost(b *testing.B) {
 			for _, size := range costSizes {
 				for _, inFlight := range costInFlight {
 					for _, w := range all {
-						measure(b, cells, w, costOrder{size, inFlight, costFor}, round > 0)
+						measure(b, cells, cellName(w, size, inFlight), w, costOrder{size, inFlight, costFor}, round > 0)
 					}
 				}
 			}
+			setRates(b, n, costSlowRate)
+			for _, w := range all {
+				measure(b, cells, slowName(w), w, costOrder{costSlowSize, 1, costFor}, round > 0)
+			}
+			setRates(b, n, 0)
 		}
 	}
 	b.ReportMetric(0, "ns/op")
@@ -75,9 +87,19 @@ func BenchmarkCost(b *testing.B) {
 
 func cellName(w *costWay, size, inFlight int) string { return fmt.Sprint(w.name, size, inFlight) }
 
+func slowName(w *costWay) string { return w.name + " slow" }
+
+func setRates(b *testing.B, n *hosts.Net, bits uint64) {
+	for _, h := range n.Hosts() {
+		if err := h.SetRate(bits); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // measure has a way's worker push once, and keeps what came of it unless that was
 // to warm up.
-func measure(b *testing.B, cells map[string]*cell, w *costWay, o costOrder, keep bool) {
+func measure(b *testing.B, cells map[string]*cell, name string, w *costWay, o costOrder, keep bool) {
 	before := w.used(b)
 	var r costRun
 	w.worker.AskJSON(o, &r)
@@ -85,7 +107,6 @@ func measure(b *testing.B, cells map[string]*cell, w *costWay, o costOrder, keep
 	if !keep {
 		return
 	}
-	name := cellName(w, o.Bytes, o.InFlight)
 	c := cells[name]
 	if c == nil {
 		c = new(cell)
@@ -122,6 +143,12 @@ func costTables(all []*costWay, cells map[string]*cell) string {
 			}
 			fmt.Fprintf(&text, "| %s |%s\n", w, row(columns))
 		}
+	}
+	slow := fmt.Sprintf("Processor time of both proxies a push of %s and its answer on links of %d Mbit/s, one in flight", sizeName(costSlowSize), int(costSlowRate/1e6))
+	head(slow, "µs", "p50 µs")
+	for _, w := range all[1:] {
+		c := cells[slowName(w)]
+		fmt.Fprintf(&text, "| %s |%s\n", w, row([]string{fmt.Sprintf("%.0f", median(c.cpu)), fmt.Sprintf("%.0f", median(c.p50))}))
 	}
 	head("A push of "+sizes[0]+" that is waited for", "pushes/s", "p50 µs", "p99 µs", "p99.9 µs")
 	for _, w := range all {
