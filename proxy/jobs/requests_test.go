@@ -3,10 +3,13 @@ package jobs
 import (
 	"bytes"
 	"errors"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,4 +167,97 @@ func awaitIncoming(t *testing.T, c *net.TCPConn, n int) {
 	if there < n {
 		t.Fatalf("%d bytes have come, want %d", there, n)
 	}
+}
+
+// Whatever pieces a process's messages come in and are read in, what the router
+// does not take comes in order and whole, and what it puts in stands between two
+// messages.
+func TestReadInAnyPieces(t *testing.T) {
+	for seed := range uint64(8) {
+		client, accepted := connected(t)
+		j, err := New(Options{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}).(*requests)
+		w := &sieve{takes: 5, ends: -1}
+		c.stream.watcher = w
+		random := rand.New(rand.NewPCG(seed, 1))
+		g := zmtp.NewGreeting(0, 0)
+		greeting := zmtp.AppendReady(g[:], "DEALER", []byte("ps9"))
+		const most, own = 200, 1 << 20 // messages; timestamps of those put in
+		sent, want := slices.Clone(greeting), slices.Clone(greeting[len(g):])
+		for i := range most {
+			meta := pslite.Meta{Request: true, Push: true, Timestamp: int32(i % 10), DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+			m := appendMessage(nil, [][]byte{meta.Append(nil, pslite.DMLC), make([]byte, 8*random.IntN(100)), make([]byte, random.IntN(1<<random.IntN(19)))})
+			sent = append(sent, m...)
+			if i%10 != int(w.takes) {
+				want = append(want, m...)
+			}
+		}
+		var writing sync.WaitGroup
+		writing.Go(func() {
+			random := rand.New(rand.NewPCG(seed, 2))
+			for rest := sent; len(rest) > 0; {
+				n := min(len(rest), 1+random.IntN(1<<random.IntN(18)))
+				if _, err := client.Write(rest[:n]); err != nil {
+					t.Error(err)
+					return
+				}
+				rest = rest[n:]
+			}
+			client.(*net.TCPConn).CloseWrite()
+		})
+		puts := 0
+		writing.Go(func() {
+			for puts < 50 {
+				meta := pslite.Meta{Timestamp: int32(own + puts)}
+				if !c.put(appendMessage(nil, [][]byte{meta.Append(nil, pslite.DMLC)})) {
+					return // the process has ended
+				}
+				puts++
+			}
+		})
+		var got []byte
+		for err = nil; err == nil; {
+			p, n := make([]byte, 1+random.IntN(1<<random.IntN(18))), 0
+			n, err = c.Read(p)
+			got = append(got, p[:n]...)
+		}
+		writing.Wait()
+		if err != io.EOF || !bytes.HasPrefix(got, g[:]) {
+			t.Fatalf("seed %d: %d bytes were read, %v", seed, len(got), err)
+		}
+		rest, between := withoutOwn(t, got[len(g):], own)
+		if !bytes.Equal(rest, want) {
+			t.Errorf("seed %d: %d bytes of the process's came, otherwise than %d that it sent", seed, len(rest), len(want))
+		}
+		if between != puts || len(w.taken) != most/10 {
+			t.Errorf("seed %d: %d messages came of %d put in, and %d of %d were taken", seed, between, puts, len(w.taken), most/10)
+		}
+		c.Close()
+	}
+}
+
+// withoutOwn returns b, frames, without the messages of one frame whose timestamps
+// count up from own, and how many those are.
+func withoutOwn(t *testing.T, b []byte, own int32) (rest []byte, n int) {
+	t.Helper()
+	inside := false
+	for len(b) > 0 {
+		h, head, err := zmtp.CutHeader(b)
+		if err != nil || head == 0 || len(b) < head+int(h.Size) {
+			t.Fatalf("%d bytes of no whole frame: %v", len(b), err)
+		}
+		frame := b[:head+int(h.Size)]
+		b = b[len(frame):]
+		var meta pslite.Meta
+		if !inside && !h.More() && !h.Command() && meta.Decode(frame[head:], pslite.DMLC) == nil && meta.Timestamp == own+int32(n) {
+			n++
+			continue
+		}
+		inside = h.More()
+		rest = append(rest, frame...)
+	}
+	return rest, n
 }
