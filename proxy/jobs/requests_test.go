@@ -115,7 +115,7 @@ func TestReadAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}).(*requests)
+	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, "").(*requests)
 	defer c.Close()
 	w := &sieve{takes: 3, ends: 7}
 	c.stream.watcher = w
@@ -179,7 +179,7 @@ func TestReadInAnyPieces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}).(*requests)
+		c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, "").(*requests)
 		w := &sieve{takes: 5, ends: -1}
 		c.stream.watcher = w
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -91,8 +91,6 @@ type input struct {
 	// unbound: the buffer, larger than the base, no longer counts in the bound.
 	unbound bool
 
-	want  int                   // bytes without which the reader cannot go on
-	floor int                   // bytes at which the socket wakes it; 0: any
 	ready func(fd uintptr) bool // readReady, bound once
 	n     int                   // its results
 	err   error
@@ -229,7 +227,6 @@ func (in *input) readReady(fd uintptr) bool {
 			if in.w == 0 {
 				in.release()
 			}
-			in.setFloor(int(fd), in.want)
 			return false
 		default:
 			in.n = 0

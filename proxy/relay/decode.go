@@ -113,36 +113,8 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	case out.lent: // until written, the memory of the message before is in use
 		return verdict{flush: true}, nil
 	}
-	if need := following(b, total, b[n+commandExtra-1]); need > 0 {
-		return verdict{need: need}, nil
-	}
 	in.r += total
 	return d.encoded(b[n+commandExtra-1], b[n+commandExtra:total], out)
-}
-
-// following returns how many bytes must be there for the frames that follow an
-// encoded message's command, of so many bytes at the start of b, to be written to
-// the process together with it; 0 where they are, or are too many to wait for.
-func following(b []byte, at int, flags byte) (need int) {
-	for more := flags&flagFollow != 0; more; {
-		if at+zmtp.MaxHeader > baseBuffer {
-			return 0
-		}
-		h, n, err := zmtp.CutHeader(b[at:])
-		switch {
-		case err != nil, h.Command():
-			return 0 // an error, said when it is its turn
-		case n == 0:
-			return len(b) + 1 // a header has two lengths
-		case h.Size > uint64(baseBuffer-at-n):
-			return 0
-		}
-		at, more = at+n+int(h.Size), h.More()
-		if len(b) < at {
-			return at
-		}
-	}
-	return 0
 }
 
 // encoded takes an encoded message.

@@ -123,7 +123,6 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 				continue // the buffer is full and was not replaced: the message passes
 			}
 		}
-		d.in.expect(v)
 		if err := d.await(); err != nil {
 			return d.end(err)
 		}
@@ -207,7 +206,6 @@ func (d *direction) flushHeld() error {
 
 // move moves n bytes of a body in the kernel.
 func (d *direction) move(n uint64) error {
-	d.in.noFloor()
 	done, err := io.Copy(d.dst, &io.LimitedReader{R: d.src, N: int64(n)})
 	d.flow.in.Add(uint64(done))
 	d.flow.out.Add(uint64(done))
@@ -234,7 +232,6 @@ func (d *direction) splice() error {
 		return err
 	}
 	d.in.release()
-	d.in.noFloor()
 	if d.hold != nil {
 		d.hold.await()
 	}
