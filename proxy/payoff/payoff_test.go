@@ -161,7 +161,8 @@ func TestRoundTripsThatWaitForAProcessor(t *testing.T) {
 
 func TestPathsAreSharedAndBounded(t *testing.T) {
 	var paths payoff.Paths[int]
-	if paths.To(1) != paths.To(1) || paths.To(1) == paths.To(2) {
+	one, other := paths.To(1), paths.To(2)
+	if paths.To(1) != one || one == other {
 		t.Error("a host has one path")
 	}
 	for i := range 10_000 {
