@@ -43,7 +43,20 @@ type scheduler struct {
 	file   string
 	record schedulerRecord
 	told   map[int32]bool
+	// unnamed is a run after record's that some node was told without a name,
+	// since none could be kept; nil: there is none.
+	unnamed *unnamedRun
 }
+
+// unnamedRun is a run whose nodes are all told it without a name: where some knew
+// one and others did not, their hosts would take it for two runs, and wait for each
+// other for ever. It is in memory alone.
+type unnamedRun struct {
+	digest uint64
+	told   map[int32]bool
+}
+
+var errUnnamed = errors.New("some of its nodes were told without a name before")
 
 type schedulerRecord struct {
 	Job    string   `json:"job"`
@@ -65,13 +78,14 @@ func (c *requests) nameRun(m *pslite.Meta) {
 	if job == "" {
 		return // of a recovery, to those who have the rest of the table
 	}
-	if c.run == "" || c.table != t.Digest() {
+	if c.table != t.Digest() {
+		c.run, c.table = "", t.Digest() // a table that is repeated is of the same run
 		run, err := c.jobs.runOf(schedulerKey{job, c.scope.Netns}, &t, c.destination, recovers(m))
 		if err != nil {
 			c.jobs.log.Error("keys of a run will not move: it has no name that outlives this proxy; mend the folder for state and start the job again", "job", job, "error", err)
 			return
 		}
-		c.run, c.table = run, t.Digest()
+		c.run = run
 	}
 	if c.run != "" {
 		c.due = zmtp.AppendCommand(c.due, commandRun, []byte(c.run))
@@ -115,10 +129,16 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 		j.schedulers[k] = s
 		s.record.Nodes = appendAddress(s.record.Nodes[:min(len(s.record.Nodes), maxAddresses)], to)
 		return s.record.Run, nil
-	case s.record.Run == "" || s.record.Digest != d || s.told[id]:
+	case s.unnamed != nil && s.unnamed.digest == d && !s.unnamed.told[id]:
+		s.unnamed.told[id] = true
+		return "", errUnnamed
+	case s.record.Run == "" || s.record.Digest != d || s.told[id] || s.unnamed != nil:
 		next := scheduler{file: s.file, told: map[int32]bool{}}
 		next.record = schedulerRecord{Job: k.job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d, Netns: k.netns, Nodes: addressesOf(t)}
 		if err := next.begin(); err != nil {
+			s.unnamed = &unnamedRun{d, map[int32]bool{id: true}}
+			j.forgetUnnamed()
+			j.schedulers[k] = s
 			return "", err
 		}
 		j.forgetSchedulers()
@@ -126,11 +146,27 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 		j.schedulers[k] = s
 		j.log.Info("a run begins", "job", k.job, "run", s.record.Run)
 	}
-	if err := s.tell(id); err != nil {
-		return "", err
-	}
 	j.schedulers[k] = s
+	if err := s.tell(id); err != nil {
+		// It has its name, as all others do. A proxy after this one must not take the
+		// next run for it because this node is not among those that were told.
+		j.log.Error("a run is not known any more once this proxy has ended; mend the folder for state", "job", k.job, "run", s.record.Run, "error", errors.Join(err, os.Remove(s.file)))
+		s.told[id] = true
+	}
 	return s.record.Run, nil
+}
+
+// forgetUnnamed forgets schedulers of which nothing is on disk, where there are
+// too many; j.schedulersMu is locked.
+func (j *Jobs) forgetUnnamed() {
+	for k, s := range j.schedulers {
+		if len(j.schedulers) < maxSchedulers {
+			return
+		}
+		if s.record.Run == "" {
+			delete(j.schedulers, k)
+		}
+	}
 }
 
 const schedulerSuffix = ".run"

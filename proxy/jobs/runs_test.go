@@ -97,6 +97,77 @@ func TestRunsAreTold(t *testing.T) {
 	}
 }
 
+// Where the folder cannot be written when a run begins, all its nodes are told it
+// without a name, also those that come when it can be written again; the next run
+// has one.
+func TestARunIsNamedToAllOrNone(t *testing.T) {
+	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
+	key := schedulerKey{job: "10.0.0.1:9000"}
+	dir := filepath.Join(t.TempDir(), "state")
+	j := jobsIn(t, dir)
+	_, table := nodeTable()
+	first, err := j.runOf(key, table, server, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.runOf(key, table, worker, false); err != nil {
+		t.Fatal(err)
+	}
+	away := func(what func()) {
+		t.Helper()
+		if err := os.Rename(dir, dir+".away"); err != nil {
+			t.Fatal(err)
+		}
+		what()
+		if err := os.Rename(dir+".away", dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	away(func() {
+		if r, err := j.runOf(key, table, server, false); err == nil {
+			t.Errorf("a run that cannot be kept is told as %q", r)
+		}
+	})
+	if r, err := j.runOf(key, table, worker, false); err == nil {
+		t.Errorf("the second node of a run that the first was told without a name is told %q", r)
+	}
+	third, err := j.runOf(key, table, worker, false)
+	if err != nil || third <= first {
+		t.Fatalf("the run after one without a name: %q, %v; the last one that had one was %q", third, err, first)
+	}
+	away(func() {
+		if r, err := j.runOf(key, table, server, false); err != nil || r != third {
+			t.Errorf("the second node of a run that has a name is told %q, %v; want %q", r, err, third)
+		}
+	})
+}
+
+// A file that does not say that a node was told does not outlive the proxy: the next
+// run would be taken for that one.
+func TestARunThatCannotBeKeptToItsEnd(t *testing.T) {
+	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
+	key := schedulerKey{job: "10.0.0.1:9000"}
+	dir := t.TempDir()
+	j := jobsIn(t, dir)
+	_, table := nodeTable()
+	run, err := j.runOf(key, table, server, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing can be appended to a folder, and an empty one can be removed.
+	file := filepath.Join(dir, schedulerFile(key))
+	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := j.runOf(key, table, worker, false); err != nil || r != run {
+		t.Fatalf("the second node is told %q, %v; want %q", r, err, run)
+	}
+	j = jobsIn(t, dir)
+	if r, err := j.runOf(key, table, worker, false); err != nil || r == run {
+		t.Errorf("the proxy after this one tells the next run as %q, %v", r, err)
+	}
+}
+
 func TestSchedulersAreForgotten(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
 	_, table := nodeTable()
