@@ -36,7 +36,8 @@ type requests struct {
 	stream      stream
 	buf         []byte // read and not looked at are buf[r:w]
 	r, w        int
-	due         []byte // to be handed on, before anything else
+	due         []byte // to be handed on, before anything else but
+	before      int    // so many bytes of buf
 	pass        int    // of buf, the first so many bytes are to be handed on
 	skip        int    // bytes behind those, which the router took
 	failed      error  // what comes then
@@ -120,6 +121,11 @@ func (c *requests) lookAhead(most int) (need int) {
 			c.skip = n
 			return 0
 		}
+		if len(c.due) > 0 { // goes between what was there before and this
+			c.before = c.pass
+			c.pass += n
+			return 0
+		}
 		c.pass += n
 	}
 	return 0
@@ -139,12 +145,17 @@ func (c *requests) end() bool {
 
 // handOn copies to p what may be handed on.
 func (c *requests) handOn(p []byte) (n int) {
+	most := c.pass
 	if len(c.due) > 0 {
-		n = copy(p, c.due)
-		c.due = c.due[n:]
-		return n
+		if c.before == 0 {
+			n = copy(p, c.due)
+			c.due = c.due[n:]
+			return n
+		}
+		most = c.before
 	}
-	n = copy(p, c.buf[c.r:c.r+c.pass])
+	n = copy(p, c.buf[c.r:c.r+most])
+	c.before = max(0, c.before-n)
 	c.pass -= n
 	c.r += n
 	if c.pass == 0 {

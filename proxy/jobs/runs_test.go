@@ -193,25 +193,39 @@ func TestRunOnTheWire(t *testing.T) {
 	m, _ := nodeTable()
 	table := appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)})
 
-	process, tcp := connected(t)
-	up := j.Outbound(tcp, worker, Scope{}, "here").(*requests)
-	up.Linked()
-	if _, err := process.Write(slices.Concat(hello, forged, table)); err != nil {
-		t.Fatal(err)
+	pass := func(said []byte) []byte {
+		t.Helper()
+		process, tcp := connected(t)
+		up := j.Outbound(tcp, worker, Scope{}, "here").(*requests)
+		up.Linked()
+		if _, err := process.Write(said); err != nil {
+			t.Fatal(err)
+		}
+		if err := process.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		onLink, err := io.ReadAll(up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return onLink
 	}
-	if err := process.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
+	// Also where all comes at once, and where another message goes before it.
+	other := appendMessage(nil, [][]byte{(&pslite.Meta{Head: 7, Body: []byte("hello")}).Append(nil, pslite.DMLC)})
+	for _, before := range [][]byte{hello, slices.Concat(hello, other)} {
+		onLink := pass(slices.Concat(before, table, other))
+		run := j.schedulers[schedulerKey{job: "10.0.0.1:9000"}].record.Run
+		if want := slices.Concat(before, zmtp.AppendCommand(nil, commandRun, []byte(run)), table, other); !bytes.Equal(onLink, want) {
+			t.Fatalf("on the link is %q, want %q", onLink, want)
+		}
 	}
-	onLink, err := io.ReadAll(up)
-	if err != nil {
-		t.Fatal(err)
-	}
+	onLink := pass(slices.Concat(hello, forged, table))
 	run := j.schedulers[schedulerKey{job: "10.0.0.1:9000"}].record.Run
 	if want := slices.Concat(hello, zmtp.AppendCommand(nil, commandRun, []byte(run)), table); !bytes.Equal(onLink, want) {
 		t.Fatalf("on the link is %q, want %q", onLink, want)
 	}
 
-	process, tcp = connected(t)
+	process, tcp := connected(t)
 	down := j.Inbound(tcp, worker, Scope{}, nil).(*answers)
 	if _, err := down.Write(onLink); err != nil {
 		t.Fatal(err)
