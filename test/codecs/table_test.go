@@ -37,9 +37,9 @@ func under(codec, data string, mbit, steps int, seed uint64) Run {
 	r := Run{Hosts: 4, Rate: uint64(mbit) * 1e6, Direct: codec == "direct",
 		Job: append(job, "--data", data, "--steps", fmt.Sprint(steps), "--seed", fmt.Sprint(seed), "--curve-every", "1")}
 	switch codec {
-	case "direct", "compact":
-	case "none":
-		r.Sidecar = []string{"--codec", "none"}
+	case "direct":
+	case "compact", "none":
+		r.Sidecar = []string{"--codec", codec}
 	default:
 		for flag := range strings.FieldsSeq(codec) {
 			r.Sidecar = append(r.Sidecar, "--"+flag)

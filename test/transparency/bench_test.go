@@ -70,10 +70,8 @@ func compareTimes(b *testing.B, j job.Job, seconds func(*testing.B, *job.Running
 	for i := range ways {
 		ways[i].net = hoststest.New(b, hosts.Config{Hosts: 2})
 		for _, h := range ways[i].net.Hosts() {
-			flags := []string{"--log-level", "error", "--sample", "4096"}
-			if ways[i].name == "spliced" {
-				flags = append(flags, "--codec", "none")
-			}
+			codec := map[string]string{"spliced": "none", "compact": "compact"}[ways[i].name]
+			flags := []string{"--log-level", "error", "--sample", "4096", "--codec", codec}
 			if i > 0 {
 				sidecar.Start(b, h, program, "sidecar", flags...)
 			}

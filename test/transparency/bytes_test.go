@@ -77,7 +77,7 @@ func (x training) both(t *testing.T) (without, with outcome) {
 	psjob, program := job.Build(t, "cmd/psjob"), job.Build(t, "cmd/psidecar")
 	without = x.run(t, n, psjob, data)
 	for _, h := range n.Hosts() {
-		sidecar.Start(t, h, program, "sidecar", "--log-level", "warn", "--sample", "4096")
+		sidecar.Start(t, h, program, "sidecar", "--log-level", "warn", "--sample", "4096", "--codec", "compact")
 	}
 	with = x.run(t, n, psjob, data)
 	if !slices.Equal(without.digests, with.digests) {
