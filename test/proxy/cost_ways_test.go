@@ -42,7 +42,7 @@ func costWays() []*costWay {
 		{name: "splice", open: spliceBetween},
 		{name: "haproxy", open: haproxyBetween},
 		{name: "none", open: psidecarBetween, flags: []string{"--codec", "none"}},
-		{name: "compact", open: psidecarBetween},
+		{name: "compact", open: psidecarBetween, flags: []string{"--codec", "compact"}},
 		{name: "threshold", open: psidecarBetween, flags: []string{"--threshold", "0.99", "--threshold-unpulled", "--handler", "add"}},
 		{name: "router", open: psidecarBetween, flags: []string{"--codec", "none"}, placed: placedElsewhere},
 		{name: "displaced", open: psidecarBetween, flags: []string{"--codec", "none"}, placed: placedSome},

@@ -33,7 +33,7 @@ func TestPods(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		flags := []string{"--cgroup", group}
+		flags := []string{"--cgroup", group, "--codec", "compact"}
 		if i > 0 {
 			flags = append(flags, "--planner", planner)
 		}
