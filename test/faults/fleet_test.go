@@ -182,10 +182,10 @@ func (f *fleet) ready(s *sidecar) {
 	f.t.Helper()
 	f.await("the proxy on "+s.host.Name+" to have its listeners", func() error {
 		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
-			return fmt.Errorf("%v proxies, %w", n, err)
+			return fmt.Errorf("%v proxies, %v", n, err)
 		}
 		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_listeners"); err != nil || int(n) != 2*(1+len(f.config.groups)) {
-			return fmt.Errorf("%v listeners, %w", n, err)
+			return fmt.Errorf("%v listeners, %v; its agent says:\n%s", n, err, tail(s.agent.log.String(), 20))
 		}
 		_, err := s.host.Get(proxyHTTP, "/readyz")
 		return err

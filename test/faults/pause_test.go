@@ -75,7 +75,7 @@ func TestAHangingProxyIsReplaced(t *testing.T) {
 // connections go direct; an agent goes on when it has some again.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, config{openFiles: map[string]int{"proxy": 56, "agent": 64}})
+	f := newFleet(t, config{openFiles: map[string]int{"proxy": 56, "agent": 80}})
 	greedy := f.hoard(f.sidecars[2], 100)
 	r := f.start(f.counting(300, resending...))
 	r.exact()
