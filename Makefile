@@ -70,8 +70,7 @@ soak: test-deps
 	PSIDECAR_SOAK=$(SOAK) $(GO) test -run TestKilledWhileMoving -timeout 2h -v ./test/reroute
 
 # Four hosts, a planner, jobs of all kinds, and all that happens to them, from a
-# seed; see test/life. FAILURES=n goes on until so many things went wrong. make test
-# lives too, for two minutes with one seed.
+# seed; see test/life. FAILURES=n goes on until so many things went wrong.
 LIFE ?= 10m
 SEED ?= $(shell date +%s)
 FAILURES ?= 1

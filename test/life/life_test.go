@@ -15,23 +15,22 @@ func TestMain(m *testing.M) {
 	hoststest.Main(m, map[string]func([]string) error{"spin": spin})
 }
 
-// What continuous integration lives: always the same, in which nearly all kinds of
-// events and jobs come (see TestTheUsualLife).
+// A life in which nearly all kinds of events and jobs come (see TestTheUsualLife):
+// `make life LIFE=2m SEED=1285`.
 const (
 	usualLife = 2 * time.Minute
 	usualSeed = 1285
 )
 
 // TestLife lives for as long as PSIDECAR_LIFE says, with the seed
-// that PSIDECAR_LIFE_SEED says; else for usualLife with usualSeed. It ends at the
+// that PSIDECAR_LIFE_SEED says, else usualSeed. It ends at the
 // first failure, or after as many as PSIDECAR_LIFE_FAILURES says.
 // PSIDECAR_LIFE_WITHOUT has kinds of events that are left out, such as
 // "cut a link;load", PSIDECAR_LIFE_ONLY those that are not.
 func TestLife(t *testing.T) {
-	require.Time(t)
-	c := Config{For: usualLife, Seed: usualSeed}
+	c := Config{Seed: usualSeed}
 	var err error
-	if s := os.Getenv("PSIDECAR_LIFE"); s != "" {
+	if s := require.Asked(t, "PSIDECAR_LIFE", "how long to live, such as 2m"); s != "" {
 		if c.For, err = time.ParseDuration(s); err != nil {
 			t.Fatalf("PSIDECAR_LIFE=%q: want a duration", s)
 		}
