@@ -127,14 +127,27 @@ func (x *job) noteOwn() {
 // askedFile was last changed when a proxy asked a server of this host something.
 const askedFile = "asked"
 
-// keepAsked keeps when that was, for a proxy after this one; x.mu is locked.
-func (x *job) keepAsked(now time.Time) {
+// makeAsked makes the file when there is room for it, with a time long ago: where
+// the disk is full later, its time can still be changed. x.mu is locked.
+func (x *job) makeAsked() error {
 	path := filepath.Join(x.dir, askedFile)
-	err := os.Chtimes(path, now, now)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = os.WriteFile(path, nil, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
 	if err != nil {
+		return fmt.Errorf("keeping a job: %w", err)
+	}
+	at := x.asked
+	if at.IsZero() {
+		at = time.Unix(0, 0)
+	}
+	return errors.Join(f.Close(), os.Chtimes(path, at, at))
+}
+
+// keepAsked keeps when that was, for a proxy after this one; x.mu is locked.
+func (x *job) keepAsked(now time.Time) {
+	if err := os.Chtimes(filepath.Join(x.dir, askedFile), now, now); err != nil {
 		x.jobs.log.Debug("that a server owes a proxy an answer would not be known after a restart", "job", x.name, "error", err)
 	}
 }

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -193,7 +194,18 @@ func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 	if x, h := again(); h.needs[x.runName()] {
 		t.Error("connections fail though no proxy has asked a server anything")
 	}
+	files := func() int {
+		entries, err := os.ReadDir(before.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	had := files()
 	before.noteOwn()
+	if n := files(); n != had {
+		t.Errorf("%d files instead of %d: on a full disk it would not be known after a restart", n, had)
+	}
 	x, h := again()
 	if !h.needs[x.runName()] {
 		t.Error("connections may go past the proxy while a server may owe an answer")

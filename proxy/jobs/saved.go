@@ -38,7 +38,9 @@ func (x *job) save() error {
 	}
 	slices.Sort(s.Local)
 	s.Scopes = slices.SortedFunc(maps.Keys(x.scopes), Scope.compare)
-	x.keptSize, x.unkept = writeKept(filepath.Join(x.dir, jobFile), s)
+	if x.keptSize, x.unkept = writeKept(filepath.Join(x.dir, jobFile), s); x.unkept == nil {
+		x.unkept = x.makeAsked()
+	}
 	return x.unkept
 }
 
