@@ -58,7 +58,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.forward, "forward", nil, "LISTEN=DEST: connections to host:port LISTEN are for host:port DEST; can be repeated")
 	flags.StringSliceVar(&f.mesh, "mesh-listen", nil, "host:port where other hosts' proxies connect; default: --mesh-port on all addresses")
 	flags.Uint16Var(&f.meshPort, "mesh-port", 9814, "port where other hosts' proxies listen; 0: connect directly always")
-	flags.StringSliceVar(&f.codecs, "codec", []string{autoCodec}, "codec to use where the other proxy knows it: compact encodes all messages, auto is compact where the link is what the job waits for and passes messages on as they are where encoding would take longer than it saves, none: none")
+	flags.StringSliceVar(&f.codecs, "codec", []string{compact.Name}, "codec to use where the other proxy knows it: compact encodes all messages, auto is compact where the link is what the job waits for and passes messages on as they are where encoding would take longer than it saves, none: none")
 	flags.StringSliceVar(&f.allow, "mesh-allow", nil, "CIDRs that other proxies may reach through this one, besides the address at which they reach it")
 	flags.StringSliceVar(&f.ports, "mesh-ports", nil, "ports of this host (8000, 7000-7999, any) that other proxies may reach through this one besides those at which the agent finds processes of jobs listening; needed where no agent intercepts")
 	flags.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file with this proxy's certificate for links, read again when it changes")
