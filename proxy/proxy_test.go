@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,166 +21,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// The two hosts of these tests are two loopback addresses.
-const (
-	workerHost = "127.0.0.1"
-	serverHost = "127.0.0.2"
-)
-
-func listen(t testing.TB, host string) net.Listener {
-	t.Helper()
-	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l
-}
-
-// server is a process of the job that accepts connections.
-type server struct {
-	net.Listener
-	conns chan *net.TCPConn
-}
-
-func newServer(t testing.TB) *server {
-	s := &server{listen(t, serverHost), make(chan *net.TCPConn, 1024)}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			c, err := s.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { c.Close() })
-			s.conns <- c.(*net.TCPConn)
-		}
-	})
-	t.Cleanup(func() { s.Close(); running.Wait() })
-	return s
-}
-
-func (s *server) addr() netip.AddrPort { return addrPort(s.Addr()) }
-
-func (s *server) next(t testing.TB) *net.TCPConn {
-	t.Helper()
-	select {
-	case c := <-s.conns:
-		return c
-	case <-time.After(time.Minute):
-		t.Fatal("no connection reached the server")
-		return nil
-	}
-}
-
-// start runs a proxy until the test ends, or the function returned is called.
-func start(t testing.TB, opts Options, job []Listener, mesh ...net.Listener) (*Proxy, func()) {
-	t.Helper()
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
-	if opts.Grace == 0 {
-		opts.Grace = 100 * time.Millisecond
-	}
-	if opts.Reach.Owner == nil && opts.Reach.Ports == nil {
-		opts.Reach.Ports = []PortRange{{1, 65535}}
-	}
-	p, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx, job, mesh) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the proxy ended with %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return p, stop
-}
-
-// hosts are two hosts with a proxy each, and a way from one to the other.
-type twoHosts struct {
-	worker, server *Proxy
-	job            *server
-	in             net.Listener // connections here go to job
-	stopServer     func()
-}
-
-func newTwoHosts(t testing.TB, change func(worker, server *Options)) *twoHosts {
-	h := &twoHosts{job: newServer(t), in: listen(t, workerHost)}
-	mesh := listen(t, serverHost)
-	port := addrPort(mesh.Addr()).Port()
-	w := Options{MeshPort: port, Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}}
-	s := Options{MeshPort: port, Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}}
-	if change != nil {
-		change(&w, &s)
-	}
-	h.server, h.stopServer = start(t, s, nil, mesh)
-	h.worker, _ = start(t, w, []Listener{{Listener: h.in, Destination: Fixed(h.job.addr())}})
-	return h
-}
-
-func (h *twoHosts) dial(t testing.TB) *net.TCPConn {
-	t.Helper()
-	c, err := net.Dial("tcp", h.in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c.(*net.TCPConn)
-}
-
-// dialRefused dials and checks that the connection is reset, as soon as it is
-// made or a moment later.
-func (h *twoHosts) dialRefused(t testing.TB) {
-	t.Helper()
-	c, err := net.Dial("tcp", h.in.Addr().String())
-	if err == nil {
-		_, err = c.Read(make([]byte, 1))
-		c.Close()
-	}
-	if !reason.IsReset(err) {
-		t.Errorf("the job got %v, want a reset", err)
-	}
-}
-
-// echo checks that a message gets through and back.
-func echo(t testing.TB, client, server *net.TCPConn) {
-	t.Helper()
-	for _, way := range [][2]*net.TCPConn{{client, server}, {server, client}} {
-		want := []byte("some bytes on their way")
-		if _, err := way[0].Write(want); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, len(want))
-		way[1].SetReadDeadline(time.Now().Add(time.Minute))
-		if _, err := io.ReadFull(way[1], got); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("got %q, %v", got, err)
-		}
-		way[1].SetReadDeadline(time.Time{})
-	}
-}
-
-// eventually waits until what is counted elsewhere has been counted.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so after a minute: %s", what)
-		}
-	}
-}
-
-func (p *Proxy) count(r reason.Reason) uint64 { return p.conns.sums().errors[r] }
 
 func TestWithoutProxyAtTheDestination(t *testing.T) {
 	in, job := listen(t, workerHost), newServer(t)

@@ -2,137 +2,15 @@ package redirect
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/require"
 )
-
-// openState makes a state in a BPF file system of the test's own.
-func openState(t testing.TB) *Redirect {
-	t.Helper()
-	require.Root(t)
-	require.BPF(t)
-	dir := filepath.Join(bpfFolder(t), "psidecar")
-	r, err := Open(Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-		if _, err := Unload(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return r
-}
-
-// bpfFolder is an empty folder, on which Open mounts.
-func bpfFolder(t testing.TB) string {
-	t.Helper()
-	parent := t.TempDir()
-	t.Cleanup(func() {
-		if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil && err != unix.EINVAL { // Unload did
-			t.Error(err)
-		}
-	})
-	return parent
-}
-
-// clientProcess connects as it is told.
-type clientProcess struct{ *hoststest.Child }
-
-func startClient(t testing.TB, h *hosts.Host, group string) clientProcess {
-	t.Helper()
-	return clientProcess{hoststest.Start(t, h, group, hoststest.Task("client"))}
-}
-
-func (c clientProcess) do(o order) (r outcome) {
-	c.AskJSON(o, &r)
-	return r
-}
-
-// startProxy runs a proxy without privileges on the host.
-func startProxy(t testing.TB, r *Redirect, h *hosts.Host, group GroupID, delay string) (p *hoststest.Child, netns uint64) {
-	t.Helper()
-	sidecar, err := h.Group("sidecar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.AttachProxy(sidecar); err != nil {
-		t.Fatal(err)
-	}
-	p = hoststest.Start(t, h, "sidecar", hoststest.Task("proxy", delay))
-	var ports Ports
-	if _, err := fmt.Sscan(p.Line(), &netns, &ports.IPv4, &ports.IPv6); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.SetListener(netns, group, ports); err != nil {
-		t.Fatal(err)
-	}
-	return p, netns
-}
-
-// attachJob redirects a cgroup of the host.
-func attachJob(t testing.TB, r *Redirect, h *hosts.Host, name string, p Policy) GroupID {
-	t.Helper()
-	dir, err := h.Group(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := r.Attach(dir, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
-
-// serve listens on the host, for IPv4 and IPv6, and says "direct" to whoever
-// comes.
-func serve(t testing.TB, h *hosts.Host) (four, six, loop4, loop6 string) {
-	t.Helper()
-	var group sync.WaitGroup
-	listen := func(host string) string {
-		l, err := h.Listen(t.Context(), "tcp", net.JoinHostPort(host, "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		group.Go(func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				fmt.Fprintln(c, "direct", l.Addr())
-				c.Close()
-			}
-		})
-		return l.Addr().String()
-	}
-	t.Cleanup(group.Wait) // after the listeners are closed
-	return listen(h.IPv4.String()), listen(h.IPv6.String()), listen("127.0.0.1"), listen("::1")
-}
-
-func counts(t testing.TB, r *Redirect) Counts {
-	t.Helper()
-	c, err := r.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 // TestConnects: every kind of connect goes where it should, the proxy, which
 // has no privileges, learns what was meant, and the client sees no proxy.

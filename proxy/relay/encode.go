@@ -26,16 +26,6 @@ const (
 	HoldLimit = HeadLimit - 1<<20
 )
 
-// The proxies' own command and the first byte of its data.
-const (
-	commandName = "PS"
-	flagFollow  = 1 // frames follow
-	flagRaw     = 2 // no more ZMTP from here on: the stream is not PS-lite's
-)
-
-// commandExtra is what the command has before the head.
-const commandExtra = 1 + len(commandName) + 1
-
 // encoder turns the stream that a job's process sends into the link's. Without a
 // sender it passes as it is, and from when the observer has seen enough, or
 // something is none of PS-lite's, unseen.
@@ -171,12 +161,6 @@ func (e *encoder) greet(body []byte) {
 			}
 		}
 	}
-}
-
-// isOurs reports whether a command's body, or its beginning, is the proxies'
-// own.
-func isOurs(body []byte) bool {
-	return len(body) > len(commandName) && int(body[0]) == len(commandName) && string(body[1:1+len(commandName)]) == commandName
 }
 
 // message takes the next message, if as much of it is there as must be held.
@@ -356,25 +340,6 @@ func (e *encoder) encode(out *output) bool {
 
 // timedOneIn is for how many messages one is timed.
 const timedOneIn = 16
-
-// putCommandHeader writes the header of the proxies' command with a head of
-// size bytes so that it ends where b does, and returns how many bytes it takes.
-func putCommandHeader(b []byte, flags byte, size int) int {
-	h := zmtp.FrameHeader(commandExtra+size, false)
-	h.Flags |= zmtp.Command
-	n := h.Len() + commandExtra
-	at := b[len(b)-n:]
-	at = zmtp.AppendHeader(at[:0], h)
-	at = append(at, byte(len(commandName)))
-	at = append(at, commandName...)
-	_ = append(at, flags)
-	return n
-}
-
-// appendCommand appends the proxies' command to dst.
-func appendCommand(dst []byte, flags byte, head []byte) []byte {
-	return zmtp.AppendCommand(dst, commandName, append([]byte{flags}, head...))
-}
 
 // noRoom lets the message pass for which there is no memory.
 func (e *encoder) noRoom(context.Context, *input, int) error {

@@ -1,0 +1,164 @@
+package jobs
+
+import (
+	"errors"
+	"os"
+	"time"
+)
+
+// Read implements net.Conn, for one goroutine. All that is there and may pass
+// comes at once, for the relay to write it at once.
+func (c *requests) Read(p []byte) (int, error) {
+	for {
+		if n := c.handOn(p); n > 0 {
+			return n, nil
+		}
+		if c.failed != nil {
+			return 0, c.failed
+		}
+		if c.stream.between() && c.takeQueued() {
+			continue
+		}
+		if c.w == c.r && c.stream.left > readAhead && !c.stream.blind {
+			// The body of a frame that passes: straight to the reader.
+			p = p[:min(uint64(len(p)), c.stream.left)]
+			n, err := c.read(p)
+			c.stream.left -= uint64(n)
+			if n > 0 || err != nil {
+				return n, err
+			}
+			continue
+		}
+		need := c.lookAhead(len(p))
+		if c.pass > 0 || need == 0 {
+			continue
+		}
+		if err := c.fill(need); err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || c.end()) {
+			return 0, err
+		}
+	}
+}
+
+// lookAhead looks at what is there until so many bytes pass, or something else is
+// to come before the rest. It returns how many bytes must be there to go on, 0
+// where that is not what it waits for.
+func (c *requests) lookAhead(most int) (need int) {
+	for c.pass < most && (c.pass == 0 || !c.stream.between() || !c.hasQueued()) {
+		n, passes, need, err := c.stream.next(c.buf[c.r+c.pass : c.w])
+		switch {
+		case err != nil:
+			c.failed = err
+			return 0
+		case n == 0:
+			return need
+		case !passes:
+			c.skip = n
+			return 0
+		}
+		if len(c.due) > 0 { // goes between what was there before and this
+			c.before = c.pass
+			c.pass += n
+			return 0
+		}
+		c.pass += n
+	}
+	return 0
+}
+
+// end reports whether nothing is left to be put in, and from then on nothing can
+// be.
+func (c *requests) end() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) > 0 && c.stream.between() {
+		return false
+	}
+	c.over = true
+	return true
+}
+
+// handOn copies to p what may be handed on.
+func (c *requests) handOn(p []byte) (n int) {
+	most := c.pass
+	if len(c.due) > 0 {
+		if c.before == 0 {
+			n = copy(p, c.due)
+			c.due = c.due[n:]
+			return n
+		}
+		most = c.before
+	}
+	n = copy(p, c.buf[c.r:c.r+most])
+	c.before = max(0, c.before-n)
+	c.pass -= n
+	c.r += n
+	if c.pass == 0 {
+		c.r += c.skip
+		c.skip = 0
+	}
+	return n
+}
+
+func (c *requests) hasQueued() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) > 0
+}
+
+// takeQueued makes ready what the router has put in.
+func (c *requests) takeQueued() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return false
+	}
+	c.due = c.queue[0]
+	c.queued -= len(c.queue[0])
+	c.queue = c.queue[1:]
+	return true
+}
+
+// fill reads until need bytes are in the buffer, or what it has must be looked
+// at anew.
+func (c *requests) fill(need int) error {
+	if c.r == c.w {
+		c.r, c.w = 0, 0
+	}
+	if c.r > 0 && (c.w == len(c.buf) || c.r+need > len(c.buf)) {
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	if c.w == len(c.buf) { // never much more than has come, whatever is claimed
+		size := max(readAhead, min(need, 2*len(c.buf)+1<<20))
+		bigger := make([]byte, size)
+		c.w = copy(bigger, c.buf[c.r:c.w])
+		c.buf, c.r = bigger, 0
+	} else if c.w == 0 && len(c.buf) > 1<<20 {
+		c.buf = make([]byte, readAhead)
+	}
+	n, err := c.read(c.buf[c.w:])
+	c.w += n
+	return err
+}
+
+// read reads what there is. It returns nothing, and no error, when it was woken
+// because the router has something to say, and the relay's own deadline as such:
+// so it is woken when the codec has.
+func (c *requests) read(p []byte) (int, error) {
+	c.inMessage.Store(c.stream.inside || c.stream.left > 0 || c.r < c.w)
+	n, err := c.tcp.Read(p)
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.tcp.SetReadDeadline(time.Time{})
+		if c.expires {
+			c.expires = false
+			return 0, err
+		}
+		return 0, nil
+	}
+	if n > 0 {
+		err = nil // it will come again
+	}
+	return n, err
+}

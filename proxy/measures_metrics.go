@@ -1,0 +1,37 @@
+package proxy
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/planner/api/measure"
+)
+
+var (
+	descMeasure    = prometheus.NewDesc("psidecar_proxy_measure_connections", "Open connections that processes of this host made, by job and measure, and by whether it holds there: on or off. The names of measures are those of status.", []string{"job", "measure", "state"}, nil)
+	descMeasureNot = prometheus.NewDesc("psidecar_proxy_measure_off_connections", "Of those on which it does not, how many for which reason; 1 of no connection in particular. not_set: nobody asked for it.", []string{"job", "measure", "reason"}, nil)
+)
+
+// maxMeasured is how many jobs have metrics of their own of their measures.
+const maxMeasured = 64
+
+func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {
+	lines := p.Measures()
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	for i := range lines[:min(len(lines), maxMeasured*len(measure.All))] {
+		l := &lines[i]
+		gauge(descMeasure, l.On, l.Job, l.Measure, measure.On)
+		gauge(descMeasure, l.Connections-l.On, l.Job, l.Measure, measure.Off)
+		reasons := map[string]int{}
+		for _, g := range l.Not {
+			reasons[g.Reason] += max(g.Connections, 1)
+		}
+		for _, r := range slices.Sorted(maps.Keys(reasons)) {
+			gauge(descMeasureNot, reasons[r], l.Job, l.Measure, r)
+		}
+	}
+}
