@@ -87,11 +87,14 @@ type Guard interface {
 func (x *job) runName() string { return filepath.Base(x.dir) }
 
 // guard has connections fail rather than go past this proxy while keys are, or
-// may be, displaced, or a server here may owe a proxy an answer.
+// may be, displaced, or a server here may owe a proxy an answer: the latter also
+// where no worker runs, by whose connections the job counts as over.
 func (x *job) guard() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.needGuard(x.site != nil && !x.gone && !x.over(time.Now()) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready() || x.owes(time.Now())))
+	now := time.Now()
+	displaced := x.site != nil && !x.over(now) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready())
+	x.needGuard(x.site != nil && !x.gone && (displaced || x.owes(now)))
 }
 
 // needGuard says whether connections must not pass; x.mu is locked.

@@ -139,7 +139,8 @@ func TestAnswersForProxiesDoNotGoPast(t *testing.T) {
 }
 
 // A host whose server was asked something by a proxy fails closed until it must
-// have answered, also where no key is displaced and no worker runs.
+// have answered, also where no key is displaced and no worker runs, for whose
+// connections the job would count as over.
 func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 	h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
 	x := oneJob(t, Options{Guard: h})
@@ -153,7 +154,7 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 			t.Fatalf("a request passes: %v, %v", passes, err)
 		}
 	}
-	x.inUse = time.Now().Add(time.Hour)
+	x.inUse = time.Now().Add(-unusedAfter) // connections of this host's workers count: it has none
 	if ask(7); h.needs[x.runName()] {
 		t.Error("a worker's own request has connections fail")
 	}
@@ -187,7 +188,7 @@ func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 			t.Fatal("the job is not remembered")
 		}
 		t.Cleanup(x.close)
-		x.inUse = time.Now().Add(time.Hour)
+		x.inUse = time.Now().Add(-unusedAfter)
 		x.guard()
 		return x, h
 	}
