@@ -110,6 +110,7 @@ func newRootCommand(e env) *cobra.Command {
 		newManCommand(e),
 	)
 	addExamples(root)
+	addFlagGroups(root)
 	addCompletion(root)
 	for _, cmd := range root.Commands() {
 		markUsageErrors(cmd)

@@ -35,7 +35,7 @@ func (f *routingFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.placement, "placement", "", "placement.json of psidecar partition: where keys are from a job's first request on; the same on all hosts; implies --mesh-only")
 	flags.BoolVar(&f.act, "act", false, "carry out the planner's plans: keys move between servers while the job runs; on all hosts of the job, from its start; implies --mesh-only")
 	flags.StringVar(&f.handler, "handler", "", "what the servers do with a push: add (store += value, at once and without counting pushes), assign (store = value, always), none of both; with the last keys are never moved; with add what --threshold holds back is pushed when a worker or proxy ends. Default: not known")
-	flags.BoolVar(&f.probe, "allow-probe", false, "find that out by pushing to, and pulling, a scratch key at the end of the key space")
+	flags.BoolVar(&f.probe, "allow-probe", false, "find out what the handler does by pushing to, and pulling, a scratch key at the end of the key space")
 	flags.StringVar(&f.dir, "state-dir", "/run/psidecar/state", "folder for what a proxy must know after it was killed, while keys are displaced; an agent makes the one beside its --proxy-socket for --proxy-uid")
 }
 

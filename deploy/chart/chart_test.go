@@ -138,15 +138,15 @@ func goSource(t *testing.T) []byte {
 // TestFlagsExist: every flag that the chart and the systemd units use is one
 // of the command's.
 func TestFlagsExist(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+	list, err := os.ReadFile("../../cmd/psidecar/FLAGS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	verb := regexp.MustCompile("(?s)`psidecar (agent|proxy|planner)`\n(.*?)\n\n")
 	flags := map[string][]string{}
-	for _, m := range verb.FindAllStringSubmatch(strings.ReplaceAll(string(readme), "`\n\n|", "`\n|"), -1) {
-		for _, f := range regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)`").FindAllStringSubmatch(m[2], -1) {
-			flags[m[1]] = append(flags[m[1]], f[1])
+	for _, command := range strings.Split(string(list), "\n## psidecar ")[1:] {
+		verb, tables, _ := strings.Cut(command, "\n")
+		for _, f := range regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)`").FindAllStringSubmatch(tables, -1) {
+			flags[verb] = append(flags[verb], f[1])
 		}
 	}
 	files, err := filepath.Glob("templates/*.yaml")
