@@ -70,16 +70,7 @@ func TestARememberedJobIsGuarded(t *testing.T) {
 	if err := before.save(); err != nil {
 		t.Fatal(err)
 	}
-	o := before.jobs.opts
-	j, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := j.named(before.name, before.run)
-	if x == nil {
-		t.Fatal("the job is not remembered")
-	}
-	t.Cleanup(x.close)
+	x := remembered(t, before, before.jobs.opts)
 	x.inUse = time.Now().Add(-time.Hour)
 	if x.guard(); !h.needs[x.runName()] {
 		t.Error("connections may pass the proxy before any could be made to it")

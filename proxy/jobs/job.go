@@ -66,6 +66,7 @@ type job struct {
 	keptSize         int64     // of its file
 	failed           error     // why its requests are refused
 	trouble          string    // of what is kept, as it was logged
+	unkeptAsked      bool      // asked could not be kept, as it was logged
 	immovable        string    // why no key moves, as it was logged
 	checked, touched time.Time // what is kept
 	gone             bool

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"testing"
@@ -19,7 +20,7 @@ func oneJob(t *testing.T, o Options) *job {
 // jobIn is oneJob with a state folder.
 func jobIn(t *testing.T, dir string, o Options) *job {
 	t.Helper()
-	o.Dir, o.Log = dir, slog.New(slog.DiscardHandler)
+	o.Dir, o.Log = dir, cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	j, err := New(o)
 	if err != nil {
 		t.Fatal(err)

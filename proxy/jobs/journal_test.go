@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -152,15 +151,11 @@ func TestLessonsAfterAKill(t *testing.T) {
 	x.router.Hold(b, []plan.Keys{plan.One(7)})
 	x.close()
 
-	j, err := New(Options{Dir: x.jobs.opts.Dir, Planner: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	y := j.named(x.name, x.run)
-	if y == nil || y.run != x.run || y.router.Ready() {
+	o := Options{Dir: x.jobs.opts.Dir, Planner: "127.0.0.1:1"}
+	y := remembered(t, x, o)
+	if y.run != x.run || y.router.Ready() {
 		t.Fatalf("taken up is %+v", y)
 	}
-	t.Cleanup(y.close)
 	lessons := y.lessons()
 	if len(lessons) != 1 {
 		t.Fatalf("%d pieces", len(lessons))
@@ -179,12 +174,7 @@ func TestLessonsAfterAKill(t *testing.T) {
 	if err := os.Remove(filepath.Join(y.dir, journalName)); err != nil {
 		t.Fatal(err)
 	}
-	k, err := New(Options{Dir: x.jobs.opts.Dir, Planner: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	z := k.named(x.name, x.run)
-	t.Cleanup(z.close)
+	z := remembered(t, x, o)
 	if lessons := z.lessons(); len(lessons) > 0 || z.router.Ready() {
 		t.Errorf("without a journal it teaches %v", lessons)
 	}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -77,7 +78,7 @@ func TestKeptFile(t *testing.T) {
 // again returns the jobs that another proxy finds in the folder.
 func again(t *testing.T, o Options) *Jobs {
 	t.Helper()
-	o.Log = slog.New(slog.DiscardHandler)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	j, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +89,16 @@ func again(t *testing.T, o Options) *Jobs {
 		}
 	})
 	return j
+}
+
+// remembered is the job as another proxy with these options takes it up.
+func remembered(t *testing.T, before *job, o Options) *job {
+	t.Helper()
+	x := again(t, o).named(before.name, before.run)
+	if x == nil {
+		t.Fatal("the job is not remembered")
+	}
+	return x
 }
 
 // ask makes a worker's request for a key and reports how it ends.
@@ -233,7 +244,7 @@ func TestEndsOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.close()
-	y := again(t, Options{Dir: dir}).named(x.name, testRun)
+	y := remembered(t, x, Options{Dir: dir})
 	if under := y.router.UnderWay(); len(under) != 1 {
 		t.Errorf("%d requests are under way in the next proxy", len(under))
 	}

@@ -55,7 +55,7 @@ func TestWhatOnlyTheProxyHasSurvivesAKill(t *testing.T) {
 	}
 
 	placed.Dir = dir
-	x := again(t, placed).named(before.name, testRun)
+	x := remembered(t, before, placed)
 	answer(x, 0, 80)
 	whole := onlyMessage(t, x.pendingDown[pair{pslite.WorkerID(0), 0}])
 	if got := whole.Values(); whole.Meta.Timestamp != 1 || whole.Keys().Len() != 2 || got.Float32(0) != 70 || got.Float32(1) != 80 {

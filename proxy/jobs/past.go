@@ -145,11 +145,15 @@ func (x *job) makeAsked() error {
 	return errors.Join(f.Close(), os.Chtimes(path, at, at))
 }
 
-// keepAsked keeps when that was, for a proxy after this one; x.mu is locked.
+// keepAsked keeps when that was, for a proxy after this one, and says once where it
+// cannot; x.mu is locked.
 func (x *job) keepAsked(now time.Time) {
-	if err := os.Chtimes(filepath.Join(x.dir, askedFile), now, now); err != nil {
-		x.jobs.log.Debug("that a server owes a proxy an answer would not be known after a restart", "job", x.name, "error", err)
+	err := os.Chtimes(filepath.Join(x.dir, askedFile), now, now)
+	if err == nil || x.unkeptAsked {
+		return
 	}
+	x.unkeptAsked = true
+	x.jobs.log.Warn("that a server owes a proxy an answer would not be known after a kill of this proxy: connections made while it is away may go past it, and a worker get that answer", "job", x.name, "error", err)
 }
 
 // askedBefore returns when a proxy asked a server of this host something while a

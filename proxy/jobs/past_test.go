@@ -1,8 +1,12 @@
 package jobs
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,15 +183,7 @@ func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 		o := before.jobs.opts
 		h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
 		o.Guard = h
-		j, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		x := j.named(before.name, before.run)
-		if x == nil {
-			t.Fatal("the job is not remembered")
-		}
-		t.Cleanup(x.close)
+		x := remembered(t, before, o)
 		x.inUse = time.Now().Add(-unusedAfter)
 		x.guard()
 		return x, h
@@ -221,19 +217,36 @@ func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 	}
 }
 
+// That a proxy after this one would not know of it is said once a job.
+func TestAskedThatIsNotKeptIsSaidOnce(t *testing.T) {
+	var said bytes.Buffer
+	x := oneJob(t, Options{Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	if err := x.save(); err != nil {
+		t.Fatal(err)
+	}
+	count := func(when string, want int) {
+		t.Helper()
+		if n := strings.Count(said.String(), "owes a proxy an answer"); n != want {
+			t.Errorf("%s it is said %d times, want %d: %s", when, n, want, said.String())
+		}
+	}
+	x.noteOwn()
+	count("while it is kept", 0)
+	if err := os.Remove(filepath.Join(x.dir, askedFile)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		x.asked = time.Time{}
+		x.noteOwn()
+	}
+	count("when it is not", 1)
+}
+
 // A proxy that takes up where another was killed says nothing is under way only when
 // it carries all connections, however early it is asked.
 func TestATakenUpJobIsBlindAtFirst(t *testing.T) {
 	before := oneJob(t, Options{Planner: "127.0.0.1:1"})
-	j, err := New(before.jobs.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := j.named(before.name, before.run)
-	if x == nil {
-		t.Fatal("the job is not remembered")
-	}
-	t.Cleanup(x.close)
+	x := remembered(t, before, before.jobs.opts)
 	if x.router.Carried() {
 		t.Error("it sees all before any connection has come")
 	}

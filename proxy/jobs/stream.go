@@ -11,10 +11,9 @@ import (
 
 // What is held of a message at most, in bytes.
 const (
-	maxMeta    = 1 << 20
-	maxKeys    = 64 << 20
-	maxTaken   = 256 << 20 // one that does not pass as it is
-	maxCommand = 64 << 10
+	maxMeta  = 1 << 20
+	maxKeys  = 64 << 20
+	maxTaken = 256 << 20 // one that does not pass as it is
 )
 
 // watcher is what a stream's messages are shown to.
@@ -102,9 +101,8 @@ func (s *stream) greet(b []byte) (n int) {
 
 // command passes a command, and tells who is READY.
 func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
-	if h.Size > maxCommand {
-		s.left = h.Size
-		return n, true, 0, nil
+	if h.Size > zmtp.MaxCommand { // it might say who is READY
+		return 0, false, 0, reason.Errorf(reason.MalformedJob, "following a job's messages: a command of %d bytes, at most %d are allowed", h.Size, zmtp.MaxCommand)
 	}
 	total := n + int(h.Size)
 	if len(b) < total {

@@ -97,8 +97,8 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	}
 	switch {
 	case !isOurs(b[n:min(total, len(b))]):
-		if h.Size > maxCommand {
-			return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: a command of %d bytes, at most %d are allowed", h.Size, maxCommand)
+		if h.Size > zmtp.MaxCommand {
+			return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: a command of %d bytes, at most %d are allowed", h.Size, zmtp.MaxCommand)
 		}
 		if len(b) < total {
 			return verdict{need: total}, nil

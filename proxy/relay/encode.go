@@ -12,12 +12,11 @@ import (
 
 // What a direction holds of a message at most, in bytes and frames.
 const (
-	maxFrames  = 8
-	maxMeta    = 1 << 20
-	maxKeys    = 64 << 20
-	maxFrame   = 128 << 10 // any other frame
-	maxWhole   = 256 << 10 // all of those
-	maxCommand = 32 << 10  // a command of ZMTP
+	maxFrames = 8
+	maxMeta   = 1 << 20
+	maxKeys   = 64 << 20
+	maxFrame  = 128 << 10 // any other frame
+	maxWhole  = 256 << 10 // all of those
 
 	// HeadLimit is the [Link.HeadLimit] of all links.
 	HeadLimit = 96 << 20
@@ -131,8 +130,8 @@ func (e *encoder) pass(in *input, out *output) (verdict, error) {
 
 // command passes a command of the job.
 func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict, error) {
-	if h.Size > maxCommand {
-		return verdict{}, reason.Errorf(reason.MalformedJob, "from the job: a command of %d bytes, at most %d are allowed", h.Size, maxCommand)
+	if h.Size > zmtp.MaxCommand {
+		return verdict{}, reason.Errorf(reason.MalformedJob, "from the job: a command of %d bytes, at most %d are allowed", h.Size, zmtp.MaxCommand)
 	}
 	b := in.bytes()
 	total := n + int(h.Size)

@@ -67,7 +67,7 @@ func TestForeignStreamsPass(t *testing.T) {
 	random := make([]byte, 300<<10)
 	rand.NewChaCha8([32]byte{1}).Read(random)
 	for name, b := range map[string][]byte{
-		"empty": {}, "http": []byte("GET / HTTP/1.1\r\n\r\n"), "random": random,
+		"empty": {}, "the longest command": zmtp.AppendCommand(greetingAndReady("DEALER"), "LONG", make([]byte, zmtp.MaxCommand-1-len("LONG"))), "http": []byte("GET / HTTP/1.1\r\n\r\n"), "random": random,
 		"half a greeting": greetingAndReady("DEALER")[:40], "half a READY": greetingAndReady("DEALER")[:80],
 		"curve": append(curve, random...), "ZMTP 2": append(old, random...), "another program's ZMTP": append(notPS, random...),
 	} {
@@ -150,6 +150,7 @@ func TestMalformedBytesEndTheConnection(t *testing.T) {
 		{"reserved flag bits", []byte{0x80, 0}, nil, reason.MalformedJob},
 		{"a frame of 2^63 bytes", []byte{2, 0x80, 0, 0, 0, 0, 0, 0, 0}, nil, reason.MalformedJob},
 		{"a huge command", zmtp.AppendHeader(nil, zmtp.Header{Flags: zmtp.Command | zmtp.Long, Size: 1 << 40}), nil, reason.MalformedJob},
+		{"a command that is too long", zmtp.AppendCommand(nil, "LONG", make([]byte, zmtp.MaxCommand-len("LONG"))), nil, reason.MalformedJob},
 		{"the proxies' own command", zmtp.AppendCommand(nil, commandName, []byte{0, 1, 2}), nil, reason.Reserved},
 		{"a head that cannot be decoded", push(nil, rand.New(rand.NewPCG(2, 1)), 3, 12, false),
 			func(_, receiver *plainCodec) { receiver.corrupt = true }, reason.Codec},

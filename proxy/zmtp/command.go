@@ -16,6 +16,11 @@ const (
 	CommandPong  = "PONG"
 )
 
+// MaxCommand is how many bytes a command's body may have on its way through
+// proxies, which hold it whole, in a buffer that every connection has. ZMTP has no
+// bound; libzmq's commands stay below 1 KiB.
+const MaxCommand = 32 << 10
+
 // MaxPingContext is the longest context that a PING may carry, in bytes.
 const MaxPingContext = 16
 

@@ -20,7 +20,7 @@ type Config struct {
 
 // defaultLimits are those of a Conn whose Config names none. Memory grows only
 // with what really arrives, whatever a frame claims.
-var defaultLimits = Limits{FrameSize: 1 << 32, CommandSize: 1 << 16, Frames: 64}
+var defaultLimits = Limits{FrameSize: 1 << 32, CommandSize: MaxCommand, Frames: 64}
 
 // Peer is what the other side said in the handshake.
 type Peer struct {
