@@ -63,9 +63,14 @@ func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 func (x *job) overSince() (since time.Time, over bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	over = len(x.open) == 0 && x.over(time.Now())
+	return x.unusedSince(time.Now())
+}
+
+// unusedSince is overSince while x.mu is locked.
+func (x *job) unusedSince(now time.Time) (since time.Time, over bool) {
+	over = len(x.open) == 0 && x.over(now)
 	if x.left.After(x.inUse) {
-		return x.left, over && time.Since(x.left) >= unusedAfter
+		return x.left, over && now.Sub(x.left) >= unusedAfter
 	}
 	return x.inUse, over
 }

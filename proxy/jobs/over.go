@@ -88,13 +88,18 @@ func (x *job) runName() string { return filepath.Base(x.dir) }
 
 // guard has connections fail rather than go past this proxy while keys are, or
 // may be, displaced, or a server here may owe a proxy an answer: the latter also
-// where no worker runs, by whose connections the job counts as over.
+// where no worker runs, without whose connections the job counts as over.
 func (x *job) guard() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := time.Now()
-	displaced := x.site != nil && !x.over(now) && (!x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready())
-	x.needGuard(x.site != nil && !x.gone && (displaced || x.owes(now)))
+	if x.site == nil || x.gone {
+		x.needGuard(false)
+		return
+	}
+	displaced := !x.router.Table().Empty() || len(x.router.Holds()) > 0 || !x.router.Ready()
+	_, unused := x.unusedSince(now)
+	x.needGuard(displaced && !x.over(now) || x.owes(now) && !unused)
 }
 
 // needGuard says whether connections must not pass; x.mu is locked.

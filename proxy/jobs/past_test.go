@@ -158,7 +158,8 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 			t.Fatalf("a request passes: %v, %v", passes, err)
 		}
 	}
-	x.inUse = time.Now().Add(-unusedAfter) // connections of this host's workers count: it has none
+	x.adopt(from)
+	x.inUse = time.Now().Add(-unusedAfter) // as without workers, whose connections count alone
 	if ask(7); h.needs[x.runName()] {
 		t.Error("a worker's own request has connections fail")
 	}
@@ -168,9 +169,19 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 	if x.guard(); !h.needs[x.runName()] {
 		t.Error("they may a moment later")
 	}
+	asked := x.asked
 	x.asked = x.asked.Add(-owesFor)
 	if x.guard(); h.needs[x.runName()] {
 		t.Error("they must not long after it")
+	}
+	x.asked = asked
+	x.leave(from)
+	if x.guard(); !h.needs[x.runName()] {
+		t.Error("connections may go past the proxy just after one has closed")
+	}
+	x.left = x.left.Add(-unusedAfter)
+	if x.guard(); h.needs[x.runName()] {
+		t.Error("they must not when the servers have ended")
 	}
 }
 
@@ -181,7 +192,7 @@ func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 	again := func() (*job, *heard) {
 		t.Helper()
 		o := before.jobs.opts
-		h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
+		h := &heard{t, map[string]bool{}, time.Now()}
 		o.Guard = h
 		x := remembered(t, before, o)
 		x.inUse = time.Now().Add(-unusedAfter)
