@@ -24,7 +24,8 @@ func main() {
 		stderr: os.Stderr,
 		lookup: os.LookupEnv,
 
-		environ: os.Environ,
+		environ:    os.Environ,
+		beginAgain: keepSysmonAwake,
 	})
 	stop()
 	os.Exit(code)

@@ -213,7 +213,10 @@ nothing; --control-socket takes other rules for values (PUT /api/v1/codecs) from
 users of this host who may. SIGTERM ends it in order: connections in use get
 --grace.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), &f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.carries()
+			return runProxy(cmd.Context(), &f)
+		},
 	}
 	f.relaying(cmd)
 	f.routing.planner.add(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")

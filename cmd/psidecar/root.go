@@ -24,6 +24,15 @@ type env struct {
 	bareOut, bareErr io.Writer
 	lookup           func(name string) (value string, ok bool) // environment variables
 	environ          func() []string                           // all of them, NAME=VALUE; nil: they are not looked at
+
+	beginAgain func() // see keepSysmonAwake; nil: not
+}
+
+// carries is called first by a command that carries connections.
+func (e env) carries() {
+	if e.beginAgain != nil {
+		e.beginAgain()
+	}
 }
 
 // usageError marks an error that the user mends by calling differently; it

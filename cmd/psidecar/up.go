@@ -28,7 +28,7 @@ type upFlags struct {
 	planner plannerFlags
 }
 
-func newUpCommand(_ env) *cobra.Command {
+func newUpCommand(e env) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -46,7 +46,10 @@ The page, the interface and the metrics of agent and proxy are served at
 --intercept=false nothing is put in the data path. SIGTERM ends it in order:
 new connections go direct, those in use get --grace, and nothing is left.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), &f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.carries()
+			return runUp(cmd.Context(), &f)
+		},
 	}
 	f.agent.watching(cmd)
 	f.agent.showing(cmd)

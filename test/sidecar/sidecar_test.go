@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,6 +49,11 @@ func TestUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range all {
+		// It began again, as the same process under its name, for the sake of the
+		// runtime's monitor thread.
+		if name, settings := started(t, s.Process.Pid()); name != "psidecar" || !strings.Contains(settings, "GODEBUG=schedtrace=") {
+			t.Errorf("%s: the process is called %q, its environment is %q", s.Host.Name, name, settings)
+		}
 		// Its own connections to the planner are left alone, in the job's cgroup too.
 		if n, err := s.Metric(ctx, "psidecar_proxy_past_mesh_total"); err != nil || n != 0 {
 			t.Errorf("%s: %v connections went past the mesh, want none; %v", s.Host.Name, n, err)
@@ -120,4 +127,17 @@ func checkPlanner(t *testing.T, s *Sidecar, r *job.Running) {
 		}
 	}
 	t.Errorf("the workers say %d accesses, the planner knows of %+v", said, jobs.Jobs)
+}
+
+// started returns what a process is called, and the environment that it began with.
+func started(t *testing.T, pid int) (name, environ string) {
+	t.Helper()
+	read := func(file string) string {
+		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	return strings.TrimSpace(read("comm")), strings.ReplaceAll(read("environ"), "\x00", " ")
 }
