@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/replay"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/test/require"
@@ -47,14 +45,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}()
 	a.observer = observe.New(observe.Options{Locality: locality.DefaultOptions})
-	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := replay.Read(f, a.observer.Handle); err != nil {
-		t.Fatal(err)
-	}
+	watch(t, a.observer)
 	rec := httptest.NewRecorder()
 	a.Handler(false).ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 	body := rec.Body.Bytes()

@@ -2,29 +2,15 @@ package agent
 
 import (
 	"math"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/replay"
 	"github.com/psidecar/psidecar/agent/web"
-	"github.com/psidecar/psidecar/test/require"
 )
 
 // The rows of a heatmap by time add up to what the workers did in all.
 func TestHeatmapByTime(t *testing.T) {
-	o := observe.New(observe.Options{Locality: locality.DefaultOptions})
-	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := replay.Read(f, o.Handle); err != nil {
-		t.Fatal(err)
-	}
-	v := o.Jobs()[0]
+	v := watched(t).Jobs()[0]
 	q := web.HeatmapQuery{Blocks: 64, Last: math.MaxUint64, Measure: web.Accesses}
 	byWorker := heatmap(&v, q)
 	q.Rows, q.Range = 12, web.Range{From: time.Unix(0, v.First-1), To: time.Unix(0, v.Last+1)}

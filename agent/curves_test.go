@@ -12,6 +12,27 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
+// watched is an observer that has seen a job of two servers and two workers.
+func watched(t *testing.T) *observe.Observer {
+	t.Helper()
+	o := observe.New(observe.Options{Locality: locality.DefaultOptions})
+	watch(t, o)
+	return o
+}
+
+// watch has an observer see that job.
+func watch(t *testing.T, o *observe.Observer) {
+	t.Helper()
+	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := replay.Read(f, o.Handle); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What passes between two looks is in the point of that time, and nothing after
 // it where the job stands still.
 func TestNoteHour(t *testing.T) {
@@ -23,14 +44,7 @@ func TestNoteHour(t *testing.T) {
 		}
 	}
 	note()
-	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := replay.Read(f, a.observer.Handle); err != nil {
-		t.Fatal(err)
-	}
+	watch(t, a.observer)
 	note()
 	note()
 	job := a.observer.Jobs()[0]
@@ -59,16 +73,7 @@ func TestNoteHour(t *testing.T) {
 
 // The curves of all workers, one by one, add up to those of all together.
 func TestPartsOf(t *testing.T) {
-	o := observe.New(observe.Options{Locality: locality.DefaultOptions})
-	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := replay.Read(f, o.Handle); err != nil {
-		t.Fatal(err)
-	}
-	v := o.Jobs()[0]
+	v := watched(t).Jobs()[0]
 	sum := func(of history.Selection) (steps, bytes float64, requests uint64) {
 		for _, p := range partsOf(&v, of) {
 			for _, n := range p.Steps {

@@ -11,7 +11,7 @@ import (
 // A cell of pulls and pushes together is told to be as wrong as its pulls alone,
 // which are looked at in the same steps, and bytes as the uses that moved them.
 func TestErrorOfCells(t *testing.T) {
-	s := &web.JobSampling{Requests: 40_000, Sampled: 10_000, Estimated: 40_000}
+	s := &web.JobSampling{Requests: 40_000, Sampled: 10_000, Estimated: 40_000, Spread: 120_000}
 	total := counts.Sums{counts.Pulls: 6000, counts.Pushes: 6000, counts.PulledBytes: 240_000, counts.PushedBytes: 480_000}
 	half := func(n uint64) [][]uint64 { return [][]uint64{{n / 2, 0}, {0, n / 2}} }
 	want := 100 * s.CountError(3000) / 3000

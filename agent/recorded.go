@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
@@ -21,13 +22,20 @@ import (
 // Recorded is what recordings hold, to be shown as an agent shows what it watches.
 // It implements web.State; jobs are named after their recordings. Of its times,
 // those from a pull to its answer are known; bytes are those of keys and values.
+// Its methods may be called from any goroutine.
 type Recorded struct {
 	Version string
-	Memory  int // bytes for keys and their counters, of all jobs together; 0: as an agent
-	jobs    []*recorded
-	log     history.Log
-	hosts   []string
+	Memory  int   // bytes for keys and their counters, of each job; 0: as an agent
+	Takes   int64 // bytes that a recording opened through the page may have; 0: it opens none
+
+	reading sync.Mutex // held while a recording is read: one at a time
+	mu      sync.Mutex
+	jobs    []*recorded // by name; guarded by mu, the jobs themselves do not change any more
 }
+
+// maxRecorded is how many jobs of recordings are kept, and maxRecordedNodes how many
+// workers, and servers, of each.
+const maxRecorded, maxRecordedNodes = 16, 1 << 16
 
 // recorded is one job of a recording.
 type recorded struct {
@@ -35,6 +43,7 @@ type recorded struct {
 	view             observe.JobView
 	host             string
 	workers, servers map[string]int // numbers
+	log              history.Log    // under its own empty name
 
 	counted locality.Counted // when the newest point of the log ended
 	began   int64
@@ -47,34 +56,62 @@ type recorded struct {
 // keyBytes is what a key takes in a message.
 const keyBytes = 8
 
-// Open adds a recording. One that was cut off is shown as far as it goes.
-func (r *Recorded) Open(name string, in io.Reader) error {
+// Open adds a recording, and returns what its jobs are called. One that was cut off
+// is shown as far as it goes. Of one that cannot be opened nothing is kept.
+func (r *Recorded) Open(name string, in io.Reader) ([]string, error) {
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	name, room := r.free(name)
 	jobs := map[string]*recorded{}
 	header, totals, err := recording.Read(in, func(u *recording.Use) error {
 		j := jobs[u.Job]
 		if j == nil {
+			if len(jobs) >= room {
+				return fmt.Errorf("there is room for %d jobs, and no more: open it with psidecar show in another terminal", maxRecorded)
+			}
 			if j = r.newJob(u); j == nil {
 				return fmt.Errorf("job %q is not named by its scheduler's address", u.Job)
 			}
 			jobs[u.Job] = j
 		}
-		j.use(u, &r.log, r.nameOf(name, u.Job))
-		return nil
+		return j.use(u)
 	})
 	if err != nil && !errors.Is(err, recording.ErrCutOff) {
-		return fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if len(jobs) == 0 {
-		return fmt.Errorf("%s: the recording holds no use of keys", name)
+		return nil, fmt.Errorf("%s: the recording holds no use of keys", name)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
 	for job, j := range jobs {
 		j.name, j.host = r.nameOf(name, job), header.Host
-		j.point(max(totals.EndedNanos, j.view.Last), &r.log, j.name)
-		r.jobs = append(r.jobs, j)
+		j.point(max(totals.EndedNanos, j.view.Last))
+		r.jobs, names = append(r.jobs, j), append(names, j.name)
 	}
 	slices.SortFunc(r.jobs, func(a, b *recorded) int { return strings.Compare(a.name, b.name) })
-	r.hosts = append(r.hosts, header.Host)
-	return nil
+	slices.Sort(names)
+	return names, nil
+}
+
+// free returns the name, with a number where a recording has it already, and how many
+// more jobs there is room for.
+func (r *Recorded) free(name string) (free string, room int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	free = name
+	for n := 2; slices.ContainsFunc(r.jobs, func(j *recorded) bool { return strings.HasPrefix(j.name, r.nameOf(free, "")) }); n++ {
+		free = fmt.Sprintf("%s (%d)", name, n)
+	}
+	return free, maxRecorded - len(r.jobs)
+}
+
+// all returns the jobs.
+func (r *Recorded) all() []*recorded {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.jobs)
 }
 
 // nameOf is what a recording's job is called.
@@ -106,9 +143,9 @@ func number(numbers map[string]int, names *[]string, name string) int {
 }
 
 // use counts one use.
-func (j *recorded) use(u *recording.Use, log *history.Log, name string) {
+func (j *recorded) use(u *recording.Use) error {
 	if u.UnixNanos-j.began >= int64(history.Every) {
-		j.point(u.UnixNanos, log, name)
+		j.point(u.UnixNanos)
 	}
 	v := &j.view
 	weight := uint64(max(u.OneIn, 1))
@@ -127,6 +164,10 @@ func (j *recorded) use(u *recording.Use, log *history.Log, name string) {
 	}
 	sums.Moved(request, !u.Answer, weight*(u.Bytes+keyBytes*uint64(len(u.Keys))), false, false)
 	sums.Use(u.UnixNanos, batch(u, request.Worker, weight))
+	if max(v.Workers, v.Servers) > maxRecordedNodes {
+		return fmt.Errorf("job %s has more than %d workers or servers", u.Job, maxRecordedNodes)
+	}
+	return nil
 }
 
 // batch is what a use adds to the counters of its keys: an access when it is
@@ -160,7 +201,7 @@ func batch(u *recording.Use, worker int, weight uint64) counts.Batch {
 
 // point adds what was counted since the last point to the log. Steps are scaled up
 // as their uses are.
-func (j *recorded) point(until int64, log *history.Log, name string) {
+func (j *recorded) point(until int64) {
 	if until <= j.began {
 		return
 	}
@@ -171,12 +212,12 @@ func (j *recorded) point(until int64, log *history.Log, name string) {
 		sums.Steps *= float64(j.weights) / float64(j.uses)
 	}
 	j.steps += sums.Steps
-	log.Add(name, history.Point{From: time.Unix(0, j.began), To: time.Unix(0, until), Sums: sums})
+	j.log.Add("", history.Point{From: time.Unix(0, j.began), To: time.Unix(0, until), Sums: sums})
 	j.counted, j.began, j.uses, j.weights = counted, until, 0, 0
 }
 
 func (r *Recorded) job(name string) (*recorded, error) {
-	for _, j := range r.jobs {
+	for _, j := range r.all() {
 		if j.name == name {
 			return j, nil
 		}
@@ -190,7 +231,7 @@ func (r *Recorded) Ready() error { return nil }
 // Jobs implements web.State.
 func (r *Recorded) Jobs() []web.Job {
 	var jobs []web.Job
-	for _, j := range r.jobs {
+	for _, j := range r.all() {
 		v := &j.view
 		size, all := v.Job.Sums.Table.Size(), v.Job.Sums.All()
 		seconds := max(float64(v.Last-v.First)/1e9, 1e-9)
@@ -259,10 +300,15 @@ func (r *Recorded) Servers(job string, span web.Range) (web.Servers, error) {
 
 // Agent implements web.State.
 func (r *Recorded) Agent() web.Agent {
-	hosts := slices.Compact(slices.Sorted(slices.Values(r.hosts)))
+	var hosts []string
+	for _, j := range r.all() {
+		hosts = append(hosts, j.host)
+	}
+	slices.Sort(hosts)
 	return web.Agent{
-		Version: r.Version, Host: "recordings of " + strings.Join(hosts, ", "), MemoryBytes: residentBytes(),
-		Programs: []web.Program{}, Counters: []web.Counter{}, Sketches: []web.Sketch{}, Cgroups: []string{},
+		Version: r.Version, Host: "recordings of " + cmp.Or(strings.Join(slices.Compact(hosts), ", "), "no host yet"), MemoryBytes: residentBytes(),
+		RecordingBytes: r.Takes,
+		Programs:       []web.Program{}, Counters: []web.Counter{}, Sketches: []web.Sketch{}, Cgroups: []string{},
 	}
 }
 
@@ -272,7 +318,7 @@ func (r *Recorded) History(job string, q web.HistoryQuery) (web.History, error) 
 	if err != nil {
 		return web.History{}, err
 	}
-	points := r.log.Of(job, q.From, q.To)
+	points := j.log.Of("", q.From, q.To)
 	if q.Some() {
 		points = history.Among(points, partsOf(&j.view, q.Selection))
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestRecorded(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	r := &Recorded{Version: "v"}
 	for i, name := range []string{"first", "second"} {
-		if err := r.Open(name, bytes.NewReader(recorded20(t, began.Add(time.Duration(i)*time.Hour), uint32(i+1)))); err != nil {
+		if _, err := r.Open(name, bytes.NewReader(recorded20(t, began.Add(time.Duration(i)*time.Hour), uint32(i+1)))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,13 +102,41 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
+// A name that is taken gets a number; what cannot be opened leaves nothing behind; and
+// there is room for so many jobs.
+func TestRecordedKeeps(t *testing.T) {
+	whole := recorded20(t, time.Unix(1000, 0), 1)
+	damaged := bytes.Clone(whole)
+	damaged[len(damaged)-3] ^= 1 // of the checksum
+	r := &Recorded{Takes: 1 << 20}
+	if names, err := r.Open("run", bytes.NewReader(damaged)); err == nil || len(names)+len(r.Jobs()) > 0 {
+		t.Fatalf("of a damaged one %q is kept: %v", names, err)
+	}
+	for n := range maxRecorded {
+		want := "run 10.0.0.1:9000"
+		if n > 0 {
+			want = fmt.Sprintf("run (%d) 10.0.0.1:9000", n+1)
+		}
+		names, err := r.Open("run", bytes.NewReader(whole))
+		if err != nil || len(names) != 1 || names[0] != want {
+			t.Fatalf("the recording is called %q, want %q: %v", names, want, err)
+		}
+	}
+	if _, err := r.Open("run", bytes.NewReader(whole)); err == nil || !strings.Contains(err.Error(), "room for 16 jobs") || len(r.Jobs()) != maxRecorded {
+		t.Errorf("one more than there is room for: %v", err)
+	}
+	if h, err := r.History("run (2) 10.0.0.1:9000", web.HistoryQuery{}); err != nil || len(h.Points) != 4 {
+		t.Errorf("of the second: %d points, %v", len(h.Points), err)
+	}
+}
+
 func TestRecordedRefuses(t *testing.T) {
 	whole := recorded20(t, time.Unix(1000, 0), 1)
 	r := &Recorded{}
-	if err := r.Open("cut", bytes.NewReader(whole[:len(whole)-20])); err != nil && !strings.Contains(err.Error(), "holds no use") {
+	if _, err := r.Open("cut", bytes.NewReader(whole[:len(whole)-20])); err != nil && !strings.Contains(err.Error(), "holds no use") {
 		t.Errorf("a recording that was cut off: %v", err)
 	}
-	if err := r.Open("other", strings.NewReader("something else")); err == nil || !strings.HasPrefix(err.Error(), "other: ") {
+	if _, err := r.Open("other", strings.NewReader("something else")); err == nil || !strings.HasPrefix(err.Error(), "other: ") {
 		t.Errorf("another file: %v", err)
 	}
 }

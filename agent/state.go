@@ -133,7 +133,7 @@ func (a *Agent) sampling(v *observe.JobView, name string) *web.JobSampling {
 
 // coverage says of how many of the job's requests the keys were looked at.
 func coverage(v *observe.JobView) *web.JobSampling {
-	s := &web.JobSampling{Requests: v.Looked.Requests, Sampled: v.Looked.Sampled, Estimated: v.Looked.Estimated}
+	s := &web.JobSampling{Requests: v.Looked.Requests, Sampled: v.Looked.Sampled, Estimated: v.Looked.Estimated, Spread: v.Looked.Spread}
 	s.ErrorPercent = s.UsesError(500, 500) / 10
 	return s
 }

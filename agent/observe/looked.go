@@ -11,8 +11,11 @@ type Looked struct {
 	Sampled  uint64 // of them, those whose keys were copied
 	// Estimated is how many those that were sampled stand for: about Requests.
 	Estimated uint64
-	KeyBytes  uint64 // of key and lens frames that were copied, or told as runs
-	AllBytes  uint64 // what they would have been had all been sampled, by estimate
+	// Spread is the sum, over those that were sampled, of n (n - 1), where n is how
+	// many each stands for: the variance of Estimated, were each chosen by chance.
+	Spread   uint64
+	KeyBytes uint64 // of key and lens frames that were copied, or told as runs
+	AllBytes uint64 // what they would have been had all been sampled, by estimate
 	// Clocks are the highest timestamps of the job's customers: each counts its
 	// own requests.
 	Clocks map[Customer]int32
@@ -71,6 +74,7 @@ func (l *looked) weighed(sampled bool, weight uint64) {
 	if sampled {
 		l.Sampled++
 		l.Estimated += weight
+		l.Spread += weight * (weight - 1)
 	}
 }
 

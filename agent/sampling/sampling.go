@@ -7,7 +7,10 @@
 //
 // The budget is for what sampling can lower: copying key frames out of the
 // kernel and counting them. What each segment and each meta costs, and what the
-// rest of the process does, is not held against it.
+// rest of the process does, is not held against it. It is a mean over [Saving]:
+// what was not used of it pays for denser sampling later, so that of a job that
+// begins, of which little is known, most is looked at, and so that the budget is
+// used up between two rates, which are powers of two.
 package sampling
 
 import (
@@ -40,6 +43,12 @@ const (
 	// at more densely than it is, so that what is measured unevenly does not make
 	// the rates change to and fro.
 	denser = 0.8
+	// Saving is for how long what the budget allows and nobody takes is saved.
+	Saving = time.Minute
+	// spendIn is how long what is saved would last were the rest of the budget
+	// taken beside it: of little savings little is spent, so that rates change
+	// slowly.
+	spendIn = 10 * time.Second
 )
 
 // A Rate says that one in OneIn windows of so many timestamps is looked at.
@@ -79,17 +88,21 @@ type Job struct {
 }
 
 // A Controller decides again and again. The zero value but for Budget is one
-// that has seen nothing.
+// that has seen nothing, and has saved all that can be.
 type Controller struct {
-	Budget float64 // percent of one core; 0: rates are left as Start says
+	Budget float64 // percent of one core, over Saving; 0: rates are left as Start says
 	Start  uint32  // OneIn of a job of which no keys have been seen
 
 	looks []Look // oldest first, those of the last span
 	jobs  map[string]Job
+	taken time.Duration // of what was saved: from 0 to the budget of Saving
 }
 
 // Decide takes what has been seen by now.
 func (c *Controller) Decide(now Look) Decision {
+	if n := len(c.looks); n > 0 {
+		c.pay(&c.looks[n-1], &now)
+	}
 	c.looks = append(c.looks, now)
 	for len(c.looks) > 2 && now.At.Sub(c.looks[1].At) >= span {
 		c.looks = slices.Delete(c.looks, 0, 1)
@@ -101,7 +114,8 @@ func (c *Controller) Decide(now Look) Decision {
 		all = append(all, d)
 	}
 	decision := Decision{Jobs: map[string]Job{}}
-	sparse, dense := share(all, c.Budget), share(all, denser*c.Budget)
+	allowed := c.allowed()
+	sparse, dense, least := share(all, allowed), share(all, denser*allowed), share(all, c.Budget)
 	for i, d := range all {
 		job := Job{Rate: Rate{Window: d.window, OneIn: d.oneIn}, Percent: d.percent}
 		if c.Budget > 0 {
@@ -114,9 +128,31 @@ func (c *Controller) Decide(now Look) Decision {
 		decision.Jobs[d.name] = job
 		decision.Percent += d.percent
 	}
-	decision.Over = c.Budget > 0 && total(all, sparse) > c.Budget
+	decision.Over = c.Budget > 0 && total(all, least) > c.Budget
 	c.jobs = decision.Jobs
 	return decision
+}
+
+// pay takes from what was saved what looking at keys took from one look to the next,
+// beyond the budget, or adds what it left of that.
+func (c *Controller) pay(before, now *Look) {
+	bytes := uint64(0)
+	for name, j := range now.Jobs {
+		bytes += less(j.KeyBytes, before.Jobs[name].KeyBytes)
+	}
+	took := time.Duration(now.KeyNanos-before.KeyNanos) + time.Duration(kernelNanosPerByte*float64(bytes))
+	c.taken = min(max(c.taken+took-c.budgetOf(now.At.Sub(before.At)), 0), c.budgetOf(Saving))
+}
+
+// budgetOf is the CPU time that the budget allows in a stretch of time.
+func (c *Controller) budgetOf(t time.Duration) time.Duration {
+	return time.Duration(c.Budget / 100 * float64(t))
+}
+
+// allowed is what looking at keys may take now: the budget and some of what was
+// saved, in percent of one core.
+func (c *Controller) allowed() float64 {
+	return c.Budget + 100*float64(c.budgetOf(Saving)-c.taken)/float64(spendIn)
 }
 
 // price returns nanoseconds a byte of keys that is looked at.
@@ -190,9 +226,10 @@ func (c *Controller) pace(name string) (pace float64) {
 
 // share returns for each demand how sparsely it is met so that all together stay
 // within the budget, if that is possible: who takes most gives most. Who takes no
-// more than an equal part of the budget, idle jobs aside, gives nothing: what is beyond the budget
-// then is because of the steps of others that must be looked at, and to take it
-// from small jobs would save next to nothing and make their few counts wrong.
+// more than an equal part of the budget, idle jobs aside, gives nothing: what is
+// beyond the budget then is because of the steps of others that must be looked at,
+// and to take it from small jobs would save next to nothing and make their few
+// counts wrong.
 func share(all []demand, budget float64) []uint32 {
 	oneIn := make([]uint32, len(all))
 	for i := range oneIn {

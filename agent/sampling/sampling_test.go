@@ -96,9 +96,9 @@ func TestNothingToSee(t *testing.T) {
 func TestWithinBudget(t *testing.T) {
 	h := newHost(1)
 	h.jobs["a"] = &job{stepsPerSecond: 200, keysPerStep: 100_000, nanosPerByte: 0.9} // 16% in all
-	h.run(60)
+	h.run(120)
 	d := h.decided.Jobs["a"]
-	if h.decided.Percent > 1 || h.decided.Over || d.OneIn > 32 || d.OneIn < 16 {
+	if h.decided.Percent > 1.01 || h.decided.Over || d.OneIn > 32 || d.OneIn < 16 {
 		t.Errorf("%+v", h.decided)
 	}
 	if d.Window != maxWindow {
@@ -108,6 +108,35 @@ func TestWithinBudget(t *testing.T) {
 	h.run(60)
 	if d := h.decided.Jobs["a"]; d.OneIn != 1 {
 		t.Errorf("now that it is small it is sampled one in %d", d.OneIn)
+	}
+}
+
+// What is not used is saved, a minute's worth at most, and pays for more later: no
+// budget is left over between two rates, and none is overdrawn.
+func TestSavings(t *testing.T) {
+	for name, before := range map[string]int{"from the start": 0, "after ten minutes without a job": 600} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(1)
+			h.c.Start = 2
+			h.run(before)
+			// Of 3% half would be too much, and a quarter would leave some.
+			h.jobs["a"] = &job{stepsPerSecond: 50, keysPerStep: 100_000, nanosPerByte: 0.65}
+			took := func() float64 {
+				return float64(h.now.KeyNanos)/1e9 + h.jobs["a"].copied*kernelNanosPerByte/1e9
+			}
+			for second := 1; second <= 600; second++ {
+				h.run(1)
+				if most := 0.01*float64(second) + 0.01*Saving.Seconds() + 0.05; took() > most {
+					t.Fatalf("%d s into the job its keys have taken %.2f s, want %.2f at most", second, took(), most)
+				}
+				if d := h.decided.Jobs["a"]; second > 3 && second < 20 && d.OneIn > 1 {
+					t.Errorf("%d s into the job one in %d is looked at", second, d.OneIn)
+				}
+			}
+			if took() < 0.95*0.01*600 {
+				t.Errorf("after 600 s its keys have taken %.2f s: some of the budget is left", took())
+			}
+		})
 	}
 }
 
@@ -167,19 +196,24 @@ func TestFiveJobsShareTheBudget(t *testing.T) {
 			for _, name := range []string{"idle", "another", "a third"} {
 				h.jobs[name] = &job{}
 			}
-			h.run(30)
-			for _, name := range small {
-				if d := h.decided.Jobs[name]; d.OneIn != 1 || d.AtFloor {
-					t.Errorf("%s: %+v, want all of its keys looked at", name, d)
+			for second := range 120 {
+				h.run(1)
+				if second < 10 {
+					continue
 				}
-			}
-			for name, d := range h.decided.Jobs {
-				if !tc.over && d.Percent > 0 && d.OneIn > 4 {
-					t.Errorf("%s: %+v, want one in 4 at least", name, d)
+				for _, name := range small {
+					if d := h.decided.Jobs[name]; d.OneIn != 1 || d.AtFloor {
+						t.Errorf("%s: %+v, want all of its keys looked at", name, d)
+					}
 				}
-			}
-			if h.decided.Over != tc.over || !tc.over && (h.decided.Percent > 1 || h.decided.Percent < 0.6) {
-				t.Errorf("%+v", h.decided)
+				for name, d := range h.decided.Jobs {
+					if most := map[bool]uint32{true: 1, false: 4}[second < 30]; !tc.over && d.Percent > 0 && d.OneIn > most {
+						t.Errorf("%s: %+v after %d s, want one in %d at least", name, d, second, most)
+					}
+				}
+				if h.decided.Over != tc.over {
+					t.Errorf("after %d s: %+v", second, h.decided)
+				}
 			}
 		})
 	}

@@ -95,6 +95,7 @@ type JobSampling struct {
 	Requests     uint64  `json:"requests"`      // with keys, so far
 	Sampled      uint64  `json:"sampled"`       // of them, those whose keys were looked at
 	Estimated    uint64  `json:"estimated"`     // how many requests those that were looked at stand for
+	Spread       uint64  `json:"spread"`        // the sum over them of n (n - 1), n being how many each stands for
 	CostPercent  float64 `json:"cost_percent"`  // of one core
 	AtFloor      bool    `json:"at_floor"`      // sparser it does not get, whatever it takes
 	ErrorPercent float64 `json:"error_percent"` // of the count of a key with 500 pulls and 500 pushes: see UsesError

@@ -21,6 +21,9 @@ type Agent struct {
 	Proxy         bool      `json:"proxy,omitempty"` // it is one too: see /api/v1/connections
 	Hosts         []Host    `json:"hosts,omitzero"`  // the planner's: those that report
 	Machine       *Machine  `json:"machine,omitempty"`
+	// RecordingBytes is how long a recording may be that is opened here (POST
+	// /api/v1/recordings); 0: none is.
+	RecordingBytes int64 `json:"recording_bytes,omitempty"`
 }
 
 // A Machine is what a host is, as far as its agent knows.
@@ -59,8 +62,8 @@ type Sampling struct {
 	OneIn         uint32  `json:"one_in"` // windows of timestamps
 	Window        uint32  `json:"window"` // timestamps
 	Adaptive      bool    `json:"adaptive"`
-	BudgetPercent float64 `json:"budget_percent"` // of one core, for looking at keys
-	CostPercent   float64 `json:"cost_percent"`   // of one core, that looking at keys takes
+	BudgetPercent float64 `json:"budget_percent"` // of one core, over a minute, for looking at keys
+	CostPercent   float64 `json:"cost_percent"`   // of one core, that looking at keys takes now
 	// OverBudget: that is more than the budget, since the keys of a step every few
 	// seconds are looked at whatever it takes.
 	OverBudget bool `json:"over_budget"`

@@ -6,7 +6,9 @@ import "math"
 // the keys of some requests only were looked at: 19 times in 20 it is within so
 // much, where uses of the key are spread over the job's steps by chance (it is
 // less where every step uses it, more where it comes in bursts). How many requests
-// there were is known, so it is also known how far off the scaling is for all.
+// there were is known, so it is also known how far off the scaling is for all. A
+// request that stands for n adds n (n - 1) to the variance of what it is counted
+// for, however the others were chosen.
 func (s *JobSampling) CountError(count float64) float64 { return s.errorOf(count, 1) }
 
 // UsesError is CountError of a key's pulls and pushes together. A step pulls and
@@ -21,6 +23,6 @@ func (s *JobSampling) errorOf(count, together float64) float64 {
 	if s.Sampled == 0 || s.Requests <= s.Sampled || count <= 0 {
 		return 0
 	}
-	all := float64(s.Requests)
-	return 1.96*math.Sqrt(count*together*(all/float64(s.Sampled)-1)) + count*math.Abs(all/float64(max(s.Estimated, 1))-1)
+	stand := float64(max(s.Estimated, 1))
+	return 1.96*math.Sqrt(count*together*float64(s.Spread)/stand) + count*math.Abs(float64(s.Requests)/stand-1)
 }

@@ -9,15 +9,37 @@ import (
 )
 
 // The counts of keys that steps pull and push alike are within the error that is
-// told of them 19 times in 20, where the keys of one step in four are looked at.
+// told of them 19 times in 20, where the keys of one step in four are looked at, and
+// where they are at first and more are later, those at first stand for more than they
+// are of all.
 func TestErrorOfUses(t *testing.T) {
-	const keys, steps, oneIn = 2000, 4000, 4
+	for name, oneInAt := range map[string]func(step int) int{
+		"one in four":                            func(int) int { return 4 },
+		"four in ten of one in four, then all":   func(step int) int { return 1 + 3*b2i(step < 1600) },
+		"few of one in sixteen, then one in two": func(step int) int { return 2 + 14*b2i(step < 640) },
+	} {
+		t.Run(name, func(t *testing.T) { checkErrorOfUses(t, oneInAt) })
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func checkErrorOfUses(t *testing.T, oneInAt func(step int) int) {
+	t.Helper()
+	const keys, steps = 2000, 4000
 	r := rand.New(rand.NewPCG(1, 2))
-	looked := make([]bool, steps)
+	weight := make([]float64, steps) // 0: not looked at
 	s := web.JobSampling{Requests: 2 * steps}
-	for from := 0; from < steps; from += oneIn { // exactly one of each four
-		looked[from+r.IntN(oneIn)] = true
-		s.Sampled, s.Estimated = s.Sampled+2, s.Estimated+2*oneIn
+	for from := 0; from < steps; { // exactly one of so many
+		oneIn := oneInAt(from)
+		weight[from+r.IntN(oneIn)] = float64(oneIn)
+		s.Sampled, s.Estimated, s.Spread = s.Sampled+2, s.Estimated+2*uint64(oneIn), s.Spread+2*uint64(oneIn*(oneIn-1))
+		from += oneIn
 	}
 	within, alone := 0, 0
 	for range keys {
@@ -25,9 +47,7 @@ func TestErrorOfUses(t *testing.T) {
 		for step := range steps {
 			if r.Float64() < 0.05 {
 				truth += 2
-				if looked[step] {
-					count += 2 * oneIn
-				}
+				count += 2 * weight[step]
 			}
 		}
 		off := math.Abs(count - truth)
@@ -60,7 +80,7 @@ func TestErrorOfScaling(t *testing.T) {
 	if off, told := truth*2/5.0, s.CountError(truth*3/5.0); off > told || told > 1.1*off {
 		t.Errorf("a count is %v too low, told is %v", off, told)
 	}
-	s.Sampled, s.Estimated = 3000, 10_000
+	s.Estimated = 10_000
 	if off, told := float64(truth), s.CountError(2*truth); off > told || told > 1.1*off {
 		t.Errorf("a count is %v too high, told is %v", off, told)
 	}

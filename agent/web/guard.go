@@ -20,6 +20,9 @@ import (
 // have its own name resolve to this host's address, and read all that is served
 // here as if it were its own.
 type Guard struct {
+	// Opens: recordings may be opened by what is guarded, which changes nothing else.
+	Opens bool
+
 	names   []string // besides addresses, localhost and this host's name
 	refused [len(guardReasons)]atomic.Uint64
 }
@@ -67,7 +70,7 @@ func (g *Guard) Handler(h http.Handler) http.Handler {
 func (g *Guard) judge(r *http.Request) (why, code int, text string) {
 	host := hostOf(r.Host)
 	switch {
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+	case r.Method != http.MethodGet && r.Method != http.MethodHead && !(g.Opens && r.Method == http.MethodPost && r.URL.Path == recordingsPath):
 		return guardMethod, http.StatusMethodNotAllowed, "this address is for reading; changes go through psidecar plan, or the proxy's control socket"
 	case !g.own(host):
 		return guardHost, http.StatusMisdirectedRequest, fmt.Sprintf("%.200q is no name of this host that is known here: ask by its address, or name it by --http-name", host)

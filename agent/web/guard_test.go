@@ -75,3 +75,33 @@ func TestGuard(t *testing.T) {
 		})
 	}
 }
+
+// Where recordings may be opened, that is all that may be posted, and only by this
+// page or without one.
+func TestGuardOfRecordings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		method, path, origin string
+		opens                bool
+		code                 int
+	}{
+		"opened":                {"POST", recordingsPath, "http://localhost:9816", true, http.StatusOK},
+		"opened by a program":   {"POST", recordingsPath, "", true, http.StatusOK},
+		"by another site":       {"POST", recordingsPath, "https://attacker.example", true, http.StatusForbidden},
+		"something else":        {"POST", "/api/v1/jobs", "http://localhost:9816", true, http.StatusMethodNotAllowed},
+		"put":                   {"PUT", recordingsPath, "http://localhost:9816", true, http.StatusMethodNotAllowed},
+		"where none are opened": {"POST", recordingsPath, "http://localhost:9816", false, http.StatusMethodNotAllowed},
+	} {
+		g := NewGuard()
+		g.Opens = tc.opens
+		h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		r := httptest.NewRequest(tc.method, tc.path, nil)
+		r.Host = "localhost:9816"
+		if tc.origin != "" {
+			r.Header.Set("Origin", tc.origin)
+		}
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != tc.code {
+			t.Errorf("%s: %d, want %d: %s", name, w.Code, tc.code, w.Body)
+		}
+	}
+}

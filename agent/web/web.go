@@ -10,6 +10,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -52,6 +53,9 @@ type Options struct {
 	// History returns how a job went over the last hour; with the empty name what
 	// concerns the host alone.
 	History func(job string, q HistoryQuery) (History, error)
+	// Open, where recordings can be opened, reads one and returns what its jobs are
+	// called; what it has against the file is an error.
+	Open func(name string, in io.Reader) ([]string, error)
 }
 
 //go:embed dist
@@ -78,6 +82,9 @@ func Handler(state State, opts Options) http.Handler {
 	}
 	if opts.History != nil {
 		mux.HandleFunc("GET /api/v1/history", s.historyOf(opts.History))
+	}
+	if opts.Open != nil {
+		mux.HandleFunc("POST "+recordingsPath, s.open(opts.Open))
 	}
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})

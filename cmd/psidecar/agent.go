@@ -56,7 +56,7 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags.IntSliceVar(&f.pids, "pid", nil, "processes whose cgroups to watch")
 	flags.StringSliceVar(&f.jobs, "job", nil, "jobs to show, by their schedulers' host:port; default: all")
 	flags.StringVar(&f.sample, "sample", "auto", "look at the keys of one in that many windows of requests; 1: all; auto: as --cpu-budget allows")
-	flags.Float64Var(&f.budget, "cpu-budget", 1, "with --sample auto: percent of one core that copying out and counting keys may take; those of a step every few seconds are looked at whatever that takes")
+	flags.Float64Var(&f.budget, "cpu-budget", 1, "with --sample auto: percent of one core, over a minute, that copying out and counting keys may take; those of a step every few seconds are looked at whatever that takes")
 	flags.IntVar(&f.ring, "ring-size", 32<<20, "bytes of the buffer between kernel and agent, a power of two")
 	flags.IntVar(&f.streams, "streams", 16384, "connections that are followed at a time, each direction counted")
 	flags.IntVar(&f.memory, "memory", 160<<20, "bytes for keys and their counters, of all jobs together")

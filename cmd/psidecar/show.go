@@ -14,17 +14,21 @@ import (
 	"github.com/psidecar/psidecar/agent/web"
 )
 
+// openedBytes is how long a recording may be that is opened through the page: it
+// comes in one piece, and a browser holds it.
+const openedBytes = 1 << 30
+
 func newShowCommand(_ env) *cobra.Command {
 	var http, live string
 	var names []string
 	cmd := &cobra.Command{
-		Use:   "show FILE...",
+		Use:   "show [FILE...]",
 		Short: "Open recordings as a page, one beside another or beside a job that runs",
 		Long: `Serve the page and the interface of an agent for recordings (psidecar record):
 each is a job there, and two of them can be compared. All of what they hold is
-read before. With --live the jobs of an agent or planner that runs are there too,
-so that a recording can be laid beside a job that trains now.`,
-		Args: cobra.MinimumNArgs(1),
+read before; more can be opened in the page, or dropped on it. With --live the
+jobs of an agent or planner that runs are there too, so that a recording can be
+laid beside a job that trains now.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ports := ports{names: names}
 			defer ports.close()
@@ -32,18 +36,7 @@ so that a recording can be laid beside a job that trains now.`,
 			if err != nil {
 				return err
 			}
-			state, err := openRecordings(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			if live == "" {
-				return page.serve(cmd.Context(), web.Handler(state, web.Options{History: state.History}))
-			}
-			beside := &besideLive{Recorded: state, ctx: cmd.Context(), live: live}
-			if err := beside.Ready(); err != nil {
-				return err
-			}
-			return page.serve(cmd.Context(), web.Handler(beside, web.Options{History: beside.History}))
+			return showPage(cmd.Context(), page, args, live)
 		},
 	}
 	cmd.Flags().StringVar(&http, "http", "127.0.0.1:9816", "address of the page and the interface")
@@ -52,10 +45,28 @@ so that a recording can be laid beside a job that trains now.`,
 	return cmd
 }
 
+// showPage reads the recordings and serves a page for them, and for the jobs of the
+// agent or planner at live, if any.
+func showPage(ctx context.Context, page page, paths []string, live string) error {
+	state, err := openRecordings(ctx, paths)
+	if err != nil {
+		return err
+	}
+	page.guard.Opens = true
+	if live == "" {
+		return page.serve(ctx, web.Handler(state, web.Options{History: state.History, Open: state.Open}))
+	}
+	beside := &besideLive{Recorded: state, ctx: ctx, live: live}
+	if err := beside.Ready(); err != nil {
+		return err
+	}
+	return page.serve(ctx, web.Handler(beside, web.Options{History: beside.History, Open: state.Open}))
+}
+
 // openRecordings reads all files. Jobs are named after their files, in full where
 // two have one name.
 func openRecordings(ctx context.Context, paths []string) (*agent.Recorded, error) {
-	state := &agent.Recorded{Version: version}
+	state := &agent.Recorded{Version: version, Takes: openedBytes}
 	short := map[string]int{}
 	for _, path := range paths {
 		short[nameOfFile(path)]++
@@ -85,5 +96,6 @@ func openRecording(state *agent.Recorded, name, path string) error {
 		return fmt.Errorf("opening a recording: %w", err)
 	}
 	defer f.Close()
-	return state.Open(name, bufio.NewReaderSize(f, 1<<20))
+	_, err = state.Open(name, bufio.NewReaderSize(f, 1<<20))
+	return err
 }

@@ -126,6 +126,7 @@ func (b *besideLive) Agent() web.Agent {
 		return own
 	}
 	live.Host += ", beside " + own.Host
+	live.RecordingBytes = own.RecordingBytes
 	return live
 }
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -117,11 +119,62 @@ func TestShowBesideLive(t *testing.T) {
 }
 
 func TestShowSaysWhatItCannotOpen(t *testing.T) {
-	for args, want := range map[string]string{"show": "at least 1 arg", "show /nowhere.psr --http 127.0.0.1:0": "/nowhere.psr"} {
+	for args, want := range map[string]string{"show /nowhere.psr --http 127.0.0.1:0": "/nowhere.psr"} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), env{args: strings.Fields(args), stdin: strings.NewReader(""), stdout: &out, stderr: &errs, lookup: os.LookupEnv})
 		if code == 0 || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: exit code %d, %s", args, code, &errs)
 		}
+	}
+}
+
+// A recording that is opened through the page of running psidecar show is a job there;
+// another site's page cannot have one opened.
+func TestShowOpens(t *testing.T) {
+	file, err := os.ReadFile(recorded(t, filepath.Join(t.TempDir(), "run.psr"), "here"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p ports
+	defer p.close()
+	page, err := p.page(t.Context(), "--http", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := page.listener.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- showPage(ctx, page, nil, "") }()
+	post := func(origin string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/api/v1/recordings?name=run.psr", bytes.NewReader(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Origin", origin)
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	if code, body := post("https://attacker.example"); code != http.StatusForbidden {
+		t.Errorf("for another site: %d %s", code, body)
+	}
+	if code, body := post("http://" + address); code != http.StatusOK || !strings.Contains(body, "run 10.0.0.1:9000") {
+		t.Errorf("opened: %d %s", code, body)
+	}
+	var jobs web.Jobs
+	if err := ask(ctx, "http://"+address, "/api/v1/jobs", nil, &jobs); err != nil || len(jobs.Jobs) != 1 {
+		t.Errorf("%d jobs, %v", len(jobs.Jobs), err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -142,6 +142,7 @@ export interface Agent {
   counters: Counter[] | null;
   hosts?: Host[]; // those that report: this is a planner
   planner?: { address: string; connected: boolean; error?: string };
+  recording_bytes?: number; // how long a recording may be that is opened here
 }
 
 /** What a host moves in a step, in bytes; actual is 0 until it is known. */
@@ -196,12 +197,31 @@ export interface Codecs {
   advice?: CodecAdvice;
 }
 
+/** The text of an answer that says what is wrong. */
+async function problemOf(response: Response): Promise<Error> {
+  const text = (await response.text()).trim();
+  try {
+    return new Error((JSON.parse(text) as { error: string }).error || text);
+  } catch {
+    return new Error(text || `${response.status} ${response.statusText}`);
+  }
+}
+
 /** Asks for /api/v1/NAME; an answer other than 200 is an Error with its text. */
 export async function ask<T>(name: string, parameters: Record<string, string> = {}): Promise<T> {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));
   const response = await fetch(`api/v1/${name}?${query}`);
   if (!response.ok) {
-    throw new Error((await response.text()).trim() || `${response.status} ${response.statusText}`);
+    throw await problemOf(response);
   }
   return (await response.json()) as T;
+}
+
+/** Has a recording opened; returns what its jobs are called. */
+export async function open(name: string, file: Blob): Promise<{ jobs: string[] }> {
+  const response = await fetch(`api/v1/recordings?${new URLSearchParams({ name })}`, { method: "POST", body: file });
+  if (!response.ok) {
+    throw await problemOf(response);
+  }
+  return (await response.json()) as { jobs: string[] };
 }

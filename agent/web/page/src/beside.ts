@@ -112,14 +112,18 @@ export class Comparison {
     return s && s.view.beside !== "worker" ? { history: s.historyB, shift: shiftOf(s.view, s.historyA, s.historyB), name: s.view.beside } : undefined;
   }
 
-  hint(view: View, jobs: Job[]): string {
+  /** What to do; opens: recordings are opened in this page. */
+  hint(view: View, jobs: Job[], opens: boolean): string {
+    const recordings = opens
+      ? "A recording that is opened above, or dropped on this page, is put beside what is shown."
+      : "Recordings: psidecar show FILE... opens this page on them, with --live HOST:PORT beside the jobs of this one.";
     switch (view.beside) {
       case "":
-        return "The same job at another time, another job or an earlier run, or two workers side by side, in one scale. Recordings: psidecar show FILE... opens this page on them, with --live HOST:PORT beside the jobs of this one.";
+        return `The same job at another time, another job or an earlier run, or two workers side by side, in one scale. ${recordings}`;
       case "time":
         return otherSide(view) ? "Dashed curves are those of the time to compare with, moved to begin together." : "Choose the time to compare with: drag over a curve after Dragging sets, or type it.";
       case "job":
-        return jobs.length < 2 ? "There is one job only. Runs that have ended stay in this list; psidecar show FILE... puts recordings beside each other, with --live HOST:PORT beside this job." : "Dashed curves are those of the other job, moved to begin together.";
+        return jobs.length < 2 ? `There is one job only. Runs that have ended stay in this list. ${recordings}` : "Dashed curves are those of the other job, moved to begin together.";
       default:
         return "Rows are times, oldest at the top.";
     }

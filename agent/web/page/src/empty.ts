@@ -1,6 +1,7 @@
 // What stands where there is no job: one card that says what to do.
 
 import type { Agent } from "./api";
+import { element } from "./controls";
 import { command } from "./copy";
 import { bytes, count } from "./format";
 import { facts } from "./table";
@@ -22,6 +23,18 @@ function listOf(items: (string | HTMLElement)[][]): HTMLElement {
 }
 
 export function drawEmpty(host: HTMLElement, agent: Agent, fleet: boolean): void {
+  element("empty-title").textContent = agent.recording_bytes ? "No recording is open yet" : "No parameter-server job yet";
+  if (agent.recording_bytes) {
+    host.replaceChildren(
+      paragraph("Drop recordings on this page, or open them above: each is shown as an agent shows a job, and two of them side by side."),
+      listOf([
+        ["A recording is made on a host of the job: ", command("psidecar record --out job.psr")],
+        ["Longer ones than ", bytes(agent.recording_bytes), " are opened by ", command("psidecar show job.psr")],
+      ]),
+      facts([["psidecar", agent.version]]),
+    );
+    return;
+  }
   const cost = `${(agent.cpu_percent + agent.kernel_percent).toPrecision(2)}% of a core, ${bytes(agent.memory_bytes)}`;
   if (fleet) {
     const hosts = agent.hosts ?? [];

@@ -18,6 +18,7 @@ import { drawMeasures } from "./measures";
 import { drawCost, drawKeys, drawServers, drawStalls, drawWorkers, jobStatus, ofInterest } from "./panels";
 import { placed, placesOf, type Places } from "./places";
 import { drawPlan } from "./plan";
+import { Recordings } from "./recordings";
 import { columnsOf, pick, pickServers } from "./select";
 import { drawSkew } from "./skew";
 import { formatOrders, parseOrders, shown, sorting } from "./table";
@@ -89,6 +90,11 @@ const curves = new Curves({
 });
 
 const comparison = new Comparison();
+const recordings = new Recordings(element("open"), element("file"), element("opening"), (jobs) => {
+  // Beside what is shown; where nothing is, the first beside the second.
+  const [job, other] = jobSelect.value ? [view.job || jobSelect.value, jobs[0]!] : [jobs[0]!, jobs[1] ?? ""];
+  go(other ? { job, beside: "job", besidejob: other } : { job });
+});
 const workersChoice = new Choice(element("workers-choice"), "Workers", (workers) => go({ workers }));
 const serversChoice = new Choice(element("servers-choice"), "Servers", (servers) => go({ servers }));
 
@@ -190,6 +196,7 @@ async function refresh(isNewest: () => boolean): Promise<void> {
     return;
   }
   drawCost(element("cost"), agent);
+  recordings.show(agent.recording_bytes ?? 0);
   const isFleet = agent.hosts !== undefined;
   element("cost-title").textContent = isFleet ? "Agents: cost and losses" : "This agent: cost and losses";
   element("range").title = isFleet ? "To about five seconds: hosts report now and then." : "";
@@ -223,7 +230,7 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   [keys, history] = [newKeys, known];
   element("curves-section").hidden = !history;
   comparison.show(sides, isDark());
-  element("compare-hint").textContent = comparison.hint(view, jobs);
+  element("compare-hint").textContent = comparison.hint(view, jobs, recordings.limit > 0);
   drawAll();
   drawTables(job, servers);
   drawPlanner(job, plan, codecs);

@@ -189,7 +189,7 @@ function samplingText(s: Agent["sampling"]): string {
   if (s.over_budget) {
     return `${rate}, which takes ${s.cost_percent.toPrecision(2)}% of a core, more than the budget of ${s.budget_percent}%: some steps are looked at whatever that takes`;
   }
-  return s.adaptive ? `${rate}, keys kept under ${s.budget_percent}% of a core` : rate;
+  return s.adaptive ? `${rate}, keys kept under ${s.budget_percent}% of a core over a minute` : rate;
 }
 
 function plannerText(p: NonNullable<Agent["planner"]>): string {

@@ -10,6 +10,7 @@ import { csv } from "./export";
 import { shortKey } from "./format";
 import { stateText, whyText } from "./measures";
 import { applyPlan } from "./plan";
+import { refusal } from "./recordings";
 import { columnsOf, pick, pickServers } from "./select";
 import { formatOrders, parseOrders, sorted } from "./table";
 import { anchored, parse, shows } from "./view";
@@ -128,5 +129,13 @@ describe("words", () => {
   it("keep moments to the second", () => {
     expect(secondsOf(localTime("1700000061"))).toBe("1700000061");
     expect([localTime(""), secondsOf("")]).toEqual(["", ""]);
+  });
+});
+
+describe("a recording", () => {
+  it("is refused with the reason", () => {
+    expect(refusal("a.psr", 10, 10)).toBe("");
+    expect(refusal("a.psr", 2 ** 30 + 1, 2 ** 20)).toMatch(/^a.psr has .*more than .* that are opened here: .*psidecar show/);
+    expect(refusal("folder", 0, 10)).toMatch(/^folder is empty/);
   });
 });
