@@ -45,7 +45,7 @@ func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []str
 	if err != nil {
 		return err
 	}
-	a, err := startService(ctx, h, agentPort, s.options.Psidecar, append([]string{"agent", "--host", h.Name, "--cgroup", job, "--sample", "1",
+	a, err := startService(ctx, h, agentPort, s.options.Psidecar, append([]string{"agent", "--host", h.Name, "--cgroup", job,
 		"--intercept", "--proxy-socket", socket, "--bpf-dir", "/sys/fs/bpf/" + h.Namespace()}, agent...)...)
 	if err != nil {
 		return err

@@ -32,7 +32,9 @@ func (s *stage) startPlanner(ctx context.Context) (err error) {
 	return err
 }
 
-// observe runs the job with agents and planner beside it.
+// observe runs the job with agents and planner beside it. The agents look at every
+// key, so that their counts can be compared with the workers'; those of later phases
+// look at as many as their budget allows, as they do without flags.
 func (s *stage) observe(ctx context.Context) (Result, error) {
 	if err := s.startAgents(ctx, "--planner", hostPort(s.net.Host(0), reportPort)); err != nil {
 		return Result{}, err
