@@ -119,8 +119,14 @@ func (r *restarting) state() (s proxy.State, err error) {
 	return s, json.Unmarshal(body, &s)
 }
 
-// startFleet runs an agent and a proxy on every host, and returns the proxies.
-func startFleet(t *testing.T, n *hosts.Net, p *planner) []*restarting {
+// moving are the flags of proxies that move keys as a planner says.
+func (p *planner) moving() []string {
+	return []string{"--act", "--handler", "add", "--planner", p.address}
+}
+
+// startFleet runs an agent and a proxy with these flags on every host, and returns
+// the proxies.
+func startFleet(t *testing.T, n *hosts.Net, flags ...string) []*restarting {
 	t.Helper()
 	program := job.Build(t, "cmd/psidecar")
 	dir, err := os.MkdirTemp("", "reroute-") // the socket's path must be short
@@ -151,8 +157,9 @@ func startFleet(t *testing.T, n *hosts.Net, p *planner) []*restarting {
 		http := func(port string) string { return net.JoinHostPort(h.IPv4.String(), port) }
 		keepRunning(t, h, program, "agent", "--intercept", "--cgroup", group, "--host", h.Name, "--http", http("9810"),
 			"--proxy-socket", socket, "--bpf-dir", pin)
-		all = append(all, keepRunning(t, h, program, "proxy", "--proxy-socket", socket, "--insecure", "--http", http("9813"),
-			"--act", "--handler", "add", "--planner", p.address, "--state-dir", filepath.Join(dir, h.Name), "--grace", "10s"))
+		args := append([]string{program, "proxy", "--proxy-socket", socket, "--insecure", "--http", http("9813"),
+			"--state-dir", filepath.Join(dir, h.Name), "--grace", "10s"}, flags...)
+		all = append(all, keepRunning(t, h, args...))
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		up := 0
@@ -225,7 +232,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	const k, ids = 4, 3000
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
-	proxies := startFleet(t, n, p)
+	proxies := startFleet(t, n, p.moving()...)
 	psjob := job.Build(t, "cmd/psjob")
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")

@@ -182,7 +182,7 @@ func TestRunAfterRun(t *testing.T) {
 	}
 	n := hoststest.New(t, hosts.Config{Hosts: runHosts})
 	p := newPlanner(t, n.Host(0))
-	proxies := startFleet(t, n, p)
+	proxies := startFleet(t, n, p.moving()...)
 	psjob := job.Build(t, "cmd/psjob")
 	last := ""
 	for i := range runs {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +117,9 @@ func CountKeys(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (func(rank, 
 }
 
 // value is what a push adds to each value of id at a step.
-func (c *counter) value(id int32, step int) float32 { return float32((step+int(id))%3 + 1) }
+func (c *counter) value(id int32, step int) float32 {
+	return float32((step+int(id))%cmp.Or(c.Most, 3) + 1)
+}
 
 // width returns how many values id has.
 func (c *counter) width(id int32, each int) int {
@@ -199,7 +202,7 @@ func (w *worker) count(ctx context.Context) error {
 	if err := w.van.Barrier(ctx, van.Workers); err != nil {
 		return err
 	}
-	if c.Late {
+	if c.Late && !c.Verify {
 		return nil
 	}
 	return w.verify(ctx, c, steps, each)

@@ -58,12 +58,16 @@ type CountOptions struct {
 	// those of all, the first as many ids.
 	Favourites int
 	Common     float64
+	Most       int  // a push adds 1 to Most to each value of a key; 0: 3
 	Lens       bool // id mod 4 + 1 values a key, not ValueLength
 	// PushPull has each step be one request that pushes and pulls.
 	PushPull bool
 	// Late says that pushes may be applied later, by the job's end at the
 	// latest: values are not compared, only the servers' digests say what came.
 	Late bool
+	// Verify has the sums compared at the end though pushes may be Late: all must
+	// have been applied when the last is answered.
+	Verify bool
 	// Compute is how long a step takes at least, as if it computed something.
 	Compute time.Duration
 }
@@ -182,6 +186,8 @@ func (c CountOptions) check() error {
 	switch {
 	case c.Keys < 1 || c.Batch < 1:
 		return fmt.Errorf("--count-keys %d, --count-batch %d: want 1 or more", c.Keys, c.Batch)
+	case c.Most < 0:
+		return fmt.Errorf("--count-most %d: want 1 or more", c.Most)
 	case c.Batch > c.Keys:
 		return fmt.Errorf("--count-batch %d: there are only --count-keys %d", c.Batch, c.Keys)
 	case c.Skew < 0 || c.Skew > 4:
