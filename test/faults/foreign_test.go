@@ -19,7 +19,8 @@ import (
 // Jobs with the habits of MXNet's kvstore and of dist-lr train under a threshold of
 // 99%: initial weights arrive whole, servers that count pushes get none too many
 // and none too few, of the keys and lengths that they expect, and what waited comes
-// once the threshold is taken away. The weights are right to the last bit.
+// once the threshold is taken away, by way of proxies that were killed while the jobs
+// were at rest. The weights are right to the last bit.
 // PSIDECAR_RESTARTS replaces so many proxies meanwhile.
 func TestServersThatCount(t *testing.T) {
 	for mode, args := range map[string][]string{
@@ -62,6 +63,9 @@ func TestServersThatCount(t *testing.T) {
 				if n := v.Reasons[values.ReasonFlushed]; n > 0 {
 					t.Errorf("the proxy on %s made %d pushes that no worker made", s.host.Name, n)
 				}
+			}
+			for _, s := range f.sidecars {
+				r.killAtRest(s)
 				f.order(s, http.MethodPut, "/api/v1/codecs", "[]")
 			}
 			if layers == 0 {
@@ -82,6 +86,25 @@ func TestServersThatCount(t *testing.T) {
 			f.asBefore()
 		})
 	}
+}
+
+// killAtRest kills a proxy while no request is under way, and waits for what the next
+// one has taken up.
+func (r *run) killAtRest(s *sidecar) {
+	f := r.f
+	f.t.Helper()
+	waited, old := f.values(s).Waiting, s.proxy.Current()
+	s.proxy.kill()
+	<-old.Done()
+	f.await("the next "+s.proxy.String(), func() error { return s.proxy.runs(old) })
+	f.ready(s)
+	r.through(s)
+	f.await(fmt.Sprintf("the %d values of the proxy that was killed", waited), func() error {
+		if now := f.values(s).Waiting; waited == 0 || now != waited {
+			return fmt.Errorf("%s has %d", s.proxy, now)
+		}
+		return nil
+	})
 }
 
 // pushed waits until all workers have pushed all gradients, as long as they make

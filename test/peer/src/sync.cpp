@@ -3,10 +3,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <map>
-#include <thread>
 
 namespace {
 
@@ -189,10 +187,10 @@ class SyncWorker {
     return sum;
   }
 
-  void AwaitFile() const {
+  void AwaitFile() {
     std::fprintf(stderr, "peer: waits for %s\n", options_.hold.c_str());
     struct stat info;
-    while (stat(options_.hold.c_str(), &info) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    while (stat(options_.hold.c_str(), &info) != 0) van_.Idle(10);
   }
 
   template <typename Of>

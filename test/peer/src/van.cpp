@@ -204,6 +204,12 @@ Message Van::ReceiveAny() {
   return message;
 }
 
+void Van::Idle(int milliseconds) {
+  zmq_pollitem_t item{receiver_, 0, ZMQ_POLLIN, 0};
+  if (zmq_poll(&item, 1, milliseconds) == -1 && errno != EINTR) throw Failure(std::string("waiting: ") + zmq_strerror(errno));
+  if (item.revents != 0) early_.push_back(ReceiveAny());
+}
+
 Message Van::Receive() {
   if (!early_.empty()) {
     Message message = std::move(early_.front());

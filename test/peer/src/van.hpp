@@ -70,6 +70,10 @@ class Van {
 
   // Receive returns the next data message or barrier's end and passes over
   // other control messages. It throws when nothing comes within the timeout.
+  // Idle lets time pass, in which connections come and go as where somebody always
+  // receives: libzmq takes news of them only from who asks for messages, and refuses
+  // a node's new connection for ever that it hears of together with the old one's end.
+  void Idle(int milliseconds);
   Message Receive();
 
   const Environment& env() const { return env_; }
