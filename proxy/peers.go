@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -17,9 +18,13 @@ const maxPeers = 1 << 16
 // peers remembers at which hosts there is a proxy and at which there was none
 // a moment ago.
 type peers struct {
-	retry time.Duration
-	mu    sync.Mutex
-	hosts map[netip.Addr]peer
+	retry  time.Duration
+	file   string    // for the next proxy; empty: none
+	told   sync.Once // that the file cannot be written
+	log    *slog.Logger
+	saving sync.Mutex // the file; before mu
+	mu     sync.Mutex
+	hosts  map[netip.Addr]peer
 }
 
 type peer struct {
@@ -97,21 +102,29 @@ func (p *peers) mayAppear(host netip.Addr, err error, patience time.Duration) bo
 	return now.Sub(h.first) < patience
 }
 
-func (p *peers) met(host netip.Addr) { p.set(host, peer{met: true}) }
+// met notes that a host has a proxy.
+func (p *peers) met(host netip.Addr) {
+	if before := p.set(host, peer{met: true}); !before.met {
+		p.save()
+	}
+}
 
 // missed notes that a link failed, and reports whether that is news.
 func (p *peers) missed(host netip.Addr, why string) (news bool) {
-	p.mu.Lock()
-	before := p.hosts[host].why
-	p.mu.Unlock()
-	p.set(host, peer{until: time.Now().Add(p.retry), why: why})
-	return why != before
+	before := p.set(host, peer{until: time.Now().Add(p.retry), why: why})
+	if before.met {
+		p.save()
+	}
+	return why != before.why
 }
 
-func (p *peers) set(host netip.Addr, h peer) {
+// set returns what was known before.
+func (p *peers) set(host netip.Addr, h peer) (before peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before = p.hosts[host]
 	p.put(host, h)
+	return before
 }
 
 func (p *peers) put(host netip.Addr, h peer) {

@@ -1,10 +1,15 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -37,6 +42,67 @@ func TestMeshPortThatOpensLate(t *testing.T) {
 	s := p.conns.sums()
 	if s.total[kindLink] != 1 || s.total[kindDirect] != 0 || s.waits[true] != 1 || s.waits[false] != 0 {
 		t.Errorf("%v connections, waited for %v", s.total, s.waits)
+	}
+}
+
+// A proxy that takes the place of another waits for hosts that had one, as that did.
+func TestNextProxyKnowsHosts(t *testing.T) {
+	in, job, away := listen(t, workerHost), newServer(t), listen(t, serverHost)
+	mesh, file := addrPort(away.Addr()).Port(), filepath.Join(t.TempDir(), "state", "peers")
+	before, host := newPeers(time.Second), job.addr().Addr()
+	before.keep(file, slog.Default())
+	for _, lost := range []string{"198.18.0.7", "198.18.0.8"} {
+		before.met(netip.MustParseAddr(lost))
+		before.missed(netip.MustParseAddr(lost), noProxy)
+	}
+	before.met(host)
+	away.Close()
+	p, _ := start(t, Options{MeshPort: mesh, PeerPatience: time.Nanosecond, PeerGrace: time.Minute, PeersFile: file},
+		[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
+	if p.peers.known(netip.MustParseAddr("198.18.0.7")) {
+		t.Error("a host counts as one with a proxy that had none any more")
+	}
+	first, err := net.Dial("tcp", in.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	eventually(t, "the host is waited for, or not", func() bool {
+		p.peers.mu.Lock()
+		defer p.peers.mu.Unlock()
+		h := p.peers.hosts[host]
+		return !h.away.IsZero() || !h.until.IsZero()
+	})
+	l, err := net.Listen("tcp", away.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, Options{MeshPort: mesh}, nil, l)
+	echo(t, first.(*net.TCPConn), job.next(t))
+	if s := p.conns.sums(); s.total[kindLink] != 1 || s.total[kindDirect] != 0 {
+		t.Errorf("%v connections", s.total)
+	}
+}
+
+// What is no list of hosts does no harm, and where none can be written all else
+// works.
+func TestNoListOfHosts(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "peers")
+	if err := os.WriteFile(file, []byte("\x00\n198.18.0.1\nnobody\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPeers(time.Second)
+	p.keep(file, slog.Default())
+	if len(p.hosts) != 1 || !p.known(netip.MustParseAddr("198.18.0.1")) {
+		t.Errorf("%v", p.hosts)
+	}
+	var log bytes.Buffer
+	p.keep(filepath.Join(file, "below a file"), slog.New(slog.NewTextHandler(&log, nil)))
+	p.met(netip.MustParseAddr("198.18.0.2"))
+	p.met(netip.MustParseAddr("198.18.0.3"))
+	if n := strings.Count(log.String(), "--state-dir"); n != 1 || !p.known(netip.MustParseAddr("198.18.0.3")) {
+		t.Errorf("%d complaints: %s", n, log.String())
 	}
 }
 

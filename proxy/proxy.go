@@ -64,6 +64,9 @@ type Options struct {
 	// ValuesFile is where what waits of pushes is kept for the proxy after this
 	// one; empty: nowhere.
 	ValuesFile string
+	// PeersFile is where it is kept which hosts have a proxy, for the next one;
+	// empty: nowhere.
+	PeersFile string
 	// Jobs routes requests for keys that are not at home; nil: all keys are.
 	// Run runs it. Its Dial should be [Proxy.DialSite].
 	Jobs *jobs.Jobs
@@ -190,6 +193,7 @@ func New(opts Options) (*Proxy, error) {
 		holdFor: holdFor, restFor: restFor,
 		identities: newIdentities(),
 	}
+	p.peers.keep(opts.PeersFile, opts.Log)
 	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)
 	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.Most()))
 	if n := p.entry.most; n < opts.MaxConnections {

@@ -108,6 +108,9 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 		}
 		o.Allow = append(o.Allow, prefix)
 	}
+	if f.routing.dir != "" {
+		o.PeersFile = filepath.Join(f.routing.dir, "peers")
+	}
 	var err error
 	if o.Reach.Ports, err = portRanges(f.ports); err != nil {
 		return o, err

@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The hosts that have a proxy are known to the next proxy, too: it waits for one
+// that is being replaced or busy, which it would take for absent otherwise, and a
+// connection that goes direct stays so. The file has an address a line. Of a host
+// that has none any more it costs one wait of Options.PeerGrace.
+
+// keep takes up the hosts that the proxy before this one has met, and has the file
+// follow from now on; there is none where path is empty.
+func (p *peers) keep(path string, log *slog.Logger) {
+	p.file, p.log = path, log
+	if path == "" {
+		return
+	}
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.complain(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for line := range strings.Lines(string(text)) {
+		// A line that is none is of no use to anybody, and does no harm.
+		if host, err := netip.ParseAddr(strings.TrimSpace(line)); err == nil {
+			p.put(host, peer{met: true})
+		}
+	}
+}
+
+func (p *peers) complain(err error) {
+	p.told.Do(func() {
+		p.log.Warn("a proxy that takes the place of another does not know which hosts have one, and may connect past one that is busy; see to --state-dir", "error", err)
+	})
+}
+
+// save writes which hosts have a proxy, where that has changed.
+func (p *peers) save() {
+	if p.file == "" {
+		return
+	}
+	p.saving.Lock()
+	defer p.saving.Unlock()
+	if err := p.write(); err != nil {
+		p.complain(err)
+	}
+}
+
+// write writes the file; p.saving is locked.
+func (p *peers) write() error {
+	p.mu.Lock()
+	var all []string
+	for host, h := range p.hosts {
+		if h.met {
+			all = append(all, host.String()+"\n")
+		}
+	}
+	p.mu.Unlock()
+	slices.Sort(all)
+	if err := os.MkdirAll(filepath.Dir(p.file), 0o700); err != nil {
+		return err
+	}
+	temporary := p.file + ".new"
+	if err := os.WriteFile(temporary, []byte(strings.Join(all, "")), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, p.file)
+}
