@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -223,11 +224,15 @@ func TestWhatWasAboutToGoGoesOnce(t *testing.T) {
 	l := &lasting{open: map[ID]Kept{}}
 	m := push(1, 2)
 	id := ID{Timestamp: 1}
-	l.Open(Kept{ID: id, Own: FirstOwn + 1, Owners: []int32{1}})
+	l.Open(Kept{ID: id, Own: FirstOwn + 100, Owners: []int32{1}})
 	l.Keep(Message{ID: id, Place: Waits, Dialect: pslite.DMLC, Frames: frames(m, &m.Meta, pslite.DMLC, m.Data)})
 	r := outliving(l)
+	w := r.workers[9]
 	if got := sentTo(t, r, 1); !slices.Equal(got, []float32{1}) || len(r.UnderWay()) != 1 {
 		t.Errorf("the key's server is sent %v, under way are %v", got, r.UnderWay())
+	}
+	if w.splits[FirstOwn+100] != nil || len(w.splits) != 1 || !maps.Equal(r.underWay, map[uint32]int{r.generation: 1}) || len(l.open) != 1 || len(l.whole) > 0 {
+		t.Errorf("splits %v, under way in their generations %v, kept %v %v: want one of each, of what was sent now, and no message", w.splits, r.underWay, l.open, l.whole)
 	}
 }
 

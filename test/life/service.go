@@ -114,6 +114,13 @@ func (s *service) lastWords() string {
 	return string(text[max(0, len(text)-1000):])
 }
 
+// lacksRoomForStore reports whether a planner whose last words those are could not
+// make a store in place of one that was lost, since the disk is full: it must not
+// begin with one that would not last, and begins when there is room.
+func lacksRoomForStore(kind, words string) bool {
+	return kind == planner && strings.Contains(words, "making the store") && strings.Contains(words, syscall.ENOSPC.Error())
+}
+
 // tail returns the last lines of its log.
 func (s *service) tail(lines int) string {
 	text, err := os.ReadFile(s.log)

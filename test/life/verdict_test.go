@@ -107,3 +107,23 @@ func TestStepsAreRead(t *testing.T) {
 		t.Errorf("worker %d is waited for, want 0, which alone has steps to make", worker)
 	}
 }
+
+// A planner may end by itself where its store was lost and there is no room for
+// another, and only then.
+func TestWhyAPlannerMayEnd(t *testing.T) {
+	full := "psidecar: --store: making the store /planner/plans: write /planner/plans.new-1: no space left on device"
+	for _, c := range []struct {
+		kind, words string
+		may         bool
+	}{
+		{planner, full, true},
+		{proxy, full, false},
+		{planner, "psidecar: --store: making the store /planner/plans: permission denied", false},
+		{planner, "psidecar: --store: /planner/plans is damaged; no space left on device", false},
+		{planner, "", false},
+	} {
+		if got := lacksRoomForStore(c.kind, c.words); got != c.may {
+			t.Errorf("a %s that says %q may end: %v", c.kind, c.words, got)
+		}
+	}
+}
