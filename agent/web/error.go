@@ -8,7 +8,7 @@ import "math"
 // less where every step uses it, more where it comes in bursts). How many requests
 // there were is known, so it is also known how far off the scaling is for all. A
 // request that stands for n adds n (n - 1) to the variance of what it is counted
-// for, however the others were chosen.
+// for, however the others were chosen; those for which none stands add one each.
 func (s *JobSampling) CountError(count float64) float64 { return s.errorOf(count, 1) }
 
 // UsesError is CountError of a key's pulls and pushes together. A step pulls and
@@ -24,5 +24,6 @@ func (s *JobSampling) errorOf(count, together float64) float64 {
 		return 0
 	}
 	stand := float64(max(s.Estimated, 1))
-	return 1.96*math.Sqrt(count*together*float64(s.Spread)/stand) + count*math.Abs(float64(s.Requests)/stand-1)
+	off := math.Abs(float64(s.Requests) - stand)
+	return 1.96*math.Sqrt(count*together*(float64(s.Spread)+off)/stand) + count*off/stand
 }

@@ -72,6 +72,32 @@ func checkErrorOfUses(t *testing.T, oneInAt func(step int) int) {
 	}
 }
 
+// Where no request stands for some at the beginning, it is told how many uses these may
+// have had, not how many they have had on average.
+func TestErrorOfMissed(t *testing.T) {
+	const keys, steps, missed = 2000, 1000, 20
+	r := rand.New(rand.NewPCG(3, 4))
+	s := web.JobSampling{Requests: 2 * steps, Sampled: 2 * (steps - missed), Estimated: 2 * (steps - missed)}
+	within := 0
+	for range keys {
+		all, count := 0.0, 0.0
+		for step := range steps {
+			if r.Float64() < 0.05 {
+				all += 2
+				if step >= missed {
+					count += 2
+				}
+			}
+		}
+		if all-count <= s.UsesError(count/2, count/2) {
+			within++
+		}
+	}
+	if share := float64(within) / keys; share < 0.95 {
+		t.Errorf("%.1f%% of the counts are within the error, want 95%%", 100*share)
+	}
+}
+
 // Where those that were looked at stand for three fifths of the requests that there
 // were, counts are as much too low, and it is said by how much.
 func TestErrorOfScaling(t *testing.T) {
