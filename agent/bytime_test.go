@@ -38,6 +38,22 @@ func TestHeatmapByTime(t *testing.T) {
 			t.Errorf("workers %v: %d rows of counts, %d times, %d blocks", names, len(h.Counts), len(h.Times), len(h.Blocks))
 		}
 	}
+	q.Workers = nil
+	all := heatmapByTime(&v, q, time.Unix(0, v.Last))
+	q.First, q.Last = all.Blocks[1].First, all.Blocks[2].Last
+	some := heatmapByTime(&v, q, time.Unix(0, v.Last))
+	if len(some.Blocks) == 0 || some.Blocks[0].First != q.First || some.Blocks[len(some.Blocks)-1].Last != q.Last {
+		t.Errorf("of two of %d blocks: %+v", len(all.Blocks), some.Blocks)
+	}
+	for i, row := range some.Counts {
+		of, n := all.Counts[i][1]+all.Counts[i][2], uint64(0)
+		for _, c := range row {
+			n += c
+		}
+		if off := int64(n) - int64(of); off < -4 || off > 4 { // rounded in each block
+			t.Errorf("row %d of the keys %d to %d: %d uses, want %d", i, q.First, q.Last, n, of)
+		}
+	}
 }
 
 func TestShares(t *testing.T) {

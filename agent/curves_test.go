@@ -36,7 +36,8 @@ func watch(t *testing.T, o *observe.Observer) {
 // What passes between two looks is in the point of that time, and nothing after
 // it where the job stands still.
 func TestNoteHour(t *testing.T) {
-	a := &Agent{observer: observe.New(observe.Options{Locality: locality.DefaultOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return 0, 0, true }}}
+	took, sent := uint64(5000), uint64(3000) // before the first look
+	a := &Agent{observer: observe.New(observe.Options{Locality: locality.DefaultOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return took, sent, true }}}
 	note := func() {
 		t.Helper()
 		if err := a.noteHour(); err != nil {
@@ -45,6 +46,7 @@ func TestNoteHour(t *testing.T) {
 	}
 	note()
 	watch(t, a.observer)
+	took, sent = took+1000, sent+200
 	note()
 	note()
 	job := a.observer.Jobs()[0]
@@ -60,6 +62,9 @@ func TestNoteHour(t *testing.T) {
 	if p.Requests == 0 || p.P99 < p.P50 || p.P50 <= 0 || p.Skew < 1 || p.StepsPerSecond <= 0 || p.SavedPerSecond == nil {
 		t.Errorf("%+v", p)
 	}
+	if saved := *p.SavedPerSecond * seconds; saved < 799 || saved > 801 || *still.SavedPerSecond != 0 {
+		t.Errorf("%v bytes were saved, want 800, and then %v a second", saved, *still.SavedPerSecond)
+	}
 	if still.BytesPerSecond != 0 || still.StepsPerSecond != 0 || still.Requests != 0 || still.Skew != 0 {
 		t.Errorf("where nothing passed: %+v", still)
 	}
@@ -71,7 +76,8 @@ func TestNoteHour(t *testing.T) {
 	}
 }
 
-// The curves of all workers, one by one, add up to those of all together.
+// The curves of all workers, one by one, add up to those of all together, which are
+// what the job moved; those of a worker and a server have what these two moved.
 func TestPartsOf(t *testing.T) {
 	v := watched(t).Jobs()[0]
 	sum := func(of history.Selection) (steps, bytes float64, requests uint64) {
@@ -91,6 +97,20 @@ func TestPartsOf(t *testing.T) {
 	allSteps, allBytes, allRequests := sum(history.Selection{})
 	if allSteps == 0 || allBytes == 0 || allRequests == 0 {
 		t.Fatalf("%v steps, %v bytes, %d requests", allSteps, allBytes, allRequests)
+	}
+	moved := traffic(&v, web.Range{})
+	want := 0.0
+	for w, worker := range moved.Workers {
+		for s, server := range moved.Servers {
+			pair := float64(moved.ToServers[w][s] + moved.ToWorkers[w][s])
+			want += pair
+			if _, bytes, requests := sum(history.Selection{Workers: []string{worker}, Servers: []string{server}}); bytes != pair || pair == 0 || requests != 0 {
+				t.Errorf("%s and %s moved %v bytes, want %v, in %d requests, of which the times are not known by pair", worker, server, bytes, pair, requests)
+			}
+		}
+	}
+	if allBytes != want {
+		t.Errorf("%v bytes in all, %v by worker and server", allBytes, want)
 	}
 	for name, each := range map[string]func(string) history.Selection{
 		"worker": func(n string) history.Selection { return history.Selection{Workers: []string{n}} },

@@ -52,5 +52,14 @@ func TestHeatmapByTime(t *testing.T) {
 		if all != tc.want || len(h.Times) < 12 || len(h.Blocks) != 4 {
 			t.Errorf("of %v: %d uses in %d rows and %d blocks, want %d", tc.workers, all, len(h.Times), len(h.Blocks), tc.want)
 		}
+		coarse, err := s.heatmapByTime("j:1", web.HeatmapQuery{Blocks: 2, Last: 1<<64 - 1, Measure: web.Pushes, Rows: 12, Workers: tc.workers, Range: h.Range}, at(seconds))
+		if err != nil || len(coarse.Blocks) != 2 || coarse.Finest || !h.Finest {
+			t.Fatalf("in two blocks: %+v, %v", coarse, err)
+		}
+		for i, row := range coarse.Counts {
+			if row[0] != h.Counts[i][0]+h.Counts[i][1] || row[1] != h.Counts[i][2]+h.Counts[i][3] {
+				t.Errorf("row %d in two blocks is %v, in four %v", i, row, h.Counts[i])
+			}
+		}
 	}
 }

@@ -79,6 +79,36 @@ func TestCurves(t *testing.T) {
 	checkSelection(t, &c)
 }
 
+// What a host had seen before its first report came is not of the time in which that
+// came, unless its agent has begun since.
+func TestCurvesOfANewHost(t *testing.T) {
+	began := time.Unix(10_000, 0)
+	report := func(host string, started, made time.Time) *api.HostReport {
+		return &api.HostReport{Host: host, Incarnation: 1, UnixNanos: made.UnixNano(), Agent: &api.AgentReport{StartedUnixNanos: started.UnixNano()},
+			Jobs: []*api.JobReport{{Job: "j", Bytes: uint64(100 * made.Sub(started).Seconds())}}}
+	}
+	for name, tc := range map[string]struct {
+		started time.Time
+		want    float64
+	}{"that has run for long": {began.Add(-time.Hour), 0}, "that has begun since": {began.Add(time.Second), 80}} {
+		t.Run(name, func(t *testing.T) {
+			var c Curves
+			old := func(at time.Time) *api.HostReport { return report("a", began.Add(-time.Hour), at) }
+			c.Note(began, []*api.HostReport{old(began)})
+			for _, at := range []time.Time{began.Add(5 * time.Second), began.Add(10 * time.Second)} {
+				c.Note(at, []*api.HostReport{old(at), report("b", tc.started, at)})
+			}
+			h, err := c.History("j", web.HistoryQuery{})
+			if err != nil || len(h.Points) != 2 {
+				t.Fatalf("%d points, %v", len(h.Points), err)
+			}
+			if first, second := h.Points[0].BytesPerSecond, h.Points[1].BytesPerSecond; math.Abs(first-100-tc.want) > 1 || math.Abs(second-200) > 1 {
+				t.Errorf("%v and %v bytes/s, want %v and 200", first, second, 100+tc.want)
+			}
+		})
+	}
+}
+
 // checkSelection looks at the curves of some of the nodes: the first point may be
 // of a time before the first report.
 func checkSelection(t *testing.T, c *Curves) {

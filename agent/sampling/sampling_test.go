@@ -145,7 +145,7 @@ func TestSavings(t *testing.T) {
 func TestFloor(t *testing.T) {
 	h := newHost(1)
 	h.jobs["a"] = &job{stepsPerSecond: 3, keysPerStep: 10_000_000, nanosPerByte: 0.9}
-	h.run(60)
+	h.run(600)
 	d := h.decided.Jobs["a"]
 	between := float64(d.OneIn) * float64(d.Window) / (2 * 3)
 	if !h.decided.Over || !d.AtFloor || between > stepEvery.Seconds() || h.decided.Percent <= 1 {
@@ -153,8 +153,8 @@ func TestFloor(t *testing.T) {
 	}
 	h.jobs["a"].keysPerStep = 1000
 	h.run(60)
-	if h.decided.Over {
-		t.Error("it still says so when it is not so any more")
+	if d := h.decided.Jobs["a"]; h.decided.Over || d.OneIn != 1 {
+		t.Errorf("it still says so when it is not so any more, or pays for it: %+v", h.decided)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/chromedp/chromedp"
 )
@@ -80,6 +81,8 @@ func TestOpenRecording(t *testing.T) {
 		r.URL.RawQuery = q.Encode()
 		if tc.unsized {
 			r.ContentLength = -1
+		} else if tc.code == 413 {
+			r.Body = io.NopCloser(iotest.ErrReader(errors.New("it is read though its length is known")))
 		}
 		w := httptest.NewRecorder()
 		if h.ServeHTTP(w, r); w.Code != tc.code || !strings.Contains(w.Body.String(), tc.want) {
