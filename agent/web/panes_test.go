@@ -349,9 +349,21 @@ func TestNothingIsCutUnseen(t *testing.T) {
 	for _, width := range []int64{800, 1024, 1440, 2560} {
 		do(t, ctx, "resize", chromedp.EmulateViewport(width, 1200))
 		until(t, ctx, "the page to be laid out, and no wider", `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(document.documentElement.scrollWidth <= innerWidth))))`)
-		if cut := look(t, ctx, `[...document.querySelectorAll(".scroll")].filter((s) => s.clientWidth > 0 && s.scrollWidth > s.clientWidth + 1 && !s.classList.contains("more-right")).map((s) => s.parentElement.id).join()`); cut != "" {
+		if cut := look(t, ctx, `[...document.querySelectorAll(".scroll")].filter((s) => s.clientWidth > 0 && (s.scrollWidth > s.clientWidth + 1 && !s.classList.contains("more-right") || s.scrollHeight > s.clientHeight + 1 && !s.classList.contains("more-below"))).map((s) => s.parentElement.id).join()`); cut != "" {
 			t.Errorf("at %d pixels these tables are cut without a cue: %s", width, cut)
 		}
+	}
+	if look(t, ctx, `String(document.querySelector("#keys .scroll").classList.contains("more-below"))`) != "true" {
+		t.Error("a long table that stands beside others is as high as it is long")
+	}
+	do(t, ctx, "to its end", chromedp.Evaluate[chromedp.Void](`document.querySelector("#keys .scroll").scrollTop = 1e6; 0`))
+	until(t, ctx, "the cue to go", `!document.querySelector("#keys .scroll").classList.contains("more-below")`)
+	// Why a job waits is what is looked for first.
+	before = drawn(t, ctx)
+	do(t, ctx, "narrow", chromedp.EmulateViewport(800, 1200), chromedp.Evaluate[chromedp.Void](`location.hash = "job=198.18.0.7:9000"; 0`), waitDrawn(before+1))
+	until(t, ctx, "who waits for whom to be there whole", `(({clientWidth, scrollWidth}) => clientWidth > 0 && scrollWidth <= clientWidth + 1)(document.querySelector("#stalls .scroll"))`)
+	if keys := look(t, ctx, `(() => { const b = document.querySelector("#stalls .key"); return b.textContent + ", " + b.title; })()`); keys != "92233…5808 to 13835…3711, 9223372036854775808 to 13835058055282163711 (click to copy)" {
+		t.Errorf("the keys that are waited for: %s", keys)
 	}
 }
 

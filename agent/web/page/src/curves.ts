@@ -159,7 +159,7 @@ export class Curves {
         },
         axes: [
           { ...axis, size: 28, space: 60, values: (_u, at) => at.map((s) => clock(s).slice(0, 5)) },
-          { ...axis, size: 74, space: 22, values: (_u, at) => at.map((n) => (n === 0 ? "0" : text(n))) },
+          { ...axis, size: 74, space: 18, values: (_u, at) => at.map((n) => (n === 0 ? "0" : text(n))) },
         ],
         series: [{}, ...chart.lines.map((l) => line(l)), ...(beside ? chart.lines.map((l) => line(l, [4, 4])) : [])],
         hooks: {

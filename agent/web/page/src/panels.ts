@@ -203,15 +203,19 @@ export function drawStalls(host: HTMLElement, stalls: Stall[]): void {
     host,
     [
       { title: "who", text: (s) => s.who },
-      { title: "what", text: (s) => stallText(s) },
+      { title: "what", text: (s) => stallText(s), wraps: true },
       { title: "for", number: true, value: (s) => s.seconds, text: since },
       { title: "request", number: true, value: (s) => s.bytes ?? 0, text: (s) => (s.bytes ? bytes(s.bytes) : "–") },
-      { title: "keys", text: (s) => s.keys?.replace(/^keys (from )?/, "") ?? "", wraps: true },
+      { title: "keys", text: (s) => keysOf(s).replace(/\d{9,}/g, (n) => shortKey(BigInt(n))), whole: keysOf, wraps: true },
       { title: "why", text: (s) => s.why ?? "", wraps: true },
     ],
     stalls,
     (s) => s.kind === "unanswered" || s.kind === "silent",
   );
+}
+
+function keysOf(s: Stall): string {
+  return s.keys?.replace(/^keys (from )?/, "") ?? "";
 }
 
 function stallText(s: Stall): string {

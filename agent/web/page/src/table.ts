@@ -157,9 +157,10 @@ function put(host: HTMLElement, out: HTMLTableElement): void {
 
 /** Marks the sides at which there is more than can be seen. */
 function cue(scroll: HTMLElement): void {
-  const { scrollLeft, scrollWidth, clientWidth } = scroll;
+  const { scrollLeft, scrollWidth, clientWidth, scrollTop, scrollHeight, clientHeight } = scroll;
   scroll.classList.toggle("more-left", scrollLeft > 1);
   scroll.classList.toggle("more-right", scrollLeft + clientWidth < scrollWidth - 1);
+  scroll.classList.toggle("more-below", scrollTop + clientHeight < scrollHeight - 1);
 }
 
 /** A list of facts, name and value. */
