@@ -27,8 +27,8 @@ func models(kind element.Kind, size int) [][]byte {
 
 func benchmarks(b *testing.B, run func(b *testing.B, c Config, kind element.Kind, size int)) {
 	for _, name := range []string{"11kB", "4MiB", "64MiB"} {
-		for _, c := range []Config{{Sparsity: 0.95}, {Sparsity: 0.95, Half: true}, {Sparsity: 0.95, Bits: 4, Bucket: 512}, {Bits: 4, Bucket: 512}, {Bits: 8, Bucket: 512}} {
-			b.Run(fmt.Sprintf("float32/%s/%v,%dbits,%v", name, c.Sparsity, c.Bits, c.Half), func(b *testing.B) { run(b, c, element.Float32, sizes[name]) })
+		for _, c := range []Config{{Sparsity: 0.95}, {Sparsity: 0.95, Half: true}, {Sparsity: 0.95, Bits: 4, Bucket: 512}, {Bits: 4, Bucket: 512}, {Bits: 4, Bucket: 512, Packed: true}, {Bits: 8, Bucket: 512}} {
+			b.Run(fmt.Sprintf("float32/%s/%v,%dbits,%v", name, c.Sparsity, c.Bits, c.Half || c.Packed), func(b *testing.B) { run(b, c, element.Float32, sizes[name]) })
 		}
 	}
 	for _, kind := range allKinds[1:] {

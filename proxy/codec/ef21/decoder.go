@@ -20,6 +20,7 @@ type Decoder struct {
 	at     []uint32
 	half   []byte
 	back   []byte
+	blocks unpacker
 }
 
 // Decode adds to the copy what [Encoder.Append] wrote, and returns what follows it.
@@ -34,8 +35,8 @@ func (d *Decoder) Decode(kind element.Kind, copied, src []byte) (rest []byte, er
 		return d.numbers(kind, copied, src)
 	case formHalves, formSome:
 		return d.some(f, kind, copied, src)
-	case formAll:
-		return d.all(kind, copied, src)
+	case formAll, formPacked:
+		return d.all(f, kind, copied, src)
 	}
 	return nil, fmt.Errorf("%w: unknown form %d", ErrCorrupt, f)
 }
@@ -87,19 +88,34 @@ func (d *Decoder) some(f form, kind element.Kind, copied, src []byte) (rest []by
 const mostChunk = 1 << 16
 
 // all adds the differences of all numbers.
-func (d *Decoder) all(kind element.Kind, copied, src []byte) (rest []byte, err error) {
+func (d *Decoder) all(f form, kind element.Kind, copied, src []byte) (rest []byte, err error) {
 	each, used := binary.Uvarint(src)
 	if used <= 0 || each < 1 || each > mostChunk {
 		return nil, fmt.Errorf("%w: chunks of %d", ErrCorrupt, each)
 	}
 	src = src[used:]
+	codes := src
+	if f == formPacked {
+		codes = nil
+	}
 	for size := int(each) * kind.Size(); len(copied) > 0; {
+		if f == formPacked && len(codes) == 0 {
+			if codes, src, err = d.blocks.next(src); err != nil {
+				return nil, err
+			}
+		}
 		part := copied[:min(size, len(copied))]
 		copied = copied[len(part):]
-		if d.back, src, err = quantize.Decode(d.back[:0], element.Float32, len(part)/kind.Size(), src); err != nil {
+		if d.back, codes, err = quantize.Decode(d.back[:0], element.Float32, len(part)/kind.Size(), codes); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 		d.room.add(kind, part, d.back)
+	}
+	if f == formAll {
+		return codes, nil
+	}
+	if len(codes) > 0 {
+		return nil, fmt.Errorf("%w: %d bytes of a block are too many", ErrCorrupt, len(codes))
 	}
 	return src, nil
 }

@@ -38,6 +38,9 @@ type Config struct {
 	// Half has differences rounded to 16 bits where Bits are 0: to bfloat16, which
 	// has the range that differences need.
 	Half bool
+	// Packed has what Bits make of all differences, without a sparsity, go in fewer
+	// bytes, without loss: see packer. What is left out is the same.
+	Packed bool
 }
 
 // Validate says what is wrong with c.
@@ -65,6 +68,7 @@ const (
 	formHalves              // header of a vector of sparse; differences as bfloat16, as sparse has values
 	formSome                // header of a vector of sparse; differences by quantize
 	formAll                 // uvarint numbers in a chunk; of each chunk the differences by quantize
+	formPacked              // likewise, in blocks of whole chunks
 )
 
 // chunk is how many numbers are done at a time, so that what the first step wrote

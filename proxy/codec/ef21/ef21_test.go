@@ -18,6 +18,7 @@ var allKinds = []element.Kind{element.Float32, element.Float64, element.Float16,
 var compressors = []Config{
 	{Sparsity: 0.5}, {Sparsity: 0.95}, {Sparsity: 0.95, Half: true}, {Sparsity: 0.9, Bits: 4, Bucket: 64},
 	{Bits: 8, Bucket: 512}, {Bits: 4, Bucket: 512}, {Bits: 2, Bucket: 64}, {Bits: 3, Bucket: 5000},
+	{Bits: 4, Bucket: 512, Packed: true}, {Bits: 8, Bucket: 8, Packed: true}, {Bits: 3, Bucket: 60_000, Packed: true},
 }
 
 // walk is a vector that changes: numbers of very different size, of which some
@@ -147,6 +148,7 @@ func TestSize(t *testing.T) {
 	}{
 		{Config{Sparsity: 0.95}, 18, 25}, {Config{Sparsity: 0.99}, 80, 125}, {Config{Sparsity: 0.95, Half: true}, 35, 55},
 		{Config{Sparsity: 0.95, Bits: 4, Bucket: 512}, 55, 80}, {Config{Bits: 4, Bucket: 512}, 7.7, 8}, {Config{Bits: 8, Bucket: 512}, 3.9, 4},
+		{Config{Bits: 4, Bucket: 512, Packed: true}, 15, 30},
 	} {
 		w := newWalk(3, element.Float32, 100_000)
 		here := bytes.Clone(w.x)
@@ -163,6 +165,40 @@ func TestSize(t *testing.T) {
 		}
 		if times := 40 * float64(len(w.x)) / float64(sum); times < c.least || times > c.most || c.Sparsity > 0 && renewals > 30 {
 			t.Errorf("%+v: %.1f times fewer bytes, want %v to %v; %d thresholds", c.Config, times, c.least, c.most, renewals)
+		}
+	}
+}
+
+// Packed differences are those that are not, in blocks that are full and some that
+// are not, and in chunks that are longer than a block; what does not become shorter
+// takes some bytes more.
+func TestPackedIsTheSame(t *testing.T) {
+	for _, c := range []Config{{Bits: 4, Bucket: 512}, {Bits: 8, Bucket: 8}, {Bits: 8, Bucket: 1 << 16}} {
+		for _, n := range []int{1, 40, 4096, 300_000} {
+			for _, scale := range []float64{0, 1, 0x1p-120} { // of the last some buckets go as they are
+				w := newWalk(6, element.Float32, n)
+				w.step(1)
+				plain, packed, there := make([]byte, len(w.x)), make([]byte, len(w.x)), make([]byte, len(w.x))
+				for i := range n {
+					element.Float32.Put(w.x, i, scale*element.Float32.At(w.x, i))
+				}
+				var e Encoder
+				var d Decoder
+				want, _, _ := e.Append(nil, c, element.Float32, new(Threshold), plain, w.x)
+				c.Packed = true
+				got, _, _ := e.Append(nil, c, element.Float32, new(Threshold), packed, w.x)
+				c.Packed = false
+				rest, err := d.Decode(element.Float32, there, append(got, "after"...))
+				if err != nil || string(rest) != "after" {
+					t.Fatalf("%+v, %d numbers: %v; %q follows", c, n, err, rest)
+				}
+				if !bytes.Equal(plain, packed) || !bytes.Equal(plain, there) {
+					t.Errorf("%+v, %d numbers: the copies differ", c, n)
+				}
+				if len(got) > len(want)+10+len(want)/1000 {
+					t.Errorf("%+v, %d numbers: %d bytes became %d", c, n, len(want), len(got))
+				}
+			}
 		}
 	}
 }

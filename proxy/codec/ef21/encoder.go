@@ -20,6 +20,7 @@ type Encoder struct {
 	kept     []float32 // differences that go
 	half     []byte    // of 16 bits
 	back     []byte    // what the receiver makes of them
+	packer   packer
 }
 
 // Append appends C(values - copied), and makes copied what the receiver's copy
@@ -135,7 +136,12 @@ func (e *Encoder) appendSome(dst []byte, c Config, kind element.Kind, copied []b
 func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, values []byte) (encoded []byte, sent int, ok bool) {
 	n, size, start := len(values)/kind.Size(), kind.Size(), len(dst)
 	each := max(1, chunk/c.Bucket) * c.Bucket
-	dst = binary.AppendUvarint(append(dst, byte(formAll)), uint64(each))
+	f, codes := formAll, &dst
+	if c.Packed {
+		f, codes = formPacked, &e.packer.plain
+		e.packer.plain = e.packer.plain[:0]
+	}
+	dst = binary.AppendUvarint(append(dst, byte(f)), uint64(each))
 	v := &e.vector
 	v.Resize(element.Float32, min(n, each))
 	for from := 0; from < n; from += each {
@@ -146,10 +152,13 @@ func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, val
 		if len(v.At) > 0 {
 			return dst[:start], 0, false
 		}
-		before := len(dst)
-		dst, _ = c.rounding().Append(dst, element.Float32, bytesOf(d), 0)
-		e.back = mustDecode(e.back, len(d), dst[before:])
+		before := len(*codes)
+		*codes, _ = c.rounding().Append(*codes, element.Float32, bytesOf(d), 0)
+		e.back = mustDecode(e.back, len(d), (*codes)[before:])
 		e.room.add(kind, w, e.back)
+		if c.Packed && (to == n || len(*codes) >= blockSize) {
+			dst = e.packer.flush(dst)
+		}
 	}
 	return dst, n, true
 }

@@ -182,7 +182,7 @@ func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, 
 	}
 	meta := &s.message.Meta
 	c.app = copyName{app: meta.AppID, customer: meta.CustomerID}
-	config := ef21.Config{Sparsity: r.PullThreshold, Bits: r.PullQuantize, Bucket: r.QuantizeBucket, Half: r.Wire != ""}
+	config := ef21.Config{Sparsity: r.PullThreshold, Bits: r.PullQuantize, Bucket: r.QuantizeBucket, Half: r.Wire != "", Packed: s.theirs.Packed}
 	t, number := c.table(p.kind)
 	if t == nil {
 		s.codec.counts.why(ReasonMemory)

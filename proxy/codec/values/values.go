@@ -153,9 +153,10 @@ type offer struct {
 	Compact json.RawMessage `json:"compact"`
 	// Pulls are the bytes of pulled values that it remembers on a link, for error
 	// feedback; without them, as of an older proxy, none go so. Wire: it knows values
-	// of 16 bits.
-	Pulls int64 `json:"pulls,omitempty"`
-	Wire  bool  `json:"wire,omitempty"`
+	// of 16 bits. Packed: it knows ef21's packed differences.
+	Pulls  int64 `json:"pulls,omitempty"`
+	Wire   bool  `json:"wire,omitempty"`
+	Packed bool  `json:"packed,omitempty"`
 }
 
 // Name implements [relay.Codec].
@@ -163,7 +164,7 @@ func (c *Codec) Name() string { return Name }
 
 // Offer implements [relay.Codec].
 func (c *Codec) Offer() []byte {
-	text, err := json.Marshal(offer{formats, c.compact.Offer(), int64(c.pullLimit()), true})
+	text, err := json.Marshal(offer{formats, c.compact.Offer(), int64(c.pullLimit()), true, true})
 	if err != nil {
 		panic(err) // numbers only
 	}

@@ -1,0 +1,84 @@
+package ef21
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/klauspost/compress/huff0"
+)
+
+// Most differences are small beside the largest of their bucket, so that few of the
+// codes of quantize are frequent: a Huffman code of their bytes takes a fifth less,
+// where the differences are normally distributed, and more where few are large. A
+// block has the codes of whole chunks.
+
+// blockSize is from how many bytes on a block is full.
+const blockSize = 64 << 10
+
+// mostBlock is more bytes than a block has: those of a chunk of the most numbers, as
+// they are, beside a full block.
+const mostBlock = blockSize + 5*mostChunk
+
+// packer writes blocks. Its zero value is ready.
+type packer struct {
+	plain   []byte // of the block that is being filled
+	scratch huff0.Scratch
+}
+
+// flush appends the block, which is empty then.
+func (p *packer) flush(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(p.plain)))
+	p.scratch.Reuse = huff0.ReusePolicyNone
+	packed, _, err := huff0.Compress4X(p.plain, &p.scratch)
+	if err != nil { // it becomes no smaller, or is too long
+		dst = append(binary.AppendUvarint(dst, 0), p.plain...)
+	} else {
+		dst = append(binary.AppendUvarint(dst, uint64(len(packed))), packed...)
+	}
+	p.plain = p.plain[:0]
+	return dst
+}
+
+// unpacker reads blocks. Its zero value is ready.
+type unpacker struct {
+	plain   []byte
+	scratch huff0.Scratch
+}
+
+// next returns the bytes of a block, which are valid until the next call, and what
+// follows it.
+func (u *unpacker) next(src []byte) (plain, rest []byte, err error) {
+	n, used := binary.Uvarint(src)
+	if used <= 0 || n == 0 || n > mostBlock {
+		return nil, nil, fmt.Errorf("%w: a block of %d bytes", ErrCorrupt, n)
+	}
+	src = src[used:]
+	size, used := binary.Uvarint(src)
+	if used <= 0 {
+		return nil, nil, fmt.Errorf("%w: they end within a block's beginning", ErrCorrupt)
+	}
+	src = src[used:]
+	if size == 0 {
+		if n > uint64(len(src)) {
+			return nil, nil, fmt.Errorf("%w: they end within a block", ErrCorrupt)
+		}
+		return src[:n], src[n:], nil
+	}
+	if size > uint64(len(src)) || n > huff0.BlockSizeMax {
+		return nil, nil, fmt.Errorf("%w: %d bytes for a block of %d", ErrCorrupt, size, n)
+	}
+	table, codes, err := huff0.ReadTable(src[:size], &u.scratch)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: a block's table: %w", ErrCorrupt, err)
+	}
+	if cap(u.plain) < int(n) {
+		u.plain = make([]byte, n)
+	}
+	if plain, err = table.Decoder().Decompress4X(u.plain[:0:n], codes); err != nil {
+		return nil, nil, fmt.Errorf("%w: a block: %w", ErrCorrupt, err)
+	}
+	if len(plain) != int(n) {
+		return nil, nil, fmt.Errorf("%w: a block has %d bytes instead of %d", ErrCorrupt, len(plain), n)
+	}
+	return plain, src[size:], nil
+}
