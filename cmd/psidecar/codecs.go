@@ -47,7 +47,7 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "pushes after which a layer's threshold is computed anew")
 	flags.IntVar(&r.Warmup, "threshold-warmup", 0, "pushes of a layer in which the share that waits rises to --threshold")
 	flags.IntVar(&r.Drain, "threshold-drain", 0, "one in so many pushes of a layer, at random, sends all that waits; 0: none")
-	flags.IntVar(&r.Until, "threshold-until", 0, "pushes of a layer from which on nothing waits, such as some steps before the last one of a job whose workers save their model; in the quarter before, more and more goes; 0: no end")
+	flags.IntVar(&r.Until, "threshold-until", 0, "steps of a worker after which nothing waits, such as some before the last one of a job whose workers save their model; in the quarter before, more and more goes; 0: no end")
 	flags.BoolVar(&r.Unpulled, "threshold-unpulled", false, "take every push for a gradient; otherwise pushes of keys that their worker has not pulled go whole, as do a worker's first push to a server and a long key's first one: they may be initial values")
 	flags.BoolVar(&r.SameHost, "same-host", false, "apply lossy codecs to connections within a host too, where they save no traffic of the network")
 	flags.StringVar(&f.slim, "slim", "", "ALPHA,EPSILON[,ROUNDS[,changes]]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20); with changes those of a pull that differ most from what the worker has")

@@ -61,6 +61,18 @@ func TestWhatWaitsIsToldOfMoves(t *testing.T) {
 	x.followTaken()
 	x.mu.Unlock()
 	want("something was taken up", of(nil, 0))
+	away := route.Batch{Mover: "another", Number: 2}
+	x.mu.Lock()
+	x.router.Hold(away, keys)
+	x.mu.Unlock()
+	if x.settledKeys() {
+		t.Error("a key is on its way, and yet all are settled")
+	}
+	want("a key is on its way")
+	x.mu.Lock()
+	x.router.Release(away, 0)
+	x.mu.Unlock()
+	want("it has come back to where it was", of(keys, 0))
 	if !x.settledKeys() {
 		t.Error("no key moves, and yet it is not settled")
 	}

@@ -202,28 +202,14 @@ func TestLastBarriersAreHeld(t *testing.T) {
 			}
 			released := make(chan struct{})
 			go func() { defer close(released); send(lastBarrier(c.cmd)) }()
-			answered := false
-			for running := true; running; {
+			answered := answerOwn(t, up, down, released, func() {
 				select {
 				case <-released:
-					running = false
-				case <-time.After(time.Millisecond):
+					t.Fatal("the barrier went before the server had what waited")
+				default:
 				}
-				for _, frames := range up.own(t) {
-					select {
-					case <-released:
-						t.Fatal("the barrier went before the server had what waited")
-					default:
-					}
-					var m pslite.Message
-					if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
-						t.Fatal(err)
-					}
-					m.Meta.Request, m.Meta.DataTypes, answered = false, nil, true
-					down.swallowed(t, [][]byte{m.Meta.Append(nil, pslite.DMLC)})
-				}
-			}
-			if n := e.worker.StillWaiting(); !answered || n > 0 {
+			})
+			if n := e.worker.StillWaiting(); answered == 0 || n > 0 {
 				t.Errorf("%d values wait after the barrier", n)
 			}
 			if c.past && send(request{push: true, keys: []uint64{1}, vals: []float32{1}}.frames()) {
@@ -231,6 +217,30 @@ func TestLastBarriersAreHeld(t *testing.T) {
 			}
 		})
 	}
+}
+
+// answerOwn answers pushes of the proxy's own, as a server does that adds them up,
+// until done is closed, and returns how many came. It calls see with each.
+func answerOwn(t *testing.T, up, down *way, done <-chan struct{}, see func()) (came int) {
+	t.Helper()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		case <-time.After(time.Millisecond):
+		}
+		for _, frames := range up.own(t) {
+			see()
+			came++
+			var m pslite.Message
+			if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
+				t.Fatal(err)
+			}
+			m.Meta.Request, m.Meta.DataTypes = false, nil
+			down.swallowed(t, [][]byte{m.Meta.Append(nil, pslite.DMLC)})
+		}
+	}
+	return came
 }
 
 // Of a worker whose last barrier went past the proxy, as the agent tells, what waits
@@ -262,22 +272,7 @@ func TestBarriersPastTheProxy(t *testing.T) {
 			up.carry(t, pushes(rand.New(rand.NewPCG(1, 1)), 2).frames())
 			ended := make(chan struct{})
 			go func() { defer close(ended); e.worker.EndPast(t.Context(), c.job, c.node) }()
-			sent := false
-			for running := true; running; {
-				select {
-				case <-ended:
-					running = false
-				case <-time.After(time.Millisecond):
-				}
-				for _, frames := range up.own(t) {
-					var m pslite.Message
-					if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
-						t.Fatal(err)
-					}
-					m.Meta.Request, m.Meta.DataTypes, sent = false, nil, true
-					down.swallowed(t, [][]byte{m.Meta.Append(nil, pslite.DMLC)})
-				}
-			}
+			sent := answerOwn(t, up, down, ended, func() {}) > 0
 			if waits := e.worker.StillWaiting() > 0; sent != c.sends || waits == c.sends {
 				t.Errorf("sent %v, want %v; something waits: %v", sent, c.sends, waits)
 			}

@@ -24,6 +24,7 @@ type pushing struct {
 	seed         uint64 // of the last rounding
 	first        bool   // the push is the first of its stream
 	whole        int32  // timestamp of the worker's push that it is, or is a part of
+	split        bool   // it is a part
 }
 
 // stream returns the stream of a message's customer; nil where there is none.
@@ -59,6 +60,7 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 		return s.appendPieces(head, nil, m)
 	}
 	s.pushing.whole = s.whole(m.Meta.Timestamp)
+	s.pushing.split = s.pushing.whole != m.Meta.Timestamp
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if !st.guarded(func() { all, coded = s.appendKept(head, st, shown, m) }) {
@@ -225,7 +227,7 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 	case r.Threshold == 0 && st.narrow[p.layer()] == nil:
 		return nil, ""
 	default:
-		l, why := st.narrowOf(p, r, room.whole)
+		l, why := st.narrowOf(p, r, pushPart{room.whole, keys.At(p.first), keys.Len() == 1 && !room.split})
 		if why == "" {
 			room.at, why = st.place(room.at[:0], l, keys, p)
 		}

@@ -35,9 +35,9 @@ type Rule struct {
 	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
 	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
 	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
-	// Until is after how many pushes of a layer nothing of it waits any more: what
-	// waited goes along with the pushes from then on, and more and more in the
-	// quarter of them before. It is for jobs whose workers save their model after a
+	// Until is after how many of a worker's steps nothing of a layer waits any more:
+	// what waited goes along with the pushes from then on, and more and more in the
+	// quarter of them before. See steps. It is for jobs whose workers save their model after a
 	// known number of steps.
 	Until int `json:"threshold-until,omitempty" yaml:"threshold-until"`
 	// End is Until counted from when the rule begins to hold for a layer, over all

@@ -15,11 +15,12 @@ type worker struct {
 
 func (o *owner) worker() worker { return worker{o.origin, o.node, o.app, o.customer} }
 
-// steps counts a worker's pushes of keys of few values, by layer. One push is a
-// message to each server that has some of the keys and, where keys are displaced,
-// several to one server; all have one timestamp of the worker's. What a threshold
-// counts are these pushes: a layer at one server sees several parts of some, and
-// nothing of others.
+// steps counts a worker's steps, as far as keys of few values are concerned, by
+// layer. One push is a message to each server that has some of the keys and, where
+// keys are displaced, several to one server; all have one timestamp of the worker's. A
+// layer at one server sees several parts of some, and nothing of others. A push of
+// several keys is a step. Who pushes each key by itself, as MXNet's workers do, makes
+// a step of many pushes: those of one key belong together until a key comes again.
 type steps struct {
 	streams int // that count here; of [Codec.mu]
 
@@ -27,20 +28,39 @@ type steps struct {
 	layers map[layerID]*stepped // at most maxLayers
 }
 
-// stepped is how often a layer's keys were pushed.
+// stepped is how many steps there were in which keys of a layer were pushed.
 type stepped struct {
-	pushes int
-	last   []int32 // timestamps, of the last few pushes
-	next   int     // the oldest of them
+	steps int
+	last  []numbered          // of the last few pushes
+	next  int                 // the oldest of them
+	alone map[uint64]struct{} // keys that were pushed by themselves in this step
 }
 
-// lastSteps is how many pushes back a part may come: parts of one wait, for keys
-// that move, while those of later ones go.
-const lastSteps = 64
+// numbered is a push by its timestamp, and whether it began a step.
+type numbered struct {
+	timestamp int32
+	began     bool
+}
 
-// note notes a part of the push with that timestamp and returns how many
-// pushes there were of the layer: at least so many as a stream knows of.
-func (s *steps) note(id layerID, timestamp int32, before int) (pushes int) {
+const (
+	// lastSteps is how many pushes back a part may come: parts of one wait, for keys
+	// that move, while those of later ones go.
+	lastSteps = 64
+	// mostAlone bounds the keys of a step that are pushed by themselves: with more, a
+	// step counts as several.
+	mostAlone = 1 << 14
+)
+
+// pushPart is a push, or a part of one, of a layer's keys.
+type pushPart struct {
+	timestamp int32 // of the worker's push
+	key       uint64
+	alone     bool // the push has no other key, as far as can be seen
+}
+
+// note notes a push and returns how many steps there were of the layer: at least so
+// many as a stream knows of.
+func (s *steps) note(id layerID, p pushPart, before int) (steps int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.layers[id]
@@ -48,20 +68,43 @@ func (s *steps) note(id layerID, timestamp int32, before int) (pushes int) {
 		if len(s.layers) >= maxLayers {
 			return before + 1
 		}
-		n = &stepped{}
+		n = &stepped{steps: before}
 		s.layers[id] = n
 	}
-	if !slices.Contains(n.last, timestamp) {
-		n.pushes = max(n.pushes, before) + 1
-		if len(n.last) < lastSteps {
-			n.last = append(n.last, timestamp)
-		} else {
-			n.last[n.next] = timestamp
-			n.next = (n.next + 1) % lastSteps
-		}
+	n.steps = max(n.steps, before)
+	at := slices.IndexFunc(n.last, func(l numbered) bool { return l.timestamp == p.timestamp })
+	_, again := n.alone[p.key]
+	begins := n.steps == 0 || !p.alone || again || len(n.alone) >= mostAlone
+	switch {
+	case at < 0:
+		at = n.remember(p.timestamp)
+	case n.last[at].began || p.alone:
+		begins = false
 	}
-	n.pushes = max(n.pushes, before)
-	return n.pushes
+	if begins {
+		n.steps++
+		n.last[at].began = true
+		clear(n.alone)
+	}
+	if p.alone {
+		if n.alone == nil {
+			n.alone = map[uint64]struct{}{}
+		}
+		n.alone[p.key] = struct{}{}
+	}
+	return n.steps
+}
+
+// remember returns where a push is in last.
+func (n *stepped) remember(timestamp int32) (at int) {
+	if len(n.last) < lastSteps {
+		n.last = append(n.last, numbered{timestamp: timestamp})
+		return len(n.last) - 1
+	}
+	at = n.next
+	n.last[at] = numbered{timestamp: timestamp}
+	n.next = (at + 1) % lastSteps
+	return at
 }
 
 // whole returns the timestamp that the worker gave the request of which a message

@@ -232,12 +232,12 @@ func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
 	return &denseLayer{Layer: t, rule: *r, extent: e}
 }
 
-// narrowOf is denseOf for keys of few values, and has the layer's age be that of
-// the push with such a timestamp.
-func (s *stream) narrowOf(p *piece, r *Rule, timestamp int32) (*narrowLayer, Reason) {
+// narrowOf is denseOf for keys of few values, and has the layer's age be the number
+// of the step that the push belongs to.
+func (s *stream) narrowOf(p *piece, r *Rule, push pushPart) (*narrowLayer, Reason) {
 	l, why := s.makeNarrow(p, r)
 	if why == "" {
-		l.SetAge(s.steps.note(p.layer(), timestamp, l.Age()) - 1)
+		l.SetAge(s.steps.note(p.layer(), push, l.Age()) - 1)
 		follow(l.Layer, &l.rule, r, p.layer().First)
 	}
 	return l, why
