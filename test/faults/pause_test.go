@@ -76,10 +76,9 @@ func TestAHangingProxyIsReplaced(t *testing.T) {
 //
 // An agent that redirects and watches one cgroup has 41 of them at rest: 18 maps, two
 // programs and three links of BPF (two a cgroup, one for processes that begin), two of
-// the types of the kernel and one that has programs timed, the page, the sockets of
-// proxies and names, logs, five of the runtime's, two of the ring buffer's and three of
-// its tracepoint's. Listeners for a proxy, the planner, each further cgroup, and a look
-// at /proc take some 20 more.
+// types of the kernel and one that has programs timed; the others are the page's and
+// sockets, logs, and those of the runtime and of the readers of its buffers. Listeners
+// for a proxy, the planner, each further cgroup, and a look at /proc come on top.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{openFiles: map[string]int{"proxy": 56, "agent": 80}})
