@@ -77,10 +77,10 @@ func (r *Recorded) Open(name string, in io.Reader) ([]string, error) {
 		return j.use(u)
 	})
 	if err != nil && !errors.Is(err, recording.ErrCutOff) {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, err
 	}
 	if len(jobs) == 0 {
-		return nil, fmt.Errorf("%s: the recording holds no use of keys", name)
+		return nil, errors.New("the recording holds no use of keys")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -54,9 +54,9 @@ func looked(h web.Heatmap) string {
 		return "estimated in part"
 	}
 	if h.ErrorPercent == 0 {
-		return fmt.Sprintf("keys of one in %d requests looked at", h.SampledOneIn)
+		return fmt.Sprintf("keys of at least one in %d requests looked at", h.SampledOneIn)
 	}
-	return fmt.Sprintf("keys of one in %d requests looked at, a cell is right to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
+	return fmt.Sprintf("keys of at least one in %d requests looked at, a cell is right to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
 }
 
 // rowsOf returns what the heatmap's rows are, and their names, the first one of

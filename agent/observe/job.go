@@ -250,6 +250,13 @@ func (n *Node) Name() string {
 	return fmt.Sprintf("%s-pid-%d", n.role, n.process.PID)
 }
 
+// Ranked reports whether the node's rank, and with it its name, is known. It holds
+// during Options.Uses, as Name does.
+func (n *Node) Ranked() bool {
+	rank, _ := n.rank()
+	return rank >= 0
+}
+
 // asked notes between which keys a server is asked for some: they tell its rank, each
 // server having its share of the key space. Where the keys of several servers
 // are asked of one, or one's of several, the job slices keys in a way of its

@@ -37,13 +37,14 @@ func (s server) open(read func(string, io.Reader) ([]string, error)) http.Handle
 				slog.Debug("waiting for a recording", "error", err)
 			}
 		}
-		jobs, err := read(nameOfRecording(r.URL.Query().Get("name")), http.MaxBytesReader(w, r.Body, most))
+		name := nameOfRecording(r.URL.Query().Get("name"))
+		jobs, err := read(name, http.MaxBytesReader(w, r.Body, most))
 		var long *http.MaxBytesError
 		switch {
 		case errors.As(err, &long):
 			fail(w, tooLong)
 		case err != nil:
-			fail(w, badRequest{http.StatusBadRequest, err.Error()})
+			fail(w, badRequest{http.StatusBadRequest, name + ": " + err.Error()})
 		default:
 			writeJSON(w, http.StatusOK, Opened{jobs})
 		}

@@ -44,10 +44,10 @@ func (o opening) Agent() Agent {
 func (o opening) Open(name string, in io.Reader) ([]string, error) {
 	text, err := io.ReadAll(in)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("reading: %w", err)
 	}
 	if !strings.HasPrefix(string(text), "good") {
-		return nil, errors.New(name + ": not a recording of psidecar")
+		return nil, errors.New("not a recording of psidecar")
 	}
 	job := o.fleet.Jobs()[0]
 	job.Name, job.State = name+" 10.0.0.1:9000", Over

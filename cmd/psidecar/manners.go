@@ -47,10 +47,23 @@ func elsewhere(root *cobra.Command, name string) string {
 	return ""
 }
 
+// wanted is what flags of a type take, in words.
+var wanted = map[string]string{
+	"bool": "true or false", "duration": "a duration, such as 30s or 5m", "float64": "a number", "float32": "a number",
+	"int": "a whole number", "int64": "a whole number", "uint": "a whole number, not negative", "uint16": "a number from 0 to 65535",
+	"uint32": "a whole number, not negative", "uint64": "a whole number, not negative",
+}
+
 // flagError names the flag that was probably meant in place of one that is not
 // there.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		if f := invalid.GetFlag(); wanted[f.Value.Type()] != "" {
+			return usagef("invalid argument %q for --%s: want %s", invalid.GetValue(), f.Name, wanted[f.Value.Type()])
+		}
+	}
 	if !errors.As(err, &unknown) {
 		return usageError{err}
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psidecar/demo"
 )
 
@@ -101,13 +103,38 @@ func TestMixedUpPorts(t *testing.T) {
 	}()
 	page := httptest.NewServer(http.NotFoundHandler())
 	defer page.Close()
+	recorded := httptest.NewServer(web.Handler(&agent.Recorded{}, web.Options{}))
+	defer recorded.Close()
+	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := free.Addr().String()
+	free.Close()
 	for _, c := range []struct{ args, want string }{
 		{"status --agent " + l.Addr().String(), "does not speak HTTP: a page's address is wanted"},
 		{"status --agent 127.0.0.1:9811", "9811 is usually where a planner takes reports"},
 		{"plan show --planner " + strings.TrimPrefix(page.URL, "http://"), "is no planner's --listen"},
+		{"plan show --planner " + gone, "nobody answers there (does a planner run, and is that its --listen?): dial tcp"},
+		{"show --http " + l.Addr().String(), "something listens there already"},
+		{"status --proxy " + recorded.URL + " --agent " + recorded.URL, "another part of psidecar"},
 	} {
 		if code, _, stderr := runTest(t, nil, strings.Fields(c.args)...); code != 1 || !strings.Contains(stderr, c.want) {
 			t.Errorf("%s: exit code %d, %q; want 1, %q", c.args, code, stderr, c.want)
+		}
+	}
+}
+
+// What a flag takes is said in words.
+func TestValuesInWords(t *testing.T) {
+	for args, want := range map[string]string{
+		"up --threshold abc":      `invalid argument "abc" for --threshold: want a number`,
+		"partition -k three":      `invalid argument "three" for --machines: want a whole number`,
+		"record --for x":          `invalid argument "x" for --for: want a duration, such as 30s or 5m`,
+		"agent --intercept=maybe": `invalid argument "maybe" for --intercept: want true or false`,
+	} {
+		if code, _, stderr := runTest(t, nil, strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) || strings.Contains(stderr, "strconv") {
+			t.Errorf("%s: exit code %d, %q; want 2, %q", args, code, stderr, want)
 		}
 	}
 }

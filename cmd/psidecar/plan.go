@@ -203,7 +203,7 @@ func withPlanner(ctx context.Context, planner *plannerLink, do func(context.Cont
 	defer conn.Close()
 	if err := do(ctx, conn); err != nil {
 		if s, ok := status.FromError(err); ok {
-			return fmt.Errorf("planner %s: %s%s", at.address, s.Message(), notPlanner(at.address, s.Message()))
+			return fmt.Errorf("planner %s: %s", at.address, plannerProblem(at.address, s.Message()))
 		}
 		return err
 	}

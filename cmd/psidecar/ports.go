@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"strings"
+	"syscall"
 )
 
 // usualPorts is what listens where, as flags have it by default.
@@ -42,12 +44,24 @@ func notHTTP(address string, err error) string {
 	return ""
 }
 
-// notPlanner says likewise what may be the matter where a planner's port is wanted.
-func notPlanner(address, text string) string {
+// plannerProblem is what gRPC says of a planner that cannot be asked, and what may be
+// the matter.
+func plannerProblem(address, text string) string {
 	for _, sign := range []string{"server preface", "HTTP/1.1 header", "unexpected HTTP status code", "unexpected content-type"} {
 		if strings.Contains(text, sign) {
-			return ": what answers there is no planner's --listen (127.0.0.1:9811 by default), where it takes reports and orders" + atPort(address)
+			return text + ": what answers there is no planner's --listen (127.0.0.1:9811 by default), where it takes reports and orders" + atPort(address)
 		}
+	}
+	if _, cause, ok := strings.Cut(text, "Error while dialing: "); ok {
+		return "nobody answers there (does a planner run, and is that its --listen" + atPort(address) + "?): " + strings.TrimRight(cause, `"`)
+	}
+	return text
+}
+
+// inUse says what may be the matter where an address cannot be listened at.
+func inUse(err error) string {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return ": something listens there already, perhaps another psidecar (psidecar status asks an agent); end that, or give another address"
 	}
 	return ""
 }

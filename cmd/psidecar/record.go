@@ -61,6 +61,9 @@ SIGTERM. With --info, say what a recording holds instead.`,
 			if asJSON {
 				return json.NewEncoder(e.stdout).Encode(totals)
 			}
+			if totals.Uses == 0 {
+				fmt.Fprintln(e.stderr, "nothing was recorded: no job of this host pushed or pulled meanwhile, or none that --cgroup, --pid and --job name (psidecar status shows what an agent sees)")
+			}
 			_, err = fmt.Fprintf(e.stdout, "%s: %d uses of %d keys in all, %d dropped\n", out, totals.Uses, totals.Keys, totals.Dropped)
 			return err
 		},

@@ -24,7 +24,7 @@ type ports struct {
 func (p *ports) listen(ctx context.Context, flag, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", flag, address, err)
+		return nil, fmt.Errorf("%s %s: %w%s", flag, address, err, inUse(err))
 	}
 	p.open = append(p.open, l)
 	return l, nil

@@ -96,6 +96,8 @@ func openRecording(state *agent.Recorded, name, path string) error {
 		return fmt.Errorf("opening a recording: %w", err)
 	}
 	defer f.Close()
-	_, err = state.Open(name, bufio.NewReaderSize(f, 1<<20))
-	return err
+	if _, err := state.Open(name, bufio.NewReaderSize(f, 1<<20)); err != nil {
+		return fmt.Errorf("opening %s: %w", path, err)
+	}
+	return nil
 }

@@ -120,7 +120,7 @@ func printAgent(w io.Writer, a *web.Agent) {
 	if p := a.Planner; p != nil {
 		state := fmt.Sprintf("%d reports taken", p.Reports)
 		if !p.Connected {
-			state = "not connected: " + p.Error + notPlanner(p.Address, p.Error)
+			state = "not connected: " + plannerProblem(p.Address, p.Error)
 		}
 		fmt.Fprintf(w, "planner at %s, %s\n", p.Address, state)
 	}

@@ -117,7 +117,7 @@ function drawHeatmap(): void {
   if (heatmap) {
     const rows = rowNames(heatmap);
     heat.show({ rows, columns: heatmap.blocks.length, columnName: blockName, counts: heatmap.counts }, isDark());
-    const sampled = heatmap.sampled_one_in > 1 ? `, scaled up from one request in ${heatmap.sampled_one_in}` : "";
+    const sampled = heatmap.sampled_one_in > 1 ? `, scaled up from at least one request in ${heatmap.sampled_one_in}` : "";
     drawLegend(element("legend"), heatmap.counts, heatmap.measure.endsWith("bytes") ? bytes : count, isDark());
     element("heat-title").textContent = `Accesses: ${heatmap.times ? "time" : "workers"} × keys`;
     element("shown").textContent = `${rows.length} ${heatmap.times ? "stretches of time" : "workers"} × ${heatmap.blocks.length} blocks${heatmap.exact ? ", exact" : sampled}`;
