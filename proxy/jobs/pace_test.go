@@ -56,7 +56,7 @@ func TestAJobPacesItsOwnRequests(t *testing.T) {
 		t.Fatalf("the servers are asked %d times", before)
 	}
 	for range ticks {
-		x.locked(func() error { x.pace.next(); x.site.Repeat(); return nil })
+		x.tick()
 	}
 	if n := asked(to) - before; n < ticks/(mostPause+mostPause/2) || n > ticks/mostPause+2 {
 		t.Errorf("a request was said again %d times in %d ticks", n, ticks)

@@ -285,24 +285,28 @@ func TestWhatWentPastIsWaitedFor(t *testing.T) {
 	}
 	x.resumed = true
 	at := pair{pslite.WorkerID(0), 1}
-	line := x.down[at]
-	for _, again := range []bool{false, true} {
+	up, down := x.up[at], x.down[at]
+	for name, leave := range map[string]func(){"a worker's": func() { delete(x.up, at) }, "a server's": func() { delete(x.down, at) }} {
 		if err := x.carried(); !errors.Is(err, errSettling) {
 			t.Errorf("just after all connections are back: %v", err)
 		}
-		if again {
-			break
+		x.backSince = x.backSince.Add(-settleFor * 2 / 3)
+		leave()
+		if err := x.carried(); err == nil || errors.Is(err, errSettling) {
+			t.Errorf("with %s connection gone: %v", name, err)
+		}
+		x.up[at], x.down[at] = up, down
+		if err := x.carried(); !errors.Is(err, errSettling) {
+			t.Errorf("just after %s connection is back: %v", name, err)
 		}
 		x.backSince = x.backSince.Add(-settleFor * 2 / 3)
-		delete(x.down, at)
-		if err := x.carried(); err == nil || errors.Is(err, errSettling) {
-			t.Errorf("with a connection gone: %v", err)
+		if err := x.carried(); !errors.Is(err, errSettling) {
+			t.Errorf("it counts from before %s connection was gone: %v", name, err)
 		}
-		x.down[at] = line
+		x.backSince = time.Time{}
 	}
-	x.backSince = x.backSince.Add(-settleFor * 2 / 3)
 	if err := x.carried(); !errors.Is(err, errSettling) {
-		t.Errorf("it counts from before a connection was gone: %v", err)
+		t.Errorf("just after all connections are back: %v", err)
 	}
 	x.backSince = x.backSince.Add(-settleFor)
 	if err := x.carried(); err != nil {

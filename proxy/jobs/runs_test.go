@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -101,6 +102,13 @@ func TestRunsAreTold(t *testing.T) {
 // without a name, also those that come when it can be written again; the next run
 // has one.
 func TestARunIsNamedToAllOrNone(t *testing.T) {
+	for _, all := range []bool{true, false} { // of the nodes were told the run before
+		namedToAllOrNone(t, all)
+	}
+}
+
+func namedToAllOrNone(t *testing.T, all bool) {
+	t.Helper()
 	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
 	key := schedulerKey{job: "10.0.0.1:9000"}
 	dir := filepath.Join(t.TempDir(), "state")
@@ -110,8 +118,10 @@ func TestARunIsNamedToAllOrNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.runOf(key, table, worker, false); err != nil {
-		t.Fatal(err)
+	if all {
+		if _, err := j.runOf(key, table, worker, false); err != nil {
+			t.Fatal(err)
+		}
 	}
 	away := func(what func()) {
 		t.Helper()
@@ -161,6 +171,9 @@ func TestARunThatCannotBeKeptToItsEnd(t *testing.T) {
 	}
 	if r, err := j.runOf(key, table, worker, false); err != nil || r != run {
 		t.Fatalf("the second node is told %q, %v; want %q", r, err, run)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file that does not say so is still there: %v", err)
 	}
 	j = jobsIn(t, dir)
 	if r, err := j.runOf(key, table, worker, false); err != nil || r == run {

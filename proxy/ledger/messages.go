@@ -198,7 +198,6 @@ func (s *messages) compact() error {
 	left := s.read()
 	before := *s
 	s.path, s.file, s.room, s.end, s.live = before.path+".new", nil, 0, 0, map[messageKey]message{}
-	s.generation++
 	for _, m := range left {
 		if err := s.keep(m); err != nil {
 			s.remove()
@@ -316,7 +315,15 @@ func (s *messages) open() error {
 	}
 	if len(s.live) == 0 {
 		s.begin()
+		return nil
 	}
+	// Behind what does not fit its CRC whole messages may follow: with another one of
+	// that size before them they would be there again.
+	if err := f.Truncate(s.end); err != nil {
+		return errors.Join(fmt.Errorf("opening what waits: %w", err), s.close())
+	}
+	s.space.give(s.room - s.end)
+	s.room = s.end
 	return nil
 }
 

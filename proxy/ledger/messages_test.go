@@ -127,6 +127,132 @@ func TestMessagesThatWereCut(t *testing.T) {
 	}
 }
 
+// A byte in the middle of the file was changed: what came behind it is gone, and does
+// not come back when another message of the same size takes its place.
+func TestMessagesBehindADamagedOneStayAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "worker-9")
+	space := &Space{Limit: 1 << 20}
+	var l *Ledger
+	reopen := func() {
+		t.Helper()
+		if l != nil {
+			if err := l.CloseFile(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var err error
+		if l, err = Open(path, Options{Worker: 9, Servers: 2, Space: space}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reopen()
+	first, second, last := whole(1, 0, 100), whole(2, 0, 100), whole(3, 0, 100)
+	for _, m := range []route.Message{first, second, last} {
+		l.Keep(m)
+	}
+	file, err := os.ReadFile(path + messagesSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file[len(file)/2] ^= 1
+	if err := os.WriteFile(path+messagesSuffix, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []route.Message{first}
+	if reopen(); !sameMessages(l.Messages(), want) {
+		t.Fatalf("after the damage: %+v", l.Messages())
+	}
+	l.Keep(whole(4, 0, 100))
+	want = append(want, whole(4, 0, 100))
+	if reopen(); !sameMessages(l.Messages(), want) {
+		t.Errorf("after another was kept: %+v", l.Messages())
+	}
+	if err := l.CloseFile(); err != nil || space.Used() != 0 {
+		t.Errorf("%d bytes are taken after the end, %v", space.Used(), err)
+	}
+}
+
+// What the file had before it was written from its beginning is not read again, nor
+// written behind.
+func TestMessagesBeginAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "worker-9")
+	l, err := Open(path, Options{Worker: 9, Servers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range int32(9) {
+		l.Keep(whole(n, 0, 100))
+	}
+	for n := range int32(9) {
+		l.Drop(route.ID{Server: 1, Timestamp: n}, 0)
+	}
+	l.Keep(whole(10, 0, 100))
+	end := l.messages.end
+	if err := l.CloseFile(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Open(path, Options{Worker: 9, Servers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.CloseFile()
+	if got := next.Messages(); len(got) != 1 || got[0].ID.Timestamp != 10 || next.messages.end != end {
+		t.Errorf("kept are %+v, the next one goes to byte %d; want %d", got, next.messages.end, end)
+	}
+}
+
+// While one message waits, others come and go: the file does not grow with them.
+func TestMessagesAreCompacted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "worker-9")
+	l, err := Open(path, Options{Worker: 9, Servers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.CloseFile()
+	waits := whole(1, route.Waits, 1000)
+	l.Keep(waits)
+	for n := range int32(40) {
+		l.Keep(whole(2+n, 0, mostlyDropped/8))
+		l.Drop(route.ID{Server: 1, Timestamp: 2 + n}, 0)
+	}
+	info, err := os.Stat(path + messagesSuffix)
+	if err != nil || info.Size() > 2*mostlyDropped {
+		t.Errorf("the file has %d bytes, %v: at most %d, of which %d are kept", info.Size(), err, 2*mostlyDropped, l.messages.used())
+	}
+	if got := l.Messages(); !sameMessages(got, []route.Message{waits}) || l.Lost() > 0 {
+		t.Errorf("kept are %d messages, %d are lost", len(got), l.Lost())
+	}
+}
+
+// A message that cannot be marked would be done twice after a kill: all that wait go,
+// and count as lost.
+func TestMessagesThatCannotBeMarked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "worker-9")
+	l, err := Open(path, Options{Worker: 9, Servers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.CloseFile()
+	for n := range int32(3) {
+		l.Keep(whole(n, 0, 100))
+	}
+	read, err := os.Open(path + messagesSuffix) // nothing can be written there
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.messages.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l.messages.file = read
+	l.Drop(route.ID{Server: 1, Timestamp: 1}, 0)
+	if l.Lost() != 2 || l.Whole() != 0 {
+		t.Errorf("%d messages are lost, %d kept; want 2 and none", l.Lost(), l.Whole())
+	}
+	if _, err := os.Stat(path + messagesSuffix); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+}
+
 // dropped reports whether got is want but for one that a changed byte marks as
 // dropped.
 func dropped(got, want []route.Message) bool {

@@ -127,3 +127,23 @@ func TestWhyAPlannerMayEnd(t *testing.T) {
 		}
 	}
 }
+
+// A model may differ by what values left out account for, and no more: what has
+// learned nothing is not as good as direct.
+func TestToleranceOfModels(t *testing.T) {
+	const direct, untrained = 0.3698, 0.5786
+	for _, c := range []struct {
+		model string
+		loss  float64
+		good  bool
+	}{
+		{"dlrm", 0.4540, true},
+		{"dlrm", untrained, false},
+		{"lr", 0.4400, true},
+		{"lr", 0.4540, false},
+	} {
+		if good := c.loss-direct <= (spec{model: c.model}).tolerance(direct); good != c.good {
+			t.Errorf("%s with loss %v instead of %v is as good as direct: %v", c.model, c.loss, direct, good)
+		}
+	}
+}
