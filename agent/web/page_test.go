@@ -24,12 +24,20 @@ func openPage(t testing.TB, state State) context.Context {
 // openPageWith opens a page with options.
 func openPageWith(t testing.TB, state State, opts Options) context.Context {
 	t.Helper()
+	ctx := visit(t, state, opts)
+	do(t, ctx, "draw the page", waitDrawn(1))
+	return ctx
+}
+
+// visit loads a page; it may not have drawn anything yet.
+func visit(t testing.TB, state State, opts Options) context.Context {
+	t.Helper()
 	shared := browser(t)
 	server := httptest.NewServer(Handler(state, opts))
 	t.Cleanup(server.Close)
 	ctx, cancel := chromedp.NewContext(shared, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
-	do(t, ctx, "open the page", chromedp.EmulateViewport(1400, 1600), chromedp.Navigate(server.URL), waitDrawn(1))
+	do(t, ctx, "open the page", chromedp.EmulateViewport(1400, 1600), chromedp.Navigate(server.URL))
 	return ctx
 }
 
@@ -151,6 +159,43 @@ func checkCount(t *testing.T, readout string, want uint64) {
 	}
 	if diff := got/float64(want) - 1; diff > 0.006 || diff < -0.006 {
 		t.Errorf("%q: want %d", readout, want)
+	}
+}
+
+// slowState has nothing lost, and says of its jobs only when it is let.
+type slowState struct {
+	lived
+	let chan struct{}
+}
+
+func (s slowState) Jobs() []Job {
+	<-s.let
+	return s.lived.Jobs()
+}
+
+func (s slowState) Agent() Agent {
+	a := s.lived.Agent()
+	a.Counters = []Counter{{Reason: "segments", Class: "seen", Events: 7, Bytes: 70}, {Reason: "ring_full", Class: "lost"}}
+	return a
+}
+
+// Before there is an answer there are no empty cards, and what is not counted at all
+// takes no row.
+func TestPageBeforeTheFirstAnswer(t *testing.T) {
+	state := slowState{newLived(), make(chan struct{})}
+	ctx := visit(t, state, Options{History: state.History})
+	for question, want := range map[string]string{
+		`getComputedStyle(document.querySelector("main")).visibility`: "hidden",
+		`document.querySelector("#status").textContent`:               "Asking …",
+	} {
+		if got := look(t, ctx, question); got != want {
+			t.Errorf("before the first answer %s is %q, want %q", question, got, want)
+		}
+	}
+	close(state.let)
+	do(t, ctx, "draw", waitDrawn(1))
+	if got := look(t, ctx, `getComputedStyle(document.querySelector("main")).visibility + " " + document.querySelector("#counters").textContent`); !strings.HasPrefix(got, "visible Nothing was lost.") || !strings.Contains(got, "segments") || strings.Contains(got, "ring_full") {
+		t.Errorf("then: %q", got)
 	}
 }
 

@@ -42,6 +42,11 @@ function count2(n: number): string {
   return n === 0 ? "0" : n < 10_000 ? n.toPrecision(3) : count(n);
 }
 
+/** A moment at an axis whose ticks are so many seconds apart. */
+export function tick(seconds: number, apart: number): string {
+  return apart < 60 ? clock(seconds) : clock(seconds).slice(0, 5);
+}
+
 const height = 120;
 
 /** A colour of the style sheet as a canvas takes it: for light or dark, whichever holds. */
@@ -158,7 +163,7 @@ export class Curves {
           y: { range: (_u, _least, most) => [0, most > 0 ? most * 1.08 : 1] },
         },
         axes: [
-          { ...axis, size: 28, space: 60, values: (_u, at) => at.map((s) => clock(s).slice(0, 5)) },
+          { ...axis, size: 28, space: 64, values: (_u, at, _axis, _space, apart) => at.map((s) => tick(s, apart)) },
           { ...axis, size: 74, space: 18, values: (_u, at) => at.map((n) => (n === 0 ? "0" : text(n))) },
         ],
         series: [{}, ...chart.lines.map((l) => line(l)), ...(beside ? chart.lines.map((l) => line(l, [4, 4])) : [])],

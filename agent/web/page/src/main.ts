@@ -263,6 +263,7 @@ function drawPlanner(job: Job, plan: Plan | undefined, codecs: Codecs | undefine
 }
 
 function say(text: string, isBad: boolean): void {
+  document.body.classList.remove("waiting"); // for the first answer
   status.textContent = text;
   status.classList.toggle("bad", isBad);
 }

@@ -166,11 +166,25 @@ export function drawCost(host: HTMLElement, agent: Agent): void {
   host.append(programs, counterTable(agent));
 }
 
+/** What was counted, as far as there was any of it. */
 function counterTable(agent: Agent): HTMLElement {
   const counters = document.createElement("div");
   counters.id = "counters";
+  const seen = (agent.counters ?? []).filter((c) => c.events + c.bytes > 0);
+  if (!seen.some((c) => c.class === "lost")) {
+    const none = document.createElement("p");
+    none.className = "hint";
+    none.textContent = "Nothing was lost.";
+    counters.append(none);
+  }
+  if (seen.length === 0) {
+    return counters;
+  }
+  const rows = document.createElement("div");
+  rows.id = "counter-rows";
+  counters.append(rows);
   table(
-    counters,
+    rows,
     [
       { title: "counted", text: (c) => c.reason },
       { title: "as", text: (c) => c.class },
@@ -178,8 +192,8 @@ function counterTable(agent: Agent): HTMLElement {
       figure<Counter>("bytes", (c) => c.bytes, bytes),
       { title: "", text: (c) => c.help, wraps: true },
     ],
-    (agent.counters ?? []).filter((c) => c.events > 0 || c.class === "lost"),
-    (c) => c.class === "lost" && c.events > 0,
+    seen,
+    (c) => c.class === "lost",
   );
   return counters;
 }
@@ -252,10 +266,10 @@ export function jobStatus(job: Job, isFleet = false): { text: string; isBad: boo
   ];
   const { unsynced, missed_bytes, unplaced } = job.connections;
   if (unsynced > 0) {
-    parts.push(`${unsynced} connections not yet in step`);
+    parts.push(`${unsynced === 1 ? "1 connection" : `${unsynced} connections`} not yet in step`);
   }
   if (unplaced > 0) {
-    parts.push(`${unplaced} connections whose ends are not known yet`);
+    parts.push(`${unplaced === 1 ? "1 connection" : `${unplaced} connections`} whose ends are not known yet`);
   }
   if (missed_bytes > 0) {
     parts.push(`${bytes(missed_bytes)} passed before they could be read`);

@@ -5,7 +5,7 @@ import { applyCommand, legendText } from "./codecs";
 import { before, difference, jobFigures, summary } from "./compare";
 import { localTime, secondsOf } from "./controls";
 import { quoted } from "./copy";
-import { curveRows, stepAt, steps } from "./curves";
+import { curveRows, stepAt, steps, tick } from "./curves";
 import { csv } from "./export";
 import { shortKey } from "./format";
 import { stateText, whyText } from "./measures";
@@ -29,6 +29,10 @@ describe("curves", () => {
     expect(steps(points, [line])).toEqual([[0, 5, 10, 60, 65], [10, 20, null, 10, 10]]);
     expect(steps([point(0, 5)], [line], 100)[0]).toEqual([100, 105]);
     expect([stepAt([0, 5, 10], 4.9), stepAt([0, 5, 10], 5), stepAt([0, 5, 10], 99), stepAt([], 1)]).toEqual([0, 1, 2, 0]);
+  });
+  it("have ticks that differ, however short they are", () => {
+    expect(tick(3725, 15)).toMatch(/^\d\d:02:05$/);
+    expect(tick(3725, 60)).toMatch(/^\d\d:02$/);
   });
   it("are whole in a file", () => {
     const rows = curveRows(history(point(0, 5, { requests: 0 })));
