@@ -90,6 +90,8 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 		if digest != 0 {
 			j.table = digest // after the window of the run before is gone
 		}
+	} else if digest != j.table && digest != 0 {
+		j.Sums.DropWindow() // it began within a run: which one the window is of is not known
 	}
 	now := map[netip.AddrPort]bool{}
 	running := j.processes()

@@ -160,9 +160,19 @@ func TestTableNamesTheRun(t *testing.T) {
 		return run
 	}
 	told := func() uint64 { return o.Jobs()[0].Table }
+	use := func() {
+		o.jobs[scheduler].Sums.Use(1, counts.Batch{Keys: []uint64{7}, Each: [counts.Planes]uint64{counts.Pushes: 1}})
+	}
+	if o.job(scheduler) == nil {
+		t.Fatal("there is no room for a job")
+	}
+	use()
 	o.takeTable(scheduler, table(5000))
 	if told() != 0 {
 		t.Error("an agent that began within a run tells of which one")
+	}
+	if w := o.jobs[scheduler].Sums.TakeWindow(100); w != nil {
+		t.Errorf("keys %v of a run that began unheard are in the next one's window", w.Keys)
 	}
 	o.takeJoin(&stream{to: scheduler}, &pslite.Node{ID: pslite.Empty})
 	o.takeTable(scheduler, table(5001))
@@ -176,7 +186,7 @@ func TestTableNamesTheRun(t *testing.T) {
 		t.Error("a node that comes back makes another run of it")
 	}
 	sums := o.jobs[scheduler].Sums
-	sums.Use(1, counts.Batch{Keys: []uint64{7}, Each: [counts.Planes]uint64{counts.Pushes: 1}})
+	use()
 	o.takeTable(scheduler, table(5003))
 	if told() != digest(5003) {
 		t.Errorf("the next run's table is %x, want %x", told(), digest(5003))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
@@ -89,19 +90,24 @@ func (j *job) take(host string, link uint32, r *api.JobReport) {
 			w.total = s.GetSteps()
 		}
 	}
-	if w := r.GetWindow(); w != nil && j.servers > 0 && j.isOf(r.GetNodeTable()) {
+	if w := r.GetWindow(); w != nil && j.servers > 0 && j.isOf(r.GetNodeTable(), w.GetFirstUnixNanos()) {
 		j.see(host, w)
 		j.last, j.idle = max(j.last, w.GetLastUnixNanos()), 0
 	}
 }
 
-// isOf reports whether a window of a run with a node table of that digest may be of
-// the run that is followed. What an agent that lags behind tells of the run before is
-// not: it has keys that no server of this run knows, and to move one would end such
-// a server, or give it a value of another length than the job's.
-func (j *job) isOf(table uint64) bool {
+// isOf reports whether a window of a run with a node table of that digest, and with
+// a first use at that time, may be of the run that is followed. What an agent that
+// lags behind tells of the run before is not: it has keys that no server of this run
+// knows, and to move one would end such a server, or give it a value of another
+// length than the job's. An agent that began within a run knows no table (0): then
+// the time tells, by the clocks of its host and of the scheduler's.
+func (j *job) isOf(table uint64, first int64) bool {
 	is, known := j.run.Table()
-	return table == 0 || !known || table == is
+	if !known || table != 0 {
+		return !known || table == is
+	}
+	return first == 0 || !time.Unix(0, first).Before(j.run.Began())
 }
 
 // follow forgets what is known of the run before when another one has begun:
@@ -110,7 +116,7 @@ func (j *job) follow(run plan.Run) {
 	if run == j.run {
 		return
 	}
-	if j.run != "" {
+	if j.run != "" || len(j.keys) > 0 { // seen before anybody named a run: of which one is not known
 		heard := j.heard
 		*j = *newJob(j.name, j.opts)
 		j.heard = heard

@@ -234,16 +234,28 @@ func TestWindowOfTheRunBefore(t *testing.T) {
 	j := newJob(testJob, DefaultOptions)
 	j.follow(plan.NewRun("", time.Unix(1, 0), 11))
 	j.follow(plan.NewRun(j.run, time.Unix(2, 0), 12))
+	const began = 2e9
 	for i, c := range []struct {
 		table uint64
+		first int64
 		keys  int
-	}{{11, 0}, {12, 1}, {0, 2}} { // 0: of an agent that has not seen the table
+	}{
+		{11, began + 1, 0}, {12, began - 1, 1},
+		// Of an agent that has not seen the table.
+		{0, 0, 2}, {0, began - 1, 2}, {0, began, 3},
+	} {
 		r := f.report(0, uint64(i)).GetJobs()[0]
-		r.NodeTable = c.table
+		r.NodeTable, r.Window.FirstUnixNanos = c.table, c.first
 		j.take("h0", 0, r)
 		if len(j.keys) != c.keys {
-			t.Errorf("after a window of a run with table %d keys %v are known, want %d", c.table, j.keys, c.keys)
+			t.Errorf("after a window of a run with table %d, first used at %d, keys %v are known, want %d", c.table, c.first, j.keys, c.keys)
 		}
+	}
+	// What came to a planner that began after it, and was told of the next run later.
+	j = newJob(testJob, DefaultOptions)
+	j.take("h0", 0, f.report(0, 1).GetJobs()[0])
+	if j.follow(plan.NewRun("", time.Unix(2, 0), 12)); len(j.keys) > 0 {
+		t.Errorf("keys %v, seen before the run was named, are taken for its own", j.keys)
 	}
 }
 
