@@ -57,7 +57,7 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 	flags.Float64Var(&r.PullThreshold, "pull-threshold", 0, "share of each layer's pulled values that is left out, such as 0.95: only those that differ most from what the worker has go (EF21-P), a key's first pull whole; 0: none")
 	flags.IntVar(&r.PullQuantize, "pull-quantize", 0, "bits to which a pull's differences from what the worker has are rounded, 2 to 8, with a scale for each --quantize-bucket; what rounding takes comes with later pulls; 0: none. With --pull-threshold those that go are")
 	flags.StringVar(&r.Wire, "wire", "", "bf16 or fp16: float32 values of pushes and pulls go as numbers of 16 bits, rounded to nearest even; nothing is remembered. With --threshold or --pull-threshold those that go are")
-	flags.StringVar(&r.Elements, "char-values", "", "what values of type CHAR are: float32, float64, float16 or bfloat16; empty: they are left alone")
+	flags.StringVar(&r.Elements, "char-values", "", "what values are whose type does not say it, as MXNet's and BytePS's (bytes, of type OTHER or CHAR): float32, float64, float16 or bfloat16; empty: they are left alone")
 }
 
 // rules returns the rules of the flags and, before them, of the file that

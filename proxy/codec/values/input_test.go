@@ -102,11 +102,8 @@ func TestNotFinite(t *testing.T) {
 			for i := range n {
 				kind.Put(raw, i, float64(r.IntN(20)-10))
 			}
-			type16 := map[element.Kind]pslite.DataType{element.Float32: pslite.Float, element.Float64: pslite.Double}
-			dataType, ok := type16[kind]
-			if !ok {
-				dataType = pslite.Char
-			}
+			dataType := map[element.Kind]pslite.DataType{element.Float32: pslite.Float, element.Float64: pslite.Double,
+				element.Float16: pslite.Char, element.BFloat16: pslite.Other}[kind]
 			q := request{timestamp: int32(step), push: true, keys: []uint64{1}, kind: dataType, raw: raw}
 			if step == 2 {
 				kind.Put(raw, 10, math.Inf(1))

@@ -134,7 +134,7 @@ func (l *layout) add(s *span, t pslite.DataType, first, keys, from, size int) Re
 		p.kind, p.known = element.Float32, true
 	case t == pslite.Double:
 		p.kind, p.known = element.Float64, true
-	case t == pslite.Char && s.rule != nil && s.rule.Elements != "":
+	case (t == pslite.Char || t == pslite.Other) && s.rule != nil && s.rule.Elements != "":
 		kind, err := parseElements(s.rule.Elements)
 		p.kind, p.known = kind, err == nil
 	}

@@ -23,7 +23,8 @@ type Rule struct {
 	Keys Range `json:"keys,omitzero" yaml:"keys"`
 	// LeastValues leaves alone keys that have fewer values.
 	LeastValues int `json:"least-values,omitempty" yaml:"least-values"`
-	// Elements is what a values frame of type CHAR contains: float32, float64,
+	// Elements is what a values frame of type CHAR or OTHER contains, which is what
+	// PS-lite calls values of char: float32, float64,
 	// float16 or bfloat16; empty: such frames are left alone.
 	Elements string `json:"elements,omitempty" yaml:"elements"`
 
