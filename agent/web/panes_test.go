@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +14,6 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/psidecar/psidecar/agent/history"
-	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -310,33 +307,6 @@ func TestExport(t *testing.T) {
 		if !strings.HasPrefix(text.String(), file.begins) {
 			t.Errorf("%s begins with %q, want %q", file.name, text.String(), file.begins)
 		}
-	}
-}
-
-// A long key is short in the table, whole over it, and copied by a click.
-func TestLongKeys(t *testing.T) {
-	ctx := openLived(t, newLived())
-	if got := look(t, ctx, `(() => { const b = document.querySelector("#keys .key"); return b.textContent + " " + b.title; })()`); got != "92233…5808 9223372036854775808 (click to copy)" {
-		t.Errorf("the hottest key: %q", got)
-	}
-	do(t, ctx, "copy", chromedp.Evaluate[chromedp.Void](`navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; document.querySelector("#keys .key").click(); 0`))
-	until(t, ctx, "copied", `window.copied === "9223372036854775808"`)
-}
-
-// Keys are shown by their names where they have any.
-func TestPageNamesKeys(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "names.yaml")
-	if err := os.WriteFile(path, []byte("- {name: users, first: 9223372036854775808, last: 9223372036854775815, keys-per-row: 2}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	called, err := names.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLived()
-	ctx := openPageWith(t, l, Options{History: l.History, Names: called})
-	if got := look(t, ctx, `[...document.querySelector("#keys tbody").rows[3].cells].slice(0, 2).map((c) => c.textContent).join()`); got != "users[1].1,92233…5811" {
-		t.Errorf("the fourth key is %q", got)
 	}
 }
 

@@ -101,7 +101,7 @@ export interface Traffic {
   repeated_bytes: number;
 }
 
-export interface HotKey { name?: string; key_text: string; accesses: number; pulls: number; pushes: number; bytes: number; estimated?: number; server?: string }
+export interface HotKey { name?: string; key_text: string; accesses: number; pulls: number; pushes: number; bytes: number; estimated?: number; error?: number; server?: string }
 
 export interface Keys {
   hottest: HotKey[];

@@ -244,7 +244,7 @@ function drawTables(job: Job, all: Servers): void {
   element("stalls-section").hidden = stalls.length === 0;
   drawStalls(element("stalls"), stalls);
   const servers = { servers: all.servers.filter((s) => shows(view.servers, s.name)), workers: all.workers.filter((w) => shows(view.workers, w.name)) };
-  drawKeys(element("keys"), keys!, view.servers);
+  drawKeys(element("keys"), keys!, view.servers, job.sampled_one_in > 1);
   drawServers(element("servers"), servers, places);
   drawWorkers(element("workers"), servers, places);
   element("measures-section").hidden = !job.measures?.length;

@@ -1,6 +1,6 @@
 // The panels below the heatmap, each a function from an answer to elements.
 
-import type { Agent, Counter, Host, HotKey, Job, Keys, Latency, Servers, Stall } from "./api";
+import type { Agent, Counter, Host, HotKey, Job, Keys, Latency, Servers, Sketch, Stall } from "./api";
 import { bytes, count, duration, megabits, percent, shortKey } from "./format";
 import { shows } from "./view";
 import { placeColumns, type Places } from "./places";
@@ -13,7 +13,8 @@ type Program = NonNullable<Agent["programs"]>[number];
 /** How many of the hottest keys are listed. */
 const listed = 25;
 
-export function drawKeys(host: HTMLElement, keys: Keys, servers: string): void {
+/** Of a job of which not all requests are looked at, counts are right to what stands beside them. */
+export function drawKeys(host: HTMLElement, keys: Keys, servers: string, isSampled: boolean): void {
   const most = keys.hottest[0]?.accesses ?? 1;
   const hottest = keys.hottest.filter((k) => !k.server || shows(servers, k.server));
   table(
@@ -22,6 +23,7 @@ export function drawKeys(host: HTMLElement, keys: Keys, servers: string): void {
       ...(hottest.some((k) => k.name) ? [{ title: "name", text: (k: HotKey) => k.name ?? "" }] : []),
       { title: "key", text: (k) => shortKey(BigInt(k.key_text)), whole: (k) => k.key_text, value: (k) => Number(k.key_text) },
       { ...figure<HotKey>("accesses", (k) => k.accesses, count, (k) => k.accesses / most), text: (k) => (k.estimated ? "≤ " : "") + count(k.accesses) },
+      ...(hottest.some((k) => k.error) ? [figure<HotKey>("±", (k) => k.error ?? 0, count)] : []),
       figure<HotKey>("pulls", (k) => k.pulls, count),
       figure<HotKey>("pushes", (k) => k.pushes, count),
       figure<HotKey>("bytes", (k) => k.bytes, bytes),
@@ -32,16 +34,17 @@ export function drawKeys(host: HTMLElement, keys: Keys, servers: string): void {
   const note = document.createElement("p");
   note.className = "hint";
   if (keys.sketch.distinct_keys > 0) {
-    note.textContent = sketchText(keys);
+    note.textContent = sketchText(keys.sketch, isSampled);
     host.append(note);
   }
 }
 
-function sketchText({ sketch }: Keys): string {
+/** What is known of how right the counts of keys are. */
+export function sketchText(sketch: Sketch, isSampled: boolean): string {
   const keys = `${count(sketch.distinct_keys)} ${sketch.at_least ? "or more " : ""}distinct keys in ${bytes(sketch.memory_bytes)}`;
   const note = sketch.at_least ? " Hosts use some of the same keys: a key that is hot on one host alone may have been used more, and the skew is at least this strong." : "";
   if (sketch.exact) {
-    return `${keys}, every one counted exactly.${note}`;
+    return `${keys}, every one counted ${isSampled ? "by itself, in the requests that were looked at, and scaled up" : "exactly"}.${note}`;
   }
   const exactly = sketch.exact_keys > 0 ? `${count(sketch.exact_keys)} counted exactly; ` : "";
   return (

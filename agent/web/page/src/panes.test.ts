@@ -9,6 +9,7 @@ import { curveRows, stepAt, steps, tick } from "./curves";
 import { csv } from "./export";
 import { shortKey } from "./format";
 import { stateText, whyText } from "./measures";
+import { sketchText } from "./panels";
 import { applyPlan } from "./plan";
 import { refusal } from "./recordings";
 import { columnsOf, pick, pickServers } from "./select";
@@ -133,6 +134,15 @@ describe("words", () => {
   it("keep moments to the second", () => {
     expect(secondsOf(localTime("1700000061"))).toBe("1700000061");
     expect([localTime(""), secondsOf("")]).toEqual(["", ""]);
+  });
+});
+
+describe("counts of keys", () => {
+  const sketch = { exact: true, distinct_keys: 5000, exact_keys: 5000, bound: 0, percent: 0, memory_bytes: 1e6 };
+  it("are said to be exact where all requests were looked at, and only there", () => {
+    expect(sketchText(sketch, false)).toMatch(/every one counted exactly\.$/);
+    expect(sketchText(sketch, true)).toMatch(/looked at, and scaled up\.$/);
+    expect(sketchText(sketch, true)).not.toMatch(/exact/);
   });
 });
 
