@@ -181,3 +181,52 @@ func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {
 		t.Error("the proxy does not end")
 	}
 }
+
+// Nobody is told the end while somebody speaks, and all at once when nobody does.
+func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
+	h := newTwoHosts(t, nil)
+	workers := []*worker{newWorker(t, h), newWorker(t, h)}
+	for _, w := range workers {
+		w.request(t)
+	}
+	conns := h.worker.conns.all()
+	inMessage := func() (n int) {
+		for _, c := range conns {
+			if c.pipe.ToFar.Counts().InMessage {
+				n++
+			}
+		}
+		return n
+	}
+	meta := pslite.Meta{Request: true, Push: true, Timestamp: 1, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+	var message []byte
+	for i, f := range [][]byte{meta.Append(nil, pslite.DMLC), make([]byte, 8), make([]byte, 1<<20)} {
+		message = append(zmtp.AppendHeader(message, zmtp.FrameHeader(len(f), i < 2)), f...)
+	}
+	message, rest := message[:len(message)-piece], message[len(message)-piece:]
+	if _, err := workers[0].conn.Write(message); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a message is half sent", func() bool { return inMessage() == 1 })
+	d := drain{farewell: map[*connection]bool{}, late: time.Now().Add(time.Hour)}
+	for range 3 {
+		d.look(conns, time.Now())
+	}
+	if len(d.farewell) > 0 {
+		t.Fatalf("%d were told the end while one spoke", len(d.farewell))
+	}
+	if _, err := workers[0].conn.Write(rest); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both are told the end", func() bool {
+		d.look(conns, time.Now())
+		if len(d.farewell) == 1 {
+			t.Fatal("one was told the end before the other")
+		}
+		return workers[0].told.Load() && workers[1].told.Load()
+	})
+	for _, w := range workers {
+		w.conn.Close()
+	}
+	<-workers[0].answers
+}
