@@ -88,13 +88,20 @@ func Table(w io.Writer, reports []*Report) error {
 	fmt.Fprintf(&text, "%-12s %12.0f %14.0f %12.0f %9.3f %12s %9s\n", "(random x 5)", r.Random.Max, r.Random.Total,
 		2*r.Random.Total/float64(r.K), ratio(r.Random.Max, 2*r.Random.Total/float64(r.K)), "", "")
 	for _, r := range reports {
-		fmt.Fprintf(&text, "%-12s %12d %14d %12.0f %9.3f %11.1f%% %9.2f\n", r.Algorithm, r.Traffic.Max, r.Traffic.Total,
-			r.Bound, ratio(float64(r.Traffic.Max), r.Bound), r.Improvement(), r.Seconds)
+		fmt.Fprintf(&text, "%-12s %12d %14d %12.0f %9.3f %12s %9.2f\n", r.Algorithm, r.Traffic.Max, r.Traffic.Total,
+			r.Bound, ratio(float64(r.Traffic.Max), r.Bound), improvement(r), r.Seconds)
 	}
 	fmt.Fprintf(&text, "\nmax: parameters that the busiest machine moves per step, both ends counted\n")
 	fmt.Fprintf(&text, "total: remote (worker, parameter) pairs; bound = 2 x total / k, the least max of that total\n")
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+func improvement(r *Report) string {
+	if r.ImprovementPercent == nil {
+		return "no traffic"
+	}
+	return fmt.Sprintf("%.1f%%", *r.ImprovementPercent)
 }
 
 func ratio(a, b float64) float64 {

@@ -51,8 +51,32 @@ const (
 // Partition is a [partition.Partitioner]. It is an anytime algorithm: the
 // longer the budget, the slower the annealing and the better the outcome.
 func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
+	if err := o.Validate(g); err != nil {
+		return nil, err
+	}
 	work := max(workAlways+workPerEdge*min(g.Edges(), firstEdges), workAtLeast*g.Edges())
-	return divide(ctx, g, o, min(work, mostSweeps*sweepWork(g, o.K)), runtime.GOMAXPROCS(0))
+	work = min(work, mostSweeps*sweepWork(g, o.K))
+	var all []partition.Partitioner
+	for start := range uint64(max(1, min(mostStarts, fewStarts/work))) {
+		all = append(all, func(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
+			o.Seed ^= start << 32
+			return divide(ctx, g, o, work, runtime.GOMAXPROCS(0))
+		})
+		if o.Budget > 0 {
+			break // all of it for one
+		}
+	}
+	asked := o
+	asked.Progress = nil
+	quick := others(g)
+	if len(all)+len(quick) == 1 {
+		return all[0](ctx, g, o)
+	}
+	first := all[0]
+	all[0] = func(ctx context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
+		return first(ctx, g, o)
+	}
+	return ask(ctx, g, asked, append(all, quick...))
 }
 
 // sweepWork is the work of looking at every vertex once.

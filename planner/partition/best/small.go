@@ -1,0 +1,82 @@
+package best
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/multilevel"
+	"github.com/psidecar/psidecar/planner/partition/owner"
+	"github.com/psidecar/psidecar/planner/partition/twostep"
+)
+
+// Where blocks have few samples each, none can be exceeded by much, and annealing,
+// which moves one sample at a time, may end far from where it should. Work of up to
+// fewStarts goes into more starts, at most mostStarts, and the papers' algorithms,
+// which take next to no time on graphs of fewEdges, are asked too.
+const (
+	fewStarts  = 80_000_000
+	mostStarts = 4
+	fewEdges   = 100_000
+)
+
+// ask returns the best assignment of those that the functions return; an error only
+// where none returns any.
+func ask(ctx context.Context, g *graph.Graph, o partition.Options, all []partition.Partitioner) (*partition.Assignment, error) {
+	var least *partition.Assignment
+	var leastLoads []float64
+	var failed error
+	for _, f := range all {
+		a, err := f(ctx, g, o)
+		if err == nil {
+			err = partition.Check(g, a, o)
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if loads := partition.Loads(g, a, o); least == nil || compareLoads(loads, leastLoads) < 0 {
+			least, leastLoads = a, loads
+		}
+	}
+	if least == nil {
+		return nil, failed
+	}
+	return least, nil
+}
+
+// compareLoads compares the busiest machine's load, then the sum of all.
+func compareLoads(a, b []float64) int {
+	sum := func(loads []float64) (sum float64) {
+		for _, l := range loads {
+			sum += l
+		}
+		return sum
+	}
+	return cmp.Or(cmp.Compare(slices.Max(a), slices.Max(b)), cmp.Compare(sum(a), sum(b)))
+}
+
+// others are the papers' algorithms, each also with owners found as for samples
+// that were annealed.
+func others(g *graph.Graph) (all []partition.Partitioner) {
+	if g.Edges() > fewEdges {
+		return nil
+	}
+	for _, f := range []partition.Partitioner{twostep.TSH1, twostep.TSH2, multilevel.MBP, twostep.DPPA} {
+		all = append(all, f, func(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
+			a, err := f(ctx, g, o)
+			if err != nil {
+				return nil, err
+			}
+			a.Params, err = owner.Flat(ctx, g, a.Samples, o)
+			return a, err
+		})
+	}
+	return all
+}
