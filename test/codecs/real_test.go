@@ -2,6 +2,7 @@ package codecs
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -36,6 +37,40 @@ func TestRealPrograms(t *testing.T) {
 				t.Error("nothing went under the threshold")
 			}
 		})
+	}
+}
+
+// BytePS's own benchmark, which BYTEPS_BIN names the folder of, pushes and pulls its
+// keys under a threshold as often as it was asked to, its values taken for float32.
+func TestBytePSBenchmark(t *testing.T) {
+	dir := require.Asked(t, "BYTEPS_BIN", "the folder of BytePS's own benchmark")
+	program := job.Program{filepath.Join(dir, "test_benchmark"), "1024000", "20", "0"} // length, repetitions, push then pull
+	net := hoststest.New(t, hosts.Config{Hosts: 2})
+	var sidecars []*sidecar.Sidecar
+	for _, h := range net.Hosts() {
+		sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar",
+			"--state-dir", t.TempDir(), "--threshold", "0.99", "--threshold-unpulled", "--char-values", "float32")) // it pulls after all pushes
+	}
+	if _, err := (job.Job{Scheduler: program, Servers: job.Repeat(2, program), Workers: job.Repeat(2, program), Hosts: net.Hosts(),
+		Env: []string{"DMLC_ENABLE_RDMA=zmq", "BYTEPS_ENABLE_IPC=0", "NUM_KEY_PER_SERVER=4", "DMLC_GROUP_SIZE=1", "SKIP_DEV_ID_CHECK=1"}}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	layers := uint64(0)
+	for _, s := range sidecars {
+		state, err := s.Connections(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%+v, counted: %v", state.Values.Forms, state.Values.Reasons)
+		for _, f := range state.Values.Forms {
+			if f.Form == "threshold" {
+				layers += f.Layers
+			}
+		}
+		s.Stop(t)
+	}
+	if layers < 20 {
+		t.Errorf("%d layers went under the threshold", layers)
 	}
 }
 
