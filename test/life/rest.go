@@ -15,9 +15,10 @@ import (
 
 // At rest, when no job has run for a while, a service may hold this much more
 // than it did at rest before. A proxy keeps the pipes in which it spliced until
-// the second garbage collection.
+// the second garbage collection, which comes four minutes later at rest.
 const (
-	moreDescriptors = 12
+	moreDescriptors = 12 // other than of pipes
+	morePipes       = 96 // descriptors
 	moreGoroutines  = 16
 	moreMemory      = 96 << 20
 	moreFiles       = 24
@@ -41,8 +42,9 @@ type rest struct {
 	closed   int // cgroups whose connects fail without a proxy, as told by the proxies
 }
 
-// held is what a service holds.
-type held struct{ descriptors, maps, goroutines, memory int }
+// held is what a service holds. Its descriptors are other than pipes', of which
+// sockets are a part.
+type held struct{ descriptors, sockets, pipes, maps, goroutines, memory int }
 
 // ports of the pages, by kind of service.
 var pages = map[string]int{agent: agentHTTP, proxy: proxyHTTP, planner: plannerHTTP}
@@ -117,13 +119,28 @@ func (f *fleet) held(s *service) (h held, err error) {
 		return h, err
 	}
 	for _, file := range files {
-		if to, err := os.Readlink(filepath.Join(dir, file.Name())); err == nil && strings.Contains(to, "bpf-map") {
+		to, err := os.Readlink(filepath.Join(dir, file.Name()))
+		if err != nil {
+			continue // it has closed meanwhile
+		}
+		h.descriptors++
+		switch {
+		case strings.Contains(to, "bpf-map"):
 			h.maps++
+		case strings.HasPrefix(to, "socket:"):
+			h.sockets++
+		case strings.HasPrefix(to, "pipe:"):
+			h.pipes++
+			h.descriptors--
 		}
 	}
 	goroutines, err := s.Host.Metric(pages[s.Group], "go_goroutines")
-	h.descriptors, h.goroutines, h.memory = len(files), int(goroutines), s.status("VmRSS")
+	h.goroutines, h.memory = int(goroutines), s.status("VmRSS")
 	return h, err
+}
+
+func (h held) String() string {
+	return fmt.Sprintf("%d descriptors, %d of them sockets, and %d of pipes, %d BPF maps, %d goroutines, %d MiB", h.descriptors, h.sockets, h.pipes, h.maps, h.goroutines, h.memory>>20)
 }
 
 // settle waits until the fleet holds no more than before, but for what was set
@@ -145,9 +162,8 @@ func (r rest) beyond(before rest) error {
 	complain := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for name, now := range r.services {
 		was := before.services[name]
-		if now.descriptors > was.descriptors+moreDescriptors || now.maps > was.maps || now.goroutines > was.goroutines+moreGoroutines || now.memory > was.memory+moreMemory {
-			complain("%s holds %d descriptors, %d BPF maps, %d goroutines, %d MiB; it was %d, %d, %d, %d",
-				name, now.descriptors, now.maps, now.goroutines, now.memory>>20, was.descriptors, was.maps, was.goroutines, was.memory>>20)
+		if now.descriptors > was.descriptors+moreDescriptors || now.pipes > was.pipes+morePipes || now.maps > was.maps || now.goroutines > was.goroutines+moreGoroutines || now.memory > was.memory+moreMemory {
+			complain("%s holds %v; it was %v", name, now, was)
 		}
 	}
 	for _, x := range []struct {

@@ -147,3 +147,27 @@ func TestToleranceOfModels(t *testing.T) {
 		}
 	}
 }
+
+// At rest a service may hold pipes that nobody has collected yet, and little else
+// that it did not hold before.
+func TestMoreThanAtRestBefore(t *testing.T) {
+	was := held{descriptors: 40, sockets: 20, pipes: 6, goroutines: 60, memory: 90 << 20}
+	for _, c := range []struct {
+		name string
+		now  func(*held)
+		ok   bool
+	}{
+		{"the same", func(*held) {}, true},
+		{"pipes", func(h *held) { h.pipes += morePipes }, true},
+		{"pipes without end", func(h *held) { h.pipes += morePipes + 1 }, false},
+		{"sockets", func(h *held) { h.sockets, h.descriptors = h.sockets+moreDescriptors+1, h.descriptors+moreDescriptors+1 }, false},
+		{"a BPF map", func(h *held) { h.maps++ }, false},
+	} {
+		now := was
+		c.now(&now)
+		before, after := rest{services: map[string]held{"a proxy": was}}, rest{services: map[string]held{"a proxy": now}}
+		if err := after.beyond(before); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
