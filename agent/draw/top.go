@@ -90,11 +90,19 @@ func topLines(s *Screen, width int) []line {
 	return lines
 }
 
+// Reporting says how many hosts report to a planner.
+func Reporting(hosts int) string {
+	if hosts == 1 {
+		return "1 host reports"
+	}
+	return fmt.Sprintf("%d hosts report", hosts)
+}
+
 func topHead(s *Screen) string {
 	a := &s.Agent
 	who := "agent on " + a.Host
 	if a.Hosts != nil {
-		who = fmt.Sprintf("planner on %s, %d hosts report", a.Host, len(a.Hosts))
+		who = fmt.Sprintf("planner on %s, %s", a.Host, Reporting(len(a.Hosts)))
 	}
 	return fmt.Sprintf("psidecar %s: %s  %s  %.1f%% + %.1f%% of a core  %d MiB", a.Version, who, s.At.Format("15:04:05"), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
 }

@@ -85,3 +85,11 @@ func TestSpark(t *testing.T) {
 		}
 	}
 }
+
+func TestReporting(t *testing.T) {
+	for n, want := range map[int]string{0: "0 hosts report", 1: "1 host reports", 2: "2 hosts report"} {
+		if got := Reporting(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/agent/draw"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/proxy"
 )
@@ -99,8 +100,8 @@ func printWatching(w io.Writer, r statusReport) {
 
 // printHosts prints what a planner says of those who report to it.
 func printHosts(w io.Writer, a *web.Agent) {
-	fmt.Fprintf(w, "planner on %s, up %s, %d hosts report: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
-		a.Host, time.Since(a.Started).Round(time.Second), len(a.Hosts), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
+	fmt.Fprintf(w, "planner on %s, up %s, %s: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
+		a.Host, time.Since(a.Started).Round(time.Second), draw.Reporting(len(a.Hosts)), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
 	for _, h := range a.Hosts {
 		fmt.Fprintf(w, "  %s\t%.1f%% + %.1f%%\t%d MiB\tkeys of one in %d requests\t%s ago\n",
 			h.Host, h.CPUPercent, h.KernelPercent, h.MemoryBytes>>20, h.SampledOneIn, time.Since(h.Reported).Round(time.Second))
