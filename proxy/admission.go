@@ -11,10 +11,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// A connection takes two sockets and, where it is spliced, a pipe for each
-// direction; everything else takes what is set apart.
+// A connection takes two sockets, a page where it can outlive the proxy, and, where
+// it is spliced, a pipe for each direction; everything else takes what is set apart.
 const (
-	descriptorsEach  = 6
+	descriptorsEach  = 7
 	descriptorsApart = 32
 )
 

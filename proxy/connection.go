@@ -38,6 +38,7 @@ type connection struct {
 	started             time.Time
 	pipe                relay.Conn
 	cookies             []uint64 // of its sockets
+	kept                *session // that can outlive this proxy; nil: none
 }
 
 // ends are a socket's own address and its peer's.
@@ -150,6 +151,20 @@ func (r *register) remove(c *connection) {
 		r.ended[c.codec] = sum
 	}
 	sum.add(c)
+}
+
+// know notes a socket that is about to be of a connection.
+func (r *register) know(job net.Conn) {
+	cookie, ok := socketCookie(job)
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.cookies[cookie] {
+		r.cookies[cookie] = true
+		r.closed = append(r.closed, cookie)
+	}
 }
 
 func (r *register) failed(why reason.Reason) {

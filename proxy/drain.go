@@ -30,6 +30,7 @@ var errStopped = errors.New("the proxy was stopped")
 // used any more.
 func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
+	p.kept.stop()
 	p.flush()
 	ended := make(chan struct{})
 	go func() {

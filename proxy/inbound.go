@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/handshake"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -40,10 +41,18 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	if err := p.enter(conn.RemoteAddr()); err != nil {
 		return err
 	}
+	o, isOffer := offered(hello.Offers)
+	if isOffer && o.Kind == keep.Acks {
+		p.takeLane(arrival{conn, far, hello, netns})
+		return nil
+	}
 	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
 		return p.takeSite(arrival{conn, far, hello, netns})
 	}
 	defer p.entry.leave()
+	if isOffer && o.Kind != keep.Begin {
+		return p.resume(arrival{conn, far, hello, netns}, o)
+	}
 	return p.inbound(arrival{conn, far, hello, netns})
 }
 
@@ -55,12 +64,16 @@ type arrival struct {
 	netns uint64 // inode of the network namespace in which it arrived; 0: this process's
 }
 
+// source is where the link comes from.
+func (a *arrival) source() netip.Addr { return addrPort(a.conn.RemoteAddr()).Addr() }
+
 // inbound carries what comes over a link to its real destination on this host.
 func (p *Proxy) inbound(a arrival) error {
 	from, far, hello := addrPort(a.conn.RemoteAddr()), a.far, a.hello
 	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
 	c.pipe.Far = far
-	if err := p.admit(c, a); err != nil {
+	scope, err := p.admit(c, a)
+	if err != nil {
 		p.refuse(far, err)
 		return reason.Wrap(err, "link from %s", from)
 	}
@@ -70,9 +83,23 @@ func (p *Proxy) inbound(a arrival) error {
 		relay.Reset(c.pipe.Job)
 		return err
 	}
+	if o, ok := offered(hello.Offers); ok {
+		if holder := p.kept.holder(); holder != nil {
+			c.kept = p.kept.begin(c, holder, keep.Meta{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup})
+		}
+		if c.kept != nil {
+			answer.Accepted = append(answer.Accepted, beginOffer(o.Session))
+		}
+	}
 	if err := link.Reply(far, &answer); err != nil {
 		relay.Reset(c.pipe.Job)
+		if c.kept != nil {
+			c.kept.end()
+		}
 		return reason.Wrap(err, "link from %s", from)
+	}
+	if c.kept != nil {
+		return p.carryKept(c.kept, c)
 	}
 	return p.carry(c)
 }
@@ -112,23 +139,23 @@ func (p *Proxy) serveSite(a arrival) error {
 }
 
 // admit connects c to its real destination, if that is allowed.
-func (p *Proxy) admit(c *connection, a arrival) error {
+func (p *Proxy) admit(c *connection, a arrival) (jobs.Scope, error) {
 	scope, err := p.mayServe(c.destination, a)
 	if err != nil {
-		return err
+		return scope, err
 	}
 	if p.conns.stopping.Load() {
-		return reason.Errorf(reason.Stopping, "this proxy is stopping")
+		return scope, reason.Errorf(reason.Stopping, "this proxy is stopping")
 	}
 	job, err := p.dial(c.destination, p.opts.localDial())
 	if err != nil {
-		return err
+		return scope, err
 	}
 	c.pipe.Job = job
 	if tcp, ok := job.(*net.TCPConn); ok && p.opts.Jobs != nil {
 		c.pipe.Job = p.opts.Jobs.Inbound(tcp, c.destination, scope, p.peer(a.far, a.hello))
 	}
-	return nil
+	return scope, nil
 }
 
 // mayServe returns the scope of the process at a destination, unless links that

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -27,6 +28,10 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope, c.origin)
 	}
 	established, err := p.viaPeer(c)
+	if established && c.kept != nil {
+		p.observe(c)
+		return p.carryKept(c.kept, c)
+	}
 	if err != nil {
 		return err
 	}
@@ -58,6 +63,14 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		return false, nil
 	}
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: c.client, Destination: c.destination, Offers: p.offers()}
+	holder := p.kept.holder()
+	session, err := keep.NewID()
+	if err != nil {
+		return false, reason.Errorf(reason.Internal, "naming a connection: %w", err)
+	}
+	if holder != nil {
+		h.Offers = append(h.Offers, beginOffer(session))
+	}
 	mesh := net.JoinHostPort(c.destination.Addr().String(), strconv.Itoa(int(p.opts.MeshPort)))
 	dialer := p.links
 	if p.peers.known(c.destination.Addr()) {
@@ -78,6 +91,9 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		if err := p.open(c, answer.Accepted, l); err != nil {
 			far.Close()
 			return false, err
+		}
+		if o, ok := offered(answer.Accepted); ok && holder != nil && o.Session == session {
+			c.kept = p.kept.begin(c, holder, keep.Meta{Dialed: true, Session: session})
 		}
 		return true, nil
 	case p.life.Err() != nil:
@@ -163,11 +179,15 @@ func (p *Proxy) mayLink(destination netip.AddrPort) (ok bool, why string) {
 	return p.peers.try(destination.Addr())
 }
 
-func (p *Proxy) offers() []link.Offer {
-	var offers []link.Offer
+func (p *Proxy) codecOffers() (offers []link.Offer) {
 	for _, c := range p.opts.Codecs {
 		offers = append(offers, link.Offer{Codec: c.Name(), Data: c.Offer()})
 	}
+	return offers
+}
+
+func (p *Proxy) offers() []link.Offer {
+	offers := p.codecOffers()
 	if p.opts.Jobs != nil {
 		offers = append(offers, link.Offer{Codec: link.Runs})
 	}
@@ -228,6 +248,11 @@ func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
 // linkOf adds to l what is known of the connection.
 func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 	l.Job, l.Origin, l.Wake = c.job, c.origin, c.pipe.Wake
+	l.Altered = func() {
+		if c.kept != nil {
+			c.kept.alters()
+		}
+	}
 	l.Client, l.Destination, l.HeadLimit, l.Memory = c.client, c.destination, relay.HeadLimit, p.memory
 	return l
 }

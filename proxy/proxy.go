@@ -152,6 +152,7 @@ type Proxy struct {
 	greeting   *handshake.Set
 	reach      *reach
 	identities *identities // of other hosts' proxies
+	kept       kept        // connections that can outlive this proxy
 	log        *slog.Logger
 	failures   *failures
 	restoring  string // why what waited of pushes could not be taken up, as it was logged
@@ -204,6 +205,7 @@ func New(opts Options) (*Proxy, error) {
 	}
 	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.localDial() + opts.HelloTimeout, TLS: opts.TLS}
 	p.acceptor = link.Acceptor{HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
+	p.kept.init(p)
 	p.life, p.kill = context.WithCancelCause(context.Background())
 	p.sitesLife, p.endSites = context.WithCancel(p.life)
 	return p, nil
@@ -234,6 +236,7 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	go func() { routed <- p.route(routing) }()
 	err := g.Wait()
 	p.Drain()
+	p.kept.lanes.close()
 	p.saveValues()
 	p.entry.close()
 	stop()
@@ -266,20 +269,6 @@ func (p *Proxy) route(ctx context.Context) error {
 		return nil
 	}
 	return p.opts.Jobs.Run(ctx)
-}
-
-// DialSite connects to the proxy at an address for [jobs.Jobs]: the other side
-// gives the connection to its own.
-func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error) {
-	at := netip.AddrPortFrom(host, p.opts.MeshPort)
-	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
-		return nil, fmt.Errorf("a link to %s needs TLS or --insecure", host)
-	}
-	conn, answer, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
-	if err == nil {
-		p.identities.note(host, identity{answer.Instance, link.KeyOf(conn)})
-	}
-	return conn, err
 }
 
 // Serve takes connections of the job until ctx ends or the listener is

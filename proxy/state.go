@@ -31,6 +31,7 @@ type State struct {
 	// StateFolder is where is kept what a proxy after this one must know; nil
 	// where no requests are routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
+	Kept        *KeptState        `json:"kept,omitempty"`    // where connections outlive a proxy
 	Refused     map[string]uint64 `json:"refused,omitempty"` // claims of processes and proxies that were not believed
 }
 
@@ -70,7 +71,7 @@ type Direction struct {
 
 // State returns the state of now.
 func (p *Proxy) State() State {
-	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState()}
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Kept: p.kept.state()}
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
 		s.Errors[string(r)] = n
@@ -187,7 +188,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded} {
 		out <- d
 	}
 }
@@ -218,6 +219,7 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectValues(out)
 	p.collectFolder(out)
 	p.collectMeasures(out)
+	p.kept.collect(out)
 	s := p.conns.sums()
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)

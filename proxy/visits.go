@@ -1,8 +1,13 @@
 package proxy
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/psidecar/psidecar/proxy/link"
 )
 
 // Bounds of links between sites: a proxy has one to each address of a job that
@@ -41,4 +46,18 @@ func (v *visits) end(source netip.Prefix) {
 	if v.sources[source]--; v.sources[source] == 0 {
 		delete(v.sources, source)
 	}
+}
+
+// DialSite connects to the proxy at an address for [jobs.Jobs]: the other side
+// gives the connection to its own.
+func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error) {
+	at := netip.AddrPortFrom(host, p.opts.MeshPort)
+	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
+		return nil, fmt.Errorf("a link to %s needs TLS or --insecure", host)
+	}
+	conn, answer, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
+	if err == nil {
+		p.identities.note(host, identity{answer.Instance, link.KeyOf(conn)})
+	}
+	return conn, err
 }

@@ -85,6 +85,7 @@ type Listeners struct {
 	ending  limit
 
 	carried   carried
+	kept      kept
 	hung      hung
 	strangers strangers
 }
@@ -129,6 +130,7 @@ func New(o Options) (*Listeners, error) {
 		slog.Warn("proxies cannot be told which ports are those of jobs, and let other hosts' proxies reach all", "error", untold)
 	}
 	return &Listeners{
+		kept: kept{most: affordableKept()},
 		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
@@ -297,6 +299,7 @@ func (l *Listeners) Close() error {
 }
 
 func (l *Listeners) end(keep bool) error {
+	l.kept.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true

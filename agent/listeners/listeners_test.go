@@ -366,7 +366,7 @@ func TestMetrics(t *testing.T) {
 		}
 		return n
 	}
-	if want, got := redirect.Reasons+7, gathered(); got != want {
+	if want, got := redirect.Reasons+10, gathered(); got != want {
 		t.Errorf("%d metrics, want %d", got, want)
 	}
 	if err := l.Close(); err != nil {

@@ -15,12 +15,14 @@ var (
 	proxiesNow = prometheus.NewDesc("psidecar_intercept_proxies", "Proxies that hold this host's listeners.", nil, nil)
 	fullNow    = prometheus.NewDesc("psidecar_intercept_full", "1 while the proxies take no more connections, and connects go past them.", nil, nil)
 	hungTotal  = prometheus.NewDesc("psidecar_intercept_hung_proxies_total", "Proxies that left the agent's pings unanswered for too long, by whether they were ended, or could not be.", []string{"result"}, nil)
+	keptNow    = prometheus.NewDesc("psidecar_intercept_kept_connections", "Connections, and links for acknowledgements, that the agent holds for the proxy after a killed one.", nil, nil)
+	keptTotal  = prometheus.NewDesc("psidecar_intercept_kept_connections_total", "Those that were left by killed proxies, by whether they were given to another, or lost for want of one.", []string{"result"}, nil)
 	openNow    = prometheus.NewDesc("psidecar_intercept_listeners", "Listeners that are open in network namespaces.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (l *Listeners) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{connects, groupsNow, proxiesNow, fullNow, hungTotal, openNow} {
+	for _, d := range []*prometheus.Desc{connects, groupsNow, proxiesNow, fullNow, hungTotal, keptNow, keptTotal, openNow} {
 		out <- d
 	}
 }
@@ -63,6 +65,11 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 	gauge(fullNow, full)
 	for result, n := range map[string]uint64{"ended": l.hung.ended.Load(), "failed": l.hung.failed.Load()} {
 		out <- prometheus.MustNewConstMetric(hungTotal, prometheus.CounterValue, float64(n), result)
+	}
+	held, given, lost := l.kept.counts()
+	gauge(keptNow, held)
+	for result, n := range map[string]uint64{"given": given, "lost": lost} {
+		out <- prometheus.MustNewConstMetric(keptTotal, prometheus.CounterValue, float64(n), result)
 	}
 	sockets := 0
 	for _, o := range l.listeners() {

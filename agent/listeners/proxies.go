@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
@@ -43,6 +45,8 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	defer l.carried.leaves(conn)
 	p := openPeer(conn, who.Pid)
 	defer p.close()
+	l.kept.comes(conn, p, m.Keeps > 0)
+	defer l.kept.leaves(conn, min(l.opts.Grace, keptFor))
 	s := &silence{l: l, peer: p, wanted: l.opts.HangAfter}
 	if p.pidfd < 0 {
 		s.wanted = 0
@@ -94,8 +98,10 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 		if err := conn.SetReadDeadline(deadline); err != nil {
 			return err
 		}
-		m, _, err := conn.Receive()
+		m, files, err := conn.ReceiveAll()
 		switch {
+		case errors.Is(err, unix.ECONNRESET):
+			continue // it was killed before it had read all; what it has said can still be read
 		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -123,8 +129,19 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 				return err
 			}
 			continue
+		case handover.Keep:
+			if err := l.kept.hold(conn, m.ID, files); err != nil {
+				l.log.Warn("a connection would not outlive its proxy", "error", err)
+			}
+			continue
+		case handover.Drop:
+			l.kept.drop(conn, m.ID)
+			continue
 		case handover.FailClosed:
 		default:
+			for _, f := range files {
+				f.Close()
+			}
 			return fmt.Errorf("process %d sent a %q message, which no proxy sends", s.peer.pid, m.Kind)
 		}
 		answer := handover.Message{Kind: handover.Result, Sequence: m.Sequence}
@@ -149,7 +166,7 @@ func (l *Listeners) admit(conn *handover.Conn, links bool) error {
 	if l.closed {
 		return net.ErrClosed
 	}
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells}, nil); err != nil {
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Keeps: l.kept.most}, nil); err != nil {
 		return err
 	}
 	for _, o := range l.listeners() {

@@ -48,6 +48,7 @@ type proxyFlags struct {
 	names                 []string // for http
 	socket                string
 	intercepted           bool // the agent is in this process
+	outlive               bool
 	control               string
 	users                 control.Users
 	routing               routingFlags
@@ -224,6 +225,7 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 	f.relaying(cmd)
 	f.routing.planner.add(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
 	cmd.Flags().StringVar(&f.routing.host, "host", "", "name of this host at the planner, the same as its agent's; default: its hostname")
+	cmd.Flags().BoolVar(&f.outlive, "outlive", false, "have the agent hold the job's connections, so that the next proxy goes on with them where this one is killed: nothing is lost, without PS_RESEND too; on the proxies of all hosts, with Linux 6.9, and not with --act or --placement")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	addNames(cmd, &f.names)
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
@@ -260,6 +262,9 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		client.Alive(opts.Health.Late)
 		client.LastPushes(c.proxy.LastPush)
 		client.Carried(c.proxy.Carried)
+		if f.outlive && c.proxy.Keep(client) {
+			client.Keeps(c.proxy.TakeKept, c.proxy.Settled)
+		}
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return c.run(ctx) })

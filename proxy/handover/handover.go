@@ -22,6 +22,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,7 @@ const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
 const (
-	Hello      = "hello"       // both: Version; from the proxy: Mesh; from the agent: Owners
+	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh; from the agent: Owners
 	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
 	Complete   = "complete"    // from the agent: it has named all there are now
@@ -48,6 +49,14 @@ const (
 	Pong       = "pong"        // from the proxy: it is not stuck; Carried
 	Full       = "full"        // from the proxy: On, it takes no more connections for now
 	LastPush   = "last-push"   // from the agent: Job, Node; a worker has said so to the scheduler, past the proxy
+	// Keep, from the proxy, with the descriptors of a connection and of its page (package
+	// keep): ID; they are to be held for the proxy after this one. Drop: no more. Kept,
+	// from the agent, with both: ID; of a proxy that was killed. AllKept: it has named
+	// all that there are now.
+	Keep    = "keep"
+	Drop    = "drop"
+	Kept    = "kept"
+	AllKept = "all-kept"
 )
 
 // Message is what one packet says.
@@ -65,6 +74,7 @@ type Message struct {
 	Owners  bool           `json:"owners,omitempty"` // of an agent's Hello: it answers Owner
 	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: somebody listens there
 	Node    int32          `json:"node,omitempty"`   // id of a node of the Job
+	Keeps   int            `json:"keeps,omitempty"`  // of an agent's Hello: how many connections it keeps; of a proxy's: not 0 where it takes Kept
 
 	Carried *Carried `json:"carried,omitempty"` // of a Pong; nil: the proxy does not say
 
@@ -122,19 +132,45 @@ func Pair() (a, b *net.UnixConn, err error) {
 // Send writes a message, with a descriptor where file is not nil; the caller
 // still closes it.
 func (c *Conn) Send(m Message, file *os.File) error {
+	if file == nil {
+		return c.send(m)
+	}
+	return c.send(m, file)
+}
+
+// send writes a message with the descriptors of files or connections.
+func (c *Conn) send(m Message, files ...syscall.Conn) error {
+	if len(files) == 0 {
+		return c.SendRights(m)
+	}
+	raw, err := files[0].SyscallConn()
+	if err != nil {
+		return fmt.Errorf("handing over %s: %w", m.Address, err)
+	}
+	var sent error
+	failed := raw.Control(func(fd uintptr) {
+		if len(files) == 1 {
+			sent = c.SendRights(m, int(fd))
+			return
+		}
+		second, err := files[1].SyscallConn()
+		if err == nil {
+			err = second.Control(func(other uintptr) { sent = c.SendRights(m, int(fd), int(other)) })
+		}
+		sent = errors.Join(sent, err)
+	})
+	return errors.Join(sent, failed)
+}
+
+// SendRights writes a message with descriptors, which stay the caller's.
+func (c *Conn) SendRights(m Message, fds ...int) error {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encoding a %s message: %w", m.Kind, err)
 	}
 	var rights []byte
-	if file != nil {
-		raw, err := file.SyscallConn()
-		if err != nil {
-			return fmt.Errorf("handing over %s: %w", m.Address, err)
-		}
-		if err := raw.Control(func(fd uintptr) { rights = unix.UnixRights(int(fd)) }); err != nil {
-			return fmt.Errorf("handing over %s: %w", m.Address, err)
-		}
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
 	}
 	if err := c.unix.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return fmt.Errorf("sending a %s message: %w", m.Kind, err)
@@ -146,9 +182,33 @@ func (c *Conn) Send(m Message, file *os.File) error {
 }
 
 // Receive reads a message and the descriptor that came with it, which is the
-// caller's to close and nil for all kinds but Listening. The error is io.EOF
-// when the other side has hung up.
+// caller's to close and nil for all kinds but Listening. Of those that come with
+// more it closes them. The error is io.EOF when the other side has hung up.
 func (c *Conn) Receive() (m Message, file *os.File, err error) {
+	m, files, err := c.ReceiveAll()
+	if len(files) == 1 {
+		return m, files[0], err
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	return m, nil, err
+}
+
+// descriptorsOf is how many come with a message.
+func descriptorsOf(kind string) int {
+	switch kind {
+	case Listening:
+		return 1
+	case Keep, Kept:
+		return 2
+	}
+	return 0
+}
+
+// ReceiveAll is Receive with all descriptors of the message, which are the
+// caller's: two of Keep and Kept, the connection's and its page's.
+func (c *Conn) ReceiveAll() (m Message, all []*os.File, err error) {
 	text := make([]byte, maxMessage)
 	rights := make([]byte, unix.CmsgSpace(4*4))
 	n, rightsLen, flags, _, err := c.unix.ReadMsgUnix(text, rights)
@@ -157,8 +217,8 @@ func (c *Conn) Receive() (m Message, file *os.File, err error) {
 	}
 	files, err := descriptors(rights[:rightsLen])
 	defer func() {
-		for _, f := range files {
-			if f != file {
+		if all == nil {
+			for _, f := range files {
 				f.Close()
 			}
 		}
@@ -174,17 +234,10 @@ func (c *Conn) Receive() (m Message, file *os.File, err error) {
 	if err := json.Unmarshal(text[:n], &m); err != nil {
 		return m, nil, fmt.Errorf("decoding a message: %w", err)
 	}
-	want := 0
-	if m.Kind == Listening {
-		want = 1
-	}
-	if len(files) != want {
+	if want := descriptorsOf(m.Kind); len(files) != want {
 		return m, nil, fmt.Errorf("a %s message with %d descriptors, want %d", m.Kind, len(files), want)
 	}
-	if want == 1 {
-		file = files[0]
-	}
-	return m, file, nil
+	return m, files, nil
 }
 
 func descriptors(rights []byte) (files []*os.File, err error) {

@@ -38,7 +38,8 @@ type Client struct {
 	sessions uint64                  // agents that have named all their listeners
 	complete bool                    // this one has
 	owners   bool                    // this agent answers who listens where
-	changed  chan struct{}           // full may have
+	changed  chan struct{}           // full may have, and what is kept
+	keeping  keeping
 }
 
 // place is what there is one listener for.
@@ -129,7 +130,11 @@ func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
 	if err := trust(conn); err != nil {
 		return err
 	}
-	if err := conn.Send(Message{Kind: Hello, Version: Version, Mesh: true}, nil); err != nil {
+	hello := Message{Kind: Hello, Version: Version, Mesh: true}
+	if c.keeping.take != nil {
+		hello.Keeps = 1
+	}
+	if err := conn.Send(hello, nil); err != nil {
 		return err
 	}
 	m, _, err := conn.Receive()
@@ -141,14 +146,18 @@ func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
 	case m.Kind != Hello || m.Version != Version:
 		return fmt.Errorf("%w: it speaks version %d of the protocol, this is %d", errRefused, m.Version, Version)
 	}
-	c.attach(conn, m.Owners)
-	defer c.attach(nil, false)
+	if c.keeping.take == nil {
+		m.Keeps = 0
+	}
+	c.attach(conn, m.Owners, m.Keeps)
+	defer c.attach(nil, false, 0)
+	c.look()
 	for {
-		m, file, err := conn.Receive()
+		m, files, err := conn.ReceiveAll()
 		if err != nil {
 			return err
 		}
-		if err := c.handle(ctx, g, m, file); err != nil {
+		if err := c.handle(ctx, g, m, files); err != nil {
 			return err
 		}
 	}
@@ -167,9 +176,10 @@ func trust(conn *Conn) error {
 }
 
 // attach sets the agent that questions go to; those to the one before fail.
-func (c *Client) attach(conn *Conn, owners bool) {
+func (c *Client) attach(conn *Conn, owners bool, keeps int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.keeping.attach(keeps)
 	c.conn, c.named, c.told, c.pinged, c.complete, c.owners = conn, map[uint64]bool{}, false, false, false, owners
 	for sequence, answer := range c.waiting {
 		close(answer)
@@ -177,15 +187,16 @@ func (c *Client) attach(conn *Conn, owners bool) {
 	}
 }
 
-func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file *os.File) error {
+func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files []*os.File) error {
 	switch m.Kind {
 	case Listening:
-		defer file.Close()
-		l, err := newListener(m, file)
+		defer files[0].Close()
+		l, err := newListener(m, files[0])
 		if err != nil {
 			return fmt.Errorf("the agent sent %w", err)
 		}
 		c.start(ctx, g, l)
+		return nil
 	case Withdrawn:
 		c.withdraw(func(id uint64) bool { return id == m.ID })
 	case Complete: // those of an agent before it that it knows nothing of
@@ -193,6 +204,13 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file 
 		c.completed()
 	case Ping:
 		return c.pong()
+	case Kept:
+		c.takeKept(m.ID, files)
+		return nil
+	case AllKept:
+		if c.keeping.settled != nil {
+			c.keeping.settled()
+		}
 	case LastPush:
 		if c.ended != nil {
 			g.Go(func() error { c.ended(ctx, m.Job, m.Node); return nil })
@@ -205,7 +223,10 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, file 
 			answer <- m
 		}
 	}
-	return nil // other kinds are for later versions of this one
+	for _, f := range files { // other kinds are for later versions of this one
+		f.Close()
+	}
+	return nil
 }
 
 // start serves a listener, in the place of another where there was one.
@@ -303,47 +324,6 @@ func (c *Client) pong() error {
 		m.Carried.Job, m.Carried.Far = c.carried()
 	}
 	return conn.Send(m, nil)
-}
-
-// SetFull tells the agent whether this proxy takes more connections. While it
-// does not, and no other proxy does, connects go direct, or fail where they
-// must not. It does not block.
-func (c *Client) SetFull(full bool) {
-	c.mu.Lock()
-	c.full = full
-	c.mu.Unlock()
-	c.look()
-}
-
-func (c *Client) look() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
-
-// tellFull passes on what SetFull said, until ctx ends.
-func (c *Client) tellFull(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.changed:
-		}
-		c.mu.Lock()
-		conn, full := c.conn, c.full
-		due := conn != nil && c.pinged && full != c.told
-		if due {
-			c.told = full
-		}
-		c.mu.Unlock()
-		if !due {
-			continue
-		}
-		if err := conn.Send(Message{Kind: Full, On: full}, nil); err != nil {
-			conn.Close() // the session notices
-		}
-	}
 }
 
 // SetFailClosed has connects of the cgroup fail, from the next one on, while no

@@ -41,13 +41,15 @@ const (
 	ResetByJob     Reason = "reset_by_job"      // the job's process reset the connection
 	ResetByFarSide Reason = "reset_by_far_side" // the other proxy or the real destination did
 	Stopped        Reason = "stopped"           // ended by the proxy's end, out of grace time
+	NotKept        Reason = "not_kept"          // a connection that was to outlive a proxy could not be taken up again
+	Starting       Reason = "starting"          // the proxy does not know yet which connections it takes up
 	Internal       Reason = "internal"          // anything else; the log has the error
 )
 
 // All lists every reason.
 var All = []Reason{
 	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, ForeignPort, Version, NotHello, HelloTimeout, Silent, TLS, Identity,
-	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Forged, Memory, Route, State, ResetByJob, ResetByFarSide, Stopped, Internal,
+	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Forged, Memory, Route, State, ResetByJob, ResetByFarSide, Stopped, NotKept, Starting, Internal,
 }
 
 // Error is an error with its reason.

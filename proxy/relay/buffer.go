@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/keep"
 )
 
 // baseBuffer is the size of the buffer that a direction reads into while
@@ -86,6 +88,7 @@ type input struct {
 	conn   net.Conn
 	raw    syscall.RawConn // of a bare TCP connection
 	memory *Memory
+	window *keep.Window // reads from it; nil: nothing stays in the kernel's queue
 	buf    []byte
 	r, w   int // unconsumed bytes are buf[r:w]
 	// unbound: the buffer, larger than the base, no longer counts in the bound.
@@ -217,7 +220,11 @@ func (in *input) readReady(fd uintptr) bool {
 		in.buf = in.memory.get(baseClass)
 	}
 	for {
-		in.n, in.err = unix.Read(int(fd), in.buf[in.w:])
+		if in.window != nil {
+			in.n, in.err = in.window.Read(fd, in.buf[in.w:])
+		} else {
+			in.n, in.err = unix.Read(int(fd), in.buf[in.w:])
+		}
 		switch in.err {
 		case nil:
 			return true

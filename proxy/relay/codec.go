@@ -148,6 +148,9 @@ type Link struct {
 	Memory           *Memory        // for what a codec needs while it decodes a large message
 	Wake             func()         // has the relay ask this end's [Initiator], from any goroutine
 	Routes           Routes         // at the dialer's end: nil where requests go where their process sends them
+	// Altered is called before a message is encoded that comes out otherwise at the
+	// other end, or one of the Sender's own; nil: nobody wants to know.
+	Altered func()
 	// Pays reports whether encoding the next message is worth its time; nil: it
 	// is. It is for the goroutine that calls Encode. A Sender asks it of messages
 	// that nobody wanted encoded by name.

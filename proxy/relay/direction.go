@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync/atomic"
 
+	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
@@ -74,6 +75,10 @@ type direction struct {
 	// Where the sender has messages of its own:
 	initiator Initiator
 	waking    *waking
+	// Of a connection that is kept:
+	keeping *Keeping     // nil: it is not
+	window  *keep.Window // of the direction to Far
+	skip    uint64       // bytes that the destination has got already
 }
 
 // spliceFrom is how many bytes of a body are worth a splice.
@@ -87,14 +92,17 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 		return err
 	}
 	d.out.conn = d.dst
-	isZMTP, err := d.greet()
-	switch {
-	case err != nil:
-		return err
-	case !isZMTP:
-		return d.splice()
+	d.in.window = d.window
+	if !d.greeted {
+		isZMTP, err := d.greet()
+		switch {
+		case err != nil:
+			return err
+		case !isZMTP:
+			return d.splice()
+		}
+		d.greeted = true
 	}
-	d.greeted = true
 	for {
 		v, err := d.side.step(&d.in, &d.out)
 		d.flow.inMessage.Store(!d.side.between() || d.in.r < d.in.w)
@@ -108,7 +116,7 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 			continue
 		case v.raw:
 			return d.splice()
-		case v.move >= spliceFrom && d.in.raw != nil && !d.holds():
+		case v.move >= spliceFrom && d.in.raw != nil && !d.holds() && d.skip == 0:
 			if _, bare := d.dst.(*net.TCPConn); bare {
 				if err := d.move(v.move); err != nil {
 					return err
@@ -175,6 +183,13 @@ func (d *direction) flush() error {
 	if n == 0 {
 		return nil
 	}
+	if d.skip > 0 {
+		if n = d.skipped(); n == 0 {
+			d.out.forget()
+			d.side.written()
+			return nil
+		}
+	}
 	if d.hold != nil && d.hold.keep(&d.out, d.whole) {
 		d.side.written()
 		return nil
@@ -188,6 +203,7 @@ func (d *direction) flush() error {
 	d.flow.out.Add(uint64(n))
 	d.whole = d.greeted && d.side.between()
 	d.side.written()
+	d.wrote(n)
 	return nil
 }
 
@@ -206,9 +222,15 @@ func (d *direction) flushHeld() error {
 
 // move moves n bytes of a body in the kernel.
 func (d *direction) move(n uint64) error {
+	if d.window != nil {
+		d.window.Pass()
+	}
 	done, err := io.Copy(d.dst, &io.LimitedReader{R: d.src, N: int64(n)})
 	d.flow.in.Add(uint64(done))
 	d.flow.out.Add(uint64(done))
+	if d.window != nil {
+		d.window.Passed(done)
+	}
 	if err != nil {
 		return spliceError(err)
 	}
@@ -220,11 +242,15 @@ func (d *direction) move(n uint64) error {
 	}
 	err = d.side.moved(n, &d.out)
 	d.whole = d.greeted && d.out.waiting == 0 && d.side.between()
+	d.wrote(int(done))
 	return err
 }
 
 // splice passes what is held and all the rest.
 func (d *direction) splice() error {
+	if d.keeping != nil {
+		return d.copy()
+	}
 	d.flow.inMessage.Store(false)
 	d.out.lend(d.in.bytes())
 	d.in.r = d.in.w
@@ -246,6 +272,9 @@ func (d *direction) end(cause error) error {
 	if !errors.Is(cause, io.EOF) {
 		return cause
 	}
+	if err := d.keptEnd(); err != nil {
+		return err
+	}
 	if err := d.side.rest(&d.in, &d.out); err != nil {
 		return err
 	}
@@ -261,5 +290,8 @@ func (d *direction) end(cause error) error {
 	if err := d.flushHeld(); err != nil {
 		return err
 	}
-	return closeWrite(d.dst)
+	if err := closeWrite(d.dst); err != nil {
+		return err
+	}
+	return d.keptClosed()
 }

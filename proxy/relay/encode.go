@@ -40,7 +40,8 @@ type encoder struct {
 	far      pathSampler   // with payoff
 	skim
 	frames   [][]byte
-	shown    Message // with these frames
+	shown    Message              // with these frames
+	ready    func(command []byte) // is told of the READY command; nil: nobody is
 	detector pslite.Detector
 	decoded  decoded // shown
 }
@@ -145,21 +146,6 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	out.lend(b[:total])
 	in.r += total
 	return verdict{}, nil
-}
-
-// greet shows a READY command to those who want to see it.
-func (e *encoder) greet(body []byte) {
-	for _, who := range []any{e.sender, e.observer} {
-		g, ok := who.(Greeter)
-		if !ok {
-			continue
-		}
-		if name, data, err := zmtp.ParseCommand(body); err == nil && string(name) == zmtp.CommandReady {
-			if r, err := zmtp.ParseReady(data); err == nil {
-				g.Ready(r)
-			}
-		}
-	}
 }
 
 // message takes the next message, if as much of it is there as must be held.

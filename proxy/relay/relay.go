@@ -22,7 +22,9 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
 )
@@ -39,6 +41,10 @@ type Conn struct {
 	// Payoff decides which messages to Far are encoded, of those that nobody
 	// wanted encoded by name; nil: all.
 	Payoff *payoff.Meter
+
+	// Keeping is set where the connection may go on over another link; nil: it may
+	// not.
+	Keeping *Keeping
 
 	ToFar, ToJob Flow
 
@@ -58,16 +64,23 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	stop := context.AfterFunc(ctx, c.reset)
 	defer stop()
 	var g sync.WaitGroup
-	g.Go(func() { c.ended(c.up(ctx, m), reason.ResetByJob, reason.ResetByFarSide) })
-	g.Go(func() { c.ended(c.down(ctx, m), reason.ResetByFarSide, reason.ResetByJob) })
+	g.Go(func() { c.ended(c.up(ctx, m), true, reason.ResetByJob, reason.ResetByFarSide) })
+	g.Go(func() { c.ended(c.down(ctx, m), false, reason.ResetByFarSide, reason.ResetByJob) })
 	g.Wait()
 	c.hold.end()
 	c.hold.writers.Wait()
 	err := c.failed
+	if errors.Is(err, ErrBroken) && ctx.Err() == nil {
+		stop()
+		return errors.Join(err, c.Job.SetDeadline(time.Time{}))
+	}
 	if !stop() && ctx.Err() != nil {
 		return reason.Errorf(reason.Stopped, "ended by the proxy: %w", context.Cause(ctx))
 	}
 	if err == nil {
+		if c.Keeping != nil { // closed with something unread, a connection is reset
+			c.Keeping.Window.Off(keep.Over)
+		}
 		c.Far.Close()
 		c.Job.Close()
 	}
@@ -76,8 +89,13 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 
 func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
+	k := c.Keeping
 	if c.Sender == nil && c.Observer == nil {
-		return splice(c.Far, c.Job, &c.ToFar, &c.jobEnded)
+		if k == nil {
+			return splice(c.Far, c.Job, &c.ToFar, &c.jobEnded)
+		}
+		d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, ended: &c.jobEnded, keeping: k, window: k.Window}
+		return d.carryAsItIs(m)
 	}
 	e := newEncoder(c.Sender, &c.ToFar)
 	e.observer = c.Observer
@@ -86,15 +104,27 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil {
 		d.waking = &c.waking
 	}
+	if k != nil {
+		d.keeping, d.window, d.greeted = k, k.Window, k.Begun
+		e.reready(k.Window)
+	}
 	return d.run(ctx, m)
 }
 
 func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
+	k := c.Keeping
 	if c.Receiver == nil {
-		return splice(c.Job, c.Far, &c.ToJob, &c.farEnded)
+		if k == nil {
+			return splice(c.Job, c.Far, &c.ToJob, &c.farEnded)
+		}
+		d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, ended: &c.farEnded, keeping: k, skip: k.Skip}
+		return d.carryAsItIs(m)
 	}
 	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: newDecoder(c.Receiver, &c.ToJob), ended: &c.farEnded, hold: &c.hold}
+	if k != nil {
+		d.keeping, d.skip, d.greeted = k, k.Skip, k.FarBegun
+	}
 	return d.run(ctx, m)
 }
 
@@ -109,12 +139,17 @@ func survive(err *error) {
 // ended resets both halves where a direction failed, and keeps why: reading or
 // writing failed because of one or the other end. That of the direction which
 // fails first counts; the other fails because of the reset.
-func (c *Conn) ended(err error, reading, writing reason.Reason) {
+func (c *Conn) ended(err error, up bool, reading, writing reason.Reason) {
 	if err == nil {
 		return
 	}
 	c.failing.Do(func() {
 		var side *sideError
+		if c.Keeping != nil && isFar(err, up) {
+			c.failed = fmt.Errorf("%w: %w", ErrBroken, err)
+			c.broke()
+			return
+		}
 		switch {
 		case reason.Has(err):
 			c.failed = err

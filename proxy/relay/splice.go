@@ -6,6 +6,9 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // splice passes all of src to dst, and then its end. Between bare TCP
@@ -43,8 +46,14 @@ func closeWrite(c net.Conn) error {
 	return nil
 }
 
+// disconnect has the kernel reset a connection (connect(2) to AF_UNSPEC).
+func disconnect(fd uintptr) {
+	var unspecified unix.RawSockaddr
+	_, _, _ = unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&unspecified)), unsafe.Sizeof(unspecified))
+}
+
 // Reset ends a connection at once, so that the peer sees it broken and not
-// ended.
+// ended, also where another process has a duplicate of the socket.
 func Reset(c net.Conn) {
 	under := c
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS, or watched by package jobs
@@ -52,6 +61,9 @@ func Reset(c net.Conn) {
 	}
 	if t, ok := under.(*net.TCPConn); ok {
 		t.SetLinger(0)
+		if raw, err := t.SyscallConn(); err == nil {
+			_ = raw.Control(disconnect) // else it is closed already
+		}
 	}
 	under.Close()
 	if under != c {

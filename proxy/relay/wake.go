@@ -54,6 +54,9 @@ func (w *waking) unpark() (woken bool) {
 // sent first, if the job's messages leave room. Woken, it returns without having
 // read anything.
 func (d *direction) await() error {
+	if n := d.in.w - d.in.r; d.window != nil && n >= lacksRoom {
+		d.window.MakeRoom(n)
+	}
 	if d.initiator == nil || !d.side.between() || d.in.r < d.in.w {
 		return d.fill()
 	}

@@ -259,6 +259,7 @@ func (s *Sender) Initiate(dst []byte) (head []byte, ok bool) {
 	frames := s.own[0]
 	s.own = s.own[1:]
 	s.ownMu.Unlock()
+	s.alters()
 	dst = append(dst, byte(len(frames)))
 	for _, f := range frames {
 		dst = binary.AppendUvarint(dst, uint64(len(f)))

@@ -163,6 +163,7 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 			(*see)(s.job, s.link.Origin+" "+s.node+" "+s.link.Destination.String(), s.id, shown.Frames)
 		}
 		if head, ok = s.appendAnswer(dst, m); ok {
+			s.alters()
 			return head, 0, true
 		}
 		s.watch(m)
@@ -174,6 +175,7 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		s.noteMoves(m)
 	}
 	if m := s.coded(shown); m != nil {
+		s.alters()
 		if head, plain, ok = s.encode(dst, shown, m); ok {
 			if pulls {
 				s.notePull(m)
@@ -192,6 +194,13 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		return dst, 0, false
 	}
 	return append(head, modeCompact), plain, true
+}
+
+// alters says that what the process sends no longer comes out as it is.
+func (s *Sender) alters() {
+	if s.link.Altered != nil {
+		s.link.Altered()
+	}
 }
 
 // watch learns from control messages, among them whether the process uses PS_RESEND.

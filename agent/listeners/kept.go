@@ -1,0 +1,255 @@
+package listeners
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// A proxy has the agent hold duplicates of connections, each with a page of memory,
+// which are given to the next proxy where it is killed (proxy/keep). The agent looks
+// into neither. A proxy that ends in order, or hangs up while it lives, leaves
+// nothing.
+
+// Of the descriptors that the agent may have open a quarter is for connections, with
+// two each, of a proxy; there are two while one is replaced.
+const (
+	keptApart = 512
+	keptShare = 8
+	mostKept  = 16384
+	// keptFor is for how long connections are held at most when their proxy was killed.
+	keptFor = 10 * time.Second
+	// diesWithin is how long a proxy that has hung up may take to be gone.
+	diesWithin = 5 * time.Second
+)
+
+// keptPair are the descriptors of a connection and its page.
+type keptPair [2]int
+
+func (p keptPair) close() {
+	unix.Close(p[0])
+	unix.Close(p[1])
+}
+
+// keptOf is what a proxy has held.
+type keptOf struct {
+	peer  *peer
+	takes bool // it takes what others left
+	pairs map[uint64]keptPair
+}
+
+// kept is what is held. Its zero value holds nothing, and most is to be set.
+type kept struct {
+	most int // of a proxy
+
+	mu      sync.Mutex // guards the rest
+	here    map[*handover.Conn]*keptOf
+	orphans map[uint64]keptPair // of proxies that were killed, while there is none that takes them
+	late    *time.Timer         // closes them
+	given   uint64
+	lost    uint64
+	closed  bool
+}
+
+// affordableKept is how many connections of a proxy can be held.
+func affordableKept() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return int(min(max(int64(limit.Cur), keptApart)-keptApart, mostKept*keptShare) / keptShare)
+}
+
+// comes notes that a proxy is there, and gives it what another left.
+func (k *kept) comes(conn *handover.Conn, p *peer, takes bool) {
+	if k.most == 0 || !takes || p.pidfd < 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return
+	}
+	if k.here == nil {
+		k.here = map[*handover.Conn]*keptOf{}
+	}
+	k.here[conn] = &keptOf{peer: p, takes: takes, pairs: map[uint64]keptPair{}}
+	k.give(conn, k.orphans, !k.dying())
+	k.orphans = nil
+	if k.late != nil {
+		k.late.Stop()
+		k.late = nil
+	}
+}
+
+// dying reports whether one is dead whose messages are still to be read; k.mu is
+// locked.
+func (k *kept) dying() bool {
+	for _, of := range k.here {
+		if of.peer.gone(0) {
+			return true
+		}
+	}
+	return false
+}
+
+// give gives connections to a proxy, for which they are held from then on; k.mu is
+// locked. all: there are no more.
+func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair, all bool) {
+	to := k.here[conn]
+	for id, p := range pairs {
+		to.pairs[id] = p // where it does not get there, that one is gone, and the next gets it
+		if conn.SendRights(handover.Message{Kind: handover.Kept, ID: id}, p[0], p[1]) == nil {
+			k.given++
+		}
+	}
+	if all {
+		_ = conn.Send(handover.Message{Kind: handover.AllKept}, nil) // its reader notices
+	}
+}
+
+// hold takes a connection and its page. What is no such pair, and what goes beyond
+// the bound, is not held.
+func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
+	var pair keptPair
+	var failed error
+	for i, f := range files {
+		raw, err := f.SyscallConn()
+		if err == nil {
+			// Without Go's poller, which would be woken by each byte that comes.
+			e := raw.Control(func(fd uintptr) { pair[i], err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+			err = errors.Join(err, e)
+		}
+		failed = errors.Join(failed, err, f.Close())
+	}
+	if failed != nil {
+		return fmt.Errorf("holding a connection: %w", failed)
+	}
+	protocol, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	of := k.here[conn]
+	switch {
+	case err != nil || protocol != unix.IPPROTO_TCP:
+		pair.close()
+		return fmt.Errorf("holding a connection: it is none of TCP (protocol %d): %w", protocol, err)
+	case of == nil || len(of.pairs) >= k.most:
+		pair.close()
+		return nil
+	}
+	if before, ok := of.pairs[id]; ok {
+		before.close()
+	}
+	of.pairs[id] = pair
+	return nil
+}
+
+func (k *kept) drop(conn *handover.Conn, id uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	of := k.here[conn]
+	if of == nil {
+		return
+	}
+	if pair, ok := of.pairs[id]; ok {
+		pair.close()
+		delete(of.pairs, id)
+	}
+}
+
+// leaves takes what a proxy that was killed had held for the next one, which has so
+// much time to come.
+func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
+	k.mu.Lock()
+	of := k.here[conn]
+	k.mu.Unlock()
+	if of == nil {
+		return
+	}
+	dead := of.peer.gone(diesWithin)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.here, conn)
+	if !dead || k.closed {
+		for _, p := range of.pairs {
+			p.close()
+		}
+		return
+	}
+	for other, o := range k.here {
+		if o.takes && !o.peer.gone(0) {
+			k.give(other, of.pairs, !k.dying())
+			return
+		}
+	}
+	if len(of.pairs) == 0 {
+		return
+	}
+	if k.orphans == nil {
+		k.orphans = map[uint64]keptPair{}
+	}
+	for id, p := range of.pairs {
+		k.orphans[id] = p
+	}
+	if k.late == nil {
+		k.late = time.AfterFunc(within, k.giveUp)
+	}
+}
+
+// giveUp closes what no proxy has come for.
+func (k *kept) giveUp() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.orphans {
+		p.close()
+		k.lost++
+	}
+	k.orphans, k.late = nil, nil
+}
+
+// close closes all that is held.
+func (k *kept) close() {
+	k.mu.Lock()
+	k.closed = true
+	if k.late != nil {
+		k.late.Stop()
+	}
+	for _, of := range k.here {
+		for _, p := range of.pairs {
+			p.close()
+		}
+		of.pairs = nil
+	}
+	k.mu.Unlock()
+	k.giveUp()
+}
+
+// counts returns how many connections are held, and how many were given to another
+// proxy and lost for want of one.
+func (k *kept) counts() (held int, given, lost uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	held = len(k.orphans)
+	for _, of := range k.here {
+		held += len(of.pairs)
+	}
+	return held, k.given, k.lost
+}
+
+// gone reports whether the process has ended, at the latest after so long.
+func (p *peer) gone(within time.Duration) bool {
+	for end := time.Now().Add(within); ; {
+		fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(max(0, time.Until(end)).Milliseconds()))
+		if errors.Is(err, unix.EINTR) && time.Now().Before(end) {
+			continue
+		}
+		return n > 0
+	}
+}

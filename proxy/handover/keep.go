@@ -1,0 +1,134 @@
+package handover
+
+import (
+	"net"
+	"os"
+	"slices"
+	"syscall"
+)
+
+// keeping is a client's part of [Keeper]: what the agent is to hold, and what it
+// has been told to.
+type keeping struct {
+	take    func(id uint64, socket, page *os.File) // what a killed proxy left; nil: nothing is taken
+	settled func()                                 // all of it has been named
+
+	// Client.mu guards the rest.
+	most   int                 // that this agent holds
+	wanted map[uint64]heldPair // at most most
+	toTell []uint64            // of wanted, or dropped, which this agent is to be told
+	held   map[uint64]bool     // what it was told
+}
+
+type heldPair struct {
+	socket *net.TCPConn
+	page   *os.File
+}
+
+// Keeps has the agent asked to hold connections, and take called with the
+// connection and the page of each that a killed proxy left, both of which become
+// take's; settled is called when an agent has named all of them. Call it before Run.
+func (c *Client) Keeps(take func(id uint64, socket, page *os.File), settled func()) {
+	c.keeping.take, c.keeping.settled = take, settled
+}
+
+// Most is how many connections the agent holds for this proxy; 0: none, or there
+// is no agent now.
+func (c *Client) Most() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keeping.most
+}
+
+// Keep has the agent, and each that comes after it, hold a connection and its page
+// under a number, until Drop. It does not block.
+func (c *Client) Keep(id uint64, socket *net.TCPConn, page *os.File) {
+	c.mu.Lock()
+	if c.keeping.wanted == nil {
+		c.keeping.wanted = map[uint64]heldPair{}
+	}
+	c.keeping.wanted[id] = heldPair{socket, page}
+	c.keeping.toTell = append(c.keeping.toTell, id)
+	c.mu.Unlock()
+	c.look()
+}
+
+// Took notes that the agent holds what it has given under a number.
+func (c *Client) Took(id uint64, socket *net.TCPConn, page *os.File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.keeping.wanted == nil {
+		c.keeping.wanted = map[uint64]heldPair{}
+	}
+	c.keeping.wanted[id] = heldPair{socket, page}
+	if c.keeping.held != nil {
+		c.keeping.held[id] = true
+	}
+}
+
+// Drop has the agent close what it holds under the number. It does not block.
+func (c *Client) Drop(id uint64) {
+	c.mu.Lock()
+	delete(c.keeping.wanted, id)
+	c.keeping.toTell = append(c.keeping.toTell, id)
+	c.mu.Unlock()
+	c.look()
+}
+
+// attach begins with an agent that holds up to most connections; c.mu is locked.
+func (k *keeping) attach(most int) {
+	k.most, k.held, k.toTell = most, map[uint64]bool{}, nil
+	if most == 0 {
+		return
+	}
+	for id := range k.wanted {
+		k.toTell = append(k.toTell, id)
+	}
+	slices.Sort(k.toTell) // links for acknowledgements come first
+}
+
+// next returns what the agent is to be told next; c.mu is locked.
+func (k *keeping) next() (m Message, files []syscall.Conn, ok bool) {
+	for len(k.toTell) > 0 {
+		id := k.toTell[0]
+		k.toTell = k.toTell[1:]
+		pair, wanted := k.wanted[id]
+		switch {
+		case wanted && !k.held[id] && len(k.held) < k.most:
+			k.held[id] = true
+			return Message{Kind: Keep, ID: id}, []syscall.Conn{pair.socket, pair.page}, true
+		case !wanted && k.held[id]:
+			delete(k.held, id)
+			return Message{Kind: Drop, ID: id}, nil, true
+		}
+	}
+	return m, nil, false
+}
+
+// tellKept tells the agent what it is to hold, and no more.
+func (c *Client) tellKept() {
+	for {
+		c.mu.Lock()
+		conn := c.conn
+		m, files, ok := c.keeping.next()
+		c.mu.Unlock()
+		if !ok || conn == nil {
+			return
+		}
+		// A connection that has been closed meanwhile cannot be held.
+		if err := conn.send(m, files...); err != nil && m.Kind == Drop {
+			conn.Close() // the session notices
+		}
+	}
+}
+
+// takeKept passes on what a killed proxy left.
+func (c *Client) takeKept(id uint64, files []*os.File) {
+	if c.keeping.take == nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return
+	}
+	c.keeping.take(id, files[0], files[1])
+}

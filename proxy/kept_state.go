@@ -1,0 +1,47 @@
+package proxy
+
+import (
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/proxy/keep"
+)
+
+// KeptState is how connections outlive the proxies that carry them.
+type KeptState struct {
+	Now   int                    `json:"now"`   // connections that would outlive this proxy
+	Taken uint64                 `json:"taken"` // taken up on another link
+	Lost  uint64                 `json:"lost"`  // could not be, and were reset
+	Ended map[keep.Reason]uint64 `json:"ended"` // are not kept any more, by reason
+}
+
+var (
+	descKept  = prometheus.NewDesc("psidecar_proxy_kept_connections", "Connections that would outlive this proxy (--outlive).", nil, nil)
+	descTaken = prometheus.NewDesc("psidecar_proxy_taken_up_total", "Connections whose link broke or whose proxy was killed, by whether they were taken up again, or lost and reset.", []string{"result"}, nil)
+	descEnded = prometheus.NewDesc("psidecar_proxy_unkept_total", "Connections that are not kept any more: over (they have ended), stopping (a proxy ends in order), no_acks (the other proxy has gone), values (a rule changes values).", []string{"reason"}, nil)
+)
+
+// state returns nil where nobody asked for connections to be kept.
+func (k *kept) state() *KeptState {
+	if k.keeper.Load() == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return &KeptState{Now: len(k.all), Taken: k.taken, Lost: k.lost, Ended: maps.Clone(k.ended)}
+}
+
+func (k *kept) collect(out chan<- prometheus.Metric) {
+	s := k.state()
+	if s == nil {
+		return
+	}
+	out <- prometheus.MustNewConstMetric(descKept, prometheus.GaugeValue, float64(s.Now))
+	for result, n := range map[string]uint64{"taken": s.Taken, "lost": s.Lost} {
+		out <- prometheus.MustNewConstMetric(descTaken, prometheus.CounterValue, float64(n), result)
+	}
+	for why, n := range s.Ended {
+		out <- prometheus.MustNewConstMetric(descEnded, prometheus.CounterValue, float64(n), string(why))
+	}
+}

@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/keep"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// TakeKept goes on with a connection that a proxy before this one carried, and that
+// the keeper gave under a number, with its page. Both files become the proxy's. Call
+// it after Keep.
+func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
+	kept, err := keep.OpenPage(page)
+	if err != nil {
+		p.log.Warn("a connection that outlived its proxy is reset", "error", err)
+		socket.Close()
+		p.dropKept(number)
+		return
+	}
+	conn, err := net.FileConn(socket)
+	err = errors.Join(err, socket.Close())
+	tcp, ok := conn.(*net.TCPConn)
+	if err == nil && !ok {
+		err = errors.Join(errors.New("no TCP connection"), conn.Close())
+	}
+	if err != nil {
+		p.log.Warn("a connection that outlived its proxy is lost", "error", errors.Join(err, kept.Close()))
+		p.dropKept(number)
+		return
+	}
+	if holder := p.kept.keeper.Load(); holder != nil {
+		(*holder).Took(number, tcp, kept.File())
+	}
+	if kept.Meta().Lane {
+		p.work.Go(func() { p.holdLane(number, tcp, kept) })
+		return
+	}
+	s := p.kept.enter(kept, tcp, number) // before it is asked for
+	p.work.Go(func() {
+		if err := p.takeOver(s, number, tcp, kept); err != nil {
+			p.fail(err)
+		}
+	})
+}
+
+func (p *Proxy) dropKept(number uint64) {
+	if holder := p.kept.keeper.Load(); holder != nil {
+		(*holder).Drop(number)
+	}
+}
+
+// takeOver carries on a session of a proxy before this one.
+func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep.Page) error {
+	m := page.Meta()
+	if s == nil {
+		relay.Reset(job)
+		p.dropKept(number)
+		return errors.Join(reason.Errorf(reason.NotKept, "%s to %s: this proxy does not take it over", m.Client, m.Destination), page.Close())
+	}
+	if err := p.enter(job.RemoteAddr()); err != nil {
+		relay.Reset(job)
+		s.end()
+		return err
+	}
+	defer p.entry.leave()
+	p.conns.know(job)
+	c, err := s.await(nil)
+	s.k.countTaken(err == nil)
+	if err != nil {
+		relay.Reset(job)
+		s.end()
+		return reason.Wrap(err, "%s to %s", m.Client, m.Destination)
+	}
+	return p.carryKept(s, c)
+}
+
+// holdLane keeps the lane of a proxy before this one open for as long as connections
+// may be taken up: the other proxy waits for them until it ends.
+func (p *Proxy) holdLane(number uint64, lane *net.TCPConn, page *keep.Page) {
+	began, late := time.Now(), time.NewTimer(takenUpWithin)
+	defer late.Stop()
+	look := time.NewTicker(resumeEvery)
+	defer look.Stop()
+	for waits := true; waits; {
+		select {
+		case <-p.life.Done():
+			waits = false
+		case <-late.C:
+			waits = false
+		case <-look.C:
+			waits = time.Since(began) < laneStays || !p.kept.settled.Load() || p.kept.waits()
+		}
+	}
+	p.dropKept(number)
+	relay.Reset(lane)
+	page.Close()
+}
+
+// waits reports whether a session is not carried now.
+func (k *kept) waits() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for s := range k.all {
+		s.mu.Lock()
+		now := s.now
+		s.mu.Unlock()
+		if now == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Settled says that all connections of proxies before this one were named.
+func (p *Proxy) Settled() { p.kept.settled.Store(true) }
