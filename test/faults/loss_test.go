@@ -40,6 +40,7 @@ func TestWhatBreaksJobs(t *testing.T) {
 		{"haproxy", killedRelay},
 		{"relay", func(t *testing.T) breakable { return killedProxy(t, "--codec", "none") }},
 		{"compact", func(t *testing.T) breakable { return killedProxy(t) }},
+		{"outlived", func(t *testing.T) breakable { return killedProxy(t, "--outlive") }},
 		{"displaced", func(t *testing.T) breakable {
 			return killedProxy(t, "--placement", job.WritePlacement(t, folder(t), []int{0, 1}, job.Keys(t, lapKeys), others(t)))
 		}},
