@@ -177,7 +177,7 @@ func fleet(h *house) {
 	planner := h.serve("psidecar planner --listen :9811 --http :9812 --insecure", plannerPage)
 	agent := h.serve("psidecar agent --planner planner-host:9811", agentPage)
 	h.awaitOutput("psidecar status", "planner at planner-host:9811", "reports taken")
-	h.awaitOutput("psidecar status --agent 127.0.0.1:9812", "1 hosts report", "job "+address+":9002", "observe: on")
+	h.awaitOutput("psidecar status --agent 127.0.0.1:9812", "1 host reports", "job "+address+":9002", "observe: on")
 	h.end(agent)
 	h.end(planner)
 }
