@@ -225,7 +225,7 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 	f.relaying(cmd)
 	f.routing.planner.add(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
 	cmd.Flags().StringVar(&f.routing.host, "host", "", "name of this host at the planner, the same as its agent's; default: its hostname")
-	cmd.Flags().BoolVar(&f.outlive, "outlive", false, "have the agent hold the job's connections, so that the next proxy goes on with them where this one is killed: nothing is lost, without PS_RESEND too; on the proxies of all hosts, with Linux 6.9, and not with --act or --placement")
+	cmd.Flags().BoolVar(&f.outlive, "outlive", false, "have the agent hold the job's connections, so that the next proxy goes on with them where this one is killed, without PS_RESEND too; on the proxies of all hosts, with Linux 6.9 and --proxy-socket, and not with --act or --placement; proxy/README.md says what it costs and which connections are not held")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	addNames(cmd, &f.names)
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
@@ -234,6 +234,12 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 
 func runProxy(ctx context.Context, f *proxyFlags) error {
 	limitMemory()
+	switch {
+	case f.outlive && f.routing.wanted():
+		return usagef("--outlive does not go with --act or --placement: connections whose requests are routed are not held; leave one of them out")
+	case f.outlive && f.socket == "":
+		return usagef("--outlive needs --proxy-socket: the agent there holds the connections")
+	}
 	opts, err := f.options()
 	if err != nil {
 		return err

@@ -47,22 +47,12 @@ func TestHold(t *testing.T) {
 				t.Fatal(err)
 			}
 			name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
-			done := make(chan error, 1)
-			go func() { done <- r.Wait() }()
 			rng := rand.New(rand.NewPCG(1, 1))
-			for over := false; !over; {
-				select {
-				case err := <-done:
-					if err != nil {
-						t.Error(err)
-					}
-					over = true
-				case <-time.After(20 * time.Millisecond):
-					if !p.busy(name) && plain(t, all) > 20 {
-						p.propose(rng, name, ids, 20, k)
-					}
+			untilOver(t, r, 20*time.Millisecond, func(over bool) {
+				if !over && !p.busy(name) && plain(t, all) > 20 {
+					p.propose(rng, name, ids, 20, k)
 				}
-			}
+			})
 			for _, s := range all {
 				for _, j := range states(t, s) {
 					t.Logf("%s: %d batches, held for %d µs at the median; %v", s.Host.Name, len(j.HeldMicros), median(j.HeldMicros), j.PhaseMicros)

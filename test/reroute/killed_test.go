@@ -247,19 +247,9 @@ func TestKilledWhileMoving(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done := make(chan error, 1)
-		go func() { done <- r.Wait() }()
 		last := make([]uint64, k)
 		var nextKill time.Time // from when all workers count: what is lost before, PS-lite does not repeat
-		for over := false; !over; {
-			select {
-			case err := <-done:
-				if err != nil {
-					t.Error(err)
-				}
-				over = true
-			case <-time.After(50 * time.Millisecond):
-			}
+		untilOver(t, r, 50*time.Millisecond, func(bool) {
 			if !p.busy(name) {
 				p.propose(rng, name, ids, 400, k)
 			}
@@ -291,7 +281,7 @@ func TestKilledWhileMoving(t *testing.T) {
 					proxies[rng.IntN(k)].kill()
 				}
 			}
-		}
+		})
 		cancel()
 		if t.Failed() {
 			for _, x := range proxies {

@@ -119,6 +119,24 @@ func (p *planner) busy(jobName string) bool {
 // jobName is what a job is called whose scheduler has that address.
 func jobName(scheduler netip.Addr) string { return netip.AddrPortFrom(scheduler, 9091).String() }
 
+// untilOver calls f every so often while a job runs, and once more when it is over. A
+// job that fails is an error of the test.
+func untilOver(t *testing.T, r *job.Running, every time.Duration, f func(over bool)) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- r.Wait() }()
+	for over := false; !over; f(over) {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			over = true
+		case <-time.After(every):
+		}
+	}
+}
+
 // plain returns how many requests have passed as they were, or were split.
 func plain(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
 	for _, s := range all {
@@ -173,22 +191,12 @@ func TestMoved(t *testing.T) {
 			if c.six {
 				name = jobName(n.Host(0).IPv6)
 			}
-			done := make(chan error, 1)
-			go func() { done <- r.Wait() }()
 			rng := rand.New(rand.NewPCG(1, 1))
-			for over := false; !over; {
-				select {
-				case err := <-done:
-					if err != nil {
-						t.Error(err)
-					}
-					over = true
-				case <-time.After(50 * time.Millisecond):
-					if !p.busy(name) && plain(t, all) > 20 {
-						p.propose(rng, name, c.ids, 200, k)
-					}
+			untilOver(t, r, 50*time.Millisecond, func(over bool) {
+				if !over && !p.busy(name) && plain(t, all) > 20 {
+					p.propose(rng, name, c.ids, 200, k)
 				}
-			}
+			})
 			moved := uint64(0)
 			for _, s := range all {
 				for _, j := range states(t, s) {

@@ -57,22 +57,12 @@ func TestThresholded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			done := make(chan error, 1)
-			go func() { done <- r.Wait() }()
 			name := jobName(n.Host(0).IPv4)
-			for over := false; !over; {
-				select {
-				case err := <-done:
-					if err != nil {
-						t.Error(err)
-					}
-					over = true
-				case <-time.After(20 * time.Millisecond):
-				}
+			untilOver(t, r, 20*time.Millisecond, func(bool) {
 				if w.look() && !c.placed && !p.busy(name) {
 					p.propose(w.rng, name, ids, 20, k)
 				}
-			}
+			})
 			t.Logf("%d keys moved, %d requests split, %d kills left; of %d values %d went at once", w.moved, w.split, w.kills, w.values, w.sent)
 			if w.kills > 0 || w.split == 0 || w.moved < w.least {
 				t.Errorf("%d keys moved, %d requests were split, and %d kills are left: too little to tell anything", w.moved, w.split, w.kills)

@@ -3,7 +3,6 @@ package best
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/graph"
@@ -23,8 +22,8 @@ const (
 	fewEdges   = 100_000
 )
 
-// ask returns the best assignment of those that the functions return; an error only
-// where none returns any.
+// ask returns the best assignment of those that the functions return; where none
+// returns any, the error of the first.
 func ask(ctx context.Context, g *graph.Graph, o partition.Options, all []partition.Partitioner) (*partition.Assignment, error) {
 	var least *partition.Assignment
 	var leastLoads []float64
@@ -38,7 +37,7 @@ func ask(ctx context.Context, g *graph.Graph, o partition.Options, all []partiti
 			return nil, ctx.Err()
 		}
 		if err != nil {
-			failed = errors.Join(failed, err)
+			failed = cmp.Or(failed, err)
 			continue
 		}
 		if loads := partition.Loads(g, a, o); least == nil || compareLoads(loads, leastLoads) < 0 {

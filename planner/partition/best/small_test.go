@@ -2,6 +2,7 @@ package best
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/graph"
@@ -57,5 +58,18 @@ func TestSmallGroupsAreTold(t *testing.T) {
 		if most := slices.Max(partition.Loads(g, a, o)); most != 0 {
 			t.Errorf("two groups of %d samples: the busiest machine moves %v, want nothing", size, most)
 		}
+	}
+}
+
+// Where nothing is found the error is one, of this algorithm's, and not one of each
+// that was asked.
+func TestSmallAndInfeasible(t *testing.T) {
+	g, err := graph.FromRows([][]uint64{{1, 2, 3, 4}, {1, 5, 6, 7}, {2, 3, 8, 9}, {4, 6, 7, 9}, {1, 3, 5, 8}, {2, 5, 7, 9}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Partition(t.Context(), g, partition.Options{K: 2, Seed: 1, Theta: 5})
+	if err == nil || !strings.HasPrefix(err.Error(), "no assignment found where each machine uses parameters of weight theta = 5 or less") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
 	}
 }
