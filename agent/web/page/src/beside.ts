@@ -3,7 +3,7 @@
 import { ask, type Heatmap, type History, type Job, type Servers } from "./api";
 import { bothCounts, drawFigures, jobFigures, sideNames, workerFigures } from "./compare";
 import type { Beside } from "./curves";
-import { bytes, clock, count, key, shortKey } from "./format";
+import { blockKey, bytes, clock, count, key } from "./format";
 import { Grid } from "./grid";
 import { drawLegend } from "./legend";
 import { anchored, chosen, span, type View } from "./view";
@@ -146,7 +146,7 @@ export class Comparison {
     const scale = bothCounts(a, b);
     drawLegend(element("compare-legend"), scale, a.measure.endsWith("bytes") ? bytes : count, isDark);
     [a, b].forEach((h, i) => {
-      const name = (at: number): string => (h.blocks[at] ? (h.blocks[at]!.name ?? shortKey(BigInt(h.blocks[at]!.first_text))) : "");
+      const name = (at: number): string => (h.blocks[at] ? (h.blocks[at]!.name ?? blockKey(h.blocks, at)) : "");
       this.grids[i]!.show({ rows: rowNames(h), columns: h.blocks.length, columnName: name, counts: h.counts, scale }, isDark);
     });
   }

@@ -42,6 +42,11 @@ function count2(n: number): string {
   return n === 0 ? "0" : n < 10_000 ? n.toPrecision(3) : count(n);
 }
 
+/** Whether all curves are 0 throughout: then the axis has no scale but its 0. */
+function flat([, ...curves]: uPlot.AlignedData): boolean {
+  return curves.every((ys) => Array.from(ys).every((y) => !y));
+}
+
 /** A moment at an axis whose ticks are so many seconds apart. */
 export function tick(seconds: number, apart: number): string {
   return apart < 60 ? clock(seconds) : clock(seconds).slice(0, 5);
@@ -164,7 +169,7 @@ export class Curves {
         },
         axes: [
           { ...axis, size: 28, space: 64, values: (_u, at, _axis, _space, apart) => at.map((s) => tick(s, apart)) },
-          { ...axis, size: 74, space: 18, values: (_u, at) => at.map((n) => (n === 0 ? "0" : text(n))) },
+          { ...axis, size: 74, space: 18, values: (u, at) => at.map((n) => (n === 0 ? "0" : flat(u.data) ? "" : text(n))) },
         ],
         series: [{}, ...chart.lines.map((l) => line(l)), ...(beside ? chart.lines.map((l) => line(l, [4, 4])) : [])],
         hooks: {

@@ -73,6 +73,24 @@ export function shortKey(value: bigint): string {
   return text.length <= 12 ? key(value) : `${text.slice(0, 5)}…${text.slice(-4)}`;
 }
 
+/**
+ * A key at an axis from first to last: a long one by its magnitude, so that ticks
+ * ascend to the eye too, 11339000000000004352 -> "1.134e19"; where all are nearly as
+ * large, by the digits that differ.
+ */
+export function axisKey(value: bigint, first: bigint, last: bigint): string {
+  if (value.toString().length <= 12 || (last - first) * 200n < last) {
+    return shortKey(value);
+  }
+  return Number(value).toExponential(3).replace("e+", "e");
+}
+
+/** The first key of a heatmap's block, for its axis. */
+export function blockKey(blocks: { first_text: string }[], at: number): string {
+  const first = (i: number): bigint => BigInt(blocks[i]!.first_text);
+  return axisKey(first(at), first(0), first(blocks.length - 1));
+}
+
 /** A moment as the wall clock of whoever looks says it. */
 export function clock(seconds: number): string {
   const t = new Date(seconds * 1000);

@@ -11,7 +11,7 @@ import { command, copies } from "./copy";
 import { curveRows, Curves, type Mark } from "./curves";
 import { drawEmpty } from "./empty";
 import { saveCSV, savePNG } from "./export";
-import { bytes, count, key, shortKey } from "./format";
+import { blockKey, bytes, count, key } from "./format";
 import { Grid } from "./grid";
 import { drawLegend } from "./legend";
 import { drawMeasures } from "./measures";
@@ -110,7 +110,7 @@ function go(change: Partial<View>): void {
 
 function blockName(column: number): string {
   const block = heatmap?.blocks[column];
-  return block ? (block.name ?? shortKey(BigInt(block.first_text))) : "";
+  return block ? (block.name ?? blockKey(heatmap!.blocks, column)) : "";
 }
 
 function drawHeatmap(): void {

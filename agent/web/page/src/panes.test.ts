@@ -7,7 +7,7 @@ import { localTime, secondsOf } from "./controls";
 import { quoted } from "./copy";
 import { curveRows, stepAt, steps, tick } from "./curves";
 import { csv } from "./export";
-import { shortKey } from "./format";
+import { axisKey, shortKey } from "./format";
 import { stateText, whyText } from "./measures";
 import { sketchText } from "./panels";
 import { applyPlan } from "./plan";
@@ -112,6 +112,10 @@ describe("files", () => {
 describe("words", () => {
   it("shorten long keys", () => {
     expect([shortKey(7n), shortKey(18446744073709551615n)]).toEqual(["7", "18446…1615"]);
+    const wide = [7n, 9341000000000001741n, 11339000000000004352n];
+    expect(wide.map((k) => axisKey(k, 7n, 11339000000000004352n))).toEqual(["7", "9.341e18", "1.134e19"]);
+    const near = [18446744073709550000n, 18446744073709551615n];
+    expect(near.map((k) => axisKey(k, near[0]!, near[1]!))).toEqual(["18446…0000", "18446…1615"]);
   });
   it("give the commands for what was tried", () => {
     expect(applyCommand("10.0.0.1:9000", "threshold 0.99, quantize 8")).toBe("psidecar plan codecs set --job 10.0.0.1:9000 --threshold 0.99 --quantize 8 --act");
