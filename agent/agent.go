@@ -37,7 +37,7 @@ import (
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/internal/health"
 )
 
 // Options of an agent.

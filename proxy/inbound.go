@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/handshake"
+	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"

@@ -24,13 +24,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/internal/handshake"
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/mark"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/guard"
-	"github.com/psidecar/psidecar/proxy/handshake"
-	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
-	"github.com/psidecar/psidecar/proxy/mark"
 	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"

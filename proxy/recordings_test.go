@@ -84,7 +84,9 @@ func TestRecordingsPass(t *testing.T) {
 
 func TestRecordingsPassOverTLS(t *testing.T) {
 	f := certs.New(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour))
-	identity, err := link.LoadIdentity(link.Files{Cert: f.Cert, Key: f.Key, CA: f.CA, Peers: []string{"proxy"}})
+	files := link.Files{Peers: []string{"proxy"}}
+	files.Cert, files.Key, files.CA = f.Cert, f.Key, f.CA
+	identity, err := link.LoadIdentity(files)
 	if err != nil {
 		t.Fatal(err)
 	}

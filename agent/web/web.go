@@ -17,7 +17,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/psidecar/psidecar/agent/names"
-	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/internal/health"
 )
 
 // State is what there is to show. Its methods may be called from any

@@ -22,9 +22,9 @@ import (
 	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
-	"github.com/psidecar/psidecar/proxy/health"
-	"github.com/psidecar/psidecar/proxy/mark"
+	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/mark"
 )
 
 // agentFlags are what psidecar agent, and what else watches, can be told.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
 )
 
 // agentURL is the default of --agent.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api/role"
-	"github.com/psidecar/psidecar/proxy/link"
 )
 
 func TestDebugWithoutServices(t *testing.T) {
@@ -76,7 +76,7 @@ func TestCertsHaveRoles(t *testing.T) {
 			continue
 		}
 		in := func(name string) string { return filepath.Join(dir, folder, name) }
-		i, err := link.LoadIdentity(link.Files{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt")})
+		i, err := identity.Load(identity.Files{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt")})
 		if err != nil {
 			t.Error(err)
 			continue

@@ -3,9 +3,9 @@ package main
 import (
 	"log/slog"
 
+	"github.com/psidecar/psidecar/internal/mark"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/follow"
-	"github.com/psidecar/psidecar/proxy/mark"
 )
 
 // following makes the proxy follow the planner's rules, if there is a planner.

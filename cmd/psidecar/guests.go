@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/planner/api/role"
-	"github.com/psidecar/psidecar/proxy/link"
 )
 
 // guests says who may call a planner without a certificate, and how others'
@@ -39,7 +39,7 @@ func addNames(cmd *cobra.Command, names *[]string) {
 }
 
 // policy is who may do what.
-func (g *guests) policy(flag string, identity *link.Identity) (*access.Policy, error) {
+func (g *guests) policy(flag string, own *identity.Identity) (*access.Policy, error) {
 	p := &access.Policy{Open: g.insecure}
 	for _, text := range g.roles {
 		r, err := role.ParseRule(text)
@@ -48,13 +48,13 @@ func (g *guests) policy(flag string, identity *link.Identity) (*access.Policy, e
 		}
 		p.Rules = append(p.Rules, r)
 	}
-	if identity == nil {
+	if own == nil {
 		if len(p.Rules) > 0 {
 			return nil, usagef("%stls-role needs %[1]stls-ca, %[1]stls-cert and %[1]stls-key", flag)
 		}
 		return p, nil
 	}
-	if cert, _ := identity.Current(); !role.Of(cert.Leaf, p.Rules...).Has(role.Planner) {
+	if cert, _ := own.Current(); !role.Of(cert.Leaf, p.Rules...).Has(role.Planner) {
 		slog.Warn("agents, proxies and psidecar plan take this planner's certificate only with --planner-name",
 			"error", role.Missing(cert.Leaf, role.Of(cert.Leaf), role.Planner, "--planner-name"))
 	}
@@ -63,11 +63,11 @@ func (g *guests) policy(flag string, identity *link.Identity) (*access.Policy, e
 
 // secured refuses to serve other hosts without certificates, unless that is
 // what somebody wants.
-func (g *guests) secured(flag string, at net.Addr, identity *link.Identity) error {
+func (g *guests) secured(flag string, at net.Addr, own *identity.Identity) error {
 	switch tcp, ok := at.(*net.TCPAddr); {
-	case identity != nil && g.insecure && flag == "--":
+	case own != nil && g.insecure && flag == "--":
 		return usagef("--insecure and --tls-cert exclude each other")
-	case identity != nil || ok && tcp.IP.IsLoopback():
+	case own != nil || ok && tcp.IP.IsLoopback():
 		return nil
 	case g.insecure:
 		slog.Warn("the planner takes reports and commands from whoever reaches it (--insecure)", "address", at.String())

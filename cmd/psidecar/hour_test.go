@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/agent/history"
-	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/internal/health"
 )
 
 // The loop that keeps the last hour turns now and then: it is not late before its

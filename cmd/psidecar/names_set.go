@@ -21,8 +21,8 @@ import (
 
 	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/web"
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
 	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/internal/control"
 )
 
 func newNamesCommand(e env) *cobra.Command {

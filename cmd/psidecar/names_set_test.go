@@ -15,7 +15,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/web"
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/proxy"
 )
 

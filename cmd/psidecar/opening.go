@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/psidecar/psidecar/proxy/handshake"
+	"github.com/psidecar/psidecar/internal/handshake"
 )
 
 // Bounds of connections at a page that have not asked for anything, or nothing

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/psidecar/psidecar/internal/handshake"
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/proxy/handshake"
-	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/test/certs"
 )
 
@@ -66,7 +66,7 @@ func (quiet) Watch(_ *api.WatchRequest, stream grpc.ServerStreamingServer[api.Pl
 func TestCallsBesideSilentConnections(t *testing.T) {
 	ours := certs.New(t, "ours")
 	mine := files(ours.Issue(t, t.TempDir(), "127.0.0.1", time.Now().Add(time.Hour), certs.Parts...))
-	identity, err := link.LoadIdentity(mine)
+	own, err := identity.Load(mine)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestCallsBesideSilentConnections(t *testing.T) {
 		client grpc.DialOption
 		words  string
 	}{
-		"before TLS":           {serverCredentials(identity), grpc.WithTransportCredentials(clientCredentials(identity, "", false)), ""},
+		"before TLS":           {identity.ServerCredentials(own), grpc.WithTransportCredentials(identity.ClientCredentials(own, "", false)), ""},
 		"nothing, without TLS": {insecure.NewCredentials(), grpc.WithTransportCredentials(insecure.NewCredentials()), ""},
 		"half of a first word": {insecure.NewCredentials(), grpc.WithTransportCredentials(insecure.NewCredentials()), "PRI * HTTP"},
 	} {

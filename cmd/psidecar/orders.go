@@ -8,7 +8,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/web"
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
 )
 
 // controlSocket is in the folder that an agent makes for the proxy's user.

@@ -23,7 +23,10 @@ import (
 	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/web"
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/handshake"
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
@@ -34,9 +37,6 @@ import (
 	"github.com/psidecar/psidecar/planner/reports"
 	"github.com/psidecar/psidecar/planner/standby"
 	"github.com/psidecar/psidecar/planner/store"
-	"github.com/psidecar/psidecar/proxy/handshake"
-	"github.com/psidecar/psidecar/proxy/health"
-	"github.com/psidecar/psidecar/proxy/link"
 )
 
 // plannerFlags are what psidecar planner, and what else plans, can be told.
@@ -45,7 +45,7 @@ type plannerFlags struct {
 	lease, advertise    string
 	act                 bool
 	live                live.Options
-	tls                 link.Files
+	tls                 identity.Files
 	names               []string // for http
 	keyNames            string
 	called              *names.File // the same as the agent's in this process; nil: keyNames
@@ -129,8 +129,8 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 // collector is a planner about to run.
 type collector struct {
 	reports  net.Listener
-	identity *link.Identity    // nil: no TLS
-	control  *control.Listener // nil: none
+	identity *identity.Identity // nil: no TLS
+	control  *control.Listener  // nil: none
 	policy   *access.Policy
 	opening  *handshake.Set // who comes to reports and has not said who it is
 	page     page
@@ -394,7 +394,7 @@ func (c *collector) serveAt(ctx context.Context, server *grpc.Server, l net.List
 func (c *collector) credentials() credentials.TransportCredentials {
 	var tls credentials.TransportCredentials
 	if c.identity != nil {
-		tls = serverCredentials(c.identity)
+		tls = identity.ServerCredentials(c.identity)
 	}
 	return greeted{control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)}
 }

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // terminal returns the two ends of a pseudo-terminal.

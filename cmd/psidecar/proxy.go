@@ -17,7 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/planner/api/role"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
@@ -25,7 +26,6 @@ import (
 	"github.com/psidecar/psidecar/proxy/follow"
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/handover"
-	"github.com/psidecar/psidecar/proxy/health"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 )

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/mark"
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/mark"
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 

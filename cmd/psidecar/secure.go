@@ -1,9 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,8 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/psidecar/psidecar/planner/api/role"
-	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/internal/identity"
 )
 
 // plannerLink says how a planner is reached: without TLS, or with certificates
@@ -22,10 +18,10 @@ import (
 type plannerLink struct {
 	address string
 	name    string // in the planner's certificate; empty: the address's host
-	files   link.Files
+	files   identity.Files
 	// own is the identity of a planner in this process, which is reached with
 	// its own certificate.
-	own *link.Identity
+	own *identity.Identity
 }
 
 func (l *plannerLink) add(cmd *cobra.Command, address, usage string) {
@@ -40,7 +36,7 @@ func (l *plannerLink) add(cmd *cobra.Command, address, usage string) {
 // credentials returns what gRPC needs to reach the planner.
 func (l *plannerLink) credentials() (credentials.TransportCredentials, error) {
 	if l.own != nil {
-		return clientCredentials(l.own, "", false), nil
+		return identity.ClientCredentials(l.own, "", false), nil
 	}
 	i, err := identityOf(l.files, "--planner-")
 	switch {
@@ -57,7 +53,7 @@ func (l *plannerLink) credentials() (credentials.TransportCredentials, error) {
 			return nil, usagef("--planner %q: want host:port: %w", l.address, err)
 		}
 	}
-	return clientCredentials(i, name, l.name == ""), nil
+	return identity.ClientCredentials(i, name, l.name == ""), nil
 }
 
 // target returns where the planner is: of commands that people give, by default,
@@ -74,7 +70,7 @@ func (l *plannerLink) target() string {
 
 // identityOf reads the files that the flags PREFIXca, PREFIXcert and PREFIXkey
 // name; nil where none is given.
-func identityOf(f link.Files, prefix string) (*link.Identity, error) {
+func identityOf(f identity.Files, prefix string) (*identity.Identity, error) {
 	if f.CA == "" && f.Cert == "" && f.Key == "" {
 		return nil, nil
 	}
@@ -82,65 +78,9 @@ func identityOf(f link.Files, prefix string) (*link.Identity, error) {
 	if f.CA == "" || f.Cert == "" || f.Key == "" {
 		return nil, usagef("%s go together", names)
 	}
-	i, err := link.LoadIdentity(f)
+	i, err := identity.Load(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", names, err)
 	}
 	return i, nil
-}
-
-// clientCredentials are those of one who talks to a planner whose certificate
-// has the name; empty: any that the CA has signed. With judged it must have a
-// planner's role too.
-func clientCredentials(i *link.Identity, name string, judged bool) credentials.TransportCredentials {
-	return credentials.NewTLS(&tls.Config{
-		MinVersion: tls.VersionTLS13,
-		// The roots may change while this lives; verify does all that is
-		// skipped here.
-		InsecureSkipVerify: true,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			cert, _ := i.Current()
-			return cert, nil
-		},
-		VerifyConnection: func(cs tls.ConnectionState) error {
-			err := verify(i, cs, x509.VerifyOptions{DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-			if leaf := cs.PeerCertificates[0]; err == nil && judged && !role.Of(leaf).Has(role.Planner) {
-				err = role.Missing(leaf, role.Of(leaf), role.Planner, "--planner-name")
-			}
-			return err
-		},
-	})
-}
-
-// serverCredentials are a planner's: who talks to it needs a certificate. What
-// that allows is for package access to say.
-func serverCredentials(i *link.Identity) credentials.TransportCredentials {
-	return credentials.NewTLS(&tls.Config{
-		MinVersion: tls.VersionTLS13,
-		ClientAuth: tls.RequireAnyClientCert, // judged by verify
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			cert, _ := i.Current()
-			return cert, nil
-		},
-		VerifyConnection: func(cs tls.ConnectionState) error {
-			return verify(i, cs, x509.VerifyOptions{KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-		},
-		SessionTicketsDisabled: true, // a resumed session would not be judged by new roots
-	})
-}
-
-// verify checks the chain of a peer's certificate by the identity's roots.
-func verify(i *link.Identity, cs tls.ConnectionState, opts x509.VerifyOptions) error {
-	if len(cs.PeerCertificates) == 0 {
-		return errors.New("the peer has no certificate")
-	}
-	_, opts.Roots = i.Current()
-	opts.Intermediates = x509.NewCertPool()
-	for _, c := range cs.PeerCertificates[1:] {
-		opts.Intermediates.AddCert(c)
-	}
-	if _, err := cs.PeerCertificates[0].Verify(opts); err != nil {
-		return fmt.Errorf("the peer's certificate: %w", err)
-	}
-	return nil
 }

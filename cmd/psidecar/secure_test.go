@@ -11,13 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/agent/report"
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/test/certs"
 )
 
 // files are those of a certificate, as flags name them.
-func files(f certs.Files) link.Files { return link.Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
+func files(f certs.Files) identity.Files { return identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
 
 // A planner with certificates talks to those alone who have one of its CA with
 // a role, and they to no one else but a planner.
@@ -171,7 +171,7 @@ func TestReportsByTLS(t *testing.T) {
 	}
 	for { // the planner looks again within a second
 		leaf, _ := c.identity.Current()
-		want, err := link.LoadIdentity(files(first))
+		want, err := identity.Load(files(first))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/web"
-	"github.com/psidecar/psidecar/proxy/handshake"
+	"github.com/psidecar/psidecar/internal/handshake"
 )
 
 // ports opens a command's listeners, all before anything runs, so that an

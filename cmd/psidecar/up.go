@@ -14,9 +14,9 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/pods"
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/proxy/handover"
-	"github.com/psidecar/psidecar/proxy/health"
 )
 
 // upFlags are those of all parts. A flag of a part that is the same in psidecar

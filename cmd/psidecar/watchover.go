@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/internal/health"
 )
 
 // watchOver has time pass for loops until ctx ends, logs those that are stuck,

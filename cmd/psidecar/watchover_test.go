@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/internal/health"
 )
 
 // systemd's watchdog is told that the process is alive while all loops turn, and

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/health"
+	"github.com/psidecar/psidecar/internal/health"
 )
 
 // An Agent sets the policy of cgroups. It is a [handover.Client].

@@ -7,20 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
-	"os"
 	"path"
-	"sync"
-	"time"
 
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api/role"
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // Files name the PEM files that mutual TLS needs and who may be a peer.
 type Files struct {
-	Cert, Key, CA string
+	identity.Files
 	// Peers are patterns, as of path.Match, for DNS names and URIs in a
 	// peer's certificate ("*.psidecar.svc", "spiffe://cluster/ns/*/sa/psidecar").
 	// A peer needs one name that one pattern matches, and then no role; one that
@@ -28,28 +25,11 @@ type Files struct {
 	Peers []string
 }
 
-// Identity is this proxy's certificate and how it judges those of others. The
-// files are looked at again when a link is made, at most once a second, and
-// read again where they changed; while they cannot be read, what was read last
-// stays in use.
+// Identity is this proxy's certificate and how it judges those of its peers.
 type Identity struct {
-	files Files
-
-	mu      sync.Mutex
-	cert    *tls.Certificate
-	roots   *x509.CertPool
-	stamps  [3]stamp
-	checked time.Time
+	*identity.Identity
+	peers []string // see [Files.Peers]
 }
-
-type stamp struct {
-	modified time.Time
-	size     int64
-	inode    any
-}
-
-// recheck is how often the files are looked at, at most.
-const recheck = time.Second
 
 // LoadIdentity reads the files and checks the patterns.
 func LoadIdentity(f Files) (*Identity, error) {
@@ -58,69 +38,11 @@ func LoadIdentity(f Files) (*Identity, error) {
 			return nil, fmt.Errorf("peer pattern %q: %w", p, err)
 		}
 	}
-	i := &Identity{files: f}
-	stamps, err := i.stat()
-	if err == nil {
-		err = i.load()
-	}
+	i, err := identity.Load(f.Files)
 	if err != nil {
 		return nil, err
 	}
-	i.stamps, i.checked = stamps, time.Now()
-	return i, nil
-}
-
-func (i *Identity) stat() (s [3]stamp, err error) {
-	for n, name := range []string{i.files.Cert, i.files.Key, i.files.CA} {
-		info, err := os.Stat(name)
-		if err != nil {
-			return s, fmt.Errorf("TLS: %w", err)
-		}
-		s[n] = stamp{info.ModTime(), info.Size(), inodeOf(info)}
-	}
-	return s, nil
-}
-
-func (i *Identity) load() error {
-	cert, err := tls.LoadX509KeyPair(i.files.Cert, i.files.Key)
-	if err != nil {
-		return fmt.Errorf("TLS: certificate %s with key %s: %w", i.files.Cert, i.files.Key, err)
-	}
-	pem, err := os.ReadFile(i.files.CA)
-	if err != nil {
-		return fmt.Errorf("TLS: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("TLS: %s holds no certificate in PEM form", i.files.CA)
-	}
-	i.cert, i.roots = &cert, roots
-	return nil
-}
-
-// Current returns certificate and roots as the files have them now, for other
-// connections than links too.
-func (i *Identity) Current() (*tls.Certificate, *x509.CertPool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if time.Since(i.checked) < recheck {
-		return i.cert, i.roots
-	}
-	i.checked = time.Now()
-	stamps, err := i.stat()
-	if err == nil && stamps == i.stamps {
-		return i.cert, i.roots
-	}
-	if err == nil {
-		err = i.load()
-	}
-	if err != nil {
-		slog.Warn("TLS files changed and cannot be used; the ones read before stay in use", "error", err)
-		return i.cert, i.roots
-	}
-	i.stamps = stamps
-	slog.Info("TLS files read again", "certificate", i.files.Cert)
-	return i.cert, i.roots
+	return &Identity{i, f.Peers}, nil
 }
 
 func (i *Identity) client() *tls.Config {
@@ -169,11 +91,11 @@ func (i *Identity) verify(cs tls.ConnectionState, roots *x509.CertPool, usage x5
 	if err != nil {
 		return reason.Errorf(reason.TLS, "the peer's certificate: %w", err)
 	}
-	if len(i.files.Peers) > 0 && !i.known(leaf) {
+	if len(i.peers) > 0 && !i.known(leaf) {
 		return reason.Errorf(reason.Identity, "the peer's certificate names %q and %v, which no pattern of peers (--tls-peer) matches", leaf.DNSNames, leaf.URIs)
 	}
 	// An authority signs for others than proxies too.
-	if g := role.Of(leaf); !g.Has(role.Proxy) && (len(g) > 0 || len(i.files.Peers) == 0) {
+	if g := role.Of(leaf); !g.Has(role.Proxy) && (len(g) > 0 || len(i.peers) == 0) {
 		return reason.Errorf(reason.Identity, "the peer: %w", role.Missing(leaf, g, role.Proxy, "--tls-peer"))
 	}
 	return nil
@@ -185,7 +107,7 @@ func (i *Identity) known(leaf *x509.Certificate) bool {
 		names = append(names[:len(names):len(names)], u.String())
 	}
 	for _, name := range names {
-		for _, pattern := range i.files.Peers {
+		for _, pattern := range i.peers {
 			if ok, err := path.Match(pattern, name); ok && err == nil {
 				return true
 			}

@@ -9,7 +9,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/control"
+	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 

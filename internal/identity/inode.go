@@ -1,4 +1,4 @@
-package link
+package identity
 
 import (
 	"io/fs"

@@ -5,8 +5,8 @@
 // [Listen] opens a socket at which each connection knows its user; [Handler] lets
 // chosen users alone through to an HTTP handler and logs what they change;
 // [Credentials] tells a gRPC server's access policy who calls. Root, the user
-// that psidecar runs as and those that a flag names are trusted. cmd/psidecar's
-// planner, proxy and up use it.
+// that psidecar runs as and those that a flag names are trusted. The planner, the
+// proxy, the agent and psidecar up use it.
 package control
 
 import (

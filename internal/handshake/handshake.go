@@ -3,7 +3,7 @@
 //
 // In come connections as they are accepted, and word of when each has said
 // enough; those that make room for others are reset. The mesh port of package
-// proxy and the planner's ports and all pages of cmd/psidecar have a [Set] each.
+// proxy and the planner's ports and all pages have a [Set] each.
 package handshake
 
 import (

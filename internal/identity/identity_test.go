@@ -1,0 +1,69 @@
+package identity
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/certs"
+)
+
+func filesOf(f certs.Files) Files { return Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
+
+// Files that are replaced are in use from the next look on, and files that cannot
+// be read leave those before in use.
+func TestFilesAreReadAgain(t *testing.T) {
+	ca, folder := certs.New(t, "ca"), t.TempDir()
+	files := filesOf(ca.Issue(t, folder, "first", time.Now().Add(time.Hour), certs.Parts...))
+	i, err := Load(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _ := i.Current()
+	ca.Issue(t, folder, "second", time.Now().Add(time.Hour), certs.Parts...)
+	if same, _ := i.Current(); same != first {
+		t.Error("files were looked at twice within a second")
+	}
+	look := func() []byte {
+		i.checked = time.Time{}
+		cert, roots := i.Current()
+		if roots == nil {
+			t.Fatal("no roots")
+		}
+		return cert.Certificate[0]
+	}
+	second := look()
+	if bytes.Equal(first.Certificate[0], second) {
+		t.Fatal("the certificate that was replaced is still in use")
+	}
+	if err := os.WriteFile(files.Cert, []byte("half written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(look(), second) {
+		t.Error("another certificate is in use while the file is broken")
+	}
+	ca.Issue(t, folder, "third", time.Now().Add(time.Hour), certs.Parts...)
+	if bytes.Equal(look(), second) {
+		t.Error("the file that was mended is not in use")
+	}
+}
+
+func TestLoadSaysWhatIsWrong(t *testing.T) {
+	good := filesOf(certs.New(t, "ca").Issue(t, t.TempDir(), "a", time.Now().Add(time.Hour)))
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, f := range map[string]Files{
+		"no such file":   {Cert: "/nowhere", Key: good.Key, CA: good.CA},
+		"holds no certi": {Cert: good.Cert, Key: good.Key, CA: empty},
+		"certificate":    {Cert: empty, Key: good.Key, CA: good.CA},
+	} {
+		if _, err := Load(f); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
