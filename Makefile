@@ -149,14 +149,14 @@ fuzz:
 generate: generate-deps page
 	$(GO) generate ./...
 
-# The web page, from agent/web/page to agent/web/dist.
+# The web page, from page/src to page/dist.
 page: page-deps
-	cd agent/web/page && npm run --silent check && npm test --silent && npm run --silent build
+	cd page && npm run --silent check && npm test --silent && npm run --silent build
 
 # What the page is built and tested with, axe-core for the tests in the browser too,
 # unless it is there as package-lock.json has it.
 page-deps:
-	@cd agent/web/page && if ! cmp -s package-lock.json node_modules/.psidecar-lock; then \
+	@cd page && if ! cmp -s package-lock.json node_modules/.psidecar-lock; then \
 	  echo "installing the page's packages"; \
 	  npm ci --silent --no-audit --no-fund && cp package-lock.json node_modules/.psidecar-lock; \
 	fi

@@ -3,7 +3,7 @@
 // messages, and shows what came of it over HTTP, as metrics and to a planner.
 //
 // In come [Options]; [Agent.Run] works until its context ends and leaves
-// nothing attached. What it knows is read through the agent's [web.State]
+// nothing attached. What it knows is read through the agent's [page.State]
 // methods. Subpackages do the work: discover finds processes, observe rebuilds
 // messages, locality and counts keep the sums, web serves them, report sends
 // them on. The command psidecar agent calls it.
@@ -28,16 +28,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/discover"
-	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/machine"
-	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/sampling"
 	"github.com/psidecar/psidecar/agent/stall"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/page/names"
 )
 
 // Options of an agent.
@@ -67,7 +67,7 @@ type Options struct {
 	// its processes are watched.
 	Selects func(pod string) bool
 	// Pod, where not nil, names a pod by its UID.
-	Pod func(uid string) (web.Pod, bool)
+	Pod func(uid string) (page.Pod, bool)
 	// Saved, where not nil, says how many bytes this host's proxies took from jobs for
 	// links with a codec, and how many they sent in their stead; ok: there is a proxy
 	// that says so.
@@ -104,7 +104,7 @@ type Sampling struct {
 	Budget float64
 }
 
-// Agent watches a host. Its web.State methods may be called while Run runs.
+// Agent watches a host. Its page.State methods may be called while Run runs.
 type Agent struct {
 	opts     Options
 	started  time.Time
@@ -136,7 +136,7 @@ type Agent struct {
 	attached []string                 // cgroups
 	unsynced map[string]lateness      // by job
 	ready    error
-	planner  func() *web.Planner
+	planner  func() *page.Planner
 	windowed time.Time         // when uses were last reported key by key
 	pace     time.Duration     // after how long they are reported again
 	told     map[string]uint64 // bytes of each job then
@@ -370,5 +370,5 @@ func (a *Agent) sweep() error {
 
 // Handler serves the agent over HTTP.
 func (a *Agent) Handler(pprof bool) http.Handler {
-	return web.Handler(a, web.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health, History: a.History, Names: a.opts.Names})
+	return page.Handler(a, page.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health, History: a.History, Names: a.opts.Names})
 }

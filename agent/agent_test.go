@@ -12,8 +12,8 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -77,8 +77,8 @@ func TestMetrics(t *testing.T) {
 	if j.Accesses != 6334+6540 || j.Latency.Count != 60 || len(j.Nodes) != 5 {
 		t.Errorf("%+v", j)
 	}
-	during, err := a.Heatmap(j.Name, web.HeatmapQuery{
-		Blocks: 4, Last: 1<<64 - 1, Measure: web.Accesses, Range: web.Range{From: j.FirstSeen, To: j.LastSeen},
+	during, err := a.Heatmap(j.Name, page.HeatmapQuery{
+		Blocks: 4, Last: 1<<64 - 1, Measure: page.Accesses, Range: page.Range{From: j.FirstSeen, To: j.LastSeen},
 	})
 	if err != nil {
 		t.Fatal(err)

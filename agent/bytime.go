@@ -7,14 +7,14 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // heatmapByTime has a row for each stretch of time. What was counted over more
 // than one is divided between them by how long it was of each.
-func heatmapByTime(v *observe.JobView, q web.HeatmapQuery, now time.Time) web.Heatmap {
+func heatmapByTime(v *observe.JobView, q page.HeatmapQuery, now time.Time) page.Heatmap {
 	size := v.Job.Sums.Table.Size()
-	h := web.Heatmap{
+	h := page.Heatmap{
 		Job: v.Job.Scheduler.String(), Measure: q.Measure, Range: q.Range, Finest: true,
 		Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
 	}
@@ -32,7 +32,7 @@ func heatmapByTime(v *observe.JobView, q web.HeatmapQuery, now time.Time) web.He
 	if to == 0 || to > now.UnixNano() {
 		to = now.UnixNano()
 	}
-	h.Times = web.RowsOf(time.Unix(0, max(from, heats[0].Start)), time.Unix(0, max(to, heats[0].End)), q.Rows)
+	h.Times = page.RowsOf(time.Unix(0, max(from, heats[0].Start)), time.Unix(0, max(to, heats[0].End)), q.Rows)
 	sums := make([][]float64, len(h.Times))
 	for i := range sums {
 		sums[i] = make([]float64, len(firsts))
@@ -50,7 +50,7 @@ func heatmapByTime(v *observe.JobView, q web.HeatmapQuery, now time.Time) web.He
 }
 
 // shares returns which part of a stretch of time is in which row.
-func shares(rows []web.Range, start, end int64) map[int]float64 {
+func shares(rows []page.Range, start, end int64) map[int]float64 {
 	out := map[int]float64{}
 	for i, r := range rows {
 		from, to := max(start, r.From.UnixNano()), min(end, r.To.UnixNano())
@@ -65,7 +65,7 @@ func shares(rows []web.Range, start, end int64) map[int]float64 {
 }
 
 // ofWorkers adds up what the workers that were asked for did in each block.
-func ofWorkers(heat *locality.Heat, names []string, q *web.HeatmapQuery, blocks int) []float64 {
+func ofWorkers(heat *locality.Heat, names []string, q *page.HeatmapQuery, blocks int) []float64 {
 	sums := make([]float64, blocks)
 	for w, row := range heat.Rows {
 		if row == nil || w >= len(names) || names[w] == "" || !q.Of(names[w]) {
@@ -80,7 +80,7 @@ func ofWorkers(heat *locality.Heat, names []string, q *web.HeatmapQuery, blocks 
 
 // fillByTime puts the blocks that were asked for, and in which something was used,
 // into the heatmap.
-func fillByTime(h *web.Heatmap, q *web.HeatmapQuery, v *observe.JobView, firsts []uint64, sums [][]float64) {
+func fillByTime(h *page.Heatmap, q *page.HeatmapQuery, v *observe.JobView, firsts []uint64, sums [][]float64) {
 	var blocks []counts.Block
 	var columns []int
 	for b, first := range firsts {
@@ -106,7 +106,7 @@ func fillByTime(h *web.Heatmap, q *web.HeatmapQuery, v *observe.JobView, firsts 
 	h.Counts = make([][]uint64, len(h.Times))
 	for i := 0; i < len(blocks); i += each {
 		joined := joinBlocks(blocks[i:min(i+each, len(blocks))], 1)[0]
-		h.Blocks = append(h.Blocks, web.NewBlock(joined.First, joined.Last, joined.Keys, joined.Folded))
+		h.Blocks = append(h.Blocks, page.NewBlock(joined.First, joined.Last, joined.Keys, joined.Folded))
 		for row := range h.Times {
 			n := 0.0
 			for _, b := range columns[i:min(i+each, len(blocks))] {

@@ -5,16 +5,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // The rows of a heatmap by time add up to what the workers did in all.
 func TestHeatmapByTime(t *testing.T) {
 	v := watched(t).Jobs()[0]
-	q := web.HeatmapQuery{Blocks: 64, Last: math.MaxUint64, Measure: web.Accesses}
+	q := page.HeatmapQuery{Blocks: 64, Last: math.MaxUint64, Measure: page.Accesses}
 	byWorker := heatmap(&v, q)
-	q.Rows, q.Range = 12, web.Range{From: time.Unix(0, v.First-1), To: time.Unix(0, v.Last+1)}
-	sum := func(h web.Heatmap, rows ...int) (n uint64) {
+	q.Rows, q.Range = 12, page.Range{From: time.Unix(0, v.First-1), To: time.Unix(0, v.Last+1)}
+	sum := func(h page.Heatmap, rows ...int) (n uint64) {
 		for i, row := range h.Counts {
 			for _, c := range row {
 				if len(rows) == 0 || i == rows[0] {
@@ -57,7 +57,7 @@ func TestHeatmapByTime(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	rows := web.RowsOf(time.Unix(100, 0), time.Unix(140, 0), 2)
+	rows := page.RowsOf(time.Unix(100, 0), time.Unix(140, 0), 2)
 	if len(rows) != 2 {
 		t.Fatalf("%d rows", len(rows))
 	}

@@ -3,10 +3,10 @@ package agent
 import (
 	"time"
 
-	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -82,18 +82,18 @@ func (u usage) report(r *api.AgentReport) {
 }
 
 // History returns how a job went over the last hour.
-func (a *Agent) History(job string, q web.HistoryQuery) (web.History, error) {
+func (a *Agent) History(job string, q page.HistoryQuery) (page.History, error) {
 	points := a.curves.log.Of(job, q.From, q.To)
 	if job != "" {
 		v, err := a.view(job)
 		if err != nil {
-			return web.History{}, err
+			return page.History{}, err
 		}
 		if q.Some() {
 			points = history.Among(points, partsOf(&v, q.Selection))
 		}
 	}
-	return web.NewHistory(job, q, points), nil
+	return page.NewHistory(job, q, points), nil
 }
 
 // partsOf returns what some of a job's nodes did in each stretch of time of which

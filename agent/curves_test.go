@@ -4,11 +4,11 @@ import (
 	"os"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/replay"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -50,7 +50,7 @@ func TestNoteHour(t *testing.T) {
 	note()
 	note()
 	job := a.observer.Jobs()[0]
-	h, err := a.History(job.Job.Scheduler.String(), web.HistoryQuery{})
+	h, err := a.History(job.Job.Scheduler.String(), page.HistoryQuery{})
 	if err != nil || len(h.Points) != 2 {
 		t.Fatalf("%d points, want 2: %v", len(h.Points), err)
 	}
@@ -68,10 +68,10 @@ func TestNoteHour(t *testing.T) {
 	if still.BytesPerSecond != 0 || still.StepsPerSecond != 0 || still.Requests != 0 || still.Skew != 0 {
 		t.Errorf("where nothing passed: %+v", still)
 	}
-	if _, err := a.History("no such job", web.HistoryQuery{}); err == nil {
+	if _, err := a.History("no such job", page.HistoryQuery{}); err == nil {
 		t.Error("there is a history of a job that is not known")
 	}
-	if h, err := a.History("", web.HistoryQuery{}); err != nil || len(h.Points) != 2 {
+	if h, err := a.History("", page.HistoryQuery{}); err != nil || len(h.Points) != 2 {
 		t.Errorf("of the host alone: %d points, %v", len(h.Points), err)
 	}
 }
@@ -98,7 +98,7 @@ func TestPartsOf(t *testing.T) {
 	if allSteps == 0 || allBytes == 0 || allRequests == 0 {
 		t.Fatalf("%v steps, %v bytes, %d requests", allSteps, allBytes, allRequests)
 	}
-	moved := traffic(&v, web.Range{})
+	moved := traffic(&v, page.Range{})
 	want := 0.0
 	for w, worker := range moved.Workers {
 		for s, server := range moved.Servers {

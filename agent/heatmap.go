@@ -6,14 +6,14 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
-// Heatmap implements web.State.
-func (a *Agent) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
+// Heatmap implements page.State.
+func (a *Agent) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	v, err := a.view(job)
 	if err != nil {
-		return web.Heatmap{}, err
+		return page.Heatmap{}, err
 	}
 	if q.Rows > 0 {
 		return heatmapByTime(&v, q, a.now()), nil
@@ -21,14 +21,14 @@ func (a *Agent) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
 	return heatmap(&v, q), nil
 }
 
-func heatmap(v *observe.JobView, q web.HeatmapQuery) web.Heatmap {
+func heatmap(v *observe.JobView, q page.HeatmapQuery) page.Heatmap {
 	size := v.Job.Sums.Table.Size()
-	h := web.Heatmap{
+	h := page.Heatmap{
 		Job: v.Job.Scheduler.String(), Measure: q.Measure, Range: q.Range,
 		Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
 	}
 	var blocks []counts.Block
-	if q.Range == (web.Range{}) {
+	if q.Range == (page.Range{}) {
 		blocks = v.Job.Sums.Table.Blocks(uint64(q.First), uint64(q.Last), q.Blocks)
 		h.Finest = len(blocks) < q.Blocks
 	} else {
@@ -37,7 +37,7 @@ func heatmap(v *observe.JobView, q web.HeatmapQuery) web.Heatmap {
 	workers := order(v.WorkersByIndex)
 	h.Workers = picked(v.WorkersByIndex, workers)
 	for _, b := range blocks {
-		h.Blocks = append(h.Blocks, web.NewBlock(b.First, b.Last, b.Keys, b.Folded))
+		h.Blocks = append(h.Blocks, page.NewBlock(b.First, b.Last, b.Keys, b.Folded))
 	}
 	for _, w := range workers {
 		row := make([]uint64, len(blocks))
@@ -54,14 +54,14 @@ func heatmap(v *observe.JobView, q web.HeatmapQuery) web.Heatmap {
 
 // cellError is by how many percent the count of an average cell that is not
 // empty may be wrong because requests are sampled.
-func cellError(v *observe.JobView, m web.Measure, cells [][]uint64) float64 {
+func cellError(v *observe.JobView, m page.Measure, cells [][]uint64) float64 {
 	return errorOfCells(coverage(v), v.Job.Sums.Table.Size().Total, m, cells)
 }
 
 // errorOfCells takes an average cell to have its share of the job's pulls and
 // pushes: those of one step are looked at together, and bytes are as wrong as the
 // uses that moved them.
-func errorOfCells(s *web.JobSampling, total counts.Sums, m web.Measure, cells [][]uint64) float64 {
+func errorOfCells(s *page.JobSampling, total counts.Sums, m page.Measure, cells [][]uint64) float64 {
 	sum, n := 0.0, 0
 	for _, row := range cells {
 		for _, c := range row {
@@ -78,9 +78,9 @@ func errorOfCells(s *web.JobSampling, total counts.Sums, m web.Measure, cells []
 	share := sum / float64(n) / all
 	pulls, pushes := share*float64(total[counts.Pulls]), share*float64(total[counts.Pushes])
 	switch m {
-	case web.Pulls, web.PulledBytes:
+	case page.Pulls, page.PulledBytes:
 		pushes = 0
-	case web.Pushes, web.PushedBytes:
+	case page.Pushes, page.PushedBytes:
 		pulls = 0
 	}
 	if pulls+pushes == 0 {
@@ -91,7 +91,7 @@ func errorOfCells(s *web.JobSampling, total counts.Sums, m web.Measure, cells []
 
 // blocksDuring returns the blocks of a stretch of time, which were laid down
 // while it passed, and whether they are as fine as they get.
-func blocksDuring(sums *locality.Job, q web.HeatmapQuery) (blocks []counts.Block, finest bool) {
+func blocksDuring(sums *locality.Job, q page.HeatmapQuery) (blocks []counts.Block, finest bool) {
 	r := q.Range
 	view := during(sums, r)
 	grid := view.Heat
@@ -143,26 +143,26 @@ func joinBlocks(blocks []counts.Block, n int) []counts.Block {
 	return joined
 }
 
-// Keys implements web.State.
-func (a *Agent) Keys(job string, n int) (web.Keys, error) {
+// Keys implements page.State.
+func (a *Agent) Keys(job string, n int) (page.Keys, error) {
 	v, err := a.view(job)
 	if err != nil {
-		return web.Keys{}, err
+		return page.Keys{}, err
 	}
 	return hottest(&v, n), nil
 }
 
-func hottest(v *observe.JobView, n int) web.Keys {
+func hottest(v *observe.JobView, n int) page.Keys {
 	hot, skew := v.Job.Sums.Table.Hottest(n)
 	workers := order(v.WorkersByIndex)
-	k := web.Keys{
+	k := page.Keys{
 		Job: v.Job.Scheduler.String(), Workers: picked(v.WorkersByIndex, workers),
-		Hottest: []web.HotKey{}, Skew: []web.SkewPoint{}, Sketch: sketch(v),
+		Hottest: []page.HotKey{}, Skew: []page.SkewPoint{}, Sketch: sketch(v),
 	}
 	covered := coverage(v)
 	for _, key := range hot {
-		entry := web.HotKey{
-			Key: web.Key(key.Key), Text: web.Key(key.Key).Text(), Accesses: key.Accesses(),
+		entry := page.HotKey{
+			Key: page.Key(key.Key), Text: page.Key(key.Key).Text(), Accesses: key.Accesses(),
 			Pulls: key.Sums[counts.Pulls], Pushes: key.Sums[counts.Pushes],
 			Bytes:     key.Sums[counts.PulledBytes] + key.Sums[counts.PushedBytes],
 			Estimated: key.Earlier, Server: home(v, key.Key),
@@ -178,14 +178,14 @@ func hottest(v *observe.JobView, n int) web.Keys {
 		k.Hottest = append(k.Hottest, entry)
 	}
 	for _, p := range skew {
-		k.Skew = append(k.Skew, web.SkewPoint{Keys: p.Keys, Accesses: p.Accesses})
+		k.Skew = append(k.Skew, page.SkewPoint{Keys: p.Keys, Accesses: p.Accesses})
 	}
 	return k
 }
 
-func sketch(v *observe.JobView) web.Sketch {
+func sketch(v *observe.JobView) page.Sketch {
 	s := v.Job.Sums.Table.Size()
-	return web.Sketch{
+	return page.Sketch{
 		Job: v.Job.Scheduler.String(), Exact: s.Exact(), DistinctKeys: s.Keys, ExactKeys: s.ExactKeys,
 		Blocks: s.Blocks, FoldedBlocks: s.FoldedBlocks, MemoryBytes: s.MemoryBytes,
 		Bound: s.SketchBound, Percent: s.SketchPercent,

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -19,12 +19,12 @@ type Carried struct {
 }
 
 // measures returns the lines on a job's measures.
-func (a *Agent) measures(v *observe.JobView, j *web.Job) []measure.Line {
+func (a *Agent) measures(v *observe.JobView, j *page.Job) []measure.Line {
 	lines := []measure.Line{}
-	if j.State == web.Over {
+	if j.State == page.Over {
 		return lines
 	}
-	lines = append(lines, web.Observed(j))
+	lines = append(lines, page.Observed(j))
 	why := a.uncarried(v)
 	if a.opts.Carried.Measures == nil {
 		return append(lines, carriedBeside(j.Name, why))
@@ -87,7 +87,7 @@ func (a *Agent) running() int {
 	defer a.mu.Unlock()
 	n := 0
 	for _, f := range a.findings {
-		if f.State != web.Over {
+		if f.State != page.Over {
 			n++
 		}
 	}
@@ -100,7 +100,7 @@ var (
 )
 
 // measures sends the metrics of the agent's own measures.
-func (s sender) measures(j *web.Job) {
+func (s sender) measures(j *page.Job) {
 	for i := range j.Measures {
 		l := &j.Measures[i]
 		if l.Measure != measure.Observe && l.Measure != measure.Carry {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/stall"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -46,8 +46,8 @@ func TestMeasuresOfTheAgent(t *testing.T) {
 		"up that does not intercept": {far, far, Carried{Measures: proxy}, []string{"carry off not_intercepted", "threshold off not_intercepted", "slim off not_set"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Agent{opts: Options{Carried: c.carried}, findings: map[string]stall.Finding{c.at: {State: web.Running}}}
-			j := web.Job{Name: c.at, State: web.Running, Connections: web.Connections{Synced: 4}}
+			a := &Agent{opts: Options{Carried: c.carried}, findings: map[string]stall.Finding{c.at: {State: page.Running}}}
+			j := page.Job{Name: c.at, State: page.Running, Connections: page.Connections{Synced: 4}}
 			lines := a.measures(jobAt(c.at, c.worker), &j)
 			if l := lines[0]; l.Measure != measure.Observe || l.State != measure.On || l.On != 4 {
 				t.Errorf("observe: %+v", l)
@@ -69,7 +69,7 @@ func TestMeasuresOfTheAgent(t *testing.T) {
 		})
 	}
 	a := &Agent{}
-	if lines := a.measures(jobAt(far, far), &web.Job{State: web.Over}); len(lines) != 0 {
+	if lines := a.measures(jobAt(far, far), &page.Job{State: page.Over}); len(lines) != 0 {
 		t.Errorf("of a job that is over: %+v", lines)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // maxPairs is how many worker and server pairs of a job have metrics of their
@@ -220,15 +220,15 @@ func (s sender) workersAndServers(name string, v *observe.JobView) {
 }
 
 // stalls sends whether the job goes on, and who does not.
-func (s sender) stalls(name string, j *web.Job) {
+func (s sender) stalls(name string, j *page.Job) {
 	if j.State == "" {
 		return // not known yet
 	}
-	for _, state := range []string{web.Starting, web.Running, web.Stalled, web.Over} {
+	for _, state := range []string{page.Starting, page.Running, page.Stalled, page.Over} {
 		s.gauge(jobState, oneIf(j.State == state), name, state)
 	}
 	stalled := 0.0
-	if j.State == web.Stalled {
+	if j.State == page.Stalled {
 		stalled = time.Since(j.Since).Seconds()
 	}
 	s.gauge(jobStalled, stalled, name)

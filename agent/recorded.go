@@ -12,15 +12,15 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/recording"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 )
 
 // Recorded is what recordings hold, to be shown as an agent shows what it watches.
-// It implements web.State; jobs are named after their recordings. Of its times,
+// It implements page.State; jobs are named after their recordings. Of its times,
 // those from a pull to its answer are known; bytes are those of keys and values.
 // Its methods may be called from any goroutine.
 type Recorded struct {
@@ -222,37 +222,37 @@ func (r *Recorded) job(name string) (*recorded, error) {
 			return j, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %q", web.ErrNoJob, name)
+	return nil, fmt.Errorf("%w: %q", page.ErrNoJob, name)
 }
 
-// Ready implements web.State.
+// Ready implements page.State.
 func (r *Recorded) Ready() error { return nil }
 
-// Jobs implements web.State.
-func (r *Recorded) Jobs() []web.Job {
-	var jobs []web.Job
+// Jobs implements page.State.
+func (r *Recorded) Jobs() []page.Job {
+	var jobs []page.Job
 	for _, j := range r.all() {
 		v := &j.view
 		size, all := v.Job.Sums.Table.Size(), v.Job.Sums.All()
 		seconds := max(float64(v.Last-v.First)/1e9, 1e-9)
-		jobs = append(jobs, web.Job{
+		jobs = append(jobs, page.Job{
 			Name: j.name, Servers: v.Servers, Workers: v.Workers, FirstSeen: time.Unix(0, v.First), LastSeen: time.Unix(0, v.Last),
 			Accesses: size.Total[0] + size.Total[1], DistinctKeys: size.Keys, Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
 			Bytes: all.Bytes, StepsPerSecond: j.steps / seconds, BytesPerSecond: float64(all.Bytes) / seconds,
-			Latency: latency(all.Latency), Stragglers: []string{}, Stalls: []web.Stall{}, Nodes: []web.Node{},
-			State: web.Over, What: fmt.Sprintf("a recording of %.1f s, made on %s", seconds, cmp.Or(j.host, "a host")),
+			Latency: latency(all.Latency), Stragglers: []string{}, Stalls: []page.Stall{}, Nodes: []page.Node{},
+			State: page.Over, What: fmt.Sprintf("a recording of %.1f s, made on %s", seconds, cmp.Or(j.host, "a host")),
 		})
 	}
 	return jobs
 }
 
-// Heatmap implements web.State.
-func (r *Recorded) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
+// Heatmap implements page.State.
+func (r *Recorded) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	j, err := r.job(job)
 	if err != nil {
-		return web.Heatmap{}, err
+		return page.Heatmap{}, err
 	}
-	h := web.Heatmap{}
+	h := page.Heatmap{}
 	if q.Rows > 0 {
 		h = heatmapByTime(&j.view, q, time.Unix(0, j.view.Last))
 	} else {
@@ -262,33 +262,33 @@ func (r *Recorded) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) 
 	return h, nil
 }
 
-// Traffic implements web.State.
-func (r *Recorded) Traffic(job string, span web.Range) (web.Traffic, error) {
+// Traffic implements page.State.
+func (r *Recorded) Traffic(job string, span page.Range) (page.Traffic, error) {
 	j, err := r.job(job)
 	if err != nil {
-		return web.Traffic{}, err
+		return page.Traffic{}, err
 	}
 	t := traffic(&j.view, span)
 	t.Job = j.name
 	return t, nil
 }
 
-// Keys implements web.State.
-func (r *Recorded) Keys(job string, n int) (web.Keys, error) {
+// Keys implements page.State.
+func (r *Recorded) Keys(job string, n int) (page.Keys, error) {
 	j, err := r.job(job)
 	if err != nil {
-		return web.Keys{}, err
+		return page.Keys{}, err
 	}
 	k := hottest(&j.view, n)
 	k.Job = j.name
 	return k, nil
 }
 
-// Servers implements web.State.
-func (r *Recorded) Servers(job string, span web.Range) (web.Servers, error) {
+// Servers implements page.State.
+func (r *Recorded) Servers(job string, span page.Range) (page.Servers, error) {
 	j, err := r.job(job)
 	if err != nil {
-		return web.Servers{}, err
+		return page.Servers{}, err
 	}
 	s := loads(&j.view, span, time.Unix(0, j.view.Last))
 	s.Job = j.name
@@ -298,29 +298,29 @@ func (r *Recorded) Servers(job string, span web.Range) (web.Servers, error) {
 	return s, nil
 }
 
-// Agent implements web.State.
-func (r *Recorded) Agent() web.Agent {
+// Agent implements page.State.
+func (r *Recorded) Agent() page.Agent {
 	var hosts []string
 	for _, j := range r.all() {
 		hosts = append(hosts, j.host)
 	}
 	slices.Sort(hosts)
-	return web.Agent{
+	return page.Agent{
 		Version: r.Version, Host: "recordings of " + cmp.Or(strings.Join(slices.Compact(hosts), ", "), "no host yet"), MemoryBytes: residentBytes(),
 		RecordingBytes: r.Takes,
-		Programs:       []web.Program{}, Counters: []web.Counter{}, Sketches: []web.Sketch{}, Cgroups: []string{},
+		Programs:       []page.Program{}, Counters: []page.Counter{}, Sketches: []page.Sketch{}, Cgroups: []string{},
 	}
 }
 
 // History returns the last hour of a recording.
-func (r *Recorded) History(job string, q web.HistoryQuery) (web.History, error) {
+func (r *Recorded) History(job string, q page.HistoryQuery) (page.History, error) {
 	j, err := r.job(job)
 	if err != nil {
-		return web.History{}, err
+		return page.History{}, err
 	}
 	points := j.log.Of("", q.From, q.To)
 	if q.Some() {
 		points = history.Among(points, partsOf(&j.view, q.Selection))
 	}
-	return web.NewHistory(job, q, points), nil
+	return page.NewHistory(job, q, points), nil
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/recording"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // recorded20 is a recording of 20 s: two workers that pull and push ten keys five
@@ -68,7 +68,7 @@ func TestRecorded(t *testing.T) {
 		near("steps/s", j.StepsPerSecond, 5)
 		near("p50", j.Latency.P50, 0.002)
 		near("bytes", float64(j.Bytes), 200*(400+80+80+400+80))
-		h, err := r.Heatmap(j.Name, web.HeatmapQuery{Blocks: 16, Last: math.MaxUint64, Measure: web.Bytes})
+		h, err := r.Heatmap(j.Name, page.HeatmapQuery{Blocks: 16, Last: math.MaxUint64, Measure: page.Bytes})
 		if err != nil || len(h.Workers) != 2 || h.Job != j.Name {
 			t.Fatalf("%s: %+v, %v", j.Name, h, err)
 		}
@@ -79,7 +79,7 @@ func TestRecorded(t *testing.T) {
 			}
 		}
 		near("bytes of values", sum, 200*800)
-		history, err := r.History(j.Name, web.HistoryQuery{})
+		history, err := r.History(j.Name, page.HistoryQuery{})
 		if err != nil || len(history.Points) != 4 {
 			t.Fatalf("%s: %d points, %v", j.Name, len(history.Points), err)
 		}
@@ -91,7 +91,7 @@ func TestRecorded(t *testing.T) {
 		// In rows of ten seconds that begin at five: what was counted over a boundary is
 		// divided by it, and not doubled.
 		from := began.Add(time.Duration(i)*time.Hour - 5*time.Second)
-		rows, err := r.Heatmap(j.Name, web.HeatmapQuery{Blocks: 16, Last: math.MaxUint64, Measure: web.Pushes, Rows: 2, Range: web.Range{From: from}})
+		rows, err := r.Heatmap(j.Name, page.HeatmapQuery{Blocks: 16, Last: math.MaxUint64, Measure: page.Pushes, Rows: 2, Range: page.Range{From: from}})
 		if err != nil || len(rows.Times) < 2 {
 			t.Fatalf("by time: %d rows, %v", len(rows.Times), err)
 		}
@@ -102,12 +102,12 @@ func TestRecorded(t *testing.T) {
 			}
 		}
 		near("pushes by time", pushes, 2000)
-		s, err := r.Servers(j.Name, web.Range{From: began.Add(time.Duration(i)*time.Hour + 10*time.Second)})
+		s, err := r.Servers(j.Name, page.Range{From: began.Add(time.Duration(i)*time.Hour + 10*time.Second)})
 		if err != nil || len(s.Workers) != 2 || s.Servers[0].Share != 1 {
 			t.Errorf("servers: %+v, %v", s, err)
 		}
 	}
-	if _, err := r.Keys("other", 5); !errors.Is(err, web.ErrNoJob) {
+	if _, err := r.Keys("other", 5); !errors.Is(err, page.ErrNoJob) {
 		t.Errorf("of an unknown job: %v", err)
 	}
 }
@@ -135,7 +135,7 @@ func TestRecordedKeeps(t *testing.T) {
 	if _, err := r.Open("run", bytes.NewReader(whole)); err == nil || !strings.Contains(err.Error(), "room for 16 jobs") || len(r.Jobs()) != maxRecorded {
 		t.Errorf("one more than there is room for: %v", err)
 	}
-	if h, err := r.History("run (2) 10.0.0.1:9000", web.HistoryQuery{}); err != nil || len(h.Points) != 4 {
+	if h, err := r.History("run (2) 10.0.0.1:9000", page.HistoryQuery{}); err != nil || len(h.Points) != 4 {
 		t.Errorf("of the second: %d points, %v", len(h.Points), err)
 	}
 }

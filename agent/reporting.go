@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/stall"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -149,14 +149,14 @@ func windowReport(w *locality.Window, names []string, hurried bool) *api.Window 
 }
 
 // SetPlanner makes the agent tell of its link to a planner.
-func (a *Agent) SetPlanner(state func() *web.Planner) {
+func (a *Agent) SetPlanner(state func() *page.Planner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.planner = state
 }
 
 // jobReport reports a job; pod, where not nil, names a pod by its UID.
-func jobReport(v *observe.JobView, pod func(uid string) (web.Pod, bool), now time.Time) *api.JobReport {
+func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now time.Time) *api.JobReport {
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
 	recent := v.Job.Sums.Lately(now.UnixNano(), recently)
 	end := now.Truncate(time.Second)

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/names"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/agent/tcpinfo"
+	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 

@@ -13,23 +13,23 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/stall"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/page"
 )
 
 // recently is the time that rates are taken over.
 const recently = 10 * time.Second
 
-// Ready implements web.State.
+// Ready implements page.State.
 func (a *Agent) Ready() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ready
 }
 
-// Jobs implements web.State.
-func (a *Agent) Jobs() []web.Job {
-	var jobs []web.Job
+// Jobs implements page.State.
+func (a *Agent) Jobs() []page.Job {
+	var jobs []page.Job
 	for _, v := range a.observer.Jobs() {
 		if a.shows(v.Job.Scheduler.String()) {
 			jobs = append(jobs, a.job(&v))
@@ -47,19 +47,19 @@ func (a *Agent) shows(job string) bool {
 func (a *Agent) view(job string) (observe.JobView, error) {
 	v, ok := a.observer.Job(job)
 	if !ok || !a.shows(job) {
-		return v, fmt.Errorf("%w: %q", web.ErrNoJob, job)
+		return v, fmt.Errorf("%w: %q", page.ErrNoJob, job)
 	}
 	return v, nil
 }
 
-func (a *Agent) job(v *observe.JobView) web.Job {
+func (a *Agent) job(v *observe.JobView) page.Job {
 	name := v.Job.Scheduler.String()
 	size, totals := v.Job.Sums.Table.Size(), v.Job.Sums.Totals()
 	recent := v.Job.Sums.Lately(a.now().UnixNano(), recently)
 	a.mu.Lock()
 	lost, finding := a.unsynced[name], a.findings[name]
 	a.mu.Unlock()
-	j := web.Job{
+	j := page.Job{
 		Name: name, Servers: v.Servers, Workers: v.Workers,
 		FirstSeen: time.Unix(0, v.First), LastSeen: time.Unix(0, v.Last),
 		Accesses: size.Total[0] + size.Total[1], DistinctKeys: size.Keys,
@@ -67,7 +67,7 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 		Bytes: totals.Bytes, LeftHostBytes: totals.LeftHost,
 		Latency:    latency(v.Job.Sums.All().Latency),
 		Stragglers: []string{},
-		Connections: web.Connections{
+		Connections: page.Connections{
 			Synced: v.Synced, Unsynced: max(v.Unsynced, lost.connections),
 			Missed: max(v.Missed, lost.missed), Unplaced: v.Unplaced,
 		},
@@ -88,7 +88,7 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 		}
 	}
 	for _, n := range v.Nodes {
-		node := web.Node{
+		node := page.Node{
 			Name: n.Name, Role: n.Role, Rank: n.Rank, RankFrom: n.RankFrom, Local: n.Process.PID != 0,
 			PID: n.Process.PID, Pod: n.Process.Pod, Container: n.Process.Container,
 		}
@@ -103,12 +103,12 @@ func (a *Agent) job(v *observe.JobView) web.Job {
 }
 
 // stalls turns what was found to what is shown.
-func (a *Agent) stalls(found *stall.Finding) []web.Stall {
-	list := []web.Stall{}
+func (a *Agent) stalls(found *stall.Finding) []page.Stall {
+	list := []page.Stall{}
 	now := a.now()
 	for i := range found.Stalls {
 		s := &found.Stalls[i]
-		list = append(list, web.Stall{
+		list = append(list, page.Stall{
 			Kind: s.Kind, Who: s.Who, On: s.On, Since: s.Since, Seconds: now.Sub(s.Since).Seconds(),
 			Keys: s.Keys, Bytes: s.Bytes, Why: s.Why, Text: s.Text(),
 		})
@@ -117,7 +117,7 @@ func (a *Agent) stalls(found *stall.Finding) []web.Stall {
 }
 
 // sampling says how the job's keys are looked at.
-func (a *Agent) sampling(v *observe.JobView, name string) *web.JobSampling {
+func (a *Agent) sampling(v *observe.JobView, name string) *page.JobSampling {
 	s := coverage(v)
 	s.OneIn, s.Window = a.opts.Sampling.OneIn, a.opts.Sampling.Window
 	a.mu.Lock()
@@ -132,15 +132,15 @@ func (a *Agent) sampling(v *observe.JobView, name string) *web.JobSampling {
 }
 
 // coverage says of how many of the job's requests the keys were looked at.
-func coverage(v *observe.JobView) *web.JobSampling {
-	s := &web.JobSampling{Requests: v.Looked.Requests, Sampled: v.Looked.Sampled, Estimated: v.Looked.Estimated, Spread: v.Looked.Spread}
+func coverage(v *observe.JobView) *page.JobSampling {
+	s := &page.JobSampling{Requests: v.Looked.Requests, Sampled: v.Looked.Sampled, Estimated: v.Looked.Estimated, Spread: v.Looked.Spread}
 	s.ErrorPercent = s.UsesError(500, 500) / 10
 	return s
 }
 
 // podOf returns what the pod with that UID is called, nil where that is not
 // known.
-func podOf(name func(uid string) (web.Pod, bool), uid string) *web.Pod {
+func podOf(name func(uid string) (page.Pod, bool), uid string) *page.Pod {
 	if name == nil || uid == "" {
 		return nil
 	}
@@ -150,10 +150,10 @@ func podOf(name func(uid string) (web.Pod, bool), uid string) *web.Pod {
 	return nil
 }
 
-func latency(l *locality.Latency) web.Latency {
+func latency(l *locality.Latency) page.Latency {
 	h := l.Histogram()
 	seconds := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1e6 }
-	return web.Latency{
+	return page.Latency{
 		Count: uint64(h.TotalCount()), Mean: h.Mean() / 1e6,
 		P50: seconds(50), P90: seconds(90), P99: seconds(99), P999: seconds(99.9), Max: float64(h.Max()) / 1e6,
 	}
@@ -187,7 +187,7 @@ func picked(names []string, indices []int) []string {
 }
 
 // during returns what a job did in a range of time.
-func during(sums *locality.Job, r web.Range) locality.View {
+func during(sums *locality.Job, r page.Range) locality.View {
 	if r.From.IsZero() && r.To.IsZero() {
 		return sums.All()
 	}
@@ -201,10 +201,10 @@ func during(sums *locality.Job, r web.Range) locality.View {
 	return sums.Between(from, to)
 }
 
-// Agent implements web.State.
-func (a *Agent) Agent() web.Agent {
+// Agent implements page.State.
+func (a *Agent) Agent() page.Agent {
 	a.cost.mu.Lock()
-	out := web.Agent{
+	out := page.Agent{
 		Version: a.opts.Version, Host: a.opts.Host, Started: a.started,
 		CPUSeconds: a.cost.cpu, CPUPercent: a.cost.percent, KernelPercent: a.cost.inside,
 	}
@@ -217,14 +217,14 @@ func (a *Agent) Agent() web.Agent {
 	a.mu.Unlock()
 	if a.opts.Machine != nil {
 		m := a.opts.Machine()
-		out.Machine = &web.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: m.Cores}
+		out.Machine = &page.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: m.Cores}
 	}
 	if planner != nil {
 		out.Planner = planner()
 	}
 	out.Proxy = a.opts.WithProxy
 	out.Programs, out.Counters = a.programs(), a.counters()
-	out.Sketches = []web.Sketch{}
+	out.Sketches = []page.Sketch{}
 	for _, v := range a.observer.Jobs() {
 		out.Sketches = append(out.Sketches, sketch(&v))
 	}
@@ -233,8 +233,8 @@ func (a *Agent) Agent() web.Agent {
 
 // sampled says how requests are sampled: the sparsest of all jobs. The caller
 // holds a.mu.
-func (a *Agent) sampled() web.Sampling {
-	s := web.Sampling{
+func (a *Agent) sampled() page.Sampling {
+	s := page.Sampling{
 		OneIn: a.opts.Sampling.OneIn, Window: a.opts.Sampling.Window, Adaptive: a.opts.Sampling.Budget > 0,
 		BudgetPercent: a.opts.Sampling.Budget, CostPercent: a.decided.Percent, OverBudget: a.decided.Over,
 	}
@@ -250,14 +250,14 @@ func (a *Agent) sampled() web.Sampling {
 	return s
 }
 
-func (a *Agent) programs() []web.Program {
+func (a *Agent) programs() []page.Program {
 	stats, err := a.capture.ProgramStats()
 	if err != nil {
 		slog.Debug("reading the programs' cost", "error", err)
 	}
-	list := []web.Program{}
+	list := []page.Program{}
 	for _, p := range stats {
-		entry := web.Program{Name: p.Program, Runs: p.Runs, Seconds: p.RunTime.Seconds()}
+		entry := page.Program{Name: p.Program, Runs: p.Runs, Seconds: p.RunTime.Seconds()}
 		if p.Runs > 0 {
 			entry.NanosPerRun = float64(p.RunTime.Nanoseconds()) / float64(p.Runs)
 		}
@@ -268,20 +268,20 @@ func (a *Agent) programs() []web.Program {
 
 // counters returns what the kernel counted, and what the observer could not
 // count.
-func (a *Agent) counters() []web.Counter {
-	list := []web.Counter{}
+func (a *Agent) counters() []page.Counter {
+	list := []page.Counter{}
 	kernel, err := a.capture.Counts()
 	if err != nil {
 		slog.Debug("reading the counters", "error", err)
 	}
 	for i, c := range kernel {
 		r := bpf.Reason(i)
-		list = append(list, web.Counter{
+		list = append(list, page.Counter{
 			Reason: r.String(), Class: r.Class().String(), Help: r.Help(), Events: c.Events, Bytes: c.Bytes,
 		})
 	}
 	m := a.observer.Misses()
-	for _, c := range []web.Counter{
+	for _, c := range []page.Counter{
 		{Reason: "observer_bad_meta", Help: "meta frames of no known dialect", Events: m.BadMetas},
 		{Reason: "observer_incomplete", Help: "messages of which parts were lost", Events: m.Incomplete},
 		{Reason: "observer_unplaced", Help: "messages whose sender or receiver is not known", Events: m.Unplaced, Bytes: m.UnplacedBytes},

@@ -5,7 +5,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -22,19 +22,19 @@ func home(v *observe.JobView, key uint64) string {
 	return pslite.NodeName(pslite.ServerID(rank))
 }
 
-// Traffic implements web.State.
-func (a *Agent) Traffic(job string, r web.Range) (web.Traffic, error) {
+// Traffic implements page.State.
+func (a *Agent) Traffic(job string, r page.Range) (page.Traffic, error) {
 	v, err := a.view(job)
 	if err != nil {
-		return web.Traffic{}, err
+		return page.Traffic{}, err
 	}
 	return traffic(&v, r), nil
 }
 
-func traffic(v *observe.JobView, r web.Range) web.Traffic {
+func traffic(v *observe.JobView, r page.Range) page.Traffic {
 	view := during(v.Job.Sums, r)
 	workers, servers := order(v.WorkersByIndex), order(v.ServersByIndex)
-	t := web.Traffic{
+	t := page.Traffic{
 		Job: v.Job.Scheduler.String(), Range: r,
 		Workers: picked(v.WorkersByIndex, workers), Servers: picked(v.ServersByIndex, servers),
 		TotalBytes: view.Bytes, LeftHostBytes: view.LeftHost, RepeatedBytes: view.Repeated,
@@ -57,16 +57,16 @@ func pairOf(v *locality.View, worker, server int) locality.Pair {
 	return v.Pairs[worker][server]
 }
 
-// Servers implements web.State.
-func (a *Agent) Servers(job string, r web.Range) (web.Servers, error) {
+// Servers implements page.State.
+func (a *Agent) Servers(job string, r page.Range) (page.Servers, error) {
 	v, err := a.view(job)
 	if err != nil {
-		return web.Servers{}, err
+		return page.Servers{}, err
 	}
 	return loads(&v, r, a.now()), nil
 }
 
-func loads(v *observe.JobView, r web.Range, now time.Time) web.Servers {
+func loads(v *observe.JobView, r page.Range, now time.Time) page.Servers {
 	view := during(v.Job.Sums, r)
 	seconds := view.Seconds()
 	if !r.From.IsZero() && view.Start > 0 { // up to now, or what was asked for, whenever the last message was
@@ -76,12 +76,12 @@ func loads(v *observe.JobView, r web.Range, now time.Time) web.Servers {
 		}
 		seconds = max(end.Sub(time.Unix(0, view.Start)).Seconds(), seconds)
 	}
-	out := web.Servers{
-		Job: v.Job.Scheduler.String(), Range: r, Servers: []web.ServerLoad{}, Workers: []web.WorkerLoad{},
+	out := page.Servers{
+		Job: v.Job.Scheduler.String(), Range: r, Servers: []page.ServerLoad{}, Workers: []page.WorkerLoad{},
 	}
 	all := uint64(0)
 	for _, s := range order(v.ServersByIndex) {
-		load := web.ServerLoad{Name: v.ServersByIndex[s], Latency: latencyAt(view.ByServer, s)}
+		load := page.ServerLoad{Name: v.ServersByIndex[s], Latency: latencyAt(view.ByServer, s)}
 		for w := range view.Pairs {
 			p := pairOf(&view, w, s)
 			load.Requests += p.Requests
@@ -106,8 +106,8 @@ func loads(v *observe.JobView, r web.Range, now time.Time) web.Servers {
 	return out
 }
 
-func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool, seconds float64) web.WorkerLoad {
-	load := web.WorkerLoad{Name: v.WorkersByIndex[w], Straggler: straggler, Latency: latencyAt(view.ByWorker, w)}
+func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool, seconds float64) page.WorkerLoad {
+	load := page.WorkerLoad{Name: v.WorkersByIndex[w], Straggler: straggler, Latency: latencyAt(view.ByWorker, w)}
 	for s := range v.ServersByIndex {
 		p := pairOf(view, w, s)
 		load.Requests += p.Requests
@@ -123,9 +123,9 @@ func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool, 
 	return load
 }
 
-func latencyAt(all []*locality.Latency, i int) web.Latency {
+func latencyAt(all []*locality.Latency, i int) page.Latency {
 	if i >= len(all) {
-		return web.Latency{}
+		return page.Latency{}
 	}
 	return latency(all[i])
 }

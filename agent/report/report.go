@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding/gzip"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -43,7 +43,7 @@ type Link struct {
 	options []grpc.DialOption
 
 	mu    sync.Mutex
-	state web.Planner
+	state page.Planner
 }
 
 // New returns a link to the planner at the address. What is reported comes from
@@ -51,11 +51,11 @@ type Link struct {
 // is. A report is sent before the next one is due when urgent says so. Options
 // are those of the connection besides the credentials.
 func New(address, host string, creds credentials.TransportCredentials, what func() *api.HostReport, urgent func() bool, options ...grpc.DialOption) *Link {
-	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, options: options, state: web.Planner{Address: address}}
+	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, options: options, state: page.Planner{Address: address}}
 }
 
 // State returns how the link does.
-func (l *Link) State() *web.Planner {
+func (l *Link) State() *page.Planner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.state

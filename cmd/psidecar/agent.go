@@ -19,12 +19,12 @@ import (
 	"github.com/psidecar/psidecar/agent/machine"
 	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/agent/report"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/page"
 )
 
 // agentFlags are what psidecar agent, and what else watches, can be told.
@@ -178,7 +178,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	ports := ports{names: f.names}
 	defer ports.close()
-	page, err := ports.page(ctx, "--http", f.http)
+	front, err := ports.page(ctx, "--http", f.http)
 	if err != nil {
 		return err
 	}
@@ -188,8 +188,8 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	opts.Machine = f.machine(named)
 	opts.Health = &health.Loops{}
-	orders := control.NewServer(web.NamesControl(opts.Names), f.users)
-	opts.Collectors = append(opts.Collectors, page.guard, orders)
+	orders := control.NewServer(page.NamesControl(opts.Names), f.users)
+	opts.Collectors = append(opts.Collectors, front.Guard, orders)
 	intercepting, err := f.intercept.open(&opts)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if named != nil {
 		g.Go(func() error { return named.Run(ctx) })
 	}
-	g.Go(func() error { return page.serve(ctx, w.agent.Handler(f.pprof)) })
+	g.Go(func() error { return front.Serve(ctx, w.agent.Handler(f.pprof)) })
 	g.Go(func() error { return serveOrders(ctx, f.namesSocket, orders) })
 	return g.Wait()
 }

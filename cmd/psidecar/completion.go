@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
@@ -19,8 +19,8 @@ import (
 
 // choices are the values of flags that take a few words, by the flag's name.
 func choices() map[string][]string {
-	measures := make([]string, len(web.Measures))
-	for i, m := range web.Measures {
+	measures := make([]string, len(page.Measures))
+	for i, m := range page.Measures {
 		measures[i] = string(m)
 	}
 	floats := []string{"float32", "float64", "float16", "bfloat16"}
@@ -81,7 +81,7 @@ func completeJob(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completi
 		if f := cmd.Flags().Lookup("agent"); f != nil {
 			at = f.Value.String()
 		}
-		var jobs web.Jobs
+		var jobs page.Jobs
 		if ask(ctx, at, "/api/v1/jobs", nil, &jobs) == nil {
 			for _, j := range jobs.Jobs {
 				names = append(names, j.Name)

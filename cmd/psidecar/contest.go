@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/standby"
 	"github.com/psidecar/psidecar/planner/store/kube"
 )
@@ -35,7 +36,7 @@ type contest struct {
 
 // contest returns the part of a planner with these listeners; nil where the
 // store is not in a cluster.
-func (f *plannerFlags) contest(flag string, reports net.Listener, page page) (*contest, error) {
+func (f *plannerFlags) contest(flag string, reports net.Listener, front page.Server) (*contest, error) {
 	place, namespace, named := strings.Cut(f.store, ":")
 	if place != "kubernetes" {
 		if f.advertise != "" {
@@ -53,8 +54,8 @@ func (f *plannerFlags) contest(flag string, reports net.Listener, page page) (*c
 			return nil, usagef("%sadvertise %q: want an IP address: %w", flag, f.advertise, err)
 		}
 		c.address = standby.Address{Reports: netip.AddrPortFrom(ip, portOf(reports))}
-		if page.listener != nil {
-			c.address.PagePort = portOf(page.listener)
+		if front.Listener != nil {
+			c.address.PagePort = portOf(front.Listener)
 		}
 	}
 	config, own, err := cluster()

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/psidecar/psidecar/agent/draw"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/draw"
 )
 
 func newHeatmapCommand(e env) *cobra.Command {
@@ -58,7 +58,7 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 				query.Set("rows", strconv.Itoa(rows))
 				query.Set("workers", strings.Join(workers, ","))
 			}
-			var h web.Heatmap
+			var h page.Heatmap
 			if err := ask(cmd.Context(), agent, "/api/v1/heatmap", query, &h); err != nil {
 				return err
 			}
@@ -102,8 +102,8 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 }
 
 // clean makes the text of a heatmap fit for a terminal.
-func clean(h *web.Heatmap) {
-	h.Job, h.Measure = plaintext.Clean(h.Job), web.Measure(plaintext.Clean(string(h.Measure)))
+func clean(h *page.Heatmap) {
+	h.Job, h.Measure = plaintext.Clean(h.Job), page.Measure(plaintext.Clean(string(h.Measure)))
 	for i, name := range h.Workers {
 		h.Workers[i] = plaintext.Clean(name)
 	}
@@ -113,7 +113,7 @@ func clean(h *web.Heatmap) {
 	}
 }
 
-func writePNG(path string, h web.Heatmap) error {
+func writePNG(path string, h page.Heatmap) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("--png: %w", err)

@@ -3,8 +3,8 @@ package main
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/history"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/page/history"
 )
 
 // The loop that keeps the last hour turns now and then: it is not late before its

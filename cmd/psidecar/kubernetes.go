@@ -10,7 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/pods"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // cluster finds the API server, and the namespace that this process belongs
@@ -29,7 +29,7 @@ func cluster() (*rest.Config, string, error) {
 }
 
 // podOf is what people call a node's pod.
-func podOf(n web.Node) string {
+func podOf(n page.Node) string {
 	if p := n.PodName; p != nil {
 		return p.Namespace + "/" + p.Name
 	}
@@ -73,9 +73,9 @@ func (f *podFlags) open(opts *agent.Options) (*pods.Pods, error) {
 	if f.selector != "" {
 		opts.Selects = p.Selected
 	}
-	opts.Pod = func(uid string) (web.Pod, bool) {
+	opts.Pod = func(uid string) (page.Pod, bool) {
 		pod, ok := p.Lookup(uid)
-		return web.Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Node}, ok
+		return page.Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Node}, ok
 	}
 	return p, nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
@@ -31,7 +31,7 @@ func (f *machineFlags) ask(ctx context.Context, k int) (speed, capacity []float6
 		}
 		return nil, nil, nil
 	}
-	var known web.Agent
+	var known page.Agent
 	if err := ask(ctx, f.planner, "/api/v1/agent", nil, &known); err != nil {
 		return nil, nil, fmt.Errorf("--planner-http: %w", err)
 	}

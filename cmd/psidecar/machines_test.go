@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // A run's machines are as the planner says: given by flags they come to the same
@@ -20,8 +20,8 @@ func TestPartitionAsksThePlanner(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		json.NewEncoder(w).Encode(web.Agent{Hosts: []web.Host{
-			{Host: "a", Machine: &web.Machine{LinkMbit: 1000, Cores: 2}}, {Host: "b", Machine: &web.Machine{LinkMbit: 4000, Cores: 6}}, {Host: "c"},
+		json.NewEncoder(w).Encode(page.Agent{Hosts: []page.Host{
+			{Host: "a", Machine: &page.Machine{LinkMbit: 1000, Cores: 2}}, {Host: "b", Machine: &page.Machine{LinkMbit: 4000, Cores: 6}}, {Host: "c"},
 		}})
 	}))
 	defer planner.Close()

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psidecar/demo"
+	"github.com/psidecar/psidecar/page"
 )
 
 // What is misspelt, or meant for another command, is named with what was probably
@@ -101,9 +101,9 @@ func TestMixedUpPorts(t *testing.T) {
 			c.Close()
 		}
 	}()
-	page := httptest.NewServer(http.NotFoundHandler())
-	defer page.Close()
-	recorded := httptest.NewServer(web.Handler(&agent.Recorded{}, web.Options{}))
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	recorded := httptest.NewServer(page.Handler(&agent.Recorded{}, page.Options{}))
 	defer recorded.Close()
 	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -114,7 +114,7 @@ func TestMixedUpPorts(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"status --agent " + l.Addr().String(), "does not speak HTTP: a page's address is wanted"},
 		{"status --agent 127.0.0.1:9811", "9811 is usually where a planner takes reports"},
-		{"plan show --planner " + strings.TrimPrefix(page.URL, "http://"), "is no planner's --listen"},
+		{"plan show --planner " + strings.TrimPrefix(server.URL, "http://"), "is no planner's --listen"},
 		{"plan show --planner " + gone, "nobody answers there (does a planner run, and is that its --listen?): dial tcp"},
 		{"show --http " + l.Addr().String(), "something listens there already"},
 		{"status --proxy " + recorded.URL + " --agent " + recorded.URL, "another part of psidecar"},

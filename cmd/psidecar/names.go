@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/agent/names"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/names"
 )
 
 // addKeyNames has the flag that says what keys are called.
@@ -45,21 +45,21 @@ const shownHottest = 4
 // hottest asks for the hottest keys of jobs whose keys have names. Agents and
 // planners that know no names are not asked again.
 func (r *statusReport) hottest(ctx context.Context, agent string) {
-	var there web.Names
+	var there page.Names
 	if ask(ctx, agent, "/api/v1/names", nil, &there) != nil || len(there.Names) == 0 {
 		return // an older one serves none
 	}
-	r.Named = map[string][]web.HotKey{}
+	r.Named = map[string][]page.HotKey{}
 	for _, j := range r.Jobs {
-		var keys web.Keys
-		if j.State == web.Over || ask(ctx, agent, "/api/v1/keys", url.Values{"job": {j.Name}, "n": {fmt.Sprint(shownHottest)}}, &keys) != nil {
+		var keys page.Keys
+		if j.State == page.Over || ask(ctx, agent, "/api/v1/keys", url.Values{"job": {j.Name}, "n": {fmt.Sprint(shownHottest)}}, &keys) != nil {
 			continue // it may just have ended
 		}
 		r.Named[j.Name] = keys.Hottest
 	}
 }
 
-func printHottest(w io.Writer, hottest []web.HotKey) {
+func printHottest(w io.Writer, hottest []page.HotKey) {
 	var all []string
 	for _, k := range hottest {
 		name := k.Name

@@ -19,10 +19,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/agent/names"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
 	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/names"
 )
 
 func newNamesCommand(e env) *cobra.Command {
@@ -50,7 +50,7 @@ func newNamesShowCommand(e env) *cobra.Command {
 			if job != "" {
 				query.Set("job", job)
 			}
-			var there web.Names
+			var there page.Names
 			if err := ask(cmd.Context(), agent, "/api/v1/names", query, &there); err != nil {
 				return err
 			}
@@ -82,7 +82,7 @@ func newNamesShowCommand(e env) *cobra.Command {
 }
 
 // namesTable is names as a file of CSV has them, with the columns' names first.
-func namesTable(list []web.NamedKeys) [][]string {
+func namesTable(list []page.NamedKeys) [][]string {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	rows := [][]string{{"name", "first", "last", "keys-per-row", "row", "job"}}
 	for i := range list {
@@ -180,7 +180,7 @@ func setNamesAt(ctx context.Context, socket, media string, text []byte) (int, er
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
-		var there web.Names
+		var there page.Names
 		err := json.Unmarshal(body, &there)
 		return len(there.Names), err
 	case http.StatusNotFound, http.StatusMethodNotAllowed: // a proxy's, or an older one's

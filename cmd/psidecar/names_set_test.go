@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/names"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/proxy"
 )
 
@@ -52,11 +52,11 @@ func (b *lockedBuffer) String() string {
 func TestNamesSetAndShow(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "names.sock")
 	c, _ := startPlanner(t, plannerFlags{http: "127.0.0.1:0", namesSocket: socket, keyNames: namesFile(t, "names.yaml", "- {name: first, first: 0, last: 9}")})
-	page := c.page.listener.Addr().String()
+	address := c.front.Listener.Addr().String()
 	awaitControl(t, socket)
 	show := func(args ...string) string {
 		t.Helper()
-		code, out, stderr := runTest(t, nil, append([]string{"names", "show", "--log-level", "error", "--agent", page}, args...)...)
+		code, out, stderr := runTest(t, nil, append([]string{"names", "show", "--log-level", "error", "--agent", address}, args...)...)
 		if code != 0 {
 			t.Fatalf("names show %q: exit code %d, %s", args, code, stderr)
 		}
@@ -125,7 +125,7 @@ func TestNamesAreSetBySomebody(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(t.TempDir(), "names.sock")
-	serveControl(t, socket, control.NewServer(web.NamesControl(called), nil))
+	serveControl(t, socket, control.NewServer(page.NamesControl(called), nil))
 	if n, err := setNamesAt(t.Context(), socket, "", []byte("- {name: a, first: 0, last: 9}")); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}

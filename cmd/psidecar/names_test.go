@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/names"
+	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/planner/api"
 )
 

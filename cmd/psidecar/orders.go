@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"path/filepath"
 
-	"github.com/psidecar/psidecar/agent/names"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/names"
 )
 
 // controlSocket is in the folder that an agent makes for the proxy's user.
@@ -33,7 +33,7 @@ func (c *carrier) orders(f *proxyFlags, called *names.File) *control.Server {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", c.proxy.ControlHandler())
-	mux.Handle("/api/v1/names", web.NamesControl(called))
+	mux.Handle("/api/v1/names", page.NamesControl(called))
 	return control.NewServer(mux, f.users)
 }
 

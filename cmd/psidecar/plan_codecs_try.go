@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/agent/fleet"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/fleet"
 )
 
 func newCodecsTryCommand(e env) *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
@@ -113,8 +113,8 @@ func TestPlanOnThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := "http://" + c.page.listener.Addr().String()
-	var shown web.Plan
+	url := "http://" + c.front.Listener.Addr().String()
+	var shown page.Plan
 	if err := ask(t.Context(), url, "/api/v1/plan", neturl.Values{"job": {"198.18.0.1:9000"}}, &shown); err != nil {
 		t.Fatal(err)
 	}

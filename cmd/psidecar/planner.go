@@ -19,18 +19,18 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/psidecar/psidecar/agent/fleet"
-	"github.com/psidecar/psidecar/agent/history"
-	"github.com/psidecar/psidecar/agent/names"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/planner/codecs"
+	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/planner/intake"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
@@ -133,7 +133,7 @@ type collector struct {
 	control  *control.Listener  // nil: none
 	policy   *access.Policy
 	opening  *handshake.Set // who comes to reports and has not said who it is
-	page     page
+	front    page.Server
 	store    *reports.Store
 	state    *fleet.State
 	curves   fleet.Curves
@@ -166,7 +166,7 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 			return nil, err
 		}
 	}
-	c.orders = control.NewServer(web.NamesControl(c.names), f.users)
+	c.orders = control.NewServer(page.NamesControl(c.names), f.users)
 	if c.identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 	if c.control, err = f.open(flag, ports); err != nil {
 		return nil, err
 	}
-	if c.page, err = ports.page(ctx, flag+"http", f.http); err != nil {
+	if c.front, err = ports.page(ctx, flag+"http", f.http); err != nil {
 		return nil, err
 	}
 	host, err := nameOf("")
@@ -202,7 +202,7 @@ func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports
 // openPlans opens the store and what is in it; one in a cluster only when this
 // planner has the lead.
 func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string) (err error) {
-	if c.contest, err = f.contest(flag, c.reports, c.page); err != nil {
+	if c.contest, err = f.contest(flag, c.reports, c.front); err != nil {
 		return err
 	}
 	if c.contest != nil {
@@ -236,14 +236,14 @@ func (c *collector) usePlans(ctx context.Context, kept store.Store, flag string)
 }
 
 // plan returns a job's plan for the page.
-func (c *collector) plan(job string) (web.Plan, error) {
+func (c *collector) plan(job string) (page.Plan, error) {
 	service := c.shown.Load()
 	if service == nil {
-		return web.Plan{}, fmt.Errorf("%w with a plan here: another planner has the lead", web.ErrNoJob)
+		return page.Plan{}, fmt.Errorf("%w with a plan here: another planner has the lead", page.ErrNoJob)
 	}
 	d, err := service.Describe(context.Background(), &api.DescribeRequest{Job: job})
 	if err != nil || job == "" || len(d.GetJobs()) != 1 {
-		return web.Plan{}, fmt.Errorf("%w with a plan: %q", web.ErrNoJob, job)
+		return page.Plan{}, fmt.Errorf("%w with a plan: %q", page.ErrNoJob, job)
 	}
 	return fleet.Plan(d.GetJobs()[0]), nil
 }
@@ -252,14 +252,14 @@ func (c *collector) plan(job string) (web.Plan, error) {
 var errNoLead = errors.New("another planner has the lead")
 
 // codecsOf returns a job's rules and what codecs would do for it, for the page.
-func (c *collector) codecsOf(job string) (web.Codecs, error) {
+func (c *collector) codecsOf(job string) (page.Codecs, error) {
 	service := c.advising.Load()
 	if service == nil {
-		return web.Codecs{}, fmt.Errorf("%w: %w", web.ErrNoJob, errNoLead)
+		return page.Codecs{}, fmt.Errorf("%w: %w", page.ErrNoJob, errNoLead)
 	}
 	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: job})
 	if err != nil {
-		return web.Codecs{}, err
+		return page.Codecs{}, err
 	}
 	return fleet.Codecs(job, d), nil
 }
@@ -284,7 +284,7 @@ func (c *collector) measures() [][]measure.Line {
 // run takes reports and shows them until ctx ends.
 func (c *collector) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.page.serve(ctx, c.handler()) })
+	g.Go(func() error { return c.front.Serve(ctx, c.handler()) })
 	g.Go(func() error { c.noteHour(ctx); return nil })
 	g.Go(func() error { return serveOrders(ctx, c.flags.namesSocket, c.orders) })
 	g.Go(func() error {
@@ -318,14 +318,14 @@ func (c *collector) noteHour(ctx context.Context) {
 
 // handler serves the page; of a planner that waits, the leader's.
 func (c *collector) handler() http.Handler {
-	metrics := []prometheus.Collector{planMetrics{&c.shown}, c.policy, c.page.guard, silenced(c.store)}
+	metrics := []prometheus.Collector{planMetrics{&c.shown}, c.policy, c.front.Guard, silenced(c.store)}
 	if c.flags.called == nil {
 		metrics = append(metrics, c.orders) // else names are set at the agent's
 	}
 	if c.contest != nil {
 		metrics = append(metrics, &c.contest.way)
 	}
-	own := web.Handler(c.state, web.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, History: c.curves.History, Names: c.names})
+	own := page.Handler(c.state, page.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, History: c.curves.History, Names: c.names})
 	if c.contest == nil {
 		return own
 	}
@@ -353,7 +353,7 @@ func (c *collector) serve(ctx context.Context) (err error) {
 		server.Stop()
 		return nil
 	})
-	g.Go(func() error { return c.serveAt(ctx, server, openings{c.reports, c.opening}) })
+	g.Go(func() error { return c.serveAt(ctx, server, handshake.Listener{Listener: c.reports, Set: c.opening}) })
 	if c.control != nil {
 		g.Go(func() error { return c.serveAt(ctx, server, c.control) })
 	}
@@ -396,5 +396,5 @@ func (c *collector) credentials() credentials.TransportCredentials {
 	if c.identity != nil {
 		tls = identity.ServerCredentials(c.identity)
 	}
-	return greeted{control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)}
+	return handshake.Credentials{TransportCredentials: control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)}
 }

@@ -251,14 +251,14 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	if err != nil {
 		return err
 	}
-	page, err := ports.page(ctx, "--http", f.http)
+	front, err := ports.page(ctx, "--http", f.http)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watchOver(ctx, opts.Health) })
 	orders := c.orders(f, nil)
-	g.Go(func() error { return page.serve(ctx, c.proxy.Handler(page.guard, orders)) })
+	g.Go(func() error { return front.Serve(ctx, c.proxy.Handler(front.Guard, orders)) })
 	g.Go(func() error { return serveOrders(ctx, f.controlPath(), orders) })
 	if f.socket != "" {
 		client := handover.NewClient(f.socket, c.serve)

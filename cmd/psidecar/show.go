@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // openedBytes is how long a recording may be that is opened through the page: it
@@ -32,11 +32,11 @@ laid beside a job that trains now.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ports := ports{names: names}
 			defer ports.close()
-			page, err := ports.page(cmd.Context(), "--http", http)
+			front, err := ports.page(cmd.Context(), "--http", http)
 			if err != nil {
 				return err
 			}
-			return showPage(cmd.Context(), page, args, live)
+			return showPage(cmd.Context(), front, args, live)
 		},
 	}
 	cmd.Flags().StringVar(&http, "http", "127.0.0.1:9816", "address of the page and the interface")
@@ -47,20 +47,20 @@ laid beside a job that trains now.`,
 
 // showPage reads the recordings and serves a page for them, and for the jobs of the
 // agent or planner at live, if any.
-func showPage(ctx context.Context, page page, paths []string, live string) error {
+func showPage(ctx context.Context, front page.Server, paths []string, live string) error {
 	state, err := openRecordings(ctx, paths)
 	if err != nil {
 		return err
 	}
-	page.guard.Opens = true
+	front.Guard.Opens = true
 	if live == "" {
-		return page.serve(ctx, web.Handler(state, web.Options{History: state.History, Open: state.Open}))
+		return front.Serve(ctx, page.Handler(state, page.Options{History: state.History, Open: state.Open}))
 	}
 	beside := &besideLive{Recorded: state, ctx: ctx, live: live}
 	if err := beside.Ready(); err != nil {
 		return err
 	}
-	return page.serve(ctx, web.Handler(beside, web.Options{History: beside.History, Open: state.Open}))
+	return front.Serve(ctx, page.Handler(beside, page.Options{History: beside.History, Open: state.Open}))
 }
 
 // openRecordings reads all files. Jobs are named after their files, in full where

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // besideLive shows recordings beside the jobs of an agent or planner that runs: what
-// is asked of its jobs is asked there. It implements web.State.
+// is asked of its jobs is asked there. It implements page.State.
 type besideLive struct {
 	*agent.Recorded
 	ctx  context.Context // of the command
@@ -41,16 +41,16 @@ func (b *besideLive) isRecorded(job string) bool {
 	return !b.jobs[job]
 }
 
-// Ready implements web.State.
+// Ready implements page.State.
 func (b *besideLive) Ready() error {
-	var jobs web.Jobs
+	var jobs page.Jobs
 	return b.ask("/api/v1/jobs", nil, &jobs)
 }
 
-// Jobs implements web.State: the live ones first. While nobody answers there, these
+// Jobs implements page.State: the live ones first. While nobody answers there, these
 // are shown as they are known to be: not at all.
-func (b *besideLive) Jobs() []web.Job {
-	var answer web.Jobs
+func (b *besideLive) Jobs() []page.Job {
+	var answer page.Jobs
 	if err := b.ask("/api/v1/jobs", nil, &answer); err != nil {
 		answer.Jobs = nil // Agent says so
 	}
@@ -65,7 +65,7 @@ func (b *besideLive) Jobs() []web.Job {
 
 // besideAnswer asks the recordings or, of a live job, the agent or planner.
 func besideAnswer[T any](b *besideLive, job, path string, query url.Values, recorded func() (T, error)) (v T, err error) {
-	if v, err = recorded(); !errors.Is(err, web.ErrNoJob) {
+	if v, err = recorded(); !errors.Is(err, page.ErrNoJob) {
 		return v, err
 	}
 	if b.isRecorded(job) {
@@ -79,8 +79,8 @@ func besideAnswer[T any](b *besideLive, job, path string, query url.Values, reco
 	return v, err
 }
 
-// Heatmap implements web.State.
-func (b *besideLive) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error) {
+// Heatmap implements page.State.
+func (b *besideLive) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	query := spanQuery(q.Range)
 	query.Set("blocks", strconv.Itoa(q.Blocks))
 	query.Set("first", q.First.Text())
@@ -91,36 +91,36 @@ func (b *besideLive) Heatmap(job string, q web.HeatmapQuery) (web.Heatmap, error
 		query.Set("rows", strconv.Itoa(q.Rows))
 		query.Set("workers", strings.Join(q.Workers, ","))
 	}
-	return besideAnswer(b, job, "/api/v1/heatmap", query, func() (web.Heatmap, error) { return b.Recorded.Heatmap(job, q) })
+	return besideAnswer(b, job, "/api/v1/heatmap", query, func() (page.Heatmap, error) { return b.Recorded.Heatmap(job, q) })
 }
 
-// Traffic implements web.State.
-func (b *besideLive) Traffic(job string, r web.Range) (web.Traffic, error) {
-	return besideAnswer(b, job, "/api/v1/traffic", spanQuery(r), func() (web.Traffic, error) { return b.Recorded.Traffic(job, r) })
+// Traffic implements page.State.
+func (b *besideLive) Traffic(job string, r page.Range) (page.Traffic, error) {
+	return besideAnswer(b, job, "/api/v1/traffic", spanQuery(r), func() (page.Traffic, error) { return b.Recorded.Traffic(job, r) })
 }
 
-// Keys implements web.State.
-func (b *besideLive) Keys(job string, n int) (web.Keys, error) {
-	return besideAnswer(b, job, "/api/v1/keys", url.Values{"n": {strconv.Itoa(n)}}, func() (web.Keys, error) { return b.Recorded.Keys(job, n) })
+// Keys implements page.State.
+func (b *besideLive) Keys(job string, n int) (page.Keys, error) {
+	return besideAnswer(b, job, "/api/v1/keys", url.Values{"n": {strconv.Itoa(n)}}, func() (page.Keys, error) { return b.Recorded.Keys(job, n) })
 }
 
-// Servers implements web.State.
-func (b *besideLive) Servers(job string, r web.Range) (web.Servers, error) {
-	return besideAnswer(b, job, "/api/v1/servers", spanQuery(r), func() (web.Servers, error) { return b.Recorded.Servers(job, r) })
+// Servers implements page.State.
+func (b *besideLive) Servers(job string, r page.Range) (page.Servers, error) {
+	return besideAnswer(b, job, "/api/v1/servers", spanQuery(r), func() (page.Servers, error) { return b.Recorded.Servers(job, r) })
 }
 
 // History returns the last hour of a live job or of a recording.
-func (b *besideLive) History(job string, q web.HistoryQuery) (web.History, error) {
+func (b *besideLive) History(job string, q page.HistoryQuery) (page.History, error) {
 	query := spanQuery(q.Range)
 	query.Set("workers", strings.Join(q.Workers, ","))
 	query.Set("servers", strings.Join(q.Servers, ","))
-	return besideAnswer(b, job, "/api/v1/history", query, func() (web.History, error) { return b.Recorded.History(job, q) })
+	return besideAnswer(b, job, "/api/v1/history", query, func() (page.History, error) { return b.Recorded.History(job, q) })
 }
 
-// Agent implements web.State: it is the live one's cost that counts.
-func (b *besideLive) Agent() web.Agent {
+// Agent implements page.State: it is the live one's cost that counts.
+func (b *besideLive) Agent() page.Agent {
 	own := b.Recorded.Agent()
-	var live web.Agent
+	var live page.Agent
 	if err := b.ask("/api/v1/agent", nil, &live); err != nil {
 		own.Host = err.Error() + "; " + own.Host
 		return own
@@ -131,7 +131,7 @@ func (b *besideLive) Agent() web.Agent {
 }
 
 // spanQuery is a stretch of time as the interface takes it.
-func spanQuery(r web.Range) url.Values {
+func spanQuery(r page.Range) url.Values {
 	query := url.Values{}
 	for name, at := range map[string]time.Time{"from": r.From, "to": r.To} {
 		if !at.IsZero() {

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/agent/recording"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // recorded writes a recording of one push to path, and returns that.
@@ -79,7 +79,7 @@ func TestShowBesideLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &besideLive{Recorded: state, ctx: t.Context(), live: live.URL}
-	h := web.Handler(b, web.Options{History: b.History})
+	h := page.Handler(b, page.Options{History: b.History})
 	get := func(path string) (code int, body string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
@@ -137,14 +137,14 @@ func TestShowOpens(t *testing.T) {
 	}
 	var p ports
 	defer p.close()
-	page, err := p.page(t.Context(), "--http", "127.0.0.1:0")
+	front, err := p.page(t.Context(), "--http", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := page.listener.Addr().String()
+	address := front.Listener.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- showPage(ctx, page, nil, "") }()
+	go func() { ended <- showPage(ctx, front, nil, "") }()
 	post := func(origin string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/api/v1/recordings?name=run.psr", bytes.NewReader(file))
@@ -169,7 +169,7 @@ func TestShowOpens(t *testing.T) {
 	if code, body := post("http://" + address); code != http.StatusOK || !strings.Contains(body, "run 10.0.0.1:9000") {
 		t.Errorf("opened: %d %s", code, body)
 	}
-	var jobs web.Jobs
+	var jobs page.Jobs
 	if err := ask(ctx, "http://"+address, "/api/v1/jobs", nil, &jobs); err != nil || len(jobs.Jobs) != 1 {
 		t.Errorf("%d jobs, %v", len(jobs.Jobs), err)
 	}

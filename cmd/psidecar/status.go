@@ -12,18 +12,18 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/agent/draw"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/draw"
 	"github.com/psidecar/psidecar/proxy"
 )
 
 // statusReport is what status --json prints.
 type statusReport struct {
-	Agent web.Agent `json:"agent"`
-	Jobs  []web.Job `json:"jobs"`
+	Agent page.Agent `json:"agent"`
+	Jobs  []page.Job `json:"jobs"`
 	// Named are the names of the hottest keys of jobs whose keys have any.
-	Named map[string][]web.HotKey `json:"hottest,omitempty"`
-	Proxy *proxy.State            `json:"proxy,omitempty"`
+	Named map[string][]page.HotKey `json:"hottest,omitempty"`
+	Proxy *proxy.State             `json:"proxy,omitempty"`
 }
 
 func newStatusCommand(e env) *cobra.Command {
@@ -44,7 +44,7 @@ func newStatusCommand(e env) *cobra.Command {
 			if agent == "" {
 				return printReport(e.stdout, report, asJSON)
 			}
-			var jobs web.Jobs
+			var jobs page.Jobs
 			if err := ask(cmd.Context(), agent, "/api/v1/jobs", nil, &jobs); err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ func printWatching(w io.Writer, r statusReport) {
 }
 
 // printHosts prints what a planner says of those who report to it.
-func printHosts(w io.Writer, a *web.Agent) {
+func printHosts(w io.Writer, a *page.Agent) {
 	fmt.Fprintf(w, "planner on %s, up %s, %s: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
 		a.Host, time.Since(a.Started).Round(time.Second), draw.Reporting(len(a.Hosts)), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
 	for _, h := range a.Hosts {
@@ -111,7 +111,7 @@ func printHosts(w io.Writer, a *web.Agent) {
 	}
 }
 
-func printAgent(w io.Writer, a *web.Agent) {
+func printAgent(w io.Writer, a *page.Agent) {
 	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
 		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
 	if s := a.Sampling; s.OverBudget {
@@ -132,7 +132,7 @@ func printAgent(w io.Writer, a *web.Agent) {
 	}
 }
 
-func printJob(w io.Writer, j *web.Job) {
+func printJob(w io.Writer, j *page.Job) {
 	state := ""
 	if j.State != "" {
 		state = ": " + j.State
@@ -169,7 +169,7 @@ func printJob(w io.Writer, j *web.Job) {
 const shownStalls = 8
 
 // printStalls prints who does not go on, but for the one that has been told.
-func printStalls(w io.Writer, j *web.Job) {
+func printStalls(w io.Writer, j *page.Job) {
 	left := 0
 	for i, s := range j.Stalls {
 		switch {
@@ -183,7 +183,7 @@ func printStalls(w io.Writer, j *web.Job) {
 		}
 	}
 	for _, name := range j.Stragglers {
-		if !slices.ContainsFunc(j.Stalls, func(s web.Stall) bool { return s.Who == name }) {
+		if !slices.ContainsFunc(j.Stalls, func(s page.Stall) bool { return s.Who == name }) {
 			fmt.Fprintf(w, "  %s lags\n", name)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/psidecar/psidecar/agent/draw"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/draw"
 )
 
 // What a terminal is told before, between and after screens: to keep what it
@@ -79,7 +79,7 @@ func (t *top) printOnce(ctx context.Context, e env) error {
 // look asks for what a screen shows.
 func (t *top) look(ctx context.Context) (*draw.Screen, error) {
 	s := &draw.Screen{At: time.Now()}
-	var jobs web.Jobs
+	var jobs page.Jobs
 	if err := ask(ctx, t.agent, "/api/v1/jobs", nil, &jobs); err != nil {
 		return nil, err
 	}
@@ -87,12 +87,12 @@ func (t *top) look(ctx context.Context) (*draw.Screen, error) {
 		return nil, err
 	}
 	s.Jobs = jobs.Jobs
-	named := slices.ContainsFunc(s.Jobs, func(j web.Job) bool { return j.Name == t.job })
+	named := slices.ContainsFunc(s.Jobs, func(j page.Job) bool { return j.Name == t.job })
 	if t.job != "" && !named && len(s.Jobs) > 0 {
 		s.Trouble = fmt.Sprintf("there is no job %s", t.job)
 	}
 	shown := t.job
-	if i := slices.IndexFunc(s.Jobs, func(j web.Job) bool { return j.State != web.Over }); !named && len(s.Jobs) > 0 {
+	if i := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.State != page.Over }); !named && len(s.Jobs) > 0 {
 		shown = s.Jobs[max(i, 0)].Name
 	}
 	if len(s.Jobs) > 0 {
@@ -101,7 +101,7 @@ func (t *top) look(ctx context.Context) (*draw.Screen, error) {
 			return nil, err
 		}
 		if err := ask(ctx, t.agent, "/api/v1/history", url.Values{"job": {shown}}, &s.History); err != nil {
-			s.History = web.History{} // one of an older version
+			s.History = page.History{} // one of an older version
 		}
 	}
 	s.Shown = shown
@@ -252,7 +252,7 @@ func meant(b []byte) (keys []byte) {
 
 // choose turns to the job above or below, and reports whether that is another.
 func (t *top) choose(s *draw.Screen, key byte) bool {
-	at := slices.IndexFunc(s.Jobs, func(j web.Job) bool { return j.Name == s.Shown })
+	at := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.Name == s.Shown })
 	next := at + 1
 	if key == up {
 		next = at - 1

@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
@@ -81,7 +82,7 @@ type host struct {
 	address string     // of the planner
 	creds   credentials.TransportCredentials
 	named   *pods.Pods // nil: pods are not asked for
-	page    page
+	front   page.Server
 	pprof   bool
 	health  *health.Loops // of all parts
 	orders  *control.Server
@@ -102,7 +103,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	carry.Health = h.health
 	debug.SetMemoryLimit(f.agent.memoryLimit() + carry.MemoryBytes)
-	if h.page, err = ports.page(ctx, "--http", f.agent.http); err != nil {
+	if h.front, err = ports.page(ctx, "--http", f.agent.http); err != nil {
 		return nil, err
 	}
 	if h.address == "" {
@@ -150,7 +151,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return job, far, true
 	}
 	h.orders, h.control = h.carrier.orders(&f.proxy, watch.Names), f.proxy.controlPath()
-	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.page.guard, h.orders)
+	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.front.Guard, h.orders)
 	h.watcher, err = openWatcher(watch, intercepting)
 	return h, err
 }
@@ -190,7 +191,7 @@ func (h *host) run(ctx context.Context) error {
 		client.LastPushes(h.carrier.proxy.LastPush)
 		g.Go(func() error { return client.Run(ctx) })
 	}
-	g.Go(func() error { return h.page.serve(ctx, h.handler()) })
+	g.Go(func() error { return h.front.Serve(ctx, h.handler()) })
 	g.Go(func() error { return serveOrders(ctx, h.control, h.orders) })
 	return g.Wait()
 }

@@ -3,8 +3,9 @@ package partition
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/graph"
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/planner/graph"
 )
 
 // drawProblem draws a small graph and options that some assignment satisfies.

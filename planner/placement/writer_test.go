@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"pgregory.net/rapid"
 )
 
 // TestWriterEqualsWrite writes the same placements at once and key by key.

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"runtime"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/hashing"
-	"golang.org/x/sync/errgroup"
 )
 
 // An Input is training data as it is partitioned: a file, or what hashing

@@ -9,10 +9,11 @@ import (
 	"math"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"golang.org/x/sync/errgroup"
 )
 
 // A Report judges one partition. Traffic is in parameters per step, as in

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -83,9 +83,9 @@ func (p *planning) onAndOff() {
 func (p *planning) awaitJob() {
 	p.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		var known web.Jobs
+		var known page.Jobs
 		err := p.sidecars[0].Get(p.t.Context(), sidecar.PlannerPage, "/api/v1/jobs", &known)
-		if err == nil && slices.ContainsFunc(known.Jobs, func(j web.Job) bool { return j.Name == p.job }) {
+		if err == nil && slices.ContainsFunc(known.Jobs, func(j page.Job) bool { return j.Name == p.job }) {
 			return
 		}
 		if time.Now().After(end) {
@@ -180,7 +180,7 @@ func (p *planning) tries() {
 	if out := p.plan("try", "--seconds", "1"); !strings.Contains(out, "threshold 0.99") {
 		p.t.Errorf("psidecar plan codecs try says %q", out)
 	}
-	var c web.Codecs
+	var c page.Codecs
 	for end := time.Now().Add(patience); c.Advice == nil || c.Advice.Hosts < 2; time.Sleep(50 * time.Millisecond) {
 		if err := planner.Get(p.t.Context(), sidecar.PlannerPage, "/api/v1/codecs?job="+p.job, &c); err != nil {
 			p.t.Fatal(err)

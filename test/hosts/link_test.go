@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/require"
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 )
 
 // random returns bytes that do not repeat.

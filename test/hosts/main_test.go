@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/hosts"
 )
 
 // roleVariable makes the test program play a part instead of testing: that of

@@ -16,8 +16,9 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/psidecar/psidecar/test/hosts"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/test/hosts"
 )
 
 // Program is a command line: path and arguments.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -35,20 +35,20 @@ func TestMeasuresThatDoNotHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { cancel(); running.Wait() }() // which is not meant to end by itself
-	off := func(of []web.Job, where, reason string) bool {
-		return slices.ContainsFunc(of, func(j web.Job) bool {
+	off := func(of []page.Job, where, reason string) bool {
+		return slices.ContainsFunc(of, func(j page.Job) bool {
 			at := slices.IndexFunc(j.Measures, func(l measure.Line) bool { return l.Measure == measure.Threshold })
 			return at >= 0 && strings.HasPrefix(j.Name, where) && j.Measures[at].State == measure.Off && j.Measures[at].Setting == "--threshold 0.99" &&
 				slices.ContainsFunc(j.Measures[at].Not, func(g measure.Gap) bool { return g.Reason == reason && g.Do != "" })
 		})
 	}
 	first := n.Host(0).IPv4.String()
-	var jobs, planned web.Jobs
+	var jobs, planned page.Jobs
 	for end := time.Now().Add(patience); !off(jobs.Jobs, first, "not_configured") || !off(planned.Jobs, first, "not_configured"); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the agent says %+v, the planner %+v", jobs.Jobs, planned.Jobs)
 		}
-		for port, into := range map[int]*web.Jobs{Page: &jobs, PlannerPage: &planned} {
+		for port, into := range map[int]*page.Jobs{Page: &jobs, PlannerPage: &planned} {
 			if err := s.Get(ctx, port, "/api/v1/jobs", into); err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -66,8 +66,8 @@ func TestUp(t *testing.T) {
 			t.Fatal(err, errs.String())
 		}
 		var status struct {
-			Agent web.Agent
-			Jobs  []web.Job
+			Agent page.Agent
+			Jobs  []page.Job
 			Proxy *proxy.State
 		}
 		if err := json.Unmarshal(out.Bytes(), &status); err != nil {
@@ -88,7 +88,7 @@ func TestUp(t *testing.T) {
 			t.Errorf("%s: %v bytes carried, %v", s.Host.Name, sent, err)
 		}
 	}
-	var fleet web.Agent
+	var fleet page.Agent
 	if err := all[0].Get(ctx, PlannerPage, "/api/v1/agent", &fleet); err != nil || len(fleet.Hosts) != 3 {
 		t.Errorf("%d hosts report to the planner, want 3; %v", len(fleet.Hosts), err)
 	}
@@ -114,7 +114,7 @@ func checkPlanner(t *testing.T, s *Sidecar, r *job.Running) {
 		}
 		said += report.Pushes + report.Pulls
 	}
-	var jobs web.Jobs
+	var jobs page.Jobs
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if err := s.Get(t.Context(), PlannerPage, "/api/v1/jobs", &jobs); err != nil {
 			t.Fatal(err)

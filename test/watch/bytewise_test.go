@@ -20,7 +20,7 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/replay"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy/pslite/capture"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -78,7 +78,7 @@ func sameCounts(t *testing.T, w *watcher, job string, v *observe.JobView) {
 			if (counts.Sums{a.Pulls, a.Pushes, a.PullBytes, a.PushBytes}) != s {
 				t.Fatalf("%s, key %d: %+v, want %v", worker, b.First, a, s)
 			}
-			n += int(web.Accesses.Of(s))
+			n += int(page.Accesses.Of(s))
 		}
 		if n == 0 {
 			t.Errorf("%s did nothing", worker)

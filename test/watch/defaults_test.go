@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -110,8 +110,8 @@ func TestDefaults(t *testing.T) {
 func checkShown(t *testing.T, ctx context.Context, a *process, truth map[uint64]uint64) {
 	t.Helper()
 	hottest := keysOfCounts(truth)[:1000]
-	var jobs web.Jobs
-	var shown web.Keys
+	var jobs page.Jobs
+	var shown page.Keys
 	if err := a.get(ctx, "/api/v1/jobs", nil, &jobs); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func checkShown(t *testing.T, ctx context.Context, a *process, truth map[uint64]
 	if err := a.get(ctx, "/api/v1/keys", url.Values{"n": {"10000"}}, &shown); err != nil {
 		t.Fatal(err)
 	}
-	got := map[uint64]web.HotKey{}
+	got := map[uint64]page.HotKey{}
 	for _, k := range shown.Hottest {
 		got[uint64(k.Key)] = k
 	}

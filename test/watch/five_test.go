@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -67,7 +67,7 @@ func TestFiveJobs(t *testing.T) {
 	for i := range fiveJobs {
 		shown[i] = showOf(t, ctx, a, ":"+strconv.Itoa(9000+i))
 	}
-	var agent web.Agent // now: its figures are of the last seconds
+	var agent page.Agent // now: its figures are of the last seconds
 	if err := a.get(ctx, "/api/v1/agent", nil, &agent); err != nil {
 		t.Fatal(err)
 	}
@@ -106,8 +106,8 @@ func TestFiveJobs(t *testing.T) {
 
 // fiveShown is what the agent shows of one job.
 type fiveShown struct {
-	job           web.Job
-	keys          web.Keys
+	job           page.Job
+	keys          page.Keys
 	before, after steps // that were done when the keys were asked for, and after that
 }
 
@@ -119,7 +119,7 @@ func (s steps) plus(n int) steps { return steps{max(s[0]+n, 0), max(s[1]+n, 0)} 
 // showOf asks the agent for the 1,000 hottest keys of the job whose name ends so.
 func showOf(t *testing.T, ctx context.Context, a *process, end string) (s fiveShown) {
 	t.Helper()
-	var jobs web.Jobs
+	var jobs page.Jobs
 	if err := a.get(ctx, "/api/v1/jobs", nil, &jobs); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func showOf(t *testing.T, ctx context.Context, a *process, end string) (s fiveSh
 		t.Fatalf("the agent knows nothing of the job that ends in %s: %+v\n%s", end, jobs, &a.log)
 	}
 	stepsNow := func() (done steps) {
-		var servers web.Servers
+		var servers page.Servers
 		if err := a.get(ctx, "/api/v1/servers", url.Values{"job": {s.job.Name}}, &servers); err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func usesOf(t *testing.T, keys, batch int, done steps) map[uint64]uint64 {
 
 // shownOf returns how many of the keys that are shown are among the 1,000 with the
 // highest true counts: theirs are at most so far below that of the 1,000th.
-func shownOf(truth map[uint64]uint64, shown web.Keys, tie uint64) (found int) {
+func shownOf(truth map[uint64]uint64, shown page.Keys, tie uint64) (found int) {
 	least := truth[keysOfCounts(truth)[999]]
 	for _, k := range shown.Hottest {
 		if truth[uint64(k.Key)]+tie >= least {
@@ -193,7 +193,7 @@ func shownOf(truth map[uint64]uint64, shown web.Keys, tie uint64) (found int) {
 
 // rightOf returns how many shown counts are as right as the agent says, by what was
 // used for certain before it was asked and what may have been after.
-func rightOf(before, after map[uint64]uint64, shown web.Keys) (right int) {
+func rightOf(before, after map[uint64]uint64, shown page.Keys) (right int) {
 	for _, k := range shown.Hottest {
 		off := k.Error + k.Estimated
 		if k.Accesses+off >= before[uint64(k.Key)] && k.Accesses <= after[uint64(k.Key)]+off {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/fleet"
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
@@ -64,7 +64,7 @@ func TestAgentsTogether(t *testing.T) {
 		for k, n := range access {
 			truth[k] += n.Pulls + n.Pushes
 		}
-		for _, m := range web.Measures {
+		for _, m := range page.Measures {
 			checkFleet(t, s, jobs[0].Name, fmt.Sprintf("worker%d", header.Rank), m, access)
 		}
 	}
@@ -72,7 +72,7 @@ func TestAgentsTogether(t *testing.T) {
 	rates := true
 	for _, r := range all {
 		for _, j := range r.Jobs {
-			if j.State == web.Over || j.Recent.LastUnixNanos < jobs[0].LastSeen.UnixNano() {
+			if j.State == page.Over || j.Recent.LastUnixNanos < jobs[0].LastSeen.UnixNano() {
 				rates = false
 			}
 		}
@@ -86,9 +86,9 @@ func TestAgentsTogether(t *testing.T) {
 
 // checkFleetTimes checks that the hosts together timed every request, and that
 // nobody is without steps where there are rates by now.
-func checkFleetTimes(t *testing.T, s *fleet.State, j web.Job, rates bool) {
+func checkFleetTimes(t *testing.T, s *fleet.State, j page.Job, rates bool) {
 	t.Helper()
-	loads, err := s.Servers(j.Name, web.Range{})
+	loads, err := s.Servers(j.Name, page.Range{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,14 +106,14 @@ func checkFleetTimes(t *testing.T, s *fleet.State, j web.Job, rates bool) {
 	if j.Latency.Count != requests || rates && (j.StepsPerSecond <= 0 || j.BytesPerSecond <= 0) {
 		t.Errorf("%d requests; the job: %+v", requests, j)
 	}
-	if _, err := s.Traffic(j.Name, web.Range{From: time.Unix(1, 0)}); !errors.Is(err, web.ErrNoRange) {
+	if _, err := s.Traffic(j.Name, page.Range{From: time.Unix(1, 0)}); !errors.Is(err, page.ErrNoRange) {
 		t.Errorf("for a stretch of time: %v", err)
 	}
 }
 
 // checkFleetKeys compares the hottest keys and the skew with every key's
 // accesses: bounds must hold.
-func checkFleetKeys(t *testing.T, s *fleet.State, j web.Job, truth map[uint64]uint64) {
+func checkFleetKeys(t *testing.T, s *fleet.State, j page.Job, truth map[uint64]uint64) {
 	t.Helper()
 	k, err := s.Keys(j.Name, 100)
 	if err != nil {
@@ -160,7 +160,7 @@ func checkTimed(t *testing.T, w *watcher) {
 	if len(jobs) != 1 {
 		t.Fatalf("%d jobs, want 1", len(jobs))
 	}
-	traffic, err := w.Traffic(jobs[0].Name, web.Range{})
+	traffic, err := w.Traffic(jobs[0].Name, page.Range{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +185,9 @@ func checkTimed(t *testing.T, w *watcher) {
 }
 
 // checkFleet compares each block of a worker with its own account.
-func checkFleet(t *testing.T, s *fleet.State, job, worker string, m web.Measure, access map[uint64]peer.Access) {
+func checkFleet(t *testing.T, s *fleet.State, job, worker string, m page.Measure, access map[uint64]peer.Access) {
 	t.Helper()
-	h, err := s.Heatmap(job, web.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
+	h, err := s.Heatmap(job, page.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
 	if err != nil {
 		t.Fatal(err)
 	}

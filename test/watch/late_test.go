@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/peer"
 )
@@ -53,7 +53,7 @@ func lateStart(t *testing.T, program string, on network, isLast bool) bool {
 	sleep(ctx, 2*time.Second) // let it get going
 	w := watch(t, net.Cgroup(), func(o *agent.Options) { o.Locality.Interval = interval })
 	began := time.Now()
-	var seen web.Job
+	var seen page.Job
 	for problem := "not looked yet"; problem != ""; sleep(ctx, 50*time.Millisecond) {
 		seen, problem = settled(w)
 		if ctx.Err() != nil {
@@ -72,10 +72,10 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // settled returns the only job, and what is not right with it yet.
-func settled(w *watcher) (web.Job, string) {
+func settled(w *watcher) (page.Job, string) {
 	jobs := w.Jobs()
 	if len(jobs) != 1 {
-		return web.Job{}, fmt.Sprintf("%d jobs", len(jobs))
+		return page.Job{}, fmt.Sprintf("%d jobs", len(jobs))
 	}
 	roles := map[string]int{}
 	for _, n := range jobs[0].Nodes {
@@ -112,9 +112,9 @@ func checkRates(t *testing.T, ctx context.Context, w *watcher, name string, isLa
 	if err := w.stop(); err != nil {
 		t.Fatal(err)
 	}
-	sums := map[string]map[web.Measure]float64{}
-	for _, m := range []web.Measure{web.Pushes, web.Pulls, web.PushedBytes, web.PulledBytes} {
-		h, err := w.Heatmap(name, web.HeatmapQuery{Blocks: 4096, Last: math.MaxUint64, Measure: m, Range: web.Range{From: from}})
+	sums := map[string]map[page.Measure]float64{}
+	for _, m := range []page.Measure{page.Pushes, page.Pulls, page.PushedBytes, page.PulledBytes} {
+		h, err := w.Heatmap(name, page.HeatmapQuery{Blocks: 4096, Last: math.MaxUint64, Measure: m, Range: page.Range{From: from}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,22 +128,22 @@ func checkRates(t *testing.T, ctx context.Context, w *watcher, name string, isLa
 				low, high = min(low, perKey), max(high, perKey)
 			}
 			unit := 1.0
-			if m == web.PushedBytes || m == web.PulledBytes {
+			if m == page.PushedBytes || m == page.PulledBytes {
 				unit = 4
 			}
 			if low < 10*unit || high-low > slack*unit {
 				t.Errorf("%s: %s of a key are between %.1f and %.1f", worker, m, low, high)
 			}
 			if sums[worker] == nil {
-				sums[worker] = map[web.Measure]float64{}
+				sums[worker] = map[page.Measure]float64{}
 			}
 			sums[worker][m] = low / unit
 		}
 	}
 	for worker, s := range sums {
 		for m, n := range s {
-			if math.Abs(n-s[web.Pushes]) > slack {
-				t.Errorf("%s: %.1f %s of a key, but %.1f pushes", worker, n, m, s[web.Pushes])
+			if math.Abs(n-s[page.Pushes]) > slack {
+				t.Errorf("%s: %.1f %s of a key, but %.1f pushes", worker, n, m, s[page.Pushes])
 			}
 		}
 	}

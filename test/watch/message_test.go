@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -91,7 +91,7 @@ func runCount(b testing.TB, net *hosts.Net, psjob string, batch, steps int) {
 // messages returns how many messages the agent has seen, of all jobs.
 func (a *process) messages(b testing.TB) (n float64) {
 	b.Helper()
-	var jobs web.Jobs
+	var jobs page.Jobs
 	if err := a.get(b.Context(), "/api/v1/jobs", nil, &jobs); err != nil {
 		b.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -198,7 +198,7 @@ func (a *process) cost(b testing.TB) (c cost) {
 		b.Fatal(err)
 	}
 	defer r.Body.Close()
-	var said web.Agent
+	var said page.Agent
 	if err := json.NewDecoder(r.Body).Decode(&said); err != nil {
 		b.Fatal(fmt.Errorf("reading what the agent says of itself: %w", err))
 	}

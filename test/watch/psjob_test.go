@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/cmd/psjob/access"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -79,7 +79,7 @@ func TestTruthOfPsjob(t *testing.T) {
 				name := fmt.Sprintf("worker%d", header.Rank)
 				compare(t, name, got[name], want)
 			}
-			traffic, err := w.Traffic(jobs[0].Name, web.Range{})
+			traffic, err := w.Traffic(jobs[0].Name, page.Range{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -70,12 +70,12 @@ func tenMillionKeys(t *testing.T, net *hosts.Net, isLast bool) bool {
 	if len(jobs) != 1 || jobs[0].DistinctKeys != 10_000_000 || !jobs[0].Exact {
 		t.Fatalf("jobs %+v, want one of 10 million keys, exact", jobs)
 	}
-	want := map[web.Measure]uint64{
-		web.Pushes: uint64(printed.Pushes), web.Pulls: uint64(printed.Pulls),
-		web.PushedBytes: 4 * uint64(printed.Pushes), web.PulledBytes: 4 * uint64(printed.Pulls),
+	want := map[page.Measure]uint64{
+		page.Pushes: uint64(printed.Pushes), page.Pulls: uint64(printed.Pulls),
+		page.PushedBytes: 4 * uint64(printed.Pushes), page.PulledBytes: 4 * uint64(printed.Pulls),
 	}
 	for m, n := range want {
-		h, err := w.Heatmap(jobs[0].Name, web.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
+		h, err := w.Heatmap(jobs[0].Name, page.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
 		if err != nil {
 			t.Fatal(err)
 		}

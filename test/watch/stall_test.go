@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -28,9 +28,9 @@ type trial struct {
 }
 
 // await waits until the agent says what is right of the job, and returns that.
-func (r *trial) await(t *testing.T, ctx context.Context, right func(*web.Job) bool) web.Job {
+func (r *trial) await(t *testing.T, ctx context.Context, right func(*page.Job) bool) page.Job {
 	t.Helper()
-	var last web.Job
+	var last page.Job
 	began := time.Now()
 	for ctx.Err() == nil {
 		for _, j := range r.agent.Jobs() {
@@ -72,9 +72,9 @@ func try(t *testing.T, ctx context.Context, args func(worker int) []string) *tri
 		stop()
 		_ = r.running.Wait() // it was killed
 	})
-	going := r.await(t, ctx, func(j *web.Job) bool {
-		return j.State == web.Running && j.StepsPerSecond > 0 && len(j.Nodes) == 6 &&
-			!slices.ContainsFunc(j.Nodes, func(n web.Node) bool { return n.Rank < 0 || n.PID == 0 })
+	going := r.await(t, ctx, func(j *page.Job) bool {
+		return j.State == page.Running && j.StepsPerSecond > 0 && len(j.Nodes) == 6 &&
+			!slices.ContainsFunc(j.Nodes, func(n page.Node) bool { return n.Rank < 0 || n.PID == 0 })
 	})
 	r.name = going.Name
 	r.ranks = map[*job.Node]string{}
@@ -106,7 +106,7 @@ func TestStoppedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := r.ranks[server]
-	j := r.await(t, ctx, func(j *web.Job) bool { return j.State == web.Stalled && j.Cause == name && j.StepsPerSecond == 0 })
+	j := r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Stalled && j.Cause == name && j.StepsPerSecond == 0 })
 	for _, want := range []string{"stalled for ", " waits for " + name, "keys ", "request of ", "stopped by a signal"} {
 		if !strings.Contains(j.What, want) {
 			t.Errorf("%q is not in %q", want, j.What)
@@ -128,7 +128,7 @@ func TestStoppedServer(t *testing.T) {
 	if err := server.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, ctx, func(j *web.Job) bool { return j.State == web.Running && j.Cause == "" && j.StepsPerSecond > 0 })
+	r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Running && j.Cause == "" && j.StepsPerSecond > 0 })
 }
 
 // A worker that is stopped: the others wait at a barrier, and it is because of
@@ -141,7 +141,7 @@ func TestStoppedWorker(t *testing.T) {
 	if err := worker.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	j := r.await(t, ctx, func(j *web.Job) bool { return j.State == web.Stalled && j.Cause == r.ranks[worker] })
+	j := r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Stalled && j.Cause == r.ranks[worker] })
 	if !strings.Contains(j.What, "stopped by a signal") {
 		t.Errorf("it says %q", j.What)
 	}
@@ -157,8 +157,8 @@ func TestStoppedWorkerAlone(t *testing.T) {
 	if err := worker.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, ctx, func(j *web.Job) bool {
-		return j.State == web.Running && j.Cause == r.ranks[worker] && j.StepsPerSecond > 0
+	r.await(t, ctx, func(j *page.Job) bool {
+		return j.State == page.Running && j.Cause == r.ranks[worker] && j.StepsPerSecond > 0
 	})
 }
 
@@ -172,8 +172,8 @@ func TestCutLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := r.ranks[r.running.Servers[1]]
-	j := r.await(t, ctx, func(j *web.Job) bool {
-		return j.State == web.Stalled && strings.Contains(j.Cause, "-"+name) || strings.Contains(j.Cause, r.ranks[r.running.Workers[1]]+"-")
+	j := r.await(t, ctx, func(j *page.Job) bool {
+		return j.State == page.Stalled && strings.Contains(j.Cause, "-"+name) || strings.Contains(j.Cause, r.ranks[r.running.Workers[1]]+"-")
 	})
 	if !strings.Contains(j.What, "not acknowledged") {
 		t.Errorf("it says %q", j.What)
@@ -181,7 +181,7 @@ func TestCutLink(t *testing.T) {
 	if err := host.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, ctx, func(j *web.Job) bool { return j.State == web.Running && j.Cause == "" })
+	r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Running && j.Cause == "" })
 }
 
 // A server that answers, but late, as one does whose disk is slow.
@@ -202,8 +202,8 @@ func TestSlowServer(t *testing.T) {
 		}
 	}()
 	defer func() { stop(); <-ended }()
-	j := r.await(t, ctx, func(j *web.Job) bool { return j.Cause == r.ranks[server] && strings.Contains(j.What, "answers late") })
-	if j.State != web.Running {
+	j := r.await(t, ctx, func(j *page.Job) bool { return j.Cause == r.ranks[server] && strings.Contains(j.What, "answers late") })
+	if j.State != page.Running {
 		t.Errorf("the job is %s", j.State)
 	}
 }
@@ -221,8 +221,8 @@ func TestStragglingWorker(t *testing.T) {
 				}
 				return append([]string{"--count-compute", compute}, args...)
 			})
-			r.await(t, ctx, func(j *web.Job) bool {
-				return j.State == web.Running && j.Cause == r.ranks[r.running.Workers[1]] && len(j.Stragglers) == 1
+			r.await(t, ctx, func(j *page.Job) bool {
+				return j.State == page.Running && j.Cause == r.ranks[r.running.Workers[1]] && len(j.Stragglers) == 1
 			})
 		})
 	}
@@ -249,14 +249,14 @@ func TestOverJob(t *testing.T) {
 	}
 	states := func(want ...string) func() bool {
 		return func() bool {
-			var jobs web.Jobs
+			var jobs page.Jobs
 			if err := a.get(ctx, "/api/v1/jobs", nil, &jobs); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
 			for _, j := range jobs.Jobs {
 				got = append(got, j.State)
-				if j.State == web.Over && j.StepsPerSecond+j.BytesPerSecond != 0 {
+				if j.State == page.Over && j.StepsPerSecond+j.BytesPerSecond != 0 {
 					t.Fatalf("a job that is over makes %v steps/s and %v bytes/s", j.StepsPerSecond, j.BytesPerSecond)
 				}
 			}
@@ -274,7 +274,7 @@ func TestOverJob(t *testing.T) {
 	if err := start(9091, "50").Wait(); err != nil {
 		t.Fatal(err)
 	}
-	await("the first job is not over", states(web.Over))
+	await("the first job is not over", states(page.Over))
 	second := start(9092, "1000000")
 	defer func() {
 		for _, n := range second.Nodes() {
@@ -282,8 +282,8 @@ func TestOverJob(t *testing.T) {
 		}
 		_ = second.Wait()
 	}()
-	await("the second job does not run", states(web.Over, web.Running))
-	var h web.Heatmap
+	await("the second job does not run", states(page.Over, page.Running))
+	var h page.Heatmap
 	if err := a.get(ctx, "/api/v1/heatmap", nil, &h); err != nil || !strings.HasSuffix(h.Job, ":9092") {
 		t.Errorf("the heatmap is of %q, %v", h.Job, err)
 	}
@@ -294,7 +294,7 @@ func TestOverJob(t *testing.T) {
 		}
 		_ = third.Wait()
 	}()
-	await("the third job does not run", states(web.Over, web.Running, web.Running))
+	await("the third job does not run", states(page.Over, page.Running, page.Running))
 	err := a.get(ctx, "/api/v1/heatmap", url.Values{}, &h)
 	if err == nil || !strings.Contains(err.Error(), "there are 2 jobs") || strings.Contains(err.Error(), ":9091") {
 		t.Errorf("of two that run: %v", err)

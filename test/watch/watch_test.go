@@ -17,8 +17,8 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/web"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -76,14 +76,14 @@ func watch(t testing.TB, cgroup string, change ...func(*agent.Options)) *watcher
 func (w *watcher) keysOf(t testing.TB, job string) map[string]map[uint64]peer.Access {
 	t.Helper()
 	all := map[string]map[uint64]peer.Access{}
-	fields := map[web.Measure]func(*peer.Access) *uint64{
-		web.Pushes:      func(a *peer.Access) *uint64 { return &a.Pushes },
-		web.Pulls:       func(a *peer.Access) *uint64 { return &a.Pulls },
-		web.PushedBytes: func(a *peer.Access) *uint64 { return &a.PushBytes },
-		web.PulledBytes: func(a *peer.Access) *uint64 { return &a.PullBytes },
+	fields := map[page.Measure]func(*peer.Access) *uint64{
+		page.Pushes:      func(a *peer.Access) *uint64 { return &a.Pushes },
+		page.Pulls:       func(a *peer.Access) *uint64 { return &a.Pulls },
+		page.PushedBytes: func(a *peer.Access) *uint64 { return &a.PushBytes },
+		page.PulledBytes: func(a *peer.Access) *uint64 { return &a.PullBytes },
 	}
 	for measure, field := range fields {
-		h, err := w.Heatmap(job, web.HeatmapQuery{Blocks: math.MaxInt32, Last: math.MaxUint64, Measure: measure})
+		h, err := w.Heatmap(job, page.HeatmapQuery{Blocks: math.MaxInt32, Last: math.MaxUint64, Measure: measure})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func (w *watcher) keysOf(t testing.TB, job string) map[string]map[uint64]peer.Ac
 
 // nothingLost fails the test if the agent missed anything, but for reasons
 // that are to be expected.
-func (w *watcher) nothingLost(t testing.TB, counters []web.Counter, expected ...bpf.Reason) {
+func (w *watcher) nothingLost(t testing.TB, counters []page.Counter, expected ...bpf.Reason) {
 	t.Helper()
 	expected = append(expected, bpf.ReasonUntimed) // those tests that look at times tell whether any is missing
 	for _, c := range counters {
@@ -128,8 +128,8 @@ func (w *watcher) nothingLost(t testing.TB, counters []web.Counter, expected ...
 // on two cores that a job takes whole, another process can starve the agent.
 const attempts = 3
 
-func ringWasFull(counters []web.Counter) bool {
-	return slices.ContainsFunc(counters, func(c web.Counter) bool {
+func ringWasFull(counters []page.Counter) bool {
+	return slices.ContainsFunc(counters, func(c page.Counter) bool {
 		return c.Reason == bpf.ReasonRingFull.String() && c.Events > 0
 	})
 }
@@ -256,7 +256,7 @@ func checkPeerTruth(t *testing.T, w *watcher, running *job.Running, dir string) 
 		compare(t, name, got[name], want)
 		requests[name] = uint64(printed.Pushes + printed.Pulls)
 	}
-	loads, err := w.Servers(jobs[0].Name, web.Range{})
+	loads, err := w.Servers(jobs[0].Name, page.Range{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,13 +87,13 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	if err := s.startPlanner(ctx); err != nil {
 		return err
 	}
-	page, err := s.openPage(ctx)
+	front, err := s.openPage(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, page.close()) }()
+	defer func() { err = errors.Join(err, front.close()) }()
 	if o.Page != nil {
-		o.Page(page.url)
+		o.Page(front.url)
 	}
 	phases := []struct {
 		name string

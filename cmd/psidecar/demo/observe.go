@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/web"
+	"github.com/psidecar/psidecar/page"
 )
 
 // Ports on every host.
@@ -80,7 +80,7 @@ func (f *fleet) accesses(ctx context.Context, want uint64) (uint64, error) {
 	const patience = 6 * time.Second
 	var counted uint64
 	for still := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		var jobs web.Jobs
+		var jobs page.Jobs
 		if err := f.planner.get(ctx, "/api/v1/jobs", &jobs); err != nil {
 			return 0, err
 		}

@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// page is the planner's, which only the hosts can reach, as one of this machine.
-type page struct {
+// forwarder makes the planner's page, which only the hosts can reach, one of this
+// machine.
+type forwarder struct {
 	url    string
 	server *http.Server
 	ended  chan error
 }
 
 // openPage serves the planner's page until it is closed, whichever planner runs.
-func (s *stage) openPage(ctx context.Context) (*page, error) {
+func (s *stage) openPage(ctx context.Context) (*forwarder, error) {
 	planner := s.fleet.planner
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,12 +34,12 @@ func (s *stage) openPage(ctx context.Context) (*page, error) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "the planner is just being replaced, or has ended: load this page again", http.StatusServiceUnavailable)
 	}
-	p := &page{url: "http://" + l.Addr().String() + "/", server: &http.Server{Handler: forward, ReadHeaderTimeout: 10 * time.Second}, ended: make(chan error, 1)}
+	p := &forwarder{url: "http://" + l.Addr().String() + "/", server: &http.Server{Handler: forward, ReadHeaderTimeout: 10 * time.Second}, ended: make(chan error, 1)}
 	go func() { p.ended <- p.server.Serve(l) }()
 	return p, nil
 }
 
-func (p *page) close() error {
+func (p *forwarder) close() error {
 	err := p.server.Close()
 	if served := <-p.ended; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)

@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/parsa"
-	"go.uber.org/goleak"
-	"pgregory.net/rapid"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,12 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/multilevel"
 	"github.com/psidecar/psidecar/planner/partition/partitiontest"
 	"github.com/psidecar/psidecar/planner/partition/twostep"
-	"pgregory.net/rapid"
 )
 
 // On small graphs no algorithm of the papers' does better, whatever must hold.

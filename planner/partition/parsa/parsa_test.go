@@ -5,9 +5,10 @@ import (
 	"errors"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"pgregory.net/rapid"
 )
 
 func drawGraph(t *rapid.T) *graph.Graph {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
@@ -17,7 +19,6 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/stream"
 	"github.com/psidecar/psidecar/planner/prerun"
 	"github.com/psidecar/psidecar/test/require"
-	"pgregory.net/rapid"
 )
 
 // partitioned streams a graph that is in memory as if it were not, and checks

@@ -1,0 +1,70 @@
+package handshake
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A page's connections that ask for nothing, or do not come to the end of it, make
+// room for others; one whose request is being answered does not.
+func TestPageBesideSilentConnections(t *testing.T) {
+	answering, answer := make(chan struct{}), make(chan struct{})
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/slow") {
+			close(answering)
+			<-answer
+		}
+		io.WriteString(w, "answered")
+	}))
+	set := New(8, 4)
+	BoundHTTP(s.Config, set)
+	s.Start()
+	t.Cleanup(s.Close)
+	get := func(path string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
+		if err != nil {
+			return err
+		}
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		r, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		_, err = io.ReadAll(r.Body)
+		return err
+	}
+	slow := make(chan error, 1)
+	go func() { slow <- get("/slow") }()
+	<-answering
+	address := s.Listener.Addr().String()
+	for name, words := range map[string]string{"nothing": "", "half a head": "GET / HTTP/1.1\r\nHost: x\r\n", "a request before, and nothing since": "GET / HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		all := crowd(t, address, 50, words)
+		for _, c := range all[:40] {
+			c.SetReadDeadline(time.Now().Add(time.Minute))
+			if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: one of the oldest goes on", name)
+				break
+			}
+		}
+		if n := set.Size(); n > 4 {
+			t.Errorf("%s: %d connections are waited for", name, n)
+		}
+		if err := get("/"); err != nil {
+			t.Errorf("%s: beside them: %v", name, err)
+		}
+	}
+	close(answer)
+	if err := <-slow; err != nil {
+		t.Errorf("the request that took long: %v", err)
+	}
+}

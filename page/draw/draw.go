@@ -1,0 +1,199 @@
+// Package draw draws heatmaps where there is no browser: in a terminal, in the
+// colours that it has, and as PNG.
+//
+// In comes a [page.Heatmap]; out go characters or an image. The command
+// psidecar heatmap calls it.
+package draw
+
+import (
+	"bufio"
+	"fmt"
+	"image/color"
+	"io"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/scale"
+)
+
+// Colours says what a terminal can show.
+type Colours int
+
+// What terminals can show.
+const (
+	NoColours Colours = iota // shades made of characters
+	Colours256
+	TrueColour
+)
+
+// ColoursOf returns what the terminal can show, by its environment: COLORTERM,
+// TERM and NO_COLOR.
+func ColoursOf(lookup func(string) (string, bool)) Colours {
+	get := func(name string) string { v, _ := lookup(name); return v }
+	if get("NO_COLOR") != "" || get("TERM") == "dumb" {
+		return NoColours
+	}
+	if c := get("COLORTERM"); c == "truecolor" || c == "24bit" || strings.HasSuffix(get("TERM"), "-direct") {
+		return TrueColour
+	}
+	if strings.Contains(get("TERM"), "256color") {
+		return Colours256
+	}
+	return NoColours
+}
+
+// shades stand for rising heat where there are no colours.
+const shades = " .:-=+*#%@"
+
+// looked says how exact the counts are.
+func looked(h page.Heatmap) string {
+	if h.SampledOneIn <= 1 {
+		return "estimated in part"
+	}
+	if h.ErrorPercent == 0 {
+		return fmt.Sprintf("keys of at least one in %d requests looked at", h.SampledOneIn)
+	}
+	return fmt.Sprintf("keys of at least one in %d requests looked at, a cell is right to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
+}
+
+// rowsOf returns what the heatmap's rows are, and their names, the first one of
+// which is shown at the top: workers, or when stretches of time began.
+func rowsOf(h *page.Heatmap) (what string, names []string) {
+	if h.Times == nil {
+		return "worker", h.Workers
+	}
+	for _, t := range h.Times {
+		names = append(names, t.From.Local().Format(time.TimeOnly))
+	}
+	return "time", names
+}
+
+// title says what the heatmap shows.
+func title(h *page.Heatmap, rows string) string {
+	text := fmt.Sprintf("%s: %s by %s and key", h.Job, h.Measure, rows)
+	if !h.Exact {
+		text += " (" + looked(*h) + ")"
+	}
+	return text
+}
+
+// Terminal writes the heatmap, a line for each worker or stretch of time, in at
+// most width columns; neighbouring blocks are joined where there are more.
+func Terminal(out io.Writer, h page.Heatmap, width int, colours Colours) error {
+	w := bufio.NewWriter(out)
+	rows, names := rowsOf(&h)
+	fmt.Fprintln(w, title(&h, rows))
+	if len(h.Blocks) == 0 || len(names) == 0 {
+		fmt.Fprintln(w, "nothing was counted yet")
+		return w.Flush()
+	}
+	label := 0
+	for _, name := range names {
+		label = max(label, utf8.RuneCountInString(name))
+	}
+	sc, inks := scale.Of(h.Counts), scale.Colours(true)
+	counts, columns := squeeze(h.Counts, len(h.Blocks), max(width-label-1, 8))
+	for i, name := range names {
+		fmt.Fprintf(w, "%*s ", label, name)
+		for _, n := range counts[i] {
+			cell(w, sc.Level(float64(n)), &inks, colours)
+		}
+		end(w, colours)
+		fmt.Fprintln(w)
+	}
+	first, last := h.Blocks[0].FirstText, h.Blocks[len(h.Blocks)-1].LastText
+	fmt.Fprintf(w, "%*s %s%*s\n", label, "key", first, max(columns-len(first), 0), last)
+	for _, n := range named(h.Blocks) {
+		fmt.Fprintf(w, "%*s %s%s\n", label, "", strings.Repeat(" ", n.at*columns/len(h.Blocks)), n.name)
+	}
+	fmt.Fprintf(w, "%*s ", label, "")
+	for _, mark := range sc.Marks() {
+		cell(w, sc.Level(mark), &inks, colours)
+		end(w, colours)
+		fmt.Fprintf(w, " %.0f  ", mark)
+	}
+	fmt.Fprintf(w, "logarithmic, %d blocks", len(h.Blocks))
+	if columns < len(h.Blocks) {
+		fmt.Fprintf(w, ", the highest of %d a column", (len(h.Blocks)+columns-1)/columns)
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+// naming is the name of a row of blocks, of which at is the first.
+type naming struct {
+	at   int
+	name string
+}
+
+// maxNamings is how many names are shown below the keys.
+const maxNamings = 12
+
+// named returns the names of blocks, neighbours with one name together: what is
+// before the row or the offset in it counts. Of very many the first are returned,
+// and a last one that says how many there are.
+func named(blocks []page.Block) []naming {
+	var all []naming
+	last := ""
+	for i := range blocks {
+		table, _, _ := strings.Cut(blocks[i].Name, "[")
+		table, _, _ = strings.Cut(table, "+")
+		if table != last && table != "" {
+			all = append(all, naming{i, blocks[i].Name})
+		}
+		last = table
+	}
+	if more := len(all) - maxNamings; more > 0 {
+		all = append(all[:maxNamings], naming{0, fmt.Sprintf("and %d names more", more)})
+	}
+	for i := range all {
+		all[i].name = "^ " + all[i].name
+	}
+	return all
+}
+
+// squeeze joins neighbouring columns until at most width are left. What is joined
+// shows the highest count, so that the scale stays what it is for all blocks.
+func squeeze(counts [][]uint64, blocks, width int) ([][]uint64, int) {
+	each := max((blocks+width-1)/width, 1)
+	columns := (blocks + each - 1) / each
+	rows := make([][]uint64, len(counts))
+	for i, row := range counts {
+		rows[i] = make([]uint64, columns)
+		for b, n := range row {
+			rows[i][b/each] = max(rows[i][b/each], n)
+		}
+	}
+	return rows, columns
+}
+
+// end goes back to the terminal's own colours.
+func end(w io.Writer, colours Colours) {
+	if colours != NoColours {
+		fmt.Fprint(w, "\x1b[0m")
+	}
+}
+
+func cell(w io.Writer, level int, inks *[scale.Levels]color.RGBA, colours Colours) {
+	c := inks[level]
+	switch colours {
+	case TrueColour:
+		fmt.Fprintf(w, "\x1b[48;2;%d;%d;%dm ", c.R, c.G, c.B)
+	case Colours256:
+		step := func(v uint8) int { return (int(v)*5 + 127) / 255 }
+		fmt.Fprintf(w, "\x1b[48;5;%dm ", 16+36*step(c.R)+6*step(c.G)+step(c.B))
+	default:
+		fmt.Fprintf(w, "%c", shade(level))
+	}
+}
+
+// shade is a level as a character: all but nothing can be seen.
+func shade(level int) byte {
+	if level == 0 {
+		return shades[0]
+	}
+	return shades[1+level*(len(shades)-1)/scale.Levels]
+}

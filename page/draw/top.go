@@ -1,0 +1,288 @@
+package draw
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/psidecar/psidecar/page"
+)
+
+// Screen is what psidecar top shows at a moment. Its texts must be fit for a
+// terminal.
+type Screen struct {
+	Agent   page.Agent
+	Jobs    []page.Job
+	Shown   string // the job of which there is more
+	Servers page.Servers
+	History page.History
+	Trouble string // why there is nothing newer
+	At      time.Time
+}
+
+// An emphasis is how a line is drawn where there are colours.
+type emphasis string
+
+const (
+	plain emphasis = ""
+	bold  emphasis = "\x1b[1m"
+	faint emphasis = "\x1b[2m"
+	alarm emphasis = "\x1b[31m"
+)
+
+type line struct {
+	text string
+	how  emphasis
+}
+
+// Top writes a screen in at most height lines of at most width columns; a height
+// of 0 is as many as it takes.
+func Top(out io.Writer, s *Screen, width, height int, colours Colours) error {
+	lines := topLines(s, width)
+	if height > 0 && len(lines) > height {
+		left := len(lines) - height + 1
+		lines = append(lines[:height-1], line{fmt.Sprintf("… %d more lines: make the window higher", left), faint})
+	}
+	var b strings.Builder
+	for i, l := range lines {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		text := cut(l.text, width)
+		if colours != NoColours && l.how != plain {
+			text = string(l.how) + text + "\x1b[0m"
+		}
+		b.WriteString(text)
+	}
+	b.WriteByte('\n')
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// cut shortens a line, and shows that it did.
+func cut(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:max(width-1, 0)]) + "…"
+}
+
+func topLines(s *Screen, width int) []line {
+	lines := []line{{topHead(s), bold}}
+	if s.Trouble != "" {
+		lines = append(lines, line{s.Trouble, alarm})
+	}
+	if len(s.Jobs) == 0 {
+		return append(lines, line{}, line{"no PS-lite job has been seen; psidecar doctor says whether this host can be watched", plain})
+	}
+	lines = append(lines, line{})
+	lines = append(lines, jobLines(s)...)
+	for i := range s.Jobs {
+		if s.Jobs[i].Name == s.Shown {
+			lines = append(lines, shownLines(s, &s.Jobs[i], width)...)
+		}
+	}
+	return lines
+}
+
+// Reporting says how many hosts report to a planner.
+func Reporting(hosts int) string {
+	if hosts == 1 {
+		return "1 host reports"
+	}
+	return fmt.Sprintf("%d hosts report", hosts)
+}
+
+func topHead(s *Screen) string {
+	a := &s.Agent
+	who := "agent on " + a.Host
+	if a.Hosts != nil {
+		who = fmt.Sprintf("planner on %s, %s", a.Host, Reporting(len(a.Hosts)))
+	}
+	return fmt.Sprintf("psidecar %s: %s  %s  %.1f%% + %.1f%% of a core  %d MiB", a.Version, who, s.At.Format("15:04:05"), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
+}
+
+// aligned lays rows out in columns, the first one the titles.
+func aligned(rows [][]string) []string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		panic(err) // a strings.Builder takes all
+	}
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return lines
+}
+
+func jobLines(s *Screen) []line {
+	rows := [][]string{{"  job", "state", "workers", "servers", "steps/s", "MB/s", "left host", "p50", "p99"}}
+	for _, j := range s.Jobs {
+		mark := "  "
+		if j.Name == s.Shown {
+			mark = "> "
+		}
+		left := 0.0
+		if j.Bytes > 0 {
+			left = 100 * float64(j.LeftHostBytes) / float64(j.Bytes)
+		}
+		rows = append(rows, []string{mark + j.Name, cmp.Or(j.State, "?"), fmt.Sprint(j.Workers), fmt.Sprint(j.Servers), fmt.Sprintf("%.1f", j.StepsPerSecond),
+			fmt.Sprintf("%.1f", j.BytesPerSecond/1e6), fmt.Sprintf("%.0f%%", left), took(j.Latency, j.Latency.P50), took(j.Latency, j.Latency.P99)})
+	}
+	var lines []line
+	for i, text := range aligned(rows) {
+		how := plain
+		switch {
+		case i == 0:
+			how = faint
+		case s.Jobs[i-1].State == page.Stalled:
+			how = alarm
+		case s.Jobs[i-1].State == page.Over:
+			how = faint
+		}
+		lines = append(lines, line{text, how})
+	}
+	return lines
+}
+
+func took(l page.Latency, seconds float64) string {
+	if l.Count == 0 {
+		return "-"
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(10 * time.Microsecond).String()
+}
+
+// shownLines is all there is on one job.
+func shownLines(s *Screen, j *page.Job, width int) []line {
+	lines := []line{{}}
+	if j.What != "" {
+		lines = append(lines, line{j.What, alarm})
+	}
+	for _, st := range j.Stalls {
+		switch {
+		case strings.HasSuffix(j.What, st.Text):
+		case st.Kind == "late" || st.Kind == "straggling":
+			lines = append(lines, line{"  " + st.Text, alarm})
+		default:
+			lines = append(lines, line{fmt.Sprintf("  for %.0f s: %s", st.Seconds, st.Text), alarm})
+		}
+	}
+	lines = append(lines, curveLines(s, width)...)
+	lines = append(lines, loadLines(s)...)
+	return append(lines, hostLines(s)...)
+}
+
+// bars are the eight heights of a curve in one line of text.
+var bars = []rune("▁▂▃▄▅▆▇█")
+
+// Spark returns figures as a line of bars, from 0 to the highest, the newest ones
+// where there is no room for all.
+func Spark(figures []float64, width int) string {
+	if len(figures) > width {
+		figures = figures[len(figures)-max(width, 0):]
+	}
+	if len(figures) == 0 {
+		return ""
+	}
+	most := slices.Max(figures)
+	var b strings.Builder
+	for _, n := range figures {
+		switch {
+		case n <= 0 || most <= 0:
+			b.WriteByte(' ')
+		default:
+			b.WriteRune(bars[min(int(n/most*float64(len(bars))), len(bars)-1)])
+		}
+	}
+	return b.String()
+}
+
+func curveLines(s *Screen, width int) []line {
+	points := s.History.Points
+	if len(points) == 0 {
+		return nil
+	}
+	curve := func(name string, of func(*page.HistoryPoint) float64, text func(float64) string) line {
+		figures := make([]float64, len(points))
+		most := 0.0
+		for i := range points {
+			figures[i] = of(&points[i])
+			most = max(most, figures[i])
+		}
+		return line{fmt.Sprintf("%-8s %-12s %s", name, "≤ "+text(most), Spark(figures, width-24)), plain}
+	}
+	back := points[len(points)-1].To.Sub(points[0].From).Round(time.Second)
+	return []line{
+		{fmt.Sprintf("the last %s", back), faint},
+		curve("steps/s", func(p *page.HistoryPoint) float64 { return p.StepsPerSecond }, func(n float64) string { return fmt.Sprintf("%.1f", n) }),
+		curve("MB/s", func(p *page.HistoryPoint) float64 { return p.BytesPerSecond / 1e6 }, func(n float64) string { return fmt.Sprintf("%.1f", n) }),
+		curve("p99", func(p *page.HistoryPoint) float64 { return p.P99 }, func(n float64) string { return fmt.Sprintf("%.2f ms", 1e3*n) }),
+		{},
+	}
+}
+
+// loadLines are the servers, busiest first, and the workers, slowest first.
+func loadLines(s *Screen) []line {
+	servers := slices.Clone(s.Servers.Servers)
+	slices.SortStableFunc(servers, func(a, b page.ServerLoad) int { return cmp.Compare(b.Share, a.Share) })
+	rows := [][]string{{"server", "share", "", "MB in", "MB out", "requests", "p50", "p99"}}
+	for _, l := range servers {
+		rows = append(rows, []string{l.Name, fmt.Sprintf("%.0f%%", 100*l.Share), strings.Repeat("#", int(20*l.Share+0.5)),
+			fmt.Sprintf("%.1f", float64(l.BytesIn)/1e6), fmt.Sprintf("%.1f", float64(l.BytesOut)/1e6), fmt.Sprint(l.Requests), took(l.Latency, l.Latency.P50), took(l.Latency, l.Latency.P99)})
+	}
+	lines := titled(aligned(rows))
+	workers := slices.Clone(s.Servers.Workers)
+	slices.SortStableFunc(workers, func(a, b page.WorkerLoad) int { return cmp.Compare(a.StepsPerSecond, b.StepsPerSecond) })
+	rows = [][]string{{"worker", "steps/s", "", "MB out", "MB in", "requests", "p50", "p99"}}
+	for _, l := range workers {
+		lags := ""
+		if l.Straggler {
+			lags = "lags"
+		}
+		rows = append(rows, []string{l.Name, fmt.Sprintf("%.1f", l.StepsPerSecond), lags,
+			fmt.Sprintf("%.1f", float64(l.BytesOut)/1e6), fmt.Sprintf("%.1f", float64(l.BytesIn)/1e6), fmt.Sprint(l.Requests), took(l.Latency, l.Latency.P50), took(l.Latency, l.Latency.P99)})
+	}
+	return append(append(lines, line{}), titled(aligned(rows))...)
+}
+
+// hostLines are the hosts that report to a planner, the one that takes most first.
+func hostLines(s *Screen) []line {
+	if len(s.Agent.Hosts) == 0 {
+		return nil
+	}
+	hosts := slices.Clone(s.Agent.Hosts)
+	slices.SortStableFunc(hosts, func(a, b page.Host) int {
+		return cmp.Compare(b.CPUPercent+b.KernelPercent, a.CPUPercent+a.KernelPercent)
+	})
+	rows := [][]string{{"host", "of a core", "MiB", "reported", "lost"}}
+	for _, h := range hosts {
+		var lost []string
+		for _, c := range h.Lost {
+			lost = append(lost, c.Reason)
+		}
+		rows = append(rows, []string{h.Host, fmt.Sprintf("%.1f%% + %.1f%%", h.CPUPercent, h.KernelPercent), fmt.Sprint(h.MemoryBytes >> 20),
+			s.At.Sub(h.Reported).Round(time.Second).String() + " ago", cmp.Or(strings.Join(lost, ", "), "nothing")})
+	}
+	return append([]line{{}}, titled(aligned(rows))...)
+}
+
+// titled are the lines of a table, whose first has the titles.
+func titled(table []string) []line {
+	lines := make([]line, len(table))
+	for i, text := range table {
+		lines[i].text = text
+		if i == 0 {
+			lines[i].how = faint
+		}
+	}
+	return lines
+}

@@ -1,0 +1,113 @@
+package page
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A Guard lets requests through that read, and that a page of another site
+// cannot have made. Without it any page that somebody opens in a browser could
+// have its own name resolve to this host's address, and read all that is served
+// here as if it were its own.
+type Guard struct {
+	// Opens: recordings may be opened by what is guarded, which changes nothing else.
+	Opens bool
+
+	names   []string // besides addresses, localhost and this host's name
+	refused [len(guardReasons)]atomic.Uint64
+}
+
+// Why requests are refused.
+const (
+	guardMethod = iota
+	guardHost
+	guardOrigin
+)
+
+var guardReasons = [...]string{guardMethod: "method", guardHost: "host", guardOrigin: "origin"}
+
+// NewGuard returns a guard of a host that has these names too. Addresses, which
+// nobody else's name can stand for, localhost and the hostname are known.
+func NewGuard(names ...string) *Guard {
+	g := &Guard{names: append([]string{"localhost"}, names...)}
+	if own, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(own, ".")
+		g.names = append(g.names, own, short)
+	}
+	return g
+}
+
+// Handler returns h behind the guard.
+func (g *Guard) Handler(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		why, code, text := g.judge(r)
+		if code == 0 {
+			h.ServeHTTP(w, r)
+			return
+		}
+		g.refused[why].Add(1)
+		slog.Debug("a request is refused", "reason", guardReasons[why], "from", r.RemoteAddr, "host", r.Host, "origin", r.Header.Get("Origin"), "path", r.URL.Path)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		// Not through writeJSON: the answer is no business of a foreign page.
+		if err := json.NewEncoder(w).Encode(map[string]string{"error": text}); err != nil {
+			slog.Debug("sending a refusal", "error", err)
+		}
+	})
+}
+
+// judge returns why a request is refused; code 0: it is not.
+func (g *Guard) judge(r *http.Request) (why, code int, text string) {
+	host := hostOf(r.Host)
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead && !(g.Opens && r.Method == http.MethodPost && r.URL.Path == recordingsPath):
+		return guardMethod, http.StatusMethodNotAllowed, "this address is for reading; changes go through psidecar plan, or the proxy's control socket"
+	case !g.own(host):
+		return guardHost, http.StatusMisdirectedRequest, fmt.Sprintf("%.200q is no name of this host that is known here: ask by its address, or name it by --http-name", host)
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		if u, err := url.Parse(origin); err != nil || !strings.EqualFold(u.Host, r.Host) {
+			return guardOrigin, http.StatusForbidden, "pages of other sites may not ask here"
+		}
+	}
+	// A link on another site may lead here; what it shows is not that site's to read.
+	if site := r.Header.Get("Sec-Fetch-Site"); (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
+		return guardOrigin, http.StatusForbidden, "pages of other sites may not ask here"
+	}
+	return 0, 0, ""
+}
+
+// hostOf is a Host header without its port.
+func hostOf(header string) string {
+	u := url.URL{Host: header}
+	return strings.TrimSuffix(u.Hostname(), ".")
+}
+
+func (g *Guard) own(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil || host == "" { // HTTP/1.0 asks without
+		return true
+	}
+	return slices.ContainsFunc(g.names, func(name string) bool { return strings.EqualFold(name, host) })
+}
+
+var descGuarded = prometheus.NewDesc("psidecar_http_refused_total", "HTTP requests that were refused: method, they would change something; host, they are for a name that is not this host's; origin, a page of another site made them.", []string{"reason"}, nil)
+
+// Describe implements prometheus.Collector.
+func (g *Guard) Describe(out chan<- *prometheus.Desc) { out <- descGuarded }
+
+// Collect implements prometheus.Collector.
+func (g *Guard) Collect(out chan<- prometheus.Metric) {
+	for why, word := range guardReasons {
+		out <- prometheus.MustNewConstMetric(descGuarded, prometheus.CounterValue, float64(g.refused[why].Load()), word)
+	}
+}

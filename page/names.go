@@ -1,0 +1,133 @@
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+
+	"github.com/psidecar/psidecar/page/names"
+)
+
+// Names answers /api/v1/names?job=: what a job's keys are called. Without a job
+// all names are told.
+type Names struct {
+	Names []NamedKeys `json:"names"` // by first key; empty: keys have none (--names)
+}
+
+// NamedKeys is a range of keys that has a name.
+type NamedKeys struct {
+	names.Range
+	FirstText string `json:"first_text"`
+	LastText  string `json:"last_text"`
+}
+
+// namesOf answers with the Names.
+func (s server) namesOf(r *http.Request) (Names, error) {
+	list := []NamedKeys{}
+	for _, n := range s.called().Ranges(r.URL.Query().Get("job")) {
+		list = append(list, NamedKeys{n, Key(n.First).Text(), Key(n.Last).Text()})
+	}
+	return Names{list}, nil
+}
+
+// NamesControl serves GET and PUT /api/v1/names, which sets what keys are called
+// until the file of names changes. A body is what such a file is, YAML or (as
+// text/csv) CSV, or (as application/json) what GET answers. Who serves it knows
+// who asks, and bounds what a request may bring.
+func NamesControl(f *names.File) http.Handler {
+	s := server{names: f}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/names", answer(s.namesOf))
+	mux.HandleFunc("PUT /api/v1/names", answer(s.setNames))
+	return mux
+}
+
+// setNames sets the Names and answers with them.
+func (s server) setNames(r *http.Request) (Names, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		code := http.StatusBadRequest
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			code = http.StatusRequestEntityTooLarge
+		}
+		return Names{}, badRequest{code, "reading names: " + err.Error()}
+	}
+	m, err := parseNames(r.Header.Get("Content-Type"), body)
+	if err != nil {
+		return Names{}, badRequest{http.StatusBadRequest, "names of keys: " + err.Error()}
+	}
+	s.names.Set(m)
+	slog.Info("other names of keys", "ranges", len(m.Ranges("")))
+	return s.namesOf(r)
+}
+
+// parseNames reads names of a media type; of any that it does not know, YAML.
+func parseNames(media string, body []byte) (*names.Map, error) {
+	if kind, _, err := mime.ParseMediaType(media); err == nil {
+		media = kind
+	}
+	switch media {
+	case "application/json":
+		var list Names
+		d := json.NewDecoder(bytes.NewReader(body))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&list); err != nil {
+			return nil, err
+		}
+		if list.Names == nil {
+			return nil, errors.New(`want {"names": [...]}`)
+		}
+		ranges := make([]names.Range, len(list.Names))
+		for i := range list.Names {
+			ranges[i] = list.Names[i].Range
+		}
+		return names.New(ranges)
+	case "text/csv":
+		return names.Parse(".csv", body)
+	}
+	return names.Parse("", body)
+}
+
+// called returns what keys are called.
+func (s server) called() *names.Map {
+	if s.names == nil {
+		return nil
+	}
+	return s.names.Map()
+}
+
+// Call puts names to the heatmap's blocks, which may be done again with others.
+func (h *Heatmap) Call(m *names.Map) {
+	for i := range h.Blocks {
+		b := &h.Blocks[i]
+		if name := m.Keys(h.Job, uint64(b.First), uint64(b.Last)); name != "" {
+			b.Name = name
+		}
+	}
+}
+
+func (k *Keys) call(m *names.Map) {
+	for i := range k.Hottest {
+		k.Hottest[i].Name = m.Key(k.Job, uint64(k.Hottest[i].Key))
+	}
+}
+
+// called puts names to a plan's keys.
+func called(plan func(job string) (Plan, error), f *names.File) func(job string) (Plan, error) {
+	return func(job string) (Plan, error) {
+		p, err := plan(job)
+		m := f.Map()
+		for i := range p.Epochs {
+			for k := range p.Epochs[i].Refused {
+				r := &p.Epochs[i].Refused[k]
+				r.ExampleName = m.Key(job, uint64(r.Example))
+			}
+		}
+		return p, err
+	}
+}

@@ -1,0 +1,71 @@
+package page
+
+import (
+	"net/http"
+	"time"
+)
+
+// Plan is what /api/v1/plan?job= answers on a planner: where a job's keys are,
+// and what its plans have come to.
+type Plan struct {
+	Job      string `json:"job"`
+	Strategy string `json:"strategy"`
+	// Mode is proposes, where plans wait to be applied; acts; or held, where
+	// somebody took a plan back.
+	Mode          string        `json:"mode"`
+	Trouble       string        `json:"trouble,omitempty"` // why nothing is planned
+	DisplacedKeys uint64        `json:"displaced_keys"`
+	Owned         []uint64      `json:"owned"` // displaced keys of each server, by rank
+	Epochs        []PlanEpoch   `json:"epochs"`
+	Handlers      []PlanHandler `json:"handlers"`
+	Proxies       int           `json:"proxies"` // connected to the planner to hear of plans
+}
+
+// PlanEpoch is one plan; Epochs has the newest first.
+type PlanEpoch struct {
+	Epoch       uint64        `json:"epoch"`
+	State       string        `json:"state"` // proposed, moving, done, rolled back, superseded
+	Reason      string        `json:"reason"`
+	Made        time.Time     `json:"made"`
+	Keys        uint64        `json:"keys"`
+	MovedKeys   uint64        `json:"moved_keys"`
+	MovedBytes  uint64        `json:"moved_bytes"`
+	PendingKeys uint64        `json:"pending_keys"`
+	Hosts       []PlanHost    `json:"hosts"`
+	Refused     []PlanRefusal `json:"refused"`
+	// HeldP50 and HeldP99 are for how many seconds a key's requests were held
+	// while it moved.
+	HeldP50 float64 `json:"held_p50"`
+	HeldP99 float64 `json:"held_p99"`
+}
+
+// PlanHost is what crosses a host's link in a step, in bytes of keys and values.
+type PlanHost struct {
+	Host      string  `json:"host"`
+	Before    float64 `json:"before"`
+	Predicted float64 `json:"predicted"`
+	Actual    float64 `json:"actual"`              // 0 until it is known
+	LinkMbit  float64 `json:"link_mbit,omitempty"` // of its link, as the plan counts; absent: all links are taken as equally fast
+}
+
+// PlanRefusal is keys that were not moved, for one reason.
+type PlanRefusal struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Keys    uint64 `json:"keys"`
+	Example Key    `json:"example"`
+	// ExampleName is what that key is called, where it has a name (--names).
+	ExampleName string `json:"example_name,omitempty"`
+}
+
+// PlanHandler is what is known of how a server takes pushes.
+type PlanHandler struct {
+	Server  int    `json:"server"`
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+}
+
+// planOf answers with a plan, where there are any.
+func planOf(plan func(job string) (Plan, error)) http.HandlerFunc {
+	return answer(func(r *http.Request) (Plan, error) { return plan(r.URL.Query().Get("job")) })
+}

@@ -1,0 +1,71 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// recordingsPath is where recordings are opened.
+const recordingsPath = "/api/v1/recordings"
+
+// openPatience is how long a recording may take to come and be read.
+const openPatience = 10 * time.Minute
+
+// Opened answers POST /api/v1/recordings?name=FILE, whose body is a recording.
+type Opened struct {
+	Jobs []string `json:"jobs"` // that came with it
+}
+
+// open reads the recording that is a request's body.
+func (s server) open(read func(string, io.Reader) ([]string, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		most := s.state.Agent().RecordingBytes
+		tooLong := badRequest{http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is longer than the %d MiB that are opened here: give it to psidecar show as an argument", most>>20)}
+		if r.ContentLength > most {
+			fail(w, tooLong)
+			return
+		}
+		late := http.NewResponseController(w)
+		for _, extend := range []func(time.Time) error{late.SetReadDeadline, late.SetWriteDeadline} {
+			if err := extend(time.Now().Add(openPatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				slog.Debug("waiting for a recording", "error", err)
+			}
+		}
+		name := nameOfRecording(r.URL.Query().Get("name"))
+		jobs, err := read(name, http.MaxBytesReader(w, r.Body, most))
+		var long *http.MaxBytesError
+		switch {
+		case errors.As(err, &long):
+			fail(w, tooLong)
+		case err != nil:
+			fail(w, badRequest{http.StatusBadRequest, name + ": " + err.Error()})
+		default:
+			writeJSON(w, http.StatusOK, Opened{jobs})
+		}
+	}
+}
+
+// nameOfRecording is what the recording in a file is called.
+func nameOfRecording(file string) string {
+	name := filepath.Base(file)
+	name = strings.TrimSuffix(name, filepath.Ext(name))
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, name)
+	if runes := []rune(name); len(runes) > 80 {
+		name = string(runes[:80])
+	}
+	if name == "" || name == "." || name == "/" {
+		return "recording"
+	}
+	return name
+}

@@ -1,0 +1,152 @@
+package fleet
+
+import (
+	"time"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// heatmapByTime has a row for each stretch of time: what hosts reported at its end
+// more than at its beginning.
+func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (page.Heatmap, error) {
+	h := page.Heatmap{Job: job, Range: q.Range, Measure: q.Measure, Exact: true, Finest: true}
+	if s.Past == nil {
+		return h, page.ErrNoRange
+	}
+	newest, err := s.job(job)
+	if err != nil {
+		return h, err
+	}
+	h.Times = page.RowsOf(s.began(q.Range.From, now), ended(q.Range.To, now), q.Rows)
+	grids := make([]*counts.Grid, len(h.Times))
+	var all []*counts.Grid
+	for i, row := range h.Times {
+		reports, _, err := s.during(job, row)
+		if err != nil {
+			return h, err
+		}
+		if grids[i] = s.used(&h, &q, reports); grids[i] != nil {
+			all = append(all, grids[i])
+		}
+	}
+	firsts := counts.Common(all)
+	sums := make([][]counts.Sums, len(grids))
+	for i, g := range grids {
+		if g != nil {
+			sums[i] = g.Regroup(firsts)[0]
+		}
+	}
+	firsts, sums = inUse(firsts, sums)
+	if each := (len(firsts) + q.Blocks - 1) / max(q.Blocks, 1); each > 1 {
+		h.Finest = false
+		firsts, sums = coarser(firsts, sums, each)
+	}
+	fill(&h, q, firsts, keysIn(newest, firsts), sums)
+	return h, nil
+}
+
+// began is where the first row begins: as asked, but not before what is kept.
+func (s *State) began(from, now time.Time) time.Time {
+	oldest := now
+	_, at := s.Past(time.Time{})
+	for _, t := range at {
+		if t.Before(oldest) {
+			oldest = t
+		}
+	}
+	if from.After(oldest) {
+		return from
+	}
+	return oldest
+}
+
+func ended(to, now time.Time) time.Time {
+	if to.IsZero() || to.After(now) {
+		return now
+	}
+	return to
+}
+
+// used adds up, in one row, what the workers that were asked for did, in the
+// blocks that all hosts' reports have; nil where they did nothing.
+func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobReport) *counts.Grid {
+	var grids []*counts.Grid
+	for _, r := range reports {
+		h.Exact = h.Exact && r.GetExact()
+		h.SampledOneIn = max(h.SampledOneIn, r.GetSampledOneIn())
+		rows := map[string]int{} // all in row 0, the others in row 1
+		for _, u := range r.GetUses() {
+			if !q.Of(u.GetWorker()) {
+				rows[u.GetWorker()] = 1
+			}
+		}
+		if len(r.GetBlocks()) > 0 && len(r.GetUses()) > 0 {
+			grids = append(grids, gridOf(r, rows, 2))
+		}
+	}
+	sum := &counts.Grid{Firsts: counts.Common(grids), Rows: make([][]counts.Sums, 1)}
+	for _, g := range grids {
+		add(&sum.Rows[0], g.Regroup(sum.Firsts)[0])
+	}
+	if sum.Rows[0] == nil {
+		return nil
+	}
+	return sum
+}
+
+// add adds the figures of one row to those of another.
+func add(to *[]counts.Sums, row []counts.Sums) {
+	if *to == nil {
+		*to = row
+		return
+	}
+	for b := range row {
+		for p, n := range row[b] {
+			(*to)[b][p] += n
+		}
+	}
+}
+
+// inUse joins blocks in which nothing was used with the one before.
+func inUse(firsts []uint64, sums [][]counts.Sums) ([]uint64, [][]counts.Sums) {
+	var kept []uint64
+	rows := make([][]counts.Sums, len(sums))
+	for b, first := range firsts {
+		used := false
+		for _, row := range sums {
+			used = used || row != nil && row[b] != counts.Sums{}
+		}
+		if !used {
+			continue
+		}
+		kept = append(kept, first)
+		for i, row := range sums {
+			if row != nil {
+				rows[i] = append(rows[i], row[b])
+			}
+		}
+	}
+	return kept, rows
+}
+
+// coarser joins each so many neighbouring blocks.
+func coarser(firsts []uint64, sums [][]counts.Sums, each int) ([]uint64, [][]counts.Sums) {
+	var kept []uint64
+	rows := make([][]counts.Sums, len(sums))
+	for b := 0; b < len(firsts); b += each {
+		kept = append(kept, firsts[b])
+		for i, row := range sums {
+			if row == nil {
+				continue
+			}
+			sum := row[b : b+1 : b+1]
+			for _, more := range row[b+1 : min(b+each, len(row))] {
+				add(&sum, []counts.Sums{more})
+			}
+			rows[i] = append(rows[i], sum[0])
+		}
+	}
+	return kept, rows
+}

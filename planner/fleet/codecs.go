@@ -1,0 +1,47 @@
+package fleet
+
+import (
+	"math"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// Codecs returns what the planner has on the values of a job, for the page.
+func Codecs(job string, d *api.CodecsDescription) page.Codecs {
+	c := page.Codecs{Job: job, LeftSeconds: d.GetLeftSeconds(), Tried: d.GetTrial() != nil, Hosts: []page.CodecHost{}}
+	for _, j := range d.GetRules().GetJobs() {
+		if j.GetJob() == job {
+			c.Rules = j.GetRules()
+		}
+	}
+	for _, f := range d.GetFollowers() {
+		if f.GetFollowing() {
+			c.Hosts = append(c.Hosts, page.CodecHost{Host: f.GetHost(), Current: f.GetVersion() == d.GetRules().GetVersion(),
+				Refused: f.GetRefused(), Untried: f.GetUntried(), Reported: d.GetTrial() != nil && f.GetTrial() == d.GetTrial().GetNumber()})
+		}
+	}
+	for _, a := range d.GetAdvice() {
+		if a.GetJob() == job {
+			c.Advice = advice(a)
+		}
+	}
+	return c
+}
+
+func advice(a *api.CodecAdvice) *page.CodecAdvice {
+	out := &page.CodecAdvice{Seconds: a.GetSeconds(), Hosts: int(a.GetHosts()), Pushes: a.GetPushes(),
+		PushBytes: a.GetPushBytes(), PullBytes: a.GetPullBytes(), Missed: a.GetMissed(), Codecs: []page.CodecRow{}}
+	all := float64(a.GetPushBytes() + a.GetPullBytes())
+	for _, c := range a.GetCandidates() {
+		row := page.CodecRow{Codec: c.GetCodec(), PushBytes: c.GetPushBytes(), PullBytes: c.GetPullBytes()}
+		if all > 0 {
+			row.Saved = 1 - float64(c.GetPushBytes()+c.GetPullBytes())/all
+		}
+		if a.GetStepSquares() > 0 {
+			row.Waits = math.Sqrt(c.GetWaitingSquares() / a.GetStepSquares())
+		}
+		out.Codecs = append(out.Codecs, row)
+	}
+	return out
+}

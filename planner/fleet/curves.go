@@ -1,0 +1,202 @@
+package fleet
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// Curves is the last hour of all jobs, by what hosts report. Its zero value is
+// empty and ready.
+type Curves struct {
+	// Kept returns reports of the last hour, those of a host in the order in which
+	// they came, and when each came: by them there are curves of some of a job's nodes.
+	// Nil: there are none. Set before first use.
+	Kept func() (reports []*api.HostReport, at []time.Time)
+
+	log history.Log
+
+	mu     sync.Mutex // guards the rest
+	at     time.Time  // when it was last looked; zero: never
+	before map[string]*api.HostReport
+}
+
+// Note keeps what happened since it was called last, by the newest report of each
+// host. Reports are not made at the moment when they are looked at: what one says
+// more than the one before is taken as the host's rate, for as long as passed
+// since the last call.
+func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seconds := now.Sub(c.at).Seconds()
+	first := c.at.IsZero() || seconds <= 0
+	var host history.Host
+	jobs := map[string]*gain{}
+	newest := map[string]*api.HostReport{}
+	names := allNames(reports)
+	for _, r := range reports {
+		newest[r.GetHost()] = r
+		if first {
+			continue
+		}
+		before, known := c.before[r.GetHost()]
+		began := time.Unix(0, r.GetAgent().GetStartedUnixNanos())
+		span := float64(r.GetUnixNanos()-before.GetUnixNanos()) / 1e9
+		switch {
+		case known && before.GetIncarnation() != r.GetIncarnation(), !known && began.After(c.at):
+			before, span = nil, seconds // all of it is new
+		case !known:
+			before, span = r, 0 // what it saw before is not of now
+		}
+		share := 0.0
+		if span > 0 {
+			share = seconds / span
+		}
+		host = host.Plus(hostGain(r.GetAgent(), before.GetAgent(), share))
+		for _, j := range r.GetJobs() {
+			if jobs[j.GetJob()] == nil {
+				jobs[j.GetJob()] = &gain{names: names[j.GetJob()], steps: map[string]float64{}, servers: map[string]float64{}}
+			}
+			jobs[j.GetJob()].add(j, jobOf(before, j.GetJob()), share)
+		}
+	}
+	if !first {
+		c.log.Add("", history.Point{From: c.at, To: now, Sums: history.Sums{Host: host}})
+		for name, g := range jobs {
+			sums := g.sums()
+			sums.Host = host
+			c.log.Add(name, history.Point{From: c.at, To: now, Sums: sums})
+		}
+	}
+	c.at, c.before = now, newest
+}
+
+// allNames returns the nodes' better names, by job.
+func allNames(reports []*api.HostReport) map[string]map[string]string {
+	byJob := map[string][]*api.JobReport{}
+	for _, r := range reports {
+		for _, j := range r.GetJobs() {
+			byJob[j.GetJob()] = append(byJob[j.GetJob()], j)
+		}
+	}
+	names := map[string]map[string]string{}
+	for job, of := range byJob {
+		names[job] = betterNames(of)
+	}
+	return names
+}
+
+// hostGain is what a host's psidecar did from one report to another.
+func hostGain(r, before *api.AgentReport, share float64) history.Host {
+	return history.Host{
+		CPU:      max(r.GetProcessSeconds()-before.GetProcessSeconds(), 0) * share,
+		Kernel:   max(r.GetKernelSeconds()-before.GetKernelSeconds(), 0) * share,
+		Carries:  r.GetCarries(),
+		JobBytes: float64(less(r.GetCarriedJobBytes(), before.GetCarriedJobBytes())) * share,
+		FarBytes: float64(less(r.GetCarriedFarBytes(), before.GetCarriedFarBytes())) * share,
+	}
+}
+
+// gain is what a job did from some reports to newer ones.
+type gain struct {
+	names          map[string]string // better ones, by those in reports
+	of             history.Selection
+	bytes, left    float64
+	steps, servers map[string]float64 // by worker; by server, bytes
+	micros, counts []uint64
+}
+
+func (g *gain) add(r, before *api.JobReport, share float64) {
+	g.bytes += float64(less(r.GetBytes(), before.GetBytes())) * share
+	g.left += float64(less(r.GetLeftHostBytes(), before.GetLeftHostBytes())) * share
+	steps := map[string]uint64{}
+	for _, s := range before.GetSteps() {
+		steps[s.GetWorker()] = s.GetSteps()
+	}
+	for _, s := range r.GetSteps() {
+		if worker := g.name(s.GetWorker()); g.of.Worker(worker) {
+			g.steps[worker] += float64(less(s.GetSteps(), steps[s.GetWorker()])) * share
+		}
+	}
+	for _, p := range trafficMinus(r.GetTraffic(), before.GetTraffic()) {
+		if server := g.name(p.GetServer()); g.of.Server(server) && g.of.Worker(g.name(p.GetWorker())) {
+			g.servers[server] += float64(p.GetToServer()+p.GetToWorker()) * share
+		}
+	}
+	if g.of.Pairs() {
+		return // how long their requests took is not known
+	}
+	times, asked := (*api.JobReport).GetByServer, g.of.Server
+	if len(g.of.Workers) > 0 {
+		times, asked = (*api.JobReport).GetByWorker, g.of.Worker
+	}
+	for _, l := range timesMinus(times(r), times(before)) {
+		if asked(g.name(l.GetName())) {
+			g.micros, g.counts = history.Merged(g.micros, g.counts, l.GetMicros(), l.GetCounts())
+		}
+	}
+}
+
+func (g *gain) name(reported string) string {
+	if better, ok := g.names[reported]; ok {
+		return better
+	}
+	return reported
+}
+
+func (g *gain) sums() history.Sums {
+	s := history.Sums{Bytes: g.bytes, LeftHost: g.left, Micros: g.micros, Counts: g.counts}
+	s.Steps = history.Median(slices.Collect(maps.Values(g.steps)))
+	s.Busiest, s.Mean = history.Load(slices.Collect(maps.Values(g.servers)))
+	return s
+}
+
+// History returns how a job went over the last hour.
+func (c *Curves) History(job string, q page.HistoryQuery) (page.History, error) {
+	points := c.log.Of(job, q.From, q.To)
+	if q.Some() && job != "" {
+		points = history.Among(points, c.parts(job, q.Selection))
+	}
+	return page.NewHistory(job, q, points), nil
+}
+
+// parts returns what some of a job's nodes did from each report of a host to its
+// next one. What a host had seen before the first that is kept is not of the hour.
+func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) {
+	if c.Kept == nil {
+		return nil
+	}
+	c.mu.Lock()
+	names := allNames(slices.Collect(maps.Values(c.before)))[job]
+	c.mu.Unlock()
+	type last struct {
+		report *api.HostReport
+		at     time.Time
+	}
+	byHost := map[string]last{}
+	reports, at := c.Kept()
+	for i, r := range reports {
+		before, known := byHost[r.GetHost()]
+		byHost[r.GetHost()] = last{r, at[i]}
+		if !known {
+			continue
+		}
+		if before.report.GetIncarnation() != r.GetIncarnation() {
+			before.report = nil // its agent has begun since: all of it is new
+		}
+		now := jobOf(r, job)
+		if now == nil {
+			continue
+		}
+		g := &gain{names: names, of: of, steps: map[string]float64{}, servers: map[string]float64{}}
+		g.add(now, jobOf(before.report, job), 1)
+		parts = append(parts, history.Part{From: before.at, To: at[i], Steps: g.steps, Servers: g.servers, Micros: g.micros, Counts: g.counts})
+	}
+	slices.SortFunc(parts, func(a, b history.Part) int { return a.From.Compare(b.From) })
+	return parts
+}

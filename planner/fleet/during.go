@@ -1,0 +1,206 @@
+package fleet
+
+import (
+	"math"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// during returns what the hosts' agents saw of the job in a stretch of time,
+// and how far that stretch really goes: hosts report every few seconds, and
+// less often was kept of what they reported. A report holds sums since its
+// agent began, so a stretch of time is the difference of two.
+func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, error) {
+	newest, err := s.job(job)
+	if err != nil || r == (page.Range{}) {
+		return newest, r, err
+	}
+	if s.Past == nil {
+		return nil, r, page.ErrNoRange
+	}
+	// Names get better, so the newest ones are for all.
+	var all []*api.JobReport
+	for _, host := range s.Reports() {
+		all = append(all, jobOf(host, job))
+	}
+	names := betterNames(all)
+	before := map[string]*api.HostReport{}
+	came := map[string]time.Time{}
+	hosts, at := s.Past(r.From)
+	for i, host := range hosts {
+		before[host.GetHost()], came[host.GetHost()] = host, at[i]
+	}
+	var parts []*api.JobReport
+	span := page.Range{To: r.To}
+	for _, host := range s.until(r.To) {
+		last := jobOf(host, job)
+		if last == nil {
+			continue
+		}
+		first, from := base(before[host.GetHost()], came[host.GetHost()], host, r.From)
+		if span.From.IsZero() || from.Before(span.From) {
+			span.From = from
+		}
+		parts = append(parts, minus(renamed(last, names), jobOf(first, job), names))
+	}
+	return parts, span, nil
+}
+
+// until returns what hosts had reported by the end of a stretch of time.
+func (s *State) until(to time.Time) []*api.HostReport {
+	if to.IsZero() {
+		return s.Reports()
+	}
+	hosts, at := s.Past(to)
+	known := hosts[:0:0]
+	for i, host := range hosts {
+		if !at[i].After(to) {
+			known = append(known, host)
+		}
+	}
+	return known
+}
+
+// base returns the report from which those of host are counted where a stretch
+// of time begins, nil for from nothing, and when that was.
+func base(first *api.HostReport, came time.Time, host *api.HostReport, from time.Time) (*api.HostReport, time.Time) {
+	began := time.Unix(0, host.GetAgent().GetStartedUnixNanos())
+	if first == nil || first.GetIncarnation() != host.GetIncarnation() || came.After(from) && !began.Before(from) {
+		return nil, from // its agent has begun since
+	}
+	return first, came
+}
+
+func jobOf(host *api.HostReport, job string) *api.JobReport {
+	for _, j := range host.GetJobs() {
+		if j.GetJob() == job {
+			return j
+		}
+	}
+	return nil
+}
+
+// less returns a - b, 0 where that is negative: what two reports hold of one
+// moment need not fit to the last message.
+func less(a, b uint64) uint64 { return a - min(a, b) }
+
+// minus returns what came to a host's report since an earlier one of it, nil
+// for all.
+func minus(last, first *api.JobReport, names map[string]string) *api.JobReport {
+	if first == nil {
+		return last
+	}
+	first = renamed(first, names)
+	d := &api.JobReport{
+		Job: last.GetJob(), Dialect: last.GetDialect(), Servers: last.GetServers(), Workers: last.GetWorkers(),
+		Nodes: last.GetNodes(), SampledOneIn: last.GetSampledOneIn(), Exact: last.GetExact(), Connections: last.GetConnections(),
+		Bytes:          less(last.GetBytes(), first.GetBytes()),
+		LeftHostBytes:  less(last.GetLeftHostBytes(), first.GetLeftHostBytes()),
+		RepeatedBytes:  less(last.GetRepeatedBytes(), first.GetRepeatedBytes()),
+		FirstUnixNanos: first.GetLastUnixNanos(), LastUnixNanos: last.GetLastUnixNanos(),
+		ByWorker: timesMinus(last.GetByWorker(), first.GetByWorker()),
+		ByServer: timesMinus(last.GetByServer(), first.GetByServer()),
+	}
+	d.Recent = &api.Recent{FirstUnixNanos: d.FirstUnixNanos, LastUnixNanos: d.LastUnixNanos, Bytes: d.Bytes}
+	d.Traffic = trafficMinus(last.GetTraffic(), first.GetTraffic())
+	steps := map[string]uint64{}
+	for _, s := range first.GetSteps() {
+		steps[s.GetWorker()] = s.GetSteps()
+	}
+	for _, s := range last.GetSteps() {
+		n := less(s.GetSteps(), steps[s.GetWorker()])
+		d.Steps = append(d.Steps, &api.Steps{Worker: s.GetWorker(), Steps: n, Recent: n, Timestamp: s.GetTimestamp()})
+	}
+	usesMinus(d, last, first)
+	return d
+}
+
+func trafficMinus(last, first []*api.Traffic) (list []*api.Traffic) {
+	before := map[[2]string]*api.Traffic{}
+	for _, p := range first {
+		before[[2]string{p.GetWorker(), p.GetServer()}] = p
+	}
+	for _, p := range last {
+		b := before[[2]string{p.GetWorker(), p.GetServer()}]
+		list = append(list, &api.Traffic{
+			Worker: p.GetWorker(), Server: p.GetServer(),
+			ToServer: less(p.GetToServer(), b.GetToServer()), ToWorker: less(p.GetToWorker(), b.GetToWorker()),
+			Requests: less(p.GetRequests(), b.GetRequests()),
+		})
+	}
+	return list
+}
+
+// timesMinus takes one distribution from the other, duration by duration:
+// those that reports name are always the same.
+func timesMinus(last, first []*api.Latency) (list []*api.Latency) {
+	type duration struct {
+		name   string
+		micros uint64
+	}
+	before := map[duration]uint64{}
+	for _, l := range first {
+		for i, micros := range l.GetMicros() {
+			before[duration{l.GetName(), micros}] += l.GetCounts()[i]
+		}
+	}
+	for _, l := range last {
+		d := &api.Latency{Name: l.GetName()}
+		for i, micros := range l.GetMicros() {
+			if n := less(l.GetCounts()[i], before[duration{l.GetName(), micros}]); n > 0 {
+				d.Micros, d.Counts = append(d.Micros, micros), append(d.Counts, n)
+			}
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// usesMinus fills in the uses of keys, in the blocks that both reports have.
+func usesMinus(d, last, first *api.JobReport) {
+	if len(last.GetBlocks()) == 0 || len(first.GetBlocks()) == 0 {
+		d.Blocks, d.Uses = last.GetBlocks(), last.GetUses()
+		return
+	}
+	rows := map[string]int{}
+	workers := []string{}
+	for _, r := range []*api.JobReport{last, first} {
+		for _, u := range r.GetUses() {
+			if _, ok := rows[u.GetWorker()]; !ok {
+				rows[u.GetWorker()] = len(rows)
+				workers = append(workers, u.GetWorker())
+			}
+		}
+	}
+	after, before := grid(last, rows), grid(first, rows)
+	firsts := counts.Common([]*counts.Grid{after, before})
+	keys := keysIn([]*api.JobReport{last}, firsts)
+	for i, f := range firsts {
+		end := uint64(math.MaxUint64)
+		if i+1 < len(firsts) {
+			end = firsts[i+1] - 1
+		}
+		d.Blocks = append(d.Blocks, &api.Block{First: f, Last: end, Keys: keys[f]})
+	}
+	sums, old := after.Regroup(firsts), before.Regroup(firsts)
+	for w, name := range workers {
+		u := &api.Use{Worker: name}
+		columns := []*[]uint64{&u.Pulls, &u.Pushes, &u.PulledBytes, &u.PushedBytes}
+		for i := range firsts {
+			for p, column := range columns {
+				n := uint64(0)
+				if sums[w] != nil {
+					n = sums[w][i][p]
+				}
+				if old[w] != nil {
+					n = less(n, old[w][i][p])
+				}
+				*column = append(*column, n)
+			}
+		}
+		d.Uses = append(d.Uses, u)
+	}
+}

@@ -1,0 +1,142 @@
+package fleet
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// grid lays a report's uses out as a grid, worker i in row rows[name].
+func grid(r *api.JobReport, rows map[string]int) *counts.Grid { return gridOf(r, rows, len(rows)) }
+
+// gridOf lays them out in n rows; workers that rows does not name share the first.
+func gridOf(r *api.JobReport, rows map[string]int, n int) *counts.Grid {
+	g := &counts.Grid{Firsts: []uint64{}, Rows: make([][]counts.Sums, n)}
+	for i, b := range r.GetBlocks() {
+		first := b.GetFirst()
+		if i == 0 {
+			first = 0
+		}
+		g.Firsts = append(g.Firsts, first)
+	}
+	for _, u := range r.GetUses() {
+		row := &g.Rows[rows[u.GetWorker()]]
+		if *row == nil {
+			*row = make([]counts.Sums, len(g.Firsts))
+		}
+		for i := range *row { // a node may have been known by two names
+			for p, n := range []uint64{u.GetPulls()[i], u.GetPushes()[i], u.GetPulledBytes()[i], u.GetPushedBytes()[i]} {
+				(*row)[i][p] += n
+			}
+		}
+	}
+	return g
+}
+
+// Heatmap implements page.State. It has the blocks that all hosts' reports have
+// in common.
+func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
+	if q.Rows > 0 {
+		return s.heatmapByTime(job, q, time.Now())
+	}
+	reports, span, err := s.during(job, q.Range)
+	if err != nil {
+		return page.Heatmap{}, err
+	}
+	workers := map[string]bool{}
+	for _, r := range reports {
+		for _, u := range r.GetUses() {
+			workers[u.GetWorker()] = true
+		}
+	}
+	h := page.Heatmap{Job: job, Range: span, Measure: q.Measure, Exact: true, Workers: names(workers), Finest: true}
+	rows := map[string]int{}
+	for i, name := range h.Workers {
+		rows[name] = i
+	}
+	var grids []*counts.Grid
+	for _, r := range reports {
+		h.Exact = h.Exact && r.GetExact()
+		h.SampledOneIn = max(h.SampledOneIn, r.GetSampledOneIn())
+		if len(r.GetBlocks()) > 0 {
+			grids = append(grids, grid(r, rows))
+		}
+	}
+	firsts := counts.Common(grids)
+	if each := (len(firsts) + q.Blocks - 1) / max(q.Blocks, 1); each > 1 {
+		h.Finest = false
+		coarse := firsts[:0:0]
+		for i := 0; i < len(firsts); i += each {
+			coarse = append(coarse, firsts[i])
+		}
+		firsts = coarse
+	}
+	keys := keysIn(reports, firsts)
+	sums := make([][]counts.Sums, len(h.Workers))
+	for _, g := range grids {
+		for w, row := range g.Regroup(firsts) {
+			if sums[w] == nil {
+				sums[w] = make([]counts.Sums, len(firsts))
+			}
+			for b := range row {
+				for p := range row[b] {
+					sums[w][b][p] += row[b][p]
+				}
+			}
+		}
+	}
+	fill(&h, q, firsts, keys, sums)
+	return h, nil
+}
+
+// keysIn returns, by the first of each block, the most keys that any host knows
+// there: at least so many there are.
+func keysIn(reports []*api.JobReport, firsts []uint64) map[uint64]uint64 {
+	keys := map[uint64]uint64{}
+	for _, r := range reports {
+		known := map[uint64]uint64{}
+		for _, b := range r.GetBlocks() {
+			known[blockOf(firsts, b.GetFirst())] += b.GetKeys()
+		}
+		for first, n := range known {
+			keys[first] = max(keys[first], n)
+		}
+	}
+	return keys
+}
+
+// blockOf returns the first of the block that holds the key.
+func blockOf(firsts []uint64, key uint64) uint64 {
+	at, ok := slices.BinarySearch(firsts, key)
+	if !ok {
+		at--
+	}
+	return firsts[max(at, 0)]
+}
+
+// fill puts the blocks that were asked for into the heatmap, a row of counts for
+// each of sums, which is nil where nothing was used.
+func fill(h *page.Heatmap, q page.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]counts.Sums) {
+	h.Counts = make([][]uint64, len(sums))
+	for i, first := range firsts {
+		last := uint64(math.MaxUint64)
+		if i+1 < len(firsts) {
+			last = firsts[i+1] - 1
+		}
+		if last < uint64(q.First) || first > uint64(q.Last) {
+			continue
+		}
+		h.Blocks = append(h.Blocks, page.NewBlock(first, last, keys[first], false))
+		for row, sum := range sums {
+			n := uint64(0)
+			if sum != nil {
+				n = q.Measure.Of(sum[i])
+			}
+			h.Counts[row] = append(h.Counts[row], n)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Keys implements page.State: the hottest keys that any host reported, with what
+// all of those that reported them say.
+func (s *State) Keys(job string, n int) (page.Keys, error) {
+	reports, err := s.job(job)
+	if err != nil {
+		return page.Keys{}, err
+	}
+	workers := map[string]bool{}
+	servers := 0
+	for _, r := range reports {
+		servers = max(servers, int(r.GetServers()))
+		for _, u := range r.GetUses() {
+			workers[u.GetWorker()] = true
+		}
+	}
+	k := page.Keys{Job: job, Workers: names(workers), Sketch: sketch(job, reports)}
+	hot := hottest(reports, k.Workers)
+	k.Skew = skew(reports, hot)
+	k.Hottest = hot[:min(n, len(hot))]
+	for i := range k.Hottest {
+		if rank, ok := pslite.Owner(uint64(k.Hottest[i].Key), servers); servers > 0 && ok {
+			k.Hottest[i].Server = pslite.NodeName(pslite.ServerID(rank))
+		}
+	}
+	return k, nil
+}
+
+func hottest(reports []*api.JobReport, workers []string) []page.HotKey {
+	hot := map[uint64]*page.HotKey{}
+	for _, r := range reports {
+		for _, key := range r.GetHottest() {
+			e := hot[key.GetKey()]
+			if e == nil {
+				e = &page.HotKey{Key: page.Key(key.GetKey()), Text: page.Key(key.GetKey()).Text(), Workers: make([]uint64, len(workers))}
+				hot[key.GetKey()] = e
+			}
+			e.Accesses += key.GetAccesses()
+			e.Pulls += key.GetPulls()
+			e.Pushes += key.GetPushes()
+			e.Bytes += key.GetBytes()
+			e.Estimated += key.GetEstimated()
+			for i, used := range key.GetWorkers() {
+				if i < len(r.GetUses()) {
+					e.Workers[slices.Index(workers, r.GetUses()[i].GetWorker())] += used
+				}
+			}
+		}
+	}
+	list := make([]page.HotKey, 0, len(hot))
+	for _, e := range hot {
+		list = append(list, *e)
+	}
+	slices.SortFunc(list, func(a, b page.HotKey) int {
+		return cmp.Or(cmp.Compare(b.Accesses, a.Accesses), cmp.Compare(a.Key, b.Key))
+	})
+	return list
+}
+
+// skew returns a curve that the true one is nowhere below: of each host's keys
+// the hottest, as if no two hosts used the same key, and the hottest keys that
+// were reported one by one.
+func skew(reports []*api.JobReport, hot []page.HotKey) []page.SkewPoint {
+	type stretch struct{ keys, accesses uint64 } // of one host's curve
+	var stretches []stretch
+	for _, r := range reports {
+		var before page.SkewPoint
+		for _, p := range r.GetSkew() {
+			if p.GetKeys() > before.Keys && p.GetAccesses() >= before.Accesses {
+				stretches = append(stretches, stretch{p.GetKeys() - before.Keys, p.GetAccesses() - before.Accesses})
+				before = page.SkewPoint{Keys: p.GetKeys(), Accesses: p.GetAccesses()}
+			}
+		}
+	}
+	slices.SortFunc(stretches, func(a, b stretch) int {
+		return cmp.Compare(float64(b.accesses)/float64(b.keys), float64(a.accesses)/float64(a.keys))
+	})
+	curve := []page.SkewPoint{}
+	var sum page.SkewPoint
+	for _, s := range stretches {
+		sum.Keys += s.keys
+		sum.Accesses += s.accesses
+		curve = append(curve, sum)
+	}
+	if len(reports) > 1 {
+		var head page.SkewPoint
+		for _, k := range hot {
+			head.Keys++
+			head.Accesses += k.Accesses
+			curve = append(curve, head)
+		}
+	}
+	return envelope(curve)
+}
+
+// envelope keeps the points that no point of fewer keys exceeds.
+func envelope(points []page.SkewPoint) []page.SkewPoint {
+	slices.SortFunc(points, func(a, b page.SkewPoint) int {
+		return cmp.Or(cmp.Compare(a.Keys, b.Keys), cmp.Compare(b.Accesses, a.Accesses))
+	})
+	kept := points[:0]
+	for i, p := range points {
+		last := i == len(points)-1
+		if len(kept) == 0 || p.Accesses > kept[len(kept)-1].Accesses || last && p.Keys > kept[len(kept)-1].Keys {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+// distinct returns how many keys the job has, or at least has: hosts may use
+// the same keys, and only in blocks is known how many.
+func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
+	var grids []*counts.Grid
+	users := 0
+	for _, r := range reports {
+		if r.GetDistinctKeys() == 0 {
+			continue
+		}
+		users++
+		keys = max(keys, r.GetDistinctKeys())
+		if len(r.GetBlocks()) > 0 {
+			g := &counts.Grid{Firsts: []uint64{0}}
+			for _, b := range r.GetBlocks()[1:] {
+				g.Firsts = append(g.Firsts, b.GetFirst())
+			}
+			grids = append(grids, g)
+		}
+	}
+	if users > 1 && len(grids) > 0 {
+		sum := uint64(0)
+		for _, n := range keysIn(reports, counts.Common(grids)) {
+			sum += n
+		}
+		keys = max(keys, sum)
+	}
+	return keys, users > 1
+}
+
+// sketch says how well the hosts count together. A key's count is the sum of
+// theirs, so its bound is the sum too, and their chances to be within it add up.
+func sketch(job string, reports []*api.JobReport) page.Sketch {
+	s := page.Sketch{Job: job, Exact: true, Percent: 100}
+	s.DistinctKeys, s.AtLeast = distinct(reports)
+	for _, r := range reports {
+		k := r.GetSketch()
+		s.Exact = s.Exact && k.GetExact()
+		s.Blocks += int(k.GetBlocks())
+		s.FoldedBlocks += int(k.GetFoldedBlocks())
+		s.MemoryBytes += int(k.GetMemoryBytes())
+		if !k.GetExact() {
+			s.Bound += k.GetBound()
+			s.Percent = max(0, s.Percent-(100-k.GetPercent()))
+		}
+	}
+	if s.Exact {
+		s.Percent = 0 // as an agent says it of no sketch at all
+		s.ExactKeys = s.DistinctKeys
+	}
+	return s
+}

@@ -1,0 +1,165 @@
+package fleet
+
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// times are distributions by name.
+type times map[string]*locality.Latency
+
+// timesOf puts together what the reports say of the same worker, or server.
+func timesOf(reports []*api.JobReport, of func(*api.JobReport) []*api.Latency) times {
+	sum := times{}
+	for _, r := range reports {
+		for _, l := range of(r) {
+			if sum[l.GetName()] == nil {
+				sum[l.GetName()] = new(locality.Latency)
+			}
+			for i, micros := range l.GetMicros() {
+				sum[l.GetName()].Record(int64(micros), int64(l.GetCounts()[i]))
+			}
+		}
+	}
+	return sum
+}
+
+// all returns the distribution of all together.
+func (t times) all() *locality.Latency {
+	sum := new(locality.Latency)
+	for _, l := range t {
+		sum.Merge(l)
+	}
+	return sum
+}
+
+func latency(l *locality.Latency) page.Latency {
+	if l == nil {
+		return page.Latency{}
+	}
+	h := l.Histogram()
+	seconds := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1e6 }
+	return page.Latency{
+		Count: uint64(h.TotalCount()), Mean: h.Mean() / 1e6,
+		P50: seconds(50), P90: seconds(90), P99: seconds(99), P999: seconds(99.9), Max: float64(h.Max()) / 1e6,
+	}
+}
+
+// pace is how fast a job goes, lately.
+type pace struct {
+	workers    map[string]float64 // steps per second
+	median     float64            // of them, the higher one of two
+	stragglers []string
+	bytes      float64 // per second
+}
+
+// silence is how far a host may be behind the job's last message before its
+// workers count as standing still since.
+const silence = 5e9
+
+// Workers lag that make less than four fifths of the median worker's steps, and
+// at least 3 fewer: as in package locality.
+const (
+	stragglerShare = 0.8
+	stragglerSteps = 3
+)
+
+func paceOf(reports []*api.JobReport) pace {
+	p := pace{workers: map[string]float64{}, stragglers: []string{}}
+	last := int64(0)
+	for _, r := range reports {
+		last = max(last, r.GetRecent().GetLastUnixNanos())
+	}
+	spans := map[string]float64{}
+	for _, r := range reports {
+		recent := r.GetRecent()
+		end := recent.GetLastUnixNanos()
+		if last-end > silence {
+			end = last
+		}
+		seconds := float64(end-recent.GetFirstUnixNanos()) / 1e9
+		if recent.GetFirstUnixNanos() == 0 || seconds <= 0 {
+			continue
+		}
+		p.bytes += float64(recent.GetBytes()) / seconds
+		for _, s := range r.GetSteps() {
+			p.workers[s.GetWorker()] += float64(s.GetRecent()) / seconds
+			spans[s.GetWorker()] = seconds
+		}
+	}
+	rates := make([]float64, 0, len(p.workers))
+	for _, rate := range p.workers {
+		rates = append(rates, rate)
+	}
+	if len(rates) == 0 {
+		return p
+	}
+	slices.Sort(rates)
+	p.median = rates[len(rates)/2]
+	for worker, rate := range p.workers {
+		if rate < stragglerShare*p.median && (p.median-rate)*spans[worker] >= stragglerSteps {
+			p.stragglers = append(p.stragglers, worker)
+		}
+	}
+	slices.Sort(p.stragglers)
+	return p
+}
+
+// Servers implements page.State.
+func (s *State) Servers(job string, r page.Range) (page.Servers, error) {
+	reports, r, err := s.during(job, r)
+	if err != nil {
+		return page.Servers{}, err
+	}
+	t := traffic(job, reports)
+	return page.Servers{Job: job, Range: r, Servers: serverLoads(&t, reports), Workers: workerLoads(&t, reports)}, nil
+}
+
+func serverLoads(t *page.Traffic, reports []*api.JobReport) []page.ServerLoad {
+	loads := []page.ServerLoad{}
+	took := timesOf(reports, (*api.JobReport).GetByServer)
+	all := uint64(0)
+	for i, name := range t.Servers {
+		load := page.ServerLoad{Name: name, Latency: latency(took[name])}
+		for w := range t.Workers {
+			load.Requests += t.Requests[w][i]
+			load.BytesIn += t.ToServers[w][i]
+			load.BytesOut += t.ToWorkers[w][i]
+		}
+		all += load.BytesIn + load.BytesOut
+		loads = append(loads, load)
+	}
+	for i := range loads {
+		if all > 0 {
+			loads[i].Share = float64(loads[i].BytesIn+loads[i].BytesOut) / float64(all)
+		}
+	}
+	return loads
+}
+
+func workerLoads(t *page.Traffic, reports []*api.JobReport) []page.WorkerLoad {
+	loads := []page.WorkerLoad{}
+	took, steps := timesOf(reports, (*api.JobReport).GetByWorker), paceOf(reports)
+	timestamps := map[string]int64{}
+	for _, r := range reports {
+		for _, s := range r.GetSteps() {
+			timestamps[s.GetWorker()] = max(timestamps[s.GetWorker()], int64(s.GetTimestamp()))
+		}
+	}
+	for w, name := range t.Workers {
+		load := page.WorkerLoad{
+			Name: name, Latency: latency(took[name]), StepsPerSecond: steps.workers[name], Timestamp: timestamps[name],
+			Straggler: slices.Contains(steps.stragglers, name),
+		}
+		for i := range t.Servers {
+			load.Requests += t.Requests[w][i]
+			load.BytesOut += t.ToServers[w][i]
+			load.BytesIn += t.ToWorkers[w][i]
+		}
+		loads = append(loads, load)
+	}
+	return loads
+}

@@ -1,0 +1,79 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/stall"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// goesOn says whether the job goes on, by what the hosts report: each knows what
+// its own workers do and for whom they wait.
+func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
+	states := map[string]int{}
+	j.Stalls = []page.Stall{}
+	for _, r := range reports {
+		if r.GetState() == "" {
+			continue // an agent that is too old to say
+		}
+		states[r.GetState()]++
+		for _, s := range r.GetStalls() {
+			since := time.Unix(0, s.GetSinceUnixNanos())
+			j.Stalls = append(j.Stalls, page.Stall{
+				Kind: s.GetKind(), Who: s.GetWho(), On: s.GetOn(), Since: since, Seconds: now.Sub(since).Seconds(),
+				Keys: s.GetKeys(), Bytes: s.GetBytes(), Why: s.GetWhy(), Text: s.GetText(),
+			})
+		}
+	}
+	slices.SortStableFunc(j.Stalls, func(a, b page.Stall) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Who, b.Who)) })
+	// A host without workers has only seen servers answer, and says that it starts.
+	switch {
+	case states[stall.Running] > 0:
+		j.State = page.Running
+	case states[stall.Stalled] > 0:
+		j.State = page.Stalled
+	case states[stall.Over] > 0:
+		j.State = page.Over
+	case states[stall.Starting] > 0:
+		j.State = page.Starting
+	}
+	if j.State == page.Over {
+		j.StepsPerSecond, j.BytesPerSecond, j.Stragglers, j.Stalls = 0, 0, []string{}, []page.Stall{}
+	}
+	j.Cause, j.What = causeOf(j, reports)
+	for _, r := range reports {
+		if at := time.Unix(0, r.GetSinceUnixNanos()); r.GetSinceUnixNanos() > 0 && j.State == page.Stalled && at.After(j.Since) {
+			j.Since = at
+		}
+	}
+}
+
+// causeOf returns because of whom the job does not go on: of what the hosts say,
+// that on which most wait, and a node that is silent before one that is waited for.
+func causeOf(j *page.Job, reports []*api.JobReport) (cause, what string) {
+	most := -1
+	for _, r := range reports {
+		if r.GetWhat() == "" || r.GetState() == stall.Over && j.State != page.Over {
+			continue
+		}
+		weight := 0
+		if r.GetCause() != "" {
+			weight++
+		}
+		for _, s := range j.Stalls {
+			switch {
+			case s.On != "" && s.On == r.GetCause():
+				weight++
+			case s.Kind == stall.Silent && s.Who == r.GetCause():
+				weight += len(j.Stalls)
+			}
+		}
+		if weight > most {
+			most, cause, what = weight, r.GetCause(), r.GetWhat()
+		}
+	}
+	return cause, what
+}
