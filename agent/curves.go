@@ -14,7 +14,7 @@ import (
 type curves struct {
 	log   history.Log
 	at    time.Time // when it was last looked; zero: never
-	jobs  map[string]locality.Counted
+	jobs  map[string]history.Counted
 	usage usage
 }
 
@@ -43,7 +43,7 @@ func (a *Agent) noteHour() error {
 	if !first {
 		c.log.Add("", point)
 	}
-	counted := map[string]locality.Counted{}
+	counted := map[string]history.Counted{}
 	for _, v := range a.observer.Jobs() {
 		name := v.Job.Scheduler.String()
 		if !a.shows(name) {
@@ -116,7 +116,7 @@ func partsOf(v *observe.JobView, of history.Selection) (parts []history.Part) {
 				}
 			}
 		}
-		var took locality.Latency
+		var took history.Latency
 		times, names, asked := in.ByWorker, v.WorkersByIndex, of.Worker
 		if len(of.Workers) == 0 {
 			times, names, asked = in.ByServer, v.ServersByIndex, of.Server

@@ -45,7 +45,7 @@ type recorded struct {
 	workers, servers map[string]int // numbers
 	log              history.Log    // under its own empty name
 
-	counted locality.Counted // when the newest point of the log ended
+	counted history.Counted // when the newest point of the log ended
 	began   int64
 	uses    uint64  // since then
 	weights uint64  // requests that they stand for

@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/stall"
-	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -61,7 +61,7 @@ func (a *Agent) HostReport() *api.HostReport {
 		CpuSeconds: me.CPUSeconds, MemoryBytes: me.MemoryBytes, SampledOneIn: me.Sampling.OneIn,
 	}
 	for _, c := range me.Counters {
-		if c.Class == bpf.ClassLost.String() && c.Events+c.Bytes > 0 {
+		if c.Class == page.Lost && c.Events+c.Bytes > 0 {
 			r.Lost = append(r.Lost, &api.Loss{Reason: c.Reason, Help: c.Help, Events: c.Events, Bytes: c.Bytes})
 		}
 	}
@@ -239,10 +239,10 @@ func reportStalls(r *api.JobReport, found *stall.Finding) {
 // latencies returns the distributions that are not empty, the last of very many
 // as one without a name. Nodes that came while the report was made have no name in it
 // yet: the next one has them.
-func latencies(all []*locality.Latency, names []string) []*api.Latency {
+func latencies(all []*history.Latency, names []string) []*api.Latency {
 	var list []*api.Latency
-	var rest locality.Latency
-	put := func(name string, l *locality.Latency) {
+	var rest history.Latency
+	put := func(name string, l *history.Latency) {
 		if micros, counts := l.Bars(); len(micros) > 0 {
 			list = append(list, &api.Latency{Name: name, Micros: micros, Counts: counts})
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/agent/tcpinfo"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -70,11 +71,11 @@ func (a *Agent) logFinding(job string, now *stall.Finding) {
 	}
 	lasts := now.Text != "" && !since.IsZero() && a.now().Sub(since) >= loggedAfter
 	switch {
-	case now.State == stall.Stalled && lasts && is != before:
+	case now.State == page.Stalled && lasts && is != before:
 		slog.Warn("job stalled", "job", job, "cause", now.Cause, "what", now.Text)
-	case now.State == stall.Running && lasts && is != before:
+	case now.State == page.Running && lasts && is != before:
 		slog.Info("job is held up", "job", job, "cause", now.Cause, "what", now.Text)
-	case now.State != stall.Stalled && before.state == stall.Stalled:
+	case now.State != page.Stalled && before.state == page.Stalled:
 		slog.Info("job "+now.State, "job", job)
 	default:
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 )
 
 // recently is the time that rates are taken over.
@@ -76,14 +77,14 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	if v.Dialect != 0 {
 		j.Dialect = v.Dialect.String()
 	}
-	if finding.State != stall.Over {
+	if finding.State != page.Over {
 		j.StepsPerSecond = float64(recent.MedianSteps()) / recent.Seconds
 		j.BytesPerSecond = float64(recent.Bytes) / recent.Seconds
 	}
 	j.State, j.Since, j.Cause, j.What = finding.State, finding.Since, finding.Cause, finding.Text
 	j.Stalls = a.stalls(&finding)
 	for _, s := range finding.Stalls {
-		if s.Kind == stall.Straggling {
+		if s.Kind == page.Straggling {
 			j.Stragglers = append(j.Stragglers, s.Who)
 		}
 	}
@@ -150,7 +151,7 @@ func podOf(name func(uid string) (page.Pod, bool), uid string) *page.Pod {
 	return nil
 }
 
-func latency(l *locality.Latency) page.Latency {
+func latency(l *history.Latency) page.Latency {
 	h := l.Histogram()
 	seconds := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1e6 }
 	return page.Latency{
@@ -289,7 +290,7 @@ func (a *Agent) counters() []page.Counter {
 		{Reason: "processes_left_out", Help: "processes with the environment of a node beyond the limit, lately", Events: a.leftOut.Load()},
 		{Reason: "observer_refused", Help: "connections, nodes and jobs beyond the limits", Events: m.Refused},
 	} {
-		c.Class = bpf.ClassLost.String()
+		c.Class = page.Lost
 		list = append(list, c)
 	}
 	return list

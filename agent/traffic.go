@@ -6,6 +6,7 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -123,7 +124,7 @@ func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool, 
 	return load
 }
 
-func latencyAt(all []*locality.Latency, i int) page.Latency {
+func latencyAt(all []*history.Latency, i int) page.Latency {
 	if i >= len(all) {
 		return page.Latency{}
 	}

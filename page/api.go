@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -75,9 +75,18 @@ const (
 	Over     = "over"    // its processes have ended
 )
 
+// Kinds of stalls.
+const (
+	Unanswered = "unanswered" // a request has no answer
+	Silent     = "silent"     // a worker asks for nothing, and waits for nobody
+	AtBarrier  = "barrier"    // a worker waits at a barrier for workers that do not come
+	Late       = "late"       // a server answers, but much later than others, or than it did
+	Straggling = "straggling" // the other workers wait for this one
+)
+
 // A Stall is a node, or a pair of nodes, that does not go on as it should.
 type Stall struct {
-	Kind    string    `json:"kind"`         // unanswered, silent, barrier, late or straggling
+	Kind    string    `json:"kind"`         // one of the above
 	Who     string    `json:"who"`          // who waits, is silent or late
 	On      string    `json:"on,omitempty"` // for whom it waits
 	Since   time.Time `json:"since"`
@@ -226,18 +235,18 @@ const (
 )
 
 // Of returns the measure of what was done.
-func (m Measure) Of(s counts.Sums) uint64 {
+func (m Measure) Of(s grid.Sums) uint64 {
 	switch m {
 	case Pulls:
-		return s[counts.Pulls]
+		return s[grid.Pulls]
 	case Pushes:
-		return s[counts.Pushes]
+		return s[grid.Pushes]
 	case Bytes:
-		return s[counts.PulledBytes] + s[counts.PushedBytes]
+		return s[grid.PulledBytes] + s[grid.PushedBytes]
 	case PulledBytes:
-		return s[counts.PulledBytes]
+		return s[grid.PulledBytes]
 	case PushedBytes:
-		return s[counts.PushedBytes]
+		return s[grid.PushedBytes]
 	}
 	return s.Accesses()
 }

@@ -69,10 +69,13 @@ type Sampling struct {
 	OverBudget bool `json:"over_budget"`
 }
 
+// Lost is the [Counter.Class] of what was to be seen and was not.
+const Lost = "lost"
+
 // A Counter counts something that was seen, ignored or lost.
 type Counter struct {
 	Reason string `json:"reason"`
-	Class  string `json:"class"` // seen, ignored, lost
+	Class  string `json:"class"` // seen, ignored or [Lost]
 	Help   string `json:"help"`
 	Events uint64 `json:"events"`
 	Bytes  uint64 `json:"bytes"`

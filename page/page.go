@@ -1,4 +1,4 @@
-// Package web serves what an agent, or a planner, knows over HTTP: the page
+// Package page serves what an agent, or a planner, knows over HTTP: the page
 // (embedded, self-contained), the JSON interface below /api/v1, health checks,
 // metrics and, where wanted, profiles.
 //

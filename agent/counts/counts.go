@@ -237,8 +237,8 @@ func (t *Table) addFound(l *leaf, r *row, b *Batch, from, n int) {
 
 func (t *Table) addTotals(r *row, b *Batch, from, to int) {
 	sums := b.total(from, to)
-	add((*Sums)(&r.total), sums)
-	add((*Sums)(&t.total), sums)
+	(*Sums)(&r.total).Add(sums)
+	(*Sums)(&t.total).Add(sums)
 }
 
 // total returns what keys[from:to] of the batch get together.

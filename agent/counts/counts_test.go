@@ -21,7 +21,7 @@ func (p plain) add(b Batch) {
 			s = new(Sums)
 			p[b.Worker][k] = s
 		}
-		add(s, b.Each)
+		s.Add(b.Each)
 		if b.Lens != nil {
 			s[b.LenPlane] += b.lenBytes(i)
 		}
@@ -33,7 +33,7 @@ func (p plain) sums(worker int, first, last uint64) Sums {
 	var sum Sums
 	for k, s := range p[worker] {
 		if first <= k && k <= last {
-			add(&sum, *s)
+			sum.Add(*s)
 		}
 	}
 	return sum
@@ -171,7 +171,7 @@ func TestFoldedAgainstPlain(t *testing.T) {
 		size := table.Size()
 		var sum Sums
 		for w := range want {
-			add(&sum, want.sums(w, 0, math.MaxUint64))
+			sum.Add(want.sums(w, 0, math.MaxUint64))
 		}
 		if size.Total != sum {
 			t.Fatalf("total %v, want %v", size.Total, sum)

@@ -115,7 +115,7 @@ func (t *Table) gather(b *Batch) {
 	}
 	l := &f.lists[listHash(b.Worker, b.Keys)%uint64(len(f.lists))]
 	if l.worker == b.Worker && slices.Equal(l.keys, b.Keys) {
-		add(&l.sums, b.Each)
+		l.sums.Add(b.Each)
 		l.waits, t.waiting = true, true
 		return
 	}

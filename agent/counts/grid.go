@@ -3,21 +3,12 @@ package counts
 import (
 	"math"
 	"slices"
+
+	"github.com/psidecar/psidecar/page/grid"
 )
 
-// A Grid counts like a table, but by blocks that are laid down beforehand, so
-// that a stretch of time can be kept in little memory. It is not safe for
-// concurrent use.
-type Grid struct {
-	// Firsts are the blocks' first keys, ascending, from 0; a block ends
-	// before the next one's first.
-	Firsts []uint64
-	// Rows are by worker, then block; nil for a worker that did nothing.
-	Rows [][]Sums
-}
-
-// Add counts the batch.
-func (g *Grid) Add(b Batch) {
+// AddTo counts the batch in a grid.
+func (b *Batch) AddTo(g *grid.Grid) {
 	for b.Worker >= len(g.Rows) {
 		g.Rows = append(g.Rows, nil)
 	}
@@ -26,7 +17,7 @@ func (g *Grid) Add(b Batch) {
 	}
 	row := g.Rows[b.Worker]
 	if b.Run.N > 0 {
-		g.addRun(&b, row)
+		b.addRun(g.Firsts, row)
 	}
 	end, at := 0, 0 // of the ascending run; block
 	for from := 0; from < len(b.Keys); {
@@ -61,26 +52,6 @@ func blockOf(firsts []uint64, key uint64) int {
 	return at
 }
 
-// Regroup returns the grid's rows for coarser blocks, whose firsts must all be
-// among the grid's.
-func (g *Grid) Regroup(firsts []uint64) [][]Sums {
-	rows := make([][]Sums, len(g.Rows))
-	for w, row := range g.Rows {
-		if row == nil {
-			continue
-		}
-		rows[w] = make([]Sums, len(firsts))
-		at := 0
-		for i, sums := range row {
-			for at+1 < len(firsts) && firsts[at+1] <= g.Firsts[i] {
-				at++
-			}
-			add(&rows[w][at], sums)
-		}
-	}
-	return rows
-}
-
 // Firsts lays down at most n blocks for a [Grid], with about as many of the
 // table's keys each. They begin at multiples of powers of two, each block
 // being one half of a wider one, so that blocks laid down at different times
@@ -113,22 +84,4 @@ func halve(firsts []uint64, low uint64, bits int, sample []uint64, least int) []
 	at, _ := slices.BinarySearch(sample, middle)
 	firsts = halve(firsts, low, bits-1, sample[:at], least)
 	return halve(firsts, middle, bits-1, sample[at:], least)
-}
-
-// Common returns the block firsts that all grids have; nil without grids.
-func Common(grids []*Grid) []uint64 {
-	if len(grids) == 0 {
-		return nil
-	}
-	common := slices.Clone(grids[0].Firsts)
-	for _, g := range grids[1:] {
-		if len(g.Firsts) == len(common) && slices.Equal(g.Firsts, common) {
-			continue
-		}
-		common = slices.DeleteFunc(common, func(k uint64) bool {
-			_, ok := slices.BinarySearch(g.Firsts, k)
-			return !ok
-		})
-	}
-	return common
 }

@@ -6,30 +6,32 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/page/grid"
 )
 
 func TestGridAgainstPlain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := New(DefaultOptions)
-		var grids []*Grid
+		var grids []*grid.Grid
 		want := plain{}
 		for range rapid.IntRange(1, 4).Draw(t, "grids") {
-			g := &Grid{Firsts: table.Firsts(rapid.IntRange(1, 40).Draw(t, "blocks"))}
+			g := &grid.Grid{Firsts: table.Firsts(rapid.IntRange(1, 40).Draw(t, "blocks"))}
 			grids = append(grids, g)
 			for range rapid.IntRange(1, 5).Draw(t, "batches") {
 				b := drawBatch(t)
-				g.Add(b)
+				b.AddTo(g)
 				table.Add(b)
 				want.add(b)
 			}
 		}
-		firsts := Common(grids)
+		firsts := grid.Common(grids)
 		got := map[[2]int]Sums{}
 		for _, g := range grids {
 			for w, row := range g.Regroup(firsts) {
 				for i, s := range row {
 					sum := got[[2]int{w, i}]
-					add(&sum, s)
+					sum.Add(s)
 					got[[2]int{w, i}] = sum
 				}
 			}
@@ -69,8 +71,8 @@ func TestFirstsAreEven(t *testing.T) {
 			if firsts[0] != 0 || !slices.IsSorted(firsts) || len(firsts) > 256 {
 				t.Fatalf("%d blocks from %d", len(firsts), firsts[0])
 			}
-			g := Grid{Firsts: firsts}
-			g.Add(Batch{Keys: tc.keys, Each: Sums{Pulls: 1}})
+			g := grid.Grid{Firsts: firsts}
+			(&Batch{Keys: tc.keys, Each: Sums{Pulls: 1}}).AddTo(&g)
 			for i, s := range g.Rows[0] {
 				if limit := uint64(len(tc.keys)/64 + 1); s[Pulls] > limit {
 					t.Errorf("block %d from %d holds %d of %d keys", i, firsts[i], s[Pulls], len(tc.keys))

@@ -91,7 +91,7 @@ func (l *leaf) hotKey(place int, accesses uint64) heapKey {
 	k.Workers = make([]Count, len(l.rows))
 	for w := range l.rows {
 		k.Workers[w] = l.countAt(w, place)
-		add(&k.Sums, k.Workers[w].Sums)
+		k.Sums.Add(k.Workers[w].Sums)
 		k.Earlier += k.Workers[w].Earlier
 	}
 	return k

@@ -152,4 +152,4 @@ func (t *Table) addToPieces(cut []*leaf, b *Batch, from, to int) {
 	}
 }
 
-func addShare(r *row, b *Batch, from, to int) { add((*Sums)(&r.total), b.total(from, to)) }
+func addShare(r *row, b *Batch, from, to int) { (*Sums)(&r.total).Add(b.total(from, to)) }

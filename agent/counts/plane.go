@@ -1,22 +1,27 @@
 package counts
 
-import "math"
+import (
+	"math"
+
+	"github.com/psidecar/psidecar/page/grid"
+)
 
 // Plane names one of the quantities that a table keeps per worker and key.
-type Plane int
+type Plane = grid.Plane
 
 // The planes. Bytes are those of the values alone, without keys and frames.
 const (
-	Pulls Plane = iota
-	Pushes
-	PulledBytes
-	PushedBytes
+	Pulls       = grid.Pulls
+	Pushes      = grid.Pushes
+	PulledBytes = grid.PulledBytes
+	PushedBytes = grid.PushedBytes
 	// Earlier holds, for a key that was promoted out of the sketch, the
 	// sketch's estimate of its accesses before that moment.
-	Earlier
+	Earlier Plane = Planes
 
-	// Planes is how many of them are counted exactly in every block.
-	Planes    = int(Earlier)
+	// Planes is how many of the others there are, which are counted exactly in every
+	// block.
+	Planes    = grid.Planes
 	allPlanes = Planes + 1
 )
 

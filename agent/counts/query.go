@@ -3,13 +3,12 @@ package counts
 import (
 	"math"
 	"slices"
+
+	"github.com/psidecar/psidecar/page/grid"
 )
 
 // Sums are amounts by plane.
-type Sums [Planes]uint64
-
-// Accesses returns pulls and pushes together.
-func (s Sums) Accesses() uint64 { return s[Pulls] + s[Pushes] }
+type Sums = grid.Sums
 
 // Size tells how a table stands.
 type Size struct {
@@ -56,7 +55,7 @@ func (t *Table) Workers() []Sums {
 	for _, l := range t.leaves {
 		for w, r := range l.rows {
 			if r != nil {
-				add(&sums[w], r.total)
+				sums[w].Add(r.total)
 			}
 		}
 	}
@@ -224,16 +223,10 @@ func (c *cutter) addFolded(l *leaf, end uint64) {
 	b.Folded = true
 	for w, r := range l.rows {
 		if r != nil {
-			add(&b.Workers[w], r.total)
+			b.Workers[w].Add(r.total)
 		}
 	}
 	c.take(b, l.weight(0, 0), end, room)
-}
-
-func add(to *Sums, sums [Planes]uint64) {
-	for p := range sums {
-		to[p] += sums[p]
-	}
 }
 
 func (c *cutter) addKeys(l *leaf, from, to int) {
@@ -244,7 +237,7 @@ func (c *cutter) addKeys(l *leaf, from, to int) {
 			switch {
 			case r == nil:
 			case from == 0 && end == l.n:
-				add(&b.Workers[w], r.total)
+				b.Workers[w].Add(r.total)
 			default:
 				for i := from; i < end; i++ {
 					for p := range b.Workers[w] {

@@ -66,7 +66,7 @@ const (
 func (t *Table) addRun(b *Batch) {
 	key := repeat{b.Worker, b.Run}
 	if sums := t.repeats[key]; sums != nil {
-		add(sums, b.Each)
+		sums.Add(b.Each)
 		t.waiting = true
 		return
 	}
@@ -189,13 +189,13 @@ func (l *leaf) is(r Run, n int) bool {
 }
 
 // addRun counts a run of the batch's worker, whose row is given.
-func (g *Grid) addRun(b *Batch, row []Sums) {
+func (b *Batch) addRun(firsts []uint64, row []Sums) {
 	at, run := 0, b.Run
 	for run.N > 0 {
-		at += blockOf(g.Firsts[at:], run.First)
+		at += blockOf(firsts[at:], run.First)
 		n := run.N
-		if at+1 < len(g.Firsts) {
-			n = run.below(g.Firsts[at+1])
+		if at+1 < len(firsts) {
+			n = run.below(firsts[at+1])
 		}
 		for p, amount := range b.Each {
 			row[at][p] += amount * uint64(n)

@@ -1,6 +1,9 @@
 package locality
 
-import "github.com/psidecar/psidecar/agent/counts"
+import (
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page/grid"
+)
 
 // A Heat is which worker used which keys in a stretch of time.
 type Heat struct {
@@ -14,7 +17,7 @@ type Heat struct {
 func (j *Job) Heats(from, to int64) (heats []Heat, firsts []uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var grids []*counts.Grid
+	var grids []*grid.Grid
 	for _, in := range j.ring {
 		if in.End < from || to != 0 && in.Start > to || in.Heat.Rows == nil {
 			continue
@@ -22,7 +25,7 @@ func (j *Job) Heats(from, to int64) (heats []Heat, firsts []uint64) {
 		grids = append(grids, &in.Heat)
 		heats = append(heats, Heat{Start: in.Start, End: in.End})
 	}
-	firsts = counts.Common(grids)
+	firsts = grid.Common(grids)
 	for i, g := range grids {
 		heats[i].Rows = g.Regroup(firsts)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page/grid"
 )
 
 // Options bound a job's memory.
@@ -238,7 +239,7 @@ func (j *Job) Use(at int64, b counts.Batch) {
 	if j.batches++; j.batches&(j.batches-1) == 0 || j.batches%4096 == 0 {
 		j.regrid(at)
 	}
-	j.interval(at).Heat.Add(b)
+	b.AddTo(&j.interval(at).Heat)
 	if j.earlyKeys += len(b.Keys) + 1; j.earlyKeys <= earlyLimit {
 		b.Keys, b.Lens = slices.Clone(b.Keys), slices.Clone(b.Lens)
 		j.early = append(j.early, b)
@@ -269,9 +270,9 @@ func (j *Job) regrid(at int64) {
 		return
 	}
 	now := j.ring[len(j.ring)-1]
-	now.Heat = counts.Grid{Firsts: firsts}
+	now.Heat = grid.Grid{Firsts: firsts}
 	for _, b := range j.early {
-		now.Heat.Add(b)
+		b.AddTo(&now.Heat)
 	}
 }
 

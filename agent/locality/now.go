@@ -3,6 +3,8 @@ package locality
 import (
 	"slices"
 	"time"
+
+	"github.com/psidecar/psidecar/page/history"
 )
 
 // slots is how many seconds are kept one by one.
@@ -206,15 +208,15 @@ func (j *Job) ServerTimes(since int64) []ServerTimes {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	times := make([]ServerTimes, len(j.all.ByServer))
-	recent := make([]Latency, len(times))
+	recent := make([]history.Latency, len(times))
 	for i := len(j.ring) - 1; i >= 0 && j.ring[i].End >= since; i-- {
 		for server, l := range j.ring[i].ByServer {
 			recent[server].Merge(l)
 		}
 	}
 	for i := range times {
-		times[i].Recent, times[i].Answers = recent[i].mean()
-		times[i].Before, _ = j.all.ByServer[i].mean()
+		times[i].Recent, times[i].Answers = recent[i].Mean()
+		times[i].Before, _ = j.all.ByServer[i].Mean()
 	}
 	return times
 }

@@ -4,7 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/page/grid"
+	"github.com/psidecar/psidecar/page/history"
 )
 
 // A View is what happened in a stretch of time, put together from intervals.
@@ -34,7 +35,7 @@ func (j *Job) Between(from, to int64) View {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	v := newView()
-	var grids []*counts.Grid
+	var grids []*grid.Grid
 	for _, in := range j.ring {
 		if in.End < from || to != 0 && in.Start > to {
 			continue
@@ -65,7 +66,7 @@ func (j *Job) Recent(span time.Duration) View {
 	return j.Between(end-int64(span), 0)
 }
 
-func newView() View { return View{Interval: Interval{Latency: new(Latency)}} }
+func newView() View { return View{Interval: Interval{Latency: new(history.Latency)}} }
 
 func (j *Job) timestamps(v *View) {
 	for _, p := range j.progress {
@@ -97,10 +98,10 @@ func (v *View) merge(in *Interval) {
 	v.Messages += in.Messages
 }
 
-func mergeEach(to, from []*Latency) []*Latency {
+func mergeEach(to, from []*history.Latency) []*history.Latency {
 	for i, l := range from {
 		for i >= len(to) {
-			to = append(to, new(Latency))
+			to = append(to, new(history.Latency))
 		}
 		to[i].Merge(l)
 	}
@@ -108,8 +109,8 @@ func mergeEach(to, from []*Latency) []*Latency {
 }
 
 // joined adds grids up, by the blocks that they have in common.
-func joined(grids []*counts.Grid) counts.Grid {
-	sum := counts.Grid{Firsts: counts.Common(grids)}
+func joined(grids []*grid.Grid) grid.Grid {
+	sum := grid.Grid{Firsts: grid.Common(grids)}
 	for _, g := range grids {
 		for w, row := range g.Regroup(sum.Firsts) {
 			for w >= len(sum.Rows) {

@@ -15,23 +15,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
-)
 
-// States of a job.
-const (
-	Starting = "starting" // no worker has asked for anything yet
-	Running  = "running"
-	Stalled  = "stalled" // nobody goes on
-	Over     = "over"    // its processes have ended
-)
-
-// Kinds of stalls.
-const (
-	Unanswered = "unanswered" // a request has no answer
-	Silent     = "silent"     // a worker asks for nothing, and waits for nobody
-	AtBarrier  = "barrier"    // a worker waits at a barrier for workers that do not come
-	Late       = "late"       // a server answers, but much later than others, or than it did
-	Straggling = "straggling" // the other workers wait for this one
+	"github.com/psidecar/psidecar/page"
 )
 
 const (
@@ -133,19 +118,19 @@ type Finding struct {
 // Find says what is the matter.
 func Find(f *Facts) Finding {
 	if !f.Alive && !f.Last.IsZero() {
-		return Finding{State: Over, Since: f.Last, Text: "over, last heard of " + ago(f.Now.Sub(f.Last)) + " ago"}
+		return Finding{State: page.Over, Since: f.Last, Text: "over, last heard of " + ago(f.Now.Sub(f.Last)) + " ago"}
 	}
 	begun := slices.ContainsFunc(f.Workers, func(w Worker) bool { return !w.Last.IsZero() })
 	if !begun {
-		return Finding{State: Starting}
+		return Finding{State: page.Starting}
 	}
-	found := Finding{State: Running}
+	found := Finding{State: page.Running}
 	found.Stalls = append(found.Stalls, f.unanswered()...)
 	found.Stalls = append(found.Stalls, f.silent()...)
 	found.Stalls = append(found.Stalls, f.atBarrier()...)
 	slices.SortStableFunc(found.Stalls, func(a, b Stall) int { return a.Since.Compare(b.Since) })
 	if f.standsStill(found.Stalls) {
-		found.State, found.Since = Stalled, f.lastHeard()
+		found.State, found.Since = page.Stalled, f.lastHeard()
 	} else {
 		found.Stalls = append(found.Stalls, f.late()...)
 		found.Stalls = append(found.Stalls, f.straggling()...)
@@ -171,7 +156,7 @@ func (f *Facts) unanswered() (stalls []Stall) {
 			continue
 		}
 		stalls = append(stalls, Stall{
-			Kind: Unanswered, Who: w.Worker, On: w.Server, Since: w.Since, Keys: w.Keys, Bytes: w.Bytes, Why: f.why(&w),
+			Kind: page.Unanswered, Who: w.Worker, On: w.Server, Since: w.Since, Keys: w.Keys, Bytes: w.Bytes, Why: f.why(&w),
 		})
 	}
 	return stalls
@@ -210,7 +195,7 @@ func (f *Facts) silent() (stalls []Stall) {
 			limit, why = stopped, "its process is stopped by a signal"
 		}
 		if quiet >= limit {
-			stalls = append(stalls, Stall{Kind: Silent, Who: w.Name, Since: w.Last, Why: why})
+			stalls = append(stalls, Stall{Kind: page.Silent, Who: w.Name, Since: w.Last, Why: why})
 		}
 	}
 	return stalls
@@ -223,7 +208,7 @@ func (f *Facts) atBarrier() (stalls []Stall) {
 			continue
 		}
 		if f.Now.Sub(w.Barrier) >= max(patience, silentSteps*w.StepEvery) {
-			stalls = append(stalls, Stall{Kind: AtBarrier, Who: w.Name, Since: w.Barrier})
+			stalls = append(stalls, Stall{Kind: page.AtBarrier, Who: w.Name, Since: w.Barrier})
 		}
 	}
 	return stalls
@@ -276,7 +261,7 @@ func (f *Facts) late() (stalls []Stall) {
 			usual, than = others[(len(others)-1)/2], "the others"
 		}
 		if s.Recent >= lateTimes*usual {
-			stalls = append(stalls, Stall{Kind: Late, Who: s.Name, Since: f.Now,
+			stalls = append(stalls, Stall{Kind: page.Late, Who: s.Name, Since: f.Now,
 				Why: fmt.Sprintf("it takes %s to answer, %s %s", ago(s.Recent), than, ago(usual))})
 		}
 	}
@@ -287,7 +272,7 @@ func (f *Facts) late() (stalls []Stall) {
 // up with them.
 func (f *Facts) straggling() (stalls []Stall) {
 	for _, name := range f.Stragglers {
-		stalls = append(stalls, Stall{Kind: Straggling, Who: name, Since: f.Now, Why: "it makes far fewer steps than the others"})
+		stalls = append(stalls, Stall{Kind: page.Straggling, Who: name, Since: f.Now, Why: "it makes far fewer steps than the others"})
 	}
 	var waited []float64
 	for _, w := range f.Workers {
@@ -302,7 +287,7 @@ func (f *Facts) straggling() (stalls []Stall) {
 	median := waited[len(waited)/2]
 	for _, w := range f.Workers {
 		if !w.Last.IsZero() && w.Here && w.Waited+waitsLess < median {
-			stalls = append(stalls, Stall{Kind: Straggling, Who: w.Name, Since: f.Now,
+			stalls = append(stalls, Stall{Kind: page.Straggling, Who: w.Name, Since: f.Now,
 				Why: fmt.Sprintf("the others wait %.0f%% of the time, it %.0f%%", 100*median, 100*w.Waited)})
 		}
 	}
@@ -319,9 +304,9 @@ func (f *Facts) verdict(found *Finding) (cause, text string) {
 	}
 	cause, first := f.cause(found.Stalls)
 	switch {
-	case found.State == Stalled:
+	case found.State == page.Stalled:
 		text = "stalled for " + ago(f.Now.Sub(found.Since)) + ": "
-	case first.Kind == Late || first.Kind == Straggling:
+	case first.Kind == page.Late || first.Kind == page.Straggling:
 		text = ""
 	default:
 		text = "for " + ago(f.Now.Sub(first.Since)) + ": "
@@ -335,27 +320,27 @@ func (f *Facts) cause(stalls []Stall) (string, Stall) {
 	waiters := map[string]int{}
 	var best Stall
 	for _, s := range stalls {
-		if s.Kind == Unanswered {
+		if s.Kind == page.Unanswered {
 			if waiters[s.On]++; waiters[s.On] > waiters[best.On] || best.On == "" {
 				best = s
 			}
 		}
 	}
 	for _, s := range stalls { // a stopped process explains more than who waits for it
-		if s.Kind == Silent && isStopped(f.process(s.Who)) && !isStopped(f.process(best.On)) {
+		if s.Kind == page.Silent && isStopped(f.process(s.Who)) && !isStopped(f.process(best.On)) {
 			return s.Who, s
 		}
 	}
 	if best.Kind == "" {
 		for _, s := range stalls {
-			if s.Kind != AtBarrier {
+			if s.Kind != page.AtBarrier {
 				return s.Who, s
 			}
 		}
 		return "", stalls[0] // for whom, another host knows
 	}
 	for _, s := range stalls { // and so does a connection that is cut
-		if w := f.wait(s.Who, s.On); s.Kind == Unanswered && s.On == best.On && w != nil && (w.To.stuck() || w.Back.stuck()) {
+		if w := f.wait(s.Who, s.On); s.Kind == page.Unanswered && s.On == best.On && w != nil && (w.To.stuck() || w.Back.stuck()) {
 			return s.Who + "-" + s.On, s
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/page"
 )
 
 var now = time.Unix(10_000, 0)
@@ -40,69 +42,69 @@ func TestFind(t *testing.T) {
 		cause  string
 		text   string // part of it; empty: none at all
 	}{
-		{"goes on", func(*Facts) {}, Running, "", ""},
-		{"over", func(f *Facts) { f.Alive, f.Last = false, before(90) }, Over, "", "over, last heard of 90 s ago"},
+		{"goes on", func(*Facts) {}, page.Running, "", ""},
+		{"over", func(f *Facts) { f.Alive, f.Last = false, before(90) }, page.Over, "", "over, last heard of 90 s ago"},
 		{"has not begun", func(f *Facts) {
 			for i := range f.Workers {
 				f.Workers[i].Last = time.Time{}
 			}
-		}, Starting, "", ""},
+		}, page.Starting, "", ""},
 		{"a server does not answer", func(f *Facts) {
 			for i := range 3 {
 				f.waits(i, "server1", 12).To.Known = true
 			}
-		}, Stalled, "server1", "stalled for 12 s: worker0 waits for server1, keys 5 to 900, request of 4.2 MB: server1 has received the request and does not answer"},
+		}, page.Stalled, "server1", "stalled for 12 s: worker0 waits for server1, keys 5 to 900, request of 4.2 MB: server1 has received the request and does not answer"},
 		{"a stopped server", func(f *Facts) {
 			for i := range 3 {
 				f.waits(i, "server1", 3)
 			}
 			f.Servers[1].Process = 'T'
-		}, Stalled, "server1", "stopped by a signal"},
+		}, page.Stalled, "server1", "stopped by a signal"},
 		{"a server that takes nothing in", func(f *Facts) {
 			for i := range 3 {
 				f.waits(i, "server0", 30).To = Socket{Known: true, Unsent: 3_000_000, ZeroWindow: true}
 			}
-		}, Stalled, "server0", "its receive window is closed, 3.0 MB wait to be sent"},
+		}, page.Stalled, "server0", "its receive window is closed, 3.0 MB wait to be sent"},
 		{"a cut link", func(f *Facts) {
 			f.waits(2, "server1", 8).To = Socket{Known: true, Unacked: 3, Retries: 5}
 			for i := range 2 {
 				f.Workers[i].Barrier, f.Workers[i].Last, f.Workers[i].Waiting = before(8), before(8), true
 			}
-		}, Stalled, "worker2-server1", "3 segments are not acknowledged, sent again 5 times"},
+		}, page.Stalled, "worker2-server1", "3 segments are not acknowledged, sent again 5 times"},
 		{"answers that are cut off", func(f *Facts) {
 			f.waits(2, "server1", 8).Back = Socket{Known: true, Unacked: 1, Retries: 4}
-		}, Running, "worker2-server1", "the answer does not reach worker2"},
+		}, page.Running, "worker2-server1", "the answer does not reach worker2"},
 		{"a stopped worker that the others wait for", func(f *Facts) {
 			f.Workers[1].Last, f.Workers[1].Process = before(7), 'T'
 			for _, i := range []int{0, 2} {
 				f.Workers[i].Barrier, f.Workers[i].Last, f.Workers[i].Waiting = before(6.9), before(6.9), true
 			}
-		}, Stalled, "worker1", "stalled for 6 s: worker1 asks for nothing and waits for nobody: its process is stopped"},
-		{"a worker that hangs, alone", func(f *Facts) { f.Workers[1].Last = before(20) }, Running, "worker1", "for 20 s: worker1 asks for nothing"},
+		}, page.Stalled, "worker1", "stalled for 6 s: worker1 asks for nothing and waits for nobody: its process is stopped"},
+		{"a worker that hangs, alone", func(f *Facts) { f.Workers[1].Last = before(20) }, page.Running, "worker1", "for 20 s: worker1 asks for nothing"},
 		{"a worker whose steps are long", func(f *Facts) {
 			f.Workers[1].Last, f.Workers[1].StepEvery = before(20), 15*time.Second
-		}, Running, "", ""},
-		{"a worker of another host", func(f *Facts) { f.Workers[1].Last, f.Workers[1].Here = before(20), false }, Running, "", ""},
+		}, page.Running, "", ""},
+		{"a worker of another host", func(f *Facts) { f.Workers[1].Last, f.Workers[1].Here = before(20), false }, page.Running, "", ""},
 		{"at a barrier for workers elsewhere", func(f *Facts) {
 			for i := range 3 {
 				f.Workers[i].Barrier, f.Workers[i].Last, f.Workers[i].Waiting = before(9), before(9), true
 			}
-		}, Stalled, "", "worker0 waits at a barrier"},
-		{"a request that has just been sent", func(f *Facts) { f.waits(0, "server0", 2) }, Running, "", ""},
+		}, page.Stalled, "", "worker0 waits at a barrier"},
+		{"a request that has just been sent", func(f *Facts) { f.waits(0, "server0", 2) }, page.Running, "", ""},
 		{"a server that always takes long", func(f *Facts) {
 			f.Servers[0].Before, f.Servers[0].Recent, f.Servers[1].Recent = 4*time.Second, 4*time.Second, 4*time.Second
 			f.waits(0, "server0", 8)
-		}, Running, "", ""},
-		{"a late server", func(f *Facts) { f.Servers[1].Recent = 400 * time.Millisecond }, Running, "server1", "server1 answers late: it takes 400 ms to answer, the others 2 ms"},
+		}, page.Running, "", ""},
+		{"a late server", func(f *Facts) { f.Servers[1].Recent = 400 * time.Millisecond }, page.Running, "server1", "server1 answers late: it takes 400 ms to answer, the others 2 ms"},
 		{"the only server, late", func(f *Facts) {
 			f.Servers = f.Servers[:1]
 			f.Servers[0].Recent = 400 * time.Millisecond
-		}, Running, "server0", "before 2 ms"},
-		{"a little late", func(f *Facts) { f.Servers[1].Recent = 20 * time.Millisecond }, Running, "", ""},
+		}, page.Running, "server0", "before 2 ms"},
+		{"a little late", func(f *Facts) { f.Servers[1].Recent = 20 * time.Millisecond }, page.Running, "", ""},
 		{"a straggler that the others wait for", func(f *Facts) {
 			f.Workers[0].Waited, f.Workers[1].Waited, f.Workers[2].Waited = 0.9, 0.05, 0.85
-		}, Running, "worker1", "worker1 holds the others up"},
-		{"a straggler that is left behind", func(f *Facts) { f.Stragglers = []string{"worker2"} }, Running, "worker2", "far fewer steps"},
+		}, page.Running, "worker1", "worker1 holds the others up"},
+		{"a straggler that is left behind", func(f *Facts) { f.Stragglers = []string{"worker2"} }, page.Running, "worker2", "far fewer steps"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := going()
@@ -111,7 +113,7 @@ func TestFind(t *testing.T) {
 			if found.State != tc.state || found.Cause != tc.cause || !strings.Contains(found.Text, tc.text) || (found.Text == "") != (tc.text == "") {
 				t.Errorf("%s because of %q: %q; want %s, %q, %q", found.State, found.Cause, found.Text, tc.state, tc.cause, tc.text)
 			}
-			if stopped := found.State == Stalled || found.State == Over; stopped == found.Since.IsZero() {
+			if stopped := found.State == page.Stalled || found.State == page.Over; stopped == found.Since.IsZero() {
 				t.Errorf("%s since %v", found.State, found.Since)
 			}
 		})
@@ -127,7 +129,7 @@ func TestStallsAreBounded(t *testing.T) {
 		f.waits(i, "server0", 10+float64(i%7))
 	}
 	found := Find(f)
-	if len(found.Stalls) != mostStalls || found.State != Stalled {
+	if len(found.Stalls) != mostStalls || found.State != page.Stalled {
 		t.Fatalf("%s, %d stalls", found.State, len(found.Stalls))
 	}
 	for i := 1; i < len(found.Stalls); i++ {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/psidecar/psidecar/page"
 )
 
 // Text says the stall in words, but for how long.
@@ -11,7 +13,7 @@ func (s *Stall) Text() string {
 	var b strings.Builder
 	b.WriteString(s.Who)
 	switch s.Kind {
-	case Unanswered:
+	case page.Unanswered:
 		b.WriteString(" waits for " + s.On)
 		if s.Keys != "" {
 			b.WriteString(", " + s.Keys)
@@ -19,13 +21,13 @@ func (s *Stall) Text() string {
 		if s.Bytes > 0 {
 			b.WriteString(", request of " + bytesText(s.Bytes))
 		}
-	case Silent:
+	case page.Silent:
 		b.WriteString(" asks for nothing and waits for nobody")
-	case AtBarrier:
+	case page.AtBarrier:
 		b.WriteString(" waits at a barrier, to which others have not come")
-	case Late:
+	case page.Late:
 		b.WriteString(" answers late")
-	case Straggling:
+	case page.Straggling:
 		b.WriteString(" holds the others up")
 	}
 	if s.Why != "" {

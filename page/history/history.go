@@ -11,8 +11,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/psidecar/psidecar/agent/locality"
 )
 
 const (
@@ -33,7 +31,7 @@ const (
 type Sums struct {
 	Steps           float64 // of the median worker
 	Bytes, LeftHost float64
-	// Micros and Counts are the times of requests, as [locality.Latency.Bars]
+	// Micros and Counts are the times of requests, as [Latency.Bars]
 	// returns them.
 	Micros, Counts []uint64
 	// Busiest are the bytes of the server that moved the most, Mean those of the
@@ -202,9 +200,19 @@ func (p *Point) Requests() (n uint64) {
 	return n
 }
 
+// Counted are a job's sums since it was first seen, those that rates over time
+// are made of.
+type Counted struct {
+	Bytes, LeftHost uint64
+	Steps           []uint64 // by worker
+	ByServer        []uint64 // bytes to and from it
+	// Micros and Counts are the times of requests, as [Latency.Bars] returns them.
+	Micros, Counts []uint64
+}
+
 // Between returns what happened to a job from one moment to another, by what was
 // counted until then.
-func Between(before, now locality.Counted) Sums {
+func Between(before, now Counted) Sums {
 	s := Sums{Bytes: less(now.Bytes, before.Bytes), LeftHost: less(now.LeftHost, before.LeftHost)}
 	s.Micros, s.Counts = Since(now.Micros, now.Counts, before.Micros, before.Counts)
 	s.Steps = Median(differences(now.Steps, before.Steps))

@@ -5,8 +5,6 @@ import (
 	"math"
 	"testing"
 	"time"
-
-	"github.com/psidecar/psidecar/agent/locality"
 )
 
 // The last hour is there without a gap, in few points, and its sums are right.
@@ -64,8 +62,8 @@ func TestJobsAreBounded(t *testing.T) {
 }
 
 func TestBetween(t *testing.T) {
-	before := locality.Counted{Bytes: 100, Steps: []uint64{5, 5}, ByServer: []uint64{50, 50}, Micros: []uint64{10, 20}, Counts: []uint64{2, 3}}
-	now := locality.Counted{Bytes: 400, LeftHost: 30, Steps: []uint64{8, 7, 4}, ByServer: []uint64{250, 150}, Micros: []uint64{10, 15, 20}, Counts: []uint64{2, 1, 7}}
+	before := Counted{Bytes: 100, Steps: []uint64{5, 5}, ByServer: []uint64{50, 50}, Micros: []uint64{10, 20}, Counts: []uint64{2, 3}}
+	now := Counted{Bytes: 400, LeftHost: 30, Steps: []uint64{8, 7, 4}, ByServer: []uint64{250, 150}, Micros: []uint64{10, 15, 20}, Counts: []uint64{2, 1, 7}}
 	s := Between(before, now)
 	p := Point{Sums: s}
 	if s.Bytes != 300 || s.LeftHost != 30 || s.Steps != 3 || s.Busiest != 200 || s.Mean != 150 || p.Requests() != 5 || p.Quantile(0.1) != 15e-6 {

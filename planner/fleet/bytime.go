@@ -3,8 +3,8 @@ package fleet
 import (
 	"time"
 
-	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -20,8 +20,8 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 		return h, err
 	}
 	h.Times = page.RowsOf(s.began(q.Range.From, now), ended(q.Range.To, now), q.Rows)
-	grids := make([]*counts.Grid, len(h.Times))
-	var all []*counts.Grid
+	grids := make([]*grid.Grid, len(h.Times))
+	var all []*grid.Grid
 	for i, row := range h.Times {
 		reports, _, err := s.during(job, row)
 		if err != nil {
@@ -31,8 +31,8 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 			all = append(all, grids[i])
 		}
 	}
-	firsts := counts.Common(all)
-	sums := make([][]counts.Sums, len(grids))
+	firsts := grid.Common(all)
+	sums := make([][]grid.Sums, len(grids))
 	for i, g := range grids {
 		if g != nil {
 			sums[i] = g.Regroup(firsts)[0]
@@ -71,8 +71,8 @@ func ended(to, now time.Time) time.Time {
 
 // used adds up, in one row, what the workers that were asked for did, in the
 // blocks that all hosts' reports have; nil where they did nothing.
-func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobReport) *counts.Grid {
-	var grids []*counts.Grid
+func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobReport) *grid.Grid {
+	var grids []*grid.Grid
 	for _, r := range reports {
 		h.Exact = h.Exact && r.GetExact()
 		h.SampledOneIn = max(h.SampledOneIn, r.GetSampledOneIn())
@@ -86,7 +86,7 @@ func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobRe
 			grids = append(grids, gridOf(r, rows, 2))
 		}
 	}
-	sum := &counts.Grid{Firsts: counts.Common(grids), Rows: make([][]counts.Sums, 1)}
+	sum := &grid.Grid{Firsts: grid.Common(grids), Rows: make([][]grid.Sums, 1)}
 	for _, g := range grids {
 		add(&sum.Rows[0], g.Regroup(sum.Firsts)[0])
 	}
@@ -97,7 +97,7 @@ func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobRe
 }
 
 // add adds the figures of one row to those of another.
-func add(to *[]counts.Sums, row []counts.Sums) {
+func add(to *[]grid.Sums, row []grid.Sums) {
 	if *to == nil {
 		*to = row
 		return
@@ -110,13 +110,13 @@ func add(to *[]counts.Sums, row []counts.Sums) {
 }
 
 // inUse joins blocks in which nothing was used with the one before.
-func inUse(firsts []uint64, sums [][]counts.Sums) ([]uint64, [][]counts.Sums) {
+func inUse(firsts []uint64, sums [][]grid.Sums) ([]uint64, [][]grid.Sums) {
 	var kept []uint64
-	rows := make([][]counts.Sums, len(sums))
+	rows := make([][]grid.Sums, len(sums))
 	for b, first := range firsts {
 		used := false
 		for _, row := range sums {
-			used = used || row != nil && row[b] != counts.Sums{}
+			used = used || row != nil && row[b] != grid.Sums{}
 		}
 		if !used {
 			continue
@@ -132,9 +132,9 @@ func inUse(firsts []uint64, sums [][]counts.Sums) ([]uint64, [][]counts.Sums) {
 }
 
 // coarser joins each so many neighbouring blocks.
-func coarser(firsts []uint64, sums [][]counts.Sums, each int) ([]uint64, [][]counts.Sums) {
+func coarser(firsts []uint64, sums [][]grid.Sums, each int) ([]uint64, [][]grid.Sums) {
 	var kept []uint64
-	rows := make([][]counts.Sums, len(sums))
+	rows := make([][]grid.Sums, len(sums))
 	for b := 0; b < len(firsts); b += each {
 		kept = append(kept, firsts[b])
 		for i, row := range sums {
@@ -143,7 +143,7 @@ func coarser(firsts []uint64, sums [][]counts.Sums, each int) ([]uint64, [][]cou
 			}
 			sum := row[b : b+1 : b+1]
 			for _, more := range row[b+1 : min(b+each, len(row))] {
-				add(&sum, []counts.Sums{more})
+				add(&sum, []grid.Sums{more})
 			}
 			rows[i] = append(rows[i], sum[0])
 		}

@@ -4,8 +4,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -175,8 +175,8 @@ func usesMinus(d, last, first *api.JobReport) {
 			}
 		}
 	}
-	after, before := grid(last, rows), grid(first, rows)
-	firsts := counts.Common([]*counts.Grid{after, before})
+	after, before := gridOf(last, rows, len(rows)), gridOf(first, rows, len(rows))
+	firsts := grid.Common([]*grid.Grid{after, before})
 	keys := keysIn([]*api.JobReport{last}, firsts)
 	for i, f := range firsts {
 		end := uint64(math.MaxUint64)

@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -29,7 +29,7 @@ func reportOf(uses []use, host, at int, width uint64) *api.HostReport {
 	for first := uint64(0); first < 256; first += width {
 		j.Blocks = append(j.Blocks, &api.Block{First: first, Last: first + width - 1})
 	}
-	took := map[string]*locality.Latency{}
+	took := map[string]*history.Latency{}
 	for _, u := range uses {
 		if u.host != host || u.at > at {
 			continue
@@ -49,7 +49,7 @@ func reportOf(uses []use, host, at int, width uint64) *api.HostReport {
 			n := len(j.Blocks)
 			j.Uses = append(j.Uses, &api.Use{Worker: u.worker, Pulls: make([]uint64, n), Pushes: make([]uint64, n), PulledBytes: make([]uint64, n), PushedBytes: make([]uint64, n)})
 			j.Steps = append(j.Steps, &api.Steps{Worker: u.worker})
-			took[u.worker] = new(locality.Latency)
+			took[u.worker] = new(history.Latency)
 		}
 		j.Uses[w].Pushes[u.key/width]++
 		j.Uses[w].PushedBytes[u.key/width] += 4

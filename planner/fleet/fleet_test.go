@@ -11,8 +11,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -24,7 +24,7 @@ func stateOf(hosts ...*api.HostReport) *State {
 
 // timed returns a distribution as an agent reports it.
 func timed(name string, micros ...int64) []*api.Latency {
-	var l locality.Latency
+	var l history.Latency
 	for _, v := range micros {
 		l.Record(v, 1)
 	}

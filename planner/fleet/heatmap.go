@@ -5,17 +5,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// grid lays a report's uses out as a grid, worker i in row rows[name].
-func grid(r *api.JobReport, rows map[string]int) *counts.Grid { return gridOf(r, rows, len(rows)) }
-
-// gridOf lays them out in n rows; workers that rows does not name share the first.
-func gridOf(r *api.JobReport, rows map[string]int, n int) *counts.Grid {
-	g := &counts.Grid{Firsts: []uint64{}, Rows: make([][]counts.Sums, n)}
+// gridOf lays a report's uses out as a grid of n rows, those of a worker in row
+// rows[name]; workers that rows does not name share the first.
+func gridOf(r *api.JobReport, rows map[string]int, n int) *grid.Grid {
+	g := &grid.Grid{Firsts: []uint64{}, Rows: make([][]grid.Sums, n)}
 	for i, b := range r.GetBlocks() {
 		first := b.GetFirst()
 		if i == 0 {
@@ -26,7 +24,7 @@ func gridOf(r *api.JobReport, rows map[string]int, n int) *counts.Grid {
 	for _, u := range r.GetUses() {
 		row := &g.Rows[rows[u.GetWorker()]]
 		if *row == nil {
-			*row = make([]counts.Sums, len(g.Firsts))
+			*row = make([]grid.Sums, len(g.Firsts))
 		}
 		for i := range *row { // a node may have been known by two names
 			for p, n := range []uint64{u.GetPulls()[i], u.GetPushes()[i], u.GetPulledBytes()[i], u.GetPushedBytes()[i]} {
@@ -58,15 +56,15 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	for i, name := range h.Workers {
 		rows[name] = i
 	}
-	var grids []*counts.Grid
+	var grids []*grid.Grid
 	for _, r := range reports {
 		h.Exact = h.Exact && r.GetExact()
 		h.SampledOneIn = max(h.SampledOneIn, r.GetSampledOneIn())
 		if len(r.GetBlocks()) > 0 {
-			grids = append(grids, grid(r, rows))
+			grids = append(grids, gridOf(r, rows, len(rows)))
 		}
 	}
-	firsts := counts.Common(grids)
+	firsts := grid.Common(grids)
 	if each := (len(firsts) + q.Blocks - 1) / max(q.Blocks, 1); each > 1 {
 		h.Finest = false
 		coarse := firsts[:0:0]
@@ -76,11 +74,11 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 		firsts = coarse
 	}
 	keys := keysIn(reports, firsts)
-	sums := make([][]counts.Sums, len(h.Workers))
+	sums := make([][]grid.Sums, len(h.Workers))
 	for _, g := range grids {
 		for w, row := range g.Regroup(firsts) {
 			if sums[w] == nil {
-				sums[w] = make([]counts.Sums, len(firsts))
+				sums[w] = make([]grid.Sums, len(firsts))
 			}
 			for b := range row {
 				for p := range row[b] {
@@ -120,7 +118,7 @@ func blockOf(firsts []uint64, key uint64) uint64 {
 
 // fill puts the blocks that were asked for into the heatmap, a row of counts for
 // each of sums, which is nil where nothing was used.
-func fill(h *page.Heatmap, q page.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]counts.Sums) {
+func fill(h *page.Heatmap, q page.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]grid.Sums) {
 	h.Counts = make([][]uint64, len(sums))
 	for i, first := range firsts {
 		last := uint64(math.MaxUint64)

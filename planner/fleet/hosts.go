@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -54,7 +53,7 @@ func host(r *api.HostReport) page.Host {
 	}
 	for _, l := range a.GetLost() {
 		h.Lost = append(h.Lost, page.Counter{
-			Reason: l.GetReason(), Class: bpf.ClassLost.String(), Help: l.GetHelp(), Events: l.GetEvents(), Bytes: l.GetBytes(),
+			Reason: l.GetReason(), Class: page.Lost, Help: l.GetHelp(), Events: l.GetEvents(), Bytes: l.GetBytes(),
 		})
 	}
 	return h

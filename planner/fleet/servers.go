@@ -3,13 +3,13 @@ package fleet
 import (
 	"slices"
 
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
 // times are distributions by name.
-type times map[string]*locality.Latency
+type times map[string]*history.Latency
 
 // timesOf puts together what the reports say of the same worker, or server.
 func timesOf(reports []*api.JobReport, of func(*api.JobReport) []*api.Latency) times {
@@ -17,7 +17,7 @@ func timesOf(reports []*api.JobReport, of func(*api.JobReport) []*api.Latency) t
 	for _, r := range reports {
 		for _, l := range of(r) {
 			if sum[l.GetName()] == nil {
-				sum[l.GetName()] = new(locality.Latency)
+				sum[l.GetName()] = new(history.Latency)
 			}
 			for i, micros := range l.GetMicros() {
 				sum[l.GetName()].Record(int64(micros), int64(l.GetCounts()[i]))
@@ -28,15 +28,15 @@ func timesOf(reports []*api.JobReport, of func(*api.JobReport) []*api.Latency) t
 }
 
 // all returns the distribution of all together.
-func (t times) all() *locality.Latency {
-	sum := new(locality.Latency)
+func (t times) all() *history.Latency {
+	sum := new(history.Latency)
 	for _, l := range t {
 		sum.Merge(l)
 	}
 	return sum
 }
 
-func latency(l *locality.Latency) page.Latency {
+func latency(l *history.Latency) page.Latency {
 	if l == nil {
 		return page.Latency{}
 	}

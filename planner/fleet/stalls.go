@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -31,13 +30,13 @@ func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 	slices.SortStableFunc(j.Stalls, func(a, b page.Stall) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Who, b.Who)) })
 	// A host without workers has only seen servers answer, and says that it starts.
 	switch {
-	case states[stall.Running] > 0:
+	case states[page.Running] > 0:
 		j.State = page.Running
-	case states[stall.Stalled] > 0:
+	case states[page.Stalled] > 0:
 		j.State = page.Stalled
-	case states[stall.Over] > 0:
+	case states[page.Over] > 0:
 		j.State = page.Over
-	case states[stall.Starting] > 0:
+	case states[page.Starting] > 0:
 		j.State = page.Starting
 	}
 	if j.State == page.Over {
@@ -56,7 +55,7 @@ func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 func causeOf(j *page.Job, reports []*api.JobReport) (cause, what string) {
 	most := -1
 	for _, r := range reports {
-		if r.GetWhat() == "" || r.GetState() == stall.Over && j.State != page.Over {
+		if r.GetWhat() == "" || r.GetState() == page.Over && j.State != page.Over {
 			continue
 		}
 		weight := 0
@@ -67,7 +66,7 @@ func causeOf(j *page.Job, reports []*api.JobReport) (cause, what string) {
 			switch {
 			case s.On != "" && s.On == r.GetCause():
 				weight++
-			case s.Kind == stall.Silent && s.Who == r.GetCause():
+			case s.Kind == page.Silent && s.Who == r.GetCause():
 				weight += len(j.Stalls)
 			}
 		}

@@ -1,4 +1,4 @@
-package locality
+package history
 
 import (
 	"math"
