@@ -69,9 +69,17 @@ func (p *peers) write() error {
 	if err := os.MkdirAll(filepath.Dir(p.file), 0o700); err != nil {
 		return err
 	}
-	temporary := p.file + ".new"
-	if err := os.WriteFile(temporary, []byte(strings.Join(all, "")), 0o600); err != nil {
+	// While a proxy is replaced, two write the file: each has a temporary one of its own.
+	f, err := os.CreateTemp(filepath.Dir(p.file), filepath.Base(p.file)+".new-*")
+	if err != nil {
 		return err
 	}
-	return os.Rename(temporary, p.file)
+	_, err = f.WriteString(strings.Join(all, ""))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), p.file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }

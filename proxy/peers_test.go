@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -42,6 +43,36 @@ func TestMeshPortThatOpensLate(t *testing.T) {
 	s := p.conns.sums()
 	if s.total[kindLink] != 1 || s.total[kindDirect] != 0 || s.waits[true] != 1 || s.waits[false] != 0 {
 		t.Errorf("%v connections, waited for %v", s.total, s.waits)
+	}
+}
+
+// Two proxies write the file at once, while one takes the place of the other:
+// neither's write fails, and one of them is what the next one reads.
+func TestTwoProxiesKeepHosts(t *testing.T) {
+	dir := t.TempDir()
+	file, host := filepath.Join(dir, "peers"), netip.MustParseAddr("198.18.0.7")
+	var group sync.WaitGroup
+	for range 2 {
+		p := newPeers(time.Second)
+		p.file = file
+		p.put(host, peer{met: true})
+		group.Go(func() {
+			for range 200 {
+				if err := p.write(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	next := newPeers(time.Second)
+	next.keep(file, slog.Default())
+	if !next.known(host) {
+		t.Error("the next proxy does not know a host that both had met")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("the folder has %v: %v", left, err)
 	}
 }
 

@@ -52,7 +52,8 @@ type Sidecar struct {
 }
 
 // Start runs the program as `psidecar up` with these flags besides its own, in
-// the host's cgroup of that name, and returns when it has its listeners open.
+// the host's cgroup of that name, and returns when it has its listeners open. It
+// has a state folder of its own, as a host has, unless the flags name one.
 // At the end of the test it is killed, if it still runs, and what it left in
 // the kernel removed.
 func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) *Sidecar {
@@ -68,7 +69,7 @@ func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) 
 	}
 	any := func(port int) string { return net.JoinHostPort("0.0.0.0", strconv.Itoa(port)) }
 	args := append([]string{"up", "--host", h.Name, "--cgroup", cgroup, "--http", any(Page), "--planner-listen", any(Planner),
-		"--planner-http", any(PlannerPage), "--planner-socket", "", "--control-socket", s.Control, "--insecure", "--bpf-dir", s.Pins}, flags...)
+		"--planner-http", any(PlannerPage), "--planner-socket", "", "--control-socket", s.Control, "--insecure", "--bpf-dir", s.Pins, "--state-dir", t.TempDir()}, flags...)
 	cmd := exec.Command(program, args...)
 	cmd.Stderr = &s.log
 	if s.Process, err = h.StartIn(group, cmd); err != nil {
