@@ -253,7 +253,7 @@ func (x *job) result(r *migrate.Result) {
 		x.work = append(x.work, a.work)
 		x.notBefore = time.Now().Add(100 * time.Millisecond)
 		if errors.Is(r.Err, migrate.ErrPast) {
-			x.notBefore = time.Now().Add(pastPause)
+			x.notBefore = time.Now().Add(pastPause << (a.work.tries - 1))
 		}
 	}
 	if len(x.work) > 0 && time.Now().After(x.notBefore) {

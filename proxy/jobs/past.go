@@ -79,10 +79,11 @@ func (x *job) settle(now time.Time) error {
 const pastAfter = 10 * time.Second
 
 // Where another host says that connections of its workers go past its proxy, a move
-// is tried again after pastPause, so many times.
+// is tried again, pastTries times in all: after pastPause first, since when a job
+// begins they may only not be there yet, then after twice as long each time.
 const (
-	pastPause = 2 * time.Second
-	pastTries = 4
+	pastPause = 250 * time.Millisecond
+	pastTries = 6
 )
 
 // mayAsk reports whether the servers may be asked in a worker's name, and keys be

@@ -18,6 +18,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hosts"
 	"github.com/psidecar/psidecar/test/hosts/hoststest"
 	"github.com/psidecar/psidecar/test/job"
@@ -137,6 +138,19 @@ func untilOver(t *testing.T, r *job.Running, every time.Duration, f func(over bo
 	}
 }
 
+// runStates returns what all proxies say of a job's run, if it is not the one before.
+func runStates(t *testing.T, all []*sidecar.Sidecar, name string, before plan.Run) (found []jobs.State) {
+	t.Helper()
+	for _, s := range all {
+		for _, j := range states(t, s) {
+			if j.Job == name && j.Run != before {
+				found = append(found, j)
+			}
+		}
+	}
+	return found
+}
+
 // plain returns how many requests have passed as they were, or were split.
 func plain(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
 	for _, s := range all {
@@ -179,33 +193,41 @@ func TestMoved(t *testing.T) {
 		{"resend and loss", 3000, []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			mine := job.Program{psjob, "--json"}
 			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "400"}, c.args...)
-			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env, IPv6: c.six}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
 			name := jobName(n.Host(0).IPv4)
 			if c.six {
 				name = jobName(n.Host(0).IPv6)
 			}
-			rng := rand.New(rand.NewPCG(1, 1))
+			var before plan.Run
+			for _, j := range runStates(t, all, name, "") {
+				before = j.Run
+			}
+			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env, IPv6: c.six}.Start(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rng, requests := rand.New(rand.NewPCG(1, 1)), uint64(0)
 			untilOver(t, r, 50*time.Millisecond, func(over bool) {
-				if !over && !p.busy(name) && plain(t, all) > 20 {
+				if over || p.busy(name) {
+					return
+				}
+				requests = 0
+				for _, j := range runStates(t, all, name, before) {
+					requests += j.Plain + j.Split
+				}
+				if requests > 20 {
 					p.propose(rng, name, c.ids, 200, k)
 				}
 			})
 			moved := uint64(0)
-			for _, s := range all {
-				for _, j := range states(t, s) {
-					moved += j.Moved
-					t.Logf("%s: %+v", s.Host.Name, j)
-				}
+			for _, j := range runStates(t, all, name, before) {
+				moved += j.Moved
 			}
-			if moved < 100 {
-				t.Errorf("only %d keys moved", moved)
+			if t.Logf("%d keys moved", moved); moved < 100 {
+				t.Errorf("only %d keys moved; with moves proposed after %d requests: %+v", moved, requests, runStates(t, all, name, before))
 			}
 			for end := time.Now().Add(time.Minute); p.busy(name); time.Sleep(50 * time.Millisecond) {
 				if time.Now().After(end) {
