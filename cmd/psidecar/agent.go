@@ -208,7 +208,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 		g.Go(func() error { return named.Run(ctx) })
 	}
 	g.Go(func() error { return front.Serve(ctx, w.agent.Handler(f.pprof)) })
-	g.Go(func() error { return serveOrders(ctx, f.namesSocket, orders) })
+	g.Go(func() error { return orders.ServeAt(ctx, f.namesSocket) })
 	return g.Wait()
 }
 

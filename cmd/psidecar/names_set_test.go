@@ -52,7 +52,7 @@ func (b *lockedBuffer) String() string {
 func TestNamesSetAndShow(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "names.sock")
 	c, _ := startPlanner(t, plannerFlags{http: "127.0.0.1:0", namesSocket: socket, keyNames: namesFile(t, "names.yaml", "- {name: first, first: 0, last: 9}")})
-	address := c.front.Listener.Addr().String()
+	address := c.opts.Front.Listener.Addr().String()
 	awaitControl(t, socket)
 	show := func(args ...string) string {
 		t.Helper()

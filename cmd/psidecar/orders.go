@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"log/slog"
 	"net/http"
 	"path/filepath"
 
@@ -35,16 +33,4 @@ func (c *carrier) orders(f *proxyFlags, called *names.File) *control.Server {
 	mux.Handle("/", c.proxy.ControlHandler())
 	mux.Handle("/api/v1/names", page.NamesControl(called))
 	return control.NewServer(mux, f.users)
-}
-
-// serveOrders serves at a unix socket until ctx ends.
-func serveOrders(ctx context.Context, path string, orders *control.Server) error {
-	if path == "" {
-		return nil
-	}
-	l := control.Await(ctx.Done(), path, func(err error) { slog.Info("no control socket yet", "error", err) })
-	if l == nil {
-		return nil
-	}
-	return orders.Serve(ctx, l)
 }

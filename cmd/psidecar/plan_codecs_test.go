@@ -57,7 +57,7 @@ func TestPlanCodecs(t *testing.T) {
 		if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
 			t.Errorf("%s: exit code %d, %q %q; want %d, %q", tc.args, code, stdout, stderr, tc.code, tc.want)
 		}
-		d, err := c.codecs.Describe(t.Context(), &api.DescribeRulesRequest{Job: job})
+		d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{Job: job})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestPlanCodecsForUnknownJob(t *testing.T) {
 	const job = "198.18.0.1:9000"
 	followAs(t, address, &api.CodecReport{Host: "host-0", Version: 1 << 40, Measures: []*api.Measure{{Job: job, Measure: measure.Carry}}})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if d, err := c.codecs.Describe(t.Context(), &api.DescribeRulesRequest{}); err == nil && len(d.GetJobs()) == 1 {
+		if d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{}); err == nil && len(d.GetJobs()) == 1 {
 			break
 		}
 		if time.Now().After(end) {
@@ -99,7 +99,7 @@ func TestPlanCodecsForUnknownJob(t *testing.T) {
 	if code, text := set("198.18.0.1:900"); code != 2 || !strings.Contains(text, "did you mean "+job+"?") || !strings.Contains(text, "--ahead") {
 		t.Errorf("misspelt: exit code %d, %q", code, text)
 	}
-	d, err := c.codecs.Describe(t.Context(), &api.DescribeRulesRequest{})
+	d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{})
 	if err != nil || len(d.GetRules().GetJobs()) != 0 {
 		t.Errorf("rules %v, %v; want none", d.GetRules(), err)
 	}

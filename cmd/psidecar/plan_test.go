@@ -5,17 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
-	"net/http"
-	neturl "net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
@@ -23,22 +20,32 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
+// startedPlanner is a planner that runs.
+type startedPlanner struct {
+	*planner.Planner
+	opts planner.Options
+}
+
 // startPlanner runs a planner on free ports until the test ends and returns
 // where it is asked for plans.
-func startPlanner(t *testing.T, f plannerFlags) (*collector, string) {
+func startPlanner(t *testing.T, f plannerFlags) (*startedPlanner, string) {
 	t.Helper()
 	f.listen = cmp.Or(f.listen, "127.0.0.1:0")
 	if f.live.Strategy == "" {
 		f.live = live.DefaultOptions
 	}
 	var ports ports
-	c, err := openPlanner(t.Context(), &f, "--", &ports)
+	o, err := f.open(t.Context(), "--", &ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := planner.New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- c.run(ctx) }()
+	go func() { ended <- p.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -46,12 +53,15 @@ func startPlanner(t *testing.T, f plannerFlags) (*collector, string) {
 		}
 		ports.close()
 	})
-	return c, c.reports.Addr().String()
+	for p.Plans() == nil && len(ended) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	return &startedPlanner{p, o}, o.Reports.Addr().String()
 }
 
 func TestPlanCommands(t *testing.T) {
 	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
-	_, err := c.plans.Propose(t.Context(), plans.Proposal{
+	_, err := c.Plans().Propose(t.Context(), plans.Proposal{
 		Job: "198.18.0.1:9000", Servers: 2, Reason: "server 0 is busy",
 		Targets: []plan.Range{{Keys: plan.Keys{First: 7, Last: 9}, Owner: 1}},
 		Hosts:   []*api.HostLoad{{Host: "a", Before: 1000, Predicted: 600}, {Host: "b", Before: 200, Predicted: 600}},
@@ -100,35 +110,6 @@ func TestDamagedStore(t *testing.T) {
 	code, _, stderr := runTest(t, nil, "planner", "--listen", "127.0.0.1:0", "--http", "", "--store", path)
 	if code != 1 || !strings.Contains(stderr, "store "+path+" is damaged") || !strings.Contains(stderr, "move it away") {
 		t.Errorf("exit code %d, %q", code, stderr)
-	}
-}
-
-// The page has the plans, and the metrics know of them.
-func TestPlanOnThePage(t *testing.T) {
-	c, _ := startPlanner(t, plannerFlags{http: "127.0.0.1:0", store: filepath.Join(t.TempDir(), "plans.db")})
-	for c.shown.Load() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	_, err := c.plans.Propose(t.Context(), plans.Proposal{Job: "198.18.0.1:9000", Servers: 2, Targets: []plan.Range{{Keys: plan.One(7), Owner: 1}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := "http://" + c.front.Listener.Addr().String()
-	var shown page.Plan
-	if err := ask(t.Context(), url, "/api/v1/plan", neturl.Values{"job": {"198.18.0.1:9000"}}, &shown); err != nil {
-		t.Fatal(err)
-	}
-	if len(shown.Epochs) != 1 || shown.Epochs[0].State != "proposed" || shown.Mode != "proposes" || shown.Strategy != "locality" {
-		t.Errorf("the page has %+v", shown)
-	}
-	response, err := http.Get(url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil || !strings.Contains(string(text), `psidecar_planner_epoch{job="198.18.0.1:9000"} 1`) {
-		t.Errorf("metrics: %.2000s, %v", text, err)
 	}
 }
 

@@ -2,40 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"net/netip"
 	"strings"
-	"sync/atomic"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
-	"github.com/psidecar/psidecar/internal/control"
-	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/page/names"
-	"github.com/psidecar/psidecar/planner/access"
-	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/api/measure"
-	"github.com/psidecar/psidecar/planner/codecs"
-	"github.com/psidecar/psidecar/planner/fleet"
-	"github.com/psidecar/psidecar/planner/intake"
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/live"
-	"github.com/psidecar/psidecar/planner/plans"
-	"github.com/psidecar/psidecar/planner/reports"
-	"github.com/psidecar/psidecar/planner/standby"
 	"github.com/psidecar/psidecar/planner/store"
 )
 
@@ -115,286 +93,97 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 	limitMemory()
 	ports := ports{names: f.names}
 	defer ports.close()
-	p, err := openPlanner(ctx, f, "--", &ports)
+	o, err := f.open(ctx, "--", &ports)
 	if err != nil {
 		return err
 	}
-	p.health = &health.Loops{}
+	o.Health = &health.Loops{}
+	p, err := planner.New(ctx, o)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return watchOver(ctx, p.health) })
-	g.Go(func() error { return p.run(ctx) })
+	g.Go(func() error { return watchOver(ctx, o.Health) })
+	g.Go(func() error { return p.Run(ctx) })
 	return g.Wait()
 }
 
-// collector is a planner about to run.
-type collector struct {
-	reports  net.Listener
-	identity *identity.Identity // nil: no TLS
-	control  *control.Listener  // nil: none
-	policy   *access.Policy
-	opening  *handshake.Set // who comes to reports and has not said who it is
-	front    page.Server
-	store    *reports.Store
-	state    *fleet.State
-	curves   fleet.Curves
-	kept     store.Store
-	plans    *plans.Service
-	codecs   *codecs.Service
-	live     *live.Planner
-	flags    *plannerFlags
-	names    *names.File // what keys are called
-	orders   *control.Server
-	contest  *contest      // nil: the store is not in a cluster
-	health   *health.Loops // nil: nobody watches over loops
-	shown    atomic.Pointer[plans.Service]
-	advising atomic.Pointer[codecs.Service] // codecs, once it serves
-}
-
-// openPlanner opens what a planner needs; flag is how the names of its flags
-// begin.
-func openPlanner(ctx context.Context, f *plannerFlags, flag string, ports *ports) (*collector, error) {
-	c := &collector{store: &reports.Store{}, flags: f}
+// open opens what a planner needs; flag is how the names of its flags begin.
+func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o planner.Options, err error) {
+	o = planner.Options{Version: version, NamesSocket: f.namesSocket, Users: f.users, Open: f.insecure, Act: f.act, Live: f.live, StoreName: flag + "store " + f.store}
 	if f.act && f.store == "" {
-		return nil, usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
+		return o, usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
 	}
 	if err := f.live.Check(); err != nil {
-		return nil, usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
+		return o, usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
 	}
+	if o.Names = f.called; o.Names == nil {
+		o.Names, err = openNames(f.keyNames)
+	} else {
+		o.NamesElsewhere = true
+	}
+	if err != nil {
+		return o, err
+	}
+	if o.Identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
+		return o, err
+	}
+	if o.Policy, err = f.policy(flag, o.Identity); err != nil {
+		return o, err
+	}
+	if o.Reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
+		return o, err
+	}
+	if err := f.secured(flag, o.Reports.Addr(), o.Identity); err != nil {
+		return o, err
+	}
+	if strings.HasPrefix(f.store, "kubernetes") && f.advertise != "" && o.Identity == nil && !f.insecure {
+		return o, usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
+	}
+	if o.Control, err = f.guests.open(flag, ports); err != nil {
+		return o, err
+	}
+	if o.Front, err = ports.page(ctx, flag+"http", f.http); err != nil {
+		return o, err
+	}
+	if o.Host, err = nameOf(""); err != nil {
+		return o, err
+	}
+	if o.Shared, err = f.shared(flag); err != nil || o.Shared != nil || f.store == "" {
+		return o, err
+	}
+	if o.Store, err = store.OpenFile(f.store); err != nil {
+		return o, fmt.Errorf("%sstore: %w", flag, err)
+	}
+	return o, nil
+}
+
+// shared returns how the planner's store is shared with others; nil where it is its
+// own.
+func (f *plannerFlags) shared(flag string) (*planner.Shared, error) {
+	place, namespace, named := strings.Cut(f.store, ":")
+	if place != "kubernetes" {
+		if f.advertise != "" {
+			return nil, usagef("%sadvertise is for planners that share a store: it needs %sstore kubernetes", flag, flag)
+		}
+		return nil, nil
+	}
+	if named && namespace == "" || f.lease == "" {
+		return nil, usagef("%sstore %q: want kubernetes or kubernetes:NAMESPACE, and a name by %slease", flag, f.store, flag)
+	}
+	o := &planner.Shared{Namespace: namespace, Lease: f.lease}
 	var err error
-	if c.names = f.called; c.names == nil {
-		if c.names, err = openNames(f.keyNames); err != nil {
-			return nil, err
+	if f.advertise != "" {
+		if o.Advertise, err = netip.ParseAddr(f.advertise); err != nil {
+			return nil, usagef("%sadvertise %q: want an IP address: %w", flag, f.advertise, err)
 		}
 	}
-	c.orders = control.NewServer(page.NamesControl(c.names), f.users)
-	if c.identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
-		return nil, err
+	var own string
+	if o.Config, own, err = cluster(); err != nil {
+		return nil, fmt.Errorf("%sstore %s: %w", flag, f.store, err)
 	}
-	if c.policy, err = f.policy(flag, c.identity); err != nil {
-		return nil, err
+	if !named {
+		o.Namespace = own
 	}
-	c.opening = handshake.New(handshake.Affordable(plannerOpenings), plannerOpeningsPerSource)
-	c.policy.Crowd(c.opening.Dropped)
-	if c.reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
-		return nil, err
-	}
-	if err := f.secured(flag, c.reports.Addr(), c.identity); err != nil {
-		return nil, err
-	}
-	if strings.HasPrefix(f.store, "kubernetes") && f.advertise != "" && c.identity == nil && !f.insecure {
-		return nil, usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
-	}
-	if c.control, err = f.open(flag, ports); err != nil {
-		return nil, err
-	}
-	if c.front, err = ports.page(ctx, flag+"http", f.http); err != nil {
-		return nil, err
-	}
-	host, err := nameOf("")
-	if err != nil {
-		return nil, err
-	}
-	c.curves.Kept = c.store.Kept
-	c.state = &fleet.State{Version: version, Host: host, Started: time.Now(), Reports: c.store.All, Past: c.store.Past, Measures: c.measures}
-	return c, c.openPlans(ctx, f, flag)
-}
-
-// openPlans opens the store and what is in it; one in a cluster only when this
-// planner has the lead.
-func (c *collector) openPlans(ctx context.Context, f *plannerFlags, flag string) (err error) {
-	if c.contest, err = f.contest(flag, c.reports, c.front); err != nil {
-		return err
-	}
-	if c.contest != nil {
-		c.state.Unready = c.contest.unready
-		return nil
-	}
-	var kept store.Store = &store.Memory{}
-	if f.store != "" {
-		if kept, err = store.OpenFile(f.store); err != nil {
-			return fmt.Errorf("%sstore: %w", flag, err)
-		}
-	}
-	return c.usePlans(ctx, kept, flag)
-}
-
-// usePlans takes up the plans that a store has.
-func (c *collector) usePlans(ctx context.Context, kept store.Store, flag string) (err error) {
-	f := c.flags
-	c.kept = kept
-	c.plans, err = plans.New(ctx, c.kept, plans.Options{Act: f.act, Forgetful: f.store == "", Strategy: f.live.Strategy})
-	if err != nil {
-		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
-	}
-	if c.codecs, err = codecs.New(ctx, c.kept); err != nil {
-		return errors.Join(fmt.Errorf("%sstore %s: %w", flag, f.store, err), c.kept.Close())
-	}
-	c.codecs.Jobs = c.state.Names
-	c.live = live.New(c.plans, f.live)
-	c.store.Windows = c.live.Take
-	return nil
-}
-
-// plan returns a job's plan for the page.
-func (c *collector) plan(job string) (page.Plan, error) {
-	service := c.shown.Load()
-	if service == nil {
-		return page.Plan{}, fmt.Errorf("%w with a plan here: another planner has the lead", page.ErrNoJob)
-	}
-	d, err := service.Describe(context.Background(), &api.DescribeRequest{Job: job})
-	if err != nil || job == "" || len(d.GetJobs()) != 1 {
-		return page.Plan{}, fmt.Errorf("%w with a plan: %q", page.ErrNoJob, job)
-	}
-	return fleet.Plan(d.GetJobs()[0]), nil
-}
-
-// errNoLead says that another planner serves.
-var errNoLead = errors.New("another planner has the lead")
-
-// codecsOf returns a job's rules and what codecs would do for it, for the page.
-func (c *collector) codecsOf(job string) (page.Codecs, error) {
-	service := c.advising.Load()
-	if service == nil {
-		return page.Codecs{}, fmt.Errorf("%w: %w", page.ErrNoJob, errNoLead)
-	}
-	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: job})
-	if err != nil {
-		return page.Codecs{}, err
-	}
-	return fleet.Codecs(job, d), nil
-}
-
-// measures returns what proxies say of the measures of all jobs, by host.
-func (c *collector) measures() [][]measure.Line {
-	service := c.advising.Load()
-	if service == nil {
-		return nil
-	}
-	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{})
-	if err != nil {
-		return nil
-	}
-	var hosts [][]measure.Line
-	for _, f := range d.GetFollowers() {
-		hosts = append(hosts, api.MeasuresFrom(f.GetMeasures()))
-	}
-	return hosts
-}
-
-// run takes reports and shows them until ctx ends.
-func (c *collector) run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.front.Serve(ctx, c.handler()) })
-	g.Go(func() error { c.noteHour(ctx); return nil })
-	g.Go(func() error { return serveOrders(ctx, c.flags.namesSocket, c.orders) })
-	g.Go(func() error {
-		if c.contest != nil {
-			return c.contend(ctx)
-		}
-		return c.serve(ctx)
-	})
-	return g.Wait()
-}
-
-// hourWithin is how long noteHour may take to turn.
-const hourWithin = history.Every + health.Within
-
-// noteHour keeps how jobs go, until ctx ends.
-func (c *collector) noteHour(ctx context.Context) {
-	beat := c.health.Add("keeping the last hour", hourWithin)
-	defer beat.End()
-	ticker := time.NewTicker(history.Every)
-	defer ticker.Stop()
-	for {
-		beat.Beat()
-		c.curves.Note(time.Now(), c.store.All())
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// handler serves the page; of a planner that waits, the leader's.
-func (c *collector) handler() http.Handler {
-	metrics := []prometheus.Collector{planMetrics{&c.shown}, c.policy, c.front.Guard, silenced(c.store)}
-	if c.flags.called == nil {
-		metrics = append(metrics, c.orders) // else names are set at the agent's
-	}
-	if c.contest != nil {
-		metrics = append(metrics, &c.contest.way)
-	}
-	own := page.Handler(c.state, page.Options{Health: c.health, Metrics: c.state.Metrics(metrics...), Plan: c.plan, Codecs: c.codecsOf, History: c.curves.History, Names: c.names})
-	if c.contest == nil {
-		return own
-	}
-	return standby.Page(own, func() netip.AddrPort { return c.contest.elsewhere().Page() })
-}
-
-// serve takes reports and plans until ctx ends.
-func (c *collector) serve(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, c.kept.Close()) }()
-	server := grpc.NewServer(append(intake.New(intake.MessageMemory, intake.Memory).Options(), // first: it also hears of calls that are refused
-		grpc.Creds(c.credentials()), grpc.ConnectionTimeout(handshakeIn),
-		grpc.ChainUnaryInterceptor(c.policy.Unary), grpc.ChainStreamInterceptor(c.policy.Stream),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)
-	api.RegisterPlannerServer(server, c.store)
-	api.RegisterPlansServer(server, c.plans)
-	api.RegisterCodecsServer(server, c.codecs)
-	g, ctx := errgroup.WithContext(ctx)
-	c.shown.Store(c.plans)
-	c.advising.Store(c.codecs)
-	g.Go(func() error { return c.live.Run(ctx) })
-	g.Go(func() error { c.lookAfter(ctx); return nil })
-	slog.Info("taking reports", "address", c.reports.Addr().String())
-	g.Go(func() error {
-		<-ctx.Done()
-		server.Stop()
-		return nil
-	})
-	g.Go(func() error { return c.serveAt(ctx, server, handshake.Listener{Listener: c.reports, Set: c.opening}) })
-	if c.control != nil {
-		g.Go(func() error { return c.serveAt(ctx, server, c.control) })
-	}
-	return g.Wait()
-}
-
-// lookAfter shows that plans can be asked for, which nobody keeps locked, until
-// ctx ends.
-func (c *collector) lookAfter(ctx context.Context) {
-	beat := c.health.Add("answering for plans", health.Within)
-	defer beat.End()
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		beat.Beat()
-		_, err := c.plans.Describe(ctx, &api.DescribeRequest{Job: "no job has this name"})
-		if err == nil {
-			slog.Debug("a job of a strange name has a plan")
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// handshakeIn is how long a connection may take until it says who it is.
-const handshakeIn = 10 * time.Second
-
-func (c *collector) serveAt(ctx context.Context, server *grpc.Server, l net.Listener) error {
-	if err := server.Serve(l); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("taking reports at %s: %w", l.Addr(), err)
-	}
-	return nil
-}
-
-func (c *collector) credentials() credentials.TransportCredentials {
-	var tls credentials.TransportCredentials
-	if c.identity != nil {
-		tls = identity.ServerCredentials(c.identity)
-	}
-	return handshake.Credentials{TransportCredentials: control.Credentials(tls, c.flags.users, c.flags.insecure, c.policy.Failed)}
+	return o, nil
 }

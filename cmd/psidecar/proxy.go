@@ -259,7 +259,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	g.Go(func() error { return watchOver(ctx, opts.Health) })
 	orders := c.orders(f, nil)
 	g.Go(func() error { return front.Serve(ctx, c.proxy.Handler(front.Guard, orders)) })
-	g.Go(func() error { return serveOrders(ctx, f.controlPath(), orders) })
+	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })
 	if f.socket != "" {
 		client := handover.NewClient(f.socket, c.serve)
 		c.proxy.TellFull(client.SetFull)

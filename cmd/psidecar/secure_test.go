@@ -69,7 +69,7 @@ func TestPlannerByTLS(t *testing.T) {
 		})
 	}
 	for reason, least := range map[string]float64{"role": 4, "handshake": 3} {
-		if n := gathered(t, c.policy)["psidecar_planner_refused_callers_total "+reason]; n < least {
+		if n := gathered(t, c.opts.Policy)["psidecar_planner_refused_callers_total "+reason]; n < least {
 			t.Errorf("%v callers are counted as refused for %s, want %v or more", n, reason, least)
 		}
 	}
@@ -170,7 +170,7 @@ func TestReportsByTLS(t *testing.T) {
 		}
 	}
 	for { // the planner looks again within a second
-		leaf, _ := c.identity.Current()
+		leaf, _ := c.opts.Identity.Current()
 		want, err := identity.Load(files(first))
 		if err != nil {
 			t.Fatal(err)
@@ -181,7 +181,7 @@ func TestReportsByTLS(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	reporting()
-	if hosts := c.store.All(); len(hosts) != 1 || hosts[0].GetHost() != "h1" {
+	if hosts := c.Reports().All(); len(hosts) != 1 || hosts[0].GetHost() != "h1" {
 		t.Errorf("the planner knows %v", hosts)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
@@ -78,8 +79,8 @@ func runUp(ctx context.Context, f *upFlags) error {
 type host struct {
 	watcher *watcher
 	carrier *carrier
-	planner *collector // nil: it is on another host
-	address string     // of the planner
+	planner *planner.Planner // nil: it is on another host
+	address string           // of the planner
 	creds   credentials.TransportCredentials
 	named   *pods.Pods // nil: pods are not asked for
 	front   page.Server
@@ -109,11 +110,16 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if h.address == "" {
 		f.planner.called = watch.Names
 		f.planner.insecure, f.planner.users = f.proxy.insecure, f.proxy.users
-		if h.planner, err = openPlanner(ctx, &f.planner, "--planner-", ports); err != nil {
+		plan, err := f.planner.open(ctx, "--planner-", ports)
+		if err != nil {
 			return nil, err
 		}
-		h.address = reachable(h.planner.reports.Addr())
-		f.agent.planner.own = h.planner.identity
+		plan.Health = h.health
+		if h.planner, err = planner.New(ctx, plan); err != nil {
+			return nil, err
+		}
+		h.address = reachable(plan.Reports.Addr())
+		f.agent.planner.own = plan.Identity
 	}
 	if h.creds, err = f.agent.planner.credentials(); err != nil {
 		return nil, err
@@ -175,8 +181,7 @@ func (h *host) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watchOver(ctx, h.health) })
 	if h.planner != nil {
-		h.planner.health = h.health
-		g.Go(func() error { return h.planner.run(ctx) })
+		g.Go(func() error { return h.planner.Run(ctx) })
 	}
 	g.Go(func() error { return h.watcher.run(ctx, h.address, h.creds) })
 	if h.named != nil {
@@ -192,7 +197,7 @@ func (h *host) run(ctx context.Context) error {
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error { return h.front.Serve(ctx, h.handler()) })
-	g.Go(func() error { return serveOrders(ctx, h.control, h.orders) })
+	g.Go(func() error { return h.orders.ServeAt(ctx, h.control) })
 	return g.Wait()
 }
 

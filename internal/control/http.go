@@ -42,6 +42,19 @@ func (s *Server) Serve(ctx context.Context, l *Listener) error {
 	return nil
 }
 
+// ServeAt serves at the unix socket of that path until ctx ends, from when it can be
+// opened; at an empty path nowhere.
+func (s *Server) ServeAt(ctx context.Context, path string) error {
+	if path == "" {
+		return nil
+	}
+	l := Await(ctx.Done(), path, func(err error) { slog.Info("no control socket yet", "error", err) })
+	if l == nil {
+		return nil
+	}
+	return s.Serve(ctx, l)
+}
+
 // MaxBody bounds what a request may bring, in bytes: as many names of keys as
 // there may be.
 const MaxBody = 16 << 20

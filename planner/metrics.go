@@ -1,25 +1,20 @@
-package main
+package planner
 
 import (
-	"sync/atomic"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
 )
 
 // planMetrics are those of the plans, while this planner has any.
-type planMetrics struct {
-	shown *atomic.Pointer[plans.Service]
-}
+type planMetrics struct{ planner *Planner }
 
 // Describe implements prometheus.Collector.
-func (m planMetrics) Describe(out chan<- *prometheus.Desc) { m.shown.Load().Metrics().Describe(out) }
+func (m planMetrics) Describe(out chan<- *prometheus.Desc) { m.planner.Plans().Metrics().Describe(out) }
 
 // Collect implements prometheus.Collector.
 func (m planMetrics) Collect(out chan<- prometheus.Metric) {
-	if service := m.shown.Load(); service != nil {
+	if service := m.planner.Plans(); service != nil {
 		service.Metrics().Collect(out)
 	}
 }

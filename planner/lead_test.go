@@ -1,0 +1,47 @@
+package planner
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/standby"
+)
+
+// A planner is to be asked while it serves, and while it knows where another serves
+// to which it can send on.
+func TestReadinessByLead(t *testing.T) {
+	reports, front := listen(t), page.Server{Listener: listen(t), Guard: page.NewGuard()}
+	defer reports.Close()
+	defer front.Listener.Close()
+	l, err := newLead(&Shared{Namespace: "ns", Lease: "lease", Config: &rest.Config{}, Advertise: netip.MustParseAddr("127.0.0.1")}, reports, front)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unready := func(want string) {
+		t.Helper()
+		if err := l.unready(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("not ready: %v, want %q", err, want)
+		}
+	}
+	unready("not known yet")
+	other := standby.Address{Reports: netip.MustParseAddrPort("192.0.2.7:9811"), PagePort: 9812}
+	l.follow(other.Identity("other"))
+	unready("")
+	if at := l.elsewhere(); at.Reports != other.Reports || at.Page() != netip.MustParseAddrPort("192.0.2.7:9812") {
+		t.Errorf("the leader is at %+v", at)
+	}
+	l.follow("one that does not say where it is")
+	unready("waits: one that does not say")
+	l.follow(l.address.Identity("what ran at this address before"))
+	if at := l.elsewhere(); at.Reports.IsValid() {
+		t.Errorf("it sends on to itself, %+v", at)
+	}
+	l.follow(l.campaign.Identity)
+	unready("takes the lead over")
+	l.setServing()
+	unready("")
+}

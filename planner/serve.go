@@ -1,0 +1,90 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/handshake"
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/identity"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/intake"
+)
+
+// serve takes reports and plans until ctx ends.
+func (p *Planner) serve(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, p.kept.Close()) }()
+	server := grpc.NewServer(append(intake.New(intake.MessageMemory, intake.Memory).Options(), // first: it also hears of calls that are refused
+		grpc.Creds(p.credentials()), grpc.ConnectionTimeout(handshakeIn),
+		grpc.ChainUnaryInterceptor(p.opts.Policy.Unary), grpc.ChainStreamInterceptor(p.opts.Policy.Stream),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)
+	api.RegisterPlannerServer(server, p.reports)
+	api.RegisterPlansServer(server, p.plans)
+	api.RegisterCodecsServer(server, p.codecs)
+	g, ctx := errgroup.WithContext(ctx)
+	p.serving.Store(&services{p.plans, p.codecs})
+	g.Go(func() error { return p.live.Run(ctx) })
+	g.Go(func() error { p.lookAfter(ctx); return nil })
+	slog.Info("taking reports", "address", p.opts.Reports.Addr().String())
+	g.Go(func() error {
+		<-ctx.Done()
+		server.Stop()
+		return nil
+	})
+	g.Go(func() error {
+		return p.serveAt(ctx, server, handshake.Listener{Listener: p.opts.Reports, Set: p.opening})
+	})
+	if p.opts.Control != nil {
+		g.Go(func() error { return p.serveAt(ctx, server, p.opts.Control) })
+	}
+	return g.Wait()
+}
+
+// lookAfter shows that plans can be asked for, which nobody keeps locked, until
+// ctx ends.
+func (p *Planner) lookAfter(ctx context.Context) {
+	beat := p.opts.Health.Add("answering for plans", health.Within)
+	defer beat.End()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		beat.Beat()
+		_, err := p.plans.Describe(ctx, &api.DescribeRequest{Job: "no job has this name"})
+		if err == nil {
+			slog.Debug("a job of a strange name has a plan")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// handshakeIn is how long a connection may take until it says who it is.
+const handshakeIn = 10 * time.Second
+
+func (p *Planner) serveAt(ctx context.Context, server *grpc.Server, l net.Listener) error {
+	if err := server.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("taking reports at %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+func (p *Planner) credentials() credentials.TransportCredentials {
+	var tls credentials.TransportCredentials
+	if p.opts.Identity != nil {
+		tls = identity.ServerCredentials(p.opts.Identity)
+	}
+	return handshake.Credentials{TransportCredentials: control.Credentials(tls, p.opts.Users, p.opts.Open, p.opts.Policy.Failed)}
+}

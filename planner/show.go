@@ -1,0 +1,102 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/planner/fleet"
+	"github.com/psidecar/psidecar/planner/standby"
+)
+
+// planOf returns a job's plan for the page.
+func (p *Planner) planOf(job string) (page.Plan, error) {
+	service := p.Plans()
+	if service == nil {
+		return page.Plan{}, fmt.Errorf("%w with a plan here: another planner has the lead", page.ErrNoJob)
+	}
+	d, err := service.Describe(context.Background(), &api.DescribeRequest{Job: job})
+	if err != nil || job == "" || len(d.GetJobs()) != 1 {
+		return page.Plan{}, fmt.Errorf("%w with a plan: %q", page.ErrNoJob, job)
+	}
+	return fleet.Plan(d.GetJobs()[0]), nil
+}
+
+// errNoLead says that another planner serves.
+var errNoLead = errors.New("another planner has the lead")
+
+// codecsOf returns a job's rules and what codecs would do for it, for the page.
+func (p *Planner) codecsOf(job string) (page.Codecs, error) {
+	service := p.Codecs()
+	if service == nil {
+		return page.Codecs{}, fmt.Errorf("%w: %w", page.ErrNoJob, errNoLead)
+	}
+	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: job})
+	if err != nil {
+		return page.Codecs{}, err
+	}
+	return fleet.Codecs(job, d), nil
+}
+
+// measures returns what proxies say of the measures of all jobs, by host.
+func (p *Planner) measures() [][]measure.Line {
+	service := p.Codecs()
+	if service == nil {
+		return nil
+	}
+	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{})
+	if err != nil {
+		return nil
+	}
+	var hosts [][]measure.Line
+	for _, f := range d.GetFollowers() {
+		hosts = append(hosts, api.MeasuresFrom(f.GetMeasures()))
+	}
+	return hosts
+}
+
+// hourWithin is how long keepHour may take to turn.
+const hourWithin = history.Every + health.Within
+
+// keepHour keeps how jobs go, until ctx ends.
+func (p *Planner) keepHour(ctx context.Context) {
+	beat := p.opts.Health.Add("keeping the last hour", hourWithin)
+	defer beat.End()
+	ticker := time.NewTicker(history.Every)
+	defer ticker.Stop()
+	for {
+		beat.Beat()
+		p.curves.Note(time.Now(), p.reports.All())
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// handler serves the page; of a planner that waits, the leader's.
+func (p *Planner) handler() http.Handler {
+	metrics := []prometheus.Collector{planMetrics{p}, p.opts.Policy, p.opts.Front.Guard, silenced(p.reports)}
+	if !p.opts.NamesElsewhere {
+		metrics = append(metrics, p.orders) // else names are set at the agent's
+	}
+	if p.lead != nil {
+		metrics = append(metrics, &p.lead.way)
+	}
+	own := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, History: p.curves.History, Names: p.opts.Names})
+	if p.lead == nil {
+		return own
+	}
+	return standby.Page(own, func() netip.AddrPort { return p.lead.elsewhere().Page() })
+}
