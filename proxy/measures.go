@@ -229,6 +229,19 @@ var valueMeasures = []valueMeasure{
 		}
 		return "--pull-quantize " + strconv.Itoa(r.PullQuantize)
 	}},
+	{measure.Activations, "--threshold-activations 0.95", func(r *values.Rule) string {
+		if r.Activations == 0 {
+			return ""
+		}
+		text := "--threshold-activations " + strconv.FormatFloat(r.Activations, 'g', -1, 64)
+		if r.Row > 0 {
+			text += " --row " + strconv.Itoa(r.Row)
+		}
+		if r.ActivationsPushed {
+			text += " --activations-pushed"
+		}
+		return text
+	}},
 	{measure.Wire, "--wire bf16", func(r *values.Rule) string {
 		if r.Wire == "" {
 			return ""

@@ -145,6 +145,7 @@ func TestMeasuresOfValues(t *testing.T) {
 		measure.Slim:          {values.Rule{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15, Rounds: 20}}, "--slim 0.3,0.15,20"},
 		measure.Quantize:      {values.Rule{Quantize: 8}, "--quantize 8"},
 		measure.PullThreshold: {values.Rule{PullThreshold: 0.95}, "--pull-threshold 0.95"},
+		measure.Activations:   {values.Rule{Activations: 0.95, Row: 16, ActivationsPushed: true}, "--threshold-activations 0.95 --row 16 --activations-pushed"},
 		measure.PullQuantize:  {values.Rule{PullQuantize: 4}, "--pull-quantize 4"},
 		measure.Wire:          {values.Rule{Wire: "bf16"}, "--wire bf16"},
 	} {

@@ -51,12 +51,15 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 	flags.BoolVar(&r.Unpulled, "threshold-unpulled", false, "take every push for a gradient; otherwise pushes of keys that their worker has not pulled go whole, as do a worker's first push to a server and a long key's first one: they may be initial values")
 	flags.BoolVar(&r.SameHost, "same-host", false, "apply lossy codecs to connections within a host too, where they save no traffic of the network")
 	flags.StringVar(&f.slim, "slim", "", "ALPHA,EPSILON[,ROUNDS[,changes]]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20); with changes those of a pull that differ most from what the worker has")
-	flags.IntVar(&r.Quantize, "quantize", 0, "bits to which pushed values are rounded at random, 1 to 8; 0: none. With --threshold or --slim those that go are")
+	flags.IntVar(&r.Quantize, "quantize", 0, "bits to which pushed values are rounded at random, 1 to 8; 0: none. With --threshold, --slim or --threshold-activations those that go are")
 	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "values that share a scale when they are rounded")
 	flags.BoolVar(&r.Unchanged, "unchanged", false, "leave out of a pull's answer what is bit for bit what this worker last got")
 	flags.Float64Var(&r.PullThreshold, "pull-threshold", 0, "share of each layer's pulled values that is left out, such as 0.95: only those that differ most from what the worker has go (EF21-P), a key's first pull whole; 0: none")
 	flags.IntVar(&r.PullQuantize, "pull-quantize", 0, "bits to which a pull's differences from what the worker has are rounded, 2 to 8, with a scale for each --quantize-bucket; what rounding takes comes with later pulls; 0: none. With --pull-threshold those that go are")
-	flags.StringVar(&r.Wire, "wire", "", "bf16 or fp16: float32 values of pushes and pulls go as numbers of 16 bits, rounded to nearest even; nothing is remembered. With --threshold or --pull-threshold those that go are")
+	flags.Float64Var(&r.Activations, "threshold-activations", 0, "of activations that workers pull, share of each row's values that is left out, such as 0.95, the smallest, and of the gradients that they push for them the same positions (DCT-MP); nothing comes later. Not for models that are pulled as a whole; 0: none")
+	flags.IntVar(&r.Row, "row", 0, "values of a row of activations; 0: what belongs to a key")
+	flags.BoolVar(&r.ActivationsPushed, "activations-pushed", false, "activations are exchanged through the servers: workers that push keys before they pull them push activations, those that pull them push the gradients")
+	flags.StringVar(&r.Wire, "wire", "", "bf16 or fp16: float32 values of pushes and pulls go as numbers of 16 bits, rounded to nearest even; nothing is remembered. With --threshold, --pull-threshold or --threshold-activations those that go are")
 	flags.StringVar(&r.Elements, "char-values", "", "what values are whose type does not say it, as MXNet's and BytePS's (bytes, of type OTHER or CHAR): float32, float64, float16 or bfloat16; empty: they are left alone")
 }
 
@@ -93,7 +96,7 @@ func (f *codecFlags) own() ([]values.Rule, error) {
 	if err := r.Check(); err != nil {
 		return nil, usagef("--%w", err)
 	}
-	if r.Threshold == 0 && r.Slim == nil && r.Quantize == 0 && !r.Unchanged && r.PullThreshold == 0 && r.PullQuantize == 0 && r.Wire == "" {
+	if r.Threshold == 0 && r.Slim == nil && r.Quantize == 0 && !r.Unchanged && r.PullThreshold == 0 && r.PullQuantize == 0 && r.Activations == 0 && r.Wire == "" {
 		return nil, nil
 	}
 	return []values.Rule{r}, nil

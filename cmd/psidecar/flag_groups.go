@@ -24,7 +24,7 @@ var flagGroups = []flagGroup{
 	{"Other hosts' proxies", []string{"insecure", "insecure-mesh", "mesh-", "peer-", "no-proxy-retry"}},
 	{"Certificates", []string{"tls-"}},
 	{"Lossless codecs", []string{"codec", "unchanged"}},
-	{"Codecs that leave something out", []string{"threshold", "threshold-", "quantize", "quantize-bucket", "slim", "pull-", "wire", "char-values", "least-values", "same-host"}},
+	{"Codecs that leave something out", []string{"threshold", "threshold-", "quantize", "quantize-bucket", "slim", "pull-", "row", "activations-pushed", "wire", "char-values", "least-values", "same-host"}},
 	{"Rules and memory of codecs", []string{"follow-codecs", "codec-memory", "proxy-memory"}},
 	{"Where keys are", []string{"placement", "act", "handler", "allow-probe", "state-dir"}},
 	{"The data", []string{"input", "rules", "key-map", "seed"}},

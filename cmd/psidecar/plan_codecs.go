@@ -120,7 +120,7 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 				}
 				return f.run(cmd.Context(), e, func([]values.Rule) ([]values.Rule, error) { return rules, nil })
 			case len(own) == 0 && !off:
-				return usagef("no codec: want --threshold, --slim, --quantize, --unchanged, --pull-threshold, --pull-quantize or --wire, or --off")
+				return usagef("no codec: want --threshold, --slim, --quantize, --unchanged, --pull-threshold, --pull-quantize, --threshold-activations or --wire, or --off")
 			case off:
 				own = []values.Rule{{}}
 			}

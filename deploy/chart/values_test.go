@@ -62,6 +62,7 @@ func TestSchema(t *testing.T) {
 		{"slim", "0.3,0.1", true}, {"slim", "0.3,0.1,20", true}, {"slim", "0.3", false}, {"slim", "a,b", false},
 		{"quantize", 8, true}, {"quantize", 9, false}, {"quantize", -1, false},
 		{"pullThreshold", 0.95, true}, {"pullThreshold", "0.95", true}, {"pullThreshold", 1, false},
+		{"thresholdActivations", 0.95, true}, {"thresholdActivations", 1, false},
 		{"pullQuantize", 4, true}, {"pullQuantize", 1, false}, {"wire", "bf16", true}, {"wire", "int8", false},
 		{"handler", "add", true}, {"handler", "sum", false},
 		{"act", true, true}, {"act", "yes", false},

@@ -149,7 +149,7 @@ function plot(a: CodecAdvice): SVGElement {
 
 /** What the table's columns are, and what each codec does with what it leaves out. */
 export const legendText =
-  "Pushes and pulls to: bytes that would be left, of messages as the job has them. Waits: the norm of what would not have been sent yet at the end, in norms of what all workers push in a step; it goes out later. compact and unchanged lose nothing, threshold adds what waits to later pushes, quantize rounds so that it is right on average, pull-threshold and pull-quantize send with later pulls what they leave out or round away, wire rounds to 16 bits, and slim drops what it does not send.";
+  "Pushes and pulls to: bytes that would be left, of messages as the job has them. Waits: the norm of what would not have been sent yet at the end, in norms of what all workers push in a step; it goes out later. compact and unchanged lose nothing, threshold adds what waits to later pushes, quantize rounds so that it is right on average, pull-threshold and pull-quantize send with later pulls what they leave out or round away, threshold-activations drops all but the largest of each row, and what is pushed for the rest, wire rounds to 16 bits, and slim drops what it does not send.";
 
 export function drawCodecs(host: HTMLElement, c: Codecs, job: string): void {
   const rules: [string, string][] = [

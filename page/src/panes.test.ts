@@ -127,7 +127,7 @@ describe("words", () => {
     expect(applyPlan("j", { epochs: [] } as unknown as Plan)).toBeUndefined();
   });
   it("say of each codec that is tried what it does with the rest", () => {
-    for (const codec of ["compact", "unchanged", "threshold", "quantize", "pull-threshold", "pull-quantize", "wire", "slim"]) {
+    for (const codec of ["compact", "unchanged", "threshold", "quantize", "pull-threshold", "pull-quantize", "threshold-activations", "wire", "slim"]) {
       expect(legendText).toMatch(new RegExp(`[ ,.]${codec}[ ,]`));
     }
   });

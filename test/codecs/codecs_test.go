@@ -155,3 +155,32 @@ func TestPullsEndToEnd(t *testing.T) {
 		t.Errorf("%s: %d", r, n)
 	}
 }
+
+// Workers across hosts pull rows and push gradients for them. psjob knows what its
+// servers must have, if of each row that came without its smallest values the gradient
+// came without the same ones, and checks every row that comes, by sorting, and all of
+// them at the end, which come whole. Messages are lost and repeated meanwhile. Values
+// take 10 and 20 times fewer bytes.
+func TestActivationsEndToEnd(t *testing.T) {
+	for _, c := range []struct {
+		sparsity string
+		fewer    uint64
+		env      []string
+	}{{"0.9", 10, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}}, {"0.95", 20, nil}} {
+		o := Run{
+			Hosts: 2, Sidecar: []string{"--threshold-activations", c.sparsity}, Env: c.env,
+			Job: []string{"--model", "rows", "--steps", "60", "--value-length", "512", "--count-keys", "250", "--count-batch", "40", "--rows-sparsity", c.sparsity},
+		}.Do(t)
+		t.Log(o)
+		for _, w := range o.Workers {
+			if w.Checked != 250 || w.CutRows < 60*40/4 {
+				t.Errorf("%s: of worker %d %d rows were thresholded, %d keys were compared", c.sparsity, w.Rank, w.CutRows, w.Checked)
+			}
+		}
+		pulled, pushed := o.Forms["activations"], o.Forms["masked"]
+		if plain, encoded := pulled.Bytes+pushed.Bytes, pulled.Encoded+pushed.Encoded; plain < c.fewer*encoded {
+			t.Errorf("%s: %d bytes went as %d", c.sparsity, plain, encoded)
+		}
+		t.Logf("%s: activations %s, gradients %s, %v", c.sparsity, o.ratio("activations"), o.ratio("masked"), o.Reasons)
+	}
+}

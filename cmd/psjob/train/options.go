@@ -39,6 +39,7 @@ type Options struct {
 	CurveEvery int
 	Count      CountOptions
 	Mix        MixOptions
+	Rows       RowsOptions
 	Rounds     int    // of a bench
 	Keys       int    // of a bench
 	AccessLog  string // where to write the accesses
@@ -79,10 +80,13 @@ type MixOptions struct {
 	Largest   int // values of one key more, of the first worker; 0: none
 }
 
-// Models are what psjob can train, and three workloads: count pushes whole
+// Models are what psjob can train, and four workloads: count pushes whole
 // numbers and checks their sums, mix does all that PS-lite's clients can do at
-// the same time and checks the answers, bench measures how fast keys go.
-func Models() []string { return []string{"lr", "fm", "dlrm", "mlp", "count", "mix", "bench"} }
+// the same time and checks the answers, rows pulls rows and pushes gradients for them
+// and checks what is left out on the way, bench measures how fast keys go.
+func Models() []string {
+	return []string{"lr", "fm", "dlrm", "mlp", "count", "mix", "rows", "bench"}
+}
 
 // withDefaults fills in what fits the model: the rule and its numbers.
 func (o Options) withDefaults() Options {
@@ -93,7 +97,7 @@ func (o Options) withDefaults() Options {
 			s.Rule = "ftrl"
 		case "fm":
 			s.Rule = "adagrad"
-		case "count", "mix", "bench":
+		case "count", "mix", "rows", "bench":
 			s.Rule = "add"
 		default:
 			s.Rule = "sgd"
@@ -164,6 +168,8 @@ func (o Options) Check() error {
 		return o.checkCount()
 	case "mix":
 		return o.checkMix()
+	case "rows":
+		return o.checkRows()
 	case "bench":
 		return nil
 	}
@@ -179,6 +185,18 @@ func (o Options) checkCount() error {
 		return fmt.Errorf("--rule %s: count needs add or assign, whose sums are known, or --count-late", o.Server.Rule)
 	}
 	return c.check()
+}
+
+func (o Options) checkRows() error {
+	switch s := o.Rows.Sparsity; {
+	case o.Server.Rule != "add":
+		return fmt.Errorf("--rule %s: rows needs add, whose sums are known", o.Server.Rule)
+	case o.Steps < 1:
+		return fmt.Errorf("--steps %d: rows wants 1 or more", o.Steps)
+	case !(s >= 0 && s < 1):
+		return fmt.Errorf("--rows-sparsity %v: want 0 to below 1", s)
+	}
+	return o.Count.check()
 }
 
 // check says what is wrong with the numbers; names are those of the flags.

@@ -40,9 +40,10 @@ type WorkerReport struct {
 	TestLoss       *float64       `json:"test_loss,omitempty"`
 	TestAccuracy   *float64       `json:"test_accuracy,omitempty"`
 	TestAUC        *float64       `json:"test_auc,omitempty"`
-	Checked        int            `json:"checked,omitempty"` // keys whose sums were compared
-	Keys           int            `json:"keys"`              // different ones that were accessed
-	Pushes         int64          `json:"pushes"`            // of keys
+	Checked        int            `json:"checked,omitempty"`  // keys whose sums were compared
+	CutRows        int            `json:"cut_rows,omitempty"` // rows that came without their smallest values
+	Keys           int            `json:"keys"`               // different ones that were accessed
+	Pushes         int64          `json:"pushes"`             // of keys
 	Pulls          int64          `json:"pulls"`
 	PushBytes      int64          `json:"push_bytes"` // of values
 	PullBytes      int64          `json:"pull_bytes"`
@@ -113,6 +114,8 @@ func (w *worker) work(ctx context.Context) (err error) {
 		err = w.count(ctx)
 	case "mix":
 		err = w.mix(ctx)
+	case "rows":
+		err = w.rows(ctx)
 	case "bench":
 		err = w.bench(ctx)
 	default:

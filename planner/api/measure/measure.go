@@ -12,22 +12,23 @@ import (
 
 // The measures, in the order in which they are shown.
 const (
-	Observe       = "observe"        // the agent counts its messages
-	Carry         = "carry"          // its connections go over a link between proxies
-	Compact       = "compact"        // without loss, in fewer bytes
-	Unchanged     = "unchanged"      // values that the worker has already are left out
-	Threshold     = "threshold"      // small gradients wait
-	Slim          = "slim"           // only a share of the values goes
-	Quantize      = "quantize"       // pushed values are rounded
-	PullThreshold = "pull-threshold" // of pulls what differs most goes
-	PullQuantize  = "pull-quantize"  // what pulls differ by is rounded
-	Wire          = "wire"           // values go as numbers of 16 bits
-	Placement     = "placement"      // keys are where a file says, from the start
-	Moves         = "moves"          // keys move as the planner plans
+	Observe       = "observe"               // the agent counts its messages
+	Carry         = "carry"                 // its connections go over a link between proxies
+	Compact       = "compact"               // without loss, in fewer bytes
+	Unchanged     = "unchanged"             // values that the worker has already are left out
+	Threshold     = "threshold"             // small gradients wait
+	Slim          = "slim"                  // only a share of the values goes
+	Quantize      = "quantize"              // pushed values are rounded
+	PullThreshold = "pull-threshold"        // of pulls what differs most goes
+	PullQuantize  = "pull-quantize"         // what pulls differ by is rounded
+	Activations   = "threshold-activations" // of activations and their gradients the largest of each row go
+	Wire          = "wire"                  // values go as numbers of 16 bits
+	Placement     = "placement"             // keys are where a file says, from the start
+	Moves         = "moves"                 // keys move as the planner plans
 )
 
 // All lists the measures.
-var All = []string{Observe, Carry, Compact, Unchanged, Threshold, Slim, Quantize, PullThreshold, PullQuantize, Wire, Placement, Moves}
+var All = []string{Observe, Carry, Compact, Unchanged, Threshold, Slim, Quantize, PullThreshold, PullQuantize, Activations, Wire, Placement, Moves}
 
 // The states of a measure.
 const (

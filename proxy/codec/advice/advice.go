@@ -35,7 +35,7 @@ type Candidate struct {
 }
 
 // Candidates are those of every report: the lossless ones, thresholds at the
-// sparsities of DCT's table 2 and 99%, QSGD, EF21-P, values of 16 bits, Slim-DP as
+// sparsities of DCT's table 2 and 99%, QSGD, EF21-P, DCT-MP, values of 16 bits, Slim-DP as
 // its authors use it.
 func Candidates() []Candidate {
 	all := []Candidate{{Name: "compact"}, {"unchanged", []values.Rule{{Unchanged: true}}}}
@@ -49,6 +49,7 @@ func Candidates() []Candidate {
 		Candidate{"pull-threshold 0.95", []values.Rule{{PullThreshold: 0.95}}},
 		Candidate{"pull-quantize 4", []values.Rule{{PullQuantize: 4}}},
 		Candidate{"threshold 0.99, pull-threshold 0.95", []values.Rule{{Threshold: 0.99, PullThreshold: 0.95}}},
+		Candidate{"threshold-activations 0.95", []values.Rule{{Activations: 0.95}}},
 		Candidate{"wire bf16", []values.Rule{{Wire: "bf16"}}},
 		Candidate{"slim 0.3,0.15", []values.Rule{{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15}}}})
 }
@@ -77,7 +78,16 @@ type trial struct {
 	Candidate
 	codec   *values.Codec
 	senders map[string]relay.Sender
-	sides   [2]side
+	// receivers are the other ends, for candidates of which what comes out at one end
+	// decides what goes at the other; others have none.
+	receivers map[string]relay.Receiver
+	memory    *relay.Memory // of receivers
+	sides     [2]side
+}
+
+// pairs reports whether what the candidate does goes by both of a link's ends.
+func (t *trial) pairs() bool {
+	return slices.ContainsFunc(t.Rules, func(r values.Rule) bool { return r.Activations > 0 })
 }
 
 // running are the rules for a job that has been running for long: it has made the
@@ -99,7 +109,7 @@ func NewStudy(stateBytes int64) (*Study, error) {
 		if err != nil {
 			return nil, fmt.Errorf("candidate %s: %w", c.Name, err)
 		}
-		s.trials = append(s.trials, &trial{Candidate: c, codec: codec, senders: map[string]relay.Sender{}})
+		s.trials = append(s.trials, &trial{Candidate: c, codec: codec, senders: map[string]relay.Sender{}, receivers: map[string]relay.Receiver{}, memory: relay.NewMemory(stateBytes)})
 	}
 	return s, nil
 }
@@ -166,7 +176,7 @@ func (t *trial) try(connection string, number uint64, node int32, det pslite.Det
 	if sender == nil {
 		var address [16]byte
 		binary.BigEndian.PutUint64(address[8:], number)
-		l := relay.Link{ID: number, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit,
+		l := relay.Link{ID: number, Dialer: relay.Instance{1}, Acceptor: relay.Instance{1}, Dialed: true, HeadLimit: relay.HeadLimit,
 			Destination: netip.AddrPortFrom(netip.AddrFrom16(address), 1), Origin: connection}
 		var err error
 		if sender, _, err = t.codec.Open(l, t.codec.Offer()); err != nil {
@@ -174,6 +184,12 @@ func (t *trial) try(connection string, number uint64, node int32, det pslite.Det
 		}
 		sender.(relay.Greeter).Ready(zmtp.Ready{Identity: pslite.AppendIdentity(nil, node)})
 		t.senders[connection] = sender
+		if t.pairs() {
+			l.Dialed, l.Memory = false, t.memory
+			if _, t.receivers[connection], err = t.codec.Open(l, t.codec.Offer()); err != nil {
+				return 0, err
+			}
+		}
 	}
 	held := make([][]byte, len(frames))
 	plainSize := 0
@@ -184,6 +200,14 @@ func (t *trial) try(connection string, number uint64, node int32, det pslite.Det
 	head, plain, ok := sender.Encode(nil, &relay.Message{Frames: held, Detector: &det})
 	if !ok {
 		return plainSize, nil
+	}
+	if r := t.receivers[connection]; r != nil {
+		if _, _, err := r.Decode(head); err != nil {
+			return 0, err
+		}
+		if lends, ok := r.(relay.Releaser); ok {
+			lends.Release()
+		}
 	}
 	n := len(head)
 	for i, f := range held {

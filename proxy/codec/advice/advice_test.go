@@ -72,3 +72,52 @@ func TestReport(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Rows that are pulled and gradients that are pushed for them go by the largest of
+// each row, once two pulls were followed by their pushes.
+func TestReportOfActivations(t *testing.T) {
+	s, err := NewStudy(64 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	const steps = 20
+	for step := range steps {
+		var keys []uint64
+		for i := range 50 {
+			keys = append(keys, uint64(1000*step+i))
+		}
+		vals := make([]float32, 50*64)
+		for i := range vals {
+			vals[i] = float32(r.NormFloat64())
+		}
+		types := []pslite.DataType{pslite.Uint64, pslite.Float}
+		for _, m := range []pslite.Meta{
+			{Timestamp: int32(2 * step), Request: true, Pull: true, DataTypes: types[:1]},
+			{Timestamp: int32(2 * step), Pull: true, DataTypes: types},
+			{Timestamp: int32(2*step + 1), Request: true, Push: true, DataTypes: types},
+		} {
+			frames := [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, keys), pslite.AppendFloat32(nil, vals)}
+			connection, node := "up", pslite.WorkerID(0)
+			if !m.Request {
+				connection, node = "down", pslite.ServerID(0)
+			} else if m.Pull {
+				frames[2] = nil
+			}
+			if err := s.Message(connection, node, frames); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, row := range s.Report().Codecs {
+		if row.Codec != "threshold-activations 0.95" {
+			continue
+		}
+		least, most := (2+0.03*(steps-2))/steps, (2+0.07*(steps-2))/steps
+		if row.Pushes < least || row.Pushes > most || row.Pulls < least || row.Pulls > most+0.01 || row.Waits != 0 {
+			t.Errorf("%+v, want shares from %.3f to %.3f", row, least, most)
+		}
+		return
+	}
+	t.Error("activations were not tried")
+}

@@ -59,13 +59,23 @@ func (m Mask) complement(n int) {
 	}
 }
 
-// setRun adds n positions from first on.
-func (m Mask) setRun(first, n int) {
+// SetRun adds n positions from first on.
+func (m Mask) SetRun(first, n int) {
 	for n > 0 {
 		part := min(n, 64-first%64)
 		m[first/64] |= ^uint64(0) >> (64 - part) << (first % 64)
 		first += part
 		n -= part
+	}
+}
+
+// CopyRun adds those of n positions, from first on, that src has from its own on.
+func (m Mask) CopyRun(first int, src Mask, from, n int) {
+	for n > 0 {
+		part := min(n, 64-first%64, 64-from%64)
+		bits := src[from/64] >> (from % 64) & (^uint64(0) >> (64 - part))
+		m[first/64] |= bits << (first % 64)
+		first, from, n = first+part, from+part, n-part
 	}
 }
 

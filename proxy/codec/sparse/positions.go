@@ -272,7 +272,7 @@ func readRuns(src []byte, m Mask, n, runs int) (count int, rest []byte, err erro
 				return 0, nil, fmt.Errorf("%w: a run beyond the end of a vector of %d", ErrCorrupt, n)
 			}
 			at += gap
-			m.setRun(int(at), int(length))
+			m.SetRun(int(at), int(length))
 			at += length
 			count += int(length)
 		}

@@ -30,6 +30,10 @@ const (
 	ReasonUnheld     Reason = "unheld"       // a worker's last barrier went past this proxy: what waited went at once, and may have come too late
 	ReasonPeer       Reason = "peer"         // the other end's proxy is older and does not know what the rule asks for
 	ReasonMoved      Reason = "moved"        // keys that have moved: the next pull of each goes whole
+	ReasonUnpaired   Reason = "unpaired"     // pulls of activations whose answers come whole: their worker has not pushed what it pulled before, or this is no pull like those
+	ReasonUnmasked   Reason = "unmasked"     // pushes for activations, or some of their keys, that go whole: no answer by rows came before, or its mask is lost
+	ReasonUnasked    Reason = "not-asked"    // answers that come whole, as the worker's proxy wants it: there it is counted why
+	ReasonAlike      Reason = "alike"        // pulls of activations, under one number by two workers, whose answers cannot be told apart: they come whole
 	ReasonFlushed    Reason = "flushed"      // a layer's rest went out in order
 	ReasonNoFlush    Reason = "flush-failed" // a layer's rest could not be sent in order
 )
@@ -37,7 +41,7 @@ const (
 // Reasons lists all that are counted.
 var Reasons = []Reason{
 	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonMemoryOnly, ReasonDamaged, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
-	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonUnheld, ReasonPeer, ReasonMoved, ReasonFlushed, ReasonNoFlush,
+	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonUnheld, ReasonPeer, ReasonMoved, ReasonUnpaired, ReasonUnmasked, ReasonUnasked, ReasonAlike, ReasonFlushed, ReasonNoFlush,
 }
 
 // Forms that values can take on a link.
@@ -50,15 +54,17 @@ const (
 	formPullThreshold
 	formPullQuantize
 	formWire
-	formPlain // of messages with a section, what is as it was
+	formActivations // of pulls, or of pushes where these bring them
+	formMasked      // gradients for activations
+	formPlain       // of messages with a section, what is as it was
 	forms
 )
 
-var formNames = [forms]string{"threshold", "slim-push", "quantize", "slim-pull", "unchanged", "pull-threshold", "pull-quantize", "wire", "plain"}
+var formNames = [forms]string{"threshold", "slim-push", "quantize", "slim-pull", "unchanged", "pull-threshold", "pull-quantize", "wire", "activations", "masked", "plain"}
 
 // FormCount is what was done by one of the codecs for values.
 type FormCount struct {
-	Form    string `json:"form"`    // threshold, slim-push, quantize, slim-pull, unchanged, pull-threshold, pull-quantize, wire, plain
+	Form    string `json:"form"`    // threshold, slim-push, quantize, slim-pull, unchanged, pull-threshold, pull-quantize, wire, activations, masked, plain
 	Layers  uint64 `json:"layers"`  // times that a layer was coded
 	Values  uint64 `json:"values"`  // of those layers
 	Sent    uint64 `json:"sent"`    // of the values

@@ -166,12 +166,19 @@ func TestRules(t *testing.T) {
 		`[{"slim":{"alpha":0.3,"epsilon":0.1},"unchanged":true}]`:       "exclude each other",
 		`[{"slim":{"alpha":0.3,"epsilon":0.1},"threshold":0.9}]`:        "exclude each other",
 		`[{"elements":"float8"}]`:                                       "float8",
-		`[{"keys":"9-3"}]`:                                              "first is behind the last",
-		`[{"keys":"a-b"}]`:                                              "want first-last",
-		`[{"layers":["1-5","3-9"]}]`:                                    "do not overlap",
-		`[{"treshold":0.9}]`:                                            "treshold",
-		`{"threshold":0.9}`:                                             "rules",
-		`[` + strings.Repeat(`{},`, 70) + `{}]`:                         "at most 64",
+		`[{"threshold-activations":1}]`:                                 "threshold-activations 1: want a sparsity from 0",
+		`[{"threshold-activations":0.9,"row":-1}]`:                      "row -1",
+		`[{"row":16}]`: "threshold-activations, which is off",
+		`[{"threshold":0.9,"activations-pushed":true}]`:     "threshold-activations, which is off",
+		`[{"threshold-activations":0.9,"threshold":0.9}]`:   "exclude each other for the same keys",
+		`[{"threshold-activations":0.9,"pull-quantize":4}]`: "excludes slim, unchanged",
+		`[{"threshold-activations":0.9,"unchanged":true}]`:  "excludes slim, unchanged",
+		`[{"keys":"9-3"}]`:                      "first is behind the last",
+		`[{"keys":"a-b"}]`:                      "want first-last",
+		`[{"layers":["1-5","3-9"]}]`:            "do not overlap",
+		`[{"treshold":0.9}]`:                    "treshold",
+		`{"threshold":0.9}`:                     "rules",
+		`[` + strings.Repeat(`{},`, 70) + `{}]`: "at most 64",
 	} {
 		if _, err := ParseRules(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -196,7 +203,7 @@ func TestRules(t *testing.T) {
 // Whatever sections come over a link, a receiver does not panic and says that
 // they are corrupt.
 func FuzzReceiver(f *testing.F) {
-	rules := []Rule{{Keys: Range{0, 99}, Unpulled: true, Threshold: 0.9, Quantize: 4}, {Keys: Range{100, 199}, Unpulled: true, Slim: &Slim{Alpha: 0.5, Epsilon: 0.2, Rounds: 2}}, {Keys: Range{300, 300}, Unchanged: true, Unpulled: true, Threshold: 0.5, Wire: "bf16"}, {PullThreshold: 0.5, PullQuantize: 4, Wire: "fp16"}}
+	rules := []Rule{{Keys: Range{0, 99}, Unpulled: true, Threshold: 0.9, Quantize: 4}, {Keys: Range{100, 199}, Unpulled: true, Slim: &Slim{Alpha: 0.5, Epsilon: 0.2, Rounds: 2}}, {Keys: Range{300, 300}, Unchanged: true, Unpulled: true, Threshold: 0.5, Wire: "bf16"}, {Keys: Range{400, 499}, Activations: 0.5}, {PullThreshold: 0.5, PullQuantize: 4, Wire: "fp16"}}
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, isPull := range []bool{false, true} {
 		e := newEnds(f, rules...)
@@ -219,6 +226,8 @@ func FuzzReceiver(f *testing.F) {
 			heads = append(heads, head[len(head)-5-size:len(head)-5])
 		}
 		f.Add(heads[1], heads[2], heads[3])
+		f.Add([]byte{16, byte(partRows), 0, 2, 3, 1, 0, 2, byte(partSparse), 0, 4, 1, 0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4},
+			[]byte{8, byte(partRows), 1, 2, 0, 1, 1, 0, byte(partSparse), 0, 2, 0, 0}, []byte{16, byte(partRows), 3, 1, 5, 2, 0, 1, 1, 2, byte(partHalvedSparse), 0, 4, 2, 15, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8})
 		f.Add([]byte{16, byte(partByKey), 0, 0, 4, 1, 0, 4, 1, 0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4},
 			[]byte{16, byte(partByKey), 0, 0, 4, 1, 0, 4, 0, 0}, []byte{16, byte(partByKey), forgetKeys, 0, 4, 1, 0, 4, 0, 0})
 		w.close()
@@ -252,7 +261,7 @@ func FuzzReceiver(f *testing.F) {
 func TestAKeyWithoutValues(t *testing.T) {
 	for name, rule := range map[string]Rule{
 		"threshold": {Unpulled: true, Threshold: 0.9}, "quantize": {Quantize: 8}, "wire": {Wire: "bf16"}, "slim": {Slim: &Slim{Alpha: 0.3, Epsilon: 0.15, Rounds: 1}},
-		"unchanged": {Unchanged: true}, "pull-threshold": {PullThreshold: 0.9}, "pull-quantize": {PullQuantize: 4},
+		"unchanged": {Unchanged: true}, "pull-threshold": {PullThreshold: 0.9}, "pull-quantize": {PullQuantize: 4}, "threshold-activations": {Activations: 0.9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnds(t, rule)

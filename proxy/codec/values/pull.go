@@ -180,8 +180,9 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 	start := len(head)
 	keys, vals := m.Keys(), m.Values().Bytes
 	head = binary.AppendUvarint(head, uint64(len(vals)))
-	for i := range s.layout.pieces {
-		p := &s.layout.pieces[i]
+	for i := 0; i < len(s.layout.pieces); {
+		p, pieces := s.group(i)
+		i += pieces
 		before := len(head)
 		var form, sent int
 		if head, form, sent = s.appendPulled(head, p, keys, vals[p.from:p.to]); form == formPlain {
@@ -215,6 +216,8 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 			return head, form, sent
 		}
 		return s.appendWire(head, p, r, values)
+	case r.activates():
+		return s.appendRows(head, p, r, values)
 	case r.Unchanged && s.halves16(p, r) && s.halve(r, values):
 		q := *p
 		q.kind, q.from, q.to = wireKind(r.Wire), 0, len(s.halves)

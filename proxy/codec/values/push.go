@@ -2,10 +2,7 @@ package values
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 
-	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/codec/quantize"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -42,6 +39,9 @@ func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
 		return nil, ReasonStreams
 	}
 	s.streams[id], s.fresh[st] = st, true
+	st.mu.Lock()
+	st.pairs.clear() // what was pulled over another connection need not have arrived
+	st.mu.Unlock()
 	if _, err := s.codec.takeOver(st.owner.fileName()); err != nil {
 		s.codec.log.Error("thresholded pushes", "error", err)
 	}
@@ -51,7 +51,7 @@ func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
 // appendPush appends the section of a push whose layout was read. Without
 // coded, nothing was appended and the values go as they stand in the message.
 func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message) (all []byte, coded bool) {
-	if !s.layout.any((*Rule).thresholds) && !s.owes(m) {
+	if !s.layout.any((*Rule).keeps) && !s.owes(m) {
 		return s.appendPieces(head, nil, m)
 	}
 	st, why := s.stream(m, true)
@@ -100,8 +100,15 @@ func (s *Sender) appendPieces(head []byte, st *stream, m *pslite.Message) (all [
 	start := len(head)
 	vals := m.Values().Bytes
 	head = binary.AppendUvarint(head, uint64(len(vals)))
-	for i := range s.layout.pieces {
-		p := &s.layout.pieces[i]
+	if s.active.uses = nil; st != nil && s.layout.any((*Rule).activates) {
+		s.active.uses = st.pairs.push(m.Meta.Timestamp, m.Keys())
+	}
+	for i := 0; i < len(s.layout.pieces); {
+		p, pieces := &s.layout.pieces[i], 1
+		if s.active.uses != nil && len(st.dense) == 0 {
+			p, pieces = s.group(i)
+		}
+		i += pieces
 		before := len(head)
 		var form, sent int
 		if head, form, sent = s.appendPushed(head, st, p, m.Keys(), vals[p.from:p.to]); form == formPlain {
@@ -148,6 +155,11 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		if v != nil {
 			return s.appendVector(head, v, r), formThreshold, v.Count()
 		}
+		if r.activates() && !owed {
+			if v, form := s.activations(st, p, r, keys, values); v != nil {
+				return s.appendVector(head, v, r), form, v.Count()
+			}
+		}
 	}
 	switch {
 	case r.Threshold > 0: // but it cannot be
@@ -171,33 +183,6 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		return appendPlain(head, values), formThreshold, n
 	}
 	return head, form, sent
-}
-
-// appendVector appends what goes of a piece, rounded if the rule says so.
-func (s *Sender) appendVector(head []byte, v *sparse.Vector, r *Rule) []byte {
-	switch {
-	case r.Quantize == 0 && r.Wire != "" && v.Kind == element.Float32 && s.theirs.Wire && s.halve(r, v.Values):
-		head = v.AppendHeader(append(head, byte(partHalvedSparse)))
-		return appendHalves(head, wireKind(r.Wire), s.halves)
-	case r.Quantize == 0:
-		return v.Append(append(head, byte(partSparse)))
-	}
-	head = v.AppendHeader(append(head, byte(partMixed)))
-	return s.quantize(head, r, v.Kind, v.Values)
-}
-
-// quantize appends numbers rounded by a rule.
-func (s *Sender) quantize(head []byte, r *Rule, kind element.Kind, values []byte) []byte {
-	room := &s.pushing
-	if room.seed == 0 {
-		room.seed = rand.Uint64()
-	}
-	room.seed++
-	head, asIs := quantize.Config{Bits: r.Quantize, Bucket: r.QuantizeBucket}.Append(head, kind, values, room.seed)
-	if asIs > 0 {
-		s.codec.counts.why(ReasonNotRounded)
-	}
-	return head
 }
 
 // threshold returns what of a piece goes under its rule's threshold; nil where

@@ -37,11 +37,19 @@ type Receiver struct {
 	copied  copied
 	halves  []byte      // a part's values of 16 bits
 	keys    pslite.Keys // of the message that is read
-	close   func()
+	// Of the message that is read, for activations: its frames, and which pull it
+	// answers, once it was sought.
+	frames   [][]byte
+	decoded  pslite.Message
+	detector pslite.Detector
+	sought   bool
+	answers  asked
+	link     relay.Link
+	close    func()
 }
 
 func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
-	r := &Receiver{codec: c, compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes}
+	r := &Receiver{codec: c, compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes, link: l}
 	if l.Memory != nil {
 		r.state = keylist.NewAccount(l.Memory)
 	}
@@ -85,6 +93,11 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 		return frames, 0, err
 	case mode == modeAnswer:
 		return nil, 0, r.readAnswer(head)
+	case mode == modeAsks, mode == modeWhole:
+		if frames, plain, err = r.compact.Decode(head); err == nil {
+			r.notePull(frames, mode == modeAsks)
+		}
+		return frames, plain, err
 	case mode != modeSection || len(head) < 4:
 		return nil, 0, fmt.Errorf("%w: a head of mode %d", ErrCorrupt, mode)
 	}
@@ -101,7 +114,7 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 		return nil, 0, fmt.Errorf("%w: a section for a message without values", ErrCorrupt)
 	}
 	at := bits.TrailingZeros32(plain)
-	r.keys = nil
+	r.keys, r.frames, r.sought, r.answers = nil, frames[:at], false, asked{}
 	if at > 0 {
 		r.keys = pslite.Keys(frames[at-1]) // compact decodes them before the values
 	}
@@ -180,6 +193,8 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		return r.halvedPart(src, out)
 	case partHalvedSparse:
 		return r.sparsePart(src, out, decodeHalves)
+	case partRows:
+		return r.readRows(src, out)
 	case partLearned:
 		return r.learn(src, out)
 	case partSlim, partFilled:

@@ -71,6 +71,15 @@ type Rule struct {
 	PullThreshold float64 `json:"pull-threshold,omitempty" yaml:"pull-threshold"`
 	PullQuantize  int     `json:"pull-quantize,omitempty" yaml:"pull-quantize"`
 
+	// Activations, pulled by rows and gradients for them pushed (DCT-MP): the share of
+	// each row's values that is left out of a pull's answer, the smallest by magnitude,
+	// and of the worker's next push of its keys. A row is what belongs to a key or, with
+	// Row, so many values. With Pushed they are exchanged through the server: who pushes
+	// keys before pulling them pushes activations, who pulls them pushes the gradients.
+	Activations       float64 `json:"threshold-activations,omitempty" yaml:"threshold-activations"`
+	Row               int     `json:"row,omitempty" yaml:"row"`
+	ActivationsPushed bool    `json:"activations-pushed,omitempty" yaml:"activations-pushed"`
+
 	// Wire is what float32 values of pushes and pulls go as: bf16 or fp16; empty: as
 	// they are.
 	Wire string `json:"wire,omitempty" yaml:"wire"`
@@ -100,6 +109,7 @@ func (r *Rule) lossless() Rule {
 	l := *r
 	l.Threshold, l.Quantize, l.Slim = 0, 0, nil
 	l.PullThreshold, l.PullQuantize, l.Wire = 0, 0, ""
+	l.Activations, l.Row, l.ActivationsPushed = 0, 0, false
 	return l
 }
 
@@ -146,7 +156,7 @@ func (r *Rule) Check() error {
 	case r.Slim != nil && r.Unchanged:
 		return errors.New("slim and unchanged exclude each other: both choose which values of a pull go")
 	}
-	if err := r.checkPulls(); err != nil {
+	if err := errors.Join(r.checkPulls(), r.checkActivations()); err != nil {
 		return err
 	}
 	if s := d.Slim; s != nil {

@@ -26,6 +26,7 @@ const (
 	partCopied                   // a part of an answer, by what the worker has: package ef21
 	partHalved                   // a part with values of 16 bits, which were float32
 	partHalvedSparse             // header of a vector of package sparse, its values in 16 bits; zeros where nothing came
+	partRows                     // thresholded activations of keys: which they are, then a sparse part
 )
 
 // ErrCorrupt is wrapped by all errors of a [Receiver] that are not compact's.

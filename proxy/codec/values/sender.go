@@ -32,6 +32,7 @@ type Sender struct {
 	keyed   byKey
 	lately  lately
 	copies  copies
+	active  activating
 	halves  []byte      // values of 16 bits
 	theirs  offer       // what the receiver says of itself
 	resend  atomic.Bool // the process uses PS_RESEND
@@ -139,11 +140,11 @@ func (s *Sender) wantsPull() bool {
 }
 
 func (r *Rule) pushes() bool {
-	return r.Threshold > 0 || r.Quantize > 0 || r.Slim != nil || r.Wire != ""
+	return r.keeps() || r.Quantize > 0 || r.Slim != nil || r.Wire != ""
 }
 func (r *Rule) thresholds() bool { return r.Threshold > 0 }
 func (r *Rule) pulls() bool {
-	return r.Unchanged || r.Slim != nil || r.feedsBack() || r.Wire != ""
+	return r.Unchanged || r.Slim != nil || r.feedsBack() || r.activates() || r.Wire != ""
 }
 
 // owes reports whether something of the pushes to this server waits, or is repeated,
@@ -185,6 +186,11 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	}
 	if pulls {
 		s.notePull(m)
+		if mode := s.ask(m); mode != modeCompact {
+			if head, plain, ok = s.compact.EncodeAny(dst, shown); ok {
+				return append(head, mode), plain, true
+			}
+		}
 	}
 	if answers {
 		s.copies.drop(m.Keys()) // the worker has other values now
@@ -239,7 +245,44 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 		s.codec.counts.why(r)
 		return nil
 	}
+	if s.layout.any((*Rule).activates) && !s.activate(m) {
+		return nil
+	}
 	return m
+}
+
+// activate reports whether anything may be done to a message of keys for which there
+// are rules about activations: package compact has more to do for those that go whole.
+func (s *Sender) activate(m *pslite.Message) bool {
+	if m.Meta.Request {
+		return s.layout.any(func(r *Rule) bool { return r.pushes() && (!r.activates() || r.otherwise() || r.ActivationsPushed) }) || s.owes(m) || s.masks(m)
+	}
+	if s.active.granted = s.codec.permits.grants(askingOf(s.link.Acceptor, m)); s.active.granted {
+		return true
+	}
+	s.codec.counts.why(ReasonUnasked)
+	return s.layout.any(func(r *Rule) bool { return r.pulls() && (!r.activates() || r.Wire != "") })
+}
+
+// otherwise reports whether the rule does anything else to what is pushed.
+func (r *Rule) otherwise() bool { return r.Quantize > 0 || r.Wire != "" }
+
+// masks reports whether there are masks for the pushes to this server. Where there is
+// none it notes the push.
+func (s *Sender) masks(m *pslite.Message) bool {
+	st, why := s.stream(m, true)
+	if st == nil {
+		s.codec.counts.why(why)
+		return false
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.pairs.masks() {
+		return true
+	}
+	st.pairs.push(m.Meta.Timestamp, m.Keys())
+	s.codec.counts.why(ReasonUnmasked)
+	return false
 }
 
 // encode encodes a message whose values may be coded. Without ok nothing has

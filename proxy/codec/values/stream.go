@@ -37,6 +37,7 @@ type stream struct {
 	// asked are keys that were pulled and have no place in a layer: what is pushed
 	// of them next are gradients, if they turn out to have few values.
 	asked map[uint64]struct{}
+	pairs pairs
 	began bool // a push was seen
 	// saidUnsent: it was said that the worker seems to end while something waits.
 	saidUnsent bool
@@ -82,7 +83,7 @@ type layerID struct {
 const maxLayers = 4096
 
 func newStream(c *Codec, o owner, all *steps) *stream {
-	return &stream{owner: o, steps: all, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}}
+	return &stream{owner: o, steps: all, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}, pairs: pairs{budget: &c.budget}}
 }
 
 // owes reports whether something may wait to be sent, or went with that very
@@ -134,6 +135,7 @@ func (s *stream) restart(why Reason) {
 	s.dropFile()
 	s.budget.give(len(s.asked) * askedBytes)
 	clear(s.asked)
+	s.pairs.clear()
 	s.began = false
 }
 

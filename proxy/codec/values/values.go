@@ -48,6 +48,8 @@ const (
 	modeSection
 	modeOwn    // a message of the proxy's own: its frames
 	modeAnswer // what a server answered to one
+	modeAsks   // compact, of a pull whose answer may come by rows
+	modeWhole  // compact, of a pull whose answer is to come whole, although a rule says by rows
 )
 
 // Options of a [Codec].
@@ -100,6 +102,8 @@ type Codec struct {
 	named   atomic.Uint64   // times that an origin's job became known
 	now     func() time.Time
 	moves   moves
+	asks    asks
+	permits permits
 }
 
 // ruleSet is a list of rules that does not change.
@@ -153,10 +157,12 @@ type offer struct {
 	Compact json.RawMessage `json:"compact"`
 	// Pulls are the bytes of pulled values that it remembers on a link, for error
 	// feedback; without them, as of an older proxy, none go so. Wire: it knows values
-	// of 16 bits. Packed: it knows ef21's packed differences.
+	// of 16 bits. Packed: it knows ef21's packed differences. Rows: it knows
+	// thresholded activations, and pulls that ask for them.
 	Pulls  int64 `json:"pulls,omitempty"`
 	Wire   bool  `json:"wire,omitempty"`
 	Packed bool  `json:"packed,omitempty"`
+	Rows   bool  `json:"rows,omitempty"`
 }
 
 // Name implements [relay.Codec].
@@ -164,7 +170,7 @@ func (c *Codec) Name() string { return Name }
 
 // Offer implements [relay.Codec].
 func (c *Codec) Offer() []byte {
-	text, err := json.Marshal(offer{formats, c.compact.Offer(), int64(c.pullLimit()), true, true})
+	text, err := json.Marshal(offer{formats, c.compact.Offer(), int64(c.pullLimit()), true, true, true})
 	if err != nil {
 		panic(err) // numbers only
 	}

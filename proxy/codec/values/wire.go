@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"unsafe"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/quantize"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
@@ -96,6 +98,33 @@ func (s *Sender) appendWire(head []byte, p *piece, r *Rule, values []byte) (all 
 	}
 	head = append(head, byte(partHalved), byte(wireKind(r.Wire)))
 	return appendPlain(head, s.halves), formWire, p.values()
+}
+
+// appendVector appends what goes of a piece, rounded if the rule says so.
+func (s *Sender) appendVector(head []byte, v *sparse.Vector, r *Rule) []byte {
+	switch {
+	case r.Quantize == 0 && r.Wire != "" && v.Kind == element.Float32 && s.theirs.Wire && s.halve(r, v.Values):
+		head = v.AppendHeader(append(head, byte(partHalvedSparse)))
+		return appendHalves(head, wireKind(r.Wire), s.halves)
+	case r.Quantize == 0:
+		return v.Append(append(head, byte(partSparse)))
+	}
+	head = v.AppendHeader(append(head, byte(partMixed)))
+	return s.quantize(head, r, v.Kind, v.Values)
+}
+
+// quantize appends numbers rounded by a rule.
+func (s *Sender) quantize(head []byte, r *Rule, kind element.Kind, values []byte) []byte {
+	room := &s.pushing
+	if room.seed == 0 {
+		room.seed = rand.Uint64()
+	}
+	room.seed++
+	head, asIs := quantize.Config{Bits: r.Quantize, Bucket: r.QuantizeBucket}.Append(head, kind, values, room.seed)
+	if asIs > 0 {
+		s.codec.counts.why(ReasonNotRounded)
+	}
+	return head
 }
 
 // appendHalves appends a vector's values.

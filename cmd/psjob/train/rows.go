@@ -1,0 +1,166 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/planner/dataset"
+)
+
+// RowsOptions describe the workload that pulls rows and pushes gradients for them.
+type RowsOptions struct {
+	// Sparsity is the share of a row's values that may be left out on the way, the
+	// smallest, and then of the row's next gradient too.
+	Sparsity float64
+}
+
+// rower is a worker's rows, of keys that no other worker has, and what the server
+// must have of them.
+type rower struct {
+	keys     []uint64 // ascending
+	width    int
+	sparsity float64
+	has      []float32 // by key
+	cut      int       // rows that came without their smallest values
+}
+
+func newRower(o Options, rank, workers, width int, keyMap *dataset.KeyMap) (*rower, error) {
+	r := &rower{width: width, sparsity: o.Rows.Sparsity, has: make([]float32, o.Count.Keys*width)}
+	for i := range o.Count.Keys {
+		key, err := keyMap.Key(uint64(i*workers + rank))
+		if err != nil {
+			return nil, err
+		}
+		r.keys = append(r.keys, key)
+	}
+	slices.Sort(r.keys)
+	return r, nil
+}
+
+// row is what the server must have of a key.
+func (r *rower) row(i int) []float32 { return r.has[i*r.width : (i+1)*r.width] }
+
+// errWrongRow is what a job ends with where a row is neither whole nor without its
+// smallest values.
+var errWrongRow = errors.New("a row is neither what the server must have nor the largest of its values")
+
+// largest returns which values of a row are its largest, all of them of a row of
+// zeros; by sorting.
+func largest(row []float32, sparsity float64) []bool {
+	var sorted []float64
+	for _, v := range row {
+		sorted = append(sorted, math.Abs(float64(v)))
+	}
+	slices.Sort(sorted)
+	n := len(row)
+	tau := sorted[min(int(math.Ceil(float64(n)*sparsity)), n-1)]
+	mask := make([]bool, n)
+	for i, v := range row {
+		m := math.Abs(float64(v))
+		mask[i] = sorted[n-1] == 0 || m >= tau && m > 0
+	}
+	return mask
+}
+
+// check compares a pulled row, and returns which values of the next gradient the
+// server gets.
+func (r *rower) check(i int, got []float32) ([]bool, error) {
+	want, mask := r.row(i), largest(r.row(i), r.sparsity)
+	whole, part := true, true
+	for j, v := range got {
+		whole = whole && v == want[j]
+		part = part && (v == want[j] || v == 0 && !mask[j])
+		part = part && (mask[j] || v == 0)
+	}
+	switch {
+	case !whole && !part:
+		return nil, fmt.Errorf("key %d: %w: got %v of %v", r.keys[i], errWrongRow, got, want)
+	case !part:
+		for j := range mask {
+			mask[j] = true
+		}
+	case !whole:
+		r.cut++
+	}
+	return mask, nil
+}
+
+// rows pushes initial values, which must arrive whole, then pulls rows and pushes
+// gradients for them, in turns, and checks each row that
+// comes against what the server must have if, of a row that came without its smallest
+// values, the gradient came so too. At the end it pulls all rows at once, which must
+// come whole.
+func (w *worker) rows(ctx context.Context) error {
+	width := max(1, w.Server.ValueLength)
+	r, err := newRower(w.Options, w.van.Rank(), w.van.Config().Workers, width, &w.keys)
+	if err != nil {
+		return err
+	}
+	if err := w.configure(ctx, width); err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(w.Seed, uint64(w.van.Rank())))
+	for i := range r.has {
+		r.has[i] = float32(rng.NormFloat64())
+	}
+	if err := w.do(w.kv.Push(ctx, kv.Request{Keys: r.keys, Vals: r.has}))(ctx); err != nil {
+		return fmt.Errorf("pushing initial values: %w", err)
+	}
+	began := time.Now()
+	for step := range w.Steps {
+		chosen := rng.Perm(len(r.keys))[:w.Count.Batch]
+		slices.Sort(chosen)
+		if err := w.rowStep(ctx, r, chosen, rng); err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
+		}
+	}
+	w.report.Steps, w.report.Seconds, w.report.CutRows = w.Steps, since(began), r.cut
+	w.report.StepsPerSecond = float64(w.Steps) / w.report.Seconds
+	all := kv.Request{Keys: r.keys, Out: make([]float32, len(r.has))}
+	if err := w.do(w.kv.Pull(ctx, all))(ctx); err != nil {
+		return fmt.Errorf("pulling all rows: %w", err)
+	}
+	for i, v := range all.Out {
+		if v != r.has[i] {
+			return fmt.Errorf("key %d, value %d is %v at the end: %w, which is %v", r.keys[i/width], i%width, v, errWrongRow, r.has[i])
+		}
+	}
+	w.report.Checked = len(r.keys)
+	return nil
+}
+
+// rowStep pulls rows, checks them, and pushes gradients.
+func (w *worker) rowStep(ctx context.Context, r *rower, chosen []int, rng *rand.Rand) error {
+	var keys []uint64
+	for _, i := range chosen {
+		keys = append(keys, r.keys[i])
+	}
+	n := len(keys) * r.width
+	q := kv.Request{Keys: keys, Vals: make([]float32, n), Out: make([]float32, n)}
+	if err := w.do(w.kv.Pull(ctx, q))(ctx); err != nil {
+		return fmt.Errorf("pull: %w", err)
+	}
+	for at, i := range chosen {
+		mask, err := r.check(i, q.Out[at*r.width:(at+1)*r.width])
+		if err != nil {
+			return err
+		}
+		for j, goes := range mask {
+			g := float32(rng.NormFloat64())
+			q.Vals[at*r.width+j] = g
+			if goes {
+				r.row(i)[j] += g
+			}
+		}
+	}
+	if err := w.do(w.kv.Push(ctx, q))(ctx); err != nil {
+		return fmt.Errorf("push: %w", err)
+	}
+	return nil
+}

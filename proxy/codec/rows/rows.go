@@ -1,0 +1,232 @@
+// Package rows is the thresholding of activations, DCT-MP (Gupta et al. 2021,
+// "Training Recommender Systems at Scale: Communication-Efficient Model and Data
+// Parallelism", Algorithm 2): of each row of values, one sample's activations, only
+// the largest by magnitude go, and of the gradient for the row only those of the
+// same positions.
+//
+// In come the rows of a message, one after the other; out comes a vector of package
+// sparse with the values that go, and which rows are open: their gradients go whole.
+// Which rows belong to which keys, and what becomes of the mask, is the business of
+// the caller, package values.
+package rows
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+)
+
+// Kept is how many values of a row of so many go: as many as are left where the
+// threshold is above d x sparsity of them, as section 2.1 of the paper has it, and at
+// least one. (Line 6 of its Algorithm 2 names the value before, with which one or two
+// more would go.) The sparsity is from 0 to below 1.
+func Kept(d int, sparsity float64) int {
+	return max(d-int(math.Ceil(float64(d)*sparsity)), 1)
+}
+
+// Span is a run of values of a message that belong to open rows: from the first on,
+// up to before the end.
+type Span struct{ From, To int }
+
+// Chooser chooses what goes of the rows of messages. Its zero value is ready, and its
+// memory is used again. It is not safe for use by several goroutines.
+type Chooser struct {
+	// Open are the rows of which all values are zeros or some are not finite, merged
+	// where they are neighbours. Nothing says which of their values count.
+	Open []Span
+	// NotFinite counts the rows that had NaNs or infinities. They go whole.
+	NotFinite int
+	// Tau is the sum of the thresholds of the rows that are not open, Rows their number.
+	Tau  float64
+	Rows int
+
+	vector   *sparse.Vector
+	sparsity float64
+	at       int     // position of the next row
+	guess    float32 // a number below which the next row's threshold is not, most likely
+	room     []uint64
+	keys     []uint64
+	narrow   []uint32
+}
+
+// Begin makes v the vector of a message of n values, and the next rows its.
+func (c *Chooser) Begin(v *sparse.Vector, kind element.Kind, n int, sparsity float64) {
+	v.Reset(kind, n)
+	c.vector, c.sparsity, c.at = v, sparsity, 0
+	c.Open, c.NotFinite, c.Tau, c.Rows = c.Open[:0], 0, 0, 0
+}
+
+// Add takes the next row: values of the vector's kind. Of a row of zeros and of one
+// that is not finite it notes that it is open; of any other it adds to the vector
+// the Kept largest values, and those that are as large as the least of them, but no
+// zeros, which the receiver puts there anyway.
+func (c *Chooser) Add(row []byte) {
+	v := c.vector
+	d := len(row) / v.Kind.Size()
+	if d == 0 {
+		return
+	}
+	first := c.at
+	c.at += d
+	k := Kept(d, c.sparsity)
+	if v.Kind == element.Float32 && d >= leastCompared && c.compared(row, d, k, first) {
+		return
+	}
+	tau := c.selected(row, d, k)
+	if c.opens(row, d, first, tau) {
+		return
+	}
+	c.Rows++
+	c.Tau += fromMagnitude(v.Kind, tau)
+	start := len(v.At)
+	for i := range d {
+		if m := vector.Magnitude(v.Kind, row, i); m >= tau && m > 0 {
+			v.At = append(v.At, uint32(first+i))
+		}
+	}
+	c.emit(row, first, len(v.At)-start)
+}
+
+// emit sets the mask and appends the values of the last n positions.
+func (c *Chooser) emit(row []byte, first, n int) {
+	v := c.vector
+	size := v.Kind.Size()
+	at := v.At[len(v.At)-n:]
+	if size == 4 {
+		for _, p := range at {
+			v.Mask[p/64] |= 1 << (p % 64)
+			i := (int(p) - first) * 4
+			v.Values = binary.LittleEndian.AppendUint32(v.Values, binary.LittleEndian.Uint32(row[i:]))
+		}
+		return
+	}
+	for _, p := range at {
+		v.Mask.Set(int(p))
+		i := (int(p) - first) * size
+		v.Values = append(v.Values, row[i:i+size]...)
+	}
+}
+
+// opens reports whether a row with a threshold is open, and then notes it. A
+// threshold of 0 alone does not open it.
+func (c *Chooser) opens(row []byte, d, first int, tau uint64) bool {
+	v := c.vector
+	finite := true
+	switch most := vector.MaxMagnitude(v.Kind, row); {
+	case most-most != 0: // NaN or infinity
+		finite = false
+	case tau > 0 || most > 0:
+		return false
+	}
+	if n := len(c.Open); n > 0 && c.Open[n-1].To == first {
+		c.Open[n-1].To = first + d
+	} else {
+		c.Open = append(c.Open, Span{first, first + d})
+	}
+	if finite {
+		return true
+	}
+	c.NotFinite++
+	size := v.Kind.Size()
+	for i := range d {
+		if !isZero(row[i*size : (i+1)*size]) {
+			v.At = append(v.At, uint32(first+i))
+			v.Mask.Set(first + i)
+			v.Values = append(v.Values, row[i*size:(i+1)*size]...)
+		}
+	}
+	return true
+}
+
+func isZero(number []byte) bool {
+	for _, b := range number {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// leastCompared is how long a row is for which comparing all of it with a guess and
+// looking at the rest pays.
+const leastCompared = 32
+
+// compared is the rest of Add for float32 rows whose threshold is not below a guess:
+// the values from the guess on are found at memory's speed, and only among them is
+// the threshold looked for. Without ok nothing has happened.
+func (c *Chooser) compared(row []byte, d, k, first int) (ok bool) {
+	v := c.vector
+	if !(c.guess > 0) || 2*k > d {
+		return false
+	}
+	numbers := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(row))), d)
+	if n := sparse.Words(d); cap(c.room) < n {
+		c.room = make([]uint64, n)
+	}
+	start := len(v.At)
+	at := vector.CompareFloat32(numbers, c.guess, c.room[:sparse.Words(d)], v.At, first)
+	found := at[start:]
+	want := k + 2*int(math.Sqrt(float64(k))) + 2
+	c.guess *= 1 + 0.25*max(-1, min(1, float32(len(found)-want)/float32(want)))
+	if len(found) < k {
+		v.At = at[:start]
+		return false
+	}
+	c.narrow = c.narrow[:0]
+	for _, p := range found {
+		c.narrow = append(c.narrow, math.Float32bits(numbers[int(p)-first])&^(1<<31))
+	}
+	tau := largest(c.narrow, k)
+	kept := start
+	for _, p := range found {
+		m := math.Float32bits(numbers[int(p)-first]) &^ (1 << 31)
+		at[kept] = p
+		if m >= tau {
+			kept++
+		}
+		if m >= infinity {
+			v.At = at[:start]
+			return false
+		}
+	}
+	v.At = at[:kept]
+	c.Rows++
+	c.Tau += float64(math.Float32frombits(tau))
+	c.emit(row, first, kept-start)
+	return true
+}
+
+// infinity is the magnitude of a float32 infinity.
+const infinity = 0x7f800000
+
+// selected returns the k-th largest magnitude of a row, looking at all of it.
+func (c *Chooser) selected(row []byte, d, k int) uint64 {
+	kind := c.vector.Kind
+	if kind == element.Float32 {
+		c.narrow = c.narrow[:0]
+		for i := range d {
+			c.narrow = append(c.narrow, binary.LittleEndian.Uint32(row[4*i:])&^(1<<31))
+		}
+		tau := largest(c.narrow, k)
+		if guess := math.Float32frombits(tau); guess < math.MaxFloat32 {
+			c.guess = 0.85 * guess
+		}
+		return uint64(tau)
+	}
+	c.keys = c.keys[:0]
+	for i := range d {
+		c.keys = append(c.keys, vector.Magnitude(kind, row, i))
+	}
+	return largest(c.keys, k)
+}
+
+// fromMagnitude is the number of a finite magnitude.
+func fromMagnitude(kind element.Kind, m uint64) float64 {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], m)
+	return kind.At(b[:], 0)
+}

@@ -1,0 +1,133 @@
+package values
+
+import (
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// An answer may come by rows where the worker's proxy asks for that, which alone knows
+// whether the worker's pulls and pushes pair: it says so in the head of the pull. The
+// server's proxy has to find out which answer is that pull's, and the worker's proxy
+// which pull an answer by rows belongs to. They go by what a pull and its answer have
+// in common, asking; where two workers of a host ask for the same keys under the same
+// number at once, both answers come whole.
+
+// asking is what a pull and its answer have in common.
+type asking struct {
+	peer                     relay.Instance // the proxy at the other end
+	app, customer, timestamp int32
+	keys                     uint64 // a hash of them
+}
+
+func askingOf(peer relay.Instance, m *pslite.Message) asking {
+	return asking{peer, m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp, xxhash.Sum64(m.Keys())}
+}
+
+// mostAsks bounds the pulls of which an end of links remembers that.
+const mostAsks = 8192
+
+// newest is a map of the newest mostAsks entries. An entry that is put again is as old
+// as it was.
+type newest[V any] struct {
+	all   map[asking]V
+	order []asking
+	next  int
+}
+
+func (n *newest[V]) put(a asking, v V) {
+	if n.all == nil {
+		n.all = map[asking]V{}
+	}
+	if _, ok := n.all[a]; ok {
+		n.all[a] = v
+		return
+	}
+	if len(n.order) < mostAsks {
+		n.order = append(n.order, a)
+	} else {
+		delete(n.all, n.order[n.next])
+		n.order[n.next] = a
+		n.next = (n.next + 1) % mostAsks
+	}
+	n.all[a] = v
+}
+
+// asked is a pull of a worker of this host that asked for rows.
+type asked struct {
+	stream *stream
+	pull   *pull // nil: it was answered
+}
+
+// asks are the pulls of this host's workers that asked for rows.
+type asks struct {
+	mu   sync.Mutex
+	open newest[asked]
+}
+
+// put notes a pull, and reports false where another worker's is under way that its
+// answer could be for.
+func (x *asks) put(a asking, of asked) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if before, ok := x.open.all[a]; ok && before.pull != nil && before.stream != of.stream {
+		return false
+	}
+	x.open.put(a, of)
+	return true
+}
+
+// take returns the pull that an answer is for, once: a repeated answer's mask would be
+// for a push that has gone.
+func (x *asks) take(a asking) (asked, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	of, ok := x.open.all[a]
+	if !ok || of.pull == nil {
+		return asked{}, false
+	}
+	x.open.all[a] = asked{}
+	return of, true
+}
+
+// permit is a pull, at the server's end.
+type permit struct {
+	link     uint64 // over which it came
+	granted  bool   // its answer may come by rows
+	answered bool
+	alike    bool // another worker's was under way that its answer could be for
+}
+
+// permits are the pulls of other hosts' workers, of keys for which their proxies have
+// a rule.
+type permits struct {
+	mu  sync.Mutex
+	all newest[permit]
+}
+
+// note notes a pull. Of two that one answer could be for neither is granted.
+func (x *permits) note(a asking, link uint64, asks bool) (alike bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	before, ok := x.all.all[a]
+	alike = ok && (before.alike || before.link != link && !before.answered)
+	x.all.put(a, permit{link: link, granted: asks && !alike, alike: alike})
+	return alike
+}
+
+// grants reports whether an answer may come by rows: that which the server repeats
+// too, since it is the same.
+func (x *permits) grants(a asking) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p, ok := x.all.all[a]
+	if !ok {
+		return false
+	}
+	p.answered = true
+	x.all.all[a] = p
+	return p.granted
+}

@@ -1,0 +1,259 @@
+package values
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// pairs is what is known of how the pulls of one worker's customer from one server
+// and its pushes to that server belong together, for activations that are thresholded
+// (DCT-MP): of each pull which keys were not pushed since, and the masks of the rows
+// that its answer had. A key that is pulled, pushed, pulled and so on in turns pairs:
+// its next push is the gradient for what the last pull brought. A key that was pulled
+// twice before its push does not, since nobody can tell which of the two the gradient
+// is for.
+//
+// It is guarded by its stream's mutex and lives as long as the link: a mask that is
+// lost has a push pass whole, never changed in another way.
+type pairs struct {
+	budget *budget
+	pulls  []*pull // the oldest first, at most mostPulls
+	// credit rises with each pull that is followed by pushes of its keys and falls
+	// with each that is not.
+	credit int
+	most   int       // keys of the largest pull that pairs
+	pulled [64]int32 // timestamps of the last pulls, one more than they are
+	pushed [64]int32 // and of the last pushes
+	nextIn [2]int
+	roles  roles
+	uses   []maskUse
+}
+
+// pull is one message that asked for keys' values.
+type pull struct {
+	timestamp int32
+	keys      pslite.Keys // a copy
+	pushed    sparse.Mask // of the keys
+	left      int         // keys that were not pushed since
+	masks     []rowsMask  // ascending by first
+	bytes     int         // of the budget
+	asked     bool        // its answer may come by rows
+	paired    bool        // half of its keys were pushed, or more
+	gone      bool
+}
+
+// rowsMask are the positions that gradients may have, of some successive keys.
+type rowsMask struct {
+	first, keys int
+	kind        element.Kind
+	width       int   // values of each key
+	ends        []int // where these differ: where each key's end
+	bits        sparse.Mask
+}
+
+// maskUse says where the mask for a pushed key is; without a pull there is none.
+type maskUse struct {
+	pull  *pull
+	index int
+	times int // pulls of the key that were not pushed since
+}
+
+const (
+	// mostPulls is how many pulls are remembered that were not wholly pushed.
+	mostPulls = 16
+	// mostAhead is how many may be without their pushes while more are asked by rows.
+	mostAhead = 8
+	// trusted is the credit from which on pulls are asked by rows, mostCredit its
+	// most, and lostCredit what a pull costs that no push follows.
+	trusted, mostCredit, lostCredit = 2, 4, 2
+	// mostLarger is how many times larger than those that paired a pull may be: a
+	// worker that pulls all there is saves or evaluates a model.
+	mostLarger = 2
+)
+
+// pullBytesOf is what a pull of so many keys costs.
+func pullBytesOf(keys int) int { return 160 + 8*keys + 8*sparse.Words(keys) }
+
+// again reports whether a timestamp is one of the last, and notes it.
+func (ps *pairs) again(last *[64]int32, which int, timestamp int32) bool {
+	if slices.Contains(last[:], timestamp+1) {
+		return true
+	}
+	last[ps.nextIn[which]] = timestamp + 1
+	ps.nextIn[which] = (ps.nextIn[which] + 1) % len(last)
+	return false
+}
+
+// pull notes a pull and returns it if its answer may come by rows; otherwise the
+// reason says why not. A repeat of one is that one, or not asked.
+func (ps *pairs) pull(timestamp int32, keys pslite.Keys) (*pull, Reason) {
+	if ps.again(&ps.pulled, 0, timestamp) {
+		for _, q := range ps.pulls {
+			if q.timestamp == timestamp && q.asked && bytes.Equal(q.keys, keys) {
+				return q, ""
+			}
+		}
+		return nil, ReasonRepeat
+	}
+	cost := pullBytesOf(keys.Len())
+	if !ps.budget.take(cost) {
+		return nil, ReasonMemory
+	}
+	ahead, twice := 0, 0
+	for _, q := range ps.pulls {
+		if !q.paired {
+			ahead++
+		}
+		twice += q.shares(keys)
+	}
+	q := &pull{timestamp: timestamp, keys: slices.Clone(keys), pushed: make(sparse.Mask, sparse.Words(keys.Len())), left: keys.Len(), bytes: cost}
+	if len(ps.pulls) >= mostPulls {
+		ps.drop(0)
+	}
+	ps.pulls = append(ps.pulls, q)
+	q.asked = ps.credit >= trusted && ahead < mostAhead && 2*twice <= keys.Len() && keys.Len() <= mostLarger*ps.most
+	if !q.asked {
+		return nil, ReasonUnpaired
+	}
+	return q, ""
+}
+
+// drop forgets a pull.
+func (ps *pairs) drop(i int) {
+	q := ps.pulls[i]
+	if !q.paired {
+		ps.credit = max(ps.credit-lostCredit, 0)
+	}
+	q.gone = true
+	ps.budget.give(q.bytes)
+	ps.pulls = slices.Delete(ps.pulls, i, i+1)
+}
+
+// clear forgets everything.
+func (ps *pairs) clear() {
+	for len(ps.pulls) > 0 {
+		ps.drop(0)
+	}
+	ps.roles.clear(ps.budget)
+	*ps = pairs{budget: ps.budget, roles: ps.roles, uses: ps.uses[:0]}
+}
+
+// common calls do with the places, in both, of keys that two ascending lists have in
+// common.
+func common(a, b pslite.Keys, do func(i, j int)) {
+	n, m := a.Len(), b.Len()
+	if bytes.Equal(a, b) {
+		for i := range n {
+			do(i, i)
+		}
+		return
+	}
+	for i, j := 0, 0; i < n && j < m; {
+		switch x, y := a.At(i), b.At(j); {
+		case x < y:
+			i++
+		case x > y:
+			j++
+		default:
+			do(i, j)
+			i++
+			j++
+		}
+	}
+}
+
+// shares counts the keys that a pull has in common with others and that were not
+// pushed since.
+func (q *pull) shares(keys pslite.Keys) (n int) {
+	common(keys, q.keys, func(_, j int) {
+		if !q.pushed.Has(j) {
+			n++
+		}
+	})
+	return n
+}
+
+// push notes a push and returns for each of its keys which mask is for it. Valid until
+// the next push.
+func (ps *pairs) push(timestamp int32, keys pslite.Keys) []maskUse {
+	ps.uses = slices.Grow(ps.uses[:0], keys.Len())[:keys.Len()]
+	clear(ps.uses)
+	if ps.again(&ps.pushed, 1, timestamp) {
+		return ps.uses
+	}
+	for _, q := range ps.pulls {
+		common(keys, q.keys, func(i, j int) {
+			if q.pushed.Has(j) {
+				return
+			}
+			u := &ps.uses[i]
+			if u.times++; u.times > 1 {
+				u.pull = nil
+				return
+			}
+			u.pull, u.index = q, j
+			q.pushed.Set(j)
+			q.left--
+		})
+	}
+	for i := len(ps.pulls) - 1; i >= 0; i-- {
+		q := ps.pulls[i]
+		if !q.paired && 2*q.left <= q.keys.Len() {
+			q.paired = true
+			ps.credit = min(ps.credit+1, mostCredit)
+			ps.most = max(ps.most, q.keys.Len())
+		}
+		if q.left == 0 {
+			ps.drop(i)
+		}
+	}
+	return ps.uses
+}
+
+// masks reports whether some pull's answer had rows.
+func (ps *pairs) masks() bool {
+	return slices.ContainsFunc(ps.pulls, func(q *pull) bool { return len(q.masks) > 0 })
+}
+
+// attach keeps the mask of an answer's rows; false where there is no memory.
+func (ps *pairs) attach(q *pull, m rowsMask) bool {
+	cost := 8 * (len(m.bits) + len(m.ends))
+	if q.gone || !ps.budget.take(cost) {
+		return false
+	}
+	q.bytes += cost
+	q.masks = append(q.masks, m)
+	return true
+}
+
+// copyTo adds the positions of a key of so many values of a kind to a mask, from the
+// first on, and reports whether there was a mask for the key.
+func (u maskUse) copyTo(m sparse.Mask, first int, kind element.Kind, width int) bool {
+	if u.pull == nil {
+		return false
+	}
+	for i := range u.pull.masks {
+		r := &u.pull.masks[i]
+		at := u.index - r.first
+		if at < 0 || at >= r.keys {
+			continue
+		}
+		from, to := at*r.width, (at+1)*r.width
+		if r.ends != nil {
+			if from = 0; at > 0 {
+				from = r.ends[at-1]
+			}
+			to = r.ends[at]
+		}
+		if r.kind != kind || to-from != width {
+			return false
+		}
+		m.CopyRun(first, r.bits, from, width)
+		return true
+	}
+	return false
+}

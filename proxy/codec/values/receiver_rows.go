@@ -1,0 +1,140 @@
+package values
+
+import (
+	"fmt"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/rows"
+	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// readRows reads a part of rows: an answer's activations, of which the masks are kept
+// for the worker's push.
+func (r *Receiver) readRows(src, out []byte) (n int, rest []byte, err error) {
+	m, total, src, err := readRowsKeys(src, r.keys.Len(), len(out))
+	if err != nil {
+		return 0, nil, err
+	}
+	open, src, err := readOpen(src, total)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(src) == 0 || part(src[0]) != partSparse && part(src[0]) != partHalvedSparse {
+		return 0, nil, fmt.Errorf("%w: rows without a sparse part", ErrCorrupt)
+	}
+	if n, rest, err = r.part(src, out); err != nil {
+		return 0, nil, err
+	}
+	if r.vector.N != total {
+		return 0, nil, fmt.Errorf("%w: %d numbers of rows that have %d", ErrCorrupt, r.vector.N, total)
+	}
+	if pull := r.askedFor(); pull.pull != nil {
+		m.kind = r.vector.Kind
+		m.bits = append(sparse.Mask(nil), r.vector.Mask...)
+		for _, o := range open {
+			m.bits.SetRun(o.From, o.To-o.From)
+		}
+		pull.stream.mu.Lock()
+		if !pull.stream.pairs.attach(pull.pull, m) {
+			r.codec.counts.why(ReasonMemory)
+		}
+		pull.stream.mu.Unlock()
+	}
+	return n, rest, nil
+}
+
+// askedFor returns the pull that the message answers.
+func (r *Receiver) askedFor() asked {
+	if !r.sought {
+		r.sought = true
+		if m := r.message(); m != nil {
+			r.answers, _ = r.codec.asks.take(askingOf(r.link.Dialer, m))
+		}
+	}
+	return r.answers
+}
+
+// message decodes the meta of the frames that are being received; nil where it cannot
+// be read.
+func (r *Receiver) message() *pslite.Message {
+	if _, err := r.decoded.DecodeMeta(&r.detector, r.frames); err != nil {
+		return nil
+	}
+	return &r.decoded
+}
+
+// notePull notes a pull for which there is a rule about activations where it comes
+// from.
+func (r *Receiver) notePull(frames [][]byte, asks bool) {
+	r.frames = frames
+	m := r.message()
+	if m == nil || len(m.Data) == 0 {
+		return
+	}
+	if r.codec.permits.note(askingOf(r.link.Dialer, m), r.link.ID, asks) {
+		r.codec.counts.why(ReasonAlike)
+	}
+}
+
+// readRowsKeys reads which keys a part of rows is of, at most so many, and how many
+// values they have, at most so many bytes together.
+func readRowsKeys(src []byte, most, bytes int) (m rowsMask, total int, rest []byte, err error) {
+	width := 0
+	for _, v := range []*int{&m.first, &m.keys, &width} {
+		if *v, src, err = uvarint(src); err != nil {
+			return m, 0, nil, err
+		}
+	}
+	if m.keys == 0 || m.keys > most || m.first > most-m.keys {
+		return m, 0, nil, fmt.Errorf("%w: rows of %d keys from number %d on, where there are %d", ErrCorrupt, m.keys, m.first, most)
+	}
+	least := element.BFloat16.Size()
+	if width > 0 {
+		if m.width = width - 1; m.width > bytes/least/m.keys {
+			return m, 0, nil, fmt.Errorf("%w: rows of %d keys with %d values each where %d bytes are wanted", ErrCorrupt, m.keys, m.width, bytes)
+		}
+		return m, m.keys * m.width, src, nil
+	}
+	if m.keys > len(src) {
+		return m, 0, nil, fmt.Errorf("%w: rows of %d keys in %d bytes", ErrCorrupt, m.keys, len(src))
+	}
+	m.ends = make([]int, m.keys)
+	for i := range m.ends {
+		if width, src, err = uvarint(src); err != nil {
+			return m, 0, nil, err
+		}
+		if total += width; total > bytes/least {
+			return m, 0, nil, fmt.Errorf("%w: rows of %d values where %d bytes are wanted", ErrCorrupt, total, bytes)
+		}
+		m.ends[i] = total
+	}
+	return m, total, src, nil
+}
+
+// readOpen reads which of so many values belong to open rows.
+func readOpen(src []byte, total int) (open []rows.Span, rest []byte, err error) {
+	count, src, err := uvarint(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	if count > len(src)/2 {
+		return nil, nil, fmt.Errorf("%w: %d open rows in %d bytes", ErrCorrupt, count, len(src))
+	}
+	at := 0
+	for range count {
+		var o rows.Span
+		for _, v := range []*int{&o.From, &o.To} {
+			step := 0
+			if step, src, err = uvarint(src); err != nil {
+				return nil, nil, err
+			}
+			if at += step; at > total {
+				return nil, nil, fmt.Errorf("%w: open rows beyond %d values", ErrCorrupt, total)
+			}
+			*v = at
+		}
+		open = append(open, o)
+	}
+	return open, src, nil
+}
