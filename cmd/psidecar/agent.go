@@ -4,26 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"strconv"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/machine"
 	"github.com/psidecar/psidecar/agent/pods"
-	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/internal/mark"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -190,24 +187,21 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	opts.Health = &health.Loops{}
 	orders := control.NewServer(page.NamesControl(opts.Names), f.users)
 	opts.Collectors = append(opts.Collectors, front.Guard, orders)
-	intercepting, err := f.intercept.open(&opts)
-	if err != nil {
-		return err
-	}
 	if f.planner.address != "" {
 		opts.Locality.WindowKeys = locality.DefaultWindowKeys
 	}
-	w, err := openWatcher(opts, intercepting)
+	interception, err := f.intercept.open()
+	if err != nil {
+		return err
+	}
+	d, err := daemon.New(daemon.Options{Agent: opts, Interception: interception, Pods: named, Planner: f.planner.address, Credentials: creds})
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return watchOver(ctx, opts.Health) })
-	g.Go(func() error { return w.run(ctx, f.planner.address, creds) })
-	if named != nil {
-		g.Go(func() error { return named.Run(ctx) })
-	}
-	g.Go(func() error { return front.Serve(ctx, w.agent.Handler(f.pprof)) })
+	g.Go(func() error { return opts.Health.Watch(ctx) })
+	g.Go(func() error { return d.Run(ctx) })
+	g.Go(func() error { return front.Serve(ctx, d.Agent().Handler(f.pprof)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.namesSocket) })
 	return g.Wait()
 }
@@ -229,51 +223,4 @@ func (f *agentFlags) machine(node *pods.Pods) func() machine.Machine {
 // memoryLimit is what the Go runtime should aim for with these flags.
 func (f *agentFlags) memoryLimit() int64 {
 	return int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.memory)
-}
-
-// watcher is an agent, and the interception that goes with it, about to run.
-type watcher struct {
-	opts         agent.Options
-	agent        *agent.Agent
-	intercepting *interception // nil: nothing is intercepted
-}
-
-// openWatcher opens an agent. The interception is the watcher's from then on.
-func openWatcher(opts agent.Options, intercepting *interception) (*watcher, error) {
-	a, err := agent.New(opts)
-	if err != nil {
-		err = fmt.Errorf("%w (psidecar doctor tells what is missing)", err)
-		return nil, errors.Join(err, intercepting.abandon())
-	}
-	return &watcher{opts, a, intercepting}, nil
-}
-
-// run watches until ctx ends, and reports to the planner where there is one. The
-// interception's tables go last: the agent asks them where connections go until
-// it has read all that the kernel copied.
-func (w *watcher) run(ctx context.Context, planner string, creds credentials.TransportCredentials) (err error) {
-	if w.intercepting != nil {
-		defer func() { err = errors.Join(err, w.intercepting.close()) }()
-	}
-	var own uint32
-	if w.intercepting != nil {
-		// The agent may share a cgroup with the job.
-		if own, err = w.intercepting.redirect.Mark(); err != nil {
-			return err
-		}
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.agent.Run(ctx) })
-	if w.intercepting != nil {
-		g.Go(func() error { return w.intercepting.run(ctx, w.opts) })
-	}
-	if planner != "" {
-		link := report.New(planner, w.opts.Host, creds, w.agent.HostReport, w.agent.Urgent, mark.GRPC(int(own), slog.Default())...)
-		w.agent.SetPlanner(link.State)
-		g.Go(func() error { return link.Run(ctx) })
-	}
-	if err := g.Wait(); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
 }

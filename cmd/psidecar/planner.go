@@ -103,7 +103,7 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return watchOver(ctx, o.Health) })
+	g.Go(func() error { return o.Health.Watch(ctx) })
 	g.Go(func() error { return p.Run(ctx) })
 	return g.Wait()
 }

@@ -256,7 +256,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return watchOver(ctx, opts.Health) })
+	g.Go(func() error { return opts.Health.Watch(ctx) })
 	orders := c.orders(f, nil)
 	g.Go(func() error { return front.Serve(ctx, c.proxy.Handler(front.Guard, orders)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })

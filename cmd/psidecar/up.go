@@ -10,10 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/credentials"
 
+	"github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
@@ -77,21 +76,21 @@ func runUp(ctx context.Context, f *upFlags) error {
 
 // host is all parts, about to run.
 type host struct {
-	watcher *watcher
-	carrier *carrier
-	planner *planner.Planner // nil: it is on another host
-	address string           // of the planner
-	creds   credentials.TransportCredentials
-	named   *pods.Pods // nil: pods are not asked for
-	front   page.Server
-	pprof   bool
-	health  *health.Loops // of all parts
-	orders  *control.Server
-	control string // unix socket for orders; empty: none
+	agent *daemon.Daemon
+	// interception is the agent's; nil: nothing is intercepted.
+	interception *daemon.Interception
+	carrier      *carrier
+	planner      *planner.Planner // nil: it is on another host
+	front        page.Server
+	pprof        bool
+	health       *health.Loops // of all parts
+	orders       *control.Server
+	control      string // unix socket for orders; empty: none
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
-	h := &host{address: f.agent.planner.address, pprof: f.agent.pprof, health: &health.Loops{}}
+	h := &host{pprof: f.agent.pprof, health: &health.Loops{}}
+	address := f.agent.planner.address
 	watch, err := f.agent.options()
 	if err != nil {
 		return nil, err
@@ -107,7 +106,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if h.front, err = ports.page(ctx, "--http", f.agent.http); err != nil {
 		return nil, err
 	}
-	if h.address == "" {
+	if address == "" {
 		f.planner.called = watch.Names
 		f.planner.insecure, f.planner.users = f.proxy.insecure, f.proxy.users
 		plan, err := f.planner.open(ctx, "--planner-", ports)
@@ -118,37 +117,38 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		if h.planner, err = planner.New(ctx, plan); err != nil {
 			return nil, err
 		}
-		h.address = reachable(plan.Reports.Addr())
+		address = reachable(plan.Reports.Addr())
 		f.agent.planner.own = plan.Identity
 	}
-	if h.creds, err = f.agent.planner.credentials(); err != nil {
-		return nil, err
-	}
-	if h.named, err = f.agent.pods.open(&watch); err != nil {
-		return nil, err
-	}
-	watch.Machine = f.agent.machine(h.named)
-	f.agent.intercept.mesh = f.proxy.meshPort
-	intercepting, err := f.agent.intercept.open(&watch)
+	creds, err := f.agent.planner.credentials()
 	if err != nil {
 		return nil, err
 	}
-	f.proxy.intercepted = intercepting != nil
-	if intercepting != nil && carry.Mark == 0 {
+	named, err := f.agent.pods.open(&watch)
+	if err != nil {
+		return nil, err
+	}
+	watch.Machine = f.agent.machine(named)
+	f.agent.intercept.mesh = f.proxy.meshPort
+	if h.interception, err = f.agent.intercept.open(); err != nil {
+		return nil, err
+	}
+	f.proxy.intercepted = h.interception != nil
+	if h.interception != nil && carry.Mark == 0 {
 		// The proxy may share a cgroup with the job.
-		mark, err := intercepting.redirect.Mark()
+		mark, err := h.interception.Mark()
 		if err != nil {
-			return nil, errors.Join(err, intercepting.abandon())
+			return nil, errors.Join(err, h.interception.Abandon())
 		}
 		carry.Mark = int(mark)
 	}
 	f.proxy.routing.planner, f.proxy.routing.host = f.agent.planner, f.agent.host
-	f.proxy.routing.planner.address = h.address
+	f.proxy.routing.planner.address = address
 	if h.carrier, err = openCarrier(ctx, &f.proxy, carry, ports); err != nil {
-		return nil, errors.Join(err, intercepting.abandon())
+		return nil, errors.Join(err, h.interception.Abandon())
 	}
-	if intercepting != nil {
-		intercepting.ours = h.carrier.proxy.Owns
+	if h.interception != nil {
+		h.interception.Own(h.carrier.proxy.Owns)
 	}
 	watch.WithProxy = true
 	watch.Carried.Measures = h.carrier.proxy.MeasuresOf
@@ -158,7 +158,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	h.orders, h.control = h.carrier.orders(&f.proxy, watch.Names), f.proxy.controlPath()
 	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.front.Guard, h.orders)
-	h.watcher, err = openWatcher(watch, intercepting)
+	h.agent, err = daemon.New(daemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds})
 	return h, err
 }
 
@@ -179,17 +179,14 @@ func reachable(a net.Addr) string {
 // order.
 func (h *host) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return watchOver(ctx, h.health) })
+	g.Go(func() error { return h.health.Watch(ctx) })
 	if h.planner != nil {
 		g.Go(func() error { return h.planner.Run(ctx) })
 	}
-	g.Go(func() error { return h.watcher.run(ctx, h.address, h.creds) })
-	if h.named != nil {
-		g.Go(func() error { return h.named.Run(ctx) })
-	}
+	g.Go(func() error { return h.agent.Run(ctx) })
 	g.Go(func() error { return h.carrier.run(ctx) })
-	if i := h.watcher.intercepting; i != nil {
-		client := handover.NewLocalClient(i.listeners.Connect, h.carrier.serve)
+	if h.interception != nil {
+		client := handover.NewLocalClient(h.interception.Connect, h.carrier.serve)
 		h.carrier.guard.Intercepting(client)
 		h.carrier.agent.Store(client)
 		h.carrier.proxy.TellFull(client.SetFull)
@@ -205,7 +202,7 @@ func (h *host) run(ctx context.Context) error {
 // proxy's metrics are among the agent's.
 func (h *host) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", h.watcher.agent.Handler(h.pprof))
+	mux.Handle("/", h.agent.Agent().Handler(h.pprof))
 	mux.Handle("GET /api/v1/connections", h.carrier.proxy.Handler())
 	mux.Handle("GET /api/v1/codecs", h.carrier.proxy.Handler())
 	return mux

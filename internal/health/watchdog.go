@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"context"
@@ -8,23 +8,21 @@ import (
 	"os"
 	"strconv"
 	"time"
-
-	"github.com/psidecar/psidecar/internal/health"
 )
 
-// watchOver has time pass for loops until ctx ends, logs those that are stuck,
-// and tells systemd that all turn, where its unit has WatchdogSec.
-func watchOver(ctx context.Context, loops *health.Loops) error {
+// Watch has time pass for the loops until ctx ends, logs those that are stuck, and
+// tells systemd that all turn, where its unit has WatchdogSec.
+func (l *Loops) Watch(ctx context.Context) error {
 	dog, err := openWatchdog()
 	if err != nil {
 		slog.Warn("systemd's watchdog is not told that this process is alive", "error", err)
 	}
 	defer dog.close()
-	go loops.Run(ctx)
+	go l.Run(ctx)
 	ticker := time.NewTicker(dog.every)
 	defer ticker.Stop()
 	for told := ""; ; {
-		if err := loops.Late(); err != nil {
+		if err := l.Late(); err != nil {
 			if told == "" {
 				slog.Error("a part of this process stands still", "error", err)
 			}

@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/psidecar/psidecar/internal/health"
 )
 
 // systemd's watchdog is told that the process is alive while all loops turn, and
@@ -30,10 +28,10 @@ func TestWatchdog(t *testing.T) {
 		}
 		return err == nil
 	}
-	var loops health.Loops
+	var loops Loops
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- watchOver(ctx, &loops) }()
+	go func() { ended <- loops.Watch(ctx) }()
 	systemd.SetReadDeadline(time.Now().Add(time.Minute))
 	for range 3 {
 		if !heard() {
