@@ -13,6 +13,7 @@ package rows
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
@@ -47,10 +48,12 @@ type Chooser struct {
 	vector   *sparse.Vector
 	sparsity float64
 	at       int     // position of the next row
-	guess    float32 // a number below which the next row's threshold is not, most likely
+	ratio    float32 // of a row's largest value, below which its threshold is not, most likely
 	room     []uint64
 	keys     []uint64
+	spares   []uint64 // as long as keys
 	narrow   []uint32
+	spare    []uint32 // as long as narrow
 }
 
 // Begin makes v the vector of a message of n values, and the next rows its.
@@ -76,16 +79,25 @@ func (c *Chooser) Add(row []byte) {
 	if v.Kind == element.Float32 && d >= leastCompared && c.compared(row, d, k, first) {
 		return
 	}
-	tau := c.selected(row, d, k)
-	if c.opens(row, d, first, tau) {
+	tau, most := c.selected(row, d, k)
+	if c.opens(row, d, first, most) {
 		return
 	}
 	c.Rows++
 	c.Tau += fromMagnitude(v.Kind, tau)
 	start := len(v.At)
-	for i := range d {
-		if m := vector.Magnitude(v.Kind, row, i); m >= tau && m > 0 {
-			v.At = append(v.At, uint32(first+i))
+	least := max(tau, 1) // no zeros
+	if v.Kind == element.Float32 {
+		for i := range d {
+			if uint64(binary.LittleEndian.Uint32(row[4*i:])&^(1<<31)) >= least {
+				v.At = append(v.At, uint32(first+i))
+			}
+		}
+	} else {
+		for i := range d {
+			if vector.Magnitude(v.Kind, row, i) >= least {
+				v.At = append(v.At, uint32(first+i))
+			}
 		}
 	}
 	c.emit(row, first, len(v.At)-start)
@@ -111,15 +123,11 @@ func (c *Chooser) emit(row []byte, first, n int) {
 	}
 }
 
-// opens reports whether a row with a threshold is open, and then notes it. A
-// threshold of 0 alone does not open it.
-func (c *Chooser) opens(row []byte, d, first int, tau uint64) bool {
+// opens reports whether a row with this largest magnitude is open, and then notes it.
+func (c *Chooser) opens(row []byte, d, first int, most uint64) bool {
 	v := c.vector
-	finite := true
-	switch most := vector.MaxMagnitude(v.Kind, row); {
-	case most-most != 0: // NaN or infinity
-		finite = false
-	case tau > 0 || most > 0:
+	finite := most < infinity(v.Kind)
+	if finite && most > 0 {
 		return false
 	}
 	if n := len(c.Open); n > 0 && c.Open[n-1].To == first {
@@ -155,12 +163,21 @@ func isZero(number []byte) bool {
 // looking at the rest pays.
 const leastCompared = 32
 
+// tries is how often a guess that was too high is made smaller before all of a row is
+// looked at.
+const tries = 4
+
 // compared is the rest of Add for float32 rows whose threshold is not below a guess:
 // the values from the guess on are found at memory's speed, and only among them is
 // the threshold looked for. Without ok nothing has happened.
 func (c *Chooser) compared(row []byte, d, k, first int) (ok bool) {
 	v := c.vector
-	if !(c.guess > 0) || 2*k > d {
+	if !(c.ratio > 0) || 2*k > d {
+		return false
+	}
+	most := vector.MaxMagnitude(v.Kind, row)
+	guess := c.ratio * float32(most)
+	if !(guess > 0) || guess > math.MaxFloat32 {
 		return false
 	}
 	numbers := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(row))), d)
@@ -168,10 +185,16 @@ func (c *Chooser) compared(row []byte, d, k, first int) (ok bool) {
 		c.room = make([]uint64, n)
 	}
 	start := len(v.At)
-	at := vector.CompareFloat32(numbers, c.guess, c.room[:sparse.Words(d)], v.At, first)
-	found := at[start:]
-	want := k + 2*int(math.Sqrt(float64(k))) + 2
-	c.guess *= 1 + 0.25*max(-1, min(1, float32(len(found)-want)/float32(want)))
+	at, found := v.At, v.At[start:]
+	for range tries {
+		at = vector.CompareFloat32(numbers, guess, c.room[:sparse.Words(d)], v.At, first)
+		if found = at[start:]; len(found) >= k {
+			break
+		}
+		guess *= 0.75
+	}
+	want := k + k/4 + 2*int(math.Sqrt(float64(k))) + 2
+	c.ratio = min(guess/float32(most)*(1+0.1*max(-1, min(1, float32(len(found)-want)/float32(want)))), 1)
 	if len(found) < k {
 		v.At = at[:start]
 		return false
@@ -180,17 +203,13 @@ func (c *Chooser) compared(row []byte, d, k, first int) (ok bool) {
 	for _, p := range found {
 		c.narrow = append(c.narrow, math.Float32bits(numbers[int(p)-first])&^(1<<31))
 	}
-	tau := largest(c.narrow, k)
+	tau := largest(c.narrow, c.narrowRoom(), k)
 	kept := start
 	for _, p := range found {
 		m := math.Float32bits(numbers[int(p)-first]) &^ (1 << 31)
 		at[kept] = p
 		if m >= tau {
 			kept++
-		}
-		if m >= infinity {
-			v.At = at[:start]
-			return false
 		}
 	}
 	v.At = at[:kept]
@@ -200,28 +219,55 @@ func (c *Chooser) compared(row []byte, d, k, first int) (ok bool) {
 	return true
 }
 
-// infinity is the magnitude of a float32 infinity.
-const infinity = 0x7f800000
+// infinity is the magnitude from which on numbers are not finite.
+func infinity(kind element.Kind) uint64 {
+	switch kind {
+	case element.Float32:
+		return 0x7f800000
+	case element.Float64:
+		return 0x7ff << 52
+	case element.Float16:
+		return 0x7c00
+	default:
+		return 0x7f80
+	}
+}
 
-// selected returns the k-th largest magnitude of a row, looking at all of it.
-func (c *Chooser) selected(row []byte, d, k int) uint64 {
+// selected returns the k-th largest magnitude of a row and the largest, looking at all
+// of it.
+func (c *Chooser) selected(row []byte, d, k int) (tau, most uint64) {
 	kind := c.vector.Kind
 	if kind == element.Float32 {
-		c.narrow = c.narrow[:0]
-		for i := range d {
-			c.narrow = append(c.narrow, binary.LittleEndian.Uint32(row[4*i:])&^(1<<31))
+		c.narrow = slices.Grow(c.narrow[:0], d)[:d]
+		largestOf := uint32(0)
+		for i := range c.narrow {
+			m := binary.LittleEndian.Uint32(row[4*i:]) &^ (1 << 31)
+			c.narrow[i] = m
+			largestOf = max(largestOf, m)
 		}
-		tau := largest(c.narrow, k)
-		if guess := math.Float32frombits(tau); guess < math.MaxFloat32 {
-			c.guess = 0.85 * guess
+		if k == 1 {
+			return uint64(largestOf), uint64(largestOf)
 		}
-		return uint64(tau)
+		tau := largest(c.narrow, c.narrowRoom(), k)
+		if whole := math.Float32frombits(largestOf); whole > 0 && whole <= math.MaxFloat32 && c.ratio == 0 {
+			c.ratio = 0.85 * math.Float32frombits(tau) / whole
+		}
+		return uint64(tau), uint64(largestOf)
 	}
 	c.keys = c.keys[:0]
 	for i := range d {
-		c.keys = append(c.keys, vector.Magnitude(kind, row, i))
+		m := vector.Magnitude(kind, row, i)
+		c.keys = append(c.keys, m)
+		most = max(most, m)
 	}
-	return largest(c.keys, k)
+	c.spares = slices.Grow(c.spares[:0], d)[:d]
+	return largest(c.keys, c.spares, k), most
+}
+
+// narrowRoom is room for as many keys as c.narrow has.
+func (c *Chooser) narrowRoom() []uint32 {
+	c.spare = slices.Grow(c.spare[:0], len(c.narrow))[:len(c.narrow)]
+	return c.spare
 }
 
 // fromMagnitude is the number of a finite magnitude.

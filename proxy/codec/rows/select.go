@@ -3,39 +3,33 @@ package rows
 import "slices"
 
 // fewest is the number of keys below which sorting them is faster than parting.
-const fewest = 12
+const fewest = 8
 
-// largest returns the k-th largest of keys, from 1 on, and reorders them: Hoare's
-// selection, which sorts what is left where it does not get ahead.
-func largest[K uint32 | uint64](keys []K, k int) K {
+// largest returns the k-th largest of keys, from 1 on, by parting them again and again
+// without a branch that depends on them; what does not get smaller is sorted. It
+// overwrites keys and room, which is as long.
+func largest[K uint32 | uint64](keys, room []K, k int) K {
 	for rounds := 0; len(keys) > fewest; rounds++ {
 		if rounds > 48 {
 			slices.Sort(keys)
 			return keys[len(keys)-k]
 		}
 		pivot := median(keys[0], keys[len(keys)/2], keys[len(keys)-1])
-		i, j := 0, len(keys)-1
-		for i <= j { // larger ones to the left
-			for keys[i] > pivot {
-				i++
-			}
-			for keys[j] < pivot {
-				j--
-			}
-			if i <= j {
-				keys[i], keys[j] = keys[j], keys[i]
-				i++
-				j--
-			}
+		above := part(keys, room, pivot)
+		if k <= above {
+			keys, room = room[:above], keys[:above]
+			continue
 		}
-		switch {
-		case k <= j+1:
-			keys = keys[:j+1]
-		case k > i:
-			keys, k = keys[i:], k-i
-		default:
+		keys, room, k = room[above:len(keys)], keys[:len(keys)-above], k-above
+		if above > 0 {
+			continue
+		}
+		// None is above the pivot.
+		same := len(keys) - part(keys, room, pivot-1)
+		if same = len(keys) - same; k <= same {
 			return pivot
 		}
+		keys, room, k = room[same:len(keys)], keys[:len(keys)-same], k-same
 	}
 	for i := 1; i < len(keys); i++ {
 		for j := i; j > 0 && keys[j] > keys[j-1]; j-- {
@@ -43,6 +37,23 @@ func largest[K uint32 | uint64](keys []K, k int) K {
 		}
 	}
 	return keys[k-1]
+}
+
+// part puts keys into room, those above the pivot first, and returns how many these
+// are.
+func part[K uint32 | uint64](keys, room []K, pivot K) (above int) {
+	room = room[:len(keys)]
+	last := len(keys) - 1
+	for i, key := range keys {
+		room[above] = key
+		room[last-i+above] = key
+		is := 0
+		if key > pivot {
+			is = 1
+		}
+		above += is
+	}
+	return above
 }
 
 func median[K uint32 | uint64](a, b, c K) K {
