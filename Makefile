@@ -57,7 +57,7 @@ demo: build
 
 # Tests of what runs at full speed come last and one package at a time, so that
 # nothing else takes the cores from them.
-LIVE := ./bpf/... ./agent/... ./test/...
+LIVE := ./bpf/... ./agent/... ./internal/hosts ./internal/job ./test/...
 
 test: test-deps
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/zmtp"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // job returns a stream of n messages whose values have that many bytes.

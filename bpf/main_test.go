@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // The test binary is also the process that tests watch: with one of these

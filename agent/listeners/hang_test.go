@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // A proxy that is stopped is ended by the agent, and the next one serves; one that

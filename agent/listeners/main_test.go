@@ -22,7 +22,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/proxy/handover"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 func TestMain(m *testing.M) {

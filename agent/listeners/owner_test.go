@@ -10,7 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/sockdiag"
 	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // A proxy is told who listens at a port of the job's network namespace: a

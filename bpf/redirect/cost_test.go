@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // BenchmarkConnect measures a connect() over loopback, redirected, let go for

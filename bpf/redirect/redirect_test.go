@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // TestConnects: every kind of connect goes where it should, the proxy, which

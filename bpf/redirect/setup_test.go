@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 

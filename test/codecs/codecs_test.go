@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )

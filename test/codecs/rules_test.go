@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 

@@ -17,10 +17,11 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
@@ -93,7 +94,7 @@ func build(t testing.TB, name string) string {
 			return p
 		}
 	}
-	p := job.Build(t, name)
+	p := jobtest.Build(t, name)
 	if programs.paths == nil {
 		programs.paths = map[string]string{}
 	}

@@ -23,9 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -125,7 +126,7 @@ func TestRights(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	require.Program(t, "setpriv")
-	psidecar, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	psidecar, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
 	dir, err := os.MkdirTemp("", "psd-deploy-")
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 

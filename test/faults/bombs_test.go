@@ -17,12 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // bombing is for how long bombs come: PSIDECAR_BOMBS, a duration; eight seconds.

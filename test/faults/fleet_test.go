@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // Ports of the services, the same on every host.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/peer"
 )
 

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // chartLimits returns the memory that the chart gives each service.

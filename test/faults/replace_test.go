@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/test/peer"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
 )
 
 // counting is a job of one server and one worker a host that counts, at most a

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // restartAfter is how long a service that has ended stays away.

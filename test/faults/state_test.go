@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // mountState makes a proxy's state folder a file system of its own.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 )
 
 // mayTake is how long, in seconds, a step may take while a host is upgraded.

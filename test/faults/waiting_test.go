@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // Most of each push waits in proxies that are replaced and killed, of servers of

@@ -22,13 +22,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -131,7 +132,7 @@ func (s *sidecar) stop(t *testing.T) (state proxy.State, counts redirect.Counts)
 func TestJobs(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	psidecar, psjob, own := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
+	psidecar, psjob, own := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
 	countWorker := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
 	peerWorker := append(own[:1:1], "--keys", "1000", "--space", "1000", "--shift", "0")
 	mine := job.Program{psjob, "--json"}

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 )
 
@@ -20,7 +21,7 @@ const keysOfBench = 1_000_000
 // the machine does hits both. It reports the median times, the first round
 // left out, and psjob's speed as a multiple of the peer's.
 func BenchmarkMillionKeys(b *testing.B) {
-	psjob, own := job.Program{job.Build(b, "cmd/psjob"), "--json"}, job.Program{peer.Build(b)}
+	psjob, own := job.Program{jobtest.Build(b, "cmd/psjob"), "--json"}, job.Program{peer.Build(b)}
 	const rounds = 20
 	var ours, theirs seconds
 	for b.Loop() {

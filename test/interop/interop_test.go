@@ -17,9 +17,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/peer"
 )
 

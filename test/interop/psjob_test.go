@@ -6,7 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 )
 
@@ -78,7 +79,7 @@ func checkPsjobWorkers(t *testing.T, nodes []*job.Node) (total psjobWorker) {
 }
 
 func TestPsjobServesPeer(t *testing.T) {
-	psjob, own := job.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
+	psjob, own := jobtest.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
 	for _, at := range places {
 		for _, load := range workloads {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestPsjobServesPeer(t *testing.T) {
 }
 
 func TestPeerServesPsjob(t *testing.T) {
-	psjob, own := job.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
+	psjob, own := jobtest.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
 	for _, at := range places {
 		for _, load := range counts {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
@@ -122,7 +123,7 @@ func TestPeerServesPsjob(t *testing.T) {
 }
 
 func TestServersOfBothInOneJob(t *testing.T) {
-	psjob, own := job.Program{job.Build(t, "cmd/psjob"), "--json"}, job.Program{peer.Build(t)}
+	psjob, own := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, job.Program{peer.Build(t)}
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		for name, scheduler := range map[string]job.Program{"psjob's scheduler": psjob, "the peer's scheduler": own} {
 			t.Run(at.name+"/"+name, func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestServersOfBothInOneJob(t *testing.T) {
 
 func TestPsjobWithPSLite(t *testing.T) {
 	kv := pslite(t, "test_kv_app", "kv_app_test")
-	psjob := job.Program{job.Build(t, "cmd/psjob"), "--json"}
+	psjob := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	count := countWorker(psjob[0], "--start-after", patience+"ms")
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		t.Run(at.name+"/their workers", func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestPsjobWithPSLite(t *testing.T) {
 // TestPsjobRepeatsWhatIsLost has every node throw away what it gets, one
 // message in fifty; the sums are exact all the same.
 func TestPsjobRepeatsWhatIsLost(t *testing.T) {
-	psjob := job.Program{job.Build(t, "cmd/psjob"), "--json"}
+	psjob := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	r := run(t, place{name: "hosts", hosts: 3}, job.Job{
 		Scheduler: psjob, Servers: job.Repeat(2, psjob), Workers: job.Repeat(3, countWorker(psjob[0])),
 		Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=50", "PS_DROP_MSG=2"},

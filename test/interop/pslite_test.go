@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )

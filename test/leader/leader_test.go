@@ -24,7 +24,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store/kube"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/jobtest"
 )
 
 const (
@@ -165,7 +165,7 @@ func TestKilledLeader(t *testing.T) {
 		t.Setenv("KUBECONFIG", startAPIServer(t))
 	}
 	propose(t, namespace, 3)
-	program := job.Build(t, "cmd/psidecar")
+	program := jobtest.Build(t, "cmd/psidecar")
 	first := start(t, program, namespace)
 	before := first.await("to have the lead", first.show)
 	if !strings.Contains(before, testJob) {

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/internal/hosts"
 	proxies "github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -135,7 +135,7 @@ func build(t testing.TB, dir string) programs {
 	}
 	p := programs{psidecar: filepath.Join(dir, "psidecar"), psjob: filepath.Join(dir, "psjob"), peer: peer.Build(t)}
 	for folder, path := range map[string]string{"cmd/psidecar": p.psidecar, "cmd/psjob": p.psjob} {
-		program, err := os.ReadFile(job.Build(t, folder))
+		program, err := os.ReadFile(jobtest.Build(t, folder))
 		if err != nil {
 			t.Fatal(err)
 		}

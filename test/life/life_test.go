@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
 )
 
 // references are the losses of direct runs, on loopback without psidecar, by what

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
 )
 
 // lastJobs is how long before the end of a life no job is begun any more.

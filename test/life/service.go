@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // restartAfter is how long a service that has ended stays away.

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // cut takes a host off the network for a while.

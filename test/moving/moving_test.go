@@ -16,10 +16,11 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -38,7 +39,7 @@ func start(t *testing.T, k int, planner ...string) *fleet {
 	t.Helper()
 	require.Root(t)
 	require.BPF(t)
-	f := &fleet{t: t, net: hoststest.New(t, hosts.Config{Hosts: k}), program: job.Build(t, "cmd/psidecar")}
+	f := &fleet{t: t, net: hoststest.New(t, hosts.Config{Hosts: k}), program: jobtest.Build(t, "cmd/psidecar")}
 	for i, h := range f.net.Hosts() {
 		flags := []string{"--sample", "1", "--state-dir", t.TempDir(), "--act", "--handler", "add", "--codec", "none"}
 		if i == 0 {
@@ -55,7 +56,7 @@ func start(t *testing.T, k int, planner ...string) *fleet {
 // run runs a count with a server and a worker on each host and returns what it
 // ends with.
 func (f *fleet) run(ctx context.Context, args ...string) <-chan error {
-	psjob := job.Build(f.t, "cmd/psjob")
+	psjob := jobtest.Build(f.t, "cmd/psjob")
 	mine := job.Program{psjob, "--json"}
 	count := append(job.Program{psjob, "--json", "--model", "count"}, args...)
 	ended := make(chan error, 1)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/test/codecs"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -105,7 +105,7 @@ func TestWorthIt(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	input := require.Dataset(t, "rcv1-excerpt.libsvm.xz")
-	program := job.Build(t, "cmd/psidecar")
+	program := jobtest.Build(t, "cmd/psidecar")
 	const k = 8
 	mbit := 100
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_MBIT"), &mbit)

@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -46,7 +47,7 @@ func writeSamples(t *testing.T) string {
 func TestProbed(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	const k = 2
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
@@ -136,7 +137,7 @@ func (p *planner) run(args ...string) string {
 func TestRestored(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	const k, ids = 3, 2000
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))

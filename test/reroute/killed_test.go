@@ -20,10 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -128,7 +129,7 @@ func (p *planner) moving() []string {
 // the proxies.
 func startFleet(t *testing.T, n *hosts.Net, flags ...string) []*restarting {
 	t.Helper()
-	program := job.Build(t, "cmd/psidecar")
+	program := jobtest.Build(t, "cmd/psidecar")
 	dir, err := os.MkdirTemp("", "reroute-") // the socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +234,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
 	proxies := startFleet(t, n, p.moving()...)
-	psjob := job.Build(t, "cmd/psjob")
+	psjob := jobtest.Build(t, "cmd/psjob")
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
 	moved, kills, cuts, runs := uint64(0), 0, 0, 0

@@ -14,14 +14,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -97,7 +98,7 @@ func (p *planner) lose(meanwhile func()) {
 // propose proposes that the ids go to servers at random, n of them, and reports
 // whether any has to move.
 func (p *planner) propose(rng *rand.Rand, jobName string, ids, n, servers int) bool {
-	keys := job.Keys(p.t, ids)
+	keys := jobtest.Keys(p.t, ids)
 	proposal := plans.Proposal{Job: jobName, Servers: servers, Reason: "a test"}
 	for range n {
 		key := keys[rng.IntN(ids)]
@@ -166,7 +167,7 @@ func plain(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
 func TestMoved(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	const k = 4
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))

@@ -12,10 +12,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func scatter(t *testing.T, ids, k int) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
-	keys := job.Keys(t, ids)
+	keys := jobtest.Keys(t, ids)
 	var owners []int32
 	for range keys {
 		owners = append(owners, rng.Int32N(int32(k)))
@@ -36,7 +37,7 @@ func scatter(t *testing.T, ids, k int) string {
 	for i := range k {
 		servers = append(servers, (i+1)%k)
 	}
-	return job.WritePlacement(t, t.TempDir(), servers, keys, owners)
+	return jobtest.WritePlacement(t, t.TempDir(), servers, keys, owners)
 }
 
 // Keys that were placed before the run are found, in scalar and long values and
@@ -44,7 +45,7 @@ func scatter(t *testing.T, ids, k int) string {
 func TestPlaced(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	const k = 3
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	file := scatter(t, 3000, k)

@@ -15,11 +15,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -183,7 +184,7 @@ func TestRunAfterRun(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: runHosts})
 	p := newPlanner(t, n.Host(0))
 	proxies := startFleet(t, n, p.moving()...)
-	psjob := job.Build(t, "cmd/psjob")
+	psjob := jobtest.Build(t, "cmd/psjob")
 	last := ""
 	for i := range runs {
 		happens := i % len(all)

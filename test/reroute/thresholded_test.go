@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -22,7 +23,7 @@ func TestThresholded(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	const k, ids = 2, 400
-	psjob := job.Build(t, "cmd/psjob")
+	psjob := jobtest.Build(t, "cmd/psjob")
 	resend := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}
 	for _, c := range []struct {
 		name   string

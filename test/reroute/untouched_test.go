@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/planner/placement"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -47,7 +48,7 @@ func TestUntouched(t *testing.T) {
 	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	const k = 2
 	rounds := 16
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_ROUNDS"), &rounds)

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/zmtp"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -73,7 +73,7 @@ func storm(args []string) error {
 func TestEndsBesideNewConnections(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program := job.Build(t, "cmd/psidecar")
+	program := jobtest.Build(t, "cmd/psidecar")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
 	port := hoststest.Start(t, n.Host(1), "sink", hoststest.Task("sink")).Line()
 	target := net.JoinHostPort(n.Host(1).IPv4.String(), port)

@@ -25,9 +25,9 @@ import (
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/test/hosts"
 )
 
 // Ports of a sidecar. The planner's are open where it has one of its own.

@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 func TestUp(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 3})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/test/certs"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -34,12 +35,12 @@ const (
 func scatter(t *testing.T) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
-	keys := job.Keys(t, ids)
+	keys := jobtest.Keys(t, ids)
 	var owners []int32
 	for range keys {
 		owners = append(owners, rng.Int32N(2))
 	}
-	return job.WritePlacement(t, t.TempDir(), []int{1, 0}, keys, owners)
+	return jobtest.WritePlacement(t, t.TempDir(), []int{1, 0}, keys, owners)
 }
 
 // A job whose keys are displaced goes on, its sums exact,
@@ -49,7 +50,7 @@ func scatter(t *testing.T) string {
 func TestForgingTenants(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := job.Build(t, "cmd/psidecar"), job.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
 	authority, placement := certs.New(t, "mesh"), scatter(t)
 	var all []*sidecar.Sidecar

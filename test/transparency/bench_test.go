@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -61,7 +62,7 @@ func peerSeconds(b *testing.B, r *job.Running) (most float64) {
 // compareTimes runs the job without proxies, with, and with compact, by turns.
 // Without a function that says how long it took it is the whole job's time.
 func compareTimes(b *testing.B, j job.Job, seconds func(*testing.B, *job.Running) float64) {
-	program := job.Build(b, "cmd/psidecar")
+	program := jobtest.Build(b, "cmd/psidecar")
 	ways := []struct {
 		name string
 		net  *hosts.Net

@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -74,7 +75,7 @@ func (x training) both(t *testing.T) (without, with outcome) {
 			t.Fatal(err)
 		}
 	}
-	psjob, program := job.Build(t, "cmd/psjob"), job.Build(t, "cmd/psidecar")
+	psjob, program := jobtest.Build(t, "cmd/psjob"), jobtest.Build(t, "cmd/psidecar")
 	without = x.run(t, n, psjob, data)
 	for _, h := range n.Hosts() {
 		sidecar.Start(t, h, program, "sidecar", "--log-level", "warn", "--sample", "4096", "--codec", "compact")

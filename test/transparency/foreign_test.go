@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/job"
 )
 
 // foreign are jobs of PS-lite's own programs and of BytePS's, where PSLITE_BIN

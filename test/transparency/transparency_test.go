@@ -18,12 +18,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/planner/dataset/synth"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -50,7 +51,7 @@ const hostCount = 4
 func TestTransparency(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program := job.Build(t, "cmd/psidecar")
+	program := jobtest.Build(t, "cmd/psidecar")
 	trials := append(append(psjobs(t), peers(t)...), foreign(t)...)
 	n := hoststest.New(t, hosts.Config{Hosts: hostCount})
 	digests := map[string][]string{} // of each trial's servers, without proxies
@@ -172,7 +173,7 @@ func checkUndisturbed(t *testing.T, s *sidecar.Sidecar, all bool) {
 
 // psjobs are jobs of psjob alone.
 func psjobs(t *testing.T) []trial {
-	program := job.Build(t, "cmd/psjob")
+	program := jobtest.Build(t, "cmd/psjob")
 	mine := job.Program{program, "--json"}
 	of := func(servers, workers int, env []string, args ...string) job.Job {
 		return job.Job{Scheduler: mine, Servers: job.Repeat(servers, mine), Env: env,
@@ -210,7 +211,7 @@ func psjobs(t *testing.T) []trial {
 
 // peers are jobs of the C++ peer, alone and mixed with psjob.
 func peers(t *testing.T) []trial {
-	own, mine := job.Program{peer.Build(t)}, job.Program{job.Build(t, "cmd/psjob"), "--json"}
+	own, mine := job.Program{peer.Build(t)}, job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	worker := func(args ...string) job.Program { return append(slices.Clone(own), args...) }
 	of := func(node job.Program, workers ...job.Program) job.Job {
 		return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: workers}

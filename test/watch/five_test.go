@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -37,7 +38,7 @@ import (
 func TestFiveJobs(t *testing.T) {
 	require.BPF(t)
 	require.Measurement(t)
-	psjob, psidecar := job.Build(t, "cmd/psjob"), job.Build(t, "cmd/psidecar")
+	psjob, psidecar := jobtest.Build(t, "cmd/psjob"), jobtest.Build(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

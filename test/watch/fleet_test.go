@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 )
 
@@ -26,7 +27,7 @@ import (
 // every message once, and timed every request, though answers come from
 // other hosts. The node table that arrives tells every agent who is who.
 func TestAgentsTogether(t *testing.T) {
-	program := job.Program{job.Build(t, "cmd/psjob"), "--json"}
+	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})
 	var agents []*watcher
 	for _, h := range net.Hosts() {

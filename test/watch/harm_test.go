@@ -17,10 +17,11 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/proxy/zmtp"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -44,7 +45,7 @@ func attached(t testing.TB, cgroup string) int {
 // ends with the right sums.
 func TestKilledAgent(t *testing.T) {
 	require.BPF(t)
-	program, psidecar := peer.Build(t), job.Build(t, "cmd/psidecar")
+	program, psidecar := peer.Build(t), jobtest.Build(t, "cmd/psidecar")
 	on := hoststest.New(t, hosts.Config{Hosts: 2})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )

@@ -9,8 +9,8 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/job"
 	"github.com/psidecar/psidecar/test/peer"
 )
 

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -33,7 +34,7 @@ import (
 // With PSIDECAR_PROFILE a folder, it keeps there a profile of the agent's processor time.
 func BenchmarkMessage(b *testing.B) {
 	require.BPF(b)
-	psjob, psidecar := job.Build(b, "cmd/psjob"), job.Build(b, "cmd/psidecar")
+	psjob, psidecar := jobtest.Build(b, "cmd/psjob"), jobtest.Build(b, "cmd/psidecar")
 	for _, size := range []struct {
 		name         string
 		batch, steps int
@@ -139,7 +140,7 @@ func (a *process) profile(b testing.TB, name string) (keep func()) {
 // is ready, and how much processor time it has used by then.
 func BenchmarkStart(b *testing.B) {
 	require.BPF(b)
-	psidecar := job.Build(b, "cmd/psidecar")
+	psidecar := jobtest.Build(b, "cmd/psidecar")
 	net := hoststest.New(b, hosts.Config{Hosts: 1})
 	var ready, cpu float64
 	for b.Loop() {

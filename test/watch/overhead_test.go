@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -39,7 +39,7 @@ import (
 // with what psidecar agent does by default.
 func BenchmarkOverhead(b *testing.B) {
 	require.BPF(b)
-	psidecar := job.Build(b, "cmd/psidecar")
+	psidecar := jobtest.Build(b, "cmd/psidecar")
 	net := hoststest.New(b, hosts.Config{Hosts: 1})
 	for _, bc := range []struct {
 		name         string

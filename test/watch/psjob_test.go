@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/access"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 )
 
@@ -35,7 +36,7 @@ func readAccessLog(t testing.TB, path string) (access.Header, map[uint64]peer.Ac
 // psjob's accounts equal the agent's, also where the nodes throw messages away
 // and PS_RESEND sends them again: a repeat is no access.
 func TestTruthOfPsjob(t *testing.T) {
-	program := job.Program{job.Build(t, "cmd/psjob"), "--json"}
+	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	resend := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=5"}
 	for _, tc := range []struct {
 		name string
@@ -93,7 +94,7 @@ func TestTruthOfPsjob(t *testing.T) {
 // An agent that comes late knows every node's rank: what PS-lite's scheduler
 // dealt by address, it works out from the addresses.
 func TestLateRanks(t *testing.T) {
-	program := job.Program{job.Build(t, "cmd/psjob"), "--json"}
+	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})
 	dir := t.TempDir()
 	j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: net.Hosts()}

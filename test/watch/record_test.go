@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/recording"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -24,7 +25,7 @@ import (
 // A recording replays to exactly what the workers did.
 func TestRecord(t *testing.T) {
 	require.BPF(t)
-	psjob, psidecar := job.Program{job.Build(t, "cmd/psjob"), "--json"}, job.Build(t, "cmd/psidecar")
+	psjob, psidecar := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, jobtest.Build(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 2})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "recording")
@@ -108,7 +109,7 @@ func replayed(t testing.TB, path string) map[string]map[uint64]peer.Access {
 // overwrite it unasked.
 func TestRecordFor(t *testing.T) {
 	require.BPF(t)
-	psidecar := job.Build(t, "cmd/psidecar")
+	psidecar := jobtest.Build(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	file := filepath.Join(t.TempDir(), "recording")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

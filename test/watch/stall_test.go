@@ -12,10 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/jobtest"
 )
 
 // trial is a job that goes on, beside an agent.
@@ -50,7 +51,7 @@ func (r *trial) await(t *testing.T, ctx context.Context, right func(*page.Job) b
 // goes on. Servers and workers are of one host each.
 func try(t *testing.T, ctx context.Context, args func(worker int) []string) *trial {
 	t.Helper()
-	program := job.Program{job.Build(t, "cmd/psjob"), "--json"}
+	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	r := &trial{net: hoststest.New(t, hosts.Config{Hosts: 3})}
 	r.agent = watch(t, r.net.Cgroup())
 	j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: r.net.Hosts()}
@@ -233,8 +234,8 @@ func TestStragglingWorker(t *testing.T) {
 func TestOverJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	program := job.Program{job.Build(t, "cmd/psjob"), "--json"}
-	psidecar := job.Build(t, "cmd/psidecar")
+	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	psidecar := jobtest.Build(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	a := startAgent(t, psidecar, "--cgroup", net.Cgroup())
 	defer a.stop(t)

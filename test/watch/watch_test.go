@@ -18,10 +18,10 @@ import (
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/hosts/hoststest"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )

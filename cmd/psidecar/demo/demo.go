@@ -16,8 +16,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/dataset/synth"
-	"github.com/psidecar/psidecar/test/hosts"
 )
 
 // Options say what the demo shows.

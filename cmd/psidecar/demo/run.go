@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
-	"github.com/psidecar/psidecar/test/job"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
 )
 
 // stage is where the phases play.

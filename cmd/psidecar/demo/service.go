@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 const (

@@ -5,7 +5,7 @@ package hoststest
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/require"
 )
 

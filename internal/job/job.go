@@ -1,6 +1,6 @@
-// Package job runs a PS-lite job for a test: a scheduler, servers and workers
-// of any programs that take their part from the DMLC_* environment (psjob, the
-// C++ peer, PS-lite's own), mixed as the test likes, on the hosts of a
+// Package job runs a PS-lite job for a test or psidecar demo: a scheduler, servers
+// and workers of any programs that take their part from the DMLC_* environment
+// (psjob, the C++ peer, PS-lite's own), mixed as the caller likes, on the hosts of a
 // hosts.Net or on loopback. What comes in is a [Job]; what goes out is what
 // every process printed and how it ended.
 package job
@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // Program is a command line: path and arguments.

@@ -1,4 +1,6 @@
-package job
+// Package jobtest gives tests what they run jobs with (package job): the module's own
+// programs, built, and placements of psjob's keys.
+package jobtest
 
 import (
 	"os/exec"

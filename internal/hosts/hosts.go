@@ -6,7 +6,7 @@
 //
 // What comes in is a [Config]; what goes out is a [Net] of [Host] values with
 // methods. The end-to-end, interop, fault and speed tests call it (through
-// test/hosts/hoststest, which ends a Net with its test) and so does
+// test/hoststest, which ends a Net with its test) and so does
 // `psidecar demo`. It needs root, and a kernel with veth, bridge and tbf;
 // counting by pairs and losing packets need BPF as well.
 //

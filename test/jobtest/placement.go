@@ -1,4 +1,4 @@
-package job
+package jobtest
 
 import (
 	"path/filepath"
