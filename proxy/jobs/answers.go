@@ -13,6 +13,10 @@ import (
 // answers is a connection to a process of this host, in the eyes of the relay:
 // what it writes goes to the process, without what the router took, and with
 // what the router has to say.
+//
+// stream, rest and all that is learned of sender and job belong to whoever holds
+// writing. A queued message is written between two others, never within one. Once
+// over, nothing is queued: what comes later is pending of the job.
 type answers struct {
 	net.Conn
 	tcp         *net.TCPConn
@@ -29,9 +33,9 @@ type answers struct {
 	stream  stream
 	rest    []byte // came, and cannot be judged yet
 
-	mu      sync.Mutex
-	queue   [][]byte // messages to put in between
-	over    bool     // nothing more can be put in
+	mu      sync.Mutex // guards the rest
+	queue   [][]byte   // messages to put in between
+	over    bool       // nothing more can be put in
 	closed  bool
 	vetted  *job           // of which the sender is known to be a node's host
 	refused error          // or why it is not

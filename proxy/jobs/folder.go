@@ -25,7 +25,7 @@ type folder struct {
 
 	damaged atomic.Uint64 // files and folders that were found damaged
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards lost
 	lost []lostJob
 }
 

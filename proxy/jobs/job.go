@@ -17,6 +17,16 @@ import (
 )
 
 // job is one job, as far as this host has to do with it.
+//
+// Invariants, while mu is not held:
+//   - site is nil until a node of this host has the node table; without a site no
+//     request is routed.
+//   - what router and site want done has been done (carry), so that their queues of
+//     letters and results are empty.
+//   - up and down have those connections in open that are of a worker and a server;
+//     what is for a pair in neither is in pendingUp and pendingDown.
+//   - displaced is on disk before the first key leaves its home.
+//   - once gone, router and site are not used any more, and the files may be removed.
 type job struct {
 	jobs    *Jobs
 	name    string
@@ -35,7 +45,7 @@ type job struct {
 	// connect, from when they can.
 	expected time.Duration
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the rest, and nodes, inUse, unsaved and expected
 	site    *migrate.Site
 	router  *route.Router
 	ledgers map[int32]*ledger.Ledger

@@ -71,33 +71,45 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Jobs is all jobs of a proxy.
+// Jobs is all jobs of a proxy. Its methods may be called from any goroutine.
+//
+// Locks of this package are acquired in this order, of which any may be left out:
+//
+//	answers.writing   while a message of the job's is followed and passed on
+//	Jobs.mu           which jobs there are
+//	job.mu            all that a job's router, site and ledgers do
+//	answers.mu, requests.mu, plans.mu, folder.mu,
+//	Jobs.schedulersMu, Jobs.refusedMu     one of them, and nothing within it
+//	Jobs.linksMu, Jobs.runMu              in this order, and nothing within them
+//
+// Nobody waits for the network under any of them but answers.writing; files of a
+// job are written under job.mu, those of schedulers under schedulersMu.
 type Jobs struct {
 	opts   Options
 	log    *slog.Logger
 	folder *folder
 	plans  *plans // nil without a planner
 
-	mu      sync.RWMutex
-	jobs    map[string]*job
+	mu      sync.RWMutex              // guards jobs, waiting and dialled; see job.scopes too
+	jobs    map[string]*job           // by job.key
 	waiting map[waiter]netip.AddrPort // where they go to
 	dialled map[Scope]*dialled
 
-	schedulersMu sync.Mutex
+	schedulersMu sync.Mutex                  // guards schedulers, their files and schedulersTaken
 	schedulers   map[schedulerKey]*scheduler // of this host
 	// schedulersTaken: what the proxy before has kept of others is among them.
 	schedulersTaken bool
 
-	refusedMu sync.Mutex
+	refusedMu sync.Mutex // guards refused
 	refused   map[claim]uint64
 	refusals  *rate.Limiter // of their logs
 
 	post *semaphore.Weighted // of letters that are being read and heard
 
-	linksMu sync.Mutex
+	linksMu sync.Mutex // guards links
 	links   map[netip.Addr]*siteLink
 
-	runMu sync.Mutex
+	runMu sync.Mutex      // guards run and ctx
 	run   *errgroup.Group // nil unless Run runs
 	ctx   context.Context
 }

@@ -28,7 +28,11 @@ const (
 	maxTries = 20
 )
 
-// movers is a job's moves that this host has to carry out.
+// movers is a job's moves that this host has to carry out. job.mu guards it, and all
+// that it points to.
+//
+// Invariant: a key of a batch that is not done is in one group of work or in one
+// attempt under way, and in no other.
 type movers struct {
 	handler     migrate.Handler
 	fetching    bool    // it was asked where keys are

@@ -28,7 +28,7 @@ type plans struct {
 	jobs *Jobs
 	done chan struct{} // a batch is
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the rest; a job's router gets a copy of its table
 	client api.PlansClient
 	watch  context.CancelFunc // ends the present Watch; another follows
 	listed bool               // the present Watch has told all that there is

@@ -8,7 +8,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 
-// progress is what has become of one of the planner's batches.
+// progress is what has become of one of the planner's batches; pending are the keys
+// that are neither moved nor refused yet, and it is done when there are none. job.mu
+// guards it.
 type progress struct {
 	batch        *api.MoveBatch
 	moved, bytes uint64

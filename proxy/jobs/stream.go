@@ -35,7 +35,10 @@ type watcher interface {
 }
 
 // stream follows one direction of a connection and lets its bytes pass, but for
-// the messages that its watcher takes.
+// the messages that its watcher takes. One goroutine at a time may use it.
+//
+// Invariants: once blind, it stays so, and all passes. left is what remains of the
+// frame that passes; it is 0 while taking.
 type stream struct {
 	watcher  watcher
 	greeting zmtp.Decoder
