@@ -71,6 +71,8 @@ func Intercept(o InterceptOptions) (_ *Interception, err error) {
 
 // tellAgent has the agent say what it finds, and ask where connections go.
 func (i *Interception) tellAgent(o *agent.Options) {
+	// Answers of other hosts come from the proxy, over the loopback device.
+	o.Capture.IngressLoopback = true
 	o.Found = i.tell
 	o.Route = i.route
 	o.LastPush = i.lastPush

@@ -68,6 +68,27 @@ func (p *pending) take(r Request) (asked int64, ok bool) {
 	return w.asked, ok
 }
 
+// giveUpBefore drops the requests of a pair that wait for longer than one that waits,
+// and returns how many they were.
+func (p *pending) giveUpBefore(r Request) (given int) {
+	x := r.exchange()
+	if _, waits := p.at[x]; !waits {
+		return 0
+	}
+	of := pair{x.worker, x.server}
+	for _, older := range p.pairs[of] {
+		if older == x {
+			break
+		}
+		if _, waits := p.at[older]; waits {
+			delete(p.at, older)
+			given++
+		}
+	}
+	p.trim(of)
+	return given
+}
+
 // trim drops the requests of a pair that were answered, up to the first that
 // waits.
 func (p *pending) trim(of pair) {

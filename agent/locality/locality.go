@@ -170,6 +170,18 @@ func (j *Job) Answer(r Request) bool {
 	return true
 }
 
+// GiveUpBefore gives up the requests of a worker to a server that were asked before
+// one that is answered now: their answers may have passed unseen. It is to be called
+// before that answer is noted.
+func (j *Job) GiveUpBefore(r Request) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for range j.pending.giveUpBefore(r) {
+		j.totals.Unanswered++
+		j.settle(r.Worker, r.Time)
+	}
+}
+
 // Timed notes an answer of which nothing but its time is known, and that may be
 // noted by Answer as well: it ends the wait of its request, if that waits.
 func (j *Job) Timed(r Request) {

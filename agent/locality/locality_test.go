@@ -152,3 +152,34 @@ func TestTimeRanges(t *testing.T) {
 		t.Errorf("an interval that left the ring still has %d bytes", early.Bytes)
 	}
 }
+
+// A request whose answer may have passed unseen does not wait for ever; others of
+// the pair, younger ones and those of other pairs do.
+func TestGiveUpBefore(t *testing.T) {
+	j := New(testOptions())
+	ask := func(server int, ts int32, seconds float64) Request {
+		r := Request{Server: server, Time: at(seconds), Timestamp: ts, Pull: true}
+		j.Ask(r)
+		return r
+	}
+	ask(0, 1, 0) // its answer passes unseen
+	answered := ask(0, 2, 1)
+	ask(0, 3, 2)
+	ask(1, 1, 0)
+	unknown := answered
+	unknown.Timestamp = 77
+	j.GiveUpBefore(unknown)
+	if _, waits := j.Now(); len(waits) != 2 || waits[0].Requests+waits[1].Requests != 4 {
+		t.Fatalf("%+v wait after an answer that nobody waits for", waits)
+	}
+	answered.Time = at(3)
+	j.GiveUpBefore(answered)
+	j.Timed(answered)
+	workers, waits := j.Now()
+	if len(waits) != 2 || waits[0].Server != 1 || waits[1].Since != at(2) || waits[1].Requests != 1 {
+		t.Errorf("%+v wait", waits)
+	}
+	if !workers[0].Waiting || j.Totals() != (Totals{Answered: 1, Unanswered: 1}) {
+		t.Errorf("%+v, %+v", workers, j.Totals())
+	}
+}

@@ -91,14 +91,28 @@ func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 	o.learn(s, m, at)
 	o.place(s, at)
 	worker, server := s.receiver, s.sender
-	if m.Request || m.Control.Cmd != pslite.NoCommand || worker == nil || server == nil ||
-		worker.job != server.job || worker.role != roleWorker || server.role != roleServer {
+	if m.Request || m.Control.Cmd != pslite.NoCommand {
 		return
 	}
-	worker.job.Sums.Timed(locality.Request{
+	if worker == nil || server == nil || worker.job != server.job || worker.role != roleWorker || server.role != roleServer {
+		s.skipped = true
+		return
+	}
+	answer := locality.Request{
 		Worker: worker.index, Server: server.index, Time: at,
 		App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
-	})
+	}
+	s.giveUpBefore(worker.job, answer)
+	worker.job.Sums.Timed(answer)
+}
+
+// giveUpBefore has no request wait for ever whose answer passed here and was not
+// matched with it.
+func (s *stream) giveUpBefore(j *Job, answer locality.Request) {
+	if s.skipped {
+		s.skipped = false
+		j.Sums.GiveUpBefore(answer)
+	}
 }
 
 // begin notes a message of which the meta frame is there.
@@ -109,6 +123,7 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 	s.message = message{open: true, sampled: r.Has(bpf.Sampled)}
 	msg := &s.message
 	if msg.job = s.job(); msg.job == nil {
+		s.skipped = true
 		return
 	}
 	msg.job.note(at, &s.detector)
@@ -122,6 +137,7 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 	}
 	if m.Control.Cmd != pslite.NoCommand || worker == nil || server == nil ||
 		worker.role != roleWorker || server.role != roleServer {
+		s.skipped = s.skipped || m.Data()
 		return
 	}
 	msg.data = true
@@ -130,6 +146,7 @@ func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 		return
 	}
 	if msg.answer {
+		s.giveUpBefore(msg.job, msg.exchange)
 		msg.fresh = msg.job.Sums.Answer(msg.exchange)
 	} else {
 		msg.fresh = msg.job.Sums.Ask(msg.exchange)

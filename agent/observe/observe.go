@@ -165,11 +165,12 @@ func (o *Observer) Handle(r *bpf.Record) {
 	case bpf.KindEnd:
 		o.end(s, r)
 	case bpf.KindUnsynced:
-		s.synced = false
+		s.synced, s.skipped = false, true
 		o.giveUp(s)
 	case bpf.KindSynced:
 		s.synced, s.missed = true, r.Length
 	case bpf.KindLost:
+		s.skipped = true
 		o.giveUp(s)
 	case bpf.KindForeign, bpf.KindClose:
 		o.close(s, r)

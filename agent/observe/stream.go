@@ -22,6 +22,7 @@ type stream struct {
 	twin     bool // seen as egress of another watched process too: not counted
 	timing   bool // received: its answers are matched with requests, nothing more
 	missed   uint64
+	skipped  bool  // messages passed that could not be told, answers perhaps, since the last that was
 	identity int32 // of the sender, from its READY; 0 unknown
 	detector pslite.Detector
 
@@ -53,7 +54,7 @@ func (o *Observer) open(r *bpf.Record) {
 	if !follow {
 		return
 	}
-	s := &stream{id: r.Stream, from: local, to: to, late: r.Has(bpf.Late), synced: !r.Has(bpf.Late)}
+	s := &stream{id: r.Stream, from: local, to: to, late: r.Has(bpf.Late), synced: !r.Has(bpf.Late), skipped: r.Has(bpf.Late)}
 	s.ends = [2]netip.AddrPort{local, peer}
 	if r.Stream.Direction() == bpf.Ingress {
 		s.from, s.to, s.timing = to, local, o.opts.IngressTimes
