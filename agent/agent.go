@@ -104,7 +104,8 @@ type Sampling struct {
 	Budget float64
 }
 
-// Agent watches a host. Its page.State methods may be called while Run runs.
+// Agent watches a host. Its page.State methods may be called while Run runs. met, found
+// and foundAt are used by the loop that looks for processes alone.
 type Agent struct {
 	opts     Options
 	started  time.Time
@@ -129,7 +130,7 @@ type Agent struct {
 	found   *discover.Snapshot // that Options.Found was told last
 	foundAt time.Time
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the rest; acquired before the capture's
 	decided  sampling.Decision
 	findings map[string]stall.Finding // by job
 	logged   map[string]finding       // of findStalls alone

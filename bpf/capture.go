@@ -109,14 +109,14 @@ type Capture struct {
 	ring    *ring
 	stats   interface{ Close() error }
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards closed, attached and rated
 	closed   bool
 	attached map[string][]link.Link // by cgroup path
 	rated    map[StreamID]bool      // streams that are in the table of rates
 
 	batches map[StreamID]uint32 // number of the next batch; Read's alone
 
-	sweepMu sync.Mutex
+	sweepMu sync.Mutex // guards the rest; acquired before mu
 	now     func() time.Time
 	quiet   map[StreamID]quietStream
 	gone    []StreamID // reported as Gone, for Read to forget

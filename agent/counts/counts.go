@@ -66,10 +66,14 @@ func (b *Batch) lenBytes(i int) uint64 {
 }
 
 // A Table counts for one job. Its methods may be called from any goroutine.
+//
+// Invariants: firsts ascend from 0, so that each key is in exactly one leaf; used is
+// the sum of the leaves' bytes; while waiting, leaves lack what repeats and front have
+// noted, which is counted before anything is read.
 type Table struct {
 	opts Options
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the rest
 	leaves  []*leaf
 	firsts  []uint64 // leaves[i].first
 	used    int      // bytes of the leaves

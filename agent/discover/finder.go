@@ -20,7 +20,7 @@ type Finder struct {
 	proc fs.FS
 	most int // nodes
 
-	mu    sync.Mutex // held for as long as a look takes
+	mu    sync.Mutex // held for as long as a look takes; before changed
 	nodes map[int]*node
 
 	changed sync.Mutex // guards what follows; held briefly

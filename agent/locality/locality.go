@@ -75,11 +75,14 @@ type Totals struct {
 }
 
 // A Job keeps one job's sums. Its methods may be called from any goroutine.
+//
+// Invariant: the intervals of ring follow each other; all and totals count what ring
+// has forgotten too.
 type Job struct {
 	opts  Options
 	Table *counts.Table
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards the rest; acquired before the table's
 	totals    Totals
 	all       *Interval
 	ring      []*Interval // oldest first, older ones coarser; the last one is being filled

@@ -34,7 +34,10 @@ func roleOf(r pslite.Role) role {
 	return roleUnknown
 }
 
-// A Job is one training job: all nodes that have the same scheduler.
+// A Job is one training job: all nodes that have the same scheduler. The observer's
+// lock guards it, but for Sums, which has its own.
+//
+// Invariant: every node in byAddress, byID, byPID, servers and workers is in nodes.
 type Job struct {
 	Scheduler netip.AddrPort
 	Sums      *locality.Job

@@ -105,10 +105,15 @@ type Misses struct {
 
 // Observer keeps the jobs of a host. Handle is called from one goroutine at a
 // time; the other methods from any.
+//
+// mu is held while a record is handled: before locks of the resolver (processes), of
+// jobs' sums (locality.Job) and, within those, of their tables (counts.Table).
+//
+// Invariant: held is the bytes of the keys in all streams' lists.
 type Observer struct {
 	opts Options
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the rest, and streams and jobs whole, but for their sums
 	streams map[bpf.StreamID]*stream
 	sending map[[2]netip.AddrPort]bpf.StreamID // egress streams by from, to
 	jobs    map[netip.AddrPort]*Job            // by scheduler

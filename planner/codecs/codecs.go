@@ -47,7 +47,8 @@ const (
 // prefix begins the names of the store's entries, which a job's name ends.
 const prefix = "codecs/"
 
-// A Service keeps rules and reports. It implements api.CodecsServer.
+// A Service keeps rules and reports. It implements api.CodecsServer. Rules are written
+// to the store while mu is held, and told to followers when they are there.
 type Service struct {
 	api.UnimplementedCodecsServer
 
@@ -57,7 +58,7 @@ type Service struct {
 	store store.Store
 	now   func() time.Time
 
-	mu        sync.Mutex
+	mu        sync.Mutex        // guards the rest
 	rules     map[string]string // by job, as JSON
 	version   uint64
 	hosts     map[string]*host

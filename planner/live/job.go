@@ -12,7 +12,10 @@ import (
 )
 
 // A job is what is known of one job's uses of keys. Its machines are hosts that
-// report, its items keys.
+// report, its items keys. Planner.mu guards it.
+//
+// Invariants: hosts, links and machine number the same machines, keys and number the
+// same items; numbers are never given to others, so that the strategy may keep them.
 type job struct {
 	name    string
 	run     plan.Run // empty: nobody has named it

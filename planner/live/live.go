@@ -56,12 +56,13 @@ func (o Options) Check() error {
 	return nil
 }
 
-// A Planner plans for all jobs.
+// A Planner plans for all jobs. Its methods may be called from any goroutine; one
+// decision is made at a time. mu is acquired before locks of the service.
 type Planner struct {
 	opts    Options
 	service *plans.Service
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards jobs, and all that they point to
 	jobs    map[string]*job
 	shifted chan struct{} // some job's workers use other keys
 }

@@ -13,16 +13,21 @@ import (
 )
 
 // A job is what is known of the keys of one run of a job.
+//
+// Invariants, while mu is not held: owners are what the store says, at version, but
+// for versions up to unsure, which a write that failed may have left in its log;
+// moving is the one of epochs that is being carried out; while lost is not nil, nothing
+// is recorded, and owners are not told.
 type job struct {
 	name    string
 	run     plan.Run
 	service *Service
 
-	queueMu sync.Mutex
-	queue   []*commit // of Record, in order
+	queueMu sync.Mutex // guards queue; callers that wait for mu are in it
+	queue   []*commit  // of Record, in order
 
-	mu      sync.Mutex
-	gone    bool // forgotten
+	mu      sync.Mutex // guards the rest
+	gone    bool       // forgotten
 	servers int
 	version uint64
 	owners  plan.Owners

@@ -56,6 +56,13 @@ type Options struct {
 }
 
 // A Service keeps the plans of all jobs. It implements api.PlansServer.
+//
+// Locks are acquired in this order: the mutexes of runs, several of them in the order
+// of allRuns; then one run's queueMu, or the service's mutex. A write to the store is
+// made while the run's mutex is held, so that watchers hear of changes in the order in
+// which they are on disk, and after that.
+//
+// Invariant: a job's newest run, in jobs, is in runs too.
 type Service struct {
 	api.UnimplementedPlansServer
 
@@ -66,7 +73,7 @@ type Service struct {
 	id         string      // of the store
 	identified atomic.Bool // it is in the store
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the rest
 	runs     map[runKey]*job
 	jobs     map[string]*job // the newest run of each
 	watchers map[*watcher]bool

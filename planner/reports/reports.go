@@ -43,7 +43,10 @@ const (
 	Forget = 10 * time.Minute
 )
 
-// Store keeps reports. The zero value is empty and ready.
+// Store keeps reports. The zero value is empty and ready. Its methods may be called
+// from any goroutine.
+//
+// Invariant: memory is the sum of what the reports in hosts take.
 type Store struct {
 	api.UnimplementedPlannerServer
 
@@ -52,7 +55,7 @@ type Store struct {
 	// before the first report, and must not keep the report.
 	Windows func(*api.HostReport)
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the rest
 	hosts    map[string]entry
 	memory   int // that the newest reports take
 	history  history

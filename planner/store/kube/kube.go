@@ -66,7 +66,7 @@ type Store struct {
 	name    string
 	holds   Holds
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the rest; held while objects are written, one at a time
 	root  root
 	pages map[uint64]*page
 	index map[string]*page // by entry
