@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -31,6 +32,7 @@ type connection struct {
 	kind                kind
 	client, destination netip.AddrPort
 	job, origin         string         // of the listener, at the dialer's end
+	scope               jobs.Scope     // likewise
 	peer                relay.Instance // zero for direct ones
 	linkID              uint64
 	codec               string // empty: spliced
@@ -39,6 +41,7 @@ type connection struct {
 	pipe                relay.Conn
 	cookies             []uint64 // of its sockets
 	kept                *session // that can outlive this proxy; nil: none
+	transit             *transit // that can go on over another link in order; nil: it cannot
 }
 
 // ends are a socket's own address and its peer's.

@@ -32,6 +32,7 @@ func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.kept.stop()
 	p.flush()
+	p.passes.stop()
 	ended := make(chan struct{})
 	go func() {
 		p.work.Wait()
@@ -44,7 +45,7 @@ func (p *Proxy) Drain() {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	d := drain{rest: p.restFor, farewell: map[*connection]bool{}, late: time.Now().Add(min(p.holdFor, p.opts.Grace/2))}
-	d.hold(p.conns.all())
+	d.hold(p.handOver(true))
 	for {
 		select {
 		case <-ended:
@@ -57,9 +58,23 @@ func (p *Proxy) Drain() {
 			<-ended
 			return
 		case now := <-look.C:
-			d.look(p.conns.all(), now)
+			d.look(p.handOver(false), now)
 		}
 	}
+}
+
+// handOver has connections handed over to the next proxy, as soon as they stand
+// between two messages, and returns those of which that cannot be.
+func (p *Proxy) handOver(count bool) (others []*connection) {
+	for _, c := range p.conns.all() {
+		if passes, why := p.passes.ends(c); !passes {
+			others = append(others, c)
+			if count {
+				p.passes.drains(why)
+			}
+		}
+	}
+	return others
 }
 
 // drain is the orderly end of connections.

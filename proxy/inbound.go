@@ -53,6 +53,9 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	if isOffer && o.Kind != keep.Begin {
 		return p.resume(arrival{conn, far, hello, netns}, o)
 	}
+	if o, ok := passOffered(hello.Offers); ok && o.Kind != keep.Begin {
+		return p.passes.resume(arrival{conn, far, hello, netns}, o)
+	}
 	return p.inbound(arrival{conn, far, hello, netns})
 }
 
@@ -91,17 +94,23 @@ func (p *Proxy) inbound(a arrival) error {
 			answer.Accepted = append(answer.Accepted, beginOffer(o.Session))
 		}
 	}
+	if o, ok := passOffered(hello.Offers); ok && c.kept == nil {
+		p.passes.begin(c, keep.State{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup, Netns: scope.Netns})
+		if c.transit != nil {
+			answer.Accepted = append(answer.Accepted, passOffer(o))
+		}
+	}
 	if err := link.Reply(far, &answer); err != nil {
 		relay.Reset(c.pipe.Job)
+		if c.transit != nil {
+			p.passes.remove(c.transit)
+		}
 		if c.kept != nil {
 			c.kept.end()
 		}
 		return reason.Wrap(err, "link from %s", from)
 	}
-	if c.kept != nil {
-		return p.carryKept(c.kept, c)
-	}
-	return p.carry(c)
+	return p.carryOn(c)
 }
 
 // takeSite gives a link that asks for the mesh port itself, and has a slot, to

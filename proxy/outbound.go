@@ -19,7 +19,7 @@ import (
 
 // outbound carries a connection that a process of this host's job made.
 func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPort) error {
-	c := &connection{kind: kindLink, client: addrPort(job.RemoteAddr()), destination: destination, job: l.Job, origin: l.Origin}
+	c := &connection{kind: kindLink, client: addrPort(job.RemoteAddr()), destination: destination, job: l.Job, origin: l.Origin, scope: l.Scope}
 	if c.origin == "" {
 		c.origin = c.client.Addr().String()
 	}
@@ -28,10 +28,6 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope, c.origin)
 	}
 	established, err := p.viaPeer(c)
-	if established && c.kept != nil {
-		p.observe(c)
-		return p.carryKept(c.kept, c)
-	}
 	if err != nil {
 		return err
 	}
@@ -41,6 +37,17 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 		}
 	}
 	p.observe(c)
+	return p.carryOn(c)
+}
+
+// carryOn carries a connection to its end, over one link after the other where it can.
+func (p *Proxy) carryOn(c *connection) error {
+	switch {
+	case c.kept != nil:
+		return p.carryKept(c.kept, c)
+	case c.transit != nil:
+		return p.passes.carry(c)
+	}
 	return p.carry(c)
 }
 
@@ -71,6 +78,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	if holder != nil {
 		h.Offers = append(h.Offers, beginOffer(session))
 	}
+	h.Offers = append(h.Offers, passOffer(keep.Pass{Session: session}))
 	mesh := net.JoinHostPort(c.destination.Addr().String(), strconv.Itoa(int(p.opts.MeshPort)))
 	dialer := p.links
 	if p.peers.known(c.destination.Addr()) {
@@ -80,20 +88,15 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	far, answer, err := p.link(&dialer, c.destination.Addr(), mesh, h)
 	switch {
 	case err == nil:
-		p.peers.met(c.destination.Addr())
-		p.identities.note(c.destination.Addr(), identity{answer.Instance, link.KeyOf(far)})
-		if r, ok := c.pipe.Job.(interface{ Linked() }); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
-			r.Linked()
-		}
-		c.pipe.Far, c.peer, c.linkID = far, answer.Instance, h.ID
-		l := relay.Link{ID: h.ID, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}
-		l.Routes, _ = c.pipe.Job.(relay.Routes)
-		if err := p.open(c, answer.Accepted, l); err != nil {
+		if err := p.linked(c, far, answer, h.ID); err != nil {
 			far.Close()
 			return false, err
 		}
 		if o, ok := offered(answer.Accepted); ok && holder != nil && o.Session == session {
 			c.kept = p.kept.begin(c, holder, keep.Meta{Dialed: true, Session: session})
+		}
+		if o, ok := passOffered(answer.Accepted); ok && c.kept == nil && o.Session == session {
+			p.passes.begin(c, keep.State{Dialed: true, Session: session, Cgroup: c.scope.Cgroup, Netns: c.scope.Netns})
 		}
 		return true, nil
 	case p.life.Err() != nil:
@@ -122,6 +125,19 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		p.log.Debug("no proxy at the destination, connecting directly", "destination", c.destination, "error", err)
 	}
 	return false, nil
+}
+
+// linked makes a link that was accepted the connection's.
+func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint64) error {
+	p.peers.met(c.destination.Addr())
+	p.identities.note(c.destination.Addr(), identity{answer.Instance, link.KeyOf(far)})
+	if r, ok := c.pipe.Job.(interface{ Linked() }); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
+		r.Linked()
+	}
+	c.pipe.Far, c.peer, c.linkID = far, answer.Instance, id
+	l := relay.Link{ID: id, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}
+	l.Routes, _ = c.pipe.Job.(relay.Routes)
+	return p.open(c, answer.Accepted, l)
 }
 
 // link links to the proxy of a host, and waits for one that may be there soon.
@@ -263,6 +279,9 @@ func (p *Proxy) carry(c *connection) error {
 	defer p.conns.remove(c)
 	p.log.Debug("connection", "kind", c.kind, "client", c.client, "destination", c.destination, "codec", c.codec)
 	err := c.pipe.Run(p.life, p.memory)
+	if errors.Is(err, relay.ErrPassed) {
+		return err
+	}
 	if err != nil {
 		return reason.Wrap(err, "%s connection from %s to %s", c.kind, c.client, c.destination)
 	}

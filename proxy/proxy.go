@@ -153,9 +153,11 @@ type Proxy struct {
 	reach      *reach
 	identities *identities // of other hosts' proxies
 	kept       kept        // connections that can outlive this proxy
+	passes     passes      // and those that can go on over another link in order
 	log        *slog.Logger
 	failures   *failures
-	restoring  string // why what waited of pushes could not be taken up, as it was logged
+	restoreMu  sync.Mutex // guards restoring
+	restoring  string     // why what waited of pushes could not be taken up, as it was logged
 
 	advising sync.Mutex
 	conns    *register
@@ -206,6 +208,7 @@ func New(opts Options) (*Proxy, error) {
 	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.localDial() + opts.HelloTimeout, TLS: opts.TLS}
 	p.acceptor = link.Acceptor{HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
 	p.kept.init(p)
+	p.passes.init(p)
 	p.life, p.kill = context.WithCancelCause(context.Background())
 	p.sitesLife, p.endSites = context.WithCancel(p.life)
 	return p, nil

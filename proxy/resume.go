@@ -257,11 +257,12 @@ func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 // resume gives a link to the session that it is to go on with.
 func (p *Proxy) resume(a arrival, o keep.Offer) error {
 	k := &p.kept
+	settled := k.settled.Load() // before it is looked for
 	k.mu.Lock()
 	s := k.accepted[o.Session]
 	k.mu.Unlock()
 	why := reason.NotKept
-	if !k.settled.Load() && o.Kind == keep.Resume {
+	if !settled && o.Kind == keep.Resume {
 		why = reason.Starting
 	}
 	refuse := func(err error) error {
@@ -272,15 +273,8 @@ func (p *Proxy) resume(a arrival, o keep.Offer) error {
 		return refuse(reason.Errorf(why, "the connection is not held here"))
 	}
 	m := s.page.Meta()
-	if m.Client != a.hello.Client || m.Destination != a.hello.Destination || m.Far != a.source() {
-		return refuse(reason.Errorf(reason.NotAllowed, "the connection is another one"))
-	}
-	scope, err := p.mayServe(a.hello.Destination, a)
-	if err != nil {
+	if err := p.isSame(a, sameAs{m.Client, m.Destination, m.Far, m.Cgroup}); err != nil {
 		return refuse(err)
-	}
-	if scope.Cgroup != m.Cgroup {
-		return refuse(reason.Errorf(reason.NotAllowed, "the connection is of another cgroup"))
 	}
 	if !s.give(a) {
 		return refuse(reason.Errorf(reason.NotKept, "the connection has ended"))

@@ -32,6 +32,7 @@ type State struct {
 	// where no requests are routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
 	Kept        *KeptState        `json:"kept,omitempty"`    // where connections outlive a proxy
+	Passed      *PassState        `json:"passed,omitempty"`  // connections that were handed over in order
 	Refused     map[string]uint64 `json:"refused,omitempty"` // claims of processes and proxies that were not believed
 }
 
@@ -71,7 +72,7 @@ type Direction struct {
 
 // State returns the state of now.
 func (p *Proxy) State() State {
-	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Kept: p.kept.state()}
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Kept: p.kept.state(), Passed: p.passes.state()}
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
 		s.Errors[string(r)] = n
@@ -188,7 +189,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained} {
 		out <- d
 	}
 }
@@ -220,6 +221,7 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectFolder(out)
 	p.collectMeasures(out)
 	p.kept.collect(out)
+	p.passes.collect(out)
 	s := p.conns.sums()
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)

@@ -13,12 +13,19 @@ import (
 
 // TakeKept goes on with a connection that a proxy before this one carried, and that
 // the keeper gave under a number, with its page. Both files become the proxy's. Call
-// it after Keep.
+// it after Keep and LeaveTo.
 func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
+	if keep.IsState(page) {
+		p.passes.take(number, socket, page)
+		return
+	}
 	kept, err := keep.OpenPage(page)
+	if err == nil && p.kept.keeper.Load() == nil {
+		err = errors.Join(errors.New("this proxy has no --outlive"), kept.Close())
+	}
 	if err != nil {
 		p.log.Warn("a connection that outlived its proxy is reset", "error", err)
-		socket.Close()
+		resetFile(socket)
 		p.dropKept(number)
 		return
 	}
@@ -51,7 +58,17 @@ func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 func (p *Proxy) dropKept(number uint64) {
 	if holder := p.kept.keeper.Load(); holder != nil {
 		(*holder).Drop(number)
+	} else if heir := p.passes.heir.Load(); heir != nil {
+		(*heir).Returned(number)
 	}
+}
+
+// resetFile resets a connection of which only the descriptor is there.
+func resetFile(socket *os.File) {
+	if conn, err := net.FileConn(socket); err == nil {
+		relay.Reset(conn)
+	}
+	socket.Close()
 }
 
 // takeOver carries on a session of a proxy before this one.

@@ -60,6 +60,8 @@ func (p *Proxy) restoreOnce() {
 		return
 	}
 	streams, err := p.opts.Values.Restore(p.opts.ValuesFile)
+	p.restoreMu.Lock()
+	defer p.restoreMu.Unlock()
 	if err != nil && err.Error() != p.restoring {
 		p.restoring = err.Error()
 		p.log.Error("thresholded pushes", "error", err)

@@ -13,9 +13,9 @@ import (
 )
 
 // A proxy has the agent hold duplicates of connections, each with a page of memory,
-// which are given to the next proxy where it is killed (proxy/keep). The agent looks
-// into neither. A proxy that ends in order, or hangs up while it lives, leaves
-// nothing.
+// which are given to the next proxy when it has ended (proxy/keep): those that outlive
+// one that is killed, and those that one which ends in order hands over. The agent
+// looks into neither. A proxy that hangs up while it lives leaves nothing.
 
 // Of the descriptors that the agent may have open a quarter is for connections, with
 // two each, of a proxy; there are two while one is replaced.
@@ -23,7 +23,7 @@ const (
 	keptApart = 512
 	keptShare = 8
 	mostKept  = 16384
-	// keptFor is for how long connections are held at most when their proxy was killed.
+	// keptFor is for how long connections are held at most when their proxy has ended.
 	keptFor = 10 * time.Second
 	// diesWithin is how long a proxy that has hung up may take to be gone.
 	diesWithin = 5 * time.Second
@@ -50,7 +50,7 @@ type kept struct {
 
 	mu      sync.Mutex // guards the rest
 	here    map[*handover.Conn]*keptOf
-	orphans map[uint64]keptPair // of proxies that were killed, while there is none that takes them
+	orphans map[uint64]keptPair // of proxies that have ended, while there is none that takes them
 	late    *time.Timer         // closes them
 	given   uint64
 	lost    uint64
@@ -80,7 +80,7 @@ func (k *kept) comes(conn *handover.Conn, p *peer, takes bool) {
 		k.here = map[*handover.Conn]*keptOf{}
 	}
 	k.here[conn] = &keptOf{peer: p, takes: takes, pairs: map[uint64]keptPair{}}
-	k.give(conn, k.orphans, !k.dying())
+	k.give(conn, k.orphans)
 	k.orphans = nil
 	if k.late != nil {
 		k.late.Stop()
@@ -88,20 +88,10 @@ func (k *kept) comes(conn *handover.Conn, p *peer, takes bool) {
 	}
 }
 
-// dying reports whether one is dead whose messages are still to be read; k.mu is
-// locked.
-func (k *kept) dying() bool {
-	for _, of := range k.here {
-		if of.peer.gone(0) {
-			return true
-		}
-	}
-	return false
-}
-
-// give gives connections to a proxy, for which they are held from then on; k.mu is
-// locked. all: there are no more.
-func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair, all bool) {
+// give gives connections to a proxy, for which they are held from then on, and tells it
+// whether there are no more: not while there is another proxy, which may leave some, or
+// is dead and has left some that are still to be read. k.mu is locked.
+func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair) {
 	to := k.here[conn]
 	for id, p := range pairs {
 		to.pairs[id] = p // where it does not get there, that one is gone, and the next gets it
@@ -109,7 +99,7 @@ func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair, all bool) {
 			k.given++
 		}
 	}
-	if all {
+	if len(k.here) == 1 {
 		_ = conn.Send(handover.Message{Kind: handover.AllKept}, nil) // its reader notices
 	}
 }
@@ -163,8 +153,8 @@ func (k *kept) drop(conn *handover.Conn, id uint64) {
 	}
 }
 
-// leaves takes what a proxy that was killed had held for the next one, which has so
-// much time to come.
+// leaves takes what a proxy that has ended had held for the next one, which has so much
+// time to come.
 func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 	k.mu.Lock()
 	of := k.here[conn]
@@ -180,11 +170,11 @@ func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 		for _, p := range of.pairs {
 			p.close()
 		}
-		return
+		of.pairs = nil
 	}
 	for other, o := range k.here {
-		if o.takes && !o.peer.gone(0) {
-			k.give(other, of.pairs, !k.dying())
+		if o.takes && !o.peer.gone(0) && !k.closed {
+			k.give(other, of.pairs)
 			return
 		}
 	}

@@ -46,7 +46,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	p := openPeer(conn, who.Pid)
 	defer p.close()
 	l.kept.comes(conn, p, m.Keeps > 0)
-	defer l.kept.leaves(conn, min(l.opts.Grace, keptFor))
+	defer l.kept.leaves(conn, l.holdsFor())
 	s := &silence{l: l, peer: p, wanted: l.opts.HangAfter}
 	if p.pidfd < 0 {
 		s.wanted = 0
@@ -55,6 +55,9 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	defer stop()
 	return l.converse(conn, s)
 }
+
+// holdsFor is for how long connections are held whose proxy has ended.
+func (l *Listeners) holdsFor() time.Duration { return min(l.opts.Grace, keptFor) }
 
 // pingEvery is how often a proxy is asked whether it is stuck.
 func (l *Listeners) pingEvery() time.Duration {
@@ -166,7 +169,7 @@ func (l *Listeners) admit(conn *handover.Conn, links bool) error {
 	if l.closed {
 		return net.ErrClosed
 	}
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Keeps: l.kept.most}, nil); err != nil {
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Keeps: l.kept.most, Holds: l.holdsFor().Milliseconds()}, nil); err != nil {
 		return err
 	}
 	for _, o := range l.listeners() {

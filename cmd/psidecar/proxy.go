@@ -257,6 +257,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return opts.Health.Watch(ctx) })
+	ended := make(chan struct{}) // closed when all connections have ended, or are the next proxy's
 	orders := c.orders(f, nil)
 	g.Go(func() error { return front.Serve(ctx, c.proxy.Handler(front.Guard, orders)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })
@@ -268,12 +269,18 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		client.Alive(opts.Health.Late)
 		client.LastPushes(c.proxy.LastPush)
 		client.Carried(c.proxy.Carried)
-		if f.outlive && c.proxy.Keep(client) {
-			client.Keeps(c.proxy.TakeKept, c.proxy.Settled)
+		if f.outlive {
+			c.proxy.Keep(client)
 		}
+		c.proxy.LeaveTo(client)
+		client.Keeps(c.proxy.TakeKept, c.proxy.Settled)
+		client.StayUntil(ended)
 		g.Go(func() error { return client.Run(ctx) })
 	}
-	g.Go(func() error { return c.run(ctx) })
+	g.Go(func() error {
+		defer close(ended)
+		return c.run(ctx)
+	})
 	return g.Wait()
 }
 

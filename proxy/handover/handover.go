@@ -37,7 +37,7 @@ const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
 const (
-	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh; from the agent: Owners
+	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh; from the agent: Owners, Holds
 	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
 	Complete   = "complete"    // from the agent: it has named all there are now
@@ -51,8 +51,8 @@ const (
 	LastPush   = "last-push"   // from the agent: Job, Node; a worker has said so to the scheduler, past the proxy
 	// Keep, from the proxy, with the descriptors of a connection and of its page (package
 	// keep): ID; they are to be held for the proxy after this one. Drop: no more. Kept,
-	// from the agent, with both: ID; of a proxy that was killed. AllKept: it has named
-	// all that there are now.
+	// from the agent, with both: ID; of a proxy that has ended. AllKept: it has named all
+	// that there are now, and there is no other proxy that may leave more.
 	Keep    = "keep"
 	Drop    = "drop"
 	Kept    = "kept"
@@ -75,6 +75,7 @@ type Message struct {
 	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: somebody listens there
 	Node    int32          `json:"node,omitempty"`   // id of a node of the Job
 	Keeps   int            `json:"keeps,omitempty"`  // of an agent's Hello: how many connections it keeps; of a proxy's: not 0 where it takes Kept
+	Holds   int64          `json:"holds,omitempty"`  // of an agent's Hello: milliseconds for which it holds them once their proxy has ended; 0: it is older
 
 	Carried *Carried `json:"carried,omitempty"` // of a Pong; nil: the proxy does not say
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"syscall"
+	"time"
 )
 
 // keeping is a client's part of [Keeper]: what the agent is to hold, and what it
@@ -15,6 +16,7 @@ type keeping struct {
 
 	// Client.mu guards the rest.
 	most   int                 // that this agent holds
+	holds  time.Duration       // and for how long once this proxy has ended; 0: it is older
 	wanted map[uint64]heldPair // at most most
 	toTell []uint64            // of wanted, or dropped, which this agent is to be told
 	held   map[uint64]bool     // what it was told
@@ -25,9 +27,8 @@ type heldPair struct {
 	page   *os.File
 }
 
-// Keeps has the agent asked to hold connections, and take called with the
-// connection and the page of each that a killed proxy left, both of which become
-// take's; settled is called when an agent has named all of them. Call it before Run.
+// Keeps has take called with the connection and the page, or state, of each that a
+// proxy before this one left, both of which become take's; settled is called when an agent has named all of them. Call it before Run.
 func (c *Client) Keeps(take func(id uint64, socket, page *os.File), settled func()) {
 	c.keeping.take, c.keeping.settled = take, settled
 }
@@ -75,9 +76,10 @@ func (c *Client) Drop(id uint64) {
 	c.look()
 }
 
-// attach begins with an agent that holds up to most connections; c.mu is locked.
-func (k *keeping) attach(most int) {
-	k.most, k.held, k.toTell = most, map[uint64]bool{}, nil
+// attach begins with an agent that holds up to most connections, for so long once this
+// proxy has ended; c.mu is locked.
+func (k *keeping) attach(most int, holds time.Duration) {
+	k.most, k.holds, k.held, k.toTell = most, holds, map[uint64]bool{}, nil
 	if most == 0 {
 		return
 	}

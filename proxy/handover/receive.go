@@ -40,6 +40,7 @@ type Client struct {
 	owners   bool                    // this agent answers who listens where
 	changed  chan struct{}           // full may have, and what is kept
 	keeping  keeping
+	stay     <-chan struct{} // until when a session lasts, beyond Run's context; nil: not
 }
 
 // place is what there is one listener for.
@@ -91,13 +92,15 @@ func newClient(name string, dial func(context.Context) (*net.UnixConn, error), s
 // for one.
 func (c *Client) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { c.tellFull(ctx); return nil })
+	talking, hangUp := c.talking(ctx)
+	defer hangUp()
+	g.Go(func() error { c.tellFull(talking); return nil })
 	g.Go(func() error {
 		var told string
 		for {
-			err := c.session(ctx, g)
+			err := c.session(ctx, talking, g)
 			switch {
-			case ctx.Err() != nil:
+			case talking.Err() != nil:
 				return nil
 			case errors.Is(err, errRefused):
 				return err
@@ -106,7 +109,7 @@ func (c *Client) Run(ctx context.Context) error {
 				slog.Warn("no agent; serving the listeners that are there, and looking for one", "socket", c.socket, "error", err)
 			}
 			select {
-			case <-ctx.Done():
+			case <-talking.Done():
 				return nil
 			case <-time.After(retry):
 			}
@@ -117,15 +120,16 @@ func (c *Client) Run(ctx context.Context) error {
 
 var errRefused = errors.New("the agent refuses this proxy")
 
-// session talks with one agent until it or ctx ends.
-func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
-	raw, err := c.dial(ctx)
+// session talks with one agent until it or talking ends. Listeners are served until
+// ctx does.
+func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error {
+	raw, err := c.dial(talking)
 	if err != nil {
 		return fmt.Errorf("connecting to the agent: %w", err)
 	}
 	conn := NewConn(raw)
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	stop := context.AfterFunc(talking, func() { conn.Close() })
 	defer stop()
 	if err := trust(conn); err != nil {
 		return err
@@ -149,8 +153,8 @@ func (c *Client) session(ctx context.Context, g *errgroup.Group) error {
 	if c.keeping.take == nil {
 		m.Keeps = 0
 	}
-	c.attach(conn, m.Owners, m.Keeps)
-	defer c.attach(nil, false, 0)
+	c.attach(conn, m)
+	defer c.attach(nil, Message{})
 	c.look()
 	for {
 		m, files, err := conn.ReceiveAll()
@@ -175,12 +179,13 @@ func trust(conn *Conn) error {
 	return nil
 }
 
-// attach sets the agent that questions go to; those to the one before fail.
-func (c *Client) attach(conn *Conn, owners bool, keeps int) {
+// attach sets the agent that questions go to, with its hello; those to the one before
+// fail.
+func (c *Client) attach(conn *Conn, hello Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keeping.attach(keeps)
-	c.conn, c.named, c.told, c.pinged, c.complete, c.owners = conn, map[uint64]bool{}, false, false, false, owners
+	c.keeping.attach(hello.Keeps, time.Duration(hello.Holds)*time.Millisecond)
+	c.conn, c.named, c.told, c.pinged, c.complete, c.owners = conn, map[uint64]bool{}, false, false, false, hello.Owners
 	for sequence, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, sequence)
@@ -191,6 +196,9 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files
 	switch m.Kind {
 	case Listening:
 		defer files[0].Close()
+		if ctx.Err() != nil {
+			return nil // this proxy is about to end
+		}
 		l, err := newListener(m, files[0])
 		if err != nil {
 			return fmt.Errorf("the agent sent %w", err)

@@ -7,6 +7,7 @@ const (
 	commandName = "PS"
 	flagFollow  = 1 // frames follow
 	flagRaw     = 2 // no more ZMTP from here on: the stream is not PS-lite's
+	flagPass    = 4 // nothing follows: the stream goes on over another link
 )
 
 // commandExtra is what the command has before the head.

@@ -16,6 +16,7 @@ type decoder struct {
 	receiver Receiver
 	releaser Releaser // receiver, where it is one
 	flow     *Flow
+	passing  *Passing // nil: it may not end between two messages
 	skim
 	// Of an encoded message that is not yet passed on whole:
 	frames [][]byte // by index; those that come from the link are ignored
@@ -121,6 +122,9 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error) {
 	if flags&flagRaw != 0 {
 		return verdict{raw: true}, nil
+	}
+	if flags&flagPass != 0 {
+		return d.passCommand(head)
 	}
 	d.flow.messages.Add(1)
 	d.flow.encoded.Add(1)

@@ -79,6 +79,10 @@ type direction struct {
 	keeping *Keeping     // nil: it is not
 	window  *keep.Window // of the direction to Far
 	skip    uint64       // bytes that the destination has got already
+	// Of a connection that may go on over another link in order:
+	passing *Passing // nil: it may not
+	heardBy *Conn    // of the direction to Job: whose other direction is to stop, too
+	left    []byte   // what the stream begins with
 }
 
 // spliceFrom is how many bytes of a body are worth a splice.
@@ -93,6 +97,9 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 	}
 	d.out.conn = d.dst
 	d.in.window = d.window
+	if err := d.in.preload(ctx, d.left); err != nil {
+		return err
+	}
 	if !d.greeted {
 		isZMTP, err := d.greet()
 		switch {
@@ -112,6 +119,8 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 		switch {
 		case err != nil:
 			return err
+		case v.pass:
+			return d.heard(d.heardBy)
 		case v.flush:
 			continue
 		case v.raw:
@@ -131,7 +140,13 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 				continue // the buffer is full and was not replaced: the message passes
 			}
 		}
+		if d.heardBy == nil && d.passDue() {
+			return d.stand()
+		}
 		if err := d.await(); err != nil {
+			if d.halted(err) {
+				return d.stand()
+			}
 			return d.end(err)
 		}
 	}
@@ -250,6 +265,9 @@ func (d *direction) move(n uint64) error {
 func (d *direction) splice() error {
 	if d.keeping != nil {
 		return d.copy()
+	}
+	if d.passing != nil {
+		d.passing.raw.Store(true)
 	}
 	d.flow.inMessage.Store(false)
 	d.out.lend(d.in.bytes())

@@ -65,6 +65,7 @@ type verdict struct {
 	need  int    // wait until that many bytes are there, if there is room
 	move  uint64 // pass that many bytes on, of which none is there
 	raw   bool   // splice all the rest
+	pass  bool   // the other end stands between two messages, and nothing more comes
 }
 
 // step consumes what it can of in and adds to out what it becomes. It returns

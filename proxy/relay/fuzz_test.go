@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -23,6 +24,9 @@ func pump(b []byte, sides ...side) (out []byte, errs []error) {
 	for i, s := range sides {
 		there, next := net.Pipe()
 		d := &direction{src: in, dst: there, side: s, flow: &Flow{}}
+		if dec, ok := s.(*decoder); ok && dec.passing != nil {
+			d.passing, d.heardBy = dec.passing, &Conn{Passing: dec.passing, Job: there}
+		}
 		running.Go(func() {
 			errs[i] = d.run(context.Background(), memory)
 			d.src.Close()
@@ -73,11 +77,16 @@ func FuzzLink(f *testing.F) {
 		up, _ := newSides(seed)
 		b, _ := pump(stream(seed, 5)[:3000], up)
 		f.Add(b)
+		f.Add(appendCommand(b, flagPass, make([]byte, 4)))
+		f.Add(append(appendCommand(b, flagPass, make([]byte, 4)), b...))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, down := newSides(0)
-		if _, errs := pump(b, down); errs[0] != nil && !reason.Has(errs[0]) {
-			t.Errorf("no reason: %v", errs[0])
+		for _, passing := range []*Passing{nil, {}} {
+			_, down := newSides(0)
+			down.(*decoder).passing = passing
+			if _, errs := pump(b, down); errs[0] != nil && !reason.Has(errs[0]) && !errors.Is(errs[0], errStands) {
+				t.Errorf("no reason: %v", errs[0])
+			}
 		}
 	})
 }

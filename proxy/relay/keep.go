@@ -85,14 +85,6 @@ func isFar(err error, up bool) bool {
 	return errors.As(err, &side) && side.write == up
 }
 
-// reready shows the codecs of a further link which node sends.
-func (e *encoder) reready(w *keep.Window) {
-	e.ready = w.Page().SetReady
-	if body := w.Page().Ready(); len(body) > 0 {
-		e.greet(body)
-	}
-}
-
 // wrote notes that so many bytes were written: to the link, in the window, as far as
 // messages can be told from each other; to the process, for the far proxy.
 func (d *direction) wrote(n int) {

@@ -8,7 +8,8 @@
 // as a ZMTP command that only proxies see, followed, where the sender left
 // frames as they are, by a ZMTP message of those:
 //
-//	command "PS": flags (1 byte: 1 = frames follow, 2 = no more ZMTP), head
+//	command "PS": flags (1 byte: 1 = frames follow, 2 = no more ZMTP, 4 = the stream
+//	goes on over another link), head
 //
 // All other frames, commands among them, pass in order and as they are. What
 // comes out at the far end is byte for byte what went in.
@@ -45,6 +46,9 @@ type Conn struct {
 	// Keeping is set where the connection may go on over another link; nil: it may
 	// not.
 	Keeping *Keeping
+	// Passing is set where the connection may go on over another link in order; nil: it
+	// may not.
+	Passing *Passing
 
 	ToFar, ToJob Flow
 
@@ -77,6 +81,9 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	if !stop() && ctx.Err() != nil {
 		return reason.Errorf(reason.Stopped, "ended by the proxy: %w", context.Cause(ctx))
 	}
+	if err == nil && c.passed() {
+		return c.leave()
+	}
 	if err == nil {
 		if c.Keeping != nil { // closed with something unread, a connection is reset
 			c.Keeping.Window.Off(keep.Over)
@@ -91,6 +98,9 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
 	k := c.Keeping
 	if c.Sender == nil && c.Observer == nil {
+		if err := c.sendLeft(); err != nil {
+			return err
+		}
 		if k == nil {
 			return splice(c.Far, c.Job, &c.ToFar, &c.jobEnded)
 		}
@@ -101,13 +111,17 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	e.observer = c.Observer
 	e.payoff, e.far.conn = c.Payoff, c.Far
 	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: e, ended: &c.jobEnded}
-	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil {
+	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil || c.Passing != nil {
 		d.waking = &c.waking
 	}
 	if k != nil {
 		d.keeping, d.window, d.greeted = k, k.Window, k.Begun
-		e.reready(k.Window)
 	}
+	if d.passing = c.Passing; d.passing != nil && d.passing.Begun {
+		d.greeted, d.left = true, d.passing.Left
+		d.passing.Left = nil
+	}
+	e.tellReady(k, c.Passing)
 	return d.run(ctx, m)
 }
 
@@ -121,9 +135,13 @@ func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 		d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, ended: &c.farEnded, keeping: k, skip: k.Skip}
 		return d.carryAsItIs(m)
 	}
-	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: newDecoder(c.Receiver, &c.ToJob), ended: &c.farEnded, hold: &c.hold}
+	side := newDecoder(c.Receiver, &c.ToJob)
+	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: side, ended: &c.farEnded, hold: &c.hold}
 	if k != nil {
 		d.keeping, d.skip, d.greeted = k, k.Skip, k.FarBegun
+	}
+	if side.passing = c.Passing; c.Passing != nil {
+		d.passing, d.heardBy, d.greeted = c.Passing, c, d.greeted || c.Passing.Begun
 	}
 	return d.run(ctx, m)
 }
@@ -140,7 +158,7 @@ func survive(err *error) {
 // writing failed because of one or the other end. That of the direction which
 // fails first counts; the other fails because of the reset.
 func (c *Conn) ended(err error, up bool, reading, writing reason.Reason) {
-	if err == nil {
+	if err == nil || errors.Is(err, errStands) {
 		return
 	}
 	c.failing.Do(func() {

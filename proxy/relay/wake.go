@@ -57,11 +57,13 @@ func (d *direction) await() error {
 	if n := d.in.w - d.in.r; d.window != nil && n >= lacksRoom {
 		d.window.MakeRoom(n)
 	}
-	if d.initiator == nil || !d.side.between() || d.in.r < d.in.w {
+	if d.waking == nil || !d.side.between() || d.passing == nil && d.in.r < d.in.w {
 		return d.fill()
 	}
-	if err := d.initiate(); err != nil {
-		return err
+	if d.initiator != nil && d.in.r == d.in.w {
+		if err := d.initiate(); err != nil {
+			return err
+		}
 	}
 	if !d.waking.park(d.src) {
 		return nil

@@ -1,0 +1,62 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"time"
+)
+
+// errHoldsNone is that there is no agent that holds another connection.
+var errHoldsNone = errors.New("the agent holds no more connections, or has gone")
+
+// StayUntil has the session with the agent last, after Run's context has ended, until
+// a channel is closed: a proxy that ends in order hands connections over before. Call
+// it before Run.
+func (c *Client) StayUntil(ended <-chan struct{}) { c.stay = ended }
+
+// talking is for how long the session with the agent lasts.
+func (c *Client) talking(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.stay == nil {
+		return context.WithCancel(ctx)
+	}
+	talking, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { <-c.stay; hangUp() })
+	return talking, func() { stop(); hangUp() }
+}
+
+// Holds is how many more connections the agent holds for the next proxy, and for how
+// long once this one has ended; 0: none, or there is no agent now.
+func (c *Client) Holds() (most int, within time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil || c.keeping.holds == 0 {
+		return 0, 0
+	}
+	return max(0, c.keeping.most-len(c.keeping.held)), c.keeping.holds
+}
+
+// Leave has the agent give a connection, with the file that describes it, to the next
+// proxy, under a number that no other has. Both stay the caller's.
+func (c *Client) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
+	c.mu.Lock()
+	conn := c.conn
+	if conn == nil || c.keeping.holds == 0 || len(c.keeping.held) >= c.keeping.most {
+		c.mu.Unlock()
+		return errHoldsNone
+	}
+	c.keeping.held[id] = true
+	c.mu.Unlock()
+	return conn.send(Message{Kind: Keep, ID: id}, socket, state)
+}
+
+// Returned says that this proxy has taken what the agent gave under a number.
+func (c *Client) Returned(id uint64) {
+	c.mu.Lock()
+	if c.keeping.held != nil {
+		c.keeping.held[id] = true
+	}
+	c.mu.Unlock()
+	c.Drop(id)
+}

@@ -1,0 +1,293 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/psidecar/psidecar/proxy/keep"
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// Heir holds connections for the proxy after this one, from this one's end on;
+// [handover.Client] is one. Its methods are safe for use by several goroutines.
+type Heir interface {
+	// Holds is how many more it holds, and for how long at most; 0: none, now.
+	Holds() (most int, within time.Duration)
+	// Leave hands a connection over under a number, with the file of its [keep.State].
+	// Both stay the caller's, which is to close its own.
+	Leave(id uint64, socket *net.TCPConn, state *os.File) error
+	// Returned says that a connection was taken which it gave: it need not hold it.
+	Returned(id uint64)
+}
+
+// passes is the connections that can go on over another link in order: where a proxy
+// ends in order, this or the one at the other end, both bring them to stand between
+// two messages ([relay.Passing]); the link ends, and the next proxy makes another.
+type passes struct {
+	p    *Proxy
+	heir atomic.Pointer[Heir]
+	halt chan struct{} // closed when this proxy is about to end
+
+	mu       sync.Mutex // guards the rest
+	accepted map[keep.ID]*transit
+	asked    map[*connection]bool // to stand, by this proxy, since it is about to end
+	counts   PassState
+}
+
+// transit is a connection that can go on over another link, and what must be known of
+// it then.
+type transit struct {
+	keep.State
+	job   net.Conn     // to the process
+	links chan arrival // of an accepted one: a link to go on with
+	waits bool         // for one; guarded by passes.mu
+}
+
+func (s *passes) init(p *Proxy) {
+	s.p, s.halt = p, make(chan struct{})
+	s.accepted, s.asked = map[keep.ID]*transit{}, map[*connection]bool{}
+	s.counts.Drained = map[string]uint64{}
+}
+
+// LeaveTo has connections handed over by way of an heir when this proxy ends in order.
+// Call it before connections come.
+func (p *Proxy) LeaveTo(h Heir) { p.passes.heir.Store(&h) }
+
+// passOffer is what is said in a hello or answer.
+func passOffer(o keep.Pass) link.Offer {
+	return link.Offer{Codec: keep.PassName, Data: o.Append(nil)}
+}
+
+// passOffered returns what the other proxy says of handing a connection over.
+func passOffered(all []link.Offer) (o keep.Pass, ok bool) {
+	for _, a := range all {
+		if a.Codec == keep.PassName {
+			o, err := keep.ParsePass(a.Data)
+			return o, err == nil
+		}
+	}
+	return o, false
+}
+
+// begin makes a connection, which has a link, one that can go on over another.
+func (s *passes) begin(c *connection, st keep.State) {
+	if c.pipe.Sender == nil || c.pipe.Receiver == nil || s.p.opts.Jobs != nil {
+		return // nobody knows where a message begins
+	}
+	st.Client, st.Destination, st.Job, st.Origin = c.client, c.destination, c.job, c.origin
+	t := &transit{State: st, job: c.pipe.Job, links: make(chan arrival, 1)}
+	if s.enter(t) {
+		s.attach(c, t, &relay.Passing{})
+	}
+}
+
+func (s *passes) attach(c *connection, t *transit, p *relay.Passing) {
+	c.transit, c.pipe.Passing = t, p
+}
+
+// enter makes an accepted connection known to those who go on with it; false where
+// another has its name.
+func (s *passes) enter(t *transit) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.Dialed {
+		return true
+	}
+	if s.accepted[t.Session] != nil {
+		return false
+	}
+	s.accepted[t.Session] = t
+	return true
+}
+
+// remove forgets a connection, which has ended or is another proxy's.
+func (s *passes) remove(t *transit) {
+	s.mu.Lock()
+	if s.accepted[t.Session] == t {
+		delete(s.accepted, t.Session)
+	}
+	s.mu.Unlock()
+	select {
+	case a := <-t.links:
+		a.far.Close()
+	default:
+	}
+}
+
+// carry carries a connection to its end, or until it is another proxy's, over one link
+// after the other.
+func (s *passes) carry(c *connection) error {
+	t := c.transit
+	defer s.remove(t)
+	for {
+		err := s.p.carry(c)
+		if !errors.Is(err, relay.ErrPassed) {
+			return err
+		}
+		p := c.pipe.Passing
+		t.Left, t.Ready = p.Left, p.Ready
+		t.Until = keep.Monotonic() + min(p.HeldFor(), takenUpWithin)
+		if c, err = s.next(t); c == nil {
+			return err
+		}
+	}
+}
+
+// next has a connection go on over another link, or in another proxy: then it returns
+// neither a connection nor an error.
+func (s *passes) next(t *transit) (*connection, error) {
+	ctx, cancel := context.WithTimeout(s.p.life, t.Until-keep.Monotonic())
+	defer cancel()
+	goOn := s.await
+	if t.Dialed {
+		goOn = s.dial
+	}
+	c, err := goOn(ctx, t)
+	if errors.Is(err, errLeaves) {
+		err = s.leave(t)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c != nil:
+		s.counts.Taken++
+	case err == nil:
+		s.counts.Left++
+	default:
+		s.counts.Lost++
+		relay.Reset(t.job)
+		err = reason.Wrap(err, "%s to %s", t.Client, t.Destination)
+	}
+	return c, err
+}
+
+var errLeaves = errors.New("this proxy is about to end")
+
+// leave hands a connection to the proxy after this one.
+func (s *passes) leave(t *transit) error {
+	heir := s.heir.Load()
+	if heir == nil {
+		return reason.Errorf(reason.NotKept, "the connection was to be handed over, and there is no agent")
+	}
+	file, err := keep.NewStateFile(&t.State)
+	if err != nil {
+		return reason.Errorf(reason.NotKept, "%w", err)
+	}
+	defer file.Close()
+	if err := (*heir).Leave(s.p.kept.numbers.Add(1), bare(t.job), file); err != nil {
+		return reason.Errorf(reason.NotKept, "handing the connection over: %w", err)
+	}
+	t.job.Close()
+	return nil
+}
+
+// bare returns the TCP connection to the process.
+func bare(c net.Conn) *net.TCPConn {
+	if under, wraps := c.(interface{ NetConn() net.Conn }); wraps {
+		c = under.NetConn()
+	}
+	tcp, _ := c.(*net.TCPConn)
+	return tcp
+}
+
+// stop begins the end of this proxy: connections that wait for a link are handed over.
+func (s *passes) stop() { close(s.halt) }
+
+// Why a connection is not handed over when the proxy ends in order, but drained.
+const (
+	drainNoHeir   = "no_agent"    // nobody holds it, or not for long enough
+	drainNoRoom   = "no_room"     // the agent holds as many as it can
+	drainOldPeer  = "other_proxy" // there is none at the other end, or it cannot go on with it
+	drainUnframed = "no_messages" // a stream without a codec, or not of messages
+)
+
+// ends has a connection stand between two messages, to be handed over, where that can
+// be; else it says why not.
+func (s *passes) ends(c *connection) (passes bool, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	heir := s.heir.Load()
+	switch {
+	case heir == nil:
+		return false, drainNoHeir
+	case c.codec == "":
+		return false, drainUnframed
+	case c.transit == nil:
+		return false, drainOldPeer
+	case !c.pipe.Passes():
+		return false, drainUnframed
+	case s.asked[c]:
+		return true, ""
+	}
+	most, within := (*heir).Holds()
+	if within == 0 {
+		return false, drainNoHeir
+	}
+	if int(s.counts.Left)+len(s.asked) >= most {
+		return false, drainNoRoom
+	}
+	s.asked[c] = true
+	c.pipe.Pass(within)
+	return true, ""
+}
+
+// drains counts a connection that is drained instead of handed over.
+func (s *passes) drains(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.Drained[why]++
+}
+
+// take goes on with a connection that the proxy before this one handed over; the heir
+// gave it under a number. Both files become the proxy's.
+func (s *passes) take(number uint64, socket, file *os.File) {
+	st, err := keep.ReadState(file)
+	file.Close()
+	conn, failed := net.FileConn(socket)
+	socket.Close()
+	if heir := s.heir.Load(); heir != nil {
+		(*heir).Returned(number)
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if err = errors.Join(err, failed); err != nil || !ok {
+		if failed == nil {
+			relay.Reset(conn)
+		}
+		s.p.fail(reason.Errorf(reason.NotKept, "a connection that was handed over is lost: %w", errors.Join(err, failed)))
+		return
+	}
+	t := &transit{State: *st, job: tcp, links: make(chan arrival, 1), waits: true}
+	known := s.enter(t) // before it is asked for
+	s.p.work.Go(func() {
+		if err := s.goOn(t, known); err != nil {
+			s.p.fail(err)
+		}
+	})
+}
+
+func (s *passes) goOn(t *transit, known bool) error {
+	defer s.remove(t)
+	if !known {
+		relay.Reset(t.job)
+		return reason.Errorf(reason.NotKept, "%s to %s: handed over twice", t.Client, t.Destination)
+	}
+	if err := s.p.enter(t.job.RemoteAddr()); err != nil {
+		relay.Reset(t.job)
+		return err
+	}
+	defer s.p.entry.leave()
+	s.p.conns.know(t.job)
+	s.p.restoreOnce() // what waits of the process's pushes
+	c, err := s.next(t)
+	if c == nil {
+		return err
+	}
+	return s.carry(c)
+}

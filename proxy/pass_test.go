@@ -1,0 +1,286 @@
+package proxy
+
+import (
+	"cmp"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/keep"
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// estate is an heir that holds what a proxy leaves for the test to give to the next.
+type estate struct {
+	within time.Duration // for so long; 0: a minute
+	mu     sync.Mutex
+	left   []leftover
+}
+
+type leftover struct {
+	id            uint64
+	socket, state *os.File
+}
+
+func (e *estate) Holds() (int, time.Duration) { return 100, cmp.Or(e.within, time.Minute) }
+
+func (e *estate) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
+	s, err := socket.File()
+	if err != nil {
+		return err
+	}
+	fd, err := unix.FcntlInt(state.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.left = append(e.left, leftover{id, s, os.NewFile(uintptr(fd), "state")})
+	return nil
+}
+
+func (e *estate) Returned(uint64) {}
+
+// give gives all that was left to a proxy.
+func (e *estate) give(p *Proxy) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.left {
+		p.TakeKept(l.id, l.socket, l.state)
+	}
+	n = len(e.left)
+	e.left = nil
+	p.Settled()
+	return n
+}
+
+// replaceable is a proxy of a host that is replaced by another of the same options.
+type replaceable struct {
+	t       *testing.T
+	options func() Options
+	mesh    string // where links arrive; empty: nowhere
+	estate  estate
+	now     *Proxy
+	stop    func()
+}
+
+func (r *replaceable) begin() {
+	var mesh []net.Listener
+	if r.mesh != "" {
+		l, err := net.Listen("tcp", r.mesh)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		mesh = append(mesh, l)
+	}
+	o := r.options()
+	o.Grace = 20 * time.Second
+	r.now, r.stop = start(r.t, o, nil, mesh...)
+	r.now.LeaveTo(&r.estate)
+}
+
+// replaceableHosts are two hosts, whose proxies can be replaced, and a connection.
+func replaceableHosts(t *testing.T, codecs func() []relay.Codec) (worker, server *replaceable, client, process *net.TCPConn) {
+	t.Helper()
+	job, in, mesh := newServer(t), listen(t, workerHost), listen(t, serverHost)
+	at := mesh.Addr().String()
+	port := addrPort(mesh.Addr()).Port()
+	mesh.Close()
+	options := func() Options { return Options{MeshPort: port, Codecs: codecs()} }
+	worker, server = &replaceable{t: t, options: options}, &replaceable{t: t, options: options, mesh: at}
+	server.begin()
+	o := options()
+	o.Grace = 20 * time.Second
+	worker.now, worker.stop = start(t, o, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
+	worker.now.LeaveTo(&worker.estate)
+	h := &twoHosts{job: job, in: in}
+	client = h.dial(t)
+	return worker, server, client, job.next(t)
+}
+
+// Whichever proxy is replaced, or both at once, again and again, a connection on which
+// both ends speak loses no byte, gets none twice and is not reset.
+func TestReplacedProxiesHandOver(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		which func(i int, worker, server *replaceable) []*replaceable
+	}{
+		{"worker's", func(_ int, w, _ *replaceable) []*replaceable { return []*replaceable{w} }},
+		{"server's", func(_ int, _, s *replaceable) []*replaceable { return []*replaceable{s} }},
+		{"both", func(_ int, w, s *replaceable) []*replaceable { return []*replaceable{w, s} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			worker, server, client, process := replaceableHosts(t, compactOnly)
+			rng := rand.New(rand.NewPCG(1, 2))
+			streams := [2][]byte{messages(rng), messages(rng)}
+			var both sync.WaitGroup
+			for i, way := range [][2]net.Conn{{client, process}, {process, client}} {
+				both.Go(func() { exchange(t, way[0], way[1], streams[i], uint64(i)) })
+			}
+			over := make(chan struct{})
+			go func() { both.Wait(); close(over) }()
+			n, lost := 0, uint64(0)
+			for done := false; !done; n++ {
+				select {
+				case <-over:
+					done = true
+					continue
+				case <-time.After(time.Duration(rng.IntN(100)) * time.Millisecond):
+				}
+				replaced := c.which(n, worker, server)
+				var ending sync.WaitGroup
+				for _, r := range replaced {
+					ending.Go(r.stop)
+				}
+				ending.Wait()
+				for _, r := range replaced {
+					lost += r.now.passes.state().Lost
+					r.begin()
+					r.estate.give(r.now)
+				}
+			}
+			for _, r := range []*replaceable{worker, server} {
+				eventually(t, "the connection is over", func() bool { return r.now.conns.active() == 0 })
+				lost += r.now.passes.state().Lost
+			}
+			if t.Logf("replaced %d times", n); n < 8 || lost > 0 {
+				t.Errorf("replaced %d times, %d connections lost", n, lost)
+			}
+		})
+	}
+}
+
+// A connection whose next proxy does not come is reset at both ends, once it is late.
+func TestNobodyTakesOver(t *testing.T) {
+	worker, server, client, process := replaceableHosts(t, compactOnly)
+	hello := messages(rand.New(rand.NewPCG(1, 2)))
+	for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
+		go way[0].Write(hello)
+		if _, err := io.ReadFull(way[1], make([]byte, len(hello))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.estate.within = time.Second
+	server.stop()
+	if n := len(server.estate.left); n != 1 {
+		t.Fatalf("%d connections were left, want 1", n)
+	}
+	if err := client.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Read(make([]byte, 1)); !os.IsTimeout(err) {
+		t.Errorf("the client's connection did not wait: %v", err)
+	}
+	client.SetReadDeadline(time.Time{})
+	if _, err := client.Read(make([]byte, 1)); !reason.IsReset(err) {
+		t.Errorf("the client got %v, want a reset", err)
+	}
+	eventually(t, "it is counted", func() bool { return worker.now.passes.state().Lost == 1 && worker.now.count(reason.NotKept) == 1 })
+	// A proxy that comes later resets its end at once.
+	server.begin()
+	server.estate.give(server.now)
+	if _, err := process.Read(make([]byte, 1)); !reason.IsReset(err) {
+		t.Errorf("the process got %v, want a reset", err)
+	}
+}
+
+// Nobody but the proxies of a connection goes on with it.
+func TestOthersDoNotTakeOver(t *testing.T) {
+	worker, server, client, process := replaceableHosts(t, compactOnly)
+	hello := messages(rand.New(rand.NewPCG(1, 2)))
+	go client.Write(hello)
+	if _, err := io.ReadFull(process, make([]byte, len(hello))); err != nil {
+		t.Fatal(err)
+	}
+	c := server.now.conns.all()[0]
+	ask := func(change func(h *link.Hello, o *keep.Pass)) error {
+		h := &link.Hello{Instance: worker.now.instance, ID: 99, Client: c.client, Destination: c.destination}
+		o := keep.Pass{Kind: keep.Resume, Session: c.transit.Session}
+		if change != nil {
+			change(h, &o)
+		}
+		h.Offers = append(h.Offers, passOffer(o))
+		far, _, err := worker.now.links.Dial(t.Context(), server.mesh, h)
+		if err == nil {
+			far.Close()
+		}
+		return err
+	}
+	if err := ask(nil); reason.Of(err) != reason.Starting {
+		t.Errorf("while it has a link: %v", err)
+	}
+	for name, change := range map[string]func(h *link.Hello, o *keep.Pass){
+		"another session": func(_ *link.Hello, o *keep.Pass) { o.Session[3]++ },
+		"to forget":       func(_ *link.Hello, o *keep.Pass) { o.Session[3]++; o.Kind = keep.Forget },
+	} {
+		server.now.Settled()
+		if err := ask(change); reason.Of(err) != reason.NotKept {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A proxy that knows nothing of it is linked with as before, as dialer and as acceptor,
+// and its connections are ended in order.
+func TestOlderProxies(t *testing.T) {
+	older := func(all []link.Offer) []link.Offer {
+		return slices.DeleteFunc(all, func(o link.Offer) bool { return o.Codec == keep.PassName })
+	}
+	t.Run("dials", func(t *testing.T) {
+		_, server, client, _ := replaceableHosts(t, compactOnly)
+		c := server.now.conns.all()[0]
+		h := &link.Hello{ID: 7, Client: c.client, Destination: c.destination, Offers: older(server.now.offers())}
+		far, answer, err := server.now.links.Dial(t.Context(), server.mesh, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer far.Close()
+		if _, ok := passOffered(answer.Accepted); ok || len(answer.Accepted) == 0 {
+			t.Errorf("it is answered %+v", answer.Accepted)
+		}
+		client.Close()
+	})
+	t.Run("accepts", func(t *testing.T) {
+		in, mesh, job := listen(t, workerHost), listen(t, serverHost), newServer(t)
+		p, stop := start(t, Options{MeshPort: addrPort(mesh.Addr()).Port(), Codecs: compactOnly(), Grace: 20 * time.Second},
+			[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
+		p.LeaveTo(new(estate))
+		client := (&twoHosts{in: in}).dial(t)
+		conn, err := mesh.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		acceptor := link.Acceptor{HelloTimeout: time.Minute}
+		far, h, err := acceptor.Accept(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := link.Reply(far, &link.Answer{Accepted: older(h.Offers)}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the connection is carried", func() bool { return p.conns.active() == 1 })
+		go func() { // ends when it is told the end
+			io.Copy(io.Discard, far)
+			far.Close()
+		}()
+		go func() {
+			io.Copy(io.Discard, client)
+			client.Close()
+		}()
+		stop()
+		if n := p.passes.state(); n.Drained[drainOldPeer] != 1 || n.Left > 0 {
+			t.Errorf("%+v, want one that was drained", n)
+		}
+	})
+}

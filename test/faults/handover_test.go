@@ -1,0 +1,96 @@
+package faults
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/test/hosts"
+)
+
+// Proxies are replaced in order under a job that repeats nothing and never rests, one
+// host's after the other, and those of all hosts at once: its sums are exact, and it
+// makes no connection anew, since none was reset or ended.
+func TestHandedOver(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+	}{
+		{"default", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: append([]string{"--insecure"}, c.args...)})
+			r := f.startFor(f.counting(300), time.Minute)
+			r.training()
+			before := f.redirected()
+			for _, s := range f.sidecars {
+				f.replace(s, s.proxy)
+				f.tookAll(s)
+			}
+			f.replaceAll()
+			for _, s := range f.sidecars {
+				f.tookAll(s)
+			}
+			if r.over() {
+				t.Fatal("the job was over before all proxies were replaced")
+			}
+			r.exact()
+			if after := f.redirected(); after != before {
+				t.Errorf("the job made %v connections anew", after-before)
+			}
+			f.settled()
+		})
+	}
+}
+
+// redirected is how many connections of the job were redirected on all hosts.
+func (f *fleet) redirected() (n float64) {
+	f.t.Helper()
+	for _, s := range f.sidecars {
+		m, err := s.host.Metric(agentHTTP, `psidecar_intercept_events_total{class="redirected",reason="redirected"}`)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		n += m
+	}
+	return n
+}
+
+// tookAll waits until a proxy goes on with all that the one before it left.
+func (f *fleet) tookAll(s *sidecar) {
+	f.t.Helper()
+	f.await("the connections of the proxy before on "+s.host.Name, func() error {
+		p := f.state(s).Passed
+		if p.Lost > 0 {
+			f.t.Fatalf("the proxy on %s lost %d connections; it says:\n%s", s.host.Name, p.Lost, tail(s.proxy.log.String(), 20))
+		}
+		if p.Taken < 16 { // a server and a worker make 4 each, and as many come
+			return fmt.Errorf("%+v", *p)
+		}
+		return nil
+	})
+}
+
+// replaceAll ends the proxies of all hosts at once, and waits for the next ones.
+func (f *fleet) replaceAll() {
+	f.t.Helper()
+	var all []*hosts.Process
+	for _, s := range f.sidecars {
+		all = append(all, s.proxy.Current())
+	}
+	var ending sync.WaitGroup
+	for i, s := range f.sidecars {
+		if err := s.proxy.signal(syscall.SIGTERM); err != nil {
+			f.t.Fatal(err)
+		}
+		ending.Go(func() { <-all[i].Done() })
+	}
+	ending.Wait()
+	for i, s := range f.sidecars {
+		f.await("the next proxy on "+s.host.Name, func() error { return s.proxy.runs(all[i]) })
+		f.ready(s)
+	}
+}
