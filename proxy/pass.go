@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -34,6 +35,8 @@ type passes struct {
 	p    *Proxy
 	heir atomic.Pointer[Heir]
 	halt chan struct{} // closed when this proxy is about to end
+	// agentStays is the constant, but in tests.
+	agentStays time.Duration
 
 	mu       sync.Mutex // guards the rest
 	accepted map[keep.ID]*transit
@@ -51,7 +54,7 @@ type transit struct {
 }
 
 func (s *passes) init(p *Proxy) {
-	s.p, s.halt = p, make(chan struct{})
+	s.p, s.halt, s.agentStays = p, make(chan struct{}), agentStays
 	s.accepted, s.asked = map[keep.ID]*transit{}, map[*connection]bool{}
 	s.counts.Drained = map[string]uint64{}
 }
@@ -78,7 +81,7 @@ func passOffered(all []link.Offer) (o keep.Pass, ok bool) {
 
 // begin makes a connection, which has a link, one that can go on over another.
 func (s *passes) begin(c *connection, st keep.State) {
-	if c.pipe.Sender == nil || c.pipe.Receiver == nil || s.p.opts.Jobs != nil {
+	if c.pipe.Sender == nil || c.pipe.Receiver == nil {
 		return // nobody knows where a message begins
 	}
 	st.Client, st.Destination, st.Job, st.Origin = c.client, c.destination, c.job, c.origin
@@ -87,6 +90,9 @@ func (s *passes) begin(c *connection, st keep.State) {
 		s.attach(c, t, &relay.Passing{})
 	}
 }
+
+// scope is that of the process.
+func (t *transit) scope() jobs.Scope { return jobs.Scope{Cgroup: t.Cgroup, Netns: t.Netns} }
 
 func (s *passes) attach(c *connection, t *transit, p *relay.Passing) {
 	c.transit, c.pipe.Passing = t, p
@@ -176,6 +182,9 @@ func (s *passes) leave(t *transit) error {
 	if heir == nil {
 		return reason.Errorf(reason.NotKept, "the connection was to be handed over, and there is no agent")
 	}
+	if r, ok := t.job.(routed); ok {
+		t.Left = r.Leave()
+	}
 	file, err := keep.NewStateFile(&t.State)
 	if err != nil {
 		return reason.Errorf(reason.NotKept, "%w", err)
@@ -188,6 +197,15 @@ func (s *passes) leave(t *transit) error {
 	return nil
 }
 
+// routed is package jobs' view of a connection to a process.
+type routed interface {
+	// Leave returns what was read of the process's messages and not handed on; nothing
+	// is written to it any more.
+	Leave() []byte
+	// GoOn has the connection go on over a link of another proxy.
+	GoOn(from jobs.Peer)
+}
+
 // bare returns the TCP connection to the process.
 func bare(c net.Conn) *net.TCPConn {
 	if under, wraps := c.(interface{ NetConn() net.Conn }); wraps {
@@ -197,8 +215,31 @@ func bare(c net.Conn) *net.TCPConn {
 	return tcp
 }
 
+// agentStays is how long a proxy that is about to end looks whether the agent ends, too,
+// as it does where a pod does that has both: then nobody would hold what it leaves. The
+// job's messages are carried meanwhile.
+const agentStays = 500 * time.Millisecond
+
 // stop begins the end of this proxy: connections that wait for a link are handed over.
-func (s *passes) stop() { close(s.halt) }
+func (s *passes) stop() {
+	late := time.NewTimer(s.agentStays)
+	defer late.Stop()
+	for stays := true; stays; {
+		heir := s.heir.Load()
+		if heir == nil {
+			break
+		}
+		if _, within := (*heir).Holds(); within == 0 {
+			break
+		}
+		select {
+		case <-late.C:
+			stays = false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	close(s.halt)
+}
 
 // Why a connection is not handed over when the proxy ends in order, but drained.
 const (
@@ -285,6 +326,13 @@ func (s *passes) goOn(t *transit, known bool) error {
 	defer s.p.entry.leave()
 	s.p.conns.know(t.job)
 	s.p.restoreOnce() // what waits of the process's pushes
+	if s.p.opts.Jobs != nil && t.Dialed {
+		job, err := s.p.opts.Jobs.ResumeOutbound(bare(t.job), t.Destination, t.scope(), t.Origin, t.Ready, t.Left)
+		if t.job, t.Left = job, nil; err != nil {
+			relay.Reset(t.job)
+			return reason.Wrap(err, "%s to %s", t.Client, t.Destination)
+		}
+	}
 	c, err := s.next(t)
 	if c == nil {
 		return err

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -83,6 +84,9 @@ func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer
 	if o, ok := passOffered(answer.Accepted); !ok || o.Session != t.Session {
 		return nil, reason.Errorf(reason.NotKept, "the other proxy says nothing of the connection")
 	}
+	if r, ok := t.job.(routed); ok {
+		r.GoOn(nil)
+	}
 	c := t.connection(kindLink)
 	if err := s.p.linked(c, far, answer, id); err != nil {
 		return nil, err
@@ -136,9 +140,16 @@ func (s *passes) setWaits(t *transit, waits bool) {
 // is reset before the other proxy is told that it cannot.
 func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	p := s.p
-	if o, _ := passOffered(a.hello.Offers); o.Kind == keep.Forget {
+	o, _ := passOffered(a.hello.Offers)
+	var err error
+	if o.Kind == keep.Forget {
+		err = errors.New("the other proxy has given the connection up")
+	} else {
+		err = s.routes(a, t, o)
+	}
+	if err != nil {
 		relay.Reset(t.job)
-		err := reason.Errorf(reason.NotKept, "the other proxy has given the connection up")
+		err = reason.Errorf(reason.NotKept, "%w", err)
 		p.refuse(a.far, err)
 		return nil, err
 	}
@@ -155,6 +166,19 @@ func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	}
 	s.attach(c, t, t.passing())
 	return c, nil
+}
+
+// routes has the router see the connection, of which a proxy with that peer's link has
+// carried the other end, where it sees connections.
+func (s *passes) routes(a arrival, t *transit, o keep.Pass) (err error) {
+	router, from := s.p.opts.Jobs, s.p.peer(a.far, a.hello)
+	switch r, ok := t.job.(routed); {
+	case ok:
+		r.GoOn(from)
+	case router != nil:
+		t.job, err = router.ResumeInbound(bare(t.job), t.Destination, t.scope(), from, o.Ready)
+	}
+	return err
 }
 
 // closeCodec ends the codec of a connection that is not to be carried.

@@ -86,6 +86,7 @@ func (r *replaceable) begin() {
 	o.Grace = 20 * time.Second
 	r.now, r.stop = start(r.t, o, nil, mesh...)
 	r.now.LeaveTo(&r.estate)
+	r.now.passes.agentStays = 0
 }
 
 // replaceableHosts are two hosts, whose proxies can be replaced, and a connection.
@@ -102,6 +103,7 @@ func replaceableHosts(t *testing.T, codecs func() []relay.Codec) (worker, server
 	o.Grace = 20 * time.Second
 	worker.now, worker.stop = start(t, o, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
 	worker.now.LeaveTo(&worker.estate)
+	worker.now.passes.agentStays = 0
 	h := &twoHosts{job: job, in: in}
 	client = h.dial(t)
 	return worker, server, client, job.next(t)
@@ -137,6 +139,12 @@ func TestReplacedProxiesHandOver(t *testing.T) {
 					continue
 				case <-time.After(time.Duration(rng.IntN(100)) * time.Millisecond):
 				}
+				if n%4 > 0 { // else perhaps before they go on
+					goOn := func() bool { return worker.now.conns.active() == 1 && server.now.conns.active() == 1 }
+					for !goOn() && !closed(over) {
+						time.Sleep(time.Millisecond)
+					}
+				}
 				replaced := c.which(n, worker, server)
 				var ending sync.WaitGroup
 				for _, r := range replaced {
@@ -157,6 +165,15 @@ func TestReplacedProxiesHandOver(t *testing.T) {
 				t.Errorf("replaced %d times, %d connections lost", n, lost)
 			}
 		})
+	}
+}
+
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -158,9 +158,10 @@ func (k *kept) drop(conn *handover.Conn, id uint64) {
 func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 	k.mu.Lock()
 	of := k.here[conn]
+	closed := k.closed
 	k.mu.Unlock()
-	if of == nil {
-		return
+	if of == nil || closed {
+		return // the agent does not wait for a proxy that lives on
 	}
 	dead := of.peer.gone(diesWithin)
 	k.mu.Lock()

@@ -46,6 +46,8 @@ type requests struct {
 	queue   [][]byte // messages to put in between
 	queued  int      // bytes
 	expires bool     // the relay has set a deadline
+	halt    bool     // Read is to end between two messages
+	stands  bool     // it did
 	over    bool     // nothing more can be put in
 	closed  bool
 }

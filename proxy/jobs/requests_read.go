@@ -19,6 +19,9 @@ func (c *requests) Read(p []byte) (int, error) {
 		if c.stream.between() && c.takeQueued() {
 			continue
 		}
+		if c.stand() {
+			return 0, errStands
+		}
 		if c.w == c.r && c.stream.left > readAhead && !c.stream.blind {
 			// The body of a frame that passes: straight to the reader.
 			p = p[:min(uint64(len(p)), c.stream.left)]

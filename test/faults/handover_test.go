@@ -19,11 +19,12 @@ func TestHandedOver(t *testing.T) {
 		args []string
 	}{
 		{"default", nil},
+		{"placed", []string{"--placement", placed(t, elsewhere(t, 4))}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: append([]string{"--insecure"}, c.args...)})
-			r := f.startFor(f.counting(300), time.Minute)
+			r := f.startFor(f.counting(600), time.Minute)
 			r.training()
 			before := f.redirected()
 			for _, s := range f.sidecars {
