@@ -43,6 +43,7 @@ func TestHandedOver(t *testing.T) {
 				t.Errorf("the job made %v connections anew", after-before)
 			}
 			f.settled()
+			f.unguarded()
 		})
 	}
 }
