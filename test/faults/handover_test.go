@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/hosts"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // Proxies are replaced in order under a job that repeats nothing and never rests, one
