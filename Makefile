@@ -113,12 +113,13 @@ eval-dynamic:
 eval-moving:
 	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run 'TestWandering$$|TestWorthIt' ./test/moving
 
-# Table 2 and figure 7 of DCT, table 1 and figures 3 to 5 of Slim-DP (EVALFLAGS:
-# --what threshold|lifespan|slim|pulls, --quick), then on hosts with links of 200 Mbit/s
-# (needs root) steps a second with each codec, and time to the same loss. Half an
-# hour to an hour on two cores; the latter two, ten minutes of it, want them alone.
+# Tables 1 to 4 and figures 5 and 7 of DCT and its theorem 1, table 1 and figures 3 to 5 of Slim-DP (EVALFLAGS:
+# --what threshold|lifespan|slim|pulls|activations|activations-deep|activations-time|
+# theorem, --quick), then on hosts with links of 200 Mbit/s
+# (needs root) steps a second with each codec, and time to the same loss. An hour
+# to two on two cores; the latter two, ten minutes of it, want them alone.
 eval-codecs:
-	$(GO) run ./test/eval --what threshold,lifespan,slim,pulls $(EVALFLAGS)
+	$(GO) run ./test/eval --what threshold,lifespan,slim,pulls,activations,activations-deep,activations-time,theorem $(EVALFLAGS)
 	mkdir -p bin/eval
 	PSIDECAR_EVAL=1 PSIDECAR_EVAL_OUT=$(CURDIR)/bin/eval $(GO) test -v -timeout 60m -count=1 -run 'TestTable$$|TestTimeToLoss' ./test/codecs
 

@@ -3,7 +3,8 @@
 // sets (its table 5), and what an edge costs in time and memory from one to a
 // hundred million of them; what strategies for moving keys while a job trains
 // leave (figure 8 of DW23); and the proxies' codecs: what models lose under
-// thresholds, Slim-DP and quantization, and what is saved. Nothing comes in but
+// thresholds, Slim-DP and quantization, and where parts of them exchange thresholded
+// activations (tables 1, 3 and 4 and figure 5 of DCT), and what is saved. Nothing comes in but
 // flags; tables in markdown go to standard output, plots to PNG files. `make
 // eval-partition`, `make eval-dynamic` and `make eval-codecs` run it.
 package main
@@ -38,7 +39,8 @@ type part struct {
 
 func parts() []part {
 	return []part{{"sweeps", sweeps}, {"table5", table5}, {"scale", scale}, {"dynamic", dynamicPart},
-		{"threshold", thresholds}, {"lifespan", lifespans}, {"slim", slims}, {"pulls", pulls}}
+		{"threshold", thresholds}, {"lifespan", lifespans}, {"slim", slims}, {"pulls", pulls},
+		{"activations", activations}, {"activations-deep", deep}, {"activations-time", overTime}, {"theorem", theorem}}
 }
 
 func main() {
@@ -55,11 +57,11 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	e := &evaluation{out: out, log: log}
 	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
 	flags.SetOutput(log)
-	what := flags.String("what", "all", "sweeps, table5, scale, dynamic (the planner's), threshold, lifespan, slim, pulls (the codecs') or all; several with commas")
+	what := flags.String("what", "all", "sweeps, table5, scale, dynamic (the planner's), threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem (the codecs') or all; several with commas")
 	flags.StringVar(&e.dir, "out", "bin/eval", "directory for the plots")
 	flags.StringVar(&e.datasets, "datasets", "../shared/datasets", "folder of the data sets for table5, dynamic and the codecs")
 	flags.BoolVar(&e.quick, "quick", false, "smaller graphs and fewer points: half a minute")
-	flags.BoolVar(&e.full, "full", false, "sweeps over graphs of the paper's size, scale up to 100 million edges: many minutes, some gigabytes")
+	flags.BoolVar(&e.full, "full", false, "sweeps over graphs of the paper's size, scale up to 100 million edges, nets of DLRM's own size for activations: many minutes, some gigabytes")
 	switch err := flags.Parse(args); {
 	case err != nil:
 		return err
@@ -93,7 +95,7 @@ func choose(what string) ([]part, error) {
 	for name := range strings.SplitSeq(what, ",") {
 		i := slices.IndexFunc(all, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("--what %q: want sweeps, table5, scale, dynamic, threshold, lifespan, slim, pulls or all", name)
+			return nil, fmt.Errorf("--what %q: want sweeps, table5, scale, dynamic, threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem or all", name)
 		}
 		chosen = append(chosen, all[i])
 	}

@@ -14,16 +14,16 @@ import (
 // of each direction.
 func pulls(ctx context.Context, e *evaluation) error {
 	s := heavy(e)
-	variants := []variant{{name: "plain"}, {"wire bf16", []values.Rule{{Wire: "bf16"}}}, {"unchanged", []values.Rule{{Unchanged: true}}}}
+	variants := []variant{{name: "plain"}, {name: "wire bf16", rules: []values.Rule{{Wire: "bf16"}}}, {name: "unchanged", rules: []values.Rule{{Unchanged: true}}}}
 	for _, v := range []variant{
-		{"pull-threshold 0.95", []values.Rule{{PullThreshold: 0.95}}},
-		{"pull-quantize 4", []values.Rule{{PullQuantize: 4}}},
-		{"threshold 0.99", []values.Rule{{Threshold: 0.99}}},
-		{"threshold 0.99, pull-threshold 0.95", []values.Rule{{Threshold: 0.99, PullThreshold: 0.95}}},
-		{"the same, wire bf16", []values.Rule{{Threshold: 0.99, PullThreshold: 0.95, Wire: "bf16"}}},
-		{"threshold 0.99, pull-quantize 4", []values.Rule{{Threshold: 0.99, PullQuantize: 4}}},
-		{"threshold 0.99, quantize 8, pull-quantize 4", []values.Rule{{Threshold: 0.99, Quantize: 8, PullQuantize: 4}}},
-		{"threshold 0.99, pull-quantize 2", []values.Rule{{Threshold: 0.99, PullQuantize: 2, QuantizeBucket: 64}}},
+		{name: "pull-threshold 0.95", rules: []values.Rule{{PullThreshold: 0.95}}},
+		{name: "pull-quantize 4", rules: []values.Rule{{PullQuantize: 4}}},
+		{name: "threshold 0.99", rules: []values.Rule{{Threshold: 0.99}}},
+		{name: "threshold 0.99, pull-threshold 0.95", rules: []values.Rule{{Threshold: 0.99, PullThreshold: 0.95}}},
+		{name: "the same, wire bf16", rules: []values.Rule{{Threshold: 0.99, PullThreshold: 0.95, Wire: "bf16"}}},
+		{name: "threshold 0.99, pull-quantize 4", rules: []values.Rule{{Threshold: 0.99, PullQuantize: 4}}},
+		{name: "threshold 0.99, quantize 8, pull-quantize 4", rules: []values.Rule{{Threshold: 0.99, Quantize: 8, PullQuantize: 4}}},
+		{name: "threshold 0.99, pull-quantize 2", rules: []values.Rule{{Threshold: 0.99, PullQuantize: 2, QuantizeBucket: 64}}},
 	} {
 		v.rules[0].Unpulled = true
 		variants = append(variants, v)

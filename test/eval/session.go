@@ -41,6 +41,7 @@ type result struct {
 	values      int           // that all workers pushed
 	pushed      traffic       // of values' frames and what took the place of messages
 	pulled      traffic       //
+	splits      *splits       // nil: the model was in one piece
 	codec       time.Duration // spent encoding and decoding pushes
 }
 

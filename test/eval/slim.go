@@ -21,7 +21,7 @@ import (
 func slims(ctx context.Context, e *evaluation) error {
 	s := pictures(e)
 	slim := func(alpha, epsilon float64, changes bool, bits int) variant {
-		v := variant{fmt.Sprintf("slim (%g, %g)", alpha, epsilon), []values.Rule{{Unpulled: true, Slim: &values.Slim{Alpha: alpha, Epsilon: epsilon, Rounds: 1, Changes: changes}, Quantize: bits}}}
+		v := variant{name: fmt.Sprintf("slim (%g, %g)", alpha, epsilon), rules: []values.Rule{{Unpulled: true, Slim: &values.Slim{Alpha: alpha, Epsilon: epsilon, Rounds: 1, Changes: changes}, Quantize: bits}}}
 		if changes {
 			v.name += ", changes"
 		}
@@ -30,7 +30,7 @@ func slims(ctx context.Context, e *evaluation) error {
 		}
 		return v
 	}
-	variants := []variant{{name: "plain"}, {"quantized, 8 bit", []values.Rule{{Quantize: 8}}},
+	variants := []variant{{name: "plain"}, {name: "quantized, 8 bit", rules: []values.Rule{{Quantize: 8}}},
 		slim(0.3, 0.15, false, 0), slim(0.4, 0.2, false, 0), slim(0.5, 0.25, false, 0),
 		slim(0.4, 0.4, false, 0), slim(0.4, 0, false, 0),
 		slim(0.3, 0.15, true, 0), slim(0.5, 0.25, true, 0), slim(0.7, 0.35, true, 8)}

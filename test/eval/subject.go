@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ulikunitz/xz"
 
@@ -89,11 +90,12 @@ func keys() dataset.KeyMap {
 	return m
 }
 
-// small and large are the recommender's nets: such as train in no time, and
-// DLRM's own for data of this format.
+// small, medium and large are the recommender's nets: such as train in no time, DLRM's
+// own for data of this format, and those with half as many units.
 var (
-	small = model.RecommendShape{Embedding: 16, Bottom: []int{64}, Top: []int{64}}
-	large = model.RecommendShape{Embedding: 16, Bottom: []int{512, 256, 64}, Top: []int{512, 256}}
+	small  = model.RecommendShape{Embedding: 16, Bottom: []int{64}, Top: []int{64}}
+	medium = model.RecommendShape{Embedding: 16, Bottom: []int{256, 128, 32}, Top: []int{256, 128}}
+	large  = model.RecommendShape{Embedding: 16, Bottom: []int{512, 256, 64}, Top: []int{512, 256}}
 )
 
 // recommender is DCT's model on rows in the format of Criteo Kaggle.
@@ -153,10 +155,13 @@ func heavy(e *evaluation) *subject {
 
 // pictures is an image model of one hidden layer, trained with momentum on half
 // of the training pictures while the learning rate falls to nothing.
-func pictures(e *evaluation) *subject {
+func pictures(e *evaluation) *subject { return pictureNet(e, 4000, 64) }
+
+// pictureNet is such a model with these hidden layers.
+func pictureNet(e *evaluation, steps int, hidden ...int) *subject {
 	file := func(name string) string { return filepath.Join(e.datasets, name+"-ubyte.xz") }
 	return &subject{
-		name: "MLP 784-64-10, pictures", steps: 4000, batch: 16, momentum: 0.9, decay: 1,
+		name: fmt.Sprintf("MLP 784-%s-10, pictures", strings.Trim(strings.ReplaceAll(fmt.Sprint(hidden), " ", "-"), "[]")), steps: steps, batch: 16, momentum: 0.9, decay: 1,
 		settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.02, ValueLength: 1},
 		load: func(_ context.Context, s samples.Share, isTest bool, seed uint64) (model.Model, error) {
 			images, labels := file("train-images-idx3"), file("train-labels-idx1")
@@ -170,7 +175,7 @@ func pictures(e *evaluation) *subject {
 				return nil, err
 			}
 			spread := keys()
-			return model.NewImage(set, 64, 1<<16, seed, spread.Key)
+			return model.NewImage(set, hidden, 1<<16, seed, spread.Key)
 		},
 	}
 }

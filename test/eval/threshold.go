@@ -16,12 +16,12 @@ import (
 // sparsities are those of DCT's table 2.
 var sparsities = []float64{0.75, 0.9, 0.95, 0.98, 0.995}
 
-// sparse are the variants of a subject at each of the sparsities, in keys of at
+// atSparsities are the variants of a subject at each of the sparsities, in keys of at
 // least so many values.
-func sparse(least int) []variant {
+func atSparsities(least int) []variant {
 	variants := []variant{{name: "none"}}
 	for _, eta := range sparsities {
-		variants = append(variants, variant{fmt.Sprintf("%g%%", 100*eta), []values.Rule{{Threshold: eta, LeastValues: least, Unpulled: true}}})
+		variants = append(variants, variant{name: fmt.Sprintf("%g%%", 100*eta), rules: []values.Rule{{Threshold: eta, LeastValues: least, Unpulled: true}}})
 	}
 	return variants
 }
@@ -48,7 +48,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	warm := append(sparse(0), variant{"98%, warm-up 300", []values.Rule{{Threshold: 0.98, Warmup: 300, Unpulled: true}}})
+	warm := append(atSparsities(0), variant{name: "98%, warm-up 300", rules: []values.Rule{{Threshold: 0.98, Warmup: 300, Unpulled: true}}})
 	panels := []figure.Panel{
 		{Title: "DCT Table 2: what a threshold costs", Y: "test loss against none, at the last step"},
 		{Title: "The same once all that waits is sent", Y: "test loss against none"},
@@ -57,7 +57,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 		*subject
 		title    string
 		variants []variant
-	}{{rec, ", dense layers", sparse(values.DenseValues)}, {rec, ", all layers", sparse(0)}, {lr80k, "", sparse(0)}, {rcv1, "", sparse(0)}, {ftrl, "", warm}} {
+	}{{rec, ", dense layers", atSparsities(values.DenseValues)}, {rec, ", all layers", atSparsities(0)}, {lr80k, "", atSparsities(0)}, {rcv1, "", atSparsities(0)}, {ftrl, "", warm}} {
 		all, err := c.measure(ctx, e, 0, runtime.NumCPU(), c.variants)
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func lifespans(ctx context.Context, e *evaluation) error {
 	variants := []variant{{name: "none"}}
 	spans := []int{1, 10, 100, 1000}
 	for _, l := range spans {
-		variants = append(variants, variant{fmt.Sprint(l), []values.Rule{{Threshold: 0.95, Lifespan: l, Unpulled: true}}})
+		variants = append(variants, variant{name: fmt.Sprint(l), rules: []values.Rule{{Threshold: 0.95, Lifespan: l, Unpulled: true}}})
 	}
 	all, err := rec.measure(ctx, e, 0, 1, variants)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/stat"
 
+	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -16,6 +17,9 @@ import (
 type variant struct {
 	name  string
 	rules []values.Rule
+	// split splits models among machines, and returns what goes between them; nil:
+	// they are in one piece.
+	split func(models []model.Model) *splits
 }
 
 // measured is what a variant's runs with several seeds gave.
@@ -60,10 +64,12 @@ func (s *subject) measure(ctx context.Context, e *evaluation, every, atOnce int,
 				}
 				run.every, run.steps = every, e.steps(s)
 				for _, m := range half {
+					cut := m.divide(append([]model.Model{run.test}, run.models...))
 					if m.runs[seed], err = run.with(ctx, m.rules); err != nil {
 						return fmt.Errorf("%s, %s: %w", s.name, m.name, err)
 					}
 					r := m.runs[seed]
+					r.splits = cut
 					e.progress("%s, %s, seed %d: train loss %.4f, test loss %.4f, once all is sent %.4f, accuracy %.4f, pushes 1/%.1f, pulls 1/%.2f", s.name, m.name, seed+1,
 						r.train.MeanLoss(), r.test.MeanLoss(), r.last.MeanLoss(), r.last.Accuracy(), r.pushed.ratio(), r.pulled.ratio())
 				}

@@ -2,12 +2,13 @@ package model
 
 import (
 	"math"
+	"slices"
 
 	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
 )
 
-// Image classifies small pictures by a net with one hidden layer. Its dense
+// Image classifies small pictures by a net of hidden layers. Its dense
 // tensors travel as long values.
 type Image struct {
 	set    *samples.Images
@@ -20,8 +21,8 @@ type Image struct {
 
 // NewImage returns the model for the samples of a worker. Keys are those of
 // the ids from 1 on, one for each block of at most blockSize values.
-func NewImage(set *samples.Images, hidden, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
-	m := &Image{set: set, net: newNet(true, set.Pixels(), hidden, samples.Classes)}
+func NewImage(set *samples.Images, hidden []int, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
+	m := &Image{set: set, net: newNet(true, slices.Concat([]int{set.Pixels()}, hidden, []int{samples.Classes})...)}
 	m.net.begins = true
 	var err error
 	m.tensor, _, err = newTensor(m.net.initial(seed), 1, blockSize, key)

@@ -87,7 +87,7 @@ func models(t testing.TB) map[string]Model {
 	t.Helper()
 	keys := spreadKeys(t)
 	set := text(t, synth.Options{Samples: 40, Features: 60, Words: 8, Topics: 2, Seed: 1}, samples.Share{Of: 1})
-	image, err := NewImage(pictures(t, 30), 12, 300, 5, keys.Key)
+	image, err := NewImage(pictures(t, 30), []int{12}, 300, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func train(t testing.TB, m Model, s store.Settings, epochs, batchSize int) metri
 func TestModelsLearn(t *testing.T) {
 	keys := spreadKeys(t)
 	set := text(t, synth.Options{Samples: 1500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 1}, samples.Share{Of: 1})
-	image, err := NewImage(pictures(t, 300), 16, 500, 5, keys.Key)
+	image, err := NewImage(pictures(t, 300), []int{16}, 500, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ type net struct {
 	begins  bool  // the input is data: nobody needs the derivative by it
 	outputs [][]float32
 	deltas  [][]float32
+	splits  map[int]Splitter // by the layer behind which they stand
 }
 
 func newNet(lastRaw bool, sizes ...int) *net {
@@ -75,6 +76,9 @@ func (n *net) forward(w, input []float32) []float32 {
 				y[i] = max(v, 0)
 			}
 		}
+		if s := n.splits[l]; s != nil {
+			s.Forward(y, out)
+		}
 	}
 	return n.outputs[len(n.sizes)-1]
 }
@@ -91,6 +95,9 @@ func (n *net) backward(w, delta, grad []float32) []float32 {
 		weights := w[from : from+in*out]
 		gw, gb := grad[from:from+in*out], grad[from+in*out:end]
 		end = from
+		if s := n.splits[l]; s != nil {
+			s.Backward(delta, out)
+		}
 		if n.relu(l) {
 			for i, v := range n.outputs[l] {
 				if v == 0 {

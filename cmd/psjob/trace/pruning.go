@@ -101,7 +101,7 @@ type prunedNet struct {
 
 func (p *Pruning) newNet() (*prunedNet, error) {
 	key := func(id uint64) (uint64, error) { return dataset.Spread(id), nil }
-	m, err := model.NewImage(p.Pictures, p.Hidden, 1, p.Seed, key)
+	m, err := model.NewImage(p.Pictures, []int{p.Hidden}, 1, p.Seed, key)
 	if err != nil {
 		return nil, err
 	}

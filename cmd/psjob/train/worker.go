@@ -221,7 +221,7 @@ func (w *worker) load(ctx context.Context, data, labels string, part samples.Sha
 	if err != nil {
 		return nil, 0, err
 	}
-	m, err = model.NewImage(set, w.Hidden, w.Block, w.Seed, w.keys.Key)
+	m, err = model.NewImage(set, []int{w.Hidden}, w.Block, w.Seed, w.keys.Key)
 	return m, 1, err
 }
 

@@ -1,0 +1,18 @@
+package model
+
+// Splitter stands where a net is split among machines: it is shown what goes from
+// one part to the next, a row of so many values a sample, and may change it.
+type Splitter interface {
+	Forward(activations []float32, width int)
+	// Backward is shown the derivatives by the activations of the last Forward.
+	Backward(gradients []float32, width int)
+}
+
+// Split has splitters stand behind layers of the net, by the layer's number from 1
+// on, in place of those before.
+func (m *Image) Split(behind map[int]Splitter) { m.net.splits = behind }
+
+// Split is [Image.Split] for both nets.
+func (m *Recommend) Split(bottom, top map[int]Splitter) {
+	m.bottom.splits, m.top.splits = bottom, top
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+
+	"gonum.org/v1/plot/plotter"
+
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/figure"
+)
+
+// The recommender's splits: after two layers of the bottom net, with the paper's two
+// after two of the top net as well, and with four after one of each too.
+var recommenderSplits = []place{{0, 2}, {1, 2}, {0, 1}, {1, 1}}
+
+// The picture net's, behind the ReLUs from the output on.
+var pictureSplits = []place{{0, 4}, {0, 3}, {0, 2}, {0, 1}}
+
+// fixedSparsities are those of DCT's figure 5.
+var fixedSparsities = []float64{0.75, 0.9, 0.95}
+
+// published is what a paper has of a variant: the test loss, and that against none.
+type published struct{ loss, against float64 }
+
+// splitVariants are a model in one piece and with so many splits at sparsities.
+func splitVariants(places []place, sparsities map[int][]float64, rules func(eta float64) []values.Rule) []variant {
+	all := []variant{{name: "none"}}
+	for _, n := range []int{1, 2, 4} {
+		for _, eta := range sparsities[n] {
+			all = append(all, variant{fmt.Sprintf("%g%%, %s", 100*eta, plural(n, "split")), rules(eta), splitAt(eta, nil, places[:n]...)})
+		}
+	}
+	return all
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// splitRecommender is the recommender that is split: with nets of half of DLRM's own
+// units, or, which takes four times as long, with all.
+func splitRecommender(e *evaluation) (*subject, error) {
+	if e.full {
+		return recommender(e, "large", large)
+	}
+	return recommender(e, "medium", medium)
+}
+
+// activations repeats DCT's tables 1 and 3: parts of a recommender exchange activations
+// and gradients for them of which the largest of each row go.
+func activations(ctx context.Context, e *evaluation) error {
+	rec, err := splitRecommender(e)
+	if err != nil {
+		return err
+	}
+	variants := splitVariants(recommenderSplits, map[int][]float64{1: {0.75, 0.9, 0.95, 0.98}, 2: {0.75, 0.9, 0.95}, 4: {0.75, 0.9, 0.95}},
+		func(float64) []values.Rule { return nil })
+	n := len(variants)
+	dense := func(eta float64) []values.Rule {
+		return []values.Rule{{Threshold: eta, LeastValues: values.DenseValues, Unpulled: true}}
+	}
+	for _, both := range [][2]float64{{0.75, 0.75}, {0.9, 0.9}, {0.95, 0.95}, {0.98, 0.9}} {
+		variants = append(variants, variant{fmt.Sprintf("gradients %g%%, activations %g%%", 100*both[0], 100*both[1]), dense(both[0]), splitAt(both[1], nil, recommenderSplits[:2]...)})
+	}
+	all, err := rec.measure(ctx, e, 0, runtime.NumCPU(), variants)
+	if err != nil {
+		return err
+	}
+	one := map[string]published{"none": {0.4538, 0}, "75%, 1 split": {0.4532, -0.0006}, "90%, 1 split": {0.4530, -0.0008}, "95%, 1 split": {0.4534, -0.0004},
+		"98%, 1 split": {0.4562, 0.0024}, "75%, 2 splits": {0.4536, -0.0002}, "90%, 2 splits": {0.4537, -0.0001}, "95%, 2 splits": {0.4546, 0.0008}}
+	if err := writeSplits(e, "DCT Table 1", rec, all[:n], one); err != nil {
+		return err
+	}
+	three := map[string]published{"none": {0.4538, 0}, variants[n].name: {0.4535, -0.0003}, variants[n+1].name: {0.4537, -0.0001}, variants[n+2].name: {0.4548, 0.0010}}
+	return writeSplits(e, "DCT Table 3, two splits", rec, append(all[:1:1], all[n:]...), three)
+}
+
+// deep is table 4: a net of four hidden layers on pictures stands in for the
+// translation model, accuracy for the BLEU score.
+func deep(ctx context.Context, e *evaluation) error {
+	s := pictureNet(e, 600, 128, 128, 128, 128)
+	s.settings.LearningRate = 0.01
+	variants := splitVariants(pictureSplits, map[int][]float64{1: {0.9, 0.95}, 2: {0.9, 0.95}, 4: {0.9, 0.95}}, func(float64) []values.Rule { return nil })
+	all, err := s.measure(ctx, e, 0, runtime.NumCPU(), variants)
+	if err != nil {
+		return err
+	}
+	return writeSplits(e, "DCT Table 4", s, all, map[string]published{"none": {3.883, 0}, "90%, 1 split": {3.879, -0.004}, "95%, 1 split": {3.882, -0.001},
+		"90%, 2 splits": {3.881, -0.002}, "95%, 2 splits": {3.882, -0.001}, "90%, 4 splits": {3.882, -0.001}, "95%, 4 splits": {3.890, 0.007}})
+}
+
+// writeSplits writes a table of variants beside what the paper has of them.
+func writeSplits(e *evaluation, title string, s *subject, all []measured, paper map[string]published) error {
+	t := table{title: fmt.Sprintf("%s: %s (%d workers, %d seeds, %d steps; mean ± standard deviation; differences to none with the same seed; tests with the thresholds in)", title, s.name, workers, e.seeds(), e.steps(s)),
+		head: []string{"sparsity", "train loss", "test loss", "test accuracy %", "against none", "the paper's test loss", "against none", "activations", "gradients for them", "pushes"}}
+	for i := range all {
+		m := &all[i]
+		cells := []string{m.name, m.cell("%.4f", trainLoss), m.cell("%.4f", testLoss), m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.4f", testLoss), "", ""}
+		if p, ok := paper[m.name]; ok {
+			cells[5], cells[6] = fmt.Sprintf("%.4g", p.loss), fmt.Sprintf("%+.4f", p.against)
+		}
+		forward, back := "", ""
+		if m.runs[0].splits != nil {
+			f, _ := m.spread(func(r *result) float64 { return r.splits.forward.ratio() })
+			b, _ := m.spread(func(r *result) float64 { return r.splits.back.ratio() })
+			forward, back = fmt.Sprintf("1/%.1f", f), fmt.Sprintf("1/%.1f", b)
+		}
+		t.add(append(cells, forward, back, fmt.Sprintf("1/%.1f", m.ratio()))...)
+	}
+	return t.write(e.out)
+}
+
+// overTime is figure 5: the mean threshold of the rows behind a layer while a model
+// trains, where activations go whole and where the smallest do not go.
+func overTime(ctx context.Context, e *evaluation) error {
+	s, err := splitRecommender(e)
+	if err != nil {
+		return err
+	}
+	at := recommenderSplits[:1]
+	variants := []variant{{name: "whole", split: splitAt(0, fixedSparsities, at...)}}
+	for _, eta := range fixedSparsities {
+		variants = append(variants, variant{name: fmt.Sprintf("DCT-MP %g%%", 100*eta), split: splitAt(eta, []float64{eta}, at...)})
+	}
+	all, err := s.measure(ctx, e, 0, runtime.NumCPU(), variants)
+	if err != nil {
+		return err
+	}
+	t := table{title: fmt.Sprintf("DCT Fig. 5: mean threshold of the rows behind the bottom net's second layer, %s, first and last tenth of %d steps", s.name, e.steps(s)),
+		head: []string{"sparsity", "whole, first", "whole, last", "DCT-MP, first", "DCT-MP, last", "last, of whole"}}
+	panel := figure.Panel{Title: "DCT Fig. 5: thresholds while training", X: "step", Y: "mean threshold", Legend: true}
+	for i, eta := range fixedSparsities {
+		whole, cut := tenths(all[0].runs, i), tenths(all[i+1].runs, 0)
+		t.add(fmt.Sprintf("%g%%", 100*eta), fmt.Sprintf("%.4f", whole[0]), fmt.Sprintf("%.4f", whole[9]), fmt.Sprintf("%.4f", cut[0]), fmt.Sprintf("%.4f", cut[9]), fmt.Sprintf("%.2f", cut[9]/whole[9]))
+		for _, l := range []struct {
+			name   string
+			points [10]float64
+		}{{fmt.Sprintf("%g%%, whole", 100*eta), whole}, {fmt.Sprintf("%g%%, DCT-MP", 100*eta), cut}} {
+			line := figure.Line{Name: l.name}
+			for k, y := range l.points {
+				line.Points = append(line.Points, plotter.XY{X: float64(e.steps(s)) * (float64(k) + 0.5) / 10, Y: y})
+			}
+			panel.Lines = append(panel.Lines, line)
+		}
+	}
+	if err := t.write(e.out); err != nil {
+		return err
+	}
+	return e.writePlot("activations.png", func(w io.Writer) error { return figure.Write(w, []figure.Panel{panel}) })
+}
+
+// tenths are the means of a threshold in each tenth of the steps, over all runs.
+func tenths(runs []*result, which int) (means [10]float64) {
+	for _, r := range runs {
+		n := len(r.splits.taus)
+		for k := range means {
+			part := r.splits.taus[n*k/10 : n*(k+1)/10]
+			for _, taus := range part {
+				means[k] += taus[which] / float64(len(part)*len(runs))
+			}
+		}
+	}
+	return means
+}
