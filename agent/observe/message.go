@@ -62,9 +62,7 @@ func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
 		s.metaBuf = s.metaBuf[:0]
 		return
 	}
-	if !s.synced {
-		s.synced = true
-	}
+	s.synced, s.spoke = true, true
 	if s.timing {
 		o.time(s, r, &o.meta)
 		s.metaBuf = s.metaBuf[:0]

@@ -22,6 +22,7 @@ type stream struct {
 	twin     bool // seen as egress of another watched process too: not counted
 	timing   bool // received: its answers are matched with requests, nothing more
 	missed   uint64
+	spoke    bool  // a message passed
 	skipped  bool  // messages passed that could not be told, answers perhaps, since the last that was
 	identity int32 // of the sender, from its READY; 0 unknown
 	detector pslite.Detector

@@ -101,7 +101,7 @@ func (o *Observer) view(j *Job) JobView {
 		switch {
 		case !s.synced:
 			v.Unsynced++
-		case s.sender == nil || s.receiver == nil:
+		case s.spoke && (s.sender == nil || s.receiver == nil):
 			v.Unplaced++
 			v.Synced++
 		default:

@@ -26,6 +26,9 @@ const (
 	stopped  = 2 * time.Second
 	// A worker is silent that asks for nothing for so many of its steps.
 	silentSteps = 6
+	// firstStep is how long a worker may be silent of which no two steps were seen: a
+	// program that begins loads its data and compiles its kernels.
+	firstStep = time.Minute
 	// A server is late that takes so many times as long as the others, or as
 	// itself before, and at least lateLeast.
 	lateTimes = 4
@@ -183,13 +186,17 @@ func (f *Facts) why(w *Wait) string {
 	return ""
 }
 
-// silent returns the workers that ask for nothing for too long.
+// silent returns the workers that ask for nothing for too long. How long a step takes
+// is not known before the second one.
 func (f *Facts) silent() (stalls []Stall) {
 	for _, w := range f.Workers {
 		if !w.Here || w.Last.IsZero() || w.Waiting && !isStopped(w.Process) {
 			continue
 		}
 		quiet, limit := f.Now.Sub(w.Last), max(patience, silentSteps*w.StepEvery)
+		if w.StepEvery == 0 {
+			limit = firstStep
+		}
 		why := "it computes, or hangs"
 		if isStopped(w.Process) {
 			limit, why = stopped, "its process is stopped by a signal"

@@ -54,6 +54,16 @@ func TestFind(t *testing.T) {
 				f.waits(i, "server1", 12).To.Known = true
 			}
 		}, page.Stalled, "server1", "stalled for 12 s: worker0 waits for server1, keys 5 to 900, request of 4.2 MB: server1 has received the request and does not answer"},
+		{"before the second step", func(f *Facts) {
+			for i := range f.Workers {
+				f.Workers[i].Last, f.Workers[i].StepEvery = before(40), 0
+			}
+		}, page.Running, "", ""},
+		{"silent after the first step", func(f *Facts) {
+			for i := range f.Workers {
+				f.Workers[i].Last, f.Workers[i].StepEvery = before(70), 0
+			}
+		}, page.Stalled, "worker0", "asks for nothing and waits for nobody"},
 		{"a stopped server", func(f *Facts) {
 			for i := range 3 {
 				f.waits(i, "server1", 3)
