@@ -194,6 +194,14 @@ func (f *codecFlags) again() (*codecFlags, error) {
 	return fresh, failed
 }
 
+// follow keeps a codec's rules as the configuration file has them until ctx ends; with
+// no codec it returns at once.
+func (f *codecFlags) follow(ctx context.Context, codec *values.Codec) {
+	if codec != nil {
+		(&ruleFile{flags: f, codec: codec}).follow(ctx)
+	}
+}
+
 // ruleFile keeps a codec's rules as the configuration file has them.
 type ruleFile struct {
 	flags *codecFlags

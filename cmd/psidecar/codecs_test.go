@@ -75,7 +75,7 @@ func TestRulesFollowTheFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		(&ruleFile{flags: &f, codec: codec}).follow(ctx)
+		f.follow(ctx, codec)
 		close(ended)
 	}()
 	t.Cleanup(func() { cancel(); <-ended })

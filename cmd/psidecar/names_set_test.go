@@ -163,14 +163,13 @@ func TestNamesAtUsualSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &carrier{proxy: p}
 	called, err := names.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	alone, all := filepath.Join(dir, "alone.sock"), filepath.Join(dir, "all.sock")
-	serveControl(t, alone, c.orders(&proxyFlags{}, nil))
-	serveControl(t, all, c.orders(&proxyFlags{}, called))
+	serveControl(t, alone, (&proxyFlags{}).orders(p, nil))
+	serveControl(t, all, (&proxyFlags{}).orders(p, called))
 	text := []byte("- {name: a, first: 0, last: 9}")
 	var out bytes.Buffer
 	if err := setNames(t.Context(), &out, []string{filepath.Join(dir, "none"), alone}, true, "", text); err == nil || !strings.Contains(err.Error(), "is one running?") {

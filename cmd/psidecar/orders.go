@@ -7,6 +7,7 @@ import (
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
+	"github.com/psidecar/psidecar/proxy"
 )
 
 // controlSocket is in the folder that an agent makes for the proxy's user.
@@ -25,12 +26,12 @@ func (f *proxyFlags) controlPath() string {
 
 // orders takes what changes the proxy from users who may; and, of an agent in
 // this process, what keys are called.
-func (c *carrier) orders(f *proxyFlags, called *names.File) *control.Server {
+func (f *proxyFlags) orders(p *proxy.Proxy, called *names.File) *control.Server {
 	if called == nil {
-		return control.NewServer(c.proxy.ControlHandler(), f.users)
+		return control.NewServer(p.ControlHandler(), f.users)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", c.proxy.ControlHandler())
+	mux.Handle("/", p.ControlHandler())
 	mux.Handle("/api/v1/names", page.NamesControl(called))
 	return control.NewServer(mux, f.users)
 }

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,10 +21,8 @@ import (
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/proxy/follow"
-	"github.com/psidecar/psidecar/proxy/guard"
+	"github.com/psidecar/psidecar/proxy/daemon"
 	"github.com/psidecar/psidecar/proxy/handover"
-	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
@@ -47,7 +43,6 @@ type proxyFlags struct {
 	http                  string
 	names                 []string // for http
 	socket                string
-	intercepted           bool // the agent is in this process
 	outlive               bool
 	control               string
 	users                 control.Users
@@ -247,7 +242,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	ports := ports{names: f.names}
 	defer ports.close()
 	opts.Health = &health.Loops{}
-	c, err := openCarrier(ctx, f, opts, &ports)
+	d, err := f.open(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.outlive}, &ports)
 	if err != nil {
 		return err
 	}
@@ -255,115 +250,47 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	if err != nil {
 		return err
 	}
+	orders := f.orders(d.Proxy(), nil)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return opts.Health.Watch(ctx) })
-	ended := make(chan struct{}) // closed when all connections have ended, or are the next proxy's
-	orders := c.orders(f, nil)
-	g.Go(func() error { return front.Serve(ctx, c.proxy.Handler(front.Guard, orders)) })
+	g.Go(func() error { return front.Serve(ctx, d.Proxy().Handler(front.Guard, orders)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })
-	if f.socket != "" {
-		client := handover.NewClient(f.socket, c.serve)
-		c.proxy.TellFull(client.SetFull)
-		c.guard.Intercepting(client)
-		c.agent.Store(client)
-		client.Alive(opts.Health.Late)
-		client.LastPushes(c.proxy.LastPush)
-		client.Carried(c.proxy.Carried)
-		if f.outlive {
-			c.proxy.Keep(client)
-		}
-		c.proxy.LeaveTo(client)
-		client.Keeps(c.proxy.TakeKept, c.proxy.Settled)
-		client.StayUntil(ended)
-		g.Go(func() error { return client.Run(ctx) })
-	}
-	g.Go(func() error {
-		defer close(ended)
-		return c.run(ctx)
-	})
+	g.Go(func() error { f.values.follow(ctx, opts.Values); return nil })
+	g.Go(func() error { return d.Run(ctx) })
 	return g.Wait()
 }
 
-// carrier is a proxy about to run, with the listeners that flags name.
-type carrier struct {
-	proxy    *proxy.Proxy
-	rules    *ruleFile        // nil: there is no codec for values
-	follower *follow.Follower // nil: there is no planner
-	job      []proxy.Listener
-	mesh     []net.Listener
-	guard    guard.Guard // of jobs whose requests are routed
-	// agent is who hands over listeners; nil: none yet.
-	agent  atomic.Pointer[handover.Client]
-	untold sync.Once // that it does not tell whose ports are whose was said
-	health *health.Loops
-}
-
-func openCarrier(ctx context.Context, f *proxyFlags, opts proxy.Options, ports *ports) (*carrier, error) {
-	c := &carrier{health: opts.Health}
-	if f.socket != "" || f.intercepted {
-		opts.Reach.Owner = c.owner
-	}
+// open opens what a proxy needs besides what o has.
+func (f *proxyFlags) open(ctx context.Context, o daemon.Options, ports *ports) (*daemon.Daemon, error) {
 	listen := func(flag, address string) (net.Listener, error) { return ports.listen(ctx, flag, address) }
 	var err error
-	if c.job, err = f.forwards(listen); err != nil {
+	if o.Forward, err = f.forwards(listen); err != nil {
 		return nil, err
 	}
-	if c.mesh, err = f.meshListeners(listen); err != nil {
+	if o.Mesh, err = f.meshListeners(listen); err != nil {
 		return nil, err
 	}
-	if opts.Values != nil {
-		c.rules = &ruleFile{flags: &f.values, codec: opts.Values}
-	}
-	if err := c.route(ctx, f, &opts); err != nil {
+	if o.Routing, err = f.routed(); err != nil {
 		return nil, err
 	}
-	if c.proxy, err = proxy.New(opts); err != nil {
+	if o.Rules, err = f.rules(); err != nil {
 		return nil, err
 	}
-	return c, c.following(f, &opts)
+	return daemon.New(ctx, o)
 }
 
-// serve serves a listener that an agent handed over.
-func (c *carrier) serve(ctx context.Context, l *handover.Listener) error {
-	if l.Mesh {
-		return c.proxy.ServeLinks(ctx, l, l.Netns)
+// rules returns the planner whose rules for values are taken up; nil: none.
+func (f *proxyFlags) rules() (p *daemon.Planner, err error) {
+	r := &f.routing
+	if r.planner.address == "" || !f.follow {
+		return nil, nil
 	}
-	defer c.guard.Add(guard.Listener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
-	return c.proxy.Serve(ctx, proxy.Listener{
-		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
-		Scope: jobs.Scope{Cgroup: l.Cgroup, Netns: l.Netns},
-	})
-}
-
-// owner is [proxy.Reach.Owner]: the agent knows.
-func (c *carrier) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error) {
-	client := c.agent.Load()
-	if client == nil {
-		return 0, false, handover.ErrNoAgent // not yet
+	p = &daemon.Planner{Address: r.planner.address}
+	if p.Credentials, err = r.planner.credentials(); err != nil {
+		return nil, err
 	}
-	cgroup, found, err = client.Owner(ctx, netns, at)
-	if errors.Is(err, handover.ErrOldAgent) {
-		c.untold.Do(func() {
-			slog.Warn("other hosts' proxies may reach every port of this one, since its agent does not say which are those of jobs; upgrade it", "error", err)
-		})
-		err = proxy.ErrUntold
-	}
-	return cgroup, found, err
-}
-
-// run carries connections until ctx ends, then stops in order.
-func (c *carrier) run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	if c.rules != nil {
-		g.Go(func() error { c.rules.follow(ctx); return nil })
-	}
-	if c.follower != nil {
-		g.Go(func() error { return c.follower.Run(ctx) })
-	}
-	g.Go(func() error { c.guard.Run(ctx, c.health.Add("guarding displaced keys", health.Within)); return nil })
-	g.Go(func() error { <-ctx.Done(); c.guard.Freeze(); return nil })
-	g.Go(func() error { return c.proxy.Run(ctx, c.job, c.mesh) })
-	return g.Wait()
+	p.Host, err = nameOf(r.host)
+	return p, err
 }
 
 // forwards opens the listeners of --forward.

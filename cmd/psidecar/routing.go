@@ -1,23 +1,11 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
-	"net"
-	"net/netip"
-	"os"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/internal/mark"
 	"github.com/psidecar/psidecar/planner/placement"
-	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
@@ -80,58 +68,17 @@ func (f *routingFlags) options() (o jobs.Options, err error) {
 	return o, nil
 }
 
-// route makes the proxy route requests, where that is wanted.
-func (c *carrier) route(ctx context.Context, f *proxyFlags, opts *proxy.Options) error {
+// routed returns how requests are routed; nil: they are not.
+func (f *proxyFlags) routed() (*jobs.Options, error) {
 	if !f.routing.wanted() {
-		return nil
+		return nil, nil
 	}
 	o, err := f.routing.options()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if f.meshPort == 0 {
-		return usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
+		return nil, usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}
-	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return c.proxy.DialSite(ctx, host) }
-	o.DialPlanner = mark.GRPC(opts.Mark, slog.Default())
-	o.Guard, o.Health = &c.guard, c.health
-	if opts.Values != nil {
-		o.Waits = opts.Values
-	}
-	opts.Guard = &c.guard
-	o.Owner = opts.Reach.Owner
-	// A connection past a proxy would be one whose requests go wrong.
-	opts.MeshOnly, opts.Retry, opts.ConnectTimeout = true, 500*time.Millisecond, 3*time.Second
-	if err := awaitFolder(ctx, o.Dir, stateWait); err != nil {
-		return err
-	}
-	opts.Jobs, err = jobs.New(o)
-	return err
-}
-
-// stateWait is how long a proxy waits for the agent, which may start later, to
-// make its folder.
-const stateWait = 20 * time.Second
-
-// awaitFolder makes a folder, or waits for one that only others may make.
-func awaitFolder(ctx context.Context, dir string, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		err := os.MkdirAll(dir, 0o700)
-		if err == nil {
-			err = unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK)
-		}
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
-			return fmt.Errorf("--state-dir %s: %w", dir, err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("--state-dir %s: user %d may not write there, and no agent with --proxy-uid %[2]d has made it: %w", dir, os.Geteuid(), err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return &o, nil
 }

@@ -11,13 +11,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/agent/daemon"
+	agentdaemon "github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner"
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	proxydaemon "github.com/psidecar/psidecar/proxy/daemon"
 )
 
 // upFlags are those of all parts. A flag of a part that is the same in psidecar
@@ -70,26 +71,28 @@ func runUp(ctx context.Context, f *upFlags) error {
 		return err
 	}
 	err = h.run(ctx)
-	slog.Info("ended", "connections", h.carrier.proxy.State().Carried, "in_order", err == nil)
+	slog.Info("ended", "connections", h.proxy.Proxy().State().Carried, "in_order", err == nil)
 	return err
 }
 
 // host is all parts, about to run.
 type host struct {
-	agent *daemon.Daemon
+	agent *agentdaemon.Daemon
 	// interception is the agent's; nil: nothing is intercepted.
-	interception *daemon.Interception
-	carrier      *carrier
+	interception *agentdaemon.Interception
+	proxy        *proxydaemon.Daemon
 	planner      *planner.Planner // nil: it is on another host
 	front        page.Server
 	pprof        bool
+	values       *codecFlags
+	codec        *values.Codec // nil: there is none for values
 	health       *health.Loops // of all parts
 	orders       *control.Server
 	control      string // unix socket for orders; empty: none
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
-	h := &host{pprof: f.agent.pprof, health: &health.Loops{}}
+	h := &host{pprof: f.agent.pprof, values: &f.proxy.values, health: &health.Loops{}}
 	address := f.agent.planner.address
 	watch, err := f.agent.options()
 	if err != nil {
@@ -101,7 +104,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	carry.Health = h.health
+	carry.Health, h.codec = h.health, carry.Values
 	debug.SetMemoryLimit(f.agent.memoryLimit() + carry.MemoryBytes)
 	if h.front, err = ports.page(ctx, "--http", f.agent.http); err != nil {
 		return nil, err
@@ -133,7 +136,6 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if h.interception, err = f.agent.intercept.open(); err != nil {
 		return nil, err
 	}
-	f.proxy.intercepted = h.interception != nil
 	if h.interception != nil && carry.Mark == 0 {
 		// The proxy may share a cgroup with the job.
 		mark, err := h.interception.Mark()
@@ -144,21 +146,25 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	f.proxy.routing.planner, f.proxy.routing.host = f.agent.planner, f.agent.host
 	f.proxy.routing.planner.address = address
-	if h.carrier, err = openCarrier(ctx, &f.proxy, carry, ports); err != nil {
+	local := proxydaemon.Options{Proxy: carry}
+	if h.interception != nil {
+		local.Connect = h.interception.Connect
+	}
+	if h.proxy, err = f.proxy.open(ctx, local, ports); err != nil {
 		return nil, errors.Join(err, h.interception.Abandon())
 	}
 	if h.interception != nil {
-		h.interception.Own(h.carrier.proxy.Owns)
+		h.interception.Own(h.proxy.Proxy().Owns)
 	}
 	watch.WithProxy = true
-	watch.Carried.Measures = h.carrier.proxy.MeasuresOf
+	watch.Carried.Measures = h.proxy.Proxy().MeasuresOf
 	watch.Saved = func() (job, far uint64, ok bool) {
-		job, far = h.carrier.proxy.Carried()
+		job, far = h.proxy.Proxy().Carried()
 		return job, far, true
 	}
-	h.orders, h.control = h.carrier.orders(&f.proxy, watch.Names), f.proxy.controlPath()
-	watch.Collectors = append(watch.Collectors, h.carrier.proxy, h.front.Guard, h.orders)
-	h.agent, err = daemon.New(daemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds})
+	h.orders, h.control = f.proxy.orders(h.proxy.Proxy(), watch.Names), f.proxy.controlPath()
+	watch.Collectors = append(watch.Collectors, h.proxy.Proxy(), h.front.Guard, h.orders)
+	h.agent, err = agentdaemon.New(agentdaemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds})
 	return h, err
 }
 
@@ -184,15 +190,8 @@ func (h *host) run(ctx context.Context) error {
 		g.Go(func() error { return h.planner.Run(ctx) })
 	}
 	g.Go(func() error { return h.agent.Run(ctx) })
-	g.Go(func() error { return h.carrier.run(ctx) })
-	if h.interception != nil {
-		client := handover.NewLocalClient(h.interception.Connect, h.carrier.serve)
-		h.carrier.guard.Intercepting(client)
-		h.carrier.agent.Store(client)
-		h.carrier.proxy.TellFull(client.SetFull)
-		client.LastPushes(h.carrier.proxy.LastPush)
-		g.Go(func() error { return client.Run(ctx) })
-	}
+	g.Go(func() error { return h.proxy.Run(ctx) })
+	g.Go(func() error { h.values.follow(ctx, h.codec); return nil })
 	g.Go(func() error { return h.front.Serve(ctx, h.handler()) })
 	g.Go(func() error { return h.orders.ServeAt(ctx, h.control) })
 	return g.Wait()
@@ -203,7 +202,7 @@ func (h *host) run(ctx context.Context) error {
 func (h *host) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", h.agent.Agent().Handler(h.pprof))
-	mux.Handle("GET /api/v1/connections", h.carrier.proxy.Handler())
-	mux.Handle("GET /api/v1/codecs", h.carrier.proxy.Handler())
+	mux.Handle("GET /api/v1/connections", h.proxy.Proxy().Handler())
+	mux.Handle("GET /api/v1/codecs", h.proxy.Proxy().Handler())
 	return mux
 }

@@ -1,0 +1,183 @@
+// Package daemon is a proxy with what goes with it on a host: the listeners that the
+// host's agent hands over, routing by the planner's plans or a placement, what keeps
+// connects from going direct while keys are displaced, and the planner's rules for
+// values.
+//
+// [New] makes a proxy, [Daemon.Run] carries connections until its context ends, and
+// then lets those in use end in order. psidecar proxy and psidecar up run one.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/follow"
+	"github.com/psidecar/psidecar/proxy/guard"
+	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/proxy/jobs"
+)
+
+// Options of a daemon.
+type Options struct {
+	// Proxy's Jobs, Guard and Reach.Owner are for New to fill in.
+	Proxy proxy.Options
+
+	// Forward are listeners whose connections have one destination, Mesh those at
+	// which other hosts' proxies connect. Run closes them.
+	Forward []proxy.Listener
+	Mesh    []net.Listener
+
+	// Socket is the unix socket at which the host's agent hands over listeners, and
+	// Connect does the same where the agent is in this process. At most one is set;
+	// with none there are no other listeners than Forward and Mesh.
+	Socket  string
+	Connect func(context.Context) (*net.UnixConn, error)
+	// Outlive has the agent at Socket hold connections, for the next proxy.
+	Outlive bool
+
+	// Routing, where not nil, says where keys are, and has requests routed; New fills
+	// in what it has of Proxy.
+	Routing *jobs.Options
+	// Rules, where not nil, is the planner whose rules for values are taken up.
+	Rules *Planner
+}
+
+// Planner says how a planner is reached.
+type Planner struct {
+	Address     string // host:port
+	Credentials credentials.TransportCredentials
+	Host        string // by which the planner knows this one
+}
+
+// A Daemon is a proxy about to run.
+type Daemon struct {
+	opts     Options
+	proxy    *proxy.Proxy
+	follower *follow.Follower // nil: there is no planner
+	guard    guard.Guard      // of jobs whose requests are routed
+	// agent is who hands over listeners; nil: none yet.
+	agent    atomic.Pointer[handover.Client]
+	oldAgent sync.Once // that it does not tell whose ports are whose was said
+}
+
+// New makes a proxy. Where requests are to be routed it waits for the folder that is
+// needed, which an agent that starts later may make.
+func New(ctx context.Context, o Options) (*Daemon, error) {
+	d := &Daemon{}
+	if o.Socket != "" || o.Connect != nil {
+		o.Proxy.Reach.Owner = d.owner
+	}
+	if o.Routing != nil {
+		if err := d.route(ctx, &o.Proxy, *o.Routing); err != nil {
+			return nil, err
+		}
+	}
+	d.opts = o
+	var err error
+	if d.proxy, err = proxy.New(o.Proxy); err != nil {
+		return nil, err
+	}
+	if r := o.Rules; r != nil {
+		d.follower = follow.New(follow.Options{Planner: r.Address, Credentials: r.Credentials, Host: r.Host, Dial: mark.GRPC(o.Proxy.Mark, slog.Default()),
+			Codec: o.Proxy.Values, Advise: d.proxy.Advise, Measures: d.proxy.Measures})
+	}
+	return d, nil
+}
+
+// Proxy returns the proxy, whose state may be served while Run runs.
+func (d *Daemon) Proxy() *proxy.Proxy { return d.proxy }
+
+// Run carries connections until ctx ends, then stops in order.
+func (d *Daemon) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	ended := make(chan struct{}) // closed when all connections have ended, or are the next proxy's
+	if client := d.client(ended); client != nil {
+		g.Go(func() error { return client.Run(ctx) })
+	}
+	g.Go(func() error {
+		defer close(ended)
+		return d.carry(ctx)
+	})
+	return g.Wait()
+}
+
+// client returns what gets listeners from the agent; nil where there is none.
+func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
+	var client *handover.Client
+	switch {
+	case d.opts.Connect != nil:
+		client = handover.NewLocalClient(d.opts.Connect, d.serve)
+	case d.opts.Socket != "":
+		client = handover.NewClient(d.opts.Socket, d.serve)
+		client.Alive(d.opts.Proxy.Health.Late)
+		client.Carried(d.proxy.Carried)
+		if d.opts.Outlive {
+			d.proxy.Keep(client)
+		}
+		d.proxy.LeaveTo(client)
+		client.Keeps(d.proxy.TakeKept, d.proxy.Settled)
+		client.StayUntil(ended)
+	default:
+		return nil
+	}
+	d.proxy.TellFull(client.SetFull)
+	client.LastPushes(d.proxy.LastPush)
+	d.guard.Intercepting(client)
+	d.agent.Store(client)
+	return client
+}
+
+// carry carries connections until ctx ends, then stops in order.
+func (d *Daemon) carry(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if d.follower != nil {
+		g.Go(func() error { return d.follower.Run(ctx) })
+	}
+	g.Go(func() error {
+		d.guard.Run(ctx, d.opts.Proxy.Health.Add("guarding displaced keys", health.Within))
+		return nil
+	})
+	g.Go(func() error { <-ctx.Done(); d.guard.Freeze(); return nil })
+	g.Go(func() error { return d.proxy.Run(ctx, d.opts.Forward, d.opts.Mesh) })
+	return g.Wait()
+}
+
+// serve serves a listener that an agent handed over.
+func (d *Daemon) serve(ctx context.Context, l *handover.Listener) error {
+	if l.Mesh {
+		return d.proxy.ServeLinks(ctx, l, l.Netns)
+	}
+	defer d.guard.Add(guard.Listener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
+	return d.proxy.Serve(ctx, proxy.Listener{
+		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
+		Scope: jobs.Scope{Cgroup: l.Cgroup, Netns: l.Netns},
+	})
+}
+
+// owner is [proxy.Reach.Owner]: the agent knows.
+func (d *Daemon) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error) {
+	client := d.agent.Load()
+	if client == nil {
+		return 0, false, handover.ErrNoAgent // not yet
+	}
+	cgroup, found, err = client.Owner(ctx, netns, at)
+	if errors.Is(err, handover.ErrOldAgent) {
+		d.oldAgent.Do(func() {
+			slog.Warn("other hosts' proxies may reach every port of this one, since its agent does not say which are those of jobs; upgrade it", "error", err)
+		})
+		err = proxy.ErrUntold
+	}
+	return cgroup, found, err
+}

@@ -1,0 +1,141 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/proxy/jobs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Two hosts of the loopback network.
+const (
+	workerHost = "127.0.0.1"
+	serverHost = "127.0.0.2"
+)
+
+func listen(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func addrOf(l net.Listener) netip.AddrPort { return l.Addr().(*net.TCPAddr).AddrPort() }
+
+// start runs a daemon until the test ends.
+func start(t *testing.T, o Options) *Daemon {
+	t.Helper()
+	o.Proxy.MemoryBytes, o.Proxy.MaxConnections, o.Proxy.Insecure = proxy.LeastMemory, 16, true
+	o.Proxy.Health = &health.Loops{}
+	d, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// echo is a server that sends back what it gets.
+func echo(t *testing.T) net.Listener {
+	l := listen(t, serverHost+":0")
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+			}()
+		}
+	}()
+	return l
+}
+
+// say sends a word to an address and returns what comes back until the end.
+func say(t *testing.T, at net.Addr, word string) (string, error) {
+	t.Helper()
+	c, err := net.Dial("tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.WriteString(c, word); err != nil {
+		return "", err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return "", err
+	}
+	back, err := io.ReadAll(c)
+	return string(back), err
+}
+
+// The daemons of two hosts carry a connection between them.
+func TestTwoHosts(t *testing.T) {
+	server, mesh, in := echo(t), listen(t, serverHost+":0"), listen(t, workerHost+":0")
+	port := addrOf(mesh).Port()
+	far := start(t, Options{Mesh: []net.Listener{mesh}, Proxy: proxy.Options{
+		MeshPort: port, Reach: proxy.Reach{Ports: []proxy.PortRange{{First: 1, Last: 65535}}},
+	}})
+	near := start(t, Options{Proxy: proxy.Options{MeshPort: port, MeshOnly: true},
+		Forward: []proxy.Listener{{Listener: in, Destination: proxy.Fixed(addrOf(server))}}})
+	if back, err := say(t, in.Addr(), "hello"); err != nil || back != "hello" {
+		t.Fatalf("%q came back, %v", back, err)
+	}
+	for name, d := range map[string]*Daemon{"the worker's": near, "the server's": far} {
+		if n := d.Proxy().State().Carried; n != 1 {
+			t.Errorf("%s proxy has carried %d connections", name, n)
+		}
+	}
+}
+
+// Where requests are routed no connection goes to a host without a proxy, though the
+// caller did not ask for that.
+func TestRoutedConnectionsStayInTheMesh(t *testing.T) {
+	server, in, free := echo(t), listen(t, workerHost+":0"), listen(t, serverHost+":0")
+	port := addrOf(free).Port()
+	free.Close() // nobody takes links there
+	start(t, Options{Proxy: proxy.Options{MeshPort: port},
+		Forward: []proxy.Listener{{Listener: in, Destination: proxy.Fixed(addrOf(server))}},
+		Routing: &jobs.Options{Dir: t.TempDir(), Host: "h", Placement: &placement.Placement{K: 1, Server: []int{0}}}})
+	if back, err := say(t, in.Addr(), "hello"); err == nil && back != "" {
+		t.Errorf("%q came back from a host without a proxy", back)
+	}
+}
+
+// Until the agent can be asked, nobody knows whose a port is.
+func TestOwnerWithoutAnAgent(t *testing.T) {
+	d, err := New(t.Context(), Options{Socket: "/nowhere.sock", Proxy: proxy.Options{MemoryBytes: proxy.LeastMemory}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.owner(t.Context(), 0, netip.MustParseAddrPort("127.0.0.1:1")); !errors.Is(err, handover.ErrNoAgent) {
+		t.Errorf("got %v", err)
+	}
+}
