@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -235,5 +236,13 @@ func TestDemoPathsAreMadeAbsolute(t *testing.T) {
 	}
 	if err := findPrograms(&demo.Options{Data: "none"}); err == nil || !strings.Contains(err.Error(), "--data") {
 		t.Errorf("data that is not there: %v", err)
+	}
+}
+
+// What a port of another protocol says before it is asked is not HTTP either.
+func TestNotHTTPBeforeItIsAsked(t *testing.T) {
+	early := errors.New(`Get "http://127.0.0.1:9811/api/v1/jobs": readLoopPeekFailLocked: <nil>`) // as net/http has it
+	if text := notHTTP("127.0.0.1:9811", early); !strings.Contains(text, "does not speak HTTP") {
+		t.Errorf("got %q", text)
 	}
 }

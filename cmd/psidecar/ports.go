@@ -33,7 +33,7 @@ func atPort(address string) string {
 // it is not that.
 func notHTTP(address string, err error) string {
 	text := err.Error()
-	for _, sign := range []string{"malformed HTTP", "EOF", "connection reset", "transport connection broken"} {
+	for _, sign := range []string{"malformed HTTP", "EOF", "connection reset", "transport connection broken", "readLoopPeekFail"} {
 		if strings.Contains(text, sign) {
 			return "what answers there does not speak HTTP: a page's address is wanted, an agent's (127.0.0.1:9810), a planner's --http (127.0.0.1:9812) or a proxy's --http (127.0.0.1:9813)" + atPort(address)
 		}
