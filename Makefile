@@ -6,6 +6,7 @@
 #   make life       a fleet as it is lived in (LIFE=10m SEED=7): jobs come and go, everything fails now and then
 #   make test-kubernetes  the chart, rights and two planners against a real API server; builds one
 #   make bench      benchmarks, with peers measured in the same run
+#   make eval       what five papers have and ours, as one page: bin/eval/index.html; EVALFLAGS=--quick: ten minutes, else hours
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
 #   make eval-codecs     what models lose under the codecs, what is saved, and time to the same loss; many minutes, root
@@ -32,7 +33,7 @@ TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-d
 BENCH_PACKAGES := haproxy
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build man image manifests demo test test-kubernetes soak life bench eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
+.PHONY: build man image manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -96,6 +97,12 @@ test-kubernetes: build
 bench: test-deps bench-deps
 	mkdir -p bin/eval
 	PSIDECAR_EVAL_OUT=$(CURDIR)/bin/eval $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
+
+# The parts that test/eval has, each kept in bin/eval/parts, so that what was
+# interrupted goes on where it was (--again: from the beginning), then the page and
+# markdown of all. EVALFLAGS: --quick, --full, --what, --datasets.
+eval:
+	$(GO) run ./test/eval --report $(EVALFLAGS) >/dev/null
 
 eval-proxy:
 	PSIDECAR_EVAL=1 $(GO) test -v -timeout 30m -count=1 -run BytesTable ./test/transparency

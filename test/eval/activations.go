@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 
 	"gonum.org/v1/plot/plotter"
@@ -152,7 +151,7 @@ func overTime(ctx context.Context, e *evaluation) error {
 	if err := t.write(e.out); err != nil {
 		return err
 	}
-	return e.writePlot("activations.png", func(w io.Writer) error { return figure.Write(w, []figure.Panel{panel}) })
+	return e.writePanels("activations.png", []figure.Panel{panel})
 }
 
 // tenths are the means of a threshold in each tenth of the steps, over all runs.

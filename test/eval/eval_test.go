@@ -96,3 +96,23 @@ func TestTable5WithoutData(t *testing.T) {
 		t.Errorf("%d skipped, tables %q, log\n%s", n, out.String(), log.String())
 	}
 }
+
+// Panels are drawn as an SVG too, which has their words.
+func TestWritePanels(t *testing.T) {
+	e := &evaluation{dir: t.TempDir(), out: io.Discard}
+	if err := e.writePanels("two.png", []figure.Panel{{Title: "apples", X: "weeks", Y: "kilos", Lines: []figure.Line{{Name: "one", Points: plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(e.dir, "two.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<svg", "apples", "weeks", "kilos", "one", "</svg>"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the SVG has no %q", want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(e.dir, "two.png")); err != nil {
+		t.Error(err)
+	}
+}

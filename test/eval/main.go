@@ -5,8 +5,9 @@
 // leave (figure 8 of DW23); and the proxies' codecs: what models lose under
 // thresholds, Slim-DP and quantization, and where parts of them exchange thresholded
 // activations (tables 1, 3 and 4 and figure 5 of DCT), and what is saved. Nothing comes in but
-// flags; tables in markdown go to standard output, plots to PNG files. `make
-// eval-partition`, `make eval-dynamic` and `make eval-codecs` run it.
+// flags; tables in markdown go to standard output, plots to PNG and SVG files, and with
+// --report all that five papers have and ours to one page (package report). `make eval`,
+// `make eval-partition`, `make eval-dynamic` and `make eval-codecs` run it.
 package main
 
 import (
@@ -20,6 +21,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/psidecar/psidecar/test/figure"
 )
 
 // An evaluation is what all parts of one run share.
@@ -62,6 +65,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	flags.StringVar(&e.datasets, "datasets", "../shared/datasets", "folder of the data sets for table5, dynamic and the codecs")
 	flags.BoolVar(&e.quick, "quick", false, "smaller graphs and fewer points: half a minute")
 	flags.BoolVar(&e.full, "full", false, "sweeps over graphs of the paper's size, scale up to 100 million edges, nets of DLRM's own size for activations: many minutes, some gigabytes")
+	whole := flags.Bool("report", false, "keep what each part writes, run only those that have not been run in the same way (--quick, --full or neither), and write index.html and index.md beside the plots")
+	again := flags.Bool("again", false, "with --report run all")
 	switch err := flags.Parse(args); {
 	case err != nil:
 		return err
@@ -74,6 +79,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	}
 	if err := os.MkdirAll(e.dir, 0o755); err != nil {
 		return fmt.Errorf("making the plots' directory: %w", err)
+	}
+	if *whole {
+		return e.reported(ctx, chosen, *again)
 	}
 	for _, p := range chosen {
 		began := time.Now()
@@ -104,6 +112,14 @@ func choose(what string) ([]part, error) {
 
 // writePlot draws to a PNG file of the plots' directory and says where it is.
 func (e *evaluation) writePlot(name string, draw func(io.Writer) error) error {
+	if err := e.writeFile(name, draw); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(e.out, "\nPlot: %s\n\n", filepath.Join(e.dir, name))
+	return err
+}
+
+func (e *evaluation) writeFile(name string, draw func(io.Writer) error) error {
 	path := filepath.Join(e.dir, name)
 	f, err := os.Create(path)
 	if err != nil {
@@ -116,8 +132,15 @@ func (e *evaluation) writePlot(name string, draw func(io.Writer) error) error {
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	_, err = fmt.Fprintf(e.out, "\nPlot: %s\n\n", path)
-	return err
+	return nil
+}
+
+// writePanels draws panels to a PNG file, and beside it to an SVG file.
+func (e *evaluation) writePanels(name string, panels []figure.Panel) error {
+	if err := e.writeFile(strings.TrimSuffix(name, ".png")+".svg", func(w io.Writer) error { return figure.WriteSVG(w, panels) }); err != nil {
+		return err
+	}
+	return e.writePlot(name, func(w io.Writer) error { return figure.Write(w, panels) })
 }
 
 // progress tells people, who may wait for minutes, what is being done.

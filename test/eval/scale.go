@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"runtime/metrics"
@@ -72,7 +71,7 @@ func scale(ctx context.Context, e *evaluation) error {
 	if err := t.write(e.out); err != nil {
 		return err
 	}
-	return e.writePlot("scale.png", func(w io.Writer) error { return figure.Write(w, []figure.Panel{p}) })
+	return e.writePanels("scale.png", []figure.Panel{p})
 }
 
 // colourOf returns the colour that an algorithm has in all plots, and another for

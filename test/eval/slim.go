@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"runtime"
 
@@ -55,13 +54,11 @@ func slims(ctx context.Context, e *evaluation) error {
 		p.Floor = math.Floor(lowest(p.Lines))
 		return p
 	}
-	return e.writePlot("slim.png", func(w io.Writer) error {
-		return figure.Write(w, []figure.Panel{
-			training("Slim Fig. 4: exploration and exploitation", all[0], all[3], all[5], all[6]),
-			training("Slim Fig. 3: codecs", all[0], all[1], all[3], all[8], all[9]),
-			{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy at the end, points against plain", Legend: true, Lines: []figure.Line{
-				bySaving("slim", all[0], all[0], all[4], all[3], all[2]), bySaving("slim by changes", all[0], all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[0], all[1], all[9])}},
-		})
+	return e.writePanels("slim.png", []figure.Panel{
+		training("Slim Fig. 4: exploration and exploitation", all[0], all[3], all[5], all[6]),
+		training("Slim Fig. 3: codecs", all[0], all[1], all[3], all[8], all[9]),
+		{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy at the end, points against plain", Legend: true, Lines: []figure.Line{
+			bySaving("slim", all[0], all[0], all[4], all[3], all[2]), bySaving("slim by changes", all[0], all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[0], all[1], all[9])}},
 	})
 }
 

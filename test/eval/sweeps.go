@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"time"
 
@@ -82,8 +81,7 @@ func sweeps(ctx context.Context, e *evaluation) error {
 			}
 			panels = append(panels, *p)
 		}
-		draw := func(w io.Writer) error { return figure.Write(w, panels) }
-		if err := e.writePlot(s.file, draw); err != nil {
+		if err := e.writePanels(s.file, panels); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 
 	"gonum.org/v1/plot/plotter"
@@ -72,7 +71,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 	for i := range panels {
 		panels[i].X, panels[i].LogX, panels[i].Ticks = "values that go %", true, []float64{0.5, 2, 5, 10, 25}
 	}
-	return e.writePlot("threshold.png", func(w io.Writer) error { return figure.Write(w, panels) })
+	return e.writePanels("threshold.png", panels)
 }
 
 // bySparsity is what is lost against none, by sparsity.
@@ -137,10 +136,8 @@ func lifespans(ctx context.Context, e *evaluation) error {
 		return err
 	}
 	ticks := []float64{1, 10, 100, 1000}
-	return e.writePlot("lifespan.png", func(w io.Writer) error {
-		return figure.Write(w, []figure.Panel{
-			{Title: "DCT Fig. 7 a: time of the codec", X: "life-span L", Y: "ms a step", LogX: true, Ticks: ticks, Lines: []figure.Line{cost}},
-			{Title: "DCT Fig. 7 b: loss", X: "life-span L", Y: "test loss against none", LogX: true, Ticks: ticks, Lines: []figure.Line{loss}},
-		})
+	return e.writePanels("lifespan.png", []figure.Panel{
+		{Title: "DCT Fig. 7 a: time of the codec", X: "life-span L", Y: "ms a step", LogX: true, Ticks: ticks, Lines: []figure.Line{cost}},
+		{Title: "DCT Fig. 7 b: loss", X: "life-span L", Y: "test loss against none", LogX: true, Ticks: ticks, Lines: []figure.Line{loss}},
 	})
 }

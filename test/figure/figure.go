@@ -1,5 +1,5 @@
 // Package figure draws what evaluations found: panels of lines, side by side in
-// one PNG. In come names and points; package main of test/eval and the
+// one PNG or SVG. In come names and points; package main of test/eval and the
 // measurements among the tests call it.
 package figure
 
@@ -14,6 +14,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // A Panel is one diagram of a figure: lines over one axis.
@@ -110,6 +111,17 @@ func (p *Panel) plot(legend *plot.Legend) (*plot.Plot, error) {
 // Write draws panels side by side as a PNG. The lines of all that have no legend
 // of their own are in one to the right of them.
 func Write(w io.Writer, panels []Panel) error {
+	return write(w, panels, func(width, height vg.Length) vg.CanvasWriterTo {
+		return vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(110))}
+	})
+}
+
+// WriteSVG is [Write] as an SVG.
+func WriteSVG(w io.Writer, panels []Panel) error {
+	return write(w, panels, func(width, height vg.Length) vg.CanvasWriterTo { return vgsvg.New(width, height) })
+}
+
+func write(w io.Writer, panels []Panel, canvas func(width, height vg.Length) vg.CanvasWriterTo) error {
 	const width, height, gap = 4.6 * vg.Inch, 4.2 * vg.Inch, 14
 	row := make([]*plot.Plot, len(panels))
 	common, right := plot.NewLegend(), vg.Length(0)
@@ -128,7 +140,7 @@ func Write(w io.Writer, panels []Panel) error {
 			right = common.Rectangle(draw.Canvas{}).Size().X + vg.Points(gap)
 		}
 	}
-	image := vgimg.NewWith(vgimg.UseWH(width*vg.Length(len(panels))+right, height), vgimg.UseDPI(110))
+	image := canvas(width*vg.Length(len(panels))+right, height)
 	all := draw.New(image)
 	tiles := draw.Tiles{
 		Rows: 1, Cols: len(panels), PadX: vg.Points(gap),
@@ -138,7 +150,7 @@ func Write(w io.Writer, panels []Panel) error {
 		row[i].Draw(canvas)
 	}
 	common.Draw(draw.Crop(all, all.Max.X-right, 0, 0, 0))
-	if _, err := (vgimg.PngCanvas{Canvas: image}).WriteTo(w); err != nil {
+	if _, err := image.WriteTo(w); err != nil {
 		return fmt.Errorf("writing a plot: %w", err)
 	}
 	return nil

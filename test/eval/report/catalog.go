@@ -1,0 +1,122 @@
+package report
+
+// Item is a table or figure of a paper.
+type Item struct {
+	Name  string // as the paper calls it
+	Claim string // what the paper has of it
+	// Part has ours; empty: there is none, and Reason says why.
+	Part, Reason string
+	StandIn      string // what our data or model stand for
+	Why          string // why ours is another
+}
+
+// Paper is a paper and its tables and figures with results, in their order.
+type Paper struct {
+	Name, Title string
+	Items       []Item
+}
+
+// Headline is what a paper states first.
+type Headline struct {
+	Claim string
+	// Ours is a cell of a part's table.
+	Ours Cell
+	Note string
+}
+
+// Cell names a cell of a table: by the part that wrote it, the beginning of the
+// table's title, the row's first cell and the column's head.
+type Cell struct{ Part, Table, Row, Column string }
+
+const (
+	noGPU       = "Out of reach: it compares TensorFlow and Horovod on 48 GPUs; psidecar carries PS-lite, and these machines have no GPU."
+	noPartition = "Out of reach here: it partitions TensorFlow's variables among its servers on 48 GPUs; PS-lite's keys are divided by key range, which psidecar does not change without a placement."
+	production  = "Out of reach: a production model of 7 billion examples on a cluster of Intel machines, which is not published."
+	otherCodec  = "Not repeated: it shows that another codec does badly, which psidecar does not have."
+	pictureData = "MNIST's pictures and a net of one hidden layer for ImageNet and GoogLeNet"
+	criteo      = "7,000 rows in Criteo's format for 7 days of Criteo Kaggle"
+)
+
+// Papers are the five papers.
+func Papers() []Paper {
+	return []Paper{dww21(), dw23(), dct(), slim(), parallax()}
+}
+
+func dww21() Paper {
+	return Paper{"DWW21", "Duan, Wang and Wu 2021, Minimizing Training Time of Distributed Machine Learning by Reducing Data Communication", []Item{
+		{Name: "Table 4", Claim: "The sizes of four real data sets and three made ones.", Part: "table5", StandIn: "excerpts and rebuilt sets of the public ones; CTRa is not published", Why: "Each table's title has our sizes."},
+		{Name: "Table 5", Claim: "With 8 machines less traffic at the busiest one than at random, by TSH-1, TSH-2, MBP and PaToH, in percent (in the column of the paper's).", Part: "table5", StandIn: "rcv1-excerpt, criteo-80k for CTRa, news20-rebuilt, soc-slashdot for soc-LiveJournal", Why: "Smaller data, of other degrees; best is psidecar's own."},
+		{Name: "Figure 7", Claim: "Node degrees of rcv1.binary and news20: many small, few large.", Reason: "Not drawn: a property of the data sets, which psidecar partition says of any input (samples, parameters, edges)."},
+		{Name: "Figure 8", Claim: "The sparser the graph, the more a partition gains over random, at 2 to 64 machines.", Part: "sweeps", StandIn: "random graphs of 1,000 parameters, with --full of 10,000", Why: "Smaller graphs by a factor of ten, unless --full."},
+		{Name: "Figure 9", Claim: "More data or parameters change the gain little.", Part: "sweeps", StandIn: "as figure 8", Why: "As figure 8."},
+		{Name: "Figure 10", Claim: "TSH-1 and MBP over random on the real data, by the number of machines.", Reason: "Not drawn: table 5 has the point of 8 machines; go run ./test/eval --what table5 has no other."},
+		{Name: "Figure 11", Claim: "Training time on 16 machines of EC2, with the partition's own time.", Reason: "Live, as root and with two cores to itself: make eval-moving (TestWorthIt) trains the regression on hosts with slow links."},
+	}}
+}
+
+func dw23() Paper {
+	return Paper{"DW23", "Duan and Wu 2023, Reducing Communication in Parameter Servers with Model Compression and Graph Partition", []Item{
+		{Name: "Figure 2", Claim: "Node degrees of rcv1.binary and news20.", Reason: "Not drawn: as figure 7 of DWW21."},
+		{Name: "Figure 5", Claim: "With more bins of hashed features more accuracy and more traffic.", Reason: "Not part of this command: psidecar partition --hash-bins tries bins; it has no training run beside it here."},
+		{Name: "Figure 6", Claim: "Traffic grows with machines; DPPA stays below random and MGP.", Part: "sweeps", StandIn: "random graphs for hashed news20", Why: "Gains over random rather than volumes; MGP is the multilevel algorithm."},
+		{Name: "Figure 7", Claim: "Traffic grows with the ratio of samples to parameters.", Part: "sweeps", StandIn: "random graphs", Why: "The second sweep varies parameters and data."},
+		{Name: "Figure 8", Claim: "While a net is pruned, DPPA's cumulative volume with migration is below MGP's, and the gap grows with the epochs.", Part: "dynamic", StandIn: "nets on MNIST", Why: "Ours are smaller nets; locality is psidecar's own."},
+	}}
+}
+
+func dct() Paper {
+	return Paper{"DCT", "Gupta et al. 2021, Training Recommender Systems at Scale: Communication-Efficient Model and Data Parallelism", []Item{
+		{Name: "Table 1", Claim: "Activations at 90% and 2 or 3 workers cost nothing, at 95% and 3 workers 0.0008 of test loss.", Part: "activations", StandIn: criteo + "; nets of half of DLRM's units, with --full all", Why: "Eight epochs of 5,600 rows are a short and noisy training: more regularization shows as another loss than after days."},
+		{Name: "Table 2", Claim: "Gradients at up to 98% cost nothing, at 99.5% 0.0009 of test loss.", Part: "threshold", StandIn: criteo, Why: "As table 1."},
+		{Name: "Table 3", Claim: "Both at 90% cost nothing, at 95% 0.0010 of test loss.", Part: "activations", StandIn: criteo, Why: "As table 1."},
+		{Name: "Table 4", Claim: "A translation model's loss is as without at 95% and 2 or 3 workers and at 90% and 5.", Part: "activations-deep", StandIn: "a net of four hidden layers on MNIST for a transformer, accuracy for the BLEU score", Why: "Layers of 128 units have 13 left at 90% and 6 at 95%, the transformer's of 1,024 have 102 and 51."},
+		{Name: "Table 5", Claim: "12 splits of a production model at 90%: test loss 0.016% better, time 14% less.", Reason: production},
+		{Name: "Table 6", Claim: "Gaussian sketching of activations does not do well.", Reason: otherCodec},
+		{Name: "Table 7", Claim: "Top-k of the activations' gradients by themselves does not do well.", Reason: otherCodec},
+		{Name: "Figure 2", Claim: "Thresholds of gradients stay near their mean, so that they need not be computed in each step.", Part: "lifespan", StandIn: criteo, Why: "What that costs is shown, not the thresholds."},
+		{Name: "Figure 5", Claim: "Thresholds of activations fall faster where the smallest do not go.", Part: "activations-time", StandIn: criteo, Why: "As table 1."},
+		{Name: "Figure 7 a, b", Claim: "A life-span of 1,000 steps saves 23% of the time and costs nothing.", Part: "lifespan", StandIn: criteo, Why: "Time is that of the codec alone; its selection is not a sort."},
+		{Name: "Figure 7 c, d", Claim: "Up to 99.5% time falls, and nothing is lost.", Part: "threshold", StandIn: criteo, Why: "Time on links of 200 Mbit/s: make eval-codecs, as root."},
+		{Name: "Theorem 1", Claim: "Up to first order the mean gradient is that of one threshold for all rows, if means of activations by both are equal.", Part: "theorem", StandIn: "a net of two hidden layers of 64 units on MNIST", Why: "The column of assumption (1) says how far it holds, that of the gradient what is left of second order."},
+	}}
+}
+
+func slim() Paper {
+	return Paper{"Slim-DP", "Sun et al. 2018, Slim-DP: A Multi-Agent System for Communication-Efficient Distributed Deep Learning", []Item{
+		{Name: "Table 1", Claim: "55% of the communication time saved on GoogLeNet and 71% on VGG-16, with 0.2 to 0.5 points more accuracy.", Part: "slim", StandIn: pictureData, Why: "Bytes are counted rather than time, pulls and pushes."},
+		{Name: "Figure 2", Claim: "30 to 40% more images a second on VGG-16, over 10% on GoogLeNet.", Reason: "Live and as root: make eval-codecs has steps a second by codec on links of 200 Mbit/s."},
+		{Name: "Figure 3", Claim: "Slim-DP is ahead of plain and quantized pushes throughout the training.", Part: "slim", StandIn: pictureData, Why: "By steps, not by time."},
+		{Name: "Figure 4", Claim: "Without exploration it does not converge, without a core it is as DropConnect.", Part: "slim", StandIn: pictureData, Why: "As table 1."},
+		{Name: "Figure 5", Claim: "(0.3, 0.15) is best, (0.2, 0.1) loses accuracy, (0.5, 0.25) saves less.", Part: "slim", StandIn: pictureData, Why: "As table 1."},
+	}}
+}
+
+func parallax() Paper {
+	return Paper{"Parallax", "Kim et al. 2019, Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks", []Item{
+		{Name: "Table 1", Claim: "Sparse models train faster by parameter servers, dense ones by AllReduce.", Reason: noGPU},
+		{Name: "Table 2", Claim: "Throughput by the number of partitions of sparse variables.", Reason: noPartition},
+		{Name: "Table 3", Claim: "Bytes a machine sends for each kind of variable, by architecture.", Reason: "Not part of this command: a formula; psidecar heatmap and status count the bytes of a job on parameter servers."},
+		{Name: "Table 4", Claim: "Local aggregation and placement: 1.1 to 2.5 times the throughput of plain servers.", Reason: "Psidecar does not aggregate the pushes of a host's workers."},
+		{Name: "Table 5", Claim: "Partitions found by regression are within 2% of the best.", Reason: noPartition},
+		{Name: "Table 6", Claim: "The sparser the model, the larger the gain, 2.0 to 3.4 times.", Reason: noGPU},
+		{Name: "Figure 2", Claim: "Data transfer of each architecture.", Reason: "A drawing of table 3."},
+		{Name: "Figure 7", Claim: "As accurate as others, in less time.", Reason: noGPU},
+		{Name: "Figure 8", Claim: "2.8 times the throughput of TensorFlow's servers on LM with 48 GPUs.", Reason: noGPU},
+		{Name: "Figure 9", Claim: "9.4 to 43.6 times the throughput of one GPU with 48.", Reason: noGPU},
+	}}
+}
+
+// Headlines are the results that the papers state first.
+func Headlines() []Headline {
+	return []Headline{
+		{Claim: "DWW21: 184% over random on news20", Ours: Cell{"table5", "DWW21 table 5: news20", "best", "over random, %"}, Note: "percent over random, by best, 8 machines, a rebuilt set"},
+		{Claim: "DWW21: training 14 times faster", Note: "live, as root: make eval-moving"},
+		{Claim: "DW23: cumulative volume below MGP's", Note: "Figure 8 of DW23 below: the lines dppa and mgp, total"},
+		{Claim: "DCT: gradients in 100 times fewer bytes", Ours: Cell{"threshold", "small recommender, criteo-raw-7k, all layers", "99.5%", "bytes of pushes"}, Note: "at 99.5%, keys and metas counted"},
+		{Claim: "DCT: activations in 20 times fewer bytes", Ours: Cell{"activations", "DCT Table 1", "95%, 1 split", "activations"}, Note: "at 95%"},
+		{Claim: "DCT: the same loss at 90%, one split", Ours: Cell{"activations", "DCT Table 1", "90%, 1 split", "against none"}, Note: "of test loss against none"},
+		{Claim: "DCT: 37% less time", Note: "live, as root, on links of 200 Mbit/s: make eval-codecs (TestTimeToLoss)"},
+		{Claim: "Slim-DP: 55 to 71% saved at equal accuracy", Ours: Cell{"slim", "MLP", "slim (0.5, 0.25), changes", "bytes saved %"}, Note: "percent of bytes, by (0.5, 0.25) with a core by changes; the table has its accuracy"},
+		{Claim: "Parallax: 2.8 and 6 times the throughput of TensorFlow's servers and Horovod", Note: noGPU},
+	}
+}

@@ -1,0 +1,117 @@
+package report
+
+import (
+	"fmt"
+	"html/template"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// headline is a [Headline] with ours.
+type headline struct{ Claim, Ours, Note string }
+
+// page is what the page shows.
+type page struct {
+	Headlines []headline
+	Papers    []Paper
+	Parts     []shown
+}
+
+// shown is a part with its blocks.
+type shown struct {
+	Part
+	Blocks []block
+}
+
+// Write writes index.html and index.md of parts, in their order, to a folder.
+func Write(dir string, parts []Part) error {
+	byName := map[string]Part{}
+	p := page{Papers: Papers()}
+	for _, part := range parts {
+		byName[part.Name] = part
+		p.Parts = append(p.Parts, shown{part, blocks(part.Text, dir)})
+	}
+	for _, h := range Headlines() {
+		line := headline{h.Claim, "", h.Note}
+		if h.Ours != (Cell{}) {
+			if line.Ours = find(byName, h.Ours); line.Ours == "" {
+				line.Ours = "not run"
+			}
+		}
+		p.Headlines = append(p.Headlines, line)
+	}
+	var html strings.Builder
+	if err := layout.Execute(&html, p); err != nil {
+		return fmt.Errorf("writing the page: %w", err)
+	}
+	for name, text := range map[string]string{"index.html": html.String(), "index.md": markdown(p)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+	}
+	return nil
+}
+
+// markdown is the page as markdown; plots are links.
+func markdown(p page) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Five papers, repeated\n\n| the paper states first | ours | |\n| --- | --- | --- |\n")
+	for _, h := range p.Headlines {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", h.Claim, h.Ours, h.Note)
+	}
+	for _, paper := range p.Papers {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| | the paper | ours | stands for | why it differs |\n| --- | --- | --- | --- | --- |\n", paper.Name, paper.Title)
+		for _, i := range paper.Items {
+			ours := i.Reason
+			if i.Part != "" {
+				ours = fmt.Sprintf("[%s](#%s)", i.Part, i.Part)
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", i.Name, i.Claim, ours, i.StandIn, i.Why)
+		}
+	}
+	for _, s := range p.Parts {
+		fmt.Fprintf(&b, "\n## %s\n\n", s.Name)
+		if s.Missing != "" {
+			fmt.Fprintf(&b, "There is none: %s. `%s`\n", s.Missing, s.Command())
+			continue
+		}
+		fmt.Fprintf(&b, "`%s` (%s)\n\n%s\n", s.Command(), s.Header, strings.TrimSpace(s.Text))
+	}
+	return b.String()
+}
+
+var layout = template.Must(template.New("page").Parse(`<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Five papers, repeated</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222; background: #fff; }
+table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto; }
+th, td { border-bottom: 1px solid #ccc; padding: .25em .7em; text-align: left; vertical-align: top; }
+.figures td + td, .figures th + th { text-align: right; white-space: nowrap; }
+pre { overflow-x: auto; background: #f5f5f5; padding: 1em; }
+svg, img { max-width: 100%; height: auto; }
+.hint { color: #666; }
+</style></head><body>
+<h1>Five papers, repeated</h1>
+<p>What the papers state first, and ours. Claims are compared, not times: the machines, data and models are others.</p>
+<table><tr><th>the paper</th><th>ours</th><th></th></tr>
+{{range .Headlines}}<tr><td>{{.Claim}}</td><td>{{.Ours}}</td><td>{{.Note}}</td></tr>
+{{end}}</table>
+{{range .Papers}}<h2>{{.Name}}</h2><p>{{.Title}}</p>
+<table><tr><th></th><th>the paper</th><th>ours</th><th>stands for</th><th>why it differs</th></tr>
+{{range .Items}}<tr><td>{{.Name}}</td><td>{{.Claim}}</td><td>{{if .Part}}<a href="#{{.Part}}">{{.Part}}</a>{{else}}{{.Reason}}{{end}}</td><td>{{.StandIn}}</td><td>{{.Why}}</td></tr>
+{{end}}</table>
+{{end}}
+{{range .Parts}}<h2 id="{{.Name}}">{{.Name}}</h2>
+{{if .Missing}}<p>There is none: {{.Missing}}. <code>{{.Command}}</code></p>
+{{else}}<p class="hint"><code>{{.Command}}</code> ({{.Header}})</p>
+{{range .Blocks}}{{if .Heading}}<h3>{{.Heading}}</h3>
+{{else if .Paragraph}}<p>{{.Paragraph}}</p>
+{{else if .Fixed}}<pre>{{.Fixed}}</pre>
+{{else if .Plot}}{{.Plot}}
+{{else}}<table class="figures"><tr>{{range .Head}}<th>{{.}}</th>{{end}}</tr>
+{{range .Rows}}<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>
+{{end}}</table>
+{{end}}{{end}}{{end}}{{end}}
+</body></html>
+`))

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/test/eval/report"
+)
+
+// guesses are how long parts take on two cores that do nothing else, quick and not.
+var guesses = map[string][2]time.Duration{
+	"sweeps": {10 * time.Second, 2 * time.Minute}, "table5": {time.Minute, 2 * time.Minute}, "scale": {30 * time.Second, 5 * time.Minute},
+	"dynamic": {20 * time.Second, time.Minute}, "threshold": {30 * time.Second, 6 * time.Minute}, "lifespan": {40 * time.Second, 8 * time.Minute},
+	"slim": {2 * time.Minute, 20 * time.Minute}, "pulls": {2 * time.Minute, 20 * time.Minute}, "activations": {40 * time.Second, 10 * time.Minute},
+	"activations-deep": {20 * time.Second, 5 * time.Minute}, "activations-time": {15 * time.Second, 3 * time.Minute}, "theorem": {2 * time.Second, 3 * time.Second},
+}
+
+// mode is how much of each part is done.
+func (e *evaluation) mode() string {
+	switch {
+	case e.quick:
+		return "quick"
+	case e.full:
+		return "full"
+	}
+	return "whole"
+}
+
+// guess is how long a part takes.
+func (e *evaluation) guess(p part) time.Duration {
+	g := guesses[p.name]
+	switch {
+	case e.quick:
+		return g[0]
+	case e.full:
+		return 4 * g[1]
+	}
+	return g[1]
+}
+
+// reported runs those of the parts that have no result of this mode yet, all with
+// again, and writes the report of all parts. One that fails is missing in the report,
+// which says why, and leaves the others be.
+func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) error {
+	var todo []part
+	left := time.Duration(0)
+	for _, p := range chosen {
+		if old, ok := report.Load(e.dir, p.name); again || !ok || !strings.HasPrefix(old.Header, e.mode()+",") {
+			todo = append(todo, p)
+			left += e.guess(p)
+		}
+	}
+	failed := map[string]error{}
+	for i, p := range todo {
+		e.progress("part %d of %d, %s: some %v, some %v left in all", i+1, len(todo), p.name, e.guess(p).Round(time.Second), left.Round(time.Second))
+		left -= e.guess(p)
+		if err := e.save(ctx, p); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			failed[p.name] = err
+			e.progress("%s: %v", p.name, err)
+		}
+	}
+	var all []report.Part
+	var errs []error
+	for _, p := range parts() {
+		one, _ := report.Load(e.dir, p.name)
+		if err := failed[p.name]; err != nil {
+			one = report.Part{Name: p.name, Missing: err.Error()}
+			errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
+		}
+		all = append(all, one)
+	}
+	if err := report.Write(e.dir, all); err != nil {
+		return err
+	}
+	e.progress("the report: %s/index.html and index.md", e.dir)
+	return errors.Join(errs...)
+}
+
+// save runs a part and keeps what it writes.
+func (e *evaluation) save(ctx context.Context, p part) error {
+	var text bytes.Buffer
+	one := *e
+	one.out = io.MultiWriter(e.out, &text)
+	began := time.Now()
+	if err := p.run(ctx, &one); err != nil {
+		return err
+	}
+	host, _ := os.Hostname()
+	header := fmt.Sprintf("%s, %s on %s, took %v", e.mode(), began.UTC().Format(time.DateOnly), host, time.Since(began).Round(time.Second))
+	if text.Len() == 0 {
+		return errors.New("it found no data (--datasets names the folder)")
+	}
+	return report.Save(e.dir, p.name, header, text.String())
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/test/eval/report"
+)
+
+// What was run is not run again in the same way, what fails or is interrupted is, and
+// the report says why a part is missing.
+func TestReportGoesOn(t *testing.T) {
+	e := &evaluation{dir: t.TempDir(), out: &bytes.Buffer{}, log: &bytes.Buffer{}, quick: true}
+	runs := map[string]int{}
+	var broken error
+	some := []part{
+		{"theorem", func(_ context.Context, e *evaluation) error {
+			runs["theorem"]++
+			_, err := e.out.Write([]byte("a table\n"))
+			return err
+		}},
+		{"slim", func(_ context.Context, e *evaluation) error {
+			runs["slim"]++
+			_, err := e.out.Write([]byte("half of"))
+			return errors.Join(broken, err)
+		}},
+	}
+	broken = errors.New("no pictures")
+	if err := e.reported(t.Context(), some, false); err == nil || !strings.Contains(err.Error(), "slim: no pictures") {
+		t.Errorf("got %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(e.dir, "index.md"))
+	if err != nil || !strings.Contains(string(text), "There is none: no pictures") || !strings.Contains(string(text), "a table") {
+		t.Errorf("%v:\n%s", err, text)
+	}
+	broken = nil
+	for range 2 {
+		if err := e.reported(t.Context(), some, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if runs["theorem"] != 1 || runs["slim"] != 2 {
+		t.Errorf("ran %v", runs)
+	}
+	e.quick = false
+	if err := e.reported(t.Context(), some, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.reported(t.Context(), some[:1], true); err != nil {
+		t.Fatal(err)
+	}
+	if runs["theorem"] != 3 || runs["slim"] != 3 {
+		t.Errorf("not quick and again it ran %v", runs)
+	}
+}
+
+// The parts that the report's papers and headlines name are there, with a guess of
+// how long they take.
+func TestReportNamesParts(t *testing.T) {
+	known := map[string]bool{}
+	for _, p := range parts() {
+		known[p.name] = true
+		if g := guesses[p.name]; g[0] == 0 || g[1] < g[0] {
+			t.Errorf("%s takes %v", p.name, g)
+		}
+	}
+	for _, p := range report.Papers() {
+		for _, i := range p.Items {
+			if i.Part != "" && !known[i.Part] {
+				t.Errorf("%s of %s: there is no part %s", i.Name, p.Name, i.Part)
+			}
+		}
+	}
+	for _, h := range report.Headlines() {
+		if h.Ours != (report.Cell{}) && !known[h.Ours.Part] {
+			t.Errorf("%s: there is no part %s", h.Claim, h.Ours.Part)
+		}
+	}
+}
