@@ -1,6 +1,8 @@
-// Package sockdiag asks the kernel which TCP sockets listen in a network
-// namespace, and in which cgroup each was made. That needs no privileges but
-// those to be in the namespace. The agent's listeners call it.
+// Package sockdiag asks the kernel about the TCP sockets of a network namespace:
+// which listen, and in which cgroup each was made ([Listening], for the agent's
+// listeners), and how connections get on, what is not acknowledged, not sent or sent
+// again ([Connections], for the agent where a job stands still). To be in the
+// namespace, or to enter it, is all the privilege that is needed.
 package sockdiag
 
 import (

@@ -1,10 +1,4 @@
-// Package tcpinfo asks the kernel how the TCP connections of a process's network
-// namespace get on: what is not acknowledged, not sent, sent again, and whether
-// the receiver takes no more.
-//
-// In comes the file of a network namespace; out goes what there is to say of each
-// connection, by its two addresses. The agent asks when a job stands still.
-package tcpinfo
+package sockdiag
 
 import (
 	"errors"
@@ -18,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Socket is a connection, as its local end has it.
-type Socket struct {
+// A Connection says how a TCP connection gets on, as its local end has it.
+type Connection struct {
 	Unacked    uint32        // segments
 	Unsent     uint64        // bytes
 	Retries    uint8         // retransmissions of what was sent first and is not acknowledged
@@ -30,9 +24,9 @@ type Socket struct {
 // Ends are the local and the peer's address.
 type Ends struct{ Local, Peer netip.AddrPort }
 
-// Read returns the connections of a network namespace, whose file is named, such
+// Connections returns those of a network namespace, whose file is named, such
 // as /proc/PID/ns/net. It needs CAP_SYS_ADMIN for another one than its own.
-func Read(file string) (map[Ends]Socket, error) {
+func Connections(file string) (map[Ends]Connection, error) {
 	ns, err := netns.GetFromPath(file)
 	if err != nil {
 		return nil, fmt.Errorf("opening network namespace %s: %w", file, err)
@@ -43,7 +37,7 @@ func Read(file string) (map[Ends]Socket, error) {
 		return nil, fmt.Errorf("entering network namespace %s (needs CAP_SYS_ADMIN): %w", file, err)
 	}
 	defer h.Close()
-	all := map[Ends]Socket{}
+	all := map[Ends]Connection{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		list, err := h.SocketDiagTCPInfo(family)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -55,14 +49,14 @@ func Read(file string) (map[Ends]Socket, error) {
 			}
 			id := s.InetDiagMsg.ID
 			ends := Ends{address(id.Source, id.SourcePort), address(id.Destination, id.DestinationPort)}
-			all[ends] = socketOf(s.TCPInfo)
+			all[ends] = connectionOf(s.TCPInfo)
 		}
 	}
 	return all, nil
 }
 
-func socketOf(i *netlink.TCPInfo) Socket {
-	return Socket{
+func connectionOf(i *netlink.TCPInfo) Connection {
+	return Connection{
 		Unacked: i.Unacked, Unsent: uint64(i.Notsent_bytes), Retries: max(i.Retransmits, i.Backoff),
 		// Probes of a closed window are sent while nothing else is on its way.
 		ZeroWindow: i.Unacked == 0 && i.Notsent_bytes > 0 && (i.Probes > 0 || i.Snd_wnd == 0),
