@@ -183,7 +183,10 @@ func (s *passes) leave(t *transit) error {
 		return reason.Errorf(reason.NotKept, "the connection was to be handed over, and there is no agent")
 	}
 	if r, ok := t.job.(routed); ok {
-		t.Left = r.Leave()
+		var err error
+		if t.Left, err = r.Leave(); err != nil {
+			return reason.Errorf(reason.ResetByJob, "handing the connection over: %w", err)
+		}
 	}
 	file, err := keep.NewStateFile(&t.State)
 	if err != nil {
@@ -201,7 +204,7 @@ func (s *passes) leave(t *transit) error {
 type routed interface {
 	// Leave returns what was read of the process's messages and not handed on; nothing
 	// is written to it any more.
-	Leave() []byte
+	Leave() (left []byte, err error)
 	// GoOn has the connection go on over a link of another proxy.
 	GoOn(from jobs.Peer)
 }

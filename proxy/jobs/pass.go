@@ -78,7 +78,7 @@ func (c *requests) GoOn(Peer) {
 
 // Leave returns what was read of the process's messages and not handed on, for the
 // proxy that goes on with the connection, which then only is to be closed.
-func (c *requests) Leave() []byte { return bytes.Clone(c.buf[c.r:c.w]) }
+func (c *requests) Leave() ([]byte, error) { return bytes.Clone(c.buf[c.r:c.w]), nil }
 
 // GoOn is [requests.GoOn].
 func (c *answers) GoOn(from Peer) {
@@ -89,18 +89,25 @@ func (c *answers) GoOn(from Peer) {
 	}
 }
 
-// Leave writes what is queued and has nothing written after it.
-func (c *answers) Leave() []byte {
+// leaveWithin is how long a process may take to read what is queued for it.
+const leaveWithin = 2 * time.Second
+
+// Leave writes what is queued and has nothing written after it. With an error the
+// process may have got a part of a message.
+func (c *answers) Leave() ([]byte, error) {
+	if err := c.tcp.SetWriteDeadline(time.Now().Add(leaveWithin)); err != nil {
+		return nil, err
+	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	for {
-		err := c.writeQueued() // comes back to the next proxy
+		err := c.writeQueued()
 		c.mu.Lock()
 		done := len(c.queue) == 0 || err != nil || !c.stream.between()
 		c.over = c.over || done
 		c.mu.Unlock()
 		if done {
-			return nil
+			return nil, err
 		}
 	}
 }

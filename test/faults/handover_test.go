@@ -2,28 +2,40 @@ package faults
 
 import (
 	"fmt"
+	"maps"
+	"net/http"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/certs"
 )
 
 // Proxies are replaced in order under a job that repeats nothing and never rests, one
 // host's after the other, and those of all hosts at once: its sums are exact, and it
 // makes no connection anew, since none was reset or ended.
 func TestHandedOver(t *testing.T) {
+	issued := certs.New(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour))
+	dir := folder(t) // the proxies are nobody
+	for from, to := range map[string]string{issued.Cert: "cert", issued.Key: "key", issued.CA: "ca"} {
+		if err := publish(from, filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		name string
 		args []string
 	}{
-		{"default", nil},
-		{"placed", []string{"--placement", placed(t, elsewhere(t, 4))}},
+		{"default", []string{"--insecure"}},
+		{"placed, TLS", []string{"--placement", placed(t, elsewhere(t, 4)), "--tls-cert", filepath.Join(dir, "cert"), "--tls-key", filepath.Join(dir, "key"), "--tls-ca", filepath.Join(dir, "ca"), "--tls-peer", "*.mesh"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: append([]string{"--insecure"}, c.args...)})
+			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: c.args})
 			r := f.startFor(f.counting(600), time.Minute)
 			r.training()
 			before := f.redirected()
@@ -46,6 +58,42 @@ func TestHandedOver(t *testing.T) {
 			f.unguarded()
 		})
 	}
+}
+
+// What waits of pushes under a threshold goes along: the servers of a job that repeats
+// nothing have the very sums that they have without proxies.
+func TestHandedOverUnderAThreshold(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.9"}, grace: 10 * time.Second, keep: 15 * time.Second})
+	counting := f.counting(900)
+	counting.Workers[0] = append(counting.Workers[0], "--count-late", "--count-batch", "300")
+	counting.Workers = job.Repeat(4, counting.Workers[0])
+	want := direct(t, counting)
+	r := f.start(counting)
+	r.training()
+	before := f.redirected()
+	for _, s := range f.sidecars {
+		f.waits(s)
+		f.replace(s, s.proxy)
+		f.tookAll(s)
+	}
+	for _, s := range f.sidecars {
+		f.waits(s)
+		f.order(s, http.MethodPut, "/api/v1/codecs", "[]")
+	}
+	if r.over() {
+		t.Fatalf("the job was over before the threshold was taken away: %v", r.err)
+	}
+	if <-r.ended; r.err != nil {
+		t.Fatal(r.err)
+	}
+	if got := digests(t, r.Running); !maps.Equal(got, want) {
+		t.Errorf("the servers' digests are %v, want %v", got, want)
+	}
+	if after := f.redirected(); after != before {
+		t.Errorf("the job made %v connections anew", after-before)
+	}
+	f.settled()
 }
 
 // redirected is how many connections of the job were redirected on all hosts.

@@ -32,14 +32,7 @@ func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 	r := f.start(counting)
 	r.training()
 	for _, s := range f.sidecars {
-		f.await("pushes that wait on "+s.host.Name, func() error {
-			for _, form := range f.values(s).Forms {
-				if form.Form == "threshold" && form.Layers > 50 {
-					return nil
-				}
-			}
-			return fmt.Errorf("%+v", f.values(s))
-		})
+		f.waits(s)
 	}
 	for _, s := range f.sidecars[:2] {
 		f.replace(s, s.proxy)
@@ -94,6 +87,19 @@ func direct(t *testing.T, j job.Job) map[int]string {
 		t.Fatal(err)
 	}
 	return digests(t, running)
+}
+
+// waits waits until pushes go under a threshold on a host.
+func (f *fleet) waits(s *sidecar) {
+	f.t.Helper()
+	f.await("pushes that wait on "+s.host.Name, func() error {
+		for _, form := range f.values(s).Forms {
+			if form.Form == "threshold" && form.Layers > 50 {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", f.values(s))
+	})
 }
 
 // values is what a proxy says of its codec for values.
