@@ -62,7 +62,7 @@ func (r *Recorder) Use(u observe.Use) {
 		r.dropped.Add(1)
 		return
 	}
-	r.take(unnamed{recording.Use{
+	r.recordUse(unnamed{recording.Use{
 		Job: job, UnixNanos: u.Request.Time,
 		App: u.Request.App, Customer: u.Request.Customer, Timestamp: u.Request.Timestamp,
 		Push: u.Request.Push, Pull: u.Request.Pull, Answer: u.Answer,
@@ -70,8 +70,8 @@ func (r *Recorder) Use(u observe.Use) {
 	}, u.Worker, u.Server})
 }
 
-// take has a use written, once its nodes have their names.
-func (r *Recorder) take(u unnamed) {
+// recordUse has a use written, once its nodes have their names.
+func (r *Recorder) recordUse(u unnamed) {
 	r.keys.Add(int64(len(u.Keys)))
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -39,7 +39,7 @@ func TestRecorderNamesNodes(t *testing.T) {
 				if i == tc.ranked {
 					worker.name = "worker0"
 				}
-				r.take(unnamed{recording.Use{Job: "1:1", UnixNanos: int64(i) * tc.every, Keys: []uint64{uint64(i)}}, worker, server})
+				r.recordUse(unnamed{recording.Use{Job: "1:1", UnixNanos: int64(i) * tc.every, Keys: []uint64{uint64(i)}}, worker, server})
 			}
 			if tc.uses == tc.ranked {
 				worker.name = "worker0"
@@ -63,7 +63,7 @@ func TestRecorderHoldsSoMany(t *testing.T) {
 	r := NewRecorder(nil)
 	worker := &later{"@1:9"}
 	for i := range waitingUses {
-		r.take(unnamed{recording.Use{Job: "1:1", Keys: []uint64{uint64(i)}}, worker, worker})
+		r.recordUse(unnamed{recording.Use{Job: "1:1", Keys: []uint64{uint64(i)}}, worker, worker})
 		if len(r.unnamed) > waitingUses/2 {
 			t.Fatalf("%d uses wait for names", len(r.unnamed))
 		}

@@ -204,7 +204,7 @@ func (t *Table) addToLeaf(at int, b *Batch, from, to int) int {
 	t.used += grown
 	t.addTotals(r, b, from, to)
 	if l.n > 0 && l.isWhole(keys) {
-		t.used += r.add(l, nil, b, from, nil)
+		t.used += r.addCounts(l, nil, b, from, nil)
 		return 0
 	}
 	t.found, t.missing = l.find(keys, t.found[:0], t.missing[:0])
@@ -236,7 +236,7 @@ func (t *Table) addFound(l *leaf, r *row, b *Batch, from, n int) {
 			numbers = append(numbers, i)
 		}
 	}
-	t.used += r.add(l, t.found, b, from, numbers)
+	t.used += r.addCounts(l, t.found, b, from, numbers)
 }
 
 func (t *Table) addTotals(r *row, b *Batch, from, to int) {

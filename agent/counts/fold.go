@@ -36,7 +36,7 @@ func (t *Table) settle() {
 		t.used -= l.bytes()
 		for _, r := range l.rows {
 			for p := 0; r != nil && p < allPlanes; p++ {
-				r.planes[p].settle(l.n)
+				r.planes[p].compact(l.n)
 			}
 		}
 		t.used += l.bytes()
@@ -108,14 +108,14 @@ func (t *Table) keep(l *leaf, places []int32) {
 			continue
 		}
 		key := l.key(i)
-		l.folded.distinct.add(key)
+		l.folded.distinct.addKey(key)
 		for w, r := range l.rows {
 			if r == nil {
 				continue
 			}
 			l.folded.accesses += r.planes[Earlier].at(i) // still in the sketch
 			if n := r.planes[Pulls].at(i) + r.planes[Pushes].at(i); n > 0 {
-				t.sketch.add(pairHash(w, key), n)
+				t.sketch.addAccesses(pairHash(w, key), n)
 				l.folded.accesses += n
 			}
 		}
@@ -146,9 +146,9 @@ func (t *Table) addFolded(l *leaf, b *Batch, from int) {
 			continue // bytes are in the totals
 		}
 		key := b.Keys[from+int(m)]
-		l.folded.distinct.add(key)
+		l.folded.distinct.addKey(key)
 		l.folded.accesses += n
-		if t.sketch.add(pairHash(b.Worker, key), n) >= l.folded.threshold {
+		if t.sketch.addAccesses(pairHash(b.Worker, key), n) >= l.folded.threshold {
 			hot = append(hot, m)
 		}
 	}

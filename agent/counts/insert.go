@@ -140,10 +140,10 @@ func (t *Table) addToPieces(cut []*leaf, b *Batch, from, to int) {
 		keys := b.Keys[from:end]
 		r, _ := piece.row(b.Worker)
 		if piece.isWhole(keys) {
-			r.add(piece, nil, b, from, nil)
+			r.addCounts(piece, nil, b, from, nil)
 		} else {
 			t.found, t.missing = piece.find(keys, t.found[:0], t.missing[:0])
-			r.add(piece, t.found, b, from, nil)
+			r.addCounts(piece, t.found, b, from, nil)
 		}
 		if len(cut) > 1 {
 			addShare(r, b, from, end)

@@ -231,10 +231,10 @@ func searchFrom(keys []uint64, from int, k uint64) (int, bool) {
 	return low + 1, keys[low+1] == k
 }
 
-// add adds to the keys at the given places (all of them where places is nil)
+// addCounts adds to the keys at the given places (all of them where places is nil)
 // what the batch brings, the key at places[i] being number from+at[i] of the
 // batch, or from+i where at is nil. It returns the bytes by which it grew.
-func (r *row) add(l *leaf, places []int32, b *Batch, from int, at []int32) (grown int) {
+func (r *row) addCounts(l *leaf, places []int32, b *Batch, from int, at []int32) (grown int) {
 	if b.sums != nil {
 		n := len(places)
 		if places == nil {

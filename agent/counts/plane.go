@@ -289,7 +289,7 @@ func (p *plane) arranged(from []int32, fresh bool) plane {
 	switch {
 	case p.cells != nil:
 		q.cells, q.value = p.copied(p.cells, len(from), from), 0
-		q.settle(len(from))
+		q.compact(len(from))
 	case fresh && p.value != 0:
 		wide := *p
 		wide.widen(p.value, 0)
@@ -298,8 +298,8 @@ func (p *plane) arranged(from []int32, fresh bool) plane {
 	return q
 }
 
-// settle goes back to one number where all cells have become alike.
-func (p *plane) settle(n int) {
+// compact goes back to one number where all cells have become alike.
+func (p *plane) compact(n int) {
 	if p.cells == nil || n == 0 {
 		return
 	}

@@ -154,7 +154,7 @@ func (t *Table) countRun(b *Batch) {
 func (t *Table) countWhole(l *leaf, b *Batch) {
 	r, grown := l.row(b.Worker)
 	t.addTotals(r, b, 0, l.n)
-	t.used += grown + r.add(l, nil, b, 0, nil)
+	t.used += grown + r.addCounts(l, nil, b, 0, nil)
 }
 
 // appendRun counts the batch for the keys of run, which lie in leaf number at

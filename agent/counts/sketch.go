@@ -49,8 +49,8 @@ func (s *sketch) place(i int, h uint64) *uint32 {
 	return &s.rows[i][mix(h+uint64(i)*h2)&s.mask]
 }
 
-// add counts n accesses of the pair with hash h and returns the new estimate.
-func (s *sketch) add(h, n uint64) uint64 {
+// addAccesses counts n accesses of the pair with hash h and returns the new estimate.
+func (s *sketch) addAccesses(h, n uint64) uint64 {
 	s.total += n
 	var at [sketchDepth]*uint32
 	least := uint32(math.MaxUint32)
@@ -87,7 +87,7 @@ const registerCount = 64
 // (HyperLogLog, Flajolet et al. 2007).
 type registers [registerCount]uint8
 
-func (r *registers) add(key uint64) {
+func (r *registers) addKey(key uint64) {
 	h := mix(key + 0x9e3779b97f4a7c15)
 	at := h % registerCount
 	rank := uint8(bits.LeadingZeros64(h|registerCount-1) + 1)

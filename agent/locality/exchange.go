@@ -38,9 +38,9 @@ func newPending(limit int) *pending {
 	return &pending{at: map[exchange]unanswered{}, order: make([]exchange, 0, limit), pairs: map[pair][]exchange{}}
 }
 
-// put adds a request and reports whether another one was given up for it, and
+// addRequest adds a request and reports whether another one was given up for it, and
 // whose.
-func (p *pending) put(r Request) (worker int, given bool) {
+func (p *pending) addRequest(r Request) (worker int, given bool) {
 	x := r.exchange()
 	if len(p.order) < cap(p.order) {
 		p.order = append(p.order, x)
@@ -60,7 +60,7 @@ func (p *pending) put(r Request) (worker int, given bool) {
 	return worker, given
 }
 
-func (p *pending) take(r Request) (asked int64, ok bool) {
+func (p *pending) removeRequest(r Request) (asked int64, ok bool) {
 	x := r.exchange()
 	w, ok := p.at[x]
 	delete(p.at, x)
@@ -145,9 +145,9 @@ type seen struct{ windows map[sequence]*window }
 
 func newSeen() *seen { return &seen{map[sequence]*window{}} }
 
-// add notes a request or an answer and reports whether it is new. One so old
+// noteMessage notes a request or an answer and reports whether it is new. One so old
 // that it is out of the window is taken as a repeat, since timestamps rise.
-func (s *seen) add(r Request, answer bool) bool {
+func (s *seen) noteMessage(r Request, answer bool) bool {
 	key := sequence{int32(r.Worker), int32(r.Server), r.App, r.Customer, answer}
 	w := s.windows[key]
 	if w == nil {

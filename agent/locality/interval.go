@@ -73,7 +73,7 @@ func (j *Job) thin(at int64) {
 	if i := len(j.ring) - j.opts.Fine; j.opts.Coarse > 0 && i > 0 {
 		old, next := j.ring[i-1], j.ring[i]
 		if next.End-old.Start <= int64(j.opts.Coarse) {
-			old.join(next)
+			old.extend(next)
 			j.ring = slices.Delete(j.ring, i, i+1)
 		}
 	}
@@ -84,8 +84,8 @@ func (j *Job) thin(at int64) {
 	j.ring = slices.Delete(j.ring, 0, gone)
 }
 
-// join adds what happened in the interval after this one.
-func (in *Interval) join(next *Interval) {
+// extend adds what happened in the interval after this one.
+func (in *Interval) extend(next *Interval) {
 	sum := View{Interval: *in}
 	if sum.Latency == nil {
 		sum.Latency = new(history.Latency)

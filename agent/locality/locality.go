@@ -125,14 +125,14 @@ func (j *Job) Ask(r Request) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now := j.interval(r.Time)
-	if !j.seen.add(r, false) {
+	if !j.seen.noteMessage(r, false) {
 		return false
 	}
 	now.pair(r.Worker, r.Server).Requests++
 	j.all.pair(r.Worker, r.Server).Requests++
-	if worker, given := j.pending.put(r); given {
+	if worker, given := j.pending.addRequest(r); given {
 		j.totals.Unanswered++
-		j.settle(worker, r.Time)
+		j.noteAnswered(worker, r.Time)
 	}
 	w := j.worker(r.Worker)
 	w.asked = max(w.asked, r.Time)
@@ -143,8 +143,8 @@ func (j *Job) Ask(r Request) bool {
 	return true
 }
 
-// settle notes that one request less of a worker waits.
-func (j *Job) settle(worker int, at int64) {
+// noteAnswered notes that one request less of a worker waits.
+func (j *Job) noteAnswered(worker int, at int64) {
 	w := j.worker(worker)
 	w.answered = max(w.answered, at)
 	since := w.waiting()
@@ -157,16 +157,16 @@ func (j *Job) Answer(r Request) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now := j.interval(r.Time)
-	if !j.seen.add(r, true) {
+	if !j.seen.noteMessage(r, true) {
 		return false
 	}
-	asked, ok := j.pending.take(r)
+	asked, ok := j.pending.removeRequest(r)
 	if !ok {
 		j.totals.Unasked++
 		return true
 	}
 	j.totals.Answered++
-	j.settle(r.Worker, r.Time)
+	j.noteAnswered(r.Worker, r.Time)
 	took := r.Time - asked
 	now.took(r.Worker, r.Server, took)
 	j.all.took(r.Worker, r.Server, took)
@@ -181,7 +181,7 @@ func (j *Job) GiveUpBefore(r Request) {
 	defer j.mu.Unlock()
 	for range j.pending.giveUpBefore(r) {
 		j.totals.Unanswered++
-		j.settle(r.Worker, r.Time)
+		j.noteAnswered(r.Worker, r.Time)
 	}
 }
 
@@ -190,9 +190,9 @@ func (j *Job) GiveUpBefore(r Request) {
 func (j *Job) Timed(r Request) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if asked, ok := j.pending.take(r); ok {
+	if asked, ok := j.pending.removeRequest(r); ok {
 		j.totals.Answered++
-		j.settle(r.Worker, r.Time)
+		j.noteAnswered(r.Worker, r.Time)
 		took := r.Time - asked
 		j.interval(r.Time).took(r.Worker, r.Server, took)
 		j.all.took(r.Worker, r.Server, took)
@@ -248,7 +248,7 @@ func (j *Job) Use(at int64, b counts.Batch) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.window != nil {
-		j.window.add(at, j.begun(b.Worker), &b)
+		j.window.addBatch(at, j.begun(b.Worker), &b)
 	}
 	j.interval(at)
 	if j.batches++; j.batches&(j.batches-1) == 0 || j.batches%4096 == 0 {

@@ -55,7 +55,7 @@ func TestSeenAgainstSet(t *testing.T) {
 			if len(set) == 0 {
 				ts = highest
 			}
-			if fresh := s.add(Request{Timestamp: ts}, false); fresh == set[ts] {
+			if fresh := s.noteMessage(Request{Timestamp: ts}, false); fresh == set[ts] {
 				t.Fatalf("timestamp %d: new is %v, seen before is %v", ts, fresh, set[ts])
 			}
 			set[ts] = true

@@ -36,9 +36,9 @@ func bit(key uint64) (word, mask uint64) {
 	return at / 64, 1 << (at % 64)
 }
 
-// add counts a list of keys, the one of that number in the window, and reports
+// countKeys counts a list of keys, the one of that number in the window, and reports
 // whether its worker has just shifted, and with which list.
-func (s *shift) add(b *counts.Batch, list int) (since int, shifted bool) {
+func (s *shift) countKeys(b *counts.Batch, list int) (since int, shifted bool) {
 	if s.known == nil || s.noticed {
 		return 0, false
 	}

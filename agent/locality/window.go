@@ -62,14 +62,14 @@ type listUse struct {
 	lens       []uint32 // bytes of each value; nil: all have size
 }
 
-// add notes a batch of keys. Answers, which are no uses, are left out.
-func (c *collector) add(at int64, step uint64, b *counts.Batch) {
+// addBatch notes a batch of keys. Answers, which are no uses, are left out.
+func (c *collector) addBatch(at int64, step uint64, b *counts.Batch) {
 	pulls, pushes := b.Each[counts.Pulls], b.Each[counts.Pushes]
 	n := max(len(b.Keys), b.Run.N)
 	if pulls+pushes == 0 || n == 0 {
 		return
 	}
-	if since, shifted := c.shift.add(b, len(c.uses)); shifted {
+	if since, shifted := c.shift.countKeys(b, len(c.uses)); shifted {
 		c.forget(since, at)
 	}
 	if len(c.keys)+n > c.limit {
@@ -147,13 +147,13 @@ func (j *Job) TakeWindow(most int) *Window {
 		next.shift.taken(w.Keys)
 	}
 	j.mu.Unlock()
-	w.keep(most)
+	w.trim(most)
 	return w
 }
 
-// keep leaves out all but so many keys: half of what it keeps are the most used
+// trim leaves out all but so many keys: half of what it keeps are the most used
 // ones, and half any others, other ones each time, so that all are seen in turn.
-func (w *Window) keep(most int) {
+func (w *Window) trim(most int) {
 	if len(w.Keys) <= most {
 		return
 	}

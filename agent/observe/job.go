@@ -152,8 +152,8 @@ func (j *Job) sampled(r *bpf.Record) (weight uint64) {
 	return uint64(max(oneIn, 1))
 }
 
-// add returns a new node of the job; nil beyond the limit.
-func (j *Job) add(r role) *Node {
+// addNode returns a new node of the job; nil beyond the limit.
+func (j *Job) addNode(r role) *Node {
 	if len(j.nodes) >= maxNodes {
 		j.observer.misses.Refused++
 		return nil

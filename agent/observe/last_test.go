@@ -42,13 +42,13 @@ func TestLastPushes(t *testing.T) {
 				told = append(told, node)
 			}})
 			j := o.job(scheduler)
-			j.add(roleScheduler).setAddress(scheduler)
+			j.addNode(roleScheduler).setAddress(scheduler)
 			direction := bpf.Egress
 			if c.ingress {
 				direction = bpf.Ingress
 			}
 			s := &stream{id: bpf.NewStreamID(7, direction), from: local, to: scheduler, ends: [2]netip.AddrPort{local, c.peer}, identity: c.node}
-			o.learn(s, &c.meta, 1)
+			o.readControl(s, &c.meta, 1)
 			if !slices.Equal(told, c.want) {
 				t.Errorf("told of %v, want %v", told, c.want)
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// learn takes from a control message what it says of the job's nodes.
-func (o *Observer) learn(s *stream, m *pslite.Meta, at int64) {
+// readControl takes from a control message what it says of the job's nodes.
+func (o *Observer) readControl(s *stream, m *pslite.Meta, at int64) {
 	c := &m.Control
 	switch c.Cmd {
 	case pslite.AddNode:
@@ -143,14 +143,14 @@ func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
 		j.Sums.DropWindow() // the table need not come by here
 	}
 	if scheduler := j.byAddress[s.to]; scheduler == nil {
-		if n := j.add(roleScheduler); n != nil {
+		if n := j.addNode(roleScheduler); n != nil {
 			n.setAddress(s.to)
 		}
 	}
 	address := addressOf(entry)
 	n := j.listening(address, roleOf(entry.Role))
 	if n == nil && address.IsValid() {
-		if n = j.add(roleOf(entry.Role)); n != nil {
+		if n = j.addNode(roleOf(entry.Role)); n != nil {
 			n.setAddress(address)
 		}
 	}

@@ -128,15 +128,15 @@ func (l *list) addRun(r counts.Run, oneByOne bool) {
 		l.keys = r.Append(l.keys)
 		l.look(last, at)
 		last.n += r.N
-	case !l.join(r):
+	case !l.appendRun(r):
 		l.pieces = append(l.pieces, piece{run: r})
 		l.runs += r.N
 	}
 }
 
-// join adds the run to the piece before it, which it goes on with: a run, or
+// appendRun adds the run to the piece before it, which it goes on with: a run, or
 // a single key.
-func (l *list) join(r counts.Run) bool {
+func (l *list) appendRun(r counts.Run) bool {
 	if len(l.pieces) == 0 {
 		return false
 	}

@@ -86,7 +86,7 @@ func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 	if s.twin {
 		return
 	}
-	o.learn(s, m, at)
+	o.readControl(s, m, at)
 	o.place(s, at)
 	worker, server := s.receiver, s.sender
 	if m.Request || m.Control.Cmd != pslite.NoCommand {
@@ -116,7 +116,7 @@ func (s *stream) giveUpBefore(j *Job, answer locality.Request) {
 // begin notes a message of which the meta frame is there.
 func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
 	at := o.opts.Wall(r.Time)
-	o.learn(s, m, at)
+	o.readControl(s, m, at)
 	o.place(s, at)
 	s.message = message{open: true, sampled: r.Has(bpf.Sampled)}
 	msg := &s.message

@@ -91,7 +91,7 @@ func (j *Job) withID(id int32, from string) *Node {
 	if n := j.byID[id]; n != nil {
 		return n
 	}
-	n := j.add(roleOfID(id))
+	n := j.addNode(roleOfID(id))
 	if n != nil {
 		n.setID(id, from)
 	}
@@ -152,7 +152,7 @@ func (o *Observer) nodeOf(p Process) *Node {
 		n = j.listening(p.Listens[i], role)
 	}
 	if n == nil {
-		n = j.add(role)
+		n = j.addNode(role)
 	}
 	if n == nil {
 		return nil
@@ -193,7 +193,7 @@ func (n *Node) facing(to netip.AddrPort) *Node {
 	default:
 		return nil
 	}
-	if other = n.job.add(r); other != nil {
+	if other = n.job.addNode(r); other != nil {
 		other.setAddress(to)
 	}
 	return other

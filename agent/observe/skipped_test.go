@@ -17,7 +17,7 @@ func TestAnswerBeforeItsSenderIsKnown(t *testing.T) {
 	o := New(Options{IngressTimes: true, Locality: locality.DefaultOptions})
 	j := o.job(scheduler)
 	j.serverCount = 2 // of which one is known
-	asker := j.add(roleWorker)
+	asker := j.addNode(roleWorker)
 	asker.setAddress(worker)
 	asker.setID(9, fromIdentity)
 	out := &stream{id: bpf.NewStreamID(1, bpf.Egress), from: netip.MustParseAddrPort("198.18.0.1:50000"), to: server, synced: true, sender: asker}
@@ -29,7 +29,7 @@ func TestAnswerBeforeItsSenderIsKnown(t *testing.T) {
 	meta := func(ts int32, request bool) *pslite.Meta {
 		return &pslite.Meta{Request: request, Push: true, Timestamp: ts}
 	}
-	answerer := j.add(roleServer)
+	answerer := j.addNode(roleServer)
 	answerer.setAddress(server)
 	record := bpf.Record{}
 	for ts := range int32(2) {

@@ -84,13 +84,13 @@ func (r *reader) entry() error {
 			return ErrCutOff
 		}
 	}
-	if err := r.take(kind); err != nil {
+	if err := r.readEntry(kind); err != nil {
 		return wrap(r.count, kind, err)
 	}
 	return nil
 }
 
-func (r *reader) take(kind byte) error {
+func (r *reader) readEntry(kind byte) error {
 	c := &cursor{b: r.body}
 	switch kind {
 	case 'H':

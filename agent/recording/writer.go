@@ -49,11 +49,11 @@ func (w *Writer) json(kind byte, v any) {
 	if err != nil && w.err == nil {
 		w.err = err
 	}
-	w.put(kind, text)
+	w.writeEntry(kind, text)
 }
 
-// put writes an entry. After an error nothing more is written.
-func (w *Writer) put(kind byte, body []byte) {
+// writeEntry writes an entry. After an error nothing more is written.
+func (w *Writer) writeEntry(kind byte, body []byte) {
 	if w.err != nil {
 		return
 	}
@@ -69,7 +69,7 @@ func (w *Writer) Add(u *Use) error {
 	w.sampled(u.Job, max(u.OneIn, 1))
 	list := w.list(u.Keys)
 	w.entry = appendUse(w.entry[:0], u, worker, server, list, u.UnixNanos-w.last)
-	w.put('U', w.entry)
+	w.writeEntry('U', w.entry)
 	w.last = u.UnixNanos
 	w.totals.Uses++
 	w.totals.Keys += uint64(len(u.Keys))
@@ -83,7 +83,7 @@ func (w *Writer) node(job, name string) uint64 {
 	if !ok {
 		number = uint64(len(w.nodes))
 		w.nodes[key] = number
-		w.put('N', append(binary.AppendUvarint(nil, number), job+"\t"+name...))
+		w.writeEntry('N', append(binary.AppendUvarint(nil, number), job+"\t"+name...))
 	}
 	return number
 }
@@ -94,7 +94,7 @@ func (w *Writer) sampled(job string, oneIn uint32) {
 		return
 	}
 	w.oneIn[job] = oneIn
-	w.put('S', append(binary.AppendUvarint(nil, uint64(oneIn)), job...))
+	w.writeEntry('S', append(binary.AppendUvarint(nil, uint64(oneIn)), job...))
 }
 
 // list returns the number of a list of keys, which is written if it is new.
@@ -112,7 +112,7 @@ func (w *Writer) list(keys []uint64) uint64 {
 	if len(w.lists) >= maxLists || w.keys+len(keys) > maxListKeys {
 		clear(w.lists)
 		w.keys, w.next = 0, 0
-		w.put('F', nil)
+		w.writeEntry('F', nil)
 	}
 	w.entry = binary.AppendUvarint(w.entry[:0], uint64(len(keys)))
 	before := uint64(0)
@@ -120,7 +120,7 @@ func (w *Writer) list(keys []uint64) uint64 {
 		w.entry = binary.AppendVarint(w.entry, int64(k-before))
 		before = k
 	}
-	w.put('K', w.entry)
+	w.writeEntry('K', w.entry)
 	l := list{w.next, slices.Clone(keys)}
 	w.lists[hash] = l
 	w.next++

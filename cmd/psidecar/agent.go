@@ -162,8 +162,8 @@ at --http, which changes nothing; --names-socket takes names of keys (PUT
 	addUsers(cmd, &f.users)
 	f.intercept.intercepting(cmd, false)
 	f.intercept.handing(cmd)
-	f.pods.add(cmd)
-	f.planner.add(cmd, "", "host:port of the planner to report to")
+	f.pods.addFlags(cmd)
+	f.planner.addFlags(cmd, "", "host:port of the planner to report to")
 	return cmd
 }
 

@@ -24,8 +24,8 @@ type guests struct {
 	roles    []string
 }
 
-// add adds the flags that a process of several parts has once.
-func (g *guests) add(cmd *cobra.Command, insecure string) {
+// addFlags adds the flags that a process of several parts has once.
+func (g *guests) addFlags(cmd *cobra.Command, insecure string) {
 	cmd.Flags().BoolVar(&g.insecure, "insecure", false, insecure)
 	addUsers(cmd, &g.users)
 }

@@ -42,7 +42,7 @@ type podFlags struct {
 	node, selector string
 }
 
-func (f *podFlags) add(cmd *cobra.Command) {
+func (f *podFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&f.on, "kubernetes", false, "learn the names of this node's pods from the API server: of the cluster whose pod this is, or of KUBECONFIG")
 	flags.StringVar(&f.node, "kubernetes-node", "", "name of this node; default: NODE_NAME of the environment")

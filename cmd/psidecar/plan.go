@@ -35,8 +35,8 @@ type planFlags struct {
 	json    bool
 }
 
-func (f *planFlags) add(cmd *cobra.Command) {
-	f.planner.add(cmd, localPlanner, "host:port of the planner to ask, or unix:PATH; local: "+plannerSocket+" where it is there, else "+plannerAddress)
+func (f *planFlags) addFlags(cmd *cobra.Command) {
+	f.planner.addFlags(cmd, localPlanner, "host:port of the planner to ask, or unix:PATH; local: "+plannerSocket+" where it is there, else "+plannerAddress)
 	cmd.Flags().StringVar(&f.job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
@@ -92,7 +92,7 @@ func newPlanShowCommand(e env) *cobra.Command {
 			})
 		},
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	addKeyNames(cmd, &namesFile)
 	return cmd
 }
@@ -132,7 +132,7 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 			})
 		},
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	if action == api.ActRequest_APPLY {
 		cmd.Flags().Uint64Var(&epoch, "epoch", 0, "the proposed plan; 0: the newest")
 	}

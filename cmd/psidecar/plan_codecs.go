@@ -56,7 +56,7 @@ func newCodecsShowCommand(e env) *cobra.Command {
 			})
 		},
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	return cmd
 }
 
@@ -133,7 +133,7 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 			})
 		},
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	rule.registerRule(cmd.Flags())
 	cmd.Flags().IntVar(&least, "least-values", 0, "leave alone keys that have fewer values")
 	f.setting = true
@@ -182,7 +182,7 @@ func newCodecsClearCommand(e env) *cobra.Command {
 			})
 		},
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	return cmd
 }
 
@@ -217,7 +217,7 @@ any more keep what waits of them; psidecar status says how much that is. Without
 			})
 		},
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	f.setting = true
 	cmd.Flags().IntVar(&steps, "steps", 50, "pushes of each layer until nothing waits")
 	return cmd

@@ -25,8 +25,8 @@ type codecsChange struct {
 	setting, ahead bool
 }
 
-func (f *codecsChange) add(cmd *cobra.Command) {
-	f.planFlags.add(cmd)
+func (f *codecsChange) addFlags(cmd *cobra.Command) {
+	f.planFlags.addFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.keys, "keys", "", "FIRST-LAST: for these keys only, both included; default: all")
 	flags.BoolVar(&f.act, "act", false, "do it, rather than say what it would do")

@@ -44,7 +44,7 @@ the proxies' processors several times what codecs take.`,
 			})
 		},
 	}
-	f.add(cmd)
+	f.addFlags(cmd)
 	cmd.Flags().Uint32Var(&seconds, "seconds", 10, "for how long, 1 to 60")
 	return cmd
 }

@@ -85,7 +85,7 @@ deploy/SECURITY.md says who may do what.`,
 	addNames(cmd, &f.names)
 	addKeyNames(cmd, &f.keyNames)
 	addNamesSocket(cmd, &f.namesSocket, plannerNamesSocket)
-	f.guests.add(cmd, "let all who reach --listen report, ask and change things, without a certificate")
+	f.guests.addFlags(cmd, "let all who reach --listen report, ask and change things, without a certificate")
 	return cmd
 }
 

@@ -72,7 +72,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.DurationVar(&f.grace, "grace", 10*time.Second, "how long connections in use may go on when the proxy is to end")
 	flags.IntVar(&f.mark, "mark", 0, "SO_MARK of the proxy's own sockets, by which interception leaves them alone; needs CAP_NET_ADMIN; 0: none")
 	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
-	f.routing.add(cmd)
+	f.routing.addFlags(cmd)
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
 	f.values.register(flags)
 	flags.BoolVar(&f.follow, "follow-codecs", true, "take up the rules for values that the planner has (psidecar plan codecs), before those of flags and file, and try codecs when it asks")
@@ -218,7 +218,7 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 		},
 	}
 	f.relaying(cmd)
-	f.routing.planner.add(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
+	f.routing.planner.addFlags(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
 	cmd.Flags().StringVar(&f.routing.host, "host", "", "name of this host at the planner, the same as its agent's; default: its hostname")
 	cmd.Flags().BoolVar(&f.outlive, "outlive", false, "have the agent hold the job's connections, so that the next proxy goes on with them where this one is killed, without PS_RESEND too; on the proxies of all hosts, with Linux 6.9 and --proxy-socket, and not with --act or --placement; proxy/README.md says what it costs and which connections are not held")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")

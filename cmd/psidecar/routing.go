@@ -18,7 +18,7 @@ type routingFlags struct {
 	host                    string
 }
 
-func (f *routingFlags) add(cmd *cobra.Command) {
+func (f *routingFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.placement, "placement", "", "placement.json of psidecar partition: where keys are from a job's first request on; the same on all hosts; implies --mesh-only")
 	flags.BoolVar(&f.act, "act", false, "carry out the planner's plans: keys move between servers while the job runs; on all hosts of the job, from its start; implies --mesh-only")

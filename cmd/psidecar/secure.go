@@ -24,7 +24,7 @@ type plannerLink struct {
 	own *identity.Identity
 }
 
-func (l *plannerLink) add(cmd *cobra.Command, address, usage string) {
+func (l *plannerLink) addFlags(cmd *cobra.Command, address, usage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&l.address, "planner", address, usage)
 	flags.StringVar(&l.files.CA, "planner-ca", "", "PEM file with the certificates that the planner's is signed by; with it the planner is reached by TLS")

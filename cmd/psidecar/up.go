@@ -56,10 +56,10 @@ new connections go direct, those in use get --grace, and nothing is left.`,
 	f.agent.watching(cmd)
 	f.agent.showing(cmd)
 	f.agent.intercept.intercepting(cmd, true)
-	f.agent.pods.add(cmd)
+	f.agent.pods.addFlags(cmd)
 	f.proxy.relaying(cmd)
 	f.planner.planning(cmd, "planner-")
-	f.agent.planner.add(cmd, "", "host:port of the planner of another host; default: this process has its own")
+	f.agent.planner.addFlags(cmd, "", "host:port of the planner of another host; default: this process has its own")
 	return cmd
 }
 

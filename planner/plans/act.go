@@ -155,7 +155,7 @@ func (j *job) command(ctx context.Context, reason string, targets []plan.Range, 
 	held := j.held
 	j.held = true
 	moves := j.moves(targets)
-	if err := j.add(ctx, e, moves, restore, entries); err != nil {
+	if err := j.addEpoch(ctx, e, moves, restore, entries); err != nil {
 		j.held = held
 		return nil, err
 	}

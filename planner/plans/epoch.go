@@ -50,7 +50,7 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 	} else {
 		e.info.Epoch = j.lastEpoch() + 1
 	}
-	if err := j.add(ctx, e, moves, false, entries); err != nil {
+	if err := j.addEpoch(ctx, e, moves, false, entries); err != nil {
 		return 0, err
 	}
 	if j.service.opts.Act && !j.held && !j.service.opts.Forgetful {
@@ -73,9 +73,9 @@ func (j *job) moves(targets []plan.Range) []plan.Move {
 	return moves
 }
 
-// add writes an epoch with its moves, which are grouped by From and To, and
+// addEpoch writes an epoch with its moves, which are grouped by From and To, and
 // keeps it.
-func (j *job) add(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
+func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
 	for i, m := range moves {
 		last := len(e.waiting) - 1
 		if i == 0 || m.From != moves[i-1].From || m.To != moves[i-1].To || len(e.waiting[last].GetFirst()) == batchRanges {
@@ -147,7 +147,7 @@ func (j *job) end(e *epoch, as api.Epoch_State) []store.Entry {
 		event := j.event()
 		event.Event = &api.PlanEvent_Cancel{Cancel: &api.Cancel{Batch: b.GetBatch()}}
 		j.service.tell(event)
-		e.settle(b.GetBatch())
+		e.countBatch(b.GetBatch())
 	}
 	e.open, e.waiting = nil, nil
 	e.info.State, e.info.EndedUnixNanos = as, j.service.opts.Now().UnixNano()
@@ -187,8 +187,8 @@ func (j *job) openMore(ctx context.Context) {
 	}
 }
 
-// settle adds what is reported of a batch to the epoch for good.
-func (e *epoch) settle(batch uint64) {
+// countBatch adds what is reported of a batch to the epoch for good.
+func (e *epoch) countBatch(batch uint64) {
 	if r := e.reports[batch]; r != nil {
 		addReport(e.info, r)
 		delete(e.reports, batch)

@@ -345,7 +345,7 @@ func TestSlowWatcher(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
 	propose(t, s, 2, target(1, 1, 1))
 	w := &watcher{events: make(chan *api.PlanEvent, watcherQueue)}
-	if _, err := s.join(w); err != nil {
+	if _, err := s.addWatcher(w); err != nil {
 		t.Fatal(err)
 	}
 	for i := range watcherQueue + 10 {

@@ -88,7 +88,7 @@ func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
 	if !r.GetDone() {
 		return
 	}
-	e.settle(r.GetBatch())
+	e.countBatch(r.GetBatch())
 	e.open = slices.Delete(e.open, at, at+1)
 	j.openMore(ctx)
 }

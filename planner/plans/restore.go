@@ -38,7 +38,7 @@ func (s *Service) load(ctx context.Context) error {
 		if jobs[job] == nil {
 			jobs[job] = &saved{snaps: map[uint64]map[int][]plan.Range{}}
 		}
-		if err := jobs[job].take(rest, value); err != nil {
+		if err := jobs[job].readEntry(rest, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		return nil
@@ -75,7 +75,7 @@ func (s *Service) identify(value []byte) error {
 	return nil
 }
 
-func (s *saved) take(rest string, value []byte) error {
+func (s *saved) readEntry(rest string, value []byte) error {
 	kind, number, _ := strings.Cut(rest, "/")
 	switch kind {
 	case "head":

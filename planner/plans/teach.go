@@ -113,7 +113,7 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 	}
 	j.lose(first.GetStore(), first.GetVersion())
 	j.lost.lessons[strings.Join(l.Sites, " ")] = &l
-	if err := j.learn(context.WithoutCancel(stream.Context())); err != nil {
+	if err := j.acceptTaught(context.WithoutCancel(stream.Context())); err != nil {
 		return err
 	}
 	if j.lost == nil {
@@ -155,8 +155,8 @@ func addLesson(l *plan.Lesson, p *api.Lesson, servers int) error {
 	return nil
 }
 
-// learn takes over what was taught, if it is enough; j.mu is held.
-func (j *job) learn(ctx context.Context) error {
+// acceptTaught takes over what was taught, if it is enough; j.mu is held.
+func (j *job) acceptTaught(ctx context.Context) error {
 	var lessons []plan.Lesson
 	for _, host := range slices.Sorted(maps.Keys(j.lost.lessons)) {
 		lessons = append(lessons, *j.lost.lessons[host])

@@ -47,7 +47,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 		s.begin(stream.Context(), running)
 		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
 	}
-	first, err := s.join(w)
+	first, err := s.addWatcher(w)
 	if err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 	}
 }
 
-// join makes w hear of everything from now on and returns all that is.
-func (s *Service) join(w *watcher) ([]*api.PlanEvent, error) {
+// addWatcher makes w hear of everything from now on and returns all that is.
+func (s *Service) addWatcher(w *watcher) ([]*api.PlanEvent, error) {
 	// Jobs stay locked until the watcher is among those who are told, so that
 	// what it is told goes on where what it is given ends.
 	jobs := s.allRuns()
