@@ -149,12 +149,12 @@ func (s *passes) carry(c *connection) error {
 // next has a connection go on over another link, or in another proxy: then it returns
 // neither a connection nor an error.
 func (s *passes) next(t *transit) (*connection, error) {
-	ctx, cancel := context.WithTimeout(s.p.life, t.Until-keep.Monotonic())
-	defer cancel()
-	goOn := s.await
+	goOn, within := s.await, t.Until-keep.Monotonic()
 	if t.Dialed {
-		goOn = s.dial
+		goOn, within = s.dial, max(within, takenUpWithin)
 	}
+	ctx, cancel := context.WithTimeout(s.p.life, within)
+	defer cancel()
 	c, err := goOn(ctx, t)
 	if errors.Is(err, errLeaves) {
 		err = s.leave(t)
@@ -335,6 +335,9 @@ func (s *passes) goOn(t *transit, known bool) error {
 			relay.Reset(t.job)
 			return reason.Wrap(err, "%s to %s", t.Client, t.Destination)
 		}
+	}
+	if now := keep.Monotonic(); now < t.Until {
+		t.Until = now + takenUpWithin // the other proxy waits for as long, if it is cut off
 	}
 	c, err := s.next(t)
 	if c == nil {

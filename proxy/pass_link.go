@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -34,7 +36,9 @@ func (s *passes) mesh(t *transit) string {
 	return net.JoinHostPort(t.Destination.Addr().String(), strconv.Itoa(int(s.p.opts.MeshPort)))
 }
 
-// dial dials until the other proxy, or the one after it, goes on.
+// dial dials until the other proxy, or the one after it, goes on. A host on which none
+// is, is dialed until nobody holds the connection there any more; one that does not
+// answer may be cut off for a moment, and has taken the connection up since.
 func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 	for wait := passAgain; ; wait = min(2*wait, passSeldom) {
 		select {
@@ -54,7 +58,7 @@ func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 		if s.p.life.Err() != nil {
 			return nil, reason.Errorf(reason.Stopped, "going on over another link: %w", context.Cause(s.p.life))
 		}
-		if refused(err) {
+		if refused(err) || errors.Is(err, unix.ECONNREFUSED) && keep.Monotonic() > t.Until {
 			return nil, reason.Errorf(reason.NotKept, "going on over another link: %w", err)
 		}
 		select {

@@ -89,6 +89,23 @@ func (r *replaceable) begin() {
 	r.now.passes.agentStays = 0
 }
 
+// forward has connections to a listener go on to another, until the first is closed.
+func forward(l, to net.Listener) {
+	for {
+		from, err := l.Accept()
+		if err != nil {
+			return
+		}
+		conn, err := net.Dial("tcp", to.Addr().String())
+		if err != nil {
+			from.Close()
+			continue
+		}
+		go func() { io.Copy(conn, from); conn.Close() }()
+		go func() { io.Copy(from, conn); from.Close() }()
+	}
+}
+
 // replaceableHosts are two hosts, whose proxies can be replaced, and a connection.
 func replaceableHosts(t *testing.T, codecs func() []relay.Codec) (worker, server *replaceable, client, process *net.TCPConn) {
 	t.Helper()
@@ -209,6 +226,53 @@ func TestNobodyTakesOver(t *testing.T) {
 	if _, err := process.Read(make([]byte, 1)); !reason.IsReset(err) {
 		t.Errorf("the process got %v, want a reset", err)
 	}
+}
+
+// While the next proxy of the other host is there and cannot be reached, a connection
+// waits for longer than it would for a next proxy.
+func TestCutOffWhileHandedOver(t *testing.T) {
+	worker, server, client, process := replaceableHosts(t, compactOnly)
+	rng := rand.New(rand.NewPCG(1, 2))
+	hello := messages(rng)
+	for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
+		go way[0].Write(hello)
+		if _, err := io.ReadFull(way[1], make([]byte, len(hello))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.estate.within = time.Second
+	server.stop()
+	ended := time.Now()
+	cut, err := net.Listen("tcp", server.mesh) // between the two proxies
+	if err != nil {
+		t.Fatal(err)
+	}
+	mesh := listen(t, serverHost)
+	o := server.options()
+	o.Grace = 20 * time.Second
+	server.now, server.stop = start(t, o, nil, mesh)
+	server.estate.give(server.now)
+	if err := cut.(*net.TCPListener).SetDeadline(ended.Add(server.estate.within)); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := cut.Accept() // and nobody answers
+	if err != nil {
+		t.Fatalf("the worker's proxy does not dial: %v; %d lost", err, worker.now.passes.state().Lost)
+	}
+	<-time.After(2*server.estate.within - time.Since(ended))
+	if err := cut.(*net.TCPListener).SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cut.Close() })
+	go forward(cut, mesh)
+	silent.Close()
+	more := appendPush(nil, rng, 10, 100)
+	go client.Write(more)
+	if _, err := io.ReadFull(process, make([]byte, len(more))); err != nil {
+		t.Errorf("the connection does not go on: %v; lost: %d at the worker's proxy, %d at the server's", err, worker.now.passes.state().Lost, server.now.passes.state().Lost)
+	}
+	client.Close()
+	process.Close()
 }
 
 // Nobody but the proxies of a connection goes on with it.
