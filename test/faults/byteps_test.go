@@ -21,7 +21,8 @@ func TestBytePSBesideReplacements(t *testing.T) {
 	if asked, err := strconv.Atoi(os.Getenv("PSIDECAR_REPLACEMENTS")); err == nil {
 		n = asked
 	}
-	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
+	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second,
+		proxyArgs: []string{"--insecure", "--threshold", "0.99", "--threshold-unpulled", "--char-values", "float32"}})
 	program := job.Program{filepath.Join(dir, "test_benchmark"), "102400", "100000000", "0"} // length, repetitions, push then pull
 	r := f.startFor(job.Job{Scheduler: program, Servers: job.Repeat(4, program), Workers: job.Repeat(4, program), Hosts: f.net.Hosts(),
 		Env: []string{"DMLC_ENABLE_RDMA=zmq", "BYTEPS_ENABLE_IPC=0", "NUM_KEY_PER_SERVER=4", "DMLC_GROUP_SIZE=1", "SKIP_DEV_ID_CHECK=1"}}, time.Hour)
