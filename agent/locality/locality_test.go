@@ -183,3 +183,25 @@ func TestGiveUpBefore(t *testing.T) {
 		t.Errorf("%+v, %+v", workers, j.Totals())
 	}
 }
+
+// Intervals are joined in which not the same workers had answers.
+func TestThinnedIntervalsOfOtherWorkers(t *testing.T) {
+	o := testOptions()
+	o.Fine, o.Coarse, o.Intervals = 1, 10*time.Second, 8
+	j := New(o)
+	for i, worker := range []int{2, 0, 1, 2, 0} {
+		r := Request{Worker: worker, Server: 2 - worker, Time: at(float64(2 * i)), Timestamp: int32(i), Pull: true}
+		j.Ask(r)
+		r.Time += 1e6
+		j.Answer(r)
+	}
+	if n := j.All().Latency.Histogram().TotalCount(); n != 5 {
+		t.Errorf("%d latencies of 5", n)
+	}
+	joined := j.Between(at(0), at(20))
+	for worker, want := range []int64{2, 1, 2} {
+		if n := joined.ByWorker[worker].Histogram().TotalCount(); n != want {
+			t.Errorf("%d latencies of worker %d, want %d", n, worker, want)
+		}
+	}
+}

@@ -98,10 +98,14 @@ func (v *View) merge(in *Interval) {
 	v.Messages += in.Messages
 }
 
+// mergeEach adds up what is there of each worker, or server; nil: nothing.
 func mergeEach(to, from []*history.Latency) []*history.Latency {
 	for i, l := range from {
 		for i >= len(to) {
 			to = append(to, new(history.Latency))
+		}
+		if to[i] == nil {
+			to[i] = new(history.Latency)
 		}
 		to[i].Merge(l)
 	}

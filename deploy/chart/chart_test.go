@@ -119,7 +119,7 @@ func TestMetricsExist(t *testing.T) {
 func goSource(t *testing.T) []byte {
 	t.Helper()
 	var all []byte
-	for _, dir := range []string{"agent", "planner", "proxy", "cmd"} {
+	for _, dir := range []string{"agent", "planner", "proxy", "page", "internal", "cmd"} {
 		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
