@@ -14,7 +14,7 @@ import (
 // what it writes goes to the process, without what the router took, and with
 // what the router has to say.
 //
-// stream, rest and all that is learned of sender and job belong to whoever holds
+// stream, rest, torn and all that is learned of sender and job belong to whoever holds
 // writing. A queued message is written between two others, never within one. Once
 // over, nothing is queued: what comes later is pending of the job.
 type answers struct {
@@ -32,6 +32,7 @@ type answers struct {
 	writing sync.Mutex // held while something is written to the process
 	stream  stream
 	rest    []byte // came, and cannot be judged yet
+	torn    error  // of the write that ended within a message: nothing can follow it
 
 	mu      sync.Mutex // guards the rest
 	queue   [][]byte   // messages to put in between
@@ -112,11 +113,23 @@ func (c *answers) Write(p []byte) (int, error) {
 // flush writes what passes, and then what is queued.
 func (c *answers) flush(b []byte) error {
 	if len(b) > 0 {
-		if _, err := c.tcp.Write(b); err != nil {
+		if _, err := c.write(b); err != nil {
 			return err
 		}
 	}
 	return c.writeQueued()
+}
+
+// write writes to the process; writing is locked.
+func (c *answers) write(b []byte) (int, error) {
+	if c.torn != nil {
+		return 0, c.torn
+	}
+	n, err := c.tcp.Write(b)
+	if err != nil && n > 0 {
+		c.torn = err
+	}
+	return n, err
 }
 
 func (c *answers) hasQueued() bool {
@@ -128,8 +141,8 @@ func (c *answers) hasQueued() bool {
 // writeQueued writes what is queued, if this is the place for it; writing is
 // locked.
 func (c *answers) writeQueued() error {
-	if !c.stream.between() {
-		return nil
+	if c.torn != nil || !c.stream.between() {
+		return c.torn
 	}
 	for {
 		c.mu.Lock()
@@ -139,7 +152,7 @@ func (c *answers) writeQueued() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		if n, err := c.tcp.Write(slices.Concat(batch...)); err != nil {
+		if n, err := c.write(slices.Concat(batch...)); err != nil {
 			if n == 0 { // the process has got nothing of it
 				c.mu.Lock()
 				c.queue = append(batch, c.queue...)

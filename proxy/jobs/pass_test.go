@@ -158,3 +158,29 @@ func TestLeaveWhereNobodyReads(t *testing.T) {
 		t.Error("more can be put in")
 	}
 }
+
+// Nor is it told that all was written where another goroutine's write was cut short.
+func TestLeaveAfterATornWrite(t *testing.T) {
+	j, err := New(Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, accepted := connected(t)
+	next, err := j.ResumeInbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	c := next.(*answers)
+	if err := accepted.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	c.put(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))
+	c.writers.Wait()
+	if _, err := c.Leave(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("it was left with %v", err)
+	}
+	if _, err := c.Write(appendMessage(nil, [][]byte{nil})); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after a part of a message another was written: %v", err)
+	}
+}
