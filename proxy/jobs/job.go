@@ -89,6 +89,8 @@ type job struct {
 	strangers        uint64      // letters of other runs
 	ended            atomic.Bool // gone, for those who do not lock mu
 	pace             *pace
+	gathers          *time.Timer // calls endGathers; nil until something is gathered
+	gathering        bool        // it is set
 	movers
 }
 
@@ -119,6 +121,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 	x.router = route.New(table)
 	x.router.Pace(x.pace.again)
 	x.router.SetFollower(follower{x})
+	x.router.Gather()
 	return x, err
 }
 
@@ -202,7 +205,35 @@ func (x *job) locked(f func() error) error {
 	}
 	err := f()
 	x.carry()
+	x.timeGathers()
 	return err
+}
+
+// gatherWithin is how long slices of a request may wait for others, to twice that.
+const gatherWithin = time.Millisecond
+
+// timeGathers has endGathers called while requests wait for others; x.mu is locked.
+func (x *job) timeGathers() {
+	switch gathering := x.router.Gathering(); {
+	case gathering == x.gathering:
+	case !gathering:
+		x.gathers.Stop()
+		x.gathering = false
+	case x.gathers == nil:
+		x.gathers, x.gathering = time.AfterFunc(gatherWithin, x.endGathers), true
+	default:
+		x.gathers.Reset(gatherWithin)
+		x.gathering = true
+	}
+}
+
+// endGathers lets requests go that have waited long enough.
+func (x *job) endGathers() {
+	x.locked(func() error {
+		x.gathering = false
+		x.router.EndGathers()
+		return nil
+	})
 }
 
 // carry carries out what router and site want done; x.mu is locked.

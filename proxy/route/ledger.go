@@ -1,6 +1,10 @@
 package route
 
-import "github.com/psidecar/psidecar/proxy/pslite"
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
 
 // Ledger keeps what a router must still know after it was killed: the requests
 // of one worker that may be repeated, and how they were split. It is written at
@@ -58,6 +62,7 @@ type Flags uint8
 const (
 	Acked    Flags = 1 << iota // acknowledged to the worker
 	Answered                   // the answer was passed on; that of a split one was acknowledged
+	Joint                      // its parts were parts of other requests with its timestamp, too
 )
 
 // MaxOwners is among how many servers one request's keys can be divided.
@@ -134,14 +139,12 @@ func (r *Router) ackedPart(w *worker, server, own int32) {
 		l.acked = true
 		return
 	}
-	s := w.splits[own]
-	if s == nil {
-		return
-	}
-	s.acked.add(s.place(server))
-	if e := w.open[s.id]; s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
-		r.mark(w, s.id, e, Acked)
-		r.acknowledge(w, s.id)
+	for _, s := range slices.Clone(w.splits[own]) {
+		s.acked.add(s.place(server))
+		if e := w.open[s.id]; s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
+			r.mark(w, s.id, e, Acked)
+			r.acknowledge(w, s.id)
+		}
 	}
 }
 

@@ -13,12 +13,16 @@ type worker struct {
 	id     int32
 	ledger Ledger
 	open   map[request]entry
-	splits map[int32]*split  // by their own timestamp
-	ops    map[int32]*letter // likewise
+	splits map[int32][]*split // by their own timestamp
+	ops    map[int32]*letter  // likewise
 	queues map[int32][]waiting
 	push   *pslite.Meta // the first that was seen of each kind
 	pull   *pslite.Meta
 	apps   map[int32]bool
+	// An answer has come: where the job uses PS_RESEND, an ACK would have come before.
+	answered bool
+	slicings map[sequence]*slicing
+	gathers  map[gathering]*gather
 	// lens: keys may have different numbers of values. width is how many bytes those
 	// of its pushes had, 0 where none has said it.
 	lens   bool
@@ -65,6 +69,7 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 	if e, ok := w.open[id]; ok {
 		return e.split == nil && !r.closed
 	}
+	r.noteSlice(w, server, m)
 	if r.closed || len(w.queues[server]) > 0 || r.touches(keys) || r.holdsAny(keys) {
 		return false
 	}
@@ -78,6 +83,9 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 	w.learn(m, keys.Len())
 	r.begin(w, id, entry{})
 	r.counts.Plain++
+	if r.endGather(w, server, m) {
+		r.flushWorker(w)
+	}
 	return true
 }
 
@@ -156,17 +164,23 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 		r.counts.Repeated++
 		return nil
 	}
-	if r.closed || len(w.queues[server]) > 0 || r.holdsAny(m.Keys()) {
-		q := waiting{id: id, message: *m, dialect: d}
-		q.message.Meta = m.Meta.Clone()
-		w.queues[server] = append(w.queues[server], q)
-		r.counts.Held++
-		if !r.resend {
-			w.ledger.Keep(q.kept())
-		}
-		return nil
+	q := waiting{id: id, message: *m, dialect: d}
+	held := r.closed || len(w.queues[server]) > 0 || r.holdsAny(m.Keys())
+	if !held && !r.waitsForSlices(w, id, m) {
+		return r.dispatch(w, q)
 	}
-	return r.dispatch(w, id, m)
+	q.message.Meta = m.Meta.Clone()
+	w.queues[server] = append(w.queues[server], q)
+	if held {
+		r.counts.Held++
+	}
+	if r.endGather(w, server, &m.Meta) {
+		r.flushWorker(w)
+	}
+	if !r.resend && w.waits(id) {
+		w.ledger.Keep(q.kept())
+	}
+	return nil
 }
 
 // waits reports whether the request is in its queue. Without PS_RESEND none
@@ -188,9 +202,10 @@ func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error
 	case e.flags&Acked != 0:
 		r.acknowledge(w, id)
 		return nil
+	case e.flags&Joint != 0: // it began before the job was known to repeat anything
+		return nil
 	}
-	owners := r.table.AppendOwners(nil, m.Keys())
-	return r.sendParts(w, e.split, m, owners)
+	return r.sendParts(w, slice{e.split, m, r.table.AppendOwners(nil, m.Keys())})
 }
 
 // pass sends a message on as it is.
@@ -206,54 +221,103 @@ func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
 	r.out = append(r.out, Out{Worker: w.id, Server: server, ToWorker: true, Frames: frames})
 }
 
-// dispatch sends a request to those who own its keys.
-func (r *Router) dispatch(w *worker, id request, m *pslite.Message) error {
-	w.learn(&m.Meta, m.Keys().Len())
-	owners := r.table.AppendOwners(nil, m.Keys())
-	distinct := ranks(owners)
-	if len(distinct) == 0 || len(distinct) == 1 && distinct[0] == id.server {
-		r.begin(w, id, entry{})
-		r.counts.Plain++
-		r.pass(w, id, m)
+// dispatch sends requests that go together to those who own their keys; with an error
+// none has gone.
+func (r *Router) dispatch(w *worker, all ...waiting) error {
+	owners, distinct := make([][]int32, len(all)), make([][]int32, len(all))
+	for i := range all {
+		m := &all[i].message
+		owners[i] = r.table.AppendOwners(nil, m.Keys())
+		distinct[i] = ranks(owners[i])
+		if len(distinct[i]) > MaxOwners {
+			return fmt.Errorf("route: a request whose keys belong to %d servers, at most %d are possible", len(distinct[i]), MaxOwners)
+		}
+		if err := divisible(m); err != nil && !plain(all[i].id, distinct[i]) {
+			return err
+		}
+	}
+	var going []slice
+	for i := range all {
+		m, id := &all[i].message, all[i].id
+		w.learn(&m.Meta, m.Keys().Len())
+		if plain(id, distinct[i]) {
+			r.begin(w, id, entry{})
+			r.counts.Plain++
+			r.pass(w, id, m)
+			continue
+		}
+		going = append(going, slice{newSplit(id, 0, distinct[i]), m, owners[i]})
+	}
+	if len(going) == 0 {
 		return nil
 	}
-	if len(distinct) > MaxOwners {
-		return fmt.Errorf("route: a request whose keys belong to %d servers, at most %d are possible", len(distinct), MaxOwners)
+	own, joint := w.ledger.Next(), len(going) > 1
+	for _, s := range going {
+		e := entry{split: s.split}
+		if s.split.own, s.split.joint = own, joint; joint {
+			e.flags = Joint
+			r.counts.Joint++
+		}
+		w.addSplit(s.split)
+		r.begin(w, s.split.id, e)
+		r.counts.Split++
 	}
-	if err := divisible(m); err != nil {
-		return err
+	return r.sendParts(w, going...)
+}
+
+// plain reports whether all keys of a request are with the server that it is for.
+func plain(id request, owners []int32) bool {
+	return len(owners) == 0 || len(owners) == 1 && owners[0] == id.server
+}
+
+// addSplit makes a split known by its parts' timestamp; nil is none.
+func (w *worker) addSplit(s *split) {
+	if s != nil {
+		w.splits[s.own] = append(w.splits[s.own], s)
 	}
-	s := newSplit(id, w.ledger.Next(), distinct)
-	w.splits[s.own] = s
-	r.begin(w, id, entry{split: s})
-	r.counts.Split++
-	return r.sendParts(w, s, m, owners)
+}
+
+// removeSplit is the reverse.
+func (w *worker) removeSplit(s *split) {
+	if s == nil {
+		return
+	}
+	w.splits[s.own] = slices.DeleteFunc(w.splits[s.own], func(t *split) bool { return t == s })
+	if len(w.splits[s.own]) == 0 {
+		delete(w.splits, s.own)
+	}
 }
 
 // flush dispatches what need not wait any more, in order.
 func (r *Router) flush() {
 	for _, id := range r.Workers() {
-		w := r.workers[id]
-		for _, server := range slices.Sorted(maps.Keys(w.queues)) {
-			r.flushQueue(w, server)
-		}
+		r.flushWorker(r.workers[id])
+	}
+}
+
+func (r *Router) flushWorker(w *worker) {
+	for _, server := range slices.Sorted(maps.Keys(w.queues)) {
+		r.flushQueue(w, server)
 	}
 }
 
 func (r *Router) flushQueue(w *worker, server int32) {
-	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys()); q = w.queues[server] {
+	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys()) && !w.gathered(&q[0]); q = w.queues[server] {
 		w.speaks = q[0].dialect
-		w.queues[server] = q[1:]
-		// Take has checked what can be wrong with it.
-		if err := r.dispatch(w, q[0].id, &q[0].message); err != nil {
-			r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: nil})
+		all := r.takeSlices(w, server)
+		if err := r.dispatch(w, all...); err != nil {
+			for i := range all {
+				// Take has checked what can be wrong with it.
+				if err := r.dispatch(w, all[i]); err != nil {
+					r.out = append(r.out, Out{Worker: w.id, Server: all[i].id.server, Frames: nil})
+				}
+			}
 		}
-		if !r.resend {
-			w.ledger.Drop(q[0].id.public(), Waits)
+		for i := range all {
+			if !r.resend {
+				w.ledger.Drop(all[i].id.public(), Waits)
+			}
 		}
-	}
-	if len(w.queues[server]) == 0 {
-		delete(w.queues, server)
 	}
 }
 
@@ -295,9 +359,7 @@ func (r *Router) mark(w *worker, id request, e entry, flags Flags) {
 // finish takes out a request that is not under way any more.
 func (r *Router) finish(w *worker, id request, e entry) {
 	delete(w.open, id)
-	if e.split != nil {
-		delete(w.splits, e.split.own)
-	}
+	w.removeSplit(e.split)
 	if r.resend || e.split != nil {
 		w.ledger.Close(id.public())
 	}

@@ -69,6 +69,7 @@ type Router struct {
 	resend   bool // the job uses PS_RESEND
 	closed   bool // nothing may pass: it is not known yet what is displaced
 	past     bool // some messages do not come by here
+	gather   bool // slices of a timestamp wait for each other
 	keeper   Keeper
 	pace     func(workerID, own int32) bool // nil: what is not acknowledged goes again each time
 	follower Follower
@@ -87,7 +88,10 @@ type Counts struct {
 	Parts    uint64 // of those
 	Held     uint64 // requests that waited for a move
 	Repeated uint64 // requests that were recognised as repeated
-	Stray    uint64 // answers to our own requests that nobody waits for
+	Joint    uint64 // of Split, those that were gathered
+	// Ungathered are timestamps whose slices did not all come in time.
+	Ungathered uint64
+	Stray      uint64 // answers to our own requests that nobody waits for
 }
 
 // New returns a router whose table says where keys are. Nothing passes until
@@ -129,8 +133,8 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 		return
 	}
 	w := &worker{
-		id: id, ledger: l, open: map[request]entry{}, splits: map[int32]*split{}, ops: map[int32]*letter{},
-		queues: map[int32][]waiting{}, apps: map[int32]bool{},
+		id: id, ledger: l, open: map[request]entry{}, splits: map[int32][]*split{}, ops: map[int32]*letter{},
+		queues: map[int32][]waiting{}, apps: map[int32]bool{}, slicings: map[sequence]*slicing{}, gathers: map[gathering]*gather{},
 	}
 	r.workers[id] = w
 	if l.Resend() {
@@ -140,10 +144,11 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 		e := entry{generation: r.generation - longAgo, flags: o.Flags, kept: true}
 		if o.Own != 0 {
 			e.split = newSplit(o.id(), o.Own, o.Owners)
+			e.split.joint = o.Flags&Joint != 0
 			if !r.resend {
 				e.split.in, e.split.unseen = places(o.In), places(o.In)
 			}
-			w.splits[o.Own] = e.split
+			w.addSplit(e.split)
 		}
 		w.open[o.id()] = e
 		r.underWay[e.generation]++

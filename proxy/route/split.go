@@ -13,6 +13,7 @@ import (
 type split struct {
 	id      request
 	own     int32   // timestamp of its parts
+	joint   bool    // others have had parts of that timestamp: see Joint
 	owners  []int32 // ranks, ascending
 	acked   places
 	answers []pslite.Message // of each owner
@@ -81,29 +82,71 @@ func divisible(m *pslite.Message) error {
 	return nil
 }
 
-// sendParts sends each owner of keys its part, but for those who have
-// acknowledged it.
-func (r *Router) sendParts(w *worker, s *split, m *pslite.Message, owners []int32) error {
-	parts := make([][3][]byte, len(s.owners)) // keys, values, lengths
+// slice is a request that is being split, alone or with others of its timestamp.
+type slice struct {
+	split   *split
+	message *pslite.Message
+	owners  []int32 // of its keys, in their order
+}
+
+// part is what an owner gets of a request: keys, values, and lengths where the
+// request has some.
+type part [3][]byte
+
+// sendParts sends each owner of keys its part of all slices, which are in the order of
+// their servers; of a single one not those who have acknowledged it.
+func (r *Router) sendParts(w *worker, all ...slice) error {
+	first := all[0]
+	owners := first.split.owners
+	for _, s := range all[1:] {
+		owners = ranks(slices.Concat(owners, s.split.owners))
+	}
+	parts := make([]part, len(owners))
+	for _, s := range all {
+		if err := s.cut(parts, owners); err != nil {
+			return err
+		}
+	}
+	for i, owner := range owners {
+		if len(all) == 1 && first.split.acked.has(i) {
+			continue
+		}
+		data := parts[i][:2:2]
+		if first.message.Lens() != nil {
+			data = parts[i][:3]
+		}
+		meta := first.message.Meta
+		meta.Timestamp = first.split.own
+		resize(&meta, first.message.Data, data)
+		r.counts.Parts++
+		r.send(w, owner, frames(first.message, &meta, w.speaks, data))
+	}
+	return nil
+}
+
+// cut appends what each of the owners gets of a slice to their parts.
+func (s *slice) cut(parts []part, among []int32) error {
+	m := s.message
 	lens, size := m.Lens(), m.Values().Type.Size()
 	each, at := 0, 0
 	if lens == nil {
-		each = len(m.Data[1]) / len(owners)
+		each = len(m.Data[1]) / len(s.owners)
 	}
-	counts := make([]int, len(s.owners))
-	places := make([]uint8, len(owners)) // of each key, in s.owners
+	counts := make([]int, len(among))
+	places := make([]uint8, len(s.owners)) // of each key, in among
 	last := -1
-	for i, owner := range owners {
-		if last < 0 || s.owners[last] != owner {
-			if last = s.place(owner); last < 0 {
+	for i, owner := range s.owners {
+		if last < 0 || among[last] != owner {
+			if s.split.place(owner) < 0 {
 				return fmt.Errorf("route: key %d of a request under way has moved to server %d", m.Keys().At(i), owner)
 			}
+			last = slices.Index(among, owner)
 		}
 		places[i] = uint8(last)
 		counts[last]++
 	}
 	for p, n := range counts {
-		parts[p][0], parts[p][1] = make([]byte, 0, 8*n), make([]byte, 0, each*n)
+		parts[p][0], parts[p][1] = slices.Grow(parts[p][0], 8*n), slices.Grow(parts[p][1], each*n)
 	}
 	for i, p := range places {
 		part := &parts[p]
@@ -117,20 +160,6 @@ func (r *Router) sendParts(w *worker, s *split, m *pslite.Message, owners []int3
 		}
 		part[1] = append(part[1], m.Data[1][at:at+n]...)
 		at += n
-	}
-	for i, owner := range s.owners {
-		if s.acked.has(i) {
-			continue
-		}
-		data := parts[i][:2:2]
-		if lens != nil {
-			data = parts[i][:3]
-		}
-		meta := m.Meta
-		meta.Timestamp = s.own
-		resize(&meta, m.Data, data)
-		r.counts.Parts++
-		r.send(w, owner, frames(m, &meta, w.speaks, data))
 	}
 	return nil
 }
@@ -157,6 +186,7 @@ func (r *Router) Answer(server, workerID int32, m *pslite.Meta) (passes bool) {
 		return false
 	}
 	w := r.workers[workerID]
+	w.answered = true
 	id := r.request(server, m)
 	if e, ok := w.open[id]; ok && e.split == nil {
 		r.mark(w, id, e, Answered)
@@ -169,23 +199,39 @@ func (r *Router) Answer(server, workerID int32, m *pslite.Meta) (passes bool) {
 // go on: an answer does not fit what was asked.
 func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.Dialect) error {
 	w := r.workers[workerID]
-	w.speaks = d
+	w.speaks, w.answered = d, true
 	own := m.Meta.Timestamp
 	if l := w.ops[own]; l != nil {
 		return r.takeOwn(w, l, m)
 	}
-	s := w.splits[own]
-	i := -1
-	if s != nil {
-		i = s.place(server)
+	asked := false
+	for _, s := range slices.Clone(w.splits[own]) {
+		if s.place(server) < 0 {
+			continue
+		}
+		asked = true
+		part := *m
+		if s.joint {
+			var err error
+			if part, err = portion(m, s.id.server, r.table.servers); err != nil {
+				return err
+			}
+		}
+		if err := r.takePart(w, s, s.place(server), &part, d); err != nil {
+			return err
+		}
 	}
-	if i < 0 {
+	if !asked {
 		r.counts.Stray++
 		if r.resend {
 			r.acceptAnswer(w, server, m.Meta.AppID, own)
 		}
-		return nil
 	}
+	return nil
+}
+
+// takePart takes the answer of the owner in place i to a part of a request.
+func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslite.Dialect) error {
 	if s.whole != nil { // the worker did not acknowledge it in time
 		r.deliver(w, s.id.server, s.whole)
 		return nil

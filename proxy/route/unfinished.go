@@ -17,6 +17,7 @@ type Unfinished struct {
 	// Own is the timestamp of its parts, 0 where it passed as it was, or waits.
 	Own    int32   `json:"own,omitempty"`
 	Owners []int32 `json:"owners,omitempty"` // ranks, ascending
+	Joint  bool    `json:"joint,omitempty"`  // see the flag
 	// Answers are the frames of each owner's answer, none where it has not come.
 	Answers [][][]byte `json:"answers,omitempty"`
 	// Waits are the frames of a request that waits, none of one under way.
@@ -30,7 +31,7 @@ func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
 	for id, e := range w.open {
 		u := Unfinished{ID: id.public(), Dialect: w.speaks}
 		if s := e.split; s != nil {
-			u.Own, u.Owners, u.Answers = s.own, s.owners, make([][][]byte, len(s.owners))
+			u.Own, u.Owners, u.Joint, u.Answers = s.own, s.owners, s.joint, make([][][]byte, len(s.owners))
 			for i := range s.answers {
 				if s.in.has(i) {
 					u.Answers[i] = frames(&s.answers[i], &s.answers[i].Meta, w.speaks, s.answers[i].Data)
@@ -52,14 +53,14 @@ func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
 // part of one, and not of a move.
 func (r *Router) Knows(workerID, timestamp int32) bool {
 	w := r.workers[workerID]
-	return w != nil && (timestamp < FirstOwn || w.splits[timestamp] != nil)
+	return w != nil && (timestamp < FirstOwn || len(w.splits[timestamp]) > 0)
 }
 
 // Whole returns the timestamp of the request of a worker's that a message with
 // that timestamp is a part of; false where none under way has such parts.
 func (r *Router) Whole(workerID, part int32) (timestamp int32, ok bool) {
-	if w := r.workers[workerID]; w != nil && w.splits[part] != nil {
-		return w.splits[part].id.timestamp, true
+	if w := r.workers[workerID]; w != nil && len(w.splits[part]) > 0 {
+		return w.splits[part][0].id.timestamp, true // that of all
 	}
 	return 0, false
 }
@@ -98,6 +99,9 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 			return fmt.Errorf("%d answers of %d owners", len(u.Answers), len(u.Owners))
 		}
 		e.split = newSplit(id, u.Own, u.Owners)
+		if u.Joint {
+			e.split.joint, e.flags = true, Joint
+		}
 		for i, answer := range u.Answers {
 			if len(answer) == 0 {
 				continue
@@ -108,11 +112,13 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 			}
 			e.split.in.add(i)
 		}
-		w.splits[u.Own] = e.split
 	}
-	if _, there := w.open[id]; !there { // the ledger may have it, too
+	if before, there := w.open[id]; !there {
 		r.underWay[e.generation]++
+	} else { // the ledger has it, too
+		w.removeSplit(before.split)
 	}
+	w.addSplit(e.split)
 	w.open[id] = e
 	return nil
 }

@@ -1,0 +1,345 @@
+package route
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"sort"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// PS-lite's workers cut a request at the servers' home ranges and send each server
+// its slice, all under one timestamp. Where keys are displaced, each of S slices has
+// parts for up to S owners, and S requests become S x S messages. So the slices of
+// one timestamp are gathered before they are split, and each owner gets one message
+// with its keys of all slices: a joint part. Its answer is cut at the home ranges
+// again ([Router.TakeAnswer]), and each slice has its own.
+//
+// How many slices a timestamp has nobody says; the timestamps before do. Slices that
+// do not come are waited for until [Router.EndGathers] was called twice, and then
+// less often.
+//
+// With PS_RESEND nothing is gathered: a worker repeats slices, not joint parts, and
+// what the server remembers of a message are its signature and not its keys.
+
+// sequence names the requests of a worker among which slices are looked for.
+type sequence struct {
+	app, customer int32
+	push, pull    bool
+}
+
+// gathering is a timestamp of a sequence whose slices wait for each other.
+type gathering struct {
+	sequence
+	timestamp int32
+}
+
+// gather is the state of one.
+type gather struct {
+	missing rankSet // servers whose slices are waited for
+	old     bool    // since before the last EndGathers
+}
+
+// slicing is what is known of the slices of a sequence.
+type slicing struct {
+	recent  [4]asked // the last timestamps, a ring
+	next    int
+	penalty uint // the next 1<<penalty timestamps are not gathered, after one in vain
+	skip    int  // so many of them are left
+}
+
+// asked is which servers requests with a timestamp have asked.
+type asked struct {
+	timestamp int32
+	servers   rankSet
+}
+
+// maxGathers is for how many timestamps of a worker slices wait at most, and
+// maxSequences of how many sequences slices are known.
+const maxGathers, maxSequences = 16, 64
+
+// maxPenalty bounds slicing.penalty.
+const maxPenalty = 6
+
+// rankSet is a set of servers' ranks.
+type rankSet []uint64
+
+func (s rankSet) has(rank int32) bool {
+	return int(rank>>6) < len(s) && s[rank>>6]&(1<<(rank&63)) != 0
+}
+
+func (s *rankSet) add(rank int32) {
+	if n := int(rank>>6) + 1; n > len(*s) {
+		*s = append(*s, make(rankSet, n-len(*s))...)
+	}
+	(*s)[rank>>6] |= 1 << (rank & 63)
+}
+
+func (s rankSet) remove(rank int32) {
+	if s.has(rank) {
+		s[rank>>6] &^= 1 << (rank & 63)
+	}
+}
+
+func (s rankSet) empty() bool { return !slices.ContainsFunc(s, func(w uint64) bool { return w != 0 }) }
+
+// Gather has slices of a timestamp wait for each other from now on. Who says so
+// calls [Router.EndGathers] every millisecond or so while [Router.Gathering].
+func (r *Router) Gather() { r.gather = true }
+
+// Gathering reports whether slices wait for others.
+func (r *Router) Gathering() bool {
+	for _, w := range r.workers {
+		if len(w.gathers) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// EndGathers lets slices go that waited when it was called last.
+func (r *Router) EndGathers() {
+	for _, id := range r.Workers() {
+		w := r.workers[id]
+		ended := false
+		for at, g := range w.gathers {
+			if !g.old {
+				g.old = true
+				continue
+			}
+			delete(w.gathers, at)
+			s := w.slicings[at.sequence]
+			s.penalty = min(s.penalty+1, maxPenalty)
+			s.skip = 1 << s.penalty
+			r.counts.Ungathered++
+			ended = true
+		}
+		if ended {
+			r.flushWorker(w)
+		}
+	}
+}
+
+// noteSlice notes that a worker's request to a server has begun to come.
+func (r *Router) noteSlice(w *worker, server int32, m *pslite.Meta) {
+	if !r.gathers() || r.table.Empty() {
+		return
+	}
+	at := gathering{sequence{m.AppID, m.CustomerID, m.Push, m.Pull}, m.Timestamp}
+	s := w.slicings[at.sequence]
+	if s == nil {
+		if len(w.slicings) >= maxSequences {
+			return
+		}
+		s = &slicing{}
+		for i := range s.recent {
+			s.recent[i].timestamp = pslite.Empty
+		}
+		w.slicings[at.sequence] = s
+	}
+	i := slices.IndexFunc(s.recent[:], func(a asked) bool { return a.timestamp == m.Timestamp })
+	if i < 0 {
+		i = s.next
+		s.next = (s.next + 1) % len(s.recent)
+		s.recent[i].timestamp = m.Timestamp
+		clear(s.recent[i].servers)
+		s.skip = max(0, s.skip-1)
+	}
+	s.recent[i].servers.add(server)
+}
+
+// expected returns the servers whose slices of a timestamp are yet to come: those
+// with one of all other recent timestamps but one at most.
+func (s *slicing) expected(timestamp int32) (missing rankSet) {
+	var once, twice rankSet // without a slice once, or more often
+	var come rankSet
+	for _, t := range s.recent {
+		if t.timestamp == timestamp {
+			come = t.servers
+		}
+	}
+	for _, t := range s.recent {
+		for word, set := range t.servers {
+			for left := set; left != 0; left &= left - 1 {
+				missing.add(int32(64*word + bits.TrailingZeros64(left)))
+			}
+		}
+	}
+	for _, t := range s.recent {
+		if t.timestamp == timestamp {
+			continue
+		}
+		for word, set := range missing {
+			for left := set; left != 0; left &= left - 1 {
+				switch rank := int32(64*word + bits.TrailingZeros64(left)); {
+				case t.servers.has(rank):
+				case once.has(rank):
+					twice.add(rank)
+				default:
+					once.add(rank)
+				}
+			}
+		}
+	}
+	for word := range missing {
+		if word < len(twice) {
+			missing[word] &^= twice[word]
+		}
+		if word < len(come) {
+			missing[word] &^= come[word]
+		}
+	}
+	return missing
+}
+
+// gathers reports whether anything is gathered in this job.
+func (r *Router) gathers() bool { return r.gather && !r.resend }
+
+// waitsForSlices reports whether a request that may be split is to wait for others
+// of its timestamp, and notes that it does.
+func (r *Router) waitsForSlices(w *worker, id request, m *pslite.Message) bool {
+	if !r.gathers() || !w.answered || divisible(m) != nil || !atHome(m.Keys(), id.server, r.table.servers) || !w.joins(&m.Meta) {
+		return false
+	}
+	at := gathering{sequence{m.Meta.AppID, m.Meta.CustomerID, m.Meta.Push, m.Meta.Pull}, m.Meta.Timestamp}
+	if w.gathers[at] != nil {
+		return true
+	}
+	s := w.slicings[at.sequence]
+	if s == nil || s.skip > 0 || len(w.gathers) >= maxGathers {
+		return false
+	}
+	missing := s.expected(at.timestamp)
+	if missing.empty() {
+		return false
+	}
+	w.gathers[at] = &gather{missing: missing}
+	return true
+}
+
+// endGather notes that a server's slice is there, and reports whether others waited
+// for it alone.
+func (r *Router) endGather(w *worker, server int32, m *pslite.Meta) bool {
+	at := gathering{sequence{m.AppID, m.CustomerID, m.Push, m.Pull}, m.Timestamp}
+	g := w.gathers[at]
+	if g == nil {
+		return false
+	}
+	g.missing.remove(server)
+	if !g.missing.empty() {
+		return false
+	}
+	delete(w.gathers, at)
+	w.slicings[at.sequence].penalty = 0
+	return true
+}
+
+// joins reports whether keys of several slices can be asked for together: where they
+// have different numbers of values, an answer need not say whose those are.
+func (w *worker) joins(m *pslite.Meta) bool {
+	return m.Push && !m.Pull || !w.lens && w.push != nil
+}
+
+// gathered reports whether a request waits for other slices.
+func (w *worker) gathered(q *waiting) bool {
+	m := &q.message.Meta
+	return len(w.gathers) > 0 && w.gathers[gathering{sequence{m.AppID, m.CustomerID, m.Push, m.Pull}, m.Timestamp}] != nil
+}
+
+// takeSlices takes a request out of its queue, with the others that are next in
+// theirs, may go and are slices of the same request, by server.
+func (r *Router) takeSlices(w *worker, server int32) []waiting {
+	all := []waiting{w.shift(server)}
+	first := &all[0]
+	if !r.gathers() || !w.answered || len(w.queues) == 0 || !r.joinable(w, first) {
+		return all
+	}
+	for _, other := range slices.Sorted(maps.Keys(w.queues)) {
+		q := w.queues[other]
+		if other != server && len(q) > 0 && !r.holdsAny(q[0].message.Keys()) && r.joinable(w, &q[0]) && alike(first, &q[0]) {
+			all = append(all, w.shift(other))
+		}
+	}
+	slices.SortFunc(all, func(a, b waiting) int { return int(a.id.server - b.id.server) })
+	return all
+}
+
+func (r *Router) joinable(w *worker, q *waiting) bool {
+	m := &q.message
+	return divisible(m) == nil && atHome(m.Keys(), q.id.server, r.table.servers) && w.joins(&m.Meta)
+}
+
+// shift takes the next request out of a queue.
+func (w *worker) shift(server int32) waiting {
+	q := w.queues[server]
+	if w.queues[server] = q[1:]; len(q) == 1 {
+		delete(w.queues, server)
+	}
+	return q[0]
+}
+
+// atHome reports whether the ascending keys are at home with a server.
+func atHome(keys pslite.Keys, server int32, servers int) bool {
+	n := keys.Len()
+	home := plan.HomeRange(server, servers)
+	return n > 0 && keys.At(0) >= home.First && keys.At(n-1) <= home.Last
+}
+
+// alike reports whether two requests differ in nothing but server, keys and values,
+// and their values have one shape.
+func alike(a, b *waiting) bool {
+	x, y := &a.message, &b.message
+	if a.dialect != b.dialect || len(x.Data) != len(y.Data) || x.Meta.Timestamp != y.Meta.Timestamp {
+		return false
+	}
+	if x.Lens() == nil && len(x.Data[1])/x.Keys().Len() != len(y.Data[1])/y.Keys().Len() {
+		return false
+	}
+	if (x.Meta.DataSize == int32(total(x.Data))) != (y.Meta.DataSize == int32(total(y.Data))) {
+		return false
+	}
+	m, n := x.Meta, y.Meta
+	m.DataSize, n.DataSize = 0, 0
+	return bytes.Equal(m.Append(nil, a.dialect), n.Append(nil, b.dialect))
+}
+
+// portion returns what of an answer to a joint part is for the slice to a server:
+// the keys that are at home there.
+func portion(m *pslite.Message, server int32, servers int) (pslite.Message, error) {
+	if len(m.Data) < 2 {
+		return *m, nil
+	}
+	keys, home := m.Keys(), plan.HomeRange(server, servers)
+	n := keys.Len()
+	from := sort.Search(n, func(i int) bool { return keys.At(i) >= home.First })
+	to := from + sort.Search(n-from, func(i int) bool { return keys.At(from+i) > home.Last })
+	lens, values := m.Lens(), m.Data[1]
+	var first, last int // of the values' bytes
+	switch {
+	case n == 0 || lens == nil && len(values)%n != 0 || lens != nil && lens.Len() != n:
+		return pslite.Message{}, fmt.Errorf("route: a server answers with %d keys, %d lengths and %d bytes of values", n, lens.Len(), len(values))
+	case lens == nil:
+		first, last = from*(len(values)/n), to*(len(values)/n)
+	default:
+		size := m.Values().Type.Size()
+		for i := range to {
+			if last += int(lens.At(i)) * size; i < from {
+				first = last
+			}
+		}
+	}
+	if from == to || first < 0 || last < first || last > len(values) {
+		return pslite.Message{}, fmt.Errorf("route: a server's answer to a joint part has %d keys of server %d, and bytes %d to %d of %d are theirs", to-from, server, first, last, len(values))
+	}
+	p := pslite.Message{Meta: m.Meta, Identity: m.Identity, Data: slices.Clone(m.Data)}
+	p.Data[0], p.Data[1] = m.Data[0][8*from:8*to], values[first:last]
+	if lens != nil {
+		p.Data[2] = lens[4*from : 4*to]
+	}
+	resize(&p.Meta, m.Data, p.Data)
+	return p, nil
+}
