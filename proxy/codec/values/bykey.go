@@ -31,6 +31,7 @@ type byKey struct {
 type keyTable struct {
 	index  *index
 	values []byte
+	places []uint32 // of the keys of the last piece
 }
 
 func newByKey(limit int) byKey {
@@ -40,22 +41,27 @@ func newByKey(limit int) byKey {
 // forgetKeys is the flag that both ends forget all before a part.
 const forgetKeys byte = 1
 
-// table makes room for a piece's keys, if there is enough, and returns where
-// they are. Nothing has happened where ok is false.
+// table makes room for a piece's keys, if there is enough, and finds their places.
+// Nothing has happened where ok is false.
 func (b *byKey) table(p *piece, keys pslite.Keys) (t *keyTable, ok bool) {
 	if t = b.tables[p.kind]; t == nil {
 		t = &keyTable{index: newIndex()}
 	}
-	missing, values, same := t.index.missing(keys, p)
+	places, missing, values, same := t.index.locate(t.places[:0], keys, p)
+	t.places = places
 	cost := missing*cellBytes + values*p.kind.Size()
 	if !same || cost > b.left {
 		return nil, false
 	}
 	b.tables[p.kind] = t
+	if missing == 0 {
+		return t, true
+	}
 	b.left -= cost
 	for i := range p.keys {
 		t.index.add(keys.At(p.first+i), p.width)
 	}
+	t.places, _, _, _ = t.index.locate(t.places[:0], keys, p)
 	size := t.index.values * p.kind.Size()
 	t.values = append(t.values, make([]byte, size-len(t.values))...)
 	return t, true
@@ -67,13 +73,21 @@ func (b *byKey) forget() {
 	b.left = b.limit
 }
 
-// each calls do with where the values of each of a piece's keys are remembered,
-// and where they are in the piece.
-func (t *keyTable) each(p *piece, keys pslite.Keys, do func(at, in int, size int)) {
-	size := p.width * p.kind.Size()
-	for i := range p.keys {
-		from, _ := t.index.find(keys.At(p.first + i))
-		do(int(from)*p.kind.Size(), i*size, size)
+// load copies what is remembered of the last piece's keys to values, and store is the
+// reverse.
+func (t *keyTable) load(p *piece, values []byte) {
+	size, each := p.width*p.kind.Size(), p.kind.Size()
+	for i, place := range t.places {
+		at := int(place-1) * each
+		copy(values[i*size:(i+1)*size], t.values[at:at+size])
+	}
+}
+
+func (t *keyTable) store(p *piece, values []byte) {
+	size, each := p.width*p.kind.Size(), p.kind.Size()
+	for i, place := range t.places {
+		at := int(place-1) * each
+		copy(t.values[at:at+size], values[i*size:(i+1)*size])
 	}
 }
 
@@ -92,11 +106,11 @@ func (b *byKey) append(dst []byte, p *piece, keys pslite.Keys, values []byte) (e
 		t, _ = b.table(p, keys) // there is room now
 	}
 	b.old = slices.Grow(b.old[:0], len(values))[:len(values)]
-	t.each(p, keys, func(at, in, size int) { copy(b.old[in:in+size], t.values[at:at+size]) })
+	t.load(p, b.old)
 	b.diff.Reset(p.kind, p.values())
 	vector.Differ(p.kind, b.old, values, b.diff.Mask)
 	b.diff.Gather(values)
-	t.each(p, keys, func(at, in, size int) { copy(t.values[at:at+size], values[in:in+size]) })
+	t.store(p, values)
 	dst = append(dst, byte(partByKey), flags)
 	for _, n := range []int{p.first, p.keys, p.width} {
 		dst = binary.AppendUvarint(dst, uint64(n))
@@ -139,9 +153,9 @@ func (b *byKey) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []by
 	if !ok {
 		return 0, nil, fmt.Errorf("%w: more keys to remember than was agreed", ErrCorrupt)
 	}
-	t.each(&p, keys, func(at, in, size int) { copy(out[in:in+size], t.values[at:at+size]) })
+	t.load(&p, out)
 	b.diff.Merge(out[:n])
-	t.each(&p, keys, func(at, in, size int) { copy(t.values[at:at+size], out[in:in+size]) })
+	t.store(&p, out)
 	return n, rest, nil
 }
 

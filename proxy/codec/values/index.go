@@ -77,8 +77,27 @@ func (x *index) add(key uint64, width int) {
 	x.values += width
 }
 
-// missing counts those of a piece's keys that have no place, and their values.
-// It reports whether the others have as many values as before.
+// locate appends where the values of a piece's keys begin, counted from 1, 0 for keys
+// that have no place. It counts those, and their values, and reports whether the
+// others have as many values as before.
+func (x *index) locate(at []uint32, keys pslite.Keys, p *piece) (places []uint32, missing, values int, same bool) {
+	same = true
+	for i := range p.keys {
+		width := p.widthOf(i)
+		c := x.at(keys.At(p.first + i))
+		at = append(at, c.place)
+		switch {
+		case c.place == 0:
+			missing++
+			values += width
+		case c.size() != width:
+			same = false
+		}
+	}
+	return at, missing, values, same
+}
+
+// missing is [index.locate] without the places.
 func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same bool) {
 	same = true
 	for i := range p.keys {
@@ -94,13 +113,12 @@ func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same boo
 	return count, values, same
 }
 
-// positions appends where the values of a piece's keys are, which all have
+// positions appends where each of the values of a piece's keys is; they have these
 // places.
-func (x *index) positions(at []uint32, keys pslite.Keys, p *piece) []uint32 {
-	for i := p.first; i < p.first+p.keys; i++ {
-		c := x.at(keys.At(i))
-		for j := range uint32(c.size()) {
-			at = append(at, c.place-1+j)
+func (p *piece) positions(at, places []uint32) []uint32 {
+	for i, place := range places {
+		for j := range uint32(p.widthOf(i)) {
+			at = append(at, place-1+j)
 		}
 	}
 	return at

@@ -2,7 +2,9 @@ package values
 
 import (
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +31,8 @@ type stream struct {
 	idle  time.Time // since when links is 0
 
 	mu       sync.Mutex
-	sender   *Sender // of the last link
+	sender   *Sender  // of the last link
+	places   []uint32 // of the keys of the last piece
 	template *template
 	dense    map[uint64]*denseLayer // by key
 	narrow   map[layerID]*narrowLayer
@@ -285,7 +288,8 @@ func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
 // place appends the positions in a layer of a piece's values, after adding the
 // keys that are new; the reason says why that cannot be.
 func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) ([]uint32, Reason) {
-	missing, values, same := l.index.missing(keys, p)
+	places, missing, values, same := l.index.locate(s.places[:0], keys, p)
+	s.places = places
 	if !same {
 		return at, ReasonLength
 	}
@@ -307,8 +311,9 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 			}
 		}
 		l.Grow(l.index.values)
+		s.places, _, _, _ = l.index.locate(s.places[:0], keys, p)
 	}
-	return l.index.positions(at, keys, p), ""
+	return p.positions(at, s.places), ""
 }
 
 // notePull notes that the worker pulls these keys. With ahead it remembers those
@@ -326,9 +331,16 @@ func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 	for _, l := range s.narrow {
 		l.index.notePulled(keys)
 	}
-	for i := 0; ahead && i < keys.Len(); i++ {
+	if !ahead {
+		return
+	}
+	layers := slices.Collect(maps.Values(s.narrow))
+	for i := range keys.Len() {
 		key := keys.At(i)
-		if _, ok := s.asked[key]; ok || s.placed(key) {
+		if len(s.dense) > 0 && s.dense[key] != nil || slices.ContainsFunc(layers, func(l *narrowLayer) bool { return l.index.at(key).place != 0 }) {
+			continue // a push of it was seen
+		}
+		if _, ok := s.asked[key]; ok {
 			continue
 		}
 		if !s.budget.take(askedBytes) {
@@ -336,17 +348,4 @@ func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 		}
 		s.asked[key] = struct{}{}
 	}
-}
-
-// placed reports whether a push of the key was seen.
-func (s *stream) placed(key uint64) bool {
-	if s.dense[key] != nil {
-		return true
-	}
-	for _, l := range s.narrow {
-		if l.index.at(key).place != 0 {
-			return true
-		}
-	}
-	return false
 }
