@@ -25,6 +25,8 @@ type State struct {
 	Plain      uint64   `json:"plain_requests"`
 	Split      uint64   `json:"split_requests"`
 	Parts      uint64   `json:"parts"`
+	Joint      uint64   `json:"gathered_requests"`     // of Split: with others of their timestamp
+	Ungathered uint64   `json:"ungathered_timestamps"` // whose requests did not all come in time
 	Held       uint64   `json:"held_requests"`
 	Repeated   uint64   `json:"repeated_requests"`
 	Moved      uint64   `json:"moved_keys"`
@@ -99,6 +101,7 @@ func (x *job) state() State {
 	s.UnderWay = s.UnderWay[:min(len(s.UnderWay), 8)]
 	c := x.router.Counts()
 	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
+	s.Joint, s.Ungathered = c.Joint, c.Ungathered
 	return s
 }
 
