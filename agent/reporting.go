@@ -8,6 +8,7 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
@@ -31,16 +32,22 @@ const (
 	windowKeyBytes = 12
 	windowShare    = 0.02
 	// reportLatencies is how many workers, and servers, have distributions of
-	// their own, of 200 bytes to 2 KB each.
+	// their own, of 200 bytes to 2 KB each; fewer in jobs with many of them, each of
+	// whose hosts tells of some: latenciesOfAll are those of all hosts together.
 	reportLatencies = 1024
+	leastLatencies  = 64
+	latenciesOfAll  = 1 << 16
+	// reportNodes is of how many nodes a job may have that every host tells of all
+	// of them: of more, each host tells of its own.
+	reportNodes = 512
 )
 
-// Reports returns what there is to report of each job.
-func (a *Agent) Reports() []*api.JobReport {
+// Reports returns what there is to report of each job, as for a light report or all.
+func (a *Agent) Reports(light bool) []*api.JobReport {
 	var reports []*api.JobReport
 	for _, v := range a.observer.Jobs() {
 		if a.shows(v.Job.Scheduler.String()) {
-			r := jobReport(&v, a.opts.Pod, a.now())
+			r := jobReport(&v, a.opts.Pod, a.now(), light)
 			a.mu.Lock()
 			lost, finding := a.unsynced[r.Job], a.findings[r.Job]
 			a.mu.Unlock()
@@ -53,8 +60,9 @@ func (a *Agent) Reports() []*api.JobReport {
 	return reports
 }
 
-// HostReport returns all there is to report; who sends it adds whose it is.
-func (a *Agent) HostReport() *api.HostReport {
+// HostReport returns what there is to report, as it is wanted; who sends it adds whose
+// it is.
+func (a *Agent) HostReport(w report.Wanted) *api.HostReport {
 	me := a.Agent()
 	r := &api.AgentReport{
 		Version: me.Version, StartedUnixNanos: me.Started.UnixNano(), CpuPercent: me.CPUPercent, KernelPercent: me.KernelPercent,
@@ -68,21 +76,21 @@ func (a *Agent) HostReport() *api.HostReport {
 	if used, err := a.usage(); err == nil {
 		used.report(r)
 	}
-	report := &api.HostReport{Agent: r, Jobs: a.Reports()}
+	all := &api.HostReport{Agent: r, Jobs: a.Reports(w.Light), Light: w.Light}
 	if a.opts.Machine != nil {
 		m := a.opts.Machine()
-		report.Machine = &api.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: uint32(m.Cores)}
+		all.Machine = &api.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: uint32(m.Cores)}
 	}
 	due, hurried := a.windowDue()
 	if !due {
-		return report
+		return all
 	}
-	for _, j := range report.GetJobs() {
+	for _, j := range all.GetJobs() {
 		if v, ok := a.observer.Job(j.GetJob()); ok {
-			j.Window = windowReport(v.Job.Sums.TakeWindow(a.windowKeys(j)), v.WorkersByIndex, hurried)
+			j.Window = windowReport(v.Job.Sums.TakeWindow(a.windowKeys(j, w.WindowKeys)), v.WorkersByIndex, hurried)
 		}
 	}
-	return report
+	return all
 }
 
 // Urgent reports whether there is something that the planner should hear of
@@ -113,8 +121,9 @@ func (a *Agent) windowDue() (due, hurried bool) {
 	return true, hurried
 }
 
-// windowKeys returns of how many keys a job's window may be.
-func (a *Agent) windowKeys(j *api.JobReport) int {
+// windowKeys returns of how many keys a job's window may be, where the planner wants
+// those of so many at most; 0: it has not said.
+func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.told == nil {
@@ -122,7 +131,11 @@ func (a *Agent) windowKeys(j *api.JobReport) int {
 	}
 	moved := j.GetBytes() - min(a.told[j.GetJob()], j.GetBytes())
 	a.told[j.GetJob()] = j.GetBytes()
-	return min(max(int(windowShare*float64(moved)/windowKeyBytes), windowLeast), windowHot)
+	keys := min(max(int(windowShare*float64(moved)/windowKeyBytes), windowLeast), windowHot)
+	if wanted > 0 {
+		keys = min(keys, wanted)
+	}
+	return keys
 }
 
 // windowReport turns a window to what is reported; nil stays nil. One that is
@@ -155,8 +168,9 @@ func (a *Agent) SetPlanner(state func() *page.Planner) {
 	a.planner = state
 }
 
-// jobReport reports a job; pod, where not nil, names a pod by its UID.
-func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now time.Time) *api.JobReport {
+// jobReport reports a job; pod, where not nil, names a pod by its UID. A light report
+// lacks what is large.
+func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now time.Time, light bool) *api.JobReport {
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
 	recent := v.Job.Sums.Lately(now.UnixNano(), recently)
 	end := now.Truncate(time.Second)
@@ -175,9 +189,11 @@ func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now ti
 			Exact: size.Exact(), Blocks: uint64(size.Blocks), FoldedBlocks: uint64(size.FoldedBlocks),
 			MemoryBytes: uint64(size.MemoryBytes), Bound: size.SketchBound, Percent: size.SketchPercent,
 		},
-		ByWorker: latencies(all.ByWorker, v.WorkersByIndex), ByServer: latencies(all.ByServer, v.ServersByIndex),
 	}
 	for _, n := range v.Nodes {
+		if n.Process.PID == 0 && (light || len(v.Nodes) > reportNodes) {
+			continue
+		}
 		node := &api.Node{Name: n.Name, Role: n.Role, Rank: int32(n.Rank), Local: n.Process.PID != 0}
 		if n.Address.IsValid() {
 			node.Address = n.Address.String()
@@ -188,22 +204,39 @@ func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now ti
 		r.Nodes = append(r.Nodes, node)
 	}
 	workers := order(v.WorkersByIndex)
-	reportUses(r, v, workers, size.Exact())
 	for _, w := range workers {
-		for s, server := range v.ServersByIndex {
-			if p := pairOf(&all, w, s); server != "" && p.ToServer+p.ToWorker > 0 {
-				r.Traffic = append(r.Traffic, &api.Traffic{
-					Worker: v.WorkersByIndex[w], Server: server,
-					ToServer: p.ToServer, ToWorker: p.ToWorker, Requests: p.Requests,
-				})
-			}
-		}
 		if w < len(all.Steps) && all.Steps[w] > 0 {
 			steps := &api.Steps{Worker: v.WorkersByIndex[w], Steps: all.Steps[w], Timestamp: all.Timestamps[w]}
 			if w < len(recent.Steps) {
 				steps.Recent = recent.Steps[w]
 			}
 			r.Steps = append(r.Steps, steps)
+		}
+	}
+	if !light {
+		reportLarge(r, v, workers, &all)
+	}
+	return r
+}
+
+// reportLarge adds what light reports leave out.
+func reportLarge(r *api.JobReport, v *observe.JobView, workers []int, all *locality.View) {
+	begin := 0 // of latencies, where there is no room for all: another host's are others
+	for _, n := range r.GetNodes() {
+		if n.GetLocal() && n.GetRank() >= 0 {
+			begin = int(n.GetRank())
+		}
+	}
+	r.ByWorker, r.ByServer = latencies(all.ByWorker, v.WorkersByIndex, begin), latencies(all.ByServer, v.ServersByIndex, begin)
+	reportUses(r, v, workers, r.GetSketch().GetExact())
+	for _, w := range workers {
+		for s, server := range v.ServersByIndex {
+			if p := pairOf(all, w, s); server != "" && p.ToServer+p.ToWorker > 0 {
+				r.Traffic = append(r.Traffic, &api.Traffic{
+					Worker: v.WorkersByIndex[w], Server: server,
+					ToServer: p.ToServer, ToWorker: p.ToWorker, Requests: p.Requests,
+				})
+			}
 		}
 	}
 	hot := hottest(v, reportHot)
@@ -219,7 +252,6 @@ func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now ti
 			r.Skew = append(r.Skew, &api.SkewPoint{Keys: p.Keys, Accesses: p.Accesses})
 		}
 	}
-	return r
 }
 
 // reportStalls reports whether the job goes on.
@@ -236,10 +268,10 @@ func reportStalls(r *api.JobReport, found *stall.Finding) {
 	}
 }
 
-// latencies returns the distributions that are not empty, the last of very many
-// as one without a name. Nodes that came while the report was made have no name in it
-// yet: the next one has them.
-func latencies(all []*history.Latency, names []string) []*api.Latency {
+// latencies returns the distributions that are not empty, from number begin on and
+// around; the last of very many as one without a name. Nodes that came while the
+// report was made have no name in it yet: the next one has them.
+func latencies(all []*history.Latency, names []string, begin int) []*api.Latency {
 	var list []*api.Latency
 	var rest history.Latency
 	put := func(name string, l *history.Latency) {
@@ -247,11 +279,17 @@ func latencies(all []*history.Latency, names []string) []*api.Latency {
 			list = append(list, &api.Latency{Name: name, Micros: micros, Counts: counts})
 		}
 	}
-	for i, l := range all[:min(len(all), len(names))] {
-		if len(list) == reportLatencies {
-			rest.Merge(l)
+	known := min(len(all), len(names))
+	most := min(max(latenciesOfAll/max(known, 1), leastLatencies), reportLatencies)
+	if known <= most {
+		begin = 0
+	}
+	for n := range known {
+		i := (begin + n) % known
+		if len(list) == most {
+			rest.Merge(all[i])
 		} else {
-			put(names[i], l)
+			put(names[i], all[i])
 		}
 	}
 	put("", &rest)

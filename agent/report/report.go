@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding/gzip"
 
+	"github.com/psidecar/psidecar/internal/retry"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -29,15 +30,24 @@ const Every = 2 * time.Second
 // lookEvery is how often is looked whether something is urgent.
 const lookEvery = 100 * time.Millisecond
 
-// again is how long to wait before the planner is tried once more.
+// again is how long to wait, the first time, before the planner is tried once more.
 const again = time.Second
+
+// Wanted is what the planner wants of the next report.
+type Wanted struct {
+	// Light: all that api.HostReport says of light ones may be left out.
+	Light bool
+	// WindowKeys is of how many keys a job's window may be; 0: as many as the agent
+	// likes.
+	WindowKeys int
+}
 
 // Link is the way to a planner.
 type Link struct {
 	address string
 	host    string
 	creds   credentials.TransportCredentials
-	make    func() *api.HostReport
+	make    func(Wanted) *api.HostReport
 	urgent  func() bool
 	every   time.Duration
 	options []grpc.DialOption
@@ -50,9 +60,13 @@ type Link struct {
 // the function what, which is called before each report; the link adds whose it
 // is. A report is sent before the next one is due when urgent says so. Options
 // are those of the connection besides the credentials.
-func New(address, host string, creds credentials.TransportCredentials, what func() *api.HostReport, urgent func() bool, options ...grpc.DialOption) *Link {
+func New(address, host string, creds credentials.TransportCredentials, what func(Wanted) *api.HostReport, urgent func() bool, options ...grpc.DialOption) *Link {
 	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, options: options, state: page.Planner{Address: address}}
 }
+
+// SetEvery has reports be sent so often, instead of every [Every]. It is called
+// before Run.
+func (l *Link) SetEvery(every time.Duration) { l.every = every }
 
 // State returns how the link does.
 func (l *Link) State() *page.Planner {
@@ -72,30 +86,34 @@ func (l *Link) Run(ctx context.Context) error {
 	client := api.NewPlannerClient(conn)
 	// At random, not by the clock: that may have been set back since the last start.
 	incarnation, sequence := rand.Uint64(), uint64(0)
-	report := func() *api.HostReport {
-		r := l.make()
+	report := func(w Wanted) *api.HostReport {
+		r := l.make(w)
 		sequence++
 		r.Host, r.Incarnation, r.Sequence, r.UnixNanos = l.host, incarnation, sequence, time.Now().UnixNano()
 		return r
 	}
+	pause := retry.Planner(again)
 	for ctx.Err() == nil {
 		err := l.stream(ctx, client, report)
 		l.mu.Lock()
+		if l.state.Connected {
+			pause.Reset()
+		}
 		l.state.Connected = false
 		if err != nil {
 			l.state.Error = err.Error()
 		}
 		l.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-time.After(again):
+		if err := pause.Wait(ctx); err != nil {
+			return err
 		}
+		conn.ResetConnectBackoff()
 	}
 	return ctx.Err()
 }
 
 // stream reports over one stream until it breaks.
-func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func() *api.HostReport) error {
+func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func(Wanted) *api.HostReport) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := client.Report(ctx, grpc.UseCompressor(gzip.Name))
@@ -104,18 +122,21 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 	}
 	ticker := time.NewTicker(min(lookEvery, l.every))
 	defer ticker.Stop()
+	wanted := Wanted{Light: true} // until the planner says that it does not ask
 	for {
-		next := report()
+		next := report(wanted)
 		sent := time.Now()
 		if err := stream.Send(next); err != nil {
 			_, err = stream.Recv() // says why
 			return err
 		}
-		if _, err := stream.Recv(); err != nil {
+		answer, err := stream.Recv()
+		if err != nil {
 			return err
 		}
+		wanted = Wanted{Light: answer.GetAsks() && !answer.GetWhole(), WindowKeys: int(answer.GetWindowKeys())}
 		l.taken(time.Since(sent))
-		for due := false; !due; due = time.Since(sent) >= l.every || l.urgent() {
+		for due := next.GetLight() && !wanted.Light; !due; due = time.Since(sent) >= l.every || l.urgent() {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()

@@ -42,7 +42,7 @@ func TestReconnects(t *testing.T) {
 	store := &reports.Store{}
 	address, stop := planner(t, "127.0.0.1:0", store)
 	made := uint64(0)
-	l := New(address, "h1", insecure.NewCredentials(), func() *api.HostReport {
+	l := New(address, "h1", insecure.NewCredentials(), func(Wanted) *api.HostReport {
 		made++
 		return &api.HostReport{Jobs: []*api.JobReport{{Job: "j:1", Bytes: made}}}
 	}, func() bool { return false })
@@ -72,7 +72,7 @@ func TestUrgent(t *testing.T) {
 	address, stop := planner(t, "127.0.0.1:0", store)
 	defer stop()
 	var urgent atomic.Bool
-	l := New(address, "h1", insecure.NewCredentials(), func() *api.HostReport {
+	l := New(address, "h1", insecure.NewCredentials(), func(Wanted) *api.HostReport {
 		urgent.Store(false)
 		return &api.HostReport{}
 	}, urgent.Load)

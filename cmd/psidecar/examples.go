@@ -51,6 +51,8 @@ psidecar proxy --insecure --threshold 0.99 --planner planner-host:9811`,
 	"score":    `psidecar score --input rcv1.libsvm --assignment mine.txt -k 8`,
 	"show":     `psidecar show job.psr other.psr      # one run beside another`,
 	"simulate": `psidecar simulate job.psr             # what moving its keys would have saved`,
+	"simulate fleet": `psidecar simulate fleet                                 # 100 hosts, two jobs of 1e9 keys: two minutes
+psidecar simulate fleet --hosts 1000 --dense --json     # neighbouring keys, which move as ranges`,
 	"status": `psidecar status                                  # of this host's agent
 psidecar status --agent planner-host:9812         # of all hosts
 psidecar status --agent "" --proxy 127.0.0.1:9813 # of a proxy alone`,

@@ -142,7 +142,7 @@ func TestReportsByTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := report.New(address, "h1", creds, func() *api.HostReport { return &api.HostReport{} }, func() bool { return false })
+		r := report.New(address, "h1", creds, func(report.Wanted) *api.HostReport { return &api.HostReport{} }, func() bool { return false })
 		ended := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		go func() { ended <- r.Run(ctx) }()

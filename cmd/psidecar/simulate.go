@@ -80,6 +80,7 @@ would wait under a threshold, in norms of what one step pushes.`,
 	codecs.register(f)
 	f.StringVar(&plotFile, "plot", "", "PNG file for a plot of the epochs, or of the codecs")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.AddCommand(newSimulateFleetCommand(e))
 	return cmd
 }
 

@@ -36,12 +36,20 @@ type HostReport struct {
 	// sequence counts the reports of an incarnation from 1.
 	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// unix_nanos is when the report was made.
-	UnixNanos     int64        `protobuf:"varint,4,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
-	Jobs          []*JobReport `protobuf:"bytes,5,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	Agent         *AgentReport `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
-	Machine       *Machine     `protobuf:"bytes,7,opt,name=machine,proto3" json:"machine,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	UnixNanos int64        `protobuf:"varint,4,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
+	Jobs      []*JobReport `protobuf:"bytes,5,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Agent     *AgentReport `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
+	Machine   *Machine     `protobuf:"bytes,7,opt,name=machine,proto3" json:"machine,omitempty"`
+	// light: of jobs' nodes there are those of this host alone, and no blocks, uses,
+	// traffic, hottest, by_worker, by_server nor skew. What the last whole report of
+	// the incarnation said of these still holds. An agent sends light reports to a
+	// planner that says when it wants a whole one (Taken.asks), and to begin with.
+	Light bool `protobuf:"varint,8,opt,name=light,proto3" json:"light,omitempty"`
+	// whole_unix_nanos is when the whole report was made of which the large parts are.
+	// The planner notes it.
+	WholeUnixNanos int64 `protobuf:"varint,9,opt,name=whole_unix_nanos,json=wholeUnixNanos,proto3" json:"whole_unix_nanos,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *HostReport) Reset() {
@@ -121,6 +129,20 @@ func (x *HostReport) GetMachine() *Machine {
 		return x.Machine
 	}
 	return nil
+}
+
+func (x *HostReport) GetLight() bool {
+	if x != nil {
+		return x.Light
+	}
+	return false
+}
+
+func (x *HostReport) GetWholeUnixNanos() int64 {
+	if x != nil {
+		return x.WholeUnixNanos
+	}
+	return 0
 }
 
 // Machine is what the host is, as far as the agent knows.
@@ -1872,8 +1894,16 @@ func (x *Steps) GetTimestamp() int32 {
 
 // Taken says that the planner has taken a report in.
 type Taken struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Sequence uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// asks: the planner says when a report shall be whole, so that those of many
+	// hosts do not come at once; others may be light.
+	Asks bool `protobuf:"varint,2,opt,name=asks,proto3" json:"asks,omitempty"`
+	// whole: the next report shall be.
+	Whole bool `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
+	// window_keys is of how many keys a window may be, for the planner to look at
+	// those of all hosts; 0: the agent's own bound holds.
+	WindowKeys    uint32 `protobuf:"varint,4,opt,name=window_keys,json=windowKeys,proto3" json:"window_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1915,11 +1945,32 @@ func (x *Taken) GetSequence() uint64 {
 	return 0
 }
 
+func (x *Taken) GetAsks() bool {
+	if x != nil {
+		return x.Asks
+	}
+	return false
+}
+
+func (x *Taken) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *Taken) GetWindowKeys() uint32 {
+	if x != nil {
+		return x.WindowKeys
+	}
+	return 0
+}
+
 var File_planner_proto protoreflect.FileDescriptor
 
 const file_planner_proto_rawDesc = "" +
 	"\n" +
-	"\rplanner.proto\x12\x13psidecar.planner.v1\"\xa1\x02\n" +
+	"\rplanner.proto\x12\x13psidecar.planner.v1\"\xe1\x02\n" +
 	"\n" +
 	"HostReport\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12 \n" +
@@ -1929,7 +1980,9 @@ const file_planner_proto_rawDesc = "" +
 	"unix_nanos\x18\x04 \x01(\x03R\tunixNanos\x122\n" +
 	"\x04jobs\x18\x05 \x03(\v2\x1e.psidecar.planner.v1.JobReportR\x04jobs\x126\n" +
 	"\x05agent\x18\x06 \x01(\v2 .psidecar.planner.v1.AgentReportR\x05agent\x126\n" +
-	"\amachine\x18\a \x01(\v2\x1c.psidecar.planner.v1.MachineR\amachine\"]\n" +
+	"\amachine\x18\a \x01(\v2\x1c.psidecar.planner.v1.MachineR\amachine\x12\x14\n" +
+	"\x05light\x18\b \x01(\bR\x05light\x12(\n" +
+	"\x10whole_unix_nanos\x18\t \x01(\x03R\x0ewholeUnixNanos\"]\n" +
 	"\aMachine\x12\x1b\n" +
 	"\tlink_mbit\x18\x01 \x01(\rR\blinkMbit\x12\x1f\n" +
 	"\vlink_source\x18\x02 \x01(\tR\n" +
@@ -2080,9 +2133,13 @@ const file_planner_proto_rawDesc = "" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x04R\x05steps\x12\x16\n" +
 	"\x06recent\x18\x03 \x01(\x04R\x06recent\x12\x1c\n" +
-	"\ttimestamp\x18\x04 \x01(\x05R\ttimestamp\"#\n" +
+	"\ttimestamp\x18\x04 \x01(\x05R\ttimestamp\"n\n" +
 	"\x05Taken\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence2T\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x12\n" +
+	"\x04asks\x18\x02 \x01(\bR\x04asks\x12\x14\n" +
+	"\x05whole\x18\x03 \x01(\bR\x05whole\x12\x1f\n" +
+	"\vwindow_keys\x18\x04 \x01(\rR\n" +
+	"windowKeys2T\n" +
 	"\aPlanner\x12I\n" +
 	"\x06Report\x12\x1f.psidecar.planner.v1.HostReport\x1a\x1a.psidecar.planner.v1.Taken(\x010\x01B*Z(github.com/psidecar/psidecar/planner/apib\x06proto3"
 

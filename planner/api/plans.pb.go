@@ -87,7 +87,7 @@ func (x Handler_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Handler_Kind.Descriptor instead.
 func (Handler_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{15, 0}
+	return file_plans_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type Epoch_State int32
@@ -142,7 +142,7 @@ func (x Epoch_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Epoch_State.Descriptor instead.
 func (Epoch_State) EnumDescriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{20, 0}
+	return file_plans_proto_rawDescGZIP(), []int{21, 0}
 }
 
 type ActRequest_Action int32
@@ -196,7 +196,7 @@ func (x ActRequest_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ActRequest_Action.Descriptor instead.
 func (ActRequest_Action) EnumDescriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{22, 0}
+	return file_plans_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type WatchRequest struct {
@@ -275,7 +275,15 @@ type Running struct {
 	Store   string `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
 	Version uint64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	// used: the run has connections on this host.
-	Used          bool `protobuf:"varint,6,opt,name=used,proto3" json:"used,omitempty"`
+	Used bool `protobuf:"varint,6,opt,name=used,proto3" json:"used,omitempty"`
+	// copy_version and copy_mark are those of the copy that the proxy has kept from an
+	// earlier Watch: it need hear of what came after alone. 0: it has none.
+	CopyVersion uint64 `protobuf:"varint,7,opt,name=copy_version,json=copyVersion,proto3" json:"copy_version,omitempty"`
+	CopyMark    uint64 `protobuf:"fixed64,8,opt,name=copy_mark,json=copyMark,proto3" json:"copy_mark,omitempty"`
+	// routed: moves lists all servers away from which this host moves keys, so that
+	// it need not hear of moves from others.
+	Routed        bool    `protobuf:"varint,9,opt,name=routed,proto3" json:"routed,omitempty"`
+	Moves         []int32 `protobuf:"zigzag32,10,rep,packed,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -352,6 +360,34 @@ func (x *Running) GetUsed() bool {
 	return false
 }
 
+func (x *Running) GetCopyVersion() uint64 {
+	if x != nil {
+		return x.CopyVersion
+	}
+	return 0
+}
+
+func (x *Running) GetCopyMark() uint64 {
+	if x != nil {
+		return x.CopyMark
+	}
+	return 0
+}
+
+func (x *Running) GetRouted() bool {
+	if x != nil {
+		return x.Routed
+	}
+	return false
+}
+
+func (x *Running) GetMoves() []int32 {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
 type PlanEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -366,6 +402,7 @@ type PlanEvent struct {
 	//	*PlanEvent_Cancel
 	//	*PlanEvent_Listed
 	//	*PlanEvent_Lost
+	//	*PlanEvent_Kept
 	Event isPlanEvent_Event `protobuf_oneof:"event"`
 	// run is which of the job's runs.
 	Run           string `protobuf:"bytes,8,opt,name=run,proto3" json:"run,omitempty"`
@@ -478,6 +515,15 @@ func (x *PlanEvent) GetLost() *Lost {
 	return nil
 }
 
+func (x *PlanEvent) GetKept() *Kept {
+	if x != nil {
+		if x, ok := x.Event.(*PlanEvent_Kept); ok {
+			return x.Kept
+		}
+	}
+	return nil
+}
+
 func (x *PlanEvent) GetRun() string {
 	if x != nil {
 		return x.Run
@@ -516,6 +562,12 @@ type PlanEvent_Lost struct {
 	Lost *Lost `protobuf:"bytes,10,opt,name=lost,proto3,oneof"`
 }
 
+type PlanEvent_Kept struct {
+	// kept, in place of a snapshot: the copy that the proxy named is right, with
+	// the changes that follow.
+	Kept *Kept `protobuf:"bytes,11,opt,name=kept,proto3,oneof"`
+}
+
 func (*PlanEvent_Snapshot) isPlanEvent_Event() {}
 
 func (*PlanEvent_Change) isPlanEvent_Event() {}
@@ -527,6 +579,62 @@ func (*PlanEvent_Cancel) isPlanEvent_Event() {}
 func (*PlanEvent_Listed) isPlanEvent_Event() {}
 
 func (*PlanEvent_Lost) isPlanEvent_Event() {}
+
+func (*PlanEvent_Kept) isPlanEvent_Event() {}
+
+// Kept says which copy is right.
+type Kept struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// stores are as in Snapshot.
+	Stores        []string `protobuf:"bytes,2,rep,name=stores,proto3" json:"stores,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kept) Reset() {
+	*x = Kept{}
+	mi := &file_plans_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kept) ProtoMessage() {}
+
+func (x *Kept) ProtoReflect() protoreflect.Message {
+	mi := &file_plans_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kept.ProtoReflect.Descriptor instead.
+func (*Kept) Descriptor() ([]byte, []int) {
+	return file_plans_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Kept) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Kept) GetStores() []string {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
 
 // Lost asks the hosts of a run to teach the store.
 type Lost struct {
@@ -540,7 +648,7 @@ type Lost struct {
 
 func (x *Lost) Reset() {
 	*x = Lost{}
-	mi := &file_plans_proto_msgTypes[3]
+	mi := &file_plans_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +660,7 @@ func (x *Lost) String() string {
 func (*Lost) ProtoMessage() {}
 
 func (x *Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[3]
+	mi := &file_plans_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +673,7 @@ func (x *Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lost.ProtoReflect.Descriptor instead.
 func (*Lost) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{3}
+	return file_plans_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Lost) GetStore() string {
@@ -597,7 +705,7 @@ type Displaced struct {
 
 func (x *Displaced) Reset() {
 	*x = Displaced{}
-	mi := &file_plans_proto_msgTypes[4]
+	mi := &file_plans_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +717,7 @@ func (x *Displaced) String() string {
 func (*Displaced) ProtoMessage() {}
 
 func (x *Displaced) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[4]
+	mi := &file_plans_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +730,7 @@ func (x *Displaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Displaced.ProtoReflect.Descriptor instead.
 func (*Displaced) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{4}
+	return file_plans_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Displaced) GetFirst() []uint64 {
@@ -659,14 +767,16 @@ type Snapshot struct {
 	Last  bool `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
 	// stores are the ids of the store and of those before it whose versions its
 	// own go on from; in the last piece.
-	Stores        []string `protobuf:"bytes,6,rep,name=stores,proto3" json:"stores,omitempty"`
+	Stores []string `protobuf:"bytes,6,rep,name=stores,proto3" json:"stores,omitempty"`
+	// mark is the version's; in the last piece. 0: it has none.
+	Mark          uint64 `protobuf:"fixed64,7,opt,name=mark,proto3" json:"mark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_plans_proto_msgTypes[5]
+	mi := &file_plans_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +788,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[5]
+	mi := &file_plans_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +801,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{5}
+	return file_plans_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Snapshot) GetVersion() uint64 {
@@ -736,6 +846,13 @@ func (x *Snapshot) GetStores() []string {
 	return nil
 }
 
+func (x *Snapshot) GetMark() uint64 {
+	if x != nil {
+		return x.Mark
+	}
+	return 0
+}
+
 // Lesson is a piece of what one host knows of a run.
 type Lesson struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -762,7 +879,7 @@ type Lesson struct {
 
 func (x *Lesson) Reset() {
 	*x = Lesson{}
-	mi := &file_plans_proto_msgTypes[6]
+	mi := &file_plans_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +891,7 @@ func (x *Lesson) String() string {
 func (*Lesson) ProtoMessage() {}
 
 func (x *Lesson) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[6]
+	mi := &file_plans_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +904,7 @@ func (x *Lesson) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
 func (*Lesson) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{6}
+	return file_plans_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Lesson) GetJob() string {
@@ -870,7 +987,7 @@ type Taught struct {
 
 func (x *Taught) Reset() {
 	*x = Taught{}
-	mi := &file_plans_proto_msgTypes[7]
+	mi := &file_plans_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +999,7 @@ func (x *Taught) String() string {
 func (*Taught) ProtoMessage() {}
 
 func (x *Taught) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[7]
+	mi := &file_plans_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1012,7 @@ func (x *Taught) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taught.ProtoReflect.Descriptor instead.
 func (*Taught) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{7}
+	return file_plans_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Taught) GetDone() bool {
@@ -912,21 +1029,27 @@ func (x *Taught) GetWaitsFor() []string {
 	return nil
 }
 
-// Change is what one Record did.
+// Change is what one Record did, or several that were written together.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// version is that before plus 1.
-	Version   uint64     `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// version is that of the last one; that before the first plus 1 where there is
+	// one alone.
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// displaced are in the order in which they were recorded: later ones overrule
+	// earlier ones.
 	Displaced *Displaced `protobuf:"bytes,2,opt,name=displaced,proto3" json:"displaced,omitempty"`
-	// batch is the move that it belongs to.
-	Batch         uint64 `protobuf:"varint,3,opt,name=batch,proto3" json:"batch,omitempty"`
+	// batch is the move that it belongs to; of several the last one's.
+	Batch uint64 `protobuf:"varint,3,opt,name=batch,proto3" json:"batch,omitempty"`
+	// mark is drawn at random for each version: where a store was put back to an older
+	// copy, another version may come to have the number, and has another mark.
+	Mark          uint64 `protobuf:"fixed64,4,opt,name=mark,proto3" json:"mark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_plans_proto_msgTypes[8]
+	mi := &file_plans_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1061,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[8]
+	mi := &file_plans_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1074,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{8}
+	return file_plans_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Change) GetVersion() uint64 {
@@ -971,6 +1094,13 @@ func (x *Change) GetDisplaced() *Displaced {
 func (x *Change) GetBatch() uint64 {
 	if x != nil {
 		return x.Batch
+	}
+	return 0
+}
+
+func (x *Change) GetMark() uint64 {
+	if x != nil {
+		return x.Mark
 	}
 	return 0
 }
@@ -996,7 +1126,7 @@ type MoveBatch struct {
 
 func (x *MoveBatch) Reset() {
 	*x = MoveBatch{}
-	mi := &file_plans_proto_msgTypes[9]
+	mi := &file_plans_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1138,7 @@ func (x *MoveBatch) String() string {
 func (*MoveBatch) ProtoMessage() {}
 
 func (x *MoveBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[9]
+	mi := &file_plans_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1151,7 @@ func (x *MoveBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveBatch.ProtoReflect.Descriptor instead.
 func (*MoveBatch) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{9}
+	return file_plans_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MoveBatch) GetBatch() uint64 {
@@ -1083,7 +1213,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_plans_proto_msgTypes[10]
+	mi := &file_plans_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1225,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[10]
+	mi := &file_plans_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1238,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{10}
+	return file_plans_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Cancel) GetBatch() uint64 {
@@ -1139,7 +1269,7 @@ type RecordRequest struct {
 
 func (x *RecordRequest) Reset() {
 	*x = RecordRequest{}
-	mi := &file_plans_proto_msgTypes[11]
+	mi := &file_plans_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1281,7 @@ func (x *RecordRequest) String() string {
 func (*RecordRequest) ProtoMessage() {}
 
 func (x *RecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[11]
+	mi := &file_plans_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1294,7 @@ func (x *RecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordRequest.ProtoReflect.Descriptor instead.
 func (*RecordRequest) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{11}
+	return file_plans_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RecordRequest) GetJob() string {
@@ -1247,7 +1377,7 @@ type Recorded struct {
 
 func (x *Recorded) Reset() {
 	*x = Recorded{}
-	mi := &file_plans_proto_msgTypes[12]
+	mi := &file_plans_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1389,7 @@ func (x *Recorded) String() string {
 func (*Recorded) ProtoMessage() {}
 
 func (x *Recorded) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[12]
+	mi := &file_plans_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1402,7 @@ func (x *Recorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recorded.ProtoReflect.Descriptor instead.
 func (*Recorded) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{12}
+	return file_plans_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Recorded) GetVersion() uint64 {
@@ -1309,7 +1439,7 @@ type MoveReport struct {
 
 func (x *MoveReport) Reset() {
 	*x = MoveReport{}
-	mi := &file_plans_proto_msgTypes[13]
+	mi := &file_plans_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1451,7 @@ func (x *MoveReport) String() string {
 func (*MoveReport) ProtoMessage() {}
 
 func (x *MoveReport) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[13]
+	mi := &file_plans_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1464,7 @@ func (x *MoveReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveReport.ProtoReflect.Descriptor instead.
 func (*MoveReport) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{13}
+	return file_plans_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MoveReport) GetHost() string {
@@ -1437,7 +1567,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_plans_proto_msgTypes[14]
+	mi := &file_plans_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1579,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[14]
+	mi := &file_plans_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1592,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{14}
+	return file_plans_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Refusal) GetReason() string {
@@ -1506,7 +1636,7 @@ type Handler struct {
 
 func (x *Handler) Reset() {
 	*x = Handler{}
-	mi := &file_plans_proto_msgTypes[15]
+	mi := &file_plans_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1648,7 @@ func (x *Handler) String() string {
 func (*Handler) ProtoMessage() {}
 
 func (x *Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[15]
+	mi := &file_plans_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1661,7 @@ func (x *Handler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handler.ProtoReflect.Descriptor instead.
 func (*Handler) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{15}
+	return file_plans_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Handler) GetServer() int32 {
@@ -1565,7 +1695,7 @@ type MoveTaken struct {
 
 func (x *MoveTaken) Reset() {
 	*x = MoveTaken{}
-	mi := &file_plans_proto_msgTypes[16]
+	mi := &file_plans_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1707,7 @@ func (x *MoveTaken) String() string {
 func (*MoveTaken) ProtoMessage() {}
 
 func (x *MoveTaken) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[16]
+	mi := &file_plans_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1720,7 @@ func (x *MoveTaken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTaken.ProtoReflect.Descriptor instead.
 func (*MoveTaken) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{16}
+	return file_plans_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MoveTaken) GetJob() string {
@@ -1617,7 +1747,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_plans_proto_msgTypes[17]
+	mi := &file_plans_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1759,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[17]
+	mi := &file_plans_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1772,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{17}
+	return file_plans_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DescribeRequest) GetJob() string {
@@ -1661,7 +1791,7 @@ type Description struct {
 
 func (x *Description) Reset() {
 	*x = Description{}
-	mi := &file_plans_proto_msgTypes[18]
+	mi := &file_plans_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1803,7 @@ func (x *Description) String() string {
 func (*Description) ProtoMessage() {}
 
 func (x *Description) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[18]
+	mi := &file_plans_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1816,7 @@ func (x *Description) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Description.ProtoReflect.Descriptor instead.
 func (*Description) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{18}
+	return file_plans_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Description) GetJobs() []*JobPlan {
@@ -1736,7 +1866,7 @@ type JobPlan struct {
 
 func (x *JobPlan) Reset() {
 	*x = JobPlan{}
-	mi := &file_plans_proto_msgTypes[19]
+	mi := &file_plans_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1878,7 @@ func (x *JobPlan) String() string {
 func (*JobPlan) ProtoMessage() {}
 
 func (x *JobPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[19]
+	mi := &file_plans_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1891,7 @@ func (x *JobPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobPlan.ProtoReflect.Descriptor instead.
 func (*JobPlan) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{19}
+	return file_plans_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JobPlan) GetJob() string {
@@ -1921,7 +2051,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_plans_proto_msgTypes[20]
+	mi := &file_plans_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2063,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[20]
+	mi := &file_plans_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2076,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{20}
+	return file_plans_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Epoch) GetEpoch() uint64 {
@@ -2092,7 +2222,7 @@ type HostLoad struct {
 
 func (x *HostLoad) Reset() {
 	*x = HostLoad{}
-	mi := &file_plans_proto_msgTypes[21]
+	mi := &file_plans_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2234,7 @@ func (x *HostLoad) String() string {
 func (*HostLoad) ProtoMessage() {}
 
 func (x *HostLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[21]
+	mi := &file_plans_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2247,7 @@ func (x *HostLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostLoad.ProtoReflect.Descriptor instead.
 func (*HostLoad) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{21}
+	return file_plans_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HostLoad) GetHost() string {
@@ -2167,7 +2297,7 @@ type ActRequest struct {
 
 func (x *ActRequest) Reset() {
 	*x = ActRequest{}
-	mi := &file_plans_proto_msgTypes[22]
+	mi := &file_plans_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2309,7 @@ func (x *ActRequest) String() string {
 func (*ActRequest) ProtoMessage() {}
 
 func (x *ActRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[22]
+	mi := &file_plans_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2192,7 +2322,7 @@ func (x *ActRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActRequest.ProtoReflect.Descriptor instead.
 func (*ActRequest) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{22}
+	return file_plans_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ActRequest) GetJob() string {
@@ -2227,7 +2357,7 @@ type Acted struct {
 
 func (x *Acted) Reset() {
 	*x = Acted{}
-	mi := &file_plans_proto_msgTypes[23]
+	mi := &file_plans_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2369,7 @@ func (x *Acted) String() string {
 func (*Acted) ProtoMessage() {}
 
 func (x *Acted) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[23]
+	mi := &file_plans_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2382,7 @@ func (x *Acted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acted.ProtoReflect.Descriptor instead.
 func (*Acted) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{23}
+	return file_plans_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Acted) GetEpoch() uint64 {
@@ -2277,14 +2407,19 @@ const file_plans_proto_rawDesc = "" +
 	"\fWatchRequest\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
 	"\x04jobs\x18\x02 \x03(\tR\x04jobs\x120\n" +
-	"\x04runs\x18\x03 \x03(\v2\x1c.psidecar.planner.v1.RunningR\x04runs\"\x8b\x01\n" +
+	"\x04runs\x18\x03 \x03(\v2\x1c.psidecar.planner.v1.RunningR\x04runs\"\xf9\x01\n" +
 	"\aRunning\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x18\n" +
 	"\aservers\x18\x03 \x01(\rR\aservers\x12\x14\n" +
 	"\x05store\x18\x04 \x01(\tR\x05store\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x04R\aversion\x12\x12\n" +
-	"\x04used\x18\x06 \x01(\bR\x04used\"\xfe\x02\n" +
+	"\x04used\x18\x06 \x01(\bR\x04used\x12!\n" +
+	"\fcopy_version\x18\a \x01(\x04R\vcopyVersion\x12\x1b\n" +
+	"\tcopy_mark\x18\b \x01(\x06R\bcopyMark\x12\x16\n" +
+	"\x06routed\x18\t \x01(\bR\x06routed\x12\x14\n" +
+	"\x05moves\x18\n" +
+	" \x03(\x11R\x05moves\"\xaf\x03\n" +
 	"\tPlanEvent\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aservers\x18\x02 \x01(\rR\aservers\x12;\n" +
@@ -2294,23 +2429,28 @@ const file_plans_proto_rawDesc = "" +
 	"\x06cancel\x18\x06 \x01(\v2\x1b.psidecar.planner.v1.CancelH\x00R\x06cancel\x12\x18\n" +
 	"\x06listed\x18\a \x01(\bH\x00R\x06listed\x12/\n" +
 	"\x04lost\x18\n" +
-	" \x01(\v2\x19.psidecar.planner.v1.LostH\x00R\x04lost\x12\x10\n" +
+	" \x01(\v2\x19.psidecar.planner.v1.LostH\x00R\x04lost\x12/\n" +
+	"\x04kept\x18\v \x01(\v2\x19.psidecar.planner.v1.KeptH\x00R\x04kept\x12\x10\n" +
 	"\x03run\x18\b \x01(\tR\x03runB\a\n" +
-	"\x05event\"6\n" +
+	"\x05event\"8\n" +
+	"\x04Kept\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x16\n" +
+	"\x06stores\x18\x02 \x03(\tR\x06stores\"6\n" +
 	"\x04Lost\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"K\n" +
 	"\tDisplaced\x12\x14\n" +
 	"\x05first\x18\x01 \x03(\x04R\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x03(\x04R\x04last\x12\x14\n" +
-	"\x05owner\x18\x03 \x03(\x11R\x05owner\"\xba\x01\n" +
+	"\x05owner\x18\x03 \x03(\x11R\x05owner\"\xce\x01\n" +
 	"\bSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12<\n" +
 	"\tdisplaced\x18\x03 \x01(\v2\x1e.psidecar.planner.v1.DisplacedR\tdisplaced\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\bR\x05first\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\bR\x04last\x12\x16\n" +
-	"\x06stores\x18\x06 \x03(\tR\x06stores\"\xaf\x02\n" +
+	"\x06stores\x18\x06 \x03(\tR\x06stores\x12\x12\n" +
+	"\x04mark\x18\a \x01(\x06R\x04mark\"\xaf\x02\n" +
 	"\x06Lesson\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x18\n" +
@@ -2325,11 +2465,12 @@ const file_plans_proto_rawDesc = "" +
 	" \x01(\tR\x04host\"9\n" +
 	"\x06Taught\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1b\n" +
-	"\twaits_for\x18\x02 \x03(\tR\bwaitsFor\"v\n" +
+	"\twaits_for\x18\x02 \x03(\tR\bwaitsFor\"\x8a\x01\n" +
 	"\x06Change\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12<\n" +
 	"\tdisplaced\x18\x02 \x01(\v2\x1e.psidecar.planner.v1.DisplacedR\tdisplaced\x12\x14\n" +
-	"\x05batch\x18\x03 \x01(\x04R\x05batch\"\x9f\x01\n" +
+	"\x05batch\x18\x03 \x01(\x04R\x05batch\x12\x12\n" +
+	"\x04mark\x18\x04 \x01(\x06R\x04mark\"\x9f\x01\n" +
 	"\tMoveBatch\x12\x14\n" +
 	"\x05batch\x18\x01 \x01(\x04R\x05batch\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -2488,7 +2629,7 @@ func file_plans_proto_rawDescGZIP() []byte {
 }
 
 var file_plans_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_plans_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_plans_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_plans_proto_goTypes = []any{
 	(Handler_Kind)(0),       // 0: psidecar.planner.v1.Handler.Kind
 	(Epoch_State)(0),        // 1: psidecar.planner.v1.Epoch.State
@@ -2496,66 +2637,68 @@ var file_plans_proto_goTypes = []any{
 	(*WatchRequest)(nil),    // 3: psidecar.planner.v1.WatchRequest
 	(*Running)(nil),         // 4: psidecar.planner.v1.Running
 	(*PlanEvent)(nil),       // 5: psidecar.planner.v1.PlanEvent
-	(*Lost)(nil),            // 6: psidecar.planner.v1.Lost
-	(*Displaced)(nil),       // 7: psidecar.planner.v1.Displaced
-	(*Snapshot)(nil),        // 8: psidecar.planner.v1.Snapshot
-	(*Lesson)(nil),          // 9: psidecar.planner.v1.Lesson
-	(*Taught)(nil),          // 10: psidecar.planner.v1.Taught
-	(*Change)(nil),          // 11: psidecar.planner.v1.Change
-	(*MoveBatch)(nil),       // 12: psidecar.planner.v1.MoveBatch
-	(*Cancel)(nil),          // 13: psidecar.planner.v1.Cancel
-	(*RecordRequest)(nil),   // 14: psidecar.planner.v1.RecordRequest
-	(*Recorded)(nil),        // 15: psidecar.planner.v1.Recorded
-	(*MoveReport)(nil),      // 16: psidecar.planner.v1.MoveReport
-	(*Refusal)(nil),         // 17: psidecar.planner.v1.Refusal
-	(*Handler)(nil),         // 18: psidecar.planner.v1.Handler
-	(*MoveTaken)(nil),       // 19: psidecar.planner.v1.MoveTaken
-	(*DescribeRequest)(nil), // 20: psidecar.planner.v1.DescribeRequest
-	(*Description)(nil),     // 21: psidecar.planner.v1.Description
-	(*JobPlan)(nil),         // 22: psidecar.planner.v1.JobPlan
-	(*Epoch)(nil),           // 23: psidecar.planner.v1.Epoch
-	(*HostLoad)(nil),        // 24: psidecar.planner.v1.HostLoad
-	(*ActRequest)(nil),      // 25: psidecar.planner.v1.ActRequest
-	(*Acted)(nil),           // 26: psidecar.planner.v1.Acted
+	(*Kept)(nil),            // 6: psidecar.planner.v1.Kept
+	(*Lost)(nil),            // 7: psidecar.planner.v1.Lost
+	(*Displaced)(nil),       // 8: psidecar.planner.v1.Displaced
+	(*Snapshot)(nil),        // 9: psidecar.planner.v1.Snapshot
+	(*Lesson)(nil),          // 10: psidecar.planner.v1.Lesson
+	(*Taught)(nil),          // 11: psidecar.planner.v1.Taught
+	(*Change)(nil),          // 12: psidecar.planner.v1.Change
+	(*MoveBatch)(nil),       // 13: psidecar.planner.v1.MoveBatch
+	(*Cancel)(nil),          // 14: psidecar.planner.v1.Cancel
+	(*RecordRequest)(nil),   // 15: psidecar.planner.v1.RecordRequest
+	(*Recorded)(nil),        // 16: psidecar.planner.v1.Recorded
+	(*MoveReport)(nil),      // 17: psidecar.planner.v1.MoveReport
+	(*Refusal)(nil),         // 18: psidecar.planner.v1.Refusal
+	(*Handler)(nil),         // 19: psidecar.planner.v1.Handler
+	(*MoveTaken)(nil),       // 20: psidecar.planner.v1.MoveTaken
+	(*DescribeRequest)(nil), // 21: psidecar.planner.v1.DescribeRequest
+	(*Description)(nil),     // 22: psidecar.planner.v1.Description
+	(*JobPlan)(nil),         // 23: psidecar.planner.v1.JobPlan
+	(*Epoch)(nil),           // 24: psidecar.planner.v1.Epoch
+	(*HostLoad)(nil),        // 25: psidecar.planner.v1.HostLoad
+	(*ActRequest)(nil),      // 26: psidecar.planner.v1.ActRequest
+	(*Acted)(nil),           // 27: psidecar.planner.v1.Acted
 }
 var file_plans_proto_depIdxs = []int32{
 	4,  // 0: psidecar.planner.v1.WatchRequest.runs:type_name -> psidecar.planner.v1.Running
-	8,  // 1: psidecar.planner.v1.PlanEvent.snapshot:type_name -> psidecar.planner.v1.Snapshot
-	11, // 2: psidecar.planner.v1.PlanEvent.change:type_name -> psidecar.planner.v1.Change
-	12, // 3: psidecar.planner.v1.PlanEvent.move:type_name -> psidecar.planner.v1.MoveBatch
-	13, // 4: psidecar.planner.v1.PlanEvent.cancel:type_name -> psidecar.planner.v1.Cancel
-	6,  // 5: psidecar.planner.v1.PlanEvent.lost:type_name -> psidecar.planner.v1.Lost
-	7,  // 6: psidecar.planner.v1.Snapshot.displaced:type_name -> psidecar.planner.v1.Displaced
-	7,  // 7: psidecar.planner.v1.Lesson.displaced:type_name -> psidecar.planner.v1.Displaced
-	7,  // 8: psidecar.planner.v1.Lesson.held:type_name -> psidecar.planner.v1.Displaced
-	7,  // 9: psidecar.planner.v1.Change.displaced:type_name -> psidecar.planner.v1.Displaced
-	17, // 10: psidecar.planner.v1.MoveReport.refused:type_name -> psidecar.planner.v1.Refusal
-	18, // 11: psidecar.planner.v1.MoveReport.handlers:type_name -> psidecar.planner.v1.Handler
-	0,  // 12: psidecar.planner.v1.Handler.kind:type_name -> psidecar.planner.v1.Handler.Kind
-	22, // 13: psidecar.planner.v1.Description.jobs:type_name -> psidecar.planner.v1.JobPlan
-	23, // 14: psidecar.planner.v1.JobPlan.epochs:type_name -> psidecar.planner.v1.Epoch
-	18, // 15: psidecar.planner.v1.JobPlan.handlers:type_name -> psidecar.planner.v1.Handler
-	1,  // 16: psidecar.planner.v1.Epoch.state:type_name -> psidecar.planner.v1.Epoch.State
-	17, // 17: psidecar.planner.v1.Epoch.refused:type_name -> psidecar.planner.v1.Refusal
-	24, // 18: psidecar.planner.v1.Epoch.hosts:type_name -> psidecar.planner.v1.HostLoad
-	2,  // 19: psidecar.planner.v1.ActRequest.action:type_name -> psidecar.planner.v1.ActRequest.Action
-	3,  // 20: psidecar.planner.v1.Plans.Watch:input_type -> psidecar.planner.v1.WatchRequest
-	14, // 21: psidecar.planner.v1.Plans.Record:input_type -> psidecar.planner.v1.RecordRequest
-	9,  // 22: psidecar.planner.v1.Plans.Teach:input_type -> psidecar.planner.v1.Lesson
-	16, // 23: psidecar.planner.v1.Plans.Progress:input_type -> psidecar.planner.v1.MoveReport
-	20, // 24: psidecar.planner.v1.Plans.Describe:input_type -> psidecar.planner.v1.DescribeRequest
-	25, // 25: psidecar.planner.v1.Plans.Act:input_type -> psidecar.planner.v1.ActRequest
-	5,  // 26: psidecar.planner.v1.Plans.Watch:output_type -> psidecar.planner.v1.PlanEvent
-	15, // 27: psidecar.planner.v1.Plans.Record:output_type -> psidecar.planner.v1.Recorded
-	10, // 28: psidecar.planner.v1.Plans.Teach:output_type -> psidecar.planner.v1.Taught
-	19, // 29: psidecar.planner.v1.Plans.Progress:output_type -> psidecar.planner.v1.MoveTaken
-	21, // 30: psidecar.planner.v1.Plans.Describe:output_type -> psidecar.planner.v1.Description
-	26, // 31: psidecar.planner.v1.Plans.Act:output_type -> psidecar.planner.v1.Acted
-	26, // [26:32] is the sub-list for method output_type
-	20, // [20:26] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	9,  // 1: psidecar.planner.v1.PlanEvent.snapshot:type_name -> psidecar.planner.v1.Snapshot
+	12, // 2: psidecar.planner.v1.PlanEvent.change:type_name -> psidecar.planner.v1.Change
+	13, // 3: psidecar.planner.v1.PlanEvent.move:type_name -> psidecar.planner.v1.MoveBatch
+	14, // 4: psidecar.planner.v1.PlanEvent.cancel:type_name -> psidecar.planner.v1.Cancel
+	7,  // 5: psidecar.planner.v1.PlanEvent.lost:type_name -> psidecar.planner.v1.Lost
+	6,  // 6: psidecar.planner.v1.PlanEvent.kept:type_name -> psidecar.planner.v1.Kept
+	8,  // 7: psidecar.planner.v1.Snapshot.displaced:type_name -> psidecar.planner.v1.Displaced
+	8,  // 8: psidecar.planner.v1.Lesson.displaced:type_name -> psidecar.planner.v1.Displaced
+	8,  // 9: psidecar.planner.v1.Lesson.held:type_name -> psidecar.planner.v1.Displaced
+	8,  // 10: psidecar.planner.v1.Change.displaced:type_name -> psidecar.planner.v1.Displaced
+	18, // 11: psidecar.planner.v1.MoveReport.refused:type_name -> psidecar.planner.v1.Refusal
+	19, // 12: psidecar.planner.v1.MoveReport.handlers:type_name -> psidecar.planner.v1.Handler
+	0,  // 13: psidecar.planner.v1.Handler.kind:type_name -> psidecar.planner.v1.Handler.Kind
+	23, // 14: psidecar.planner.v1.Description.jobs:type_name -> psidecar.planner.v1.JobPlan
+	24, // 15: psidecar.planner.v1.JobPlan.epochs:type_name -> psidecar.planner.v1.Epoch
+	19, // 16: psidecar.planner.v1.JobPlan.handlers:type_name -> psidecar.planner.v1.Handler
+	1,  // 17: psidecar.planner.v1.Epoch.state:type_name -> psidecar.planner.v1.Epoch.State
+	18, // 18: psidecar.planner.v1.Epoch.refused:type_name -> psidecar.planner.v1.Refusal
+	25, // 19: psidecar.planner.v1.Epoch.hosts:type_name -> psidecar.planner.v1.HostLoad
+	2,  // 20: psidecar.planner.v1.ActRequest.action:type_name -> psidecar.planner.v1.ActRequest.Action
+	3,  // 21: psidecar.planner.v1.Plans.Watch:input_type -> psidecar.planner.v1.WatchRequest
+	15, // 22: psidecar.planner.v1.Plans.Record:input_type -> psidecar.planner.v1.RecordRequest
+	10, // 23: psidecar.planner.v1.Plans.Teach:input_type -> psidecar.planner.v1.Lesson
+	17, // 24: psidecar.planner.v1.Plans.Progress:input_type -> psidecar.planner.v1.MoveReport
+	21, // 25: psidecar.planner.v1.Plans.Describe:input_type -> psidecar.planner.v1.DescribeRequest
+	26, // 26: psidecar.planner.v1.Plans.Act:input_type -> psidecar.planner.v1.ActRequest
+	5,  // 27: psidecar.planner.v1.Plans.Watch:output_type -> psidecar.planner.v1.PlanEvent
+	16, // 28: psidecar.planner.v1.Plans.Record:output_type -> psidecar.planner.v1.Recorded
+	11, // 29: psidecar.planner.v1.Plans.Teach:output_type -> psidecar.planner.v1.Taught
+	20, // 30: psidecar.planner.v1.Plans.Progress:output_type -> psidecar.planner.v1.MoveTaken
+	22, // 31: psidecar.planner.v1.Plans.Describe:output_type -> psidecar.planner.v1.Description
+	27, // 32: psidecar.planner.v1.Plans.Act:output_type -> psidecar.planner.v1.Acted
+	27, // [27:33] is the sub-list for method output_type
+	21, // [21:27] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_plans_proto_init() }
@@ -2570,6 +2713,7 @@ func file_plans_proto_init() {
 		(*PlanEvent_Cancel)(nil),
 		(*PlanEvent_Listed)(nil),
 		(*PlanEvent_Lost)(nil),
+		(*PlanEvent_Kept)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2577,7 +2721,7 @@ func file_plans_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plans_proto_rawDesc), len(file_plans_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -57,12 +58,16 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 		if span > 0 {
 			share = seconds / span
 		}
+		large := share
+		if before != nil && share > 0 {
+			large = largeShare(r, before, seconds)
+		}
 		host = host.Plus(hostGain(r.GetAgent(), before.GetAgent(), share))
 		for _, j := range r.GetJobs() {
 			if jobs[j.GetJob()] == nil {
 				jobs[j.GetJob()] = &gain{names: names[j.GetJob()], steps: map[string]float64{}, servers: map[string]float64{}}
 			}
-			jobs[j.GetJob()].add(j, jobOf(before, j.GetJob()), share)
+			jobs[j.GetJob()].add(j, jobOf(before, j.GetJob()), share, large)
 		}
 	}
 	if !first {
@@ -74,6 +79,21 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 		}
 	}
 	c.at, c.before = now, newest
+}
+
+// largeShare is as much as counts of what the large parts of a report say more than
+// those of the one before: where they come seldom, all of it at once, since those of
+// other hosts come in between.
+func largeShare(r, before *api.HostReport, seconds float64) float64 {
+	at := func(r *api.HostReport) int64 { return cmp.Or(r.GetWholeUnixNanos(), r.GetUnixNanos()) }
+	span := float64(at(r)-at(before)) / 1e9
+	switch {
+	case span <= 0:
+		return 0
+	case span > 2*seconds:
+		return 1
+	}
+	return seconds / span
 }
 
 // allNames returns the nodes' better names, by job.
@@ -111,7 +131,9 @@ type gain struct {
 	micros, counts []uint64
 }
 
-func (g *gain) add(r, before *api.JobReport, share float64) {
+// add adds what a report says more than the one before: so much of it counts, and of
+// its large parts.
+func (g *gain) add(r, before *api.JobReport, share, large float64) {
 	g.bytes += float64(less(r.GetBytes(), before.GetBytes())) * share
 	g.left += float64(less(r.GetLeftHostBytes(), before.GetLeftHostBytes())) * share
 	steps := map[string]uint64{}
@@ -123,9 +145,12 @@ func (g *gain) add(r, before *api.JobReport, share float64) {
 			g.steps[worker] += float64(less(s.GetSteps(), steps[s.GetWorker()])) * share
 		}
 	}
+	if large == 0 {
+		return
+	}
 	for _, p := range trafficMinus(r.GetTraffic(), before.GetTraffic()) {
 		if server := g.name(p.GetServer()); g.of.Server(server) && g.of.Worker(g.name(p.GetWorker())) {
-			g.servers[server] += float64(p.GetToServer()+p.GetToWorker()) * share
+			g.servers[server] += float64(p.GetToServer()+p.GetToWorker()) * large
 		}
 	}
 	if g.of.Pairs() {
@@ -194,7 +219,7 @@ func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) 
 			continue
 		}
 		g := &gain{names: names, of: of, steps: map[string]float64{}, servers: map[string]float64{}}
-		g.add(now, jobOf(before.report, job), 1)
+		g.add(now, jobOf(before.report, job), 1, 1)
 		parts = append(parts, history.Part{From: before.at, To: at[i], Steps: g.steps, Servers: g.servers, Micros: g.micros, Counts: g.counts})
 	}
 	slices.SortFunc(parts, func(a, b history.Part) int { return a.From.Compare(b.From) })

@@ -55,6 +55,20 @@ func (i *Intake) Options() []grpc.ServerOption {
 	}
 }
 
+// Marshal implements [encoding.CodecV2]. A message that has been encoded already, as
+// one that goes to many, is not encoded again.
+func (i *Intake) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(interface{ Encoded() ([]byte, error) })
+	if !ok {
+		return i.CodecV2.Marshal(v)
+	}
+	b, err := m.Encoded()
+	if err != nil {
+		return nil, err
+	}
+	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+}
+
 // Unmarshal implements [encoding.CodecV2]. The message counts until it is handled.
 // gRPC gives what is refused the code INTERNAL.
 func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {

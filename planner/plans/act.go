@@ -149,9 +149,9 @@ func (j *job) command(ctx context.Context, reason string, targets []plan.Range, 
 	if old := j.newest(api.Epoch_PROPOSED); old != nil { // it was made for other owners
 		entries = append(entries, j.end(old, api.Epoch_SUPERSEDED)...)
 	}
-	e := &epoch{info: &api.Epoch{
+	e := newEpoch(&api.Epoch{
 		Epoch: j.lastEpoch() + 1, Strategy: "asked for", Reason: reason, MadeUnixNanos: j.service.opts.Now().UnixNano(),
-	}}
+	})
 	held := j.held
 	j.held = true
 	moves := j.moves(targets)
@@ -186,7 +186,7 @@ func (s *Service) forget(ctx context.Context, name string) error {
 	}
 	for _, j := range runs {
 		for _, e := range j.pieces() {
-			s.tell(e)
+			s.tellEvent(e)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package plans
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -15,20 +16,76 @@ import (
 const (
 	// batchRanges is how many ranges a move of a batch has.
 	batchRanges = 2048
-	// openPerServer is how many batches a server's proxy has at a time: one at
-	// work, one to go on with.
-	openPerServer = 2
+	// openRanges is how many ranges a server's proxy has at a time, but for one batch
+	// that it always may: as many as are at work, and as many to go on with.
+	// openBatches bounds the batches. Keys that are hashed go from each server to
+	// all others, few of them between two.
+	openRanges  = 2 * batchRanges
+	openBatches = 64
+	// openToAll is how many batches are open of a server where proxies watch that
+	// hear of all servers' moves.
+	openToAll = 2
 	// heldBars is how many durations an epoch's distribution has.
 	heldBars = 512
 )
 
 // An epoch is one plan and what came of it.
+//
+// Invariant: busy are the ranges, and batches, of open, by server; waiting has no
+// empty list.
 type epoch struct {
 	info    *api.Epoch
-	batches int              // how many moves there are in all, on disk too
-	waiting []*api.MoveBatch // not told yet
-	open    []*api.MoveBatch // told, not done
+	batches int                        // how many moves there are in all, on disk too
+	waiting map[int32][]*api.MoveBatch // not told yet, by server that they are moved from
+	open    map[uint64]*api.MoveBatch  // told, not done, by number
+	busy    map[int32]struct{ ranges, batches int }
 	reports map[uint64]*api.MoveReport
+}
+
+func newEpoch(info *api.Epoch) *epoch {
+	e := &epoch{info: info, reports: map[uint64]*api.MoveReport{}}
+	e.drop()
+	return e
+}
+
+// drop leaves out all that is waiting or open.
+func (e *epoch) drop() {
+	e.waiting, e.open, e.busy = map[int32][]*api.MoveBatch{}, map[uint64]*api.MoveBatch{}, map[int32]struct{ ranges, batches int }{}
+}
+
+// wait adds a batch that is to be told.
+func (e *epoch) wait(b *api.MoveBatch) { e.waiting[b.GetFrom()] = append(e.waiting[b.GetFrom()], b) }
+
+// next takes out a batch that the proxy of a server may have now; nil: none. So many
+// batches of a server may be open.
+func (e *epoch) next(from int32, most int) *api.MoveBatch {
+	list, busy := e.waiting[from], e.busy[from]
+	if len(list) == 0 || busy.batches >= most || busy.batches > 0 && busy.ranges+len(list[0].GetFirst()) > openRanges {
+		return nil
+	}
+	b := list[0]
+	if e.waiting[from] = list[1:]; len(list) == 1 {
+		delete(e.waiting, from)
+	}
+	e.open[b.GetBatch()] = b
+	busy.ranges, busy.batches = busy.ranges+len(b.GetFirst()), busy.batches+1
+	e.busy[from] = busy
+	return b
+}
+
+// close takes out a batch that is done.
+func (e *epoch) close(b *api.MoveBatch) {
+	delete(e.open, b.GetBatch())
+	busy := e.busy[b.GetFrom()]
+	busy.ranges, busy.batches = busy.ranges-len(b.GetFirst()), busy.batches-1
+	if e.busy[b.GetFrom()] = busy; busy.batches == 0 {
+		delete(e.busy, b.GetFrom())
+	}
+}
+
+// told returns the batches that are open, in their order.
+func (e *epoch) told() []*api.MoveBatch {
+	return slices.SortedFunc(maps.Values(e.open), func(a, b *api.MoveBatch) int { return cmp.Compare(a.GetBatch(), b.GetBatch()) })
 }
 
 // propose turns a proposal into an epoch. j.mu is held.
@@ -37,11 +94,11 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 	if len(moves) == 0 {
 		return 0, nil
 	}
-	e := &epoch{info: &api.Epoch{
+	e := newEpoch(&api.Epoch{
 		State: api.Epoch_PROPOSED, Strategy: j.service.opts.Strategy, Reason: p.Reason,
 		MadeUnixNanos: j.service.opts.Now().UnixNano(), Hosts: p.Hosts,
 		MigrationBytes: p.MigrationBytes, HorizonSteps: p.HorizonSteps,
-	}}
+	})
 	var entries []store.Entry
 	old := j.newest(api.Epoch_PROPOSED)
 	if old != nil { // never applied: the new one takes its place
@@ -76,22 +133,23 @@ func (j *job) moves(targets []plan.Range) []plan.Move {
 // addEpoch writes an epoch with its moves, which are grouped by From and To, and
 // keeps it.
 func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
+	var batches []*api.MoveBatch
 	for i, m := range moves {
-		last := len(e.waiting) - 1
-		if i == 0 || m.From != moves[i-1].From || m.To != moves[i-1].To || len(e.waiting[last].GetFirst()) == batchRanges {
-			e.waiting = append(e.waiting, &api.MoveBatch{
-				Batch: e.info.GetEpoch()<<24 | uint64(len(e.waiting)), Epoch: e.info.GetEpoch(), From: m.From, To: m.To, Restore: restore,
+		last := len(batches) - 1
+		if i == 0 || m.From != moves[i-1].From || m.To != moves[i-1].To || len(batches[last].GetFirst()) == batchRanges {
+			batches = append(batches, &api.MoveBatch{
+				Batch: e.info.GetEpoch()<<24 | uint64(len(batches)), Epoch: e.info.GetEpoch(), From: m.From, To: m.To, Restore: restore,
 			})
 			last++
 		}
-		b := e.waiting[last]
-		b.First, b.Last = append(b.First, m.First), append(b.Last, m.Last)
+		b := batches[last]
+		b.First, b.Last = append(b.GetFirst(), m.First), append(b.GetLast(), m.Last)
 		e.info.Keys += m.Len()
 		e.info.Ranges++
 	}
 	e.info.PendingKeys = e.info.GetKeys()
-	e.batches = len(e.waiting)
-	for _, b := range e.waiting {
+	e.batches = len(batches)
+	for _, b := range batches {
 		if slices.Equal(b.GetFirst(), b.GetLast()) {
 			b.Last = nil
 		}
@@ -100,6 +158,7 @@ func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore
 			return err
 		}
 		entries = append(entries, entry)
+		e.wait(b)
 	}
 	for len(j.epochs) >= MaxEpochs && j.epochs[0] != j.moving {
 		entries = append(entries, j.movesGone(j.epochs[0])...)
@@ -143,13 +202,13 @@ func (j *job) start(ctx context.Context, e *epoch) error {
 
 // end stops what is open of an epoch and returns what to write.
 func (j *job) end(e *epoch, as api.Epoch_State) []store.Entry {
-	for _, b := range e.open {
+	for _, b := range e.told() {
 		event := j.event()
 		event.Event = &api.PlanEvent_Cancel{Cancel: &api.Cancel{Batch: b.GetBatch()}}
-		j.service.tell(event)
+		j.service.tellOf(event, b.GetFrom())
 		e.countBatch(b.GetBatch())
 	}
-	e.open, e.waiting = nil, nil
+	e.drop()
 	e.info.State, e.info.EndedUnixNanos = as, j.service.opts.Now().UnixNano()
 	if j.moving == e {
 		j.moving = nil
@@ -164,23 +223,30 @@ func (j *job) end(e *epoch, as api.Epoch_State) []store.Entry {
 // openMore tells proxies to go on, as far as they may have more at a time, and
 // ends the epoch when all is done.
 func (j *job) openMore(ctx context.Context) {
-	e := j.moving
-	busy := map[int32]int{}
-	for _, b := range e.open {
-		busy[b.GetFrom()]++
+	for _, from := range slices.Sorted(maps.Keys(j.moving.waiting)) {
+		j.openOf(from)
 	}
-	waiting := e.waiting[:0:0]
-	for _, b := range e.waiting {
-		if busy[b.GetFrom()] >= openPerServer {
-			waiting = append(waiting, b)
-			continue
+	j.endDone(ctx)
+}
+
+// openOf tells the proxy of one server to go on.
+func (j *job) openOf(from int32) {
+	most := openBatches
+	if !j.service.routes(j.key()) {
+		most = openToAll
+	}
+	for {
+		b := j.moving.next(from, most)
+		if b == nil {
+			return
 		}
-		busy[b.GetFrom()]++
-		e.open = append(e.open, b)
-		j.service.tell(j.moveEvent(b))
+		j.service.tellOf(j.moveEvent(b), from)
 	}
-	e.waiting = waiting
-	if len(e.open)+len(e.waiting) == 0 {
+}
+
+// endDone ends the epoch that is being carried out where all is done.
+func (j *job) endDone(ctx context.Context) {
+	if e := j.moving; len(e.open)+len(e.waiting) == 0 {
 		// What the disk does not take now is found again when it is read: all
 		// keys are where they should be.
 		_ = j.service.write(ctx, j.end(e, api.Epoch_DONE))

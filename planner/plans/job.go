@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -17,19 +18,22 @@ import (
 // Invariants, while mu is not held: owners are what the store says, at version, but
 // for versions up to unsure, which a write that failed may have left in its log;
 // moving is the one of epochs that is being carried out; while lost is not nil, nothing
-// is recorded, and owners are not told.
+// is recorded, and owners are not told. While writing is not set queue is empty.
 type job struct {
 	name    string
 	run     plan.Run
 	service *Service
 
-	queueMu sync.Mutex // guards queue; callers that wait for mu are in it
+	queueMu sync.Mutex // guards queue and writing
 	queue   []*commit  // of Record, in order
+	writing bool       // some caller of Record writes what is in the queue, or has been asked to
+	rests   time.Time  // when the next write may be; it is the caller's that writes
 
 	mu      sync.Mutex // guards the rest
 	gone    bool       // forgotten
 	servers int
 	version uint64
+	mark    uint64 // of the version
 	owners  plan.Owners
 	held    bool
 	trouble string
@@ -38,9 +42,12 @@ type job struct {
 	handler map[int32]*api.Handler
 	stores  []string // ids of the stores before this one whose versions go on here
 	lost    *lost    // the store does not have what proxies have seen; nil: it has
+	recent  recent
+	whole   whole
 
 	snapshot  uint64 // version of that on disk, 0: none
 	snapParts int
+	snapMark  uint64 // of that version
 	logged    int    // ranges in the log since
 	unsure    uint64 // versions up to it may be in the log by a write that failed
 }
@@ -114,7 +121,7 @@ func (j *job) describe() *api.JobPlan {
 		Job: j.name, Servers: uint32(j.servers), Version: j.version,
 		Strategy: j.service.opts.Strategy, Acts: j.service.opts.Act, Held: j.held, Trouble: j.trouble,
 		DisplacedKeys: j.owners.Keys(), DisplacedRanges: uint64(j.owners.Ranges()), Owned: make([]uint64, j.servers),
-		Proxies: uint32(j.service.watching(j.key())),
+		Proxies: uint32(j.service.countWatchers(j.key())),
 		Run:     string(j.run), Running: j.service.used(j.key()), Lost: j.lostText(), Runs: uint32(j.service.countRuns(j.name)),
 	}
 	if j.run.Valid() {
@@ -144,19 +151,22 @@ func (j *job) event() *api.PlanEvent {
 // displaced turns ranges to the form in which they are sent and kept.
 func displaced(ranges []plan.Range) *api.Displaced {
 	d := &api.Displaced{First: make([]uint64, len(ranges)), Last: make([]uint64, len(ranges)), Owner: make([]int32, len(ranges))}
-	single, same := true, true
 	for i, r := range ranges {
 		d.First[i], d.Last[i], d.Owner[i] = r.First, r.Last, r.Owner
-		single = single && r.First == r.Last
-		same = same && r.Owner == ranges[0].Owner
 	}
-	if single {
+	shorten(d)
+	return d
+}
+
+// shorten leaves out last keys where each range is one key, and owners that are
+// all alike.
+func shorten(d *api.Displaced) {
+	if slices.Equal(d.GetFirst(), d.GetLast()) {
 		d.Last = nil
 	}
-	if same && len(ranges) > 0 {
-		d.Owner = d.GetOwner()[:1]
+	if owners := d.GetOwner(); len(owners) > 0 && !slices.ContainsFunc(owners, func(o int32) bool { return o != owners[0] }) {
+		d.Owner = owners[:1]
 	}
-	return d
 }
 
 // rangesOf is the reverse of displaced.

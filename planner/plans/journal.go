@@ -33,6 +33,7 @@ type head struct {
 	Held      bool   `json:"held,omitempty"`
 	Snapshot  uint64 `json:"snapshot,omitempty"`
 	SnapParts int    `json:"snap_parts,omitempty"`
+	Mark      uint64 `json:"mark,omitempty"` // of the snapshot's version
 	// Stores are the ids of stores before this one.
 	Stores []string `json:"stores,omitempty"`
 }
@@ -100,7 +101,7 @@ func (j *job) epochEntry(e *epoch) (store.Entry, error) {
 }
 
 func (j *job) headEntry() store.Entry {
-	h := head{Format: headFormat, Servers: j.servers, Held: j.held, Snapshot: j.snapshot, SnapParts: j.snapParts, Stores: j.stores}
+	h := head{Format: headFormat, Servers: j.servers, Held: j.held, Snapshot: j.snapshot, SnapParts: j.snapParts, Mark: j.snapMark, Stores: j.stores}
 	value, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // numbers and a truth value
@@ -170,8 +171,8 @@ func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.
 	if err := flush(); err != nil {
 		return err
 	}
-	old, oldParts := j.snapshot, j.snapParts
-	j.snapshot, j.snapParts = j.version, part
+	old, oldParts, oldMark := j.snapshot, j.snapParts, j.snapMark
+	j.snapshot, j.snapParts, j.snapMark = j.version, part, j.mark
 	entries = append(entries, j.headEntry())
 	for i := range oldParts {
 		entries = append(entries, store.Entry{Name: j.snapName(old, i)})
@@ -180,7 +181,7 @@ func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.
 		entries = append(entries, store.Entry{Name: j.logName(v)})
 	}
 	if err := j.service.write(ctx, entries); err != nil {
-		j.snapshot, j.snapParts = old, oldParts
+		j.snapshot, j.snapParts, j.snapMark = old, oldParts, oldMark
 		return err
 	}
 	j.logged = 0

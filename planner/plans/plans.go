@@ -62,7 +62,8 @@ type Options struct {
 // made while the run's mutex is held, so that watchers hear of changes in the order in
 // which they are on disk, and after that.
 //
-// Invariant: a job's newest run, in jobs, is in runs too.
+// Invariants: a job's newest run, in jobs, is in runs too; watching has the watchers
+// of watchers, and no empty set.
 type Service struct {
 	api.UnimplementedPlansServer
 
@@ -77,6 +78,9 @@ type Service struct {
 	runs     map[runKey]*job
 	jobs     map[string]*job // the newest run of each
 	watchers map[*watcher]bool
+	watching map[string]map[*watcher]bool // the same by host, in small letters
+	// audiences are watchers by run, as far as it was asked since some came or left.
+	audiences map[runKey]*audience
 }
 
 // New returns a service with all that the store has.
@@ -89,7 +93,7 @@ func New(ctx context.Context, s store.Store, opts Options) (*Service, error) {
 	}
 	service := &Service{
 		opts: opts, store: s, logSlack: logSlack, id: newID(),
-		runs: map[runKey]*job{}, jobs: map[string]*job{}, watchers: map[*watcher]bool{},
+		runs: map[runKey]*job{}, jobs: map[string]*job{}, watchers: map[*watcher]bool{}, watching: map[string]map[*watcher]bool{}, audiences: map[runKey]*audience{},
 	}
 	if err := service.load(ctx); err != nil {
 		return nil, fmt.Errorf("reading the plans: %w", err)

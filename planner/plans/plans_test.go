@@ -344,7 +344,7 @@ func TestForgetful(t *testing.T) {
 func TestSlowWatcher(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
 	propose(t, s, 2, target(1, 1, 1))
-	w := &watcher{events: make(chan *api.PlanEvent, watcherQueue)}
+	w := &watcher{events: make(chan *told, watcherQueue)}
 	if _, err := s.addWatcher(w); err != nil {
 		t.Fatal(err)
 	}

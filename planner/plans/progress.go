@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -80,8 +79,8 @@ func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
 	if e == nil || r.GetBatch() == 0 {
 		return
 	}
-	at := slices.IndexFunc(e.open, func(b *api.MoveBatch) bool { return b.GetBatch() == r.GetBatch() })
-	if at < 0 {
+	b := e.open[r.GetBatch()]
+	if b == nil {
 		return
 	}
 	e.reports[r.GetBatch()] = r
@@ -89,6 +88,7 @@ func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
 		return
 	}
 	e.countBatch(r.GetBatch())
-	e.open = slices.Delete(e.open, at, at+1)
-	j.openMore(ctx)
+	e.close(b)
+	j.openOf(b.GetFrom())
+	j.endDone(ctx)
 }

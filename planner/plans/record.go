@@ -3,6 +3,8 @@ package plans
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -16,11 +18,22 @@ import (
 type commit struct {
 	request *api.RecordRequest
 	keys    []plan.Keys
-	done    bool // under job.mu
+	// woken tells the caller that its commit is done (true), or that it is to write
+	// what waits (false).
+	woken   chan bool
 	version uint64
 	err     error
 	undo    []plan.Range // what was before, as ranks
 }
+
+// restEach is for how long, for each proxy that hears of it, nothing is recorded
+// after a write: Records that come meanwhile are written, and told, together. To
+// tell a thousand proxies takes some ten milliseconds of processor time. So few as
+// restFrom do not matter.
+const (
+	restEach = 50 * time.Microsecond
+	restFrom = 32
+)
 
 // Record implements api.PlansServer. Those that come while the disk is busy are
 // written together.
@@ -44,14 +57,14 @@ func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Record
 		return nil, status.Errorf(codes.InvalidArgument, "recording %d ranges of job %s: at most %d at a time", len(keys), j.name, MaxRecord)
 	}
 	j.checkSeen(r.GetStore(), r.GetVersion())
-	c := &commit{request: r, keys: keys}
+	c := &commit{request: r, keys: keys, woken: make(chan bool, 1)}
 	j.queueMu.Lock()
 	j.queue = append(j.queue, c)
+	writes := !j.writing
+	j.writing = true
 	j.queueMu.Unlock()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if !c.done { // nobody did it with theirs
-		j.commitQueue(context.WithoutCancel(ctx))
+	if writes || !<-c.woken {
+		j.commitAll(context.WithoutCancel(ctx))
 	}
 	if c.err != nil {
 		return nil, c.err
@@ -59,57 +72,90 @@ func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Record
 	return &api.Recorded{Version: c.version}, nil
 }
 
-// commitQueue applies, writes and tells all that waits.
-func (j *job) commitQueue(ctx context.Context) {
+// commitAll writes what waits, the caller's among it, and has another caller go on
+// with what has come meanwhile.
+func (j *job) commitAll(ctx context.Context) {
+	if wait := time.Until(j.rests); wait > 0 {
+		time.Sleep(wait)
+	}
+	j.mu.Lock()
+	done := j.commitQueue(ctx)
+	j.mu.Unlock()
+	if n := j.service.countWatchers(j.key()); n > restFrom {
+		j.rests = time.Now().Add(time.Duration(n) * restEach)
+	}
+	for _, c := range done {
+		c.woken <- true
+	}
 	j.queueMu.Lock()
-	queue := j.queue
-	j.queue = nil
+	defer j.queueMu.Unlock()
+	if j.writing = len(j.queue) > 0; j.writing {
+		j.queue[0].woken <- false
+	}
+}
+
+// commitQueue applies, writes and tells all that waits, and returns it.
+func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
+	j.queueMu.Lock()
+	queue, j.queue = j.queue, nil
 	j.queueMu.Unlock()
-	var entries []store.Entry
-	var events []*api.PlanEvent
-	version, ranges := j.version, 0
+	version, changes := j.version, []*api.Change(nil)
 	for _, c := range queue {
-		c.done = true
 		changed, err := j.apply(c)
 		if err != nil || len(changed) == 0 {
 			c.err, c.version = err, version
 			continue
 		}
-		version++
-		c.version = version
-		change := &api.Change{Version: version, Displaced: displaced(changed), Batch: c.request.GetBatch()}
-		entry, err := protoEntry(j.logName(version), change)
-		if err != nil {
-			c.err = status.Error(codes.Internal, err.Error())
-			j.revert(c)
-			version--
+		if n := len(changes); n == 0 || len(changes[n-1].GetDisplaced().GetFirst())+len(changed) > MaxRecord {
+			version++
+			changes = append(changes, &api.Change{Version: version, Mark: newMark(), Displaced: &api.Displaced{}})
+		}
+		last := changes[len(changes)-1]
+		last.Batch, c.version = c.request.GetBatch(), version
+		for _, r := range changed {
+			last.Displaced.First, last.Displaced.Last, last.Displaced.Owner = append(last.Displaced.First, r.First), append(last.Displaced.Last, r.Last), append(last.Displaced.Owner, r.Owner)
+		}
+	}
+	if len(changes) == 0 {
+		return queue
+	}
+	entries := j.before(version)
+	for _, change := range changes {
+		shorten(change.GetDisplaced())
+		entry, err := protoEntry(j.logName(change.GetVersion()), change)
+		if err == nil {
+			entries = append(entries, entry)
 			continue
 		}
-		entries = append(entries, entry)
+		j.giveBack(queue, status.Error(codes.Internal, err.Error()))
+		return queue
+	}
+	if err := j.service.write(ctx, entries); err != nil {
+		j.unsure = max(j.unsure, version)
+		j.giveBack(queue, unavailable(err))
+		return queue
+	}
+	j.version, j.mark, j.unsure = version, changes[len(changes)-1].GetMark(), 0
+	for _, change := range changes {
 		event := j.event()
 		event.Event = &api.PlanEvent_Change{Change: change}
-		events = append(events, event)
-		ranges += len(changed)
-	}
-	if len(entries) == 0 {
-		return
-	}
-	if err := j.service.write(ctx, append(j.before(version), entries...)); err != nil {
-		j.unsure = max(j.unsure, version)
-		for i := len(queue) - 1; i >= 0; i-- {
-			if c := queue[i]; c.err == nil {
-				j.revert(c)
-				c.err = unavailable(err)
-			}
-		}
-		return
-	}
-	j.version, j.unsure = version, 0
-	j.logged += ranges
-	for _, e := range events {
-		j.service.tell(e)
+		told, ranges := newTold(event), len(change.GetDisplaced().GetFirst())
+		j.recent.add(told, ranges)
+		j.logged += ranges
+		j.service.tell(told)
 	}
 	j.compact(ctx)
+	return queue
+}
+
+// giveBack takes back what commits did that are not written.
+func (j *job) giveBack(queue []*commit, err error) {
+	for _, c := range slices.Backward(queue) {
+		if c.err == nil {
+			j.revert(c)
+			c.err = err
+		}
+	}
 }
 
 // before returns what must be written before changes up to version are: the

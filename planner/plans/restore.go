@@ -94,7 +94,7 @@ func (s *saved) readEntry(rest string, value []byte) error {
 		}
 		s.changes = append(s.changes, c)
 	case "epoch":
-		e := &epoch{info: &api.Epoch{}, reports: map[uint64]*api.MoveReport{}}
+		e := newEpoch(&api.Epoch{})
 		if err := proto.Unmarshal(value, e.info); err != nil {
 			return err
 		}
@@ -147,6 +147,8 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 			j.owners.Set(r)
 		}
 	}
+	j.mark, j.snapMark = s.head.Mark, s.head.Mark
+	j.recent.reset(j.version, j.mark)
 	slices.SortFunc(s.changes, func(a, b *api.Change) int { return cmp.Compare(a.GetVersion(), b.GetVersion()) })
 	for _, c := range s.changes {
 		if c.GetVersion() <= j.snapshot {
@@ -162,8 +164,11 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 		for _, r := range ranges {
 			j.owners.Set(r)
 		}
-		j.version = c.GetVersion()
+		j.version, j.mark = c.GetVersion(), c.GetMark()
 		j.logged += len(ranges)
+		event := j.event()
+		event.Event = &api.PlanEvent_Change{Change: c}
+		j.recent.add(newTold(event), len(ranges))
 	}
 	j.restoreEpochs(ctx, s)
 	return nil
@@ -181,17 +186,18 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 		e.batches = max(e.batches, int(b.GetBatch()&(1<<24-1))+1)
 		switch e.info.GetState() {
 		case api.Epoch_PROPOSED:
-			e.waiting = append(e.waiting, b)
+			e.wait(b)
 		case api.Epoch_MOVING:
 			if j.pending(b) {
-				e.waiting = append(e.waiting, b)
+				e.wait(b)
 			}
 		}
 	}
 	if j.moving = j.newest(api.Epoch_MOVING); j.moving != nil {
 		for _, e := range j.epochs {
 			if e != j.moving && e.info.GetState() == api.Epoch_MOVING {
-				e.info.State, e.waiting = api.Epoch_SUPERSEDED, nil
+				e.info.State = api.Epoch_SUPERSEDED
+				e.drop()
 			}
 		}
 		j.openMore(ctx)

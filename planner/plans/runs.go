@@ -152,8 +152,8 @@ func (s *Service) carries(host string, k runKey) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.watchers {
-		if strings.EqualFold(w.host, host) && w.runs[k] != nil {
+	for w := range s.watching[strings.ToLower(host)] {
+		if w.runs[k] != nil {
 			return nil
 		}
 	}

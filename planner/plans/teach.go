@@ -43,7 +43,7 @@ func (j *job) lose(id string, version uint64) {
 		if j.moving != nil {
 			j.lost.ended = j.end(j.moving, api.Epoch_SUPERSEDED)
 		}
-		j.service.tell(j.lostEvent())
+		j.service.tellEvent(j.lostEvent())
 	}
 	if !slices.Contains(j.lost.stores, id) && id != j.service.id {
 		j.lost.stores = append(j.lost.stores, id)
@@ -165,8 +165,8 @@ func (j *job) acceptTaught(ctx context.Context) error {
 	if j.lost.waits = waits; len(waits) > 0 {
 		return nil
 	}
-	before, version, stores := j.owners, j.version, j.stores
-	j.owners, j.version = owners, max(j.version, j.lost.version)+1
+	before, version, mark, stores := j.owners, j.version, j.mark, j.stores
+	j.owners, j.version, j.mark = owners, max(j.version, j.lost.version)+1, newMark()
 	for _, id := range j.lost.stores {
 		if !slices.Contains(j.stores, id) {
 			j.stores = append(j.stores[:len(j.stores):len(j.stores)], id)
@@ -174,17 +174,18 @@ func (j *job) acceptTaught(ctx context.Context) error {
 	}
 	j.stores = j.stores[max(0, len(j.stores)-maxStores):]
 	if err := j.writeSnapshot(ctx, version, j.lost.ended); err != nil {
-		j.owners, j.version, j.stores = before, version, stores
+		j.owners, j.version, j.mark, j.stores = before, version, mark, stores
 		return unavailable(err)
 	}
 	j.lost, j.unsure = nil, 0
+	j.recent.reset(j.version, j.mark)
 	j.service.opts.Log.Info("the store has learned where keys of a run are", "job", j.name, "run", j.run, "version", j.version, "displaced_keys", j.owners.Keys())
 	for _, e := range j.pieces() {
-		j.service.tell(e)
+		j.service.tellEvent(e)
 	}
 	listed := j.event()
 	listed.Event = &api.PlanEvent_Listed{Listed: true}
-	j.service.tell(listed)
+	j.service.tellEvent(listed)
 	return nil
 }
 

@@ -2,7 +2,9 @@ package plans
 
 import (
 	"context"
+	"iter"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,7 +28,7 @@ type watcher struct {
 	host   string
 	jobs   []string                // none: all
 	runs   map[runKey]*api.Running // none: all
-	events chan *api.PlanEvent
+	events chan *told
 	slow   bool // under Service.mu: it did not keep up, events is closed
 }
 
@@ -42,7 +44,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 	if len(r.GetRuns()) > maxRunning {
 		return status.Errorf(codes.InvalidArgument, "%s carries %d runs: at most %d are possible", r.GetHost(), len(r.GetRuns()), maxRunning)
 	}
-	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *api.PlanEvent, watcherQueue)}
+	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
 	for _, running := range r.GetRuns() {
 		s.begin(stream.Context(), running)
 		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
@@ -56,7 +58,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 		s.prune(context.WithoutCancel(stream.Context()), running.GetJob())
 	}
 	for _, e := range first {
-		if err := stream.Send(e); err != nil {
+		if err := stream.SendMsg(e); err != nil {
 			return err
 		}
 	}
@@ -68,7 +70,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 			if !ok {
 				return status.Errorf(codes.ResourceExhausted, "more than %d changes wait for %s: watch again", watcherQueue, r.GetHost())
 			}
-			if err := stream.Send(e); err != nil {
+			if err := stream.SendMsg(e); err != nil {
 				return err
 			}
 		}
@@ -76,7 +78,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 }
 
 // addWatcher makes w hear of everything from now on and returns all that is.
-func (s *Service) addWatcher(w *watcher) ([]*api.PlanEvent, error) {
+func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 	// Jobs stay locked until the watcher is among those who are told, so that
 	// what it is told goes on where what it is given ends.
 	jobs := s.allRuns()
@@ -84,66 +86,148 @@ func (s *Service) addWatcher(w *watcher) ([]*api.PlanEvent, error) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 	}
-	var events []*api.PlanEvent
+	var events []*told
 	for _, j := range jobs {
 		switch {
 		case j.gone || !w.wants(j.key()):
 		case j.lost != nil:
-			events = append(events, j.lostEvent())
+			events = append(events, newTold(j.lostEvent()))
 		default:
-			events = append(events, j.pieces()...)
+			events = append(events, j.whereKeysAre(w.runs[j.key()])...)
 		}
 	}
-	for _, j := range jobs {
-		if w.wants(j.key()) && j.moving != nil && j.lost == nil {
-			for _, b := range j.moving.open {
-				events = append(events, j.moveEvent(b))
-			}
-		}
-	}
-	events = append(events, &api.PlanEvent{Event: &api.PlanEvent_Listed{Listed: true}})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.watchers) >= maxWatchers {
 		return nil, status.Errorf(codes.ResourceExhausted, "%d proxies watch already", maxWatchers)
 	}
 	s.watchers[w] = true
-	return events, nil
+	host := strings.ToLower(w.host)
+	if s.watching[host] == nil {
+		s.watching[host] = map[*watcher]bool{}
+	}
+	s.watching[host][w] = true
+	clear(s.audiences)
+	for _, j := range jobs {
+		if !w.wants(j.key()) || j.moving == nil || j.lost != nil {
+			continue
+		}
+		audience := s.of(j.key())
+		for _, b := range j.moving.told() {
+			if slices.Contains(slices.Collect(audience.whoMoves(b.GetFrom())), w) {
+				events = append(events, newTold(j.moveEvent(b)))
+			}
+		}
+	}
+	return append(events, newTold(&api.PlanEvent{Event: &api.PlanEvent_Listed{Listed: true}})), nil
 }
 
 func (s *Service) leave(w *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watchers, w)
-}
-
-// watching returns how many watch the run.
-func (s *Service) watching(k runKey) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for w := range s.watchers {
-		if w.wants(k) {
-			n++
-		}
+	clear(s.audiences)
+	host := strings.ToLower(w.host)
+	if delete(s.watching[host], w); len(s.watching[host]) == 0 {
+		delete(s.watching, host)
 	}
-	return n
 }
 
-// tell sends an event to all watchers; one that does not keep up is given up.
-func (s *Service) tell(e *api.PlanEvent) {
-	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
+// countWatchers returns how many watch the run.
+func (s *Service) countWatchers(k runKey) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return len(s.of(k).all)
+}
+
+// An audience is who watches a run.
+type audience struct {
+	all      []*watcher
+	unrouted []*watcher           // who do not say whose moves are theirs
+	movers   map[int32][]*watcher // by server whose moves they say are theirs
+}
+
+// of returns the audience of a run; s.mu is locked.
+func (s *Service) of(k runKey) *audience {
+	if a := s.audiences[k]; a != nil {
+		return a
+	}
+	a := &audience{movers: map[int32][]*watcher{}}
 	for w := range s.watchers {
-		if !w.wants(k) || w.slow {
+		if !w.wants(k) {
 			continue
 		}
-		select {
-		case w.events <- e:
-		default:
-			w.slow = true
-			close(w.events)
+		a.all = append(a.all, w)
+		r := w.runs[k]
+		if !r.GetRouted() {
+			a.unrouted = append(a.unrouted, w)
+			continue
 		}
+		for _, rank := range r.GetMoves() {
+			a.movers[rank] = append(a.movers[rank], w)
+		}
+	}
+	s.audiences[k] = a
+	return a
+}
+
+// whoMoves returns who is told of moves from a server: those who say that they make
+// them, and those who do not say whose they make; all where nobody makes them.
+func (a *audience) whoMoves(from int32) iter.Seq[*watcher] {
+	movers := a.movers[from]
+	if len(movers) == 0 {
+		return slices.Values(a.all)
+	}
+	return func(yield func(*watcher) bool) {
+		for _, list := range [][]*watcher{movers, a.unrouted} {
+			for _, w := range list {
+				if !yield(w) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// routes reports whether all who watch the run say whose moves are theirs.
+func (s *Service) routes(k runKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.of(k).unrouted) == 0
+}
+
+// tellEvent sends an event to all watchers.
+func (s *Service) tellEvent(e *api.PlanEvent) { s.tell(newTold(e)) }
+
+// tell sends an event to all watchers; one that does not keep up is given up.
+func (s *Service) tell(e *told) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.of(e.key()).all {
+		w.put(e)
+	}
+}
+
+// tellOf sends an event of moves from a server to those who make them.
+func (s *Service) tellOf(event *api.PlanEvent, from int32) {
+	e := newTold(event)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.of(e.key()).whoMoves(from) {
+		w.put(e)
+	}
+}
+
+// put sends an event to the watcher, or gives it up; Service.mu is locked.
+func (w *watcher) put(e *told) {
+	if w.slow {
+		return
+	}
+	select {
+	case w.events <- e:
+	default:
+		w.slow = true
+		close(w.events)
 	}
 }
 
@@ -167,7 +251,7 @@ func (j *job) pieces() []*api.PlanEvent {
 	}
 	flush(true)
 	last := events[len(events)-1].GetSnapshot()
-	last.Stores = append([]string{j.service.id}, j.stores...)
+	last.Stores, last.Mark = append([]string{j.service.id}, j.stores...), j.mark
 	return events
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/intake"
 )
 
 // What is kept of reports that are not the newest any more.
@@ -27,9 +26,12 @@ const (
 // history has reports of all hosts in the order in which they came, without
 // what a difference of two is not made from: those in old came before all of
 // fresh, and are further apart.
+//
+// Invariant: bytes is the sum of the reports', and of each of parts once.
 type history struct {
 	old, fresh []past
 	bytes      int
+	parts      map[part]shared
 	last       map[string]time.Time // of each host's newest in fresh
 	lastOld    map[string]time.Time // of each host's newest in old
 }
@@ -38,22 +40,37 @@ type past struct {
 	report *api.HostReport
 	at     time.Time
 	bytes  int
+	part   part
 }
 
+// A part names the large parts that several reports of a host share: those of the
+// whole one of that number.
+type part struct {
+	host        string
+	incarnation uint64
+	sequence    uint64
+}
+
+// shared is what large parts take, and how many reports share them.
+type shared struct{ bytes, users int }
+
 // add keeps a report that came at the given time, unless one of its host is
-// there from shortly before.
-func (h *history) add(r *api.HostReport, at time.Time) {
+// there from shortly before. It takes so many bytes without its large parts.
+func (h *history) add(r *api.HostReport, at time.Time, bytes int, of part, large int) {
 	if h.last == nil {
-		h.last, h.lastOld = map[string]time.Time{}, map[string]time.Time{}
+		h.last, h.lastOld, h.parts = map[string]time.Time{}, map[string]time.Time{}, map[part]shared{}
 	}
 	if last, ok := h.last[r.GetHost()]; ok && at.Sub(last) < HistoryEvery {
 		return
 	}
 	h.last[r.GetHost()] = at
 	kept := stripped(r)
-	p := past{kept, at, intake.Held(kept)}
-	h.fresh = append(h.fresh, p)
-	h.bytes += p.bytes
+	h.fresh = append(h.fresh, past{kept, at, bytes, of})
+	h.bytes += bytes
+	if h.parts[of].users == 0 {
+		h.bytes += large
+	}
+	h.parts[of] = shared{large, h.parts[of].users + 1}
 	h.age(at)
 	for len(h.old) > 0 && (h.bytes > HistoryBytes || at.Sub(h.old[0].at) > HistoryKept+HistoryCoarse) {
 		h.old = h.forget(h.old, h.lastOld)
@@ -73,7 +90,7 @@ func (h *history) age(now time.Time) {
 			delete(h.last, host)
 		}
 		if last, ok := h.lastOld[host]; ok && p.at.Sub(last) < HistoryCoarse {
-			h.bytes -= p.bytes
+			h.release(p)
 			continue
 		}
 		h.lastOld[host] = p.at
@@ -86,12 +103,24 @@ func (h *history) age(now time.Time) {
 // forget leaves out the first of the list, and its host if that has no other.
 func (h *history) forget(list []past, last map[string]time.Time) []past {
 	p := list[0]
-	h.bytes -= p.bytes
+	h.release(p)
 	if host := p.report.GetHost(); last[host] == p.at {
 		delete(last, host)
 	}
 	list[0] = past{}
 	return list[1:]
+}
+
+// release counts a report, and large parts that nobody else has, as gone.
+func (h *history) release(p past) {
+	h.bytes -= p.bytes
+	of := h.parts[p.part]
+	if of.users--; of.users > 0 {
+		h.parts[p.part] = of
+		return
+	}
+	h.bytes -= of.bytes
+	delete(h.parts, p.part)
 }
 
 // stripped returns the report's sums, which it shares with the report.

@@ -24,18 +24,17 @@ import (
 	"google.golang.org/grpc/codes"
 	_ "google.golang.org/grpc/encoding/gzip" // agents compress reports
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/intake"
 )
 
 // Limits of what is kept.
 const (
 	// MaxHosts is how many hosts may report.
 	MaxHosts = 4096
-	// MaxMemory is how much memory the newest reports of all hosts take.
-	MaxMemory = 256 << 20
+	// MaxMemory is how much memory the newest reports of all hosts take: a thousand
+	// hosts of two jobs with as many servers take 400 MB.
+	MaxMemory = 1 << 30
 	// maxJobs is how many jobs a report may have, maxMembers how many servers or
 	// workers one of them.
 	maxJobs, maxMembers = 1024, 1 << 16
@@ -46,7 +45,8 @@ const (
 // Store keeps reports. The zero value is empty and ready. Its methods may be called
 // from any goroutine.
 //
-// Invariant: memory is the sum of what the reports in hosts take.
+// Invariants: memory is the sum of what the reports in hosts take, large that of their
+// large parts; jobs is how many jobs all of them have.
 type Store struct {
 	api.UnimplementedPlannerServer
 
@@ -54,10 +54,16 @@ type Store struct {
 	// there, while it still has its windows of uses: they are not kept. It is set
 	// before the first report, and must not keep the report.
 	Windows func(*api.HostReport)
+	// Memory is how much memory the newest reports of all hosts take at most; 0:
+	// MaxMemory. Set before the first report.
+	Memory int
 
 	mu       sync.Mutex // guards the rest
 	hosts    map[string]entry
 	memory   int // that the newest reports take
+	large    int
+	jobs     int
+	turn     turn // whose report is to be whole
 	history  history
 	sessions uint64           // begun so far
 	silenced uint64           // reports that were ignored, since a newer stream speaks for their host
@@ -69,6 +75,11 @@ type entry struct {
 	report *api.HostReport
 	memory int // that it takes
 	at     time.Time
+	// whole is the sequence number of the last report that was whole, 0 for none,
+	// and large what its large parts take.
+	whole uint64
+	large int
+	asked time.Time // when a whole one was asked for last
 	// speaks is the stream that reports for the host; nil: the last one has ended,
 	// and any may.
 	speaks *session
@@ -95,7 +106,7 @@ func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken
 		if err := s.take(own, r); err != nil {
 			return err
 		}
-		if err := stream.Send(&api.Taken{Sequence: r.GetSequence()}); err != nil {
+		if err := stream.Send(s.answer(r)); err != nil {
 			return err
 		}
 	}
@@ -144,62 +155,72 @@ func (s *Store) take(own *session, r *api.HostReport) error {
 			return err
 		}
 	}
-	fresh, err := s.keep(own, r)
-	if fresh && s.Windows != nil {
-		s.Windows(r)
-	}
-	return err
-}
-
-// keep keeps a report without its windows, and gives them back to r. It says
-// whether the report is newer than what was there.
-func (s *Store) keep(own *session, r *api.HostReport) (fresh bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := time.Now()
 	if s.now != nil {
 		now = s.now()
 	}
-	if s.hosts == nil {
-		s.hosts = map[string]entry{}
+	if !s.fresh(own, r) {
+		return nil
 	}
+	if s.Windows != nil {
+		s.Windows(r)
+	}
+	for _, j := range r.GetJobs() {
+		j.Window = nil
+	}
+	return s.keep(own, r, now)
+}
+
+// fresh reports whether a report of a stream is newer than what is there.
+func (s *Store) fresh(own *session, r *api.HostReport) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	old, known := s.hosts[r.GetHost()]
 	switch {
 	case known && old.speaks != nil && old.speaks != own && old.speaks.order > own.order:
 		s.silenced++
-		return false, nil
+		return false
 	case known && old.speaks == own && r.GetSequence() < old.report.GetSequence():
-		return false, nil // an agent that counts backwards
+		return false // an agent that counts backwards
 	}
-	if !known && len(s.hosts) >= MaxHosts && !s.forgetOne(now) {
-		return false, status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
-	}
-	kept := withoutWindows(r)
-	memory := intake.Held(kept)
-	if s.memory+memory-old.memory > MaxMemory {
-		return false, status.Errorf(codes.ResourceExhausted, "a report of %d bytes of memory: those of all hosts take %d already, at most %d are kept", memory, s.memory-old.memory, MaxMemory)
-	}
-	s.memory += memory - old.memory
-	s.hosts[r.GetHost()] = entry{kept, memory, now, own}
-	s.history.add(kept, now)
-	return true, nil
+	return true
 }
 
-// withoutWindows returns a report that shares all of r but its windows.
-func withoutWindows(r *api.HostReport) *api.HostReport {
-	kept := &api.HostReport{Host: r.GetHost(), Incarnation: r.GetIncarnation(), Sequence: r.GetSequence(), UnixNanos: r.GetUnixNanos(),
-		Agent: r.GetAgent(), Machine: r.GetMachine()}
-	for _, j := range r.GetJobs() {
-		if j.GetWindow() != nil {
-			w := j.GetWindow()
-			j.Window = nil
-			copied := proto.CloneOf(j)
-			j.Window = w
-			j = copied
-		}
-		kept.Jobs = append(kept.Jobs, j)
+// keep keeps a report, whose windows are gone, with the large parts of the last
+// whole one where it is light.
+func (s *Store) keep(own *session, r *api.HostReport, now time.Time) error {
+	memory, large := s.sizeOf(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hosts == nil {
+		s.hosts = map[string]entry{}
 	}
-	return kept
+	old, known := s.hosts[r.GetHost()]
+	if known && old.speaks != nil && old.speaks != own && old.speaks.order > own.order {
+		return nil // it began meanwhile
+	}
+	if !known && len(s.hosts) >= MaxHosts && !s.forgetOne(now) {
+		return status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxHosts)
+	}
+	fresh := entry{report: r, at: now, speaks: own, asked: old.asked, whole: r.GetSequence(), large: large}
+	r.WholeUnixNanos = r.GetUnixNanos()
+	if r.GetLight() {
+		r.WholeUnixNanos, fresh.whole, fresh.large = 0, 0, 0
+		if old.report.GetIncarnation() == r.GetIncarnation() {
+			complete(r, old.report)
+			r.WholeUnixNanos, fresh.whole, fresh.large = old.report.GetWholeUnixNanos(), old.whole, old.large
+		}
+	}
+	fresh.memory = memory + fresh.large
+	if most := cmp.Or(s.Memory, MaxMemory); s.memory+fresh.memory-old.memory > most {
+		return status.Errorf(codes.ResourceExhausted, "a report of %d bytes of memory: those of all hosts take %d already, at most %d are kept", fresh.memory, s.memory-old.memory, most)
+	}
+	s.memory += fresh.memory - old.memory
+	s.large += fresh.large - old.large
+	s.jobs += len(r.GetJobs()) - len(old.report.GetJobs())
+	s.hosts[r.GetHost()] = fresh
+	s.history.add(r, now, memory, part{r.GetHost(), r.GetIncarnation(), fresh.whole}, fresh.large)
+	return nil
 }
 
 // check refuses a report whose rows do not fit its blocks.
@@ -272,7 +293,8 @@ func (s *Store) forgetOne(now time.Time) bool {
 			oldest, found = host, true
 		}
 	}
-	s.memory -= s.hosts[oldest].memory
+	e := s.hosts[oldest]
+	s.memory, s.large, s.jobs = s.memory-e.memory, s.large-e.large, s.jobs-len(e.report.GetJobs())
 	delete(s.hosts, oldest)
 	return found
 }

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/psidecar/psidecar/internal/retry"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
@@ -51,8 +52,9 @@ type Options struct {
 type Follower struct {
 	opts Options
 
-	mu     sync.Mutex
-	report *api.CodecReport // replaced, never changed
+	mu       sync.Mutex       // guards the rest
+	report   *api.CodecReport // replaced, never changed
+	answered bool             // by the planner, since heard
 }
 
 // New returns a follower that has not begun.
@@ -64,7 +66,8 @@ func New(o Options) *Follower {
 	return &Follower{opts: o}
 }
 
-// again is how long a follower waits before it looks for the planner again.
+// again is how long a follower waits, the first time, before it looks for the planner
+// again.
 const again = 500 * time.Millisecond
 
 // Run follows until ctx ends.
@@ -77,6 +80,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	told := ""
+	pause := retry.Planner(again)
 	for {
 		err := f.session(ctx, api.NewCodecsClient(conn))
 		if ctx.Err() != nil {
@@ -86,12 +90,13 @@ func (f *Follower) Run(ctx context.Context) error {
 			told = text
 			f.opts.Log.Warn("no planner; the rules for values stay", "planner", f.opts.Planner, "error", err)
 		}
-		conn.ResetConnectBackoff()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(again):
+		if f.heard() {
+			pause.Reset()
 		}
+		if pause.Wait(ctx) != nil {
+			return nil
+		}
+		conn.ResetConnectBackoff()
 	}
 }
 
@@ -120,6 +125,9 @@ func (f *Follower) session(ctx context.Context, client api.CodecsClient) error {
 			if err != nil {
 				return err
 			}
+			f.mu.Lock()
+			f.answered = true
+			f.mu.Unlock()
 			if order.GetRules() != nil {
 				f.take(order.GetRules())
 				wake(news)
@@ -133,6 +141,16 @@ func (f *Follower) session(ctx context.Context, client api.CodecsClient) error {
 		}
 	})
 	return group.Wait()
+}
+
+// heard reports whether the planner has said anything since it was asked the last
+// time.
+func (f *Follower) heard() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	heard := f.answered
+	f.answered = false
+	return heard
 }
 
 func wake(c chan struct{}) {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,8 +82,10 @@ type job struct {
 	checked, touched time.Time // what is kept
 	gone             bool
 	seen             seen
-	saved            string // seen.store as it is on disk
-	used             bool   // it has connections here, as the planner was told
+	saved            string  // seen.store as it is on disk
+	used             bool    // it has connections here, as the planner was told
+	toldMoves        []int32 // whose moves this host makes, as the planner was told; nil: it was not
+	lookedMoves      time.Time
 	lostStore        string // the planner's store does not know where keys are, and this is what it says
 	teaching         bool
 	journal          *journal    // nil until keys may be displaced
@@ -283,7 +286,7 @@ func (x *job) tick() {
 }
 
 // tellUse has the planner told when the job begins or ceases to have connections
-// here.
+// here, or this host has to carry out other moves.
 func (x *job) tellUse(now time.Time) {
 	if x.jobs.plans == nil || x.run == "" {
 		return
@@ -293,6 +296,10 @@ func (x *job) tellUse(now time.Time) {
 	changed := used != x.used && (used || x.over(now))
 	if changed {
 		x.used = used
+	}
+	if x.toldMoves != nil && now.Sub(x.lookedMoves) >= time.Second {
+		x.lookedMoves = now
+		changed = changed || !slices.Equal(x.toldMoves, x.servedMoves())
 	}
 	x.mu.Unlock()
 	if changed {

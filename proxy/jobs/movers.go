@@ -99,6 +99,36 @@ func (x *job) moves(from int32) bool {
 	return slices.Contains(x.names(), mover)
 }
 
+// servedMoves are the ranks of all servers away from which this host moves keys, as
+// moves says, ascending, never nil; x.mu is locked.
+func (x *job) servedMoves() []int32 {
+	ranks := []int32{}
+	movers := map[string]bool{}
+	first := ""
+	for _, name := range x.workerHosts() {
+		movers[name] = true
+		if first == "" || name < first {
+			first = name
+		}
+	}
+	mine := x.names()
+	for _, n := range x.nodes.Nodes() {
+		role, rank, ok := pslite.Rank(n.ID)
+		if !ok || role != pslite.Server || len(movers) == 0 {
+			continue
+		}
+		mover := first
+		if name := siteName(n); movers[name] {
+			mover = name
+		}
+		if slices.Contains(mine, mover) {
+			ranks = append(ranks, int32(rank))
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
 // accept takes a batch of the planner's; x.mu is locked.
 func (x *job) accept(b *api.MoveBatch) {
 	if x.batches[b.GetBatch()] != nil || !x.moves(b.GetFrom()) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/retry"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
@@ -35,6 +36,7 @@ type plans struct {
 	wanted int                // how often another Watch was asked for
 	began  int                // wanted, when the present one began
 	tables map[runKey]*copied
+	before map[runKey]*copied // of the Watch before, while the present one has not told all
 }
 
 // runKey is a run of a job.
@@ -43,16 +45,8 @@ type runKey struct {
 	run plan.Run
 }
 
-// copied is a run's table as Watch tells it.
-type copied struct {
-	table   *route.Table
-	pieces  []plan.Range // of a snapshot that is not complete
-	stores  []string     // the planner's, and those that it goes on from
-	version uint64
-}
-
 func newPlans(j *Jobs) *plans {
-	return &plans{jobs: j, done: make(chan struct{}, 1), tables: map[runKey]*copied{}}
+	return &plans{jobs: j, done: make(chan struct{}, 1), tables: map[runKey]*copied{}, before: map[runKey]*copied{}}
 }
 
 // connected reports whether the planner can be heard.
@@ -79,9 +73,13 @@ func (p *plans) run(ctx context.Context) error {
 	p.client = api.NewPlansClient(conn)
 	p.mu.Unlock()
 	told := ""
+	pause := retry.Planner(300 * time.Millisecond)
 	for ctx.Err() == nil {
 		err := p.session(ctx)
 		p.mu.Lock()
+		if p.listed {
+			pause.Reset()
+		}
 		p.listed = false
 		p.mu.Unlock()
 		if ctx.Err() != nil {
@@ -92,11 +90,10 @@ func (p *plans) run(ctx context.Context) error {
 				told = text
 				p.jobs.log.Warn("no planner; keys stay where they are", "planner", p.jobs.opts.Planner, "error", err)
 			}
-			conn.ResetConnectBackoff()
-			select {
-			case <-ctx.Done():
-			case <-time.After(300 * time.Millisecond):
+			if pause.Wait(ctx) != nil {
+				break
 			}
+			conn.ResetConnectBackoff()
 		}
 	}
 	return nil
@@ -118,7 +115,7 @@ func (p *plans) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	clear(p.tables)
+	p.begin()
 	beat := p.jobs.opts.Health.Add("following the planner", health.Within)
 	defer beat.End()
 	for {
@@ -144,6 +141,8 @@ func (p *plans) take(e *api.PlanEvent) error {
 	switch {
 	case e.GetSnapshot() != nil:
 		return p.snapshot(e)
+	case e.GetKept() != nil:
+		return p.kept(e)
 	case e.GetChange() != nil:
 		ranges, err := displaced(e.GetChange().GetDisplaced())
 		if err != nil {
@@ -151,10 +150,11 @@ func (p *plans) take(e *api.PlanEvent) error {
 		}
 		if c := p.tables[runKey{e.GetJob(), plan.Run(e.GetRun())}]; c != nil && c.table != nil {
 			c.table.Set(ranges)
-			c.version = e.GetChange().GetVersion()
+			c.version, c.mark = e.GetChange().GetVersion(), e.GetChange().GetMark()
 			p.saw(e, c)
 		}
 	case e.GetLost() != nil:
+		delete(p.before, runKey{e.GetJob(), plan.Run(e.GetRun())})
 		delete(p.tables, runKey{e.GetJob(), plan.Run(e.GetRun())})
 		if x := p.jobOf(e); x != nil {
 			x.storeLost(e.GetLost())
@@ -176,6 +176,7 @@ func (p *plans) take(e *api.PlanEvent) error {
 			p.fetched(x)
 		}
 	case e.GetListed():
+		clear(p.before)
 		p.mu.Lock()
 		p.listed = p.began == p.wanted // what it tells may be older than the last question
 		listed := p.listed
@@ -195,8 +196,12 @@ func (p *plans) running() (all []*api.Running) {
 	for _, x := range p.jobs.all() {
 		if x.run != "" {
 			x.mu.Lock()
-			all = append(all, x.running())
+			r := x.running()
 			x.mu.Unlock()
+			if c := p.copyOf(runKey{x.name, x.run}); c != nil {
+				r.CopyVersion, r.CopyMark = c.version, c.mark
+			}
+			all = append(all, r)
 		}
 	}
 	return all
@@ -246,28 +251,6 @@ func (p *plans) fetched(x *job) {
 		return
 	}
 	x.fetched(c.table.Clone())
-}
-
-func (p *plans) snapshot(e *api.PlanEvent) error {
-	s := e.GetSnapshot()
-	ranges, err := displaced(s.GetDisplaced())
-	if err != nil {
-		return err
-	}
-	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
-	c := p.tables[k]
-	if c == nil || s.GetFirst() {
-		c = &copied{}
-		p.tables[k] = c
-	}
-	c.pieces = append(c.pieces, ranges...)
-	if s.GetLast() && e.GetServers() > 0 {
-		c.table = route.NewTable(int(e.GetServers()))
-		c.table.Set(c.pieces)
-		c.pieces, c.stores, c.version = nil, s.GetStores(), s.GetVersion()
-		p.saw(e, c)
-	}
-	return nil
 }
 
 // again makes Watch begin anew: what it tells then is not older than this call.

@@ -49,6 +49,8 @@ func (x *job) running() *api.Running {
 	if x.displaced {
 		r.Store, r.Version = x.seen.store, x.seen.version
 	}
+	x.toldMoves = x.servedMoves()
+	r.Routed, r.Moves = true, x.toldMoves
 	return r
 }
 

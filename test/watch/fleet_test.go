@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
@@ -50,7 +51,7 @@ func TestAgentsTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkTimed(t, w)
-		r := w.HostReport()
+		r := w.HostReport(report.Wanted{})
 		r.Host = fmt.Sprint(i)
 		all = append(all, r)
 	}

@@ -1,0 +1,135 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/psidecar/psidecar/agent/report"
+	"github.com/psidecar/psidecar/internal/retry"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// A host is an agent that reports and a proxy that follows.
+type host struct {
+	fleet  *Fleet
+	number int
+	agent  *agent
+	link   *report.Link
+	proxy  *proxy
+
+	mu      sync.Mutex // guards the rest
+	rules   time.Time  // when the rules for values came last
+	listed  time.Time  // when all that was displaced was known last
+	reports uint64     // taken when it was last looked
+	back    time.Time  // when the first report was taken after that
+}
+
+func (h *host) name() string { return fmt.Sprintf("host%d", h.number) }
+
+func newHost(f *Fleet, number int) *host {
+	h := &host{fleet: f, number: number, agent: newAgent(number, f.jobs)}
+	h.link = report.New(f.planner.address, h.name(), insecure.NewCredentials(), h.agent.report, h.agent.urgent, h.options()[1:]...)
+	h.link.SetEvery(f.opts.Every)
+	h.proxy = newProxy(h)
+	return h
+}
+
+// options are those of the host's connections.
+func (h *host) options() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(h.fleet.wire.dial(h.number))}
+}
+
+// proxyOptions are those of a proxy's connections.
+func (h *host) proxyOptions() []grpc.DialOption {
+	return append(h.options(), grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+}
+
+// run plays the host until ctx ends.
+func (h *host) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return h.link.Run(ctx) })
+	g.Go(func() error { return h.proxy.run(ctx) })
+	g.Go(func() error { return h.follow(ctx) })
+	return g.Wait()
+}
+
+// follow takes the rules for values, as package proxy/follow does.
+func (h *host) follow(ctx context.Context) error {
+	conn, err := grpc.NewClient(h.fleet.planner.address, h.proxyOptions()...)
+	if err != nil {
+		return fmt.Errorf("%s follows rules: %w", h.name(), err)
+	}
+	defer conn.Close()
+	again := retry.Planner(500 * time.Millisecond)
+	for {
+		if h.followOnce(ctx, conn) {
+			again.Reset()
+		}
+		if err := again.Wait(ctx); err != nil {
+			return err
+		}
+		conn.ResetConnectBackoff()
+	}
+}
+
+// followOnce follows over one stream, and reports whether the rules came.
+func (h *host) followOnce(ctx context.Context, conn *grpc.ClientConn) (came bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := api.NewCodecsClient(conn).Follow(ctx)
+	if err != nil || stream.Send(&api.CodecReport{Host: h.name()}) != nil {
+		return false
+	}
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return came
+		}
+		came = true
+		h.mu.Lock()
+		h.rules = time.Now()
+		h.mu.Unlock()
+	}
+}
+
+// noteListed notes that the proxy knows what is displaced.
+func (h *host) noteListed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.listed = time.Now()
+}
+
+// mark begins anew to look when the agent's first report is taken.
+func (h *host) mark() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reports, h.back = h.link.State().Reports, time.Time{}
+}
+
+// since returns when the planner had answered all of agent, proxy and rules after
+// some time; zero: it has not.
+func (h *host) since(t time.Time) time.Time {
+	state := h.link.State()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.back.IsZero() && state.Connected && state.Reports > h.reports {
+		h.back = time.Now()
+	}
+	if h.back.Before(t) || h.listed.Before(t) || h.rules.Before(t) {
+		return time.Time{}
+	}
+	last := h.back
+	for _, at := range []time.Time{h.listed, h.rules} {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}

@@ -1,0 +1,270 @@
+package fleet
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/internal/retry"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+)
+
+// moveKeys is how many ranges a proxy moves at a time, maxMoving how many groups of
+// them.
+const (
+	moveKeys  = 2048
+	maxMoving = 8
+)
+
+// fullEvery is of how many proxies one keeps where all keys are; the others keep the
+// version alone.
+const fullEvery = 32
+
+// A proxy follows where keys are, and says of each move of its server that it is
+// done, at once.
+type proxy struct {
+	host  *host
+	moves chan *api.PlanEvent
+	mu    sync.Mutex // guards the rest
+	jobs  map[string]*copied
+}
+
+// copied is what the proxy has of a job.
+type copied struct {
+	job     *job
+	version uint64
+	mark    uint64 // of the version
+	store   string
+	owners  *plan.Owners // nil: not kept
+	pieces  []plan.Range
+}
+
+func newProxy(h *host) *proxy {
+	p := &proxy{host: h, moves: make(chan *api.PlanEvent, 1<<14), jobs: map[string]*copied{}}
+	for _, j := range h.fleet.jobs {
+		p.jobs[j.name] = &copied{job: j}
+		if h.number%fullEvery == 0 {
+			p.jobs[j.name].owners = &plan.Owners{}
+		}
+	}
+	return p
+}
+
+// run follows until ctx ends.
+func (p *proxy) run(ctx context.Context) error {
+	conn, err := grpc.NewClient(p.host.fleet.planner.address, p.host.proxyOptions()...)
+	if err != nil {
+		return fmt.Errorf("%s follows plans: %w", p.host.name(), err)
+	}
+	defer conn.Close()
+	client := api.NewPlansClient(conn)
+	var movers sync.WaitGroup
+	defer movers.Wait()
+	for range maxMoving {
+		movers.Go(func() { p.move(ctx, client) })
+	}
+	again := retry.Planner(300 * time.Millisecond)
+	for {
+		if p.watch(ctx, client) {
+			again.Reset()
+		}
+		if err := again.Wait(ctx); err != nil {
+			return err
+		}
+		conn.ResetConnectBackoff()
+	}
+}
+
+// watch is one Watch; it reports whether all that is displaced was told.
+func (p *proxy) watch(ctx context.Context, client api.PlansClient) (listed bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request := &api.WatchRequest{Host: p.host.name()}
+	p.mu.Lock()
+	for _, c := range p.jobs {
+		request.Runs = append(request.Runs, &api.Running{
+			Job: c.job.name, Run: string(c.job.run), Servers: uint32(len(c.job.sets)), Store: c.store, Version: c.version, Used: true,
+			CopyVersion: c.version, CopyMark: c.mark, Routed: true, Moves: []int32{int32(p.host.number)},
+		})
+	}
+	p.mu.Unlock()
+	stream, err := client.Watch(ctx, request)
+	if err != nil {
+		return false
+	}
+	for {
+		e, err := stream.Recv()
+		if err != nil {
+			return listed
+		}
+		if e.GetListed() && e.GetJob() == "" {
+			listed = true
+			p.host.noteListed()
+		}
+		if e.GetMove() != nil && e.GetMove().GetFrom() == int32(p.host.number) {
+			select {
+			case p.moves <- e:
+			case <-ctx.Done():
+			}
+		}
+		p.take(e)
+	}
+}
+
+// take takes what an event says of where keys are.
+func (p *proxy) take(e *api.PlanEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.jobs[e.GetJob()]
+	switch {
+	case c == nil:
+	case e.GetSnapshot() != nil:
+		s := e.GetSnapshot()
+		if s.GetFirst() {
+			c.pieces = nil
+			if c.owners != nil {
+				*c.owners = plan.Owners{}
+			}
+		}
+		c.set(s.GetDisplaced())
+		if s.GetLast() {
+			c.version, c.mark, c.store = s.GetVersion(), s.GetMark(), s.GetStores()[0]
+		}
+	case e.GetKept() != nil:
+		c.store = e.GetKept().GetStores()[0]
+	case e.GetChange() != nil:
+		c.set(e.GetChange().GetDisplaced())
+		c.version, c.mark = e.GetChange().GetVersion(), e.GetChange().GetMark()
+	}
+}
+
+// set notes owners, where they are kept.
+func (c *copied) set(d *api.Displaced) {
+	if c.owners == nil {
+		return
+	}
+	for i, first := range d.GetFirst() {
+		r := plan.Range{Keys: plan.One(first), Owner: d.GetOwner()[min(i, len(d.GetOwner())-1)]}
+		if len(d.GetLast()) > 0 {
+			r.Last = d.GetLast()[i]
+		}
+		c.owners.Set(r)
+	}
+}
+
+// version returns which version of a job's plan the proxy has.
+func (p *proxy) version(job string) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.jobs[job].version
+}
+
+// digest returns what stands for where all keys of a job are; ok is false where the
+// proxy does not keep it.
+func (p *proxy) digest(job string) (sum uint64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.jobs[job]
+	if c.owners == nil {
+		return 0, false
+	}
+	h := fnv.New64a()
+	var b [20]byte
+	for r := range c.owners.All() {
+		binary.LittleEndian.PutUint64(b[:], r.First)
+		binary.LittleEndian.PutUint64(b[8:], r.Last)
+		binary.LittleEndian.PutUint32(b[16:], uint32(r.Owner))
+		h.Write(b[:])
+	}
+	return h.Sum64(), true
+}
+
+// move carries moves out until ctx ends.
+func (p *proxy) move(ctx context.Context, client api.PlansClient) {
+	var reports reports
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-p.moves:
+			for p.host.fleet.held.Load() && pause(ctx, 20*time.Millisecond) == nil {
+			}
+			p.moveBatch(ctx, client, e, &reports)
+		}
+	}
+}
+
+func (p *proxy) moveBatch(ctx context.Context, client api.PlansClient, e *api.PlanEvent, to *reports) {
+	b := e.GetMove()
+	p.mu.Lock()
+	j := p.jobs[e.GetJob()].job
+	p.mu.Unlock()
+	report := &api.MoveReport{Host: p.host.name(), Job: e.GetJob(), Run: e.GetRun(), Batch: b.GetBatch(), Done: true}
+	again := retry.Planner(100 * time.Millisecond)
+	for from := 0; from < len(b.GetFirst()); {
+		until := min(from+moveKeys, len(b.GetFirst()))
+		p.mu.Lock()
+		c := p.jobs[e.GetJob()]
+		r := &api.RecordRequest{Job: e.GetJob(), Run: e.GetRun(), Host: p.host.name(), Batch: b.GetBatch(), From: b.GetFrom(), To: b.GetTo(), First: b.GetFirst()[from:until], Store: c.store, Version: c.version}
+		p.mu.Unlock()
+		if len(b.GetLast()) > 0 {
+			r.Last = b.GetLast()[from:until]
+		}
+		recorded, err := client.Record(ctx, r)
+		switch {
+		case err == nil:
+			j.note(r.GetFirst(), r.GetLast(), b.GetTo(), recorded.GetVersion())
+			for i := range r.GetFirst() {
+				n := uint64(1)
+				if len(r.GetLast()) > 0 {
+					n = r.GetLast()[i] - r.GetFirst()[i] + 1
+				}
+				report.MovedKeys, report.MovedBytes = report.GetMovedKeys()+n, report.GetMovedBytes()+n*(8+valueBytes)
+			}
+			from = until
+		case status.Code(err) == codes.Unavailable && ctx.Err() == nil: // it is not known whether it is recorded: said again
+			if again.Wait(ctx) != nil {
+				return
+			}
+		case ctx.Err() != nil:
+			return
+		default:
+			report.Refused = append(report.GetRefused(), &api.Refusal{Reason: "elsewhere", Message: status.Convert(err).Message(), Keys: uint64(until - from), Example: r.GetFirst()[0]})
+			from = until
+		}
+	}
+	to.tell(ctx, client, report)
+}
+
+// reports are a mover's stream of reports.
+type reports struct {
+	stream grpc.BidiStreamingClient[api.MoveReport, api.MoveTaken] // nil: it is to be opened
+}
+
+// tell reports a batch as done, until the planner has heard it.
+func (s *reports) tell(ctx context.Context, client api.PlansClient, r *api.MoveReport) {
+	again := retry.Planner(100 * time.Millisecond)
+	for ctx.Err() == nil {
+		if s.stream == nil {
+			s.stream, _ = client.Progress(ctx) // or nil
+		}
+		if s.stream != nil {
+			err := s.stream.Send(r)
+			if _, answered := s.stream.Recv(); err == nil && answered == nil {
+				return
+			}
+			s.stream = nil
+		}
+		if again.Wait(ctx) != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psidecar/fleet"
+)
+
+// TestPlannerOfAFleet is the planner's process in TestFleet: this test's program with
+// its arguments.
+func TestPlannerOfAFleet(t *testing.T) {
+	if flag.NArg() == 0 {
+		return
+	}
+	root := newRootCommand(env{stdout: os.Stdout, stderr: os.Stderr, lookup: func(string) (string, bool) { return "", false }})
+	root.SetArgs(append([]string{"planner"}, flag.Args()...))
+	if err := root.ExecuteContext(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Thirty hosts of two jobs: keys that workers turn to are planned for, all proxies
+// hear of it, and after kill -9 of the planner all come back to the same plans.
+func TestFleet(t *testing.T) {
+	o := fleet.DefaultOptions
+	o.Hosts, o.Keys, o.Hot, o.Shared, o.Window = 30, 1e6, 40, 8, 512
+	o.Every, o.Warm, o.During, o.Shifts, o.Away, o.Patience = 200*time.Millisecond, 2*time.Second, time.Second, 1, 300*time.Millisecond, 2*time.Minute
+	for name, dense := range map[string]bool{"hashed": false, "dense": true} {
+		t.Run(name, func(t *testing.T) {
+			o.Dense = dense
+			r, err := fleet.Run(t.Context(), []string{os.Args[0], "-test.run=^TestPlannerOfAFleet$", "--"}, t.TempDir(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := r.Shifts[0]; s.First == 0 || s.Known == 0 || s.Known > s.Keys {
+				t.Errorf("the shift: %+v", s)
+			}
+			if b := r.Restart; !b.Same || b.Connections < 3*o.Hosts || b.Back.Last < b.Back.First {
+				t.Errorf("the restart: %+v", b)
+			}
+			if l := r.Steady; l.Cores <= 0 || l.InPerSecond <= 0 || l.OutPerSecond <= 0 || l.ResidentBytes == 0 || l.ReportsPerSecond <= 0 {
+				t.Errorf("the load: %+v", l)
+			}
+		})
+	}
+}

@@ -1,0 +1,47 @@
+// Package retry spaces out attempts to reach a peer that does not answer, so that
+// thousands of hosts do not come back to it at one moment.
+//
+// A [Pause] says how long to wait before the next attempt. Agents and proxies use
+// it towards the planner.
+package retry
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// A Pause is the time between attempts: at random between half of a span and all of
+// it; the span is First, and doubles with each attempt up to Most. It is not safe
+// for concurrent use.
+type Pause struct {
+	First, Most time.Duration
+
+	span time.Duration // of the next pause; 0: First
+}
+
+// Planner returns the pause of those who lost the planner. All are back within Most
+// and what the planner takes to greet them.
+func Planner(first time.Duration) *Pause { return &Pause{First: first, Most: 5 * time.Second} }
+
+// Reset has the next pause be a first one: the peer has answered.
+func (p *Pause) Reset() { p.span = 0 }
+
+// Next returns how long to wait.
+func (p *Pause) Next() time.Duration {
+	span := max(p.span, p.First)
+	p.span = min(2*span, max(p.Most, p.First))
+	return span/2 + rand.N(span/2+1)
+}
+
+// Wait waits for so long as Next says, or until ctx ends, and returns its error then.
+func (p *Pause) Wait(ctx context.Context) error {
+	timer := time.NewTimer(p.Next())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,72 @@
+package jobs
+
+import (
+	"fmt"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// copied is a run's table as Watch tells it.
+type copied struct {
+	table   *route.Table
+	pieces  []plan.Range // of a snapshot that is not complete
+	stores  []string     // the planner's, and those that it goes on from
+	version uint64
+	mark    uint64 // of the version; 0: unknown
+}
+
+// begin makes ready for what a Watch tells. What those before it had told stays
+// until it has told all.
+func (p *plans) begin() {
+	for k, c := range p.tables {
+		if c.table != nil {
+			p.before[k] = c
+		}
+	}
+	clear(p.tables)
+}
+
+// copyOf returns the copy of a run's table that is whole, nil where there is none.
+func (p *plans) copyOf(k runKey) *copied {
+	if c := p.tables[k]; c != nil && c.table != nil {
+		return c
+	}
+	return p.before[k]
+}
+
+// kept takes up the copy that the planner says is right.
+func (p *plans) kept(e *api.PlanEvent) error {
+	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
+	c := p.before[k]
+	if c == nil || c.version != e.GetKept().GetVersion() {
+		return fmt.Errorf("the planner goes on from version %d of job %s, which this proxy does not have", e.GetKept().GetVersion(), e.GetJob())
+	}
+	c.stores = e.GetKept().GetStores()
+	p.tables[k] = c
+	p.saw(e, c)
+	return nil
+}
+
+func (p *plans) snapshot(e *api.PlanEvent) error {
+	s := e.GetSnapshot()
+	ranges, err := displaced(s.GetDisplaced())
+	if err != nil {
+		return err
+	}
+	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
+	c := p.tables[k]
+	if c == nil || s.GetFirst() {
+		c = &copied{}
+		p.tables[k] = c
+	}
+	c.pieces = append(c.pieces, ranges...)
+	if s.GetLast() && e.GetServers() > 0 {
+		c.table = route.NewTable(int(e.GetServers()))
+		c.table.Set(c.pieces)
+		c.pieces, c.stores, c.version, c.mark = nil, s.GetStores(), s.GetVersion(), s.GetMark()
+		p.saw(e, c)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package jobs
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+)
+
+// The servers whose moves the planner is told are this host's are those whose moves
+// it carries out.
+func TestServedMoves(t *testing.T) {
+	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r := x.running()
+	if !r.GetRouted() || x.toldMoves == nil {
+		t.Fatalf("the planner is told %v", r)
+	}
+	for rank := range int32(x.servers) {
+		if x.moves(rank) != slices.Contains(r.GetMoves(), rank) {
+			t.Errorf("server %d: moved here %v, the planner is told of %v", rank, x.moves(rank), r.GetMoves())
+		}
+	}
+}
+
+// A copy that the planner says is right goes on where it was; one that it does not
+// name is told anew.
+func TestCopyIsKept(t *testing.T) {
+	x := oneJob(t, Options{Planner: "127.0.0.1:1"})
+	p := x.jobs.plans
+	event := func(e *api.PlanEvent) *api.PlanEvent {
+		e.Job, e.Run, e.Servers = x.name, string(x.run), uint32(x.servers)
+		return e
+	}
+	k := runKey{x.name, x.run}
+	snapshot := event(&api.PlanEvent{Event: &api.PlanEvent_Snapshot{Snapshot: &api.Snapshot{Version: 3, Mark: 33, First: true, Last: true, Stores: []string{"s"}, Displaced: &api.Displaced{First: []uint64{5}, Owner: []int32{1}}}}})
+	change := event(&api.PlanEvent{Event: &api.PlanEvent_Change{Change: &api.Change{Version: 4, Mark: 44, Displaced: &api.Displaced{First: []uint64{6}, Owner: []int32{1}}}}})
+	for _, e := range []*api.PlanEvent{snapshot, change} {
+		if err := p.take(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := p.running()
+	if len(r) != 1 || r[0].GetCopyVersion() != 4 || r[0].GetCopyMark() != 44 {
+		t.Fatalf("the planner is told %v", r)
+	}
+	for range 2 { // a Watch that ends before it has told anything loses nothing
+		p.begin()
+	}
+	if r := p.running(); r[0].GetCopyVersion() != 4 {
+		t.Fatalf("after Watches that told nothing the planner is told %v", r)
+	}
+	if err := p.take(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 4, Stores: []string{"s"}}}})); err != nil {
+		t.Fatal(err)
+	}
+	if c := p.tables[k]; c == nil || c.table.Owner(5) != 1 || c.table.Owner(6) != 1 {
+		t.Errorf("the copy is %v", c)
+	}
+	p.begin()
+	if err := p.take(snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if c := p.tables[k]; c.version != 3 || c.table.Owner(6) == 1 && plan.HomeOf(6, x.servers) != 1 {
+		t.Errorf("after a snapshot the copy has version %d", c.version)
+	}
+	p.begin()
+	if err := p.take(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 9}}})); err == nil {
+		t.Error("a version that this proxy does not have is taken for its own")
+	}
+}
