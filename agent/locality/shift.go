@@ -19,10 +19,12 @@ const (
 // the uses are of new keys, always, does not shift.
 type shift struct {
 	known   []uint64 // bits of the keys of the window before; nil: none yet
+	sample  sample   // of which keys that window was: others are not judged
 	usual   float64  // part of uses that are of unknown keys, as a rule
 	workers []novelty
 	window  novelty // of all uses since the window began
 	noticed bool
+	spelled []uint64 // scratch
 }
 
 // novelty counts a worker's uses since it was last judged.
@@ -46,18 +48,25 @@ func (s *shift) countKeys(b *counts.Batch, list int) (since int, shifted bool) {
 		s.workers = append(s.workers, novelty{})
 	}
 	n := &s.workers[b.Worker]
-	fresh := 0
-	for _, key := range b.Keys {
+	uses, fresh := 0, 0
+	look := func(key uint64) {
+		uses++
 		if word, mask := bit(key); s.known[word]&mask == 0 {
 			fresh++
 		}
 	}
-	for i := range b.Run.N {
-		if word, mask := bit(b.Run.First + uint64(i)*b.Run.Step); s.known[word]&mask == 0 {
-			fresh++
+	for _, key := range b.Keys {
+		if s.sample.has(key) {
+			look(key)
 		}
 	}
-	uses := len(b.Keys) + b.Run.N
+	s.spelled = s.sample.appendRun(s.spelled[:0], b.Run)
+	for _, key := range s.spelled {
+		look(key)
+	}
+	if uses == 0 {
+		return 0, false
+	}
 	switch {
 	case 2*fresh < uses: // before a shift
 		n.since = list + 1
@@ -80,8 +89,8 @@ func (s *shift) countKeys(b *counts.Batch, list int) (since int, shifted bool) {
 	return since, s.noticed
 }
 
-// taken begins anew after a window with these keys was taken.
-func (s *shift) taken(keys []uint64) {
+// taken begins anew after a window with these keys, of that sample, was taken.
+func (s *shift) taken(keys []uint64, of sample) {
 	known := make([]uint64, shiftBits/64)
 	for _, key := range keys {
 		word, mask := bit(key)
@@ -90,7 +99,7 @@ func (s *shift) taken(keys []uint64) {
 	if s.known != nil && !s.noticed && s.window.uses > 0 {
 		s.usual += (float64(s.window.fresh)/float64(s.window.uses) - s.usual) / 2
 	}
-	*s = shift{known: known, usual: s.usual, workers: s.workers[:0]}
+	*s = shift{known: known, sample: of, usual: s.usual, workers: s.workers[:0], spelled: s.spelled[:0]}
 }
 
 // Shifted reports whether a worker has turned to other keys since the last

@@ -8,12 +8,13 @@ import (
 )
 
 // DefaultWindowKeys is how many uses of keys a window holds where windows are
-// wanted: sorting them takes some milliseconds.
+// wanted: sorting them takes some milliseconds. Where workers use more, the window is
+// of a sample of the keys, all uses of which it has.
 const DefaultWindowKeys = 1 << 17
 
 // A Window is what workers used, key by key, from when the window before was
-// taken, or from when a worker turned to other keys, until it was full: a sample
-// of the recent past, by which the planner decides what should move.
+// taken, or from when a worker turned to other keys: of all keys, or of a sample. By
+// it the planner decides what should move.
 type Window struct {
 	First, Last int64    // nanoseconds since 1970
 	Keys        []uint64 // ascending
@@ -41,9 +42,14 @@ type WindowUse struct {
 	Pulls, Pushes uint32
 }
 
-// collector gathers a window. It holds copies of key lists, as they come.
+// collector gathers a window. It holds copies of key lists, as they come, as far as
+// the keys are in the sample.
+//
+// Invariant: there are at most limit keys, and as many uses.
 type collector struct {
 	limit   int
+	sample  sample
+	full    bool // there was no room for a long list: none is taken any more
 	keys    []uint64
 	uses    []listUse
 	first   int64
@@ -72,9 +78,19 @@ func (c *collector) addBatch(at int64, step uint64, b *counts.Batch) {
 	if since, shifted := c.shift.countKeys(b, len(c.uses)); shifted {
 		c.forget(since, at)
 	}
-	if len(c.keys)+n > c.limit {
+	if len(c.uses) >= c.limit {
 		c.leftOut += uint64(n)
 		return
+	}
+	isLong := n > max(c.limit/long, 16<<sampleBits)
+	if isLong {
+		for len(c.keys)+n>>c.sample > c.limit && n>>c.sample > c.limit/enough {
+			c.thin()
+		}
+		if c.full = c.full || len(c.keys)+n>>c.sample > c.limit; c.full {
+			c.leftOut += uint64(n)
+			return
+		}
 	}
 	if len(c.uses) == 0 {
 		c.first = at
@@ -83,24 +99,68 @@ func (c *collector) addBatch(at int64, step uint64, b *counts.Batch) {
 	u := listUse{worker: b.Worker, step: step, pull: pulls > 0, push: pushes > 0, from: len(c.keys)}
 	weight := max(pulls, pushes) // what each access counts as, where requests are sampled
 	u.size = uint32(b.Each[counts.PushedBytes] / weight)
-	if b.Lens != nil && b.LenPlane == counts.PushedBytes {
-		u.lens = make([]uint32, n)
-		for i, l := range b.Lens {
-			u.lens[i] = uint32(uint64(max(l, 0)) * b.LenUnit / weight)
+	lens := b.Lens != nil && b.LenPlane == counts.PushedBytes
+	for i, key := range b.Keys {
+		if !c.sample.has(key) {
+			continue
+		}
+		c.keys = append(c.keys, key)
+		if lens {
+			u.lens = append(u.lens, uint32(uint64(max(b.Lens[i], 0))*b.LenUnit/weight))
 		}
 	}
-	c.keys = append(c.keys, b.Keys...)
-	for i := range b.Run.N {
-		c.keys = append(c.keys, b.Run.First+uint64(i)*b.Run.Step)
-	}
+	c.keys = c.sample.appendRun(c.keys, b.Run)
 	u.to = len(c.keys)
+	c.leftOut += uint64(n - (u.to - u.from))
 	c.uses = append(c.uses, u)
+	for isLong && len(c.keys) > c.limit && n>>c.sample > c.limit/enough { // of this one more than as a rule
+		c.thin()
+		u = c.uses[len(c.uses)-1]
+	}
+	if len(c.keys) > c.limit {
+		c.full = isLong
+		c.leftOut += uint64(len(c.keys) - u.from)
+		c.keys, c.uses = c.keys[:u.from], c.uses[:len(c.uses)-1]
+	}
+}
+
+// A list that there is no room for is left out: the window is of the time before it.
+// Of one of more than limit/long keys, of which few fit, a part is looked at instead,
+// down to limit/enough keys.
+const (
+	long   = 4
+	enough = 16
+)
+
+// thin halves the sample.
+func (c *collector) thin() {
+	c.sample++
+	kept := c.keys[:0]
+	for i := range c.uses {
+		u := &c.uses[i]
+		from, lens := len(kept), u.lens[:0]
+		for k, key := range c.keys[u.from:u.to] {
+			if !c.sample.has(key) {
+				c.leftOut++
+				continue
+			}
+			kept = append(kept, key)
+			if u.lens != nil {
+				lens = append(lens, u.lens[k])
+			}
+		}
+		if u.lens != nil {
+			u.lens = lens
+		}
+		u.from, u.to = from, len(kept)
+	}
+	c.keys = kept
 }
 
 // forget drops what came before a list: workers use other keys since then.
 func (c *collector) forget(list int, at int64) {
 	c.leftOut += uint64(len(c.keys))
-	c.first = at
+	c.first, c.full = at, false
 	from := len(c.keys)
 	if list < len(c.uses) {
 		from = c.uses[list].from
@@ -137,14 +197,14 @@ func (j *Job) TakeWindow(most int) *Window {
 		j.mu.Unlock()
 		return nil
 	}
-	next := &collector{limit: c.limit, shift: c.shift}
+	next := &collector{limit: c.limit, sample: c.sample.larger(), shift: c.shift}
 	j.window = next
 	j.mu.Unlock()
 	w := c.window()
 	w.Shifted = c.shift.noticed || c.shift.known == nil
 	j.mu.Lock()
 	if j.window == next {
-		next.shift.taken(w.Keys)
+		next.shift.taken(w.Keys, c.sample)
 	}
 	j.mu.Unlock()
 	w.trim(most)

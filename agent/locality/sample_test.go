@@ -1,0 +1,138 @@
+package locality
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/counts"
+)
+
+// million is a request of a million keys in the pieces in which it is handed on, of
+// keys that are hashed, or of a run.
+func million(base uint64, dense bool) (batches []counts.Batch) {
+	const n, piece = 1_000_000, 1 << 17
+	if dense {
+		return []counts.Batch{{Run: counts.Run{First: base, Step: 1, N: n}}}
+	}
+	keys := make([]uint64, n)
+	for i := range keys {
+		keys[i] = (base + uint64(i)) * 0xd1342543de82ef95
+	}
+	slices.Sort(keys)
+	for part := range slices.Chunk(keys, piece) {
+		batches = append(batches, counts.Batch{Keys: part, Ascending: true})
+	}
+	return batches
+}
+
+func useLong(c *collector, step uint64, batches []counts.Batch) {
+	for _, b := range batches {
+		b.Each = [counts.Planes]uint64{counts.Pushes: 1, counts.PushedBytes: 4}
+		c.addBatch(int64(step), step, &b)
+	}
+}
+
+// Of requests of a million keys a window has some from all over the range, with all
+// their uses in the steps that it has; neighbours are in it together. What it has and
+// what it left out are all uses.
+func TestLongLists(t *testing.T) {
+	for name, dense := range map[string]bool{"hashed": false, "dense": true} {
+		t.Run(name, func(t *testing.T) {
+			const steps = 5
+			batches := million(3, dense)
+			c := &collector{limit: DefaultWindowKeys}
+			for step := range uint64(steps) {
+				useLong(c, step, batches)
+				if len(c.keys) > c.limit {
+					t.Fatalf("%d keys are held", len(c.keys))
+				}
+			}
+			w := c.window()
+			uses, most, least := uint64(0), uint32(0), ^uint32(0)
+			for _, u := range w.Workers[0].Uses {
+				uses += uint64(u.Pushes)
+				most, least = max(most, u.Pushes), min(least, u.Pushes)
+			}
+			if uses+w.LeftOut != steps*1_000_000 {
+				t.Errorf("%d uses in the window, %d left out, of %d", uses, w.LeftOut, steps*1_000_000)
+			}
+			if most > least+1 || most == 0 { // the last request may have found room for its first keys
+				t.Errorf("keys were used %d to %d times as often", least, most)
+			}
+			if len(w.Keys) < DefaultWindowKeys/enough/2 {
+				t.Errorf("%d keys of a million", len(w.Keys))
+			}
+			last := batches[len(batches)-1]
+			first, end := uint64(0), uint64(0)
+			if dense {
+				first, end = last.Run.First, last.Run.Last()
+			} else {
+				first, end = batches[0].Keys[0], last.Keys[len(last.Keys)-1]
+			}
+			gap := w.Keys[0] - first
+			for i := 1; i < len(w.Keys); i++ {
+				gap = max(gap, w.Keys[i]-w.Keys[i-1])
+			}
+			if gap = max(gap, end-w.Keys[len(w.Keys)-1]); gap > (end-first)/50 {
+				t.Errorf("a gap of %d in %d", gap, end-first)
+			}
+			if !dense {
+				return
+			}
+			ranges := 1
+			for i := 1; i < len(w.Keys); i++ {
+				if w.Keys[i] != w.Keys[i-1]+1 {
+					ranges++
+				}
+			}
+			if ranges > len(w.Keys)>>sampleBits+2 {
+				t.Errorf("%d keys are %d ranges", len(w.Keys), ranges)
+			}
+		})
+	}
+}
+
+// Whether workers turned to other keys is judged by the keys of the sample: the same
+// million again is no shift, another one is.
+func TestShiftOfLongLists(t *testing.T) {
+	j := windowed(DefaultWindowKeys)
+	round := func(base uint64) *Window {
+		for step := range uint64(3) {
+			for _, b := range million(base, false) {
+				b.Each = [counts.Planes]uint64{counts.Pushes: 1, counts.PushedBytes: 4}
+				j.mu.Lock()
+				j.window.addBatch(int64(step), step, &b)
+				j.mu.Unlock()
+			}
+		}
+		return j.TakeWindow(1 << 14)
+	}
+	round(3)
+	for range 3 {
+		if w := round(3); w.Shifted {
+			t.Error("the same keys are taken for others")
+		}
+	}
+	if w := round(1 << 40); !w.Shifted {
+		t.Error("other keys are taken for the same")
+	}
+}
+
+// What noting a request of a million keys takes.
+func BenchmarkLongList(b *testing.B) {
+	for name, dense := range map[string]bool{"hashed": false, "dense": true} {
+		b.Run(name, func(b *testing.B) {
+			batches := million(3, dense)
+			j := windowed(DefaultWindowKeys)
+			useLong(j.window, 0, batches)
+			j.TakeWindow(1 << 14)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				useLong(j.window, uint64(i), batches)
+				if i%64 == 63 { // of ten requests a second
+					j.TakeWindow(1 << 14)
+				}
+			}
+		})
+	}
+}
