@@ -21,6 +21,8 @@ import (
 type Heir interface {
 	// Holds is how many more it holds, and for how long at most; 0: none, now.
 	Holds() (most int, within time.Duration)
+	// Stays reports, as an error, that the heir is about to end, too.
+	Stays(ctx context.Context) error
 	// Leave hands a connection over under a number, with the file of its [keep.State].
 	// Both stay the caller's, which is to close its own.
 	Leave(id uint64, socket *net.TCPConn, state *os.File) error
@@ -41,6 +43,7 @@ type passes struct {
 	mu       sync.Mutex // guards the rest
 	accepted map[keep.ID]*transit
 	asked    map[*connection]bool // to stand, by this proxy, since it is about to end
+	alone    bool                 // it is, and there is no heir that stays
 	counts   PassState
 }
 
@@ -219,29 +222,48 @@ func bare(c net.Conn) *net.TCPConn {
 }
 
 // agentStays is how long a proxy that is about to end looks whether the agent ends, too,
-// as it does where a pod does that has both: then nobody would hold what it leaves. The
+// as it does where a pod does that has both: then nobody would hold what it leaves. Then
+// it asks, and drains its connections where there is no answer within agentAnswers. The
 // job's messages are carried meanwhile.
-const agentStays = 500 * time.Millisecond
+const (
+	agentStays   = 500 * time.Millisecond
+	agentAnswers = 3 * time.Second
+)
 
 // stop begins the end of this proxy: connections that wait for a link are handed over.
 func (s *passes) stop() {
+	if !s.heirStays() {
+		s.mu.Lock()
+		s.alone = true
+		s.mu.Unlock()
+	}
+	close(s.halt)
+}
+
+// heirStays reports whether there is an heir that is not about to end, too.
+func (s *passes) heirStays() bool {
 	late := time.NewTimer(s.agentStays)
 	defer late.Stop()
-	for stays := true; stays; {
+	for {
 		heir := s.heir.Load()
 		if heir == nil {
-			break
+			return false
 		}
 		if _, within := (*heir).Holds(); within == 0 {
-			break
+			return false
 		}
 		select {
 		case <-late.C:
-			stays = false
+			ctx, cancel := context.WithTimeout(s.p.life, agentAnswers)
+			defer cancel()
+			err := (*heir).Stays(ctx)
+			if err != nil {
+				s.p.log.Info("connections are drained, not handed over", "error", err)
+			}
+			return err == nil
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	close(s.halt)
 }
 
 // Why a connection is not handed over when the proxy ends in order, but drained.
@@ -259,7 +281,7 @@ func (s *passes) ends(c *connection) (passes bool, why string) {
 	defer s.mu.Unlock()
 	heir := s.heir.Load()
 	switch {
-	case heir == nil:
+	case heir == nil, s.alone:
 		return false, drainNoHeir
 	case c.codec == "":
 		return false, drainUnframed

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -22,6 +24,7 @@ import (
 // estate is an heir that holds what a proxy leaves for the test to give to the next.
 type estate struct {
 	within time.Duration // for so long; 0: a minute
+	ends   error         // it is about to end, too
 	mu     sync.Mutex
 	left   []leftover
 }
@@ -49,6 +52,8 @@ func (e *estate) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
 }
 
 func (e *estate) Returned(uint64) {}
+
+func (e *estate) Stays(context.Context) error { return e.ends }
 
 // give gives all that was left to a proxy.
 func (e *estate) give(p *Proxy) (n int) {
@@ -364,4 +369,24 @@ func TestOlderProxies(t *testing.T) {
 			t.Errorf("%+v, want one that was drained", n)
 		}
 	})
+}
+
+// Where the agent is about to end as well, nothing is left to it: the connection is
+// drained, and ends when both ends have said all.
+func TestNothingIsLeftToAnAgentThatEnds(t *testing.T) {
+	worker, _, client, process := replaceableHosts(t, compactOnly)
+	rng := rand.New(rand.NewPCG(1, 2))
+	streams := [2][]byte{messages(rng), messages(rng)}
+	worker.estate.ends = errors.New("the agent is about to end, too")
+	stopped := make(chan struct{})
+	go func() { worker.stop(); close(stopped) }()
+	var both sync.WaitGroup
+	for i, way := range [][2]net.Conn{{client, process}, {process, client}} {
+		both.Go(func() { exchange(t, way[0], way[1], streams[i], uint64(i)) })
+	}
+	both.Wait()
+	<-stopped
+	if n := worker.now.passes.state(); n.Drained[drainNoHeir] != 1 || n.Left > 0 || len(worker.estate.left) > 0 {
+		t.Errorf("%+v, and %d were left; want one that was drained", n, len(worker.estate.left))
+	}
 }

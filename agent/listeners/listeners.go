@@ -65,6 +65,7 @@ type Listeners struct {
 	home     uint64 // inode of this process's network namespace
 	log      *slog.Logger
 	tells    bool              // the kernel tells who listens where
+	leaving  chan struct{}     // closed when this agent is about to end
 	incoming *net.UnixListener // nil: none
 	attended sync.WaitGroup    // proxies
 
@@ -131,7 +132,7 @@ func New(o Options) (*Listeners, error) {
 	}
 	return &Listeners{
 		kept: kept{most: affordableKept()},
-		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
+		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), leaving: make(chan struct{}), mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
 	}, nil
@@ -228,9 +229,13 @@ func (l *Listeners) Run(ctx context.Context, keep bool) error {
 func (l *Listeners) accept(ctx context.Context) error {
 	if l.incoming == nil {
 		<-ctx.Done()
+		close(l.leaving)
 		return nil
 	}
-	stop := context.AfterFunc(ctx, func() { l.incoming.Close() })
+	stop := context.AfterFunc(ctx, func() {
+		close(l.leaving)
+		l.incoming.Close()
+	})
 	defer stop()
 	for {
 		raw, err := l.incoming.AcceptUnix()

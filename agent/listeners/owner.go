@@ -39,9 +39,34 @@ func (l *Listeners) owners(conn *handover.Conn, ended <-chan struct{}) *owners {
 	return &owners{l, conn, make(chan struct{}, maxQuestions), ended}
 }
 
-// answer answers a question in a goroutine of its own, of which there are not
-// too many.
+// answer answers who listens where.
 func (o *owners) answer(m handover.Message) error {
+	return o.later(m, func(answer *handover.Message) error {
+		group, found, err := o.listeners.owner(m.Netns, m.Address, o.ended)
+		answer.Cgroup, answer.Found = uint64(group), found
+		return err
+	})
+}
+
+// heardWithin is how long a signal that has come may take to be heard of.
+const heardWithin = 20 * time.Millisecond
+
+var errEnds = errors.New("the agent is about to end, too")
+
+// stays answers whether this agent stays.
+func (o *owners) stays(m handover.Message) error {
+	return o.later(m, func(*handover.Message) error {
+		select {
+		case <-o.listeners.leaving:
+			return errEnds
+		case <-time.After(heardWithin):
+			return nil
+		}
+	})
+}
+
+// later answers a question in a goroutine of its own, of which there are not too many.
+func (o *owners) later(m handover.Message, find func(answer *handover.Message) error) error {
 	select {
 	case o.busy <- struct{}{}:
 	default:
@@ -50,13 +75,11 @@ func (o *owners) answer(m handover.Message) error {
 	o.listeners.attended.Go(func() {
 		defer func() { <-o.busy }()
 		answer := handover.Message{Kind: handover.Result, Sequence: m.Sequence}
-		group, found, err := o.listeners.owner(m.Netns, m.Address, o.ended)
-		answer.Cgroup, answer.Found = uint64(group), found
-		if err != nil {
+		if err := find(&answer); err != nil {
 			answer.Error = err.Error()
 		}
 		if err := o.conn.Send(answer, nil); err != nil {
-			o.listeners.log.Debug("answering who listens", "address", m.Address, "error", err)
+			o.listeners.log.Debug("answering a proxy", "question", m.Kind, "error", err)
 		}
 	})
 	return nil

@@ -132,6 +132,11 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 				return err
 			}
 			continue
+		case handover.Stays:
+			if err := owners.stays(m); err != nil {
+				return err
+			}
+			continue
 		case handover.Keep:
 			if err := l.kept.hold(conn, m.ID, files); err != nil {
 				l.log.Warn("a connection would not outlive its proxy", "error", err)
@@ -169,7 +174,7 @@ func (l *Listeners) admit(conn *handover.Conn, links bool) error {
 	if l.closed {
 		return net.ErrClosed
 	}
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Keeps: l.kept.most, Holds: l.holdsFor().Milliseconds()}, nil); err != nil {
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, Keeps: l.kept.most, Holds: l.holdsFor().Milliseconds()}, nil); err != nil {
 		return err
 	}
 	for _, o := range l.listeners() {

@@ -37,12 +37,13 @@ const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
 const (
-	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh; from the agent: Owners, Holds
+	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh; from the agent: Owners, Holds, Stays
 	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
 	Complete   = "complete"    // from the agent: it has named all there are now
 	FailClosed = "fail-closed" // from the proxy: Cgroup, On; answered by a Result
 	Owner      = "owner"       // from the proxy: Netns, Address; answered by a Result with Found and Cgroup
+	Stays      = "stays"       // from the proxy, which is about to end; answered by a Result, with an Error where the agent is, too
 	Result     = "result"      // from the agent: Sequence, Error where it failed
 	Refused    = "refused"     // from the agent, which then hangs up: Error
 	Ping       = "ping"        // from the agent, every second; answered by a Pong
@@ -77,6 +78,7 @@ type Message struct {
 	Keeps   int            `json:"keeps,omitempty"`  // of an agent's Hello: how many connections it keeps; of a proxy's: not 0 where it takes Kept
 	Holds   int64          `json:"holds,omitempty"`  // of an agent's Hello: milliseconds for which it holds them once their proxy has ended; 0: it is older
 
+	Stays   bool     `json:"stays,omitempty"`   // of an agent's Hello: it answers Stays
 	Carried *Carried `json:"carried,omitempty"` // of a Pong; nil: the proxy does not say
 
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result

@@ -37,6 +37,19 @@ func (c *Client) Holds() (most int, within time.Duration) {
 	return max(0, c.keeping.most-len(c.keeping.held)), c.keeping.holds
 }
 
+// Stays reports, as an error, that the agent is about to end as well as this proxy, or
+// does not answer. One of a version that is not asked is taken to stay.
+func (c *Client) Stays(ctx context.Context) error {
+	c.mu.Lock()
+	old := c.conn != nil && !c.answersStays
+	c.mu.Unlock()
+	if old {
+		return nil
+	}
+	_, err := c.ask(ctx, Message{Kind: Stays})
+	return err
+}
+
 // Leave has the agent give a connection, with the file that describes it, to the next
 // proxy, under a number that no other has. Both stay the caller's.
 func (c *Client) Leave(id uint64, socket *net.TCPConn, state *os.File) error {

@@ -38,9 +38,11 @@ type Client struct {
 	sessions uint64                  // agents that have named all their listeners
 	complete bool                    // this one has
 	owners   bool                    // this agent answers who listens where
-	changed  chan struct{}           // full may have, and what is kept
-	keeping  keeping
-	stay     <-chan struct{} // until when a session lasts, beyond Run's context; nil: not
+	// answersStays: likewise, whether it stays.
+	answersStays bool
+	changed      chan struct{} // full may have, and what is kept
+	keeping      keeping
+	stay         <-chan struct{} // until when a session lasts, beyond Run's context; nil: not
 }
 
 // place is what there is one listener for.
@@ -185,7 +187,8 @@ func (c *Client) attach(conn *Conn, hello Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keeping.attach(hello.Keeps, time.Duration(hello.Holds)*time.Millisecond)
-	c.conn, c.named, c.told, c.pinged, c.complete, c.owners = conn, map[uint64]bool{}, false, false, false, hello.Owners
+	c.conn, c.named, c.told, c.pinged, c.complete = conn, map[uint64]bool{}, false, false, false
+	c.owners, c.answersStays = hello.Owners, hello.Stays
 	for sequence, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, sequence)

@@ -1,0 +1,41 @@
+package listeners
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// A proxy that asks whether the agent stays hears that it does, until the agent is
+// about to end.
+func TestStays(t *testing.T) {
+	mine, proxys, err := handover.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, proxy := handover.NewConn(mine), handover.NewConn(proxys)
+	defer proxy.Close()
+	defer conn.Close()
+	l := &Listeners{leaving: make(chan struct{}), log: slog.Default()}
+	ended := make(chan struct{})
+	defer l.attended.Wait()
+	defer close(ended)
+	o := l.owners(conn, ended)
+	for i, want := range []string{"", errEnds.Error()} {
+		question := handover.Message{Kind: handover.Stays, Sequence: uint64(i)}
+		if want != "" {
+			close(l.leaving)
+		}
+		if err := o.stays(question); err != nil {
+			t.Fatal(err)
+		}
+		m, _, err := proxy.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Kind != handover.Result || m.Sequence != question.Sequence || m.Error != want {
+			t.Errorf("the answer is %+v, want %q", m, want)
+		}
+	}
+}
