@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,20 +57,15 @@ func TestRun(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { Run(ctx) })
 	until(t, 1)
-	stop := make(chan struct{})
+	var rest atomic.Bool
 	for range 4 {
 		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for n := 0; !rest.Load(); n++ {
 			}
 		})
 	}
 	until(t, 2)
-	close(stop)
+	rest.Store(true)
 	until(t, 1)
 	cancel()
 	wg.Wait()
