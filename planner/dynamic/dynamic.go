@@ -50,6 +50,9 @@ type Epoch struct {
 	// Heard are the machines whose uses were seen; those of the others are what
 	// they did before. nil: all.
 	Heard []bool
+	// Base is what each machine moves in a step beside these uses, for other jobs;
+	// nil: nothing. Plans make the busiest machine's sum small.
+	Base []float64
 }
 
 func (e *Epoch) share() float64 {
@@ -96,14 +99,8 @@ func Names() []string { return []string{"home", "random", "dppa", "mgp", "locali
 
 // New returns the strategy of that name.
 func New(name string, o Options) (Strategy, error) {
-	if o.Machines < 1 || o.Machines > maxMachines {
-		return nil, fmt.Errorf("%d machines: want 1 to %d", o.Machines, maxMachines)
-	}
-	if o.Speed != nil && len(o.Speed) != o.Machines {
-		return nil, fmt.Errorf("%d link speeds for %d machines", len(o.Speed), o.Machines)
-	}
-	if o.Barred != nil && len(o.Barred) != o.Machines {
-		return nil, fmt.Errorf("%d machines, of %d it is said whether they have a server", o.Machines, len(o.Barred))
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	switch name {
 	case "home":
@@ -120,6 +117,19 @@ func New(name string, o Options) (Strategy, error) {
 		return reactive{}, nil
 	}
 	return nil, fmt.Errorf("no strategy %q: use %s", name, strings.Join(Names(), ", "))
+}
+
+// check says what is wrong with the machines.
+func (o *Options) check() error {
+	switch {
+	case o.Machines < 1 || o.Machines > maxMachines:
+		return fmt.Errorf("%d machines: want 1 to %d", o.Machines, maxMachines)
+	case o.Speed != nil && len(o.Speed) != o.Machines:
+		return fmt.Errorf("%d link speeds for %d machines", len(o.Speed), o.Machines)
+	case o.Barred != nil && len(o.Barred) != o.Machines:
+		return fmt.Errorf("%d machines, of %d it is said whether they have a server", o.Machines, len(o.Barred))
+	}
+	return nil
 }
 
 // maxMachines is how many machines a job may have.

@@ -75,6 +75,7 @@ type Locality struct {
 	before []float64
 	barred []bool    // machines that can own nothing; nil: none
 	extra  []float64 // bytes a step that the moves of this plan add
+	base   []float64 // Epoch.Base
 	owner  []int32   // as the loads have it
 	calm   []uint8   // by item: doublings of the margin, see moved
 	aged   float64   // steps since calm was last halved
@@ -88,20 +89,9 @@ type Locality struct {
 
 // NewLocality returns a strategy that has seen nothing.
 func NewLocality(o Options) *Locality {
-	l := &Locality{o: o.Locality.withDefaults(), k: o.Machines, barred: o.Barred, loads: make([]float64, o.Machines), extra: make([]float64, o.Machines)}
+	l := &Locality{o: o.Locality.withDefaults()}
 	l.rates.scale = 1
-	l.speed = make([]float64, o.Machines)
-	sum := 0.0
-	for i := range l.speed {
-		l.speed[i] = 1
-		if o.Speed != nil {
-			l.speed[i] = 1 / o.Speed[i]
-		}
-		sum += l.speed[i]
-	}
-	for i := range l.speed {
-		l.speed[i] *= float64(o.Machines) / sum
-	}
+	l.shape(o)
 	return l
 }
 
@@ -130,7 +120,7 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.follow(it)
 	l.see(it, e)
 	l.age(e.Steps)
-	l.before = l.Loads()
+	l.before, l.base = l.Loads(), e.Base
 	clear(l.extra)
 	l.moves = l.moves[:0]
 	l.plans++
@@ -295,6 +285,9 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 			atFrom = float64(u.rate)
 		}
 	}
+	if l.calm[item] > 0 && l.isEverybodys(users, all) {
+		return 0, false
+	}
 	scale, seen := l.scale(), max(float64(l.rates.seen[item].uses), 1e-6)
 	missed := all * l.o.Missed / seen
 	move := l.cost(it, item) * (1 + l.margin(item))
@@ -321,6 +314,14 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 		return 0, false
 	}
 	return best, true
+}
+
+// isEverybodys reports whether half of the machines or more use an item, and none of
+// them more than half as much as all. Such an item moves once, off a busy machine, and
+// stays then: no place is better for it than another, and which machine uses it most
+// is chance.
+func (l *Locality) isEverybodys(users []user, all float64) bool {
+	return 2*len(users) >= l.k && !slices.ContainsFunc(users, func(u user) bool { return 2*float64(u.rate) > all })
 }
 
 // chance is the standard deviation of price b x part b - price a x part a, where
@@ -350,51 +351,3 @@ func (l *Locality) move(it *Items, item, to int32) {
 	l.extra[to] += each
 	l.norm.reset(l)
 }
-
-// norm is what is made small, and its slope.
-type norm struct {
-	value    float64
-	sum      float64   // of the powers
-	spread   float64   // spread / machines
-	load     []float64 // by machine, in bytes a step over relative speed
-	price    []float64 // by machine: slope of value by its bytes
-	cheapest int32
-}
-
-// reset computes all from the loads.
-func (n *norm) reset(l *Locality) {
-	if n.load == nil {
-		n.load, n.price, n.spread = make([]float64, l.k), make([]float64, l.k), l.o.Spread/float64(l.k)
-	}
-	n.sum = 0
-	total, scale := 0.0, l.scale()
-	for i, v := range l.loads {
-		n.load[i] = max(v*scale+l.extra[i], 0) * l.speed[i]
-		n.sum += pow8(n.load[i])
-		total += n.load[i]
-	}
-	n.value = math.Pow(n.sum, 1./power) + n.spread*total
-	unit := math.Pow(n.sum, (1.-power)/power)
-	n.cheapest = 0
-	for i, v := range n.load {
-		slope := 0.0
-		if n.sum > 0 {
-			slope = pow7(v) * unit
-		}
-		n.price[i] = (slope + n.spread) * l.speed[i]
-		if cheap := n.cheapest; (l.barred == nil || !l.barred[i]) && (l.barred != nil && l.barred[cheap] || n.price[i] < n.price[cheap]) {
-			n.cheapest = int32(i)
-		}
-	}
-}
-
-// after returns the value with other bytes at two machines.
-func (n *norm) after(l *Locality, from, to int32, atFrom, atTo float64) float64 {
-	a, b := max(n.load[from]+atFrom*l.speed[from], 0), max(n.load[to]+atTo*l.speed[to], 0)
-	sum := max(n.sum-pow8(n.load[from])-pow8(n.load[to])+pow8(a)+pow8(b), 0)
-	total := (n.value-math.Pow(n.sum, 1./power))/max(n.spread, 1e-300) - n.load[from] - n.load[to] + a + b
-	return math.Pow(sum, 1./power) + n.spread*total
-}
-
-func pow7(v float64) float64 { w := v * v; return w * w * w * v }
-func pow8(v float64) float64 { w := v * v; w *= w; return w * w }

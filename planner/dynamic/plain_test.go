@@ -208,9 +208,20 @@ func (s *plain) best(it *Items, owner []int32, item int32) (int32, bool) {
 	for _, r := range s.rate[item] {
 		all += r
 	}
+	users, most := 0, 0.0
+	for _, r := range s.rate[item] {
+		if r > 0 {
+			users++
+		}
+		most = max(most, r)
+	}
+	if s.calm[item] > 0 && 2*users >= s.k && 2*most <= all { // everybody's
+		return 0, false
+	}
 	from := owner[item]
 	cost := (float64(it.Size[item]) + s.o.Overhead) / s.o.Horizon * (1 + s.o.Margin*math.Pow(2, float64(s.calm[item])))
-	to, most := int32(-1), 0.0
+	to := int32(-1)
+	most = 0
 	s.gains[item] = make([]float64, s.k)
 	for t := range int32(s.k) {
 		if t == from || s.barred != nil && s.barred[t] {

@@ -32,8 +32,8 @@ const pardon = 24
 const otherServers = "the job has begun anew with another number of servers, and no proxy has told of that run yet"
 
 // decide looks at the job once. What it returns says why nothing is planned,
-// where that is so.
-func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err error) {
+// where that is so. base is what its machines move for other jobs, in bytes a step.
+func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (trouble string, err error) {
 	j.follow(s.Run(j.name))
 	if trouble := j.incomplete(); trouble != "" {
 		return trouble, nil
@@ -55,11 +55,15 @@ func (j *job) decide(ctx context.Context, s *plans.Service) (trouble string, err
 	if !placed {
 		return otherServers, nil
 	}
+	j.forget()
+	j.turn++
 	e := j.epoch()
 	if len(e.Uses) == 0 {
 		j.idle++
 		return "", nil
 	}
+	e.Base = base
+	j.pace.note(e.Steps, j.last, perStep(&j.items, e, len(j.hosts)))
 	if err := j.review(ctx, s, e); err != nil {
 		return "", err
 	}
@@ -110,8 +114,8 @@ func (j *job) small() bool {
 	return uses < j.opts.MaxItems
 }
 
-// shaped makes the strategy anew where the machines, or their links, are others
-// than before.
+// shaped tells the strategy of machines, or links, that are others than before, or
+// makes it anew.
 func (j *job) shaped() error {
 	speed := j.speeds()
 	shape := fmt.Sprint(j.hosts, j.serves, speed)
@@ -121,6 +125,13 @@ func (j *job) shaped() error {
 	barred := make([]bool, len(j.hosts))
 	for i, host := range j.hosts {
 		barred[i] = !slices.Contains(j.serves, host)
+	}
+	if l, ok := j.strategy.(*dynamic.Locality); ok { // what it knows stays
+		if err := l.Reshape(dynamic.Options{Machines: len(j.hosts), Barred: barred, Speed: speed}); err != nil {
+			return err
+		}
+		j.shape = shape
+		return nil
 	}
 	strategy, err := j.opts.strategy(len(j.hosts), barred, speed)
 	if err != nil {
@@ -148,8 +159,8 @@ func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) er
 		return nil
 	}
 	actual := map[string]float64{}
-	for i, bytes := range dynamic.Loads(&j.items, e.Uses, len(j.hosts)) {
-		actual[j.hosts[i]] = bytes / e.Steps
+	for i, bytes := range perStep(&j.items, e, len(j.hosts)) {
+		actual[j.hosts[i]] = bytes
 	}
 	number := j.judge.epoch
 	j.judge.epoch = 0
@@ -168,21 +179,39 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 		}
 		sum, sumAfter = sum+before[i], sumAfter+after[i]
 	}
-	most, busy := busiestOf(before, speed)
-	then, busyThen := busiestOf(after, speed)
+	most, busy := busiestOf(plus(before, e.Base), speed)
+	then, busyThen := busiestOf(plus(after, e.Base), speed)
 	if busy-busyThen < worthwhile*busy && sum-sumAfter < worthwhile*sum {
 		return "", nil
 	}
 	targets, migration := j.targets(moves)
 	number, err := s.Propose(ctx, plans.Proposal{
 		Job: j.name, Run: j.run, Servers: j.servers, Targets: targets, Hosts: hosts, MigrationBytes: migration, HorizonSteps: j.opts.Horizon,
-		Reason: fmt.Sprintf("%s moves %.0f bytes a step, would move %.0f; the busiest then %.0f", j.hosts[most], before[most], after[most], after[then]),
+		Reason: fmt.Sprintf("%s moves %.0f bytes a step, would move %.0f; the busiest then %.0f", j.hosts[most], before[most], after[most], after[then]) +
+			besides(e.Base, most) + sharedKeys(e, len(j.hosts)),
 	})
 	if err != nil || number == 0 {
 		return "", err
 	}
 	j.judge.epoch = number
 	return "", nil
+}
+
+// besides says, for people, what a machine moves for other jobs.
+func besides(base []float64, machine int) string {
+	if machine >= len(base) || base[machine] == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", beside %.0f of other jobs", base[machine])
+}
+
+// perStep returns the bytes of a step of each machine with the owners as they are.
+func perStep(it *dynamic.Items, e *dynamic.Epoch, machines int) []float64 {
+	loads := dynamic.Loads(it, e.Uses, machines)
+	for i := range loads {
+		loads[i] /= e.Steps
+	}
+	return loads
 }
 
 // loads returns the bytes of a step of each machine before and after moves.

@@ -14,8 +14,9 @@ import (
 // A job is what is known of one job's uses of keys. Its machines are hosts that
 // report, its items keys. Planner.mu guards it.
 //
-// Invariants: hosts, links and machine number the same machines, keys and number the
-// same items; numbers are never given to others, so that the strategy may keep them.
+// Invariants: hosts, links and machine number the same machines, keys, used, number and
+// items the same items; machines' numbers are never given to others, and items' by
+// forget alone, which tells the strategy.
 type job struct {
 	name    string
 	run     plan.Run // empty: nobody has named it
@@ -30,7 +31,10 @@ type job struct {
 
 	number map[uint64]int32 // item of a key
 	keys   []uint64         // by item
+	used   []uint32         // by item: number of the decision before which it was used last
 	items  dynamic.Items
+	door   door
+	turn   uint32 // number of the next decision
 	full   uint64 // uses of keys for which there was no item
 	missed uint64 // uses that agents left out
 	owners uint64 // version of the owners in items, 0: not read yet
@@ -43,6 +47,7 @@ type job struct {
 	strategy dynamic.Strategy
 	shape    string // what the strategy was made for
 	judge    judge
+	pace     pace
 }
 
 // A worker is what one worker did since the last decision, and before.
@@ -205,21 +210,22 @@ func pick(items []int32, numbers []uint32) []int32 {
 // defaultSize is what a value is taken to have that nobody pushes.
 const defaultSize = 4
 
-// item returns the number of a key, -1 where there are too many.
+// item returns the number of a key, -1 where there is no room for it.
 func (j *job) item(key uint64, size uint32) int32 {
 	n, ok := j.number[key]
 	if !ok {
-		if len(j.keys) >= j.opts.MaxItems {
+		if len(j.keys) >= j.opts.MaxItems || len(j.keys) >= j.opts.MaxItems/2 && j.opts.MaxItems > doorFrom && !j.door.knows(key) {
 			return -1
 		}
 		n = int32(len(j.keys))
 		j.number[key] = n
-		j.keys = append(j.keys, key)
+		j.keys, j.used = append(j.keys, key), append(j.used, j.turn)
 		j.items.Home = append(j.items.Home, 0) // set by place
 		j.items.Owner = append(j.items.Owner, 0)
 		j.items.Size = append(j.items.Size, float32(j.opts.KeyBytes+defaultSize))
 		j.owners = 0
 	}
+	j.used[n] = j.turn
 	if size > 0 {
 		j.items.Size[n] = float32(j.opts.KeyBytes) + float32(size)
 	}

@@ -30,8 +30,8 @@ type Options struct {
 	Every time.Duration
 	// KeyBytes is what a key takes in a message; 8 in PS-lite.
 	KeyBytes float64
-	// MaxItems is how many keys of a job are looked at one by one; those that
-	// come later stay where they are.
+	// MaxItems is how many keys of a job are looked at one by one. Where it has more,
+	// those count that are used again, and those that were not for long are forgotten.
 	MaxItems int
 	// MaxMoves is how many keys a plan moves at most.
 	MaxMoves int
@@ -181,7 +181,7 @@ func (p *Planner) react(ctx context.Context) (waits bool) {
 }
 
 func (p *Planner) decide(ctx context.Context, j *job) {
-	trouble, err := j.decide(ctx, p.service)
+	trouble, err := j.decide(ctx, p.service, p.elsewhere(j))
 	if err != nil {
 		slog.Error("planning", "job", j.name, "error", err)
 		trouble = err.Error()

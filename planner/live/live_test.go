@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -63,6 +65,12 @@ func (f *fleet) round(ctx context.Context, first, second []uint64) {
 	f.planner.Take(f.report(0, first...))
 	f.planner.Take(f.report(1, second...))
 	f.planner.Decide(ctx)
+}
+
+// planClient is a client of the service.
+func planClient(t *testing.T, s *plans.Service) api.PlansClient {
+	t.Helper()
+	return api.NewPlansClient(memory.Serve(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
 }
 
 func (f *fleet) shown(t *testing.T) *api.JobPlan {

@@ -1,0 +1,103 @@
+package live
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/dynamic"
+)
+
+// A pace is how fast a job goes and what each of its hosts moves, by its last
+// decision. Jobs that share hosts share their links: what the others move counts when
+// one is planned.
+type pace struct {
+	from, to int64     // when something was used before the last two decisions, in nanoseconds since 1970
+	steps    float64   // a second; 0: not known yet
+	bytes    []float64 // a step, by machine
+}
+
+// note takes in a decision: so many steps were made since the one before.
+func (p *pace) note(steps float64, last int64, bytes []float64) {
+	if p.from, p.to = p.to, last; p.from > 0 && p.to > p.from {
+		rate := steps / (float64(p.to-p.from) / 1e9)
+		if p.steps > 0 {
+			rate = (p.steps + rate) / 2
+		}
+		p.steps = rate
+	}
+	p.bytes = bytes
+}
+
+// elsewhere returns what each of a job's machines moves for other jobs, in the time
+// of one of its steps; nil: nothing, or it is not known how fast the jobs go.
+func (p *Planner) elsewhere(j *job) []float64 {
+	if j.pace.steps == 0 {
+		return nil
+	}
+	var base []float64
+	for _, name := range slices.Sorted(maps.Keys(p.jobs)) {
+		other := p.jobs[name]
+		if other == j || other.pace.steps == 0 || other.idle > patience {
+			continue
+		}
+		for machine, bytes := range other.pace.bytes {
+			if here, shared := j.machine[other.hosts[machine]]; shared {
+				if base == nil {
+					base = make([]float64, len(j.hosts))
+				}
+				base[here] += bytes * other.pace.steps / j.pace.steps
+			}
+		}
+	}
+	return base
+}
+
+// plus returns what machines move in all.
+func plus(bytes, base []float64) []float64 {
+	if base == nil {
+		return bytes
+	}
+	sum := make([]float64, len(bytes))
+	for i, b := range bytes {
+		sum[i] = b
+		if i < len(base) {
+			sum[i] += base[i]
+		}
+	}
+	return sum
+}
+
+const (
+	// everybody is which part of the machines use a key that everybody does, and the
+	// largest part of its uses that one of them makes.
+	everybody = 0.5
+	// telling is which part of all bytes such keys must be for people to be told.
+	telling = 0.05
+)
+
+// sharedKeys says, for people, which part of what is moved is of keys that everybody
+// uses; empty where it is little. No place is better for them than another, so that
+// they stay where they are.
+func sharedKeys(e *dynamic.Epoch, machines int) string {
+	if machines < 3 {
+		return ""
+	}
+	keys, of, all := 0, 0.0, 0.0
+	for from := 0; from < len(e.Uses); {
+		to, sum, most := from, 0.0, 0.0
+		for ; to < len(e.Uses) && e.Uses[to].Item == e.Uses[from].Item; to++ {
+			b := float64(e.Uses[to].Bytes)
+			sum, most = sum+b, max(most, b)
+		}
+		all += sum
+		if float64(to-from) >= everybody*float64(machines) && most < everybody*sum {
+			keys, of = keys+1, of+sum
+		}
+		from = to
+	}
+	if keys == 0 || of < telling*all {
+		return ""
+	}
+	return fmt.Sprintf("; %d keys that most hosts use are %.0f%% of the bytes and stay, no place is better for them: what helps is to use them less often, or in fewer bytes (--codec, --threshold)", keys, 100*of/all)
+}
