@@ -33,6 +33,8 @@ type Job struct {
 	// their number, the scheduler on the first, all in the cgroup Group of
 	// their host. Without hosts everything runs on loopback.
 	Hosts []*hosts.Host
+	// WorkerHosts get the workers in turn, instead of Hosts.
+	WorkerHosts []*hosts.Host
 	// Apart is the scheduler's host instead.
 	Apart *hosts.Host
 	// IPv6 gives the nodes the hosts' IPv6 addresses, or ::1.
@@ -109,6 +111,9 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 		n := &Node{Role: role, Index: i}
 		if len(j.Hosts) > 0 {
 			n.Host = j.Hosts[i%len(j.Hosts)]
+		}
+		if role == "worker" && len(j.WorkerHosts) > 0 {
+			n.Host = j.WorkerHosts[i%len(j.WorkerHosts)]
 		}
 		if role == "scheduler" && j.Apart != nil {
 			n.Host = j.Apart

@@ -80,12 +80,13 @@ type MixOptions struct {
 	Largest   int // values of one key more, of the first worker; 0: none
 }
 
-// Models are what psjob can train, and four workloads: count pushes whole
+// Models are what psjob can train, and five workloads: count pushes whole
 // numbers and checks their sums, mix does all that PS-lite's clients can do at
 // the same time and checks the answers, rows pulls rows and pushes gradients for them
-// and checks what is left out on the way, bench measures how fast keys go.
+// and checks what is left out on the way, dense has all pull one model and checks it
+// to the last bit, bench measures how fast keys go.
 func Models() []string {
-	return []string{"lr", "fm", "dlrm", "mlp", "count", "mix", "rows", "bench"}
+	return []string{"lr", "fm", "dlrm", "mlp", "count", "mix", "rows", "dense", "bench"}
 }
 
 // withDefaults fills in what fits the model: the rule and its numbers.
@@ -97,7 +98,7 @@ func (o Options) withDefaults() Options {
 			s.Rule = "ftrl"
 		case "fm":
 			s.Rule = "adagrad"
-		case "count", "mix", "rows", "bench":
+		case "count", "mix", "rows", "dense", "bench":
 			s.Rule = "add"
 		default:
 			s.Rule = "sgd"
@@ -170,6 +171,8 @@ func (o Options) Check() error {
 		return o.checkMix()
 	case "rows":
 		return o.checkRows()
+	case "dense":
+		return o.checkDense()
 	case "bench":
 		return nil
 	}

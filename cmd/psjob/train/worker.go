@@ -116,6 +116,8 @@ func (w *worker) work(ctx context.Context) (err error) {
 		err = w.mix(ctx)
 	case "rows":
 		err = w.rows(ctx)
+	case "dense":
+		err = w.dense(ctx)
 	case "bench":
 		err = w.bench(ctx)
 	default:

@@ -1,0 +1,134 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/cmd/psjob/van"
+)
+
+// errNotTheSum is what a job ends with where a pulled value is not the very one that
+// the server must have.
+var errNotTheSum = errors.New("a value is not what the server must have")
+
+// dense has every worker pull a whole model in each step, all of it under way at once,
+// and check each value to the last bit. One worker after the other pushes what a step
+// adds, random numbers of which all know the sums; barriers keep the steps apart.
+func (w *worker) dense(ctx context.Context) error {
+	width := max(1, w.Server.ValueLength)
+	requests, err := w.denseRequests(width)
+	if err != nil {
+		return err
+	}
+	if err := w.configure(ctx, width); err != nil {
+		return err
+	}
+	sums := make([][]float32, len(requests))
+	began, longest := time.Now(), time.Duration(0)
+	for step := range w.Steps {
+		start := time.Now()
+		for i := range requests {
+			r := &requests[i]
+			addStep(r.Vals, w.Seed, uint64(step)<<32|uint64(i))
+			sums[i] = slices.Grow(sums[i], len(r.Vals))[:len(r.Vals)]
+			for j, v := range r.Vals {
+				sums[i][j] += v
+			}
+		}
+		if step%w.van.Config().Workers == w.van.Rank() {
+			if err := w.all(ctx, requests, w.kv.Push); err != nil {
+				return fmt.Errorf("step %d: push: %w", step, err)
+			}
+		}
+		if err := w.van.Barrier(ctx, van.Workers); err != nil {
+			return err
+		}
+		if err := w.all(ctx, requests, w.kv.Pull); err != nil {
+			return fmt.Errorf("step %d: pull: %w", step, err)
+		}
+		for i := range requests {
+			for j, v := range requests[i].Out {
+				if math.Float32bits(v) != math.Float32bits(sums[i][j]) {
+					return fmt.Errorf("step %d: value %d of the request that begins with key %d is %v, want %v: %w", step, j, requests[i].Keys[0], v, sums[i][j], errNotTheSum)
+				}
+			}
+			clear(requests[i].Out)
+			w.report.Checked += len(requests[i].Keys)
+		}
+		if err := w.van.Barrier(ctx, van.Workers); err != nil {
+			return err
+		}
+		longest = max(longest, time.Since(start))
+	}
+	w.report.Steps, w.report.Seconds, w.report.LongestStep = w.Steps, since(began), longest.Seconds()
+	w.report.StepsPerSecond = float64(w.Steps) / w.report.Seconds
+	return nil
+}
+
+// denseRequests returns the requests of a step: Count.Keys keys of width values, the
+// same for all workers, Count.Batch in each request.
+func (w *worker) denseRequests(width int) (all []kv.Request, err error) {
+	keys := make([]uint64, w.Count.Keys)
+	for i := range keys {
+		if keys[i], err = w.keys.Key(uint64(i)); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(keys)
+	for part := range slices.Chunk(keys, w.Count.Batch) {
+		n := len(part) * width
+		all = append(all, kv.Request{Keys: part, Vals: make([]float32, n), Out: make([]float32, n)})
+	}
+	return all, nil
+}
+
+// all makes requests that are under way together, and waits for the answers.
+func (w *worker) all(ctx context.Context, requests []kv.Request, do func(context.Context, kv.Request) (int32, error)) error {
+	var waits []int32
+	for _, r := range requests {
+		ts, err := do(ctx, r)
+		if err != nil {
+			return err
+		}
+		waits = append(waits, ts)
+	}
+	for _, ts := range waits {
+		if err := w.kv.Wait(ctx, ts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addStep fills values with what a step adds to a request's: numbers from 0 to below 1,
+// whose lower bits are as random as their upper ones.
+func addStep(values []float32, seed, number uint64) {
+	rng := rand.NewPCG(seed, number)
+	for i := 0; i < len(values); i += 2 {
+		v := rng.Uint64()
+		values[i] = float32(v>>40) / (1 << 24)
+		if i+1 < len(values) {
+			values[i+1] = float32(v&(1<<24-1)) / (1 << 24)
+		}
+	}
+}
+
+func (o Options) checkDense() error {
+	switch {
+	case o.Server.Rule != "add":
+		return fmt.Errorf("--rule %s: dense needs add, whose sums are known", o.Server.Rule)
+	case o.Steps < 1:
+		return fmt.Errorf("--steps %d: dense wants 1 or more", o.Steps)
+	case o.Async:
+		return errors.New("--async: dense waits for the other workers, or nobody would know what a pull must bring")
+	case o.Count.Keys < 1 || o.Count.Batch < 1:
+		return fmt.Errorf("--count-keys %d, --count-batch %d: want 1 or more", o.Count.Keys, o.Count.Batch)
+	}
+	return nil
+}
