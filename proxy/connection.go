@@ -89,6 +89,8 @@ func addCounts(sum *relay.FlowCounts, c relay.FlowCounts) {
 	sum.In += c.In
 	sum.Out += c.Out
 	sum.CodecNanos += c.CodecNanos
+	sum.Lane += c.Lane
+	sum.Spared += c.Spared
 }
 
 // register knows all connections and sums up those that ended.

@@ -46,6 +46,10 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 		p.takeLane(arrival{conn, far, hello, netns})
 		return nil
 	}
+	if codec, id := p.sharedLane(hello.Offers); codec != nil {
+		p.takeShared(arrival{conn, far, hello, netns}, codec, id)
+		return nil
+	}
 	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
 		return p.takeSite(arrival{conn, far, hello, netns})
 	}

@@ -250,6 +250,9 @@ func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
 			if o.Codec != codec.Name() {
 				continue
 			}
+			l.Lane = func(ctx context.Context, data []byte) (net.Conn, error) {
+				return p.dialShared(ctx, c.destination, codec.Name(), data)
+			}
 			var err error
 			if c.pipe.Sender, c.pipe.Receiver, err = codec.Open(l, o.Data); err != nil {
 				return reason.Errorf(reason.Codec, "connection from %s to %s: starting codec %s: %w", c.client, c.destination, o.Codec, err)
@@ -268,6 +271,12 @@ func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 		if c.kept != nil {
 			c.kept.alters()
 		}
+	}
+	if far := c.pipe.Far; far != nil {
+		l.Alive = func() bool { return relay.Established(far) }
+	}
+	if c.job != "" || c.origin != c.client.Addr().String() { // else nobody knows of whom the process is
+		l.Scope = c.job + " " + c.origin
 	}
 	l.Client, l.Destination, l.HeadLimit, l.Memory = c.client, c.destination, relay.HeadLimit, p.memory
 	return l

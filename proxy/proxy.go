@@ -168,6 +168,7 @@ type Proxy struct {
 	// Links between sites are counted apart: they are of use as long as the job
 	// has connections here, and are ended then.
 	sites  sync.WaitGroup
+	lanes  sync.WaitGroup // over which other proxies share values
 	visits visits
 	// How long drains hold and wait: see drain.go.
 	holdFor, restFor time.Duration
@@ -240,6 +241,7 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	err := g.Wait()
 	p.Drain()
 	p.kept.lanes.close()
+	p.lanes.Wait()
 	p.saveValues()
 	p.entry.close()
 	stop()

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -31,6 +32,7 @@ type State struct {
 	// StateFolder is where is kept what a proxy after this one must know; nil
 	// where no requests are routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
+	Shared      *shared.Counts    `json:"shared,omitempty"`  // where a codec sends values once to several processes of a host
 	Kept        *KeptState        `json:"kept,omitempty"`    // where connections outlive a proxy
 	Passed      *PassState        `json:"passed,omitempty"`  // connections that were handed over in order
 	Refused     map[string]uint64 `json:"refused,omitempty"` // claims of processes and proxies that were not believed
@@ -68,11 +70,15 @@ type Direction struct {
 	Messages     uint64  `json:"messages"`
 	Encoded      uint64  `json:"encoded"`
 	CodecSeconds float64 `json:"codec_seconds"`
+	// SharedBytes, a part of FarBytes, are of values that went over a connection that
+	// all links to a host share; SparedBytes went nowhere, since another link had brought them.
+	SharedBytes uint64 `json:"shared_bytes,omitempty"`
+	SparedBytes uint64 `json:"spared_bytes,omitempty"`
 }
 
 // State returns the state of now.
 func (p *Proxy) State() State {
-	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Kept: p.kept.state(), Passed: p.passes.state()}
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Shared: p.sharedState(), Kept: p.kept.state(), Passed: p.passes.state()}
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
 		s.Errors[string(r)] = n
@@ -113,6 +119,7 @@ func (c *connection) state() ConnectionState {
 	// The kernel knows how much went through also where it is spliced.
 	s.ToFar.JobBytes, s.ToFar.FarBytes = job.received, far.sent
 	s.ToJob.JobBytes, s.ToJob.FarBytes = job.sent, far.received
+	s.ToFar.FarBytes += s.ToFar.SharedBytes
 	return s
 }
 
@@ -121,14 +128,14 @@ func (c *connection) state() ConnectionState {
 func (p *Proxy) Carried() (job, far uint64) {
 	for codec, f := range p.conns.sums().flows {
 		if codec != "" {
-			job, far = job+f.toFar.In, far+f.toFar.Out
+			job, far = job+f.toFar.In, far+f.toFar.Out+f.toFar.Lane
 		}
 	}
 	return job, far
 }
 
 func direction(c relay.FlowCounts) Direction {
-	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9}
+	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9, SharedBytes: c.Lane, SparedBytes: c.Spared}
 }
 
 // Handler serves /api/v1/connections, /api/v1/codecs, /metrics, with those of
@@ -189,7 +196,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain} {
 		out <- d
 	}
 }
@@ -218,6 +225,7 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 // Collect makes the proxy a prometheus.Collector.
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectValues(out)
+	p.collectShared(out)
 	p.collectFolder(out)
 	p.collectMeasures(out)
 	p.kept.collect(out)
@@ -255,7 +263,7 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 			codec = "none"
 		}
 		counter(descBytes, float64(f.toFar.In), codec, "to_far", "job")
-		counter(descBytes, float64(f.toFar.Out), codec, "to_far", "far")
+		counter(descBytes, float64(f.toFar.Out+f.toFar.Lane), codec, "to_far", "far")
 		counter(descBytes, float64(f.toJob.In), codec, "to_job", "far")
 		counter(descBytes, float64(f.toJob.Out), codec, "to_job", "job")
 		for name, c := range map[string]relay.FlowCounts{"to_far": f.toFar, "to_job": f.toJob} {

@@ -39,6 +39,7 @@ type proxyFlags struct {
 	peerGrace, patience   time.Duration
 	mark, connections     int
 	memory                int64
+	share                 bool
 	values                codecFlags
 	follow                bool
 	http                  string
@@ -75,6 +76,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
 	f.routing.addFlags(cmd)
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
+	flags.BoolVar(&f.share, "share-pulls", true, "send values that several workers of a host pull once to that host, where both proxies do; what is kept for it counts towards --proxy-memory, a quarter of it at most")
 	f.values.register(flags)
 	flags.BoolVar(&f.follow, "follow-codecs", true, "take up the rules for values that the planner has (psidecar plan codecs), before those of flags and file, and try codecs when it asks")
 }
@@ -150,19 +152,23 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 	if err != nil {
 		return err
 	}
+	limits := compact.DefaultLimits
+	if !f.share {
+		limits.SharedBytes = 0
+	}
 	for _, name := range f.codecs {
 		switch name {
 		case "none", "":
 		case compact.Name, autoCodec:
 			o.Auto = name == autoCodec
 			if o.Values, err = values.New(values.Options{
-				Compact: compact.DefaultLimits, StateBytes: f.values.memory, Rules: rules, Adds: f.routing.handler == "add",
+				Compact: limits, StateBytes: f.values.memory, Rules: rules, Adds: f.routing.handler == "add",
 				Folder: filepath.Join(f.routing.dir, values.Folder),
 			}); err != nil {
 				return usageError{err}
 			}
 			o.ValuesFile = filepath.Join(f.routing.dir, "values.waiting")
-			o.Codecs = append(o.Codecs, o.Values, compact.New(compact.DefaultLimits))
+			o.Codecs = append(o.Codecs, o.Values, compact.New(limits))
 		default:
 			return usagef("--codec %q: there are %s, %s and none", name, autoCodec, compact.Name)
 		}

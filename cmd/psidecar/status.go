@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
 	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 )
 
 // statusReport is what status --json prints.
@@ -234,8 +235,23 @@ func printProxy(w io.Writer, s *proxy.State, measures bool) {
 		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codec,
 			c.ToFar.JobBytes, c.ToFar.FarBytes, c.ToJob.JobBytes, c.ToJob.FarBytes)
 	}
+	if s.Shared != nil {
+		printShared(w, s.Shared)
+	}
 	if s.Values != nil {
 		printValues(w, s.Values)
+	}
+}
+
+// printShared shows what was sent once to hosts of which several processes pulled it.
+func printShared(w io.Writer, c *shared.Counts) {
+	if c.Sent+c.ReceivedBytes == 0 && len(c.Plain) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "  values that several workers of a host pull: %d bytes sent once, %d spared (%d answers); %d received; %d kept now\n",
+		c.SentBytes, c.SparedBytes, c.Referred, c.ReceivedBytes, c.HeldBytes)
+	for _, why := range slices.Sorted(maps.Keys(c.Plain)) {
+		fmt.Fprintf(w, "    as they were: %s\t%d\n", why, c.Plain[why])
 	}
 }
 

@@ -41,6 +41,9 @@ func NewMemory(limit int64) *Memory {
 	return &Memory{limit: limit, bound: semaphore.NewWeighted(limit), state: semaphore.NewWeighted(limit / stateShare)}
 }
 
+// Limit is the bound in bytes.
+func (m *Memory) Limit() int64 { return m.limit }
+
 // get returns a buffer of 1<<class bytes.
 func (m *Memory) get(class int) []byte {
 	if b, ok := m.classes[class-baseClass].Get().(*[]byte); ok {

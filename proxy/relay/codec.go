@@ -1,6 +1,9 @@
 package relay
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/netip"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -118,6 +121,29 @@ type Releaser interface {
 	Release()
 }
 
+// Sharer is a [Sender] whose messages may go in part over another connection.
+type Sharer interface {
+	// Elsewhere says of the message that was last encoded how many bytes went there,
+	// and how many went nowhere, since the other end had them of another link.
+	Elsewhere() (lane, spared int)
+}
+
+// Waiter is a [Receiver] that may wait for another connection while it decodes.
+type Waiter interface {
+	// Waits reports whether decoding the head may: what came before is written first.
+	Waits(head []byte) bool
+}
+
+// Aborter is a [Sender] or [Receiver] whose calls may wait for other connections.
+type Aborter interface {
+	// Abort ends their waiting: the link is about to be reset. Any goroutine may call it.
+	Abort()
+}
+
+// ErrLinkLost is wrapped by errors of [Receiver.Decode] that are not of the head: what
+// it refers to is lost with the link, or with another one.
+var ErrLinkLost = errors.New("lost with the link")
+
 // Codec makes pairs of Sender and Receiver for links.
 type Codec interface {
 	Name() string
@@ -151,6 +177,16 @@ type Link struct {
 	// Altered is called before a message is encoded that comes out otherwise at the
 	// other end, or one of the Sender's own; nil: nobody wants to know.
 	Altered func()
+	// Scope names the job that the process at the dialer's end is of: what is sent to
+	// processes of another host is shared among those of one scope. Empty: it is not
+	// known.
+	Scope string
+	// Lane, at the dialer's end, makes a connection to the other proxy for a codec of
+	// this name, with what it is to know of it; nil: there is none.
+	Lane func(ctx context.Context, data []byte) (net.Conn, error)
+	// Alive reports whether the link's connection has not ended, as far as the kernel
+	// knows; nil: nobody knows.
+	Alive func() bool
 	// Pays reports whether encoding the next message is worth its time; nil: it
 	// is. It is for the goroutine that calls Encode. A Sender asks it of messages
 	// that nobody wanted encoded by name.

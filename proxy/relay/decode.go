@@ -15,6 +15,7 @@ import (
 type decoder struct {
 	receiver Receiver
 	releaser Releaser // receiver, where it is one
+	waiter   Waiter   // likewise
 	flow     *Flow
 	passing  *Passing // nil: it may not end between two messages
 	skim
@@ -29,6 +30,7 @@ type decoder struct {
 func newDecoder(r Receiver, flow *Flow) *decoder {
 	d := &decoder{receiver: r, flow: flow}
 	d.releaser, _ = r.(Releaser)
+	d.waiter, _ = r.(Waiter)
 	return d
 }
 
@@ -113,6 +115,8 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 		return verdict{need: total}, nil
 	case out.lent: // until written, the memory of the message before is in use
 		return verdict{flush: true}, nil
+	case out.waiting > 0 && d.waiter != nil && d.waiter.Waits(b[n+commandExtra:total]):
+		return verdict{flush: true}, nil
 	}
 	in.r += total
 	return d.encoded(b[n+commandExtra-1], b[n+commandExtra:total], out)
@@ -139,6 +143,8 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 	}
 	follow := flags&flagFollow != 0
 	switch {
+	case errors.Is(err, ErrLinkLost):
+		return verdict{}, &sideError{err: err}
 	case errors.Is(err, ErrNoMemory):
 		return verdict{}, reason.Errorf(reason.Memory, "decoding a message of the link: %w", err)
 	case err != nil:

@@ -15,6 +15,7 @@ import (
 type Flow struct {
 	messages, encoded, unheld atomic.Uint64
 	in, out, codecNanos       atomic.Uint64
+	lane, spared              atomic.Uint64
 	inMessage                 atomic.Bool
 }
 
@@ -26,6 +27,8 @@ type FlowCounts struct {
 	Encoded    uint64 // of those
 	Unheld     uint64 // not encoded because memory was at its bound
 	In, Out    uint64 // bytes
+	Lane       uint64 // bytes that went over another connection, for several links
+	Spared     uint64 // bytes of values that went nowhere: another link had brought them
 	CodecNanos uint64 // spent in the codec, estimated from one message in 16
 	InMessage  bool   // a message is unfinished
 }
@@ -35,6 +38,7 @@ func (f *Flow) Counts() FlowCounts {
 	return FlowCounts{
 		Messages: f.messages.Load(), Encoded: f.encoded.Load(), Unheld: f.unheld.Load(),
 		In: f.in.Load(), Out: f.out.Load(), CodecNanos: f.codecNanos.Load(), InMessage: f.inMessage.Load(),
+		Lane: f.lane.Load(), Spared: f.spared.Load(),
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 type encoder struct {
 	sender   Sender   // nil: nothing is encoded
 	holder   Holder   // sender, where it is one
+	sharer   Sharer   // likewise
 	observer Observer // nil: none, or no longer
 	flow     *Flow
 	decided  bool          // the stream is PS-lite's
@@ -56,6 +57,7 @@ type skim struct {
 func newEncoder(s Sender, flow *Flow) *encoder {
 	e := &encoder{sender: s, flow: flow}
 	e.holder, _ = s.(Holder)
+	e.sharer, _ = s.(Sharer)
 	return e
 }
 
@@ -311,6 +313,12 @@ func (e *encoder) encode(out *output) bool {
 		} else {
 			spared += len(f)
 		}
+	}
+	if e.sharer != nil {
+		lane, kept := e.sharer.Elsewhere()
+		e.flow.lane.Add(uint64(lane))
+		e.flow.spared.Add(uint64(kept))
+		spared -= lane
 	}
 	if e.payoff != nil {
 		e.payoff.Encoded(began, spared, took)

@@ -64,6 +64,7 @@ func (k *Keeping) breaks() { k.breaking.Do(func() { close(k.broken) }) }
 // Break has Run return with [ErrBroken]. The connection is one that is kept.
 func (c *Conn) Break() {
 	c.Keeping.breaks()
+	c.abort()
 	Reset(c.Far)
 }
 

@@ -29,8 +29,28 @@ func (e *encoder) sample(now time.Time) {
 	e.far.last = s
 }
 
-// readSample reads a TCP connection's struct tcp_info, also below TLS.
+// readSample is a sample of a TCP connection, also below TLS.
 func readSample(c net.Conn) (s payoff.Sample, ok bool) {
+	info := tcpInfo(c)
+	if info == nil {
+		return s, false
+	}
+	return payoff.Sample{
+		RTT: time.Duration(info.Rtt) * time.Microsecond, MinRTT: time.Duration(info.Min_rtt) * time.Microsecond,
+		DeliveryRate: info.Delivery_rate, BytesSent: info.Bytes_sent - info.Bytes_retrans,
+	}, true
+}
+
+// Established reports whether neither end of a TCP connection, also below TLS, has
+// ended it, as far as the kernel knows.
+func Established(c net.Conn) bool {
+	info := tcpInfo(c)
+	return info == nil || info.State == unix.BPF_TCP_ESTABLISHED
+}
+
+// tcpInfo reads a TCP connection's struct tcp_info, also below TLS; nil: it is none, or
+// closed.
+func tcpInfo(c net.Conn) (info *unix.TCPInfo) {
 	for {
 		under, wraps := c.(interface{ NetConn() net.Conn })
 		if !wraps {
@@ -40,22 +60,19 @@ func readSample(c net.Conn) (s payoff.Sample, ok bool) {
 	}
 	t, isTCP := c.(*net.TCPConn)
 	if !isTCP {
-		return s, false
+		return nil
 	}
 	raw, err := t.SyscallConn()
 	if err != nil {
-		return s, false
+		return nil
 	}
 	err = raw.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
-			return
-		}
-		ok = true
-		s = payoff.Sample{
-			RTT: time.Duration(info.Rtt) * time.Microsecond, MinRTT: time.Duration(info.Min_rtt) * time.Microsecond,
-			DeliveryRate: info.Delivery_rate, BytesSent: info.Bytes_sent - info.Bytes_retrans,
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err != nil {
+			info = nil
 		}
 	})
-	return s, ok && err == nil
+	if err != nil {
+		return nil
+	}
+	return info
 }

@@ -189,7 +189,18 @@ func (c *Conn) JobEnded() bool { return c.jobEnded.Load() }
 func (c *Conn) FarEnded() bool { return c.farEnded.Load() }
 
 func (c *Conn) reset() {
+	c.abort()
 	c.hold.end()
 	Reset(c.Job)
 	Reset(c.Far)
+}
+
+// abort ends what codecs wait for.
+func (c *Conn) abort() {
+	if a, ok := c.Sender.(Aborter); ok {
+		a.Abort()
+	}
+	if a, ok := c.Receiver.(Aborter); ok {
+		a.Abort()
+	}
 }

@@ -3,9 +3,11 @@ package compact
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -13,16 +15,23 @@ import (
 // use by several goroutines.
 type Codec struct {
 	limits Limits
+	stores *shared.Stores
 
-	mu    sync.Mutex
-	peers map[relay.Instance]*shared
-	idle  []relay.Instance // without links, the one longest so first
+	mu     sync.Mutex
+	peers  map[relay.Instance]*known
+	groups map[scope]*group
+	past   shared.Counts // of groups that have ended
+
+	keeping sync.Mutex       // guards kept
+	kept    int64            // bytes of all groups and stores
+	idle    []relay.Instance // without links, the one longest so first
 }
 
-// shared is a Peer with the number of its ends of links that are open.
-type shared struct {
-	peer *Peer
-	ends int
+// known is a Peer with the number of its ends of links that are open.
+type known struct {
+	peer   *Peer
+	ends   int
+	asking map[netip.AddrPort]int // links that it dialed, by the process here that they are to
 }
 
 // mostIdle is how many peers without links are kept: the other side may learn
@@ -32,7 +41,7 @@ const mostIdle = 16
 
 // New returns the codec of this proxy.
 func New(limits Limits) *Codec {
-	return &Codec{limits: limits, peers: make(map[relay.Instance]*shared)}
+	return &Codec{limits: limits, stores: shared.NewStores(), peers: make(map[relay.Instance]*known), groups: make(map[scope]*group)}
 }
 
 // Name implements [relay.Codec].
@@ -64,8 +73,14 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	p := c.join(other, limits, l.Memory)
 	s, r := p.newSender(l.ID, l.Dialed, l.HeadLimit, l.Memory), p.newReceiver(l.ID, l.Dialed, l.Memory)
 	s.pays = l.Pays
-	s.close = sync.OnceFunc(func() { c.leave(other) })
-	r.close = sync.OnceFunc(func() { c.leave(other) })
+	leave, err := c.share(l, other, limits.SharedBytes, s, r)
+	if err != nil {
+		c.leave(other)
+		c.leave(other)
+		return nil, nil, err
+	}
+	s.close = sync.OnceFunc(func() { leave(); c.leave(other) })
+	r.close = sync.OnceFunc(func() { leave(); c.leave(other) })
 	return s, r, nil
 }
 
@@ -75,7 +90,7 @@ func (c *Codec) join(other relay.Instance, limits Limits, memory *relay.Memory) 
 	defer c.mu.Unlock()
 	s := c.peers[other]
 	if s == nil {
-		s = &shared{peer: NewPeer(limits)}
+		s = &known{peer: NewPeer(limits), asking: map[netip.AddrPort]int{}}
 		s.peer.state = keylist.NewAccount(keyMemory(memory))
 		c.peers[other] = s
 	}
@@ -118,6 +133,7 @@ func lower(a, b Limits) Limits {
 		SparseBytes:      min(a.SparseBytes, b.SparseBytes),
 		RetainedRequests: min(a.RetainedRequests, b.RetainedRequests),
 		RetainedBytes:    min(a.RetainedBytes, b.RetainedBytes),
+		SharedBytes:      min(a.SharedBytes, b.SharedBytes),
 	}
 }
 
@@ -129,7 +145,7 @@ func lowerLists(a, b keylist.Limits) keylist.Limits {
 }
 
 func (l Limits) negative() bool {
-	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes, l.SparseBytes)
+	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes, l.SparseBytes, l.SharedBytes)
 	for _, k := range []keylist.Limits{l.Keys, l.Lens} {
 		least = min(least, k.TableBytes, k.TableLists, k.DictionaryKeys, k.ListBytes)
 	}

@@ -8,6 +8,8 @@
 //   - Lengths go like keys, as their running sums.
 //   - Values most of which are zero, or one other word, go by package sparsewords,
 //     those of which many are equal by package wordlist, others as they are.
+//   - Values that another process of the job got on the same host go as a reference to
+//     those, by package shared.
 //
 // In come the frames of a message (a [Sender]), and out of the link comes the
 // head of an encoded one (a [Receiver]); package relay calls both, and [Codec]
@@ -25,7 +27,8 @@
 //	identity  if flagged: uvarint length, bytes
 //	meta      see metas
 //	keys      by keylist, or if flagged: uvarint link, uvarint number of the request
-//	values    if flagged: by wordlist, or by sparsewords
+//	values    if flagged: by wordlist, or by sparsewords; or, shared, uvarint number, and
+//	          before the first number on a link the group's name (16 bytes)
 //	lens      if flagged; see lens
 package compact
 
@@ -53,8 +56,9 @@ const (
 	packedValues
 	// sparseValues: likewise, by sparsewords.
 	sparseValues
-
-	allFlags = hasIdentity | hasLens | keysOfRequest | retained | hasValues | packedValues | sparseValues
+	// sharedValues: the values frame came, or is to come, over the lane of the link's
+	// group; see package shared.
+	sharedValues
 )
 
 // Limits bound the memory for one peer and its links. Both ends must use the
@@ -71,6 +75,9 @@ type Limits struct {
 	// for their answers, of all links to one peer.
 	RetainedRequests int `json:"retained_requests"`
 	RetainedBytes    int `json:"retained_bytes"`
+	// SharedBytes bounds the values that are kept of one job for all processes of
+	// another host; 0 where nothing is, or the other side does not know of it.
+	SharedBytes int `json:"shared_bytes"`
 }
 
 // DefaultLimits keep two hosts' memory for each other under about 64 MiB for
@@ -82,6 +89,7 @@ var DefaultLimits = Limits{
 	SparseBytes:      64 << 20,
 	RetainedRequests: 16384,
 	RetainedBytes:    64 << 20,
+	SharedBytes:      256 << 20,
 }
 
 // ErrCorrupt is wrapped by all errors of a [Receiver]: the other end did not

@@ -24,6 +24,7 @@ type direction struct {
 	plain    int // bytes of frames shown
 	encoded  int // bytes of heads and values sent for them
 	messages int // that were encoded
+	room     []byte
 }
 
 func newTwoProxies(limits Limits) *twoProxies {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
 	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -27,6 +28,8 @@ type Receiver struct {
 	memory   *relay.Memory // for the values of a message; nil: without a bound
 	lent     []byte        // of memory, until Release
 	numbers  uint64        // of requests that the peer retained
+	inlet    *shared.Inlet // nil: nothing is shared
+	named    bool          // the group was, on this link
 
 	frames   [][]byte
 	identity []byte
@@ -60,6 +63,9 @@ func (r *Receiver) Close() {
 	r.Release()
 	r.keys.Close()
 	r.lens.Close()
+	if r.inlet != nil {
+		r.inlet.Close()
+	}
 	r.peer.forgetLink(r.link, r.numbers)
 	r.close()
 }
@@ -68,7 +74,7 @@ func (r *Receiver) Close() {
 // link.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
 	r.Release()
-	if len(head) == 0 || head[0]&^allFlags != 0 || head[0]&(hasLens|hasValues) == hasLens || !validValues(head[0]) {
+	if len(head) == 0 || head[0]&(hasLens|hasValues) == hasLens || !validValues(head[0]) {
 		return nil, 0, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
 	}
 	flags, src := head[0], head[1:]
@@ -98,11 +104,16 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 			values, src, err = r.values.Decode(src)
 		case flags&sparseValues != 0:
 			values, src, err = r.readSparse(src)
+		case flags&sharedValues != 0:
+			values, src, err = r.readShared(src)
 		default:
 			plain = 1 << len(r.frames)
 		}
+		if err != nil && !errors.Is(err, relay.ErrLinkLost) {
+			err = errors.Join(ErrCorrupt, err)
+		}
 		if err != nil {
-			return nil, 0, errors.Join(ErrCorrupt, err)
+			return nil, 0, err
 		}
 		r.frames = append(r.frames, values)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -23,6 +24,10 @@ type Sender struct {
 	numbers   uint64               // of requests that were retained
 	waiting   map[exchange]request // of them, the last for each exchange
 	pays      func() bool          // see [relay.Link]; nil: always
+	group     shared.ID
+	outlet    *shared.Outlet // nil: nothing is shared
+	named     bool           // the group was, on this link
+	away      elsewhere
 	close     func()
 }
 
@@ -42,6 +47,9 @@ func (p *Peer) newSender(link uint64, isDialer bool, headLimit int, memory *rela
 func (s *Sender) Close() {
 	s.keys.Close()
 	s.lens.Close()
+	if s.outlet != nil {
+		s.outlet.Close()
+	}
 	s.close()
 }
 
@@ -72,15 +80,16 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 	if pack && s.pays != nil && !s.pays() && (m.Meta.Request || !s.peer.owes(exchangeOf(&m.Meta))) {
 		return dst, 0, false
 	}
+	s.away = elsewhere{packed: s.away.packed[:0]}
 	if pack && s.promises(m, shown) {
 		fewest = 0
 	}
-	if !s.fits(m, shown, fewest) {
+	if !s.fits(m, shown, 0) || !(pack && s.refer(m, shown)) && len(m.Data[0]) < fewest {
 		return dst, 0, false
 	}
 	at := len(dst)
 	dst = s.append(dst, m, shown.Frames, pack)
-	if len(m.Data) > 1 && dst[at]&(packedValues|sparseValues) == 0 {
+	if len(m.Data) > 1 && dst[at]&(packedValues|sparseValues|sharedValues) == 0 {
 		plain = 1 << (len(shown.Frames) - len(m.Data) + 1)
 	}
 	return dst, plain, true
@@ -142,7 +151,7 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack boo
 		flags |= hasValues
 		if pack {
 			var form byte
-			dst, form = s.packValues(dst, m, s.headLimit-(len(dst)-at))
+			dst, form = s.appendValues(dst, m, s.headLimit-(len(dst)-at))
 			flags |= form
 		}
 	}

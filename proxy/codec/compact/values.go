@@ -3,6 +3,7 @@ package compact
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
@@ -49,11 +50,17 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	if s.pays != nil && !s.pays() {
 		return false
 	}
-	if shown.Next > uint64(s.peer.limits.SparseBytes) || len(shown.Frames) < 2 {
+	if len(shown.Frames) < 2 {
 		return false
 	}
 	m, _, err := shown.Decode()
 	if err != nil && len(m.Data) != 1 {
+		return false
+	}
+	if s.wantsShared(m, shown) {
+		return true
+	}
+	if shown.Next > uint64(s.peer.limits.SparseBytes) {
 		return false
 	}
 	keys := m.Keys()
@@ -150,8 +157,8 @@ func widthOf(m *pslite.Message, values []byte) int {
 // validValues reports whether a head's flags say at most once how the values are
 // packed, and only of a message that has them.
 func validValues(flags byte) bool {
-	form := flags & (packedValues | sparseValues)
-	return form == 0 || flags&hasValues != 0 && form != packedValues|sparseValues
+	form := flags & (packedValues | sparseValues | sharedValues)
+	return form == 0 || flags&hasValues != 0 && bits.OnesCount8(form) == 1
 }
 
 // memoryPatience is how long a message waits for memory for its values.
@@ -183,6 +190,9 @@ func (r *Receiver) Release() {
 	if r.lent != nil {
 		r.memory.Return(r.lent)
 		r.lent = nil
+	}
+	if r.inlet != nil {
+		r.inlet.Release()
 	}
 	r.keys.Release()
 	r.lens.Release()

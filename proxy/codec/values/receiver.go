@@ -78,6 +78,14 @@ func (r *Receiver) Release() {
 	r.giveWork()
 }
 
+// Waits implements [relay.Waiter].
+func (r *Receiver) Waits(head []byte) bool {
+	return len(head) > 1 && head[len(head)-1] == modeCompact && r.compact.Waits(head)
+}
+
+// Abort implements [relay.Aborter].
+func (r *Receiver) Abort() { r.compact.Abort() }
+
 // Decode implements [relay.Receiver].
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
 	r.Release()

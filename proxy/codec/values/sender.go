@@ -107,6 +107,12 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	return s.compact.Hold(shown)
 }
 
+// Elsewhere implements [relay.Sharer].
+func (s *Sender) Elsewhere() (lane, spared int) { return s.compact.Elsewhere() }
+
+// Abort implements [relay.Aborter].
+func (s *Sender) Abort() { s.compact.Abort() }
+
 // follow takes up changed rules, and the job's name once it is known.
 func (s *Sender) follow() {
 	job := s.job

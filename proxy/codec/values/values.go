@@ -22,10 +22,12 @@
 package values
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -33,6 +35,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -193,6 +196,14 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	c.count(l, 1)
 	return newSender(c, l, cs.(*compact.Sender), theirs), newReceiver(c, l, cr.(*compact.Receiver)), nil
 }
+
+// ServeLane is [compact.Codec.ServeLane].
+func (c *Codec) ServeLane(ctx context.Context, from relay.Instance, id []byte, conn net.Conn, m *relay.Memory) error {
+	return c.compact.ServeLane(ctx, from, id, conn, m)
+}
+
+// Shared is [compact.Codec.Shared].
+func (c *Codec) Shared() shared.Counts { return c.compact.Shared() }
 
 // ways are the links with another proxy: there, and back, over which answers come.
 type ways struct{ there, back int }

@@ -1,0 +1,321 @@
+package compact
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/psidecar/psidecar/proxy/codec/shared"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// scope names the links that may refer to each other's values: those of one job here to
+// one process of the other proxy's.
+type scope struct {
+	other relay.Instance
+	job   string
+}
+
+// group is a scope's, with the number of ends of links in it that are open.
+type group struct {
+	*shared.Group
+	ends int
+}
+
+// sharesOf and sharesInAll say which part of the memory of all connections one group may
+// keep, and all groups and stores together.
+const (
+	sharesOf    = 8
+	sharesInAll = 4
+)
+
+// share has a link's ends share values, where they may: answers go over links that
+// their sender dialed, so that those share, and what is accepted refers. The caller
+// calls leave once for each end.
+func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r *Receiver) (leave func(), err error) {
+	leave = func() {}
+	if most == 0 {
+		return leave, nil
+	}
+	if !l.Dialed {
+		alive := l.Alive
+		if alive == nil {
+			alive = func() bool { return true }
+		}
+		r.inlet = c.stores.Open(shared.Peer(other), l.ID, alive)
+		c.asks(other, l.Destination, 1)
+		return sync.OnceFunc(func() { c.asks(other, l.Destination, -1) }), nil
+	}
+	onHost := l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap()
+	if l.Scope == "" || l.Lane == nil || onHost {
+		return leave, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := scope{other, l.Scope}
+	g := c.groups[of]
+	if g == nil {
+		made, err := shared.NewGroup(c.mostShared(most, l.Memory), c.reserver(l.Memory), func(ctx context.Context, id shared.ID) (net.Conn, error) {
+			return l.Lane(ctx, id[:])
+		})
+		if err != nil {
+			return nil, err
+		}
+		g = &group{Group: made}
+		c.groups[of] = g
+	}
+	g.ends += 2
+	s.group, s.outlet = g.ID, g.Join(l.ID, l.Destination)
+	c.tell(other)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if g.ends--; g.ends > 0 {
+			return
+		}
+		delete(c.groups, of)
+		counts := g.Counts()
+		counts.HeldBytes = 0
+		c.past.Add(counts)
+		g.Close()
+	}, nil
+}
+
+// tell has groups of another proxy expect several of its processes to be answered, or
+// no longer: those that connect to one process here. Workers connect to servers, not to
+// each other. c.mu is locked.
+func (c *Codec) tell(other relay.Instance) {
+	several := false
+	if k := c.peers[other]; k != nil {
+		for _, links := range k.asking {
+			several = several || links > 1
+		}
+	}
+	for of, g := range c.groups {
+		if of.other == other {
+			g.Expect(several)
+		}
+	}
+}
+
+// asks counts a link of another proxy's to a process here, or with n -1 its end.
+func (c *Codec) asks(other relay.Instance, to netip.AddrPort, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.peers[other]
+	if k == nil {
+		return
+	}
+	if k.asking[to] += n; k.asking[to] == 0 {
+		delete(k.asking, to)
+	}
+	c.tell(other)
+}
+
+// mostShared is how many bytes one group may keep.
+func (c *Codec) mostShared(most int, m *relay.Memory) int {
+	if m == nil {
+		return most
+	}
+	return min(most, int(m.Limit()/sharesOf))
+}
+
+// bounded is a part of the memory of all connections, for groups and stores.
+type bounded struct {
+	memory *relay.Memory
+	codec  *Codec
+	mu     *sync.Mutex
+}
+
+func (c *Codec) reserver(m *relay.Memory) shared.Reserver {
+	if m == nil {
+		return nil
+	}
+	return bounded{m, c, &c.keeping}
+}
+
+// TryReserve implements [shared.Reserver].
+func (b bounded) TryReserve(n int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.codec.kept+int64(n) > b.memory.Limit()/sharesInAll || !b.memory.TryReserve(n) {
+		return false
+	}
+	b.codec.kept += int64(n)
+	return true
+}
+
+// Unreserve implements [shared.Reserver].
+func (b bounded) Unreserve(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.codec.kept -= int64(n)
+	b.memory.Unreserve(n)
+}
+
+// ServeLane uses a connection over which another proxy sends what its links here refer
+// to, to its end. id is what it dialed it with.
+func (c *Codec) ServeLane(ctx context.Context, from relay.Instance, id []byte, conn net.Conn, m *relay.Memory) error {
+	var group shared.ID
+	if c.limits.SharedBytes == 0 || len(id) != len(group) {
+		return fmt.Errorf("%w: a lane where nothing is shared, or of a name of %d bytes", ErrCorrupt, len(id))
+	}
+	copy(group[:], id)
+	return c.stores.Serve(ctx, group, shared.Peer(from), conn, c.mostShared(c.limits.SharedBytes, m), c.reserver(m))
+}
+
+// Shared says what came of sharing.
+func (c *Codec) Shared() shared.Counts {
+	counts := c.stores.Counts()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	counts.Add(c.past)
+	for _, g := range c.groups {
+		counts.Add(g.Counts())
+	}
+	return counts
+}
+
+// subjectOf names what an answer is about; false where it is no answer with values.
+func subjectOf(m *pslite.Message, bytes int) (subject shared.Subject, ok bool) {
+	keys := m.Keys()
+	if m.Meta.Request || !m.Meta.Data() || keys.Len() == 0 || bytes < shared.Least {
+		return subject, false
+	}
+	return shared.Subject{App: m.Meta.AppID, First: keys.At(0), Last: keys.At(keys.Len() - 1), Keys: keys.Len(), Bytes: bytes}, true
+}
+
+// wantsShared reports whether a large frame is to be held, to be shared.
+func (s *Sender) wantsShared(m *pslite.Message, shown *relay.Message) bool {
+	if s.outlet == nil || shown.Next > uint64(s.peer.limits.SharedBytes) || len(m.Data) != 1 {
+		return false
+	}
+	subject, ok := subjectOf(m, int(shown.Next))
+	return ok && s.outlet.Wants(subject)
+}
+
+// elsewhere is how a message's values went that are not on the link.
+type elsewhere struct {
+	isShared bool
+	number   uint64
+	lane     int // bytes
+	spared   int
+	// Where values were packed for the lane and did not go there, that form of them:
+	isPacked bool
+	form     byte
+	packed   []byte
+}
+
+// refer shares the values of an answer, if it can; s.away says how.
+func (s *Sender) refer(m *pslite.Message, shown *relay.Message) bool {
+	s.away.isShared, s.away.isPacked, s.away.lane, s.away.spared = false, false, 0, 0
+	if s.outlet == nil || shown.Rest || len(m.Data) < 2 {
+		return false
+	}
+	values := m.Data[1]
+	subject, ok := subjectOf(m, len(values))
+	if !ok {
+		return false
+	}
+	r, ok := s.outlet.Refer(subject, values, func([]byte) (byte, []byte) { return s.packAway(m) })
+	if ok {
+		s.away.isShared, s.away.number, s.away.lane = true, r.Number, r.Lane
+		if r.Lane == 0 {
+			s.away.spared = len(values)
+		}
+		s.values.settle(true)
+	}
+	return ok
+}
+
+// packAway packs values for the lane.
+func (s *Sender) packAway(m *pslite.Message) (form byte, packed []byte) {
+	a := &s.away
+	if !a.isPacked {
+		a.isPacked = true
+		a.packed, a.form = s.packValues(a.packed[:0], m, s.headLimit-headSlack)
+	}
+	switch a.form {
+	case packedValues:
+		return shared.Words, a.packed
+	case sparseValues:
+		return shared.Sparse, a.packed
+	}
+	return shared.Plain, nil
+}
+
+// appendValues appends a message's values, shared or packed, where they are not to
+// follow as they are.
+func (s *Sender) appendValues(dst []byte, m *pslite.Message, room int) (_ []byte, form byte) {
+	a := &s.away
+	switch {
+	case a.isShared:
+		if !s.named {
+			s.named = true
+			dst = append(dst, s.group[:]...)
+		}
+		return binary.AppendUvarint(dst, a.number), sharedValues
+	case a.isPacked && a.form == 0:
+		return dst, 0
+	case a.isPacked && len(a.packed)+headSlack <= room:
+		dst = append(dst, a.packed...)
+		return dst, a.form
+	}
+	return s.packValues(dst, m, room)
+}
+
+// Elsewhere implements [relay.Sharer].
+func (s *Sender) Elsewhere() (lane, spared int) {
+	lane, spared = s.away.lane, s.away.spared
+	s.away.lane, s.away.spared = 0, 0
+	return lane, spared
+}
+
+// Abort implements [relay.Aborter].
+func (s *Sender) Abort() {
+	if s.outlet != nil {
+		s.outlet.Abort()
+	}
+}
+
+// readShared returns the values that a head refers to.
+func (r *Receiver) readShared(src []byte) (values, rest []byte, err error) {
+	if r.inlet == nil {
+		return nil, nil, fmt.Errorf("%w: shared values, which was not agreed on", ErrCorrupt)
+	}
+	if !r.named {
+		var group shared.ID
+		if len(src) < len(group) {
+			return nil, nil, fmt.Errorf("%w: the name of a group in %d bytes", ErrCorrupt, len(src))
+		}
+		copy(group[:], src)
+		if err := r.inlet.Begin(group); err != nil {
+			return nil, nil, err
+		}
+		r.named, src = true, src[len(group):]
+	}
+	number, src, err := uvarint(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	values, err = r.inlet.Take(number)
+	if errors.Is(err, shared.ErrLost) {
+		return nil, nil, fmt.Errorf("%w: %w", relay.ErrLinkLost, err)
+	}
+	return values, src, err
+}
+
+// Waits implements [relay.Waiter].
+func (r *Receiver) Waits(head []byte) bool { return len(head) > 0 && head[0]&sharedValues != 0 }
+
+// Abort implements [relay.Aborter].
+func (r *Receiver) Abort() {
+	if r.inlet != nil {
+		r.inlet.Abort()
+	}
+}

@@ -1,0 +1,341 @@
+package shared
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+)
+
+// world is both ends of a group, its lane and its links, all of which a test moves step
+// by step. What each link is to bring is written down in the obvious way.
+type world struct {
+	t        testing.TB
+	rng      *rand.Rand
+	source   *Source
+	store    *Store
+	links    []*testLink
+	numbers  uint64
+	there    []byte // on the lane
+	back     []byte
+	reader   *pieces
+	ended    chan error
+	told     *pieces
+	heard    chan error
+	versions [4]byte // of what each subject's answers are now
+	resolved int
+}
+
+// testLink is a link: messages on their way, and what its process must get.
+type testLink struct {
+	number  uint64
+	outlet  *Outlet
+	flying  []testMessage
+	using   *testMessage // the process has not read it all
+	holds   []byte       // its values
+	stalled bool
+	ended   bool // at its sender
+}
+
+type testMessage struct {
+	isRef  bool
+	number uint64
+	want   []byte
+}
+
+const (
+	testLimit = 40 << 10
+	testSizes = 4
+)
+
+func newWorld(t testing.TB, seed uint64) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), source: NewSource(testLimit, nil), store: NewStore(testLimit, nil)}
+	w.store.grow(testLimit / 2)
+	w.attach()
+	for range 3 {
+		w.link()
+	}
+	return w
+}
+
+func (w *world) link() {
+	w.numbers++
+	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), uint16(w.numbers%5))
+	w.links = append(w.links, &testLink{number: w.numbers, outlet: w.source.Join(w.numbers, to)})
+	w.store.bind(w.numbers)
+}
+
+// pieces is a stream that comes in pieces: a read waits for one, and for its being
+// taken.
+type pieces struct {
+	in   chan []byte
+	want chan bool // the reader has taken all and wants more
+	left []byte
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	for len(p.left) == 0 {
+		p.want <- true
+		more, ok := <-p.in
+		if !ok {
+			return 0, io.EOF
+		}
+		p.left = more
+	}
+	n := copy(b, p.left)
+	p.left = p.left[n:]
+	return n, nil
+}
+
+func newPieces() *pieces { return &pieces{in: make(chan []byte), want: make(chan bool)} }
+
+// attach begins a lane.
+func (w *world) attach() {
+	w.there, w.back = nil, w.store.appendStart(nil)
+	w.reader, w.told = newPieces(), newPieces()
+	w.ended, w.heard = make(chan error, 1), make(chan error, 1)
+	go func(p *pieces) { w.ended <- w.store.read(bufio.NewReaderSize(p, 16)) }(w.reader)
+	go func(p *pieces) { w.heard <- w.source.read(bufio.NewReaderSize(p, 16)) }(w.told)
+	<-w.reader.want
+	<-w.told.want
+	w.store.attach(true)
+}
+
+// cut ends the lane at any byte.
+func (w *world) cut() {
+	for p, ended := range map[*pieces]chan error{w.reader: w.ended, w.told: w.heard} {
+		close(p.in)
+		if err := <-ended; err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+			w.t.Fatalf("a lane that was cut: %v", err)
+		}
+	}
+	w.source.detach()
+	w.store.attach(false)
+	w.attach()
+}
+
+// carry moves some bytes of what is on the lane to a reader.
+func (w *world) carry(from *[]byte, to *pieces, ended chan error, n int) {
+	n = min(n, len(*from))
+	if n == 0 {
+		return
+	}
+	to.in <- (*from)[:n:n]
+	*from = (*from)[n:]
+	select {
+	case <-to.want:
+	case err := <-ended:
+		w.t.Fatalf("a reader gave up: %v", err)
+	}
+}
+
+// write moves the queue to the lane.
+func (w *world) write() {
+	all := w.source.take()
+	if !w.source.attached {
+		return
+	}
+	for i := range all {
+		w.there = all[i].appendHead(w.there)
+		if all[i].kind == kindPut {
+			w.there = append(w.there, all[i].entry.onLane()...)
+		}
+	}
+	w.source.wrote(all)
+}
+
+func (w *world) values(subject int) []byte {
+	size := Least + 512*subject
+	return bytes.Repeat([]byte{byte(subject), w.versions[subject], 7, w.versions[subject] + 1}, size/4)
+}
+
+// answer sends one on a link, as it would be without a lane to wait for.
+func (w *world) answer(l *testLink) {
+	i := w.rng.IntN(testSizes)
+	if w.rng.IntN(6) == 0 {
+		w.versions[i]++
+	}
+	v := w.values(i)
+	subject := Subject{App: 1, First: uint64(i), Last: uint64(i), Keys: 1, Bytes: len(v)}
+	m := testMessage{want: v}
+	if mayPut, ok := l.outlet.begin(subject); ok {
+		var refused *entry
+		if m.number, m.isRef, refused = l.outlet.find(subject, v); !m.isRef && refused == nil && (mayPut || l.outlet.try(subject) || w.rng.IntN(2) == 0) {
+			if wait, _ := l.outlet.mustWait(len(v)); wait == waitNot || wait == waitLane {
+				m.number, _, m.isRef = l.outlet.put(subject, v, Plain, nil)
+			}
+		}
+	}
+	l.flying = append(l.flying, m)
+}
+
+// use lets a link's process read a little.
+func (w *world) use(l *testLink) {
+	if l.using != nil {
+		if !bytes.Equal(l.holds, l.using.want) {
+			w.t.Fatalf("link %d: values changed while they were in use", l.number)
+		}
+		w.store.used(l.number, l.using.number)
+		l.using = nil
+		return
+	}
+	if len(l.flying) == 0 {
+		return
+	}
+	m := l.flying[0]
+	if m.isRef {
+		values, _, _, err := w.store.take(m.number)
+		if err != nil {
+			w.t.Fatalf("link %d, number %d: %v", l.number, m.number, err)
+		}
+		if values == nil {
+			return // it waits
+		}
+		if !bytes.Equal(values, m.want) {
+			w.t.Fatalf("link %d, number %d: other values", l.number, m.number)
+		}
+		w.resolved++
+		l.using, l.holds = &m, values
+	}
+	l.flying = l.flying[1:]
+}
+
+// leave ends a link at its receiver, whatever is on its way.
+func (w *world) leave(i int) {
+	l := w.links[i]
+	if l.using != nil {
+		w.use(l)
+	}
+	if !l.ended {
+		l.outlet.Close()
+	}
+	w.store.leave(l.number)
+	w.links = append(w.links[:i], w.links[i+1:]...)
+}
+
+func (w *world) step() {
+	l := w.links[w.rng.IntN(len(w.links))]
+	switch w.rng.IntN(16) {
+	case 0, 1, 2, 3:
+		if !l.ended && len(l.flying) < 20 {
+			w.answer(l)
+		}
+	case 4, 5:
+		w.write()
+	case 6, 7:
+		w.carry(&w.there, w.reader, w.ended, w.rng.IntN(3*Least))
+	case 8:
+		w.back = w.store.appendNews(w.back)
+	case 9:
+		w.carry(&w.back, w.told, w.heard, 1+w.rng.IntN(30))
+	case 10, 11, 12, 13:
+		if !l.stalled {
+			w.use(l)
+		}
+	case 14:
+		l.stalled = w.rng.IntN(3) == 0
+	case 15:
+		switch w.rng.IntN(12) {
+		case 0:
+			w.cut()
+		case 1: // in order: the receiver still uses what comes
+			l.outlet.Close()
+			l.ended = true
+		case 2:
+			w.leave(w.rng.IntN(len(w.links)))
+			w.link()
+		case 3:
+			w.store.grow(w.store.limit + Least)
+		}
+	}
+	w.check()
+}
+
+func (w *world) check() {
+	s := 0
+	for _, e := range w.source.entries {
+		s += e.size()
+	}
+	if s != w.source.bytes || s > w.source.limit || w.source.limit > w.store.limit {
+		w.t.Fatalf("the source has %d bytes, counted %d of %d, granted %d", s, w.source.bytes, w.source.limit, w.store.limit)
+	}
+	r := 0
+	for _, h := range w.store.entries {
+		r += len(h.values)
+	}
+	if r != w.store.bytes || r > w.store.limit {
+		w.t.Fatalf("the store has %d bytes, counted %d of %d", r, w.store.bytes, w.store.limit)
+	}
+}
+
+// settle lets everything that is on its way arrive.
+func (w *world) settle() {
+	for range 10_000 {
+		w.write()
+		w.carry(&w.there, w.reader, w.ended, 1<<20)
+		waits := false
+		for _, l := range w.links {
+			w.use(l)
+			waits = waits || len(l.flying) > 0 || l.using != nil
+		}
+		w.back = w.store.appendNews(w.back)
+		w.carry(&w.back, w.told, w.heard, 1<<20)
+		w.check()
+		if !waits && len(w.there) == 0 && len(w.source.queue) == 0 {
+			return
+		}
+	}
+	for _, l := range w.links {
+		if len(l.flying) > 0 {
+			w.t.Errorf("link %d waits for %+v; next %d", l.number, l.flying[0].number, w.store.next)
+		}
+	}
+	w.t.Fatal("something never arrives")
+}
+
+// Whatever is cut, stalls or ends, in any order: each process gets the very values that
+// its server answered, neither end keeps more than was agreed, and at the end nothing
+// waits and nothing is owed.
+func TestSchedules(t *testing.T) {
+	resolved := 0
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, seed)
+			for range 600 {
+				w.step()
+			}
+			for _, l := range w.links {
+				l.stalled = false
+			}
+			w.settle()
+			for n, e := range w.source.entries {
+				if e.refs > 0 {
+					t.Errorf("number %d has %d references that nobody has", n, e.refs)
+				}
+				if w.store.entries[n] == nil {
+					t.Errorf("number %d is not at the other end", n)
+				}
+			}
+			for len(w.links) > 0 {
+				w.leave(0)
+			}
+			w.settle()
+			if len(w.source.outlets) > 0 {
+				t.Errorf("%d links are not forgotten", len(w.source.outlets))
+			}
+			close(w.reader.in)
+			close(w.told.in)
+			<-w.ended
+			<-w.heard
+			resolved += w.resolved
+		})
+	}
+	if resolved < 300*20 {
+		t.Errorf("only %d references were resolved", resolved)
+	}
+	t.Logf("%d references", resolved)
+}

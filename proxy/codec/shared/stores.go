@@ -1,0 +1,296 @@
+package shared
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Peer names the proxy at the other end.
+type Peer [16]byte
+
+// Stores are those of a proxy, by group. They are safe for use by several goroutines.
+type Stores struct {
+	mu    sync.Mutex // guards the rest
+	byID  map[ID]*served
+	links map[Peer]int // that are open
+	ended Counts       // of groups that have ended
+}
+
+// served is a Store with its lane.
+type served struct {
+	*Store
+	id   ID
+	from Peer
+	lane net.Conn // nil: none
+	ends chan struct{}
+	soon chan struct{} // there is something to say
+	now  chan struct{} // and it is not to wait
+}
+
+const (
+	maxStores = 1 << 10
+	// sayWithin is how long what a link has used is not said, so that more comes with it.
+	sayWithin = 10 * time.Millisecond
+	// laneWithin is how long values are waited for without a lane, while the link that
+	// refers to them is whole; laneAfterLink where it is not: its sender has ended, as a
+	// rule.
+	laneWithin    = 10 * time.Second
+	laneAfterLink = 250 * time.Millisecond
+	lookEvery     = 10 * time.Millisecond
+)
+
+// NewStores returns none yet.
+func NewStores() *Stores { return &Stores{byID: map[ID]*served{}, links: map[Peer]int{}} }
+
+// An Inlet is the receiving end of a link. It is for one goroutine, but for Abort.
+type Inlet struct {
+	stores *Stores
+	from   Peer
+	link   uint64
+	alive  func() bool
+	group  *served // nil until the link refers to it
+	number uint64  // of the values that are in use
+	uses   bool
+	abort  chan struct{}
+	once   sync.Once
+}
+
+// Open returns the Inlet of a link. alive reports whether the link's connection is
+// whole.
+func (s *Stores) Open(from Peer, link uint64, alive func() bool) *Inlet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links[from]++
+	return &Inlet{stores: s, from: from, link: link, alive: alive, abort: make(chan struct{})}
+}
+
+// Abort ends the Inlet's waiting, now and later: its link is reset.
+func (i *Inlet) Abort() { i.once.Do(func() { close(i.abort) }) }
+
+// Close notes that nothing is used on the link any more.
+func (i *Inlet) Close() {
+	i.Release()
+	i.Abort()
+	s := i.stores
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.links[i.from]--; s.links[i.from] == 0 {
+		delete(s.links, i.from)
+	}
+	if g := i.group; g != nil && g.leave(i.link) {
+		s.remove(g)
+	}
+}
+
+// remove ends a group that nothing needs; s.mu is locked.
+func (s *Stores) remove(g *served) {
+	if s.byID[g.id] == g {
+		delete(s.byID, g.id)
+		c := g.Counts()
+		c.HeldBytes = 0
+		s.ended.Add(c)
+		g.close()
+	}
+}
+
+// Begin says of which group the link is, which it says itself.
+func (i *Inlet) Begin(id ID) error {
+	i.stores.mu.Lock()
+	defer i.stores.mu.Unlock()
+	g := i.stores.byID[id]
+	if i.group != nil || g == nil || g.from != i.from {
+		return corrupt("a link of a group that is not known, or of two")
+	}
+	i.group = g
+	g.bind(i.link)
+	return nil
+}
+
+// Take returns the values that a number stands for, which stay what they are until
+// Release. It waits for those that are on their way, while there is a lane; without one
+// for a while, since it is made again. An error that wraps [ErrLost] says that they
+// cannot come any more.
+func (i *Inlet) Take(number uint64) ([]byte, error) {
+	i.Release()
+	if i.group == nil {
+		return nil, corrupt("a reference of a link that has not said of which group it is")
+	}
+	var detached time.Time
+	for {
+		values, changed, attached, err := i.group.take(number)
+		if err != nil {
+			return nil, err
+		}
+		if values != nil {
+			i.number, i.uses = number, true
+			return values, nil
+		}
+		var late <-chan time.Time
+		switch {
+		case attached:
+			detached = time.Time{}
+		case detached.IsZero():
+			detached = time.Now()
+			fallthrough
+		default:
+			if lost(time.Since(detached), i.alive()) {
+				return nil, fmt.Errorf("%w: their lane has ended", ErrLost)
+			}
+			late = time.After(lookEvery)
+		}
+		select {
+		case <-changed:
+		case <-late:
+		case <-i.abort:
+			return nil, fmt.Errorf("%w: the link was reset", ErrLost)
+		}
+	}
+}
+
+// lost reports whether a lane that has not been there for so long will not be again.
+func lost(since time.Duration, alive bool) bool {
+	return since > laneWithin || !alive && since > laneAfterLink
+}
+
+// Release notes that what Take returned has been used.
+func (i *Inlet) Release() {
+	if i.uses {
+		i.uses = false
+		i.group.used(i.link, i.number)
+	}
+}
+
+// Serve uses a lane to its end. Only a proxy of which there is a link may have one.
+func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, most int, memory Reserver) error {
+	g, ends, err := s.begin(id, from, conn, most, memory)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	var saying sync.WaitGroup
+	said := make(chan struct{})
+	_, err = conn.Write(g.appendStart(nil))
+	if err == nil {
+		g.attach(true)
+		saying.Go(func() { g.say(conn, said) })
+		err = g.read(bufio.NewReaderSize(conn, readBuffer))
+	}
+	close(said)
+	conn.Close()
+	saying.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.lane == conn {
+		g.lane = nil
+		g.attach(false)
+	}
+	close(ends)
+	if g.leaveLane() {
+		s.remove(g)
+	}
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
+}
+
+// begin makes a lane that of its group, in place of another one.
+func (s *Stores) begin(id ID, from Peer, conn net.Conn, most int, memory Reserver) (*served, chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.byID[id]
+	switch {
+	case s.links[from] == 0:
+		return nil, nil, corrupt("a lane of a proxy that has no link here")
+	case g != nil && g.from != from:
+		return nil, nil, corrupt("a lane of another proxy's group")
+	case g == nil && len(s.byID) >= maxStores:
+		return nil, nil, corrupt("%d groups are all that are kept", maxStores)
+	case g == nil:
+		g = &served{Store: NewStore(most, memory), id: id, from: from, soon: make(chan struct{}, 1), now: make(chan struct{}, 1)}
+		g.Store.wake = g.look
+		g.grow(firstLimit)
+		s.byID[id] = g
+	}
+	g.joinLane()
+	for g.lane != nil { // of a connection that the other end has given up
+		old, ends := g.lane, g.ends
+		old.Close()
+		s.mu.Unlock()
+		<-ends
+		s.mu.Lock()
+	}
+	g.lane, g.ends = conn, make(chan struct{})
+	return g, g.ends, nil
+}
+
+// joinLane and leaveLane count lanes; leaveLane reports whether nothing needs the
+// Store.
+func (s *Store) joinLane() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lanes++
+}
+
+func (s *Store) leaveLane() (unused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lanes--
+	return len(s.links) == 0 && s.lanes == 0
+}
+
+func (g *served) look(now bool) {
+	which := g.soon
+	if now {
+		which = g.now
+	}
+	select {
+	case which <- struct{}{}:
+	default:
+	}
+}
+
+// say tells the sender what it must know, until the lane ends.
+func (g *served) say(conn net.Conn, ended <-chan struct{}) {
+	var news []byte
+	for {
+		select {
+		case <-ended:
+			return
+		case <-g.now:
+		case <-g.soon:
+			select {
+			case <-g.now:
+			case <-time.After(sayWithin):
+			case <-ended:
+				return
+			}
+		}
+		if news = g.appendNews(news[:0]); len(news) == 0 {
+			continue
+		}
+		if _, err := conn.Write(news); err != nil {
+			conn.Close()
+			return
+		}
+	}
+}
+
+// Counts returns the figures of now.
+func (s *Stores) Counts() Counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var c Counts
+	c.Add(s.ended)
+	for _, g := range s.byID {
+		c.Add(g.Counts())
+	}
+	return c
+}

@@ -1,0 +1,108 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/proxy/codec/shared"
+	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// sharing is a codec that sends values once to a host: see package shared.
+type sharing interface {
+	ServeLane(ctx context.Context, from relay.Instance, id []byte, conn net.Conn, m *relay.Memory) error
+	Shared() shared.Counts
+}
+
+// sharedOffer is what a lane's hello says: the group's name, and that of the codec.
+func sharedOffer(codec string, id []byte) link.Offer {
+	return link.Offer{Codec: shared.Name, Data: append(append([]byte(nil), id...), codec...)}
+}
+
+// dialShared makes a lane to the proxy at a destination's host.
+func (p *Proxy) dialShared(ctx context.Context, to netip.AddrPort, codec string, id []byte) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(p.life, cancel)
+	defer stop()
+	at := netip.AddrPortFrom(to.Addr(), p.opts.MeshPort)
+	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at, Offers: []link.Offer{sharedOffer(codec, id)}}
+	conn, _, err := p.links.Dial(ctx, at.String(), h)
+	if err != nil {
+		p.log.Debug("no connection to share values over", "to", at, "error", err)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// sharedLane returns the codec for which a link is a lane, and the group's name.
+func (p *Proxy) sharedLane(offers []link.Offer) (codec sharing, id []byte) {
+	for _, o := range offers {
+		if o.Codec != shared.Name || len(o.Data) < len(shared.ID{}) {
+			continue
+		}
+		id, name := o.Data[:len(shared.ID{})], string(o.Data[len(shared.ID{}):])
+		for _, c := range p.opts.Codecs {
+			if s, ok := c.(sharing); ok && c.Name() == name {
+				return s, id
+			}
+		}
+	}
+	return nil, nil
+}
+
+// takeShared takes a lane, which has a slot, and uses it to its end. It keeps no proxy
+// from ending: the links that need it do.
+func (p *Proxy) takeShared(a arrival, codec sharing, id []byte) {
+	p.lanes.Go(func() {
+		defer p.entry.leave()
+		defer relay.Reset(a.far)
+		if err := link.Reply(a.far, &link.Answer{Instance: p.instance}); err != nil {
+			p.fail(reason.Wrap(err, "lane from %s", a.source()))
+			return
+		}
+		if err := codec.ServeLane(p.life, a.hello.Instance, id, a.far, p.memory); err != nil && p.life.Err() == nil {
+			p.log.Debug("a connection that values were shared over ended", "from", a.source(), "error", err)
+			p.conns.failed(reason.Codec)
+		}
+	})
+}
+
+// sharedState says what came of sharing values; nil where no codec does.
+func (p *Proxy) sharedState() *shared.Counts {
+	var sum *shared.Counts
+	for _, codec := range p.opts.Codecs {
+		if s, ok := codec.(sharing); ok {
+			if sum == nil {
+				sum = &shared.Counts{}
+			}
+			sum.Add(s.Shared())
+		}
+	}
+	return sum
+}
+
+var (
+	descShared      = prometheus.NewDesc("psidecar_proxy_shared_bytes_total", "Bytes of values that several processes of a host pull: sent once to such hosts, spared since another process there had them, received for this one.", []string{"what"}, nil)
+	descSharedHeld  = prometheus.NewDesc("psidecar_proxy_shared_held_bytes", "Bytes of values that are kept now, of what was sent to hosts and of what came for this one.", nil, nil)
+	descSharedPlain = prometheus.NewDesc("psidecar_proxy_shared_plain_total", "Answers for hosts of several processes that went as they are: no_lane (the connection for them is not there yet, or broke), unlike (such values were not the same for several), stalled (the process does not read), memory, large (of more bytes than half of what may be kept).", []string{"reason"}, nil)
+)
+
+func (p *Proxy) collectShared(out chan<- prometheus.Metric) {
+	s := p.sharedState()
+	if s == nil {
+		return
+	}
+	for what, n := range map[string]uint64{"sent": s.SentBytes, "spared": s.SparedBytes, "received": s.ReceivedBytes} {
+		out <- prometheus.MustNewConstMetric(descShared, prometheus.CounterValue, float64(n), what)
+	}
+	out <- prometheus.MustNewConstMetric(descSharedHeld, prometheus.GaugeValue, float64(s.HeldBytes))
+	for why, n := range s.Plain {
+		out <- prometheus.MustNewConstMetric(descSharedPlain, prometheus.CounterValue, float64(n), why)
+	}
+}

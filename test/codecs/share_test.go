@@ -1,0 +1,176 @@
+package codecs
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// dense is a job whose workers, all on the first host, pull one model of servers on
+// hosts of their own, and check it to the last bit.
+type dense struct {
+	servers, workers   int
+	keys, width, steps int
+	batch              int // keys of a request
+	rate               uint64
+	sidecar            []string
+	meanwhile          func(d *denseNet)
+}
+
+// denseNet is what runs.
+type denseNet struct {
+	net      *hosts.Net
+	sidecars []*sidecar.Sidecar // the workers' first
+	running  *job.Running
+}
+
+// pulled is what came of it.
+type pulled struct {
+	bytes  uint64 // of TCP payload from the servers' hosts to the workers'
+	cpu    map[string]time.Duration
+	shared shared.Counts
+	steps  float64 // a second
+}
+
+func (d dense) do(t testing.TB) pulled {
+	t.Helper()
+	n := &denseNet{net: hoststest.New(t, hosts.Config{Hosts: 1 + d.servers, Rate: d.rate, Pairs: true})}
+	all := n.net.Hosts()
+	for _, h := range all {
+		n.sidecars = append(n.sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir()}, d.sidecar...)...))
+	}
+	before, err := n.net.Traffic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := job.Program{build(t, "cmd/psjob"), "--json"}
+	worker := append(node[:2:2], "--model", "dense", "--steps", strconv.Itoa(d.steps), "--count-keys", strconv.Itoa(d.keys),
+		"--count-batch", strconv.Itoa(max(d.batch, 1)), "--value-length", strconv.Itoa(d.width))
+	n.running, err = job.Job{Scheduler: node, Servers: job.Repeat(d.servers, node), Workers: job.Repeat(d.workers, worker), Hosts: all[1:], WorkerHosts: all[:1]}.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.meanwhile != nil {
+		d.meanwhile(n)
+	}
+	if err := n.running.Wait(); err != nil {
+		for _, node := range n.running.Nodes() {
+			t.Logf("%s %d: %v: %s", node.Role, node.Index, node.Err, node.Stderr.String())
+		}
+		for _, s := range n.sidecars {
+			t.Log(s.Log())
+		}
+		t.Fatal(err)
+	}
+	return d.result(t, n, before)
+}
+
+func (d dense) result(t testing.TB, n *denseNet, before [][]hosts.Traffic) (p pulled) {
+	after, err := n.net.Traffic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from := 1; from < len(after); from++ {
+		p.bytes += after[from][0].Payload - before[from][0].Payload
+	}
+	p.cpu = map[string]time.Duration{}
+	for _, w := range n.running.Workers {
+		var report train.WorkerReport
+		if err := json.Unmarshal(w.Stdout.Bytes(), &report); err != nil {
+			t.Fatalf("worker %d printed %q: %v", w.Index, w.Stdout.Bytes(), err)
+		}
+		if report.Checked != d.keys*d.steps {
+			t.Errorf("worker %d has checked %d of %d keys", w.Index, report.Checked, d.keys*d.steps)
+		}
+		p.steps = report.StepsPerSecond
+	}
+	for _, node := range n.running.Nodes() {
+		p.cpu["job"] += node.Process.CPU()
+	}
+	for _, s := range n.sidecars {
+		state, err := s.Connections(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.Shared != nil {
+			p.shared.Add(*state.Shared)
+		}
+		s.Unguarded(t)
+		s.Stop(t)
+		p.cpu["sidecars"] += s.Process.CPU()
+	}
+	return p
+}
+
+func (p pulled) String() string {
+	return fmt.Sprintf("%.2f MB to the workers' host, %.1f steps/s, %v of processor time, %+v", float64(p.bytes)/1e6, p.steps, p.cpu, p.shared)
+}
+
+// Four workers of a host that pull one model take at most 1.02 times the bytes that one
+// takes, whatever the size of the keys, and each value is right to the last bit.
+func TestPullsAreShared(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		dense
+	}{
+		{"large keys of two servers", dense{servers: 2, keys: 12, width: 1 << 18, steps: 5}},
+		{"one request of small keys", dense{servers: 1, keys: 100, width: 500, batch: 100, steps: 20}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := c.dense
+			d.workers = 1
+			one := d.do(t)
+			d.workers = 4
+			four := d.do(t)
+			t.Logf("one worker:   %v", one)
+			t.Logf("four workers: %v", four)
+			if times := float64(four.bytes) / float64(one.bytes); times > 1.02 {
+				t.Errorf("four workers take %.3f times one's bytes", times)
+			}
+		})
+	}
+}
+
+// BenchmarkSharedPulls measures bytes and processor time of jobs whose workers pull
+// models of keys of several sizes, shared and not, by turns.
+func BenchmarkSharedPulls(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		dense
+	}{
+		{"10kB", dense{servers: 1, keys: 200, width: 2500, steps: 60}},
+		{"100kB", dense{servers: 1, keys: 60, width: 25_000, steps: 30}},
+		{"1MiB", dense{servers: 1, keys: 16, width: 1 << 18, steps: 20}},
+		{"4MB of 100MB", dense{servers: 2, keys: 25, width: 1_000_000, steps: 3}},
+		{"50MB of 100MB", dense{servers: 2, keys: 100, width: 250_000, batch: 100, steps: 3}},
+	} {
+		for _, workers := range []int{1, 4} {
+			for _, share := range []bool{true, false} {
+				b.Run(fmt.Sprintf("%s/%d workers/%v", c.name, workers, share), func(b *testing.B) {
+					d := c.dense
+					d.workers, d.sidecar = workers, []string{fmt.Sprintf("--share-pulls=%v", share)}
+					for b.Loop() {
+						p := d.do(b)
+						answers := float64(d.steps * workers * (d.keys + max(d.batch, 1) - 1) / max(d.batch, 1))
+						gigabytes := float64(d.steps*workers*d.keys*d.width) * 4 / 1e9
+						b.ReportMetric(float64(p.bytes)/1e6, "MB")
+						b.ReportMetric(p.cpu["sidecars"].Seconds()*1e6/answers, "µs/answer")
+						b.ReportMetric(p.cpu["sidecars"].Seconds()/gigabytes, "s/GB")
+						b.ReportMetric(p.cpu["job"].Seconds()/gigabytes, "job-s/GB")
+						b.ReportMetric(p.steps, "steps/s")
+						b.Logf("%v", p)
+					}
+				})
+			}
+		}
+	}
+}
