@@ -130,7 +130,7 @@ func newRootCommand(e env) *cobra.Command {
 // markUsageErrors makes a wrong number of arguments a usageError, for cmd and
 // all below it.
 func markUsageErrors(cmd *cobra.Command) {
-	if cmd.HasSubCommands() {
+	if cmd.HasSubCommands() && (cmd.Args == nil || cmd.Args(cmd, []string{"other"}) != nil) {
 		cmd.Args = noCommand
 	}
 	if check := cmd.Args; check != nil {

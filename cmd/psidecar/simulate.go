@@ -37,6 +37,7 @@ With --codecs it is codecs that are tried instead, on a capture of the job's
 packets, which unlike a recording has the values, or live on what passes a
 proxy: bytes that each would leave of pushes and pulls, and the norm of what
 would wait under a threshold, in norms of what one step pushes.`,
+		Args: cobra.ArbitraryArgs, // recordings, although there is a command below
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if codecs.wanted {
 				return codecs.run(cmd.Context(), e, paths, plotFile, asJSON)
