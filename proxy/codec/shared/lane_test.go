@@ -325,6 +325,32 @@ func TestGroupsAreApart(t *testing.T) {
 	}
 }
 
+// Values that are larger than what is granted to begin with wait until it is more, and
+// go as they are where it will not be.
+func TestMoreIsGrantedForLargeValues(t *testing.T) {
+	p := newProxies(t, 64<<20)
+	a, b := p.link(1, alive), p.link(2, alive)
+	defer a.close()
+	defer b.close()
+	p.expects(t)
+	begun := [2]bool{}
+	for n, size := range []int{20 << 20, 30 << 20, 40 << 20} {
+		v := make([]byte, size)
+		v[n] = 1
+		for i, l := range []*pair{a, b} {
+			if _, ok := l.answer(uint64(n), v); ok != (size <= 32<<20) {
+				t.Errorf("%d bytes of 64 MiB: shared %v", size, ok)
+			}
+			if err := l.hear(p.group.ID, &begun[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if c := p.group.Counts(); c.Sent != 2 || c.Referred != 2 || c.Plain[TooLarge] != 2 || len(c.Plain) != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
 // bounds is memory that can be full.
 type bounds struct {
 	mu   sync.Mutex

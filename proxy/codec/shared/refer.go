@@ -94,7 +94,7 @@ func (o *Outlet) begin(subject Subject) (mayPut, ok bool) {
 	if subject.Bytes < Least || !s.sharing(o) {
 		return false, false
 	}
-	if !s.fits(subject.Bytes) {
+	if !s.mayFit(subject.Bytes) {
 		s.plain(TooLarge)
 		return false, false
 	}
@@ -117,7 +117,7 @@ func (o *Outlet) try(subject Subject) bool {
 const (
 	waitNot   = iota
 	waitFirst // the lane is being made
-	waitLane  // more is to be written than ought to be
+	waitLane  // more is to be written than ought to be, or more memory is asked for
 	waitRoom  // all that is kept is under way
 	waitNever // nothing that would change soon
 )
@@ -133,6 +133,8 @@ func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 	case !s.attached:
 		s.plain(NoLane)
 		return waitNever, nil
+	case !s.fits(n) && 2*n <= s.asked:
+		return waitLane, s.waiter()
 	case !s.fits(n):
 		s.plain(TooLarge)
 		return waitNever, nil

@@ -23,7 +23,9 @@ type Source struct {
 
 	mu       sync.Mutex // guards the rest
 	limit    int        // bytes granted
-	asked    int        // bytes asked for
+	asked    int        // bytes asked for, of which nothing was heard yet; 0: none
+	denied   int        // bytes that were asked for in vain
+	denials  int        // times that it was not asked again for them
 	bytes    int
 	attached bool // there is a lane
 	entries  map[uint64]*entry
@@ -191,7 +193,7 @@ func (o *Outlet) Wants(subject Subject) bool {
 	switch {
 	case !s.sharing(o):
 		return false
-	case !s.fits(subject.Bytes):
+	case !s.mayFit(subject.Bytes):
 		s.plain(TooLarge)
 		return false
 	case s.latest[subject] != nil:
@@ -212,11 +214,22 @@ func (s *Source) fits(n int) bool {
 	return true
 }
 
+// mayFit is fits where it may come to that: there is no lane yet, or more is asked for.
+func (s *Source) mayFit(n int) bool { return s.fits(n) || 2*n <= s.asked }
+
+// askAgainOneIn is how often more is asked for that was denied.
+const askAgainOneIn = 1024
+
 // ask asks for so many bytes, and twice as many as there are, unless it has been.
 func (s *Source) ask(least int) {
 	want := min(max(least, 2*s.limit), s.most)
-	if want <= s.limit || want <= s.asked || !s.attached {
+	if want <= s.limit || s.asked > 0 || !s.attached {
 		return
+	}
+	if want <= s.denied {
+		if s.denials++; s.denials%askAgainOneIn != 0 {
+			return
+		}
 	}
 	s.asked = want
 	s.enqueue(frame{kind: kindWant, number: uint64(want)}, 0)
@@ -228,9 +241,9 @@ func (s *Source) enqueue(f frame, size int) {
 	s.wake()
 }
 
-// find looks for values that the other end has. seen is the latest entry of the
-// subject, which has others.
-func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool, seen *entry) {
+// find looks for values that the other end has. refused is their entry where the link
+// may not have one more reference.
+func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool, refused *entry) {
 	s := o.source
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,8 +351,8 @@ func (s *Source) makeRoom(n int) bool {
 	return true
 }
 
-// victim returns the entry to be dropped first: one that nobody needs any more, or else
-// the oldest; nil where all are under way.
+// victim returns the entry to be dropped first: one that all processes had, or else,
+// unless there may be more room soon, the oldest; nil where all are under way.
 func (s *Source) victim() (oldest *entry) {
 	everybody := bits.OnesCount64(s.answered)
 	at := s.order.Front()
@@ -355,7 +368,7 @@ func (s *Source) victim() (oldest *entry) {
 		if bits.OnesCount64(e.had) >= everybody {
 			return e
 		}
-		if oldest == nil {
+		if oldest == nil && s.asked == 0 {
 			oldest = e
 		}
 	}

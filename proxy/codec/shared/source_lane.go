@@ -12,7 +12,7 @@ import (
 func (s *Source) start(next uint64, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue, s.queued, s.asked = nil, 0, 0
+	s.queue, s.queued, s.asked, s.denied = nil, 0, 0, 0
 	s.dropWhere(func(e *entry) bool { return e.old && e.refs == 0 })
 	if err := s.lower(limit); err != nil {
 		return err
@@ -34,7 +34,6 @@ func (s *Source) start(next uint64, limit int) error {
 		s.enqueue(f, len(f.entry.onLane()))
 	}
 	s.grant(limit)
-	s.moved()
 	return nil
 }
 
@@ -69,10 +68,13 @@ func (s *Source) dropWhere(unused func(*entry) bool) {
 // grant takes in how many bytes the other end keeps; s.mu is locked.
 func (s *Source) grant(limit int) {
 	limit = min(limit, s.most)
-	if limit <= s.limit || s.memory != nil && !s.memory.TryReserve(limit-s.limit) {
-		return
+	if limit > s.limit && (s.memory == nil || s.memory.TryReserve(limit-s.limit)) {
+		s.limit = limit
 	}
-	s.limit = limit
+	if s.asked > s.limit {
+		s.denied = s.asked
+	}
+	s.asked = 0
 	s.moved()
 }
 

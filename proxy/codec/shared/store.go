@@ -57,22 +57,19 @@ func NewStore(most int, memory Reserver) *Store {
 	}
 }
 
-// grow grants up to want bytes, as far as there is memory.
+// grow grants up to want bytes, as far as there is memory, and has the sender hear what
+// is granted.
 func (s *Store) grow(want int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for want = min(want, s.most); want > s.limit; want = s.limit + (want-s.limit)/2 {
-		more := want - s.limit
-		if more < Least {
-			return
-		}
-		if s.memory == nil || s.memory.TryReserve(more) {
+	for want = min(want, s.most); want-s.limit >= Least; want = s.limit + (want-s.limit)/2 {
+		if s.memory == nil || s.memory.TryReserve(want-s.limit) {
 			s.limit = want
-			s.grants = true
-			s.wake(true)
-			return
+			break
 		}
 	}
+	s.grants = true
+	s.wake(true)
 }
 
 // bind enters a link that refers to the group.
