@@ -35,6 +35,7 @@ import (
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/page/names"
@@ -49,7 +50,7 @@ type Options struct {
 	// Cgroups and PIDs, those of all PS-lite processes that are found.
 	Cgroups []string
 	PIDs    []int
-	// Jobs are the schedulers' addresses to show; empty: all.
+	// Jobs are the names, or schedulers' addresses, of those to show; empty: all.
 	Jobs       []string
 	Proc       string // a /proc file system
 	CgroupRoot string // mount of cgroup v2
@@ -68,6 +69,10 @@ type Options struct {
 	Selects func(pod string) bool
 	// Pod, where not nil, names a pod by its UID.
 	Pod func(uid string) (page.Pod, bool)
+	// Allowed is what the owners of jobs may ask for, by annotations and variables.
+	Allowed policy.Allowed
+	// Said, where not nil, says what a pod says of its job, by its UID.
+	Said func(uid string) (policy.Pod, bool)
 	// Saved, where not nil, says how many bytes this host's proxies took from jobs for
 	// links with a codec, and how many they sent in their stead; ok: there is a proxy
 	// that says so.
@@ -112,6 +117,7 @@ type Agent struct {
 	capture  *bpf.Capture
 	observer *observe.Observer
 	procs    *processes
+	called   *called
 	cost     cost
 
 	wall int64 // what to add to the monotonic clock to get nanoseconds since 1970
@@ -169,7 +175,9 @@ func New(opts Options) (*Agent, error) {
 		opts:   opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
 		pace:  windowEvery,
 		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
+		called: newCalled(opts.Allowed, opts.Said),
 	}
+	a.procs.leaves = a.called.leaves
 	opts.Sampling.OneIn = max(opts.Sampling.OneIn, 1)
 	a.opts.Sampling = opts.Sampling
 	a.controller = sampling.Controller{Budget: opts.Sampling.Budget, Start: opts.Sampling.OneIn}
@@ -321,6 +329,7 @@ func (a *Agent) discover() error {
 			a.observer.Meet(processOf(p)) // makes the reader wait: not every time
 		}
 	}
+	a.called.update(time.Now().UnixNano(), snapshot.Processes, a.observer.Knows)
 	// Also now and then where nothing has changed: what failed is tried again.
 	if a.opts.Found != nil && (snapshot != a.found || time.Since(a.foundAt) >= tellEvery) {
 		a.found, a.foundAt = snapshot, time.Now()
@@ -368,6 +377,16 @@ func (a *Agent) sweep() error {
 	a.unsynced = unsynced
 	return nil
 }
+
+// Called returns what the job of a process is called, empty where nobody whose word
+// counts has named it, and what its owner asks for.
+func (a *Agent) Called(p *discover.Process) (name string, wishes policy.Policy) {
+	return a.called.of(p)
+}
+
+// SettleNames has the agent call jobs, by their schedulers' addresses, as a planner
+// does that knows the jobs of all hosts.
+func (a *Agent) SettleNames(names map[string]string) { a.called.settle(names) }
 
 // Handler serves the agent over HTTP.
 func (a *Agent) Handler(pprof bool) http.Handler {

@@ -100,20 +100,20 @@ var (
 )
 
 // measures sends the metrics of the agent's own measures.
-func (s sender) measures(j *page.Job) {
+func (s sender) measures(name string, j *page.Job) {
 	for i := range j.Measures {
 		l := &j.Measures[i]
 		if l.Measure != measure.Observe && l.Measure != measure.Carry {
 			continue
 		}
-		s.gauge(measureOn, float64(l.On), j.Name, l.Measure, measure.On)
-		s.gauge(measureOn, float64(l.Connections-l.On), j.Name, l.Measure, measure.Off)
+		s.gauge(measureOn, float64(l.On), name, l.Measure, measure.On)
+		s.gauge(measureOn, float64(l.Connections-l.On), name, l.Measure, measure.Off)
 		reasons := map[string]int{}
 		for _, g := range l.Not {
 			reasons[g.Reason] += max(g.Connections, 1)
 		}
 		for reason, n := range reasons {
-			s.gauge(measureOff, float64(n), j.Name, l.Measure, reason)
+			s.gauge(measureOff, float64(n), name, l.Measure, reason)
 		}
 	}
 }

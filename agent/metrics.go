@@ -104,7 +104,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.count(plannerGiven, float64(p.Skipped))
 	}
 	for _, v := range c.agent.observer.Jobs() {
-		if c.agent.shows(v.Job.Scheduler.String()) {
+		// Of the runs of one name the newest has its series; they begin anew with it.
+		if name := v.Job.Scheduler.String(); c.agent.shows(name) && c.agent.called.title(name).Current {
 			s.job(c.agent, &v)
 		}
 	}
@@ -129,7 +130,7 @@ func (s sender) gauge(d *prometheus.Desc, v float64, labels ...string) {
 }
 
 func (s sender) job(a *Agent, v *observe.JobView) {
-	name := v.Job.Scheduler.String()
+	name := a.called.title(v.Job.Scheduler.String()).Name
 	j := a.job(v)
 	s.count(jobBytes, float64(j.Bytes), name)
 	s.count(leftHost, float64(j.LeftHostBytes), name)
@@ -138,7 +139,7 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	s.gauge(exact, oneIf(j.Exact), name)
 	s.gauge(sketchBound, float64(v.Job.Sums.Table.Bound()), name)
 	s.stalls(name, &j)
-	s.measures(&j)
+	s.measures(name, &j)
 	s.gauge(jobOneIn, float64(j.Sampling.OneIn), name)
 	s.count(keyRequests, float64(j.Sampling.Requests), name, "all")
 	s.count(keyRequests, float64(j.Sampling.Sampled), name, "sampled")

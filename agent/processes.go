@@ -22,8 +22,9 @@ import (
 type processes struct {
 	finder  *discover.Finder
 	proc    fs.FS
-	watched func(cgroup string) bool // nil: those of all cgroups
-	selects func(pod string) bool    // nil: those of all pods, and of none
+	watched func(cgroup string) bool     // nil: those of all cgroups
+	selects func(pod string) bool        // nil: those of all pods, and of none
+	leaves  func(*discover.Process) bool // nodes that are not watched; nil: none
 	now     func() time.Time
 
 	mu       sync.Mutex // guards what follows
@@ -121,7 +122,7 @@ func (p *processes) refresh(w which) (*discover.Snapshot, error) {
 	}
 	cost := beginTiming()
 	s, err := p.finder.Take(discover.Look{
-		Watched: p.filter(), Due: due, Anew: w == anew,
+		Watched: p.filter(), Leaves: p.leaves, Due: due, Anew: w == anew,
 		Other: func(pid int) bool { return w != anew && others[pid] >= seenOther },
 	})
 	took := cost.end()

@@ -52,12 +52,29 @@ func (a *Agent) Reports(light bool) []*api.JobReport {
 			lost, finding := a.unsynced[r.Job], a.findings[r.Job]
 			a.mu.Unlock()
 			reportStalls(r, &finding)
+			a.reportCalled(r)
 			r.Connections.Unsynced = max(r.Connections.Unsynced, uint32(lost.connections))
 			r.Connections.MissedBytes = max(r.Connections.MissedBytes, lost.missed)
 			reports = append(reports, r)
 		}
 	}
 	return reports
+}
+
+// reportCalled reports what a job's processes say that it is called, and what its owner
+// asks for.
+func (a *Agent) reportCalled(r *api.JobReport) {
+	j, ok := a.called.claim(r.GetJob())
+	if !ok {
+		return
+	}
+	r.Move, r.Remarks = j.move, j.wrong
+	if j.running {
+		r.RunningSinceUnixNanos = j.since
+	}
+	if c := j.claim; j.named {
+		r.Claim = &api.Claim{Tenant: c.Tenant, Name: c.Name, From: c.From.String(), Role: c.Role, Authority: c.Authority}
+	}
 }
 
 // HostReport returns what there is to report, as it is wanted; who sends it adds whose

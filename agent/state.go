@@ -41,7 +41,15 @@ func (a *Agent) Jobs() []page.Job {
 
 // shows reports whether the user wants to see the job.
 func (a *Agent) shows(job string) bool {
-	return len(a.opts.Jobs) == 0 || slices.Contains(a.opts.Jobs, job)
+	return len(a.opts.Jobs) == 0 || slices.Contains(a.opts.Jobs, job) || slices.Contains(a.opts.Jobs, a.called.title(job).Name)
+}
+
+// Scheduler implements page.Namer.
+func (a *Agent) Scheduler(name string) string {
+	if scheduler, ok := a.called.scheduler(name); ok {
+		return scheduler
+	}
+	return name
 }
 
 // view returns the job of that name.
@@ -73,6 +81,7 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 			Missed: max(v.Missed, lost.missed), Unplaced: v.Unplaced,
 		},
 	}
+	a.call(&j)
 	j.Sampling = a.sampling(v, name)
 	if v.Dialect != 0 {
 		j.Dialect = v.Dialect.String()
@@ -101,6 +110,14 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	}
 	j.Measures = a.measures(v, &j)
 	return j
+}
+
+// call says what a job is called, who says so, and what is wrong with that.
+func (a *Agent) call(j *page.Job) {
+	claim, _ := a.called.claim(j.Name)
+	if j.Remarks = a.called.remarks(j.Name); claim.named {
+		j.Called, j.CalledFrom = a.called.title(j.Name).Name, claim.claim.From.String()
+	}
 }
 
 // stalls turns what was found to what is shown.

@@ -31,7 +31,14 @@ type Jobs struct {
 
 // A Job is one training job as this host sees it.
 type Job struct {
-	Name      string    `json:"job"`     // host:port of its scheduler
+	Name string `json:"job"` // host:port of its scheduler, which tells jobs that run apart
+	// Called is its name, which its runs have in common, empty where nobody has named it;
+	// CalledFrom who has: owner (of its pods), environment or annotation. Remarks say
+	// what of its owner's wishes is not taken up, and why.
+	Called     string   `json:"name,omitempty"`
+	CalledFrom string   `json:"name_from,omitempty"`
+	Remarks    []string `json:"remarks,omitempty"`
+
 	Dialect   string    `json:"dialect"` // of its messages: dmlc, dmlc-2018, dmlc-2017, byteps; empty before the first
 	Servers   int       `json:"servers"` // as the job was configured; 0 unknown
 	Workers   int       `json:"workers"` // likewise

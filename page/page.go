@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page/names"
@@ -31,6 +32,28 @@ type State interface {
 	Agent() Agent
 	// Ready returns why requests cannot be answered sensibly yet, or nil.
 	Ready() error
+}
+
+// A Namer is a State that knows what jobs are called.
+type Namer interface {
+	// Scheduler returns the address of the scheduler of the job of that name, and any
+	// other text as it is.
+	Scheduler(name string) string
+}
+
+// byName has jobs asked for by what they are called too.
+func byName(n Namer, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		if name := query.Get("job"); name != "" && strings.HasPrefix(r.URL.Path, "/api/") {
+			if scheduler := n.Scheduler(name); scheduler != name {
+				query.Set("job", scheduler)
+				r = r.Clone(r.Context())
+				r.URL.RawQuery = query.Encode()
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // ErrNoJob says that there is no job of the name asked for.
@@ -50,6 +73,9 @@ type Options struct {
 	Names *names.File
 	// Codecs, of a planner, returns what it has on the values of a job.
 	Codecs func(job string) (Codecs, error)
+	// Runs, of a planner, returns the runs of a job, by its name or its scheduler's
+	// address; of all jobs where none is named.
+	Runs func(job string) (Runs, error)
 	// History returns how a job went over the last hour; with the empty name what
 	// concerns the host alone.
 	History func(job string, q HistoryQuery) (History, error)
@@ -80,6 +106,9 @@ func Handler(state State, opts Options) http.Handler {
 	if opts.Codecs != nil {
 		mux.HandleFunc("GET /api/v1/codecs", codecsOf(opts.Codecs))
 	}
+	if opts.Runs != nil {
+		mux.HandleFunc("GET /api/v1/runs", answer(func(r *http.Request) (Runs, error) { return opts.Runs(r.URL.Query().Get("job")) }))
+	}
 	if opts.History != nil {
 		mux.HandleFunc("GET /api/v1/history", s.historyOf(opts.History))
 	}
@@ -99,6 +128,9 @@ func Handler(state State, opts Options) http.Handler {
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
 	mux.Handle("GET /", files())
+	if n, ok := state.(Namer); ok {
+		return byName(n, mux)
+	}
 	return mux
 }
 

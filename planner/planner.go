@@ -31,6 +31,7 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
+	"github.com/psidecar/psidecar/planner/runs"
 	"github.com/psidecar/psidecar/planner/store"
 )
 
@@ -79,9 +80,9 @@ type Options struct {
 
 // A Planner takes reports, plans, and shows what it knows. [New] makes one.
 //
-// plans, codecs and live are set before anything is served from them: by New, or,
+// plans, codecs, runs and live are set before anything is served from them: by New, or,
 // with Options.Shared, by the goroutine that got the lead, before it publishes the
-// first two in serving, which is what all others read.
+// first three in serving, which is what all others read.
 type Planner struct {
 	opts    Options
 	opening *handshake.Set // connections to opts.Reports that have not said who they are
@@ -94,6 +95,7 @@ type Planner struct {
 	kept    store.Store
 	plans   *plans.Service
 	codecs  *codecs.Service
+	runs    *runs.Book
 	live    *live.Planner
 	serving atomic.Pointer[services]
 }
@@ -102,6 +104,7 @@ type Planner struct {
 type services struct {
 	plans  *plans.Service
 	codecs *codecs.Service
+	runs   *runs.Book
 }
 
 // Bounds of connections at Options.Reports that have not said who they are.
@@ -134,7 +137,8 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 	p.orders = control.NewServer(page.NamesControl(o.Names), o.Users)
 	o.Policy.Crowd(p.opening.Dropped)
 	p.curves.Kept = p.reports.Kept
-	p.state = &fleet.State{Version: o.Version, Host: o.Host, Started: time.Now(), Reports: p.reports.All, Past: p.reports.Past, Measures: p.measures}
+	p.state = &fleet.State{Version: o.Version, Host: o.Host, Started: time.Now(), Reports: p.reports.All, Lately: p.reports.Lately, Past: p.reports.Past, Measures: p.measures}
+	p.reports.Names = p.state.JobNames
 	if o.Shared != nil {
 		var err error
 		if p.lead, err = newLead(o.Shared, o.Reports, o.Front); err != nil {
@@ -150,14 +154,17 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 // planner's from then on.
 func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 	p.kept = kept
-	p.plans, err = plans.New(ctx, kept, plans.Options{Act: p.opts.Act, Forgetful: p.opts.Store == nil && p.lead == nil, Strategy: p.opts.Live.Strategy})
+	p.plans, err = plans.New(ctx, kept, plans.Options{Act: p.opts.Act, Forgetful: p.opts.Store == nil && p.lead == nil, Strategy: p.opts.Live.Strategy, Wish: p.state.Move, Scheduler: p.state.Scheduler, Title: p.state.Current})
 	if err == nil {
 		p.codecs, err = codecs.New(ctx, kept)
+	}
+	if err == nil {
+		p.runs, err = runs.New(ctx, kept)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", p.opts.StoreName, err), kept.Close())
 	}
-	p.codecs.Jobs = p.state.Names
+	p.codecs.Jobs, p.codecs.Scheduler = p.state.Names, p.state.Scheduler
 	p.live = live.New(p.plans, p.opts.Live)
 	p.reports.Windows = p.live.Take
 	return nil

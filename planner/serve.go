@@ -19,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/intake"
+	"github.com/psidecar/psidecar/planner/runs"
 )
 
 // serve takes reports and plans until ctx ends.
@@ -32,9 +33,10 @@ func (p *Planner) serve(ctx context.Context) (err error) {
 	api.RegisterPlansServer(server, p.plans)
 	api.RegisterCodecsServer(server, p.codecs)
 	g, ctx := errgroup.WithContext(ctx)
-	p.serving.Store(&services{p.plans, p.codecs})
+	p.serving.Store(&services{p.plans, p.codecs, p.runs})
 	g.Go(func() error { return p.live.Run(ctx) })
 	g.Go(func() error { p.lookAfter(ctx); return nil })
+	g.Go(func() error { p.keepRuns(ctx); return nil })
 	slog.Info("taking reports", "address", p.opts.Reports.Addr().String())
 	g.Go(func() error {
 		<-ctx.Done()
@@ -69,6 +71,40 @@ func (p *Planner) lookAfter(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// keepRuns keeps the history of jobs, until ctx ends.
+func (p *Planner) keepRuns(ctx context.Context) {
+	beat := p.opts.Health.Add("keeping the runs of jobs", runs.Every+health.Within)
+	defer beat.End()
+	ticker := time.NewTicker(runs.Every)
+	defer ticker.Stop()
+	told := ""
+	for {
+		beat.Beat()
+		text := ""
+		if err := p.runs.Look(ctx, runs.Look{Reports: p.reports.Lately(), Titles: p.state.Titles(), Run: p.runOf}); err != nil && ctx.Err() == nil {
+			if text = err.Error(); text != told {
+				slog.Warn("the history of jobs is not kept; trying again", "error", err)
+			}
+		}
+		told = text
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// runOf names the run of a job with a node table of that digest, empty where proxies
+// have not told of it.
+func (p *Planner) runOf(job string, table uint64) string {
+	run := p.plans.Run(job)
+	if digest, known := run.Table(); !known || digest != table {
+		return ""
+	}
+	return run.Short()
 }
 
 // handshakeIn is how long a connection may take until it says who it is.

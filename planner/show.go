@@ -32,6 +32,22 @@ func (p *Planner) planOf(job string) (page.Plan, error) {
 	return fleet.Plan(d.GetJobs()[0]), nil
 }
 
+// runsOf returns the runs of a job, by its scheduler's address or its name, or of all.
+func (p *Planner) runsOf(job string) (page.Runs, error) {
+	s := p.serving.Load()
+	if s == nil {
+		return page.Runs{}, fmt.Errorf("%w: %w", page.ErrNoJob, errNoLead)
+	}
+	if job == "" {
+		return s.runs.Runs(""), nil
+	}
+	found := s.runs.Runs(p.state.Title(job))
+	if len(found.Jobs) == 0 {
+		return found, fmt.Errorf("%w with a history: %q", page.ErrNoJob, job)
+	}
+	return found, nil
+}
+
 // errNoLead says that another planner serves.
 var errNoLead = errors.New("another planner has the lead")
 
@@ -45,7 +61,13 @@ func (p *Planner) codecsOf(job string) (page.Codecs, error) {
 	if err != nil {
 		return page.Codecs{}, err
 	}
-	return fleet.Codecs(job, d), nil
+	shown := fleet.Codecs(job, d)
+	if name := p.state.Title(job); shown.Rules == "" && name != job { // those of all its runs
+		if d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: name}); err == nil {
+			shown.Rules = fleet.Codecs(name, d).Rules
+		}
+	}
+	return shown, nil
 }
 
 // measures returns what proxies say of the measures of all jobs, by host.
@@ -94,7 +116,7 @@ func (p *Planner) handler() http.Handler {
 	if p.lead != nil {
 		metrics = append(metrics, &p.lead.way)
 	}
-	own := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, History: p.curves.History, Names: p.opts.Names})
+	own := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, Runs: p.runsOf, History: p.curves.History, Names: p.opts.Names})
 	if p.lead == nil {
 		return own
 	}

@@ -19,6 +19,7 @@ import (
 // past the mesh.
 const (
 	noCodec       = "no_codec"       // the link has none
+	unwanted      = "unwanted"       // the job's owner does not want it
 	sameHost      = "same_host"      // the connection crosses no network
 	noMesh        = "no_mesh"        // --mesh-port 0, or the connection is to a mesh port
 	noConnections = "no_connections" // the proxy carries none of the job
@@ -35,6 +36,7 @@ type carried struct {
 	past     string // why
 	codec    string
 	sameHost bool
+	none     bool // its owner wants no codec
 	to       netip.AddrPort
 	payoff   *payoff.Figures // nil: messages are encoded whether it pays or not, or nothing is known yet
 }
@@ -94,6 +96,7 @@ func (p *Proxy) carried() []carried {
 			named[c.origin] = job
 		}
 		one := carried{job: job, direct: c.kind == kindDirect, past: c.past, codec: c.codec, sameHost: c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, to: c.destination}
+		one.none = p.opts.Titles.Of(c.origin, c.job).Wishes.Codec == noneCodec
 		if c.pipe.Payoff != nil {
 			one.payoff = c.pipe.Payoff.Figures()
 		}
@@ -164,6 +167,8 @@ func (p *Proxy) encoded(c *carried) *measure.Gap {
 		return past(c)
 	case c.codec != "":
 		return nil
+	case c.none:
+		return &measure.Gap{Reason: unwanted, Why: "the job's owner wants no codec", Do: "psidecar.io/codec and PSIDECAR_CODEC say so"}
 	case len(p.opts.Codecs) == 0:
 		return &measure.Gap{Reason: measure.NotSet, Why: "this proxy has no codec", Do: "start it with --codec compact"}
 	}
@@ -179,6 +184,8 @@ func (p *Proxy) compactLine(job string, all []carried) measure.Line {
 	})
 	switch {
 	case len(p.opts.Codecs) == 0:
+	case p.codecAsked(job) != "":
+		l.Setting, l.From = "codec "+p.codecAsked(job), measure.Asked
 	case p.opts.Auto:
 		l.Setting, l.From = "--codec auto", "flags"
 	default:
@@ -306,31 +313,6 @@ func (m *valueMeasure) unset(held []values.Held) measure.Gap {
 		why += fmt.Sprintf(": what waits goes along with the next %d pushes of each layer, and nothing waits after them", held[at].Rule.End)
 	}
 	return measure.Gap{Reason: draining, Why: why, Do: "psidecar plan codecs set " + m.flag + " turns it on; psidecar plan codecs clear has it as the flags say"}
-}
-
-// asked returns what rules say of the measure, and who gave them.
-func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
-	var settings []string
-	sources := map[string]bool{}
-	for i := range held {
-		text := m.set(&held[i].Rule)
-		if text == "" {
-			continue
-		}
-		if k := held[i].Keys; k != (values.Range{Last: ^uint64(0)}) {
-			text += " for keys " + k.String()
-		}
-		settings = append(settings, text)
-		sources[map[bool]string{true: "planner", false: "flags"}[held[i].Planned]] = true
-	}
-	from = "flags"
-	if sources["planner"] {
-		from = "planner"
-		if sources["flags"] {
-			from = "flags and planner"
-		}
-	}
-	return strings.Join(settings[:min(len(settings), 4)], ", "), from
 }
 
 // routedLine is the line of a measure that has keys elsewhere than the job has

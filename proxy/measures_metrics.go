@@ -22,6 +22,10 @@ func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
+	for i := range lines {
+		lines[i].Job = p.opts.Titles.Name(lines[i].Job)
+	}
+	lines = measure.Sum(lines) // runs of one name have one series
 	for i := range lines[:min(len(lines), maxMeasured*len(measure.All))] {
 		l := &lines[i]
 		gauge(descMeasure, l.On, l.Job, l.Measure, measure.On)

@@ -69,7 +69,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		p.conns.wentPast(why)
 		return false, nil
 	}
-	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: c.client, Destination: c.destination, Offers: p.offers()}
+	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: c.client, Destination: c.destination, Offers: p.offersOf(c.origin, c.job)}
 	holder := p.kept.holder()
 	session, err := keep.NewID()
 	if err != nil {
@@ -210,6 +210,31 @@ func (p *Proxy) offers() []link.Offer {
 	return offers
 }
 
+// offersOf returns the offers for a connection of a job, which has no codec where its
+// owner wants none.
+func (p *Proxy) offersOf(origin, job string) []link.Offer {
+	offers := p.offers()
+	if p.opts.Titles.Of(origin, job).Wishes.Codec == noneCodec {
+		offers = slices.DeleteFunc(offers, func(o link.Offer) bool { return o.Codec != link.Runs })
+	}
+	return offers
+}
+
+// Codecs that a job's owner may ask for; see package policy.
+const (
+	noneCodec = "none"
+	autoCodec = "auto"
+)
+
+// encodesAlways reports whether messages of a connection are encoded whether that pays
+// or not.
+func (p *Proxy) encodesAlways(c *connection) bool {
+	if wish := p.opts.Titles.Of(c.origin, c.job).Wishes.Codec; wish != "" {
+		return wish != autoCodec
+	}
+	return !p.opts.Auto
+}
+
 // direct connects c to its real destination.
 func (p *Proxy) direct(c *connection) error {
 	c.kind = kindDirect
@@ -241,7 +266,7 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 // what the other end said of it.
 func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
 	l = p.linkOf(c, l)
-	if p.opts.Auto {
+	if !p.encodesAlways(c) {
 		m := &payoff.Meter{Path: p.paths.To(c.peer)}
 		c.pipe.Payoff, l.Pays = m, func() bool { return m.Encode(time.Now()) }
 	}

@@ -26,7 +26,7 @@ const (
 func (s *passes) hello(t *transit, kind byte) *link.Hello {
 	h := &link.Hello{Instance: s.p.instance, ID: s.p.newLinkID(), Client: t.Client, Destination: t.Destination}
 	if kind == keep.Resume {
-		h.Offers = s.p.offers()
+		h.Offers = s.p.offersOf(t.Origin, t.Job)
 	}
 	h.Offers = append(h.Offers, passOffer(keep.Pass{Kind: kind, Session: t.Session, Ready: t.Ready}))
 	return h

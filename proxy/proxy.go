@@ -27,6 +27,7 @@ import (
 	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -61,6 +62,8 @@ type Options struct {
 	// Values is the one of Codecs that changes values, if any: its rules and
 	// counts are served with the proxy's state.
 	Values *values.Codec
+	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
+	Titles *called.Table
 	// ValuesFile is where what waits of pushes is kept for the proxy after this
 	// one; empty: nowhere.
 	ValuesFile string

@@ -72,13 +72,14 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.agent.Run(ctx) })
 	if i != nil {
-		g.Go(func() error { return i.run(ctx, d.opts.Agent) })
+		g.Go(func() error { return i.run(ctx, d.agent, d.opts.Agent) })
 	}
 	if d.opts.Pods != nil {
 		g.Go(func() error { return d.opts.Pods.Run(ctx) })
 	}
 	if d.opts.Planner != "" {
 		link := report.New(d.opts.Planner, d.opts.Agent.Host, d.opts.Credentials, d.agent.HostReport, d.agent.Urgent, mark.GRPC(int(own), slog.Default())...)
+		link.Names(d.agent.SettleNames)
 		d.agent.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })
 	}

@@ -149,15 +149,15 @@ func (i *Interception) tellEnded(ctx context.Context) {
 }
 
 // run serves proxies until ctx ends; close is the caller's.
-func (i *Interception) run(ctx context.Context, opts agent.Options) error {
+func (i *Interception) run(ctx context.Context, a *agent.Agent, opts agent.Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return i.listeners.Run(ctx, false) })
-	g.Go(func() error { i.follow(ctx, opts); return nil })
+	g.Go(func() error { i.follow(ctx, a, opts); return nil })
 	g.Go(func() error { i.tellEnded(ctx); return nil })
 	return g.Wait()
 }
 
-func (i *Interception) follow(ctx context.Context, opts agent.Options) {
+func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Options) {
 	named := namedGroups(opts)
 	told := map[int]bool{}
 	var before string
@@ -178,7 +178,7 @@ func (i *Interception) follow(ctx context.Context, opts agent.Options) {
 		case <-ctx.Done():
 			return
 		case s := <-i.found:
-			all, left := listeners.Discovered(s, opts.Proc, opts.CgroupRoot)
+			all, left := listeners.Discovered(s, opts.Proc, opts.CgroupRoot, a.Called)
 			for _, p := range left {
 				if !told[p.PID] && len(told) < 1024 {
 					told[p.PID] = true

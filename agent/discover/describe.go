@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/psidecar/psidecar/agent/procfs"
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 // What is read of one process at most.
@@ -36,8 +37,8 @@ func IsNode(proc fs.FS, pid int) bool {
 // role is the variable that a node of a job has.
 const role = "DMLC_ROLE"
 
-// environment returns the variables of PS-lite in the process's environment, nil
-// where it is no node. An error says that it was not to be found out.
+// environment returns the variables of PS-lite, and those that are for psidecar, in
+// the process's environment, nil where it is no node. An error says that it was not to be found out.
 func environment(proc fs.FS, pid int) (map[string]string, error) {
 	b, err := procfs.ReadMemory(proc, pid, "environ", maxEnviron)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) {
@@ -49,7 +50,10 @@ func environment(proc fs.FS, pid int) (map[string]string, error) {
 	env := map[string]string{}
 	for v := range bytes.SplitSeq(b, []byte{0}) {
 		name, value, ok := bytes.Cut(v, []byte{'='})
-		if ok && bytes.HasPrefix(name, []byte("DMLC_")) && len(name) <= maxValue && len(value) <= maxValue {
+		if !ok || len(name) > maxValue || len(value) > maxValue {
+			continue
+		}
+		if _, policy := policy.KeyOf(string(name)); policy || bytes.HasPrefix(name, []byte("DMLC_")) {
 			env[string(name)] = string(value)
 		}
 	}
@@ -76,6 +80,15 @@ func describe(proc fs.FS, pid int) (Process, bool, error) {
 	if ip, err := netip.ParseAddr(env["DMLC_NODE_HOST"]); err == nil && ip.Zone() == "" {
 		p.Listens = append(p.Listens, netip.AddrPortFrom(ip.Unmap(), 0))
 	}
+	for name, value := range env {
+		if key, ok := policy.KeyOf(name); ok {
+			if p.Settings == nil {
+				p.Settings = policy.Settings{}
+			}
+			p.Settings[key] = value
+		}
+	}
+	p.UID, p.Owned = user(proc, pid)
 	dir := strconv.Itoa(pid)
 	if args, err := procfs.ReadMemory(proc, pid, "cmdline", maxCommand); err == nil || errors.Is(err, procfs.ErrTooLarge) {
 		p.Command = strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
@@ -97,6 +110,25 @@ func number(s string) int {
 		return 0
 	}
 	return n
+}
+
+// user returns the real user of a process; false where that is not known.
+func user(proc fs.FS, pid int) (uid uint32, ok bool) {
+	text, err := procfs.Read(proc, strconv.Itoa(pid)+"/status", maxStat)
+	if err != nil {
+		return 0, false
+	}
+	for line := range bytes.Lines(text) {
+		if rest, found := bytes.CutPrefix(line, []byte("Uid:")); found {
+			f := bytes.Fields(rest)
+			if len(f) == 0 {
+				return 0, false
+			}
+			n, err := strconv.ParseUint(string(f[0]), 10, 32)
+			return uint32(n), err == nil
+		}
+	}
+	return 0, false
 }
 
 // began returns when a process began, in the kernel's ticks: with its number

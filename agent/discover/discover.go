@@ -21,6 +21,7 @@ import (
 	"strings"
 
 	"github.com/psidecar/psidecar/agent/procfs"
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 // A Process is one that runs a PS-lite node.
@@ -35,9 +36,15 @@ type Process struct {
 	Workers       int    // DMLC_NUM_WORKER
 	Van           string // DMLC_PS_VAN_TYPE
 	Local         bool   // DMLC_LOCAL: unix sockets, nothing to be seen on TCP
-	Cgroup        string // cgroup v2 path, from the mount's root
-	Pod           string // Kubernetes pod UID
-	Container     string // container id
+	// Settings are what its environment asks of psidecar (PSIDECAR_JOB and so on).
+	Settings policy.Settings
+	// UID is the user that it runs as, in the namespace of the reader; Owned: it is
+	// known.
+	UID       uint32
+	Owned     bool
+	Cgroup    string // cgroup v2 path, from the mount's root
+	Pod       string // Kubernetes pod UID
+	Container string // container id
 	// Listens are the addresses at which it may be reached: those of its
 	// sockets, with each port that it listens on.
 	Listens []netip.AddrPort

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 const tcpHeader = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -209,4 +211,40 @@ func FuzzParseSocket(f *testing.F) {
 			t.Errorf("%q gave %+v", line, s)
 		}
 	})
+}
+
+// What a process asks of psidecar is read with PS-lite's variables, and whose it is;
+// a look notices when another program says something else.
+func TestSettings(t *testing.T) {
+	proc := recorded()
+	job := "DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00DMLC_ROLE=worker\x00"
+	proc["150/environ"] = &fstest.MapFile{Data: []byte(job + "PSIDECAR_JOB=ctr\x00PSIDECAR_THRESHOLD=0.9\x00PSIDECAR_HTTP=:1\x00PSIDECAR_MOVE=" + strings.Repeat("x", maxValue+1) + "\x00")}
+	proc["150/status"] = &fstest.MapFile{Data: []byte("Name:\tUid: 7\nUid:\t1000\t0\t0\t0\n")}
+	f := NewFinder(proc)
+	look := func(l Look) map[int]Process {
+		t.Helper()
+		s, err := f.Take(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[int]Process{}
+		for _, p := range s.Processes {
+			all[p.PID] = p
+		}
+		return all
+	}
+	all := look(Look{})
+	if p := all[150]; !reflect.DeepEqual(p.Settings, policy.Settings{policy.Job: "ctr", policy.Threshold: "0.9"}) || p.UID != 1000 || !p.Owned {
+		t.Errorf("it asks for %v, of user %d (%v)", p.Settings, p.UID, p.Owned)
+	}
+	if p := all[100]; p.Settings != nil || p.Owned {
+		t.Errorf("one that says nothing asks for %v, known %v", p.Settings, p.Owned)
+	}
+	proc["150/environ"] = &fstest.MapFile{Data: []byte(job + "PSIDECAR_JOB=ads\x00")}
+	if p := look(Look{Anew: true})[150]; !reflect.DeepEqual(p.Settings, policy.Settings{policy.Job: "ads"}) {
+		t.Errorf("then it asks for %v", p.Settings)
+	}
+	if _, there := look(Look{Leaves: func(p *Process) bool { return p.Settings[policy.Job] == "ads" }})[150]; there {
+		t.Error("it does not want to be watched, and is")
+	}
 }

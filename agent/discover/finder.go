@@ -48,6 +48,8 @@ type Look struct {
 	// processes in others are left out. Addresses alone do not tell jobs apart,
 	// since two network namespaces may have the same.
 	Watched func(cgroup string) bool
+	// Leaves, where not nil, tells nodes that do not want to be watched.
+	Leaves func(*Process) bool
 	// Other, where not nil, tells processes that need not be looked at.
 	Other func(pid int) bool
 	// Due, where not nil, says whose sockets are looked at again; those of the
@@ -106,7 +108,7 @@ func (f *Finder) Take(l Look) (*Snapshot, error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("reading the process table: %w", err)
-		case n == nil || l.Watched != nil && (n.described.Cgroup == "" || !l.Watched(n.described.Cgroup)):
+		case n == nil || l.Watched != nil && (n.described.Cgroup == "" || !l.Watched(n.described.Cgroup)) || l.Leaves != nil && l.Leaves(&n.described):
 			s.Others = append(s.Others, pid)
 		case len(known) == f.most:
 			s.LeftOut++
@@ -153,6 +155,7 @@ func (f *Finder) remembered(pid int, anew bool) (*node, error) {
 func (p *Process) same(o *Process) bool {
 	return p.Command == o.Command && p.Role == o.Role && p.Scheduler == o.Scheduler && p.SchedulerName == o.SchedulerName &&
 		p.Servers == o.Servers && p.Workers == o.Workers && p.Van == o.Van && p.Local == o.Local &&
+		maps.Equal(p.Settings, o.Settings) && p.UID == o.UID && p.Owned == o.Owned &&
 		p.Cgroup == o.Cgroup && p.netns == o.netns && slices.Equal(p.Listens, o.Listens)
 }
 

@@ -2,11 +2,13 @@ package listeners
 
 import (
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 func TestDiscovered(t *testing.T) {
@@ -16,8 +18,10 @@ func TestDiscovered(t *testing.T) {
 		{PID: 4, Role: "worker", Scheduler: at, Cgroup: "/"},
 		{PID: 5, Role: "worker", Scheduler: at},
 		{PID: 6, Role: "worker", Scheduler: at, Cgroup: "/pods/b", Local: true},
-	}}, "/host/proc", "/sys/fs/cgroup")
-	want := []Process{{Job: "198.18.0.1:9000", Cgroup: "/sys/fs/cgroup/pods/a", Netns: "/host/proc/3/ns/net"}}
+	}}, "/host/proc", "/sys/fs/cgroup", func(p *discover.Process) (string, policy.Policy) {
+		return "ns/train", policy.Policy{Threshold: strconv.Itoa(p.PID)}
+	})
+	want := []Process{{Job: "198.18.0.1:9000", Called: "ns/train", Wishes: policy.Policy{Threshold: "3"}, Cgroup: "/sys/fs/cgroup/pods/a", Netns: "/host/proc/3/ns/net"}}
 	if diff := cmp.Diff(want, all); diff != "" {
 		t.Error(diff)
 	}

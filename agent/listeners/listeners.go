@@ -75,9 +75,10 @@ type Listeners struct {
 	reconciled bool          // once at least
 	groups     map[string]redirect.GroupID
 	open       map[place]*opened
-	mesh       map[uint64]*opened      // by the namespace's inode
-	proxies    map[*handover.Conn]bool // whether it takes more connections
-	linking    map[*handover.Conn]bool // proxies that take mesh listeners
+	titles     map[titled]handover.Title // what the proxies know jobs by; at most maxTitles
+	mesh       map[uint64]*opened        // by the namespace's inode
+	proxies    map[*handover.Conn]bool   // whether it takes more connections
+	linking    map[*handover.Conn]bool   // proxies that take mesh listeners
 	// closing is which groups each proxy wants to fail closed.
 	closing map[*handover.Conn]map[redirect.GroupID]bool
 	without *time.Timer // runs while there is no proxy
@@ -133,7 +134,7 @@ func New(o Options) (*Listeners, error) {
 	return &Listeners{
 		kept: kept{most: affordableKept()},
 		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), leaving: make(chan struct{}), mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
-		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, proxies: map[*handover.Conn]bool{},
+		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, titles: map[titled]handover.Title{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
 	}, nil
 }

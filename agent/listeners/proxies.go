@@ -177,6 +177,9 @@ func (l *Listeners) admit(conn *handover.Conn, links bool) error {
 	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, Keeps: l.kept.most, Holds: l.holdsFor().Milliseconds()}, nil); err != nil {
 		return err
 	}
+	if err := l.tellTitles(conn); err != nil {
+		return err
+	}
 	for _, o := range l.listeners() {
 		if o.mesh && !links {
 			continue

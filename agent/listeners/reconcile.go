@@ -10,12 +10,17 @@ import (
 	"strings"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // A Process is one whose cgroup's connects go to the proxy.
 type Process struct {
 	Job string // its scheduler's address
+	// Called is what the job is called as far as this process's word counts, and Wishes
+	// what its owner asks for.
+	Called string
+	Wishes policy.Policy
 	// Pending says that Job will be known later, when the process has met its
 	// scheduler.
 	Pending bool
@@ -55,7 +60,8 @@ func (l *Listeners) reconcile() error {
 	groups := map[string]bool{}
 	places := map[place]bool{}
 	meshes := map[uint64]bool{}
-	for _, p := range l.named() {
+	joined, titles := wishesOf(l.wanted), map[titled]bool{}
+	for i, p := range l.named() {
 		id, err := l.group(p.Cgroup)
 		if err != nil {
 			failed = errors.Join(failed, err)
@@ -65,7 +71,8 @@ func (l *Listeners) reconcile() error {
 		if len(l.proxies) == 0 && l.without == nil {
 			continue // nobody would accept
 		}
-		at, err := l.listen(p, id)
+		own := l.wanted[i].Job // p.Job is empty where its cgroup has several
+		at, err := l.listen(p, id, own, joined[group{p.Cgroup, own}])
 		if errors.Is(err, errEnded) {
 			continue
 		}
@@ -74,10 +81,12 @@ func (l *Listeners) reconcile() error {
 			continue
 		}
 		places[at] = true
+		titles[titled{at, own}] = true
 		if err := l.listenMesh(p, at.netns, meshes); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("job %s: %w", p.Job, err))
 		}
 	}
+	l.dropTitles(titles)
 	failed = errors.Join(failed, l.closeMeshes(meshes))
 	for at := range l.open {
 		if !places[at] {
@@ -156,14 +165,17 @@ func populated(g redirect.Group) bool {
 }
 
 // listen opens the listeners for a process, where they are not open, and hands
-// them to the proxies.
-func (l *Listeners) listen(p Process, id redirect.GroupID) (place, error) {
+// them to the proxies, after what its job, own, is called.
+func (l *Listeners) listen(p Process, id redirect.GroupID, own string, w wishes) (place, error) {
 	ns, inode, err := openNetns(p.Netns)
 	if err != nil {
 		return place{}, err
 	}
 	defer ns.Close()
 	at := place{id, inode}
+	if own != "" {
+		l.title(titled{at, own}, w)
+	}
 	if o := l.open[at]; o != nil {
 		if !p.Pending && (o.pending || o.job != p.Job) { // handed over again, with the name
 			o.job, o.pending = p.Job, false

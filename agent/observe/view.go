@@ -74,6 +74,17 @@ func (o *Observer) Job(name string) (JobView, bool) {
 	return JobView{}, false
 }
 
+// Knows reports whether there is a job whose scheduler's address, as text, is name.
+func (o *Observer) Knows(name string) bool {
+	at, err := netip.ParseAddrPort(name)
+	if err != nil {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.jobs[at] != nil
+}
+
 func (o *Observer) view(j *Job) JobView {
 	j.rankByAddress()
 	v := JobView{

@@ -1,9 +1,10 @@
 // Package pods knows a Kubernetes node and its pods: their names by the UID that
-// their processes' cgroups have, which of them a user wants to be watched, and
-// how fast the node's link is said to be.
+// their processes' cgroups have, who owns them, what their annotations say, which of
+// them a user wants to be watched, and how fast the node's link is said to be.
 //
-// In comes what the API server tells of one node and its pods, and of namespaces
-// where labels select; out go [Pods.Lookup] and [Pods.Link]. While no API server answers it is what
+// In comes what the API server tells of one node and its pods, of those that own
+// them, and of namespaces where labels select; out go [Pods.Lookup], [Pods.Said] and
+// [Pods.Link], and an event on a pod that says something wrong. While no API server answers it is what
 // was known last. The agent's command calls it.
 package pods
 
@@ -11,19 +12,27 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 // LinkAnnotation, of a node, says how fast its link is, in Mbit/s. A label of
@@ -40,35 +49,49 @@ type Pod struct {
 type Pods struct {
 	node     string
 	selector labels.Selector // nil: all are selected
-	client   rest.Interface
+	allowed  policy.Allowed
+	core     core.CoreV1Interface
+	objects  metadata.Interface
 
 	mu         sync.Mutex
 	pods       map[string]known      // by UID
 	namespaces map[string]labels.Set // by name; where there is a selector
 	link       uint32                // Mbit/s, 0: nobody has said
 	said       string                // what has been said of it
+	// queue has UIDs of pods of which something is to be asked or told; nil: Run has not
+	// begun.
+	queue workqueue.TypedRateLimitingInterface[string]
 }
 
 type known struct {
 	Pod
-	labels labels.Set
+	uid        types.UID
+	labels     labels.Set
+	controller *metav1.OwnerReference // nil: none
+	said       policy.Pod
 }
 
 // New prepares for the pods of a node. A selector, as kubectl has them, selects
-// pods by their labels or their namespaces'; an empty one selects all.
-func New(config *rest.Config, node, selector string) (*Pods, error) {
-	p := &Pods{node: node, pods: map[string]known{}, namespaces: map[string]labels.Set{}}
+// pods by their labels or their namespaces'; an empty one selects all. Allowed is what
+// annotations may say.
+func New(config *rest.Config, node, selector string, allowed policy.Allowed) (*Pods, error) {
+	p := &Pods{node: node, allowed: allowed, pods: map[string]known{}, namespaces: map[string]labels.Set{}}
 	if selector != "" {
 		var err error
 		if p.selector, err = labels.Parse(selector); err != nil {
 			return nil, fmt.Errorf("selecting pods by %q: %w", selector, err)
 		}
 	}
-	client, err := core.NewForConfig(config)
+	client, err := rest.HTTPClientFor(config)
+	if err == nil {
+		p.core, err = core.NewForConfigAndClient(config, client)
+	}
+	if err == nil {
+		p.objects, err = metadata.NewForConfigAndClient(config, client)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
-	p.client = client.RESTClient()
 	return p, nil
 }
 
@@ -92,16 +115,18 @@ func (p *Pods) Run(ctx context.Context) error {
 		informers = append(informers, namespaces)
 	}
 	var g errgroup.Group
+	queue := p.begin()
 	for _, i := range informers {
 		g.Go(func() error { i.RunWithContext(ctx); return nil })
 	}
+	g.Go(func() error { p.work(ctx, queue); return nil })
 	return g.Wait()
 }
 
 // informer follows a kind of object: is hears of those that there are, gone of
 // those that are no more.
 func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Object, is, gone func(any)) (cache.SharedIndexInformer, error) {
-	i := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(p.client, resource, "", which), kind, 0, nil)
+	i := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(p.core.RESTClient(), resource, "", which), kind, 0, nil)
 	if err := i.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("following %s: %w", resource, err)
 	}
@@ -132,7 +157,8 @@ func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Obj
 func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
-		o.ManagedFields, o.Annotations = nil, nil
+		o.ManagedFields = nil
+		maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return !strings.HasPrefix(name, policy.Prefix) })
 		o.Spec, o.Status = corev1.PodSpec{NodeName: o.Spec.NodeName}, corev1.PodStatus{}
 	case *corev1.Namespace:
 		o.ManagedFields, o.Annotations = nil, nil
@@ -144,10 +170,21 @@ func trim(object any) (any, error) {
 }
 
 func (p *Pods) pod(object any) {
-	if o, ok := object.(*corev1.Pod); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.pods[string(o.UID)] = known{Pod{string(o.UID), o.Namespace, o.Name, o.Spec.NodeName}, o.Labels}
+	o, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	k := known{Pod: Pod{string(o.UID), o.Namespace, o.Name, o.Spec.NodeName}, uid: o.UID, labels: o.Labels, controller: metav1.GetControllerOf(o)}
+	k.said.Namespace, k.said.Settings = o.Namespace, policy.Annotations(o.Annotations)
+	k.said.Policy, k.said.Wrong = k.said.Settings.Read(p.allowed, func(key string) string { return policy.Prefix + key })
+	p.mu.Lock()
+	if before, there := p.pods[k.UID]; there && k.controller != nil && before.controller != nil && before.controller.UID == k.controller.UID {
+		k.said.Owner = before.said.Owner
+	}
+	p.pods[k.UID] = k
+	p.mu.Unlock()
+	if k.controller != nil && k.said.Owner == "" || len(k.said.Wrong) > 0 {
+		p.ask(k.UID)
 	}
 }
 
@@ -221,15 +258,15 @@ func (p *Pods) Lookup(uid string) (Pod, bool) {
 	return k.Pod, ok
 }
 
-// Selected reports whether the pod with that UID is to be watched. Where there
-// is a selector, one that is not known is not, and neither is what is in no pod
-// (an empty UID): jobs opt in.
+// Selected reports whether the pod with that UID is to be watched. What its
+// annotations say, where they may, comes first. Where there is a selector, a pod that
+// is not known is not, and neither is what is in no pod (an empty UID): jobs opt in.
 func (p *Pods) Selected(uid string) bool {
-	if p.selector == nil {
-		return true
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k, ok := p.pods[uid]
+	if wish := k.said.Policy.Observe; wish != "" || p.selector == nil {
+		return wish != "false"
+	}
 	return ok && (p.selector.Matches(k.labels) || p.selector.Matches(p.namespaces[k.Namespace]))
 }

@@ -13,9 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// usual is what annotations may say by default.
+var usual = policy.Allowed{policy.Job: true, policy.Codec: true}
 
 func pod(uid, namespace, name string, labels map[string]string) *corev1.Pod {
 	return &corev1.Pod{
@@ -34,7 +39,7 @@ func TestSelected(t *testing.T) {
 		{"psidecar.io/job=true", map[string]bool{"a": true, "b": true, "c": false, "": false, "unknown": false}},
 		{"psidecar.io/job notin (true)", map[string]bool{"a": true, "b": true, "c": true, "": false, "unknown": false}},
 	} {
-		p, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", tc.selector)
+		p, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", tc.selector, usual)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +62,7 @@ func TestSelected(t *testing.T) {
 		}
 		p.noNamespace(cache.DeletedFinalStateUnknown{}.Obj)
 	}
-	if _, err := New(&rest.Config{}, "node-1", "a=b=c"); err == nil {
+	if _, err := New(&rest.Config{}, "node-1", "a=b=c", usual); err == nil {
 		t.Error("a selector that is none")
 	}
 }
@@ -65,7 +70,7 @@ func TestSelected(t *testing.T) {
 // A node says how fast its link is by an annotation, or a label; what is no
 // speed is none.
 func TestLink(t *testing.T) {
-	p, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", "")
+	p, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", "", usual)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +109,7 @@ func TestNoAnswer(t *testing.T) {
 		http.Error(w, "no", http.StatusInternalServerError)
 	}))
 	defer server.Close()
-	p, err := New(&rest.Config{Host: server.URL}, "node-1", "")
+	p, err := New(&rest.Config{Host: server.URL}, "node-1", "", usual)
 	if err != nil {
 		t.Fatal(err)
 	}

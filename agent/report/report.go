@@ -51,6 +51,7 @@ type Link struct {
 	urgent  func() bool
 	every   time.Duration
 	options []grpc.DialOption
+	names   func(map[string]string) // nil: nobody wants to know
 
 	mu    sync.Mutex
 	state page.Planner
@@ -67,6 +68,10 @@ func New(address, host string, creds credentials.TransportCredentials, what func
 // SetEvery has reports be sent so often, instead of every [Every]. It is called
 // before Run.
 func (l *Link) SetEvery(every time.Duration) { l.every = every }
+
+// Names has settle called with what the planner calls jobs, by their schedulers'
+// addresses, whenever it has taken a report. Call it before Run.
+func (l *Link) Names(settle func(map[string]string)) { l.names = settle }
 
 // State returns how the link does.
 func (l *Link) State() *page.Planner {
@@ -135,6 +140,13 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 			return err
 		}
 		wanted = Wanted{Light: answer.GetAsks() && !answer.GetWhole(), WindowKeys: int(answer.GetWindowKeys())}
+		if l.names != nil {
+			names := map[string]string{}
+			for _, n := range answer.GetNames() {
+				names[n.GetJob()] = n.GetName()
+			}
+			l.names(names)
+		}
 		l.taken(time.Since(sent))
 		for due := next.GetLight() && !wanted.Light; !due; due = time.Since(sent) >= l.every || l.urgent() {
 			select {

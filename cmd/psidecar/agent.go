@@ -21,6 +21,7 @@ import (
 	"github.com/psidecar/psidecar/bpf/probe"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/internal/procs"
 	"github.com/psidecar/psidecar/page"
 )
@@ -28,6 +29,7 @@ import (
 // agentFlags are what psidecar agent, and what else watches, can be told.
 type agentFlags struct {
 	cgroups, jobs   []string
+	allowed         []string // what owners of jobs may ask for
 	pids            []int
 	http            string
 	names           []string // for http
@@ -52,7 +54,8 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.cgroups, "cgroup", nil, "cgroups to watch; default: those of all PS-lite processes found")
 	flags.IntSliceVar(&f.pids, "pid", nil, "processes whose cgroups to watch")
-	flags.StringSliceVar(&f.jobs, "job", nil, "jobs to show, by their schedulers' host:port; default: all")
+	flags.StringSliceVar(&f.jobs, "job", nil, "jobs to show, by their names or their schedulers' host:port; default: all")
+	flags.StringSliceVar(&f.allowed, "allow-annotations", policy.Default, "what the owners of jobs may say by annotations of their pods (psidecar.io/threshold) and in the environment of their processes (PSIDECAR_THRESHOLD): job, observe, codec, threshold, move; none: nothing. The default names a job and changes no value; with threshold and move owners answer for their results, and with observe for what is watched")
 	flags.StringVar(&f.sample, "sample", "auto", "look at the keys of one in that many windows of requests; 1: all; auto: as --cpu-budget allows")
 	flags.Float64Var(&f.budget, "cpu-budget", 1, "with --sample auto: percent of one core, over a minute, that copying out and counting keys may take; those of a step every few seconds are looked at whatever that takes")
 	flags.IntVar(&f.ring, "ring-size", 32<<20, "bytes of the buffer between kernel and agent, a power of two")
@@ -82,6 +85,9 @@ func (f *agentFlags) options() (agent.Options, error) {
 		Locality: locality.DefaultOptions,
 	}
 	var err error
+	if o.Allowed, err = policy.ParseAllowed(f.allowed); err != nil {
+		return o, usagef("--allow-annotations %w", err)
+	}
 	if o.Capture.Ingress, err = bpf.ParseIngressMode(f.ingress); err != nil {
 		return o, usagef("--ingress %w", err)
 	}

@@ -46,8 +46,10 @@ psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99 --act   # and does
 psidecar planner --listen :9811 --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key --store plans.db`,
 	"proxy": `psidecar proxy --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key
 psidecar proxy --insecure --threshold 0.99 --planner planner-host:9811`,
-	"record":   `psidecar record --out job.psr --for 20s`,
-	"restore":  `psidecar restore --job 10.0.0.1:8000 --wait 30s`,
+	"record":  `psidecar record --out job.psr --for 20s`,
+	"restore": `psidecar restore --job 10.0.0.1:8000 --wait 30s`,
+	"runs": `psidecar runs --job ads/ctr                       # each run of a job, beside the others
+psidecar runs --planner-http planner-host:9812 --json`,
 	"score":    `psidecar score --input rcv1.libsvm --assignment mine.txt -k 8`,
 	"show":     `psidecar show job.psr other.psr      # one run beside another`,
 	"simulate": `psidecar simulate job.psr             # what moving its keys would have saved`,

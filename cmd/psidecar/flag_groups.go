@@ -18,7 +18,7 @@ type flagGroup struct {
 // of them come first, without a title. A flag belongs to the first group that
 // names it.
 var flagGroups = []flagGroup{
-	{"What is watched", []string{"job", "cgroup", "pid", "ingress", "sample", "cpu-budget", "memory", "streams", "ring-size", "names", "names-socket", "cgroup-root", "proc"}},
+	{"What is watched", []string{"job", "allow-annotations", "cgroup", "pid", "ingress", "sample", "cpu-budget", "memory", "streams", "ring-size", "names", "names-socket", "cgroup-root", "proc"}},
 	{"This host", []string{"host", "link-mbit"}},
 	{"Connections of the job", []string{"intercept", "intercept-exclude", "forward", "max-connections", "grace", "proxy-grace", "proxy-hang-after", "proxy-socket", "proxy-uid", "outlive", "bpf-dir", "mark"}},
 	{"Other hosts' proxies", []string{"insecure", "insecure-mesh", "mesh-", "peer-", "no-proxy-retry"}},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -49,7 +50,8 @@ func (f *podFlags) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.selector, "kubernetes-selector", "", "watch jobs in pods with these labels, or in namespaces with them, such as psidecar.io/job=true; empty: all jobs")
 }
 
-// open returns nil where pods are not asked for. With it the agent names them.
+// open returns nil where pods are not asked for. With it the agent names them, and hears
+// what they say of their jobs.
 func (f *podFlags) open(opts *agent.Options) (*pods.Pods, error) {
 	if f.node == "" {
 		f.node = os.Getenv("NODE_NAME")
@@ -66,13 +68,14 @@ func (f *podFlags) open(opts *agent.Options) (*pods.Pods, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes: %w", err)
 	}
-	p, err := pods.New(config, f.node, f.selector)
+	p, err := pods.New(config, f.node, f.selector, opts.Allowed)
 	if err != nil {
 		return nil, usagef("--kubernetes: %w", err)
 	}
-	if f.selector != "" {
+	if f.selector != "" || opts.Allowed[policy.Observe] {
 		opts.Selects = p.Selected
 	}
+	opts.Said = p.Said
 	opts.Pod = func(uid string) (page.Pod, bool) {
 		pod, ok := p.Lookup(uid)
 		return page.Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Node}, ok

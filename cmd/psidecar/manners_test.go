@@ -188,7 +188,7 @@ func checkCommandLine(t *testing.T, line string) {
 func TestCompletion(t *testing.T) {
 	agent := fakeAgent(t)
 	c, planner := startPlanner(t, plannerFlags{})
-	c.Codecs().Jobs = func() []string { return []string{"198.18.0.1:9000"} }
+	c.Codecs().Jobs = func() map[string]string { return map[string]string{"198.18.0.1:9000": "198.18.0.1:9000"} }
 	for _, tc := range []struct {
 		args []string
 		want string

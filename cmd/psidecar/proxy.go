@@ -20,6 +20,7 @@ import (
 	"github.com/psidecar/psidecar/internal/procs"
 	"github.com/psidecar/psidecar/planner/api/role"
 	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/daemon"
@@ -156,13 +157,14 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 	if !f.share {
 		limits.SharedBytes = 0
 	}
+	o.Titles = &called.Table{}
 	for _, name := range f.codecs {
 		switch name {
 		case "none", "":
 		case compact.Name, autoCodec:
 			o.Auto = name == autoCodec
 			if o.Values, err = values.New(values.Options{
-				Compact: limits, StateBytes: f.values.memory, Rules: rules, Adds: f.routing.handler == "add",
+				Compact: limits, StateBytes: f.values.memory, Rules: rules, Titles: o.Titles, Adds: f.routing.handler == "add",
 				Folder: filepath.Join(f.routing.dir, values.Folder),
 			}); err != nil {
 				return usageError{err}

@@ -106,6 +106,7 @@ func newRootCommand(e env) *cobra.Command {
 		newPlannerCommand(e),
 		newPlanCommand(e),
 		newNamesCommand(e),
+		newRunsCommand(e),
 		newRestoreCommand(e),
 		newSimulateCommand(e),
 		newUpCommand(e),

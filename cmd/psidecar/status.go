@@ -138,7 +138,10 @@ func printJob(w io.Writer, j *page.Job) {
 	if j.State != "" {
 		state = ": " + j.State
 	}
-	fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers%s\n", j.Name, j.Dialect, j.Servers, j.Workers, state)
+	fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers%s\n", titleOf(j), j.Dialect, j.Servers, j.Workers, state)
+	for _, remark := range j.Remarks {
+		fmt.Fprintf(w, "  %s\n", remark)
+	}
 	if j.What != "" {
 		fmt.Fprintf(w, "  %s\n", j.What)
 	}
@@ -164,6 +167,14 @@ func printJob(w io.Writer, j *page.Job) {
 	for _, n := range j.Nodes {
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, podOf(n))
 	}
+}
+
+// titleOf is what a job is called, with its scheduler's address.
+func titleOf(j *page.Job) string {
+	if j.Called == "" {
+		return j.Name
+	}
+	return fmt.Sprintf("%s at %s", j.Called, j.Name)
 }
 
 // shownStalls is how many of a job's stalls are shown in the terminal.

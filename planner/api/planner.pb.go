@@ -479,7 +479,17 @@ type JobReport struct {
 	Stalls []*Stall `protobuf:"bytes,30,rep,name=stalls,proto3" json:"stalls,omitempty"`
 	// node_table is the digest of the run's node table, as it ends the run's name: of
 	// this run the window is. 0: the agent has not seen the table.
-	NodeTable     uint64 `protobuf:"fixed64,31,opt,name=node_table,json=nodeTable,proto3" json:"node_table,omitempty"`
+	NodeTable uint64 `protobuf:"fixed64,31,opt,name=node_table,json=nodeTable,proto3" json:"node_table,omitempty"`
+	// claim is what the job's processes on this host say that it is called, the best of
+	// it; absent: nothing.
+	Claim *Claim `protobuf:"bytes,32,opt,name=claim,proto3" json:"claim,omitempty"`
+	// running_since_unix_nanos is when the first of the job's processes that are on this
+	// host now was seen there; 0: there is none.
+	RunningSinceUnixNanos int64 `protobuf:"varint,33,opt,name=running_since_unix_nanos,json=runningSinceUnixNanos,proto3" json:"running_since_unix_nanos,omitempty"`
+	// move is what its owner asks for: true, false or nothing.
+	Move string `protobuf:"bytes,34,opt,name=move,proto3" json:"move,omitempty"`
+	// remarks say what of its owner's wishes is not taken up.
+	Remarks       []string `protobuf:"bytes,35,rep,name=remarks,proto3" json:"remarks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -731,6 +741,114 @@ func (x *JobReport) GetNodeTable() uint64 {
 	return 0
 }
 
+func (x *JobReport) GetClaim() *Claim {
+	if x != nil {
+		return x.Claim
+	}
+	return nil
+}
+
+func (x *JobReport) GetRunningSinceUnixNanos() int64 {
+	if x != nil {
+		return x.RunningSinceUnixNanos
+	}
+	return 0
+}
+
+func (x *JobReport) GetMove() string {
+	if x != nil {
+		return x.Move
+	}
+	return ""
+}
+
+func (x *JobReport) GetRemarks() []string {
+	if x != nil {
+		return x.Remarks
+	}
+	return nil
+}
+
+// Claim is what a process says, or its pod, that its job is called (internal/policy).
+type Claim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// tenant is whose it is: the pod's namespace, or a user.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name   string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// from is owner, environment or annotation.
+	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	Role string `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
+	// authority: by the scheduler itself.
+	Authority     bool `protobuf:"varint,5,opt,name=authority,proto3" json:"authority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claim) Reset() {
+	*x = Claim{}
+	mi := &file_planner_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claim) ProtoMessage() {}
+
+func (x *Claim) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
+func (*Claim) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Claim) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Claim) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Claim) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Claim) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Claim) GetAuthority() bool {
+	if x != nil {
+		return x.Authority
+	}
+	return false
+}
+
 // Stall is a node, or a pair of nodes, that does not go on as it should.
 type Stall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -750,7 +868,7 @@ type Stall struct {
 
 func (x *Stall) Reset() {
 	*x = Stall{}
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +880,7 @@ func (x *Stall) String() string {
 func (*Stall) ProtoMessage() {}
 
 func (x *Stall) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[5]
+	mi := &file_planner_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +893,7 @@ func (x *Stall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stall.ProtoReflect.Descriptor instead.
 func (*Stall) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{5}
+	return file_planner_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Stall) GetKind() string {
@@ -858,7 +976,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +988,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[6]
+	mi := &file_planner_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +1001,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{6}
+	return file_planner_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Window) GetFirstUnixNanos() int64 {
@@ -954,7 +1072,7 @@ type WindowUse struct {
 
 func (x *WindowUse) Reset() {
 	*x = WindowUse{}
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1084,7 @@ func (x *WindowUse) String() string {
 func (*WindowUse) ProtoMessage() {}
 
 func (x *WindowUse) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[7]
+	mi := &file_planner_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1097,7 @@ func (x *WindowUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowUse.ProtoReflect.Descriptor instead.
 func (*WindowUse) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{7}
+	return file_planner_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WindowUse) GetWorker() string {
@@ -1044,7 +1162,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1174,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[8]
+	mi := &file_planner_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1187,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{8}
+	return file_planner_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Latency) GetName() string {
@@ -1106,7 +1224,7 @@ type Connections struct {
 
 func (x *Connections) Reset() {
 	*x = Connections{}
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1236,7 @@ func (x *Connections) String() string {
 func (*Connections) ProtoMessage() {}
 
 func (x *Connections) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[9]
+	mi := &file_planner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1249,7 @@ func (x *Connections) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connections.ProtoReflect.Descriptor instead.
 func (*Connections) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{9}
+	return file_planner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Connections) GetSynced() uint32 {
@@ -1178,7 +1296,7 @@ type Sketch struct {
 
 func (x *Sketch) Reset() {
 	*x = Sketch{}
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1308,7 @@ func (x *Sketch) String() string {
 func (*Sketch) ProtoMessage() {}
 
 func (x *Sketch) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[10]
+	mi := &file_planner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1321,7 @@ func (x *Sketch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sketch.ProtoReflect.Descriptor instead.
 func (*Sketch) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{10}
+	return file_planner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Sketch) GetExact() bool {
@@ -1258,7 +1376,7 @@ type SkewPoint struct {
 
 func (x *SkewPoint) Reset() {
 	*x = SkewPoint{}
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1388,7 @@ func (x *SkewPoint) String() string {
 func (*SkewPoint) ProtoMessage() {}
 
 func (x *SkewPoint) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[11]
+	mi := &file_planner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1401,7 @@ func (x *SkewPoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkewPoint.ProtoReflect.Descriptor instead.
 func (*SkewPoint) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{11}
+	return file_planner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SkewPoint) GetKeys() uint64 {
@@ -1312,7 +1430,7 @@ type Recent struct {
 
 func (x *Recent) Reset() {
 	*x = Recent{}
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1442,7 @@ func (x *Recent) String() string {
 func (*Recent) ProtoMessage() {}
 
 func (x *Recent) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[12]
+	mi := &file_planner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1455,7 @@ func (x *Recent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recent.ProtoReflect.Descriptor instead.
 func (*Recent) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{12}
+	return file_planner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Recent) GetFirstUnixNanos() int64 {
@@ -1378,7 +1496,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1508,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[13]
+	mi := &file_planner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1521,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{13}
+	return file_planner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Node) GetName() string {
@@ -1461,7 +1579,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1591,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[14]
+	mi := &file_planner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1604,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{14}
+	return file_planner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -1522,7 +1640,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1652,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[15]
+	mi := &file_planner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1665,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{15}
+	return file_planner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Block) GetFirst() uint64 {
@@ -1585,7 +1703,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_planner_proto_msgTypes[16]
+	mi := &file_planner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1715,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[16]
+	mi := &file_planner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +1728,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{16}
+	return file_planner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Use) GetWorker() string {
@@ -1663,7 +1781,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_planner_proto_msgTypes[17]
+	mi := &file_planner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1793,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[17]
+	mi := &file_planner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1806,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{17}
+	return file_planner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Traffic) GetWorker() string {
@@ -1744,7 +1862,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_planner_proto_msgTypes[18]
+	mi := &file_planner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1874,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[18]
+	mi := &file_planner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1887,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{18}
+	return file_planner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HotKey) GetKey() uint64 {
@@ -1836,7 +1954,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_planner_proto_msgTypes[19]
+	mi := &file_planner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +1966,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[19]
+	mi := &file_planner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +1979,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{19}
+	return file_planner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Steps) GetWorker() string {
@@ -1903,14 +2021,16 @@ type Taken struct {
 	Whole bool `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
 	// window_keys is of how many keys a window may be, for the planner to look at
 	// those of all hosts; 0: the agent's own bound holds.
-	WindowKeys    uint32 `protobuf:"varint,4,opt,name=window_keys,json=windowKeys,proto3" json:"window_keys,omitempty"`
+	WindowKeys uint32 `protobuf:"varint,4,opt,name=window_keys,json=windowKeys,proto3" json:"window_keys,omitempty"`
+	// names are those of the reported jobs, as the planner has settled them.
+	Names         []*JobName `protobuf:"bytes,5,rep,name=names,proto3" json:"names,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_planner_proto_msgTypes[20]
+	mi := &file_planner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1922,7 +2042,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_planner_proto_msgTypes[20]
+	mi := &file_planner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1935,7 +2055,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_planner_proto_rawDescGZIP(), []int{20}
+	return file_planner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Taken) GetSequence() uint64 {
@@ -1964,6 +2084,66 @@ func (x *Taken) GetWindowKeys() uint32 {
 		return x.WindowKeys
 	}
 	return 0
+}
+
+func (x *Taken) GetNames() []*JobName {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// JobName is what a job is called, by its scheduler's host:port.
+type JobName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobName) Reset() {
+	*x = JobName{}
+	mi := &file_planner_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobName) ProtoMessage() {}
+
+func (x *JobName) ProtoReflect() protoreflect.Message {
+	mi := &file_planner_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobName.ProtoReflect.Descriptor instead.
+func (*JobName) Descriptor() ([]byte, []int) {
+	return file_planner_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *JobName) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *JobName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
 }
 
 var File_planner_proto protoreflect.FileDescriptor
@@ -2009,8 +2189,7 @@ const file_planner_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04help\x18\x02 \x01(\tR\x04help\x12\x16\n" +
 	"\x06events\x18\x03 \x01(\x04R\x06events\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x81\n" +
-	"\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x9a\v\n" +
 	"\tJobReport\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\adialect\x18\x02 \x01(\tR\adialect\x12\x18\n" +
@@ -2044,7 +2223,17 @@ const file_planner_proto_rawDesc = "" +
 	"\x04what\x18\x1d \x01(\tR\x04what\x122\n" +
 	"\x06stalls\x18\x1e \x03(\v2\x1a.psidecar.planner.v1.StallR\x06stalls\x12\x1d\n" +
 	"\n" +
-	"node_table\x18\x1f \x01(\x06R\tnodeTable\"\xb7\x01\n" +
+	"node_table\x18\x1f \x01(\x06R\tnodeTable\x120\n" +
+	"\x05claim\x18  \x01(\v2\x1a.psidecar.planner.v1.ClaimR\x05claim\x127\n" +
+	"\x18running_since_unix_nanos\x18! \x01(\x03R\x15runningSinceUnixNanos\x12\x12\n" +
+	"\x04move\x18\" \x01(\tR\x04move\x12\x18\n" +
+	"\aremarks\x18# \x03(\tR\aremarks\"y\n" +
+	"\x05Claim\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\x12\x12\n" +
+	"\x04role\x18\x04 \x01(\tR\x04role\x12\x1c\n" +
+	"\tauthority\x18\x05 \x01(\bR\tauthority\"\xb7\x01\n" +
 	"\x05Stall\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03who\x18\x02 \x01(\tR\x03who\x12\x0e\n" +
@@ -2133,13 +2322,17 @@ const file_planner_proto_rawDesc = "" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x04R\x05steps\x12\x16\n" +
 	"\x06recent\x18\x03 \x01(\x04R\x06recent\x12\x1c\n" +
-	"\ttimestamp\x18\x04 \x01(\x05R\ttimestamp\"n\n" +
+	"\ttimestamp\x18\x04 \x01(\x05R\ttimestamp\"\xa2\x01\n" +
 	"\x05Taken\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x12\n" +
 	"\x04asks\x18\x02 \x01(\bR\x04asks\x12\x14\n" +
 	"\x05whole\x18\x03 \x01(\bR\x05whole\x12\x1f\n" +
 	"\vwindow_keys\x18\x04 \x01(\rR\n" +
-	"windowKeys2T\n" +
+	"windowKeys\x122\n" +
+	"\x05names\x18\x05 \x03(\v2\x1c.psidecar.planner.v1.JobNameR\x05names\"/\n" +
+	"\aJobName\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name2T\n" +
 	"\aPlanner\x12I\n" +
 	"\x06Report\x12\x1f.psidecar.planner.v1.HostReport\x1a\x1a.psidecar.planner.v1.Taken(\x010\x01B*Z(github.com/psidecar/psidecar/planner/apib\x06proto3"
 
@@ -2155,58 +2348,62 @@ func file_planner_proto_rawDescGZIP() []byte {
 	return file_planner_proto_rawDescData
 }
 
-var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_planner_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_planner_proto_goTypes = []any{
 	(*HostReport)(nil),  // 0: psidecar.planner.v1.HostReport
 	(*Machine)(nil),     // 1: psidecar.planner.v1.Machine
 	(*AgentReport)(nil), // 2: psidecar.planner.v1.AgentReport
 	(*Loss)(nil),        // 3: psidecar.planner.v1.Loss
 	(*JobReport)(nil),   // 4: psidecar.planner.v1.JobReport
-	(*Stall)(nil),       // 5: psidecar.planner.v1.Stall
-	(*Window)(nil),      // 6: psidecar.planner.v1.Window
-	(*WindowUse)(nil),   // 7: psidecar.planner.v1.WindowUse
-	(*Latency)(nil),     // 8: psidecar.planner.v1.Latency
-	(*Connections)(nil), // 9: psidecar.planner.v1.Connections
-	(*Sketch)(nil),      // 10: psidecar.planner.v1.Sketch
-	(*SkewPoint)(nil),   // 11: psidecar.planner.v1.SkewPoint
-	(*Recent)(nil),      // 12: psidecar.planner.v1.Recent
-	(*Node)(nil),        // 13: psidecar.planner.v1.Node
-	(*Pod)(nil),         // 14: psidecar.planner.v1.Pod
-	(*Block)(nil),       // 15: psidecar.planner.v1.Block
-	(*Use)(nil),         // 16: psidecar.planner.v1.Use
-	(*Traffic)(nil),     // 17: psidecar.planner.v1.Traffic
-	(*HotKey)(nil),      // 18: psidecar.planner.v1.HotKey
-	(*Steps)(nil),       // 19: psidecar.planner.v1.Steps
-	(*Taken)(nil),       // 20: psidecar.planner.v1.Taken
+	(*Claim)(nil),       // 5: psidecar.planner.v1.Claim
+	(*Stall)(nil),       // 6: psidecar.planner.v1.Stall
+	(*Window)(nil),      // 7: psidecar.planner.v1.Window
+	(*WindowUse)(nil),   // 8: psidecar.planner.v1.WindowUse
+	(*Latency)(nil),     // 9: psidecar.planner.v1.Latency
+	(*Connections)(nil), // 10: psidecar.planner.v1.Connections
+	(*Sketch)(nil),      // 11: psidecar.planner.v1.Sketch
+	(*SkewPoint)(nil),   // 12: psidecar.planner.v1.SkewPoint
+	(*Recent)(nil),      // 13: psidecar.planner.v1.Recent
+	(*Node)(nil),        // 14: psidecar.planner.v1.Node
+	(*Pod)(nil),         // 15: psidecar.planner.v1.Pod
+	(*Block)(nil),       // 16: psidecar.planner.v1.Block
+	(*Use)(nil),         // 17: psidecar.planner.v1.Use
+	(*Traffic)(nil),     // 18: psidecar.planner.v1.Traffic
+	(*HotKey)(nil),      // 19: psidecar.planner.v1.HotKey
+	(*Steps)(nil),       // 20: psidecar.planner.v1.Steps
+	(*Taken)(nil),       // 21: psidecar.planner.v1.Taken
+	(*JobName)(nil),     // 22: psidecar.planner.v1.JobName
 }
 var file_planner_proto_depIdxs = []int32{
 	4,  // 0: psidecar.planner.v1.HostReport.jobs:type_name -> psidecar.planner.v1.JobReport
 	2,  // 1: psidecar.planner.v1.HostReport.agent:type_name -> psidecar.planner.v1.AgentReport
 	1,  // 2: psidecar.planner.v1.HostReport.machine:type_name -> psidecar.planner.v1.Machine
 	3,  // 3: psidecar.planner.v1.AgentReport.lost:type_name -> psidecar.planner.v1.Loss
-	13, // 4: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
-	15, // 5: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
-	16, // 6: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
-	17, // 7: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
-	18, // 8: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
-	19, // 9: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
-	8,  // 10: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
-	8,  // 11: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
-	9,  // 12: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
-	10, // 13: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
-	11, // 14: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
-	12, // 15: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
-	6,  // 16: psidecar.planner.v1.JobReport.window:type_name -> psidecar.planner.v1.Window
-	5,  // 17: psidecar.planner.v1.JobReport.stalls:type_name -> psidecar.planner.v1.Stall
-	7,  // 18: psidecar.planner.v1.Window.uses:type_name -> psidecar.planner.v1.WindowUse
-	14, // 19: psidecar.planner.v1.Node.pod:type_name -> psidecar.planner.v1.Pod
-	0,  // 20: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
-	20, // 21: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	14, // 4: psidecar.planner.v1.JobReport.nodes:type_name -> psidecar.planner.v1.Node
+	16, // 5: psidecar.planner.v1.JobReport.blocks:type_name -> psidecar.planner.v1.Block
+	17, // 6: psidecar.planner.v1.JobReport.uses:type_name -> psidecar.planner.v1.Use
+	18, // 7: psidecar.planner.v1.JobReport.traffic:type_name -> psidecar.planner.v1.Traffic
+	19, // 8: psidecar.planner.v1.JobReport.hottest:type_name -> psidecar.planner.v1.HotKey
+	20, // 9: psidecar.planner.v1.JobReport.steps:type_name -> psidecar.planner.v1.Steps
+	9,  // 10: psidecar.planner.v1.JobReport.by_worker:type_name -> psidecar.planner.v1.Latency
+	9,  // 11: psidecar.planner.v1.JobReport.by_server:type_name -> psidecar.planner.v1.Latency
+	10, // 12: psidecar.planner.v1.JobReport.connections:type_name -> psidecar.planner.v1.Connections
+	11, // 13: psidecar.planner.v1.JobReport.sketch:type_name -> psidecar.planner.v1.Sketch
+	12, // 14: psidecar.planner.v1.JobReport.skew:type_name -> psidecar.planner.v1.SkewPoint
+	13, // 15: psidecar.planner.v1.JobReport.recent:type_name -> psidecar.planner.v1.Recent
+	7,  // 16: psidecar.planner.v1.JobReport.window:type_name -> psidecar.planner.v1.Window
+	6,  // 17: psidecar.planner.v1.JobReport.stalls:type_name -> psidecar.planner.v1.Stall
+	5,  // 18: psidecar.planner.v1.JobReport.claim:type_name -> psidecar.planner.v1.Claim
+	8,  // 19: psidecar.planner.v1.Window.uses:type_name -> psidecar.planner.v1.WindowUse
+	15, // 20: psidecar.planner.v1.Node.pod:type_name -> psidecar.planner.v1.Pod
+	22, // 21: psidecar.planner.v1.Taken.names:type_name -> psidecar.planner.v1.JobName
+	0,  // 22: psidecar.planner.v1.Planner.Report:input_type -> psidecar.planner.v1.HostReport
+	21, // 23: psidecar.planner.v1.Planner.Report:output_type -> psidecar.planner.v1.Taken
+	23, // [23:24] is the sub-list for method output_type
+	22, // [22:23] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_planner_proto_init() }
@@ -2220,7 +2417,7 @@ func file_planner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_planner_proto_rawDesc), len(file_planner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

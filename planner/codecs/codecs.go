@@ -52,8 +52,11 @@ const prefix = "codecs/"
 type Service struct {
 	api.UnimplementedCodecsServer
 
-	// Jobs, where not nil, returns the jobs that hosts report.
-	Jobs func() []string
+	// Jobs, where not nil, returns what the jobs that hosts report are called, by their
+	// schedulers' addresses, and Scheduler the address of one, or any other text as it is.
+	// Both are set together.
+	Jobs      func() map[string]string
+	Scheduler func(string) string
 
 	store store.Store
 	now   func() time.Time
@@ -112,7 +115,7 @@ func (s *Service) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, err
 // check says what is wrong with rules as far as the planner can tell.
 func check(r *api.JobRules) error {
 	if r.GetJob() == "" || len(r.GetJob()) > 256 || strings.ContainsRune(r.GetJob(), 0) {
-		return fmt.Errorf("job %.300q: want its scheduler's host:port", r.GetJob())
+		return fmt.Errorf("job %.300q: want its name, or its scheduler's host:port", r.GetJob())
 	}
 	if len(r.GetRules()) > MaxRules {
 		return fmt.Errorf("rules for job %s: %d bytes, at most %d fit", r.GetJob(), len(r.GetRules()), MaxRules)
@@ -161,23 +164,26 @@ func (s *Service) Try(_ context.Context, r *api.TryCodecs) (*api.CodecTrial, err
 
 // Describe implements api.CodecsServer.
 func (s *Service) Describe(_ context.Context, r *api.DescribeRulesRequest) (*api.CodecsDescription, error) {
-	reported := s.reported()
+	reported, scheduler := s.reported(), r.GetJob()
+	if s.Scheduler != nil && scheduler != "" {
+		scheduler = s.Scheduler(scheduler)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := &api.CodecsDescription{Jobs: s.known(reported), Rules: s.all(r.GetJob()), Trial: s.trial, LeftSeconds: max(0, s.until.Sub(s.now()).Seconds())}
+	d := &api.CodecsDescription{Jobs: s.known(reported, r.GetJob()), Rules: s.all(r.GetJob()), Trial: s.trial, LeftSeconds: max(0, s.until.Sub(s.now()).Seconds())}
 	sums := map[string]*api.CodecAdvice{}
 	for _, name := range slices.Sorted(maps.Keys(s.hosts)) {
 		h := s.hosts[name]
 		d.Followers = append(d.Followers, &api.CodecFollower{
 			Host: name, Following: h.follower != nil, Version: h.report.GetVersion(), Refused: h.report.GetRefused(),
 			Trial: h.report.GetTrial(), Untried: h.report.GetUntried(),
-			Measures: measuresOf(h, r.GetJob()),
+			Measures: measuresOf(h, scheduler),
 		})
 		if h.report.GetTrial() != s.trial.GetNumber() {
 			continue
 		}
 		for _, a := range h.report.GetAdvice() {
-			if r.GetJob() == "" || r.GetJob() == a.GetJob() {
+			if r.GetJob() == "" || scheduler == a.GetJob() {
 				sums[a.GetJob()] = add(sums[a.GetJob()], a)
 			}
 		}

@@ -9,25 +9,39 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// reported returns the jobs that hosts report.
-func (s *Service) reported() []string {
+// reported returns what the jobs that hosts report are called, by their schedulers'
+// addresses.
+func (s *Service) reported() map[string]string {
 	if s.Jobs == nil {
 		return nil
 	}
 	return s.Jobs()
 }
 
-// known returns the jobs that there are: those reported, and those of which
-// proxies that follow carry connections; s.mu is locked.
-func (s *Service) known(reported []string) []string {
-	jobs := slices.Clone(reported)
+// known returns what the jobs are called that there are: those reported, and those of
+// which proxies that follow carry connections; and the one asked for, where that is by
+// the address of its scheduler; s.mu is locked.
+func (s *Service) known(reported map[string]string, asked string) []string {
+	var jobs []string
+	add := func(job string) {
+		name, named := reported[job]
+		if !named {
+			name = job
+		}
+		if jobs = append(jobs, name); job == asked {
+			jobs = append(jobs, job)
+		}
+	}
+	for job := range reported {
+		add(job)
+	}
 	for _, h := range s.hosts {
 		if h.follower == nil {
 			continue
 		}
 		for _, m := range h.report.GetMeasures() {
 			if m.GetJob() != "" {
-				jobs = append(jobs, m.GetJob())
+				add(m.GetJob())
 			}
 		}
 	}

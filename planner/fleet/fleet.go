@@ -28,6 +28,9 @@ type State struct {
 	Started time.Time
 	// Reports returns the newest report of each host.
 	Reports func() []*api.HostReport
+	// Lately returns those of hosts that have reported a moment ago: what the others say
+	// that runs there may be over. Nil: all have.
+	Lately func() []*api.HostReport
 	// Past returns what each host had reported by some time, and when that
 	// came: the first that is known of it, if that is later. Nil: nothing is
 	// known of the past.
@@ -37,6 +40,8 @@ type State struct {
 	// Measures, where not nil, returns what proxies say of jobs' measures, by host.
 	// Set before the state is served.
 	Measures func() [][]measure.Line
+
+	recent recentTitles
 }
 
 // Ready implements page.State: a planner without agents is fine.
@@ -139,6 +144,7 @@ func (s *State) Jobs() []page.Job {
 		jobs = append(jobs, joined(name, of))
 	}
 	s.measure(jobs)
+	s.call(jobs)
 	slices.SortFunc(jobs, func(a, b page.Job) int { return strings.Compare(a.Name, b.Name) })
 	return jobs
 }

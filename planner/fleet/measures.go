@@ -5,13 +5,12 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// Names returns the jobs that hosts report.
-func (s *State) Names() []string {
-	var names []string
-	for _, host := range s.Reports() {
-		for _, j := range host.GetJobs() {
-			names = append(names, j.GetJob())
-		}
+// Names returns what the jobs that hosts report are called, by their schedulers'
+// addresses.
+func (s *State) Names() map[string]string {
+	names := map[string]string{}
+	for job, t := range s.Titles() {
+		names[job] = t.Name
 	}
 	return names
 }

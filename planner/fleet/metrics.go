@@ -37,8 +37,16 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	jobs := c.state.Jobs()
 	out <- prometheus.MustNewConstMetric(hostsDesc, prometheus.GaugeValue, float64(len(c.state.Reports())))
 	out <- prometheus.MustNewConstMetric(jobsDesc, prometheus.GaugeValue, float64(len(jobs)))
+	titles := c.state.Titles()
 	for _, j := range jobs {
-		out <- prometheus.MustNewConstMetric(bytesDesc, prometheus.CounterValue, float64(j.Bytes), j.Name)
-		out <- prometheus.MustNewConstMetric(leftDesc, prometheus.CounterValue, float64(j.LeftHostBytes), j.Name)
+		name := j.Name
+		if t, ok := titles[name]; ok {
+			if !t.Current {
+				continue // of the runs of one name the newest has its series
+			}
+			name = t.Name
+		}
+		out <- prometheus.MustNewConstMetric(bytesDesc, prometheus.CounterValue, float64(j.Bytes), name)
+		out <- prometheus.MustNewConstMetric(leftDesc, prometheus.CounterValue, float64(j.LeftHostBytes), name)
 	}
 }

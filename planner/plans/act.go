@@ -53,11 +53,30 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 	return &api.Acted{Epoch: e.info.GetEpoch(), Keys: e.info.GetKeys()}, nil
 }
 
+// scheduler returns the address of the scheduler of a job that is asked for by it or by
+// its name.
+func (s *Service) scheduler(name string) string {
+	if s.opts.Scheduler == nil || name == "" {
+		return name
+	}
+	return s.opts.Scheduler(name)
+}
+
+// acts reports whether a plan for a job is carried out at once when it is proposed.
+func (s *Service) acts(job string) bool {
+	if s.opts.Wish != nil {
+		if wish := s.opts.Wish(job); wish != "" {
+			return wish == "true"
+		}
+	}
+	return s.opts.Act
+}
+
 // meant returns the job that is to be acted on: the one named, else the only one,
 // or the only one that runs. Which to forget has to be said where there are several.
 func (s *Service) meant(r *api.ActRequest) (string, error) {
 	if r.GetJob() != "" {
-		return r.GetJob(), nil
+		return s.scheduler(r.GetJob()), nil
 	}
 	all := s.all()
 	switch len(all) {

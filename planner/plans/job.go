@@ -119,7 +119,7 @@ func (j *job) describe() *api.JobPlan {
 	defer j.mu.Unlock()
 	p := &api.JobPlan{
 		Job: j.name, Servers: uint32(j.servers), Version: j.version,
-		Strategy: j.service.opts.Strategy, Acts: j.service.opts.Act, Held: j.held, Trouble: j.trouble,
+		Strategy: j.service.opts.Strategy, Acts: j.service.acts(j.name), Held: j.held, Trouble: j.trouble,
 		DisplacedKeys: j.owners.Keys(), DisplacedRanges: uint64(j.owners.Ranges()), Owned: make([]uint64, j.servers),
 		Proxies: uint32(j.service.countWatchers(j.key())),
 		Run:     string(j.run), Running: j.service.used(j.key()), Lost: j.lostText(), Runs: uint32(j.service.countRuns(j.name)),

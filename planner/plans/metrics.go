@@ -42,8 +42,15 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	for _, j := range all.GetJobs() {
+		name := j.GetJob()
+		if title := c.service.opts.Title; title != nil {
+			var current bool
+			if name, current = title(name); !current {
+				continue // of the runs of one name the newest has its series
+			}
+		}
 		gauge := func(d *prometheus.Desc, n uint64) {
-			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), j.GetJob())
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), name)
 		}
 		var moved, bytes, pending, newest uint64
 		refused := map[string]uint64{}
@@ -69,7 +76,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		gauge(movedKeys, moved)
 		gauge(movedBytes, bytes)
 		for reason, n := range refused {
-			out <- prometheus.MustNewConstMetric(refusedKeys, prometheus.GaugeValue, float64(n), j.GetJob(), reason)
+			out <- prometheus.MustNewConstMetric(refusedKeys, prometheus.GaugeValue, float64(n), name, reason)
 		}
 	}
 }

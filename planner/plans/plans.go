@@ -44,6 +44,15 @@ const (
 type Options struct {
 	// Act: a proposed plan is carried out at once, unless the job is held.
 	Act bool
+	// Scheduler, where not nil, returns the address of the scheduler of a job that is
+	// asked for by its name, and any other text as it is.
+	Scheduler func(name string) string
+	// Title, where not nil, returns what a job is called in metrics, by its scheduler's
+	// address; current: it is the newest that is called so.
+	Title func(job string) (name string, current bool)
+	// Wish, where not nil, returns what the owner of a job asks for, true or false, which
+	// comes before Act; empty: nothing.
+	Wish func(job string) string
 	// Forgetful: the store does not outlive the planner. Then nothing is ever
 	// moved, since after a restart nobody would know where.
 	Forgetful bool
@@ -249,9 +258,10 @@ func (s *Service) Measured(ctx context.Context, name string, epoch uint64, actua
 
 // Describe implements api.PlansServer.
 func (s *Service) Describe(_ context.Context, r *api.DescribeRequest) (*api.Description, error) {
+	job := s.scheduler(r.GetJob())
 	d := &api.Description{}
 	for _, j := range s.all() {
-		if r.GetJob() == "" || r.GetJob() == j.name {
+		if job == "" || job == j.name {
 			d.Jobs = append(d.Jobs, j.describe())
 		}
 	}

@@ -362,3 +362,30 @@ func TestSlowWatcher(t *testing.T) {
 		t.Errorf("%d events were kept for it", n)
 	}
 }
+
+// What a job's owner asks for comes before what the planner does for all.
+func TestOwnersWish(t *testing.T) {
+	for _, c := range []struct {
+		act  bool
+		wish string
+		want api.Epoch_State
+	}{
+		{true, "", api.Epoch_MOVING}, {true, "false", api.Epoch_PROPOSED}, {true, "true", api.Epoch_MOVING},
+		{false, "", api.Epoch_PROPOSED}, {false, "true", api.Epoch_MOVING}, {false, "false", api.Epoch_PROPOSED},
+	} {
+		s := newService(t, &store.Memory{}, Options{Act: c.act, Wish: func(job string) string {
+			if job != testJob {
+				t.Errorf("it is asked for job %s", job)
+			}
+			return c.wish
+		}})
+		propose(t, s, 2, target(1, 5, 1))
+		d, err := s.Describe(t.Context(), &api.DescribeRequest{})
+		if err != nil || len(d.GetJobs()) != 1 || len(d.GetJobs()[0].GetEpochs()) != 1 {
+			t.Fatalf("%+v: %v, %v", c, d, err)
+		}
+		if j := d.GetJobs()[0]; j.GetEpochs()[0].GetState() != c.want || j.GetActs() != (c.want == api.Epoch_MOVING) {
+			t.Errorf("with act %v and wish %q it is %v, and acts: %v", c.act, c.wish, j.GetEpochs()[0].GetState(), j.GetActs())
+		}
+	}
+}

@@ -58,6 +58,10 @@ type Store struct {
 	// MaxMemory. Set before the first report.
 	Memory int
 
+	// Names, where not nil, returns what the jobs of a report are called, which its host
+	// is told. Set before the first report.
+	Names func(*api.HostReport) []*api.JobName
+
 	mu       sync.Mutex // guards the rest
 	hosts    map[string]entry
 	memory   int // that the newest reports take
@@ -106,7 +110,11 @@ func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken
 		if err := s.take(own, r); err != nil {
 			return err
 		}
-		if err := stream.Send(s.answer(r)); err != nil {
+		taken := s.answer(r)
+		if s.Names != nil {
+			taken.Names = s.Names(r)
+		}
+		if err := stream.Send(taken); err != nil {
 			return err
 		}
 	}
@@ -301,12 +309,28 @@ func (s *Store) forgetOne(now time.Time) bool {
 
 // All returns the newest report of each host, by host. They must not be
 // changed.
-func (s *Store) All() []*api.HostReport {
+func (s *Store) All() []*api.HostReport { return s.since(time.Time{}) }
+
+// latelyIs how long ago a host has reported that is taken to be there.
+const latelyIs = time.Minute
+
+// Lately is [Store.All] for hosts that have reported within the last minute.
+func (s *Store) Lately() []*api.HostReport {
+	now := time.Now
+	if s.now != nil {
+		now = s.now
+	}
+	return s.since(now().Add(-latelyIs))
+}
+
+func (s *Store) since(t time.Time) []*api.HostReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]*api.HostReport, 0, len(s.hosts))
 	for _, e := range s.hosts {
-		all = append(all, e.report)
+		if !e.at.Before(t) {
+			all = append(all, e.report)
+		}
 	}
 	slices.SortFunc(all, func(a, b *api.HostReport) int { return cmp.Compare(a.GetHost(), b.GetHost()) })
 	return all

@@ -23,6 +23,7 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/mark"
 	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/follow"
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/handover"
@@ -76,6 +77,9 @@ type Daemon struct {
 // needed, which an agent that starts later may make.
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	d := &Daemon{}
+	if o.Proxy.Titles == nil {
+		o.Proxy.Titles = &called.Table{}
+	}
 	if o.Socket != "" || o.Connect != nil {
 		o.Proxy.Reach.Owner = d.owner
 	}
@@ -134,6 +138,9 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 	}
 	d.proxy.TellFull(client.SetFull)
 	client.LastPushes(d.proxy.LastPush)
+	client.Titles(func(t handover.Title) {
+		d.opts.Proxy.Titles.Set(originOf(t.Cgroup, t.Netns), t.Job, called.Title{Name: t.Name, Wishes: t.Wishes})
+	})
 	d.guard.Intercepting(client)
 	d.agent.Store(client)
 	return client
@@ -161,10 +168,13 @@ func (d *Daemon) serve(ctx context.Context, l *handover.Listener) error {
 	}
 	defer d.guard.Add(guard.Listener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
 	return d.proxy.Serve(ctx, proxy.Listener{
-		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: fmt.Sprintf("cgroup %d netns %d", l.Cgroup, l.Netns),
+		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: originOf(l.Cgroup, l.Netns),
 		Scope: jobs.Scope{Cgroup: l.Cgroup, Netns: l.Netns},
 	})
 }
+
+// originOf names the processes of a cgroup in a network namespace.
+func originOf(cgroup, netns uint64) string { return fmt.Sprintf("cgroup %d netns %d", cgroup, netns) }
 
 // owner is [proxy.Reach.Owner]: the agent knows.
 func (d *Daemon) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error) {

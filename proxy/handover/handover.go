@@ -11,7 +11,8 @@
 // What goes over the socket, a sequence of packets, is [Message] values in
 // JSON, with one descriptor beside each listener. Agent and proxy begin with a
 // hello that has the version. [Client] is the proxy's side; agent/listeners
-// answers it. Where both are in one process the socket is one end of a [Pair]. The package imports nothing of ours, so that both may use it.
+// answers it. Where both are in one process the socket is one end of a [Pair]. The package
+// imports nothing of ours that has state, so that both may use it.
 package handover
 
 import (
@@ -26,6 +27,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 // Version of the protocol. A side that hears another one says which it speaks
@@ -49,6 +52,7 @@ const (
 	Ping       = "ping"        // from the agent, every second; answered by a Pong
 	Pong       = "pong"        // from the proxy: it is not stuck; Carried
 	Full       = "full"        // from the proxy: On, it takes no more connections for now
+	Called     = "called"      // from the agent: Cgroup, Netns, Job, Name, Wishes; neither of the last two: nothing is said any more
 	LastPush   = "last-push"   // from the agent: Job, Node; a worker has said so to the scheduler, past the proxy
 	// Keep, from the proxy, with the descriptors of a connection and of its page (package
 	// keep): ID; they are to be held for the proxy after this one. Drop: no more. Kept,
@@ -65,8 +69,12 @@ type Message struct {
 	Kind    string `json:"kind"`
 	Version int    `json:"version,omitempty"`
 
-	ID      uint64         `json:"id,omitempty"`     // of a listener
-	Job     string         `json:"job,omitempty"`    // its scheduler's address
+	ID  uint64 `json:"id,omitempty"`  // of a listener
+	Job string `json:"job,omitempty"` // its scheduler's address
+	// Name is what the Job is called in that Cgroup and Netns, Wishes what its owner asks
+	// for there, by the keys of package policy.
+	Name    string         `json:"name,omitempty"`
+	Wishes  *policy.Policy `json:"wishes,omitempty"`
 	Cgroup  uint64         `json:"cgroup,omitempty"` // kernel's number of the cgroup whose connects come
 	Netns   uint64         `json:"netns,omitempty"`  // inode of the network namespace
 	Address netip.AddrPort `json:"address,omitzero"` // in that namespace

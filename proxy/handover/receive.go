@@ -23,6 +23,7 @@ type Client struct {
 	linger time.Duration
 	alive  func() error                                      // nil: pings are always answered
 	ended  func(ctx context.Context, job string, node int32) // nil: nobody wants to know of last pushes
+	called func(Title)                                       // nil: nobody wants to know what jobs are called
 	// carried says what the proxy has carried; nil: the agent is not told.
 	carried func() (job, far uint64)
 
@@ -221,6 +222,10 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files
 	case AllKept:
 		if c.keeping.settled != nil {
 			c.keeping.settled()
+		}
+	case Called:
+		if c.called != nil {
+			c.called(titleOf(m))
 		}
 	case LastPush:
 		if c.ended != nil {

@@ -40,6 +40,10 @@ const (
 // NotSet is the reason of a measure that nobody asked for.
 const NotSet = "not_set"
 
+// Asked is who asked for a measure where the job's owner did, by annotations of its pods
+// or in its environment.
+const Asked = "the job's owner"
+
 // Barriers is a reason that keeps no connection from having a measure: part of what
 // it holds back may be lost at the job's end.
 const Barriers = "barriers"
@@ -50,7 +54,7 @@ type Line struct {
 	Measure string `json:"measure"`
 	State   string `json:"state"`             // on, part or off
 	Setting string `json:"setting,omitempty"` // what was asked for: 0.99, 8 bits
-	From    string `json:"from,omitempty"`    // who asked: flags (or the configuration file), planner
+	From    string `json:"from,omitempty"`    // who asked: flags (or the configuration file), planner, the job's owner
 	// On is on how many Connections of the job it holds, of those that its
 	// processes on these hosts made.
 	On          int   `json:"on"`
@@ -154,7 +158,9 @@ func (l *Line) add(o *Line) {
 		l.Setting = "differs from host to host"
 	}
 	if o.From != "" && o.From != l.From {
-		l.From = "flags and planner"
+		all := append(strings.Split(l.From, " and "), strings.Split(o.From, " and ")...)
+		slices.Sort(all)
+		l.From = strings.TrimPrefix(strings.Join(slices.Compact(all), " and "), " and ")
 	}
 	for _, g := range o.Not {
 		l.Lack(g)

@@ -1,14 +1,18 @@
 package values
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
+
+	"github.com/psidecar/psidecar/proxy/called"
 )
 
 // Held is a rule that holds for some keys of a job.
 type Held struct {
 	Rule
 	Planned bool // by the planner, not by flags, file or interface
+	Asked   bool // its threshold is what the job's owner asks for
 }
 
 // Held returns the rules that hold for keys of a job, in ascending order of the
@@ -17,16 +21,23 @@ func (c *Codec) Held(job string, sameHost bool) []Held {
 	c.mu.Lock()
 	planned := c.planned
 	c.mu.Unlock()
+	var title called.Title
+	for _, t := range c.titles.All(job) {
+		title.Name, title.Wishes = cmp.Or(title.Name, t.Name), title.Wishes.Over(t.Wishes)
+	}
+	_, asked := title.Wishes.Share()
 	var held []Held
-	for _, s := range compile(c.Rules(), job, sameHost) {
+	for _, s := range compile(c.rules.Load().with(title), job, title.Name, sameHost) {
 		if s.rule == nil || slices.ContainsFunc(held, func(h Held) bool { return reflect.DeepEqual(h.Rule, *s.rule) }) {
 			continue
 		}
-		held = append(held, Held{Rule: *s.rule})
+		held = append(held, Held{Rule: *s.rule, Asked: asked && s.rule.Threshold > 0})
 	}
-	for _, s := range compile(planned, job, sameHost) {
+	for _, s := range compile(planned, job, title.Name, sameHost) {
 		for i := range held {
-			held[i].Planned = held[i].Planned || s.rule != nil && reflect.DeepEqual(held[i].Rule, *s.rule)
+			if s.rule != nil && reflect.DeepEqual(held[i].Rule, *s.rule) {
+				held[i].Planned, held[i].Asked = true, false
+			}
 		}
 	}
 	return held

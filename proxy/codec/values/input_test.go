@@ -189,13 +189,13 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, s := range compile(rules, "10.0.0.1:8000", false) {
+	for _, s := range compile(rules, "10.0.0.1:8000", "", false) {
 		got = append(got, s.Range.String())
 	}
 	if all := strings.Join(got, " "); all != "0-9 10-11 12-13 14-19 20-18446744073709551615" {
 		t.Errorf("spans %s", all)
 	}
-	if other := compile(rules, "10.0.0.2:8000", false); len(other) != 1 || other[0].rule.Quantize != 8 {
+	if other := compile(rules, "10.0.0.2:8000", "", false); len(other) != 1 || other[0].rule.Quantize != 8 {
 		t.Errorf("another job's spans: %+v", other)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // nothing, and of several rules the first that fits a key counts. In JSON and
 // YAML the names are those of the flags.
 type Rule struct {
-	// Job is the scheduler's address; empty: all jobs.
+	// Job is the job's name, or its scheduler's address; empty: all jobs.
 	Job string `json:"job,omitempty" yaml:"job"`
 	// Keys are those that the rule is for; the zero range: all.
 	Keys Range `json:"keys,omitzero" yaml:"keys"`

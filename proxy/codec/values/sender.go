@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -22,6 +23,8 @@ type Sender struct {
 	job     string   // where it is known
 	asked   uint64   // codec.named, when it was asked for
 	rules   *ruleSet // that spans are made of, for the job
+	titled  uint64   // version of codec.titles, when it was asked for title
+	title   called.Title
 	spans   []span
 	layout  layout
 	streams map[[2]int32]*stream // by app and customer
@@ -55,6 +58,7 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 	s.copies = newCopies(c, min(c.pullLimit(), int(theirs.Pulls)))
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
 	s.job = l.Job
+	s.titled = ^uint64(0) // none is known yet
 	s.sameHost = l.Client.IsValid() && (l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap())
 	leave := func() {}
 	if l.Dialed {
@@ -113,16 +117,21 @@ func (s *Sender) Elsewhere() (lane, spared int) { return s.compact.Elsewhere() }
 // Abort implements [relay.Aborter].
 func (s *Sender) Abort() { s.compact.Abort() }
 
-// follow takes up changed rules, and the job's name once it is known.
+// follow takes up changed rules, and the job's address and name once they are known.
 func (s *Sender) follow() {
 	job := s.job
 	if asked := s.codec.named.Load(); s.link.Job == "" && asked != s.asked {
 		s.asked = asked
 		job = s.codec.jobOf(s.link.Origin)
 	}
-	if now := s.codec.rules.Load(); now != s.rules || job != s.job {
-		s.rules, s.job = now, job
-		s.spans = compile(now.rules, job, s.sameHost)
+	title := s.title
+	if asked := s.codec.titles.Version(); s.link.Dialed && (asked != s.titled || job != s.job) {
+		s.titled = asked
+		title = s.codec.titles.Of(s.link.Origin, job)
+	}
+	if now := s.codec.rules.Load(); now != s.rules || job != s.job || title != s.title {
+		s.rules, s.job, s.title = now, job, title
+		s.spans = compile(now.with(title), job, title.Name, s.sameHost)
 		s.copies.forget() // what goes otherwise meanwhile would not be in them
 	}
 }

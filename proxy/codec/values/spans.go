@@ -15,11 +15,11 @@ type span struct {
 // compile cuts the key space where what holds for a key changes: in ascending
 // order, without gaps. Rules of other jobs do not count; on links within a host
 // (sameHost) nothing lossy does that was not asked for there.
-func compile(rules []Rule, job string, sameHost bool) []span {
+func compile(rules []Rule, job, name string, sameHost bool) []span {
 	var mine []Rule
 	for i := range rules {
 		r := rules[i].withDefaults()
-		if r.Job != "" && r.Job != job {
+		if !r.isFor(job, name) {
 			continue
 		}
 		if sameHost && !r.SameHost {

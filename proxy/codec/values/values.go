@@ -34,6 +34,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -63,6 +64,8 @@ type Options struct {
 	StateBytes int64
 	// Rules of the beginning; see [Codec.SetRules].
 	Rules []Rule
+	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
+	Titles *called.Table
 	// Adds says that the servers of all jobs add each push to what they have, at
 	// once and without counting pushes: then what waits may go as a push of our
 	// own when a worker or this proxy ends. Any other server would take that for
@@ -82,6 +85,7 @@ type Codec struct {
 	rules   atomic.Pointer[ruleSet] // planned, then local
 	budget  budget
 	counts  *counters
+	titles  *called.Table
 	adds    bool
 	log     *slog.Logger
 	folder  string
@@ -109,15 +113,19 @@ type Codec struct {
 	permits permits
 }
 
-// ruleSet is a list of rules that does not change.
-type ruleSet struct{ rules []Rule }
+// ruleSet is a list of rules that does not change: so many by the planner, then those
+// by flags, file or interface.
+type ruleSet struct {
+	rules   []Rule
+	planned int
+}
 
 // New returns the codec of this proxy. The error says what is wrong with the
 // rules.
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, steps: map[worker]*steps{}, now: time.Now, counts: newCounters(),
 		owns: map[int32]*ownPush{}, heard: map[relay.Instance]ways{}, origins: map[string]*origin{}, sends: map[process]int{}}
-	c.adds, c.log, c.folder = o.Adds, o.Log, o.Folder
+	c.adds, c.log, c.folder, c.titles = o.Adds, o.Log, o.Folder, o.Titles
 	if c.log == nil {
 		c.log = slog.Default()
 	}
@@ -147,7 +155,7 @@ func (c *Codec) change(rules []Rule, which *[]Rule) error {
 	if c.ended {
 		return nil
 	}
-	c.rules.Store(&ruleSet{slices.Concat(c.planned, c.local)})
+	c.rules.Store(&ruleSet{slices.Concat(c.planned, c.local), len(c.planned)})
 	return nil
 }
 

@@ -1,0 +1,28 @@
+package listeners
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/psidecar/psidecar/internal/policy"
+)
+
+// Processes of one cgroup speak for their job together, and for no other's.
+func TestWishesOf(t *testing.T) {
+	got := wishesOf([]Process{
+		{Job: "a:1", Cgroup: "/x", Wishes: policy.Policy{Threshold: "0.9"}},
+		{Job: "a:1", Cgroup: "/x", Called: "ctr", Wishes: policy.Policy{Threshold: "0.5", Codec: "none"}},
+		{Job: "a:1", Cgroup: "/y", Called: "other"},
+		{Job: "b:1", Cgroup: "/x"},
+		{Cgroup: "/x", Called: "pending"},
+	})
+	want := map[group]wishes{
+		{"/x", "a:1"}: {"ctr", policy.Policy{Threshold: "0.9", Codec: "none"}},
+		{"/y", "a:1"}: {"other", policy.Policy{}},
+		{"/x", "b:1"}: {},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(group{}, wishes{})); diff != "" {
+		t.Error(diff)
+	}
+}

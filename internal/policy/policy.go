@@ -1,0 +1,188 @@
+// Package policy says what a job is called, and which measures its owner asks for:
+// by annotations of its pods, or in the environment of its processes, as far as the
+// administrator allows.
+//
+// In come texts that anybody may have written; out go a [Policy], a [Claim] to a
+// name, and what is wrong with the rest. Agents read, planner and agents settle who
+// has a name ([Assign]), proxies obey. It has no state and asks nobody.
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Prefix begins the annotations of pods that are for psidecar, and Environment the
+// variables that say the same in a process's environment.
+const (
+	Prefix      = "psidecar.io/"
+	Environment = "PSIDECAR_"
+)
+
+// What the owner of a job may say, as it ends an annotation.
+const (
+	Job       = "job"       // what it is called
+	Observe   = "observe"   // true or false: watched, and carried, or neither
+	Codec     = "codec"     // compact, auto or none, as --codec has them
+	Threshold = "threshold" // share of each layer's pushed values that waits
+	Move      = "move"      // true or false: its keys move as the planner plans
+	Aggregate = "aggregate" // reserved
+)
+
+// Keys lists them.
+var Keys = []string{Job, Observe, Codec, Threshold, Move, Aggregate}
+
+// Variable is the name of the environment's variable that says what an annotation
+// does.
+func Variable(key string) string { return Environment + strings.ToUpper(key) }
+
+// KeyOf is the reverse of [Variable]; false for other variables.
+func KeyOf(variable string) (key string, ok bool) {
+	rest, ok := strings.CutPrefix(variable, Environment)
+	key = strings.ToLower(rest)
+	return key, ok && rest == strings.ToUpper(rest) && slices.Contains(Keys, key)
+}
+
+// Allowed are the keys that owners of jobs may use.
+type Allowed map[string]bool
+
+// Default is what is allowed where the administrator says nothing: a name, and the
+// lossless codec. The others change results (threshold), what else has to run for the
+// job to go on (move), or what the administrator has selected to see (observe).
+var Default = []string{Job, Codec}
+
+// ParseAllowed reads a list of keys; none, alone, is the empty list.
+func ParseAllowed(keys []string) (Allowed, error) {
+	a := Allowed{}
+	if len(keys) == 1 && keys[0] == "none" {
+		return a, nil
+	}
+	for _, k := range keys {
+		switch {
+		case k == Aggregate:
+			return nil, fmt.Errorf("%s: aggregation is not there yet", k)
+		case !slices.Contains(Keys, k):
+			return nil, fmt.Errorf("%q: there are %s, and none", k, strings.Join(Keys[:len(Keys)-1], ", "))
+		}
+		a[k] = true
+	}
+	return a, nil
+}
+
+// String lists the keys.
+func (a Allowed) String() string {
+	if len(a) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(a)), ",")
+}
+
+// A Policy is what the owner of a job asks for, checked; empty fields ask for nothing.
+type Policy struct {
+	Observe   string `json:"observe,omitempty"`   // true or false
+	Codec     string `json:"codec,omitempty"`     // compact, auto or none
+	Threshold string `json:"threshold,omitempty"` // a number from 0 to below 1
+	Move      string `json:"move,omitempty"`      // true or false
+}
+
+// Share returns the threshold that is asked for; false where none is.
+func (p *Policy) Share() (share float64, ok bool) {
+	if p.Threshold == "" {
+		return 0, false
+	}
+	share, err := strconv.ParseFloat(p.Threshold, 64)
+	return share, err == nil
+}
+
+// Settings are texts as somebody wrote them, by key, without their values' being
+// checked. Keys that there are not stay in, to be told.
+type Settings map[string]string
+
+// Annotations returns the settings in annotations of a pod.
+func Annotations(all map[string]string) Settings {
+	var s Settings
+	for name, value := range all {
+		if key, ok := strings.CutPrefix(name, Prefix); ok {
+			if s == nil {
+				s = Settings{}
+			}
+			s[key] = value
+		}
+	}
+	return s
+}
+
+// Read checks settings, whose names for people name gives: what of them is allowed
+// and right, and a sentence for each that is not. The name of a job is checked, and
+// left to [Name].
+func (s Settings) Read(allowed Allowed, name func(key string) string) (p Policy, wrong []string) {
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		value := s[key]
+		said := fmt.Sprintf("%s: %.80q", name(key), value)
+		switch {
+		case !slices.Contains(Keys, key):
+			wrong = append(wrong, fmt.Sprintf("%s is not known: there are %s", name(key), strings.Join(Keys, ", ")))
+			continue
+		case key == Aggregate:
+			wrong = append(wrong, said+" is not taken up: aggregation is not there yet")
+			continue
+		case !allowed[key]:
+			wrong = append(wrong, fmt.Sprintf("%s is not taken up: the administrator allows %s (--allow-annotations)", said, allowed))
+			continue
+		}
+		if err := p.set(key, value); err != nil {
+			wrong = append(wrong, fmt.Sprintf("%s is not taken up: %v", said, err))
+		}
+	}
+	return p, wrong
+}
+
+// set takes one setting up.
+func (p *Policy) set(key, value string) error {
+	switch key {
+	case Job:
+		return checkName(value)
+	case Observe:
+		return oneOf(&p.Observe, value, "true", "false")
+	case Codec:
+		return oneOf(&p.Codec, value, "compact", "auto", "none")
+	case Move:
+		return oneOf(&p.Move, value, "true", "false")
+	}
+	share, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(share >= 0 && share < 1) {
+		return fmt.Errorf("want a share from 0 (off) to below 1, such as 0.99")
+	}
+	p.Threshold = strconv.FormatFloat(share, 'g', -1, 64)
+	return nil
+}
+
+func oneOf(field *string, value string, words ...string) error {
+	if !slices.Contains(words, value) {
+		return fmt.Errorf("want %s", strings.Join(words, " or "))
+	}
+	*field = value
+	return nil
+}
+
+// A Pod is what is known of a pod that names its job, and says how it is to be treated.
+type Pod struct {
+	Namespace string
+	Owner     string // name of the controller at the top of its owners; empty: none, or not known yet
+	Settings  Settings
+	Policy    Policy
+	Wrong     []string // what of Settings is not taken up, and why
+}
+
+// Over returns p with what it does not say as o says it.
+func (p Policy) Over(o Policy) Policy {
+	for _, f := range []struct{ mine, other *string }{{&p.Observe, &o.Observe}, {&p.Codec, &o.Codec}, {&p.Threshold, &o.Threshold}, {&p.Move, &o.Move}} {
+		if *f.mine == "" {
+			*f.mine = *f.other
+		}
+	}
+	return p
+}

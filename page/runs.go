@@ -1,0 +1,32 @@
+package page
+
+import "time"
+
+// Runs answers /api/v1/runs: what there was of jobs, so that one run can be compared
+// with another.
+type Runs struct {
+	Jobs []NamedRuns `json:"jobs"`
+}
+
+// NamedRuns are the runs of one name, the newest first.
+type NamedRuns struct {
+	Name string `json:"name"`
+	Runs []Run  `json:"runs"`
+}
+
+// A Run is one execution of a job. Its figures are means over the whole of it, as far as
+// agents have told.
+type Run struct {
+	ID             string    `json:"run,omitempty"` // as psidecar plan shows it; empty: not known
+	Job            string    `json:"job"`           // its scheduler's host:port
+	Began          time.Time `json:"began"`
+	Last           time.Time `json:"last"`    // of its last message
+	Running        bool      `json:"running"` // its processes are there
+	Servers        int       `json:"servers"`
+	Workers        int       `json:"workers"`
+	Steps          float64   `json:"steps"`            // of a worker, in the mean
+	StepsPerSecond float64   `json:"steps_per_second"` // from Began to Last
+	Bytes          uint64    `json:"bytes"`            // of all messages
+	BytesPerStep   float64   `json:"bytes_per_step"`   // of all messages, by Steps
+	LeftHostBytes  uint64    `json:"left_host_bytes"`
+}

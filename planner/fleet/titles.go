@@ -1,0 +1,182 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// claims is what hosts say of one job's name.
+type claims struct {
+	all  []policy.Claim
+	best policy.Claim
+	// since is when its processes were first seen, in nanoseconds since 1970, 0: no
+	// host has any now.
+	since int64
+	first int64 // its first message
+	move  string
+	wrong []string
+}
+
+// claimed returns what hosts say of the names of jobs; what those say counts alone
+// that have reported lately.
+func (s *State) claimed() map[string]*claims {
+	lately := s.Reports
+	if s.Lately != nil {
+		lately = s.Lately
+	}
+	running := map[string]bool{} // hosts
+	for _, host := range lately() {
+		running[host.GetHost()] = true
+	}
+	jobs := map[string]*claims{}
+	for _, host := range s.Reports() {
+		for _, r := range host.GetJobs() {
+			c := jobs[r.GetJob()]
+			if c == nil {
+				c = &claims{first: r.GetFirstUnixNanos()}
+				jobs[r.GetJob()] = c
+			}
+			c.add(r, running[host.GetHost()])
+		}
+	}
+	for _, c := range jobs {
+		c.best, _ = policy.Best(c.all)
+	}
+	return jobs
+}
+
+// maxRemarks is how many sentences on what is wrong are kept of a job.
+const maxRemarks = 16
+
+// add takes in what a host says; running: it has reported lately.
+func (c *claims) add(r *api.JobReport, running bool) {
+	c.first = min(c.first, r.GetFirstUnixNanos())
+	if since := r.GetRunningSinceUnixNanos(); since > 0 && running && (c.since == 0 || since < c.since) {
+		c.since = since
+	}
+	if move := r.GetMove(); move != "" && c.move != "false" {
+		c.move = move
+	}
+	c.wrong = append(c.wrong, r.GetRemarks()...)
+	c.wrong = c.wrong[:min(len(c.wrong), maxRemarks)]
+	said := r.GetClaim()
+	if said == nil {
+		return
+	}
+	claim := policy.Claim{Tenant: said.GetTenant(), Name: said.GetName(), From: policy.ParseSource(said.GetFrom()), Role: said.GetRole(), Authority: said.GetAuthority()}
+	if claim.Check() == nil {
+		c.all = append(c.all, claim)
+	}
+}
+
+// assign says what jobs are called.
+func assign(jobs map[string]*claims) map[string]policy.Title {
+	var all []policy.Named
+	for job, c := range jobs {
+		n := policy.Named{Scheduler: job, Since: c.since, Running: c.since > 0}
+		if !n.Running {
+			n.Since = c.first
+		}
+		if c.best.Name != "" {
+			n.Claim = c.best.Qualified()
+		}
+		all = append(all, n)
+	}
+	return policy.Assign(all)
+}
+
+// Titles returns what jobs are called, by their schedulers' addresses.
+func (s *State) Titles() map[string]policy.Title { return assign(s.claimed()) }
+
+// Title returns what a job is called: its scheduler's address where it has no name.
+func (s *State) Title(job string) string {
+	if t, ok := s.Titles()[job]; ok {
+		return t.Name
+	}
+	return job
+}
+
+// Current returns what a job is called; current: it is the newest that is called so.
+func (s *State) Current(job string) (name string, current bool) {
+	t, ok := s.Titles()[job]
+	if !ok {
+		return job, true
+	}
+	return t.Name, t.Current
+}
+
+// Scheduler implements page.Namer.
+func (s *State) Scheduler(name string) string {
+	titles := s.Titles()
+	if _, ok := titles[name]; ok {
+		return name
+	}
+	for job, t := range titles {
+		if t.Current && t.Name == name {
+			return job
+		}
+	}
+	return name
+}
+
+// Move returns what the owner of a job asks for of moves of its keys: true, false or
+// nothing.
+func (s *State) Move(job string) string {
+	if c := s.claimed()[job]; c != nil {
+		return c.move
+	}
+	return ""
+}
+
+// titlesFor is how long titles are used for answers to reports: thousands of hosts may
+// report every second.
+const titlesFor = 500 * time.Millisecond
+
+// recentTitles are titles as they were a moment ago.
+type recentTitles struct {
+	mu     sync.Mutex // guards the rest
+	titles map[string]policy.Title
+	at     time.Time
+}
+
+// JobNames returns what jobs of a report are called, for the host that reports them.
+func (s *State) JobNames(r *api.HostReport) []*api.JobName {
+	s.recent.mu.Lock()
+	if now := time.Now(); now.Sub(s.recent.at) > titlesFor {
+		s.recent.titles, s.recent.at = s.Titles(), now
+	}
+	titles := s.recent.titles
+	s.recent.mu.Unlock()
+	var names []*api.JobName
+	for _, j := range r.GetJobs() {
+		if t, ok := titles[j.GetJob()]; ok && t.Current && t.Name != j.GetJob() {
+			names = append(names, &api.JobName{Job: j.GetJob(), Name: t.Name})
+		}
+	}
+	return names
+}
+
+// call says what jobs are called, who says so, and what is wrong with that.
+func (s *State) call(jobs []page.Job) {
+	claimed := s.claimed()
+	titles := assign(claimed)
+	for i := range jobs {
+		j := &jobs[i]
+		c, t := claimed[j.Name], titles[j.Name]
+		if c == nil {
+			continue // it was reported a moment ago
+		}
+		j.Remarks = c.wrong
+		if c.best.Name == "" {
+			continue
+		}
+		j.Called, j.CalledFrom = t.Name, c.best.From.String()
+		if t.Holder != "" {
+			j.Remarks = append(j.Remarks, policy.Taken(t, c.best))
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package values
+
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/proxy/called"
+)
+
+// isFor reports whether a rule is for a job, by its scheduler's address and its name;
+// both may be empty.
+func (r *Rule) isFor(job, name string) bool {
+	return r.Job == "" || r.Job == job || name != "" && r.Job == name
+}
+
+// with returns the rules for a job of that title: those of the planner, which
+// somebody gave for this job, then those of the flags with the threshold that the job's
+// owner asks for, if he does.
+func (s *ruleSet) with(t called.Title) []Rule {
+	share, asked := t.Wishes.Share()
+	if !asked {
+		return s.rules
+	}
+	rules := slices.Clone(s.rules)
+	local := rules[s.planned:]
+	for i := range local {
+		r := local[i]
+		if r.Threshold = share; share > 0 {
+			r.Slim = nil // both choose which values go
+		}
+		if r.Check() != nil {
+			r = Rule{Job: r.Job, Keys: r.Keys, Threshold: share}
+		}
+		local[i] = r
+	}
+	if share > 0 {
+		rules = append(rules, Rule{Threshold: share})
+	}
+	return rules
+}

@@ -1,0 +1,48 @@
+package proxy
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// codecAsked is the codec that the owner of a job asks for, empty where he does not.
+func (p *Proxy) codecAsked(job string) string {
+	for _, t := range p.opts.Titles.All(job) {
+		if t.Wishes.Codec != "" {
+			return t.Wishes.Codec
+		}
+	}
+	return ""
+}
+
+// asked returns what rules say of the measure, and who gave them.
+func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
+	var settings []string
+	sources := map[string]bool{}
+	for i := range held {
+		text := m.set(&held[i].Rule)
+		if text == "" {
+			continue
+		}
+		if k := held[i].Keys; k != (values.Range{Last: ^uint64(0)}) {
+			text += " for keys " + k.String()
+		}
+		settings = append(settings, text)
+		switch {
+		case held[i].Planned:
+			sources["planner"] = true
+		case held[i].Asked && m.name == measure.Threshold:
+			sources[measure.Asked] = true
+		default:
+			sources["flags"] = true
+		}
+	}
+	if len(sources) == 0 {
+		return "", "flags"
+	}
+	return strings.Join(settings[:min(len(settings), 4)], ", "), strings.Join(slices.Sorted(maps.Keys(sources)), " and ")
+}
