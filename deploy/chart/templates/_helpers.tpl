@@ -1,5 +1,5 @@
 {{- define "psidecar.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{- define "psidecar.name" -}}
@@ -57,7 +57,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if and $measures (not .Values.proxy.enabled) -}}
 {{- fail "threshold, slim, quantize, unchanged, pullThreshold, pullQuantize, thresholdActivations, wire and act are done by the proxy: set proxy.enabled=true" -}}
 {{- end -}}
-{{- if and .Values.priorityClass.create (hasPrefix "system-" .Values.priorityClass.name) -}}
+{{- if and .Values.priorityClass.create (or (not .Values.priorityClass.name) (hasPrefix "system-" .Values.priorityClass.name)) -}}
 {{- fail "priorityClass.create needs a priorityClass.name of your own; those that begin with system- are the cluster's" -}}
 {{- end -}}
 {{- if and .Values.act (not .Values.planner.enabled) -}}
