@@ -90,7 +90,7 @@ func (p *Proxy) sharedState() *shared.Counts {
 var (
 	descShared      = prometheus.NewDesc("psidecar_proxy_shared_bytes_total", "Bytes of values that several processes of a host pull: sent once to such hosts, spared since another process there had them, received for this one.", []string{"what"}, nil)
 	descSharedHeld  = prometheus.NewDesc("psidecar_proxy_shared_held_bytes", "Bytes of values that are kept now, of what was sent to hosts and of what came for this one.", nil, nil)
-	descSharedPlain = prometheus.NewDesc("psidecar_proxy_shared_plain_total", "Answers for hosts of several processes that went as they are: no_lane (the connection for them is not there yet, or broke), unlike (such values were not the same for several), stalled (the process does not read), memory, large (of more bytes than half of what may be kept).", []string{"reason"}, nil)
+	descSharedPlain = prometheus.NewDesc("psidecar_proxy_shared_plain_total", "Answers for hosts of several processes that went as they are: no_lane (the connection for them is not there yet, or broke), unlike (such values were not the same for several), memory (all that is kept is under way), large (of more bytes than half of what may be kept).", []string{"reason"}, nil)
 )
 
 func (p *Proxy) collectShared(out chan<- prometheus.Metric) {

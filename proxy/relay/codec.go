@@ -126,6 +126,9 @@ type Sharer interface {
 	// Elsewhere says of the message that was last encoded how many bytes went there,
 	// and how many went nowhere, since the other end had them of another link.
 	Elsewhere() (lane, spared int)
+	// MayWait reports whether encoding a message of so many bytes may wait until the
+	// other end has used what came before, which is written first.
+	MayWait(bytes int) bool
 }
 
 // Waiter is a [Receiver] that may wait for another connection while it decodes.

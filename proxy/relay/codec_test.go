@@ -139,3 +139,46 @@ func TestMetaDecodedOnce(t *testing.T) {
 		t.Errorf("%d metas were decoded for %d messages, of which a codec asked %d times", n, messages, a.asked)
 	}
 }
+
+// sharing refers to what the other end has, and may wait until that is used.
+type sharing struct {
+	plainCodec
+	written func() int // bytes that are not written yet
+	late    int        // messages before which there were some
+}
+
+func (c *sharing) Elsewhere() (lane, spared int) { return 0, 0 }
+func (c *sharing) MayWait(int) bool              { return true }
+
+func (c *sharing) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
+	if c.written() > 0 {
+		c.late++
+	}
+	return c.plainCodec.Encode(dst, m)
+}
+
+// Nothing waits for what has not been written: what came before a message that may
+// wait for its use goes first.
+func TestWhatIsWaitedForIsWritten(t *testing.T) {
+	var stream []byte
+	meta := (&pslite.Meta{Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64}, DataSize: 8}).Append(nil, pslite.DMLC)
+	for range 3 {
+		stream = zmtp.AppendHeader(stream, zmtp.FrameHeader(len(meta), true))
+		stream = append(stream, meta...)
+		stream = zmtp.AppendHeader(stream, zmtp.FrameHeader(8, false))
+		stream = append(stream, make([]byte, 8)...)
+	}
+	var out output
+	c := &sharing{plainCodec: plainCodec{rng: rand.New(rand.NewPCG(1, 1))}, written: func() int { return out.waiting }}
+	e := newEncoder(c, &Flow{})
+	in := input{buf: stream, w: len(stream)}
+	for flushes := 0; in.r < in.w; flushes++ {
+		if _, err := e.step(&in, &out); err != nil || flushes > 3 {
+			t.Fatalf("%d flushes, %v", flushes, err)
+		}
+		out.forget()
+	}
+	if c.shown != 3 || c.late > 0 {
+		t.Errorf("of %d messages %d were encoded before what came earlier was written", c.shown, c.late)
+	}
+}

@@ -177,6 +177,9 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		}
 		e.decided = true
 	}
+	if e.sharer != nil && out.waiting > 0 && e.sharer.MayWait(held) {
+		return verdict{flush: true}, nil
+	}
 	seen := e.observe()
 	if e.sender == nil || !e.encode(out) {
 		out.lend(in.bytes()[:held])

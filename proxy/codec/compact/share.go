@@ -276,6 +276,9 @@ func (s *Sender) Elsewhere() (lane, spared int) {
 	return lane, spared
 }
 
+// MayWait implements [relay.Sharer].
+func (s *Sender) MayWait(bytes int) bool { return s.outlet != nil && s.outlet.MayWait(bytes) }
+
 // Abort implements [relay.Aborter].
 func (s *Sender) Abort() {
 	if s.outlet != nil {

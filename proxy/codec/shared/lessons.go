@@ -9,8 +9,9 @@ type lessons struct {
 
 // lesson says for how many answers values are not kept.
 type lesson struct {
-	skip int // so many more
-	wait int // how many it was after the last that did not come again
+	skip  int  // so many more
+	wait  int  // how many it was after the last that did not come again
+	again bool // the last did
 }
 
 const (
@@ -47,7 +48,11 @@ func (l *lessons) learn(subject Subject, again bool) {
 		l.known[subject] = k
 	}
 	if again {
-		*k, l.fresh = lesson{}, 0
+		*k, l.fresh = lesson{again: true}, 0
+		return
+	}
+	if k.again { // it may have been dropped before the others came
+		k.again = false
 		return
 	}
 	k.wait = min(max(fewestSkips, 2*k.wait), mostSkips)

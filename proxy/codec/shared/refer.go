@@ -4,7 +4,7 @@ import "time"
 
 const (
 	// roomWithin is how long an answer waits for room in memory before it goes as it is.
-	roomWithin = 50 * time.Millisecond
+	roomWithin = 200 * time.Millisecond
 	// firstWithin is how long the first answers wait for the lane to be made.
 	firstWithin = 250 * time.Millisecond
 )
@@ -17,8 +17,8 @@ type Referred struct {
 }
 
 // Refer shares an answer's values, and reports whether it did: then the link says the
-// number in their stead. It waits for the lane as a link is waited for, for the lane's
-// beginning and for memory a moment. pack returns values as they are to go over the
+// number in their stead. It waits for the lane, and for the link's process to read, as a
+// link is waited for; for the lane's beginning and for memory a moment. pack returns values as they are to go over the
 // lane; the memory is its own.
 func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form byte, packed []byte)) (r Referred, ok bool) {
 	mayPut, ok := o.begin(subject)
@@ -28,9 +28,8 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 	var p patience
 	defer p.end()
 	for {
-		number, found, refused := o.find(subject, values)
-		if found || refused != nil {
-			return Referred{Number: number}, found
+		if number, found := o.find(subject, values); found {
+			return Referred{Number: number}, true
 		}
 		wait, changed := o.mustWait(len(values))
 		if wait == waitNot {
@@ -60,6 +59,15 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 	}
 }
 
+// MayWait reports whether Refer may wait for the link's process to use what it was
+// referred to, for values of at most so many bytes: only what it can have got is used.
+func (o *Outlet) MayWait(bytes int) bool {
+	s := o.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.mayRefer(o, bytes)
+}
+
 // patience is how long Refer waits for what may not come.
 type patience struct {
 	timer *time.Timer
@@ -68,7 +76,7 @@ type patience struct {
 
 // late returns when waiting for something has been long enough; nil: never.
 func (p *patience) late(what int) <-chan time.Time {
-	if what == waitLane {
+	if what == waitLane || what == waitLink {
 		return nil
 	}
 	if p.timer == nil || p.what != what {
@@ -118,6 +126,7 @@ const (
 	waitNot   = iota
 	waitFirst // the lane is being made
 	waitLane  // more is to be written than ought to be, or more memory is asked for
+	waitLink  // the link's process has not read what it was referred to
 	waitRoom  // all that is kept is under way
 	waitNever // nothing that would change soon
 )
@@ -139,8 +148,7 @@ func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 		s.plain(TooLarge)
 		return waitNever, nil
 	case !s.mayRefer(o, n):
-		s.plain(NotRead)
-		return waitNever, nil
+		return waitLink, s.waiter()
 	case s.queued > queueBytes:
 		return waitLane, s.waiter()
 	case s.makeRoom(n):

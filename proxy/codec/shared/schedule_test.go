@@ -163,8 +163,7 @@ func (w *world) answer(l *testLink) {
 	subject := Subject{App: 1, First: uint64(i), Last: uint64(i), Keys: 1, Bytes: len(v)}
 	m := testMessage{want: v}
 	if mayPut, ok := l.outlet.begin(subject); ok {
-		var refused *entry
-		if m.number, m.isRef, refused = l.outlet.find(subject, v); !m.isRef && refused == nil && (mayPut || l.outlet.try(subject) || w.rng.IntN(2) == 0) {
+		if m.number, m.isRef = l.outlet.find(subject, v); !m.isRef && (mayPut || l.outlet.try(subject) || w.rng.IntN(2) == 0) {
 			if wait, _ := l.outlet.mustWait(len(v)); wait == waitNot || wait == waitLane {
 				m.number, _, m.isRef = l.outlet.put(subject, v, Plain, nil)
 			}

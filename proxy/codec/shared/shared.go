@@ -21,8 +21,8 @@
 //     that the link has ended. So a reference that was sent can always be resolved, but
 //     where the lane is lost for good.
 //   - A lane that breaks is made again. What the receiver lacks is sent once more.
-//   - A link of which more than a share of the memory waits to be used gets its values
-//     as they are: its process does not read.
+//   - A link of which more than a share of the memory waits to be used waits, as one
+//     does whose socket is full: its process does not read.
 package shared
 
 import (
@@ -95,7 +95,6 @@ type Counts struct {
 const (
 	NoLane   = "no_lane" // it is not there yet, or broke
 	Seldom   = "unlike"  // such values were not the same for several processes, and are tried now and then
-	NotRead  = "stalled" // the process does not read what it has
 	NoRoom   = "memory"  // all that is kept is under way, and no more may be
 	TooLarge = "large"   // for what the other end grants
 

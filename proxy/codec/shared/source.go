@@ -241,15 +241,14 @@ func (s *Source) enqueue(f frame, size int) {
 	s.wake()
 }
 
-// find looks for values that the other end has. refused is their entry where the link
-// may not have one more reference.
-func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool, refused *entry) {
+// find looks for values that the other end has, if the link may have a reference more.
+func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool) {
 	s := o.source
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.latest[subject]
-	if e == nil || !s.attached {
-		return 0, false, nil
+	if e == nil || !s.attached || !s.mayRefer(o, len(values)) {
+		return 0, false
 	}
 	e.pins++
 	s.mu.Unlock()
@@ -257,21 +256,17 @@ func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool
 	s.mu.Lock()
 	e.pins--
 	if s.latest[subject] != e {
-		return 0, false, nil
+		return 0, false
 	}
 	if !same {
 		s.supersede(e)
-		return 0, false, nil
-	}
-	if !s.mayRefer(o, len(values)) {
-		s.plain(NotRead)
-		return 0, false, e
+		return 0, false
 	}
 	e.again = true
 	s.counts.Referred++
 	s.counts.SparedBytes += uint64(len(values))
 	s.refer(o, e)
-	return e.number, true, e
+	return e.number, true
 }
 
 // mayRefer reports whether a link may have a reference more to n bytes.

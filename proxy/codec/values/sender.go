@@ -114,6 +114,9 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 // Elsewhere implements [relay.Sharer].
 func (s *Sender) Elsewhere() (lane, spared int) { return s.compact.Elsewhere() }
 
+// MayWait implements [relay.Sharer].
+func (s *Sender) MayWait(bytes int) bool { return s.compact.MayWait(bytes) }
+
 // Abort implements [relay.Aborter].
 func (s *Sender) Abort() { s.compact.Abort() }
 
