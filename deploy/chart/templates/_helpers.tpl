@@ -53,9 +53,9 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if and .Values.tls.certManager.enabled (or .Values.tls.secretName .Values.tls.secretNames.agent .Values.tls.secretNames.proxy .Values.tls.secretNames.planner) -}}
 {{- fail "tls.secretNames or tls.secretName and tls.certManager.enabled exclude each other" -}}
 {{- end -}}
-{{- $measures := or .Values.threshold .Values.slim .Values.quantize .Values.unchanged .Values.pullThreshold .Values.pullQuantize .Values.thresholdActivations .Values.wire .Values.act -}}
+{{- $measures := or .Values.threshold .Values.slim .Values.quantize .Values.unchanged .Values.pullThreshold .Values.pullQuantize .Values.thresholdActivations .Values.wire .Values.rules .Values.placementConfigMap .Values.act -}}
 {{- if and $measures (not .Values.proxy.enabled) -}}
-{{- fail "threshold, slim, quantize, unchanged, pullThreshold, pullQuantize, thresholdActivations, wire and act are done by the proxy: set proxy.enabled=true" -}}
+{{- fail "threshold, slim, quantize, unchanged, pullThreshold, pullQuantize, thresholdActivations, wire, rules, placementConfigMap and act are done by the proxy: set proxy.enabled=true" -}}
 {{- end -}}
 {{- if and .Values.priorityClass.create (or (not .Values.priorityClass.name) (hasPrefix "system-" .Values.priorityClass.name)) -}}
 {{- fail "priorityClass.create needs a priorityClass.name of your own; those that begin with system- are the cluster's" -}}
