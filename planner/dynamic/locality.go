@@ -291,13 +291,14 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 	scale, seen := l.scale(), max(float64(l.rates.seen[item].uses), 1e-6)
 	missed := all * l.o.Missed / seen
 	move := l.cost(it, item) * (1 + l.margin(item))
-	off := l.norm.price[from] * (scale*(all-2*atFrom-missed) - move) // gained at from
+	paid := l.norm.price(l, from)
+	off := paid * (scale*(all-2*atFrom-missed) - move) // gained at from
 	best, most, atBest := int32(-1), 0.0, 0.0
 	try := func(t int32, at float64) {
 		if l.barred != nil && l.barred[t] {
 			return
 		}
-		if gain := off + l.norm.price[t]*(scale*(2*at-all-missed)-move); gain > most && t != from {
+		if gain := off + l.norm.price(l, t)*(scale*(2*at-all-missed)-move); gain > most && t != from {
 			best, most, atBest = t, gain, at
 		}
 	}
@@ -305,7 +306,7 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 		try(u.machine, float64(u.rate))
 	}
 	try(l.norm.cheapest, l.rates.at(item, l.norm.cheapest))
-	if best < 0 || most < l.o.Doubt*2*scale*all*chance(l.norm.price[from], atFrom/all, l.norm.price[best], atBest/all, seen) {
+	if best < 0 || most < l.o.Doubt*2*scale*all*chance(paid, atFrom/all, l.norm.price(l, best), atBest/all, seen) {
 		return 0, false
 	}
 	// Prices are those of a small change, the most that a move can gain: the
@@ -349,5 +350,5 @@ func (l *Locality) move(it *Items, item, to int32) {
 	each := l.cost(it, item)
 	l.extra[from] += each
 	l.extra[to] += each
-	l.norm.reset(l)
+	l.norm.change(l, from, to)
 }

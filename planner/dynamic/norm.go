@@ -2,49 +2,77 @@ package dynamic
 
 import "math"
 
-// norm is what is made small, and its slope.
+// norm is what is made small, and its slope. A move changes two machines' powers; what
+// is summed over all machines is summed anew, in one order, so that the result does
+// not depend on which moves came before.
 type norm struct {
-	value    float64
-	sum      float64   // of the powers
-	spread   float64   // spread / machines
-	load     []float64 // by machine, in bytes a step over relative speed
-	price    []float64 // by machine: slope of value by its bytes
-	cheapest int32
+	value          float64
+	root           float64   // value without the spread
+	sum, total     float64   // of the powers; of load
+	unit           float64   // root's slope by a power of 7
+	spread         float64   // spread / machines
+	load           []float64 // by machine, in bytes a step over relative speed
+	seventh, eight []float64 // its powers
+	cheapest       int32     // machine of the lowest price that may own items
 }
 
 // reset computes all from the loads.
 func (n *norm) reset(l *Locality) {
 	if len(n.load) != l.k {
-		n.load, n.price, n.spread = make([]float64, l.k), make([]float64, l.k), l.o.Spread/float64(l.k)
+		n.load, n.seventh, n.eight, n.spread = make([]float64, l.k), make([]float64, l.k), make([]float64, l.k), l.o.Spread/float64(l.k)
 	}
-	n.sum = 0
-	total, scale := 0.0, l.scale()
-	for i, v := range l.loads {
-		n.load[i] = (max(v*scale+l.extra[i], 0) + l.baseOf(i)) * l.speed[i]
-		n.sum += pow8(n.load[i])
-		total += n.load[i]
+	for i := range l.loads {
+		n.look(l, i)
 	}
-	n.value = math.Pow(n.sum, 1./power) + n.spread*total
-	unit := math.Pow(n.sum, (1.-power)/power)
+	n.add(l)
+}
+
+// change computes what loads that changed at two machines change.
+func (n *norm) change(l *Locality, a, b int32) {
+	n.look(l, int(a))
+	n.look(l, int(b))
+	n.add(l)
+}
+
+// look takes over a machine's load.
+func (n *norm) look(l *Locality, i int) {
+	v := (max(l.loads[i]*l.scale()+l.extra[i], 0) + l.baseOf(i)) * l.speed[i]
+	n.load[i], n.seventh[i], n.eight[i] = v, pow7(v), pow8(v)
+}
+
+// add computes what depends on all machines.
+func (n *norm) add(l *Locality) {
+	n.sum, n.total = 0, 0
+	for i, p := range n.eight {
+		n.sum += p
+		n.total += n.load[i]
+	}
+	n.root = math.Pow(n.sum, 1./power)
+	n.value = n.root + n.spread*n.total
+	n.unit = 0
+	if n.sum > 0 {
+		n.unit = math.Pow(n.sum, (1.-power)/power)
+	}
 	n.cheapest = 0
-	for i, v := range n.load {
-		slope := 0.0
-		if n.sum > 0 {
-			slope = pow7(v) * unit
-		}
-		n.price[i] = (slope + n.spread) * l.speed[i]
-		if cheap := n.cheapest; (l.barred == nil || !l.barred[i]) && (l.barred != nil && l.barred[cheap] || n.price[i] < n.price[cheap]) {
-			n.cheapest = int32(i)
+	best, barred := n.price(l, 0), l.barred != nil && l.barred[0]
+	for i, p := range n.seventh {
+		price := (p*n.unit + n.spread) * l.speed[i]
+		if (barred || price < best) && (l.barred == nil || !l.barred[i]) {
+			n.cheapest, best, barred = int32(i), price, false
 		}
 	}
+}
+
+// price is the slope of value by a machine's bytes.
+func (n *norm) price(l *Locality, machine int32) float64 {
+	return (n.seventh[machine]*n.unit + n.spread) * l.speed[machine]
 }
 
 // after returns the value with other bytes at two machines.
 func (n *norm) after(l *Locality, from, to int32, atFrom, atTo float64) float64 {
 	a, b := max(n.load[from]+atFrom*l.speed[from], 0), max(n.load[to]+atTo*l.speed[to], 0)
-	sum := max(n.sum-pow8(n.load[from])-pow8(n.load[to])+pow8(a)+pow8(b), 0)
-	total := (n.value-math.Pow(n.sum, 1./power))/max(n.spread, 1e-300) - n.load[from] - n.load[to] + a + b
-	return math.Pow(sum, 1./power) + n.spread*total
+	sum := max(n.sum-n.eight[from]-n.eight[to]+pow8(a)+pow8(b), 0)
+	return math.Pow(sum, 1./power) + n.spread*(n.total-n.load[from]-n.load[to]+a+b)
 }
 
 func pow7(v float64) float64 { w := v * v; return w * w * w * v }

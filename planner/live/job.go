@@ -191,6 +191,9 @@ func (j *job) see(host string, w *api.Window) {
 			bytes := float64(u.GetPulls()[i])*(2*j.opts.KeyBytes+value) + float64(u.GetPushes()[i])*(j.opts.KeyBytes+value)
 			who.bytes[item] += float32(bytes)
 		}
+		if j.opts.Strategy != "dppa" { // no other looks at requests
+			continue
+		}
 		who.batch = dynamic.Batch{Machine: int32(who.machine), Pulled: pick(items, u.GetPulled()), Updated: pick(items, u.GetPushed())}
 	}
 }
@@ -254,6 +257,12 @@ func (j *job) place(o *plan.Owners, version uint64) {
 // time, and with one left out its machine would seem idle that is not.
 const patience = 4
 
+// seenUse is what one worker used of an item.
+type seenUse struct {
+	item, machine, worker int32
+	bytes                 float64
+}
+
 // epoch returns what was used since the last decision, and begins anew; steps
 // is 0 where nothing was.
 func (j *job) epoch() *dynamic.Epoch {
@@ -265,8 +274,8 @@ func (j *job) epoch() *dynamic.Epoch {
 	}
 	e.Share = min(seen/e.Steps, 1)
 	e.Heard = make([]bool, len(j.hosts))
-	sum := map[[2]int32]float64{}
-	for _, name := range names {
+	var all []seenUse
+	for order, name := range names {
 		w := j.workers[name]
 		if w.steps > 0 {
 			e.Heard[w.machine] = true
@@ -277,7 +286,7 @@ func (j *job) epoch() *dynamic.Epoch {
 			continue
 		}
 		for item, bytes := range w.was {
-			sum[[2]int32{item, int32(w.machine)}] += float64(bytes) / float64(w.wasSteps) * e.Steps
+			all = append(all, seenUse{item, int32(w.machine), int32(order), float64(bytes) / float64(w.wasSteps) * e.Steps})
 		}
 		if len(w.batch.Pulled)+len(w.batch.Updated) > 0 {
 			b := w.batch
@@ -288,12 +297,18 @@ func (j *job) epoch() *dynamic.Epoch {
 		}
 		w.steps, w.batch = 0, dynamic.Batch{}
 	}
-	for at, bytes := range sum {
-		e.Uses = append(e.Uses, dynamic.Use{Item: at[0], Machine: at[1], Bytes: float32(bytes)})
-	}
-	slices.SortFunc(e.Uses, func(a, b dynamic.Use) int {
-		return cmp.Or(cmp.Compare(a.Item, b.Item), cmp.Compare(a.Machine, b.Machine))
+	slices.SortFunc(all, func(a, b seenUse) int {
+		return cmp.Or(cmp.Compare(a.item, b.item), cmp.Compare(a.machine, b.machine), cmp.Compare(a.worker, b.worker))
 	})
+	e.Uses = make([]dynamic.Use, 0, len(all))
+	for from := 0; from < len(all); {
+		to, sum := from, 0.0
+		for ; to < len(all) && all[to].item == all[from].item && all[to].machine == all[from].machine; to++ {
+			sum += all[to].bytes
+		}
+		e.Uses = append(e.Uses, dynamic.Use{Item: all[from].item, Machine: all[from].machine, Bytes: float32(sum)})
+		from = to
+	}
 	return e
 }
 
