@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -46,5 +50,14 @@ func TestFleet(t *testing.T) {
 				t.Errorf("the load: %+v", l)
 			}
 		})
+	}
+}
+
+// Beside its verb fleet simulate still takes recordings.
+func TestSimulateTakesFiles(t *testing.T) {
+	root := newRootCommand(env{stdout: io.Discard, stderr: io.Discard, lookup: func(string) (string, bool) { return "", false }})
+	root.SetArgs([]string{"simulate", filepath.Join(t.TempDir(), "job.psr")})
+	if err := root.ExecuteContext(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a recording that is not there: %v", err)
 	}
 }
