@@ -150,6 +150,7 @@ func BenchmarkSharedPulls(b *testing.B) {
 		{"10kB", dense{servers: 1, keys: 200, width: 2500, steps: 60}},
 		{"100kB", dense{servers: 1, keys: 60, width: 25_000, steps: 30}},
 		{"1MiB", dense{servers: 1, keys: 16, width: 1 << 18, steps: 20}},
+		{"1MiB at 200Mbit", dense{servers: 1, keys: 16, width: 1 << 18, steps: 4, rate: 200e6}},
 		{"4MB of 100MB", dense{servers: 2, keys: 25, width: 1_000_000, steps: 3}},
 		{"50MB of 100MB", dense{servers: 2, keys: 100, width: 250_000, batch: 100, steps: 3}},
 	} {
