@@ -39,6 +39,10 @@ type passes struct {
 	halt chan struct{} // closed when this proxy is about to end
 	// agentStays is the constant, but in tests.
 	agentStays time.Duration
+	// endsWithin is how long this proxy may take to end, once it is to. The heir's time
+	// begins then; the other proxies' begins when a connection stands, and one whose
+	// host is cut off may keep this proxy from its end.
+	endsWithin time.Duration
 
 	mu       sync.Mutex // guards the rest
 	accepted map[keep.ID]*transit
@@ -57,7 +61,7 @@ type transit struct {
 }
 
 func (s *passes) init(p *Proxy) {
-	s.p, s.halt, s.agentStays = p, make(chan struct{}), agentStays
+	s.p, s.halt, s.agentStays, s.endsWithin = p, make(chan struct{}), agentStays, min(p.opts.Grace, takenUpWithin)
 	s.accepted, s.asked = map[keep.ID]*transit{}, map[*connection]bool{}
 	s.counts.Drained = map[string]uint64{}
 }
@@ -300,7 +304,7 @@ func (s *passes) ends(c *connection) (passes bool, why string) {
 		return false, drainNoRoom
 	}
 	s.asked[c] = true
-	c.pipe.Pass(within)
+	c.pipe.Pass(within + s.endsWithin)
 	return true, ""
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -74,6 +75,7 @@ type replaceable struct {
 	options func() Options
 	mesh    string // where links arrive; empty: nowhere
 	estate  estate
+	endsIn  time.Duration // for so long it may take to end
 	now     *Proxy
 	stop    func()
 }
@@ -91,7 +93,7 @@ func (r *replaceable) begin() {
 	o.Grace = 20 * time.Second
 	r.now, r.stop = start(r.t, o, nil, mesh...)
 	r.now.LeaveTo(&r.estate)
-	r.now.passes.agentStays = 0
+	r.now.passes.agentStays, r.now.passes.endsWithin = 0, r.endsIn
 }
 
 // forward has connections to a listener go on to another, until the first is closed.
@@ -125,7 +127,7 @@ func replaceableHosts(t *testing.T, codecs func() []relay.Codec) (worker, server
 	o.Grace = 20 * time.Second
 	worker.now, worker.stop = start(t, o, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
 	worker.now.LeaveTo(&worker.estate)
-	worker.now.passes.agentStays = 0
+	worker.now.passes.agentStays, worker.now.passes.endsWithin = 0, 0
 	h := &twoHosts{job: job, in: in}
 	client = h.dial(t)
 	return worker, server, client, job.next(t)
@@ -388,5 +390,31 @@ func TestNothingIsLeftToAnAgentThatEnds(t *testing.T) {
 	<-stopped
 	if n := worker.now.passes.state(); n.Drained[drainNoHeir] != 1 || n.Left > 0 || len(worker.estate.left) > 0 {
 		t.Errorf("%+v, and %d were left; want one that was drained", n, len(worker.estate.left))
+	}
+}
+
+// A proxy that takes longer to end than its heir holds what it leaves loses no
+// connection: the other proxy waits for both.
+func TestALongEnd(t *testing.T) {
+	_, server, client, process := replaceableHosts(t, compactOnly)
+	server.estate.within, server.now.passes.endsWithin = time.Second, takenUpWithin
+	rng := rand.New(rand.NewPCG(1, 2))
+	streams := [2][]byte{messages(rng), messages(rng)}
+	for i, way := range [][2]net.Conn{{client, process}, {process, client}} {
+		go way[0].Write(streams[i])
+		if _, err := io.ReadFull(way[1], make([]byte, len(streams[i]))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.stop()
+	time.Sleep(2 * server.estate.within) // it might have been busy with another connection
+	server.begin()
+	server.estate.give(server.now)
+	last := appendPush(nil, rng, 100, 1<<10)
+	go client.Write(last)
+	got := make([]byte, len(last))
+	process.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, last) {
+		t.Errorf("after a long end: %v", err)
 	}
 }

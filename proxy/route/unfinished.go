@@ -77,6 +77,7 @@ func (r *Router) Resume(workerID int32, all []Unfinished) error {
 			return fmt.Errorf("route: request %d of worker %d to server %d: %w", all[i].ID.Timestamp, workerID, all[i].ID.Server, err)
 		}
 	}
+	r.flushWorker(w) // what only waited for other slices waits for none here
 	return nil
 }
 

@@ -123,6 +123,9 @@ func (f *fleet) held(s *service) (h held, err error) {
 		if err != nil {
 			continue // it has closed meanwhile
 		}
+		if filepath.Base(filepath.Dir(to)) == values.Folder {
+			continue // as for the files themselves
+		}
 		h.descriptors++
 		switch {
 		case strings.Contains(to, "bpf-map"):
