@@ -243,7 +243,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		g.Go(func() error { return a.followExecs(running, w) })
 	}
 	g.Go(func() error { return a.read(running) })
-	g.Go(func() error { return a.look(running) })
+	g.Go(func() error { return a.lookForProcesses(running) })
 	g.Go(func() error {
 		return every(running, a.opts.Health.Add("sweeping streams", standsFor), sweepEvery, a.sweep)
 	})

@@ -13,8 +13,8 @@ import (
 // at; of a busy host's others those that are nodes are found a little later.
 const execsPerSecond = 200
 
-// look looks for processes every now and then, and at once when told.
-func (a *Agent) look(ctx context.Context) error {
+// lookForProcesses looks for processes every now and then, and at once when told.
+func (a *Agent) lookForProcesses(ctx context.Context) error {
 	ticker := time.NewTicker(discoverEvery)
 	defer ticker.Stop()
 	beat := a.opts.Health.Add("looking for processes", standsFor)

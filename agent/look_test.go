@@ -18,7 +18,7 @@ func TestIdleNodesCostLittle(t *testing.T) {
 		proc.set(100+i, node)
 	}
 	p := newProcesses("", nil)
-	p.read(proc)
+	p.readFrom(proc)
 	now := time.Now()
 	p.now = func() time.Time { return now }
 	p.young.share = 1 // the real budget may leave out looks, by the real time that they take
@@ -83,7 +83,7 @@ func TestUnknownConnectionsHaveABudget(t *testing.T) {
 		t.Errorf("%v of an hour, want some %v", spent, most)
 	}
 	p := newProcesses("", nil)
-	p.read(fstest.MapFS{fmt.Sprintf("%d/environ", 7): {Data: []byte("HOME=/")}})
+	p.readFrom(fstest.MapFS{fmt.Sprintf("%d/environ", 7): {Data: []byte("HOME=/")}})
 	p.now = func() time.Time { return now }
 	p.all.spend(time.Hour)
 	if _, may := p.mayLookAgain(); may {

@@ -73,12 +73,12 @@ func newProcesses(proc string, selects func(pod string) bool) *processes {
 		snapshot: &discover.Snapshot{}, begun: map[int]time.Time{},
 		young: budget{share: 20}, all: budget{share: 100},
 	}
-	p.read(procfs.Open(proc))
+	p.readFrom(procfs.Open(proc))
 	return p
 }
 
-// read has the processes read from proc.
-func (p *processes) read(proc fs.FS) { p.proc, p.finder = proc, discover.NewFinder(proc) }
+// readFrom has the processes read from proc.
+func (p *processes) readFrom(proc fs.FS) { p.proc, p.finder = proc, discover.NewFinder(proc) }
 
 // wanted reports whether processes of a cgroup are those of watched jobs.
 func (p *processes) wanted(cgroup string) bool {

@@ -38,7 +38,7 @@ func TestGlance(t *testing.T) {
 	proc.set(1, "HOME=/")
 	proc.set(2, "HOME=/")
 	p := newProcesses("", nil)
-	p.read(proc)
+	p.readFrom(proc)
 	glance := func(nodes ...int) {
 		t.Helper()
 		s, err := p.glance()
@@ -94,7 +94,7 @@ func TestBeginsWhileLookedAt(t *testing.T) {
 				proc.set(2, "HOME=/")
 				p := newProcesses("", nil)
 				for range before {
-					p.read(proc)
+					p.readFrom(proc)
 					if err := look(p); err != nil {
 						t.Fatal(err)
 					}
@@ -106,7 +106,7 @@ func TestBeginsWhileLookedAt(t *testing.T) {
 						p.began(2)
 					}
 				}
-				p.read(proc)
+				p.readFrom(proc)
 				p.whole = time.Now().Add(time.Hour)
 				for range 2 {
 					if err := look(p); err != nil {

@@ -113,7 +113,7 @@ func Handler(state State, opts Options) http.Handler {
 		mux.HandleFunc("GET /api/v1/history", s.historyOf(opts.History))
 	}
 	if opts.Open != nil {
-		mux.HandleFunc("POST "+recordingsPath, s.open(opts.Open))
+		mux.HandleFunc("POST "+recordingsPath, s.readRecording(opts.Open))
 	}
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})

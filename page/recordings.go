@@ -22,8 +22,8 @@ type Opened struct {
 	Jobs []string `json:"jobs"` // that came with it
 }
 
-// open reads the recording that is a request's body.
-func (s server) open(read func(string, io.Reader) ([]string, error)) http.HandlerFunc {
+// readRecording reads the recording that is a request's body.
+func (s server) readRecording(read func(string, io.Reader) ([]string, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		most := s.state.Agent().RecordingBytes
 		tooLong := badRequest{http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is longer than the %d MiB that are opened here: give it to psidecar show as an argument", most>>20)}

@@ -22,7 +22,7 @@ func (l *keptLink) wrote(n int) {
 	wake := first || before < ackBytes && w.bytes >= ackBytes
 	w.mu.Unlock()
 	if wake {
-		w.look()
+		w.wakeWriter()
 	}
 }
 
@@ -88,18 +88,18 @@ func (n *lane) tell(a keep.Ack) {
 	n.mu.Lock()
 	n.say = append(n.say, a)
 	n.mu.Unlock()
-	n.look()
+	n.wakeWriter()
 }
 
-func (n *lane) look() {
+func (n *lane) wakeWriter() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
 	}
 }
 
-// write sends what there is to say until the lane ends.
-func (n *lane) write(conn net.Conn) {
+// writeAcks sends what there is to say until the lane ends.
+func (n *lane) writeAcks(conn net.Conn) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	var out []byte
@@ -149,8 +149,8 @@ func (n *lane) due(out []byte) (_ []byte, over bool) {
 	return out, n.over
 }
 
-// read takes in what the other proxy says.
-func (n *lane) read(conn net.Conn) {
+// readAcks takes in what the other proxy says.
+func (n *lane) readAcks(conn net.Conn) {
 	in := bufio.NewReader(conn)
 	var b [keep.AckSize]byte
 	for {

@@ -77,7 +77,7 @@ func (c *connection) readCookies() (cookies []uint64) {
 // flows is what connections have carried.
 type flows struct{ toFar, toJob relay.FlowCounts }
 
-func (f *flows) add(c *connection) {
+func (f *flows) addConnection(c *connection) {
 	addCounts(&f.toFar, c.pipe.ToFar.Counts())
 	addCounts(&f.toJob, c.pipe.ToJob.Counts())
 }
@@ -120,7 +120,7 @@ func newRegister() *register {
 	}
 }
 
-func (r *register) add(c *connection) {
+func (r *register) addConnection(c *connection) {
 	c.cookies = c.readCookies()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +155,7 @@ func (r *register) remove(c *connection) {
 		sum = &flows{}
 		r.ended[c.codec] = sum
 	}
-	sum.add(c)
+	sum.addConnection(c)
 }
 
 // know notes a socket that is about to be of a connection.
@@ -227,7 +227,7 @@ func (r *register) sums() sums {
 	for _, c := range r.open {
 		s.open[c.kind]++
 		f := s.flows[c.codec]
-		f.add(c)
+		f.addConnection(c)
 		s.flows[c.codec] = f
 	}
 	return s

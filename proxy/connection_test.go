@@ -31,7 +31,7 @@ func TestSocketsThatClosed(t *testing.T) {
 	}
 	c, cookie, local, peer := connect()
 	other, otherCookie, _, _ := connect()
-	p.conns.add(c)
+	p.conns.addConnection(c)
 	expect := func(what string, cookie uint64, local, peer netip.AddrPort, want bool) {
 		t.Helper()
 		if got := p.Owns(cookie, local, peer); got != want {
@@ -44,7 +44,7 @@ func TestSocketsThatClosed(t *testing.T) {
 	p.conns.remove(c)
 	expect("closed, by its cookie", cookie, netip.AddrPort{}, netip.AddrPort{}, true)
 	expect("closed, by its ends, which another may have by now", 0, local, peer, false)
-	p.conns.add(other)
+	p.conns.addConnection(other)
 	for i := range uint64(2 * maxClosed) {
 		p.conns.remove(&connection{id: 1 << 40, cookies: []uint64{1<<62 + i}, pipe: relay.Conn{Job: other.pipe.Job, Far: other.pipe.Far}})
 	}

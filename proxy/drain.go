@@ -31,7 +31,7 @@ var errStopped = errors.New("the proxy was stopped")
 func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.kept.stop()
-	p.flush()
+	p.flushPushes()
 	p.passes.stop()
 	ended := make(chan struct{})
 	go func() {
@@ -144,8 +144,8 @@ func (c *connection) clientEnded() bool {
 	return c.pipe.JobEnded()
 }
 
-// flush sends what waits of the job's pushes.
-func (p *Proxy) flush() {
+// flushPushes sends what waits of the job's pushes.
+func (p *Proxy) flushPushes() {
 	if p.opts.Values == nil {
 		return
 	}

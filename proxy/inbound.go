@@ -85,21 +85,21 @@ func (p *Proxy) inbound(a arrival) error {
 		return reason.Wrap(err, "link from %s", from)
 	}
 	answer := link.Answer{Instance: p.instance, Accepted: p.accepted(hello.Offers)}
-	if err := p.open(c, matching(hello.Offers, answer.Accepted), relay.Link{ID: hello.ID, Dialer: hello.Instance, Acceptor: p.instance}); err != nil {
+	if err := p.openLink(c, matching(hello.Offers, answer.Accepted), relay.Link{ID: hello.ID, Dialer: hello.Instance, Acceptor: p.instance}); err != nil {
 		p.refuse(far, err)
 		relay.Reset(c.pipe.Job)
 		return err
 	}
 	if o, ok := offered(hello.Offers); ok {
 		if holder := p.kept.holder(); holder != nil {
-			c.kept = p.kept.begin(c, holder, keep.Meta{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup})
+			c.kept = p.kept.beginSession(c, holder, keep.Meta{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup})
 		}
 		if c.kept != nil {
 			answer.Accepted = append(answer.Accepted, beginOffer(o.Session))
 		}
 	}
 	if o, ok := passOffered(hello.Offers); ok && c.kept == nil {
-		p.passes.begin(c, keep.State{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup, Netns: scope.Netns})
+		p.passes.beginTransit(c, keep.State{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup, Netns: scope.Netns})
 		if c.transit != nil {
 			answer.Accepted = append(answer.Accepted, passOffer(o))
 		}
@@ -107,10 +107,10 @@ func (p *Proxy) inbound(a arrival) error {
 	if err := link.Reply(far, &answer); err != nil {
 		relay.Reset(c.pipe.Job)
 		if c.transit != nil {
-			p.passes.remove(c.transit)
+			p.passes.removeTransit(c.transit)
 		}
 		if c.kept != nil {
-			c.kept.end()
+			c.kept.endSession()
 		}
 		return reason.Wrap(err, "link from %s", from)
 	}

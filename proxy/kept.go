@@ -110,8 +110,8 @@ type keptLink struct {
 	farTold  bool // the process at the far end was told the end
 }
 
-// begin makes a session of a connection that has a link; nil where it cannot be kept.
-func (k *kept) begin(c *connection, holder Keeper, m keep.Meta) *session {
+// beginSession makes a session of a connection that has a link; nil where it cannot be kept.
+func (k *kept) beginSession(c *connection, holder Keeper, m keep.Meta) *session {
 	job, ok := c.pipe.Job.(*net.TCPConn)
 	if !ok {
 		return nil
@@ -137,7 +137,7 @@ func (k *kept) beginAt(c *connection, job *net.TCPConn, holder Keeper, m keep.Me
 	}
 	holder.Keep(s.number, job, page.File())
 	if err := s.attach(c, keep.Position{}, &relay.Keeping{}); err != nil {
-		s.end()
+		s.endSession()
 		c.pipe.Keeping = nil
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) er
 	l := &keptLink{session: s, id: c.linkID}
 	s.mu.Lock()
 	if s.link != nil {
-		l.before = s.link.open()
+		l.before = s.link.openLanes()
 	}
 	s.mu.Unlock()
 	l.written.Store(at.Written)
@@ -174,7 +174,7 @@ func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) er
 		return err
 	}
 	l.window, how.Window = window, window
-	how.Wrote, how.Ended, how.FarEnded, how.Closed, how.FarClosed = l.wrote, l.end, l.farEnded, l.closed, l.farClosed
+	how.Wrote, how.Ended, how.FarEnded, how.Closed, how.FarClosed = l.wrote, l.announceEnd, l.farEnded, l.closed, l.farClosed
 	c.pipe.Keep(how)
 	if l.lane, err = s.k.lanes.join(l, c); err != nil {
 		window.Off(keep.NoAcks)
@@ -220,15 +220,15 @@ func (s *session) detach() (held []*lane, ok bool) {
 	s.now = nil
 	s.mu.Unlock()
 	s.k.lanes.leave(l)
-	return l.open(), l.window.Kept()
+	return l.openLanes(), l.window.Kept()
 }
 
 // mostBefore is how many lanes before the present one are remembered: as many proxies
 // may be killed, one as soon as it has followed the other.
 const mostBefore = 4
 
-// open returns the lanes of this link and those before that are open.
-func (l *keptLink) open() (all []*lane) {
+// openLanes returns the lanes of this link and those before that are open.
+func (l *keptLink) openLanes() (all []*lane) {
 	for _, n := range append(l.before[:len(l.before):len(l.before)], l.lane) {
 		if !n.isDead() {
 			all = append(all, n)
@@ -237,8 +237,8 @@ func (l *keptLink) open() (all []*lane) {
 	return all[max(0, len(all)-mostBefore):]
 }
 
-// end forgets the session. The job's connection is not touched.
-func (s *session) end() {
+// endSession forgets the session. The job's connection is not touched.
+func (s *session) endSession() {
 	s.mu.Lock()
 	l := s.link
 	s.over = true
@@ -309,13 +309,13 @@ func (p *Proxy) carryKept(s *session, c *connection) error {
 	for {
 		err := p.carry(c)
 		if !errors.Is(err, relay.ErrBroken) {
-			s.end()
+			s.endSession()
 			return err
 		}
 		if c, err = s.goOn(err); err != nil {
 			s.k.countTaken(false)
 			relay.Reset(s.job)
-			s.end()
+			s.endSession()
 			return fmt.Errorf("%s to %s: %w", s.page.Meta().Client, s.page.Meta().Destination, err)
 		}
 		s.k.countTaken(true)

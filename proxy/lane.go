@@ -92,7 +92,7 @@ func (ls *lanes) join(l *keptLink, c *connection) (*lane, error) {
 			return nil, reason.Errorf(reason.TooMany, "links to acknowledge over: %d", maxLanes)
 		}
 		n = ls.make(key)
-		ls.work.Go(func() { n.run(c.destination) })
+		ls.work.Go(func() { n.serveLane(c.destination) })
 	}
 	ls.mu.Unlock()
 	n.mu.Lock()
@@ -183,7 +183,7 @@ func (n *lane) retire() {
 	}
 	delete(n.ls.all, n.key)
 	n.over = true
-	n.look()
+	n.wakeWriter()
 }
 
 // stop says on all lanes that this proxy is about to end.
@@ -208,21 +208,21 @@ func (ls *lanes) each() (all []*lane) {
 // close waits for the lanes to end, once the proxy's life has.
 func (ls *lanes) close() { ls.work.Wait() }
 
-// end tells the other proxy that the link's end is in order.
-func (l *keptLink) end() {
+// announceEnd tells the other proxy that the link's end is in order.
+func (l *keptLink) announceEnd() {
 	l.lane.tell(keep.Ack{Link: l.id, Kind: keep.AckEnded, Offset: l.window.Peeked()})
 }
 
-// run makes the lane, at the dialer's end, or waits for it, and uses it to its end.
-func (n *lane) run(host netip.AddrPort) {
-	defer n.end()
+// serveLane makes the lane, at the dialer's end, or waits for it, and uses it to its end.
+func (n *lane) serveLane(host netip.AddrPort) {
+	defer n.endLinks()
 	if n.key.dialed {
 		conn, err := n.ls.k.dialLane(host)
 		if err != nil {
 			n.ls.k.p.log.Debug("no link for acknowledgements", "to", host, "error", err)
 			return
 		}
-		n.take(conn)
+		n.attachConn(conn)
 	}
 	late := time.NewTimer(laneWithin)
 	defer late.Stop()
@@ -244,8 +244,8 @@ func (n *lane) run(host netip.AddrPort) {
 	}
 }
 
-// take gives the lane its connection, which the keeper holds too.
-func (n *lane) take(conn net.Conn) bool {
+// attachConn gives the lane its connection, which the keeper holds too.
+func (n *lane) attachConn(conn net.Conn) bool {
 	k := n.ls.k
 	holder := k.keeper.Load()
 	tcp := tcpOf(conn)
@@ -265,7 +265,7 @@ func (n *lane) take(conn net.Conn) bool {
 	}
 	n.conn, n.page, n.number = conn, page, k.numbers.Add(1)
 	(*holder).Keep(n.number, tcp, page.File())
-	n.look()
+	n.wakeWriter()
 	return true
 }
 
@@ -273,16 +273,16 @@ func (n *lane) take(conn net.Conn) bool {
 func (n *lane) use(conn net.Conn) {
 	stop := context.AfterFunc(n.ls.k.p.life, func() { relay.Reset(conn) })
 	defer stop()
-	n.look() // for what has come together
+	n.wakeWriter() // for what has come together
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		n.read(conn)
+		n.readAcks(conn)
 		n.mu.Lock()
 		n.over = true
 		n.mu.Unlock()
-		n.look()
+		n.wakeWriter()
 	})
-	n.write(conn)
+	n.writeAcks(conn)
 	relay.Reset(conn)
 	reading.Wait()
 }
@@ -295,8 +295,8 @@ func (n *lane) current() (all []*keptLink) {
 	return all
 }
 
-// end says that what went over the lane's links is kept no more.
-func (n *lane) end() {
+// endLinks says that what went over the lane's links is kept no more.
+func (n *lane) endLinks() {
 	ls := n.ls
 	ls.mu.Lock()
 	if ls.all[n.key] == n {
@@ -361,7 +361,7 @@ func (p *Proxy) useLane(a arrival) error {
 	n := ls.all[key]
 	if n == nil && len(ls.all) < maxLanes {
 		n = ls.make(key)
-		ls.work.Go(func() { n.run(netip.AddrPort{}) })
+		ls.work.Go(func() { n.serveLane(netip.AddrPort{}) })
 	}
 	ls.mu.Unlock()
 	refused := reason.Errorf(reason.NotKept, "link from %s: nothing can be kept", a.source())
@@ -372,7 +372,7 @@ func (p *Proxy) useLane(a arrival) error {
 	if err := link.Reply(a.far, &link.Answer{Instance: p.instance}); err != nil {
 		return reason.Wrap(err, "link from %s", a.source())
 	}
-	if !n.take(a.far) {
+	if !n.attachConn(a.far) {
 		return refused
 	}
 	<-n.dead

@@ -16,9 +16,9 @@ import (
 // connection that goes direct stays so. The file has an address a line. Of a host
 // that has none any more it costs one wait of Options.PeerGrace.
 
-// keep takes up the hosts that the proxy before this one has met, and has the file
+// keepFile takes up the hosts that the proxy before this one has met, and has the file
 // follow from now on; there is none where path is empty.
-func (p *peers) keep(path string, log *slog.Logger) {
+func (p *peers) keepFile(path string, log *slog.Logger) {
 	p.file, p.log = path, log
 	if path == "" {
 		return
@@ -32,7 +32,7 @@ func (p *peers) keep(path string, log *slog.Logger) {
 	for line := range strings.Lines(string(text)) {
 		// A line that is none is of no use to anybody, and does no harm.
 		if host, err := netip.ParseAddr(strings.TrimSpace(line)); err == nil {
-			p.put(host, peer{met: true})
+			p.putPeer(host, peer{met: true})
 		}
 	}
 }
@@ -50,13 +50,13 @@ func (p *peers) save() {
 	}
 	p.saving.Lock()
 	defer p.saving.Unlock()
-	if err := p.write(); err != nil {
+	if err := p.writeFile(); err != nil {
 		p.complain(err)
 	}
 }
 
-// write writes the file; p.saving is locked.
-func (p *peers) write() error {
+// writeFile writes the file; p.saving is locked.
+func (p *peers) writeFile() error {
 	p.mu.Lock()
 	var all []string
 	for host, h := range p.hosts {

@@ -93,10 +93,10 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 			return false, err
 		}
 		if o, ok := offered(answer.Accepted); ok && holder != nil && o.Session == session {
-			c.kept = p.kept.begin(c, holder, keep.Meta{Dialed: true, Session: session})
+			c.kept = p.kept.beginSession(c, holder, keep.Meta{Dialed: true, Session: session})
 		}
 		if o, ok := passOffered(answer.Accepted); ok && c.kept == nil && o.Session == session {
-			p.passes.begin(c, keep.State{Dialed: true, Session: session, Cgroup: c.scope.Cgroup, Netns: c.scope.Netns})
+			p.passes.beginTransit(c, keep.State{Dialed: true, Session: session, Cgroup: c.scope.Cgroup, Netns: c.scope.Netns})
 		}
 		return true, nil
 	case p.life.Err() != nil:
@@ -137,7 +137,7 @@ func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint
 	c.pipe.Far, c.peer, c.linkID = far, answer.Instance, id
 	l := relay.Link{ID: id, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}
 	l.Routes, _ = c.pipe.Job.(relay.Routes)
-	return p.open(c, answer.Accepted, l)
+	return p.openLink(c, answer.Accepted, l)
 }
 
 // link links to the proxy of a host, and waits for one that may be there soon.
@@ -262,9 +262,9 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 	return nil, reason.Errorf(reason.Unreachable, "connecting to %s: %w", destination, err)
 }
 
-// open puts the codec that both ends agreed on, if any, into c. offered is
+// openLink puts the codec that both ends agreed on, if any, into c. offered is
 // what the other end said of it.
-func (p *Proxy) open(c *connection, offered []link.Offer, l relay.Link) error {
+func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) error {
 	l = p.linkOf(c, l)
 	if !p.encodesAlways(c) {
 		m := &payoff.Meter{Path: p.paths.To(c.peer)}
@@ -309,7 +309,7 @@ func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 
 // carry runs c to its end.
 func (p *Proxy) carry(c *connection) error {
-	p.conns.add(c)
+	p.conns.addConnection(c)
 	defer p.conns.remove(c)
 	p.log.Debug("connection", "kind", c.kind, "client", c.client, "destination", c.destination, "codec", c.codec)
 	err := c.pipe.Run(p.life, p.memory)

@@ -86,8 +86,8 @@ func passOffered(all []link.Offer) (o keep.Pass, ok bool) {
 	return o, false
 }
 
-// begin makes a connection, which has a link, one that can go on over another.
-func (s *passes) begin(c *connection, st keep.State) {
+// beginTransit makes a connection, which has a link, one that can go on over another.
+func (s *passes) beginTransit(c *connection, st keep.State) {
 	if c.pipe.Sender == nil || c.pipe.Receiver == nil {
 		return // nobody knows where a message begins
 	}
@@ -120,8 +120,8 @@ func (s *passes) enter(t *transit) bool {
 	return true
 }
 
-// remove forgets a connection, which has ended or is another proxy's.
-func (s *passes) remove(t *transit) {
+// removeTransit forgets a connection, which has ended or is another proxy's.
+func (s *passes) removeTransit(t *transit) {
 	s.mu.Lock()
 	if s.accepted[t.Session] == t {
 		delete(s.accepted, t.Session)
@@ -138,7 +138,7 @@ func (s *passes) remove(t *transit) {
 // after the other.
 func (s *passes) carry(c *connection) error {
 	t := c.transit
-	defer s.remove(t)
+	defer s.removeTransit(t)
 	for {
 		err := s.p.carry(c)
 		if !errors.Is(err, relay.ErrPassed) {
@@ -147,15 +147,15 @@ func (s *passes) carry(c *connection) error {
 		p := c.pipe.Passing
 		t.Left, t.Ready = p.Left, p.Ready
 		t.Until = keep.Monotonic() + min(p.HeldFor(), takenUpWithin)
-		if c, err = s.next(t); c == nil {
+		if c, err = s.resumeTransit(t); c == nil {
 			return err
 		}
 	}
 }
 
-// next has a connection go on over another link, or in another proxy: then it returns
+// resumeTransit has a connection go on over another link, or in another proxy: then it returns
 // neither a connection nor an error.
-func (s *passes) next(t *transit) (*connection, error) {
+func (s *passes) resumeTransit(t *transit) (*connection, error) {
 	goOn, within := s.await, t.Until-keep.Monotonic()
 	if t.Dialed {
 		goOn, within = s.dial, max(within, takenUpWithin)
@@ -315,9 +315,9 @@ func (s *passes) drains(why string) {
 	s.counts.Drained[why]++
 }
 
-// take goes on with a connection that the proxy before this one handed over; the heir
+// adoptConn goes on with a connection that the proxy before this one handed over; the heir
 // gave it under a number. Both files become the proxy's.
-func (s *passes) take(number uint64, socket, file *os.File) {
+func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 	st, err := keep.ReadState(file)
 	file.Close()
 	conn, failed := net.FileConn(socket)
@@ -343,7 +343,7 @@ func (s *passes) take(number uint64, socket, file *os.File) {
 }
 
 func (s *passes) goOn(t *transit, known bool) error {
-	defer s.remove(t)
+	defer s.removeTransit(t)
 	if !known {
 		relay.Reset(t.job)
 		return reason.Errorf(reason.NotKept, "%s to %s: handed over twice", t.Client, t.Destination)
@@ -365,7 +365,7 @@ func (s *passes) goOn(t *transit, known bool) error {
 	if now := keep.Monotonic(); now < t.Until {
 		t.Until = now + takenUpWithin // the other proxy waits for as long, if it is cut off
 	}
-	c, err := s.next(t)
+	c, err := s.resumeTransit(t)
 	if c == nil {
 		return err
 	}

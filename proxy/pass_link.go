@@ -160,7 +160,7 @@ func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	c := t.connection(kindAccepted)
 	c.peer, c.linkID, c.pipe.Far = a.hello.Instance, a.hello.ID, a.far
 	answer := link.Answer{Instance: p.instance, Accepted: p.accepted(a.hello.Offers)}
-	if err := p.open(c, matching(a.hello.Offers, answer.Accepted), relay.Link{ID: a.hello.ID, Dialer: a.hello.Instance, Acceptor: p.instance}); err != nil {
+	if err := p.openLink(c, matching(a.hello.Offers, answer.Accepted), relay.Link{ID: a.hello.ID, Dialer: a.hello.Instance, Acceptor: p.instance}); err != nil {
 		return nil, err
 	}
 	answer.Accepted = append(answer.Accepted, passOffer(keep.Pass{Kind: keep.Resume, Session: t.Session, Ready: t.Ready}))

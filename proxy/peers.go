@@ -72,7 +72,7 @@ func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool 
 	case h.away.IsZero():
 		h.met = true
 		h.away = time.Now()
-		p.put(host, h)
+		p.putPeer(host, h)
 	}
 	return time.Since(h.away) < grace
 }
@@ -97,7 +97,7 @@ func (p *peers) mayAppear(host netip.Addr, err error, patience time.Duration) bo
 		return false
 	case h.first.IsZero():
 		h = peer{first: now}
-		p.put(host, h)
+		p.putPeer(host, h)
 	}
 	return now.Sub(h.first) < patience
 }
@@ -123,11 +123,11 @@ func (p *peers) set(host netip.Addr, h peer) (before peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before = p.hosts[host]
-	p.put(host, h)
+	p.putPeer(host, h)
 	return before
 }
 
-func (p *peers) put(host netip.Addr, h peer) {
+func (p *peers) putPeer(host netip.Addr, h peer) {
 	if _, ok := p.hosts[host]; !ok && len(p.hosts) >= maxPeers {
 		clear(p.hosts) // all are tried anew, which costs no more than time
 	}

@@ -55,10 +55,10 @@ func TestTwoProxiesKeepHosts(t *testing.T) {
 	for range 2 {
 		p := newPeers(time.Second)
 		p.file = file
-		p.put(host, peer{met: true})
+		p.putPeer(host, peer{met: true})
 		group.Go(func() {
 			for range 200 {
-				if err := p.write(); err != nil {
+				if err := p.writeFile(); err != nil {
 					t.Error(err)
 					return
 				}
@@ -67,7 +67,7 @@ func TestTwoProxiesKeepHosts(t *testing.T) {
 	}
 	group.Wait()
 	next := newPeers(time.Second)
-	next.keep(file, slog.Default())
+	next.keepFile(file, slog.Default())
 	if !next.known(host) {
 		t.Error("the next proxy does not know a host that both had met")
 	}
@@ -81,7 +81,7 @@ func TestNextProxyKnowsHosts(t *testing.T) {
 	in, job, away := listen(t, workerHost), newServer(t), listen(t, serverHost)
 	mesh, file := addrPort(away.Addr()).Port(), filepath.Join(t.TempDir(), "state", "peers")
 	before, host := newPeers(time.Second), job.addr().Addr()
-	before.keep(file, slog.Default())
+	before.keepFile(file, slog.Default())
 	for _, lost := range []string{"198.18.0.7", "198.18.0.8"} {
 		before.met(netip.MustParseAddr(lost))
 		before.missed(netip.MustParseAddr(lost), noProxy)
@@ -124,12 +124,12 @@ func TestNoListOfHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPeers(time.Second)
-	p.keep(file, slog.Default())
+	p.keepFile(file, slog.Default())
 	if len(p.hosts) != 1 || !p.known(netip.MustParseAddr("198.18.0.1")) {
 		t.Errorf("%v", p.hosts)
 	}
 	var log bytes.Buffer
-	p.keep(filepath.Join(file, "below a file"), slog.New(slog.NewTextHandler(&log, nil)))
+	p.keepFile(filepath.Join(file, "below a file"), slog.New(slog.NewTextHandler(&log, nil)))
 	p.met(netip.MustParseAddr("198.18.0.2"))
 	p.met(netip.MustParseAddr("198.18.0.3"))
 	if n := strings.Count(log.String(), "--state-dir"); n != 1 || !p.known(netip.MustParseAddr("198.18.0.3")) {

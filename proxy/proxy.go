@@ -200,7 +200,7 @@ func New(opts Options) (*Proxy, error) {
 		holdFor: holdFor, restFor: restFor,
 		identities: newIdentities(),
 	}
-	p.peers.keep(opts.PeersFile, opts.Log)
+	p.peers.keepFile(opts.PeersFile, opts.Log)
 	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)
 	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.Most()))
 	if n := p.entry.most; n < opts.MaxConnections {
@@ -348,7 +348,7 @@ func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPC
 			continue
 		case err == nil:
 			wait = shortest
-			p.take(conn, serve)
+			p.serveConn(conn, serve)
 			continue
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
@@ -368,7 +368,7 @@ func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPC
 	}
 }
 
-func (p *Proxy) take(conn net.Conn, serve func(*net.TCPConn) error) {
+func (p *Proxy) serveConn(conn net.Conn, serve func(*net.TCPConn) error) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		p.fail(reason.Errorf(reason.Accept, "a listener gave a %T, only TCP can be served", conn))

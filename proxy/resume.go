@@ -167,11 +167,11 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 	if err != nil {
 		return nil, reason.Errorf(reason.NotKept, "%w", err)
 	}
-	c := s.next(far, id, peer)
+	c := s.resumeOver(far, id, peer)
 	if taken.Codecs {
 		p := s.k.p
 		l := relay.Link{ID: id, Dialer: p.instance, Acceptor: peer, Dialed: true}
-		if err := p.open(c, accepted, l); err != nil {
+		if err := p.openLink(c, accepted, l); err != nil {
 			return nil, err
 		}
 		p.observe(c)
@@ -179,8 +179,8 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 	return c, s.attachAgain(c, mine, theirs, taken)
 }
 
-// next is what carries the session next.
-func (s *session) next(far net.Conn, id uint64, peer relay.Instance) *connection {
+// resumeOver is what carries the session next.
+func (s *session) resumeOver(far net.Conn, id uint64, peer relay.Instance) *connection {
 	m := s.page.Meta()
 	c := &connection{kind: kindAccepted, client: m.Client, destination: m.Destination, job: m.Job, origin: m.Origin, peer: peer, linkID: id, kept: s}
 	if m.Dialed {
@@ -236,10 +236,10 @@ func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 	}
 	p := s.k.p
 	answer := link.Answer{Instance: p.instance}
-	c := s.next(a.far, a.hello.ID, a.hello.Instance)
+	c := s.resumeOver(a.far, a.hello.ID, a.hello.Instance)
 	if taken.Codecs {
 		answer.Accepted = p.accepted(a.hello.Offers)
-		if err := p.open(c, matching(a.hello.Offers, answer.Accepted), relay.Link{ID: a.hello.ID, Dialer: a.hello.Instance, Acceptor: p.instance}); err != nil {
+		if err := p.openLink(c, matching(a.hello.Offers, answer.Accepted), relay.Link{ID: a.hello.ID, Dialer: a.hello.Instance, Acceptor: p.instance}); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // it after Keep and LeaveTo.
 func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 	if keep.IsState(page) {
-		p.passes.take(number, socket, page)
+		p.passes.adoptConn(number, socket, page)
 		return
 	}
 	kept, err := keep.OpenPage(page)
@@ -81,7 +81,7 @@ func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep
 	}
 	if err := p.enter(job.RemoteAddr()); err != nil {
 		relay.Reset(job)
-		s.end()
+		s.endSession()
 		return err
 	}
 	defer p.entry.leave()
@@ -90,7 +90,7 @@ func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep
 	s.k.countTaken(err == nil)
 	if err != nil {
 		relay.Reset(job)
-		s.end()
+		s.endSession()
 		return reason.Wrap(err, "%s to %s", m.Client, m.Destination)
 	}
 	return p.carryKept(s, c)

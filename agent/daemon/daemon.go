@@ -72,7 +72,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.agent.Run(ctx) })
 	if i != nil {
-		g.Go(func() error { return i.run(ctx, d.agent, d.opts.Agent) })
+		g.Go(func() error { return i.serveProxies(ctx, d.agent, d.opts.Agent) })
 	}
 	if d.opts.Pods != nil {
 		g.Go(func() error { return d.opts.Pods.Run(ctx) })

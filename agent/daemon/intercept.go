@@ -148,8 +148,8 @@ func (i *Interception) tellEnded(ctx context.Context) {
 	}
 }
 
-// run serves proxies until ctx ends; close is the caller's.
-func (i *Interception) run(ctx context.Context, a *agent.Agent, opts agent.Options) error {
+// serveProxies serves proxies until ctx ends; close is the caller's.
+func (i *Interception) serveProxies(ctx context.Context, a *agent.Agent, opts agent.Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return i.listeners.Run(ctx, false) })
 	g.Go(func() error { i.follow(ctx, a, opts); return nil })

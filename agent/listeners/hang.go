@@ -51,8 +51,8 @@ func (p *peer) close() {
 	}
 }
 
-// end kills the process, if it is still that one.
-func (p *peer) end() error {
+// kill kills the process, if it is still that one.
+func (p *peer) kill() error {
 	if p.pidfd < 0 {
 		return fmt.Errorf("process %d cannot be ended from here", p.pid)
 	}
@@ -212,7 +212,7 @@ func (l *Listeners) endHanging(p *peer) error {
 	if !allowed {
 		return fmt.Errorf("it is not ended: %d proxies were in %v", mostEnds, endsWithin)
 	}
-	if err := p.end(); err != nil {
+	if err := p.kill(); err != nil {
 		l.hung.failed.Add(1)
 		return err
 	}

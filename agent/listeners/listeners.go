@@ -222,7 +222,7 @@ func (l *Listeners) At(a netip.AddrPort) bool {
 // group fails closed. The pinned programs stay, see [redirect.Unload].
 func (l *Listeners) Run(ctx context.Context, keep bool) error {
 	err := l.accept(ctx)
-	err = errors.Join(err, l.end(keep))
+	err = errors.Join(err, l.closeListeners(keep))
 	l.attended.Wait()
 	return err
 }
@@ -301,10 +301,10 @@ func (l *Listeners) Close() error {
 	if l.incoming != nil {
 		err = l.incoming.Close()
 	}
-	return errors.Join(err, l.end(false))
+	return errors.Join(err, l.closeListeners(false))
 }
 
-func (l *Listeners) end(keep bool) error {
+func (l *Listeners) closeListeners(keep bool) error {
 	l.kept.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()

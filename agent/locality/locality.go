@@ -281,7 +281,7 @@ func (j *Job) regrid(at int64) {
 	j.firstKeys = size.Keys
 	j.firsts = firsts
 	if j.earlyKeys > earlyLimit {
-		j.open(at)
+		j.openInterval(at)
 		return
 	}
 	now := j.ring[len(j.ring)-1]
@@ -300,11 +300,11 @@ func (j *Job) interval(at int64) *Interval {
 			return last
 		}
 	}
-	j.open(at)
+	j.openInterval(at)
 	return j.ring[len(j.ring)-1]
 }
 
-func (j *Job) open(at int64) {
+func (j *Job) openInterval(at int64) {
 	j.thin(at)
 	j.ring = append(j.ring, newInterval(at, j.firsts))
 	j.early, j.earlyKeys = nil, 0

@@ -76,7 +76,7 @@ func (c *collector) addBatch(at int64, step uint64, b *counts.Batch) {
 		return
 	}
 	if since, shifted := c.shift.countKeys(b, len(c.uses)); shifted {
-		c.forget(since, at)
+		c.dropBefore(since, at)
 	}
 	if len(c.uses) >= c.limit {
 		c.leftOut += uint64(n)
@@ -157,8 +157,8 @@ func (c *collector) thin() {
 	c.keys = kept
 }
 
-// forget drops what came before a list: workers use other keys since then.
-func (c *collector) forget(list int, at int64) {
+// dropBefore drops what came before a list: workers use other keys since then.
+func (c *collector) dropBefore(list int, at int64) {
 	c.leftOut += uint64(len(c.keys))
 	c.first, c.full = at, false
 	from := len(c.keys)

@@ -115,7 +115,7 @@ func (o *Observer) dropIdlest() bool {
 	}
 	for id, s := range o.streams {
 		if s.sender != nil && s.sender.job == idlest || s.receiver != nil && s.receiver.job == idlest {
-			o.forget(s)
+			o.closeStream(s)
 			delete(o.streams, id)
 		}
 	}

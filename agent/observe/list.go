@@ -33,8 +33,8 @@ func (l *list) reset() { *l = list{keys: l.keys[:0], pieces: l.pieces[:0]} }
 // len returns how many keys there are.
 func (l *list) len() int { return len(l.keys) + l.runs }
 
-// bytes returns the memory that is in use.
-func (l *list) bytes() int { return 8*len(l.keys) + pieceBytes*len(l.pieces) }
+// memory returns the memory that is in use.
+func (l *list) memory() int { return 8*len(l.keys) + pieceBytes*len(l.pieces) }
 
 // ends returns the list's first and last key, of which there must be one.
 func (l *list) ends() (first, last uint64) {

@@ -68,7 +68,7 @@ func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
 		s.metaBuf = s.metaBuf[:0]
 		return
 	}
-	o.begin(s, r, &o.meta)
+	o.beginMessage(s, r, &o.meta)
 	s.metaBuf = s.metaBuf[:0]
 	if r.Has(bpf.EndsMessage) {
 		const header = 2
@@ -113,8 +113,8 @@ func (s *stream) giveUpBefore(j *Job, answer locality.Request) {
 	}
 }
 
-// begin notes a message of which the meta frame is there.
-func (o *Observer) begin(s *stream, r *bpf.Record, m *pslite.Meta) {
+// beginMessage notes a message of which the meta frame is there.
+func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	at := o.opts.Wall(r.Time)
 	o.readControl(s, m, at)
 	o.place(s, at)
@@ -180,7 +180,7 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	}
 	msg.keyBytes = r.Length
 	o.hold(s, r)
-	full := s.list.bytes() >= 8*heldKeys && !msg.withLens || o.held > heldBytes
+	full := s.list.memory() >= 8*heldKeys && !msg.withLens || o.held > heldBytes
 	if !full {
 		return
 	}
@@ -192,14 +192,14 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	}
 	o.use(s, msg.perKey, nil, 0)
 	msg.flushed += uint64(s.list.len())
-	o.held -= s.list.bytes()
+	o.held -= s.list.memory()
 	split, have := s.list.split, s.list.have
 	s.list.reset()
 	s.list.split, s.list.have = split, have
 }
 
-// end takes a message's last record.
-func (o *Observer) end(s *stream, r *bpf.Record) {
+// endMessage takes a message's last record.
+func (o *Observer) endMessage(s *stream, r *bpf.Record) {
 	if !s.message.open {
 		return
 	}

@@ -147,7 +147,7 @@ func (o *Observer) Handle(r *bpf.Record) {
 	defer o.mu.Unlock()
 	o.now = max(o.now, o.opts.Wall(r.Time))
 	if r.Kind == bpf.KindOpen {
-		o.open(r)
+		o.openStream(r)
 		return
 	}
 	s := o.streams[r.Stream]
@@ -168,7 +168,7 @@ func (o *Observer) Handle(r *bpf.Record) {
 		s.lens = append(s.lens, r.Data...)
 		o.held += len(r.Data)
 	case bpf.KindEnd:
-		o.end(s, r)
+		o.endMessage(s, r)
 	case bpf.KindUnsynced:
 		s.synced, s.skipped = false, true
 		o.giveUp(s)

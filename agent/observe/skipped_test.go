@@ -33,7 +33,7 @@ func TestAnswerBeforeItsSenderIsKnown(t *testing.T) {
 	answerer.setAddress(server)
 	record := bpf.Record{}
 	for ts := range int32(2) {
-		o.begin(out, &record, meta(ts, true))
+		o.beginMessage(out, &record, meta(ts, true))
 		if waiting() != 1 {
 			t.Fatal("a request does not wait for its answer")
 		}

@@ -38,7 +38,7 @@ type stream struct {
 	lens    []byte // of the message in progress, as on the wire
 }
 
-func (o *Observer) open(r *bpf.Record) {
+func (o *Observer) openStream(r *bpf.Record) {
 	local, peer := r.Endpoints()
 	if s := o.streams[r.Stream]; s != nil { // reported again: synchronised anew
 		s.synced = !r.Has(bpf.Late)
@@ -97,13 +97,13 @@ func (s *stream) leavesHost() bool {
 func (o *Observer) dropClosed() {
 	for id, s := range o.streams {
 		if s.closed {
-			o.forget(s)
+			o.closeStream(s)
 			delete(o.streams, id)
 		}
 	}
 }
 
-func (o *Observer) forget(s *stream) {
+func (o *Observer) closeStream(s *stream) {
 	o.giveUp(s)
 	ends := [2]netip.AddrPort{s.from, s.to}
 	if o.sending[ends] == s.id {
@@ -116,7 +116,7 @@ func (o *Observer) forget(s *stream) {
 func (o *Observer) close(s *stream, r *bpf.Record) {
 	s.closed = true
 	if r.Kind == bpf.KindForeign {
-		o.forget(s)
+		o.closeStream(s)
 		delete(o.streams, s.id)
 	}
 }
@@ -126,7 +126,7 @@ func (o *Observer) Drop(id bpf.StreamID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if s := o.streams[id]; s != nil {
-		o.forget(s)
+		o.closeStream(s)
 		delete(o.streams, id)
 	}
 }
@@ -158,7 +158,7 @@ func (o *Observer) giveUp(s *stream) {
 
 // release frees the keys and lens of the message in progress.
 func (o *Observer) release(s *stream) {
-	o.held -= s.list.bytes() + len(s.lens)
+	o.held -= s.list.memory() + len(s.lens)
 	if cap(s.list.keys) > 0 && len(o.spare) < spareBuffers {
 		o.spare = append(o.spare, s.list)
 	}
@@ -178,7 +178,7 @@ func (o *Observer) hold(s *stream, r *bpf.Record) {
 		s.list.reset()
 		o.spare = o.spare[:len(o.spare)-1]
 	}
-	before := s.list.bytes()
+	before := s.list.memory()
 	if r.Kind == bpf.KindKeyRun {
 		first, step, n := r.KeyRun()
 		// Lens, and those who are told of uses, want the keys one by one.
@@ -187,5 +187,5 @@ func (o *Observer) hold(s *stream, r *bpf.Record) {
 	} else {
 		s.list.addBytes(r.Data)
 	}
-	o.held += s.list.bytes() - before
+	o.held += s.list.memory() - before
 }

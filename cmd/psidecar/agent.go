@@ -186,7 +186,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
-	named, err := f.pods.open(&opts)
+	named, err := f.pods.openPods(&opts)
 	if err != nil {
 		return err
 	}

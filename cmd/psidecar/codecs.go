@@ -226,7 +226,7 @@ func (r *ruleFile) follow(ctx context.Context) {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	last := stampOf(path)
-	r.take(true)
+	r.reload(true)
 	for {
 		select {
 		case <-ctx.Done():
@@ -238,12 +238,12 @@ func (r *ruleFile) follow(ctx context.Context) {
 			}
 		}
 		last = stampOf(path)
-		r.take(false)
+		r.reload(false)
 	}
 }
 
-// take is read, which logs what is wrong with the file.
-func (r *ruleFile) take(onlyOthers bool) {
+// reload is read, which logs what is wrong with the file.
+func (r *ruleFile) reload(onlyOthers bool) {
 	if err := r.read(onlyOthers); err != nil {
 		slog.Error("the rules for values stay as they were", "config", r.flags.path(), "error", err)
 	}

@@ -50,9 +50,9 @@ func (f *podFlags) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.selector, "kubernetes-selector", "", "watch jobs in pods with these labels, or in namespaces with them, such as psidecar.io/job=true; empty: all jobs")
 }
 
-// open returns nil where pods are not asked for. With it the agent names them, and hears
+// openPods returns nil where pods are not asked for. With it the agent names them, and hears
 // what they say of their jobs.
-func (f *podFlags) open(opts *agent.Options) (*pods.Pods, error) {
+func (f *podFlags) openPods(opts *agent.Options) (*pods.Pods, error) {
 	if f.node == "" {
 		f.node = os.Getenv("NODE_NAME")
 	}

@@ -135,7 +135,7 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {
 		return usageError{fmt.Errorf("--key-map: %w", err)}
 	}
-	in, err := f.open(e)
+	in, err := f.openInput(e)
 	if err != nil {
 		return err
 	}
@@ -194,8 +194,8 @@ func (f *partitionFlags) algorithms() ([]algorithm.Algorithm, error) {
 	return []algorithm.Algorithm{al}, nil
 }
 
-// open describes the input, hashed where that is asked for.
-func (f *partitionFlags) open(e env) (prerun.Input, error) {
+// openInput describes the input, hashed where that is asked for.
+func (f *partitionFlags) openInput(e env) (prerun.Input, error) {
 	in := prerun.Input{Path: f.input, Progress: newProgress(e, "reading")}
 	if f.hashBins == 0 {
 		return in, nil

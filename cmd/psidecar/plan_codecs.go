@@ -118,14 +118,14 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 				if err != nil {
 					return err
 				}
-				return f.run(cmd.Context(), e, func([]values.Rule) ([]values.Rule, error) { return rules, nil })
+				return f.changeRules(cmd.Context(), e, func([]values.Rule) ([]values.Rule, error) { return rules, nil })
 			case len(own) == 0 && !off:
 				return usagef("no codec: want --threshold, --slim, --quantize, --unchanged, --pull-threshold, --pull-quantize, --threshold-activations or --wire, or --off")
 			case off:
 				own = []values.Rule{{}}
 			}
 			own[0].LeastValues = least
-			return f.run(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				if err := f.fill(&own[0]); err != nil {
 					return nil, err
 				}
@@ -170,7 +170,7 @@ func newCodecsClearCommand(e env) *cobra.Command {
 			if f.job == "" {
 				return usagef("--job: want the job's scheduler, host:port")
 			}
-			return f.run(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				if f.keys == "" {
 					return nil, nil
 				}
@@ -205,7 +205,7 @@ any more keep what waits of them; psidecar status says how much that is. Without
 			case steps < 1:
 				return usagef("--steps %d: want 1 or more", steps)
 			}
-			return f.run(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				rule := values.Rule{End: steps}
 				if err := f.fill(&rule); err != nil {
 					return nil, err

@@ -51,8 +51,8 @@ func without(rules []values.Rule, keys values.Range) []values.Rule {
 	return slices.DeleteFunc(slices.Clone(rules), func(r values.Rule) bool { return r.Keys == keys })
 }
 
-// run changes the job's rules, or says what that would be.
-func (f *codecsChange) run(ctx context.Context, e env, change func([]values.Rule) ([]values.Rule, error)) error {
+// changeRules changes the job's rules, or says what that would be.
+func (f *codecsChange) changeRules(ctx context.Context, e env, change func([]values.Rule) ([]values.Rule, error)) error {
 	return withCodecs(ctx, &f.planner, func(ctx context.Context, c api.CodecsClient) error {
 		d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: f.job})
 		if err != nil {

@@ -40,7 +40,7 @@ would wait under a threshold, in norms of what one step pushes.`,
 		Args: cobra.ArbitraryArgs, // recordings, although there is a command below
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if codecs.wanted {
-				return codecs.run(cmd.Context(), e, paths, plotFile, asJSON)
+				return codecs.compareCodecs(cmd.Context(), e, paths, plotFile, asJSON)
 			}
 			if len(paths) == 0 {
 				return usagef("want one recording or more, or --codecs")

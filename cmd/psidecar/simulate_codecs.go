@@ -32,7 +32,7 @@ func (c *codecAdvice) register(f *pflag.FlagSet) {
 	f.IntVar(&c.seconds, "seconds", 10, "with --proxy: for how long, 1 to 60")
 }
 
-func (c *codecAdvice) run(ctx context.Context, e env, args []string, plotFile string, asJSON bool) error {
+func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, plotFile string, asJSON bool) error {
 	var report advice.Report
 	switch {
 	case c.proxy != "" && len(args) > 0, c.proxy == "" && len(args) != 1:

@@ -69,7 +69,7 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	if err != nil {
 		return err
 	}
-	in, err := f.open(e)
+	in, err := f.openInput(e)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ what is there once.`,
 
 // printOnce prints all there is, as wide as it takes.
 func (t *top) printOnce(ctx context.Context, e env) error {
-	s, err := t.look(ctx)
+	s, err := t.fetchScreen(ctx)
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,8 @@ func (t *top) printOnce(ctx context.Context, e env) error {
 	return draw.Top(e.stdout, s, wide, 0, draw.NoColours)
 }
 
-// look asks for what a screen shows.
-func (t *top) look(ctx context.Context) (*draw.Screen, error) {
+// fetchScreen asks for what a screen shows.
+func (t *top) fetchScreen(ctx context.Context) (*draw.Screen, error) {
 	s := &draw.Screen{At: time.Now()}
 	var jobs page.Jobs
 	if err := ask(ctx, t.agent, "/api/v1/jobs", nil, &jobs); err != nil {
@@ -160,7 +160,7 @@ func (t *top) watch(ctx context.Context, e env, out *os.File) error {
 	var s *draw.Screen
 	for looks := true; ; {
 		if looks {
-			newer, err := t.look(ctx)
+			newer, err := t.fetchScreen(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return nil

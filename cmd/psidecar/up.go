@@ -128,7 +128,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	named, err := f.agent.pods.open(&watch)
+	named, err := f.agent.pods.openPods(&watch)
 	if err != nil {
 		return nil, err
 	}

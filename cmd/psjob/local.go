@@ -46,7 +46,7 @@ func newLocalCommand(e env) *cobra.Command {
 				return usageError{err}
 			}
 			l.report, l.access = out.file, options.AccessLog
-			return l.run(cmd.Context(), e, passedOn(cmd.Flags()))
+			return l.runAll(cmd.Context(), e, passedOn(cmd.Flags()))
 		},
 	}
 	l.register(cmd.Flags())
@@ -71,7 +71,7 @@ func newBenchCommand(e env) *cobra.Command {
 				return usageError{err}
 			}
 			l.report = out.file
-			return l.run(cmd.Context(), e, append(passedOn(cmd.Flags()), "--model=bench"))
+			return l.runAll(cmd.Context(), e, append(passedOn(cmd.Flags()), "--model=bench"))
 		},
 	}
 	l.register(cmd.Flags())
@@ -110,9 +110,9 @@ func passedOn(flags *pflag.FlagSet) []string {
 	return args
 }
 
-// run starts the processes and waits for all. When one fails, the others get
+// runAll starts the processes and waits for all. When one fails, the others get
 // SIGTERM.
-func (l local) run(ctx context.Context, e env, args []string) error {
+func (l local) runAll(ctx context.Context, e env, args []string) error {
 	port, err := freePort(l.host)
 	if err != nil {
 		return fmt.Errorf("finding a port on %s: %w", l.host, err)

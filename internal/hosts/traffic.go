@@ -97,7 +97,7 @@ func (c *pairCounter) program(from int) asm.Instructions {
 	code = append(code, asm.Ja.Label("payload"))
 	code = append(code, parseIPv6()...)
 	code = append(code, tcpPayload()...)
-	return append(code, c.add(from)...)
+	return append(code, c.countPacket(from)...)
 }
 
 // parseIPv4 reads 20 bytes of header: its length in words in the first byte's
@@ -163,8 +163,8 @@ func tcpPayload() asm.Instructions {
 	)
 }
 
-// add counts the packet in the entry of its pair.
-func (c *pairCounter) add(from int) asm.Instructions {
+// countPacket counts the packet in the entry of its pair.
+func (c *pairCounter) countPacket(from int) asm.Instructions {
 	one, bytes, payload := asm.R1, asm.R7, asm.R8
 	return asm.Instructions{
 		asm.Sub.Imm(asm.R9, 1).WithSymbol("add"),

@@ -80,7 +80,7 @@ func Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		next := p.Next(procs, most, m.read())
+		next := p.Next(procs, most, m.readLoad())
 		if next == procs {
 			continue
 		}
@@ -104,11 +104,11 @@ type meter struct {
 
 func newMeter() *meter {
 	m := &meter{sample: [1]metrics.Sample{{Name: "/sched/latencies:seconds"}}}
-	m.read()
+	m.readLoad()
 	return m
 }
 
-func (m *meter) read() (l Load) {
+func (m *meter) readLoad() (l Load) {
 	var t unix.Timespec
 	now, cpu := time.Now(), m.cpu
 	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t) == nil {

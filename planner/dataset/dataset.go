@@ -50,8 +50,8 @@ func (r *Rows) reset() {
 	r.text, r.textAt = nil, r.textAt[:0]
 }
 
-// add appends the rows of b, copied.
-func (r *Rows) add(b *Rows) {
+// appendRows appends the rows of b, copied.
+func (r *Rows) appendRows(b *Rows) {
 	if len(r.Start) == 0 {
 		r.Start = append(r.Start, 0)
 	}

@@ -83,7 +83,7 @@ func Read(ctx context.Context, r io.Reader, name string, o Options, each func(*R
 func Load(ctx context.Context, path string, o Options) (*Rows, error) {
 	all := new(Rows)
 	err := ReadFile(ctx, path, o, func(rows *Rows) error {
-		all.add(rows)
+		all.appendRows(rows)
 		return nil
 	})
 	if err != nil {

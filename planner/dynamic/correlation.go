@@ -16,9 +16,9 @@ type correlation struct {
 	lru       []Batch // oldest first
 }
 
-// add remembers a batch, and forgets the oldest where there are too many. A
+// rememberBatch remembers a batch, and forgets the oldest where there are too many. A
 // batch with the same keys as one that is there takes its place as the newest.
-func (c *correlation) add(b Batch) {
+func (c *correlation) rememberBatch(b Batch) {
 	same := slices.IndexFunc(c.lru, func(o Batch) bool { return o.Machine == b.Machine && slices.Equal(o.Pulled, b.Pulled) })
 	if same < 0 && len(c.lru) == c.keep {
 		same = 0

@@ -56,7 +56,7 @@ func (d *DPPA) Plan(it *Items, e *Epoch) ([]Move, error) {
 		if !ascending(b.Pulled) || !ascending(b.Updated) {
 			return nil, fmt.Errorf("batch %d has items that do not ascend", i)
 		}
-		d.past.add(b)
+		d.past.rememberBatch(b)
 	}
 	d.estimate(it, e)
 	loads := make([]float64, d.k)

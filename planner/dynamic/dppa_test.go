@@ -81,7 +81,7 @@ func TestCorrelationAgainstLiteral(t *testing.T) {
 			return Batch{rapid.Int32Range(0, k-1).Draw(t, "machine"), pulled, pulled[:len(pulled)/2]}
 		}
 		for range rapid.IntRange(1, 12).Draw(t, "past") {
-			c.add(draw())
+			c.rememberBatch(draw())
 		}
 		if len(c.lru) > c.keep {
 			t.Fatalf("%d batches are remembered", len(c.lru))
@@ -105,7 +105,7 @@ func TestCorrelationAgainstLiteral(t *testing.T) {
 func TestCorrelationForgetsTheLeastRecent(t *testing.T) {
 	c := correlation{keep: 2}
 	for _, p := range []int32{1, 2, 1, 3} {
-		c.add(Batch{Pulled: []int32{p}})
+		c.rememberBatch(Batch{Pulled: []int32{p}})
 	}
 	if len(c.lru) != 2 || c.lru[0].Pulled[0] != 1 || c.lru[1].Pulled[0] != 3 {
 		t.Errorf("remembered are %v", c.lru)

@@ -146,7 +146,7 @@ func (l *Locality) follow(it *Items) {
 	for len(l.owner) < it.Len() {
 		l.owner = append(l.owner, it.Owner[len(l.owner)])
 		l.calm = append(l.calm, 0)
-		l.rates.add()
+		l.rates.appendItem()
 	}
 	for i, owner := range it.Owner {
 		if l.owner[i] != owner {

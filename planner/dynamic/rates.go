@@ -30,8 +30,8 @@ type user struct {
 	rate    float32
 }
 
-// add makes room for one more item.
-func (r *rates) add() {
+// appendItem makes room for one more item.
+func (r *rates) appendItem() {
 	r.start, r.length, r.room, r.seen = append(r.start, 0), append(r.length, 0), append(r.room, 0), append(r.seen, sight{})
 }
 

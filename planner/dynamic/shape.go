@@ -56,7 +56,7 @@ func (l *Locality) Keep(items []int32) {
 		l.owner[i], l.calm[i] = l.owner[item], l.calm[item]
 	}
 	l.owner, l.calm = l.owner[:len(known)], l.calm[:len(known)]
-	l.rates.keep(known)
+	l.rates.retainItems(known)
 	clear(l.loads)
 	for item := range int32(len(known)) {
 		l.count(item)
@@ -72,8 +72,8 @@ func (l *Locality) Keep(items []int32) {
 	}
 }
 
-// keep forgets all items but some, which ascend.
-func (r *rates) keep(items []int32) {
+// retainItems forgets all items but some, which ascend.
+func (r *rates) retainItems(items []int32) {
 	for i, item := range items {
 		r.start[i], r.length[i], r.room[i], r.seen[i] = r.start[item], r.length[item], r.room[item], r.seen[item]
 	}

@@ -67,7 +67,7 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 			if jobs[j.GetJob()] == nil {
 				jobs[j.GetJob()] = &gain{names: names[j.GetJob()], steps: map[string]float64{}, servers: map[string]float64{}}
 			}
-			jobs[j.GetJob()].add(j, jobOf(before, j.GetJob()), share, large)
+			jobs[j.GetJob()].addReport(j, jobOf(before, j.GetJob()), share, large)
 		}
 	}
 	if !first {
@@ -131,9 +131,9 @@ type gain struct {
 	micros, counts []uint64
 }
 
-// add adds what a report says more than the one before: so much of it counts, and of
+// addReport adds what a report says more than the one before: so much of it counts, and of
 // its large parts.
-func (g *gain) add(r, before *api.JobReport, share, large float64) {
+func (g *gain) addReport(r, before *api.JobReport, share, large float64) {
 	g.bytes += float64(less(r.GetBytes(), before.GetBytes())) * share
 	g.left += float64(less(r.GetLeftHostBytes(), before.GetLeftHostBytes())) * share
 	steps := map[string]uint64{}
@@ -219,7 +219,7 @@ func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) 
 			continue
 		}
 		g := &gain{names: names, of: of, steps: map[string]float64{}, servers: map[string]float64{}}
-		g.add(now, jobOf(before.report, job), 1, 1)
+		g.addReport(now, jobOf(before.report, job), 1, 1)
 		parts = append(parts, history.Part{From: before.at, To: at[i], Steps: g.steps, Servers: g.servers, Micros: g.micros, Counts: g.counts})
 	}
 	slices.SortFunc(parts, func(a, b history.Part) int { return a.From.Compare(b.From) })

@@ -55,7 +55,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	if !placed {
 		return otherServers, nil
 	}
-	j.forget()
+	j.makeRoom()
 	j.turn++
 	e := j.epoch()
 	if len(e.Uses) == 0 {

@@ -48,8 +48,8 @@ func (d *door) knows(key uint64) bool {
 	return false
 }
 
-// forget makes room for other keys where there is little left.
-func (j *job) forget() {
+// makeRoom makes room for other keys where there is little left.
+func (j *job) makeRoom() {
 	if len(j.keys) < j.opts.MaxItems-j.opts.MaxItems/8 || len(j.keys) < doorFrom {
 		return
 	}
@@ -75,11 +75,11 @@ func (j *job) forget() {
 			kept = append(kept, int32(i))
 		}
 	}
-	j.keep(kept)
+	j.retainItems(kept)
 }
 
-// keep forgets all items but some, which ascend.
-func (j *job) keep(kept []int32) {
+// retainItems forgets all items but some, which ascend.
+func (j *job) retainItems(kept []int32) {
 	if l, ok := j.strategy.(*dynamic.Locality); ok {
 		l.Keep(kept)
 	} else {

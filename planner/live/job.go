@@ -70,10 +70,10 @@ func newJob(name string, opts Options) *job {
 	return &job{name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
 }
 
-// take takes in one host's report. One that saw nothing since its last is of a run
+// addReport takes in one host's report. One that saw nothing since its last is of a run
 // that has ended there, perhaps: it says no more of who the servers are, while
 // others may be in the next run already. link is the speed of the host's.
-func (j *job) take(host string, link uint32, r *api.JobReport) {
+func (j *job) addReport(host string, link uint32, r *api.JobReport) {
 	if at := r.GetLastUnixNanos(); at != 0 {
 		if j.heard[host] == at {
 			return

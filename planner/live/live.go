@@ -88,7 +88,7 @@ func (p *Planner) Take(r *api.HostReport) {
 			j = newJob(report.GetJob(), p.opts)
 			p.jobs[report.GetJob()] = j
 		}
-		j.take(r.GetHost(), r.GetMachine().GetLinkMbit(), report)
+		j.addReport(r.GetHost(), r.GetMachine().GetLinkMbit(), report)
 		if report.GetWindow().GetShifted() {
 			j.shifted = true
 			select {

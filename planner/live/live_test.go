@@ -254,14 +254,14 @@ func TestWindowOfTheRunBefore(t *testing.T) {
 	} {
 		r := f.report(0, uint64(i)).GetJobs()[0]
 		r.NodeTable, r.Window.FirstUnixNanos = c.table, c.first
-		j.take("h0", 0, r)
+		j.addReport("h0", 0, r)
 		if len(j.keys) != c.keys {
 			t.Errorf("after a window of a run with table %d, first used at %d, keys %v are known, want %d", c.table, c.first, j.keys, c.keys)
 		}
 	}
 	// What came to a planner that began after it, and was told of the next run later.
 	j = newJob(testJob, DefaultOptions)
-	j.take("h0", 0, f.report(0, 1).GetJobs()[0])
+	j.addReport("h0", 0, f.report(0, 1).GetJobs()[0])
 	if j.follow(plan.NewRun("", time.Unix(2, 0), 12)); len(j.keys) > 0 {
 		t.Errorf("keys %v, seen before the run was named, are taken for its own", j.keys)
 	}

@@ -68,7 +68,7 @@ func (w *Writer) endStreak() error {
 		if err := w.endPacked(); err != nil {
 			return err
 		}
-		return w.run(&Run{First: w.first, Last: w.last, Owners: []int32{w.owner}})
+		return w.writeRun(&Run{First: w.first, Last: w.last, Owners: []int32{w.owner}})
 	}
 	if len(w.packed.Keys) >= runKeys {
 		if err := w.endPacked(); err != nil {
@@ -89,12 +89,12 @@ func (w *Writer) endPacked() error {
 		return nil
 	}
 	r.First, r.Last = r.Keys[0], r.Keys[len(r.Keys)-1]
-	err := w.run(r)
+	err := w.writeRun(r)
 	r.Keys, r.Owners = r.Keys[:0], r.Owners[:0]
 	return err
 }
 
-func (w *Writer) run(r *Run) error {
+func (w *Writer) writeRun(r *Run) error {
 	line, err := json.Marshal(encode(r))
 	if err != nil {
 		return fmt.Errorf("writing a placement: %w", err)

@@ -29,7 +29,7 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 	}
 	ctx = context.WithoutCancel(ctx)
 	if r.GetAction() == api.ActRequest_FORGET {
-		return &api.Acted{}, s.forget(ctx, name)
+		return &api.Acted{}, s.forgetJob(ctx, name)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -145,7 +145,7 @@ func (j *job) rollback(ctx context.Context) (*epoch, error) {
 			}
 		}
 	}
-	entries := j.end(undone, api.Epoch_ROLLED_BACK)
+	entries := j.endEpoch(undone, api.Epoch_ROLLED_BACK)
 	return j.command(ctx, fmt.Sprintf("takes epoch %d back", undone.info.GetEpoch()), targets, false, entries)
 }
 
@@ -157,7 +157,7 @@ func (j *job) restore(ctx context.Context) (*epoch, error) {
 	}
 	var entries []store.Entry
 	if j.moving != nil {
-		entries = j.end(j.moving, api.Epoch_SUPERSEDED)
+		entries = j.endEpoch(j.moving, api.Epoch_SUPERSEDED)
 	}
 	return j.command(ctx, "brings all keys home", targets, true, entries)
 }
@@ -166,7 +166,7 @@ func (j *job) restore(ctx context.Context) (*epoch, error) {
 // plans back.
 func (j *job) command(ctx context.Context, reason string, targets []plan.Range, restore bool, entries []store.Entry) (*epoch, error) {
 	if old := j.newest(api.Epoch_PROPOSED); old != nil { // it was made for other owners
-		entries = append(entries, j.end(old, api.Epoch_SUPERSEDED)...)
+		entries = append(entries, j.endEpoch(old, api.Epoch_SUPERSEDED)...)
 	}
 	e := newEpoch(&api.Epoch{
 		Epoch: j.lastEpoch() + 1, Strategy: "asked for", Reason: reason, MadeUnixNanos: j.service.opts.Now().UnixNano(),
@@ -181,9 +181,9 @@ func (j *job) command(ctx context.Context, reason string, targets []plan.Range, 
 	return e, j.start(ctx, e)
 }
 
-// forget drops all of a job, of all its runs. Where keys of one that runs are
+// forgetJob drops all of a job, of all its runs. Where keys of one that runs are
 // displaced it does not: a proxy that is replaced would not learn where they are.
-func (s *Service) forget(ctx context.Context, name string) error {
+func (s *Service) forgetJob(ctx context.Context, name string) error {
 	s.mu.Lock()
 	runs := s.runsOf(name)
 	s.mu.Unlock()
@@ -200,7 +200,7 @@ func (s *Service) forget(ctx context.Context, name string) error {
 		}
 	}
 	// Whoever still watches hears that nothing is displaced.
-	if err := s.remove(ctx, runs); err != nil {
+	if err := s.dropRuns(ctx, runs); err != nil {
 		return err
 	}
 	for _, j := range runs {

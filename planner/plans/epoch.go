@@ -56,9 +56,9 @@ func (e *epoch) drop() {
 // wait adds a batch that is to be told.
 func (e *epoch) wait(b *api.MoveBatch) { e.waiting[b.GetFrom()] = append(e.waiting[b.GetFrom()], b) }
 
-// next takes out a batch that the proxy of a server may have now; nil: none. So many
+// nextBatch takes out a batch that the proxy of a server may have now; nil: none. So many
 // batches of a server may be open.
-func (e *epoch) next(from int32, most int) *api.MoveBatch {
+func (e *epoch) nextBatch(from int32, most int) *api.MoveBatch {
 	list, busy := e.waiting[from], e.busy[from]
 	if len(list) == 0 || busy.batches >= most || busy.batches > 0 && busy.ranges+len(list[0].GetFirst()) > openRanges {
 		return nil
@@ -170,7 +170,7 @@ func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore
 	if err != nil {
 		return err
 	}
-	if err := j.service.write(ctx, append(entries, j.headEntry(), entry)); err != nil {
+	if err := j.service.writeEntries(ctx, append(entries, j.headEntry(), entry)); err != nil {
 		return unavailable(err)
 	}
 	if n := len(j.epochs); n > 0 && j.epochs[n-1].info.GetEpoch() == e.info.GetEpoch() {
@@ -184,7 +184,7 @@ func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore
 func (j *job) start(ctx context.Context, e *epoch) error {
 	var entries []store.Entry
 	if old := j.moving; old != nil {
-		entries = append(entries, j.end(old, api.Epoch_SUPERSEDED)...)
+		entries = append(entries, j.endEpoch(old, api.Epoch_SUPERSEDED)...)
 	}
 	e.info.State, e.info.AppliedUnixNanos = api.Epoch_MOVING, j.service.opts.Now().UnixNano()
 	e.reports = map[uint64]*api.MoveReport{}
@@ -192,7 +192,7 @@ func (j *job) start(ctx context.Context, e *epoch) error {
 	if err != nil {
 		return err
 	}
-	if err := j.service.write(ctx, append(entries, j.headEntry(), entry)); err != nil {
+	if err := j.service.writeEntries(ctx, append(entries, j.headEntry(), entry)); err != nil {
 		return unavailable(err)
 	}
 	j.moving = e
@@ -200,8 +200,8 @@ func (j *job) start(ctx context.Context, e *epoch) error {
 	return nil
 }
 
-// end stops what is open of an epoch and returns what to write.
-func (j *job) end(e *epoch, as api.Epoch_State) []store.Entry {
+// endEpoch stops what is open of an epoch and returns what to write.
+func (j *job) endEpoch(e *epoch, as api.Epoch_State) []store.Entry {
 	for _, b := range e.told() {
 		event := j.event()
 		event.Event = &api.PlanEvent_Cancel{Cancel: &api.Cancel{Batch: b.GetBatch()}}
@@ -236,7 +236,7 @@ func (j *job) openOf(from int32) {
 		most = openToAll
 	}
 	for {
-		b := j.moving.next(from, most)
+		b := j.moving.nextBatch(from, most)
 		if b == nil {
 			return
 		}
@@ -249,7 +249,7 @@ func (j *job) endDone(ctx context.Context) {
 	if e := j.moving; len(e.open)+len(e.waiting) == 0 {
 		// What the disk does not take now is found again when it is read: all
 		// keys are where they should be.
-		_ = j.service.write(ctx, j.end(e, api.Epoch_DONE))
+		_ = j.service.writeEntries(ctx, j.endEpoch(e, api.Epoch_DONE))
 	}
 }
 
@@ -337,7 +337,7 @@ func (j *job) measured(ctx context.Context, number uint64, actual map[string]flo
 	if err != nil {
 		return err
 	}
-	if err := j.service.write(ctx, []store.Entry{entry}); err != nil {
+	if err := j.service.writeEntries(ctx, []store.Entry{entry}); err != nil {
 		return unavailable(err)
 	}
 	return nil

@@ -180,7 +180,7 @@ func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.
 	for v := old + 1; v <= max(logged, j.unsure); v++ {
 		entries = append(entries, store.Entry{Name: j.logName(v)})
 	}
-	if err := j.service.write(ctx, entries); err != nil {
+	if err := j.service.writeEntries(ctx, entries); err != nil {
 		j.snapshot, j.snapParts, j.snapMark = old, oldParts, oldMark
 		return err
 	}

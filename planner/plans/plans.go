@@ -149,9 +149,9 @@ func (s *Service) all() []*job {
 	return jobs
 }
 
-// open returns the newest run of the job of that name; where there is none, one
+// openJob returns the newest run of the job of that name; where there is none, one
 // that nobody has named.
-func (s *Service) open(ctx context.Context, name string, servers int) (*job, error) {
+func (s *Service) openJob(ctx context.Context, name string, servers int) (*job, error) {
 	return s.openRun(ctx, runKey{name, s.Run(name)}, servers)
 }
 
@@ -235,7 +235,7 @@ func (s *Service) Busy(name string) (moving, held bool) {
 
 // Trouble says why nothing is planned for a job; empty where all is well.
 func (s *Service) Trouble(ctx context.Context, name string, servers int, trouble string) {
-	j, err := s.open(ctx, name, servers)
+	j, err := s.openJob(ctx, name, servers)
 	if err != nil {
 		return
 	}

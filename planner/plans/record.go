@@ -130,7 +130,7 @@ func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 		j.giveBack(queue, status.Error(codes.Internal, err.Error()))
 		return queue
 	}
-	if err := j.service.write(ctx, entries); err != nil {
+	if err := j.service.writeEntries(ctx, entries); err != nil {
 		j.unsure = max(j.unsure, version)
 		j.giveBack(queue, unavailable(err))
 		return queue
@@ -140,7 +140,7 @@ func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 		event := j.event()
 		event.Event = &api.PlanEvent_Change{Change: change}
 		told, ranges := newTold(event), len(change.GetDisplaced().GetFirst())
-		j.recent.add(told, ranges)
+		j.recent.addChange(told, ranges)
 		j.logged += ranges
 		j.service.tell(told)
 	}

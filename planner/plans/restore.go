@@ -168,7 +168,7 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 		j.logged += len(ranges)
 		event := j.event()
 		event.Event = &api.PlanEvent_Change{Change: c}
-		j.recent.add(newTold(event), len(ranges))
+		j.recent.addChange(newTold(event), len(ranges))
 	}
 	j.restoreEpochs(ctx, s)
 	return nil

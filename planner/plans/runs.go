@@ -34,9 +34,9 @@ func (k runKey) compare(o runKey) int {
 	return cmp.Or(cmp.Compare(k.job, o.job), cmp.Compare(k.run, o.run))
 }
 
-// begin takes in a run that a proxy carries: it is new, or what is known of it
+// beginRun takes in a run that a proxy carries: it is new, or what is known of it
 // must be what the proxy has seen.
-func (s *Service) begin(ctx context.Context, r *api.Running) {
+func (s *Service) beginRun(ctx context.Context, r *api.Running) {
 	run := plan.Run(r.GetRun())
 	if !run.Valid() {
 		return
@@ -91,7 +91,7 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 		}
 		old := s.runsOf(victim)
 		s.mu.Unlock()
-		if err := s.remove(ctx, old); err != nil {
+		if err := s.dropRuns(ctx, old); err != nil {
 			return nil, err
 		}
 		s.mu.Lock()
@@ -187,13 +187,13 @@ func (s *Service) prune(ctx context.Context, name string) {
 	if len(old) == 0 {
 		return
 	}
-	if err := s.remove(ctx, old); err != nil {
+	if err := s.dropRuns(ctx, old); err != nil {
 		s.opts.Log.Warn("removing the plans of old runs", "job", name, "error", err)
 	}
 }
 
-// remove drops runs, from the store first.
-func (s *Service) remove(ctx context.Context, runs []*job) error {
+// dropRuns drops runs, from the store first.
+func (s *Service) dropRuns(ctx context.Context, runs []*job) error {
 	keys := map[runKey]bool{}
 	for _, j := range runs {
 		keys[j.key()] = true
@@ -209,7 +209,7 @@ func (s *Service) remove(ctx context.Context, runs []*job) error {
 		return unavailable(err)
 	}
 	if len(entries) > 0 {
-		if err := s.write(ctx, entries); err != nil {
+		if err := s.writeEntries(ctx, entries); err != nil {
 			return unavailable(err)
 		}
 	}
@@ -265,9 +265,9 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// write writes to the store, with its id ahead of the first that it gets: where
+// writeEntries writes to the store, with its id ahead of the first that it gets: where
 // there is anything of a run there is the id.
-func (s *Service) write(ctx context.Context, entries []store.Entry) error {
+func (s *Service) writeEntries(ctx context.Context, entries []store.Entry) error {
 	identified := s.identified.Load()
 	if !identified {
 		value, err := json.Marshal(identity{Format: 1, ID: s.id})

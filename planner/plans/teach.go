@@ -41,7 +41,7 @@ func (j *job) lose(id string, version uint64) {
 		j.service.opts.Log.Error("the store does not have what proxies have seen of a run: it was lost, or is an old copy. Nothing of the run moves until its proxies have taught the store where keys are",
 			"job", j.name, "run", j.run, "store", j.service.id, "version", j.version, "seen_store", id, "seen_version", version)
 		if j.moving != nil {
-			j.lost.ended = j.end(j.moving, api.Epoch_SUPERSEDED)
+			j.lost.ended = j.endEpoch(j.moving, api.Epoch_SUPERSEDED)
 		}
 		j.service.tellEvent(j.lostEvent())
 	}

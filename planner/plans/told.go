@@ -49,8 +49,8 @@ type change struct {
 // reset forgets all: what comes next goes on from that version.
 func (r *recent) reset(version, mark uint64) { *r = recent{after: version, mark: mark} }
 
-// add adds the newest change, and forgets the oldest ones where there are too many.
-func (r *recent) add(e *told, ranges int) {
+// addChange adds the newest change, and forgets the oldest ones where there are too many.
+func (r *recent) addChange(e *told, ranges int) {
 	r.changes = append(r.changes, change{e, ranges})
 	r.ranges += ranges
 	for r.ranges > recentRanges && len(r.changes) > 1 {

@@ -24,7 +24,7 @@ func join(t *testing.T, s *Service, r *api.WatchRequest) (*watcher, []*told) {
 	t.Helper()
 	w := &watcher{host: r.GetHost(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
 	for _, running := range r.GetRuns() {
-		s.begin(t.Context(), running)
+		s.beginRun(t.Context(), running)
 		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
 	}
 	first, err := s.addWatcher(w)
@@ -105,7 +105,7 @@ func TestRecentChangesHaveABound(t *testing.T) {
 	var r recent
 	r.reset(5, 55)
 	for v := uint64(6); v < 40; v++ {
-		r.add(newTold(&api.PlanEvent{Event: &api.PlanEvent_Change{Change: &api.Change{Version: v, Mark: 11 * v}}}), recentRanges/8)
+		r.addChange(newTold(&api.PlanEvent{Event: &api.PlanEvent_Change{Change: &api.Change{Version: v, Mark: 11 * v}}}), recentRanges/8)
 		sum := 0
 		for _, c := range r.changes {
 			sum += c.ranges

@@ -46,7 +46,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 	}
 	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
 	for _, running := range r.GetRuns() {
-		s.begin(stream.Context(), running)
+		s.beginRun(stream.Context(), running)
 		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
 	}
 	first, err := s.addWatcher(w)
@@ -204,7 +204,7 @@ func (s *Service) tell(e *told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.of(e.key()).all {
-		w.put(e)
+		w.sendEvent(e)
 	}
 }
 
@@ -214,12 +214,12 @@ func (s *Service) tellOf(event *api.PlanEvent, from int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.of(e.key()).whoMoves(from) {
-		w.put(e)
+		w.sendEvent(e)
 	}
 }
 
-// put sends an event to the watcher, or gives it up; Service.mu is locked.
-func (w *watcher) put(e *told) {
+// sendEvent sends an event to the watcher, or gives it up; Service.mu is locked.
+func (w *watcher) sendEvent(e *told) {
 	if w.slow {
 		return
 	}

@@ -25,7 +25,7 @@ type Input struct {
 // Graph reads the input and builds its graph.
 func (in Input) Graph(ctx context.Context) (*graph.Graph, error) {
 	var b graph.Builder
-	err := in.read(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
+	err := in.readRows(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
 		if hashed == nil {
 			return b.Add(rows)
 		}
@@ -44,9 +44,9 @@ func (in Input) Graph(ctx context.Context) (*graph.Graph, error) {
 	return g, nil
 }
 
-// read calls each with batches of rows and, where the input is hashed, the ids
+// readRows calls each with batches of rows and, where the input is hashed, the ids
 // of the hashed rows.
-func (in Input) read(ctx context.Context, each func(rows *dataset.Rows, hashed [][]uint64) error) error {
+func (in Input) readRows(ctx context.Context, each func(rows *dataset.Rows, hashed [][]uint64) error) error {
 	o := dataset.Options{Progress: in.Progress}
 	if in.Hash == nil {
 		return dataset.ReadFile(ctx, in.Path, o, func(rows *dataset.Rows) error { return each(rows, nil) })

@@ -126,7 +126,7 @@ func (out Output) shards(ctx context.Context, in Input, machine []int32) (err er
 		writers[i] = dataset.NewWriter(files[i])
 	}
 	next := 0
-	err = in.read(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
+	err = in.readRows(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
 		if next+rows.Len() > len(machine) {
 			return errChanged
 		}

@@ -47,7 +47,7 @@ func ReadRules(r io.Reader, name string, k int) (*Rules, error) {
 		if len(words) == 0 {
 			continue
 		}
-		if err := rules.add(words, line, k); err != nil {
+		if err := rules.addRule(words, line, k); err != nil {
 			return nil, &dataset.LineError{File: name, Line: line, Err: err}
 		}
 	}
@@ -57,7 +57,7 @@ func ReadRules(r io.Reader, name string, k int) (*Rules, error) {
 	return rules, nil
 }
 
-func (rules *Rules) add(words []string, line, k int) error {
+func (rules *Rules) addRule(words []string, line, k int) error {
 	if len(words) < 3 || words[0] != "feature" && words[0] != "sample" {
 		return fmt.Errorf("want \"feature ID\" or \"sample NUMBER\" and then rules, got %q", strings.Join(words, " "))
 	}

@@ -87,7 +87,7 @@ func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 					show((float64(pass*len(shards)+i) + done) / float64((passes+1)*len(shards)))
 				}
 			}
-			err := in.read(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
+			err := in.readRows(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
 				for r := range rows.Len() {
 					ids, _ := rows.Features(r)
 					if hashed != nil {

@@ -54,9 +54,9 @@ type part struct {
 // shared is what large parts take, and how many reports share them.
 type shared struct{ bytes, users int }
 
-// add keeps a report that came at the given time, unless one of its host is
+// addReport keeps a report that came at the given time, unless one of its host is
 // there from shortly before. It takes so many bytes without its large parts.
-func (h *history) add(r *api.HostReport, at time.Time, bytes int, of part, large int) {
+func (h *history) addReport(r *api.HostReport, at time.Time, bytes int, of part, large int) {
 	if h.last == nil {
 		h.last, h.lastOld, h.parts = map[string]time.Time{}, map[string]time.Time{}, map[part]shared{}
 	}

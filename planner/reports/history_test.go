@@ -17,7 +17,7 @@ func TestPast(t *testing.T) {
 			Job: "j", Bytes: bytes, Hottest: []*api.HotKey{{Key: 1}},
 			Traffic: []*api.Traffic{{Worker: "worker0", Server: "server0", ToServer: bytes}},
 		}}}
-		if err := s.take(s.begin(), r); err != nil {
+		if err := s.acceptReport(s.openSession(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestPastIsBounded(t *testing.T) {
 	use := &api.Use{Worker: "worker0", Pulls: pulls, Pushes: pulls, PulledBytes: pulls, PushedBytes: pulls}
 	for i := range uint64(6) {
 		now = now.Add(HistoryEvery)
-		if err := s.take(s.begin(), &api.HostReport{Host: "a", Sequence: i, Jobs: []*api.JobReport{{Job: "j", Blocks: blocks, Uses: []*api.Use{use}}}}); err != nil {
+		if err := s.acceptReport(s.openSession(), &api.HostReport{Host: "a", Sequence: i, Jobs: []*api.JobReport{{Job: "j", Blocks: blocks, Uses: []*api.Use{use}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,7 +24,7 @@ func TestAllIsKeptButWindows(t *testing.T) {
 	want.Jobs[0].Window, want.WholeUnixNanos = nil, 0
 	var told *api.Window
 	s := &Store{Windows: func(r *api.HostReport) { told = r.GetJobs()[0].GetWindow() }}
-	if err := s.take(s.begin(), r); err != nil {
+	if err := s.acceptReport(s.openSession(), r); err != nil {
 		t.Fatal(err)
 	}
 	if all := s.All(); len(all) != 1 || !proto.Equal(all[0], want) {

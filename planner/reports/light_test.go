@@ -29,7 +29,7 @@ func light(host string, sequence uint64) *api.HostReport {
 // whole one; of another start of the agent nothing is left.
 func TestLightReports(t *testing.T) {
 	s := &Store{}
-	own := s.begin()
+	own := s.openSession()
 	taken(t, s, own, full("a", 1))
 	taken(t, s, own, light("a", 2))
 	check := func(r *api.HostReport, traffic, nodes int, whole int64) {
@@ -58,7 +58,7 @@ func TestLightReports(t *testing.T) {
 // The memory that is said to be kept is what the reports take, whole or light.
 func TestLightMemory(t *testing.T) {
 	s := &Store{}
-	own := s.begin()
+	own := s.openSession()
 	for i := range uint64(20) {
 		r := light("a", 2*i+2)
 		if i%3 == 0 {
@@ -84,7 +84,7 @@ func TestWholeReportsInTurn(t *testing.T) {
 		for i := range hosts {
 			host := fmt.Sprint(i)
 			if sessions[host] == nil {
-				sessions[host] = s.begin()
+				sessions[host] = s.openSession()
 			}
 			r := light(host, second+1)
 			if asked[host] > 0 && s.hosts[host].whole < uint64(asked[host]) {
@@ -111,7 +111,7 @@ func TestWholeReportsInTurn(t *testing.T) {
 		t.Errorf("%d bytes of large parts, a round takes %d s, and the oldest are of second %d of 20", bytes, round, least)
 	}
 	few := &Store{now: func() time.Time { now = now.Add(time.Second); return now }}
-	own := few.begin()
+	own := few.openSession()
 	for i := range uint64(5) {
 		r := full("a", i+1)
 		taken(t, few, own, r)

@@ -97,8 +97,8 @@ type session struct {
 
 // Report implements api.PlannerServer.
 func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken]) error {
-	own := s.begin()
-	defer s.end(own)
+	own := s.openSession()
+	defer s.closeSession(own)
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -107,7 +107,7 @@ func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken
 		if err != nil {
 			return err
 		}
-		if err := s.take(own, r); err != nil {
+		if err := s.acceptReport(own, r); err != nil {
 			return err
 		}
 		taken := s.answer(r)
@@ -120,16 +120,16 @@ func (s *Store) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken
 	}
 }
 
-// begin returns a stream that is newer than all others.
-func (s *Store) begin() *session {
+// openSession returns a stream that is newer than all others.
+func (s *Store) openSession() *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions++
 	return &session{order: s.sessions}
 }
 
-// end lets other streams speak for the host.
-func (s *Store) end(own *session) {
+// closeSession lets other streams speak for the host.
+func (s *Store) closeSession(own *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e, ok := s.hosts[own.host]; ok && e.speaks == own {
@@ -146,8 +146,8 @@ func (s *Store) Silenced() uint64 {
 	return s.silenced
 }
 
-// take keeps a report of a stream, unless a newer one of the host is there.
-func (s *Store) take(own *session, r *api.HostReport) error {
+// acceptReport keeps a report of a stream, unless a newer one of the host is there.
+func (s *Store) acceptReport(own *session, r *api.HostReport) error {
 	switch host := r.GetHost(); {
 	case host == "":
 		return status.Error(codes.InvalidArgument, "the report names no host")
@@ -176,7 +176,7 @@ func (s *Store) take(own *session, r *api.HostReport) error {
 	for _, j := range r.GetJobs() {
 		j.Window = nil
 	}
-	return s.keep(own, r, now)
+	return s.storeReport(own, r, now)
 }
 
 // fresh reports whether a report of a stream is newer than what is there.
@@ -194,9 +194,9 @@ func (s *Store) fresh(own *session, r *api.HostReport) bool {
 	return true
 }
 
-// keep keeps a report, whose windows are gone, with the large parts of the last
+// storeReport keeps a report, whose windows are gone, with the large parts of the last
 // whole one where it is light.
-func (s *Store) keep(own *session, r *api.HostReport, now time.Time) error {
+func (s *Store) storeReport(own *session, r *api.HostReport, now time.Time) error {
 	memory, large := s.sizeOf(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +227,7 @@ func (s *Store) keep(own *session, r *api.HostReport, now time.Time) error {
 	s.large += fresh.large - old.large
 	s.jobs += len(r.GetJobs()) - len(old.report.GetJobs())
 	s.hosts[r.GetHost()] = fresh
-	s.history.add(r, now, memory, part{r.GetHost(), r.GetIncarnation(), fresh.whole}, fresh.large)
+	s.history.addReport(r, now, memory, part{r.GetHost(), r.GetIncarnation(), fresh.whole}, fresh.large)
 	return nil
 }
 

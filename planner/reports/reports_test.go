@@ -15,7 +15,7 @@ import (
 // taken gives the store a report of a stream.
 func taken(t *testing.T, s *Store, own *session, r *api.HostReport) {
 	t.Helper()
-	if err := s.take(own, r); err != nil {
+	if err := s.acceptReport(own, r); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -32,10 +32,10 @@ func kept(s *Store) (incarnation, sequence uint64) {
 
 func TestKeepsTheNewest(t *testing.T) {
 	s := &Store{}
-	first := s.begin()
+	first := s.openSession()
 	taken(t, s, first, &api.HostReport{Host: "a", Incarnation: 2, Sequence: 9})
 	taken(t, s, first, &api.HostReport{Host: "a", Incarnation: 2, Sequence: 8})
-	taken(t, s, s.begin(), &api.HostReport{Host: "b", Incarnation: 1, Sequence: 1})
+	taken(t, s, s.openSession(), &api.HostReport{Host: "b", Incarnation: 1, Sequence: 1})
 	if all := s.All(); len(all) != 2 || all[0].GetSequence() != 9 {
 		t.Errorf("%v", all)
 	}
@@ -48,18 +48,18 @@ func TestLargestNumbersSilenceNobody(t *testing.T) {
 	for name, ends := range map[string]bool{"while its stream lives": false, "when its stream has ended": true} {
 		t.Run(name, func(t *testing.T) {
 			s := &Store{}
-			agent := s.begin()
+			agent := s.openSession()
 			taken(t, s, agent, &api.HostReport{Host: "a", Incarnation: 7, Sequence: 1})
-			forged := s.begin()
+			forged := s.openSession()
 			taken(t, s, forged, &api.HostReport{Host: "a", Incarnation: math.MaxUint64, Sequence: math.MaxUint64})
 			taken(t, s, agent, &api.HostReport{Host: "a", Incarnation: 7, Sequence: 2})
 			if incarnation, _ := kept(s); incarnation != math.MaxUint64 || s.Silenced() != 1 {
 				t.Errorf("of two streams that live the newer must count; kept is start %d, %d reports were ignored", incarnation, s.Silenced())
 			}
 			if ends {
-				s.end(forged)
+				s.closeSession(forged)
 			} else {
-				agent = s.begin()
+				agent = s.openSession()
 			}
 			taken(t, s, agent, &api.HostReport{Host: "a", Incarnation: 7, Sequence: 3})
 			if incarnation, sequence := kept(s); incarnation != 7 || sequence != 3 {
@@ -73,12 +73,12 @@ func TestLargestNumbersSilenceNobody(t *testing.T) {
 // stream is older does not come back while the newer stream lives.
 func TestRestartedAgentCounts(t *testing.T) {
 	s := &Store{}
-	before := s.begin()
+	before := s.openSession()
 	taken(t, s, before, &api.HostReport{Host: "a", Incarnation: 9, Sequence: 100})
-	after := s.begin()
+	after := s.openSession()
 	taken(t, s, after, &api.HostReport{Host: "a", Incarnation: 3, Sequence: 1})
 	taken(t, s, before, &api.HostReport{Host: "a", Incarnation: 9, Sequence: 101})
-	s.end(before)
+	s.closeSession(before)
 	if incarnation, sequence := kept(s); incarnation != 3 || sequence != 1 {
 		t.Errorf("kept is report %d of start %d, not the first of the new start", sequence, incarnation)
 	}
@@ -87,9 +87,9 @@ func TestRestartedAgentCounts(t *testing.T) {
 // A stream is for one host.
 func TestStreamOfOneHost(t *testing.T) {
 	s := &Store{}
-	own := s.begin()
+	own := s.openSession()
 	taken(t, s, own, &api.HostReport{Host: "a", Sequence: 1})
-	if err := s.take(own, &api.HostReport{Host: "b", Sequence: 2}); status.Code(err) != codes.InvalidArgument {
+	if err := s.acceptReport(own, &api.HostReport{Host: "b", Sequence: 2}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a report of another host: %v", err)
 	}
 }
@@ -108,7 +108,7 @@ func TestRefuses(t *testing.T) {
 			Job: "j", ByServer: []*api.Latency{{Name: "server0", Micros: []uint64{1}, Counts: []uint64{1 << 63}}},
 		}}},
 	} {
-		if err := s.take(s.begin(), r); status.Code(err) != codes.InvalidArgument {
+		if err := s.acceptReport(s.openSession(), r); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -118,15 +118,15 @@ func TestBounds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := &Store{now: func() time.Time { return now }}
 	for i := range MaxHosts {
-		if err := s.take(s.begin(), &api.HostReport{Host: fmt.Sprint(i)}); err != nil {
+		if err := s.acceptReport(s.openSession(), &api.HostReport{Host: fmt.Sprint(i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.take(s.begin(), &api.HostReport{Host: "one more"}); status.Code(err) != codes.ResourceExhausted {
+	if err := s.acceptReport(s.openSession(), &api.HostReport{Host: "one more"}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("host %d: %v", MaxHosts+1, err)
 	}
 	now = now.Add(Forget)
-	if err := s.take(s.begin(), &api.HostReport{Host: "one more"}); err != nil {
+	if err := s.acceptReport(s.openSession(), &api.HostReport{Host: "one more"}); err != nil {
 		t.Errorf("after others were silent: %v", err)
 	}
 	if n := len(s.All()); n != MaxHosts {

@@ -93,7 +93,7 @@ func (l *Listener) sendOn(c net.Conn, to netip.AddrPort) {
 	}
 	l.ends[c] = nil
 	l.carrying.Go(func() {
-		defer l.forget(c)
+		defer l.dropConn(c)
 		defer c.Close()
 		leader, err := net.DialTimeout("tcp", to.String(), reachIn)
 		if err != nil {
@@ -131,7 +131,7 @@ func (l *Listener) reached(c, leader net.Conn, to netip.AddrPort) bool {
 	return true
 }
 
-func (l *Listener) forget(c net.Conn) {
+func (l *Listener) dropConn(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.ends, c)

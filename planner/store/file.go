@@ -54,7 +54,7 @@ func OpenFile(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the store %s: %w", path, err)
 	}
-	if err := f.begin(); err != nil {
+	if err := f.createFile(); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the store %s: %w", path, err), f.db.Close())
 	}
 	return f, nil
@@ -100,9 +100,9 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// begin makes what a new file, or one of a psidecar without checksums, lacks.
+// createFile makes what a new file, or one of a psidecar without checksums, lacks.
 // Where the disk is full the first write tries again.
-func (f *File) begin() error {
+func (f *File) createFile() error {
 	var entries, checked bool
 	err := guarded(func() error {
 		return f.db.View(func(tx *bbolt.Tx) error {
@@ -287,7 +287,7 @@ func replace(b *bbolt.Bucket, v *inventory, e Entry) error {
 	if e.Value == nil {
 		return b.Delete(name)
 	}
-	v.add(name, e.Value)
+	v.addEntry(name, e.Value)
 	return b.Put(name, seal(name, e.Value))
 }
 

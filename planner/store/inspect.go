@@ -37,12 +37,12 @@ func inspect(file io.ReaderAt, size int64) (checked bool, found inventory, err e
 		case bucket == string(entriesBucket):
 			if !sealed(value) {
 				raw = true
-				found.add(key, value)
+				found.addEntry(key, value)
 				return nil
 			}
 			checked = true
 			value, err := unseal(key, value)
-			found.add(key, value)
+			found.addEntry(key, value)
 			return err
 		default:
 			return fmt.Errorf("bucket %q with an entry %q", bucket, key)

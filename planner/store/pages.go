@@ -128,8 +128,8 @@ type walker struct {
 // where they are not nil.
 type bounds struct{ first, end []byte }
 
-// read returns a page with those that it overflows into, and marks them as seen.
-func (w *walker) read(id uint64) ([]byte, error) {
+// readPage returns a page with those that it overflows into, and marks them as seen.
+func (w *walker) readPage(id uint64) ([]byte, error) {
 	if id < 2 || id >= w.meta.pages {
 		return nil, fmt.Errorf("page %d is referred to: there are 2 to %d", id, w.meta.pages-1)
 	}
@@ -163,7 +163,7 @@ func (w *walker) tree(id uint64, b bounds, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d is more than %d pages deep", id, maxDepth)
 	}
-	page, err := w.read(id)
+	page, err := w.readPage(id)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (w *walker) freelist() error {
 	if w.meta.freelist == noFreelist {
 		return nil
 	}
-	page, err := w.read(w.meta.freelist)
+	page, err := w.readPage(w.meta.freelist)
 	if err != nil {
 		return fmt.Errorf("list of free pages: %w", err)
 	}

@@ -59,8 +59,8 @@ const (
 	inventorySize   = 1 + 3*8
 )
 
-func (v *inventory) add(name, value []byte)    { v.change(name, value, 1) }
-func (v *inventory) remove(name, value []byte) { v.change(name, value, ^uint64(0)) }
+func (v *inventory) addEntry(name, value []byte) { v.change(name, value, 1) }
+func (v *inventory) remove(name, value []byte)   { v.change(name, value, ^uint64(0)) }
 
 // change adds an entry so many times, modulo 2^64.
 func (v *inventory) change(name, value []byte, times uint64) {

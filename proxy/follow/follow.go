@@ -129,7 +129,7 @@ func (f *Follower) session(ctx context.Context, client api.CodecsClient) error {
 			f.answered = true
 			f.mu.Unlock()
 			if order.GetRules() != nil {
-				f.take(order.GetRules())
+				f.applyRules(order.GetRules())
 				wake(news)
 			}
 			if order.GetTrial() != nil {
@@ -220,8 +220,8 @@ func (f *Follower) reporting(ctx context.Context, stream grpc.BidiStreamingClien
 	}
 }
 
-// take takes up rules: all of them, or none where something is wrong with one.
-func (f *Follower) take(all *api.CodecRules) {
+// applyRules takes up rules: all of them, or none where something is wrong with one.
+func (f *Follower) applyRules(all *api.CodecRules) {
 	rules, err := parse(all)
 	switch {
 	case err != nil:

@@ -89,8 +89,8 @@ func (k *keeping) attach(most int, holds time.Duration) {
 	slices.Sort(k.toTell) // links for acknowledgements come first
 }
 
-// next returns what the agent is to be told next; c.mu is locked.
-func (k *keeping) next() (m Message, files []syscall.Conn, ok bool) {
+// nextOrder returns what the agent is to be told next; c.mu is locked.
+func (k *keeping) nextOrder() (m Message, files []syscall.Conn, ok bool) {
 	for len(k.toTell) > 0 {
 		id := k.toTell[0]
 		k.toTell = k.toTell[1:]
@@ -112,7 +112,7 @@ func (c *Client) tellKept() {
 	for {
 		c.mu.Lock()
 		conn := c.conn
-		m, files, ok := c.keeping.next()
+		m, files, ok := c.keeping.nextOrder()
 		c.mu.Unlock()
 		if !ok || conn == nil {
 			return

@@ -237,7 +237,7 @@ func (c *requests) acceptNode() error {
 		if _, ok := x.nodes.At(c.destination); !ok || !x.near(c.scope) {
 			continue
 		}
-		if x.has(c.scope) {
+		if x.hasScope(c.scope) {
 			mine = true
 		} else if x.isLocal(c.sender) {
 			whose = x

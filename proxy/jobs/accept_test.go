@@ -55,7 +55,7 @@ func tell(t *testing.T, j *Jobs, m *pslite.Message, to netip.AddrPort, s Scope, 
 	c := j.Inbound(tcp, to, s, from).(*answers)
 	c.ready(pslite.SchedulerID)
 	c.named(testRun)
-	_, err := c.look(m, pslite.DMLC)
+	_, err := c.inspect(m, pslite.DMLC)
 	return err
 }
 
@@ -191,7 +191,7 @@ func TestAnswersComeFromTheirServer(t *testing.T) {
 		c.ready(pslite.ServerID(0))
 		var m pslite.Message
 		m.Meta.Push = true
-		_, err := c.look(&m, pslite.DMLC)
+		_, err := c.inspect(&m, pslite.DMLC)
 		if (err != nil) != refused || (len(x.down) == 0) != refused {
 			t.Errorf("from %s: %v, and %d connections joined", from, err, len(x.down))
 		}
@@ -214,7 +214,7 @@ func TestProcessesSpeakForThemselves(t *testing.T) {
 	for s, refused := range map[Scope]bool{mine: false, others: true, elsewhere: true, {}: false} {
 		c := dial(t, j, workerAt, s)
 		c.ready(pslite.SchedulerID)
-		_, err := c.look(tableOf(9001, 2), pslite.DMLC)
+		_, err := c.inspect(tableOf(9001, 2), pslite.DMLC)
 		if (err != nil) != refused {
 			t.Errorf("scope %v tells a table: %v", s, err)
 		}
@@ -230,7 +230,7 @@ func TestProcessesSpeakForThemselves(t *testing.T) {
 	for s, refused := range map[Scope]bool{mine: false, others: true, elsewhere: false} {
 		c := dial(t, j, netip.MustParseAddrPort("10.0.0.2:9100"), s)
 		c.ready(pslite.WorkerID(0))
-		if _, err := c.look(&push, pslite.DMLC); (err != nil) != refused {
+		if _, err := c.inspect(&push, pslite.DMLC); (err != nil) != refused {
 			t.Errorf("scope %v says it is the worker: %v", s, err)
 		}
 		if joined := x.up[pair{pslite.WorkerID(0), 0}] == c; joined != (s == mine) {
@@ -257,12 +257,12 @@ func TestRecoveriesAreTheSchedulersToTell(t *testing.T) {
 		return c
 	}
 	whole := link(workerAt, mine)
-	if _, err := whole.look(tableOf(9001, 2), pslite.DMLC); err != nil {
+	if _, err := whole.inspect(tableOf(9001, 2), pslite.DMLC); err != nil {
 		t.Fatal(err)
 	}
 	again := tableOf(9555, 2)
 	again.Meta.Control.Nodes[1].IsRecovery = true
-	if _, err := link(cameBackAt, mine).look(again, pslite.DMLC); err != nil {
+	if _, err := link(cameBackAt, mine).inspect(again, pslite.DMLC); err != nil {
 		t.Fatal(err)
 	}
 	var partial pslite.Message
@@ -281,7 +281,7 @@ func TestRecoveriesAreTheSchedulersToTell(t *testing.T) {
 			{cameBackAt, mine, false}, {cameBackAt, others, round == "the same proxy"},
 			{stranger, others, false}, // no job's: the other side judges
 		} {
-			_, err := link(c.to, c.by).look(&partial, pslite.DMLC)
+			_, err := link(c.to, c.by).inspect(&partial, pslite.DMLC)
 			if (err != nil) != c.refused || err != nil && reason.Of(err) != reason.Forged {
 				t.Errorf("%s: scope %v tells %s of a node that came back: %v", round, c.by, c.to, err)
 			}

@@ -163,8 +163,8 @@ func (c *answers) writeQueued() error {
 	}
 }
 
-// put queues a message for the process.
-func (c *answers) put(b []byte) bool {
+// enqueue queues a message for the process.
+func (c *answers) enqueue(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over || c.closed {
@@ -264,7 +264,7 @@ func (c *answers) routed() bool {
 	return c.job != nil && okFrom && okTo && from == pslite.Server && to == pslite.Worker
 }
 
-func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
 		learn, err := c.acceptTable(&m.Meta)
 		if err != nil {
@@ -295,7 +295,7 @@ func (c *answers) look(m *pslite.Message, d pslite.Dialect) (passes bool, err er
 	return true, nil
 }
 
-func (c *answers) take(m *pslite.Message, d pslite.Dialect) error {
+func (c *answers) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	if m.Meta.Control.Cmd != pslite.NoCommand {
 		return nil // an ACK that the router has taken in
 	}

@@ -15,9 +15,9 @@ type pair struct{ worker, server int32 }
 // maxPending is how many messages wait for one connection at most.
 const maxPending = 4096
 
-// put hands a message to the connection it belongs to, or keeps it until there
+// enqueueOut hands a message to the connection it belongs to, or keeps it until there
 // is one.
-func (x *job) put(o *route.Out) {
+func (x *job) enqueueOut(o *route.Out) {
 	p, message := pair{o.Worker, o.Server}, appendMessage(nil, o.Frames)
 	if o.ToWorker {
 		say(x, x.down, x.pendingDown, p, message)
@@ -31,7 +31,7 @@ func (x *job) put(o *route.Out) {
 type line interface {
 	comparable
 	open() bool
-	put(message []byte) bool
+	enqueue(message []byte) bool
 	retire() [][]byte
 }
 
@@ -39,13 +39,13 @@ type line interface {
 // locked.
 func say[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, messages ...[]byte) {
 	for _, m := range messages {
-		if c, ok := lines[p]; !ok || !c.put(m) {
-			pending[p] = x.keep(pending[p], m)
+		if c, ok := lines[p]; !ok || !c.enqueue(m) {
+			pending[p] = x.queueMessage(pending[p], m)
 		}
 	}
 }
 
-func (x *job) keep(queue [][]byte, message []byte) [][]byte {
+func (x *job) queueMessage(queue [][]byte, message []byte) [][]byte {
 	if len(queue) >= maxPending {
 		x.lost++
 		return queue

@@ -17,9 +17,9 @@ type copied struct {
 	mark    uint64 // of the version; 0: unknown
 }
 
-// begin makes ready for what a Watch tells. What those before it had told stays
+// beginCopies makes ready for what a Watch tells. What those before it had told stays
 // until it has told all.
-func (p *plans) begin() {
+func (p *plans) beginCopies() {
 	for k, c := range p.tables {
 		if c.table != nil {
 			p.before[k] = c

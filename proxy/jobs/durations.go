@@ -15,7 +15,7 @@ type durations struct {
 // lastMoves is how many moves are remembered.
 const lastMoves = 1000
 
-func (d *durations) add(whole uint64, parts *[migrate.Phases]uint64) {
+func (d *durations) addMove(whole uint64, parts *[migrate.Phases]uint64) {
 	keep := func(list []uint64, v uint64) []uint64 {
 		if len(list) == lastMoves {
 			list = slices.Delete(list, 0, 1)

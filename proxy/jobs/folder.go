@@ -132,7 +132,7 @@ func (f *folder) tidy() error {
 		case strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(e.Name(), aside):
 			continue // not a job's
 		case time.Since(lastTouched(path, info)) > forgetAfter:
-			f.remove(path)
+			f.removePath(path)
 		case strings.HasPrefix(e.Name(), aside):
 			set = append(set, old{path, info.ModTime()})
 		}
@@ -140,7 +140,7 @@ func (f *folder) tidy() error {
 	slices.SortFunc(set, func(a, b old) int { return b.when.Compare(a.when) })
 	for i, s := range set {
 		if i >= maxAside {
-			f.remove(s.path)
+			f.removePath(s.path)
 			continue
 		}
 		f.lost = append(f.lost, lostJob{s.path, errors.New("it was found damaged by a proxy before this one")})
@@ -148,7 +148,7 @@ func (f *folder) tidy() error {
 	return nil
 }
 
-func (f *folder) remove(path string) {
+func (f *folder) removePath(path string) {
 	if err := os.RemoveAll(path); err != nil {
 		f.log.Warn("removing what is left of an old job", "folder", path, "error", err)
 	}

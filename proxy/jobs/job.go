@@ -164,13 +164,13 @@ func (x *job) addLocal(id int32) {
 		x.jobs.log.Error("a job would not be known after a restart", "job", x.name, "error", err)
 		x.failUnkept()
 	}
-	x.begin()
+	x.makeSite()
 	x.addWorker(id)
 	x.carry()
 }
 
-// begin makes the site of a job that has just begun: all is known.
-func (x *job) begin() {
+// makeSite makes the site of a job that has just begun: all is known.
+func (x *job) makeSite() {
 	if x.site == nil {
 		x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 		x.site.SetOthers(x.otherNames())
@@ -245,7 +245,7 @@ func (x *job) carry() {
 		for _, o := range out {
 			switch {
 			case o.Route != nil:
-				x.put(o.Route)
+				x.enqueueOut(o.Route)
 			case o.Send != nil:
 				x.jobs.log.Debug("to a site", "job", x.name, "to", o.To, "kind", o.Send.Kind, "batch", o.Send.Batch, "keys", o.Send.Keys, "owner", o.Send.Owner)
 				x.sendSite(o.To, o.Send)
@@ -273,7 +273,7 @@ func (x *job) tick() {
 		if len(x.router.Holds()) > 0 || x.resumed && !x.settled {
 			x.router.SetCarried(x.carried() == nil)
 		}
-		x.pace.next()
+		x.pace.nextTick()
 		x.followTaken()
 		x.site.Repeat()
 		x.expire(now)

@@ -36,7 +36,7 @@ func jobIn(t *testing.T, dir string, o Options) *job {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j.take(x)
+	j.register(x)
 	x.seen.store = "a store"
 	x.addLocal(pslite.WorkerID(0))
 	t.Cleanup(x.close)

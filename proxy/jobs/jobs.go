@@ -142,7 +142,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 	j.run, j.ctx = g, ctx
 	j.runMu.Unlock()
 	if j.plans != nil {
-		g.Go(func() error { return j.plans.run(ctx) })
+		g.Go(func() error { return j.plans.watchPlans(ctx) })
 		g.Go(func() error { j.plans.reporting(ctx); return nil })
 	}
 	g.Go(func() error {
@@ -204,8 +204,8 @@ func (j *Jobs) named(name string, run plan.Run) (found *job) {
 	return found
 }
 
-// take makes a job one of those that are known; j.mu is locked.
-func (j *Jobs) take(x *job) {
+// register makes a job one of those that are known; j.mu is locked.
+func (j *Jobs) register(x *job) {
 	x.key = x.name
 	for n := 2; j.jobs[x.key] != nil; n++ {
 		x.key = fmt.Sprintf("%s #%d", x.name, n)
@@ -223,7 +223,7 @@ func (j *Jobs) take(x *job) {
 // has got the same table of the same run, that one's. j.mu is locked.
 func (j *Jobs) known(name string, run plan.Run, t *pslite.Table, s Scope) *job {
 	for _, x := range j.jobs {
-		if x.name == name && x.has(s) {
+		if x.name == name && x.hasScope(s) {
 			return x
 		}
 	}
@@ -272,7 +272,7 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope
 			return
 		}
 		job.late = back && j.plans != nil
-		j.take(job)
+		j.register(job)
 	}
 	job.sure()
 	job.joinScopes([]Scope{s})

@@ -111,9 +111,9 @@ func appendRecord(dst, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// add appends a record. Where that fails the journal is removed: one that lacks
+// appendRecord appends a record. Where that fails the journal is removed: one that lacks
 // something would teach what is not so.
-func (j *journal) add(body []byte) {
+func (j *journal) appendRecord(body []byte) {
 	if j.broken {
 		return
 	}
@@ -136,7 +136,7 @@ func (j *journal) Held(b route.Batch, keys []plan.Keys) {
 		return // it was released here; another host has yet to hear so
 	}
 	j.held[b] = keys
-	j.add(appendKeys(appendBatch([]byte{recordHeld}, b), keys))
+	j.appendRecord(appendKeys(appendBatch([]byte{recordHeld}, b), keys))
 }
 
 // Released implements route.Keeper.
@@ -144,12 +144,12 @@ func (j *journal) Released(b route.Batch, owner int32) {
 	if j.held[b] == nil {
 		return
 	}
-	j.release(b, owner)
+	j.recordRelease(b, owner)
 	body := binary.AppendVarint(appendBatch([]byte{recordRelease}, b), int64(owner))
-	j.add(binary.AppendUvarint(appendText(body, j.store), j.version))
+	j.appendRecord(binary.AppendUvarint(appendText(body, j.store), j.version))
 }
 
-func (j *journal) release(b route.Batch, owner int32) {
+func (j *journal) recordRelease(b route.Batch, owner int32) {
 	if owner != route.Unchanged {
 		for _, k := range j.held[b] {
 			j.table.Set([]plan.Range{{Keys: k, Owner: owner}})
@@ -248,7 +248,7 @@ func (j *journal) replay(body []byte, servers int) bool {
 		if p.failed || owner != route.Unchanged && (owner < 0 || int(owner) >= servers) {
 			return false
 		}
-		j.release(b, owner)
+		j.recordRelease(b, owner)
 	default:
 		return false
 	}

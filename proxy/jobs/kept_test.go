@@ -107,7 +107,7 @@ func ask(j *Jobs, server netip.AddrPort, key uint64) (passes bool, err error) {
 	var m pslite.Message
 	m.Meta.Request, m.Meta.Push, m.Meta.Timestamp = true, true, 3
 	m.Data = [][]byte{pslite.AppendKeys(nil, []uint64{key}), make([]byte, 4)}
-	return c.look(&m, pslite.DMLC)
+	return c.inspect(&m, pslite.DMLC)
 }
 
 var (

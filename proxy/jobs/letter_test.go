@@ -31,7 +31,7 @@ func TestLetters(t *testing.T) {
 	}
 	p := post{r: bytes.NewReader(stream), bound: semaphore.NewWeighted(postMemory)}
 	for _, want := range letters() {
-		if got, err := p.next(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := p.readLetter(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 		p.done()

@@ -262,7 +262,7 @@ func (x *job) result(r *migrate.Result) {
 	case r.Err == nil:
 		x.moved += n
 		x.movedBytes += r.Bytes
-		x.held.add(micros, &a.took)
+		x.held.addMove(micros, &a.took)
 		if p != nil {
 			p.moved, p.bytes, p.pending, p.changed = p.moved+n, p.bytes+r.Bytes, p.pending-min(p.pending, n), true
 			p.micros = append(p.micros, micros)

@@ -17,12 +17,12 @@ type servers struct {
 	x *job
 }
 
-func (s servers) ready(int32) error                                  { return nil }
-func (s servers) named(plan.Run)                                     {}
-func (s servers) wantsKeys(*pslite.Meta) bool                        { return false }
-func (s servers) look(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
+func (s servers) ready(int32) error                                     { return nil }
+func (s servers) named(plan.Run)                                        {}
+func (s servers) wantsKeys(*pslite.Meta) bool                           { return false }
+func (s servers) inspect(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
 
-func (s servers) take(m *pslite.Message, d pslite.Dialect) error {
+func (s servers) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	m.Meta.Request = false
 	if m.Meta.Push {
 		m.Data = nil

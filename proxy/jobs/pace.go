@@ -32,8 +32,8 @@ func newPace() *pace {
 	}}
 }
 
-// next begins a tick and forgets what was not asked about in the one before.
-func (p *pace) next() {
+// nextTick begins a tick and forgets what was not asked about in the one before.
+func (p *pace) nextTick() {
 	for k, r := range p.all {
 		if r.asked != p.tick {
 			delete(p.all, k)

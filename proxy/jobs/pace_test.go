@@ -9,7 +9,7 @@ import (
 // first being the one in which it was asked about first.
 func ticksOf(p *pace, own int32, ticks int) (all []int) {
 	for i := range ticks {
-		p.next()
+		p.nextTick()
 		if p.again(9, own) {
 			all = append(all, i)
 		}
@@ -35,8 +35,8 @@ func TestRepetitionsBecomeSeldom(t *testing.T) {
 			t.Errorf("%d ticks between repetitions %d and %d", pause, i-1, i)
 		}
 	}
-	p.next()
-	p.next()
+	p.nextTick()
+	p.nextTick()
 	if len(p.all) > 0 {
 		t.Errorf("%d requests are remembered that nobody asks about any more", len(p.all))
 	}

@@ -112,7 +112,7 @@ func TestLeftConnectionIsWrittenWhole(t *testing.T) {
 		put := make(chan int, 1)
 		go func() {
 			n := 0
-			for n < 200 && c.put(message) {
+			for n < 200 && c.enqueue(message) {
 				n++
 			}
 			put <- n
@@ -150,11 +150,11 @@ func TestLeaveWhereNobodyReads(t *testing.T) {
 	}
 	defer next.Close()
 	c := next.(*answers)
-	c.put(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))
+	c.enqueue(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))
 	if _, err := c.Leave(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("it was left with %v", err)
 	}
-	if c.put(nil) {
+	if c.enqueue(nil) {
 		t.Error("more can be put in")
 	}
 }
@@ -175,7 +175,7 @@ func TestLeaveAfterATornWrite(t *testing.T) {
 	if err := accepted.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	c.put(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))
+	c.enqueue(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))
 	c.writers.Wait()
 	if _, err := c.Leave(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("it was left with %v", err)

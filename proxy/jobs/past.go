@@ -50,7 +50,7 @@ func (x *job) carried() error {
 		}
 	}
 	if x.resumed && !x.settled {
-		return x.settle(time.Now())
+		return x.settlePast(time.Now())
 	}
 	return nil
 }
@@ -63,8 +63,8 @@ const settleFor = 3 * time.Second
 
 var errSettling = errors.New("the connections of the job have just come back to this proxy")
 
-// settle returns nil when that is over; x.mu is locked.
-func (x *job) settle(now time.Time) error {
+// settlePast returns nil when that is over; x.mu is locked.
+func (x *job) settlePast(now time.Time) error {
 	if x.backSince.IsZero() {
 		x.backSince = now
 	}

@@ -135,7 +135,7 @@ func TestAnswersForProxiesDoNotGoPast(t *testing.T) {
 		m.Meta.Reset()
 		m.Meta.Push, m.Meta.Request, m.Meta.Timestamp = true, c.request, c.timestamp
 		m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
-		passes, err := o.look(&m, pslite.DMLC)
+		passes, err := o.inspect(&m, pslite.DMLC)
 		if passes == c.ends || (err != nil) != c.ends || err != nil && reason.Of(err) != reason.Route {
 			t.Errorf("an answer %s passes: %v, %v", c.name, passes, err)
 		}
@@ -154,7 +154,7 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 		m.Meta.Reset()
 		m.Meta.Pull, m.Meta.Request, m.Meta.Timestamp = true, true, timestamp
 		m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
-		if passes, err := from.look(&m, pslite.DMLC); !passes || err != nil {
+		if passes, err := from.inspect(&m, pslite.DMLC); !passes || err != nil {
 			t.Fatalf("a request passes: %v, %v", passes, err)
 		}
 	}

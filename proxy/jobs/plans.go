@@ -56,8 +56,8 @@ func (p *plans) connected() bool {
 	return p.listed
 }
 
-// run watches until ctx ends.
-func (p *plans) run(ctx context.Context) error {
+// watchPlans watches until ctx ends.
+func (p *plans) watchPlans(ctx context.Context) error {
 	creds := p.jobs.opts.Credentials
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -115,7 +115,7 @@ func (p *plans) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.begin()
+	p.beginCopies()
 	beat := p.jobs.opts.Health.Add("following the planner", health.Within)
 	defer beat.End()
 	for {
@@ -130,14 +130,14 @@ func (p *plans) session(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
-		if err := p.take(e); err != nil {
+		if err := p.applyEvent(e); err != nil {
 			return err
 		}
 	}
 }
 
-// take takes one event; it is called from one goroutine.
-func (p *plans) take(e *api.PlanEvent) error {
+// applyEvent takes one event; it is called from one goroutine.
+func (p *plans) applyEvent(e *api.PlanEvent) error {
 	switch {
 	case e.GetSnapshot() != nil:
 		return p.snapshot(e)

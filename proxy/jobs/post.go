@@ -37,9 +37,9 @@ type post struct {
 	buf   []byte
 }
 
-// next returns the next letter. It counts until done is called, which it must be
+// readLetter returns the next letter. It counts until done is called, which it must be
 // after an error too.
-func (p *post) next(ctx context.Context) (*letter, error) {
+func (p *post) readLetter(ctx context.Context) (*letter, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(p.r, head[:]); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (p *post) next(ctx context.Context) (*letter, error) {
 	p.buf = p.buf[:0]
 	for len(p.buf) < n {
 		at, step := len(p.buf), min(n-len(p.buf), letterStep)
-		if err := p.take(ctx, 2*step); err != nil { // the buffer grows by half
+		if err := p.reserve(ctx, 2*step); err != nil { // the buffer grows by half
 			return nil, err
 		}
 		p.buf = append(p.buf, make([]byte, step)...)
@@ -75,13 +75,13 @@ func (p *post) next(ctx context.Context) (*letter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.take(ctx, cost); err != nil {
+	if err := p.reserve(ctx, cost); err != nil {
 		return nil, err
 	}
 	return parseLetter(p.buf)
 }
 
-func (p *post) take(ctx context.Context, n int) error {
+func (p *post) reserve(ctx context.Context, n int) error {
 	if err := p.bound.Acquire(ctx, int64(n)); err != nil {
 		return fmt.Errorf("a message of a site: no memory within the bound of %d bytes for %d more: %w", postMemory, n, err)
 	}

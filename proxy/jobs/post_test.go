@@ -52,7 +52,7 @@ func TestLetterBombs(t *testing.T) {
 				} else {
 					bound.Release(8 << 20)
 				}
-				l, err := p.next(ctx)
+				l, err := p.readLetter(ctx)
 				cancel()
 				posts = append(posts, p)
 				if err != nil && !full {
@@ -107,11 +107,11 @@ func TestCostOfLetter(t *testing.T) {
 func TestLetterThatOnlyClaims(t *testing.T) {
 	bound := semaphore.NewWeighted(postMemory)
 	p := post{r: bytes.NewReader(binary.BigEndian.AppendUint32(nil, maxLetter)), bound: bound}
-	if _, err := p.next(t.Context()); !errors.Is(err, io.EOF) || p.held > 2*letterStep {
+	if _, err := p.readLetter(t.Context()); !errors.Is(err, io.EOF) || p.held > 2*letterStep {
 		t.Errorf("%d bytes are taken for a letter that does not come, %v", p.held, err)
 	}
 	p.done()
-	if _, err := (&post{r: bytes.NewReader([]byte{255, 255, 255, 255}), bound: bound}).next(t.Context()); !errors.Is(err, errLetter) {
+	if _, err := (&post{r: bytes.NewReader([]byte{255, 255, 255, 255}), bound: bound}).readLetter(t.Context()); !errors.Is(err, errLetter) {
 		t.Errorf("a letter of 4 GiB: %v", err)
 	}
 }

@@ -18,12 +18,12 @@ type handling struct {
 	fail  int // so many answers have no values any more
 }
 
-func (h *handling) ready(int32) error                                  { return nil }
-func (h *handling) named(plan.Run)                                     {}
-func (h *handling) wantsKeys(*pslite.Meta) bool                        { return false }
-func (h *handling) look(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
+func (h *handling) ready(int32) error                                     { return nil }
+func (h *handling) named(plan.Run)                                        {}
+func (h *handling) wantsKeys(*pslite.Meta) bool                           { return false }
+func (h *handling) inspect(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
 
-func (h *handling) take(m *pslite.Message, d pslite.Dialect) error {
+func (h *handling) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	key := m.Keys().At(0)
 	m.Meta.Request = false
 	switch {

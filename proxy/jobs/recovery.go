@@ -84,7 +84,7 @@ func (j *Jobs) takeSchedulers() {
 	}
 	for _, file := range files {
 		s := &scheduler{file: file, told: map[int32]bool{}}
-		if err := s.read(""); err != nil {
+		if err := s.readRecord(""); err != nil {
 			j.log.Debug("what was kept of a scheduler is not used", "error", err)
 			continue
 		}

@@ -85,8 +85,8 @@ func (c *requests) SetReadDeadline(t time.Time) error {
 // relay need not know: one that does not pass as it is is held until all has come.
 func (c *requests) InMessage() bool { return c.inMessage.Load() }
 
-// put queues a message for the destination.
-func (c *requests) put(b []byte) bool {
+// enqueue queues a message for the destination.
+func (c *requests) enqueue(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over || c.closed {
@@ -147,7 +147,7 @@ func (c *requests) wantsKeys(m *pslite.Meta) bool {
 // named implements watcher: what a process says of runs is worth nothing.
 func (c *requests) named(plan.Run) {}
 
-func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+func (c *requests) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if c.refused != nil {
 		return false, c.refused
 	}
@@ -178,7 +178,7 @@ func (c *requests) look(m *pslite.Message, d pslite.Dialect) (passes bool, err e
 	return true, nil
 }
 
-func (c *requests) take(m *pslite.Message, d pslite.Dialect) error {
+func (c *requests) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	if m.Meta.Control.Cmd != pslite.NoCommand {
 		return nil // an ACK that the router has taken in
 	}

@@ -36,7 +36,7 @@ func (c *requests) Read(p []byte) (int, error) {
 		if c.pass > 0 || need == 0 {
 			continue
 		}
-		if err := c.fill(need); err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || c.end()) {
+		if err := c.fill(need); err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || c.endQueue()) {
 			return 0, err
 		}
 	}
@@ -68,9 +68,9 @@ func (c *requests) lookAhead(most int) (need int) {
 	return 0
 }
 
-// end reports whether nothing is left to be put in, and from then on nothing can
+// endQueue reports whether nothing is left to be put in, and from then on nothing can
 // be.
-func (c *requests) end() bool {
+func (c *requests) endQueue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.queue) > 0 && c.stream.between() {

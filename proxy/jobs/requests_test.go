@@ -64,13 +64,13 @@ func TestWakeForRouterAndRelay(t *testing.T) {
 	message := appendMessage(nil, [][]byte{barrier.Append(nil, pslite.DMLC)})
 	for range 50 {
 		go read()
-		c.put(message)
+		c.enqueue(message)
 		expect("the router's message", len(message), nil)
 		go read()
 		c.SetReadDeadline(time.Now())
 		expect("the relay's turn", 0, os.ErrDeadlineExceeded)
 		c.SetReadDeadline(time.Time{})
-		c.put(message)
+		c.enqueue(message)
 		c.SetReadDeadline(time.Now()) // both at once
 		go read()
 		expect("the router's message before the relay's turn", len(message), nil)
@@ -95,14 +95,14 @@ var errEnds = errors.New("it ends here")
 func (*sieve) ready(int32) error           { return nil }
 func (*sieve) named(plan.Run)              {}
 func (*sieve) wantsKeys(*pslite.Meta) bool { return true }
-func (w *sieve) look(m *pslite.Message, _ pslite.Dialect) (bool, error) {
+func (w *sieve) inspect(m *pslite.Message, _ pslite.Dialect) (bool, error) {
 	if m.Meta.Timestamp == w.ends {
 		return false, errEnds
 	}
 	return m.Meta.Timestamp != w.takes, nil
 }
 
-func (w *sieve) take(m *pslite.Message, _ pslite.Dialect) error {
+func (w *sieve) takeMessage(m *pslite.Message, _ pslite.Dialect) error {
 	w.taken = append(w.taken, m.Meta.Timestamp)
 	return nil
 }
@@ -131,7 +131,7 @@ func TestReadAtOnce(t *testing.T) {
 	}
 	sent := slices.Concat(all...)
 	own := push(100)
-	c.put(own) // wakes the first Read, which has nothing to put it between yet
+	c.enqueue(own) // wakes the first Read, which has nothing to put it between yet
 	if _, err := client.Write(sent); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestReadInAnyPieces(t *testing.T) {
 		writing.Go(func() {
 			for puts < 50 {
 				meta := pslite.Meta{Timestamp: int32(own + puts)}
-				if !c.put(appendMessage(nil, [][]byte{meta.Append(nil, pslite.DMLC)})) {
+				if !c.enqueue(appendMessage(nil, [][]byte{meta.Append(nil, pslite.DMLC)})) {
 					return // the process has ended
 				}
 				puts++

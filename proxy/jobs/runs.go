@@ -117,7 +117,7 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	s := j.schedulers[k]
 	if s == nil {
 		s = &scheduler{file: filepath.Join(j.opts.Dir, schedulerFile(k)), told: map[int32]bool{}}
-		if err := s.read(k.job); err != nil {
+		if err := s.readRecord(k.job); err != nil {
 			j.log.Warn("which run a scheduler began last is not known any more; the next one is another in any case", "job", k.job, "error", err)
 		}
 	}
@@ -135,7 +135,7 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	case s.record.Run == "" || s.record.Digest != d || s.told[id] || s.unnamed != nil:
 		next := scheduler{file: s.file, told: map[int32]bool{}}
 		next.record = schedulerRecord{Job: k.job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d, Netns: k.netns, Nodes: addressesOf(t)}
-		if err := next.begin(); err != nil {
+		if err := next.replaceRecord(); err != nil {
 			s.unnamed = &unnamedRun{d, map[int32]bool{id: true}}
 			j.forgetUnnamed()
 			j.schedulers[k] = s
@@ -176,8 +176,8 @@ func schedulerFile(k schedulerKey) string {
 	return hex.EncodeToString(sum[:8]) + schedulerSuffix
 }
 
-// read takes up what another proxy has kept, of a job of that name if there is one.
-func (s *scheduler) read(job string) error {
+// readRecord takes up what another proxy has kept, of a job of that name if there is one.
+func (s *scheduler) readRecord(job string) error {
 	f, err := os.Open(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -209,8 +209,8 @@ func (s *scheduler) read(job string) error {
 	return lines.Err()
 }
 
-// begin writes a file in place of the one of the run before.
-func (s *scheduler) begin() error {
+// replaceRecord writes a file in place of the one of the run before.
+func (s *scheduler) replaceRecord() error {
 	text, err := json.Marshal(s.record)
 	if err != nil {
 		return fmt.Errorf("encoding a run: %w", err)

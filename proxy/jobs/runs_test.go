@@ -347,7 +347,7 @@ func TestARunThatNobodyHasNamed(t *testing.T) {
 			r.Meta.Reset()
 			r.Meta.AppID, r.Meta.CustomerID, r.Meta.Timestamp, r.Meta.Request, r.Meta.Push = 0, 0, 1, true, true
 			r.Data = [][]byte{pslite.AppendKeys(nil, []uint64{1})}
-			passes, err := c.look(&r, pslite.DMLC)
+			passes, err := c.inspect(&r, pslite.DMLC)
 			if displaced && !errors.Is(err, errUnsure) || !displaced && (!passes || err != nil || c.job != nil) {
 				t.Errorf("a request passes %v, %v, in run %v", passes, err, c.job != nil)
 			}

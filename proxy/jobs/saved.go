@@ -113,7 +113,7 @@ func (j *Jobs) rememberJob(folder string) error {
 			return nil
 		}
 	}
-	j.take(x)
+	j.register(x)
 	return x.resume()
 }
 

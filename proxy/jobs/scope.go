@@ -106,9 +106,9 @@ func (j *Jobs) scheduler(t *pslite.Table, s Scope) (at netip.AddrPort, ok bool) 
 	return at, false
 }
 
-// has reports whether processes of a scope take part in the job; jobs.mu is
+// hasScope reports whether processes of a scope take part in the job; jobs.mu is
 // locked. What is not known of job or process is no ground to part them.
-func (x *job) has(s Scope) bool { return !s.Known() || x.scopes[s] || x.scopes[Scope{}] }
+func (x *job) hasScope(s Scope) bool { return !s.Known() || x.scopes[s] || x.scopes[Scope{}] }
 
 // sharing returns another job of the same name in which processes of the same
 // scopes take part, nil where there is none; j.mu is locked, or nobody else knows

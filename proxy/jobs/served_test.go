@@ -39,7 +39,7 @@ func TestCopyIsKept(t *testing.T) {
 	snapshot := event(&api.PlanEvent{Event: &api.PlanEvent_Snapshot{Snapshot: &api.Snapshot{Version: 3, Mark: 33, First: true, Last: true, Stores: []string{"s"}, Displaced: &api.Displaced{First: []uint64{5}, Owner: []int32{1}}}}})
 	change := event(&api.PlanEvent{Event: &api.PlanEvent_Change{Change: &api.Change{Version: 4, Mark: 44, Displaced: &api.Displaced{First: []uint64{6}, Owner: []int32{1}}}}})
 	for _, e := range []*api.PlanEvent{snapshot, change} {
-		if err := p.take(e); err != nil {
+		if err := p.applyEvent(e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,26 +48,26 @@ func TestCopyIsKept(t *testing.T) {
 		t.Fatalf("the planner is told %v", r)
 	}
 	for range 2 { // a Watch that ends before it has told anything loses nothing
-		p.begin()
+		p.beginCopies()
 	}
 	if r := p.running(); r[0].GetCopyVersion() != 4 {
 		t.Fatalf("after Watches that told nothing the planner is told %v", r)
 	}
-	if err := p.take(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 4, Stores: []string{"s"}}}})); err != nil {
+	if err := p.applyEvent(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 4, Stores: []string{"s"}}}})); err != nil {
 		t.Fatal(err)
 	}
 	if c := p.tables[k]; c == nil || c.table.Owner(5) != 1 || c.table.Owner(6) != 1 {
 		t.Errorf("the copy is %v", c)
 	}
-	p.begin()
-	if err := p.take(snapshot); err != nil {
+	p.beginCopies()
+	if err := p.applyEvent(snapshot); err != nil {
 		t.Fatal(err)
 	}
 	if c := p.tables[k]; c.version != 3 || c.table.Owner(6) == 1 && plan.HomeOf(6, x.servers) != 1 {
 		t.Errorf("after a snapshot the copy has version %d", c.version)
 	}
-	p.begin()
-	if err := p.take(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 9}}})); err == nil {
+	p.beginCopies()
+	if err := p.applyEvent(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 9}}})); err == nil {
 		t.Error("a version that this proxy does not have is taken for its own")
 	}
 }

@@ -97,7 +97,7 @@ func (j *Jobs) send(addr netip.Addr, b []byte) {
 	l := j.links[addr]
 	if l == nil {
 		l = &siteLink{queue: make(chan []byte, linkQueue)}
-		if j.start(func(ctx context.Context) { l.run(ctx, j, addr) }) {
+		if j.start(func(ctx context.Context) { l.sendQueued(ctx, j, addr) }) {
 			j.links[addr] = l
 		}
 	}
@@ -108,8 +108,8 @@ func (j *Jobs) send(addr netip.Addr, b []byte) {
 	}
 }
 
-// run sends what is queued, over one connection after another.
-func (l *siteLink) run(ctx context.Context, j *Jobs, addr netip.Addr) {
+// sendQueued sends what is queued, over one connection after another.
+func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 	told := ""
 	for ctx.Err() == nil {
 		err := l.session(ctx, j, addr)
@@ -177,7 +177,7 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip
 	p := post{conn: conn, r: bufio.NewReaderSize(conn, letterRoom), bound: j.post}
 	defer p.done()
 	for {
-		l, err := p.next(ctx)
+		l, err := p.readLetter(ctx)
 		if err != nil {
 			return err
 		}

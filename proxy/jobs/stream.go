@@ -30,8 +30,8 @@ type watcher interface {
 	// message passes as it is; otherwise take is called with all of it, whose
 	// memory is the watcher's.
 	wantsKeys(m *pslite.Meta) bool
-	look(m *pslite.Message, d pslite.Dialect) (passes bool, err error)
-	take(m *pslite.Message, d pslite.Dialect) error
+	inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error)
+	takeMessage(m *pslite.Message, d pslite.Dialect) error
 }
 
 // stream follows one direction of a connection and lets its bytes pass, but for
@@ -84,7 +84,7 @@ func (s *stream) next(b []byte) (n int, passes bool, need int, err error) {
 	case h.Command():
 		return s.command(b, h, n)
 	}
-	return s.begin(b, h, n)
+	return s.beginMessage(b, h, n)
 }
 
 // greet consumes the greeting.
@@ -132,8 +132,8 @@ func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error)
 	return total, true, 0, nil
 }
 
-// begin looks at a message.
-func (s *stream) begin(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
+// beginMessage looks at a message.
+func (s *stream) beginMessage(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
 	if h.Size > maxMeta {
 		s.inside, s.left = h.More(), h.Size
 		return n, true, 0, nil
@@ -190,7 +190,7 @@ func (s *stream) look(b []byte, from, end int, more bool) (passes bool, held, ne
 		s.frames = append(s.frames[:0], b[end+n:held])
 		m.Data = s.frames
 	}
-	passes, err = s.watcher.look(m, d)
+	passes, err = s.watcher.inspect(m, d)
 	if passes && err == nil {
 		s.inside = more
 	}
@@ -229,7 +229,7 @@ func (s *stream) takeWhole(b []byte) error {
 	if err != nil {
 		return reason.Errorf(reason.MalformedJob, "a message with displaced keys: %w", err)
 	}
-	if err := s.watcher.take(&m, d); err != nil {
+	if err := s.watcher.takeMessage(&m, d); err != nil {
 		return reason.Errorf(reason.Route, "%w", err)
 	}
 	return nil

@@ -38,7 +38,7 @@ func (j *Jobs) find(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 // at is find; j.mu is locked.
 func (j *Jobs) at(addr netip.AddrPort, s Scope) (*job, int32) {
 	for _, x := range j.jobs {
-		if !x.has(s) {
+		if !x.hasScope(s) {
 			continue
 		}
 		if id, ok := x.nodes.At(addr); ok {
@@ -53,7 +53,7 @@ func (j *Jobs) joinWaiting(x *job) {
 	found := map[waiter]int32{}
 	j.mu.Lock()
 	for w, addr := range j.waiting {
-		if id, ok := x.nodes.At(addr); ok && x.has(w.of()) {
+		if id, ok := x.nodes.At(addr); ok && x.hasScope(w.of()) {
 			found[w] = id
 			delete(j.waiting, w)
 		}

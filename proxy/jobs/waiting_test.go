@@ -73,7 +73,7 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 	said := [][]byte{[]byte("said by the router")}
 	x.mu.Lock()
 	for _, toWorker := range []bool{true, false} {
-		x.put(&route.Out{Worker: pslite.WorkerID(0), Server: 0, ToWorker: toWorker, Frames: said})
+		x.enqueueOut(&route.Out{Worker: pslite.WorkerID(0), Server: 0, ToWorker: toWorker, Frames: said})
 	}
 	if len(x.up) != 1 || len(x.down) != 1 || len(j.waiting) != 0 {
 		t.Errorf("%d and %d connections joined, %d wait", len(x.up), len(x.down), len(j.waiting))

@@ -8,7 +8,7 @@ const maxBounds = 64
 // always among them.
 type bounds struct{ all []uint64 }
 
-func (b *bounds) add(at uint64) {
+func (b *bounds) addBoundary(at uint64) {
 	if n := len(b.all); n > 0 && b.all[n-1] >= at {
 		return
 	}
@@ -21,9 +21,9 @@ func (b *bounds) add(at uint64) {
 	b.all = append(b.all, at)
 }
 
-// take returns the last boundary that is not beyond an offset, and forgets it and
+// popUpTo returns the last boundary that is not beyond an offset, and forgets it and
 // those before; false where there is none.
-func (b *bounds) take(most uint64) (at uint64, ok bool) {
+func (b *bounds) popUpTo(most uint64) (at uint64, ok bool) {
 	n := 0
 	for n < len(b.all) && b.all[n] <= most {
 		at, ok = b.all[n], true

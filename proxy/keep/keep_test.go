@@ -208,7 +208,7 @@ func TestPage(t *testing.T) {
 	}
 	defer p.Close()
 	p.SetReady([]byte("\x05READY"))
-	p.next(7)
+	p.noteNext(7)
 	p.done(7)
 	copyOf := func() *Page {
 		t.Helper()
@@ -255,7 +255,7 @@ func TestBounds(t *testing.T) {
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {
 			if rapid.IntRange(0, 5).Draw(t, "step") > 0 {
 				at += uint64(rapid.IntRange(0, 3).Draw(t, "size"))
-				b.add(at)
+				b.addBoundary(at)
 				if len(all) == 0 || all[len(all)-1] != at {
 					all = append(all, at)
 				}
@@ -265,7 +265,7 @@ func TestBounds(t *testing.T) {
 				continue
 			}
 			most := uint64(rapid.IntRange(0, int(at)+2).Draw(t, "acknowledged"))
-			got, ok := b.take(most)
+			got, ok := b.popUpTo(most)
 			if ok && (got > most || !slices.Contains(all, got)) {
 				t.Fatalf("up to %d: %d, of %v", most, got, all)
 			}

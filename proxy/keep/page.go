@@ -156,8 +156,8 @@ func (p *Page) Ready() []byte {
 }
 
 // about to consume up to a boundary, and done.
-func (p *Page) next(at uint64) { p.word(offBounds + 8).Store(at) }
-func (p *Page) done(at uint64) { p.word(offBounds).Store(at) }
+func (p *Page) noteNext(at uint64) { p.word(offBounds + 8).Store(at) }
+func (p *Page) done(at uint64)     { p.word(offBounds).Store(at) }
 
 // Standing reports whether a message begins where the kernel says that the stream is
 // consumed; an error says why it cannot be taken up from there.

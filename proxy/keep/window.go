@@ -115,7 +115,7 @@ func (w *Window) Sent(unsent int, message bool) {
 	}
 	w.sent = w.peeked - uint64(unsent)
 	if message {
-		w.bounds.add(w.sent)
+		w.bounds.addBoundary(w.sent)
 	}
 }
 
@@ -148,14 +148,14 @@ func (w *Window) Acked(offset uint64) {
 	if w.off != "" || w.still {
 		return
 	}
-	at, ok := w.bounds.take(min(offset, w.sent))
+	at, ok := w.bounds.popUpTo(min(offset, w.sent))
 	if w.page.has(flagBytes) {
 		at, ok = min(offset, w.sent), true
 	}
 	if !ok || at < w.consumed {
 		return
 	}
-	w.page.next(at)
+	w.page.noteNext(at)
 	if w.consume(at) {
 		w.page.done(at)
 	}

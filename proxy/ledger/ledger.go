@@ -167,7 +167,7 @@ func (l *Ledger) Open(k route.Kept) {
 			l.lacks(errRequests)
 		}
 		l.open[k.ID] = r
-		l.write(r.record, r)
+		l.writeRecord(r.record, r)
 	}
 	l.see(k.ID)
 }
@@ -176,7 +176,7 @@ func (l *Ledger) Open(k route.Kept) {
 func (l *Ledger) Mark(id route.ID, f route.Flags) {
 	if r := l.open[id]; r != nil {
 		r.Flags = f
-		l.write(r.record, r)
+		l.writeRecord(r.record, r)
 	}
 }
 
@@ -184,7 +184,7 @@ func (l *Ledger) Mark(id route.ID, f route.Flags) {
 func (l *Ledger) In(id route.ID, answered uint32) {
 	if r := l.open[id]; r != nil {
 		r.In = answered
-		l.write(r.record, r)
+		l.writeRecord(r.record, r)
 	}
 }
 

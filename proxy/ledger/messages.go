@@ -82,7 +82,7 @@ func (l *Ledger) Keep(m route.Message) {
 func (l *Ledger) Drop(id route.ID, place int32) { l.messages.drop(messageKey{id, place}) }
 
 // Messages implements route.Ledger.
-func (l *Ledger) Messages() []route.Message { return l.messages.read() }
+func (l *Ledger) Messages() []route.Message { return l.messages.readAll() }
 
 func (s *messages) keep(m route.Message) error {
 	k := messageKey{m.ID, m.Place}
@@ -109,7 +109,7 @@ func (s *messages) keep(m route.Message) error {
 		return fmt.Errorf("a message of %d bytes", len(b))
 	}
 	if more := s.end + int64(len(b)) - s.room; more > 0 {
-		if err := s.space.take(more); err != nil {
+		if err := s.space.reserve(more); err != nil {
 			return err
 		}
 		s.room += more
@@ -169,7 +169,7 @@ func (s *messages) drop(k messageKey) {
 		return
 	}
 	if len(s.live) == 0 {
-		s.begin()
+		s.rewriteFile()
 	}
 }
 
@@ -183,8 +183,8 @@ func (s *messages) dropAnswers(id route.ID, owners int) {
 	}
 }
 
-// begin has the file written from its beginning.
-func (s *messages) begin() {
+// rewriteFile has the file written from its beginning.
+func (s *messages) rewriteFile() {
 	s.end = 0
 	s.generation++
 	if s.room > keepRoom && s.file.Truncate(0) == nil {
@@ -195,7 +195,7 @@ func (s *messages) begin() {
 
 // compact writes those that are left into another file.
 func (s *messages) compact() error {
-	left := s.read()
+	left := s.readAll()
 	before := *s
 	s.path, s.file, s.room, s.end, s.live = before.path+".new", nil, 0, 0, map[messageKey]message{}
 	for _, m := range left {
@@ -240,9 +240,9 @@ func (s *messages) close() error {
 	return err
 }
 
-// read returns the messages that are kept, the oldest first. One that cannot be
+// readAll returns the messages that are kept, the oldest first. One that cannot be
 // read is lost.
-func (s *messages) read() (all []route.Message) {
+func (s *messages) readAll() (all []route.Message) {
 	at := make([]message, 0, len(s.live))
 	for _, m := range s.live {
 		at = append(at, m)
@@ -297,13 +297,13 @@ func (s *messages) open() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("opening what waits: %w", err), s.close())
 	}
-	if err := s.space.take(info.Size()); err != nil {
+	if err := s.space.reserve(info.Size()); err != nil {
 		return errors.Join(fmt.Errorf("opening what waits: %w", err), s.close())
 	}
 	s.room = info.Size()
 	in := bufio.NewReader(io.NewSectionReader(f, 0, s.room))
 	for first := true; ; first = false {
-		b, generation, ok := s.next(in)
+		b, generation, ok := s.readMessage(in)
 		if !ok || !first && generation != s.generation {
 			break
 		}
@@ -314,7 +314,7 @@ func (s *messages) open() error {
 		s.end += int64(len(b))
 	}
 	if len(s.live) == 0 {
-		s.begin()
+		s.rewriteFile()
 		return nil
 	}
 	// Behind what does not fit its CRC whole messages may follow: with another one of
@@ -327,8 +327,8 @@ func (s *messages) open() error {
 	return nil
 }
 
-// next reads a message; false where none, or none that is whole, follows.
-func (s *messages) next(in *bufio.Reader) (b []byte, generation uint32, ok bool) {
+// readMessage reads a message; false where none, or none that is whole, follows.
+func (s *messages) readMessage(in *bufio.Reader) (b []byte, generation uint32, ok bool) {
 	head := make([]byte, messageFixed)
 	if _, err := io.ReadFull(in, head); err != nil {
 		return nil, 0, false

@@ -21,7 +21,7 @@ func (l *Ledger) create() error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 		return err
 	}
-	if err := l.opts.Space.take(headerSize); err != nil {
+	if err := l.opts.Space.reserve(headerSize); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -62,8 +62,8 @@ func (l *Ledger) writeHeader() {
 	}
 }
 
-// write writes what is to be in a record, where there is one for it.
-func (l *Ledger) write(number int, c content) {
+// writeRecord writes what is to be in a record, where there is one for it.
+func (l *Ledger) writeRecord(number int, c content) {
 	if l.file == nil || number == none {
 		return
 	}
@@ -81,7 +81,7 @@ func (l *Ledger) write(number int, c content) {
 // release makes a record free.
 func (l *Ledger) release(number int) {
 	if l.file != nil && number != none {
-		l.write(number, nil)
+		l.writeRecord(number, nil)
 		if l.file != nil {
 			l.file.free = append(l.file.free, number)
 		}
@@ -132,7 +132,7 @@ func (l *Ledger) grow() (err error) {
 }
 
 func (l *Ledger) growBy(n int) error {
-	if err := l.opts.Space.take(int64(n) * recordSize); err != nil {
+	if err := l.opts.Space.reserve(int64(n) * recordSize); err != nil {
 		return err
 	}
 	if err := l.file.grow(n); err != nil {
@@ -196,7 +196,7 @@ func (l *Ledger) save() {
 	for _, r := range l.open {
 		if r.record == none && l.trouble == nil {
 			r.record = l.allocate()
-			l.write(r.record, r)
+			l.writeRecord(r.record, r)
 		}
 	}
 	for _, w := range l.windows {
@@ -204,7 +204,7 @@ func (l *Ledger) save() {
 			if b.record == none && l.trouble == nil {
 				b.record = l.allocate()
 				b.oldest = w.oldest
-				l.write(b.record, b)
+				l.writeRecord(b.record, b)
 			}
 		}
 	}
@@ -255,11 +255,11 @@ func (l *Ledger) load(f *os.File) error {
 		return fmt.Errorf("its %d records cannot be read: %w", h.records, err)
 	}
 	for i := range int(h.records) {
-		if err := l.take(i, (*record)(all[i*recordSize:])); err != nil {
+		if err := l.loadRecord(i, (*record)(all[i*recordSize:])); err != nil {
 			return fmt.Errorf("record %d: %w", i, err)
 		}
 	}
-	if err := l.opts.Space.take(l.file.size()); err != nil {
+	if err := l.opts.Space.reserve(l.file.size()); err != nil {
 		return err
 	}
 	if err := l.file.mapRecords(); err != nil {
@@ -270,8 +270,8 @@ func (l *Ledger) load(f *os.File) error {
 	return nil
 }
 
-// take takes in a record.
-func (l *Ledger) take(number int, b *record) error {
+// loadRecord takes in a record.
+func (l *Ledger) loadRecord(number int, b *record) error {
 	kind, err := b.kindOf(number)
 	if err != nil {
 		return err
@@ -312,12 +312,12 @@ func (l *Ledger) settle() {
 				l.release(b.record)
 				continue
 			}
-			l.write(b.record, b)
+			l.writeRecord(b.record, b)
 		}
 	}
 	if l.file != nil {
 		for _, number := range l.file.free {
-			l.write(number, nil)
+			l.writeRecord(number, nil)
 		}
 	}
 }

@@ -14,7 +14,7 @@ type Space struct {
 // Used returns how many they have.
 func (s *Space) Used() int64 { return s.used.Load() }
 
-func (s *Space) take(n int64) error {
+func (s *Space) reserve(n int64) error {
 	if s != nil && s.used.Add(n) > s.Limit {
 		s.used.Add(-n)
 		return fmt.Errorf("%w of %d bytes", errFull, s.Limit)

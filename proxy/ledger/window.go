@@ -80,7 +80,7 @@ func (l *Ledger) see(id route.ID) {
 	}
 	b.bits[i/64] |= 1 << (i % 64)
 	b.oldest = w.oldest
-	l.write(b.record, b)
+	l.writeRecord(b.record, b)
 }
 
 // addBlock begins a block. The newest says which is the oldest from now on; only
@@ -94,7 +94,7 @@ func (l *Ledger) addBlock(at place, w *window, number int32) *block {
 	w.newest = number
 	if oldest := number - int32(l.perWindow()) + 1; oldest > w.oldest {
 		w.oldest, b.oldest = oldest, oldest
-		l.write(b.record, b)
+		l.writeRecord(b.record, b)
 		for n, old := range w.blocks {
 			if n < oldest {
 				delete(w.blocks, n)
@@ -121,7 +121,7 @@ func (l *Ledger) shorten() {
 	old, newest := longest.blocks[numbers[0]], longest.blocks[numbers[len(numbers)-1]]
 	longest.oldest = numbers[1]
 	newest.oldest = longest.oldest
-	l.write(newest.record, newest)
+	l.writeRecord(newest.record, newest)
 	delete(longest.blocks, old.number)
 	l.release(old.record)
 }

@@ -121,7 +121,7 @@ func ReadHello(r io.Reader) (*Hello, error) {
 	}
 	var h Hello
 	p := parser{rest: body}
-	copy(h.Instance[:], p.take(len(h.Instance)))
+	copy(h.Instance[:], p.takeBytes(len(h.Instance)))
 	h.ID = p.uint64()
 	h.Client = p.addr()
 	h.Destination = p.addr()
@@ -140,7 +140,7 @@ func ReadAnswer(r io.Reader) (*Answer, error) {
 	}
 	var a Answer
 	p := parser{rest: body}
-	copy(a.Instance[:], p.take(len(a.Instance)))
+	copy(a.Instance[:], p.takeBytes(len(a.Instance)))
 	a.Accepted = p.offers()
 	a.Refused = reason.Reason(p.text(maxName))
 	a.Text = string(p.text(maxText))
@@ -192,7 +192,7 @@ type parser struct {
 	failed bool
 }
 
-func (p *parser) take(n int) []byte {
+func (p *parser) takeBytes(n int) []byte {
 	if p.failed || n > len(p.rest) {
 		p.failed = true
 		return nil
@@ -203,21 +203,21 @@ func (p *parser) take(n int) []byte {
 }
 
 func (p *parser) byte() int {
-	if b := p.take(1); b != nil {
+	if b := p.takeBytes(1); b != nil {
 		return int(b[0])
 	}
 	return 0
 }
 
 func (p *parser) uint16() int {
-	if b := p.take(2); b != nil {
+	if b := p.takeBytes(2); b != nil {
 		return int(binary.BigEndian.Uint16(b))
 	}
 	return 0
 }
 
 func (p *parser) uint64() uint64 {
-	if b := p.take(8); b != nil {
+	if b := p.takeBytes(8); b != nil {
 		return binary.BigEndian.Uint64(b)
 	}
 	return 0
@@ -226,16 +226,16 @@ func (p *parser) uint64() uint64 {
 func (p *parser) text(most int) []byte {
 	n := p.uint16()
 	p.failed = p.failed || n > most
-	return p.take(n)
+	return p.takeBytes(n)
 }
 
 func (p *parser) addr() netip.AddrPort {
 	n := p.byte()
 	if n == 0 {
-		p.take(2)
+		p.takeBytes(2)
 		return netip.AddrPort{}
 	}
-	ip, ok := netip.AddrFromSlice(p.take(n))
+	ip, ok := netip.AddrFromSlice(p.takeBytes(n))
 	port := p.uint16()
 	if !ok || p.failed {
 		p.failed = true

@@ -94,7 +94,7 @@ func (s *Site) answerHeld(from string, m Message) {
 	case x == nil:
 		s.settle(from, m.Batch, m.Keys)
 	case x.phase == quieting && m.Owner == blind:
-		s.end(x, fmt.Errorf("%w: at %s", ErrPast, from))
+		s.endMove(x, fmt.Errorf("%w: at %s", ErrPast, from))
 	}
 }
 

@@ -219,10 +219,10 @@ func (s *Site) complete(op *route.Op) {
 			continue
 		}
 		ahead := x.ahead
-		next, err := x.next()
+		next, err := x.nextOp()
 		switch {
 		case err != nil:
-			s.end(x, err)
+			s.endMove(x, err)
 		case next != nil && next == ahead: // under way
 		case next != nil:
 			s.start(x, next)
@@ -255,12 +255,12 @@ func (s *Site) record(x *moving) {
 // called; the keys wait.
 func (s *Site) Recorded(b route.Batch, err error) {
 	if x := s.moves[b.Number]; x != nil && x.batch == b && x.phase == recording {
-		s.end(x, err)
+		s.endMove(x, err)
 	}
 }
 
-// end ends a move: done where err is nil, otherwise given up.
-func (s *Site) end(x *moving, err error) {
+// endMove ends a move: done where err is nil, otherwise given up.
+func (s *Site) endMove(x *moving, err error) {
 	owner := x.move.To
 	if err != nil {
 		owner = route.Unchanged
@@ -295,7 +295,7 @@ func (s *Site) Expire(b route.Batch) bool {
 	if x.phase == quieting {
 		err = fmt.Errorf("%w: requests are under way at %v", ErrExpired, slices.Sorted(maps.Keys(x.loud)))
 	}
-	s.end(x, err)
+	s.endMove(x, err)
 	return true
 }
 
@@ -306,7 +306,7 @@ func (s *Site) Drop(b route.Batch, why error) bool {
 	if x == nil || x.batch != b || x.phase == recording {
 		return false
 	}
-	s.end(x, why)
+	s.endMove(x, why)
 	return true
 }
 

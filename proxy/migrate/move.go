@@ -94,9 +94,9 @@ type moving struct {
 	bytes  uint64
 }
 
-// next is called when an op is complete, and returns the next one, which may be
+// nextOp is called when an op is complete, and returns the next one, which may be
 // under way already; nil when all values are where they belong.
-func (m *moving) next() (*route.Op, error) {
+func (m *moving) nextOp() (*route.Op, error) {
 	if err := m.op.Err; err != nil {
 		return nil, err
 	}

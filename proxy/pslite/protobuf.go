@@ -119,10 +119,10 @@ func varint(b []byte) (uint64, int) {
 	return protowire.ConsumeVarint(b)
 }
 
-// take notes a field that is understood. Each comes once and in order in the
+// noteField notes a field that is understood. Each comes once and in order in the
 // canonical form, before all unknown ones; repeats of a repeated field are
 // all right.
-func (w *fields) take(f *field, repeated bool) {
+func (w *fields) noteField(f *field, repeated bool) {
 	if f.number < w.last || f.number == w.last && !repeated || w.unknowns {
 		w.canonical = false
 	}

@@ -53,14 +53,14 @@ func (m *Meta) takeField(w *fields, f *field) error {
 	if want := metaTypes[f.number]; f.kind != want {
 		if f.number == fieldDataType && f.kind == protowire.VarintType { // not packed
 			w.canonical = false
-			w.take(f, true)
+			w.noteField(f, true)
 			m.DataTypes = append(m.DataTypes, DataType(w.int32(f.varint)))
 			return nil
 		}
 		m.unknown = w.keep(f, m.unknown)
 		return nil
 	}
-	w.take(f, false)
+	w.noteField(f, false)
 	switch f.number {
 	case fieldBody:
 		m.Body = f.bytes
@@ -161,19 +161,19 @@ func (c *Control) decode(outer *fields, b []byte) error {
 		}
 		switch {
 		case f.number == fieldCmd && f.kind == protowire.VarintType:
-			w.take(&f, false)
+			w.noteField(&f, false)
 			c.Cmd = Command(w.int32(f.varint))
 		case f.number == fieldNode && f.kind == protowire.BytesType:
-			w.take(&f, true)
+			w.noteField(&f, true)
 			c.Nodes = append(c.Nodes, Node{})
 			if err := c.Nodes[len(c.Nodes)-1].decode(&w, f.bytes); err != nil {
 				return fmt.Errorf("control: node %d: %w", len(c.Nodes)-1, err)
 			}
 		case f.number == fieldBarrierGroup && f.kind == protowire.VarintType:
-			w.take(&f, false)
+			w.noteField(&f, false)
 			c.BarrierGroup = w.int32(f.varint)
 		case f.number == fieldMsgSig && f.kind == protowire.VarintType:
-			w.take(&f, false)
+			w.noteField(&f, false)
 			c.MsgSig = f.varint
 		default:
 			c.unknown = w.keep(&f, c.unknown)
@@ -204,7 +204,7 @@ func (n *Node) decode(outer *fields, b []byte) error {
 			n.unknown = w.keep(&f, n.unknown)
 			continue
 		}
-		w.take(&f, false)
+		w.noteField(&f, false)
 		switch f.number {
 		case fieldRole:
 			n.Role = Role(w.int32(f.varint))

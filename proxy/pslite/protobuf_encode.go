@@ -73,8 +73,8 @@ func (p *wire) bool(number int, v bool) {
 	p.uint64(number, protowire.EncodeBool(v), 0)
 }
 
-// open begins a length-delimited field of n bytes, which the caller appends.
-func (p *wire) open(number, n int) {
+// openField begins a length-delimited field of n bytes, which the caller appends.
+func (p *wire) openField(number, n int) {
 	p.b = protowire.AppendTag(p.b, protowire.Number(number), protowire.BytesType)
 	p.b = protowire.AppendVarint(p.b, uint64(n))
 }
@@ -83,11 +83,11 @@ func (m *Meta) appendProto(dst []byte, d Dialect) []byte {
 	p := wire{dst, m.written(d) ^ m.flips}
 	p.int32(fieldHead, m.Head, 0)
 	if len(m.Body) > 0 || p.has(fieldBody) {
-		p.open(fieldBody, len(m.Body))
+		p.openField(fieldBody, len(m.Body))
 		p.b = append(p.b, m.Body...)
 	}
 	if m.Control.Cmd != NoCommand || p.has(fieldControl) {
-		p.open(fieldControl, m.Control.size())
+		p.openField(fieldControl, m.Control.size())
 		p.b = m.Control.append(p.b)
 	}
 	p.bool(fieldRequest, m.Request)
@@ -100,7 +100,7 @@ func (m *Meta) appendProto(dst []byte, d Dialect) []byte {
 		for _, t := range m.DataTypes {
 			n += protowire.SizeVarint(uint64(int64(t)))
 		}
-		p.open(fieldDataType, n)
+		p.openField(fieldDataType, n)
 		for _, t := range m.DataTypes {
 			p.b = protowire.AppendVarint(p.b, uint64(int64(t)))
 		}
@@ -120,7 +120,7 @@ func (c *Control) append(dst []byte) []byte {
 	p := wire{dst, c.written() ^ c.flips}
 	p.int32(fieldCmd, int32(c.Cmd), 0)
 	for i := range c.Nodes {
-		p.open(fieldNode, c.Nodes[i].size())
+		p.openField(fieldNode, c.Nodes[i].size())
 		p.b = c.Nodes[i].append(p.b)
 	}
 	p.int32(fieldBarrierGroup, c.BarrierGroup, 0)
@@ -133,7 +133,7 @@ func (n *Node) append(dst []byte) []byte {
 	p.int32(fieldRole, int32(n.Role), 0)
 	p.int32(fieldID, n.ID, Empty)
 	if n.Hostname != "" || p.has(fieldHostname) {
-		p.open(fieldHostname, len(n.Hostname))
+		p.openField(fieldHostname, len(n.Hostname))
 		p.b = append(p.b, n.Hostname...)
 	}
 	p.int32(fieldPort, n.Port, 0)

@@ -176,7 +176,7 @@ func TestWhatIsWaitedForIsWritten(t *testing.T) {
 		if _, err := e.step(&in, &out); err != nil || flushes > 3 {
 			t.Fatalf("%d flushes, %v", flushes, err)
 		}
-		out.forget()
+		out.reset()
 	}
 	if c.shown != 3 || c.late > 0 {
 		t.Errorf("of %d messages %d were encoded before what came earlier was written", c.shown, c.late)

@@ -204,7 +204,7 @@ func (d *direction) flush() error {
 	}
 	if d.skip > 0 {
 		if n = d.skipped(); n == 0 {
-			d.out.forget()
+			d.out.reset()
 			d.side.written()
 			return nil
 		}

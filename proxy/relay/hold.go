@@ -58,7 +58,7 @@ func (h *hold) keep(o *output, whole bool) bool {
 		return false
 	}
 	h.held = slices.Concat(append([][]byte{h.held}, o.vec...)...)
-	o.forget()
+	o.reset()
 	return true
 }
 
@@ -95,8 +95,8 @@ func (h *hold) await() {
 	}
 }
 
-// end is called when the connection has ended, or is about to by force.
-func (h *hold) end() {
+// endHold is called when the connection has ended, or is about to by force.
+func (h *hold) endHold() {
 	h.mu.Lock()
 	h.over = true
 	if h.on {

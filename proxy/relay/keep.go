@@ -72,7 +72,7 @@ func (c *Conn) Break() {
 func (c *Conn) broke() {
 	c.Keeping.breaks()
 	Reset(c.Far)
-	c.hold.end()
+	c.hold.endHold()
 	_ = c.Job.SetDeadline(time.Now()) // one that is closed wakes by itself
 }
 

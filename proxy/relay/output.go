@@ -103,12 +103,12 @@ func (o *output) flush() (err error) {
 		err = o.writeJoined()
 	}
 	o.written += uint64(o.waiting)
-	o.forget()
+	o.reset()
 	return err
 }
 
-// forget empties the output.
-func (o *output) forget() {
+// reset empties the output.
+func (o *output) reset() {
 	clear(o.vec)
 	o.vec, o.scratch, o.waiting, o.lent = o.vec[:0], o.scratch[:0], 0, false
 	if cap(o.scratch) > keepScratch {

@@ -71,7 +71,7 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	g.Go(func() { c.ended(c.up(ctx, m), true, reason.ResetByJob, reason.ResetByFarSide) })
 	g.Go(func() { c.ended(c.down(ctx, m), false, reason.ResetByFarSide, reason.ResetByJob) })
 	g.Wait()
-	c.hold.end()
+	c.hold.endHold()
 	c.hold.writers.Wait()
 	err := c.failed
 	if errors.Is(err, ErrBroken) && ctx.Err() == nil {
@@ -190,7 +190,7 @@ func (c *Conn) FarEnded() bool { return c.farEnded.Load() }
 
 func (c *Conn) reset() {
 	c.abort()
-	c.hold.end()
+	c.hold.endHold()
 	Reset(c.Job)
 	Reset(c.Far)
 }

@@ -31,9 +31,9 @@ func (f *filter) has(h uint64) bool {
 
 func (f *filter) mark(h uint64) { f.words[h>>(f.shift&63)] |= filterBits(h) }
 
-// add notes another key of a set that has now so many, and reports false where
+// noteKey notes another key of a set that has now so many, and reports false where
 // a new filter is due.
-func (f *filter) add(h uint64, keys int) bool {
+func (f *filter) noteKey(h uint64, keys int) bool {
 	if keys+f.stale > filterKeys*len(f.words) {
 		return false
 	}

@@ -137,7 +137,7 @@ func (r *Router) takeOwn(w *worker, l *letter, m *pslite.Message) error {
 		r.acceptAnswer(w, op.Server, m.Meta.AppID, own)
 	}
 	if !op.Push && op.Err == nil {
-		op.Err = op.take(l, m)
+		op.Err = op.keepValues(l, m)
 	}
 	if op.left--; op.left == 0 {
 		r.over(op)
@@ -153,8 +153,8 @@ func (r *Router) over(op *Op) {
 	r.out = append(r.out, Out{Op: op})
 }
 
-// take keeps the values that a pull's answer has.
-func (op *Op) take(l *letter, m *pslite.Message) error {
+// keepValues keeps the values that a pull's answer has.
+func (op *Op) keepValues(l *letter, m *pslite.Message) error {
 	keys := m.Keys()
 	if keys.Len() != l.keys {
 		return fmt.Errorf("server %d answers %d keys, %d were asked for", op.Server, keys.Len(), l.keys)

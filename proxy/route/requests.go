@@ -80,8 +80,8 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 		r.counts.Repeated++ // the server knows best whether it has it
 		return true
 	}
-	w.learn(m, keys.Len())
-	r.begin(w, id, entry{})
+	w.noteTemplate(m, keys.Len())
+	r.beginRequest(w, id, entry{})
 	r.counts.Plain++
 	if r.endGather(w, server, m) {
 		r.flushWorker(w)
@@ -89,8 +89,8 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 	return true
 }
 
-// begin notes a request that is under way from now on.
-func (r *Router) begin(w *worker, id request, e entry) {
+// beginRequest notes a request that is under way from now on.
+func (r *Router) beginRequest(w *worker, id request, e entry) {
 	e.generation = r.generation
 	w.open[id] = e
 	r.underWay[r.generation]++
@@ -115,9 +115,9 @@ func (r *Router) supersede(w *worker, id request) {
 	}
 }
 
-// learn keeps the first push and pull, from which the router's own are made, and
+// noteTemplate keeps the first push and pull, from which the router's own are made, and
 // whether keys have different numbers of values.
-func (w *worker) learn(m *pslite.Meta, keys int) {
+func (w *worker) noteTemplate(m *pslite.Meta, keys int) {
 	w.lens = w.lens || len(m.DataTypes) > 2 || w.differs(m, keys)
 	if w.apps[m.AppID] && (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
 		return
@@ -239,9 +239,9 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 	var going []slice
 	for i := range all {
 		m, id := &all[i].message, all[i].id
-		w.learn(&m.Meta, m.Keys().Len())
+		w.noteTemplate(&m.Meta, m.Keys().Len())
 		if plain(id, distinct[i]) {
-			r.begin(w, id, entry{})
+			r.beginRequest(w, id, entry{})
 			r.counts.Plain++
 			r.pass(w, id, m)
 			continue
@@ -259,7 +259,7 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 			r.counts.Joint++
 		}
 		w.addSplit(s.split)
-		r.begin(w, s.split.id, e)
+		r.beginRequest(w, s.split.id, e)
 		r.counts.Split++
 	}
 	return r.sendParts(w, going...)
@@ -363,12 +363,12 @@ func (r *Router) finish(w *worker, id request, e entry) {
 	if r.resend || e.split != nil {
 		w.ledger.Close(id.public())
 	}
-	r.end(e.generation)
+	r.endGeneration(e.generation)
 	r.checkQuiet()
 }
 
-// end takes a request out of the count of its generation.
-func (r *Router) end(generation uint32) {
+// endGeneration takes a request out of the count of its generation.
+func (r *Router) endGeneration(generation uint32) {
 	if r.underWay[generation]--; r.underWay[generation] == 0 {
 		delete(r.underWay, generation)
 	}

@@ -174,7 +174,7 @@ func (m *singles) set(key uint64, owner int32) {
 		case !s.full():
 			s.put(key, uint16(owner), h)
 			m.n++
-			if !m.filter.add(h, m.n) {
+			if !m.filter.noteKey(h, m.n) {
 				m.refilter()
 			}
 			return

@@ -35,8 +35,8 @@ func (v *verdicts) has(keys pslite.Keys, version uint64) bool {
 	return false
 }
 
-// add notes that none of the keys is displaced.
-func (v *verdicts) add(keys pslite.Keys, version uint64) {
+// rememberList notes that none of the keys is displaced.
+func (v *verdicts) rememberList(keys pslite.Keys, version uint64) {
 	if len(keys) < minVerdict || len(keys) > maxVerdict {
 		return
 	}
@@ -57,6 +57,6 @@ func (r *Router) touches(keys pslite.Keys) bool {
 	case r.table.Touches(keys):
 		return true
 	}
-	r.verdicts.add(keys, r.table.version)
+	r.verdicts.rememberList(keys, r.table.version)
 	return false
 }

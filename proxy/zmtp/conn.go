@@ -104,7 +104,7 @@ func (c *Conn) handshake(cfg Config) error {
 		return err
 	}
 	for ready := false; !ready; {
-		ev, err := c.next()
+		ev, err := c.nextEvent()
 		if err != nil {
 			return noEOF(err)
 		}
@@ -167,8 +167,8 @@ func (c *Conn) NetConn() net.Conn { return c.nc }
 // flushed are lost.
 func (c *Conn) Close() error { return c.nc.Close() }
 
-// next returns the next event, reading more bytes where it must.
-func (c *Conn) next() (Event, error) {
+// nextEvent returns the next event, reading more bytes where it must.
+func (c *Conn) nextEvent() (Event, error) {
 	for {
 		ev, rest, err := c.dec.Next(c.in)
 		c.in = rest

@@ -25,7 +25,7 @@ const keepBuffer = 64 << 20
 func (c *Conn) ReadMessage(m *Message) error {
 	m.Frames = m.Frames[:0]
 	for {
-		ev, err := c.next()
+		ev, err := c.nextEvent()
 		if err != nil {
 			if len(m.Frames) > 0 || !c.dec.Between() {
 				err = noEOF(err)

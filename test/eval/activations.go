@@ -110,7 +110,7 @@ func writeSplits(e *evaluation, title string, s *subject, all []measured, paper 
 			b, _ := m.spread(func(r *result) float64 { return r.splits.back.ratio() })
 			forward, back = fmt.Sprintf("1/%.1f", f), fmt.Sprintf("1/%.1f", b)
 		}
-		t.add(append(cells, forward, back, fmt.Sprintf("1/%.1f", m.ratio()))...)
+		t.addRow(append(cells, forward, back, fmt.Sprintf("1/%.1f", m.ratio()))...)
 	}
 	return t.write(e.out)
 }
@@ -136,7 +136,7 @@ func overTime(ctx context.Context, e *evaluation) error {
 	panel := figure.Panel{Title: "DCT Fig. 5: thresholds while training", X: "step", Y: "mean threshold", Legend: true}
 	for i, eta := range fixedSparsities {
 		whole, cut := tenths(all[0].runs, i), tenths(all[i+1].runs, 0)
-		t.add(fmt.Sprintf("%g%%", 100*eta), fmt.Sprintf("%.4f", whole[0]), fmt.Sprintf("%.4f", whole[9]), fmt.Sprintf("%.4f", cut[0]), fmt.Sprintf("%.4f", cut[9]), fmt.Sprintf("%.2f", cut[9]/whole[9]))
+		t.addRow(fmt.Sprintf("%g%%", 100*eta), fmt.Sprintf("%.4f", whole[0]), fmt.Sprintf("%.4f", whole[9]), fmt.Sprintf("%.4f", cut[0]), fmt.Sprintf("%.4f", cut[9]), fmt.Sprintf("%.2f", cut[9]/whole[9]))
 		for _, l := range []struct {
 			name   string
 			points [10]float64

@@ -40,7 +40,7 @@ func pulls(ctx context.Context, e *evaluation) error {
 		both, _ := m.spread(func(r *result) float64 {
 			return traffic{r.pushed.plain + r.pulled.plain, r.pushed.encoded + r.pulled.encoded}.ratio()
 		})
-		t.add(m.name, m.cell("%.2f", lastAccuracy), m.against(&all[0], "%+.2f", lastAccuracy), m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.2f", testAccuracy),
+		t.addRow(m.name, m.cell("%.2f", lastAccuracy), m.against(&all[0], "%+.2f", lastAccuracy), m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.2f", testAccuracy),
 			m.cell("%.4f", trainLoss), fmt.Sprintf("1/%.1f", m.ratio()), fmt.Sprintf("1/%.1f", pulled), fmt.Sprintf("1/%.1f", both))
 	}
 	return t.write(e.out)

@@ -66,7 +66,7 @@ func scale(ctx context.Context, e *evaluation) error {
 			row = append(row, fmt.Sprintf("%.2f", took.Seconds()), fmt.Sprintf("%.0f", each), fmt.Sprint(most))
 			p.Lines[i].Points = append(p.Lines[i].Points, plotter.XY{X: edges / 1e6, Y: each})
 		}
-		t.add(row...)
+		t.addRow(row...)
 	}
 	if err := t.write(e.out); err != nil {
 		return err
@@ -208,7 +208,7 @@ func reading(ctx context.Context, e *evaluation) error {
 	}
 	for i, way := range ways {
 		r := results[i]
-		t.add(way.name, fmt.Sprintf("%.1f", float64(text.Len())/1e6), fmt.Sprint(g.Edges()), fmt.Sprintf("%.0f", float64(text.Len())/1e6/r.seconds),
+		t.addRow(way.name, fmt.Sprintf("%.1f", float64(text.Len())/1e6), fmt.Sprint(g.Edges()), fmt.Sprintf("%.0f", float64(text.Len())/1e6/r.seconds),
 			fmt.Sprintf("%.0f", float64(r.peak)/1e6), fmt.Sprintf("%.1f", float64(r.peak)/float64(g.Edges())))
 	}
 	return t.write(e.out)

@@ -43,7 +43,7 @@ func slims(ctx context.Context, e *evaluation) error {
 		m := &all[i]
 		pulls, _ := m.spread(func(r *result) float64 { return r.pulled.ratio() })
 		bytes, _ := m.spread(saved)
-		t.add(m.name, m.cell("%.2f", lastAccuracy), m.against(&all[0], "%+.2f", lastAccuracy), m.cell("%.4f", lastLoss), m.against(&all[0], "%+.4f", lastLoss),
+		t.addRow(m.name, m.cell("%.2f", lastAccuracy), m.against(&all[0], "%+.2f", lastAccuracy), m.cell("%.4f", lastLoss), m.against(&all[0], "%+.4f", lastLoss),
 			m.cell("%.4f", trainLoss), fmt.Sprintf("1/%.1f", m.ratio()), fmt.Sprintf("1/%.2f", pulls), fmt.Sprintf("%.1f", bytes))
 	}
 	if err := t.write(e.out); err != nil {

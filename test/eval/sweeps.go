@@ -126,7 +126,7 @@ func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, g
 		if last := all[len(all)-1]; last.bound > 0 {
 			aboveBound = last.max / last.bound
 		}
-		t.add(append(row, fmt.Sprintf("%.3f", aboveBound))...)
+		t.addRow(append(row, fmt.Sprintf("%.3f", aboveBound))...)
 	}
 	e.progress("  %.0f s", time.Since(began).Seconds())
 	return p, t.write(e.out)

@@ -14,7 +14,7 @@ type table struct {
 	rows  [][]string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *table) addRow(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *table) write(w io.Writer) error {
 	width := make([]int, len(t.head))

@@ -61,7 +61,7 @@ func table5(ctx context.Context, e *evaluation) error {
 			if percent, ok := row.improvement[r.Algorithm]; ok {
 				paper = fmt.Sprintf("%.0f", percent)
 			}
-			t.add(display(r.Algorithm), fmt.Sprintf("%.1f", r.Improvement()), paper, fmt.Sprint(r.Traffic.Max),
+			t.addRow(display(r.Algorithm), fmt.Sprintf("%.1f", r.Improvement()), paper, fmt.Sprint(r.Traffic.Max),
 				fmt.Sprint(r.Traffic.Total), fmt.Sprintf("%.3f", float64(r.Traffic.Max)/r.Bound), fmt.Sprintf("%.2f", r.Seconds))
 		}
 		if err := t.write(e.out); err != nil {

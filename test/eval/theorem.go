@@ -96,7 +96,7 @@ func theorem(ctx context.Context, e *evaluation) error {
 			one := &cutter{sparsity: eta, tau: mean}
 			put(m, [2]map[int]model.Splitter{{1: one}})
 			with := gradientOf(m, params, all)
-			t.add(fmt.Sprint(steps), fmt.Sprintf("%g%%", 100*eta), fmt.Sprintf("%.3f", mean), fmt.Sprintf("%.3f", deviation),
+			t.addRow(fmt.Sprint(steps), fmt.Sprintf("%g%%", 100*eta), fmt.Sprintf("%.3f", mean), fmt.Sprintf("%.3f", deviation),
 				fmt.Sprintf("%.1f%%", 100*off(own.sum, one.sum)), fmt.Sprintf("%.1f%%", 100*off(of, with)), fmt.Sprintf("%.4f", cosine(of, with)))
 		}
 	}

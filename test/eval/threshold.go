@@ -92,7 +92,7 @@ func writeThresholds(e *evaluation, s *subject, name string, all []measured) err
 	for i := range all {
 		m := &all[i]
 		sent, _ := m.spread(func(r *result) float64 { return 100 * r.sent })
-		t.add(m.name, m.cell("%.4f", trainLoss), m.cell("%.4f", testLoss), m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.4f", testLoss),
+		t.addRow(m.name, m.cell("%.4f", trainLoss), m.cell("%.4f", testLoss), m.cell("%.2f", testAccuracy), m.against(&all[0], "%+.4f", testLoss),
 			m.cell("%.4f", lastLoss), m.against(&all[0], "%+.4f", lastLoss), fmt.Sprintf("%.3f", sent), fmt.Sprintf("1/%.1f", m.ratio()))
 	}
 	return t.write(e.out)
@@ -124,7 +124,7 @@ func lifespans(ctx context.Context, e *evaluation) error {
 		steps := float64(e.steps(rec))
 		ms, _ := m.spread(func(r *result) float64 { return 1e3 * r.codec.Seconds() / steps })
 		ns, _ := m.spread(func(r *result) float64 { return 1e9 * r.codec.Seconds() / (float64(r.pushed.plain) / 4) })
-		t.add(m.name, fmt.Sprintf("%.2f", ms), fmt.Sprintf("%.1f", ns), m.cell("%.4f", trainLoss),
+		t.addRow(m.name, fmt.Sprintf("%.2f", ms), fmt.Sprintf("%.1f", ns), m.cell("%.4f", trainLoss),
 			m.cell("%.4f", testLoss), fmt.Sprintf("1/%.1f", m.ratio()))
 		if i > 0 {
 			mean, _ := m.spread(testLoss)

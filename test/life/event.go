@@ -72,7 +72,7 @@ func (e kill) String() string         { return "kill -9 " + e.target.String() }
 func (e kill) possible(l *Life) error { return e.running(l) }
 func (e kill) happen(ctx context.Context, l *Life) error {
 	over := l.harms.begin(e.String(), harmful{breaks: e.of == proxy})
-	if err := e.service(l).end(syscall.SIGKILL, time.Minute); err != nil {
+	if err := e.service(l).stopService(syscall.SIGKILL, time.Minute); err != nil {
 		return err
 	}
 	return l.afterwards(ctx, e.await, func(ctx context.Context) error {
@@ -93,7 +93,7 @@ func (e killMany) possible(*Life) error { return nil }
 func (e killMany) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: true})()
 	for _, t := range e.targets {
-		if err := t.service(l).end(syscall.SIGKILL, time.Minute); err != nil {
+		if err := t.service(l).stopService(syscall.SIGKILL, time.Minute); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (e replace) happen(ctx context.Context, l *Life) error {
 	if e.together {
 		ended := make(chan error, len(e.targets))
 		for _, t := range e.targets {
-			go func() { ended <- t.service(l).end(syscall.SIGTERM, mayEndWithin) }()
+			go func() { ended <- t.service(l).stopService(syscall.SIGTERM, mayEndWithin) }()
 		}
 		var errs []error
 		for range e.targets {
@@ -173,7 +173,7 @@ func (e replace) happen(ctx context.Context, l *Life) error {
 	}
 	for _, t := range e.targets {
 		if !e.together {
-			if err := t.service(l).end(syscall.SIGTERM, mayEndWithin); err != nil {
+			if err := t.service(l).stopService(syscall.SIGTERM, mayEndWithin); err != nil {
 				return err
 			}
 		}

@@ -79,7 +79,7 @@ func newFleet(t testing.TB, j *journal) *fleet {
 	begin := func(kind string, h *hosts.Host, uid uint32, args ...string) *service {
 		s := &service{Service: hosts.Service{Group: kind, Host: h}, uid: uid, ended: ended, log: j.path("logs", kind+"-"+h.Name+".log"),
 			args: append([]string{f.programs.psidecar, kind}, args...)}
-		if err := s.run(); err != nil {
+		if err := s.startAgain(); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {

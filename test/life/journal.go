@@ -88,8 +88,8 @@ func (j *journal) hasFailed() bool {
 	return len(j.failed) > 0
 }
 
-// keep adds to the folder what would be gone otherwise, where something failed.
-func (j *journal) keep(l *Life) {
+// keepFiles adds to the folder what would be gone otherwise, where something failed.
+func (j *journal) keepFiles(l *Life) {
 	if !j.hasFailed() {
 		return
 	}

@@ -72,7 +72,7 @@ func Live(t testing.TB, config Config) {
 	l.fleet = newFleet(t, l.journal)
 	l.data = makeData(t, l.fleet.programs.psjob, l.journal.dir)
 	l.bases.programs = l.fleet.programs
-	defer l.journal.keep(l)
+	defer l.journal.keepFiles(l)
 	l.journal.say("life of %v with seed %d", config.For, config.Seed)
 	l.live(ctx)
 	l.journal.say("%s", l.ledger.summary())
@@ -115,7 +115,7 @@ func (l *Life) live(ctx context.Context) {
 	}
 	l.calm(ctx, "after")
 	if ctx.Err() == nil {
-		if err := l.fleet.settle(ctx, before, l.ledger.events[damage{}.kind()]); err != nil {
+		if err := l.fleet.awaitRest(ctx, before, l.ledger.events[damage{}.kind()]); err != nil {
 			l.journal.fail("at the end: %v", err)
 			l.fleet.dump()
 		}

@@ -146,9 +146,9 @@ func (h held) String() string {
 	return fmt.Sprintf("%d descriptors, %d of them sockets, and %d of pipes, %d BPF maps, %d goroutines, %d MiB", h.descriptors, h.sockets, h.pipes, h.maps, h.goroutines, h.memory>>20)
 }
 
-// settle waits until the fleet holds no more than before, but for what was set
+// awaitRest waits until the fleet holds no more than before, but for what was set
 // aside when state was damaged so many times.
-func (f *fleet) settle(ctx context.Context, before rest, damages int) error {
+func (f *fleet) awaitRest(ctx context.Context, before rest, damages int) error {
 	before.files += damages * setAside
 	return f.await(ctx, func() error {
 		now, err := f.rest(ctx)

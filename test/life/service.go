@@ -39,8 +39,8 @@ type service struct {
 	said   int64          // bytes of the log before the present process
 }
 
-// run starts the service, and again when it ends.
-func (s *service) run() error {
+// startAgain starts the service, and again when it ends.
+func (s *service) startAgain() error {
 	failing := false
 	s.Away, s.Command, s.Failed = restartAfter, s.command, func(err error) { s.ended(s, err) }
 	s.Ended = func(p *hosts.Process, err error) {
@@ -77,9 +77,9 @@ func (s *service) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// end ends the present process by a signal and waits until it has; patience
+// stopService ends the present process by a signal and waits until it has; patience
 // bounds how long that may take.
-func (s *service) end(sig syscall.Signal, patience time.Duration) error {
+func (s *service) stopService(sig syscall.Signal, patience time.Duration) error {
 	s.mayEnd()
 	return s.End(sig, patience)
 }

@@ -44,7 +44,7 @@ func (e damage) happen(ctx context.Context, l *Life) error {
 	s := e.proxy().service(l)
 	s.StayAway(true)
 	defer s.StayAway(false)
-	if err := s.end(syscall.SIGKILL, time.Minute); err != nil {
+	if err := s.stopService(syscall.SIGKILL, time.Minute); err != nil {
 		return err
 	}
 	if err := e.lose(l); err != nil {
@@ -108,7 +108,7 @@ func (loseStore) happen(ctx context.Context, l *Life) error {
 	s := l.fleet.planner
 	s.StayAway(true)
 	defer s.StayAway(false)
-	if err := s.end(syscall.SIGKILL, time.Minute); err != nil {
+	if err := s.stopService(syscall.SIGKILL, time.Minute); err != nil {
 		return err
 	}
 	files, err := filesIn(filepath.Dir(l.fleet.store))

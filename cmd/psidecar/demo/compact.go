@@ -15,7 +15,7 @@ func (s *stage) compact(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil); err != nil {
 		return Result{}, err
 	}
-	return s.run(ctx, "compact")
+	return s.measureJob(ctx, "compact")
 }
 
 // grace is what the demo's proxies give moves that are under way when they are

@@ -100,7 +100,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 		play func(context.Context) (Result, error)
 	}{{"baseline", s.baseline}, {"observe", s.observe}, {"compact", s.compact}, {"placement", s.placement}, {"reroute", s.reroute}, {"threshold", s.threshold}}
 	for i, phase := range phases {
-		s.telling.begin(i+1, len(phases), phase.name)
+		s.telling.announcePhase(i+1, len(phases), phase.name)
 		result, err := phase.play(ctx)
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 			return err
 		}
 	}
-	s.telling.end()
+	s.telling.endPhase()
 	return o.Observed(ctx)
 }
 

@@ -39,7 +39,7 @@ func (s *stage) observe(ctx context.Context) (Result, error) {
 	if err := s.startAgents(ctx, "--planner", hostPort(s.net.Host(0), reportPort)); err != nil {
 		return Result{}, err
 	}
-	result, err := s.run(ctx, "observe")
+	result, err := s.measureJob(ctx, "observe")
 	if err != nil {
 		return Result{}, err
 	}

@@ -29,7 +29,7 @@ func (s *stage) placement(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil, s.placed...); err != nil {
 		return Result{}, err
 	}
-	result, err := s.run(ctx, "placement")
+	result, err := s.measureJob(ctx, "placement")
 	if err != nil {
 		return Result{}, err
 	}

@@ -42,10 +42,10 @@ type workerReport struct {
 }
 
 // baseline runs the job as it is.
-func (s *stage) baseline(ctx context.Context) (Result, error) { return s.run(ctx, "baseline") }
+func (s *stage) baseline(ctx context.Context) (Result, error) { return s.measureJob(ctx, "baseline") }
 
-// run runs the job once and measures it.
-func (s *stage) run(ctx context.Context, phase string) (Result, error) {
+// measureJob runs the job once and measures it.
+func (s *stage) measureJob(ctx context.Context, phase string) (Result, error) {
 	o := s.options
 	data := o.Data
 	if s.data != "" {
@@ -91,7 +91,7 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 		if err := json.Unmarshal(w.Stdout.Bytes(), &r); err != nil {
 			return Result{}, fmt.Errorf("phase %s: worker %d printed %q instead of its report: %w", phase, w.Index, w.Stdout.Bytes(), err)
 		}
-		result.add(r, len(running.Workers))
+		result.addWorker(r, len(running.Workers))
 	}
 	result.measure(before, after, steps)
 	return result, nil
@@ -112,8 +112,8 @@ func (s *stage) processorTime() (ofJobs, ofPsidecar float64, err error) {
 	return ofJobs, ofPsidecar, nil
 }
 
-// add takes in one worker's report of n.
-func (r *Result) add(w workerReport, n int) {
+// addWorker takes in one worker's report of n.
+func (r *Result) addWorker(w workerReport, n int) {
 	r.StepsPerSecond += w.StepsPerSecond / float64(n)
 	r.Accesses += w.Pushes + w.Pulls
 	if w.AllWorkers && r.Loss == nil {

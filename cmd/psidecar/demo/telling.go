@@ -32,16 +32,16 @@ func newTelling(say func(string), bytes func() (uint64, error)) *telling {
 	return t
 }
 
-// begin says that a phase begins, the nth of all.
-func (t *telling) begin(n, all int, name string) {
+// announcePhase says that a phase begins, the nth of all.
+func (t *telling) announcePhase(n, all int, name string) {
 	t.mu.Lock()
 	t.phase = fmt.Sprintf("phase %d of %d, %s", n, all, name)
 	t.mu.Unlock()
 	t.tell("")
 }
 
-// end says no more of a phase.
-func (t *telling) end() {
+// endPhase says no more of a phase.
+func (t *telling) endPhase() {
 	t.mu.Lock()
 	t.phase, t.what = "", ""
 	t.mu.Unlock()

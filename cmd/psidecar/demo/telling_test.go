@@ -14,13 +14,13 @@ func TestTelling(t *testing.T) {
 		moved := uint64(0)
 		l := newTelling(func(text string) { said = append(said, text) }, func() (uint64, error) { return moved, nil })
 		l.tell("starting a planner")
-		l.begin(1, 2, "baseline")
+		l.announcePhase(1, 2, "baseline")
 		moved = 1_500_000
 		time.Sleep(tellEvery + tellEvery/2)
-		l.begin(2, 2, "placement")
+		l.announcePhase(2, 2, "placement")
 		l.tell("dividing data and keys")
 		time.Sleep(tellEvery)
-		l.end()
+		l.endPhase()
 		time.Sleep(2 * tellEvery)
 		l.close()
 		want := []string{

@@ -26,19 +26,19 @@ func (s *stage) threshold(ctx context.Context) (Result, error) {
 	}
 	rules := []values.Rule{{Threshold: sparsity, Until: s.options.Steps - s.options.Steps/30, Unchanged: true}}
 	for _, p := range s.fleet.proxies {
-		if err := p.put(ctx, "/api/v1/codecs", rules); err != nil {
+		if err := p.putJSON(ctx, "/api/v1/codecs", rules); err != nil {
 			return Result{}, err
 		}
 	}
-	result, err := s.run(ctx, "threshold")
+	result, err := s.measureJob(ctx, "threshold")
 	if err != nil {
 		return Result{}, err
 	}
 	return result, s.unguarded(ctx)
 }
 
-// put gives a proxy v as JSON, once it takes orders.
-func (s *service) put(ctx context.Context, path string, v any) (err error) {
+// putJSON gives a proxy v as JSON, once it takes orders.
+func (s *service) putJSON(ctx context.Context, path string, v any) (err error) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err

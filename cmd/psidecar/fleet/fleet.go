@@ -114,7 +114,7 @@ func Run(ctx context.Context, program []string, dir string, o Options) (*Result,
 	ctx, cancel := context.WithCancel(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, h := range f.hosts {
-		g.Go(func() error { return h.run(ctx) })
+		g.Go(func() error { return h.play(ctx) })
 	}
 	r, err := f.measure(ctx)
 	cancel()

@@ -52,11 +52,11 @@ func (h *host) proxyOptions() []grpc.DialOption {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
 }
 
-// run plays the host until ctx ends.
-func (h *host) run(ctx context.Context) error {
+// play plays the host until ctx ends.
+func (h *host) play(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.link.Run(ctx) })
-	g.Go(func() error { return h.proxy.run(ctx) })
+	g.Go(func() error { return h.proxy.followPlans(ctx) })
 	g.Go(func() error { return h.follow(ctx) })
 	return g.Wait()
 }

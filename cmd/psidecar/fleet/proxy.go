@@ -58,8 +58,8 @@ func newProxy(h *host) *proxy {
 	return p
 }
 
-// run follows until ctx ends.
-func (p *proxy) run(ctx context.Context) error {
+// followPlans follows until ctx ends.
+func (p *proxy) followPlans(ctx context.Context) error {
 	conn, err := grpc.NewClient(p.host.fleet.planner.address, p.host.proxyOptions()...)
 	if err != nil {
 		return fmt.Errorf("%s follows plans: %w", p.host.name(), err)
@@ -115,12 +115,12 @@ func (p *proxy) watch(ctx context.Context, client api.PlansClient) (listed bool)
 			case <-ctx.Done():
 			}
 		}
-		p.take(e)
+		p.applyEvent(e)
 	}
 }
 
-// take takes what an event says of where keys are.
-func (p *proxy) take(e *api.PlanEvent) {
+// applyEvent takes what an event says of where keys are.
+func (p *proxy) applyEvent(e *api.PlanEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := p.jobs[e.GetJob()]

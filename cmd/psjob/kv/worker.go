@@ -160,14 +160,14 @@ func (w *Worker) handle(ctx context.Context, m *van.Message) error {
 	if !ok {
 		return fmt.Errorf("node %d answers pull %d, which is not waited for", m.Sender, m.Meta.Timestamp)
 	}
-	if err := found.(*transfer).take(m); err != nil {
+	if err := found.(*transfer).copyPart(m); err != nil {
 		return fmt.Errorf("answer of node %d to pull %d: %w", m.Sender, m.Meta.Timestamp, err)
 	}
 	return nil
 }
 
-// take copies a server's part of the answer to where it belongs.
-func (t *transfer) take(m *van.Message) error {
+// copyPart copies a server's part of the answer to where it belongs.
+func (t *transfer) copyPart(m *van.Message) error {
 	role, s, ok := pslite.Rank(int32(m.Sender))
 	if !ok || role != pslite.Server || s >= len(t.keyAt)-1 {
 		return fmt.Errorf("it is no server")

@@ -98,7 +98,7 @@ func (s *Store) Pull(step int32, keys []uint64, lens []int32, dst []float32) ([]
 	}
 	if s.settings.Synchronous {
 		for _, n := range numbers {
-			s.settle(step, n)
+			s.applyStep(step, n)
 		}
 	}
 	if s.width == 1 {
@@ -136,7 +136,7 @@ func (s *Store) Lengths(keys []uint64, dst []int32) []int32 {
 func (s *Store) Digest() string {
 	if s.settings.Synchronous {
 		for n := range s.pending {
-			s.settle(math.MaxInt32, uint32(n))
+			s.applyStep(math.MaxInt32, uint32(n))
 		}
 	}
 	keys := s.index.Keys()
@@ -205,7 +205,7 @@ func (s *Store) touch(keys []uint64, each int, lens []int32) ([]uint32, error) {
 			if lens == nil && each == 0 {
 				k = s.settings.ValueLength
 			}
-			s.add(k)
+			s.appendKey(k)
 			before++
 			continue
 		}
@@ -217,8 +217,8 @@ func (s *Store) touch(keys []uint64, each int, lens []int32) ([]uint32, error) {
 	return s.numbers, failed
 }
 
-// add makes room for the next key's k values.
-func (s *Store) add(k int) {
+// appendKey makes room for the next key's k values.
+func (s *Store) appendKey(k int) {
 	if s.start == nil && s.width == 0 && k > 0 { // the first key
 		s.width = k
 	}
@@ -269,7 +269,7 @@ const (
 
 // collect adds a gradient to the sum of its step.
 func (s *Store) collect(step int32, n uint32, gradient []float32) error {
-	s.settle(step, n)
+	s.applyStep(step, n)
 	if s.pending[n] > step+1 {
 		return fmt.Errorf("it belongs to step %d, but step %d has begun", step, s.pending[n]-1)
 	}
@@ -288,8 +288,8 @@ func (s *Store) collect(step int32, n uint32, gradient []float32) error {
 	return nil
 }
 
-// settle applies the sum of an earlier step.
-func (s *Store) settle(step int32, n uint32) {
+// applyStep applies the sum of an earlier step.
+func (s *Store) applyStep(step int32, n uint32) {
 	if s.pending[n] == 0 || s.pending[n] > step {
 		return
 	}

@@ -147,10 +147,10 @@ func (c *counter) totals(workers, steps int) ([]int64, error) {
 	return sums, nil
 }
 
-// count pushes whole numbers, pulls after each push, and at the end compares
+// checkCounts pushes whole numbers, pulls after each push, and at the end compares
 // all sums with what they must be. While it runs, a value must never be less
 // than what this worker pushed itself, nor less than what it saw before.
-func (w *worker) count(ctx context.Context) error {
+func (w *worker) checkCounts(ctx context.Context) error {
 	c, err := newCounter(w.Count, w.Seed, &w.keys)
 	if err != nil {
 		return err

@@ -83,7 +83,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	momentum := model.Momentum{Factor: float32(w.Momentum)}
 	for step := range steps {
 		started := time.Now()
-		batch := order.next(w.Batch)
+		batch := order.nextSamples(w.Batch)
 		groups := m.Groups(batch)
 		var err error
 		if params, err = w.pull(ctx, groups, int32(step), params); err != nil {
@@ -247,8 +247,8 @@ func newShuffle(n int, seed, stream uint64) *shuffle {
 	return s
 }
 
-// next returns the next n samples, valid until the next call.
-func (s *shuffle) next(n int) []int32 {
+// nextSamples returns the next n samples, valid until the next call.
+func (s *shuffle) nextSamples(n int) []int32 {
 	s.batch = s.batch[:0]
 	for len(s.batch) < n {
 		if s.at == len(s.order) {

@@ -170,7 +170,7 @@ func (m *mixer) step(ctx context.Context, step int) error {
 	case 3:
 		return m.command(ctx)
 	}
-	return m.add(ctx)
+	return m.addShared(ctx)
 }
 
 // wait waits for a request.
@@ -273,9 +273,9 @@ func (m *mixer) command(ctx context.Context) error {
 	return nil
 }
 
-// add adds 1 to keys that all customers of the app share, and pushes nothing at
+// addShared adds 1 to keys that all customers of the app share, and pushes nothing at
 // all, which is answered too.
-func (m *mixer) add(ctx context.Context) error {
+func (m *mixer) addShared(ctx context.Context) error {
 	r := m.sharedKeys()
 	for i := range r.Vals {
 		r.Vals[i] = 1

@@ -352,7 +352,7 @@ func TestShuffleVisitsAll(t *testing.T) {
 	s := newShuffle(10, 1, 2)
 	var all []int32
 	for range 5 {
-		all = append(all, s.next(4)...)
+		all = append(all, s.nextSamples(4)...)
 	}
 	for epoch := range 2 {
 		part := slices.Clone(all[10*epoch : 10*epoch+10])

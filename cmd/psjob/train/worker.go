@@ -111,7 +111,7 @@ func (w *worker) work(ctx context.Context) (err error) {
 	}
 	switch w.Model {
 	case "count":
-		err = w.count(ctx)
+		err = w.checkCounts(ctx)
 	case "mix":
 		err = w.mix(ctx)
 	case "rows":

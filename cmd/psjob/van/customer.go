@@ -40,7 +40,7 @@ func (v *Van) NewCustomer(app, id int, handle func(ctx context.Context, m *Messa
 	if err := v.addCustomer(c); err != nil {
 		return nil, err
 	}
-	v.begin(c.run)
+	v.startGoroutine(c.handleMessages)
 	return c, nil
 }
 
@@ -115,8 +115,8 @@ func (c *Customer) answered(ts int32, node int) error {
 	return nil
 }
 
-// run handles messages until the van ends.
-func (c *Customer) run(ctx context.Context) error {
+// handleMessages handles messages until the van ends.
+func (c *Customer) handleMessages(ctx context.Context) error {
 	for {
 		m, err := c.inbox.get(ctx)
 		if err != nil {

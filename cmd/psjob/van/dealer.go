@@ -189,7 +189,7 @@ func (d *dealer) connectAndServe(ctx context.Context) error {
 		gone <- discard(conn)
 		nc.Close() // ends a write that waits
 	})
-	err = d.write(ctx, conn, &counted.written, gone)
+	err = d.writeBatches(ctx, conn, &counted.written, gone)
 	nc.Close()
 	broken.Wait()
 	return err
@@ -206,11 +206,11 @@ func discard(conn *zmtp.Conn) error {
 	}
 }
 
-// write writes batches until the connection breaks.
-func (d *dealer) write(ctx context.Context, conn *zmtp.Conn, written *atomic.Int64, gone <-chan error) error {
+// writeBatches writes batches until the connection breaks.
+func (d *dealer) writeBatches(ctx context.Context, conn *zmtp.Conn, written *atomic.Int64, gone <-chan error) error {
 	var batch []outgoing
 	for {
-		batch = d.take(batch[:0])
+		batch = d.drainQueue(batch[:0])
 		if len(batch) == 0 {
 			select {
 			case <-d.some:
@@ -227,7 +227,7 @@ func (d *dealer) write(ctx context.Context, conn *zmtp.Conn, written *atomic.Int
 			d.putBack(batch, written.Load()-before)
 			return err
 		}
-		d.settle(batch)
+		d.noteSent(batch)
 	}
 }
 
@@ -240,8 +240,8 @@ func writeBatch(conn *zmtp.Conn, batch []outgoing) error {
 	return conn.Flush()
 }
 
-// take moves what waits to batch.
-func (d *dealer) take(batch []outgoing) []outgoing {
+// drainQueue moves what waits to batch.
+func (d *dealer) drainQueue(batch []outgoing) []outgoing {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	batch = append(batch, d.waiting...)
@@ -257,8 +257,8 @@ func (d *dealer) take(batch []outgoing) []outgoing {
 	return batch
 }
 
-// settle notes that messages are out.
-func (d *dealer) settle(batch []outgoing) {
+// noteSent notes that messages are out.
+func (d *dealer) noteSent(batch []outgoing) {
 	control := 0
 	for i, o := range batch {
 		_, bodies := o.size()
@@ -291,7 +291,7 @@ func (d *dealer) putBack(batch []outgoing, written int64) {
 		out++
 	}
 	rest := append([]outgoing(nil), batch[out:]...)
-	d.settle(batch[:out])
+	d.noteSent(batch[:out])
 	d.mu.Lock()
 	d.waiting = append(rest, d.waiting...)
 	d.mu.Unlock()

@@ -135,7 +135,7 @@ func TestQueueOrder(t *testing.T) {
 	for i, priority := range []int32{0, 0, 5, 1, 5, 0} {
 		m := NewMessage(i)
 		m.Meta.Priority = priority
-		if err := q.put(t.Context(), m); err != nil {
+		if err := q.enqueue(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,10 +151,10 @@ func TestQueueOrder(t *testing.T) {
 		t.Errorf("order %v, want %v", got, want)
 	}
 	full := newQueue(1)
-	_ = full.put(t.Context(), NewMessage(1))
+	_ = full.enqueue(t.Context(), NewMessage(1))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := full.put(ctx, NewMessage(2)); err == nil {
+	if err := full.enqueue(ctx, NewMessage(2)); err == nil {
 		t.Error("a full queue took a message")
 	}
 }

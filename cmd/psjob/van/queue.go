@@ -25,8 +25,8 @@ func newQueue(size int) *queue {
 	return q
 }
 
-// put adds m, waiting for room until ctx ends.
-func (q *queue) put(ctx context.Context, m *Message) error {
+// enqueue adds m, waiting for room until ctx ends.
+func (q *queue) enqueue(ctx context.Context, m *Message) error {
 	select {
 	case <-q.room:
 	case <-ctx.Done():

@@ -100,7 +100,7 @@ func (v *Van) deliver(ctx context.Context, m *Message) error {
 		c, added := v.customers[at], v.added
 		v.mu.Unlock()
 		if c != nil {
-			if err := c.inbox.put(ctx, m); err != nil {
+			if err := c.inbox.enqueue(ctx, m); err != nil {
 				return nil // the van ends
 			}
 			return nil
@@ -152,7 +152,7 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 		return nil
 	}
 	late := v.roster.complete
-	complete, err := v.roster.add(m.Meta.Control.Nodes[0])
+	complete, err := v.roster.registerNode(m.Meta.Control.Nodes[0])
 	v.mu.Unlock()
 	if late { // the job itself is in order
 		v.config.Logger.Error("refused a node", "error", err)

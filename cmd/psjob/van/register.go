@@ -67,10 +67,10 @@ func (v *Van) register(ctx context.Context) error {
 		sleep(ctx, resendSettle)
 	}
 	if v.config.Heartbeat > 0 && v.config.Role != pslite.Scheduler {
-		v.begin(v.heartbeats)
+		v.startGoroutine(v.heartbeats)
 	}
 	if v.config.HeartbeatTimeout > 0 {
-		v.begin(v.watchHeartbeats)
+		v.startGoroutine(v.watchHeartbeats)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (v *Van) register(ctx context.Context) error {
 func (v *Van) becomeReady() {
 	if v.config.Resend {
 		v.resender = newResender(v.config.ResendTimeout)
-		v.begin(v.repeat)
+		v.startGoroutine(v.repeat)
 	}
 	v.isReady.Store(true)
 	close(v.ready)

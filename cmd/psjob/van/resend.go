@@ -47,9 +47,9 @@ func newResender(timeout time.Duration) *resender {
 	return r
 }
 
-// keep copies a message that is about to be sent to a node. The caller passes
+// keepFrames copies a message that is about to be sent to a node. The caller passes
 // frames and written on to the dealer.
-func (r *resender) keep(ctx context.Context, signature uint64, to int, frames [][]byte) (o outgoing, err error) {
+func (r *resender) keepFrames(ctx context.Context, signature uint64, to int, frames [][]byte) (o outgoing, err error) {
 	select {
 	case r.room <- struct{}{}:
 	case <-ctx.Done():

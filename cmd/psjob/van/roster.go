@@ -61,10 +61,10 @@ func newRoster(servers, workers int) *roster {
 
 func address(n pslite.Node) string { return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port))) }
 
-// add registers a node that has no id yet. With the last one, all get their
+// registerNode registers a node that has no id yet. With the last one, all get their
 // ids: ranks ascend by port within a host, hosts come in descending order, as
 // PS-lite has it.
-func (r *roster) add(n pslite.Node) (complete bool, err error) {
+func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 	count := 0
 	for _, other := range r.nodes {
 		if other.Role == n.Role {

@@ -23,7 +23,7 @@ func (v *Van) Stop(ctx context.Context) error {
 		v.linger(ctx)
 	}
 	cause := context.Cause(v.ctx)
-	if err := v.end(); err != nil {
+	if err := v.closeAll(); err != nil {
 		return err
 	}
 	if cause != nil && !errors.Is(cause, errStopped) {

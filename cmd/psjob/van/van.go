@@ -67,17 +67,17 @@ func Start(ctx context.Context, c Config) (*Van, error) {
 	}
 	v.ctx, v.cancel = context.WithCancelCause(ctx)
 	v.group = new(errgroup.Group)
-	v.begin(v.accept)
-	v.begin(v.watchConnections)
+	v.startGoroutine(v.accept)
+	v.startGoroutine(v.watchConnections)
 	if err := v.register(ctx); err != nil {
 		v.fail(err)
-		return nil, errors.Join(err, v.end())
+		return nil, errors.Join(err, v.closeAll())
 	}
 	return v, nil
 }
 
-// begin starts a goroutine of the van; its error ends the van.
-func (v *Van) begin(f func(context.Context) error) {
+// startGoroutine starts a goroutine of the van; its error ends the van.
+func (v *Van) startGoroutine(f func(context.Context) error) {
 	v.group.Go(func() error {
 		err := f(v.ctx)
 		if err != nil && v.ctx.Err() == nil {
@@ -90,8 +90,8 @@ func (v *Van) begin(f func(context.Context) error) {
 // fail ends the van with a cause, which everybody who waits gets.
 func (v *Van) fail(err error) { v.cancel(err) }
 
-// end closes everything and waits for the van's goroutines.
-func (v *Van) end() error {
+// closeAll closes everything and waits for the van's goroutines.
+func (v *Van) closeAll() error {
 	v.cancel(errStopped)
 	v.listener.Close()
 	return v.group.Wait()
@@ -145,7 +145,7 @@ func (v *Van) Send(ctx context.Context, m *Message) error {
 	command := m.command()
 	if v.resender != nil && command != pslite.Ack && command != pslite.Terminate {
 		var err error
-		if o, err = v.resender.keep(ctx, m.signature(from, m.Recver), m.Recver, o.frames); err != nil {
+		if o, err = v.resender.keepFrames(ctx, m.signature(from, m.Recver), m.Recver, o.frames); err != nil {
 			return err
 		}
 		if m.Written != nil {

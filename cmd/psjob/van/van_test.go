@@ -197,19 +197,19 @@ func TestOneWorkerTooMany(t *testing.T) {
 	node := func(role pslite.Role, port int32) pslite.Node {
 		return pslite.Node{Role: role, Hostname: "h", Port: port}
 	}
-	if _, err := r.add(node(pslite.Worker, 1)); err != nil {
+	if _, err := r.registerNode(node(pslite.Worker, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.add(node(pslite.Worker, 2)); err == nil || !strings.Contains(err.Error(), "DMLC_NUM_WORKER=1") {
+	if _, err := r.registerNode(node(pslite.Worker, 2)); err == nil || !strings.Contains(err.Error(), "DMLC_NUM_WORKER=1") {
 		t.Errorf("a second worker: %v", err)
 	}
-	if _, err := r.add(node(pslite.Scheduler, 3)); err == nil {
+	if _, err := r.registerNode(node(pslite.Scheduler, 3)); err == nil {
 		t.Error("a second scheduler")
 	}
-	if complete, err := r.add(node(pslite.Server, 4)); err != nil || !complete {
+	if complete, err := r.registerNode(node(pslite.Server, 4)); err != nil || !complete {
 		t.Errorf("the last node: %v, %v", complete, err)
 	}
-	if _, err := r.add(node(pslite.Server, 5)); err == nil || !strings.Contains(err.Error(), "complete") {
+	if _, err := r.registerNode(node(pslite.Server, 5)); err == nil || !strings.Contains(err.Error(), "complete") {
 		t.Errorf("a node after the last: %v", err)
 	}
 }
@@ -221,7 +221,7 @@ func TestRanks(t *testing.T) {
 		{Role: pslite.Server, Hostname: "10.0.0.2", Port: 5}, {Role: pslite.Worker, Hostname: "10.0.0.2", Port: 6},
 		{Role: pslite.Worker, Hostname: "10.0.0.1", Port: 9, CustomerID: 1}, // the same process
 	} {
-		if _, err := r.add(n); err != nil {
+		if _, err := r.registerNode(n); err != nil {
 			t.Fatal(err)
 		}
 	}

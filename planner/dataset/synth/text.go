@@ -176,7 +176,7 @@ type writer struct {
 
 func (w *writer) row(r *rand.Rand) Row {
 	mainTopic, sideTopic := r.IntN(w.Topics), r.IntN(w.Topics)
-	w.count(r, w.length(r), mainTopic, sideTopic)
+	w.writeCounts(r, w.length(r), mainTopic, sideTopic)
 	w.ids = w.ids[:0]
 	for f := range w.counts {
 		w.ids = append(w.ids, uint64(f)+1)
@@ -209,9 +209,9 @@ func (w *writer) length(r *rand.Rand) int {
 	return min(max(1, int(math.Round(n))), w.Features/2)
 }
 
-// count draws words until distinct of them are there, or so many that the
+// writeCounts draws words until distinct of them are there, or so many that the
 // rest of a small vocabulary would take too long.
-func (w *writer) count(r *rand.Rand, distinct, mainTopic, sideTopic int) {
+func (w *writer) writeCounts(r *rand.Rand, distinct, mainTopic, sideTopic int) {
 	clear(w.counts)
 	for draws := 0; len(w.counts) < distinct && draws < 8*distinct+64; draws++ {
 		var f uint32

@@ -105,7 +105,7 @@ func (a *annealer[T]) sweep(ctx context.Context, temp float64) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		a.team.run(func(i int) {
+		a.team.runAll(func(i int) {
 			a.propose(&a.members[i], part(chunks, i, a.team.members), float32(temp))
 		})
 		a.settleAll()
@@ -165,15 +165,15 @@ func (a *annealer[T]) applyMoves() {
 	if len(moves) == 0 {
 		return
 	}
-	a.team.run(func(i int) {
-		a.shares.run(i, func(from, to uint32) {
+	a.team.runAll(func(i int) {
+		a.shares.runMember(i, func(from, to uint32) {
 			for _, p := range moves {
 				a.moveRow(int(p.v), int(a.block[p.v]), int(p.to), from, to, &a.members[i].costs)
 			}
 		})
 	})
 	for i := range a.members {
-		a.cost.take(&a.members[i].costs)
+		a.cost.drainFrom(&a.members[i].costs)
 	}
 	for _, p := range moves {
 		from := int(a.block[p.v])

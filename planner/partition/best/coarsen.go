@@ -58,7 +58,7 @@ func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want 
 			return nil, 0, err
 		}
 		to := min(from+joinBatch, n)
-		t.run(func(i int) {
+		t.runAll(func(i int) {
 			for v := from + i; v < to; v += t.members {
 				choice[v] = -1
 				if !c.joined[v] {

@@ -14,8 +14,8 @@ func newSettler(k int) settler {
 	return settler{k: k, size: make([]int64, k), waiting: make([][]proposal, k*k)}
 }
 
-// begin forgets the last batch; the blocks have the given sizes.
-func (s *settler) begin(size []int64) {
+// startBatch forgets the last batch; the blocks have the given sizes.
+func (s *settler) startBatch(size []int64) {
 	copy(s.size, size)
 	s.moves = s.moves[:0]
 	for i := range s.waiting {
@@ -26,7 +26,7 @@ func (s *settler) begin(size []int64) {
 // settleAll decides about all proposals of a batch, and counts what the blocks
 // are wanted for.
 func (a *annealer[T]) settleAll() {
-	a.settler.begin(a.state.size)
+	a.settler.startBatch(a.state.size)
 	for i := range a.members {
 		m := &a.members[i]
 		a.work += m.work

@@ -43,8 +43,8 @@ func (s *shares) of(i int) (from, to uint32) {
 	return s.cuts[int(s.at[i])], s.cuts[int(s.at[i+1])]
 }
 
-// run does a member's job on its share and notes the time.
-func (s *shares) run(i int, job func(from, to uint32)) {
+// runMember does a member's job on its share and notes the time.
+func (s *shares) runMember(i int, job func(from, to uint32)) {
 	began := time.Now()
 	job(s.of(i))
 	s.took[i] += time.Since(began)

@@ -41,8 +41,8 @@ type costs struct {
 
 func newCosts(k int) costs { return costs{touch: make([]int64, k), used: make([]int64, k)} }
 
-// take adds c's sums and sets c to zero.
-func (to *costs) take(c *costs) {
+// drainFrom adds c's sums and sets c to zero.
+func (to *costs) drainFrom(c *costs) {
 	to.total += c.total
 	c.total = 0
 	for b := range c.touch {

@@ -34,11 +34,11 @@ func newTeam(members int) *team {
 	return t
 }
 
-// run calls job(0) to job(members-1), each once, at the same time as far as
+// runAll calls job(0) to job(members-1), each once, at the same time as far as
 // members are there, and waits for all.
-func (t *team) run(job func(member int)) {
+func (t *team) runAll(job func(member int)) {
 	t.done.Store(0)
-	t.begin(job)
+	t.startJob(job)
 	epoch := t.epoch.Load()
 	for i := range t.members {
 		t.try(i, epoch)
@@ -57,8 +57,8 @@ func (t *team) try(member int, epoch uint64) {
 	}
 }
 
-// begin lets the members do a job.
-func (t *team) begin(job func(member int)) {
+// startJob lets the members do a job.
+func (t *team) startJob(job func(member int)) {
 	t.job = job
 	t.epoch.Add(1)
 	if t.asleep.Load() > 0 {
@@ -98,7 +98,7 @@ func (t *team) await(seen uint64) uint64 {
 
 func (t *team) close() {
 	t.ended.Store(true)
-	t.begin(nil)
+	t.startJob(nil)
 	t.exit.Wait()
 }
 

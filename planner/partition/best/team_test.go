@@ -10,7 +10,7 @@ func TestTeamRunsEveryMemberOnce(t *testing.T) {
 		tm := newTeam(members)
 		ran := make([]atomic.Int64, members)
 		for range 1000 {
-			tm.run(func(i int) { ran[i].Add(1) })
+			tm.runAll(func(i int) { ran[i].Add(1) })
 		}
 		tm.close()
 		for i := range ran {

@@ -40,5 +40,5 @@ func (r *refinement) balance(ctx context.Context, limits []int64) error {
 			return ctx.Err()
 		}
 	}
-	return r.run(ctx)
+	return r.makePasses(ctx)
 }

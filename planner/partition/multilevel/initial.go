@@ -14,7 +14,7 @@ func initial(ctx context.Context, l *level, o partition.Options, limits []int64,
 	var least int64
 	for range starts {
 		r := newRefinement(l, o, randomPart(l, limits, random), relax(l, limits))
-		if err := r.run(ctx); err != nil {
+		if err := r.makePasses(ctx); err != nil {
 			return nil, err
 		}
 		if cost := r.cost(); best == nil || cost < least {

@@ -59,7 +59,7 @@ func MBP(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.A
 			part = levels[i+1].project(part)
 		}
 		r := newRefinement(levels[i], o, part, relax(levels[i], limits))
-		if err := r.run(ctx); err != nil {
+		if err := r.makePasses(ctx); err != nil {
 			return nil, err
 		}
 		if i == 0 {

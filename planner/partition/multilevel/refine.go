@@ -70,8 +70,8 @@ func newRefinement(l *level, o partition.Options, part []int32, limit []int64) *
 	return r
 }
 
-// run makes passes until one gains nothing.
-func (r *refinement) run(ctx context.Context) error {
+// makePasses makes passes until one gains nothing.
+func (r *refinement) makePasses(ctx context.Context) error {
 	for range passes {
 		gained, err := r.pass(ctx)
 		if err != nil || gained == 0 {

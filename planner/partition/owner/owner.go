@@ -101,7 +101,7 @@ func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o partition.O
 			if o.Group != nil && o.Group[p] >= 0 {
 				if it, ok := ofGroup[o.Group[p]]; ok {
 					itemOf[p] = it
-					items[it].add(own)
+					items[it].addUses(own)
 					continue
 				}
 				ofGroup[o.Group[p]] = int32(len(items))
@@ -126,8 +126,8 @@ func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o partition.O
 	return items, itemOf, nil
 }
 
-// add adds the uses of another parameter of the group.
-func (it *item) add(more []use) {
+// addUses adds the uses of another parameter of the group.
+func (it *item) addUses(more []use) {
 next:
 	for _, u := range more {
 		for i := range it.use {

@@ -38,8 +38,8 @@ func (a *assigner) users(s int) []uint64 { return a.table.wordsOf(s)[:a.words] }
 
 func (a *assigner) now(s int) []uint64 { return a.table.wordsOf(s)[a.words:] }
 
-// count is what the first pass does with a sample: the table gets its features.
-func (a *assigner) count(ids []uint64) {
+// countFeatures is what the first pass does with a sample: the table gets its features.
+func (a *assigner) countFeatures(ids []uint64) {
 	for _, id := range ids {
 		if a.table.full() {
 			a.table.forgetRare()

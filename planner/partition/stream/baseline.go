@@ -37,8 +37,8 @@ func newBaseline(k int, memory int64) *baseline {
 // uneven when the sample shrinks.
 func sampleHash(id uint64) uint64 { return hash(id ^ 0x9e3779b97f4a7c15) }
 
-// add adds a sample.
-func (b *baseline) add(ids []uint64) {
+// addSample adds a sample.
+func (b *baseline) addSample(ids []uint64) {
 	at := b.row % b.k
 	b.row++
 	if at == 0 {
@@ -53,7 +53,7 @@ func (b *baseline) add(ids []uint64) {
 		}
 		for b.table.full() {
 			b.limit -= b.limit / 4
-			b.table.keep(func(s int) bool { return sampleHash(b.table.ids[s]-1) <= b.limit })
+			b.table.retainFeatures(func(s int) bool { return sampleHash(b.table.ids[s]-1) <= b.limit })
 		}
 		if sampleHash(id) > b.limit {
 			continue

@@ -174,8 +174,8 @@ func (s *state) memory() int64 {
 
 func (s *state) run(ctx context.Context, source Source, place func(id uint64, owner int) error) (*Result, error) {
 	err := source(ctx, 0, func(ids []uint64) (int, error) {
-		s.assigner.count(ids)
-		s.random.add(ids)
+		s.assigner.countFeatures(ids)
+		s.random.addSample(ids)
 		return -1, nil
 	})
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *state) pass(ctx context.Context, source Source, pass int) error {
 		old := -1
 		if pass > 1 {
 			var err error
-			if old, err = s.old.next(); err != nil {
+			if old, err = s.old.readMachine(); err != nil {
 				return 0, err
 			}
 		}
@@ -303,7 +303,7 @@ func (m *machineFile) put(machine int) error {
 	return nil
 }
 
-func (m *machineFile) next() (int, error) {
+func (m *machineFile) readMachine() (int, error) {
 	var two [2]byte
 	for i := range two {
 		var err error

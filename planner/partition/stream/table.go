@@ -81,8 +81,8 @@ func (t *table) wordsOf(s int) []uint64 { return t.words[s*t.perSlot : (s+1)*t.p
 
 func (t *table) countsOf(s int) []uint8 { return t.counts[s*t.counters : (s+1)*t.counters] }
 
-// keep drops the features for which stays is false. Slots move.
-func (t *table) keep(stays func(slot int) bool) {
+// retainFeatures drops the features for which stays is false. Slots move.
+func (t *table) retainFeatures(stays func(slot int) bool) {
 	free := 0 // the order of hashes starts anew after a free slot
 	for t.ids[free] != 0 {
 		free++
@@ -124,6 +124,6 @@ func (t *table) clear(s int) {
 // eighth of the table is free beside what must be.
 func (t *table) forgetRare() {
 	for least := uint32(1); t.used >= len(t.ids)/4*3; least *= 2 {
-		t.keep(func(s int) bool { return t.seen[s] > least })
+		t.retainFeatures(func(s int) bool { return t.seen[s] > least })
 	}
 }

@@ -29,7 +29,7 @@ func divideSamples(ctx context.Context, g *graph.Graph, o partition.Options, r R
 			return nil, err
 		}
 		crew.each(func(worker, i int) { d.machines[i].prepare(d, &d.finders[worker]) })
-		if err := d.take(); err != nil {
+		if err := d.assignRound(); err != nil {
 			return nil, err
 		}
 		if o.Progress != nil {
@@ -111,9 +111,9 @@ func shareOf(o partition.Options, i int) float64 {
 	return o.Capacity[i]
 }
 
-// take gives samples to machines in turn until the next one has to be prepared
+// assignRound gives samples to machines in turn until the next one has to be prepared
 // again.
-func (d *division) take() error {
+func (d *division) assignRound() error {
 	for d.left > 0 {
 		i := d.smallest() // line 4
 		if i < 0 {
@@ -123,7 +123,7 @@ func (d *division) take() error {
 		if m.stale(d) || !d.choose(m) { // line 5
 			return nil
 		}
-		c := m.next()
+		c := m.nextSet()
 		switch {
 		case len(c.set) == 0:
 			m.closed = true // nothing fits into its memory
@@ -139,7 +139,7 @@ func (d *division) take() error {
 		for _, s := range c.set { // lines 8 and 9
 			d.give(i, s)
 		}
-		m.take(c.set)
+		m.assignSet(c.set)
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (d *division) stuck() error {
 // with the other machines' next ones.
 func (d *division) choose(m *machine) bool {
 	if d.sampler == nil {
-		if m.next().torn(d.free) {
+		if m.nextSet().torn(d.free) {
 			m.goBack(d)
 			if d.rules.Alpha > 1 {
 				return false
@@ -180,7 +180,7 @@ func (d *division) choose(m *machine) bool {
 			continue
 		}
 		m.plan = append(m.plan[:m.taken], m.search(d, &d.finders[0], drawn))
-		if len(m.next().set) > 0 || len(drawn) == d.left || !m.fitsAny(d) {
+		if len(m.nextSet().set) > 0 || len(drawn) == d.left || !m.fitsAny(d) {
 			return true
 		}
 	}
@@ -200,7 +200,7 @@ func (d *division) give(i int, s uint32) {
 	d.free[s/64] &^= 1 << (s % 64)
 	d.left--
 	if d.sampler != nil {
-		d.sampler.remove(s)
+		d.sampler.removeSample(s)
 	}
 	m.load += int64(d.g.SampleWeight(int(s)))
 	m.size++

@@ -92,7 +92,7 @@ func (l *literal) give(i int, set []uint32) {
 		l.sets[i][s] = true
 		delete(l.free, s)
 		if l.sampler != nil {
-			l.sampler.remove(s)
+			l.sampler.removeSample(s)
 		}
 	}
 }

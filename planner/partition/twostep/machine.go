@@ -64,11 +64,11 @@ func newMachine(g *graph.Graph, start costs, r *rows, limit int64, share float64
 	}
 }
 
-// next is what the machine would take next.
-func (m *machine) next() subset { return m.plan[m.taken] }
+// nextSet is what the machine would take next.
+func (m *machine) nextSet() subset { return m.plan[m.taken] }
 
-// take notes that the machine was given the next of its plan, or of that set.
-func (m *machine) take(set []uint32) {
+// assignSet notes that the machine was given the next of its plan, or of that set.
+func (m *machine) assignSet(set []uint32) {
 	m.plan[m.taken].set = set
 	m.taken++
 	m.rejected = 0

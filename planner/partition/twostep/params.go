@@ -35,7 +35,7 @@ func PlaceParams(ctx context.Context, g *graph.Graph, o partition.Options, sampl
 	} else {
 		rest = newQueues(p)
 	}
-	return p.owner, p.take(ctx, rest)
+	return p.owner, p.assignKeys(ctx, rest)
 }
 
 // A placement is the state of Alg. 2.
@@ -107,7 +107,7 @@ func (p *placement) paramsOf(unit uint32, one *[1]int32) []int32 {
 // change is cost(P_i + p) - cost(P_i).
 func (p *placement) change(i, param int) int64 {
 	lambda := int64(p.users.count(param))
-	if p.users.has(param, i) {
+	if p.users.usedBy(param, i) {
 		lambda -= 2
 	}
 	return lambda * int64(p.g.ParamWeight(param))
@@ -136,8 +136,8 @@ func (p *placement) fix(o partition.Options) {
 	}
 }
 
-// take is lines 5 to 9.
-func (p *placement) take(ctx context.Context, rest supply) error {
+// assignKeys is lines 5 to 9.
+func (p *placement) assignKeys(ctx context.Context, rest supply) error {
 	const between = 1 << 14 // two looks at ctx
 	turn := newTurns(p.k, p.less)
 	for taken := 0; ; taken++ {

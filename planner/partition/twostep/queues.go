@@ -31,7 +31,7 @@ func (p *placement) unitsOf(i int) []uint32 {
 	var entries []entry
 	seen := map[int32]bool{}
 	for param := range p.owner {
-		if unit := p.unitOf[param]; p.owner[param] < 0 && p.users.has(param, i) && !seen[unit] {
+		if unit := p.unitOf[param]; p.owner[param] < 0 && p.users.usedBy(param, i) && !seen[unit] {
 			seen[unit] = true
 			e := entry{unit: uint32(unit)}
 			for _, member := range p.members[unit] {

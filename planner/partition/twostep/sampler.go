@@ -22,8 +22,8 @@ func newSampler(n int, random *rand.Rand) *sampler {
 	return s
 }
 
-// remove takes a sample out.
-func (s *sampler) remove(x uint32) {
+// removeSample takes a sample out.
+func (s *sampler) removeSample(x uint32) {
 	last := s.free[len(s.free)-1]
 	s.free[s.place[x]], s.place[last] = last, s.place[x]
 	s.free = s.free[:len(s.free)-1]

@@ -107,7 +107,7 @@ func (s *Store) writeRoot(ctx context.Context, r root) error {
 	s.root.Term, s.root.Opened = r.Term, r.Opened // for the object's annotations
 	m := s.object(r.object, s.name)
 	m.Data = map[string]string{rootKey: string(text)}
-	if r.object, err = s.put(ctx, m); err != nil {
+	if r.object, err = s.putObject(ctx, m); err != nil {
 		return err
 	}
 	s.root = r
@@ -129,8 +129,8 @@ func (s *Store) object(before *corev1.ConfigMap, name string) *corev1.ConfigMap 
 	return m
 }
 
-// put creates an object that has no version, and updates others.
-func (s *Store) put(ctx context.Context, m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+// putObject creates an object that has no version, and updates others.
+func (s *Store) putObject(ctx context.Context, m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	write := func() (*corev1.ConfigMap, error) { return s.objects.Update(ctx, m, metav1.UpdateOptions{}) }
 	if m.ResourceVersion == "" {
 		write = func() (*corev1.ConfigMap, error) { return s.objects.Create(ctx, m, metav1.CreateOptions{}) }
@@ -160,7 +160,7 @@ func (s *Store) takePage(ctx context.Context, number uint64) (*page, error) {
 		}
 		m := s.object(object, name)
 		m.BinaryData = object.BinaryData
-		p.object, err = s.put(ctx, m)
+		p.object, err = s.putObject(ctx, m)
 		if err == nil {
 			p.object.BinaryData = nil // the entries have it
 			return p, nil

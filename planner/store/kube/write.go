@@ -164,7 +164,7 @@ func (s *Store) flush(ctx context.Context, d *draft) error {
 	m := s.object(p.object, s.pageName(p.number))
 	m.BinaryData = map[string][]byte{pageKey: appendEntries(nil, entries)}
 	created := p.object == nil
-	object, err := s.put(ctx, m)
+	object, err := s.putObject(ctx, m)
 	if err != nil {
 		return err
 	}

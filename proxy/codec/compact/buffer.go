@@ -17,8 +17,8 @@ type buffer struct {
 	lent  []byte
 }
 
-// take returns an empty buffer with room for n bytes. What it held is lost.
-func (b *buffer) take(m *relay.Memory, n int) ([]byte, error) {
+// reserve returns an empty buffer with room for n bytes. What it held is lost.
+func (b *buffer) reserve(m *relay.Memory, n int) ([]byte, error) {
 	if m == nil || n <= uncounted {
 		if cap(b.small) < n {
 			b.small = make([]byte, 0, n)

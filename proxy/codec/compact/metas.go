@@ -59,8 +59,8 @@ func appendDifferences(dst, last, meta []byte) []byte {
 	return dst
 }
 
-// read reads a meta into room and returns it and what follows.
-func (m *metas) read(src, room []byte) (meta, rest []byte, err error) {
+// readMeta reads a meta into room and returns it and what follows.
+func (m *metas) readMeta(src, room []byte) (meta, rest []byte, err error) {
 	size, src, err := uvarint(src)
 	if err != nil {
 		return nil, nil, err

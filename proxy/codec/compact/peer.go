@@ -71,9 +71,9 @@ func NewPeer(limits Limits) *Peer {
 	}
 }
 
-// keep retains a copy of the keys of our request, and reports whether there was
+// keepRequest retains a copy of the keys of our request, and reports whether there was
 // room.
-func (p *Peer) keep(r request, keys []byte) bool {
+func (p *Peer) keepRequest(r request, keys []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.kept.fits(p.limits, len(keys)) || !p.state.TryGrow(len(keys)) {
@@ -84,8 +84,8 @@ func (p *Peer) keep(r request, keys []byte) bool {
 	return true
 }
 
-// take returns the keys of our request, which the peer has named.
-func (p *Peer) take(r request) ([]byte, error) {
+// takeKeys returns the keys of our request, which the peer has named.
+func (p *Peer) takeKeys(r request) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	keys, ok := p.asked[r]

@@ -84,7 +84,7 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 			return nil, 0, err
 		}
 	}
-	if r.metaRoom, src, err = r.metas.read(src, r.metaRoom); err != nil {
+	if r.metaRoom, src, err = r.metas.readMeta(src, r.metaRoom); err != nil {
 		return nil, 0, err
 	}
 	var keys []byte
@@ -158,7 +158,7 @@ func (r *Receiver) readKeys(flags byte, src []byte) (keys, rest []byte, err erro
 	if named.number, src, err = uvarint(src); err != nil {
 		return nil, nil, err
 	}
-	keys, err = r.peer.take(named)
+	keys, err = r.peer.takeKeys(named)
 	return keys, src, err
 }
 

@@ -182,7 +182,7 @@ func (s *Sender) retain(m *pslite.Message, keys []byte) bool {
 		return false
 	}
 	r := request{s.link, s.numbers}
-	if !s.peer.keep(r, keys) {
+	if !s.peer.keepRequest(r, keys) {
 		return false
 	}
 	s.numbers++

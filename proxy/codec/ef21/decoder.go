@@ -100,7 +100,7 @@ func (d *Decoder) all(f form, kind element.Kind, copied, src []byte) (rest []byt
 	}
 	for size := int(each) * kind.Size(); len(copied) > 0; {
 		if f == formPacked && len(codes) == 0 {
-			if codes, src, err = d.blocks.next(src); err != nil {
+			if codes, src, err = d.blocks.nextBlock(src); err != nil {
 				return nil, err
 			}
 		}
@@ -109,7 +109,7 @@ func (d *Decoder) all(f form, kind element.Kind, copied, src []byte) (rest []byt
 		if d.back, codes, err = quantize.Decode(d.back[:0], element.Float32, len(part)/kind.Size(), codes); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		d.room.add(kind, part, d.back)
+		d.room.addNumbers(kind, part, d.back)
 	}
 	if f == formAll {
 		return codes, nil

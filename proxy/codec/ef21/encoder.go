@@ -155,7 +155,7 @@ func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, val
 		before := len(*codes)
 		*codes, _ = c.rounding().Append(*codes, element.Float32, bytesOf(d), 0)
 		e.back = mustDecode(e.back, len(d), (*codes)[before:])
-		e.room.add(kind, w, e.back)
+		e.room.addNumbers(kind, w, e.back)
 		if c.Packed && (to == n || len(*codes) >= blockSize) {
 			dst = e.packer.flush(dst)
 		}

@@ -45,9 +45,9 @@ type unpacker struct {
 	scratch huff0.Scratch
 }
 
-// next returns the bytes of a block, which are valid until the next call, and what
+// nextBlock returns the bytes of a block, which are valid until the next call, and what
 // follows it.
-func (u *unpacker) next(src []byte) (plain, rest []byte, err error) {
+func (u *unpacker) nextBlock(src []byte) (plain, rest []byte, err error) {
 	n, used := binary.Uvarint(src)
 	if used <= 0 || n == 0 || n > mostBlock {
 		return nil, nil, fmt.Errorf("%w: a block of %d bytes", ErrCorrupt, n)

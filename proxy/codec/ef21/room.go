@@ -43,8 +43,8 @@ func (r *room) subtract(kind element.Kind, x, w []byte, tau float32, mask []uint
 	return r.d, vector.SubtractFloat32(r.d, r.wide[:4*n], r.wide[4*n:], tau, mask, at, first)
 }
 
-// add adds float32 numbers to those of a kind.
-func (r *room) add(kind element.Kind, w, back []byte) {
+// addNumbers adds float32 numbers to those of a kind.
+func (r *room) addNumbers(kind element.Kind, w, back []byte) {
 	n := len(w) / kind.Size()
 	if floats, ok := floatsOf(w); ok && kind == element.Float32 {
 		// What is compared, and with what, does not matter here.

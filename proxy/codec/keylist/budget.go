@@ -33,8 +33,8 @@ type room struct {
 	lent  []byte
 }
 
-// take returns an empty buffer with room for n bytes. What the room held is lost.
-func (r *room) take(m Memory, n int) ([]byte, error) {
+// reserve returns an empty buffer with room for n bytes. What the room held is lost.
+func (r *room) reserve(m Memory, n int) ([]byte, error) {
 	if m == nil || n <= uncounted {
 		if cap(r.small) < n {
 			r.small = make([]byte, 0, n)

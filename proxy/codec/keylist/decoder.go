@@ -105,7 +105,7 @@ func (d *Decoder) raw(src []byte) (list, rest []byte, err error) {
 	if size > uint64(len(src)) || size > uint64(d.table.limits.ListBytes) {
 		return nil, nil, fmt.Errorf("%w: %d bytes, more than there can be", ErrCorrupt, size)
 	}
-	if list, err = d.rooms.list.take(d.memory, int(size)); err != nil {
+	if list, err = d.rooms.list.reserve(d.memory, int(size)); err != nil {
 		return nil, nil, err
 	}
 	return append(list, src[:size]...), src[size:], nil
@@ -127,7 +127,7 @@ func (d *Decoder) readPositions(src []byte) (list, rest []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if list, err = d.rooms.list.take(d.memory, len(d.positions)+len(d.others)); err != nil {
+	if list, err = d.rooms.list.reserve(d.memory, len(d.positions)+len(d.others)); err != nil {
 		return nil, nil, err
 	}
 	return d.mergeLists(list), rest, nil
@@ -139,7 +139,7 @@ func (d *Decoder) delta(src []byte, r *room, most int) (rest, keys []byte, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	if keys, err = r.take(d.memory, n*keySize); err != nil {
+	if keys, err = r.reserve(d.memory, n*keySize); err != nil {
 		return nil, nil, err
 	}
 	return readDelta(src, keys, most)

@@ -57,7 +57,7 @@ func (e *Encoder) Append(dst, list []byte) []byte {
 	if e.table.fits(list) && e.state.TryGrow(e.table.cost(list)) {
 		head |= keepFlag
 		before := e.table.bytes
-		e.finder.add(&e.table, print, e.table.keep(list))
+		e.finder.rememberList(&e.table, print, e.table.keep(list))
 		e.state.Shrink(before + len(list) - e.table.bytes) // of lists that were forgotten
 	}
 	dst[at] = byte(head)

@@ -82,9 +82,9 @@ func (f *finder) find(t *table, print uint64, list []byte) (serial uint64, ok bo
 	return serial, true
 }
 
-// add remembers where a list was kept, and drops what the table has forgotten
+// rememberList remembers where a list was kept, and drops what the table has forgotten
 // once that is the larger part.
-func (f *finder) add(t *table, print, serial uint64) {
+func (f *finder) rememberList(t *table, print, serial uint64) {
 	if f.serials == nil {
 		f.serials = make(map[uint64]uint64)
 	}

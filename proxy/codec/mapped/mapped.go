@@ -147,7 +147,7 @@ func Create(path string, o Options) (f *File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.take(pageSize); err != nil {
+	if err := o.reserve(pageSize); err != nil {
 		return nil, err
 	}
 	f = &File{path: path, opts: o, seq: 1, free: map[int][]*Extent{}}
@@ -198,7 +198,7 @@ func (f *File) ID() [16]byte { return f.id }
 // Path is where the file is.
 func (f *File) Path() string { return f.path }
 
-func (o *Options) take(n int) error {
+func (o *Options) reserve(n int) error {
 	if o.Take != nil && !o.Take(n) {
 		return fmt.Errorf("no room for %d more bytes within the bound", n)
 	}
@@ -229,7 +229,7 @@ func (f *File) alloc(k Kind, t Tag, n int) (*Extent, error) {
 		}
 	}
 	last := f.segments[len(f.segments)-1]
-	e := &Extent{file: f, kind: k, at: f.end() - int64(len(last)) + int64(f.used), whole: last[f.used : f.used+size : f.used+size], size: n}
+	e := &Extent{file: f, kind: k, at: f.length() - int64(len(last)) + int64(f.used), whole: last[f.used : f.used+size : f.used+size], size: n}
 	putUint64(e.whole[8:], uint64(size))
 	e.describe(t)
 	f.stepped()
@@ -330,7 +330,7 @@ func (f *File) Close() error {
 	if f.page != nil {
 		err = errors.Join(err, unix.Munmap(f.page))
 	}
-	f.opts.give(int(f.end()))
+	f.opts.give(int(f.length()))
 	f.segments, f.page, f.free, f.undo, f.dying = nil, nil, nil, nil, nil
 	err = errors.Join(err, f.file.Close())
 	f.file = nil

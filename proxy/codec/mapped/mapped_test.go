@@ -172,8 +172,8 @@ func TestRoomIsUsedAgain(t *testing.T) {
 		}
 		f.Commit()
 	}
-	if f.end() > 2<<20 {
-		t.Errorf("%d bytes for 100 extents of 3000", f.end())
+	if f.length() > 2<<20 {
+		t.Errorf("%d bytes for 100 extents of 3000", f.length())
 	}
 }
 

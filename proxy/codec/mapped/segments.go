@@ -25,8 +25,8 @@ func reserve(f *os.File, from, n int64) error {
 	return nil
 }
 
-// end is the file's length.
-func (f *File) end() int64 {
+// length is the file's length.
+func (f *File) length() int64 {
 	if n := len(f.ends); n > 0 {
 		return f.ends[n-1]
 	}
@@ -38,10 +38,10 @@ func (f *File) grow(n int) error {
 	if len(f.ends) == mostSegment {
 		return errors.New("the file has too many segments")
 	}
-	from := f.end()
+	from := f.length()
 	n = max(n, least, min(int(from)/4, mostExtra))
 	n = (n + pageSize - 1) &^ (pageSize - 1)
-	if err := f.opts.take(n); err != nil {
+	if err := f.opts.reserve(n); err != nil {
 		return err
 	}
 	err := reserve(f.file, from, int64(n))

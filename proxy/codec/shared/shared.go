@@ -142,8 +142,8 @@ func (s *spare) get(n int) []byte {
 	return make([]byte, n)
 }
 
-// put takes a buffer back where no more than room bytes are kept with it.
-func (s *spare) put(b []byte, room int) {
+// giveBack takes a buffer back where no more than room bytes are kept with it.
+func (s *spare) giveBack(b []byte, room int) {
 	if len(s.free) < mostSpare && s.bytes+cap(b) <= room {
 		s.free = append(s.free, b)
 		s.bytes += cap(b)

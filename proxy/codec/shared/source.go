@@ -316,7 +316,7 @@ func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (
 		return 0, 0, false
 	}
 	if len(p) > 0 && !s.makeRoom(e.size()) { // there is none for both forms
-		s.spare.put(p, s.limit-s.bytes)
+		s.spare.giveBack(p, s.limit-s.bytes)
 		e.form, e.packed = Plain, nil
 	}
 	e.number = s.next
@@ -393,7 +393,7 @@ func (s *Source) recycle(e *entry) {
 	}
 	for _, b := range [][]byte{e.values, e.packed} {
 		if b != nil {
-			s.spare.put(b, s.limit-s.bytes)
+			s.spare.giveBack(b, s.limit-s.bytes)
 		}
 	}
 }

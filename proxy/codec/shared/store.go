@@ -179,7 +179,7 @@ func (s *Store) forget(number uint64, h *held) {
 	delete(s.entries, number)
 	s.bytes -= len(h.values)
 	if h.pins == 0 {
-		s.spare.put(h.values, s.limit-s.bytes)
+		s.spare.giveBack(h.values, s.limit-s.bytes)
 	}
 }
 

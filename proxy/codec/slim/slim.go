@@ -107,7 +107,7 @@ func (r *Receiver) DecodeHeader(src []byte) (v *sparse.Vector, count int, rest [
 		return nil, 0, nil, fmt.Errorf("%w: flags %d in round %d", ErrCorrupt, src[0], r.round)
 	}
 	if src[0]&begins != 0 {
-		if rest, err = r.begin(rest); err != nil {
+		if rest, err = r.beginRound(rest); err != nil {
 			return nil, 0, nil, err
 		}
 	}
@@ -130,9 +130,9 @@ func (r *Receiver) DecodeHeader(src []byte) (v *sparse.Vector, count int, rest [
 	return &r.got, count, rest, nil
 }
 
-// begin reads kind and length of the layer, and how many the explorer draws by
+// beginRound reads kind and length of the layer, and how many the explorer draws by
 // which seed.
-func (r *Receiver) begin(src []byte) (rest []byte, err error) {
+func (r *Receiver) beginRound(src []byte) (rest []byte, err error) {
 	if len(src) == 0 || !element.Kind(src[0]).Valid() {
 		return nil, fmt.Errorf("%w: values of no known kind", ErrCorrupt)
 	}

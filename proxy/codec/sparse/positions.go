@@ -134,7 +134,7 @@ func appendRuns(dst []byte, m Mask, runs, limit int) []byte {
 	var gaps, lengths [blockLen]uint64
 	filled, next := 0, 0
 	for done := 0; done < runs; done++ {
-		first := m.next(next)
+		first := m.nextPosition(next)
 		end := m.nextClear(first)
 		gaps[filled], lengths[filled] = uint64(first-next), uint64(end-first-1)
 		if done > 0 {
@@ -153,8 +153,8 @@ func appendRuns(dst []byte, m Mask, runs, limit int) []byte {
 	return dst
 }
 
-// next is the first position in the mask from i on; there is one.
-func (m Mask) next(i int) int {
+// nextPosition is the first position in the mask from i on; there is one.
+func (m Mask) nextPosition(i int) int {
 	w := m[i/64] >> (i % 64) << (i % 64)
 	for i /= 64; w == 0; w = m[i] {
 		i++

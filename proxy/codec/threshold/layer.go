@@ -156,7 +156,7 @@ func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []by
 func (l *Layer) Flush(out *sparse.Vector) bool {
 	out.Resize(l.kind, l.n)
 	out.At = l.residual.compare(smallest, out.Mask, out.At)
-	l.take(new(Workspace), out, l.residual, 0)
+	l.moveNumbers(new(Workspace), out, l.residual, 0)
 	return len(out.Values) > 0
 }
 
@@ -179,7 +179,7 @@ func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 			to := min(from+chunk, len(out.Mask))
 			first, end, before := from*64, min(to*64, n), len(out.At)
 			out.At = r.add(first, end, g[first*size:end*size], limit, out.Mask[from:to], out.At)
-			l.take(w, out, r, before)
+			l.moveNumbers(w, out, r, before)
 		}
 	}
 	l.since++
@@ -220,12 +220,12 @@ func (l *Layer) renew(w *Workspace, out *sparse.Vector, r residual, g []byte, dr
 	} else {
 		out.At = r.compare(limit, out.Mask, out.At[:0])
 	}
-	l.take(w, out, r, 0) // lines 10 to 12
+	l.moveNumbers(w, out, r, 0) // lines 10 to 12
 }
 
-// take moves the numbers at out's positions, from the given one on, from r to
+// moveNumbers moves the numbers at out's positions, from the given one on, from r to
 // out.
-func (l *Layer) take(w *Workspace, out *sparse.Vector, r residual, from int) {
+func (l *Layer) moveNumbers(w *Workspace, out *sparse.Vector, r residual, from int) {
 	at := out.At[from:]
 	var nonFinite int
 	out.Values, nonFinite = r.take(w, at, out.Values)

@@ -98,11 +98,11 @@ func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.E
 	dst = append(dst, byte(formWhole), s.number)
 	s.number++
 	if old != nil {
-		dst = s.forget(dst, old)
+		dst = s.dropAnswer(dst, old)
 	}
 	for s.bytes+len(values) > s.limits.Bytes || len(s.kept) >= s.limits.Answers {
 		s.stats.Forgotten++
-		dst = s.forget(dst, s.recent.Back())
+		dst = s.dropAnswer(dst, s.recent.Back())
 	}
 	a := &answer{name: name, slot: s.slots, values: append([]byte(nil), values...)}
 	if last := len(s.free) - 1; last >= 0 {
@@ -119,8 +119,8 @@ func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.E
 	return append(dst, values...)
 }
 
-// forget drops an answer and says so.
-func (s *Sender) forget(dst []byte, e *list.Element) []byte {
+// dropAnswer drops an answer and says so.
+func (s *Sender) dropAnswer(dst []byte, e *list.Element) []byte {
 	a := s.recent.Remove(e).(*answer)
 	delete(s.kept, a.name)
 	s.free = append(s.free, a.slot)

@@ -80,9 +80,9 @@ func (x *asks) put(a asking, of asked) bool {
 	return true
 }
 
-// take returns the pull that an answer is for, once: a repeated answer's mask would be
+// takePull returns the pull that an answer is for, once: a repeated answer's mask would be
 // for a push that has gone.
-func (x *asks) take(a asking) (asked, bool) {
+func (x *asks) takePull(a asking) (asked, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	of, ok := x.open.all[a]

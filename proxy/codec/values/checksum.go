@@ -14,8 +14,8 @@ type checksum struct{ sum uint64 }
 // checkBytes is how long a piece of a copy is.
 const checkBytes = 1024
 
-// add takes up a part and the values that it changed, and returns the sum.
-func (c *checksum) add(part []byte, t *copyTable, values []byte) uint32 {
+// addPart takes up a part and the values that it changed, and returns the sum.
+func (c *checksum) addPart(part []byte, t *copyTable, values []byte) uint32 {
 	var h xxhash.Digest
 	h.Reset()
 	var before [8]byte
@@ -34,5 +34,5 @@ func (c *checksum) add(part []byte, t *copyTable, values []byte) uint32 {
 
 // append appends the sum to a part that begins at the given place.
 func (c *checksum) append(head []byte, from int, t *copyTable, values []byte) []byte {
-	return binary.LittleEndian.AppendUint32(head, c.add(head[from:], t, values))
+	return binary.LittleEndian.AppendUint32(head, c.addPart(head[from:], t, values))
 }

@@ -56,7 +56,7 @@ func (c *copied) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []b
 	if err != nil {
 		return 0, nil, err
 	}
-	if len(rest) < 4 || c.check.add(start[:len(start)-len(rest)], t, values) != binary.LittleEndian.Uint32(rest) {
+	if len(rest) < 4 || c.check.addPart(start[:len(start)-len(rest)], t, values) != binary.LittleEndian.Uint32(rest) {
 		return 0, nil, fmt.Errorf("%w: copied values whose check is another: the ends of the link have come to differ", ErrCorrupt)
 	}
 	return n, rest[4:], nil
@@ -82,8 +82,8 @@ func (c *copied) table(flags byte, src []byte) (t *copyTable, rest []byte, err e
 	return t, src[1:], nil
 }
 
-// take takes memory for so many bytes, which the sender has counted as well.
-func (c *copied) take(n int) error {
+// reserve takes memory for so many bytes, which the sender has counted as well.
+func (c *copied) reserve(n int) error {
 	if n > c.left {
 		return fmt.Errorf("%w: more copied values to remember than was agreed", ErrCorrupt)
 	}
@@ -115,7 +115,7 @@ func (c *copied) readDense(t *copyTable, flags byte, key uint64, src, out []byte
 		return nil, nil, fmt.Errorf("%w: %d bytes of values of key %d where %d are wanted", ErrCorrupt, size, key, len(out))
 	}
 	if d == nil || len(d.values) != size {
-		if err = c.take(denseBytes + size); err != nil {
+		if err = c.reserve(denseBytes + size); err != nil {
 			return nil, nil, err
 		}
 		if d != nil {
@@ -156,10 +156,10 @@ func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, key
 	if !same {
 		return 0, nil, fmt.Errorf("%w: keys with other numbers of values than before", ErrCorrupt)
 	}
-	if err = c.take(missing*cellBytes + values*t.kind.Size()); err != nil {
+	if err = c.reserve(missing*cellBytes + values*t.kind.Size()); err != nil {
 		return 0, nil, err
 	}
-	t.add(&p, keys)
+	t.placeKeys(&p, keys)
 	if src, err = t.readFresh(&p, keys, fresh, src); err != nil {
 		return 0, nil, err
 	}

@@ -98,9 +98,9 @@ func (c *copies) close() {
 	c.taken, c.tables, c.numbers = 0, nil, map[copyName]int{}
 }
 
-// take takes memory for so many bytes, if there is any.
-func (c *copies) take(n int) bool {
-	if n > c.left || !c.codec.budget.take(n) {
+// reserve takes memory for so many bytes, if there is any.
+func (c *copies) reserve(n int) bool {
+	if n > c.left || !c.codec.budget.reserve(n) {
 		return false
 	}
 	c.left -= n
@@ -199,8 +199,8 @@ func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, 
 	return head, form, sent, ok
 }
 
-// begin appends a part's beginning up to the table's kind.
-func (t *copyTable) begin(head []byte, number int, flags byte) []byte {
+// appendHead appends a part's beginning up to the table's kind.
+func (t *copyTable) appendHead(head []byte, number int, flags byte) []byte {
 	if !t.began {
 		flags |= copyBegins
 	}
@@ -218,7 +218,7 @@ func (c *copies) appendDense(head []byte, t *copyTable, number int, config ef21.
 	d := t.dense[key]
 	if d == nil || cap(d.values) != len(values) {
 		// What the receiver has of another length stays counted until it has this.
-		if !c.take(denseBytes + len(values)) {
+		if !c.reserve(denseBytes + len(values)) {
 			return head, 0, false
 		}
 		if d != nil {
@@ -229,7 +229,7 @@ func (c *copies) appendDense(head []byte, t *copyTable, number int, config ef21.
 	}
 	start := len(head)
 	if len(d.values) > 0 {
-		head = binary.AppendUvarint(t.begin(head, number, copyDense), uint64(p.first))
+		head = binary.AppendUvarint(t.appendHead(head, number, copyDense), uint64(p.first))
 		if head, sent, ok = c.encoder.Append(head, config, t.kind, &d.tau, d.values, values); ok {
 			return c.check.append(head, start+1, t, d.values), sent, true
 		}
@@ -239,7 +239,7 @@ func (c *copies) appendDense(head []byte, t *copyTable, number int, config ef21.
 	d.values = d.values[:len(values)]
 	copy(d.values, values)
 	d.tau.Reset()
-	head = binary.AppendUvarint(t.begin(head, number, copyDense|copyWhole), uint64(p.first))
+	head = binary.AppendUvarint(t.appendHead(head, number, copyDense|copyWhole), uint64(p.first))
 	head = binary.AppendUvarint(head, uint64(len(values)))
 	head = append(head, values...)
 	return c.check.append(head, start+1, t, d.values), p.values(), true

@@ -39,7 +39,7 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 		t.forget = false
 	}
 	start, size := len(head), t.kind.Size()
-	head = t.begin(head, number, flags)
+	head = t.appendHead(head, number, flags)
 	head = binary.AppendUvarint(head, uint64(p.first))
 	head = binary.AppendUvarint(head, uint64(p.keys))
 	head = appendWidths(head, p)
@@ -87,9 +87,9 @@ func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 	}
 	free := t.held // the next part frees it
 	c.left += free
-	if same && c.take(missing*cellBytes+values*t.kind.Size()) {
+	if same && c.reserve(missing*cellBytes+values*t.kind.Size()) {
 		t.held = 0
-		t.add(p, keys)
+		t.placeKeys(p, keys)
 		return true
 	}
 	all := p.keys*cellBytes + p.to - p.from
@@ -97,9 +97,9 @@ func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 		free += before
 		c.give(before)
 		t.narrow, t.forget = &keyTable{index: newIndex()}, true
-		if c.take(all) {
+		if c.reserve(all) {
 			t.held = 0
-			t.add(p, keys)
+			t.placeKeys(p, keys)
 			return true
 		}
 	}
@@ -108,8 +108,8 @@ func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 	return false
 }
 
-// add gives those of a piece's keys a place that have none.
-func (t *copyTable) add(p *piece, keys pslite.Keys) {
+// placeKeys gives those of a piece's keys a place that have none.
+func (t *copyTable) placeKeys(p *piece, keys pslite.Keys) {
 	for i := range p.keys {
 		t.narrow.index.add(keys.At(p.first+i), p.widthOf(i))
 	}

@@ -161,8 +161,8 @@ func (s *stream) moveTo(dst *stream, to owner, away *leaving) (ok bool, err erro
 		return false, nil
 	}
 	file := s.file
-	return true, dst.take(k, id, func() error {
-		s.forget(note{file, noted})
+	return true, dst.adoptKept(k, id, func() error {
+		s.removeNote(note{file, noted})
 		return nil
 	})
 }

@@ -74,7 +74,7 @@ func (c *Codec) Save(path string) (streams int, err error) {
 		st.mu.Lock()
 		err = errors.Join(err, st.release())
 		if waits, _ := st.residual(); waits > 0 {
-			all.Streams = append(all.Streams, st.keep(o))
+			all.Streams = append(all.Streams, st.keptState(o))
 		}
 		st.mu.Unlock()
 	}
@@ -118,8 +118,8 @@ func writeKept(path string, all *kept) (err error) {
 	return buffered.Flush()
 }
 
-// keep returns what is kept of a stream; st.mu is locked.
-func (s *stream) keep(o owner) keptStream {
+// keptState returns what is kept of a stream; st.mu is locked.
+func (s *stream) keptState(o owner) keptStream {
 	k := keptStream{Origin: o.origin, Node: o.node, Server: o.server, App: o.app, Customer: o.customer, Last: s.repeats.last}
 	for key, l := range s.dense {
 		k.Dense = append(k.Dense, keptDense{key, byte(l.Kind()), l.pulled, l.AppendResidual(nil), l.Age()})
@@ -183,7 +183,7 @@ func (c *Codec) restoreSaved(path string) (streams int, err error) {
 			err = errors.Join(err, fmt.Errorf("what waited for %s is lost: too many workers and servers", k.Server))
 			continue
 		}
-		err = errors.Join(err, st.take(k, [2]uint64{}, func() error { return nil }))
+		err = errors.Join(err, st.adoptKept(k, [2]uint64{}, func() error { return nil }))
 		c.leave(st)
 		c.taken.Add(1)
 	}
@@ -270,7 +270,7 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 		}
 		c := l.index.at(key)
 		if c.place == 0 {
-			if !s.budget.take(cellBytes) {
+			if !s.budget.reserve(cellBytes) {
 				return false
 			}
 			if !s.widen(l, width) {

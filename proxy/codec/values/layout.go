@@ -44,9 +44,9 @@ type layout struct {
 	pieces []piece
 }
 
-// read cuts the values of m, and says what forbids it, if anything does: then
+// readShape cuts the values of m, and says what forbids it, if anything does: then
 // the message passes as it is.
-func (l *layout) read(m *pslite.Message, spans []span) Reason {
+func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 	l.pieces = l.pieces[:0]
 	keys, vals := m.Keys(), m.Values()
 	n := keys.Len()
@@ -72,7 +72,7 @@ func (l *layout) read(m *pslite.Message, spans []span) Reason {
 			end = at + sort.Search(n-at, func(k int) bool { return keys.At(at+k) > last })
 		}
 		if end > at {
-			if r := l.add(s, vals.Type, at, end-at, at*size, size); r != "" {
+			if r := l.addPieces(s, vals.Type, at, end-at, at*size, size); r != "" {
 				return r
 			}
 		}
@@ -97,7 +97,7 @@ func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values
 		}
 		size := n * unit
 		last := len(l.pieces) - 1
-		if r := l.add(&spans[s], vals.Type, i, 1, from, size); r != "" {
+		if r := l.addPieces(&spans[s], vals.Type, i, 1, from, size); r != "" {
 			return r
 		}
 		if last >= 0 && l.pieces[last].join(&l.pieces[last+1], lens, unit) {
@@ -126,8 +126,8 @@ func (p *piece) join(o *piece, lens pslite.Lens, unit int) bool {
 	return true
 }
 
-// add adds pieces for keys of size bytes each.
-func (l *layout) add(s *span, t pslite.DataType, first, keys, from, size int) Reason {
+// addPieces adds pieces for keys of size bytes each.
+func (l *layout) addPieces(s *span, t pslite.DataType, first, keys, from, size int) Reason {
 	p := piece{span: s, first: first, keys: keys, from: from, to: from + keys*size}
 	switch {
 	case t == pslite.Float:

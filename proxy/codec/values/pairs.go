@@ -100,7 +100,7 @@ func (ps *pairs) pull(timestamp int32, keys pslite.Keys) (*pull, Reason) {
 		return nil, ReasonRepeat
 	}
 	cost := pullBytesOf(keys.Len())
-	if !ps.budget.take(cost) {
+	if !ps.budget.reserve(cost) {
 		return nil, ReasonMemory
 	}
 	ahead, twice := 0, 0
@@ -222,7 +222,7 @@ func (ps *pairs) masks() bool {
 // attach keeps the mask of an answer's rows; false where there is no memory.
 func (ps *pairs) attach(q *pull, m rowsMask) bool {
 	cost := 8 * (len(m.bits) + len(m.ends))
-	if q.gone || !ps.budget.take(cost) {
+	if q.gone || !ps.budget.reserve(cost) {
 		return false
 	}
 	q.bytes += cost

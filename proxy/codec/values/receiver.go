@@ -60,7 +60,7 @@ func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
 		r.Release()
 		r.state.Close()
 		cr.Close()
-		c.count(l, -1)
+		c.countLink(l, -1)
 	})
 	return r
 }

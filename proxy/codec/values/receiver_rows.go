@@ -49,7 +49,7 @@ func (r *Receiver) askedFor() asked {
 	if !r.sought {
 		r.sought = true
 		if m := r.message(); m != nil {
-			r.answers, _ = r.codec.asks.take(askingOf(r.link.Dialer, m))
+			r.answers, _ = r.codec.asks.takePull(askingOf(r.link.Dialer, m))
 		}
 	}
 	return r.answers

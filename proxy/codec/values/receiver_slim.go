@@ -24,7 +24,7 @@ func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
 	if n, rest, err = plainPart(src, out); err != nil {
 		return 0, nil, err
 	}
-	l, err := r.begin(number, pulled.cost(n), n)
+	l, err := r.beginPart(number, pulled.cost(n), n)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -32,9 +32,9 @@ func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
 	return n, rest, nil
 }
 
-// begin begins a layer of at most so many bytes, which may have been another
+// beginPart begins a layer of at most so many bytes, which may have been another
 // one before.
-func (r *Receiver) begin(number, cost, most int) (*known, error) {
+func (r *Receiver) beginPart(number, cost, most int) (*known, error) {
 	if old := r.layers[number]; old != nil {
 		r.left += old.cost
 	}
@@ -59,7 +59,7 @@ func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err er
 	l := r.layers[number]
 	isFirst := flags&roundFirst != 0 && kind == partSlim
 	if isFirst {
-		if l, err = r.begin(number, 0, len(out)); err != nil {
+		if l, err = r.beginPart(number, 0, len(out)); err != nil {
 			return 0, nil, err
 		}
 	}

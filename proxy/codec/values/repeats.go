@@ -125,7 +125,7 @@ func (r *repeats) remember(e exchange, sum uint64, section []byte, st *stream) b
 	switch {
 	case s.extent != nil:
 		s.section = s.extent.Bytes()
-	case !st.budget.take(len(section)):
+	case !st.budget.reserve(len(section)):
 		return false
 	default:
 		s.section = make([]byte, len(section))

@@ -26,7 +26,7 @@ func (r *roles) note(key uint64, push bool, b *budget) (pushed, known bool) {
 		b.give(len(r.before) * roleBytes)
 		r.before, r.now = r.now, nil
 	}
-	if !b.take(roleBytes) {
+	if !b.reserve(roleBytes) {
 		return false, false
 	}
 	if r.now == nil {

@@ -259,7 +259,7 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 		s.codec.counts.why(ReasonLarge)
 		return nil
 	}
-	if r := s.layout.read(m, s.spans); r != "" {
+	if r := s.layout.readShape(m, s.spans); r != "" {
 		s.codec.counts.why(r)
 		return nil
 	}

@@ -116,7 +116,7 @@ func (s *stream) makeFile() error {
 		return err
 	}
 	path := filepath.Join(s.folder, fmt.Sprintf("%s%016x%s", o.fileName(), rand.Uint64(), fileSuffix))
-	s.file, err = mapped.Create(path, mapped.Options{Name: name, Take: s.budget.take, Give: s.budget.give, Stepped: s.stepped})
+	s.file, err = mapped.Create(path, mapped.Options{Name: name, Take: s.budget.reserve, Give: s.budget.give, Stepped: s.stepped})
 	if err != nil {
 		s.memoryOnly = true // and not tried again with each message
 	}
@@ -219,12 +219,12 @@ func (s *stream) widen(l *narrowLayer, values int) bool {
 	case l.extent != nil && n+tailSize <= len(l.extent.Bytes()):
 		return true
 	case l.extent == nil && l.index.values > 0: // in memory, for want of room in files
-		return s.budget.take(values * size)
+		return s.budget.reserve(values * size)
 	}
 	e := s.allocate(kindNarrow, l.tag, max(n+n/4, leastWide)+tailSize)
 	switch {
 	case e == nil && l.extent == nil:
-		return s.budget.take(values * size)
+		return s.budget.reserve(values * size)
 	case e == nil:
 		return false
 	}

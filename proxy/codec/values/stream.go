@@ -223,7 +223,7 @@ func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
 	switch {
 	case e != nil:
 		n = 0
-	case !s.budget.take(bytes):
+	case !s.budget.reserve(bytes):
 		return nil
 	}
 	t, err := threshold.NewLayer(p.kind, n, r.config(key, 0))
@@ -294,7 +294,7 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 		return at, ReasonLength
 	}
 	if missing > 0 {
-		if l.index.values+values > math.MaxInt32 || !s.budget.take(missing*cellBytes) {
+		if l.index.values+values > math.MaxInt32 || !s.budget.reserve(missing*cellBytes) {
 			return at, ReasonMemory
 		}
 		if !s.widen(l, values) {
@@ -343,7 +343,7 @@ func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 		if _, ok := s.asked[key]; ok {
 			continue
 		}
-		if !s.budget.take(askedBytes) {
+		if !s.budget.reserve(askedBytes) {
 			return
 		}
 		s.asked[key] = struct{}{}

@@ -178,7 +178,7 @@ func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(), err err
 		err = errors.Join(err, failed)
 		done = append(done, func() {
 			st.mu.Lock()
-			st.forget(n)
+			st.removeNote(n)
 			st.mu.Unlock()
 			c.leave(st)
 		})
@@ -234,19 +234,19 @@ func (c *Codec) takeLeft(l *left) error {
 		return errors.Join(fmt.Errorf("what waits for %s must wait on: too many workers and servers", k.Server), l.Close())
 	}
 	defer c.leave(st)
-	return st.take(k, halves(l.ID), l.Remove)
+	return st.adoptKept(k, halves(l.ID), l.Remove)
 }
 
-// take adds what was kept to the stream and calls remove once that is safe; a kill
+// adoptKept adds what was kept to the stream and calls remove once that is safe; a kill
 // at any time leaves it in one place. Of the next proxy's files one that says it
 // has taken an id counts.
-func (s *stream) take(k *keptStream, id [2]uint64, remove func() error) error {
+func (s *stream) adoptKept(k *keptStream, id [2]uint64, remove func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, err := s.takeNoting(k, id)
 	failed := remove()
 	if failed == nil {
-		s.forget(n)
+		s.removeNote(n)
 	}
 	return errors.Join(err, failed)
 }
@@ -272,8 +272,8 @@ func (s *stream) takeNoting(k *keptStream, id [2]uint64) (n note, err error) {
 	return n, err
 }
 
-// forget takes a note away; s.mu is locked.
-func (s *stream) forget(n note) {
+// removeNote takes a note away; s.mu is locked.
+func (s *stream) removeNote(n note) {
 	if n.extent != nil && n.file == s.file {
 		s.guarded(func() {
 			s.file.Free(n.extent)

@@ -201,7 +201,7 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	if err != nil {
 		return nil, nil, err
 	}
-	c.count(l, 1)
+	c.countLink(l, 1)
 	return newSender(c, l, cs.(*compact.Sender), theirs), newReceiver(c, l, cr.(*compact.Receiver)), nil
 }
 
@@ -216,8 +216,8 @@ func (c *Codec) Shared() shared.Counts { return c.compact.Shared() }
 // ways are the links with another proxy: there, and back, over which answers come.
 type ways struct{ there, back int }
 
-// count counts a link, or with n -1 its end.
-func (c *Codec) count(l relay.Link, n int) {
+// countLink counts a link, or with n -1 its end.
+func (c *Codec) countLink(l relay.Link, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	other, w := l.Dialer, ways{back: n}
@@ -331,7 +331,7 @@ type budget struct {
 	used  atomic.Int64
 }
 
-func (b *budget) take(n int) bool {
+func (b *budget) reserve(n int) bool {
 	if b.used.Add(int64(n)) <= b.limit {
 		return true
 	}

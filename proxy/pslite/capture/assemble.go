@@ -77,7 +77,7 @@ func (a *Assembler) Add(s *Segment) {
 	if s.SYN {
 		seg.Seq++
 	}
-	a.take(d, seg)
+	a.acceptSegment(d, seg)
 	if s.RST {
 		a.finish(d)
 		if other := a.directions[s.Flow.Reverse()]; other != nil {
@@ -117,8 +117,8 @@ func (a *Assembler) Close() {
 	}
 }
 
-// take hands over s if it is next, or keeps it if it comes early.
-func (a *Assembler) take(d *direction, s Segment) {
+// acceptSegment hands over s if it is next, or keeps it if it comes early.
+func (a *Assembler) acceptSegment(d *direction, s Segment) {
 	if d.ended {
 		return
 	}

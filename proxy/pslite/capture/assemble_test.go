@@ -18,7 +18,7 @@ import (
 // replay runs segments through assembler and streams.
 func replay(segs []Segment) (list []string, totals Totals) {
 	j := newJob(Options{}, func(m *Message) error { list = append(list, line(m)); return nil })
-	a := NewAssembler(j.open)
+	a := NewAssembler(j.openDirection)
 	for i := range segs {
 		a.Add(&segs[i])
 	}
@@ -315,7 +315,7 @@ func TestClaimsCostNothing(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		j := newJob(Options{Data: true}, nil)
-		a := NewAssembler(j.open)
+		a := NewAssembler(j.openDirection)
 		for i := range segs {
 			a.Add(&segs[i])
 		}

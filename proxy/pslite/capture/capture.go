@@ -103,7 +103,7 @@ type Totals struct {
 // and the error says where.
 func Read(r io.Reader, opt Options, emit func(*Message) error) (Totals, error) {
 	job := newJob(opt, emit)
-	a := NewAssembler(job.open)
+	a := NewAssembler(job.openDirection)
 	skipped, err := Segments(r, func(s *Segment) error {
 		a.Add(s)
 		return job.err
@@ -133,8 +133,8 @@ func newJob(opt Options, emit func(*Message) error) *job {
 	return &job{opt: opt, emit: emit, ids: map[Flow]int32{}}
 }
 
-// open starts the reading of one direction.
-func (j *job) open(f Flow, late bool) Sink {
+// openDirection starts the reading of one direction.
+func (j *job) openDirection(f Flow, late bool) Sink {
 	j.totals.Connections++
 	delete(j.ids, f) // of an older connection between the same ports
 	return newStream(j, f, late)

@@ -124,7 +124,7 @@ func (s *stream) finish(t time.Time) {
 	default:
 		s.job.totals.UnsyncedBytes += s.wire
 	}
-	s.forget()
+	s.reset()
 }
 
 // wholeMeta reports whether the meta frame at least is complete.
@@ -132,8 +132,8 @@ func (s *stream) wholeMeta() bool {
 	return len(s.sizes) > s.prefix && uint64(len(s.whole[s.prefix].Bytes())) == s.sizes[s.prefix]
 }
 
-// forget makes ready for the next message.
-func (s *stream) forget() {
+// reset makes ready for the next message.
+func (s *stream) reset() {
 	s.sizes, s.wire, s.broken, s.prefix = s.sizes[:0], 0, false, 0
 }
 
@@ -231,12 +231,12 @@ func (s *stream) Gap(t time.Time, n uint64) {
 // lose gives up the message at hand and extra bytes behind it.
 func (s *stream) lose(extra uint64) {
 	s.job.totals.UnsyncedBytes += s.wire + extra
-	s.forget()
+	s.reset()
 	s.mode = lost
 }
 
 // End implements Sink.
 func (s *stream) End() {
 	s.job.totals.UnsyncedBytes += s.wire
-	s.forget()
+	s.reset()
 }
