@@ -22,7 +22,6 @@ import (
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/internal/procs"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -207,7 +206,6 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return opts.Health.Watch(ctx) })
-	g.Go(func() error { return procs.Run(ctx) })
 	g.Go(func() error { return d.Run(ctx) })
 	g.Go(func() error { return front.Serve(ctx, d.Agent().Handler(f.pprof)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.namesSocket) })

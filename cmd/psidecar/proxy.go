@@ -17,7 +17,6 @@ import (
 
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/internal/procs"
 	"github.com/psidecar/psidecar/planner/api/role"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/called"
@@ -262,7 +261,6 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	orders := f.orders(d.Proxy(), nil)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return opts.Health.Watch(ctx) })
-	g.Go(func() error { return procs.Run(ctx) })
 	g.Go(func() error { return front.Serve(ctx, d.Proxy().Handler(front.Guard, orders)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })
 	g.Go(func() error { f.values.follow(ctx, opts.Values); return nil })

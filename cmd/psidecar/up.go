@@ -15,7 +15,6 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/internal/procs"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/proxy/codec/values"
@@ -187,7 +186,6 @@ func reachable(a net.Addr) string {
 func (h *host) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.health.Watch(ctx) })
-	g.Go(func() error { return procs.Run(ctx) })
 	if h.planner != nil {
 		g.Go(func() error { return h.planner.Run(ctx) })
 	}
