@@ -175,6 +175,7 @@ type nowhere struct {
 
 func (n nowhere) Context() context.Context  { return n.ctx }
 func (n nowhere) Send(*api.PlanEvent) error { return nil }
+func (n nowhere) SendMsg(any) error         { return nil }
 
 func (f *fleet) jobName() string { return f.net.Host(0).Address(9091) }
 

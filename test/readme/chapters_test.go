@@ -11,7 +11,7 @@ import (
 
 // otherTests are commands that other tests run.
 var otherTests = map[string]string{
-	"make demo": "cmd/psidecar TestDemo", "make test": "what runs this",
+	"make demo": "cmd/psidecar TestDemo", "make test": "what runs this", "psidecar runs --job ads/ctr": "test/sidecar TestThreeRunsOfOneName",
 	"helm install psidecar deploy/chart --namespace psidecar --create-namespace --set image.repository=REGISTRY/psidecar,image.tag=TAG,tls.insecure=true": "test/kubernetes",
 }
 

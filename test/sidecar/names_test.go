@@ -143,15 +143,19 @@ func (n *named) series(s *Sidecar, port int) map[string]bool {
 // what it asks for itself, and its history has three runs.
 func TestThreeRunsOfOneName(t *testing.T) {
 	n := newNamed(t)
-	plan := func(args ...string) string {
+	psidecar := func(args ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), n.program, append(args, "--planner", n.sidecars[0].Address(Planner))...)
+		cmd := exec.CommandContext(t.Context(), n.program, args...)
 		var out strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := n.hosts[0].Run(t.Context(), cmd); err != nil {
 			t.Fatalf("psidecar %v: %v\n%s", args, err, out.String())
 		}
 		return out.String()
+	}
+	plan := func(args ...string) string {
+		t.Helper()
+		return psidecar(append(args, "--planner", n.sidecars[0].Address(Planner))...)
 	}
 	plan("plan", "codecs", "set", "--job", "ctr", "--unchanged", "--keys", "0-9223372036854775807", "--act", "--ahead")
 	for run := range 3 {
@@ -211,6 +215,9 @@ func TestThreeRunsOfOneName(t *testing.T) {
 	var byName page.Heatmap
 	if err := n.sidecars[0].Get(t.Context(), Page, "/api/v1/heatmap?job=ctr", &byName); err != nil || byName.Job != n.hosts[0].Address(9093) {
 		t.Errorf("by its name the job is %s, %v", byName.Job, err)
+	}
+	if out := psidecar("runs", "--job", "ctr", "--planner-http", "http://"+n.sidecars[0].Address(PlannerPage)); !strings.Contains(out, "job ctr\n") || strings.Count(out, "\n") != 5 {
+		t.Errorf("psidecar runs says %q", out)
 	}
 	if out := plan("plan", "codecs", "show", "--job", "ctr"); !strings.Contains(out, "job ctr: ") {
 		t.Errorf("psidecar plan codecs show says %q", out)
