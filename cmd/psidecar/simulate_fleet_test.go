@@ -32,7 +32,7 @@ func TestPlannerOfAFleet(t *testing.T) {
 func TestFleet(t *testing.T) {
 	o := fleet.DefaultOptions
 	o.Hosts, o.Keys, o.Hot, o.Shared, o.Window = 30, 1e6, 40, 8, 512
-	o.Every, o.Warm, o.During, o.Shifts, o.Away, o.Patience = 200*time.Millisecond, 2*time.Second, time.Second, 1, 300*time.Millisecond, 2*time.Minute
+	o.Every, o.Warm, o.During, o.Shifts, o.Away, o.Patience = 200*time.Millisecond, 2*time.Second, 2*time.Second, 1, 300*time.Millisecond, 2*time.Minute
 	for name, dense := range map[string]bool{"hashed": false, "dense": true} {
 		t.Run(name, func(t *testing.T) {
 			o.Dense = dense

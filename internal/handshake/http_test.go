@@ -2,12 +2,11 @@ package handshake
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -28,7 +27,7 @@ func TestPageBesideSilentConnections(t *testing.T) {
 	s.Start()
 	t.Cleanup(s.Close)
 	get := func(path string) error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
 		if err != nil {
@@ -49,10 +48,17 @@ func TestPageBesideSilentConnections(t *testing.T) {
 	address := s.Listener.Addr().String()
 	for name, words := range map[string]string{"nothing": "", "half a head": "GET / HTTP/1.1\r\nHost: x\r\n", "a request before, and nothing since": "GET / HTTP/1.1\r\nHost: x\r\n\r\n"} {
 		all := crowd(t, address, 50, words)
-		for _, c := range all[:40] {
-			c.SetReadDeadline(time.Now().Add(time.Minute))
-			if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("%s: one of the oldest goes on", name)
+		// Which of them go on is a matter of when each was answered.
+		var ended atomic.Int32
+		for _, c := range all {
+			go func() {
+				io.Copy(io.Discard, c)
+				ended.Add(1)
+			}()
+		}
+		for end := time.Now().Add(time.Minute); ended.Load() < 46; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%s: %d of 50 connections have ended, want 46", name, ended.Load())
 				break
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Planner is a planner's process, which is killed and started again.
@@ -111,23 +113,12 @@ func (p *Planner) usage() (u usage, err error) {
 	p.mu.Lock()
 	pid := p.cmd.Process.Pid
 	p.mu.Unlock()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+	// The clock of a process, user and system: see clock_getcpuclockid(3).
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
 		return u, fmt.Errorf("the planner's processor time: %w", err)
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	const user, system, ticks = 11, 12, 100 // of a second: USER_HZ
-	if len(fields) <= system {
-		return u, fmt.Errorf("the planner's processor time: %q", stat)
-	}
-	for _, f := range []string{fields[user], fields[system]} {
-		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			return u, fmt.Errorf("the planner's processor time: %w", err)
-		}
-		u.cpu += time.Duration(n) * time.Second / ticks
-	}
+	u.cpu = time.Duration(t.Nano())
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return u, fmt.Errorf("the planner's memory: %w", err)
