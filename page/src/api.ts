@@ -2,7 +2,9 @@
 // Only what the page shows is named here.
 
 export interface Job {
-  job: string;
+  job: string; // host:port of its scheduler
+  name?: string; // what its runs have in common, where somebody has named it
+  remarks?: string[]; // what of its owner's wishes is not taken up, and why
   first_seen?: string;
   dialect: string;
   servers: number;
@@ -75,6 +77,24 @@ export interface JobNode {
 }
 
 export interface Latency { count: number; mean: number; p50: number; p90: number; p99: number; p999: number; max: number }
+
+/** What there was of jobs, by name, the newest run first. */
+export interface Runs { jobs: { name: string; runs: Run[] }[] }
+
+export interface Run {
+  run?: string;
+  job: string;
+  began: string;
+  last: string;
+  running: boolean;
+  servers: number;
+  workers: number;
+  steps: number;
+  steps_per_second: number;
+  bytes_per_step: number;
+  bytes: number;
+  left_host_bytes: number;
+}
 
 export interface Block { name?: string; first_text: string; last_text: string; keys: number; folded?: boolean }
 

@@ -74,7 +74,9 @@ export function fill(select: HTMLSelectElement, entries: [value: string, label: 
   select.value = chosen;
 }
 
+/** A job's name, where it has one, with its scheduler's address: of one name there may be several. */
 export function jobLabel(job: Job): string {
-  return job.state === "over" ? `${job.job} (over)` : job.job;
+  const name = job.name ? `${job.name}, ${job.job}` : job.job;
+  return job.state === "over" ? `${name} (over)` : name;
 }
 

@@ -1,7 +1,7 @@
 // The page: asks the agent for what the view needs, every two seconds while
 // live, and draws it. Nothing is loaded from anywhere else.
 
-import { ask, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Servers, type Traffic } from "./api";
+import { ask, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Runs, type Servers, type Traffic } from "./api";
 import { askSides, Comparison, reach, rowNames } from "./beside";
 import { Choice } from "./choose";
 import { drawCodecs } from "./codecs";
@@ -18,6 +18,7 @@ import { drawMeasures } from "./measures";
 import { drawCost, drawKeys, drawServers, drawStalls, drawWorkers, jobStatus, ofInterest } from "./panels";
 import { placed, placesOf, type Places } from "./places";
 import { drawPlan } from "./plan";
+import { drawRuns } from "./runs";
 import { Recordings } from "./recordings";
 import { columnsOf, pick, pickServers } from "./select";
 import { drawSkew } from "./skew";
@@ -211,13 +212,14 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   const asked = anchored({ ...view, job: job.job }, reach(known)?.end, Date.now() / 1000);
   const about = span(asked);
   const rows: Record<string, string> = view.by === "time" ? { by: "time", workers: view.workers } : {};
-  const [newHeatmap, newTraffic, newKeys, servers, plan, codecs] = await Promise.all([
+  const [newHeatmap, newTraffic, newKeys, servers, plan, codecs, runs] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last, ...rows }),
     ask<Traffic>("traffic", about),
     ask<Keys>("keys", { job: job.job }),
     ask<Servers>("servers", about),
     isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
     isFleet ? ask<Codecs>("codecs", { job: job.job }).catch(() => undefined) : undefined, // of a planner that has no rules to give
+    isFleet ? ask<Runs>("runs", { job: job.job }).catch(() => undefined) : undefined, // none was seen to begin yet
   ]);
   const sides = known && (await askSides(asked, servers, known).catch(() => undefined));
   if (!isNewest()) {
@@ -234,6 +236,8 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   drawAll();
   drawTables(job, servers);
   drawPlanner(job, plan, codecs);
+  element("runs-section").hidden = !runs?.jobs[0];
+  drawRuns(element("runs"), runs?.jobs[0]?.runs ?? []);
   const { text, isBad } = jobStatus(job, isFleet);
   say(text, isBad);
   performance.measure("drawn", { start: began });

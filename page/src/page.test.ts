@@ -5,9 +5,11 @@ import { bytes, count, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { adviceText, followersText, places, steps } from "./codecs";
 import type { Job, Latency } from "./api";
+import { jobLabel } from "./controls";
 import { jobStatus, ofInterest } from "./panels";
 import { busiest, movesText } from "./plan";
 import { placeColumns, placed, placesOf } from "./places";
+import { took } from "./runs";
 import { curve } from "./skew";
 import { format, parse, span } from "./view";
 
@@ -114,6 +116,22 @@ describe("places", () => {
   it("take no room where they are not", () => {
     expect(placeColumns(placesOf(job(node("worker0"))))).toEqual([]);
     expect(placeColumns(placesOf({ ...job(), nodes: null }))).toEqual([]);
+  });
+});
+
+describe("names", () => {
+  const job = (more: object) => ({ job: "10.0.0.1:9000", ...more }) as unknown as Parameters<typeof jobLabel>[0];
+  it("stand before the scheduler's address, which tells jobs of one name apart", () => {
+    expect([job({}), job({ name: "ads/ctr" }), job({ name: "ads/ctr", state: "over" })].map(jobLabel)).toEqual([
+      "10.0.0.1:9000",
+      "ads/ctr, 10.0.0.1:9000",
+      "ads/ctr, 10.0.0.1:9000 (over)",
+    ]);
+  });
+  it("have runs, which take as long as they spoke", () => {
+    const run = { began: "2026-11-23T05:00:00.5Z", last: "2026-11-23T05:01:10Z" } as Parameters<typeof took>[0];
+    expect(took(run)).toBe(69.5);
+    expect(took({ ...run, last: "0001-01-01T00:00:00Z" })).toBe(0); // it has said nothing yet
   });
 });
 

@@ -277,5 +277,6 @@ export function jobStatus(job: Job, isFleet = false): { text: string; isBad: boo
   if (missed_bytes > 0) {
     parts.push(`${bytes(missed_bytes)} passed before they could be read`);
   }
+  parts.push(...(job.remarks ?? []));
   return { text: parts.filter(Boolean).join(" · "), isBad: unsynced > 0 || job.state === "stalled" || Boolean(job.cause) };
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ type counted struct {
 	workers     map[string]bool // that have made steps
 }
 
-// New returns a book with the runs that the store has.
+// New returns a book with the runs that the store has. Of what cannot be read it says so.
 func New(ctx context.Context, kept store.Store) (*Book, error) {
 	b := &Book{store: kept, now: time.Now, names: map[string][]page.Run{}, live: map[string]*live{}, unsafe: map[string]time.Time{}}
 	err := kept.Each(ctx, func(name string, value []byte) error {
@@ -86,8 +87,9 @@ func New(ctx context.Context, kept store.Store) (*Book, error) {
 			return nil
 		}
 		var all []page.Run
-		if err := json.Unmarshal(value, &all); err != nil {
-			return fmt.Errorf("the runs of job %s: %w", job, err)
+		if err := json.Unmarshal(value, &all); err != nil || len(all) == 0 {
+			slog.Warn("a job's history cannot be read, and begins anew", "job", job, "error", err)
+			return nil // plans are in the same store, and matter more
 		}
 		b.names[job] = all
 		return nil

@@ -271,3 +271,20 @@ func TestStoreThatFails(t *testing.T) {
 	c.open()
 	c.runs(at1)
 }
+
+// A history that is no history costs its job's runs, and not the planner's start.
+func TestDamagedHistory(t *testing.T) {
+	kept := &store.Memory{}
+	c := newCluster(t, kept)
+	c.second++
+	c.goOn(5, c.job("a", at1, 1))
+	c.second += 120
+	c.look()
+	if err := kept.Write(t.Context(), []store.Entry{{Name: prefix + "other", Value: []byte("{")}, {Name: prefix + "none", Value: []byte("[]")}}); err != nil {
+		t.Fatal(err)
+	}
+	c.open()
+	if all := c.book.Runs(""); len(all.Jobs) != 1 || all.Jobs[0].Name != at1 {
+		t.Errorf("it has %+v", all)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -137,19 +138,26 @@ func TestLeftConnectionIsWrittenWhole(t *testing.T) {
 	}
 }
 
-// A process that reads nothing keeps no proxy from ending.
-func TestLeaveWhereNobodyReads(t *testing.T) {
+// unread is a connection to a process that reads nothing, as it goes on after another
+// proxy.
+func unread(t *testing.T) (c *answers, to *net.TCPConn) {
+	t.Helper()
 	j, err := New(Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, accepted := connected(t)
-	next, err := j.ResumeInbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, nil, nil)
+	_, to = connected(t)
+	next, err := j.ResumeInbound(to, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer next.Close()
-	c := next.(*answers)
+	t.Cleanup(func() { next.Close() })
+	return next.(*answers), to
+}
+
+// A process that reads nothing keeps no proxy from ending.
+func TestLeaveWhereNobodyReads(t *testing.T) {
+	c, _ := unread(t)
 	c.enqueue(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))
 	if _, err := c.Leave(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("it was left with %v", err)
@@ -161,18 +169,8 @@ func TestLeaveWhereNobodyReads(t *testing.T) {
 
 // Nor is it told that all was written where another goroutine's write was cut short.
 func TestLeaveAfterATornWrite(t *testing.T) {
-	j, err := New(Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, accepted := connected(t)
-	next, err := j.ResumeInbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer next.Close()
-	c := next.(*answers)
-	if err := accepted.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+	c, to := unread(t)
+	if err := to.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	c.enqueue(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))
