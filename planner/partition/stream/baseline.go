@@ -3,6 +3,8 @@ package stream
 import (
 	"math"
 	"math/rand/v2"
+
+	"github.com/psidecar/psidecar/planner/partition/stream/set"
 )
 
 const baselineSeeds = 5
@@ -20,7 +22,7 @@ type baseline struct {
 }
 
 func newBaseline(k int, memory int64) *baseline {
-	words := (k + 63) / 64
+	words := set.Words(k)
 	b := &baseline{k: k, words: words, limit: 1<<64 - 1}
 	b.table = newTable(memory/slotBytes(words*baselineSeeds, 0), words*baselineSeeds, 0)
 	for i := range b.random {
@@ -91,8 +93,8 @@ func (b *baseline) traffic(params int64) (most, total float64) {
 				continue
 			}
 			owner := int(hash(id+uint64(i)<<32) % uint64(b.k))
-			set := b.table.wordsOf(s)[i*b.words : (i+1)*b.words]
-			for each := range members(set) {
+			users := b.table.wordsOf(s)[i*b.words : (i+1)*b.words]
+			for each := range set.Members(users) {
 				if each != owner {
 					load[each]++
 					load[owner]++

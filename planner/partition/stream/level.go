@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/psidecar/psidecar/planner/partition/stream/set"
 	"github.com/psidecar/psidecar/planner/partition/stream/spill"
 )
 
@@ -34,7 +35,7 @@ func newBook(dir string, k int) (*book, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a file for the parameters: %w", err)
 	}
-	b := &book{k: k, words: (k + 63) / 64, f: f, load: make([]int64, k)}
+	b := &book{k: k, words: set.Words(k), f: f, load: make([]int64, k)}
 	b.block = make([]byte, 0, max(blockBytes/b.record(), 1)*b.record())
 	return b, nil
 }
@@ -80,8 +81,8 @@ func (b *book) fill(ctx context.Context, pairs *spill.Sorter) error {
 
 // enter adds a parameter to the block. Its first owner is its first user.
 func (b *book) enter(id uint64, users []uint64) {
-	owner, d := -1, size(users)
-	for i := range members(users) {
+	owner, d := -1, set.Size(users)
+	for i := range set.Members(users) {
 		if owner < 0 {
 			owner = i
 		}
@@ -170,7 +171,7 @@ func (b *book) level(ctx context.Context) error {
 			return nil
 		}
 		err := b.each(ctx, func(_ uint64, owner int, users []uint64) (int, error) {
-			d := size(users)
+			d := set.Size(users)
 			if d < 3 {
 				return owner, nil // it costs any of its users alike
 			}
@@ -203,23 +204,23 @@ func (b *book) mean() float64 { return 2 * float64(b.total) / float64(b.k) }
 // better returns the owner that a parameter with d users should have, and
 // moves its load there.
 func (b *book) better(owner int, users []uint64, d int, lend bool) int {
-	was := has(users, owner)
+	was := set.Has(users, owner)
 	before := b.load[owner]
 	b.load[owner] -= extra(d, was)
 	to, least := owner, before
-	for i := range members(users) {
+	for i := range set.Members(users) {
 		if l := b.load[i] + extra(d, true); l < least {
 			to, least = i, l
 		}
 	}
 	if lend && to == owner && float64(before) > b.mean()*(1+tolerance) {
 		for i := range b.k {
-			if l := b.load[i] + extra(d, has(users, i)); l < least {
+			if l := b.load[i] + extra(d, set.Has(users, i)); l < least {
 				to, least = i, l
 			}
 		}
 	}
-	is := has(users, to)
+	is := set.Has(users, to)
 	b.load[to] += extra(d, is)
 	if was && !is {
 		b.total++

@@ -25,6 +25,7 @@ import (
 	"os"
 
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/stream/set"
 	"github.com/psidecar/psidecar/planner/partition/stream/spill"
 )
 
@@ -68,7 +69,7 @@ const (
 
 // LeastMemory returns the least memory in which k machines can be streamed to.
 func LeastMemory(k int) int64 {
-	words := (k + 63) / 64
+	words := set.Words(k)
 	table := leastSlots * slotBytes(2*words, k) * allParts / (allParts - sortParts - baselineParts)
 	sorter := int64(48<<10) * allParts / sortParts
 	base := 256 * slotBytes(words*baselineSeeds, 0) * allParts / baselineParts
@@ -122,7 +123,7 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("%d passes: at least 1", o.Passes)
 	case o.Memory < LeastMemory(o.K):
 		return fmt.Errorf("%d bytes of memory are too little for %d machines: at least %d are needed, and about %d for each feature to remember",
-			o.Memory, o.K, LeastMemory(o.K), slotBytes(2*((o.K+63)/64), o.K)*allParts*8/7/(allParts-sortParts-baselineParts))
+			o.Memory, o.K, LeastMemory(o.K), slotBytes(2*(set.Words(o.K)), o.K)*allParts*8/7/(allParts-sortParts-baselineParts))
 	}
 	return nil
 }
@@ -181,7 +182,7 @@ func (s *state) run(ctx context.Context, source Source, place func(id uint64, ow
 	if err != nil {
 		return nil, err
 	}
-	s.samples = s.assigner.row
+	s.samples = s.assigner.Row
 	if int64(s.o.K) > s.samples {
 		return nil, fmt.Errorf("%w: %d machines for %d samples: each machine must get a sample, use at most k = %d",
 			partition.ErrInfeasible, s.o.K, s.samples, s.samples)
@@ -199,7 +200,7 @@ func (s *state) run(ctx context.Context, source Source, place func(id uint64, ow
 	}
 	used := make([]int64, s.o.K)
 	err = s.book.each(ctx, func(id uint64, owner int, users []uint64) (int, error) {
-		for i := range members(users) {
+		for i := range set.Members(users) {
 			used[i]++
 		}
 		return owner, place(id, owner)
@@ -217,7 +218,7 @@ func (s *state) pass(ctx context.Context, source Source, pass int) error {
 	s.assigner.begin(pass == 1, s.samples)
 	last := pass == s.o.Passes
 	err := source(ctx, pass, func(ids []uint64) (int, error) {
-		if s.assigner.row == s.samples {
+		if s.assigner.Row == s.samples {
 			return 0, errChanged
 		}
 		old := -1
@@ -236,7 +237,7 @@ func (s *state) pass(ctx context.Context, source Source, pass int) error {
 	if err != nil {
 		return err
 	}
-	if s.assigner.row != s.samples {
+	if s.assigner.Row != s.samples {
 		return errChanged
 	}
 	if last {
@@ -252,7 +253,7 @@ func (s *state) assignLast(ids []uint64, old int) (int, error) {
 	machine := s.assigner.choose(ids, old)
 	for _, id := range ids {
 		if slot := s.assigner.table.find(id); slot >= 0 {
-			if now := s.assigner.now(slot); has(now, machine) {
+			if now := s.assigner.now(slot); set.Has(now, machine) {
 				continue
 			}
 		}
@@ -268,7 +269,7 @@ func (s *state) result(used []int64) *Result {
 	r := &Result{
 		Samples: s.samples, Params: s.book.params, Edges: s.assigner.edges,
 		Traffic: partition.Traffic{PerMachine: s.book.load, Total: s.book.total},
-		Data:    s.assigner.size, Used: used,
+		Data:    s.assigner.Size, Used: used,
 		RandomShare: s.random.share(), Followed: s.assigner.followed,
 		Memory: s.memory(), Spilled: s.pairs.Spilled(),
 	}

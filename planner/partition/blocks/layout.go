@@ -1,0 +1,82 @@
+package blocks
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// A Layout says which samples make a block, and how many of a block's samples
+// each machine may have. Samples are numbered in the order of the data. Each
+// group of as many consecutive samples as there are blocks has one sample for
+// each block, so that a block is an even sample of the data, whatever its order.
+type Layout struct {
+	Samples int64
+	Blocks  int
+	K       int // machines
+	Seed    uint64
+}
+
+// Validate reports what is wrong with a layout.
+func (l *Layout) Validate() error {
+	switch {
+	case l.K < 1 || l.K > math.MaxUint16:
+		return fmt.Errorf("%d machines: want 1 to %d", l.K, math.MaxUint16)
+	case l.Samples < int64(l.K):
+		return fmt.Errorf("%w: %d machines for %d samples: each machine must get a sample, use at most k = %d",
+			partition.ErrInfeasible, l.K, l.Samples, l.Samples)
+	case l.Blocks < 1 || int64(l.Blocks) > l.Samples:
+		return fmt.Errorf("%d blocks for %d samples: want from 1 to one for each sample", l.Blocks, l.Samples)
+	}
+	return nil
+}
+
+// turn is how far the blocks of a group are turned, against data with a period.
+func (l *Layout) turn(group int64) int64 {
+	return int64(mix(l.Seed^mix(uint64(group))) % uint64(l.Blocks))
+}
+
+// BlockOf returns the block of a sample. In the block it is the sample number
+// sample / Blocks.
+func (l *Layout) BlockOf(sample int64) int {
+	n := int64(l.Blocks)
+	return int((sample%n + l.turn(sample/n)) % n)
+}
+
+// Size returns the number of samples in a block.
+func (l *Layout) Size(block int) int64 {
+	n := int64(l.Blocks)
+	groups, rest := l.Samples/n, l.Samples%n
+	if rest > 0 && (int64(block)-l.turn(groups)+n)%n < rest {
+		return groups + 1
+	}
+	return groups
+}
+
+// Quota returns how many samples of a block each machine gets. Over all blocks
+// no machine gets more than ceil(Samples/K).
+func (l *Layout) Quota(block int) []int64 {
+	var before int64
+	for b := range block {
+		before += l.Size(b)
+	}
+	k, size := int64(l.K), l.Size(block)
+	quota := make([]int64, l.K)
+	for i := range quota {
+		quota[i] = size / k
+	}
+	for i := range size % k {
+		quota[(before+i)%k]++
+	}
+	return quota
+}
+
+// mix is a bijection of words whose values look random: the finalizer of
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

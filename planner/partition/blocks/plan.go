@@ -1,0 +1,215 @@
+// Package blocks partitions training data on many machines at once. The samples
+// are cut into blocks, each an even sample of the data that fits into a
+// worker's memory, and the features into buckets. In a step some of the blocks
+// are assigned, each by itself and at the same time: a block gives every sample
+// to the machine that it brings the fewest new features, at the prices of
+// package price, and knows of the other blocks what buckets told it before: on
+// which machines they use its features. Buckets learn from blocks after each
+// step. The pipeline of cmd/psidecar-beam runs the steps on an engine;
+// [Partition] runs them in memory, with the same outcome.
+//
+// Blocks that are assigned at once do not see each other's choice. The first
+// steps therefore take few blocks, more each time, so that they agree on what
+// is whose; later ones take half of them in turn, so that no two halves chase
+// each other (restreaming: Nishimura and Ugander, KDD 2013, who also do it in
+// parallel; gains against a bounded staleness: Kabiljo and others, VLDB 2017).
+package blocks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/owner"
+	"github.com/psidecar/psidecar/planner/partition/stream/set"
+)
+
+// DefaultPasses over all samples after the first: with more, little is gained.
+const DefaultPasses = 4
+
+// Waves is the number of first steps, in which blocks get their first machines.
+const Waves = 6
+
+// Colors is the number of steps of a pass after the first.
+const Colors = 2
+
+// Color returns which of the steps of a pass a block is assigned in.
+func Color(block int) int { return block % Colors }
+
+// Wave returns which of the first steps a block is assigned in: block 0 in the
+// first, and in each further one so many that the growth is even.
+func (l *Layout) Wave(block int) int {
+	ratio := 1
+	for power(ratio, Waves-1) < l.Blocks {
+		ratio++
+	}
+	wave := 0
+	for bound := 1; block >= bound; bound *= ratio {
+		wave++
+	}
+	return wave
+}
+
+func power(base, exponent int) int {
+	n := 1
+	for range exponent {
+		n *= base
+	}
+	return n
+}
+
+// LeastMemory is the least memory of a worker.
+const LeastMemory = 128 << 20
+
+// base is what a worker takes for itself: the engine's client, its buffers, code.
+const base = 64 << 20
+
+// Fit returns how many blocks and buckets data need so that a worker which has
+// one of either in memory stays within so many bytes, half of which is left to
+// the garbage collector and the engine's copies. Small data get some all the
+// same, to be divided among workers, but none so small that its machines'
+// quotas bind.
+func Fit(samples, edges int64, k int, memory int64) (blocks, buckets int, err error) {
+	if memory < LeastMemory {
+		return 0, 0, fmt.Errorf("%d bytes of memory are too little for a worker: at least %d are needed", memory, LeastMemory)
+	}
+	const (
+		some        = 16
+		leastOnEach = 128 // samples of a block for each machine
+	)
+	words := int64(set.Words(k))
+	room := (memory - base) / 2
+	ofBlock := room / (30 + 24*words + int64(k))
+	ofBucket := room / (110 + 40*words)
+	blocks = int(max((edges+ofBlock-1)/ofBlock, min(some, samples/(leastOnEach*int64(k))), 1))
+	buckets = int(max((edges+ofBucket-1)/ofBucket, some))
+	if int64(blocks) > samples {
+		return 0, 0, fmt.Errorf("%d bytes of memory are too little for samples of %d features in the mean: give workers more", memory, edges/max(1, samples))
+	}
+	return blocks, buckets, nil
+}
+
+// Options of [Partition].
+type Options struct {
+	K       int
+	Seed    uint64
+	Blocks  int // see [Fit]
+	Buckets int
+	Passes  int // after the first, 0 or more
+}
+
+// Partition divides a graph in memory, step by step as a pipeline does on
+// workers. It is what tests compare that with.
+func Partition(ctx context.Context, g *graph.Graph, o Options) (*partition.Assignment, error) {
+	l := Layout{Samples: int64(g.Samples()), Blocks: o.Blocks, K: o.K, Seed: o.Seed}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Buckets < 1 || o.Passes < 0 {
+		return nil, errors.New("want one bucket or more, and no negative number of passes")
+	}
+	all := cut(g, l)
+	for wave := range Waves {
+		if err := step(ctx, all, l, func(block int) bool { return l.Wave(block) == wave }); err != nil {
+			return nil, err
+		}
+	}
+	for i := range o.Passes * Colors {
+		if err := step(ctx, all, l, func(block int) bool { return Color(block) == i%Colors }); err != nil {
+			return nil, err
+		}
+	}
+	a := &partition.Assignment{Samples: make([]int32, g.Samples()), Params: make([]int32, g.Params())}
+	for s := range a.Samples {
+		a.Samples[s] = int32(all[l.BlockOf(int64(s))].On[s/o.Blocks])
+	}
+	return a, place(ctx, g, all, o, a.Params)
+}
+
+// cut makes the blocks.
+func cut(g *graph.Graph, l Layout) []*Block {
+	rows := make([][][]uint64, l.Blocks)
+	for s := range g.Samples() {
+		var row []uint64
+		for _, p := range g.ParamsOf(s) {
+			row = append(row, g.Feature(int(p)))
+		}
+		b := l.BlockOf(int64(s))
+		rows[b] = append(rows[b], row)
+	}
+	all := make([]*Block, l.Blocks)
+	for b := range all {
+		all[b] = NewBlock(b, rows[b])
+	}
+	return all
+}
+
+func step(ctx context.Context, all []*Block, l Layout, active func(block int) bool) error {
+	lists := make([]List, len(all))
+	for b := range all {
+		lists[b] = List{Block: b, IDs: all[b].IDs, Users: all[b].Users(l.K)}
+	}
+	bucket := NewBucket(l.K, lists)
+	rank := bucket.Rank()
+	for b := range all {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if active(b) {
+			if err := all[b].Assign(bucket.Others(&lists[b]), rank, l.Quota(b)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// place finds the owners, bucket by bucket.
+func place(ctx context.Context, g *graph.Graph, all []*Block, o Options, params []int32) error {
+	lists := make([][]List, o.Buckets)
+	for b := range all {
+		for i, l := range all[b].Lists(o.K, o.Buckets) {
+			lists[i] = append(lists[i], l)
+		}
+	}
+	ownerOf := map[uint64]int32{}
+	for _, of := range lists {
+		bucket := NewBucket(o.K, of)
+		owners, err := bucket.Owners(ctx)
+		if err != nil {
+			return err
+		}
+		for p, id := range bucket.IDs {
+			ownerOf[id] = owners[p]
+		}
+	}
+	for p := range params {
+		params[p] = ownerOf[g.Feature(p)]
+	}
+	return nil
+}
+
+// Owners returns the owner of each of the bucket's features, such that the
+// machine that moves most for the bucket moves little: a sum of what is level is
+// level.
+func (b *Bucket) Owners(ctx context.Context) ([]int32, error) {
+	if len(b.IDs) == 0 {
+		return nil, nil
+	}
+	rows, on := make([][]uint64, b.k), make([]int32, b.k)
+	for i := range on {
+		on[i] = int32(i)
+	}
+	for p, id := range b.IDs {
+		for i := range set.Members(b.Users(p)) {
+			rows[i] = append(rows[i], id)
+		}
+	}
+	g, err := graph.FromRows(rows)
+	if err != nil {
+		return nil, fmt.Errorf("placing a bucket's features: %w", err)
+	}
+	return owner.Flat(ctx, g, on, partition.Options{K: b.k})
+}
