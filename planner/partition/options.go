@@ -47,6 +47,16 @@ type Options struct {
 	// Progress, where not nil, is called now and then, by one goroutine at a
 	// time, with the part of the work that is done, from 0 to 1.
 	Progress func(done float64)
+	// Phase, where not nil, is called by one goroutine when a phase of the work
+	// begins, so that its caller can measure what each takes.
+	Phase func(name string)
+}
+
+// Begin tells of the beginning of a phase.
+func (o *Options) Begin(phase string) {
+	if o.Phase != nil {
+		o.Phase(phase)
+	}
 }
 
 // ErrInfeasible is wrapped by every error that says that no assignment can

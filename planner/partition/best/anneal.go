@@ -38,6 +38,7 @@ type annealer[T word] struct {
 	order    []int32   // chunks, in the order of the visits
 	shares   *shares   // of the nets, for the updates
 	in, out  []float64 // weight that wanted to enter and leave each block, this sweep
+	wish     float64   // share of the weight that wanted to move, in the last sweep
 	load     []float64 // of the blocks, as estimated
 	perShare []float64 // 1 / share
 	members  []member[T]
@@ -116,6 +117,11 @@ func (a *annealer[T]) sweep(ctx context.Context, temp float64) error {
 	if a.sweeps++; a.sweeps%loadEvery == 0 {
 		a.raisePrices(loadEvery * loadGain)
 	}
+	a.wish = 0
+	for _, w := range a.in {
+		a.wish += w
+	}
+	a.wish /= float64(max(1, sum(a.state.size)))
 	a.adjustRents(temp)
 	return nil
 }

@@ -95,6 +95,7 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	if o.Budget > 0 {
 		work = int64(o.Budget.Seconds() * workPerSecond)
 	}
+	o.Begin("reduce")
 	h, samples, err := reduce(ctx, g, o)
 	if err != nil {
 		return nil, err
@@ -119,9 +120,11 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	for v, s := range samples {
 		a.Samples[s] = block[v]
 	}
+	o.Begin("owners")
 	if a.Params, err = owner.Flat(ctx, g, a.Samples, o); err != nil {
 		return nil, err
 	}
+	o.Begin("check")
 	if err := partition.Check(g, a, o); err != nil {
 		return nil, fmt.Errorf("no assignment found that meets the constraints: %w", err)
 	}
@@ -134,8 +137,8 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 // blocks returns the block of each vertex of h, found without clusters of them
 // if flat.
 func blocks[T word](ctx context.Context, h *hypergraph, flat bool, o partition.Options, l limits, t *team, c *clock) ([]int32, error) {
-	s := &solver[T]{k: o.K, limits: l, team: t, clock: c, seed: o.Seed, tariff: newTariff(o.K)}
-	st, err := s.solve(ctx, h, flat)
+	s := &solver[T]{k: o.K, limits: l, team: t, clock: c, begin: o.Begin, seed: o.Seed, tariff: newTariff(o.K), flat: flat}
+	st, err := s.solve(ctx, h)
 	if err != nil {
 		return nil, err
 	}

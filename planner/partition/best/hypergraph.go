@@ -26,6 +26,7 @@ type hypergraph struct {
 
 // A netClass is a run of nets of one weight.
 type netClass struct {
+	few    uint32 // first net of the class with [fewPins] or fewer
 	end    uint32 // first net beyond the class
 	weight int32
 }
@@ -119,9 +120,13 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 		number[e] = int32(i)
 		w := r.netWeight[e]
 		if n := len(h.class); n == 0 || h.class[n-1].weight != w {
-			h.class = append(h.class, netClass{weight: w})
+			h.class = append(h.class, netClass{weight: w, few: uint32(i)})
 		}
-		h.class[len(h.class)-1].end = uint32(i) + 1
+		class := &h.class[len(h.class)-1]
+		class.end = uint32(i) + 1
+		if degree[e] > fewPins {
+			class.few = class.end
+		}
 	}
 	if r.anchor != nil {
 		h.anchor = make([]int32, len(order))

@@ -2,6 +2,7 @@ package best
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -28,6 +29,10 @@ const (
 	// these share so little that clusters are no start: annealing all levels then
 	// costs more than it brings.
 	unshared = 0.95
+	// Where a sample of the vertices saves less than this part of its pins, the
+	// clusters are not made at all: the estimate is, where little is shared, up to
+	// 1.6 times what they save.
+	littleShared = 0.07
 	// In the last part of the finest level what is left of the heat is taken
 	// away at once: by then it only keeps vertices from where they belong.
 	quenchFrom, quench = 0.95, 0.1
@@ -65,6 +70,13 @@ func coarsen(ctx context.Context, h *hypergraph, k int, t *team) ([]level, error
 	coarsest := k * min(mostClusters, max(leastClusters, h.vertices()/(clusterSize*k)))
 	heaviest := int32(max(all/int64(coarsest), 1))
 	levels := []level{{h: h}}
+	saved, err := h.savedByClusters(ctx, heaviest)
+	if err != nil {
+		return nil, err
+	}
+	if saved < littleShared {
+		return levels, nil
+	}
 	for {
 		last := &levels[len(levels)-1]
 		n := last.h.vertices()
@@ -97,16 +109,19 @@ type solver[T word] struct {
 	limits limits
 	team   *team
 	clock  *clock
+	begin  func(phase string)
 	seed   uint64
 	tariff *tariff
+	flat   bool // no clusters are wanted, for so many sweeps can be had
 }
 
 // solve returns the block of each vertex of h, annealed at once if flat, else
 // level by level.
-func (s *solver[T]) solve(ctx context.Context, h *hypergraph, flat bool) (*state[T], error) {
+func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error) {
 	levels := []level{{h: h}}
-	if !flat {
+	if !s.flat {
 		var err error
+		s.begin("coarsen")
 		if levels, err = coarsen(ctx, h, s.k, s.team); err != nil {
 			return nil, err
 		}
@@ -119,10 +134,12 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph, flat bool) (*state
 			block = project(block, levels[i].label)
 		}
 		var err error
+		s.begin(fmt.Sprintf("count %d", i))
 		if st, err = newState[T](ctx, levels[i].h, s.k, block); err != nil {
 			return nil, err
 		}
 		until, cool := s.schedule(i, last)
+		s.begin(fmt.Sprintf("anneal %d", i))
 		if err := s.anneal(ctx, st, i == last, i == 0, until, cool); err != nil {
 			return nil, err
 		}
@@ -197,6 +214,10 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	if random && last {
 		hot *= heatOnly
 	}
+	c := cooling{Hot: hot, Cool: cool, Last: last, ByWish: random && last && !s.flat}
+	if c.ByWish {
+		s.clock.all = int64(workByWish * float64(s.clock.all))
+	}
 	temp := hot
 	from := s.clock.spent()
 	for spent := from; spent < until; spent = s.clock.spent() {
@@ -205,16 +226,14 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 		}
 		before := a.work
 		x := (spent - from) / (until - from)
-		temp = hot * math.Pow(cool, x)
-		if last && x > quenchFrom {
-			temp *= quench
-		}
+		temp = c.next(x, a.wish)
 		if err := a.sweep(ctx, temp); err != nil {
 			return err
 		}
 		s.clock.work += a.work - before
 	}
 	if last {
+		s.begin("level")
 		return s.level(ctx, a, temp)
 	}
 	return nil

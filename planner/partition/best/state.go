@@ -26,9 +26,9 @@ type state[T word] struct {
 	h     *hypergraph
 	k     int
 	cells [][]cell[T] // cells[w][net]: blocks w*width and up
-	count []uint32    // nets x k: pins in the block
-	block []int32     // of each vertex
-	size  []int64     // weight of the vertices in each block
+	count counts
+	block []int32 // of each vertex
+	size  []int64 // weight of the vertices in each block
 	cost  costs
 }
 
@@ -59,7 +59,7 @@ func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) 
 	for w := range s.cells {
 		s.cells[w] = pages.Make[cell[T]](h.nets)
 	}
-	s.count = pages.Make[uint32](h.nets * k)
+	s.count = newCounts(h, k)
 	s.size = make([]int64, k)
 	s.cost = newCosts(k)
 	err := pieces.Do(ctx, len(block), func(from, to int) {
@@ -67,26 +67,25 @@ func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) 
 			b := block[v]
 			s.size[b] += int64(h.weight[v])
 			s.cost.used[b] += h.lone[v]
-			for _, e := range h.row(v) {
-				s.count[int(e)*k+int(b)]++
-			}
+			s.count.addRow(h, h.row(v), int(b))
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	e := 0
-	for _, class := range h.class {
-		for ; e < int(class.end); e++ {
-			s.summarize(e, int64(class.weight))
+	from, list := uint32(0), make([]uint32, k)
+	for i, class := range h.class {
+		for e := from; e < class.end; e++ {
+			s.count.of(h, i, from, e, list)
+			s.summarize(e, list, int64(class.weight))
 		}
+		from = class.end
 	}
 	return s, nil
 }
 
 // summarize sets the cells of a net by its counts and adds its costs.
-func (s *state[T]) summarize(e int, weight int64) {
-	counts := s.count[e*s.k : (e+1)*s.k]
+func (s *state[T]) summarize(e uint32, counts []uint32, weight int64) {
 	n := 0
 	for b, c := range counts {
 		w, bit := b/width[T](), T(1)<<(b%width[T]())
@@ -109,30 +108,6 @@ func (s *state[T]) summarize(e int, weight int64) {
 	for b := range counts {
 		if s.cells[b/width[T]()][e].touch>>(b%width[T]())&1 != 0 {
 			s.cost.touch[b] += weight
-		}
-	}
-}
-
-// move updates the counts of nets, a part of the row of a vertex that goes
-// from block a to block b, and adds what that changes to c. All nets have the
-// same weight. The counts of many nets are read before the first is looked at:
-// they are all over the memory, and one waits for as long as for many.
-func (s *state[T]) move(nets []uint32, a, b int, weight int64, c *costs) {
-	const many = 64
-	var inA, inB [many]uint32 // pins in the two blocks after the move
-	for len(nets) > 0 {
-		some := nets[:min(many, len(nets))]
-		nets = nets[len(some):]
-		for i, e := range some {
-			counts := s.count[int(e)*s.k : int(e)*s.k+s.k]
-			inA[i], inB[i] = counts[a]-1, counts[b]+1
-			counts[a]--
-			counts[b]++
-		}
-		for i, e := range some {
-			if inA[i] < 2 || inB[i] < 3 {
-				s.touched(e, a, b, inA[i], inB[i], weight, c)
-			}
 		}
 	}
 }
@@ -222,13 +197,16 @@ func (s *state[T]) moveRow(v, a, b int, from, to uint32, c *costs) {
 		hi, _ = slices.BinarySearch(row, to)
 	}
 	row = row[lo:hi]
-	for _, class := range s.h.class {
+	first := uint32(0)
+	for i, class := range s.h.class {
 		if len(row) == 0 {
 			return
 		}
-		n := classRun(row, class.end)
-		s.move(row[:n], a, b, int64(class.weight), c)
-		row = row[n:]
+		if n := classRun(row, class.end); n > 0 {
+			s.move(row[:n], i, first, a, b, c)
+			row = row[n:]
+		}
+		first = class.end
 	}
 }
 

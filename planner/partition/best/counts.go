@@ -1,0 +1,103 @@
+package best
+
+import "github.com/psidecar/psidecar/planner/pages"
+
+// fewPins is how many pins a net has, at most, whose counts are bytes.
+const fewPins = 255
+
+// counts holds, of each net, how many of its pins lie in each block: in four
+// bytes for the few nets that many pin, which stand first in their class, and
+// in one byte for all others. So a net's counts are a quarter of a cache line for
+// 16 blocks, and an edge of a large graph takes few bytes.
+type counts struct {
+	k    int
+	many [][]uint32 // [class][net of many pins x k]
+	few  [][]uint8  // [class][other net x k]
+}
+
+func newCounts(h *hypergraph, k int) counts {
+	c := counts{k: k, many: make([][]uint32, len(h.class)), few: make([][]uint8, len(h.class))}
+	from, many, few := 0, 0, 0
+	for _, class := range h.class {
+		many += int(class.few) - from
+		few += int(class.end - class.few)
+		from = int(class.end)
+	}
+	allMany, allFew := pages.Make[uint32](many*k), pages.Make[uint8](few*k)
+	from = 0
+	for i, class := range h.class {
+		many, few = (int(class.few)-from)*k, int(class.end-class.few)*k
+		c.many[i], allMany = allMany[:many:many], allMany[many:]
+		c.few[i], allFew = allFew[:few:few], allFew[few:]
+		from = int(class.end)
+	}
+	return c
+}
+
+// addRow counts the pins of a vertex of block b.
+func (c *counts) addRow(h *hypergraph, row []uint32, b int) {
+	from := uint32(0)
+	for i, class := range h.class {
+		if len(row) == 0 {
+			return
+		}
+		n := classRun(row, class.end)
+		for _, e := range row[:n] {
+			if e < class.few {
+				c.many[i][int(e-from)*c.k+b]++
+			} else {
+				c.few[i][int(e-class.few)*c.k+b]++
+			}
+		}
+		row, from = row[n:], class.end
+	}
+}
+
+// of fills list with the counts of net e, of the i-th class, which starts at
+// net from.
+func (c *counts) of(h *hypergraph, i int, from, e uint32, list []uint32) {
+	if few := h.class[i].few; e >= few {
+		for b, n := range c.few[i][int(e-few)*c.k:][:c.k] {
+			list[b] = uint32(n)
+		}
+		return
+	}
+	copy(list, c.many[i][int(e-from)*c.k:][:c.k])
+}
+
+// move updates the counts of nets, a part of the row of a vertex that goes
+// from block a to block b, and adds what that changes to c. All nets are of the
+// i-th class, which starts at net from.
+func (s *state[T]) move(nets []uint32, i int, from uint32, a, b int, c *costs) {
+	class := s.h.class[i]
+	if n := classRun(nets, class.few); n > 0 {
+		moveCounts(s, s.count.many[i], nets[:n], from, a, b, int64(class.weight), c)
+		nets = nets[n:]
+	}
+	if len(nets) > 0 {
+		moveCounts(s, s.count.few[i], nets, class.few, a, b, int64(class.weight), c)
+	}
+}
+
+// moveCounts is move for nets whose counts start with those of net first. The
+// counts of many nets are read before the first is looked at: they are all over
+// the memory, and one waits for as long as for many.
+func moveCounts[T word, C uint8 | uint32](s *state[T], counts []C, nets []uint32, first uint32, a, b int, weight int64, c *costs) {
+	const many = 64
+	var inA, inB [many]C // pins in the two blocks after the move
+	for len(nets) > 0 {
+		some := nets[:min(many, len(nets))]
+		nets = nets[len(some):]
+		for i, e := range some {
+			own := counts[int(e-first)*s.k:][:s.k]
+			inA[i], inB[i] = own[a]-1, own[b]+1
+			own[a]--
+			own[b]++
+		}
+		for i, e := range some {
+			if inA[i] < 2 || inB[i] < 3 {
+				s.touched(e, a, b, uint32(inA[i]), uint32(inB[i]), weight, c)
+			}
+		}
+	}
+}
