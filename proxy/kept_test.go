@@ -13,9 +13,11 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/keep"
+	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -74,14 +76,16 @@ func TestLinksBreak(t *testing.T) {
 		name   string
 		codecs []relay.Codec
 		stream func(rng *rand.Rand) []byte
+		tls    *link.Identity
 	}{
-		{"bytes", nil, anyBytes},
-		{"other protocol", compactOnly(), anyBytes},
-		{"messages", compactOnly(), messages},
-		{"messages, no codec", nil, messages},
+		{"bytes", nil, anyBytes, nil},
+		{"other protocol", compactOnly(), anyBytes, nil},
+		{"messages", compactOnly(), messages, nil},
+		{"messages, no codec", nil, messages, nil},
+		{"messages, TLS", compactOnly(), messages, issued(t)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := keepingHosts(t, func(w, s *Options) { w.Codecs, s.Codecs = c.codecs, c.codecs })
+			h := keepingHosts(t, func(w, s *Options) { w.Codecs, s.Codecs, w.TLS, s.TLS = c.codecs, c.codecs, c.tls, c.tls })
 			client := h.dial(t)
 			server := h.job.next(t)
 			rng := rand.New(rand.NewPCG(1, 2))
@@ -112,6 +116,64 @@ func TestLinksBreak(t *testing.T) {
 			t.Logf("%d breaks, taken up %d times", breaks, h.worker.kept.taken)
 			if h.worker.kept.taken < 5 || h.worker.kept.lost+h.server.kept.lost > 0 {
 				t.Errorf("taken up %d times, lost %d and %d", h.worker.kept.taken, h.worker.kept.lost, h.server.kept.lost)
+			}
+		})
+	}
+}
+
+// issued returns a proxy's certificate, of an authority of its own, that proxies with it
+// take.
+func issued(t *testing.T) *link.Identity {
+	t.Helper()
+	f := certs.New(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour), certs.Parts...)
+	var files link.Files
+	files.Cert, files.Key, files.CA = f.Cert, f.Key, f.CA
+	i, err := link.LoadIdentity(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// A proxy that is killed while it does TLS with another has not refused to go on with a
+// connection; one that does not take the other's certificate has.
+func TestBrokenHandshakes(t *testing.T) {
+	mine, others := issued(t), issued(t)
+	for _, c := range []struct {
+		name    string
+		peer    func(conn *net.TCPConn)
+		refused bool
+	}{
+		{"reset before the hello", func(c *net.TCPConn) { relay.Reset(c) }, false},
+		{"reset after the hello", func(c *net.TCPConn) { c.Read(make([]byte, 1)); relay.Reset(c) }, false},
+		{"ended after the hello", func(c *net.TCPConn) { io.ReadFull(c, make([]byte, 5)); c.CloseWrite(); io.Copy(io.Discard, c) }, false},
+		{"silent", func(c *net.TCPConn) { io.Copy(io.Discard, c) }, false},
+		{"another authority's", func(c *net.TCPConn) {
+			(&link.Acceptor{HelloTimeout: time.Minute, TLS: others}).Accept(t.Context(), c)
+		}, true},
+		{"no TLS", func(c *net.TCPConn) { c.Write(make([]byte, 100)); io.Copy(io.Discard, c) }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			at, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var peer sync.WaitGroup
+			defer peer.Wait()
+			defer at.Close()
+			peer.Go(func() {
+				conn, err := at.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.peer(conn.(*net.TCPConn))
+				conn.Close()
+			})
+			d := link.Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Minute, AnswerTimeout: 500 * time.Millisecond, TLS: mine}
+			_, _, err = d.Dial(t.Context(), at.Addr().String(), &link.Hello{})
+			if err == nil || refused(err) != c.refused {
+				t.Errorf("%v counts as refused: %v", err, refused(err))
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strconv"
 	"sync"
@@ -138,6 +139,12 @@ func refused(err error) bool {
 		return false
 	}
 	switch reason.Of(err) {
+	case reason.TLS:
+		// A handshake that broke off says nothing of certificates: who does not take one
+		// says so in an alert.
+		return !reason.IsReset(err) && !errors.Is(err, io.EOF)
+	case reason.HelloTimeout: // in the handshake: it hangs, or is cut off
+		return false
 	case reason.Starting, reason.Stopping, reason.ResetByFarSide, reason.ForeignPort, reason.Unreachable, reason.NoDescriptors:
 		return false
 	}

@@ -19,19 +19,13 @@ import (
 // host's after the other, and those of all hosts at once: its sums are exact, and it
 // makes no connection anew, since none was reset or ended.
 func TestHandedOver(t *testing.T) {
-	issued := certs.New(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour))
-	dir := folder(t) // the proxies are nobody
-	for from, to := range map[string]string{issued.Cert: "cert", issued.Key: "key", issued.CA: "ca"} {
-		if err := publish(from, filepath.Join(dir, to)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	secured := withTLS(t)
 	for _, c := range []struct {
 		name string
 		args []string
 	}{
 		{"default", []string{"--insecure"}},
-		{"placed, TLS", []string{"--placement", placed(t, elsewhere(t, 4)), "--tls-cert", filepath.Join(dir, "cert"), "--tls-key", filepath.Join(dir, "key"), "--tls-ca", filepath.Join(dir, "ca"), "--tls-peer", "*.mesh"}},
+		{"placed, TLS", append([]string{"--placement", placed(t, elsewhere(t, 4))}, secured...)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -58,6 +52,19 @@ func TestHandedOver(t *testing.T) {
 			f.unguarded()
 		})
 	}
+}
+
+// withTLS returns the flags of proxies with mutual TLS in the mesh.
+func withTLS(t *testing.T) []string {
+	t.Helper()
+	issued := certs.New(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour))
+	dir := folder(t) // the proxies are nobody
+	for from, to := range map[string]string{issued.Cert: "cert", issued.Key: "key", issued.CA: "ca"} {
+		if err := publish(from, filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{"--tls-cert", filepath.Join(dir, "cert"), "--tls-key", filepath.Join(dir, "key"), "--tls-ca", filepath.Join(dir, "ca"), "--tls-peer", "*.mesh"}
 }
 
 // What waits of pushes under a threshold goes along: the servers of a job that repeats

@@ -11,13 +11,16 @@ import (
 // carry it are killed again and again: any of them, and two in a row of which the second
 // is one that has just begun to take over.
 func TestOutlived(t *testing.T) {
+	secured := withTLS(t)
 	any := func(f *fleet, random *rand.Rand) { f.sidecars[random.IntN(4)].proxy.kill() }
 	for _, c := range []struct {
 		name string
+		args []string
 		kill func(f *fleet, random *rand.Rand)
 	}{
-		{"any", any},
-		{"twice", func(f *fleet, random *rand.Rand) {
+		{"any", []string{"--insecure"}, any},
+		{"any, TLS", secured, any},
+		{"twice", []string{"--insecure"}, func(f *fleet, random *rand.Rand) {
 			s := f.sidecars[random.IntN(4)]
 			old := s.proxy.Current()
 			s.proxy.kill()
@@ -28,7 +31,7 @@ func TestOutlived(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--outlive"}})
+			f := newFleet(t, config{proxyArgs: append([]string{"--outlive"}, c.args...)})
 			r := f.startFor(f.counting(200), time.Minute)
 			r.training()
 			random := rand.New(rand.NewPCG(1, 2))

@@ -13,6 +13,7 @@ const (
 	modelRun  = "as good as direct"
 	wrongRun  = "WRONG"
 	failedRun = "FAILED"
+	cutRun    = "cut short at the end"
 	// stalledWithoutResend is what PS-lite does too where a connection breaks.
 	stalledWithoutResend = "stalled after a broken connection without PS_RESEND"
 )

@@ -33,6 +33,9 @@ import (
 type Config struct {
 	For  time.Duration
 	Seed uint64
+	// Late is how long after that time jobs may go on that have not ended yet; 0 means
+	// until they do. Those that would go on are ended, and counted.
+	Late time.Duration
 	// Failures is after how many the life ends; 0 means 1.
 	Failures int
 	// Without are kinds of events that are left out, to look for what causes a
@@ -55,6 +58,7 @@ type Life struct {
 	bases references
 	ports [slots]slotState
 
+	end        time.Time              // of the time to live; set before jobs begin
 	replaced   time.Time              // when a proxy was, by the lane of services
 	full       [hostCount]atomic.Bool // disks without room
 	background sync.WaitGroup         // what goes on beside later events
@@ -96,13 +100,13 @@ func (l *Life) live(ctx context.Context) {
 		l.journal.fail("before: %v", err)
 		return
 	}
-	end := time.Now().Add(l.config.For)
+	l.end = time.Now().Add(l.config.For)
 	var all errgroup.Group
 	for slot := range slots {
-		all.Go(func() error { l.runJobs(ctx, slot, end); return nil })
+		all.Go(func() error { l.runJobs(ctx, slot); return nil })
 	}
 	for _, lane := range lanes(l.config.Seed, l.config.For) {
-		all.Go(func() error { l.play(ctx, lane, end); return nil })
+		all.Go(func() error { l.play(ctx, lane, l.end); return nil })
 	}
 	all.Wait()
 	l.background.Wait()
@@ -133,7 +137,7 @@ func (l *Life) calm(ctx context.Context, when string) {
 				s := calmJob(slot)
 				s.ipv6 = six
 				s.name = fmt.Sprintf("%s, %s, IPv6 %v", s.name, when, six)
-				l.runJob(ctx, slot, s)
+				l.runJob(ctx, slot, s, time.Time{})
 				return nil
 			})
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) {
@@ -16,13 +15,15 @@ func TestMain(m *testing.M) {
 }
 
 // A life in which nearly all kinds of events and jobs come (see TestTheUsualLife):
-// `make life LIFE=2m SEED=1285`.
+// `make life LIFE=2m SEED=1285`. Its jobs are cut short usualLate after its end, so that
+// all of it takes three minutes.
 const (
 	usualLife = 2 * time.Minute
+	usualLate = 15 * time.Second
 	usualSeed = 1285
 )
 
-// TestLife lives for as long as PSIDECAR_LIFE says, with the seed
+// TestLife lives for as long as PSIDECAR_LIFE says, else for usualLife, with the seed
 // that PSIDECAR_LIFE_SEED says, else usualSeed. It ends at the
 // first failure, or after as many as PSIDECAR_LIFE_FAILURES says.
 // PSIDECAR_LIFE_WITHOUT has kinds of events that are left out, such as
@@ -30,10 +31,12 @@ const (
 func TestLife(t *testing.T) {
 	c := Config{Seed: usualSeed}
 	var err error
-	if s := require.Asked(t, "PSIDECAR_LIFE", "how long to live, such as 2m"); s != "" {
+	if s := os.Getenv("PSIDECAR_LIFE"); s != "" {
 		if c.For, err = time.ParseDuration(s); err != nil {
 			t.Fatalf("PSIDECAR_LIFE=%q: want a duration", s)
 		}
+	} else {
+		c.For, c.Late = usualLife, usualLate
 	}
 	if s := os.Getenv("PSIDECAR_LIFE_SEED"); s != "" {
 		if c.Seed, err = strconv.ParseUint(s, 10, 64); err != nil {

@@ -39,15 +39,19 @@ type run struct {
 }
 
 // runJobs runs jobs in a slot, one after the other, until the end.
-func (l *Life) runJobs(ctx context.Context, slot int, end time.Time) {
+func (l *Life) runJobs(ctx context.Context, slot int) {
 	for n := 1; ctx.Err() == nil; n++ {
 		r := rand.New(rand.NewPCG(l.config.Seed, uint64(slot+1)<<40|uint64(n)))
-		if !pause(ctx, time.Duration(r.IntN(3000))*time.Millisecond) || time.Until(end) < lastJobs {
+		if !pause(ctx, time.Duration(r.IntN(3000))*time.Millisecond) || time.Until(l.end) < lastJobs {
 			return
 		}
 		s := drawJob(l.config.Seed, slot, n)
 		s.name = fmt.Sprintf("%d.%d %s", slot, n, s.name)
-		l.runJob(ctx, slot, s)
+		late := time.Time{}
+		if l.config.Late > 0 {
+			late = l.end.Add(l.config.Late)
+		}
+		l.runJob(ctx, slot, s, late)
 	}
 }
 
@@ -84,8 +88,8 @@ func (s spec) programs(p programs, d data) (node, worker job.Program) {
 }
 
 // runJob runs a job to its end, or ends it when it makes no step any more, and
-// judges it.
-func (l *Life) runJob(ctx context.Context, slot int, s spec) {
+// judges it. It is cut short at a time, unless that is zero.
+func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 	r := &run{spec: s, slot: slot, began: time.Now()}
 	l.occupy(r, true)
 	defer l.occupy(r, false)
@@ -120,6 +124,16 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec) {
 			cancel()
 			<-ended
 			l.judgeHang(r, why, state)
+			return
+		}
+		if !late.IsZero() && time.Now().After(late) {
+			cancel()
+			<-ended
+			r.ended = time.Now()
+			l.ended(r, cutRun)
+			r.track.close(true)
+			_, m := r.track.waiting()
+			l.journal.say("cut short at step %d of %d: %s", m.step, m.of, r.name)
 			return
 		}
 	}
