@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -47,14 +49,18 @@ processor time, too: about as much as the planner.`,
 			}
 			defer os.RemoveAll(dir)
 			o.Say = func(what string) { fmt.Fprintln(e.stderr, what) }
-			result, err := fleet.Run(cmd.Context(), program, dir, o)
-			if err != nil {
-				return err
+			result, failed := fleet.Run(cmd.Context(), program, dir, o)
+			if result == nil {
+				return failed
 			}
+			if failed != nil {
+				result.Error = failed.Error()
+			}
+			print := result.Print
 			if asJSON {
-				return json.NewEncoder(e.stdout).Encode(result)
+				print = func(w io.Writer) error { return json.NewEncoder(w).Encode(result) }
 			}
-			return result.Print(e.stdout)
+			return errors.Join(print(e.stdout), failed)
 		},
 	}
 	f := cmd.Flags()

@@ -31,15 +31,21 @@ const (
 
 // An epoch is one plan and what came of it.
 //
-// Invariant: busy are the ranges, and batches, of open, by server; waiting has no
-// empty list.
+// Invariant: busy are the batches of open by server, in the order in which they were
+// told, and their ranges; waiting has no empty list, busy no entry without a batch.
 type epoch struct {
 	info    *api.Epoch
 	batches int                        // how many moves there are in all, on disk too
 	waiting map[int32][]*api.MoveBatch // not told yet, by server that they are moved from
 	open    map[uint64]*api.MoveBatch  // told, not done, by number
-	busy    map[int32]struct{ ranges, batches int }
+	busy    map[int32]busy
 	reports map[uint64]*api.MoveReport
+}
+
+// busy is what the proxy of a server has been told to move and has not yet.
+type busy struct {
+	ranges  int
+	batches []*api.MoveBatch
 }
 
 func newEpoch(info *api.Epoch) *epoch {
@@ -50,7 +56,7 @@ func newEpoch(info *api.Epoch) *epoch {
 
 // drop leaves out all that is waiting or open.
 func (e *epoch) drop() {
-	e.waiting, e.open, e.busy = map[int32][]*api.MoveBatch{}, map[uint64]*api.MoveBatch{}, map[int32]struct{ ranges, batches int }{}
+	e.waiting, e.open, e.busy = map[int32][]*api.MoveBatch{}, map[uint64]*api.MoveBatch{}, map[int32]busy{}
 }
 
 // wait adds a batch that is to be told.
@@ -59,8 +65,8 @@ func (e *epoch) wait(b *api.MoveBatch) { e.waiting[b.GetFrom()] = append(e.waiti
 // nextBatch takes out a batch that the proxy of a server may have now; nil: none. So many
 // batches of a server may be open.
 func (e *epoch) nextBatch(from int32, most int) *api.MoveBatch {
-	list, busy := e.waiting[from], e.busy[from]
-	if len(list) == 0 || busy.batches >= most || busy.batches > 0 && busy.ranges+len(list[0].GetFirst()) > openRanges {
+	list, has := e.waiting[from], e.busy[from]
+	if len(list) == 0 || len(has.batches) >= most || len(has.batches) > 0 && has.ranges+len(list[0].GetFirst()) > openRanges {
 		return nil
 	}
 	b := list[0]
@@ -68,19 +74,20 @@ func (e *epoch) nextBatch(from int32, most int) *api.MoveBatch {
 		delete(e.waiting, from)
 	}
 	e.open[b.GetBatch()] = b
-	busy.ranges, busy.batches = busy.ranges+len(b.GetFirst()), busy.batches+1
-	e.busy[from] = busy
+	e.busy[from] = busy{has.ranges + len(b.GetFirst()), append(has.batches, b)}
 	return b
 }
 
 // close takes out a batch that is done.
 func (e *epoch) close(b *api.MoveBatch) {
 	delete(e.open, b.GetBatch())
-	busy := e.busy[b.GetFrom()]
-	busy.ranges, busy.batches = busy.ranges-len(b.GetFirst()), busy.batches-1
-	if e.busy[b.GetFrom()] = busy; busy.batches == 0 {
+	has := e.busy[b.GetFrom()]
+	if len(has.batches) == 1 {
 		delete(e.busy, b.GetFrom())
+		return
 	}
+	at := slices.Index(has.batches, b)
+	e.busy[b.GetFrom()] = busy{has.ranges - len(b.GetFirst()), slices.Delete(has.batches, at, at+1)}
 }
 
 // told returns the batches that are open, in their order.

@@ -131,8 +131,8 @@ func TestRecentChangesHaveABound(t *testing.T) {
 	}
 }
 
-// Moves go to those who make them, and to those who do not say whose they make;
-// where nobody makes them all hear of them.
+// Moves go to those who make them, and to those who do not say whose they make. Who
+// comes hears of those that are open and its own.
 func TestMovesGoToTheirMakers(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{Act: true})
 	mine, _ := join(t, s, carrying(0, 0, 0))
@@ -146,8 +146,8 @@ func TestMovesGoToTheirMakers(t *testing.T) {
 		w    *watcher
 		want []string
 	}{
-		"mover of 0":    {mine, []string{"move from 0", "move from 2"}},
-		"mover of 1":    {others, []string{"move from 1", "move from 2"}},
+		"mover of 0":    {mine, []string{"move from 0"}},
+		"mover of 1":    {others, []string{"move from 1"}},
 		"mover unknown": {every, []string{"move from 0", "move from 1", "move from 2"}},
 	} {
 		var got []*told
@@ -158,8 +158,11 @@ func TestMovesGoToTheirMakers(t *testing.T) {
 			t.Errorf("%s hears of %v, want %v", name, kinds(got), c.want)
 		}
 	}
-	if _, first := join(t, s, carrying(0, 0, 1)); !slices.Equal(kinds(first), []string{"snapshot", "move from 1", "move from 2", "listed"}) {
+	if _, first := join(t, s, carrying(0, 0, 1)); !slices.Equal(kinds(first), []string{"snapshot", "move from 1", "listed"}) {
 		t.Errorf("a mover that comes hears of %v", kinds(first))
+	}
+	if _, first := join(t, s, carrying(0, 0, 2, 0)); !slices.Equal(kinds(first), []string{"snapshot", "move from 2", "move from 0", "listed"}) {
+		t.Errorf("the first mover of 2 hears of %v", kinds(first))
 	}
 }
 

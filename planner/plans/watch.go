@@ -112,9 +112,15 @@ func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 		if !w.wants(j.key()) || j.moving == nil || j.lost != nil {
 			continue
 		}
-		audience := s.of(j.key())
-		for _, b := range j.moving.told() {
-			if slices.Contains(slices.Collect(audience.whoMoves(b.GetFrom())), w) {
+		r := w.runs[j.key()]
+		if !r.GetRouted() {
+			for _, b := range j.moving.told() {
+				events = append(events, newTold(j.moveEvent(b)))
+			}
+			continue
+		}
+		for _, rank := range r.GetMoves() {
+			for _, b := range j.moving.busy[rank].batches {
 				events = append(events, newTold(j.moveEvent(b)))
 			}
 		}
@@ -172,14 +178,11 @@ func (s *Service) of(k runKey) *audience {
 }
 
 // whoMoves returns who is told of moves from a server: those who say that they make
-// them, and those who do not say whose they make; all where nobody makes them.
+// them, and those who do not say whose they make. A batch that nobody makes stays
+// open, and is told to who comes and makes it.
 func (a *audience) whoMoves(from int32) iter.Seq[*watcher] {
-	movers := a.movers[from]
-	if len(movers) == 0 {
-		return slices.Values(a.all)
-	}
 	return func(yield func(*watcher) bool) {
-		for _, list := range [][]*watcher{movers, a.unrouted} {
+		for _, list := range [][]*watcher{a.movers[from], a.unrouted} {
 			for _, w := range list {
 				if !yield(w) {
 					return

@@ -90,7 +90,7 @@ type Fleet struct {
 }
 
 // Run starts a planner, plays the fleet to it and measures both. State of the
-// planner is in dir.
+// planner is in dir. With an error comes what was measured before it, if anything.
 func Run(ctx context.Context, program []string, dir string, o Options) (*Result, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -137,40 +137,42 @@ func (f *Fleet) measure(ctx context.Context) (*Result, error) {
 	r := &Result{Hosts: o.Hosts, Jobs: o.Jobs, Keys: o.Keys, Dense: o.Dense, Every: o.Every.Seconds(), Hot: o.Hot, Window: o.Window}
 	began := time.Now()
 	if err := f.until(ctx, "all hosts to be known", func() bool { return f.greeted(began) == len(f.hosts) }); err != nil {
-		return nil, err
+		return r, err
 	}
 	r.Start = spanOf(f.greetings(began))
 	o.Say(fmt.Sprintf("%d hosts came within %.1f s; %v to warm up", o.Hosts, r.Start.Last, o.Warm))
 	if err := pause(ctx, o.Warm); err != nil {
-		return nil, err
+		return r, err
 	}
 	o.Say(fmt.Sprintf("the planner's load for %v", o.During))
 	load, err := f.load(ctx, o.During)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	r.Steady = *load
 	for n := range o.Shifts {
 		o.Say(fmt.Sprintf("shift %d of %d", n+1, o.Shifts))
 		s, err := f.shift(ctx)
-		if err != nil {
-			return nil, err
+		if s != nil {
+			r.Shifts = append(r.Shifts, *s)
 		}
-		r.Shifts = append(r.Shifts, *s)
+		if err != nil {
+			return r, err
+		}
 	}
 	usage, err := f.planner.usage()
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	r.PeakBytes = usage.peak
 	if o.Away > 0 {
 		o.Say(fmt.Sprintf("kill -9 of the planner, which is gone for %v", o.Away))
 		if r.Restart, err = f.restart(ctx); err != nil {
-			return nil, err
+			return r, err
 		}
 	}
 	if usage, err = f.planner.usage(); err != nil {
-		return nil, err
+		return r, err
 	}
 	r.PeakBytes = max(r.PeakBytes, usage.peak)
 	return r, nil
@@ -183,7 +185,7 @@ func (f *Fleet) until(ctx context.Context, what string, ok func() bool) error {
 			return fmt.Errorf("waiting for %s: %w", what, err)
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("waiting for %s: not so within %v (--patience)", what, f.opts.Patience)
+			return fmt.Errorf("waiting for %s: not so within %v (--patience)%s", what, f.opts.Patience, f.troubles())
 		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return err

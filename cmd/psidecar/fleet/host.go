@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -29,6 +30,8 @@ type host struct {
 	listed  time.Time  // when all that was displaced was known last
 	reports uint64     // taken when it was last looked
 	back    time.Time  // when the first report was taken after that
+	// Why plans and rules do not come just now; empty: they do.
+	noPlans, noRules string
 }
 
 func (h *host) name() string { return fmt.Sprintf("host%d", h.number) }
@@ -70,9 +73,11 @@ func (h *host) follow(ctx context.Context) error {
 	defer conn.Close()
 	again := retry.Planner(500 * time.Millisecond)
 	for {
-		if h.followOnce(ctx, conn) {
+		came, err := h.followOnce(ctx, conn)
+		if came {
 			again.Reset()
 		}
+		h.noteRules(err)
 		if err := again.Wait(ctx); err != nil {
 			return err
 		}
@@ -80,30 +85,63 @@ func (h *host) follow(ctx context.Context) error {
 	}
 }
 
-// followOnce follows over one stream, and reports whether the rules came.
-func (h *host) followOnce(ctx context.Context, conn *grpc.ClientConn) (came bool) {
+// followOnce follows over one stream until it ends, and reports whether the rules
+// came.
+func (h *host) followOnce(ctx context.Context, conn *grpc.ClientConn) (came bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := api.NewCodecsClient(conn).Follow(ctx)
-	if err != nil || stream.Send(&api.CodecReport{Host: h.name()}) != nil {
-		return false
+	if err != nil {
+		return false, err
 	}
+	_ = stream.Send(&api.CodecReport{Host: h.name()}) // where it fails, Recv says why
 	for {
 		if _, err := stream.Recv(); err != nil {
-			return came
+			return came, err
 		}
 		came = true
-		h.mu.Lock()
-		h.rules = time.Now()
-		h.mu.Unlock()
+		h.noteRules(nil)
 	}
+}
+
+// noteRules notes that the rules for values came, or why not.
+func (h *host) noteRules(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		h.noRules = "rules: " + err.Error()
+		return
+	}
+	h.rules, h.noRules = time.Now(), ""
+}
+
+// noteNoPlans notes why the proxy hears of no plans.
+func (h *host) noteNoPlans(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noPlans = "plans: " + err.Error()
+}
+
+// troubles returns why the host has no answers just now.
+func (h *host) troubles() (all []string) {
+	if state := h.link.State(); !state.Connected {
+		all = append(all, "reports: "+cmp.Or(state.Error, "no answer"))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range []string{h.noPlans, h.noRules} {
+		if t != "" {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // noteListed notes that the proxy knows what is displaced.
 func (h *host) noteListed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.listed = time.Now()
+	h.listed, h.noPlans = time.Now(), ""
 }
 
 // mark begins anew to look when the agent's first report is taken.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -28,6 +29,27 @@ func spanOf(sorted []float64) Span {
 		return Span{}
 	}
 	return Span{First: sorted[0], Half: sorted[len(sorted)/2], Last: sorted[len(sorted)-1]}
+}
+
+// troubles says what hosts were told that have not been answered, and how many.
+func (f *Fleet) troubles() string {
+	counts := map[string]int{}
+	for _, h := range f.hosts {
+		for _, t := range h.troubles() {
+			counts[t]++
+		}
+	}
+	text := ""
+	for i, t := range slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	}) {
+		if i == 5 {
+			text += "; and others"
+			break
+		}
+		text += fmt.Sprintf("; %d hosts: %s", counts[t], t)
+	}
+	return text
 }
 
 // load measures what the planner takes.
@@ -118,7 +140,7 @@ func (f *Fleet) shift(ctx context.Context) (*Shift, error) {
 	}
 	s.Cores = (after.cpu - before.cpu).Seconds() / time.Since(began).Seconds()
 	if s.First == 0 {
-		return nil, fmt.Errorf("no plan for keys that are used elsewhere was at all proxies within %v (--patience)", f.opts.Patience)
+		return s, fmt.Errorf("no plan for keys that are used elsewhere was at all proxies within %v (--patience)%s", f.opts.Patience, f.troubles())
 	}
 	return s, nil
 }

@@ -98,11 +98,13 @@ func (p *proxy) watch(ctx context.Context, client api.PlansClient) (listed bool)
 	p.mu.Unlock()
 	stream, err := client.Watch(ctx, request)
 	if err != nil {
+		p.host.noteNoPlans(err)
 		return false
 	}
 	for {
 		e, err := stream.Recv()
 		if err != nil {
+			p.host.noteNoPlans(err)
 			return listed
 		}
 		if e.GetListed() && e.GetJob() == "" {

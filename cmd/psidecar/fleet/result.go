@@ -19,7 +19,8 @@ type Result struct {
 	Steady    Load     `json:"steady"`
 	Shifts    []Shift  `json:"shifts"`
 	Restart   *Restart `json:"restart,omitempty"`
-	PeakBytes uint64   `json:"peak_bytes"` // resident memory of the planner
+	PeakBytes uint64   `json:"peak_bytes"`      // resident memory of the planner
+	Error     string   `json:"error,omitempty"` // what ended the run before its end
 }
 
 // A Span is when the first, half and the last of the hosts were there.
@@ -72,17 +73,24 @@ func (r *Result) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
 	line("fleet", "%d hosts, %d jobs of %d %s keys each, a report every %.1f s", r.Hosts, r.Jobs, r.Keys, kind, r.Every)
-	line("all hosts known", "%.1f s after the planner's start", r.Start.Last)
-	line("processor", "%.2f cores, %.0f reports/s", r.Steady.Cores, r.Steady.ReportsPerSecond)
-	line("memory", "%d MiB, at most %d", r.Steady.ResidentBytes>>20, r.PeakBytes>>20)
-	line("network", "%.2f MB/s in, %.2f MB/s out", r.Steady.InPerSecond/1e6, r.Steady.OutPerSecond/1e6)
+	if r.Start.Last > 0 {
+		line("all hosts known", "%.1f s after the planner's start", r.Start.Last)
+	}
+	if r.Steady.Seconds > 0 {
+		line("processor", "%.2f cores, %.0f reports/s", r.Steady.Cores, r.Steady.ReportsPerSecond)
+		line("memory", "%d MiB, at most %d", r.Steady.ResidentBytes>>20, max(r.PeakBytes, r.Steady.ResidentBytes)>>20)
+		line("network", "%.2f MB/s in, %.2f MB/s out", r.Steady.InPerSecond/1e6, r.Steady.OutPerSecond/1e6)
+	}
 	for i, s := range r.Shifts {
-		line(fmt.Sprintf("shift %d", i+1), "%d hosts, %d keys: first plan at every proxy after %.1f s, half of the keys %s, nine tenths %s; %d keys, %.2f cores",
-			s.Hosts, s.Keys, s.First, orNot(s.Half), orNot(s.Most), s.Known, s.Cores)
+		line(fmt.Sprintf("shift %d", i+1), "%d hosts, %d keys: first plan at every proxy %s, half of the keys %s, nine tenths %s; %d keys, %.2f cores",
+			s.Hosts, s.Keys, orNot(s.First), orNot(s.Half), orNot(s.Most), s.Known, s.Cores)
 	}
 	if b := r.Restart; b != nil {
 		line("after kill -9", "all hosts back after %.1f s (the first %.1f, half %.1f), %d connections, %d in the busiest second", b.Back.Last, b.Back.First, b.Back.Half, b.Connections, b.BusiestSecond)
 		line("", "%.1f MB in, %.1f MB out, %.1f s of processor; plans are %s", float64(b.InBytes)/1e6, float64(b.OutBytes)/1e6, b.CPUSeconds, sameOr(b.Same))
+	}
+	if r.Error != "" {
+		line("ended early", "%s", r.Error)
 	}
 	return t.Flush()
 }
@@ -91,7 +99,7 @@ func orNot(seconds float64) string {
 	if seconds == 0 {
 		return "not in time"
 	}
-	return fmt.Sprintf("%.1f s", seconds)
+	return fmt.Sprintf("after %.1f s", seconds)
 }
 
 func sameOr(same bool) string {
