@@ -73,7 +73,7 @@ const again = 500 * time.Millisecond
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
 	conn, err := grpc.NewClient(f.opts.Planner, append(slices.Clone(f.opts.Dial), grpc.WithTransportCredentials(f.opts.Credentials),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))...)
 	if err != nil {
 		return fmt.Errorf("planner %s: %w", f.opts.Planner, err)

@@ -63,7 +63,7 @@ func (p *plans) watchPlans(ctx context.Context) error {
 		creds = insecure.NewCredentials()
 	}
 	conn, err := grpc.NewClient(p.jobs.opts.Planner, append(slices.Clone(p.jobs.opts.DialPlanner), grpc.WithTransportCredentials(creds),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))...)
 	if err != nil {
 		return fmt.Errorf("planner %s: %w", p.jobs.opts.Planner, err)

@@ -51,7 +51,7 @@ func (h *host) options() []grpc.DialOption {
 
 // proxyOptions are those of a proxy's connections.
 func (h *host) proxyOptions() []grpc.DialOption {
-	return append(h.options(), grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
+	return append(h.options(), grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
 }
 
