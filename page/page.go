@@ -209,7 +209,7 @@ func fail(w http.ResponseWriter, err error) {
 }
 
 func writeJSON(w http.ResponseWriter, code int, v any) {
-	body, err := json.Marshal(v)
+	body, err := json.Marshal(withLists(v))
 	if err != nil {
 		code, body = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be encoded"}`)
 		slog.Error("encoding an answer", "error", err)

@@ -369,3 +369,15 @@ func TestKeyboardReachesTables(t *testing.T) {
 	until(t, ctx, "the table to scroll", `document.querySelector("#servers .scroll").scrollLeft > 0`)
 	until(t, ctx, "the cue on the left", `document.querySelector("#servers .scroll").classList.contains("more-left")`)
 }
+
+// A job of which no node is known yet is drawn, with what is known.
+func TestJobWithoutNodes(t *testing.T) {
+	ctx := visit(t, fleet{}, Options{})
+	until(t, ctx, "an answer or a fault", `document.getElementById("status").textContent.trim() !== "Asking …"`)
+	if got := look(t, ctx, `document.getElementById("status").textContent`); strings.Contains(got, "failed") || strings.Contains(got, "No answer") {
+		t.Errorf("a job without nodes: %s", got)
+	}
+	if got := look(t, ctx, `document.getElementById("workerchoice")?.hidden + " " + document.getElementById("cost").childElementCount`); strings.HasPrefix(got, "false") {
+		t.Errorf("workers to choose from where there are none: %s", got)
+	}
+}

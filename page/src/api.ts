@@ -227,12 +227,17 @@ async function problemOf(response: Response): Promise<Error> {
   }
 }
 
-/** Asks for /api/v1/NAME; an answer other than 200 is an Error with its text. */
+/** What was asked for did not come. */
+export class Unanswered extends Error {}
+
+/** Asks for /api/v1/NAME; an answer other than 200 is Unanswered with its text. */
 export async function ask<T>(name: string, parameters: Record<string, string> = {}): Promise<T> {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));
-  const response = await fetch(`api/v1/${name}?${query}`);
+  const response = await fetch(`api/v1/${name}?${query}`).catch((problem: Error) => {
+    throw new Unanswered(problem.message);
+  });
   if (!response.ok) {
-    throw await problemOf(response);
+    throw new Unanswered((await problemOf(response)).message);
   }
   return (await response.json()) as T;
 }

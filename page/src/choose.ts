@@ -8,7 +8,7 @@ export function chosenText(all: string[], chosen: string[]): string {
 }
 
 export class Choice {
-  private all: string[] = [];
+  private all: string[] | undefined; // of the boxes; none was built yet
   private box = document.createElement("div");
   private summary = document.createElement("summary");
 
@@ -33,9 +33,9 @@ export class Choice {
     const some = chosen.length > 0;
     this.summary.textContent = some ? `${this.what}: ${chosen.length} of ${all.length}` : `${this.what}: all`;
     this.host.hidden = all.length === 0;
-    if (all.join("\n") !== this.all.join("\n")) {
+    if (all.join("\n") !== this.all?.join("\n")) {
       this.all = all;
-      this.build();
+      this.build(all);
     }
     for (const input of this.box.querySelectorAll<HTMLInputElement>("input[name]")) {
       input.checked = some && chosen.includes(input.name);
@@ -43,19 +43,19 @@ export class Choice {
     this.box.querySelector<HTMLInputElement>("input[value=all]")!.checked = !some;
   }
 
-  private build(): void {
+  private build(all: string[]): void {
     const everything = document.createElement("input");
     everything.type = "checkbox";
     everything.value = "all";
     everything.addEventListener("change", () => this.choose(""));
     this.box.replaceChildren(labelled(everything, "all"));
-    for (const name of this.all) {
+    for (const name of all) {
       const input = document.createElement("input");
       input.type = "checkbox";
       input.name = name;
       input.addEventListener("change", () => {
         const ticked = [...this.box.querySelectorAll<HTMLInputElement>("input[name]:checked")].map((i) => i.name);
-        this.choose(chosenText(this.all, ticked));
+        this.choose(chosenText(all, ticked));
       });
       this.box.append(labelled(input, name));
     }

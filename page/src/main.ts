@@ -1,7 +1,7 @@
 // The page: asks the agent for what the view needs, every two seconds while
 // live, and draws it. Nothing is loaded from anywhere else.
 
-import { ask, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Runs, type Servers, type Traffic } from "./api";
+import { Unanswered, ask, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Runs, type Servers, type Traffic } from "./api";
 import { askSides, Comparison, reach, rowNames } from "./beside";
 import { Choice } from "./choose";
 import { drawCodecs } from "./codecs";
@@ -272,6 +272,15 @@ function say(text: string, isBad: boolean): void {
   status.classList.toggle("bad", isBad);
 }
 
+/** What kept the page from being drawn: an answer that did not come, or a fault of the page's own. */
+function problemText(problem: unknown): string {
+  if (problem instanceof Unanswered) {
+    return `No answer: ${problem.message}`;
+  }
+  console.error(problem);
+  return `This page failed: ${problem instanceof Error ? problem.message : problem}`;
+}
+
 let timer: ReturnType<typeof setTimeout> | undefined;
 let round = 0;
 
@@ -284,7 +293,7 @@ async function update(): Promise<void> {
     await refresh(isNewest);
   } catch (problem) {
     if (isNewest()) {
-      say(`The agent does not answer: ${problem instanceof Error ? problem.message : problem}`, true);
+      say(problemText(problem), true);
     }
   }
   if (isNewest() && live.checked) {

@@ -1,0 +1,66 @@
+package page
+
+import (
+	"reflect"
+	"strings"
+)
+
+// withLists returns a copy of an answer in which lists that are nil are empty: in
+// JSON a list is [] where nothing is in it, never null; one that is left out where it
+// is nil (omitzero) is left out. Lists are shared with v where
+// nothing in them changes; maps and interfaces are left as they are.
+func withLists(v any) any {
+	if v == nil {
+		return nil
+	}
+	from := reflect.ValueOf(v)
+	to := reflect.New(from.Type()).Elem()
+	to.Set(from)
+	fillLists(to)
+	return to.Interface()
+}
+
+// fillLists makes nil lists of an addressable value empty.
+func fillLists(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() || !hasLists(v.Type().Elem()) {
+			return
+		}
+		to := reflect.New(v.Type().Elem())
+		to.Elem().Set(v.Elem())
+		fillLists(to.Elem())
+		v.Set(to)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field := v.Field(i)
+			if !field.CanSet() || field.IsZero() && strings.Contains(v.Type().Field(i).Tag.Get("json"), ",omitzero") {
+				continue
+			}
+			fillLists(field)
+		}
+	case reflect.Slice:
+		if v.IsNil() {
+			v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+			return
+		}
+		if !hasLists(v.Type().Elem()) {
+			return
+		}
+		to := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		reflect.Copy(to, v)
+		for i := range to.Len() {
+			fillLists(to.Index(i))
+		}
+		v.Set(to)
+	}
+}
+
+// hasLists reports whether values of a type may hold lists.
+func hasLists(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Struct, reflect.Slice:
+		return true
+	}
+	return false
+}
