@@ -28,7 +28,7 @@ var flagGroups = []flagGroup{
 	{"Rules and memory of codecs", []string{"follow-codecs", "codec-memory", "proxy-memory", "share-pulls"}},
 	{"Where keys are", []string{"placement", "act", "handler", "allow-probe", "state-dir"}},
 	{"The data", []string{"input", "rules", "key-map", "seed"}},
-	{"Algorithms", []string{"algorithm", "all", "theta", "time-budget", "hash-"}},
+	{"Algorithms", []string{"algorithm", "all", "theta", "time-budget", "from", "move-at-most", "resume", "hash-"}},
 	{"Machines", []string{"machines", "capacity", "link-speed", "server-ranks", "planner-http", "hosts"}},
 	{"Data beyond memory", []string{"stream", "passes", "scratch"}},
 	{"Plans", []string{"planner-strategy", "planner-act", "planner-decide-every", "planner-horizon", "planner-store", "strategy", "decide-every", "horizon", "store"}},

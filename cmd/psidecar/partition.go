@@ -31,6 +31,8 @@ type partitionFlags struct {
 	capacity, speed         []float64
 	servers                 []int
 	budget                  time.Duration
+	from                    string
+	moveAtMost              float64 // percent
 	all, json               bool
 	stream                  streamFlags
 	machines                machineFlags
@@ -68,6 +70,8 @@ shards, is read a few times, and tables and buffers stay within --memory.`,
 	flags.BoolVar(&f.all, "all", false, "run all algorithms and compare them")
 	flags.Uint64Var(&f.seed, "seed", 1, "of all random choices")
 	flags.DurationVar(&f.budget, "time-budget", 0, "how long best may go on improving, for instance 30s")
+	flags.StringVar(&f.from, "from", "", "with best: assignment.txt of an earlier run, for data to which samples were added at the end; most stay where they are")
+	flags.Float64Var(&f.moveAtMost, "move-at-most", 10, "with --from: percent of the earlier samples that may move")
 	flags.Int64Var(&f.theta, "theta", 0, "most parameters (bytes, with --rules) that a machine may use as a worker; 0: no bound")
 	flags.Float64SliceVar(&f.capacity, "capacity", nil, "relative share of the samples per machine: k numbers")
 	flags.Float64SliceVar(&f.speed, "link-speed", nil, "relative link speed per machine: k numbers")
@@ -107,8 +111,22 @@ func (f *partitionFlags) check() error {
 	if ranks := slices.Sorted(slices.Values(f.servers)); slices.ContainsFunc(ranks, func(r int) bool { return r < 0 || r >= f.k }) || len(slices.Compact(ranks)) != len(f.servers) {
 		return usagef("--server-ranks %v: want each of 0 to %d once", f.servers, f.k-1)
 	}
+	if err := f.checkFrom(); err != nil {
+		return err
+	}
 	if f.all && f.out != "" {
 		return usagef("--all and --out: choose one algorithm to write the output of")
+	}
+	return nil
+}
+
+// checkFrom is check for what goes on from earlier work.
+func (f *partitionFlags) checkFrom() error {
+	switch {
+	case f.from != "" && (f.all || f.algorithm != "best"):
+		return usagef("--from is for --algorithm best only")
+	case !(f.moveAtMost >= 0 && f.moveAtMost <= 100):
+		return usagef("--move-at-most %g: want a percentage, 0 to 100", f.moveAtMost)
 	}
 	return nil
 }
@@ -147,7 +165,10 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 		return err
 	}
 	slog.Debug("graph built", "samples", g.Samples(), "parameters", g.Params(), "edges", g.Edges())
-	o := partition.Options{K: f.k, Seed: f.seed, Theta: f.theta, Capacity: f.capacity, Speed: f.speed, Budget: f.budget}
+	o, err := f.options(g)
+	if err != nil {
+		return err
+	}
 	if g, err = f.applyRules(g, &o); err != nil {
 		return err
 	}
@@ -165,6 +186,24 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 		}
 	}
 	return f.show(ctx, e, g, o, reports)
+}
+
+// options are those of the flags, but for the rules.
+func (f *partitionFlags) options(g *graph.Graph) (partition.Options, error) {
+	o := partition.Options{
+		K: f.k, Seed: f.seed, Theta: f.theta, Capacity: f.capacity, Speed: f.speed, Budget: f.budget,
+		MoveAtMost: f.moveAtMost / 100,
+	}
+	if f.from == "" {
+		return o, nil
+	}
+	file, err := os.Open(f.from)
+	if err != nil {
+		return o, fmt.Errorf("opening --from: %w", err)
+	}
+	defer file.Close()
+	o.From, err = partition.ReadEarlier(file, f.from, g, f.k)
+	return o, err
 }
 
 // tryOutputs finds out before the work is done whether its outcome can be
@@ -242,13 +281,16 @@ func (f *partitionFlags) partition(ctx context.Context, e env, g *graph.Graph, o
 	var last *partition.Assignment
 	for _, al := range algorithms {
 		o.Progress = newProgress(e, al.Name)
-		a, took, err := prerun.Run(ctx, g, al, o)
+		a, cost, err := prerun.Run(ctx, g, al, o)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", f.input, err)
 		}
 		o.Progress(1) // which clears the bar's line for the report
 		r := prerun.Judge(g, a, o, random)
-		r.Algorithm, r.Seconds = al.Name, took.Seconds()
+		r.Algorithm, r.Seconds, r.Cost = al.Name, cost.Took().Seconds(), cost
+		if o.From != nil {
+			r.Moved = prerun.CountMoved(o.From, a)
+		}
 		reports, last = append(reports, r), a
 	}
 	return reports, last, nil
@@ -273,7 +315,7 @@ func (f *partitionFlags) show(ctx context.Context, e env, g *graph.Graph, o part
 		}
 	}
 	if !f.json {
-		return prerun.Table(e.stdout, reports)
+		return f.tables(e, reports)
 	}
 	for _, r := range reports {
 		if err := json.NewEncoder(e.stdout).Encode(r); err != nil {
@@ -281,6 +323,20 @@ func (f *partitionFlags) show(ctx context.Context, e env, g *graph.Graph, o part
 		}
 	}
 	return nil
+}
+
+// tables prints the reports, and where there is one alone what it took.
+func (f *partitionFlags) tables(e env, reports []*prerun.Report) error {
+	if err := prerun.Table(e.stdout, reports); err != nil || len(reports) > 1 {
+		return err
+	}
+	r := reports[0]
+	if r.Moved != nil {
+		if err := r.Moved.Table(e.stdout, r); err != nil {
+			return err
+		}
+	}
+	return r.Cost.Table(e.stdout)
 }
 
 func drawPlot(path, title string, reports []*prerun.Report) error {

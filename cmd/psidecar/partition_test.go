@@ -85,7 +85,7 @@ func TestReportFields(t *testing.T) {
 		fields = append(fields, name)
 	}
 	slices.Sort(fields)
-	want := []string{"algorithm", "bound", "data_per_machine", "edges", "improvement_percent", "k", "parameters", "random", "samples", "seconds", "traffic"}
+	want := []string{"algorithm", "bound", "cost", "data_per_machine", "edges", "improvement_percent", "k", "parameters", "random", "samples", "seconds", "traffic"}
 	if !slices.Equal(fields, want) {
 		t.Errorf("fields %v, want %v", fields, want)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/graph"
@@ -40,6 +41,13 @@ type Options struct {
 	// parameter, len m, must lie on; -1 leaves it free. Nil means that all are.
 	FixedSamples []int32
 	FixedParams  []int32
+
+	// From, where not nil, is an earlier assignment of most of the graph to stay
+	// near to: len n and m, -1 for what it does not have. No more than MoveAtMost
+	// of its samples, from 0 to 1, move unless limits or FixedSamples ask it.
+	// Algorithm best takes it, others pass it over.
+	From       *Assignment
+	MoveAtMost float64
 
 	// Budget is how long an anytime algorithm may go on improving; 0 leaves it
 	// to the algorithm.
@@ -103,7 +111,28 @@ func (o *Options) Validate(g *graph.Graph) error {
 	if err := o.validateFixed(g); err != nil {
 		return err
 	}
+	if err := o.validateFrom(n, m); err != nil {
+		return err
+	}
 	return o.validateTheta(g)
+}
+
+func (o *Options) validateFrom(n, m int) error {
+	if o.From == nil {
+		return nil
+	}
+	if len(o.From.Samples) != n || len(o.From.Params) != m {
+		return fmt.Errorf("the earlier assignment is of %d samples and %d parameters, want %d and %d", len(o.From.Samples), len(o.From.Params), n, m)
+	}
+	if !(o.MoveAtMost >= 0 && o.MoveAtMost <= 1) {
+		return fmt.Errorf("%g of the samples may move: want a part from 0 to 1", o.MoveAtMost)
+	}
+	for _, list := range [][]int32{o.From.Samples, o.From.Params} {
+		if i := slices.IndexFunc(list, func(machine int32) bool { return machine < -1 || int(machine) >= o.K }); i >= 0 {
+			return fmt.Errorf("the earlier assignment names machine %d: only 0..%d exist", list[i], o.K-1)
+		}
+	}
+	return nil
 }
 
 func (o *Options) validateFixed(g *graph.Graph) error {

@@ -65,7 +65,7 @@ func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al algorit
 		return err
 	}
 	s.Parameters, s.Edges = g.Params(), g.Edges()
-	a, took, err := Run(ctx, g, al, o)
+	a, cost, err := Run(ctx, g, al, o)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al algorit
 		return err
 	}
 	s.Report = Judge(g, a, o, random)
-	s.Report.Algorithm, s.Report.Seconds = al.Name, took.Seconds()
+	s.Report.Algorithm, s.Report.Seconds = al.Name, cost.Took().Seconds()
 	var size byteCount
 	if err := WriteRows(&size, rows); err != nil {
 		return err

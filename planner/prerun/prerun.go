@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -41,6 +40,10 @@ type Report struct {
 	// LoadPerMachine is the traffic by weight and divided by link speed; only
 	// where parameters have weights or machines speeds.
 	LoadPerMachine []float64 `json:"load_per_machine,omitempty"`
+	// Cost is there for what one of our algorithms made.
+	Cost *Cost `json:"cost,omitempty"`
+	// Moved is there for a partition that went on from an earlier one.
+	Moved *Moved `json:"moved,omitempty"`
 	// Streaming is there for a partition of data that was streamed; Seconds
 	// then has the readings and the writing in it.
 	Streaming *Streaming `json:"streaming,omitempty"`
@@ -63,17 +66,18 @@ type Baseline struct {
 const baselineSeeds = 5
 
 // Run partitions g by the algorithm and checks that the result satisfies o.
-func Run(ctx context.Context, g *graph.Graph, al algorithm.Algorithm, o partition.Options) (*partition.Assignment, time.Duration, error) {
-	start := time.Now()
+func Run(ctx context.Context, g *graph.Graph, al algorithm.Algorithm, o partition.Options) (*partition.Assignment, *Cost, error) {
+	m := newMeter()
+	o.Phase = m.begin
 	a, err := al.Partition(ctx, g, o)
-	seconds := time.Since(start)
+	cost := m.end(g.Edges())
 	if err != nil {
-		return nil, 0, fmt.Errorf("partitioning by %s: %w", al.Name, err)
+		return nil, nil, fmt.Errorf("partitioning by %s: %w", al.Name, err)
 	}
 	if err := partition.Check(g, a, o); err != nil {
-		return nil, 0, fmt.Errorf("partitioning by %s gave no valid answer: %w", al.Name, err)
+		return nil, nil, fmt.Errorf("partitioning by %s gave no valid answer: %w", al.Name, err)
 	}
-	return a, seconds, nil
+	return a, &cost, nil
 }
 
 // RandomBaseline averages random partitions of g, seeds 1 to 5, among the

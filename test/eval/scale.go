@@ -98,11 +98,11 @@ func byAlgorithm(name string, k int) func(context.Context, *graph.Graph) (int64,
 		if err != nil {
 			return 0, 0, err
 		}
-		a, took, err := prerun.Run(ctx, g, al, partition.Options{K: k, Seed: 1})
+		a, cost, err := prerun.Run(ctx, g, al, partition.Options{K: k, Seed: 1})
 		if err != nil {
 			return 0, 0, err
 		}
-		return partition.Measure(g, a, k).Max, took, nil
+		return partition.Measure(g, a, k).Max, cost.Took(), nil
 	}
 }
 

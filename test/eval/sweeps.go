@@ -169,12 +169,12 @@ func judgeAll(ctx context.Context, g *graph.Graph, k int) ([]*prerun.Report, err
 	}
 	var reports []*prerun.Report
 	for _, al := range algorithm.All() {
-		a, took, err := prerun.Run(ctx, g, al, o)
+		a, cost, err := prerun.Run(ctx, g, al, o)
 		if err != nil {
 			return nil, err
 		}
 		r := prerun.Judge(g, a, o, random)
-		r.Algorithm, r.Seconds = al.Name, took.Seconds()
+		r.Algorithm, r.Seconds = al.Name, cost.Took().Seconds()
 		reports = append(reports, r)
 	}
 	return reports, nil

@@ -43,7 +43,8 @@ type annealer[T word] struct {
 	perShare []float64 // 1 / share
 	members  []member[T]
 	settler  settler
-	work     int64 // done so far, in pins looked at
+	stays    *stays // nil: nobody was anywhere before
+	work     int64  // done so far, in pins looked at
 }
 
 // limits are what the blocks may hold and should carry.
@@ -138,7 +139,7 @@ func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
 		last := min(first+a.chunk, a.h.vertices())
 		m.work += int64(a.h.start[last]-a.h.start[first]) + int64((last-first)*(visitWork+a.k))
 		for v := first; v < last; v++ {
-			if a.h.home != nil && a.h.home[v] >= 0 {
+			if a.h.home != nil && a.h.home[v] >= 0 || a.stays.holds(v) {
 				continue
 			}
 			p := a.choose(m, v, temp, mix(salt+uint64(v)*0xd1342543de82ef95))
@@ -152,6 +153,11 @@ func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
 // choose draws the block of vertex v from the heat bath.
 func (a *annealer[T]) choose(m *member[T], v int, temp float32, random uint64) proposal {
 	sum := a.hits(v, &m.planes, m.hits)
+	was, stay := a.block[v], float32(0)
+	if a.stays != nil && a.stays.was[v] >= 0 {
+		was, stay = a.stays.was[v], a.stays.price
+	}
+	m.hits[was] += stay
 	noise := a.noise[random%noiseSize:][:len(m.hits)]
 	price := a.price[:len(m.hits)]
 	rent := a.rent[:len(m.hits)]
@@ -162,6 +168,7 @@ func (a *annealer[T]) choose(m *member[T], v int, temp float32, random uint64) p
 			least, at = cost, int32(b)
 		}
 	}
+	m.hits[was] -= stay
 	return proposal{int32(v), at, sum - m.hits[at]}
 }
 

@@ -44,6 +44,9 @@ const (
 	// but what they decide first may be a poor start that no later sweep leaves,
 	// in graphs without structure most of all.
 	enoughSweeps = 2000
+	// collectFrom is how many edges a graph has whose working memory is given back
+	// between phases, which takes time; the collector waits until it doubles.
+	collectFrom = 1 << 20
 	// workPerSecond is about what two cores do.
 	workPerSecond = 400_000_000
 )
@@ -65,6 +68,9 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 		if o.Budget > 0 {
 			break // all of it for one
 		}
+	}
+	if o.From != nil {
+		return divide(ctx, g, o, work, runtime.GOMAXPROCS(0))
 	}
 	asked := o
 	asked.Progress = nil
@@ -102,16 +108,23 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	}
 	flat := work >= enoughSweeps*sweepWork(g, o.K)
 	l := limitsOf(g, h, o)
+	var was []int32
+	if o.From != nil {
+		was = make([]int32, len(samples))
+		for v, i := range samples {
+			was[v] = o.From.Samples[i]
+		}
+	}
 	var block []int32
 	switch {
 	case o.K <= 8:
-		block, err = blocks[uint8](ctx, h, flat, o, l, t, c)
+		block, err = blocks[uint8](ctx, h, was, flat, o, l, t, c)
 	case o.K <= 16:
-		block, err = blocks[uint16](ctx, h, flat, o, l, t, c)
+		block, err = blocks[uint16](ctx, h, was, flat, o, l, t, c)
 	case o.K <= 32:
-		block, err = blocks[uint32](ctx, h, flat, o, l, t, c)
+		block, err = blocks[uint32](ctx, h, was, flat, o, l, t, c)
 	default:
-		block, err = blocks[uint64](ctx, h, flat, o, l, t, c)
+		block, err = blocks[uint64](ctx, h, was, flat, o, l, t, c)
 	}
 	if err != nil {
 		return nil, err
@@ -121,6 +134,9 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 		a.Samples[s] = block[v]
 	}
 	o.Begin("owners")
+	if g.Edges() > collectFrom {
+		runtime.GC() // the hypergraph and its state, before as much is taken again
+	}
 	if a.Params, err = owner.Flat(ctx, g, a.Samples, o); err != nil {
 		return nil, err
 	}
@@ -134,11 +150,28 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	return a, nil
 }
 
-// blocks returns the block of each vertex of h, found without clusters of them
-// if flat.
-func blocks[T word](ctx context.Context, h *hypergraph, flat bool, o partition.Options, l limits, t *team, c *clock) ([]int32, error) {
+// mayMove returns how many of the vertices that were somewhere may move.
+func mayMove(was []int32, part float64) int {
+	known := 0
+	for _, b := range was {
+		if b >= 0 {
+			known++
+		}
+	}
+	return int(part * float64(known))
+}
+
+// blocks returns the block of each vertex of h: near was, unless nil, or found
+// without clusters of them if flat.
+func blocks[T word](ctx context.Context, h *hypergraph, was []int32, flat bool, o partition.Options, l limits, t *team, c *clock) ([]int32, error) {
 	s := &solver[T]{k: o.K, limits: l, team: t, clock: c, begin: o.Begin, seed: o.Seed, tariff: newTariff(o.K), flat: flat}
-	st, err := s.solve(ctx, h)
+	var st *state[T]
+	var err error
+	if was != nil {
+		st, err = s.renew(ctx, h, was, mayMove(was, o.MoveAtMost))
+	} else {
+		st, err = s.solve(ctx, h)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -49,9 +49,12 @@ func (a *annealer[T]) settle(p proposal) {
 		a.cost.used[to]+more > a.theta && a.cost.used[from] <= a.theta {
 		return // no block that meets theta is relieved at the cost of one that then would not
 	}
+	if !a.stays.allows(p.v, from) {
+		return
+	}
 	w := int64(a.h.weight[p.v])
 	if s.size[to]+w <= a.limits.size[to] {
-		s.accept(p, from, w)
+		a.accept(p, from, w)
 		a.admitWaiting(from)
 		return
 	}
@@ -59,17 +62,32 @@ func (a *annealer[T]) settle(p proposal) {
 	if n := len(back); n > 0 {
 		q := back[n-1]
 		wq := int64(a.h.weight[q.v])
-		if s.size[to]+w-wq <= a.limits.size[to] && s.size[from]+wq-w <= a.limits.size[from] {
+		if s.size[to]+w-wq <= a.limits.size[to] && s.size[from]+wq-w <= a.limits.size[from] && a.allowBoth(p, from, q, to) {
 			s.waiting[to*s.k+from] = back[:n-1]
-			s.accept(p, from, w)
-			s.accept(q, to, wq)
+			a.accept(p, from, w)
+			a.accept(q, to, wq)
 			return
 		}
 	}
 	s.waiting[from*s.k+to] = append(s.waiting[from*s.k+to], p)
 }
 
-func (s *settler) accept(p proposal, from int, w int64) {
+// allowBoth reports whether p and q may change places.
+func (a *annealer[T]) allowBoth(p proposal, from int, q proposal, to int) bool {
+	if a.stays == nil {
+		return true
+	}
+	before := a.stays.away
+	a.stays.note(p.v, from, p.to)
+	a.stays.note(q.v, to, q.to)
+	after := a.stays.away
+	a.stays.away = before
+	return after <= max(before, a.stays.most)
+}
+
+func (a *annealer[T]) accept(p proposal, from int, w int64) {
+	s := &a.settler
+	a.stays.note(p.v, from, p.to)
 	s.size[from] -= w
 	s.size[p.to] += w
 	s.moves = append(s.moves, p)
@@ -89,11 +107,11 @@ func (a *annealer[T]) admitWaiting(b int) {
 			}
 			q := list[len(list)-1]
 			w := int64(a.h.weight[q.v])
-			if s.size[b]+w > a.limits.size[b] {
+			if s.size[b]+w > a.limits.size[b] || !a.stays.allows(q.v, from) {
 				continue
 			}
 			s.waiting[from*s.k+b] = list[:len(list)-1]
-			s.accept(q, from, w)
+			a.accept(q, from, w)
 			b, again = from, true
 			break
 		}

@@ -134,12 +134,12 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error)
 			block = project(block, levels[i].label)
 		}
 		var err error
-		s.begin(fmt.Sprintf("count %d", i))
+		s.begin(fmt.Sprintf("count level %d", i))
 		if st, err = newState[T](ctx, levels[i].h, s.k, block); err != nil {
 			return nil, err
 		}
 		until, cool := s.schedule(i, last)
-		s.begin(fmt.Sprintf("anneal %d", i))
+		s.begin(fmt.Sprintf("anneal level %d", i))
 		if err := s.anneal(ctx, st, i == last, i == 0, until, cool); err != nil {
 			return nil, err
 		}
@@ -218,22 +218,27 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	if c.ByWish {
 		s.clock.all = int64(workByWish * float64(s.clock.all))
 	}
-	temp := hot
+	return s.coolDown(ctx, a, &c, until)
+}
+
+// coolDown sweeps until that part of the budget is spent and, at the finest
+// level, on until the loads are level.
+func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, until float64) error {
+	temp := c.Hot
 	from := s.clock.spent()
 	for spent := from; spent < until; spent = s.clock.spent() {
 		if s.clock.progress != nil {
 			s.clock.progress(spent)
 		}
 		before := a.work
-		x := (spent - from) / (until - from)
-		temp = c.next(x, a.wish)
+		temp = c.next((spent-from)/(until-from), a.wish)
 		if err := a.sweep(ctx, temp); err != nil {
 			return err
 		}
 		s.clock.work += a.work - before
 	}
-	if last {
-		s.begin("level")
+	if c.Last {
+		s.begin("flatten")
 		return s.level(ctx, a, temp)
 	}
 	return nil

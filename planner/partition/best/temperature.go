@@ -16,9 +16,13 @@ func (a *annealer[T]) probe() probe {
 	p := probe{k: a.k}
 	n := a.h.vertices()
 	m := &a.members[0]
-	for i := range min(n, probeSize) {
-		v := i * n / min(n, probeSize)
-		if a.h.home != nil && a.h.home[v] >= 0 {
+	size := probeSize
+	if a.stays != nil && a.stays.hold {
+		size = n // few of them are free
+	}
+	for i := range min(n, size) {
+		v := i * n / min(n, size)
+		if a.h.home != nil && a.h.home[v] >= 0 || a.stays.holds(v) {
 			continue
 		}
 		sum := a.hits(v, &m.planes, m.hits)

@@ -18,6 +18,7 @@ import (
 // An item is what gets one owner: a parameter, or a group of them.
 type item struct {
 	fixed int32 // machine that must own it, or -1
+	was   int32 // machine that owned it before, or -1
 	use   []use
 	all   int64 // sum over use
 }
@@ -107,7 +108,7 @@ func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o partition.O
 				ofGroup[o.Group[p]] = int32(len(items))
 			}
 			itemOf[p] = int32(len(items))
-			items = append(items, item{fixed: -1, use: own})
+			items = append(items, item{fixed: -1, was: wasAt(o, p), use: own})
 		}
 	})
 	if err != nil {
@@ -124,6 +125,28 @@ func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o partition.O
 		}
 	}
 	return items, itemOf, nil
+}
+
+// wasAt returns the machine that owned parameter p before, or -1.
+func wasAt(o partition.Options, p int) int32 {
+	if o.From == nil {
+		return -1
+	}
+	return o.From.Params[p]
+}
+
+// kept returns the owner that the item keeps if the loads allow: the one that
+// it is fixed to, or that it had and that still uses it; or -1.
+func (it *item) kept() int32 {
+	if it.fixed >= 0 {
+		return it.fixed
+	}
+	for _, u := range it.use {
+		if u.machine == it.was {
+			return it.was
+		}
+	}
+	return -1
 }
 
 // addUses adds the uses of another parameter of the group.
@@ -154,22 +177,28 @@ func (pl *placing) ratio(i int32, more int64) float64 {
 	return float64(pl.load[i]+more) / pl.speed[i]
 }
 
-// greedy gives every item an owner, the heaviest first: light ones can level
-// out what heavy ones left.
+// greedy gives every item an owner: what it keeps, then, of the others, the
+// heaviest first, since light ones can level out what heavy ones left.
 func (pl *placing) greedy(ctx context.Context) error {
 	for i := range pl.items {
 		for _, u := range pl.items[i].use {
 			pl.load[u.machine] += u.weight
 		}
 	}
+	for i := range pl.items {
+		it := &pl.items[i]
+		if pl.owner[i] = it.kept(); pl.owner[i] >= 0 {
+			pl.load[pl.owner[i]] += it.extra(pl.owner[i])
+		}
+	}
 	order := pl.order()
 	return pieces.Do(ctx, len(order), func(from, to int) {
 		for _, i := range order[from:to] {
-			it := &pl.items[i]
-			at := it.fixed
-			if at < 0 {
-				at = pl.cheapest(it)
+			if pl.owner[i] >= 0 {
+				continue
 			}
+			it := &pl.items[i]
+			at := pl.cheapest(it)
 			pl.owner[i] = at
 			pl.load[at] += it.extra(at)
 		}

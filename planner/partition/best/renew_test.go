@@ -1,0 +1,112 @@
+package best
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// grown draws a graph twice: with part of its samples, and with all.
+func grown(t testing.TB, r graph.Random, part float64) (old, all *graph.Graph) {
+	t.Helper()
+	all, err := r.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Samples = int(part * float64(r.Samples))
+	if old, err = r.Build(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return old, all
+}
+
+// fromOld returns an assignment of old as one of most of all.
+func fromOld(old, all *graph.Graph, a *partition.Assignment) *partition.Assignment {
+	from := &partition.Assignment{Samples: slices.Repeat([]int32{-1}, all.Samples()), Params: slices.Repeat([]int32{-1}, all.Params())}
+	copy(from.Samples, a.Samples)
+	for p, at := 0, 0; p < old.Params(); p++ {
+		for all.Feature(at) != old.Feature(p) {
+			at++
+		}
+		from.Params[at] = a.Params[p]
+	}
+	return from
+}
+
+func movedSamples(from, to []int32) (moved, known int) {
+	for s, i := range from {
+		if i >= 0 {
+			known++
+			if i != to[s] {
+				moved++
+			}
+		}
+	}
+	return moved, known
+}
+
+func TestGrownDataMovesLittle(t *testing.T) {
+	old, all := grown(t, graph.Random{
+		Samples: 6_300, Params: 12_000, Degree: 20, Exponent: 1, Topics: 30, TopicShare: 0.7, Seed: 5,
+	}, 20./21)
+	o := partition.Options{K: 8, Seed: 3}
+	const work = 60_000_000
+	before := must(t, old, o, work)
+	began := time.Now()
+	fresh := must(t, all, o, work)
+	freshTook := time.Since(began)
+	o.From, o.MoveAtMost = fromOld(old, all, before), 0.1
+	began = time.Now()
+	renewed := must(t, all, o, work)
+	t.Logf("fresh %v, renewed %v", freshTook, time.Since(began))
+	moved, known := movedSamples(o.From.Samples, renewed.Samples)
+	if known != old.Samples() || moved > known/10 {
+		t.Errorf("%d of %d old samples move, more than a tenth", moved, known)
+	}
+	movedParams, knownParams := movedSamples(o.From.Params, renewed.Params)
+	freshMax, renewedMax := partition.Measure(all, fresh, o.K).Max, partition.Measure(all, renewed, o.K).Max
+	t.Logf("max %d fresh, %d renewed; %d of %d samples and %d of %d parameters moved", freshMax, renewedMax, moved, known, movedParams, knownParams)
+	if float64(renewedMax) > 1.02*float64(freshMax) {
+		t.Errorf("the busiest machine moves %d, of a fresh run %d", renewedMax, freshMax)
+	}
+	if movedParams > knownParams/4 {
+		t.Errorf("%d of %d old parameters change owners", movedParams, knownParams)
+	}
+}
+
+func TestNothingMayMove(t *testing.T) {
+	g := text(t, 2000)
+	o := partition.Options{K: 4, Seed: 3}
+	before := must(t, g, o, 20_000_000)
+	o.From = before
+	if moved, _ := movedSamples(before.Samples, must(t, g, o, 20_000_000).Samples); moved > 0 {
+		t.Errorf("%d samples move where none may", moved)
+	}
+	o.FixedSamples = slices.Repeat([]int32{-1}, g.Samples())
+	o.FixedSamples[7] = (before.Samples[7] + 1) % 4
+	if moved, _ := movedSamples(before.Samples, must(t, g, o, 20_000_000).Samples); moved < 1 || moved > 2 {
+		t.Errorf("%d samples move for one that is fixed elsewhere", moved)
+	}
+}
+
+func TestRenewedAlikeOnAllCores(t *testing.T) {
+	old, all := grown(t, graph.Random{Samples: 2100, Params: 3000, Degree: 15, Exponent: 1, Topics: 20, TopicShare: 0.7, Seed: 5}, 20./21)
+	o := partition.Options{K: 4, Seed: 3}
+	o.From, o.MoveAtMost = fromOld(old, all, must(t, old, o, 10_000_000)), 0.1
+	var want *partition.Assignment
+	for members := 1; members <= 3; members++ {
+		got, err := divide(t.Context(), all, o, 10_000_000, members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			want = got
+		}
+		if !slices.Equal(got.Samples, want.Samples) || !slices.Equal(got.Params, want.Params) {
+			t.Errorf("%d members find another assignment than 1", members)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package partition
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/graph"
+)
+
+// ReadEarlier reads what [WriteAssignment] wrote for data of which g has the
+// samples first and in the same order, and perhaps more after them; name stands
+// in errors. What the earlier data did not have is on machine -1.
+//
+// The text does not say how many of its lines are samples. Each further sample
+// adds a line, and one more for each parameter that it is the first to use, so
+// that only one number of samples fits the number of lines. Where none does, the
+// assignment is of other data.
+func ReadEarlier(r io.Reader, name string, g *graph.Graph, k int) (*Assignment, error) {
+	machines, err := readMachines(r, name, g.Samples()+g.Params(), k)
+	if err != nil {
+		return nil, err
+	}
+	first := firstSamples(g)
+	samples, err := earlierSamples(first, g.Samples(), len(machines))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	a := &Assignment{
+		Samples: slices.Repeat([]int32{-1}, g.Samples()),
+		Params:  slices.Repeat([]int32{-1}, g.Params()),
+	}
+	copy(a.Samples, machines[:samples])
+	next := samples
+	for p, s := range first {
+		if int(s) < samples {
+			a.Params[p] = machines[next]
+			next++
+		}
+	}
+	if far := farFromUsers(g, a, samples); 2*far > len(machines)-samples {
+		return nil, fmt.Errorf("%s: %d of %d parameters lie where no sample uses them: it is of other data, or of a partition at random; start without it", name, far, len(machines)-samples)
+	}
+	used := make([]bool, k)
+	for _, machine := range machines {
+		used[machine] = true
+	}
+	if i := slices.Index(used, false); i >= 0 {
+		return nil, fmt.Errorf("%s has nothing on machine %d: it is not for %d machines; name as many as it was made for, or start without it", name, i, k)
+	}
+	return a, nil
+}
+
+// farFromUsers returns how many parameters of a lie on a machine none of whose
+// samples, of the first ones, uses them.
+func farFromUsers(g *graph.Graph, a *Assignment, samples int) (far int) {
+	for p, owner := range a.Params {
+		if owner >= 0 && !slices.ContainsFunc(g.SamplesOf(p), func(s uint32) bool {
+			return int(s) < samples && a.Samples[s] == owner
+		}) {
+			far++
+		}
+	}
+	return far
+}
+
+// readMachines reads a machine number, below k, from each of at most most lines.
+func readMachines(r io.Reader, name string, most, k int) ([]int32, error) {
+	var machines []int32
+	lines := bufio.NewScanner(r)
+	for line := 1; lines.Scan(); line++ {
+		text := bytes.TrimSpace(lines.Bytes())
+		if len(text) == 0 && line > 1 {
+			continue
+		}
+		machine, err := strconv.ParseUint(string(text), 10, 31)
+		if err != nil || machine >= uint64(k) {
+			return nil, &dataset.LineError{File: name, Line: line, Err: fmt.Errorf("%q: want a machine number from 0 to %d", text, k-1)}
+		}
+		if len(machines) == most {
+			return nil, &dataset.LineError{File: name, Line: line, Err: fmt.Errorf("more lines than the data has samples and parameters, %d: it is of other data", most)}
+		}
+		machines = append(machines, int32(machine))
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("reading the assignment %s, after line %d: %w", name, len(machines), err)
+	}
+	return machines, nil
+}
+
+// firstSamples returns the first sample that uses each parameter.
+func firstSamples(g *graph.Graph) []uint32 {
+	first := make([]uint32, g.Params())
+	for p := range first {
+		first[p] = g.SamplesOf(p)[0]
+	}
+	return first
+}
+
+// earlierSamples returns how many of n samples have, with the parameters that
+// they use, so many lines.
+func earlierSamples(first []uint32, n, lines int) (int, error) {
+	fresh := make([]uint32, n)
+	for _, s := range first {
+		fresh[s]++
+	}
+	samples, sum := 0, 0
+	for ; samples < n && sum < lines; samples++ {
+		sum += 1 + int(fresh[samples])
+	}
+	if sum != lines || lines == 0 {
+		return 0, fmt.Errorf("its %d lines are of other data: the first %d samples and their parameters make %d lines; only data to which samples were added at the end can go on from it", lines, samples, sum)
+	}
+	return samples, nil
+}
