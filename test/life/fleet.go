@@ -34,8 +34,10 @@ const (
 const (
 	hostCount = 4
 	nobody    = 65534 // who proxies and planner run as
-	// recovery is how long a service may take until it is ready again.
-	recovery = time.Minute
+	// recovery is how long a service may take until it is ready again, with a
+	// processor to spare, and mostRecovery without.
+	recovery     = time.Minute
+	mostRecovery = 5 * time.Minute
 )
 
 // programs are what runs, in a folder that everybody may read.
@@ -54,17 +56,18 @@ type sidecar struct {
 type fleet struct {
 	t        testing.TB
 	net      *hosts.Net
+	patience *patience // a clock
 	programs programs
 	store    string // the planner's file
 	planner  *service
 	sidecars []*sidecar
 }
 
-func newFleet(t testing.TB, j *journal) *fleet {
+func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 	t.Helper()
 	require.Root(t)
 	require.BPF(t)
-	f := &fleet{t: t, programs: build(t, j.path("bin")), net: hoststest.New(t, hosts.Config{Hosts: hostCount})}
+	f := &fleet{t: t, patience: p, programs: build(t, j.path("bin")), net: hoststest.New(t, hosts.Config{Hosts: hostCount})}
 	first := f.net.Host(0)
 	f.store = filepath.Join(mountAt(t, j.path("planner"), "tmpfs", "size=64m,mode=777"), "plans")
 	bpffs := mountAt(t, j.path("bpf"), "bpf", "")
@@ -185,13 +188,13 @@ func (f *fleet) service(kind string, host int) *service {
 
 // await asks until there is no error, as long as a recovery may take.
 func (f *fleet) await(ctx context.Context, ask func() error) error {
-	for end := time.Now().Add(recovery); ; time.Sleep(50 * time.Millisecond) {
+	for began, spare := time.Now(), f.patience.now(); ; time.Sleep(50 * time.Millisecond) {
 		err := ask()
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("after %v: %w", recovery, err)
+		if waited, had := time.Since(began), f.patience.now()-spare; had > recovery || waited > mostRecovery {
+			return fmt.Errorf("after %.0f s, %.0f of them with a processor to spare: %w", waited.Seconds(), had.Seconds(), err)
 		}
 	}
 }

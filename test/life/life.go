@@ -73,7 +73,7 @@ func Live(t testing.TB, config Config) {
 	defer cancel(nil)
 	l.journal = newJournal(t, config, cancel)
 	l.ledger = newLedger()
-	l.fleet = newFleet(t, l.journal)
+	l.fleet = newFleet(t, l.journal, &l.patience)
 	l.data = makeData(t, l.fleet.programs.psjob, l.journal.dir)
 	l.bases.programs = l.fleet.programs
 	defer l.journal.keepFiles(l)
@@ -83,15 +83,15 @@ func Live(t testing.TB, config Config) {
 }
 
 func (l *Life) live(ctx context.Context) {
-	if err := l.fleet.await(ctx, l.fleet.allReady); err != nil {
-		l.journal.fail("the fleet does not begin: %v", err)
-		return
-	}
 	watching, unwatch := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	defer watchers.Wait()
 	defer unwatch()
 	watchers.Go(func() { l.patience.watch(watching, l.t, l.fleet.net.Cgroup()) })
+	if err := l.fleet.await(ctx, l.fleet.allReady); err != nil {
+		l.journal.fail("the fleet does not begin: %v", err)
+		return
+	}
 	watchers.Go(func() { l.watchMemory(watching) })
 	watchers.Go(func() { l.watchMoves(watching) })
 	l.calm(ctx, "before")

@@ -214,15 +214,21 @@ func (l *Life) hangs(r *run) string {
 		worker, time.Since(m.at).Seconds(), (l.patience.now() - m.spare).Seconds(), crawl.Seconds(), m.step, m.of)
 }
 
-// snapshot is what proxies and planner say of their state, the latter of a slot's
-// job.
+// snapshot is what proxies and planner say of their state at this moment, the latter
+// of a slot's job.
 func (l *Life) snapshot(slot int) string {
-	var all strings.Builder
-	for i, s := range l.fleet.sidecars {
-		state, err := l.fleet.connections(i)
-		text, _ := json.Marshal(state)
-		fmt.Fprintf(&all, "--- proxy on %s: %v\n%s\n", s.host.Name, err, text)
+	states := make([]string, len(l.fleet.sidecars))
+	var asking sync.WaitGroup
+	for i, s := range l.fleet.sidecars { // at once: one may be stopped, and then killed
+		asking.Go(func() {
+			state, err := l.fleet.connections(i)
+			text, _ := json.Marshal(state)
+			states[i] = fmt.Sprintf("--- proxy on %s: %v\n%s\n", s.host.Name, err, text)
+		})
 	}
+	asking.Wait()
+	var all strings.Builder
+	all.WriteString(strings.Join(states, ""))
 	text, err := l.fleet.planner.Host.Get(plannerHTTP, "/api/v1/plan?job="+url.QueryEscape(l.jobName(slot)))
 	fmt.Fprintf(&all, "--- planner: %v\n%s\n", err, text)
 	return all.String()
