@@ -32,7 +32,7 @@ func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.kept.stop()
 	p.flushPushes()
-	p.passes.stop()
+	waited := p.passes.stop()
 	ended := make(chan struct{})
 	go func() {
 		p.work.Wait()
@@ -40,7 +40,7 @@ func (p *Proxy) Drain() {
 		p.sites.Wait()
 		close(ended)
 	}()
-	grace := time.NewTimer(p.opts.Grace)
+	grace := time.NewTimer(p.opts.Grace - waited)
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,8 @@ type passes struct {
 	// begins then; the other proxies' begins when a connection stands, and one whose
 	// host is cut off may keep this proxy from its end.
 	endsWithin time.Duration
+	// answers is hostAnswers, but in tests.
+	answers func(ctx context.Context, host netip.Addr) bool
 
 	mu       sync.Mutex // guards the rest
 	accepted map[keep.ID]*transit
@@ -64,6 +67,7 @@ func (s *passes) init(p *Proxy) {
 	s.p, s.halt, s.agentStays, s.endsWithin = p, make(chan struct{}), agentStays, min(p.opts.Grace, takenUpWithin)
 	s.accepted, s.asked = map[keep.ID]*transit{}, map[*connection]bool{}
 	s.counts.Drained = map[string]uint64{}
+	s.answers = s.hostAnswers
 }
 
 // LeaveTo has connections handed over by way of an heir when this proxy ends in order.
@@ -235,13 +239,17 @@ const (
 )
 
 // stop begins the end of this proxy: connections that wait for a link are handed over.
-func (s *passes) stop() {
-	if !s.heirStays() {
+// It returns for how long it has waited for hosts.
+func (s *passes) stop() (waited time.Duration) {
+	if s.heirStays() {
+		waited = s.awaitHosts()
+	} else {
 		s.mu.Lock()
 		s.alone = true
 		s.mu.Unlock()
 	}
 	close(s.halt)
+	return waited
 }
 
 // heirStays reports whether there is an heir that is not about to end, too.

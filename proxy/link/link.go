@@ -16,6 +16,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -102,7 +103,10 @@ func (a *Acceptor) Accept(ctx context.Context, conn net.Conn) (net.Conn, *Hello,
 	defer stop()
 	if a.TLS != nil {
 		t := tls.Server(conn, a.TLS.server())
-		if err := t.HandshakeContext(ctx); err != nil {
+		switch err := t.HandshakeContext(ctx); {
+		case errors.Is(err, io.EOF): // as of who only looks whether somebody listens
+			return nil, nil, reason.Errorf(reason.NotHello, "closed before a TLS handshake: %w", err)
+		case err != nil:
 			return nil, nil, tlsError(err)
 		}
 		conn = t

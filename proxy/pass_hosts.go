@@ -1,0 +1,76 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A connection to a host that is cut off cannot stand until that host is back, and keeps
+// a proxy that is about to end from its end; those of other hosts stand meanwhile, and
+// wait for the next proxy. So a proxy looks whether all hosts answer before it brings any
+// to stand, and goes on as it is while one does not: for hostsBack at most, and half of
+// its grace.
+const (
+	hostsBack   = 5 * time.Second
+	hostAnswers = 250 * time.Millisecond // a SYN that was lost is not waited for
+	hostAgain   = 20 * time.Millisecond
+)
+
+// awaitHosts waits until the hosts of all connections that can be handed over answer, and
+// returns how long that took.
+func (s *passes) awaitHosts() time.Duration {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(s.p.life, min(hostsBack, s.p.opts.Grace/2))
+	defer cancel()
+	var all sync.WaitGroup
+	for host := range s.hosts() {
+		all.Go(func() {
+			for ctx.Err() == nil && !s.answers(ctx, host) {
+				select {
+				case <-ctx.Done():
+				case <-time.After(hostAgain):
+				}
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil && s.p.life.Err() == nil {
+		s.p.log.Info("connections are handed over although a host does not answer")
+	}
+	return time.Since(began)
+}
+
+// hosts are those at the other ends of connections that can be handed over.
+func (s *passes) hosts() map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	for _, c := range s.p.conns.all() {
+		switch {
+		case c.transit == nil:
+		case c.transit.Dialed:
+			all[c.transit.Destination.Addr()] = true
+		default:
+			all[c.transit.Far] = true
+		}
+	}
+	return all
+}
+
+// hostAnswers reports whether anybody answers at a host's mesh port, if only that nobody
+// listens there. The kernel does, so that a busy host does not look like one that is cut
+// off.
+func (s *passes) hostAnswers(ctx context.Context, host netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, hostAnswers)
+	defer cancel()
+	conn, err := s.p.dialer.DialContext(ctx, "tcp", net.JoinHostPort(host.String(), strconv.Itoa(int(s.p.opts.MeshPort))))
+	if err != nil {
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	conn.Close()
+	return true
+}
