@@ -163,3 +163,33 @@ func rotate16AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)
 //
 //go:noescape
 func rotate32AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)
+
+// sumFloat32AVX2 adds the float32 numbers in n bytes, a multiple of 128 and more than none, to dst.
+//
+//go:noescape
+func sumFloat32AVX2(dst *byte, src *byte, n int)
+
+// sumFloat64AVX2 adds the float64 numbers in n bytes, a multiple of 128 and more than none, to dst.
+//
+//go:noescape
+func sumFloat64AVX2(dst *byte, src *byte, n int)
+
+// sumInt8AVX2 adds the int8 numbers in n bytes, a multiple of 128 and more than none, to dst.
+//
+//go:noescape
+func sumInt8AVX2(dst *byte, src *byte, n int)
+
+// sumInt16AVX2 adds the int16 numbers in n bytes, a multiple of 128 and more than none, to dst.
+//
+//go:noescape
+func sumInt16AVX2(dst *byte, src *byte, n int)
+
+// sumInt32AVX2 adds the int32 numbers in n bytes, a multiple of 128 and more than none, to dst.
+//
+//go:noescape
+func sumInt32AVX2(dst *byte, src *byte, n int)
+
+// sumInt64AVX2 adds the int64 numbers in n bytes, a multiple of 128 and more than none, to dst.
+//
+//go:noescape
+func sumInt64AVX2(dst *byte, src *byte, n int)

@@ -2205,3 +2205,165 @@ next:
 	MOVQ         AX, most+32(FP)
 	VZEROUPPER
 	RET
+
+// func sumFloat32AVX2(dst *byte, src *byte, n int)
+// Requires: AVX
+TEXT ·sumFloat32AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VMOVDQU (AX)(BX*1), Y0
+	VADDPS  (CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, (AX)(BX*1)
+	VMOVDQU 32(AX)(BX*1), Y0
+	VADDPS  32(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 32(AX)(BX*1)
+	VMOVDQU 64(AX)(BX*1), Y0
+	VADDPS  64(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 64(AX)(BX*1)
+	VMOVDQU 96(AX)(BX*1), Y0
+	VADDPS  96(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 96(AX)(BX*1)
+	ADDQ    $0x80, BX
+	CMPQ    BX, DX
+	JB      next
+	VZEROUPPER
+	RET
+
+// func sumFloat64AVX2(dst *byte, src *byte, n int)
+// Requires: AVX
+TEXT ·sumFloat64AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VMOVDQU (AX)(BX*1), Y0
+	VADDPD  (CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, (AX)(BX*1)
+	VMOVDQU 32(AX)(BX*1), Y0
+	VADDPD  32(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 32(AX)(BX*1)
+	VMOVDQU 64(AX)(BX*1), Y0
+	VADDPD  64(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 64(AX)(BX*1)
+	VMOVDQU 96(AX)(BX*1), Y0
+	VADDPD  96(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 96(AX)(BX*1)
+	ADDQ    $0x80, BX
+	CMPQ    BX, DX
+	JB      next
+	VZEROUPPER
+	RET
+
+// func sumInt8AVX2(dst *byte, src *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·sumInt8AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VMOVDQU (AX)(BX*1), Y0
+	VPADDB  (CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, (AX)(BX*1)
+	VMOVDQU 32(AX)(BX*1), Y0
+	VPADDB  32(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 32(AX)(BX*1)
+	VMOVDQU 64(AX)(BX*1), Y0
+	VPADDB  64(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 64(AX)(BX*1)
+	VMOVDQU 96(AX)(BX*1), Y0
+	VPADDB  96(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 96(AX)(BX*1)
+	ADDQ    $0x80, BX
+	CMPQ    BX, DX
+	JB      next
+	VZEROUPPER
+	RET
+
+// func sumInt16AVX2(dst *byte, src *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·sumInt16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VMOVDQU (AX)(BX*1), Y0
+	VPADDW  (CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, (AX)(BX*1)
+	VMOVDQU 32(AX)(BX*1), Y0
+	VPADDW  32(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 32(AX)(BX*1)
+	VMOVDQU 64(AX)(BX*1), Y0
+	VPADDW  64(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 64(AX)(BX*1)
+	VMOVDQU 96(AX)(BX*1), Y0
+	VPADDW  96(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 96(AX)(BX*1)
+	ADDQ    $0x80, BX
+	CMPQ    BX, DX
+	JB      next
+	VZEROUPPER
+	RET
+
+// func sumInt32AVX2(dst *byte, src *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·sumInt32AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VMOVDQU (AX)(BX*1), Y0
+	VPADDD  (CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, (AX)(BX*1)
+	VMOVDQU 32(AX)(BX*1), Y0
+	VPADDD  32(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 32(AX)(BX*1)
+	VMOVDQU 64(AX)(BX*1), Y0
+	VPADDD  64(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 64(AX)(BX*1)
+	VMOVDQU 96(AX)(BX*1), Y0
+	VPADDD  96(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 96(AX)(BX*1)
+	ADDQ    $0x80, BX
+	CMPQ    BX, DX
+	JB      next
+	VZEROUPPER
+	RET
+
+// func sumInt64AVX2(dst *byte, src *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·sumInt64AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VMOVDQU (AX)(BX*1), Y0
+	VPADDQ  (CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, (AX)(BX*1)
+	VMOVDQU 32(AX)(BX*1), Y0
+	VPADDQ  32(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 32(AX)(BX*1)
+	VMOVDQU 64(AX)(BX*1), Y0
+	VPADDQ  64(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 64(AX)(BX*1)
+	VMOVDQU 96(AX)(BX*1), Y0
+	VPADDQ  96(CX)(BX*1), Y0, Y0
+	VMOVDQU Y0, 96(AX)(BX*1)
+	ADDQ    $0x80, BX
+	CMPQ    BX, DX
+	JB      next
+	VZEROUPPER
+	RET

@@ -288,3 +288,38 @@ func rotate32(dst []uint64, src []byte) (done int, least, most uint64) {
 	least, most = rotate32AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
 	return n, least, most
 }
+
+// sumBytes is how many bytes the assembly adds at a time.
+const sumBytes = 128
+
+func sumFloat(kind element.Kind, dst, src []byte) (done int) {
+	switch kind {
+	case element.Float32:
+		return summing(dst, src, sumFloat32AVX2)
+	case element.Float64:
+		return summing(dst, src, sumFloat64AVX2)
+	}
+	return 0
+}
+
+func sumInt(size int, dst, src []byte) (done int) {
+	switch size {
+	case 1:
+		return summing(dst, src, sumInt8AVX2)
+	case 2:
+		return summing(dst, src, sumInt16AVX2)
+	case 4:
+		return summing(dst, src, sumInt32AVX2)
+	}
+	return summing(dst, src, sumInt64AVX2)
+}
+
+func summing(dst, src []byte, by func(dst, src *byte, n int)) (done int) {
+	n := len(dst) &^ (sumBytes - 1)
+	if !assembly || n == 0 {
+		return 0
+	}
+	_ = src[n-1]
+	by(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	return n
+}

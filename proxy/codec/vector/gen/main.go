@@ -29,6 +29,7 @@ func main() {
 	differs()
 	rounders()
 	fours()
+	sums()
 	Generate()
 }
 
