@@ -32,7 +32,7 @@ type connection struct {
 	kind                kind
 	client, destination netip.AddrPort
 	job, origin         string         // of the listener, at the dialer's end
-	scope               jobs.Scope     // likewise
+	scope               jobs.Scope     // of the process on this host
 	peer                relay.Instance // zero for direct ones
 	linkID              uint64
 	codec               string // empty: spliced

@@ -84,6 +84,7 @@ func (p *Proxy) inbound(a arrival) error {
 		p.refuse(far, err)
 		return reason.Wrap(err, "link from %s", from)
 	}
+	c.scope = scope
 	answer := link.Answer{Instance: p.instance, Accepted: p.accepted(hello.Offers)}
 	if err := p.openLink(c, matching(hello.Offers, answer.Accepted), relay.Link{ID: hello.ID, Dialer: hello.Instance, Acceptor: p.instance}); err != nil {
 		p.refuse(far, err)

@@ -101,7 +101,7 @@ func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer
 }
 
 func (t *transit) connection(k kind) *connection {
-	c := &connection{kind: k, client: t.Client, destination: t.Destination, job: t.Job, origin: t.Origin}
+	c := &connection{kind: k, client: t.Client, destination: t.Destination, job: t.Job, origin: t.Origin, scope: t.scope()}
 	c.pipe.Job = t.job
 	return c
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/guard"
@@ -62,6 +63,8 @@ type Options struct {
 	// Values is the one of Codecs that changes values, if any: its rules and
 	// counts are served with the proxy's state.
 	Values *values.Codec
+	// Aggregate sums pushes of this host's workers; nil: they go one by one.
+	Aggregate *aggregate.Table
 	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
 	Titles *called.Table
 	// ValuesFile is where what waits of pushes is kept for the proxy after this
@@ -211,6 +214,9 @@ func New(opts Options) (*Proxy, error) {
 	}
 	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.localDial() + opts.HelloTimeout, TLS: opts.TLS}
 	p.acceptor = link.Acceptor{HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
+	if opts.Aggregate != nil {
+		opts.Aggregate.Bound(p.memory)
+	}
 	p.kept.init(p)
 	p.passes.init(p)
 	p.life, p.kill = context.WithCancelCause(context.Background())

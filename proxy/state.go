@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -32,10 +33,11 @@ type State struct {
 	// StateFolder is where is kept what a proxy after this one must know; nil
 	// where no requests are routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
-	Shared      *shared.Counts    `json:"shared,omitempty"`  // where a codec sends values once to several processes of a host
-	Kept        *KeptState        `json:"kept,omitempty"`    // where connections outlive a proxy
-	Passed      *PassState        `json:"passed,omitempty"`  // connections that were handed over in order
-	Refused     map[string]uint64 `json:"refused,omitempty"` // claims of processes and proxies that were not believed
+	Shared      *shared.Counts    `json:"shared,omitempty"`    // where a codec sends values once to several processes of a host
+	Aggregate   *aggregate.Counts `json:"aggregate,omitempty"` // with --aggregate host
+	Kept        *KeptState        `json:"kept,omitempty"`      // where connections outlive a proxy
+	Passed      *PassState        `json:"passed,omitempty"`    // connections that were handed over in order
+	Refused     map[string]uint64 `json:"refused,omitempty"`   // claims of processes and proxies that were not believed
 }
 
 // ConnectionState describes one connection.
@@ -78,7 +80,7 @@ type Direction struct {
 
 // State returns the state of now.
 func (p *Proxy) State() State {
-	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Shared: p.sharedState(), Kept: p.kept.state(), Passed: p.passes.state()}
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Shared: p.sharedState(), Aggregate: p.aggregateState(), Kept: p.kept.state(), Passed: p.passes.state()}
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
 		s.Errors[string(r)] = n
@@ -196,7 +198,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
 		out <- d
 	}
 }
@@ -226,6 +228,7 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectValues(out)
 	p.collectShared(out)
+	p.collectAggregate(out)
 	p.collectFolder(out)
 	p.collectMeasures(out)
 	p.kept.collect(out)

@@ -25,7 +25,7 @@ var flagGroups = []flagGroup{
 	{"Certificates", []string{"tls-"}},
 	{"Lossless codecs", []string{"codec", "unchanged"}},
 	{"Codecs that leave something out", []string{"threshold", "threshold-", "quantize", "quantize-bucket", "slim", "pull-", "row", "activations-pushed", "wire", "char-values", "least-values", "same-host"}},
-	{"Rules and memory of codecs", []string{"follow-codecs", "codec-memory", "proxy-memory", "share-pulls"}},
+	{"Rules and memory of codecs", []string{"follow-codecs", "codec-memory", "proxy-memory", "share-pulls", "aggregate", "aggregate-wait"}},
 	{"Where keys are", []string{"placement", "act", "handler", "allow-probe", "state-dir"}},
 	{"The data", []string{"input", "rules", "key-map", "seed"}},
 	{"Algorithms", []string{"algorithm", "all", "theta", "time-budget", "from", "move-at-most", "resume", "hash-"}},

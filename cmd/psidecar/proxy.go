@@ -40,6 +40,8 @@ type proxyFlags struct {
 	mark, connections     int
 	memory                int64
 	share                 bool
+	aggregate             string
+	aggregateWait         time.Duration
 	values                codecFlags
 	follow                bool
 	http                  string
@@ -77,6 +79,8 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	f.routing.addFlags(cmd)
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
 	flags.BoolVar(&f.share, "share-pulls", true, "send values that several workers of a host pull once to that host, where both proxies do; what is kept for it counts towards --proxy-memory, a quarter of it at most")
+	flags.StringVar(&f.aggregate, "aggregate", aggregateNone, "sum what workers of this host push to a server before it leaves: host does so while the links there are busy, for jobs whose servers add up what they get, at once (--handler add); none")
+	flags.DurationVar(&f.aggregateWait, "aggregate-wait", 0, "with --aggregate host, how long a push waits on purpose for those of the host's other workers")
 	f.values.register(flags)
 	flags.BoolVar(&f.follow, "follow-codecs", true, "take up the rules for values that the planner has (psidecar plan codecs), before those of flags and file, and try codecs when it asks")
 }
@@ -115,6 +119,9 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 		return o, err
 	}
 	if err = f.namedCodecs(&o); err != nil {
+		return o, err
+	}
+	if err = f.aggregates(&o); err != nil {
 		return o, err
 	}
 	o.TLS, err = f.identity()

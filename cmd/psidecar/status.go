@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
 	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 )
 
@@ -249,8 +250,21 @@ func printProxy(w io.Writer, s *proxy.State, measures bool) {
 	if s.Shared != nil {
 		printShared(w, s.Shared)
 	}
+	if s.Aggregate != nil {
+		printAggregate(w, s.Aggregate)
+	}
 	if s.Values != nil {
 		printValues(w, s.Values)
+	}
+}
+
+// printAggregate shows which pushes of this host's workers were summed, and why others
+// were not.
+func printAggregate(w io.Writer, c *aggregate.Counts) {
+	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d bytes spared; %d waited alone; %d lost with their carrier's connection; %d bytes kept now\n",
+		c.Carried, c.Sums, c.SparedBytes, c.Alone, c.Lost, c.HeldBytes)
+	for _, why := range slices.Sorted(maps.Keys(c.Passed)) {
+		fmt.Fprintf(w, "    not summed: %s\t%d\n", why, c.Passed[why])
 	}
 }
 

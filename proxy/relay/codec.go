@@ -17,6 +17,8 @@ type Message struct {
 	Frames [][]byte // leading frames, held whole: meta, keys and, in small messages, the others
 	Rest   bool     // frames follow that are not held
 	Next   uint64   // with Rest: bytes in the body of the first of them, as a rule the values
+	// Forced: it is encoded whether that pays or not.
+	Forced bool
 	// Detector knows the dialect of the stream that the message is of; nil: it is
 	// told by the message alone.
 	Detector *pslite.Detector

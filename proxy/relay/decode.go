@@ -16,6 +16,7 @@ type decoder struct {
 	receiver Receiver
 	releaser Releaser // receiver, where it is one
 	waiter   Waiter   // likewise
+	hearer   Hearer   // nil: none
 	flow     *Flow
 	passing  *Passing // nil: it may not end between two messages
 	skim
@@ -70,6 +71,9 @@ func (d *decoder) header(in *input, out *output) (verdict, error) {
 	if h.Command() {
 		return d.command(h, n, in, out)
 	}
+	if d.lacks(b, h, n) {
+		return verdict{need: n + int(h.Size)}, nil
+	}
 	if d.next < len(d.frames) { // a frame of an encoded message
 		d.next++
 		d.open = h.More()
@@ -78,6 +82,7 @@ func (d *decoder) header(in *input, out *output) (verdict, error) {
 		out.lend(b[:n])
 		if !d.inside {
 			d.flow.messages.Add(1)
+			d.hearPlain(b, h, n)
 		}
 	}
 	in.r += n
@@ -106,6 +111,7 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 		if len(b) < total {
 			return verdict{need: total}, nil
 		}
+		d.hearReady(b[n:total])
 		out.lend(b[:total])
 		in.r += total
 		return verdict{}, nil
@@ -159,6 +165,7 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 		}
 		return verdict{}, nil
 	}
+	d.hears(frames)
 	d.plain, d.next, d.open = plain, 0, follow
 	d.frames = append(d.frames[:0], frames...)
 	d.inside = follow
@@ -256,4 +263,9 @@ func (d *decoder) written() {
 	}
 }
 
-func (d *decoder) close() { d.receiver.Close() }
+func (d *decoder) close() {
+	if d.hearer != nil {
+		d.hearer.Close()
+	}
+	d.receiver.Close()
+}

@@ -78,6 +78,7 @@ type direction struct {
 	whole bool // it has got whole messages so far
 	// Where the sender has messages of its own:
 	initiator Initiator
+	gatherer  Gatherer // nil: none
 	waking    *waking
 	// Of a connection that is kept:
 	keeping *Keeping     // nil: it is not
@@ -116,7 +117,7 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 	}
 	for {
 		v, err := d.side.step(&d.in, &d.out)
-		d.flow.inMessage.Store(!d.side.between() || d.in.r < d.in.w)
+		d.flow.inMessage.Store(!d.side.between() || d.in.r < d.in.w || d.gatherer != nil && d.gatherer.Waiting())
 		if flushed := d.flush(); flushed != nil {
 			return flushed
 		}
@@ -126,6 +127,11 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 		case v.pass:
 			return d.heard(d.heardBy)
 		case v.flush:
+			continue
+		case v.wait:
+			if err := d.gatherer.Wait(); err != nil {
+				return &sideError{write: true, err: err}
+			}
 			continue
 		case v.raw:
 			return d.splice()
@@ -295,6 +301,9 @@ func (d *direction) end(cause error) error {
 		return cause
 	}
 	if err := d.keptEnd(); err != nil {
+		return err
+	}
+	if err := d.sendGathered(); err != nil {
 		return err
 	}
 	if err := d.side.rest(&d.in, &d.out); err != nil {

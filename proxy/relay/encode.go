@@ -33,12 +33,13 @@ type encoder struct {
 	holder   Holder   // sender, where it is one
 	sharer   Sharer   // likewise
 	observer Observer // nil: none, or no longer
-	flow     *Flow
-	decided  bool          // the stream is PS-lite's
-	asked    bool          // holder was asked about the current message
-	whole    bool          // and wants all of it
-	payoff   *payoff.Meter // nil: messages are encoded whether it pays or not
-	far      pathSampler   // with payoff
+	gather
+	flow    *Flow
+	decided bool          // the stream is PS-lite's
+	asked   bool          // holder was asked about the current message
+	whole   bool          // and wants all of it
+	payoff  *payoff.Meter // nil: messages are encoded whether it pays or not
+	far     pathSampler   // with payoff
 	skim
 	frames   [][]byte
 	shown    Message              // with these frames
@@ -68,11 +69,15 @@ type verdict struct {
 	move  uint64 // pass that many bytes on, of which none is there
 	raw   bool   // splice all the rest
 	pass  bool   // the other end stands between two messages, and nothing more comes
+	wait  bool   // what was taken goes first
 }
 
 // step consumes what it can of in and adds to out what it becomes. It returns
 // a zero verdict when it only wants more bytes.
 func (e *encoder) step(in *input, out *output) (verdict, error) {
+	if full, err := e.due(out); full || err != nil {
+		return verdict{flush: full}, err
+	}
 	for in.r < in.w {
 		if out.full() {
 			return verdict{flush: true}, nil
@@ -153,6 +158,13 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 
 // message takes the next message, if as much of it is there as must be held.
 func (e *encoder) message(in *input, out *output) (verdict, error) {
+	if e.unheld {
+		if e.isWaiting() {
+			return verdict{wait: true}, nil
+		}
+		e.inside, e.asked, e.whole, e.unheld = true, false, false, false
+		return verdict{}, nil
+	}
 	held, v, err := e.scan(in.bytes())
 	if err != nil {
 		return verdict{}, err
@@ -161,6 +173,9 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		return v, nil
 	}
 	if len(e.frames) == 0 {
+		if e.isWaiting() {
+			return verdict{wait: true}, nil
+		}
 		h, n, err := zmtp.CutHeader(in.bytes())
 		if err == nil && h.Command() {
 			return e.command(h, n, in, out)
@@ -179,6 +194,14 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 	}
 	if e.sharer != nil && out.waiting > 0 && e.sharer.MayWait(held) {
 		return verdict{flush: true}, nil
+	}
+	switch e.take() {
+	case Took:
+		in.r += held
+		e.asked, e.whole = false, false
+		return verdict{}, nil
+	case Waits:
+		return verdict{wait: true}, nil
 	}
 	seen := e.observe()
 	if e.sender == nil || !e.encode(out) {
@@ -256,11 +279,12 @@ func (e *encoder) show(rest bool, next uint64) {
 // hold reports whether e.shown, a beginning of the message, is to be held on
 // with its next frame, which starts after so many bytes.
 func (e *encoder) hold(before int) bool {
-	if e.holder == nil || e.shown.Next > uint64(HoldLimit-before) {
+	if e.holder == nil && e.gatherer == nil || e.shown.Next > uint64(HoldLimit-before) {
 		return false
 	}
 	if !e.asked {
-		e.asked, e.whole = true, e.holder.Hold(&e.shown)
+		e.asked, e.whole = true, e.holder != nil && e.holder.Hold(&e.shown)
+		e.whole = e.gatherer != nil && e.gatherer.Wants(&e.shown) || e.whole
 	}
 	return e.whole
 }
@@ -341,12 +365,22 @@ const timedOneIn = 16
 // noRoom lets the message pass for which there is no memory.
 func (e *encoder) noRoom(context.Context, *input, int) error {
 	e.flow.unheld.Add(1)
+	if e.gatherer != nil {
+		e.unheld = true // what was taken goes first
+		return nil
+	}
 	e.inside, e.asked, e.whole = true, false, false
 	return nil
 }
 
 // moved counts bytes of a body that went from connection to connection.
-func (e *encoder) moved(n uint64, _ *output) error { e.left -= n; return nil }
+func (e *encoder) moved(n uint64, _ *output) error {
+	e.left -= n
+	if e.gatherer != nil && e.between() {
+		e.gatherer.Written()
+	}
+	return nil
+}
 
 // rest says what becomes of bytes that are held when the stream ends: they
 // pass.
@@ -364,9 +398,15 @@ func (e *encoder) written() {
 	if e.payoff != nil {
 		e.sample(time.Now())
 	}
+	if e.gatherer != nil && e.between() {
+		e.gatherer.Written()
+	}
 }
 
 func (e *encoder) close() {
+	if e.gatherer != nil {
+		e.gatherer.Close()
+	}
 	if e.sender != nil {
 		e.sender.Close()
 	}

@@ -226,7 +226,7 @@ func (e *encoder) greet(body []byte) {
 	if e.ready != nil && bytes.HasPrefix(body, readyPrefix) {
 		e.ready(body)
 	}
-	for _, who := range []any{e.sender, e.observer} {
+	for _, who := range []any{e.sender, e.observer, e.gatherer} {
 		g, ok := who.(Greeter)
 		if !ok {
 			continue

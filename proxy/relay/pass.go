@@ -94,7 +94,7 @@ func (c *Conn) leave() error {
 
 // passDue reports whether the direction to Far is to stop now.
 func (d *direction) passDue() bool {
-	return d.passing != nil && d.side.between() && d.passing.asked.Load()
+	return d.passing != nil && d.side.between() && d.passing.asked.Load() && (d.gatherer == nil || d.gatherer.Rests())
 }
 
 // halted reports whether an error of reading is that the job's connection was halted.

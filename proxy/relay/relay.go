@@ -38,6 +38,8 @@ type Conn struct {
 	Sender   Sender
 	Receiver Receiver
 	Observer Observer // of the direction to Far; nil: none
+	Gatherer Gatherer // likewise, where there is a Sender
+	Hearer   Hearer   // of the direction to Job, where there is a Receiver; nil: none
 
 	// Payoff decides which messages to Far are encoded, of those that nobody
 	// wanted encoded by name; nil: all.
@@ -108,12 +110,13 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 		return d.carryAsItIs(m)
 	}
 	e := newEncoder(c.Sender, &c.ToFar)
-	e.observer = c.Observer
+	e.observer, e.gatherer = c.Observer, c.Gatherer
 	e.payoff, e.far.conn = c.Payoff, c.Far
 	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: e, ended: &c.jobEnded}
-	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil || c.Passing != nil {
+	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil || c.Passing != nil || c.Gatherer != nil {
 		d.waking = &c.waking
 	}
+	d.gatherer = c.Gatherer
 	if k != nil {
 		d.keeping, d.window, d.greeted = k, k.Window, k.Begun
 	}
@@ -136,6 +139,7 @@ func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 		return d.carryAsItIs(m)
 	}
 	side := newDecoder(c.Receiver, &c.ToJob)
+	side.hearer = c.Hearer
 	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: side, ended: &c.farEnded, hold: &c.hold}
 	if k != nil {
 		d.keeping, d.skip, d.greeted = k, k.Skip, k.FarBegun
@@ -201,6 +205,9 @@ func (c *Conn) abort() {
 		a.Abort()
 	}
 	if a, ok := c.Receiver.(Aborter); ok {
+		a.Abort()
+	}
+	if a, ok := c.Gatherer.(Aborter); ok {
 		a.Abort()
 	}
 }

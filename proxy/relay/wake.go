@@ -57,7 +57,7 @@ func (d *direction) await() error {
 	if n := d.in.w - d.in.r; d.window != nil && n >= lacksRoom {
 		d.window.MakeRoom(n)
 	}
-	if d.waking == nil || !d.side.between() || d.passing == nil && d.in.r < d.in.w {
+	if d.waking == nil || !d.side.between() || d.passing == nil && d.gatherer == nil && d.in.r < d.in.w {
 		return d.fill()
 	}
 	if d.initiator != nil && d.in.r == d.in.w {

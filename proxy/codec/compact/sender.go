@@ -77,7 +77,7 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 	if err != nil {
 		return dst, 0, false
 	}
-	if pack && s.pays != nil && !s.pays() && (m.Meta.Request || !s.peer.owes(exchangeOf(&m.Meta))) {
+	if pack && !shown.Forced && s.pays != nil && !s.pays() && (m.Meta.Request || !s.peer.owes(exchangeOf(&m.Meta))) {
 		return dst, 0, false
 	}
 	s.away = elsewhere{packed: s.away.packed[:0]}

@@ -285,6 +285,18 @@ func (s *Sender) activate(m *pslite.Message) bool {
 // otherwise reports whether the rule does anything else to what is pushed.
 func (r *Rule) otherwise() bool { return r.Quantize > 0 || r.Wire != "" }
 
+// DropsPushes reports whether a rule leaves values out of pushes for good, or by what
+// the worker itself has pulled.
+func (s *Sender) DropsPushes() bool {
+	s.follow()
+	for i := range s.spans {
+		if r := s.spans[i].rule; r != nil && (r.Slim != nil || r.activates()) {
+			return true
+		}
+	}
+	return false
+}
+
 // masks reports whether there are masks for the pushes to this server. Where there is
 // none it notes the push.
 func (s *Sender) masks(m *pslite.Message) bool {

@@ -1,0 +1,89 @@
+package aggregate
+
+import (
+	"net/netip"
+
+	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// A Hearer sees what comes for a process of this host over one connection: node tables
+// and servers' answers. It implements [relay.Hearer] and is for one goroutine.
+type Hearer struct {
+	table       *Table
+	scope       jobs.Scope // of the process
+	destination netip.AddrPort
+	sender      int32 // node id, from READY
+	group       *group
+	pair        *pair
+	detector    pslite.Detector
+	meta        pslite.Meta
+}
+
+// Hearer returns what is to see a connection to a process of this host.
+func (t *Table) Hearer(scope jobs.Scope, destination netip.AddrPort) *Hearer {
+	return &Hearer{table: t, scope: scope, destination: destination, sender: pslite.Empty}
+}
+
+// Ready implements [relay.Greeter].
+func (h *Hearer) Ready(r zmtp.Ready) {
+	if id, ok := pslite.ParseIdentity(r.Identity); ok {
+		h.sender = id
+	}
+}
+
+// known reports whether the connection is a server's to a worker of a job that is
+// known.
+func (h *Hearer) known() bool {
+	if h.group != nil {
+		return true
+	}
+	if !isRole(h.sender, pslite.Server) || !h.scope.Known() {
+		return false
+	}
+	j, worker := h.table.find(h.scope, h.destination)
+	if j == nil || !isRole(worker, pslite.Worker) {
+		return false
+	}
+	h.group, h.pair = h.table.meet(j, worker, h.sender)
+	h.group.mu.Lock()
+	h.pair.hears++
+	h.group.mu.Unlock()
+	return true
+}
+
+// Hear implements [relay.Hearer].
+func (h *Hearer) Hear(meta []byte) {
+	if _, err := h.detector.Decode(meta, &h.meta); err != nil {
+		return
+	}
+	m := &h.meta
+	if m.Control.Cmd == pslite.AddNode && h.sender == pslite.SchedulerID {
+		h.table.learn(h.scope, m)
+		return
+	}
+	ack := m.Control.Cmd == pslite.Ack
+	if !ack && (!m.Data() || m.Request || !m.Push) || !h.known() {
+		return
+	}
+	h.group.mu.Lock()
+	defer h.group.mu.Unlock()
+	if ack {
+		h.pair.resends = true
+		return
+	}
+	h.pair.answers++
+	h.group.answered(h.pair, exchangeOf(m))
+}
+
+// Close implements [relay.Hearer]: the connection has ended.
+func (h *Hearer) Close() {
+	if h.group == nil {
+		return
+	}
+	h.group.mu.Lock()
+	defer h.group.mu.Unlock()
+	h.pair.hears--
+	h.pair.breaks++
+}

@@ -1,0 +1,127 @@
+package aggregate
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// What is kept of a scope's jobs, and of scopes.
+const (
+	maxJobs   = 16
+	maxScopes = 1024
+)
+
+// job is a run of a job with processes in one scope, as its node table has it.
+type job struct {
+	scheduler string
+	nodes     pslite.Table
+	groups    map[int32]*group   // by server
+	pairs     map[[2]int32]*pair // by worker and server
+}
+
+// pair is what has been heard of a server's connection to a worker of this host. It is
+// guarded by the mutex of the server's group.
+type pair struct {
+	hears   int    // connections that are heard now
+	breaks  uint64 // that have ended
+	answers uint64 // to pushes
+	resends bool   // the server acknowledges messages: the job uses PS_RESEND
+}
+
+// learn takes in a node table. One that has a node elsewhere is of another run.
+func (t *Table) learn(scope jobs.Scope, m *pslite.Meta) {
+	at := ""
+	for _, n := range m.Control.Nodes {
+		if n.ID == pslite.SchedulerID {
+			at = net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port)))
+		}
+	}
+	if at == "" {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.jobs[scope]
+	if all == nil && len(t.jobs) >= maxScopes {
+		return
+	}
+	for i, j := range all {
+		if j.scheduler != at {
+			continue
+		}
+		if !j.moved(m) {
+			j.nodes.Learn(m)
+			return
+		}
+		all = append(all[:i], all[i+1:]...)
+		t.forget(j)
+		break
+	}
+	if len(all) >= maxJobs {
+		t.forget(all[0])
+		all = all[1:]
+	}
+	j := &job{scheduler: at, groups: map[int32]*group{}, pairs: map[[2]int32]*pair{}}
+	j.nodes.Learn(m)
+	t.jobs[scope] = append(all, j)
+}
+
+// moved reports whether a node of a table is elsewhere.
+func (j *job) moved(m *pslite.Meta) bool {
+	for _, n := range j.nodes.Nodes() {
+		for _, o := range m.Control.Nodes {
+			if o.ID == n.ID && (o.Hostname != n.Hostname || o.Port != n.Port) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forget keeps a job's counts; its connections go on with their groups.
+func (t *Table) forget(j *job) {
+	for _, g := range j.groups {
+		c := g.figures()
+		c.HeldBytes = 0
+		t.past.add(c)
+	}
+}
+
+// find returns the job of a scope in which somebody listens at an address, and who.
+func (t *Table) find(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.jobs[scope]
+	for i := len(all) - 1; i >= 0; i-- {
+		if id, ok := all[i].nodes.At(at); ok {
+			return all[i], id
+		}
+	}
+	return nil, pslite.Empty
+}
+
+// meet returns the group of a server, and what was heard of it by a worker.
+func (t *Table) meet(j *job, worker, server int32) (*group, *pair) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := j.groups[server]
+	if g == nil {
+		g = newGroup(&t.opts)
+		j.groups[server] = g
+	}
+	p := j.pairs[[2]int32{worker, server}]
+	if p == nil {
+		p = &pair{}
+		j.pairs[[2]int32{worker, server}] = p
+	}
+	return g, p
+}
+
+func isRole(id int32, role pslite.Role) bool {
+	r, _, ok := pslite.Rank(id)
+	return ok && r == role
+}

@@ -1,0 +1,374 @@
+package aggregate
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// Link is what a [Queue] must know of its connection.
+type Link struct {
+	Scope       jobs.Scope // of the process that made it
+	Destination netip.AddrPort
+	// Drops reports whether a rule leaves values out of pushes for good, or by what this
+	// worker alone has pulled.
+	Drops func() bool
+	// Wake has the relay ask for [Queue.Due] soon.
+	Wake func()
+	// Unsent is how many bytes of what was written to the link have yet to leave this
+	// host, and Unacked how many have yet to arrive.
+	Unsent, Unacked func() int
+}
+
+// A Queue is what a worker's connection has to send, in order: it implements
+// [relay.Gatherer]. It is for the connection's goroutine, but for Abort.
+type Queue struct {
+	table  *Table
+	link   Link
+	worker int32 // node id, from READY
+	group  *group
+	pair   *pair
+	zeros  []byte
+
+	changed chan struct{} // there is something to look at
+	aborted chan struct{}
+	once    sync.Once
+
+	// Guarded by group.mu, once there is a group:
+	items   []*item
+	out     []*batch // sums that are being written
+	writing bool     // a push is
+	seen    map[about]bool
+	failed  bool
+	ended   bool
+	retired bool
+}
+
+// maxSeen bounds the lists of keys that are remembered of a connection, and maxItems
+// its pushes that wait.
+const (
+	maxSeen  = 1 << 16
+	maxItems = 1 << 12
+)
+
+// Queue returns the queue of a connection that a process of this host made.
+func (t *Table) Queue(l Link) *Queue {
+	return &Queue{table: t, link: l, worker: pslite.Empty, changed: make(chan struct{}, 1), aborted: make(chan struct{}), seen: map[about]bool{}}
+}
+
+// Ready implements [relay.Greeter].
+func (q *Queue) Ready(r zmtp.Ready) {
+	if id, ok := pslite.ParseIdentity(r.Identity); ok && isRole(id, pslite.Worker) {
+		q.worker = id
+	}
+}
+
+// known finds out whose pushes these are, and to whom; an answer that is not empty says
+// why that is not known.
+func (q *Queue) known() (why string) {
+	switch {
+	case q.group != nil:
+		return ""
+	case !q.link.Scope.Known():
+		return Unscoped
+	case q.worker == pslite.Empty:
+		return Unknown
+	}
+	j, server := q.table.find(q.link.Scope, q.link.Destination)
+	if j == nil || !isRole(server, pslite.Server) {
+		return Unknown
+	}
+	q.group, q.pair = q.table.meet(j, q.worker, server)
+	q.group.mu.Lock()
+	q.group.queues[q] = true
+	q.group.mu.Unlock()
+	return ""
+}
+
+// isPush reports whether a message is a push with enough values to be summed.
+func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
+	m, _, err := shown.Decode()
+	if err != nil && !(shown.Rest && len(m.Data) == 1) {
+		return m, 0, false
+	}
+	if !m.Meta.Data() || !m.Meta.Request || !m.Meta.Push || m.Meta.Pull || len(m.Data) == 0 {
+		return m, 0, false
+	}
+	if size = int(min(shown.Next, Most+1)); !shown.Rest {
+		size = len(m.Values().Bytes)
+	}
+	return m, size, size >= Least
+}
+
+// excluded says why a push cannot be summed whatever the others do.
+func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) string {
+	_, dialect, _ := shown.Decode()
+	switch s := subjectOf(m, size); {
+	case dialect == pslite.BytePSRaw, m.Identity != nil, len(m.Meta.Body) > 0:
+		return Kind
+	case m.Meta.Timestamp >= route.FirstOwn:
+		return Elsewhere
+	case size > Most:
+		return Large
+	default:
+		if _, ok := adderOf(s.kind, q.table.opts.Chars); !ok || size%unit(s.kind, q.table.opts.Chars) != 0 {
+			return Kind
+		}
+	}
+	return q.known()
+}
+
+// refused is excluded for what may change; group.mu is locked.
+func (q *Queue) refused(s *subject) string {
+	g := q.group
+	switch {
+	case g.off != "":
+		return g.off
+	case q.retired:
+		return Retired
+	case q.link.Drops():
+		return Rules
+	case q.pair.resends:
+		return Repeats
+	case q.pair.hears == 0 || q.pair.answers == 0:
+		return Unheard
+	case len(g.queues) < 2:
+		return Alone
+	case !q.seen[s.about()]:
+		return First
+	}
+	return ""
+}
+
+// Wants implements [relay.Gatherer].
+func (q *Queue) Wants(shown *relay.Message) bool {
+	m, size, ok := isPush(shown)
+	if !ok || q.excluded(shown, m, size) != "" {
+		return false
+	}
+	s := subjectOf(m, size)
+	g := q.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if q.refused(&s) != "" {
+		return false
+	}
+	return len(q.items) > 0 || g.opts.Wait > 0 || g.flying != nil || len(g.open) > 0 || !g.quiet()
+}
+
+// Take implements [relay.Gatherer].
+func (q *Queue) Take(shown *relay.Message) relay.Taken {
+	m, size, ok := isPush(shown)
+	why := ""
+	if ok {
+		why = q.excluded(shown, m, size)
+	}
+	g := q.group
+	if g == nil {
+		if ok {
+			q.table.mu.Lock()
+			q.table.past.pass(why)
+			q.table.mu.Unlock()
+		}
+		return relay.Passes
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var s subject
+	if ok && why == "" {
+		s = subjectOf(m, size)
+		why = q.refused(&s)
+	}
+	if !ok || why != "" || shown.Rest {
+		return q.pass(m, ok, why, &s)
+	}
+	return q.take(shown.Frames[len(shown.Frames)-len(m.Data)-1], m, &s)
+}
+
+// pass has a message go as it is, after all that waits.
+func (q *Queue) pass(m *pslite.Message, push bool, why string, s *subject) relay.Taken {
+	if len(q.items) > 0 || q.failed {
+		return relay.Waits
+	}
+	if !push {
+		return relay.Passes
+	}
+	q.writing = true
+	if why != "" {
+		q.group.counts.pass(why)
+	} else {
+		q.group.counts.pass(Large)
+	}
+	if why == First {
+		if len(q.seen) >= maxSeen {
+			clear(q.seen)
+		}
+		q.seen[s.about()] = true
+	}
+	return relay.Passes
+}
+
+// take adds a push to one that waits, or has it wait for others.
+func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
+	g, now := q.group, q.group.opts.now()
+	add, _ := adderOf(s.kind, g.opts.Chars)
+	values := m.Values().Bytes
+	b := g.joinable(q, func(b *batch) bool { return b.subject.equal(s) })
+	switch {
+	case q.failed || len(q.items) >= maxItems:
+		return relay.Waits
+	case b != nil:
+		add(b.sum, values)
+	case len(q.items) == 0 && g.opts.Wait == 0 && g.flying == nil && len(g.open) == 0 && g.quiet():
+		q.writing = true
+		return relay.Passes
+	case !g.reserve(len(values)):
+		if len(q.items) > 0 || g.bytes > 0 {
+			g.starved[q] = true
+			return relay.Waits
+		}
+		g.counts.pass(NoRoom)
+		q.writing = true
+		return relay.Passes
+	default:
+		b = &batch{subject: s.clone(), sum: bytes.Clone(values), began: now}
+		g.open = append(g.open, b)
+	}
+	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta)}
+	b.items = append(b.items, it)
+	q.items = append(q.items, it)
+	g.next(now)
+	g.stir()
+	return relay.Took
+}
+
+func exchangeOf(m *pslite.Meta) exchange { return exchange{m.AppID, m.CustomerID, m.Timestamp} }
+
+// Due implements [relay.Gatherer].
+func (q *Queue) Due() (frames [][]byte, err error) {
+	g := q.group
+	if g == nil {
+		return nil, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if q.failed {
+		return nil, fmt.Errorf("%w", ErrLost)
+	}
+	if len(q.items) == 0 {
+		return nil, nil
+	}
+	it := q.items[0]
+	b := it.batch
+	values := b.sum
+	switch {
+	case b.state == isChosen && b.carrier == it:
+		g.goes(b, g.opts.now())
+		q.out = append(q.out, b)
+	case b.state == isOver:
+		g.counts.Carried++
+		g.counts.SparedBytes += uint64(b.size)
+		if len(q.zeros) < b.size {
+			q.zeros = make([]byte, b.size)
+		}
+		values = q.zeros[:b.size:b.size]
+	default:
+		return nil, nil
+	}
+	q.items[0] = nil
+	q.items = q.items[1:]
+	q.writing = true
+	frames = [][]byte{it.meta, b.keys, values}
+	if b.lens != nil {
+		frames = append(frames, b.lens)
+	}
+	return frames, nil
+}
+
+// Written implements [relay.Gatherer].
+func (q *Queue) Written() {
+	g := q.group
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !q.writing {
+		return
+	}
+	q.writing = false
+	for _, b := range q.out {
+		g.release(b)
+	}
+	q.out = q.out[:0]
+	g.next(g.opts.now())
+}
+
+// Waiting implements [relay.Gatherer].
+func (q *Queue) Waiting() bool {
+	g := q.group
+	if g == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(q.items) > 0 || q.failed
+}
+
+// Rests implements [relay.Gatherer].
+func (q *Queue) Rests() bool {
+	g := q.group
+	if g == nil {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	q.retired = true
+	return len(q.items) == 0 && !slices.ContainsFunc(g.sent, func(b *batch) bool { return b.carrier.queue == q })
+}
+
+// Wait implements [relay.Gatherer].
+func (q *Queue) Wait() error {
+	select {
+	case <-q.changed:
+		return nil
+	case <-q.aborted:
+		return fmt.Errorf("aggregate: %w", relay.ErrLinkLost)
+	}
+}
+
+// Abort implements [relay.Aborter].
+func (q *Queue) Abort() { q.once.Do(func() { close(q.aborted) }) }
+
+// Close implements [relay.Gatherer]: the connection has ended.
+func (q *Queue) Close() {
+	q.Abort()
+	if g := q.group; g != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.leave(q, g.opts.now())
+	}
+}
+
+// poke has the connection look whether something is due.
+func (q *Queue) poke() {
+	select {
+	case q.changed <- struct{}{}:
+	default:
+	}
+	q.link.Wake()
+}
+
+// fail ends the connection.
+func (q *Queue) fail() {
+	q.failed = true
+	q.poke()
+}

@@ -1,0 +1,89 @@
+package aggregate
+
+import (
+	"bytes"
+	"hash/maphash"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// subject is what pushes must have in common to be added up: app, command, the type of
+// the values, and the same keys of as many values each.
+type subject struct {
+	app, customer, head int32
+	kind                pslite.DataType
+	size                int // bytes of values
+	hash                uint64
+	keys, lens          []byte // lens: nil where all keys have as many values
+}
+
+// about names what pushes of one subject have in common before their lens are seen.
+type about struct {
+	app, customer int32
+	size          int
+	hash          uint64
+}
+
+var seed = maphash.MakeSeed()
+
+func (s *subject) about() about { return about{s.app, s.customer, s.size, s.hash} }
+
+// subjectOf returns the subject of a push with so many bytes of values; keys and lens
+// are the message's.
+func subjectOf(m *pslite.Message, size int) (s subject) {
+	s = subject{app: m.Meta.AppID, customer: m.Meta.CustomerID, head: m.Meta.Head, size: size, keys: m.Data[0]}
+	if len(m.Meta.DataTypes) > 1 {
+		s.kind = m.Meta.DataTypes[1]
+	}
+	if len(m.Data) > 2 {
+		s.lens = m.Data[2]
+	}
+	s.hash = maphash.Bytes(seed, s.keys)
+	return s
+}
+
+func (s *subject) equal(o *subject) bool {
+	return s.about() == o.about() && s.head == o.head && s.kind == o.kind && (s.lens == nil) == (o.lens == nil) &&
+		bytes.Equal(s.keys, o.keys) && bytes.Equal(s.lens, o.lens)
+}
+
+// clone returns a subject that has keys and lens of its own.
+func (s subject) clone() subject {
+	s.keys, s.lens = bytes.Clone(s.keys), bytes.Clone(s.lens)
+	return s
+}
+
+// adder adds values.
+type adder func(dst, src []byte)
+
+// adderOf returns what adds values of a type; chars says what CHAR and OTHER are.
+func adderOf(t pslite.DataType, chars string) (adder, bool) {
+	switch t {
+	case pslite.Float:
+		return floats(element.Float32), true
+	case pslite.Double:
+		return floats(element.Float64), true
+	case pslite.Char, pslite.Other:
+		kind, err := element.Parse(chars)
+		return floats(kind), chars != "" && err == nil
+	case pslite.Int8, pslite.Uint8, pslite.Int16, pslite.Uint16, pslite.Int32, pslite.Uint32, pslite.Int64, pslite.Uint64:
+		return func(dst, src []byte) { vector.SumInt(t.Size(), dst, src) }, true
+	}
+	return nil, false
+}
+
+func floats(kind element.Kind) adder {
+	return func(dst, src []byte) { vector.SumFloat(kind, dst, src) }
+}
+
+// unit is the size of a number of a type, in bytes.
+func unit(t pslite.DataType, chars string) int {
+	if t == pslite.Char || t == pslite.Other {
+		if kind, err := element.Parse(chars); err == nil {
+			return kind.Size()
+		}
+	}
+	return t.Size()
+}

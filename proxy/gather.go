@@ -1,0 +1,67 @@
+package proxy
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/proxy/relay"
+)
+
+// gather has pushes on a connection summed with those of other workers of this host,
+// and answers heard that come for them, where that is wanted and can be: on links whose
+// messages are seen, to other hosts. Connections that outlive a proxy read nothing that
+// has not been written.
+func (p *Proxy) gather(c *connection) {
+	c.pipe.Gatherer, c.pipe.Hearer = nil, nil
+	if p.opts.Aggregate == nil || c.pipe.Sender == nil || c.pipe.Receiver == nil || c.kept != nil || c.peer == p.instance {
+		return
+	}
+	switch c.kind {
+	case kindLink:
+		far, alters := c.pipe.Far, func() bool { return false }
+		if a, ok := c.pipe.Sender.(interface{ DropsPushes() bool }); ok {
+			alters = a.DropsPushes
+		}
+		c.pipe.Gatherer = p.opts.Aggregate.Queue(aggregate.Link{
+			Scope: c.scope, Destination: c.destination, Wake: c.pipe.Wake, Drops: alters,
+			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
+		})
+	case kindAccepted:
+		c.pipe.Hearer = p.opts.Aggregate.Hearer(c.scope, c.destination)
+	}
+}
+
+// aggregateState says what came of summing pushes; nil where nothing is summed.
+func (p *Proxy) aggregateState() *aggregate.Counts {
+	if p.opts.Aggregate == nil {
+		return nil
+	}
+	c := p.opts.Aggregate.Counts()
+	return &c
+}
+
+var (
+	descAggregate       = prometheus.NewDesc("psidecar_proxy_aggregate_pushes_total", "Pushes of several workers of this host to one server: sums (went with others' values in them), carried (went as zeros), alone (waited for a busy link, and nobody's came), lost (connections that were reset since their carrier's broke).", []string{"what"}, nil)
+	descAggregateSpared = prometheus.NewDesc("psidecar_proxy_aggregate_spared_bytes_total", "Bytes of values that did not leave this host, since they were added to another worker's push.", nil, nil)
+	descAggregateHeld   = prometheus.NewDesc("psidecar_proxy_aggregate_held_bytes", "Bytes of sums that wait for their link.", nil, nil)
+	descAggregatePassed = prometheus.NewDesc("psidecar_proxy_aggregate_passed_total", "Pushes of 4 KiB or more that were not summed, by reason.", []string{"reason"}, nil)
+)
+
+func (p *Proxy) collectAggregate(out chan<- prometheus.Metric) {
+	c := p.aggregateState()
+	if c == nil {
+		return
+	}
+	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	counter(descAggregate, c.Sums, "sums")
+	counter(descAggregate, c.Carried, "carried")
+	counter(descAggregate, c.Alone, "alone")
+	counter(descAggregate, c.Lost, "lost")
+	counter(descAggregateSpared, c.SparedBytes)
+	out <- prometheus.MustNewConstMetric(descAggregateHeld, prometheus.GaugeValue, float64(c.HeldBytes))
+	for why, n := range c.Passed {
+		counter(descAggregatePassed, n, why)
+	}
+}
