@@ -84,7 +84,8 @@ type Options struct {
 	// left, before its server counts as one that answers pushes together; 0: 10 s.
 	AnswerWithin time.Duration
 
-	now func() time.Time
+	now    func() time.Time
+	manual bool // tests call tick
 }
 
 // Counts says what came of summing, since the start.

@@ -286,7 +286,7 @@ func (g *group) leave(q *Queue, now time.Time) {
 
 // stir has tick called while something waits.
 func (g *group) stir() {
-	if g.ticking {
+	if g.ticking || g.opts.manual {
 		return
 	}
 	g.ticking = true
