@@ -49,3 +49,10 @@ func (f *failures) note(r reason.Reason, err error) {
 	}
 	f.log.Log(ctx, level, "connection failed", attrs...)
 }
+
+// fail counts and logs why a connection failed.
+func (p *Proxy) fail(err error) {
+	r := reason.Of(err)
+	p.conns.failed(r)
+	p.failures.note(r, err)
+}

@@ -392,13 +392,6 @@ func (p *Proxy) serveConn(conn net.Conn, serve func(*net.TCPConn) error) {
 	})
 }
 
-// fail counts and logs why a connection failed.
-func (p *Proxy) fail(err error) {
-	r := reason.Of(err)
-	p.conns.failed(r)
-	p.failures.note(r, err)
-}
-
 // newLinkID returns a number that no other link of this instance has.
 func (p *Proxy) newLinkID() uint64 { return p.conns.nextLink.Add(1) }
 

@@ -23,8 +23,8 @@ type Gatherer interface {
 	// Rests reports whether the stream can go on over another link, and has nothing be
 	// taken from now on.
 	Rests() bool
-	// Wait returns when Due may say something else, or with an error after Abort. In
-	// between [Conn.Wake] has Due called.
+	// Wait returns when Due may say something else than when it was last called, or with
+	// an error after Abort. The link's Wake has Due called where nobody waits.
 	Wait() error
 	Close()
 }
