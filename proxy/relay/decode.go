@@ -71,7 +71,7 @@ func (d *decoder) header(in *input, out *output) (verdict, error) {
 	if h.Command() {
 		return d.command(h, n, in, out)
 	}
-	if d.lacks(b, h, n) {
+	if !d.hearPlain(b, h, n) {
 		return verdict{need: n + int(h.Size)}, nil
 	}
 	if d.next < len(d.frames) { // a frame of an encoded message
@@ -82,7 +82,6 @@ func (d *decoder) header(in *input, out *output) (verdict, error) {
 		out.lend(b[:n])
 		if !d.inside {
 			d.flow.messages.Add(1)
-			d.hearPlain(b, h, n)
 		}
 	}
 	in.r += n
@@ -165,7 +164,7 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 		}
 		return verdict{}, nil
 	}
-	d.hears(frames)
+	d.hears(frames, plain)
 	d.plain, d.next, d.open = plain, 0, follow
 	d.frames = append(d.frames[:0], frames...)
 	d.inside = follow

@@ -90,8 +90,8 @@ func (e *encoder) take() Taken {
 }
 
 // hears shows a hearer the meta of a message that comes for the process.
-func (d *decoder) hears(frames [][]byte) {
-	if d.hearer == nil || len(frames) == 0 {
+func (d *decoder) hears(frames [][]byte, plain uint32) {
+	if d.hearer == nil || len(frames) == 0 || plain&1 != 0 {
 		return
 	}
 	if _, ok := pslite.ParseIdentity(frames[0]); ok && len(frames) > 1 {
@@ -100,17 +100,19 @@ func (d *decoder) hears(frames [][]byte) {
 	d.hearer.Hear(frames[0])
 }
 
-// lacks reports whether the first frame of a plain message, of which b begins with the
-// header, is to be seen whole and has not come.
-func (d *decoder) lacks(b []byte, h zmtp.Header, n int) bool {
-	return d.hearer != nil && !d.inside && d.next == len(d.frames) && h.Size <= maxMeta && len(b) < n+int(h.Size)
-}
-
-// hearPlain shows a hearer the first frame of a plain message.
-func (d *decoder) hearPlain(b []byte, h zmtp.Header, n int) {
-	if d.hearer != nil && h.Size <= maxMeta {
-		d.hearer.Hear(b[n : n+int(h.Size)])
+// hearPlain shows a hearer the first frame of a message where that comes from the link
+// as it is; b begins with its header, of n bytes. It reports false where more of it has
+// to come.
+func (d *decoder) hearPlain(b []byte, h zmtp.Header, n int) bool {
+	first := !d.inside && len(d.frames) == 0 || len(d.frames) > 0 && d.next == 0
+	if d.hearer == nil || !first || h.Size > maxMeta {
+		return true
 	}
+	if len(b) < n+int(h.Size) {
+		return false
+	}
+	d.hearer.Hear(b[n : n+int(h.Size)])
+	return true
 }
 
 // hearReady shows a hearer a READY command.
