@@ -1,0 +1,29 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// What cannot be summed is refused at the start, with what to do instead.
+func TestAggregateRefused(t *testing.T) {
+	for args, want := range map[string]string{
+		"--aggregate rack":                  "want host or none",
+		"--aggregate host":                  "--handler add",
+		"--aggregate host --handler assign": "--handler add",
+		"--aggregate host --handler add --act --planner 127.0.0.1:1": "leave one of them out",
+		"--aggregate host --handler add --codec none":                "needs --codec",
+		"--aggregate-wait 1ms":                                       "--aggregate host only",
+		"--aggregate host --handler add --aggregate-wait -1s":        "cannot be negative",
+		"--aggregate host --handler add --outlive":                   "does not go with --outlive",
+	} {
+		t.Run(args, func(t *testing.T) {
+			cmd := newProxyCommand(env{})
+			cmd.SetArgs(strings.Fields(args))
+			cmd.SilenceUsage, cmd.SilenceErrors = true, true
+			if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		})
+	}
+}
