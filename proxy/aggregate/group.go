@@ -257,7 +257,20 @@ func (g *group) lose(b *batch) {
 	}
 }
 
-// left takes a queue out whose connection has ended, with what it has not sent. What
+// join takes a queue in. Where its worker had a connection before, it may be another
+// process, that numbers its pushes alike: an answer to a carrier of the one before could
+// not be told from one to its own.
+func (g *group) join(q *Queue) {
+	g.queues[q] = true
+	for _, b := range slices.Clone(g.sent) {
+		if b.carrier.queue.pair == q.pair {
+			g.sent = slices.DeleteFunc(g.sent, func(o *batch) bool { return o == b })
+			g.lose(b)
+		}
+	}
+}
+
+// leave takes a queue out whose connection has ended, with what it has not sent. What
 // others' pushes were added to goes on with them.
 func (g *group) leave(q *Queue, now time.Time) {
 	if q.ended {

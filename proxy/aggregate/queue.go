@@ -88,8 +88,8 @@ func (q *Queue) known() (why string) {
 	}
 	q.group, q.pair = q.table.meet(j, q.worker, server)
 	q.group.mu.Lock()
-	q.group.queues[q] = true
-	q.group.mu.Unlock()
+	defer q.group.mu.Unlock()
+	q.group.join(q)
 	return ""
 }
 
