@@ -202,10 +202,8 @@ func (q *Queue) pass(m *pslite.Message, push bool, why string, s *subject) relay
 		return relay.Passes
 	}
 	q.writing = true
-	if why != "" {
+	if why != "" { // else the link was free when the push began
 		q.group.counts.pass(why)
-	} else {
-		q.group.counts.pass(Large)
 	}
 	if why == First {
 		if len(q.seen) >= maxSeen {

@@ -6,6 +6,94 @@ import (
 	"time"
 )
 
+// step does something.
+func (w *world) step() {
+	k := w.workers[w.rng.IntN(len(w.workers))]
+	switch w.rng.IntN(12) {
+	case 0, 1:
+		w.want(k)
+	case 2, 3:
+		if !k.down || w.rng.IntN(10) == 0 {
+			w.show(k)
+		}
+	case 4:
+		w.due(k)
+	case 5, 6:
+		w.write(k)
+	case 7, 8:
+		w.arrive(k)
+	case 9:
+		w.answer(k)
+	case 10:
+		w.now = w.now.Add(time.Duration(w.rng.IntN(100)) * time.Millisecond)
+		w.tick()
+	case 11:
+		if w.breaks == 0 || w.rng.IntN(6) > 0 {
+			return
+		}
+		w.breaks--
+		if f := w.group.flying; f != nil && f.state == isChosen && w.rng.IntN(2) == 0 {
+			for _, o := range w.workers {
+				if o.queue == f.carrier.queue {
+					k = o
+				}
+			}
+		}
+		if w.rng.IntN(3) > 0 {
+			if !k.down {
+				w.cut(k)
+			}
+			return
+		}
+		w.note("the server's connection to worker %d breaks", k.id)
+		k.hearer.Close()
+		w.listen(k)
+	}
+}
+
+func (w *world) tick() {
+	w.group.mu.Lock()
+	defer w.group.mu.Unlock()
+	w.group.tick(w.now)
+}
+
+// settle has everything happen that still can.
+func (w *world) settle() {
+	for range 400 {
+		for _, k := range w.workers {
+			w.show(k)
+			w.due(k)
+			w.write(k)
+			w.arrive(k)
+			w.answer(k)
+		}
+		for _, reply := range w.held {
+			reply()
+		}
+		w.held = nil
+		w.now = w.now.Add(50 * time.Millisecond)
+		w.tick()
+	}
+}
+
+// check looks whether all that nobody cut off was applied and answered, and nothing is
+// kept.
+func (w *world) check(whole bool) {
+	for _, k := range w.workers {
+		if len(k.queue.items) > 0 || len(k.messages) > 0 {
+			w.fail("worker %d still has %d pushes that wait, %d messages that were not taken", k.id, len(k.queue.items), len(k.messages))
+		}
+		for _, m := range k.mine {
+			if whole && (!m.done || w.store[m.subject][m.place] != 1) {
+				w.fail("worker %d ts %d: heard %v, applied %d times", k.id, m.ts, m.done, w.store[m.subject][m.place])
+			}
+		}
+	}
+	if g := w.group; g.bytes != 0 || len(g.open)+len(g.sent) > 0 || g.flying != nil && g.flying.state == isChosen {
+		w.fail("the group keeps %d bytes, %d open and %d sent batches", g.bytes, len(g.open), len(g.sent))
+	}
+}
+
 // In every order in which pushes, links and answers can move on, each push is applied
 // once, heard of when it was, and seen by its worker's next pull; where connections
 // break, once or never.
