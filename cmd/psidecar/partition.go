@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -31,7 +32,7 @@ type partitionFlags struct {
 	capacity, speed         []float64
 	servers                 []int
 	budget                  time.Duration
-	from                    string
+	from, resume            string
 	moveAtMost              float64 // percent
 	all, json               bool
 	stream                  streamFlags
@@ -72,6 +73,7 @@ shards, is read a few times, and tables and buffers stay within --memory.`,
 	flags.DurationVar(&f.budget, "time-budget", 0, "how long best may go on improving, for instance 30s")
 	flags.StringVar(&f.from, "from", "", "with best: assignment.txt of an earlier run, for data to which samples were added at the end; most stay where they are")
 	flags.Float64Var(&f.moveAtMost, "move-at-most", 10, "with --from: percent of the earlier samples that may move")
+	flags.StringVar(&f.resume, "resume", "", "with best: file for the state of the work, saved every 5 s; where it exists, go on from it: to the end, or after that to something better")
 	flags.Int64Var(&f.theta, "theta", 0, "most parameters (bytes, with --rules) that a machine may use as a worker; 0: no bound")
 	flags.Float64SliceVar(&f.capacity, "capacity", nil, "relative share of the samples per machine: k numbers")
 	flags.Float64SliceVar(&f.speed, "link-speed", nil, "relative link speed per machine: k numbers")
@@ -125,6 +127,8 @@ func (f *partitionFlags) checkFrom() error {
 	switch {
 	case f.from != "" && (f.all || f.algorithm != "best"):
 		return usagef("--from is for --algorithm best only")
+	case f.resume != "" && (f.all || f.algorithm != "best"):
+		return usagef("--resume is for --algorithm best only")
 	case !(f.moveAtMost >= 0 && f.moveAtMost <= 100):
 		return usagef("--move-at-most %g: want a percentage, 0 to 100", f.moveAtMost)
 	}
@@ -192,7 +196,9 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 func (f *partitionFlags) options(g *graph.Graph) (partition.Options, error) {
 	o := partition.Options{
 		K: f.k, Seed: f.seed, Theta: f.theta, Capacity: f.capacity, Speed: f.speed, Budget: f.budget,
-		MoveAtMost: f.moveAtMost / 100,
+	}
+	if f.resume != "" {
+		o.Keeper = &prerun.Checkpoint{Path: f.resume}
 	}
 	if f.from == "" {
 		return o, nil
@@ -202,6 +208,7 @@ func (f *partitionFlags) options(g *graph.Graph) (partition.Options, error) {
 		return o, fmt.Errorf("opening --from: %w", err)
 	}
 	defer file.Close()
+	o.MoveAtMost = f.moveAtMost / 100
 	o.From, err = partition.ReadEarlier(file, f.from, g, f.k)
 	return o, err
 }
@@ -212,6 +219,11 @@ func (f *partitionFlags) tryOutputs(out prerun.Output) error {
 	if f.out != "" {
 		if err := out.Prepare(); err != nil {
 			return fmt.Errorf("--out: %w", err)
+		}
+	}
+	if f.resume != "" {
+		if err := prerun.TryFile(f.resume); err != nil {
+			return fmt.Errorf("--resume: %w", err)
 		}
 	}
 	if f.plot != "" {
@@ -282,6 +294,12 @@ func (f *partitionFlags) partition(ctx context.Context, e env, g *graph.Graph, o
 	for _, al := range algorithms {
 		o.Progress = newProgress(e, al.Name)
 		a, cost, err := prerun.Run(ctx, g, al, o)
+		if errors.Is(err, partition.ErrOtherState) {
+			return nil, nil, fmt.Errorf("--resume %s: %w; remove it to start anew, or name another file", f.resume, err)
+		}
+		if errors.Is(err, context.Canceled) && f.resume != "" {
+			return nil, nil, fmt.Errorf("%w; the same command goes on from %s", err, f.resume)
+		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", f.input, err)
 		}

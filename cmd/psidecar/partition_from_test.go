@@ -72,3 +72,48 @@ func TestPartitionFromErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestPartitionResume(t *testing.T) {
+	data, state := topicData(t, 80, 4), filepath.Join(t.TempDir(), "state")
+	args := []string{"partition", "--input", data, "-k", "4", "--resume", state}
+	var most int64
+	for round := range 3 {
+		code, stdout, stderr := runTest(t, nil, append(args, "--json")...)
+		var r prerun.Report
+		if err := json.Unmarshal([]byte(stdout), &r); code != 0 || err != nil {
+			t.Fatalf("round %d: exit code %d, %v: %s", round, code, err, stderr)
+		}
+		if round > 0 && r.Traffic.Max > most {
+			t.Errorf("round %d: the busiest machine moves %d, before %d", round, r.Traffic.Max, most)
+		}
+		most = r.Traffic.Max
+	}
+	whole, err := os.ReadFile(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		text []byte
+		args []string
+		code int
+		want string
+	}{
+		{"another k", whole, []string{"-k", "3"}, 1, "the state is of another run: among 4 machines, not 3; remove it to start anew"},
+		{"another seed", whole, []string{"-k", "4", "--seed", "7"}, 1, "another seed"},
+		{"cut short", whole[:len(whole)-9], []string{"-k", "4"}, 1, "state is damaged: it has"},
+		{"no state", []byte("1 1:1\n"), []string{"-k", "4"}, 1, "state is not the state of a partition"},
+		{"another algorithm", whole, []string{"-k", "4", "--algorithm", "tsh1"}, 2, "--resume is for --algorithm best only"},
+	} {
+		if err := os.WriteFile(state, tc.text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, stdout, stderr := runTest(t, nil, append([]string{"partition", "--input", data, "--resume", state}, tc.args...)...)
+		if code != tc.code || !strings.Contains(stderr, tc.want) || stdout != "" {
+			t.Errorf("%s: exit code %d (want %d), stdout %q, stderr %q (want %q in it)", tc.name, code, tc.code, stdout, stderr, tc.want)
+		}
+		if kept, err := os.ReadFile(state); err != nil || string(kept) != string(tc.text) {
+			t.Errorf("%s: the file was changed, %v", tc.name, err)
+		}
+	}
+}

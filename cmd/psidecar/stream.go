@@ -45,7 +45,7 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	for _, name := range []string{"algorithm", "all", "time-budget", "theta", "capacity", "link-speed", "planner-http", "hosts", "rules", "plot", "from", "move-at-most"} {
+	for _, name := range []string{"algorithm", "all", "time-budget", "theta", "capacity", "link-speed", "planner-http", "hosts", "rules", "plot", "from", "move-at-most", "resume"} {
 		if cmd.Flags().Changed(name) {
 			return usagef("--%s is not for --stream, which has one algorithm and balances equal machines", name)
 		}

@@ -55,9 +55,28 @@ type Options struct {
 	// Progress, where not nil, is called now and then, by one goroutine at a
 	// time, with the part of the work that is done, from 0 to 1.
 	Progress func(done float64)
+	// Keeper, where not nil, keeps where an anytime algorithm is, so that another
+	// run with the same graph and options goes on from there; one that goes on
+	// from where another ended improves what that found, or returns it. Algorithm
+	// best takes it, others pass it over.
+	Keeper Keeper
 	// Phase, where not nil, is called by one goroutine when a phase of the work
 	// begins, so that its caller can measure what each takes.
 	Phase func(name string)
+}
+
+// ErrOtherState is wrapped by the error for a state that a [Keeper] has of
+// another run.
+var ErrOtherState = errors.New("the state is of another run")
+
+// A Keeper keeps the state of a run.
+type Keeper interface {
+	// Load returns what was saved last, or nil where nothing was.
+	Load() ([]byte, error)
+	// Due reports whether it is time to save again.
+	Due() bool
+	// Save keeps a state in place of the one before.
+	Save(state []byte) error
 }
 
 // Begin tells of the beginning of a phase.

@@ -101,8 +101,7 @@ func (a *annealer[T]) batch() int {
 // sweep visits every vertex once at temperature temp, above 0. It ends early,
 // with ctx.Err(), where ctx does.
 func (a *annealer[T]) sweep(ctx context.Context, temp float64) error {
-	rng := rand.New(rand.NewPCG(a.seed, a.sweeps+2))
-	rng.Shuffle(len(a.order), func(i, j int) { a.order[i], a.order[j] = a.order[j], a.order[i] })
+	a.shuffle()
 	for chunks := range slices.Chunk(a.order, a.batch()) {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -60,6 +60,7 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 	work := max(workAlways+workPerEdge*min(g.Edges(), firstEdges), workAtLeast*g.Edges())
 	work = min(work, mostSweeps*sweepWork(g, o.K))
 	var all []partition.Partitioner
+	quick := others(g)
 	for start := range uint64(max(1, min(mostStarts, fewStarts/work))) {
 		all = append(all, func(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 			o.Seed ^= start << 32
@@ -69,20 +70,22 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 			break // all of it for one
 		}
 	}
-	if o.From != nil {
-		return divide(ctx, g, o, work, runtime.GOMAXPROCS(0))
+	fresh := func(k *keeping) (*partition.Assignment, error) {
+		if o.From != nil || len(all)+len(quick) == 1 {
+			return divideFrom(ctx, g, o, work, runtime.GOMAXPROCS(0), nil, k)
+		}
+		first := all[0]
+		all[0] = func(ctx context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
+			return first(ctx, g, o)
+		}
+		asked := o
+		asked.Progress = nil
+		return ask(ctx, g, asked, append(all, quick...))
 	}
-	asked := o
-	asked.Progress = nil
-	quick := others(g)
-	if len(all)+len(quick) == 1 {
-		return all[0](ctx, g, o)
+	if o.Keeper != nil {
+		return keepGoing(ctx, g, o, work, runtime.GOMAXPROCS(0), fresh)
 	}
-	first := all[0]
-	all[0] = func(ctx context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
-		return first(ctx, g, o)
-	}
-	return ask(ctx, g, asked, append(all, quick...))
+	return fresh(nil)
 }
 
 // sweepWork is the work of looking at every vertex once.
@@ -92,6 +95,12 @@ func sweepWork(g *graph.Graph, k int) int64 {
 
 // divide spends the given work, where o has no budget, with a team of members.
 func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int) (*partition.Assignment, error) {
+	return divideFrom(ctx, g, o, work, members, nil, nil)
+}
+
+// divideFrom is divide from the samples' machines start, or o.From's where that
+// is nil; what k has kept goes before both.
+func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int, start []int32, k *keeping) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err
 	}
@@ -108,24 +117,20 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	}
 	flat := work >= enoughSweeps*sweepWork(g, o.K)
 	l := limitsOf(g, h, o)
-	var was []int32
-	if o.From != nil {
-		was = make([]int32, len(samples))
-		for v, i := range samples {
-			was[v] = o.From.Samples[i]
-		}
-	}
+	job := job{h: h, flat: flat, o: o, limits: l, team: t, clock: c, keep: k}
+	job.startFrom(samples, start)
 	var block []int32
 	switch {
 	case o.K <= 8:
-		block, err = blocks[uint8](ctx, h, was, flat, o, l, t, c)
+		block, err = blocks[uint8](ctx, job)
 	case o.K <= 16:
-		block, err = blocks[uint16](ctx, h, was, flat, o, l, t, c)
+		block, err = blocks[uint16](ctx, job)
 	case o.K <= 32:
-		block, err = blocks[uint32](ctx, h, was, flat, o, l, t, c)
+		block, err = blocks[uint32](ctx, job)
 	default:
-		block, err = blocks[uint64](ctx, h, was, flat, o, l, t, c)
+		block, err = blocks[uint64](ctx, job)
 	}
+	job.h = nil
 	if err != nil {
 		return nil, err
 	}
@@ -150,27 +155,68 @@ func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64
 	return a, nil
 }
 
+// A job is all that a solver needs.
+type job struct {
+	h      *hypergraph
+	start  []int32 // block to begin with of each vertex, or -1; nil: from nothing
+	was    []int32 // block of each vertex in o.From, or -1
+	flat   bool    // without clusters
+	o      partition.Options
+	limits limits
+	team   *team
+	clock  *clock
+	keep   *keeping
+}
+
+// startFrom sets where the vertices start and were, from the sample that each
+// is and the samples' machines, nil for o.From's.
+func (j *job) startFrom(samples []int, machines []int32) {
+	ofSamples := func(list []int32) []int32 {
+		blocks := make([]int32, len(samples))
+		for v, s := range samples {
+			blocks[v] = -1
+			if list != nil {
+				blocks[v] = list[s]
+			}
+		}
+		return blocks
+	}
+	var from []int32
+	if j.o.From != nil {
+		from = j.o.From.Samples
+	}
+	if from == nil && machines == nil {
+		return
+	}
+	j.was = ofSamples(from)
+	if j.start = j.was; machines != nil {
+		j.start = ofSamples(machines)
+	}
+}
+
 // mayMove returns how many of the vertices that were somewhere may move.
-func mayMove(was []int32, part float64) int {
+func (j *job) mayMove() int {
 	known := 0
-	for _, b := range was {
+	for _, b := range j.was {
 		if b >= 0 {
 			known++
 		}
 	}
-	return int(part * float64(known))
+	return int(j.o.MoveAtMost * float64(known))
 }
 
-// blocks returns the block of each vertex of h: near was, unless nil, or found
-// without clusters of them if flat.
-func blocks[T word](ctx context.Context, h *hypergraph, was []int32, flat bool, o partition.Options, l limits, t *team, c *clock) ([]int32, error) {
-	s := &solver[T]{k: o.K, limits: l, team: t, clock: c, begin: o.Begin, seed: o.Seed, tariff: newTariff(o.K), flat: flat}
+// blocks returns the block of each vertex of j.h.
+func blocks[T word](ctx context.Context, j job) ([]int32, error) {
+	s := &solver[T]{
+		k: j.o.K, limits: j.limits, team: j.team, clock: j.clock, begin: j.o.Begin,
+		seed: j.o.Seed, tariff: newTariff(j.o.K), flat: j.flat, keep: j.keep,
+	}
 	var st *state[T]
 	var err error
-	if was != nil {
-		st, err = s.renew(ctx, h, was, mayMove(was, o.MoveAtMost))
+	if j.start != nil {
+		st, err = s.renew(ctx, j.h, j.start, j.was, j.mayMove())
 	} else {
-		st, err = s.solve(ctx, h)
+		st, err = s.solve(ctx, j.h)
 	}
 	if err != nil {
 		return nil, err

@@ -24,7 +24,8 @@ type cooling struct {
 	// sweeps, and spends half of all where next to nothing moves.
 	ByWish bool
 
-	Temp   float64 // of the last sweep; 0: none yet
+	Temp   float64 // of the last sweep, before the heat is taken away at the end; 0: none yet
+	Swept  float64 // temperature of the last sweep; 0: none yet
 	Wished float64 // share of the weight that wished to move in the first sweep
 }
 
@@ -45,8 +46,9 @@ func (c *cooling) next(x, wish float64) float64 {
 			c.Temp *= max(coolFastest, math.Pow(want/wish, coolGain))
 		}
 	}
+	c.Swept = c.Temp
 	if c.Last && x > quenchFrom {
-		return min(rate, c.Temp) * quench
+		c.Swept = min(rate, c.Temp) * quench
 	}
-	return c.Temp
+	return c.Swept
 }

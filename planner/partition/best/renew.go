@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 )
 
 const (
@@ -18,39 +19,65 @@ const (
 	renewCool, stayPrice = 1. / 8, 1.5 // price of leaving, by the first temperature
 )
 
-// renew returns the blocks of h's vertices near those where they were, -1 for
-// new ones, of which at most mayMove are elsewhere then unless limits ask it.
-func (s *solver[T]) renew(ctx context.Context, h *hypergraph, was []int32, mayMove int) (*state[T], error) {
+// renew returns the blocks of h's vertices that annealing finds from start, where
+// -1 is anywhere. Of the vertices that were somewhere, -1 for nowhere, at most
+// mayMove are elsewhere then unless limits ask it.
+func (s *solver[T]) renew(ctx context.Context, h *hypergraph, start, was []int32, mayMove int) (*state[T], error) {
 	s.begin("place")
-	block := fillUp(h, was, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
+	under := s.keep.take()
+	if under != nil {
+		if start = under.Block; len(start) != h.vertices() {
+			return nil, errOtherVersion
+		}
+	}
+	block := fillUp(h, start, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
 	st, err := newState[T](ctx, h, s.k, block)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.balance(st); err != nil { // limits may be others than they were
-		return nil, err
+	if under == nil {
+		if err := s.balance(st); err != nil { // limits may be others than they were
+			return nil, err
+		}
 	}
 	a := newAnnealer(st, s.limits, s.tariff, s.team, s.seed)
 	a.stays = newStays(was, st.block, mayMove)
-	a.stays.hold = true
-	if p := a.probe(); len(p.own) > 0 {
-		hot := p.melting()
-		for i := range placeSweeps {
-			x := float64(i) / (placeSweeps - 1)
-			if err := a.sweep(ctx, hot*placeHot*math.Pow(placeCool/placeHot, x)); err != nil {
-				return nil, err
-			}
-		}
+	if under != nil {
+		s.restore(a, under)
+		a.stays.price = float32(stayPrice * under.Cooling.Hot)
+		s.begin("renew")
+		return st, s.coolDown(ctx, a, &under.Cooling, under.From, under.Until)
 	}
-	a.stays.hold = false
-	if s.clock.all = int64(workToRenew * float64(s.clock.all)); s.clock.all == 0 {
-		s.clock.all = 1
+	if err := s.place(ctx, a); err != nil {
+		return nil, err
 	}
+	s.clock.all = max(1, int64(workToRenew*float64(s.clock.all)))
 	s.begin("renew")
 	p := a.probe()
 	c := cooling{Hot: p.steady(), Cool: renewCool, Last: true}
 	a.stays.price = float32(stayPrice * c.Hot)
-	return st, s.coolDown(ctx, a, &c, annealingEnds)
+	return st, s.coolDown(ctx, a, &c, s.clock.spent(), annealingEnds)
+}
+
+// place finds blocks for the vertices that were nowhere, while the others stay.
+func (s *solver[T]) place(ctx context.Context, a *annealer[T]) error {
+	a.stays.hold = true
+	defer func() { a.stays.hold = false }()
+	if !slices.Contains(a.stays.was, -1) || !slices.ContainsFunc(a.stays.was, func(b int32) bool { return b >= 0 }) {
+		return nil
+	}
+	p := a.probe()
+	if len(p.own) == 0 {
+		return nil
+	}
+	hot := p.melting()
+	for i := range placeSweeps {
+		x := float64(i) / (placeSweeps - 1)
+		if err := a.sweep(ctx, hot*placeHot*math.Pow(placeCool/placeHot, x)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fillUp returns the blocks where the vertices were; those that were nowhere go

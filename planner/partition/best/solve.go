@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/psidecar/psidecar/planner/partition"
 )
 
 const (
@@ -113,6 +116,8 @@ type solver[T word] struct {
 	seed   uint64
 	tariff *tariff
 	flat   bool // no clusters are wanted, for so many sweeps can be had
+	keep   *keeping
+	at     int // level that is annealed
 }
 
 // solve returns the block of each vertex of h, annealed at once if flat, else
@@ -127,13 +132,16 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error)
 		}
 	}
 	last := len(levels) - 1
-	block := scatter(levels[last].h, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
+	first, block, err := s.firstBlocks(levels)
+	if err != nil {
+		return nil, err
+	}
 	var st *state[T]
-	for i := last; i >= 0; i-- {
-		if i < last {
+	for i := first; i >= 0; i-- {
+		if i < first {
 			block = project(block, levels[i].label)
 		}
-		var err error
+		s.at = i
 		s.begin(fmt.Sprintf("count level %d", i))
 		if st, err = newState[T](ctx, levels[i].h, s.k, block); err != nil {
 			return nil, err
@@ -148,6 +156,23 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error)
 	}
 	return st, nil
 }
+
+// firstBlocks returns the level to begin with and the blocks of its vertices.
+func (s *solver[T]) firstBlocks(levels []level) (first int, block []int32, err error) {
+	u := s.keep.pending()
+	if u == nil {
+		first = len(levels) - 1
+		return first, scatter(levels[first].h, s.limits.size, rand.New(rand.NewPCG(s.seed, 2))), nil
+	}
+	if u.Level >= len(levels) || len(u.Block) != levels[u.Level].h.vertices() {
+		return 0, nil, errOtherVersion
+	}
+	clear(levels[u.Level+1:])
+	return u.Level, slices.Clone(u.Block), nil
+}
+
+// errOtherVersion is what a state gets whose hypergraph is not this one.
+var errOtherVersion = fmt.Errorf("%w: of another version, which made other clusters of the same data", partition.ErrOtherState)
 
 // schedule returns until which part of the budget level i anneals, and the
 // part of its first temperature at which it should end.
@@ -206,6 +231,10 @@ func project(block, label []int32) []int32 {
 // what it has nor freeze in it.
 func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool, until, cool float64) error {
 	a := newAnnealer(st, s.slack(st.h), s.tariff, s.team, s.seed)
+	if u := s.keep.take(); u != nil {
+		s.restore(a, u)
+		return s.coolDown(ctx, a, &u.Cooling, u.From, u.Until)
+	}
 	p := a.probe()
 	hot := p.steady()
 	if random {
@@ -218,15 +247,17 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	if c.ByWish {
 		s.clock.all = int64(workByWish * float64(s.clock.all))
 	}
-	return s.coolDown(ctx, a, &c, until)
+	return s.coolDown(ctx, a, &c, s.clock.spent(), until)
 }
 
-// coolDown sweeps until that part of the budget is spent and, at the finest
+// coolDown sweeps from that part of the budget to that one is spent and, at the finest
 // level, on until the loads are level.
-func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, until float64) error {
+func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, from, until float64) error {
 	temp := c.Hot
-	from := s.clock.spent()
-	for spent := from; spent < until; spent = s.clock.spent() {
+	if c.Swept > 0 {
+		temp = c.Swept // of a run that goes on
+	}
+	for spent := s.clock.spent(); spent < until; spent = s.clock.spent() {
 		if s.clock.progress != nil {
 			s.clock.progress(spent)
 		}
@@ -236,6 +267,9 @@ func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, un
 			return err
 		}
 		s.clock.work += a.work - before
+		if err := s.keepSweep(a, c, from, until); err != nil {
+			return err
+		}
 	}
 	if c.Last {
 		s.begin("flatten")
