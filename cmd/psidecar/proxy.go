@@ -39,7 +39,7 @@ type proxyFlags struct {
 	peerGrace, patience   time.Duration
 	mark, connections     int
 	memory                int64
-	share                 bool
+	share                 string // true, false or auto
 	aggregate             string
 	aggregateWait         time.Duration
 	values                codecFlags
@@ -78,7 +78,8 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.IntVar(&f.connections, "max-connections", 16384, "connections carried at a time")
 	f.routing.addFlags(cmd)
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
-	flags.BoolVar(&f.share, "share-pulls", true, "send values that several workers of a host pull once to that host, where both proxies do; what is kept for it counts towards --proxy-memory, a quarter of it at most")
+	flags.StringVar(&f.share, "share-pulls", shareAuto, "send values that several workers of a host pull once to that host, where both proxies do: true, false, or auto, which does not where answers come sooner as they are, as on links as fast as memory; what is kept for it counts towards --proxy-memory, a quarter of it at most")
+	flags.Lookup("share-pulls").NoOptDefVal = "true"
 	flags.StringVar(&f.aggregate, "aggregate", aggregateNone, "sum what workers of this host push to a server before it leaves: host does so while the links there are busy, for jobs whose servers add up what they get, at once (--handler add); none")
 	flags.DurationVar(&f.aggregateWait, "aggregate-wait", 0, "with --aggregate host, how long a push waits on purpose for those of the host's other workers")
 	f.values.register(flags)
@@ -149,6 +150,9 @@ func portRanges(all []string) (ranges []proxy.PortRange, err error) {
 	return ranges, nil
 }
 
+// shareAuto has pulled values be shared where that is not slower.
+const shareAuto = "auto"
+
 // autoCodec is package compact's codec where package payoff finds that it pays.
 const autoCodec = "auto"
 
@@ -160,8 +164,14 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 		return err
 	}
 	limits := compact.DefaultLimits
-	if !f.share {
+	switch f.share {
+	case shareAuto:
+	case "true":
+		limits.ShareAlways = true
+	case "false":
 		limits.SharedBytes = 0
+	default:
+		return usagef("--share-pulls %q: want true, false or %s", f.share, shareAuto)
 	}
 	o.Titles = &called.Table{}
 	for _, name := range f.codecs {

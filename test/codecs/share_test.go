@@ -151,11 +151,11 @@ func BenchmarkSharedPulls(b *testing.B) {
 		{"100kB", dense{servers: 1, keys: 60, width: 25_000, steps: 30}},
 		{"1MiB", dense{servers: 1, keys: 16, width: 1 << 18, steps: 20}},
 		{"1MiB at 200Mbit", dense{servers: 1, keys: 16, width: 1 << 18, steps: 4, rate: 200e6}},
-		{"4MB of 100MB", dense{servers: 2, keys: 25, width: 1_000_000, steps: 3}},
+		{"4MB of 100MB", dense{servers: 2, keys: 25, width: 1_000_000, steps: 12}},
 		{"50MB of 100MB", dense{servers: 2, keys: 100, width: 250_000, batch: 100, steps: 3}},
 	} {
 		for _, workers := range []int{1, 4} {
-			for _, share := range []bool{true, false} {
+			for _, share := range []string{"true", "false", "auto"} {
 				b.Run(fmt.Sprintf("%s/%d workers/%v", c.name, workers, share), func(b *testing.B) {
 					d := c.dense
 					d.workers, d.sidecar = workers, []string{fmt.Sprintf("--share-pulls=%v", share)}

@@ -78,6 +78,9 @@ type Limits struct {
 	// SharedBytes bounds the values that are kept of one job for all processes of
 	// another host; 0 where nothing is, or the other side does not know of it.
 	SharedBytes int `json:"shared_bytes"`
+	// ShareAlways has them be kept even where answers come sooner as they are. It is
+	// this proxy's alone.
+	ShareAlways bool `json:"-"`
 }
 
 // DefaultLimits keep two hosts' memory for each other under about 64 MiB for

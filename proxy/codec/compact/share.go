@@ -66,6 +66,7 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 		if err != nil {
 			return nil, err
 		}
+		made.SetAlways(c.limits.ShareAlways)
 		g = &group{Group: made}
 		c.groups[of] = g
 	}

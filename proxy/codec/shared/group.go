@@ -115,10 +115,11 @@ func (g *Group) write(conn net.Conn, ended <-chan struct{}) {
 				return
 			}
 		}
+		began := g.now()
 		if w.write(conn, all) != nil {
 			return
 		}
-		g.wrote(all)
+		g.wrote(all, g.now().Sub(began))
 	}
 }
 

@@ -102,6 +102,11 @@ func (o *Outlet) begin(subject Subject) (mayPut, ok bool) {
 	if subject.Bytes < Least || !s.sharing(o) {
 		return false, false
 	}
+	s.countAnswer(subject.Bytes)
+	if s.trial.isPlain() {
+		s.plain(Slower)
+		return false, false
+	}
 	if !s.mayFit(subject.Bytes) {
 		s.plain(TooLarge)
 		return false, false

@@ -145,7 +145,7 @@ func (w *world) write() {
 			w.there = append(w.there, all[i].entry.onLane()...)
 		}
 	}
-	w.source.wrote(all)
+	w.source.wrote(all, 0)
 }
 
 func (w *world) values(subject int) []byte {

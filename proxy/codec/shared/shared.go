@@ -97,7 +97,7 @@ const (
 	Seldom   = "unlike"  // such values were not the same for several processes, and are tried now and then
 	NoRoom   = "memory"  // all that is kept is under way, and no more may be
 	TooLarge = "large"   // for what the other end grants
-
+	Slower   = "slower"  // answers come sooner as they are: the link is as fast as memory
 )
 
 // Add adds other counts to c.

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // A Source is the sending end of a group: the values that the [Store] at the other end
@@ -42,9 +43,12 @@ type Source struct {
 	changed  chan struct{}             // closed when there is more room in memory or lane; nil: nobody waits
 	tight    bool                      // waiting for room was in vain, and none was made since
 	lessons  lessons
+	always   bool // there are no trials
+	trial    trial
 	counts   Counts
 	spare    spare
 	wake     func() // is called when there is something in the queue
+	now      func() time.Time
 }
 
 // entry is values that the other end has or gets.
@@ -86,7 +90,7 @@ const (
 func NewSource(most int, memory Reserver) *Source {
 	return &Source{
 		memory: memory, most: most, entries: map[uint64]*entry{}, latest: map[Subject]*entry{}, outlets: map[uint64]*Outlet{},
-		places: map[netip.AddrPort]uint64{}, wake: func() {},
+		places: map[netip.AddrPort]uint64{}, wake: func() {}, now: time.Now,
 	}
 }
 
@@ -190,19 +194,14 @@ func (o *Outlet) Wants(subject Subject) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.tried = false
-	switch {
-	case !s.sharing(o):
+	if !s.sharing(o) {
 		return false
-	case !s.mayFit(subject.Bytes):
-		s.plain(TooLarge)
+	}
+	if ok := s.wants(o, subject); !ok {
+		s.countAnswer(subject.Bytes)
 		return false
-	case s.latest[subject] != nil:
-		return true
 	}
-	if o.tried = s.lessons.try(subject); !o.tried {
-		s.plain(Seldom)
-	}
-	return o.tried
+	return true
 }
 
 // fits reports whether values of n bytes may be kept; if not, more is asked for.

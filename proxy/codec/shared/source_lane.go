@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"time"
 )
 
 // start begins a lane: the other end has all entries below next, and grants limit bytes
@@ -119,9 +120,15 @@ func (s *Source) take() []frame {
 }
 
 // wrote notes that frames were written.
-func (s *Source) wrote(all []frame) {
+func (s *Source) wrote(all []frame, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, f := range all {
+		if f.kind == kindPut {
+			s.trial.wrote(len(f.entry.onLane()), took)
+			took = 0
+		}
+	}
 	if !s.attached {
 		return
 	}
