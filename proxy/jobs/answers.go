@@ -31,8 +31,9 @@ type answers struct {
 
 	writing sync.Mutex // held while something is written to the process
 	stream  stream
-	rest    []byte // came, and cannot be judged yet
-	torn    error  // of the write that ended within a message: nothing can follow it
+	process handshake // of the process; nothing is put in before
+	rest    []byte    // came, and cannot be judged yet
+	torn    error     // of the write that ended within a message: nothing can follow it
 
 	mu      sync.Mutex // guards the rest
 	queue   [][]byte   // messages to put in between
@@ -68,6 +69,17 @@ func (c *answers) CloseWrite() error {
 		}
 	}
 	return c.tcp.CloseWrite()
+}
+
+// Read implements net.Conn, for one goroutine.
+func (c *answers) Read(p []byte) (int, error) {
+	n, err := c.tcp.Read(p)
+	if c.process.look(p[:max(0, n)]) {
+		c.mu.Lock()
+		c.wakeWriter()
+		c.mu.Unlock()
+	}
+	return n, err
 }
 
 // Write implements net.Conn, for one goroutine.
@@ -141,7 +153,7 @@ func (c *answers) hasQueued() bool {
 // writeQueued writes what is queued, if this is the place for it; writing is
 // locked.
 func (c *answers) writeQueued() error {
-	if c.torn != nil || !c.stream.between() {
+	if c.torn != nil || !c.stream.between() || !c.process.done.Load() {
 		return c.torn
 	}
 	for {
@@ -171,11 +183,16 @@ func (c *answers) enqueue(b []byte) bool {
 		return false
 	}
 	c.queue = append(c.queue, b)
-	if !c.waking {
+	c.wakeWriter()
+	return true
+}
+
+// wakeWriter has what is queued written soon; mu is locked.
+func (c *answers) wakeWriter() {
+	if len(c.queue) > 0 && !c.waking && !c.over && !c.closed && c.process.done.Load() {
 		c.waking = true
 		c.writers.Go(c.wake)
 	}
-	return true
 }
 
 // wake writes what is queued where nobody else is about to.

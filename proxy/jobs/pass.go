@@ -20,6 +20,7 @@ var errStands = errors.New("the connection stands between two messages")
 func (j *Jobs) ResumeOutbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, origin string, ready, left []byte) (net.Conn, error) {
 	c := j.Outbound(conn, destination, scope, origin).(*requests)
 	c.stream.greeted = true
+	c.far.done.Store(true)
 	if len(left) > 0 {
 		c.buf = make([]byte, max(readAhead, len(left)))
 		c.w = copy(c.buf, left)
@@ -31,6 +32,7 @@ func (j *Jobs) ResumeOutbound(conn *net.TCPConn, destination netip.AddrPort, sco
 func (j *Jobs) ResumeInbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, from Peer, ready []byte) (net.Conn, error) {
 	c := j.Inbound(conn, destination, scope, from).(*answers)
 	c.stream.greeted = true
+	c.process.done.Store(true)
 	return c, c.ready(senderOf(ready))
 }
 
@@ -103,7 +105,7 @@ func (c *answers) Leave() ([]byte, error) {
 	for {
 		err := c.writeQueued()
 		c.mu.Lock()
-		done := len(c.queue) == 0 || err != nil || !c.stream.between()
+		done := len(c.queue) == 0 || err != nil || !c.stream.between() || !c.process.done.Load()
 		c.over = c.over || done
 		c.mu.Unlock()
 		if done {

@@ -40,6 +40,7 @@ type requests struct {
 	skip        int    // bytes behind those, which the router took
 	failed      error  // what comes then
 	inMessage   atomic.Bool
+	far         handshake           // of the process at the far end; nothing is put in before
 	routes      atomic.Pointer[job] // job, once it is a worker's to a server
 
 	mu      sync.Mutex
@@ -68,6 +69,19 @@ func (c *requests) Linked() { c.linked = true }
 
 // NetConn returns the connection to the process.
 func (c *requests) NetConn() net.Conn { return c.tcp }
+
+// Write implements net.Conn, for one goroutine.
+func (c *requests) Write(p []byte) (int, error) {
+	n, err := c.tcp.Write(p)
+	if c.far.look(p[:max(0, n)]) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.queue) > 0 && !c.closed {
+			c.tcp.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
+	return n, err
+}
 
 // CloseWrite ends what the process receives.
 func (c *requests) CloseWrite() error { return c.tcp.CloseWrite() }

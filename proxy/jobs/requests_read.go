@@ -73,7 +73,7 @@ func (c *requests) lookAhead(most int) (need int) {
 func (c *requests) endQueue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) > 0 && c.stream.between() {
+	if len(c.queue) > 0 && c.stream.between() && c.far.done.Load() {
 		return false
 	}
 	c.over = true
@@ -105,14 +105,14 @@ func (c *requests) handOn(p []byte) (n int) {
 func (c *requests) hasQueued() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue) > 0
+	return len(c.queue) > 0 && c.far.done.Load()
 }
 
 // takeQueued makes ready what the router has put in.
 func (c *requests) takeQueued() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) == 0 {
+	if len(c.queue) == 0 || !c.far.done.Load() {
 		return false
 	}
 	c.due = c.queue[0]

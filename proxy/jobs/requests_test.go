@@ -30,6 +30,7 @@ func TestWakeForRouterAndRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, "here").(*requests)
+	c.far.done.Store(true)
 	defer c.Close()
 	type result struct {
 		n   int
@@ -116,6 +117,7 @@ func TestReadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, "").(*requests)
+	c.far.done.Store(true)
 	defer c.Close()
 	w := &sieve{takes: 3, ends: 7}
 	c.stream.watcher = w
@@ -180,6 +182,7 @@ func TestReadInAnyPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := j.Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, "").(*requests)
+		c.far.done.Store(true)
 		w := &sieve{takes: 5, ends: -1}
 		c.stream.watcher = w
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -50,6 +50,15 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 		}
 		read += n
 	}
+	if _, err := up.Write(greeting("ps8")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.Write(greeting("ps9")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(down, make([]byte, len(greeting("ps9")))); err != nil {
+		t.Fatal(err)
+	}
 	reads := make(chan []byte, 1)
 	go func() {
 		b := make([]byte, 1<<10)
