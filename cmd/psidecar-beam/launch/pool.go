@@ -1,0 +1,90 @@
+package launch
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/apache/beam/sdks/v2/go/pkg/beam/runners/universal/extworker"
+)
+
+// Serve is a worker pool: it starts workers, in this process, for an engine that
+// asks at the port of localhost, until the context ends. ready gets the address.
+// A pool in a pod beside an engine's task manager is asked by that.
+func Serve(ctx context.Context, port int, ready func(address string) error) error {
+	pool, err := extworker.StartLoopback(ctx, port)
+	if err != nil {
+		return fmt.Errorf("starting the worker pool: %w", err)
+	}
+	if err := ready(pool.EnvironmentConfig(ctx)); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// A Pool is a process of this host that serves as a worker pool.
+type Pool struct {
+	Address string
+	cmd     *exec.Cmd
+	stdin   io.Closer
+}
+
+// patience is how long a worker may take to end when it is told to.
+const patience = 10 * time.Second
+
+// StartPool starts a process that prints its address on a line of standard
+// output and ends with its standard input. Its errors go to log.
+func StartPool(ctx context.Context, log io.Writer, name string, args ...string) (*Pool, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = log
+	cmd.WaitDelay = patience
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("starting a worker: %w", err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("starting a worker: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting a worker: %w", err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		p := &Pool{cmd: cmd, stdin: stdin}
+		_, endErr := p.Stop()
+		return nil, fmt.Errorf("a worker ended before it said where it is: %w", errors.Join(err, endErr))
+	}
+	return &Pool{Address: strings.TrimSpace(line), cmd: cmd, stdin: stdin}, nil
+}
+
+// Stop ends the process and returns the most memory that it had, in bytes.
+func (p *Pool) Stop() (peak int64, err error) {
+	timer := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() }) // it may have ended
+	defer timer.Stop()
+	err = errors.Join(p.stdin.Close(), p.cmd.Wait())
+	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		peak = usage.Maxrss << 10
+	}
+	if err != nil {
+		return peak, fmt.Errorf("a worker: %w", err)
+	}
+	return peak, nil
+}
+
+// StartSelf starts the program that is running.
+func StartSelf(ctx context.Context, log io.Writer, args ...string) (*Pool, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("looking for this program: %w", err)
+	}
+	return StartPool(ctx, log, self, args...)
+}

@@ -1,0 +1,321 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/apache/beam/sdks/v2/go/pkg/beam"
+	_ "github.com/apache/beam/sdks/v2/go/pkg/beam/io/filesystem/local"
+	"github.com/apache/beam/sdks/v2/go/pkg/beam/testing/ptest"
+	"pgregory.net/rapid"
+
+	_ "github.com/apache/beam/sdks/v2/go/pkg/beam/runners/prism"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/blocks"
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/prerun"
+)
+
+func TestMain(m *testing.M) { ptest.MainWithDefault(m, "prism") }
+
+// write writes synthetic rows into so many shards and a file of all.
+func write(t testing.TB, dir string, rows, shards int) (pattern, all string) {
+	t.Helper()
+	var text bytes.Buffer
+	if _, err := synth.WriteLibsvm(&text, synth.Text(synth.Options{Samples: rows, Features: 3 * rows, Words: 20, Seed: 5})); err != nil {
+		t.Fatal(err)
+	}
+	all = filepath.Join(dir, "all.libsvm")
+	save(t, all, text.String())
+	lines := strings.SplitAfter(strings.TrimSuffix(text.String(), "\n"), "\n")
+	for i := range shards {
+		part := strings.Join(lines[i*len(lines)/shards:(i+1)*len(lines)/shards], "")
+		save(t, filepath.Join(dir, fmt.Sprintf("part-%05d-of-%05d", i, shards)), part)
+	}
+	return filepath.Join(dir, "part-*"), all
+}
+
+func save(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t testing.TB, c Config, input string) error {
+	t.Helper()
+	shards, err := Shards(t.Context(), input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := beam.NewPipeline()
+	Build(p, c, shards)
+	return ptest.Run(p)
+}
+
+// TestEqualsInMemory runs the pipeline on Prism, embedded, and compares its
+// outcome with that of the same steps one after the other in memory.
+func TestEqualsInMemory(t *testing.T) {
+	dir := t.TempDir()
+	input, all := write(t, dir, 2500, 3)
+	for _, tc := range []struct {
+		name   string
+		lanes  int
+		keyMap string
+	}{{"one lane", 1, "identity"}, {"three lanes", 3, "spread"}} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := Config{K: 3, Seed: 7, Passes: 1, Memory: blocks.LeastMemory, Out: t.TempDir(), KeyMap: tc.keyMap, Servers: []int{2, 0, 1}, Lanes: tc.lanes}
+			if err := c.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			if err := run(t, c, input); err != nil {
+				t.Fatal(err)
+			}
+			compare(t, c, all)
+		})
+	}
+}
+
+func compare(t *testing.T, c Config, all string) {
+	t.Helper()
+	g, err := graph.FromFile(t.Context(), all, dataset.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(c.Out, AssignmentName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := partition.ReadAssignment(f, f.Name(), g.Samples(), g.Params(), c.K)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := blocks.Options{K: c.K, Seed: c.Seed, Passes: c.Passes}
+	if o.Blocks, o.Buckets, err = blocks.Fit(int64(g.Samples()), g.Edges(), c.K, c.Memory); err != nil {
+		t.Fatal(err)
+	}
+	if o.Blocks < 6 {
+		t.Fatalf("only %d blocks: not all waves have one", o.Blocks)
+	}
+	want, err := blocks.Partition(t.Context(), g, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got.Samples, want.Samples) || !slices.Equal(got.Params, want.Params) {
+		t.Error("another assignment than in memory")
+	}
+	keyMap, err := c.keyMap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := placement.New(g, want, c.K, keyMap.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Algorithm, p.Server = Algorithm, c.Servers
+	wantFile := filepath.Join(t.TempDir(), "want.json")
+	if err := placement.WriteFile(wantFile, p); err != nil {
+		t.Fatal(err)
+	}
+	wantText, err := os.ReadFile(wantFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotText, err := os.ReadFile(filepath.Join(c.Out, PlacementName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(gotText, wantText) {
+		t.Errorf("placement of %d bytes differs from that in memory, of %d", len(gotText), len(wantText))
+	}
+	text, err := os.ReadFile(filepath.Join(c.Out, ReportName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r prerun.Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	traffic := partition.Measure(g, want, c.K)
+	if r.Traffic.Max != traffic.Max || r.Traffic.Total != traffic.Total || !slices.Equal(r.Traffic.PerMachine, traffic.PerMachine) || r.Parameters != g.Params() || r.Samples != g.Samples() || r.Edges != g.Edges() {
+		t.Errorf("report %+v, want traffic %+v", r, traffic)
+	}
+	left, err := filepath.Glob(filepath.Join(c.Out, "*.part-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("parts left: %v, %v", left, err)
+	}
+}
+
+func TestRubbishIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	save(t, filepath.Join(dir, "a.libsvm"), "1 2:1\n0 3:1\n")
+	save(t, filepath.Join(dir, "b.libsvm"), "1 2:1\n0 3:1 rubbish\n")
+	err := run(t, Config{K: 2, Memory: blocks.LeastMemory, Out: t.TempDir(), KeyMap: "identity", Lanes: 1}, dir)
+	if want := filepath.Join(dir, "b.libsvm") + ", line 2: feature \"rubbish\""; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+func TestShards(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"part-00000-of-00003.gz", "part-00002-of-00003.gz", ".hidden"} {
+		save(t, filepath.Join(dir, name), "1 1:1\n")
+	}
+	ctx := t.Context()
+	if _, err := Shards(ctx, dir); err == nil || !strings.Contains(err.Error(), dir+"/part-00001-of-00003.gz is missing: 2 of 3") {
+		t.Errorf("a gap: %v", err)
+	}
+	save(t, filepath.Join(dir, "part-00001-of-00003.gz"), "1 1:1\n")
+	got, err := Shards(ctx, dir+"/")
+	if err != nil || len(got) != 3 || !slices.IsSorted(got) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := Shards(ctx, got[2]+", "+got[0]+","+got[1]); err != nil || filepath.Base(got[0]) != "part-00002-of-00003.gz" {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, input := range []string{dir + "/none", got[0] + "," + dir + "/none", dir + "/*.none", "", "nosuch://bucket/x"} {
+		if got, err := Shards(ctx, input); err == nil || input != "" && !strings.Contains(err.Error(), strings.TrimPrefix(input, got0(got)+",")[:3]) {
+			t.Errorf("%q: %v, %v", input, got, err)
+		}
+	}
+}
+
+func got0(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+// TestSketchEqualsSorting compares with all hashes, sorted.
+func TestSketchEqualsSorting(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const size = 8
+		sets := rapid.SliceOfN(rapid.SliceOfN(rapid.Uint64Range(0, 40), 0, 30), 1, 4).Draw(t, "sets")
+		var all []uint64
+		merged := newSketch(size)
+		for _, ids := range sets {
+			s := newSketch(size)
+			for _, id := range ids {
+				s.add(id)
+			}
+			merged.merge(s.ids(), s.full())
+			all = append(all, ids...)
+		}
+		slices.SortFunc(all, func(a, b uint64) int {
+			switch x, y := dataset.Spread(a), dataset.Spread(b); {
+			case x < y:
+				return -1
+			case x > y:
+				return 1
+			}
+			return 0
+		})
+		all = slices.Compact(all)
+		want := slices.Sorted(slices.Values(all[:min(size, len(all))]))
+		if !slices.Equal(merged.ids(), want) || merged.full() != (len(all) > size) {
+			t.Fatalf("%v, full %t, want %v of %d", merged.ids(), merged.full(), want, len(all))
+		}
+	})
+	s := newSketch(1024)
+	for id := range uint64(100_000) {
+		s.add(id)
+	}
+	if e := s.estimate(); e < 90_000 || e > 110_000 {
+		t.Errorf("100000 features are taken for %.0f", e)
+	}
+}
+
+func TestPartsHoldAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		m := &Meta{Splits: slices.Compact(slices.Sorted(slices.Values(rapid.SliceOfN(rapid.Uint64Range(0, 60), 0, 5).Draw(t, "splits"))))}
+		var list []owned
+		for id := range uint64(64) {
+			if random.IntN(3) > 0 {
+				list = append(list, owned{id, uint16(random.IntN(4))})
+			}
+		}
+		var back []owned
+		last := -1
+		emitParts(list, m.featurePart, func(part int, value []byte) {
+			got, err := decodeOwned(value, nil)
+			if err != nil || part <= last || part > len(m.Splits) {
+				t.Fatal(part, err)
+			}
+			for _, o := range got {
+				if part > 0 && o.id <= m.Splits[part-1] || part < len(m.Splits) && o.id > m.Splits[part] {
+					t.Fatalf("feature %d in part %d of splits %v", o.id, part, m.Splits)
+				}
+			}
+			last, back = part, append(back, got...)
+		})
+		if !slices.Equal(back, list) {
+			t.Fatalf("%v became %v", list, back)
+		}
+	})
+}
+
+func FuzzOwned(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 4})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if list, err := decodeOwned(in, nil); err == nil && !slices.IsSortedFunc(list, func(a, b owned) int {
+			if a.id < b.id {
+				return -1
+			}
+			return 1
+		}) && len(list) == 0 {
+			t.Fatal("owners out of order")
+		}
+	})
+}
+
+func TestConfigIsValidated(t *testing.T) {
+	good := Config{K: 2, Memory: blocks.LeastMemory, Out: "x", KeyMap: "spread", Lanes: 1}
+	if err := good.Validate(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"no machines": func(c *Config) { c.K = 0 }, "little memory": func(c *Config) { c.Memory-- }, "no folder": func(c *Config) { c.Out = "" },
+		"another key map": func(c *Config) { c.KeyMap = "file:x" }, "no workers": func(c *Config) { c.Lanes = 0 }, "passes": func(c *Config) { c.Passes = -1 },
+		"a rank twice": func(c *Config) { c.Servers = []int{1, 1} }, "a rank too many": func(c *Config) { c.Servers = []int{0, 1, 2} },
+	} {
+		c := good
+		if change(&c); c.Validate() == nil {
+			t.Errorf("%s passes", name)
+		}
+	}
+}
+
+// TestTruncatedShard is about a shard that shrinks between two readings.
+func TestTruncatedShard(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "x.libsvm")
+	save(t, name, "1 1:1\n0 2:1\n")
+	c := Config{K: 1, Memory: blocks.LeastMemory, Out: "x", KeyMap: "identity", Lanes: 1}
+	m, err := c.plan([]count{{Rows: 3, Edges: 3, Distinct: []uint64{1, 2, 3}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := m.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &loadFn{Config: c}
+	err = f.ProcessElement(context.Background(), Shard{0, name}, text, func(int64, []byte) {})
+	if err == nil || !strings.Contains(err.Error(), "changed between two readings") || !strings.Contains(err.Error(), name) {
+		t.Errorf("a shard that lost a row: %v", err)
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/apache/beam/sdks/v2/go/pkg/beam"
+	"github.com/apache/beam/sdks/v2/go/pkg/beam/io/filesystem"
+	"github.com/apache/beam/sdks/v2/go/pkg/beam/options/jobopts"
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/cmd/psidecar-beam/launch"
+	"github.com/psidecar/psidecar/cmd/psidecar-beam/pipeline"
+	"github.com/psidecar/psidecar/planner/partition/blocks"
+	"github.com/psidecar/psidecar/planner/prerun"
+)
+
+// partitionFlags are the flags of the command.
+type partitionFlags struct {
+	input, memory string
+	workers       int
+	runner        string
+	json, verbose bool
+	config        pipeline.Config
+}
+
+// beamFlags are what the command takes of Beam's own flags.
+var beamFlags = []string{
+	"endpoint", "environment_type", "environment_config", "job_name", "parallelism", "worker_binary", "async",
+	"project", "region", "staging_location", "temp_location", "num_workers", "max_num_workers", "worker_machine_type", "flink_version", "service_account_email",
+}
+
+func newRoot() *cobra.Command {
+	var f partitionFlags
+	cmd := &cobra.Command{
+		Use:   "psidecar-beam --input SHARDS -k MACHINES --out FOLDER",
+		Short: "Divide training data of any size among machines, on Flink, Spark, Dataflow or this host",
+		Long: `Reads libsvm or libffm text (plain, .gz, .bz2, .xz, .zst) in local files, gs://
+or s3://, twice, and divides its samples and the parameters that they use among k
+machines, as psidecar partition does. Writes assignment.txt and placement.json as
+that does, and report.json, which it also prints.
+
+Without --runner the engine is Prism, inside this process, with --workers
+processes besides. With --runner flink, spark or dataflow, Beam's own flags say
+where that is.`,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.input, "input", "", "the data: files, folders or patterns such as gs://bucket/day-*.gz, with commas between")
+	flags.IntVarP(&f.config.K, "machines", "k", 0, "number of machines")
+	flags.StringVar(&f.config.Out, "out", "", "folder for assignment.txt, placement.json and report.json, on any of these file systems")
+	flags.IntVar(&f.config.Passes, "passes", blocks.DefaultPasses, "passes over the data after the first that assigns, in memory of the workers")
+	flags.Uint64Var(&f.config.Seed, "seed", 1, "of all random choices")
+	flags.StringVar(&f.memory, "memory", "1GiB", "bytes (or KiB, MiB, GiB) that a worker process may take, at least 128MiB")
+	flags.StringVar(&f.config.KeyMap, "key-map", "identity", "keys on the wire for the ids in the files: identity or spread")
+	flags.IntSliceVar(&f.config.Servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers; default 0,1,...")
+	flags.IntVar(&f.workers, "workers", 2, "on Prism: worker processes on this host")
+	flags.StringVar(&f.runner, "runner", "prism", "prism, flink, spark, dataflow or universal")
+	flags.BoolVar(&f.json, "json", false, "print JSON")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print what the engine says")
+	for _, name := range beamFlags {
+		if of := flag.Lookup(name); of != nil && flags.Lookup(name) == nil {
+			flags.AddGoFlag(of)
+		}
+	}
+	cmd.AddCommand(newPoolCommand())
+	return cmd
+}
+
+// newPoolCommand is a worker pool, which Prism here and task managers elsewhere
+// ask for workers.
+func newPoolCommand() *cobra.Command {
+	var port int
+	var untilStdinEnds bool
+	cmd := &cobra.Command{
+		Use:   "worker-pool",
+		Short: "Start workers for an engine that asks, for --environment_type=EXTERNAL",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			quiet(false)
+			beam.Init()
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			if untilStdinEnds {
+				go func() {
+					_, _ = io.Copy(io.Discard, cmd.InOrStdin()) // its end is what counts
+					cancel()
+				}()
+			}
+			return launch.Serve(ctx, port, func(address string) error {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), address)
+				return err
+			})
+		},
+	}
+	cmd.Flags().IntVar(&port, "port", 50000, "port of localhost; 0: any, which is printed")
+	cmd.Flags().BoolVar(&untilStdinEnds, "until-stdin-ends", false, "end with standard input, as of a process that is gone")
+	return cmd
+}
+
+func (f *partitionFlags) run(ctx context.Context, out io.Writer) error {
+	quiet(f.verbose)
+	if f.input == "" {
+		return errors.New("--input: name libsvm files, a folder or a pattern of them")
+	}
+	var err error
+	if f.config.Memory, err = parseBytes(f.memory); err != nil {
+		return fmt.Errorf("--memory: %w", err)
+	}
+	f.config.Lanes = 1
+	if f.runner == "prism" {
+		f.config.Lanes = f.workers
+	}
+	if err := f.config.Validate(); err != nil {
+		return err
+	}
+	shards, err := pipeline.Shards(ctx, f.input)
+	if err != nil {
+		return err
+	}
+	beam.Init()
+	p := beam.NewPipeline()
+	pipeline.Build(p, f.config, shards)
+	start := time.Now()
+	if f.runner == "prism" {
+		err = f.onPrism(ctx, p)
+	} else {
+		err = launch.OnEngine(ctx, p, f.runner)
+	}
+	if err != nil {
+		return err
+	}
+	if *jobopts.Async {
+		_, err := fmt.Fprintln(out, "The engine goes on by itself.")
+		return err
+	}
+	return f.report(ctx, out, time.Since(start))
+}
+
+// onPrism runs the pipeline with processes of this program as workers.
+func (f *partitionFlags) onPrism(ctx context.Context, p *beam.Pipeline) (err error) {
+	var addresses []string
+	for i := range f.workers {
+		pool, startErr := launch.StartSelf(ctx, os.Stderr, "worker-pool", "--port", "0", "--until-stdin-ends")
+		if startErr != nil {
+			return startErr
+		}
+		defer func() {
+			peak, stopErr := pool.Stop()
+			err = errors.Join(err, stopErr)
+			if f.verbose || !f.json {
+				fmt.Fprintf(os.Stderr, "worker %d had at most %.0f MiB of memory\n", i, float64(peak)/(1<<20))
+			}
+		}()
+		addresses = append(addresses, pool.Address)
+	}
+	return launch.OnPrism(ctx, p, addresses)
+}
+
+// report prints what the last step wrote.
+func (f *partitionFlags) report(ctx context.Context, out io.Writer, took time.Duration) error {
+	name := strings.TrimSuffix(f.config.Out, "/") + "/" + pipeline.ReportName
+	fs, err := filesystem.New(ctx, name)
+	if err != nil {
+		return fmt.Errorf("reading the report: %w", err)
+	}
+	defer fs.Close()
+	text, err := filesystem.Read(ctx, fs, name)
+	if err != nil {
+		return fmt.Errorf("reading the report %s: %w", name, err)
+	}
+	var r prerun.Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return fmt.Errorf("reading the report %s: %w", name, err)
+	}
+	r.Seconds = took.Seconds()
+	if f.json {
+		return json.NewEncoder(out).Encode(&r)
+	}
+	_, err = fmt.Fprintf(out, "%d samples, %d parameters, %d edges on %d machines in %.1f s\nbusiest machine moves %d parameters, all %d, at best %.0f\n",
+		r.Samples, r.Parameters, r.Edges, r.K, r.Seconds, r.Traffic.Max, r.Traffic.Total, r.Bound)
+	return err
+}
+
+// parseBytes understands a whole number of bytes, KiB, MiB or GiB.
+func parseBytes(text string) (int64, error) {
+	number, unit := text, int64(1)
+	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+		if rest, ok := strings.CutSuffix(text, suffix); ok {
+			number, unit = rest, bytes
+		}
+	}
+	var n int64
+	if _, err := fmt.Sscanf(number+"\n", "%d\n", &n); err != nil || n < 0 || n > 1<<62/unit {
+		return 0, fmt.Errorf("%q: want bytes as a whole number, or one with KiB, MiB or GiB", text)
+	}
+	return n * unit, nil
+}
