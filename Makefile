@@ -17,6 +17,7 @@
 #   make lint       gofmt, go vet, staticcheck
 #   make generate   BPF objects, protobuf code and the web page from source
 #   make build      bin/psidecar and bin/psjob
+#   make beam       bin/psidecar-beam
 #   make man        manual pages in bin/man
 #
 # On Debian every target installs the packages it lacks (needs root), and says so.
@@ -33,10 +34,15 @@ TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-d
 BENCH_PACKAGES := haproxy
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build man image manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
+.PHONY: build beam man image manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
+
+# Partitions on Flink, Spark, Dataflow or several processes: a module of its own
+# (cmd/psidecar-beam/README.md).
+beam:
+	cd cmd/psidecar-beam && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(CURDIR)/bin/ .
 
 PLATFORMS := linux/amd64 linux/arm64
 STATIC := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
@@ -63,6 +69,7 @@ LIVE := ./bpf/... ./agent/... ./internal/hosts ./internal/job ./test/...
 test: test-deps
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))
 	$(GO) test -timeout 40m -p 1 $(LIVE)
+	cd cmd/psidecar-beam && $(GO) test -timeout 20m ./...
 
 # Half an hour of jobs whose keys move while proxies and planner are killed and hosts
 # are cut off.
@@ -135,6 +142,7 @@ lint:
 	if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	tool=$$($(GO) tool -n staticcheck) && cd cmd/psidecar-beam && $(GO) vet ./... && $$tool ./...
 
 race: test-deps
 	$(GO) test -race -short -timeout 20m $(PKGS)

@@ -9,6 +9,7 @@ require (
 	github.com/psidecar/psidecar v0.0.0
 	github.com/spf13/cobra v1.10.2
 	google.golang.org/protobuf v1.36.12
+	pgregory.net/rapid v1.3.0
 )
 
 require (

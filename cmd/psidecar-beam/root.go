@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -87,6 +88,13 @@ func newPoolCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			quiet(false)
 			beam.Init()
+			if untilStdinEnds {
+				// Of a Prism that tells what fails itself.
+				slog.SetDefault(slog.New(slog.DiscardHandler))
+				if err := launch.WithoutMetrics(); err != nil {
+					return err
+				}
+			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			if untilStdinEnds {
@@ -102,7 +110,7 @@ func newPoolCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&port, "port", 50000, "port of localhost; 0: any, which is printed")
-	cmd.Flags().BoolVar(&untilStdinEnds, "until-stdin-ends", false, "end with standard input, as of a process that is gone")
+	cmd.Flags().BoolVar(&untilStdinEnds, "until-stdin-ends", false, "for Prism on this host: end with standard input")
 	return cmd
 }
 

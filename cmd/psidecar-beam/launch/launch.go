@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -120,19 +121,17 @@ func OnEngine(ctx context.Context, p *beam.Pipeline, runner string) error {
 	return plain(err)
 }
 
-// plain returns the error of our function where an engine says little besides.
+// cause finds the error of one of our functions in what Beam makes of it, a chain
+// of who called whom.
+var cause = regexp.MustCompile(`DoFn\[[^\n]*\] failed:\n([^\n]+)`)
+
+// plain returns the error of our function, where there is one.
 func plain(err error) error {
 	if err == nil {
 		return nil
 	}
-	text := err.Error()
-	at := strings.LastIndex(text, "caused by:")
-	if at < 0 {
-		return err
+	if found := cause.FindStringSubmatch(err.Error()); found != nil {
+		return errors.New(found[1])
 	}
-	line, _, _ := strings.Cut(strings.TrimSpace(text[at+len("caused by:"):]), "\n")
-	if line == "" {
-		return err
-	}
-	return errors.New(line)
+	return err
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/apache/beam/sdks/v2/go/pkg/beam/core/util/hooks"
+	fnpb "github.com/apache/beam/sdks/v2/go/pkg/beam/model/fnexecution_v1"
 	"github.com/apache/beam/sdks/v2/go/pkg/beam/runners/universal/extworker"
 )
 
@@ -27,6 +29,30 @@ func Serve(ctx context.Context, port int, ready func(address string) error) erro
 		return err
 	}
 	<-ctx.Done()
+	return nil
+}
+
+const noMetrics = "psidecar-beam-no-metrics"
+
+// WithoutMetrics keeps this process's workers from telling Prism the engine's
+// metrics. A worker names them by short numbers of its own, and Prism takes the
+// numbers of all workers of a job to mean the same: it fails with two.
+func WithoutMetrics() error {
+	hooks.RegisterHook(noMetrics, func([]string) hooks.Hook {
+		return hooks.Hook{Resp: func(_ context.Context, _ *fnpb.InstructionRequest, resp *fnpb.InstructionResponse) error {
+			if r := resp.GetProcessBundle(); r != nil {
+				r.MonitoringData, r.MonitoringInfos = nil, nil
+			}
+			if r := resp.GetProcessBundleProgress(); r != nil {
+				r.MonitoringData, r.MonitoringInfos = nil, nil
+			}
+			return nil
+		}}
+	})
+	if err := hooks.EnableHook(noMetrics); err != nil {
+		return fmt.Errorf("leaving out metrics: %w", err)
+	}
+	hooks.SerializeHooksToOptions()
 	return nil
 }
 

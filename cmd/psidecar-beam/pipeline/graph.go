@@ -16,7 +16,7 @@ const LaneScope = "lane "
 // engine in Beam's Go SDK, gives all that is there to one worker: for it each
 // step is there once for each lane, for a worker of its own.
 func Build(p *beam.Pipeline, c Config, shards []string) {
-	g := &graph{Config: c, root: p.Root()}
+	g := &builder{Config: c, root: p.Root()}
 	all := make([]Shard, len(shards))
 	for i, path := range shards {
 		all[i] = Shard{i, path}
@@ -64,21 +64,21 @@ func joined(flows ...flow) flow {
 	return all
 }
 
-type graph struct {
+type builder struct {
 	Config
 	root   beam.Scope
 	shards []beam.PCollection // of each lane
 	meta   beam.PCollection   // one string
 }
 
-func (g *graph) side() beam.Option { return beam.SideInput{Input: g.meta} }
+func (g *builder) side() beam.Option { return beam.SideInput{Input: g.meta} }
 
-func (g *graph) lane(name string, lane int) beam.Scope {
+func (g *builder) lane(name string, lane int) beam.Scope {
 	return g.root.Scope(name).Scope(fmt.Sprint(LaneScope, lane))
 }
 
 // eachLane joins the flows that each lane makes.
-func (g *graph) eachLane(name string, do func(s beam.Scope, lane int) []flow) []flow {
+func (g *builder) eachLane(name string, do func(s beam.Scope, lane int) []flow) []flow {
 	var all []flow
 	for lane := range g.Lanes {
 		for i, f := range do(g.lane(name, lane), lane) {
@@ -92,7 +92,7 @@ func (g *graph) eachLane(name string, do func(s beam.Scope, lane int) []flow) []
 }
 
 // route returns the flow of each class of what a function emits.
-func (g *graph) route(s beam.Scope, col beam.PCollection, classes int) []flow {
+func (g *builder) route(s beam.Scope, col beam.PCollection, classes int) []flow {
 	flows := make([]flow, classes)
 	routes := []beam.PCollection{col}
 	if classes*g.Lanes > 1 {
@@ -105,7 +105,7 @@ func (g *graph) route(s beam.Scope, col beam.PCollection, classes int) []flow {
 }
 
 // group returns what comes to a lane, by key.
-func (g *graph) group(s beam.Scope, in []beam.PCollection) beam.PCollection {
+func (g *builder) group(s beam.Scope, in []beam.PCollection) beam.PCollection {
 	if len(in) == 1 {
 		return beam.GroupByKey(s, in[0])
 	}
@@ -113,7 +113,7 @@ func (g *graph) group(s beam.Scope, in []beam.PCollection) beam.PCollection {
 }
 
 // read makes the shards and, after the first reading, the meta.
-func (g *graph) read(all []Shard) {
+func (g *builder) read(all []Shard) {
 	s := g.root.Scope("shards")
 	var counts []beam.PCollection
 	for lane := range g.Lanes {
@@ -133,7 +133,7 @@ func (g *graph) read(all []Shard) {
 
 // form makes the blocks: a flow of them for each wave, then one of their lists
 // for each wave.
-func (g *graph) form(rows flow) []flow {
+func (g *builder) form(rows flow) []flow {
 	return g.eachLane("form", func(s beam.Scope, lane int) []flow {
 		state, lists := beam.ParDo2(s, &formFn{Config: g.Config}, g.group(s, rows[lane]), g.side())
 		return append(g.route(s, state, blocks.Waves), g.route(s, lists, blocks.Waves)...)
@@ -142,7 +142,7 @@ func (g *graph) form(rows flow) []flow {
 
 // step assigns blocks: a flow of them for each color, then one of their lists for
 // each color.
-func (g *graph) step(name string, tell *bucketFn, state, lists flow) []flow {
+func (g *builder) step(name string, tell *bucketFn, state, lists flow) []flow {
 	replies := g.eachLane(name+", buckets", func(s beam.Scope, lane int) []flow {
 		return g.route(s, beam.ParDo(s, tell, g.group(s, lists[lane]), g.side()), 1)
 	})
@@ -154,7 +154,7 @@ func (g *graph) step(name string, tell *bucketFn, state, lists flow) []flow {
 }
 
 // finish writes the outcome.
-func (g *graph) finish(state, lists flow) {
+func (g *builder) finish(state, lists flow) {
 	var reports []beam.PCollection
 	owned := g.eachLane("owners", func(s beam.Scope, lane int) []flow {
 		parts, report := beam.ParDo2(s, &ownFn{Config: g.Config}, g.group(s, lists[lane]), g.side())

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"sort"
 
@@ -59,12 +60,13 @@ func (m *Meta) featurePart(id uint64) int {
 	return sort.Search(len(m.Splits), func(i int) bool { return id <= m.Splits[i] })
 }
 
-// keyPart returns the part of a key.
+// keyPart returns the part of a key. Spread keys are evenly spread.
 func (m *Meta) keyPart(key uint64, keyMap string) int {
 	if keyMap == "identity" {
 		return m.featurePart(key)
 	}
-	return int(key / (math.MaxUint64/uint64(m.parts(keys)) + 1))
+	part, _ := bits.Mul64(key, uint64(m.parts(keys)))
+	return int(part)
 }
 
 // A sums is what a bucket adds to the report.

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/prerun"
+)
+
+// asCommand makes the test program the command, so that its workers are too.
+const asCommand = "PSIDECAR_BEAM_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// command runs the command line and returns what it printed.
+func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// TestWorkersInProcesses runs the command with workers in processes of their own,
+// one and several: the outcome is the same, is what its report says, and no
+// worker takes more memory than it may.
+func TestWorkersInProcesses(t *testing.T) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in")
+	if err := os.Mkdir(in, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if _, err := synth.WriteLibsvm(&text, synth.Text(synth.Options{Samples: 5000, Features: 20_000, Seed: 3})); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(text.String(), "\n")
+	for i := range 5 {
+		part := strings.Join(lines[i*len(lines)/5:(i+1)*len(lines)/5], "")
+		if err := os.WriteFile(filepath.Join(in, fmt.Sprint("day-", i)), []byte(part), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := filepath.Join(dir, "all")
+	if err := os.WriteFile(all, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g, err := graph.FromFile(t.Context(), all, dataset.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first []byte
+	for _, workers := range []int{1, 3} {
+		out := filepath.Join(dir, fmt.Sprint("out-", workers))
+		stdout, stderr, err := command(t, "--input", in, "-k", "4", "--out", out, "--workers", fmt.Sprint(workers), "--memory", "128MiB", "--json", "-v")
+		if err != nil {
+			t.Fatalf("%v: %s", err, stderr)
+		}
+		peaks := 0
+		for line := range strings.Lines(stderr) {
+			var worker, peak int
+			if n, _ := fmt.Sscanf(line, "worker %d had at most %d MiB of memory", &worker, &peak); n == 2 {
+				peaks++
+				t.Logf("%d workers: %s", workers, strings.TrimSpace(line))
+				if peak > 128 {
+					t.Errorf("worker %d may take 128 MiB and took %d", worker, peak)
+				}
+			}
+		}
+		if peaks != workers {
+			t.Errorf("%d workers said what they took, want %d", peaks, workers)
+		}
+		assignment, err := os.ReadFile(filepath.Join(out, "assignment.txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = assignment
+		} else if !bytes.Equal(first, assignment) {
+			t.Errorf("%d workers find another partition than one", workers)
+		}
+		a, err := partition.ReadAssignment(bytes.NewReader(assignment), "assignment.txt", g.Samples(), g.Params(), 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := partition.Check(g, a, partition.Options{K: 4}); err != nil {
+			t.Fatal(err)
+		}
+		var r prerun.Report
+		if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+			t.Fatal(err)
+		}
+		if want := partition.Measure(g, a, 4); !slices.Equal(r.Traffic.PerMachine, want.PerMachine) || r.Traffic.Max != want.Max {
+			t.Errorf("report %+v, want %+v", r.Traffic, want)
+		}
+	}
+}
+
+// TestErrors are of people who type, and of their data.
+func TestErrors(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad")
+	if err := os.WriteFile(bad, []byte("1 1:1\n0 2:1\n1 x:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	few := filepath.Join(dir, "few")
+	if err := os.WriteFile(few, []byte("1 1:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out")
+	for name, tc := range map[string]struct {
+		want string
+		args []string
+	}{
+		"no input":       {"--input", []string{"-k", "2", "--out", out}},
+		"no machines":    {"0 machines", []string{"--input", bad, "--out", out}},
+		"no folder":      {"no folder", []string{"--input", bad, "-k", "2"}},
+		"memory":         {"--memory: \"1TB\"", []string{"--input", bad, "-k", "2", "--out", out, "--memory", "1TB"}},
+		"little memory":  {"a worker needs", []string{"--input", bad, "-k", "2", "--out", out, "--memory", "1MiB"}},
+		"a shard is not": {bad + "-not: no such shard", []string{"--input", bad + "-not", "-k", "2", "--out", out}},
+		"rubbish":        {"psidecar-beam: " + bad + ", line 3: feature \"x:1\"", []string{"--input", bad, "-k", "2", "--out", out, "--workers", "1"}},
+		"too few":        {"1 samples", []string{"--input", few, "-k", "2", "--out", out, "--workers", "2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, stderr, err := command(t, tc.args...); err == nil || !strings.Contains(stderr, tc.want) {
+				t.Errorf("%v: %s, want %s", err, stderr, tc.want)
+			}
+		})
+	}
+	if _, err := os.Stat(filepath.Join(out, "placement.json")); err == nil {
+		t.Error("a placement is there although nothing could be partitioned")
+	}
+}
