@@ -131,6 +131,7 @@ func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work i
 		block, err = blocks[uint64](ctx, job)
 	}
 	job.h = nil
+	t.close()
 	if err != nil {
 		return nil, err
 	}

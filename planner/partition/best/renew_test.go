@@ -1,10 +1,13 @@
 package best
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 )
@@ -108,5 +111,43 @@ func TestRenewedAlikeOnAllCores(t *testing.T) {
 		if !slices.Equal(got.Samples, want.Samples) || !slices.Equal(got.Params, want.Params) {
 			t.Errorf("%d members find another assignment than 1", members)
 		}
+	}
+}
+
+// TestGrownDataSets is TestGrownDataMovesLittle with real data.
+func TestGrownDataSets(t *testing.T) {
+	dir := os.Getenv("PSIDECAR_DATASETS")
+	if dir == "" {
+		t.Skip("PSIDECAR_DATASETS does not name the folder of the data sets")
+	}
+	var rows [][]uint64
+	err := dataset.ReadFile(t.Context(), filepath.Join(dir, "rcv1-excerpt.libsvm.xz"), dataset.Options{}, func(r *dataset.Rows) error {
+		for i := range r.Len() {
+			ids, _ := r.Features(i)
+			rows = append(rows, slices.Clone(ids))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := graph.FromRows(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := graph.FromRows(rows[:len(rows)*20/21])
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := partition.Options{K: 8, Seed: 3}
+	const work = 200_000_000
+	before, fresh := must(t, old, o, work), must(t, all, o, work)
+	o.From, o.MoveAtMost = fromOld(old, all, before), 0.1
+	renewed := must(t, all, o, work)
+	moved, known := movedSamples(o.From.Samples, renewed.Samples)
+	freshMax, renewedMax := partition.Measure(all, fresh, o.K).Max, partition.Measure(all, renewed, o.K).Max
+	t.Logf("max %d fresh, %d renewed; %d of %d samples moved", freshMax, renewedMax, moved, known)
+	if moved > known/10 || float64(renewedMax) > 1.02*float64(freshMax) {
+		t.Errorf("%d of %d samples move, and the busiest machine moves %d, of a fresh run %d", moved, known, renewedMax, freshMax)
 	}
 }

@@ -96,8 +96,12 @@ func (t *team) await(seen uint64) uint64 {
 	return t.epoch.Load()
 }
 
+// close ends the members and lets go of what the last job saw. A closed team may
+// be closed again.
 func (t *team) close() {
-	t.ended.Store(true)
+	if t.ended.Swap(true) {
+		return
+	}
 	t.startJob(nil)
 	t.exit.Wait()
 }

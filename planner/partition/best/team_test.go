@@ -20,3 +20,13 @@ func TestTeamRunsEveryMemberOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestTeamIsClosedTwice(t *testing.T) {
+	tm := newTeam(3)
+	tm.runAll(func(int) {})
+	tm.close()
+	tm.close()
+	if tm.job != nil {
+		t.Error("a closed team keeps the last job, and all that it saw")
+	}
+}
