@@ -1,8 +1,6 @@
 package best
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +8,7 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // grown draws a graph twice: with part of its samples, and with all.
@@ -116,12 +115,9 @@ func TestRenewedAlikeOnAllCores(t *testing.T) {
 
 // TestGrownDataSets is TestGrownDataMovesLittle with real data.
 func TestGrownDataSets(t *testing.T) {
-	dir := os.Getenv("PSIDECAR_DATASETS")
-	if dir == "" {
-		t.Skip("PSIDECAR_DATASETS does not name the folder of the data sets")
-	}
+	require.Time(t)
 	var rows [][]uint64
-	err := dataset.ReadFile(t.Context(), filepath.Join(dir, "rcv1-excerpt.libsvm.xz"), dataset.Options{}, func(r *dataset.Rows) error {
+	err := dataset.ReadFile(t.Context(), require.Dataset(t, "rcv1-excerpt.libsvm.xz"), dataset.Options{}, func(r *dataset.Rows) error {
 		for i := range r.Len() {
 			ids, _ := r.Features(i)
 			rows = append(rows, slices.Clone(ids))
