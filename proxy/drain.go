@@ -28,6 +28,7 @@ var errStopped = errors.New("the proxy was stopped")
 // [drain.hold]. Links between sites end after them, so that what is held for a move
 // is released until then. Drain returns when all have ended, and the proxy cannot be
 // used any more.
+// What it may lose is in README.md, "What is not handed over".
 func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.kept.stop()
