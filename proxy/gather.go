@@ -24,11 +24,24 @@ func (p *Proxy) gather(c *connection) {
 		}
 		c.pipe.Gatherer = p.opts.Aggregate.Queue(aggregate.Link{
 			Scope: c.scope, Destination: c.destination, Wake: c.pipe.Wake, Drops: alters,
+			Wanted: func() bool { return p.aggregates(c) },
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
 		})
 	case kindAccepted:
 		c.pipe.Hearer = p.opts.Aggregate.Hearer(c.scope, c.destination)
 	}
+}
+
+// aggregates reports whether pushes on a connection are to be summed: its job's owner has
+// the last word.
+func (p *Proxy) aggregates(c *connection) bool {
+	switch p.opts.Titles.Of(c.origin, c.job).Wishes.Aggregate {
+	case "host":
+		return true
+	case "none":
+		return false
+	}
+	return !p.opts.AggregateAsked
 }
 
 // aggregateState says what came of summing pushes; nil where nothing is summed.

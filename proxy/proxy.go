@@ -65,6 +65,8 @@ type Options struct {
 	Values *values.Codec
 	// Aggregate sums pushes of this host's workers; nil: they go one by one.
 	Aggregate *aggregate.Table
+	// AggregateAsked has only those of jobs summed whose owners ask for it.
+	AggregateAsked bool
 	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
 	Titles *called.Table
 	// ValuesFile is where what waits of pushes is kept for the proxy after this

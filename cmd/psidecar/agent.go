@@ -54,7 +54,7 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.cgroups, "cgroup", nil, "cgroups to watch; default: those of all PS-lite processes found")
 	flags.IntSliceVar(&f.pids, "pid", nil, "processes whose cgroups to watch")
 	flags.StringSliceVar(&f.jobs, "job", nil, "jobs to show, by their names or their schedulers' host:port; default: all")
-	flags.StringSliceVar(&f.allowed, "allow-annotations", policy.Default, "what the owners of jobs may say by annotations of their pods (psidecar.io/threshold) and in the environment of their processes (PSIDECAR_THRESHOLD): job, observe, codec, threshold, move; none: nothing. The default names a job and changes no value; with threshold and move owners answer for their results, and with observe for what is watched")
+	flags.StringSliceVar(&f.allowed, "allow-annotations", policy.Default, "what the owners of jobs may say by annotations of their pods (psidecar.io/threshold) and in the environment of their processes (PSIDECAR_THRESHOLD): job, observe, codec, threshold, move, aggregate; none: nothing. The default names a job and changes no value; with threshold and move owners answer for their results, and with observe for what is watched")
 	flags.StringVar(&f.sample, "sample", "auto", "look at the keys of one in that many windows of requests; 1: all; auto: as --cpu-budget allows")
 	flags.Float64Var(&f.budget, "cpu-budget", 1, "with --sample auto: percent of one core, over a minute, that copying out and counting keys may take; those of a step every few seconds are looked at whatever that takes")
 	flags.IntVar(&f.ring, "ring-size", 32<<20, "bytes of the buffer between kernel and agent, a power of two")

@@ -7,19 +7,20 @@ import (
 
 // Values of --aggregate.
 const (
-	aggregateNone = "none"
-	aggregateHost = "host"
+	aggregateNone  = "none"
+	aggregateHost  = "host"
+	aggregateAsked = "asked"
 )
 
 // aggregates puts what --aggregate asks for into o.
 func (f *proxyFlags) aggregates(o *proxy.Options) (err error) {
 	switch {
 	case f.aggregate == aggregateNone && f.aggregateWait != 0:
-		return usagef("--aggregate-wait is of use with --aggregate host only")
+		return usagef("--aggregate-wait is of use with --aggregate host or asked only")
 	case f.aggregate == aggregateNone:
 		return nil
-	case f.aggregate != aggregateHost:
-		return usagef("--aggregate %q: want host or none", f.aggregate)
+	case f.aggregate != aggregateHost && f.aggregate != aggregateAsked:
+		return usagef("--aggregate %q: want host, asked or none", f.aggregate)
 	case f.aggregateWait < 0:
 		return usagef("--aggregate-wait cannot be negative")
 	case f.routing.handler != "add":
@@ -31,6 +32,7 @@ func (f *proxyFlags) aggregates(o *proxy.Options) (err error) {
 	case len(o.Codecs) == 0:
 		return usagef("--aggregate host needs --codec compact or auto: without a codec nobody knows where a message begins")
 	}
+	o.AggregateAsked = f.aggregate == aggregateAsked
 	o.Aggregate, err = aggregate.New(aggregate.Options{Wait: f.aggregateWait, Chars: f.values.rule.Elements, Bytes: int(min(f.memory/8, 1<<30))})
 	return err
 }

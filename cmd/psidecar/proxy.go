@@ -80,7 +80,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.Int64Var(&f.memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
 	flags.StringVar(&f.share, "share-pulls", shareAuto, "send values that several workers of a host pull once to that host, where both proxies do: true, false, or auto, which does not where answers come sooner as they are, as on links as fast as memory; what is kept for it counts towards --proxy-memory, a quarter of it at most")
 	flags.Lookup("share-pulls").NoOptDefVal = "true"
-	flags.StringVar(&f.aggregate, "aggregate", aggregateNone, "sum what workers of this host push to a server before it leaves: host does so while the links there are busy, for jobs whose servers add up what they get, at once (--handler add); none")
+	flags.StringVar(&f.aggregate, "aggregate", aggregateNone, "sum what workers of this host push to a server before it leaves: host does so while the links there are busy, for jobs whose servers add up what they get, at once (--handler add); asked does it for jobs whose owners say so (psidecar.io/aggregate, PSIDECAR_AGGREGATE); none")
 	flags.DurationVar(&f.aggregateWait, "aggregate-wait", 0, "with --aggregate host, how long a push waits on purpose for those of the host's other workers")
 	f.values.register(flags)
 	flags.BoolVar(&f.follow, "follow-codecs", true, "take up the rules for values that the planner has (psidecar plan codecs), before those of flags and file, and try codecs when it asks")

@@ -29,7 +29,7 @@ const (
 	Codec     = "codec"     // compact, auto or none, as --codec has them
 	Threshold = "threshold" // share of each layer's pushed values that waits
 	Move      = "move"      // true or false: its keys move as the planner plans
-	Aggregate = "aggregate" // reserved
+	Aggregate = "aggregate" // host or none: pushes of its workers on a host are summed, or go one by one
 )
 
 // Keys lists them.
@@ -61,11 +61,8 @@ func ParseAllowed(keys []string) (Allowed, error) {
 		return a, nil
 	}
 	for _, k := range keys {
-		switch {
-		case k == Aggregate:
-			return nil, fmt.Errorf("%s: aggregation is not there yet", k)
-		case !slices.Contains(Keys, k):
-			return nil, fmt.Errorf("%q: there are %s, and none", k, strings.Join(Keys[:len(Keys)-1], ", "))
+		if !slices.Contains(Keys, k) {
+			return nil, fmt.Errorf("%q: there are %s, and none", k, strings.Join(Keys, ", "))
 		}
 		a[k] = true
 	}
@@ -86,6 +83,7 @@ type Policy struct {
 	Codec     string `json:"codec,omitempty"`     // compact, auto or none
 	Threshold string `json:"threshold,omitempty"` // a number from 0 to below 1
 	Move      string `json:"move,omitempty"`      // true or false
+	Aggregate string `json:"aggregate,omitempty"` // host or none
 }
 
 // Share returns the threshold that is asked for; false where none is.
@@ -126,9 +124,6 @@ func (s Settings) Read(allowed Allowed, name func(key string) string) (p Policy,
 		case !slices.Contains(Keys, key):
 			wrong = append(wrong, fmt.Sprintf("%s is not known: there are %s", name(key), strings.Join(Keys, ", ")))
 			continue
-		case key == Aggregate:
-			wrong = append(wrong, said+" is not taken up: aggregation is not there yet")
-			continue
 		case !allowed[key]:
 			wrong = append(wrong, fmt.Sprintf("%s is not taken up: the administrator allows %s (--allow-annotations)", said, allowed))
 			continue
@@ -151,6 +146,8 @@ func (p *Policy) set(key, value string) error {
 		return oneOf(&p.Codec, value, "compact", "auto", "none")
 	case Move:
 		return oneOf(&p.Move, value, "true", "false")
+	case Aggregate:
+		return oneOf(&p.Aggregate, value, "host", "none")
 	}
 	share, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(share >= 0 && share < 1) {
@@ -179,7 +176,7 @@ type Pod struct {
 
 // Over returns p with what it does not say as o says it.
 func (p Policy) Over(o Policy) Policy {
-	for _, f := range []struct{ mine, other *string }{{&p.Observe, &o.Observe}, {&p.Codec, &o.Codec}, {&p.Threshold, &o.Threshold}, {&p.Move, &o.Move}} {
+	for _, f := range []struct{ mine, other *string }{{&p.Observe, &o.Observe}, {&p.Codec, &o.Codec}, {&p.Threshold, &o.Threshold}, {&p.Move, &o.Move}, {&p.Aggregate, &o.Aggregate}} {
 		if *f.mine == "" {
 			*f.mine = *f.other
 		}

@@ -10,7 +10,7 @@ import (
 
 func everything(t *testing.T) Allowed {
 	t.Helper()
-	a, err := ParseAllowed(Keys[:len(Keys)-1])
+	a, err := ParseAllowed(Keys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,8 @@ func TestRead(t *testing.T) {
 		{Settings{Move: "yes"}, Policy{}, "want true or false"},
 		{Settings{Observe: ""}, Policy{}, "want true or false"},
 		{Settings{Codec: "zip"}, Policy{}, "want compact or auto or none"},
-		{Settings{Aggregate: "true"}, Policy{}, "aggregation is not there yet"},
+		{Settings{Aggregate: "true"}, Policy{}, "want host or none"},
+		{Settings{Aggregate: "host"}, Policy{Aggregate: "host"}, ""},
 		{Settings{"treshold": "0.9"}, Policy{}, "psidecar.io/treshold is not known: there are job, observe"},
 		{Settings{Job: "a/b"}, Policy{}, "want a name"},
 		{Settings{Job: "train"}, Policy{}, ""},
@@ -72,7 +73,7 @@ func TestAllowed(t *testing.T) {
 	if err != nil || len(none) != 0 {
 		t.Errorf("none is %v, %v", none, err)
 	}
-	for _, bad := range [][]string{{"everything"}, {Aggregate}, {"none", Codec}, {""}} {
+	for _, bad := range [][]string{{"everything"}, {"none", Codec}, {""}} {
 		if a, err := ParseAllowed(bad); err == nil {
 			t.Errorf("%q is %v", bad, a)
 		}

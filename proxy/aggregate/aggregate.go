@@ -52,12 +52,13 @@ const (
 	Unknown   = "unknown"     // who is who: the job's node table came before this proxy, or past it
 	Retired   = "ending"      // the connection is about to go on in another proxy
 	Unscoped  = "no_agent"    // nobody says of which job's cgroup the worker is
+	Unwanted  = "unwanted"    // the job's owner does not want it, or has not asked for it
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
 	Elsewhere = "route"       // requests that the proxies make or have split
 )
 
 // Reasons lists them.
-var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Unscoped, Rules, Elsewhere}
+var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Unscoped, Unwanted, Rules, Elsewhere}
 
 // ErrLost is the end of a connection of which a push is in a sum whose answer can come
 // no more.

@@ -18,6 +18,8 @@ import (
 type Link struct {
 	Scope       jobs.Scope // of the process that made it
 	Destination netip.AddrPort
+	// Wanted reports whether the job's pushes are to be summed.
+	Wanted func() bool
 	// Drops reports whether a rule leaves values out of pushes for good, or by what this
 	// worker alone has pulled.
 	Drops func() bool
@@ -134,6 +136,8 @@ func (q *Queue) refused(s *subject) string {
 		return g.off
 	case q.retired:
 		return Retired
+	case !q.link.Wanted():
+		return Unwanted
 	case q.link.Drops():
 		return Rules
 	case q.pair.resends:

@@ -98,7 +98,7 @@ func (w *world) check(whole bool) {
 // once, heard of when it was, and seen by its worker's next pull; where connections
 // break, once or never.
 func TestSchedules(t *testing.T) {
-	runs := uint64(4000)
+	runs := uint64(1500)
 	if testing.Short() {
 		runs = 300
 	}

@@ -103,7 +103,7 @@ func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration) *world
 // connect makes a worker's connection, whose first pushes have gone.
 func (w *world) connect(k *worker) {
 	k.queue = w.table.Queue(Link{
-		Scope: scope, Destination: address(8), Wake: func() {}, Drops: func() bool { return false },
+		Scope: scope, Destination: address(8), Wake: func() {}, Wanted: func() bool { return true }, Drops: func() bool { return false },
 		Unsent: func() int { return k.unsent }, Unacked: func() int { return k.unsent + len(k.link) },
 	})
 	k.queue.Ready(zmtp.Ready{Identity: pslite.AppendIdentity(nil, k.id)})

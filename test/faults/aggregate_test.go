@@ -1,0 +1,53 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/proxy/aggregate"
+)
+
+// summing is a job whose workers, all on the first host, push the same keys.
+func (f *fleet) summing(steps int, env ...string) job.Job {
+	j := f.counting(steps, env...)
+	worker := append(j.Workers[0], "--count-batch", "4000", "--value-length", "4")
+	j.Workers, j.WorkerHosts = job.Repeat(4, worker), f.net.Hosts()[:1]
+	return j
+}
+
+// sums is what the proxy of the workers' host counts.
+func (f *fleet) sums() aggregate.Counts {
+	f.t.Helper()
+	if c := f.state(f.sidecars[0]).Aggregate; c != nil {
+		return *c
+	}
+	return aggregate.Counts{}
+}
+
+// The sums of a job whose workers' pushes are summed are exact, with TLS too, while the
+// proxies of all hosts are replaced in order, one after the other.
+func TestHandedOverWhileSummed(t *testing.T) {
+	t.Parallel()
+	args := append([]string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms"}, withTLS(t)...)
+	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: args})
+	r := f.start(f.summing(400))
+	f.await("pushes to be summed", func() error {
+		if c := f.sums(); c.Carried < 100 {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
+	for i := len(f.sidecars) - 1; i >= 0; i-- { // the workers' last: then it knows no node table
+		s := f.sidecars[i]
+		t.Logf("before %s: %+v", s.host.Name, f.sums())
+		f.replace(s, s.proxy)
+	}
+	if r.over() {
+		t.Fatalf("the job was over before all proxies were replaced: %v", r.err)
+	}
+	r.exact()
+	t.Logf("at the end: %+v", f.sums())
+	f.settled()
+}
