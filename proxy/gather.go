@@ -13,11 +13,11 @@ import (
 // has not been written.
 func (p *Proxy) gather(c *connection) {
 	c.pipe.Gatherer, c.pipe.Hearer = nil, nil
-	if p.opts.Aggregate == nil || c.pipe.Sender == nil || c.pipe.Receiver == nil || c.kept != nil || c.peer == p.instance {
+	if p.opts.Aggregate == nil || c.pipe.Sender == nil || c.pipe.Receiver == nil || c.kept != nil {
 		return
 	}
-	switch c.kind {
-	case kindLink:
+	switch {
+	case c.kind == kindLink && c.peer != p.instance:
 		far, alters := c.pipe.Far, func() bool { return false }
 		if a, ok := c.pipe.Sender.(interface{ DropsPushes() bool }); ok {
 			alters = a.DropsPushes
@@ -27,7 +27,7 @@ func (p *Proxy) gather(c *connection) {
 			Wanted: func() bool { return p.aggregates(c) },
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
 		})
-	case kindAccepted:
+	case c.kind == kindAccepted: // of this host, too: a scheduler tells of all nodes
 		c.pipe.Hearer = p.opts.Aggregate.Hearer(c.scope, c.destination)
 	}
 }
