@@ -33,6 +33,7 @@ func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.kept.stop()
 	p.flushPushes()
+	p.endGathering()
 	waited := p.passes.stop()
 	ended := make(chan struct{})
 	go func() {

@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"context"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/proxy/aggregate"
@@ -10,11 +13,15 @@ import (
 // gather has pushes on a connection summed with those of other workers of this host,
 // and answers heard that come for them, where that is wanted and can be: on links whose
 // messages are seen, to other hosts. Connections that outlive a proxy read nothing that
-// has not been written.
-func (p *Proxy) gather(c *connection) {
-	c.pipe.Gatherer, c.pipe.Hearer = nil, nil
+// has not been written. end is to be called when the link has ended.
+func (p *Proxy) gather(c *connection) (end func()) {
+	end = func() {}
 	if p.opts.Aggregate == nil || c.pipe.Sender == nil || c.pipe.Receiver == nil || c.kept != nil {
-		return
+		return end
+	}
+	var before gathered
+	if c.transit != nil {
+		before, c.transit.gathered = c.transit.gathered, gathered{}
 	}
 	switch {
 	case c.kind == kindLink && c.peer != p.instance:
@@ -22,15 +29,70 @@ func (p *Proxy) gather(c *connection) {
 		if a, ok := c.pipe.Sender.(interface{ DropsPushes() bool }); ok {
 			alters = a.DropsPushes
 		}
-		c.pipe.Gatherer = p.opts.Aggregate.Queue(aggregate.Link{
+		l := aggregate.Link{
 			Scope: c.scope, Destination: c.destination, Wake: c.pipe.Wake, Drops: alters,
 			Wanted: func() bool { return p.aggregates(c) },
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
-		})
+		}
+		q := before.queue
+		if q == nil {
+			q = p.opts.Aggregate.Queue(l)
+		} else {
+			q.GoOn(l)
+		}
+		c.pipe.Gatherer = q
+		return c.gathers(gathered{queue: q})
 	case c.kind == kindAccepted: // of this host, too: a scheduler tells of all nodes
-		c.pipe.Hearer = p.opts.Aggregate.Hearer(c.scope, c.destination)
+		h := before.hearer
+		if h == nil {
+			h = p.opts.Aggregate.Hearer(c.scope, c.destination)
+		}
+		c.pipe.Hearer = h
+		return c.gathers(gathered{hearer: h})
+	}
+	return end
+}
+
+// gathered is what goes on with a connection over another link.
+type gathered struct {
+	queue  *aggregate.Queue
+	hearer *aggregate.Hearer
+}
+
+func (g gathered) close() {
+	if g.queue != nil {
+		g.queue.Close()
+	}
+	if g.hearer != nil {
+		g.hearer.Close()
 	}
 }
+
+// gathers returns what is to be called when the connection's link has ended: where that
+// was in order, what it has gathered stays for the next one.
+func (c *connection) gathers(g gathered) (end func()) {
+	return func() {
+		if c.transit != nil && c.pipe.Passed() {
+			c.transit.gathered = g
+			return
+		}
+		g.close()
+	}
+}
+
+// endGathering ends summing before connections are handed over, while they go on.
+func (p *Proxy) endGathering() {
+	if p.opts.Aggregate == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.life, min(p.opts.Grace/2, gathersFor))
+	defer cancel()
+	p.opts.Aggregate.End(ctx)
+}
+
+// gathersFor is how long pushes that are carried may wait for answers while the proxy
+// ends.
+const gathersFor = 2 * time.Second
 
 // aggregates reports whether pushes on a connection are to be summed: its job's owner has
 // the last word.

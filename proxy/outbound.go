@@ -311,9 +311,10 @@ func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 func (p *Proxy) carry(c *connection) error {
 	p.conns.addConnection(c)
 	defer p.conns.remove(c)
-	p.gather(c)
+	ended := p.gather(c)
 	p.log.Debug("connection", "kind", c.kind, "client", c.client, "destination", c.destination, "codec", c.codec)
 	err := c.pipe.Run(p.life, p.memory)
+	ended()
 	if errors.Is(err, relay.ErrPassed) {
 		return err
 	}

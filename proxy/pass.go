@@ -61,6 +61,8 @@ type transit struct {
 	job   net.Conn     // to the process
 	links chan arrival // of an accepted one: a link to go on with
 	waits bool         // for one; guarded by passes.mu
+
+	gathered gathered // for the next link
 }
 
 func (s *passes) init(p *Proxy) {
@@ -131,6 +133,7 @@ func (s *passes) removeTransit(t *transit) {
 		delete(s.accepted, t.Session)
 	}
 	s.mu.Unlock()
+	t.gathered.close()
 	select {
 	case a := <-t.links:
 		a.far.Close()

@@ -23,10 +23,12 @@
 package aggregate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -128,7 +130,8 @@ func (c *Counts) add(o Counts) {
 // A Table has what is known of jobs on this host, and the groups of their servers. It is
 // safe for use by several goroutines.
 type Table struct {
-	opts Options
+	opts   Options
+	ending atomic.Bool // nothing is taken any more
 
 	mu   sync.Mutex // guards the rest
 	jobs map[jobs.Scope][]*job
@@ -160,6 +163,37 @@ func New(o Options) (*Table, error) {
 // Bound has sums count towards the memory of something else. Call it before there are
 // connections.
 func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
+
+// End has nothing be summed any more, and waits until all that was has gone: while
+// connections go on as they did, since what is carried waits for answers.
+func (t *Table) End(ctx context.Context) {
+	t.ending.Store(true)
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for t.waits() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// waits reports whether something that was taken has yet to go.
+func (t *Table) waits() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, all := range t.jobs {
+		for _, j := range all {
+			for g := range maps.Values(j.groups) {
+				if g.waits() {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
 
 // Counts returns the figures of now.
 func (t *Table) Counts() Counts {

@@ -85,6 +85,17 @@ func (g *group) figures() Counts {
 	return c
 }
 
+func (g *group) waits() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for q := range g.queues {
+		if len(q.items) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // All methods from here on are called with mu locked.
 
 // quiet reports whether the links have sent what they had.

@@ -77,7 +77,7 @@ func (h *Hearer) Hear(meta []byte) {
 	h.group.answered(h.pair, exchangeOf(m))
 }
 
-// Close implements [relay.Hearer]: the connection has ended.
+// Close is called when the connection has ended.
 func (h *Hearer) Close() {
 	if h.group == nil {
 		return

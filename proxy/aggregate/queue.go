@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -51,7 +50,6 @@ type Queue struct {
 	seen    map[about]bool
 	failed  bool
 	ended   bool
-	retired bool
 }
 
 // maxSeen bounds the lists of keys that are remembered of a connection, and maxItems
@@ -134,7 +132,7 @@ func (q *Queue) refused(s *subject) string {
 	switch {
 	case g.off != "":
 		return g.off
-	case q.retired:
+	case q.table.ending.Load():
 		return Retired
 	case !q.link.Wanted():
 		return Unwanted
@@ -325,16 +323,24 @@ func (q *Queue) Waiting() bool {
 	return len(q.items) > 0 || q.failed
 }
 
-// Rests implements [relay.Gatherer].
-func (q *Queue) Rests() bool {
-	g := q.group
-	if g == nil {
-		return true
+// Rests implements [relay.Gatherer]. What has gone has arrived where a link ends in
+// order; what waits goes over the next link, but not in another proxy.
+func (q *Queue) Rests() bool { return !q.table.ending.Load() || !q.Waiting() }
+
+// GoOn has the queue go on over another link.
+func (q *Queue) GoOn(l Link) {
+	q.aborted, q.once = make(chan struct{}), sync.Once{}
+	if q.group == nil {
+		q.link = l
+		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	q.retired = true
-	return len(q.items) == 0 && !slices.ContainsFunc(g.sent, func(b *batch) bool { return b.carrier.queue == q })
+	q.group.mu.Lock()
+	defer q.group.mu.Unlock()
+	q.link, q.writing = l, false
+	for _, b := range q.out {
+		q.group.release(b)
+	}
+	q.out = q.out[:0]
 }
 
 // Wait implements [relay.Gatherer].
@@ -350,7 +356,7 @@ func (q *Queue) Wait() error {
 // Abort implements [relay.Aborter].
 func (q *Queue) Abort() { q.once.Do(func() { close(q.aborted) }) }
 
-// Close implements [relay.Gatherer]: the connection has ended.
+// Close is called when the connection has ended.
 func (q *Queue) Close() {
 	q.Abort()
 	if g := q.group; g != nil {

@@ -262,9 +262,4 @@ func (d *decoder) written() {
 	}
 }
 
-func (d *decoder) close() {
-	if d.hearer != nil {
-		d.hearer.Close()
-	}
-	d.receiver.Close()
-}
+func (d *decoder) close() { d.receiver.Close() }

@@ -333,9 +333,6 @@ func (e *encoder) written() {
 }
 
 func (e *encoder) close() {
-	if e.gatherer != nil {
-		e.gatherer.Close()
-	}
 	if e.sender != nil {
 		e.sender.Close()
 	}

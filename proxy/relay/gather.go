@@ -20,13 +20,12 @@ type Gatherer interface {
 	Written()
 	// Waiting reports whether messages that were taken are still to be sent.
 	Waiting() bool
-	// Rests reports whether the stream can go on over another link, and has nothing be
-	// taken from now on.
+	// Rests reports whether the stream can go on over another link, where the Gatherer is
+	// the same, or there is none and it has nothing left.
 	Rests() bool
 	// Wait returns when Due may say something else than when it was last called, or with
 	// an error after Abort. The link's Wake has Due called where nobody waits.
 	Wait() error
-	Close()
 }
 
 // Taken is what a [Gatherer] does with a message.
@@ -43,7 +42,6 @@ const (
 // process gets it. It may be a [Greeter].
 type Hearer interface {
 	Hear(meta []byte)
-	Close()
 }
 
 // gather is what an encoder has of a [Gatherer].

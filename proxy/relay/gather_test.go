@@ -85,7 +85,6 @@ func (d *delayer) Waiting() bool {
 
 func (d *delayer) Rests() bool { return !d.Waiting() }
 func (d *delayer) Wait() error { <-d.changed; return nil }
-func (d *delayer) Close()      {}
 
 // ears count the metas that they hear.
 type ears struct {
@@ -101,8 +100,6 @@ func (e *ears) Hear(meta []byte) {
 		e.metas++
 	}
 }
-
-func (e *ears) Close() {}
 
 // What a gatherer takes goes in order with what passes, complete, also at the stream's
 // end; it hears when all of it has been written, and the other end's hearer of each

@@ -83,6 +83,10 @@ func (c *Conn) passed() bool {
 	return (up || c.jobEnded.Load()) && (down || c.farEnded.Load()) && (up || down)
 }
 
+// Passed reports whether the connection can go on over another link, once Run has
+// returned.
+func (c *Conn) Passed() bool { return c.failed == nil && c.passed() }
+
 // leave ends the link and leaves the process its connection.
 func (c *Conn) leave() error {
 	c.Far.Close()
