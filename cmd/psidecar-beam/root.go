@@ -60,7 +60,7 @@ where that is.`,
 	flags.StringVar(&f.config.Out, "out", "", "folder for assignment.txt, placement.json and report.json, on any of these file systems")
 	flags.IntVar(&f.config.Passes, "passes", blocks.DefaultPasses, "passes over the data after the first that assigns, in memory of the workers")
 	flags.Uint64Var(&f.config.Seed, "seed", 1, "of all random choices")
-	flags.StringVar(&f.memory, "memory", "1GiB", "bytes (or KiB, MiB, GiB) that a worker process may take, at least 128MiB")
+	flags.StringVar(&f.memory, "memory", "1GiB", "bytes (or KiB, MiB, GiB) that a worker process may take, at least 192MiB")
 	flags.StringVar(&f.config.KeyMap, "key-map", "identity", "keys on the wire for the ids in the files: identity or spread")
 	flags.IntSliceVar(&f.config.Servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers; default 0,1,...")
 	flags.IntVar(&f.workers, "workers", 2, "on Prism: worker processes on this host")

@@ -122,4 +122,4 @@ func (c *Config) takeTurn() (giveBack func()) {
 }
 
 // codeBytes is what a process has in memory besides what the runtime counts.
-const codeBytes = 32 << 20
+const codeBytes = 64 << 20

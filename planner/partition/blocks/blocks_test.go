@@ -350,7 +350,7 @@ func TestFit(t *testing.T) {
 	}{
 		{samples: 1000, edges: 10_000, k: 8, memory: LeastMemory, blocks: 1, buckets: 16},
 		{samples: 100_000, edges: 1_000_000, k: 8, memory: 1 << 30, blocks: 16, buckets: 16},
-		{samples: 100_000_000, edges: 1_000_000_000, k: 8, memory: 1 << 30, blocks: 124, buckets: 299},
+		{samples: 100_000_000, edges: 1_000_000_000, k: 8, memory: 1 << 30, blocks: 128, buckets: 309},
 		{samples: 1000, edges: 10_000, k: 8, memory: LeastMemory - 1, fails: true},
 		{samples: 10, edges: 1_000_000_000, k: 8, memory: LeastMemory, fails: true},
 	} {

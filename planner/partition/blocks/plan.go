@@ -61,10 +61,10 @@ func power(base, exponent int) int {
 }
 
 // LeastMemory is the least memory of a worker.
-const LeastMemory = 128 << 20
+const LeastMemory = 192 << 20
 
 // base is what a worker takes for itself: the engine's client, its buffers, code.
-const base = 64 << 20
+const base = 96 << 20
 
 // Fit returns how many blocks and buckets data need so that a worker which has
 // one of either in memory stays within so many bytes, half of which is left to

@@ -24,9 +24,6 @@ func TestQuality(t *testing.T) {
 	})
 	for _, name := range []string{"rcv1-excerpt", "soc-slashdot", "criteo-80k"} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("takes some seconds")
-			}
 			g, err := graph.FromFile(t.Context(), require.Dataset(t, name+".libsvm.xz"), dataset.Options{})
 			if err != nil {
 				t.Fatal(err)
