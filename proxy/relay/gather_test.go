@@ -18,7 +18,6 @@ type delayer struct {
 	rng     *rand.Rand
 	taken   [][][]byte
 	later   int // calls of Due until the first of taken goes
-	lent    bool
 	writing int // calls of Written that lack
 	whole   int // large messages that were taken
 	wake    func()
