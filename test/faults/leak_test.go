@@ -35,8 +35,11 @@ func (f *fleet) settled() {
 				f.t.Errorf("%s held %d MiB", service, n>>20)
 			}
 		}
-		if state := f.state(s); len(state.Connections) > 0 {
-			f.t.Errorf("the proxy on %s still has %d connections", s.host.Name, len(state.Connections))
-		}
+		f.await("the proxy on "+s.host.Name+" to end its connections", func() error {
+			if all := f.state(s).Connections; len(all) > 0 {
+				return fmt.Errorf("%d are left, among them %+v", len(all), all[0])
+			}
+			return nil
+		})
 	}
 }
