@@ -425,3 +425,49 @@ func TestUnlikeValuesAreLeftAlone(t *testing.T) {
 		t.Errorf("of %d answers that are all different: %+v", 2*answers, c)
 	}
 }
+
+// A lane that is reset, as one is that its other end closes with something unread, has
+// ended like any other; one with rubbish in it is an error.
+func TestLaneThatIsReset(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes []byte
+		want  error
+	}{"reset": {nil, nil}, "rubbish": {[]byte{99, 0}, ErrCorrupt}} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			other, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			lane, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stores, from := NewStores(), Peer{1}
+			stores.Open(from, 1, func() bool { return true })
+			served := make(chan error)
+			go func() { served <- stores.Serve(t.Context(), ID{1}, from, lane, 1<<20, nil) }()
+			if _, err := other.Read(make([]byte, 1)); err != nil { // the lane has begun
+				t.Fatal(err)
+			}
+			if _, err := other.Write(c.bytes); err != nil {
+				t.Fatal(err)
+			}
+			if c.bytes == nil {
+				if err := other.(*net.TCPConn).SetLinger(0); err != nil {
+					t.Fatal(err)
+				}
+				other.Close()
+			} else {
+				defer other.Close()
+			}
+			if err := <-served; !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Errorf("a lane with %s ends with %v, want %v", name, err, c.want)
+			}
+		})
+	}
+}

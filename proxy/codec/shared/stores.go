@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -166,7 +165,8 @@ func (i *Inlet) Release() {
 	}
 }
 
-// Serve uses a lane to its end. Only a proxy of which there is a link may have one.
+// Serve uses a lane to its end. Only a proxy of which there is a link may have one. The
+// error, ErrCorrupt, says what was wrong with it; that it ended is none.
 func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, most int, memory Reserver) error {
 	g, ends, err := s.begin(id, from, conn, most, memory)
 	if err != nil {
@@ -195,8 +195,8 @@ func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, mos
 	if g.leaveLane() {
 		s.remove(g)
 	}
-	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
+	if !errors.Is(err, ErrCorrupt) {
+		return nil // it has ended; one with something unread, as at a job's end, is reset
 	}
 	return err
 }
