@@ -71,6 +71,12 @@ func (s *server) next(t testing.TB) *net.TCPConn {
 // start runs a proxy until the test ends, or the function returned is called.
 func start(t testing.TB, opts Options, job []Listener, mesh ...net.Listener) (*Proxy, func()) {
 	t.Helper()
+	return startAfter(t, opts, func(*Proxy) {}, job, mesh...)
+}
+
+// startAfter is start for a proxy to which something is done before it runs.
+func startAfter(t testing.TB, opts Options, before func(*Proxy), job []Listener, mesh ...net.Listener) (*Proxy, func()) {
+	t.Helper()
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -84,6 +90,7 @@ func start(t testing.TB, opts Options, job []Listener, mesh ...net.Listener) (*P
 	if err != nil {
 		t.Fatal(err)
 	}
+	before(p)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx, job, mesh) }()

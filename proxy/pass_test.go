@@ -91,9 +91,12 @@ func (r *replaceable) begin() {
 	}
 	o := r.options()
 	o.Grace = 20 * time.Second
-	r.now, r.stop = start(r.t, o, nil, mesh...)
-	r.now.LeaveTo(&r.estate)
-	r.now.passes.agentStays, r.now.passes.endsWithin = 0, r.endsIn
+	// As in a daemon the heir is known before links come: until all that was left has been
+	// given, the proxy says that it is starting.
+	r.now, r.stop = startAfter(r.t, o, func(p *Proxy) {
+		p.LeaveTo(&r.estate)
+		p.passes.agentStays, p.passes.endsWithin = 0, r.endsIn
+	}, nil, mesh...)
 }
 
 // forward has connections to a listener go on to another, until the first is closed.
@@ -153,6 +156,11 @@ func TestReplacedProxiesHandOver(t *testing.T) {
 			for i, way := range [][2]net.Conn{{client, process}, {process, client}} {
 				both.Go(func() { exchange(t, way[0], way[1], streams[i], uint64(i)) })
 			}
+			defer func() { // also where the test ends early
+				client.Close()
+				process.Close()
+				both.Wait()
+			}()
 			over := make(chan struct{})
 			go func() { both.Wait(); close(over) }()
 			n, lost := 0, uint64(0)
