@@ -32,7 +32,7 @@ func TestHandedOverWhileSummed(t *testing.T) {
 	t.Parallel()
 	args := append([]string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms"}, withTLS(t)...)
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: args})
-	r := f.startFor(f.summing(300), 75*time.Second)
+	r := f.startFor(f.unending(f.summing(50)), 3*time.Minute)
 	f.await("pushes to be summed", func() error {
 		if c := f.sums(); c.Carried < 100 {
 			return fmt.Errorf("%+v", c)

@@ -76,13 +76,13 @@ func TestUpgradeBesidePlacedKeys(t *testing.T) {
 	f.unguarded()
 }
 
-// countingSlowly is a job that is longer than an upgrade on a fast machine, too.
+// countingSlowly is a job that goes on until exact is called.
 func (f *fleet) countingSlowly() job.Job {
-	j := f.counting(450)
+	j := f.counting(50)
 	for i, w := range j.Workers {
 		j.Workers[i] = append(slices.Clone(w), "--count-compute", "30ms")
 	}
-	return j
+	return f.unending(j)
 }
 
 // elsewhere puts keys of the workload count on servers that are not their homes.

@@ -30,7 +30,7 @@ func TestHandedOver(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: c.args})
-			r := f.startFor(f.counting(600), time.Minute)
+			r := f.startFor(f.unending(f.counting(50)), 3*time.Minute)
 			r.training()
 			before := f.redirected()
 			for _, s := range f.sidecars {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/test/jobtest"
 )
 
 // counting is a job of one server and one worker a host that counts, at most a
@@ -18,10 +21,25 @@ func (f *fleet) counting(steps int, env ...string) job.Job {
 	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts(), Env: env}
 }
 
+// unending has the workers of a job that counts make steps until exact is called, however
+// long what is done to it takes: its steps are the fewest.
+func (f *fleet) unending(j job.Job) job.Job {
+	f.t.Helper()
+	file, _ := jobtest.While(f.t)
+	j.Workers = slices.Clone(j.Workers)
+	for i, w := range j.Workers {
+		j.Workers[i] = append(slices.Clone(w), whileFlag, file)
+	}
+	return j
+}
+
+const whileFlag = "--count-while"
+
 // A run is a job on its way.
 type run struct {
 	*job.Running
 	f     *fleet
+	while string // the file that keeps it from its end; "": none does
 	ended chan struct{}
 	err   error
 }
@@ -41,6 +59,9 @@ func (f *fleet) startFor(j job.Job, within time.Duration) *run {
 		f.t.Fatal(err)
 	}
 	r := &run{Running: running, f: f, ended: make(chan struct{})}
+	if at := slices.Index(j.Workers[0], whileFlag); at >= 0 {
+		r.while = j.Workers[0][at+1]
+	}
 	go func() {
 		defer close(r.ended)
 		defer cancel()
@@ -99,6 +120,12 @@ type report struct {
 func (r *run) exact() (all []report) {
 	t := r.f.t
 	t.Helper()
+	if r.while != "" {
+		if err := os.Remove(r.while); err != nil {
+			t.Fatal(err)
+		}
+		r.while = ""
+	}
 	<-r.ended
 	if r.err != nil {
 		for _, n := range r.Nodes() {

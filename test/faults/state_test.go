@@ -33,7 +33,7 @@ func TestStateFull(t *testing.T) {
 	for _, s := range f.sidecars {
 		fill(t, filepath.Join(s.state, "filler"))
 	}
-	r := f.start(f.counting(300))
+	r := f.start(f.unending(f.counting(50)))
 	r.training()
 	f.full()
 	if r.over() {

@@ -23,7 +23,7 @@ const mayTake = 5
 func TestUpgrade(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *fleet) (r *run, exact func()){
 		"count": func(_ *testing.T, f *fleet) (*run, func()) {
-			r := f.start(f.counting(900))
+			r := f.start(f.unending(f.counting(50)))
 			return r, func() { r.exact() }
 		},
 		"recommender": recommending,
@@ -72,7 +72,7 @@ func (r *run) upgrade(hosts int) {
 func TestPodsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{grace: 10 * time.Second})
-	r := f.start(f.counting(600))
+	r := f.start(f.unending(f.counting(50)))
 	r.training()
 	for i, s := range f.sidecars {
 		if r.over() && i > 1 {

@@ -3,6 +3,9 @@
 package jobtest
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -21,4 +24,19 @@ func Build(t testing.TB, folder string) string {
 		t.Fatalf("building %s: %v\n%s", folder, err, out)
 	}
 	return path
+}
+
+// While returns a file for psjob's --count-while, and what removes it, so that a job makes
+// steps for as long as a test has something to do to it.
+func While(t testing.TB) (path string, end func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "while")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, func() {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
 }

@@ -149,7 +149,8 @@ func TestRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	mine := job.Program{psjob, "--json"}
-	count := append(job.Program{psjob, "--json", "--model", "count"}, "--count-keys", strconv.Itoa(ids), "--steps", "500", "--count-compute", "20ms")
+	goesOn, end := jobtest.While(t)
+	count := append(job.Program{psjob, "--json", "--model", "count"}, "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn, "--count-compute", "20ms")
 	r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count)}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -189,6 +190,7 @@ func TestRestored(t *testing.T) {
 	if after := displaced(); after != 0 {
 		t.Errorf("%d keys have moved after psidecar restore", after)
 	}
+	end()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

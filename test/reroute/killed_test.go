@@ -242,7 +242,8 @@ func TestKilledWhileMoving(t *testing.T) {
 		before := requests(proxies)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		mine := job.Program{psjob, "--json"}
-		count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", strconv.Itoa(steps)}
+		goesOn, end := jobtest.While(t)
+		count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", strconv.Itoa(steps), "--count-while", goesOn}
 		r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count),
 			Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=1"}}.Start(ctx)
 		if err != nil {
@@ -264,6 +265,9 @@ func TestKilledWhileMoving(t *testing.T) {
 					}
 					last[i] = now
 				}
+			}
+			if moved >= 100 && kills >= 3 {
+				end()
 			}
 			if nextKill.IsZero() && counting(before, requests(proxies)) {
 				nextKill = time.Now().Add(500 * time.Millisecond)

@@ -186,18 +186,19 @@ func TestMoved(t *testing.T) {
 		{"IPv6", 3000, nil, nil, true},
 		// With lengths a key that nobody has used has none, and cannot move.
 		{"lengths", 60, []string{"--count-lens", "--count-batch", "60"}, nil, false},
-		{"lengths, resend and loss", 60, []string{"--count-lens", "--count-batch", "60", "--steps", "40"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
-		{"lengths, dialect of 2018, resend and loss", 60, []string{"--count-lens", "--count-batch", "60", "--steps", "40"}, []string{"PSJOB_DIALECT=dmlc-2018", "PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
+		{"lengths, resend and loss", 60, []string{"--count-lens", "--count-batch", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
+		{"lengths, dialect of 2018, resend and loss", 60, []string{"--count-lens", "--count-batch", "60"}, []string{"PSJOB_DIALECT=dmlc-2018", "PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=1"}, false},
 		{"push and pull in one", 3000, []string{"--count-pushpull"}, nil, false},
 		{"dialect of 2018", 3000, nil, []string{"PSJOB_DIALECT=dmlc-2018"}, false},
-		{"dialect of 2017, resend and loss", 3000, []string{"--steps", "60"}, []string{"PSJOB_DIALECT=dmlc-2017", "PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}, false},
-		{"resend and loss", 3000, []string{"--steps", "60"}, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}, false},
+		{"dialect of 2017, resend and loss", 3000, nil, []string{"PSJOB_DIALECT=dmlc-2017", "PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}, false},
+		{"resend and loss", 3000, nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=2"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			mine := job.Program{psjob, "--json"}
-			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "400"}, c.args...)
+			goesOn, end := jobtest.While(t)
+			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "40", "--count-while", goesOn}, c.args...)
 			name := jobName(n.Host(0).IPv4)
 			if c.six {
 				name = jobName(n.Host(0).IPv6)
@@ -210,20 +211,23 @@ func TestMoved(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rng, requests := rand.New(rand.NewPCG(1, 1)), uint64(0)
+			rng, requests, moved := rand.New(rand.NewPCG(1, 1)), uint64(0), uint64(0)
 			untilOver(t, r, 50*time.Millisecond, func(over bool) {
 				if over || p.busy(name) {
 					return
 				}
-				requests = 0
+				requests, moved = 0, 0
 				for _, j := range runStates(t, all, name, before) {
-					requests += j.Plain + j.Split
+					requests, moved = requests+j.Plain+j.Split, moved+j.Moved
+				}
+				if moved >= 300 {
+					end()
 				}
 				if requests > 20 {
 					p.propose(rng, name, c.ids, 200, k)
 				}
 			})
-			moved := uint64(0)
+			moved = 0
 			for _, j := range runStates(t, all, name, before) {
 				moved += j.Moved
 			}

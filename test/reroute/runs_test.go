@@ -192,7 +192,8 @@ func TestRunAfterRun(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			mine := job.Program{psjob, "--json"}
-			count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(runIDs), "--steps", "120"}
+			goesOn, end := jobtest.While(t)
+			count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(runIDs), "--steps", "120", "--count-while", goesOn}
 			env := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}
 			if happens == replaced {
 				env = nil
@@ -211,6 +212,7 @@ func TestRunAfterRun(t *testing.T) {
 			r.displaced()
 			all[happens](r)
 			r.displaced()
+			end()
 			for {
 				select {
 				case err := <-r.done:

@@ -68,7 +68,8 @@ func TestForgingTenants(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	mine := job.Program{psjob, "--json"}
-	count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", "1500"}
+	goesOn, end := jobtest.While(t)
+	count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn}
 	r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(2, mine), Workers: job.Repeat(2, count)}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -93,6 +94,7 @@ func TestForgingTenants(t *testing.T) {
 			t.Errorf("a port that is no job's: %s", got)
 		}
 	}
+	end()
 	if err := <-ended; err != nil { // workers fail where a sum is wrong
 		t.Error(err)
 	}

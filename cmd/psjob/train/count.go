@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"time"
 
@@ -30,6 +31,7 @@ type counter struct {
 	favour []float64
 	chosen map[int32]bool
 	ids    []int32
+	ended  bool // this worker has told the others which step is the last
 }
 
 func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, error) {
@@ -165,23 +167,11 @@ func (w *worker) checkCounts(ctx context.Context) error {
 	}
 	pushed, seen := make([]float32, c.Keys), make([]float32, c.Keys)
 	began, logged := time.Now(), time.Now()
-	longest := time.Duration(0)
-	for step := range steps {
+	longest, least := time.Duration(0), steps
+	for step := 0; step < steps; step++ {
 		start := time.Now()
-		ids := c.step(w.van.Rank(), step)
-		r := c.request(ids, each, func(id int32) float32 { return c.value(id, step) })
-		if err := w.exchange(ctx, c, r); err != nil {
+		if err := w.countStep(ctx, c, step, each, pushed, seen); err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
-		}
-		for _, id := range ids {
-			pushed[id] += c.value(id, step)
-		}
-		for id, v := range c.values(ids, r.Out, each) {
-			if !c.Late && (v < pushed[id] || v < seen[id]) {
-				return fmt.Errorf("step %d: key %d (id %d) is %v: this worker alone pushed %v and has seen %v before",
-					step, c.keys[id], id, v, pushed[id], seen[id])
-			}
-			seen[id] = v
 		}
 		if !w.Async {
 			if err := w.van.Barrier(ctx, van.Workers); err != nil {
@@ -189,6 +179,11 @@ func (w *worker) checkCounts(ctx context.Context) error {
 			}
 		}
 		longest = max(longest, time.Since(start))
+		if c.While != "" && step+1 >= least {
+			if steps, err = w.agree(ctx, c, step, each); err != nil {
+				return err
+			}
+		}
 		if err := w.compute(ctx, c.Compute-time.Since(start)); err != nil {
 			return err
 		}
@@ -206,6 +201,55 @@ func (w *worker) checkCounts(ctx context.Context) error {
 		return nil
 	}
 	return w.verify(ctx, c, steps, each)
+}
+
+// countStep pushes and pulls what a step does, and compares what comes with what this
+// worker pushed and has seen.
+func (w *worker) countStep(ctx context.Context, c *counter, step, each int, pushed, seen []float32) error {
+	ids := c.step(w.van.Rank(), step)
+	r := c.request(ids, each, func(id int32) float32 { return c.value(id, step) })
+	if err := w.exchange(ctx, c, r); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		pushed[id] += c.value(id, step)
+	}
+	for id, v := range c.values(ids, r.Out, each) {
+		if !c.Late && (v < pushed[id] || v < seen[id]) {
+			return fmt.Errorf("key %d (id %d) is %v: this worker alone pushed %v and has seen %v before",
+				c.keys[id], id, v, pushed[id], seen[id])
+		}
+		seen[id] = v
+	}
+	return nil
+}
+
+// agree returns how many steps there are, for all workers the same: one more than now, as
+// long as the file is there. The first worker says it two steps ahead by a key of its own,
+// so that all read it before they come there.
+func (w *worker) agree(ctx context.Context, c *counter, step, each int) (steps int, err error) {
+	id, err := w.keys.Key(uint64(c.Keys))
+	if err != nil {
+		return 0, err
+	}
+	r := kv.Request{Keys: []uint64{id}, Vals: make([]float32, each), Out: make([]float32, each)}
+	if c.Lens {
+		r.Lens = []int32{int32(each)}
+	}
+	if _, err := os.Stat(c.While); err != nil && w.van.Rank() == 0 && !c.ended {
+		r.Vals[0] = float32(step + 3)
+		if err := w.do(w.kv.Push(ctx, r))(ctx); err != nil {
+			return 0, fmt.Errorf("push: %w", err)
+		}
+		c.ended = true
+	}
+	if err := w.do(w.kv.Pull(ctx, r))(ctx); err != nil {
+		return 0, fmt.Errorf("pull: %w", err)
+	}
+	if last := int(r.Out[0]); last > 0 {
+		return last, nil
+	}
+	return step + 2, nil
 }
 
 // exchange pushes and pulls what a step does, in one request or in two.

@@ -71,6 +71,8 @@ type CountOptions struct {
 	Verify bool
 	// Compute is how long a step takes at least, as if it computed something.
 	Compute time.Duration
+	// While names a file: beyond Steps, steps are made for as long as it is there.
+	While string
 }
 
 // MixOptions describe the workload that uses everything at once.
@@ -146,6 +148,9 @@ func (o Options) Check() error {
 			}
 		}
 	}
+	if o.Count.While != "" && o.Async {
+		return fmt.Errorf("--count-while %s: not with --async, whose workers make their steps apart", o.Count.While)
+	}
 	if o.Steps < 0 || o.Epochs < 0 || (o.Epochs == 0 && o.Steps == 0) {
 		return fmt.Errorf("--epochs %d, --steps %d: want one of them above 0", o.Epochs, o.Steps)
 	}
@@ -219,6 +224,8 @@ func (c CountOptions) check() error {
 		return fmt.Errorf("--count-favourites %d: want 0, or --count-batch %d to --count-keys %d", c.Favourites, c.Batch, c.Keys)
 	case c.Common < 0 || c.Common > 1:
 		return fmt.Errorf("--count-common %v: want 0 to 1", c.Common)
+	case c.While != "" && c.Late:
+		return fmt.Errorf("--count-while %s: not with --count-late, where nobody hears what the workers agree on", c.While)
 	case c.Compute < 0:
 		return fmt.Errorf("--count-compute %v: want 0 or more", c.Compute)
 	}

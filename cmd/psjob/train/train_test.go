@@ -227,6 +227,59 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// Workers that make their steps at different speeds agree on which is the last.
+func TestCountGoesOnWhileAFileIsThere(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"plain": func(*Options) {},
+		"lens":  func(o *Options) { o.Count.Lens = true },
+		"long":  func(o *Options) { o.Server.ValueLength = 7 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, c := defaults("count"), config(t, 2, 3)
+			o.Steps = 5
+			o.Count.While = filepath.Join(t.TempDir(), "while")
+			if err := os.WriteFile(o.Count.While, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			change(&o)
+			reports, err := runJob(t, c, func(ctx context.Context, c van.Config) error {
+				v, err := van.Start(ctx, c)
+				if err != nil {
+					return err
+				}
+				st, _ := store.New(store.Settings{Rule: "add"})
+				h := &handler{store: st, totals: map[string]share{}}
+				if _, err := kv.NewServer(v, 0, &removing{handler: h, file: o.Count.While}); err != nil {
+					return err
+				}
+				return live(ctx, v, nil)
+			}, func(int) Options { return o })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range reports {
+				if r.Steps < 20 || r.Steps != reports[0].Steps {
+					t.Errorf("worker %d made %d steps, the first %d: want as many, 20 or more", i, r.Steps, reports[0].Steps)
+				}
+			}
+		})
+	}
+}
+
+// removing is a server that removes a file at its 60th push.
+type removing struct {
+	*handler
+	file string
+	n    int
+}
+
+func (r *removing) Push(head int32, keys []uint64, vals []float32, lens []int32) error {
+	if r.n++; r.n == 60 {
+		os.Remove(r.file)
+	}
+	return r.handler.Push(head, keys, vals, lens)
+}
+
 // checkAccesses compares a log with what count is known to do: a push and a
 // pull for each key of a step, and a pull for each key whose sum it checks.
 func checkAccesses(t *testing.T, path string, o Options, workers int) {
@@ -334,6 +387,8 @@ func TestOptions(t *testing.T) {
 		"--curve-every":  func(o *Options) { o.CurveEvery = -1 },
 		"--top":          func(o *Options) { o.Top = []int{16, 0} },
 		"--tensor-block": func(o *Options) { o.Block = 0 },
+		"--count-while":  func(o *Options) { o.Model, o.Count.While, o.Async = "count", "x", true },
+		"--count-late":   func(o *Options) { o.Model, o.Count.While, o.Count.Late = "count", "x", true },
 		"count needs":    func(o *Options) { o.Model, o.Server.Rule = "count", "sgd" },
 	} {
 		o := defaults("lr")
