@@ -70,6 +70,7 @@ test: test-deps
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))
 	$(GO) test -timeout 40m -p 1 $(LIVE)
 	cd cmd/psidecar-beam && $(GO) test -timeout 20m ./...
+	cd test/kubernetes && $(GO) test -run 'TestManifests|TestRendered' -timeout 20m .
 
 # Half an hour of jobs whose keys move while proxies and planner are killed and hosts
 # are cut off.

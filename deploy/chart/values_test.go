@@ -76,6 +76,10 @@ func TestSchema(t *testing.T) {
 		{"planner.replicas", 0, false},
 		{"tls.certManager.issuerRef.kind", "Issuer", true}, {"tls.certManager.issuerRef.kind", "Vault", false},
 		{"appArmorProfile", map[string]any{"type": "Localhost", "localhostProfile": "p"}, true}, {"appArmorProfile", map[string]any{}, false},
+		{"image.digest", "sha256:" + strings.Repeat("0", 64), true}, {"image.digest", "latest", false},
+		{"agent.livenessProbe", map[string]any{"periodSeconds": 5}, true}, {"agent.livenessProbe", map[string]any{"periodSeconds": 0}, false}, {"proxy.readinessProbe", map[string]any{"exec": map[string]any{}}, false},
+		{"serviceAccount.create", false, true}, {"serviceAccount.names.proxy", "a", false}, {"serviceAccount.name", "a", false},
+		{"openshift", "always", true}, {"openshift", true, false}, {"seLinuxOptions", map[string]any{"type": "spc_t"}, true}, {"seLinuxOptions", map[string]any{"kind": "spc_t"}, false},
 		{"image.repository", "", false}, {"image.pullPolicy", "Sometimes", false},
 		{"proxy.enable", true, false}, {"treshold", 0.99, false}, {"tls.secret", "a", false}, // misspelt
 	} {

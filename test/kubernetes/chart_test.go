@@ -30,17 +30,29 @@ const chartDir = "../../deploy/chart"
 // render renders the chart as helm does, its values checked against the schema.
 func render(t *testing.T, namespace string, values map[string]any) []*unstructured.Unstructured {
 	t.Helper()
-	chart, err := loader.Load(chartDir)
+	objects, err := renderFor(namespace, nil, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "psidecar", Namespace: namespace, IsInstall: true}, chartutil.DefaultCapabilities)
+	return objects
+}
+
+// renderFor is render for a cluster that has further APIs, such as
+// security.openshift.io/v1.
+func renderFor(namespace string, apis []string, values map[string]any) ([]*unstructured.Unstructured, error) {
+	chart, err := loader.Load(chartDir)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
+	}
+	cluster := chartutil.DefaultCapabilities.Copy()
+	cluster.APIVersions = append(slices.Clone(cluster.APIVersions), apis...)
+	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "psidecar", Namespace: namespace, IsInstall: true}, cluster)
+	if err != nil {
+		return nil, err
 	}
 	files, err := engine.Render(chart, all)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var objects []*unstructured.Unstructured
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -53,14 +65,14 @@ func render(t *testing.T, namespace string, values map[string]any) []*unstructur
 			if err := d.Decode(o); errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
-				t.Fatalf("%s: %v\n%s", name, err, files[name])
+				return nil, fmt.Errorf("%s: %w\n%s", name, err, files[name])
 			}
 			if len(o.Object) > 0 {
 				objects = append(objects, o)
 			}
 		}
 	}
-	return objects
+	return objects, nil
 }
 
 // apply applies objects as kubectl apply --server-side --validate=strict does.
@@ -157,6 +169,7 @@ func everything(tls map[string]any) map[string]any {
 		"serviceMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
 		"prometheusRule": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
 		"priorityClass":  map[string]any{"create": true, "name": "psidecar"},
+		"openshift":      "always",
 	}
 }
 

@@ -29,6 +29,7 @@ var othersKinds = []struct {
 		"example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
 	}},
 	{"github.com/cert-manager/cert-manager@v1.18.2", []string{"deploy/crds/crd-certificates.yaml"}},
+	{"github.com/openshift/api@v0.0.0-20241216151652-de9de05a8e43", []string{"payload-manifests/crds/0000_03_config-operator_01_securitycontextconstraints-Default.crd.yaml"}},
 }
 
 // moduleDir is where the go command keeps a module, which it fetches, and

@@ -33,6 +33,36 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 {{- end }}
 
+{{/* psidecar.serviceAccount: (list . "agent") gives the name of a part's service account */}}
+{{- define "psidecar.serviceAccount" -}}
+{{- $root := index . 0 -}}
+{{- $names := $root.Values.serviceAccount.names -}}
+{{- index (dict "agent" $names.agent "planner" $names.planner) (index . 1) | default (printf "%s-%s" (include "psidecar.name" $root) (index . 1)) -}}
+{{- end }}
+
+{{/* psidecar.openshift is not empty on OpenShift */}}
+{{- define "psidecar.openshift" -}}
+{{- if or (eq .Values.openshift "always") (and (eq .Values.openshift "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/* psidecar.capabilities are the agent's: to load programs and attach them; to read the
+     environments of jobs, which are other users'. With the proxy also to enter the network
+     namespaces of jobs, to give the proxy its socket and its state folder, and to end it
+     where it hangs. */}}
+{{- define "psidecar.capabilities" -}}
+[BPF, PERFMON, NET_ADMIN, SYS_PTRACE, DAC_READ_SEARCH{{ if .Values.proxy.enabled }}, SYS_ADMIN, CHOWN, KILL{{ end }}]
+{{- end }}
+
+{{/* psidecar.probe: (list "/healthz" "http" .Values.agent.livenessProbe) gives a probe */}}
+{{- define "psidecar.probe" -}}
+httpGet: {path: {{ index . 0 }}, port: {{ index . 1 }}}
+{{- with index . 2 }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* psidecar.check stops where values contradict each other */}}
 {{- define "psidecar.check" -}}
 {{- $agent := include "psidecar.tlsSecret" (list . "agent") -}}
@@ -59,6 +89,16 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 {{- if and .Values.priorityClass.create (or (not .Values.priorityClass.name) (hasPrefix "system-" .Values.priorityClass.name)) -}}
 {{- fail "priorityClass.create needs a priorityClass.name of your own; those that begin with system- are the cluster's" -}}
+{{- end -}}
+{{- $accounts := .Values.serviceAccount.names -}}
+{{- if and (not .Values.serviceAccount.create) (or (not $accounts.agent) (and .Values.planner.enabled (not $accounts.planner))) -}}
+{{- fail "serviceAccount.create=false needs serviceAccount.names.agent and serviceAccount.names.planner, which name accounts that are there" -}}
+{{- end -}}
+{{- if and $accounts.agent (eq $accounts.agent $accounts.planner) -}}
+{{- fail "serviceAccount.names: agent and planner need an account each; with one for both the agents of all nodes could write plans" -}}
+{{- end -}}
+{{- if and (hasPrefix "system-" .Values.priorityClass.name) (ne .Release.Namespace "kube-system") -}}
+{{- fail "priorityClass.name: classes that begin with system- are refused outside of kube-system by GKE and others; take a class of your own (priorityClass.create)" -}}
 {{- end -}}
 {{- if and .Values.act (not .Values.planner.enabled) -}}
 {{- fail "act needs planner.enabled" -}}
