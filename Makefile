@@ -14,8 +14,8 @@
 #   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
 #   make eval-moving     live: keys that move after wandering favourites, text divided before a run; many minutes
 #   make manifests  deploy/manifests from the chart
-#   make lint       gofmt, go vet, staticcheck
-#   make generate   BPF objects, protobuf code and the web page from source
+#   make lint       gofmt, go vet, staticcheck, whether the chart's README is that of its values
+#   make generate   BPF objects, protobuf code, the web page and the chart's README from source
 #   make build      bin/psidecar and bin/psjob
 #   make beam       bin/psidecar-beam
 #   make man        manual pages in bin/man
@@ -143,6 +143,7 @@ lint:
 	if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	$(GO) run ./deploy/chartdoc --check
 	tool=$$($(GO) tool -n staticcheck) && cd cmd/psidecar-beam && $(GO) vet ./... && $$tool ./...
 
 race: test-deps

@@ -4,6 +4,8 @@
 // test/kubernetes.
 package chart
 
+//go:generate go run ../chartdoc --chart .
+
 import (
 	"bytes"
 	"encoding/json"

@@ -12,6 +12,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 // defaults are the chart's values.yaml.
@@ -38,6 +40,14 @@ func set(values map[string]any, path string, v any) map[string]any {
 	}
 	values[name] = v
 	return values
+}
+
+// everyKey is what --allow-annotations takes.
+func everyKey() (keys []any) {
+	for _, k := range policy.Keys {
+		keys = append(keys, k)
+	}
+	return keys
 }
 
 // TestSchema: values.yaml is as its schema says, and so is what the schema is to
@@ -79,6 +89,7 @@ func TestSchema(t *testing.T) {
 		{"image.digest", "sha256:" + strings.Repeat("0", 64), true}, {"image.digest", "latest", false},
 		{"agent.livenessProbe", map[string]any{"periodSeconds": 5}, true}, {"agent.livenessProbe", map[string]any{"periodSeconds": 0}, false}, {"proxy.readinessProbe", map[string]any{"exec": map[string]any{}}, false},
 		{"serviceAccount.create", false, true}, {"serviceAccount.names.proxy", "a", false}, {"serviceAccount.name", "a", false},
+		{"jobs.allowAnnotations", everyKey(), true}, {"jobs.allowAnnotations", []any{"sum"}, false},
 		{"openshift", "always", true}, {"openshift", true, false}, {"seLinuxOptions", map[string]any{"type": "spc_t"}, true}, {"seLinuxOptions", map[string]any{"kind": "spc_t"}, false},
 		{"image.repository", "", false}, {"image.pullPolicy", "Sometimes", false},
 		{"proxy.enable", true, false}, {"treshold", 0.99, false}, {"tls.secret", "a", false}, // misspelt

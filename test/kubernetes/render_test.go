@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -333,5 +335,14 @@ func TestRenderedRefusals(t *testing.T) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestRenderedLint: helm lint has nothing against the chart.
+func TestRenderedLint(t *testing.T) {
+	for _, m := range lint.AllWithKubeVersion(chartDir, map[string]any{"tls": plain}, "watching", nil).Messages {
+		if m.Severity > support.InfoSev {
+			t.Errorf("%s: %v", m.Path, m.Err)
+		}
 	}
 }

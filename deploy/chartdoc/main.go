@@ -1,0 +1,77 @@
+// Command chartdoc writes the chart's README.md: a table of its values, with what
+// values.yaml says of each in the comment above it and what values.schema.json
+// lets it be.
+//
+// A value without a comment, one that the schema does not know and one that the
+// schema knows and values.yaml has not are errors. With --check nothing is
+// written, and a README.md that differs is an error too.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "chartdoc:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("chartdoc", flag.ContinueOnError)
+	chart := flags.String("chart", "deploy/chart", "folder of the chart")
+	check := flags.Bool("check", false, "write nothing; fail where README.md is not what would be written")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	text, err := readme(*chart)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(*chart, "README.md")
+	if !*check {
+		return os.WriteFile(path, text, 0o644)
+	}
+	if have, err := os.ReadFile(path); err != nil {
+		return err
+	} else if !bytes.Equal(have, text) {
+		return fmt.Errorf("%s is not what values.yaml and values.schema.json give: go run ./deploy/chartdoc writes it", path)
+	}
+	return nil
+}
+
+// intro is what stands above the tables.
+const intro = `# Chart psidecar
+
+<!-- Made from values.yaml and values.schema.json by go run ./deploy/chartdoc. -->
+
+Agents and, where they are turned on, proxies as a DaemonSet, and planners as a Deployment. How to install, upgrade and remove it, and what each measure is for, is in [deploy/README.md](../README.md).
+
+A value that is not in these tables, or not of its type, is refused before anything is installed.
+`
+
+func readme(chart string) ([]byte, error) {
+	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	schema, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
+	if err != nil {
+		return nil, err
+	}
+	sections, err := read(values, schema)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", chart, err)
+	}
+	var b bytes.Buffer
+	b.WriteString(intro)
+	for _, s := range sections {
+		s.write(&b)
+	}
+	return b.Bytes(), nil
+}
