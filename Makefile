@@ -90,7 +90,7 @@ life: test-deps
 # they are made, so that a change of one without the other fails (deploy/chart).
 manifests:
 	cd test/kubernetes && $(GO) test -run TestManifests -update .
-	cd deploy && sha256sum chart/Chart.yaml chart/values.yaml chart/templates/* manifests/*.yaml >manifests/SHA256SUMS
+	cd deploy && sha256sum chart/Chart.yaml chart/values.yaml $$(find chart/templates -type f | LC_ALL=C sort) manifests/*.yaml >manifests/SHA256SUMS
 
 # Kubernetes' own API server, controllers and scheduler, and etcd, are built from
 # their modules, which takes most of the time. They say what version they are as

@@ -13,7 +13,9 @@ var examples = map[string]string{
 	"agent": `psidecar agent                                    # watch this host; the page is http://127.0.0.1:9810/
 psidecar agent --planner planner-host:9811        # and report to a planner
 psidecar agent --intercept --planner planner-host:9811   # and send connections to psidecar proxy`,
-	"certs":  `psidecar certs --host node1,10.0.0.1 --out certs   # an authority, and certificates of a host`,
+	"certs": `psidecar certs --host node1,10.0.0.1 --out certs   # an authority, and certificates of a host`,
+	"check": `psidecar check --agents 127.0.0.1:9810 --proxies 127.0.0.1:9813   # of this host
+psidecar check --agents node1:9810,node2:9810 --planners planner-host:9812 --patience 1m`,
 	"debug":  `psidecar debug --out debug.tar.gz`,
 	"decode": `psidecar decode capture.pcapng --json   # a JSON object for each message`,
 	"demo": `psidecar demo                     # six phases, in about two minutes

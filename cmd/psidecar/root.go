@@ -114,6 +114,7 @@ func newRootCommand(e env) *cobra.Command {
 		newVersionCommand(e),
 		newDemoCommand(e),
 		newDoctorCommand(e),
+		newCheckCommand(e),
 		newUnloadCommand(e),
 		newCertsCommand(e),
 		newDebugCommand(e),

@@ -9,7 +9,6 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -151,12 +150,8 @@ func TestFlagsExist(t *testing.T) {
 			flags[verb] = append(flags[verb], f[1])
 		}
 	}
-	files, err := filepath.Glob("templates/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatal(errors.Join(err, errors.New("no templates")))
-	}
 	used := 0
-	for _, file := range files {
+	for _, file := range templates(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -164,7 +159,7 @@ func TestFlagsExist(t *testing.T) {
 		command := ""
 		for line := range strings.Lines(string(text)) {
 			line = strings.TrimSpace(line)
-			if m := regexp.MustCompile(`^- (agent|proxy|planner)$`).FindStringSubmatch(line); m != nil {
+			if m := regexp.MustCompile(`^- (agent|proxy|planner|check)$`).FindStringSubmatch(line); m != nil {
 				command = m[1]
 			}
 			m := regexp.MustCompile(`^- --([a-z0-9-]+)`).FindStringSubmatch(line)

@@ -27,7 +27,7 @@ func TestManifests(t *testing.T) {
 		sums[name] = sum
 	}
 	var files []string
-	for _, pattern := range []string{"chart/Chart.yaml", "chart/values.yaml", "chart/templates/*", "manifests/*.yaml"} {
+	for _, pattern := range []string{"chart/Chart.yaml", "chart/values.yaml", "chart/templates/*.*", "chart/templates/tests/*", "manifests/*.yaml"} {
 		found, err := filepath.Glob("../" + pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("no file is %s: %v", pattern, err)

@@ -105,13 +105,23 @@ func TestSchema(t *testing.T) {
 
 var used = regexp.MustCompile(`\.Values\.([A-Za-z.]+)`)
 
+// templates are the files that helm renders.
+func templates(t *testing.T) (files []string) {
+	t.Helper()
+	for _, pattern := range []string{"templates/*.*", "templates/tests/*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no file is %s: %v", pattern, err)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
 // TestValuesUsed: every value is used by a template, and every value that a
 // template uses is there.
 func TestValuesUsed(t *testing.T) {
-	files, err := filepath.Glob("templates/*")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no templates: %v", err)
-	}
+	files := templates(t)
 	uses := map[string]bool{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)

@@ -50,7 +50,7 @@ const intro = `# Chart psidecar
 
 <!-- Made from values.yaml and values.schema.json by go run ./deploy/chartdoc. -->
 
-Agents and, where they are turned on, proxies as a DaemonSet, and planners as a Deployment. How to install, upgrade and remove it, and what each measure is for, is in [deploy/README.md](../README.md).
+Agents and, where they are turned on, proxies as a DaemonSet, and planners as a Deployment. How to install, upgrade and remove it, and what each measure is for, is in [deploy/README.md](../README.md). ` + "`helm test RELEASE`" + ` asks every part of a release whether it works.
 
 A value that is not in these tables, or not of its type, is refused before anything is installed.
 `

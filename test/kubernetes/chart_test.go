@@ -27,14 +27,15 @@ import (
 
 const chartDir = "../../deploy/chart"
 
-// render renders the chart as helm does, its values checked against the schema.
+// render renders the chart as helm does, its values checked against the schema,
+// without what helm makes for itself: the pod of helm test.
 func render(t *testing.T, namespace string, values map[string]any) []*unstructured.Unstructured {
 	t.Helper()
 	objects, err := renderFor(namespace, nil, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects
+	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetAnnotations()["helm.sh/hook"] != "" })
 }
 
 // renderFor is render for a cluster that has further APIs, such as
@@ -213,11 +214,26 @@ func TestChart(t *testing.T) {
 	made := everything(map[string]any{"certManager": map[string]any{"enabled": true, "issuerRef": map[string]any{"name": "ours"}}})
 	c.turnedOn(made)
 	c.apply(render(t, "watching", made))
+	c.applyHelmTest(made)
 	c.apply(render(t, "watching", given))
 	c.apply(render(t, "watching", everything(map[string]any{"secretNames": map[string]any{"agent": "a", "proxy": "b", "planner": "c"}})))
 	c.rights("watching")
 	c.agent("watching")
 	c.planners("watching")
+}
+
+// applyHelmTest has the API server take the pod of helm test.
+func (c *cluster) applyHelmTest(values map[string]any) {
+	c.t.Helper()
+	all, err := renderFor("watching", nil, values)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	hooks := slices.DeleteFunc(all, func(o *unstructured.Unstructured) bool { return o.GetAnnotations()["helm.sh/hook"] != "test" })
+	if len(hooks) != 1 {
+		c.t.Fatalf("%d objects are for helm test", len(hooks))
+	}
+	c.apply(hooks)
 }
 
 // turnedOn checks that values turn on whatever values.yaml has that is off: a

@@ -213,6 +213,54 @@ func TestRenderedConfigMaps(t *testing.T) {
 	}
 }
 
+// TestRenderedHelmTest: the pod of helm test asks what the release has, by names and
+// ports that its Services have, and may do nothing in the cluster.
+func TestRenderedHelmTest(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		values map[string]any
+		want   []string
+	}{
+		{"all parts", map[string]any{"tls": plain, "proxy": map[string]any{"enabled": true, "httpPort": 4}, "agent": map[string]any{"httpPort": 3}, "planner": map[string]any{"httpPort": 5}},
+			[]string{"--agents=psidecar-agents.watching.svc:3", "--proxies=psidecar-agents.watching.svc:4", "--planners=psidecar-planner.watching.svc:5"}},
+		{"agents alone", map[string]any{"planner": map[string]any{"enabled": false}}, []string{"--agents=psidecar-agents.watching.svc:9810"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			objects, err := renderFor("watching", nil, tc.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := release{t, objects}
+			var pod corev1.Pod
+			r.read("Pod", "psidecar-test", &pod)
+			c := pod.Spec.Containers[0]
+			if want := append([]string{"check", "--patience=2m"}, tc.want...); !slices.Equal(c.Args, want) || len(c.Command) > 0 {
+				t.Errorf("it runs %q %q, want %q", c.Command, c.Args, want)
+			}
+			if pod.Annotations["helm.sh/hook"] != "test" || pod.Spec.RestartPolicy != corev1.RestartPolicyNever || *pod.Spec.AutomountServiceAccountToken {
+				t.Errorf("no pod of helm test, or one with a token or that begins again: %v %v", pod.Annotations, pod.Spec)
+			}
+			for _, arg := range tc.want {
+				_, address, _ := strings.Cut(arg, "=")
+				host, port, _ := strings.Cut(address, ":")
+				service, _, _ := strings.Cut(host, ".")
+				var s corev1.Service
+				r.read("Service", service, &s)
+				if !slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return fmt.Sprint(p.Port) == port }) {
+					t.Errorf("%s: the Service has the ports %v", arg, s.Spec.Ports)
+				}
+			}
+			var agents corev1.Service
+			r.read("Service", "psidecar-agents", &agents)
+			var set appsv1.DaemonSet
+			r.read("DaemonSet", "psidecar", &set)
+			if agents.Spec.ClusterIP != corev1.ClusterIPNone || !agents.Spec.PublishNotReadyAddresses || !maps.Equal(agents.Spec.Selector, set.Spec.Selector.MatchLabels) {
+				t.Errorf("the Service does not stand for each of the agents: %v", agents.Spec)
+			}
+		})
+	}
+}
+
 // TestRenderedAccounts: accounts that are there are used and bound, and not made.
 func TestRenderedAccounts(t *testing.T) {
 	r := rendered(t, map[string]any{"tls": plain, "serviceAccount": map[string]any{"create": false, "names": map[string]any{"agent": "watcher", "planner": "keeper"}}})
