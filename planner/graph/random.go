@@ -29,8 +29,18 @@ type Random struct {
 
 // Build draws the graph. It depends on nothing but the description.
 func (r Random) Build(ctx context.Context) (*Graph, error) {
-	const batch = 1 << 14 // rows that one goroutine draws at a time
 	var b Builder
+	if err := r.Rows(ctx, func(ids []uint64) error { b.AddRow(ids); return nil }); err != nil {
+		return nil, err
+	}
+	return b.Build(ctx)
+}
+
+// Rows hands out the samples in order, each as its parameters, distinct and ascending. All
+// cores draw; what they hold does not grow with the number of samples. ids is valid until
+// each returns.
+func (r Random) Rows(ctx context.Context, each func(ids []uint64) error) error {
+	const batch = 1 << 14 // rows that one goroutine draws at a time
 	cores := runtime.GOMAXPROCS(0)
 	for first := 0; first < r.Samples; first += batch * cores {
 		drawn := make([][][]uint64, cores)
@@ -43,15 +53,17 @@ func (r Random) Build(ctx context.Context) (*Graph, error) {
 			})
 		}
 		if err := group.Wait(); err != nil {
-			return nil, err
+			return err
 		}
 		for _, rows := range drawn {
 			for _, row := range rows {
-				b.AddRow(row)
+				if err := each(row); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	return b.Build(ctx)
+	return nil
 }
 
 // rows draws the samples from..to-1.

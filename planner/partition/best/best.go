@@ -38,7 +38,7 @@ const (
 	workAlways  = 3_600_000_000
 	workPerEdge = 250
 	firstEdges  = 2_000_000
-	workAtLeast = 200
+	workAtLeast = 120
 	mostSweeps  = 4000
 	// Where so many sweeps can be had, clusters are not wanted: they save time,
 	// but what they decide first may be a poor start that no later sweep leaves,

@@ -24,7 +24,7 @@ const (
 	// The only level starts by this factor above where everything has melted:
 	// what belongs together without clusters that say so finds itself while the
 	// heat is still great.
-	heatOnly = 1.5
+	heatOnly = 1.1
 	// Parts of the time that the coarsest and the finest level get, and the end
 	// of all annealing.
 	partCoarsest, partFinest, annealingEnds = 0.2, 0.55, 0.97
