@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -65,10 +66,16 @@ func list(ctx context.Context, fs filesystem.Interface, pattern string) ([]strin
 	}
 	found = slices.DeleteFunc(found, func(name string) bool {
 		base := path.Base(name)
-		return base[0] == '.' || strings.HasSuffix(name, "/")
+		return base[0] == '.' || strings.HasSuffix(name, "/") || isFolder(name)
 	})
 	slices.Sort(found)
 	return found, nil
+}
+
+// isFolder reports whether name is one on this machine; object stores have none.
+func isFolder(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
 }
 
 var numbered = regexp.MustCompile(`^(.*)-(\d+)-of-(\d+)(\D.*)?$`)

@@ -186,7 +186,15 @@ func TestShards(t *testing.T) {
 	if got, err := Shards(ctx, got[2]+", "+got[0]+","+got[1]); err != nil || filepath.Base(got[0]) != "part-00002-of-00003.gz" {
 		t.Errorf("%v, %v", got, err)
 	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.Mkdir(empty, 0o700); err != nil { // which dir/* matches
+		t.Fatal(err)
+	}
+	if got, err := Shards(ctx, dir); err != nil || len(got) != 3 {
+		t.Errorf("beside an empty folder: %v, %v", got, err)
+	}
 	for input, want := range map[string]string{
+		empty: empty + ": no such shard", empty + "/": "no such shard",
 		dir + "/none": dir + "/none: no such shard", got[0] + "," + dir + "/none": dir + "/none: no such shard",
 		dir + "/*.none": "no such shard", "": "without a name", "nosuch://bucket/x": "nosuch",
 	} {
