@@ -13,12 +13,14 @@
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
 #   make eval-moving     live: keys that move after wandering favourites, text divided before a run; many minutes
+#   make release    all that a release has, for amd64 and arm64, in bin/release; RELEASE_KEY=FILE signs it
 #   make manifests  deploy/manifests from the chart
 #   make lint       gofmt, go vet, staticcheck, whether the chart's README is that of its values
 #   make generate   BPF objects, protobuf code, the web page and the chart's README from source
 #   make build      bin/psidecar and bin/psjob
 #   make beam       bin/psidecar-beam
 #   make man        manual pages in bin/man
+#   make completions  for bash, zsh and fish, in bin/completions
 #
 # On Debian every target installs the packages it lacks (needs root), and says so.
 
@@ -34,7 +36,7 @@ TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-d
 BENCH_PACKAGES := haproxy
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build beam man image manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
+.PHONY: build beam man completions clean-man image programs release manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -47,17 +49,37 @@ beam:
 PLATFORMS := linux/amd64 linux/arm64
 STATIC := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 
-image:
+# The time of the commit, which stands for that of the build in all that is made.
+EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+programs:
 	@for p in $(PLATFORMS); do \
-	  echo "building psidecar for $$p"; \
-	  GOOS=$${p%/*} GOARCH=$${p#*/} $(STATIC) -o bin/$${p}/psidecar ./cmd/psidecar; \
+	  echo "building psidecar and psjob for $$p"; \
+	  GOOS=$${p%/*} GOARCH=$${p#*/} $(STATIC) -o bin/$${p}/ ./cmd/psidecar ./cmd/psjob; \
 	done
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(GO) run ./deploy/image --out bin/image --version $(VERSION) \
+
+image: programs
+	SOURCE_DATE_EPOCH=$(EPOCH) $(GO) run ./deploy/image --out bin/image --version $(VERSION) \
 	  $(foreach p,$(PLATFORMS),$(p)=bin/$(p)/psidecar)
 
 # Manual pages, a command each.
 man: build
 	bin/psidecar man bin/man
+
+completions: build
+	mkdir -p bin/completions
+	bin/psidecar completion bash >bin/completions/psidecar.bash
+	bin/psidecar completion zsh >bin/completions/_psidecar
+	bin/psidecar completion fish >bin/completions/psidecar.fish
+
+# The same commit gives the same bytes (CONTRIBUTING.md). bin/man may have pages of
+# commands that have gone.
+RELEASE_KEY ?=
+release: clean-man image man completions
+	SOURCE_DATE_EPOCH=$(EPOCH) $(GO) run ./deploy/release --version $(VERSION) --key '$(RELEASE_KEY)' $(foreach p,$(PLATFORMS),$(p)=bin/$(p))
+
+clean-man:
+	rm -rf bin/man bin/completions
 
 demo: build
 	bin/psidecar demo $(DEMOFLAGS)

@@ -3,6 +3,7 @@ module github.com/psidecar/psidecar
 go 1.26.0
 
 require (
+	aead.dev/minisign v0.3.0
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/cespare/xxhash/v2 v2.3.0
@@ -37,6 +38,8 @@ require (
 	k8s.io/klog/v2 v2.140.0
 	pgregory.net/rapid v1.3.0
 )
+
+require golang.org/x/crypto v0.57.0 // indirect
 
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect

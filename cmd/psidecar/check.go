@@ -50,8 +50,9 @@ func newCheckCommand(e env) *cobra.Command {
 		Use:   "check",
 		Short: "Say whether agents, proxies and planners work, at all addresses of a name; exit code 1 where one does not",
 		Long: `Asks each part whether every loop of it turns (/healthz) and whether it is ready
-(/readyz), and each agent that has a planner whether that takes its reports. A name
-that stands for several addresses, as a headless Service's does, means all of them.`,
+(/readyz), and each agent that has a planner whether that takes its reports. An agent
+outside of Kubernetes is ready once it has found a job. A name that stands for several
+addresses, as a headless Service's does, means all of them.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkArguments(targets); err != nil {

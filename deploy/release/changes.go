@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// released is a version as a tag has it, on the commit that it names.
+var released = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)[0-9.]*)?$`)
+
+// changes is the section of CHANGELOG.md for the version: its own for a tag,
+// otherwise Unreleased.
+func (o *options) changes() ([]byte, error) {
+	path := filepath.Join(o.root, "CHANGELOG.md")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	title := "Unreleased"
+	if released.MatchString(o.version) {
+		title = strings.TrimPrefix(o.version, "v")
+	}
+	for _, part := range strings.Split("\n"+string(text), "\n## ")[1:] {
+		heading, body, _ := strings.Cut(part, "\n")
+		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(heading), "v"), " ")
+		if name != title {
+			continue
+		}
+		if strings.TrimSpace(body) == "" {
+			return nil, fmt.Errorf("%s: the section %q is empty", path, title)
+		}
+		return []byte("# psidecar " + o.version + "\n\n" + strings.TrimSpace(body) + "\n"), nil
+	}
+	return nil, fmt.Errorf("%s has no section ## %s: what is under Unreleased goes there", path, title)
+}

@@ -1,0 +1,191 @@
+// Command release puts together what a release has, in one folder: an archive for
+// each platform with the programs, manual pages, shell completions and systemd units,
+// the container images as one archive of an OCI layout and as tar files that engines
+// load, bills of materials, what has changed, SHA256SUMS of all of it, and a signature
+// of that.
+//
+// The same input gives the same bytes: times in archives are SOURCE_DATE_EPOCH, order
+// is by name. The signature is minisign's (Ed25519), which is verified with a public
+// key and no network: minisign -Vm SHA256SUMS -p psidecar.pub.
+//
+// What comes in: folders with static programs, given as linux/amd64=FOLDER; bin/image
+// as deploy/image writes it. make release calls it.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Getenv, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what a release is made of.
+type options struct {
+	out, version, root, image, man, completions, key, password string
+	made                                                       time.Time
+	platforms                                                  []platform
+}
+
+// platform is a folder of programs.
+type platform struct{ os, arch, dir string }
+
+func (p platform) suffix() string { return p.os + "-" + p.arch }
+
+func run(args []string, environment func(string) string, out io.Writer) error {
+	o, err := parse(args, environment)
+	if err != nil {
+		return err
+	}
+	changes, err := o.changes()
+	if err != nil {
+		return err
+	}
+	sign, err := signer(o.key, o.password)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(o.out); err != nil {
+		return fmt.Errorf("removing what was in %s: %w", o.out, err)
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(o.out, o.name("changes.md")), changes, 0o644); err != nil {
+		return err
+	}
+	for _, p := range o.platforms {
+		if err := o.writePlatform(p); err != nil {
+			return fmt.Errorf("%s/%s: %w", p.os, p.arch, err)
+		}
+	}
+	layout := archive{made: o.made}
+	if err := layout.addFolder("", filepath.Join(o.image, "oci")); err != nil {
+		return fmt.Errorf("image layout (make image writes it): %w", err)
+	}
+	if err := layout.write(filepath.Join(o.out, o.name("image.oci.tar"))); err != nil {
+		return err
+	}
+	names, err := writeSums(o.out)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		fmt.Fprintln(out, filepath.Join(o.out, n))
+	}
+	if sign == nil {
+		fmt.Fprintln(out, "not signed: --key names a file with a key (minisign -G makes one)")
+		return nil
+	}
+	return sign(filepath.Join(o.out, "SHA256SUMS"), "psidecar "+o.version)
+}
+
+// plainVersion is what names of files can hold.
+var plainVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
+
+func parse(args []string, environment func(string) string) (*options, error) {
+	o := &options{}
+	flags := flag.NewFlagSet("release", flag.ContinueOnError)
+	flags.StringVar(&o.out, "out", "bin/release", "folder to write; what an earlier run left there is replaced")
+	flags.StringVar(&o.version, "version", "devel", "version, as git describe says it")
+	flags.StringVar(&o.root, "root", ".", "folder of the source: CHANGELOG.md, LICENSE and deploy/systemd come from it")
+	flags.StringVar(&o.image, "image", "bin/image", "folder that deploy/image has written")
+	flags.StringVar(&o.man, "man", "bin/man", "folder with manual pages")
+	flags.StringVar(&o.completions, "completions", "bin/completions", "folder with shell completions")
+	flags.StringVar(&o.key, "key", "", "file with minisign's secret key; one with a password has it in MINISIGN_PASSWORD. Empty: not signed")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	o.password = environment("MINISIGN_PASSWORD")
+	if !plainVersion.MatchString(o.version) {
+		return nil, fmt.Errorf("--version %q: want letters, digits and . _ + -", o.version)
+	}
+	if strings.HasSuffix(o.version, "-dirty") {
+		return nil, fmt.Errorf("--version %s: the source has changes that are not committed, so that nobody could make this release again; commit them", o.version)
+	}
+	seconds := int64(0)
+	if text := environment("SOURCE_DATE_EPOCH"); text != "" {
+		var err error
+		if seconds, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return nil, fmt.Errorf("SOURCE_DATE_EPOCH=%q: want seconds since 1970", text)
+		}
+	}
+	o.made = time.Unix(seconds, 0).UTC()
+	for _, arg := range flags.Args() {
+		name, dir, ok := strings.Cut(arg, "=")
+		system, arch, both := strings.Cut(name, "/")
+		if !ok || !both || system == "" || arch == "" || strings.ContainsAny(arch, "/.") || dir == "" {
+			return nil, fmt.Errorf("%q: want OS/ARCH=FOLDER, such as linux/amd64=bin/linux/amd64", arg)
+		}
+		o.platforms = append(o.platforms, platform{system, arch, dir})
+	}
+	if len(o.platforms) == 0 {
+		return nil, errors.New("no programs given; want OS/ARCH=FOLDER ..., such as linux/amd64=bin/linux/amd64")
+	}
+	return o, nil
+}
+
+// name is that of a file of the release.
+func (o *options) name(what string) string { return "psidecar-" + o.version + "-" + what }
+
+// programs are what each platform's folder holds.
+var programs = []string{"psidecar", "psjob"}
+
+// writePlatform writes what there is for a platform: the archive to unpack, the image
+// that engines load, and the image's bill of materials, which is the program's too.
+func (o *options) writePlatform(p platform) error {
+	for name, to := range map[string]string{"psidecar-" + p.suffix() + ".tar": "image-" + p.suffix() + ".tar", "psidecar-" + p.suffix() + ".cdx.json": p.suffix() + ".cdx.json"} {
+		if err := copyFile(filepath.Join(o.image, name), filepath.Join(o.out, o.name(to))); err != nil {
+			return fmt.Errorf("image (make image writes it): %w", err)
+		}
+	}
+	a := archive{made: o.made}
+	top := "psidecar-" + o.version + "-" + p.suffix() + "/"
+	for _, name := range programs {
+		if err := a.addFile(top+"bin/"+name, filepath.Join(p.dir, name), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"LICENSE", "CHANGELOG.md"} {
+		if err := a.addFile(top+name, filepath.Join(o.root, name), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := a.addFolder(top+"share/man/man1/", o.man); err != nil {
+		return fmt.Errorf("manual pages (make man writes them): %w", err)
+	}
+	for from, to := range completions {
+		if err := a.addFile(top+to, filepath.Join(o.completions, from), 0o644); err != nil {
+			return fmt.Errorf("completions (make completions writes them): %w", err)
+		}
+	}
+	units, err := filepath.Glob(filepath.Join(o.root, "deploy/systemd/*.service"))
+	if err != nil || len(units) == 0 {
+		return fmt.Errorf("no units in %s/deploy/systemd: %w", o.root, err)
+	}
+	for _, u := range append(units, filepath.Join(o.root, "deploy/systemd/config.yaml")) {
+		if err := a.addFile(top+"share/psidecar/systemd/"+filepath.Base(u), u, 0o644); err != nil {
+			return err
+		}
+	}
+	return a.write(filepath.Join(o.out, o.name(p.suffix()+".tar.gz")))
+}
+
+// completions are where shells look for them, below a prefix.
+var completions = map[string]string{
+	"psidecar.bash": "share/bash-completion/completions/psidecar",
+	"_psidecar":     "share/zsh/site-functions/_psidecar",
+	"psidecar.fish": "share/fish/vendor_completions.d/psidecar.fish",
+}
