@@ -103,6 +103,45 @@ func TestNodeTablesComeFromTheScheduler(t *testing.T) {
 	}
 }
 
+// A process may meet its scheduler while its proxy is away, and no agent tells of it in
+// time. Where the run before at that address was this scope's, its table is believed.
+func TestTableOfTheNextRunAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	j := jobsIn(t, dir)
+	dial(t, j, schedulerAt, mine)
+	if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	before := j.named("10.0.0.1:9000", testRun)
+	if before == nil {
+		t.Fatal("the first run is not known")
+	}
+	before.locked(before.save)
+	before.close()
+
+	j = jobsIn(t, dir)
+	if err := j.remember(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, x := range j.all() {
+			x.close()
+		}
+	})
+	next := tableOf(9001, 2)
+	next.Meta.Control.Nodes[2].Port++ // the next run's servers are elsewhere
+	if err := tell(t, j, next, workerAt, others, proxyAt("10.0.0.1")); err != nil || j.Refused()["table"] != 1 {
+		t.Errorf("another scope's: %v, %d refused", err, j.Refused()["table"])
+	}
+	if err := tell(t, j, next, workerAt, mine, proxyAt("10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	server := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), uint16(next.Meta.Control.Nodes[2].Port))
+	if x, _ := j.find(server, mine, nil); x == nil || x.resumed {
+		t.Errorf("the next run is not known: %+v", x)
+	}
+}
+
 // What processes of one scope say does nothing to a job of another, though it
 // names the same scheduler, and requests find the job of their own scope.
 func TestJobsOfOtherScopesAreLeftAlone(t *testing.T) {

@@ -66,6 +66,10 @@ type job struct {
 	// Connections are missing that this proxy should carry: since when, and when that
 	// was seen last; the zero time: they are not.
 	pastSince, pastSeen time.Time
+	// heard are the other sites that have said something in this run, and so know it;
+	// unheardSince is since when a move waits for others.
+	heard        map[string]bool
+	unheardSince time.Time
 	// They are all there, after a proxy was away: since when, and long enough.
 	backSince        time.Time
 	settled          bool
@@ -112,7 +116,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		jobs: j, name: name, run: run, nodes: nodes, servers: servers, learned: time.Now(), inUse: time.Now(),
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
-		scopes: map[Scope]bool{}, open: map[waiter]bool{},
+		scopes: map[Scope]bool{}, open: map[waiter]bool{}, heard: map[string]bool{},
 		up: map[pair]*requests{}, origins: map[origin]bool{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
 		movers: newMovers(j.opts.Handler), pace: newPace(),

@@ -175,7 +175,7 @@ func (x *job) beginMoves() {
 	if !x.connected() || !x.router.Ready() || x.lostStore != "" || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
 	}
-	if len(x.work) == 0 || !x.mayAsk(time.Now()) {
+	if len(x.work) == 0 || !x.mayAsk(time.Now()) || !x.known(time.Now()) {
 		return
 	}
 	for n := 0; n < len(x.work) && x.site.Moving() < maxMoving; {

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -105,6 +107,35 @@ func (x *job) mayAsk(now time.Time) bool {
 		x.work = slices.Delete(x.work, 0, len(x.work))
 	}
 	x.pastSeen = now
+	return false
+}
+
+// known reports whether the sites of all other workers know this run. One whose
+// processes met the scheduler while their proxy was away may not. It would never be
+// quiet, so that no move would end; and a proxy that is killed once keys may be
+// displaced waits for its answer. So before anything is held each is asked what it
+// holds, until it has said something. Where one says nothing for pastAfter, what was to
+// be moved is refused; x.mu is locked.
+func (x *job) known(now time.Time) bool {
+	var silent []string
+	for _, name := range x.otherNames() {
+		if !x.heard[name] {
+			silent = append(silent, name)
+			x.sendSite(name, &migrate.Message{Kind: migrate.Join})
+		}
+	}
+	switch {
+	case len(silent) == 0:
+		x.unheardSince = time.Time{}
+		return true
+	case x.unheardSince.IsZero():
+		x.unheardSince = now
+	case now.Sub(x.unheardSince) >= pastAfter:
+		for _, w := range x.work {
+			x.refuse(w, "past", fmt.Sprintf("the proxies at %s do not know this run: they were away, or could not be reached, when it began", strings.Join(silent, ", ")), len(w.keys))
+		}
+		x.work = slices.Delete(x.work, 0, len(x.work))
+	}
 	return false
 }
 

@@ -78,6 +78,55 @@ func TestNothingIsAskedPastTheProxy(t *testing.T) {
 	}
 }
 
+// No key is held, and none may be displaced, before the proxy of each other worker's host
+// has said something in this run: one that knows nothing of it would never be quiet, and
+// a proxy that was killed after that would wait for it for ever.
+func TestNoMoveBeforeAllHostsKnowTheRun(t *testing.T) {
+	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
+	x.jobs.plans.listed, x.used = true, true
+	var m pslite.Meta
+	m.Control.Cmd = pslite.AddNode
+	m.Control.Nodes = []pslite.Node{{ID: pslite.WorkerID(1), Hostname: "10.0.0.2", Port: 9009}}
+	x.nodes.Learn(&m)
+	x.site.SetOthers(x.otherNames())
+	connect(t, x)
+	accept := func(batch uint64) {
+		x.locked(func() error {
+			x.accept(&api.MoveBatch{Batch: batch, From: 0, To: 1, First: []uint64{7}})
+			return nil
+		})
+	}
+	accept(1)
+	x.tick()
+	if x.site.Moving() > 0 || len(x.work) != 1 || x.displaced {
+		t.Errorf("before the other host was heard of %d moves are under way, %d wait, keys may be displaced: %v", x.site.Moving(), len(x.work), x.displaced)
+	}
+	x.unheardSince = x.unheardSince.Add(-pastAfter)
+	x.tick()
+	reports := x.reports()
+	r := reports[len(reports)-1]
+	if len(x.work) > 0 || len(r.GetRefused()) != 1 || r.GetRefused()[0].GetReason() != "past" || !strings.Contains(r.GetRefused()[0].GetMessage(), "10.0.0.2") {
+		t.Errorf("without the other host for long %d groups wait, the planner hears %v", len(x.work), r)
+	}
+	accept(2)
+	said := letter{job: x.name, run: x.run, from: "10.0.0.2", to: "10.0.0.1", message: migrate.Message{Kind: migrate.Holding}}
+	other := said
+	other.run = "01a209d86ec53720660bbdf68f0f-e63acea2aca9e7de"
+	x.hear(&other)
+	x.locked(func() error {
+		if x.known(time.Now().Add(-pastAfter)) {
+			t.Error("a letter of another run is taken for one of this")
+		}
+		return nil
+	})
+	x.hear(&said)
+	accept(3)
+	x.tick()
+	if x.site.Moving() != 1 {
+		t.Errorf("%d moves are under way when all hosts know the run", x.site.Moving())
+	}
+}
+
 // A move waits for what is under way until the proxy sees all of it.
 func TestNoMoveBesideWhatIsNotSeen(t *testing.T) {
 	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})

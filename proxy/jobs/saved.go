@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -104,6 +105,7 @@ func (j *Jobs) rememberJob(folder string) error {
 		x.local[id] = true
 	}
 	x.joinScopes(s.Scopes)
+	j.rememberScheduler(&t, s.Scopes)
 	if old := j.sharing(x); old != nil { // of another run; the later one counts
 		if !later(x, old) {
 			old = x
@@ -115,6 +117,21 @@ func (j *Jobs) rememberJob(folder string) error {
 	}
 	j.register(x)
 	return x.resume()
+}
+
+// rememberScheduler notes that processes of scopes have dialled the scheduler of a table:
+// they do so again for the next run at its address, perhaps before this proxy carries
+// anything of theirs, and the table of that run would be refused.
+func (j *Jobs) rememberScheduler(t *pslite.Table, scopes []Scope) {
+	for _, n := range t.Nodes() {
+		ip, err := netip.ParseAddr(n.Hostname)
+		if n.ID != pslite.SchedulerID || err != nil {
+			continue
+		}
+		for _, s := range scopes {
+			j.noteDialled(s, netip.AddrPortFrom(ip.Unmap(), uint16(n.Port)))
+		}
+	}
 }
 
 // later reports whether a run that was kept began after another one of its job.

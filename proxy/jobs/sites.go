@@ -205,6 +205,7 @@ func (x *job) hear(l *letter) {
 		if x.failed != nil { // it does not know what it has held
 			return nil
 		}
+		x.heard[l.from] = true
 		x.see(l.store, l.version, nil)
 		if l.message.Kind == migrate.Hold || l.message.Kind == migrate.Holding && len(l.message.Held) > 0 {
 			if err := x.mayBeDisplaced(); err != nil {
