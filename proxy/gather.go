@@ -13,17 +13,16 @@ import (
 // gather has pushes on a connection summed with those of other workers of this host,
 // and answers heard that come for them, where that is wanted and can be: on links whose
 // messages are seen, to other hosts. Connections that outlive a proxy read nothing that
-// has not been written. end is to be called when the link has ended.
-func (p *Proxy) gather(c *connection) (end func()) {
-	end = func() {}
-	if p.opts.Aggregate == nil || c.pipe.Sender == nil || c.pipe.Receiver == nil || c.kept != nil {
-		return end
-	}
+// has not been written. end is to be called when the link has ended. An error says that
+// a push waits that cannot go over this link: other workers' values may be in it, and
+// nothing can be sent in its place. The connection must be reset.
+func (p *Proxy) gather(c *connection) (end func(), err error) {
 	var before gathered
 	if c.transit != nil {
 		before, c.transit.gathered = c.transit.gathered, gathered{}
 	}
 	switch {
+	case p.opts.Aggregate == nil || c.pipe.Sender == nil || c.pipe.Receiver == nil || c.kept != nil:
 	case c.kind == kindLink && c.peer != p.instance:
 		far, alters := c.pipe.Far, func() bool { return false }
 		if a, ok := c.pipe.Sender.(interface{ DropsPushes() bool }); ok {
@@ -41,22 +40,33 @@ func (p *Proxy) gather(c *connection) (end func()) {
 			q.GoOn(l)
 		}
 		c.pipe.Gatherer = q
-		return c.gathers(gathered{queue: q})
+		return c.gathers(gathered{queue: q}), nil
 	case c.kind == kindAccepted: // of this host, too: a scheduler tells of all nodes
 		h := before.hearer
 		if h == nil {
 			h = p.opts.Aggregate.Hearer(c.scope, c.destination)
 		}
 		c.pipe.Hearer = h
-		return c.gathers(gathered{hearer: h})
+		return c.gathers(gathered{hearer: h}), nil
 	}
-	return end
+	if before.queue != nil && before.queue.Waiting() {
+		err = aggregate.ErrLost
+	}
+	before.close()
+	return func() {}, err
 }
 
 // gathered is what goes on with a connection over another link.
 type gathered struct {
-	queue  *aggregate.Queue
+	queue  queue
 	hearer *aggregate.Hearer
+}
+
+// queue is an [aggregate.Queue], but in tests.
+type queue interface {
+	relay.Gatherer
+	GoOn(l aggregate.Link)
+	Close()
 }
 
 func (g gathered) close() {

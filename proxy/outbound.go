@@ -311,9 +311,15 @@ func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 func (p *Proxy) carry(c *connection) error {
 	p.conns.addConnection(c)
 	defer p.conns.remove(c)
-	ended := p.gather(c)
+	ended, err := p.gather(c)
+	if err != nil {
+		relay.Reset(c.pipe.Job)
+		relay.Reset(c.pipe.Far)
+		c.closeCodec()
+		return reason.Wrap(err, "%s connection from %s to %s", c.kind, c.client, c.destination)
+	}
 	p.log.Debug("connection", "kind", c.kind, "client", c.client, "destination", c.destination, "codec", c.codec)
-	err := c.pipe.Run(p.life, p.memory)
+	err = c.pipe.Run(p.life, p.memory)
 	ended()
 	if errors.Is(err, relay.ErrPassed) {
 		return err
