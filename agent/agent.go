@@ -82,6 +82,9 @@ type Options struct {
 	// Route, where not nil, tells where connections go that may have been
 	// redirected to a proxy.
 	Route observe.Route
+	// Slow, where not nil, is told of requests whose answers took Locality.SlowAfter or
+	// longer, with their job's scheduler. It must not block, nor call the agent.
+	Slow func(scheduler netip.AddrPort, s locality.Slow)
 	// LastPush, where not nil, is told which workers push no more: see
 	// [observe.Options].
 	LastPush func(scheduler netip.AddrPort, node int32)
@@ -197,7 +200,7 @@ func New(opts Options) (*Agent, error) {
 		OneIn:    func() uint32 { return opts.Sampling.OneIn },
 		Uses:     opts.Uses,
 
-		Route: opts.Route, LastPush: opts.LastPush,
+		Route: opts.Route, LastPush: opts.LastPush, Slow: opts.Slow,
 
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})

@@ -21,6 +21,11 @@ const maxPairs = 1024
 // metrics returns a handler for the agent's metrics, made when they are asked
 // for.
 func (a *Agent) metrics() http.Handler {
+	return promhttp.HandlerFor(a.Gatherer(), promhttp.HandlerOpts{})
+}
+
+// Gatherer gives what /metrics serves.
+func (a *Agent) Gatherer() prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -28,7 +33,7 @@ func (a *Agent) metrics() http.Handler {
 		collector{a},
 	)
 	registry.MustRegister(a.opts.Collectors...)
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return registry
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {

@@ -15,7 +15,7 @@ func (r Request) exchange() exchange {
 // unanswered is what is known of a request that waits.
 type unanswered struct {
 	asked       int64
-	bytes       uint64
+	bytes, keys uint64 // keys 0: not known
 	first, last uint64
 	keyed       bool
 }
@@ -60,12 +60,12 @@ func (p *pending) addRequest(r Request) (worker int, given bool) {
 	return worker, given
 }
 
-func (p *pending) removeRequest(r Request) (asked int64, ok bool) {
+func (p *pending) removeRequest(r Request) (w unanswered, ok bool) {
 	x := r.exchange()
-	w, ok := p.at[x]
+	w, ok = p.at[x]
 	delete(p.at, x)
 	p.trim(pair{x.worker, x.server})
-	return w.asked, ok
+	return w, ok
 }
 
 // giveUpBefore drops the requests of a pair that wait for longer than one that waits,

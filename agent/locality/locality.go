@@ -32,6 +32,10 @@ type Options struct {
 	// WindowKeys is how many uses of keys a Window has at most; 0: there are
 	// none.
 	WindowKeys int
+	// Slow, where not nil, is told of each request whose answer took SlowAfter or
+	// longer. It is called with the job's lock held, and must not block.
+	Slow      func(Slow)
+	SlowAfter time.Duration
 }
 
 // DefaultOptions keep an hour, the last five minutes of it finely.
@@ -54,6 +58,14 @@ type Request struct {
 	Timestamp      int32
 	Push, Pull     bool
 	Bytes          uint64 // of a request's keys and values, as far as its meta says
+}
+
+// Slow is a request whose answer took long. Times are nanoseconds since 1970.
+type Slow struct {
+	Worker, Server  int
+	Asked, Answered int64
+	Push, Pull      bool
+	Keys, Bytes     uint64 // of the request; 0 keys: not known
 }
 
 // Pair is what passed between a worker and a server.
@@ -160,17 +172,25 @@ func (j *Job) Answer(r Request) bool {
 	if !j.seen.noteMessage(r, true) {
 		return false
 	}
-	asked, ok := j.pending.removeRequest(r)
+	w, ok := j.pending.removeRequest(r)
 	if !ok {
 		j.totals.Unasked++
 		return true
 	}
+	j.took(now, r, w)
+	return true
+}
+
+// took notes how long a request waited for its answer.
+func (j *Job) took(now *Interval, r Request, w unanswered) {
 	j.totals.Answered++
 	j.noteAnswered(r.Worker, r.Time)
-	took := r.Time - asked
+	took := r.Time - w.asked
 	now.took(r.Worker, r.Server, took)
 	j.all.took(r.Worker, r.Server, took)
-	return true
+	if j.opts.Slow != nil && took >= int64(j.opts.SlowAfter) {
+		j.opts.Slow(Slow{Worker: r.Worker, Server: r.Server, Asked: w.asked, Answered: r.Time, Push: r.Push, Pull: r.Pull, Keys: w.keys, Bytes: w.bytes})
+	}
 }
 
 // GiveUpBefore gives up the requests of a worker to a server that were asked before
@@ -190,12 +210,8 @@ func (j *Job) GiveUpBefore(r Request) {
 func (j *Job) Timed(r Request) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if asked, ok := j.pending.removeRequest(r); ok {
-		j.totals.Answered++
-		j.noteAnswered(r.Worker, r.Time)
-		took := r.Time - asked
-		j.interval(r.Time).took(r.Worker, r.Server, took)
-		j.all.took(r.Worker, r.Server, took)
+	if w, ok := j.pending.removeRequest(r); ok {
+		j.took(j.interval(r.Time), r, w)
 	}
 }
 

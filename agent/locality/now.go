@@ -182,13 +182,14 @@ func (j *Job) Now() (workers []WorkerNow, waits []Wait) {
 	return workers, waits
 }
 
-// Describe says of a request that waits how large it is and what keys it has.
-func (j *Job) Describe(r Request, bytes uint64, keyed bool, first, last uint64) {
+// Describe says of a request that waits how large it is, how many keys it has and,
+// where they are known, which.
+func (j *Job) Describe(r Request, bytes, keys uint64, keyed bool, first, last uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	x := r.exchange()
 	if w, ok := j.pending.at[x]; ok {
-		w.bytes = bytes
+		w.bytes, w.keys = bytes, keys
 		if keyed {
 			w.keyed, w.first, w.last = true, first, last
 		}

@@ -88,6 +88,9 @@ func (o *Observer) job(scheduler netip.AddrPort) *Job {
 		return nil
 	}
 	opts := o.opts.Locality
+	if slow := o.opts.Slow; slow != nil {
+		opts.Slow = func(s locality.Slow) { slow(scheduler, s) }
+	}
 	j := &Job{
 		Scheduler: scheduler, Sums: locality.New(opts), observer: o,
 		byAddress: map[netip.AddrPort]*Node{}, byID: map[int32]*Node{}, byPID: map[int]*Node{},

@@ -242,9 +242,9 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 	if msg.fresh && !msg.answer {
 		if keyed := s.list.len() > 0 && msg.flushed == 0; keyed {
 			first, last := s.list.ends()
-			msg.job.Sums.Describe(msg.exchange, size, true, first, last)
+			msg.job.Sums.Describe(msg.exchange, size, frames[1]/8, true, first, last)
 		} else {
-			msg.job.Sums.Describe(msg.exchange, size, false, 0, 0)
+			msg.job.Sums.Describe(msg.exchange, size, frames[1]/8, false, 0, 0)
 		}
 	}
 	if msg.fresh && msg.keyBytes > 0 {

@@ -72,6 +72,9 @@ type Options struct {
 	Route Route
 	// Uses, where not nil, is told every use of keys: by psidecar record.
 	Uses func(Use)
+	// Slow, where not nil, is told of requests whose answers took Locality.SlowAfter or
+	// longer, with their job's scheduler. It must not block, nor call the observer.
+	Slow func(scheduler netip.AddrPort, s locality.Slow)
 	// LastPush, where not nil, is told of a worker of this host that has told its
 	// job's scheduler, on a connection that was not redirected to a proxy, that it
 	// pushes no more: see lastPush. It must not block.

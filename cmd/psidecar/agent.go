@@ -47,6 +47,7 @@ type agentFlags struct {
 	planner         plannerLink
 	intercept       interceptFlags
 	pods            podFlags
+	otlp            otlpFlags
 }
 
 func (f *agentFlags) watching(cmd *cobra.Command) {
@@ -72,6 +73,7 @@ func (f *agentFlags) showing(cmd *cobra.Command) {
 	addNames(cmd, &f.names)
 	addKeyNames(cmd, &f.keyNames)
 	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
+	f.otlp.addFlags(cmd)
 	flags.StringVar(&f.host, "host", "", "name of this host in reports and on the page; default: its hostname")
 	flags.Uint32Var(&f.link, "link-mbit", 0, "speed of this host's link in Mbit/s, which the planner counts with; 0: as the node's annotation "+pods.LinkAnnotation+" or the interface of the default route says")
 }
@@ -196,6 +198,10 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if f.planner.address != "" {
 		opts.Locality.WindowKeys = locality.DefaultWindowKeys
 	}
+	exporter, err := f.otlp.open(&opts)
+	if err != nil {
+		return err
+	}
 	interception, err := f.intercept.open()
 	if err != nil {
 		return err
@@ -207,6 +213,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return opts.Health.Watch(ctx) })
 	g.Go(func() error { return d.Run(ctx) })
+	g.Go(func() error { return runExporter(ctx, exporter, d.Agent()) })
 	g.Go(func() error { return front.Serve(ctx, d.Agent().Handler(f.pprof)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.namesSocket) })
 	return g.Wait()

@@ -36,6 +36,7 @@ var flagGroups = []flagGroup{
 	{"The planner in this process", []string{"planner-"}},
 	{"Several planners", []string{"lease", "advertise"}},
 	{"Page, interface, administration", []string{"listen", "http", "http-name", "pprof", "control-socket", "socket", "admin-uid"}},
+	{"OpenTelemetry", []string{"otlp-"}},
 	{"Kubernetes", []string{"kubernetes", "kubernetes-"}},
 }
 

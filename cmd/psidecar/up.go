@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/agent"
 	agentdaemon "github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/otlp"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
@@ -88,18 +90,17 @@ type host struct {
 	codec        *values.Codec // nil: there is none for values
 	health       *health.Loops // of all parts
 	orders       *control.Server
-	control      string // unix socket for orders; empty: none
+	exporter     *otlp.Exporter // nil: nothing is exported
+	control      string         // unix socket for orders; empty: none
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	h := &host{pprof: f.agent.pprof, values: &f.proxy.values, health: &health.Loops{}}
 	address := f.agent.planner.address
-	watch, err := f.agent.options()
+	watch, err := h.watches(&f.agent)
 	if err != nil {
 		return nil, err
 	}
-	watch.Health = h.health
-	watch.Locality.WindowKeys = locality.DefaultWindowKeys
 	carry, err := f.proxy.options()
 	if err != nil {
 		return nil, err
@@ -168,6 +169,18 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	return h, err
 }
 
+// watches returns what the agent is to do.
+func (h *host) watches(f *agentFlags) (agent.Options, error) {
+	watch, err := f.options()
+	if err != nil {
+		return watch, err
+	}
+	watch.Health = h.health
+	watch.Locality.WindowKeys = locality.DefaultWindowKeys
+	h.exporter, err = f.otlp.open(&watch)
+	return watch, err
+}
+
 // reachable is where this host reaches a listener of its own.
 func reachable(a net.Addr) string {
 	t := *a.(*net.TCPAddr)
@@ -190,6 +203,7 @@ func (h *host) run(ctx context.Context) error {
 		g.Go(func() error { return h.planner.Run(ctx) })
 	}
 	g.Go(func() error { return h.agent.Run(ctx) })
+	g.Go(func() error { return runExporter(ctx, h.exporter, h.agent.Agent()) })
 	g.Go(func() error { return h.proxy.Run(ctx) })
 	g.Go(func() error { h.values.follow(ctx, h.codec); return nil })
 	g.Go(func() error { return h.front.Serve(ctx, h.handler()) })
