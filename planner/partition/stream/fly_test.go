@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"testing"
@@ -21,6 +22,7 @@ func BenchmarkMadeOnTheFly(b *testing.B) {
 	source := func(ctx context.Context, _ int, each func([]uint64) (int, error)) error {
 		return r.Rows(ctx, func(ids []uint64) error { _, err := each(ids); return err })
 	}
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(memory) + 192<<20)) // as psidecar partition --stream does
 	for b.Loop() {
 		o := stream.Options{K: k, Memory: int64(memory), Passes: stream.DefaultPasses, Scratch: b.TempDir()}
 		result, err := stream.Partition(b.Context(), source, o, func(uint64, int) error { return nil })
