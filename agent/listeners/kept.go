@@ -41,7 +41,9 @@ func (p keptPair) close() {
 type keptOf struct {
 	peer  *peer
 	takes bool // it takes what others left
-	pairs map[uint64]keptPair
+	// relies: it was told that this agent stays, and may leave what it has held.
+	relies bool
+	pairs  map[uint64]keptPair
 }
 
 // kept is what is held. Its zero value holds nothing, and most is to be set.
@@ -55,6 +57,7 @@ type kept struct {
 	given   uint64
 	lost    uint64
 	closed  bool
+	changed chan struct{} // closed when something has left here or orphans; nil: nobody waits
 }
 
 // affordableKept is how many connections of a proxy can be held.
@@ -82,6 +85,7 @@ func (k *kept) comes(conn *handover.Conn, p *peer, takes bool) {
 	k.here[conn] = &keptOf{peer: p, takes: takes, pairs: map[uint64]keptPair{}}
 	k.give(conn, k.orphans)
 	k.orphans = nil
+	k.notify()
 	if k.late != nil {
 		k.late.Stop()
 		k.late = nil
@@ -153,6 +157,51 @@ func (k *kept) drop(conn *handover.Conn, id uint64) {
 	}
 }
 
+// rely notes whether a proxy goes by what it was told: that this agent stays.
+func (k *kept) rely(conn *handover.Conn, relies bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if of := k.here[conn]; of != nil {
+		of.relies = relies
+		k.notify()
+	}
+}
+
+// notify wakes up settle. k.mu is locked.
+func (k *kept) notify() {
+	if k.changed != nil {
+		close(k.changed)
+		k.changed = nil
+	}
+}
+
+// settle waits until no proxy relies on this agent, and all that others left was given
+// away or given up; it returns false where that has not come about within so long.
+func (k *kept) settle(within time.Duration) bool {
+	late := time.NewTimer(within)
+	defer late.Stop()
+	for {
+		k.mu.Lock()
+		owed := len(k.orphans) > 0
+		for _, of := range k.here {
+			owed = owed || of.relies
+		}
+		if owed && k.changed == nil {
+			k.changed = make(chan struct{})
+		}
+		changed := k.changed
+		k.mu.Unlock()
+		if !owed {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return false
+		}
+	}
+}
+
 // leaves takes what a proxy that has ended had held for the next one, which has so much
 // time to come.
 func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
@@ -167,6 +216,7 @@ func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.here, conn)
+	defer k.notify()
 	if !dead || k.closed {
 		for _, p := range of.pairs {
 			p.close()
@@ -202,6 +252,7 @@ func (k *kept) giveUp() {
 		k.lost++
 	}
 	k.orphans, k.late = nil, nil
+	k.notify()
 }
 
 // close closes all that is held.

@@ -233,25 +233,31 @@ func (l *Listeners) accept(ctx context.Context) error {
 		close(l.leaving)
 		return nil
 	}
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		close(l.leaving)
+		if !l.kept.settle(keptFor) {
+			l.log.Warn("the agent ends, and connections of a proxy that has ended, or is about to, with it", "waited", keptFor)
+		}
+		close(ended)
 		l.incoming.Close()
 	})
 	defer stop()
 	for {
 		raw, err := l.incoming.AcceptUnix()
-		switch {
-		case ctx.Err() != nil:
+		select {
+		case <-ended:
 			if err == nil {
-				err = raw.Close()
-			} else {
-				err = nil
+				return raw.Close()
 			}
-			return err
+			return nil
+		default:
+		}
+		switch {
 		case reason.IsNoDescriptors(err):
 			l.log.Warn("no proxy can come now; trying again", "error", err)
 			select {
-			case <-ctx.Done():
+			case <-ended:
 			case <-time.After(time.Second):
 			}
 			continue

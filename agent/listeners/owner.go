@@ -53,11 +53,14 @@ const heardWithin = 20 * time.Millisecond
 
 var errEnds = errors.New("the agent is about to end, too")
 
-// stays answers whether this agent stays.
+// stays answers whether this agent stays. Where it says so, and is to end before that
+// proxy has, it waits for the proxy after it (kept.settle).
 func (o *owners) stays(m handover.Message) error {
 	return o.later(m, func(*handover.Message) error {
+		o.listeners.kept.rely(o.conn, true) // before it is looked
 		select {
 		case <-o.listeners.leaving:
+			o.listeners.kept.rely(o.conn, false)
 			return errEnds
 		case <-time.After(heardWithin):
 			return nil

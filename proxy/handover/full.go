@@ -39,7 +39,7 @@ func (c *Client) tellFull(ctx context.Context) {
 			continue
 		}
 		if err := conn.Send(Message{Kind: Full, On: full}, nil); err != nil {
-			conn.Close() // the session notices
+			conn.giveUp(err)
 		}
 	}
 }

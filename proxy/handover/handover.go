@@ -275,6 +275,17 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.unix.SetReadDeadlin
 // Close hangs up.
 func (c *Conn) Close() error { return c.unix.Close() }
 
+// giveUp has Receive fail after a message could not be sent. Where the other side has
+// gone it fails by itself, after what that has said: connections may be among it.
+func (c *Conn) giveUp(why error) {
+	if !hasGone(why) {
+		c.Close()
+	}
+}
+
+// hasGone reports whether sending failed since the other side has hung up.
+func hasGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
+
 // Peer returns who is at the other end, as the kernel knows it.
 func (c *Conn) Peer() (*unix.Ucred, error) {
 	raw, err := c.unix.SyscallConn()

@@ -119,7 +119,7 @@ func (c *Client) tellKept() {
 		}
 		// A connection that has been closed meanwhile cannot be held.
 		if err := conn.send(m, files...); err != nil && m.Kind == Drop {
-			conn.Close() // the session notices
+			conn.giveUp(err)
 		}
 	}
 }

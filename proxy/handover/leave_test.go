@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -103,4 +105,73 @@ func connected(t *testing.T) (a, b *net.TCPConn) {
 	}
 	t.Cleanup(func() { dialed.Close(); accepted.Close() })
 	return dialed.(*net.TCPConn), accepted
+}
+
+// An agent that ends, and has not read all that it was told, has given away what it
+// held: all of that is taken before the proxy looks for another agent.
+func TestWhatAnAgentGaveBeforeItsEndIsTaken(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	sessions, stop := agentAt(t, socket)
+	defer stop()
+	c := NewClient(socket, func(context.Context, *Listener) error { return nil })
+	taken, gone := make(chan uint64, 16), make(chan struct{})
+	c.Keeps(func(id uint64, socket, page *os.File) {
+		socket.Close()
+		page.Close()
+		taken <- id
+	}, func() { close(taken) })
+	c.Alive(func() error { <-gone; return nil }) // so that it answers, and then reads on, an agent that has gone
+	own, _ := connected(t)
+	_, file, _ := openListener(t)
+	c.Keep(99, own, file) // the agent does not read that
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	agent := <-sessions
+	if m, _, err := agent.Receive(); err != nil || m.Kind != Hello {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	left, _ := connected(t)
+	say := func(m Message, files ...syscall.Conn) {
+		t.Helper()
+		if err := agent.send(m, files...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(Message{Kind: Hello, Version: Version, Keeps: 8, Holds: 1000})
+	say(Message{Kind: Ping})
+	for id := range uint64(5) {
+		say(Message{Kind: Kept, ID: id}, left, file)
+	}
+	say(Message{Kind: AllKept})
+	agent.Close()
+	close(gone)
+	for want := uint64(0); ; want++ {
+		select {
+		case id, more := <-taken:
+			if !more && want < 5 || more && id != want {
+				t.Fatalf("it took %d, more %v, want %d", id, more, want)
+			}
+			if more {
+				continue
+			}
+		case again := <-sessions:
+			again.Close()
+			t.Fatalf("it looks for another agent, and has taken %d connections of 5", want)
+		}
+		break
+	}
+	end()
+	for {
+		select {
+		case s := <-sessions:
+			s.Close()
+			continue
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // Client is a proxy's side. Its methods may be called from several goroutines.
@@ -161,6 +162,9 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 	c.look()
 	for {
 		m, files, err := conn.ReceiveAll()
+		if errors.Is(err, unix.ECONNRESET) {
+			continue // it ended before it had read all; what it has said can still be read
+		}
 		if err != nil {
 			return err
 		}
@@ -339,7 +343,10 @@ func (c *Client) pong() error {
 		m.Carried = new(Carried)
 		m.Carried.Job, m.Carried.Far = c.carried()
 	}
-	return conn.Send(m, nil)
+	if err := conn.Send(m, nil); err != nil && !hasGone(err) {
+		return err
+	}
+	return nil // the session ends when all that an agent has said is read
 }
 
 // SetFailClosed has connects of the cgroup fail, from the next one on, while no

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -150,4 +151,35 @@ func (f *fleet) replaceAll() {
 		f.await("the next proxy on "+s.host.Name, func() error { return s.proxy.runs(all[i]) })
 		f.ready(s)
 	}
+}
+
+// An agent is replaced in order while no proxy is there, and holds what the one before
+// left: it waits for the next proxy, which goes on with all of it.
+func TestHandedOverWhileTheAgentEnds(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
+	r := f.startFor(f.unending(f.counting(50)), 3*time.Minute)
+	r.training()
+	for _, s := range f.sidecars {
+		s.proxy.StayAway(true)
+		agent, proxy := s.agent.Current(), s.proxy.Current()
+		if err := s.proxy.signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-proxy.Done()
+		if err := s.agent.signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		s.proxy.StayAway(false)
+		f.await("the next agent and proxy on "+s.host.Name, func() error {
+			return errors.Join(s.agent.runs(agent), s.proxy.runs(proxy))
+		})
+		f.ready(s)
+		f.tookAll(s)
+	}
+	if r.over() {
+		t.Fatal("the job was over before all were replaced")
+	}
+	r.exact()
+	f.settled()
 }

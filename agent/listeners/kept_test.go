@@ -1,0 +1,179 @@
+package listeners
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/handover"
+)
+
+// keeping is a proxy for which an agent holds connections: its process, and both ends
+// of its connection to the agent.
+type keeping struct {
+	process *exec.Cmd
+	agents  *handover.Conn
+	proxys  *handover.Conn
+	peer    *peer
+}
+
+func newKeeping(t *testing.T, k *kept) *keeping {
+	t.Helper()
+	mine, proxys, err := handover.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &keeping{process: exec.Command("sleep", "1000"), agents: handover.NewConn(mine), proxys: handover.NewConn(proxys)}
+	if err := c.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := unix.PidfdOpen(c.process.Process.Pid, 0) // the socket's is this process
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.peer = &peer{pid: int32(c.process.Process.Pid), pidfd: pidfd}
+	t.Cleanup(func() {
+		c.kill()
+		c.peer.close()
+		c.agents.Close()
+		c.proxys.Close()
+	})
+	k.comes(c.agents, c.peer, true)
+	return c
+}
+
+// kill ends the process, once.
+func (c *keeping) kill() {
+	if c.process.ProcessState == nil {
+		_ = c.process.Process.Kill()
+		_ = c.process.Wait()
+	}
+}
+
+// holdOne has the agent hold a connection of the proxy's.
+func (c *keeping) holdOne(t *testing.T, k *kept, id uint64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	file, err := conn.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.hold(c.agents, id, []*os.File{file, page}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kinds are the next messages from the agent, up to AllKept.
+func (c *keeping) kinds(t *testing.T) (all []string) {
+	t.Helper()
+	for {
+		if err := c.proxys.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		m, files, err := c.proxys.ReceiveAll()
+		if err != nil {
+			t.Fatalf("after %q: %v", all, err)
+		}
+		for _, f := range files {
+			f.Close()
+		}
+		all = append(all, m.Kind)
+		if m.Kind == handover.AllKept {
+			return all
+		}
+	}
+}
+
+// settling has the agent end, and returns once it waits or has waited.
+func settling(t *testing.T, k *kept, within time.Duration) <-chan bool {
+	t.Helper()
+	settled := make(chan bool, 1)
+	go func() { settled <- k.settle(within) }()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		k.mu.Lock()
+		waits := k.changed != nil
+		k.mu.Unlock()
+		if waits || len(settled) > 0 {
+			return settled
+		}
+		if time.Now().After(end) {
+			t.Fatal("it neither waits nor has waited")
+		}
+	}
+}
+
+// An agent that is to end while it holds what a proxy left, or is about to leave since
+// it was told that the agent stays, waits for the next proxy and gives it that.
+func TestSettleWaitsForTheNextProxy(t *testing.T) {
+	k := &kept{most: 4}
+	t.Cleanup(k.close)
+	first := newKeeping(t, k)
+	first.holdOne(t, k, 7)
+	if got := first.kinds(t); len(got) != 1 {
+		t.Fatalf("the first proxy is told %q", got)
+	}
+	k.rely(first.agents, true)
+	settled := settling(t, k, time.Hour)
+	if len(settled) > 0 {
+		t.Fatal("it did not wait for a proxy that relies on it")
+	}
+	first.kill()
+	k.leaves(first.agents, time.Hour)
+	if held, _, _ := k.counts(); held != 1 || len(settled) > 0 {
+		t.Fatalf("%d connections are held for the next proxy, ended %v", held, len(settled) > 0)
+	}
+	next := newKeeping(t, k)
+	if got := next.kinds(t); len(got) != 2 || got[0] != handover.Kept {
+		t.Errorf("the next proxy is told %q", got)
+	}
+	if !<-settled {
+		t.Error("it gave up although the next proxy has come")
+	}
+}
+
+// It does not wait for proxies that live on, nor any longer than connections are held.
+func TestSettleDoesNotWait(t *testing.T) {
+	k := &kept{most: 4}
+	t.Cleanup(k.close)
+	proxy := newKeeping(t, k)
+	proxy.holdOne(t, k, 7)
+	if !k.settle(time.Hour) {
+		t.Error("it waited for a proxy that lives on")
+	}
+	k.rely(proxy.agents, true)
+	if k.settle(time.Nanosecond) {
+		t.Error("what a proxy relies on is settled while it is there")
+	}
+	settled := settling(t, k, time.Hour)
+	k.rely(proxy.agents, false)
+	if !<-settled {
+		t.Error("it gave up a proxy that does not rely on it any more")
+	}
+	proxy.kill()
+	k.leaves(proxy.agents, time.Hour)
+	settled = settling(t, k, time.Hour)
+	k.giveUp()
+	if !<-settled {
+		t.Error("it gave up what is given up")
+	}
+	if _, _, lost := k.counts(); lost != 1 {
+		t.Errorf("%d connections are counted as lost, want 1", lost)
+	}
+}
