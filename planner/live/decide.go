@@ -46,13 +46,13 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 		return "", nil // what is used meanwhile counts for the next decision
 	}
 	j.shifted = false
-	placed := false
-	s.View(j.name, func(o *plan.Owners, servers int, version uint64) {
-		if placed = servers == 0 || servers == j.servers || o.Ranges() == 0; placed {
-			j.place(o, version)
+	fits := false
+	s.View(j.name, func(v plans.Where) {
+		if fits = v.Servers == 0 || v.Servers == j.servers || v.Owners.Ranges() == 0; fits {
+			j.place(v)
 		}
 	})
-	if !placed {
+	if !fits {
 		return otherServers, nil
 	}
 	j.makeRoom()
@@ -109,7 +109,7 @@ func (j *job) incomplete() string {
 func (j *job) small() bool {
 	uses := 0
 	for _, w := range j.workers {
-		uses += len(w.bytes)
+		uses += len(w.seen.all)
 	}
 	return uses < j.opts.MaxItems
 }

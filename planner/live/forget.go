@@ -92,15 +92,17 @@ func (j *job) retainItems(kept []int32) {
 	j.number = make(map[uint64]int32, 2*len(kept))
 	for to, from := range kept {
 		number[from] = int32(to)
-		j.keys[to], j.used[to] = j.keys[from], j.used[from]
+		j.keys[to], j.homes[to], j.used[to] = j.keys[from], j.homes[from], j.used[from]
 		j.items.Home[to], j.items.Owner[to], j.items.Size[to] = j.items.Home[from], j.items.Owner[from], j.items.Size[from]
 		j.number[j.keys[to]] = int32(to)
 	}
 	n := len(kept)
-	j.keys, j.used = j.keys[:n], j.used[:n]
+	j.keys, j.homes, j.used = j.keys[:n], j.homes[:n], j.used[:n]
+	j.placed.items = n // all were
 	j.items.Home, j.items.Owner, j.items.Size = j.items.Home[:n], j.items.Owner[:n], j.items.Size[:n]
 	for _, w := range j.workers {
-		w.bytes, w.was = renumbered(w.bytes, number), renumbered(w.was, number)
+		w.seen.renumber(number)
+		w.was.renumber(number)
 		for _, list := range []*[]int32{&w.batch.Pulled, &w.batch.Updated} {
 			for i, item := range *list {
 				(*list)[i] = number[item]
@@ -108,15 +110,4 @@ func (j *job) retainItems(kept []int32) {
 			*list = slices.DeleteFunc(*list, func(item int32) bool { return item < 0 })
 		}
 	}
-}
-
-// renumbered returns what was used of the items that are kept.
-func renumbered(bytes map[int32]float32, number []int32) map[int32]float32 {
-	kept := make(map[int32]float32, len(bytes))
-	for item, b := range bytes {
-		if number[item] >= 0 {
-			kept[number[item]] = b
-		}
-	}
-	return kept
 }

@@ -112,14 +112,14 @@ func TestJobsThatShareHosts(t *testing.T) {
 		j.pace.note(5, 1e9, nil)
 		j.pace.note(10*float64(i+1), 2e9, []float64{100, 300})
 	}
-	if base := p.elsewhere(a); fmt.Sprint(base) != "[0 200]" {
+	if base := a.elsewhere(p.paces(a)); fmt.Sprint(base) != "[0 200]" {
 		t.Errorf("beside job a its hosts move %v bytes a step", base)
 	}
-	if base := p.elsewhere(b); fmt.Sprint(base) != "[150 0]" {
+	if base := b.elsewhere(p.paces(b)); fmt.Sprint(base) != "[150 0]" {
 		t.Errorf("beside job b its hosts move %v bytes a step", base)
 	}
 	b.idle = patience + 1
-	if base := p.elsewhere(a); base != nil {
+	if base := a.elsewhere(p.paces(a)); base != nil {
 		t.Errorf("beside job a, with b idle, its hosts move %v bytes a step", base)
 	}
 }

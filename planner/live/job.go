@@ -1,9 +1,8 @@
 package live
 
 import (
-	"cmp"
-	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
@@ -18,6 +17,9 @@ import (
 // items the same items; machines' numbers are never given to others, and items' by
 // forget alone, which tells the strategy.
 type job struct {
+	// mu guards the rest but name and opts. A job's decision holds it, so that reports of
+	// this job wait for it, and those of others do not.
+	mu      *sync.Mutex
 	name    string
 	run     plan.Run // empty: nobody has named it
 	opts    Options
@@ -31,13 +33,14 @@ type job struct {
 
 	number map[uint64]int32 // item of a key
 	keys   []uint64         // by item
+	homes  []int32          // by item: rank of the server at which it is at home
 	used   []uint32         // by item: number of the decision before which it was used last
 	items  dynamic.Items
 	door   door
 	turn   uint32 // number of the next decision
 	full   uint64 // uses of keys for which there was no item
 	missed uint64 // uses that agents left out
-	owners uint64 // version of the owners in items, 0: not read yet
+	placed placed
 
 	workers map[string]*worker // by host and name
 	last    int64              // when something was used, as the agents' clocks say
@@ -50,24 +53,27 @@ type job struct {
 	pace     pace
 }
 
-// A worker is what one worker did since the last decision, and before.
-type worker struct {
-	machine int
-	steps   uint64 // of the windows
-	bytes   map[int32]float32
-	batch   dynamic.Batch
-	total   uint64 // steps in all, as last reported
-	before  uint64 // at the last decision
-	known   bool   // before is right
-	missed  int    // decisions since it was heard of
-	// was is what it used in the windows before the last decision in which it was
-	// heard of, so many steps.
-	was      map[int32]float32
-	wasSteps uint64
+func newJob(name string, opts Options) *job {
+	return &job{mu: new(sync.Mutex), name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
 }
 
-func newJob(name string, opts Options) *job {
-	return &job{name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
+// take is addReport, and reports whether workers turned to other keys.
+func (j *job) take(host string, link uint32, r *api.JobReport) (shifted bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.addReport(host, link, r)
+	if r.GetWindow().GetShifted() {
+		j.shifted = true
+		return true
+	}
+	return false
+}
+
+// turned reports whether workers turned to other keys since the last decision.
+func (j *job) turned() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.shifted
 }
 
 // addReport takes in one host's report. One that saw nothing since its last is of a run
@@ -125,18 +131,23 @@ func (j *job) follow(run plan.Run) {
 		return
 	}
 	if j.run != "" || len(j.keys) > 0 { // seen before anybody named a run: of which one is not known
-		heard := j.heard
-		*j = *newJob(j.name, j.opts)
-		j.heard = heard
+		j.forget()
 	}
-	j.run, j.owners = run, 0
+	j.run, j.placed = run, placed{}
+}
+
+// forget forgets all but what hosts have told last.
+func (j *job) forget() {
+	mu, heard := j.mu, j.heard
+	*j = *newJob(j.name, j.opts)
+	j.mu, j.heard = mu, heard
 }
 
 // restart forgets all but the name: the job has begun anew, with other servers.
 func (j *job) restart(servers int) {
-	judge, run, heard := j.judge, j.run, j.heard
-	*j = *newJob(j.name, j.opts)
-	j.judge, j.run, j.heard = judge, run, heard
+	judge, run := j.judge, j.run
+	j.forget()
+	j.judge, j.run = judge, run
 	j.servers, j.serves = servers, make([]string, servers)
 }
 
@@ -176,7 +187,7 @@ func (j *job) see(host string, w *api.Window) {
 		name := host + "\x00" + u.GetWorker()
 		who := j.workers[name]
 		if who == nil {
-			who = &worker{machine: j.machine[host], bytes: map[int32]float32{}, was: map[int32]float32{}}
+			who = &worker{machine: j.machine[host]}
 			j.workers[name] = who
 		}
 		who.steps += uint64(max(u.GetSteps(), 1))
@@ -189,7 +200,7 @@ func (j *job) see(host string, w *api.Window) {
 			}
 			value := float64(j.items.Size[item]) - j.opts.KeyBytes
 			bytes := float64(u.GetPulls()[i])*(2*j.opts.KeyBytes+value) + float64(u.GetPushes()[i])*(j.opts.KeyBytes+value)
-			who.bytes[item] += float32(bytes)
+			who.seen.addUse(item, float32(bytes))
 		}
 		if j.opts.Strategy != "dppa" { // no other looks at requests
 			continue
@@ -226,7 +237,7 @@ func (j *job) item(key uint64, size uint32) int32 {
 		j.items.Home = append(j.items.Home, 0) // set by place
 		j.items.Owner = append(j.items.Owner, 0)
 		j.items.Size = append(j.items.Size, float32(j.opts.KeyBytes+defaultSize))
-		j.owners = 0
+		j.homes = append(j.homes, plan.HomeOf(key, j.servers))
 	}
 	j.used[n] = j.turn
 	if size > 0 {
@@ -235,104 +246,7 @@ func (j *job) item(key uint64, size uint32) int32 {
 	return n
 }
 
-// place notes where all items are, after the plans' service.
-func (j *job) place(o *plan.Owners, version uint64) {
-	if j.owners == version+1 {
-		return
-	}
-	for i, key := range j.keys {
-		home := plan.HomeOf(key, j.servers)
-		owner := o.Owner(key)
-		if owner == plan.Home {
-			owner = home
-		}
-		j.items.Home[i] = int32(j.machine[j.serves[home]])
-		j.items.Owner[i] = int32(j.machine[j.serves[owner]])
-	}
-	j.owners = version + 1
-}
-
 // patience is for how many decisions a worker that is not heard of is taken to
 // go on as before: hosts tell of their workers every few seconds, each in its own
 // time, and with one left out its machine would seem idle that is not.
 const patience = 4
-
-// seenUse is what one worker used of an item.
-type seenUse struct {
-	item, machine, worker int32
-	bytes                 float64
-}
-
-// epoch returns what was used since the last decision, and begins anew; steps
-// is 0 where nothing was.
-func (j *job) epoch() *dynamic.Epoch {
-	e := &dynamic.Epoch{}
-	names := slices.Sorted(maps.Keys(j.workers))
-	active, seen := j.elapsed(e)
-	if active == 0 {
-		return e
-	}
-	e.Share = min(seen/e.Steps, 1)
-	e.Heard = make([]bool, len(j.hosts))
-	var all []seenUse
-	for order, name := range names {
-		w := j.workers[name]
-		if w.steps > 0 {
-			e.Heard[w.machine] = true
-			w.was, w.bytes = w.bytes, w.was
-			w.wasSteps = w.steps
-			clear(w.bytes)
-		} else if w.missed++; w.missed > patience || w.wasSteps == 0 {
-			continue
-		}
-		for item, bytes := range w.was {
-			all = append(all, seenUse{item, int32(w.machine), int32(order), float64(bytes) / float64(w.wasSteps) * e.Steps})
-		}
-		if len(w.batch.Pulled)+len(w.batch.Updated) > 0 {
-			b := w.batch
-			if len(b.Pulled) == 0 {
-				b.Pulled = b.Updated
-			}
-			e.Batches = append(e.Batches, b)
-		}
-		w.steps, w.batch = 0, dynamic.Batch{}
-	}
-	slices.SortFunc(all, func(a, b seenUse) int {
-		return cmp.Or(cmp.Compare(a.item, b.item), cmp.Compare(a.machine, b.machine), cmp.Compare(a.worker, b.worker))
-	})
-	e.Uses = make([]dynamic.Use, 0, len(all))
-	for from := 0; from < len(all); {
-		to, sum := from, 0.0
-		for ; to < len(all) && all[to].item == all[from].item && all[to].machine == all[from].machine; to++ {
-			sum += all[to].bytes
-		}
-		e.Uses = append(e.Uses, dynamic.Use{Item: all[from].item, Machine: all[from].machine, Bytes: float32(sum)})
-		from = to
-	}
-	return e
-}
-
-// elapsed sets how many steps an epoch has: those that the workers which were
-// heard of made since the last decision, in the mean. It returns how many such
-// workers there are, and the mean of the steps of their windows, which may be
-// fewer.
-func (j *job) elapsed(e *dynamic.Epoch) (active, seen float64) {
-	for _, w := range j.workers {
-		if w.steps > 0 {
-			steps := float64(w.steps)
-			if w.known && w.total > w.before {
-				steps = float64(w.total - w.before)
-			}
-			active, seen, e.Steps = active+1, seen+float64(w.steps), e.Steps+steps
-			w.known = true
-		}
-	}
-	if active == 0 {
-		return 0, 0
-	}
-	for _, w := range j.workers {
-		w.before = w.total
-	}
-	e.Steps /= active
-	return active, seen / active
-}

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,14 +58,18 @@ func (o Options) Check() error {
 }
 
 // A Planner plans for all jobs. Its methods may be called from any goroutine; one
-// decision is made at a time. mu is acquired before locks of the service.
+// decision is made at a time.
+//
+// Locks are acquired in this order: deciding, mu, a job's mu, those of the service. Of
+// two jobs' only one is held at a time.
 type Planner struct {
 	opts    Options
 	service *plans.Service
-
-	mu      sync.Mutex // guards jobs, and all that they point to
-	jobs    map[string]*job
 	shifted chan struct{} // some job's workers use other keys
+
+	deciding sync.Mutex // held by who decides
+	mu       sync.Mutex // guards jobs
+	jobs     map[string]*job
 }
 
 // New returns a planner that knows of no job.
@@ -77,20 +82,12 @@ func (p *Planner) Take(r *api.HostReport) {
 	if p.opts.Strategy == "off" {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, report := range r.GetJobs() {
-		j := p.jobs[report.GetJob()]
+		j := p.jobOf(report.GetJob())
 		if j == nil {
-			if len(p.jobs) >= plans.MaxJobs && !p.forgetOne() {
-				continue
-			}
-			j = newJob(report.GetJob(), p.opts)
-			p.jobs[report.GetJob()] = j
+			continue
 		}
-		j.addReport(r.GetHost(), r.GetMachine().GetLinkMbit(), report)
-		if report.GetWindow().GetShifted() {
-			j.shifted = true
+		if shifted := j.take(r.GetHost(), r.GetMachine().GetLinkMbit(), report); shifted {
 			select {
 			case p.shifted <- struct{}{}:
 			default:
@@ -99,15 +96,40 @@ func (p *Planner) Take(r *api.HostReport) {
 	}
 }
 
-// forgetOne makes room: it drops a job that has been silent for the longest.
-func (p *Planner) forgetOne() bool {
-	oldest := ""
-	for name, j := range p.jobs {
-		if oldest == "" || j.last < p.jobs[oldest].last {
-			oldest = name
+// jobOf returns a job, made where it is new; nil where there is no room for one more.
+func (p *Planner) jobOf(name string) *job {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	j := p.jobs[name]
+	if j == nil {
+		if len(p.jobs) >= plans.MaxJobs && !p.forgetOne() {
+			return nil
 		}
+		j = newJob(name, p.opts)
+		p.jobs[name] = j
 	}
-	if oldest == "" || p.jobs[oldest].idle == 0 {
+	return j
+}
+
+// all returns the jobs, by name.
+func (p *Planner) all() []*job {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.SortedFunc(maps.Values(p.jobs), func(a, b *job) int { return strings.Compare(a.name, b.name) })
+}
+
+// forgetOne makes room: it drops a job that has been silent for the longest. p.mu is
+// held.
+func (p *Planner) forgetOne() bool {
+	oldest, since, silent := "", int64(0), false
+	for name, j := range p.jobs {
+		j.mu.Lock()
+		if oldest == "" || j.last < since {
+			oldest, since, silent = name, j.last, j.idle > 0
+		}
+		j.mu.Unlock()
+	}
+	if !silent {
 		return false
 	}
 	delete(p.jobs, oldest)
@@ -116,11 +138,13 @@ func (p *Planner) forgetOne() bool {
 
 // Where workers turn to other keys it is decided gather later, when most of them
 // have told; where that has to wait, it is tried again in retry. Of the time no
-// more than one part in rest+1 is spent on that.
+// more than one part in rest+1 is spent on that, where it takes no longer than
+// longest/rest each time.
 const (
-	gather = 150 * time.Millisecond
-	retry  = 200 * time.Millisecond
-	rest   = 4
+	gather  = 150 * time.Millisecond
+	retry   = 200 * time.Millisecond
+	rest    = 4
+	longest = 2 * time.Second
 )
 
 // Run decides now and then, and where workers turn to other keys, until ctx ends.
@@ -142,10 +166,10 @@ func (p *Planner) Run(ctx context.Context) error {
 		case <-p.shifted:
 			soon.Reset(gather)
 		case <-soon.C:
-			began := time.Now()
-			if waits := p.react(ctx); waits {
-				soon.Reset(max(retry, rest*time.Since(began)))
-			} else if err := pause(ctx, rest*time.Since(began)); err != nil {
+			waits, took := p.react(ctx)
+			if waits {
+				soon.Reset(max(retry, rest*took))
+			} else if err := pause(ctx, min(rest*took, longest)); err != nil {
 				return nil
 			}
 		}
@@ -154,39 +178,45 @@ func (p *Planner) Run(ctx context.Context) error {
 
 // Decide has every job looked at once.
 func (p *Planner) Decide(ctx context.Context) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(p.jobs)) {
-		p.decide(ctx, p.jobs[name])
+	p.deciding.Lock()
+	defer p.deciding.Unlock()
+	for _, j := range p.all() {
+		p.decide(ctx, j)
 	}
 }
 
 // react looks at the jobs whose workers turned to other keys. It reports whether
-// some must wait until the keys have moved that are moving.
-func (p *Planner) react(ctx context.Context) (waits bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(p.jobs)) {
-		j := p.jobs[name]
-		if !j.shifted {
+// some must wait until the keys have moved that are moving, and how long it took to
+// look at others.
+func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
+	p.deciding.Lock()
+	defer p.deciding.Unlock()
+	for _, j := range p.all() {
+		if !j.turned() {
 			continue
 		}
-		if moving, _ := p.service.Busy(name); moving {
+		if moving, _ := p.service.Busy(j.name); moving {
 			waits = true
 			continue
 		}
-		p.decide(ctx, j)
+		took += p.decide(ctx, j)
 	}
-	return waits
+	return waits, took
 }
 
-func (p *Planner) decide(ctx context.Context, j *job) {
-	trouble, err := j.decide(ctx, p.service, p.elsewhere(j))
+// decide looks at one job, and returns how long that took. p.deciding is held.
+func (p *Planner) decide(ctx context.Context, j *job) time.Duration {
+	others := p.paces(j)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	began := time.Now()
+	trouble, err := j.decide(ctx, p.service, j.elsewhere(others))
 	if err != nil {
 		slog.Error("planning", "job", j.name, "error", err)
 		trouble = err.Error()
 	}
 	p.service.Trouble(ctx, j.name, j.servers, trouble)
+	return time.Since(began)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

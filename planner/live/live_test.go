@@ -113,7 +113,9 @@ func TestPlansForReports(t *testing.T) {
 	if n := len(f.shown(t).GetEpochs()); n != 1 {
 		t.Errorf("%d plans, the second moves %v", n, f.shown(t).GetEpochs())
 	}
-	f.service.View(testJob, func(o *plan.Owners, _ int, _ uint64) {
+	f.service.View(testJob, func(w plans.Where) {
+		o := w.Owners
+
 		if o.Owner(6) != 1 || o.Owner(1) != plan.Home {
 			t.Errorf("key 6 is with %d, key 1 with %d", o.Owner(6), o.Owner(1))
 		}

@@ -2,8 +2,6 @@ package live
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/psidecar/psidecar/planner/dynamic"
 )
@@ -29,24 +27,47 @@ func (p *pace) note(steps float64, last int64, bytes []float64) {
 	p.bytes = bytes
 }
 
-// elsewhere returns what each of a job's machines moves for other jobs, in the time
+// A load is what a job moves on its hosts.
+type load struct {
+	hosts []string
+	steps float64   // a second
+	bytes []float64 // a step, by machine
+}
+
+// load returns what the job moves; ok is false where it is over, or not known.
+func (j *job) load() (l load, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return load{j.hosts, j.pace.steps, j.pace.bytes}, j.pace.steps > 0 && j.idle <= patience
+}
+
+// paces returns what the jobs but one move, by name.
+func (p *Planner) paces(but *job) (others []load) {
+	for _, other := range p.all() {
+		if other == but {
+			continue
+		}
+		if l, ok := other.load(); ok {
+			others = append(others, l)
+		}
+	}
+	return others
+}
+
+// elsewhere returns what each of the job's machines moves for other jobs, in the time
 // of one of its steps; nil: nothing, or it is not known how fast the jobs go.
-func (p *Planner) elsewhere(j *job) []float64 {
+func (j *job) elsewhere(others []load) []float64 {
 	if j.pace.steps == 0 {
 		return nil
 	}
 	var base []float64
-	for _, name := range slices.Sorted(maps.Keys(p.jobs)) {
-		other := p.jobs[name]
-		if other == j || other.pace.steps == 0 || other.idle > patience {
-			continue
-		}
-		for machine, bytes := range other.pace.bytes {
+	for _, other := range others {
+		for machine, bytes := range other.bytes {
 			if here, shared := j.machine[other.hosts[machine]]; shared {
 				if base == nil {
 					base = make([]float64, len(j.hosts))
 				}
-				base[here] += bytes * other.pace.steps / j.pace.steps
+				base[here] += bytes * other.steps / j.pace.steps
 			}
 		}
 	}

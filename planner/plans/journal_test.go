@@ -102,7 +102,9 @@ func TestOwnersSurvive(t *testing.T) {
 				}
 			}
 			for _, s := range []*Service{s, open()} {
-				s.View(testJob, func(o *plan.Owners, _ int, _ uint64) {
+				s.View(testJob, func(w Where) {
+					o := w.Owners
+
 					for r := range o.Resolved(plan.Keys{First: 0, Last: keys - 1}, servers) {
 						for k := r.First; k <= r.Last; k++ {
 							if owner[k] != r.Owner {
@@ -198,7 +200,9 @@ func TestRecordsTogether(t *testing.T) {
 				at[k] = to
 			}
 			for k, want := range at {
-				s.View(testJob, func(o *plan.Owners, _ int, _ uint64) {
+				s.View(testJob, func(w Where) {
+					o := w.Owners
+
 					if got := max(o.Owner(uint64(p*keys+k)), 0); got != want {
 						t.Errorf("proxy %d, key %d: with %d, want %d", p, k, got, want)
 					}

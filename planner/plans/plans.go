@@ -195,18 +195,47 @@ func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
 	return j.propose(ctx, p)
 }
 
-// View calls look with the displaced keys of a job's newest run, none where it has
-// no plan, and how many servers that run has, 0 where nobody has said so. look must
-// not keep the keys, nor call the service.
-func (s *Service) View(name string, look func(o *plan.Owners, servers int, version uint64)) {
+// Where is where the keys of a job's newest run are: Owners has the displaced ones,
+// none where the run has no plan. Servers is how many it has, 0 where nobody has said.
+type Where struct {
+	Owners  *plan.Owners
+	Servers int
+	// Version and Mark name the state, in which the newest changes led.
+	Version, Mark uint64
+	recent        *recent
+}
+
+// Since returns what has changed after a state, in order, with Home where keys came
+// home; ok is false where that is not known any more.
+func (w Where) Since(version, mark uint64) (changed []plan.Range, ok bool) {
+	if version == w.Version && mark == w.Mark && mark != 0 {
+		return nil, true
+	}
+	if w.recent == nil {
+		return nil, false
+	}
+	events, ok := w.recent.since(version, mark)
+	for _, e := range events {
+		ranges, err := rangesOf(e.GetChange().GetDisplaced())
+		if err != nil {
+			return nil, false
+		}
+		changed = append(changed, ranges...)
+	}
+	return changed, ok
+}
+
+// View calls look with where the keys of a job's newest run are. look must keep nothing
+// of that, nor call the service.
+func (s *Service) View(name string, look func(w Where)) {
 	j, err := s.find(name)
 	if err != nil {
-		look(&plan.Owners{}, 0, 0)
+		look(Where{Owners: &plan.Owners{}})
 		return
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	look(&j.owners, j.servers, j.version)
+	look(Where{&j.owners, j.servers, j.version, j.mark, &j.recent})
 }
 
 // Lost says what the store waits for to know where keys of a job's newest run

@@ -146,7 +146,10 @@ func isDone(number uint64) func(*api.JobPlan) bool {
 // owners lists all displaced keys as the service has them.
 func owners(s *Service) []plan.Range {
 	var all []plan.Range
-	s.View(testJob, func(o *plan.Owners, _ int, _ uint64) { all = slices.Collect(o.All()) })
+	s.View(testJob, func(w Where) {
+		o := w.Owners
+		all = slices.Collect(o.All())
+	})
 	return all
 }
 

@@ -1,0 +1,63 @@
+package live
+
+import (
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/plans"
+)
+
+// placed is where items are, as far as it is known.
+type placed struct {
+	version, mark uint64  // of the owners
+	items         int     // how many items, the first ones, are placed
+	machines      []int32 // of each server then
+}
+
+// place notes where all items are, after the plans' service: all items where little is
+// known of what has changed, else those that are new and those of keys that moved.
+func (j *job) place(v plans.Where) {
+	machines := make([]int32, len(j.serves))
+	for rank, host := range j.serves {
+		machines[rank] = int32(j.machine[host])
+	}
+	from := j.placed.items
+	changes, ok := v.Since(j.placed.version, j.placed.mark)
+	ok = ok && slices.Equal(machines, j.placed.machines) && keysOf(changes) <= uint64(len(j.keys))
+	if !ok {
+		from, changes = 0, nil
+	}
+	for i, key := range j.keys[from:] {
+		j.placeItem(from+i, v.Owners.Owner(key), machines)
+	}
+	for _, r := range changes {
+		for key := r.First; ; key++ {
+			if n, ok := j.number[key]; ok {
+				j.placeItem(int(n), r.Owner, machines)
+			}
+			if key == r.Last {
+				break
+			}
+		}
+	}
+	j.placed = placed{v.Version, v.Mark, len(j.keys), machines}
+}
+
+func (j *job) placeItem(item int, owner int32, machines []int32) {
+	if owner == plan.Home {
+		owner = j.homes[item]
+	}
+	j.items.Home[item], j.items.Owner[item] = machines[j.homes[item]], machines[owner]
+}
+
+// keysOf returns how many keys there are in ranges.
+func keysOf(ranges []plan.Range) (n uint64) {
+	for _, r := range ranges {
+		if k := r.Last - r.First + 1; k == 0 || n+k < n {
+			return 1<<64 - 1
+		} else {
+			n += k
+		}
+	}
+	return n
+}

@@ -1,0 +1,172 @@
+package live
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/plans"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// Uses are those that adding them up by item and machine gives, in that order, however
+// often a list was merged and renumbered.
+func TestUsesOf(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		items, steps := 1+random.IntN(50), 1+10*random.Float64()
+		type place struct{ item, machine int32 }
+		want := map[place]float64{}
+		var workers []*worker
+		for machine := range 5 {
+			for range random.IntN(3) {
+				w := &worker{machine: machine, wasSteps: 1 + random.Uint64N(9)}
+				for range random.IntN(200) {
+					item, bytes := int32(random.IntN(items)), float32(1+random.IntN(1000))
+					w.was.addUse(item, bytes)
+					if random.IntN(50) == 0 {
+						w.was.merge()
+					}
+					want[place{item, int32(machine)}] += float64(bytes) * steps / float64(w.wasSteps)
+				}
+				workers = append(workers, w)
+			}
+		}
+		uses := usesOf(workers, items, steps)
+		got := map[place]float64{}
+		for i, u := range uses {
+			if i > 0 && !(uses[i-1].Item < u.Item || uses[i-1].Item == u.Item && uses[i-1].Machine < u.Machine) {
+				t.Fatalf("%+v comes before %+v", uses[i-1], u)
+			}
+			got[place{u.Item, u.Machine}] = float64(u.Bytes)
+		}
+		for at, bytes := range want {
+			if math.Abs(got[at]-bytes) > 1e-5*bytes {
+				t.Fatalf("%+v has %v bytes, want %v", at, got[at], bytes)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d uses, want %d", len(got), len(want))
+		}
+	}
+}
+
+// A list of uses is bounded by how many items there are.
+func TestUseListIsBounded(t *testing.T) {
+	var l useList
+	for i := range 1 << 20 {
+		l.addUse(int32(i%100), 1)
+	}
+	if len(l.all) > 200+compactFrom {
+		t.Errorf("%d uses of 100 items", len(l.all))
+	}
+	l.merge()
+	sum := 0.0
+	for _, u := range l.all {
+		sum += float64(u.bytes)
+	}
+	if sum != 1<<20 || len(l.all) != 100 {
+		t.Errorf("%v bytes of %d items", sum, len(l.all))
+	}
+	number := make([]int32, 100)
+	for i := range number {
+		number[i] = int32(i/2)*int32(1-i%2) - int32(i%2) // the even ones stay
+	}
+	l.renumber(number)
+	if len(l.all) != 50 || l.all[49].item != 49 {
+		t.Errorf("%d items stay, the last is %+v", len(l.all), l.all[len(l.all)-1])
+	}
+}
+
+// Where items are is the same whether only what has changed is looked at, or all: keys
+// move and come home, singly and as ranges, new keys and servers' hosts come.
+func TestPlaceFollowsChanges(t *testing.T) {
+	const servers = 4
+	random := rand.New(rand.NewPCG(3, 4))
+	service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service.Trouble(t.Context(), testJob, servers, "") // opens the job
+	newOne := func() *job {
+		j := newJob(testJob, DefaultOptions)
+		j.restart(servers)
+		for rank := range j.serves {
+			name := string(rune('a' + rank))
+			j.hosts, j.serves[rank], j.machine[name] = append(j.hosts, name), name, rank
+		}
+		return j
+	}
+	j := newOne()
+	home := func(n uint64) uint64 { return plan.HomeRange(int32(n%servers), servers).First + n/servers }
+	followed := 0
+	for round := range 400 {
+		for range random.IntN(4) {
+			j.item(home(random.Uint64N(400)), 0)
+		}
+		for range random.IntN(3) {
+			first := home(random.Uint64N(400))
+			var now plan.Range
+			service.View(testJob, func(w plans.Where) {
+				for r := range w.Owners.Resolved(plan.Keys{First: first, Last: first + random.Uint64N(3)}, servers) {
+					now = r
+					break
+				}
+			})
+			if _, err := service.Record(t.Context(), &api.RecordRequest{Job: testJob, From: now.Owner, To: int32(random.IntN(servers)), First: []uint64{now.First}, Last: []uint64{now.Last}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if random.IntN(40) == 0 {
+			a, b := random.IntN(servers), random.IntN(servers)
+			j.serves[a], j.serves[b] = j.serves[b], j.serves[a]
+		}
+		if random.IntN(3) > 0 {
+			continue // several changes are followed at once
+		}
+		all := newOne()
+		copy(all.serves, j.serves)
+		for _, key := range j.keys {
+			all.item(key, 0)
+		}
+		service.View(testJob, func(w plans.Where) {
+			if changes, ok := w.Since(j.placed.version, j.placed.mark); ok && len(changes) > 0 {
+				followed++
+			}
+			j.place(w)
+			all.place(w)
+		})
+		if diff := cmp.Diff(all.items, j.items); diff != "" {
+			t.Fatalf("round %d: all looked at (-), followed (+):\n%s", round, diff)
+		}
+	}
+	if followed < 50 {
+		t.Errorf("changes were followed %d times only", followed)
+	}
+}
+
+// While one job is decided, reports of others are taken.
+func TestReportsAreTakenWhileAnotherJobIsDecided(t *testing.T) {
+	service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(service, DefaultOptions)
+	report := func(job string) *api.HostReport {
+		return &api.HostReport{Host: "a", Jobs: []*api.JobReport{{Job: job, Servers: 2, LastUnixNanos: 1, Window: &api.Window{
+			Keys: []uint64{1}, Uses: []*api.WindowUse{{Worker: "w", Steps: 1, Keys: []uint32{0}, Pulls: []uint32{1}, Pushes: []uint32{1}}},
+		}}}}
+	}
+	p.Take(report("decided"))
+	decided := p.jobOf("decided")
+	decided.mu.Lock() // as a decision does
+	p.Take(report("other"))
+	decided.mu.Unlock()
+	if n := len(p.jobOf("other").keys); n != 1 {
+		t.Errorf("%d keys are known of the other job", n)
+	}
+}
