@@ -53,6 +53,9 @@ type Epoch struct {
 	// Base is what each machine moves in a step beside these uses, for other jobs;
 	// nil: nothing. Plans make the busiest machine's sum small.
 	Base []float64
+	// MaxMoves bounds the moves of this plan, where it is less than the strategy's own
+	// bound; 0: it does not.
+	MaxMoves int
 }
 
 func (e *Epoch) share() float64 {

@@ -126,8 +126,12 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.plans++
 	l.rank(e.Uses)
 	l.norm.reset(l)
+	most := l.o.MaxMoves
+	if e.MaxMoves > 0 {
+		most = min(most, e.MaxMoves)
+	}
 	for _, item := range l.order {
-		if len(l.moves) >= l.o.MaxMoves {
+		if len(l.moves) >= most {
 			break
 		}
 		if l.handed(item) {

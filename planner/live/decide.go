@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
@@ -21,6 +23,33 @@ const worthwhile = 0.01
 type judge struct {
 	epoch   uint64 // plan that is to be measured, 0: none
 	refused int    // decisions for which nothing is proposed, since all was refused
+	most    int    // moves of the next plan; 0: Options.MaxMoves
+}
+
+// A plan that is carried out holds up the next one, for which other keys may be hot by
+// then. Plans that take longer than planTakes get fewer moves, but no fewer than
+// fewMoves.
+const (
+	planTakes = 3 * time.Second
+	fewMoves  = 1 << 11
+)
+
+// learn takes in how long it took to carry a plan out that moved so many keys, where
+// plans of up to all moves are wanted.
+func (u *judge) learn(moves int, took time.Duration, all int) {
+	most := u.most
+	if most == 0 {
+		most = all
+	}
+	switch {
+	case took > planTakes:
+		most = max(min(most, int(float64(moves)*planTakes.Seconds()/took.Seconds())), fewMoves)
+	case took < planTakes/2 && moves >= most/2:
+		most *= 2
+	}
+	if u.most = most; most >= all {
+		u.most = 0
+	}
 }
 
 // pardon is for how many decisions nothing is proposed after a plan of which
@@ -70,6 +99,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	if err := j.shaped(); err != nil {
 		return "", err
 	}
+	e.MaxMoves = j.judge.most
 	moves, err := j.strategy.Plan(&j.items, e)
 	if err != nil {
 		return "", err
@@ -154,7 +184,9 @@ func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) er
 		return nil
 	case info.GetState() != api.Epoch_DONE:
 		return nil
-	case info.GetMovedKeys() == 0 && len(info.GetRefused()) > 0:
+	}
+	j.judge.learn(int(min(info.GetKeys(), math.MaxInt32)), time.Duration(info.GetEndedUnixNanos()-info.GetAppliedUnixNanos()), j.opts.MaxMoves)
+	if info.GetMovedKeys() == 0 && len(info.GetRefused()) > 0 {
 		j.judge.epoch, j.judge.refused = 0, pardon
 		return nil
 	}
@@ -181,7 +213,11 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	}
 	most, busy := busiestOf(plus(before, e.Base), speed)
 	then, busyThen := busiestOf(plus(after, e.Base), speed)
-	if busy-busyThen < worthwhile*busy && sum-sumAfter < worthwhile*sum {
+	least, goesOn := worthwhile, j.judge.most > 0 && len(moves) >= j.judge.most
+	if goesOn { // others follow
+		least *= float64(j.judge.most) / float64(j.opts.MaxMoves)
+	}
+	if busy-busyThen < least*busy && sum-sumAfter < least*sum {
 		return "", nil
 	}
 	targets, migration := j.targets(moves)
@@ -194,6 +230,7 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 		return "", err
 	}
 	j.judge.epoch = number
+	j.goesOn = goesOn
 	return "", nil
 }
 

@@ -45,7 +45,8 @@ type job struct {
 	workers map[string]*worker // by host and name
 	last    int64              // when something was used, as the agents' clocks say
 	idle    int                // decisions since something was
-	shifted bool               // workers turned to other keys since the last decision
+	shifted bool               // workers turned to other keys since the last decision, or the plan goes on
+	goesOn  bool               // the last plan has as many moves as it may have
 
 	strategy dynamic.Strategy
 	shape    string // what the strategy was made for

@@ -65,7 +65,7 @@ func (o Options) Check() error {
 type Planner struct {
 	opts    Options
 	service *plans.Service
-	shifted chan struct{} // some job's workers use other keys
+	shifted chan struct{} // some job's workers use other keys, or its plan goes on
 
 	deciding sync.Mutex // held by who decides
 	mu       sync.Mutex // guards jobs
@@ -88,11 +88,16 @@ func (p *Planner) Take(r *api.HostReport) {
 			continue
 		}
 		if shifted := j.take(r.GetHost(), r.GetMachine().GetLinkMbit(), report); shifted {
-			select {
-			case p.shifted <- struct{}{}:
-			default:
-			}
+			p.wake()
 		}
+	}
+}
+
+// wake has Run react.
+func (p *Planner) wake() {
+	select {
+	case p.shifted <- struct{}{}:
+	default:
 	}
 }
 
@@ -216,6 +221,10 @@ func (p *Planner) decide(ctx context.Context, j *job) time.Duration {
 		trouble = err.Error()
 	}
 	p.service.Trouble(ctx, j.name, j.servers, trouble)
+	if j.goesOn { // as soon as the plan is carried out
+		j.goesOn, j.shifted = false, true
+		p.wake()
+	}
 	return time.Since(began)
 }
 

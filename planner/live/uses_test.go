@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -168,5 +169,33 @@ func TestReportsAreTakenWhileAnotherJobIsDecided(t *testing.T) {
 	decided.mu.Unlock()
 	if n := len(p.jobOf("other").keys); n != 1 {
 		t.Errorf("%d keys are known of the other job", n)
+	}
+}
+
+// Plans that take long get fewer moves, until they take as long as they may, and more
+// again where they take little.
+func TestPlansTakeAsLongAsTheyMay(t *testing.T) {
+	const all = 1 << 16
+	var u judge
+	for _, rate := range []float64{3000, 1e6, 20} { // moves a second
+		for range 10 {
+			most := u.most
+			if most == 0 {
+				most = all
+			}
+			u.learn(most, time.Duration(float64(most)/rate*1e9), all)
+		}
+		most := u.most
+		if most == 0 {
+			most = all
+		}
+		want := max(min(int(3*rate), all), fewMoves)
+		if most < want/2 || most > want {
+			t.Errorf("at %v moves a second a plan has %d moves, want %d or half of it", rate, most, want)
+		}
+	}
+	u = judge{most: 5000}
+	if u.learn(10, time.Millisecond, all); u.most != 5000 {
+		t.Errorf("a small plan that took little has the next one have %d moves", u.most)
 	}
 }
