@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"gonum.org/v1/plot"
 
@@ -50,6 +51,13 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 		if err := errors.Join(r.Print(e.out), fence(e.out)); err != nil {
 			return err
 		}
+		if hidden == 48 {
+			t := volumes(r.Results)
+			t.title = fmt.Sprintf("DW23 Fig. 8, volumes: bytes over all epochs, a net of %d parameters", report.Parameters)
+			if err := t.write(e.out); err != nil {
+				return err
+			}
+		}
 		drawn, err := simulate.Cumulative(fmt.Sprintf("pruning, %d parameters", report.Parameters), chosen8(r.Results))
 		if err != nil {
 			return err
@@ -62,8 +70,22 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 	return e.wandering()
 }
 
+// volumes is what strategies sent in all, moves included, and by what MGP did.
+func volumes(all []simulate.Result) *table {
+	t := &table{head: []string{"strategy", "bytes", "of them moves", "of MGP's"}}
+	i := slices.IndexFunc(all, func(r simulate.Result) bool { return r.Strategy == "mgp" })
+	for _, r := range all {
+		ratio := "-"
+		if i >= 0 && all[i].Sum.Total > 0 {
+			ratio = fmt.Sprintf("%.3f", r.Sum.Total/all[i].Sum.Total)
+		}
+		t.addRow(r.Strategy, fmt.Sprintf("%.0f", r.Sum.Total), fmt.Sprintf("%.0f", r.Sum.Migration), ratio)
+	}
+	return t
+}
+
 func fence(w io.Writer) error {
-	_, err := fmt.Fprintln(w, "```")
+	_, err := fmt.Fprint(w, "```\n\n")
 	return err
 }
 

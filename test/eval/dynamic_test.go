@@ -73,7 +73,7 @@ func TestDynamicWithoutData(t *testing.T) {
 	if err := run(t.Context(), []string{"--what", "dynamic", "--quick", "--out", dir, "--datasets", dir}, &out, &log); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(log.String(), "pictures that are made") || strings.Count(out.String(), "strategy") != 3 {
+	if !strings.Contains(log.String(), "pictures that are made") || strings.Count(out.String(), "strategy") != 4 {
 		t.Errorf("log %q, tables\n%s", log.String(), out.String())
 	}
 	for _, name := range []string{"dynamic-fig8.png", "dynamic-wandering.png"} {

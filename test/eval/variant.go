@@ -33,6 +33,9 @@ func (e *evaluation) seeds() int {
 	if e.quick {
 		return 1
 	}
+	if e.fiveSeeds {
+		return 5
+	}
 	return 3
 }
 

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,8 +19,10 @@ import (
 var guesses = map[string][2]time.Duration{
 	"sweeps": {10 * time.Second, 2 * time.Minute}, "table5": {time.Minute, 2 * time.Minute}, "scale": {30 * time.Second, 5 * time.Minute},
 	"dynamic": {20 * time.Second, time.Minute}, "threshold": {30 * time.Second, 6 * time.Minute}, "lifespan": {40 * time.Second, 8 * time.Minute},
-	"slim": {2 * time.Minute, 20 * time.Minute}, "pulls": {2 * time.Minute, 20 * time.Minute}, "activations": {40 * time.Second, 10 * time.Minute},
+	"slim": {2 * time.Minute, 40 * time.Minute}, "pulls": {2 * time.Minute, 20 * time.Minute}, "activations": {40 * time.Second, 10 * time.Minute},
 	"activations-deep": {20 * time.Second, 5 * time.Minute}, "activations-time": {15 * time.Second, 3 * time.Minute}, "theorem": {2 * time.Second, 3 * time.Second},
+	// Live ones are not part of --quick.
+	"time": {time.Second, 15 * time.Minute}, "measures": {time.Second, 90 * time.Minute}, "worth": {time.Second, 15 * time.Minute},
 }
 
 // mode is how much of each part is done.
@@ -46,7 +50,8 @@ func (e *evaluation) guess(p part) time.Duration {
 
 // reported runs those of the parts that have no result of this mode yet, all with
 // again, and writes the report of all parts. One that fails is missing in the report,
-// which says why, and leaves the others be.
+// which says why, and leaves the others be. One that lacks data or rights is missing
+// too, but that is no error.
 func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) error {
 	var todo []part
 	left := time.Duration(0)
@@ -57,6 +62,7 @@ func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) er
 		}
 	}
 	failed := map[string]error{}
+	without := 0
 	for i, p := range todo {
 		e.progress("part %d of %d, %s: some %v, some %v left in all", i+1, len(todo), p.name, e.guess(p).Round(time.Second), left.Round(time.Second))
 		left -= e.guess(p)
@@ -72,8 +78,12 @@ func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) er
 	var errs []error
 	for _, p := range parts() {
 		one, _ := report.Load(e.dir, p.name)
-		if err := failed[p.name]; err != nil {
-			one = report.Part{Name: p.name, Missing: err.Error()}
+		switch reason, err := e.absence(failed[p.name]), failed[p.name]; {
+		case reason != "":
+			one = report.Part{Name: p.name, Missing: reason}
+			without++
+		case err != nil:
+			one = report.Part{Name: p.name, Missing: "it failed: " + err.Error()}
 			errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
 		}
 		all = append(all, one)
@@ -81,8 +91,28 @@ func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) er
 	if err := report.Write(e.dir, all); err != nil {
 		return err
 	}
-	e.progress("the report: %s/index.html and index.md", e.dir)
+	e.progress("the report: %s/index.html and index.md; %d parts were run now, of these %d failed and %d had not what they need, as the page says", e.dir, len(todo), len(errs), without)
 	return errors.Join(errs...)
+}
+
+// absentError is why a part cannot be run on this machine or in this mode, which is
+// no failure.
+type absentError string
+
+func (a absentError) Error() string { return string(a) }
+
+// absence is why a part could not be run, where what it needs is not there; empty
+// where it failed.
+func (e *evaluation) absence(err error) string {
+	var absent absentError
+	if errors.As(err, &absent) {
+		return absent.Error()
+	}
+	var file *fs.PathError
+	if errors.As(err, &file) && errors.Is(file, fs.ErrNotExist) && filepath.Dir(file.Path) == filepath.Clean(e.datasets) {
+		return "no data: there is no file " + file.Path + " (--datasets names the folder)"
+	}
+	return ""
 }
 
 // save runs a part and keeps what it writes.
@@ -97,7 +127,7 @@ func (e *evaluation) save(ctx context.Context, p part) error {
 	host, _ := os.Hostname()
 	header := fmt.Sprintf("%s, %s on %s, took %v", e.mode(), began.UTC().Format(time.DateOnly), host, time.Since(began).Round(time.Second))
 	if text.Len() == 0 {
-		return errors.New("it found no data (--datasets names the folder)")
+		return absentError("no data: the folder " + e.datasets + " has none of its files (--datasets names the folder)")
 	}
 	return report.Save(e.dir, p.name, header, text.String())
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +36,7 @@ func TestReportGoesOn(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	text, err := os.ReadFile(filepath.Join(e.dir, "index.md"))
-	if err != nil || !strings.Contains(string(text), "There is none: no pictures") || !strings.Contains(string(text), "a table") {
+	if err != nil || !strings.Contains(string(text), "There is none: it failed: no pictures") || !strings.Contains(string(text), "a table") {
 		t.Errorf("%v:\n%s", err, text)
 	}
 	broken = nil
@@ -80,5 +81,37 @@ func TestReportNamesParts(t *testing.T) {
 		if h.Ours != (report.Cell{}) && !known[h.Ours.Part] {
 			t.Errorf("%s: there is no part %s", h.Claim, h.Ours.Part)
 		}
+	}
+}
+
+// A part without its data or rights is no failure: the page says what is missing, and
+// so does the last line. A file that is absent elsewhere is one.
+func TestReportWithoutData(t *testing.T) {
+	var log bytes.Buffer
+	e := &evaluation{dir: t.TempDir(), datasets: t.TempDir(), out: &bytes.Buffer{}, log: &log, quick: true}
+	opens := func(path string) func(context.Context, *evaluation) error {
+		return func(context.Context, *evaluation) error {
+			_, err := os.Open(path)
+			return fmt.Errorf("a data set: %w", err)
+		}
+	}
+	absent := []part{{"slim", opens(filepath.Join(e.datasets, "pictures.xz"))}, {"time", timeToLoss}, {"table5", table5}}
+	if err := e.reported(t.Context(), absent, false); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(filepath.Join(e.dir, "index.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"There is none: no data: there is no file " + filepath.Join(e.datasets, "pictures.xz"), "There is none: --quick leaves out", "There is none: no data: the folder"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if want := "0 failed and 3 had not what they need"; !strings.Contains(log.String(), want) {
+		t.Errorf("no %q in\n%s", want, log.String())
+	}
+	if err := e.reported(t.Context(), []part{{"slim", opens(filepath.Join(e.dir, "other"))}}, false); err == nil {
+		t.Error("a file of ours is absent, and nothing failed")
 	}
 }

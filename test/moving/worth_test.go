@@ -111,6 +111,7 @@ func TestWorthIt(t *testing.T) {
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_MBIT"), &mbit)
 	random, best := divide(t, program, input, "random", k), divide(t, program, input, "best", k)
 	placement := filepath.Join(best.dir, "placement.json")
+	var report strings.Builder
 	for _, c := range []struct {
 		name  string
 		flags []string
@@ -131,8 +132,15 @@ func TestWorthIt(t *testing.T) {
 			}
 			row("random data, home", home, random.max)
 			row(c.name, m, best.max)
-			t.Logf("logistic regression, %d hosts, %d Mbit/s, %d epochs\n\n| | kB an epoch, busiest host | by the partition | times fewer | ms an epoch | times faster | ms of a processor an epoch: job | sidecars | loss |\n|:--|--:|--:|--:|--:|--:|--:|--:|--:|\n%s",
+			text := fmt.Sprintf("logistic regression, %d hosts, %d Mbit/s, %d epochs\n\n| | kB an epoch, busiest host | by the partition | times fewer | ms an epoch | times faster | ms of a processor an epoch: job | sidecars | loss |\n|:--|--:|--:|--:|--:|--:|--:|--:|--:|\n%s",
 				k, mbit, moreEpochs, table.String())
+			t.Log(text)
+			report.WriteString(text + "\n")
 		})
+	}
+	if dir := os.Getenv("PSIDECAR_EVAL_OUT"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "worth.md"), []byte(report.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -52,6 +53,14 @@ func Load(dir, name string) (p Part, ok bool) {
 	first, rest, _ := strings.Cut(string(text), "\n")
 	header := strings.TrimSuffix(strings.TrimPrefix(first, headerMark), " -->")
 	return Part{Name: name, Text: rest, Header: header}, true
+}
+
+// number returns the first number of a cell; of "1/20.5" it is 20.5, so many times
+// fewer. Without ok there is none.
+func number(cell string) (n float64, ok bool) {
+	first, _, _ := strings.Cut(strings.TrimSpace(cell), " ")
+	n, err := strconv.ParseFloat(strings.TrimRight(strings.TrimPrefix(first, "1/"), "%"), 64)
+	return n, err == nil
 }
 
 // find returns a cell of a part's tables; empty where there is none.

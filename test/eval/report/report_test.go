@@ -58,7 +58,7 @@ func TestWrite(t *testing.T) {
 			t.Errorf("the page has %q", other)
 		}
 	}
-	if !strings.Contains(md, "| DCT: activations in 20 times fewer bytes | 1/20.5 |") {
+	if !strings.Contains(md, "| DCT: times fewer bytes of activations | 20 times | 1/20.5 | 1.02 | `go run ./test/eval --what activations` |") {
 		t.Errorf("no headline in\n%s", md)
 	}
 }
@@ -81,6 +81,34 @@ func TestItemsAreDifferent(t *testing.T) {
 				t.Errorf("%s has %s twice", p.Name, i.Name)
 			}
 			names = append(names, i.Name)
+		}
+	}
+}
+
+// Ratios are of figures that both have, and not of differences; what was not run says
+// why, and what there is nothing for has no command.
+func TestHeadlineLine(t *testing.T) {
+	parts := map[string]Part{
+		"a": {Name: "a", Header: "quick, today", Text: "A table\n\n| | x |\n|:--|--:|\n| one | 27.5 ± 3 |\n| two | 1/50.0 |\n| three | none |\n"},
+		"b": {Name: "b", Missing: "no data: no file"},
+	}
+	for _, c := range []struct {
+		name, paper string
+		ours        Cell
+		want        headline
+	}{
+		{"a part of the paper's", "55 %", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
+		{"times fewer", "100 times", Cell{"a", "A table", "two", "x"}, headline{Ours: "1/50.0", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
+		{"a difference", "+0.0009", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
+		{"no number of the paper's", "below 1", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
+		{"no number of ours", "55 %", Cell{"a", "A table", "three", "x"}, headline{Ours: "none", Command: "go run ./test/eval --what a"}},
+		{"no such row", "55 %", Cell{"a", "A table", "four", "x"}, headline{Ours: "not run: quick, today, which leaves it out or found no data for it", Command: "go run ./test/eval --what a"}},
+		{"no data", "55 %", Cell{"b", "A table", "one", "x"}, headline{Ours: "not run: no data: no file", Command: "go run ./test/eval --what b"}},
+		{"out of reach", "55 %", Cell{}, headline{Ours: "none"}},
+	} {
+		c.want.Paper = c.paper
+		if got := (&Headline{Paper: c.paper, Ours: c.ours}).line(parts); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
 }

@@ -8,8 +8,35 @@ import (
 	"strings"
 )
 
-// headline is a [Headline] with ours.
-type headline struct{ Claim, Ours, Note string }
+// headline is a [Headline] with ours, its ratio to the paper's and what repeats it.
+type headline struct{ Claim, Paper, Ours, Ratio, Command, Note string }
+
+// line puts ours beside what a paper states, or why there is none.
+func (h *Headline) line(parts map[string]Part) headline {
+	l := headline{Claim: h.Claim, Paper: h.Paper, Note: h.Note}
+	if h.Ours == (Cell{}) {
+		l.Ours = "none"
+		return l
+	}
+	part := parts[h.Ours.Part]
+	part.Name = h.Ours.Part
+	l.Command = part.Command()
+	switch l.Ours = find(parts, h.Ours); {
+	case part.Missing != "":
+		l.Ours = "not run: " + part.Missing
+	case part.Text == "":
+		l.Ours = "not run"
+	case l.Ours == "":
+		l.Ours = "not run: " + part.Header + ", which leaves it out or found no data for it"
+	}
+	paper, stated := number(h.Paper)
+	// Of differences, which have a sign, a ratio says nothing.
+	difference := strings.HasPrefix(h.Paper, "+") || strings.HasPrefix(h.Paper, "-")
+	if ours, ok := number(l.Ours); ok && stated && paper != 0 && !difference {
+		l.Ratio = fmt.Sprintf("%.2f", ours/paper)
+	}
+	return l
+}
 
 // page is what the page shows.
 type page struct {
@@ -33,13 +60,7 @@ func Write(dir string, parts []Part) error {
 		p.Parts = append(p.Parts, shown{part, blocks(part.Text, dir)})
 	}
 	for _, h := range Headlines() {
-		line := headline{h.Claim, "", h.Note}
-		if h.Ours != (Cell{}) {
-			if line.Ours = find(byName, h.Ours); line.Ours == "" {
-				line.Ours = "not run"
-			}
-		}
-		p.Headlines = append(p.Headlines, line)
+		p.Headlines = append(p.Headlines, h.line(byName))
 	}
 	var html strings.Builder
 	if err := layout.Execute(&html, p); err != nil {
@@ -56,9 +77,13 @@ func Write(dir string, parts []Part) error {
 // markdown is the page as markdown; plots are links.
 func markdown(p page) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Five papers, repeated\n\n| the paper states first | ours | |\n| --- | --- | --- |\n")
+	fmt.Fprintf(&b, "# Five papers, repeated\n\n| the paper states first | its figure | ours | ours by its | alone | |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, h := range p.Headlines {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", h.Claim, h.Ours, h.Note)
+		command := ""
+		if h.Command != "" {
+			command = "`" + h.Command + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", h.Claim, h.Paper, h.Ours, h.Ratio, command, h.Note)
 	}
 	for _, paper := range p.Papers {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| | the paper | ours | stands for | why it differs |\n| --- | --- | --- | --- | --- |\n", paper.Name, paper.Title)
@@ -94,8 +119,8 @@ svg, img { max-width: 100%; height: auto; }
 </style></head><body>
 <h1>Five papers, repeated</h1>
 <p>What the papers state first, and ours. Claims are compared, not times: the machines, data and models are others.</p>
-<table><tr><th>the paper</th><th>ours</th><th></th></tr>
-{{range .Headlines}}<tr><td>{{.Claim}}</td><td>{{.Ours}}</td><td>{{.Note}}</td></tr>
+<table><tr><th>the paper states first</th><th>its figure</th><th>ours</th><th>ours by its</th><th>alone</th><th></th></tr>
+{{range .Headlines}}<tr><td>{{.Claim}}</td><td>{{.Paper}}</td><td>{{.Ours}}</td><td>{{.Ratio}}</td><td>{{if .Command}}<code>{{.Command}}</code>{{end}}</td><td>{{.Note}}</td></tr>
 {{end}}</table>
 {{range .Papers}}<h2>{{.Name}}</h2><p>{{.Title}}</p>
 <table><tr><th></th><th>the paper</th><th>ours</th><th>stands for</th><th>why it differs</th></tr>
