@@ -98,6 +98,8 @@ type Options struct {
 	Names *names.File
 	// Carried is what is known of this host's proxy.
 	Carried Carried
+	// Adoption, where not nil, says what came of adopting connections.
+	Adoption func() *page.Adoption
 	// Collectors have metrics that are served with the agent's.
 	Collectors []prometheus.Collector
 }

@@ -241,6 +241,9 @@ func (a *Agent) Agent() page.Agent {
 		out.Planner = planner()
 	}
 	out.Proxy = a.opts.WithProxy
+	if a.opts.Adoption != nil {
+		out.Adoption = a.opts.Adoption()
+	}
 	out.Programs, out.Counters = a.programs(), a.counters()
 	out.Sketches = []page.Sketch{}
 	for _, v := range a.observer.Jobs() {
@@ -248,6 +251,10 @@ func (a *Agent) Agent() page.Agent {
 	}
 	return out
 }
+
+// Directs are the connections on which this host's processes send and which were not
+// redirected.
+func (a *Agent) Directs() []observe.Direct { return a.observer.Directs() }
 
 // sampled says how requests are sampled: the sparsest of all jobs. The caller
 // holds a.mu.

@@ -23,7 +23,15 @@ type Agent struct {
 	Machine       *Machine  `json:"machine,omitempty"`
 	// RecordingBytes is how long a recording may be that is opened here (POST
 	// /api/v1/recordings); 0: none is.
-	RecordingBytes int64 `json:"recording_bytes,omitempty"`
+	RecordingBytes int64     `json:"recording_bytes,omitempty"`
+	Adoption       *Adoption `json:"adoption,omitempty"` // nil: connections are not adopted
+}
+
+// Adoption is what came of having connections that go past the host's proxy made anew.
+type Adoption struct {
+	Adopted uint64            `json:"adopted"` // connections that were ended in order for it
+	Past    map[string]int    `json:"past"`    // connections that go past now, by why they are not adopted
+	Refused map[string]uint64 `json:"refused"` // times that one was looked at closely and stayed, by why
 }
 
 // A Machine is what a host is, as far as its agent knows.

@@ -34,6 +34,7 @@ type InterceptOptions struct {
 	Grace, HangAfter time.Duration
 	MeshPort         uint16   // opened for the proxy in jobs' network namespaces; 0: not
 	Exclude          []uint16 // ports whose connections are never redirected
+	Adopt            bool     // connections that went past the proxy are made anew (agent/adopt)
 }
 
 // Interception has jobs' connects redirected to the host's proxy while an agent runs.
@@ -45,6 +46,7 @@ type Interception struct {
 	listeners *listeners.Listeners
 	found     chan *discover.Snapshot // the latest
 	ended     chan lastPush           // for the proxies
+	adoption  *adoption               // nil: connections stay as they are
 	// own, where not nil, knows the sockets of a proxy in this process.
 	own func(cookie uint64, local, peer netip.AddrPort) bool
 }
@@ -66,6 +68,9 @@ func Intercept(o InterceptOptions) (_ *Interception, err error) {
 	if err != nil {
 		return nil, errors.Join(err, i.redirect.Close())
 	}
+	if o.Adopt {
+		i.adoption = &adoption{listeners: i.listeners, port: o.MeshPort}
+	}
 	return i, nil
 }
 
@@ -81,6 +86,9 @@ func (i *Interception) tellAgent(o *agent.Options) {
 		o.Saved = i.listeners.Carried
 	}
 	o.Collectors = append(o.Collectors, i.listeners)
+	if i.adoption != nil {
+		i.adoption.tellAgent(o)
+	}
 }
 
 // Mark returns the SO_MARK of sockets that are never redirected, for those of this
@@ -110,6 +118,9 @@ func (i *Interception) route(cookie uint64, local, peer netip.AddrPort) (to neti
 // tell keeps the latest snapshot for run, which may be busy; it is called from
 // one goroutine.
 func (i *Interception) tell(s *discover.Snapshot) {
+	if i.adoption != nil {
+		i.adoption.found.Store(s)
+	}
 	select {
 	case <-i.found:
 	default:
@@ -154,6 +165,9 @@ func (i *Interception) serveProxies(ctx context.Context, a *agent.Agent, opts ag
 	g.Go(func() error { return i.listeners.Run(ctx, false) })
 	g.Go(func() error { i.follow(ctx, a, opts); return nil })
 	g.Go(func() error { i.tellEnded(ctx); return nil })
+	if i.adoption != nil {
+		g.Go(func() error { i.adoption.run(ctx, a); return nil })
+	}
 	return g.Wait()
 }
 

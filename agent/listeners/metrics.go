@@ -1,6 +1,8 @@
 package listeners
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
@@ -76,6 +78,23 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 		sockets += len(o.sockets)
 	}
 	gauge(openNow, sockets)
+}
+
+// Takes reports whether a proxy takes what is connected in a cgroup now.
+func (l *Listeners) Takes(cgroup string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.proxies) == 0 || !l.hasRoom() {
+		return false
+	}
+	for at := range l.open {
+		for path, id := range l.groups {
+			if id == at.group && strings.HasPrefix(cgroup+"/", strings.TrimSuffix(path, "/")+"/") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Proxies returns how many proxies take listeners.

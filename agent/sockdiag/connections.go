@@ -19,6 +19,13 @@ type Connection struct {
 	Retries    uint8         // retransmissions of what was sent first and is not acknowledged
 	ZeroWindow bool          // there is something to send and the receiver takes nothing
 	Silent     time.Duration // since the peer acknowledged anything
+
+	Established bool
+	Cookie      uint64        // the kernel's number of the socket, which no other gets
+	Inode       uint32        // of the socket as a file; 0: no process has it any more
+	Received    uint64        // bytes, in all
+	Unread      uint32        // bytes that have come, and that its process has not read
+	Quiet       time.Duration // since bytes were sent or came
 }
 
 // Ends are the local and the peer's address.
@@ -49,7 +56,10 @@ func Connections(file string) (map[Ends]Connection, error) {
 			}
 			id := s.InetDiagMsg.ID
 			ends := Ends{address(id.Source, id.SourcePort), address(id.Destination, id.DestinationPort)}
-			all[ends] = connectionOf(s.TCPInfo)
+			c := connectionOf(s.TCPInfo)
+			c.Established, c.Unread, c.Inode = s.InetDiagMsg.State == netlink.TCP_ESTABLISHED, s.InetDiagMsg.RQueue, s.InetDiagMsg.INode
+			c.Cookie = uint64(id.Cookie[0]) | uint64(id.Cookie[1])<<32
+			all[ends] = c
 		}
 	}
 	return all, nil
@@ -61,6 +71,7 @@ func connectionOf(i *netlink.TCPInfo) Connection {
 		// Probes of a closed window are sent while nothing else is on its way.
 		ZeroWindow: i.Unacked == 0 && i.Notsent_bytes > 0 && (i.Probes > 0 || i.Snd_wnd == 0),
 		Silent:     time.Duration(i.Last_ack_recv) * time.Millisecond,
+		Received:   i.Bytes_received, Quiet: time.Duration(min(i.Last_data_sent, i.Last_data_recv)) * time.Millisecond,
 	}
 }
 

@@ -22,6 +22,7 @@ type interceptFlags struct {
 	hang    time.Duration
 	mesh    uint16 // port; 0: none
 	exclude []uint
+	adopt   bool
 }
 
 // intercepting has the flags of what is redirected.
@@ -29,6 +30,7 @@ func (f *interceptFlags) intercepting(cmd *cobra.Command, on bool) {
 	flags := cmd.Flags()
 	flags.BoolVar(&f.on, "intercept", on, "send the connections of jobs to the host's proxy")
 	flags.UintSliceVar(&f.exclude, "intercept-exclude", nil, "ports whose connections are never intercepted")
+	flags.BoolVar(&f.adopt, "adopt", false, "have jobs' connections that went past the proxy, since it came later or was away, ended in order and made anew, each once")
 	flags.StringVar(&f.dir, "bpf-dir", redirect.DefaultDir, "folder in a BPF file system in which the redirecting programs are pinned")
 }
 
@@ -48,7 +50,7 @@ func (f *interceptFlags) open() (*daemon.Interception, error) {
 	if !f.on {
 		return nil, nil
 	}
-	o := daemon.InterceptOptions{Dir: f.dir, Socket: f.socket, UID: f.uid, Grace: f.grace, HangAfter: f.hang, MeshPort: f.mesh}
+	o := daemon.InterceptOptions{Dir: f.dir, Socket: f.socket, UID: f.uid, Grace: f.grace, HangAfter: f.hang, MeshPort: f.mesh, Adopt: f.adopt}
 	for _, port := range f.exclude {
 		if port == 0 || port > 65535 {
 			return nil, usagef("--intercept-exclude %d: want ports, 1 to 65535", port)

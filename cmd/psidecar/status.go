@@ -127,10 +127,27 @@ func printAgent(w io.Writer, a *page.Agent) {
 		}
 		fmt.Fprintf(w, "planner at %s, %s\n", p.Address, state)
 	}
+	printAdoption(w, a.Adoption)
 	for _, c := range a.Counters {
 		if c.Class == "lost" && c.Events+c.Bytes > 0 {
 			fmt.Fprintf(w, "lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
 		}
+	}
+}
+
+// printAdoption shows which connections were brought to the proxy, and why others were
+// not.
+func printAdoption(w io.Writer, s *page.Adoption) {
+	if s == nil {
+		return
+	}
+	past := 0
+	for _, n := range s.Past {
+		past += n
+	}
+	fmt.Fprintf(w, "adopted: %d connections that had gone past the proxy; %d go past it now\n", s.Adopted, past)
+	for _, why := range slices.Sorted(maps.Keys(s.Past)) {
+		fmt.Fprintf(w, "  not adopted: %s\t%d\n", why, s.Past[why])
 	}
 }
 

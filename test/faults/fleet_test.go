@@ -52,6 +52,8 @@ type config struct {
 	memory map[string]int64
 	// groups are cgroups whose processes the sidecars look after besides the job's.
 	groups []string
+	// adopt has connections that go past the proxies made anew.
+	adopt bool
 	// plan is what the planner is to propose, and the proxies may carry out: which
 	// server is to have which keys. Empty: they carry out none.
 	plan []plan.Range
@@ -159,7 +161,7 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 	}
 	s.agent = f.service("agent", h, append([]string{"agent", "--intercept", "--host", h.Name, "--http", h.Address(agentHTTP),
 		"--planner", f.net.Host(0).Address(plannerAPI), "--proxy-socket", s.socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins,
-		"--proxy-grace", keep.String(), "--proxy-hang-after", f.config.hang.String()}, cgroups...)...)
+		"--proxy-grace", keep.String(), "--proxy-hang-after", f.config.hang.String(), fmt.Sprint("--adopt=", f.config.adopt), "--mesh-port", strconv.Itoa(meshPort)}, cgroups...)...)
 	args := f.config.proxyArgs
 	if args == nil {
 		args = []string{"--insecure"}

@@ -1,0 +1,185 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/job"
+)
+
+// Agents and proxies come to a job that trains already, and are all replaced at once
+// later, so that the job makes some connections while none is there. Each time 95% of
+// its bytes, at least, go between proxies soon after, and its sums are exact: nothing
+// that a worker or a server has said is lost.
+func TestLateComers(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		job  func(f *fleet) job.Job
+	}{
+		{"psjob", func(f *fleet) job.Job { return f.unending(f.counting(50)) }},
+		{"psjob, resending", func(f *fleet) job.Job { return f.unending(f.counting(50, resending...)) }},
+		{"libzmq", func(f *fleet) job.Job { return f.peers() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t, config{adopt: true, grace: 10 * time.Second})
+			f.sendAway()
+			r := f.start(c.job(f))
+			f.await("the job to send", func() error {
+				if direct, _ := f.moved(); direct < 1e6 {
+					return fmt.Errorf("%d bytes so far", direct)
+				}
+				return nil
+			})
+			for _, come := range []string{"come", "are replaced"} {
+				if come == "are replaced" {
+					f.sendAway()
+				}
+				began := time.Now()
+				f.comeBack()
+				ready := time.Now()
+				share := r.linked()
+				t.Logf("all %s in %.1f s; %.1f s later %.1f%% of the bytes go between proxies; %d connections were adopted",
+					come, ready.Sub(began).Seconds(), time.Since(ready).Seconds(), 100*share, f.adopted())
+			}
+			if f.adopted() == 0 {
+				t.Error("no connection was adopted")
+			}
+			if r.while != "" {
+				r.exact()
+			} else if <-r.ended; r.err != nil {
+				t.Fatal(r.err)
+			}
+			f.settled()
+		})
+	}
+}
+
+var bytesReceived = regexp.MustCompile(`bytes_received:(\d+)`)
+
+// sendAway ends agent and proxy of each host together, one host after the other, in
+// order, and keeps them from coming back.
+func (f *fleet) sendAway() {
+	f.t.Helper()
+	for _, s := range f.sidecars {
+		var old []*hosts.Process
+		for _, which := range []*service{s.agent, s.proxy} {
+			which.StayAway(true)
+			old = append(old, which.Current())
+			if err := which.signal(syscall.SIGTERM); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+		for _, p := range old {
+			<-p.Done()
+		}
+		f.inOrder(s)
+	}
+}
+
+func (f *fleet) comeBack() {
+	f.t.Helper()
+	for _, s := range append(f.agents(), f.proxies()...) {
+		s.StayAway(false)
+	}
+	for _, s := range f.sidecars {
+		f.ready(s)
+	}
+}
+
+// adopted is how many connections the agents that are there now have adopted.
+func (f *fleet) adopted() (n int) {
+	f.t.Helper()
+	for _, s := range f.sidecars {
+		m, err := s.host.Metric(agentHTTP, "psidecar_adopted_total")
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		n += int(m)
+	}
+	return n
+}
+
+// linked waits until at least 95% of what goes between hosts goes between proxies.
+func (r *run) linked() (share float64) {
+	f := r.f
+	f.t.Helper()
+	f.await("the job's bytes to go between proxies", func() error {
+		if r.over() {
+			f.t.Fatalf("the job has ended before its bytes went between proxies: %v", r.err)
+		}
+		direct, linked := f.moved()
+		var more, moreLinked uint64
+		for end := time.Now().Add(30 * time.Second); more+moreLinked < 1e5; { // a few steps
+			switch {
+			case r.over():
+				return errors.New("the job has ended")
+			case time.Now().After(end):
+				f.t.Fatalf("the job hangs; %s", f.past())
+			}
+			time.Sleep(20 * time.Millisecond)
+			directNow, linkedNow := f.moved()
+			if directNow < direct || linkedNow < linked {
+				return errors.New("connections end")
+			}
+			more, moreLinked = directNow-direct, linkedNow-linked
+		}
+		if share = float64(moreLinked) / float64(more+moreLinked); share < 0.95 {
+			return fmt.Errorf("%.1f%% do; %s", 100*share, f.past())
+		}
+		return nil
+	})
+	return share
+}
+
+// past is why connections are not adopted, for who waits in vain.
+func (f *fleet) past() (all string) {
+	for _, s := range f.sidecars {
+		text, err := s.host.Get(agentHTTP, "/metrics")
+		if err != nil {
+			return err.Error()
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "psidecar_adopt") && !strings.HasSuffix(strings.TrimSpace(line), " 0") {
+				all += s.host.Name + " " + strings.TrimPrefix(line, "psidecar_")
+			}
+		}
+	}
+	return all
+}
+
+// moved is how many bytes have come from other hosts on connections that are there:
+// those of the job, and those between proxies.
+func (f *fleet) moved() (direct, linked uint64) {
+	f.t.Helper()
+	for _, s := range f.sidecars {
+		for line := range strings.Lines(string(ss(f.t, s.host, "-tniOH", "state", "connected"))) {
+			field := strings.Fields(line)
+			bytes := bytesReceived.FindStringSubmatch(line)
+			if len(field) < 5 || bytes == nil {
+				continue
+			}
+			local, err := netip.ParseAddrPort(field[3])
+			peer, bad := netip.ParseAddrPort(field[4])
+			if err != nil || bad != nil || local.Addr() == peer.Addr() {
+				continue
+			}
+			n, _ := strconv.ParseUint(bytes[1], 10, 64)
+			switch a, b := local.Port(), peer.Port(); {
+			case a == meshPort || b == meshPort:
+				linked += n
+			case a == agentHTTP, a == plannerAPI, a == plannerHTP, a == proxyHTTP, b == plannerAPI, b == plannerHTP:
+			default:
+				direct += n
+			}
+		}
+	}
+	return direct, linked
+}
