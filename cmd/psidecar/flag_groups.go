@@ -20,7 +20,7 @@ type flagGroup struct {
 var flagGroups = []flagGroup{
 	{"What is watched", []string{"job", "allow-annotations", "cgroup", "pid", "ingress", "sample", "cpu-budget", "memory", "streams", "ring-size", "names", "names-socket", "cgroup-root", "proc"}},
 	{"This host", []string{"host", "link-mbit"}},
-	{"Connections of the job", []string{"intercept", "intercept-exclude", "forward", "max-connections", "grace", "proxy-grace", "proxy-hang-after", "proxy-socket", "proxy-uid", "outlive", "bpf-dir", "mark"}},
+	{"Connections of the job", []string{"intercept", "intercept-exclude", "adopt", "forward", "max-connections", "grace", "proxy-grace", "proxy-hang-after", "proxy-socket", "proxy-uid", "outlive", "bpf-dir", "mark"}},
 	{"Other hosts' proxies", []string{"insecure", "insecure-mesh", "mesh-", "peer-", "no-proxy-retry"}},
 	{"Certificates", []string{"tls-"}},
 	{"Lossless codecs", []string{"codec", "unchanged"}},

@@ -26,7 +26,7 @@ func TestLateComers(t *testing.T) {
 	}{
 		{"psjob", func(f *fleet) job.Job { return f.unending(f.counting(50)) }},
 		{"psjob, resending", func(f *fleet) job.Job { return f.unending(f.counting(50, resending...)) }},
-		{"libzmq", func(f *fleet) job.Job { return f.peers() }},
+		{"libzmq", func(f *fleet) job.Job { return f.peersFor(20000) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t, config{adopt: true, grace: 10 * time.Second})

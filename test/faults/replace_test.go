@@ -2,6 +2,7 @@ package faults
 
 import (
 	"fmt"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -72,9 +73,12 @@ func (r *run) through(s *sidecar) {
 }
 
 // peers is a job of the C++ peer, on libzmq, whose workers check their sums.
-func (f *fleet) peers() job.Job {
+func (f *fleet) peers() job.Job { return f.peersFor(6000) }
+
+// peersFor makes so many rounds.
+func (f *fleet) peersFor(rounds int) job.Job {
 	node := job.Program{peer.Build(f.t)}
-	worker := append(node[:1:1], "--keys", "200", "--space", "1000", "--shift", "7", "--rounds", "6000")
+	worker := append(node[:1:1], "--keys", "200", "--space", "1000", "--shift", "7", "--rounds", strconv.Itoa(rounds))
 	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts()}
 }
 
