@@ -29,6 +29,9 @@ func (p *Part) Command() string { return "go run ./test/eval --what " + p.Name }
 // File is a finished part's, in a folder.
 func File(dir, name string) string { return filepath.Join(dir, "parts", name+".md") }
 
+// notRun is why there is nothing of a part that nobody has asked for.
+const notRun = "it was not run"
+
 // headerMark begins the first line of a part's file.
 const headerMark = "<!-- "
 
@@ -48,7 +51,7 @@ func Save(dir, name, header, text string) error {
 func Load(dir, name string) (p Part, ok bool) {
 	text, err := os.ReadFile(File(dir, name))
 	if err != nil {
-		return Part{Name: name, Missing: "it was not run"}, false
+		return Part{Name: name, Missing: notRun}, false
 	}
 	first, rest, _ := strings.Cut(string(text), "\n")
 	header := strings.TrimSuffix(strings.TrimPrefix(first, headerMark), " -->")

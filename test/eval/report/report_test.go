@@ -102,9 +102,9 @@ func TestHeadlineLine(t *testing.T) {
 		{"a difference", "+0.0009", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
 		{"no number of the paper's", "below 1", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
 		{"no number of ours", "55 %", Cell{"a", "A table", "three", "x"}, headline{Ours: "none", Command: "go run ./test/eval --what a"}},
-		{"no such row", "55 %", Cell{"a", "A table", "four", "x"}, headline{Ours: "not run: quick, today, which leaves it out or found no data for it", Command: "go run ./test/eval --what a"}},
+		{"no such row", "55 %", Cell{"a", "A table", "four", "x"}, headline{Ours: "not run: a quick run leaves it out, or found no data for it", Command: "go run ./test/eval --what a"}},
 		{"no data", "55 %", Cell{"b", "A table", "one", "x"}, headline{Ours: "not run: no data: no file", Command: "go run ./test/eval --what b"}},
-		{"out of reach", "55 %", Cell{}, headline{Ours: "none"}},
+		{"out of reach", "55 %", Cell{}, headline{Ours: "out of reach"}},
 	} {
 		c.want.Paper = c.paper
 		if got := (&Headline{Paper: c.paper, Ours: c.ours}).line(parts); got != c.want {

@@ -15,19 +15,20 @@ type headline struct{ Claim, Paper, Ours, Ratio, Command, Note string }
 func (h *Headline) line(parts map[string]Part) headline {
 	l := headline{Claim: h.Claim, Paper: h.Paper, Note: h.Note}
 	if h.Ours == (Cell{}) {
-		l.Ours = "none"
+		l.Ours = "out of reach"
 		return l
 	}
 	part := parts[h.Ours.Part]
 	part.Name = h.Ours.Part
 	l.Command = part.Command()
+	mode, _, _ := strings.Cut(part.Header, ",")
 	switch l.Ours = find(parts, h.Ours); {
-	case part.Missing != "":
+	case part.Missing != "" && part.Missing != notRun:
 		l.Ours = "not run: " + part.Missing
 	case part.Text == "":
 		l.Ours = "not run"
 	case l.Ours == "":
-		l.Ours = "not run: " + part.Header + ", which leaves it out or found no data for it"
+		l.Ours = "not run: a " + mode + " run leaves it out, or found no data for it"
 	}
 	paper, stated := number(h.Paper)
 	// Of differences, which have a sign, a ratio says nothing.
@@ -77,7 +78,7 @@ func Write(dir string, parts []Part) error {
 // markdown is the page as markdown; plots are links.
 func markdown(p page) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Five papers, repeated\n\n| the paper states first | its figure | ours | ours by its | alone | |\n| --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprintf(&b, "# Five papers, repeated\n\n| the paper states first | its figure | ours | ours by the paper's | the command for it alone | of what |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, h := range p.Headlines {
 		command := ""
 		if h.Command != "" {
@@ -115,11 +116,12 @@ th, td { border-bottom: 1px solid #ccc; padding: .25em .7em; text-align: left; v
 .figures td + td, .figures th + th { text-align: right; white-space: nowrap; }
 pre { overflow-x: auto; background: #f5f5f5; padding: 1em; }
 svg, img { max-width: 100%; height: auto; }
+code { white-space: nowrap; }
 .hint { color: #666; }
 </style></head><body>
 <h1>Five papers, repeated</h1>
 <p>What the papers state first, and ours. Claims are compared, not times: the machines, data and models are others.</p>
-<table><tr><th>the paper states first</th><th>its figure</th><th>ours</th><th>ours by its</th><th>alone</th><th></th></tr>
+<table><tr><th>the paper states first</th><th>its figure</th><th>ours</th><th>ours by the paper's</th><th>the command for it alone</th><th>of what</th></tr>
 {{range .Headlines}}<tr><td>{{.Claim}}</td><td>{{.Paper}}</td><td>{{.Ours}}</td><td>{{.Ratio}}</td><td>{{if .Command}}<code>{{.Command}}</code>{{end}}</td><td>{{.Note}}</td></tr>
 {{end}}</table>
 {{range .Papers}}<h2>{{.Name}}</h2><p>{{.Title}}</p>
