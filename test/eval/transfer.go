@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/cmd/psjob/store"
+)
+
+// transfers repeats table 3 of Parallax: what a machine sends and receives in a step by
+// architecture, by its formulas, for models whose sparsity is measured, beside what the
+// messages of such jobs are on parameter servers.
+func transfers(ctx context.Context, e *evaluation) error {
+	rec, err := recommender(e, "small", small)
+	if err != nil {
+		return err
+	}
+	lr, err := regression(e, "criteo-80k.libsvm.xz", 200, 64, store.Settings{Rule: "sgd", LearningRate: 30})
+	if err != nil {
+		return err
+	}
+	t := table{title: fmt.Sprintf("Parallax Table 3: kB that one of %d machines, each a worker and a server, sends and receives in a step; the last three are of messages on parameter servers", workers),
+		head: []string{"model", "values", "alpha", "all by AllReduce", "used ones by AllGatherv", "used ones by servers", "PS-lite's messages", "times the formula's", "by psidecar, compact"}}
+	for _, s := range []*subject{lr, rec} {
+		run, err := s.session(ctx, 1, nil)
+		if err != nil {
+			return err
+		}
+		run.steps, run.test = min(e.steps(s), 100), nil
+		r, err := run.train(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		f := transfer{values: modelValues(run.models), machines: workers}
+		f.alpha = float64(r.values) / float64(workers*run.steps*f.values)
+		each := func(bytes int) float64 { return f.machine(float64(bytes) / float64(workers*run.steps)) }
+		plain := each(r.pushed.plain + r.pulled.plain)
+		t.addRow(s.name, fmt.Sprint(f.values), fmt.Sprintf("%.5f", f.alpha), kB(f.allReduce()), kB(f.allGather()), kB(f.servers()),
+			kB(plain), fmt.Sprintf("%.2f", plain/f.servers()), kB(each(r.pushed.encoded+r.pulled.encoded)))
+	}
+	return t.write(e.out)
+}
+
+func kB(bytes float64) string { return fmt.Sprintf("%.1f", bytes/1e3) }
+
+// transfer has the formulas of Parallax's section 3.1, bytes sent and received by one
+// machine in a step, where variables are evenly spread among machines and each value
+// takes four bytes.
+type transfer struct {
+	values, machines int
+	alpha            float64 // share of the values that a worker uses in a step
+}
+
+// machine is what crosses a machine's link where a worker exchanges so many bytes with
+// all servers: its own worker's with the others' servers, and as much of its server.
+func (t transfer) machine(worker float64) float64 {
+	n := float64(t.machines)
+	return 2 * worker * (n - 1) / n
+}
+
+// servers is 4 alpha w m (N-1)/N: used values pulled, and their gradients pushed.
+func (t transfer) servers() float64 { return t.machine(2 * t.alpha * 4 * float64(t.values)) }
+
+// allReduce is 4 w m (N-1)/N, by rings, of all values.
+func (t transfer) allReduce() float64 { return t.machine(2 * 4 * float64(t.values)) }
+
+// allGather is 2 alpha w m (N-1): each worker's gradients to every other.
+func (t transfer) allGather() float64 {
+	return 2 * t.alpha * 4 * float64(t.values) * float64(t.machines-1)
+}
+
+// modelValues is how many values there are that the samples of some model use.
+func modelValues(models []model.Model) (sum int) {
+	seen := map[uint64]bool{}
+	for _, m := range models {
+		for _, g := range m.Groups(whole(m)) {
+			for i, key := range g.Keys {
+				if seen[key] {
+					continue
+				}
+				seen[key] = true
+				if g.Lens != nil {
+					sum += int(g.Lens[i])
+				} else {
+					sum += g.Width
+				}
+			}
+		}
+	}
+	return sum
+}
