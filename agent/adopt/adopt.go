@@ -107,12 +107,20 @@ func (a *Adopter) look(ctx context.Context, now time.Time, closing *sync.WaitGro
 		if !ok || a.done[d.Cookie] || d.Peer.Addr().IsLoopback() {
 			continue
 		}
-		netns := filepath.Join(a.opts.Proc, strconv.Itoa(pid), "ns/net")
-		s, known := a.socket(sockets, netns, d)
+		where := to{pid, d.Peer}
+		why := a.judge(d, kernel{received: leastHandshake, quiet: quietFor}, where, cgroup, now)
+		if why != Due { // the kernel need not be asked
+			count[why]++
+			continue
+		}
+		s, known := a.socket(sockets, filepath.Join(a.opts.Proc, strconv.Itoa(pid), "ns/net"), d)
 		if !known {
 			continue
 		}
-		why := a.judge(d, s, to{pid, d.Peer}, cgroup, now)
+		why = a.judge(d, kernel{s.Received, s.Unacked > 0 || s.Unsent > 0 || s.Unread > 0, s.Quiet}, where, cgroup, now)
+		if why == BothWays {
+			a.last[d.Cookie] = why
+		}
 		if why == Due && budget == 0 {
 			why = Busy
 		}
@@ -120,7 +128,7 @@ func (a *Adopter) look(ctx context.Context, now time.Time, closing *sync.WaitGro
 			budget--
 			why = a.end(ctx, d, pid, s.Inode, closing)
 			if why == Due {
-				a.ended[to{pid, d.Peer}] = now
+				a.ended[where] = now
 				continue
 			}
 		}
@@ -145,7 +153,8 @@ func (a *Adopter) socket(all map[string]map[sockdiag.Ends]sockdiag.Connection, n
 	return s, ok && s.Established && s.Cookie == d.Cookie && s.Inode != 0
 }
 
-func (a *Adopter) judge(d Direct, s sockdiag.Connection, where to, cgroup string, now time.Time) Reason {
+// judge says whether a connection may be ended, as far as the kernel's word goes.
+func (a *Adopter) judge(d Direct, k kernel, where to, cgroup string, now time.Time) Reason {
 	if why, tried := a.last[d.Cookie]; tried {
 		return why
 	}
@@ -158,7 +167,7 @@ func (a *Adopter) judge(d Direct, s sockdiag.Connection, where to, cgroup string
 	if around.proxy {
 		around.peer = a.peers.listens(d.Peer.Addr(), now)
 	}
-	return decide(d, kernel{s.Received, s.Unacked > 0 || s.Unsent > 0 || s.Unread > 0, s.Quiet}, around)
+	return decide(d, k, around)
 }
 
 // forget drops what is known of connections that are no more.
@@ -193,7 +202,7 @@ func (a *Adopter) end(ctx context.Context, d Direct, pid int, inode uint32, clos
 	c := &closer{proc: a.proc, pid: pid, inode: inode}
 	err := c.begin()
 	if err == nil {
-		e := ending{pid: pid, inode: inode, loop: c.loop}
+		e := ending{proc: a.proc, pid: pid, inode: inode, loop: c.loop}
 		err = e.run()
 	}
 	var r *refusal

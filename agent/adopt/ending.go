@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/agent/procfs"
 )
 
 // An ending tells a process that nothing more comes on one of its connections, so that
@@ -22,6 +24,8 @@ import (
 //   - It is stopped (ptrace), while it waits in epoll with nothing to do: the kernel
 //     says that its call was interrupted, which it is only where no event was there.
 //     libzmq tries again then, as it must.
+//   - It does not wait to write, which it would with a part of a message in hand: it
+//     may have been asleep because the socket was full, and the socket empty by now.
 //   - Nothing is in the socket, and no other thread has woken it (its eventfds).
 //   - Now reading is shut down (shutdown(SHUT_RD), of the socket itself, through
 //     pidfd_getfd). If others have woken it meanwhile, their eventfds are taken out of
@@ -31,6 +35,7 @@ import (
 //
 // If the agent is killed at any moment in between, the kernel lets the thread go on.
 type ending struct {
+	proc  *procfs.FS
 	pid   int
 	inode uint32
 	loop  loop
@@ -38,6 +43,8 @@ type ending struct {
 	pidfd, socket, epoll int
 	signals              []int // this process's numbers of loop.signals
 	base                 int   // numbers above which none of the process's signals is
+
+	shut func(socket int) error // nil, but in tests: shuts reading down
 }
 
 // stopFor is how long a thread that sleeps may take to stop.
@@ -71,6 +78,9 @@ func (e *ending) run() error {
 		}
 		detach, err := e.stop()
 		defer func() { err = errors.Join(err, detach()) }()
+		if err == nil {
+			err = e.writes()
+		}
 		if err != nil {
 			return err
 		}
@@ -187,6 +197,22 @@ func (e *ending) waits() error {
 	return refusef(Busy, "thread %d has something to do", e.loop.thread)
 }
 
+// writes returns nil if the stopped thread does not wait for room to write in. Of one
+// that always asks to be told of room once (EPOLLET), as Go's runtime does, that cannot
+// be said.
+func (e *ending) writes() error {
+	info, err := procfs.Read(e.proc, fmt.Sprintf("%d/fdinfo/%d", e.pid, e.loop.epoll), mostInfo)
+	if err != nil {
+		return refusef(Busy, "asking what thread %d waits for: %w", e.loop.thread, err)
+	}
+	for _, w := range parseEpoll(info) {
+		if w.number == e.loop.socket && w.events&unix.EPOLLIN != 0 && (w.events&unix.EPOLLET != 0 || w.events&unix.EPOLLOUT == 0) {
+			return nil
+		}
+	}
+	return refusef(Busy, "thread %d waits to write, or reads nothing", e.loop.thread)
+}
+
 // tell shuts reading down, if there is nothing to lose.
 func (e *ending) tell() error {
 	for _, q := range []uint{unix.SIOCOUTQ, unix.SIOCINQ} {
@@ -205,7 +231,11 @@ func (e *ending) tell() error {
 	if len(woken) > 0 {
 		return refusef(Busy, "thread %d is woken", e.loop.thread)
 	}
-	if err := unix.Shutdown(e.socket, unix.SHUT_RD); err != nil {
+	shut := e.shut
+	if shut == nil {
+		shut = func(socket int) error { return unix.Shutdown(socket, unix.SHUT_RD) }
+	}
+	if err := shut(e.socket); err != nil {
 		return refusef(Busy, "ending it: %w", err)
 	}
 	if woken, err = e.woken(); err != nil {

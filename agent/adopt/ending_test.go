@@ -241,7 +241,7 @@ func (r *receiver) try(t *testing.T) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	e := ending{pid: c.pid, inode: inode, loop: c.loop}
+	e := ending{proc: c.proc, pid: c.pid, inode: inode, loop: c.loop}
 	if err := e.run(); err != nil {
 		c.drop()
 		return err
@@ -331,12 +331,14 @@ func TestBytesInTheSocketKeepIt(t *testing.T) {
 		all, err := sockdiag.Connections("/proc/self/ns/net")
 		return err == nil && all[ends].Unsent > 0 && all[ends].ZeroWindow
 	})
-	for range 50 {
+	await(t, "its thread to be found asleep for want of room", func() bool {
 		var why *refusal
-		if err := r.try(t); !errors.As(err, &why) || why.why != Busy {
+		err := r.try(t)
+		if !errors.As(err, &why) || why.why != Busy {
 			t.Fatalf("the attempt ends with %v", err)
 		}
-	}
+		return strings.Contains(why.Error(), "waits to write")
+	})
 	go io.Copy(io.Discard, c)
 	await(t, "it to be ended", func() bool { return r.try(t) == nil })
 }
@@ -376,6 +378,55 @@ func TestTell(t *testing.T) {
 				t.Errorf("shut down: %v", ended)
 			}
 		})
+	}
+}
+
+// A thread that is woken while it is told the end hears of the end first.
+func TestToldBeforeItIsWoken(t *testing.T) {
+	var files [4]int // a signal, a connection's ends, an epoll
+	var err error
+	if files[0], err = unix.Eventfd(0, unix.EFD_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files[1], files[2] = pair[0], pair[1]
+	if files[3], err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range files {
+		defer unix.Close(f)
+		if i < 2 {
+			err = errors.Join(err, unix.EpollCtl(files[3], unix.EPOLL_CTL_ADD, f, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(f)}))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+			return err
+		}
+		mine, err := unix.FcntlInt(uintptr(files[0]), unix.F_DUPFD_CLOEXEC, files[3]+1)
+		if err != nil {
+			return err
+		}
+		e := ending{socket: files[1], epoll: files[3], signals: []int{mine}, loop: loop{signals: []watched{{files[0], unix.EPOLLIN, uint64(files[0])}}}}
+		e.shut = func(socket int) error {
+			_, err := unix.Write(files[0], []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			return errors.Join(err, unix.Shutdown(socket, unix.SHUT_RD))
+		}
+		return e.tell()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events [4]unix.EpollEvent
+	n, err := unix.EpollWait(files[3], events[:], 0)
+	if err != nil || n != 2 || int(events[0].Fd) != files[1] || int(events[1].Fd) != files[0] {
+		t.Errorf("%d events, of %d and %d, %v; want the connection's, %d, then the signal's, %d", n, events[0].Fd, events[1].Fd, err, files[1], files[0])
 	}
 }
 
