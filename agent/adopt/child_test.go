@@ -166,4 +166,3 @@ func (s *sender) write() {
 	}
 	s.watch(unix.EPOLLIN | unix.EPOLLOUT)
 }
-
