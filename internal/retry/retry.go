@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// A Pause is the time between attempts: at random between half of a span and all of
-// it; the span is First, and doubles with each attempt up to Most. It is not safe
+// A Pause is the time between attempts. The first is at random between half of First
+// and all of it; the others between that half and a span that grows fourfold with each
+// attempt up to Most: those who lost a peer at one moment are apart soon. It is not safe
 // for concurrent use.
 type Pause struct {
 	First, Most time.Duration
@@ -30,8 +31,8 @@ func (p *Pause) Reset() { p.span = 0 }
 // Next returns how long to wait.
 func (p *Pause) Next() time.Duration {
 	span := max(p.span, p.First)
-	p.span = min(2*span, max(p.Most, p.First))
-	return span/2 + rand.N(span/2+1)
+	p.span = min(4*span, max(p.Most, p.First))
+	return p.First/2 + rand.N(span-p.First/2+1)
 }
 
 // Wait waits for so long as Next says, or until ctx ends, and returns its error then.
