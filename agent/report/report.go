@@ -83,12 +83,6 @@ func (l *Link) State() *page.Planner {
 
 // Run reports until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
-	conn, err := grpc.NewClient(l.address, append(slices.Clone(l.options), grpc.WithTransportCredentials(l.creds))...)
-	if err != nil {
-		return fmt.Errorf("--planner %s: %w", l.address, err)
-	}
-	defer conn.Close()
-	client := api.NewPlannerClient(conn)
 	// At random, not by the clock: that may have been set back since the last start.
 	incarnation, sequence := rand.Uint64(), uint64(0)
 	report := func(w Wanted) *api.HostReport {
@@ -97,22 +91,18 @@ func (l *Link) Run(ctx context.Context) error {
 		r.Host, r.Incarnation, r.Sequence, r.UnixNanos = l.host, incarnation, sequence, time.Now().UnixNano()
 		return r
 	}
-	pause := retry.Planner(again)
-	for ctx.Err() == nil {
-		err := l.stream(ctx, client, report)
+	options := append(slices.Clone(l.options), grpc.WithTransportCredentials(l.creds))
+	if err := retry.Connect(ctx, l.address, options, retry.Planner(again), func(ctx context.Context, conn *grpc.ClientConn) (answered bool) {
+		err := l.stream(ctx, api.NewPlannerClient(conn), report)
 		l.mu.Lock()
-		if l.state.Connected {
-			pause.Reset()
-		}
-		l.state.Connected = false
+		defer l.mu.Unlock()
+		answered, l.state.Connected = l.state.Connected, false
 		if err != nil {
 			l.state.Error = err.Error()
 		}
-		l.mu.Unlock()
-		if err := pause.Wait(ctx); err != nil {
-			return err
-		}
-		conn.ResetConnectBackoff()
+		return answered
+	}); err != nil {
+		return fmt.Errorf("--planner: %w", err)
 	}
 	return ctx.Err()
 }

@@ -72,32 +72,17 @@ const again = 500 * time.Millisecond
 
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
-	conn, err := grpc.NewClient(f.opts.Planner, append(slices.Clone(f.opts.Dial), grpc.WithTransportCredentials(f.opts.Credentials),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))...)
-	if err != nil {
-		return fmt.Errorf("planner %s: %w", f.opts.Planner, err)
-	}
-	defer conn.Close()
 	told := ""
-	pause := retry.Planner(again)
-	for {
+	options := append(slices.Clone(f.opts.Dial), grpc.WithTransportCredentials(f.opts.Credentials),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+	return retry.Connect(ctx, f.opts.Planner, options, retry.Planner(again), func(ctx context.Context, conn *grpc.ClientConn) bool {
 		err := f.session(ctx, api.NewCodecsClient(conn))
-		if ctx.Err() != nil {
-			return nil
-		}
-		if text := status.Convert(err).Message(); text != told {
+		if text := status.Convert(err).Message(); ctx.Err() == nil && text != told {
 			told = text
 			f.opts.Log.Warn("no planner; the rules for values stay", "planner", f.opts.Planner, "error", err)
 		}
-		if f.heard() {
-			pause.Reset()
-		}
-		if pause.Wait(ctx) != nil {
-			return nil
-		}
-		conn.ResetConnectBackoff()
-	}
+		return f.heard()
+	})
 }
 
 // session follows until the planner goes away.

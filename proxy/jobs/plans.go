@@ -62,41 +62,48 @@ func (p *plans) watchPlans(ctx context.Context) error {
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	conn, err := grpc.NewClient(p.jobs.opts.Planner, append(slices.Clone(p.jobs.opts.DialPlanner), grpc.WithTransportCredentials(creds),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))...)
-	if err != nil {
-		return fmt.Errorf("planner %s: %w", p.jobs.opts.Planner, err)
-	}
-	defer conn.Close()
-	p.mu.Lock()
-	p.client = api.NewPlansClient(conn)
-	p.mu.Unlock()
+	options := append(slices.Clone(p.jobs.opts.DialPlanner), grpc.WithTransportCredentials(creds),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
 	told := ""
-	pause := retry.Planner(300 * time.Millisecond)
-	for ctx.Err() == nil {
-		err := p.session(ctx)
-		p.mu.Lock()
-		if p.listed {
-			pause.Reset()
-		}
-		p.listed = false
-		p.mu.Unlock()
-		if ctx.Err() != nil {
-			break
-		}
-		if err != nil && !errors.Is(err, errAgain) {
-			if text := status.Convert(err).Message(); text != told {
-				told = text
-				p.jobs.log.Warn("no planner; keys stay where they are", "planner", p.jobs.opts.Planner, "error", err)
+	return retry.Connect(ctx, p.jobs.opts.Planner, options, retry.Planner(300*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) (answered bool) {
+		p.setClient(api.NewPlansClient(conn))
+		for {
+			err := p.session(ctx)
+			answered = p.ended() || answered
+			if ctx.Err() != nil {
+				return answered
 			}
-			if pause.Wait(ctx) != nil {
-				break
+			if err != nil && !errors.Is(err, errAgain) {
+				if text := status.Convert(err).Message(); text != told {
+					told = text
+					p.jobs.log.Warn("no planner; keys stay where they are", "planner", p.jobs.opts.Planner, "error", err)
+				}
+				return answered
 			}
-			conn.ResetConnectBackoff()
 		}
-	}
-	return nil
+	})
+}
+
+func (p *plans) setClient(client api.PlansClient) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.client = client
+}
+
+// planner is where the planner is asked: by the connection of the present session, or of
+// the last, which fails, while there is none.
+func (p *plans) planner() api.PlansClient {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.client
+}
+
+// ended notes that a Watch has, and reports whether it had told all that there is.
+func (p *plans) ended() (listed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	listed, p.listed = p.listed, false
+	return listed
 }
 
 var errAgain = errors.New("watching again")
@@ -108,7 +115,7 @@ func (p *plans) session(ctx context.Context) error {
 	p.mu.Lock()
 	p.watch, p.began = cancel, p.wanted
 	p.mu.Unlock()
-	stream, err := p.client.Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host, Runs: p.running()})
+	stream, err := p.planner().Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host, Runs: p.running()})
 	if err != nil && ctx.Err() == nil && watching.Err() != nil {
 		return errAgain
 	}
@@ -332,7 +339,7 @@ func (x *job) record(r *migrate.Record) {
 	x.jobs.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		recorded, err := x.jobs.plans.client.Record(ctx, request)
+		recorded, err := x.jobs.plans.planner().Record(ctx, request)
 		x.jobs.log.Debug("recorded", "job", x.name, "batch", r.Batch, "from", r.From, "to", r.To, "keys", r.Keys, "error", err)
 		x.locked(func() error {
 			delete(x.recording, r.Batch)

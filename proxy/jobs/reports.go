@@ -31,7 +31,7 @@ const tellWithin = 30 * time.Second
 func (p *plans) tell(ctx context.Context, all []*api.MoveReport) error {
 	ctx, cancel := context.WithTimeout(ctx, tellWithin)
 	defer cancel() // what keeps a stream goes with it
-	stream, err := p.client.Progress(ctx)
+	stream, err := p.planner().Progress(ctx)
 	if err != nil {
 		return err
 	}

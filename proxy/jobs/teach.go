@@ -119,7 +119,7 @@ func errorText(err error) string {
 func (p *plans) teach(ctx context.Context, lessons []*api.Lesson) (*api.Taught, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	stream, err := p.client.Teach(ctx)
+	stream, err := p.planner().Teach(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -23,15 +23,16 @@ func TestLateComers(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		job  func(f *fleet) job.Job
+		end  func(r *run)
 	}{
-		{"psjob", func(f *fleet) job.Job { return f.unending(f.counting(50)) }},
-		{"psjob, resending", func(f *fleet) job.Job { return f.unending(f.counting(50, resending...)) }},
-		{"libzmq", func(f *fleet) job.Job { return f.peersFor(20000) }},
+		{"psjob", func(f *fleet) job.Job { return f.counting(50) }, func(r *run) { r.exact() }},
+		{"psjob, resending", func(f *fleet) job.Job { return f.counting(50, resending...) }, func(r *run) { r.exact() }},
+		{"libzmq", func(f *fleet) job.Job { return f.peersFor(50) }, (*run).finish},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t, config{adopt: true, grace: 10 * time.Second})
 			f.sendAway()
-			r := f.start(c.job(f))
+			r := f.start(f.unending(c.job(f)))
 			f.await("the job to send", func() error {
 				if direct, _ := f.moved(); direct < 1e6 {
 					return fmt.Errorf("%d bytes so far", direct)
@@ -52,11 +53,7 @@ func TestLateComers(t *testing.T) {
 			if f.adopted() == 0 {
 				t.Error("no connection was adopted")
 			}
-			if r.while != "" {
-				r.exact()
-			} else if <-r.ended; r.err != nil {
-				t.Fatal(r.err)
-			}
+			c.end(r)
 			f.settled()
 		})
 	}

@@ -21,7 +21,7 @@ func (f *fleet) counting(steps int, env ...string) job.Job {
 	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts(), Env: env}
 }
 
-// unending has the workers of a job that counts make steps until exact is called, however
+// unending has the workers of a job that counts, psjob's or the C++ peer's, make steps until finish is called, however
 // long what is done to it takes: its steps are the fewest.
 func (f *fleet) unending(j job.Job) job.Job {
 	f.t.Helper()
@@ -115,9 +115,9 @@ type report struct {
 	} `json:"statistics"`
 }
 
-// exact waits for the job's end. Its workers fail where a sum is not exact;
-// all must have checked some.
-func (r *run) exact() (all []report) {
+// finish has the job come to its end, and waits for it. Its workers fail where a sum is
+// not exact.
+func (r *run) finish() {
 	t := r.f.t
 	t.Helper()
 	if r.while != "" {
@@ -133,6 +133,13 @@ func (r *run) exact() (all []report) {
 		}
 		t.Fatal(r.err)
 	}
+}
+
+// exact finishes the job; all its workers, psjob's, must have checked some sums.
+func (r *run) exact() (all []report) {
+	t := r.f.t
+	t.Helper()
+	r.finish()
 	longest, repeated := 0.0, 0
 	for _, n := range r.Workers {
 		var w report

@@ -51,8 +51,7 @@ func (h *host) options() []grpc.DialOption {
 
 // proxyOptions are those of a proxy's connections.
 func (h *host) proxyOptions() []grpc.DialOption {
-	return append(h.options(), grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+	return append(h.options(), grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
 }
 
 // play plays the host until ctx ends.
@@ -66,23 +65,11 @@ func (h *host) play(ctx context.Context) error {
 
 // follow takes the rules for values, as package proxy/follow does.
 func (h *host) follow(ctx context.Context) error {
-	conn, err := grpc.NewClient(h.fleet.planner.address, h.proxyOptions()...)
-	if err != nil {
-		return fmt.Errorf("%s follows rules: %w", h.name(), err)
-	}
-	defer conn.Close()
-	again := retry.Planner(500 * time.Millisecond)
-	for {
+	return retry.Connect(ctx, h.fleet.planner.address, h.proxyOptions(), retry.Planner(500*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
 		came, err := h.followOnce(ctx, conn)
-		if came {
-			again.Reset()
-		}
 		h.noteRules(err)
-		if err := again.Wait(ctx); err != nil {
-			return err
-		}
-		conn.ResetConnectBackoff()
-	}
+		return came
+	})
 }
 
 // followOnce follows over one stream until it ends, and reports whether the rules

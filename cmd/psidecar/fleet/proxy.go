@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"hash/fnv"
 	"sync"
 	"time"
@@ -33,8 +32,10 @@ const fullEvery = 32
 type proxy struct {
 	host  *host
 	moves chan *api.PlanEvent
-	mu    sync.Mutex // guards the rest
-	jobs  map[string]*copied
+
+	mu     sync.Mutex // guards the rest
+	jobs   map[string]*copied
+	client api.PlansClient // of the last connection; set before anything moves
 }
 
 // copied is what the proxy has of a job.
@@ -60,27 +61,29 @@ func newProxy(h *host) *proxy {
 
 // followPlans follows until ctx ends.
 func (p *proxy) followPlans(ctx context.Context) error {
-	conn, err := grpc.NewClient(p.host.fleet.planner.address, p.host.proxyOptions()...)
-	if err != nil {
-		return fmt.Errorf("%s follows plans: %w", p.host.name(), err)
-	}
-	defer conn.Close()
-	client := api.NewPlansClient(conn)
 	var movers sync.WaitGroup
 	defer movers.Wait()
-	for range maxMoving {
-		movers.Go(func() { p.move(ctx, client) })
-	}
-	again := retry.Planner(300 * time.Millisecond)
-	for {
-		if p.watch(ctx, client) {
-			again.Reset()
+	begin := sync.OnceFunc(func() {
+		for range maxMoving {
+			movers.Go(func() { p.move(ctx) })
 		}
-		if err := again.Wait(ctx); err != nil {
-			return err
-		}
-		conn.ResetConnectBackoff()
-	}
+	})
+	return retry.Connect(ctx, p.host.fleet.planner.address, p.host.proxyOptions(), retry.Planner(300*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
+		client := api.NewPlansClient(conn)
+		p.mu.Lock()
+		p.client = client
+		p.mu.Unlock()
+		begin()
+		return p.watch(ctx, client)
+	})
+}
+
+// planner is where the planner is asked: over the connection of the present Watch, or the
+// last.
+func (p *proxy) planner() api.PlansClient {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.client
 }
 
 // watch is one Watch; it reports whether all that is displaced was told.
@@ -190,7 +193,7 @@ func (p *proxy) digest(job string) (sum uint64, ok bool) {
 }
 
 // move carries moves out until ctx ends.
-func (p *proxy) move(ctx context.Context, client api.PlansClient) {
+func (p *proxy) move(ctx context.Context) {
 	var reports reports
 	for {
 		select {
@@ -199,12 +202,12 @@ func (p *proxy) move(ctx context.Context, client api.PlansClient) {
 		case e := <-p.moves:
 			for p.host.fleet.held.Load() && pause(ctx, 20*time.Millisecond) == nil {
 			}
-			p.moveBatch(ctx, client, e, &reports)
+			p.moveBatch(ctx, e, &reports)
 		}
 	}
 }
 
-func (p *proxy) moveBatch(ctx context.Context, client api.PlansClient, e *api.PlanEvent, to *reports) {
+func (p *proxy) moveBatch(ctx context.Context, e *api.PlanEvent, to *reports) {
 	b := e.GetMove()
 	p.mu.Lock()
 	j := p.jobs[e.GetJob()].job
@@ -220,7 +223,7 @@ func (p *proxy) moveBatch(ctx context.Context, client api.PlansClient, e *api.Pl
 		if len(b.GetLast()) > 0 {
 			r.Last = b.GetLast()[from:until]
 		}
-		recorded, err := client.Record(ctx, r)
+		recorded, err := p.planner().Record(ctx, r)
 		switch {
 		case err == nil:
 			j.note(r.GetFirst(), r.GetLast(), b.GetTo(), recorded.GetVersion())
@@ -232,7 +235,7 @@ func (p *proxy) moveBatch(ctx context.Context, client api.PlansClient, e *api.Pl
 				report.MovedKeys, report.MovedBytes = report.GetMovedKeys()+n, report.GetMovedBytes()+n*(8+valueBytes)
 			}
 			from = until
-		case status.Code(err) == codes.Unavailable && ctx.Err() == nil: // it is not known whether it is recorded: said again
+		case (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled) && ctx.Err() == nil: // it is not known whether it is recorded: said again
 			if again.Wait(ctx) != nil {
 				return
 			}
@@ -243,7 +246,7 @@ func (p *proxy) moveBatch(ctx context.Context, client api.PlansClient, e *api.Pl
 			from = until
 		}
 	}
-	to.tell(ctx, client, report)
+	to.tell(ctx, p.planner, report)
 }
 
 // reports are a mover's stream of reports.
@@ -252,11 +255,11 @@ type reports struct {
 }
 
 // tell reports a batch as done, until the planner has heard it.
-func (s *reports) tell(ctx context.Context, client api.PlansClient, r *api.MoveReport) {
+func (s *reports) tell(ctx context.Context, planner func() api.PlansClient, r *api.MoveReport) {
 	again := retry.Planner(100 * time.Millisecond)
 	for ctx.Err() == nil {
 		if s.stream == nil {
-			s.stream, _ = client.Progress(ctx) // or nil
+			s.stream, _ = planner().Progress(ctx) // or nil
 		}
 		if s.stream != nil {
 			err := s.stream.Send(r)

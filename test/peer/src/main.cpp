@@ -16,6 +16,7 @@ namespace {
 const char kUsage[] =
     "usage: DMLC_ROLE=... peer [--mode count|bench|kvstore|positions] [--keys N] [--shift N] [--space N]\n"
     "            [--width N] [--lens] [--pushpull] [--rounds N] [--wait MS]\n"
+    "            [--count-while FILE]\n"
     "            [--discard] [--access FILE] [--hold FILE]\n";
 
 size_t Number(const std::string& flag, const char* text, size_t least, size_t most) {
@@ -46,6 +47,7 @@ Options Options::Parse(int argc, char** argv) {
       else if (flag == "--wait") options.wait_ms = static_cast<int>(Number(flag, value, 0, 60000));
       else if (flag == "--mode" && value != nullptr) options.mode = value;
       else if (flag == "--access" && value != nullptr) options.access = value;
+      else if (flag == "--count-while" && value != nullptr) options.goes_on = value;
       else if (flag == "--hold" && value != nullptr) options.hold = value;
       else throw std::invalid_argument("unknown argument or no value: " + flag);
     }

@@ -13,7 +13,8 @@ struct Options {
   size_t width = 1;            // values a key
   bool lens = false;           // 1 to 4 values a key, by number, with lens
   bool pushpull = false;       // one request a round for both
-  int rounds = 4;
+  int rounds = 4;              // at least
+  std::string goes_on;         // file: as long as it is there, more rounds are made
   int wait_ms = 0;             // before a worker's first request: a server that is
                                // no peer may not be ready when all nodes are there
   bool keep = true;            // a server that does not answers zeros

@@ -9,6 +9,10 @@
 
 namespace {
 
+// What four workers add to one value in so many rounds is below 2^24, up to which a
+// float counts.
+constexpr int kMostRounds = 230000;
+
 using Keys = std::shared_ptr<std::vector<uint64_t>>;
 using Values = std::shared_ptr<std::vector<float>>;
 using Lens = std::shared_ptr<std::vector<int32_t>>;
@@ -40,7 +44,8 @@ class Worker {
   }
 
   // Count pushes its numbers round by round, checks that what it pulls never
-  // falls, and at last, when all workers are done, that the sums are right.
+  // falls, and at last, when all workers are done, that the sums are right. With
+  // --count-while each worker makes as many rounds as it comes to.
   size_t Count() {
     auto values = std::make_shared<std::vector<float>>(first_.back());
     for (size_t i = 0; i < options_.keys; i++) {
@@ -49,7 +54,9 @@ class Worker {
     size_t wrong = 0;
     std::vector<float> before(pulled_.size());
     double said = Now();
-    for (int round = 1; round <= options_.rounds; round++) {
+    int round = 1;
+    for (; round <= options_.rounds || GoesOn(); round++) {
+      if (round > kMostRounds) throw Failure("too many rounds for sums that are exact");
       if (options_.pushpull) Request(true, true, values);
       else Request(true, false, values), Request(false, true, nullptr);
       for (size_t j = 0; j < pulled_.size(); j++) {
@@ -61,7 +68,9 @@ class Worker {
         said = Now();
       }
     }
+    TellRounds(round - 1);
     van_.Wait(kWorkerGroup);
+    HearRounds();
     Request(false, true, nullptr);
     for (size_t i = 0; i < options_.keys; i++) {
       for (size_t j = first_[i]; j < first_[i + 1]; j++) wrong += pulled_[j] != Expected(Number(i));
@@ -104,11 +113,33 @@ class Worker {
   // Step is what the worker of that rank adds to a key's values in a round.
   static float Step(int rank, size_t number) { return static_cast<float>((rank + 1) * (number % 7 + 1)); }
 
+  bool GoesOn() const { return !options_.goes_on.empty() && std::ifstream(options_.goes_on).good(); }
+
+  // TellRounds leaves beside the file how many rounds this worker made; HearRounds
+  // reads what all have left.
+  void TellRounds(int made) const {
+    if (options_.goes_on.empty()) return;
+    std::ofstream out(RoundsOf(van_.rank()));
+    out << made << '\n';
+    out.close();
+    if (!out) throw Failure("writing " + RoundsOf(van_.rank()));
+  }
+
+  void HearRounds() {
+    rounds_.assign(van_.env().workers, options_.rounds);
+    if (options_.goes_on.empty()) return;
+    for (int rank = 0; rank < van_.env().workers; rank++) {
+      if (!(std::ifstream(RoundsOf(rank)) >> rounds_[rank])) throw Failure("reading " + RoundsOf(rank));
+    }
+  }
+
+  std::string RoundsOf(int rank) const { return options_.goes_on + ".rounds" + std::to_string(rank); }
+
   float Expected(size_t number) const {
     float sum = 0;
     for (int rank = 0; rank < van_.env().workers; rank++) {
       size_t first = options_.shift * rank;
-      if (number >= first && number < first + options_.keys) sum += options_.rounds * Step(rank, number);
+      if (number >= first && number < first + options_.keys) sum += rounds_[rank] * Step(rank, number);
     }
     return sum;
   }
@@ -188,6 +219,7 @@ class Worker {
   std::vector<size_t> first_;  // of key i's values, and the end
   std::vector<size_t> cuts_;   // of server s's keys, and the end
   std::vector<float> pulled_;
+  std::vector<int> rounds_;  // of each worker
   int timestamp_ = 0;
   size_t pulls_ = 0;
   std::vector<double> push_seconds_, pull_seconds_;
