@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
@@ -29,6 +30,11 @@ const (
 	// Memory is what all messages take together that are decoded and not yet
 	// handled.
 	Memory = 192 << 20
+	// patience is how long a message waits for memory, and waitingBytes how much all that
+	// wait may be on the wire: hosts that all come back to a planner wait for each other
+	// instead of being refused, which would have them connect and send all of it again.
+	patience     = 10 * time.Second
+	waitingBytes = 64 << 20
 	// streams is how many calls one connection may have open.
 	streams = 64
 )
@@ -36,15 +42,18 @@ const (
 // An Intake decodes messages within a bound. It is an [encoding.CodecV2].
 type Intake struct {
 	encoding.CodecV2
-	most  int
-	bound *semaphore.Weighted
-	taken sync.Map // by message: what it takes, int64; until it is handled
+	most    int
+	all     int64
+	bound   *semaphore.Weighted // of all
+	waiting *semaphore.Weighted // of waitingBytes
+	taken   sync.Map            // by message: what it takes, int64; until it is handled
 }
 
 // New returns an Intake that decodes messages of at most most bytes of memory
 // each, and all bytes together.
 func New(most, all int) *Intake {
-	return &Intake{CodecV2: encoding.GetCodecV2("proto"), most: most, bound: semaphore.NewWeighted(int64(all))}
+	return &Intake{CodecV2: encoding.GetCodecV2("proto"), most: most, all: int64(all),
+		bound: semaphore.NewWeighted(int64(all)), waiting: semaphore.NewWeighted(waitingBytes)}
 }
 
 // Options have a gRPC server decode by the Intake.
@@ -85,7 +94,7 @@ func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 		return err
 	case size > i.most:
 		return fmt.Errorf("%s of %d bytes takes %d bytes of memory, at most %d are allowed", kind.Name(), b.Len(), size, i.most)
-	case !i.bound.TryAcquire(int64(size)):
+	case !i.acquire(int64(size), int64(b.Len())):
 		return fmt.Errorf("%s takes %d bytes of memory, more than is left for messages just now: send it again later", kind.Name(), size)
 	}
 	if err := proto.Unmarshal(b.ReadOnlyData(), m); err != nil {
@@ -96,6 +105,24 @@ func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 		i.bound.Release(before.(int64))
 	}
 	return nil
+}
+
+// acquire takes memory for a message of so many bytes on the wire. No handler waits for a
+// message while it has another, so that what is taken is given back.
+func (i *Intake) acquire(size, wire int64) bool {
+	if size > i.all {
+		return false
+	}
+	if i.bound.TryAcquire(size) {
+		return true
+	}
+	if !i.waiting.TryAcquire(wire) {
+		return false
+	}
+	defer i.waiting.Release(wire)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return i.bound.Acquire(ctx, size) == nil
 }
 
 // handled gives back what a message took.

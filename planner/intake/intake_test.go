@@ -131,6 +131,80 @@ func TestReportBombsAreRefused(t *testing.T) {
 	}
 }
 
+// slow takes one report a stream, and has it until it is released.
+type slow struct {
+	api.UnimplementedPlannerServer
+	has, release chan struct{}
+}
+
+func (s slow) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken]) error {
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	s.has <- struct{}{}
+	<-s.release
+	return stream.Send(&api.Taken{})
+}
+
+// A report for which there is no memory just now waits for those before it; one that
+// could never have enough is refused.
+func TestReportsWaitForMemory(t *testing.T) {
+	const most = 1 << 20
+	s := slow{has: make(chan struct{}), release: make(chan struct{})}
+	in := intake.New(2*most, most)
+	client := api.NewPlannerClient(memory.Serve(t, func(g *grpc.Server) { api.RegisterPlannerServer(g, s) }, in.Options()...))
+	send := func(blocks int) grpc.BidiStreamingClient[api.HostReport, api.Taken] {
+		t.Helper()
+		stream, err := client.Report(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &api.HostReport{Jobs: []*api.JobReport{{Blocks: make([]*api.Block, blocks)}}}
+		for i := range r.GetJobs()[0].GetBlocks() {
+			r.Jobs[0].Blocks[i] = &api.Block{}
+		}
+		if err := stream.Send(r); err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	blocks := most * 2 / 3 / blockMemory(t)
+	first := send(blocks)
+	<-s.has
+	second := send(blocks)
+	if _, err := send(2 * blocks).Recv(); err == nil || !strings.Contains(err.Error(), "more than is left") {
+		t.Errorf("a report of more than all memory is answered with %v", err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := second.Recv()
+		answered <- err
+	}()
+	s.release <- struct{}{}
+	if _, err := first.Recv(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-s.has:
+	case err := <-answered:
+		t.Fatalf("the second report was not handled: %v", err)
+	}
+	s.release <- struct{}{}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// blockMemory is what a block of a report costs.
+func blockMemory(t *testing.T) int {
+	const n = 1 << 10
+	cost, err := intake.Cost(repeated(number("blocks"), nil, n), (&api.HostReport{}).ProtoReflect().Descriptor())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cost / n
+}
+
 func total() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
