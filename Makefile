@@ -138,10 +138,10 @@ eval:
 eval-proxy:
 	PSIDECAR_EVAL=1 $(GO) test -v -timeout 30m -count=1 -run BytesTable ./test/transparency
 
-# Figures 8 and 9 and table 5 of DWW21, and time and memory an edge. EVALFLAGS:
-# --what sweeps|table5|scale, --quick, --full.
+# Figures 7 to 10 and table 5 of DWW21, figure 5 of DW23, and time and memory an edge.
+# EVALFLAGS: --what sweeps|table5|degrees|machines|bins|scale, --quick, --full.
 eval-partition:
-	$(GO) run ./test/eval --what sweeps,table5,scale $(EVALFLAGS)
+	$(GO) run ./test/eval --what sweeps,table5,degrees,machines,bins,scale $(EVALFLAGS)
 
 # Figure 8 of DW23, and hot keys that wander.
 eval-dynamic:

@@ -1,8 +1,9 @@
 // Eval measures the planner: which traffic each algorithm leaves on random
 // graphs of several densities and shapes (figures 8 and 9 of DWW21) and on data
-// sets (its table 5), and what an edge costs in time and memory from one to a
-// hundred million of them; what strategies for moving keys while a job trains
-// leave (figure 8 of DW23); and the proxies' codecs: what models lose under
+// sets (its table 5 and figures 7 and 10), hashed ones too (figure 5 of DW23), and
+// what an edge costs in time and memory from one to a hundred million of them; what
+// strategies for moving keys while a job trains leave (figure 8 of DW23); and the
+// proxies' codecs: what models lose under
 // thresholds, Slim-DP and quantization, and where parts of them exchange thresholded
 // activations (tables 1, 3 and 4 and figure 5 of DCT), and what is saved; what a step
 // takes by architecture (table 3 of Parallax); and, as root, jobs
@@ -13,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -30,6 +32,7 @@ import (
 // An evaluation is what all parts of one run share.
 type evaluation struct {
 	dir         string // for the plots
+	scratch     string // for what only this run reads; removed at its end
 	datasets    string // folder of the data sets
 	quick, full bool
 	fiveSeeds   bool      // a part needs narrow errors
@@ -44,7 +47,7 @@ type part struct {
 }
 
 func parts() []part {
-	return []part{{"sweeps", sweeps}, {"table5", table5}, {"scale", scale}, {"dynamic", dynamicPart},
+	return []part{{"sweeps", sweeps}, {"table5", table5}, {"degrees", degrees}, {"machines", byMachines}, {"bins", bins}, {"scale", scale}, {"dynamic", dynamicPart},
 		{"threshold", thresholds}, {"lifespan", lifespans}, {"slim", slims}, {"pulls", pulls},
 		{"activations", activations}, {"activations-deep", deep}, {"activations-time", overTime}, {"theorem", theorem}, {"transfer", transfers}, {"time", timeToLoss}, {"measures", measures}, {"worth", worthIt}}
 }
@@ -63,10 +66,10 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	e := &evaluation{out: out, log: log}
 	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
 	flags.SetOutput(log)
-	what := flags.String("what", "all", "sweeps, table5, scale, dynamic (the planner's), threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem, transfer (the codecs'), time, measures, worth (live, as root) or all; several with commas")
+	what := flags.String("what", "all", "sweeps, table5, degrees, machines, bins, scale, dynamic (the planner's), threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem, transfer (the codecs'), time, measures, worth (live, as root) or all; several with commas")
 	flags.StringVar(&e.dir, "out", "bin/eval", "directory for the plots")
-	flags.StringVar(&e.datasets, "datasets", "../shared/datasets", "folder of the data sets for table5, dynamic and the codecs")
-	flags.BoolVar(&e.quick, "quick", false, "smaller graphs and fewer points: half a minute")
+	flags.StringVar(&e.datasets, "datasets", cmp.Or(os.Getenv("PSIDECAR_DATASETS"), "../shared/datasets"), "folder of the data sets; $PSIDECAR_DATASETS where it is set")
+	flags.BoolVar(&e.quick, "quick", false, "smaller graphs, fewer points, steps and seeds, nothing live: some minutes")
 	flags.BoolVar(&e.full, "full", false, "sweeps over graphs of the paper's size, scale up to 100 million edges, nets of DLRM's own size for activations: many minutes, some gigabytes")
 	whole := flags.Bool("report", false, "keep what each part writes, run only those that have not been run in the same way (--quick, --full or neither), and write index.html and index.md beside the plots")
 	again := flags.Bool("again", false, "with --report run all")
@@ -83,6 +86,10 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	if err := os.MkdirAll(e.dir, 0o755); err != nil {
 		return fmt.Errorf("making the plots' directory: %w", err)
 	}
+	if e.scratch, err = os.MkdirTemp("", "psidecar-eval-*"); err != nil {
+		return fmt.Errorf("making a folder for text that is divided: %w", err)
+	}
+	defer os.RemoveAll(e.scratch)
 	if *whole {
 		return e.reported(ctx, chosen, *again)
 	}
@@ -110,7 +117,7 @@ func choose(what string) ([]part, error) {
 	for name := range strings.SplitSeq(what, ",") {
 		i := slices.IndexFunc(all, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("--what %q: want sweeps, table5, scale, dynamic, threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem, transfer, time, measures, worth or all", name)
+			return nil, fmt.Errorf("--what %q: want sweeps, table5, degrees, machines, bins, scale, dynamic, threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem, transfer, time, measures, worth or all", name)
 		}
 		chosen = append(chosen, all[i])
 	}

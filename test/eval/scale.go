@@ -30,7 +30,7 @@ const streamMemory = 256 << 20
 // scale measures how fast text is read and what memory that takes, and then what
 // an edge costs as graphs grow: the time of TSH-1 (the division of the
 // parameters included), of best and of streaming among 16 machines.
-// It goes to 30 million edges, with --full to 100, with --quick to 3.
+// It goes to 30 million edges, with --full to 100, with --quick to a third of a million.
 func scale(ctx context.Context, e *evaluation) error {
 	if err := reading(ctx, e); err != nil {
 		return err
@@ -48,14 +48,14 @@ func scale(ctx context.Context, e *evaluation) error {
 		p.Lines = append(p.Lines, figure.Line{Name: way.name, Colour: colourOf(way.name)})
 	}
 	for _, millions := range e.sizes() {
-		e.progress("scale: %d million edges", millions)
+		e.progress("scale: %g million edges", millions)
 		g, err := textLike(millions).Build(ctx)
 		if err != nil {
 			return err
 		}
 		edges := float64(g.Edges())
 		row := []string{fmt.Sprintf("%.1f", edges/1e6), fmt.Sprint(g.Samples()), fmt.Sprint(g.Params())}
-		p.Ticks = append(p.Ticks, float64(millions))
+		p.Ticks = append(p.Ticks, millions)
 		for i, way := range ways {
 			most, took, err := way.run(ctx, g)
 			if err != nil { // minutes may have gone into what there is
@@ -136,21 +136,21 @@ func byStreaming(k int) func(context.Context, *graph.Graph) (int64, time.Duratio
 }
 
 // sizes returns the graphs' sizes in millions of edges.
-func (e *evaluation) sizes() []int {
+func (e *evaluation) sizes() []float64 {
 	switch {
 	case e.quick:
-		return []int{1, 3}
+		return []float64{0.1, 0.3}
 	case e.full:
-		return []int{1, 3, 10, 30, 100}
+		return []float64{1, 3, 10, 30, 100}
 	}
-	return []int{1, 3, 10, 30}
+	return []float64{1, 3, 10, 30}
 }
 
 // textLike describes a graph of nearly that many million edges: a sample that
 // draws a frequent parameter twice has one edge less.
-func textLike(millions int) graph.Random {
+func textLike(millions float64) graph.Random {
 	return graph.Random{
-		Samples: 20_000 * millions, Params: 100_000 * millions, Degree: 50,
+		Samples: int(20_000 * millions), Params: int(100_000 * millions), Degree: 50,
 		Exponent: 1, Topics: 100, TopicShare: 0.7, Seed: 5,
 	}
 }

@@ -72,7 +72,7 @@ func split(e *evaluation, name string) (train, test string, err error) {
 		}
 		parts[at].Write(line)
 	}
-	train, test = filepath.Join(e.dir, name+".train"), filepath.Join(e.dir, name+".test")
+	train, test = filepath.Join(e.scratch, name+".train"), filepath.Join(e.scratch, name+".test")
 	for i, path := range []string{train, test} {
 		if err := os.WriteFile(path, parts[i].Bytes(), 0o644); err != nil {
 			return "", "", err

@@ -162,13 +162,23 @@ func meansOf(ctx context.Context, shape graph.Random, k, graphs int) ([]means, e
 
 // judgeAll partitions g among k machines by every algorithm.
 func judgeAll(ctx context.Context, g *graph.Graph, k int) ([]*prerun.Report, error) {
+	return judgeThose(ctx, g, k, algorithm.Names())
+}
+
+// judgeThose partitions g among k machines by the algorithms of these names, in their
+// order.
+func judgeThose(ctx context.Context, g *graph.Graph, k int, names []string) ([]*prerun.Report, error) {
 	o := partition.Options{K: k, Seed: 1}
 	random, err := prerun.RandomBaseline(ctx, g, o)
 	if err != nil {
 		return nil, err
 	}
 	var reports []*prerun.Report
-	for _, al := range algorithm.All() {
+	for _, name := range names {
+		al, err := algorithm.Find(name)
+		if err != nil {
+			return nil, err
+		}
 		a, cost, err := prerun.Run(ctx, g, al, o)
 		if err != nil {
 			return nil, err

@@ -17,6 +17,7 @@ import (
 
 // guesses are how long parts take on two cores that do nothing else, quick and not.
 var guesses = map[string][2]time.Duration{
+	"degrees": {20 * time.Second, 20 * time.Second}, "machines": {20 * time.Second, 10 * time.Minute}, "bins": {20 * time.Second, 5 * time.Minute},
 	"sweeps": {10 * time.Second, 2 * time.Minute}, "table5": {time.Minute, 2 * time.Minute}, "scale": {30 * time.Second, 5 * time.Minute},
 	"dynamic": {20 * time.Second, time.Minute}, "threshold": {30 * time.Second, 6 * time.Minute}, "lifespan": {40 * time.Second, 8 * time.Minute},
 	"slim": {2 * time.Minute, 40 * time.Minute}, "pulls": {2 * time.Minute, 20 * time.Minute}, "activations": {40 * time.Second, 10 * time.Minute},
@@ -67,7 +68,10 @@ func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) er
 	for i, p := range todo {
 		e.progress("part %d of %d, %s: some %v, some %v left in all", i+1, len(todo), p.name, e.guess(p).Round(time.Second), left.Round(time.Second))
 		left -= e.guess(p)
-		if err := e.save(ctx, p); err != nil {
+		began := time.Now()
+		err := e.save(ctx, p)
+		e.progress("%s took %v", p.name, time.Since(began).Round(time.Second))
+		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

@@ -47,18 +47,18 @@ func dww21() Paper {
 	return Paper{"DWW21", "Duan, Wang and Wu 2021, Minimizing Training Time of Distributed Machine Learning by Reducing Data Communication", []Item{
 		{Name: "Table 4", Claim: "The sizes of four real data sets and three made ones.", Part: "table5", StandIn: "excerpts and rebuilt sets of the public ones; CTRa is not published", Why: "Each table's title has our sizes."},
 		{Name: "Table 5", Claim: "With 8 machines less traffic at the busiest one than at random, by TSH-1, TSH-2, MBP and PaToH, in percent (in the column of the paper's).", Part: "table5", StandIn: "rcv1-excerpt, criteo-80k for CTRa, news20-rebuilt, soc-slashdot for soc-LiveJournal", Why: "Smaller data, of other degrees; best is psidecar's own."},
-		{Name: "Figure 7", Claim: "Node degrees of rcv1.binary and news20: many small, few large.", Reason: "Not drawn: a property of the data sets, which psidecar partition says of any input (samples, parameters, edges)."},
+		{Name: "Figure 7", Claim: "Node degrees of rcv1.binary and news20: many small, few large; 30 and 18 in the mean (table 4).", Part: "degrees", StandIn: "rcv1-excerpt, news20-rebuilt", Why: "The same corpora, other documents: news20-rebuilt has 1.35 million words for the paper's 62,000 (table 4), most of them in two messages."},
 		{Name: "Figure 8", Claim: "The sparser the graph, the more a partition gains over random, at 2 to 64 machines.", Part: "sweeps", StandIn: "random graphs of 1,000 parameters, with --full of 10,000", Why: "Smaller graphs by a factor of ten, unless --full."},
 		{Name: "Figure 9", Claim: "More data or parameters change the gain little.", Part: "sweeps", StandIn: "as figure 8", Why: "As figure 8."},
-		{Name: "Figure 10", Claim: "TSH-1 and MBP over random on the real data, by the number of machines.", Reason: "Not drawn: table 5 has the point of 8 machines; go run ./test/eval --what table5 has no other."},
+		{Name: "Figure 10", Claim: "CTRa gains more than soc-LiveJournal at any number of machines; TSH-1 and TSH-2 stay where they are as machines become more, MBP drops.", Part: "machines", StandIn: "criteo-80k for CTRa, soc-slashdot for soc-LiveJournal; with --quick their first 4,000 rows", Why: "Gains are smaller: fields of criteo-80k have values that most rows share, and soc-slashdot is a small graph around few hubs. PaToH is not among psidecar's algorithms."},
 		{Name: "Figure 11", Claim: "Training time on 16 machines of EC2, with the partition's own time.", Part: "worth", StandIn: "logistic regression on rcv1-excerpt, 8 hosts at 100 Mbit/s", Why: "8 hosts for 16 machines, the partition's own time is in table 5, not here."},
 	}}
 }
 
 func dw23() Paper {
 	return Paper{"DW23", "Duan and Wu 2023, Reducing Communication in Parameter Servers with Model Compression and Graph Partition", []Item{
-		{Name: "Figure 2", Claim: "Node degrees of rcv1.binary and news20.", Reason: "Not drawn: as figure 7 of DWW21."},
-		{Name: "Figure 5", Claim: "With more bins of hashed features more accuracy and more traffic.", Reason: "Not part of this command: psidecar partition --hash-bins tries bins; it has no training run beside it here."},
+		{Name: "Figure 2", Claim: "Node degrees of rcv1.binary and news20: most are small.", Part: "degrees", StandIn: "rcv1-excerpt, news20-rebuilt", Why: "As figure 7 of DWW21."},
+		{Name: "Figure 5", Claim: "With more bins of hashed features more traffic and more accuracy, which is lost nearly linearly as bins halve.", Part: "bins", StandIn: "rcv1-excerpt, with --quick its first quarter, for the paper's set, which it does not name", Why: "The figure's numbers are not in the paper's text, so that the shapes are compared. A row has a feature for each bin: beyond 64 bins hashed rows are longer than they were, and cost more than those that are not hashed."},
 		{Name: "Figure 6", Claim: "Traffic grows with machines; DPPA stays below random and MGP.", Part: "sweeps", StandIn: "random graphs for hashed news20", Why: "Gains over random rather than volumes; MGP is the multilevel algorithm."},
 		{Name: "Figure 7", Claim: "Traffic grows with the ratio of samples to parameters.", Part: "sweeps", StandIn: "random graphs", Why: "The second sweep varies parameters and data."},
 		{Name: "Figure 8", Claim: "While a net is pruned, DPPA's cumulative volume with migration is below MGP's, and the gap grows with the epochs.", Part: "dynamic", StandIn: "nets on MNIST", Why: "Ours are smaller nets; locality is psidecar's own."},
