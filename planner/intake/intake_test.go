@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding/gzip"
@@ -172,14 +173,21 @@ func TestReportsWaitForMemory(t *testing.T) {
 	first := send(blocks)
 	<-s.has
 	second := send(blocks)
-	if _, err := send(2 * blocks).Recv(); err == nil || !strings.Contains(err.Error(), "more than is left") {
-		t.Errorf("a report of more than all memory is answered with %v", err)
-	}
 	answered := make(chan error, 1)
 	go func() {
 		_, err := second.Recv()
 		answered <- err
 	}()
+	for !in.Waits() {
+		select {
+		case err := <-answered:
+			t.Fatalf("the second report did not wait: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if _, err := send(2 * blocks).Recv(); err == nil || !strings.Contains(err.Error(), "more than is left") {
+		t.Errorf("a report of more than all memory is answered with %v", err)
+	}
 	s.release <- struct{}{}
 	if _, err := first.Recv(); err != nil {
 		t.Error(err)
