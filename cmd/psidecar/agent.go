@@ -19,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/policy"
@@ -87,25 +88,25 @@ func (f *agentFlags) options() (agent.Options, error) {
 	}
 	var err error
 	if o.Allowed, err = policy.ParseAllowed(f.allowed); err != nil {
-		return o, usagef("--allow-annotations %w", err)
+		return o, cli.Usagef("--allow-annotations %w", err)
 	}
 	if o.Capture.Ingress, err = bpf.ParseIngressMode(f.ingress); err != nil {
-		return o, usagef("--ingress %w", err)
+		return o, cli.Usagef("--ingress %w", err)
 	}
 	if f.memory < 1<<20 {
-		return o, usagef("--memory %d: at least %d bytes are needed", f.memory, 1<<20)
+		return o, cli.Usagef("--memory %d: at least %d bytes are needed", f.memory, 1<<20)
 	}
 	o.Locality.Counts.MemoryBytes = f.memory
 	switch f.sample {
 	case "auto":
 		if f.budget <= 0 || f.budget > 10000 {
-			return o, usagef("--cpu-budget %v: want percent of one core, above 0", f.budget)
+			return o, cli.Usagef("--cpu-budget %v: want percent of one core, above 0", f.budget)
 		}
 		o.Sampling = agent.Sampling{OneIn: agent.StartOneIn, Window: agent.StartWindow, Budget: f.budget}
 	default:
 		n, err := strconv.ParseUint(f.sample, 10, 32)
 		if err != nil || n == 0 {
-			return o, usagef("--sample %q: want a number from 1 (all) on, or auto", f.sample)
+			return o, cli.Usagef("--sample %q: want a number from 1 (all) on, or auto", f.sample)
 		}
 		o.Sampling = agent.Sampling{OneIn: uint32(n)}
 	}
@@ -177,7 +178,7 @@ at --http, which changes nothing; --names-socket takes names of keys (PUT
 
 func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	debug.SetMemoryLimit(f.memoryLimit())
-	creds, err := f.planner.credentials()
+	creds, err := f.planner.Credentials()
 	if err != nil {
 		return err
 	}
@@ -195,7 +196,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	opts.Health = &health.Loops{}
 	orders := control.NewServer(page.NamesControl(opts.Names), f.users)
 	opts.Collectors = append(opts.Collectors, front.Guard, orders)
-	if f.planner.address != "" {
+	if f.planner.Address != "" {
 		opts.Locality.WindowKeys = locality.DefaultWindowKeys
 	}
 	exporter, err := f.otlp.open(&opts)
@@ -206,7 +207,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
-	d, err := daemon.New(daemon.Options{Agent: opts, Interception: interception, Pods: named, Planner: f.planner.address, Credentials: creds})
+	d, err := daemon.New(daemon.Options{Agent: opts, Interception: interception, Pods: named, Planner: f.planner.Address, Credentials: creds})
 	if err != nil {
 		return err
 	}

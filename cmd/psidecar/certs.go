@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/certificates"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/api/role"
 )
 
@@ -49,11 +50,11 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 		RunE: func(*cobra.Command, []string) error {
 			switch {
 			case out == "":
-				return usagef("--out: which folder?")
+				return cli.Usagef("--out: which folder?")
 			case len(hosts)+len(planners)+len(operators) == 0:
-				return usagef("--host, --planner, --operator: for whom? Say it once for each, a host or planner with its names separated by commas")
+				return cli.Usagef("--host, --planner, --operator: for whom? Say it once for each, a host or planner with its names separated by commas")
 			case valid <= 0 || authority <= 0:
-				return usagef("--valid and --ca-valid: want durations above 0")
+				return cli.Usagef("--valid and --ca-valid: want durations above 0")
 			}
 			all, err := subjects(hosts, planners, operators, roles, anyHost)
 			if err != nil {
@@ -100,7 +101,7 @@ func subjects(hosts, planners, operators, roles []string, anyHost bool) ([]subje
 	add := func(flag, prefix, text string, grants func(names []string) (role.Grants, error)) error {
 		names := strings.Split(text, ",")
 		if names[0] == "" || filepath.Base(names[0]) != names[0] {
-			return usagef("%s %q: want names, separated by commas", flag, text)
+			return cli.Usagef("%s %q: want names, separated by commas", flag, text)
 		}
 		g, err := grants(names)
 		all = append(all, subject{prefix + names[0], names, g})
@@ -115,7 +116,7 @@ func subjects(hosts, planners, operators, roles []string, anyHost bool) ([]subje
 			for _, word := range roles {
 				r := role.Role(word)
 				if r != role.Agent && r != role.Proxy && r != role.Planner {
-					return nil, usagef("--role %q: want agent, proxy or planner; --operator is for people", word)
+					return nil, cli.Usagef("--role %q: want agent, proxy or planner; --operator is for people", word)
 				}
 				for _, name := range names {
 					g = append(g, role.Grant{Role: r, Name: name})

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/psidecar/psidecar/client"
 )
 
 // checkedPart answers as a part of psidecar does to psidecar check.
@@ -93,7 +95,7 @@ func TestCheckJSON(t *testing.T) {
 	code, out, stderr := runTest(t, nil, "check", "--json", "--agents", well, "--proxies", "127.0.0.1:1")
 	var report struct {
 		OK    bool
-		Parts []checked
+		Parts []client.Checked
 	}
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatalf("%v: %s %s", err, out, stderr)

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -67,7 +68,7 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 // --config names.
 func (f *codecFlags) rules() ([]values.Rule, error) {
 	if f.memory < 0 {
-		return nil, usagef("--codec-memory %d: want 0 or more bytes", f.memory)
+		return nil, cli.Usagef("--codec-memory %d: want 0 or more bytes", f.memory)
 	}
 	rules, err := f.fromFile()
 	if err != nil {
@@ -91,10 +92,10 @@ func (f *codecFlags) own() ([]values.Rule, error) {
 		r.Slim = s
 	}
 	if r.Lifespan < 1 {
-		return nil, usagef("--threshold-lifespan %d: want 1 push or more", r.Lifespan)
+		return nil, cli.Usagef("--threshold-lifespan %d: want 1 push or more", r.Lifespan)
 	}
 	if err := r.Check(); err != nil {
-		return nil, usagef("--%w", err)
+		return nil, cli.Usagef("--%w", err)
 	}
 	if r.Threshold == 0 && r.Slim == nil && r.Quantize == 0 && !r.Unchanged && r.PullThreshold == 0 && r.PullQuantize == 0 && r.Activations == 0 && r.Wire == "" {
 		return nil, nil
@@ -104,7 +105,7 @@ func (f *codecFlags) own() ([]values.Rule, error) {
 
 func parseSlim(text string) (*values.Slim, error) {
 	parts := strings.Split(text, ",")
-	bad := usagef("--slim %q: want ALPHA,EPSILON or ALPHA,EPSILON,ROUNDS or ALPHA,EPSILON,ROUNDS,changes, such as 0.3,0.15,20", text)
+	bad := cli.Usagef("--slim %q: want ALPHA,EPSILON or ALPHA,EPSILON,ROUNDS or ALPHA,EPSILON,ROUNDS,changes, such as 0.3,0.15,20", text)
 	var s values.Slim
 	if len(parts) == 4 && strings.TrimSpace(parts[3]) == "changes" {
 		s.Changes, parts = true, parts[:3]
@@ -146,7 +147,7 @@ func (f *codecFlags) fromFile() ([]values.Rule, error) {
 	}
 	var file map[string]yaml.Node
 	if err := yaml.Unmarshal(text, &file); err != nil {
-		return nil, usagef("--config %s: %w", path, err)
+		return nil, cli.Usagef("--config %s: %w", path, err)
 	}
 	node, ok := file[rulesKey]
 	if !ok {
@@ -154,7 +155,7 @@ func (f *codecFlags) fromFile() ([]values.Rule, error) {
 	}
 	rules, err := values.ReadYAML(&node)
 	if err != nil {
-		return nil, usagef("--config %s, line %d: %s: %w", path, node.Line, rulesKey, err)
+		return nil, cli.Usagef("--config %s, line %d: %s: %w", path, node.Line, rulesKey, err)
 	}
 	return rules, nil
 }
@@ -177,10 +178,10 @@ func (f *codecFlags) again() (*codecFlags, error) {
 	var failed error
 	set.VisitAll(func(flag *pflag.Flag) {
 		was := f.set.Lookup(flag.Name)
-		_, byFile := was.Annotations[fromFile]
+		_, byFile := was.Annotations[cli.FromFile]
 		value, there := was.Value.String(), was.Changed && !byFile
 		if node, ok := file[flag.Name]; ok && !there {
-			if value, err = flagText(node); err != nil {
+			if value, err = cli.FlagText(node); err != nil {
 				failed = fmt.Errorf("%s, line %d: %s: %w", f.path(), node.Line, flag.Name, err)
 			}
 			there = true

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/api"
@@ -70,19 +71,19 @@ func completeJob(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completi
 	defer cancel()
 	var names []string
 	if f := cmd.Flags().Lookup("planner"); f != nil && cmd.Flags().Lookup("agent") == nil && cmd.HasParent() && cmd.Parent().Name() != "psidecar" || cmd.Name() == "restore" {
-		link := &plannerLink{address: f.Value.String()}
-		_ = withCodecs(ctx, link, func(ctx context.Context, c api.CodecsClient) error { // no planner: no names
+		link := &client.Planner{Address: f.Value.String()}
+		_ = link.CallCodecs(ctx, func(ctx context.Context, c api.CodecsClient) error { // no planner: no names
 			d, err := c.Describe(ctx, &api.DescribeRulesRequest{})
 			names = d.GetJobs()
 			return err
 		})
 	} else {
-		at := agentURL
+		at := client.AgentURL
 		if f := cmd.Flags().Lookup("agent"); f != nil {
 			at = f.Value.String()
 		}
 		var jobs page.Jobs
-		if ask(ctx, at, "/api/v1/jobs", nil, &jobs) == nil {
+		if client.Get(ctx, at, "/api/v1/jobs", nil, &jobs) == nil {
 			for _, j := range jobs.Jobs {
 				names = append(names, j.Name)
 			}

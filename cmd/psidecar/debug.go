@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/cmd/psidecar/bundle"
 )
 
@@ -55,7 +56,7 @@ value of any parameter, nor any process's arguments or environment.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&out, "out", "", "file to write, which must not be there; -: standard output; default: psidecar-debug-TIME.tar.gz")
-	flags.StringVar(&agent, "agent", agentURL, "URL of the agent to ask; empty: none")
+	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent to ask; empty: none")
 	flags.StringVar(&proxy, "proxy", "http://127.0.0.1:9813", "URL of the proxy to ask; empty: none")
 	flags.StringVar(&planner, "planner-http", "http://127.0.0.1:9812", "URL of the planner's page; empty: none")
 	flags.DurationVar(&each, "patience", 20*time.Second, "how long to wait for each answer")

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/demo"
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 func newDemoCommand(e env) *cobra.Command {
@@ -39,11 +40,11 @@ Needs root. Everything it makes is gone when it ends.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case o.Hosts < 2 || o.Hosts > 16:
-				return usagef("--hosts %d: want 2 to 16", o.Hosts)
+				return cli.Usagef("--hosts %d: want 2 to 16", o.Hosts)
 			case o.Steps < 1:
-				return usagef("--steps %d: want 1 or more", o.Steps)
+				return cli.Usagef("--steps %d: want 1 or more", o.Steps)
 			case o.Batch < 1:
-				return usagef("--batch %d: want 1 or more", o.Batch)
+				return cli.Usagef("--batch %d: want 1 or more", o.Batch)
 			case os.Geteuid() != 0:
 				return errors.New("the demo makes network namespaces: run it as root")
 			}
@@ -52,8 +53,8 @@ Needs root. Everything it makes is gone when it ends.`,
 				return err
 			}
 			out := newDemoOutput(e, asJSON, hold)
-			defer out.live.clear()
-			o.Page, o.Say, o.Observed = out.opened, out.live.say, out.observed
+			defer out.live.Clear()
+			o.Page, o.Say, o.Observed = out.opened, out.live.Say, out.observed
 			return demo.Run(cmd.Context(), o, out.report)
 		},
 	}
@@ -81,12 +82,12 @@ func findPrograms(o *demo.Options) error {
 			return err
 		}
 		if _, err := os.Stat(o.Data); err != nil {
-			return usagef("--data: %w", err)
+			return cli.Usagef("--data: %w", err)
 		}
 	}
 	if o.Psjob != "" {
 		if o.Psjob, err = exec.LookPath(o.Psjob); err != nil {
-			return usagef("--psjob: %w", err)
+			return cli.Usagef("--psjob: %w", err)
 		}
 		o.Psjob, err = filepath.Abs(o.Psjob)
 		return err
@@ -108,19 +109,19 @@ func findPrograms(o *demo.Options) error {
 type demoOutput struct {
 	env
 	asJSON, hold bool
-	live         *liveLine
+	live         *cli.LiveLine
 	page         string
 	results      []demo.Result
 }
 
 func newDemoOutput(e env, asJSON, hold bool) *demoOutput {
-	return &demoOutput{env: e, asJSON: asJSON, hold: hold, live: newLiveLine(e)}
+	return &demoOutput{env: e, asJSON: asJSON, hold: hold, live: cli.NewLiveLine(e.bareErr, e.stderr)}
 }
 
 // opened says where the page is.
 func (d *demoOutput) opened(url string) {
 	d.page = url
-	d.live.clear()
+	d.live.Clear()
 	fmt.Fprintf(d.stderr, "page: %s (it shows the job from the second phase on)\n", url)
 }
 
@@ -128,7 +129,7 @@ const demoColumns = "%-9s  %8s  %12s  %18s  %7s  %8s  %20s\n"
 
 // report prints one phase.
 func (d *demoOutput) report(r demo.Result) error {
-	d.live.clear()
+	d.live.Clear()
 	d.results = append(d.results, r)
 	if d.asJSON {
 		return json.NewEncoder(d.stdout).Encode(r)
@@ -176,7 +177,7 @@ func figure(format string, scale float64, v *float64) string {
 
 // observed says what came of it all, and stays while that is wanted.
 func (d *demoOutput) observed(ctx context.Context) error {
-	d.live.clear()
+	d.live.Clear()
 	out := d.stdout
 	if d.asJSON {
 		out = d.stderr // objects alone are JSON

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/demo"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -94,7 +95,7 @@ func TestDemoUsage(t *testing.T) {
 // home too.
 func TestDemoRows(t *testing.T) {
 	var out strings.Builder
-	d := demoOutput{env: env{stdout: &out}, live: newLiveLine(env{stderr: &out})}
+	d := demoOutput{env: env{stdout: &out}, live: cli.NewLiveLine(nil, &out)}
 	loss := 0.5
 	for _, r := range []demo.Result{
 		{Phase: "baseline", StepsPerSecond: 10, BytesPerStep: 2000, MaxHostBytes: 1000, Loss: &loss, Accuracy: &loss, JobCPU: 6, Seconds: 4},
@@ -141,11 +142,11 @@ func TestVerdict(t *testing.T) {
 // In a pipe each piece of news is a line, and nothing is cleared.
 func TestLiveLine(t *testing.T) {
 	var out strings.Builder
-	l := newLiveLine(env{stderr: &out, bareErr: &out})
-	l.say("one")
-	l.clear()
-	l.say("")
-	l.say("two")
+	l := cli.NewLiveLine(&out, &out)
+	l.Say("one")
+	l.Clear()
+	l.Say("")
+	l.Say("two")
 	if out.String() != "one\ntwo\n" {
 		t.Errorf("%q", out.String())
 	}

@@ -2,57 +2,10 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"slices"
-	"sync"
-
-	"golang.org/x/term"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/demo"
 )
-
-// liveLine shows on standard error what is being done: in a terminal in one line
-// that changes, elsewhere a line each time.
-type liveLine struct {
-	out      io.Writer
-	terminal bool
-
-	mu    sync.Mutex
-	shown bool // there is a line to be cleared
-}
-
-func newLiveLine(e env) *liveLine {
-	f, ok := e.bareErr.(*os.File)
-	if ok && term.IsTerminal(int(f.Fd())) {
-		return &liveLine{out: f, terminal: true}
-	}
-	return &liveLine{out: e.stderr}
-}
-
-func (l *liveLine) say(text string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if text == "" {
-		return
-	}
-	if l.terminal {
-		fmt.Fprintf(l.out, "\r\x1b[K%s", text)
-		l.shown = true
-		return
-	}
-	fmt.Fprintln(l.out, text)
-}
-
-// clear makes room for other text.
-func (l *liveLine) clear() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.shown {
-		fmt.Fprint(l.out, "\r\x1b[K")
-		l.shown = false
-	}
-}
 
 // verdict says in sentences what the demo has measured, good or bad.
 func verdict(results []demo.Result, cores int) []string {

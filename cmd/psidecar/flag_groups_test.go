@@ -47,13 +47,13 @@ func TestFlagsAreListed(t *testing.T) {
 func TestFlagsAreShownOnce(t *testing.T) {
 	root := newRootCommand(env{lookup: func(string) (string, bool) { return "", false }})
 	for _, cmd := range allCommands(root) {
-		groups := groupFlags(cmd)
+		groups := flagGroups.Split(cmd)
 		if len(groups) < 2 {
 			continue
 		}
 		shown := map[string]int{}
 		for _, g := range groups {
-			g.flags.VisitAll(func(f *pflag.Flag) { shown[f.Name]++ })
+			g.Flags.VisitAll(func(f *pflag.Flag) { shown[f.Name]++ })
 		}
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 			if shown[f.Name] != 1 && f.Name != "help" {
@@ -71,8 +71,8 @@ func TestDaemonsFlagsHaveASubject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if g := groupFlags(cmd)[0]; g.title == "" {
-			g.flags.VisitAll(func(f *pflag.Flag) { t.Errorf("psidecar %s: --%s has no subject in flagGroups", name, f.Name) })
+		if g := flagGroups.Split(cmd)[0]; g.Title == "" {
+			g.Flags.VisitAll(func(f *pflag.Flag) { t.Errorf("psidecar %s: --%s has no subject in flagGroups", name, f.Name) })
 		}
 	}
 }
@@ -87,9 +87,9 @@ func flagTables(root *cobra.Command) string {
 			continue
 		}
 		heading := fmt.Sprintf("\n## %s\n\n%s.\n", cmd.CommandPath(), cmd.Short)
-		for _, g := range groupFlags(cmd) {
+		for _, g := range flagGroups.Split(cmd) {
 			var rows strings.Builder
-			g.flags.VisitAll(func(f *pflag.Flag) {
+			g.Flags.VisitAll(func(f *pflag.Flag) {
 				if !slices.Contains(common, f.Name) {
 					fmt.Fprintf(&rows, "| `%s` | %s |\n", flagName(f), flagMeaning(f))
 				}
@@ -97,7 +97,7 @@ func flagTables(root *cobra.Command) string {
 			if rows.Len() == 0 {
 				continue
 			}
-			title := cmp.Or(g.title, "flag")
+			title := cmp.Or(g.Title, "flag")
 			fmt.Fprintf(&out, "%s\n| %s | meaning (default) |\n| --- | --- |\n%s", heading, strings.ToLower(title[:1])+title[1:], rows.String())
 			heading = ""
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/access"
@@ -44,13 +46,13 @@ func (g *guests) policy(flag string, own *identity.Identity) (*access.Policy, er
 	for _, text := range g.roles {
 		r, err := role.ParseRule(text)
 		if err != nil {
-			return nil, usagef("%stls-role %q: %w", flag, text, err)
+			return nil, cli.Usagef("%stls-role %q: %w", flag, text, err)
 		}
 		p.Rules = append(p.Rules, r)
 	}
 	if own == nil {
 		if len(p.Rules) > 0 {
-			return nil, usagef("%stls-role needs %[1]stls-ca, %[1]stls-cert and %[1]stls-key", flag)
+			return nil, cli.Usagef("%stls-role needs %[1]stls-ca, %[1]stls-cert and %[1]stls-key", flag)
 		}
 		return p, nil
 	}
@@ -66,14 +68,14 @@ func (g *guests) policy(flag string, own *identity.Identity) (*access.Policy, er
 func (g *guests) secured(flag string, at net.Addr, own *identity.Identity) error {
 	switch tcp, ok := at.(*net.TCPAddr); {
 	case own != nil && g.insecure && flag == "--":
-		return usagef("--insecure and --tls-cert exclude each other")
+		return cli.Usagef("--insecure and --tls-cert exclude each other")
 	case own != nil || ok && tcp.IP.IsLoopback():
 		return nil
 	case g.insecure:
 		slog.Warn("the planner takes reports and commands from whoever reaches it (--insecure)", "address", at.String())
 		return nil
 	}
-	return usagef("%slisten %s can be reached from other hosts: give it certificates (%[1]stls-ca, %[1]stls-cert, %[1]stls-key; psidecar certs makes them), listen on 127.0.0.1, or say --insecure where everybody who reaches it may do everything", flag, at)
+	return cli.Usagef("%slisten %s can be reached from other hosts: give it certificates (%[1]stls-ca, %[1]stls-cert, %[1]stls-key; psidecar certs makes them), listen on 127.0.0.1, or say --insecure where everybody who reaches it may do everything", flag, at)
 }
 
 // open opens the unix socket. One by default that cannot be made is done
@@ -90,7 +92,7 @@ func (g *guests) open(flag string, ports *ports) (*control.Listener, error) {
 			return l, nil
 		}
 	}
-	if g.socket != plannerSocket {
+	if g.socket != client.PlannerSocket {
 		return nil, fmt.Errorf("%ssocket: %w", flag, err)
 	}
 	slog.Info("no unix socket for psidecar plan on this host; it needs an address", "error", err)

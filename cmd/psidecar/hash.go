@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/hashing"
@@ -52,29 +53,29 @@ and after. --out writes the hashed set as libsvm text.`,
 
 func (f *hashFlags) run(ctx context.Context, e env) error {
 	if f.input == "" {
-		return usagef("--input: name a libsvm file")
+		return cli.Usagef("--input: name a libsvm file")
 	}
 	if f.k < 1 {
-		return usagef("-k %d: want 1 or more machines", f.k)
+		return cli.Usagef("-k %d: want 1 or more machines", f.k)
 	}
 	o := hashing.Options{Bins: f.bins, Bits: f.bits, Seed: f.seed}
 	var err error
 	if o.Scheme, err = hashing.ParseScheme(f.scheme); err != nil {
-		return usageError{fmt.Errorf("--hash-scheme: %w", err)}
+		return cli.UsageError{fmt.Errorf("--hash-scheme: %w", err)}
 	}
 	if _, err := hashing.New(o); err != nil {
-		return usageError{fmt.Errorf("--hash-bins, --hash-bits: %w", err)}
+		return cli.UsageError{fmt.Errorf("--hash-bins, --hash-bits: %w", err)}
 	}
 	al, err := algorithm.Find(f.algorithm)
 	if err != nil {
-		return usageError{fmt.Errorf("--algorithm: %w", err)}
+		return cli.UsageError{fmt.Errorf("--algorithm: %w", err)}
 	}
 	if f.out != "" {
 		if err := prerun.TryFile(f.out); err != nil {
 			return fmt.Errorf("--out: %w", err)
 		}
 	}
-	rows, err := dataset.Load(ctx, f.input, dataset.Options{Progress: newProgress(e, "reading")})
+	rows, err := dataset.Load(ctx, f.input, dataset.Options{Progress: cli.NewProgress(e.bareErr, "reading")})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
 )
@@ -36,9 +37,9 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case by != "worker" && by != "time":
-				return usagef("--by %s: want worker or time", by)
+				return cli.Usagef("--by %s: want worker or time", by)
 			case by == "worker" && (len(workers) > 0 || cmd.Flags().Changed("rows")):
-				return usagef("--workers and --rows are for --by time: by worker, each has a row")
+				return cli.Usagef("--workers and --rows are for --by time: by worker, each has a row")
 			}
 			called, err := openNames(namesFile)
 			if err != nil {
@@ -59,7 +60,7 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 				query.Set("workers", strings.Join(workers, ","))
 			}
 			var h page.Heatmap
-			if err := ask(cmd.Context(), agent, "/api/v1/heatmap", query, &h); err != nil {
+			if err := client.Get(cmd.Context(), agent, "/api/v1/heatmap", query, &h); err != nil {
 				return err
 			}
 			h.Call(called.Map())
@@ -83,7 +84,7 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask")
+	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner to ask")
 	flags.StringVar(&job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	flags.StringVar(&measure, "measure", "", "what to count: accesses (default), pulls, pushes, bytes, pulled_bytes or pushed_bytes")
 	flags.StringVar(&by, "by", "worker", "what a row is: worker, or time, a stretch of it (ten seconds at least)")
@@ -103,13 +104,13 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 
 // clean makes the text of a heatmap fit for a terminal.
 func clean(h *page.Heatmap) {
-	h.Job, h.Measure = plaintext.Clean(h.Job), page.Measure(plaintext.Clean(string(h.Measure)))
+	h.Job, h.Measure = cli.Clean(h.Job), page.Measure(cli.Clean(string(h.Measure)))
 	for i, name := range h.Workers {
-		h.Workers[i] = plaintext.Clean(name)
+		h.Workers[i] = cli.Clean(name)
 	}
 	for i := range h.Blocks {
 		b := &h.Blocks[i]
-		b.FirstText, b.LastText, b.Name = plaintext.Clean(b.FirstText), plaintext.Clean(b.LastText), plaintext.Clean(b.Name)
+		b.FirstText, b.LastText, b.Name = cli.Clean(b.FirstText), cli.Clean(b.LastText), cli.Clean(b.Name)
 	}
 }
 

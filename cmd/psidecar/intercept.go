@@ -8,6 +8,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
@@ -53,7 +54,7 @@ func (f *interceptFlags) open() (*daemon.Interception, error) {
 	o := daemon.InterceptOptions{Dir: f.dir, Socket: f.socket, UID: f.uid, Grace: f.grace, HangAfter: f.hang, MeshPort: f.mesh, Adopt: f.adopt}
 	for _, port := range f.exclude {
 		if port == 0 || port > 65535 {
-			return nil, usagef("--intercept-exclude %d: want ports, 1 to 65535", port)
+			return nil, cli.Usagef("--intercept-exclude %d: want ports, 1 to 65535", port)
 		}
 		o.Exclude = append(o.Exclude, uint16(port))
 	}

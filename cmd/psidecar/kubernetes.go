@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/page"
 )
@@ -58,11 +59,11 @@ func (f *podFlags) openPods(opts *agent.Options) (*pods.Pods, error) {
 	}
 	switch {
 	case !f.on && f.selector != "":
-		return nil, usagef("--kubernetes-selector needs --kubernetes")
+		return nil, cli.Usagef("--kubernetes-selector needs --kubernetes")
 	case !f.on:
 		return nil, nil
 	case f.node == "":
-		return nil, usagef("--kubernetes needs --kubernetes-node, or NODE_NAME in the environment (fieldRef: spec.nodeName)")
+		return nil, cli.Usagef("--kubernetes needs --kubernetes-node, or NODE_NAME in the environment (fieldRef: spec.nodeName)")
 	}
 	config, _, err := cluster()
 	if err != nil {
@@ -70,7 +71,7 @@ func (f *podFlags) openPods(opts *agent.Options) (*pods.Pods, error) {
 	}
 	p, err := pods.New(config, f.node, f.selector, opts.Allowed)
 	if err != nil {
-		return nil, usagef("--kubernetes: %w", err)
+		return nil, cli.Usagef("--kubernetes: %w", err)
 	}
 	if f.selector != "" || opts.Allowed[policy.Observe] {
 		opts.Selects = p.Selected

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
@@ -27,12 +29,12 @@ func (f *machineFlags) register(flags *pflag.FlagSet) {
 func (f *machineFlags) ask(ctx context.Context, k int) (speed, capacity []float64, err error) {
 	if f.planner == "" {
 		if len(f.hosts) > 0 {
-			return nil, nil, usagef("--hosts needs --planner-http")
+			return nil, nil, cli.Usagef("--hosts needs --planner-http")
 		}
 		return nil, nil, nil
 	}
 	var known page.Agent
-	if err := ask(ctx, f.planner, "/api/v1/agent", nil, &known); err != nil {
+	if err := client.Get(ctx, f.planner, "/api/v1/agent", nil, &known); err != nil {
 		return nil, nil, fmt.Errorf("--planner-http: %w", err)
 	}
 	hosts := make([]prerun.Host, len(known.Hosts))

@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 func main() {
@@ -25,7 +27,7 @@ func main() {
 		lookup: os.LookupEnv,
 
 		environ:    os.Environ,
-		beginAgain: keepSysmonAwake,
+		beginAgain: cli.KeepSysmonAwake,
 	})
 	stop()
 	os.Exit(code)

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -44,16 +43,6 @@ func TestDidYouMean(t *testing.T) {
 	} {
 		if code, _, stderr := runTest(t, nil, strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d, %q; want 2, %q", args, code, stderr, want)
-		}
-	}
-}
-
-func TestNearest(t *testing.T) {
-	for word, want := range map[string]string{
-		"treshold": "threshold", "thershold": "threshold", "qantize": "quantize", "q": "", "xyzzy": "", "thresh": "threshold", "ALPHA": "alpha",
-	} {
-		if got := nearest(word, []string{"threshold", "quantize", "alpha", "at"}); got != want {
-			t.Errorf("%s: %q, want %q", word, got, want)
 		}
 	}
 }
@@ -137,15 +126,6 @@ func TestValuesInWords(t *testing.T) {
 		if code, _, stderr := runTest(t, nil, strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) || strings.Contains(stderr, "strconv") {
 			t.Errorf("%s: exit code %d, %q; want 2, %q", args, code, stderr, want)
 		}
-	}
-}
-
-// Errors speak of the flags that were given, not of the interface's parameters.
-func TestErrorsSayFlags(t *testing.T) {
-	query := map[string][]string{"measure": {"bites"}, "job": nil}
-	got := asFlags(`measure="bites": use one of [accesses bytes], or name one with job=: h:1; n="x" stays`, query)
-	if want := `--measure "bites": use one of [accesses bytes], or name one with --job: h:1; n="x" stays`; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -236,13 +216,5 @@ func TestDemoPathsAreMadeAbsolute(t *testing.T) {
 	}
 	if err := findPrograms(&demo.Options{Data: "none"}); err == nil || !strings.Contains(err.Error(), "--data") {
 		t.Errorf("data that is not there: %v", err)
-	}
-}
-
-// What a port of another protocol says before it is asked is not HTTP either.
-func TestNotHTTPBeforeItIsAsked(t *testing.T) {
-	early := errors.New(`Get "http://127.0.0.1:9811/api/v1/jobs": readLoopPeekFailLocked: <nil>`) // as net/http has it
-	if text := notHTTP("127.0.0.1:9811", early); !strings.Contains(text, "does not speak HTTP") {
-		t.Errorf("got %q", text)
 	}
 }

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
 )
@@ -34,30 +33,13 @@ func addNamesSocket(cmd *cobra.Command, path *string, usual string) {
 func openNames(path string) (*names.File, error) {
 	f, err := names.Open(path)
 	if err != nil {
-		return nil, usagef("--names: %w", err)
+		return nil, cli.Usagef("--names: %w", err)
 	}
 	return f, nil
 }
 
 // shownHottest is how many of a job's hottest keys status names.
 const shownHottest = 4
-
-// hottest asks for the hottest keys of jobs whose keys have names. Agents and
-// planners that know no names are not asked again.
-func (r *statusReport) hottest(ctx context.Context, agent string) {
-	var there page.Names
-	if ask(ctx, agent, "/api/v1/names", nil, &there) != nil || len(there.Names) == 0 {
-		return // an older one serves none
-	}
-	r.Named = map[string][]page.HotKey{}
-	for _, j := range r.Jobs {
-		var keys page.Keys
-		if j.State == page.Over || ask(ctx, agent, "/api/v1/keys", url.Values{"job": {j.Name}, "n": {fmt.Sprint(shownHottest)}}, &keys) != nil {
-			continue // it may just have ended
-		}
-		r.Named[j.Name] = keys.Hottest
-	}
-}
 
 func printHottest(w io.Writer, hottest []page.HotKey) {
 	var all []string

@@ -1,25 +1,19 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
@@ -51,7 +45,7 @@ func newNamesShowCommand(e env) *cobra.Command {
 				query.Set("job", job)
 			}
 			var there page.Names
-			if err := ask(cmd.Context(), agent, "/api/v1/names", query, &there); err != nil {
+			if err := client.Get(cmd.Context(), agent, "/api/v1/names", query, &there); err != nil {
 				return err
 			}
 			switch {
@@ -66,7 +60,7 @@ func newNamesShowCommand(e env) *cobra.Command {
 			w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
 			for _, row := range namesTable(there.Names) {
 				for i := range row {
-					row[i] = plaintext.Clean(row[i])
+					row[i] = cli.Clean(row[i])
 				}
 				fmt.Fprintln(w, strings.Join(row, "\t"))
 			}
@@ -74,7 +68,7 @@ func newNamesShowCommand(e env) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask")
+	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner to ask")
 	flags.StringVar(&job, "job", "", "names of this job's keys, by its scheduler's host:port; default: all")
 	flags.BoolVar(&asCSV, "csv", false, "print CSV, which --names and psidecar names set read")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
@@ -115,80 +109,21 @@ did it.`,
 				return fmt.Errorf("reading names of keys: %w", err)
 			}
 			if _, err := names.Parse(args[0], text); err != nil {
-				return usagef("%s: %w", args[0], err)
+				return cli.Usagef("%s: %w", args[0], err)
 			}
 			if len(text) > control.MaxBody {
-				return usagef("%s: %d bytes, at most %d are taken; --names of agent, planner and up reads larger ones", args[0], len(text), control.MaxBody)
+				return cli.Usagef("%s: %d bytes, at most %d are taken; --names of agent, planner and up reads larger ones", args[0], len(text), control.MaxBody)
 			}
 			media := "application/yaml"
 			if strings.HasSuffix(strings.ToLower(args[0]), ".csv") {
 				media = "text/csv"
 			}
 			if len(sockets) > 0 {
-				return setNames(cmd.Context(), e.stdout, sockets, false, media, text)
+				return client.SetNames(cmd.Context(), e.stdout, sockets, false, media, text)
 			}
-			return setNames(cmd.Context(), e.stdout, usualNamesSockets, true, media, text)
+			return client.SetNames(cmd.Context(), e.stdout, usualNamesSockets, true, media, text)
 		},
 	}
 	cmd.Flags().StringSliceVar(&sockets, "control-socket", nil, "unix sockets of who is told: --names-socket of agent and planner, --control-socket of up; default: all that are at their usual places, "+strings.Join(usualNamesSockets, ", "))
 	return cmd
-}
-
-// errNoNames says that at a socket, if there is one, nobody takes names of keys.
-var errNoNames = errors.New("nobody takes names of keys there")
-
-// setNames sets names at all sockets; where some may be missing, at one at least.
-func setNames(ctx context.Context, out io.Writer, sockets []string, missing bool, media string, text []byte) error {
-	told := 0
-	var failed []error
-	for _, socket := range sockets {
-		n, err := setNamesAt(ctx, socket, media, text)
-		switch {
-		case err == nil:
-			told++
-			fmt.Fprintf(out, "%s: ranges of keys with names: %d, until the file of --names changes or the process ends\n", socket, n)
-		case !missing || !errors.Is(err, errNoNames):
-			failed = append(failed, fmt.Errorf("%s: %w", socket, err))
-		}
-	}
-	if told == 0 && len(failed) == 0 {
-		return fmt.Errorf("no agent, planner or psidecar up takes names on this host at %s: is one running? --control-socket names another place", strings.Join(sockets, ", "))
-	}
-	return errors.Join(failed...)
-}
-
-// setNamesAt sets names at one socket, and returns how many there are now.
-func setNamesAt(ctx context.Context, socket, media string, text []byte) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://control/api/v1/names", bytes.NewReader(text))
-	if err != nil {
-		return 0, err
-	}
-	request.Header.Set("Content-Type", media)
-	response, err := control.Client(socket).Do(request)
-	switch {
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		return 0, fmt.Errorf("%w: %w", errNoNames, err)
-	case err != nil:
-		return 0, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 256<<20))
-	if err != nil {
-		return 0, fmt.Errorf("reading the answer: %w", err)
-	}
-	switch response.StatusCode {
-	case http.StatusOK:
-		var there page.Names
-		err := json.Unmarshal(body, &there)
-		return len(there.Names), err
-	case http.StatusNotFound, http.StatusMethodNotAllowed: // a proxy's, or an older one's
-		return 0, errNoNames
-	}
-	var refused struct{ Error string }
-	if json.Unmarshal(body, &refused) != nil || refused.Error == "" {
-		refused.Error = strings.TrimSpace(fmt.Sprintf("%s: %.300s", response.Status, body))
-	}
-	return 0, errors.New(refused.Error)
 }

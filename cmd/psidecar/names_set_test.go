@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
@@ -126,8 +127,9 @@ func TestNamesAreSetBySomebody(t *testing.T) {
 	}
 	socket := filepath.Join(t.TempDir(), "names.sock")
 	serveControl(t, socket, control.NewServer(page.NamesControl(called), nil))
-	if n, err := setNamesAt(t.Context(), socket, "", []byte("- {name: a, first: 0, last: 9}")); n != 1 || err != nil {
-		t.Fatal(n, err)
+	var out bytes.Buffer
+	if err := client.SetNames(t.Context(), &out, []string{socket}, false, "", []byte("- {name: a, first: 0, last: 9}")); err != nil || !strings.Contains(out.String(), "with names: 1,") {
+		t.Fatal(out.String(), err)
 	}
 	want := fmt.Sprintf("msg=change by=\"user %d at the control socket\" method=PUT path=/api/v1/names status=200", os.Geteuid())
 	if text := log.String(); !strings.Contains(text, want) {
@@ -172,10 +174,10 @@ func TestNamesAtUsualSockets(t *testing.T) {
 	serveControl(t, all, (&proxyFlags{}).orders(p, called))
 	text := []byte("- {name: a, first: 0, last: 9}")
 	var out bytes.Buffer
-	if err := setNames(t.Context(), &out, []string{filepath.Join(dir, "none"), alone}, true, "", text); err == nil || !strings.Contains(err.Error(), "is one running?") {
+	if err := client.SetNames(t.Context(), &out, []string{filepath.Join(dir, "none"), alone}, true, "", text); err == nil || !strings.Contains(err.Error(), "is one running?") {
 		t.Errorf("at a proxy alone: %v", err)
 	}
-	err = setNames(t.Context(), &out, []string{filepath.Join(dir, "none"), alone, all}, true, "", text)
+	err = client.SetNames(t.Context(), &out, []string{filepath.Join(dir, "none"), alone, all}, true, "", text)
 	if err != nil || called.Map().Key("", 3) != "a+3" || strings.Count(out.String(), "ranges of keys with names: 1,") != 1 {
 		t.Errorf("%v, key 3 is %q, %q", err, called.Map().Key("", 3), out.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/otlp"
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 // otlpFlags are those of what goes to a collector of OpenTelemetry.
@@ -29,11 +30,11 @@ func (f *otlpFlags) open(opts *agent.Options) (*otlp.Exporter, error) {
 		return nil, nil
 	}
 	if f.slow <= 0 {
-		return nil, usagef("--otlp-slow %v: want a time above 0, such as 100ms", f.slow)
+		return nil, cli.Usagef("--otlp-slow %v: want a time above 0, such as 100ms", f.slow)
 	}
 	e, err := otlp.New(otlp.Options{Endpoint: f.endpoint, Version: opts.Version, Host: opts.Host})
 	if err != nil {
-		return nil, usageError{err}
+		return nil, cli.UsageError{Err: err}
 	}
 	opts.Locality.SlowAfter = f.slow
 	opts.Slow = func(scheduler netip.AddrPort, s locality.Slow) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 // TestOTLPFlags: nothing is exported unless it is asked for; what cannot be is used
@@ -34,7 +35,7 @@ func TestOTLPFlags(t *testing.T) {
 			f := otlpFlags{tc.endpoint, tc.slow}
 			e, err := f.open(&opts)
 			if tc.wrong != "" {
-				var usage usageError
+				var usage cli.UsageError
 				if !errors.As(err, &usage) || !strings.Contains(err.Error(), tc.wrong) {
 					t.Errorf("%v, want %q", err, tc.wrong)
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
@@ -94,30 +95,30 @@ shards, is read a few times, and tables and buffers stay within --memory.`,
 // check finds what is wrong before any file is read.
 func (f *partitionFlags) check() error {
 	if f.input == "" {
-		return usagef("--input: name a libsvm file")
+		return cli.Usagef("--input: name a libsvm file")
 	}
 	if f.k < 1 {
-		return usagef("-k %d: want 1 or more machines", f.k)
+		return cli.Usagef("-k %d: want 1 or more machines", f.k)
 	}
 	if f.theta < 0 {
-		return usagef("--theta %d: want a positive number, or 0 for no bound", f.theta)
+		return cli.Usagef("--theta %d: want a positive number, or 0 for no bound", f.theta)
 	}
 	if f.budget < 0 {
-		return usagef("--time-budget %v: want a positive time", f.budget)
+		return cli.Usagef("--time-budget %v: want a positive time", f.budget)
 	}
 	for name, list := range map[string]int{"capacity": len(f.capacity), "link-speed": len(f.speed), "server-ranks": len(f.servers)} {
 		if list != 0 && list != f.k {
-			return usagef("--%s has %d numbers: want one for each of %d machines", name, list, f.k)
+			return cli.Usagef("--%s has %d numbers: want one for each of %d machines", name, list, f.k)
 		}
 	}
 	if ranks := slices.Sorted(slices.Values(f.servers)); slices.ContainsFunc(ranks, func(r int) bool { return r < 0 || r >= f.k }) || len(slices.Compact(ranks)) != len(f.servers) {
-		return usagef("--server-ranks %v: want each of 0 to %d once", f.servers, f.k-1)
+		return cli.Usagef("--server-ranks %v: want each of 0 to %d once", f.servers, f.k-1)
 	}
 	if err := f.checkFrom(); err != nil {
 		return err
 	}
 	if f.all && f.out != "" {
-		return usagef("--all and --out: choose one algorithm to write the output of")
+		return cli.Usagef("--all and --out: choose one algorithm to write the output of")
 	}
 	return nil
 }
@@ -126,11 +127,11 @@ func (f *partitionFlags) check() error {
 func (f *partitionFlags) checkFrom() error {
 	switch {
 	case f.from != "" && (f.all || f.algorithm != "best"):
-		return usagef("--from is for --algorithm best only")
+		return cli.Usagef("--from is for --algorithm best only")
 	case f.resume != "" && (f.all || f.algorithm != "best"):
-		return usagef("--resume is for --algorithm best only")
+		return cli.Usagef("--resume is for --algorithm best only")
 	case !(f.moveAtMost >= 0 && f.moveAtMost <= 100):
-		return usagef("--move-at-most %g: want a percentage, 0 to 100", f.moveAtMost)
+		return cli.Usagef("--move-at-most %g: want a percentage, 0 to 100", f.moveAtMost)
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	}
 	out := prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
 	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {
-		return usageError{fmt.Errorf("--key-map: %w", err)}
+		return cli.UsageError{fmt.Errorf("--key-map: %w", err)}
 	}
 	in, err := f.openInput(e)
 	if err != nil {
@@ -240,24 +241,24 @@ func (f *partitionFlags) algorithms() ([]algorithm.Algorithm, error) {
 	}
 	al, err := algorithm.Find(f.algorithm)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--algorithm: %w", err)}
+		return nil, cli.UsageError{fmt.Errorf("--algorithm: %w", err)}
 	}
 	return []algorithm.Algorithm{al}, nil
 }
 
 // openInput describes the input, hashed where that is asked for.
 func (f *partitionFlags) openInput(e env) (prerun.Input, error) {
-	in := prerun.Input{Path: f.input, Progress: newProgress(e, "reading")}
+	in := prerun.Input{Path: f.input, Progress: cli.NewProgress(e.bareErr, "reading")}
 	if f.hashBins == 0 {
 		return in, nil
 	}
 	scheme, err := hashing.ParseScheme(f.hashScheme)
 	if err != nil {
-		return in, usageError{fmt.Errorf("--hash-scheme: %w", err)}
+		return in, cli.UsageError{fmt.Errorf("--hash-scheme: %w", err)}
 	}
 	in.Hash = &hashing.Options{Scheme: scheme, Bins: f.hashBins, Bits: f.hashBits, Seed: f.seed}
 	if _, err := hashing.New(*in.Hash); err != nil {
-		return in, usageError{fmt.Errorf("--hash-bins, --hash-bits: %w", err)}
+		return in, cli.UsageError{fmt.Errorf("--hash-bins, --hash-bits: %w", err)}
 	}
 	return in, nil
 }
@@ -292,7 +293,7 @@ func (f *partitionFlags) partition(ctx context.Context, e env, g *graph.Graph, o
 	var reports []*prerun.Report
 	var last *partition.Assignment
 	for _, al := range algorithms {
-		o.Progress = newProgress(e, al.Name)
+		o.Progress = cli.NewProgress(e.bareErr, al.Name)
 		a, cost, err := prerun.Run(ctx, g, al, o)
 		if errors.Is(err, partition.ErrOtherState) {
 			return nil, nil, fmt.Errorf("--resume %s: %w; remove it to start anew, or name another file", f.resume, err)

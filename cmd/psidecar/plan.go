@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,22 +9,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
-)
-
-const (
-	// localPlanner is the default of --planner of the commands that ask one: it
-	// stands for the unix socket, where there is one, and else the address.
-	localPlanner   = "local"
-	plannerSocket  = "/run/psidecar-planner/planner.sock"
-	plannerAddress = "127.0.0.1:9811"
 )
 
 // planFlags say whom to ask, and about what.
@@ -36,7 +26,7 @@ type planFlags struct {
 }
 
 func (f *planFlags) addFlags(cmd *cobra.Command) {
-	f.planner.addFlags(cmd, localPlanner, "host:port of the planner to ask, or unix:PATH; local: "+plannerSocket+" where it is there, else "+plannerAddress)
+	f.planner.addFlags(cmd, client.LocalPlanner, "host:port of the planner to ask, or unix:PATH; local: "+client.PlannerSocket+" where it is there, else "+client.PlannerAddress)
 	cmd.Flags().StringVar(&f.job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
@@ -80,7 +70,7 @@ func newPlanShowCommand(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withPlans(cmd.Context(), &f.planner, func(ctx context.Context, c api.PlansClient) error {
+			return f.planner.CallPlans(cmd.Context(), func(ctx context.Context, c api.PlansClient) error {
 				d, err := c.Describe(ctx, &api.DescribeRequest{Job: f.job})
 				if err != nil {
 					return err
@@ -106,14 +96,14 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withPlans(cmd.Context(), &f.planner, func(ctx context.Context, c api.PlansClient) error {
+			return f.planner.CallPlans(cmd.Context(), func(ctx context.Context, c api.PlansClient) error {
 				acted, err := c.Act(ctx, &api.ActRequest{Job: f.job, Action: action, Epoch: epoch})
 				if err != nil {
 					return err
 				}
 				done := acted.GetKeys() == 0
 				if wait > 0 && !done {
-					if err := awaitEpoch(ctx, c, f.job, acted.GetEpoch(), wait); err != nil {
+					if err := client.AwaitEpoch(ctx, c, f.job, acted.GetEpoch(), wait); err != nil {
 						return err
 					}
 					done = true
@@ -142,74 +132,6 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 	return cmd
 }
 
-// awaitEpoch waits until a plan is carried out.
-func awaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint64, wait time.Duration) error {
-	end := time.Now().Add(wait)
-	for {
-		known := false
-		d, err := c.Describe(ctx, &api.DescribeRequest{Job: job})
-		if err != nil {
-			return err
-		}
-		for _, j := range d.GetJobs() {
-			for _, e := range j.GetEpochs() {
-				known = known || e.GetEpoch() == number
-				if e.GetEpoch() != number || e.GetState() == api.Epoch_MOVING && time.Now().Before(end) {
-					continue
-				}
-				refused := refusals(e, job, nil)
-				switch {
-				case e.GetState() == api.Epoch_MOVING:
-					return fmt.Errorf("after %v %d keys of epoch %d are still to move%s", wait, e.GetPendingKeys(), number, refused)
-				case e.GetState() != api.Epoch_DONE:
-					return fmt.Errorf("epoch %d is %s now", number, stateName(e.GetState()))
-				case refused != "":
-					return fmt.Errorf("epoch %d: not all keys have moved%s", number, refused)
-				}
-				return nil
-			}
-		}
-		if !known {
-			return fmt.Errorf("epoch %d is not known any more: it was of a run before the one that the job's name means now", number)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// withPlans calls do with a client of the planner.
-func withPlans(ctx context.Context, planner *plannerLink, do func(context.Context, api.PlansClient) error) error {
-	return withPlanner(ctx, planner, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		return do(ctx, api.NewPlansClient(conn))
-	})
-}
-
-// withPlanner calls do with a connection to the planner.
-func withPlanner(ctx context.Context, planner *plannerLink, do func(context.Context, grpc.ClientConnInterface) error) error {
-	at := *planner
-	at.address = planner.target()
-	creds, err := at.credentials()
-	if err != nil {
-		return err
-	}
-	conn, err := grpc.NewClient(at.address, grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
-	if err != nil {
-		return usagef("--planner %q: %w", at.address, err)
-	}
-	defer conn.Close()
-	if err := do(ctx, conn); err != nil {
-		if s, ok := status.FromError(err); ok {
-			return fmt.Errorf("planner %s: %s", at.address, plannerProblem(at.address, s.Message()))
-		}
-		return err
-	}
-	return nil
-}
-
 func printProto(out io.Writer, m proto.Message) error {
 	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
 	if err != nil {
@@ -217,10 +139,6 @@ func printProto(out io.Writer, m proto.Message) error {
 	}
 	_, err = fmt.Fprintln(out, string(text))
 	return err
-}
-
-func stateName(s api.Epoch_State) string {
-	return strings.ReplaceAll(strings.ToLower(s.String()), "_", " ")
 }
 
 func printPlans(out io.Writer, d *api.Description, called *names.Map) error {
@@ -259,9 +177,9 @@ func printPlans(out io.Writer, d *api.Description, called *names.Map) error {
 		}
 		fmt.Fprintln(w, "epoch\tstate\tkeys\tmoved\tto move\tbusiest host, bytes a step\tpredicted\tactual\treason")
 		for _, e := range j.GetEpochs() {
-			before, predicted, actual := busiest(e)
-			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%.0f\t%.0f\t%s\t%s\n", e.GetEpoch(), stateName(e.GetState()), e.GetKeys(), e.GetMovedKeys(),
-				e.GetPendingKeys(), before, predicted, bytesOrDash(actual), e.GetReason()+refusals(e, j.GetJob(), called))
+			before, predicted, actual := client.Busiest(e)
+			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%.0f\t%.0f\t%s\t%s\n", e.GetEpoch(), client.StateName(e.GetState()), e.GetKeys(), e.GetMovedKeys(),
+				e.GetPendingKeys(), before, predicted, bytesOrDash(actual), e.GetReason()+client.Refusals(e, j.GetJob(), called))
 		}
 		fmt.Fprintln(w)
 	}
@@ -273,31 +191,4 @@ func bytesOrDash(bytes float64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f", bytes)
-}
-
-// busiest returns what the host moves in a step whose link that takes the
-// longest.
-func busiest(e *api.Epoch) (before, predicted, actual float64) {
-	of := func(bytes func(*api.HostLoad) float64) (most float64) {
-		longest := 0.0
-		for _, h := range e.GetHosts() {
-			if takes := bytes(h) / cmp.Or(h.GetLinkMbit(), 1); takes > longest {
-				longest, most = takes, bytes(h)
-			}
-		}
-		return most
-	}
-	return of((*api.HostLoad).GetBefore), of((*api.HostLoad).GetPredicted), of((*api.HostLoad).GetActual)
-}
-
-func refusals(e *api.Epoch, job string, called *names.Map) string {
-	var b strings.Builder
-	for _, r := range e.GetRefused() {
-		example := ""
-		if name := called.Key(job, r.GetExample()); name != "" {
-			example = ", such as " + name
-		}
-		fmt.Fprintf(&b, "; %d keys refused%s (%s: %s)", r.GetKeys(), example, r.GetReason(), r.GetMessage())
-	}
-	return b.String()
 }

@@ -9,8 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/grpc"
 
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
@@ -30,13 +31,6 @@ Without --act the verbs that change something only say what they would do.`,
 	return cmd
 }
 
-// withCodecs calls do with a client of the planner.
-func withCodecs(ctx context.Context, planner *plannerLink, do func(context.Context, api.CodecsClient) error) error {
-	return withPlanner(ctx, planner, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		return do(ctx, api.NewCodecsClient(conn))
-	})
-}
-
 func newCodecsShowCommand(e env) *cobra.Command {
 	var f planFlags
 	cmd := &cobra.Command{
@@ -44,7 +38,7 @@ func newCodecsShowCommand(e env) *cobra.Command {
 		Short: "Show the rules of all jobs and the proxies that follow them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withCodecs(cmd.Context(), &f.planner, func(ctx context.Context, c api.CodecsClient) error {
+			return f.planner.CallCodecs(cmd.Context(), func(ctx context.Context, c api.CodecsClient) error {
 				d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: f.job})
 				if err != nil {
 					return err
@@ -72,22 +66,9 @@ func printCodecs(out io.Writer, d *api.CodecsDescription) error {
 		fmt.Fprintln(w, "no proxy follows")
 	}
 	for _, h := range d.GetFollowers() {
-		fmt.Fprintf(w, "%s\t%s\n", h.GetHost(), followerState(h, d.GetRules().GetVersion()))
+		fmt.Fprintf(w, "%s\t%s\n", h.GetHost(), client.FollowerState(h, d.GetRules().GetVersion()))
 	}
 	return w.Flush()
-}
-
-// followerState says in words what a proxy did with rules of a version.
-func followerState(h *api.CodecFollower, version uint64) string {
-	switch {
-	case !h.GetFollowing():
-		return "does not follow any more"
-	case h.GetRefused() != "":
-		return "refused: " + h.GetRefused()
-	case h.GetVersion() < version:
-		return "has not taken them up yet"
-	}
-	return "has taken them up"
 }
 
 func newCodecsSetCommand(e env) *cobra.Command {
@@ -110,9 +91,9 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 			case err != nil:
 				return err
 			case f.job == "":
-				return usagef("--job: want the job's scheduler, host:port")
+				return cli.Usagef("--job: want the job's scheduler, host:port")
 			case off && len(own) > 0 || file != "" && (off || len(own) > 0 || f.keys != ""):
-				return usagef("--off, --file and the codecs' flags exclude each other")
+				return cli.Usagef("--off, --file and the codecs' flags exclude each other")
 			case file != "":
 				rules, err := rulesOf(file)
 				if err != nil {
@@ -120,7 +101,7 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 				}
 				return f.changeRules(cmd.Context(), e, func([]values.Rule) ([]values.Rule, error) { return rules, nil })
 			case len(own) == 0 && !off:
-				return usagef("no codec: want --threshold, --slim, --quantize, --unchanged, --pull-threshold, --pull-quantize, --threshold-activations or --wire, or --off")
+				return cli.Usagef("no codec: want --threshold, --slim, --quantize, --unchanged, --pull-threshold, --pull-quantize, --threshold-activations or --wire, or --off")
 			case off:
 				own = []values.Rule{{}}
 			}
@@ -129,7 +110,7 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 				if err := f.fill(&own[0]); err != nil {
 					return nil, err
 				}
-				return append(own, without(before, own[0].Keys)...), nil
+				return append(own, client.WithoutRule(before, own[0].Keys)...), nil
 			})
 		},
 	}
@@ -151,11 +132,11 @@ func rulesOf(path string) ([]values.Rule, error) {
 	}
 	var node yaml.Node
 	if err := yaml.Unmarshal(text, &node); err != nil {
-		return nil, usagef("--file %s: %w", path, err)
+		return nil, cli.Usagef("--file %s: %w", path, err)
 	}
 	rules, err := values.ReadYAML(&node)
 	if err != nil {
-		return nil, usagef("--file %s: %w", path, err)
+		return nil, cli.Usagef("--file %s: %w", path, err)
 	}
 	return rules, nil
 }
@@ -168,7 +149,7 @@ func newCodecsClearCommand(e env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.job == "" {
-				return usagef("--job: want the job's scheduler, host:port")
+				return cli.Usagef("--job: want the job's scheduler, host:port")
 			}
 			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				if f.keys == "" {
@@ -178,7 +159,7 @@ func newCodecsClearCommand(e env) *cobra.Command {
 				if err := f.fill(&r); err != nil {
 					return nil, err
 				}
-				return without(before, r.Keys), nil
+				return client.WithoutRule(before, r.Keys), nil
 			})
 		},
 	}
@@ -201,9 +182,9 @@ any more keep what waits of them; psidecar status says how much that is. Without
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case f.job == "":
-				return usagef("--job: want the job's scheduler, host:port")
+				return cli.Usagef("--job: want the job's scheduler, host:port")
 			case steps < 1:
-				return usagef("--steps %d: want 1 or more", steps)
+				return cli.Usagef("--steps %d: want 1 or more", steps)
 			}
 			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				rule := values.Rule{End: steps}
@@ -213,7 +194,7 @@ any more keep what waits of them; psidecar status says how much that is. Without
 				if f.keys == "" {
 					before = nil
 				}
-				return append([]values.Rule{rule}, without(before, rule.Keys)...), nil
+				return append([]values.Rule{rule}, client.WithoutRule(before, rule.Keys)...), nil
 			})
 		},
 	}

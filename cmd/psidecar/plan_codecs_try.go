@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/fleet"
 )
@@ -26,14 +27,14 @@ the proxies' processors several times what codecs take.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if seconds < 1 || seconds > 60 {
-				return usagef("--seconds %d: want 1 to 60", seconds)
+				return cli.Usagef("--seconds %d: want 1 to 60", seconds)
 			}
-			return withCodecs(cmd.Context(), &f.planner, func(ctx context.Context, c api.CodecsClient) error {
+			return f.planner.CallCodecs(cmd.Context(), func(ctx context.Context, c api.CodecsClient) error {
 				trial, err := c.Try(ctx, &api.TryCodecs{Seconds: seconds})
 				if err != nil {
 					return err
 				}
-				d, err := awaitTrial(ctx, c, f.job, trial)
+				d, err := client.AwaitTrial(ctx, c, f.job, trial)
 				switch {
 				case err != nil:
 					return err
@@ -47,33 +48,6 @@ the proxies' processors several times what codecs take.`,
 	f.addFlags(cmd)
 	cmd.Flags().Uint32Var(&seconds, "seconds", 10, "for how long, 1 to 60")
 	return cmd
-}
-
-// reportIn is how long a proxy may take to report when a trial is over.
-const reportIn = 10 * time.Second
-
-// awaitTrial waits until all who follow have reported of a trial, or it has been
-// over for a while.
-func awaitTrial(ctx context.Context, c api.CodecsClient, job string, trial *api.CodecTrial) (*api.CodecsDescription, error) {
-	end := time.Now().Add(time.Duration(trial.GetSeconds())*time.Second + reportIn)
-	for {
-		d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: job})
-		if err != nil {
-			return nil, err
-		}
-		waits := false
-		for _, h := range d.GetFollowers() {
-			waits = waits || h.GetFollowing() && h.GetTrial() < trial.GetNumber()
-		}
-		if !waits || time.Now().After(end) || d.GetTrial().GetNumber() > trial.GetNumber() {
-			return d, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }
 
 func printAdvice(out io.Writer, d *api.CodecsDescription) error {

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/page/names"
@@ -44,7 +46,7 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, read again when it changes")
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
 	flags.StringSliceVar(&f.roles, prefix+"tls-role", nil, "ROLE=PATTERN: certificates with such a DNS name or URI have the role (agent, proxy, planner, operator), besides those that name it themselves as psidecar://ROLE/NAME; {host} in the pattern: for that host alone; can be repeated")
-	flags.StringVar(&f.socket, prefix+"socket", plannerSocket, "unix socket at which root, the planner's own user and --admin-uid may do everything, for psidecar plan on the same host; empty: none")
+	flags.StringVar(&f.socket, prefix+"socket", client.PlannerSocket, "unix socket at which root, the planner's own user and --admin-uid may do everything, for psidecar plan on the same host; empty: none")
 	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply)")
 	f.live = live.DefaultOptions
 	flags.StringVar(&f.live.Strategy, prefix+"strategy", f.live.Strategy, "how to plan for running jobs: "+strings.Join(live.Strategies(), ", "))
@@ -90,7 +92,7 @@ deploy/SECURITY.md says who may do what.`,
 }
 
 func runPlanner(ctx context.Context, f *plannerFlags) error {
-	limitMemory()
+	cli.LimitMemory()
 	ports := ports{names: f.names}
 	defer ports.close()
 	o, err := f.open(ctx, "--", &ports)
@@ -112,10 +114,10 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o planner.Options, err error) {
 	o = planner.Options{Version: version, NamesSocket: f.namesSocket, Users: f.users, Open: f.insecure, Act: f.act, Live: f.live, StoreName: flag + "store " + f.store}
 	if f.act && f.store == "" {
-		return o, usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
+		return o, cli.Usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
 	}
 	if err := f.live.Check(); err != nil {
-		return o, usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
+		return o, cli.Usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
 	}
 	if o.Names = f.called; o.Names == nil {
 		o.Names, err = openNames(f.keyNames)
@@ -125,7 +127,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if err != nil {
 		return o, err
 	}
-	if o.Identity, err = identityOf(f.tls, flag+"tls-"); err != nil {
+	if o.Identity, err = client.IdentityOf(f.tls, flag+"tls-"); err != nil {
 		return o, err
 	}
 	if o.Policy, err = f.policy(flag, o.Identity); err != nil {
@@ -138,7 +140,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 		return o, err
 	}
 	if strings.HasPrefix(f.store, "kubernetes") && f.advertise != "" && o.Identity == nil && !f.insecure {
-		return o, usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
+		return o, cli.Usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
 	}
 	if o.Control, err = f.guests.open(flag, ports); err != nil {
 		return o, err
@@ -164,18 +166,18 @@ func (f *plannerFlags) shared(flag string) (*planner.Shared, error) {
 	place, namespace, named := strings.Cut(f.store, ":")
 	if place != "kubernetes" {
 		if f.advertise != "" {
-			return nil, usagef("%sadvertise is for planners that share a store: it needs %sstore kubernetes", flag, flag)
+			return nil, cli.Usagef("%sadvertise is for planners that share a store: it needs %sstore kubernetes", flag, flag)
 		}
 		return nil, nil
 	}
 	if named && namespace == "" || f.lease == "" {
-		return nil, usagef("%sstore %q: want kubernetes or kubernetes:NAMESPACE, and a name by %slease", flag, f.store, flag)
+		return nil, cli.Usagef("%sstore %q: want kubernetes or kubernetes:NAMESPACE, and a name by %slease", flag, f.store, flag)
 	}
 	o := &planner.Shared{Namespace: namespace, Lease: f.lease}
 	var err error
 	if f.advertise != "" {
 		if o.Advertise, err = netip.ParseAddr(f.advertise); err != nil {
-			return nil, usagef("%sadvertise %q: want an IP address: %w", flag, f.advertise, err)
+			return nil, cli.Usagef("%sadvertise %q: want an IP address: %w", flag, f.advertise, err)
 		}
 	}
 	var own string

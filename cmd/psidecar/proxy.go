@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/planner/api/role"
@@ -97,18 +98,18 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 	}
 	switch {
 	case f.connections < 1:
-		return o, usagef("--max-connections %d: want at least 1", f.connections)
+		return o, cli.Usagef("--max-connections %d: want at least 1", f.connections)
 	case f.memory < proxy.LeastMemory:
-		return o, usagef("--proxy-memory %d: want at least %d bytes, which the largest message of another proxy may take", f.memory, proxy.LeastMemory)
+		return o, cli.Usagef("--proxy-memory %d: want at least %d bytes, which the largest message of another proxy may take", f.memory, proxy.LeastMemory)
 	case f.retry < 0 || f.grace < 0 || f.peerGrace < 0 || f.patience < 0:
-		return o, usagef("--no-proxy-retry, --peer-grace, --peer-patience and --grace cannot be negative")
+		return o, cli.Usagef("--no-proxy-retry, --peer-grace, --peer-patience and --grace cannot be negative")
 	case f.meshPort == 0 && f.meshOnly:
-		return o, usagef("--mesh-only with --mesh-port 0 would refuse everything")
+		return o, cli.Usagef("--mesh-only with --mesh-port 0 would refuse everything")
 	}
 	for _, cidr := range f.allow {
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return o, usagef("--mesh-allow %q: %w", cidr, err)
+			return o, cli.Usagef("--mesh-allow %q: %w", cidr, err)
 		}
 		o.Allow = append(o.Allow, prefix)
 	}
@@ -143,7 +144,7 @@ func portRanges(all []string) (ranges []proxy.PortRange, err error) {
 		from, err := strconv.ParseUint(first, 10, 16)
 		to, also := strconv.ParseUint(last, 10, 16)
 		if err != nil || also != nil || from == 0 || to < from {
-			return nil, usagef("--mesh-ports %q: want a port, FIRST-LAST, or any", text)
+			return nil, cli.Usagef("--mesh-ports %q: want a port, FIRST-LAST, or any", text)
 		}
 		ranges = append(ranges, proxy.PortRange{First: uint16(from), Last: uint16(to)})
 	}
@@ -171,7 +172,7 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 	case "false":
 		limits.SharedBytes = 0
 	default:
-		return usagef("--share-pulls %q: want true, false or %s", f.share, shareAuto)
+		return cli.Usagef("--share-pulls %q: want true, false or %s", f.share, shareAuto)
 	}
 	o.Titles = &called.Table{}
 	for _, name := range f.codecs {
@@ -183,16 +184,16 @@ func (f *proxyFlags) namedCodecs(o *proxy.Options) error {
 				Compact: limits, StateBytes: f.values.memory, Rules: rules, Titles: o.Titles, Adds: f.routing.handler == "add",
 				Folder: filepath.Join(f.routing.dir, values.Folder),
 			}); err != nil {
-				return usageError{err}
+				return cli.UsageError{Err: err}
 			}
 			o.ValuesFile = filepath.Join(f.routing.dir, "values.waiting")
 			o.Codecs = append(o.Codecs, o.Values, compact.New(limits))
 		default:
-			return usagef("--codec %q: there are %s, %s and none", name, autoCodec, compact.Name)
+			return cli.Usagef("--codec %q: there are %s, %s and none", name, autoCodec, compact.Name)
 		}
 	}
 	if o.Values == nil && len(rules) > 0 {
-		return usagef("--codec %s with rules for values: they need --codec %s or %s", strings.Join(f.codecs, ","), autoCodec, compact.Name)
+		return cli.Usagef("--codec %s with rules for values: they need --codec %s or %s", strings.Join(f.codecs, ","), autoCodec, compact.Name)
 	}
 	return nil
 }
@@ -201,13 +202,13 @@ func (f *proxyFlags) identity() (*link.Identity, error) {
 	t := f.tls
 	switch given := t.Cert != "" || t.Key != "" || t.CA != ""; {
 	case !given && len(t.Peers) > 0:
-		return nil, usagef("--tls-peer needs --tls-cert, --tls-key and --tls-ca")
+		return nil, cli.Usagef("--tls-peer needs --tls-cert, --tls-key and --tls-ca")
 	case !given:
 		return nil, nil
 	case t.Cert == "" || t.Key == "" || t.CA == "":
-		return nil, usagef("--tls-cert, --tls-key and --tls-ca go together")
+		return nil, cli.Usagef("--tls-cert, --tls-key and --tls-ca go together")
 	case f.insecure:
-		return nil, usagef("--insecure and --tls-cert exclude each other")
+		return nil, cli.Usagef("--insecure and --tls-cert exclude each other")
 	}
 	identity, err := link.LoadIdentity(t)
 	if err != nil {
@@ -253,12 +254,12 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 }
 
 func runProxy(ctx context.Context, f *proxyFlags) error {
-	limitMemory()
+	cli.LimitMemory()
 	switch {
 	case f.outlive && f.routing.wanted():
-		return usagef("--outlive does not go with --act or --placement: connections whose requests are routed are not held; leave one of them out")
+		return cli.Usagef("--outlive does not go with --act or --placement: connections whose requests are routed are not held; leave one of them out")
 	case f.outlive && f.socket == "":
-		return usagef("--outlive needs --proxy-socket: the agent there holds the connections")
+		return cli.Usagef("--outlive needs --proxy-socket: the agent there holds the connections")
 	}
 	opts, err := f.options()
 	if err != nil {
@@ -307,11 +308,11 @@ func (f *proxyFlags) open(ctx context.Context, o daemon.Options, ports *ports) (
 // rules returns the planner whose rules for values are taken up; nil: none.
 func (f *proxyFlags) rules() (p *daemon.Planner, err error) {
 	r := &f.routing
-	if r.planner.address == "" || !f.follow {
+	if r.planner.Address == "" || !f.follow {
 		return nil, nil
 	}
-	p = &daemon.Planner{Address: r.planner.address}
-	if p.Credentials, err = r.planner.credentials(); err != nil {
+	p = &daemon.Planner{Address: r.planner.Address}
+	if p.Credentials, err = r.planner.Credentials(); err != nil {
 		return nil, err
 	}
 	p.Host, err = nameOf(r.host)
@@ -324,14 +325,14 @@ func (f *proxyFlags) forwards(listen func(flag, addr string) (net.Listener, erro
 	for _, pair := range f.forward {
 		at, to, ok := strings.Cut(pair, "=")
 		if !ok {
-			return nil, usagef("--forward %q: want LISTEN=DEST, each host:port", pair)
+			return nil, cli.Usagef("--forward %q: want LISTEN=DEST, each host:port", pair)
 		}
 		destination, err := net.ResolveTCPAddr("tcp", to)
 		if err == nil && (destination.IP == nil || destination.Port == 0) {
 			err = errors.New("want host:port")
 		}
 		if err != nil {
-			return nil, usagef("--forward %q: destination %q: %w", pair, to, err)
+			return nil, cli.Usagef("--forward %q: destination %q: %w", pair, to, err)
 		}
 		l, err := listen("--forward", at)
 		if err != nil {

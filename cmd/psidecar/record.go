@@ -18,6 +18,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 func newRecordCommand(e env) *cobra.Command {
@@ -38,11 +39,11 @@ SIGTERM. With --info, say what a recording holds instead.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case info != "" && out != "":
-				return usagef("--info and --out exclude each other")
+				return cli.Usagef("--info and --out exclude each other")
 			case info != "":
 				return recordInfo(e, info, asJSON)
 			case out == "":
-				return usagef("--out FILE or --info FILE is needed")
+				return cli.Usagef("--out FILE or --info FILE is needed")
 			}
 			opts, err := f.options()
 			if err != nil {

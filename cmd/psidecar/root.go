@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 // env is the outside world as the commands see it, so that a test can run the
@@ -25,7 +24,7 @@ type env struct {
 	lookup           func(name string) (value string, ok bool) // environment variables
 	environ          func() []string                           // all of them, NAME=VALUE; nil: they are not looked at
 
-	beginAgain func() // see keepSysmonAwake; nil: not
+	beginAgain func() // see [cli.KeepSysmonAwake]; nil: not
 }
 
 // carries is called first by a command that carries connections.
@@ -35,22 +34,10 @@ func (e env) carries() {
 	}
 }
 
-// usageError marks an error that the user mends by calling differently; it
-// ends the process with exit code 2.
-type usageError struct{ err error }
-
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
-
-// usagef returns a usageError made as by [fmt.Errorf].
-func usagef(format string, args ...any) error {
-	return usageError{fmt.Errorf(format, args...)}
-}
-
 // run executes one command line and returns its exit code.
 func run(ctx context.Context, e env) int {
 	e.bareOut, e.bareErr = e.stdout, e.stderr
-	e.stdout, e.stderr = plaintext.NewWriter(e.stdout), plaintext.NewWriter(e.stderr)
+	e.stdout, e.stderr = cli.NewWriter(e.stdout), cli.NewWriter(e.stderr)
 	root := newRootCommand(e)
 	root.SetArgs(e.args)
 	root.SetIn(e.stdin)
@@ -61,7 +48,7 @@ func run(ctx context.Context, e env) int {
 		return 0
 	}
 	fmt.Fprintf(e.stderr, "psidecar: %v\n", err)
-	var usage usageError
+	var usage cli.UsageError
 	if errors.As(err, &usage) {
 		return 2
 	}
@@ -74,22 +61,24 @@ func newRootCommand(e env) *cobra.Command {
 		Short:         "A per-host sidecar for parameter-server training that speaks PS-lite",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          noCommand,
+		Args:          cli.NoCommand,
 		Version:       version,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().String("config", "", "YAML file with flag values, keyed by flag name")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error; logs go to standard error")
 	root.PersistentFlags().String("log-format", "text", "text or json: a line or an object for each entry")
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(cli.FlagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := loadConfig(cmd, e); err != nil {
+		if err := cli.LoadFlags(cmd, e.lookup, rulesKey); err != nil {
 			return err
 		}
-		if err := setLogger(cmd, e); err != nil {
+		if err := cli.SetLogger(cmd, e.stderr); err != nil {
 			return err
 		}
-		sayMisspelt(cmd, e)
+		if e.environ != nil {
+			cli.WarnMisspelt(cmd, e.environ())
+		}
 		return nil
 	}
 	root.AddCommand(
@@ -121,54 +110,10 @@ func newRootCommand(e env) *cobra.Command {
 		newManCommand(e),
 	)
 	addExamples(root)
-	addFlagGroups(root)
+	flagGroups.Show(root)
 	addCompletion(root)
 	for _, cmd := range root.Commands() {
-		markUsageErrors(cmd)
+		cli.MarkUsageErrors(cmd)
 	}
 	return root
-}
-
-// markUsageErrors makes a wrong number of arguments a usageError, for cmd and
-// all below it.
-func markUsageErrors(cmd *cobra.Command) {
-	if cmd.HasSubCommands() && (cmd.Args == nil || cmd.Args(cmd, []string{"other"}) != nil) {
-		cmd.Args = noCommand
-	}
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return usageError{err}
-			}
-			return nil
-		}
-	}
-	for _, sub := range cmd.Commands() {
-		markUsageErrors(sub)
-	}
-}
-
-func setLogger(cmd *cobra.Command, e env) error {
-	name, err := cmd.Flags().GetString("log-level")
-	if err != nil {
-		return err
-	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(name)); err != nil {
-		return usagef("--log-level %q: use debug, info, warn or error", name)
-	}
-	format, err := cmd.Flags().GetString("log-format")
-	if err != nil {
-		return err
-	}
-	options := &slog.HandlerOptions{Level: level}
-	switch format {
-	case "text":
-		slog.SetDefault(slog.New(slog.NewTextHandler(e.stderr, options)))
-	case "json":
-		slog.SetDefault(slog.New(slog.NewJSONHandler(e.stderr, options)))
-	default:
-		return usagef("--log-format %q: use text or json", format)
-	}
-	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/migrate"
@@ -41,19 +42,19 @@ func (f *routingFlags) options() (o jobs.Options, err error) {
 	case "none":
 		o.Handler = migrate.Opaque
 	default:
-		return o, usagef("--handler %q: want add, assign or none", f.handler)
+		return o, cli.Usagef("--handler %q: want add, assign or none", f.handler)
 	}
 	switch {
 	case f.act && f.placement != "":
-		return o, usagef("--act and --placement exclude each other: with --act the planner says where keys are")
-	case f.act && f.planner.address == "":
-		return o, usagef("--act needs --planner")
+		return o, cli.Usagef("--act and --placement exclude each other: with --act the planner says where keys are")
+	case f.act && f.planner.Address == "":
+		return o, cli.Usagef("--act needs --planner")
 	case f.probe && !f.act:
-		return o, usagef("--allow-probe is of use with --act only")
+		return o, cli.Usagef("--allow-probe is of use with --act only")
 	}
 	if f.act {
-		o.Planner = f.planner.address
-		if o.Credentials, err = f.planner.credentials(); err != nil {
+		o.Planner = f.planner.Address
+		if o.Credentials, err = f.planner.Credentials(); err != nil {
 			return o, err
 		}
 	}
@@ -78,7 +79,7 @@ func (f *proxyFlags) routed() (*jobs.Options, error) {
 		return nil, err
 	}
 	if f.meshPort == 0 {
-		return nil, usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
+		return nil, cli.Usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}
 	return &o, nil
 }

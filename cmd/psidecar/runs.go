@@ -10,12 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 )
-
-// plannerURL is where the page of a planner is by default.
-const plannerURL = "http://127.0.0.1:9812"
 
 func newRunsCommand(e env) *cobra.Command {
 	var planner, job string
@@ -34,7 +32,7 @@ outlive the planner.`,
 				query.Set("job", job)
 			}
 			var runs page.Runs
-			if err := ask(cmd.Context(), planner, "/api/v1/runs", query, &runs); err != nil {
+			if err := client.Get(cmd.Context(), planner, "/api/v1/runs", query, &runs); err != nil {
 				return err
 			}
 			if asJSON {
@@ -43,7 +41,7 @@ outlive the planner.`,
 			return printRuns(e.stdout, runs)
 		},
 	}
-	cmd.Flags().StringVar(&planner, "planner-http", plannerURL, "URL of the page of the planner to ask")
+	cmd.Flags().StringVar(&planner, "planner-http", client.PlannerURL, "URL of the page of the planner to ask")
 	cmd.Flags().StringVar(&job, "job", "", "the runs of this job, by its name or its scheduler's host:port; default: of all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -55,7 +53,7 @@ func printRuns(out io.Writer, runs page.Runs) error {
 		fmt.Fprintln(w, "this planner has seen no job")
 	}
 	for _, j := range runs.Jobs {
-		fmt.Fprintf(w, "job %s\n", plaintext.Clean(j.Name))
+		fmt.Fprintf(w, "job %s\n", cli.Clean(j.Name))
 		fmt.Fprintln(w, "began\ttook\trun\tservers\tworkers\tsteps\tsteps/s\tbytes/step\tleft hosts\tscheduler\t")
 		for _, r := range j.Runs {
 			id, took := r.ID, r.Last.Sub(r.Began).Round(time.Second).String()
@@ -69,8 +67,8 @@ func printRuns(out io.Writer, runs page.Runs) error {
 			if r.Bytes > 0 {
 				left = 100 * float64(r.LeftHostBytes) / float64(r.Bytes)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.0f\t%.2f\t%.0f\t%.0f%%\t%s\t\n", r.Began.Format("2006-01-02 15:04:05"), took, plaintext.Clean(id),
-				r.Servers, r.Workers, r.Steps, r.StepsPerSecond, r.BytesPerStep, left, plaintext.Clean(r.Job))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.0f\t%.2f\t%.0f\t%.0f%%\t%s\t\n", r.Began.Format("2006-01-02 15:04:05"), took, cli.Clean(id),
+				r.Servers, r.Workers, r.Steps, r.StepsPerSecond, r.BytesPerStep, left, cli.Clean(r.Job))
 		}
 	}
 	return w.Flush()

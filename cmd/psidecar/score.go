@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
@@ -42,17 +43,17 @@ id (only those that occur).`,
 
 func (f *scoreFlags) run(ctx context.Context, e env) error {
 	if f.input == "" || f.assignment == "" {
-		return usagef("--input and --assignment: name both files")
+		return cli.Usagef("--input and --assignment: name both files")
 	}
 	if f.k < 1 {
-		return usagef("-k %d: want 1 or more machines", f.k)
+		return cli.Usagef("-k %d: want 1 or more machines", f.k)
 	}
 	file, err := os.Open(f.assignment)
 	if err != nil {
 		return fmt.Errorf("opening --assignment: %w", err)
 	}
 	defer file.Close()
-	g, err := prerun.Input{Path: f.input, Progress: newProgress(e, "reading")}.Graph(ctx)
+	g, err := prerun.Input{Path: f.input, Progress: cli.NewProgress(e.bareErr, "reading")}.Graph(ctx)
 	if err != nil {
 		return err
 	}

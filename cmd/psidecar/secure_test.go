@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/agent/report"
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/test/certs"
@@ -137,8 +138,8 @@ func TestReportsByTLS(t *testing.T) {
 	c, address := startPlanner(t, plannerFlags{tls: files(first)})
 	reporting := func() {
 		t.Helper()
-		l := plannerLink{address: address, name: "localhost", files: files(first)}
-		creds, err := l.credentials()
+		l := client.Planner{Address: address, Name: "localhost", Files: files(first)}
+		creds, err := l.Credentials()
 		if err != nil {
 			t.Fatal(err)
 		}

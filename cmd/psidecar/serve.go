@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"syscall"
 
 	"github.com/psidecar/psidecar/page"
 )
@@ -39,4 +41,12 @@ func (p *ports) page(ctx context.Context, flag, address string) (page.Server, er
 	}
 	l, err := p.listen(ctx, flag, address)
 	return page.Server{Listener: l, Guard: page.NewGuard(p.names...)}, err
+}
+
+// inUse says what may be the matter where an address cannot be listened at.
+func inUse(err error) string {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return ": something listens there already, perhaps another psidecar (psidecar status asks an agent); end that, or give another address"
+	}
+	return ""
 }

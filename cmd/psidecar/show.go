@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -56,7 +58,12 @@ func showPage(ctx context.Context, front page.Server, paths []string, live strin
 	if live == "" {
 		return front.Serve(ctx, page.Handler(state, page.Options{History: state.History, Open: state.Open}))
 	}
-	beside := &besideLive{Recorded: state, ctx: ctx, live: live}
+	beside := &agent.BesideLive{Recorded: state, Ask: func(path string, query url.Values, v any) error {
+		if err := client.Get(ctx, live, path, query, v); err != nil {
+			return fmt.Errorf("--live: %w", err)
+		}
+		return nil
+	}}
 	if err := beside.Ready(); err != nil {
 		return err
 	}

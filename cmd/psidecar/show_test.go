@@ -6,12 +6,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -78,7 +81,9 @@ func TestShowBesideLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &besideLive{Recorded: state, ctx: t.Context(), live: live.URL}
+	b := &agent.BesideLive{Recorded: state, Ask: func(path string, query url.Values, v any) error {
+		return client.Get(t.Context(), live.URL, path, query, v)
+	}}
 	h := page.Handler(b, page.Options{History: b.History})
 	get := func(path string) (code int, body string) {
 		w := httptest.NewRecorder()
@@ -170,7 +175,7 @@ func TestShowOpens(t *testing.T) {
 		t.Errorf("opened: %d %s", code, body)
 	}
 	var jobs page.Jobs
-	if err := ask(ctx, "http://"+address, "/api/v1/jobs", nil, &jobs); err != nil || len(jobs.Jobs) != 1 {
+	if err := client.Get(ctx, "http://"+address, "/api/v1/jobs", nil, &jobs); err != nil || len(jobs.Jobs) != 1 {
 		t.Errorf("%d jobs, %v", len(jobs.Jobs), err)
 	}
 	cancel()

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/simulation"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/simulate"
 )
@@ -43,14 +44,14 @@ would wait under a threshold, in norms of what one step pushes.`,
 				return codecs.compareCodecs(cmd.Context(), e, paths, plotFile, asJSON)
 			}
 			if len(paths) == 0 {
-				return usagef("want one recording or more, or --codecs")
+				return cli.Usagef("want one recording or more, or --codecs")
 			}
 			if o.EpochSteps < 1 || o.KeyBytes < 1 || o.Batches < 1 || o.Horizon <= 0 {
-				return usagef("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
+				return cli.Usagef("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
 			}
 			for _, s := range o.Strategies {
 				if _, err := dynamic.New(s, dynamic.Options{Machines: 1}); err != nil {
-					return usagef("--strategies: %w", err)
+					return cli.Usagef("--strategies: %w", err)
 				}
 			}
 			report, err := simulation.Run(paths, o)

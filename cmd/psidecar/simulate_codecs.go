@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/pslite/capture"
@@ -36,17 +38,17 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 	var report advice.Report
 	switch {
 	case c.proxy != "" && len(args) > 0, c.proxy == "" && len(args) != 1:
-		return usagef("--codecs: want one capture, or --proxy and none")
+		return cli.Usagef("--codecs: want one capture, or --proxy and none")
 	case c.proxy != "" && (c.seconds < 1 || c.seconds > 60):
-		return usagef("--seconds %d: want 1 to 60", c.seconds)
+		return cli.Usagef("--seconds %d: want 1 to 60", c.seconds)
 	case c.proxy != "":
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(c.seconds)*time.Second+30*time.Second)
 		defer cancel()
 		query := url.Values{"seconds": {fmt.Sprint(c.seconds)}}
 		if !filepath.IsAbs(strings.TrimPrefix(c.proxy, "unix:")) {
-			return usagef("--proxy %q: want the path of the proxy's control socket on this host, such as %s; psidecar plan codecs try asks all hosts' proxies through the planner", c.proxy, usualControlSocket)
+			return cli.Usagef("--proxy %q: want the path of the proxy's control socket on this host, such as %s; psidecar plan codecs try asks all hosts' proxies through the planner", c.proxy, usualControlSocket)
 		}
-		if err := ask(ctx, "unix:"+strings.TrimPrefix(c.proxy, "unix:"), "/api/v1/codecs/advice", query, &report); err != nil {
+		if err := client.Get(ctx, "unix:"+strings.TrimPrefix(c.proxy, "unix:"), "/api/v1/codecs/advice", query, &report); err != nil {
 			return err
 		}
 	default:

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/cmd/psidecar/fleet"
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 func newSimulateFleetCommand(e env) *cobra.Command {
@@ -33,11 +34,11 @@ processor time, too: about as much as the planner.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if keys < 1 || keys > 1<<62 {
-				return usagef("--keys %v: want 1 to 4e18", keys)
+				return cli.Usagef("--keys %v: want 1 to 4e18", keys)
 			}
 			o.Keys = uint64(keys)
 			if err := o.Check(); err != nil {
-				return usagef("%w", err)
+				return cli.Usagef("%w", err)
 			}
 			program, err := fleet.Executable()
 			if err != nil {

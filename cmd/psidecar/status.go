@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
 	"github.com/psidecar/psidecar/proxy"
@@ -39,7 +40,7 @@ func newStatusCommand(e env) *cobra.Command {
 			var report statusReport
 			if proxyURL != "" {
 				report.Proxy = &proxy.State{}
-				if err := ask(cmd.Context(), proxyURL, "/api/v1/connections", nil, report.Proxy); err != nil {
+				if err := client.Get(cmd.Context(), proxyURL, "/api/v1/connections", nil, report.Proxy); err != nil {
 					return err
 				}
 			}
@@ -47,24 +48,24 @@ func newStatusCommand(e env) *cobra.Command {
 				return printReport(e.stdout, report, asJSON)
 			}
 			var jobs page.Jobs
-			if err := ask(cmd.Context(), agent, "/api/v1/jobs", nil, &jobs); err != nil {
+			if err := client.Get(cmd.Context(), agent, "/api/v1/jobs", nil, &jobs); err != nil {
 				return err
 			}
-			if err := ask(cmd.Context(), agent, "/api/v1/agent", nil, &report.Agent); err != nil {
+			if err := client.Get(cmd.Context(), agent, "/api/v1/agent", nil, &report.Agent); err != nil {
 				return err
 			}
 			report.Jobs = jobs.Jobs
-			report.hottest(cmd.Context(), agent)
+			report.Named = client.HottestKeys(cmd.Context(), agent, report.Jobs, shownHottest)
 			if report.Agent.Proxy && report.Proxy == nil { // psidecar up
 				report.Proxy = &proxy.State{}
-				if err := ask(cmd.Context(), agent, "/api/v1/connections", nil, report.Proxy); err != nil {
+				if err := client.Get(cmd.Context(), agent, "/api/v1/connections", nil, report.Proxy); err != nil {
 					return err
 				}
 			}
 			return printReport(e.stdout, report, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&agent, "agent", agentURL, "URL of the agent or planner to ask; empty: none")
+	cmd.Flags().StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner to ask; empty: none")
 	cmd.Flags().StringVar(&proxyURL, "proxy", "", "URL of a proxy to ask too, such as http://127.0.0.1:9813")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -123,7 +124,7 @@ func printAgent(w io.Writer, a *page.Agent) {
 	if p := a.Planner; p != nil {
 		state := fmt.Sprintf("%d reports taken", p.Reports)
 		if !p.Connected {
-			state = "not connected: " + plannerProblem(p.Address, p.Error)
+			state = "not connected: " + client.PlannerProblem(p.Address, p.Error)
 		}
 		fmt.Fprintf(w, "planner at %s, %s\n", p.Address, state)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/stream"
@@ -35,7 +36,7 @@ func (s *streamFlags) register(flags *pflag.FlagSet) {
 func (s *streamFlags) unused(cmd *cobra.Command) error {
 	for _, name := range []string{"memory", "passes", "scratch"} {
 		if cmd.Flags().Changed(name) {
-			return usagef("--%s is for --stream only", name)
+			return cli.Usagef("--%s is for --stream only", name)
 		}
 	}
 	return nil
@@ -48,7 +49,7 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	}
 	for _, name := range []string{"algorithm", "all", "time-budget", "theta", "capacity", "link-speed", "planner-http", "hosts", "rules", "plot", "from", "move-at-most", "resume"} {
 		if cmd.Flags().Changed(name) {
-			return usagef("--%s is not for --stream, which has one algorithm and balances equal machines", name)
+			return cli.Usagef("--%s is not for --stream, which has one algorithm and balances equal machines", name)
 		}
 	}
 	if f.stream.scratch == "" {
@@ -56,15 +57,15 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	}
 	memory, err := parseBytes(f.stream.memory)
 	if err != nil {
-		return usageError{fmt.Errorf("--memory: %w", err)}
+		return cli.UsageError{fmt.Errorf("--memory: %w", err)}
 	}
 	o := stream.Options{K: f.k, Memory: memory, Passes: f.stream.passes, Scratch: f.stream.scratch}
 	if err := o.Validate(); err != nil {
-		return usageError{fmt.Errorf("--stream: %w", err)}
+		return cli.UsageError{fmt.Errorf("--stream: %w", err)}
 	}
 	out := prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
 	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {
-		return usageError{fmt.Errorf("--key-map: %w", err)}
+		return cli.UsageError{fmt.Errorf("--key-map: %w", err)}
 	}
 	paths, err := prerun.Shards(f.input)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -14,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/plaintext"
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
 )
@@ -49,7 +49,7 @@ what is there once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if t.every < 100*time.Millisecond {
-				return usagef("--every %v: want 100ms or more", t.every)
+				return cli.Usagef("--every %v: want 100ms or more", t.every)
 			}
 			out, ok := e.bareOut.(*os.File)
 			if t.once || !ok || !term.IsTerminal(int(out.Fd())) {
@@ -59,7 +59,7 @@ what is there once.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&t.agent, "agent", agentURL, "URL of the agent or planner to ask")
+	flags.StringVar(&t.agent, "agent", client.AgentURL, "URL of the agent or planner to ask")
 	flags.StringVar(&t.job, "job", "", "the job of which to show more, by its scheduler's host:port; default: the first that is not over")
 	flags.DurationVar(&t.every, "every", 2*time.Second, "how often to look")
 	flags.BoolVar(&t.once, "once", false, "print what is there once, also to a terminal")
@@ -78,42 +78,18 @@ func (t *top) printOnce(ctx context.Context, e env) error {
 
 // fetchScreen asks for what a screen shows.
 func (t *top) fetchScreen(ctx context.Context) (*draw.Screen, error) {
-	s := &draw.Screen{At: time.Now()}
-	var jobs page.Jobs
-	if err := ask(ctx, t.agent, "/api/v1/jobs", nil, &jobs); err != nil {
-		return nil, err
+	s, err := client.FetchScreen(ctx, t.agent, t.job)
+	if err == nil {
+		fit(s)
 	}
-	if err := ask(ctx, t.agent, "/api/v1/agent", nil, &s.Agent); err != nil {
-		return nil, err
-	}
-	s.Jobs = jobs.Jobs
-	named := slices.ContainsFunc(s.Jobs, func(j page.Job) bool { return j.Name == t.job })
-	if t.job != "" && !named && len(s.Jobs) > 0 {
-		s.Trouble = fmt.Sprintf("there is no job %s", t.job)
-	}
-	shown := t.job
-	if i := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.State != page.Over }); !named && len(s.Jobs) > 0 {
-		shown = s.Jobs[max(i, 0)].Name
-	}
-	if len(s.Jobs) > 0 {
-		lately := url.Values{"job": {shown}, "from": {"-60"}}
-		if err := ask(ctx, t.agent, "/api/v1/servers", lately, &s.Servers); err != nil {
-			return nil, err
-		}
-		if err := ask(ctx, t.agent, "/api/v1/history", url.Values{"job": {shown}}, &s.History); err != nil {
-			s.History = page.History{} // one of an older version
-		}
-	}
-	s.Shown = shown
-	fit(s)
-	return s, nil
+	return s, err
 }
 
 // fit makes the texts of a screen fit for a terminal.
 func fit(s *draw.Screen) {
 	clean := func(texts ...*string) {
 		for _, text := range texts {
-			*text = plaintext.Clean(*text)
+			*text = cli.Clean(*text)
 		}
 	}
 	clean(&s.Agent.Host, &s.Agent.Version, &s.Shown, &s.Trouble)
@@ -169,7 +145,7 @@ func (t *top) watch(ctx context.Context, e env, out *os.File) error {
 			case s == nil:
 				return err
 			default:
-				s.Trouble = plaintext.Clean(err.Error())
+				s.Trouble = cli.Clean(err.Error())
 			}
 		}
 		if err := paint(out, s, colours); err != nil {

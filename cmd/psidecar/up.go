@@ -96,7 +96,7 @@ type host struct {
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	h := &host{pprof: f.agent.pprof, values: &f.proxy.values, health: &health.Loops{}}
-	address := f.agent.planner.address
+	address := f.agent.planner.Address
 	watch, err := h.watches(&f.agent)
 	if err != nil {
 		return nil, err
@@ -122,9 +122,9 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 			return nil, err
 		}
 		address = reachable(plan.Reports.Addr())
-		f.agent.planner.own = plan.Identity
+		f.agent.planner.Own = plan.Identity
 	}
-	creds, err := f.agent.planner.credentials()
+	creds, err := f.agent.planner.Credentials()
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		carry.Mark = int(mark)
 	}
 	f.proxy.routing.planner, f.proxy.routing.host = f.agent.planner, f.agent.host
-	f.proxy.routing.planner.address = address
+	f.proxy.routing.planner.Address = address
 	local := proxydaemon.Options{Proxy: carry}
 	if h.interception != nil {
 		local.Connect = h.interception.Connect

@@ -47,9 +47,14 @@ var allowed = map[string][]string{
 		"internal/...",
 		"planner/plan", "planner/placement", // where keys are
 	}, api...),
+	"client": append([]string{
+		"internal/...", "page/...",
+		"planner/plan",       // runs
+		"proxy/codec/values", // rules are given
+	}, api...),
 	"deploy": {},
-	"cmd":    {"agent/...", "bpf/...", "internal/...", "page/...", "planner/...", "proxy/..."},
-	"test":   {"agent/...", "bpf/...", "cmd/...", "deploy/...", "internal/...", "page/...", "planner/...", "proxy/..."},
+	"cmd":    {"agent/...", "bpf/...", "client", "internal/...", "page/...", "planner/...", "proxy/..."},
+	"test":   {"agent/...", "bpf/...", "client", "cmd/...", "deploy/...", "internal/...", "page/...", "planner/...", "proxy/..."},
 }
 
 // areaOf returns the key of allowed that rules a package.

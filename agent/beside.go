@@ -1,57 +1,47 @@
-package main
+package agent
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/page"
 )
 
-// besideLive shows recordings beside the jobs of an agent or planner that runs: what
-// is asked of its jobs is asked there. It implements page.State.
-type besideLive struct {
-	*agent.Recorded
-	ctx  context.Context // of the command
-	live string          // URL of the agent or planner
+// BesideLive shows recordings beside the jobs of an agent or planner that runs: what
+// is asked of its jobs is asked there. It implements page.State. A job is recorded as
+// long as the live ones, as they were told last, do not have it.
+type BesideLive struct {
+	*Recorded
+	// Ask gets the JSON answer of the agent or planner at a path into v.
+	Ask func(path string, query url.Values, v any) error
 
 	mu   sync.Mutex
 	jobs map[string]bool // those that are not recorded; guarded by mu
 }
 
-// ask asks the agent or planner.
-func (b *besideLive) ask(path string, query url.Values, v any) error {
-	if err := ask(b.ctx, b.live, path, query, v); err != nil {
-		return fmt.Errorf("--live: %w", err)
-	}
-	return nil
-}
-
 // isRecorded reports whether a recording has a job of the name; if none has, it is
 // live, or there is none.
-func (b *besideLive) isRecorded(job string) bool {
+func (b *BesideLive) isRecorded(job string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.jobs[job]
 }
 
 // Ready implements page.State.
-func (b *besideLive) Ready() error {
+func (b *BesideLive) Ready() error {
 	var jobs page.Jobs
-	return b.ask("/api/v1/jobs", nil, &jobs)
+	return b.Ask("/api/v1/jobs", nil, &jobs)
 }
 
 // Jobs implements page.State: the live ones first. While nobody answers there, these
 // are shown as they are known to be: not at all.
-func (b *besideLive) Jobs() []page.Job {
+func (b *BesideLive) Jobs() []page.Job {
 	var answer page.Jobs
-	if err := b.ask("/api/v1/jobs", nil, &answer); err != nil {
+	if err := b.Ask("/api/v1/jobs", nil, &answer); err != nil {
 		answer.Jobs = nil // Agent says so
 	}
 	b.mu.Lock()
@@ -64,7 +54,7 @@ func (b *besideLive) Jobs() []page.Job {
 }
 
 // besideAnswer asks the recordings or, of a live job, the agent or planner.
-func besideAnswer[T any](b *besideLive, job, path string, query url.Values, recorded func() (T, error)) (v T, err error) {
+func besideAnswer[T any](b *BesideLive, job, path string, query url.Values, recorded func() (T, error)) (v T, err error) {
 	if v, err = recorded(); !errors.Is(err, page.ErrNoJob) {
 		return v, err
 	}
@@ -75,12 +65,12 @@ func besideAnswer[T any](b *besideLive, job, path string, query url.Values, reco
 		return v, err
 	}
 	query.Set("job", job)
-	err = b.ask(path, query, &v)
+	err = b.Ask(path, query, &v)
 	return v, err
 }
 
 // Heatmap implements page.State.
-func (b *besideLive) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
+func (b *BesideLive) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	query := spanQuery(q.Range)
 	query.Set("blocks", strconv.Itoa(q.Blocks))
 	query.Set("first", q.First.Text())
@@ -95,22 +85,22 @@ func (b *besideLive) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, err
 }
 
 // Traffic implements page.State.
-func (b *besideLive) Traffic(job string, r page.Range) (page.Traffic, error) {
+func (b *BesideLive) Traffic(job string, r page.Range) (page.Traffic, error) {
 	return besideAnswer(b, job, "/api/v1/traffic", spanQuery(r), func() (page.Traffic, error) { return b.Recorded.Traffic(job, r) })
 }
 
 // Keys implements page.State.
-func (b *besideLive) Keys(job string, n int) (page.Keys, error) {
+func (b *BesideLive) Keys(job string, n int) (page.Keys, error) {
 	return besideAnswer(b, job, "/api/v1/keys", url.Values{"n": {strconv.Itoa(n)}}, func() (page.Keys, error) { return b.Recorded.Keys(job, n) })
 }
 
 // Servers implements page.State.
-func (b *besideLive) Servers(job string, r page.Range) (page.Servers, error) {
+func (b *BesideLive) Servers(job string, r page.Range) (page.Servers, error) {
 	return besideAnswer(b, job, "/api/v1/servers", spanQuery(r), func() (page.Servers, error) { return b.Recorded.Servers(job, r) })
 }
 
 // History returns the last hour of a live job or of a recording.
-func (b *besideLive) History(job string, q page.HistoryQuery) (page.History, error) {
+func (b *BesideLive) History(job string, q page.HistoryQuery) (page.History, error) {
 	query := spanQuery(q.Range)
 	query.Set("workers", strings.Join(q.Workers, ","))
 	query.Set("servers", strings.Join(q.Servers, ","))
@@ -118,10 +108,10 @@ func (b *besideLive) History(job string, q page.HistoryQuery) (page.History, err
 }
 
 // Agent implements page.State: it is the live one's cost that counts.
-func (b *besideLive) Agent() page.Agent {
+func (b *BesideLive) Agent() page.Agent {
 	own := b.Recorded.Agent()
 	var live page.Agent
-	if err := b.ask("/api/v1/agent", nil, &live); err != nil {
+	if err := b.Ask("/api/v1/agent", nil, &live); err != nil {
 		own.Host = err.Error() + "; " + own.Host
 		return own
 	}

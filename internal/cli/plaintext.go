@@ -1,13 +1,4 @@
-// Package plaintext keeps foreign text from working a terminal. Names of hosts and
-// jobs, arguments of processes and messages of servers are whatever others say:
-// with control characters they could clear the screen, hide a line, or have the
-// terminal type something.
-//
-// In comes what a command prints; out goes the same with such characters spelt
-// out, as JSON spells them, so that JSON stays JSON. The command line puts a
-// [Writer] around its standard output and standard error; where it works the
-// terminal itself, the text that it shows goes through [Clean].
-package plaintext
+package cli
 
 import (
 	"io"
@@ -16,6 +7,13 @@ import (
 	"unicode"
 	"unicode/utf8"
 )
+
+// Names of hosts and jobs, arguments of processes and messages of servers are
+// whatever others say: with control characters they could clear the screen, hide a
+// line, or have the terminal type something. They are spelt out, as JSON spells them,
+// so that JSON stays JSON. The command line puts a [Writer] around its standard output
+// and standard error; where it works the terminal itself, the text that it shows goes
+// through [Clean].
 
 // Clean returns text with the characters spelt out that are not to be shown as
 // they are, line breaks and tabs among them: it stays in its line.

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -45,16 +45,16 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// didYouMean is the end of a message about a word that is not known.
-func didYouMean(word string, candidates []string) string {
+// DidYouMean is the end of a message about a word that is not known.
+func DidYouMean(word string, candidates []string) string {
 	if n := nearest(word, candidates); n != "" {
 		return "; did you mean " + n + "?"
 	}
 	return ""
 }
 
-// count is a number of things in words.
-func count(n int, one, many string) string {
+// Count is a number of things in words.
+func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -19,10 +19,10 @@ import (
 // once in 25 days.
 const wakefulSysmon = "schedtrace=2147483647"
 
-// keepSysmonAwake begins the program again, as the same process, with
+// KeepSysmonAwake begins the program again, as the same process, with
 // [wakefulSysmon], which the runtime reads when it begins. It returns where the
 // setting is there already, or that cannot be done.
-func keepSysmonAwake() {
+func KeepSysmonAwake() {
 	settings, ok := withWakefulSysmon(os.Getenv("GODEBUG"))
 	if !ok {
 		return

@@ -1,11 +1,9 @@
-package main
+package client
 
 import (
-	"errors"
 	"net"
 	"net/url"
 	"strings"
-	"syscall"
 )
 
 // usualPorts is what listens where, as flags have it by default.
@@ -44,9 +42,9 @@ func notHTTP(address string, err error) string {
 	return ""
 }
 
-// plannerProblem is what gRPC says of a planner that cannot be asked, and what may be
+// PlannerProblem is what gRPC says of a planner that cannot be asked, and what may be
 // the matter.
-func plannerProblem(address, text string) string {
+func PlannerProblem(address, text string) string {
 	for _, sign := range []string{"server preface", "HTTP/1.1 header", "unexpected HTTP status code", "unexpected content-type"} {
 		if strings.Contains(text, sign) {
 			return text + ": what answers there is no planner's --listen (127.0.0.1:9811 by default), where it takes reports and orders" + atPort(address)
@@ -56,12 +54,4 @@ func plannerProblem(address, text string) string {
 		return "nobody answers there (does a planner run, and is that its --listen" + atPort(address) + "?): " + strings.TrimRight(cause, `"`)
 	}
 	return text
-}
-
-// inUse says what may be the matter where an address cannot be listened at.
-func inUse(err error) string {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return ": something listens there already, perhaps another psidecar (psidecar status asks an agent); end that, or give another address"
-	}
-	return ""
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -11,77 +11,78 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// loadConfig fills the flags of cmd that the command line leaves out: first
+// LoadFlags fills the flags of cmd that the command line leaves out: first
 // from environment variables (--hash-bins from PSIDECAR_HASH_BINS), then from
 // the YAML file that --config names. A key of the file is a flag's name; keys
-// of other commands' flags are allowed, so that one file serves them all.
-func loadConfig(cmd *cobra.Command, e env) error {
-	if err := flagsFromEnvironment(cmd, e); err != nil {
+// of other commands' flags are allowed, so that one file serves them all, and so are
+// others, which the caller reads. An error is a [UsageError], or that of reading.
+func LoadFlags(cmd *cobra.Command, lookup func(variable string) (string, bool), others ...string) error {
+	if err := flagsFromEnvironment(cmd, lookup); err != nil {
 		return err
 	}
 	path, err := cmd.Flags().GetString("config")
 	if err != nil || path == "" {
 		return err
 	}
-	return flagsFromFile(cmd, path)
+	return flagsFromFile(cmd, path, others)
 }
 
-// fromFile is the annotation of flags that have their value from the file.
-const fromFile = "from-file"
+// FromFile is the annotation of flags that have their value from the file.
+const FromFile = "from-file"
 
-func flagsFromEnvironment(cmd *cobra.Command, e env) error {
+func flagsFromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := variableOf(f.Name)
-		value, ok := e.lookup(name)
+		value, ok := lookup(name)
 		if !ok || f.Changed || failed != nil {
 			return
 		}
 		if err := cmd.Flags().Set(f.Name, value); err != nil {
-			failed = usagef("environment variable %s=%q: %w", name, value, err)
+			failed = Usagef("environment variable %s=%q: %w", name, value, err)
 		}
 	})
 	return failed
 }
 
-func flagsFromFile(cmd *cobra.Command, path string) error {
+func flagsFromFile(cmd *cobra.Command, path string, others []string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("reading --config: %w", err)
 	}
 	var values map[string]yaml.Node
 	if err := yaml.Unmarshal(text, &values); err != nil {
-		return usagef("--config %s: %w", path, err)
+		return Usagef("--config %s: %w", path, err)
 	}
-	known := allFlagNames(cmd.Root())
+	known := FlagNames(cmd.Root())
 	for key, node := range values {
-		if key == rulesKey {
-			continue // see codecs.go
+		if slices.Contains(others, key) {
+			continue
 		}
 		if !slices.Contains(known, key) {
-			return usagef("--config %s, line %d: %q is no flag of psidecar%s", path, node.Line, key, didYouMean(key, known))
+			return Usagef("--config %s, line %d: %q is no flag of psidecar%s", path, node.Line, key, DidYouMean(key, known))
 		}
 		f := cmd.Flags().Lookup(key)
 		if f == nil || f.Changed {
 			continue
 		}
-		value, err := flagText(node)
+		value, err := FlagText(node)
 		if err == nil {
 			err = cmd.Flags().Set(key, value)
 		}
 		if err == nil {
-			err = cmd.Flags().SetAnnotation(key, fromFile, nil)
+			err = cmd.Flags().SetAnnotation(key, FromFile, nil)
 		}
 		if err != nil {
-			return usagef("--config %s, line %d: %s: %w", path, node.Line, key, err)
+			return Usagef("--config %s, line %d: %s: %w", path, node.Line, key, err)
 		}
 	}
 	return nil
 }
 
-// flagText writes a YAML scalar, or a list of them, as it would stand on the
+// FlagText writes a YAML scalar, or a list of them, as it would stand on the
 // command line.
-func flagText(node yaml.Node) (string, error) {
+func FlagText(node yaml.Node) (string, error) {
 	switch node.Kind {
 	case yaml.ScalarNode:
 		return node.Value, nil
@@ -98,13 +99,14 @@ func flagText(node yaml.Node) (string, error) {
 	return "", fmt.Errorf("want a plain value or a list of them")
 }
 
-func allFlagNames(root *cobra.Command) []string {
+// FlagNames returns the names of all flags, of root and of all commands below it.
+func FlagNames(root *cobra.Command) []string {
 	var names []string
 	add := func(f *pflag.Flag) { names = append(names, f.Name) }
 	root.PersistentFlags().VisitAll(add)
 	for _, cmd := range root.Commands() {
 		cmd.LocalFlags().VisitAll(add)
-		names = append(names, allFlagNames(cmd)...)
+		names = append(names, FlagNames(cmd)...)
 	}
 	return names
 }

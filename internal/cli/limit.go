@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"math"
@@ -12,11 +12,11 @@ import (
 // collector aims to stay below.
 const memoryShare = 85
 
-// limitMemory has the garbage collector mind the limit of the cgroup that the
+// LimitMemory has the garbage collector mind the limit of the cgroup that the
 // process runs in, as a container sees it: without, it lets garbage grow to as much
 // as is in use, and the process is killed with half of its memory free. GOMEMLIMIT
 // says otherwise where it is set.
-func limitMemory() {
+func LimitMemory() {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// noCommand is the check of arguments of a command that has others below it: what
+// NoCommand is the check of arguments of a command that has others below it: what
 // is none of them is named, with the one that was probably meant.
-func noCommand(cmd *cobra.Command, args []string) error {
+func NoCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -23,13 +23,13 @@ func noCommand(cmd *cobra.Command, args []string) error {
 			names = append(names, sub.Name())
 		}
 	}
-	hint := didYouMean(args[0], names)
+	hint := DidYouMean(args[0], names)
 	if hint == "" {
 		if at := elsewhere(cmd.Root(), args[0]); at != "" {
 			hint = "; did you mean " + at + "?"
 		}
 	}
-	return usagef("unknown command %q for %q%s; see %[2]s --help", args[0], cmd.CommandPath(), hint)
+	return Usagef("unknown command %q for %q%s; see %[2]s --help", args[0], cmd.CommandPath(), hint)
 }
 
 // elsewhere returns the path of a command of that name at another place.
@@ -47,6 +47,25 @@ func elsewhere(root *cobra.Command, name string) string {
 	return ""
 }
 
+// MarkUsageErrors makes a wrong number of arguments a [UsageError], for cmd and
+// all below it.
+func MarkUsageErrors(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && (cmd.Args == nil || cmd.Args(cmd, []string{"other"}) != nil) {
+		cmd.Args = NoCommand
+	}
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return UsageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		MarkUsageErrors(sub)
+	}
+}
+
 // wanted is what flags of a type take, in words.
 var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration, such as 30s or 5m", "float64": "a number", "float32": "a number",
@@ -54,32 +73,32 @@ var wanted = map[string]string{
 	"uint32": "a whole number, not negative", "uint64": "a whole number, not negative",
 }
 
-// flagError names the flag that was probably meant in place of one that is not
+// FlagError names the flag that was probably meant in place of one that is not
 // there.
-func flagError(cmd *cobra.Command, err error) error {
+func FlagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		if f := invalid.GetFlag(); wanted[f.Value.Type()] != "" {
-			return usagef("invalid argument %q for --%s: want %s", invalid.GetValue(), f.Name, wanted[f.Value.Type()])
+			return Usagef("invalid argument %q for --%s: want %s", invalid.GetValue(), f.Name, wanted[f.Value.Type()])
 		}
 	}
 	if !errors.As(err, &unknown) {
-		return usageError{err}
+		return UsageError{err}
 	}
 	name := unknown.GetSpecifiedName()
 	if unknown.GetSpecifiedShortnames() != "" {
-		return usagef("%w; see %s --help", err, cmd.CommandPath())
+		return Usagef("%w; see %s --help", err, cmd.CommandPath())
 	}
 	var own []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { own = append(own, f.Name) })
 	if near := nearest(name, own); near != "" {
-		return usagef("%w; did you mean --%s?", err, near)
+		return Usagef("%w; did you mean --%s?", err, near)
 	}
 	if others := withFlag(cmd.Root(), name); len(others) > 0 {
-		return usagef("%w of %s, but of %s; see %[2]s --help", err, cmd.CommandPath(), strings.Join(others, ", "))
+		return Usagef("%w of %s, but of %s; see %[2]s --help", err, cmd.CommandPath(), strings.Join(others, ", "))
 	}
-	return usagef("%w; see %s --help", err, cmd.CommandPath())
+	return Usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
 // withFlag returns the commands that have a flag of that name.
@@ -94,16 +113,14 @@ func withFlag(root *cobra.Command, name string) []string {
 	return all
 }
 
-// sayMisspelt warns of environment variables that nearly are flags.
-func sayMisspelt(cmd *cobra.Command, e env) {
-	if e.environ == nil {
-		return
-	}
-	known := slices.DeleteFunc(allFlagNames(cmd.Root()), func(name string) bool { return len(name) < 3 })
+// WarnMisspelt logs a warning for each variable of environ (NAME=VALUE) that nearly is
+// a flag's.
+func WarnMisspelt(cmd *cobra.Command, environ []string) {
+	known := slices.DeleteFunc(FlagNames(cmd.Root()), func(name string) bool { return len(name) < 3 })
 	for i := range known {
 		known[i] = variableOf(known[i])
 	}
-	for _, line := range e.environ() {
+	for _, line := range environ {
 		name, value, _ := strings.Cut(line, "=")
 		if !strings.HasPrefix(name, "PSIDECAR_") || slices.Contains(known, name) || ofService.MatchString(name) || strings.HasPrefix(value, "tcp://") {
 			continue
@@ -129,22 +146,4 @@ func bare(variables []string) []string {
 // variableOf is the environment variable of a flag.
 func variableOf(flag string) string {
 	return "PSIDECAR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// parameter matches a parameter of the interface where an answer speaks of it.
-var parameter = regexp.MustCompile(`\b(job|measure|first|last|from|to|blocks|by|workers|n)=(:?)`)
-
-// asFlags puts flags for the interface's parameters in what an agent or planner
-// answers: those are what the user has given. Others stay.
-func asFlags(text string, query map[string][]string) string {
-	return parameter.ReplaceAllStringFunc(text, func(p string) string {
-		name, after, _ := strings.Cut(p, "=")
-		if _, given := query[name]; !given && name != "job" {
-			return p
-		}
-		if after == "" {
-			after = " "
-		}
-		return "--" + name + after
-	})
 }

@@ -1,0 +1,171 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// A RuleChange changes the rules that a planner has for the values of a job.
+type RuleChange struct {
+	Job string // its scheduler's host:port
+	// Edit returns the rules that are to be in place of those of before.
+	Edit func(before []values.Rule) ([]values.Rule, error)
+	// Sets: rules are set, rather than taken away; Ahead: also for a job that nobody
+	// knows yet, and where no proxy follows the planner yet.
+	Sets, Ahead bool
+	Wait        time.Duration // for proxies to take rules up
+}
+
+// WithoutRule returns rules without that for some keys.
+func WithoutRule(rules []values.Rule, keys values.Range) []values.Rule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r values.Rule) bool { return r.Keys == keys })
+}
+
+// Propose returns the rules that the job has and those that it would have, as JSON;
+// empty: none. It changes nothing.
+func (r *RuleChange) Propose(ctx context.Context, c api.CodecsClient) (before, after string, err error) {
+	d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: r.Job})
+	if err != nil {
+		return "", "", err
+	}
+	was, err := rulesIn(d)
+	if err != nil {
+		return "", "", err
+	}
+	if err := r.isThere(d, len(was) > 0); err != nil {
+		return "", "", err
+	}
+	rules, err := r.Edit(was)
+	if err != nil {
+		return "", "", err
+	}
+	if after, err = textOf(rules); err != nil {
+		return "", "", err
+	}
+	before, err = textOf(was)
+	return before, after, err
+}
+
+// isThere returns an error where rules are to be set for a job of which nobody has
+// heard; ruled: it has some.
+func (r *RuleChange) isThere(d *api.CodecsDescription, ruled bool) error {
+	jobs := d.GetJobs()
+	switch {
+	case !r.Sets || r.Ahead || ruled || slices.Contains(jobs, r.Job):
+		return nil
+	case len(jobs) == 0:
+		return cli.Usagef("--job %s: this planner knows no job: no agent reports one, and no proxy that follows it carries one (psidecar agent --planner, psidecar up or proxy --planner on the job's hosts); --ahead sets rules for a job that comes later", r.Job)
+	}
+	return cli.Usagef("--job %s: this planner knows no such job, but %s%s; --ahead sets rules for a job that comes later",
+		r.Job, strings.Join(jobs[:min(len(jobs), 8)], ", "), cli.DidYouMean(r.Job, jobs))
+}
+
+// rulesIn returns the rules of a description of one job.
+func rulesIn(d *api.CodecsDescription) ([]values.Rule, error) {
+	if len(d.GetRules().GetJobs()) == 0 {
+		return nil, nil
+	}
+	return values.ParseRules(strings.NewReader(d.GetRules().GetJobs()[0].GetRules()))
+}
+
+// textOf is rules as JSON, empty where there are none.
+func textOf(rules []values.Rule) (string, error) {
+	if len(rules) == 0 {
+		return "", nil
+	}
+	if err := values.CheckRules(rules); err != nil {
+		return "", cli.UsageError{Err: err}
+	}
+	text, err := json.Marshal(rules)
+	return string(text), err
+}
+
+// Carry sets rules, as Propose returns them, and waits until the proxies that follow
+// the planner have taken them up; following is how many do. The error of one that has
+// not, or has refused, names it.
+func (r *RuleChange) Carry(ctx context.Context, c api.CodecsClient, rules string) (d *api.CodecsDescription, following int, err error) {
+	set, err := c.Set(ctx, &api.JobRules{Job: r.Job, Rules: rules})
+	if err != nil {
+		return nil, 0, err
+	}
+	version := set.GetVersion()
+	for end := time.Now().Add(r.Wait); ; {
+		if d, err = c.Describe(ctx, &api.DescribeRulesRequest{Job: r.Job}); err != nil {
+			return nil, 0, err
+		}
+		behind, refused := []string(nil), false
+		following = 0
+		for _, h := range d.GetFollowers() {
+			if !h.GetFollowing() {
+				continue
+			}
+			following++
+			if h.GetVersion() < version {
+				behind = append(behind, h.GetHost()+" "+FollowerState(h, version))
+				refused = refused || h.GetRefused() != ""
+			}
+		}
+		switch {
+		case len(behind) == 0 && following == 0 && r.Sets && !r.Ahead:
+			return nil, 0, errors.New("set, but it holds nowhere: no proxy follows this planner; start psidecar up, or psidecar proxy --planner, on the job's hosts")
+		case len(behind) == 0:
+			return d, following, nil
+		case refused || time.Now().After(end):
+			return nil, 0, fmt.Errorf("set, but not everywhere: %s", strings.Join(behind, "; "))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// FollowerState says in words what a proxy did with rules of a version.
+func FollowerState(h *api.CodecFollower, version uint64) string {
+	switch {
+	case !h.GetFollowing():
+		return "does not follow any more"
+	case h.GetRefused() != "":
+		return "refused: " + h.GetRefused()
+	case h.GetVersion() < version:
+		return "has not taken them up yet"
+	}
+	return "has taken them up"
+}
+
+// reportIn is how long a proxy may take to report when a trial is over.
+const reportIn = 10 * time.Second
+
+// AwaitTrial waits until all who follow have reported of a trial, or it has been
+// over for a while.
+func AwaitTrial(ctx context.Context, c api.CodecsClient, job string, trial *api.CodecTrial) (*api.CodecsDescription, error) {
+	end := time.Now().Add(time.Duration(trial.GetSeconds())*time.Second + reportIn)
+	for {
+		d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: job})
+		if err != nil {
+			return nil, err
+		}
+		waits := false
+		for _, h := range d.GetFollowers() {
+			waits = waits || h.GetFollowing() && h.GetTrial() < trial.GetNumber()
+		}
+		if !waits || time.Now().After(end) || d.GetTrial().GetNumber() > trial.GetNumber() {
+			return d, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/draw"
+)
+
+// FetchScreen asks an agent or planner for what a screen shows; of job more, by its
+// scheduler's host:port, or of the first that is not over.
+func FetchScreen(ctx context.Context, agent, job string) (*draw.Screen, error) {
+	s := &draw.Screen{At: time.Now()}
+	var jobs page.Jobs
+	if err := Get(ctx, agent, "/api/v1/jobs", nil, &jobs); err != nil {
+		return nil, err
+	}
+	if err := Get(ctx, agent, "/api/v1/agent", nil, &s.Agent); err != nil {
+		return nil, err
+	}
+	s.Jobs = jobs.Jobs
+	named := slices.ContainsFunc(s.Jobs, func(j page.Job) bool { return j.Name == job })
+	if job != "" && !named && len(s.Jobs) > 0 {
+		s.Trouble = fmt.Sprintf("there is no job %s", job)
+	}
+	shown := job
+	if i := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.State != page.Over }); !named && len(s.Jobs) > 0 {
+		shown = s.Jobs[max(i, 0)].Name
+	}
+	if len(s.Jobs) > 0 {
+		lately := url.Values{"job": {shown}, "from": {"-60"}}
+		if err := Get(ctx, agent, "/api/v1/servers", lately, &s.Servers); err != nil {
+			return nil, err
+		}
+		if err := Get(ctx, agent, "/api/v1/history", url.Values{"job": {shown}}, &s.History); err != nil {
+			s.History = page.History{} // one of an older version
+		}
+	}
+	s.Shown = shown
+	return s, nil
+}
+
+// HottestKeys asks an agent or planner for the n hottest keys of each job that is not
+// over, by its name; nil where keys have no names there.
+func HottestKeys(ctx context.Context, agent string, jobs []page.Job, n int) map[string][]page.HotKey {
+	var there page.Names
+	if Get(ctx, agent, "/api/v1/names", nil, &there) != nil || len(there.Names) == 0 {
+		return nil // an older one serves none
+	}
+	named := map[string][]page.HotKey{}
+	for _, j := range jobs {
+		var keys page.Keys
+		if j.State == page.Over || Get(ctx, agent, "/api/v1/keys", url.Values{"job": {j.Name}, "n": {strconv.Itoa(n)}}, &keys) != nil {
+			continue // it may just have ended
+		}
+		named[j.Name] = keys.Hottest
+	}
+	return named
+}

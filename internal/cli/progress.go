@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// NewProgress returns a function that shows how far something is, from 0 to 1,
+// as a bar on standard error; where that is no terminal it shows nothing. It
+// is for one goroutine at a time.
+func NewProgress(out io.Writer, what string) func(done float64) {
+	file, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return func(float64) {}
+	}
+	const steps = 1000
+	bar := progressbar.NewOptions(steps,
+		progressbar.OptionSetWriter(file),
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionSetWidth(30),
+		progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetPredictTime(true))
+	shown := -1
+	return func(done float64) {
+		step := int(min(max(done, 0), 1) * steps)
+		if step <= shown {
+			return
+		}
+		shown = step
+		// A bar that cannot be drawn is no reason to stop the work.
+		_ = bar.Set(step)
+	}
+}
+
+// LiveLine shows on standard error what is being done: in a terminal in one line
+// that changes, elsewhere a line each time.
+type LiveLine struct {
+	out      io.Writer
+	terminal bool
+
+	mu    sync.Mutex
+	shown bool // there is a line to be cleared
+}
+
+// NewLiveLine returns a line of terminal, where that is one, and else lines of other.
+func NewLiveLine(terminal, other io.Writer) *LiveLine {
+	f, ok := terminal.(*os.File)
+	if ok && term.IsTerminal(int(f.Fd())) {
+		return &LiveLine{out: f, terminal: true}
+	}
+	return &LiveLine{out: other}
+}
+
+// Say shows text in place of what was shown; empty: it stays.
+func (l *LiveLine) Say(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if text == "" {
+		return
+	}
+	if l.terminal {
+		fmt.Fprintf(l.out, "\r\x1b[K%s", text)
+		l.shown = true
+		return
+	}
+	fmt.Fprintln(l.out, text)
+}
+
+// Clear makes room for other text.
+func (l *LiveLine) Clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shown {
+		fmt.Fprint(l.out, "\r\x1b[K")
+		l.shown = false
+	}
+}
