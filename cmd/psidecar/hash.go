@@ -61,14 +61,14 @@ func (f *hashFlags) run(ctx context.Context, e env) error {
 	o := hashing.Options{Bins: f.bins, Bits: f.bits, Seed: f.seed}
 	var err error
 	if o.Scheme, err = hashing.ParseScheme(f.scheme); err != nil {
-		return cli.UsageError{fmt.Errorf("--hash-scheme: %w", err)}
+		return cli.Usagef("--hash-scheme: %w", err)
 	}
 	if _, err := hashing.New(o); err != nil {
-		return cli.UsageError{fmt.Errorf("--hash-bins, --hash-bits: %w", err)}
+		return cli.Usagef("--hash-bins, --hash-bits: %w", err)
 	}
 	al, err := algorithm.Find(f.algorithm)
 	if err != nil {
-		return cli.UsageError{fmt.Errorf("--algorithm: %w", err)}
+		return cli.Usagef("--algorithm: %w", err)
 	}
 	if f.out != "" {
 		if err := prerun.TryFile(f.out); err != nil {

@@ -156,7 +156,7 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	}
 	out := prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
 	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {
-		return cli.UsageError{fmt.Errorf("--key-map: %w", err)}
+		return cli.Usagef("--key-map: %w", err)
 	}
 	in, err := f.openInput(e)
 	if err != nil {
@@ -241,7 +241,7 @@ func (f *partitionFlags) algorithms() ([]algorithm.Algorithm, error) {
 	}
 	al, err := algorithm.Find(f.algorithm)
 	if err != nil {
-		return nil, cli.UsageError{fmt.Errorf("--algorithm: %w", err)}
+		return nil, cli.Usagef("--algorithm: %w", err)
 	}
 	return []algorithm.Algorithm{al}, nil
 }
@@ -254,11 +254,11 @@ func (f *partitionFlags) openInput(e env) (prerun.Input, error) {
 	}
 	scheme, err := hashing.ParseScheme(f.hashScheme)
 	if err != nil {
-		return in, cli.UsageError{fmt.Errorf("--hash-scheme: %w", err)}
+		return in, cli.Usagef("--hash-scheme: %w", err)
 	}
 	in.Hash = &hashing.Options{Scheme: scheme, Bins: f.hashBins, Bits: f.hashBits, Seed: f.seed}
 	if _, err := hashing.New(*in.Hash); err != nil {
-		return in, cli.UsageError{fmt.Errorf("--hash-bins, --hash-bits: %w", err)}
+		return in, cli.Usagef("--hash-bins, --hash-bits: %w", err)
 	}
 	return in, nil
 }

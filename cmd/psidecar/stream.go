@@ -57,15 +57,15 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	}
 	memory, err := parseBytes(f.stream.memory)
 	if err != nil {
-		return cli.UsageError{fmt.Errorf("--memory: %w", err)}
+		return cli.Usagef("--memory: %w", err)
 	}
 	o := stream.Options{K: f.k, Memory: memory, Passes: f.stream.passes, Scratch: f.stream.scratch}
 	if err := o.Validate(); err != nil {
-		return cli.UsageError{fmt.Errorf("--stream: %w", err)}
+		return cli.Usagef("--stream: %w", err)
 	}
 	out := prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
 	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {
-		return cli.UsageError{fmt.Errorf("--key-map: %w", err)}
+		return cli.Usagef("--key-map: %w", err)
 	}
 	paths, err := prerun.Shards(f.input)
 	if err != nil {
