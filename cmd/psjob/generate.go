@@ -13,26 +13,33 @@ import (
 func newGenerateCommand(e env) *cobra.Command {
 	var o synth.Options
 	var kind, path string
+	var words int
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Make a data set from a seed: texts (libsvm) or clicks (Criteo's log format)",
+		Short: "Make a data set from a seed: texts (libsvm), clicks (Criteo's log format) or pairs of sentences",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			clicks := synth.ClickOptions{Samples: o.Samples, Cardinality: o.Features, Seed: o.Seed}
+			sentences := synth.SentenceOptions{Samples: o.Samples, Words: words, Seed: o.Seed}
 			check := o.Check()
 			switch kind {
 			case "text":
 			case "clicks":
 				check = clicks.Check()
+			case "sentences":
+				check = sentences.Check()
 			default:
-				return usagef("--kind %q: want text or clicks", kind)
+				return usagef("--kind %q: want text, clicks or sentences", kind)
 			}
 			if check != nil {
 				return usageError{check}
 			}
 			write := func(w io.Writer) (int, error) {
-				if kind == "clicks" {
+				switch kind {
+				case "clicks":
 					return synth.WriteCriteo(w, synth.Clicks(clicks))
+				case "sentences":
+					return synth.WriteSentences(w, synth.Sentences(sentences))
 				}
 				return synth.WriteLibsvm(w, synth.Text(o))
 			}
@@ -49,12 +56,13 @@ func newGenerateCommand(e env) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", "text", "text or clicks")
+	f.StringVar(&kind, "kind", "text", "text, clicks or sentences")
 	f.StringVar(&path, "out", "-", "file to write; - is standard output")
 	f.IntVar(&o.Samples, "samples", 10_000, "rows")
 	f.IntVar(&o.Features, "features", 20_000, "text: different words; clicks: values of the largest column")
 	f.IntVar(&o.Topics, "topics", 20, "text: topics")
 	f.IntVar(&o.Words, "words", 75, "text: mean number of different words in a row")
+	f.IntVar(&words, "vocabulary", 64, "sentences: different words of each language")
 	f.Float64Var(&o.Skew, "skew", 1.05, "text: exponent of the word frequencies")
 	f.Float64Var(&o.Noise, "noise", 0.01, "text: share of wrong labels")
 	f.Uint64Var(&o.Seed, "seed", 1, "the same seed gives the same rows")

@@ -15,9 +15,6 @@ import (
 // after two of the top net as well, and with four after one of each too.
 var recommenderSplits = []place{{0, 2}, {1, 2}, {0, 1}, {1, 1}}
 
-// The picture net's, behind the ReLUs from the output on.
-var pictureSplits = []place{{0, 4}, {0, 3}, {0, 2}, {0, 1}}
-
 // fixedSparsities are those of DCT's figure 5.
 var fixedSparsities = []float64{0.75, 0.9, 0.95}
 
@@ -80,20 +77,6 @@ func activations(ctx context.Context, e *evaluation) error {
 	return writeSplits(e, "DCT Table 3, two splits", rec, append(all[:1:1], all[n:]...), three)
 }
 
-// deep is table 4: a net of four hidden layers on pictures stands in for the
-// translation model, accuracy for the BLEU score.
-func deep(ctx context.Context, e *evaluation) error {
-	s := pictureNet(e, 600, 128, 128, 128, 128)
-	s.settings.LearningRate = 0.01
-	variants := splitVariants(pictureSplits, map[int][]float64{1: {0.9, 0.95}, 2: {0.9, 0.95}, 4: {0.9, 0.95}}, func(float64) []values.Rule { return nil })
-	all, err := s.measure(ctx, e, 0, runtime.NumCPU(), variants)
-	if err != nil {
-		return err
-	}
-	return writeSplits(e, "DCT Table 4", s, all, map[string]published{"none": {3.883, 0}, "90%, 1 split": {3.879, -0.004}, "95%, 1 split": {3.882, -0.001},
-		"90%, 2 splits": {3.881, -0.002}, "95%, 2 splits": {3.882, -0.001}, "90%, 4 splits": {3.882, -0.001}, "95%, 4 splits": {3.890, 0.007}})
-}
-
 // writeSplits writes a table of variants beside what the paper has of them.
 func writeSplits(e *evaluation, title string, s *subject, all []measured, paper map[string]published) error {
 	t := table{title: fmt.Sprintf("%s: %s (%d workers, %d seeds, %d steps; mean ± standard deviation; differences to none with the same seed; tests with the thresholds in)", title, s.name, workers, e.seeds(), e.steps(s)),
@@ -104,15 +87,20 @@ func writeSplits(e *evaluation, title string, s *subject, all []measured, paper 
 		if p, ok := paper[m.name]; ok {
 			cells[5], cells[6] = fmt.Sprintf("%.4g", p.loss), fmt.Sprintf("%+.4f", p.against)
 		}
-		forward, back := "", ""
-		if m.runs[0].splits != nil {
-			f, _ := m.spread(func(r *result) float64 { return r.splits.forward.ratio() })
-			b, _ := m.spread(func(r *result) float64 { return r.splits.back.ratio() })
-			forward, back = fmt.Sprintf("1/%.1f", f), fmt.Sprintf("1/%.1f", b)
-		}
-		t.addRow(append(cells, forward, back, fmt.Sprintf("1/%.1f", m.ratio()))...)
+		t.addRow(append(append(cells, m.exchanged()...), fmt.Sprintf("1/%.1f", m.ratio()))...)
 	}
 	return t.write(e.out)
+}
+
+// exchanged is how much smaller activations and gradients for them became, nothing
+// where the model was in one piece.
+func (m *measured) exchanged() []string {
+	if m.runs[0].splits == nil {
+		return []string{"", ""}
+	}
+	forward, _ := m.spread(func(r *result) float64 { return r.splits.forward.ratio() })
+	back, _ := m.spread(func(r *result) float64 { return r.splits.back.ratio() })
+	return []string{fmt.Sprintf("1/%.1f", forward), fmt.Sprintf("1/%.1f", back)}
 }
 
 // overTime is figure 5: the mean threshold of the rows behind a layer while a model

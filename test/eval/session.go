@@ -41,6 +41,7 @@ type result struct {
 	values      int           // that all workers pushed
 	pushed      traffic       // of values' frames and what took the place of messages
 	pulled      traffic       //
+	bleu        float64       // of a translation's test data, as worker 0 sees the model
 	splits      *splits       // nil: the model was in one piece
 	codec       time.Duration // spent encoding and decoding pushes
 }
@@ -116,6 +117,11 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	}
 	if r.test, err = workers[0].score(s.test, int32(s.steps)); err != nil {
 		return nil, err
+	}
+	if m, ok := s.test.(*model.Translate); ok {
+		if r.bleu, err = workers[0].translated(m, int32(s.steps)); err != nil {
+			return nil, err
+		}
 	}
 	for _, c := range []*values.Codec{near, far} {
 		if err := c.SetRules(nil); err != nil {

@@ -38,7 +38,7 @@ func slims(ctx context.Context, e *evaluation) error {
 	more := *e
 	more.fiveSeeds = true
 	e = &more
-	all, err := s.measure(ctx, e, 500, runtime.NumCPU(), variants)
+	all, err := s.measure(ctx, e, e.steps(s)/8, runtime.NumCPU(), variants)
 	if err != nil {
 		return err
 	}

@@ -79,8 +79,8 @@ func (s *splitter) Backward(gradients []float32, _ int) {
 	copy(gradients, floats(s.bytes))
 }
 
-// place is a layer behind which a model is split, of its net: 0 of the only one, or of
-// the recommender's bottom net; 1 of its top net.
+// place is a layer behind which a model is split, of its net: 0 of the only one, of the
+// recommender's bottom net or the translation's encoder; 1 of the top net or decoder.
 type place struct{ net, layer int }
 
 // splitAt has models be split at places, at a sparsity, the thresholds of the first split
@@ -107,6 +107,8 @@ func splitAt(sparsity float64, looked []float64, places ...place) func([]model.M
 func put(m model.Model, nets [2]map[int]model.Splitter) {
 	switch m := m.(type) {
 	case *model.Recommend:
+		m.Split(nets[0], nets[1])
+	case *model.Translate:
 		m.Split(nets[0], nets[1])
 	case *model.Image:
 		m.Split(nets[0])

@@ -26,6 +26,7 @@ const workers = 4
 type subject struct {
 	name     string
 	steps    int
+	quick    int // steps with --quick; 0: a quarter of all
 	batch    int
 	settings store.Settings
 	momentum float32 // see [model.Momentum]
@@ -63,6 +64,11 @@ func split(e *evaluation, name string) (train, test string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("%s: %w", name, err)
 	}
+	return e.writeSplit(name, text)
+}
+
+// writeSplit writes lines to two files of this run: every fifth is for tests.
+func (e *evaluation) writeSplit(name string, text []byte) (train, test string, err error) {
 	var parts [2]bytes.Buffer
 	n := 0
 	for line := range bytes.Lines(text) {
@@ -161,7 +167,7 @@ func pictures(e *evaluation) *subject { return pictureNet(e, 4000, 64) }
 func pictureNet(e *evaluation, steps int, hidden ...int) *subject {
 	file := func(name string) string { return filepath.Join(e.datasets, name+"-ubyte.xz") }
 	return &subject{
-		name: fmt.Sprintf("MLP 784-%s-10, pictures", strings.Trim(strings.ReplaceAll(fmt.Sprint(hidden), " ", "-"), "[]")), steps: steps, batch: 16, momentum: 0.9, decay: 1,
+		name: fmt.Sprintf("MLP 784-%s-10, pictures", strings.Trim(strings.ReplaceAll(fmt.Sprint(hidden), " ", "-"), "[]")), steps: steps, quick: 300, batch: 16, momentum: 0.9, decay: 1,
 		settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.02, ValueLength: 1},
 		load: func(_ context.Context, s samples.Share, isTest bool, seed uint64) (model.Model, error) {
 			images, labels := file("train-images-idx3"), file("train-labels-idx1")

@@ -41,10 +41,13 @@ func (e *evaluation) seeds() int {
 
 // steps is how many there are of a subject's run.
 func (e *evaluation) steps(s *subject) int {
-	if e.quick {
-		return s.steps / 4
+	switch {
+	case !e.quick:
+		return s.steps
+	case s.quick > 0:
+		return s.quick
 	}
-	return s.steps
+	return s.steps / 4
 }
 
 // measure trains a subject in all variants, with several seeds at a time where

@@ -74,6 +74,19 @@ func pictures(t testing.TB, n int) *samples.Images {
 	return set
 }
 
+func sentences(t testing.TB, n int) *samples.Sentences {
+	t.Helper()
+	var text bytes.Buffer
+	if _, err := synth.WriteSentences(&text, synth.Sentences(synth.SentenceOptions{Samples: n, Words: 31, Seed: 1})); err != nil {
+		t.Fatal(err)
+	}
+	set, err := samples.LoadSentences(t.Context(), file(t, "pairs", text.Bytes()), samples.Share{Of: 1}, spreadKeys(t), 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
 func file(t testing.TB, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -95,7 +108,11 @@ func models(t testing.TB) map[string]Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return map[string]Model{"linear": NewLinear(set), "factor": NewFactor(set, 4, 7), "image": image, "recommend": recommend}
+	translate, err := NewTranslate(sentences(t, 30), TranslateShape{Width: 8, Heads: 2, Inner: 12, Layers: 2}, 300, 5, keys.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]Model{"linear": NewLinear(set), "factor": NewFactor(set, 4, 7), "image": image, "recommend": recommend, "translate": translate}
 }
 
 // Gradients must equal the slope of the loss between two nearby points.

@@ -16,3 +16,16 @@ func (m *Image) Split(behind map[int]Splitter) { m.net.splits = behind }
 func (m *Recommend) Split(bottom, top map[int]Splitter) {
 	m.bottom.splits, m.top.splits = bottom, top
 }
+
+// Split is [Image.Split] for the ReLUs of the encoder's and decoder's layers, by their
+// numbers from 1 on.
+func (m *Translate) Split(encoder, decoder map[int]Splitter) {
+	for i, layers := range [][]*layer{m.encoder, m.decoder} {
+		for k, l := range layers {
+			l.inner.splits = nil
+			if s := [2]map[int]Splitter{encoder, decoder}[i][k+1]; s != nil {
+				l.inner.splits = map[int]Splitter{1: s}
+			}
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/planner/dataset"
 )
@@ -28,11 +29,15 @@ type Options struct {
 	Embedding int            // values of an embedding
 	Bottom    []int          // units of the recommender's nets, hidden layers
 	Top       []int
-	Hidden    int     // of the image net
-	Momentum  float64 // of the image net's gradients, see [model.Momentum]
-	Buckets   int     // per categorical column
-	Block     int     // largest value of a dense tensor's key
-	Seed      uint64
+	Hidden    int // of the image net, and of each layer of the translation
+	Layers    int // of the translation's encoder, and of its decoder
+	Heads     int
+	// Vocabulary is one more than the largest number of a word.
+	Vocabulary int
+	Momentum   float64 // of the image net's gradients, see [model.Momentum]
+	Buckets    int     // per categorical column
+	Block      int     // largest value of a dense tensor's key
+	Seed       uint64
 	// LogEvery is how often a worker logs how many steps it has made; 0: never.
 	LogEvery time.Duration
 	// CurveEvery is after how many steps the report gets another mark; 0: none.
@@ -88,7 +93,7 @@ type MixOptions struct {
 // and checks what is left out on the way, dense has all pull one model and checks it
 // to the last bit, bench measures how fast keys go.
 func Models() []string {
-	return []string{"lr", "fm", "dlrm", "mlp", "count", "mix", "rows", "dense", "bench"}
+	return []string{"lr", "fm", "dlrm", "mlp", "translate", "count", "mix", "rows", "dense", "bench"}
 }
 
 // withDefaults fills in what fits the model: the rule and its numbers.
@@ -98,7 +103,7 @@ func (o Options) withDefaults() Options {
 		switch o.Model {
 		case "lr":
 			s.Rule = "ftrl"
-		case "fm":
+		case "fm", "translate":
 			s.Rule = "adagrad"
 		case "count", "mix", "rows", "dense", "bench":
 			s.Rule = "add"
@@ -180,11 +185,22 @@ func (o Options) Check() error {
 		return o.checkDense()
 	case "bench":
 		return nil
+	case "translate":
+		if err := o.translateShape().Check(); err != nil {
+			return fmt.Errorf("--embedding, --heads, --hidden, --layers: %w", err)
+		}
+		if o.Vocabulary < 2 {
+			return fmt.Errorf("--vocabulary %d: want 2 or more", o.Vocabulary)
+		}
 	}
 	if o.Data == "" {
 		return fmt.Errorf("--data is missing: name a file, or make one with `psjob generate`")
 	}
 	return nil
+}
+
+func (o Options) translateShape() model.TranslateShape {
+	return model.TranslateShape{Width: o.Embedding, Heads: o.Heads, Inner: o.Hidden, Layers: o.Layers}
 }
 
 func (o Options) checkCount() error {

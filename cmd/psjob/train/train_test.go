@@ -167,6 +167,22 @@ func TestOtherModelsLearn(t *testing.T) {
 	}
 }
 
+func TestTranslationLearns(t *testing.T) {
+	o := defaults("translate")
+	o.Data = generated(t, "pairs.tsv", func(f *os.File) error {
+		_, err := synth.WriteSentences(f, synth.Sentences(synth.SentenceOptions{Samples: 1200, Words: 16, Seed: 2}))
+		return err
+	})
+	o.Layers, o.Heads, o.Vocabulary, o.Embedding, o.Hidden, o.Server.Beta, o.Epochs = 1, 2, 17, 16, 32, 1e-6, 12
+	if r := mustRun(t, config(t, 2, 2), o)[0]; r.Loss == nil || *r.Loss > 1 {
+		t.Errorf("translation: %s, untrained it is ln 17 = 2.8", figuresOf(r))
+	}
+	o.Vocabulary = 9
+	if _, err := runJob(t, config(t, 1, 1), nil, func(int) Options { return o }); err == nil || !strings.Contains(err.Error(), "want a number from 1 to 8") {
+		t.Errorf("a word beyond the vocabulary: %v", err)
+	}
+}
+
 func TestRealText(t *testing.T) {
 	packed := require.Dataset(t, "rcv1-excerpt.libsvm.xz")
 	require.Time(t)

@@ -215,6 +215,13 @@ func (w *worker) load(ctx context.Context, data, labels string, part samples.Sha
 		}
 		m, err := model.NewRecommend(set, model.RecommendShape{Embedding: w.Embedding, Bottom: w.Bottom, Top: w.Top}, w.Block, w.Seed, w.keys.Key)
 		return m, w.Embedding, err
+	case "translate":
+		set, err := samples.LoadSentences(ctx, data, part, w.keys, w.Vocabulary)
+		if err != nil {
+			return nil, 0, err
+		}
+		m, err := model.NewTranslate(set, w.translateShape(), w.Block, w.Seed, w.keys.Key)
+		return m, w.Embedding, err
 	}
 	if labels == "" {
 		labels = strings.Replace(data, "images-idx3", "labels-idx1", 1)
