@@ -25,7 +25,7 @@ var translationPaper = map[string]struct{ train, test, bleu float64 }{
 
 // translation is a small Transformer that learns a made language's translation.
 func translation(e *evaluation) (*subject, error) {
-	const words, width, pairs = 31, 32, 5000
+	const words, width, pairs = 31, 32, 10_000
 	var text bytes.Buffer
 	if _, err := synth.WriteSentences(&text, synth.Sentences(synth.SentenceOptions{Samples: pairs, Words: words, Seed: 1})); err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func translation(e *evaluation) (*subject, error) {
 	}
 	shape := model.TranslateShape{Width: width, Heads: 4, Inner: 256, Layers: 2}
 	return &subject{
-		name: fmt.Sprintf("Transformer of %d+%d layers of %d values and nets of %d units, %d pairs of sentences", shape.Layers, shape.Layers, width, shape.Inner, pairs*4/5), steps: 1200, quick: 250, batch: 8,
+		name: fmt.Sprintf("Transformer of %d+%d layers of %d values and nets of %d units, %d pairs of sentences", shape.Layers, shape.Layers, width, shape.Inner, pairs*4/5), steps: 1200, quick: 400, batch: 8,
 		settings: store.Settings{Rule: "adagrad", Synchronous: true, LearningRate: 0.01, Beta: 1e-6, ValueLength: width},
 		load: func(ctx context.Context, share samples.Share, isTest bool, seed uint64) (model.Model, error) {
 			path := train
