@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
 )
 
 // FetchScreen asks an agent or planner for what a screen shows; of job more, by its
-// scheduler's host:port, or of the first that is not over.
+// scheduler's host:port, or of the first that is not over. Its texts are fit for
+// a terminal.
 func FetchScreen(ctx context.Context, agent, job string) (*draw.Screen, error) {
 	s := &draw.Screen{At: time.Now()}
 	var jobs page.Jobs
@@ -42,7 +44,38 @@ func FetchScreen(ctx context.Context, agent, job string) (*draw.Screen, error) {
 		}
 	}
 	s.Shown = shown
+	fit(s)
 	return s, nil
+}
+
+// fit makes the texts of a screen fit for a terminal.
+func fit(s *draw.Screen) {
+	clean := func(texts ...*string) {
+		for _, text := range texts {
+			*text = cli.Clean(*text)
+		}
+	}
+	clean(&s.Agent.Host, &s.Agent.Version, &s.Shown, &s.Trouble)
+	for i := range s.Agent.Hosts {
+		h := &s.Agent.Hosts[i]
+		clean(&h.Host)
+		for l := range h.Lost {
+			clean(&h.Lost[l].Reason)
+		}
+	}
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		clean(&j.Name, &j.State, &j.What)
+		for l := range j.Stalls {
+			clean(&j.Stalls[l].Kind, &j.Stalls[l].Text)
+		}
+	}
+	for i := range s.Servers.Servers {
+		clean(&s.Servers.Servers[i].Name)
+	}
+	for i := range s.Servers.Workers {
+		clean(&s.Servers.Workers[i].Name)
+	}
 }
 
 // HottestKeys asks an agent or planner for the n hottest keys of each job that is not

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psidecar/certificates"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 func newCertsCommand(e env) *cobra.Command {
@@ -56,7 +54,7 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 			case valid <= 0 || authority <= 0:
 				return cli.Usagef("--valid and --ca-valid: want durations above 0")
 			}
-			all, err := subjects(hosts, planners, operators, roles, anyHost)
+			all, err := certificates.Subjects(hosts, planners, operators, roles, anyHost)
 			if err != nil {
 				return err
 			}
@@ -68,11 +66,11 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 				fmt.Fprintf(e.stdout, "%s: a new authority, valid for %s\n", filepath.Join(out, certificates.CAFile), authority)
 			}
 			for _, s := range all {
-				dir := filepath.Join(out, s.folder)
-				if err := ca.Issue(dir, s.names, s.grants, valid); err != nil {
-					return fmt.Errorf("%s: %w", s.folder, err)
+				dir := filepath.Join(out, s.Folder)
+				if err := ca.Issue(dir, s.Names, s.Grants, valid); err != nil {
+					return fmt.Errorf("%s: %w", s.Folder, err)
 				}
-				fmt.Fprintf(e.stdout, "%s: for %s, as %s, valid for %s\n", dir, strings.Join(s.names, ", "), s.grants, valid)
+				fmt.Fprintf(e.stdout, "%s: for %s, as %s, valid for %s\n", dir, strings.Join(s.Names, ", "), s.Grants, valid)
 			}
 			return nil
 		},
@@ -81,59 +79,9 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 	cmd.Flags().StringArrayVar(&hosts, "host", nil, "NAME[,NAME...]: a host and the names and addresses of its certificate; can be repeated")
 	cmd.Flags().StringArrayVar(&planners, "planner", nil, "NAME[,NAME...]: a planner and the names and addresses at which it is reached; can be repeated")
 	cmd.Flags().StringArrayVar(&operators, "operator", nil, "NAME: somebody who may apply plans and set rules; can be repeated")
-	cmd.Flags().StringSliceVar(&roles, "role", []string{string(role.Agent), string(role.Proxy)}, "roles of the certificates of --host: agent, proxy, planner")
+	cmd.Flags().StringSliceVar(&roles, "role", certificates.HostRoles, "roles of the certificates of --host: agent, proxy, planner")
 	cmd.Flags().BoolVar(&anyHost, "any-host", false, "the certificates of --host are for agents and proxies of any host: for one that many hosts share")
 	cmd.Flags().DurationVar(&valid, "valid", 365*24*time.Hour, "how long the certificates are valid")
 	cmd.Flags().DurationVar(&authority, "ca-valid", 10*365*24*time.Hour, "how long a new authority is valid")
 	return cmd
-}
-
-// A subject is one that gets a certificate.
-type subject struct {
-	folder string
-	names  []string
-	grants role.Grants
-}
-
-// subjects reads the flags.
-func subjects(hosts, planners, operators, roles []string, anyHost bool) ([]subject, error) {
-	var all []subject
-	add := func(flag, prefix, text string, grants func(names []string) (role.Grants, error)) error {
-		names := strings.Split(text, ",")
-		if names[0] == "" || filepath.Base(names[0]) != names[0] {
-			return cli.Usagef("%s %q: want names, separated by commas", flag, text)
-		}
-		g, err := grants(names)
-		all = append(all, subject{prefix + names[0], names, g})
-		return err
-	}
-	var failed error
-	for _, host := range hosts {
-		failed = errors.Join(failed, add("--host", "", host, func(names []string) (g role.Grants, err error) {
-			if anyHost {
-				names = []string{role.Any}
-			}
-			for _, word := range roles {
-				r := role.Role(word)
-				if r != role.Agent && r != role.Proxy && r != role.Planner {
-					return nil, cli.Usagef("--role %q: want agent, proxy or planner; --operator is for people", word)
-				}
-				for _, name := range names {
-					g = append(g, role.Grant{Role: r, Name: name})
-				}
-			}
-			return g, nil
-		}))
-	}
-	for _, planner := range planners {
-		failed = errors.Join(failed, add("--planner", "planner-", planner, func(names []string) (role.Grants, error) {
-			return role.Grants{{Role: role.Planner, Name: names[0]}}, nil
-		}))
-	}
-	for _, operator := range operators {
-		failed = errors.Join(failed, add("--operator", "operator-", operator, func(names []string) (role.Grants, error) {
-			return role.Grants{{Role: role.Operator, Name: names[0]}}, nil
-		}))
-	}
-	return all, failed
 }

@@ -1,18 +1,13 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/bpf/probe"
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/cmd/psidecar/bundle"
 )
@@ -35,7 +30,7 @@ value of any parameter, nor any process's arguments or environment.`,
 			if out == "" {
 				out = folder + ".tar.gz"
 			}
-			sources := debugSources(agent, proxy, planner)
+			sources := bundle.Sources(buildVersion(), agent, proxy, planner)
 			if out == "-" {
 				missing, err := bundle.Write(cmd.Context(), e.bareOut, folder, each, sources)
 				tellMissing(e, missing)
@@ -67,52 +62,4 @@ func tellMissing(e env, missing []bundle.Missing) {
 	for _, m := range missing {
 		fmt.Fprintf(e.stderr, "not had: %s: %v\n", m.Name, m.Err)
 	}
-}
-
-// debugSources are all files of a bundle.
-func debugSources(agent, proxy, planner string) []bundle.Source {
-	sources := []bundle.Source{
-		{Name: "version.json", Read: func(context.Context) ([]byte, error) { return json.MarshalIndent(buildVersion(), "", "  ") }},
-		{Name: "doctor.json", Read: func(context.Context) ([]byte, error) {
-			facts, err := probe.Gather()
-			if err != nil {
-				return nil, err
-			}
-			return json.MarshalIndent(doctorReport{probe.Watching(facts) == nil, probe.Check(facts), facts}, "", "  ")
-		}},
-	}
-	if runtime.GOOS == "linux" {
-		for _, path := range []string{"/proc/version", "/proc/self/mounts", "/proc/meminfo", "/proc/loadavg", "/proc/net/sockstat"} {
-			sources = append(sources, bundle.Source{Name: "host/" + filepath.Base(path), Read: func(context.Context) ([]byte, error) { return os.ReadFile(path) }})
-		}
-	}
-	for _, s := range []struct {
-		part, url string
-		paths     []string
-	}{
-		{"agent", agent, []string{"/api/v1/agent", "/api/v1/jobs", "/api/v1/traffic", "/api/v1/servers", "/api/v1/keys", "/metrics"}},
-		{"proxy", proxy, []string{"/api/v1/connections", "/metrics"}},
-		{"planner", planner, []string{"/api/v1/agent", "/api/v1/jobs", "/metrics"}},
-	} {
-		if s.url == "" {
-			continue
-		}
-		for _, path := range s.paths {
-			name := filepath.Base(path) + ".json"
-			if path == "/metrics" {
-				name = "metrics.txt"
-			}
-			source := bundle.URL(s.part+"/"+name, s.url, path)
-			if path == "/api/v1/jobs" {
-				source = source.Without("command") // which agents of older versions tell: arguments hold secrets
-			}
-			sources = append(sources, source)
-		}
-	}
-	if agent != "" { // with --pprof
-		for _, profile := range []string{"goroutine", "heap"} {
-			sources = append(sources, bundle.URL("agent/"+profile+".txt", agent, "/debug/pprof/"+profile+"?debug=1"))
-		}
-	}
-	return sources
 }

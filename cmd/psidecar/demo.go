@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -49,7 +46,7 @@ Needs root. Everything it makes is gone when it ends.`,
 				return errors.New("the demo makes network namespaces: run it as root")
 			}
 			o.Rate = megabits * 1e6
-			if err := findPrograms(&o); err != nil {
+			if err := o.FindPrograms(); err != nil {
 				return err
 			}
 			out := newDemoOutput(e, asJSON, hold)
@@ -68,41 +65,6 @@ Needs root. Everything it makes is gone when it ends.`,
 	f.BoolVar(&hold, "hold", false, "keep the page up at the end, until interrupted")
 	f.BoolVar(&asJSON, "json", false, "print JSON, one object a phase")
 	return cmd
-}
-
-// findPrograms fills in the paths of psidecar and psjob.
-func findPrograms(o *demo.Options) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("finding psidecar's own program: %w", err)
-	}
-	o.Psidecar = self
-	if o.Data != "" { // processes of the job have folders of their own
-		if o.Data, err = filepath.Abs(o.Data); err != nil {
-			return err
-		}
-		if _, err := os.Stat(o.Data); err != nil {
-			return cli.Usagef("--data: %w", err)
-		}
-	}
-	if o.Psjob != "" {
-		if o.Psjob, err = exec.LookPath(o.Psjob); err != nil {
-			return cli.Usagef("--psjob: %w", err)
-		}
-		o.Psjob, err = filepath.Abs(o.Psjob)
-		return err
-	}
-	beside := filepath.Join(filepath.Dir(self), "psjob")
-	if _, err := os.Stat(beside); err == nil {
-		o.Psjob = beside
-		return nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("looking for psjob: %w", err)
-	}
-	if o.Psjob, err = exec.LookPath("psjob"); err != nil {
-		return fmt.Errorf("psjob is neither beside %s nor on the PATH: build it with `make build`, or name it with --psjob", self)
-	}
-	return nil
 }
 
 // demoOutput prints what the demo finds.
@@ -182,7 +144,7 @@ func (d *demoOutput) observed(ctx context.Context) error {
 	if d.asJSON {
 		out = d.stderr // objects alone are JSON
 	}
-	for _, sentence := range verdict(d.results, runtime.NumCPU()) {
+	for _, sentence := range demo.Verdict(d.results, runtime.NumCPU()) {
 		fmt.Fprintln(out, sentence)
 	}
 	if !d.hold {

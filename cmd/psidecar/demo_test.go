@@ -131,10 +131,10 @@ func TestVerdict(t *testing.T) {
 		"With data and keys placed, and 99% of what is pushed waiting until it adds up, psidecar sent 8.8 times fewer bytes and made the job 0.67 times as fast, which is slower; accuracy 98.93% instead of 98.99%.",
 		"Where it is slower: all hosts and their proxies share this machine's 2 cores; psidecar gains time where the network is what a job waits for.",
 	}
-	if got := verdict(results, 2); !slices.Equal(got, want) {
+	if got := demo.Verdict(results, 2); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if got := verdict(results[:2], 2); len(got) != 1 {
+	if got := demo.Verdict(results[:2], 2); len(got) != 1 {
 		t.Errorf("of a job that is faster: %q", got)
 	}
 }

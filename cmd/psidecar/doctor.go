@@ -11,13 +11,6 @@ import (
 	"github.com/psidecar/psidecar/bpf/probe"
 )
 
-// doctorReport is what doctor --json prints.
-type doctorReport struct {
-	OK       bool            `json:"ok"` // everything is there that watching needs
-	Findings []probe.Finding `json:"findings"`
-	Facts    probe.Facts     `json:"facts"`
-}
-
 func newDoctorCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -28,7 +21,7 @@ func newDoctorCommand(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			report := doctorReport{probe.Watching(facts) == nil, probe.Check(facts), facts}
+			report := probe.NewReport(facts)
 			if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
 				err = json.NewEncoder(e.stdout).Encode(report)
 			} else {
@@ -56,7 +49,7 @@ func readFacts(cmd *cobra.Command) (probe.Facts, error) {
 	return probe.ReadFacts(path)
 }
 
-func printFindings(w io.Writer, report doctorReport) error {
+func printFindings(w io.Writer, report probe.Report) error {
 	for _, f := range report.Findings {
 		mark := "ok     "
 		if !f.OK {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/bpf/probe"
 )
 
 func TestDoctorJudgesRecordedFacts(t *testing.T) {
@@ -14,7 +16,7 @@ func TestDoctorJudgesRecordedFacts(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	var report doctorReport
+	var report probe.Report
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatal(err)
 	}

@@ -30,14 +30,6 @@ func cluster() (*rest.Config, string, error) {
 	return config, namespace, nil
 }
 
-// podOf is what people call a node's pod.
-func podOf(n page.Node) string {
-	if p := n.PodName; p != nil {
-		return p.Namespace + "/" + p.Name
-	}
-	return n.Pod
-}
-
 // podFlags say where an agent learns of pods.
 type podFlags struct {
 	on             bool

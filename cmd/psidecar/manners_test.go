@@ -211,10 +211,10 @@ func TestDemoPathsAreMadeAbsolute(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := demo.Options{Psjob: "./psjob", Data: "d.libsvm"}
-	if err := findPrograms(&o); err != nil || o.Psjob != filepath.Join(dir, "psjob") || o.Data != filepath.Join(dir, "d.libsvm") {
+	if err := o.FindPrograms(); err != nil || o.Psjob != filepath.Join(dir, "psjob") || o.Data != filepath.Join(dir, "d.libsvm") {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if err := findPrograms(&demo.Options{Data: "none"}); err == nil || !strings.Contains(err.Error(), "--data") {
+	if err := (&demo.Options{Data: "none"}).FindPrograms(); err == nil || !strings.Contains(err.Error(), "--data") {
 		t.Errorf("data that is not there: %v", err)
 	}
 }

@@ -1,14 +1,9 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"strings"
-
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
 )
 
@@ -40,17 +35,3 @@ func openNames(path string) (*names.File, error) {
 
 // shownHottest is how many of a job's hottest keys status names.
 const shownHottest = 4
-
-func printHottest(w io.Writer, hottest []page.HotKey) {
-	var all []string
-	for _, k := range hottest {
-		name := k.Name
-		if name == "" {
-			name = "key " + k.Text
-		}
-		all = append(all, fmt.Sprintf("%s (%d)", name, k.Accesses))
-	}
-	if len(all) > 0 {
-		fmt.Fprintf(w, "  hottest keys, with their uses: %s\n", strings.Join(all, ", "))
-	}
-}

@@ -3,14 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
@@ -48,20 +44,7 @@ func (f *scoreFlags) run(ctx context.Context, e env) error {
 	if f.k < 1 {
 		return cli.Usagef("-k %d: want 1 or more machines", f.k)
 	}
-	file, err := os.Open(f.assignment)
-	if err != nil {
-		return fmt.Errorf("opening --assignment: %w", err)
-	}
-	defer file.Close()
-	g, err := prerun.Input{Path: f.input, Progress: cli.NewProgress(e.bareErr, "reading")}.Graph(ctx)
-	if err != nil {
-		return err
-	}
-	a, err := partition.ReadAssignment(file, f.assignment, g.Samples(), g.Params(), f.k)
-	if err != nil {
-		return err
-	}
-	r, err := f.judge(ctx, g, a)
+	r, err := prerun.Score(ctx, prerun.Input{Path: f.input, Progress: cli.NewProgress(e.bareErr, "reading")}, f.assignment, f.k)
 	if err != nil {
 		return err
 	}
@@ -69,20 +52,4 @@ func (f *scoreFlags) run(ctx context.Context, e env) error {
 		return json.NewEncoder(e.stdout).Encode(r)
 	}
 	return prerun.Table(e.stdout, []*prerun.Report{r})
-}
-
-// judge does not refuse an assignment that no partitioner of ours may give:
-// the figures show how uneven it is.
-func (f *scoreFlags) judge(ctx context.Context, g *graph.Graph, a *partition.Assignment) (*prerun.Report, error) {
-	o := partition.Options{K: f.k}
-	if err := o.Validate(g); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.input, err)
-	}
-	random, err := prerun.RandomBaseline(ctx, g, o)
-	if err != nil {
-		return nil, err
-	}
-	r := prerun.Judge(g, a, o, random)
-	r.Algorithm = "given"
-	return r, nil
 }

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,10 +11,6 @@ import (
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page"
 )
-
-// openedBytes is how long a recording may be that is opened through the page: it
-// comes in one piece, and a browser holds it.
-const openedBytes = 1 << 30
 
 func newShowCommand(_ env) *cobra.Command {
 	var http, live string
@@ -50,7 +42,7 @@ laid beside a job that trains now.`,
 // showPage reads the recordings and serves a page for them, and for the jobs of the
 // agent or planner at live, if any.
 func showPage(ctx context.Context, front page.Server, paths []string, live string) error {
-	state, err := openRecordings(ctx, paths)
+	state, err := agent.OpenRecordings(ctx, version, paths)
 	if err != nil {
 		return err
 	}
@@ -68,43 +60,4 @@ func showPage(ctx context.Context, front page.Server, paths []string, live strin
 		return err
 	}
 	return front.Serve(ctx, page.Handler(beside, page.Options{History: beside.History, Open: state.Open}))
-}
-
-// openRecordings reads all files. Jobs are named after their files, in full where
-// two have one name.
-func openRecordings(ctx context.Context, paths []string) (*agent.Recorded, error) {
-	state := &agent.Recorded{Version: version, Takes: openedBytes}
-	short := map[string]int{}
-	for _, path := range paths {
-		short[nameOfFile(path)]++
-	}
-	for _, path := range paths {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		name := nameOfFile(path)
-		if short[name] > 1 {
-			name = path
-		}
-		if err := openRecording(state, name, path); err != nil {
-			return nil, err
-		}
-	}
-	return state, nil
-}
-
-func nameOfFile(path string) string {
-	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
-}
-
-func openRecording(state *agent.Recorded, name, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("opening a recording: %w", err)
-	}
-	defer f.Close()
-	if _, err := state.Open(name, bufio.NewReaderSize(f, 1<<20)); err != nil {
-		return fmt.Errorf("opening %s: %w", path, err)
-	}
-	return nil
 }

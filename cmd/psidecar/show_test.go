@@ -48,7 +48,7 @@ func TestOpenRecordings(t *testing.T) {
 		}
 		paths = append(paths, recorded(t, filepath.Join(dir, "run.psr"), folder))
 	}
-	state, err := openRecordings(t.Context(), paths)
+	state, err := agent.OpenRecordings(t.Context(), version, paths)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestOpenRecordings(t *testing.T) {
 			t.Errorf("job %d is called %q, want %q", i, j.Name, want)
 		}
 	}
-	if state, err = openRecordings(t.Context(), paths[:1]); err != nil || state.Jobs()[0].Name != "run 10.0.0.1:9000" {
+	if state, err = agent.OpenRecordings(t.Context(), version, paths[:1]); err != nil || state.Jobs()[0].Name != "run 10.0.0.1:9000" {
 		t.Errorf("one alone: %v", err)
 	}
 }
@@ -77,7 +77,7 @@ func TestShowBesideLive(t *testing.T) {
 	live := httptest.NewServer(mux)
 	defer live.Close()
 	path := recorded(t, filepath.Join(t.TempDir(), "run.psr"), "here")
-	state, err := openRecordings(t.Context(), []string{path})
+	state, err := agent.OpenRecordings(t.Context(), version, []string{path})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,8 +15,6 @@ import (
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
 )
 
 // codecAdvice is simulate --codecs: what each codec for values would save of
@@ -53,7 +50,7 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 		}
 	default:
 		var err error
-		if report, err = adviseCapture(args[0]); err != nil {
+		if report, err = advice.ReadCapture(args[0]); err != nil {
 			return err
 		}
 	}
@@ -66,54 +63,4 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 		return json.NewEncoder(e.stdout).Encode(report)
 	}
 	return report.Print(e.stdout)
-}
-
-// adviseState bounds what each candidate keeps, in bytes.
-const adviseState = 256 << 20
-
-// adviseCapture tries the codecs on a capture.
-func adviseCapture(path string) (advice.Report, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return advice.Report{}, fmt.Errorf("opening the capture: %w", err)
-	}
-	defer file.Close()
-	study, err := advice.NewStudy(adviseState)
-	if err != nil {
-		return advice.Report{}, err
-	}
-	var frames [][]byte
-	totals, err := capture.Read(file, capture.Options{Data: true}, func(m *capture.Message) error {
-		if len(m.Data) == 0 || !m.Meta.Data() {
-			return nil
-		}
-		frames = append(frames[:0], m.Meta.Append(nil, m.Dialect))
-		frames = append(frames, m.Data...)
-		return study.Message(m.Flow.Src.Addr().String()+" "+m.From+" "+m.Flow.Dst.String(), nodeNamed(m.From), frames)
-	})
-	if err != nil {
-		return advice.Report{}, fmt.Errorf("reading %s: %w", path, err)
-	}
-	report := study.Report()
-	if report.PushBytes+report.PullBytes == 0 {
-		return report, fmt.Errorf("%s has %d messages and none with keys and values", path, totals.Messages)
-	}
-	return report, nil
-}
-
-// nodeNamed is the id of a node by its name, or any one's where that is not
-// known: what waits of its pushes is kept by its connection too.
-func nodeNamed(name string) int32 {
-	var rank int
-	switch {
-	case strings.HasPrefix(name, "server"):
-		if _, err := fmt.Sscanf(name, "server%d", &rank); err == nil {
-			return pslite.ServerID(rank)
-		}
-	case strings.HasPrefix(name, "worker"):
-		if _, err := fmt.Sscanf(name, "worker%d", &rank); err == nil {
-			return pslite.WorkerID(rank)
-		}
-	}
-	return pslite.WorkerID(0)
 }

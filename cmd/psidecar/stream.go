@@ -2,19 +2,14 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/stream"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
@@ -28,7 +23,7 @@ type streamFlags struct {
 func (s *streamFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&s.on, "stream", false, "for data beyond memory: read it several times instead of holding it")
 	flags.StringVar(&s.memory, "memory", "1GiB", "with --stream: bytes (or KiB, MiB, GiB) of tables and buffers; reading and decompressing take theirs besides")
-	flags.IntVar(&s.passes, "passes", stream.DefaultPasses, "with --stream: passes over the data that assign, after one that counts")
+	flags.IntVar(&s.passes, "passes", prerun.DefaultPasses, "with --stream: passes over the data that assign, after one that counts")
 	flags.StringVar(&s.scratch, "scratch", "", "with --stream: folder on disk for what exceeds the memory; default: TMPDIR or /tmp")
 }
 
@@ -59,32 +54,17 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	if err != nil {
 		return cli.Usagef("--memory: %w", err)
 	}
-	o := stream.Options{K: f.k, Memory: memory, Passes: f.stream.passes, Scratch: f.stream.scratch}
-	if err := o.Validate(); err != nil {
+	t := prerun.StreamTask{K: f.k, Memory: memory, Passes: f.stream.passes, Scratch: f.stream.scratch}
+	if err := t.Validate(); err != nil {
 		return cli.Usagef("--stream: %w", err)
 	}
-	out := prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
-	if out.KeyMap, err = dataset.ParseKeyMap(f.keyMap); err != nil {
-		return cli.Usagef("--key-map: %w", err)
-	}
-	paths, err := prerun.Shards(f.input)
-	if err != nil {
+	if t.Output, err = f.output(); err != nil {
 		return err
 	}
-	in, err := f.openInput(e)
-	if err != nil {
+	if t.Input, err = f.openInput(e); err != nil {
 		return err
 	}
-	shards := make([]prerun.Input, len(paths))
-	for i, path := range paths {
-		shards[i] = in
-		shards[i].Path = path
-	}
-	defer boundGarbage(memory + readingRoom)()
-	r, err := prerun.Stream(cmd.Context(), shards, o, out)
-	if errors.Is(err, partition.ErrInfeasible) { // others name the file
-		return fmt.Errorf("%s: %w", f.input, err)
-	}
+	r, err := t.Run(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -98,18 +78,6 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 		return err
 	}
 	return r.Streaming.Table(e.stdout)
-}
-
-// readingRoom is what reading takes besides the tables, in bytes, on two cores.
-const readingRoom = 192 << 20
-
-// boundGarbage has the garbage collector aim to stay below limit, in bytes, where no
-// lower one holds already: by default garbage grows to as much as is in use, and a process
-// whose tables take 4 GiB to 8. The limit of before holds again once restore is called.
-func boundGarbage(limit int64) (restore func()) {
-	before := debug.SetMemoryLimit(-1)
-	debug.SetMemoryLimit(min(limit, before))
-	return func() { debug.SetMemoryLimit(before) }
 }
 
 // parseBytes understands a whole number of bytes, KiB, MiB or GiB.

@@ -2,12 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,19 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
-)
-
-// What a terminal is told before, between and after screens: to keep what it
-// shows and hide the cursor, to begin at the top and clear what is left of the
-// screen before, to go back.
-const (
-	screenOn   = "\x1b[?1049h\x1b[?25l"
-	screenHome = "\x1b[H"
-	lineEnd    = "\x1b[K\r\n"
-	screenRest = "\x1b[J"
-	screenOff  = "\x1b[?25h\x1b[?1049l"
 )
 
 // top is the live view.
@@ -55,7 +38,8 @@ what is there once.`,
 			if t.once || !ok || !term.IsTerminal(int(out.Fd())) {
 				return t.printOnce(cmd.Context(), e)
 			}
-			return t.watch(cmd.Context(), e, out)
+			v := draw.View{Fetch: t.fetch, Job: t.job, Every: t.every, Fit: cli.Clean, Colours: draw.ColoursOf(e.lookup)}
+			return v.Run(cmd.Context(), e.stdin, out)
 		},
 	}
 	flags := cmd.Flags()
@@ -68,7 +52,7 @@ what is there once.`,
 
 // printOnce prints all there is, as wide as it takes.
 func (t *top) printOnce(ctx context.Context, e env) error {
-	s, err := t.fetchScreen(ctx)
+	s, err := t.fetch(ctx, t.job)
 	if err != nil {
 		return err
 	}
@@ -76,166 +60,7 @@ func (t *top) printOnce(ctx context.Context, e env) error {
 	return draw.Top(e.stdout, s, wide, 0, draw.NoColours)
 }
 
-// fetchScreen asks for what a screen shows.
-func (t *top) fetchScreen(ctx context.Context) (*draw.Screen, error) {
-	s, err := client.FetchScreen(ctx, t.agent, t.job)
-	if err == nil {
-		fit(s)
-	}
-	return s, err
-}
-
-// fit makes the texts of a screen fit for a terminal.
-func fit(s *draw.Screen) {
-	clean := func(texts ...*string) {
-		for _, text := range texts {
-			*text = cli.Clean(*text)
-		}
-	}
-	clean(&s.Agent.Host, &s.Agent.Version, &s.Shown, &s.Trouble)
-	for i := range s.Agent.Hosts {
-		h := &s.Agent.Hosts[i]
-		clean(&h.Host)
-		for l := range h.Lost {
-			clean(&h.Lost[l].Reason)
-		}
-	}
-	for i := range s.Jobs {
-		j := &s.Jobs[i]
-		clean(&j.Name, &j.State, &j.What)
-		for l := range j.Stalls {
-			clean(&j.Stalls[l].Kind, &j.Stalls[l].Text)
-		}
-	}
-	for i := range s.Servers.Servers {
-		clean(&s.Servers.Servers[i].Name)
-	}
-	for i := range s.Servers.Workers {
-		clean(&s.Servers.Workers[i].Name)
-	}
-}
-
-// watch draws screens until a key or ctx ends it.
-func (t *top) watch(ctx context.Context, e env, out *os.File) error {
-	keys := make(chan byte)
-	if in, ok := e.stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
-		before, err := term.MakeRaw(int(in.Fd()))
-		if err != nil {
-			return fmt.Errorf("setting the terminal: %w", err)
-		}
-		defer term.Restore(int(in.Fd()), before)
-		go readKeys(ctx, in, keys)
-	}
-	if _, err := io.WriteString(out, screenOn); err != nil {
-		return err
-	}
-	defer io.WriteString(out, screenOff)
-	colours := draw.ColoursOf(e.lookup)
-	ticker := time.NewTicker(t.every)
-	defer ticker.Stop()
-	var s *draw.Screen
-	for looks := true; ; {
-		if looks {
-			newer, err := t.fetchScreen(ctx)
-			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err == nil:
-				s = newer
-			case s == nil:
-				return err
-			default:
-				s.Trouble = cli.Clean(err.Error())
-			}
-		}
-		if err := paint(out, s, colours); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			looks = true
-		case key := <-keys:
-			if key == quit {
-				return nil
-			}
-			looks = t.choose(s, key)
-		}
-	}
-}
-
-// paint draws a screen over the one before.
-func paint(out *os.File, s *draw.Screen, colours draw.Colours) error {
-	width, height, err := term.GetSize(int(out.Fd()))
-	if err != nil {
-		width, height = 80, 24
-	}
-	var b strings.Builder
-	if err := draw.Top(&b, s, width, height, colours); err != nil {
-		return err
-	}
-	text := strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\n", lineEnd)
-	_, err = io.WriteString(out, screenHome+text+"\x1b[K"+screenRest)
-	return err
-}
-
-// Keys that mean something.
-const (
-	quit = 'q'
-	up   = 'k'
-	down = 'j'
-)
-
-// readKeys hands over the keys that mean something, until the terminal is closed
-// or ctx ends.
-func readKeys(ctx context.Context, in io.Reader, keys chan<- byte) {
-	b := make([]byte, 16)
-	for {
-		n, err := in.Read(b)
-		if errors.Is(err, io.EOF) || n == 0 || err != nil {
-			return
-		}
-		for _, key := range meant(b[:n]) {
-			select {
-			case keys <- key:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-}
-
-// meant returns the keys among what a terminal sent: arrows come as escapes, and
-// Ctrl-C as a byte.
-func meant(b []byte) (keys []byte) {
-	switch {
-	case string(b) == "\x1b[A" || string(b) == "\x1bOA":
-		return []byte{up}
-	case string(b) == "\x1b[B" || string(b) == "\x1bOB":
-		return []byte{down}
-	}
-	for _, c := range b {
-		switch c {
-		case 'q', 'Q', 3, 4:
-			keys = append(keys, quit)
-		case up, down:
-			keys = append(keys, c)
-		}
-	}
-	return keys
-}
-
-// choose turns to the job above or below, and reports whether that is another.
-func (t *top) choose(s *draw.Screen, key byte) bool {
-	at := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.Name == s.Shown })
-	next := at + 1
-	if key == up {
-		next = at - 1
-	}
-	if at < 0 || next < 0 || next >= len(s.Jobs) {
-		return false
-	}
-	t.job = s.Jobs[next].Name
-	return true
+// fetch asks for what a screen shows.
+func (t *top) fetch(ctx context.Context, job string) (*draw.Screen, error) {
+	return client.FetchScreen(ctx, t.agent, job)
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/page/draw"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -140,14 +141,14 @@ func TestTopLive(t *testing.T) {
 	if code := <-ended; code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	shown.await(t, screenOff)
+	shown.await(t, draw.ScreenOff)
 	after, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
 	if err != nil || after.Lflag != before.Lflag || after.Oflag != before.Oflag {
 		t.Errorf("the terminal's modes are %x %x, before they were %x %x (%v)", after.Lflag, after.Oflag, before.Lflag, before.Oflag, err)
 	}
 	shown.mu.Lock()
 	defer shown.mu.Unlock()
-	if text := shown.text.String(); strings.Contains(text, "\x1b[2J") || !strings.HasPrefix(text, screenOn) {
+	if text := shown.text.String(); strings.Contains(text, "\x1b[2J") || !strings.HasPrefix(text, draw.ScreenOn) {
 		t.Errorf("a job's name works the terminal: %q", text)
 	}
 }

@@ -165,3 +165,9 @@ func writeRow(w *dataset.Writer, rows *dataset.Rows, r int, hashed [][]uint64) e
 	}
 	return w.Row(rows.Label[r], hashed[r], ones)
 }
+
+// SetKeyMap sets the keys on the wire for ids in the data: identity, spread or file:PATH.
+func (out *Output) SetKeyMap(text string) (err error) {
+	out.KeyMap, err = dataset.ParseKeyMap(text)
+	return err
+}

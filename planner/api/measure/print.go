@@ -1,21 +1,19 @@
-package main
+package measure
 
 import (
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-
-	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// printMeasures shows where measures hold for a job, and why not; those that
+// Print writes where measures hold for a job, and why not; those that
 // nobody asked for in one line.
-func printMeasures(w io.Writer, lines []measure.Line) {
+func Print(w io.Writer, lines []Line) {
 	var unasked []string
 	for i := range lines {
 		l := &lines[i]
-		if l.On == 0 && l.Setting == "" && slices.ContainsFunc(l.Not, func(g measure.Gap) bool { return g.Reason == measure.NotSet }) {
+		if l.On == 0 && l.Setting == "" && slices.ContainsFunc(l.Not, func(g Gap) bool { return g.Reason == NotSet }) {
 			unasked = append(unasked, l.Measure)
 			continue
 		}
@@ -29,11 +27,11 @@ func printMeasures(w io.Writer, lines []measure.Line) {
 	}
 }
 
-// printMeasuresByJob shows the lines of several jobs.
-func printMeasuresByJob(w io.Writer, lines []measure.Line) {
+// PrintByJob writes the lines of several jobs.
+func PrintByJob(w io.Writer, lines []Line) {
 	for len(lines) > 0 {
 		job := lines[0].Job
-		n := slices.IndexFunc(lines, func(l measure.Line) bool { return l.Job != job })
+		n := slices.IndexFunc(lines, func(l Line) bool { return l.Job != job })
 		if n < 0 {
 			n = len(lines)
 		}
@@ -41,7 +39,7 @@ func printMeasuresByJob(w io.Writer, lines []measure.Line) {
 			job = "not known by name"
 		}
 		fmt.Fprintf(w, "job %s\n", job)
-		printMeasures(w, lines[:n])
+		Print(w, lines[:n])
 		lines = lines[n:]
 	}
 }

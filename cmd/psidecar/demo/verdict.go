@@ -1,16 +1,14 @@
-package main
+package demo
 
 import (
 	"fmt"
 	"slices"
-
-	"github.com/psidecar/psidecar/cmd/psidecar/demo"
 )
 
-// verdict says in sentences what the demo has measured, good or bad.
-func verdict(results []demo.Result, cores int) []string {
-	find := func(phase string) *demo.Result {
-		at := slices.IndexFunc(results, func(r demo.Result) bool { return r.Phase == phase })
+// Verdict says in sentences what the demo has measured, good or bad.
+func Verdict(results []Result, cores int) []string {
+	find := func(phase string) *Result {
+		at := slices.IndexFunc(results, func(r Result) bool { return r.Phase == phase })
 		if at < 0 {
 			return nil
 		}
@@ -22,7 +20,7 @@ func verdict(results []demo.Result, cores int) []string {
 	}
 	var all []string
 	slower := false
-	add := func(format string, before, after *demo.Result) {
+	add := func(format string, before, after *Result) {
 		slower = slower || after.StepsPerSecond < 0.95*before.StepsPerSecond
 		all = append(all, fmt.Sprintf(format, "psidecar sent "+fewer(before.BytesPerStep, after.BytesPerStep)+" and made the job "+faster(before.StepsPerSecond, after.StepsPerSecond)))
 	}

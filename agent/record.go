@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/psidecar/psidecar/agent/recording"
+)
+
+// createRecording opens the file to write; one that is there already only by force.
+func createRecording(path string, force bool) (*os.File, error) {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	if !force {
+		flags |= os.O_EXCL
+	}
+	file, err := os.OpenFile(path, flags, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("--out %s: the file exists; name another one, or overwrite it with --force", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--out: %w", err)
+	}
+	return file, nil
+}
+
+// Record watches until ctx ends, as opts say, and writes what is used into a new file;
+// force overwrites one that is there. Its errors name the flag --out.
+func Record(ctx context.Context, opts Options, path string, force bool) (totals recording.Totals, err error) {
+	file, err := createRecording(path, force)
+	if err != nil {
+		return totals, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	w, err := recording.NewWriter(file, recording.Header{
+		Version: opts.Version, Host: opts.Host, StartedNanos: time.Now().UnixNano(), SampledOneIn: opts.Sampling.OneIn,
+	})
+	if err != nil {
+		return totals, err
+	}
+	recorder := NewRecorder(opts.Jobs)
+	opts.Uses = recorder.Use
+	a, err := New(opts)
+	if err != nil {
+		return totals, err
+	}
+	slog.Info("recording", "file", path)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watched, watching := make(chan error, 1), context.WithoutCancel(ctx)
+	writing, stop := context.WithCancel(watching)
+	go func() {
+		watched <- a.Run(ctx) // hands over what the kernel still has when it ends
+		stop()
+	}()
+	totals, err = recorder.Run(writing, w)
+	cancel() // there is nothing to watch for any more where writing has failed
+	return totals, errors.Join(<-watched, err)
+}

@@ -1,0 +1,78 @@
+package recording
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// A Summary says what a recording holds, as record --info --json prints it.
+type Summary struct {
+	Header
+	Totals
+	Complete bool     `json:"complete"` // false: it was cut off, and holds what is counted here
+	Seconds  float64  `json:"seconds"`  // from the first use to the last
+	Jobs     []string `json:"jobs"`
+	Workers  []string `json:"workers"`
+	Servers  []string `json:"servers"`
+	Steps    int      `json:"steps"` // different timestamps of the busiest worker
+	// LeastOneIn and MostOneIn say how requests were sampled, from densest to
+	// sparsest: the keys of one in so many were looked at.
+	LeastOneIn uint32 `json:"least_one_in"`
+	MostOneIn  uint32 `json:"most_one_in"`
+}
+
+// OneIn says how requests were sampled: 4, or 1 to 16 where that changed.
+func (i *Summary) OneIn() string {
+	if i.LeastOneIn == i.MostOneIn {
+		return strconv.FormatUint(uint64(i.MostOneIn), 10)
+	}
+	return fmt.Sprintf("%d to %d", i.LeastOneIn, i.MostOneIn)
+}
+
+// Summarize reads a  One that was cut off has what comes before that.
+func Summarize(in io.Reader) (Summary, error) {
+	var info Summary
+	var first, last int64
+	steps := map[string]map[int32]bool{}
+	add := func(list *[]string, name string) {
+		if !slices.Contains(*list, name) {
+			*list = append(*list, name)
+		}
+	}
+	header, totals, err := Read(in, func(u *Use) error {
+		if first == 0 {
+			first = u.UnixNanos
+		}
+		last = max(last, u.UnixNanos)
+		if info.LeastOneIn == 0 || u.OneIn < info.LeastOneIn {
+			info.LeastOneIn = u.OneIn
+		}
+		info.MostOneIn = max(info.MostOneIn, u.OneIn)
+		add(&info.Jobs, u.Job)
+		add(&info.Workers, u.Worker)
+		add(&info.Servers, u.Server)
+		if steps[u.Worker] == nil {
+			steps[u.Worker] = map[int32]bool{}
+		}
+		steps[u.Worker][u.Timestamp] = true
+		return nil
+	})
+	if err != nil && !errors.Is(err, ErrCutOff) {
+		return info, err
+	}
+	info.Header, info.Totals, info.Complete = header, totals, err == nil
+	if info.MostOneIn == 0 { // no use was kept: as it began
+		info.LeastOneIn, info.MostOneIn = max(header.SampledOneIn, 1), max(header.SampledOneIn, 1)
+	}
+	info.Seconds = float64(last-first) / 1e9
+	for _, s := range steps {
+		info.Steps = max(info.Steps, len(s))
+	}
+	for _, list := range []*[]string{&info.Jobs, &info.Workers, &info.Servers} {
+		slices.Sort(*list)
+	}
+	return info, nil
+}

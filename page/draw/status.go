@@ -1,0 +1,182 @@
+package draw
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api/measure"
+)
+
+// A Status is what psidecar status shows of an agent or planner.
+type Status struct {
+	Agent page.Agent
+	Jobs  []page.Job
+	// Hottest are the hottest keys of jobs whose keys have names, by the job's name.
+	Hottest map[string][]page.HotKey
+}
+
+// Print writes a status as a table for people, its columns separated by tabs.
+func (r *Status) Print(w io.Writer) {
+	a := r.Agent
+	if a.Hosts != nil {
+		printHosts(w, &a)
+	} else {
+		printAgent(w, &a)
+	}
+	if len(r.Jobs) == 0 {
+		fmt.Fprintln(w, "no PS-lite job has been seen")
+	}
+	for i := range r.Jobs {
+		printJob(w, &r.Jobs[i])
+		printHottest(w, r.Hottest[r.Jobs[i].Name])
+	}
+}
+
+// printHosts prints what a planner says of those who report to it.
+func printHosts(w io.Writer, a *page.Agent) {
+	fmt.Fprintf(w, "planner on %s, up %s, %s: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
+		a.Host, time.Since(a.Started).Round(time.Second), Reporting(len(a.Hosts)), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
+	for _, h := range a.Hosts {
+		fmt.Fprintf(w, "  %s\t%.1f%% + %.1f%%\t%d MiB\tkeys of one in %d requests\t%s ago\n",
+			h.Host, h.CPUPercent, h.KernelPercent, h.MemoryBytes>>20, h.SampledOneIn, time.Since(h.Reported).Round(time.Second))
+		for _, c := range h.Lost {
+			fmt.Fprintf(w, "    lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
+		}
+	}
+}
+
+func printAgent(w io.Writer, a *page.Agent) {
+	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
+		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
+	if s := a.Sampling; s.OverBudget {
+		fmt.Fprintf(w, "looking at keys takes %.1f%% of a core, more than the budget of %.1f%%: the keys of a step every few seconds are looked at whatever that takes (--cpu-budget)\n",
+			s.CostPercent, s.BudgetPercent)
+	}
+	if p := a.Planner; p != nil {
+		state := fmt.Sprintf("%d reports taken", p.Reports)
+		if !p.Connected {
+			state = "not connected: " + p.Error
+		}
+		fmt.Fprintf(w, "planner at %s, %s\n", p.Address, state)
+	}
+	printAdoption(w, a.Adoption)
+	for _, c := range a.Counters {
+		if c.Class == "lost" && c.Events+c.Bytes > 0 {
+			fmt.Fprintf(w, "lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
+		}
+	}
+}
+
+// printAdoption shows which connections were brought to the proxy, and why others were
+// not.
+func printAdoption(w io.Writer, s *page.Adoption) {
+	if s == nil {
+		return
+	}
+	past := 0
+	for _, n := range s.Past {
+		past += n
+	}
+	fmt.Fprintf(w, "adopted: %d connections that had gone past the proxy; %d go past it now\n", s.Adopted, past)
+	for _, why := range slices.Sorted(maps.Keys(s.Past)) {
+		fmt.Fprintf(w, "  not adopted: %s\t%d\n", why, s.Past[why])
+	}
+}
+
+func printJob(w io.Writer, j *page.Job) {
+	state := ""
+	if j.State != "" {
+		state = ": " + j.State
+	}
+	fmt.Fprintf(w, "\njob %s (%s), %d servers, %d workers%s\n", titleOf(j), j.Dialect, j.Servers, j.Workers, state)
+	for _, remark := range j.Remarks {
+		fmt.Fprintf(w, "  %s\n", remark)
+	}
+	if j.What != "" {
+		fmt.Fprintf(w, "  %s\n", j.What)
+	}
+	printStalls(w, j)
+	keys := "keys"
+	if j.KeysAtLeast {
+		keys = "keys or more"
+	}
+	fmt.Fprintf(w, "  %.1f steps/s\t%.1f MB/s\t%d %s", j.StepsPerSecond, j.BytesPerSecond/1e6, j.DistinctKeys, keys)
+	if j.Latency.Count > 0 {
+		fmt.Fprintf(w, "\tp50 %.2f ms\tp99 %.2f ms", 1e3*j.Latency.P50, 1e3*j.Latency.P99)
+	}
+	fmt.Fprintln(w)
+	if s := j.Sampling; s != nil && s.Sampled < s.Requests {
+		fmt.Fprintf(w, "  keys of one in %d requests looked at, of %d of %d so far: a count of 1000 is right to about %.0f%%\n",
+			s.OneIn, s.Sampled, s.Requests, s.ErrorPercent)
+	}
+	if c := j.Connections; c.Unsynced+c.Unplaced > 0 || c.Missed > 0 {
+		fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
+			c.Synced, c.Unsynced, c.Unplaced, c.Missed)
+	}
+	measure.Print(w, j.Measures)
+	for _, n := range j.Nodes {
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, podOf(n))
+	}
+}
+
+// titleOf is what a job is called, with its scheduler's address.
+func titleOf(j *page.Job) string {
+	if j.Called == "" {
+		return j.Name
+	}
+	return fmt.Sprintf("%s at %s", j.Called, j.Name)
+}
+
+// shownStalls is how many of a job's stalls are shown in the terminal.
+const shownStalls = 8
+
+// printStalls prints who does not go on, but for the one that has been told.
+func printStalls(w io.Writer, j *page.Job) {
+	left := 0
+	for i, s := range j.Stalls {
+		switch {
+		case strings.HasSuffix(j.What, s.Text):
+		case i >= shownStalls:
+			left++
+		case s.Kind == "late" || s.Kind == "straggling":
+			fmt.Fprintf(w, "  %s\n", s.Text)
+		default:
+			fmt.Fprintf(w, "  for %.0f s: %s\n", s.Seconds, s.Text)
+		}
+	}
+	for _, name := range j.Stragglers {
+		if !slices.ContainsFunc(j.Stalls, func(s page.Stall) bool { return s.Who == name }) {
+			fmt.Fprintf(w, "  %s lags\n", name)
+		}
+	}
+	if left > 0 {
+		fmt.Fprintf(w, "  and %d more like these\n", left)
+	}
+}
+
+func printHottest(w io.Writer, hottest []page.HotKey) {
+	var all []string
+	for _, k := range hottest {
+		name := k.Name
+		if name == "" {
+			name = "key " + k.Text
+		}
+		all = append(all, fmt.Sprintf("%s (%d)", name, k.Accesses))
+	}
+	if len(all) > 0 {
+		fmt.Fprintf(w, "  hottest keys, with their uses: %s\n", strings.Join(all, ", "))
+	}
+}
+
+// podOf is what people call a node's pod.
+func podOf(n page.Node) string {
+	if p := n.PodName; p != nil {
+		return p.Namespace + "/" + p.Name
+	}
+	return n.Pod
+}

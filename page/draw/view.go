@@ -1,0 +1,164 @@
+package draw
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/psidecar/psidecar/page"
+)
+
+// What a terminal is told before, between and after screens: to keep what it
+// shows and hide the cursor, to begin at the top and clear what is left of the
+// screen before, to go back.
+const (
+	ScreenOn   = "\x1b[?1049h\x1b[?25l"
+	screenHome = "\x1b[H"
+	lineEnd    = "\x1b[K\r\n"
+	screenRest = "\x1b[J"
+	ScreenOff  = "\x1b[?25h\x1b[?1049l"
+)
+
+// A View draws the screens of psidecar top in a terminal. It is used by one goroutine.
+type View struct {
+	// Fetch returns what is shown of all jobs, and of one more, by its scheduler's
+	// host:port; empty: of any.
+	Fetch func(ctx context.Context, job string) (*Screen, error)
+	Job   string        // what Fetch is asked for first
+	Every time.Duration // between two screens
+	// Fit makes the text of an error fit for a terminal.
+	Fit     func(text string) string
+	Colours Colours
+}
+
+// Run draws screens until a key or ctx ends it; keys come from stdin where that is a
+// terminal, whose mode is as before at the end.
+func (t *View) Run(ctx context.Context, stdin io.Reader, out *os.File) error {
+	keys := make(chan byte)
+	if in, ok := stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+		before, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return fmt.Errorf("setting the terminal: %w", err)
+		}
+		defer term.Restore(int(in.Fd()), before)
+		go readKeys(ctx, in, keys)
+	}
+	if _, err := io.WriteString(out, ScreenOn); err != nil {
+		return err
+	}
+	defer io.WriteString(out, ScreenOff)
+	ticker := time.NewTicker(t.Every)
+	defer ticker.Stop()
+	var s *Screen
+	for looks := true; ; {
+		if looks {
+			newer, err := t.Fetch(ctx, t.Job)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err == nil:
+				s = newer
+			case s == nil:
+				return err
+			default:
+				s.Trouble = t.Fit(err.Error())
+			}
+		}
+		if err := paintScreen(out, s, t.Colours); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			looks = true
+		case key := <-keys:
+			if key == quit {
+				return nil
+			}
+			looks = t.choose(s, key)
+		}
+	}
+}
+
+// paintScreen draws a screen over the one before.
+func paintScreen(out *os.File, s *Screen, colours Colours) error {
+	width, height, err := term.GetSize(int(out.Fd()))
+	if err != nil {
+		width, height = 80, 24
+	}
+	var b strings.Builder
+	if err := Top(&b, s, width, height, colours); err != nil {
+		return err
+	}
+	text := strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\n", lineEnd)
+	_, err = io.WriteString(out, screenHome+text+"\x1b[K"+screenRest)
+	return err
+}
+
+// Keys that mean something.
+const (
+	quit = 'q'
+	up   = 'k'
+	down = 'j'
+)
+
+// readKeys hands over the keys that mean something, until the terminal is closed
+// or ctx ends.
+func readKeys(ctx context.Context, in io.Reader, keys chan<- byte) {
+	b := make([]byte, 16)
+	for {
+		n, err := in.Read(b)
+		if errors.Is(err, io.EOF) || n == 0 || err != nil {
+			return
+		}
+		for _, key := range meant(b[:n]) {
+			select {
+			case keys <- key:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// meant returns the keys among what a terminal sent: arrows come as escapes, and
+// Ctrl-C as a byte.
+func meant(b []byte) (keys []byte) {
+	switch {
+	case string(b) == "\x1b[A" || string(b) == "\x1bOA":
+		return []byte{up}
+	case string(b) == "\x1b[B" || string(b) == "\x1bOB":
+		return []byte{down}
+	}
+	for _, c := range b {
+		switch c {
+		case 'q', 'Q', 3, 4:
+			keys = append(keys, quit)
+		case up, down:
+			keys = append(keys, c)
+		}
+	}
+	return keys
+}
+
+// choose turns to the job above or below, and reports whether that is another.
+func (t *View) choose(s *Screen, key byte) bool {
+	at := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.Name == s.Shown })
+	next := at + 1
+	if key == up {
+		next = at - 1
+	}
+	if at < 0 || next < 0 || next >= len(s.Jobs) {
+		return false
+	}
+	t.Job = s.Jobs[next].Name
+	return true
+}

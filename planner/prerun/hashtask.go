@@ -1,0 +1,80 @@
+package prerun
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/psidecar/psidecar/planner/algorithm"
+	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/planner/hashing"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// HashOptions say how rows are hashed.
+type HashOptions = hashing.Options
+
+// DefaultHashBits are the bits of a hashed feature's code, by default.
+const DefaultHashBits = hashing.DefaultBits
+
+// A HashTask hashes training data and says what that costs, as psidecar hash does.
+type HashTask struct {
+	Input     Input // with Hash
+	K         int   // machines, for the report on traffic
+	Seed      uint64
+	Algorithm algorithm.Algorithm // for the report on traffic
+	Out       string              // file for the hashed set; empty: none
+}
+
+// Run reads and hashes the data, measures both and writes the hashed set. That Out cannot
+// be written is an error before the work begins; errors name the flag --out.
+func (t *HashTask) Run(ctx context.Context) (*HashReport, error) {
+	if t.Out != "" {
+		if err := TryFile(t.Out); err != nil {
+			return nil, fmt.Errorf("--out: %w", err)
+		}
+	}
+	rows, err := dataset.Load(ctx, t.Input.Path, dataset.Options{Progress: t.Input.Progress})
+	if err != nil {
+		return nil, err
+	}
+	report, hashed, err := CompareHashed(ctx, rows, *t.Input.Hash, t.Algorithm, partition.Options{K: t.K, Seed: t.Seed})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", t.Input.Path, err)
+	}
+	if t.Out != "" {
+		if err := writeHashed(t.Out, hashed); err != nil {
+			return nil, err
+		}
+	}
+	return report, nil
+}
+
+// A HashSchemeError says that there is no hashing scheme of a name.
+type HashSchemeError struct{ error }
+
+// ParseHash reads how rows are to be hashed; an error of the scheme is a [HashSchemeError].
+func ParseHash(scheme string, bins, bits int, seed uint64) (*HashOptions, error) {
+	o := &HashOptions{Bins: bins, Bits: bits, Seed: seed}
+	var err error
+	if o.Scheme, err = hashing.ParseScheme(scheme); err != nil {
+		return nil, HashSchemeError{err}
+	}
+	_, err = hashing.New(*o)
+	return o, err
+}
+
+func writeHashed(path string, rows *dataset.Rows) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("creating --out: %w", err)
+	}
+	if err := WriteRows(file, rows); err != nil {
+		file.Close()
+		return fmt.Errorf("writing --out %s: %w", path, err)
+	}
+	if err := file.Close(); err != nil {
+		return fmt.Errorf("writing --out %s: %w", path, err)
+	}
+	return nil
+}

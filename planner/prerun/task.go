@@ -1,0 +1,206 @@
+package prerun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/algorithm"
+	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/partition"
+)
+
+// A Task is a partition of training data before a run, as psidecar partition makes it.
+type Task struct {
+	Input      Input
+	Algorithms []algorithm.Algorithm // each is run; of several none is written
+	Output     Output                // Dir empty: nothing is written
+	K          int                   // machines
+	Seed       uint64
+	Theta      int64         // most parameters, or bytes with Rules, that a machine may use; 0: no bound
+	Capacity   []float64     // of the samples, by machine; nil: equal
+	Speed      []float64     // of links, by machine; nil: equal
+	Budget     time.Duration // how long best may go on improving
+	Rules      string        // file of weights and fixed machines; empty: none
+	From       string        // assignment.txt of an earlier run; empty: none
+	MoveAtMost float64       // with From: share of the earlier samples that may move
+	Resume     string        // file for the state of the work; empty: none
+	Plot       string        // PNG file; empty: none
+	// Progress returns what is told how much of some work is done, from 0 to 1.
+	Progress func(what string) func(done float64)
+}
+
+// Algorithms returns the names of all algorithms.
+func Algorithms() []string { return algorithm.Names() }
+
+// FindAlgorithms returns the algorithm of a name, or all.
+func FindAlgorithms(name string, all bool) ([]algorithm.Algorithm, error) {
+	if all {
+		return algorithm.All(), nil
+	}
+	al, err := algorithm.Find(name)
+	return []algorithm.Algorithm{al}, err
+}
+
+// Run reads the data, divides it by each algorithm, judges the results and writes what
+// is to be written. Outputs that cannot be written are an error before the work begins;
+// errors name the flag of psidecar partition that they come from.
+func (t *Task) Run(ctx context.Context) ([]*Report, error) {
+	if err := t.tryOutputs(); err != nil {
+		return nil, err
+	}
+	g, err := t.Input.Graph(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slog.Debug("graph built", "samples", g.Samples(), "parameters", g.Params(), "edges", g.Edges())
+	o, err := t.options(g)
+	if err != nil {
+		return nil, err
+	}
+	if g, err = t.applyRules(g, &o); err != nil {
+		return nil, err
+	}
+	if err := o.Validate(g); err != nil {
+		return nil, fmt.Errorf("%s: %w", t.Input.Path, err)
+	}
+	reports, last, err := t.divide(ctx, g, o)
+	if err != nil {
+		return nil, err
+	}
+	if t.Output.Dir != "" {
+		t.Output.Algorithm = reports[0].Algorithm
+		if err := t.Output.Write(ctx, t.Input, g, last); err != nil {
+			return nil, err
+		}
+	}
+	return reports, t.drawPlot(ctx, g, o, reports)
+}
+
+// options are those of the flags, but for the rules.
+func (t *Task) options(g *graph.Graph) (partition.Options, error) {
+	o := partition.Options{
+		K: t.K, Seed: t.Seed, Theta: t.Theta, Capacity: t.Capacity, Speed: t.Speed, Budget: t.Budget,
+	}
+	if t.Resume != "" {
+		o.Keeper = &Checkpoint{Path: t.Resume}
+	}
+	if t.From == "" {
+		return o, nil
+	}
+	file, err := os.Open(t.From)
+	if err != nil {
+		return o, fmt.Errorf("opening --from: %w", err)
+	}
+	defer file.Close()
+	o.MoveAtMost = t.MoveAtMost
+	o.From, err = partition.ReadEarlier(file, t.From, g, t.K)
+	return o, err
+}
+
+// tryOutputs finds out before the work is done whether its outcome can be
+// written.
+func (t *Task) tryOutputs() error {
+	if t.Output.Dir != "" {
+		if err := t.Output.Prepare(); err != nil {
+			return fmt.Errorf("--out: %w", err)
+		}
+	}
+	if t.Resume != "" {
+		if err := TryFile(t.Resume); err != nil {
+			return fmt.Errorf("--resume: %w", err)
+		}
+	}
+	if t.Plot != "" {
+		if err := TryFile(t.Plot); err != nil {
+			return fmt.Errorf("--plot: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t *Task) applyRules(g *graph.Graph, o *partition.Options) (*graph.Graph, error) {
+	if t.Rules == "" {
+		return g, nil
+	}
+	file, err := os.Open(t.Rules)
+	if err != nil {
+		return nil, fmt.Errorf("opening --rules: %w", err)
+	}
+	defer file.Close()
+	rules, err := ReadRules(file, t.Rules, t.K)
+	if err != nil {
+		return nil, err
+	}
+	g, unused, err := rules.Apply(g, o)
+	if unused > 0 {
+		slog.Warn("rules for features that no sample uses", "rules", unused, "file", t.Rules)
+	}
+	return g, err
+}
+
+// divide runs the algorithms and reports on each; it also returns the last
+// assignment.
+func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) ([]*Report, *partition.Assignment, error) {
+	random, err := RandomBaseline(ctx, g, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	var reports []*Report
+	var last *partition.Assignment
+	for _, al := range t.Algorithms {
+		o.Progress = t.Progress(al.Name)
+		a, cost, err := Run(ctx, g, al, o)
+		if errors.Is(err, partition.ErrOtherState) {
+			return nil, nil, fmt.Errorf("--resume %s: %w; remove it to start anew, or name another file", t.Resume, err)
+		}
+		if errors.Is(err, context.Canceled) && t.Resume != "" {
+			return nil, nil, fmt.Errorf("%w; the same command goes on from %s", err, t.Resume)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", t.Input.Path, err)
+		}
+		o.Progress(1) // which clears the bar's line for the report
+		r := Judge(g, a, o, random)
+		r.Algorithm, r.Seconds, r.Cost = al.Name, cost.Took().Seconds(), cost
+		if o.From != nil {
+			r.Moved = CountMoved(o.From, a)
+		}
+		reports, last = append(reports, r), a
+	}
+	return reports, last, nil
+}
+
+// drawPlot draws the traffic of each report, and of a random partition beside a single
+// one.
+func (t *Task) drawPlot(ctx context.Context, g *graph.Graph, o partition.Options, reports []*Report) error {
+	if t.Plot == "" {
+		return nil
+	}
+	drawn := reports
+	if len(reports) == 1 && reports[0].Algorithm != "random" {
+		a, err := partition.Random(ctx, g, partition.Options{K: o.K, Seed: 1, Capacity: o.Capacity})
+		if err != nil {
+			return err
+		}
+		r := Judge(g, a, o, reports[0].Random)
+		r.Algorithm = "random"
+		drawn = []*Report{r, reports[0]}
+	}
+	return writePlot(t.Plot, fmt.Sprintf("%s, %d machines", t.Input.Path, t.K), drawn)
+}
+
+func writePlot(path, title string, reports []*Report) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("opening --plot: %w", err)
+	}
+	err = Plot(file, title, reports)
+	if closeErr := file.Close(); err == nil && closeErr != nil {
+		err = fmt.Errorf("writing %s: %w", path, closeErr)
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
+)
+
+// Print writes a proxy's connections, with the bytes that the job
+// exchanged and those that took their place on the network; columns are separated by
+// tabs. measures: its lines on jobs' measures too, which psidecar up has with the jobs.
+func (s *State) Print(w io.Writer, measures bool) {
+	fmt.Fprintf(w, "\nproxy %s, %d connections of %d carried\n", s.Instance, len(s.Connections), s.Carried)
+	for _, why := range slices.Sorted(maps.Keys(s.Errors)) {
+		fmt.Fprintf(w, "  failed: %s\t%d\n", why, s.Errors[why])
+	}
+	for _, j := range s.Jobs {
+		if j.Trouble != "" {
+			fmt.Fprintf(w, "  job %s: %s\n", j.Job, j.Trouble)
+		}
+		if j.LostStore != "" {
+			waits := ""
+			if !j.Ready {
+				waits = "; this host knows neither, and its requests wait"
+			}
+			fmt.Fprintf(w, "  job %s, run %s: %s%s\n", j.Job, j.Run.Short(), j.LostStore, waits)
+		}
+	}
+	if measures {
+		measure.PrintByJob(w, s.Measures)
+	}
+	if f := s.StateFolder; f != nil {
+		for _, lost := range f.Lost {
+			fmt.Fprintf(w, "  state of a job is damaged: %s\n", lost)
+		}
+	}
+	if g := s.Guard; g != nil && g.Closed+g.Pending > 0 {
+		fmt.Fprintf(w, "  connects fail without this proxy in %d cgroups; in %d that is still to be changed\n", g.Closed, g.Pending)
+		if g.Problem != "" {
+			fmt.Fprintf(w, "    failed %d times: %s\n", g.Failed, g.Problem)
+		}
+	}
+	for _, c := range s.Connections {
+		codec := c.Codec
+		if codec == "" {
+			codec = "as it is"
+		}
+		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codec,
+			c.ToFar.JobBytes, c.ToFar.FarBytes, c.ToJob.JobBytes, c.ToJob.FarBytes)
+	}
+	if s.Shared != nil {
+		printShared(w, s.Shared)
+	}
+	if s.Aggregate != nil {
+		printAggregate(w, s.Aggregate)
+	}
+	if s.Values != nil {
+		printValues(w, s.Values)
+	}
+}
+
+// printAggregate shows which pushes of this host's workers were summed, and why others
+// were not.
+func printAggregate(w io.Writer, c *aggregate.Counts) {
+	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d bytes spared; %d waited alone; %d lost with their carrier's connection; %d bytes kept now\n",
+		c.Carried, c.Sums, c.SparedBytes, c.Alone, c.Lost, c.HeldBytes)
+	for _, why := range slices.Sorted(maps.Keys(c.Passed)) {
+		fmt.Fprintf(w, "    not summed: %s\t%d\n", why, c.Passed[why])
+	}
+}
+
+// printShared shows what was sent once to hosts of which several processes pulled it.
+func printShared(w io.Writer, c *shared.Counts) {
+	if c.Sent+c.ReceivedBytes == 0 && len(c.Plain) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "  values that several workers of a host pull: %d bytes sent once, %d spared (%d answers); %d received; %d kept now\n",
+		c.SentBytes, c.SparedBytes, c.Referred, c.ReceivedBytes, c.HeldBytes)
+	for _, why := range slices.Sorted(maps.Keys(c.Plain)) {
+		fmt.Fprintf(w, "    as they were: %s\t%d\n", why, c.Plain[why])
+	}
+}
+
+// printValues shows what the codecs for values did, by codec.
+func printValues(w io.Writer, v *ValuesState) {
+	if len(v.Forms) == 0 && len(v.Rules) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nvalues: %d rules, %d values still wait, %d bytes for these and what is remembered\n", len(v.Rules), v.Waiting, v.StateBytes)
+	fmt.Fprintln(w, "  codec\tlayers\tvalues\tsent\tbytes before\tafter\tratio")
+	for _, f := range v.Forms {
+		fmt.Fprintf(w, "  %s\t%d\t%d\t%d\t%d\t%d\t1/%.1f\n", f.Form, f.Layers, f.Values, f.Sent, f.Bytes, f.Encoded, float64(f.Bytes)/float64(max(f.Encoded, 1)))
+	}
+	for _, why := range slices.Sorted(maps.Keys(v.Reasons)) {
+		fmt.Fprintf(w, "  %s\t%d times\n", why, v.Reasons[why])
+	}
+}
