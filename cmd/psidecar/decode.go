@@ -121,7 +121,12 @@ func warnDecoded(t *capture.Totals) {
 	}
 	warn(t.MissingBytes, "bytes of TCP streams are not in the capture; record with tcpdump -s 0 and a larger -B")
 	warn(t.ForeignStreams, "directions of connections are not ZMTP")
-	warn(t.NotPSLite, "ZMTP messages are not PS-lite's")
+	unknown := t.NotPSLite
+	for f := pslite.NoFork + 1; f < pslite.Forks; f++ {
+		warn(t.Forks[f], "messages are of "+f.String()+", a fork of PS-lite that is not read")
+		unknown -= t.Forks[f]
+	}
+	warn(unknown, "ZMTP messages are not PS-lite's")
 	warn(t.SkippedPackets, "packets are not TCP, or are fragments")
 	warn(t.TooMany, "segments were ignored because too many connections were open")
 }

@@ -1,9 +1,6 @@
 package pslite
 
-import (
-	"errors"
-	"fmt"
-)
+import "fmt"
 
 // Dialect is a generation of PS-lite's meta frame.
 type Dialect uint8
@@ -82,18 +79,17 @@ func (d *Detector) Dialect() (Dialect, Certainty) {
 	return d.dialect, Presumed
 }
 
-var errNotMeta = errors.New("pslite: not a meta frame of any dialect")
-
 // Decode reads a meta frame into m and returns the dialect that it is in. A
 // presumption that the frame disproves is replaced; once certain, a frame in
-// another dialect is an error.
+// another dialect is an error. So is, as a [*ForkError], one that no dialect's
+// program writes.
 func (d *Detector) Decode(b []byte, m *Meta) (Dialect, error) {
 	d.decoded++
 	if len(b) == 0 { // a valid protobuf, but nobody's message
-		return Unknown, errNotMeta
+		return Unknown, forkErrors[NoFork]
 	}
 	if d.certain {
-		return d.dialect, m.Decode(b, d.dialect)
+		return d.dialect, m.decodeKnown(b, d.dialect)
 	}
 	found, err := Detect(b, m)
 	if err != nil {
@@ -121,29 +117,74 @@ func newer(a, b Dialect) bool {
 	return a != BytePSRaw && b != BytePSRaw && a < b
 }
 
+// decodeKnown is Decode of a sender whose dialect is certain: data messages may have
+// any form, since a fork's and ps-lite's own are the same in some, but a control message
+// must be one of the dialect's. Forks gave the commands other numbers.
+func (m *Meta) decodeKnown(b []byte, d Dialect) error {
+	if d == BytePSRaw {
+		return m.decodeBytePS(b)
+	}
+	seen, err := m.decodeProto(b, d)
+	if err == nil && seen&(1<<fieldControl) != 0 && !m.Control.own() {
+		return forkErrors[forkOf(b)]
+	}
+	return err
+}
+
 // Detect reads a single meta frame into m by what it alone shows: a protobuf
-// whose fields tell the generation, or BytePS's struct. A protobuf without any
-// field that PS-lite knows is an error.
+// whose fields tell the generation, or BytePS's struct. Only the very forms that
+// programs of these dialects write are taken: forks of PS-lite use the same field
+// numbers for other things, and what one of them says must not be taken for what
+// another would mean by it. Anything else is a [*ForkError].
 func Detect(b []byte, m *Meta) (Dialect, error) {
 	seen, err := m.decodeProto(b, DMLC)
-	if err != nil || seen == 0 {
-		if m.decodeBytePS(b) == nil {
-			return BytePSRaw, nil
+	if err == nil && m.own(seen) {
+		switch {
+		case seen&(1<<fieldPull|1<<fieldPriority) != 0:
+			return DMLC, nil
+		case seen&(1<<fieldCustomerID|1<<fieldDataSize) != 0:
+			_, err = m.decodeProto(b, DMLC2018)
+			return DMLC2018, err
 		}
-		if err == nil {
-			err = errNotMeta
+		_, err = m.decodeProto(b, DMLC2017)
+		return DMLC2017, err
+	}
+	if m.decodeBytePS(b) == nil {
+		return BytePSRaw, nil
+	}
+	return Unknown, forkErrors[forkOf(b)]
+}
+
+// own reports whether m, in which those fields were seen, is in a form that a
+// generation of dmlc/ps-lite writes: the fields that all write, those of later ones
+// in the order in which they came to be, and nothing else.
+func (m *Meta) own(seen uint32) bool {
+	const always = 1<<fieldHead | 1<<fieldRequest | 1<<fieldPush | 1<<fieldSimpleApp
+	const filled = 1<<fieldBody | 1<<fieldControl | 1<<fieldDataType // never written empty
+	return m.raw == nil && len(m.unknown) == 0 && seen&always == always && inOrder(seen) &&
+		m.flips&filled == 0 && (m.Control.Cmd == NoCommand || m.Control.own())
+}
+
+// inOrder reports whether no field is there without the one that came to be before
+// it. Data_size may be left out: of the newest generation only some programs write it.
+func inOrder(seen uint32) bool {
+	has := func(field uint32) bool { return seen&(1<<field) != 0 }
+	return (has(fieldCustomerID) || !has(fieldDataSize) && !has(fieldPull)) && (has(fieldPull) || !has(fieldPriority))
+}
+
+// own reports whether c is what dmlc/ps-lite writes for its command: a group with
+// BARRIER, a signature with ACK, and whole nodes.
+func (c *Control) own() bool {
+	if c.Cmd <= NoCommand || c.Cmd > Heartbeat || c.flips != 0 || len(c.unknown) > 0 {
+		return false
+	}
+	const later = 1<<fieldIsRecovery | 1<<fieldNodeCustomerID // than the first generation
+	for i := range c.Nodes {
+		if n := &c.Nodes[i]; len(n.unknown) > 0 || n.flips&^later != 0 {
+			return false
 		}
-		return Unknown, err
 	}
-	switch {
-	case seen&(1<<fieldPull|1<<fieldPriority) != 0:
-		return DMLC, nil
-	case seen&(1<<fieldCustomerID|1<<fieldDataSize) != 0:
-		_, err = m.decodeProto(b, DMLC2018)
-		return DMLC2018, err
-	}
-	_, err = m.decodeProto(b, DMLC2017)
-	return DMLC2017, err
+	return true
 }
 
 // Plausible reports whether b is a meta frame just as PS-lite's own programs
@@ -153,13 +194,11 @@ func Detect(b []byte, m *Meta) (Dialect, error) {
 // pass. m is overwritten.
 func Plausible(b []byte, dataFrames int, m *Meta) (Dialect, bool) {
 	d, err := Detect(b, m)
-	if err != nil || m.raw != nil && d != BytePSRaw || dataFrames >= 0 && len(m.DataTypes) != dataFrames {
+	if err != nil || dataFrames >= 0 && len(m.DataTypes) != dataFrames {
 		return Unknown, false
 	}
 	if d == BytePSRaw {
 		return d, m.AppID >= 0 && m.Timestamp >= 0
 	}
-	const always = 1<<fieldHead | 1<<fieldRequest | 1<<fieldPush | 1<<fieldSimpleApp
-	known := len(m.unknown) == 0 && len(m.Control.unknown) == 0
-	return d, known && (m.written(d)^m.flips)&always == always && m.Control.Cmd >= NoCommand && m.Control.Cmd <= Heartbeat
+	return d, true
 }

@@ -37,7 +37,11 @@ func (w *way) own(t *testing.T) (messages [][][]byte) {
 
 func control(m pslite.Meta) [][]byte {
 	m.Head, m.AppID, m.Timestamp = pslite.Empty, 0, 3
-	return [][]byte{m.Append(nil, pslite.DMLC)}
+	dialect := pslite.DMLC
+	if m.Control.Cmd == pslite.InstanceBarrier {
+		dialect = pslite.BytePSRaw // which alone has it
+	}
+	return [][]byte{m.Append(nil, dialect)}
 }
 
 // A barrier is not held back for long where a server does not answer, and that is

@@ -92,9 +92,11 @@ type Totals struct {
 	// What follows tells why something may be missing.
 	MissingBytes   uint64 `json:"-"` // sent, as later segments show, but not recorded
 	ForeignStreams uint64 `json:"-"` // directions that are not ZMTP
-	NotPSLite      uint64 `json:"-"` // ZMTP messages that are not PS-lite's
-	SkippedPackets uint64 `json:"-"` // not TCP over IP, or fragments
-	TooMany        uint64 `json:"-"` // segments ignored because too many connections were open
+	NotPSLite      uint64 `json:"-"` // ZMTP messages that are of no dialect
+	// Forks is whose they are, as far as their metas show it.
+	Forks          [pslite.Forks]uint64 `json:"-"`
+	SkippedPackets uint64               `json:"-"` // not TCP over IP, or fragments
+	TooMany        uint64               `json:"-"` // segments ignored because too many connections were open
 }
 
 // Read finds the messages in a pcap or pcapng file and hands each to emit, in

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"errors"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -163,6 +164,10 @@ func (s *stream) onMessage(t time.Time) {
 	d, err := s.det.Decode(s.whole[s.prefix].Bytes(), &m.Meta)
 	if err != nil {
 		s.job.totals.NotPSLite++
+		var fork *pslite.ForkError
+		if errors.As(err, &fork) {
+			s.job.totals.Forks[fork.Fork]++
+		}
 		s.job.totals.UnsyncedBytes += s.wire
 		return
 	}
