@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -252,6 +253,8 @@ func TestStopsWithItsContext(t *testing.T) {
 // who asked.
 type fading struct {
 	context.Context
+
+	mu     sync.Mutex // guards the rest
 	left   int
 	askers map[string]int
 }
@@ -259,11 +262,14 @@ type fading struct {
 func (f *fading) Err() error {
 	caller := make([]uintptr, 16)
 	frames := runtime.CallersFrames(caller[:runtime.Callers(2, caller)])
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for more := true; more; {
 		var frame runtime.Frame
 		frame, more = frames.Next()
 		// Type parameters and closures come after the name.
 		name, _, _ := strings.Cut(frame.Function[strings.LastIndex(frame.Function, "/")+1:], "[")
+		name, _, _ = strings.Cut(name, ".func")
 		f.askers[name]++
 	}
 	if f.left--; f.left < 0 {
@@ -284,7 +290,7 @@ func TestEveryStageStopsWithItsContext(t *testing.T) {
 	}
 	const never = 1 << 30
 	ask := func(left int) (*fading, error) {
-		ctx := &fading{t.Context(), left, map[string]int{}}
+		ctx := &fading{Context: t.Context(), left: left, askers: map[string]int{}}
 		_, err := divide(ctx, g, partition.Options{K: 4}, 300_000, 2)
 		return ctx, err
 	}

@@ -21,7 +21,8 @@ type hypergraph struct {
 	home   []int32  // block that a vertex must lie in, or -1; nil: all are free
 	nets   int
 	class  []netClass
-	anchor []int32 // block that touches a net whatever its pins do, or -1; nil: none
+	cuts   []uint32 // parts of the nets with equally many pins, see [cutsOf]
+	anchor []int32  // block that touches a net whatever its pins do, or -1; nil: none
 }
 
 // A netClass is a run of nets of one weight.
@@ -66,36 +67,73 @@ func build(ctx context.Context, r rows, weight []int32, lone []int64, home []int
 	}
 	h := &hypergraph{weight: weight, lone: lone, home: home}
 	number := h.numberNets(r, degree)
-	h.start = make([]int, len(r.start))
-	h.pins = r.pins[:0]
-	err = pieces.Do(ctx, len(weight), func(first, last int) {
+	return h, h.renumber(ctx, r, number, degree)
+}
+
+// renumber takes r's rows over: each part of the vertices closes up the gaps that left
+// out nets leave, then the parts close up.
+func (h *hypergraph) renumber(ctx context.Context, r rows, number []int32, degree []uint32) error {
+	n := len(h.weight)
+	length := make([]int, n+1) // of the row before
+	ends := make([]int, pieces.Parts())
+	begins := make([]int, pieces.Parts())
+	for part := range begins {
+		begins[part] = -1
+	}
+	err := pieces.Share(ctx, n, func(part, first, last int) {
+		if begins[part] < 0 {
+			begins[part], ends[part] = r.start[first], r.start[first]
+		}
+		to := ends[part]
 		for v := first; v < last; v++ {
-			from := len(h.pins)
+			from := to
 			for _, e := range r.row(v) {
 				if number[e] >= 0 {
-					h.pins = append(h.pins, uint32(number[e]))
+					r.pins[to] = uint32(number[e])
+					to++
 				} else if degree[e] == 1 {
-					lone[v] += int64(r.netWeight[e])
+					h.lone[v] += int64(r.netWeight[e])
 				}
 			}
-			slices.Sort(h.pins[from:])
-			h.start[v+1] = len(h.pins)
+			slices.Sort(r.pins[from:to])
+			length[v+1] = to - from
 		}
+		ends[part] = to
 	})
-	return h, err
+	if err != nil {
+		return err
+	}
+	h.pins = r.pins[:0]
+	for part, from := range begins {
+		if from >= 0 {
+			h.pins = append(h.pins, r.pins[from:ends[part]]...) // never beyond from
+		}
+	}
+	h.start = length
+	for v := range n {
+		h.start[v+1] += h.start[v]
+	}
+	return nil
 }
 
 func (r *rows) row(v int) []uint32 { return r.pins[r.start[v]:r.start[v+1]] }
 
-// degrees returns the number of pins of each net.
+// degrees returns the number of pins of each net: each part counts nets of its own, so
+// that no counter is shared.
 func (r *rows) degrees(ctx context.Context) ([]uint32, error) {
 	degree := make([]uint32, len(r.netWeight))
-	err := pieces.Do(ctx, len(r.start)-1, func(from, to int) {
-		for _, e := range r.pins[r.start[from]:r.start[to]] {
-			degree[e]++
-		}
+	nets := len(degree)
+	return degree, eachPart(func(part, parts int) error {
+		first := nets * part / parts
+		own := degree[first : nets*(part+1)/parts]
+		return pieces.Do(ctx, len(r.start)-1, func(from, to int) {
+			for _, e := range r.pins[r.start[from]:r.start[to]] {
+				if i := int(e) - first; uint(i) < uint(len(own)) {
+					own[i]++
+				}
+			}
+		})
 	})
-	return degree, err
 }
 
 // numberNets orders the nets that matter by weight and degree, fills in the
@@ -116,6 +154,7 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	}
 	radix.Sort(keys, order)
 	h.nets = len(order)
+	h.cuts = cutsOf(len(order), func(e int) int { return int(degree[order[e]]) })
 	for i, e := range order {
 		number[e] = int32(i)
 		w := r.netWeight[e]

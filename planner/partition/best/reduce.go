@@ -15,19 +15,21 @@ func reduce(ctx context.Context, g *graph.Graph, o partition.Options) (*hypergra
 	n, m := g.Samples(), g.Params()
 	samples := rand.New(rand.NewPCG(o.Seed, 0)).Perm(n)
 	r := rows{
-		start: make([]int, 1, n+1), pins: make([]uint32, 0, g.Edges()),
+		start: make([]int, n+1), pins: make([]uint32, g.Edges()),
 		netWeight: make([]int32, m), anchor: anchors(g, o),
+	}
+	for v, s := range samples {
+		r.start[v+1] = r.start[v] + len(g.ParamsOf(s))
 	}
 	weight := make([]int32, n)
 	var home []int32
 	if o.FixedSamples != nil {
 		home = make([]int32, n)
 	}
-	err := pieces.Do(ctx, n, func(from, to int) {
+	err := pieces.Share(ctx, n, func(_, from, to int) {
 		for v := from; v < to; v++ {
 			s := samples[v]
-			r.pins = append(r.pins, g.ParamsOf(s)...)
-			r.start = append(r.start, len(r.pins))
+			copy(r.row(v), g.ParamsOf(s))
 			weight[v] = int32(g.SampleWeight(s))
 			if home != nil {
 				home[v] = o.FixedSamples[s]

@@ -17,21 +17,7 @@ type shares struct {
 }
 
 func newShares(h *hypergraph, members int) *shares {
-	degree := make([]uint32, h.nets)
-	for _, e := range h.pins {
-		degree[e]++
-	}
-	s := &shares{cuts: []uint32{0}, took: make([]time.Duration, members)}
-	sum := 0
-	for e, d := range degree {
-		for sum*shareCuts >= len(h.pins)*len(s.cuts) && len(s.cuts) < shareCuts {
-			s.cuts = append(s.cuts, uint32(e))
-		}
-		sum += int(d)
-	}
-	for len(s.cuts) <= shareCuts {
-		s.cuts = append(s.cuts, uint32(h.nets))
-	}
+	s := &shares{cuts: h.cuts, took: make([]time.Duration, members)}
 	for i := range members + 1 {
 		s.at = append(s.at, float64(i*shareCuts)/float64(members))
 	}
@@ -72,4 +58,24 @@ func (s *shares) adjust() {
 		s.at[j] = (was[j] + border) / 2
 	}
 	clear(s.took)
+}
+
+// cutsOf cuts nets into shareCuts parts of about equally many pins: shareCuts+1 nets,
+// ascending, where degree says how many pins each net has.
+func cutsOf(nets int, degree func(e int) int) []uint32 {
+	all := 0
+	for e := range nets {
+		all += degree(e)
+	}
+	cuts, sum := []uint32{0}, 0
+	for e := range nets {
+		for sum*shareCuts >= all*len(cuts) && len(cuts) < shareCuts {
+			cuts = append(cuts, uint32(e))
+		}
+		sum += degree(e)
+	}
+	for len(cuts) <= shareCuts {
+		cuts = append(cuts, uint32(nets))
+	}
+	return cuts
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"math/bits"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/planner/pages"
 	"github.com/psidecar/psidecar/planner/partition/pieces"
@@ -62,36 +65,61 @@ func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) 
 	s.count = newCounts(h, k)
 	s.size = make([]int64, k)
 	s.cost = newCosts(k)
-	err := pieces.Do(ctx, len(block), func(from, to int) {
-		for v := from; v < to; v++ {
-			b := block[v]
-			s.size[b] += int64(h.weight[v])
-			s.cost.used[b] += h.lone[v]
-			s.count.addRow(h, h.row(v), int(b))
-		}
-	})
-	if err != nil {
+	for v, b := range block {
+		s.size[b] += int64(h.weight[v])
+		s.cost.used[b] += h.lone[v]
+	}
+	if err := eachPart(func(part, parts int) error { // with equally many pins
+		from, to := h.cuts[shareCuts*part/parts], h.cuts[shareCuts*(part+1)/parts]
+		return pieces.Do(ctx, len(block), func(first, last int) {
+			for v := first; v < last; v++ {
+				s.count.addRow(h, rowWithin(h.row(v), from, to, h.nets), int(block[v]))
+			}
+		})
+	}); err != nil {
 		return nil, err
 	}
-	from, list := uint32(0), make([]uint32, k)
-	for i, class := range h.class {
-		for e := from; e < class.end; e++ {
-			s.count.of(h, i, from, e, list)
-			s.summarize(e, list, int64(class.weight))
-		}
-		from = class.end
-	}
-	return s, nil
+	var mu sync.Mutex                             // guards s.cost
+	err := eachPart(func(part, parts int) error { // with equally many nets
+		c := newCosts(k)
+		s.summarizeAll(uint32(h.nets*part/parts), uint32(h.nets*(part+1)/parts), &c)
+		mu.Lock()
+		defer mu.Unlock()
+		s.cost.drainFrom(&c)
+		return ctx.Err()
+	})
+	return s, err
 }
 
-// summarize sets the cells of a net by its counts and adds its costs.
-func (s *state[T]) summarize(e uint32, counts []uint32, weight int64) {
+// eachPart calls work for each of some parts at the same time.
+func eachPart(work func(part, parts int) error) error {
+	var g errgroup.Group
+	for part := range pieces.Parts() {
+		g.Go(func() error { return work(part, pieces.Parts()) })
+	}
+	return g.Wait()
+}
+
+// summarizeAll sets the cells of nets from..to-1 by their counts and adds their costs to c.
+func (s *state[T]) summarizeAll(from, to uint32, c *costs) {
+	first, list := uint32(0), make([]uint32, s.k)
+	for i, class := range s.h.class {
+		for e := max(first, from); e < min(class.end, to); e++ {
+			s.count.of(s.h, i, first, e, list)
+			s.summarize(e, list, int64(class.weight), c)
+		}
+		first = class.end
+	}
+}
+
+// summarize sets the cells of a net by its counts and adds its costs to to.
+func (s *state[T]) summarize(e uint32, counts []uint32, weight int64, to *costs) {
 	n := 0
 	for b, c := range counts {
 		w, bit := b/width[T](), T(1)<<(b%width[T]())
 		anchored := s.h.anchor != nil && s.h.anchor[e] == int32(b)
 		if c > 0 {
-			s.cost.used[b] += weight
+			to.used[b] += weight
 		}
 		if c > 0 || anchored {
 			s.cells[w][e].touch |= bit
@@ -104,10 +132,10 @@ func (s *state[T]) summarize(e uint32, counts []uint32, weight int64) {
 	if n < 2 {
 		return
 	}
-	s.cost.total += int64(n-1) * weight
+	to.total += int64(n-1) * weight
 	for b := range counts {
 		if s.cells[b/width[T]()][e].touch>>(b%width[T]())&1 != 0 {
-			s.cost.touch[b] += weight
+			to.touch[b] += weight
 		}
 	}
 }
@@ -188,15 +216,7 @@ func (s *state[T]) account(e uint32, a, b int, left, joined bool, weight int64, 
 // moveRow does all of a move but for the part of the nets outside from..to-1,
 // and but for the vertex's own block, size and lone nets.
 func (s *state[T]) moveRow(v, a, b int, from, to uint32, c *costs) {
-	row := s.h.row(v)
-	lo, hi := 0, len(row)
-	if from > 0 {
-		lo, _ = slices.BinarySearch(row, from)
-	}
-	if int(to) < s.h.nets {
-		hi, _ = slices.BinarySearch(row, to)
-	}
-	row = row[lo:hi]
+	row := rowWithin(s.h.row(v), from, to, s.h.nets)
 	first := uint32(0)
 	for i, class := range s.h.class {
 		if len(row) == 0 {
@@ -208,6 +228,18 @@ func (s *state[T]) moveRow(v, a, b int, from, to uint32, c *costs) {
 		}
 		first = class.end
 	}
+}
+
+// rowWithin returns the part of a row, of a hypergraph of so many nets, from..to-1.
+func rowWithin(row []uint32, from, to uint32, nets int) []uint32 {
+	lo, hi := 0, len(row)
+	if from > 0 {
+		lo, _ = slices.BinarySearch(row, from)
+	}
+	if int(to) < nets {
+		hi, _ = slices.BinarySearch(row, to)
+	}
+	return row[lo:hi]
 }
 
 // classRun returns how many of row's nets, at its beginning, are below end.

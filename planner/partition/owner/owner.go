@@ -80,39 +80,16 @@ func place(ctx context.Context, g *graph.Graph, samples []int32, o partition.Opt
 
 // itemsOf returns the items, and the item of each parameter.
 func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o partition.Options) ([]item, []int32, error) {
-	m := g.Params()
-	itemOf := make([]int32, m)
-	items := make([]item, 0, m)
-	ofGroup := map[int32]int32{}
-	seen := make([]int32, o.K) // 1 + the last parameter that the machine uses
-	var uses []use             // one piece of memory for many items
-	err := pieces.Do(ctx, m, func(first, last int) {
-		for p := first; p < last; p++ {
-			if len(uses)+o.K > cap(uses) {
-				uses = make([]use, 0, max(1<<16, o.K))
-			}
-			from := len(uses)
-			for _, s := range g.SamplesOf(p) {
-				if i := samples[s]; seen[i] != int32(p)+1 {
-					seen[i] = int32(p) + 1
-					uses = append(uses, use{i, int64(g.ParamWeight(p))})
-				}
-			}
-			own := uses[from:len(uses):len(uses)]
-			if o.Group != nil && o.Group[p] >= 0 {
-				if it, ok := ofGroup[o.Group[p]]; ok {
-					itemOf[p] = it
-					items[it].addUses(own)
-					continue
-				}
-				ofGroup[o.Group[p]] = int32(len(items))
-			}
-			itemOf[p] = int32(len(items))
-			items = append(items, item{fixed: -1, was: wasAt(o, p), use: own})
-		}
-	})
+	items, err := itemsOfParams(ctx, g, samples, o)
 	if err != nil {
 		return nil, nil, err
+	}
+	itemOf := make([]int32, len(items))
+	for p := range itemOf {
+		itemOf[p] = int32(p)
+	}
+	if o.Group != nil {
+		items = joinGroups(items, itemOf, o.Group)
 	}
 	for i := range items {
 		for _, u := range items[i].use {
@@ -125,6 +102,58 @@ func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o partition.O
 		}
 	}
 	return items, itemOf, nil
+}
+
+// itemsOfParams returns an item for each parameter, without its sum.
+func itemsOfParams(ctx context.Context, g *graph.Graph, samples []int32, o partition.Options) ([]item, error) {
+	type part struct {
+		_    [64]byte
+		seen []int32 // 1 + the last parameter that the machine uses
+		uses []use   // one piece of memory for many items
+		_    [64]byte
+	}
+	items := make([]item, g.Params())
+	parts := make([]part, pieces.Parts())
+	err := pieces.Share(ctx, len(items), func(number, first, last int) {
+		of := &parts[number]
+		if of.seen == nil {
+			of.seen = make([]int32, o.K)
+		}
+		for p := first; p < last; p++ {
+			if len(of.uses)+o.K > cap(of.uses) {
+				of.uses = make([]use, 0, max(1<<16, o.K))
+			}
+			from := len(of.uses)
+			for _, s := range g.SamplesOf(p) {
+				if i := samples[s]; of.seen[i] != int32(p)+1 {
+					of.seen[i] = int32(p) + 1
+					of.uses = append(of.uses, use{i, int64(g.ParamWeight(p))})
+				}
+			}
+			items[p] = item{fixed: -1, was: wasAt(o, p), use: of.uses[from:len(of.uses):len(of.uses)]}
+		}
+	})
+	return items, err
+}
+
+// joinGroups makes one item of the items of a group's parameters, at the place of its
+// first one, and says in itemOf which item each parameter is of.
+func joinGroups(items []item, itemOf, group []int32) []item {
+	ofGroup := map[int32]int32{}
+	joined := items[:0]
+	for p, it := range items {
+		if group[p] >= 0 {
+			if i, ok := ofGroup[group[p]]; ok {
+				itemOf[p] = i
+				joined[i].addUses(it.use)
+				continue
+			}
+			ofGroup[group[p]] = int32(len(joined))
+		}
+		itemOf[p] = int32(len(joined))
+		joined = append(joined, it)
+	}
+	return joined
 }
 
 // wasAt returns the machine that owned parameter p before, or -1.

@@ -3,7 +3,12 @@
 // partitioners call it.
 package pieces
 
-import "context"
+import (
+	"context"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+)
 
 // size is how many items a piece has. One of 50 edges each takes about 10 ms
 // where every edge is read from memory.
@@ -19,4 +24,25 @@ func Do(ctx context.Context, n int, work func(from, to int)) error {
 		work(from, min(from+size, n))
 	}
 	return nil
+}
+
+// Parts is how many parts [Share] makes of a loop.
+func Parts() int { return runtime.GOMAXPROCS(0) }
+
+// Share divides 0..n-1 into [Parts] runs of neighbours, about equally long, and calls
+// work with one piece after the other of each, those of different parts at the same time.
+// It returns ctx.Err() where ctx ends before the last.
+func Share(ctx context.Context, n int, work func(part, from, to int)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	parts := Parts()
+	var g errgroup.Group
+	for part := range parts {
+		first, last := n*part/parts, n*(part+1)/parts
+		g.Go(func() error {
+			return Do(ctx, last-first, func(from, to int) { work(part, first+from, first+to) })
+		})
+	}
+	return g.Wait()
 }

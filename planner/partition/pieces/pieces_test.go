@@ -3,6 +3,8 @@ package pieces
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 )
 
@@ -31,5 +33,37 @@ func TestEndsWithItsContext(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) || calls != 3 {
 		t.Errorf("%d pieces after the context ended in the third, error %v", calls-3, err)
+	}
+}
+
+func TestShareGivesEveryItemToOnePartInOrder(t *testing.T) {
+	for _, n := range []int{0, 1, 5, size + 1, 9*size + 7} {
+		var mu sync.Mutex
+		next := map[int]int{}
+		seen := make([]bool, n)
+		if err := Share(t.Context(), n, func(part, from, to int) {
+			mu.Lock()
+			defer mu.Unlock()
+			if before, ok := next[part]; ok && before != from {
+				t.Errorf("part %d goes on at %d, want %d", part, from, before)
+			}
+			next[part] = to
+			for i := from; i < to; i++ {
+				if seen[i] {
+					t.Errorf("item %d comes twice", i)
+				}
+				seen[i] = true
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(seen, false) || len(next) > Parts() {
+			t.Errorf("of %d items some are left out, or there are %d parts, more than %d", n, len(next), Parts())
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Share(ctx, size, func(int, int, int) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v after the context ended", err)
 	}
 }
