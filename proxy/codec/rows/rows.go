@@ -199,24 +199,35 @@ func (c *Chooser) compared(row []byte, d, k, first int) (ok bool) {
 		v.At = at[:start]
 		return false
 	}
-	c.narrow = c.narrow[:0]
-	for _, p := range found {
-		c.narrow = append(c.narrow, math.Float32bits(numbers[int(p)-first])&^(1<<31))
+	c.narrow = slices.Grow(c.narrow[:0], len(found))[:len(found)]
+	for i, p := range found {
+		c.narrow[i] = math.Float32bits(numbers[int(p)-first]) &^ (1 << 31)
 	}
 	tau := largest(c.narrow, c.narrowRoom(), k)
-	kept := start
-	for _, p := range found {
-		m := math.Float32bits(numbers[int(p)-first]) &^ (1 << 31)
-		at[kept] = p
-		if m >= tau {
-			kept++
-		}
-	}
-	v.At = at[:kept]
+	v.At = at[:start+c.keep(found, numbers, first, tau)]
 	c.Rows++
 	c.Tau += float64(math.Float32frombits(tau))
-	c.emit(row, first, kept-start)
 	return true
+}
+
+// keep moves the positions of values from tau on to the beginning of found, sets the
+// mask and appends the values, and returns how many these are. Nothing in it is a
+// branch that depends on a value.
+func (c *Chooser) keep(found []uint32, numbers []float32, first int, tau uint32) (kept int) {
+	v := c.vector
+	n := len(v.Values)
+	v.Values = slices.Grow(v.Values, 4*len(found))
+	values := v.Values[n : n+4*len(found)]
+	for _, p := range found {
+		number := math.Float32bits(numbers[int(p)-first])
+		is := (tau - 1 - number&^(1<<31)) >> 31 // both are less than 2^31
+		found[kept] = p
+		binary.LittleEndian.PutUint32(values[4*kept:], number)
+		v.Mask[p/64] |= uint64(is) << (p % 64)
+		kept += int(is)
+	}
+	v.Values = v.Values[:n+4*kept]
+	return kept
 }
 
 // infinity is the magnitude from which on numbers are not finite.

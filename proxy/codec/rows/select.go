@@ -31,12 +31,31 @@ func largest[K uint32 | uint64](keys, room []K, k int) K {
 		}
 		keys, room, k = room[same:len(keys)], keys[:len(keys)-same], k-same
 	}
-	for i := 1; i < len(keys); i++ {
-		for j := i; j > 0 && keys[j] > keys[j-1]; j-- {
-			keys[j], keys[j-1] = keys[j-1], keys[j]
+	return ranked(keys, k)
+}
+
+// ranked is largest for few keys: each is compared with all, which has no branch that
+// depends on them but the last.
+func ranked[K uint32 | uint64](keys []K, k int) K {
+	for _, key := range keys {
+		above, same := 0, 0
+		for _, other := range keys {
+			is := 0
+			if other > key {
+				is = 1
+			}
+			above += is
+			is = 0
+			if other == key {
+				is = 1
+			}
+			same += is
+		}
+		if above < k && k <= above+same {
+			return key
 		}
 	}
-	return keys[k-1]
+	return 0 // k is not from 1 to as many as there are keys
 }
 
 // part puts keys into room, those above the pivot first, and returns how many these

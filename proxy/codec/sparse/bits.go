@@ -144,6 +144,33 @@ func (r *bitReader) rice(low uint) uint64 {
 	}
 }
 
+// rices reads values with the same low. Codes that one load holds whole are taken from
+// it one after the other: another load could begin only when it is known where the
+// code before it ends.
+func (r *bitReader) rices(values []uint64, low uint) {
+	mask := uint64(1)<<low - 1
+	for len(values) > 0 {
+		ahead, left, n := r.peek(), uint(mostGet), 0
+		for n < len(values) {
+			zeros := uint(bits.TrailingZeros64(ahead))
+			width := zeros + 1 + low
+			if width > left {
+				break
+			}
+			values[n] = uint64(zeros)<<(low&63) | ahead>>((zeros+1)&63)&mask
+			ahead >>= width & 63
+			left -= width
+			n++
+		}
+		r.at += mostGet - left
+		if n == 0 {
+			values[0] = r.rice(low)
+			n = 1
+		}
+		values = values[n:]
+	}
+}
+
 // overrun reports whether more was read than there is.
 func (r *bitReader) overrun() bool { return r.at > 8*uint(len(r.src)) }
 
@@ -188,9 +215,7 @@ func readBlock(src []byte, values []uint64) ([]byte, error) {
 	}
 	low := uint(src[0])
 	r := bitReader{src: src[1:]}
-	for i := range values {
-		values[i] = r.rice(low)
-	}
+	r.rices(values, low)
 	if r.overrun() {
 		return nil, fmt.Errorf("%w: it ends within a block of positions", ErrCorrupt)
 	}

@@ -119,14 +119,52 @@ func (m Mask) gather2(dst, src []byte) []byte {
 	return dst
 }
 
-func (m Mask) gather4(dst, src []byte) []byte {
+// gatherDense4 is gather4 for many positions, which it does not note.
+func (m Mask) gatherDense4(dst, src []byte) []byte {
+	n := m.Count()
+	dst = slices.Grow(dst, 4*n)
+	to := dst[len(dst) : len(dst)+4*n]
 	for i, w := range m {
 		for ; w != 0; w &= w - 1 {
 			at := (i*64 + bits.TrailingZeros64(w)) * 4
-			dst = binary.LittleEndian.AppendUint32(dst, binary.LittleEndian.Uint32(src[at:]))
+			binary.LittleEndian.PutUint32(to, binary.LittleEndian.Uint32(src[at:]))
+			to = to[4:]
 		}
 	}
-	return dst
+	return dst[:len(dst)+4*n]
+}
+
+// gather4 appends the numbers at the positions to dst, and the positions to at, of as
+// many as a count of the mask says.
+func (m Mask) gather4(dst []byte, at []uint32, src []byte) ([]byte, []uint32) {
+	const ahead = 4 // positions that are taken without asking whether there are as many
+	n := m.Count()
+	dst, at = slices.Grow(dst, 4*(n+ahead)), slices.Grow(at, n+ahead)
+	to, places, next := dst[len(dst):len(dst)+4*(n+ahead)], at[len(at):len(at)+n+ahead], 0
+	whole := min(len(src)/256, len(m)) // words all of whose positions are in src
+	for i, w := range m[:whole] {
+		from := (*[256]byte)(src[i*256:])
+		end := next + bits.OnesCount64(w)
+		for ; next < end; next += ahead {
+			values, place := (*[4 * ahead]byte)(to[4*next:]), (*[ahead]uint32)(places[next:])
+			for k := range ahead {
+				p := bits.TrailingZeros64(w) & 63
+				binary.LittleEndian.PutUint32(values[4*k:], binary.LittleEndian.Uint32(from[4*p:]))
+				place[k] = uint32(i*64 + p)
+				w &= w - 1
+			}
+		}
+		next = end
+	}
+	for i := whole; i < len(m); i++ {
+		for w := m[i]; w != 0; w &= w - 1 {
+			p := i*64 + bits.TrailingZeros64(w)
+			binary.LittleEndian.PutUint32(to[4*next:], binary.LittleEndian.Uint32(src[4*p:]))
+			places[next] = uint32(p)
+			next++
+		}
+	}
+	return dst[:len(dst)+4*n], at[:len(at)+n]
 }
 
 func (m Mask) gather8(dst, src []byte) []byte {

@@ -36,7 +36,7 @@ func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 	start, bitmap := len(dst), 1+(n+7)/8
 	fewer := min(count, n-count)
 	runs := 0
-	if len(at) > 0 {
+	if len(at) > 0 && len(at) < len(m) {
 		runs = runsOf(at)
 	} else {
 		runs = m.runs()

@@ -116,13 +116,18 @@ func (v *Vector) Merge(dst []byte) {
 }
 
 // Gather makes Values the numbers of src at the positions of Mask. src has N
-// numbers.
+// numbers. Of few it notes in At where they were.
 func (v *Vector) Gather(src []byte) {
+	v.At = v.At[:0]
 	switch v.Kind.Size() {
 	case 2:
 		v.Values = v.Mask.gather2(v.Values[:0], src)
 	case 4:
-		v.Values = v.Mask.gather4(v.Values[:0], src)
+		if v.Mask.Count() < v.N/packedShare {
+			v.Values, v.At = v.Mask.gather4(v.Values[:0], v.At, src)
+		} else {
+			v.Values = v.Mask.gatherDense4(v.Values[:0], src)
+		}
 	default:
 		v.Values = v.Mask.gather8(v.Values[:0], src)
 	}

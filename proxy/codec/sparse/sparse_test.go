@@ -188,6 +188,37 @@ func TestExpandMergeGather(t *testing.T) {
 	}
 }
 
+// What Gather notes of positions is what the mask says: the wire form is the same
+// without it. The last word is whole, or has few positions, or no numbers of its own.
+func TestGatherNotesPositions(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for _, n := range []int{1, 63, 64, 65, 300, 5000, 5056} {
+		for _, share := range []float64{0.001, 0.01, 0.1, 0.2, 0.3, 0.9} {
+			v := random(rng, element.Float32, n, share, 1)
+			src := make([]byte, 4*n)
+			for i := range src {
+				src[i] = byte(rng.Uint32())
+			}
+			v.Gather(src)
+			var want []byte
+			var at []uint32
+			for i := range n {
+				if v.Mask.Has(i) {
+					at, want = append(at, uint32(i)), append(want, src[4*i:4*i+4]...)
+				}
+			}
+			if !bytes.Equal(v.Values, want) || len(v.At) > 0 && !slices.Equal(v.At, at) || len(v.At) == 0 && len(at) > 0 && len(at) < n/packedShare {
+				t.Fatalf("%d numbers, %v: %d values at %v, want %d at %v", n, share, v.Count(), v.At, len(at), at)
+			}
+			noted := v.Append(nil)
+			v.At = v.At[:0]
+			if !bytes.Equal(noted, v.Append(nil)) {
+				t.Errorf("%d numbers, %v: other bytes with the positions than without", n, share)
+			}
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	v := random(rand.New(rand.NewPCG(11, 12)), element.Float32, 1000, 0.1, 1)
 	wire := v.Append(nil)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
@@ -61,14 +62,7 @@ func (l layout) choose(numbers []uint64, least, most uint64) (best coding, fewes
 	if width <= 1 {
 		return best, fewest
 	}
-	var up, down [3]uint64
-	for _, v := range numbers {
-		above, below := v>>l.rest-low, high-v>>l.rest
-		for r := range up {
-			up[r] += above >> r
-			down[r] += below >> r
-		}
-	}
+	up, down := vector.Halvings(numbers, low, high, l.rest)
 	for r := range up {
 		each := uint64(len(numbers)) * uint64(1+r)
 		if cost := int(each + up[r]); cost < fewest {
@@ -81,15 +75,19 @@ func (l layout) choose(numbers []uint64, least, most uint64) (best coding, fewes
 	return best, fewest
 }
 
-// room is for the numbers of a block, rotated left by one, and for their codes.
-type room struct {
-	numbers [valueBlock]uint64
-	fours   [valueBlock / 4]uint64
+// room is for the numbers of a block, rotated left by one.
+type room struct{ numbers [valueBlock]uint64 }
+
+// writeRoom is a room with one for the codes of two or four numbers each, and how many
+// bits they have.
+type writeRoom struct {
+	room
+	codes, widths [valueBlock / 2]uint64
 }
 
 // appendBlock appends up to valueBlock numbers: a byte with way and param, base,
 // and of each number its exponent's code and the other bits.
-func (l layout) appendBlock(dst, values []byte, r *room) []byte {
+func (l layout) appendBlock(dst, values []byte, r *writeRoom) []byte {
 	numbers := r.numbers[:len(values)/l.kind.Size()]
 	least, most := vector.Rotate(l.kind, numbers, values)
 	c, bits := l.choose(numbers, least, most)
@@ -99,9 +97,9 @@ func (l layout) appendBlock(dst, values []byte, r *room) []byte {
 	}
 	w := newBitWriter(dst, bits+len(numbers)*int(l.rest))
 	if c.way == fixed {
-		w.fixed(numbers, r.fours[:], c, l.rest)
+		w.fixed(numbers, r.codes[:], c, l.rest)
 	} else {
-		w.variable(numbers, c, l.rest)
+		w.variable(numbers, r, c, l.rest)
 	}
 	return w.flush()
 }
@@ -134,28 +132,34 @@ func (w *bitWriter) fixed(numbers, fours []uint64, c coding, rest uint) {
 	}
 }
 
-// variable is fixed for Rice codes.
-func (w *bitWriter) variable(numbers []uint64, c coding, rest uint) {
+// variable is fixed for Rice codes: two are put at a time where they fit.
+func (w *bitWriter) variable(numbers []uint64, room *writeRoom, c coding, rest uint) {
 	var down uint64 // with all bits set it is base - exponent that is coded
 	if c.way == riceDown {
 		down = ^down
 	}
-	r, mask, others := c.param, uint64(1)<<c.param-1, uint64(1)<<rest-1
+	r, others := c.param&63, uint64(1)<<rest-1
+	codes, widths := room.codes[:len(numbers)/2], room.widths[:len(numbers)/2]
+	vector.RiceTwos(codes, widths, numbers, c.base, down, rest, r)
+	each := func(numbers []uint64) {
+		for _, v := range numbers {
+			w.rice((v>>rest-c.base^down)-down, r)
+			w.put(v&others, rest)
+		}
+	}
 	a, at, full := w.ahead, w.at, 0
-	for _, v := range numbers {
-		e := (v>>rest - c.base ^ down) - down
-		v &= others
-		if width := uint(e>>r) + 1 + r; width+rest <= mostPut {
-			a, full = a.put(w.dst[at:], ((v<<r|e&mask)<<1|1)<<(e>>r), width+rest)
+	for i, code := range codes {
+		if width := widths[i]; width <= mostPut {
+			a, full = a.put(w.dst[at:], code, uint(width))
 			at += full
 			continue
 		}
 		w.ahead, w.at = a, at
-		w.rice(e, r)
-		w.put(v, rest)
+		each(numbers[2*i : 2*i+2])
 		a, at = w.ahead, w.at
 	}
 	w.ahead, w.at = a, at
+	each(numbers[len(numbers)&^1:])
 }
 
 // readBlock appends count numbers that appendBlock wrote.
@@ -205,45 +209,81 @@ func (r *bitReader) fixed(numbers []uint64, c coding, rest uint) (exponents uint
 			numbers[2], numbers[3] = number(v>>(2*width&63)), number(v>>(3*width&63))
 		}
 	}
+	if width <= mostGet/2 {
+		for ; len(numbers) >= 2; numbers = numbers[2:] {
+			v := r.peek()
+			r.at += 2 * width
+			numbers[0], numbers[1] = number(v), number(v>>width)
+		}
+	}
 	for i := range numbers {
 		numbers[i] = number(r.get(width))
 	}
 	return exponents
 }
 
-// variable is fixed for Rice codes, and for numbers of more bits.
+// variable is fixed for Rice codes, and for numbers of more bits. Of short numbers one
+// load holds several, see [bitReader.rices].
 func (r *bitReader) variable(numbers []uint64, c coding, rest uint) (exponents uint64) {
-	for i := range numbers {
-		e := c.base
-		switch c.way {
-		case fixed:
-			e += r.get(c.param)
-		case riceUp:
-			e += r.rice(c.param)
-		default:
-			e -= r.rice(c.param)
+	if c.way == fixed {
+		for i := range numbers {
+			e := c.base + r.get(c.param)
+			exponents |= e
+			numbers[i] = e<<rest | r.get(rest)
 		}
-		exponents |= e
-		numbers[i] = e<<rest | r.get(rest)
+		return exponents
+	}
+	var down uint64 // with all bits set it is base - exponent that is coded
+	if c.way == riceDown {
+		down = ^down
+	}
+	low, mask, others := c.param&63, uint64(1)<<c.param-1, uint64(1)<<rest-1
+	for len(numbers) > 0 {
+		ahead, left, n := r.peek(), uint(mostGet), 0
+		for n < len(numbers) {
+			zeros := uint(bits.TrailingZeros64(ahead))
+			width := zeros + 1 + low + rest
+			if width > left {
+				break
+			}
+			v := ahead >> ((zeros + 1) & 63)
+			e := c.base + ((uint64(zeros)<<low | v&mask) ^ down) - down
+			exponents |= e
+			numbers[n] = e<<(rest&63) | v>>low&others
+			ahead >>= width & 63
+			left -= width
+			n++
+		}
+		r.at += mostGet - left
+		if n == 0 {
+			e := c.base + (r.rice(low) ^ down) - down
+			exponents |= e
+			numbers[0] = e<<(rest&63) | r.get(rest)
+			n = 1
+		}
+		numbers = numbers[n:]
 	}
 	return exponents
 }
 
 // store appends rotated numbers as bytes.
 func (l layout) store(dst []byte, numbers []uint64) []byte {
-	switch l.kind.Size() {
+	size := l.kind.Size()
+	dst = slices.Grow(dst, len(numbers)*size)
+	to := dst[len(dst) : len(dst)+len(numbers)*size]
+	switch size {
 	case 2:
-		for _, v := range numbers {
-			dst = binary.LittleEndian.AppendUint16(dst, bits.RotateLeft16(uint16(v), -1))
+		for i, v := range numbers {
+			binary.LittleEndian.PutUint16(to[2*i:], bits.RotateLeft16(uint16(v), -1))
 		}
 	case 4:
-		for _, v := range numbers {
-			dst = binary.LittleEndian.AppendUint32(dst, bits.RotateLeft32(uint32(v), -1))
+		for i, v := range numbers {
+			binary.LittleEndian.PutUint32(to[4*i:], bits.RotateLeft32(uint32(v), -1))
 		}
 	default:
-		for _, v := range numbers {
-			dst = binary.LittleEndian.AppendUint64(dst, bits.RotateLeft64(v, -1))
+		for i, v := range numbers {
+			binary.LittleEndian.PutUint64(to[8*i:], bits.RotateLeft64(v, -1))
 		}
 	}
-	return dst
+	return dst[:len(dst)+len(to)]
 }

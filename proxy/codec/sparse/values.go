@@ -24,7 +24,7 @@ func AppendValues(dst []byte, kind element.Kind, values []byte, pack bool) []byt
 		start := len(dst)
 		dst = append(dst, byte(valuesPacked))
 		l := layoutOf(kind)
-		var r room
+		var r writeRoom
 		for rest := values; len(rest) > 0; {
 			part := rest[:min(len(rest), valueBlock*kind.Size())]
 			dst = l.appendBlock(dst, part, &r)

@@ -149,6 +149,16 @@ func fromBFloat16AVX2(dst *byte, src *byte, n int)
 //go:noescape
 func riceFoursAVX2(codes *uint64, widths *uint64, values *uint64, n int, low uint64)
 
+// riceTwosAVX2 is RiceTwos for n numbers, a multiple of 8 and more than none.
+//
+//go:noescape
+func riceTwosAVX2(codes *uint64, widths *uint64, values *uint64, n int, base uint64, down uint64, rest uint64, low uint64)
+
+// halvingsAVX2 is Halvings for n numbers, a multiple of 4 and more than none.
+//
+//go:noescape
+func halvingsAVX2(values *uint64, n int, least uint64, most uint64, rest uint64, up *[3]uint64, down *[3]uint64)
+
 // fixedFoursAVX2 is FixedFours for n numbers, a multiple of 16 and more than none.
 //
 //go:noescape

@@ -2066,6 +2066,156 @@ next:
 	VZEROUPPER
 	RET
 
+// func riceTwosAVX2(codes *uint64, widths *uint64, values *uint64, n int, base uint64, down uint64, rest uint64, low uint64)
+// Requires: AVX, AVX2
+TEXT ·riceTwosAVX2(SB), NOSPLIT, $0-64
+	MOVQ         codes+0(FP), AX
+	MOVQ         widths+8(FP), CX
+	MOVQ         values+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVQ         base+32(FP), SI
+	VMOVQ        SI, X0
+	VPBROADCASTQ X0, Y0
+	MOVQ         down+40(FP), SI
+	VMOVQ        SI, X1
+	VPBROADCASTQ X1, Y1
+	MOVQ         rest+48(FP), SI
+	VMOVQ        SI, X2
+	MOVQ         low+56(FP), SI
+	VMOVQ        SI, X3
+	VPCMPEQD     Y5, Y5, Y5
+	VPSLLQ       X2, Y5, Y4
+	VPXOR        Y5, Y4, Y4
+	VPCMPEQD     Y6, Y6, Y6
+	VPSLLQ       X3, Y6, Y5
+	VPXOR        Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPSRLQ       $0x3f, Y6, Y6
+	VPADDQ       X2, X3, X7
+	VPBROADCASTQ X7, Y7
+	VPADDQ       Y6, Y7, Y7
+	XORQ         SI, SI
+
+next:
+	VMOVDQU     (DX)(SI*8), Y8
+	VPSRLQ      X2, Y8, Y9
+	VPSUBQ      Y0, Y9, Y9
+	VPXOR       Y1, Y9, Y9
+	VPSUBQ      Y1, Y9, Y9
+	VPSRLQ      X3, Y9, Y10
+	VPAND       Y4, Y8, Y8
+	VPSLLQ      X3, Y8, Y8
+	VPAND       Y5, Y9, Y9
+	VPOR        Y9, Y8, Y8
+	VPADDQ      Y8, Y8, Y8
+	VPOR        Y6, Y8, Y8
+	VPSLLVQ     Y10, Y8, Y8
+	VPADDQ      Y7, Y10, Y10
+	VMOVDQU     32(DX)(SI*8), Y9
+	VPSRLQ      X2, Y9, Y11
+	VPSUBQ      Y0, Y11, Y11
+	VPXOR       Y1, Y11, Y11
+	VPSUBQ      Y1, Y11, Y11
+	VPSRLQ      X3, Y11, Y12
+	VPAND       Y4, Y9, Y9
+	VPSLLQ      X3, Y9, Y9
+	VPAND       Y5, Y11, Y11
+	VPOR        Y11, Y9, Y9
+	VPADDQ      Y9, Y9, Y9
+	VPOR        Y6, Y9, Y9
+	VPSLLVQ     Y12, Y9, Y9
+	VPADDQ      Y7, Y12, Y12
+	VPUNPCKLQDQ Y12, Y10, Y11
+	VPUNPCKHQDQ Y12, Y10, Y10
+	VPADDQ      Y11, Y10, Y10
+	VPERMQ      $0xd8, Y10, Y10
+	VMOVDQU     Y10, (CX)(SI*4)
+	VPUNPCKLQDQ Y9, Y8, Y10
+	VPUNPCKHQDQ Y9, Y8, Y8
+	VPSLLVQ     Y11, Y8, Y8
+	VPOR        Y10, Y8, Y8
+	VPERMQ      $0xd8, Y8, Y8
+	VMOVDQU     Y8, (AX)(SI*4)
+	ADDQ        $0x08, SI
+	CMPQ        SI, BX
+	JB          next
+	VZEROUPPER
+	RET
+
+// func halvingsAVX2(values *uint64, n int, least uint64, most uint64, rest uint64, up *[3]uint64, down *[3]uint64)
+// Requires: AVX, AVX2
+TEXT ·halvingsAVX2(SB), NOSPLIT, $0-56
+	MOVQ         values+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         least+16(FP), DX
+	VMOVQ        DX, X0
+	VPBROADCASTQ X0, Y0
+	MOVQ         most+24(FP), DX
+	VMOVQ        DX, X1
+	VPBROADCASTQ X1, Y1
+	MOVQ         rest+32(FP), DX
+	VMOVQ        DX, X2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	XORQ         DX, DX
+
+next:
+	VMOVDQU      (AX)(DX*8), Y9
+	VPSRLQ       X2, Y9, Y9
+	VPSUBQ       Y0, Y9, Y10
+	VPSUBQ       Y9, Y1, Y9
+	VPADDQ       Y10, Y3, Y3
+	VPSRLQ       $0x01, Y10, Y10
+	VPADDQ       Y10, Y4, Y4
+	VPSRLQ       $0x01, Y10, Y10
+	VPADDQ       Y10, Y5, Y5
+	VPADDQ       Y9, Y6, Y6
+	VPSRLQ       $0x01, Y9, Y9
+	VPADDQ       Y9, Y7, Y7
+	VPSRLQ       $0x01, Y9, Y9
+	VPADDQ       Y9, Y8, Y8
+	ADDQ         $0x04, DX
+	CMPQ         DX, CX
+	JB           next
+	MOVQ         up+40(FP), AX
+	VEXTRACTI128 $0x01, Y3, X0
+	VPADDQ       X3, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDQ       X0, X1, X1
+	VMOVQ        X1, (AX)
+	VEXTRACTI128 $0x01, Y4, X0
+	VPADDQ       X4, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDQ       X0, X1, X1
+	VMOVQ        X1, 8(AX)
+	VEXTRACTI128 $0x01, Y5, X0
+	VPADDQ       X5, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDQ       X0, X1, X1
+	VMOVQ        X1, 16(AX)
+	MOVQ         down+48(FP), AX
+	VEXTRACTI128 $0x01, Y6, X0
+	VPADDQ       X6, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDQ       X0, X1, X1
+	VMOVQ        X1, (AX)
+	VEXTRACTI128 $0x01, Y7, X0
+	VPADDQ       X7, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDQ       X0, X1, X1
+	VMOVQ        X1, 8(AX)
+	VEXTRACTI128 $0x01, Y8, X0
+	VPADDQ       X8, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDQ       X0, X1, X1
+	VMOVQ        X1, 16(AX)
+	VZEROUPPER
+	RET
+
 // func fixedFoursAVX2(codes *uint64, values *uint64, n int, base uint64, rest uint64, param uint64)
 // Requires: AVX, AVX2
 TEXT ·fixedFoursAVX2(SB), NOSPLIT, $0-48

@@ -24,6 +24,39 @@ func RiceFours(codes, widths, values []uint64, low uint) {
 	}
 }
 
+// RiceTwos makes the codes of numbers that have an exponent in their bits from rest on:
+// codes[i] is those of values 2i and 2i+1, the first one's lowest, and widths[i] how
+// many bits they take, beyond 64 of which codes[i] lacks some. The code of v is the Rice
+// code with so many low bits of the difference of its exponent to base, upward where
+// down is 0, downward where it is all ones, then the rest. Differences are less than
+// 2^60 / 2^rest.
+func RiceTwos(codes, widths, values []uint64, base, down uint64, rest, low uint) {
+	done := riceTwos(codes, widths, values, base, down, rest, low)
+	for i := done / 2; i < len(values)/2; i++ {
+		codes[i], widths[i] = 0, 0
+		for _, v := range values[2*i : 2*i+2] {
+			e := (v>>rest - base ^ down) - down
+			codes[i] |= ((v&(1<<rest-1)<<low|e&(1<<low-1))<<1 | 1) << (e >> low) << widths[i]
+			widths[i] += e>>low + 1 + uint64(low) + uint64(rest)
+		}
+	}
+}
+
+// Halvings sums up the differences of the exponents of numbers, their bits from rest on,
+// upward from least and downward from most, between which they are: whole, halved and
+// quartered, without what is left over of each.
+func Halvings(values []uint64, least, most uint64, rest uint) (up, down [3]uint64) {
+	done := halvings(values, least, most, rest, &up, &down)
+	for _, v := range values[done:] {
+		above, below := v>>rest-least, most-v>>rest
+		for r := range up {
+			up[r] += above >> r
+			down[r] += below >> r
+		}
+	}
+	return up, down
+}
+
 // FixedFours makes codes of param + rest bits each, 16 at most: codes[i] is those
 // of values 4i to 4i+3, the first one's lowest. The code of v is (v - base) >>
 // rest in param bits, for which it is small enough, then the low rest bits of v.

@@ -50,6 +50,60 @@ func TestRiceFoursEqualsTheDefinition(t *testing.T) {
 	})
 }
 
+func TestRiceTwosEqualsTheDefinition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		low, rest := rapid.UintRange(0, 2).Draw(t, "low"), rapid.SampledFrom([]uint{8, 11, 24, 53}).Draw(t, "rest")
+		base, down := uint64(100), rapid.SampledFrom([]uint64{0, ^uint64(0)}).Draw(t, "down")
+		var values []uint64
+		for _, v := range rapid.SliceOfN(rapid.Uint64(), 0, 70).Draw(t, "values") {
+			e := base + v>>58
+			if down != 0 {
+				e = base - v>>58
+			}
+			values = append(values, e<<rest|v&(1<<rest-1))
+		}
+		values = values[:len(values)&^1]
+		codes, widths := slices.Repeat([]uint64{77}, len(values)/2), make([]uint64, len(values)/2)
+		RiceTwos(codes, widths, values, base, down, rest, low)
+		for i := range codes {
+			var all []bool
+			wide := uint64(0)
+			for _, v := range values[2*i : 2*i+2] {
+				e := v>>rest - base
+				if down != 0 {
+					e = base - v>>rest
+				}
+				wide += e>>low + 1 + uint64(low+rest)
+				all = append(all, make([]bool, e>>low)...)
+				all = appendBits(appendBits(append(all, true), e, low), v, rest)
+			}
+			if widths[i] != wide || wide <= 64 && codes[i] != asWord(all) {
+				t.Fatalf("%x, %d low bits, %d others: %d bits, %x; want %d, %x", values[2*i:2*i+2], low, rest, widths[i], codes[i], wide, asWord(all))
+			}
+		}
+	})
+}
+
+func TestHalvings(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rest := rapid.SampledFrom([]uint{8, 11, 24, 53}).Draw(t, "rest")
+		exponents := rapid.SliceOfN(rapid.Uint64Range(0, 2047), 1, 70).Draw(t, "exponents")
+		least, most := slices.Min(exponents), slices.Max(exponents)
+		var values []uint64
+		var wantUp, wantDown [3]uint64
+		for i, e := range exponents {
+			values = append(values, e<<rest|uint64(i)%(1<<rest))
+			for r := range wantUp {
+				wantUp[r] += (e - least) >> r
+				wantDown[r] += (most - e) >> r
+			}
+		}
+		if up, down := Halvings(values, least, most, rest); up != wantUp || down != wantDown {
+			t.Fatalf("%d: %v and %v, want %v and %v", exponents, up, down, wantUp, wantDown)
+		}
+	})
+}
+
 func TestFixedFoursEqualsTheDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rest := rapid.UintRange(0, 16).Draw(t, "rest")

@@ -252,6 +252,23 @@ func riceFours(codes, widths, values []uint64, low uint) int {
 	return n
 }
 
+func riceTwos(codes, widths, values []uint64, base, down uint64, rest, low uint) int {
+	n := foursOf(values)
+	if n > 0 {
+		_, _ = codes[n/2-1], widths[n/2-1]
+		riceTwosAVX2(unsafe.SliceData(codes), unsafe.SliceData(widths), unsafe.SliceData(values), n, base, down, uint64(rest), uint64(low))
+	}
+	return n
+}
+
+func halvings(values []uint64, least, most uint64, rest uint, up, down *[3]uint64) int {
+	n := foursOf(values)
+	if n > 0 {
+		halvingsAVX2(unsafe.SliceData(values), n, least, most, uint64(rest), up, down)
+	}
+	return n
+}
+
 func fixedFours(codes, values []uint64, base uint64, rest, param uint) int {
 	n := foursOf(values)
 	if n > 0 {

@@ -58,10 +58,12 @@ func roundToBFloat16([]byte, []float32) (done, nonFinite int)            { retur
 func fromFloat16(_, _ []byte) int                                        { return 0 }
 func fromBFloat16(_, _ []byte) int                                       { return 0 }
 
-func riceFours(_, _, _ []uint64, _ uint) int                   { return 0 }
-func fixedFours(_, _ []uint64, _ uint64, _, _ uint) int        { return 0 }
-func rotate16([]uint64, []byte) (done int, least, most uint64) { return 0, ^uint64(0), 0 }
-func rotate32([]uint64, []byte) (done int, least, most uint64) { return 0, ^uint64(0), 0 }
+func riceFours(_, _, _ []uint64, _ uint) int                              { return 0 }
+func riceTwos(_, _, _ []uint64, _, _ uint64, _, _ uint) int               { return 0 }
+func halvings([]uint64, uint64, uint64, uint, *[3]uint64, *[3]uint64) int { return 0 }
+func fixedFours(_, _ []uint64, _ uint64, _, _ uint) int                   { return 0 }
+func rotate16([]uint64, []byte) (done int, least, most uint64)            { return 0, ^uint64(0), 0 }
+func rotate32([]uint64, []byte) (done int, least, most uint64)            { return 0, ^uint64(0), 0 }
 
 func sumFloat(element.Kind, []byte, []byte) int { return 0 }
 

@@ -10,6 +10,8 @@ import (
 // codes are made of.
 func fours() {
 	riceFours()
+	riceTwos()
+	halvings()
 	fixedFours()
 	rotator("rotate16AVX2", "float16 or bfloat16", 2, 15, func(m Mem, y VecVirtual) { VPMOVZXWQ(m, y) })
 	rotator("rotate32AVX2", "float32", 4, 31, func(m Mem, y VecVirtual) { VPMOVZXDQ(m, y) })
@@ -94,6 +96,98 @@ func riceFours() {
 		VMOVDQU(joined, Mem{Base: codes, Index: done, Scale: 2})
 		VMOVDQU(wide, Mem{Base: widths, Index: done, Scale: 2})
 	})
+	end()
+}
+
+func riceTwos() {
+	function("riceTwosAVX2", "func(codes, widths, values *uint64, n int, base, down, rest, low uint64)",
+		"riceTwosAVX2 is RiceTwos for n numbers, a multiple of 8 and more than none.")
+	codes, widths, values, n := Load(Param("codes"), GP64()), Load(Param("widths"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
+	base, down := spread64(Load(Param("base"), GP64())), spread64(Load(Param("down"), GP64()))
+	rest, low := shift("rest"), shift("low")
+	others, mask, one, least := lowest(rest), lowest(low), YMM(), YMM()
+	VPCMPEQD(one, one, one)
+	VPSRLQ(Imm(63), one, one)
+	fixed := XMM()
+	VPADDQ(rest, low, fixed)
+	VPBROADCASTQ(fixed, least)
+	VPADDQ(one, least, least)
+	loop(n, 8, func(done GPVirtual) {
+		var code, width [2]VecVirtual
+		for v := range code {
+			y, e, zeros := YMM(), YMM(), YMM()
+			VMOVDQU(Mem{Base: values, Index: done, Scale: 8, Disp: 32 * v}, y)
+			VPSRLQ(rest, y, e)
+			VPSUBQ(base, e, e)
+			VPXOR(down, e, e)
+			VPSUBQ(down, e, e)
+			VPSRLQ(low, e, zeros)
+			VPAND(others, y, y)
+			VPSLLQ(low, y, y)
+			VPAND(mask, e, e)
+			VPOR(e, y, y)
+			VPADDQ(y, y, y)
+			VPOR(one, y, y)
+			VPSLLVQ(zeros, y, y)
+			VPADDQ(least, zeros, zeros)
+			code[v], width[v] = y, zeros
+		}
+		even, odd := YMM(), YMM()
+		VPUNPCKLQDQ(width[1], width[0], even)
+		VPUNPCKHQDQ(width[1], width[0], odd)
+		VPADDQ(even, odd, odd)
+		VPERMQ(Imm(0xd8), odd, odd) // pairs were in the order 0, 2, 1, 3
+		VMOVDQU(odd, Mem{Base: widths, Index: done, Scale: 4})
+		first, second := YMM(), YMM()
+		VPUNPCKLQDQ(code[1], code[0], first)
+		VPUNPCKHQDQ(code[1], code[0], second)
+		VPSLLVQ(even, second, second)
+		VPOR(first, second, second)
+		VPERMQ(Imm(0xd8), second, second)
+		VMOVDQU(second, Mem{Base: codes, Index: done, Scale: 4})
+	})
+	end()
+}
+
+func halvings() {
+	function("halvingsAVX2", "func(values *uint64, n int, least, most, rest uint64, up, down *[3]uint64)",
+		"halvingsAVX2 is Halvings for n numbers, a multiple of 4 and more than none.")
+	values, n := Load(Param("values"), GP64()), Load(Param("n"), GP64())
+	least, most := spread64(Load(Param("least"), GP64())), spread64(Load(Param("most"), GP64()))
+	rest := shift("rest")
+	var sums [2][3]VecVirtual
+	for way := range sums {
+		for r := range sums[way] {
+			sums[way][r] = YMM()
+			VPXOR(sums[way][r], sums[way][r], sums[way][r])
+		}
+	}
+	loop(n, 4, func(done GPVirtual) {
+		e, above, below := YMM(), YMM(), YMM()
+		VMOVDQU(Mem{Base: values, Index: done, Scale: 8}, e)
+		VPSRLQ(rest, e, e)
+		VPSUBQ(least, e, above)
+		VPSUBQ(e, most, below)
+		for way, d := range []VecVirtual{above, below} {
+			for r := range sums[way] {
+				VPADDQ(d, sums[way][r], sums[way][r])
+				if r < 2 {
+					VPSRLQ(Imm(1), d, d)
+				}
+			}
+		}
+	})
+	for way, name := range []string{"up", "down"} {
+		at := Load(Param(name), GP64())
+		for r, s := range sums[way] {
+			x, y := XMM(), XMM()
+			VEXTRACTI128(Imm(1), s, x)
+			VPADDQ(s.AsX(), x, x)
+			VPSHUFD(Imm(0x4e), x, y)
+			VPADDQ(x, y, y)
+			VMOVQ(y, Mem{Base: at, Disp: 8 * r})
+		}
+	}
 	end()
 }
 
