@@ -57,6 +57,7 @@ var (
 	repeated      = describe("repeated_bytes_total", "Bytes of messages that PS_RESEND sent again.", "job")
 	duration      = describe("request_duration_seconds", "Time from a request to its answer.", "job")
 	distinctKeys  = describe("distinct_keys", "Distinct keys that were used; an estimate where exact is 0.", "job")
+	alphaOf       = describe("alpha", "Share of the values of the job's parameters that a worker of this host uses in a step, on average, weighted by bytes.", "job")
 	exact         = describe("exact", "1 while every key is counted one by one.", "job")
 	sketchBound   = describe("sketch_bound", "By how much the count of a key may be too high where it is estimated.", "job")
 	connections   = describe("connections", "Connections of the job: synced, unsynced, unplaced.", "job", "state")
@@ -79,6 +80,9 @@ var (
 	plannerSent   = describe("planner_reports_total", "Reports that the planner took.")
 	plannerGiven  = describe("planner_reports_skipped_total", "Reports given up because a newer one was there.")
 )
+
+// metricBlocks is how finely keys are looked at for a job's alpha.
+const metricBlocks = 16
 
 // collector makes the metrics from the agent's state.
 type collector struct{ agent *Agent }
@@ -141,6 +145,9 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	s.count(leftHost, float64(j.LeftHostBytes), name)
 	s.count(repeated, float64(v.Job.Sums.Totals().Repeated), name)
 	s.gauge(distinctKeys, float64(j.DistinctKeys), name)
+	if alpha, err := page.AlphaOf(a, j.Name, metricBlocks); err == nil && alpha.Workers > 0 {
+		s.gauge(alphaOf, alpha.Alpha, name)
+	}
 	s.gauge(exact, oneIf(j.Exact), name)
 	s.gauge(sketchBound, float64(v.Job.Sums.Table.Bound()), name)
 	s.stalls(name, &j)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -294,6 +295,7 @@ func (r *Recorded) Servers(job string, span page.Range) (page.Servers, error) {
 	s.Job = j.name
 	for i := range s.Workers {
 		s.Workers[i].StepsPerSecond *= j.steps / max(j.looked, 1)
+		s.Workers[i].Steps = uint64(math.Round(float64(s.Workers[i].Steps) * j.steps / max(j.looked, 1)))
 	}
 	return s, nil
 }

@@ -150,3 +150,20 @@ func TestRecordedRefuses(t *testing.T) {
 		t.Errorf("another file: %v", err)
 	}
 }
+
+// All ten keys are used in each step, also where every second step alone was looked at.
+func TestAlphaOfARecording(t *testing.T) {
+	for _, oneIn := range []uint32{1, 2} {
+		r := &Recorded{Version: "v"}
+		if _, err := r.Open("dense", bytes.NewReader(recorded20(t, time.Unix(1_700_000_000, 0), oneIn))); err != nil {
+			t.Fatal(err)
+		}
+		a, err := page.AlphaOf(r, r.Jobs()[0].Name, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(a.Alpha-1) > 0.06 || a.Keys != 10 || a.Bytes != 400 || a.Workers != 2 || len(a.Ranges) != 1 || a.SampledOneIn != oneIn {
+			t.Errorf("one in %d: %+v, want all of 10 keys of 400 bytes in each step of 2 workers", oneIn, a)
+		}
+	}
+}

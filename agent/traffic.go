@@ -118,6 +118,9 @@ func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool, 
 	if w < len(view.Timestamps) {
 		load.Timestamp = int64(view.Timestamps[w])
 	}
+	if w < len(view.Steps) {
+		load.Steps = view.Steps[w]
+	}
 	if w < len(view.Steps) && seconds > 0 {
 		load.StepsPerSecond = float64(view.Steps[w]) / seconds
 	}

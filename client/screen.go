@@ -95,3 +95,17 @@ func HottestKeys(ctx context.Context, agent string, jobs []page.Job, n int) map[
 	}
 	return named
 }
+
+// Alphas asks an agent or planner how sparsely each job that is not over uses its
+// parameters, by the job's name.
+func Alphas(ctx context.Context, agent string, jobs []page.Job) map[string]page.Alpha {
+	all := map[string]page.Alpha{}
+	for _, j := range jobs {
+		var a page.Alpha
+		if j.State == page.Over || Get(ctx, agent, "/api/v1/alpha", url.Values{"job": {j.Name}}, &a) != nil {
+			continue // it may just have ended; an older agent serves none
+		}
+		all[j.Name] = a
+	}
+	return all
+}

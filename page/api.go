@@ -346,6 +346,7 @@ type WorkerLoad struct {
 	BytesIn        uint64  `json:"bytes_in"`
 	BytesOut       uint64  `json:"bytes_out"`
 	Timestamp      int64   `json:"timestamp"` // of its last request
+	Steps          uint64  `json:"steps"`     // since it was first seen, or in the stretch of time asked for where that is known
 	StepsPerSecond float64 `json:"steps_per_second"`
 	Straggler      bool    `json:"straggler"` // well behind the median worker
 	Latency        Latency `json:"latency"`

@@ -81,6 +81,8 @@ func TestStatusCodes(t *testing.T) {
 		{"which job", "/api/v1/traffic", two, 400, "a:1, b:1"},
 		{"no job yet", "/api/v1/keys", &fixed{}, 404, "none has been seen"},
 		{"unknown job", "/api/v1/servers?job=x", one, 404, `no such job: \"x\"`},
+		{"alpha of nothing", "/api/v1/alpha", one, 200, `"alpha":0`},
+		{"bad blocks of alpha", "/api/v1/alpha?blocks=x", one, 400, "blocks"},
 		{"agent", "/api/v1/agent", one, 200, `"host":"h"`},
 		{"bad blocks", "/api/v1/heatmap?blocks=0", one, 400, "blocks"},
 		{"too many blocks", "/api/v1/heatmap?blocks=99999", one, 400, "4096"},

@@ -98,6 +98,7 @@ func Handler(state State, opts Options) http.Handler {
 	mux.HandleFunc("GET /api/v1/traffic", answer(s.traffic))
 	mux.HandleFunc("GET /api/v1/keys", answer(s.keys))
 	mux.HandleFunc("GET /api/v1/servers", answer(s.servers))
+	mux.HandleFunc("GET /api/v1/alpha", answer(s.alpha))
 	mux.HandleFunc("GET /api/v1/agent", answer(s.agent))
 	mux.HandleFunc("GET /api/v1/names", answer(s.namesOf))
 	if opts.Plan != nil {

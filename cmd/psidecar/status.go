@@ -19,6 +19,7 @@ type statusReport struct {
 	Jobs  []page.Job `json:"jobs"`
 	// Named are the names of the hottest keys of jobs whose keys have any.
 	Named map[string][]page.HotKey `json:"hottest,omitempty"`
+	Alpha map[string]page.Alpha    `json:"alpha,omitempty"` // by the job's name
 	Proxy *proxy.State             `json:"proxy,omitempty"`
 }
 
@@ -49,6 +50,7 @@ func newStatusCommand(e env) *cobra.Command {
 			}
 			report.Jobs = jobs.Jobs
 			report.Named = client.HottestKeys(cmd.Context(), agent, report.Jobs, shownHottest)
+			report.Alpha = client.Alphas(cmd.Context(), agent, report.Jobs)
 			if report.Agent.Proxy && report.Proxy == nil { // psidecar up
 				report.Proxy = &proxy.State{}
 				if err := client.Get(cmd.Context(), agent, "/api/v1/connections", nil, report.Proxy); err != nil {
@@ -73,7 +75,7 @@ func printReport(out io.Writer, r statusReport, asJSON bool) error {
 		if p := r.Agent.Planner; p != nil && !p.Connected {
 			p.Error = client.PlannerProblem(p.Address, p.Error)
 		}
-		(&draw.Status{Agent: r.Agent, Jobs: r.Jobs, Hottest: r.Named}).Print(w)
+		(&draw.Status{Agent: r.Agent, Jobs: r.Jobs, Hottest: r.Named, Alpha: r.Alpha}).Print(w)
 	}
 	if r.Proxy != nil {
 		r.Proxy.Print(w, !r.Agent.Proxy)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ type Status struct {
 	Jobs  []page.Job
 	// Hottest are the hottest keys of jobs whose keys have names, by the job's name.
 	Hottest map[string][]page.HotKey
+	// Alpha says how sparsely jobs use their parameters, by the job's name.
+	Alpha map[string]page.Alpha
 }
 
 // Print writes a status as a table for people, its columns separated by tabs.
@@ -33,6 +36,7 @@ func (r *Status) Print(w io.Writer) {
 	}
 	for i := range r.Jobs {
 		printJob(w, &r.Jobs[i])
+		printAlpha(w, r.Alpha[r.Jobs[i].Name])
 		printHottest(w, r.Hottest[r.Jobs[i].Name])
 	}
 }
@@ -122,6 +126,34 @@ func printJob(w io.Writer, j *page.Job) {
 	for _, n := range j.Nodes {
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Address, n.RankFrom, podOf(n))
 	}
+}
+
+// printAlpha says which share of a job's parameters a worker uses in a step.
+func printAlpha(w io.Writer, a page.Alpha) {
+	if a.Workers == 0 || a.Alpha == 0 {
+		return
+	}
+	more := ""
+	if a.AtMost {
+		more = " or less"
+	}
+	fmt.Fprintf(w, "  alpha %s%s: a worker uses that share of %s of values in a step\n", ShareText(a.Alpha), more, BytesText(a.Bytes))
+}
+
+// ShareText writes a share with three digits.
+func ShareText(share float64) string { return strconv.FormatFloat(share, 'g', 3, 64) }
+
+// BytesText writes bytes in units that people read.
+func BytesText(bytes float64) string {
+	for _, unit := range []struct {
+		of   float64
+		name string
+	}{{1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}} {
+		if bytes >= unit.of {
+			return fmt.Sprintf("%.1f %s", bytes/unit.of, unit.name)
+		}
+	}
+	return fmt.Sprintf("%.0f bytes", bytes)
 }
 
 // titleOf is what a job is called, with its scheduler's address.

@@ -143,15 +143,16 @@ func serverLoads(t *page.Traffic, reports []*api.JobReport) []page.ServerLoad {
 func workerLoads(t *page.Traffic, reports []*api.JobReport) []page.WorkerLoad {
 	loads := []page.WorkerLoad{}
 	took, steps := timesOf(reports, (*api.JobReport).GetByWorker), paceOf(reports)
-	timestamps := map[string]int64{}
+	timestamps, made := map[string]int64{}, map[string]uint64{}
 	for _, r := range reports {
 		for _, s := range r.GetSteps() {
 			timestamps[s.GetWorker()] = max(timestamps[s.GetWorker()], int64(s.GetTimestamp()))
+			made[s.GetWorker()] = max(made[s.GetWorker()], s.GetSteps())
 		}
 	}
 	for w, name := range t.Workers {
 		load := page.WorkerLoad{
-			Name: name, Latency: latency(took[name]), StepsPerSecond: steps.workers[name], Timestamp: timestamps[name],
+			Name: name, Latency: latency(took[name]), StepsPerSecond: steps.workers[name], Timestamp: timestamps[name], Steps: made[name],
 			Straggler: slices.Contains(steps.stragglers, name),
 		}
 		for i := range t.Servers {

@@ -1,0 +1,230 @@
+package page
+
+import (
+	"math"
+	"net/http"
+	"slices"
+
+	"github.com/psidecar/psidecar/page/forms"
+)
+
+// Alpha answers /api/v1/alpha (parameter blocks: how finely keys are looked at, default
+// 64): how sparsely a job uses its parameters, and what each way of keeping them the same
+// on all machines would move.
+//
+// An agent answers of its host's workers alone: alpha is theirs, and the forms, which are
+// of all machines, are left out.
+type Alpha struct {
+	Job string `json:"job"`
+	// Alpha is the share of the parameters' values that a worker uses in a step, on average:
+	// of the ranges, weighted by bytes (Parallax, Kim and others 2019, section 2.2).
+	Alpha    float64 `json:"alpha"`
+	Keys     uint64  `json:"keys"`
+	Bytes    float64 `json:"bytes"`    // of all values that are pushed, each once
+	Workers  int     `json:"workers"`  // whose steps are known
+	Machines int     `json:"machines"` // that have workers; 0: an agent's answer
+	Each     int     `json:"workers_of_a_machine"`
+	// Forms are bytes that the busiest machine would send and receive in a step, of values
+	// alone, were servers on all machines and parameters spread evenly (Table 3 there).
+	Forms  map[string]float64 `json:"forms,omitempty"`
+	Least  string             `json:"least,omitempty"` // form of the fewest
+	Ranges []AlphaRange       `json:"ranges"`
+
+	// AtMost says that alpha may be less, and bytes more: the planner's, since hosts' keys
+	// overlap and the most that one host knows are counted. What servers would move does not
+	// depend on it.
+	AtMost       bool   `json:"at_most,omitempty"`
+	SampledOneIn uint32 `json:"sampled_one_in"` // above 1: rare keys may not have been seen, and alpha be less
+}
+
+// An AlphaRange is neighbouring keys of which workers use alike shares.
+type AlphaRange struct {
+	Block
+	Alpha float64            `json:"alpha"`
+	Bytes float64            `json:"bytes"`
+	Forms map[string]float64 `json:"forms,omitempty"`
+	Least string             `json:"least,omitempty"`
+}
+
+// alphaBlocks is how finely keys are looked at where nobody says.
+const alphaBlocks = 64
+
+func (s server) alpha(r *http.Request) (Alpha, error) {
+	v := r.URL.Query()
+	job, err := s.job(v)
+	if err != nil {
+		return Alpha{}, err
+	}
+	blocks, err := number(v, "blocks", alphaBlocks, maxBlocks)
+	if err != nil {
+		return Alpha{}, err
+	}
+	a, err := AlphaOf(s.state, job, blocks)
+	a.Ranges = nonNil(a.Ranges)
+	for i := range a.Ranges {
+		a.Ranges[i].Name = s.called().Keys(job, uint64(a.Ranges[i].First), uint64(a.Ranges[i].Last))
+	}
+	return a, err
+}
+
+// AlphaOf returns a job's alpha, by at most so many blocks of keys.
+func AlphaOf(state State, job string, blocks int) (Alpha, error) {
+	ranges, h, err := pushed(state, job, blocks)
+	if err != nil {
+		return Alpha{}, err
+	}
+	loads, err := state.Servers(job, Range{})
+	if err != nil {
+		return Alpha{}, err
+	}
+	a := Alpha{Job: job, SampledOneIn: h.SampledOneIn}
+	rounds, err := roundsOf(state, h, ranges, loads.Workers)
+	if err != nil {
+		return Alpha{}, err
+	}
+	for _, n := range rounds {
+		if n > 0 {
+			a.Workers++
+		}
+	}
+	jobs := state.Jobs()
+	a.AtMost = slices.ContainsFunc(jobs, func(j Job) bool { return j.Name == job && j.KeysAtLeast })
+	c := clusterOf(jobs, job)
+	figures, all := forms.Compare(ranges, rounds, forms.Cluster{Machines: max(c.Machines, 1), Each: max(c.Each, 1)})
+	a.Alpha, a.Keys, a.Bytes = all.Alpha, all.Keys, all.Bytes
+	whole := c.Machines > 1
+	if c.Machines > 0 {
+		a.Machines, a.Each = c.Machines, c.Each
+	}
+	if whole {
+		a.Forms, a.Least = named(&all.Costs)
+	}
+	for i := range figures {
+		f := &figures[i]
+		to := AlphaRange{Block: NewBlock(f.First, f.Last, f.Keys, false), Alpha: f.Alpha, Bytes: f.Bytes}
+		if whole {
+			to.Forms, to.Least = named(&f.Costs)
+		}
+		a.Ranges = append(a.Ranges, to)
+	}
+	return a, nil
+}
+
+func named(c *forms.Costs) (all map[string]float64, least string) {
+	all = map[string]float64{}
+	for form, bytes := range c {
+		all[forms.Form(form).String()] = bytes
+	}
+	return all, c.Least().String()
+}
+
+// pushed returns what each worker pushed of each block, or pulled where nobody has pushed;
+// h has the workers' names.
+func pushed(state State, job string, blocks int) (ranges []forms.Range, h Heatmap, err error) {
+	for _, measures := range [][2]Measure{{Pushes, PushedBytes}, {Pulls, PulledBytes}} {
+		q := HeatmapQuery{Blocks: blocks, Last: math.MaxUint64, Measure: measures[0]}
+		if h, err = state.Heatmap(job, q); err != nil {
+			return nil, h, err
+		}
+		q.Measure = measures[1]
+		bytes, err := state.Heatmap(job, q)
+		if err != nil {
+			return nil, h, err
+		}
+		ranges = rangesOf(&h, &bytes)
+		if slices.ContainsFunc(ranges, func(r forms.Range) bool { return slices.Max(append(r.Uses, 0)) > 0 }) {
+			break
+		}
+	}
+	return ranges, h, nil
+}
+
+// rangesOf joins uses and bytes, which were asked for one after the other: of blocks that
+// have changed in between, as new keys come, only those that both have.
+func rangesOf(uses, bytes *Heatmap) (ranges []forms.Range) {
+	at := map[Key]int{}
+	for i, b := range bytes.Blocks {
+		at[b.First] = i
+	}
+	worker := map[string]int{}
+	for w, name := range bytes.Workers {
+		worker[name] = w
+	}
+	for i, b := range uses.Blocks {
+		k, ok := at[b.First]
+		if !ok || bytes.Blocks[k].Last != b.Last {
+			continue
+		}
+		r := forms.Range{First: uint64(b.First), Last: uint64(b.Last), Keys: b.Keys}
+		for w, name := range uses.Workers {
+			r.Uses = append(r.Uses, uses.Counts[w][i])
+			n := uint64(0)
+			if of, ok := worker[name]; ok {
+				n = bytes.Counts[of][k]
+			}
+			r.Bytes = append(r.Bytes, n)
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges
+}
+
+// roundsOf returns the steps of the heatmap's workers. The hottest keys, which take a look
+// at all keys, are asked for only where a worker pushes each key by itself.
+func roundsOf(state State, h Heatmap, ranges []forms.Range, loads []WorkerLoad) ([]uint64, error) {
+	steps, uses := make([]uint64, len(h.Workers)), make([]uint64, len(h.Workers))
+	for w, name := range h.Workers {
+		if i := slices.IndexFunc(loads, func(l WorkerLoad) bool { return l.Name == name }); i >= 0 {
+			steps[w] = loads[i].Steps
+		}
+		for _, r := range ranges {
+			uses[w] += r.Uses[w]
+		}
+	}
+	if !forms.ByKey(steps, uses) {
+		return steps, nil
+	}
+	hot, err := state.Keys(h.Job, defaultHot)
+	if err != nil {
+		return nil, err
+	}
+	most := make([]uint64, len(h.Workers))
+	for w, name := range h.Workers {
+		of := slices.Index(hot.Workers, name)
+		for _, key := range hot.Hottest {
+			if of >= 0 && of < len(key.Workers) {
+				most[w] = max(most[w], rounds(key.Workers[of], key.Pushes, key.Pulls))
+			}
+		}
+	}
+	return forms.Rounds(steps, uses, most), nil
+}
+
+// rounds returns how many of a worker's accesses of a key are pushes, or pulls where nobody
+// pushes it.
+func rounds(accesses, pushes, pulls uint64) uint64 {
+	if pushes == 0 {
+		return accesses
+	}
+	return uint64(math.Round(float64(accesses) * float64(pushes) / float64(pushes+pulls)))
+}
+
+// clusterOf returns where a job's workers are; the zero Cluster where that is not known.
+func clusterOf(jobs []Job, job string) forms.Cluster {
+	at := map[string]int{}
+	for _, j := range jobs {
+		if j.Name != job {
+			continue
+		}
+		for _, n := range j.Nodes {
+			if n.Role == "worker" && n.Host != "" {
+				at[n.Host]++
+			}
+		}
+	}
+	c := forms.Cluster{Machines: len(at)}
+	for _, n := range at {
+		c.Each = max(c.Each, n)
+	}
+	return c
+}
