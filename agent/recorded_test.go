@@ -11,6 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/forms"
 )
 
 // recorded20 is a recording of 20 s: two workers that pull and push ten keys five
@@ -158,11 +159,12 @@ func TestAlphaOfARecording(t *testing.T) {
 		if _, err := r.Open("dense", bytes.NewReader(recorded20(t, time.Unix(1_700_000_000, 0), oneIn))); err != nil {
 			t.Fatal(err)
 		}
-		a, err := page.AlphaOf(r, r.Jobs()[0].Name, 64)
+		a, err := page.AlphaOf(r, r.Jobs()[0].Name, 64, forms.Cluster{Machines: 2, Each: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if math.Abs(a.Alpha-1) > 0.06 || a.Keys != 10 || a.Bytes != 400 || a.Workers != 2 || len(a.Ranges) != 1 || a.SampledOneIn != oneIn {
+		if math.Abs(a.Alpha-1) > 0.06 || a.Keys != 10 || a.Bytes != 400 || a.Workers != 2 || len(a.Ranges) != 1 || a.SampledOneIn != oneIn ||
+			math.Abs(a.Forms["servers"]/800-1) > 0.06 {
 			t.Errorf("one in %d: %+v, want all of 10 keys of 400 bytes in each step of 2 workers", oneIn, a)
 		}
 	}

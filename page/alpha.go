@@ -8,12 +8,12 @@ import (
 	"github.com/psidecar/psidecar/page/forms"
 )
 
-// Alpha answers /api/v1/alpha (parameter blocks: how finely keys are looked at, default
-// 64): how sparsely a job uses its parameters, and what each way of keeping them the same
+// Alpha answers /api/v1/alpha (parameters blocks: how finely keys are looked at, default
+// 64; machines and each: to reckon with so many, and so many workers on each): how sparsely a job uses its parameters, and what each way of keeping them the same
 // on all machines would move.
 //
 // An agent answers of its host's workers alone: alpha is theirs, and the forms, which are
-// of all machines, are left out.
+// of all machines, are left out where nobody says how many there are.
 type Alpha struct {
 	Job string `json:"job"`
 	// Alpha is the share of the parameters' values that a worker uses in a step, on average:
@@ -46,8 +46,12 @@ type AlphaRange struct {
 	Least string             `json:"least,omitempty"`
 }
 
-// alphaBlocks is how finely keys are looked at where nobody says.
-const alphaBlocks = 64
+// alphaBlocks is how finely keys are looked at where nobody says, and maxMachines how many
+// machines, and workers on each, may be reckoned with.
+const (
+	alphaBlocks = 64
+	maxMachines = 1 << 20
+)
 
 func (s server) alpha(r *http.Request) (Alpha, error) {
 	v := r.URL.Query()
@@ -59,7 +63,14 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 	if err != nil {
 		return Alpha{}, err
 	}
-	a, err := AlphaOf(s.state, job, blocks)
+	on := forms.Cluster{Each: 1}
+	if on.Machines, err = number(v, "machines", 0, maxMachines); err != nil {
+		return Alpha{}, err
+	}
+	if on.Each, err = number(v, "each", 1, maxMachines); err != nil {
+		return Alpha{}, err
+	}
+	a, err := AlphaOf(s.state, job, blocks, on)
 	a.Ranges = nonNil(a.Ranges)
 	for i := range a.Ranges {
 		a.Ranges[i].Name = s.called().Keys(job, uint64(a.Ranges[i].First), uint64(a.Ranges[i].Last))
@@ -67,8 +78,9 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 	return a, err
 }
 
-// AlphaOf returns a job's alpha, by at most so many blocks of keys.
-func AlphaOf(state State, job string, blocks int) (Alpha, error) {
+// AlphaOf returns a job's alpha, by at most so many blocks of keys, and the forms on a
+// cluster; where that has no machines, on those that the job is known to be on.
+func AlphaOf(state State, job string, blocks int, on forms.Cluster) (Alpha, error) {
 	ranges, h, err := pushed(state, job, blocks)
 	if err != nil {
 		return Alpha{}, err
@@ -89,12 +101,14 @@ func AlphaOf(state State, job string, blocks int) (Alpha, error) {
 	}
 	jobs := state.Jobs()
 	a.AtMost = slices.ContainsFunc(jobs, func(j Job) bool { return j.Name == job && j.KeysAtLeast })
-	c := clusterOf(jobs, job)
-	figures, all := forms.Compare(ranges, rounds, forms.Cluster{Machines: max(c.Machines, 1), Each: max(c.Each, 1)})
-	a.Alpha, a.Keys, a.Bytes = all.Alpha, all.Keys, all.Bytes
-	whole := c.Machines > 1
-	if c.Machines > 0 {
-		a.Machines, a.Each = c.Machines, c.Each
+	if on.Machines == 0 {
+		on = clusterOf(jobs, job)
+	}
+	figures, all := forms.Compare(ranges, rounds, forms.Cluster{Machines: max(on.Machines, 1), Each: max(on.Each, 1)})
+	a.Alpha, a.Keys, a.Bytes, a.Machines = all.Alpha, all.Keys, all.Bytes, on.Machines
+	whole := on.Machines > 1
+	if on.Machines > 0 {
+		a.Each = on.Each
 	}
 	if whole {
 		a.Forms, a.Least = named(&all.Costs)

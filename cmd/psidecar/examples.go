@@ -32,8 +32,11 @@ psidecar names set names.csv --control-socket /run/psidecar/names.sock   # the a
 psidecar names show --agent planner-host:9812 --csv   # as --names reads it`,
 	"partition": `psidecar partition --input rcv1.libsvm -k 8 --out parts
 psidecar partition --input rcv1.libsvm -k 8 --all --plot traffic.png   # all algorithms beside each other`,
-	"plan":        `psidecar plan show`,
-	"plan apply":  `psidecar plan apply --job 10.0.0.1:8000 --wait 30s`,
+	"plan":           `psidecar plan show`,
+	"plan apply":     `psidecar plan apply --job 10.0.0.1:8000 --wait 30s`,
+	"plan aggregate": `psidecar plan aggregate show`,
+	"plan aggregate show": `psidecar plan aggregate show --agent planner-host:9812
+psidecar plan aggregate show job.psr --machines 8 --each 4   # of a recording, as if on 8 machines`,
 	"plan codecs": `psidecar plan codecs show`,
 	"plan codecs set": `psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99         # says what it would do
 psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99 --act   # and does it`,

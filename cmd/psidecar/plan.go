@@ -50,6 +50,7 @@ of it; carry out what it proposed; take the newest plan back. A planner without
 		newActCommand(e, "forget", "Drop all that the planner keeps of a job that has ended, of all its runs; refused while it runs with keys displaced",
 			api.ActRequest_FORGET),
 		newPlanCodecsCommand(e),
+		newPlanAggregateCommand(e),
 	)
 	return cmd
 }

@@ -131,6 +131,8 @@ export interface Keys {
 
 export interface Sketch { exact: boolean; distinct_keys: number; exact_keys: number; bound: number; percent: number; memory_bytes: number; at_least?: boolean }
 
+export interface Alpha { alpha: number; bytes: number; workers: number; machines: number; forms?: Record<string, number>; least?: string; at_most?: boolean }
+
 export interface Servers {
   servers: { name: string; requests: number; bytes_in: number; bytes_out: number; share: number; latency: Latency }[];
   workers: { name: string; requests: number; bytes_in: number; bytes_out: number; steps_per_second: number; straggler: boolean; latency: Latency }[];

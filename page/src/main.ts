@@ -1,7 +1,7 @@
 // The page: asks the agent for what the view needs, every two seconds while
 // live, and draws it. Nothing is loaded from anywhere else.
 
-import { Unanswered, ask, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Runs, type Servers, type Traffic } from "./api";
+import { Unanswered, ask, type Alpha, type Agent, type Codecs, type Heatmap, type History, type Job, type Keys, type Plan, type Runs, type Servers, type Traffic } from "./api";
 import { askSides, Comparison, reach, rowNames } from "./beside";
 import { Choice } from "./choose";
 import { drawCodecs } from "./codecs";
@@ -212,11 +212,12 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   const asked = anchored({ ...view, job: job.job }, reach(known)?.end, Date.now() / 1000);
   const about = span(asked);
   const rows: Record<string, string> = view.by === "time" ? { by: "time", workers: view.workers } : {};
-  const [newHeatmap, newTraffic, newKeys, servers, plan, codecs, runs] = await Promise.all([
+  const [newHeatmap, newTraffic, newKeys, servers, alpha, plan, codecs, runs] = await Promise.all([
     ask<Heatmap>("heatmap", { ...about, measure: view.measure, blocks: view.blocks, first: view.first, last: view.last, ...rows }),
     ask<Traffic>("traffic", about),
     ask<Keys>("keys", { job: job.job }),
     ask<Servers>("servers", about),
+    ask<Alpha>("alpha", { job: job.job }).catch(() => undefined), // of an older agent, shown beside recordings
     isFleet ? ask<Plan>("plan", { job: job.job }).catch(() => undefined) : undefined, // none yet
     isFleet ? ask<Codecs>("codecs", { job: job.job }).catch(() => undefined) : undefined, // of a planner that has no rules to give
     isFleet ? ask<Runs>("runs", { job: job.job }).catch(() => undefined) : undefined, // none was seen to begin yet
@@ -234,7 +235,7 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   comparison.show(sides, isDark());
   element("compare-hint").textContent = comparison.hint(view, jobs, recordings.limit > 0);
   drawAll();
-  drawTables(job, servers);
+  drawTables(job, servers, alpha);
   drawPlanner(job, plan, codecs);
   element("runs-section").hidden = !runs?.jobs[0];
   drawRuns(element("runs"), runs?.jobs[0]?.runs ?? []);
@@ -243,12 +244,12 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   performance.measure("drawn", { start: began });
 }
 
-function drawTables(job: Job, all: Servers): void {
+function drawTables(job: Job, all: Servers, alpha?: Alpha): void {
   const stalls = job.stalls ?? [];
   element("stalls-section").hidden = stalls.length === 0;
   drawStalls(element("stalls"), stalls);
   const servers = { servers: all.servers.filter((s) => shows(view.servers, s.name)), workers: all.workers.filter((w) => shows(view.workers, w.name)) };
-  drawKeys(element("keys"), keys!, view.servers, job.sampled_one_in > 1);
+  drawKeys(element("keys"), keys!, view.servers, job.sampled_one_in > 1, alpha);
   drawServers(element("servers"), servers, places);
   drawWorkers(element("workers"), servers, places);
   element("measures-section").hidden = !job.measures?.length;

@@ -1,6 +1,6 @@
 // The panels below the heatmap, each a function from an answer to elements.
 
-import type { Agent, Counter, Host, HotKey, Job, Keys, Latency, Servers, Sketch, Stall } from "./api";
+import type { Alpha, Agent, Counter, Host, HotKey, Job, Keys, Latency, Servers, Sketch, Stall } from "./api";
 import { bytes, count, duration, megabits, percent, shortKey } from "./format";
 import { shows } from "./view";
 import { placeColumns, type Places } from "./places";
@@ -14,7 +14,7 @@ type Program = NonNullable<Agent["programs"]>[number];
 const listed = 25;
 
 /** Of a job of which not all requests are looked at, counts are right to what stands beside them. */
-export function drawKeys(host: HTMLElement, keys: Keys, servers: string, isSampled: boolean): void {
+export function drawKeys(host: HTMLElement, keys: Keys, servers: string, isSampled: boolean, alpha?: Alpha): void {
   const most = keys.hottest[0]?.accesses ?? 1;
   const hottest = keys.hottest.filter((k) => !k.server || shows(servers, k.server));
   table(
@@ -37,6 +37,24 @@ export function drawKeys(host: HTMLElement, keys: Keys, servers: string, isSampl
     note.textContent = sketchText(keys.sketch, isSampled);
     host.append(note);
   }
+  if (alpha && alpha.workers > 0 && alpha.alpha > 0) {
+    const share = document.createElement("p");
+    share.className = "hint";
+    share.textContent = alphaText(alpha);
+    host.append(share);
+  }
+}
+
+const forms: Record<string, string> = { servers: "servers", host_sums: "a sum of each host", all_reduce: "all-reduce", all_gather: "all-gather" };
+
+/** How sparsely a job uses its parameters, and what each form of keeping them would move. */
+export function alphaText(alpha: Alpha): string {
+  const share = `Alpha ${Number(alpha.alpha.toPrecision(3))}${alpha.at_most ? " or less" : ""}: a worker uses that share of ${bytes(alpha.bytes)} of values in a step.`;
+  if (!alpha.forms || !alpha.least) {
+    return share;
+  }
+  const all = Object.entries(alpha.forms).map(([form, moved]) => `${forms[form] ?? form} ${bytes(moved)}`);
+  return `${share} The busiest of ${alpha.machines} machines would move, of values in a step: ${all.join(", ")} (psidecar plan aggregate show).`;
 }
 
 /** What is known of how right the counts of keys are. */

@@ -9,7 +9,7 @@ import { curveRows, stepAt, steps, tick } from "./curves";
 import { csv } from "./export";
 import { axisKey, shortKey } from "./format";
 import { stateText, whyText } from "./measures";
-import { sketchText } from "./panels";
+import { alphaText, sketchText } from "./panels";
 import { applyPlan } from "./plan";
 import { refusal } from "./recordings";
 import { columnsOf, pick, pickServers } from "./select";
@@ -147,6 +147,17 @@ describe("counts of keys", () => {
     expect(sketchText(sketch, false)).toMatch(/every one counted exactly\.$/);
     expect(sketchText(sketch, true)).toMatch(/looked at, and scaled up\.$/);
     expect(sketchText(sketch, true)).not.toMatch(/exact/);
+  });
+});
+
+describe("alpha", () => {
+  const alpha = { alpha: 0.020073, bytes: 20000, workers: 4, machines: 0 };
+  it("is a share of all values", () => {
+    expect(alphaText(alpha)).toBe("Alpha 0.0201: a worker uses that share of 20.0 kB of values in a step.");
+    expect(alphaText({ ...alpha, at_most: true })).toMatch(/^Alpha 0.0201 or less: /);
+  });
+  it("comes with what each form moves, where the machines are known", () => {
+    expect(alphaText({ ...alpha, machines: 4, forms: { servers: 4800, host_sums: 4700 }, least: "host_sums" })).toMatch(/4 machines .*: servers 4.80 kB, a sum of each host 4.70 kB \(/);
   });
 });
 

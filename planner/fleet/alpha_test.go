@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/forms"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -29,7 +30,7 @@ func TestAlphaOfAllHosts(t *testing.T) {
 		}
 		return &api.HostReport{Host: name, Jobs: []*api.JobReport{r}}
 	}
-	a, err := page.AlphaOf(stateOf(host("a", "worker0", "worker1"), host("b", "worker2", "worker3")), "j:1", 64)
+	a, err := page.AlphaOf(stateOf(host("a", "worker0", "worker1"), host("b", "worker2", "worker3")), "j:1", 64, forms.Cluster{})
 	if err != nil {
 		t.Fatal(err)
 	}
