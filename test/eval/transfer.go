@@ -6,6 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/page/forms"
 )
 
 // transfers repeats table 3 of Parallax: what a machine sends and receives in a step by
@@ -59,16 +60,14 @@ func (t transfer) machine(worker float64) float64 {
 	return 2 * worker * (n - 1) / n
 }
 
-// servers is 4 alpha w m (N-1)/N: used values pulled, and their gradients pushed.
-func (t transfer) servers() float64 { return t.machine(2 * t.alpha * 4 * float64(t.values)) }
-
-// allReduce is 4 w m (N-1)/N, by rings, of all values.
-func (t transfer) allReduce() float64 { return t.machine(2 * 4 * float64(t.values)) }
-
-// allGather is 2 alpha w m (N-1): each worker's gradients to every other.
-func (t transfer) allGather() float64 {
-	return 2 * t.alpha * 4 * float64(t.values) * float64(t.machines-1)
+// costs are Table 3's, of all variables.
+func (t transfer) costs() forms.Costs {
+	return forms.Cluster{Machines: t.machines, Each: 1}.Costs(4*float64(t.values), t.alpha)
 }
+
+func (t transfer) servers() float64   { return t.costs()[forms.Servers] }
+func (t transfer) allReduce() float64 { return t.costs()[forms.AllReduce] }
+func (t transfer) allGather() float64 { return t.costs()[forms.AllGather] }
 
 // modelValues is how many values there are that the samples of some model use.
 func modelValues(models []model.Model) (sum int) {
