@@ -56,7 +56,10 @@ type Cluster struct {
 // each uses alpha: as if they chose apart from each other. Workers that are given similar
 // data use fewer, those of one that divides data well too.
 func (c Cluster) Shared(alpha float64) float64 {
-	return 1 - math.Pow(1-min(max(alpha, 0), 1), float64(c.Each))
+	if c.Each == 1 {
+		return alpha
+	}
+	return -math.Expm1(float64(c.Each) * math.Log1p(-min(max(alpha, 0), 1))) // 1 - (1 - alpha)^Each, of small ones too
 }
 
 // Costs returns what values of so many bytes cost, of which a worker uses the share alpha
