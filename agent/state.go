@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // recently is the time that rates are taken over.
@@ -82,6 +83,9 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 		},
 	}
 	a.call(&j)
+	if v.Unread > 0 {
+		j.Remarks = append(j.Remarks, unread(v))
+	}
 	j.Sampling = a.sampling(v, name)
 	if v.Dialect != 0 {
 		j.Dialect = v.Dialect.String()
@@ -110,6 +114,14 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	}
 	j.Measures = a.measures(v, &j)
 	return j
+}
+
+// unread says what is not read of a job.
+func unread(v *observe.JobView) string {
+	if v.Fork == pslite.NoFork {
+		return fmt.Sprintf("%d connections, each way counted, carry messages of no dialect of PS-lite that is read, a fork's perhaps: they pass as they are, and are not counted", v.Unread)
+	}
+	return fmt.Sprintf("%d connections, each way counted, carry messages of %v, a fork of PS-lite that is not read: they pass as they are, and are not counted", v.Unread, v.Fork)
 }
 
 // call says what a job is called, who says so, and what is wrong with that.

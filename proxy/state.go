@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -42,17 +43,20 @@ type State struct {
 
 // ConnectionState describes one connection.
 type ConnectionState struct {
-	ID          uint64    `json:"id"`
-	Kind        string    `json:"kind"` // link, direct, accepted
-	Client      string    `json:"client"`
-	Destination string    `json:"destination"`
-	Peer        string    `json:"peer,omitempty"` // the other proxy's instance
-	Codec       string    `json:"codec,omitempty"`
-	Past        string    `json:"past,omitempty"` // why a direct one went past the mesh
-	Since       time.Time `json:"since"`
-	ToFar       Direction `json:"to_far"` // away from the job's process on this host
-	ToJob       Direction `json:"to_job"`
-	Payoff      *Payoff   `json:"payoff,omitempty"` // with --codec auto, once it is known
+	ID          uint64 `json:"id"`
+	Kind        string `json:"kind"` // link, direct, accepted
+	Client      string `json:"client"`
+	Destination string `json:"destination"`
+	Peer        string `json:"peer,omitempty"` // the other proxy's instance
+	Codec       string `json:"codec,omitempty"`
+	Past        string `json:"past,omitempty"` // why a direct one went past the mesh
+	// Unread says of a connection whose messages a codec does not read, so that all
+	// passes as it is, whose they are: a fork of PS-lite, or unknown.
+	Unread string    `json:"unread,omitempty"`
+	Since  time.Time `json:"since"`
+	ToFar  Direction `json:"to_far"` // away from the job's process on this host
+	ToJob  Direction `json:"to_job"`
+	Payoff *Payoff   `json:"payoff,omitempty"` // with --codec auto, once it is known
 }
 
 // Payoff says whether the messages of a connection are encoded (--codec auto), and
@@ -109,6 +113,9 @@ func (c *connection) state() ConnectionState {
 	s := ConnectionState{
 		ID: c.id, Kind: string(c.kind), Client: c.client.String(), Destination: c.destination.String(), Codec: c.codec, Past: c.past, Since: c.started,
 		ToFar: direction(c.pipe.ToFar.Counts()), ToJob: direction(c.pipe.ToJob.Counts()),
+	}
+	if sent := c.pipe.ToFar.Counts(); sent.Unread {
+		s.Unread = cmp.Or(sent.Fork.String(), "unknown")
 	}
 	if m := c.pipe.Payoff; m != nil {
 		if f := m.Figures(); f != nil {

@@ -44,8 +44,10 @@ type Job struct {
 
 	observer      *Observer
 	dialect       pslite.Dialect
-	first, last   int64 // times of its first and last message
-	serverCount   int   // as configured, 0 unknown
+	unread        int         // streams with messages that are not read
+	fork          pslite.Fork // whose those are, where they show it
+	first, last   int64       // times of its first and last message
+	serverCount   int         // as configured, 0 unknown
 	workerCount   int
 	nodes         []*Node
 	byAddress     map[netip.AddrPort]*Node

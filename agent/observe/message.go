@@ -56,7 +56,7 @@ func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
 		frame = s.metaBuf
 	}
 	if _, err := s.detector.Decode(frame, &o.meta); err != nil {
-		if !s.timing {
+		if !s.timing && !s.ofFork(err) {
 			o.misses.BadMetas++
 		}
 		s.metaBuf = s.metaBuf[:0]

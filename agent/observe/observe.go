@@ -98,7 +98,7 @@ const (
 
 // Misses counts what could not be counted.
 type Misses struct {
-	BadMetas      uint64 // meta frames of no known dialect
+	BadMetas      uint64 // meta frames of no known dialect, in connections that speak one
 	Incomplete    uint64 // messages of which parts were lost
 	Unplaced      uint64 // data messages whose worker or server is not known
 	UnplacedBytes uint64

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/psidecar/psidecar/agent/counts"
@@ -23,6 +24,7 @@ type stream struct {
 	timing   bool // received: its answers are matched with requests, nothing more
 	missed   uint64
 	spoke    bool  // a message passed
+	foreign  bool  // counted in its job's unread
 	skipped  bool  // messages passed that could not be told, answers perhaps, since the last that was
 	identity int32 // of the sender, from its READY; 0 unknown
 	detector pslite.Detector
@@ -116,8 +118,34 @@ func (o *Observer) closeStream(s *stream) {
 func (o *Observer) close(s *stream, r *bpf.Record) {
 	s.closed = true
 	if r.Kind == bpf.KindForeign {
+		s.unread(pslite.NoFork)
 		o.closeStream(s)
 		delete(o.streams, s.id)
+	}
+}
+
+// ofFork notes that a message is of a fork that is not read, and reports whether it is.
+func (s *stream) ofFork(err error) bool {
+	var fork *pslite.ForkError
+	if !errors.As(err, &fork) || fork.Fork == pslite.NoFork || s.job() == nil {
+		return false
+	}
+	s.unread(fork.Fork)
+	return true
+}
+
+// unread counts the stream, once, among those of its job that carry what is not read.
+func (s *stream) unread(fork pslite.Fork) {
+	j := s.job()
+	if j == nil {
+		return
+	}
+	if fork != pslite.NoFork {
+		j.fork = fork
+	}
+	if !s.foreign {
+		s.foreign = true
+		j.unread++
 	}
 }
 

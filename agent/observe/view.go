@@ -25,6 +25,8 @@ type JobView struct {
 	Unsynced       int
 	Unplaced       int
 	Missed         uint64
+	Unread         int         // directions of connections with messages of no dialect, so far
+	Fork           pslite.Fork // whose those are, where they show it
 }
 
 // A NodeView is a node at one moment.
@@ -90,6 +92,7 @@ func (o *Observer) view(j *Job) JobView {
 	v := JobView{
 		Job: j, Dialect: j.dialect, First: j.first, Last: j.last, Table: j.table,
 		Servers: j.serverCount, Workers: j.workerCount, SampledOneIn: j.sampledAtMost, Looked: j.looked.view(),
+		Unread: j.unread, Fork: j.fork,
 	}
 	for _, n := range j.nodes {
 		rank, from := n.rank()

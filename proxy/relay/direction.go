@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/psidecar/psidecar/proxy/keep"
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
@@ -17,6 +18,7 @@ type Flow struct {
 	in, out, codecNanos       atomic.Uint64
 	lane, spared              atomic.Uint64
 	inMessage                 atomic.Bool
+	unread                    atomic.Uint32 // 1 + the [pslite.Fork] of a stream whose messages are of no dialect
 }
 
 // FlowCounts are a [Flow]'s figures at one moment. In and Out count what was
@@ -31,15 +33,31 @@ type FlowCounts struct {
 	Spared     uint64 // bytes of values that went nowhere: another link had brought them
 	CodecNanos uint64 // spent in the codec, estimated from one message in 16
 	InMessage  bool   // a message is unfinished
+	// Unread: the first message was of no dialect, and all passes as it is. Fork is
+	// whose it was.
+	Unread bool
+	Fork   pslite.Fork
 }
 
 // Counts returns the figures of now.
 func (f *Flow) Counts() FlowCounts {
+	unread := f.unread.Load()
 	return FlowCounts{
+		Unread: unread > 0, Fork: pslite.Fork(max(unread, 1) - 1),
 		Messages: f.messages.Load(), Encoded: f.encoded.Load(), Unheld: f.unheld.Load(),
 		In: f.in.Load(), Out: f.out.Load(), CodecNanos: f.codecNanos.Load(), InMessage: f.inMessage.Load(),
 		Lane: f.lane.Load(), Spared: f.spared.Load(),
 	}
+}
+
+// noteUnread keeps that the stream's first message is of no dialect.
+func (f *Flow) noteUnread(why error) {
+	fork := pslite.NoFork
+	var known *pslite.ForkError
+	if errors.As(why, &known) {
+		fork = known.Fork
+	}
+	f.unread.Store(1 + uint32(fork))
 }
 
 // sideError is an error of reading or writing, as opposed to one of content.

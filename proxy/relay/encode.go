@@ -190,7 +190,8 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		return verdict{}, nil
 	}
 	if !e.decided {
-		if e.shown.decode().meta != nil {
+		if why := e.shown.decode().meta; why != nil {
+			e.flow.noteUnread(why)
 			if e.sender != nil {
 				out.taken(appendCommand(out.space(), flagRaw, nil))
 			}
