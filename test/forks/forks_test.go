@@ -34,8 +34,8 @@ type Trial struct {
 	// OnlyWorkers says that other nodes do not end by themselves, or not in order,
 	// without a sidecar either: they are killed when all workers have ended.
 	OnlyWorkers bool `json:"only_workers"`
-	// Exact says that what it says is of values of which a threshold may hold back some:
-	// it is not wanted with one.
+	// Exact says that it fails where a threshold holds back a part of its values: it
+	// runs without one.
 	Exact bool `json:"exact"`
 	// Tries is how often the job is begun, for programs that fail now and then without a
 	// sidecar, too; 0 means once.
@@ -65,6 +65,9 @@ func TestForks(t *testing.T) {
 		x.Program[0] = filepath.Join(folder, x.Program[0])
 		t.Run(x.Name+"/directly", func(t *testing.T) { x.run(t, hoststest.New(t, hosts.Config{Hosts: 2})) })
 		for _, flags := range append([][]string{{"--codec", "compact"}, {"--threshold", "0.99"}, {"--act"}}, x.Flags...) {
+			if x.Exact && slices.Contains(flags, "--threshold") {
+				continue
+			}
 			t.Run(x.Name+"/"+strings.Join(flags, " "), func(t *testing.T) { x.beside(t, program, flags) })
 		}
 	}
@@ -81,9 +84,6 @@ func (x Trial) beside(t *testing.T, program string, flags []string) {
 	ended := make(chan struct{})
 	seen := make(chan sight)
 	go func() { seen <- watch(t.Context(), sidecars, ended) }()
-	if x.Exact && slices.Contains(flags, "--threshold") {
-		x.Says = ""
-	}
 	x.run(t, net)
 	close(ended)
 	saw := <-seen

@@ -21,7 +21,7 @@ func TestForks(t *testing.T) {
 	}{
 		{"adapm-simple-3s", pslite.AdaPM, 0, 400},
 		{"elastic-kv-2s2w", pslite.Elastic, 108, 64},
-		{"geomx-control-1s2w", pslite.GeoMX, 0, 17},
+		{"geomx-kv-1s2w", pslite.GeoMX, 0, 142},
 		{"hetu-tensors-2s2w", pslite.Hetu, 0, 201},
 	} {
 		t.Run(rec.name, func(t *testing.T) {
