@@ -22,6 +22,7 @@ func TestForks(t *testing.T) {
 		{"adapm-simple-3s", pslite.AdaPM, 0, 400},
 		{"elastic-kv-2s2w", pslite.Elastic, 108, 64},
 		{"geomx-kv-1s2w", pslite.GeoMX, 0, 142},
+		{"stepmesh-joining-2s2w", pslite.StepMesh, 0, 23},
 		{"hetu-tensors-2s2w", pslite.Hetu, 0, 201},
 	} {
 		t.Run(rec.name, func(t *testing.T) {
