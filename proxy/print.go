@@ -46,11 +46,7 @@ func (s *State) Print(w io.Writer, measures bool) {
 		}
 	}
 	for _, c := range s.Connections {
-		codec := c.Codec
-		if codec == "" {
-			codec = "as it is"
-		}
-		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codec,
+		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codecOf(&c),
 			c.ToFar.JobBytes, c.ToFar.FarBytes, c.ToJob.JobBytes, c.ToJob.FarBytes)
 	}
 	if s.Shared != nil {
@@ -99,4 +95,17 @@ func printValues(w io.Writer, v *ValuesState) {
 	for _, why := range slices.Sorted(maps.Keys(v.Reasons)) {
 		fmt.Fprintf(w, "  %s\t%d times\n", why, v.Reasons[why])
 	}
+}
+
+// codecOf says what a connection's messages go by, or why they pass as they are.
+func codecOf(c *ConnectionState) string {
+	switch {
+	case c.Codec == "":
+		return "as it is"
+	case c.Unread == "":
+		return c.Codec
+	case c.Unread == unreadUnknown:
+		return "as it is: its messages are of no dialect of PS-lite that is read"
+	}
+	return "as it is: messages of " + c.Unread + ", a fork of PS-lite that is not read"
 }

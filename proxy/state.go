@@ -59,6 +59,9 @@ type ConnectionState struct {
 	Payoff *Payoff   `json:"payoff,omitempty"` // with --codec auto, once it is known
 }
 
+// unreadUnknown is what Unread says of messages of which nobody is known who writes them.
+const unreadUnknown = "unknown"
+
 // Payoff says whether the messages of a connection are encoded (--codec auto), and
 // why: what a message saves on the link, and what encoding and decoding it take.
 type Payoff struct {
@@ -115,7 +118,7 @@ func (c *connection) state() ConnectionState {
 		ToFar: direction(c.pipe.ToFar.Counts()), ToJob: direction(c.pipe.ToJob.Counts()),
 	}
 	if sent := c.pipe.ToFar.Counts(); sent.Unread {
-		s.Unread = cmp.Or(sent.Fork.String(), "unknown")
+		s.Unread = cmp.Or(sent.Fork.String(), unreadUnknown)
 	}
 	if m := c.pipe.Payoff; m != nil {
 		if f := m.Figures(); f != nil {
