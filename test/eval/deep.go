@@ -36,7 +36,7 @@ func translation(e *evaluation) (*subject, error) {
 	}
 	shape := model.TranslateShape{Width: width, Heads: 4, Inner: 256, Layers: 2}
 	return &subject{
-		name: fmt.Sprintf("Transformer of %d+%d layers of %d values and nets of %d units, %d pairs of sentences", shape.Layers, shape.Layers, width, shape.Inner, pairs*4/5), steps: 1200, quick: 400, batch: 8,
+		name: fmt.Sprintf("Transformer of %d+%d layers of %d values and nets of %d units, %d pairs of sentences", shape.Layers, shape.Layers, width, shape.Inner, pairs*4/5), steps: 1200, quick: 250, batch: 8,
 		settings: store.Settings{Rule: "adagrad", Synchronous: true, LearningRate: 0.01, Beta: 1e-6, ValueLength: width},
 		load: func(ctx context.Context, share samples.Share, isTest bool, seed uint64) (model.Model, error) {
 			path := train

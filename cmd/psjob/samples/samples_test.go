@@ -3,6 +3,7 @@ package samples
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,5 +115,46 @@ func TestBadFiles(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestSentences(t *testing.T) {
+	path := write(t, "pairs", []byte("3 1\t2 2 4\n\n1\t4\n2 3 1\t1\n"))
+	s, err := LoadSentences(t.Context(), path, Share{0, 2}, dataset.KeyMap{}, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Ids of sources are 1 + the word, of targets 6 + it; the mark is target 0.
+	if got, want := fmt.Sprint(s.Sparse().Keys()), "[2 3 4 6 7 8 10]"; s.Len() != 2 || got != want {
+		t.Fatalf("%d pairs, keys %s, want 2 and %s", s.Len(), got, want)
+	}
+	columns, _, _ := s.Sparse().Sample(0)
+	var ids []uint64
+	for _, c := range columns {
+		ids = append(ids, s.Sparse().Keys()[c])
+	}
+	if got, want := fmt.Sprint(ids), "[4 2 6 8 8 10]"; got != want {
+		t.Errorf("the first pair is %s, want %s", got, want)
+	}
+	if got := s.Pair(1); fmt.Sprint(got) != "{[2 3 1] [1]}" || s.NextID() != 11 {
+		t.Errorf("the second pair is %v, the next id %d", got, s.NextID())
+	}
+	for word, want := range []bool{true, true, true, false, true} {
+		if _, ok := s.Column(uint32(word)); ok != want {
+			t.Errorf("word %d has a column: %v", word, ok)
+		}
+	}
+}
+
+func TestBadSentences(t *testing.T) {
+	for text, want := range map[string]string{
+		"1 2\n": "no tab", "1\t5\n": "target: word \"5\": want a number from 1 to 4", "0\t1\n": "source: word \"0\"",
+		"1\tx\n": "word \"x\"", "\t1\n": "source: 0 words", "1\t\n": "target: 0 words", "\n": "leave none",
+		"1\t1" + strings.Repeat(" 1", 200) + "\n": "201 words: want 1 to 200",
+	} {
+		_, err := LoadSentences(t.Context(), write(t, "pairs", []byte(text)), Share{0, 1}, dataset.KeyMap{}, 5)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "pairs") {
+			t.Errorf("%.20q: got %v, want %q", text, err, want)
+		}
 	}
 }
