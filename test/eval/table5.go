@@ -25,8 +25,8 @@ type paperRow struct {
 func paperRows() []paperRow {
 	return []paperRow{
 		{"rcv1-excerpt", "rcv1.binary", map[string]float64{"tsh1": 109, "tsh2": 111, "mbp": 103}, nil},
-		{"soc-slashdot", "soc-LiveJournal", map[string]float64{"tsh1": 175, "tsh2": 183, "mbp": 82}, []string{"random", "tsh1", "tsh2", "mbp", "dppa"}},
-		{"criteo-80k", "CTRa", map[string]float64{"tsh1": 906, "tsh2": 951, "mbp": 1371}, []string{"random", "tsh1", "tsh2", "mbp", "dppa"}},
+		{"soc-slashdot", "soc-LiveJournal", map[string]float64{"tsh1": 175, "tsh2": 183, "mbp": 82}, []string{"random", "tsh1", "tsh2", "mbp"}},
+		{"criteo-80k", "CTRa", map[string]float64{"tsh1": 906, "tsh2": 951, "mbp": 1371}, []string{"random", "tsh1", "tsh2", "mbp"}},
 		{"news20-rebuilt", "news20", map[string]float64{"tsh1": 184, "tsh2": 193, "mbp": 175}, []string{"random", "tsh1"}},
 	}
 }
