@@ -45,9 +45,12 @@ func runs(words []uint32, n int) map[[4]uint32]int {
 	return counts
 }
 
-// translated is the BLEU score of a model's translations of all its sentences.
+// translated is the BLEU score of a model's translations of its first sentences, of which
+// each word takes a pass through the model.
 func (w *trainee) translated(m *model.Translate, step int32) (float64, error) {
+	const most = 400
 	batch := whole(m)
+	batch = batch[:min(most, len(batch))]
 	pulled := w.pulled
 	if err := w.pull(m.Groups(batch), step); err != nil {
 		return 0, err
