@@ -121,7 +121,12 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 	for _, j := range jobs {
 		if j.paper != nil {
 			against(j.name+", the paper's measurement", j.paper)
-			against(j.name+", its bytes alone", j.rates())
+			ours, row := j.rates(), []string{j.name + ", ours by the paper's"}
+			against(j.name+", its bytes alone", ours)
+			for i, rate := range j.paper {
+				row = append(row, fmt.Sprintf("%.2f", ours[i]/ours[1]/(rate/j.paper[1])))
+			}
+			ratios.addRow(append(row, "-")...)
 		} else {
 			against(j.name+", ours", j.rates())
 		}

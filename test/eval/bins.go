@@ -67,6 +67,13 @@ func bins(ctx context.Context, e *evaluation) error {
 	if err := t.write(e.out); err != nil {
 		return err
 	}
+	few, many := volume.Lines[2].Points, right.Lines[0].Points
+	last := len(few) - 1
+	fewest := table{title: "DW23 Fig. 5, the fewest bins by the most", head: []string{"", "what is left of both"}}
+	fewest.addRow("fewest of most", fmt.Sprintf("%.3f of the volume, %.3f of the accuracy", few[0].Y/few[last].Y, many[0].Y/many[last].Y))
+	if err := fewest.write(e.out); err != nil {
+		return err
+	}
 	right.Floor = lowest(right.Lines) - 1
 	return e.writePanels("bins.png", []figure.Panel{volume, right})
 }

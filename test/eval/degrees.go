@@ -21,7 +21,7 @@ import (
 // figure 7, DW23 figure 2), and says how few of them hold most edges.
 func degrees(ctx context.Context, e *evaluation) error {
 	t := table{title: "Node degrees (DWW21 Fig. 7, DW23 Fig. 2): a sample's is the number of its parameters, a parameter's that of its samples; the mean of table 4 is that of the paper's own set",
-		head: []string{"data set", "nodes", "how many", "mean", "table 4's mean", "median", "99th percentile", "largest", "below the mean, %", "edges at the largest 1%, %"}}
+		head: []string{"nodes", "how many", "mean", "table 4's mean", "median", "99th percentile", "largest", "below the mean, %", "edges at the largest 1%, %"}}
 	var panels []figure.Panel
 	for _, row := range []struct{ file, standsFor, mean string }{{"rcv1-excerpt", "rcv1.binary", "30"}, {"news20-rebuilt", "news20", "18"}} {
 		g, err := e.graphOf(ctx, row.file, 0)
@@ -47,7 +47,7 @@ func degrees(ctx context.Context, e *evaluation) error {
 				all[i] = side.degree(i)
 			}
 			d := summarize(all)
-			t.addRow(row.file, side.name, fmt.Sprint(side.n), fmt.Sprintf("%.1f", d.mean), side.printed, fmt.Sprint(d.median), fmt.Sprint(d.high), fmt.Sprint(d.largest),
+			t.addRow(row.file+", "+side.name, fmt.Sprint(side.n), fmt.Sprintf("%.1f", d.mean), side.printed, fmt.Sprint(d.median), fmt.Sprint(d.high), fmt.Sprint(d.largest),
 				fmt.Sprintf("%.1f", 100*d.below), fmt.Sprintf("%.1f", 100*d.heavy))
 			panel.Lines = append(panel.Lines, figure.Line{Name: side.name, Points: histogram(all)})
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"gonum.org/v1/plot/plotter"
 
@@ -18,6 +19,10 @@ func byMachines(ctx context.Context, e *evaluation) error {
 	counts, names := []int{2, 4, 8, 16, 32, 64}, []string{"tsh1", "tsh2", "mbp"}
 	if e.quick {
 		counts = []int{2, 8, 32}
+	}
+	drop := table{title: "DWW21 Fig. 10, from 8 machines to the most: the gain's growth", head: []string{"data set"}}
+	for _, name := range names {
+		drop.head = append(drop.head, display(name))
 	}
 	var panels []figure.Panel
 	for _, row := range []struct {
@@ -61,9 +66,17 @@ func byMachines(ctx context.Context, e *evaluation) error {
 			return err
 		}
 		panels = append(panels, panel)
+		cells, eight := []string{row.file}, slices.Index(counts, 8)
+		for _, l := range panel.Lines {
+			cells = append(cells, fmt.Sprintf("%.2f", l.Points[len(l.Points)-1].Y/l.Points[eight].Y))
+		}
+		drop.addRow(cells...)
 	}
 	if len(panels) == 0 {
 		return nil
+	}
+	if err := drop.write(e.out); err != nil {
+		return err
 	}
 	return e.writePanels("machines.png", panels)
 }
