@@ -52,7 +52,8 @@ func TestSentencesAreTheSeeds(t *testing.T) {
 		}
 		return b.String()
 	}
-	if text(1) != text(1) || text(1) == text(2) {
+	once, again, other := text(1), text(1), text(2)
+	if once != again || once == other {
 		t.Error("a seed does not say what the sentences are")
 	}
 	for _, o := range []SentenceOptions{{Samples: -1}, {Words: 3}, {Words: 1 << 20}} {
