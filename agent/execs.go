@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/discover"
-	"github.com/psidecar/psidecar/bpf/execs"
+	"github.com/psidecar/psidecar/bpf"
 )
 
 // execsPerSecond is how many processes that begin to run a program are looked
@@ -36,8 +36,8 @@ func (a *Agent) lookForProcesses(ctx context.Context) error {
 // openExecs begins to watch which programs begin. It is called before the first
 // look at the host, so that nothing begins unseen between the two; nil where the
 // kernel does not tell, and looking every now and then has to do.
-func openExecs() *execs.Watch {
-	w, err := execs.Open()
+func openExecs() *bpf.ExecWatch {
+	w, err := bpf.OpenExecWatch()
 	if err != nil {
 		slog.Warn("processes are not found at once, but when the agent looks next", "every", discoverEvery, "error", err)
 		return nil
@@ -46,14 +46,14 @@ func openExecs() *execs.Watch {
 }
 
 // followExecs has the nodes of jobs found when they begin.
-func (a *Agent) followExecs(ctx context.Context, w *execs.Watch) error {
+func (a *Agent) followExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	if err := a.meetExecs(ctx, w); ctx.Err() == nil {
 		slog.Warn("processes are not found at once any more", "error", err)
 	}
 	return w.Close()
 }
 
-func (a *Agent) meetExecs(ctx context.Context, w *execs.Watch) error {
+func (a *Agent) meetExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	second, looked := time.Now(), 0
 	for {
 		pid, err := w.Next(ctx)

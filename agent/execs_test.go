@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/bpf/execs"
+	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -18,7 +18,7 @@ func TestNodesAreMetWhenTheyBegin(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	shell := require.Program(t, "sh")
-	w, err := execs.Open()
+	w, err := bpf.OpenExecWatch()
 	if err != nil {
 		t.Fatal(err)
 	}

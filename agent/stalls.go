@@ -15,7 +15,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/sockdiag"
+	"github.com/psidecar/psidecar/agent/procfs"
 	"github.com/psidecar/psidecar/agent/stall"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
@@ -240,7 +240,7 @@ func (a *Agent) askSockets(v *observe.JobView, f *stall.Facts) {
 	for _, l := range a.observer.Links(v.Job.Scheduler.String()) {
 		links[ends{l.From, l.To}] = l
 	}
-	tables := map[string]map[sockdiag.Ends]sockdiag.Connection{} // by namespace
+	tables := map[string]map[procfs.Ends]procfs.Connection{} // by namespace
 	ask := func(from, to string) stall.Socket {
 		l, ok := links[ends{from, to}]
 		if !ok {
@@ -253,12 +253,12 @@ func (a *Agent) askSockets(v *observe.JobView, f *stall.Facts) {
 		}
 		table, ok := tables[ns]
 		if !ok {
-			if table, err = sockdiag.Connections(filepath.Join(process, "ns/net")); err != nil {
+			if table, err = procfs.Connections(filepath.Join(process, "ns/net")); err != nil {
 				slog.Debug("asking for sockets", "pid", l.PID, "error", err)
 			}
 			tables[ns] = table
 		}
-		s, ok := table[sockdiag.Ends{Local: l.Local, Peer: l.Peer}]
+		s, ok := table[procfs.Ends{Local: l.Local, Peer: l.Peer}]
 		return stall.Socket{Known: ok, Unacked: s.Unacked, Unsent: s.Unsent, Retries: s.Retries, ZeroWindow: s.ZeroWindow, Silent: s.Silent}
 	}
 	for i := range f.Waits {

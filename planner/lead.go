@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/planner/standby"
+
 	"github.com/psidecar/psidecar/planner/store/kube"
 )
 
@@ -35,8 +35,8 @@ type Shared struct {
 // lead is a planner's part in the election of the one that serves.
 type lead struct {
 	campaign kube.Campaign
-	address  standby.Address // of this planner; zero: the others do not reach it
-	way      standby.Listener
+	address  standbyAddress // of this planner; zero: the others do not reach it
+	way      standbyListener
 
 	mu      sync.Mutex // guards the rest
 	leader  string     // identity of who has the lead; empty: not known yet
@@ -51,13 +51,13 @@ func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) 
 	}
 	c := &lead{}
 	if o.Advertise.IsValid() {
-		c.address = standby.Address{Reports: netip.AddrPortFrom(o.Advertise, portOf(reports))}
+		c.address = standbyAddress{Reports: netip.AddrPortFrom(o.Advertise, portOf(reports))}
 		if front.Listener != nil {
 			c.address.PagePort = portOf(front.Listener)
 		}
 	}
 	c.campaign = kube.Campaign{Namespace: o.Namespace, Lease: o.Lease, Identity: c.address.Identity(host + "-" + rand.Text()), Config: o.Config, Following: c.follow}
-	c.way = standby.Listener{Listener: lent{reports}, To: func() netip.AddrPort { return c.elsewhere().Reports }}
+	c.way = standbyListener{Listener: lent{reports}, To: func() netip.AddrPort { return c.elsewhere().Reports }}
 	return c, nil
 }
 
@@ -75,12 +75,12 @@ func (l *lead) follow(leader string) {
 // elsewhere returns where the planner is that has the lead; the zero value
 // where that is this one, or not known. What ran at this one's address before
 // has not the lead any more, whatever the Lease still says.
-func (l *lead) elsewhere() standby.Address {
+func (l *lead) elsewhere() standbyAddress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := standby.AddressOf(l.leader)
+	at := standbyAddressOf(l.leader)
 	if l.leader == l.campaign.Identity || at.Reports == l.address.Reports {
-		return standby.Address{}
+		return standbyAddress{}
 	}
 	return at
 }

@@ -8,7 +8,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/planner/standby"
 )
 
 // A planner is to be asked while it serves, and while it knows where another serves
@@ -28,7 +27,7 @@ func TestReadinessByLead(t *testing.T) {
 		}
 	}
 	unready("not known yet")
-	other := standby.Address{Reports: netip.MustParseAddrPort("192.0.2.7:9811"), PagePort: 9812}
+	other := standbyAddress{Reports: netip.MustParseAddrPort("192.0.2.7:9811"), PagePort: 9812}
 	l.follow(other.Identity("other"))
 	unready("")
 	if at := l.elsewhere(); at.Reports != other.Reports || at.Page() != netip.MustParseAddrPort("192.0.2.7:9812") {

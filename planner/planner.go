@@ -31,7 +31,7 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/reports"
-	"github.com/psidecar/psidecar/planner/runs"
+
 	"github.com/psidecar/psidecar/planner/store"
 )
 
@@ -95,7 +95,7 @@ type Planner struct {
 	kept    store.Store
 	plans   *plans.Service
 	codecs  *codecs.Service
-	runs    *runs.Book
+	runs    *runBook
 	live    *live.Planner
 	serving atomic.Pointer[services]
 }
@@ -104,7 +104,7 @@ type Planner struct {
 type services struct {
 	plans  *plans.Service
 	codecs *codecs.Service
-	runs   *runs.Book
+	runs   *runBook
 }
 
 // Bounds of connections at Options.Reports that have not said who they are.
@@ -159,7 +159,7 @@ func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 		p.codecs, err = codecs.New(ctx, kept)
 	}
 	if err == nil {
-		p.runs, err = runs.New(ctx, kept)
+		p.runs, err = newRunBook(ctx, kept)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", p.opts.StoreName, err), kept.Close())

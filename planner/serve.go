@@ -18,14 +18,13 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/intake"
-	"github.com/psidecar/psidecar/planner/runs"
+	"github.com/psidecar/psidecar/planner/reports"
 )
 
 // serve takes reports and plans until ctx ends.
 func (p *Planner) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, p.kept.Close()) }()
-	server := grpc.NewServer(append(intake.New(intake.MessageMemory, intake.Memory).Options(), // first: it also hears of calls that are refused
+	server := grpc.NewServer(append(reports.NewIntake(reports.MessageMemory, reports.Memory).Options(), // first: it also hears of calls that are refused
 		grpc.Creds(p.credentials()), grpc.ConnectionTimeout(handshakeIn),
 		grpc.ChainUnaryInterceptor(p.opts.Policy.Unary), grpc.ChainStreamInterceptor(p.opts.Policy.Stream),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)
@@ -75,15 +74,15 @@ func (p *Planner) lookAfter(ctx context.Context) {
 
 // keepRuns keeps the history of jobs, until ctx ends.
 func (p *Planner) keepRuns(ctx context.Context) {
-	beat := p.opts.Health.Add("keeping the runs of jobs", runs.Every+health.Within)
+	beat := p.opts.Health.Add("keeping the runs of jobs", every+health.Within)
 	defer beat.End()
-	ticker := time.NewTicker(runs.Every)
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	told := ""
 	for {
 		beat.Beat()
 		text := ""
-		if err := p.runs.Look(ctx, runs.Look{Reports: p.reports.Lately(), Titles: p.state.Titles(), Run: p.runOf}); err != nil && ctx.Err() == nil {
+		if err := p.runs.Look(ctx, runLook{Reports: p.reports.Lately(), Titles: p.state.Titles(), Run: p.runOf}); err != nil && ctx.Err() == nil {
 			if text = err.Error(); text != told {
 				slog.Warn("the history of jobs is not kept; trying again", "error", err)
 			}

@@ -16,7 +16,6 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/planner/fleet"
-	"github.com/psidecar/psidecar/planner/standby"
 )
 
 // planOf returns a job's plan for the page.
@@ -120,5 +119,5 @@ func (p *Planner) handler() http.Handler {
 	if p.lead == nil {
 		return own
 	}
-	return standby.Page(own, func() netip.AddrPort { return p.lead.elsewhere().Page() })
+	return standbyPage(own, func() netip.AddrPort { return p.lead.elsewhere().Page() })
 }

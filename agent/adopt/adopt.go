@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/procfs"
-	"github.com/psidecar/psidecar/agent/sockdiag"
+
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -100,7 +100,7 @@ func (a *Adopter) Run(ctx context.Context) {
 func (a *Adopter) look(ctx context.Context, now time.Time, closing *sync.WaitGroup) {
 	directs := a.opts.Directs()
 	a.forget(directs, now)
-	sockets := map[string]map[sockdiag.Ends]sockdiag.Connection{} // by the namespace's file
+	sockets := map[string]map[procfs.Ends]procfs.Connection{} // by the namespace's file
 	count, budget := map[Reason]int{}, atOnce
 	for _, d := range directs {
 		pid, cgroup, ok := a.opts.Owner(d.Local, d.Peer)
@@ -140,16 +140,16 @@ func (a *Adopter) look(ctx context.Context, now time.Time, closing *sync.WaitGro
 }
 
 // socket finds what the kernel knows of a connection.
-func (a *Adopter) socket(all map[string]map[sockdiag.Ends]sockdiag.Connection, netns string, d Direct) (s sockdiag.Connection, ok bool) {
+func (a *Adopter) socket(all map[string]map[procfs.Ends]procfs.Connection, netns string, d Direct) (s procfs.Connection, ok bool) {
 	in, asked := all[netns]
 	if !asked {
 		var err error
-		if in, err = sockdiag.Connections(netns); err != nil {
+		if in, err = procfs.Connections(netns); err != nil {
 			slog.Debug("connections are not adopted", "error", err)
 		}
 		all[netns] = in
 	}
-	s, ok = in[sockdiag.Ends{Local: d.Local, Peer: d.Peer}]
+	s, ok = in[procfs.Ends{Local: d.Local, Peer: d.Peer}]
 	return s, ok && s.Established && s.Cookie == d.Cookie && s.Inode != 0
 }
 

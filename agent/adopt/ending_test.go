@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/procfs"
-	"github.com/psidecar/psidecar/agent/sockdiag"
+
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -171,9 +171,9 @@ func TestBytesInTheSocketKeepIt(t *testing.T) {
 	if _, err := r.ask.Write(make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	ends := sockdiag.Ends{Local: c.RemoteAddr().(*net.TCPAddr).AddrPort(), Peer: c.LocalAddr().(*net.TCPAddr).AddrPort()}
+	ends := procfs.Ends{Local: c.RemoteAddr().(*net.TCPAddr).AddrPort(), Peer: c.LocalAddr().(*net.TCPAddr).AddrPort()}
 	await(t, "the sender's buffer to be full", func() bool {
-		all, err := sockdiag.Connections("/proc/self/ns/net")
+		all, err := procfs.Connections("/proc/self/ns/net")
 		return err == nil && all[ends].Unsent > 0 && all[ends].ZeroWindow
 	})
 	await(t, "its thread to be found asleep for want of room", func() bool {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/sockdiag"
+	"github.com/psidecar/psidecar/agent/procfs"
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/test/hoststest"
 )
@@ -77,16 +77,16 @@ func TestOwner(t *testing.T) {
 // A socket of no job's is waited for once; another at the same address anew.
 func TestStrangers(t *testing.T) {
 	var s strangers
-	of := func(cookies ...uint64) (all []sockdiag.Listener) {
+	of := func(cookies ...uint64) (all []procfs.Listener) {
 		for _, c := range cookies {
-			all = append(all, sockdiag.Listener{Cookie: c})
+			all = append(all, procfs.Listener{Cookie: c})
 		}
 		return all
 	}
 	began := time.Unix(1000, 0)
 	for _, c := range []struct {
 		after time.Duration
-		asked []sockdiag.Listener
+		asked []procfs.Listener
 		want  time.Duration
 	}{
 		{0, of(1), 0},

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/client"
-	"github.com/psidecar/psidecar/cmd/psidecar/bundle"
 )
 
 func newDebugCommand(e env) *cobra.Command {
@@ -30,9 +29,9 @@ value of any parameter, nor any process's arguments or environment.`,
 			if out == "" {
 				out = folder + ".tar.gz"
 			}
-			sources := bundle.Sources(buildVersion(), agent, proxy, planner)
+			sources := client.BundleSources(buildVersion(), agent, proxy, planner)
 			if out == "-" {
-				missing, err := bundle.Write(cmd.Context(), e.bareOut, folder, each, sources)
+				missing, err := client.WriteBundle(cmd.Context(), e.bareOut, folder, each, sources)
 				tellMissing(e, missing)
 				return err
 			}
@@ -40,7 +39,7 @@ value of any parameter, nor any process's arguments or environment.`,
 			if err != nil {
 				return fmt.Errorf("--out: %w", err)
 			}
-			missing, err := bundle.Write(cmd.Context(), f, folder, each, sources)
+			missing, err := client.WriteBundle(cmd.Context(), f, folder, each, sources)
 			if err = errors.Join(err, f.Close()); err != nil {
 				return errors.Join(err, os.Remove(out))
 			}
@@ -58,7 +57,7 @@ value of any parameter, nor any process's arguments or environment.`,
 	return cmd
 }
 
-func tellMissing(e env, missing []bundle.Missing) {
+func tellMissing(e env, missing []client.MissingSource) {
 	for _, m := range missing {
 		fmt.Fprintf(e.stderr, "not had: %s: %v\n", m.Name, m.Err)
 	}

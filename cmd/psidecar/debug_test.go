@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/bundle"
+	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api/role"
 )
@@ -96,7 +96,7 @@ func TestDebugHasNoCommandLines(t *testing.T) {
 		io.WriteString(w, `{"jobs":[{"job":"j:1","nodes":[{"name":"worker0","command":"train --password hunter2"}],"key":18446744073709551615}]}`)
 	}))
 	defer agent.Close()
-	for _, s := range bundle.Sources(buildVersion(), agent.URL, "", "") {
+	for _, s := range client.BundleSources(buildVersion(), agent.URL, "", "") {
 		if s.Name != "agent/jobs.json" {
 			continue
 		}

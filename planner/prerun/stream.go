@@ -14,7 +14,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/partition/stream"
-	"github.com/psidecar/psidecar/planner/partition/stream/spill"
+
 	"github.com/psidecar/psidecar/planner/placement"
 )
 
@@ -127,7 +127,7 @@ type streamFiles struct {
 	placement  *bufio.Writer
 	keys       *placement.Writer
 	keyMap     dataset.KeyMap
-	byKey      *spill.Sorter // of the keys and owners
+	byKey      *stream.SpillSorter // of the keys and owners
 	line       []byte
 	unfinished string // the placement's name until it is whole
 	finished   string
@@ -184,7 +184,7 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 	if s.keys, err = placement.NewWriter(s.placement, p); err != nil {
 		return nil, err
 	}
-	s.byKey, err = spill.New(o.Scratch, sortBytes)
+	s.byKey, err = stream.NewSpillSorter(o.Scratch, sortBytes)
 	return s, err
 }
 
@@ -213,12 +213,12 @@ func (s *streamFiles) parameter(id uint64, owner int) error {
 	if err != nil {
 		return fmt.Errorf("placing feature id %d: %w", id, err)
 	}
-	return s.byKey.Add(spill.Pair{ID: key, Machine: uint16(owner)})
+	return s.byKey.Add(stream.SpilledPair{ID: key, Machine: uint16(owner)})
 }
 
 // finish writes what is left.
 func (s *streamFiles) finish(ctx context.Context) error {
-	err := s.byKey.Each(ctx, func(p spill.Pair) error { return s.keys.Add(p.ID, int32(p.Machine)) })
+	err := s.byKey.Each(ctx, func(p stream.SpilledPair) error { return s.keys.Add(p.ID, int32(p.Machine)) })
 	if err != nil {
 		return err
 	}

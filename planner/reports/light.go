@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/intake"
 )
 
 // What is asked of agents, all together.
@@ -73,12 +72,12 @@ func (s *Store) answer(r *api.HostReport) *api.Taken {
 
 // sizeOf returns how much memory a report takes without its large parts, and these.
 func (s *Store) sizeOf(r *api.HostReport) (small, large int) {
-	small = intake.Held(r)
+	small = Held(r)
 	if r.GetLight() {
 		return small, 0
 	}
 	for _, j := range r.GetJobs() {
-		large += intake.Held(largeOf(j))
+		large += Held(largeOf(j))
 	}
 	return max(small-large, 0), large
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/intake"
 )
 
 // full is a report with all large parts.
@@ -65,7 +64,7 @@ func TestLightMemory(t *testing.T) {
 			taken(t, s, own, full("a", 2*i+1))
 		}
 		taken(t, s, own, r)
-		held := intake.Held(s.All()[0])
+		held := Held(s.All()[0])
 		if s.memory < held || s.memory > held+1024 {
 			t.Fatalf("after %d reports %d bytes are counted, %d are held", s.hosts["a"].report.GetSequence(), s.memory, held)
 		}

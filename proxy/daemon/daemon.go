@@ -24,7 +24,7 @@ import (
 	"github.com/psidecar/psidecar/internal/mark"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/called"
-	"github.com/psidecar/psidecar/proxy/follow"
+
 	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -66,8 +66,8 @@ type Planner struct {
 type Daemon struct {
 	opts     Options
 	proxy    *proxy.Proxy
-	follower *follow.Follower // nil: there is no planner
-	guard    guard.Guard      // of jobs whose requests are routed
+	follower *follower   // nil: there is no planner
+	guard    guard.Guard // of jobs whose requests are routed
 	// agent is who hands over listeners; nil: none yet.
 	agent    atomic.Pointer[handover.Client]
 	oldAgent sync.Once // that it does not tell whose ports are whose was said
@@ -94,7 +94,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, err
 	}
 	if r := o.Rules; r != nil {
-		d.follower = follow.New(follow.Options{Planner: r.Address, Credentials: r.Credentials, Host: r.Host, Dial: mark.GRPC(o.Proxy.Mark, slog.Default()),
+		d.follower = newFollower(followOptions{Planner: r.Address, Credentials: r.Credentials, Host: r.Host, Dial: mark.GRPC(o.Proxy.Mark, slog.Default()),
 			Codec: o.Proxy.Values, Advise: d.proxy.Advise, Measures: d.proxy.Measures})
 	}
 	return d, nil

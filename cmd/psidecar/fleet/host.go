@@ -63,7 +63,7 @@ func (h *host) play(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow takes the rules for values, as package proxy/follow does.
+// follow takes the rules for values, as package proxy/daemon does.
 func (h *host) follow(ctx context.Context) error {
 	return retry.Connect(ctx, h.fleet.planner.address, h.proxyOptions(), retry.Planner(500*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
 		came, err := h.followOnce(ctx, conn)

@@ -22,7 +22,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/psidecar/psidecar/cmd/psjob/index"
+	"github.com/psidecar/psidecar/cmd/psjob/store"
 )
 
 // Counts are the accesses of one worker to one key.
@@ -44,7 +44,7 @@ const format = "psjob-access-1"
 // A Log counts accesses. It takes 40 to 56 bytes a key and is not safe for
 // concurrent use. The zero Log is empty.
 type Log struct {
-	index   index.Index
+	index   store.Index
 	counts  []Counts
 	numbers []uint32
 }

@@ -18,8 +18,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/psidecar/psidecar/cmd/psjob/index"
 )
 
 // MaxValueLength is the largest number of values that one key may have.
@@ -29,7 +27,7 @@ const MaxValueLength = 1 << 28
 type Store struct {
 	settings Settings
 	apply    update
-	index    index.Index
+	index    Index
 	width    int   // values of a key while all keys have the same number; else 0
 	start    []int // where each key's values begin, with an end; nil while width > 0
 	values   []float32

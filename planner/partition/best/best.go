@@ -27,7 +27,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/owner"
 )
 
 // The work that is done where no time budget is given, in pins looked at: some
@@ -143,7 +142,7 @@ func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work i
 	if g.Edges() > collectFrom {
 		runtime.GC() // the hypergraph and its state, before as much is taken again
 	}
-	if a.Params, err = owner.Flat(ctx, g, a.Samples, o); err != nil {
+	if a.Params, err = partition.FlatOwners(ctx, g, a.Samples, o); err != nil {
 		return nil, err
 	}
 	o.Begin("check")

@@ -301,7 +301,7 @@ func TestEveryStageStopsWithItsContext(t *testing.T) {
 	for _, stage := range []string{
 		"best.reduce", "best.build", "best.(*rows).degrees", "best.(*hypergraph).transpose", "best.(*hypergraph).cluster",
 		"best.(*hypergraph).contract", "best.(*rows).mergeAlike", "best.(*rows).drop", "best.newState",
-		"best.(*annealer", "owner.itemsOf", "owner.(*placing).greedy", "owner.(*placing).flatten",
+		"best.(*annealer", "partition.itemsOf", "partition.(*placing).greedy", "partition.(*placing).flatten",
 	} {
 		if whole.askers[stage] == 0 {
 			t.Errorf("%s never asked whether the context has ended", stage)

@@ -4,8 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/partition/pieces"
-	"github.com/psidecar/psidecar/planner/partition/radix"
+	"github.com/psidecar/psidecar/planner/partition"
 )
 
 // contract returns the hypergraph whose vertices are h's clusters.
@@ -21,7 +20,7 @@ func (h *hypergraph) contract(ctx context.Context, label []int32, clusters int) 
 		netWeight: h.netWeights(), anchor: h.anchor,
 	}
 	seen := make([]int32, h.nets) // 1 + the last cluster that pinned the net
-	err := pieces.Do(ctx, clusters, func(from, to int) {
+	err := partition.EachPiece(ctx, clusters, func(from, to int) {
 		for l := from; l < to; l++ {
 			for _, v := range members[first[l]:first[l+1]] {
 				weight[l] += h.weight[v]
@@ -75,7 +74,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 	}
 	m := len(r.netWeight)
 	print := make([]uint64, m) // equal for equal sets of pins, else by an odd chance of 2^-64
-	err = pieces.Do(ctx, len(r.start)-1, func(from, to int) {
+	err = partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {
 		for v := from; v < to; v++ {
 			x := mix(uint64(v) + 0x9e3779b97f4a7c15)
 			for _, e := range r.row(v) {
@@ -94,7 +93,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 			nets = append(nets, uint32(e))
 		}
 	}
-	radix.Sort(prints, nets)
+	partition.RadixSort(prints, nets)
 	gone := make([]bool, m)
 	for i := 0; i < len(nets); {
 		sum := int64(r.netWeight[nets[i]])
@@ -112,7 +111,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 // drop takes the pins of the marked nets out.
 func (r *rows) drop(ctx context.Context, gone []bool) error {
 	out := 0
-	err := pieces.Do(ctx, len(r.start)-1, func(from, to int) {
+	err := partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {
 		for v := from; v < to; v++ {
 			row := r.row(v)
 			r.start[v] = out

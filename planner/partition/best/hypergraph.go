@@ -5,8 +5,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/partition/pieces"
-	"github.com/psidecar/psidecar/planner/partition/radix"
+	"github.com/psidecar/psidecar/planner/partition"
 )
 
 // A hypergraph is what the annealing works on: vertices (samples, or clusters
@@ -75,12 +74,12 @@ func build(ctx context.Context, r rows, weight []int32, lone []int64, home []int
 func (h *hypergraph) renumber(ctx context.Context, r rows, number []int32, degree []uint32) error {
 	n := len(h.weight)
 	length := make([]int, n+1) // of the row before
-	ends := make([]int, pieces.Parts())
-	begins := make([]int, pieces.Parts())
+	ends := make([]int, partition.LoopParts())
+	begins := make([]int, partition.LoopParts())
 	for part := range begins {
 		begins[part] = -1
 	}
-	err := pieces.Share(ctx, n, func(part, first, last int) {
+	err := partition.ShareLoop(ctx, n, func(part, first, last int) {
 		if begins[part] < 0 {
 			begins[part], ends[part] = r.start[first], r.start[first]
 		}
@@ -126,7 +125,7 @@ func (r *rows) degrees(ctx context.Context) ([]uint32, error) {
 	return degree, eachPart(func(part, parts int) error {
 		first := nets * part / parts
 		own := degree[first : nets*(part+1)/parts]
-		return pieces.Do(ctx, len(r.start)-1, func(from, to int) {
+		return partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {
 			for _, e := range r.pins[r.start[from]:r.start[to]] {
 				if i := int(e) - first; uint(i) < uint(len(own)) {
 					own[i]++
@@ -152,7 +151,7 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	for _, e := range order {
 		keys = append(keys, key(e))
 	}
-	radix.Sort(keys, order)
+	partition.RadixSort(keys, order)
 	h.nets = len(order)
 	h.cuts = cutsOf(len(order), func(e int) int { return int(degree[order[e]]) })
 	for i, e := range order {
@@ -190,7 +189,7 @@ func rounded(w int64) int32 {
 // transpose returns the vertices of each net, in ascending order.
 func (h *hypergraph) transpose(ctx context.Context) (start []int, vertices []int32, err error) {
 	start = make([]int, h.nets+1)
-	err = pieces.Do(ctx, h.vertices(), func(from, to int) {
+	err = partition.EachPiece(ctx, h.vertices(), func(from, to int) {
 		for _, e := range h.pins[h.start[from]:h.start[to]] {
 			start[e+1]++
 		}
@@ -203,7 +202,7 @@ func (h *hypergraph) transpose(ctx context.Context) (start []int, vertices []int
 	}
 	next := slices.Clone(start[:h.nets])
 	vertices = make([]int32, len(h.pins))
-	err = pieces.Do(ctx, h.vertices(), func(from, to int) {
+	err = partition.EachPiece(ctx, h.vertices(), func(from, to int) {
 		for v := from; v < to; v++ {
 			for _, e := range h.row(v) {
 				vertices[next[e]] = int32(v)

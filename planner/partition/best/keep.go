@@ -14,7 +14,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/owner"
 )
 
 // A saved is what a run keeps of itself: with the same graph and options, one
@@ -178,7 +177,7 @@ func keepGoing(ctx context.Context, g *graph.Graph, o partition.Options, work in
 	}
 	if base := k.saved.Base; base != nil {
 		was := &partition.Assignment{Samples: base}
-		if was.Params, err = owner.Flat(ctx, g, base, o); err != nil {
+		if was.Params, err = partition.FlatOwners(ctx, g, base, o); err != nil {
 			return nil, err
 		}
 		if compareLoads(partition.Loads(g, was, o), partition.Loads(g, a, o)) <= 0 && partition.Check(g, was, o) == nil {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/pieces"
 )
 
 // reduce returns g as a hypergraph, its samples in random order, and which
@@ -26,7 +25,7 @@ func reduce(ctx context.Context, g *graph.Graph, o partition.Options) (*hypergra
 	if o.FixedSamples != nil {
 		home = make([]int32, n)
 	}
-	err := pieces.Share(ctx, n, func(_, from, to int) {
+	err := partition.ShareLoop(ctx, n, func(_, from, to int) {
 		for v := from; v < to; v++ {
 			s := samples[v]
 			copy(r.row(v), g.ParamsOf(s))

@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/multilevel"
-	"github.com/psidecar/psidecar/planner/partition/owner"
+
 	"github.com/psidecar/psidecar/planner/partition/twostep"
 )
 
@@ -73,7 +73,7 @@ func others(g *graph.Graph) (all []partition.Partitioner) {
 			if err != nil {
 				return nil, err
 			}
-			a.Params, err = owner.Flat(ctx, g, a.Samples, o)
+			a.Params, err = partition.FlatOwners(ctx, g, a.Samples, o)
 			return a, err
 		})
 	}

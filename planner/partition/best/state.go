@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/planner/pages"
-	"github.com/psidecar/psidecar/planner/partition/pieces"
+	"github.com/psidecar/psidecar/planner/partition"
 )
 
 // word is a set of up to 8, 16, 32 or 64 blocks.
@@ -71,7 +71,7 @@ func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) 
 	}
 	if err := eachPart(func(part, parts int) error { // with equally many pins
 		from, to := h.cuts[shareCuts*part/parts], h.cuts[shareCuts*(part+1)/parts]
-		return pieces.Do(ctx, len(block), func(first, last int) {
+		return partition.EachPiece(ctx, len(block), func(first, last int) {
 			for v := first; v < last; v++ {
 				s.count.addRow(h, rowWithin(h.row(v), from, to, h.nets), int(block[v]))
 			}
@@ -94,8 +94,8 @@ func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) 
 // eachPart calls work for each of some parts at the same time.
 func eachPart(work func(part, parts int) error) error {
 	var g errgroup.Group
-	for part := range pieces.Parts() {
-		g.Go(func() error { return work(part, pieces.Parts()) })
+	for part := range partition.LoopParts() {
+		g.Go(func() error { return work(part, partition.LoopParts()) })
 	}
 	return g.Wait()
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/partition/pieces"
+	"github.com/psidecar/psidecar/planner/partition"
 )
 
 // sampledVertices is how many vertices tell whether clusters are a start.
@@ -27,7 +27,7 @@ func (h *hypergraph) savedByClusters(ctx context.Context, heaviest int32) (float
 	}
 	r := rating{score: make([]float32, n)}
 	saved, all := 0, 0
-	err = pieces.Do(ctx, some, func(from, to int) {
+	err = partition.EachPiece(ctx, some, func(from, to int) {
 		for v := from; v < to; v++ {
 			all += len(h.row(v))
 			saved += c.savedBy(&r, v)
@@ -74,7 +74,7 @@ func (h *hypergraph) transposeSome(ctx context.Context, nets []uint32) (start []
 	}
 	start = make([]int, h.nets+2)
 	count, next := start[2:], start[1:]
-	err = pieces.Do(ctx, h.vertices(), func(from, to int) {
+	err = partition.EachPiece(ctx, h.vertices(), func(from, to int) {
 		for _, e := range h.pins[h.start[from]:h.start[to]] {
 			if wanted[e/64]>>(e%64)&1 != 0 {
 				count[e]++
@@ -88,7 +88,7 @@ func (h *hypergraph) transposeSome(ctx context.Context, nets []uint32) (start []
 		start[e+2] += start[e+1]
 	}
 	vertices = make([]int32, start[h.nets+1])
-	err = pieces.Do(ctx, h.vertices(), func(from, to int) {
+	err = partition.EachPiece(ctx, h.vertices(), func(from, to int) {
 		for v := from; v < to; v++ {
 			for _, e := range h.row(v) {
 				if wanted[e/64]>>(e%64)&1 != 0 {

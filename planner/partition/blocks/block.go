@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/partition/stream/price"
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
+	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // None is the machine of a sample that has none yet.
@@ -48,7 +47,7 @@ const sticky = 255
 
 // An assigner is what a block needs to be assigned.
 type assigner struct {
-	price.Machines
+	stream.PricedMachines
 	k, words int
 	others   []uint64 // for each feature, the machines on which other blocks use it
 	users    []uint64 // those, and the machines on which this block does
@@ -63,13 +62,13 @@ type assigner struct {
 // gets. The block may have machines from an earlier step or none.
 func (b *Block) Assign(others []uint64, rank, quota []int64) error {
 	k := len(quota)
-	a := &assigner{k: k, words: set.Words(k), others: others, known: make([]int32, k)}
+	a := &assigner{k: k, words: stream.SetWords(k), others: others, known: make([]int32, k)}
 	if len(others) != a.words*len(b.IDs) {
 		return fmt.Errorf("block %d has %d features, but %d words are known of them, want %d each", b.Number, len(b.IDs), len(others), a.words)
 	}
-	a.Machines = price.Machines{Rank: slices.Clone(rank), Size: make([]int64, k), Limit: quota, Unlike: price.Known}
+	a.PricedMachines = stream.PricedMachines{Rank: slices.Clone(rank), Size: make([]int64, k), Limit: quota, Unlike: stream.Known}
 	if len(b.On) > 0 && b.On[0] == None {
-		a.Unlike = price.Unknown
+		a.Unlike = stream.UnknownPrice
 	}
 	a.users, a.counts = slices.Clone(others), make([]uint8, k*len(b.IDs))
 	b.enter(a)
@@ -97,7 +96,7 @@ func (b *Block) enter(a *assigner) {
 			continue
 		}
 		for _, slot := range b.Slot[b.Start[s]:b.Start[s+1]] {
-			set.Add(a.usersOf(slot), int(machine))
+			stream.AddMember(a.usersOf(slot), int(machine))
 			if c := &a.counts[int(slot)*a.k+int(machine)]; *c < sticky {
 				*c++
 			}
@@ -119,8 +118,8 @@ func (a *assigner) leave(slots []uint32, machine int) {
 		if *c == sticky {
 			continue
 		}
-		if *c--; *c == 0 && !set.Has(a.othersOf(slot), machine) {
-			set.Remove(a.usersOf(slot), machine)
+		if *c--; *c == 0 && !stream.HasMember(a.othersOf(slot), machine) {
+			stream.RemoveMember(a.usersOf(slot), machine)
 			a.Rank[machine]--
 		}
 	}
@@ -128,8 +127,8 @@ func (a *assigner) leave(slots []uint32, machine int) {
 
 func (a *assigner) join(slots []uint32, machine int) {
 	for _, slot := range slots {
-		if users := a.usersOf(slot); !set.Has(users, machine) {
-			set.Add(users, machine)
+		if users := a.usersOf(slot); !stream.HasMember(users, machine) {
+			stream.AddMember(users, machine)
 			a.Rank[machine]++
 		}
 		if c := &a.counts[int(slot)*a.k+machine]; *c < sticky {
@@ -143,11 +142,11 @@ func (a *assigner) cheapest(slots []uint32) int {
 	differ := len(slots)
 	for _, slot := range slots {
 		users := a.usersOf(slot)
-		if set.Size(users) == a.k {
+		if stream.CountMembers(users) == a.k {
 			differ-- // known to all
 			continue
 		}
-		for i := range set.Members(users) {
+		for i := range stream.Members(users) {
 			a.known[i]++
 		}
 	}
@@ -157,14 +156,14 @@ func (a *assigner) cheapest(slots []uint32) int {
 // Users returns, for each of IDs, the set of the machines on which the block
 // uses it.
 func (b *Block) Users(k int) []uint64 {
-	words := set.Words(k)
+	words := stream.SetWords(k)
 	users := make([]uint64, words*len(b.IDs))
 	for s, machine := range b.On {
 		if machine == None {
 			continue
 		}
 		for _, slot := range b.Slot[b.Start[s]:b.Start[s+1]] {
-			set.Add(users[int(slot)*words:(int(slot)+1)*words], int(machine))
+			stream.AddMember(users[int(slot)*words:(int(slot)+1)*words], int(machine))
 		}
 	}
 	return users
@@ -172,7 +171,7 @@ func (b *Block) Users(k int) []uint64 {
 
 // Lists returns what the block says to each of so many buckets.
 func (b *Block) Lists(k, buckets int) []List {
-	users, words := b.Users(k), set.Words(k)
+	users, words := b.Users(k), stream.SetWords(k)
 	lists := make([]List, buckets)
 	for i := range lists {
 		lists[i].Block = b.Number
@@ -188,7 +187,7 @@ func (b *Block) Lists(k, buckets int) []List {
 // Gather returns what Assign takes from what each bucket says: its words go,
 // in the order of the features, to where the features are.
 func (b *Block) Gather(k int, replies [][]uint64) ([]uint64, error) {
-	words := set.Words(k)
+	words := stream.SetWords(k)
 	others := make([]uint64, 0, words*len(b.IDs))
 	at := make([]int, len(replies))
 	for _, id := range b.IDs {

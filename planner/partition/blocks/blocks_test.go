@@ -11,8 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/stream/price"
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
+	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 func TestLayoutCountsItsSamples(t *testing.T) {
@@ -87,13 +86,13 @@ func TestAssignEqualsRecounting(t *testing.T) {
 		l := Layout{Samples: int64(n + k), Blocks: 1, K: k}
 		quota := l.Quota(0)
 		b := NewBlock(0, rows)
-		words := set.Words(k)
+		words := stream.SetWords(k)
 		others := make([]uint64, words*len(b.IDs))
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		for p := range b.IDs {
 			for i := range k {
 				if random.IntN(3) == 0 {
-					set.Add(others[p*words:(p+1)*words], i)
+					stream.AddMember(others[p*words:(p+1)*words], i)
 				}
 			}
 		}
@@ -110,7 +109,7 @@ func TestAssignEqualsRecounting(t *testing.T) {
 		rank := slices.Clone(beyond)
 		for p := range b.IDs {
 			for i := range k {
-				if set.Has(others[p*words:], i) || set.Has(b.Users(k)[p*words:], i) {
+				if stream.HasMember(others[p*words:], i) || stream.HasMember(b.Users(k)[p*words:], i) {
 					rank[i]++
 				}
 			}
@@ -125,11 +124,11 @@ func TestAssignEqualsRecounting(t *testing.T) {
 }
 
 func slowly(b *Block, rows [][]uint64, others []uint64, beyond, quota []int64) []uint16 {
-	k, words := len(quota), set.Words(len(quota))
+	k, words := len(quota), stream.SetWords(len(quota))
 	on := slices.Clone(b.On)
-	m := price.Machines{Rank: make([]int64, k), Size: make([]int64, k), Limit: quota, Unlike: price.Known}
+	m := stream.PricedMachines{Rank: make([]int64, k), Size: make([]int64, k), Limit: quota, Unlike: stream.Known}
 	if on[0] == None {
-		m.Unlike = price.Unknown
+		m.Unlike = stream.UnknownPrice
 	}
 	for s := range on {
 		on[s] = None
@@ -137,7 +136,7 @@ func slowly(b *Block, rows [][]uint64, others []uint64, beyond, quota []int64) [
 		for p, id := range b.IDs {
 			users[id] = map[int]bool{}
 			for i := range k {
-				if set.Has(others[p*words:], i) {
+				if stream.HasMember(others[p*words:], i) {
 					users[id][i] = true
 				}
 			}
@@ -230,7 +229,7 @@ func TestBucketsTellWhatOthersUse(t *testing.T) {
 					if uses[id][m][n] {
 						count--
 					}
-					if set.Has(others[p*set.Words(k):], m) != (count > 0) {
+					if stream.HasMember(others[p*stream.SetWords(k):], m) != (count > 0) {
 						t.Fatalf("feature %d on machine %d: %d other blocks use it there", id, m, count)
 					}
 				}

@@ -3,7 +3,7 @@ package blocks
 import (
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
+	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // A List is what one block says of those of its features that are in a bucket:
@@ -12,7 +12,7 @@ import (
 type List struct {
 	Block int
 	IDs   []uint64
-	Users []uint64 // set.Words(k) words for each of IDs
+	Users []uint64 // stream.SetWords(k) words for each of IDs
 }
 
 // A Bucket knows of some of the features what all blocks use where.
@@ -25,7 +25,7 @@ type Bucket struct {
 
 // NewBucket merges the lists of all blocks that have features in the bucket.
 func NewBucket(k int, lists []List) *Bucket {
-	b := &Bucket{k: k, words: set.Words(k)}
+	b := &Bucket{k: k, words: stream.SetWords(k)}
 	total := 0
 	for i := range lists {
 		total += len(lists[i].IDs)
@@ -73,7 +73,7 @@ func (b *Bucket) Others(l *List) []uint64 {
 func (b *Bucket) Rank() []int64 {
 	rank := make([]int64, b.k)
 	for p := range b.IDs {
-		for i := range set.Members(b.Users(p)) {
+		for i := range stream.Members(b.Users(p)) {
 			rank[i]++
 		}
 	}

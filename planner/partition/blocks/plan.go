@@ -22,8 +22,8 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/owner"
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
+
+	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // DefaultPasses over all samples after the first: with more, little is gained.
@@ -79,7 +79,7 @@ func Fit(samples, edges int64, k int, memory int64) (blocks, buckets int, err er
 		some        = 16
 		leastOnEach = 128 // samples of a block for each machine
 	)
-	words := int64(set.Words(k))
+	words := int64(stream.SetWords(k))
 	room := (memory - base) / 2
 	ofBlock := room / (30 + 24*words + int64(k))
 	ofBucket := room / (110 + 40*words)
@@ -203,7 +203,7 @@ func (b *Bucket) Owners(ctx context.Context) ([]int32, error) {
 		on[i] = int32(i)
 	}
 	for p, id := range b.IDs {
-		for i := range set.Members(b.Users(p)) {
+		for i := range stream.Members(b.Users(p)) {
 			rows[i] = append(rows[i], id)
 		}
 	}
@@ -211,5 +211,5 @@ func (b *Bucket) Owners(ctx context.Context) ([]int32, error) {
 	if err != nil {
 		return nil, fmt.Errorf("placing a bucket's features: %w", err)
 	}
-	return owner.Flat(ctx, g, on, partition.Options{K: b.k})
+	return partition.FlatOwners(ctx, g, on, partition.Options{K: b.k})
 }

@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
+	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // Blocks, lists and replies travel between workers as bytes. Numbers are
@@ -69,7 +69,7 @@ func (d *decoder) ascending(n int) []uint64 {
 }
 
 func (d *decoder) sets(n, k int) []uint64 {
-	bytes, words := (k+7)/8, set.Words(k)
+	bytes, words := (k+7)/8, stream.SetWords(k)
 	if len(d.rest) != n*bytes {
 		d.failed = true
 		return nil
@@ -106,7 +106,7 @@ func appendAscending(out []byte, ids []uint64) []byte {
 }
 
 func appendSets(out []byte, sets []uint64, k int) []byte {
-	bytes, words := (k+7)/8, set.Words(k)
+	bytes, words := (k+7)/8, stream.SetWords(k)
 	for i := 0; i < len(sets); i += words {
 		for b := range bytes {
 			out = append(out, byte(sets[i+b/8]>>(b%8*8)))

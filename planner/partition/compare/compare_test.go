@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/best"
-	"github.com/psidecar/psidecar/planner/partition/owner"
+
 	"github.com/psidecar/psidecar/planner/partition/parsa"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -99,7 +99,7 @@ func run(t *testing.T, name string, g *graph.Graph, o partition.Options, p parti
 			t.Errorf("%s: %v", name, err)
 		}
 	} else {
-		if a.Params, err = owner.Flat(t.Context(), g, a.Samples, o); err != nil {
+		if a.Params, err = partition.FlatOwners(t.Context(), g, a.Samples, o); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		r.traffic.Max = min(r.traffic.Max, partition.Measure(g, a, o.K).Max)
@@ -130,7 +130,7 @@ func metis(t *testing.T) partition.Partitioner {
 		if err != nil {
 			return nil, err
 		}
-		params, err := owner.AtUsers(ctx, g, parts, o)
+		params, err := partition.OwnersAtUsers(ctx, g, parts, o)
 		return &partition.Assignment{Samples: parts, Params: params}, err
 	}
 }

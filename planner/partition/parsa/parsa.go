@@ -14,7 +14,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/owner"
 )
 
 // partSamples is how many samples are looked at together.
@@ -45,7 +44,7 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 		}
 	}
 	var err error
-	if a.Params, err = owner.AtUsers(ctx, g, a.Samples, o); err != nil {
+	if a.Params, err = partition.OwnersAtUsers(ctx, g, a.Samples, o); err != nil {
 		return nil, err
 	}
 	if err := partition.Check(g, a, o); err != nil {

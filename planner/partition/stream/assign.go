@@ -1,10 +1,5 @@
 package stream
 
-import (
-	"github.com/psidecar/psidecar/planner/partition/stream/price"
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
-)
-
 // sticky is where a counter of samples ends: from there on nothing is taken
 // away, since nobody knows how far beyond it was. Such a feature is on the
 // machine for good, as frequent ones are.
@@ -18,7 +13,7 @@ type assigner struct {
 	k, words int
 	table    *table
 	// Machines' Rank counts features that are not in the table for each sample.
-	price.Machines
+	PricedMachines
 	beyond int64   // features of the sample that are not in the table
 	slots  []int   // of the sample's features, scratch
 	known  []int32 // of the sample's features on each machine, scratch
@@ -29,8 +24,8 @@ type assigner struct {
 // A slot's words are two sets of machines: users, where its counters are not 0,
 // and now, those that this pass put a user on.
 func newAssigner(k int, memory int64) *assigner {
-	a := &assigner{k: k, words: set.Words(k), known: make([]int32, k)}
-	a.Machines = price.Machines{Rank: make([]int64, k), Size: make([]int64, k), Limit: make([]int64, k)}
+	a := &assigner{k: k, words: SetWords(k), known: make([]int32, k)}
+	a.PricedMachines = PricedMachines{Rank: make([]int64, k), Size: make([]int64, k), Limit: make([]int64, k)}
 	a.table = newTable(memory/slotBytes(2*a.words, k), 2*a.words, k)
 	return a
 }
@@ -52,9 +47,9 @@ func (a *assigner) countFeatures(ids []uint64) {
 
 // begin starts a pass of assignment over n samples.
 func (a *assigner) begin(first bool, n int64) {
-	a.Unlike = price.Known
+	a.Unlike = Known
 	if first {
-		a.Unlike = price.Unknown // machines that start alike are worth more
+		a.Unlike = UnknownPrice // machines that start alike are worth more
 	}
 	for i := range a.Limit {
 		a.Limit[i] = (n + int64(a.k) - 1) / int64(a.k)
@@ -111,7 +106,7 @@ func (a *assigner) leave(s, machine int) {
 		return
 	}
 	if *count--; *count == 0 {
-		set.Remove(a.users(s), machine)
+		RemoveMember(a.users(s), machine)
 		a.Rank[machine]--
 	}
 }
@@ -119,13 +114,13 @@ func (a *assigner) leave(s, machine int) {
 func (a *assigner) join(s, machine int) {
 	count := &a.table.countsOf(s)[machine]
 	if *count == 0 {
-		set.Add(a.users(s), machine)
+		AddMember(a.users(s), machine)
 		a.Rank[machine]++
 	}
 	if *count < sticky {
 		*count++
 	}
-	set.Add(a.now(s), machine)
+	AddMember(a.now(s), machine)
 }
 
 // cheapest returns the machine for the sample of choose.
@@ -134,11 +129,11 @@ func (a *assigner) cheapest() int {
 	differ := len(a.slots)
 	for _, s := range a.slots {
 		users := a.users(s)
-		if set.Size(users) == a.k {
+		if CountMembers(users) == a.k {
 			differ--
 			continue // known to all
 		}
-		for i := range set.Members(users) {
+		for i := range Members(users) {
 			a.known[i]++
 		}
 	}

@@ -3,8 +3,6 @@ package stream
 import (
 	"math"
 	"math/rand/v2"
-
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
 )
 
 const baselineSeeds = 5
@@ -22,7 +20,7 @@ type baseline struct {
 }
 
 func newBaseline(k int, memory int64) *baseline {
-	words := set.Words(k)
+	words := SetWords(k)
 	b := &baseline{k: k, words: words, limit: 1<<64 - 1}
 	b.table = newTable(memory/slotBytes(words*baselineSeeds, 0), words*baselineSeeds, 0)
 	for i := range b.random {
@@ -94,7 +92,7 @@ func (b *baseline) traffic(params int64) (most, total float64) {
 			}
 			owner := int(hash(id+uint64(i)<<32) % uint64(b.k))
 			users := b.table.wordsOf(s)[i*b.words : (i+1)*b.words]
-			for each := range set.Members(users) {
+			for each := range Members(users) {
 				if each != owner {
 					load[each]++
 					load[owner]++

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
-	"github.com/psidecar/psidecar/planner/partition/stream/spill"
 )
 
 // tolerance is how far above the mean the busiest machine may stay.
@@ -35,7 +32,7 @@ func newBook(dir string, k int) (*book, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a file for the parameters: %w", err)
 	}
-	b := &book{k: k, words: set.Words(k), f: f, load: make([]int64, k)}
+	b := &book{k: k, words: SetWords(k), f: f, load: make([]int64, k)}
 	b.block = make([]byte, 0, max(blockBytes/b.record(), 1)*b.record())
 	return b, nil
 }
@@ -44,7 +41,7 @@ func newBook(dir string, k int) (*book, error) {
 func (b *book) record() int { return 8 + 2 + 8*b.words }
 
 // fill writes the file from sorted pairs.
-func (b *book) fill(ctx context.Context, pairs *spill.Sorter) error {
+func (b *book) fill(ctx context.Context, pairs *SpillSorter) error {
 	users := make([]uint64, b.words)
 	var last uint64
 	put := func() error {
@@ -58,7 +55,7 @@ func (b *book) fill(ctx context.Context, pairs *spill.Sorter) error {
 		return nil
 	}
 	started := false
-	err := pairs.Each(ctx, func(p spill.Pair) error {
+	err := pairs.Each(ctx, func(p SpilledPair) error {
 		if started && p.ID != last {
 			if err := put(); err != nil {
 				return err
@@ -81,8 +78,8 @@ func (b *book) fill(ctx context.Context, pairs *spill.Sorter) error {
 
 // enter adds a parameter to the block. Its first owner is its first user.
 func (b *book) enter(id uint64, users []uint64) {
-	owner, d := -1, set.Size(users)
-	for i := range set.Members(users) {
+	owner, d := -1, CountMembers(users)
+	for i := range Members(users) {
 		if owner < 0 {
 			owner = i
 		}
@@ -171,7 +168,7 @@ func (b *book) level(ctx context.Context) error {
 			return nil
 		}
 		err := b.each(ctx, func(_ uint64, owner int, users []uint64) (int, error) {
-			d := set.Size(users)
+			d := CountMembers(users)
 			if d < 3 {
 				return owner, nil // it costs any of its users alike
 			}
@@ -204,23 +201,23 @@ func (b *book) mean() float64 { return 2 * float64(b.total) / float64(b.k) }
 // better returns the owner that a parameter with d users should have, and
 // moves its load there.
 func (b *book) better(owner int, users []uint64, d int, lend bool) int {
-	was := set.Has(users, owner)
+	was := HasMember(users, owner)
 	before := b.load[owner]
 	b.load[owner] -= extra(d, was)
 	to, least := owner, before
-	for i := range set.Members(users) {
+	for i := range Members(users) {
 		if l := b.load[i] + extra(d, true); l < least {
 			to, least = i, l
 		}
 	}
 	if lend && to == owner && float64(before) > b.mean()*(1+tolerance) {
 		for i := range b.k {
-			if l := b.load[i] + extra(d, set.Has(users, i)); l < least {
+			if l := b.load[i] + extra(d, HasMember(users, i)); l < least {
 				to, least = i, l
 			}
 		}
 	}
-	is := set.Has(users, to)
+	is := HasMember(users, to)
 	b.load[to] += extra(d, is)
 	if was && !is {
 		b.total++

@@ -25,8 +25,6 @@ import (
 	"os"
 
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/stream/set"
-	"github.com/psidecar/psidecar/planner/partition/stream/spill"
 )
 
 // A Source hands out all samples in order, the same in every pass: pass 0
@@ -55,7 +53,7 @@ const leastSlots = 1024
 
 // fixed is the memory that does not depend on the options: a block of
 // parameters and the buffers of files.
-const fixed = blockBytes + 2*machineBuffer + spill.Overhead + 16<<10
+const fixed = blockBytes + 2*machineBuffer + SpillOverhead + 16<<10
 
 const machineBuffer = 32 << 10
 
@@ -69,7 +67,7 @@ const (
 
 // LeastMemory returns the least memory in which k machines can be streamed to.
 func LeastMemory(k int) int64 {
-	words := set.Words(k)
+	words := SetWords(k)
 	table := leastSlots * slotBytes(2*words, k) * allParts / (allParts - sortParts - baselineParts)
 	sorter := int64(48<<10) * allParts / sortParts
 	base := 256 * slotBytes(words*baselineSeeds, 0) * allParts / baselineParts
@@ -123,7 +121,7 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("%d passes: at least 1", o.Passes)
 	case o.Memory < LeastMemory(o.K):
 		return fmt.Errorf("%d bytes of memory are too little for %d machines: at least %d are needed, and about %d for each feature to remember",
-			o.Memory, o.K, LeastMemory(o.K), slotBytes(2*(set.Words(o.K)), o.K)*allParts*8/7/(allParts-sortParts-baselineParts))
+			o.Memory, o.K, LeastMemory(o.K), slotBytes(2*(SetWords(o.K)), o.K)*allParts*8/7/(allParts-sortParts-baselineParts))
 	}
 	return nil
 }
@@ -133,7 +131,7 @@ type state struct {
 	o        Options
 	assigner *assigner
 	random   *baseline
-	pairs    *spill.Sorter
+	pairs    *SpillSorter
 	book     *book
 	old, new *machineFile
 	samples  int64
@@ -142,7 +140,7 @@ type state struct {
 func newState(o Options, dir string) (s *state, err error) {
 	s = &state{o: o}
 	part := (o.Memory - fixed - int64(o.K)*8*12) / allParts
-	if s.pairs, err = spill.New(dir, sortParts*part+spill.Overhead); err != nil {
+	if s.pairs, err = NewSpillSorter(dir, sortParts*part+SpillOverhead); err != nil {
 		return nil, err
 	}
 	if s.book, err = newBook(dir, o.K); err != nil {
@@ -170,7 +168,7 @@ func (s *state) close() error {
 }
 
 func (s *state) memory() int64 {
-	return fixed + int64(s.o.K)*8*12 + s.assigner.table.bytes() + s.random.table.bytes() + s.pairs.Bytes() - spill.Overhead
+	return fixed + int64(s.o.K)*8*12 + s.assigner.table.bytes() + s.random.table.bytes() + s.pairs.Bytes() - SpillOverhead
 }
 
 func (s *state) run(ctx context.Context, source Source, place func(id uint64, owner int) error) (*Result, error) {
@@ -200,7 +198,7 @@ func (s *state) run(ctx context.Context, source Source, place func(id uint64, ow
 	}
 	used := make([]int64, s.o.K)
 	err = s.book.each(ctx, func(id uint64, owner int, users []uint64) (int, error) {
-		for i := range set.Members(users) {
+		for i := range Members(users) {
 			used[i]++
 		}
 		return owner, place(id, owner)
@@ -253,11 +251,11 @@ func (s *state) assignLast(ids []uint64, old int) (int, error) {
 	machine := s.assigner.choose(ids, old)
 	for _, id := range ids {
 		if slot := s.assigner.table.find(id); slot >= 0 {
-			if now := s.assigner.now(slot); set.Has(now, machine) {
+			if now := s.assigner.now(slot); HasMember(now, machine) {
 				continue
 			}
 		}
-		if err := s.pairs.Add(spill.Pair{ID: id, Machine: uint16(machine)}); err != nil {
+		if err := s.pairs.Add(SpilledPair{ID: id, Machine: uint16(machine)}); err != nil {
 			return 0, err
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/psidecar/psidecar/planner/pages"
-	"github.com/psidecar/psidecar/planner/partition/radix"
+	"github.com/psidecar/psidecar/planner/partition"
 )
 
 // A ranking is the supply where each parameter is its own unit. What one adds
@@ -29,7 +29,7 @@ func newRanking(p *placement) *ranking {
 		keys = append(keys, uint64(change)^1<<63) // in the order of signed numbers
 		r.params = append(r.params, uint32(param))
 	}
-	radix.Sort(keys, r.params)
+	partition.RadixSort(keys, r.params)
 	words := (len(r.params) + 63) / 64
 	r.there = pages.Make[uint64](words)
 	for range p.k {

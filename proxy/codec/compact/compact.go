@@ -36,7 +36,6 @@ import (
 	"errors"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
-	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 )
 
 // Name is the codec's name in the hello of a link.
@@ -88,7 +87,7 @@ type Limits struct {
 var DefaultLimits = Limits{
 	Keys:             keylist.DefaultLimits,
 	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 96 << 20},
-	ValuesBytes:      wordlist.Most,
+	ValuesBytes:      keylist.MostWords,
 	SparseBytes:      64 << 20,
 	RetainedRequests: 16384,
 	RetainedBytes:    64 << 20,

@@ -7,7 +7,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
-	"github.com/psidecar/psidecar/proxy/codec/wordlist"
+
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -23,7 +23,7 @@ type Receiver struct {
 	metas    metas
 	keys     *keylist.Decoder
 	lens     *keylist.Decoder
-	values   wordlist.Decoder
+	values   keylist.WordDecoder
 	sparse   sparsewords.Decoder
 	memory   *relay.Memory // for the values of a message; nil: without a bound
 	lent     []byte        // of memory, until Release

@@ -6,8 +6,8 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
-	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -16,7 +16,7 @@ import (
 // Frames that the relay does not hold by itself are asked for by [Sender.Hold]:
 // what a key's last such frames gained decides, and now and then one is tried.
 type valuesEncoder struct {
-	words  wordlist.Encoder
+	words  keylist.WordEncoder
 	sparse sparsewords.Encoder
 	trials map[trialName]*trial
 	trying *trial // of the message that Hold asked for; nil: none

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"io"
 
+	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
-	"github.com/psidecar/psidecar/proxy/codec/wordlist"
 )
 
 // appendStart appends what a lane begins with in this direction: all that the sender
@@ -62,7 +62,7 @@ type laneReader struct {
 	store  *Store
 	r      *bufio.Reader
 	packed []byte
-	words  wordlist.Decoder
+	words  keylist.WordDecoder
 	sparse sparsewords.Decoder
 }
 

@@ -1,0 +1,258 @@
+// This part puts parameters on machines when the samples are placed
+// already: a graph and the samples' machines go in, the owner of each parameter
+// comes out, such that the busiest machine moves little. The partitioners of
+// packages best and parsa end with it.
+
+package partition
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/graph"
+)
+
+// An item is what gets one owner: a parameter, or a group of them.
+type item struct {
+	fixed int32 // machine that must own it, or -1
+	was   int32 // machine that owned it before, or -1
+	use   []use
+	all   int64 // sum over use
+}
+
+// A use is the weight of an item's parameters that a machine uses.
+type use struct {
+	machine int32
+	weight  int64
+}
+
+// A placing assigns items to owners, given the samples' machines. An item costs
+// each machine that uses it that use, and its owner all - 2 use besides: it
+// answers the others and asks nobody itself.
+type placing struct {
+	speed []float64
+	items []item
+	owner []int32
+	load  []int64
+}
+
+// OwnersAtUsers returns the owner of each parameter for samples on the given machines,
+// so that the busiest machine moves as little as it can without a parameter
+// lying where nobody uses it, which keeps the total at its least: heavy ones
+// first, each to the least loaded of its users, then from the busiest machine to
+// others while that helps. Options may fix parameters, keep groups together and
+// give link speeds.
+func OwnersAtUsers(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]int32, error) {
+	return place(ctx, g, samples, o, false)
+}
+
+// FlatOwners goes on from what [OwnersAtUsers] does: where machines stay above the mean, it
+// lets others own parameters that they do not use. That adds to the total what
+// it must to level the machines, and no more.
+func FlatOwners(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]int32, error) {
+	return place(ctx, g, samples, o, true)
+}
+
+func place(ctx context.Context, g *graph.Graph, samples []int32, o Options, lend bool) ([]int32, error) {
+	items, itemOf, err := itemsOf(ctx, g, samples, o)
+	if err != nil {
+		return nil, err
+	}
+	pl := &placing{speed: o.Speed, items: items, owner: make([]int32, len(items)), load: make([]int64, o.K)}
+	if pl.speed == nil {
+		pl.speed = slices.Repeat([]float64{1}, o.K)
+	}
+	if err := pl.greedy(ctx); err != nil {
+		return nil, err
+	}
+	if err := pl.flatten(ctx, lend); err != nil {
+		return nil, err
+	}
+	params := make([]int32, g.Params())
+	for p := range params {
+		params[p] = pl.owner[itemOf[p]]
+	}
+	return params, nil
+}
+
+// itemsOf returns the items, and the item of each parameter.
+func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]item, []int32, error) {
+	items, err := itemsOfParams(ctx, g, samples, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	itemOf := make([]int32, len(items))
+	for p := range itemOf {
+		itemOf[p] = int32(p)
+	}
+	if o.Group != nil {
+		items = joinGroups(items, itemOf, o.Group)
+	}
+	for i := range items {
+		for _, u := range items[i].use {
+			items[i].all += u.weight
+		}
+	}
+	for p, machine := range o.FixedParams {
+		if machine >= 0 {
+			items[itemOf[p]].fixed = machine
+		}
+	}
+	return items, itemOf, nil
+}
+
+// itemsOfParams returns an item for each parameter, without its sum.
+func itemsOfParams(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]item, error) {
+	type part struct {
+		_    [64]byte
+		seen []int32 // 1 + the last parameter that the machine uses
+		uses []use   // one piece of memory for many items
+		_    [64]byte
+	}
+	items := make([]item, g.Params())
+	parts := make([]part, LoopParts())
+	err := ShareLoop(ctx, len(items), func(number, first, last int) {
+		of := &parts[number]
+		if of.seen == nil {
+			of.seen = make([]int32, o.K)
+		}
+		for p := first; p < last; p++ {
+			if len(of.uses)+o.K > cap(of.uses) {
+				of.uses = make([]use, 0, max(1<<16, o.K))
+			}
+			from := len(of.uses)
+			for _, s := range g.SamplesOf(p) {
+				if i := samples[s]; of.seen[i] != int32(p)+1 {
+					of.seen[i] = int32(p) + 1
+					of.uses = append(of.uses, use{i, int64(g.ParamWeight(p))})
+				}
+			}
+			items[p] = item{fixed: -1, was: wasAt(o, p), use: of.uses[from:len(of.uses):len(of.uses)]}
+		}
+	})
+	return items, err
+}
+
+// joinGroups makes one item of the items of a group's parameters, at the place of its
+// first one, and says in itemOf which item each parameter is of.
+func joinGroups(items []item, itemOf, group []int32) []item {
+	ofGroup := map[int32]int32{}
+	joined := items[:0]
+	for p, it := range items {
+		if group[p] >= 0 {
+			if i, ok := ofGroup[group[p]]; ok {
+				itemOf[p] = i
+				joined[i].addUses(it.use)
+				continue
+			}
+			ofGroup[group[p]] = int32(len(joined))
+		}
+		itemOf[p] = int32(len(joined))
+		joined = append(joined, it)
+	}
+	return joined
+}
+
+// wasAt returns the machine that owned parameter p before, or -1.
+func wasAt(o Options, p int) int32 {
+	if o.From == nil {
+		return -1
+	}
+	return o.From.Params[p]
+}
+
+// kept returns the owner that the item keeps if the loads allow: the one that
+// it is fixed to, or that it had and that still uses it; or -1.
+func (it *item) kept() int32 {
+	if it.fixed >= 0 {
+		return it.fixed
+	}
+	for _, u := range it.use {
+		if u.machine == it.was {
+			return it.was
+		}
+	}
+	return -1
+}
+
+// addUses adds the uses of another parameter of the group.
+func (it *item) addUses(more []use) {
+next:
+	for _, u := range more {
+		for i := range it.use {
+			if it.use[i].machine == u.machine {
+				it.use[i].weight += u.weight
+				continue next
+			}
+		}
+		it.use = append(it.use, u)
+	}
+}
+
+// extra returns what owning the item costs machine i beyond its use.
+func (it *item) extra(i int32) int64 {
+	for _, u := range it.use {
+		if u.machine == i {
+			return it.all - 2*u.weight
+		}
+	}
+	return it.all
+}
+
+func (pl *placing) ratio(i int32, more int64) float64 {
+	return float64(pl.load[i]+more) / pl.speed[i]
+}
+
+// greedy gives every item an owner: what it keeps, then, of the others, the
+// heaviest first, since light ones can level out what heavy ones left.
+func (pl *placing) greedy(ctx context.Context) error {
+	for i := range pl.items {
+		for _, u := range pl.items[i].use {
+			pl.load[u.machine] += u.weight
+		}
+	}
+	for i := range pl.items {
+		it := &pl.items[i]
+		if pl.owner[i] = it.kept(); pl.owner[i] >= 0 {
+			pl.load[pl.owner[i]] += it.extra(pl.owner[i])
+		}
+	}
+	order := pl.order()
+	return EachPiece(ctx, len(order), func(from, to int) {
+		for _, i := range order[from:to] {
+			if pl.owner[i] >= 0 {
+				continue
+			}
+			it := &pl.items[i]
+			at := pl.cheapest(it)
+			pl.owner[i] = at
+			pl.load[at] += it.extra(at)
+		}
+	})
+}
+
+// order returns the items, those of one user first, which own what they use
+// whatever the loads, then the heaviest.
+func (pl *placing) order() []uint32 {
+	keys, order := make([]uint64, len(pl.items)), make([]uint32, len(pl.items))
+	for i := range pl.items {
+		order[i] = uint32(i)
+		if it := &pl.items[i]; len(it.use) > 1 {
+			keys[i] = math.MaxUint64 - uint64(it.all)
+		}
+	}
+	RadixSort(keys, order)
+	return order
+}
+
+// cheapest returns the user of the item that would be least loaded as owner.
+func (pl *placing) cheapest(it *item) int32 {
+	at, least := int32(0), 0.0
+	for n, u := range it.use {
+		if r := pl.ratio(u.machine, it.all-2*u.weight); n == 0 || r < least {
+			at, least = u.machine, r
+		}
+	}
+	return at
+}

@@ -1,0 +1,113 @@
+package keylist
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+)
+
+// A WordDecoder has room for decoding. The zero value is ready to use.
+type WordDecoder struct {
+	words  []byte
+	others []byte
+}
+
+// Decode reads one encoded list from the beginning of src. It returns the
+// values frame's body, valid until the next call, and what follows the list.
+func (d *WordDecoder) Decode(src []byte) (body, rest []byte, err error) {
+	if len(src) == 0 || src[0]&^(hasCommon|hasPalette) != 0 || src[0] == 0 {
+		return nil, nil, corrupt("no form, or an unknown one")
+	}
+	form := src[0]
+	n, src, err := wordlistUvarint(src[1:], MostWords/wordSize)
+	if err != nil {
+		return nil, nil, err
+	}
+	var common, set []byte
+	others := n
+	if form&hasCommon != 0 {
+		marks := (n + 7) / 8
+		if len(src) < wordSize+marks {
+			return nil, nil, corrupt("it ends before the marks of %d words", n)
+		}
+		common, set, src = src[:wordSize], src[wordSize:][:marks], src[wordSize+marks:]
+		for _, b := range set {
+			others -= bits.OnesCount8(b)
+		}
+		if others < 0 || n%8 != 0 && set[marks-1]>>(n%8) != 0 {
+			return nil, nil, corrupt("marks beyond %d words", n)
+		}
+	}
+	list := src
+	if form&hasPalette != 0 {
+		if list, rest, err = d.readPalette(src, others); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		if len(src) < others*wordSize {
+			return nil, nil, corrupt("%d words in %d bytes", others, len(src))
+		}
+		list, rest = src[:others*wordSize], src[others*wordSize:]
+	}
+	if common == nil {
+		return list, rest, nil
+	}
+	d.words = slices.Grow(d.words[:0], n*wordSize)[:n*wordSize]
+	spread(d.words, set, list, binary.LittleEndian.Uint32(common))
+	return d.words, rest, nil
+}
+
+// spread writes the common word where its bit is set, and the next of the
+// others elsewhere; without branches while others are left to read.
+func spread(out, set, others []byte, common uint32) {
+	i := 0
+	for ; len(others) >= wordSize && i < len(out)/wordSize; i++ {
+		other := uint32(set[i/8]>>(i%8))&1 - 1 // all ones, or none
+		w := binary.LittleEndian.Uint32(others)
+		binary.LittleEndian.PutUint32(out[i*wordSize:], common^(w^common)&other)
+		others = others[wordSize&other:]
+	}
+	for ; i < len(out)/wordSize; i++ {
+		binary.LittleEndian.PutUint32(out[i*wordSize:], common)
+	}
+}
+
+// readPalette reads a palette and the indices of n words, and returns these.
+func (d *WordDecoder) readPalette(src []byte, n int) (list, rest []byte, err error) {
+	size, src, err := wordlistUvarint(src, longestPalette)
+	if err != nil {
+		return nil, nil, err
+	}
+	width := width(size)
+	packed := (n*width + 7) / 8
+	if size == 0 && n > 0 || len(src) < size*wordSize+packed {
+		return nil, nil, corrupt("%d indices into %d words in %d bytes", n, size, len(src))
+	}
+	palette, src, rest := src[:size*wordSize], src[size*wordSize:][:packed], src[size*wordSize+packed:]
+	d.others = d.others[:0]
+	var pending uint64
+	filled := 0
+	for range n {
+		for filled < width {
+			pending |= uint64(src[0]) << filled
+			src = src[1:]
+			filled += 8
+		}
+		i := int(pending & (1<<width - 1))
+		pending >>= width
+		filled -= width
+		if i >= size {
+			return nil, nil, corrupt("index %d into %d words", i, size)
+		}
+		d.others = append(d.others, palette[i*wordSize:][:wordSize]...)
+	}
+	return d.others, rest, nil
+}
+
+func wordlistUvarint(src []byte, most int) (int, []byte, error) {
+	v, n := binary.Uvarint(src)
+	if n <= 0 || v > uint64(most) {
+		return 0, nil, corrupt("a number that is cut off, or above %d", most)
+	}
+	return int(v), src[n:], nil
+}

@@ -1,0 +1,231 @@
+// This part encodes lists of values, words of 4 bytes, of which many are
+// equal: pulled parameters that nobody has touched yet are 0, and the gradients
+// of features that occur in one sample alone are that sample's. It is lossless
+// and keeps nothing from one list to the next.
+//
+// In goes the body of a values frame; [Encoder.Append] says whether it gets
+// shorter, after looking at a few of the words; [Decoder.Decode] gives the body
+// back. Package compact calls both.
+//
+// An encoded list is
+//
+//	form      1 byte of flags
+//	words     uvarint, how many
+//	common    if flagged: a word, and a bit for each word, set where it is this
+//	          one, the first in the lowest bit of the first byte
+//	palette   if flagged: uvarint number of different words, these words, and
+//	          for each word that is not the common one its index among them, in
+//	          as many bits as the largest takes, the lowest first
+//	others    else: the words that are not the common one
+
+package keylist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+const (
+	hasCommon byte = 1 << iota
+	hasPalette
+)
+
+const wordSize = 4
+
+const (
+	// MostWords is the size in bytes of the longest list that is encoded.
+	MostWords = 1 << 20
+	// fewest words are worth looking at.
+	fewest = 32
+	// samples are looked at to guess whether it pays.
+	samples = 256
+	// longestPalette is how many different words an index may tell apart.
+	longestPalette = 2048
+	// slots of the table in which words are looked up; at most half are used.
+	slots = 2 * longestPalette
+)
+
+// ErrCorruptWords is wrapped by all errors of [Decoder.Decode].
+var ErrCorruptWords = errors.New("wordlist: corrupt list")
+
+// An WordEncoder has room for encoding. The zero value is ready to use.
+type WordEncoder struct {
+	table   [slots]uint16 // 1 + index of a word in the palette
+	palette []uint32
+	indices []uint16
+}
+
+// Append appends the encoded form of a values frame's body to dst, where that
+// is shorter by an eighth or more; else it returns false and dst as it was.
+func (e *WordEncoder) Append(dst, body []byte) (_ []byte, ok bool) {
+	n := len(body) / wordSize
+	if len(body)%wordSize != 0 || n < fewest || len(body) > MostWords {
+		return dst, false
+	}
+	common, isCommon, repeats := e.guess(body, n)
+	if !isCommon && !repeats {
+		return dst, false
+	}
+	start := len(dst)
+	dst = append(dst, 0)
+	dst = binary.AppendUvarint(dst, uint64(n))
+	var form byte
+	if isCommon {
+		form |= hasCommon
+		dst = appendCommon(dst, body, common)
+	}
+	if repeats && e.index(body, common, isCommon) {
+		form |= hasPalette
+		dst = e.appendPalette(dst)
+	} else if dst = appendOthers(dst, body, common, isCommon); !isCommon {
+		return dst[:start], false
+	}
+	dst[start] = form
+	if len(dst)-start > len(body)-len(body)/8 {
+		return dst[:start], false
+	}
+	return dst, true
+}
+
+// guess looks at some of the words: which is the commonest, whether it is
+// common enough to tell apart by a bit, and whether the others repeat so often
+// that a palette pays.
+func (e *WordEncoder) guess(body []byte, n int) (common uint32, isCommon, repeats bool) {
+	e.clear()
+	tried := min(n, samples)
+	var counts [samples]uint16
+	most := 0
+	for s := range tried {
+		i, _ := e.find(word(body, s*n/tried))
+		if counts[i]++; counts[i] > counts[most] {
+			most = int(i)
+		}
+	}
+	isCommon = int(counts[most]) > tried/10
+	others, different := tried, len(e.palette)
+	if isCommon {
+		others, different = tried-int(counts[most]), different-1
+	}
+	return e.palette[most], isCommon, others > 8 && different < others*15/16
+}
+
+// find returns the index of a word in the palette, where it is put if it is
+// new; false if the palette is full.
+func (e *WordEncoder) find(w uint32) (index uint16, ok bool) {
+	for at := w * 0x9e3779b1 >> (32 - 12); ; at = (at + 1) % slots {
+		switch i := e.table[at]; {
+		case i == 0:
+			if len(e.palette) == longestPalette {
+				return 0, false
+			}
+			e.palette = append(e.palette, w)
+			e.table[at] = uint16(len(e.palette))
+			return uint16(len(e.palette) - 1), true
+		case e.palette[i-1] == w:
+			return i - 1, true
+		}
+	}
+}
+
+func (e *WordEncoder) clear() {
+	clear(e.table[:])
+	e.palette = e.palette[:0]
+}
+
+// index makes the palette of all words but the common one, and their indices.
+// It gives up when the palette would be full, or too long to pay.
+func (e *WordEncoder) index(body []byte, common uint32, isCommon bool) bool {
+	e.clear()
+	e.indices = e.indices[:0]
+	for ; len(body) >= wordSize; body = body[wordSize:] {
+		w := binary.LittleEndian.Uint32(body)
+		if isCommon && w == common {
+			continue
+		}
+		i, ok := e.find(w)
+		if !ok {
+			return false
+		}
+		e.indices = append(e.indices, i)
+	}
+	return len(e.palette)*wordSize+len(e.indices)*width(len(e.palette))/8 < len(e.indices)*wordSize
+}
+
+// width is how many bits an index into so many words takes.
+func width(words int) int { return bits.Len(uint(max(words, 1) - 1)) }
+
+func (e *WordEncoder) appendPalette(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(e.palette)))
+	for _, w := range e.palette {
+		dst = binary.LittleEndian.AppendUint32(dst, w)
+	}
+	width := width(len(e.palette))
+	var pending uint64
+	filled := 0
+	for _, i := range e.indices {
+		pending |= uint64(i) << filled
+		if filled += width; filled >= 32 {
+			dst = binary.LittleEndian.AppendUint32(dst, uint32(pending))
+			pending >>= 32
+			filled -= 32
+		}
+	}
+	for ; filled > 0; filled -= 8 {
+		dst = append(dst, byte(pending))
+		pending >>= 8
+	}
+	return dst
+}
+
+// appendCommon appends the common word and the bits that say where it is.
+func appendCommon(dst, body []byte, common uint32) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, common)
+	for ; len(body) >= 8*wordSize; body = body[8*wordSize:] {
+		eight := (*[8 * wordSize]byte)(body)
+		var differ uint32
+		for bit := range 8 {
+			differ |= differs(binary.LittleEndian.Uint32(eight[bit*wordSize:]), common) << bit
+		}
+		dst = append(dst, ^byte(differ))
+	}
+	if len(body) > 0 {
+		var set byte
+		for bit := 0; len(body) > 0; bit++ {
+			set |= byte(1-differs(binary.LittleEndian.Uint32(body), common)) << bit
+			body = body[wordSize:]
+		}
+		dst = append(dst, set)
+	}
+	return dst
+}
+
+// differs is 1 where two words differ, else 0, without a branch: whether a word
+// is the common one cannot be foretold.
+func differs(a, b uint32) uint32 {
+	d := a ^ b
+	return (d | -d) >> 31
+}
+
+// appendOthers appends the words that are not the common one.
+func appendOthers(dst, body []byte, common uint32, isCommon bool) []byte {
+	if !isCommon {
+		return append(dst, body...)
+	}
+	at := len(dst)
+	dst = slices.Grow(dst, len(body))[:at+len(body)]
+	for ; len(body) >= wordSize; body = body[wordSize:] {
+		w := binary.LittleEndian.Uint32(body)
+		binary.LittleEndian.PutUint32(dst[at:], w)
+		at += int(wordSize * differs(w, common))
+	}
+	return dst[:at]
+}
+
+func word(body []byte, i int) uint32 { return binary.LittleEndian.Uint32(body[i*wordSize:]) }
+
+func corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrCorruptWords}, args...)...)
+}

@@ -1,0 +1,282 @@
+// This part takes up what the planner says of the values of pushes and
+// pulls, while jobs run: rules for the codec for values, and trials of codecs on
+// live traffic.
+//
+// In come orders of the planner (gRPC, service Codecs of planner/api), out go
+// the rules to the codec and reports to the planner. psidecar proxy and up run
+// it. Without a planner, and when it goes away, the last rules hold.
+
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/internal/retry"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/codec/advice"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// followOptions of a [follower]. All but Credentials, Dial and Log are needed.
+type followOptions struct {
+	Planner     string                           // host:port
+	Credentials credentials.TransportCredentials // nil: none
+	Host        string                           // by which the planner knows this one
+	Dial        []grpc.DialOption                // of the connection, besides the credentials
+	// Codec gets the rules; nil: this proxy has none, and says so.
+	Codec *values.Codec
+	// Advise tries codecs for so long and reports by job.
+	Advise func(ctx context.Context, during time.Duration) (map[string]advice.Report, error)
+	// Measures, where not nil, says which measures hold for which jobs.
+	Measures func() []measure.Line
+	Log      *slog.Logger // nil: the default
+}
+
+// A follower follows one planner.
+type follower struct {
+	opts followOptions
+
+	mu       sync.Mutex       // guards the rest
+	report   *api.CodecReport // replaced, never changed
+	answered bool             // by the planner, since heard
+}
+
+// newFollower returns a follower that has not begun.
+func newFollower(o followOptions) *follower {
+	o.Log = cmp.Or(o.Log, slog.Default())
+	if o.Credentials == nil {
+		o.Credentials = insecure.NewCredentials()
+	}
+	return &follower{opts: o}
+}
+
+// again is how long a follower waits, the first time, before it looks for the planner
+// again.
+const again = 500 * time.Millisecond
+
+// Run follows until ctx ends.
+func (f *follower) Run(ctx context.Context) error {
+	told := ""
+	options := append(slices.Clone(f.opts.Dial), grpc.WithTransportCredentials(f.opts.Credentials),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
+	return retry.Connect(ctx, f.opts.Planner, options, retry.Planner(again), func(ctx context.Context, conn *grpc.ClientConn) bool {
+		err := f.session(ctx, api.NewCodecsClient(conn))
+		if text := status.Convert(err).Message(); ctx.Err() == nil && text != told {
+			told = text
+			f.opts.Log.Warn("no planner; the rules for values stay", "planner", f.opts.Planner, "error", err)
+		}
+		return f.heard()
+	})
+}
+
+// session follows until the planner goes away.
+func (f *follower) session(ctx context.Context, client api.CodecsClient) error {
+	group, ctx := errgroup.WithContext(ctx)
+	stream, err := client.Follow(ctx)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.report = &api.CodecReport{Host: f.opts.Host} // numbers are the planner's, which may be another
+	f.mu.Unlock()
+	if err := stream.Send(f.report); err != nil {
+		_, err = stream.Recv()
+		return err
+	}
+	trials := make(chan *api.CodecTrial, 1)
+	news := make(chan struct{}, 1)
+	group.Go(func() error { return f.trying(ctx, trials, news) })
+	group.Go(func() error { return f.reporting(ctx, stream, news) })
+	group.Go(func() error { return f.measuring(ctx, news) })
+	group.Go(func() error {
+		for {
+			order, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			f.mu.Lock()
+			f.answered = true
+			f.mu.Unlock()
+			if order.GetRules() != nil {
+				f.applyRules(order.GetRules())
+				wake(news)
+			}
+			if order.GetTrial() != nil {
+				select {
+				case trials <- order.GetTrial():
+				default: // one is under way and one waits: the planner has no such haste
+				}
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// heard reports whether the planner has said anything since it was asked the last
+// time.
+func (f *follower) heard() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	heard := f.answered
+	f.answered = false
+	return heard
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// change changes the report.
+func (f *follower) change(by func(r *api.CodecReport)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := &api.CodecReport{
+		Host: f.opts.Host, Version: f.report.GetVersion(), Refused: f.report.GetRefused(),
+		Trial: f.report.GetTrial(), Advice: f.report.GetAdvice(), Untried: f.report.GetUntried(),
+		Measures: f.report.GetMeasures(),
+	}
+	by(r)
+	f.report = r
+}
+
+// measureEvery is how often measures are looked at.
+const measureEvery = 2 * time.Second
+
+// maxMeasures bounds the lines that are reported.
+const maxMeasures = 1024
+
+// measuring reports measures when they have changed.
+func (f *follower) measuring(ctx context.Context, news chan struct{}) error {
+	if f.opts.Measures == nil {
+		return nil
+	}
+	look := time.NewTicker(measureEvery)
+	defer look.Stop()
+	var told []measure.Line
+	for {
+		lines := f.opts.Measures()
+		lines = lines[:min(len(lines), maxMeasures)]
+		if !reflect.DeepEqual(lines, told) {
+			told = lines
+			f.change(func(r *api.CodecReport) { r.Measures = api.MeasuresTo(lines) })
+			wake(news)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+		}
+	}
+}
+
+// reporting sends the report whenever it has changed.
+func (f *follower) reporting(ctx context.Context, stream grpc.BidiStreamingClient[api.CodecReport, api.CodecOrder], news chan struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-news:
+		}
+		f.mu.Lock()
+		r := f.report
+		f.mu.Unlock()
+		if err := stream.Send(r); err != nil {
+			return err
+		}
+	}
+}
+
+// applyRules takes up rules: all of them, or none where something is wrong with one.
+func (f *follower) applyRules(all *api.CodecRules) {
+	rules, err := parse(all)
+	switch {
+	case err != nil:
+	case f.opts.Codec != nil:
+		err = f.opts.Codec.SetPlanned(rules)
+	case len(rules) > 0:
+		err = fmt.Errorf("this proxy has no codec for values; see --codec")
+	}
+	if err != nil {
+		f.opts.Log.Warn("the planner's rules for values are not taken up", "version", all.GetVersion(), "error", err)
+		text := err.Error()
+		f.change(func(r *api.CodecReport) { r.Refused = text[:min(len(text), 1024)] })
+		return
+	}
+	f.opts.Log.Info("rules for values by the planner", "version", all.GetVersion(), "rules", len(rules))
+	f.change(func(r *api.CodecReport) { r.Version, r.Refused = all.GetVersion(), "" })
+}
+
+// parse returns the rules of all jobs, each for its job alone.
+func parse(all *api.CodecRules) ([]values.Rule, error) {
+	var rules []values.Rule
+	for _, j := range all.GetJobs() {
+		own, err := values.ParseRules(strings.NewReader(j.GetRules()))
+		if err != nil {
+			return nil, fmt.Errorf("job %s: %w", j.GetJob(), err)
+		}
+		for i := range own {
+			own[i].Job = j.GetJob()
+		}
+		rules = append(rules, own...)
+	}
+	return rules, nil
+}
+
+// trying makes the trials, one after the other.
+func (f *follower) trying(ctx context.Context, trials <-chan *api.CodecTrial, news chan struct{}) error {
+	for {
+		var t *api.CodecTrial
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case t = <-trials:
+		}
+		during := time.Duration(t.GetSeconds()) * time.Second
+		reports, err := f.opts.Advise(ctx, during)
+		f.change(func(r *api.CodecReport) {
+			r.Trial, r.Advice, r.Untried = t.GetNumber(), nil, ""
+			if err != nil {
+				r.Untried = err.Error()
+			}
+			for _, job := range slices.Sorted(maps.Keys(reports)) {
+				r.Advice = append(r.Advice, adviceOf(job, during, reports[job]))
+			}
+		})
+		wake(news)
+	}
+}
+
+// adviceOf is a report as sums, which the planner adds up.
+func adviceOf(job string, during time.Duration, r advice.Report) *api.CodecAdvice {
+	a := &api.CodecAdvice{
+		Job: job, Seconds: during.Seconds(), Pushes: uint64(r.Pushes), PushBytes: uint64(r.PushBytes), PullBytes: uint64(r.PullBytes),
+		Missed: uint64(r.Missed), StepSquares: r.StepSquares,
+	}
+	for _, c := range r.Codecs {
+		a.Candidates = append(a.Candidates, &api.CodecCandidate{
+			Codec: c.Codec, PushBytes: uint64(c.Pushes*float64(r.PushBytes) + 0.5), PullBytes: uint64(c.Pulls*float64(r.PullBytes) + 0.5),
+			WaitingSquares: c.Waits * c.Waits * r.StepSquares,
+		})
+	}
+	return a
+}

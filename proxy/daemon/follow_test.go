@@ -1,0 +1,158 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/codecs"
+	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/proxy/codec/advice"
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// planner serves a planner's codecs at an address until stop is called.
+func planner(t *testing.T, address string) (s *codecs.Service, at string, stop func()) {
+	t.Helper()
+	s, err := codecs.New(t.Context(), &store.Memory{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	api.RegisterCodecsServer(server, s)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	return s, l.Addr().String(), func() {
+		server.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func set(t *testing.T, s *codecs.Service, job, rules string) {
+	t.Helper()
+	if _, err := s.Set(t.Context(), &api.JobRules{Job: job, Rules: rules}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s does not come", what)
+		}
+	}
+}
+
+// The planner's rules come before local ones, each for its own job; bad ones are
+// refused whole, and the last good ones hold, also when the planner goes away and
+// until another one says otherwise.
+func TestRulesAreTakenUp(t *testing.T) {
+	s, at, stop := planner(t, "127.0.0.1:0")
+	local := values.Rule{Quantize: 8}
+	codec, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{local}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFollower(followOptions{Planner: at, Host: "host-0", Codec: codec, Advise: func(context.Context, time.Duration) (map[string]advice.Report, error) {
+		return map[string]advice.Report{"a:1": {PushBytes: 1000, PullBytes: 10, Pushes: 4, StepSquares: 9,
+			Codecs: []advice.Row{{Codec: "threshold 0.99", Pushes: 0.25, Pulls: 0.5, Waits: 2}}}}, nil
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	rules := func() (jobs []string) {
+		for _, r := range codec.Rules() {
+			jobs = append(jobs, r.Job)
+		}
+		return jobs
+	}
+	is := func(want string) func() bool { return func() bool { return strings.Join(rules(), " ") == want } }
+	set(t, s, "b:1", `[{"job":"x:1","unchanged":true}]`)
+	set(t, s, "a:1", `[{"threshold":0.99},{"slim":{"alpha":0.3,"epsilon":0.1}}]`)
+	await(t, "the planner's rules", is("a:1 a:1 b:1 "))
+	if err := codec.SetRules(nil); err != nil {
+		t.Fatal(err)
+	}
+	if !is("a:1 a:1 b:1")() {
+		t.Errorf("without local ones: %q", rules())
+	}
+	set(t, s, "c:1", `[{"threshold":7}]`)
+	describe := func() *api.CodecsDescription {
+		d, err := s.Describe(t.Context(), &api.DescribeRulesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	await(t, "the refusal", func() bool { return strings.Contains(describe().GetFollowers()[0].GetRefused(), "job c:1: ") })
+	if !is("a:1 a:1 b:1")() {
+		t.Errorf("after bad ones: %q", rules())
+	}
+	set(t, s, "c:1", "")
+	await(t, "the end of the refusal", func() bool { return describe().GetFollowers()[0].GetRefused() == "" })
+
+	if _, err := s.Try(t.Context(), &api.TryCodecs{Seconds: 1}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "advice", func() bool { return len(describe().GetAdvice()) == 1 })
+	a := describe().GetAdvice()[0]
+	if c := a.GetCandidates()[0]; a.GetPushBytes() != 1000 || c.GetPushBytes() != 250 || c.GetPullBytes() != 5 || c.GetWaitingSquares() != 36 {
+		t.Errorf("advice is %v", a)
+	}
+
+	stop()
+	if !is("a:1 a:1 b:1")() {
+		t.Errorf("without a planner: %q", rules())
+	}
+	_, _, stop = planner(t, at)
+	await(t, "that the next planner has none", is(""))
+	cancel()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A proxy that has no codec for values says so.
+func TestWithoutCodec(t *testing.T) {
+	s, at, stop := planner(t, "127.0.0.1:0")
+	f := newFollower(followOptions{Planner: at, Host: "host-0", Advise: func(context.Context, time.Duration) (map[string]advice.Report, error) {
+		return nil, errors.New("no codec for values")
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	follower := func() *api.CodecFollower {
+		d, err := s.Describe(t.Context(), &api.DescribeRulesRequest{})
+		if err != nil || len(d.GetFollowers()) == 0 {
+			return nil
+		}
+		return d.GetFollowers()[0]
+	}
+	await(t, "the follower", func() bool { return follower().GetVersion() > 0 })
+	set(t, s, "a:1", `[{"threshold":0.99}]`)
+	await(t, "the refusal", func() bool { return strings.Contains(follower().GetRefused(), "--codec") })
+	if _, err := s.Try(t.Context(), &api.TryCodecs{Seconds: 1}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "why it was not tried", func() bool { return follower().GetUntried() == "no codec for values" })
+	cancel()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
