@@ -86,7 +86,7 @@ demo: build
 
 # Tests of what runs at full speed come last and one package at a time, so that
 # nothing else takes the cores from them.
-LIVE := ./bpf/... ./agent/... ./internal/hosts ./internal/job ./test/...
+LIVE := ./bpf/... ./agent/... ./internal/hosts ./test/...
 
 test: test-deps
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))

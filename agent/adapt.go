@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/sampling"
 )
 
 // adaptEvery is how often the cost is measured and the sampling adapted.
@@ -42,11 +41,11 @@ func (a *Agent) adapt() error {
 	}
 	now := time.Now()
 	a.cost.note(now, cpu, kernel)
-	jobs := map[string]sampling.Seen{}
+	jobs := map[string]sampleSeen{}
 	for _, v := range a.observer.Jobs() {
 		jobs[v.Job.Scheduler.String()] = seen(v.Looked)
 	}
-	decided := a.controller.Decide(sampling.Look{
+	decided := a.controller.Decide(sampleLook{
 		At: now, KeyNanos: a.timer.keys.Load(), Jobs: jobs,
 	})
 	a.sayOverBudget(decided)
@@ -60,16 +59,16 @@ func (a *Agent) adapt() error {
 }
 
 // seen is what the sampling goes by of what was looked at.
-func seen(l observe.Looked) sampling.Seen {
-	s := sampling.Seen{Requests: l.Requests, Sampled: l.Sampled, KeyBytes: l.KeyBytes, AllBytes: l.AllBytes, Clocks: map[sampling.Clock]int32{}}
+func seen(l observe.Looked) sampleSeen {
+	s := sampleSeen{Requests: l.Requests, Sampled: l.Sampled, KeyBytes: l.KeyBytes, AllBytes: l.AllBytes, Clocks: map[sampleClock]int32{}}
 	for c, highest := range l.Clocks {
-		s.Clocks[sampling.Clock(c)] = highest
+		s.Clocks[sampleClock(c)] = highest
 	}
 	return s
 }
 
 // sayOverBudget logs that the budget cannot be met, and when it is met again.
-func (a *Agent) sayOverBudget(d sampling.Decision) {
+func (a *Agent) sayOverBudget(d sampleDecision) {
 	a.mu.Lock()
 	was := a.decided.Over
 	a.mu.Unlock()
@@ -83,14 +82,14 @@ func (a *Agent) sayOverBudget(d sampling.Decision) {
 }
 
 // setRates has the streams of each job sampled as decided.
-func (a *Agent) setRates(d sampling.Decision) error {
+func (a *Agent) setRates(d sampleDecision) error {
 	open := a.observer.StreamsByJob()
-	now := make(map[uint64]sampling.Rate, len(a.rates))
+	now := make(map[uint64]sampleRate, len(a.rates))
 	for name, rate := range d.Jobs {
 		a.observer.SetOneIn(name, rate.OneIn)
 		for _, id := range open[name] {
-			now[uint64(id)] = rate.Rate
-			if a.rates[uint64(id)] == rate.Rate {
+			now[uint64(id)] = rate.sampleRate
+			if a.rates[uint64(id)] == rate.sampleRate {
 				continue
 			}
 			if err := a.capture.SetRate(id, rate.Window, rate.OneIn); err != nil {

@@ -29,10 +29,9 @@ import (
 
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/machine"
+
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/sampling"
-	"github.com/psidecar/psidecar/agent/stall"
+
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/policy"
@@ -78,7 +77,7 @@ type Options struct {
 	// that says so.
 	Saved func() (job, far uint64, ok bool)
 	// Machine, where not nil, says what the host is.
-	Machine func() machine.Machine
+	Machine func() Machine
 	// Route, where not nil, tells where connections go that may have been
 	// redirected to a proxy.
 	Route observe.Route
@@ -130,8 +129,8 @@ type Agent struct {
 	reader     atomic.Int64 // the thread that reads
 	timer      timer
 	curves     curves
-	controller sampling.Controller      // used by adapt alone
-	rates      map[uint64]sampling.Rate // of streams, as set; used by adapt alone
+	controller sampleController      // used by adapt alone
+	rates      map[uint64]sampleRate // of streams, as set; used by adapt alone
 
 	leftOut atomic.Uint64 // processes that are not looked at, lately
 
@@ -142,11 +141,11 @@ type Agent struct {
 	foundAt time.Time
 
 	mu       sync.Mutex // guards the rest; acquired before the capture's
-	decided  sampling.Decision
-	findings map[string]stall.Finding // by job
-	logged   map[string]finding       // of findStalls alone
-	attached []string                 // cgroups
-	unsynced map[string]lateness      // by job
+	decided  sampleDecision
+	findings map[string]stallFinding // by job
+	logged   map[string]finding      // of findStalls alone
+	attached []string                // cgroups
+	unsynced map[string]lateness     // by job
 	ready    error
 	planner  func() *page.Planner
 	windowed time.Time         // when uses were last reported key by key
@@ -185,7 +184,7 @@ func New(opts Options) (*Agent, error) {
 	a.procs.leaves = a.called.leaves
 	opts.Sampling.OneIn = max(opts.Sampling.OneIn, 1)
 	a.opts.Sampling = opts.Sampling
-	a.controller = sampling.Controller{Budget: opts.Sampling.Budget, Start: opts.Sampling.OneIn}
+	a.controller = sampleController{Budget: opts.Sampling.Budget, Start: opts.Sampling.OneIn}
 	opts.Capture.Sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: opts.Sampling.OneIn, AnswerKeys: true}
 	capture, err := bpf.Open(opts.Capture)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/stall"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
@@ -46,7 +46,7 @@ func TestMeasuresOfTheAgent(t *testing.T) {
 		"up that does not intercept": {far, far, Carried{Measures: proxy}, []string{"carry off not_intercepted", "threshold off not_intercepted", "slim off not_set"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Agent{opts: Options{Carried: c.carried}, findings: map[string]stall.Finding{c.at: {State: page.Running}}}
+			a := &Agent{opts: Options{Carried: c.carried}, findings: map[string]stallFinding{c.at: {State: page.Running}}}
 			j := page.Job{Name: c.at, State: page.Running, Connections: page.Connections{Synced: 4}}
 			lines := a.measures(jobAt(c.at, c.worker), &j)
 			if l := lines[0]; l.Measure != measure.Observe || l.State != measure.On || l.On != 4 {

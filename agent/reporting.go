@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/report"
-	"github.com/psidecar/psidecar/agent/stall"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
 	"github.com/psidecar/psidecar/planner/api"
@@ -272,7 +272,7 @@ func reportLarge(r *api.JobReport, v *observe.JobView, workers []int, all *local
 }
 
 // reportStalls reports whether the job goes on.
-func reportStalls(r *api.JobReport, found *stall.Finding) {
+func reportStalls(r *api.JobReport, found *stallFinding) {
 	r.State, r.Cause, r.What = found.State, found.Cause, found.Text
 	if !found.Since.IsZero() {
 		r.SinceUnixNanos = found.Since.UnixNano()

@@ -16,7 +16,7 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/procfs"
-	"github.com/psidecar/psidecar/agent/stall"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -41,10 +41,10 @@ func (a *Agent) now() time.Time {
 
 // findStalls looks whether each job goes on.
 func (a *Agent) findStalls() error {
-	found := map[string]stall.Finding{}
+	found := map[string]stallFinding{}
 	for _, v := range a.observer.Jobs() {
 		name := v.Job.Scheduler.String()
-		now := stall.Find(a.facts(&v))
+		now := findStall(a.facts(&v))
 		found[name] = now
 		a.logFinding(name, &now)
 	}
@@ -63,7 +63,7 @@ const loggedAfter = 5 * time.Second
 type finding struct{ state, cause string }
 
 // logFinding logs that a job stands still, or is held up, and that it goes on.
-func (a *Agent) logFinding(job string, now *stall.Finding) {
+func (a *Agent) logFinding(job string, now *stallFinding) {
 	before, is := a.logged[job], finding{now.State, now.Cause}
 	since := now.Since
 	if since.IsZero() && len(now.Stalls) > 0 {
@@ -84,9 +84,9 @@ func (a *Agent) logFinding(job string, now *stall.Finding) {
 }
 
 // facts gathers what is known of a job now.
-func (a *Agent) facts(v *observe.JobView) *stall.Facts {
+func (a *Agent) facts(v *observe.JobView) *stallFacts {
 	now := a.now()
-	f := &stall.Facts{Now: now, First: moment(v.First), Last: moment(v.Last)}
+	f := &stallFacts{Now: now, First: moment(v.First), Last: moment(v.Last)}
 	lately := v.Job.Sums.Lately(now.UnixNano(), recently)
 	workers, waits := v.Job.Sums.Now()
 	quiet := now.Sub(f.Last) >= quietAfter || len(waits) > 0 && now.Sub(moment(waits[0].Since)) >= quietAfter
@@ -100,7 +100,7 @@ func (a *Agent) facts(v *observe.JobView) *stall.Facts {
 		if name == "" {
 			continue
 		}
-		w := stall.Worker{Name: name, Here: pids[name] != 0 || senders[name]}
+		w := worker{Name: name, Here: pids[name] != 0 || senders[name]}
 		if i < len(workers) {
 			state := workers[i]
 			w.Last, w.Barrier, w.Waiting, w.StepEvery = moment(state.Last), moment(state.Barrier), state.Waiting, state.StepEvery
@@ -116,7 +116,7 @@ func (a *Agent) facts(v *observe.JobView) *stall.Facts {
 		if name == "" {
 			continue
 		}
-		s := stall.Server{Name: name}
+		s := server{Name: name}
 		if i < len(times) {
 			s.Recent, s.Before, s.Answers = times[i].Recent, times[i].Before, times[i].Answers
 		}
@@ -194,8 +194,8 @@ func (a *Agent) processState(pid int) byte {
 	return after[0]
 }
 
-func waitOf(v *observe.JobView, w *locality.Wait, keys *names.Map) stall.Wait {
-	out := stall.Wait{Since: moment(w.Since), Bytes: w.Bytes, Requests: w.Requests}
+func waitOf(v *observe.JobView, w *locality.Wait, keys *names.Map) wait {
+	out := wait{Since: moment(w.Since), Bytes: w.Bytes, Requests: w.Requests}
 	if w.Worker < len(v.WorkersByIndex) {
 		out.Worker = v.WorkersByIndex[w.Worker]
 	}
@@ -234,22 +234,22 @@ func keysText(v *observe.JobView, server string, w *locality.Wait) string {
 }
 
 // askSockets finds out how the connections get on whose requests wait.
-func (a *Agent) askSockets(v *observe.JobView, f *stall.Facts) {
+func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
 	type ends struct{ from, to string }
 	links := map[ends]observe.Link{}
 	for _, l := range a.observer.Links(v.Job.Scheduler.String()) {
 		links[ends{l.From, l.To}] = l
 	}
 	tables := map[string]map[procfs.Ends]procfs.Connection{} // by namespace
-	ask := func(from, to string) stall.Socket {
+	ask := func(from, to string) socket {
 		l, ok := links[ends{from, to}]
 		if !ok {
-			return stall.Socket{}
+			return socket{}
 		}
 		process := filepath.Join(a.opts.Proc, strconv.Itoa(l.PID))
 		ns, err := os.Readlink(filepath.Join(process, "ns/net"))
 		if err != nil {
-			return stall.Socket{} // it has ended
+			return socket{} // it has ended
 		}
 		table, ok := tables[ns]
 		if !ok {
@@ -259,7 +259,7 @@ func (a *Agent) askSockets(v *observe.JobView, f *stall.Facts) {
 			tables[ns] = table
 		}
 		s, ok := table[procfs.Ends{Local: l.Local, Peer: l.Peer}]
-		return stall.Socket{Known: ok, Unacked: s.Unacked, Unsent: s.Unsent, Retries: s.Retries, ZeroWindow: s.ZeroWindow, Silent: s.Silent}
+		return socket{Known: ok, Unacked: s.Unacked, Unsent: s.Unsent, Retries: s.Retries, ZeroWindow: s.ZeroWindow, Silent: s.Silent}
 	}
 	for i := range f.Waits {
 		w := &f.Waits[i]

@@ -12,7 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/stall"
+
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
@@ -133,7 +133,7 @@ func (a *Agent) call(j *page.Job) {
 }
 
 // stalls turns what was found to what is shown.
-func (a *Agent) stalls(found *stall.Finding) []page.Stall {
+func (a *Agent) stalls(found *stallFinding) []page.Stall {
 	list := []page.Stall{}
 	now := a.now()
 	for i := range found.Stalls {

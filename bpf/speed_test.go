@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
@@ -38,11 +38,11 @@ func (j speedJob) run(t testing.TB) peer.Worker {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	worker := job.Program{j.program, "--mode", "bench", "--keys", strconv.Itoa(j.keys), "--rounds", strconv.Itoa(j.rounds)}
-	r, err := job.Job{
-		Scheduler: job.Program{j.program},
-		Servers:   []job.Program{{j.program, "--discard"}},
-		Workers:   []job.Program{worker},
+	worker := hosts.Program{j.program, "--mode", "bench", "--keys", strconv.Itoa(j.keys), "--rounds", strconv.Itoa(j.rounds)}
+	r, err := hosts.Job{
+		Scheduler: hosts.Program{j.program},
+		Servers:   []hosts.Program{{j.program, "--discard"}},
+		Workers:   []hosts.Program{worker},
 		Hosts:     []*hosts.Host{j.host},
 	}.Run(ctx)
 	if err != nil {

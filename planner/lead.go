@@ -19,7 +19,7 @@ import (
 
 	"github.com/psidecar/psidecar/page"
 
-	"github.com/psidecar/psidecar/planner/store/kube"
+	"github.com/psidecar/psidecar/planner/store"
 )
 
 // Shared says how a planner comes by a store that it shares with others, of which
@@ -34,7 +34,7 @@ type Shared struct {
 
 // lead is a planner's part in the election of the one that serves.
 type lead struct {
-	campaign kube.Campaign
+	campaign store.Campaign
 	address  standbyAddress // of this planner; zero: the others do not reach it
 	way      standbyListener
 
@@ -56,7 +56,7 @@ func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) 
 			c.address.PagePort = portOf(front.Listener)
 		}
 	}
-	c.campaign = kube.Campaign{Namespace: o.Namespace, Lease: o.Lease, Identity: c.address.Identity(host + "-" + rand.Text()), Config: o.Config, Following: c.follow}
+	c.campaign = store.Campaign{Namespace: o.Namespace, Lease: o.Lease, Identity: c.address.Identity(host + "-" + rand.Text()), Config: o.Config, Following: c.follow}
 	c.way = standbyListener{Listener: lent{reports}, To: func() netip.AddrPort { return c.elsewhere().Reports }}
 	return c, nil
 }
@@ -121,7 +121,7 @@ func (l *lead) setServing() {
 func (p *Planner) contend(ctx context.Context) error {
 	stop := p.forward()
 	defer stop()
-	return p.lead.campaign.Run(ctx, func(ctx context.Context, s *kube.Store) error {
+	return p.lead.campaign.Run(ctx, func(ctx context.Context, s *store.KubeStore) error {
 		if err := p.usePlans(ctx, s); err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/names"
-	"github.com/psidecar/psidecar/planner/access"
+
 	"github.com/psidecar/psidecar/planner/codecs"
 	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/planner/live"
@@ -48,7 +48,7 @@ type Options struct {
 	Identity *identity.Identity
 	// Policy says who may do what; nil: who comes without a certificate may ask, and
 	// trusted users of this host may do all.
-	Policy *access.Policy
+	Policy *control.Policy
 	// Users are trusted at Control and at loopback; Open: all who reach Reports are.
 	Users control.Users
 	Open  bool
@@ -125,7 +125,7 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 		return nil, errors.Join(err, kept.Close())
 	}
 	if o.Policy == nil {
-		o.Policy = &access.Policy{Open: o.Open}
+		o.Policy = &control.Policy{Open: o.Open}
 	}
 	if o.Front.Guard == nil {
 		o.Front.Guard = page.NewGuard()

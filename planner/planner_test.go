@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
@@ -195,7 +195,7 @@ func TestNewSaysWhichStore(t *testing.T) {
 
 // A planner counts who has not said who it is.
 func TestSilentConnectionsAreCounted(t *testing.T) {
-	policy := &access.Policy{}
+	policy := &control.Policy{}
 	p, o := start(t, Options{Policy: policy})
 	conn, err := net.Dial("tcp", o.Reports.Addr().String())
 	if err != nil {

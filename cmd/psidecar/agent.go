@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/machine"
+
 	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/bpf/probe"
@@ -222,9 +222,9 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 
 // machine returns what says what this host is: the flag before the node, where
 // its name is asked for, and that before the system.
-func (f *agentFlags) machine(node *pods.Pods) func() machine.Machine {
-	return func() machine.Machine {
-		m := machine.Measured(os.DirFS("/"))
+func (f *agentFlags) machine(node *pods.Pods) func() agent.Machine {
+	return func() agent.Machine {
+		m := agent.MeasureMachine(os.DirFS("/"))
 		if f.link > 0 {
 			m.LinkMbit, m.LinkSource = f.link, "--link-mbit"
 		} else if node != nil && node.Link() > 0 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 func TestDebugWithoutServices(t *testing.T) {
@@ -83,7 +82,7 @@ func TestCertsHaveRoles(t *testing.T) {
 			continue
 		}
 		cert, _ := i.Current()
-		if got := role.Of(cert.Leaf).String(); got != tc.want {
+		if got := identity.GrantsOf(cert.Leaf).String(); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc.args, got, tc.want)
 		}
 	}

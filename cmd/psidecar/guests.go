@@ -13,8 +13,6 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/planner/access"
-	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 // guests says who may call a planner without a certificate, and how others'
@@ -41,10 +39,10 @@ func addNames(cmd *cobra.Command, names *[]string) {
 }
 
 // policy is who may do what.
-func (g *guests) policy(flag string, own *identity.Identity) (*access.Policy, error) {
-	p := &access.Policy{Open: g.insecure}
+func (g *guests) policy(flag string, own *identity.Identity) (*control.Policy, error) {
+	p := &control.Policy{Open: g.insecure}
 	for _, text := range g.roles {
-		r, err := role.ParseRule(text)
+		r, err := identity.ParseRoleRule(text)
 		if err != nil {
 			return nil, cli.Usagef("%stls-role %q: %w", flag, text, err)
 		}
@@ -56,9 +54,9 @@ func (g *guests) policy(flag string, own *identity.Identity) (*access.Policy, er
 		}
 		return p, nil
 	}
-	if cert, _ := own.Current(); !role.Of(cert.Leaf, p.Rules...).Has(role.Planner) {
+	if cert, _ := own.Current(); !identity.GrantsOf(cert.Leaf, p.Rules...).Has(identity.PlannerRole) {
 		slog.Warn("agents, proxies and psidecar plan take this planner's certificate only with --planner-name",
-			"error", role.Missing(cert.Leaf, role.Of(cert.Leaf), role.Planner, "--planner-name"))
+			"error", identity.MissingRole(cert.Leaf, identity.GrantsOf(cert.Leaf), identity.PlannerRole, "--planner-name"))
 	}
 	return p, nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/planner/api/role"
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
@@ -210,15 +210,15 @@ func (f *proxyFlags) identity() (*link.Identity, error) {
 	case f.insecure:
 		return nil, cli.Usagef("--insecure and --tls-cert exclude each other")
 	}
-	identity, err := link.LoadIdentity(t)
+	own, err := link.LoadIdentity(t)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert, --tls-key, --tls-ca: %w", err)
 	}
-	if cert, _ := identity.Current(); !role.Of(cert.Leaf).Has(role.Proxy) {
+	if cert, _ := own.Current(); !identity.GrantsOf(cert.Leaf).Has(identity.ProxyRole) {
 		slog.Warn("other hosts' proxies take this one's certificate only where their --tls-peer names it",
-			"error", role.Missing(cert.Leaf, role.Of(cert.Leaf), role.Proxy, "--tls-peer"))
+			"error", identity.MissingRole(cert.Leaf, identity.GrantsOf(cert.Leaf), identity.ProxyRole, "--tls-peer"))
 	}
-	return identity, nil
+	return own, nil
 }
 
 func newProxyCommand(e env) *cobra.Command {

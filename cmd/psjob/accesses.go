@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psjob/access"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 )
 
 func newAccessesCommand(e env) *cobra.Command {
@@ -22,7 +22,7 @@ func newAccessesCommand(e env) *cobra.Command {
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			out := bufio.NewWriter(e.stdout)
-			h, err := access.ReadFile(args[0], func(key uint64, c access.Counts) error {
+			h, err := kv.ReadAccessFile(args[0], func(key uint64, c kv.AccessCounts) error {
 				_, err := fmt.Fprintln(out, key, c.Pushes, c.PushBytes, c.Pulls, c.PullBytes)
 				return err
 			})

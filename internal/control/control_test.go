@@ -20,7 +20,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/psidecar/psidecar/planner/access"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -258,7 +257,7 @@ func TestAwait(t *testing.T) {
 
 // meet has somebody connect to a loopback listener whose server has the
 // credentials, and returns who that is.
-func meet(t *testing.T, at string, users Users, connect func(address string)) (access.Local, error) {
+func meet(t *testing.T, at string, users Users, connect func(address string)) (Local, error) {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -278,7 +277,7 @@ func meet(t *testing.T, at string, users Users, connect func(address string)) (a
 	if err != nil != (failed == 1) {
 		t.Errorf("%v, told %d times", err, failed)
 	}
-	local, _ := info.(access.Local)
+	local, _ := info.(Local)
 	return local, err
 }
 

@@ -8,8 +8,6 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-
-	"github.com/psidecar/psidecar/planner/access"
 )
 
 // Credentials returns those of a gRPC server that is called over TCP and a unix
@@ -61,8 +59,8 @@ func (s *server) judge(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, info, nil
 }
 
-func (s *server) local(uid int, how string) access.Local {
-	l := access.Local{UID: uid, Trusted: s.users.Trusted(uid)}
+func (s *server) local(uid int, how string) Local {
+	l := Local{UID: uid, Trusted: s.users.Trusted(uid)}
 	l.SecurityLevel = credentials.NoSecurity
 	if !l.Trusted {
 		l.Why = fmt.Sprintf("user %d may only ask what there is %s: changes are for %s; see --admin-uid", uid, how, s.users)

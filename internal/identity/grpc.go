@@ -7,8 +7,6 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/credentials"
-
-	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 // ClientCredentials are those of one who talks to a planner whose certificate
@@ -26,8 +24,8 @@ func ClientCredentials(i *Identity, name string, judged bool) credentials.Transp
 		},
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			err := verify(i, cs, x509.VerifyOptions{DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-			if leaf := cs.PeerCertificates[0]; err == nil && judged && !role.Of(leaf).Has(role.Planner) {
-				err = role.Missing(leaf, role.Of(leaf), role.Planner, "--planner-name")
+			if leaf := cs.PeerCertificates[0]; err == nil && judged && !GrantsOf(leaf).Has(PlannerRole) {
+				err = MissingRole(leaf, GrantsOf(leaf), PlannerRole, "--planner-name")
 			}
 			return err
 		},

@@ -1,4 +1,4 @@
-package identity
+package identity_test
 
 import (
 	"bytes"
@@ -8,17 +8,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/test/certs"
 )
 
-func filesOf(f certs.Files) Files { return Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
+func filesOf(f certs.Files) identity.Files { return identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
 
 // Files that are replaced are in use from the next look on, and files that cannot
 // be read leave those before in use.
 func TestFilesAreReadAgain(t *testing.T) {
 	ca, folder := certs.New(t, "ca"), t.TempDir()
 	files := filesOf(ca.Issue(t, folder, "first", time.Now().Add(time.Hour), certs.Parts...))
-	i, err := Load(files)
+	i, err := identity.Load(files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +29,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		t.Error("files were looked at twice within a second")
 	}
 	look := func() []byte {
-		i.checked = time.Time{}
+		i.LookAgain()
 		cert, roots := i.Current()
 		if roots == nil {
 			t.Fatal("no roots")
@@ -57,12 +58,12 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for want, f := range map[string]Files{
+	for want, f := range map[string]identity.Files{
 		"no such file":   {Cert: "/nowhere", Key: good.Key, CA: good.CA},
 		"holds no certi": {Cert: good.Cert, Key: good.Key, CA: empty},
 		"certificate":    {Cert: empty, Key: good.Key, CA: good.CA},
 	} {
-		if _, err := Load(f); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := identity.Load(f); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}

@@ -8,7 +8,7 @@
 //
 // Which of two agents speaks for a host is decided by their streams, never by a
 // number that they send: the newest stream does, until it ends. Whether a caller
-// may speak for a host at all is decided before (package planner/access).
+// may speak for a host at all is decided before (package internal/control).
 package reports
 
 import (

@@ -11,7 +11,7 @@ import (
 	"path"
 
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/planner/api/role"
+
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
@@ -95,8 +95,8 @@ func (i *Identity) verify(cs tls.ConnectionState, roots *x509.CertPool, usage x5
 		return reason.Errorf(reason.Identity, "the peer's certificate names %q and %v, which no pattern of peers (--tls-peer) matches", leaf.DNSNames, leaf.URIs)
 	}
 	// An authority signs for others than proxies too.
-	if g := role.Of(leaf); !g.Has(role.Proxy) && (len(g) > 0 || len(i.peers) == 0) {
-		return reason.Errorf(reason.Identity, "the peer: %w", role.Missing(leaf, g, role.Proxy, "--tls-peer"))
+	if g := identity.GrantsOf(leaf); !g.Has(identity.ProxyRole) && (len(g) > 0 || len(i.peers) == 0) {
+		return reason.Errorf(reason.Identity, "the peer: %w", identity.MissingRole(leaf, g, identity.ProxyRole, "--tls-peer"))
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/api/role"
+	"github.com/psidecar/psidecar/internal/identity"
 )
 
 // Authority signs certificates.
@@ -52,7 +52,7 @@ func New(t testing.TB, name string) *Authority {
 }
 
 // Parts are the roles of all parts of psidecar, on any host; none of an operator.
-var Parts = []string{role.URI(role.Agent, role.Any).String(), role.URI(role.Proxy, role.Any).String(), role.URI(role.Planner, role.Any).String()}
+var Parts = []string{identity.RoleURI(identity.AgentRole, identity.AnyHost).String(), identity.RoleURI(identity.ProxyRole, identity.AnyHost).String(), identity.RoleURI(identity.PlannerRole, identity.AnyHost).String()}
 
 // Issue writes a certificate for a DNS name or address and URIs, valid from two hours ago
 // until a time, with its key, into a folder.

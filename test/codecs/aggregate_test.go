@@ -10,7 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -51,10 +51,10 @@ func (c counted) do(t testing.TB) (p pushed) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := job.Program{build(t, "cmd/psjob"), "--json"}
+	node := hosts.Program{build(t, "cmd/psjob"), "--json"}
 	worker := append(node[:2:2], append([]string{"--model", "count", "--steps", strconv.Itoa(c.steps), "--count-keys", strconv.Itoa(c.keys),
 		"--count-batch", strconv.Itoa(c.keys), "--value-length", strconv.Itoa(c.width)}, c.job...)...)
-	running, err := job.Job{Scheduler: node, Servers: job.Repeat(1, node), Workers: job.Repeat(c.workers, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: c.env}.Start(t.Context())
+	running, err := hosts.Job{Scheduler: node, Servers: hosts.Repeat(1, node), Workers: hosts.Repeat(c.workers, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: c.env}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -42,7 +42,7 @@ func TestThresholdEndToEnd(t *testing.T) {
 	o := Run{
 		Hosts: 2, Sidecar: []string{"--handler", "add", "--threshold", "0.99"},
 		Job: []string{"--model", "dlrm", "--data", data, "--steps", "400", "--batch", "16", "--learning-rate", "0.05"},
-		Started: func(sidecars []*sidecar.Sidecar, _ *job.Running) {
+		Started: func(sidecars []*sidecar.Sidecar, _ *hosts.Running) {
 			for _, s := range sidecars {
 				await(t, s, "a push under the threshold", func(v *proxy.ValuesState) bool {
 					for _, f := range v.Forms {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
@@ -24,7 +24,7 @@ const mostLost = 0.005
 // workers, trains as well under a threshold as without a sidecar, on two hosts to
 // four. Its own settings are in the environment.
 func TestRealPrograms(t *testing.T) {
-	program := job.Program(strings.Fields(require.Asked(t, "PSIDECAR_TRAIN", "a program on PS-lite that trains, with its arguments")))
+	program := hosts.Program(strings.Fields(require.Asked(t, "PSIDECAR_TRAIN", "a program on PS-lite that trains, with its arguments")))
 	for n := 2; n <= 4; n += 2 {
 		t.Run(fmt.Sprintf("%d hosts", n), func(t *testing.T) {
 			want, _ := trains(t, program, n)
@@ -44,14 +44,14 @@ func TestRealPrograms(t *testing.T) {
 // keys under a threshold as often as it was asked to, its values taken for float32.
 func TestBytePSBenchmark(t *testing.T) {
 	dir := require.Asked(t, "BYTEPS_BIN", "the folder of BytePS's own benchmark")
-	program := job.Program{filepath.Join(dir, "test_benchmark"), "1024000", "20", "0"} // length, repetitions, push then pull
+	program := hosts.Program{filepath.Join(dir, "test_benchmark"), "1024000", "20", "0"} // length, repetitions, push then pull
 	net := hoststest.New(t, hosts.Config{Hosts: 2})
 	var sidecars []*sidecar.Sidecar
 	for _, h := range net.Hosts() {
 		sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar",
 			"--state-dir", t.TempDir(), "--threshold", "0.99", "--threshold-unpulled", "--char-values", "float32")) // it pulls after all pushes
 	}
-	if _, err := (job.Job{Scheduler: program, Servers: job.Repeat(2, program), Workers: job.Repeat(2, program), Hosts: net.Hosts(),
+	if _, err := (hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Workers: hosts.Repeat(2, program), Hosts: net.Hosts(),
 		Env: []string{"DMLC_ENABLE_RDMA=zmq", "BYTEPS_ENABLE_IPC=0", "NUM_KEY_PER_SERVER=4", "DMLC_GROUP_SIZE=1", "SKIP_DEV_ID_CHECK=1"}}).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ var accuracy = regexp.MustCompile(`accuracy ([0-9.]+)`)
 
 // trains runs the program on hosts with sidecars of these flags, without any where
 // there are none, and returns the accuracy and how many bytes pushes took.
-func trains(t *testing.T, program job.Program, n int, flags ...string) (best float64, forms []string) {
+func trains(t *testing.T, program hosts.Program, n int, flags ...string) (best float64, forms []string) {
 	t.Helper()
 	net := hoststest.New(t, hosts.Config{Hosts: n})
 	var sidecars []*sidecar.Sidecar
@@ -87,7 +87,7 @@ func trains(t *testing.T, program job.Program, n int, flags ...string) (best flo
 			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir()}, flags...)...))
 		}
 	}
-	running, err := job.Job{Scheduler: program, Servers: job.Repeat(n, program), Workers: job.Repeat(n, program), Hosts: net.Hosts()}.Run(t.Context())
+	running, err := hosts.Job{Scheduler: program, Servers: hosts.Repeat(n, program), Workers: hosts.Repeat(n, program), Hosts: net.Hosts()}.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

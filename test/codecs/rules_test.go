@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -26,7 +26,7 @@ func TestPlannerTurnsCodecsOnAndOff(t *testing.T) {
 	count := []string{"--model", "count", "--count-late", "--async", "--steps", "1800", "--count-keys", "600", "--count-batch", "150", "--value-length", "8"}
 	want := Run{Hosts: 2, Direct: true, Job: count}.Do(t).digests()
 	planned := Run{Hosts: 2, Planned: true, Job: append(slices.Clone(count), "--count-compute", "3ms")}
-	planned.Started = func(sidecars []*sidecar.Sidecar, _ *job.Running) {
+	planned.Started = func(sidecars []*sidecar.Sidecar, _ *hosts.Running) {
 		(&planning{t: t, program: build(t, "cmd/psidecar"), sidecars: sidecars, job: sidecars[0].Address(9091)}).onAndOff()
 	}
 	if got := planned.Do(t).digests(); !slices.Equal(got, want) {

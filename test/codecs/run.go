@@ -18,7 +18,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -40,7 +40,7 @@ type Run struct {
 	Job     []string // flags of psjob
 	Env     []string
 	// Started is called once the job runs.
-	Started func(sidecars []*sidecar.Sidecar, running *job.Running)
+	Started func(sidecars []*sidecar.Sidecar, running *hosts.Running)
 }
 
 // Outcome is what came of a Run.
@@ -129,10 +129,10 @@ func (r Run) Do(t testing.TB) *Outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	psjob := append(job.Program{build(t, "cmd/psjob"), "--json"}, r.Job...)
+	psjob := append(hosts.Program{build(t, "cmd/psjob"), "--json"}, r.Job...)
 	workers := cmp.Or(r.Workers, r.Hosts)
-	running, err := job.Job{
-		Scheduler: psjob, Servers: job.Repeat(r.Hosts, psjob), Workers: job.Repeat(workers, psjob), Hosts: all, Apart: apart, Env: r.Env,
+	running, err := hosts.Job{
+		Scheduler: psjob, Servers: hosts.Repeat(r.Hosts, psjob), Workers: hosts.Repeat(workers, psjob), Hosts: all, Apart: apart, Env: r.Env,
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -30,7 +30,7 @@ type dense struct {
 type denseNet struct {
 	net      *hosts.Net
 	sidecars []*sidecar.Sidecar // the workers' first
-	running  *job.Running
+	running  *hosts.Running
 }
 
 // pulled is what came of it.
@@ -52,10 +52,10 @@ func (d dense) do(t testing.TB) pulled {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := job.Program{build(t, "cmd/psjob"), "--json"}
+	node := hosts.Program{build(t, "cmd/psjob"), "--json"}
 	worker := append(node[:2:2], "--model", "dense", "--steps", strconv.Itoa(d.steps), "--count-keys", strconv.Itoa(d.keys),
 		"--count-batch", strconv.Itoa(max(d.batch, 1)), "--value-length", strconv.Itoa(d.width))
-	n.running, err = job.Job{Scheduler: node, Servers: job.Repeat(d.servers, node), Workers: job.Repeat(d.workers, worker), Hosts: all[1:], WorkerHosts: all[:1]}.Start(t.Context())
+	n.running, err = hosts.Job{Scheduler: node, Servers: hosts.Repeat(d.servers, node), Workers: hosts.Repeat(d.workers, worker), Hosts: all[1:], WorkerHosts: all[:1]}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

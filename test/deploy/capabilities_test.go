@@ -24,7 +24,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
@@ -177,11 +177,11 @@ func TestRights(t *testing.T) {
 		}
 		t.Logf("the agent on %s has capabilities %s", h.Name, effective(t, agents[i].process.Pid()))
 	}
-	asUser := job.Program{"setpriv", fmt.Sprintf("--reuid=%d", jobUser), fmt.Sprintf("--regid=%d", jobUser), "--clear-groups", psjob, "--json"}
+	asUser := hosts.Program{"setpriv", fmt.Sprintf("--reuid=%d", jobUser), fmt.Sprintf("--regid=%d", jobUser), "--clear-groups", psjob, "--json"}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	counting := append(asUser[:len(asUser):len(asUser)], "--model", "count", "--steps", "4000")
-	running, err := job.Job{Scheduler: asUser, Servers: job.Repeat(2, asUser), Workers: job.Repeat(2, counting), Hosts: n.Hosts()}.Start(ctx)
+	running, err := hosts.Job{Scheduler: asUser, Servers: hosts.Repeat(2, asUser), Workers: hosts.Repeat(2, counting), Hosts: n.Hosts()}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

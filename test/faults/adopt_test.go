@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
 )
 
 // Agents and proxies come to a job that trains already, and are all replaced at once
@@ -22,12 +21,12 @@ import (
 func TestLateComers(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		job  func(f *fleet) job.Job
+		job  func(f *fleet) hosts.Job
 		end  func(r *run)
 	}{
-		{"psjob", func(f *fleet) job.Job { return f.counting(50) }, func(r *run) { r.exact() }},
-		{"psjob, resending", func(f *fleet) job.Job { return f.counting(50, resending...) }, func(r *run) { r.exact() }},
-		{"libzmq", func(f *fleet) job.Job { return f.peersFor(50) }, (*run).finish},
+		{"psjob", func(f *fleet) hosts.Job { return f.counting(50) }, func(r *run) { r.exact() }},
+		{"psjob, resending", func(f *fleet) hosts.Job { return f.counting(50, resending...) }, func(r *run) { r.exact() }},
+		{"libzmq", func(f *fleet) hosts.Job { return f.peersFor(50) }, (*run).finish},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t, config{adopt: true, grace: 10 * time.Second})

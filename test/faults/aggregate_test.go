@@ -5,15 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 )
 
 // summing is a job whose workers, all on the first host, push the same keys.
-func (f *fleet) summing(steps int, env ...string) job.Job {
+func (f *fleet) summing(steps int, env ...string) hosts.Job {
 	j := f.counting(steps, env...)
 	worker := append(j.Workers[0], "--count-batch", "4000", "--value-length", "4")
-	j.Workers, j.WorkerHosts = job.Repeat(4, worker), f.net.Hosts()[:1]
+	j.Workers, j.WorkerHosts = hosts.Repeat(4, worker), f.net.Hosts()[:1]
 	return j
 }
 

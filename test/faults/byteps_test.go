@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -23,8 +23,8 @@ func TestBytePSBesideReplacements(t *testing.T) {
 	}
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second,
 		proxyArgs: []string{"--insecure", "--threshold", "0.99", "--threshold-unpulled", "--char-values", "float32"}})
-	program := job.Program{filepath.Join(dir, "test_benchmark"), "102400", "100000000", "0"} // length, repetitions, push then pull
-	r := f.startFor(job.Job{Scheduler: program, Servers: job.Repeat(4, program), Workers: job.Repeat(4, program), Hosts: f.net.Hosts(),
+	program := hosts.Program{filepath.Join(dir, "test_benchmark"), "102400", "100000000", "0"} // length, repetitions, push then pull
+	r := f.startFor(hosts.Job{Scheduler: program, Servers: hosts.Repeat(4, program), Workers: hosts.Repeat(4, program), Hosts: f.net.Hosts(),
 		Env: []string{"DMLC_ENABLE_RDMA=zmq", "BYTEPS_ENABLE_IPC=0", "NUM_KEY_PER_SERVER=4", "DMLC_GROUP_SIZE=1", "SKIP_DEV_ID_CHECK=1"}}, time.Hour)
 	r.goesOn("before")
 	before := f.redirected()

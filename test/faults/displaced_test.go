@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
@@ -77,7 +77,7 @@ func TestUpgradeBesidePlacedKeys(t *testing.T) {
 }
 
 // countingSlowly is a job that goes on until exact is called.
-func (f *fleet) countingSlowly() job.Job {
+func (f *fleet) countingSlowly() hosts.Job {
 	j := f.counting(50)
 	for i, w := range j.Workers {
 		j.Workers[i] = append(slices.Clone(w), "--count-compute", "30ms")

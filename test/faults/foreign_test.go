@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/peer"
 )
@@ -33,10 +33,10 @@ func TestServersThatCount(t *testing.T) {
 			fmt.Sscan(os.Getenv("PSIDECAR_RESTARTS"), &restarts)
 			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.99"}, grace: 10 * time.Second, keep: 15 * time.Second})
 			hold := filepath.Join(folder(t), "go")
-			node := job.Program(append([]string{peer.Build(t), "--mode", mode, "--rounds", strconv.Itoa(100 + 20*restarts), "--hold", hold}, args...))
+			node := hosts.Program(append([]string{peer.Build(t), "--mode", mode, "--rounds", strconv.Itoa(100 + 20*restarts), "--hold", hold}, args...))
 			// Its scheduler hears nothing while the workers train.
 			within := 5*time.Minute + time.Duration(restarts)*10*time.Second
-			r := f.startFor(job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, node), Hosts: f.net.Hosts(),
+			r := f.startFor(hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, node), Hosts: f.net.Hosts(),
 				Env: []string{fmt.Sprint("PEER_TIMEOUT=", int(within.Seconds()))}}, within)
 			r.training()
 			for i := range restarts {

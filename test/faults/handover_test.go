@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/certs"
 )
 
@@ -75,7 +75,7 @@ func TestHandedOverUnderAThreshold(t *testing.T) {
 	f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.9"}, grace: 10 * time.Second, keep: 15 * time.Second})
 	counting := f.counting(900)
 	counting.Workers[0] = append(counting.Workers[0], "--count-late", "--count-batch", "300")
-	counting.Workers = job.Repeat(4, counting.Workers[0])
+	counting.Workers = hosts.Repeat(4, counting.Workers[0])
 	want := direct(t, counting)
 	r := f.start(counting)
 	r.training()

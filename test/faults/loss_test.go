@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
@@ -156,7 +156,7 @@ func (m *measurement) least() (n int) {
 
 // trial is a job that is broken.
 type trial struct {
-	*job.Running
+	*hosts.Running
 	program  string
 	received uint64        // by its processes, when it was looked at last
 	changed  time.Time     // when that was found to have changed
@@ -231,15 +231,15 @@ func (m *measurement) start(ctx context.Context, i int) *trial {
 		pause = lapPause
 	}
 	x := &trial{program: m.programs()[i%2], over: make(chan struct{})}
-	node := job.Program{m.lap}
+	node := hosts.Program{m.lap}
 	worker := node
 	env := []string{"LAP_KEYS=" + m.keys, "LAP_STEPS=1000000", fmt.Sprint("LAP_MILLIS=", pause.Milliseconds())}
 	if x.program == "psjob" {
-		node = job.Program{built.psjob, "--json"}
+		node = hosts.Program{built.psjob, "--json"}
 		worker = append(node[:2:2], "--model", "count", "--steps", "1000000", "--count-keys", fmt.Sprint(lapKeys), "--count-batch", fmt.Sprint(lapKeys),
 			"--count-compute", pause.String())
 	}
-	j := job.Job{Scheduler: node, Servers: job.Repeat(2, node), Workers: job.Repeat(2, worker), Hosts: m.hosts, Env: env, Port: 9100 + i}
+	j := hosts.Job{Scheduler: node, Servers: hosts.Repeat(2, node), Workers: hosts.Repeat(2, worker), Hosts: m.hosts, Env: env, Port: 9100 + i}
 	var err error
 	if x.Running, err = j.Start(ctx); err != nil {
 		m.t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/peer"
 )
 
@@ -73,13 +73,13 @@ func (r *run) through(s *sidecar) {
 }
 
 // peers is a job of the C++ peer, on libzmq, whose workers check their sums.
-func (f *fleet) peers() job.Job { return f.peersFor(6000) }
+func (f *fleet) peers() hosts.Job { return f.peersFor(6000) }
 
 // peersFor makes so many rounds, at least.
-func (f *fleet) peersFor(rounds int) job.Job {
-	node := job.Program{peer.Build(f.t)}
+func (f *fleet) peersFor(rounds int) hosts.Job {
+	node := hosts.Program{peer.Build(f.t)}
 	worker := append(node[:1:1], "--keys", "200", "--space", "1000", "--shift", "7", "--rounds", strconv.Itoa(rounds))
-	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts()}
+	return hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, worker), Hosts: f.net.Hosts()}
 }
 
 // replace ends a service in order and waits until the next is ready.

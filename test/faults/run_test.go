@@ -9,21 +9,21 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/jobtest"
 )
 
 // counting is a job of one server and one worker a host that counts, at most a
 // step every 10 ms.
-func (f *fleet) counting(steps int, env ...string) job.Job {
-	node := job.Program{f.programs.psjob, "--json"}
+func (f *fleet) counting(steps int, env ...string) hosts.Job {
+	node := hosts.Program{f.programs.psjob, "--json"}
 	worker := append(node[:2:2], "--model", "count", "--count-compute", "10ms", "--count-keys", "4000", "--steps", strconv.Itoa(steps))
-	return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker), Hosts: f.net.Hosts(), Env: env}
+	return hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, worker), Hosts: f.net.Hosts(), Env: env}
 }
 
 // unending has the workers of a job that counts, psjob's or the C++ peer's, make steps until finish is called, however
 // long what is done to it takes: its steps are the fewest.
-func (f *fleet) unending(j job.Job) job.Job {
+func (f *fleet) unending(j hosts.Job) hosts.Job {
 	f.t.Helper()
 	file, _ := jobtest.While(f.t)
 	j.Workers = slices.Clone(j.Workers)
@@ -37,7 +37,7 @@ const whileFlag = "--count-while"
 
 // A run is a job on its way.
 type run struct {
-	*job.Running
+	*hosts.Running
 	f     *fleet
 	while string // the file that keeps it from its end; "": none does
 	ended chan struct{}
@@ -45,12 +45,12 @@ type run struct {
 }
 
 // start starts a job that has five minutes.
-func (f *fleet) start(j job.Job) *run {
+func (f *fleet) start(j hosts.Job) *run {
 	f.t.Helper()
 	return f.startFor(j, 5*time.Minute)
 }
 
-func (f *fleet) startFor(j job.Job, within time.Duration) *run {
+func (f *fleet) startFor(j hosts.Job, within time.Duration) *run {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	running, err := j.Start(ctx)

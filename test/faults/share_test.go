@@ -7,16 +7,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // dense is a job of four workers on the first host, which pull one model of servers on
 // the others in each step.
-func (f *fleet) dense(steps int, env ...string) job.Job {
-	node := job.Program{f.programs.psjob, "--json"}
+func (f *fleet) dense(steps int, env ...string) hosts.Job {
+	node := hosts.Program{f.programs.psjob, "--json"}
 	worker := append(node[:2:2], "--model", "dense", "--count-keys", "24", "--count-batch", "1", "--value-length", "20000", "--steps", strconv.Itoa(steps))
 	all := f.net.Hosts()
-	return job.Job{Scheduler: node, Servers: job.Repeat(3, node), Workers: job.Repeat(4, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: env}
+	return hosts.Job{Scheduler: node, Servers: hosts.Repeat(3, node), Workers: hosts.Repeat(4, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: env}
 }
 
 // sharing waits until workers were referred to what others of their host had got, more

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
 )
 
 // mayTake is how long, in seconds, a step may take while a host is upgraded.
@@ -108,9 +107,9 @@ func recommending(t *testing.T, f *fleet) (*run, func()) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	const steps = 900
-	node := job.Program{f.programs.psjob, "--json"}
+	node := hosts.Program{f.programs.psjob, "--json"}
 	worker := append(node[:2:2], "--model", "dlrm", "--data", data, "--batch", "8", "--embedding", "4", "--bottom", "8", "--top", "8", "--steps", strconv.Itoa(steps))
-	plain := job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: job.Repeat(4, worker)}
+	plain := hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, worker)}
 	across := plain
 	across.Hosts = f.net.Hosts()
 	r := f.start(across)
@@ -134,7 +133,7 @@ func recommending(t *testing.T, f *fleet) (*run, func()) {
 }
 
 // digests are those of the servers' parameters, by rank.
-func digests(t *testing.T, r *job.Running) map[int]string {
+func digests(t *testing.T, r *hosts.Running) map[int]string {
 	t.Helper()
 	all := map[int]string{}
 	for _, n := range r.Servers {

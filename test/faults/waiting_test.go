@@ -12,7 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/hoststest"
@@ -27,7 +27,7 @@ func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 	f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.9"}, grace: 10 * time.Second, keep: 15 * time.Second})
 	counting := f.counting(1500, resending...)
 	counting.Workers[0] = append(counting.Workers[0], "--count-late", "--count-batch", "300")
-	counting.Workers = job.Repeat(4, counting.Workers[0])
+	counting.Workers = hosts.Repeat(4, counting.Workers[0])
 	want := direct(t, counting)
 	r := f.start(counting)
 	r.training()
@@ -76,7 +76,7 @@ func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 }
 
 // direct returns the digests of a job's servers without proxies.
-func direct(t *testing.T, j job.Job) map[int]string {
+func direct(t *testing.T, j hosts.Job) map[int]string {
 	t.Helper()
 	j.Hosts = hoststest.New(t, hosts.Config{Hosts: len(j.Hosts)}).Hosts()
 	running, err := j.Start(t.Context())

@@ -22,7 +22,7 @@ const module = "github.com/psidecar/psidecar/"
 var wire = []string{"proxy/pslite", "proxy/pslite/capture", "proxy/zmtp"}
 
 // api is how agent, proxy and planner talk to each other.
-var api = []string{"planner/api", "planner/api/measure", "planner/api/role"}
+var api = []string{"planner/api", "planner/api/measure"}
 
 // allowed is what packages may import of other areas than their own. The longest
 // folder that a package is in counts; "x/..." is x and all below it.
@@ -30,8 +30,7 @@ var allowed = map[string][]string{
 	"bpf":          {},
 	"proxy/pslite": wire, "proxy/zmtp": {},
 	"internal": append([]string{
-		"planner/access", // control says who calls
-		"proxy/relay",    // handshake resets connections
+		"proxy/relay", // handshake resets connections
 	}, api...),
 	"page":        append([]string{"internal/handshake", "internal/health"}, api...),
 	"planner/api": api,
@@ -48,6 +47,7 @@ var allowed = map[string][]string{
 		"planner/plan", "planner/placement", // where keys are
 	}, api...),
 	"client": append([]string{
+		"bpf/probe", // what a host lacks, for a bundle
 		"internal/...", "page/...",
 		"planner/plan",       // runs
 		"proxy/codec/values", // rules are given

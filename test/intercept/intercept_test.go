@@ -23,7 +23,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/handover"
@@ -132,21 +132,21 @@ func (s *sidecar) stop(t *testing.T) (state proxy.State, counts redirect.Counts)
 func TestJobs(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	psidecar, psjob, own := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
-	countWorker := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
+	psidecar, psjob, own := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob"), hosts.Program{peer.Build(t)}
+	countWorker := hosts.Program{psjob, "--json", "--model", "count", "--steps", "40"}
 	peerWorker := append(own[:1:1], "--keys", "1000", "--space", "1000", "--shift", "0")
-	mine := job.Program{psjob, "--json"}
+	mine := hosts.Program{psjob, "--json"}
 	for _, tc := range []struct {
 		name     string
 		sidecars int // hosts that have one
 		ipv6     bool
-		job      job.Job
+		job      hosts.Job
 	}{
-		{"psjob", 3, false, job.Job{Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, countWorker)}},
-		{"psjob, IPv6", 3, true, job.Job{Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, countWorker)}},
-		{"peer", 3, false, job.Job{Scheduler: own, Servers: job.Repeat(3, own), Workers: job.Repeat(3, peerWorker)}},
-		{"peer's servers, psjob's workers, on some hosts", 2, false, job.Job{Scheduler: own, Servers: job.Repeat(3, own), Workers: job.Repeat(3, countWorker)}},
-		{"psjob's servers, peer's workers, on one host", 1, false, job.Job{Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, peerWorker)}},
+		{"psjob", 3, false, hosts.Job{Scheduler: mine, Servers: hosts.Repeat(3, mine), Workers: hosts.Repeat(3, countWorker)}},
+		{"psjob, IPv6", 3, true, hosts.Job{Scheduler: mine, Servers: hosts.Repeat(3, mine), Workers: hosts.Repeat(3, countWorker)}},
+		{"peer", 3, false, hosts.Job{Scheduler: own, Servers: hosts.Repeat(3, own), Workers: hosts.Repeat(3, peerWorker)}},
+		{"peer's servers, psjob's workers, on some hosts", 2, false, hosts.Job{Scheduler: own, Servers: hosts.Repeat(3, own), Workers: hosts.Repeat(3, countWorker)}},
+		{"psjob's servers, peer's workers, on one host", 1, false, hosts.Job{Scheduler: mine, Servers: hosts.Repeat(3, mine), Workers: hosts.Repeat(3, peerWorker)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := hoststest.New(t, hosts.Config{Hosts: 3})

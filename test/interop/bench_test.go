@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 )
@@ -21,16 +21,16 @@ const keysOfBench = 1_000_000
 // the machine does hits both. It reports the median times, the first round
 // left out, and psjob's speed as a multiple of the peer's.
 func BenchmarkMillionKeys(b *testing.B) {
-	psjob, own := job.Program{jobtest.Build(b, "cmd/psjob"), "--json"}, job.Program{peer.Build(b)}
+	psjob, own := hosts.Program{jobtest.Build(b, "cmd/psjob"), "--json"}, hosts.Program{peer.Build(b)}
 	const rounds = 20
 	var ours, theirs seconds
 	for b.Loop() {
-		r := run(b, loopback, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: []job.Program{
+		r := run(b, loopback, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: []hosts.Program{
 			append(slices.Clone(own), "--mode", "bench", "--keys", strconv.Itoa(keysOfBench), "--space", strconv.Itoa(keysOfBench), "--rounds", strconv.Itoa(rounds))}})
 		w := reports[peer.Worker](b, r.Workers)[0]
 		theirs.add(w.PushSeconds, w.PullSeconds)
 
-		r = run(b, loopback, job.Job{Scheduler: psjob, Servers: job.Repeat(2, psjob), Workers: []job.Program{
+		r = run(b, loopback, hosts.Job{Scheduler: psjob, Servers: hosts.Repeat(2, psjob), Workers: []hosts.Program{
 			append(slices.Clone(psjob), "--model", "bench", "--keys", strconv.Itoa(keysOfBench), "--rounds", strconv.Itoa(rounds))}})
 		p := reports[psjobWorker](b, r.Workers)[0]
 		ours.add(p.PushSeconds, p.PullSeconds)
@@ -63,10 +63,10 @@ func median(v []float64) float64 {
 // whether the peer is fit to compare with.
 func BenchmarkPSLite(b *testing.B) {
 	theirs := pslite(b, "test_kv_app_benchmark", "kv_app_benchmark_test")
-	own := job.Program{peer.Build(b)}
+	own := hosts.Program{peer.Build(b)}
 	var push, pull, peerPush, peerPull []float64
 	for b.Loop() {
-		r := run(b, loopback, job.Job{Scheduler: theirs, Servers: job.Repeat(2, theirs), Workers: job.Repeat(1, theirs)})
+		r := run(b, loopback, hosts.Job{Scheduler: theirs, Servers: hosts.Repeat(2, theirs), Workers: hosts.Repeat(1, theirs)})
 		var up, down float64
 		said := r.Workers[0].Stderr.String()
 		for _, m := range []struct {
@@ -80,7 +80,7 @@ func BenchmarkPSLite(b *testing.B) {
 		}
 		push, pull = append(push, up), append(pull, down)
 
-		r = run(b, loopback, job.Job{Scheduler: own, Servers: job.Repeat(2, append(slices.Clone(own), "--discard")), Workers: []job.Program{
+		r = run(b, loopback, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, append(slices.Clone(own), "--discard")), Workers: []hosts.Program{
 			append(slices.Clone(own), "--mode", "bench", "--keys", "10000000", "--space", "10000000", "--rounds", "1")}})
 		w := reports[peer.Worker](b, r.Workers)[0]
 		peerPush, peerPull = append(peerPush, 1000*w.PushSeconds[0]), append(peerPull, 1000*w.PullSeconds[0])

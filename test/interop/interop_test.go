@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/peer"
 )
@@ -38,7 +38,7 @@ var (
 )
 
 // run runs the job at the place, and fails the test with it.
-func run(t testing.TB, at place, j job.Job) *job.Running {
+func run(t testing.TB, at place, j hosts.Job) *hosts.Running {
 	t.Helper()
 	r, err := try(t, at, j)
 	if err != nil {
@@ -48,7 +48,7 @@ func run(t testing.TB, at place, j job.Job) *job.Running {
 }
 
 // try runs the job at the place.
-func try(t testing.TB, at place, j job.Job) (*job.Running, error) {
+func try(t testing.TB, at place, j hosts.Job) (*hosts.Running, error) {
 	t.Helper()
 	if at.hosts > 0 {
 		j.Hosts = hoststest.New(t, hosts.Config{Hosts: at.hosts}).Hosts()
@@ -76,7 +76,7 @@ var workloads = []workload{
 }
 
 // worker is the peer's command line for the workload.
-func (w workload) worker(peer job.Program, more ...string) job.Program {
+func (w workload) worker(peer hosts.Program, more ...string) hosts.Program {
 	args := append(slices.Clone(peer), w.args...)
 	args = append(args, "--shift", strconv.Itoa(w.shift))
 	if w.long > 1 {
@@ -95,7 +95,7 @@ func (w workload) values(number int) int {
 
 // peerWorkers reads what the peer's workers printed; their own check has made
 // sure of the sums.
-func peerWorkers(t testing.TB, nodes []*job.Node) []peer.Worker {
+func peerWorkers(t testing.TB, nodes []*hosts.Node) []peer.Worker {
 	t.Helper()
 	var all []peer.Worker
 	for _, n := range nodes {
@@ -114,7 +114,7 @@ func peerWorkers(t testing.TB, nodes []*job.Node) []peer.Worker {
 // checkPeerServers compares what the servers hold at the end with all pushes:
 // in each round, worker r adds (r + 1) * (i mod 7 + 1) to every value of key
 // number i.
-func checkPeerServers(t testing.TB, nodes []*job.Node, workers []peer.Worker, load workload) {
+func checkPeerServers(t testing.TB, nodes []*hosts.Node, workers []peer.Worker, load workload) {
 	t.Helper()
 	var got, want float64
 	for _, n := range nodes {
@@ -136,11 +136,11 @@ func checkPeerServers(t testing.TB, nodes []*job.Node, workers []peer.Worker, lo
 }
 
 func TestPeerAlone(t *testing.T) {
-	own := job.Program{peer.Build(t)}
+	own := hosts.Program{peer.Build(t)}
 	for _, at := range places {
 		for _, load := range workloads {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
-				r := run(t, at, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(3, load.worker(own))})
+				r := run(t, at, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: hosts.Repeat(3, load.worker(own))})
 				checkPeerServers(t, r.Servers, peerWorkers(t, r.Workers), load)
 			})
 		}
@@ -150,11 +150,11 @@ func TestPeerAlone(t *testing.T) {
 func TestPeerSaysWhatItAccessed(t *testing.T) {
 	program := peer.Build(t)
 	dir := t.TempDir()
-	var workers []job.Program
+	var workers []hosts.Program
 	for i := range 2 {
-		workers = append(workers, job.Program{program, "--keys", "10", "--shift", "5", "--lens", "--access", filepath.Join(dir, fmt.Sprint(i))})
+		workers = append(workers, hosts.Program{program, "--keys", "10", "--shift", "5", "--lens", "--access", filepath.Join(dir, fmt.Sprint(i))})
 	}
-	r := run(t, loopback, job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(1, job.Program{program}), Workers: workers})
+	r := run(t, loopback, hosts.Job{Scheduler: hosts.Program{program}, Servers: hosts.Repeat(1, hosts.Program{program}), Workers: workers})
 	for i, w := range peerWorkers(t, r.Workers) {
 		got, err := peer.ReadAccess(filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {
@@ -188,9 +188,9 @@ func TestPeerNamesWhatIsWrong(t *testing.T) {
 		"port is large": {env: []string{"PORT=65536"}, want: "PORT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			worker := append(job.Program{program}, test.args...)
-			r, err := job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(1, job.Program{program}),
-				Workers: []job.Program{worker}, Env: test.env}.Start(t.Context())
+			worker := append(hosts.Program{program}, test.args...)
+			r, err := hosts.Job{Scheduler: hosts.Program{program}, Servers: hosts.Repeat(1, hosts.Program{program}),
+				Workers: []hosts.Program{worker}, Env: test.env}.Start(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

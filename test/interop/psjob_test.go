@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
 )
@@ -34,7 +34,7 @@ type psjobServer struct {
 }
 
 // reports reads what nodes printed.
-func reports[T any](t testing.TB, nodes []*job.Node) []T {
+func reports[T any](t testing.TB, nodes []*hosts.Node) []T {
 	t.Helper()
 	all := make([]T, len(nodes))
 	for i, n := range nodes {
@@ -58,13 +58,13 @@ var counts = []struct {
 }
 
 // countWorker is psjob's command line for one of them.
-func countWorker(psjob string, args ...string) job.Program {
-	return append(job.Program{psjob, "--json", "--model", "count", "--steps", "40"}, args...)
+func countWorker(psjob string, args ...string) hosts.Program {
+	return append(hosts.Program{psjob, "--json", "--model", "count", "--steps", "40"}, args...)
 }
 
 // checkPsjobWorkers wants every worker to have compared sums, and returns all
 // keys and values that went either way.
-func checkPsjobWorkers(t *testing.T, nodes []*job.Node) (total psjobWorker) {
+func checkPsjobWorkers(t *testing.T, nodes []*hosts.Node) (total psjobWorker) {
 	t.Helper()
 	for _, w := range reports[psjobWorker](t, nodes) {
 		if w.Checked == 0 || w.Pushes == 0 || w.Pulls == 0 {
@@ -79,13 +79,13 @@ func checkPsjobWorkers(t *testing.T, nodes []*job.Node) (total psjobWorker) {
 }
 
 func TestPsjobServesPeer(t *testing.T) {
-	psjob, own := jobtest.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
+	psjob, own := jobtest.Build(t, "cmd/psjob"), hosts.Program{peer.Build(t)}
 	for _, at := range places {
 		for _, load := range workloads {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
-				server := job.Program{psjob, "--json"}
+				server := hosts.Program{psjob, "--json"}
 				const workers = 3
-				r := run(t, at, job.Job{Scheduler: server, Servers: job.Repeat(2, server), Workers: job.Repeat(workers, load.worker(own))})
+				r := run(t, at, hosts.Job{Scheduler: server, Servers: hosts.Repeat(2, server), Workers: hosts.Repeat(workers, load.worker(own))})
 				each := peerWorkers(t, r.Workers)
 				keys := 0
 				for _, s := range reports[psjobServer](t, r.Servers) {
@@ -100,11 +100,11 @@ func TestPsjobServesPeer(t *testing.T) {
 }
 
 func TestPeerServesPsjob(t *testing.T) {
-	psjob, own := jobtest.Build(t, "cmd/psjob"), job.Program{peer.Build(t)}
+	psjob, own := jobtest.Build(t, "cmd/psjob"), hosts.Program{peer.Build(t)}
 	for _, at := range places {
 		for _, load := range counts {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
-				r := run(t, at, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(3, countWorker(psjob, load.args...))})
+				r := run(t, at, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: hosts.Repeat(3, countWorker(psjob, load.args...))})
 				total := checkPsjobWorkers(t, r.Workers)
 				var seen peer.Server
 				for _, s := range reports[peer.Server](t, r.Servers) {
@@ -123,14 +123,14 @@ func TestPeerServesPsjob(t *testing.T) {
 }
 
 func TestServersOfBothInOneJob(t *testing.T) {
-	psjob, own := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, job.Program{peer.Build(t)}
+	psjob, own := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, hosts.Program{peer.Build(t)}
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
-		for name, scheduler := range map[string]job.Program{"psjob's scheduler": psjob, "the peer's scheduler": own} {
+		for name, scheduler := range map[string]hosts.Program{"psjob's scheduler": psjob, "the peer's scheduler": own} {
 			t.Run(at.name+"/"+name, func(t *testing.T) {
-				servers := []job.Program{psjob, own, psjob}
-				r := run(t, at, job.Job{Scheduler: scheduler, Servers: servers, Workers: job.Repeat(3, countWorker(psjob[0]))})
+				servers := []hosts.Program{psjob, own, psjob}
+				r := run(t, at, hosts.Job{Scheduler: scheduler, Servers: servers, Workers: hosts.Repeat(3, countWorker(psjob[0]))})
 				checkPsjobWorkers(t, r.Workers)
-				r = run(t, at, job.Job{Scheduler: scheduler, Servers: servers, Workers: job.Repeat(3, workloads[0].worker(own))})
+				r = run(t, at, hosts.Job{Scheduler: scheduler, Servers: servers, Workers: hosts.Repeat(3, workloads[0].worker(own))})
 				peerWorkers(t, r.Workers)
 			})
 		}
@@ -139,19 +139,19 @@ func TestServersOfBothInOneJob(t *testing.T) {
 
 func TestPsjobWithPSLite(t *testing.T) {
 	kv := pslite(t, "test_kv_app", "kv_app_test")
-	psjob := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	psjob := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	count := countWorker(psjob[0], "--start-after", patience+"ms")
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		t.Run(at.name+"/their workers", func(t *testing.T) {
-			r := runPSLite(t, at, job.Job{Scheduler: psjob, Servers: job.Repeat(2, psjob), Workers: job.Repeat(2, kv)})
+			r := runPSLite(t, at, hosts.Job{Scheduler: psjob, Servers: hosts.Repeat(2, psjob), Workers: hosts.Repeat(2, kv)})
 			checkSays(t, r.Workers, "error: 0")
 		})
 		t.Run(at.name+"/their scheduler and servers", func(t *testing.T) {
-			r := runPSLite(t, at, job.Job{Scheduler: kv, Servers: job.Repeat(2, kv), Workers: job.Repeat(3, count)})
+			r := runPSLite(t, at, hosts.Job{Scheduler: kv, Servers: hosts.Repeat(2, kv), Workers: hosts.Repeat(3, count)})
 			checkPsjobWorkers(t, r.Workers)
 		})
 		t.Run(at.name+"/their servers beside ours", func(t *testing.T) {
-			r := runPSLite(t, at, job.Job{Scheduler: psjob, Servers: []job.Program{kv, psjob}, Workers: job.Repeat(2, count)})
+			r := runPSLite(t, at, hosts.Job{Scheduler: psjob, Servers: []hosts.Program{kv, psjob}, Workers: hosts.Repeat(2, count)})
 			checkPsjobWorkers(t, r.Workers)
 		})
 	}
@@ -160,9 +160,9 @@ func TestPsjobWithPSLite(t *testing.T) {
 // TestPsjobRepeatsWhatIsLost has every node throw away what it gets, one
 // message in fifty; the sums are exact all the same.
 func TestPsjobRepeatsWhatIsLost(t *testing.T) {
-	psjob := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
-	r := run(t, place{name: "hosts", hosts: 3}, job.Job{
-		Scheduler: psjob, Servers: job.Repeat(2, psjob), Workers: job.Repeat(3, countWorker(psjob[0])),
+	psjob := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	r := run(t, place{name: "hosts", hosts: 3}, hosts.Job{
+		Scheduler: psjob, Servers: hosts.Repeat(2, psjob), Workers: hosts.Repeat(3, countWorker(psjob[0])),
 		Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=50", "PS_DROP_MSG=2"},
 	})
 	checkPsjobWorkers(t, r.Workers)

@@ -6,19 +6,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
 
 // pslite returns PS-lite's program of one of those names, and skips without
 // PSLITE_BIN: they are no part of this project.
-func pslite(t testing.TB, names ...string) job.Program {
+func pslite(t testing.TB, names ...string) hosts.Program {
 	t.Helper()
 	dir := require.Asked(t, "PSLITE_BIN", "the folder of PS-lite's own test programs")
 	for _, name := range names {
 		if path := filepath.Join(dir, name); executable(path) {
-			return job.Program{path}
+			return hosts.Program{path}
 		}
 	}
 	t.Fatalf("PSLITE_BIN=%s has none of %s", dir, strings.Join(names, ", "))
@@ -53,7 +53,7 @@ func TestPSLiteAlone(t *testing.T) {
 		} {
 			t.Run(at.name+"/"+test.name, func(t *testing.T) {
 				program := pslite(t, test.names...)
-				r := runPSLite(t, at, job.Job{Scheduler: program, Servers: job.Repeat(2, program), Workers: job.Repeat(2, program), Env: test.env})
+				r := runPSLite(t, at, hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Workers: hosts.Repeat(2, program), Env: test.env})
 				checkSays(t, r.Workers, test.says)
 			})
 		}
@@ -62,24 +62,24 @@ func TestPSLiteAlone(t *testing.T) {
 
 func TestPeerWithPSLite(t *testing.T) {
 	kv := pslite(t, "test_kv_app", "kv_app_test")
-	own := job.Program{peer.Build(t)}
+	own := hosts.Program{peer.Build(t)}
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		t.Run(at.name+"/their scheduler and servers", func(t *testing.T) {
 			for _, load := range workloads {
 				if load.long != 1 {
 					continue // its example server has one value a key
 				}
-				r := runPSLite(t, at, job.Job{Scheduler: kv, Servers: job.Repeat(2, kv), Workers: job.Repeat(3, load.worker(own, "--wait", patience))})
+				r := runPSLite(t, at, hosts.Job{Scheduler: kv, Servers: hosts.Repeat(2, kv), Workers: hosts.Repeat(3, load.worker(own, "--wait", patience))})
 				peerWorkers(t, r.Workers)
 			}
 		})
 		t.Run(at.name+"/their workers", func(t *testing.T) {
-			r := runPSLite(t, at, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(2, kv)})
+			r := runPSLite(t, at, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: hosts.Repeat(2, kv)})
 			checkSays(t, r.Workers, "error: 0")
 		})
 		t.Run(at.name+"/their servers", func(t *testing.T) {
 			worker := workloads[0].worker(own, "--wait", patience)
-			r := runPSLite(t, at, job.Job{Scheduler: own, Servers: []job.Program{kv, own}, Workers: job.Repeat(2, worker)})
+			r := runPSLite(t, at, hosts.Job{Scheduler: own, Servers: []hosts.Program{kv, own}, Workers: hosts.Repeat(2, worker)})
 			peerWorkers(t, r.Workers)
 		})
 	}
@@ -88,7 +88,7 @@ func TestPeerWithPSLite(t *testing.T) {
 // runPSLite is run for jobs with servers of PS-lite's. On a busy machine such a
 // server can get a request before it is ready, and ends; that job is started
 // once more.
-func runPSLite(t testing.TB, at place, j job.Job) *job.Running {
+func runPSLite(t testing.TB, at place, j hosts.Job) *hosts.Running {
 	t.Helper()
 	for range 2 {
 		r, err := try(t, at, j)
@@ -104,7 +104,7 @@ func runPSLite(t testing.TB, at place, j job.Job) *job.Running {
 }
 
 // checkSays wants every worker to say so.
-func checkSays(t *testing.T, workers []*job.Node, want string) {
+func checkSays(t *testing.T, workers []*hosts.Node, want string) {
 	t.Helper()
 	for _, n := range workers {
 		if said := n.Stdout.String() + n.Stderr.String(); !strings.Contains(said, want) {

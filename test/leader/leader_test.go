@@ -23,7 +23,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
-	"github.com/psidecar/psidecar/planner/store/kube"
+	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/test/jobtest"
 )
 
@@ -118,8 +118,8 @@ func propose(t *testing.T, namespace string, epochs int) {
 		t.Fatal(err)
 	}
 	done := errors.New("done")
-	c := kube.Campaign{Namespace: namespace, Lease: leaseName, Identity: "test", Config: config}
-	err = c.Run(t.Context(), func(ctx context.Context, s *kube.Store) error {
+	c := store.Campaign{Namespace: namespace, Lease: leaseName, Identity: "test", Config: config}
+	err = c.Run(t.Context(), func(ctx context.Context, s *store.KubeStore) error {
 		service, err := plans.New(ctx, s, plans.Options{})
 		if err != nil {
 			return err

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // references are the losses of direct runs, on loopback without psidecar, by what
@@ -30,7 +30,7 @@ func (b *references) of(ctx context.Context, s spec, d data) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	node, worker := s.programs(b.programs, d)
-	r, err := job.Job{Scheduler: node, Servers: job.Repeat(s.servers, node), Workers: job.Repeat(s.workers, worker)}.Run(ctx)
+	r, err := hosts.Job{Scheduler: node, Servers: hosts.Repeat(s.servers, node), Workers: hosts.Repeat(s.workers, worker)}.Run(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -45,7 +45,7 @@ func (b *references) of(ctx context.Context, s spec, d data) (float64, error) {
 }
 
 // lossOf is what the first worker of a job that has ended says, over all samples.
-func lossOf(r *job.Running) (float64, error) {
+func lossOf(r *hosts.Running) (float64, error) {
 	for _, n := range r.Workers {
 		w, err := parseLoss(n.Stdout.Bytes())
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // lastJobs is how long before the end of a life no job is begun any more.
@@ -34,7 +34,7 @@ type run struct {
 	slot         int
 	began, ended time.Time
 	track        *track
-	running      *job.Running
+	running      *hosts.Running
 	lossy        bool // some of the time
 }
 
@@ -79,10 +79,10 @@ func (l *Life) jobName(slot int) string {
 }
 
 // programs returns what the nodes of a job run.
-func (s spec) programs(p programs, d data) (node, worker job.Program) {
-	node = job.Program{p.psjob, "--json"}
+func (s spec) programs(p programs, d data) (node, worker hosts.Program) {
+	node = hosts.Program{p.psjob, "--json"}
 	if s.model == "peer" {
-		node = job.Program{p.peer}
+		node = hosts.Program{p.peer}
 	}
 	return node, append(node[:len(node):len(node)], d.files(s.args)...)
 }
@@ -100,7 +100,7 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 	runs, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var err error
-	r.running, err = job.Job{Scheduler: node, Servers: job.Repeat(s.servers, node), Workers: job.Repeat(s.workers, worker), Hosts: l.fleet.net.Hosts(),
+	r.running, err = hosts.Job{Scheduler: node, Servers: hosts.Repeat(s.servers, node), Workers: hosts.Repeat(s.workers, worker), Hosts: l.fleet.net.Hosts(),
 		IPv6: s.ipv6, Port: portOf(slot), Group: groupOf(slot), Env: append([]string{"PSJOB_LOG_EVERY=500ms"}, s.env...), Log: r.track.log}.Start(runs)
 	if err != nil {
 		l.journal.fail("%s: %v", s.name, err)

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -57,12 +57,12 @@ func start(t *testing.T, k int, planner ...string) *fleet {
 // ends with.
 func (f *fleet) run(ctx context.Context, args ...string) <-chan error {
 	psjob := jobtest.Build(f.t, "cmd/psjob")
-	mine := job.Program{psjob, "--json"}
-	count := append(job.Program{psjob, "--json", "--model", "count"}, args...)
+	mine := hosts.Program{psjob, "--json"}
+	count := append(hosts.Program{psjob, "--json", "--model", "count"}, args...)
 	ended := make(chan error, 1)
 	k := len(f.net.Hosts())
 	go func() {
-		_, err := job.Job{Hosts: f.net.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count)}.Run(ctx)
+		_, err := hosts.Job{Hosts: f.net.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count)}.Run(ctx)
 		ended <- err
 	}()
 	return ended

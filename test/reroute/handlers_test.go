@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
@@ -64,8 +64,8 @@ func TestProbed(t *testing.T) {
 		t.Run(c.rule, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			mine := job.Program{psjob, "--json", "--model", "lr", "--data", samples, "--epochs", "100000", "--batch", "20", "--rule", c.rule}
-			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, mine)}.Start(ctx)
+			mine := hosts.Program{psjob, "--json", "--model", "lr", "--data", samples, "--epochs", "100000", "--batch", "20", "--rule", c.rule}
+			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, mine)}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,10 +148,10 @@ func TestRestored(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	mine := job.Program{psjob, "--json"}
+	mine := hosts.Program{psjob, "--json"}
 	goesOn, end := jobtest.While(t)
-	count := append(job.Program{psjob, "--json", "--model", "count"}, "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn, "--count-compute", "20ms")
-	r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count)}.Start(ctx)
+	count := append(hosts.Program{psjob, "--json", "--model", "count"}, "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn, "--count-compute", "20ms")
+	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count)}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -241,10 +241,10 @@ func TestKilledWhileMoving(t *testing.T) {
 	for began := time.Now(); time.Since(began) < soak; runs++ {
 		before := requests(proxies)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		mine := job.Program{psjob, "--json"}
+		mine := hosts.Program{psjob, "--json"}
 		goesOn, end := jobtest.While(t)
-		count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", strconv.Itoa(steps), "--count-while", goesOn}
-		r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count),
+		count := hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", strconv.Itoa(steps), "--count-while", goesOn}
+		r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count),
 			Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=1"}}.Start(ctx)
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
@@ -123,7 +123,7 @@ func jobName(scheduler netip.Addr) string { return netip.AddrPortFrom(scheduler,
 
 // untilOver calls f every so often while a job runs, and once more when it is over. A
 // job that fails is an error of the test.
-func untilOver(t *testing.T, r *job.Running, every time.Duration, f func(over bool)) {
+func untilOver(t *testing.T, r *hosts.Running, every time.Duration, f func(over bool)) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- r.Wait() }()
@@ -196,9 +196,9 @@ func TestMoved(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
-			mine := job.Program{psjob, "--json"}
+			mine := hosts.Program{psjob, "--json"}
 			goesOn, end := jobtest.While(t)
-			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "40", "--count-while", goesOn}, c.args...)
+			count := append(hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "40", "--count-while", goesOn}, c.args...)
 			name := jobName(n.Host(0).IPv4)
 			if c.six {
 				name = jobName(n.Host(0).IPv6)
@@ -207,7 +207,7 @@ func TestMoved(t *testing.T) {
 			for _, j := range runStates(t, all, name, "") {
 				before = j.Run
 			}
-			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env, IPv6: c.six}.Start(ctx)
+			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count), Env: c.env, IPv6: c.six}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}

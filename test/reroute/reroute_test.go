@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -76,9 +76,9 @@ func TestPlaced(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			mine := job.Program{psjob, "--json"}
-			count := append(job.Program{psjob, "--json", "--model", "count", "--count-keys", "3000", "--steps", "150"}, c.args...)
-			_, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(c.workers, count), Env: c.env, IPv6: c.six}.Run(ctx)
+			mine := hosts.Program{psjob, "--json"}
+			count := append(hosts.Program{psjob, "--json", "--model", "count", "--count-keys", "3000", "--steps", "150"}, c.args...)
+			_, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(c.workers, count), Env: c.env, IPv6: c.six}.Run(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}

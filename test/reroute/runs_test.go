@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
@@ -191,14 +191,14 @@ func TestRunAfterRun(t *testing.T) {
 		if !t.Run(fmt.Sprintf("run %d, happening %d", i+1, happens), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			mine := job.Program{psjob, "--json"}
+			mine := hosts.Program{psjob, "--json"}
 			goesOn, end := jobtest.While(t)
-			count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(runIDs), "--steps", "120", "--count-while", goesOn}
+			count := hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(runIDs), "--steps", "120", "--count-while", goesOn}
 			env := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}
 			if happens == replaced {
 				env = nil
 			}
-			running, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(runHosts, mine), Workers: job.Repeat(runHosts, count),
+			running, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(runHosts, mine), Workers: hosts.Repeat(runHosts, count),
 				Env: env}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)

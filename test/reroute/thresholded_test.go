@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -50,11 +50,11 @@ func TestThresholded(t *testing.T) {
 			w.proxies = startFleet(t, n, append(where, "--same-host", "--threshold", "0.99", "--threshold-until", strconv.Itoa(c.steps-10))...)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			mine := job.Program{psjob, "--json"}
+			mine := hosts.Program{psjob, "--json"}
 			// All workers push all keys in each step.
-			count := job.Program{psjob, "--json", "--model", "count", "--count-late", "--count-verify", "--count-keys", strconv.Itoa(ids),
+			count := hosts.Program{psjob, "--json", "--model", "count", "--count-late", "--count-verify", "--count-keys", strconv.Itoa(ids),
 				"--count-batch", strconv.Itoa(ids), "--value-length", "2", "--count-most", "1000", "--count-compute", "30ms", "--steps", strconv.Itoa(c.steps)}
-			r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(k, mine), Workers: job.Repeat(k, count), Env: c.env}.Start(ctx)
+			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count), Env: c.env}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -106,9 +106,9 @@ func speed(t *testing.T, on []*hosts.Host, psjob string, args []string) float64 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	mine := job.Program{psjob, "--json"}
+	mine := hosts.Program{psjob, "--json"}
 	mine = append(mine, args...)
-	out, err := job.Job{Hosts: on, Scheduler: mine, Servers: job.Repeat(len(on), mine), Workers: job.Repeat(1, mine)}.Run(ctx)
+	out, err := hosts.Job{Hosts: on, Scheduler: mine, Servers: hosts.Repeat(len(on), mine), Workers: hosts.Repeat(1, mine)}.Run(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

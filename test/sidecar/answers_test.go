@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -25,8 +25,8 @@ func TestAnswersThroughProxies(t *testing.T) {
 	defer cancel()
 	Start(t, n.Host(0), program, "sidecar")
 	workers := Start(t, n.Host(1), program, "sidecar")
-	mine := job.Program{psjob, "--model", "count", "--steps", "1000000"}
-	running, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(1, mine), Workers: job.Repeat(2, mine)}.Start(ctx)
+	mine := hosts.Program{psjob, "--model", "count", "--steps", "1000000"}
+	running, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(1, mine), Workers: hosts.Repeat(2, mine)}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

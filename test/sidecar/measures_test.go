@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/test/hoststest"
@@ -30,8 +30,8 @@ func TestMeasuresThatDoNotHold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s := Start(t, n.Host(0), program, "sidecar", "--insecure=false", "--planner-listen", "127.0.0.1:"+strconv.Itoa(Planner), "--threshold", "0.99")
-	mine := job.Program{psjob, "--model", "count", "--steps", "1000000"}
-	running, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(2, mine), Workers: job.Repeat(2, mine)}.Start(ctx)
+	mine := hosts.Program{psjob, "--model", "count", "--steps", "1000000"}
+	running, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(2, mine), Workers: hosts.Repeat(2, mine)}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/test/hoststest"
@@ -58,10 +58,10 @@ func newNamed(t *testing.T, groups ...string) *named {
 // job starts a job that goes on until end ends it.
 func (n *named) job(group string, port int, variables ...string) (end func()) {
 	n.t.Helper()
-	mine := job.Program{n.psjob, "--json"}
+	mine := hosts.Program{n.psjob, "--json"}
 	count := append(slices.Clone(mine), "--model", "count", "--count-late", "--async", "--count-compute", "3ms", "--steps", "1000000")
 	ctx, cancel := context.WithCancel(n.t.Context())
-	r, err := job.Job{Hosts: n.hosts, Group: group, Port: port, Scheduler: mine, Servers: job.Repeat(2, mine), Workers: job.Repeat(2, count), Env: variables}.Start(ctx)
+	r, err := hosts.Job{Hosts: n.hosts, Group: group, Port: port, Scheduler: mine, Servers: hosts.Repeat(2, mine), Workers: hosts.Repeat(2, count), Env: variables}.Start(ctx)
 	if err != nil {
 		cancel()
 		n.t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
@@ -42,10 +42,10 @@ func TestPods(t *testing.T) {
 	}
 	// Real programs take a moment before they connect; psjob takes none, and its
 	// first connections would go out before the agent has found it in its pod.
-	slowly := job.Program{"sh", "-c", `sleep 0.5; exec "$0" "$@"`, psjob, "--json"}
+	slowly := hosts.Program{"sh", "-c", `sleep 0.5; exec "$0" "$@"`, psjob, "--json"}
 	count := append(slices.Clone(slowly), "--model", "count", "--steps", "40")
 	mine := slowly
-	j := job.Job{Hosts: pods, Scheduler: mine, Servers: job.Repeat(2, mine), Workers: job.Repeat(2, count)}
+	j := hosts.Job{Hosts: pods, Scheduler: mine, Servers: hosts.Repeat(2, mine), Workers: hosts.Repeat(2, count)}
 	if _, err := j.Run(ctx); err != nil { // workers fail where a sum is wrong
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
@@ -42,9 +42,9 @@ func TestUp(t *testing.T) {
 		Start(t, n.Host(1), program, "sidecar", "--sample", "1", "--planner", planner),
 		Start(t, n.Host(2), program, "job", "--sample", "1", "--planner", planner),
 	}
-	count := job.Program{psjob, "--json", "--model", "count", "--steps", "40"}
-	mine := job.Program{psjob, "--json"}
-	j := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(3, mine), Workers: job.Repeat(3, count)}
+	count := hosts.Program{psjob, "--json", "--model", "count", "--steps", "40"}
+	mine := hosts.Program{psjob, "--json"}
+	j := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(3, mine), Workers: hosts.Repeat(3, count)}
 	r, err := j.Run(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestUp(t *testing.T) {
 
 // checkPlanner checks that the agents counted what the workers say they used,
 // though the connections go to the proxies, and that the planner knows it.
-func checkPlanner(t *testing.T, s *Sidecar, r *job.Running) {
+func checkPlanner(t *testing.T, s *Sidecar, r *hosts.Running) {
 	t.Helper()
 	var said uint64
 	for _, w := range r.Workers {

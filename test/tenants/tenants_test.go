@@ -14,7 +14,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -67,10 +67,10 @@ func TestForgingTenants(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	mine := job.Program{psjob, "--json"}
+	mine := hosts.Program{psjob, "--json"}
 	goesOn, end := jobtest.While(t)
-	count := job.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn}
-	r, err := job.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: job.Repeat(2, mine), Workers: job.Repeat(2, count)}.Start(ctx)
+	count := hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn}
+	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(2, mine), Workers: hosts.Repeat(2, count)}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

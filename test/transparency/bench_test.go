@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
@@ -27,23 +27,23 @@ import (
 func BenchmarkTenMillionKeys(b *testing.B) {
 	require.Root(b)
 	require.BPF(b)
-	own := job.Program{peer.Build(b)}
+	own := hosts.Program{peer.Build(b)}
 	b.Run("peer", func(b *testing.B) {
 		worker := append(slices.Clone(own), "--mode", "bench", "--keys", "10000000", "--rounds", "2")
-		compareTimes(b, job.Job{Scheduler: own, Servers: job.Repeat(2, own), Workers: job.Repeat(2, worker)}, peerSeconds)
+		compareTimes(b, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: hosts.Repeat(2, worker)}, peerSeconds)
 	})
 	b.Run("PS-lite", func(b *testing.B) {
 		path := filepath.Join(require.Asked(b, "PSLITE_BIN", "the folder of PS-lite's own test programs"), "test_kv_app_benchmark")
 		if _, err := os.Stat(path); err != nil {
 			b.Fatal(err)
 		}
-		p := job.Program{path}
-		compareTimes(b, job.Job{Scheduler: p, Servers: job.Repeat(2, p), Workers: job.Repeat(2, p)}, nil)
+		p := hosts.Program{path}
+		compareTimes(b, hosts.Job{Scheduler: p, Servers: hosts.Repeat(2, p), Workers: hosts.Repeat(2, p)}, nil)
 	})
 }
 
 // peerSeconds is how long the slowest of the peer's workers pushed and pulled.
-func peerSeconds(b *testing.B, r *job.Running) (most float64) {
+func peerSeconds(b *testing.B, r *hosts.Running) (most float64) {
 	b.Helper()
 	for _, n := range r.Workers {
 		var w peer.Worker
@@ -61,7 +61,7 @@ func peerSeconds(b *testing.B, r *job.Running) (most float64) {
 
 // compareTimes runs the job without proxies, with, and with compact, by turns.
 // Without a function that says how long it took it is the whole job's time.
-func compareTimes(b *testing.B, j job.Job, seconds func(*testing.B, *job.Running) float64) {
+func compareTimes(b *testing.B, j hosts.Job, seconds func(*testing.B, *hosts.Running) float64) {
 	program := jobtest.Build(b, "cmd/psidecar")
 	ways := []struct {
 		name string

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
@@ -91,11 +91,11 @@ func (x training) both(t *testing.T) (without, with outcome) {
 // run trains once.
 func (x training) run(t *testing.T, n *hosts.Net, psjob, data string) (o outcome) {
 	t.Helper()
-	node := job.Program{psjob, "--json", "--data", data, "--unit-rows", "--steps", strconv.Itoa(x.steps), "--batch", strconv.Itoa(x.batch)}
+	node := hosts.Program{psjob, "--json", "--data", data, "--unit-rows", "--steps", strconv.Itoa(x.steps), "--batch", strconv.Itoa(x.batch)}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	before := payload(t, n)
-	r, err := job.Job{Hosts: n.Hosts(), Scheduler: node, Servers: job.Repeat(hostCount, node), Workers: job.Repeat(hostCount, node)}.Run(ctx)
+	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: node, Servers: hosts.Repeat(hostCount, node), Workers: hosts.Repeat(hostCount, node)}.Run(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/planner/dataset/synth"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // themselves, and fail where one is wrong.
 type trial struct {
 	name string
-	job  job.Job
+	job  hosts.Job
 	// same wants the servers' parameters to be the same, to the last bit, with
 	// proxies and without.
 	same bool
@@ -174,10 +174,10 @@ func checkUndisturbed(t *testing.T, s *sidecar.Sidecar, all bool) {
 // psjobs are jobs of psjob alone.
 func psjobs(t *testing.T) []trial {
 	program := jobtest.Build(t, "cmd/psjob")
-	mine := job.Program{program, "--json"}
-	of := func(servers, workers int, env []string, args ...string) job.Job {
-		return job.Job{Scheduler: mine, Servers: job.Repeat(servers, mine), Env: env,
-			Workers: job.Repeat(workers, append(mine[:2:2], args...))}
+	mine := hosts.Program{program, "--json"}
+	of := func(servers, workers int, env []string, args ...string) hosts.Job {
+		return hosts.Job{Scheduler: mine, Servers: hosts.Repeat(servers, mine), Env: env,
+			Workers: hosts.Repeat(workers, append(mine[:2:2], args...))}
 	}
 	text := filepath.Join(t.TempDir(), "text.libsvm")
 	f, err := os.Create(text)
@@ -211,19 +211,19 @@ func psjobs(t *testing.T) []trial {
 
 // peers are jobs of the C++ peer, alone and mixed with psjob.
 func peers(t *testing.T) []trial {
-	own, mine := job.Program{peer.Build(t)}, job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
-	worker := func(args ...string) job.Program { return append(slices.Clone(own), args...) }
-	of := func(node job.Program, workers ...job.Program) job.Job {
-		return job.Job{Scheduler: node, Servers: job.Repeat(4, node), Workers: workers}
+	own, mine := hosts.Program{peer.Build(t)}, hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	worker := func(args ...string) hosts.Program { return append(slices.Clone(own), args...) }
+	of := func(node hosts.Program, workers ...hosts.Program) hosts.Job {
+		return hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: workers}
 	}
 	scalar := worker("--keys", "5000", "--space", "5000", "--shift", "0")
 	counting := append(slices.Clone(mine), "--model", "count", "--steps", "30")
 	return []trial{
-		{name: "peer, scalar keys", job: of(own, job.Repeat(4, scalar)...)},
-		{name: "peer, pushpull", job: of(own, job.Repeat(4, worker("--keys", "1000", "--space", "1000", "--pushpull"))...)},
-		{name: "peer, lengths", job: of(own, job.Repeat(4, worker("--keys", "5000", "--space", "8000", "--shift", "1500", "--lens"))...)},
-		{name: "peer's servers, psjob's workers", job: of(own, job.Repeat(4, counting)...)},
-		{name: "psjob's servers, peer's workers", job: of(mine, job.Repeat(4, scalar)...)},
-		{name: "psjob's scheduler, servers of both", job: job.Job{Scheduler: mine, Servers: []job.Program{mine, own, mine, own}, Workers: job.Repeat(4, scalar)}},
+		{name: "peer, scalar keys", job: of(own, hosts.Repeat(4, scalar)...)},
+		{name: "peer, pushpull", job: of(own, hosts.Repeat(4, worker("--keys", "1000", "--space", "1000", "--pushpull"))...)},
+		{name: "peer, lengths", job: of(own, hosts.Repeat(4, worker("--keys", "5000", "--space", "8000", "--shift", "1500", "--lens"))...)},
+		{name: "peer's servers, psjob's workers", job: of(own, hosts.Repeat(4, counting)...)},
+		{name: "psjob's servers, peer's workers", job: of(mine, hosts.Repeat(4, scalar)...)},
+		{name: "psjob's scheduler, servers of both", job: hosts.Job{Scheduler: mine, Servers: []hosts.Program{mine, own, mine, own}, Workers: hosts.Repeat(4, scalar)}},
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -76,10 +76,10 @@ func TestDefaults(t *testing.T) {
 			for attached(t, net.Cgroup()) < 2 && ctx.Err() == nil {
 				sleep(ctx, time.Millisecond)
 			}
-			program := job.Program{psjob, "--json"}
-			j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: net.Hosts()}
+			program := hosts.Program{psjob, "--json"}
+			j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: net.Hosts()}
 			for i := range 3 {
-				p := append(job.Program{psjob, "--json", "--model", "count", "--access-log", filepath.Join(dir, strconv.Itoa(i))}, args...)
+				p := append(hosts.Program{psjob, "--json", "--model", "count", "--access-log", filepath.Join(dir, strconv.Itoa(i))}, args...)
 				j.Workers = append(j.Workers, append(p, "--count-skew", "0.9"))
 			}
 			if running, err := j.Run(ctx); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/test/hoststest"
@@ -47,15 +47,15 @@ func TestFiveJobs(t *testing.T) {
 	defer a.stop(t)
 	var all sync.WaitGroup
 	for i, args := range fiveJobs {
-		program := job.Program{psjob, "--json"}
-		j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: net.Hosts(), Port: 9000 + i}
+		program := hosts.Program{psjob, "--json"}
+		j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: net.Hosts(), Port: 9000 + i}
 		for w := range 2 {
 			log := filepath.Join(dir, strconv.Itoa(i)+"-"+strconv.Itoa(w))
 			flags := []string{
 				"--model", "count", "--access-log", log, "--count-skew", "0.9", "--count-keys", strconv.Itoa(args.keys),
 				"--count-batch", strconv.Itoa(args.batch), "--steps", strconv.Itoa(args.steps),
 			}
-			j.Workers = append(j.Workers, append(append(job.Program{psjob, "--json"}, flags...), args.flags...))
+			j.Workers = append(j.Workers, append(append(hosts.Program{psjob, "--json"}, flags...), args.flags...))
 		}
 		all.Go(func() {
 			if running, err := j.Run(ctx); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/fleet"
@@ -28,16 +28,16 @@ import (
 // every message once, and timed every request, though answers come from
 // other hosts. The node table that arrives tells every agent who is who.
 func TestAgentsTogether(t *testing.T) {
-	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})
 	var agents []*watcher
 	for _, h := range net.Hosts() {
 		agents = append(agents, watch(t, h.Cgroup(), func(o *agent.Options) { o.Host = h.Name }))
 	}
 	dir := t.TempDir()
-	j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: net.Hosts()}
+	j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: net.Hosts()}
 	for i := range 3 {
-		j.Workers = append(j.Workers, append(job.Program{}, program[0], "--json", "--model", "count", "--count-lens",
+		j.Workers = append(j.Workers, append(hosts.Program{}, program[0], "--json", "--model", "count", "--count-lens",
 			"--steps", "300", "--access-log", filepath.Join(dir, strconv.Itoa(i))))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

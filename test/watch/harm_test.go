@@ -18,7 +18,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/proxy/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -49,9 +49,9 @@ func TestKilledAgent(t *testing.T) {
 	on := hoststest.New(t, hosts.Config{Hosts: 2})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := job.Job{
-		Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}), Hosts: on.Hosts(),
-		Workers: job.Repeat(2, job.Program{program, "--keys", "20000", "--space", "20000", "--rounds", "300"}),
+	running, err := hosts.Job{
+		Scheduler: hosts.Program{program}, Servers: hosts.Repeat(2, hosts.Program{program}), Hosts: on.Hosts(),
+		Workers: hosts.Repeat(2, hosts.Program{program, "--keys", "20000", "--space", "20000", "--rounds", "300"}),
 	}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -111,9 +111,9 @@ func TestForeignTraffic(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	running, err := job.Job{
-		Scheduler: job.Program{program}, Servers: []job.Program{{program}}, Hosts: on.Hosts(),
-		Workers: []job.Program{{program, "--keys", "500"}},
+	running, err := hosts.Job{
+		Scheduler: hosts.Program{program}, Servers: []hosts.Program{{program}}, Hosts: on.Hosts(),
+		Workers: []hosts.Program{{program, "--keys", "500"}},
 	}.Run(ctx)
 	if err != nil {
 		t.Fatal(err, running)

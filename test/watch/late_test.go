@@ -9,7 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/internal/job"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/peer"
 )
@@ -39,9 +39,9 @@ func lateStart(t *testing.T, program string, on network, isLast bool) bool {
 	args := []string{"--keys", "20000", "--space", "20000", "--rounds", "1000000"}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := job.Job{
-		Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}),
-		Workers: job.Repeat(3, append(job.Program{program}, args...)), Hosts: net.Hosts(), IPv6: on.ipv6,
+	running, err := hosts.Job{
+		Scheduler: hosts.Program{program}, Servers: hosts.Repeat(2, hosts.Program{program}),
+		Workers: hosts.Repeat(3, append(hosts.Program{program}, args...)), Hosts: net.Hosts(), IPv6: on.ipv6,
 	}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -80,10 +80,10 @@ func runCount(b testing.TB, net *hosts.Net, psjob string, batch, steps int) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
-	program := job.Program{psjob, "--json"}
+	program := hosts.Program{psjob, "--json"}
 	worker := append(program, "--model", "count", "--async", "--count-keys", "100000",
 		"--count-batch", strconv.Itoa(batch), "--steps", strconv.Itoa(steps))
-	j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Workers: job.Repeat(2, worker), Hosts: net.Hosts()}
+	j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Workers: hosts.Repeat(2, worker), Hosts: net.Hosts()}
 	if running, err := j.Run(ctx); err != nil {
 		b.Fatalf("%v\n%s", err, running.Workers[0].Stderr.String())
 	}

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psjob/access"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -18,10 +18,10 @@ import (
 )
 
 // readAccessLog returns what a psjob worker says it did.
-func readAccessLog(t testing.TB, path string) (access.Header, map[uint64]peer.Access) {
+func readAccessLog(t testing.TB, path string) (kv.AccessHeader, map[uint64]peer.Access) {
 	t.Helper()
 	keys := map[uint64]peer.Access{}
-	header, err := access.ReadFile(path, func(key uint64, c access.Counts) error {
+	header, err := kv.ReadAccessFile(path, func(key uint64, c kv.AccessCounts) error {
 		keys[key] = peer.Access{
 			Pushes: uint64(c.Pushes), PushBytes: c.PushBytes, Pulls: uint64(c.Pulls), PullBytes: c.PullBytes,
 		}
@@ -36,7 +36,7 @@ func readAccessLog(t testing.TB, path string) (access.Header, map[uint64]peer.Ac
 // psjob's accounts equal the agent's, also where the nodes throw messages away
 // and PS_RESEND sends them again: a repeat is no access.
 func TestTruthOfPsjob(t *testing.T) {
-	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	resend := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=5"}
 	for _, tc := range []struct {
 		name string
@@ -54,9 +54,9 @@ func TestTruthOfPsjob(t *testing.T) {
 			net := tc.on.make(t)
 			w := watch(t, net.Cgroup())
 			dir := t.TempDir()
-			j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: net.Hosts(), IPv6: tc.on.ipv6, Env: tc.env}
+			j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: net.Hosts(), IPv6: tc.on.ipv6, Env: tc.env}
 			for i := range 3 {
-				p := append(job.Program{}, program...)
+				p := append(hosts.Program{}, program...)
 				p = append(p, "--model", "count", "--steps", "50", "--access-log", filepath.Join(dir, strconv.Itoa(i)))
 				j.Workers = append(j.Workers, append(p, tc.args...))
 			}
@@ -94,12 +94,12 @@ func TestTruthOfPsjob(t *testing.T) {
 // An agent that comes late knows every node's rank: what PS-lite's scheduler
 // dealt by address, it works out from the addresses.
 func TestLateRanks(t *testing.T) {
-	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})
 	dir := t.TempDir()
-	j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: net.Hosts()}
+	j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: net.Hosts()}
 	for i := range 4 {
-		p := append(job.Program{}, program...)
+		p := append(hosts.Program{}, program...)
 		j.Workers = append(j.Workers, append(p, "--model", "count", "--steps", "6000", "--access-log", filepath.Join(dir, strconv.Itoa(i))))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

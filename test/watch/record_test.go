@@ -15,7 +15,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/peer"
@@ -25,7 +25,7 @@ import (
 // A recording replays to exactly what the workers did.
 func TestRecord(t *testing.T) {
 	require.BPF(t)
-	psjob, psidecar := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, jobtest.Build(t, "cmd/psidecar")
+	psjob, psidecar := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, jobtest.Build(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 2})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "recording")
@@ -39,9 +39,9 @@ func TestRecord(t *testing.T) {
 	for attached(t, net.Cgroup()) == 0 && ctx.Err() == nil {
 		sleep(ctx, time.Millisecond)
 	}
-	j := job.Job{Scheduler: psjob, Servers: job.Repeat(2, psjob), Hosts: net.Hosts()}
+	j := hosts.Job{Scheduler: psjob, Servers: hosts.Repeat(2, psjob), Hosts: net.Hosts()}
 	for i := range 2 {
-		j.Workers = append(j.Workers, append(job.Program{}, psjob[0], "--json", "--model", "count", "--count-lens",
+		j.Workers = append(j.Workers, append(hosts.Program{}, psjob[0], "--json", "--model", "count", "--count-lens",
 			"--steps", "100", "--access-log", filepath.Join(dir, strconv.Itoa(i))))
 	}
 	if _, err := j.Run(ctx); err != nil {

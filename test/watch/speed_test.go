@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/peer"
@@ -26,9 +26,9 @@ func bench(t testing.TB, net *hosts.Net, keys, rounds string) peer.Worker {
 	program := peer.Build(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := job.Job{
-		Scheduler: job.Program{program}, Servers: []job.Program{{program, "--discard"}},
-		Workers: []job.Program{{program, "--mode", "bench", "--keys", keys, "--rounds", rounds}},
+	running, err := hosts.Job{
+		Scheduler: hosts.Program{program}, Servers: []hosts.Program{{program, "--discard"}},
+		Workers: []hosts.Program{{program, "--mode", "bench", "--keys", keys, "--rounds", rounds}},
 		Hosts:   net.Hosts(),
 	}.Run(ctx)
 	if err != nil {

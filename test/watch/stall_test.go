@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -23,8 +23,8 @@ import (
 type trial struct {
 	net     *hosts.Net
 	agent   *watcher
-	running *job.Running
-	ranks   map[*job.Node]string // what a node is called
+	running *hosts.Running
+	ranks   map[*hosts.Node]string // what a node is called
 	name    string
 }
 
@@ -51,12 +51,12 @@ func (r *trial) await(t *testing.T, ctx context.Context, right func(*page.Job) b
 // goes on. Servers and workers are of one host each.
 func try(t *testing.T, ctx context.Context, args func(worker int) []string) *trial {
 	t.Helper()
-	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	r := &trial{net: hoststest.New(t, hosts.Config{Hosts: 3})}
 	r.agent = watch(t, r.net.Cgroup())
-	j := job.Job{Scheduler: program, Servers: job.Repeat(2, program), Hosts: r.net.Hosts()}
+	j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: r.net.Hosts()}
 	for i := range 3 {
-		p := append(job.Program{}, program...)
+		p := append(hosts.Program{}, program...)
 		p = append(p, "--model", "count", "--steps", "1000000", "--count-keys", "2000", "--count-batch", "200", "--lost-after", "10m")
 		j.Workers = append(j.Workers, append(p, args(i)...))
 	}
@@ -78,7 +78,7 @@ func try(t *testing.T, ctx context.Context, args func(worker int) []string) *tri
 			!slices.ContainsFunc(j.Nodes, func(n page.Node) bool { return n.Rank < 0 || n.PID == 0 })
 	})
 	r.name = going.Name
-	r.ranks = map[*job.Node]string{}
+	r.ranks = map[*hosts.Node]string{}
 	for _, n := range going.Nodes {
 		for _, p := range r.running.Nodes() {
 			if p.Cmd.Process.Pid == n.PID {
@@ -234,14 +234,14 @@ func TestStragglingWorker(t *testing.T) {
 func TestOverJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	program := job.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
 	psidecar := jobtest.Build(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	a := startAgent(t, psidecar, "--cgroup", net.Cgroup())
 	defer a.stop(t)
-	start := func(port int, steps string) *job.Running {
-		worker := append(append(job.Program{}, program...), "--model", "count", "--steps", steps, "--count-compute", "20ms")
-		j := job.Job{Scheduler: program, Servers: job.Repeat(1, program), Workers: []job.Program{worker}, Hosts: net.Hosts(), Port: port}
+	start := func(port int, steps string) *hosts.Running {
+		worker := append(append(hosts.Program{}, program...), "--model", "count", "--steps", steps, "--count-compute", "20ms")
+		j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(1, program), Workers: []hosts.Program{worker}, Hosts: net.Hosts(), Port: port}
 		running, err := j.Start(ctx)
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
+
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/peer"
@@ -213,9 +213,9 @@ func TestTruthOfPeer(t *testing.T) {
 func watchPeers(t *testing.T, w *watcher, on []*hosts.Host, ipv6 bool, program string, workers int, args ...string) {
 	t.Helper()
 	dir := t.TempDir()
-	j := job.Job{Scheduler: job.Program{program}, Servers: job.Repeat(2, job.Program{program}), Hosts: on, IPv6: ipv6}
+	j := hosts.Job{Scheduler: hosts.Program{program}, Servers: hosts.Repeat(2, hosts.Program{program}), Hosts: on, IPv6: ipv6}
 	for i := range workers {
-		p := append(job.Program{program, "--access", filepath.Join(dir, strconv.Itoa(i))}, args...)
+		p := append(hosts.Program{program, "--access", filepath.Join(dir, strconv.Itoa(i))}, args...)
 		j.Workers = append(j.Workers, p)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -232,7 +232,7 @@ func watchPeers(t *testing.T, w *watcher, on []*hosts.Host, ipv6 bool, program s
 	checkPeerTruth(t, w, running, dir)
 }
 
-func checkPeerTruth(t *testing.T, w *watcher, running *job.Running, dir string) {
+func checkPeerTruth(t *testing.T, w *watcher, running *hosts.Running, dir string) {
 	t.Helper()
 	jobs := w.Jobs()
 	if len(jobs) != 1 {

@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/api/role"
+	"github.com/psidecar/psidecar/internal/identity"
 )
 
 // Names of the files, as Kubernetes has them in secrets of type tls.
@@ -126,7 +126,7 @@ func draft(name string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateK
 // roles, its key and the authority's certificate to a folder. One that is there
 // is replaced: first the key, then the certificate, which is what psidecar looks
 // at to read both again.
-func (a *Authority) Issue(dir string, names []string, grants role.Grants, valid time.Duration) error {
+func (a *Authority) Issue(dir string, names []string, grants identity.Grants, valid time.Duration) error {
 	if len(names) == 0 {
 		return errors.New("a certificate needs a name")
 	}
@@ -147,7 +147,7 @@ func (a *Authority) Issue(dir string, names []string, grants role.Grants, valid 
 		}
 	}
 	for _, g := range grants {
-		template.URIs = append(template.URIs, role.URI(g.Role, g.Name))
+		template.URIs = append(template.URIs, identity.RoleURI(g.Role, g.Name))
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
 )
 
 // stage is where the phases play.
@@ -66,11 +65,11 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 	}
 	o := s.options
 	began := time.Now()
-	psjob := append(job.Program{o.Psjob, "--json"}, args...)
-	running, err := job.Job{
+	psjob := append(hosts.Program{o.Psjob, "--json"}, args...)
+	running, err := hosts.Job{
 		Scheduler: psjob,
-		Servers:   job.Repeat(o.Hosts, psjob),
-		Workers:   job.Repeat(o.Hosts, psjob),
+		Servers:   hosts.Repeat(o.Hosts, psjob),
+		Workers:   hosts.Repeat(o.Hosts, psjob),
 		Hosts:     s.net.Hosts(),
 	}.Run(ctx)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/cmd/psjob/access"
 	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -100,7 +99,7 @@ func (j job) run(t testing.TB) []van.Statistics {
 	}
 	for i := range j.workers {
 		node(pslite.Worker, 1+j.servers+i, func(v *van.Van) (func(context.Context) error, error) {
-			w, err := NewWorker(v, 0, 0, new(access.Log))
+			w, err := NewWorker(v, 0, 0, new(AccessLog))
 			if err != nil {
 				return nil, err
 			}

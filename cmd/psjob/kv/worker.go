@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/psidecar/psidecar/cmd/psjob/access"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -18,7 +17,7 @@ type Worker struct {
 	inFlight sync.Map // timestamp -> *transfer
 
 	logMu sync.Mutex
-	log   *access.Log // nil: not kept
+	log   *AccessLog // nil: not kept
 }
 
 // A Request is keys, ascending and each once, with equally many values each,
@@ -43,7 +42,7 @@ type transfer struct {
 
 // NewWorker starts a worker on a van. Where log is not nil, every request is
 // counted in it when it has been answered.
-func NewWorker(v *van.Van, appID, customerID int, log *access.Log) (*Worker, error) {
+func NewWorker(v *van.Van, appID, customerID int, log *AccessLog) (*Worker, error) {
 	w := &Worker{app: app{van: v, id: appID, custID: customerID, answers: make(map[int32][]Command)}, log: log}
 	var err error
 	w.customer, err = v.NewCustomer(appID, customerID, w.handle)

@@ -16,7 +16,6 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/cmd/psjob/access"
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
@@ -305,12 +304,12 @@ func checkAccesses(t *testing.T, path string, o Options, workers int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make(map[uint64]access.Counts)
-	h, err := access.ReadFile(path, func(key uint64, n access.Counts) error { got[key] = n; return nil })
+	got := make(map[uint64]kv.AccessCounts)
+	h, err := kv.ReadAccessFile(path, func(key uint64, n kv.AccessCounts) error { got[key] = n; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := make(map[uint64]access.Counts)
+	want := make(map[uint64]kv.AccessCounts)
 	each := max(1, o.Server.ValueLength)
 	add := func(id int32, push bool) {
 		n := want[c.keys[id]]

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psjob/access"
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
@@ -64,7 +63,7 @@ type worker struct {
 	Options
 	kv     *kv.Worker
 	van    *van.Van
-	log    *access.Log
+	log    *kv.AccessLog
 	logger *slog.Logger
 	keys   dataset.KeyMap
 	mixers []*mixer
@@ -81,7 +80,7 @@ func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	if err != nil {
 		return WorkerReport{}, err
 	}
-	w := &worker{Options: o, van: v, logger: v.Config().Logger, log: new(access.Log)}
+	w := &worker{Options: o, van: v, logger: v.Config().Logger, log: new(kv.AccessLog)}
 	w.report = WorkerReport{Role: "worker", Rank: v.Rank(), Model: o.Model}
 	if o.Model == "bench" && o.AccessLog == "" {
 		w.log = nil // it would be measured as well

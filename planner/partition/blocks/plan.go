@@ -3,7 +3,7 @@
 // worker's memory, and the features into buckets. In a step some of the blocks
 // are assigned, each by itself and at the same time: a block gives every sample
 // to the machine that it brings the fewest new features, at the prices of
-// package price, and knows of the other blocks what buckets told it before: on
+// [stream.PricedMachines], and knows of the other blocks what buckets told it before: on
 // which machines they use its features. Buckets learn from blocks after each
 // step. The pipeline of cmd/psidecar-beam runs the steps on an engine;
 // [Partition] runs them in memory, with the same outcome.

@@ -16,7 +16,7 @@ const blockBytes = 64 << 10
 
 // A book is a file of all parameters, in ascending order of their ids, each
 // with its owner and the set of machines that use it. It finds the owners as
-// package owner does, in passes over the file.
+// [partition.FlatOwners] does, in passes over the file.
 type book struct {
 	k, words int
 	f        *os.File

@@ -7,7 +7,7 @@
 //   - An answer that has the keys of its request says which request that was.
 //   - Lengths go like keys, as their running sums.
 //   - Values most of which are zero, or one other word, go by package sparsewords,
-//     those of which many are equal by package wordlist, others as they are.
+//     those of which many are equal by package keylist, others as they are.
 //   - Values that another process of the job got on the same host go as a reference to
 //     those, by package shared.
 //

@@ -68,7 +68,7 @@ var (
 // Forms of values on the lane.
 const (
 	Plain  byte = iota // as they are
-	Words              // by package wordlist
+	Words              // by package keylist
 	Sparse             // by package sparsewords
 )
 

@@ -1,4 +1,4 @@
-package machine
+package agent
 
 import (
 	"os"
@@ -69,7 +69,7 @@ func TestSpeed(t *testing.T) {
 
 // What the system says, or that it does not say.
 func TestMeasured(t *testing.T) {
-	m := Measured(os.DirFS("/"))
+	m := MeasureMachine(os.DirFS("/"))
 	if m.Cores < 1 || m.LinkSource == "" || m.LinkMbit > 0 && !strings.HasPrefix(m.LinkSource, "interface ") {
 		t.Errorf("%+v", m)
 	}

@@ -1,9 +1,10 @@
-// Package machine finds out what an agent's host is: how fast its link to the
+// This part finds out what an agent's host is: how fast its link to the
 // others is, and how many processors it has.
 //
 // In comes the file system, with /proc and /sys; out goes a [Machine], which
 // the agent's command reports and the planner counts with.
-package machine
+
+package agent
 
 import (
 	"fmt"
@@ -21,9 +22,9 @@ type Machine struct {
 	Cores      int
 }
 
-// Measured returns what the system says. A link that is virtual often has no
+// MeasureMachine returns what the system says. A link that is virtual often has no
 // speed, or not a true one.
-func Measured(root fs.FS) Machine {
+func MeasureMachine(root fs.FS) Machine {
 	m := Machine{Cores: runtime.NumCPU()}
 	name, err := defaultInterface(root)
 	if err == nil {

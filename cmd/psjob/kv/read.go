@@ -1,4 +1,4 @@
-package access
+package kv
 
 import (
 	"bufio"
@@ -12,34 +12,34 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ReadFile reads a stored log and calls each with every key, in ascending
+// ReadAccessFile reads a stored log and calls each with every key, in ascending
 // order, until it returns an error.
-func ReadFile(path string, each func(key uint64, c Counts) error) (Header, error) {
+func ReadAccessFile(path string, each func(key uint64, c AccessCounts) error) (AccessHeader, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Header{}, fmt.Errorf("reading an access log: %w", err)
+		return AccessHeader{}, fmt.Errorf("reading an access log: %w", err)
 	}
 	defer f.Close()
-	h, err := Read(f, each)
+	h, err := ReadAccess(f, each)
 	if err != nil {
 		return h, fmt.Errorf("access log %s: %w", path, err)
 	}
 	return h, nil
 }
 
-// Read is [ReadFile] for an open stream.
-func Read(r io.Reader, each func(key uint64, c Counts) error) (Header, error) {
+// ReadAccess is [ReadAccessFile] for an open stream.
+func ReadAccess(r io.Reader, each func(key uint64, c AccessCounts) error) (AccessHeader, error) {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
 	if err != nil {
-		return Header{}, err
+		return AccessHeader{}, err
 	}
 	defer z.Close()
 	in := bufio.NewReaderSize(z, 1<<16)
 	line, err := in.ReadSlice('\n')
 	if err != nil {
-		return Header{}, fmt.Errorf("no header line: %w", err)
+		return AccessHeader{}, fmt.Errorf("no header line: %w", err)
 	}
-	var h Header
+	var h AccessHeader
 	if err := json.Unmarshal(line, &h); err != nil || h.Format != format {
 		return h, fmt.Errorf("header %.80q: want the format %s", line, format)
 	}
@@ -55,7 +55,7 @@ func Read(r io.Reader, each func(key uint64, c Counts) error) (Header, error) {
 			return h, fmt.Errorf("key %d of %d: damaged", i+1, h.Keys)
 		}
 		key += fields[0]
-		c := Counts{Pushes: uint32(fields[1]), PushBytes: fields[2], Pulls: uint32(fields[3]), PullBytes: fields[4]}
+		c := AccessCounts{Pushes: uint32(fields[1]), PushBytes: fields[2], Pulls: uint32(fields[3]), PullBytes: fields[4]}
 		if err := each(key, c); err != nil {
 			return h, err
 		}

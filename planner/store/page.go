@@ -1,4 +1,4 @@
-package kube
+package store
 
 import (
 	"encoding/binary"
@@ -9,8 +9,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/psidecar/psidecar/planner/store"
 )
 
 // root is what the root object says, as JSON under rootKey.
@@ -102,11 +100,11 @@ func parseEntries(b []byte) (map[string]record, error) {
 		if !ok {
 			return nil, errDamaged
 		}
-		name, ok := text(store.MaxName)
+		name, ok := text(MaxName)
 		if !ok || len(name) == 0 {
 			return nil, errDamaged
 		}
-		value, ok := text(store.MaxValue)
+		value, ok := text(MaxValue)
 		if !ok {
 			return nil, errDamaged
 		}

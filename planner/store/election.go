@@ -1,4 +1,4 @@
-package kube
+package store
 
 import (
 	"context"
@@ -28,9 +28,9 @@ const (
 // requestTimeout bounds one request for an object.
 const requestTimeout = 5 * time.Second
 
-// ErrLost is how a turn ends that another planner, or an API server that could
+// ErrLeadLost is how a turn ends that another planner, or an API server that could
 // not be reached, has ended.
-var ErrLost = errors.New("the lead is lost: the Lease could not be renewed")
+var ErrLeadLost = errors.New("the lead is lost: the Lease could not be renewed")
 
 // A Campaign is for the lead among the planners of one store.
 type Campaign struct {
@@ -46,7 +46,7 @@ type Campaign struct {
 // with ctx or with the lead, whichever is first. It returns when lead has, with
 // its error or ErrLost; the Lease is given back after that. Without a lead it
 // returns nil when ctx ends.
-func (c *Campaign) Run(ctx context.Context, lead func(context.Context, *Store) error) error {
+func (c *Campaign) Run(ctx context.Context, lead func(context.Context, *KubeStore) error) error {
 	config := rest.CopyConfig(c.Config)
 	config.Timeout = requestTimeout
 	config.QPS = -1 // one writer that waits for each answer needs no limit
@@ -108,7 +108,7 @@ func (c *Campaign) Run(ctx context.Context, lead func(context.Context, *Store) e
 	}
 	err = <-ended
 	if err == nil && ctx.Err() == nil {
-		return fmt.Errorf("lease %s/%s: %w", c.Namespace, c.Lease, ErrLost)
+		return fmt.Errorf("lease %s/%s: %w", c.Namespace, c.Lease, ErrLeadLost)
 	}
 	return err
 }
@@ -122,8 +122,8 @@ func elected(turn chan struct{}) bool {
 	}
 }
 
-func (c *Campaign) lead(ctx context.Context, objects Objects, leases coordination.LeaseInterface, lead func(context.Context, *Store) error) (err error) {
-	s, err := Open(ctx, objects, c.Lease, func(ctx context.Context) (int64, error) {
+func (c *Campaign) lead(ctx context.Context, objects Objects, leases coordination.LeaseInterface, lead func(context.Context, *KubeStore) error) (err error) {
+	s, err := OpenKube(ctx, objects, c.Lease, func(ctx context.Context) (int64, error) {
 		lease, err := leases.Get(ctx, c.Lease, metav1.GetOptions{})
 		if err != nil {
 			return 0, fmt.Errorf("reading Lease %s: %w", c.Lease, err)

@@ -1,4 +1,4 @@
-// Package access decides who may call what of a planner, and says who called.
+// This part decides who may call what of a planner, and says who called.
 //
 // In comes each call with what is known of its caller: a certificate's roles, or
 // the user of a process on this host. Out goes the call to the planner's
@@ -6,7 +6,8 @@
 // for the hosts alone that their certificates name; operators change things, and
 // each change is logged with who made it. The command psidecar planner puts it
 // before its services.
-package access
+
+package control
 
 import (
 	"cmp"
@@ -27,12 +28,12 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/psidecar/psidecar/planner/api/role"
+	"github.com/psidecar/psidecar/internal/identity"
 )
 
 // A Rule is who may call a method.
 type rule struct {
-	roles []role.Role
+	roles []identity.Role
 	// host: the caller speaks for the host that its messages name.
 	host bool
 	// change: it is logged with who made it.
@@ -42,10 +43,10 @@ type rule struct {
 }
 
 var (
-	read    = rule{roles: role.All, read: true}
-	operate = rule{roles: []role.Role{role.Operator}, change: true}
-	ofAgent = rule{roles: []role.Role{role.Agent, role.Planner}, host: true}
-	ofProxy = rule{roles: []role.Role{role.Proxy, role.Planner}, host: true}
+	read    = rule{roles: identity.Roles, read: true}
+	operate = rule{roles: []identity.Role{identity.OperatorRole}, change: true}
+	ofAgent = rule{roles: []identity.Role{identity.AgentRole, identity.PlannerRole}, host: true}
+	ofProxy = rule{roles: []identity.Role{identity.ProxyRole, identity.PlannerRole}, host: true}
 )
 
 // rules are those of all methods; who calls another is refused. The planner's own
@@ -82,7 +83,7 @@ func (Local) AuthType() string { return "local" }
 // Policy is who may call a planner. Its fields are not changed once it is used.
 type Policy struct {
 	// Rules give roles to certificates that name none themselves.
-	Rules []role.Rule
+	Rules []identity.RoleRule
 	// Open lets whoever comes without a certificate do everything (--insecure).
 	Open bool
 	Log  *slog.Logger // nil: the default
@@ -112,7 +113,7 @@ var reasons = [...]string{
 type caller struct {
 	who    string
 	cert   *x509.Certificate // nil: none
-	grants role.Grants
+	grants identity.Grants
 	local  *Local // nil: not a process of this host
 	open   bool   // nobody is asked for anything
 }
@@ -127,8 +128,8 @@ func (p *Policy) callerOf(ctx context.Context) caller {
 	case credentials.TLSInfo:
 		if len(info.State.PeerCertificates) > 0 {
 			c.cert = info.State.PeerCertificates[0]
-			c.grants = role.Of(c.cert, p.Rules...)
-			c.who = fmt.Sprintf("%s (%s) at %s", role.Who(c.cert), c.grants, c.who)
+			c.grants = identity.GrantsOf(c.cert, p.Rules...)
+			c.who = fmt.Sprintf("%s (%s) at %s", identity.WhoIs(c.cert), c.grants, c.who)
 		}
 	case Local:
 		c.local = &info
@@ -203,7 +204,7 @@ func (p *Policy) may(c *caller, method string) (rule, error) {
 			return r, nil
 		}
 	}
-	return r, p.refuse(noRole, method, c, "%s: %v", short, role.Missing(c.cert, c.grants, r.roles[0], "the planner's --tls-role"))
+	return r, p.refuse(noRole, method, c, "%s: %v", short, identity.MissingRole(c.cert, c.grants, r.roles[0], "the planner's --tls-role"))
 }
 
 // speaksFor decides whether a caller may speak for the host of a message.
@@ -212,11 +213,11 @@ func (p *Policy) speaksFor(c *caller, r rule, method string, message any) error 
 	if !r.host || !ok || c.open || c.local != nil {
 		return nil
 	}
-	if c.grants.Has(role.Planner) || slices.ContainsFunc(r.roles, func(o role.Role) bool { return c.grants.For(o, of.GetHost()) }) {
+	if c.grants.Has(identity.PlannerRole) || slices.ContainsFunc(r.roles, func(o identity.Role) bool { return c.grants.For(o, of.GetHost()) }) {
 		return nil
 	}
 	return p.refuse(otherHost, method, c, "the certificate of %s has %s and may not speak for host %.300q: issue one for that name, or start the %s with --host as its certificate says",
-		role.Who(c.cert), c.grants, of.GetHost(), r.roles[0])
+		identity.WhoIs(c.cert), c.grants, of.GetHost(), r.roles[0])
 }
 
 // Unary is the interceptor of calls.
@@ -276,20 +277,20 @@ func (s *checked) RecvMsg(m any) error {
 }
 
 var (
-	descRefused = prometheus.NewDesc("psidecar_planner_refused_callers_total", "Calls of the planner that were refused: role, the certificate lacks the role; host, it is for another host; user, a user of this host who may read alone; handshake, a certificate that does not hold, or no TLS; silent, reset for others before it had said who it is; no_certificate; unknown_method.", []string{"reason"}, nil)
-	descChanges = prometheus.NewDesc("psidecar_planner_changes_total", "Calls that change something, which are logged with who made them.", nil, nil)
+	accessDescRefused = prometheus.NewDesc("psidecar_planner_refused_callers_total", "Calls of the planner that were refused: role, the certificate lacks the role; host, it is for another host; user, a user of this host who may read alone; handshake, a certificate that does not hold, or no TLS; silent, reset for others before it had said who it is; no_certificate; unknown_method.", []string{"reason"}, nil)
+	accessDescChanges = prometheus.NewDesc("psidecar_planner_changes_total", "Calls that change something, which are logged with who made them.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (p *Policy) Describe(out chan<- *prometheus.Desc) {
-	out <- descRefused
-	out <- descChanges
+	out <- accessDescRefused
+	out <- accessDescChanges
 }
 
 // Collect implements prometheus.Collector.
 func (p *Policy) Collect(out chan<- prometheus.Metric) {
 	for why, word := range reasons {
-		out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(p.countOf(why)), word)
+		out <- prometheus.MustNewConstMetric(accessDescRefused, prometheus.CounterValue, float64(p.countOf(why)), word)
 	}
-	out <- prometheus.MustNewConstMetric(descChanges, prometheus.CounterValue, float64(p.changes.Load()))
+	out <- prometheus.MustNewConstMetric(accessDescChanges, prometheus.CounterValue, float64(p.changes.Load()))
 }

@@ -1,12 +1,10 @@
-package kube
+package store
 
 import (
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/psidecar/psidecar/planner/store"
 )
 
 // A draft is what a page shall be.
@@ -54,7 +52,7 @@ func (d *draft) fits(name string, value []byte) bool {
 }
 
 // write writes entries in order, an object after the other.
-func (s *Store) write(ctx context.Context, entries []store.Entry) error {
+func (s *KubeStore) write(ctx context.Context, entries []Entry) error {
 	var d *draft // of one page at a time
 	turn := func(p *page) error {
 		if d != nil && d.page == p {
@@ -100,7 +98,7 @@ func (s *Store) write(ctx context.Context, entries []store.Entry) error {
 }
 
 // at returns the page of an entry, nil where there is none, after the draft.
-func (s *Store) at(d *draft, name string) *page {
+func (s *KubeStore) at(d *draft, name string) *page {
 	if d != nil {
 		if r, ok := d.changes[name]; ok {
 			if r != nil {
@@ -115,7 +113,7 @@ func (s *Store) at(d *draft, name string) *page {
 }
 
 // room returns the page for an entry: at, where it is and fits, or another.
-func (s *Store) room(d *draft, at *page, e store.Entry) (*page, error) {
+func (s *KubeStore) room(d *draft, at *page, e Entry) (*page, error) {
 	fits := func(p *page) bool {
 		if d != nil && d.page == p {
 			return d.fits(e.Name, e.Value)
@@ -148,7 +146,7 @@ func (s *Store) room(d *draft, at *page, e store.Entry) (*page, error) {
 
 // flush writes a draft and takes it as what is there. A new page counts from
 // the moment that the root lists it.
-func (s *Store) flush(ctx context.Context, d *draft) error {
+func (s *KubeStore) flush(ctx context.Context, d *draft) error {
 	if d == nil || len(d.changes) == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package kube
+package store
 
 import (
 	"bytes"
@@ -11,13 +11,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
-
-	"github.com/psidecar/psidecar/planner/store"
 )
 
 var background = context.Background()
 
-func entry(name, value string) store.Entry { return store.Entry{Name: name, Value: []byte(value)} }
+func entry(name, value string) Entry { return Entry{Name: name, Value: []byte(value)} }
 
 // After any sequence of writes, of which some fail before, while or after they
 // are done, and of planners that take over, the store has what a map has, with
@@ -26,7 +24,7 @@ func TestAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCluster()
 		p := c.elect()
-		s, err := Open(background, p, "plans", p.holds)
+		s, err := OpenKube(background, p, "plans", p.holds)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +33,7 @@ func TestAgainstMap(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			if rapid.IntRange(0, 4).Draw(t, "takeover") == 0 {
 				p = c.elect()
-				if s, err = Open(background, p, "plans", p.holds); err != nil {
+				if s, err = OpenKube(background, p, "plans", p.holds); err != nil {
 					t.Fatal(err)
 				}
 				states = settle(t, s, states)
@@ -53,12 +51,12 @@ func TestAgainstMap(t *testing.T) {
 				after = append(after, prefixes(before, entries)...)
 			}
 			if err == nil { // all of it; and what was unsure before is known
-				all := contents(t, s)
+				all := kubeContents(t, s)
 				if !among(all, afterAll(states, entries)) {
 					t.Fatalf("after %q on one of %q it has %q", entries, states, all)
 				}
 				states = []map[string]string{all}
-			} else if states = after; !errors.Is(err, store.ErrUnavailable) {
+			} else if states = after; !errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
 			p.after = -1
@@ -68,24 +66,24 @@ func TestAgainstMap(t *testing.T) {
 			}
 		}
 		p = c.elect()
-		if s, err = Open(background, p, "plans", p.holds); err != nil {
+		if s, err = OpenKube(background, p, "plans", p.holds); err != nil {
 			t.Fatal(err)
 		}
 		settle(t, s, states)
 	})
 }
 
-func drawEntry(t *rapid.T) store.Entry {
-	e := store.Entry{Name: fmt.Sprintf("job/%d", rapid.IntRange(0, 9).Draw(t, "name"))}
+func drawEntry(t *rapid.T) Entry {
+	e := Entry{Name: fmt.Sprintf("job/%d", rapid.IntRange(0, 9).Draw(t, "name"))}
 	if rapid.IntRange(0, 3).Draw(t, "removed") > 0 {
-		size := rapid.SampledFrom([]int{0, 10, 9000, 20000, 40000, store.MaxValue - 16}).Draw(t, "size")
+		size := rapid.SampledFrom([]int{0, 10, 9000, 20000, 40000, MaxValue - 16}).Draw(t, "size")
 		e.Value = fmt.Appendf(bytes.Repeat([]byte{'v'}, size), "%d", rapid.IntRange(0, 1e6).Draw(t, "value"))
 	}
 	return e
 }
 
 // settle checks that the store has one of states, which it then is.
-func settle(t *rapid.T, s *Store, states []map[string]string) []map[string]string {
+func settle(t *rapid.T, s *KubeStore, states []map[string]string) []map[string]string {
 	all := map[string]string{}
 	if err := s.Each(background, func(name string, value []byte) error { all[name] = string(value); return nil }); err != nil {
 		t.Fatal(err)
@@ -106,7 +104,7 @@ func among(all map[string]string, states []map[string]string) bool {
 }
 
 // prefixes returns what may be there after a write of entries that failed.
-func prefixes(before map[string]string, entries []store.Entry) []map[string]string {
+func prefixes(before map[string]string, entries []Entry) []map[string]string {
 	all := []map[string]string{before}
 	for _, e := range entries {
 		before = maps.Clone(before)
@@ -118,7 +116,7 @@ func prefixes(before map[string]string, entries []store.Entry) []map[string]stri
 	return all
 }
 
-func afterAll(states []map[string]string, entries []store.Entry) (after []map[string]string) {
+func afterAll(states []map[string]string, entries []Entry) (after []map[string]string) {
 	for _, s := range states {
 		all := prefixes(s, entries)
 		after = append(after, all[len(all)-1])
@@ -132,26 +130,26 @@ func TestReplacedPlanner(t *testing.T) {
 	c := newCluster()
 	first := c.elect()
 	old := open(t, first)
-	if err := old.Write(background, []store.Entry{entry("a", "1"), entry("b", strings.Repeat("b", pageBytes))}); err != nil {
+	if err := old.Write(background, []Entry{entry("a", "1"), entry("b", strings.Repeat("b", pageBytes))}); err != nil {
 		t.Fatal(err)
 	}
 	second := c.elect()
 	now := open(t, second)
-	if got := contents(t, now); got["a"] != "1" || len(got) != 2 {
+	if got := kubeContents(t, now); got["a"] != "1" || len(got) != 2 {
 		t.Errorf("the second planner finds %.50q", got)
 	}
 	if got := c.objects["plans"].Annotations[TermAnnotation]; got != "2" {
 		t.Errorf("the root has transitions %q", got)
 	}
-	for _, e := range []store.Entry{entry("a", "2"), entry("new", strings.Repeat("n", pageBytes)), {Name: "b"}} {
-		if err := old.Write(background, []store.Entry{e}); !errors.Is(err, store.ErrUnavailable) {
+	for _, e := range []Entry{entry("a", "2"), entry("new", strings.Repeat("n", pageBytes)), {Name: "b"}} {
+		if err := old.Write(background, []Entry{e}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("the first planner writes %s: %v", e.Name, err)
 		}
 	}
-	if err := now.Write(background, []store.Entry{entry("c", "3")}); err != nil {
+	if err := now.Write(background, []Entry{entry("c", "3")}); err != nil {
 		t.Fatal(err)
 	}
-	if got := contents(t, open(t, c.elect())); len(got) != 3 || got["a"] != "1" || got["c"] != "3" {
+	if got := kubeContents(t, open(t, c.elect())); len(got) != 3 || got["a"] != "1" || got["c"] != "3" {
 		t.Errorf("it has %.50q", got)
 	}
 	if first.holder == first {
@@ -167,7 +165,7 @@ func TestLeaseMadeAgain(t *testing.T) {
 	open(t, c.elect())
 	c.term = -1
 	s := open(t, c.elect())
-	if err := s.Write(background, []store.Entry{entry("a", "1")}); err != nil {
+	if err := s.Write(background, []Entry{entry("a", "1")}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -184,12 +182,12 @@ func TestDamage(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newCluster()
-			if err := open(t, c.elect()).Write(background, []store.Entry{entry("a", "1")}); err != nil {
+			if err := open(t, c.elect()).Write(background, []Entry{entry("a", "1")}); err != nil {
 				t.Fatal(err)
 			}
 			tc.harm(c)
 			p := c.elect()
-			if _, err := Open(background, p, "plans", p.holds); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := OpenKube(background, p, "plans", p.holds); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("opening gives %v", err)
 			}
 		})
@@ -202,15 +200,15 @@ func TestRubbish(t *testing.T) {
 	c := newCluster()
 	p := c.elect()
 	s := open(t, p)
-	other, err := Open(background, p, "others", p.holds)
+	other, err := OpenKube(background, p, "others", p.holds)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Write(background, []store.Entry{entry("a", "1")}); err != nil {
+	if err := other.Write(background, []Entry{entry("a", "1")}); err != nil {
 		t.Fatal(err)
 	}
 	p.after = 1 // the page, but not the root
-	if err := s.Write(background, []store.Entry{entry("a", "1")}); err == nil {
+	if err := s.Write(background, []Entry{entry("a", "1")}); err == nil {
 		t.Fatal("the write should have failed")
 	}
 	if c.objects["plans-000000"] == nil {
@@ -227,7 +225,7 @@ func TestRubbish(t *testing.T) {
 func TestSpread(t *testing.T) {
 	c := newCluster()
 	s := open(t, c.elect())
-	var entries []store.Entry
+	var entries []Entry
 	for i := range 3000 {
 		entries = append(entries, entry(fmt.Sprintf("job/x/log/%016x", i), strings.Repeat("r", 100)))
 	}
@@ -250,7 +248,7 @@ func TestSpread(t *testing.T) {
 	if err := s.Write(background, entries); err != nil {
 		t.Fatal(err)
 	}
-	if len(c.objects) > pages || len(contents(t, s)) != 3000 {
+	if len(c.objects) > pages || len(kubeContents(t, s)) != 3000 {
 		t.Errorf("%d objects where %d were enough before", len(c.objects), pages)
 	}
 }

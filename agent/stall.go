@@ -1,15 +1,16 @@
-// Package stall says whether a job goes on and, if it does not, who waits for
+// This part says whether a job goes on and, if it does not, who waits for
 // whom and because of whom.
 //
-// In come [Facts] of one moment: when each worker was last heard of, which
+// In come [stallFacts] of one moment: when each worker was last heard of, which
 // requests have no answers, what the sockets and processes of this host say. Out
-// goes a [Finding]. The agent calls it every second. It knows no clock, no socket
+// goes a [stallFinding]. The agent calls it every second. It knows no clock, no socket
 // and no process.
 //
 // A worker that computes looks like one that hangs. So a worker that waits for
 // nobody counts as standing still only when it has been silent for several times
 // as long as its steps take, or when its process is stopped.
-package stall
+
+package agent
 
 import (
 	"fmt"
@@ -40,21 +41,21 @@ const (
 	mostStalls = 64
 )
 
-// Facts are what is known of a job at one moment.
-type Facts struct {
+// stallFacts are what is known of a job at one moment.
+type stallFacts struct {
 	Now     time.Time
 	First   time.Time // of the job's messages; zero: none yet
 	Last    time.Time
 	Alive   bool // one of its processes on this host runs
-	Workers []Worker
-	Servers []Server
-	Waits   []Wait
+	Workers []worker
+	Servers []server
+	Waits   []wait
 	// Stragglers are workers that make fewer steps than the others.
 	Stragglers []string
 }
 
-// A Worker is what one worker does.
-type Worker struct {
+// A worker is what one worker does.
+type worker struct {
 	Name      string
 	Last      time.Time // when it was last heard of; zero: never
 	Barrier   time.Time // since when it waits at one; zero: it does not
@@ -65,8 +66,8 @@ type Worker struct {
 	Here      bool    // it runs on this host, so that what it does is known
 }
 
-// A Server is how one server answers.
-type Server struct {
+// A server is how one server answers.
+type server struct {
 	Name    string
 	Process byte
 	Recent  time.Duration // mean time to an answer, in the last seconds; 0 none
@@ -74,19 +75,19 @@ type Server struct {
 	Answers uint64        // in the last seconds
 }
 
-// A Wait is a request without an answer: the oldest of a worker and a server.
-type Wait struct {
+// A wait is a request without an answer: the oldest of a worker and a server.
+type wait struct {
 	Worker, Server string
 	Since          time.Time
 	Kind           string // push, pull, pushpull
 	Bytes          uint64
 	Keys           string // the range of them
 	Requests       int    // sent meanwhile, this one included
-	To, Back       Socket // of the two connections, as far as their senders run here
+	To, Back       socket // of the two connections, as far as their senders run here
 }
 
-// Socket is what the kernel says of a connection, at its sender.
-type Socket struct {
+// socket is what the kernel says of a connection, at its sender.
+type socket struct {
 	Known      bool
 	Unacked    uint32        // segments
 	Unsent     uint64        // bytes
@@ -96,10 +97,10 @@ type Socket struct {
 }
 
 // stuck reports whether what was sent does not arrive.
-func (s Socket) stuck() bool { return s.Known && s.Retries >= 2 && s.Unacked > 0 && !s.ZeroWindow }
+func (s socket) stuck() bool { return s.Known && s.Retries >= 2 && s.Unacked > 0 && !s.ZeroWindow }
 
-// A Stall is one node, or pair of nodes, that does not go on as it should.
-type Stall struct {
+// A stall is one node, or pair of nodes, that does not go on as it should.
+type stall struct {
 	Kind  string
 	Who   string // who waits, or is late
 	On    string // for whom; empty for nobody
@@ -109,29 +110,29 @@ type Stall struct {
 	Why   string // what the sockets and processes say
 }
 
-// A Finding is what there is to say of a job.
-type Finding struct {
+// A stallFinding is what there is to say of a job.
+type stallFinding struct {
 	State  string
 	Since  time.Time // when the job stopped going on; zero while it runs
 	Cause  string    // the node, or pair of nodes "a-b", because of which; empty unknown
 	Text   string    // a sentence; empty where there is nothing to say
-	Stalls []Stall   // longest first
+	Stalls []stall   // longest first
 }
 
-// Find says what is the matter.
-func Find(f *Facts) Finding {
+// findStall says what is the matter.
+func findStall(f *stallFacts) stallFinding {
 	if !f.Alive && !f.Last.IsZero() {
-		return Finding{State: page.Over, Since: f.Last, Text: "over, last heard of " + ago(f.Now.Sub(f.Last)) + " ago"}
+		return stallFinding{State: page.Over, Since: f.Last, Text: "over, last heard of " + ago(f.Now.Sub(f.Last)) + " ago"}
 	}
-	begun := slices.ContainsFunc(f.Workers, func(w Worker) bool { return !w.Last.IsZero() })
+	begun := slices.ContainsFunc(f.Workers, func(w worker) bool { return !w.Last.IsZero() })
 	if !begun {
-		return Finding{State: page.Starting}
+		return stallFinding{State: page.Starting}
 	}
-	found := Finding{State: page.Running}
+	found := stallFinding{State: page.Running}
 	found.Stalls = append(found.Stalls, f.unanswered()...)
 	found.Stalls = append(found.Stalls, f.silent()...)
 	found.Stalls = append(found.Stalls, f.atBarrier()...)
-	slices.SortStableFunc(found.Stalls, func(a, b Stall) int { return a.Since.Compare(b.Since) })
+	slices.SortStableFunc(found.Stalls, func(a, b stall) int { return a.Since.Compare(b.Since) })
 	if f.standsStill(found.Stalls) {
 		found.State, found.Since = page.Stalled, f.lastHeard()
 	} else {
@@ -146,7 +147,7 @@ func Find(f *Facts) Finding {
 }
 
 // unanswered returns the requests that wait for too long.
-func (f *Facts) unanswered() (stalls []Stall) {
+func (f *stallFacts) unanswered() (stalls []stall) {
 	for _, w := range f.Waits {
 		limit := patience
 		if isStopped(f.process(w.Server)) {
@@ -158,7 +159,7 @@ func (f *Facts) unanswered() (stalls []Stall) {
 		if f.Now.Sub(w.Since) < limit {
 			continue
 		}
-		stalls = append(stalls, Stall{
+		stalls = append(stalls, stall{
 			Kind: page.Unanswered, Who: w.Worker, On: w.Server, Since: w.Since, Keys: w.Keys, Bytes: w.Bytes, Why: f.why(&w),
 		})
 	}
@@ -166,7 +167,7 @@ func (f *Facts) unanswered() (stalls []Stall) {
 }
 
 // why says what is known of the reason why a request has no answer.
-func (f *Facts) why(w *Wait) string {
+func (f *stallFacts) why(w *wait) string {
 	switch server := f.process(w.Server); {
 	case isStopped(server):
 		return "the process of " + w.Server + " is stopped by a signal"
@@ -188,7 +189,7 @@ func (f *Facts) why(w *Wait) string {
 
 // silent returns the workers that ask for nothing for too long. How long a step takes
 // is not known before the second one.
-func (f *Facts) silent() (stalls []Stall) {
+func (f *stallFacts) silent() (stalls []stall) {
 	for _, w := range f.Workers {
 		if !w.Here || w.Last.IsZero() || w.Waiting && !isStopped(w.Process) {
 			continue
@@ -202,20 +203,20 @@ func (f *Facts) silent() (stalls []Stall) {
 			limit, why = stopped, "its process is stopped by a signal"
 		}
 		if quiet >= limit {
-			stalls = append(stalls, Stall{Kind: page.Silent, Who: w.Name, Since: w.Last, Why: why})
+			stalls = append(stalls, stall{Kind: page.Silent, Who: w.Name, Since: w.Last, Why: why})
 		}
 	}
 	return stalls
 }
 
 // atBarrier returns the workers that wait at a barrier for too long.
-func (f *Facts) atBarrier() (stalls []Stall) {
+func (f *stallFacts) atBarrier() (stalls []stall) {
 	for _, w := range f.Workers {
 		if w.Barrier.IsZero() || isStopped(w.Process) {
 			continue
 		}
 		if f.Now.Sub(w.Barrier) >= max(patience, silentSteps*w.StepEvery) {
-			stalls = append(stalls, Stall{Kind: page.AtBarrier, Who: w.Name, Since: w.Barrier})
+			stalls = append(stalls, stall{Kind: page.AtBarrier, Who: w.Name, Since: w.Barrier})
 		}
 	}
 	return stalls
@@ -223,7 +224,7 @@ func (f *Facts) atBarrier() (stalls []Stall) {
 
 // standsStill reports whether no worker goes on: each stalls, or waits at a
 // barrier for one that does.
-func (f *Facts) standsStill(stalls []Stall) bool {
+func (f *stallFacts) standsStill(stalls []stall) bool {
 	if len(stalls) == 0 {
 		return false
 	}
@@ -231,7 +232,7 @@ func (f *Facts) standsStill(stalls []Stall) bool {
 		if w.Last.IsZero() {
 			continue
 		}
-		stalled := slices.ContainsFunc(stalls, func(s Stall) bool { return s.Who == w.Name })
+		stalled := slices.ContainsFunc(stalls, func(s stall) bool { return s.Who == w.Name })
 		waits := w.Waiting && f.Now.Sub(w.Last) >= stopped
 		if !stalled && !waits {
 			return false
@@ -241,7 +242,7 @@ func (f *Facts) standsStill(stalls []Stall) bool {
 }
 
 // lastHeard is when any worker was last heard of.
-func (f *Facts) lastHeard() (last time.Time) {
+func (f *stallFacts) lastHeard() (last time.Time) {
 	for _, w := range f.Workers {
 		if w.Last.After(last) {
 			last = w.Last
@@ -251,7 +252,7 @@ func (f *Facts) lastHeard() (last time.Time) {
 }
 
 // late returns the servers that answer late.
-func (f *Facts) late() (stalls []Stall) {
+func (f *stallFacts) late() (stalls []stall) {
 	for i, s := range f.Servers {
 		if s.Recent < lateLeast || s.Answers < 2 {
 			continue
@@ -268,7 +269,7 @@ func (f *Facts) late() (stalls []Stall) {
 			usual, than = others[(len(others)-1)/2], "the others"
 		}
 		if s.Recent >= lateTimes*usual {
-			stalls = append(stalls, Stall{Kind: page.Late, Who: s.Name, Since: f.Now,
+			stalls = append(stalls, stall{Kind: page.Late, Who: s.Name, Since: f.Now,
 				Why: fmt.Sprintf("it takes %s to answer, %s %s", ago(s.Recent), than, ago(usual))})
 		}
 	}
@@ -277,9 +278,9 @@ func (f *Facts) late() (stalls []Stall) {
 
 // straggling returns the workers for which the others wait, or that do not keep
 // up with them.
-func (f *Facts) straggling() (stalls []Stall) {
+func (f *stallFacts) straggling() (stalls []stall) {
 	for _, name := range f.Stragglers {
-		stalls = append(stalls, Stall{Kind: page.Straggling, Who: name, Since: f.Now, Why: "it makes far fewer steps than the others"})
+		stalls = append(stalls, stall{Kind: page.Straggling, Who: name, Since: f.Now, Why: "it makes far fewer steps than the others"})
 	}
 	var waited []float64
 	for _, w := range f.Workers {
@@ -294,7 +295,7 @@ func (f *Facts) straggling() (stalls []Stall) {
 	median := waited[len(waited)/2]
 	for _, w := range f.Workers {
 		if !w.Last.IsZero() && w.Here && w.Waited+waitsLess < median {
-			stalls = append(stalls, Stall{Kind: page.Straggling, Who: w.Name, Since: f.Now,
+			stalls = append(stalls, stall{Kind: page.Straggling, Who: w.Name, Since: f.Now,
 				Why: fmt.Sprintf("the others wait %.0f%% of the time, it %.0f%%", 100*median, 100*w.Waited)})
 		}
 	}
@@ -305,7 +306,7 @@ func (f *Facts) straggling() (stalls []Stall) {
 }
 
 // verdict says because of whom, and in a sentence.
-func (f *Facts) verdict(found *Finding) (cause, text string) {
+func (f *stallFacts) verdict(found *stallFinding) (cause, text string) {
 	if len(found.Stalls) == 0 {
 		return "", ""
 	}
@@ -323,9 +324,9 @@ func (f *Facts) verdict(found *Finding) (cause, text string) {
 
 // cause returns because of whom the job does not go on, and the stall that says
 // so best.
-func (f *Facts) cause(stalls []Stall) (string, Stall) {
+func (f *stallFacts) cause(stalls []stall) (string, stall) {
 	waiters := map[string]int{}
-	var best Stall
+	var best stall
 	for _, s := range stalls {
 		if s.Kind == page.Unanswered {
 			if waiters[s.On]++; waiters[s.On] > waiters[best.On] || best.On == "" {
@@ -354,7 +355,7 @@ func (f *Facts) cause(stalls []Stall) (string, Stall) {
 	return best.On, best
 }
 
-func (f *Facts) wait(worker, server string) *Wait {
+func (f *stallFacts) wait(worker, server string) *wait {
 	for i := range f.Waits {
 		if w := &f.Waits[i]; w.Worker == worker && w.Server == server {
 			return w
@@ -363,17 +364,17 @@ func (f *Facts) wait(worker, server string) *Wait {
 	return nil
 }
 
-func (f *Facts) server(name string) Server {
+func (f *stallFacts) server(name string) server {
 	for _, s := range f.Servers {
 		if s.Name == name {
 			return s
 		}
 	}
-	return Server{}
+	return server{}
 }
 
 // process returns the state of a node's process, 0 if it is not known.
-func (f *Facts) process(name string) byte {
+func (f *stallFacts) process(name string) byte {
 	for _, w := range f.Workers {
 		if w.Name == name {
 			return w.Process

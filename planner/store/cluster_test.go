@@ -1,4 +1,4 @@
-package kube
+package store
 
 import (
 	"cmp"
@@ -188,19 +188,19 @@ func (p *planner) Delete(_ context.Context, name string, o metav1.DeleteOptions)
 	return err
 }
 
-func open(t testing.TB, p *planner) *Store {
+func open(t testing.TB, p *planner) *KubeStore {
 	t.Helper()
-	s, err := Open(context.Background(), p, "plans", p.holds)
+	s, err := OpenKube(context.Background(), p, "plans", p.holds)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func contents(t interface {
+func kubeContents(t interface {
 	Helper()
 	Fatal(...any)
-}, s *Store) map[string]string {
+}, s *KubeStore) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	if err := s.Each(context.Background(), func(name string, value []byte) error { all[name] = string(value); return nil }); err != nil {

@@ -1,14 +1,15 @@
-// Package role says what the holder of a certificate may be: an agent or a proxy
+// This part says what the holder of a certificate may be: an agent or a proxy
 // of a host, a planner, an operator. That an authority has signed a certificate
 // says who somebody is, and not what that one may do.
 //
 // In comes a certificate, out go its [Grants]. A certificate names its roles by
 // URIs among its subject alternative names, psidecar://ROLE/NAME or
-// spiffe://TRUST-DOMAIN/psidecar/ROLE/NAME; others get theirs by [Rule], which
+// spiffe://TRUST-DOMAIN/psidecar/ROLE/NAME; others get theirs by [RoleRule], which
 // whoever runs a part gives by flag. NAME is the host of an agent or proxy and
 // the person of an operator; * or none: any host. The planner and the links
 // between proxies judge by it, psidecar certs writes it.
-package role
+
+package identity
 
 import (
 	"crypto/x509"
@@ -25,17 +26,17 @@ type Role string
 
 // The roles.
 const (
-	Agent    Role = "agent"    // reports for its host
-	Proxy    Role = "proxy"    // links with other hosts' proxies, follows plans, records moves for its host
-	Planner  Role = "planner"  // takes reports, says where keys are to be
-	Operator Role = "operator" // applies plans and takes them back, sets rules
+	AgentRole    Role = "agent"    // reports for its host
+	ProxyRole    Role = "proxy"    // links with other hosts' proxies, follows plans, records moves for its host
+	PlannerRole  Role = "planner"  // takes reports, says where keys are to be
+	OperatorRole Role = "operator" // applies plans and takes them back, sets rules
 )
 
-// All lists the roles.
-var All = []Role{Agent, Proxy, Planner, Operator}
+// Roles lists the roles.
+var Roles = []Role{AgentRole, ProxyRole, PlannerRole, OperatorRole}
 
-// Any stands for all hosts.
-const Any = "*"
+// AnyHost stands for all hosts.
+const AnyHost = "*"
 
 // A Grant is a role, and for which host or by what name.
 type Grant struct {
@@ -55,7 +56,7 @@ func (g Grants) Has(r Role) bool {
 
 // For reports whether the role is among them for that host.
 func (g Grants) For(r Role, host string) bool {
-	return slices.ContainsFunc(g, func(o Grant) bool { return o.Role == r && (o.Name == Any || strings.EqualFold(o.Name, host)) })
+	return slices.ContainsFunc(g, func(o Grant) bool { return o.Role == r && (o.Name == AnyHost || strings.EqualFold(o.Name, host)) })
 }
 
 // String is for logs and errors.
@@ -70,19 +71,19 @@ func (g Grants) String() string {
 	return strings.Join(words, ", ")
 }
 
-// Missing says that a certificate lacks a role, and what to do. flag is that by
+// MissingRole says that a certificate lacks a role, and what to do. flag is that by
 // which names can be given the role.
-func Missing(cert *x509.Certificate, g Grants, wanted Role, flag string) error {
+func MissingRole(cert *x509.Certificate, g Grants, wanted Role, flag string) error {
 	return fmt.Errorf("the certificate of %s has %s and not %s: issue one that has it (psidecar certs), with the URI %s, or name it by %s",
-		Who(cert), g, wanted, URI(wanted, "NAME"), flag)
+		WhoIs(cert), g, wanted, RoleURI(wanted, "NAME"), flag)
 }
 
 // maxWho bounds what of a certificate's names is shown.
 const maxWho = 256
 
-// Who names a certificate's holder, for logs and errors.
-func Who(cert *x509.Certificate) string {
-	names := Names(cert)
+// WhoIs names a certificate's holder, for logs and errors.
+func WhoIs(cert *x509.Certificate) string {
+	names := CertNames(cert)
 	if len(names) == 0 {
 		names = []string{cert.Subject.CommonName}
 	}
@@ -93,8 +94,8 @@ func Who(cert *x509.Certificate) string {
 	return text
 }
 
-// Names returns the DNS names and URIs of a certificate.
-func Names(cert *x509.Certificate) []string {
+// CertNames returns the DNS names and URIs of a certificate.
+func CertNames(cert *x509.Certificate) []string {
 	names := slices.Clone(cert.DNSNames)
 	for _, u := range cert.URIs {
 		names = append(names, u.String())
@@ -102,20 +103,20 @@ func Names(cert *x509.Certificate) []string {
 	return names
 }
 
-// URI is how a certificate names a role.
-func URI(r Role, name string) *url.URL {
+// RoleURI is how a certificate names a role.
+func RoleURI(r Role, name string) *url.URL {
 	return &url.URL{Scheme: "psidecar", Host: string(r), Path: "/" + name}
 }
 
-// Of returns what a certificate grants by its own URIs and by rules.
-func Of(cert *x509.Certificate, rules ...Rule) Grants {
+// GrantsOf returns what a certificate grants by its own URIs and by rules.
+func GrantsOf(cert *x509.Certificate, rules ...RoleRule) Grants {
 	var g Grants
 	for _, u := range cert.URIs {
 		if o, ok := granted(u); ok {
 			g = append(g, o)
 		}
 	}
-	for _, name := range Names(cert) {
+	for _, name := range CertNames(cert) {
 		for _, r := range rules {
 			if host, ok := r.match(name); ok {
 				g = append(g, Grant{r.Role, host})
@@ -138,17 +139,17 @@ func granted(u *url.URL) (Grant, bool) {
 		}
 		word, name, _ = strings.Cut(rest, "/")
 	}
-	if !slices.Contains(All, Role(word)) || strings.Contains(name, "/") {
+	if !slices.Contains(Roles, Role(word)) || strings.Contains(name, "/") {
 		return Grant{}, false
 	}
 	if name == "" {
-		name = Any
+		name = AnyHost
 	}
 	return Grant{Role(word), name}, true
 }
 
-// A Rule gives a role to certificates that have a name.
-type Rule struct {
+// A RoleRule gives a role to certificates that have a name.
+type RoleRule struct {
 	Role    Role
 	Pattern string // of a DNS name or URI
 }
@@ -156,18 +157,18 @@ type Rule struct {
 // host is what stands in a pattern for the name of the host.
 const host = "{host}"
 
-// ParseRule reads ROLE=PATTERN. The pattern is that of a DNS name or a URI, with
+// ParseRoleRule reads ROLE=PATTERN. The pattern is that of a DNS name or a URI, with
 // *, ? and [a-z] as in [path.Match]; or it has {host} in one place, where the
 // host's name stands for which the certificate has the role, and nothing else
 // that stands for others.
-func ParseRule(text string) (Rule, error) {
+func ParseRoleRule(text string) (RoleRule, error) {
 	word, pattern, ok := strings.Cut(text, "=")
-	r := Rule{Role(word), pattern}
+	r := RoleRule{Role(word), pattern}
 	switch {
 	case !ok || pattern == "":
 		return r, errors.New("want ROLE=PATTERN, such as agent=spiffe://cluster/ns/psidecar/sa/psidecar-agent")
-	case !slices.Contains(All, r.Role):
-		return r, fmt.Errorf("no role %q: there are %v", word, All)
+	case !slices.Contains(Roles, r.Role):
+		return r, fmt.Errorf("no role %q: there are %v", word, Roles)
 	case strings.Contains(pattern, host) && (strings.Count(pattern, host) > 1 || strings.ContainsAny(strings.Replace(pattern, host, "", 1), `*?[\`)):
 		return r, fmt.Errorf("pattern %q: %s stands once, without *, ? and [", pattern, host)
 	}
@@ -178,16 +179,16 @@ func ParseRule(text string) (Rule, error) {
 }
 
 // match returns for which host a certificate of that name has the role.
-func (r Rule) match(name string) (string, bool) {
+func (r RoleRule) match(name string) (string, bool) {
 	before, after, bound := strings.Cut(r.Pattern, host)
 	if !bound {
 		ok, err := path.Match(r.Pattern, name)
-		return Any, ok && err == nil
+		return AnyHost, ok && err == nil
 	}
 	rest, ok := strings.CutPrefix(name, before)
 	if !ok {
 		return "", false
 	}
 	found, ok := strings.CutSuffix(rest, after)
-	return found, ok && found != "" && found != Any && !strings.Contains(found, "/")
+	return found, ok && found != "" && found != AnyHost && !strings.Contains(found, "/")
 }

@@ -1,4 +1,4 @@
-package access
+package control
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/api/role"
 )
 
 // from is the context of a call by somebody.
@@ -77,20 +77,20 @@ const prefix = "/psidecar.planner.v1."
 var calls = map[string]struct {
 	message proto.Message
 	streams bool
-	roles   []role.Role // who may
+	roles   []identity.Role // who may
 	host    bool
 }{
-	"Planner/Report":  {&api.HostReport{Host: "host-a"}, true, []role.Role{role.Agent, role.Planner}, true},
-	"Plans/Watch":     {&api.WatchRequest{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},
-	"Plans/Record":    {&api.RecordRequest{Host: "host-a"}, false, []role.Role{role.Proxy, role.Planner}, true},
-	"Plans/Progress":  {&api.MoveReport{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},
-	"Plans/Teach":     {&api.Lesson{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},
-	"Plans/Describe":  {&api.DescribeRequest{}, false, role.All, false},
-	"Plans/Act":       {&api.ActRequest{}, false, []role.Role{role.Operator}, false},
-	"Codecs/Follow":   {&api.CodecReport{Host: "host-a"}, true, []role.Role{role.Proxy, role.Planner}, true},
-	"Codecs/Set":      {&api.JobRules{}, false, []role.Role{role.Operator}, false},
-	"Codecs/Try":      {&api.TryCodecs{}, false, []role.Role{role.Operator}, false},
-	"Codecs/Describe": {&api.DescribeRulesRequest{}, false, role.All, false},
+	"Planner/Report":  {&api.HostReport{Host: "host-a"}, true, []identity.Role{identity.AgentRole, identity.PlannerRole}, true},
+	"Plans/Watch":     {&api.WatchRequest{Host: "host-a"}, true, []identity.Role{identity.ProxyRole, identity.PlannerRole}, true},
+	"Plans/Record":    {&api.RecordRequest{Host: "host-a"}, false, []identity.Role{identity.ProxyRole, identity.PlannerRole}, true},
+	"Plans/Progress":  {&api.MoveReport{Host: "host-a"}, true, []identity.Role{identity.ProxyRole, identity.PlannerRole}, true},
+	"Plans/Teach":     {&api.Lesson{Host: "host-a"}, true, []identity.Role{identity.ProxyRole, identity.PlannerRole}, true},
+	"Plans/Describe":  {&api.DescribeRequest{}, false, identity.Roles, false},
+	"Plans/Act":       {&api.ActRequest{}, false, []identity.Role{identity.OperatorRole}, false},
+	"Codecs/Follow":   {&api.CodecReport{Host: "host-a"}, true, []identity.Role{identity.ProxyRole, identity.PlannerRole}, true},
+	"Codecs/Set":      {&api.JobRules{}, false, []identity.Role{identity.OperatorRole}, false},
+	"Codecs/Try":      {&api.TryCodecs{}, false, []identity.Role{identity.OperatorRole}, false},
+	"Codecs/Describe": {&api.DescribeRulesRequest{}, false, identity.Roles, false},
 }
 
 // Every method of every service has a rule, and this test knows it.
@@ -123,9 +123,9 @@ func TestAllMethodsHaveRules(t *testing.T) {
 // Each role may do what is its own and nothing else.
 func TestRoles(t *testing.T) {
 	for name, c := range calls {
-		for _, r := range role.All {
+		for _, r := range identity.Roles {
 			p := &Policy{}
-			reached, err := call(p, from(certified(t, role.URI(r, "host-a").String())), prefix+name, c.message, c.streams)
+			reached, err := call(p, from(certified(t, identity.RoleURI(r, "host-a").String())), prefix+name, c.message, c.streams)
 			may := false
 			for _, allowed := range c.roles {
 				may = may || allowed == r
@@ -147,9 +147,9 @@ func TestHosts(t *testing.T) {
 		if !c.host {
 			continue
 		}
-		for host, may := range map[string]bool{"host-a": true, "HOST-A": true, role.Any: true, "host-b": false, "host-a.example": false} {
+		for host, may := range map[string]bool{"host-a": true, "HOST-A": true, identity.AnyHost: true, "host-b": false, "host-a.example": false} {
 			p := &Policy{}
-			uri := role.URI(c.roles[0], host).String()
+			uri := identity.RoleURI(c.roles[0], host).String()
 			reached, err := call(p, from(certified(t, uri)), prefix+name, c.message, c.streams)
 			if reached != may || may != (err == nil) {
 				t.Errorf("%s for host-a by %s: %v, %v", name, uri, reached, err)
@@ -159,8 +159,8 @@ func TestHosts(t *testing.T) {
 			}
 		}
 		// One certificate's agent role for a host is no proxy role for it.
-		other := map[role.Role]role.Role{role.Agent: role.Proxy, role.Proxy: role.Agent}[c.roles[0]]
-		mixed := certified(t, role.URI(c.roles[0], "host-b").String(), role.URI(other, "host-a").String())
+		other := map[identity.Role]identity.Role{identity.AgentRole: identity.ProxyRole, identity.ProxyRole: identity.AgentRole}[c.roles[0]]
+		mixed := certified(t, identity.RoleURI(c.roles[0], "host-b").String(), identity.RoleURI(other, "host-a").String())
 		if reached, err := call(&Policy{}, from(mixed), prefix+name, c.message, c.streams); reached || err == nil {
 			t.Errorf("%s for host-a, whose %s it is: %v", name, other, err)
 		}
@@ -187,7 +187,7 @@ func TestWithoutCertificates(t *testing.T) {
 	} {
 		for name, c := range calls {
 			p := &Policy{Open: tc.open}
-			want := tc.write || tc.read && len(c.roles) == len(role.All)
+			want := tc.write || tc.read && len(c.roles) == len(identity.Roles)
 			reached, err := call(p, from(tc.info), prefix+name, c.message, c.streams)
 			if reached != want || want != (err == nil) {
 				t.Errorf("%s by %s: %v, %v", name, who, reached, err)

@@ -1,17 +1,18 @@
-// Package sampling decides of how many requests of each job the keys are looked
+// This part decides of how many requests of each job the keys are looked
 // at: as many as a budget of CPU time allows, but those of a whole step every
 // few seconds in any case.
 //
-// In comes what was looked at so far and what that took ([Look]), once a second;
-// out goes a [Decision]. The agent calls it. It knows no clock and no kernel.
+// In comes what was looked at so far and what that took ([sampleLook]), once a second;
+// out goes a [sampleDecision]. The agent calls it. It knows no clock and no kernel.
 //
 // The budget is for what sampling can lower: copying key frames out of the
 // kernel and counting them. What each segment and each meta costs, and what the
-// rest of the process does, is not held against it. It is a mean over [Saving]:
+// rest of the process does, is not held against it. It is a mean over [saving]:
 // what was not used of it pays for denser sampling later, so that of a job that
 // begins, of which little is known, most is looked at, and so that the budget is
 // used up between two rates, which are powers of two.
-package sampling
+
+package agent
 
 import (
 	"cmp"
@@ -43,63 +44,63 @@ const (
 	// at more densely than it is, so that what is measured unevenly does not make
 	// the rates change to and fro.
 	denser = 0.8
-	// Saving is for how long what the budget allows and nobody takes is saved.
-	Saving = time.Minute
+	// saving is for how long what the budget allows and nobody takes is saved.
+	saving = time.Minute
 	// spendIn is how long what is saved would last were the rest of the budget
 	// taken beside it: of little savings little is spent, so that rates change
 	// slowly.
 	spendIn = 10 * time.Second
 )
 
-// A Rate says that one in OneIn windows of so many timestamps is looked at.
-type Rate struct{ Window, OneIn uint32 }
+// A sampleRate says that one in OneIn windows of so many timestamps is looked at.
+type sampleRate struct{ Window, OneIn uint32 }
 
-// A Clock names a counter of timestamps of a job.
-type Clock struct{ App, Customer int32 }
+// A sampleClock names a counter of timestamps of a job.
+type sampleClock struct{ App, Customer int32 }
 
-// Seen is what has passed of a job so far.
-type Seen struct {
-	Requests, Sampled uint64          // requests with keys, and those looked at
-	KeyBytes          uint64          // of keys that were looked at
-	AllBytes          uint64          // what they would be had all been looked at
-	Clocks            map[Clock]int32 // highest timestamps
+// sampleSeen is what has passed of a job so far.
+type sampleSeen struct {
+	Requests, Sampled uint64                // requests with keys, and those looked at
+	KeyBytes          uint64                // of keys that were looked at
+	AllBytes          uint64                // what they would be had all been looked at
+	Clocks            map[sampleClock]int32 // highest timestamps
 }
 
-// A Look is the state of the agent at one moment. All but At only grow.
-type Look struct {
+// A sampleLook is the state of the agent at one moment. All but At only grow.
+type sampleLook struct {
 	At       time.Time
 	KeyNanos int64 // CPU time that went into copied keys in user space
-	Jobs     map[string]Seen
+	Jobs     map[string]sampleSeen
 }
 
-// A Decision is how to sample from now on.
-type Decision struct {
-	Jobs    map[string]Job
+// A sampleDecision is how to sample from now on.
+type sampleDecision struct {
+	Jobs    map[string]sampledJob
 	Percent float64 // of one core, that looking at keys takes
 	// Over: the budget cannot be met, since steps must be looked at.
 	Over bool
 }
 
-// A Job is how one job is sampled.
-type Job struct {
-	Rate
+// A sampledJob is how one job is sampled.
+type sampledJob struct {
+	sampleRate
 	Percent float64 // of one core, that looking at its keys takes
 	AtFloor bool    // sparser it does not get, whatever it takes
 }
 
-// A Controller decides again and again. The zero value but for Budget is one
+// A sampleController decides again and again. The zero value but for Budget is one
 // that has seen nothing, and has saved all that can be.
-type Controller struct {
+type sampleController struct {
 	Budget float64 // percent of one core, over Saving; 0: rates are left as Start says
 	Start  uint32  // OneIn of a job of which no keys have been seen
 
-	looks []Look // oldest first, those of the last span
-	jobs  map[string]Job
+	looks []sampleLook // oldest first, those of the last span
+	jobs  map[string]sampledJob
 	taken time.Duration // of what was saved: from 0 to the budget of Saving
 }
 
 // Decide takes what has been seen by now.
-func (c *Controller) Decide(now Look) Decision {
+func (c *sampleController) Decide(now sampleLook) sampleDecision {
 	if n := len(c.looks); n > 0 {
 		c.pay(&c.looks[n-1], &now)
 	}
@@ -113,11 +114,11 @@ func (c *Controller) Decide(now Look) Decision {
 		d := c.demand(name, price)
 		all = append(all, d)
 	}
-	decision := Decision{Jobs: map[string]Job{}}
+	decision := sampleDecision{Jobs: map[string]sampledJob{}}
 	allowed := c.allowed()
 	sparse, dense, least := share(all, allowed), share(all, denser*allowed), share(all, c.Budget)
 	for i, d := range all {
-		job := Job{Rate: Rate{Window: d.window, OneIn: d.oneIn}, Percent: d.percent}
+		job := sampledJob{sampleRate: sampleRate{Window: d.window, OneIn: d.oneIn}, Percent: d.percent}
 		if c.Budget > 0 {
 			job.OneIn = min(d.oneIn, d.limit)
 			if d.known { // between what suffices and what leaves room
@@ -135,28 +136,28 @@ func (c *Controller) Decide(now Look) Decision {
 
 // pay takes from what was saved what looking at keys took from one look to the next,
 // beyond the budget, or adds what it left of that.
-func (c *Controller) pay(before, now *Look) {
+func (c *sampleController) pay(before, now *sampleLook) {
 	bytes := uint64(0)
 	for name, j := range now.Jobs {
 		bytes += less(j.KeyBytes, before.Jobs[name].KeyBytes)
 	}
 	took := time.Duration(now.KeyNanos-before.KeyNanos) + time.Duration(kernelNanosPerByte*float64(bytes))
-	c.taken = min(max(c.taken+took-c.budgetOf(now.At.Sub(before.At)), 0), c.budgetOf(Saving))
+	c.taken = min(max(c.taken+took-c.budgetOf(now.At.Sub(before.At)), 0), c.budgetOf(saving))
 }
 
 // budgetOf is the CPU time that the budget allows in a stretch of time.
-func (c *Controller) budgetOf(t time.Duration) time.Duration {
+func (c *sampleController) budgetOf(t time.Duration) time.Duration {
 	return time.Duration(c.Budget / 100 * float64(t))
 }
 
 // allowed is what looking at keys may take now: the budget and some of what was
 // saved, in percent of one core.
-func (c *Controller) allowed() float64 {
-	return c.Budget + 100*float64(c.budgetOf(Saving)-c.taken)/float64(spendIn)
+func (c *sampleController) allowed() float64 {
+	return c.Budget + 100*float64(c.budgetOf(saving)-c.taken)/float64(spendIn)
 }
 
 // price returns nanoseconds a byte of keys that is looked at.
-func (c *Controller) price() float64 {
+func (c *sampleController) price() float64 {
 	first, last := c.looks[0], c.looks[len(c.looks)-1]
 	bytes := uint64(0)
 	for name, j := range last.Jobs {
@@ -179,7 +180,7 @@ type demand struct {
 	limit   uint32 // the sparsest with which a step is looked at every stepEvery
 }
 
-func (c *Controller) demand(name string, price float64) demand {
+func (c *sampleController) demand(name string, price float64) demand {
 	now := c.looks[len(c.looks)-1]
 	seen := now.Jobs[name]
 	d := demand{name: name, oneIn: max(c.Start, 1), window: maxWindow}
@@ -188,7 +189,7 @@ func (c *Controller) demand(name string, price float64) demand {
 		d.oneIn, d.window = before.OneIn, before.Window
 	}
 	d.limit = d.oneIn // until its pace is known
-	at := slices.IndexFunc(c.looks, func(l Look) bool { _, ok := l.Jobs[name]; return ok })
+	at := slices.IndexFunc(c.looks, func(l sampleLook) bool { _, ok := l.Jobs[name]; return ok })
 	first := c.looks[at]
 	seconds := now.At.Sub(first.At).Seconds()
 	if seconds <= 0 {
@@ -208,7 +209,7 @@ func (c *Controller) demand(name string, price float64) demand {
 
 // pace returns how many timestamps pass in a second: those of the customer that
 // has most.
-func (c *Controller) pace(name string) (pace float64) {
+func (c *sampleController) pace(name string) (pace float64) {
 	now := c.looks[len(c.looks)-1]
 	for clock, highest := range now.Jobs[name].Clocks {
 		for _, l := range c.looks { // the first that knows it

@@ -1,4 +1,4 @@
-package access
+package kv
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 func TestRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "accesses")
 	rapid.Check(t, func(t *rapid.T) {
-		var l Log
-		want := make(map[uint64]Counts)
+		var l AccessLog
+		want := make(map[uint64]AccessCounts)
 		for range rapid.IntRange(0, 10).Draw(t, "requests") {
 			keys := rapid.SliceOfDistinct(rapid.OneOf(rapid.Uint64Range(0, 20), rapid.Uint64()), rapid.ID).Draw(t, "keys")
 			slices.Sort(keys)
@@ -50,8 +50,8 @@ func TestRoundTrip(t *testing.T) {
 		if err := l.WriteFile(path, 11, 1); err != nil {
 			t.Fatal(err)
 		}
-		got := make(map[uint64]Counts)
-		h, err := ReadFile(path, func(key uint64, c Counts) error { got[key] = c; return nil })
+		got := make(map[uint64]AccessCounts)
+		h, err := ReadAccessFile(path, func(key uint64, c AccessCounts) error { got[key] = c; return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,17 +65,17 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	var l Log
+	var l AccessLog
 	l.Push([]uint64{1, 5, 9}, 3, nil)
 	l.Pull([]uint64{5}, 0, []int32{7})
 	var b bytes.Buffer
-	if err := l.write(&b, Header{Format: format, Keys: 3}); err != nil {
+	if err := l.write(&b, AccessHeader{Format: format, Keys: 3}); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, file []byte) {
 		n, last := 0, uint64(0)
-		h, err := Read(bytes.NewReader(file), func(key uint64, _ Counts) error {
+		h, err := ReadAccess(bytes.NewReader(file), func(key uint64, _ AccessCounts) error {
 			if n > 0 && key <= last {
 				t.Errorf("key %d after %d", key, last)
 			}
@@ -93,7 +93,7 @@ func BenchmarkLog(b *testing.B) {
 	for i := range keys {
 		keys[i] = uint64(i) * 1_000_003
 	}
-	var l Log
+	var l AccessLog
 	b.ReportAllocs()
 	for b.Loop() {
 		l.Push(keys, 1, nil)

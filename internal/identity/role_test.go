@@ -1,4 +1,4 @@
-package role
+package identity
 
 import (
 	"crypto/x509"
@@ -50,15 +50,15 @@ func TestGrants(t *testing.T) {
 		"its own and another by rule": {[]string{"x", "psidecar://agent/x"}, []string{"operator=x"}, "agent/x, operator/*"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var rules []Rule
+			var rules []RoleRule
 			for _, text := range tc.rules {
-				r, err := ParseRule(text)
+				r, err := ParseRoleRule(text)
 				if err != nil {
 					t.Fatal(err)
 				}
 				rules = append(rules, r)
 			}
-			if got := Of(certificate(t, tc.names...), rules...).String(); got != tc.want {
+			if got := GrantsOf(certificate(t, tc.names...), rules...).String(); got != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)
 			}
 		})
@@ -66,14 +66,14 @@ func TestGrants(t *testing.T) {
 }
 
 func TestForHost(t *testing.T) {
-	g := Of(certificate(t, "psidecar://agent/Node1", "psidecar://proxy/*"))
+	g := GrantsOf(certificate(t, "psidecar://agent/Node1", "psidecar://proxy/*"))
 	for _, tc := range []struct {
 		role Role
 		host string
 		want bool
 	}{
-		{Agent, "node1", true}, {Agent, "node2", false}, {Agent, "", false}, {Agent, Any, false},
-		{Proxy, "node2", true}, {Operator, "node1", false},
+		{AgentRole, "node1", true}, {AgentRole, "node2", false}, {AgentRole, "", false}, {AgentRole, AnyHost, false},
+		{ProxyRole, "node2", true}, {OperatorRole, "node1", false},
 	} {
 		if got := g.For(tc.role, tc.host); got != tc.want {
 			t.Errorf("%s for %q: %v", tc.role, tc.host, got)
@@ -83,8 +83,8 @@ func TestForHost(t *testing.T) {
 
 // What psidecar certs writes is read again, whatever the host is called.
 func TestURI(t *testing.T) {
-	for _, name := range []string{"node1", "node1.example", "10.0.0.1", "fd00::1", "with space", "percent%", Any} {
-		if got := Of(certificate(t, URI(Agent, name).String())); len(got) != 1 || got[0] != (Grant{Agent, name}) {
+	for _, name := range []string{"node1", "node1.example", "10.0.0.1", "fd00::1", "with space", "percent%", AnyHost} {
+		if got := GrantsOf(certificate(t, RoleURI(AgentRole, name).String())); len(got) != 1 || got[0] != (Grant{AgentRole, name}) {
 			t.Errorf("%q becomes %v", name, got)
 		}
 	}
@@ -92,7 +92,7 @@ func TestURI(t *testing.T) {
 
 func TestBadRules(t *testing.T) {
 	for _, text := range []string{"", "agent", "agent=", "boss=x", "agent=[", "agent={host}*", "agent={host}{host}"} {
-		if _, err := ParseRule(text); err == nil {
+		if _, err := ParseRoleRule(text); err == nil {
 			t.Errorf("%q is taken", text)
 		}
 	}
@@ -100,7 +100,7 @@ func TestBadRules(t *testing.T) {
 
 func TestMissingSaysWhatToDo(t *testing.T) {
 	c := certificate(t, "node1", "psidecar://agent/node1")
-	text := Missing(c, Of(c), Proxy, "--tls-peer").Error()
+	text := MissingRole(c, GrantsOf(c), ProxyRole, "--tls-peer").Error()
 	for _, part := range []string{"node1", "agent/node1", "psidecar certs", "psidecar://proxy/NAME", "--tls-peer"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q does not say %q", text, part)

@@ -1,9 +1,10 @@
-// Package job runs a PS-lite job for a test or psidecar demo: a scheduler, servers
+// This part runs a PS-lite job for a test or psidecar demo: a scheduler, servers
 // and workers of any programs that take their part from the DMLC_* environment
 // (psjob, the C++ peer, PS-lite's own), mixed as the caller likes, on the hosts of a
 // hosts.Net or on loopback. What comes in is a [Job]; what goes out is what
 // every process printed and how it ended.
-package job
+
+package hosts
 
 import (
 	"cmp"
@@ -17,8 +18,6 @@ import (
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // Program is a command line: path and arguments.
@@ -32,11 +31,11 @@ type Job struct {
 	// Hosts get the nodes in turn: server i and worker i run on host i modulo
 	// their number, the scheduler on the first, all in the cgroup Group of
 	// their host. Without hosts everything runs on loopback.
-	Hosts []*hosts.Host
+	Hosts []*Host
 	// WorkerHosts get the workers in turn, instead of Hosts.
-	WorkerHosts []*hosts.Host
+	WorkerHosts []*Host
 	// Apart is the scheduler's host instead.
-	Apart *hosts.Host
+	Apart *Host
 	// IPv6 gives the nodes the hosts' IPv6 addresses, or ::1.
 	IPv6 bool
 	// Port is the scheduler's on Hosts; 0 means 9091.
@@ -63,12 +62,12 @@ func Repeat(n int, p Program) []Program {
 type Node struct {
 	Role    string // scheduler, server or worker
 	Index   int    // among those of its role as the job lists them; not the rank
-	Host    *hosts.Host
-	Process *hosts.Process // nil on loopback
+	Host    *Host
+	Process *Process // nil on loopback
 	Cmd     *exec.Cmd
 
 	// Stdout and Stderr are complete when Running.Wait has returned.
-	Stdout, Stderr hosts.Log
+	Stdout, Stderr Log
 	// Err is how it ended, *exec.ExitError as a rule; set by Running.Wait.
 	Err error
 }
@@ -173,7 +172,7 @@ func (j Job) environment() ([]string, error) {
 	if port == 0 {
 		port = 9091
 	}
-	var scheduler *hosts.Host
+	var scheduler *Host
 	if len(j.Hosts) > 0 {
 		scheduler = cmp.Or(j.Apart, j.Hosts[0])
 	} else {
@@ -194,7 +193,7 @@ func (j Job) environment() ([]string, error) {
 	}, nil
 }
 
-func (j Job) address(h *hosts.Host) string {
+func (j Job) address(h *Host) string {
 	switch {
 	case h == nil && j.IPv6:
 		return "::1"

@@ -1,4 +1,4 @@
-package kube
+package store
 
 import (
 	"context"
@@ -21,11 +21,11 @@ const (
 	atOnce = 8
 )
 
-func (s *Store) pageName(number uint64) string { return fmt.Sprintf("%s-%06d", s.name, number) }
+func (s *KubeStore) pageName(number uint64) string { return fmt.Sprintf("%s-%06d", s.name, number) }
 
 // takeOver makes this process the only one that can write, and reads what is
 // there.
-func (s *Store) takeOver(ctx context.Context) error {
+func (s *KubeStore) takeOver(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := s.takeRoot(ctx)
 		if err == nil {
@@ -66,7 +66,7 @@ func isRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAl
 // takeRoot reads the root, asks whether the Lease is still held, in this order,
 // and writes the version that was read. Who has taken over between reading and
 // writing makes the writing fail.
-func (s *Store) takeRoot(ctx context.Context) error {
+func (s *KubeStore) takeRoot(ctx context.Context) error {
 	object, err := s.objects.Get(ctx, s.name, metav1.GetOptions{})
 	r := root{Format: rootFormat}
 	switch {
@@ -97,9 +97,9 @@ func (s *Store) takeRoot(ctx context.Context) error {
 	return s.writeRoot(ctx, r)
 }
 
-func (s *Store) selector() string { return StoreLabel + "=" + s.name }
+func (s *KubeStore) selector() string { return StoreLabel + "=" + s.name }
 
-func (s *Store) writeRoot(ctx context.Context, r root) error {
+func (s *KubeStore) writeRoot(ctx context.Context, r root) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encoding ConfigMap %s: %w", s.name, err)
@@ -116,7 +116,7 @@ func (s *Store) writeRoot(ctx context.Context, r root) error {
 
 // object returns the object to be written in place of before, without its
 // content.
-func (s *Store) object(before *corev1.ConfigMap, name string) *corev1.ConfigMap {
+func (s *KubeStore) object(before *corev1.ConfigMap, name string) *corev1.ConfigMap {
 	m := &corev1.ConfigMap{}
 	if before != nil {
 		before.ObjectMeta.DeepCopyInto(&m.ObjectMeta) // labels and owners that others gave it stay
@@ -130,7 +130,7 @@ func (s *Store) object(before *corev1.ConfigMap, name string) *corev1.ConfigMap 
 }
 
 // putObject creates an object that has no version, and updates others.
-func (s *Store) putObject(ctx context.Context, m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+func (s *KubeStore) putObject(ctx context.Context, m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	write := func() (*corev1.ConfigMap, error) { return s.objects.Update(ctx, m, metav1.UpdateOptions{}) }
 	if m.ResourceVersion == "" {
 		write = func() (*corev1.ConfigMap, error) { return s.objects.Create(ctx, m, metav1.CreateOptions{}) }
@@ -147,7 +147,7 @@ func (s *Store) putObject(ctx context.Context, m *corev1.ConfigMap) (*corev1.Con
 
 // takePage reads a page and writes it as it is, which makes the versions that
 // others know invalid.
-func (s *Store) takePage(ctx context.Context, number uint64) (*page, error) {
+func (s *KubeStore) takePage(ctx context.Context, number uint64) (*page, error) {
 	name := s.pageName(number)
 	for attempt := 1; ; attempt++ {
 		object, err := s.objects.Get(ctx, name, metav1.GetOptions{})
@@ -173,7 +173,7 @@ func (s *Store) takePage(ctx context.Context, number uint64) (*page, error) {
 
 // know takes pages as all there are. It returns what removes the older one of
 // two records of an entry.
-func (s *Store) know(pages []*page) (stale []*draft) {
+func (s *KubeStore) know(pages []*page) (stale []*draft) {
 	s.pages, s.index, s.fill = map[uint64]*page{}, map[string]*page{}, nil
 	drop := func(p *page, name string) {
 		for _, d := range stale {
@@ -207,7 +207,7 @@ func (s *Store) know(pages []*page) (stale []*draft) {
 // deleteRubbish deletes pages that the root does not list, and that are older
 // than this process's turn: nobody can list them any more. One that is not
 // older is of somebody who has taken over since.
-func (s *Store) deleteRubbish(ctx context.Context) error {
+func (s *KubeStore) deleteRubbish(ctx context.Context) error {
 	listed := map[string]bool{s.name: true}
 	for number := range s.pages {
 		listed[s.pageName(number)] = true

@@ -1,4 +1,4 @@
-// Package kube keeps a planner's entries in objects of a Kubernetes cluster,
+// This part keeps a planner's entries in objects of a Kubernetes cluster,
 // and sees to it that of several planners one writes them.
 //
 // In come entries, by the methods of [store.Store]; out go ConfigMaps: a root,
@@ -12,7 +12,8 @@
 // every page, so that no version that somebody else knows is valid; both get
 // the count of the Lease's transitions as an annotation, and a root whose count
 // is higher than one's own is not taken over.
-package kube
+
+package store
 
 import (
 	"context"
@@ -23,8 +24,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/psidecar/psidecar/planner/store"
 )
 
 const (
@@ -59,9 +58,9 @@ type Objects interface {
 // now, as the API server says, and else an error.
 type Holds func(ctx context.Context) (transitions int64, err error)
 
-// A Store holds entries in the ConfigMaps of a namespace. It has all of them in
+// A KubeStore holds entries in the ConfigMaps of a namespace. It has all of them in
 // memory too. It implements [store.Store].
-type Store struct {
+type KubeStore struct {
 	objects Objects
 	name    string
 	holds   Holds
@@ -77,10 +76,10 @@ type Store struct {
 	closed bool
 }
 
-// Open takes the store of that name over. Until then, and from the moment that
+// OpenKube takes the store of that name over. Until then, and from the moment that
 // another process does, writes fail with [store.ErrUnavailable].
-func Open(ctx context.Context, objects Objects, name string, holds Holds) (*Store, error) {
-	s := &Store{objects: objects, name: name, holds: holds}
+func OpenKube(ctx context.Context, objects Objects, name string, holds Holds) (*KubeStore, error) {
+	s := &KubeStore{objects: objects, name: name, holds: holds}
 	if err := s.takeOver(ctx); err != nil {
 		return nil, fmt.Errorf("opening the store %s: %w", name, err)
 	}
@@ -88,7 +87,7 @@ func Open(ctx context.Context, objects Objects, name string, holds Holds) (*Stor
 }
 
 // Each implements store.Store.
-func (s *Store) Each(ctx context.Context, each func(string, []byte) error) error {
+func (s *KubeStore) Each(ctx context.Context, each func(string, []byte) error) error {
 	s.mu.Lock()
 	entries := make(map[string][]byte, len(s.index)) // values are replaced, never changed
 	for name, p := range s.index {
@@ -108,8 +107,8 @@ func (s *Store) Each(ctx context.Context, each func(string, []byte) error) error
 
 // Write implements store.Store. Neighbours that go to one page are written
 // together.
-func (s *Store) Write(ctx context.Context, entries []store.Entry) error {
-	if err := store.Check(entries); err != nil {
+func (s *KubeStore) Write(ctx context.Context, entries []Entry) error {
+	if err := Check(entries); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -118,22 +117,22 @@ func (s *Store) Write(ctx context.Context, entries []store.Entry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("%w: %s is closed", store.ErrUnavailable, s.name)
+		return fmt.Errorf("%w: %s is closed", ErrUnavailable, s.name)
 	}
 	if s.unsure {
 		if err := s.takeOver(ctx); err != nil {
-			return fmt.Errorf("%w: %s: %w", store.ErrUnavailable, s.name, err)
+			return fmt.Errorf("%w: %s: %w", ErrUnavailable, s.name, err)
 		}
 	}
 	if err := s.write(ctx, entries); err != nil {
 		s.unsure = true
-		return fmt.Errorf("%w: %s: %w", store.ErrUnavailable, s.name, err)
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, s.name, err)
 	}
 	return nil
 }
 
 // Close implements store.Store. The Lease is given back by who has it.
-func (s *Store) Close() error {
+func (s *KubeStore) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

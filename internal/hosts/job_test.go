@@ -1,4 +1,4 @@
-package job
+package hosts_test
 
 import (
 	"context"
@@ -8,16 +8,13 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/psidecar/psidecar/internal/hosts"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
 // shell is a program that is a line of shell.
-func shell(line string) Program { return Program{"/bin/sh", "-c", line} }
+func shell(line string) hosts.Program { return hosts.Program{"/bin/sh", "-c", line} }
 
 const printPart = `echo $DMLC_ROLE $DMLC_NUM_SERVER $DMLC_NUM_WORKER $DMLC_PS_ROOT_URI $DMLC_NODE_HOST $EXTRA; [ "$DMLC_PS_ROOT_PORT" -gt 0 ]`
 
@@ -47,7 +44,7 @@ func TestNodesAreToldTheirParts(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := Job{Scheduler: shell(printPart), Servers: Repeat(1, shell(printPart)), Workers: Repeat(2, shell(printPart)),
+			j := hosts.Job{Scheduler: shell(printPart), Servers: hosts.Repeat(1, shell(printPart)), Workers: hosts.Repeat(2, shell(printPart)),
 				IPv6: test.ipv6, Env: []string{"EXTRA=more"}}
 			if test.hosts > 0 {
 				j.Hosts = hoststest.New(t, hosts.Config{Hosts: test.hosts}).Hosts()
@@ -66,9 +63,9 @@ func TestNodesAreToldTheirParts(t *testing.T) {
 }
 
 func TestOneFailureEndsTheJob(t *testing.T) {
-	r, err := Job{
-		Scheduler: shell("exec sleep 1000"), Servers: Repeat(2, shell("exec sleep 1000")),
-		Workers: []Program{shell("exec sleep 1000"), shell("echo it broke >&2; exit 3")},
+	r, err := hosts.Job{
+		Scheduler: shell("exec sleep 1000"), Servers: hosts.Repeat(2, shell("exec sleep 1000")),
+		Workers: []hosts.Program{shell("exec sleep 1000"), shell("echo it broke >&2; exit 3")},
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +87,7 @@ func TestOneFailureEndsTheJob(t *testing.T) {
 
 func TestContextEndsTheJob(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := Job{Scheduler: shell("exec sleep 1000"), Servers: Repeat(1, shell("exec sleep 1000"))}.Start(ctx)
+	r, err := hosts.Job{Scheduler: shell("exec sleep 1000"), Servers: hosts.Repeat(1, shell("exec sleep 1000"))}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +98,7 @@ func TestContextEndsTheJob(t *testing.T) {
 }
 
 func TestSignalReachesTheProcess(t *testing.T) {
-	r, err := Job{Scheduler: shell("exec sleep 1000")}.Start(t.Context())
+	r, err := hosts.Job{Scheduler: shell("exec sleep 1000")}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +112,7 @@ func TestSignalReachesTheProcess(t *testing.T) {
 }
 
 func TestStartNamesTheProgramThatIsNotThere(t *testing.T) {
-	_, err := Job{Scheduler: shell("exec sleep 1000"), Servers: Repeat(1, Program{"/nonexistent"})}.Start(t.Context())
+	_, err := hosts.Job{Scheduler: shell("exec sleep 1000"), Servers: hosts.Repeat(1, hosts.Program{"/nonexistent"})}.Start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent") || !strings.Contains(err.Error(), "server 0") {
 		t.Errorf("got %v, want server 0 and /nonexistent", err)
 	}

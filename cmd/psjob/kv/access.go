@@ -1,13 +1,14 @@
-// Package access keeps and stores the truth about a worker: how often it
+// This part keeps and stores the truth about a worker: how often it
 // pushed and pulled each key, and how many bytes of values went either way.
 // What a watcher of the network reports is compared with it.
 //
-// A file is one zstd stream. Inside stands one line of JSON, the [Header], and
+// A file is one zstd stream. Inside stands one line of JSON, the [AccessHeader], and
 // then for each key in ascending order five unsigned varints: the difference
 // to the previous key (the first key itself), pushes, bytes pushed, pulls,
 // bytes pulled. Bytes are those of the values alone. Every request counts
 // once, when it has been answered; what a resender repeats does not count.
-package access
+
+package kv
 
 import (
 	"bufio"
@@ -25,14 +26,14 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/store"
 )
 
-// Counts are the accesses of one worker to one key.
-type Counts struct {
+// AccessCounts are the accesses of one worker to one key.
+type AccessCounts struct {
 	Pushes, Pulls        uint32
 	PushBytes, PullBytes uint64
 }
 
-// Header is the first line of a file.
-type Header struct {
+// AccessHeader is the first line of a file.
+type AccessHeader struct {
 	Format string `json:"format"` // "psjob-access-1"
 	Node   int    `json:"node"`   // the worker's PS-lite id
 	Rank   int    `json:"rank"`
@@ -41,17 +42,17 @@ type Header struct {
 
 const format = "psjob-access-1"
 
-// A Log counts accesses. It takes 40 to 56 bytes a key and is not safe for
+// A AccessLog counts accesses. It takes 40 to 56 bytes a key and is not safe for
 // concurrent use. The zero Log is empty.
-type Log struct {
+type AccessLog struct {
 	index   store.Index
-	counts  []Counts
+	counts  []AccessCounts
 	numbers []uint32
 }
 
 // Push counts a push of len(keys) values of width floats each, or of lens[i]
 // floats where lens is not nil.
-func (l *Log) Push(keys []uint64, width int, lens []int32) {
+func (l *AccessLog) Push(keys []uint64, width int, lens []int32) {
 	l.touch(keys)
 	for i, n := range l.numbers {
 		c := &l.counts[n]
@@ -61,7 +62,7 @@ func (l *Log) Push(keys []uint64, width int, lens []int32) {
 }
 
 // Pull counts a pull that was answered with values of that shape.
-func (l *Log) Pull(keys []uint64, width int, lens []int32) {
+func (l *AccessLog) Pull(keys []uint64, width int, lens []int32) {
 	l.touch(keys)
 	for i, n := range l.numbers {
 		c := &l.counts[n]
@@ -77,18 +78,18 @@ func valueBytes(i, width int, lens []int32) uint64 {
 	return uint64(width) * 4
 }
 
-func (l *Log) touch(keys []uint64) {
+func (l *AccessLog) touch(keys []uint64) {
 	l.numbers = slices.Grow(l.numbers[:0], len(keys))[:len(keys)]
 	l.index.Numbers(keys, l.numbers)
 	l.counts = slices.Grow(l.counts, l.index.Len()-len(l.counts))[:l.index.Len()]
 }
 
 // Len returns the number of keys.
-func (l *Log) Len() int { return l.index.Len() }
+func (l *AccessLog) Len() int { return l.index.Len() }
 
 // All yields the keys in ascending order with their counts.
-func (l *Log) All() iter.Seq2[uint64, Counts] {
-	return func(yield func(uint64, Counts) bool) {
+func (l *AccessLog) All() iter.Seq2[uint64, AccessCounts] {
+	return func(yield func(uint64, AccessCounts) bool) {
 		keys := l.index.Keys()
 		order := make([]uint32, len(keys))
 		for i := range order {
@@ -104,12 +105,12 @@ func (l *Log) All() iter.Seq2[uint64, Counts] {
 }
 
 // WriteFile stores the log of a worker.
-func (l *Log) WriteFile(path string, node, rank int) error {
+func (l *AccessLog) WriteFile(path string, node, rank int) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("writing the access log: %w", err)
 	}
-	err = l.write(f, Header{Format: format, Node: node, Rank: rank, Keys: l.Len()})
+	err = l.write(f, AccessHeader{Format: format, Node: node, Rank: rank, Keys: l.Len()})
 	if closing := f.Close(); err == nil {
 		err = closing
 	}
@@ -119,7 +120,7 @@ func (l *Log) WriteFile(path string, node, rank int) error {
 	return nil
 }
 
-func (l *Log) write(w io.Writer, h Header) error {
+func (l *AccessLog) write(w io.Writer, h AccessHeader) error {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return err

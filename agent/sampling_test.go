@@ -1,4 +1,4 @@
-package sampling
+package agent
 
 import (
 	"testing"
@@ -7,10 +7,10 @@ import (
 
 // A host is a model of one whose agent samples as the controller says.
 type host struct {
-	c       Controller
-	now     Look
+	c       sampleController
+	now     sampleLook
 	jobs    map[string]*job
-	decided Decision
+	decided sampleDecision
 }
 
 // A job makes steps of two timestamps, a pull and a push.
@@ -26,8 +26,8 @@ type job struct {
 
 func newHost(budget float64) *host {
 	return &host{
-		c: Controller{Budget: budget, Start: 16}, jobs: map[string]*job{},
-		now: Look{At: time.Unix(1000, 0), Jobs: map[string]Seen{}},
+		c: sampleController{Budget: budget, Start: 16}, jobs: map[string]*job{},
+		now: sampleLook{At: time.Unix(1000, 0), Jobs: map[string]sampleSeen{}},
 	}
 }
 
@@ -35,7 +35,7 @@ func newHost(budget float64) *host {
 func (h *host) run(seconds int) {
 	for range seconds {
 		h.now.At = h.now.At.Add(time.Second)
-		seen := map[string]Seen{}
+		seen := map[string]sampleSeen{}
 		for name, j := range h.jobs {
 			s := h.now.Jobs[name]
 			oneIn := float64(16)
@@ -55,7 +55,7 @@ func (h *host) run(seconds int) {
 			}
 			s.AllBytes, s.KeyBytes = uint64(j.full), uint64(j.copied)
 			if j.timestamp > 0 {
-				s.Clocks = map[Clock]int32{{}: j.timestamp}
+				s.Clocks = map[sampleClock]int32{{}: j.timestamp}
 			}
 			h.now.KeyNanos += int64(bytes / oneIn * j.nanosPerByte)
 			seen[name] = s
@@ -126,7 +126,7 @@ func TestSavings(t *testing.T) {
 			}
 			for second := 1; second <= 600; second++ {
 				h.run(1)
-				if most := 0.01*float64(second) + 0.01*Saving.Seconds() + 0.05; took() > most {
+				if most := 0.01*float64(second) + 0.01*saving.Seconds() + 0.05; took() > most {
 					t.Fatalf("%d s into the job its keys have taken %.2f s, want %.2f at most", second, took(), most)
 				}
 				if d := h.decided.Jobs["a"]; second > 3 && second < 20 && d.OneIn > 1 {

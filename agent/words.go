@@ -1,4 +1,4 @@
-package stall
+package agent
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 )
 
 // Text says the stall in words, but for how long.
-func (s *Stall) Text() string {
+func (s *stall) Text() string {
 	var b strings.Builder
 	b.WriteString(s.Who)
 	switch s.Kind {
