@@ -42,7 +42,7 @@ func ShareLoop(ctx context.Context, n int, work func(part, from, to int)) error 
 	for part := range parts {
 		first, last := n*part/parts, n*(part+1)/parts
 		g.Go(func() error {
-			return Do(ctx, last-first, func(from, to int) { work(part, first+from, first+to) })
+			return EachPiece(ctx, last-first, func(from, to int) { work(part, first+from, first+to) })
 		})
 	}
 	return g.Wait()
