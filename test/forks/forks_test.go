@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/internal/job"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -178,8 +177,8 @@ func watch(ctx context.Context, sidecars []*sidecar.Sidecar, ended <-chan struct
 // run runs the job and checks what its nodes say.
 func (x Trial) run(t *testing.T, net *hosts.Net) {
 	t.Helper()
-	program := job.Program(x.Program)
-	j := job.Job{Scheduler: program, Servers: job.Repeat(x.Servers, program), Workers: job.Repeat(x.Workers, program), Hosts: net.Hosts(), Env: x.Env}
+	program := hosts.Program(x.Program)
+	j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(x.Servers, program), Workers: hosts.Repeat(x.Workers, program), Hosts: net.Hosts(), Env: x.Env}
 	for try := 1; ; try++ {
 		err := x.try(t.Context(), j)
 		if err == nil {
@@ -195,7 +194,7 @@ func (x Trial) run(t *testing.T, net *hosts.Net) {
 // patience is how long a job may take.
 const patience = 2 * time.Minute
 
-func (x Trial) try(ctx context.Context, j job.Job) error {
+func (x Trial) try(ctx context.Context, j hosts.Job) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	r, err := j.Start(ctx)
