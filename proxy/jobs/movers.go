@@ -14,9 +14,12 @@ import (
 
 const (
 	// moveKeys is how many keys move at a time, and maxMoving how many such
-	// groups.
+	// groups. Smaller groups, of keys that go to many servers, are as many as have
+	// together that many keys, but no more than maxGroups: each takes as long as a
+	// large one.
 	moveKeys  = 2048
 	maxMoving = 4
+	maxGroups = 32
 	// expireAfter is how long a move may take before it is given up. Until it
 	// is recorded, requests for its keys wait.
 	expireAfter = 2 * time.Second
@@ -178,7 +181,7 @@ func (x *job) beginMoves() {
 	if len(x.work) == 0 || !x.mayAsk(time.Now()) || !x.known(time.Now()) {
 		return
 	}
-	for n := 0; n < len(x.work) && x.site.Moving() < maxMoving; {
+	for n := 0; n < len(x.work) && x.mayMove(len(x.work[n].keys)); {
 		w := x.work[n]
 		if x.run == "" {
 			x.work = slices.Delete(x.work, n, n+1)
@@ -205,6 +208,17 @@ func (x *job) beginMoves() {
 			n++ // later
 		}
 	}
+}
+
+// mayMove reports whether a group of so many keys may move beside those that do.
+func (x *job) mayMove(keys int) bool {
+	if groups := x.site.Moving(); groups < maxMoving || groups >= maxGroups {
+		return groups < maxMoving
+	}
+	for _, a := range x.underWay {
+		keys += len(a.work.keys)
+	}
+	return keys <= maxMoving*moveKeys
 }
 
 // beginMove begins to move those of the keys that are where they should be.

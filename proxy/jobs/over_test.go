@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -179,4 +180,41 @@ func back(t *testing.T, x *job, rank int) *answers {
 	t.Cleanup(func() { c.Close() })
 	c.join(x, c.peer)
 	return c
+}
+
+// Groups of many keys move four at a time; small ones, of keys that go to many servers,
+// as many as have together no more keys than those.
+func TestSmallGroupsMoveTogether(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		groups []int // keys of each
+		moving int
+	}{
+		{"large", []int{moveKeys, moveKeys, moveKeys, moveKeys, moveKeys}, maxMoving},
+		{"of a key", slices.Repeat([]int{1}, 2*maxGroups), maxGroups},
+		{"small behind large", slices.Concat([]int{moveKeys, moveKeys, moveKeys, moveKeys - 2}, slices.Repeat([]int{1}, 5)), maxMoving + 2},
+		{"large behind small", slices.Concat(slices.Repeat([]int{1}, 5), []int{moveKeys, moveKeys, moveKeys, moveKeys}), 5 + maxMoving - 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
+			x.jobs.plans.listed = true
+			connect(t, x)
+			x.locked(func() error {
+				next := uint64(0)
+				for i, n := range c.groups {
+					b := &api.MoveBatch{Batch: uint64(i + 1), From: 0, To: 1}
+					for range n {
+						b.First = append(b.First, next)
+						next += 2 // a key of its own
+					}
+					x.accept(b)
+				}
+				return nil
+			})
+			x.tick()
+			if n := x.site.Moving(); n != c.moving {
+				t.Errorf("%d groups move, want %d", n, c.moving)
+			}
+		})
+	}
 }

@@ -17,10 +17,10 @@ import (
 )
 
 // moveKeys is how many ranges a proxy moves at a time, maxMoving how many groups of
-// them.
+// them: as proxies do, where groups are small.
 const (
 	moveKeys  = 2048
-	maxMoving = 8
+	maxMoving = 32
 )
 
 // fullEvery is of how many proxies one keeps where all keys are; the others keep the
@@ -32,6 +32,7 @@ const fullEvery = 32
 type proxy struct {
 	host  *host
 	moves chan *api.PlanEvent
+	done  chan *api.MoveReport // not told yet
 
 	mu     sync.Mutex // guards the rest
 	jobs   map[string]*copied
@@ -49,7 +50,7 @@ type copied struct {
 }
 
 func newProxy(h *host) *proxy {
-	p := &proxy{host: h, moves: make(chan *api.PlanEvent, 1<<14), jobs: map[string]*copied{}}
+	p := &proxy{host: h, moves: make(chan *api.PlanEvent, 1<<14), done: make(chan *api.MoveReport, maxMoving), jobs: map[string]*copied{}}
 	for _, j := range h.fleet.jobs {
 		p.jobs[j.name] = &copied{job: j}
 		if h.number%fullEvery == 0 {
@@ -67,6 +68,7 @@ func (p *proxy) followPlans(ctx context.Context) error {
 		for range maxMoving {
 			movers.Go(func() { p.move(ctx) })
 		}
+		movers.Go(func() { p.reportMoves(ctx) })
 	})
 	return retry.Connect(ctx, p.host.fleet.planner.address, p.host.proxyOptions(), retry.Planner(300*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
 		client := api.NewPlansClient(conn)
@@ -194,7 +196,6 @@ func (p *proxy) digest(job string) (sum uint64, ok bool) {
 
 // move carries moves out until ctx ends.
 func (p *proxy) move(ctx context.Context) {
-	var reports reports
 	for {
 		select {
 		case <-ctx.Done():
@@ -202,12 +203,12 @@ func (p *proxy) move(ctx context.Context) {
 		case e := <-p.moves:
 			for p.host.fleet.held.Load() && pause(ctx, 20*time.Millisecond) == nil {
 			}
-			p.moveBatch(ctx, e, &reports)
+			p.moveBatch(ctx, e)
 		}
 	}
 }
 
-func (p *proxy) moveBatch(ctx context.Context, e *api.PlanEvent, to *reports) {
+func (p *proxy) moveBatch(ctx context.Context, e *api.PlanEvent) {
 	b := e.GetMove()
 	p.mu.Lock()
 	j := p.jobs[e.GetJob()].job
@@ -246,30 +247,53 @@ func (p *proxy) moveBatch(ctx context.Context, e *api.PlanEvent, to *reports) {
 			from = until
 		}
 	}
-	to.tell(ctx, p.planner, report)
+	select {
+	case p.done <- report:
+	case <-ctx.Done():
+	}
 }
 
-// reports are a mover's stream of reports.
-type reports struct {
-	stream grpc.BidiStreamingClient[api.MoveReport, api.MoveTaken] // nil: it is to be opened
-}
-
-// tell reports a batch as done, until the planner has heard it.
-func (s *reports) tell(ctx context.Context, planner func() api.PlansClient, r *api.MoveReport) {
-	again := retry.Planner(100 * time.Millisecond)
-	for ctx.Err() == nil {
-		if s.stream == nil {
-			s.stream, _ = planner().Progress(ctx) // or nil
-		}
-		if s.stream != nil {
-			err := s.stream.Send(r)
-			if _, answered := s.stream.Recv(); err == nil && answered == nil {
-				return
-			}
-			s.stream = nil
-		}
-		if again.Wait(ctx) != nil {
+// reportMoves tells the planner which batches are done, until ctx ends: all that wait
+// at a time, until it has heard them.
+func (p *proxy) reportMoves(ctx context.Context) {
+	var stream grpc.BidiStreamingClient[api.MoveReport, api.MoveTaken] // nil: it is to be opened
+	for {
+		var waiting []*api.MoveReport
+		select {
+		case r := <-p.done:
+			waiting = append(waiting, r)
+		case <-ctx.Done():
 			return
 		}
+		for range len(p.done) {
+			waiting = append(waiting, <-p.done)
+		}
+		again := retry.Planner(100 * time.Millisecond)
+		for tell(ctx, &stream, p.planner, waiting) != nil {
+			stream = nil
+			if again.Wait(ctx) != nil {
+				return
+			}
+		}
 	}
+}
+
+// tell sends reports and waits for the answers.
+func tell(ctx context.Context, stream *grpc.BidiStreamingClient[api.MoveReport, api.MoveTaken], planner func() api.PlansClient, reports []*api.MoveReport) (err error) {
+	if *stream == nil {
+		if *stream, err = planner().Progress(ctx); err != nil {
+			return err
+		}
+	}
+	for _, r := range reports {
+		if err := (*stream).Send(r); err != nil {
+			return err
+		}
+	}
+	for range reports {
+		if _, err := (*stream).Recv(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
