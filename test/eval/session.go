@@ -13,6 +13,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // A session trains a model synchronously in this process: workers and a server
@@ -73,14 +74,15 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	}
 	r := &result{}
 	var batches, before metric.Tally
+	memory := relay.NewMemory(wayMemory)
 	var workers []*trainee
 	for i, m := range s.models {
 		w := &trainee{session: s, model: m, server: server, result: r, order: rand.New(rand.NewPCG(s.seed, uint64(i))), momentum: model.Momentum{Factor: s.momentum}}
-		if w.up, err = dial(near, far, uint64(2*i), fmt.Sprintf("ps%d", 9+2*i)); err != nil {
+		if w.up, err = dial(near, far, uint64(2*i), fmt.Sprintf("ps%d", 9+2*i), memory); err != nil {
 			return nil, err
 		}
 		defer w.up.close()
-		if w.down, err = dial(far, near, uint64(2*i+1), "ps8"); err != nil {
+		if w.down, err = dial(far, near, uint64(2*i+1), "ps8", memory); err != nil {
 			return nil, err
 		}
 		defer w.down.close()

@@ -20,9 +20,11 @@ type way struct {
 	close    func()
 }
 
-var memory = relay.NewMemory(1 << 30)
+// wayMemory bounds what the codecs of a session take. Each session has its own: codecs
+// keep what is not answered for a peer that may come back, and none does.
+const wayMemory = 1 << 30
 
-func dial(from, to *values.Codec, id uint64, node string) (*way, error) {
+func dial(from, to *values.Codec, id uint64, node string, memory *relay.Memory) (*way, error) {
 	l := relay.Link{
 		ID: id, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
 		Destination: netip.MustParseAddrPort("198.18.0.2:9000"), Origin: "here",
