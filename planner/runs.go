@@ -49,7 +49,7 @@ type runBook struct {
 
 	mu     sync.Mutex            // guards the rest
 	names  map[string][]page.Run // the oldest first
-	live   map[string]*runLive      // by scheduler
+	live   map[string]*runLive   // by scheduler
 	unsafe map[string]time.Time  // names whose runs have changed, and since when
 }
 
