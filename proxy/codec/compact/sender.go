@@ -1,6 +1,7 @@
 package compact
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
@@ -28,6 +29,7 @@ type Sender struct {
 	outlet    *shared.Outlet // nil: nothing is shared
 	named     bool           // the group was, on this link
 	away      elsewhere
+	place     int // in the last head: where packed values belong
 	close     func()
 }
 
@@ -67,7 +69,7 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 
 // EncodeAny is Encode for messages whose values the caller may send in another
 // way: however few keys they have, they are encoded, and their values are a
-// plain frame.
+// plain frame, unless [Sender.PackValues] is called next.
 func (s *Sender) EncodeAny(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	return s.encode(dst, shown, 0, false)
 }
@@ -93,6 +95,23 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 		plain = 1 << (len(shown.Frames) - len(m.Data) + 1)
 	}
 	return dst, plain, true
+}
+
+// PackValues has the values of the message that was encoded last, by EncodeAny, follow
+// packed in its head, which begins at dst[at:], where that takes most bytes at the most
+// and encoding pays. Without ok dst is as it was.
+func (s *Sender) PackValues(dst []byte, at int, shown *relay.Message, most int) (_ []byte, ok bool) {
+	m, _, err := shown.Decode()
+	if err != nil || shown.Rest || len(m.Data) < 2 || s.pays != nil && !s.pays() {
+		return dst, false
+	}
+	lens := bytes.Clone(dst[at+s.place:])
+	packed, form := s.packValues(dst[:at+s.place], m, s.headLimit-(len(dst)-at))
+	if form == 0 || len(packed)-(at+s.place) > most {
+		return append(packed[:at+s.place], lens...), false
+	}
+	packed[at] |= form
+	return append(packed, lens...), true
 }
 
 // fits reports whether a message can be encoded and has keys of the fewest
@@ -147,6 +166,7 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack boo
 	if s.retain(m, keys) {
 		flags |= retained
 	}
+	s.place = len(dst) - at
 	if len(m.Data) > 1 {
 		flags |= hasValues
 		if pack {

@@ -315,6 +315,18 @@ func (s *Sender) masks(m *pslite.Message) bool {
 	return false
 }
 
+// onlyRounds reports whether rules do nothing to a message but send its values in 16
+// bits.
+func (s *Sender) onlyRounds(m *pslite.Message) bool {
+	if !s.layout.any(func(r *Rule) bool { return r.Wire != "" }) {
+		return false
+	}
+	if m.Meta.Request {
+		return !s.layout.any(func(r *Rule) bool { return r.keeps() || r.Quantize > 0 || r.Slim != nil }) && !s.owes(m)
+	}
+	return !s.layout.any(func(r *Rule) bool { return r.Unchanged || r.Slim != nil || r.feedsBack() || r.activates() })
+}
+
 // encode encodes a message whose values may be coded. Without ok nothing has
 // happened.
 func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (head []byte, plain uint32, ok bool) {
@@ -322,7 +334,12 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (he
 	if !ok {
 		return dst, 0, false
 	}
-	at, coded := len(head), false
+	start, at, coded := len(dst), len(head), false
+	if s.onlyRounds(m) { // fewer bytes without rounding are better
+		if head, ok := s.compact.PackValues(head, start, shown, len(m.Data[1])/2); ok {
+			return append(head, modeCompact), 0, true
+		}
+	}
 	s.rounds.whose = [2]int32{m.Meta.AppID, m.Meta.CustomerID}
 	if m.Meta.Request {
 		head, coded = s.appendPush(head, shown, m)
@@ -330,6 +347,9 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (he
 		head, coded = s.appendPull(head, m)
 	}
 	if !coded {
+		if head, ok := s.compact.PackValues(head, start, shown, len(m.Data[1])); ok {
+			return append(head, modeCompact), 0, true
+		}
 		return append(head, modeCompact), plain, true
 	}
 	head = binary.LittleEndian.AppendUint32(head, uint32(len(head)-at))
