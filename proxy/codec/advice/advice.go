@@ -65,6 +65,7 @@ type Study struct {
 	detector map[string]*pslite.Detector
 	missed   int
 	pushes   int             // messages
+	floats   int             // of these, with float32 values
 	pushers  map[string]bool // connections with pushes
 	squares  float64         // of all pushed values
 	sides    [2]side         // pushes and pulls: bytes of the messages
@@ -136,6 +137,7 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	at := 0
 	switch {
 	case m.Meta.Push && m.Meta.Request:
+		s.pushes++
 		s.pushed(connection, m.Values())
 	case m.Meta.Pull:
 		at = 1
@@ -160,7 +162,7 @@ func (s *Study) pushed(connection string, v pslite.Values) {
 	if v.Type != pslite.Float {
 		return
 	}
-	s.pushes++
+	s.floats++
 	s.pushers[connection] = true
 	for i := range v.Len() {
 		if x := float64(v.Float32(i)); x-x == 0 {
@@ -245,7 +247,7 @@ func (s *Study) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := Report{PushBytes: s.sides[0].plain, PullBytes: s.sides[1].plain, Pushes: s.pushes, Missed: s.missed}
-	step := s.squares / max(1, float64(s.pushes)) * float64(len(s.pushers))
+	step := s.squares / max(1, float64(s.floats)) * float64(len(s.pushers))
 	r.StepSquares = step
 	for _, t := range s.trials {
 		row := Row{Codec: t.Name,

@@ -121,3 +121,20 @@ func TestReportOfActivations(t *testing.T) {
 	}
 	t.Error("activations were not tried")
 }
+
+// Pushes of values that are no float32 are messages too; of these it is not said how much
+// of a step waits.
+func TestPushesOfOtherTypes(t *testing.T) {
+	s, err := NewStudy(64 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := pslite.Meta{Timestamp: 1, Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char}}
+	frames := [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, []uint64{7}), make([]byte, 64)}
+	if err := s.Message("up", pslite.WorkerID(0), frames); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Report(); r.Pushes != 1 || r.StepSquares != 0 {
+		t.Errorf("%d pushes with %v squares a step, want 1 and none", r.Pushes, r.StepSquares)
+	}
+}
