@@ -2,7 +2,7 @@
 // workers of one.
 
 import type { Heatmap, History, Servers } from "./api";
-import { bytes, clock, count, duration, percent } from "./format";
+import { bytes, clock, count, digits, duration, percent } from "./format";
 import { figure, table } from "./table";
 import type { View } from "./view";
 
@@ -39,20 +39,19 @@ export function summary(history: History): Record<"steps" | "bytes" | "left" | "
 }
 
 const known = (text: (n: number) => string) => (n: number) => (Number.isFinite(n) ? text(n) : "–");
-const plain = (n: number): string => (n < 10_000 ? n.toPrecision(3) : count(n));
 
 export function jobFigures(shown: History, beside: History): Figure[] {
   const [a, b] = [summary(shown), summary(beside)];
   return [
-    { name: "steps/s", shown: a.steps, beside: b.steps, text: plain },
+    { name: "steps/s", shown: a.steps, beside: b.steps, text: digits },
     { name: "bytes/s", shown: a.bytes, beside: b.bytes, text: (n) => `${bytes(n)}/s` },
     { name: "bytes per step", shown: a.bytes / a.steps, beside: b.bytes / b.steps, text: bytes },
     { name: "share that left hosts", shown: a.left, beside: b.left, text: percent },
-    { name: "requests/s", shown: a.requests, beside: b.requests, text: plain },
+    { name: "requests/s", shown: a.requests, beside: b.requests, text: digits },
     { name: "time to the answer, p50", shown: a.p50, beside: b.p50, text: duration },
     { name: "p99, of the worst stretch", shown: a.p99, beside: b.p99, text: duration },
-    { name: "skew: busiest server ÷ mean", shown: a.skew, beside: b.skew, text: plain },
-    { name: "cost of psidecar, % of a core", shown: a.cost, beside: b.cost, text: plain },
+    { name: "skew: busiest server ÷ mean", shown: a.skew, beside: b.skew, text: digits },
+    { name: "cost of psidecar, % of a core", shown: a.cost, beside: b.cost, text: digits },
   ];
 }
 
@@ -62,7 +61,7 @@ export function workerFigures({ workers }: Servers, a: string, b: string): Figur
     return [];
   }
   return [
-    { name: "steps/s", shown: one.steps_per_second, beside: other.steps_per_second, text: plain },
+    { name: "steps/s", shown: one.steps_per_second, beside: other.steps_per_second, text: digits },
     { name: "requests", shown: one.requests, beside: other.requests, text: count },
     { name: "bytes out", shown: one.bytes_out, beside: other.bytes_out, text: bytes },
     { name: "bytes in", shown: one.bytes_in, beside: other.bytes_in, text: bytes },

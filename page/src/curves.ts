@@ -3,7 +3,7 @@
 
 import uPlot from "uplot";
 import type { History, HistoryPoint } from "./api";
-import { bytes, clock, count, duration } from "./format";
+import { bytes, clock, digits, duration } from "./format";
 
 export interface Line { name: string; of(p: HistoryPoint): number | null; text(n: number): string; colour: number }
 
@@ -39,7 +39,7 @@ export const charts: Chart[] = [
 ];
 
 function count2(n: number): string {
-  return n === 0 ? "0" : n < 10_000 ? n.toPrecision(3) : count(n);
+  return n === 0 ? "0" : digits(n);
 }
 
 /** Whether all curves are 0 throughout: then the axis has no scale but its 0. */

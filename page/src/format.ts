@@ -5,9 +5,14 @@ const siPrefixes = ["", "k", "M", "G", "T", "P", "E"];
 /** 1234567 -> "1.23 M"; whole numbers under 10,000 stay as they are. */
 export function count(value: number): string {
   if (Math.abs(value) < 10_000) {
-    return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+    return Number.isInteger(value) ? String(value) : digits(value);
   }
   return scaled(value, "");
+}
+
+/** A rate, in three digits or whole: 12.345 -> "12.3", 1234.5 -> "1235". */
+export function digits(value: number): string {
+  return Math.abs(value) < 999.5 ? value.toPrecision(3) : count(Math.round(value));
 }
 
 /** 1536000 -> "1.54 MB". */

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { ends, extent, level, marks, ramp } from "./colours";
 import scale from "../scale/scale.json";
-import { bytes, count, duration, key, percent } from "./format";
+import { bytes, count, digits, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { adviceText, followersText, places, steps } from "./codecs";
 import type { Job, Latency } from "./api";
@@ -19,6 +19,7 @@ describe("numbers", () => {
     expect([0, 999, 1536, 2e9].map(bytes)).toEqual(["0 B", "999 B", "1.54 kB", "2.00 GB"]);
     expect([0, 2, 0.0123, 4.5e-6, 3e-9].map(duration)).toEqual(["0", "2.00 s", "12.3 ms", "4.50 µs", "3.00 ns"]);
     expect([119, 119.6, 125, 7199, 7200, 40_000, 200_000].map(duration)).toEqual(["119 s", "2 min", "2 min 5 s", "119 min 59 s", "2 h", "11 h 6 min", "2 d 7 h"]);
+    expect([0, 0.5, 12.345, 999.6, 1234.5, 12345.6].map(digits)).toEqual(["0.00", "0.500", "12.3", "1000", "1235", "12.3 k"]);
     expect([0.5, NaN].map(percent)).toEqual(["50.0%", "–"]);
   });
   it("keep all digits of a 64 bit key", () => {

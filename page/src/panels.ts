@@ -1,7 +1,7 @@
 // The panels below the heatmap, each a function from an answer to elements.
 
 import type { Alpha, Agent, Counter, Host, HotKey, Job, Keys, Latency, Servers, Sketch, Stall } from "./api";
-import { bytes, count, duration, megabits, percent, shortKey } from "./format";
+import { bytes, count, digits, duration, megabits, percent, shortKey } from "./format";
 import { shows } from "./view";
 import { placeColumns, type Places } from "./places";
 import { facts, figure, table, type Column } from "./table";
@@ -106,7 +106,7 @@ export function drawWorkers(host: HTMLElement, { workers }: Servers, places: Pla
     [
       { title: "worker", text: (w) => w.name + (w.straggler ? " (straggler)" : "") },
       ...placeColumns<WorkerRow>(places),
-      figure<WorkerRow>("steps/s", (w) => w.steps_per_second, (n) => n.toPrecision(3)),
+      figure<WorkerRow>("steps/s", (w) => w.steps_per_second, digits),
       figure<WorkerRow>("requests", (w) => w.requests, count),
       figure<WorkerRow>("out", (w) => w.bytes_out, bytes),
       figure<WorkerRow>("in", (w) => w.bytes_in, bytes),
@@ -279,7 +279,7 @@ export function jobStatus(job: Job, isFleet = false): { text: string; isBad: boo
     job.what || job.state,
     job.dialect && `PS-lite (${job.dialect})`,
     `${job.workers || "?"} workers, ${job.servers || "?"} servers`,
-    `${job.steps_per_second.toPrecision(3)} steps/s`,
+    `${digits(job.steps_per_second)} steps/s`,
     `${bytes(job.bytes_per_second)}/s`,
     `${percent(job.bytes ? job.left_host_bytes / job.bytes : NaN)} of ${bytes(job.bytes)} left ${isFleet ? "their hosts" : "this host"}`,
     job.latency.count > 0 && `requests ${duration(job.latency.p50)} at the median, ${duration(job.latency.p99)} p99`,

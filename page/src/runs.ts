@@ -1,7 +1,7 @@
 // The runs of a job's name, to compare one with another.
 
 import type { Run } from "./api";
-import { bytes, count, duration, percent } from "./format";
+import { bytes, count, digits, duration, percent } from "./format";
 import { figure, table } from "./table";
 
 /** How long a run has taken, in seconds, to its last message. */
@@ -20,7 +20,7 @@ export function drawRuns(host: HTMLElement, runs: Run[]): void {
       figure<Run>("workers", (r) => r.workers, count),
       figure<Run>("servers", (r) => r.servers, count),
       figure<Run>("steps", (r) => r.steps, (n) => count(Math.round(n))),
-      figure<Run>("steps/s", (r) => r.steps_per_second, (n) => n.toPrecision(3), (r) => (fastest > 0 ? r.steps_per_second / fastest : 0)),
+      figure<Run>("steps/s", (r) => r.steps_per_second, digits, (r) => (fastest > 0 ? r.steps_per_second / fastest : 0)),
       figure<Run>("bytes a step", (r) => r.bytes_per_step, bytes),
       figure<Run>("left their hosts", (r) => (r.bytes ? r.left_host_bytes / r.bytes : NaN), percent),
       { title: "scheduler", text: (r) => r.job },

@@ -69,7 +69,7 @@ func TestServersThatCount(t *testing.T) {
 				waited += r.killAtRest(s)
 				f.order(s, http.MethodPut, "/api/v1/codecs", "[]")
 			}
-			if layers == 0 {
+			if layers == 0 && restarts == 0 { // else it was before, by other proxies
 				t.Error("nothing went under the threshold")
 			}
 			if waited == 0 && restarts == 0 {
