@@ -73,6 +73,7 @@ void Van::CountBarrier(const Message& message) {
   meta.set_app_id(message.meta.app_id());
   meta.set_customer_id(message.meta.customer_id());
   meta.mutable_control()->set_cmd(kBarrier);
+  meta.mutable_control()->set_barrier_group(0);
   for (const peer::Node& node : nodes_) {
     if (group & (node.role() == kServer ? kServerGroup : kWorkerGroup)) Send(node.id(), meta);
   }

@@ -171,6 +171,10 @@ void Van::Send(int to, const peer::Meta& meta, std::vector<Frame> data) {
   size_t size = 0;
   for (const Frame& frame : data) size += frame.size();
   stamped.set_data_size(static_cast<int>(size));
+  // PS-lite writes these in every message.
+  if (!stamped.has_customer_id()) stamped.set_customer_id(0);
+  if (!stamped.has_pull()) stamped.set_pull(false);
+  if (!stamped.has_priority()) stamped.set_priority(0);
   Frame head = Frame::Copy(stamped.SerializeAsString());
   std::string what = "sending to node " + std::to_string(to);
   Check(zmq_msg_send(head.raw(), found->second, data.empty() ? 0 : ZMQ_SNDMORE), what);
