@@ -99,7 +99,8 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 
 // PackValues has the values of the message that was encoded last, by EncodeAny, follow
 // packed in its head, which begins at dst[at:], where that takes most bytes at the most
-// and encoding pays. Without ok dst is as it was.
+// and encoding pays. Without ok the outcome is what dst was, which itself is not valid
+// any more: its memory may have been written to.
 func (s *Sender) PackValues(dst []byte, at int, shown *relay.Message, most int) (_ []byte, ok bool) {
 	m, _, err := shown.Decode()
 	if err != nil || shown.Rest || len(m.Data) < 2 || s.pays != nil && !s.pays() {

@@ -54,3 +54,46 @@ func TestSparseValuesBesideRules(t *testing.T) {
 		})
 	}
 }
+
+// A message whose values turn out not to be worth packing is as if that had not been
+// tried, also where the attempt has outgrown the memory of the head.
+func TestValuesThatAreNotPackedLeaveTheLengths(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 2))
+	vals := make([]float32, 3000)
+	for i := range vals {
+		if rng.IntN(3) > 0 { // one in three is zero
+			vals[i] = float32(rng.NormFloat64())
+		}
+	}
+	lens := make([]int32, 1000)
+	keys := make([]uint64, len(lens))
+	for i := range lens {
+		keys[i], lens[i] = uint64(7*i), int32(1+i%5)
+	}
+	for _, c := range []struct {
+		name string
+		rule Rule
+	}{{"threshold", Rule{Threshold: 0.99}}, {"wire", Rule{Wire: "bf16"}}} {
+		t.Run(c.name, func(t *testing.T) {
+			e := newEnds(t, c.rule)
+			w := e.dial(t, e.worker, e.server, "ps9")
+			defer w.close()
+			for step := range 40 {
+				for i := range keys { // other keys each time: they are not pulled yet
+					keys[i] = uint64(7*i + 10_000*step)
+					lens[i] = int32(1 + rng.IntN(5))
+				}
+				n := 0
+				for _, l := range lens {
+					n += int(l)
+				}
+				vals = append(vals, vals...)[:n]
+				q := request{timestamp: int32(step), push: true, keys: keys, vals: vals, lens: lens}
+				frames := w.carry(t, q.frames())
+				if got := frames[3]; string(got) != string(q.frames()[3]) {
+					t.Fatalf("step %d: lengths came as others", step)
+				}
+			}
+		})
+	}
+}

@@ -336,7 +336,7 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (he
 	}
 	start, at, coded := len(dst), len(head), false
 	if s.onlyRounds(m) { // fewer bytes without rounding are better
-		if head, ok := s.compact.PackValues(head, start, shown, len(m.Data[1])/2); ok {
+		if head, ok = s.compact.PackValues(head, start, shown, len(m.Data[1])/2); ok {
 			return append(head, modeCompact), 0, true
 		}
 	}
@@ -347,7 +347,7 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (he
 		head, coded = s.appendPull(head, m)
 	}
 	if !coded {
-		if head, ok := s.compact.PackValues(head, start, shown, len(m.Data[1])); ok {
+		if head, ok = s.compact.PackValues(head, start, shown, len(m.Data[1])); ok {
 			return append(head, modeCompact), 0, true
 		}
 		return append(head, modeCompact), plain, true
