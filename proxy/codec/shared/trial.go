@@ -33,8 +33,9 @@ const (
 	// unusual times as long as usual is the most that counts of the time between two
 	// answers: the job does something else then.
 	unusual = 4
-	// gain is how many times as long shared answers must take in each round for them
-	// to go as they are.
+	// gain is how many times as long shared answers must take, in all rounds together
+	// and longer at all in most of them, for them to go as they are. A round alone may
+	// have a pause of the job's in one of its turns.
 	gain = 1.2
 	// worst is how many times as long answers may take the other way, than the way
 	// that they went, before the trial ends.
@@ -103,11 +104,20 @@ func (t *trial) answered(now time.Time, bytes int) {
 		t.turn++
 		return
 	}
-	better := true
+	t.decide(now, t.isSlower())
+}
+
+// isSlower reports whether shared answers took clearly longer in the trial's turns.
+func (t *trial) isSlower() bool {
+	var on, plain float64
+	longer := 0
 	for i := range rounds {
-		better = better && t.on[i] > gain*t.plain[i]
+		on, plain = on+t.on[i], plain+t.plain[i]
+		if t.on[i] > t.plain[i] {
+			longer++
+		}
 	}
-	t.decide(now, better)
+	return on > gain*plain && 2*longer > rounds
 }
 
 // clipped returns what counts of the time since the answer before.
