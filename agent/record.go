@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 // createRecording opens the file to write; one that is there already only by force.

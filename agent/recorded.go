@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
 )

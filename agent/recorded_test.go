@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/forms"
 )

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 // Bounds of what waits to be written: uses, and their keys in all. Half as much at

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 // later is a node whose rank becomes known.

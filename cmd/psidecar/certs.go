@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/certificates"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/identity"
 )
 
 func newCertsCommand(e env) *cobra.Command {
@@ -54,16 +54,16 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 			case valid <= 0 || authority <= 0:
 				return cli.Usagef("--valid and --ca-valid: want durations above 0")
 			}
-			all, err := certificates.Subjects(hosts, planners, operators, roles, anyHost)
+			all, err := identity.ParseSubjects(hosts, planners, operators, roles, anyHost)
 			if err != nil {
-				return err
+				return cli.UsageError{Err: err}
 			}
-			ca, err := certificates.Open(out, authority)
+			ca, err := identity.OpenAuthority(out, authority)
 			if err != nil {
 				return fmt.Errorf("--out %s: %w", out, err)
 			}
 			if ca.Made {
-				fmt.Fprintf(e.stdout, "%s: a new authority, valid for %s\n", filepath.Join(out, certificates.CAFile), authority)
+				fmt.Fprintf(e.stdout, "%s: a new authority, valid for %s\n", filepath.Join(out, identity.CAFile), authority)
 			}
 			for _, s := range all {
 				dir := filepath.Join(out, s.Folder)
@@ -79,7 +79,7 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 	cmd.Flags().StringArrayVar(&hosts, "host", nil, "NAME[,NAME...]: a host and the names and addresses of its certificate; can be repeated")
 	cmd.Flags().StringArrayVar(&planners, "planner", nil, "NAME[,NAME...]: a planner and the names and addresses at which it is reached; can be repeated")
 	cmd.Flags().StringArrayVar(&operators, "operator", nil, "NAME: somebody who may apply plans and set rules; can be repeated")
-	cmd.Flags().StringSliceVar(&roles, "role", certificates.HostRoles, "roles of the certificates of --host: agent, proxy, planner")
+	cmd.Flags().StringSliceVar(&roles, "role", identity.HostRoles, "roles of the certificates of --host: agent, proxy, planner")
 	cmd.Flags().BoolVar(&anyHost, "any-host", false, "the certificates of --host are for agents and proxies of any host: for one that many hosts share")
 	cmd.Flags().DurationVar(&valid, "valid", 365*24*time.Hour, "how long the certificates are valid")
 	cmd.Flags().DurationVar(&authority, "ca-valid", 10*365*24*time.Hour, "how long a new authority is valid")

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/demo"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/demo"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/cmd/psidecar/demo"
+	"github.com/psidecar/psidecar/internal/demo"
 	"github.com/psidecar/psidecar/page"
 )
 

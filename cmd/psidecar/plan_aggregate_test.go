@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 // sparselyUsed writes a recording of two workers that each push keys 0 to 9 in each of 100

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/page"
 )
 

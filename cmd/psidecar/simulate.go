@@ -9,14 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/simulation"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
 func newSimulateCommand(e env) *cobra.Command {
-	var o simulation.Options
+	var o simulate.RecordedOptions
 	var codecs codecAdvice
 	var plotFile string
 	var asJSON bool
@@ -54,7 +53,7 @@ would wait under a threshold, in norms of what one step pushes.`,
 					return cli.Usagef("--strategies: %w", err)
 				}
 			}
-			report, err := simulation.Run(paths, o)
+			report, err := simulate.RunRecorded(paths, o)
 			if err != nil {
 				return err
 			}

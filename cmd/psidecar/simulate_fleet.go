@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/fleet"
+	"github.com/psidecar/psidecar/client/loadtest"
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
 func newSimulateFleetCommand(e env) *cobra.Command {
-	o := fleet.DefaultOptions
+	o := loadtest.DefaultOptions
 	var keys float64
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -40,7 +40,7 @@ processor time, too: about as much as the planner.`,
 			if err := o.Check(); err != nil {
 				return cli.Usagef("%w", err)
 			}
-			program, err := fleet.Executable()
+			program, err := loadtest.Executable()
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ processor time, too: about as much as the planner.`,
 			}
 			defer os.RemoveAll(dir)
 			o.Say = func(what string) { fmt.Fprintln(e.stderr, what) }
-			result, failed := fleet.Run(cmd.Context(), program, dir, o)
+			result, failed := loadtest.Run(cmd.Context(), program, dir, o)
 			if result == nil {
 				return failed
 			}

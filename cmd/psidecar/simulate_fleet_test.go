@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psidecar/fleet"
+	"github.com/psidecar/psidecar/client/loadtest"
 )
 
 // TestPlannerOfAFleet is the planner's process in TestFleet: this test's program with
@@ -30,13 +30,13 @@ func TestPlannerOfAFleet(t *testing.T) {
 // Thirty hosts of two jobs: keys that workers turn to are planned for, all proxies
 // hear of it, and after kill -9 of the planner all come back to the same plans.
 func TestFleet(t *testing.T) {
-	o := fleet.DefaultOptions
+	o := loadtest.DefaultOptions
 	o.Hosts, o.Keys, o.Hot, o.Shared, o.Window = 30, 1e6, 40, 8, 512
 	o.Every, o.Warm, o.During, o.Shifts, o.Away, o.Patience = 200*time.Millisecond, 2*time.Second, 2*time.Second, 1, 300*time.Millisecond, 2*time.Minute
 	for name, dense := range map[string]bool{"hashed": false, "dense": true} {
 		t.Run(name, func(t *testing.T) {
 			o.Dense = dense
-			r, err := fleet.Run(t.Context(), []string{os.Args[0], "-test.run=^TestPlannerOfAFleet$", "--"}, t.TempDir(), o)
+			r, err := loadtest.Run(t.Context(), []string{os.Args[0], "-test.run=^TestPlannerOfAFleet$", "--"}, t.TempDir(), o)
 			if err != nil {
 				t.Fatal(err)
 			}

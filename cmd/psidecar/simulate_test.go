@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/recording"
-	"github.com/psidecar/psidecar/cmd/psidecar/simulation"
 	"github.com/psidecar/psidecar/cmd/psjob/trace"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/recording"
+	"github.com/psidecar/psidecar/planner/simulate"
 )
 
 // record writes a trace to a file.
@@ -50,7 +50,7 @@ func TestSimulateWandering(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d, %s", code, stderr)
 	}
-	var r simulation.Report
+	var r simulate.Report
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
 		t.Fatal(err)
 	}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
 	"github.com/psidecar/psidecar/cmd/psjob/trace"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 // drawnSide is the side of the pictures that are made where none are given.

@@ -33,7 +33,7 @@ func ClientCredentials(i *Identity, name string, judged bool) credentials.Transp
 }
 
 // ServerCredentials are a planner's: who talks to it needs a certificate. What
-// that allows is for package access to say.
+// that allows is for package control to say.
 func ServerCredentials(i *Identity) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,

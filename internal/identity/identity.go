@@ -4,7 +4,8 @@
 //
 // [Load] reads the files; [ClientCredentials] and [ServerCredentials] make gRPC
 // credentials of them. Package link makes the proxies' links of the same files. What
-// a peer may do, once its certificate holds, is for packages access and link to say.
+// a peer may do, once its certificate holds, is for packages control and link to say.
+// [OpenAuthority] makes such files where there is no authority that does.
 package identity
 
 import (

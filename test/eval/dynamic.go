@@ -11,11 +11,10 @@ import (
 
 	"gonum.org/v1/plot"
 
-	"github.com/psidecar/psidecar/agent/recording"
-	"github.com/psidecar/psidecar/cmd/psidecar/simulation"
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
 	"github.com/psidecar/psidecar/cmd/psjob/trace"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/simulate"
 )
@@ -136,7 +135,7 @@ func (e *evaluation) pictures() (*samples.Images, string, error) {
 
 // simulate tries all strategies on a trace. Planned: locality moves keys at the ends
 // of epochs only, as DPPA and MGP do.
-func (e *evaluation) simulate(uses trace.Trace, epochSteps int, planned bool) (*simulation.Report, error) {
+func (e *evaluation) simulate(uses trace.Trace, epochSteps int, planned bool) (*simulate.Report, error) {
 	f, err := os.CreateTemp("", "psidecar-eval-*.psr")
 	if err != nil {
 		return nil, fmt.Errorf("making a trace: %w", err)
@@ -153,7 +152,7 @@ func (e *evaluation) simulate(uses trace.Trace, epochSteps int, planned bool) (*
 	if _, err := w.Close(0, 0); err != nil {
 		return nil, err
 	}
-	return simulation.Run([]string{f.Name()}, simulation.Options{
+	return simulate.RunRecorded([]string{f.Name()}, simulate.RecordedOptions{
 		EpochSteps: epochSteps, KeyBytes: 8, Strategies: dynamic.Names(), Batches: 2, Horizon: 200, Seed: 1, Planned: planned,
 	})
 }

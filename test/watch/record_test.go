@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/recording"
 
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"

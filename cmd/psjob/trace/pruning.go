@@ -7,10 +7,10 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 

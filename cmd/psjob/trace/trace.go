@@ -9,7 +9,7 @@ package trace
 import (
 	"fmt"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 

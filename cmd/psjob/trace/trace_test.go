@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/cmd/psjob/samples"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 

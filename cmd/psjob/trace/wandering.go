@@ -3,8 +3,8 @@ package trace
 import (
 	"fmt"
 
-	"github.com/psidecar/psidecar/agent/recording"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 

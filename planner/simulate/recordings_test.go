@@ -1,4 +1,4 @@
-package simulation
+package simulate
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,8 +44,8 @@ func write(t *testing.T, host string, uses ...recording.Use) string {
 	return path
 }
 
-func defaults() Options {
-	return Options{EpochSteps: 1, KeyBytes: 8, Strategies: []string{"home"}, Batches: 1, Horizon: 100}
+func defaults() RecordedOptions {
+	return RecordedOptions{EpochSteps: 1, KeyBytes: 8, Strategies: []string{"home"}, Batches: 1, Horizon: 100}
 }
 
 // Two hosts, whose ranks lie crosswise: worker 0 is beside server 1.
@@ -63,7 +63,7 @@ func TestSeveralHosts(t *testing.T) {
 	)
 	o := defaults()
 	o.Job = "j:1"
-	r, err := Run([]string{b, a}, o)
+	r, err := RunRecorded([]string{b, a}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestLens(t *testing.T) {
 		Keys: []uint64{1, 2, 3}, Bytes: 24, Lens: []int32{1, 2, 3}})
 	o := defaults()
 	o.Strategies = []string{"home", "reactive"}
-	r, err := Run([]string{path}, o)
+	r, err := RunRecorded([]string{path}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestBadRecordings(t *testing.T) {
 	} {
 		o := defaults()
 		o.Job = tc.job
-		if _, err := Run(tc.paths, o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := RunRecorded(tc.paths, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -147,7 +147,7 @@ func TestBadRecordings(t *testing.T) {
 	if err := os.WriteFile(text, whole[:len(whole)-8], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := Run([]string{text}, defaults()); err != nil && !strings.Contains(err.Error(), "no request") || err == nil && r.Complete {
+	if r, err := RunRecorded([]string{text}, defaults()); err != nil && !strings.Contains(err.Error(), "no request") || err == nil && r.Complete {
 		t.Errorf("cut off: %+v, %v", r, err)
 	}
 }

@@ -1,4 +1,4 @@
-package simulation
+package simulate
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 // maxServers bounds what a server's name may say.

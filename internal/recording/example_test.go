@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 )
 
 func Example() {

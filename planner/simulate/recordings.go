@@ -1,10 +1,8 @@
-// Package simulation tries strategies on recordings of real jobs: it turns what
-// psidecar record wrote on a job's hosts into the requests that the planner's
-// simulator takes.
-//
-// In come files, out go a [Report]. The command psidecar simulate and the
-// evaluation call it.
-package simulation
+// This part tries strategies on recordings of real jobs: it turns what psidecar record
+// wrote on a job's hosts into requests. In come files, out goes a [Report]. psidecar
+// simulate and the evaluation call it.
+
+package simulate
 
 import (
 	"errors"
@@ -13,13 +11,12 @@ import (
 	"os"
 	"slices"
 
-	"github.com/psidecar/psidecar/agent/recording"
+	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/planner/simulate"
 )
 
-// Options say what to simulate, beside what the recordings say.
-type Options struct {
+// RecordedOptions say what to simulate, beside what the recordings say.
+type RecordedOptions struct {
 	Job        string // empty: the only one
 	EpochSteps int
 	KeyBytes   int
@@ -27,24 +24,24 @@ type Options struct {
 	Batches    int
 	Horizon    float64
 	Seed       uint64
-	Planned    bool // see simulate.Options
+	Planned    bool // see [Options]
 }
 
 // A Report is what psidecar simulate --json prints.
 type Report struct {
-	Job        string            `json:"job"`
-	Machines   int               `json:"machines"`
-	Workers    int               `json:"workers"`
-	Servers    int               `json:"servers"`
-	Keys       int               `json:"keys"`
-	Requests   uint64            `json:"requests"`
-	EpochSteps int               `json:"epoch_steps"`
-	Complete   bool              `json:"complete"` // false: a recording was cut off
-	Results    []simulate.Result `json:"results"`
+	Job        string   `json:"job"`
+	Machines   int      `json:"machines"`
+	Workers    int      `json:"workers"`
+	Servers    int      `json:"servers"`
+	Keys       int      `json:"keys"`
+	Requests   uint64   `json:"requests"`
+	EpochSteps int      `json:"epoch_steps"`
+	Complete   bool     `json:"complete"` // false: a recording was cut off
+	Results    []Result `json:"results"`
 }
 
-// Run simulates a job of which there are recordings, one or more hosts'.
-func Run(paths []string, o Options) (*Report, error) {
+// RunRecorded simulates a job of which there are recordings, one or more hosts'.
+func RunRecorded(paths []string, o RecordedOptions) (*Report, error) {
 	r := &Report{EpochSteps: o.EpochSteps, Complete: true}
 	s := newSurvey(o.Job)
 	for _, path := range paths {
@@ -60,12 +57,12 @@ func Run(paths []string, o Options) (*Report, error) {
 		return nil, err
 	}
 	r.Job, r.Machines, r.Workers, r.Servers = s.job, m.count, len(m.worker), len(m.server)
-	options := simulate.Options{
+	options := Options{
 		Machine: m.worker, Machines: m.count, EpochSteps: o.EpochSteps, KeyBytes: o.KeyBytes, Strategies: o.Strategies, Batches: o.Batches, Planned: o.Planned,
 		Home: func(key uint64) int32 { return int32(m.server[plan.HomeOf(key, len(m.server))]) },
 	}
 	options.Dynamic.Locality.Horizon, options.Dynamic.Seed = o.Horizon, o.Seed
-	sim, err := simulate.New(options)
+	sim, err := New(options)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +73,7 @@ func Run(paths []string, o Options) (*Report, error) {
 		}
 		r.Requests++
 		worker := s.workers[u.Worker]
-		request := simulate.Request{Worker: worker, Step: clocks[worker].step(u), Push: u.Push, Pull: u.Pull, Keys: u.Keys}
+		request := Request{Worker: worker, Step: clocks[worker].step(u), Push: u.Push, Pull: u.Pull, Keys: u.Keys}
 		request.Sizes, request.Size = s.sizes(u.Keys)
 		return sim.Add(&request)
 	})
@@ -223,5 +220,5 @@ func (r *Report) Print(w io.Writer) error {
 		r.Job, r.Workers, r.Servers, r.Machines, r.Keys, r.Requests, r.EpochSteps, note); err != nil {
 		return err
 	}
-	return simulate.Table(w, r.Results)
+	return Table(w, r.Results)
 }

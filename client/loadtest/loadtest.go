@@ -1,11 +1,11 @@
-// Package fleet plays the hosts of large jobs to a planner: the reports of their
+// Package loadtest plays the hosts of large jobs to a planner: the reports of their
 // agents, and proxies that follow plans and rules and record moves, all by the
 // protocols that agents and proxies speak, with made traffic.
 //
 // In come [Options] and a planner's process ([Planner]); out goes a [Result]: what
 // the planner took for it, and how long plans and restarts took. No bytes of a job
 // flow, no keys move. The command psidecar simulate fleet runs it.
-package fleet
+package loadtest
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package certificates
+package identity
 
 import (
 	"crypto/tls"
@@ -48,11 +48,11 @@ func handshake(t *testing.T, server, client, name string) error {
 
 func TestCertificatesOfOneAuthorityFit(t *testing.T) {
 	dir := t.TempDir()
-	a, err := Open(dir, time.Hour)
+	a, err := OpenAuthority(dir, time.Hour)
 	if err != nil || !a.Made {
 		t.Fatal(err, a)
 	}
-	again, err := Open(dir, time.Hour)
+	again, err := OpenAuthority(dir, time.Hour)
 	if err != nil || again.Made {
 		t.Fatal(err, again)
 	}
@@ -63,7 +63,7 @@ func TestCertificatesOfOneAuthorityFit(t *testing.T) {
 	if err := again.Issue(two, []string{"two"}, nil, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	other, err := Open(stranger, time.Hour)
+	other, err := OpenAuthority(stranger, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestCertificatesOfOneAuthorityFit(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
-	a, err := Open(dir, time.Hour)
+	a, err := OpenAuthority(dir, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,13 +102,13 @@ func TestRefusals(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, CAKeyFile)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir, time.Hour); err == nil || !strings.Contains(err.Error(), "not whole") {
+	if _, err := OpenAuthority(dir, time.Hour); err == nil || !strings.Contains(err.Error(), "not whole") {
 		t.Errorf("an authority without a key: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, CAKeyFile), []byte("rubbish"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir, time.Hour); err == nil || !strings.Contains(err.Error(), "no ec private key") {
+	if _, err := OpenAuthority(dir, time.Hour); err == nil || !strings.Contains(err.Error(), "no ec private key") {
 		t.Errorf("rubbish for a key: %v", err)
 	}
 }

@@ -1,10 +1,8 @@
-// Package certificates makes what mutual TLS between proxies, agents and
-// planners needs, for places without an authority of their own: an authority,
-// and a certificate with its key for each host, as PEM files.
-//
-// Keys are ECDSA on P-256. What comes in is a folder and names; psidecar certs
-// calls it.
-package certificates
+// This part makes what mutual TLS needs in places without an authority of their own:
+// an authority, and a certificate with its key for each host, as PEM files. Keys are
+// ECDSA on P-256. psidecar certs calls it.
+
+package identity
 
 import (
 	"crypto/ecdsa"
@@ -22,8 +20,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/psidecar/psidecar/internal/identity"
 )
 
 // Names of the files, as Kubernetes has them in secrets of type tls.
@@ -46,23 +42,23 @@ type Authority struct {
 // skew is by how much clocks of hosts may differ.
 const skew = 10 * time.Minute
 
-// Open reads the authority of a folder, or makes one that is valid for so long
+// OpenAuthority reads the authority of a folder, or makes one that is valid for so long
 // where there is none. A folder with a certificate and no key, or the other way
 // round, is an error, since nothing is ever overwritten.
-func Open(dir string, valid time.Duration) (*Authority, error) {
+func OpenAuthority(dir string, valid time.Duration) (*Authority, error) {
 	certPEM, certErr := os.ReadFile(filepath.Join(dir, CAFile))
 	keyPEM, keyErr := os.ReadFile(filepath.Join(dir, CAKeyFile))
 	switch {
 	case errors.Is(certErr, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist):
-		return create(dir, valid)
+		return createAuthority(dir, valid)
 	case certErr != nil || keyErr != nil:
 		return nil, fmt.Errorf("the authority in %s is not whole: %w", dir, errors.Join(certErr, keyErr))
 	}
-	cert, err := parse(certPEM, "CERTIFICATE", x509.ParseCertificate)
+	cert, err := parsePEM(certPEM, "CERTIFICATE", x509.ParseCertificate)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, CAFile), err)
 	}
-	key, err := parse(keyPEM, "EC PRIVATE KEY", x509.ParseECPrivateKey)
+	key, err := parsePEM(keyPEM, "EC PRIVATE KEY", x509.ParseECPrivateKey)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, CAKeyFile), err)
 	}
@@ -72,7 +68,7 @@ func Open(dir string, valid time.Duration) (*Authority, error) {
 	return &Authority{cert: cert, key: key, pem: certPEM}, nil
 }
 
-func parse[T any](text []byte, kind string, read func([]byte) (T, error)) (v T, err error) {
+func parsePEM[T any](text []byte, kind string, read func([]byte) (T, error)) (v T, err error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != kind {
 		return v, fmt.Errorf("holds no %s in PEM form", strings.ToLower(kind))
@@ -80,8 +76,8 @@ func parse[T any](text []byte, kind string, read func([]byte) (T, error)) (v T, 
 	return read(block.Bytes)
 }
 
-func create(dir string, valid time.Duration) (*Authority, error) {
-	template, key, err := draft("psidecar authority", valid)
+func createAuthority(dir string, valid time.Duration) (*Authority, error) {
+	template, key, err := draftCertificate("psidecar authority", valid)
 	if err != nil {
 		return nil, err
 	}
@@ -102,11 +98,11 @@ func create(dir string, valid time.Duration) (*Authority, error) {
 	if err := writeKey(filepath.Join(dir, CAKeyFile), key); err != nil {
 		return nil, err
 	}
-	return a, write(filepath.Join(dir, CAFile), a.pem, 0o644)
+	return a, writeNew(filepath.Join(dir, CAFile), a.pem, 0o644)
 }
 
-// draft is a certificate to be signed, and its new key.
-func draft(name string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+// draftCertificate is a certificate to be signed, and its new key.
+func draftCertificate(name string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a key: %w", err)
@@ -126,14 +122,14 @@ func draft(name string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateK
 // roles, its key and the authority's certificate to a folder. One that is there
 // is replaced: first the key, then the certificate, which is what psidecar looks
 // at to read both again.
-func (a *Authority) Issue(dir string, names []string, grants identity.Grants, valid time.Duration) error {
+func (a *Authority) Issue(dir string, names []string, grants Grants, valid time.Duration) error {
 	if len(names) == 0 {
 		return errors.New("a certificate needs a name")
 	}
 	if until := time.Now().Add(valid); until.After(a.cert.NotAfter) {
 		return fmt.Errorf("a certificate for %s would outlive its authority, which ends on %s", names[0], a.cert.NotAfter.Format(time.DateOnly))
 	}
-	template, key, err := draft(names[0], valid)
+	template, key, err := draftCertificate(names[0], valid)
 	if err != nil {
 		return err
 	}
@@ -147,7 +143,7 @@ func (a *Authority) Issue(dir string, names []string, grants identity.Grants, va
 		}
 	}
 	for _, g := range grants {
-		template.URIs = append(template.URIs, identity.RoleURI(g.Role, g.Name))
+		template.URIs = append(template.URIs, RoleURI(g.Role, g.Name))
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -158,8 +154,8 @@ func (a *Authority) Issue(dir string, names []string, grants identity.Grants, va
 	}
 	return errors.Join(
 		writeKey(filepath.Join(dir, KeyFile), key),
-		write(filepath.Join(dir, CAFile), a.pem, 0o644),
-		write(filepath.Join(dir, CertFile), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
+		writeNew(filepath.Join(dir, CAFile), a.pem, 0o644),
+		writeNew(filepath.Join(dir, CertFile), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
 	)
 }
 
@@ -168,11 +164,11 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 	if err != nil {
 		return fmt.Errorf("writing a key: %w", err)
 	}
-	return write(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
+	return writeNew(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
 }
 
-// write puts a whole file in place of one that may be there.
-func write(path string, text []byte, mode fs.FileMode) error {
+// writeNew puts a whole file in place of one that may be there.
+func writeNew(path string, text []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
