@@ -141,7 +141,7 @@ eval-proxy:
 # Figures 7 to 10 and table 5 of DWW21, figure 5 of DW23, and time and memory an edge.
 # EVALFLAGS: --what sweeps|table5|degrees|machines|bins|scale, --quick, --full.
 eval-partition:
-	$(GO) run ./test/eval --what sweeps,table5,degrees,machines,bins,scale $(EVALFLAGS)
+	$(GO) run ./test/eval --what sweeps,table5,degrees,machines,bins,hashed,scale $(EVALFLAGS)
 
 # Figure 8 of DW23, and hot keys that wander.
 eval-dynamic:
@@ -157,7 +157,7 @@ eval-moving:
 # (needs root) steps a second with each codec, and time to the same loss. An hour
 # to two on two cores; the latter two, ten minutes of it, want them alone.
 eval-codecs:
-	$(GO) run ./test/eval --what threshold,lifespan,slim,pulls,activations,activations-deep,activations-time,theorem $(EVALFLAGS)
+	$(GO) run ./test/eval --what threshold,lifespan,gradients-time,slim,pulls,activations,activations-others,activations-deep,activations-time,theorem $(EVALFLAGS)
 	mkdir -p bin/eval
 	PSIDECAR_EVAL=1 PSIDECAR_EVAL_OUT=$(CURDIR)/bin/eval $(GO) test -v -timeout 60m -count=1 -run 'TestTable$$|TestTimeToLoss' ./test/codecs
 

@@ -26,7 +26,7 @@ func splitVariants(places []place, sparsities map[int][]float64, rules func(eta 
 	all := []variant{{name: "none"}}
 	for _, n := range []int{1, 2, 4} {
 		for _, eta := range sparsities[n] {
-			all = append(all, variant{fmt.Sprintf("%g%%, %s", 100*eta, plural(n, "split")), rules(eta), splitAt(eta, nil, places[:n]...)})
+			all = append(all, variant{name: fmt.Sprintf("%g%%, %s", 100*eta, plural(n, "split")), rules: rules(eta), split: splitAt(eta, nil, places[:n]...)})
 		}
 	}
 	return all
@@ -62,7 +62,7 @@ func activations(ctx context.Context, e *evaluation) error {
 		return []values.Rule{{Threshold: eta, LeastValues: values.DenseValues, Unpulled: true}}
 	}
 	for _, both := range [][2]float64{{0.75, 0.75}, {0.9, 0.9}, {0.95, 0.95}, {0.98, 0.9}} {
-		variants = append(variants, variant{fmt.Sprintf("gradients %g%%, activations %g%%", 100*both[0], 100*both[1]), dense(both[0]), splitAt(both[1], nil, recommenderSplits[:2]...)})
+		variants = append(variants, variant{name: fmt.Sprintf("gradients %g%%, activations %g%%", 100*both[0], 100*both[1]), rules: dense(both[0]), split: splitAt(both[1], nil, recommenderSplits[:2]...)})
 	}
 	all, err := rec.measure(ctx, e, 0, runtime.NumCPU(), variants)
 	if err != nil {

@@ -36,13 +36,19 @@ type job struct {
 	paper         []float64
 }
 
-// bytes is what a machine sends and receives in a step, of values of four bytes, by
-// architecture. Rings of all workers enter and leave a machine once. OptPS sums the
+// bytes is what each of the machines of section 6.1 sends and receives in a step.
+func (j job) bytes() []float64 { return j.bytesOn(hosts) }
+
+// bytesOn is what each of so many machines sends and receives in a step, of values of
+// four bytes, by architecture; one by itself needs no link. Rings of all workers enter and leave a machine once. OptPS sums the
 // pushes of a machine's workers before they leave it (section 5.2), HYB has the dense
 // values go by AllReduce instead, and psidecar's shared pulls cross the link once too.
-func (j job) bytes() []float64 {
-	const m, g, n = hosts, hostWorkers, hosts * hostWorkers
-	remote := float64(m-1) / m
+func (j job) bytesOn(m int) []float64 {
+	if m == 1 {
+		return make([]float64, len(architectures))
+	}
+	g, n := float64(hostWorkers), float64(m*hostWorkers)
+	remote := float64(m-1) / float64(m)
 	dense, used, together := 4*j.dense, 4*j.sparse*j.alpha, 4*j.sparse*j.union
 	ring := 4 * dense * (n - 1) / n
 	// A machine's workers exchange so much with other machines' servers, and its
@@ -139,7 +145,10 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 	if err := ratios.write(e.out); err != nil {
 		return err
 	}
-	return sizes.write(e.out)
+	if err := sizes.write(e.out); err != nil {
+		return err
+	}
+	return scaling(e)
 }
 
 // job measures a subject: which share of its sparse values batches of one worker use,

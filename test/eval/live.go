@@ -16,6 +16,11 @@ func timeToLoss(ctx context.Context, e *evaluation) error {
 	return e.live(ctx, "./test/codecs", "TestTimeToLoss", "time-to-loss")
 }
 
+// speed is Slim-DP's figure 2: steps a second by codec.
+func speed(ctx context.Context, e *evaluation) error {
+	return e.live(ctx, "./test/codecs", "TestTable", "table")
+}
+
 // measures adds one measure of psidecar after the other to a job on plain PS-lite, on
 // links of four rates.
 func measures(ctx context.Context, e *evaluation) error {

@@ -1,12 +1,12 @@
 // Eval measures the planner: which traffic each algorithm leaves on random
 // graphs of several densities and shapes (figures 8 and 9 of DWW21) and on data
-// sets (its table 5 and figures 7 and 10), hashed ones too (figure 5 of DW23), and
+// sets (its table 5 and figures 7 and 10), hashed ones too (figures 5 to 7 of DW23), and
 // what an edge costs in time and memory from one to a hundred million of them; what
 // strategies for moving keys while a job trains leave (figure 8 of DW23); and the
 // proxies' codecs: what models lose under
 // thresholds, Slim-DP and quantization, and where parts of them exchange thresholded
-// activations (tables 1, 3 and 4 and figure 5 of DCT), and what is saved; what a step
-// takes by architecture (tables 3 and 4 of Parallax); and, as root, jobs
+// activations (tables 1, 3, 4, 6 and 7 and figure 5 of DCT), and what is saved; what a step
+// takes by architecture (tables 1, 3, 4 and 6 and figures 7 to 9 of Parallax); and, as root, jobs
 // on hosts of their own with slow links. Nothing comes in but
 // flags; tables in markdown go to standard output, plots to PNG and SVG files, and with
 // --report all that five papers have and ours to one page (package report). `make eval`,
@@ -48,9 +48,9 @@ type part struct {
 }
 
 func parts() []part {
-	return []part{{"sweeps", sweeps}, {"table5", table5}, {"degrees", degrees}, {"machines", byMachines}, {"bins", bins}, {"scale", scale}, {"dynamic", dynamicPart},
-		{"threshold", thresholds}, {"lifespan", lifespans}, {"slim", slims}, {"pulls", pulls},
-		{"activations", activations}, {"activations-deep", deep}, {"activations-time", overTime}, {"theorem", theorem}, {"transfer", transfers}, {"architectures", parallaxTable4}, {"time", timeToLoss}, {"measures", measures}, {"worth", worthIt}}
+	return []part{{"sweeps", sweeps}, {"table5", table5}, {"degrees", degrees}, {"machines", byMachines}, {"bins", bins}, {"hashed", hashed}, {"scale", scale}, {"dynamic", dynamicPart},
+		{"threshold", thresholds}, {"lifespan", lifespans}, {"gradients-time", gradientsOverTime}, {"slim", slims}, {"pulls", pulls},
+		{"activations", activations}, {"activations-others", otherSplits}, {"activations-deep", deep}, {"activations-time", overTime}, {"theorem", theorem}, {"transfer", transfers}, {"architectures", parallaxTable4}, {"time", timeToLoss}, {"speed", speed}, {"measures", measures}, {"worth", worthIt}}
 }
 
 func main() {
@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	e := &evaluation{out: out, log: log}
 	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
 	flags.SetOutput(log)
-	what := flags.String("what", "all", "sweeps, table5, degrees, machines, bins, scale, dynamic (the planner's), threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem, transfer, architectures (the codecs'), time, measures, worth (live, as root) or all; several with commas")
+	what := flags.String("what", "all", "sweeps, table5, degrees, machines, bins, hashed, scale, dynamic (the planner's), threshold, lifespan, gradients-time, slim, pulls, activations, activations-others, activations-deep, activations-time, theorem, transfer, architectures (the codecs'), time, speed, measures, worth (live, as root) or all; several with commas")
 	flags.StringVar(&e.dir, "out", "bin/eval", "directory for the plots")
 	flags.StringVar(&e.datasets, "datasets", cmp.Or(os.Getenv("PSIDECAR_DATASETS"), "../shared/datasets"), "folder of the data sets; $PSIDECAR_DATASETS where it is set")
 	flags.BoolVar(&e.quick, "quick", false, "smaller graphs, fewer points, steps and seeds, nothing live: some minutes")
@@ -118,7 +118,7 @@ func choose(what string) ([]part, error) {
 	for name := range strings.SplitSeq(what, ",") {
 		i := slices.IndexFunc(all, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("--what %q: want sweeps, table5, degrees, machines, bins, scale, dynamic, threshold, lifespan, slim, pulls, activations, activations-deep, activations-time, theorem, transfer, architectures, time, measures, worth or all", name)
+			return nil, fmt.Errorf("--what %q: want sweeps, table5, degrees, machines, bins, hashed, scale, dynamic, threshold, lifespan, gradients-time, slim, pulls, activations, activations-others, activations-deep, activations-time, theorem, transfer, architectures, time, speed, measures, worth or all", name)
 		}
 		chosen = append(chosen, all[i])
 	}

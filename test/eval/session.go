@@ -29,7 +29,8 @@ type session struct {
 	momentum float32 // see [model.Momentum]
 	decay    float64 // power with which the learning rate falls to zero at the last step, as in [session.rate]
 	rules    []values.Rule
-	every    int // steps between scorings of the test data; 0: at the end only
+	watch    *gradientWatch // of worker 0's gradients; nil: none
+	every    int            // steps between scorings of the test data; 0: at the end only
 }
 
 // result is what came of a session.
@@ -43,6 +44,7 @@ type result struct {
 	pushed      traffic       // of values' frames and what took the place of messages
 	pulled      traffic       //
 	bleu        float64       // of a translation's test data, as worker 0 sees the model
+	taus        []float64     // what watched, if anything did
 	splits      *splits       // nil: the model was in one piece
 	codec       time.Duration // spent encoding and decoding pushes
 }

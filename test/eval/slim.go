@@ -34,7 +34,7 @@ func slims(ctx context.Context, e *evaluation) error {
 	variants := []variant{{name: "plain"}, {name: "quantized, 8 bit", rules: []values.Rule{{Quantize: 8}}},
 		slim(0.3, 0.15, false, 0), slim(0.4, 0.2, false, 0), slim(0.5, 0.25, false, 0),
 		slim(0.4, 0.4, false, 0), slim(0.4, 0, false, 0),
-		slim(0.3, 0.15, true, 0), slim(0.5, 0.25, true, 0), slim(0.7, 0.35, true, 8), slim(0.5, 0.25, true, 8), slim(0.3, 0.15, true, 8)}
+		slim(0.3, 0.15, true, 0), slim(0.5, 0.25, true, 0), slim(0.7, 0.35, true, 8), slim(0.5, 0.25, true, 8), slim(0.3, 0.15, true, 8), slim(0.2, 0.1, false, 0)}
 	more := *e
 	more.fiveSeeds = true
 	e = &more
@@ -66,7 +66,7 @@ func slims(ctx context.Context, e *evaluation) error {
 		training("Slim Fig. 4: exploration and exploitation", all[0], all[3], all[5], all[6]),
 		training("Slim Fig. 3: codecs", all[0], all[1], all[3], all[8], all[9]),
 		{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy at the end, points against plain", Legend: true, Lines: []figure.Line{
-			bySaving("slim", all[0], all[0], all[4], all[3], all[2]), bySaving("slim by changes", all[0], all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[0], all[1], all[9])}},
+			bySaving("slim", all[0], all[0], all[4], all[3], all[2], all[12]), bySaving("slim by changes", all[0], all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[0], all[1], all[9])}},
 	})
 }
 

@@ -71,6 +71,9 @@ func (w *trainee) learn(step int32, tally *metric.Tally) error {
 		}
 	}
 	w.momentum.Apply(grads)
+	if w.watch != nil && w.model == w.models[0] {
+		w.watch.see(groups, grads)
+	}
 	for g, group := range groups {
 		began := time.Now()
 		vals, err := w.up.carry(w.frames(group, grads[g], true), 2, &w.pushed)

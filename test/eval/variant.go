@@ -20,6 +20,8 @@ type variant struct {
 	// split splits models among machines, and returns what goes between them; nil:
 	// they are in one piece.
 	split func(models []model.Model) *splits
+	// watched is the sparsity at which thresholds of a layer's gradient are noted; 0: none.
+	watched float64
 }
 
 // measured is what a variant's runs with several seeds gave.
@@ -71,11 +73,18 @@ func (s *subject) measure(ctx context.Context, e *evaluation, every, atOnce int,
 				run.every, run.steps = every, e.steps(s)
 				for _, m := range half {
 					cut := m.divide(append([]model.Model{run.test}, run.models...))
+					run.watch = nil
+					if m.watched > 0 {
+						run.watch = &gradientWatch{sparsity: m.watched}
+					}
 					if m.runs[seed], err = run.with(ctx, m.rules); err != nil {
 						return fmt.Errorf("%s, %s: %w", s.name, m.name, err)
 					}
 					r := m.runs[seed]
 					r.splits = cut
+					if run.watch != nil {
+						r.taus = run.watch.taus
+					}
 					e.progress("%s, %s, seed %d: train loss %.4f, test loss %.4f, once all is sent %.4f, accuracy %.4f, pushes 1/%.1f, pulls 1/%.2f", s.name, m.name, seed+1,
 						r.train.MeanLoss(), r.test.MeanLoss(), r.last.MeanLoss(), r.last.Accuracy(), r.pushed.ratio(), r.pulled.ratio())
 				}

@@ -22,10 +22,11 @@ var guesses = map[string][2]time.Duration{
 	"dynamic": {20 * time.Second, time.Minute}, "threshold": {30 * time.Second, 6 * time.Minute}, "lifespan": {40 * time.Second, 8 * time.Minute},
 	"slim": {2 * time.Minute, 40 * time.Minute}, "pulls": {2 * time.Minute, 20 * time.Minute}, "activations": {40 * time.Second, 10 * time.Minute},
 	"activations-deep": {20 * time.Second, 5 * time.Minute}, "activations-time": {15 * time.Second, 3 * time.Minute}, "theorem": {2 * time.Second, 3 * time.Second},
+	"hashed": {15 * time.Second, 3 * time.Minute}, "gradients-time": {10 * time.Second, 3 * time.Minute}, "activations-others": {15 * time.Second, 5 * time.Minute},
 	"architectures": {15 * time.Second, 30 * time.Second},
 	"transfer":      {15 * time.Second, 30 * time.Second},
 	// Live ones are not part of --quick.
-	"time": {time.Second, 15 * time.Minute}, "measures": {time.Second, 90 * time.Minute}, "worth": {time.Second, 15 * time.Minute},
+	"time": {time.Second, 15 * time.Minute}, "speed": {time.Second, 3 * time.Minute}, "measures": {time.Second, 90 * time.Minute}, "worth": {time.Second, 15 * time.Minute},
 }
 
 // mode is how much of each part is done.

@@ -75,6 +75,11 @@ func TestReportNamesParts(t *testing.T) {
 			if i.Part != "" && !known[i.Part] {
 				t.Errorf("%s of %s: there is no part %s", i.Name, p.Name, i.Part)
 			}
+			for _, c := range i.Compared {
+				if !known[c.Ours.Part] {
+					t.Errorf("%s of %s, %s: there is no part %s", i.Name, p.Name, c.Claim, c.Ours.Part)
+				}
+			}
 		}
 	}
 	for _, h := range report.Headlines() {

@@ -27,12 +27,14 @@ func activations(d, bytes int, scales bool) []byte {
 }
 
 func benchmarks(b *testing.B, run func(b *testing.B, values []byte, d int, sparsity float64)) {
-	for _, d := range []int{16, 64, 256, 1024} {
-		for _, sparsity := range []float64{0.9, 0.95} {
-			for _, scales := range []bool{false, true} {
-				b.Run(fmt.Sprintf("4MiB/rows of %d/%v/own scales %v", d, sparsity, scales), func(b *testing.B) {
-					run(b, activations(d, 4<<20, scales), d, sparsity)
-				})
+	for _, mib := range codectest.MiB {
+		for _, d := range []int{16, 64, 256, 1024} {
+			for _, sparsity := range []float64{0.9, 0.95} {
+				for _, scales := range []bool{false, true} {
+					b.Run(fmt.Sprintf("%dMiB/rows of %d/%v/own scales %v", mib, d, sparsity, scales), func(b *testing.B) {
+						run(b, activations(d, mib<<20, scales), d, sparsity)
+					})
+				}
 			}
 		}
 	}

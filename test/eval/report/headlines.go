@@ -1,8 +1,8 @@
 package report
 
 // Headlines are the results that the papers state first.
-func Headlines() []Headline {
-	return []Headline{
+func Headlines() []Comparison {
+	return []Comparison{
 		{Claim: "DWW21: less traffic than at random on news20, TSH-1", Paper: "184 %", Ours: Cell{"table5", "DWW21 table 5: news20", "TSH-1", "over random, %"}, Note: "8 machines, a rebuilt set; --quick leaves it out"},
 		{Claim: "The same by psidecar's best", Paper: "184 %", Ours: Cell{"table5", "DWW21 table 5: news20", "best", "over random, %"}, Note: "no algorithm of the paper"},
 		{Claim: "DWW21: communication up to 14 times better than at random (CTRa, MBP)", Paper: "1371 %", Ours: Cell{"table5", "DWW21 table 5: criteo-80k", "MBP", "over random, %"}, Note: "percent over random: 1371% are 14.7 times; CTRa is not published, criteo-80k has other degrees"},

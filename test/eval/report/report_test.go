@@ -40,8 +40,11 @@ func TestWrite(t *testing.T) {
 	html, md := read(t, dir, "index.html"), read(t, dir, "index.md")
 	for _, p := range Papers() {
 		for _, i := range p.Items {
-			if !strings.Contains(md, "| "+i.Name+" | "+i.Claim+" | ") || !strings.Contains(html, "<td>"+i.Name+"</td>") {
+			if !strings.Contains(md, "| "+i.Name+" | "+i.Claim+" | ") || !strings.Contains(html, "<h3>"+i.Name+"</h3>") {
 				t.Errorf("%s of %s is missing", i.Name, p.Name)
+			}
+			if i.Part != "" && i.Compared == nil && !strings.HasPrefix(i.Why, "As ") {
+				t.Errorf("%s of %s: nothing is compared", i.Name, p.Name)
 			}
 			if (i.Part == "") == (i.Reason == "") || i.Part != "" && (i.StandIn == "" || i.Why == "") {
 				t.Errorf("%s of %s: want a part, what it stands for and why it differs, or a reason why there is none: %+v", i.Name, p.Name, i)
@@ -87,7 +90,7 @@ func TestItemsAreDifferent(t *testing.T) {
 
 // Ratios are of figures that both have, and not of differences; what was not run says
 // why, and what there is nothing for has no command.
-func TestHeadlineLine(t *testing.T) {
+func TestComparisonLine(t *testing.T) {
 	parts := map[string]Part{
 		"a": {Name: "a", Header: "quick, today", Text: "A table\n\n| | x |\n|:--|--:|\n| one | 27.5 ± 3 |\n| two | 1/50.0 |\n| three | none |\n"},
 		"b": {Name: "b", Missing: "no data: no file"},
@@ -95,19 +98,19 @@ func TestHeadlineLine(t *testing.T) {
 	for _, c := range []struct {
 		name, paper string
 		ours        Cell
-		want        headline
+		want        line
 	}{
-		{"a part of the paper's", "55 %", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
-		{"times fewer", "100 times", Cell{"a", "A table", "two", "x"}, headline{Ours: "1/50.0", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
-		{"a difference", "+0.0009", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
-		{"no number of the paper's", "below 1", Cell{"a", "A table", "one", "x"}, headline{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
-		{"no number of ours", "55 %", Cell{"a", "A table", "three", "x"}, headline{Ours: "none", Command: "go run ./test/eval --what a"}},
-		{"no such row", "55 %", Cell{"a", "A table", "four", "x"}, headline{Ours: "not run: a quick run leaves it out, or found no data for it", Command: "go run ./test/eval --what a"}},
-		{"no data", "55 %", Cell{"b", "A table", "one", "x"}, headline{Ours: "not run: no data: no file", Command: "go run ./test/eval --what b"}},
-		{"out of reach", "55 %", Cell{}, headline{Ours: "out of reach"}},
+		{"a part of the paper's", "55 %", Cell{"a", "A table", "one", "x"}, line{Ours: "27.5 ± 3", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
+		{"times fewer", "100 times", Cell{"a", "A table", "two", "x"}, line{Ours: "1/50.0", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
+		{"a difference", "+0.0009", Cell{"a", "A table", "one", "x"}, line{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
+		{"no number of the paper's", "below 1", Cell{"a", "A table", "one", "x"}, line{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
+		{"no number of ours", "55 %", Cell{"a", "A table", "three", "x"}, line{Ours: "none", Command: "go run ./test/eval --what a"}},
+		{"no such row", "55 %", Cell{"a", "A table", "four", "x"}, line{Ours: "not run: a quick run leaves it out, or found no data for it", Command: "go run ./test/eval --what a"}},
+		{"no data", "55 %", Cell{"b", "A table", "one", "x"}, line{Ours: "not run: no data: no file", Command: "go run ./test/eval --what b"}},
+		{"out of reach", "55 %", Cell{}, line{Ours: "out of reach"}},
 	} {
 		c.want.Paper = c.paper
-		if got := (&Headline{Paper: c.paper, Ours: c.ours}).line(parts); got != c.want {
+		if got := (&Comparison{Paper: c.paper, Ours: c.ours}).line(parts); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}

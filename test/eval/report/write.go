@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// headline is a [Headline] with ours, its ratio to the paper's and what repeats it.
-type headline struct{ Claim, Paper, Ours, Ratio, Command, Note string }
+// line is a [Comparison] with ours, its ratio to the paper's and what repeats it.
+type line struct{ Claim, Paper, Ours, Ratio, Command, Note string }
 
 // line puts ours beside what a paper states, or why there is none.
-func (h *Headline) line(parts map[string]Part) headline {
-	l := headline{Claim: h.Claim, Paper: h.Paper, Note: h.Note}
+func (h *Comparison) line(parts map[string]Part) line {
+	l := line{Claim: h.Claim, Paper: h.Paper, Note: h.Note}
 	if h.Ours == (Cell{}) {
 		l.Ours = "out of reach"
 		return l
@@ -41,9 +41,39 @@ func (h *Headline) line(parts map[string]Part) headline {
 
 // page is what the page shows.
 type page struct {
-	Headlines []headline
-	Papers    []Paper
+	Headlines []line
+	Papers    []shownPaper
 	Parts     []shown
+}
+
+// shownPaper is a paper with lines of its items.
+type shownPaper struct {
+	Name, Title string
+	Items       []shownItem
+}
+
+// shownItem is an item with the comparisons of it, and what repeats it alone.
+type shownItem struct {
+	Item
+	Command string
+	Lines   []line
+}
+
+// lines compares a paper's items with what the parts have.
+func (p *Paper) lines(parts map[string]Part) shownPaper {
+	s := shownPaper{Name: p.Name, Title: p.Title}
+	for _, i := range p.Items {
+		one := shownItem{Item: i}
+		if i.Part != "" {
+			part := Part{Name: i.Part}
+			one.Command = part.Command()
+		}
+		for _, c := range i.Compared {
+			one.Lines = append(one.Lines, c.line(parts))
+		}
+		s.Items = append(s.Items, one)
+	}
+	return s
 }
 
 // shown is a part with its blocks.
@@ -55,13 +85,16 @@ type shown struct {
 // Write writes index.html and index.md of parts, in their order, to a folder.
 func Write(dir string, parts []Part) error {
 	byName := map[string]Part{}
-	p := page{Papers: Papers()}
+	p := page{}
 	for _, part := range parts {
 		byName[part.Name] = part
 		p.Parts = append(p.Parts, shown{part, blocks(part.Text, dir)})
 	}
 	for _, h := range Headlines() {
 		p.Headlines = append(p.Headlines, h.line(byName))
+	}
+	for _, paper := range Papers() {
+		p.Papers = append(p.Papers, paper.lines(byName))
 	}
 	var html strings.Builder
 	if err := layout.Execute(&html, p); err != nil {
@@ -87,13 +120,19 @@ func markdown(p page) string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", h.Claim, h.Paper, h.Ours, h.Ratio, command, h.Note)
 	}
 	for _, paper := range p.Papers {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| | the paper | ours | stands for | why it differs |\n| --- | --- | --- | --- | --- |\n", paper.Name, paper.Title)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| | the paper | ours | stands for | why it differs | the command for it alone |\n| --- | --- | --- | --- | --- | --- |\n", paper.Name, paper.Title)
 		for _, i := range paper.Items {
-			ours := i.Reason
+			ours, command := i.Reason, ""
 			if i.Part != "" {
-				ours = fmt.Sprintf("[%s](#%s)", i.Part, i.Part)
+				ours, command = fmt.Sprintf("[%s](#%s)", i.Part, i.Part), "`"+i.Command+"`"
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", i.Name, i.Claim, ours, i.StandIn, i.Why)
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", i.Name, i.Claim, ours, i.StandIn, i.Why, command)
+		}
+		fmt.Fprintf(&b, "\n| | of what | the paper's figure | ours | ours by the paper's |\n| --- | --- | --- | --- | --- |\n")
+		for _, i := range paper.Items {
+			for _, l := range i.Lines {
+				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", i.Name, l.Claim, l.Paper, l.Ours, l.Ratio)
+			}
 		}
 	}
 	for _, s := range p.Parts {
@@ -125,10 +164,15 @@ code { white-space: nowrap; }
 {{range .Headlines}}<tr><td>{{.Claim}}</td><td>{{.Paper}}</td><td>{{.Ours}}</td><td>{{.Ratio}}</td><td>{{if .Command}}<code>{{.Command}}</code>{{end}}</td><td>{{.Note}}</td></tr>
 {{end}}</table>
 {{range .Papers}}<h2>{{.Name}}</h2><p>{{.Title}}</p>
-<table><tr><th></th><th>the paper</th><th>ours</th><th>stands for</th><th>why it differs</th></tr>
-{{range .Items}}<tr><td>{{.Name}}</td><td>{{.Claim}}</td><td>{{if .Part}}<a href="#{{.Part}}">{{.Part}}</a>{{else}}{{.Reason}}{{end}}</td><td>{{.StandIn}}</td><td>{{.Why}}</td></tr>
+{{range .Items}}<h3>{{.Name}}</h3>
+<p>{{.Claim}}</p>
+{{if .Reason}}<p class="hint">{{.Reason}}</p>
+{{else}}<p class="hint">Stands for it: {{.StandIn}}. Why it differs: {{.Why}}</p>
+{{if .Lines}}<table class="figures"><tr><th>of what</th><th>the paper's figure</th><th>ours</th><th>ours by the paper's</th></tr>
+{{range .Lines}}<tr><td>{{.Claim}}</td><td>{{.Paper}}</td><td>{{.Ours}}</td><td>{{.Ratio}}</td></tr>
 {{end}}</table>
-{{end}}
+{{end}}<p class="hint">All of it: <a href="#{{.Part}}">{{.Part}}</a>. Alone: <code>{{.Command}}</code></p>
+{{end}}{{end}}{{end}}
 {{range .Parts}}<h2 id="{{.Name}}">{{.Name}}</h2>
 {{if .Missing}}<p>There is none: {{.Missing}}. <code>{{.Command}}</code></p>
 {{else}}<p class="hint"><code>{{.Command}}</code> ({{.Header}})</p>

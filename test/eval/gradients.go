@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/plot/plotter"
+
+	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/codec/vector"
+	"github.com/psidecar/psidecar/test/figure"
+)
+
+// A gradientWatch notes the threshold of one layer's gradient in each step of a worker,
+// with what waited of it added, as the codec has it with a life-span of 1.
+type gradientWatch struct {
+	sparsity float64
+	waits    []float32
+	selector vector.Selector
+	taus     []float64
+}
+
+// see takes the gradients of a step, group by group.
+func (w *gradientWatch) see(groups []model.Group, grads [][]float32) {
+	g, from, n := largestLayer(groups)
+	if n == 0 {
+		return
+	}
+	if w.waits == nil {
+		w.waits = make([]float32, n)
+	}
+	for i, v := range grads[g][from : from+n] {
+		w.waits[i] += v
+	}
+	tau := w.selector.SelectFloat32(w.waits, w.sparsity)
+	w.taus = append(w.taus, float64(tau))
+	for i, v := range w.waits {
+		if float32(math.Abs(float64(v))) >= tau {
+			w.waits[i] = 0
+		}
+	}
+}
+
+// largestLayer is the key with the most values of those that a step pushes whole: its
+// group, and which of the group's values are its own.
+func largestLayer(groups []model.Group) (group, from, n int) {
+	for g := range groups {
+		at := 0
+		for _, values := range groups[g].Lens {
+			if int(values) > n {
+				group, from, n = g, at, int(values)
+			}
+			at += int(values)
+		}
+	}
+	return group, from, n
+}
+
+// gradientsOverTime is DCT's figure 2: the threshold of a layer's gradient while a model
+// trains, at each sparsity under the codec with it.
+func gradientsOverTime(ctx context.Context, e *evaluation) error {
+	s, err := splitRecommender(e)
+	if err != nil {
+		return err
+	}
+	var variants []variant
+	for _, eta := range sparsities {
+		variants = append(variants, variant{name: fmt.Sprintf("%g%%", 100*eta), watched: eta,
+			rules: []values.Rule{{Threshold: eta, LeastValues: values.DenseValues, Unpulled: true}}})
+	}
+	all, err := s.measure(ctx, e, 0, runtime.NumCPU(), variants)
+	if err != nil {
+		return err
+	}
+	t := table{title: fmt.Sprintf("DCT Fig. 2: threshold of the largest layer's gradient, with what waited, %s, one worker, the second half of %d steps", s.name, e.steps(s)),
+		head: []string{"sparsity", "mean threshold", "deviation, of the mean", "least, of the mean", "most, of the mean"}}
+	panel := figure.Panel{Title: "DCT Fig. 2: thresholds of a gradient", X: "step", Y: "threshold", LogY: true, Legend: true}
+	for _, m := range all {
+		taus := m.runs[0].taus
+		half := taus[len(taus)/2:]
+		mean, deviation := stat.MeanStdDev(half, nil)
+		least, most := half[0], half[0]
+		for _, tau := range half {
+			least, most = min(least, tau), max(most, tau)
+		}
+		t.addRow(m.name, fmt.Sprintf("%.3g", mean), fmt.Sprintf("%.2f", deviation/mean), fmt.Sprintf("%.2f", least/mean), fmt.Sprintf("%.2f", most/mean))
+		line := figure.Line{Name: m.name}
+		for i, tau := range taus {
+			if tau > 0 { // the axis is a logarithm's
+				line.Points = append(line.Points, plotter.XY{X: float64(i + 1), Y: tau})
+			}
+		}
+		panel.Lines = append(panel.Lines, line)
+	}
+	if err := t.write(e.out); err != nil {
+		return err
+	}
+	return e.writePanels("gradients.png", []figure.Panel{panel})
+}
