@@ -31,7 +31,6 @@ type Comparison struct {
 type Cell struct{ Part, Table, Row, Column string }
 
 const (
-	noGPU       = "Out of reach by measurement: it compares TensorFlow and Horovod on 48 GPUs; psidecar carries PS-lite, and these machines have no GPU. Figures 7 to 9 have it by calculation."
 	noPartition = "Out of reach here: it partitions TensorFlow's variables among its servers on 48 GPUs, where the time of its operations by partition counts rather than bytes; PS-lite's keys are divided by key range, which psidecar does not change without a placement."
 	production  = "Out of reach: a production model of 7 billion examples on a cluster of Intel machines, which is not published."
 	pictureData = "MNIST's pictures and a net of one hidden layer for ImageNet and GoogLeNet"
