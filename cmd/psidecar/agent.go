@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -121,20 +120,8 @@ func (f *agentFlags) options() (agent.Options, error) {
 			return o, errors.New("cgroup v2 is not mounted (psidecar doctor tells what to do)")
 		}
 	}
-	o.Host, err = nameOf(f.host)
+	o.Host, err = cli.HostName(f.host)
 	return o, err
-}
-
-// nameOf is a host's name: as --host says, else its hostname.
-func nameOf(host string) (string, error) {
-	if host != "" {
-		return host, nil
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("asking for the host's name: %w", err)
-	}
-	return host, nil
 }
 
 func newAgentCommand(e env) *cobra.Command {

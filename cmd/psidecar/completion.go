@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/prerun"
-	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
 // choices are the values of flags that take a few words, by the flag's name.
@@ -27,7 +27,7 @@ func choices() map[string][]string {
 	floats := []string{"float32", "float64", "float16", "bfloat16"}
 	return map[string][]string{
 		"algorithm": prerun.Algorithms(), "strategies": dynamic.Names(), "strategy": live.Strategies(), "planner-strategy": live.Strategies(),
-		"codec": {autoCodec, compact.Name, "none"}, "aggregate": {aggregateHost, aggregateAsked, aggregateNone}, "measure": measures, "handler": {"add", "assign", "none"}, "ingress": {"off", "metas", "all"},
+		"codec": {daemon.AutoCodec, daemon.CompactCodec, "none"}, "aggregate": {daemon.AggregateHost, daemon.AggregateAsked, daemon.AggregateNone}, "measure": measures, "handler": {"add", "assign", "none"}, "ingress": {"off", "metas", "all"},
 		"char-values": floats, "hash-scheme": {"oph", "bcws"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "sample": {"auto", "1"}, "by": {"worker", "time"},
 		"threshold": {"0.9", "0.95", "0.99"}, "quantize": {"1", "2", "4", "8"}, "slim": {"0.3,0.15"},
 	}

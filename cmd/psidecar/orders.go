@@ -21,7 +21,7 @@ func (f *proxyFlags) controlPath() string {
 	if f.control == "" || filepath.IsAbs(f.control) {
 		return f.control
 	}
-	return filepath.Join(f.routing.dir, f.control)
+	return filepath.Join(f.Routing.Dir, f.control)
 }
 
 // orders takes what changes the proxy from users who may; and, of an agent in

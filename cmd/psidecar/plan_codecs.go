@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
 func newPlanCodecsCommand(e env) *cobra.Command {
@@ -73,7 +74,7 @@ func printCodecs(out io.Writer, d *api.CodecsDescription) error {
 
 func newCodecsSetCommand(e env) *cobra.Command {
 	var f codecsChange
-	var rule codecFlags
+	var rule daemon.RuleFlags
 	var least int
 	var off bool
 	var file string
@@ -83,10 +84,10 @@ func newCodecsSetCommand(e env) *cobra.Command {
 		Long: `Set the rule for a job's keys, in place of the one that the planner has for the
 same keys; rules for other keys stay, and come after it. --off makes values go
 as they are, whatever proxies' own flags say. --file replaces all of the job's
-rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
+rules by a list as ` + daemon.RulesKey + ` of proxies' configuration file has it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			own, err := rule.own()
+			own, err := rule.Own()
 			switch {
 			case err != nil:
 				return err
@@ -115,7 +116,7 @@ rules by a list as ` + rulesKey + ` of proxies' configuration file has it.`,
 		},
 	}
 	f.addFlags(cmd)
-	rule.registerRule(cmd.Flags())
+	rule.RegisterRule(cmd.Flags())
 	cmd.Flags().IntVar(&least, "least-values", 0, "leave alone keys that have fewer values")
 	f.setting = true
 	cmd.Flags().BoolVar(&f.ahead, "ahead", false, "also for a job that nobody knows yet, and where no proxy follows the planner yet")

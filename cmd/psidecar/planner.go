@@ -148,7 +148,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if o.Front, err = ports.page(ctx, flag+"http", f.http); err != nil {
 		return o, err
 	}
-	if o.Host, err = nameOf(""); err != nil {
+	if o.Host, err = cli.HostName(""); err != nil {
 		return o, err
 	}
 	if o.Shared, err = f.shared(flag); err != nil || o.Shared != nil || f.store == "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
 // env is the outside world as the commands see it, so that a test can run the
@@ -70,7 +71,7 @@ func newRootCommand(e env) *cobra.Command {
 	root.PersistentFlags().String("log-format", "text", "text or json: a line or an object for each entry")
 	root.SetFlagErrorFunc(cli.FlagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.LoadFlags(cmd, e.lookup, rulesKey); err != nil {
+		if err := cli.LoadFlags(cmd, e.lookup, daemon.RulesKey); err != nil {
 			return err
 		}
 		if err := cli.SetLogger(cmd, e.stderr); err != nil {

@@ -27,6 +27,11 @@ func (p *ports) listen(ctx context.Context, flag, address string) (net.Listener,
 	return l, nil
 }
 
+// listener is listen for who opens listeners in turn.
+func (p *ports) listener(ctx context.Context) func(flag, address string) (net.Listener, error) {
+	return func(flag, address string) (net.Listener, error) { return p.listen(ctx, flag, address) }
+}
+
 // close closes the listeners that have not been closed by who serves them.
 func (p *ports) close() {
 	for _, l := range p.open {

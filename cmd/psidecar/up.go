@@ -86,7 +86,7 @@ type host struct {
 	planner      *planner.Planner // nil: it is on another host
 	front        page.Server
 	pprof        bool
-	values       *codecFlags
+	values       *proxydaemon.RuleFlags
 	codec        *values.Codec // nil: there is none for values
 	health       *health.Loops // of all parts
 	orders       *control.Server
@@ -95,13 +95,13 @@ type host struct {
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
-	h := &host{pprof: f.agent.pprof, values: &f.proxy.values, health: &health.Loops{}}
+	h := &host{pprof: f.agent.pprof, values: &f.proxy.Values, health: &health.Loops{}}
 	address := f.agent.planner.Address
 	watch, err := h.watches(&f.agent)
 	if err != nil {
 		return nil, err
 	}
-	carry, err := f.proxy.options()
+	carry, err := f.proxy.Options()
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	if address == "" {
 		f.planner.called = watch.Names
-		f.planner.insecure, f.planner.users = f.proxy.insecure, f.proxy.users
+		f.planner.insecure, f.planner.users = f.proxy.Insecure, f.proxy.users
 		plan, err := f.planner.open(ctx, "--planner-", ports)
 		if err != nil {
 			return nil, err
@@ -133,7 +133,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return nil, err
 	}
 	watch.Machine = f.agent.machine(named)
-	f.agent.intercept.mesh = f.proxy.meshPort
+	f.agent.intercept.mesh = f.proxy.MeshPort
 	if h.interception, err = f.agent.intercept.open(); err != nil {
 		return nil, err
 	}
@@ -145,13 +145,14 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		}
 		carry.Mark = int(mark)
 	}
-	f.proxy.routing.planner, f.proxy.routing.host = f.agent.planner, f.agent.host
-	f.proxy.routing.planner.Address = address
+	f.proxy.planner, f.proxy.Routing.Host = f.agent.planner, f.agent.host
+	f.proxy.planner.Address = address
+	f.proxy.reachPlanner()
 	local := proxydaemon.Options{Proxy: carry}
 	if h.interception != nil {
 		local.Connect = h.interception.Connect
 	}
-	if h.proxy, err = f.proxy.open(ctx, local, ports); err != nil {
+	if h.proxy, err = f.proxy.Open(ctx, local, ports.listener(ctx)); err != nil {
 		return nil, errors.Join(err, h.interception.Abandon())
 	}
 	if h.interception != nil {
@@ -205,7 +206,7 @@ func (h *host) run(ctx context.Context) error {
 	g.Go(func() error { return h.agent.Run(ctx) })
 	g.Go(func() error { return runExporter(ctx, h.exporter, h.agent.Agent()) })
 	g.Go(func() error { return h.proxy.Run(ctx) })
-	g.Go(func() error { h.values.follow(ctx, h.codec); return nil })
+	g.Go(func() error { h.values.Follow(ctx, h.codec); return nil })
 	g.Go(func() error { return h.front.Serve(ctx, h.handler()) })
 	g.Go(func() error { return h.orders.ServeAt(ctx, h.control) })
 	return g.Wait()

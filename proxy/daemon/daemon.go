@@ -4,7 +4,8 @@
 // values.
 //
 // [New] makes a proxy, [Daemon.Run] carries connections until its context ends, and
-// then lets those in use end in order. psidecar proxy and psidecar up run one.
+// then lets those in use end in order. psidecar proxy and psidecar up run one, of
+// [Settings] that their flags fill in.
 package daemon
 
 import (

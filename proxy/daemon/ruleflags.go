@@ -1,18 +1,11 @@
-package main
+package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"os/signal"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -21,29 +14,30 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// rulesKey is the key of the configuration file that holds a list of rules for
+// RulesKey is the key of the configuration file that holds a list of rules for
 // values, each with the flags' names as keys, besides job, keys, layers and so
 // on (values.Rule). They come before what the flags say, which is the last rule.
-const rulesKey = "codec-rules"
+const RulesKey = "codec-rules"
 
-// codecFlags are the flags about values. Each stands for a field of a rule for
+// RuleFlags are the flags about values. Each stands for a field of a rule for
 // all jobs and keys.
-type codecFlags struct {
-	rule   values.Rule
-	slim   string
-	memory int64
+type RuleFlags struct {
+	Rule   values.Rule    // but for Slim
+	Slim   string         // of --slim
+	Memory int64          // of --codec-memory
 	set    *pflag.FlagSet // of the command, where these are among others
 }
 
-func (f *codecFlags) register(flags *pflag.FlagSet) {
+// Register adds the flags to those of a command, of which --config is one.
+func (f *RuleFlags) Register(flags *pflag.FlagSet) {
 	f.set = flags
-	f.registerRule(flags)
-	flags.Int64Var(&f.memory, "codec-memory", 1<<30, "bytes for values that wait to be sent or are remembered, all jobs together; layers beyond go as they are")
+	f.RegisterRule(flags)
+	flags.Int64Var(&f.Memory, "codec-memory", 1<<30, "bytes for values that wait to be sent or are remembered, all jobs together; layers beyond go as they are")
 }
 
-// registerRule adds the flags that make a rule.
-func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
-	r := &f.rule
+// RegisterRule adds the flags that make a rule.
+func (f *RuleFlags) RegisterRule(flags *pflag.FlagSet) {
+	r := &f.Rule
 	flags.Float64Var(&r.Threshold, "threshold", 0, "share of each layer's pushed values that waits, such as 0.99: only the largest go, the others are added to the next push; 0: none waits")
 	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "pushes after which a layer's threshold is computed anew")
 	flags.IntVar(&r.Warmup, "threshold-warmup", 0, "pushes of a layer in which the share that waits rises to --threshold")
@@ -51,7 +45,7 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 	flags.IntVar(&r.Until, "threshold-until", 0, "steps of a worker after which nothing waits, such as some before the last one of a job whose workers save their model; in the quarter before, more and more goes; 0: no end")
 	flags.BoolVar(&r.Unpulled, "threshold-unpulled", false, "take every push for a gradient; otherwise pushes of keys that their worker has not pulled go whole, as do a worker's first push to a server and a long key's first one: they may be initial values")
 	flags.BoolVar(&r.SameHost, "same-host", false, "apply lossy codecs to connections within a host too, where they save no traffic of the network")
-	flags.StringVar(&f.slim, "slim", "", "ALPHA,EPSILON[,ROUNDS[,changes]]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20); with changes those of a pull that differ most from what the worker has")
+	flags.StringVar(&f.Slim, "slim", "", "ALPHA,EPSILON[,ROUNDS[,changes]]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20); with changes those of a pull that differ most from what the worker has")
 	flags.IntVar(&r.Quantize, "quantize", 0, "bits to which pushed values are rounded at random, 1 to 8; 0: none. With --threshold, --slim or --threshold-activations those that go are")
 	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "values that share a scale when they are rounded")
 	flags.BoolVar(&r.Unchanged, "unchanged", false, "leave out of a pull's answer what is bit for bit what this worker last got")
@@ -66,26 +60,26 @@ func (f *codecFlags) registerRule(flags *pflag.FlagSet) {
 
 // rules returns the rules of the flags and, before them, of the file that
 // --config names.
-func (f *codecFlags) rules() ([]values.Rule, error) {
-	if f.memory < 0 {
-		return nil, cli.Usagef("--codec-memory %d: want 0 or more bytes", f.memory)
+func (f *RuleFlags) rules() ([]values.Rule, error) {
+	if f.Memory < 0 {
+		return nil, cli.Usagef("--codec-memory %d: want 0 or more bytes", f.Memory)
 	}
 	rules, err := f.fromFile()
 	if err != nil {
 		return nil, err
 	}
-	own, err := f.own()
+	own, err := f.Own()
 	if err != nil {
 		return nil, err
 	}
 	return append(rules, own...), nil
 }
 
-// own returns the rule of the flags, if they say anything.
-func (f *codecFlags) own() ([]values.Rule, error) {
-	r := f.rule
-	if f.slim != "" {
-		s, err := parseSlim(f.slim)
+// Own returns the rule of the flags, if they say anything.
+func (f *RuleFlags) Own() ([]values.Rule, error) {
+	r := f.Rule
+	if f.Slim != "" {
+		s, err := parseSlim(f.Slim)
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +122,7 @@ func parseSlim(text string) (*values.Slim, error) {
 }
 
 // path returns the configuration file, if there is one.
-func (f *codecFlags) path() string {
+func (f *RuleFlags) path() string {
 	path, err := f.set.GetString("config")
 	if err != nil {
 		return ""
@@ -136,7 +130,7 @@ func (f *codecFlags) path() string {
 	return path
 }
 
-func (f *codecFlags) fromFile() ([]values.Rule, error) {
+func (f *RuleFlags) fromFile() ([]values.Rule, error) {
 	path := f.path()
 	if path == "" {
 		return nil, nil
@@ -149,132 +143,13 @@ func (f *codecFlags) fromFile() ([]values.Rule, error) {
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		return nil, cli.Usagef("--config %s: %w", path, err)
 	}
-	node, ok := file[rulesKey]
+	node, ok := file[RulesKey]
 	if !ok {
 		return nil, nil
 	}
 	rules, err := values.ReadYAML(&node)
 	if err != nil {
-		return nil, cli.Usagef("--config %s, line %d: %s: %w", path, node.Line, rulesKey, err)
+		return nil, cli.Usagef("--config %s, line %d: %s: %w", path, node.Line, RulesKey, err)
 	}
 	return rules, nil
-}
-
-// again returns the flags as they are by what the file says now: those of the
-// command line and the environment stay.
-func (f *codecFlags) again() (*codecFlags, error) {
-	fresh := &codecFlags{}
-	set := pflag.NewFlagSet("", pflag.ContinueOnError)
-	set.String("config", f.path(), "")
-	fresh.register(set)
-	text, err := os.ReadFile(f.path())
-	if err != nil {
-		return nil, err
-	}
-	var file map[string]yaml.Node
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.path(), err)
-	}
-	var failed error
-	set.VisitAll(func(flag *pflag.Flag) {
-		was := f.set.Lookup(flag.Name)
-		_, byFile := was.Annotations[cli.FromFile]
-		value, there := was.Value.String(), was.Changed && !byFile
-		if node, ok := file[flag.Name]; ok && !there {
-			if value, err = cli.FlagText(node); err != nil {
-				failed = fmt.Errorf("%s, line %d: %s: %w", f.path(), node.Line, flag.Name, err)
-			}
-			there = true
-		}
-		if there && failed == nil && flag.Name != "config" {
-			if err := set.Set(flag.Name, value); err != nil {
-				failed = fmt.Errorf("%s: %s: %w", f.path(), flag.Name, err)
-			}
-		}
-	})
-	return fresh, failed
-}
-
-// follow keeps a codec's rules as the configuration file has them until ctx ends; with
-// no codec it returns at once.
-func (f *codecFlags) follow(ctx context.Context, codec *values.Codec) {
-	if codec != nil {
-		(&ruleFile{flags: f, codec: codec}).follow(ctx)
-	}
-}
-
-// ruleFile keeps a codec's rules as the configuration file has them.
-type ruleFile struct {
-	flags *codecFlags
-	codec *values.Codec
-}
-
-// lookEvery is how often the file is looked at.
-const lookEvery = time.Second
-
-// follow takes up the file's rules when it changes or SIGHUP comes, until ctx
-// ends; at first too, where they are others than the codec has: the file may have
-// changed since the flags were read. What is wrong with it is logged, and the
-// rules stay.
-func (r *ruleFile) follow(ctx context.Context) {
-	path := r.flags.path()
-	if path == "" {
-		return
-	}
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	last := stampOf(path)
-	r.reload(true)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hup:
-		case <-look.C:
-			if now := stampOf(path); now == last {
-				continue
-			}
-		}
-		last = stampOf(path)
-		r.reload(false)
-	}
-}
-
-// reload is read, which logs what is wrong with the file.
-func (r *ruleFile) reload(onlyOthers bool) {
-	if err := r.read(onlyOthers); err != nil {
-		slog.Error("the rules for values stay as they were", "config", r.flags.path(), "error", err)
-	}
-}
-
-// read takes up the file's rules, or only such as are others than the codec's.
-func (r *ruleFile) read(onlyOthers bool) error {
-	fresh, err := r.flags.again()
-	if err != nil {
-		return err
-	}
-	rules, err := fresh.rules()
-	if err != nil {
-		return err
-	}
-	if onlyOthers && slices.EqualFunc(rules, r.codec.Rules(), func(a, b values.Rule) bool { return reflect.DeepEqual(a, b) }) {
-		return nil
-	}
-	if err := r.codec.SetRules(rules); err != nil {
-		return err
-	}
-	slog.Info("other rules for values", "rules", len(rules), "config", r.flags.path())
-	return nil
-}
-
-// stampOf tells versions of a file apart.
-func stampOf(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err.Error()
-	}
-	return fmt.Sprint(info.ModTime().UnixNano(), info.Size())
 }

@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/proxy"
+)
+
+// Listen opens a listener at the address that a flag gives; whoever gave it closes it,
+// also after an error.
+type Listen func(flag, address string) (net.Listener, error)
+
+// Open makes a daemon of what the settings name besides what o has.
+func (f *Settings) Open(ctx context.Context, o Options, listen Listen) (*Daemon, error) {
+	var err error
+	if o.Forward, err = f.forwards(listen); err != nil {
+		return nil, err
+	}
+	if o.Mesh, err = f.meshListeners(listen); err != nil {
+		return nil, err
+	}
+	if o.Routing, err = f.routed(); err != nil {
+		return nil, err
+	}
+	if o.Rules, err = f.rules(); err != nil {
+		return nil, err
+	}
+	return New(ctx, o)
+}
+
+// rules returns the planner whose rules for values are taken up; nil: none.
+func (f *Settings) rules() (p *Planner, err error) {
+	r := &f.Routing
+	if r.Planner == "" || !f.Follow {
+		return nil, nil
+	}
+	p = &Planner{Address: r.Planner}
+	if p.Credentials, err = r.Credentials(); err != nil {
+		return nil, err
+	}
+	p.Host, err = cli.HostName(r.Host)
+	return p, err
+}
+
+// forwards opens the listeners of --forward.
+func (f *Settings) forwards(listen Listen) ([]proxy.Listener, error) {
+	var all []proxy.Listener
+	for _, pair := range f.Forward {
+		at, to, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, cli.Usagef("--forward %q: want LISTEN=DEST, each host:port", pair)
+		}
+		destination, err := net.ResolveTCPAddr("tcp", to)
+		if err == nil && (destination.IP == nil || destination.Port == 0) {
+			err = errors.New("want host:port")
+		}
+		if err != nil {
+			return nil, cli.Usagef("--forward %q: destination %q: %w", pair, to, err)
+		}
+		l, err := listen("--forward", at)
+		if err != nil {
+			return nil, err
+		}
+		ap := destination.AddrPort()
+		slog.Info("forwarding", "from", l.Addr(), "to", ap)
+		all = append(all, proxy.Listener{Listener: l, Destination: proxy.Fixed(netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()))})
+	}
+	return all, nil
+}
+
+func (f *Settings) meshListeners(listen Listen) ([]net.Listener, error) {
+	addrs := f.Mesh
+	if len(addrs) == 0 && f.MeshPort != 0 {
+		addrs = []string{fmt.Sprintf(":%d", f.MeshPort)}
+	}
+	var all []net.Listener
+	for _, addr := range addrs {
+		l, err := listen("--mesh-listen", addr)
+		if err != nil {
+			return nil, err
+		}
+		slog.Info("taking links", "at", l.Addr(), "tls", f.TLS.Cert != "")
+		all = append(all, l)
+	}
+	return all, nil
+}

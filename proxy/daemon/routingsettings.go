@@ -1,0 +1,82 @@
+package daemon
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/migrate"
+)
+
+// RoutingSettings say where keys are, and whether they move.
+type RoutingSettings struct {
+	Placement string // path of a placement.json
+	Handler   string // what servers do with a push: add, assign, none; empty: not known
+	Dir       string // folder for what a proxy must know after a kill
+	Act       bool   // the planner's plans are carried out
+	Probe     bool   // what servers do is found out
+	Host      string // of this host at the planner; empty: its hostname
+	Planner   string // host:port; empty: none
+	// Credentials returns what reaching the planner takes; it is called where there is
+	// one.
+	Credentials func() (credentials.TransportCredentials, error)
+}
+
+// Wanted reports whether requests are to be routed at all.
+func (f *RoutingSettings) Wanted() bool { return f.Placement != "" || f.Act }
+
+func (f *RoutingSettings) options() (o jobs.Options, err error) {
+	o.Dir, o.Probe = f.Dir, f.Probe
+	switch f.Handler {
+	case "":
+	case "add":
+		o.Handler = migrate.Adds
+	case "assign":
+		o.Handler = migrate.Assigns
+	case "none":
+		o.Handler = migrate.Opaque
+	default:
+		return o, cli.Usagef("--handler %q: want add, assign or none", f.Handler)
+	}
+	switch {
+	case f.Act && f.Placement != "":
+		return o, cli.Usagef("--act and --placement exclude each other: with --act the planner says where keys are")
+	case f.Act && f.Planner == "":
+		return o, cli.Usagef("--act needs --planner")
+	case f.Probe && !f.Act:
+		return o, cli.Usagef("--allow-probe is of use with --act only")
+	}
+	if f.Act {
+		o.Planner = f.Planner
+		if o.Credentials, err = f.Credentials(); err != nil {
+			return o, err
+		}
+	}
+	if o.Host, err = cli.HostName(f.Host); err != nil {
+		return o, err
+	}
+	if f.Placement != "" {
+		if o.Placement, err = placement.ReadFile(f.Placement); err != nil {
+			return o, fmt.Errorf("--placement: %w", err)
+		}
+	}
+	return o, nil
+}
+
+// routed returns how requests are routed; nil: they are not.
+func (f *Settings) routed() (*jobs.Options, error) {
+	if !f.Routing.Wanted() {
+		return nil, nil
+	}
+	o, err := f.Routing.options()
+	if err != nil {
+		return nil, err
+	}
+	if f.MeshPort == 0 {
+		return nil, cli.Usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
+	}
+	return &o, nil
+}

@@ -1,0 +1,138 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"reflect"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// again returns the flags as they are by what the file says now: those of the
+// command line and the environment stay.
+func (f *RuleFlags) again() (*RuleFlags, error) {
+	fresh := &RuleFlags{}
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.String("config", f.path(), "")
+	fresh.Register(set)
+	text, err := os.ReadFile(f.path())
+	if err != nil {
+		return nil, err
+	}
+	var file map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.path(), err)
+	}
+	var failed error
+	set.VisitAll(func(flag *pflag.Flag) {
+		was := f.set.Lookup(flag.Name)
+		_, byFile := was.Annotations[cli.FromFile]
+		value, there := was.Value.String(), was.Changed && !byFile
+		if node, ok := file[flag.Name]; ok && !there {
+			if value, err = cli.FlagText(node); err != nil {
+				failed = fmt.Errorf("%s, line %d: %s: %w", f.path(), node.Line, flag.Name, err)
+			}
+			there = true
+		}
+		if there && failed == nil && flag.Name != "config" {
+			if err := set.Set(flag.Name, value); err != nil {
+				failed = fmt.Errorf("%s: %s: %w", f.path(), flag.Name, err)
+			}
+		}
+	})
+	return fresh, failed
+}
+
+// Follow keeps a codec's rules as the configuration file has them until ctx ends; with
+// no codec it returns at once.
+func (f *RuleFlags) Follow(ctx context.Context, codec *values.Codec) {
+	if codec != nil {
+		(&ruleFile{flags: f, codec: codec}).follow(ctx)
+	}
+}
+
+// ruleFile keeps a codec's rules as the configuration file has them.
+type ruleFile struct {
+	flags *RuleFlags
+	codec *values.Codec
+}
+
+// lookEvery is how often the file is looked at.
+const lookEvery = time.Second
+
+// follow takes up the file's rules when it changes or SIGHUP comes, until ctx
+// ends; at first too, where they are others than the codec has: the file may have
+// changed since the flags were read. What is wrong with it is logged, and the
+// rules stay.
+func (r *ruleFile) follow(ctx context.Context) {
+	path := r.flags.path()
+	if path == "" {
+		return
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	last := stampOf(path)
+	r.reload(true)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+		case <-look.C:
+			if now := stampOf(path); now == last {
+				continue
+			}
+		}
+		last = stampOf(path)
+		r.reload(false)
+	}
+}
+
+// reload is read, which logs what is wrong with the file.
+func (r *ruleFile) reload(onlyOthers bool) {
+	if err := r.read(onlyOthers); err != nil {
+		slog.Error("the rules for values stay as they were", "config", r.flags.path(), "error", err)
+	}
+}
+
+// read takes up the file's rules, or only such as are others than the codec's.
+func (r *ruleFile) read(onlyOthers bool) error {
+	fresh, err := r.flags.again()
+	if err != nil {
+		return err
+	}
+	rules, err := fresh.rules()
+	if err != nil {
+		return err
+	}
+	if onlyOthers && slices.EqualFunc(rules, r.codec.Rules(), func(a, b values.Rule) bool { return reflect.DeepEqual(a, b) }) {
+		return nil
+	}
+	if err := r.codec.SetRules(rules); err != nil {
+		return err
+	}
+	slog.Info("other rules for values", "rules", len(rules), "config", r.flags.path())
+	return nil
+}
+
+// stampOf tells versions of a file apart.
+func stampOf(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(info.ModTime().UnixNano(), info.Size())
+}

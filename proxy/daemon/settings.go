@@ -1,0 +1,186 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/identity"
+	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/called"
+	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/link"
+)
+
+// Settings say what a proxy does, in the words of the flags of psidecar proxy and up.
+// [Settings.Options] checks them and reads the files that they name, and [Settings.Open]
+// opens the listeners.
+type Settings struct {
+	Forward           []string // LISTEN=DEST, each host:port
+	Mesh              []string // host:port at which links are taken; empty: MeshPort
+	Codecs            []string
+	Allow             []string // CIDRs that other proxies may reach
+	Ports             []string // ports and ranges of them that other proxies may reach
+	MeshPort          uint16   // 0: no links
+	TLS               link.Files
+	Insecure          bool
+	OldInsecure       bool // Insecure by its old name
+	MeshOnly          bool
+	Retry, Grace      time.Duration
+	PeerGrace         time.Duration
+	Patience          time.Duration
+	Mark, Connections int
+	Memory            int64
+	Share             string // true, false or [ShareAuto]
+	Aggregate         string // [AggregateNone] and so on
+	AggregateWait     time.Duration
+	Values            RuleFlags
+	Follow            bool // the planner's rules for values are taken up
+	Outlive           bool // the agent holds connections for the next proxy
+	Routing           RoutingSettings
+}
+
+// Options returns what the settings ask for, but for what Open opens. An error of the
+// settings' own is a [cli.UsageError].
+func (f *Settings) Options() (proxy.Options, error) {
+	if f.OldInsecure {
+		slog.Warn("--insecure-mesh is called --insecure now")
+		f.Insecure = true
+	}
+	o := proxy.Options{
+		MeshPort: f.MeshPort, Insecure: f.Insecure, MeshOnly: f.MeshOnly,
+		Retry: f.Retry, PeerGrace: f.PeerGrace, PeerPatience: f.Patience, Grace: f.Grace, Mark: f.Mark, MaxConnections: f.Connections, MemoryBytes: f.Memory,
+	}
+	switch {
+	case f.Connections < 1:
+		return o, cli.Usagef("--max-connections %d: want at least 1", f.Connections)
+	case f.Memory < proxy.LeastMemory:
+		return o, cli.Usagef("--proxy-memory %d: want at least %d bytes, which the largest message of another proxy may take", f.Memory, proxy.LeastMemory)
+	case f.Retry < 0 || f.Grace < 0 || f.PeerGrace < 0 || f.Patience < 0:
+		return o, cli.Usagef("--no-proxy-retry, --peer-grace, --peer-patience and --grace cannot be negative")
+	case f.MeshPort == 0 && f.MeshOnly:
+		return o, cli.Usagef("--mesh-only with --mesh-port 0 would refuse everything")
+	}
+	for _, cidr := range f.Allow {
+		prefix, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return o, cli.Usagef("--mesh-allow %q: %w", cidr, err)
+		}
+		o.Allow = append(o.Allow, prefix)
+	}
+	if f.Routing.Dir != "" {
+		o.PeersFile = filepath.Join(f.Routing.Dir, "peers")
+	}
+	var err error
+	if o.Reach.Ports, err = portRanges(f.Ports); err != nil {
+		return o, err
+	}
+	if err = f.namedCodecs(&o); err != nil {
+		return o, err
+	}
+	if err = f.aggregates(&o); err != nil {
+		return o, err
+	}
+	o.TLS, err = f.identity()
+	return o, err
+}
+
+// portRanges reads --mesh-ports.
+func portRanges(all []string) (ranges []proxy.PortRange, err error) {
+	for _, text := range all {
+		if text == "any" {
+			ranges = append(ranges, proxy.PortRange{First: 1, Last: 65535})
+			continue
+		}
+		first, last, more := strings.Cut(text, "-")
+		if !more {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, also := strconv.ParseUint(last, 10, 16)
+		if err != nil || also != nil || from == 0 || to < from {
+			return nil, cli.Usagef("--mesh-ports %q: want a port, FIRST-LAST, or any", text)
+		}
+		ranges = append(ranges, proxy.PortRange{First: uint16(from), Last: uint16(to)})
+	}
+	return ranges, nil
+}
+
+// ShareAuto has pulled values be shared where that is not slower.
+const ShareAuto = "auto"
+
+// AutoCodec is package compact's codec where package payoff finds that it pays.
+const AutoCodec = "auto"
+
+// CompactCodec is the default of --codec.
+const CompactCodec = compact.Name
+
+// namedCodecs puts the codecs of --codec into o: with compact comes the one
+// for values, which is compact where no rule says otherwise.
+func (f *Settings) namedCodecs(o *proxy.Options) error {
+	rules, err := f.Values.rules()
+	if err != nil {
+		return err
+	}
+	limits := compact.DefaultLimits
+	switch f.Share {
+	case ShareAuto:
+	case "true":
+		limits.ShareAlways = true
+	case "false":
+		limits.SharedBytes = 0
+	default:
+		return cli.Usagef("--share-pulls %q: want true, false or %s", f.Share, ShareAuto)
+	}
+	o.Titles = &called.Table{}
+	for _, name := range f.Codecs {
+		switch name {
+		case "none", "":
+		case compact.Name, AutoCodec:
+			o.Auto = name == AutoCodec
+			if o.Values, err = values.New(values.Options{
+				Compact: limits, StateBytes: f.Values.Memory, Rules: rules, Titles: o.Titles, Adds: f.Routing.Handler == "add",
+				Folder: filepath.Join(f.Routing.Dir, values.Folder),
+			}); err != nil {
+				return cli.UsageError{Err: err}
+			}
+			o.ValuesFile = filepath.Join(f.Routing.Dir, "values.waiting")
+			o.Codecs = append(o.Codecs, o.Values, compact.New(limits))
+		default:
+			return cli.Usagef("--codec %q: there are %s, %s and none", name, AutoCodec, compact.Name)
+		}
+	}
+	if o.Values == nil && len(rules) > 0 {
+		return cli.Usagef("--codec %s with rules for values: they need --codec %s or %s", strings.Join(f.Codecs, ","), AutoCodec, compact.Name)
+	}
+	return nil
+}
+
+func (f *Settings) identity() (*link.Identity, error) {
+	t := f.TLS
+	switch given := t.Cert != "" || t.Key != "" || t.CA != ""; {
+	case !given && len(t.Peers) > 0:
+		return nil, cli.Usagef("--tls-peer needs --tls-cert, --tls-key and --tls-ca")
+	case !given:
+		return nil, nil
+	case t.Cert == "" || t.Key == "" || t.CA == "":
+		return nil, cli.Usagef("--tls-cert, --tls-key and --tls-ca go together")
+	case f.Insecure:
+		return nil, cli.Usagef("--insecure and --tls-cert exclude each other")
+	}
+	own, err := link.LoadIdentity(t)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert, --tls-key, --tls-ca: %w", err)
+	}
+	if cert, _ := own.Current(); !identity.GrantsOf(cert.Leaf).Has(identity.ProxyRole) {
+		slog.Warn("other hosts' proxies take this one's certificate only where their --tls-peer names it",
+			"error", identity.MissingRole(cert.Leaf, identity.GrantsOf(cert.Leaf), identity.ProxyRole, "--tls-peer"))
+	}
+	return own, nil
+}
