@@ -125,7 +125,7 @@ func vdsoFunction(pid int, mem *os.File, name string) (at, size uint64, err erro
 // stoppedOutside waits until all threads of a process that was told to stop have
 // stopped, and reports whether none is within a function.
 func stoppedOutside(pid int, at, size uint64) (bool, error) {
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // a busy machine may run some thread late
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 		if err != nil || len(threads) == 0 {
 			return false, errors.Join(fs.ErrNotExist, err)
