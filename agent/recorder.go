@@ -15,7 +15,7 @@ import (
 // most waits for the names of nodes, and no longer than namesTake by the uses' own
 // time: those of a recording that begins beside a job are known after some requests.
 const (
-	waitingUses = 4096
+	waitingUses = 1 << 15
 	waitingKeys = 8 << 20
 	namesTake   = 10 * time.Second
 )
@@ -100,7 +100,8 @@ func (r *Recorder) name(ready func(first *unnamed) bool) {
 			r.dropped.Add(1)
 		}
 	}
-	r.unnamed = slices.Delete(r.unnamed, 0, n)
+	clear(r.unnamed[:n]) // let their keys go
+	r.unnamed = r.unnamed[n:]
 }
 
 // Run writes until ctx ends, then what still waits, and ends the recording. No use

@@ -350,6 +350,9 @@ func (o *Observer) tell(s *stream, bytes uint64, withLens bool) {
 	if msg.answer {
 		use.Worker, use.Server = use.Server, use.Worker
 	}
+	if !use.Worker.Ranked() || !use.Server.Ranked() {
+		msg.job.rankByAddress() // whoever notes names need not wait until somebody asks for the job
+	}
 	if withLens {
 		use.Lens = o.lens
 	}
