@@ -129,6 +129,7 @@ type Agent struct {
 	reader     atomic.Int64 // the thread that reads
 	timer      timer
 	curves     curves
+	sight      sight                 // used by findStalls alone
 	controller sampleController      // used by adapt alone
 	rates      map[uint64]sampleRate // of streams, as set; used by adapt alone
 
@@ -143,6 +144,7 @@ type Agent struct {
 	mu       sync.Mutex // guards the rest; acquired before the capture's
 	decided  sampleDecision
 	findings map[string]stallFinding // by job
+	blind    string                  // why not all is seen of what jobs do now; empty: it is
 	logged   map[string]finding      // of findStalls alone
 	attached []string                // cgroups
 	unsynced map[string]lateness     // by job

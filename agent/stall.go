@@ -52,6 +52,8 @@ type stallFacts struct {
 	Waits   []wait
 	// Stragglers are workers that make fewer steps than the others.
 	Stragglers []string
+	// Blind says that messages may be missing: what is quiet may go on all the same.
+	Blind bool
 }
 
 // A worker is what one worker does.
@@ -135,7 +137,7 @@ func findStall(f *stallFacts) stallFinding {
 	slices.SortStableFunc(found.Stalls, func(a, b stall) int { return a.Since.Compare(b.Since) })
 	if f.standsStill(found.Stalls) {
 		found.State, found.Since = page.Stalled, f.lastHeard()
-	} else {
+	} else if !f.Blind {
 		found.Stalls = append(found.Stalls, f.late()...)
 		found.Stalls = append(found.Stalls, f.straggling()...)
 	}
@@ -156,7 +158,7 @@ func (f *stallFacts) unanswered() (stalls []stall) {
 		if usual := f.server(w.Server).Before; usual > 0 {
 			limit = max(limit, 3*usual)
 		}
-		if f.Now.Sub(w.Since) < limit {
+		if f.Now.Sub(w.Since) < limit || f.Blind && !f.tells(&w, limit) {
 			continue
 		}
 		stalls = append(stalls, stall{
@@ -191,7 +193,7 @@ func (f *stallFacts) why(w *wait) string {
 // is not known before the second one.
 func (f *stallFacts) silent() (stalls []stall) {
 	for _, w := range f.Workers {
-		if !w.Here || w.Last.IsZero() || w.Waiting && !isStopped(w.Process) {
+		if !w.Here || w.Last.IsZero() || (w.Waiting || f.Blind) && !isStopped(w.Process) {
 			continue
 		}
 		quiet, limit := f.Now.Sub(w.Last), max(patience, silentSteps*w.StepEvery)
@@ -212,7 +214,7 @@ func (f *stallFacts) silent() (stalls []stall) {
 // atBarrier returns the workers that wait at a barrier for too long.
 func (f *stallFacts) atBarrier() (stalls []stall) {
 	for _, w := range f.Workers {
-		if w.Barrier.IsZero() || isStopped(w.Process) {
+		if w.Barrier.IsZero() || isStopped(w.Process) || f.Blind {
 			continue
 		}
 		if f.Now.Sub(w.Barrier) >= max(patience, silentSteps*w.StepEvery) {

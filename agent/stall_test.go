@@ -115,6 +115,35 @@ func TestFind(t *testing.T) {
 			f.Workers[0].Waited, f.Workers[1].Waited, f.Workers[2].Waited = 0.9, 0.05, 0.85
 		}, page.Running, "worker1", "worker1 holds the others up"},
 		{"a straggler that is left behind", func(f *stallFacts) { f.Stragglers = []string{"worker2"} }, page.Running, "worker2", "far fewer steps"},
+		{"missed answers, on sockets that get on", func(f *stallFacts) {
+			f.Blind = true
+			for i := range 3 {
+				f.waits(i, "server1", 12).To = socket{Known: true, Silent: 20 * time.Millisecond}
+			}
+		}, page.Running, "", ""},
+		{"missed answers, and sockets that are silent", func(f *stallFacts) {
+			f.Blind = true
+			for i := range 3 {
+				f.waits(i, "server1", 12).To = socket{Known: true, Silent: 12 * time.Second}
+			}
+		}, page.Stalled, "server1", "server1 has received the request and does not answer"},
+		{"missed answers of a server that is stopped", func(f *stallFacts) {
+			f.Blind, f.Servers[1].Process = true, 'T'
+			for i := range 3 {
+				f.waits(i, "server1", 12)
+			}
+		}, page.Stalled, "server1", "the process of server1 is stopped"},
+		{"missed requests, barriers and steps", func(f *stallFacts) {
+			f.Blind, f.Servers[1].Recent, f.Stragglers = true, 400*time.Millisecond, []string{"worker1"}
+			f.Workers[0].Last = before(20)
+			f.Workers[1].Barrier, f.Workers[1].Last, f.Workers[1].Waiting = before(9), before(9), true
+			f.Workers[2].Last = before(20)
+		}, page.Running, "", ""},
+		{"a worker that is stopped, and others that are missed", func(f *stallFacts) {
+			f.Blind = true
+			f.Workers[0].Last = before(20)
+			f.Workers[1].Last, f.Workers[1].Process = before(20), 'T'
+		}, page.Running, "worker1", "its process is stopped"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := going()

@@ -41,16 +41,18 @@ func (a *Agent) now() time.Time {
 
 // findStalls looks whether each job goes on.
 func (a *Agent) findStalls() error {
-	found := map[string]stallFinding{}
+	found, blind := map[string]stallFinding{}, a.lookBlind()
 	for _, v := range a.observer.Jobs() {
 		name := v.Job.Scheduler.String()
-		now := findStall(a.facts(&v))
+		facts := a.facts(&v)
+		facts.Blind = blind != ""
+		now := findStall(facts)
 		found[name] = now
 		a.logFinding(name, &now)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.findings = found
+	a.findings, a.blind = found, blind
 	maps.DeleteFunc(a.logged, func(job string, _ finding) bool { return found[job].State == "" })
 	return nil
 }

@@ -67,7 +67,7 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	size, totals := v.Job.Sums.Table.Size(), v.Job.Sums.Totals()
 	recent := v.Job.Sums.Lately(a.now().UnixNano(), recently)
 	a.mu.Lock()
-	lost, finding := a.unsynced[name], a.findings[name]
+	lost, finding, blind := a.unsynced[name], a.findings[name], a.blind
 	a.mu.Unlock()
 	j := page.Job{
 		Name: name, Servers: v.Servers, Workers: v.Workers,
@@ -89,6 +89,9 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	j.Sampling = a.sampling(v, name)
 	if v.Dialect != 0 {
 		j.Dialect = v.Dialect.String()
+	}
+	if blind != "" && finding.State != page.Over {
+		j.Remarks = append(j.Remarks, blind)
 	}
 	if finding.State != page.Over {
 		j.StepsPerSecond = float64(recent.MedianSteps()) / recent.Seconds

@@ -265,6 +265,17 @@ func (c *Capture) Counts() (Counts, error) {
 	return sums, nil
 }
 
+// Unread returns when the oldest of what the kernel has copied, and Read has not handed
+// out, was sent, by CLOCK_MONOTONIC; ok: there is something.
+func (c *Capture) Unread() (nanos uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, false
+	}
+	return c.ring.oldest()
+}
+
 // Close detaches the programs and frees them. A Read in progress must have
 // returned; Counts and ProgramStats may still be asked, and say that it is closed.
 func (c *Capture) Close() error {

@@ -9,6 +9,7 @@ import (
 // Sizes of struct batch and struct record in wire.h.
 const (
 	batchSize  = 32
+	batchTime  = 8 // offset of its time
 	recordSize = 24
 )
 
@@ -61,7 +62,7 @@ func (c *Capture) unpack(b []byte, each func(*Record)) error {
 	if size < batchSize || uint64(size) > uint64(len(b)) {
 		return fmt.Errorf("batch of %d bytes in %d in the ring buffer: %w", size, len(b), errMalformed)
 	}
-	r := Record{Stream: StreamID(native.Uint64(b)), Time: native.Uint64(b[8:])}
+	r := Record{Stream: StreamID(native.Uint64(b)), Time: native.Uint64(b[batchTime:])}
 	first := native.Uint64(b[16:])
 	sequence := native.Uint32(b[24:])
 	if lost := sequence - c.batches[r.Stream]; lost != 0 {

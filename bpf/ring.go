@@ -103,6 +103,21 @@ func (r *ring) drain(each func(batch []byte)) bool {
 	return read > from
 }
 
+// oldest returns when the first batch was begun that is not read whole, by the kernel's
+// monotonic clock; ok: there is one, and it was not freed meanwhile.
+func (r *ring) oldest() (nanos uint64, ok bool) {
+	read := r.consumer.Load()
+	if read >= r.producer.Load() {
+		return 0, false
+	}
+	at := read & r.mask
+	if (*atomic.Uint32)(unsafe.Pointer(&r.data[at])).Load()&(ringBusy|ringDiscard) != 0 {
+		return 0, false
+	}
+	nanos = (*atomic.Uint64)(unsafe.Pointer(&r.data[at+ringHeader+batchTime])).Load()
+	return nanos, r.consumer.Load() == read
+}
+
 // wait returns when the kernel rings, after pollInterval, or when ctx ends.
 func (r *ring) wait(ctx context.Context) error {
 	if err := r.file.SetReadDeadline(time.Now().Add(pollInterval)); err != nil {

@@ -34,7 +34,7 @@ type Job struct {
 	Name string `json:"job"` // host:port of its scheduler, which tells jobs that run apart
 	// Called is its name, which its runs have in common, empty where nobody has named it;
 	// CalledFrom who has: owner (of its pods), environment or annotation. Remarks say
-	// what of its owner's wishes is not taken up, and why.
+	// what of its owner's wishes is not taken up, and why, and what is not seen of it.
 	Called     string   `json:"name,omitempty"`
 	CalledFrom string   `json:"name_from,omitempty"`
 	Remarks    []string `json:"remarks,omitempty"`

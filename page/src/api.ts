@@ -4,7 +4,7 @@
 export interface Job {
   job: string; // host:port of its scheduler
   name?: string; // what its runs have in common, where somebody has named it
-  remarks?: string[]; // what of its owner's wishes is not taken up, and why
+  remarks?: string[]; // what of its owner's wishes is not taken up, and why, and what is not seen of it
   first_seen?: string;
   dialect: string;
   servers: number;
