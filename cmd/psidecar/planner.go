@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/health"
@@ -181,7 +182,7 @@ func (f *plannerFlags) shared(flag string) (*planner.Shared, error) {
 		}
 	}
 	var own string
-	if o.Config, own, err = cluster(); err != nil {
+	if o.Config, own, err = pods.Cluster(); err != nil {
 		return nil, fmt.Errorf("%sstore %s: %w", flag, f.store, err)
 	}
 	if !named {

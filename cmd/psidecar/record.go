@@ -39,7 +39,7 @@ SIGTERM. With --info, say what a recording holds instead.`,
 			case out == "":
 				return cli.Usagef("--out FILE or --info FILE is needed")
 			}
-			opts, err := f.options()
+			opts, err := f.Options(version)
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	agentdaemon "github.com/psidecar/psidecar/agent/daemon"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/otlp"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
@@ -57,8 +56,8 @@ new connections go direct, those in use get --grace, and nothing is left.`,
 	}
 	f.agent.watching(cmd)
 	f.agent.showing(cmd)
-	f.agent.intercept.intercepting(cmd, true)
-	f.agent.pods.addFlags(cmd)
+	addIntercepting(cmd, &f.agent.intercept, true)
+	addPods(cmd, &f.agent.pods)
 	f.proxy.relaying(cmd)
 	f.planner.planning(cmd, "planner-")
 	f.agent.planner.addFlags(cmd, "", "host:port of the planner of another host; default: this process has its own")
@@ -106,7 +105,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return nil, err
 	}
 	carry.Health, h.codec = h.health, carry.Values
-	debug.SetMemoryLimit(f.agent.memoryLimit() + carry.MemoryBytes)
+	debug.SetMemoryLimit(f.agent.MemoryLimit() + carry.MemoryBytes)
 	if h.front, err = ports.page(ctx, "--http", f.agent.http); err != nil {
 		return nil, err
 	}
@@ -128,13 +127,13 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	named, err := f.agent.pods.openPods(&watch)
+	named, err := f.agent.pods.Open(&watch)
 	if err != nil {
 		return nil, err
 	}
-	watch.Machine = f.agent.machine(named)
-	f.agent.intercept.mesh = f.proxy.MeshPort
-	if h.interception, err = f.agent.intercept.open(); err != nil {
+	watch.Machine = f.agent.Machine(named)
+	f.agent.intercept.Mesh = f.proxy.MeshPort
+	if h.interception, err = f.agent.intercept.Open(); err != nil {
 		return nil, err
 	}
 	if h.interception != nil && carry.Mark == 0 {
@@ -145,7 +144,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		}
 		carry.Mark = int(mark)
 	}
-	f.proxy.planner, f.proxy.Routing.Host = f.agent.planner, f.agent.host
+	f.proxy.planner, f.proxy.Routing.Host = f.agent.planner, f.agent.Host
 	f.proxy.planner.Address = address
 	f.proxy.reachPlanner()
 	local := proxydaemon.Options{Proxy: carry}
@@ -172,13 +171,13 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 
 // watches returns what the agent is to do.
 func (h *host) watches(f *agentFlags) (agent.Options, error) {
-	watch, err := f.options()
+	watch, err := f.Options(version)
 	if err != nil {
 		return watch, err
 	}
 	watch.Health = h.health
-	watch.Locality.WindowKeys = locality.DefaultWindowKeys
-	h.exporter, err = f.otlp.open(&watch)
+	agentdaemon.ShareWindows(&watch)
+	h.exporter, err = f.otlp.Open(&watch)
 	return watch, err
 }
 
@@ -204,7 +203,7 @@ func (h *host) run(ctx context.Context) error {
 		g.Go(func() error { return h.planner.Run(ctx) })
 	}
 	g.Go(func() error { return h.agent.Run(ctx) })
-	g.Go(func() error { return runExporter(ctx, h.exporter, h.agent.Agent()) })
+	g.Go(func() error { return agentdaemon.RunExporter(ctx, h.exporter, h.agent.Agent()) })
 	g.Go(func() error { return h.proxy.Run(ctx) })
 	g.Go(func() error { h.values.Follow(ctx, h.codec); return nil })
 	g.Go(func() error { return h.front.Serve(ctx, h.handler()) })

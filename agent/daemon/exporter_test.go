@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
-// TestOTLPFlags: nothing is exported unless it is asked for; what cannot be is used
+// TestExportSettings: nothing is exported unless it is asked for; what cannot be is used
 // wrongly; otherwise the agent is to tell of requests as slow as the flag says.
-func TestOTLPFlags(t *testing.T) {
+func TestExportSettings(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 	const collector = "http://127.0.0.1:4317"
 	for _, tc := range []struct {
@@ -32,8 +32,8 @@ func TestOTLPFlags(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", tc.variable)
 			var opts agent.Options
-			f := otlpFlags{tc.endpoint, tc.slow}
-			e, err := f.open(&opts)
+			f := ExportSettings{tc.endpoint, tc.slow}
+			e, err := f.Open(&opts)
 			if tc.wrong != "" {
 				var usage cli.UsageError
 				if !errors.As(err, &usage) || !strings.Contains(err.Error(), tc.wrong) {

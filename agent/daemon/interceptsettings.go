@@ -1,0 +1,41 @@
+package daemon
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/cli"
+)
+
+// InterceptSettings are what whoever has jobs' connections intercepted can be told.
+type InterceptSettings struct {
+	On      bool
+	Dir     string
+	Socket  string // empty: the proxy is in this process
+	UID     int
+	Grace   time.Duration
+	Hang    time.Duration
+	Mesh    uint16 // port; 0: none
+	Exclude []uint
+	Adopt   bool
+}
+
+// Open has connects redirected from when an agent runs with it; nil where they are
+// not to be.
+func (f *InterceptSettings) Open() (*Interception, error) {
+	if !f.On {
+		return nil, nil
+	}
+	o := InterceptOptions{Dir: f.Dir, Socket: f.Socket, UID: f.UID, Grace: f.Grace, HangAfter: f.Hang, MeshPort: f.Mesh, Adopt: f.Adopt}
+	for _, port := range f.Exclude {
+		if port == 0 || port > 65535 {
+			return nil, cli.Usagef("--intercept-exclude %d: want ports, 1 to 65535", port)
+		}
+		o.Exclude = append(o.Exclude, uint16(port))
+	}
+	i, err := Intercept(o)
+	if err != nil {
+		return nil, fmt.Errorf("--intercept: %w", err)
+	}
+	return i, nil
+}

@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/page/names"
+)
+
+// What the settings are where nobody says otherwise.
+var (
+	DefaultAllowed = policy.Default
+	DefaultIngress = bpf.IngressMetas.String()
+)
+
+// LinkAnnotation is that of a node which says how fast its link is.
+const LinkAnnotation = pods.LinkAnnotation
+
+// Settings say what an agent watches and what it may take for it, in the words of the
+// flags of psidecar agent, up and record. [Settings.Options] checks them.
+type Settings struct {
+	Cgroups, Jobs    []string
+	Allowed          []string // what owners of jobs may ask for
+	PIDs             []int
+	KeyNames         string // file of names of keys
+	Sample           string // auto, or one in how many windows
+	Budget           float64
+	Ring, Streams    int
+	Memory           int
+	Ingress          string
+	Proc, CgroupRoot string
+	Host             string // empty: the hostname
+	Link             uint32 // Mbit/s; 0: as the node or the system says
+}
+
+// Options returns what the settings ask of an agent, of a version of psidecar. An error
+// of the settings' own is a [cli.UsageError].
+func (f *Settings) Options(version string) (agent.Options, error) {
+	o := agent.Options{
+		Version: version, Cgroups: f.Cgroups, PIDs: f.PIDs, Jobs: f.Jobs,
+		Proc: f.Proc, CgroupRoot: f.CgroupRoot,
+		Capture:  bpf.Options{RingBytes: f.Ring, Streams: f.Streams, MeasureCost: true},
+		Locality: locality.DefaultOptions,
+	}
+	var err error
+	if o.Allowed, err = policy.ParseAllowed(f.Allowed); err != nil {
+		return o, cli.Usagef("--allow-annotations %w", err)
+	}
+	if o.Capture.Ingress, err = bpf.ParseIngressMode(f.Ingress); err != nil {
+		return o, cli.Usagef("--ingress %w", err)
+	}
+	if f.Memory < 1<<20 {
+		return o, cli.Usagef("--memory %d: at least %d bytes are needed", f.Memory, 1<<20)
+	}
+	o.Locality.Counts.MemoryBytes = f.Memory
+	switch f.Sample {
+	case "auto":
+		if f.Budget <= 0 || f.Budget > 10000 {
+			return o, cli.Usagef("--cpu-budget %v: want percent of one core, above 0", f.Budget)
+		}
+		o.Sampling = agent.Sampling{OneIn: agent.StartOneIn, Window: agent.StartWindow, Budget: f.Budget}
+	default:
+		n, err := strconv.ParseUint(f.Sample, 10, 32)
+		if err != nil || n == 0 {
+			return o, cli.Usagef("--sample %q: want a number from 1 (all) on, or auto", f.Sample)
+		}
+		o.Sampling = agent.Sampling{OneIn: uint32(n)}
+	}
+	if o.Names, err = names.Open(f.KeyNames); err != nil {
+		return o, cli.Usagef("--names: %w", err)
+	}
+	if o.CgroupRoot == "" {
+		if o.CgroupRoot, err = probe.Cgroup2(); err != nil {
+			return o, err
+		}
+		if o.CgroupRoot == "" {
+			return o, errors.New("cgroup v2 is not mounted (psidecar doctor tells what to do)")
+		}
+	}
+	o.Host, err = cli.HostName(f.Host)
+	return o, err
+}
+
+// ShareWindows has the agent keep the windows of keys that a planner asks for.
+func ShareWindows(o *agent.Options) { o.Locality.WindowKeys = locality.DefaultWindowKeys }
+
+// Machine returns what says what this host is: the flag before the node, where
+// its name is asked for, and that before the system.
+func (f *Settings) Machine(node *pods.Pods) func() agent.Machine {
+	return func() agent.Machine {
+		m := agent.MeasureMachine(os.DirFS("/"))
+		if f.Link > 0 {
+			m.LinkMbit, m.LinkSource = f.Link, "--link-mbit"
+		} else if node != nil && node.Link() > 0 {
+			m.LinkMbit, m.LinkSource = node.Link(), "node's "+LinkAnnotation
+		}
+		return m
+	}
+}
+
+// MemoryLimit is what the Go runtime should aim for with these settings.
+func (f *Settings) MemoryLimit() int64 {
+	return int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.Memory)
+}
