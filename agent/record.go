@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -60,4 +61,18 @@ func Record(ctx context.Context, opts Options, path string, force bool) (totals 
 	totals, err = recorder.Run(writing, w)
 	cancel() // there is nothing to watch for any more where writing has failed
 	return totals, errors.Join(<-watched, err)
+}
+
+// ReadRecording says what a recording holds.
+func ReadRecording(path string) (*recording.Summary, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--info: %w", err)
+	}
+	defer file.Close()
+	summary, err := recording.Summarize(bufio.NewReaderSize(file, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &summary, nil
 }

@@ -203,3 +203,6 @@ func (p *Planner) Codecs() *codecs.Service {
 
 // Reports returns the newest report of each host.
 func (p *Planner) Reports() *reports.Store { return p.reports }
+
+// OpenStore opens a file in which plans survive, for Options.Store.
+func OpenStore(path string) (store.Store, error) { return store.OpenFile(path) }

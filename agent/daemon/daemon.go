@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/otlp"
 	"github.com/psidecar/psidecar/agent/pods"
 	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/internal/mark"
@@ -33,6 +34,8 @@ type Options struct {
 	// Planner is the host:port of the planner to report to; empty: none.
 	Planner     string
 	Credentials credentials.TransportCredentials // for the planner
+	// Exporter sends metrics and slow requests to a collector; nil: nothing is sent.
+	Exporter *otlp.Exporter
 }
 
 // A Daemon is an agent about to run.
@@ -71,6 +74,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.agent.Run(ctx) })
+	g.Go(func() error { return runExporter(ctx, d.opts.Exporter, d.agent) })
 	if i != nil {
 		g.Go(func() error { return i.serveProxies(ctx, d.agent, d.opts.Agent) })
 	}

@@ -37,9 +37,9 @@ func (f *ExportSettings) Open(opts *agent.Options) (*otlp.Exporter, error) {
 	return e, nil
 }
 
-// RunExporter sends what an agent has until ctx ends; nil: there is nothing to do. An
+// runExporter sends what an agent has until ctx ends; nil: there is nothing to do. An
 // error is one of the environment's variables.
-func RunExporter(ctx context.Context, e *otlp.Exporter, a *agent.Agent) error {
+func runExporter(ctx context.Context, e *otlp.Exporter, a *agent.Agent) error {
 	if e == nil {
 		return nil
 	}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // InterceptSettings are what whoever has jobs' connections intercepted can be told.
@@ -39,3 +41,12 @@ func (f *InterceptSettings) Open() (*Interception, error) {
 	}
 	return i, nil
 }
+
+// Where things are on a host by default.
+const (
+	DefaultDir    = redirect.DefaultDir
+	DefaultSocket = handover.DefaultSocket
+)
+
+// Unload removes what is pinned in a folder, and returns the paths of that.
+func Unload(dir string) ([]string, error) { return redirect.Unload(dir) }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
@@ -111,3 +113,6 @@ func (f *Settings) Machine(node *pods.Pods) func() agent.Machine {
 func (f *Settings) MemoryLimit() int64 {
 	return int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.Memory)
 }
+
+// FindCluster finds the API server that the settings mean, and this process's namespace.
+func FindCluster() (*rest.Config, string, error) { return pods.Cluster() }

@@ -1,5 +1,10 @@
 package probe
 
+import (
+	"fmt"
+	"io"
+)
+
 // A Report is what doctor --json prints.
 type Report struct {
 	OK       bool      `json:"ok"` // everything is there that watching needs
@@ -9,3 +14,26 @@ type Report struct {
 
 // NewReport judges facts.
 func NewReport(f Facts) Report { return Report{Watching(f) == nil, Check(f), f} }
+
+// Print prints the findings, each with what to do where something is missing.
+func (r *Report) Print(w io.Writer) error {
+	for _, f := range r.Findings {
+		mark := "ok     "
+		if !f.OK {
+			mark = "absent "
+			if f.Needed {
+				mark = "MISSING"
+			}
+		}
+		if _, err := fmt.Fprintf(w, "%s %-16s %s\n", mark, f.Name, f.Found); err != nil {
+			return err
+		}
+		if f.OK {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "        %s\n        do: %s\n        without it: %s\n", f.Missing, f.Do, f.Without); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -126,14 +126,13 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
-	d, err := daemon.New(daemon.Options{Agent: opts, Interception: interception, Pods: named, Planner: f.planner.Address, Credentials: creds})
+	d, err := daemon.New(daemon.Options{Agent: opts, Interception: interception, Pods: named, Planner: f.planner.Address, Credentials: creds, Exporter: exporter})
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return opts.Health.Watch(ctx) })
 	g.Go(func() error { return d.Run(ctx) })
-	g.Go(func() error { return daemon.RunExporter(ctx, exporter, d.Agent()) })
 	g.Go(func() error { return front.Serve(ctx, d.Agent().Handler(f.pprof)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.namesSocket) })
 	return g.Wait()

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -31,7 +27,7 @@ addresses, as a headless Service's does, means all of them.`,
 				return err
 			}
 			results := client.CheckUntil(cmd.Context(), targets, patience)
-			return printChecked(e.stdout, results, asJSON)
+			return client.PrintChecked(e.stdout, results, asJSON)
 		},
 	}
 	cmd.Flags().StringSliceVar(&targets[0].Names, "agents", nil, "HOST:PORT of agents' pages, such as 127.0.0.1:9810")
@@ -56,33 +52,4 @@ func checkArguments(targets []client.CheckTarget) error {
 		return cli.Usagef("there is nothing to check: give --agents, --proxies or --planners")
 	}
 	return nil
-}
-
-func printChecked(w io.Writer, results []client.Checked, asJSON bool) error {
-	bad := 0
-	for _, r := range results {
-		if !r.OK {
-			bad++
-		}
-	}
-	var err error
-	if asJSON {
-		err = json.NewEncoder(w).Encode(struct {
-			OK    bool             `json:"ok"`
-			Parts []client.Checked `json:"parts"`
-		}{bad == 0, results})
-	} else {
-		for _, r := range results {
-			said := "ok     " + r.Part + " " + r.Address
-			if !r.OK {
-				said = "FAILED " + r.Part + " " + r.Address + ": " + r.Problem
-			}
-			_, wrong := fmt.Fprintln(w, said)
-			err = errors.Join(err, wrong)
-		}
-	}
-	if err == nil && bad > 0 {
-		err = fmt.Errorf("%d of %d do not work", bad, len(results))
-	}
-	return err
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/psidecar/psidecar/planner/simulate"
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
@@ -26,7 +26,7 @@ func choices() map[string][]string {
 	}
 	floats := []string{"float32", "float64", "float16", "bfloat16"}
 	return map[string][]string{
-		"algorithm": prerun.Algorithms(), "strategies": dynamic.Names(), "strategy": live.Strategies(), "planner-strategy": live.Strategies(),
+		"algorithm": prerun.Algorithms(), "strategies": simulate.Strategies(), "strategy": live.Strategies(), "planner-strategy": live.Strategies(),
 		"codec": {daemon.AutoCodec, daemon.CompactCodec, "none"}, "aggregate": {daemon.AggregateHost, daemon.AggregateAsked, daemon.AggregateNone}, "measure": measures, "handler": {"add", "assign", "none"}, "ingress": {"off", "metas", "all"},
 		"char-values": floats, "hash-scheme": {"oph", "bcws"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "sample": {"auto", "1"}, "by": {"worker", "time"},
 		"threshold": {"0.9", "0.95", "0.99"}, "quantize": {"1", "2", "4", "8"}, "slim": {"0.3,0.15"},

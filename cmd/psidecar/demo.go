@@ -87,8 +87,6 @@ func (d *demoOutput) opened(url string) {
 	fmt.Fprintf(d.stderr, "page: %s (it shows the job from the second phase on)\n", url)
 }
 
-const demoColumns = "%-9s  %8s  %12s  %18s  %7s  %8s  %20s\n"
-
 // report prints one phase.
 func (d *demoOutput) report(r demo.Result) error {
 	d.live.Clear()
@@ -97,44 +95,21 @@ func (d *demoOutput) report(r demo.Result) error {
 		return json.NewEncoder(d.stdout).Encode(r)
 	}
 	if len(d.results) == 1 {
-		if _, err := fmt.Fprintf(d.stdout, demoColumns, "phase", "steps/s", "kB per step", "busiest host's kB", "loss", "accuracy", "cores job / psidecar"); err != nil {
+		if _, err := fmt.Fprintln(d.stdout, demo.Columns()); err != nil {
 			return err
 		}
 	}
 	if h := r.Home; h != nil {
 		fmt.Fprintln(d.stdout, "           another job, whose hot keys wander; first with all keys at home:")
-		if err := d.row("at home", h); err != nil {
+		if _, err := fmt.Fprintln(d.stdout, h.Row("at home")); err != nil {
 			return err
 		}
 	}
-	err := d.row(r.Phase, &r)
+	_, err := fmt.Fprintln(d.stdout, r.Row(r.Phase))
 	if err == nil && r.ObservedByAgents > 0 {
 		_, err = fmt.Fprintf(d.stdout, "           the workers say %d accesses of keys, the agents counted %d\n", r.Accesses, r.ObservedByAgents)
 	}
 	return err
-}
-
-// row prints what was measured, in a line that begins with name.
-func (d *demoOutput) row(name string, r *demo.Result) error {
-	_, err := fmt.Fprintf(d.stdout, demoColumns, name,
-		fmt.Sprintf("%.1f", r.StepsPerSecond), fmt.Sprintf("%.1f", r.BytesPerStep/1e3), fmt.Sprintf("%.1f", r.MaxHostBytes/1e3),
-		figure("%.4f", 1, r.Loss), figure("%.2f%%", 100, r.Accuracy), cores(r))
-	return err
-}
-
-// cores says how many cores the job's processes and psidecar's kept busy.
-func cores(r *demo.Result) string {
-	if r.Seconds <= 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f / %.2f", r.JobCPU/r.Seconds, r.PsidecarCPU/r.Seconds)
-}
-
-func figure(format string, scale float64, v *float64) string {
-	if v == nil {
-		return "-"
-	}
-	return fmt.Sprintf(format, *v*scale)
 }
 
 // observed says what came of it all, and stays while that is wanted.

@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +23,7 @@ func newDoctorCommand(e env) *cobra.Command {
 			if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
 				err = json.NewEncoder(e.stdout).Encode(report)
 			} else {
-				err = printFindings(e.stdout, report)
+				err = report.Print(e.stdout)
 			}
 			if err == nil && !report.OK {
 				err = errors.New("this host lacks what watching needs")
@@ -47,26 +45,4 @@ func readFacts(cmd *cobra.Command) (probe.Facts, error) {
 		return probe.Gather()
 	}
 	return probe.ReadFacts(path)
-}
-
-func printFindings(w io.Writer, report probe.Report) error {
-	for _, f := range report.Findings {
-		mark := "ok     "
-		if !f.OK {
-			mark = "absent "
-			if f.Needed {
-				mark = "MISSING"
-			}
-		}
-		if _, err := fmt.Fprintf(w, "%s %-16s %s\n", mark, f.Name, f.Found); err != nil {
-			return err
-		}
-		if f.OK {
-			continue
-		}
-		if _, err := fmt.Fprintf(w, "        %s\n        do: %s\n        without it: %s\n", f.Missing, f.Do, f.Without); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent/daemon"
-	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // addIntercepting has the flags of what is redirected.
@@ -16,13 +14,13 @@ func addIntercepting(cmd *cobra.Command, f *daemon.InterceptSettings, on bool) {
 	flags.BoolVar(&f.On, "intercept", on, "send the connections of jobs to the host's proxy")
 	flags.UintSliceVar(&f.Exclude, "intercept-exclude", nil, "ports whose connections are never intercepted")
 	flags.BoolVar(&f.Adopt, "adopt", false, "have jobs' connections that went past the proxy, since it came later or was away, ended in order and made anew, each once")
-	flags.StringVar(&f.Dir, "bpf-dir", redirect.DefaultDir, "folder in a BPF file system in which the redirecting programs are pinned")
+	flags.StringVar(&f.Dir, "bpf-dir", daemon.DefaultDir, "folder in a BPF file system in which the redirecting programs are pinned")
 }
 
 // addHanding has the flags of how a proxy in another process gets its listeners.
 func addHanding(cmd *cobra.Command, f *daemon.InterceptSettings) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the proxy gets its listeners")
+	flags.StringVar(&f.Socket, "proxy-socket", daemon.DefaultSocket, "unix socket at which the proxy gets its listeners")
 	flags.IntVar(&f.UID, "proxy-uid", 0, "user that the proxy runs as; root and the agent's own are allowed too")
 	flags.Uint16Var(&f.Mesh, "mesh-port", 9814, "the proxies' --mesh-port: opened for them in the network namespaces of jobs that are not the agent's, such as pods'; 0: not")
 	flags.DurationVar(&f.Hang, "proxy-hang-after", 2*time.Second, "how long a proxy may leave the agent's questions unanswered before it is killed, so that whoever started it starts another; 0: it never is")

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,9 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/client"
-	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // planFlags say whom to ask, and about what.
@@ -79,7 +75,7 @@ func newPlanShowCommand(e env) *cobra.Command {
 				if f.json {
 					return printProto(e.stdout, d)
 				}
-				return printPlans(e.stdout, d, called.Map())
+				return client.PrintPlans(e.stdout, d, called.Map())
 			})
 		},
 	}
@@ -140,56 +136,4 @@ func printProto(out io.Writer, m proto.Message) error {
 	}
 	_, err = fmt.Fprintln(out, string(text))
 	return err
-}
-
-func printPlans(out io.Writer, d *api.Description, called *names.Map) error {
-	if len(d.GetJobs()) == 0 {
-		_, err := fmt.Fprintln(out, "no job has a plan")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, j := range d.GetJobs() {
-		mode := "proposes only"
-		switch {
-		case j.GetHeld():
-			mode = "held back until one is applied"
-		case j.GetActs():
-			mode = "carries plans out"
-		}
-		fmt.Fprintf(w, "job %s: %d servers, %d keys displaced, %s %s\n", j.GetJob(), j.GetServers(), j.GetDisplacedKeys(), j.GetStrategy(), mode)
-		if run := plan.Run(j.GetRun()); run.Valid() {
-			over := ""
-			if !j.GetRunning() {
-				over = ", over: no host has connections of it"
-			}
-			fmt.Fprintf(w, "run %s, since %s%s\n", run.Short(), run.Began().Format(time.DateTime), over)
-		}
-		if j.GetLost() != "" {
-			fmt.Fprintln(w, j.GetLost())
-		}
-		if n := len(j.GetEpochs()); n > 0 && j.GetEpochs()[n-1].GetState() == api.Epoch_MOVING && j.GetProxies() == 0 {
-			fmt.Fprintln(w, "no proxy is connected to the planner that would move keys")
-		}
-		if j.GetTrouble() != "" {
-			fmt.Fprintf(w, "no new plan: %s\n", j.GetTrouble())
-		}
-		for _, h := range j.GetHandlers() {
-			fmt.Fprintf(w, "server %d: %s %s\n", h.GetServer(), strings.ToLower(h.GetKind().String()), h.GetMessage())
-		}
-		fmt.Fprintln(w, "epoch\tstate\tkeys\tmoved\tto move\tbusiest host, bytes a step\tpredicted\tactual\treason")
-		for _, e := range j.GetEpochs() {
-			before, predicted, actual := client.Busiest(e)
-			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%.0f\t%.0f\t%s\t%s\n", e.GetEpoch(), client.StateName(e.GetState()), e.GetKeys(), e.GetMovedKeys(),
-				e.GetPendingKeys(), before, predicted, bytesOrDash(actual), e.GetReason()+client.Refusals(e, j.GetJob(), called))
-		}
-		fmt.Fprintln(w)
-	}
-	return w.Flush()
-}
-
-func bytesOrDash(bytes float64) string {
-	if bytes == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f", bytes)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/health"
@@ -17,7 +17,6 @@ import (
 	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/live"
-	"github.com/psidecar/psidecar/planner/store"
 )
 
 // plannerFlags are what psidecar planner, and what else plans, can be told.
@@ -155,7 +154,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if o.Shared, err = f.shared(flag); err != nil || o.Shared != nil || f.store == "" {
 		return o, err
 	}
-	if o.Store, err = store.OpenFile(f.store); err != nil {
+	if o.Store, err = planner.OpenStore(f.store); err != nil {
 		return o, fmt.Errorf("%sstore: %w", flag, err)
 	}
 	return o, nil
@@ -182,7 +181,7 @@ func (f *plannerFlags) shared(flag string) (*planner.Shared, error) {
 		}
 	}
 	var own string
-	if o.Config, own, err = pods.Cluster(); err != nil {
+	if o.Config, own, err = daemon.FindCluster(); err != nil {
 		return nil, fmt.Errorf("%sstore %s: %w", flag, f.store, err)
 	}
 	if !named {

@@ -11,7 +11,6 @@ import (
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/proxy/daemon"
-	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // proxyFlags are what psidecar proxy, and what else relays, can be told.
@@ -84,7 +83,7 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 	f.planner.addFlags(cmd, "", "host:port of the planner whose rules for values are taken up (--follow-codecs) and, with --act, whose plans are carried out")
 	cmd.Flags().StringVar(&f.Routing.Host, "host", "", "name of this host at the planner, the same as its agent's; default: its hostname")
 	cmd.Flags().BoolVar(&f.Outlive, "outlive", false, "have the agent hold the job's connections, so that the next proxy goes on with them where this one is killed, without PS_RESEND too; on the proxies of all hosts, with Linux 6.9 and --proxy-socket, and not with --act or --placement; proxy/README.md says what it costs and which connections are not held")
-	cmd.Flags().StringVar(&f.socket, "proxy-socket", handover.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
+	cmd.Flags().StringVar(&f.socket, "proxy-socket", daemon.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
 	addNames(cmd, &f.names)
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd

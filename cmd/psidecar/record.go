@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/internal/recording"
 )
 
 func newRecordCommand(e env) *cobra.Command {
@@ -73,29 +70,12 @@ SIGTERM. With --info, say what a recording holds instead.`,
 }
 
 func recordInfo(e env, path string, asJSON bool) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("--info: %w", err)
+	summary, err := agent.ReadRecording(path)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return json.NewEncoder(e.stdout).Encode(summary)
 	}
-	defer file.Close()
-	info, err := recording.Summarize(bufio.NewReaderSize(file, 1<<20))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if asJSON {
-		return json.NewEncoder(e.stdout).Encode(info)
-	}
-	state := "complete"
-	if !info.Complete {
-		state = "cut off"
-	}
-	_, err = fmt.Fprintf(e.stdout, `recorded on %s by psidecar %s, %s
-%.1f seconds, %d steps, %d uses, %d keys in all, %d bytes of values, %d lists of keys
-keys of one in %s requests; %d uses dropped
-jobs %v
-workers %v
-servers %v
-`, info.Host, info.Version, state, info.Seconds, info.Steps, info.Uses, info.Keys, info.Bytes, info.Lists,
-		info.OneIn(), info.Dropped, info.Jobs, info.Workers, info.Servers)
-	return err
+	return summary.Print(e.stdout)
 }

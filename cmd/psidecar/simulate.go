@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
@@ -45,13 +44,8 @@ would wait under a threshold, in norms of what one step pushes.`,
 			if len(paths) == 0 {
 				return cli.Usagef("want one recording or more, or --codecs")
 			}
-			if o.EpochSteps < 1 || o.KeyBytes < 1 || o.Batches < 1 || o.Horizon <= 0 {
-				return cli.Usagef("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
-			}
-			for _, s := range o.Strategies {
-				if _, err := dynamic.New(s, dynamic.Options{Machines: 1}); err != nil {
-					return cli.Usagef("--strategies: %w", err)
-				}
+			if err := o.Check(); err != nil {
+				return cli.UsageError{Err: err}
 			}
 			report, err := simulate.RunRecorded(paths, o)
 			if err != nil {
@@ -71,7 +65,7 @@ would wait under a threshold, in norms of what one step pushes.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
-	f.StringSliceVar(&o.Strategies, "strategies", dynamic.Names(), "what to try: "+strings.Join(dynamic.Names(), ", "))
+	f.StringSliceVar(&o.Strategies, "strategies", simulate.Strategies(), "what to try: "+strings.Join(simulate.Strategies(), ", "))
 	f.IntVar(&o.EpochSteps, "epoch-steps", 10, "after how many steps of the workers keys may move")
 	f.Float64Var(&o.Horizon, "horizon", 200, "locality: steps in which a move must pay back")
 	f.BoolVar(&o.Planned, "planned", false, "locality: move keys at the ends of epochs only, as the planner does for a job that runs")

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -50,7 +49,7 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	if f.stream.scratch == "" {
 		f.stream.scratch = os.TempDir()
 	}
-	memory, err := parseBytes(f.stream.memory)
+	memory, err := cli.ParseBytes(f.stream.memory)
 	if err != nil {
 		return cli.Usagef("--memory: %w", err)
 	}
@@ -78,19 +77,4 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 		return err
 	}
 	return r.Streaming.Table(e.stdout)
-}
-
-// parseBytes understands a whole number of bytes, KiB, MiB or GiB.
-func parseBytes(text string) (int64, error) {
-	number, unit := text, int64(1)
-	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if rest, ok := strings.CutSuffix(text, suffix); ok {
-			number, unit = rest, bytes
-		}
-	}
-	var n int64
-	if _, err := fmt.Sscanf(number+"\n", "%d\n", &n); err != nil || n < 0 || n > 1<<62/unit {
-		return 0, fmt.Errorf("%q: want bytes as a whole number, or one with KiB, MiB or GiB", text)
-	}
-	return n * unit, nil
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/agent/daemon"
 )
 
 // unloadReport is what unload --json prints.
@@ -28,7 +28,7 @@ restore before. Connections through a proxy go on while it runs. Where nothing
 is loaded it does nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			removed, err := redirect.Unload(dir)
+			removed, err := daemon.Unload(dir)
 			if err != nil {
 				return fmt.Errorf("unloading (as root?): %w", err)
 			}
@@ -49,7 +49,7 @@ is loaded it does nothing.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dir, "bpf-dir", redirect.DefaultDir, "folder in a BPF file system in which it is pinned")
+	cmd.Flags().StringVar(&dir, "bpf-dir", daemon.DefaultDir, "folder in a BPF file system in which it is pinned")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -11,14 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/agent"
 	agentdaemon "github.com/psidecar/psidecar/agent/daemon"
-	"github.com/psidecar/psidecar/agent/otlp"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner"
-	"github.com/psidecar/psidecar/proxy/codec/values"
 	proxydaemon "github.com/psidecar/psidecar/proxy/daemon"
 )
 
@@ -85,18 +82,22 @@ type host struct {
 	planner      *planner.Planner // nil: it is on another host
 	front        page.Server
 	pprof        bool
-	values       *proxydaemon.RuleFlags
-	codec        *values.Codec // nil: there is none for values
-	health       *health.Loops // of all parts
+	followFile   func(context.Context) // the rules for values of the file of --config
+	health       *health.Loops         // of all parts
 	orders       *control.Server
-	exporter     *otlp.Exporter // nil: nothing is exported
-	control      string         // unix socket for orders; empty: none
+	control      string // unix socket for orders; empty: none
 }
 
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
-	h := &host{pprof: f.agent.pprof, values: &f.proxy.Values, health: &health.Loops{}}
+	h := &host{pprof: f.agent.pprof, health: &health.Loops{}}
 	address := f.agent.planner.Address
-	watch, err := h.watches(&f.agent)
+	watch, err := f.agent.Options(version)
+	if err != nil {
+		return nil, err
+	}
+	watch.Health = h.health
+	agentdaemon.ShareWindows(&watch)
+	exporter, err := f.agent.otlp.Open(&watch)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +105,8 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	carry.Health, h.codec = h.health, carry.Values
+	carry.Health = h.health
+	h.followFile = func(ctx context.Context) { f.proxy.Values.Follow(ctx, carry.Values) }
 	debug.SetMemoryLimit(f.agent.MemoryLimit() + carry.MemoryBytes)
 	if h.front, err = ports.page(ctx, "--http", f.agent.http); err != nil {
 		return nil, err
@@ -165,20 +167,8 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	h.orders, h.control = f.proxy.orders(h.proxy.Proxy(), watch.Names), f.proxy.controlPath()
 	watch.Collectors = append(watch.Collectors, h.proxy.Proxy(), h.front.Guard, h.orders)
-	h.agent, err = agentdaemon.New(agentdaemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds})
+	h.agent, err = agentdaemon.New(agentdaemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds, Exporter: exporter})
 	return h, err
-}
-
-// watches returns what the agent is to do.
-func (h *host) watches(f *agentFlags) (agent.Options, error) {
-	watch, err := f.Options(version)
-	if err != nil {
-		return watch, err
-	}
-	watch.Health = h.health
-	agentdaemon.ShareWindows(&watch)
-	h.exporter, err = f.otlp.Open(&watch)
-	return watch, err
 }
 
 // reachable is where this host reaches a listener of its own.
@@ -203,9 +193,8 @@ func (h *host) run(ctx context.Context) error {
 		g.Go(func() error { return h.planner.Run(ctx) })
 	}
 	g.Go(func() error { return h.agent.Run(ctx) })
-	g.Go(func() error { return agentdaemon.RunExporter(ctx, h.exporter, h.agent.Agent()) })
 	g.Go(func() error { return h.proxy.Run(ctx) })
-	g.Go(func() error { h.values.Follow(ctx, h.codec); return nil })
+	g.Go(func() error { h.followFile(ctx); return nil })
 	g.Go(func() error { return h.front.Serve(ctx, h.handler()) })
 	g.Go(func() error { return h.orders.ServeAt(ctx, h.control) })
 	return g.Wait()

@@ -32,7 +32,7 @@ func (i *Summary) OneIn() string {
 	return fmt.Sprintf("%d to %d", i.LeastOneIn, i.MostOneIn)
 }
 
-// Summarize reads a  One that was cut off has what comes before that.
+// Summarize reads a recording. One that was cut off has what comes before that.
 func Summarize(in io.Reader) (Summary, error) {
 	var info Summary
 	var first, last int64
@@ -75,4 +75,21 @@ func Summarize(in io.Reader) (Summary, error) {
 		slices.Sort(*list)
 	}
 	return info, nil
+}
+
+// Print prints the summary for people.
+func (i *Summary) Print(w io.Writer) error {
+	state := "complete"
+	if !i.Complete {
+		state = "cut off"
+	}
+	_, err := fmt.Fprintf(w, `recorded on %s by psidecar %s, %s
+%.1f seconds, %d steps, %d uses, %d keys in all, %d bytes of values, %d lists of keys
+keys of one in %s requests; %d uses dropped
+jobs %v
+workers %v
+servers %v
+`, i.Host, i.Version, state, i.Seconds, i.Steps, i.Uses, i.Keys, i.Bytes, i.Lists,
+		i.OneIn(), i.Dropped, i.Jobs, i.Workers, i.Servers)
+	return err
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/internal/recording"
+	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
@@ -25,6 +26,22 @@ type RecordedOptions struct {
 	Horizon    float64
 	Seed       uint64
 	Planned    bool // see [Options]
+}
+
+// Strategies are the names that Options and RecordedOptions take.
+func Strategies() []string { return dynamic.Names() }
+
+// Check says what is wrong with the options, by the flags of psidecar simulate.
+func (o *RecordedOptions) Check() error {
+	if o.EpochSteps < 1 || o.KeyBytes < 1 || o.Batches < 1 || o.Horizon <= 0 {
+		return errors.New("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
+	}
+	for _, s := range o.Strategies {
+		if _, err := dynamic.New(s, dynamic.Options{Machines: 1}); err != nil {
+			return fmt.Errorf("--strategies: %w", err)
+		}
+	}
+	return nil
 }
 
 // A Report is what psidecar simulate --json prints.

@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
@@ -117,6 +118,9 @@ const ShareAuto = "auto"
 
 // AutoCodec is package compact's codec where package payoff finds that it pays.
 const AutoCodec = "auto"
+
+// DefaultSocket is where an agent hands over listeners by default.
+const DefaultSocket = handover.DefaultSocket
 
 // CompactCodec is the default of --codec.
 const CompactCodec = compact.Name

@@ -54,6 +54,7 @@ var allowed = map[string][]string{
 	"client": append([]string{
 		"bpf/probe", // what a host lacks, for a bundle
 		"internal/...", "page/...",
+		"planner/fleet",      // what a trial of codecs comes to
 		"planner/plan",       // runs
 		"proxy/codec/values", // rules are given
 	}, api...),
