@@ -77,7 +77,7 @@ func TestTwoJobsOfOneName(t *testing.T) {
 
 // Another user's job has another name, and who says that he belongs to a job does not
 // get its name, nor give it one.
-func TestTenants(t *testing.T) {
+func TestTenantsDoNotShareNames(t *testing.T) {
 	c := newCalled(everything, nil)
 	mine := member(firstAt, "scheduler", 1000, calls("ctr"))
 	theirs := member(secondAt, "scheduler", 2000, calls("ctr"))
@@ -102,7 +102,7 @@ func TestTenants(t *testing.T) {
 
 // In a cluster the pod says more than the process, and whose it is; a pod that the API
 // server has not told of has no name.
-func TestPods(t *testing.T) {
+func TestPodsSayMoreThanProcesses(t *testing.T) {
 	pods := map[string]policy.Pod{
 		"a": {Namespace: "ads", Owner: "train", Policy: policy.Policy{Move: "false"}},
 		"b": {Namespace: "ads", Owner: "train", Settings: calls("ctr"), Wrong: []string{"it is wrong"}},
@@ -149,7 +149,7 @@ func TestSettledNames(t *testing.T) {
 }
 
 // Who may leave, and wants to, is not watched.
-func TestLeaving(t *testing.T) {
+func TestLeavingJobsAreNotWatched(t *testing.T) {
 	away := member(firstAt, "worker", 0, policy.Settings{policy.Observe: "false"})
 	for _, c := range []struct {
 		allowed policy.Allowed

@@ -35,7 +35,7 @@ func watch(t *testing.T, o *observe.Observer) {
 
 // What passes between two looks is in the point of that time, and nothing after
 // it where the job stands still.
-func TestNoteHour(t *testing.T) {
+func TestNoteHourHasWhatPassedBetweenTwoLooks(t *testing.T) {
 	took, sent := uint64(5000), uint64(3000) // before the first look
 	a := &Agent{observer: observe.New(observe.Options{Locality: locality.DefaultOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return took, sent, true }}}
 	note := func() {
@@ -78,7 +78,7 @@ func TestNoteHour(t *testing.T) {
 
 // The curves of all workers, one by one, add up to those of all together, which are
 // what the job moved; those of a worker and a server have what these two moved.
-func TestPartsOf(t *testing.T) {
+func TestPartsOfWorkersAddUp(t *testing.T) {
 	v := watched(t).Jobs()[0]
 	sum := func(of history.Selection) (steps, bytes float64, requests uint64) {
 		for _, p := range partsOf(&v, of) {

@@ -68,7 +68,7 @@ func TestSpeed(t *testing.T) {
 }
 
 // What the system says, or that it does not say.
-func TestMeasured(t *testing.T) {
+func TestMeasuredIsWhatTheSystemSays(t *testing.T) {
 	m := MeasureMachine(os.DirFS("/"))
 	if m.Cores < 1 || m.LinkSource == "" || m.LinkMbit > 0 && !strings.HasPrefix(m.LinkSource, "interface ") {
 		t.Errorf("%+v", m)

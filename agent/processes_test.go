@@ -33,7 +33,7 @@ func (e environments) set(pid int, environment string) {
 
 // A host's processes are looked at some times, then left alone until all are
 // looked at again; nodes that come, go or appear by exec are found.
-func TestGlance(t *testing.T) {
+func TestGlanceFindsNodesThatCome(t *testing.T) {
 	proc := environments{MapFS: fstest.MapFS{}, read: map[string]int{}}
 	proc.set(1, "HOME=/")
 	proc.set(2, "HOME=/")

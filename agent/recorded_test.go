@@ -46,7 +46,7 @@ func recorded20(t *testing.T, began time.Time, oneIn uint32) []byte {
 }
 
 // Two recordings, one of them of every second step alone, show the same job.
-func TestRecorded(t *testing.T) {
+func TestRecordedWholeAndSampledShowTheSameJob(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	r := &Recorded{Version: "v"}
 	for i, name := range []string{"first", "second"} {

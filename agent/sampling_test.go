@@ -66,7 +66,7 @@ func (h *host) run(seconds int) {
 }
 
 // A small job is looked at whole.
-func TestSmallJob(t *testing.T) {
+func TestSmallJobIsLookedAtWhole(t *testing.T) {
 	h := newHost(1)
 	h.jobs["a"] = &job{stepsPerSecond: 24, keysPerStep: 2000, nanosPerByte: 1}
 	h.run(5)
@@ -113,7 +113,7 @@ func TestWithinBudget(t *testing.T) {
 
 // What is not used is saved, a minute's worth at most, and pays for more later: no
 // budget is left over between two rates, and none is overdrawn.
-func TestSavings(t *testing.T) {
+func TestSavingsPayForMoreLater(t *testing.T) {
 	for name, before := range map[string]int{"from the start": 0, "after ten minutes without a job": 600} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(1)
@@ -142,7 +142,7 @@ func TestSavings(t *testing.T) {
 
 // The keys of a step every few seconds are looked at whatever that takes, and
 // that it takes too much is said.
-func TestFloor(t *testing.T) {
+func TestFloorOfSlowStepsIsLookedAtWhateverItTakes(t *testing.T) {
 	h := newHost(1)
 	h.jobs["a"] = &job{stepsPerSecond: 3, keysPerStep: 10_000_000, nanosPerByte: 0.9}
 	h.run(600)
@@ -221,7 +221,7 @@ func TestFiveJobsShareTheBudget(t *testing.T) {
 
 // A job that has just been met is sampled sparsely until its keys have been
 // seen, unless it is so slow that its steps would be missed.
-func TestStart(t *testing.T) {
+func TestStartSparselyUntilKeysWereSeen(t *testing.T) {
 	h := newHost(1)
 	h.jobs["a"] = &job{stepsPerSecond: 200, keysPerStep: 1_000_000, nanosPerByte: 0.9}
 	h.run(1)

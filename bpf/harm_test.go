@@ -19,9 +19,9 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// TestRingFull: a reader that does not read costs the job nothing; what was
+// TestRingFullCostsTheJobNothing: a reader that does not read costs the job nothing; what was
 // not copied is counted, in the counters, for the stream, and in the records.
-func TestRingFull(t *testing.T) {
+func TestRingFullCostsTheJobNothing(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 1})
 	h := n.Host(0)
 	c := openTest(t, Options{RingBytes: minRingBytes})

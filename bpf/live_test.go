@@ -159,9 +159,9 @@ func (x *transfer) send(b []byte) {
 	}
 }
 
-// TestLive: what real processes send, by every kind of segment, is told
+// TestLiveProcessesAreToldExactly: what real processes send, by every kind of segment, is told
 // exactly, and the totals add up.
-func TestLive(t *testing.T) {
+func TestLiveProcessesAreToldExactly(t *testing.T) {
 	m := newStreamMaker(7)
 	small := m.job(20_000, 4)
 	large := m.job(64, 1<<20)

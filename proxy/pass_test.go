@@ -403,7 +403,7 @@ func TestNothingIsLeftToAnAgentThatEnds(t *testing.T) {
 
 // A proxy that takes longer to end than its heir holds what it leaves loses no
 // connection: the other proxy waits for both.
-func TestALongEnd(t *testing.T) {
+func TestALongEndLosesNoConnection(t *testing.T) {
 	_, server, client, process := replaceableHosts(t, compactOnly)
 	server.estate.within, server.now.passes.endsWithin = time.Second, takenUpWithin
 	rng := rand.New(rand.NewPCG(1, 2))

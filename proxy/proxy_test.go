@@ -177,7 +177,7 @@ func TestUnknownPeersGetNothing(t *testing.T) {
 
 // When the proxy is to end, connections at rest end in order at once, though
 // others are busy.
-func TestDrain(t *testing.T) {
+func TestDrainEndsConnectionsAtRest(t *testing.T) {
 	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
 	idle, idleServer := h.dial(t), h.job.next(t)
 	busy, busyServer := h.dial(t), h.job.next(t)

@@ -189,7 +189,7 @@ func TestBytesInTheSocketKeepIt(t *testing.T) {
 }
 
 // tell shuts nothing down where something has come, or the thread is woken.
-func TestTell(t *testing.T) {
+func TestTellShutsNothingDownTooLate(t *testing.T) {
 	for _, name := range []string{"at rest", "unread", "woken"} {
 		t.Run(name, func(t *testing.T) {
 			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

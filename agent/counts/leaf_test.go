@@ -10,7 +10,7 @@ import (
 
 // A leaf finds the places of the keys that it knows, and which it does not know,
 // whether its keys are spread evenly, nearly so or not at all.
-func TestFind(t *testing.T) {
+func TestFindPlacesOfKnownAndUnknownKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, leafKeys).Draw(t, "n")
 		step := rapid.SampledFrom([]uint64{1, 3, 1000, math.MaxUint64 / leafKeys}).Draw(t, "step")

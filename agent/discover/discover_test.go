@@ -215,7 +215,7 @@ func FuzzParseSocket(f *testing.F) {
 
 // What a process asks of psidecar is read with PS-lite's variables, and whose it is;
 // a look notices when another program says something else.
-func TestSettings(t *testing.T) {
+func TestSettingsAreReadWithPSLitesVariables(t *testing.T) {
 	proc := recorded()
 	job := "DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00DMLC_ROLE=worker\x00"
 	proc["150/environ"] = &fstest.MapFile{Data: []byte(job + "PSIDECAR_JOB=ctr\x00PSIDECAR_THRESHOLD=0.9\x00PSIDECAR_HTTP=:1\x00PSIDECAR_MOVE=" + strings.Repeat("x", maxValue+1) + "\x00")}

@@ -9,7 +9,7 @@ import (
 )
 
 // Processes of one cgroup speak for their job together, and for no other's.
-func TestWishesOf(t *testing.T) {
+func TestWishesOfOneCgroupAreForItsJobAlone(t *testing.T) {
 	got := wishesOf([]Process{
 		{Job: "a:1", Cgroup: "/x", Wishes: policy.Policy{Threshold: "0.9"}},
 		{Job: "a:1", Cgroup: "/x", Called: "ctr", Wishes: policy.Policy{Threshold: "0.5", Codec: "none"}},

@@ -7,7 +7,7 @@ import (
 )
 
 // What proxies carried adds up over those that came and went, from when they came.
-func TestCarried(t *testing.T) {
+func TestCarriedAddsUpOverProxies(t *testing.T) {
 	var l Listeners
 	a, b := handover.NewConn(nil), handover.NewConn(nil)
 	check := func(what string, job, far uint64, known bool) {

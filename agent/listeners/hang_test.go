@@ -40,7 +40,7 @@ func TestAHangingProxyIsEnded(t *testing.T) {
 
 // What silence means: of a process that is debugged, or gets no processor, or of
 // an agent that was away itself, nothing is held against the proxy.
-func TestJudge(t *testing.T) {
+func TestJudgeSilenceOfAProxy(t *testing.T) {
 	const wanted = 2 * time.Second
 	for _, c := range []struct {
 		name   string
@@ -63,7 +63,7 @@ func TestJudge(t *testing.T) {
 }
 
 // Proxies are not ended again and again.
-func TestLimit(t *testing.T) {
+func TestLimitOfEndingProxies(t *testing.T) {
 	var l limit
 	now := time.Now()
 	for i := range mostEnds {

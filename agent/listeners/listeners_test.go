@@ -137,9 +137,9 @@ func (g *ground) through(p *hoststest.Child) string {
 	return fmt.Sprintf("proxy %d %s %s", p.Pid(), g.process.Job, g.to)
 }
 
-// TestHandover: a proxy without privileges, in other namespaces than the job's,
+// TestHandoverToAProxyWithoutPrivileges: a proxy without privileges, in other namespaces than the job's,
 // serves it; proxies and agents are replaced and killed.
-func TestHandover(t *testing.T) {
+func TestHandoverToAProxyWithoutPrivileges(t *testing.T) {
 	g := newGround(t)
 	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
 	agent := g.startAgent("1m")
@@ -346,8 +346,8 @@ func openRedirect(t *testing.T, pins string) *redirect.Redirect {
 	return r
 }
 
-// TestMetrics: every reason has its metric.
-func TestMetrics(t *testing.T) {
+// TestMetricsHaveEveryReason: every reason has its metric.
+func TestMetricsHaveEveryReason(t *testing.T) {
 	g := newGround(t)
 	l, err := New(Options{Redirect: openRedirect(t, g.pins), Socket: g.sock, OwnCgroup: g.cgroup})
 	if err != nil {

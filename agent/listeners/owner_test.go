@@ -16,7 +16,7 @@ import (
 // A proxy is told who listens at a port of the job's network namespace: a
 // process of the job's cgroup or below it, which it is waited for to be found;
 // one of another cgroup; nobody.
-func TestOwner(t *testing.T) {
+func TestOwnerOfAPortIsTold(t *testing.T) {
 	g := newGround(t)
 	var ns syscall.Stat_t
 	if err := syscall.Stat(g.process.Netns, &ns); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // A proxy that asks whether the agent stays hears that it does, until the agent is
 // about to end.
-func TestStays(t *testing.T) {
+func TestStaysUntilTheAgentIsAboutToEnd(t *testing.T) {
 	mine, proxys, err := handover.Pair()
 	if err != nil {
 		t.Fatal(err)

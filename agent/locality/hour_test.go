@@ -8,7 +8,7 @@ import (
 )
 
 // The last hour is there whole, the last minutes of it finely, in bounded memory.
-func TestHour(t *testing.T) {
+func TestHourIsThereInBoundedMemory(t *testing.T) {
 	o := DefaultOptions
 	j := New(o)
 	const seconds = 2 * 3600

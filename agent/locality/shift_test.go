@@ -8,7 +8,7 @@ import (
 // A worker that turns to other keys is noticed within a few hundred uses, and the
 // window has nothing from before; one that uses new keys all the time is not, once
 // that is known to be usual.
-func TestShifted(t *testing.T) {
+func TestShiftedWorkerIsNoticed(t *testing.T) {
 	j := windowed(1 << 16)
 	step := int32(0)
 	steps := func(n int, keys func(i int) uint64) {

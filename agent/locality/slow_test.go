@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestSlow: requests whose answers took long enough are told, once, as they were
+// TestSlowRequestsAreToldOnce: requests whose answers took long enough are told, once, as they were
 // described; quick ones, repeats and those that were given up are not.
-func TestSlow(t *testing.T) {
+func TestSlowRequestsAreToldOnce(t *testing.T) {
 	opts := DefaultOptions
 	opts.SlowAfter = 100 * time.Millisecond
 	var told []Slow

@@ -4,7 +4,7 @@ import "testing"
 
 // Requests that are looked at stand for as many as their sampling says, and what is not
 // known of the others is the more the fewer stand for them.
-func TestWeighed(t *testing.T) {
+func TestWeighedRequestsStandForOthers(t *testing.T) {
 	var l looked
 	l.weighed(true, 4)
 	l.weighed(false, 4)

@@ -127,7 +127,7 @@ func TestTopOwner(t *testing.T) {
 
 // A pod's owner is asked for until somebody answers, and its events are written once
 // for each thing that is wrong, also by the agent after this one.
-func TestSettle(t *testing.T) {
+func TestSettleAsksForOwnersUntilAnswered(t *testing.T) {
 	const path = "/apis/batch/v1/namespaces/ads/jobs/train"
 	o := &owners{t: t, above: map[string][2]string{path: {"j", ""}}, failed: map[string]int{path: 2}}
 	mine := pod("a", "ads", "train-0", nil)
@@ -174,7 +174,7 @@ func TestSettle(t *testing.T) {
 }
 
 // Where annotations may say so, a pod is watched or not whatever the selector says.
-func TestObserve(t *testing.T) {
+func TestObserveComesBeforeTheSelector(t *testing.T) {
 	may := policy.Allowed{policy.Observe: true}
 	for _, c := range []struct {
 		selector string

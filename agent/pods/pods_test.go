@@ -69,7 +69,7 @@ func TestSelected(t *testing.T) {
 
 // A node says how fast its link is by an annotation, or a label; what is no
 // speed is none.
-func TestLink(t *testing.T) {
+func TestLinkSpeedByAnnotationOrLabel(t *testing.T) {
 	p, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", "", usual)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestLink(t *testing.T) {
 }
 
 // Where the API server fails, Run asks again until its context ends.
-func TestNoAnswer(t *testing.T) {
+func TestNoAnswerOfTheAPIServerIsAskedAgain(t *testing.T) {
 	asked := make(chan string, 64)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -196,7 +196,7 @@ func TestNames(t *testing.T) {
 
 // Reads that do not end are left, of one owner only some, and others go on; when
 // they end at last, the owner is served again.
-func TestGuard(t *testing.T) {
+func TestGuardLeavesReadsThatDoNotEnd(t *testing.T) {
 	g := newGuard(10 * time.Millisecond)
 	end := make(chan struct{})
 	begun := make(chan bool, 10)

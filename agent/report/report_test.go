@@ -67,7 +67,7 @@ func TestReconnects(t *testing.T) {
 }
 
 // What is urgent does not wait until a report is due.
-func TestUrgent(t *testing.T) {
+func TestUrgentReportsDoNotWait(t *testing.T) {
 	store := &reports.Store{}
 	address, stop := planner(t, "127.0.0.1:0", store)
 	defer stop()

@@ -12,9 +12,9 @@ import (
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 
-// TestConnects: every kind of connect goes where it should, the proxy, which
+// TestConnectsGoWhereTheyShould: every kind of connect goes where it should, the proxy, which
 // has no privileges, learns what was meant, and the client sees no proxy.
-func TestConnects(t *testing.T) {
+func TestConnectsGoWhereTheyShould(t *testing.T) {
 	r := openState(t)
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
 	h := n.Host(0)

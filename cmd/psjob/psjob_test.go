@@ -100,7 +100,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 // A newcomer's way: make data, train, look at what was accessed.
-func TestLocal(t *testing.T) {
+func TestLocalJobFromDataToAccesses(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
 			if l, err := net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {

@@ -121,7 +121,7 @@ func TestAllMethodsHaveRules(t *testing.T) {
 }
 
 // Each role may do what is its own and nothing else.
-func TestRoles(t *testing.T) {
+func TestRolesMayDoWhatIsTheirOwn(t *testing.T) {
 	for name, c := range calls {
 		for _, r := range identity.Roles {
 			p := &Policy{}
@@ -142,7 +142,7 @@ func TestRoles(t *testing.T) {
 
 // An agent or proxy speaks for its own host alone, in the first message of a
 // stream and in later ones.
-func TestHosts(t *testing.T) {
+func TestHostsSpeakForThemselvesAlone(t *testing.T) {
 	for name, c := range calls {
 		if !c.host {
 			continue

@@ -196,7 +196,7 @@ func TestNamedUser(t *testing.T) {
 }
 
 // The newest process has the socket; the one before leaves it alone at its end.
-func TestReplaced(t *testing.T) {
+func TestReplacedSocketIsTheNewestProcesss(t *testing.T) {
 	path := filepath.Join(folder(t), "s")
 	before, err := Listen(path)
 	if err != nil {
@@ -232,7 +232,7 @@ func TestNoAbstractNames(t *testing.T) {
 }
 
 // A socket whose folder is not there yet is opened when it is.
-func TestAwait(t *testing.T) {
+func TestAwaitTheFolderOfASocket(t *testing.T) {
 	path := filepath.Join(folder(t), "in", "s")
 	if err := os.WriteFile(filepath.Dir(path), nil, 0o600); err != nil { // a file in its place
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 )
 
 // What is said of a phase begins with its number and name, what is said again too.
-func TestTelling(t *testing.T) {
+func TestTellingNamesThePhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
 		moved := uint64(0)

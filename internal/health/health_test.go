@@ -17,7 +17,7 @@ func (l *Loops) live(d time.Duration) {
 
 // A loop that does not turn for too long is named, and /healthz says so; one that
 // rests, or has ended, is not.
-func TestLate(t *testing.T) {
+func TestLateLoopsAreNamed(t *testing.T) {
 	var l Loops
 	quick, slow, waits, over := l.Add("quick", time.Second), l.Add("slow", time.Minute), l.Add("waits", time.Second), l.Add("over", time.Second)
 	waits.Rest()
@@ -64,7 +64,7 @@ func TestPausesDoNotCount(t *testing.T) {
 }
 
 // Time passes while Run runs.
-func TestRun(t *testing.T) {
+func TestRunWatchesWhileTimePasses(t *testing.T) {
 	var l Loops
 	l.Add("loop", step)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -80,7 +80,7 @@ func TestRun(t *testing.T) {
 }
 
 // Without Loops nothing is counted, and nothing breaks.
-func TestNone(t *testing.T) {
+func TestNoneOfNilLoopsIsCounted(t *testing.T) {
 	var l *Loops
 	b := l.Add("loop", time.Second)
 	b.Beat()

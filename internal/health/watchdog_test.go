@@ -11,7 +11,7 @@ import (
 
 // systemd's watchdog is told that the process is alive while all loops turn, and
 // not while one is stuck.
-func TestWatchdog(t *testing.T) {
+func TestWatchdogHearsWhileAllLoopsTurn(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {

@@ -33,7 +33,7 @@ func tellTime() {
 }
 
 // A process's clock is set forth and back; the spans that it measures stay right.
-func TestSetClock(t *testing.T) {
+func TestSetClockLeavesSpansRight(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 1})
 	c := hoststest.Start(t, n.Host(0), "job", role(t, "clock"))
 	began := time.Now()

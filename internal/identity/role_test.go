@@ -82,7 +82,7 @@ func TestForHost(t *testing.T) {
 }
 
 // What psidecar certs writes is read again, whatever the host is called.
-func TestURI(t *testing.T) {
+func TestURIsOfCertsAreReadAgain(t *testing.T) {
 	for _, name := range []string{"node1", "node1.example", "10.0.0.1", "fd00::1", "with space", "percent%", AnyHost} {
 		if got := GrantsOf(certificate(t, RoleURI(AgentRole, name).String())); len(got) != 1 || got[0] != (Grant{AgentRole, name}) {
 			t.Errorf("%q becomes %v", name, got)

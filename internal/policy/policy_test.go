@@ -20,7 +20,7 @@ func everything(t *testing.T) Allowed {
 func annotation(key string) string { return Prefix + key }
 
 // Each key takes what it should, and says of the rest what is wrong.
-func TestRead(t *testing.T) {
+func TestReadTakesWhatEachKeyShould(t *testing.T) {
 	all := everything(t)
 	for _, c := range []struct {
 		settings Settings
@@ -55,7 +55,7 @@ func TestRead(t *testing.T) {
 
 // What the administrator does not allow is not taken up, and said; by default that is
 // what changes a job's results, or what else it depends on.
-func TestAllowed(t *testing.T) {
+func TestAllowedIsWhatTheAdministratorSays(t *testing.T) {
 	usual, err := ParseAllowed(Default)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestOver(t *testing.T) {
 }
 
 // The nearer to who named the job, the better; and a name that cannot be one is none.
-func TestClaimOf(t *testing.T) {
+func TestClaimOfTheNearestIsTheBest(t *testing.T) {
 	all, none := everything(t), Allowed{}
 	long := strings.Repeat("x", maxName+1)
 	for _, c := range []struct {
@@ -133,7 +133,7 @@ func TestClaimOf(t *testing.T) {
 
 // The scheduler's word counts before anybody's who says that he belongs to the job,
 // and the order in which they are heard does not matter.
-func TestBest(t *testing.T) {
+func TestBestClaimDoesNotDependOnOrder(t *testing.T) {
 	scheduler := Claim{Tenant: "ns", Name: "train", From: Owner, Role: "scheduler", Authority: true}
 	evil := Claim{Tenant: "evil", Name: "a", From: Annotation, Role: "scheduler"}
 	worker := Claim{Tenant: "ns", Name: "workers", From: Owner, Role: "worker"}
@@ -161,7 +161,7 @@ func TestBest(t *testing.T) {
 
 // Runs of one job have its name one after the other; of two at a time the first has
 // it, and the other once that has ended.
-func TestAssign(t *testing.T) {
+func TestAssignANameToOneRunAtATime(t *testing.T) {
 	const a, b, c = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
 	for _, x := range []struct {
 		name string

@@ -75,7 +75,7 @@ func TestRoundTrip(t *testing.T) {
 
 // Whatever byte of a recording is damaged, or wherever it is cut off, reading
 // it ends with an error.
-func TestDamage(t *testing.T) {
+func TestDamageAnywhereIsAnError(t *testing.T) {
 	uses := make([]Use, 50)
 	for i := range uses {
 		uses[i] = Use{Job: "a:1", Worker: "worker0", Server: "server0", UnixNanos: int64(i), Timestamp: int32(i), Push: true, Keys: []uint64{uint64(i), uint64(i * i * 1000)}, Bytes: 8}

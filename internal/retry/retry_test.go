@@ -8,7 +8,7 @@ import (
 )
 
 // Pauses grow to the longest one and no further, and differ.
-func TestNext(t *testing.T) {
+func TestNextPausesGrowAndDiffer(t *testing.T) {
 	p := &Pause{First: time.Second, Most: 5 * time.Second}
 	different := map[time.Duration]bool{}
 	for round := range 3 {

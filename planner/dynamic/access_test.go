@@ -4,7 +4,7 @@ import "testing"
 
 // A machine uses an item when its turn comes, so many times in a row; the item's
 // value is long (a use costs about as much as a move) or short (less).
-func TestAccess(t *testing.T) {
+func TestAccessInTurnsByCostOfAMove(t *testing.T) {
 	for name, tc := range map[string]struct {
 		machines    int32
 		inARow      int

@@ -57,7 +57,7 @@ func TestLoads(t *testing.T) {
 }
 
 // Two machines with items of their own and one in common: each gets its own.
-func TestMGP(t *testing.T) {
+func TestMGPGivesMachinesTheirOwnItems(t *testing.T) {
 	it := &Items{Owner: []int32{1, 1, 1, 0, 0, 0, 0}, Home: make([]int32, 7), Size: make([]float32, 7)}
 	e := &Epoch{Batches: []Batch{
 		{Machine: 0, Pulled: []int32{0, 1, 2, 6}}, {Machine: 1, Pulled: []int32{3, 4, 5, 6}},

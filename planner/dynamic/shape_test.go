@@ -30,7 +30,7 @@ func TestLocalityBesideOthers(t *testing.T) {
 // Machines that come, and links that become slow, change what is planned from then on
 // and not what is known: a strategy that is told of them plans as one that knew them
 // from the start.
-func TestReshape(t *testing.T) {
+func TestReshapeChangesPlansAndNotKnowledge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const items, few, many = 20, 3, 5
 		speed := []float64{1, 1, 1, 0.25, 1}
@@ -67,7 +67,7 @@ func TestReshape(t *testing.T) {
 
 // A strategy that forgets items plans for the others as before, and its loads are
 // theirs.
-func TestKeep(t *testing.T) {
+func TestKeepPlansForTheOtherItemsAsBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const items, k = 30, 4
 		l, it := NewLocality(Options{Machines: k}), drawItems(t, items, k)

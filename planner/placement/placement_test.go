@@ -18,9 +18,9 @@ import (
 
 func identity(id uint64) (uint64, error) { return id, nil }
 
-// TestNew checks that every parameter is found with its owner, and no other
+// TestNewPlacementFindsEveryOwner checks that every parameter is found with its owner, and no other
 // key, after a turn through the file.
-func TestNew(t *testing.T) {
+func TestNewPlacementFindsEveryOwner(t *testing.T) {
 	spread := func(id uint64) (uint64, error) { return dataset.Spread(id), nil }
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 300).Draw(t, "k")

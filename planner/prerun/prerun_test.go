@@ -145,8 +145,8 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestTryFile leaves what there is, and nothing where there was nothing.
-func TestTryFile(t *testing.T) {
+// TestTryFileLeavesWhatThereIs leaves what there is, and nothing where there was nothing.
+func TestTryFileLeavesWhatThereIs(t *testing.T) {
 	dir := t.TempDir()
 	kept, absent := filepath.Join(dir, "kept"), filepath.Join(dir, "absent")
 	if err := os.WriteFile(kept, []byte("as it was"), 0o600); err != nil {

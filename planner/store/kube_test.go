@@ -196,7 +196,7 @@ func TestDamage(t *testing.T) {
 
 // Pages that an interrupted write left are gone after the next one has opened
 // the store, and those of other stores are not touched.
-func TestRubbish(t *testing.T) {
+func TestRubbishOfAnInterruptedWriteIsRemoved(t *testing.T) {
 	c := newCluster()
 	p := c.elect()
 	s := open(t, p)
@@ -222,7 +222,7 @@ func TestRubbish(t *testing.T) {
 }
 
 // Many entries spread over objects, of which none is large.
-func TestSpread(t *testing.T) {
+func TestSpreadOverObjectsOfBoundedSize(t *testing.T) {
 	c := newCluster()
 	s := open(t, c.elect())
 	var entries []Entry

@@ -96,9 +96,9 @@ func TestNotAStore(t *testing.T) {
 	}
 }
 
-// TestKilled writes in another process, which is killed again and again. What
+// TestKilledWriterLosesNothingItSaid writes in another process, which is killed again and again. What
 // it said was written is there.
-func TestKilled(t *testing.T) {
+func TestKilledWriterLosesNothingItSaid(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plans.db")
 	for round := range 5 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -137,7 +137,7 @@ func TestKilled(t *testing.T) {
 }
 
 // writeTo names the environment variable that makes this test program the
-// other process of TestKilled, and the file.
+// other process of TestKilledWriterLosesNothingItSaid, and the file.
 const writeTo = "PSIDECAR_TEST_WRITE_STORE"
 
 func TestMain(m *testing.M) {

@@ -97,7 +97,7 @@ func say(t *testing.T, at net.Addr, word string) (string, error) {
 }
 
 // The daemons of two hosts carry a connection between them.
-func TestTwoHosts(t *testing.T) {
+func TestTwoHostsCarryAConnection(t *testing.T) {
 	server, mesh, in := echo(t), listen(t, serverHost+":0"), listen(t, workerHost+":0")
 	port := addrOf(mesh).Port()
 	far := start(t, Options{Mesh: []net.Listener{mesh}, Proxy: proxy.Options{

@@ -220,7 +220,7 @@ func TestNothingIsOpenedAtTheEnd(t *testing.T) {
 // Whatever comes in whatever order, a cgroup in which a run needs it is never
 // open once the agent was told, and none stays closed that this process closed
 // and nothing needs.
-func TestAnyOrder(t *testing.T) {
+func TestAnyOrderNeverOpensACgroupThatIsNeeded(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	runs := []string{"a", "b", "c"}
 	for range 300 {
@@ -272,7 +272,7 @@ func TestAnyOrder(t *testing.T) {
 }
 
 // Run tells an agent that comes late.
-func TestRun(t *testing.T) {
+func TestRunTellsAnAgentThatComesLate(t *testing.T) {
 	h := newHost()
 	var g Guard
 	g.Intercepting(h)

@@ -186,9 +186,9 @@ func agentAt(t *testing.T, socket string) (sessions chan *Conn, stop func()) {
 	return sessions, func() { l.Close(); <-done }
 }
 
-// TestClient: listeners are served, replaced and withdrawn as the agent says,
+// TestClientServesListenersAsTheAgentSays: listeners are served, replaced and withdrawn as the agent says,
 // and outlive it.
-func TestClient(t *testing.T) {
+func TestClientServesListenersAsTheAgentSays(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	sessions, stop := agentAt(t, socket)
 	events := make(chan string, 16)

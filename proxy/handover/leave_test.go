@@ -12,7 +12,7 @@ import (
 
 // A proxy that is about to end takes no listener any more, and its agent hears from it
 // what it leaves, until it has said all.
-func TestLeaves(t *testing.T) {
+func TestLeavesAreToldToTheAgent(t *testing.T) {
 	type packet struct {
 		m     Message
 		files int

@@ -27,7 +27,7 @@ func (h *heard) Serving() (time.Time, bool) { return h.serving, !h.serving.IsZer
 
 // Connections may not go past the proxy while keys of the job are, or may be,
 // displaced, and may when all is at home or the job is over.
-func TestGuard(t *testing.T) {
+func TestGuardClosesWhileKeysMayBeDisplaced(t *testing.T) {
 	h := &heard{t, map[string]bool{}, time.Now().Add(-time.Hour)}
 	x := oneJob(t, Options{Guard: h})
 	key := []plan.Keys{plan.One(8)}

@@ -66,7 +66,7 @@ func TestBytePSIsCarried(t *testing.T) {
 }
 
 // A handler is known by what two pushes, of 1.5 and of 0.25, make of a key.
-func TestJudge(t *testing.T) {
+func TestJudgeHandlersByTwoPushes(t *testing.T) {
 	floats := func(v float32) []byte { return pslite.AppendFloat32(nil, []float32{v}) }
 	for _, c := range []struct {
 		name          string

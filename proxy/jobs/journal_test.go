@@ -197,7 +197,7 @@ func TestAHostWithoutWorkersTeachesNothing(t *testing.T) {
 }
 
 // A store that has less than this host has seen is not believed.
-func TestTrust(t *testing.T) {
+func TestTrustNoStoreThatHasLessThanWasSeen(t *testing.T) {
 	x := oneJob(t, Options{})
 	x.displaced, x.seen = true, seen{"s2", 40}
 	for _, c := range []struct {

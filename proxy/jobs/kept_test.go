@@ -24,7 +24,7 @@ import (
 )
 
 // A file gives what was written to it, or an error, whatever happens to it.
-func TestKeptFile(t *testing.T) {
+func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "job", jobFile)
 	want := saved{Job: "10.0.0.1:9000", Run: testRun, Local: []int32{9, 11}, Displaced: true}
 	if _, err := writeKept(path, want); err != nil {
@@ -300,7 +300,7 @@ func TestPlacedInFullFolder(t *testing.T) {
 }
 
 // A job that runs for days is still known to a proxy after this one.
-func TestLongJob(t *testing.T) {
+func TestLongJobIsKnownToTheNextProxy(t *testing.T) {
 	x := oneJob(t, Options{})
 	long := time.Now().Add(-2 * forgetAfter)
 	for _, path := range []string{filepath.Join(x.dir, jobFile), x.dir} {
@@ -317,7 +317,7 @@ func TestLongJob(t *testing.T) {
 
 // What is of before the host was started, or nobody has touched for long, is
 // removed; what was set aside is kept, but not without end.
-func TestTidy(t *testing.T) {
+func TestTidyRemovesWhatIsOld(t *testing.T) {
 	x := oneJob(t, Options{})
 	x.close()
 	dir := x.jobs.opts.Dir

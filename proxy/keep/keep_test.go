@@ -66,7 +66,7 @@ func check(t *testing.T, when string, ends ...*end) {
 
 // What the kernel counts, SYN and FIN taken off, is what was written and read, at both
 // ends, at any time: with unread bytes, after either end, or both, have closed.
-func TestPosition(t *testing.T) {
+func TestPositionIsWhatWasWrittenAndRead(t *testing.T) {
 	for seed := range uint64(4) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		a, b := connect(t)
@@ -116,7 +116,7 @@ func TestPosition(t *testing.T) {
 }
 
 // Nothing leaves the queue that was not acknowledged, and then whole messages.
-func TestWindow(t *testing.T) {
+func TestWindowKeepsWhatWasNotAcknowledged(t *testing.T) {
 	if err := Supported(); err != nil {
 		require.Missing(t, "%v", err)
 	}
@@ -200,7 +200,7 @@ func TestWindow(t *testing.T) {
 }
 
 // A page says the same to the next proxy, and a damaged one is not believed.
-func TestPage(t *testing.T) {
+func TestPageThatIsDamagedIsNotBelieved(t *testing.T) {
 	m := Meta{Session: ID{1, 2, 3}, Dialed: true, Client: netip.MustParseAddrPort("10.0.0.1:5"), Destination: netip.MustParseAddrPort("[fd00::1]:8"), Job: "10.0.0.1:8000", Origin: "cgroup 1", SYN: 1}
 	p, err := NewPage(m)
 	if err != nil {
@@ -247,7 +247,7 @@ func TestPage(t *testing.T) {
 
 // The boundary that is taken is the last one remembered that is not beyond the offset,
 // the last of all is always remembered, and no more than so many are.
-func TestBounds(t *testing.T) {
+func TestBoundsOfRememberedBoundaries(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b bounds
 		var all []uint64 // every one that is not yet taken
@@ -279,7 +279,7 @@ func TestBounds(t *testing.T) {
 
 // Two streams are taken up again and again, as wherever proxies are killed: whatever is
 // consumed and written then, no byte is lost and none comes twice, or both ends refuse.
-func TestTake(t *testing.T) {
+func TestTakeUpAgainLosesNoByte(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		streams := [2][]byte{}
 		for i := range streams {

@@ -68,9 +68,9 @@ func same(t *testing.T, when string, got, want *Ledger, ids []route.ID) {
 	}
 }
 
-// TestKilled does what routers do, in any order, and compares again and again
+// TestKilledLedgerIsFoundAsInMemory does what routers do, in any order, and compares again and again
 // what another process finds with what is in memory.
-func TestKilled(t *testing.T) {
+func TestKilledLedgerIsFoundAsInMemory(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		path, o := filepath.Join(t.TempDir(), "job", "worker-9"), Options{Worker: 9, Servers: 3}
@@ -188,7 +188,7 @@ func TestSizedByNeed(t *testing.T) {
 }
 
 // Every way to change a byte, to cut the file, or to lose a page is found.
-func TestDamaged(t *testing.T) {
+func TestDamagedLedgerIsFoundOut(t *testing.T) {
 	path, o := filepath.Join(t.TempDir(), "l"), Options{Worker: 9, Servers: 2}
 	l := open(t, path, o)
 	l.UseResend()
@@ -244,9 +244,9 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestTorn kills between any two stores of every kind of write: what is found
+// TestTornWritesAreThereOrNot kills between any two stores of every kind of write: what is found
 // then is what was there before, or after.
-func TestTorn(t *testing.T) {
+func TestTornWritesAreThereOrNot(t *testing.T) {
 	path, o := filepath.Join(t.TempDir(), "l"), Options{Servers: 1}
 	l := open(t, path, o)
 	id := func(n int32) route.ID { return route.ID{Timestamp: n} }

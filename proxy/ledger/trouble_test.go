@@ -98,7 +98,7 @@ func TestFullFromTheStart(t *testing.T) {
 
 // A ledger on a disk that runs full goes on with what it has; when that is not
 // enough its file says so, until there is room.
-func TestRunsFull(t *testing.T) {
+func TestRunsFullOfDiskAndGoesOn(t *testing.T) {
 	dir := smallDisk(t, "size=1m")
 	path, o := filepath.Join(dir, "worker-9"), Options{Servers: 3}
 	l := open(t, path, o)
@@ -171,7 +171,7 @@ func TestHarmedWhileOpen(t *testing.T) {
 }
 
 // All ledgers of a folder have one limit.
-func TestSpace(t *testing.T) {
+func TestSpaceOfAllLedgersHasOneLimit(t *testing.T) {
 	space := &Space{Limit: 80 << 10}
 	var all []*Ledger
 	for i := range int32(4) {

@@ -13,7 +13,7 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// exploration is what can happen in a case of TestExplore.
+// exploration is what can happen in a case of TestExploreAllInterleavings.
 type exploration struct {
 	steps  int // of each worker: a push, a pull
 	budget budget
@@ -70,7 +70,7 @@ var explorations = []exploration{
 	{steps: 1, budget: budget{Moves: 2, Loss: 1, Repeat: 1, Crash: 1}, rarely: true},
 }
 
-// TestExplore runs through all interleavings of two workers, two servers, two
+// TestExploreAllInterleavings runs through all interleavings of two workers, two servers, two
 // keys and up to three moves of either, with what can go wrong in each case: so
 // many messages lost, so many hosts' timers running out early, so many proxies or
 // planners killed, so many moves that expire, so many hosts on which the job is
@@ -78,7 +78,7 @@ var explorations = []exploration{
 // so at any moment. With PSIDECAR_EXPLORE=N also the large cases are searched, up
 // to N worlds of each (some 100 bytes each). Beyond what can be searched whole,
 // walks take random ways through longer runs in which everything goes wrong.
-func TestExplore(t *testing.T) {
+func TestExploreAllInterleavings(t *testing.T) {
 	most := 2_000_000
 	large := os.Getenv("PSIDECAR_EXPLORE")
 	if large != "" {
@@ -186,9 +186,9 @@ func covered(e end, all map[end]bool) bool {
 	return false
 }
 
-// TestFaults shows that the search finds what is wrong with a site, whether or
+// TestFaultsAreFoundByTheSearch shows that the search finds what is wrong with a site, whether or
 // not orders are left out.
-func TestFaults(t *testing.T) {
+func TestFaultsAreFoundByTheSearch(t *testing.T) {
 	for f, c := range map[fault]struct {
 		steps  int
 		budget budget
@@ -213,8 +213,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestWalks takes random ways through runs of more requests, with three moves.
-func TestWalks(t *testing.T) {
+// TestWalksThroughLongerRuns takes random ways through runs of more requests, with three moves.
+func TestWalksThroughLongerRuns(t *testing.T) {
 	for name, c := range map[string]struct {
 		resend bool
 		budget budget

@@ -94,7 +94,7 @@ func TestMeterFollowsTheLink(t *testing.T) {
 }
 
 // While messages pass, some are encoded to see what that would save now.
-func TestProbes(t *testing.T) {
+func TestProbesWhileMessagesPass(t *testing.T) {
 	l := link{plain: 10_000, coded: 3_000, perByte: 0.8, encode: 20 * time.Microsecond}
 	m := &payoff.Meter{Path: &payoff.Path{}}
 	now := time.Unix(1, 0)

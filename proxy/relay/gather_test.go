@@ -103,7 +103,7 @@ func (e *ears) Hear(meta []byte) {
 // What a gatherer takes goes in order with what passes, complete, also at the stream's
 // end; it hears when all of it has been written, and the other end's hearer of each
 // message.
-func TestGathered(t *testing.T) {
+func TestGatheredMessagesGoInOrder(t *testing.T) {
 	const messages = 400
 	client, job := tcpPair(t)
 	linkA, linkB := tcpPair(t)

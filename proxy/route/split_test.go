@@ -71,7 +71,7 @@ func (s adding) answer(m *pslite.Message, d pslite.Dialect) [][]byte {
 
 // Requests of every dialect with displaced keys get, through several servers,
 // the very bytes that one server with all keys answers.
-func TestSplit(t *testing.T) {
+func TestSplitRequestsGetTheBytesOfOneServer(t *testing.T) {
 	keys := []uint64{1, 2, 3, 1 << 63, 1<<63 + 1, 1<<64 - 3}
 	type kind struct {
 		name       string

@@ -98,7 +98,7 @@ func TestKeysThatWereCrowdedOut(t *testing.T) {
 }
 
 // A router remembers which lists have no displaced key until the table changes.
-func TestVerdicts(t *testing.T) {
+func TestVerdictsHoldUntilTheTableChanges(t *testing.T) {
 	table := NewTable(2)
 	table.Set([]plan.Range{{Keys: plan.One(5000), Owner: 1}})
 	r := New(table)

@@ -9,7 +9,7 @@ import (
 )
 
 // The area from histograms must be that of comparing all pairs.
-func TestAUC(t *testing.T) {
+func TestAUCIsThatOfComparingAllPairs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scores := rapid.SliceOfN(rapid.IntRange(-4000, 4000), 2, 60).Draw(t, "scores")
 		var parts [3]Tally

@@ -7,7 +7,7 @@ import (
 
 // What is learned by is the sum of all gradients, each a factor smaller with
 // every step since; without a factor it is the gradient.
-func TestMomentum(t *testing.T) {
+func TestMomentumIsADecayingSumOfGradients(t *testing.T) {
 	for factor, want := range map[float32][][]float32{
 		0:   {{1, 0, 4}, {0, 2, 0}, {-1, 0, 0}},
 		0.5: {{1, 0, 4}, {0.5, 2, 2}, {-0.75, 1, 1}},

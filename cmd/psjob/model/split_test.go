@@ -34,7 +34,7 @@ func (w *watcher) Backward(rows []float32, width int) {
 // A splitter sees what goes through a net behind its layer, in the order in which it
 // goes; the gradient is as it was where it changes nothing, and is no more for what
 // comes before it where it lets nothing pass.
-func TestSplit(t *testing.T) {
+func TestSplitterSeesWhatGoesThroughTheNet(t *testing.T) {
 	keys, err := dataset.ParseKeyMap("spread")
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 
 // The digest tells keys and values apart to the last bit, whatever the order in
 // which they came.
-func TestDigest(t *testing.T) {
+func TestDigestTellsKeysAndValuesApart(t *testing.T) {
 	digest := func(keys []uint64, vals []float32) string {
 		s := newStore(t, Settings{Rule: "add"})
 		for i := range keys {

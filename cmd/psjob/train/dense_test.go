@@ -3,7 +3,7 @@ package train
 import "testing"
 
 // All workers pull the whole model in each step, and it is what was pushed.
-func TestDense(t *testing.T) {
+func TestDenseModelIsWhatWasPushed(t *testing.T) {
 	o := defaults("dense")
 	o.Steps, o.Server.ValueLength, o.Count.Keys, o.Count.Batch = 5, 300, 20, 3
 	for _, r := range mustRun(t, config(t, 2, 3), o) {

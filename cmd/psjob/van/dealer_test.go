@@ -113,7 +113,7 @@ func TestDealerReconnects(t *testing.T) {
 }
 
 // What putBack keeps is exactly what was not wholly written.
-func TestPutBack(t *testing.T) {
+func TestPutBackKeepsWhatWasNotWritten(t *testing.T) {
 	d := newDealer("a node", "", "", Config{}.withDefaults())
 	batch := func() []outgoing {
 		return []outgoing{{frames: [][]byte{make([]byte, 10)}}, {frames: [][]byte{make([]byte, 300), {1}}}, {frames: [][]byte{{2}}}}

@@ -249,7 +249,7 @@ func TestRanks(t *testing.T) {
 }
 
 // A node that dies must end the others, not leave them waiting.
-func TestDeadNode(t *testing.T) {
+func TestDeadNodeEndsTheOthers(t *testing.T) {
 	ctx, kill := context.WithCancel(t.Context())
 	vans := startAll(t, ctx, 1, 1, func(c *Config) {
 		if c.Role != pslite.Scheduler {

@@ -13,7 +13,7 @@ import (
 // A study of a dense layer's gradients says of each codec what it takes: a
 // hundredth and its positions, a quarter, and so on; and what waits grows with
 // the sparsity.
-func TestReport(t *testing.T) {
+func TestReportOfWhatEachCodecTakes(t *testing.T) {
 	s, err := NewStudy(64 << 20)
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func (d *direction) shut() { d.sender.Close(); d.receiver.Close() }
 
 // Proxies with different limits agree, links of one pair share their requests,
 // and what is kept for a pair ends with it.
-func TestOpen(t *testing.T) {
+func TestOpenWithDifferentLimitsAgrees(t *testing.T) {
 	small := DefaultLimits
 	small.Keys = keylist.Limits{TableBytes: 2048, TableLists: 2, DictionaryKeys: 100, ListBytes: 1 << 20}
 	small.RetainedRequests = 2

@@ -178,7 +178,7 @@ func TestRoomIsUsedAgain(t *testing.T) {
 }
 
 // A bound, and a disk without room, are errors before anything is mapped.
-func TestNoRoom(t *testing.T) {
+func TestNoRoomIsAnErrorBeforeMapping(t *testing.T) {
 	used := 0
 	f, err := Create(filepath.Join(t.TempDir(), "file"), Options{
 		Take: func(n int) bool {
@@ -206,7 +206,7 @@ func TestNoRoom(t *testing.T) {
 }
 
 // A file that is cut off or changed where there are checksums is not believed.
-func TestDamaged(t *testing.T) {
+func TestDamagedFileIsNotBelieved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	f, err := Create(path, Options{Name: []byte("a worker")})
 	if err != nil {

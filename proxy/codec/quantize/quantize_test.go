@@ -128,7 +128,7 @@ func TestEqualsThePaper(t *testing.T) {
 }
 
 // On average over seeds what is received is what was sent.
-func TestUnbiased(t *testing.T) {
+func TestUnbiasedOverSeeds(t *testing.T) {
 	const rounds = 4000
 	for _, kind := range allKinds {
 		for _, c := range []Config{{Bits: 1, Bucket: 16}, {Bits: 2, Bucket: 16}, {Bits: 4, Bucket: 8, Norm: L2Norm}, {Bits: 8, Bucket: 512}} {

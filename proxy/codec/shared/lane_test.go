@@ -271,7 +271,7 @@ func TestOneThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 
 // What a lane that is lost was to bring is lost with the link, at once where that has
 // ended too, or is reset.
-func TestLost(t *testing.T) {
+func TestLostLaneIsLostWithTheLink(t *testing.T) {
 	p := newProxies(t, 8<<20)
 	var dead sync.Map
 	whole := p.link(1, alive)

@@ -190,7 +190,7 @@ func TestMasksAreOfALink(t *testing.T) {
 }
 
 // Rows of zeros and rows that are not finite come whole, and so do their gradients.
-func TestOpenRows(t *testing.T) {
+func TestOpenRowsComeWhole(t *testing.T) {
 	e, w, q := paired(t, Rule{Activations: 0.9, Row: 50})
 	defer w.close()
 	has := ascending(200)
@@ -258,7 +258,7 @@ func TestActivationsCombine(t *testing.T) {
 
 // Sides of keys are remembered of so many at least, of no more than twice as many, and
 // within the bound of memory.
-func TestRoles(t *testing.T) {
+func TestRolesOfKeysAreBounded(t *testing.T) {
 	b := &budget{limit: 1 << 30}
 	var r roles
 	for key := range uint64(5 * mostRoles / 2) {

@@ -129,7 +129,7 @@ func TestEachKeysFirstPush(t *testing.T) {
 }
 
 // Within a host nothing lossy is done to values, unless a rule says so.
-func TestSameHost(t *testing.T) {
+func TestSameHostGetsNothingLossy(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		e := newEnds(t, Rule{Threshold: 0.99, Unpulled: true, SameHost: asked})
 		l := relay.Link{ID: 1, Dialer: relay.Instance{1}, Acceptor: relay.Instance{1}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,

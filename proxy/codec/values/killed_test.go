@@ -352,7 +352,7 @@ func TestDamagedStream(t *testing.T) {
 }
 
 // Where the folder cannot be written, all is as without one, and counted.
-func TestNoFolder(t *testing.T) {
+func TestNoFolderIsCounted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

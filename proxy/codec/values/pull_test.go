@@ -76,7 +76,7 @@ func TestUnchangedIsLossless(t *testing.T) {
 
 // With slim a worker has of each value one that the server had, and of the
 // largest the last; what a push does not send arrives as zero.
-func TestSlim(t *testing.T) {
+func TestSlimPullsHaveValuesOfTheServer(t *testing.T) {
 	for _, bits := range []int{0, 8} {
 		rule := Rule{Unpulled: true, Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4}, Quantize: bits}
 		e := newEnds(t, rule)
@@ -180,7 +180,7 @@ func TestSlimByChanges(t *testing.T) {
 
 // Quantized values come as what they were, on average, alone and after a
 // threshold.
-func TestQuantize(t *testing.T) {
+func TestQuantizedPullsAreRightOnAverage(t *testing.T) {
 	for _, rule := range []Rule{{Quantize: 4}, {Quantize: 8, Unpulled: true, Threshold: 0.9}} {
 		e := newEnds(t, rule)
 		w := e.dial(t, e.worker, e.server, "ps9")

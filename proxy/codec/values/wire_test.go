@@ -20,7 +20,7 @@ func rounded(wire string, v float32) float32 {
 
 // With a wire of 16 bits each value of pushes and pulls comes as the nearest number
 // of 16 bits, in half the bytes, of long keys and short ones; nothing is remembered.
-func TestWire(t *testing.T) {
+func TestWireOf16BitsRoundsToNearest(t *testing.T) {
 	for _, wire := range []string{"bf16", "fp16"} {
 		e := newEnds(t, Rule{Wire: wire})
 		up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")

@@ -27,7 +27,7 @@ func titled(t *testing.T, wishes policy.Policy, local, planned []Rule) *Codec {
 
 // A job's rules hold by its name as by its address; what its owner asks for comes after
 // the planner's word, and before the flags'.
-func TestWishes(t *testing.T) {
+func TestWishesComeBetweenPlannerAndFlags(t *testing.T) {
 	type rules = []Rule
 	for _, c := range []struct {
 		name           string

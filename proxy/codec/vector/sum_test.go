@@ -12,7 +12,7 @@ import (
 
 // Sums are those of one number after the other, at any length and alignment, with
 // what is not finite among them.
-func TestSumFloat(t *testing.T) {
+func TestSumFloatIsThatOfOneAfterTheOther(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	odd := []float64{math.Inf(1), math.Inf(-1), math.NaN(), 0, math.Copysign(0, -1), 1e-45, 65504, 3e38}
 	for _, kind := range []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16} {

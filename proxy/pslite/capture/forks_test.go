@@ -12,7 +12,7 @@ import (
 // Recordings of forks of PS-lite: programs of the fork's own, or jobs written for its
 // own worker and server. What is not read is told by its fork, and no message of a fork
 // is taken for another's.
-func TestForks(t *testing.T) {
+func TestForksAreToldAndNotMistaken(t *testing.T) {
 	for _, rec := range []struct {
 		name    string
 		fork    pslite.Fork
