@@ -103,12 +103,12 @@ func (a *Agent) setRates(d sampleDecision) error {
 
 // cost is what the agent takes, as measured from one look to the next.
 type cost struct {
-	mu      sync.Mutex
-	at      time.Time
-	cpu     float64 // seconds of the agent so far
-	kernel  float64 // seconds of the programs so far
-	percent float64 // of one core, of the agent, lately
-	inside  float64 // of one core, of the programs, lately
+	mu      sync.Mutex // guards the rest
+	at      time.Time  // when it was measured last; zero: never
+	cpu     float64    // seconds of the agent so far
+	kernel  float64    // seconds of the programs so far
+	percent float64    // of one core, of the agent, lately
+	inside  float64    // of one core, of the programs, lately
 }
 
 // note takes the seconds used so far and works out the percent of one core used

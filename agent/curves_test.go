@@ -6,9 +6,9 @@ import (
 
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/replay"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/test/replay"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -26,7 +26,7 @@ type standbyListener struct {
 	To func() netip.AddrPort
 
 	carrying sync.WaitGroup
-	mu       sync.Mutex
+	mu       sync.Mutex            // guards the rest
 	ends     map[net.Conn]net.Conn // of what is sent on: who came, and the leader (nil: to be reached)
 	closed   bool
 	counts   [len(outcomes)]uint64

@@ -38,10 +38,10 @@ type admission struct {
 	most int
 	tell func(full bool) // does not block; may be nil
 
-	mu      sync.Mutex
-	serving int
+	mu      sync.Mutex  // guards the rest; held while tell is called
+	serving int         // at most most
 	scarce  *time.Timer // runs while descriptors are short
-	full    bool
+	full    bool        // as was told last
 
 	spare *os.File // kept to have a descriptor when there are none
 }

@@ -27,9 +27,9 @@ var (
 
 // studies are what is tried on the messages of several jobs.
 type studies struct {
-	mu     sync.Mutex
-	byJob  map[string]*advice.Study
-	failed error // the last one
+	mu     sync.Mutex               // guards the rest
+	byJob  map[string]*advice.Study // at most maxStudies
+	failed error                    // the last one
 }
 
 // of returns a job's study, nil where there are too many.

@@ -98,10 +98,10 @@ type register struct {
 	nextLink atomic.Uint64
 	stopping atomic.Bool
 
-	mu   sync.Mutex
-	last uint64
-	open map[uint64]*connection
-	ends map[ends]bool // of the sockets of open connections
+	mu   sync.Mutex             // guards the rest
+	last uint64                 // id that was given
+	open map[uint64]*connection // by id; what they carried is not in ended yet
+	ends map[ends]bool          // of the sockets of open connections
 	// cookies are those of the sockets of open connections and of those that
 	// closed last; closed has the latter, the oldest first, at most maxClosed.
 	cookies map[uint64]bool

@@ -38,7 +38,7 @@ const (
 type identities struct {
 	asking singleflight.Group
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards hosts and what it has
 	hosts map[netip.Addr]*resident
 }
 

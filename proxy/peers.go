@@ -23,7 +23,7 @@ type peers struct {
 	told   sync.Once // that the file cannot be written
 	log    *slog.Logger
 	saving sync.Mutex // the file; before mu
-	mu     sync.Mutex
+	mu     sync.Mutex // guards hosts
 	hosts  map[netip.Addr]peer
 }
 

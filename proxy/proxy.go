@@ -167,7 +167,7 @@ type Proxy struct {
 	restoreMu  sync.Mutex // guards restoring
 	restoring  string     // why what waited of pushes could not be taken up, as it was logged
 
-	advising sync.Mutex
+	advising sync.Mutex // held while codecs are tried: one trial at a time
 	conns    *register
 	// work counts connections being served; life is theirs and ends by force.
 	work sync.WaitGroup

@@ -49,7 +49,7 @@ type reach struct {
 	Reach
 	home uint64 // inode of this process's network namespace
 
-	mu     sync.Mutex
+	mu     sync.Mutex      // guards owners
 	owners map[place]owner // what the agent said last; at most maxOwners
 }
 

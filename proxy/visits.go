@@ -17,9 +17,10 @@ const (
 	visitsPerSource = 256
 )
 
-// visits counts links between sites, by source. The zero value has none.
+// visits counts links between sites, by source. The zero value has none. all is the sum
+// of sources.
 type visits struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the rest
 	all     int
 	sources map[netip.Prefix]int // none is 0
 }

@@ -69,8 +69,8 @@ type Listeners struct {
 	incoming *net.UnixListener // nil: none
 	attended sync.WaitGroup    // proxies
 
-	mu         sync.Mutex
-	wanted     []Process
+	mu         sync.Mutex    // guards the rest but strangers, which have a lock of their own
+	wanted     []Process     // of jobs, as they were found last
 	news       chan struct{} // closed when wanted is judged anew
 	reconciled bool          // once at least
 	groups     map[string]redirect.GroupID

@@ -122,7 +122,7 @@ func (l *Listeners) owner(netns uint64, at netip.AddrPort, ended <-chan struct{}
 // to no job that is known. A process is waited for to be found once, not with
 // each connection that a job makes to some other service.
 type strangers struct {
-	mu    sync.Mutex
+	mu    sync.Mutex           // guards asked
 	asked map[uint64]time.Time // by the socket's cookie; at most maxStrangers
 }
 

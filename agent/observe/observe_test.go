@@ -13,7 +13,7 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/replay"
+	"github.com/psidecar/psidecar/test/replay"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -53,7 +53,7 @@ type Pods struct {
 	core     core.CoreV1Interface
 	objects  metadata.Interface
 
-	mu         sync.Mutex
+	mu         sync.Mutex            // guards the rest
 	pods       map[string]known      // by UID
 	namespaces map[string]labels.Set // by name; where there is a selector
 	link       uint32                // Mbit/s, 0: nobody has said

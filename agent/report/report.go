@@ -53,7 +53,7 @@ type Link struct {
 	options []grpc.DialOption
 	names   func(map[string]string) // nil: nobody wants to know
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards state
 	state page.Planner
 }
 

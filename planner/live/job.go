@@ -11,7 +11,7 @@ import (
 )
 
 // A job is what is known of one job's uses of keys. Its machines are hosts that
-// report, its items keys. Planner.mu guards it.
+// report, its items keys. Planner says in which order locks are acquired.
 //
 // Invariants: hosts, links and machine number the same machines, keys, used, number and
 // items the same items; machines' numbers are never given to others, and items' by

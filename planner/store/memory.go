@@ -11,8 +11,8 @@ import (
 // Memory is a store that forgets when the process ends. The zero value is
 // empty and ready.
 type Memory struct {
-	mu      sync.Mutex
-	entries map[string][]byte
+	mu      sync.Mutex        // guards entries
+	entries map[string][]byte // values are replaced, never changed
 }
 
 // Each implements Store.

@@ -43,13 +43,13 @@ type requests struct {
 	far         handshake           // of the process at the far end; nothing is put in before
 	routes      atomic.Pointer[job] // job, once it is a worker's to a server
 
-	mu      sync.Mutex
-	queue   [][]byte // messages to put in between
-	queued  int      // bytes
-	expires bool     // the relay has set a deadline
-	halt    bool     // Read is to end between two messages
-	stands  bool     // it did
-	over    bool     // nothing more can be put in
+	mu      sync.Mutex // guards the rest; what is above belongs to who reads, far to who writes
+	queue   [][]byte   // messages to put in between
+	queued  int        // bytes
+	expires bool       // the relay has set a deadline
+	halt    bool       // Read is to end between two messages
+	stands  bool       // it did
+	over    bool       // nothing more can be put in
 	closed  bool
 }
 

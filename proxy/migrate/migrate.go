@@ -29,11 +29,21 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Site is one host's part in moving a job's keys.
+// Site is one host's part in moving a job's keys. It has no lock, clock or goroutine:
+// one caller at a time tells it what has come, and does what Out says.
+//
+// Invariants, between two calls:
+//   - moves has the moves of this site that are not over, by their batches' numbers, and
+//     Router holds the keys of each; none of them is in two.
+//   - last is the highest number that was given: no later batch has a number of before.
+//   - while asked is not nil no move begins and Router lets no request pass; released is
+//     empty otherwise.
+//   - a move is decided by the store alone: before Recorded its keys are the old owner's,
+//     whatever the new one has of them.
 type Site struct {
 	Router *route.Router
 	self   string
-	others map[string]bool
+	others map[string]bool // the sites of other hosts
 	moves  map[uint64]*moving
 	last   uint64          // number of the last batch
 	asked  map[string]bool // those that have not answered Join yet; nil: joined

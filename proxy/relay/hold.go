@@ -9,12 +9,14 @@ import (
 // maxHeld is how many bytes are held of one connection; more of them end its hold.
 const maxHeld = 64 << 20
 
-// hold keeps messages from the job's process, from one message's beginning on.
+// hold keeps messages from the job's process, from one message's beginning on. It holds
+// once: freed is made by the first Hold and closed when on ends. While held is not empty
+// nothing else is written to the process.
 type hold struct {
 	// writing is held while what was held is written, which takes as long as the
 	// process takes to read it; mu, which comes after it, never.
 	writing sync.Mutex
-	mu      sync.Mutex
+	mu      sync.Mutex // guards on, freed, over and held
 	on      bool
 	freed   chan struct{} // closed when the hold ends; nil before it began
 	over    bool          // the connection has ended

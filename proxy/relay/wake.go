@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// waking interrupts a direction's wait for the job's next bytes.
+// waking interrupts a direction's wait for the job's next bytes. A Wake is never lost:
+// wanted stays until the direction is about to wait, or has been woken.
 type waking struct {
-	mu     sync.Mutex
-	parked net.Conn // on which the direction waits, between messages
+	mu     sync.Mutex // guards the rest
+	parked net.Conn   // on which the direction waits, between messages
 	wanted bool
 }
 

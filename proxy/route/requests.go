@@ -8,17 +8,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// worker is what is known of one worker.
+// worker is what is known of one worker. Each split is that of an entry in open, and
+// each timestamp of the router's own is in splits or in ops, not in both.
 type worker struct {
 	id     int32
 	ledger Ledger
-	open   map[request]entry
-	splits map[int32][]*split // by their own timestamp
-	ops    map[int32]*letter  // likewise
-	queues map[int32][]waiting
-	push   *pslite.Meta // the first that was seen of each kind
+	open   map[request]entry   // sent, and not answered
+	splits map[int32][]*split  // by their own timestamp
+	ops    map[int32]*letter   // likewise
+	queues map[int32][]waiting // by server, in the order in which they came
+	push   *pslite.Meta        // the first that was seen of each kind
 	pull   *pslite.Meta
-	apps   map[int32]bool
+	apps   map[int32]bool // in whose name there were requests
 	// An answer has come: where the job uses PS_RESEND, an ACK would have come before.
 	answered bool
 	slicings map[sequence]*slicing

@@ -60,7 +60,15 @@ type Out struct {
 	Op *Op
 }
 
-// Router is the state of one job on one host.
+// Router is the state of one job on one host. It has no lock, clock or goroutine: one
+// caller at a time shows it what passes, and does what Out says.
+//
+// Invariants, between two calls:
+//   - underWay counts the workers' open requests by generation, and has no zeros.
+//   - a hold becomes quiet when no request of its generation, or of one before, is open.
+//   - a request waits in a worker's queue of a server behind all that came before it for
+//     that server: their order stays.
+//   - while closed no new request passes: all wait.
 type Router struct {
 	table    *Table
 	verdicts verdicts

@@ -19,11 +19,11 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/replay"
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy/pslite/capture"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/replay"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -3,7 +3,7 @@
 // through the same observer.
 //
 // In comes a file as tcpdump writes it; out come [bpf.Record]s, with times in
-// nanoseconds since 1970. Tests call it, and tools that look at recordings.
+// nanoseconds since 1970. Tests call it.
 // Directions whose beginning was not recorded are left out and counted.
 package replay
 
