@@ -114,7 +114,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.count(plannerGiven, float64(p.Skipped))
 	}
 	for _, v := range c.agent.observer.Jobs() {
-		// Of the runs of one name the newest has its series; they begin anew with it.
+		// Of the runs of one name the newest has its series; they start over with it.
 		if name := v.Job.Scheduler.String(); c.agent.shows(name) && c.agent.called.title(name).Current {
 			s.job(c.agent, &v)
 		}

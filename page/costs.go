@@ -27,7 +27,7 @@ type Agent struct {
 	Adoption       *Adoption `json:"adoption,omitempty"` // nil: connections are not adopted
 }
 
-// Adoption is what came of having connections that go past the host's proxy made anew.
+// Adoption is what came of having connections that go past the host's proxy made again.
 type Adoption struct {
 	Adopted uint64            `json:"adopted"` // connections that were ended in order for it
 	Past    map[string]int    `json:"past"`    // connections that go past now, by why they are not adopted

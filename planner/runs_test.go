@@ -156,7 +156,7 @@ func TestNextRunByTable(t *testing.T) {
 }
 
 // What is known outlives the planner, which goes on with a run that goes on; and an
-// agent that begins anew counts from zero.
+// agent that starts over counts from zero.
 func TestRestarts(t *testing.T) {
 	c := newCluster(t, &store.Memory{})
 	c.called(at1, "ctr")

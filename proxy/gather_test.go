@@ -24,7 +24,7 @@ func (h *heldBack) Close()              { h.closed = true }
 
 // A connection of which a push waits to be summed goes on over a link without a codec:
 // the push cannot go there, and its worker would wait for ever. Both sides are reset, so
-// that the worker connects anew; where nothing waits the connection goes on.
+// that the worker reconnects; where nothing waits the connection goes on.
 func TestWaitingPushOverALinkThatCannotGather(t *testing.T) {
 	for name, waits := range map[string]bool{"a push waits": true, "nothing waits": false} {
 		t.Run(name, func(t *testing.T) {

@@ -62,7 +62,7 @@ func (i *identities) note(host netip.Addr, id identity) {
 	r := i.hosts[host]
 	if r == nil {
 		if len(i.hosts) >= maxIdentities {
-			clear(i.hosts) // they are asked anew
+			clear(i.hosts) // they are asked again
 		}
 		r = &resident{}
 		i.hosts[host] = r

@@ -73,7 +73,7 @@ func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 }
 
 // forget tells the other proxy that it need not wait: the process is about to connect
-// anew, which a process at the other end may refuse from a node whose connection is
+// again, which a process at the other end may refuse from a node whose connection is
 // still there.
 func (s *passes) forget(t *transit) {
 	ctx, cancel := context.WithTimeout(s.p.life, passTimeout)

@@ -129,7 +129,7 @@ func (p *peers) set(host netip.Addr, h peer) (before peer) {
 
 func (p *peers) putPeer(host netip.Addr, h peer) {
 	if _, ok := p.hosts[host]; !ok && len(p.hosts) >= maxPeers {
-		clear(p.hosts) // all are tried anew, which costs no more than time
+		clear(p.hosts) // all are tried again, which costs no more than time
 	}
 	p.hosts[host] = h
 }

@@ -148,7 +148,7 @@ func (r *reach) remember(p place, cgroup uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.owners[p]; !ok && len(r.owners) >= maxOwners {
-		clear(r.owners) // they are asked for anew
+		clear(r.owners) // they are asked for again
 	}
 	r.owners[p] = owner{cgroup, time.Now()}
 }

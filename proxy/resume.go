@@ -152,7 +152,7 @@ func refused(err error) bool {
 }
 
 // forget tells the other proxy that it need not wait for the session: the process is
-// about to connect anew, which a process at the other end may refuse from a node
+// about to connect again, which a process at the other end may refuse from a node
 // whose connection is still there.
 func (s *session) forget() {
 	ctx, cancel := context.WithTimeout(s.k.p.life, s.k.p.opts.HelloTimeout)

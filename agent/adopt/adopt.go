@@ -1,7 +1,7 @@
 // Package adopt has connections of jobs that go past the host's proxy come to it. A
 // connection that was there before the proxy, or was made while it was away, stays
 // direct until it breaks. [Adopter.Run] ends such connections one by one, each at a
-// moment at which nothing is lost ([ending]); PS-lite's nodes make them anew by
+// moment at which nothing is lost ([ending]); PS-lite's nodes make them again by
 // themselves, and those connects are redirected.
 //
 // In comes what the agent knows of connections, processes and proxies ([Options]); the

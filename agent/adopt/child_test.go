@@ -132,7 +132,7 @@ func (s *sender) loop() error {
 	}
 }
 
-// again drops what is left of a message, and connects anew.
+// again drops what is left of a message, and reconnects.
 func (s *sender) again() error {
 	unix.Close(s.socket)
 	s.left = 0

@@ -12,7 +12,7 @@ import (
 )
 
 // An ending tells a process that nothing more comes on one of its connections, so that
-// it closes it in order and makes it anew.
+// it closes it in order and makes it again.
 //
 // Reset from outside, a connection loses what its process has taken for it and not
 // written yet, a message of which the rest would be written next, and what the kernel

@@ -60,7 +60,7 @@ type Look struct {
 	Anew bool
 }
 
-// Forget has a process read anew by the next look: it runs another program.
+// Forget has a process read again by the next look: it runs another program.
 // A look that is under way may have read it before or after.
 func (f *Finder) Forget(pid int) {
 	f.changed.Lock()

@@ -71,7 +71,7 @@ type Listeners struct {
 
 	mu         sync.Mutex    // guards the rest but strangers, which have a lock of their own
 	wanted     []Process     // of jobs, as they were found last
-	news       chan struct{} // closed when wanted is judged anew
+	news       chan struct{} // closed when wanted is next judged
 	reconciled bool          // once at least
 	groups     map[string]redirect.GroupID
 	open       map[place]*opened

@@ -74,7 +74,7 @@ func TestOwnerOfAPortIsTold(t *testing.T) {
 	expect("another's that is a job's by now", foreign, fmt.Sprint(otherID, " true <nil>"))
 }
 
-// A socket of no job's is waited for once; another at the same address anew.
+// A socket of no job's is waited for once; another at the same address again.
 func TestStrangers(t *testing.T) {
 	var s strangers
 	of := func(cookies ...uint64) (all []procfs.Listener) {

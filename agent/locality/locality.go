@@ -337,7 +337,7 @@ func (j *Job) Totals() Totals {
 }
 
 // Restart forgets which requests were seen and which wait: the job's nodes
-// have started anew and number their requests from 0 again. The window, too, is
+// have started over and number their requests from 0 again. The window, too, is
 // only of what they use: a key that the run before used may be one that no server
 // knows now, and must not be moved.
 func (j *Job) Restart() {

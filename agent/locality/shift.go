@@ -89,7 +89,7 @@ func (s *shift) countKeys(b *counts.Batch, list int) (since int, shifted bool) {
 	return since, s.noticed
 }
 
-// taken begins anew after a window with these keys, of that sample, was taken.
+// taken starts over after a window with these keys, of that sample, was taken.
 func (s *shift) taken(keys []uint64, of sample) {
 	known := make([]uint64, shiftBits/64)
 	for _, key := range keys {

@@ -82,7 +82,7 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 		return
 	}
 	digest := digestOf(nodes)
-	isNew := j.joining || j.table != 0 && digest != 0 && digest != j.table // ids may be dealt anew
+	isNew := j.joining || j.table != 0 && digest != 0 && digest != j.table // ids may be dealt again
 	if isNew {
 		j.joining = false
 		j.Sums.Restart()

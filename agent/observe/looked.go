@@ -34,7 +34,7 @@ type clock struct {
 }
 
 // staleClock is after how long without a higher timestamp a lower one is taken
-// for that of a customer that has started anew.
+// for that of a customer that has started over.
 const staleClock = 10e9
 
 // looked is Looked as it is gathered; guarded by the observer's mutex.

@@ -52,7 +52,7 @@ func (p *Process) listens(a netip.AddrPort) bool {
 // A Resolver knows the processes of the host.
 type Resolver interface {
 	// Owner returns the process whose socket is bound to local and connected
-	// to peer. It may look around anew when it does not know.
+	// to peer. It may look around again when it does not know.
 	Owner(local, peer netip.AddrPort) (Process, bool)
 }
 

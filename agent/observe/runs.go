@@ -39,7 +39,7 @@ func (o *Observer) absorb(n, m *Node) {
 }
 
 // listening returns the node that listens at the address and may have that
-// role. A job's next run deals the ports that one before it used anew: one of
+// role. A job's next run deals the ports that one before it used again: one of
 // another role does not listen there any more.
 func (j *Job) listening(a netip.AddrPort, r role) *Node {
 	n := j.byAddress[a]

@@ -38,7 +38,7 @@ func wireRole(r role) pslite.Role {
 }
 
 // TestRunsOfAJob has a job run several times on the same hosts and with the same
-// scheduler's address. Ports, and numbers of processes, are dealt anew each time
+// scheduler's address. Ports, and numbers of processes, are dealt again each time
 // from so few that nodes get those that others of another role or rank had. The
 // agent of one of the hosts learns of the nodes in whatever order; after each
 // table it knows each node by its name, once, where it listens and by which

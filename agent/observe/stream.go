@@ -42,7 +42,7 @@ type stream struct {
 
 func (o *Observer) openStream(r *bpf.Record) {
 	local, peer := r.Endpoints()
-	if s := o.streams[r.Stream]; s != nil { // reported again: synchronised anew
+	if s := o.streams[r.Stream]; s != nil { // reported again: synchronised afresh
 		s.synced = !r.Has(bpf.Late)
 		return
 	}

@@ -131,7 +131,7 @@ func (h *host) noteListed() {
 	h.listed, h.noPlans = time.Now(), ""
 }
 
-// mark begins anew to look when the agent's first report is taken.
+// mark looks from the start again when the agent's first report is taken.
 func (h *host) mark() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

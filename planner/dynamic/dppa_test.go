@@ -112,7 +112,7 @@ func TestCorrelationForgetsTheLeastRecent(t *testing.T) {
 	}
 }
 
-// Alg. 4 line by line, all sums anew each time.
+// Alg. 4 line by line, all sums recomputed each time.
 func literalBalance(it *Items, volume []float64, k int) []int32 {
 	owner := slices.Clone(it.Owner)
 	f := func(j int32) float64 {

@@ -64,7 +64,7 @@ const power = 8
 // larger than what chance makes of so few uses.
 //
 // Only what was used in an epoch is looked at, the most used first; each look
-// costs as much as the item has users. Nothing is computed anew.
+// costs as much as the item has users. Nothing is recomputed.
 type Locality struct {
 	o     LocalityOptions
 	k     int

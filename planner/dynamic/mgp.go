@@ -10,7 +10,7 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/multilevel"
 )
 
-// An MGP partitions anew whenever the graph has changed, and does not care what
+// An MGP repartitions whenever the graph has changed, and does not care what
 // that moves: the baseline of DW23 Fig. 8, multilevel graph partitioning. The
 // graph is that of the newest batches and their items; batches stay with their
 // machines, since data does not move while a job trains.

@@ -3,7 +3,7 @@ package dynamic
 import "math"
 
 // norm is what is made small, and its slope. A move changes two machines' powers; what
-// is summed over all machines is summed anew, in one order, so that the result does
+// is summed over all machines is summed again, in one order, so that the result does
 // not depend on which moves came before.
 type norm struct {
 	value          float64

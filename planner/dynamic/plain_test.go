@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A plain Locality: rates in a table, all loads and prices anew at every look,
+// A plain Locality: rates in a table, all loads and prices recomputed at every look,
 // every machine tried.
 type plain struct {
 	o      LocalityOptions
@@ -83,7 +83,7 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 			sum += rates[i]
 		}
 		for i := range rates {
-			if scaleOf() == 1 && (rates[i] <= least*sum || sum <= faint) { // written anew: who hardly uses it is forgotten
+			if scaleOf() == 1 && (rates[i] <= least*sum || sum <= faint) { // written again: who hardly uses it is forgotten
 				rates[i] = 0
 			}
 		}

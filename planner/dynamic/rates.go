@@ -183,7 +183,7 @@ const (
 )
 
 // fade makes all that was seen count less, and reports whether all rates were
-// written anew, with scale 1. That happens seldom.
+// written again, with scale 1. That happens seldom.
 func (r *rates) fade(keep float64) bool {
 	if r.scale *= keep; r.scale > 1e-12 {
 		return false

@@ -44,7 +44,7 @@ func TestCurves(t *testing.T) {
 	for i := range 4 {
 		note(time.Duration(i%2) * 2 * time.Second) // reports are not as regular as looks
 	}
-	started["b"], incarnation["b"] = now, 3 // an agent begins anew
+	started["b"], incarnation["b"] = now, 3 // an agent starts over
 	note(0)
 	for range 3 {
 		note(2 * time.Second)

@@ -145,7 +145,7 @@ func (j *job) small() bool {
 }
 
 // shaped tells the strategy of machines, or links, that are others than before, or
-// makes it anew.
+// makes it again.
 func (j *job) shaped() error {
 	speed := j.speeds()
 	shape := fmt.Sprint(j.hosts, j.serves, speed)

@@ -83,7 +83,7 @@ func (j *job) retainItems(kept []int32) {
 	if l, ok := j.strategy.(*dynamic.Locality); ok {
 		l.Keep(kept)
 	} else {
-		j.strategy = nil // it is made anew
+		j.strategy = nil // it is made again
 	}
 	number := make([]int32, len(j.keys))
 	for i := range number {

@@ -144,7 +144,7 @@ func (j *job) forget() {
 	j.mu, j.heard = mu, heard
 }
 
-// restart forgets all but the name: the job has begun anew, with other servers.
+// restart forgets all but the name: the job has started over, with other servers.
 func (j *job) restart(servers int) {
 	judge, run := j.judge, j.run
 	j.forget()

@@ -213,7 +213,7 @@ func TestEndedRunElsewhere(t *testing.T) {
 	}
 }
 
-// A job begins anew with fewer servers, and nobody has named its run yet: the
+// A job starts over with fewer servers, and nobody has named its run yet: the
 // owners that are known are those of the run before, and one of them is no server.
 // Nothing is planned, and the planner goes on.
 func TestFewerServersThanOwners(t *testing.T) {

@@ -80,7 +80,7 @@ func (l *useList) renumber(number []int32) {
 	l.all, l.merged = l.all[:n], min(l.merged, n)
 }
 
-// epoch returns what was used since the last decision, and begins anew; steps
+// epoch returns what was used since the last decision, and starts over; steps
 // is 0 where nothing was.
 func (j *job) epoch() *dynamic.Epoch {
 	e := &dynamic.Epoch{}

@@ -91,7 +91,7 @@ func record(t *testing.T, c api.PlansClient, run plan.Run, key uint64) (uint64, 
 }
 
 // What one run has moved is nothing to the next: not in memory, and not when the
-// planner has begun anew from its file.
+// planner has started over from its file.
 func TestRunsAreApart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plans.db")
 	file, err := store.OpenFile(path)

@@ -293,7 +293,7 @@ func (s *Simulation) account() *dynamic.Epoch {
 	return e
 }
 
-// gather returns what was used, and begins anew.
+// gather returns what was used, and starts over.
 func (s *Simulation) gather() []dynamic.Use {
 	s.uses = s.uses[:0]
 	for machine := range s.used {

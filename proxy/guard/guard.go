@@ -6,7 +6,7 @@
 // cgroup, through an [Agent]. A cgroup fails closed while any run in it needs
 // that, so the end of one run never opens it for another. What the agent was
 // told is compared with what is needed again and again ([Guard.Run]), and told
-// anew to an agent that has been replaced. package jobs says what is needed,
+// again to an agent that has been replaced. package jobs says what is needed,
 // cmd/psidecar joins the two.
 package guard
 

@@ -260,7 +260,7 @@ func (p *plans) fetched(x *job) {
 	x.fetched(c.table.Clone())
 }
 
-// again makes Watch begin anew: what it tells then is not older than this call.
+// again makes Watch start over: what it tells then is not older than this call.
 func (p *plans) again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

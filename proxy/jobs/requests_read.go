@@ -122,7 +122,7 @@ func (c *requests) takeQueued() bool {
 }
 
 // fill reads until need bytes are in the buffer, or what it has must be looked
-// at anew.
+// at again.
 func (c *requests) fill(need int) error {
 	if c.r == c.w {
 		c.r, c.w = 0, 0

@@ -27,7 +27,7 @@ func TestServedMoves(t *testing.T) {
 }
 
 // A copy that the planner says is right goes on where it was; one that it does not
-// name is told anew.
+// name is told again.
 func TestCopyIsKept(t *testing.T) {
 	x := oneJob(t, Options{Planner: "127.0.0.1:1"})
 	p := x.jobs.plans

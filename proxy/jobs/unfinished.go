@@ -65,7 +65,7 @@ func (x *job) leaveUnfinished() error {
 }
 
 // lasts reports whether a message to a server is still to go when this proxy has
-// ended: those of moves are not, since where keys are is found out anew.
+// ended: those of moves are not, since where keys are is found out again.
 func (x *job) lasts(worker int32, message []byte) bool {
 	frames, err := cutMessage(message)
 	if err != nil {

@@ -63,7 +63,7 @@ type Ledger struct {
 	windows        map[place]*window
 	trouble        error
 	crowded        error // why the file could not grow; Check has it tried again
-	saving         bool  // the file is being written anew
+	saving         bool  // the file is being written again
 	scratch        record
 	messages       *messages
 }

@@ -118,7 +118,7 @@ func TestKilledLedgerIsFoundAsInMemory(t *testing.T) {
 	}
 }
 
-// Timestamps begin anew after the last one.
+// Timestamps start over after the last one.
 func TestTimestampsBeginAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
 	l := open(t, path, Options{})

@@ -56,7 +56,7 @@ const (
 	// keepRoom is how large the file may stay when nothing is in it.
 	keepRoom = 1 << 20
 	// mostlyDropped is from how many dropped bytes on, where they are three of
-	// four, the file is written anew.
+	// four, the file is written again.
 	mostlyDropped = 4 << 20
 )
 

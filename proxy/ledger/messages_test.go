@@ -23,7 +23,7 @@ func sameMessages(a, b []route.Message) bool {
 	})
 }
 
-// Messages are kept and dropped in any order, while the file begins anew and is
+// Messages are kept and dropped in any order, while the file starts over and is
 // compacted: after a kill at any moment the next ledger has those that are kept, in
 // their order.
 func TestMessagesOutliveTheLedger(t *testing.T) {

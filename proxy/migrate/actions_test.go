@@ -29,7 +29,7 @@ const (
 	teaches              // a host teaches the store
 	refuses              // a store that was lost records nothing
 	strays               // connections of a host whose site is dead are made past it
-	returns              // they break, and are made anew by the site
+	returns              // they break, and are made again by the site
 )
 
 // action is something that can happen.

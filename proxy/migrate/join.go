@@ -108,7 +108,7 @@ func (s *Site) held() []Held {
 }
 
 // answerJoin tells a site that was killed what is held here. What it moved
-// itself it must decide anew.
+// itself it must decide again.
 func (s *Site) answerJoin(from string) {
 	s.send(from, Message{Kind: Holding, Held: s.held()})
 	for _, x := range s.inOrder() { // it was quiet, and knows nothing of it now

@@ -78,7 +78,7 @@ var ErrHandler = errors.New("the server does not take pushes as its handler shou
 
 // moving is a move in the hands of its mover.
 //
-// Invariants: loud is not empty while phase is quieting, and a site that begins anew is
+// Invariants: loud is not empty while phase is quieting, and a site that starts over is
 // put back into it only then. op is what reading, writing or checking waits for; ahead is
 // its check, where that was sent at once. From the end of reading on want has the value
 // of each key, in the order of the move's keys, and does not change.

@@ -87,7 +87,7 @@ func (p *parts) act(k turnKey) *outcome {
 	}
 	t.do(p, &k)
 	if t.Site != nil {
-		t.Site.Router.Keep(nil) // it is given anew in each turn
+		t.Site.Router.Keep(nil) // it is given again in each turn
 	}
 	o := &outcome{crossed: uint8(t.crossed), refused: t.refused, failure: t.failure}
 	o.numbers = t.Ledger.Last != int32(k.own) || k.do == restarts || k.do == begins

@@ -274,7 +274,7 @@ func (m *model) count(n *world) {
 	}
 }
 
-// normalize gives names anew, in the same order, where some are out of use.
+// normalize renumbers names, in the same order, where some are out of use.
 func (m *model) normalize(n *world) {
 	if m.exact {
 		return

@@ -90,7 +90,7 @@ type Paths[K comparable] struct {
 }
 
 // maxPaths bounds how many paths are shared. Beyond, one is forgotten: its meters
-// keep it, later ones learn anew.
+// keep it, later ones learn again.
 const maxPaths = 4096
 
 // To returns the path to a host, the same one each time.

@@ -18,7 +18,7 @@ type Table struct {
 const maxNodes = 1 << 16
 
 // Learn takes over the nodes with an id from an ADD_NODE message and reports
-// whether the table changed. A node that registers anew replaces the one with
+// whether the table changed. A node that registers again replaces the one with
 // its id; requests, whose nodes have no id yet, teach nothing.
 func (t *Table) Learn(m *Meta) (changed bool) {
 	if m.Control.Cmd != AddNode {

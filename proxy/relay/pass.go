@@ -27,7 +27,7 @@ var errStands = errors.New("the direction stands")
 type Passing struct {
 	// Of a Conn that goes on: Begun says that both streams had begun on a link before;
 	// there is no greeting any more. Left is what was read of the process's messages
-	// and not sent, Ready the body of its READY command. Run sets Left and Ready anew.
+	// and not sent, Ready the body of its READY command. Run sets Left and Ready again.
 	Begun            bool
 	Left             []byte
 	Ready            []byte

@@ -37,7 +37,7 @@ const FirstExact int32 = FirstOwn + 1<<28
 // LastOwn is the last one of all.
 const LastOwn int32 = 1<<30 - 1
 
-// Own is how many timestamps [Ledger.Next] gives before it begins anew.
+// Own is how many timestamps [Ledger.Next] gives before it starts over.
 const Own = FirstExact - FirstOwn - 1<<24
 
 // Batch names keys that move together: the address of the proxy that moves

@@ -19,7 +19,7 @@ const (
 	// A segment has minBuckets at least; it grows by a quarter at a time, and
 	// becomes two when it would have more than maxBuckets.
 	minBuckets, maxBuckets = 32, 128
-	// segmentStale is after how many removals a segment is made anew, for marks
+	// segmentStale is after how many removals a segment is rebuilt, for marks
 	// of buckets that were full once.
 	segmentStale = 512
 )

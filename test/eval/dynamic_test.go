@@ -12,7 +12,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 )
 
-// As in DW23 Fig. 8, DPPA moves less than partitioning anew, and locality less
+// As in DW23 Fig. 8, DPPA moves less than repartitioning, and locality less
 // than both.
 func TestPruningOrder(t *testing.T) {
 	e := &evaluation{}

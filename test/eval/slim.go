@@ -15,7 +15,7 @@ import (
 
 // slims compares Slim-DP with plain and quantized pushes at the end of as many
 // steps, and varies what goes and what is explored (Slim table 1, figures 3 to 5,
-// section 4.3.4). Slim chose alpha and epsilon among such; the core is chosen anew
+// section 4.3.4). Slim chose alpha and epsilon among such; the core is chosen again
 // each round, which costs little here: its positions take under a bit a value.
 // Five seeds, as the paper's claim is of equal accuracy; one with --quick.
 // Beside it, pulls whose core is what differs most from what the worker has.

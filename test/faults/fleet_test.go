@@ -52,7 +52,7 @@ type config struct {
 	memory map[string]int64
 	// groups are cgroups whose processes the sidecars look after besides the job's.
 	groups []string
-	// adopt has connections that go past the proxies made anew.
+	// adopt has connections that go past the proxies made again.
 	adopt bool
 	// plan is what the planner is to propose, and the proxies may carry out: which
 	// server is to have which keys. Empty: they carry out none.

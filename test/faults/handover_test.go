@@ -18,7 +18,7 @@ import (
 
 // Proxies are replaced in order under a job that repeats nothing and never rests, one
 // host's after the other, and those of all hosts at once: its sums are exact, and it
-// makes no connection anew, since none was reset or ended.
+// makes no connection again, since none was reset or ended.
 func TestHandedOver(t *testing.T) {
 	secured := withTLS(t)
 	for _, c := range []struct {

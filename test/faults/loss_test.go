@@ -249,7 +249,7 @@ func (m *measurement) start(ctx context.Context, i int) *trial {
 }
 
 // awaitMoment waits until most jobs are at rest, or are not, and returns those.
-// One at rest has just become so: it does not begin anew before what comes next.
+// One at rest has just become so: it does not start over before what comes next.
 func (m *measurement) awaitMoment(all []*trial) map[*trial]time.Duration {
 	m.t.Helper()
 	for end := time.Now().Add(time.Minute); ; {

@@ -102,7 +102,7 @@ func (f *fleet) makeRoom() {
 }
 
 // TestStateHarmed cuts and removes what proxies keep while they run and keys are
-// displaced. None ends, all is written anew, and those that are killed after
+// displaced. None ends, all is written again, and those that are killed after
 // that lack nothing.
 func TestStateHarmed(t *testing.T) {
 	t.Parallel()

@@ -57,7 +57,7 @@ type rows struct {
 	anchor    []int32 // as in hypergraph
 }
 
-// build numbers the nets of r anew, without those that cost the same wherever
+// build numbers the nets of r again, without those that cost the same wherever
 // the vertices lie: of one pin and no anchor. It takes over r's pins.
 func build(ctx context.Context, r rows, weight []int32, lone []int64, home []int32) (*hypergraph, error) {
 	degree, err := r.degrees(ctx)

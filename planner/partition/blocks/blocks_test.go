@@ -76,7 +76,7 @@ func drawRows(t *rapid.T, n int) [][]uint64 {
 	return rows
 }
 
-// TestAssignEqualsRecounting does what Assign does with all sets made anew for
+// TestAssignEqualsRecounting does what Assign does with all sets rebuilt for
 // each sample.
 func TestAssignEqualsRecounting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

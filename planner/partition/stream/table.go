@@ -83,7 +83,7 @@ func (t *table) countsOf(s int) []uint8 { return t.counts[s*t.counters : (s+1)*t
 
 // retainFeatures drops the features for which stays is false. Slots move.
 func (t *table) retainFeatures(stays func(slot int) bool) {
-	free := 0 // the order of hashes starts anew after a free slot
+	free := 0 // the order of hashes starts over after a free slot
 	for t.ids[free] != 0 {
 		free++
 	}

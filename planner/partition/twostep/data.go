@@ -14,7 +14,7 @@ import (
 // f(D_i + d) - f(D_i), is kept up to date, so a search only compares. What a
 // machine would take next depends on the others only through the samples that
 // they take away; so all machines bring their costs up to date and search at
-// the same time, and then take in turn, searching anew where another was
+// the same time, and then take in turn, searching again where another was
 // faster. The result is that of the paper's loop.
 func divideSamples(ctx context.Context, g *graph.Graph, o partition.Options, r Rules) ([]int32, error) {
 	d, err := newDivision(g, o, r)

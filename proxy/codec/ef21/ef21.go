@@ -83,11 +83,11 @@ type Threshold struct {
 	known bool
 }
 
-// Reset has the threshold computed anew with the next vector.
+// Reset has the threshold recomputed with the next vector.
 func (t *Threshold) Reset() { t.known = false }
 
 // slack is how far what goes may be from what should before the threshold is
-// computed anew.
+// recomputed.
 const slack = 0.1
 
 // judge has the next vector renew the threshold where this one, of which so many

@@ -1,6 +1,6 @@
 // Package slim sends of gradients and of parameters a core, the largest, and a
 // random explorer from the others: Slim-DP of Sun and others 2018, Algorithm 1.
-// The core is chosen anew only every few rounds, and its positions are sent
+// The core is chosen again only every few rounds, and its positions are sent
 // only then (section 3.4); the explorer is another one each round, which both
 // ends draw alike, where the paper sends its positions.
 //

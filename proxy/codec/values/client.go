@@ -44,7 +44,7 @@ func (c *client) learn(m *pslite.Meta) {
 
 // tells returns the job that a control message is of, empty where it does not
 // say: the scheduler's list of nodes does, and what goes to the scheduler alone.
-// That is not only the registration: a node connects anew once it has its id, and
+// That is not only the registration: a node reconnects once it has its id, and
 // in between there may be no link by which its origin is remembered.
 func (c *client) tells(m *pslite.Meta) string {
 	fromScheduler := c.known && c.id == pslite.SchedulerID

@@ -135,7 +135,7 @@ func TestEndsNeverDiffer(t *testing.T) {
 					exact[0][key], exact[1][key] = true, true
 				}
 				continue
-			case 3: // another length, as of a variable that was made anew
+			case 3: // another length, as of a variable that was made again
 				key := keys[0]
 				p.widths[key]++
 				p.vals[key] = append(p.vals[key], 1)

@@ -155,7 +155,7 @@ func TestSameHostGetsNothingLossy(t *testing.T) {
 	}
 }
 
-// A worker that connects anew is no other worker, although the parts of requests
+// A worker that reconnects is no other worker, although the parts of requests
 // that the proxy has split have numbers far above its own.
 func TestReconnectAmongParts(t *testing.T) {
 	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})

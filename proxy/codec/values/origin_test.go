@@ -80,7 +80,7 @@ func TestJobsAreKnownByOtherLinks(t *testing.T) {
 	}
 }
 
-// A node connects anew once it has registered and has its id. Its job is known
+// A node reconnects once it has registered and has its id. Its job is known
 // although in between it had no link: by the barriers and heartbeats that it sends
 // to the scheduler.
 func TestJobsAreKnownAfterReconnecting(t *testing.T) {

@@ -170,7 +170,7 @@ func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, kind 
 
 // Flags of a round.
 const (
-	roundFirst     byte = 1 << iota // the layer begins anew
+	roundFirst     byte = 1 << iota // the layer starts over
 	roundQuantized                  // the values are those of package quantize
 )
 

@@ -79,7 +79,7 @@ func TestPartsAreOnePush(t *testing.T) {
 	}
 }
 
-// Parts may be late, and proxies begin anew: a push is counted once all the same.
+// Parts may be late, and proxies start over: a push is counted once all the same.
 func TestPushesAreCountedOnce(t *testing.T) {
 	s := &steps{layers: map[layerID]*stepped{}}
 	id := layerID{Range: Range{Last: 9}}

@@ -13,7 +13,7 @@
 //
 // What waits to be sent of a worker's pushes belongs to that worker's process
 // and one server, not to the connection: see stream. What both ends of a link
-// remember (slim, unchanged) begins anew with each link, over which everything
+// remember (slim, unchanged) starts over with each link, over which everything
 // comes once and in order, so that the ends cannot disagree.
 //
 // A head is, where values are coded, compact's, a section, the section's length
