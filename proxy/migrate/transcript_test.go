@@ -2,10 +2,8 @@ package migrate
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,60 +12,26 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/transcript"
 )
 
-var updateTranscripts = flag.Bool("update-transcripts", false, "write what testdata/*.txt say that sites do")
-
-// TestTranscripts plays testdata/*.txt: commands, and below ---- what sites say and do.
-// testdata/README.md has the commands. The order of all is the transcript's own, so that
-// each shows one course of events, from the first message to the last.
+// Each of testdata/*.txt is one course of events, from the first message to the last.
+// testdata/README.md has the commands.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := newPlay(t)
-			var got strings.Builder
-			for i, block := range strings.Split(strings.TrimRight(string(text), "\n"), "\n\n") {
-				if i > 0 {
-					got.WriteString("\n")
-				}
-				commands, _, played := strings.Cut(block, "----")
-				got.WriteString(strings.TrimRight(commands, "\n") + "\n")
-				if !played { // a comment alone
-					continue
-				}
-				got.WriteString("----\n")
-				for line := range strings.Lines(commands) {
-					if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-						p.play(strings.Fields(line))
-					}
-				}
-				got.WriteString(p.said.String())
-				p.said.Reset()
-			}
-			if *updateTranscripts {
-				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got.String() != string(text) {
-				t.Errorf("%s: this is what happens now (-update-transcripts writes it):\n%s", file, &got)
-			}
-		})
-	}
+	transcript.Run(t, func(t *testing.T) func([]string, io.Writer) {
+		p := newPlay(t)
+		return func(words []string, out io.Writer) {
+			p.said = out
+			p.play(words)
+		}
+	})
 }
 
 // play is two hosts, each with a worker and a site, two servers that add, and a store.
 // Nothing arrives unless a command says so.
 type play struct {
 	t       *testing.T
-	said    strings.Builder
+	said    io.Writer
 	sites   [2]*Site
 	servers [2]*modelServer
 	mail    [2][]Message          // to each site, from the other
@@ -88,7 +52,7 @@ func newPlay(t *testing.T) *play {
 	return p
 }
 
-func (p *play) printf(format string, args ...any) { fmt.Fprintf(&p.said, format+"\n", args...) }
+func (p *play) printf(format string, args ...any) { fmt.Fprintf(p.said, format+"\n", args...) }
 
 // number reads a number of a command.
 func (p *play) number(text string) int {
