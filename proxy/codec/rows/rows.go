@@ -14,7 +14,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"unsafe"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
@@ -48,18 +47,17 @@ type Chooser struct {
 	vector   *sparse.Vector
 	sparsity float64
 	at       int     // position of the next row
-	ratio    float32 // of a row's largest value, below which its threshold is not, most likely
-	room     []uint64
+	width    int     // of the last row; 0: there is none
+	kept     int     // how many of its values go
+	ratio    float32 // of a row's mean magnitude, where its threshold is, most likely
 	keys     []uint64
 	spares   []uint64 // as long as keys
-	narrow   []uint32
-	spare    []uint32 // as long as narrow
 }
 
 // Begin makes v the vector of a message of n values, and the next rows its.
 func (c *Chooser) Begin(v *sparse.Vector, kind element.Kind, n int, sparsity float64) {
 	v.Reset(kind, n)
-	c.vector, c.sparsity, c.at = v, sparsity, 0
+	c.vector, c.sparsity, c.at, c.width = v, sparsity, 0, 0
 	c.Open, c.NotFinite, c.Tau, c.Rows = c.Open[:0], 0, 0, 0
 }
 
@@ -75,8 +73,12 @@ func (c *Chooser) Add(row []byte) {
 	}
 	first := c.at
 	c.at += d
-	k := Kept(d, c.sparsity)
-	if v.Kind == element.Float32 && d >= leastCompared && c.compared(row, d, k, first) {
+	if d != c.width { // most rows are as long as the one before
+		c.width, c.kept = d, Kept(d, c.sparsity)
+	}
+	k := c.kept
+	if v.Kind == element.Float32 {
+		c.addFloat32(row, d, k, first)
 		return
 	}
 	tau, most := c.selected(row, d, k)
@@ -87,17 +89,9 @@ func (c *Chooser) Add(row []byte) {
 	c.Tau += fromMagnitude(v.Kind, tau)
 	start := len(v.At)
 	least := max(tau, 1) // no zeros
-	if v.Kind == element.Float32 {
-		for i := range d {
-			if uint64(binary.LittleEndian.Uint32(row[4*i:])&^(1<<31)) >= least {
-				v.At = append(v.At, uint32(first+i))
-			}
-		}
-	} else {
-		for i := range d {
-			if vector.Magnitude(v.Kind, row, i) >= least {
-				v.At = append(v.At, uint32(first+i))
-			}
+	for i := range d {
+		if vector.Magnitude(v.Kind, row, i) >= least {
+			v.At = append(v.At, uint32(first+i))
 		}
 	}
 	c.emit(row, first, len(v.At)-start)
@@ -108,14 +102,6 @@ func (c *Chooser) emit(row []byte, first, n int) {
 	v := c.vector
 	size := v.Kind.Size()
 	at := v.At[len(v.At)-n:]
-	if size == 4 {
-		for _, p := range at {
-			v.Mask[p/64] |= 1 << (p % 64)
-			i := (int(p) - first) * 4
-			v.Values = binary.LittleEndian.AppendUint32(v.Values, binary.LittleEndian.Uint32(row[i:]))
-		}
-		return
-	}
 	for _, p := range at {
 		v.Mask.Set(int(p))
 		i := (int(p) - first) * size
@@ -159,77 +145,6 @@ func isZero(number []byte) bool {
 	return true
 }
 
-// leastCompared is how long a row is for which comparing all of it with a guess and
-// looking at the rest pays.
-const leastCompared = 32
-
-// tries is how often a guess that was too high is made smaller before all of a row is
-// looked at.
-const tries = 4
-
-// compared is the rest of Add for float32 rows whose threshold is not below a guess:
-// the values from the guess on are found at memory's speed, and only among them is
-// the threshold looked for. Without ok nothing has happened.
-func (c *Chooser) compared(row []byte, d, k, first int) (ok bool) {
-	v := c.vector
-	if !(c.ratio > 0) || 2*k > d {
-		return false
-	}
-	most := vector.MaxMagnitude(v.Kind, row)
-	guess := c.ratio * float32(most)
-	if !(guess > 0) || guess > math.MaxFloat32 {
-		return false
-	}
-	numbers := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(row))), d)
-	if n := sparse.Words(d); cap(c.room) < n {
-		c.room = make([]uint64, n)
-	}
-	start := len(v.At)
-	at, found := v.At, v.At[start:]
-	for range tries {
-		at = vector.CompareFloat32(numbers, guess, c.room[:sparse.Words(d)], v.At, first)
-		if found = at[start:]; len(found) >= k {
-			break
-		}
-		guess *= 0.75
-	}
-	want := k + k/4 + 2*int(math.Sqrt(float64(k))) + 2
-	c.ratio = min(guess/float32(most)*(1+0.1*max(-1, min(1, float32(len(found)-want)/float32(want)))), 1)
-	if len(found) < k {
-		v.At = at[:start]
-		return false
-	}
-	c.narrow = slices.Grow(c.narrow[:0], len(found))[:len(found)]
-	for i, p := range found {
-		c.narrow[i] = math.Float32bits(numbers[int(p)-first]) &^ (1 << 31)
-	}
-	tau := largest(c.narrow, c.narrowRoom(), k)
-	v.At = at[:start+c.keep(found, numbers, first, tau)]
-	c.Rows++
-	c.Tau += float64(math.Float32frombits(tau))
-	return true
-}
-
-// keep moves the positions of values from tau on to the beginning of found, sets the
-// mask and appends the values, and returns how many these are. Nothing in it is a
-// branch that depends on a value.
-func (c *Chooser) keep(found []uint32, numbers []float32, first int, tau uint32) (kept int) {
-	v := c.vector
-	n := len(v.Values)
-	v.Values = slices.Grow(v.Values, 4*len(found))
-	values := v.Values[n : n+4*len(found)]
-	for _, p := range found {
-		number := math.Float32bits(numbers[int(p)-first])
-		is := (tau - 1 - number&^(1<<31)) >> 31 // both are less than 2^31
-		found[kept] = p
-		binary.LittleEndian.PutUint32(values[4*kept:], number)
-		v.Mask[p/64] |= uint64(is) << (p % 64)
-		kept += int(is)
-	}
-	v.Values = v.Values[:n+4*kept]
-	return kept
-}
-
 // infinity is the magnitude from which on numbers are not finite.
 func infinity(kind element.Kind) uint64 {
 	switch kind {
@@ -244,27 +159,9 @@ func infinity(kind element.Kind) uint64 {
 	}
 }
 
-// selected returns the k-th largest magnitude of a row and the largest, looking at all
-// of it.
+// selected returns the k-th largest magnitude of a row and the largest.
 func (c *Chooser) selected(row []byte, d, k int) (tau, most uint64) {
 	kind := c.vector.Kind
-	if kind == element.Float32 {
-		c.narrow = slices.Grow(c.narrow[:0], d)[:d]
-		largestOf := uint32(0)
-		for i := range c.narrow {
-			m := binary.LittleEndian.Uint32(row[4*i:]) &^ (1 << 31)
-			c.narrow[i] = m
-			largestOf = max(largestOf, m)
-		}
-		if k == 1 {
-			return uint64(largestOf), uint64(largestOf)
-		}
-		tau := largest(c.narrow, c.narrowRoom(), k)
-		if whole := math.Float32frombits(largestOf); whole > 0 && whole <= math.MaxFloat32 && c.ratio == 0 {
-			c.ratio = 0.85 * math.Float32frombits(tau) / whole
-		}
-		return uint64(tau), uint64(largestOf)
-	}
 	c.keys = c.keys[:0]
 	for i := range d {
 		m := vector.Magnitude(kind, row, i)
@@ -273,12 +170,6 @@ func (c *Chooser) selected(row []byte, d, k int) (tau, most uint64) {
 	}
 	c.spares = slices.Grow(c.spares[:0], d)[:d]
 	return largest(c.keys, c.spares, k), most
-}
-
-// narrowRoom is room for as many keys as c.narrow has.
-func (c *Chooser) narrowRoom() []uint32 {
-	c.spare = slices.Grow(c.spare[:0], len(c.narrow))[:len(c.narrow)]
-	return c.spare
 }
 
 // fromMagnitude is the number of a finite magnitude.

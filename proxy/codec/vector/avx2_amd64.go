@@ -203,3 +203,18 @@ func sumInt32AVX2(dst *byte, src *byte, n int)
 //
 //go:noescape
 func sumInt64AVX2(dst *byte, src *byte, n int)
+
+// scale32AVX2 is Scale32.
+//
+//go:noescape
+func scale32AVX2(values *byte, n int) (sum float32, most uint32)
+
+// countAbove32AVX2 returns how many magnitudes are above below, which is less than 2^31.
+//
+//go:noescape
+func countAbove32AVX2(values *byte, n int, below uint32) int
+
+// maskAbove32AVX2 writes a bit for each number: whether its magnitude is above below, which is less than 2^31.
+//
+//go:noescape
+func maskAbove32AVX2(mask *byte, values *byte, n int, below uint32)

@@ -2517,3 +2517,194 @@ next:
 	JB      next
 	VZEROUPPER
 	RET
+
+// func scale32AVX2(values *byte, n int) (sum float32, most uint32)
+// Requires: AVX, AVX2, SSE
+TEXT ·scale32AVX2(SB), NOSPLIT, $0-24
+	MOVQ     values+0(FP), AX
+	MOVQ     n+8(FP), CX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x01, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+	VPXOR    Y2, Y2, Y2
+	VPXOR    Y3, Y3, Y3
+	VPXOR    Y4, Y4, Y4
+	VPXOR    Y5, Y5, Y5
+	VPXOR    Y6, Y6, Y6
+	VPXOR    Y7, Y7, Y7
+	VPXOR    Y8, Y8, Y8
+	XORQ     DX, DX
+	MOVQ     CX, BX
+	ANDQ     $-32, BX
+
+fours:
+	CMPQ    DX, BX
+	JAE     ones
+	VPAND   (AX)(DX*4), Y0, Y9
+	VADDPS  Y9, Y1, Y1
+	VPMAXUD Y9, Y5, Y5
+	VPAND   32(AX)(DX*4), Y0, Y9
+	VADDPS  Y9, Y2, Y2
+	VPMAXUD Y9, Y6, Y6
+	VPAND   64(AX)(DX*4), Y0, Y9
+	VADDPS  Y9, Y3, Y3
+	VPMAXUD Y9, Y7, Y7
+	VPAND   96(AX)(DX*4), Y0, Y9
+	VADDPS  Y9, Y4, Y4
+	VPMAXUD Y9, Y8, Y8
+	ADDQ    $0x20, DX
+	JMP     fours
+
+ones:
+	CMPQ    DX, CX
+	JAE     over
+	VPAND   (AX)(DX*4), Y0, Y9
+	VADDPS  Y9, Y1, Y1
+	VPMAXUD Y9, Y5, Y5
+	ADDQ    $0x08, DX
+	JMP     ones
+
+over:
+	VADDPS       Y2, Y1, Y1
+	VADDPS       Y4, Y3, Y3
+	VADDPS       Y3, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X0
+	VMOVDQU      X1, X1
+	VADDPS       X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VADDPS       X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VADDPS       X0, X1, X1
+	MOVSS        X1, sum+16(FP)
+	VPMAXUD      Y6, Y5, Y5
+	VPMAXUD      Y8, Y7, Y7
+	VPMAXUD      Y7, Y5, Y5
+	VEXTRACTI128 $0x01, Y5, X0
+	VMOVDQU      X5, X1
+	VPMAXUD      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMAXUD      X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPMAXUD      X0, X1, X1
+	VMOVD        X1, AX
+	MOVL         AX, most+20(FP)
+	VZEROUPPER
+	RET
+
+// func countAbove32AVX2(values *byte, n int, below uint32) int
+// Requires: AVX, AVX2
+TEXT ·countAbove32AVX2(SB), NOSPLIT, $0-32
+	MOVQ         values+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS below+16(FP), Y0
+	VPCMPEQD     Y1, Y1, Y1
+	VPSRLD       $0x01, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	XORQ         DX, DX
+	MOVQ         CX, BX
+	ANDQ         $-32, BX
+
+fours:
+	CMPQ     DX, BX
+	JAE      ones
+	VPAND    (AX)(DX*4), Y1, Y6
+	VPCMPGTD Y0, Y6, Y6
+	VPSUBD   Y6, Y2, Y2
+	VPAND    32(AX)(DX*4), Y1, Y6
+	VPCMPGTD Y0, Y6, Y6
+	VPSUBD   Y6, Y3, Y3
+	VPAND    64(AX)(DX*4), Y1, Y6
+	VPCMPGTD Y0, Y6, Y6
+	VPSUBD   Y6, Y4, Y4
+	VPAND    96(AX)(DX*4), Y1, Y6
+	VPCMPGTD Y0, Y6, Y6
+	VPSUBD   Y6, Y5, Y5
+	ADDQ     $0x20, DX
+	JMP      fours
+
+ones:
+	CMPQ     DX, CX
+	JAE      over
+	VPAND    (AX)(DX*4), Y1, Y6
+	VPCMPGTD Y0, Y6, Y6
+	VPSUBD   Y6, Y2, Y2
+	ADDQ     $0x08, DX
+	JMP      ones
+
+over:
+	VPADDD       Y3, Y2, Y2
+	VPADDD       Y5, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VMOVDQU      X2, X1
+	VPADDD       X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPADDD       X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPADDD       X0, X1, X1
+	VMOVD        X1, AX
+	MOVQ         AX, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func maskAbove32AVX2(mask *byte, values *byte, n int, below uint32)
+// Requires: AVX, AVX2
+TEXT ·maskAbove32AVX2(SB), NOSPLIT, $0-28
+	MOVQ         mask+0(FP), AX
+	MOVQ         values+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS below+24(FP), Y0
+	VPCMPEQD     Y1, Y1, Y1
+	VPSRLD       $0x01, Y1, Y1
+	XORQ         BX, BX
+	MOVQ         DX, SI
+	ANDQ         $-32, SI
+
+fours:
+	CMPQ      BX, SI
+	JAE       ones
+	VPAND     (CX)(BX*4), Y1, Y2
+	VPCMPGTD  Y0, Y2, Y2
+	VMOVMSKPS Y2, DI
+	MOVQ      BX, R8
+	SHRQ      $0x03, R8
+	MOVB      DI, (AX)(R8*1)
+	VPAND     32(CX)(BX*4), Y1, Y2
+	VPCMPGTD  Y0, Y2, Y2
+	VMOVMSKPS Y2, DI
+	MOVQ      BX, R8
+	SHRQ      $0x03, R8
+	MOVB      DI, 1(AX)(R8*1)
+	VPAND     64(CX)(BX*4), Y1, Y2
+	VPCMPGTD  Y0, Y2, Y2
+	VMOVMSKPS Y2, DI
+	MOVQ      BX, R8
+	SHRQ      $0x03, R8
+	MOVB      DI, 2(AX)(R8*1)
+	VPAND     96(CX)(BX*4), Y1, Y2
+	VPCMPGTD  Y0, Y2, Y2
+	VMOVMSKPS Y2, DI
+	MOVQ      BX, R8
+	SHRQ      $0x03, R8
+	MOVB      DI, 3(AX)(R8*1)
+	ADDQ      $0x20, BX
+	JMP       fours
+
+ones:
+	CMPQ      BX, DX
+	JAE       over
+	VPAND     (CX)(BX*4), Y1, Y2
+	VPCMPGTD  Y0, Y2, Y2
+	VMOVMSKPS Y2, SI
+	MOVQ      BX, DI
+	SHRQ      $0x03, DI
+	MOVB      SI, (AX)(DI*1)
+	ADDQ      $0x08, BX
+	JMP       ones
+
+over:
+	VZEROUPPER
+	RET

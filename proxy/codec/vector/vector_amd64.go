@@ -340,3 +340,39 @@ func summing(dst, src []byte, by func(dst, src *byte, n int)) (done int) {
 	by(unsafe.SliceData(dst), unsafe.SliceData(src), n)
 	return n
 }
+
+// eights is how many of the float32 numbers the assembly for rows does.
+func eights(values []byte) int {
+	if !assembly {
+		return 0
+	}
+	return len(values) / 4 &^ 7
+}
+
+func scale32(values []byte) (done int, sum float32, most uint32) {
+	n := eights(values)
+	if n > 0 {
+		sum, most = scale32AVX2(unsafe.SliceData(values), n)
+	}
+	return n, sum, most
+}
+
+func countAbove32(values []byte, below uint32) (done, count int) {
+	n := eights(values)
+	if n > 0 {
+		count = countAbove32AVX2(unsafe.SliceData(values), n, below)
+	}
+	return n, count
+}
+
+// maskAbove32 does what begins at a byte of the mask.
+func maskAbove32(mask []uint64, first int, values []byte, below uint32) (done int) {
+	n := eights(values)
+	if n == 0 || first%8 != 0 {
+		return 0
+	}
+	_ = mask[(first+n-1)/64]
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(mask))), 8*len(mask))
+	maskAbove32AVX2(&bytes[first/8], unsafe.SliceData(values), n, below)
+	return n
+}

@@ -68,3 +68,9 @@ func rotate32([]uint64, []byte) (done int, least, most uint64)            { retu
 func sumFloat(element.Kind, []byte, []byte) int { return 0 }
 
 func sumInt(int, []byte, []byte) int { return 0 }
+
+func scale32([]byte) (done int, sum float32, most uint32) { return 0, 0, 0 }
+
+func countAbove32([]byte, uint32) (done, count int) { return 0, 0 }
+
+func maskAbove32([]uint64, int, []byte, uint32) (done int) { return 0 }

@@ -30,6 +30,7 @@ func main() {
 	rounders()
 	fours()
 	sums()
+	rows()
 	Generate()
 }
 

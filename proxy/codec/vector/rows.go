@@ -1,0 +1,48 @@
+package vector
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// unsigned is all bits of a float32 but its sign.
+const unsigned = 1<<31 - 1
+
+// Scale32 returns the sum of the magnitudes of float32 numbers, in an order of its own,
+// and the bits of the largest magnitude. They are ordered as the magnitudes, NaNs after
+// infinity.
+func Scale32(values []byte) (sum float32, most uint32) {
+	done, sum, most := scale32(values)
+	for values = values[4*done:]; len(values) >= 4; values = values[4:] {
+		m := binary.LittleEndian.Uint32(values) & unsigned
+		sum += math.Float32frombits(m)
+		most = max(most, m)
+	}
+	return sum, most
+}
+
+// CountFrom32 returns how many of float32 numbers have a magnitude whose bits are least,
+// from 1 to below 2^31, or more.
+func CountFrom32(values []byte, least uint32) int {
+	done, n := countAbove32(values, least-1)
+	for values = values[4*done:]; len(values) >= 4; values = values[4:] {
+		n += int(from32(binary.LittleEndian.Uint32(values), least))
+	}
+	return n
+}
+
+// MaskFrom32 sets the bits of mask from first on, all of which are clear, that belong to
+// those numbers that [CountFrom32] counts.
+func MaskFrom32(mask []uint64, first int, values []byte, least uint32) {
+	done := maskAbove32(mask, first, values, least-1)
+	first, values = first+done, values[4*done:]
+	for ; len(values) >= 4; values = values[4:] {
+		mask[first/64] |= uint64(from32(binary.LittleEndian.Uint32(values), least)) << (first % 64)
+		first++
+	}
+}
+
+// from32 is 1 for a magnitude that is not below least, otherwise 0, without a branch.
+func from32(number, least uint32) uint32 {
+	return (least - 1 - number&unsigned) >> 31 // both are less than 2^31
+}
