@@ -277,9 +277,7 @@ func (l layout) store(dst []byte, numbers []uint64) []byte {
 			binary.LittleEndian.PutUint16(to[2*i:], bits.RotateLeft16(uint16(v), -1))
 		}
 	case 4:
-		for i, v := range numbers {
-			binary.LittleEndian.PutUint32(to[4*i:], bits.RotateLeft32(uint32(v), -1))
-		}
+		vector.Unrotate32(to, numbers)
 	default:
 		for i, v := range numbers {
 			binary.LittleEndian.PutUint64(to[8*i:], bits.RotateLeft64(v, -1))

@@ -218,3 +218,8 @@ func countAbove32AVX2(values *byte, n int, below uint32) int
 //
 //go:noescape
 func maskAbove32AVX2(mask *byte, values *byte, n int, below uint32)
+
+// unrotate32AVX2 writes the low 32 bits of n values, rotated right by one. n is a multiple of 8 and more than none.
+//
+//go:noescape
+func unrotate32AVX2(dst *byte, values *uint64, n int)

@@ -2708,3 +2708,25 @@ ones:
 over:
 	VZEROUPPER
 	RET
+
+// func unrotate32AVX2(dst *byte, values *uint64, n int)
+// Requires: AVX, AVX2
+TEXT ·unrotate32AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ values+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+next:
+	VMOVDQU (CX)(BX*8), Y0
+	VSHUFPS $0x88, 32(CX)(BX*8), Y0, Y0
+	VPERMQ  $0xd8, Y0, Y0
+	VPSLLD  $0x1f, Y0, Y1
+	VPSRLD  $0x01, Y0, Y0
+	VPOR    Y1, Y0, Y0
+	VMOVDQU Y0, (AX)(BX*4)
+	ADDQ    $0x08, BX
+	CMPQ    BX, DX
+	JB      next
+	VZEROUPPER
+	RET

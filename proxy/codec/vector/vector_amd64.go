@@ -376,3 +376,13 @@ func maskAbove32(mask []uint64, first int, values []byte, below uint32) (done in
 	maskAbove32AVX2(&bytes[first/8], unsafe.SliceData(values), n, below)
 	return n
 }
+
+func unrotate32(dst []byte, values []uint64) (done int) {
+	n := len(values) &^ 7
+	if n == 0 || !assembly {
+		return 0
+	}
+	_ = dst[4*n-1]
+	unrotate32AVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n)
+	return n
+}

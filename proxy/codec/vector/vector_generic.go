@@ -74,3 +74,5 @@ func scale32([]byte) (done int, sum float32, most uint32) { return 0, 0, 0 }
 func countAbove32([]byte, uint32) (done, count int) { return 0, 0 }
 
 func maskAbove32([]uint64, int, []byte, uint32) (done int) { return 0 }
+
+func unrotate32([]byte, []uint64) (done int) { return 0 }
