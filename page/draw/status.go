@@ -46,8 +46,8 @@ func printHosts(w io.Writer, a *page.Agent) {
 	fmt.Fprintf(w, "planner on %s, up %s, %s: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
 		a.Host, time.Since(a.Started).Round(time.Second), Reporting(len(a.Hosts)), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
 	for _, h := range a.Hosts {
-		fmt.Fprintf(w, "  %s\t%.1f%% + %.1f%%\t%d MiB\tkeys of one in %d requests\t%s ago\n",
-			h.Host, h.CPUPercent, h.KernelPercent, h.MemoryBytes>>20, h.SampledOneIn, time.Since(h.Reported).Round(time.Second))
+		fmt.Fprintf(w, "  %s\t%.1f%% + %.1f%%\t%d MiB\tkeys of %s\t%s ago\n",
+			h.Host, h.CPUPercent, h.KernelPercent, h.MemoryBytes>>20, requestsOf(h.SampledOneIn), time.Since(h.Reported).Round(time.Second))
 		for _, c := range h.Lost {
 			fmt.Fprintf(w, "    lost: %s, %d times, %d bytes: %s\n", c.Reason, c.Events, c.Bytes, c.Help)
 		}
@@ -55,8 +55,8 @@ func printHosts(w io.Writer, a *page.Agent) {
 }
 
 func printAgent(w io.Writer, a *page.Agent) {
-	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of one in %d requests\n",
-		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, a.Sampling.OneIn)
+	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of %s\n",
+		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, requestsOf(a.Sampling.OneIn))
 	if s := a.Sampling; s.OverBudget {
 		fmt.Fprintf(w, "looking at keys takes %.1f%% of a core, more than the budget of %.1f%%: the keys of a step every few seconds are looked at whatever that takes (--cpu-budget)\n",
 			s.CostPercent, s.BudgetPercent)
@@ -92,6 +92,14 @@ func printAdoption(w io.Writer, s *page.Adoption) {
 	}
 }
 
+// requestsOf says of which requests keys are looked at.
+func requestsOf(oneIn uint32) string {
+	if oneIn <= 1 {
+		return "all requests"
+	}
+	return fmt.Sprintf("one in %d requests", oneIn)
+}
+
 func printJob(w io.Writer, j *page.Job) {
 	state := ""
 	if j.State != "" {
@@ -115,8 +123,8 @@ func printJob(w io.Writer, j *page.Job) {
 	}
 	fmt.Fprintln(w)
 	if s := j.Sampling; s != nil && s.Sampled < s.Requests {
-		fmt.Fprintf(w, "  keys of one in %d requests looked at, of %d of %d so far: a count of 1000 is right to about %.0f%%\n",
-			s.OneIn, s.Sampled, s.Requests, s.ErrorPercent)
+		fmt.Fprintf(w, "  keys of %s looked at now, of %d of %d so far: a count of 1000 is right to about %.0f%%\n",
+			requestsOf(s.OneIn), s.Sampled, s.Requests, s.ErrorPercent)
 	}
 	if c := j.Connections; c.Unsynced+c.Unplaced > 0 || c.Missed > 0 {
 		fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",

@@ -239,7 +239,7 @@ func loadLines(s *Screen) []line {
 		rows = append(rows, []string{l.Name, fmt.Sprintf("%.0f%%", 100*l.Share), strings.Repeat("#", int(20*l.Share+0.5)),
 			fmt.Sprintf("%.1f", float64(l.BytesIn)/1e6), fmt.Sprintf("%.1f", float64(l.BytesOut)/1e6), fmt.Sprint(l.Requests), took(l.Latency, l.Latency.P50), took(l.Latency, l.Latency.P99)})
 	}
-	lines := titled(aligned(rows))
+	lines := append([]line{{"the last minute", faint}}, titled(aligned(rows))...)
 	workers := slices.Clone(s.Servers.Workers)
 	slices.SortStableFunc(workers, func(a, b page.WorkerLoad) int { return cmp.Compare(a.StepsPerSecond, b.StepsPerSecond) })
 	rows = [][]string{{"worker", "steps/s", "", "MB out", "MB in", "requests", "p50", "p99"}}
