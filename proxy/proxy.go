@@ -166,9 +166,8 @@ type Proxy struct {
 	failures   *failures
 	restoreMu  sync.Mutex // guards restoring
 	restoring  string     // why what waited of pushes could not be taken up, as it was logged
-
-	advising sync.Mutex // held while codecs are tried: one trial at a time
-	conns    *register
+	advising   sync.Mutex // held while codecs are tried: one trial at a time
+	conns      *register
 	// work counts connections being served; life is theirs and ends by force.
 	work sync.WaitGroup
 	life context.Context
