@@ -62,6 +62,7 @@ var rules = map[string]rule{
 	"/psidecar.planner.v1.Plans/Act":       operate,
 	"/psidecar.planner.v1.Codecs/Follow":   ofProxy,
 	"/psidecar.planner.v1.Codecs/Set":      operate,
+	"/psidecar.planner.v1.Codecs/SetSums":  operate,
 	"/psidecar.planner.v1.Codecs/Try":      operate,
 	"/psidecar.planner.v1.Codecs/Describe": read,
 }

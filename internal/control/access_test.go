@@ -89,6 +89,7 @@ var calls = map[string]struct {
 	"Plans/Act":       {&api.ActRequest{}, false, []identity.Role{identity.OperatorRole}, false},
 	"Codecs/Follow":   {&api.CodecReport{Host: "host-a"}, true, []identity.Role{identity.ProxyRole, identity.PlannerRole}, true},
 	"Codecs/Set":      {&api.JobRules{}, false, []identity.Role{identity.OperatorRole}, false},
+	"Codecs/SetSums":  {&api.JobRules{}, false, []identity.Role{identity.OperatorRole}, false},
 	"Codecs/Try":      {&api.TryCodecs{}, false, []identity.Role{identity.OperatorRole}, false},
 	"Codecs/Describe": {&api.DescribeRulesRequest{}, false, identity.Roles, false},
 }

@@ -352,8 +352,10 @@ func (x *CodecOrder) GetTrial() *CodecTrial {
 type CodecRules struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// version rises with each change.
-	Version       uint64      `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Jobs          []*JobRules `protobuf:"bytes,2,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Version uint64      `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Jobs    []*JobRules `protobuf:"bytes,2,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// sums are rules of package planner/api/sums.
+	Sums          []*JobRules `protobuf:"bytes,3,rep,name=sums,proto3" json:"sums,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +400,13 @@ func (x *CodecRules) GetVersion() uint64 {
 func (x *CodecRules) GetJobs() []*JobRules {
 	if x != nil {
 		return x.Jobs
+	}
+	return nil
+}
+
+func (x *CodecRules) GetSums() []*JobRules {
+	if x != nil {
+		return x.Sums
 	}
 	return nil
 }
@@ -1038,11 +1047,12 @@ const file_codecs_proto_rawDesc = "" +
 	"\n" +
 	"CodecOrder\x125\n" +
 	"\x05rules\x18\x01 \x01(\v2\x1f.psidecar.planner.v1.CodecRulesR\x05rules\x125\n" +
-	"\x05trial\x18\x02 \x01(\v2\x1f.psidecar.planner.v1.CodecTrialR\x05trial\"Y\n" +
+	"\x05trial\x18\x02 \x01(\v2\x1f.psidecar.planner.v1.CodecTrialR\x05trial\"\x8c\x01\n" +
 	"\n" +
 	"CodecRules\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x121\n" +
-	"\x04jobs\x18\x02 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04jobs\"2\n" +
+	"\x04jobs\x18\x02 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04jobs\x121\n" +
+	"\x04sums\x18\x03 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04sums\"2\n" +
 	"\bJobRules\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05rules\x18\x02 \x01(\tR\x05rules\"%\n" +
@@ -1091,10 +1101,11 @@ const file_codecs_proto_rawDesc = "" +
 	"\arefused\x18\x04 \x01(\tR\arefused\x12\x14\n" +
 	"\x05trial\x18\x05 \x01(\x04R\x05trial\x12\x18\n" +
 	"\auntried\x18\x06 \x01(\tR\auntried\x128\n" +
-	"\bmeasures\x18\a \x03(\v2\x1c.psidecar.planner.v1.MeasureR\bmeasures2\xc6\x02\n" +
+	"\bmeasures\x18\a \x03(\v2\x1c.psidecar.planner.v1.MeasureR\bmeasures2\x90\x03\n" +
 	"\x06Codecs\x12O\n" +
 	"\x06Follow\x12 .psidecar.planner.v1.CodecReport\x1a\x1f.psidecar.planner.v1.CodecOrder(\x010\x01\x12D\n" +
-	"\x03Set\x12\x1d.psidecar.planner.v1.JobRules\x1a\x1e.psidecar.planner.v1.CodecsSet\x12F\n" +
+	"\x03Set\x12\x1d.psidecar.planner.v1.JobRules\x1a\x1e.psidecar.planner.v1.CodecsSet\x12H\n" +
+	"\aSetSums\x12\x1d.psidecar.planner.v1.JobRules\x1a\x1e.psidecar.planner.v1.CodecsSet\x12F\n" +
 	"\x03Try\x12\x1e.psidecar.planner.v1.TryCodecs\x1a\x1f.psidecar.planner.v1.CodecTrial\x12]\n" +
 	"\bDescribe\x12).psidecar.planner.v1.DescribeRulesRequest\x1a&.psidecar.planner.v1.CodecsDescriptionB*Z(github.com/psidecar/psidecar/planner/apib\x06proto3"
 
@@ -1134,25 +1145,28 @@ var file_codecs_proto_depIdxs = []int32{
 	4,  // 3: psidecar.planner.v1.CodecOrder.rules:type_name -> psidecar.planner.v1.CodecRules
 	8,  // 4: psidecar.planner.v1.CodecOrder.trial:type_name -> psidecar.planner.v1.CodecTrial
 	5,  // 5: psidecar.planner.v1.CodecRules.jobs:type_name -> psidecar.planner.v1.JobRules
-	10, // 6: psidecar.planner.v1.CodecAdvice.candidates:type_name -> psidecar.planner.v1.CodecCandidate
-	4,  // 7: psidecar.planner.v1.CodecsDescription.rules:type_name -> psidecar.planner.v1.CodecRules
-	13, // 8: psidecar.planner.v1.CodecsDescription.followers:type_name -> psidecar.planner.v1.CodecFollower
-	8,  // 9: psidecar.planner.v1.CodecsDescription.trial:type_name -> psidecar.planner.v1.CodecTrial
-	9,  // 10: psidecar.planner.v1.CodecsDescription.advice:type_name -> psidecar.planner.v1.CodecAdvice
-	1,  // 11: psidecar.planner.v1.CodecFollower.measures:type_name -> psidecar.planner.v1.Measure
-	0,  // 12: psidecar.planner.v1.Codecs.Follow:input_type -> psidecar.planner.v1.CodecReport
-	5,  // 13: psidecar.planner.v1.Codecs.Set:input_type -> psidecar.planner.v1.JobRules
-	7,  // 14: psidecar.planner.v1.Codecs.Try:input_type -> psidecar.planner.v1.TryCodecs
-	11, // 15: psidecar.planner.v1.Codecs.Describe:input_type -> psidecar.planner.v1.DescribeRulesRequest
-	3,  // 16: psidecar.planner.v1.Codecs.Follow:output_type -> psidecar.planner.v1.CodecOrder
-	6,  // 17: psidecar.planner.v1.Codecs.Set:output_type -> psidecar.planner.v1.CodecsSet
-	8,  // 18: psidecar.planner.v1.Codecs.Try:output_type -> psidecar.planner.v1.CodecTrial
-	12, // 19: psidecar.planner.v1.Codecs.Describe:output_type -> psidecar.planner.v1.CodecsDescription
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	5,  // 6: psidecar.planner.v1.CodecRules.sums:type_name -> psidecar.planner.v1.JobRules
+	10, // 7: psidecar.planner.v1.CodecAdvice.candidates:type_name -> psidecar.planner.v1.CodecCandidate
+	4,  // 8: psidecar.planner.v1.CodecsDescription.rules:type_name -> psidecar.planner.v1.CodecRules
+	13, // 9: psidecar.planner.v1.CodecsDescription.followers:type_name -> psidecar.planner.v1.CodecFollower
+	8,  // 10: psidecar.planner.v1.CodecsDescription.trial:type_name -> psidecar.planner.v1.CodecTrial
+	9,  // 11: psidecar.planner.v1.CodecsDescription.advice:type_name -> psidecar.planner.v1.CodecAdvice
+	1,  // 12: psidecar.planner.v1.CodecFollower.measures:type_name -> psidecar.planner.v1.Measure
+	0,  // 13: psidecar.planner.v1.Codecs.Follow:input_type -> psidecar.planner.v1.CodecReport
+	5,  // 14: psidecar.planner.v1.Codecs.Set:input_type -> psidecar.planner.v1.JobRules
+	5,  // 15: psidecar.planner.v1.Codecs.SetSums:input_type -> psidecar.planner.v1.JobRules
+	7,  // 16: psidecar.planner.v1.Codecs.Try:input_type -> psidecar.planner.v1.TryCodecs
+	11, // 17: psidecar.planner.v1.Codecs.Describe:input_type -> psidecar.planner.v1.DescribeRulesRequest
+	3,  // 18: psidecar.planner.v1.Codecs.Follow:output_type -> psidecar.planner.v1.CodecOrder
+	6,  // 19: psidecar.planner.v1.Codecs.Set:output_type -> psidecar.planner.v1.CodecsSet
+	6,  // 20: psidecar.planner.v1.Codecs.SetSums:output_type -> psidecar.planner.v1.CodecsSet
+	8,  // 21: psidecar.planner.v1.Codecs.Try:output_type -> psidecar.planner.v1.CodecTrial
+	12, // 22: psidecar.planner.v1.Codecs.Describe:output_type -> psidecar.planner.v1.CodecsDescription
+	18, // [18:23] is the sub-list for method output_type
+	13, // [13:18] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_codecs_proto_init() }

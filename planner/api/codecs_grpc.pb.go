@@ -28,6 +28,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Codecs_Follow_FullMethodName   = "/psidecar.planner.v1.Codecs/Follow"
 	Codecs_Set_FullMethodName      = "/psidecar.planner.v1.Codecs/Set"
+	Codecs_SetSums_FullMethodName  = "/psidecar.planner.v1.Codecs/SetSums"
 	Codecs_Try_FullMethodName      = "/psidecar.planner.v1.Codecs/Try"
 	Codecs_Describe_FullMethodName = "/psidecar.planner.v1.Codecs/Describe"
 )
@@ -43,6 +44,9 @@ type CodecsClient interface {
 	// Set gives a job other rules, in place of those that it had here, and returns
 	// when the store has them. INVALID_ARGUMENT: they are no list, or too large.
 	Set(ctx context.Context, in *JobRules, opts ...grpc.CallOption) (*CodecsSet, error)
+	// SetSums gives a job other rules on whether its hosts' pushes are summed, in place of
+	// those that it had here, as Set does for those of values.
+	SetSums(ctx context.Context, in *JobRules, opts ...grpc.CallOption) (*CodecsSet, error)
 	// Try has all proxies that follow try codecs on what their hosts' processes
 	// send. It returns when they were told. FAILED_PRECONDITION: nobody follows, or
 	// a trial is under way.
@@ -82,6 +86,16 @@ func (c *codecsClient) Set(ctx context.Context, in *JobRules, opts ...grpc.CallO
 	return out, nil
 }
 
+func (c *codecsClient) SetSums(ctx context.Context, in *JobRules, opts ...grpc.CallOption) (*CodecsSet, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CodecsSet)
+	err := c.cc.Invoke(ctx, Codecs_SetSums_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *codecsClient) Try(ctx context.Context, in *TryCodecs, opts ...grpc.CallOption) (*CodecTrial, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CodecTrial)
@@ -113,6 +127,9 @@ type CodecsServer interface {
 	// Set gives a job other rules, in place of those that it had here, and returns
 	// when the store has them. INVALID_ARGUMENT: they are no list, or too large.
 	Set(context.Context, *JobRules) (*CodecsSet, error)
+	// SetSums gives a job other rules on whether its hosts' pushes are summed, in place of
+	// those that it had here, as Set does for those of values.
+	SetSums(context.Context, *JobRules) (*CodecsSet, error)
 	// Try has all proxies that follow try codecs on what their hosts' processes
 	// send. It returns when they were told. FAILED_PRECONDITION: nobody follows, or
 	// a trial is under way.
@@ -134,6 +151,9 @@ func (UnimplementedCodecsServer) Follow(grpc.BidiStreamingServer[CodecReport, Co
 }
 func (UnimplementedCodecsServer) Set(context.Context, *JobRules) (*CodecsSet, error) {
 	return nil, status.Error(codes.Unimplemented, "method Set not implemented")
+}
+func (UnimplementedCodecsServer) SetSums(context.Context, *JobRules) (*CodecsSet, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetSums not implemented")
 }
 func (UnimplementedCodecsServer) Try(context.Context, *TryCodecs) (*CodecTrial, error) {
 	return nil, status.Error(codes.Unimplemented, "method Try not implemented")
@@ -187,6 +207,24 @@ func _Codecs_Set_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Codecs_SetSums_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JobRules)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CodecsServer).SetSums(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Codecs_SetSums_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CodecsServer).SetSums(ctx, req.(*JobRules))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Codecs_Try_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TryCodecs)
 	if err := dec(in); err != nil {
@@ -233,6 +271,10 @@ var Codecs_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Set",
 			Handler:    _Codecs_Set_Handler,
+		},
+		{
+			MethodName: "SetSums",
+			Handler:    _Codecs_SetSums_Handler,
 		},
 		{
 			MethodName: "Try",

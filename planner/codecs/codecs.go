@@ -4,8 +4,9 @@
 // In come rules that somebody sets, and what proxies report (gRPC, service
 // Codecs of package api); out go the rules to all proxies that follow, and an
 // account of who took them up and of what codecs would do ([Service.Describe]).
-// Rules are JSON that only proxies read. They are in the planner's store before
-// anybody hears of them; reports are kept in memory, proxies report again.
+// Rules for values are JSON that only proxies read; those on sums of a host's pushes
+// (sums.go) go the same way. They are in the planner's store before anybody hears of
+// them; reports are kept in memory, proxies report again.
 package codecs
 
 import (
@@ -63,7 +64,8 @@ type Service struct {
 
 	mu        sync.Mutex        // guards the rest
 	rules     map[string]string // by job, as JSON
-	version   uint64
+	sums      map[string]string // likewise, of package planner/api/sums
+	version   uint64            // of both
 	hosts     map[string]*host
 	followers map[*follower]bool
 	trial     *api.CodecTrial // the newest
@@ -72,10 +74,13 @@ type Service struct {
 
 // New returns a service with the rules that the store has.
 func New(ctx context.Context, kept store.Store) (*Service, error) {
-	s := &Service{store: kept, now: time.Now, rules: map[string]string{}, version: 1, hosts: map[string]*host{}, followers: map[*follower]bool{}}
+	s := &Service{store: kept, now: time.Now, rules: map[string]string{}, sums: map[string]string{}, version: 1, hosts: map[string]*host{}, followers: map[*follower]bool{}}
 	err := kept.Each(ctx, func(name string, value []byte) error {
 		if job, ok := strings.CutPrefix(name, prefix); ok {
 			s.rules[job] = string(value)
+		}
+		if job, ok := strings.CutPrefix(name, sumsPrefix); ok {
+			s.sums[job] = string(value)
 		}
 		return nil
 	})
@@ -92,7 +97,12 @@ func (s *Service) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.rules[r.GetJob()]; !known && r.GetRules() != "" && len(s.rules) >= MaxJobs {
+	return s.set(ctx, s.rules, prefix, r)
+}
+
+// set writes a job's rules to the store and then among those of all jobs; s.mu is locked.
+func (s *Service) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules) (*api.CodecsSet, error) {
+	if _, known := all[r.GetJob()]; !known && r.GetRules() != "" && len(all) >= MaxJobs {
 		return nil, status.Errorf(codes.ResourceExhausted, "%d jobs have rules already: clear those of jobs that have ended", MaxJobs)
 	}
 	entry := store.Entry{Name: prefix + r.GetJob()}
@@ -103,9 +113,9 @@ func (s *Service) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, err
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	if r.GetRules() == "" {
-		delete(s.rules, r.GetJob())
+		delete(all, r.GetJob())
 	} else {
-		s.rules[r.GetJob()] = r.GetRules()
+		all[r.GetJob()] = r.GetRules()
 	}
 	s.version++
 	s.wake()
@@ -132,13 +142,15 @@ func check(r *api.JobRules) error {
 
 // all returns the rules of all jobs, or of one; s.mu is locked.
 func (s *Service) all(job string) *api.CodecRules {
-	all := &api.CodecRules{Version: s.version}
-	for _, name := range slices.Sorted(maps.Keys(s.rules)) {
-		if job == "" || job == name {
-			all.Jobs = append(all.Jobs, &api.JobRules{Job: name, Rules: s.rules[name]})
+	of := func(rules map[string]string) (all []*api.JobRules) {
+		for _, name := range slices.Sorted(maps.Keys(rules)) {
+			if job == "" || job == name {
+				all = append(all, &api.JobRules{Job: name, Rules: rules[name]})
+			}
 		}
+		return all
 	}
-	return all
+	return &api.CodecRules{Version: s.version, Jobs: of(s.rules), Sums: of(s.sums)}
 }
 
 // Try implements api.CodecsServer.

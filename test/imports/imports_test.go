@@ -22,7 +22,7 @@ const module = "github.com/psidecar/psidecar/"
 var wire = []string{"proxy/pslite", "proxy/pslite/capture", "proxy/zmtp"}
 
 // api is how agent, proxy and planner talk to each other.
-var api = []string{"planner/api", "planner/api/measure"}
+var api = []string{"planner/api", "planner/api/measure", "planner/api/sums"}
 
 // allowed is what packages may import of other areas than their own. The longest
 // folder that a package is in counts; "x/..." is x and all below it.
