@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -39,9 +40,10 @@ type connection struct {
 	past                string // why a direct one went past the mesh; empty: it was not to go there
 	started             time.Time
 	pipe                relay.Conn
-	cookies             []uint64 // of its sockets
-	kept                *session // that can outlive this proxy; nil: none
-	transit             *transit // that can go on over another link in order; nil: it cannot
+	sums                atomic.Pointer[aggregate.Queue] // nil: its pushes are not looked at
+	cookies             []uint64                        // of its sockets
+	kept                *session                        // that can outlive this proxy; nil: none
+	transit             *transit                        // that can go on over another link in order; nil: it cannot
 }
 
 // ends are a socket's own address and its peer's.
@@ -208,8 +210,8 @@ func (r *register) all() []*connection {
 	return slices.SortedFunc(maps.Values(r.open), func(a, b *connection) int { return cmp.Compare(a.id, b.id) })
 }
 
-// sums is everything that metrics show.
-type sums struct {
+// totals is everything that metrics show.
+type totals struct {
 	open, total map[kind]uint64
 	flows       map[string]flows // by codec
 	errors      map[reason.Reason]uint64
@@ -217,10 +219,10 @@ type sums struct {
 	waits       map[bool]uint64
 }
 
-func (r *register) sums() sums {
+func (r *register) sums() totals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := sums{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors), past: maps.Clone(r.past), waits: maps.Clone(r.waits)}
+	s := totals{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors), past: maps.Clone(r.past), waits: maps.Clone(r.waits)}
 	for codec, f := range r.ended {
 		s.flows[codec] = *f
 	}

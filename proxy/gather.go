@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -30,7 +31,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 		}
 		l := aggregate.Link{
 			Scope: c.scope, Destination: c.destination, Wake: c.pipe.Wake, Drops: alters,
-			Wanted: func() bool { return p.aggregates(c) },
+			Wanted: func(job string, keys sums.Keys) bool { return p.aggregates(c, job, keys) },
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
 		}
 		q := before.queue
@@ -40,6 +41,9 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 			q.GoOn(l)
 		}
 		c.pipe.Gatherer = q
+		if known, ok := q.(*aggregate.Queue); ok {
+			c.sums.Store(known)
+		}
 		return c.gathers(gathered{queue: q}), nil
 	case c.kind == kindAccepted: // of this host, too: a scheduler tells of all nodes
 		h := before.hearer
@@ -103,18 +107,6 @@ func (p *Proxy) endGathering() {
 // gathersFor is how long pushes that are carried may wait for answers while the proxy
 // ends.
 const gathersFor = 2 * time.Second
-
-// aggregates reports whether pushes on a connection are to be summed: its job's owner has
-// the last word.
-func (p *Proxy) aggregates(c *connection) bool {
-	switch p.opts.Titles.Of(c.origin, c.job).Wishes.Aggregate {
-	case "host":
-		return true
-	case "none":
-		return false
-	}
-	return !p.opts.AggregateAsked
-}
 
 // aggregateState says what came of summing pushes; nil where nothing is summed.
 func (p *Proxy) aggregateState() *aggregate.Counts {

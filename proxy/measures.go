@@ -38,6 +38,7 @@ type carried struct {
 	sameHost bool
 	none     bool // its owner wants no codec
 	to       netip.AddrPort
+	summed   summed
 	payoff   *payoff.Figures // nil: messages are encoded whether it pays or not, or nothing is known yet
 }
 
@@ -95,7 +96,7 @@ func (p *Proxy) carried() []carried {
 		if job != "" {
 			named[c.origin] = job
 		}
-		one := carried{job: job, direct: c.kind == kindDirect, past: c.past, codec: c.codec, sameHost: c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, to: c.destination}
+		one := carried{job: job, direct: c.kind == kindDirect, past: c.past, codec: c.codec, sameHost: c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, to: c.destination, summed: c.summed()}
 		one.none = p.opts.Titles.Of(c.origin, c.job).Wishes.Codec == noneCodec
 		if c.pipe.Payoff != nil {
 			one.payoff = c.pipe.Payoff.Figures()
@@ -119,7 +120,7 @@ func (p *Proxy) measures(job string, all []carried) []measure.Line {
 	for _, m := range valueMeasures {
 		lines = append(lines, p.valueLine(job, all, m, held, local))
 	}
-	return append(lines, p.placementLine(job, all), p.movesLine(job, all))
+	return append(lines, p.sumsLine(job, all), p.placementLine(job, all), p.movesLine(job, all))
 }
 
 // line judges each connection: lacks returns why the measure does not hold there,

@@ -57,15 +57,14 @@ type Options struct {
 	// Reach says which ports of that address they may ask for.
 	Reach  Reach
 	Codecs []relay.Codec // in order of preference, one is used on a link
-	// Auto has Codecs encode where that pays, of messages for whose values no rule
-	// is, instead of always.
+	// Auto has Codecs encode where that pays, where no rule is for a message's values.
 	Auto bool
 	// Values is the one of Codecs that changes values, if any: its rules and
 	// counts are served with the proxy's state.
 	Values *values.Codec
 	// Aggregate sums pushes of this host's workers; nil: they go one by one.
 	Aggregate *aggregate.Table
-	// AggregateAsked has only those of jobs summed whose owners ask for it.
+	// AggregateAsked has only those of jobs summed for which owners or the planner ask.
 	AggregateAsked bool
 	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
 	Titles *called.Table
@@ -160,8 +159,9 @@ type Proxy struct {
 	greeting   *handshake.Set
 	reach      *reach
 	identities *identities // of other hosts' proxies
-	kept       kept        // connections that can outlive this proxy
-	passes     passes      // and those that can go on over another link in order
+	sums       sumRules
+	kept       kept   // connections that can outlive this proxy
+	passes     passes // and those that can go on over another link in order
 	log        *slog.Logger
 	failures   *failures
 	restoreMu  sync.Mutex // guards restoring
@@ -201,8 +201,7 @@ func New(opts Options) (*Proxy, error) {
 		peers:   newPeers(opts.Retry),
 		conns:   newRegister(),
 		reach:   newReach(opts.Reach),
-		holdFor: holdFor, restFor: restFor,
-		identities: newIdentities(),
+		holdFor: holdFor, restFor: restFor, identities: newIdentities(),
 	}
 	p.peers.keepFile(opts.PeersFile, opts.Log)
 	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)

@@ -8,12 +8,13 @@ import (
 // What cannot be summed is refused at the start, with what to do instead.
 func TestAggregateRefused(t *testing.T) {
 	for args, want := range map[string]string{
-		"--aggregate rack":                  "want host, asked or none",
+		"--aggregate rack":                  "want host, auto, asked or none",
 		"--aggregate host":                  "--handler add",
 		"--aggregate host --handler assign": "--handler add",
+		"--aggregate auto":                  "--aggregate auto is for servers that add",
 		"--aggregate host --handler add --act --planner 127.0.0.1:1": "leave one of them out",
 		"--aggregate host --handler add --codec none":                "needs --codec",
-		"--aggregate-wait 1ms":                                       "--aggregate host or asked only",
+		"--aggregate-wait 1ms":                                       "--aggregate host, auto or asked only",
 		"--aggregate host --handler add --aggregate-wait -1s":        "cannot be negative",
 		"--aggregate host --handler add --outlive":                   "does not go with --outlive",
 	} {

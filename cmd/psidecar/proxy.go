@@ -51,10 +51,10 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.Int64Var(&f.Memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
 	flags.StringVar(&f.Share, "share-pulls", daemon.ShareAuto, "send values that several workers of a host pull once to that host, where both proxies do: true, false, or auto, which does not where answers come sooner as they are, as on links as fast as memory; what is kept for it counts towards --proxy-memory, a quarter of it at most")
 	flags.Lookup("share-pulls").NoOptDefVal = "true"
-	flags.StringVar(&f.Aggregate, "aggregate", daemon.AggregateNone, "sum what workers of this host push to a server before it leaves: host does so while the links there are busy, for jobs whose servers add up what they get, at once (--handler add); asked does it for jobs whose owners say so (psidecar.io/aggregate, PSIDECAR_AGGREGATE); none")
-	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, how long a push waits on purpose for those of the host's other workers")
+	flags.StringVar(&f.Aggregate, "aggregate", daemon.AggregateNone, "sum what workers of this host push to a server before it leaves: host does so while the links there are busy, for jobs whose servers add up what they get, at once (--handler add); auto does, and leaves a job alone whose pushes are answered sooner one by one; asked does it for jobs for which the planner (psidecar plan aggregate apply) or their owners (psidecar.io/aggregate, PSIDECAR_AGGREGATE) say so; none")
+	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, auto or asked, how long a push waits on purpose for those of the host's other workers")
 	f.Values.Register(flags)
-	flags.BoolVar(&f.Follow, "follow-codecs", true, "take up the rules for values that the planner has (psidecar plan codecs), before those of flags and file, and try codecs when it asks")
+	flags.BoolVar(&f.Follow, "follow-codecs", true, "take up the rules for values, and on sums of pushes, that the planner has (psidecar plan codecs, aggregate), before those of flags and file, and try codecs when it asks")
 }
 
 func newProxyCommand(e env) *cobra.Command {

@@ -54,13 +54,14 @@ const (
 	Unknown   = "unknown"     // who is who: the job's node table came before this proxy, or past it
 	Retired   = "ending"      // the connection is about to go on in another proxy
 	Unscoped  = "no_agent"    // nobody says of which job's cgroup the worker is
-	Unwanted  = "unwanted"    // the job's owner does not want it, or has not asked for it
+	Slower    = "slower"      // answers come sooner where pushes go one by one, by trials
+	Unwanted  = "unwanted"    // the job's owner or the planner does not want it, or nobody has asked for it
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
 	Elsewhere = "route"       // requests that the proxies make or have split
 )
 
 // Reasons lists them.
-var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Unscoped, Unwanted, Rules, Elsewhere}
+var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Rules, Elsewhere}
 
 // ErrLost is the end of a connection of which a push is in a sum whose answer can come
 // no more.
@@ -76,6 +77,8 @@ type Reserver interface {
 type Options struct {
 	// Wait is how long a push may wait on purpose for the other workers'.
 	Wait time.Duration
+	// Try has pushes of a job go one by one where their answers come sooner then.
+	Try bool
 	// Bytes bounds what the sums of one server take.
 	Bytes int
 	// Chars is what values of PS-lite's types CHAR and OTHER are: the name of a kind of
@@ -163,6 +166,9 @@ func New(o Options) (*Table, error) {
 // Bound has sums count towards the memory of something else. Call it before there are
 // connections.
 func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
+
+// Tries reports whether it is found out, for each job, whether sums make it slower.
+func (t *Table) Tries() bool { return t.opts.Try }
 
 // End has nothing be summed any more, and waits until all that was has gone: while
 // connections go on as they did, since what is carried waits for answers.

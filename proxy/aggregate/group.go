@@ -13,7 +13,9 @@ import (
 //     left, and in sent until it is answered, where it carries others;
 //   - an item's queue has it until it goes.
 type group struct {
-	opts *Options
+	opts  *Options
+	job   string // scheduler's address
+	trial *trial // the job's; nil: none
 
 	mu      sync.Mutex // guards the rest, and all queues' and pairs' state
 	queues  map[*Queue]bool
@@ -72,8 +74,8 @@ const (
 	tickIdle = 50 * time.Millisecond
 )
 
-func newGroup(o *Options) *group {
-	return &group{opts: o, queues: map[*Queue]bool{}, starved: map[*Queue]bool{}}
+func newGroup(o *Options, j *job) *group {
+	return &group{opts: o, job: j.scheduler, trial: j.trial, queues: map[*Queue]bool{}, starved: map[*Queue]bool{}}
 }
 
 func (g *group) figures() Counts {
@@ -191,6 +193,7 @@ func (g *group) goes(b *batch, now time.Time) {
 		return
 	}
 	g.counts.Sums++
+	g.trial.sums()
 	b.breaks, b.deadline = b.carrier.queue.pair.breaks, now.Add(g.opts.AnswerWithin)
 	g.sent = append(g.sent, b)
 }

@@ -74,6 +74,7 @@ func (h *Hearer) Hear(meta []byte) {
 		return
 	}
 	h.pair.answers++
+	h.group.trial.answered(h.table.opts.now())
 	h.group.answered(h.pair, exchangeOf(m))
 }
 

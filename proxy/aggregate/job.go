@@ -18,6 +18,7 @@ const (
 // job is a run of a job with processes in one scope, as its node table has it.
 type job struct {
 	scheduler string
+	trial     *trial // nil: none
 	nodes     pslite.Table
 	groups    map[int32]*group   // by server
 	pairs     map[[2]int32]*pair // by worker and server
@@ -66,6 +67,9 @@ func (t *Table) learn(scope jobs.Scope, m *pslite.Meta) {
 		all = all[1:]
 	}
 	j := &job{scheduler: at, groups: map[int32]*group{}, pairs: map[[2]int32]*pair{}}
+	if t.opts.Try {
+		j.trial = &trial{}
+	}
 	j.nodes.Learn(m)
 	t.jobs[scope] = append(all, j)
 }
@@ -110,7 +114,7 @@ func (t *Table) meet(j *job, worker, server int32) (*group, *pair) {
 	defer t.mu.Unlock()
 	g := j.groups[server]
 	if g == nil {
-		g = newGroup(&t.opts)
+		g = newGroup(&t.opts, j)
 		j.groups[server] = g
 	}
 	p := j.pairs[[2]int32{worker, server}]

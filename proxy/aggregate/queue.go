@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
+	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -17,8 +19,9 @@ import (
 type Link struct {
 	Scope       jobs.Scope // of the process that made it
 	Destination netip.AddrPort
-	// Wanted reports whether the job's pushes are to be summed.
-	Wanted func() bool
+	// Wanted reports whether pushes of a job, by its scheduler's address, are to be summed
+	// whose keys lie in a range.
+	Wanted func(job string, keys sums.Keys) bool
 	// Drops reports whether a rule leaves values out of pushes for good, or by what this
 	// worker alone has pulled.
 	Drops func() bool
@@ -39,7 +42,8 @@ type Queue struct {
 	pair   *pair
 	zeros  []byte
 
-	changed chan struct{} // there is something to look at
+	said    atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
+	changed chan struct{}          // there is something to look at
 	aborted chan struct{}
 	once    sync.Once
 
@@ -134,7 +138,7 @@ func (q *Queue) refused(s *subject) string {
 		return g.off
 	case q.table.ending.Load():
 		return Retired
-	case !q.link.Wanted():
+	case !q.link.Wanted(g.job, s.span()):
 		return Unwanted
 	case q.link.Drops():
 		return Rules
@@ -146,6 +150,8 @@ func (q *Queue) refused(s *subject) string {
 		return Alone
 	case !q.seen[s.about()]:
 		return First
+	case g.trial.isOff():
+		return Slower
 	}
 	return ""
 }
@@ -176,6 +182,7 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	g := q.group
 	if g == nil {
 		if ok {
+			q.say(why)
 			q.table.mu.Lock()
 			q.table.past.pass(why)
 			q.table.mu.Unlock()
@@ -188,6 +195,9 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	if ok && why == "" {
 		s = subjectOf(m, size)
 		why = q.refused(&s)
+	}
+	if ok {
+		q.say(why)
 	}
 	if !ok || why != "" || shown.Rest {
 		return q.pass(m, ok, why, &s)

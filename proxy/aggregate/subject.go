@@ -2,8 +2,10 @@ package aggregate
 
 import (
 	"bytes"
+	"encoding/binary"
 	"hash/maphash"
 
+	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -47,6 +49,19 @@ func subjectOf(m *pslite.Message, size int) (s subject) {
 func (s *subject) equal(o *subject) bool {
 	return s.about() == o.about() && s.head == o.head && s.kind == o.kind && (s.lens == nil) == (o.lens == nil) &&
 		bytes.Equal(s.keys, o.keys) && bytes.Equal(s.lens, o.lens)
+}
+
+// span returns a range in which all keys lie; PS-lite's keys are in order.
+func (s *subject) span() sums.Keys {
+	n := len(s.keys)
+	if n < 8 || n%8 != 0 {
+		return sums.All
+	}
+	k := sums.Keys{First: binary.LittleEndian.Uint64(s.keys), Last: binary.LittleEndian.Uint64(s.keys[n-8:])}
+	if k.Last < k.First {
+		return sums.All
+	}
+	return k
 }
 
 // clone returns a subject that has keys and lens of its own.

@@ -10,6 +10,7 @@ import (
 const (
 	AggregateNone  = "none"
 	AggregateHost  = "host"
+	AggregateAuto  = "auto"
 	AggregateAsked = "asked"
 )
 
@@ -17,23 +18,23 @@ const (
 func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	switch {
 	case f.Aggregate == AggregateNone && f.AggregateWait != 0:
-		return cli.Usagef("--aggregate-wait is of use with --aggregate host or asked only")
+		return cli.Usagef("--aggregate-wait is of use with --aggregate host, auto or asked only")
 	case f.Aggregate == AggregateNone:
 		return nil
-	case f.Aggregate != AggregateHost && f.Aggregate != AggregateAsked:
-		return cli.Usagef("--aggregate %q: want host, asked or none", f.Aggregate)
+	case f.Aggregate != AggregateHost && f.Aggregate != AggregateAuto && f.Aggregate != AggregateAsked:
+		return cli.Usagef("--aggregate %q: want host, auto, asked or none", f.Aggregate)
 	case f.AggregateWait < 0:
 		return cli.Usagef("--aggregate-wait cannot be negative")
 	case f.Routing.Handler != "add":
-		return cli.Usagef("--aggregate host is for servers that add up what they get, at once: say so with --handler add, or leave it out where they do anything else (FTRL, AdaGrad, Adam: a sum is not the same to them as its parts; MXNet's synchronous servers: they count pushes)")
+		return cli.Usagef("--aggregate %s is for servers that add up what they get, at once: say so with --handler add, or leave it out where they do anything else (FTRL, AdaGrad, Adam: a sum is not the same to them as its parts; MXNet's synchronous servers: they count pushes)", f.Aggregate)
 	case f.Routing.Wanted():
-		return cli.Usagef("--aggregate host does not go with --act or --placement: requests that proxies split are not summed; leave one of them out")
+		return cli.Usagef("--aggregate %s does not go with --act or --placement: requests that proxies split are not summed; leave one of them out", f.Aggregate)
 	case f.Outlive:
-		return cli.Usagef("--aggregate host does not go with --outlive: what is read of a connection that is held must have been written; leave one of them out")
+		return cli.Usagef("--aggregate %s does not go with --outlive: what is read of a connection that is held must have been written; leave one of them out", f.Aggregate)
 	case len(o.Codecs) == 0:
-		return cli.Usagef("--aggregate host needs --codec compact or auto: without a codec nobody knows where a message begins")
+		return cli.Usagef("--aggregate %s needs --codec compact or auto: without a codec nobody knows where a message begins", f.Aggregate)
 	}
 	o.AggregateAsked = f.Aggregate == AggregateAsked
-	o.Aggregate, err = aggregate.New(aggregate.Options{Wait: f.AggregateWait, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30))})
+	o.Aggregate, err = aggregate.New(aggregate.Options{Wait: f.AggregateWait, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30))})
 	return err
 }

@@ -96,7 +96,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	}
 	if r := o.Rules; r != nil {
 		d.follower = newFollower(followOptions{Planner: r.Address, Credentials: r.Credentials, Host: r.Host, Dial: mark.GRPC(o.Proxy.Mark, slog.Default()),
-			Codec: o.Proxy.Values, Advise: d.proxy.Advise, Measures: d.proxy.Measures})
+			Codec: o.Proxy.Values, Advise: d.proxy.Advise, Measures: d.proxy.Measures, Sums: d.proxy.SetSums})
 	}
 	return d, nil
 }

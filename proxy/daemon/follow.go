@@ -11,6 +11,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -30,6 +31,7 @@ import (
 	"github.com/psidecar/psidecar/internal/retry"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
@@ -42,6 +44,8 @@ type followOptions struct {
 	Dial        []grpc.DialOption                // of the connection, besides the credentials
 	// Codec gets the rules; nil: this proxy has none, and says so.
 	Codec *values.Codec
+	// Sums, where not nil, gets the rules on sums, by job.
+	Sums func(map[string][]sums.Rule)
 	// Advise tries codecs for so long and reports by job.
 	Advise func(ctx context.Context, during time.Duration) (map[string]advice.Report, error)
 	// Measures, where not nil, says which measures hold for which jobs.
@@ -209,6 +213,8 @@ func (f *follower) reporting(ctx context.Context, stream grpc.BidiStreamingClien
 // applyRules takes up rules: all of them, or none where something is wrong with one.
 func (f *follower) applyRules(all *api.CodecRules) {
 	rules, err := parse(all)
+	onSums, bad := parseSums(all)
+	err = errors.Join(err, bad)
 	switch {
 	case err != nil:
 	case f.opts.Codec != nil:
@@ -222,7 +228,10 @@ func (f *follower) applyRules(all *api.CodecRules) {
 		f.change(func(r *api.CodecReport) { r.Refused = text[:min(len(text), 1024)] })
 		return
 	}
-	f.opts.Log.Info("rules for values by the planner", "version", all.GetVersion(), "rules", len(rules))
+	if f.opts.Sums != nil {
+		f.opts.Sums(onSums)
+	}
+	f.opts.Log.Info("rules by the planner", "version", all.GetVersion(), "for_values", len(rules), "jobs_with_rules_on_sums", len(onSums))
 	f.change(func(r *api.CodecReport) { r.Version, r.Refused = all.GetVersion(), "" })
 }
 
@@ -238,6 +247,19 @@ func parse(all *api.CodecRules) ([]values.Rule, error) {
 			own[i].Job = j.GetJob()
 		}
 		rules = append(rules, own...)
+	}
+	return rules, nil
+}
+
+// parseSums returns the rules on sums by job.
+func parseSums(all *api.CodecRules) (map[string][]sums.Rule, error) {
+	rules := map[string][]sums.Rule{}
+	for _, j := range all.GetSums() {
+		own, err := sums.Parse(j.GetRules())
+		if err != nil {
+			return nil, fmt.Errorf("sums of job %s: %w", j.GetJob(), err)
+		}
+		rules[j.GetJob()] = own
 	}
 	return rules, nil
 }

@@ -23,12 +23,13 @@ const (
 	PullQuantize  = "pull-quantize"         // what pulls differ by is rounded
 	Activations   = "threshold-activations" // of activations and their gradients the largest of each row go
 	Wire          = "wire"                  // values go as numbers of 16 bits
+	Aggregate     = "aggregate"             // pushes of a host's workers are summed
 	Placement     = "placement"             // keys are where a file says, from the start
 	Moves         = "moves"                 // keys move as the planner plans
 )
 
 // All lists the measures.
-var All = []string{Observe, Carry, Compact, Unchanged, Threshold, Slim, Quantize, PullThreshold, PullQuantize, Activations, Wire, Placement, Moves}
+var All = []string{Observe, Carry, Compact, Unchanged, Threshold, Slim, Quantize, PullThreshold, PullQuantize, Activations, Wire, Aggregate, Placement, Moves}
 
 // The states of a measure.
 const (

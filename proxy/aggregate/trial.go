@@ -1,0 +1,140 @@
+package aggregate
+
+import (
+	"sync"
+	"time"
+)
+
+// A trial finds out whether a job's pushes are answered sooner summed or one by one: a
+// carried push waits for the answer to its carrier's, and a sum for a link, or on
+// purpose, which may cost a job more than the bytes that are spared. What it feels of
+// either is measured, not calculated: pushes are summed and are not by turns, and the
+// better is kept for a while.
+//
+// A trial has no clock: it is told what time it is. A nil trial sums always; a new one
+// begins with sums.
+type trial struct {
+	mu sync.Mutex // guards the rest
+
+	off     bool      // the last verdict: pushes go one by one
+	turn    int       // of the trial under way, from 1; 0: none is
+	began   time.Time // of this turn; zero: with the next answer
+	answers int       // to pushes, in this turn
+	summed  int       // sums in this turn or, while no trial is under way, since the last
+	host    [rounds]float64
+	single  [rounds]float64 // seconds an answer, of the turns so far
+	until   time.Time       // no trial before
+	hold    time.Duration   // that the last verdict was kept for
+}
+
+const (
+	// rounds is how many turns of a trial have pushes summed, and as many have not.
+	rounds = 3
+	// turnAnswers and turnTime are how long a turn lasts at least.
+	turnAnswers = 64
+	turnTime    = time.Second
+	// turnMost is how long a turn may take: the job does something else then, and the
+	// trial ends without a verdict.
+	turnMost = 2 * time.Minute
+	// gain is how many times as long answers to summed pushes must take in each round
+	// for pushes to go one by one.
+	gain = 1.1
+	// worst is how many times as long answers may take the other way, than the way that
+	// pushes went, before the trial ends.
+	worst = 2
+	// leastSums is how many sums there must have been for a trial to begin, and in each
+	// turn for it to count: where links are never busy nothing is summed, and nothing lost.
+	leastSums = 4
+	// leastHold and mostHold are for how long a verdict is kept. Each that is the same as
+	// the one before is kept for twice as long.
+	leastHold, mostHold = 30 * time.Second, 16 * time.Minute
+)
+
+// isOff reports whether pushes go one by one now.
+func (t *trial) isOff() bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.goesSingly()
+}
+
+// goesSingly is isOff; t.mu is locked.
+func (t *trial) goesSingly() bool {
+	if t.turn > 0 {
+		return (t.turn%2 == 0) != t.off // the verdict before is tried first
+	}
+	return t.off
+}
+
+// sums notes that a push went with others' values in it.
+func (t *trial) sums() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.summed++
+}
+
+// answered notes that a server has answered a push.
+func (t *trial) answered(now time.Time) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch took := now.Sub(t.began); {
+	case t.turn == 0:
+		if !now.Before(t.until) && (t.off || t.summed >= leastSums) {
+			t.turn, t.began = 1, time.Time{}
+		}
+	case t.began.IsZero():
+		t.began, t.answers, t.summed = now, 0, 0
+	case took > turnMost:
+		t.decide(now, t.off)
+	default:
+		t.answers++
+		t.judge(now, took)
+	}
+}
+
+// judge looks whether a turn is over, and what came of it.
+func (t *trial) judge(now time.Time, took time.Duration) {
+	round, singly := (t.turn-1)/2, t.goesSingly()
+	mine, other := &t.host[round], &t.single[round]
+	if singly {
+		mine, other = other, mine
+	}
+	if t.turn%2 == 0 && took > worst*turnTime && took.Seconds() > worst**other*float64(max(t.answers, turnAnswers)) {
+		t.decide(now, t.off)
+		return
+	}
+	if t.answers < turnAnswers || took < turnTime {
+		return
+	}
+	if !singly && t.summed < leastSums {
+		t.decide(now, false) // there is nothing to lose
+		return
+	}
+	*mine = took.Seconds() / float64(t.answers)
+	if t.began = (time.Time{}); t.turn < 2*rounds {
+		t.turn++
+		return
+	}
+	slower := true
+	for i := range rounds {
+		slower = slower && t.host[i] > gain*t.single[i]
+	}
+	t.decide(now, slower)
+}
+
+// decide ends the trial.
+func (t *trial) decide(now time.Time, off bool) {
+	if off != t.off {
+		t.hold = 0
+	}
+	t.hold = min(max(2*t.hold, leastHold), mostHold)
+	t.off, t.turn, t.began, t.answers, t.summed, t.until = off, 0, time.Time{}, 0, 0, now.Add(t.hold)
+}

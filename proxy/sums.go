@@ -1,0 +1,149 @@
+package proxy
+
+import (
+	"cmp"
+	"strings"
+	"sync/atomic"
+
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/proxy/aggregate"
+)
+
+// sumRules are the planner's rules on sums, by job.
+type sumRules struct {
+	all atomic.Pointer[map[string][]sums.Rule]
+}
+
+// of returns the rules of a job by the first of its names that has some.
+func (s *sumRules) of(names ...string) []sums.Rule {
+	all := s.all.Load()
+	if all == nil {
+		return nil
+	}
+	for _, name := range names {
+		if rules := (*all)[name]; name != "" && len(rules) > 0 {
+			return rules
+		}
+	}
+	return nil
+}
+
+// SetSums takes the planner's rules on whether pushes are summed, by job, in place of
+// those before. The map is the proxy's.
+func (p *Proxy) SetSums(rules map[string][]sums.Rule) { p.sums.all.Store(&rules) }
+
+// aggregates reports whether pushes on a connection are to be summed whose keys lie in a
+// range; job is its scheduler, as the node table has it. The job's owner has the last word,
+// and the planner the one before.
+func (p *Proxy) aggregates(c *connection, job string, keys sums.Keys) bool {
+	title := p.opts.Titles.Of(c.origin, c.job)
+	switch title.Wishes.Aggregate {
+	case sums.Host:
+		return true
+	case sums.None:
+		return false
+	}
+	return sums.Decide(p.sums.of(c.job, job, title.Name), keys, !p.opts.AggregateAsked)
+}
+
+// summed is what is known of a connection's pushes; said is false where there was none.
+type summed struct {
+	why  string // they are not summed; empty: they are
+	said bool
+}
+
+func (c *connection) summed() (s summed) {
+	if q := c.sums.Load(); q != nil {
+		s.why, s.said = q.Said()
+	}
+	return s
+}
+
+// noPushes is why pushes are not summed where there were none.
+const noPushes = "no_pushes"
+
+// sumsLine says of a job whether pushes of this host's workers are summed: of connections
+// that have had one of 4 KiB or more.
+func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
+	var pushing []carried
+	for _, c := range all {
+		if c.summed.said {
+			pushing = append(pushing, c)
+		}
+	}
+	l := measure.Line{Job: job, Measure: measure.Aggregate}
+	l.Setting, l.From = p.sumsAsked(job)
+	switch {
+	case p.opts.Aggregate == nil && l.From == "planner":
+		l.Setting, l.From = "", ""
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "the planner wants it, but nobody has told this proxy that the servers add", Do: "--aggregate asked --handler add of psidecar proxy and up, where they do"})
+	case p.opts.Aggregate == nil:
+		l.Setting, l.From = "", ""
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "nobody asked for it", Do: "--aggregate host --handler add of psidecar proxy and up, where servers add up what they get, at once"})
+	case l.Setting == "":
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "nobody has asked for it of this job", Do: "psidecar plan aggregate apply, or PSIDECAR_AGGREGATE=host"})
+	case len(pushing) == 0:
+		l.Lack(measure.Gap{Reason: noPushes, Why: "no push of 4 KiB or more has gone to another host through this proxy"})
+	default:
+		setting, from := l.Setting, l.From
+		l = p.line(job, measure.Aggregate, pushing, func(c *carried) *measure.Gap { return sumsGap(c.summed.why) })
+		l.Setting, l.From = setting, from
+	}
+	l.Judge()
+	return l
+}
+
+// sumsAsked returns what was asked for of a job, and by whom; empty: nothing.
+func (p *Proxy) sumsAsked(job string) (setting, from string) {
+	name := ""
+	for _, t := range p.opts.Titles.All(job) {
+		if name = cmp.Or(name, t.Name); t.Wishes.Aggregate != "" {
+			return "aggregate " + t.Wishes.Aggregate, measure.Asked
+		}
+	}
+	var texts []string
+	for _, r := range p.sums.of(job, name) {
+		texts = append(texts, r.String())
+	}
+	switch {
+	case len(texts) > 0:
+		return "aggregate " + strings.Join(texts[:min(len(texts), 4)], ", "), "planner"
+	case p.opts.Aggregate == nil || p.opts.AggregateAsked:
+		return "", "flags"
+	case p.opts.Aggregate.Tries():
+		return "--aggregate auto", "flags"
+	}
+	return "--aggregate host", "flags"
+}
+
+// sumsGap says why pushes of a connection are not summed; nil: they are.
+func sumsGap(why string) *measure.Gap {
+	if why == "" {
+		return nil
+	}
+	g := &measure.Gap{Reason: why, Why: why}
+	if text, ok := sumsWhy[why]; ok {
+		g.Why, g.Do = text[0], text[1]
+	}
+	return g
+}
+
+// sumsWhy has the reasons of package aggregate in words, and what to do.
+var sumsWhy = map[string][2]string{
+	aggregate.Alone:     {"no other worker of this host pushes to that server through this proxy", "nothing; workers in pods of their own are not summed"},
+	aggregate.First:     {"the last push was the connection's first of its keys, which may be initial values", "nothing; the next ones are summed"},
+	aggregate.Kind:      {"nobody says what its values are", "--char-values, where they are of type CHAR or OTHER"},
+	aggregate.Large:     {"pushes are larger than 64 MiB, or than there was memory to hold", "more --proxy-memory, in the second case"},
+	aggregate.NoRoom:    {"all the memory for sums is in use", "more --proxy-memory, of which an eighth is for a server's"},
+	aggregate.Repeats:   {"the job uses PS_RESEND: after a kill nobody would know which repeated pushes are in a sum", "nothing, or a job without it"},
+	aggregate.Sums:      {"the server answers pushes together, so that it does not add them at once", "nothing: sums are not for such servers"},
+	aggregate.Unheard:   {"the server's answers to the worker have not been seen to come through this proxy yet", "nothing where that lasts a moment; else start the job after the proxies"},
+	aggregate.Unknown:   {"the job's node table came before this proxy, or past it", "start the job after the proxy"},
+	aggregate.Retired:   {"this proxy is about to end", "nothing"},
+	aggregate.Slower:    {"answers come sooner where pushes go one by one", "nothing; --aggregate host sums all the same"},
+	aggregate.Unscoped:  {"nobody says of which job's cgroup the worker is", "psidecar agent --intercept beside the proxy"},
+	aggregate.Unwanted:  {"the job's owner or the planner wants none for these keys", "psidecar plan aggregate clear, where it is the planner"},
+	aggregate.Rules:     {"a rule leaves out values of its pushes by what each worker has pulled", "no --slim and no --threshold-activations for these keys"},
+	aggregate.Elsewhere: {"requests are split among servers", "no --act and no --placement"},
+}

@@ -1,0 +1,123 @@
+package proxy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/proxy/called"
+	"github.com/psidecar/psidecar/proxy/codec/values"
+)
+
+// summing returns a proxy that sums pushes, of all jobs or where somebody asks.
+func summing(t *testing.T, o aggregate.Options, asked bool) *Proxy {
+	t.Helper()
+	table, err := aggregate.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Options{Aggregate: table, AggregateAsked: asked, Titles: &called.Table{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The owner of a job comes before the planner, by the job's address or its name, and the
+// planner before flags.
+func TestWhoAsksForSums(t *testing.T) {
+	rules := map[string][]sums.Rule{
+		measuredJob: {{Form: sums.Host, Keys: &sums.Keys{Last: 99}}, {Form: sums.None, Keys: &sums.Keys{First: 100, Last: 199}}},
+		"ads/ctr":   {{Form: sums.None}},
+	}
+	low, middle, high, both := sums.Keys{Last: 9}, sums.Keys{First: 120, Last: 130}, sums.Keys{First: 500, Last: 600}, sums.Keys{First: 90, Last: 110}
+	for _, c := range []struct {
+		name  string
+		asked bool
+		rules map[string][]sums.Rule
+		title called.Title
+		job   string
+		want  [4]bool // of low, middle, high and both
+	}{
+		{"flags", false, nil, called.Title{}, measuredJob, [4]bool{true, true, true, true}},
+		{"nobody", true, nil, called.Title{}, measuredJob, [4]bool{}},
+		{"planner beside flags", false, rules, called.Title{}, measuredJob, [4]bool{true, false, true, false}},
+		{"planner alone", true, rules, called.Title{}, measuredJob, [4]bool{true, false, false, false}},
+		{"another job", true, rules, called.Title{}, "198.18.0.9:1", [4]bool{}},
+		{"a name", false, rules, called.Title{Name: "ads/ctr"}, "198.18.0.9:1", [4]bool{}},
+		{"owner", true, rules, called.Title{Wishes: policy.Policy{Aggregate: "host"}}, measuredJob, [4]bool{true, true, true, true}},
+		{"owner says none", false, rules, called.Title{Wishes: policy.Policy{Aggregate: "none"}}, measuredJob, [4]bool{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := summing(t, aggregate.Options{}, c.asked)
+			p.SetSums(c.rules)
+			p.opts.Titles.Set("worker", c.job, c.title)
+			var got [4]bool
+			for i, keys := range []sums.Keys{low, middle, high, both} {
+				got[i] = p.aggregates(&connection{job: c.job, origin: "worker"}, c.job, keys)
+			}
+			if got != c.want {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// The line of sums says who asked, on how many connections they are made, and why not on
+// others.
+func TestSumsLine(t *testing.T) {
+	on, alone, quiet := carried{codec: values.Name, summed: summed{said: true}}, carried{codec: values.Name, summed: summed{said: true, why: aggregate.Alone}}, carried{codec: values.Name}
+	planned := map[string][]sums.Rule{measuredJob: {{Form: sums.Host}}}
+	none, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted.SetSums(planned)
+	asked := summing(t, aggregate.Options{}, true)
+	planner := summing(t, aggregate.Options{}, true)
+	planner.SetSums(planned)
+	for name, c := range map[string]struct {
+		p                   *Proxy
+		all                 []carried
+		text, reason, words string
+	}{
+		"nothing":       {none, []carried{on}, "off", measure.NotSet, "--aggregate host --handler add"},
+		"planner only":  {wanted, []carried{on}, "off", measure.NotSet, "nobody has told this proxy"},
+		"not asked for": {asked, []carried{on}, "off", measure.NotSet, "plan aggregate apply"},
+		"planner":       {planner, []carried{on, quiet}, "on (planner: aggregate host), 1 of 1 connections", "", ""},
+		"in part":       {summing(t, aggregate.Options{Try: true}, false), []carried{on, alone, quiet}, "part (flags: --aggregate auto), 1 of 2 connections", aggregate.Alone, "no other worker"},
+		"no pushes":     {summing(t, aggregate.Options{}, false), []carried{quiet}, "off (flags: --aggregate host)", noPushes, "4 KiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lineOf(t, c.p.measures(measuredJob, c.all), measure.Aggregate)
+			if l.String() != c.text {
+				t.Errorf("%q, want %q", l.String(), c.text)
+			}
+			if c.reason == "" {
+				if len(l.Not) > 0 {
+					t.Errorf("%+v", l.Not)
+				}
+				return
+			}
+			if len(l.Not) != 1 || l.Not[0].Reason != c.reason || !strings.Contains(l.Not[0].String(), c.words) {
+				t.Errorf("%+v, want %s: %s", l.Not, c.reason, c.words)
+			}
+		})
+	}
+}
+
+// Every reason is in words.
+func TestReasonsOfSums(t *testing.T) {
+	for _, why := range aggregate.Reasons {
+		if text := sumsWhy[why]; text[0] == "" || text[1] == "" {
+			t.Errorf("%s is not explained", why)
+		}
+	}
+}
