@@ -61,13 +61,13 @@ type runLive struct {
 	past  []uint64 // those of the runs before it, of which some host may still tell
 	hosts map[string]*counted
 	// Sums of agents that have ended, or of a planner before this one.
-	kept sums
+	kept tally
 }
 
 // maxPast is how many tables of earlier runs are remembered.
 const maxPast = 4
 
-type sums struct {
+type tally struct {
 	bytes, left uint64
 	steps       float64 // of all workers
 }
@@ -75,7 +75,7 @@ type sums struct {
 // counted is what a host's agent has counted of a job: now, and at the run's begin.
 type counted struct {
 	incarnation uint64
-	base, now   sums
+	base, now   tally
 	workers     map[string]bool // that have made steps
 }
 
@@ -220,7 +220,7 @@ func (b *runBook) begin(job, name string, since int64, table uint64, all []*host
 			continue
 		}
 		v.run = *r
-		v.kept = sums{r.Bytes, r.LeftHostBytes, r.Steps * float64(r.Workers)}
+		v.kept = tally{r.Bytes, r.LeftHostBytes, r.Steps * float64(r.Workers)}
 		for _, h := range all { // what they counted meanwhile nobody has kept
 			now := sumsOf(h.job)
 			v.hosts[h.host.GetHost()] = &counted{incarnation: h.host.GetIncarnation(), base: now, now: now, workers: map[string]bool{}}
@@ -229,19 +229,21 @@ func (b *runBook) begin(job, name string, since int64, table uint64, all []*host
 	return v
 }
 
-func sumsOf(j *api.JobReport) sums {
-	s := sums{bytes: j.GetBytes(), left: j.GetLeftHostBytes()}
+func sumsOf(j *api.JobReport) tally {
+	s := tally{bytes: j.GetBytes(), left: j.GetLeftHostBytes()}
 	for _, w := range j.GetSteps() {
 		s.steps += float64(w.GetSteps())
 	}
 	return s
 }
 
-func (s sums) plus(o sums) sums { return sums{s.bytes + o.bytes, s.left + o.left, s.steps + o.steps} }
+func (s tally) plus(o tally) tally {
+	return tally{s.bytes + o.bytes, s.left + o.left, s.steps + o.steps}
+}
 
 // minus is what came to s since o, which is never more but where an agent began anew.
-func (s sums) minus(o sums) sums {
-	return sums{s.bytes - min(o.bytes, s.bytes), s.left - min(o.left, s.left), max(s.steps-o.steps, 0)}
+func (s tally) minus(o tally) tally {
+	return tally{s.bytes - min(o.bytes, s.bytes), s.left - min(o.left, s.left), max(s.steps-o.steps, 0)}
 }
 
 // count takes up what a host reports.
@@ -258,7 +260,7 @@ func (v *runLive) count(h *hostJob) {
 		}
 	case c.incarnation != h.host.GetIncarnation():
 		v.kept = v.kept.plus(c.now.minus(c.base))
-		c.incarnation, c.base = h.host.GetIncarnation(), sums{}
+		c.incarnation, c.base = h.host.GetIncarnation(), tally{}
 	}
 	c.now = now
 	for _, w := range h.job.GetSteps() {

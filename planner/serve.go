@@ -36,6 +36,9 @@ func (p *Planner) serve(ctx context.Context) (err error) {
 	g.Go(func() error { return p.live.Run(ctx) })
 	g.Go(func() error { p.lookAfter(ctx); return nil })
 	g.Go(func() error { p.keepRuns(ctx); return nil })
+	if p.opts.Act {
+		g.Go(func() error { p.sumPushes(ctx); return nil })
+	}
 	slog.Info("taking reports", "address", p.opts.Reports.Addr().String())
 	g.Go(func() error {
 		<-ctx.Done()

@@ -129,3 +129,18 @@ func Decide(rules []Rule, keys Keys, otherwise bool) bool {
 	}
 	return otherwise
 }
+
+// Of returns rules that have pushes of some ranges summed, and others not; all: of all
+// keys. No ranges, no rules.
+func Of(ranges []Keys, all bool) (rules []Rule) {
+	switch {
+	case len(ranges) == 0:
+		return nil
+	case all:
+		return []Rule{{Form: Host}}
+	}
+	for _, k := range ranges[:min(len(ranges), MaxRules-1)] {
+		rules = append(rules, Rule{Keys: &k, Form: Host})
+	}
+	return append(rules, Rule{Form: None})
+}

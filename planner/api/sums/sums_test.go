@@ -68,3 +68,22 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+// Rules of ranges have these summed and nothing else.
+func TestOf(t *testing.T) {
+	rules := Of([]Keys{{10, 19}, {50, 59}}, false)
+	for keys, want := range map[Keys]bool{{10, 19}: true, {50, 50}: true, {15, 25}: false, {20, 49}: false, {60, 99}: false} {
+		if err := Check(rules); err != nil || Decide(rules, keys, true) != want {
+			t.Errorf("keys %v: want %v; %v", keys, want, err)
+		}
+	}
+	if rules := Of([]Keys{{10, 19}}, true); !Decide(rules, All, false) {
+		t.Errorf("of all keys: %v", rules)
+	}
+	if rules := Of(nil, false); len(rules) > 0 {
+		t.Errorf("of none: %v", rules)
+	}
+	if rules := Of(make([]Keys, 100), false); Check(rules) != nil {
+		t.Errorf("of too many: %v", Check(rules))
+	}
+}

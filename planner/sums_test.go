@@ -1,0 +1,99 @@
+package planner
+
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/forms"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/codecs"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// dense is a State of one job, whose workers use all keys of one block in each step and one
+// in a hundred of another.
+type dense struct {
+	page.State
+	over  bool
+	hosts []string // of each worker
+}
+
+const steps = 100
+
+func (d *dense) Jobs() []page.Job {
+	j := page.Job{Name: at1, State: page.Running}
+	if d.over {
+		j.State = page.Over
+	}
+	for i, host := range d.hosts {
+		j.Nodes = append(j.Nodes, page.Node{Name: worker(i), Role: "worker", Host: host})
+	}
+	return []page.Job{j}
+}
+
+func worker(i int) string { return "worker" + string(rune('0'+i)) }
+
+func (d *dense) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
+	h := page.Heatmap{Job: job, Blocks: []page.Block{page.NewBlock(0, 99, 100, false), page.NewBlock(1000, 1999, 1000, false)}}
+	for i := range d.hosts {
+		h.Workers = append(h.Workers, worker(i))
+		row := []uint64{100 * steps, 10 * steps}
+		if q.Measure == page.PushedBytes {
+			row = []uint64{row[0] * 4, row[1] * 4}
+		}
+		h.Counts = append(h.Counts, row)
+	}
+	return h, nil
+}
+
+func (d *dense) Servers(string, page.Range) (s page.Servers, err error) {
+	for i := range d.hosts {
+		s.Workers = append(s.Workers, page.WorkerLoad{Name: worker(i), Steps: steps})
+	}
+	return s, nil
+}
+
+// Rules come when the same was found twice, and go with the job, or where nothing is saved
+// any more.
+func TestSumsByAlpha(t *testing.T) {
+	rules, err := codecs.New(t.Context(), &store.Memory{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := &dense{hosts: []string{"a", "a", "b", "b"}}
+	s := summer{state: job, rules: rules, title: func(job string) string { return job }}
+	const dense = `[{"keys":"0-99","form":"host","by":"planner"},{"form":"none","by":"planner"}]`
+	look := func(when, want string) {
+		t.Helper()
+		s.look(t.Context())
+		d, err := rules.Describe(t.Context(), &api.DescribeRulesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, j := range d.GetRules().GetSums() {
+			got += j.GetRules()
+		}
+		if got != want {
+			a, err := page.AlphaOf(job, at1, 64, forms.Cluster{})
+			t.Errorf("%s: %s, want %s; %+v, %v", when, got, want, a, err)
+		}
+	}
+	look("at first", "")
+	look("again", dense)
+	look("and again", dense)
+	job.hosts = []string{"a", "b", "c", "d"}
+	look("workers on hosts of their own", dense)
+	look("again", "")
+	job.hosts = []string{"a", "a", "b", "b"}
+	look("back", "")
+	look("again", dense)
+	job.over = true
+	look("over", "")
+	if _, err := rules.SetSums(t.Context(), &api.JobRules{Job: at1, Rules: `[{"form":"none"}]`}); err != nil {
+		t.Fatal(err)
+	}
+	job.over = false
+	look("with a rule of somebody's", `[{"form":"none"}]`)
+	look("again", `[{"form":"none"}]`)
+}
