@@ -97,7 +97,11 @@ func (r *RuleChange) Carry(ctx context.Context, c api.CodecsClient, rules string
 	if err != nil {
 		return nil, 0, err
 	}
-	version := set.GetVersion()
+	return r.await(ctx, c, set.GetVersion())
+}
+
+// await waits until the proxies that follow the planner have taken up rules of a version.
+func (r *RuleChange) await(ctx context.Context, c api.CodecsClient, version uint64) (d *api.CodecsDescription, following int, err error) {
 	for end := time.Now().Add(r.Wait); ; {
 		if d, err = c.Describe(ctx, &api.DescribeRulesRequest{Job: r.Job}); err != nil {
 			return nil, 0, err

@@ -37,7 +37,11 @@ psidecar partition --input rcv1.libsvm -k 8 --all --plot traffic.png   # all alg
 	"plan aggregate": `psidecar plan aggregate show`,
 	"plan aggregate show": `psidecar plan aggregate show --agent planner-host:9812
 psidecar plan aggregate show job.psr --machines 8 --each 4   # of a recording, as if on 8 machines`,
-	"plan codecs": `psidecar plan codecs show`,
+	"plan aggregate apply": `psidecar plan aggregate apply --job 10.0.0.1:8000         # what show proposes: says what it would do
+psidecar plan aggregate apply --job 10.0.0.1:8000 --act   # and does it
+psidecar plan aggregate apply --job 10.0.0.1:8000 --keys 0-99999 --form none --act`,
+	"plan aggregate clear": `psidecar plan aggregate clear --job 10.0.0.1:8000 --act`,
+	"plan codecs":          `psidecar plan codecs show`,
 	"plan codecs set": `psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99         # says what it would do
 psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99 --act   # and does it`,
 	"plan codecs clear": `psidecar plan codecs clear --job 10.0.0.1:8000 --act`,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -17,16 +18,17 @@ import (
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
 	"github.com/psidecar/psidecar/page/forms"
+	"github.com/psidecar/psidecar/planner/api/sums"
 )
 
 func newPlanAggregateCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "aggregate",
-		Short: "Compare ways to keep parameters the same on all machines: servers, a sum of each host, all-reduce, all-gather",
+		Short: "Compare ways to keep parameters the same on all machines, and have what a host pushes summed where that saves bytes",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newAggregateShowCommand(e))
+	cmd.AddCommand(newAggregateShowCommand(e), newAggregateApplyCommand(e), newAggregateClearCommand(e))
 	return cmd
 }
 
@@ -132,7 +134,24 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 	}
 	fmt.Fprintf(w, "all\t%d\t%s\t%s", a.Keys, draw.BytesText(a.Bytes), draw.ShareText(a.Alpha))
 	printForms(w, a.Forms, a.Least)
-	return w.Flush()
+	if err := w.Flush(); err != nil || a.Forms == nil {
+		return err
+	}
+	return printProposed(out, client.SumsOf(a))
+}
+
+// printProposed says of which keys sums are worth it.
+func printProposed(out io.Writer, rules []sums.Rule) error {
+	if len(rules) == 0 {
+		_, err := fmt.Fprintln(out, "proposed: no sums; they would not save a twentieth of the bytes of any range")
+		return err
+	}
+	var texts []string
+	for i := range rules {
+		texts = append(texts, rules[i].String())
+	}
+	_, err := fmt.Fprintf(out, "proposed: %s (psidecar plan aggregate apply)\n", strings.Join(texts, ", "))
+	return err
 }
 
 func printForms(w io.Writer, costs map[string]float64, least string) {

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/recording"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
 )
 
 // sparselyUsed writes a recording of two workers that each push keys 0 to 9 in each of 100
@@ -64,5 +69,60 @@ func TestAggregateShow(t *testing.T) {
 	}
 	if code, _, stderr = runTest(t, nil, "plan", "aggregate", "show", path, "--machines", "-1"); code != 2 || !strings.Contains(stderr, "--machines -1") {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// Rules on sums are proposed by alpha, set for some keys, and dropped, with --act only.
+func TestAggregateApply(t *testing.T) {
+	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
+	worth := page.Alpha{Ranges: []page.AlphaRange{{Block: page.NewBlock(0, 99, 100, false), Forms: map[string]float64{"servers": 400, "host_sums": 100}}}}
+	asked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := json.NewEncoder(w).Encode(worth); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(asked.Close)
+	const job = "198.18.0.1:9000"
+	for _, tc := range []struct {
+		args  string
+		code  int
+		want  string // printed
+		rules string // as the planner has them then
+	}{
+		{"apply --ahead --agent " + asked.URL, 0, `then: [{"form":"host"}]`, ""},
+		{"apply --agent " + asked.URL + " --act", 2, "knows no job", ""},
+		{"apply --ahead --act --agent " + asked.URL, 0, "set; taken up by 0 proxies", `[{"form":"host"}]`},
+		{"apply --keys 0-9", 2, "needs --form", `[{"form":"host"}]`},
+		{"apply --form rack", 2, "want host or none", `[{"form":"host"}]`},
+		{"apply --keys 9-1 --form none", 2, "--keys", `[{"form":"host"}]`},
+		{"apply --keys 0-9 --form none --act --ahead", 0, "taken up by", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
+		{"clear --keys 0-9", 0, "nothing is changed", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
+		{"clear --keys 0-9 --act", 0, "taken up by", `[{"form":"host"}]`},
+		{"apply --form none --act", 1, "it holds nowhere", `[{"form":"none"}]`},
+		{"clear --act", 0, "taken up by", ""},
+	} {
+		args := append([]string{"plan", "aggregate"}, strings.Fields(tc.args)...)
+		code, stdout, stderr := runTest(t, nil, append(args, "--planner", address, "--job", job)...)
+		if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
+			t.Errorf("%s: exit code %d, %q; want %d, %q", tc.args, code, stdout+stderr, tc.code, tc.want)
+		}
+		d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{Job: job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if len(d.GetRules().GetSums()) > 0 {
+			got = d.GetRules().GetSums()[0].GetRules()
+		}
+		if got != tc.rules {
+			t.Errorf("%s: the rules are %s, want %s", tc.args, got, tc.rules)
+		}
+	}
+	worth.Ranges[0].Forms["host_sums"] = 400
+	if code, _, stderr := runTest(t, nil, "plan", "aggregate", "apply", "--agent", asked.URL, "--planner", address, "--job", job, "--ahead"); code != 1 || !strings.Contains(stderr, "nothing to propose") {
+		t.Errorf("where nothing is saved: exit code %d, %q", code, stderr)
+	}
+	if code, _, stderr := runTest(t, nil, "plan", "aggregate", "clear", "--planner", address); code != 2 || !strings.Contains(stderr, "--job") {
+		t.Errorf("without a job: exit code %d, %q", code, stderr)
 	}
 }

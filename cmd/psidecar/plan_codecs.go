@@ -63,6 +63,9 @@ func printCodecs(out io.Writer, d *api.CodecsDescription) error {
 	for _, j := range d.GetRules().GetJobs() {
 		fmt.Fprintf(w, "job %s: %s\n", j.GetJob(), j.GetRules())
 	}
+	for _, j := range d.GetRules().GetSums() {
+		fmt.Fprintf(w, "job %s, sums of a host's pushes: %s\n", j.GetJob(), j.GetRules())
+	}
 	if len(d.GetFollowers()) == 0 {
 		fmt.Fprintln(w, "no proxy follows")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/planner/codecs"
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
@@ -150,6 +152,36 @@ func TestWithoutCodec(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "why it was not tried", func() bool { return follower().GetUntried() == "no codec for values" })
+	cancel()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Rules on sums are taken up beside those for values.
+func TestRulesOnSumsAreTakenUp(t *testing.T) {
+	s, at, stop := planner(t, "127.0.0.1:0")
+	got := make(chan map[string][]sums.Rule, 16)
+	f := newFollower(followOptions{Planner: at, Host: "host-0", Sums: func(rules map[string][]sums.Rule) { got <- rules }})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	if rules := <-got; len(rules) > 0 {
+		t.Errorf("at first: %v", rules)
+	}
+	for _, text := range []string{`[{"keys":"0-9","form":"none"},{"form":"host"}]`, ""} {
+		if _, err := s.SetSums(t.Context(), &api.JobRules{Job: "a:1", Rules: text}); err != nil {
+			t.Fatal(err)
+		}
+		want, err := sums.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rules := <-got; !reflect.DeepEqual(rules["a:1"], want) {
+			t.Errorf("%v, want %s", rules, text)
+		}
+	}
 	cancel()
 	stop()
 	if err := <-ended; err != nil {

@@ -1,0 +1,82 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/sums"
+)
+
+// A SumsChange changes the rules that a planner has on whether pushes of a job's hosts
+// are summed.
+type SumsChange struct {
+	Job string // its scheduler's host:port, or its name
+	// Edit returns the rules that are to be in place of those of before.
+	Edit func(before []sums.Rule) ([]sums.Rule, error)
+	// Sets, Ahead, Wait: as of a [RuleChange].
+	Sets, Ahead bool
+	Wait        time.Duration
+}
+
+func (s *SumsChange) change() *RuleChange {
+	return &RuleChange{Job: s.Job, Sets: s.Sets, Ahead: s.Ahead, Wait: s.Wait}
+}
+
+// Propose returns the rules that the job has and those that it would have, as JSON;
+// empty: none. It changes nothing.
+func (s *SumsChange) Propose(ctx context.Context, c api.CodecsClient) (before, after string, err error) {
+	d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: s.Job})
+	if err != nil {
+		return "", "", err
+	}
+	if all := d.GetRules().GetSums(); len(all) > 0 {
+		before = all[0].GetRules()
+	}
+	if err := s.change().isThere(d, before != ""); err != nil {
+		return "", "", err
+	}
+	was, err := sums.Parse(before)
+	if err != nil {
+		return "", "", err
+	}
+	rules, err := s.Edit(was)
+	if err != nil || len(rules) == 0 {
+		return before, "", err
+	}
+	if err := sums.Check(rules); err != nil {
+		return "", "", cli.UsageError{Err: err}
+	}
+	text, err := json.Marshal(rules)
+	return before, string(text), err
+}
+
+// Carry sets rules, as Propose returns them, and waits until the proxies that follow the
+// planner have taken them up; following is how many do.
+func (s *SumsChange) Carry(ctx context.Context, c api.CodecsClient, rules string) (d *api.CodecsDescription, following int, err error) {
+	set, err := c.SetSums(ctx, &api.JobRules{Job: s.Job, Rules: rules})
+	if err != nil {
+		return nil, 0, err
+	}
+	return s.change().await(ctx, c, set.GetVersion())
+}
+
+// SumsOf returns rules that sum what saves bytes, by measured alpha; none where nothing
+// does.
+func SumsOf(a *page.Alpha) []sums.Rule {
+	found, all := a.Sums(sums.MaxRules - 1)
+	var ranges []sums.Keys
+	for _, r := range found {
+		ranges = append(ranges, sums.Keys(r))
+	}
+	return sums.Of(ranges, all)
+}
+
+// WithoutSums returns rules without those for some keys.
+func WithoutSums(rules []sums.Rule, keys sums.Keys) []sums.Rule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r sums.Rule) bool { return r.Range() == keys })
+}
