@@ -24,6 +24,9 @@ type counted struct {
 	rate                        uint64
 	sidecar, job, env           []string
 	late                        bool // pushes may come late: the workers check nothing
+
+	ready  func(all []*sidecar.Sidecar)                         // before the job; nil: nothing
+	beside func(all []*sidecar.Sidecar, running *hosts.Running) // while it runs; nil: nothing
 }
 
 // pushed is what came of it.
@@ -47,6 +50,9 @@ func (c counted) do(t testing.TB) (p pushed) {
 	for _, h := range all {
 		sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir()}, c.sidecar...)...))
 	}
+	if c.ready != nil {
+		c.ready(sidecars)
+	}
 	before, err := net.Traffic()
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +63,9 @@ func (c counted) do(t testing.TB) (p pushed) {
 	running, err := hosts.Job{Scheduler: node, Servers: hosts.Repeat(1, node), Workers: hosts.Repeat(c.workers, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: c.env}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.beside != nil {
+		c.beside(sidecars, running)
 	}
 	if err := running.Wait(); err != nil {
 		for _, node := range running.Nodes() {

@@ -1,0 +1,64 @@
+package codecs
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// Proxies that sum only what somebody asks for sum a job's pushes once the planner says so,
+// and status says that it was the planner. A rule for some keys alone leaves the others be.
+func TestPlannerHasPushesSummed(t *testing.T) {
+	c := counted{workers: 4, keys: 6000, width: 4, steps: 150, job: []string{"--count-most", "50000"},
+		sidecar: []string{"--handler", "add", "--aggregate", "asked", "--aggregate-wait", "2s"}}
+	apply := func(args ...string) func([]*sidecar.Sidecar) {
+		return func(all []*sidecar.Sidecar) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, build(t, "cmd/psidecar"), append([]string{"plan", "aggregate", "apply", "--job", all[1].Address(9091), "--ahead", "--act",
+				"--planner", all[0].Address(sidecar.Planner)}, args...)...)
+			var out strings.Builder
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := all[0].Host.Run(ctx, cmd); err != nil || !strings.Contains(out.String(), "taken up by 1 proxy") {
+				t.Fatalf("%v: %v: %s", cmd.Args, err, out.String())
+			}
+		}
+	}
+	seen := ""
+	c.beside = func(all []*sidecar.Sidecar, running *hosts.Running) {
+		for seen == "" {
+			select {
+			case <-running.Workers[0].Process.Done():
+				return
+			default:
+			}
+			state, err := all[0].Connections(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range state.Measures {
+				if l.Measure == measure.Aggregate && l.On > 0 {
+					seen = l.String()
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	c.ready = apply("--form", "host")
+	summed := c.do(t)
+	t.Logf("%s: %v", seen, summed)
+	if a := summed.aggregate; a.Carried == 0 || a.Lost > 0 || !strings.Contains(seen, "(planner: aggregate host)") {
+		t.Errorf("status says %q; %+v", seen, a)
+	}
+	c.ready, c.beside, c.steps = apply("--form", "host", "--keys", "0-9"), nil, 30
+	if a := c.do(t).aggregate; a.Carried > 0 || a.Passed[aggregate.Unwanted] == 0 {
+		t.Errorf("with a rule for other keys: %+v", a)
+	}
+}
