@@ -10,6 +10,7 @@
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
 #   make eval-codecs     what models lose under the codecs, what is saved, and time to the same loss; many minutes, root
+#   make eval-aggregate  what forms of keeping parameters move, by Parallax; shared pulls and summed pushes; half an hour, root
 #   make image      container images for amd64 and arm64, with bills of materials, in bin/image
 #   make eval-dynamic    strategies for moving keys, tried on made traces; a minute
 #   make eval-moving     live: keys that move after wandering favourites, text divided before a run; many minutes
@@ -36,7 +37,7 @@ TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-d
 BENCH_PACKAGES := haproxy
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build beam man completions clean-man image programs release manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
+.PHONY: build beam man completions clean-man image programs release manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs eval-aggregate lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
@@ -160,6 +161,14 @@ eval-codecs:
 	$(GO) run ./test/eval --what threshold,lifespan,gradients-time,slim,pulls,activations,activations-others,activations-deep,activations-time,theorem $(EVALFLAGS)
 	mkdir -p bin/eval
 	PSIDECAR_EVAL=1 PSIDECAR_EVAL_OUT=$(CURDIR)/bin/eval $(GO) test -v -timeout 60m -count=1 -run 'TestTable$$|TestTimeToLoss' ./test/codecs
+
+# Tables 3 and 4 of Parallax, the search for a number of parts beside trying all, parts
+# beside a chain by calculation, and (needs root) bytes and processor time of shared pulls
+# and summed pushes, four workers on a host. Half an hour on two cores, most of it the last.
+eval-aggregate:
+	$(GO) run ./test/eval --what transfer,architectures $(EVALFLAGS)
+	$(GO) test -v -count=1 ./planner/parts
+	$(GO) test -v -timeout 60m -count=1 -run '^$$' -bench 'SharedPulls|SummedPushes' -benchtime 1x ./test/codecs
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

@@ -47,7 +47,7 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
 	flags.StringSliceVar(&f.roles, prefix+"tls-role", nil, "ROLE=PATTERN: certificates with such a DNS name or URI have the role (agent, proxy, planner, operator), besides those that name it themselves as psidecar://ROLE/NAME; {host} in the pattern: for that host alone; can be repeated")
 	flags.StringVar(&f.socket, prefix+"socket", client.PlannerSocket, "unix socket at which root, the planner's own user and --admin-uid may do everything, for psidecar plan on the same host; empty: none")
-	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply)")
+	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply), and have pushes of a host's workers be summed where alpha says that it saves bytes (psidecar plan aggregate apply)")
 	f.live = live.DefaultOptions
 	flags.StringVar(&f.live.Strategy, prefix+"strategy", f.live.Strategy, "how to plan for running jobs: "+strings.Join(live.Strategies(), ", "))
 	flags.Float64Var(&f.live.Horizon, prefix+"horizon", f.live.Horizon, "steps of the workers in which a move must pay back")
