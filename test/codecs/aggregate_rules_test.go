@@ -16,7 +16,7 @@ import (
 // Proxies that sum only what somebody asks for sum a job's pushes once the planner says so,
 // and status says that it was the planner. A rule for some keys alone leaves the others be.
 func TestPlannerHasPushesSummed(t *testing.T) {
-	c := counted{workers: 4, keys: 6000, width: 4, steps: 150, job: []string{"--count-most", "50000"},
+	c := counted{workers: 4, keys: 1500, width: 16, steps: 60, job: []string{"--count-most", "50000"},
 		sidecar: []string{"--handler", "add", "--aggregate", "asked", "--aggregate-wait", "2s"}}
 	apply := func(args ...string) func([]*sidecar.Sidecar) {
 		return func(all []*sidecar.Sidecar) {
@@ -57,7 +57,7 @@ func TestPlannerHasPushesSummed(t *testing.T) {
 	if a := summed.aggregate; a.Carried == 0 || a.Lost > 0 || !strings.Contains(seen, "(planner: aggregate host)") {
 		t.Errorf("status says %q; %+v", seen, a)
 	}
-	c.ready, c.beside, c.steps = apply("--form", "host", "--keys", "0-9"), nil, 30
+	c.ready, c.beside, c.steps = apply("--form", "host", "--keys", "0-9"), nil, 20
 	if a := c.do(t).aggregate; a.Carried > 0 || a.Passed[aggregate.Unwanted] == 0 {
 		t.Errorf("with a rule for other keys: %+v", a)
 	}
