@@ -66,6 +66,7 @@ type Listeners struct {
 	log      *slog.Logger
 	tells    bool              // the kernel tells who listens where
 	leaving  chan struct{}     // closed when this agent is about to end
+	over     chan struct{}     // closed when it serves no proxy any more
 	incoming *net.UnixListener // nil: none
 	attended sync.WaitGroup    // proxies
 
@@ -79,6 +80,8 @@ type Listeners struct {
 	mesh       map[uint64]*opened        // by the namespace's inode
 	proxies    map[*handover.Conn]bool   // whether it takes more connections
 	linking    map[*handover.Conn]bool   // proxies that take mesh listeners
+	yields     map[*handover.Conn]bool   // proxies that end when they are asked to
+	next       *successor                // a proxy that waits for its turn; nil: none
 	// closing is which groups each proxy wants to fail closed.
 	closing map[*handover.Conn]map[redirect.GroupID]bool
 	without *time.Timer // runs while there is no proxy
@@ -133,7 +136,7 @@ func New(o Options) (*Listeners, error) {
 	}
 	return &Listeners{
 		kept: kept{most: affordableKept()},
-		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), leaving: make(chan struct{}), mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
+		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), leaving: make(chan struct{}), over: make(chan struct{}), yields: map[*handover.Conn]bool{}, mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, titles: map[titled]handover.Title{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
 	}, nil
@@ -314,6 +317,9 @@ func (l *Listeners) closeListeners(keep bool) error {
 	l.kept.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.closed {
+		close(l.over)
+	}
 	l.closed = true
 	if l.without != nil {
 		l.without.Stop()

@@ -37,7 +37,10 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	if m.Kind != handover.Hello || m.Version != handover.Version {
 		return refuse(conn, fmt.Errorf("process %d speaks version %d of the protocol, the agent speaks %d", who.Pid, m.Version, handover.Version))
 	}
-	if err := l.admit(conn, m.Mesh); err != nil {
+	if m.Waits {
+		return l.awaitTurn(conn, who)
+	}
+	if err := l.admit(conn, m.Mesh, m.Yields); err != nil {
 		return err
 	}
 	l.log.Info("a proxy takes the listeners", "pid", who.Pid, "uid", who.Uid)
@@ -45,6 +48,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	defer l.carried.leaves(conn)
 	p := openPeer(conn, who.Pid)
 	defer p.close()
+	defer l.outlast(p)
 	l.kept.comes(conn, p, m.Keeps > 0)
 	defer l.kept.leaves(conn, l.holdsFor())
 	s := &silence{l: l, peer: p, wanted: l.opts.HangAfter}
@@ -168,7 +172,7 @@ func refuse(conn *handover.Conn, why error) error {
 
 // admit hands a proxy all listeners there are, after opening them where it is
 // the first.
-func (l *Listeners) admit(conn *handover.Conn, links bool) error {
+func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -196,6 +200,8 @@ func (l *Listeners) admit(conn *handover.Conn, links bool) error {
 	if links {
 		l.linking[conn] = true
 	}
+	l.yields[conn] = yields
+	l.haveYield(conn)
 	if err := l.steer(before); err != nil {
 		l.log.Warn("connects are not sent where they should go", "error", err)
 	}
@@ -221,6 +227,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 	before := l.hasRoom()
 	delete(l.proxies, conn)
 	delete(l.linking, conn)
+	delete(l.yields, conn)
 	delete(l.closing, conn) // what it closed stays so: only who knows its jobs may open it
 	if l.closed {
 		return
@@ -231,6 +238,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 	if len(l.proxies) > 0 {
 		return
 	}
+	l.giveTurn()
 	var timer *time.Timer
 	timer = time.AfterFunc(l.opts.Grace, func() {
 		l.mu.Lock()

@@ -14,7 +14,7 @@ import (
 var flagGroups = cli.FlagGroups{Subject: flagSubject, All: []cli.FlagGroup{
 	{Title: "What is watched", Names: []string{"job", "allow-annotations", "cgroup", "pid", "ingress", "sample", "cpu-budget", "memory", "streams", "ring-size", "names", "names-socket", "cgroup-root", "proc"}},
 	{Title: "This host", Names: []string{"host", "link-mbit"}},
-	{Title: "Connections of the job", Names: []string{"intercept", "intercept-exclude", "adopt", "forward", "max-connections", "grace", "proxy-grace", "proxy-hang-after", "proxy-socket", "proxy-uid", "outlive", "bpf-dir", "mark"}},
+	{Title: "Connections of the job", Names: []string{"intercept", "intercept-exclude", "adopt", "forward", "max-connections", "grace", "proxy-grace", "proxy-hang-after", "proxy-socket", "proxy-uid", "outlive", "replace", "bpf-dir", "mark"}},
 	{Title: "Other hosts' proxies", Names: []string{"insecure", "insecure-mesh", "mesh-", "peer-", "no-proxy-retry"}},
 	{Title: "Certificates", Names: []string{"tls-"}},
 	{Title: "Lossless codecs", Names: []string{"codec", "unchanged"}},

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"log/slog"
+	"os"
+	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +23,7 @@ type proxyFlags struct {
 	http    string
 	names   []string // for http
 	socket  string
+	replace bool
 	control string
 	users   control.Users
 }
@@ -72,7 +76,8 @@ listeners, for machines where connections cannot be intercepted. State
 (/api/v1/connections) and metrics (/metrics) are served at --http, which changes
 nothing; --control-socket takes other rules for values (PUT /api/v1/codecs) from
 users of this host who may. SIGTERM ends it in order: connections in use get
---grace.`,
+--grace. SIGUSR2 has it start another of itself, of the program at its path, that
+takes its place.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.carries()
@@ -84,6 +89,7 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 	cmd.Flags().StringVar(&f.Routing.Host, "host", "", "name of this host at the planner, the same as its agent's; default: its hostname")
 	cmd.Flags().BoolVar(&f.Outlive, "outlive", false, "have the agent hold the job's connections, so that the next proxy goes on with them where this one is killed, without PS_RESEND too; on the proxies of all hosts, with Linux 6.9 and --proxy-socket, and not with --act or --placement; proxy/README.md says what it costs and which connections are not held")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", daemon.DefaultSocket, "unix socket at which the agent hands over listeners; empty: none")
+	cmd.Flags().BoolVar(&f.replace, "replace", false, "take the place of the proxy that runs: wait until the agent has had it end in order, and go on with its connections; SIGUSR2 has a running proxy start one so")
 	addNames(cmd, &f.names)
 	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:9813", "address of state and metrics; empty: none")
 	return cmd
@@ -96,29 +102,48 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 		return cli.Usagef("--outlive does not go with --act or --placement: connections whose requests are routed are not held; leave one of them out")
 	case f.Outlive && f.socket == "":
 		return cli.Usagef("--outlive needs --proxy-socket: the agent there holds the connections")
+	case f.replace && f.socket == "":
+		return cli.Usagef("--replace needs --proxy-socket: the agent there says when it is this proxy's turn")
 	}
 	f.reachPlanner()
 	opts, err := f.Options()
 	if err != nil {
 		return err
 	}
+	next, signals := newNextProxy()
+	defer signal.Stop(signals)
+	return f.inTurn(ctx, func() error {
+		return f.carry(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, next, signals)
+	})
+}
+
+// carry carries connections until ctx ends, or the next proxy is to.
+func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, next *nextProxy, signals <-chan os.Signal) error {
 	ports := ports{names: f.names}
 	defer ports.close()
-	opts.Health = &health.Loops{}
-	d, err := f.Open(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, ports.listener(ctx))
+	front, err := ports.page(ctx, "--http", f.http)
 	if err != nil {
 		return err
 	}
-	front, err := ports.page(ctx, "--http", f.http)
+	ctx, yield := context.WithCancel(ctx)
+	defer yield()
+	o.Proxy.Health = &health.Loops{}
+	o.Yield = func() {
+		slog.Info("another proxy takes this one's place")
+		next.takesOver()
+		yield()
+	}
+	d, err := f.Open(ctx, o, ports.listener(ctx))
 	if err != nil {
 		return err
 	}
 	orders := f.orders(d.Proxy(), nil)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return opts.Health.Watch(ctx) })
+	g.Go(func() error { return next.start(ctx, signals) })
+	g.Go(func() error { return o.Proxy.Health.Watch(ctx) })
 	g.Go(func() error { return front.Serve(ctx, d.Proxy().Handler(front.Guard, orders)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })
-	g.Go(func() error { f.Values.Follow(ctx, opts.Values); return nil })
+	g.Go(func() error { f.Values.Follow(ctx, o.Proxy.Values); return nil })
 	g.Go(func() error { return d.Run(ctx) })
 	return g.Wait()
 }

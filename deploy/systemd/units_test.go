@@ -26,6 +26,7 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	put("usr/local/bin/psidecar", []byte("#!/bin/sh\n"), 0o755)
+	put("bin/kill", []byte("#!/bin/sh\n"), 0o755)
 	// systemd's own units, which all others refer to.
 	if err := os.CopyFS(filepath.Join(root, "usr/lib/systemd/system"), os.DirFS("/usr/lib/systemd/system")); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -65,6 +66,21 @@ func openWatchdog() (*watchdog, error) {
 	}
 	w.conn, w.every = conn, min(w.every, time.Duration(n)*time.Microsecond/3)
 	return w, nil
+}
+
+// TellMainProcess tells systemd that another process, which this one has started, is its
+// unit's main one from now on. Elsewhere it does nothing.
+func TellMainProcess(pid int) error {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	if socket == "" {
+		return nil
+	}
+	conn, err := net.Dial("unixgram", socket)
+	if err != nil {
+		return fmt.Errorf("NOTIFY_SOCKET: %w", err)
+	}
+	_, err = fmt.Fprintf(conn, "MAINPID=%d", pid)
+	return errors.Join(err, conn.Close())
 }
 
 func (w *watchdog) tell(state string) {

@@ -28,6 +28,7 @@ type Service struct {
 
 	mu      sync.Mutex // guards what follows
 	process *Process
+	next    *Process  // to be process when that has ended; nil: none
 	begun   time.Time // of process
 	away    bool      // not started again for now
 	stopped bool
@@ -51,6 +52,9 @@ func (s *Service) Run() error {
 			}
 			if s.Stopped() {
 				return
+			}
+			if s.takeNext() {
+				continue
 			}
 			for time.Sleep(s.Away); s.isAway(); time.Sleep(10 * time.Millisecond) {
 			}
@@ -85,6 +89,42 @@ func (s *Service) start() error {
 	}
 	s.process, s.begun = p, time.Now()
 	return nil
+}
+
+// Succeed starts a process beside the present one, which becomes the service's when that
+// has ended; change, where not nil, changes its command before.
+func (s *Service) Succeed(change func(*exec.Cmd)) error {
+	cmd, err := s.Command()
+	if err != nil {
+		return fmt.Errorf("%s: %w", s, err)
+	}
+	if log, ok := cmd.Stderr.(*os.File); ok {
+		defer log.Close()
+	}
+	if change != nil {
+		change(cmd)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || s.next != nil {
+		return fmt.Errorf("%s: it is stopped, or has a successor", s)
+	}
+	if s.next, err = s.Host.StartIn(s.Group, cmd); err != nil {
+		return fmt.Errorf("%s: %w", s, err)
+	}
+	return nil
+}
+
+// takeNext has the service go on with the process that was started beside the one that
+// has ended, if any.
+func (s *Service) takeNext() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		return false
+	}
+	s.process, s.begun, s.next = s.next, time.Now(), nil
+	return true
 }
 
 // Current is the process that runs, or ran last.
@@ -157,9 +197,13 @@ func (s *Service) Stop(patience time.Duration) (first bool, err error) {
 	s.mu.Lock()
 	first = !s.stopped
 	s.stopped = true
+	next := s.next
 	s.mu.Unlock()
 	if !first {
 		return false, nil
+	}
+	if next != nil { // it has not become the service's
+		next.Kill()
 	}
 	err = s.End(syscall.SIGTERM, patience)
 	s.done.Wait()

@@ -48,6 +48,9 @@ type Options struct {
 	Connect func(context.Context) (*net.UnixConn, error)
 	// Outlive has the agent at Socket hold connections, for the next proxy.
 	Outlive bool
+	// Yield, where not nil, is called when another proxy waits at the agent to take this
+	// one's place: Run's context is to end. It must not wait.
+	Yield func()
 
 	// Routing, where not nil, says where keys are, and has requests routed; New fills
 	// in what it has of Proxy.
@@ -134,6 +137,9 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 		d.proxy.LeaveTo(client)
 		client.Keeps(d.proxy.TakeKept, d.proxy.Settled)
 		client.StayUntil(ended)
+		if d.opts.Yield != nil {
+			client.Yields(d.opts.Yield)
+		}
 	default:
 		return nil
 	}
@@ -192,3 +198,6 @@ func (d *Daemon) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cg
 	}
 	return cgroup, found, err
 }
+
+// AwaitTurn is [handover.AwaitTurn], for a proxy that is to replace the one that runs.
+func AwaitTurn(ctx context.Context, socket string) error { return handover.AwaitTurn(ctx, socket) }

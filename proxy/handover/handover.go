@@ -40,7 +40,7 @@ const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
 const (
-	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh; from the agent: Owners, Holds, Stays
+	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh, Waits, Yields; from the agent: Owners, Holds, Stays, Turns
 	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
 	Complete   = "complete"    // from the agent: it has named all there are now
@@ -54,6 +54,8 @@ const (
 	Full       = "full"        // from the proxy: On, it takes no more connections for now
 	Called     = "called"      // from the agent: Cgroup, Netns, Job, Name, Wishes; neither of the last two: nothing is said any more
 	LastPush   = "last-push"   // from the agent: Job, Node; a worker has said so to the scheduler, past the proxy
+	Yield      = "yield"       // from the agent: another proxy waits for its turn; end in order
+	Turn       = "turn"        // from the agent, to a proxy whose hello said Waits: no other is there any more
 	// Keep, from the proxy, with the descriptors of a connection and of its page (package
 	// keep): ID; they are to be held for the proxy after this one. Drop: no more. Kept,
 	// from the agent, with both: ID; of a proxy that has ended. AllKept: it has named all
@@ -87,6 +89,9 @@ type Message struct {
 	Holds   int64          `json:"holds,omitempty"`  // of an agent's Hello: milliseconds for which it holds them once their proxy has ended; 0: it is older
 
 	Stays   bool     `json:"stays,omitempty"`   // of an agent's Hello: it answers Stays
+	Waits   bool     `json:"waits,omitempty"`   // of a proxy's Hello: it is none yet, and begins when it is its Turn
+	Yields  bool     `json:"yields,omitempty"`  // of a proxy's Hello: it knows Yield
+	Turns   bool     `json:"turns,omitempty"`   // of an agent's Hello: it knows Turn
 	Carried *Carried `json:"carried,omitempty"` // of a Pong; nil: the proxy does not say
 
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
@@ -300,6 +305,18 @@ func (c *Conn) Peer() (*unix.Ucred, error) {
 		return nil, fmt.Errorf("asking who is at the socket: %w", err)
 	}
 	return who, nil
+}
+
+// trust accepts listeners of root and of the proxy's own user alone.
+func trust(conn *Conn) error {
+	who, err := conn.Peer()
+	if err != nil {
+		return err
+	}
+	if who.Uid != 0 && int(who.Uid) != os.Geteuid() {
+		return fmt.Errorf("the socket is held by user %d, process %d: listeners are taken from root or user %d", who.Uid, who.Pid, os.Geteuid())
+	}
+	return nil
 }
 
 // Option asks for a number that the kernel has of the socket.

@@ -25,6 +25,7 @@ type Client struct {
 	alive  func() error                                      // nil: pings are always answered
 	ended  func(ctx context.Context, job string, node int32) // nil: nobody wants to know of last pushes
 	called func(Title)                                       // nil: nobody wants to know what jobs are called
+	yield  func()                                            // nil: this proxy does not end for another
 	// carried says what the proxy has carried; nil: the agent is not told.
 	carried func() (job, far uint64)
 
@@ -138,7 +139,7 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 	if err := trust(conn); err != nil {
 		return err
 	}
-	hello := Message{Kind: Hello, Version: Version, Mesh: true}
+	hello := Message{Kind: Hello, Version: Version, Mesh: true, Yields: c.yield != nil}
 	if c.keeping.take != nil {
 		hello.Keeps = 1
 	}
@@ -172,18 +173,6 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 			return err
 		}
 	}
-}
-
-// trust accepts listeners of root and of the proxy's own user alone.
-func trust(conn *Conn) error {
-	who, err := conn.Peer()
-	if err != nil {
-		return err
-	}
-	if who.Uid != 0 && int(who.Uid) != os.Geteuid() {
-		return fmt.Errorf("the socket is held by user %d, process %d: listeners are taken from root or user %d", who.Uid, who.Pid, os.Geteuid())
-	}
-	return nil
 }
 
 // attach sets the agent that questions go to, with its hello; those to the one before
@@ -230,6 +219,10 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files
 	case Called:
 		if c.called != nil {
 			c.called(titleOf(m))
+		}
+	case Yield:
+		if c.yield != nil {
+			c.yield()
 		}
 	case LastPush:
 		if c.ended != nil {

@@ -52,6 +52,8 @@ type config struct {
 	memory map[string]int64
 	// groups are cgroups whose processes the sidecars look after besides the job's.
 	groups []string
+	// proxyEnv is the proxies' environment besides this process's.
+	proxyEnv []string
 	// adopt has connections that go past the proxies made again.
 	adopt bool
 	// plan is what the planner is to propose, and the proxies may carry out: which
@@ -113,10 +115,11 @@ func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 		}
 		if name == "proxy" {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			cmd.Env = append(os.Environ(), f.config.proxyEnv...)
 		}
 		if memory != nil {
 			// What a process aims for that sees the limit in a container of its own.
-			cmd.Env = append(os.Environ(), fmt.Sprint("GOMEMLIMIT=", f.config.memory[name]/100*85))
+			cmd.Env = append(cmd.Environ(), fmt.Sprint("GOMEMLIMIT=", f.config.memory[name]/100*85))
 			cmd = memory.Enter(cmd)
 		}
 		if f.config.disk != "" {

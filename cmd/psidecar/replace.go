@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/proxy/daemon"
+)
+
+// A proxy is replaced without a pause by one that is started beside it: with --replace
+// it waits for its turn at the agent. SIGUSR2 has a proxy start that one itself, of the
+// program that is at its path by then.
+
+// begins is how often a proxy that replaces another tries to begin: an agent that has
+// just started may not know the other one yet, whose ports are in use then.
+const begins = 20
+
+// inTurn runs a proxy, with --replace when the one before it has ended.
+func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
+	if !f.replace {
+		return carry()
+	}
+	for n := 1; ; n++ {
+		if err := daemon.AwaitTurn(ctx, f.socket); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("--replace: %w", err)
+		}
+		err := carry()
+		if n == begins || !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+		slog.Warn("the proxy before this one is still there", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// A nextProxy is the process that replaces this one, where this one has started it.
+type nextProxy struct {
+	program string // its path, which may be another program's by then
+
+	mu      sync.Mutex
+	process *os.Process // nil: there is none
+}
+
+// start starts the next proxy whenever SIGUSR2 comes, until ctx ends.
+func (n *nextProxy) start(ctx context.Context, signals <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-signals:
+		}
+		if err := n.begin(); err != nil {
+			slog.Error("the next proxy cannot be started", "error", err)
+		}
+	}
+}
+
+// begin starts the next proxy, with this one's arguments.
+func (n *nextProxy) begin() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.process != nil {
+		return fmt.Errorf("process %d waits for its turn already", n.process.Pid)
+	}
+	cmd := exec.Command(n.program, os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "WATCHDOG_PID=") // systemd's watchdog is to hear from the next one
+	}), "PSIDECAR_REPLACE=true")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	n.process = cmd.Process
+	slog.Info("the next proxy is started", "pid", cmd.Process.Pid)
+	go func() {
+		err := cmd.Wait()
+		slog.Error("the next proxy has ended before its turn", "error", err)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.process = nil
+	}()
+	return nil
+}
+
+// takesOver tells systemd which process its unit's main one is from now on.
+func (n *nextProxy) takesOver() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.process == nil {
+		return
+	}
+	if err := health.TellMainProcess(n.process.Pid); err != nil {
+		slog.Warn("systemd is not told that the next proxy takes over", "error", err)
+	}
+}
+
+// newNextProxy has SIGUSR2 taken from now on.
+func newNextProxy() (n *nextProxy, signals chan os.Signal) {
+	signals = make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR2)
+	n = &nextProxy{program: os.Args[0]}
+	if path, err := os.Executable(); err == nil {
+		n.program = path
+	}
+	return n, signals
+}

@@ -1,0 +1,81 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+)
+
+// A proxy that is to replace another is started beside it, and waits at the agent until
+// it is its turn: the agent has the other one end in order, and says so when that is
+// gone with all that it held. What the job waits for is then the passage of its
+// connections alone, not the start of a process.
+
+// AwaitTurn returns when no other proxy of the agent at the socket (empty:
+// [DefaultSocket]) is there any more, nor about to end, which those that know how are
+// asked to. An agent that is not there is waited for; one that knows nothing of turns is
+// not.
+func AwaitTurn(ctx context.Context, socket string) error {
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	for told := ""; ; {
+		err := awaitTurn(ctx, socket)
+		switch {
+		case err == nil, errors.Is(err, errRefused):
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err.Error() != told: // not every half second
+			told = err.Error()
+			slog.Warn("no agent; waiting for one that says when this proxy may begin", "socket", socket, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retry):
+		}
+	}
+}
+
+// awaitTurn is AwaitTurn with one agent.
+func awaitTurn(ctx context.Context, socket string) error {
+	raw, err := new(net.Dialer).DialContext(ctx, "unixpacket", socket)
+	if err != nil {
+		return fmt.Errorf("connecting to the agent: %w", err)
+	}
+	conn := NewConn(raw.(*net.UnixConn))
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if err := trust(conn); err != nil {
+		return err
+	}
+	if err := conn.Send(Message{Kind: Hello, Version: Version, Waits: true}, nil); err != nil {
+		return err
+	}
+	m, _, err := conn.Receive()
+	if err == nil && m.Kind == Hello && m.Turns {
+		slog.Info("waiting for the proxy before this one")
+	}
+	for ; ; m, _, err = conn.Receive() {
+		switch {
+		case err != nil:
+			return err
+		case m.Kind == Refused:
+			return fmt.Errorf("%w: %s", errRefused, m.Error)
+		case m.Kind == Turn:
+			return nil
+		case m.Kind == Hello && !m.Turns:
+			slog.Warn("the agent does not say when this proxy may begin: it is older. End the one before it")
+			return nil
+		}
+	}
+}
+
+// Yields has yield called when another proxy waits for its turn: this one is to end in
+// order. Call it before Run; yield must not wait.
+func (c *Client) Yields(yield func()) { c.yield = yield }
