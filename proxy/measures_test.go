@@ -224,8 +224,14 @@ func TestMeasuresOfOpenConnections(t *testing.T) {
 	h.worker.peers.missed(h.job.addr().Addr(), noProxy)
 	second := h.dial(t)
 	echo(t, second, h.job.next(t))
+	var l measure.Line
+	defer func() {
+		if t.Failed() {
+			t.Logf("the line: %+v; connections %+v", l, state().Connections)
+		}
+	}()
 	eventually(t, "the connection past the mesh counts", func() bool {
-		l := lineOf(t, h.worker.Measures(), measure.Threshold)
+		l = lineOf(t, h.worker.Measures(), measure.Threshold)
 		return l.State == measure.Off && l.Connections == 1 && len(l.Not) == 1 && l.Not[0].Reason == noProxy
 	})
 	if c := state().Connections; len(c) != 1 || c[0].Past != noProxy {

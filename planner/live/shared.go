@@ -120,5 +120,5 @@ func sharedKeys(e *dynamic.Epoch, machines int) string {
 	if keys == 0 || of < telling*all {
 		return ""
 	}
-	return fmt.Sprintf("; %d keys that most hosts use are %.0f%% of the bytes and stay, no place is better for them: what helps is to use them less often, or in fewer bytes (--codec, --threshold)", keys, 100*of/all)
+	return fmt.Sprintf("; %d keys that most hosts use are %.0f%% of the bytes and stay, no place is better for them: what helps is to use them less often, in fewer bytes (--codec, --threshold), or once a host (--share-pulls, --aggregate host)", keys, 100*of/all)
 }
