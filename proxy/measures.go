@@ -26,6 +26,7 @@ const (
 	handlerless   = "handler"        // what the servers do with a push is not known, or rules moves out
 	draining      = "drain"          // psidecar plan codecs drain
 	notReady      = "not_ready"      // the job's hosts have not found each other yet
+	unfit         = "unfit"          // no push of the job's could be thresholded
 	fastLink      = "fast_link"      // encoding would take longer than it saves
 )
 
@@ -281,10 +282,34 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 		return nil
 	})
 	l.Setting, l.From = setting, from
-	if m.name == measure.Threshold && l.On > 0 && waitsToTheEnd(held) {
-		unseen(job, all, &l)
+	if m.name == measure.Threshold && l.On > 0 {
+		if why, unfit := p.opts.Values.Unfit(job); unfit {
+			l.Lack(unfitting(why, l.On))
+			l.On = 0
+			l.Judge()
+		} else if waitsToTheEnd(held) {
+			unseen(job, all, &l)
+		}
 	}
 	return l
+}
+
+// unfitting is why a threshold holds back nothing of a job's pushes on so many
+// connections that have it.
+func unfitting(why values.Reason, connections int) measure.Gap {
+	g := measure.Gap{Reason: unfit, Connections: connections, Do: "take the threshold away for this job: it is not made for it"}
+	switch why {
+	case values.ReasonUnpulled:
+		g.Why = "no push could be thresholded so far: each is of keys that its worker has not pulled, or the first of its keys, and may be initial values"
+		g.Do = "nothing, while workers push initial values; if they never pull what they push, psidecar plan codecs set --threshold-unpulled"
+	case values.ReasonType:
+		g.Why = "no push could be thresholded: of what type its values are is not known"
+		g.Do = "say what they are: --char-values float32 of psidecar proxy, up and plan codecs set"
+	default:
+		g.Why = "no push could be thresholded so far (" + string(why) + ")"
+		g.Do = "proxy/README.md says what that means and what to do"
+	}
+	return g
 }
 
 // waitsToTheEnd reports whether something may wait under a rule when a worker ends.

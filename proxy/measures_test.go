@@ -12,7 +12,9 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // thresholding is a codec that holds back pushed values.
@@ -266,5 +268,43 @@ func TestMeasuresWhileDraining(t *testing.T) {
 		if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != draining || !strings.Contains(l.Not[0].Why, says) || !strings.Contains(l.Not[0].Do, "clear") {
 			t.Errorf("%s: %+v", name, l)
 		}
+	}
+}
+
+// A job whose pushes a threshold does not fit is said to be without it, and why.
+func TestThresholdThatFitsNoPushSaysSo(t *testing.T) {
+	for _, why := range values.Reasons {
+		g := unfitting(why, 3)
+		if g.Connections != 3 || g.Reason != unfit || g.Why == "" || g.Do == "" {
+			t.Errorf("%s: %+v", why, g)
+		}
+	}
+	codec := thresholding(t)
+	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender, receiver, err := codec.Open(relay.Link{
+		ID: 1, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: relay.NewMemory(1 << 20),
+		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.2:9001"), Origin: "here", Job: measuredJob,
+	}, codec.Offer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	defer receiver.Close()
+	sender.(relay.Greeter).Ready(zmtp.Ready{Identity: []byte("ps9")})
+	all := []carried{{codec: values.Name}, {codec: values.Name}}
+	if l := lineOf(t, p.measures(measuredJob, all), measure.Threshold); l.State != measure.On || l.On != 2 {
+		t.Errorf("before any push: %+v", l)
+	}
+	push := pslite.Meta{Timestamp: 1, Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Other}}
+	sender.Encode(nil, &relay.Message{Frames: [][]byte{push.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, []uint64{3}), make([]byte, 4*700)}})
+	l := lineOf(t, p.measures(measuredJob, all), measure.Threshold)
+	if l.State != measure.Off || l.On != 0 || len(l.Not) != 1 || l.Not[0].Reason != unfit || !strings.Contains(l.Not[0].Do, "--char-values") {
+		t.Errorf("after a push of no known type: %+v", l)
+	}
+	if l := lineOf(t, p.measures("198.18.0.9:1", all), measure.Threshold); l.State != measure.On {
+		t.Errorf("another job: %+v", l)
 	}
 }

@@ -57,6 +57,7 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 	st, why := s.stream(m, true)
 	if st == nil {
 		s.codec.counts.why(why)
+		s.noteWhole(why)
 		return s.appendPieces(head, nil, m)
 	}
 	s.pushing.whole = s.whole(m.Meta.Timestamp)
@@ -143,6 +144,9 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		if r.pushes() {
 			s.codec.counts.why(ReasonType)
 		}
+		if r.Threshold > 0 {
+			s.fit.note(ReasonType)
+		}
 		return head, formPlain, n
 	}
 	owed := false
@@ -151,6 +155,9 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		v, why := s.threshold(st, p, r, keys, values)
 		if why != "" {
 			s.codec.counts.why(why)
+		}
+		if r.Threshold > 0 && (v != nil || why != "") {
+			s.fit.note(why)
 		}
 		if v != nil {
 			return s.appendVector(head, v, r), formThreshold, v.Count()

@@ -30,6 +30,7 @@ type Sender struct {
 	streams map[[2]int32]*stream // by app and customer
 	fresh   map[*stream]bool     // not used on this link yet
 	pushing pushing
+	fit     *fit // of job
 	rounds  rounds
 	last    *unchanged.Sender
 	keyed   byKey
@@ -57,7 +58,7 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 	s.theirs = theirs
 	s.copies = newCopies(c, min(c.pullLimit(), int(theirs.Pulls)))
 	s.last = unchanged.NewSender(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
-	s.job = l.Job
+	s.job, s.fit = l.Job, c.fits.of(l.Job)
 	s.titled = ^uint64(0) // none is known yet
 	s.sameHost = l.Client.IsValid() && (l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap())
 	leave := func() {}
@@ -133,7 +134,7 @@ func (s *Sender) follow() {
 		title = s.codec.titles.Of(s.link.Origin, job)
 	}
 	if now := s.codec.rules.Load(); now != s.rules || job != s.job || title != s.title {
-		s.rules, s.job, s.title = now, job, title
+		s.rules, s.job, s.title, s.fit = now, job, title, s.codec.fits.of(job)
 		s.spans = compile(now.with(title), job, title.Name, s.sameHost)
 		s.copies.forget() // what goes otherwise meanwhile would not be in them
 	}
@@ -257,10 +258,16 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 	}
 	if shown.Rest {
 		s.codec.counts.why(ReasonLarge)
+		if isPush {
+			s.noteWhole(ReasonLarge)
+		}
 		return nil
 	}
 	if r := s.layout.readShape(m, s.spans); r != "" {
 		s.codec.counts.why(r)
+		if isPush {
+			s.noteWhole(r)
+		}
 		return nil
 	}
 	if s.layout.any((*Rule).activates) && !s.activate(m) {

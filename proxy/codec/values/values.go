@@ -94,6 +94,7 @@ type Codec struct {
 	taken   atomic.Uint64
 	stepped func() // is called between stores to files, in tests
 	watcher atomic.Pointer[Watcher]
+	fits    fits
 
 	mu      sync.Mutex
 	local   []Rule // by flags, file or interface

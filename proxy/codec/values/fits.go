@@ -1,0 +1,87 @@
+package values
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// maxFits is of how many jobs it is known how their pushes fare under a threshold.
+// Beyond, one is forgotten.
+const maxFits = 1024
+
+// latelyFit is how many layers are looked back on: older ones weigh less and less.
+const latelyFit = 4096
+
+// fits is how pushes fare under rules with a threshold, by job. The zero value is
+// ready for use, by several goroutines.
+type fits struct {
+	mu   sync.Mutex
+	jobs map[string]*fit // at most maxFits
+}
+
+// fit is how one job's pushes have fared lately. Each field is read and written by
+// several goroutines, without a lock: a count that is lost in between decides nothing.
+type fit struct {
+	thresholded atomic.Int64 // layers of pushes of which something could wait
+	whole       atomic.Int64 // layers that went whole
+	why         atomic.Pointer[Reason]
+}
+
+// of returns the fit of a job, the same one each time.
+func (f *fits) of(job string) *fit {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if one := f.jobs[job]; one != nil {
+		return one
+	}
+	if f.jobs == nil {
+		f.jobs = map[string]*fit{}
+	}
+	for other := range f.jobs {
+		if len(f.jobs) < maxFits {
+			break
+		}
+		delete(f.jobs, other)
+	}
+	one := new(fit)
+	f.jobs[job] = one
+	return one
+}
+
+// note counts a layer of a push, which was thresholded unless there is a reason why not.
+func (f *fit) note(why Reason) {
+	if why == "" {
+		f.thresholded.Add(1)
+	} else {
+		f.whole.Add(1)
+		if last := f.why.Load(); last == nil || *last != why {
+			f.why.Store(&why)
+		}
+	}
+	if t, w := f.thresholded.Load(), f.whole.Load(); t+w > latelyFit {
+		f.thresholded.Store(t / 2)
+		f.whole.Store(w / 2)
+	}
+}
+
+// Unfit says why none of a job's pushes have been thresholded lately, though a rule has
+// a threshold for them; ok is false where some were, or none came.
+func (c *Codec) Unfit(job string) (why Reason, ok bool) {
+	f := c.fits.of(job)
+	last := f.why.Load()
+	if last == nil || f.thresholded.Load() > 0 || f.whole.Load() == 0 {
+		return "", false
+	}
+	return *last, true
+}
+
+// noteWhole counts a push of which no layer could be looked at, where a rule has a
+// threshold.
+func (s *Sender) noteWhole(why Reason) {
+	for i := range s.spans {
+		if r := s.spans[i].rule; r != nil && r.Threshold > 0 {
+			s.fit.note(why)
+			return
+		}
+	}
+}
