@@ -67,7 +67,12 @@ func (f *fit) note(why Reason) {
 // Unfit says why none of a job's pushes have been thresholded lately, though a rule has
 // a threshold for them; ok is false where some were, or none came.
 func (c *Codec) Unfit(job string) (why Reason, ok bool) {
-	f := c.fits.of(job)
+	c.fits.mu.Lock()
+	f := c.fits.jobs[job] // to ask makes no job known
+	c.fits.mu.Unlock()
+	if f == nil {
+		return "", false
+	}
 	last := f.why.Load()
 	if last == nil || f.thresholded.Load() > 0 || f.whole.Load() == 0 {
 		return "", false

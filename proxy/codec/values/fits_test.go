@@ -17,6 +17,10 @@ func TestUnfit(t *testing.T) {
 	if why, unfit := e.worker.Unfit(job); unfit {
 		t.Fatalf("unfit before anything was pushed: %s", why)
 	}
+	before := len(e.worker.fits.jobs)
+	if _, unfit := e.worker.Unfit("198.18.0.9:1"); unfit || len(e.worker.fits.jobs) != before {
+		t.Error("to ask about a job makes it known")
+	}
 	keys, vals := []uint64{7}, make([]float32, 600)
 	for i := range vals {
 		vals[i] = float32(i)
