@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -244,8 +243,7 @@ func (f *fleet) connections(host int) (state proxies.State, err error) {
 // start again.
 func (f *fleet) dump() {
 	for _, s := range f.services() {
-		s.mayEnd()
-		s.Current().Signal(syscall.SIGQUIT) // it may have ended
+		s.dump()
 	}
 	time.Sleep(time.Second) // what they say matters only to people
 }

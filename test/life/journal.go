@@ -82,6 +82,13 @@ func (j *journal) fail(format string, args ...any) {
 	}
 }
 
+// isLast reports whether the next failure ends the life.
+func (j *journal) isLast() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.failed)+1 >= j.within
+}
+
 func (j *journal) hasFailed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -15,10 +15,13 @@ import (
 
 // At rest, when no job has run for a while, a service may hold this much more
 // than it did at rest before. A proxy keeps the pipes in which it spliced until
-// the second garbage collection, which comes four minutes later at rest.
+// the second garbage collection, which comes four minutes later at rest, and its
+// links to and from the sites of each other host, by IPv4 and IPv6, once keys of a
+// job may have moved there.
 const (
-	moreDescriptors = 12 // other than of pipes
-	morePipes       = 96 // descriptors
+	siteLinks       = 2 * 2 * (hostCount - 1)
+	moreDescriptors = siteLinks + 12 // other than of pipes
+	morePipes       = 96             // descriptors
 	moreGoroutines  = 16
 	moreMemory      = 96 << 20
 	moreFiles       = 24

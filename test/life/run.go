@@ -1,6 +1,7 @@
 package life
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -120,6 +122,9 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 		if why := l.hangs(r); why != "" {
 			r.ended = time.Now()
 			state := l.snapshot(slot)
+			if _, m := r.track.waiting(); l.excuse(r, m.at) == "" && l.journal.isLast() {
+				l.fleet.dump() // while the connections are there
+			}
 			r.dump(ended)
 			cancel()
 			<-ended
@@ -215,7 +220,7 @@ func (l *Life) hangs(r *run) string {
 }
 
 // snapshot is what proxies and planner say of their state at this moment, the latter
-// of a slot's job.
+// of a slot's job, and the hosts' TCP sockets.
 func (l *Life) snapshot(slot int) string {
 	states := make([]string, len(l.fleet.sidecars))
 	var asking sync.WaitGroup
@@ -231,6 +236,13 @@ func (l *Life) snapshot(slot int) string {
 	all.WriteString(strings.Join(states, ""))
 	text, err := l.fleet.planner.Host.Get(plannerHTTP, "/api/v1/plan?job="+url.QueryEscape(l.jobName(slot)))
 	fmt.Fprintf(&all, "--- planner: %v\n%s\n", err, text)
+	for _, s := range l.fleet.sidecars {
+		var out bytes.Buffer
+		cmd := exec.Command("ss", "-H", "-t", "-a", "-n", "-p", "-i")
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err := s.host.Run(context.Background(), cmd)
+		fmt.Fprintf(&all, "--- sockets of %s: %v\n%s\n", s.host.Name, err, out.Bytes())
+	}
 	return all.String()
 }
 

@@ -36,6 +36,7 @@ type service struct {
 
 	mu     sync.Mutex     // guards what follows
 	expect *hosts.Process // it ends because it was told to
+	dumped *hosts.Process // it ends by SIGQUIT, to say what its goroutines do
 	said   int64          // bytes of the log before the present process
 }
 
@@ -45,8 +46,11 @@ func (s *service) startAgain() error {
 	s.Away, s.Command, s.Failed = restartAfter, s.command, func(err error) { s.ended(s, err) }
 	s.Ended = func(p *hosts.Process, err error) {
 		s.mu.Lock()
-		expected := s.expect == p || s.Stopped()
+		expected, dumped := s.expect == p || s.Stopped(), s.dumped == p
 		s.mu.Unlock()
+		if dumped {
+			return
+		}
 		again := failing && time.Since(s.Begun()) < recovery // the same as before, as a rule
 		failing = !expected || err != nil && !hosts.Killed(err)
 		if failing && !again {
@@ -90,6 +94,15 @@ func (s *service) mayEnd() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expect = p
+}
+
+// dump has the present process say what its goroutines do, in its log, and end.
+func (s *service) dump() {
+	p := s.Current()
+	s.mu.Lock()
+	s.expect, s.dumped = p, p
+	s.mu.Unlock()
+	p.Signal(syscall.SIGQUIT) // it may have ended
 }
 
 // stop ends the service in order, for good.
