@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
@@ -32,6 +34,9 @@ type counter struct {
 	chosen map[int32]bool
 	ids    []int32
 	ended  bool // this worker has told the others which step is the last
+	reuses bool // nobody has a request's values any more once it is answered
+	vals   []float32
+	out    []float32
 }
 
 func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, error) {
@@ -157,6 +162,7 @@ func (w *worker) checkCounts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.reuses = !w.van.Config().Resend
 	each := max(1, w.Server.ValueLength)
 	if err := w.configure(ctx, each); err != nil {
 		return err
@@ -214,7 +220,7 @@ func (w *worker) countStep(ctx context.Context, c *counter, step, each int, push
 	for _, id := range ids {
 		pushed[id] += c.value(id, step)
 	}
-	for id, v := range c.values(ids, r.Out, each) {
+	for id, v := range c.values(ids, r.Out, each) { // those of a key are alike, as a rule
 		if !c.Late && (v < pushed[id] || v < seen[id]) {
 			return fmt.Errorf("key %d (id %d) is %v: this worker alone pushed %v and has seen %v before",
 				c.keys[id], id, v, pushed[id], seen[id])
@@ -296,34 +302,58 @@ func (w *worker) do(ts int32, err error) func(context.Context) error {
 
 // request makes a request for ids, which are in the order of their keys.
 func (c *counter) request(ids []int32, each int, value func(id int32) float32) kv.Request {
-	r := kv.Request{Keys: make([]uint64, 0, len(ids)), Vals: make([]float32, 0, len(ids)*each)}
+	r := kv.Request{Keys: make([]uint64, 0, len(ids)), Vals: c.vals[:0], Out: c.out}
 	for _, id := range ids {
 		r.Keys = append(r.Keys, c.keys[id])
 		n := c.width(id, each)
 		if c.Lens {
 			r.Lens = append(r.Lens, int32(n))
 		}
-		for range n {
-			r.Vals = append(r.Vals, value(id))
-		}
+		r.Vals = appendRepeated(r.Vals, value(id), n)
 	}
-	r.Out = make([]float32, len(r.Vals))
+	r.Out = slices.Grow(r.Out[:0], len(r.Vals))[:len(r.Vals)]
+	clear(r.Out) // what does not come must not look like what came before
+	if c.reuses {
+		c.vals, c.out = r.Vals, r.Out
+	}
 	return r
 }
 
-// values yields each value of pulled ids.
+// appendRepeated appends a value n times.
+func appendRepeated(all []float32, v float32, n int) []float32 {
+	all = slices.Grow(all, n)
+	begin := len(all)
+	all = append(all, v)
+	for len(all)-begin < n {
+		more := min(len(all)-begin, n-(len(all)-begin))
+		all = append(all, all[begin:begin+more]...)
+	}
+	return all
+}
+
+// values yields the values of pulled ids, those of an id that are all the same once.
 func (c *counter) values(ids []int32, out []float32, each int) iter.Seq2[int32, float32] {
 	return func(yield func(int32, float32) bool) {
-		at := 0
 		for _, id := range ids {
-			for range c.width(id, each) {
-				if !yield(id, out[at]) {
+			n := c.width(id, each)
+			of := out[:n]
+			out = out[n:]
+			if areSame(of) {
+				of = of[:1]
+			}
+			for _, v := range of {
+				if !yield(id, v) {
 					return
 				}
-				at++
 			}
 		}
 	}
+}
+
+// areSame reports whether all values have the same bits.
+func areSame(v []float32) bool {
+	all := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+	return bytes.Equal(all[4:], all[:len(all)-4])
 }
 
 // errWrongSums is what a job ends with whose sums are not what they must be.
