@@ -213,6 +213,7 @@ func (j *Job) TakeWindow(most int) *Window {
 
 // trim leaves out all but so many keys: half of what it keeps are the most used
 // ones, and half any others, other ones each time, so that all are seen in turn.
+// Of keys that are used alike it keeps blocks of neighbours, which move as ranges.
 func (w *Window) trim(most int) {
 	if len(w.Keys) <= most {
 		return
@@ -226,11 +227,11 @@ func (w *Window) trim(most int) {
 			total[u.Key] += u.Pulls + u.Pushes
 		}
 	}
-	any := func(i uint32) uint64 { return (w.Keys[i] ^ uint64(w.Last)) * 0x9e3779b97f4a7c15 }
+	any := func(i uint32) uint64 { return (w.Keys[i]>>sampleBits ^ uint64(w.Last)) * 0x9e3779b97f4a7c15 }
 	slices.SortFunc(order, func(a, b uint32) int {
-		return cmp.Or(cmp.Compare(total[b], total[a]), cmp.Compare(any(a), any(b)))
+		return cmp.Or(cmp.Compare(total[b], total[a]), cmp.Compare(any(a), any(b)), cmp.Compare(a, b))
 	})
-	slices.SortFunc(order[most/2:], func(a, b uint32) int { return cmp.Compare(any(a), any(b)) })
+	slices.SortFunc(order[most/2:], func(a, b uint32) int { return cmp.Or(cmp.Compare(any(a), any(b)), cmp.Compare(a, b)) })
 	for _, i := range order[most:] {
 		w.LeftOut += uint64(total[i])
 		total[i] = 0

@@ -177,6 +177,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.BoolVar(&o.Count.Late, "count-late", false, "count: pushes may be applied as late as at the job's end; sums are not compared, see the servers' digests")
 	f.BoolVar(&o.Count.Verify, "count-verify", false, "count: with --count-late, compare the sums at the end all the same: by then all pushes must have been applied")
 	f.StringVar(&o.Count.While, "count-while", "", "count: beyond --steps, go on for as long as this file is there")
+	f.StringVar(&o.Count.Rest, "count-rest", "", "count: a folder; a step waits while a file of its number is there, and says so")
 	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: how long a step takes at least, as if it computed something")
 	f.IntVar(&o.Mix.Customers, "mix-customers", 2, "mix: customers of each app in each worker")
 	f.IntVar(&o.Mix.Longest, "mix-longest", 1<<14, "mix: values of the longest keys")

@@ -74,7 +74,7 @@ func TestBytePSBenchmark(t *testing.T) {
 	}
 }
 
-var accuracy = regexp.MustCompile(`accuracy ([0-9.]+)`)
+var accuracy = regexp.MustCompile(`accuracy:? ([0-9.]+)`)
 
 // trains runs the program on hosts with sidecars of these flags, without any where
 // there are none, and returns the accuracy and how many bytes pushes took.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -129,7 +131,11 @@ func (p *planner) moving() []string {
 // the proxies.
 func startFleet(t *testing.T, n *hosts.Net, flags ...string) []*restarting {
 	t.Helper()
-	program := jobtest.Build(t, "cmd/psidecar")
+	return startFleetOf(t, jobtest.Build(t, "cmd/psidecar"), n, flags...)
+}
+
+func startFleetOf(t *testing.T, program string, n *hosts.Net, flags ...string) []*restarting {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "reroute-") // the socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -162,21 +168,27 @@ func startFleet(t *testing.T, n *hosts.Net, flags ...string) []*restarting {
 			"--state-dir", filepath.Join(dir, h.Name), "--grace", "10s"}, flags...)
 		all = append(all, keepRunning(t, h, args...))
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		up := 0
-		for _, r := range all {
-			if _, err := r.state(); err == nil {
-				up++
-			}
-		}
-		if up == len(all) {
-			time.Sleep(time.Second) // until the listeners were handed over
-			return all
-		}
-		if time.Now().After(end) {
-			t.Fatalf("only %d proxies are up", up)
-		}
+	for _, r := range all {
+		r.ready()
 	}
+	return all
+}
+
+// ready waits until the agent beside a proxy redirects to it: what is connected before
+// goes past it.
+func (r *restarting) ready() {
+	r.t.Helper()
+	var said string
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		proxies, err := r.host.Metric(9810, "psidecar_intercept_proxies")
+		listeners, err2 := r.host.Metric(9810, "psidecar_intercept_listeners")
+		_, err3 := r.state()
+		if err = errors.Join(err, err2, err3); err == nil && proxies == 1 && listeners == 2 { // one of IPv4, one of IPv6
+			return
+		}
+		said = fmt.Sprintf("%v proxies with %v listeners, %v", proxies, listeners, err)
+	}
+	r.t.Fatalf("the proxy on %s has no listeners: %s", r.host.Name, said)
 }
 
 // requests returns how many requests each proxy has seen, 0 where it does not

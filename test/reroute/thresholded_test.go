@@ -2,8 +2,12 @@ package reroute
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,63 +19,82 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// While nearly all of each push waits, keys move from server to server, or were
-// placed before the run, and, where the job repeats what is lost, proxies are
-// killed. What waits of a key goes along with it and survives: once the threshold
-// has ended all sums are exact.
+// While nearly all of each push waits, keys move from server to server, or were placed
+// before the run, or by a plan and then move, and proxies are killed: at any time where
+// the job repeats what is lost, and else all at once while its workers rest. What waits
+// of a key goes along with it and survives: once the threshold has ended all sums are
+// exact.
 func TestThresholded(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	const k, ids = 2, 400
-	psjob := jobtest.Build(t, "cmd/psjob")
+	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
 	resend := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}
-	for _, c := range []struct {
-		name   string
-		placed bool
-		env    []string
-		steps  int
-		kills  int
-	}{
-		{"moved", false, nil, 60, 0},
-		{"moved, resend, kills", false, resend, 100, 2},
-		{"placed, resend, kills", true, resend, 60, 2},
+	for _, c := range []thresholdedCase{
+		{name: "moved", steps: 60, least: 10},
+		{name: "moved, resend, kills", env: resend, steps: 100, kills: 2, least: 10},
+		{name: "placed, resend, kills", placed: true, env: resend, steps: 60, kills: 2},
+		{name: "placed, kills at rest", placed: true, rests: []int{20, 35}, steps: 60},
+		{name: "placed and moved, resend, kills", planned: true, env: resend, steps: 100, kills: 2, least: 150},
+		{name: "placed and moved, kills at rest", planned: true, rests: []int{25, 45}, steps: 70, least: 150},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			n := hoststest.New(t, hosts.Config{Hosts: k})
-			p := newPlanner(t, n.Host(0))
-			where := p.moving()
-			if c.placed {
-				where = []string{"--placement", scatter(t, ids, k)}
-			}
-			w := watched{rng: rand.New(rand.NewPCG(1, 7)), kills: c.kills}
-			if !c.placed {
-				w.least = 10
-			}
-			w.proxies = startFleet(t, n, append(where, "--same-host", "--threshold", "0.99", "--threshold-until", strconv.Itoa(c.steps-10))...)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			mine := hosts.Program{psjob, "--json"}
-			// All workers push all keys in each step.
-			count := hosts.Program{psjob, "--json", "--model", "count", "--count-late", "--count-verify", "--count-keys", strconv.Itoa(ids),
-				"--count-batch", strconv.Itoa(ids), "--value-length", "2", "--count-most", "1000", "--count-compute", "30ms", "--steps", strconv.Itoa(c.steps)}
-			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count), Env: c.env}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			name := jobName(n.Host(0).IPv4)
-			untilOver(t, r, 20*time.Millisecond, func(bool) {
-				if w.look() && !c.placed && !p.busy(name) {
-					p.propose(w.rng, name, ids, 20, k)
-				}
-			})
-			t.Logf("%d keys moved, %d requests split, %d kills left; of %d values %d went at once", w.moved, w.split, w.kills, w.values, w.sent)
-			if w.kills > 0 || w.split == 0 || w.moved < w.least {
-				t.Errorf("%d keys moved, %d requests were split, and %d kills are left: too little to tell anything", w.moved, w.split, w.kills)
-			}
-			if w.values == 0 || w.sent*4 > w.values {
-				t.Errorf("%d of %d values went at once", w.sent, w.values)
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { c.run(t, program, psjob) })
+	}
+}
+
+type thresholdedCase struct {
+	name    string
+	placed  bool // by file, before the run
+	planned bool // a plan places all keys first
+	env     []string
+	steps   int
+	kills   int   // at any time
+	rests   []int // before these steps the workers rest, and all proxies are killed
+	least   uint64
+}
+
+func (c thresholdedCase) run(t *testing.T, program, psjob string) {
+	const k, ids = 2, 400
+	n := hoststest.New(t, hosts.Config{Hosts: k})
+	p := newPlanner(t, n.Host(0))
+	where := p.moving()
+	if c.placed {
+		where = []string{"--placement", scatter(t, ids, k)}
+	}
+	w := watched{rng: rand.New(rand.NewPCG(1, 7)), kills: c.kills, least: c.least, folder: t.TempDir(), rests: c.rests}
+	for _, step := range c.rests {
+		if err := os.WriteFile(w.rest(step), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.proxies = startFleetOf(t, program, n, append(where, "--same-host", "--threshold", "0.99", "--threshold-until", strconv.Itoa(c.steps-10))...)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	mine := hosts.Program{psjob, "--json"}
+	// All workers push all keys in each step.
+	count := hosts.Program{psjob, "--json", "--model", "count", "--count-late", "--count-verify", "--count-keys", strconv.Itoa(ids), "--count-rest", w.folder,
+		"--count-batch", strconv.Itoa(ids), "--value-length", "2", "--count-most", "1000", "--count-compute", "30ms", "--steps", strconv.Itoa(c.steps)}
+	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count), Env: c.env}.Start(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, some := jobName(n.Host(0).IPv4), 20
+	if c.planned {
+		some = 3 * ids
+	}
+	untilOver(t, r, 20*time.Millisecond, func(over bool) {
+		if w.look() && !c.placed && !p.busy(name) && p.propose(w.rng, name, ids, some, k) {
+			some = 20
+		}
+		if !over && w.resting(r) {
+			w.killAll(ctx, t)
+		}
+	})
+	t.Logf("%d keys moved, %d requests split, %d kills and %d rests left; of %d values %d went at once", w.moved, w.split, w.kills, len(w.rests), w.values, w.sent)
+	if w.kills > 0 || len(w.rests) > 0 || w.split == 0 || w.moved < w.least {
+		t.Errorf("%d keys moved, %d requests were split, and %d kills and %d rests are left: too little to tell anything", w.moved, w.split, w.kills, len(w.rests))
+	}
+	if w.values == 0 || w.sent*4 > w.values {
+		t.Errorf("%d of %d values went at once", w.sent, w.values)
 	}
 }
 
@@ -80,6 +103,8 @@ type watched struct {
 	proxies      []*restarting
 	rng          *rand.Rand
 	kills        int    // left
+	folder       string // of the steps before which workers rest
+	rests        []int  // left
 	least        uint64 // keys that are to move, before the first kill
 	moved, split uint64 // at the most that was seen at once
 	values, sent uint64 // under the threshold, by the proxy that has seen most while something waited
@@ -113,6 +138,61 @@ func (w *watched) look() (counting bool) {
 		w.proxies[w.kills%len(w.proxies)].kill()
 	}
 	return counting
+}
+
+// rest returns the file that has workers rest before a step.
+func (w *watched) rest(step int) string { return filepath.Join(w.folder, strconv.Itoa(step)) }
+
+// resting reports whether all workers rest before the next step of rests.
+func (w *watched) resting(r *hosts.Running) bool {
+	if len(w.rests) == 0 {
+		return false
+	}
+	for _, n := range r.Workers {
+		if !strings.Contains(n.Stderr.String(), fmt.Sprintf("msg=resting role=worker step=%d ", w.rests[0])) {
+			return false
+		}
+	}
+	return true
+}
+
+// killAll kills all proxies while the workers rest, so that no request is under way,
+// and has the job go on over the next ones.
+func (w *watched) killAll(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var before []proxy.State
+	for _, p := range w.proxies {
+		before = append(before, w.await(ctx, t, p, "to have something that waits", func(s proxy.State) bool {
+			return s.Values != nil && s.Values.Waiting > 0
+		}))
+	}
+	for _, p := range w.proxies {
+		p.kill()
+	}
+	for i, p := range w.proxies {
+		w.await(ctx, t, p, "to go on where the one before was killed", func(s proxy.State) bool {
+			return s.Instance != before[i].Instance && len(s.Jobs) == 1 && s.Jobs[0].Ready && len(s.Connections) >= len(before[i].Connections)
+		})
+	}
+	if err := os.Remove(w.rest(w.rests[0])); err != nil {
+		t.Fatal(err)
+	}
+	w.rests = w.rests[1:]
+}
+
+// await waits for a proxy to be as it is to be, and returns how it is then.
+func (w *watched) await(ctx context.Context, t *testing.T, p *restarting, what string, ok func(proxy.State) bool) (s proxy.State) {
+	t.Helper()
+	for {
+		var err error
+		if s, err = p.state(); err == nil && ok(s) {
+			return s
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("waiting for the proxy on %s %s: %+v, %v", p.host.Name, what, s, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 func (w *watched) note(s *proxy.ValuesState) {

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -175,6 +178,9 @@ func (w *worker) checkCounts(ctx context.Context) error {
 	began, logged := time.Now(), time.Now()
 	longest, least := time.Duration(0), steps
 	for step := 0; step < steps; step++ {
+		if err := w.rest(ctx, c.Rest, step); err != nil {
+			return err
+		}
 		start := time.Now()
 		if err := w.countStep(ctx, c, step, each, pushed, seen); err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
@@ -273,6 +279,27 @@ func (w *worker) exchange(ctx context.Context, c *counter, r kv.Request) error {
 		return fmt.Errorf("pull: %w", err)
 	}
 	return nil
+}
+
+// rest waits while a step's file is in the folder. All steps before have been answered.
+func (w *worker) rest(ctx context.Context, folder string, step int) error {
+	if folder == "" {
+		return nil
+	}
+	file := filepath.Join(folder, strconv.Itoa(step))
+	for said := false; ; said = true {
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("--count-rest: %w", err)
+		}
+		if !said {
+			w.logger.Info("resting", "step", step, "rank", w.van.Rank())
+		}
+		if err := w.compute(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // compute passes the time that a step would take to compute.

@@ -78,6 +78,9 @@ type CountOptions struct {
 	Compute time.Duration
 	// While names a file: beyond Steps, steps are made for as long as it is there.
 	While string
+	// Rest names a folder: a step whose number is that of a file in it begins when the
+	// file is gone, so that all workers stand between the same two steps until then.
+	Rest string
 }
 
 // MixOptions describe the workload that uses everything at once.

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
@@ -113,11 +115,11 @@ func TestRenewedAlikeOnAllCores(t *testing.T) {
 	}
 }
 
-// TestGrownDataSets is TestGrownDataMovesLittle with real data.
-func TestGrownDataSets(t *testing.T) {
-	require.Time(t)
+// grownRows reads a data set twice: without its last 21st, and whole.
+func grownRows(t testing.TB, name string) (old, all *graph.Graph) {
+	t.Helper()
 	var rows [][]uint64
-	err := dataset.ReadFile(t.Context(), require.Dataset(t, "rcv1-excerpt.libsvm.xz"), dataset.Options{}, func(r *dataset.Rows) error {
+	err := dataset.ReadFile(t.Context(), require.Dataset(t, name), dataset.Options{}, func(r *dataset.Rows) error {
 		for i := range r.Len() {
 			ids, _ := r.Features(i)
 			rows = append(rows, slices.Clone(ids))
@@ -127,14 +129,19 @@ func TestGrownDataSets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := graph.FromRows(rows)
-	if err != nil {
+	if all, err = graph.FromRows(rows); err != nil {
 		t.Fatal(err)
 	}
-	old, err := graph.FromRows(rows[:len(rows)*20/21])
-	if err != nil {
+	if old, err = graph.FromRows(rows[:len(rows)*20/21]); err != nil {
 		t.Fatal(err)
 	}
+	return old, all
+}
+
+// TestGrownDataSets is TestGrownDataMovesLittle with real data.
+func TestGrownDataSets(t *testing.T) {
+	require.Time(t)
+	old, all := grownRows(t, "rcv1-excerpt.libsvm.xz")
 	o := partition.Options{K: 8, Seed: 3}
 	const work = 200_000_000
 	before, fresh := must(t, old, o, work), must(t, all, o, work)
@@ -146,4 +153,49 @@ func TestGrownDataSets(t *testing.T) {
 	if moved > known/10 || float64(renewedMax) > 1.02*float64(freshMax) {
 		t.Errorf("%d of %d samples move, and the busiest machine moves %d, of a fresh run %d", moved, known, renewedMax, freshMax)
 	}
+}
+
+// BenchmarkGrown is data that grew by 5%: what part of the old samples moves, and of a
+// fresh partition's maximum, processor time and time what one from the old one takes.
+func BenchmarkGrown(b *testing.B) {
+	for _, name := range []string{"rcv1-excerpt", "criteo-80k", "9.5 million edges"} {
+		b.Run(name, func(b *testing.B) {
+			var old, all *graph.Graph
+			if name == "9.5 million edges" {
+				old, all = grown(b, graph.Random{Samples: 200_000, Params: 1_000_000, Degree: 50, Exponent: 1, Topics: 100, TopicShare: 0.7, Seed: 5}, 20./21)
+			} else {
+				old, all = grownRows(b, name+".libsvm.xz")
+			}
+			run := func(g *graph.Graph, o partition.Options) (a *partition.Assignment, cpu, took float64) {
+				began, before := time.Now(), processorSeconds(b)
+				a, err := Partition(b.Context(), g, o)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return a, processorSeconds(b) - before, time.Since(began).Seconds()
+			}
+			for b.Loop() {
+				o := partition.Options{K: 8, Seed: 3}
+				before, _, _ := run(old, o)
+				fresh, freshCPU, freshTook := run(all, o)
+				o.From, o.MoveAtMost = fromOld(old, all, before), 0.1
+				renewed, cpu, took := run(all, o)
+				moved, known := movedSamples(o.From.Samples, renewed.Samples)
+				b.ReportMetric(100*float64(moved)/float64(known), "%moved")
+				b.ReportMetric(float64(partition.Measure(all, renewed, o.K).Max)/float64(partition.Measure(all, fresh, o.K).Max), "max/fresh")
+				b.ReportMetric(freshCPU, "fresh-cpu-s")
+				b.ReportMetric(cpu/freshCPU, "cpu/fresh")
+				b.ReportMetric(took/freshTook, "time/fresh")
+			}
+		})
+	}
+}
+
+func processorSeconds(b *testing.B) float64 {
+	b.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) * 1e-9
 }

@@ -2,6 +2,7 @@ package values
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -90,6 +91,47 @@ func TestThresholdEnds(t *testing.T) {
 			}
 			if off := pushed.difference(got) + got.difference(pushed); off != 0 {
 				t.Errorf("sums are off by %v", off)
+			}
+		})
+	}
+}
+
+// A proxy that ends takes nothing back any more by whatever rule: not the planner's, which
+// come before its own, nor one that comes while it ends.
+func TestNoRuleSurvivesFlush(t *testing.T) {
+	rules := []Rule{{Unpulled: true, Threshold: 0.99}}
+	for name, set := range map[string]func(*Codec) error{
+		"by flag":       func(c *Codec) error { return c.SetRules(rules) },
+		"by planner":    func(c *Codec) error { return c.SetPlanned(rules) },
+		"of both kinds": func(c *Codec) error { return errors.Join(c.SetRules(rules), c.SetPlanned(rules)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t)
+			if err := set(e.worker); err != nil {
+				t.Fatal(err)
+			}
+			e.worker.adds = false
+			w := e.dial(t, e.worker, e.server, "ps9")
+			defer w.close()
+			r := rand.New(rand.NewPCG(1, 9))
+			pushed, got := sums{}, sums{}
+			push := func(step int) {
+				q := whole(r, step)
+				pushed.add(q.keys, q.vals, q.lens)
+				got.add(q.keys, floats(w.carry(t, q.frames())[2]), q.lens)
+			}
+			for step := range 5 {
+				push(step)
+			}
+			if e.worker.StillWaiting() == 0 {
+				t.Fatal("nothing waits")
+			}
+			if err := errors.Join(e.worker.Flush(t.Context()), set(e.worker)); err != nil {
+				t.Fatal(err)
+			}
+			push(5)
+			if n, left := e.worker.StillWaiting(), pushed.difference(got)+got.difference(pushed); n > 0 || left != 0 {
+				t.Errorf("%d values wait, sums are off by %v", n, left)
 			}
 		})
 	}

@@ -206,7 +206,7 @@ func TestLastBarriersAreHeld(t *testing.T) {
 			}
 			released := make(chan struct{})
 			go func() { defer close(released); send(lastBarrier(c.cmd)) }()
-			answered := answerOwn(t, up, down, released, func() {
+			answered := answerOwn(t, up, down, released, func(*pslite.Message) {
 				select {
 				case <-released:
 					t.Fatal("the barrier went before the server had what waited")
@@ -225,7 +225,7 @@ func TestLastBarriersAreHeld(t *testing.T) {
 
 // answerOwn answers pushes of the proxy's own, as a server does that adds them up,
 // until done is closed, and returns how many came. It calls see with each.
-func answerOwn(t *testing.T, up, down *way, done <-chan struct{}, see func()) (came int) {
+func answerOwn(t *testing.T, up, down *way, done <-chan struct{}, see func(*pslite.Message)) (came int) {
 	t.Helper()
 	for running := true; running; {
 		select {
@@ -234,12 +234,12 @@ func answerOwn(t *testing.T, up, down *way, done <-chan struct{}, see func()) (c
 		case <-time.After(time.Millisecond):
 		}
 		for _, frames := range up.own(t) {
-			see()
 			came++
 			var m pslite.Message
 			if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
 				t.Fatal(err)
 			}
+			see(&m)
 			m.Meta.Request, m.Meta.DataTypes = false, nil
 			down.swallowed(t, [][]byte{m.Meta.Append(nil, pslite.DMLC)})
 		}
@@ -276,7 +276,7 @@ func TestBarriersPastTheProxy(t *testing.T) {
 			up.carry(t, pushes(rand.New(rand.NewPCG(1, 1)), 2).frames())
 			ended := make(chan struct{})
 			go func() { defer close(ended); e.worker.EndPast(t.Context(), c.job, c.node) }()
-			sent := answerOwn(t, up, down, ended, func() {}) > 0
+			sent := answerOwn(t, up, down, ended, func(*pslite.Message) {}) > 0
 			if waits := e.worker.StillWaiting() > 0; sent != c.sends || waits == c.sends {
 				t.Errorf("sent %v, want %v; something waits: %v", sent, c.sends, waits)
 			}
@@ -284,6 +284,54 @@ func TestBarriersPastTheProxy(t *testing.T) {
 				t.Errorf("%v, want %s", reasons, c.want)
 			}
 		})
+	}
+}
+
+// Last pushes have no more keys each than the worker's own: servers like MXNet's end
+// where a push has two.
+func TestLastPushesAreLikeTheJobs(t *testing.T) {
+	for _, most := range []int{1, 3} {
+		e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
+		up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+		r := rand.New(rand.NewPCG(5, 5))
+		pushed, got := sums{}, sums{}
+		for step := range int32(40) {
+			q := request{timestamp: step, push: true}
+			for i := range most {
+				q.keys = append(q.keys, uint64(int(step)%5*most+i))
+				q.lens = append(q.lens, 20)
+			}
+			for range 20 * most {
+				q.vals = append(q.vals, float32(r.IntN(99)-49))
+			}
+			pushed.add(q.keys, q.vals, q.lens)
+			got.add(q.keys, floats(up.carry(t, q.frames())[2]), q.lens)
+		}
+		ended := make(chan error, 1)
+		done := make(chan struct{})
+		go func() { ended <- e.worker.Flush(t.Context()); close(done) }()
+		seen := map[int]int{}
+		answerOwn(t, up, down, done, func(m *pslite.Message) {
+			seen[m.Keys().Len()]++
+			var lens []int32
+			for i := range m.Lens().Len() {
+				lens = append(lens, m.Lens().At(i))
+			}
+			got.add(m.Keys().AppendTo(nil), floats(m.Values().Bytes), lens)
+		})
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for n := range seen {
+			if n > most {
+				t.Errorf("%d last pushes have %d keys, the worker's had %d", seen[n], n, most)
+			}
+		}
+		if left := pushed.difference(got) + got.difference(pushed); len(seen) == 0 || left != 0 {
+			t.Errorf("last pushes by number of keys: %v; sums are off by %v", seen, left)
+		}
+		up.close()
+		down.close()
 	}
 }
 

@@ -90,6 +90,30 @@ func TestStateIsBounded(t *testing.T) {
 	}
 }
 
+// What is kept for repeats counts towards the bound, in jobs that repeat nothing too: as
+// much is kept as there is room.
+func TestRepeatsAreBounded(t *testing.T) {
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.5})
+	w := e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	push := func(step int) {
+		w.carry(t, request{timestamp: int32(step), push: true, keys: []uint64{1}, vals: normal(rand.New(rand.NewPCG(1, uint64(step))), 1000)}.frames())
+	}
+	push(0)
+	layer := e.worker.Counts().StateBytes
+	push(1)
+	if each := e.worker.Counts().StateBytes - layer; each < 2000 { // half of the values
+		t.Fatalf("a push that may be repeated counts %d bytes", each)
+	}
+	e.worker.budget.limit = layer + 20_000
+	for step := range 50 {
+		push(2 + step)
+	}
+	if c := e.worker.Counts(); c.StateBytes > layer+20_000 || c.Reasons[ReasonForgotten] == 0 {
+		t.Errorf("%d bytes, want at most %d; %v", c.StateBytes, layer+20_000, c.Reasons)
+	}
+}
+
 // Numbers that are not finite go at once, arrive, and leave nothing behind.
 func TestNotFinite(t *testing.T) {
 	for _, kind := range []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16} {

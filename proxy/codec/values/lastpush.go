@@ -14,6 +14,7 @@ type template struct {
 	meta    pslite.Meta
 	dialect pslite.Dialect
 	lens    bool
+	keys    int // of the push with most of them
 }
 
 // learn keeps what a push looks like.
@@ -26,6 +27,7 @@ func (st *stream) learn(m *pslite.Message, d pslite.Dialect) {
 		t.meta, t.dialect, t.lens = m.Meta.Clone(), d, len(m.Data) > 2
 	}
 	t.meta.Head, t.meta.Timestamp = m.Meta.Head, m.Meta.Timestamp
+	t.keys = max(t.keys, m.Keys().Len())
 }
 
 // waiting is what waits for some keys that have width values each.
@@ -57,14 +59,15 @@ func (t *template) push(timestamp int32, w waiting) [][]byte {
 	return append([][]byte{m.Append(nil, t.dialect)}, data...)
 }
 
-// empty takes all that waits out of the stream, in pieces for one push each,
-// and forgets the layers.
+// empty takes all that waits out of the stream, in pieces for one push each, and
+// forgets the layers. No piece has more keys than the worker's own pushes had: servers
+// may take one key at a time, as MXNet's do.
 func (st *stream) empty() (all []waiting) {
 	var v sparse.Vector
 	add := func(kind element.Kind, width int, keys []uint64, values []byte) {
 		size := width * kind.Size()
 		for len(keys) > 0 {
-			n := max(1, min(len(keys), mostOwn/size))
+			n := max(1, min(len(keys), mostOwn/size, st.template.keys))
 			all = append(all, waiting{kind, width, keys[:n], values[:n*size]})
 			keys, values = keys[n:], values[n*size:]
 		}

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/live"
+	"github.com/psidecar/psidecar/planner/plans"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// millionAt returns a request of a million keys from first on: neighbours, or spread
+// over the upper half of all keys.
+func millionAt(first uint64, dense bool) counts.Batch {
+	const n = 1_000_000
+	if dense {
+		return counts.Batch{Run: counts.Run{First: first, Step: 1, N: n}}
+	}
+	keys := make([]uint64, n)
+	for i := range keys {
+		keys[i] = (first+uint64(i))*0xd1342543de82ef95 | 1<<63
+	}
+	slices.Sort(keys)
+	return counts.Batch{Keys: slices.Compact(keys), Ascending: true}
+}
+
+// Keys of requests of a million, all at home with the other host's server, are planned to
+// go to the host whose worker alone uses them; neighbours as ranges.
+func TestRequestsOfAMillionKeysArePlanned(t *testing.T) {
+	for _, dense := range []bool{false, true} {
+		t.Run(fmt.Sprintf("dense=%v", dense), func(t *testing.T) {
+			service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			planner := live.New(service, live.DefaultOptions)
+			o := locality.DefaultOptions
+			o.WindowKeys = locality.DefaultWindowKeys
+			const hosts, steps = 2, 8
+			for host := range hosts {
+				job := locality.New(o)
+				b := millionAt(math.MaxUint64/2+1+uint64(host)<<40, dense)
+				for step := range int32(steps) {
+					at := int64(step+1) * 1e9
+					job.Ask(locality.Request{Worker: 0, Time: at, Timestamp: step, Push: true})
+					b.Each = counts.Sums{counts.Pushes: 1, counts.PushedBytes: 4}
+					job.Use(at, b)
+				}
+				w := windowReport(job.TakeWindow(windowLeast), []string{fmt.Sprintf("worker%d", host)}, false)
+				if w.GetLeftOut() == 0 || len(w.GetKeys()) != windowLeast { // of more in the sample
+					t.Fatalf("%d keys, %d uses are left out", len(w.GetKeys()), w.GetLeftOut())
+				}
+				planner.Take(&api.HostReport{Host: fmt.Sprintf("h%d", host), Jobs: []*api.JobReport{{
+					Job: "198.18.0.1:9000", Servers: hosts, Workers: hosts, Window: w,
+					Nodes: []*api.Node{{Name: fmt.Sprintf("server%d", host), Role: "server", Rank: int32(host), Local: true}},
+					Steps: []*api.Steps{{Worker: fmt.Sprintf("worker%d", host), Steps: steps}},
+				}}})
+			}
+			planner.Decide(t.Context())
+			d, err := service.Describe(t.Context(), &api.DescribeRequest{Job: "198.18.0.1:9000"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(d.GetJobs()) != 1 || len(d.GetJobs()[0].GetEpochs()) != 1 {
+				t.Fatalf("the plans are %v", d)
+			}
+			e := d.GetJobs()[0].GetEpochs()[0]
+			t.Logf("%d keys move as %d ranges: %s", e.GetKeys(), e.GetRanges(), e.GetReason())
+			if e.GetKeys() < 1000 || dense && e.GetRanges() > e.GetKeys()/32 {
+				t.Errorf("%d keys move as %d ranges", e.GetKeys(), e.GetRanges())
+			}
+		})
+	}
+}
