@@ -19,12 +19,15 @@ import (
 // links to and from the sites of each other host, by IPv4 and IPv6, once keys of a
 // job may have moved there.
 const (
-	siteLinks       = 2 * 2 * (hostCount - 1)
+	siteLinks = 2 * 2 * (hostCount - 1)
+	// journals are, for each name of a job and host, where its keys are and what waits
+	// of its worker's requests: both are kept once keys may have moved.
+	journals        = 2 * 2 * slots * hostCount
 	moreDescriptors = siteLinks + 12 // other than of pipes
 	morePipes       = 96             // descriptors
 	moreGoroutines  = 16
 	moreMemory      = 96 << 20
-	moreFiles       = 24
+	moreFiles       = journals + 24
 	moreBytes       = 8 << 20
 	// setAside is how many files of a job's state are kept to be looked at where
 	// one was damaged.
