@@ -244,13 +244,14 @@ const (
 // stop begins the end of this proxy: connections that wait for a link are handed over.
 // It returns for how long it has waited for hosts.
 func (s *passes) stop() (waited time.Duration) {
-	if s.heirStays() {
-		waited = s.awaitHosts()
-	} else {
-		s.mu.Lock()
-		s.alone = true
-		s.mu.Unlock()
+	stays := s.heirStays()
+	waited = s.awaitHosts()
+	if !stays && waited > s.agentStays {
+		stays = s.heirStays() // another agent may have come meanwhile
 	}
+	s.mu.Lock()
+	s.alone = !stays
+	s.mu.Unlock()
 	close(s.halt)
 	return waited
 }

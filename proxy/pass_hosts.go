@@ -13,17 +13,19 @@ import (
 
 // A connection to a host that is cut off cannot stand until that host is back, and keeps
 // a proxy that is about to end from its end; those of other hosts stand meanwhile, and
-// wait for the next proxy. So a proxy looks whether all hosts answer before it brings any
-// to stand, and goes on as it is while one does not: for hostsBack at most, and half of
-// its grace.
+// wait for the next proxy. One that is ended instead ends over there when that host is
+// back, since TCP repeats its end ever more seldom: maybe after the client's next
+// connection has come, which libzmq's ROUTER refuses while the one before is there. So a
+// proxy looks whether all hosts answer before it brings any connection to stand or ends
+// it, and goes on as it is while one does not: for hostsBack at most, and half of its
+// grace.
 const (
 	hostsBack   = 5 * time.Second
 	hostAnswers = 250 * time.Millisecond // a SYN that was lost is not waited for
 	hostAgain   = 20 * time.Millisecond
 )
 
-// awaitHosts waits until the hosts of all connections that can be handed over answer, and
-// returns how long that took.
+// awaitHosts waits until the hosts of all links answer, and returns how long that took.
 func (s *passes) awaitHosts() time.Duration {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(s.p.life, min(hostsBack, s.p.opts.Grace/2))
@@ -41,21 +43,17 @@ func (s *passes) awaitHosts() time.Duration {
 	}
 	all.Wait()
 	if ctx.Err() != nil && s.p.life.Err() == nil {
-		s.p.log.Info("connections are handed over although a host does not answer")
+		s.p.log.Info("connections are handed over or ended although a host does not answer")
 	}
 	return time.Since(began)
 }
 
-// hosts are those at the other ends of connections that can be handed over.
+// hosts are those of the proxies at the other ends of links.
 func (s *passes) hosts() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for _, c := range s.p.conns.all() {
-		switch {
-		case c.transit == nil:
-		case c.transit.Dialed:
-			all[c.transit.Destination.Addr()] = true
-		default:
-			all[c.transit.Far] = true
+		if far := addrPort(c.pipe.Far.RemoteAddr()).Addr(); c.kind != kindDirect && far.IsValid() {
+			all[far] = true
 		}
 	}
 	return all

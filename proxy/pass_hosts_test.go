@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -58,6 +59,51 @@ func TestHostsAreAwaited(t *testing.T) {
 	if n := worker.now.passes.state(); n.Lost > 0 || n.Taken != 1 {
 		t.Errorf("%+v at the worker's proxy", n)
 	}
+}
+
+// Where nobody holds connections they are ended, but not while a host is cut off: its
+// process would hear of the end after the client has connected again.
+func TestNoEndWhileAHostIsCutOff(t *testing.T) {
+	_, server, client, process := replaceableHosts(t, compactOnly)
+	rng := rand.New(rand.NewPCG(1, 2))
+	say := func(message []byte, when string) {
+		t.Helper()
+		go client.Write(message)
+		got := make([]byte, len(message))
+		process.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, message) {
+			t.Fatalf("%s: %v", when, err)
+		}
+	}
+	say(messages(rng), "at first")
+	server.estate.ends = errors.New("the agent ends, too")
+	back, asked := make(chan struct{}), make(chan struct{})
+	var looks atomic.Int32
+	server.now.passes.answers = func(context.Context, netip.Addr) bool {
+		if looks.Add(1) == 1 {
+			close(asked)
+		}
+		return closed(back)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); server.stop() }()
+	select {
+	case <-asked:
+	case <-ended:
+		t.Fatal("the proxy ended and did not look whether the worker's host answers")
+	}
+	say(appendPush(nil, rng, 100, 1<<10), "while a host does not answer")
+	close(back)
+	client.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the client was told %v, want the end", err)
+	}
+	client.Close()
+	if _, err := process.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the process was told %v, want the end", err)
+	}
+	process.Close()
+	<-ended
 }
 
 // A host that does not come back keeps a proxy from its end for so long only.
