@@ -140,7 +140,10 @@ func TestDrainEndsWhereNobodyReads(t *testing.T) {
 			err = c.WriteMessage(meta.Append(nil, pslite.DMLC), make([]byte, 16*piece), make([]byte, 8*piece))
 		}
 	}()
-	eventually(t, "messages come", func() bool { return h.server.conns.all()[0].pipe.ToJob.Counts().Messages > 10 })
+	eventually(t, "messages come", func() bool {
+		all := h.server.conns.all()
+		return len(all) > 0 && all[0].pipe.ToJob.Counts().Messages > 10
+	})
 	stopping.Store(true)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); h.stopServer() }()

@@ -223,6 +223,7 @@ func TestMeasuresOfOpenConnections(t *testing.T) {
 		t.Errorf("over a link: %+v", l)
 	}
 	h.stopServer()
+	first.Close() // the server's proxy may have told it the end, which is not all of the connection's
 	h.worker.peers.missed(h.job.addr().Addr(), noProxy)
 	second := h.dial(t)
 	echo(t, second, h.job.next(t))

@@ -334,6 +334,7 @@ func TestOlderProxies(t *testing.T) {
 	}
 	t.Run("dials", func(t *testing.T) {
 		_, server, client, _ := replaceableHosts(t, compactOnly)
+		eventually(t, "the connection is known", func() bool { return server.now.conns.active() == 1 })
 		c := server.now.conns.all()[0]
 		h := &link.Hello{ID: 7, Client: c.client, Destination: c.destination, Offers: older(server.now.offers())}
 		far, answer, err := server.now.links.Dial(t.Context(), server.mesh, h)
