@@ -214,5 +214,5 @@ var fiveJobs = []struct {
 	{"5 MB/s", 20000, 2500, 900, []string{"--count-compute", "40ms"}},
 	{"20 MB/s", 20000, 4000, 900, []string{"--value-length", "8", "--count-compute", "40ms"}},
 	{"100 MB/s", 20000, 4000, 800, []string{"--value-length", "64", "--count-compute", "40ms"}},
-	{"1 GB/s", 4000, 1500, 250, []string{"--value-length", "4096"}},
+	{"1 GB/s", 4000, 1500, 700, []string{"--value-length", "4096"}},
 }
