@@ -25,8 +25,9 @@ const (
 	laneStays = time.Second
 	// laneIdle is for how long a lane is kept that no link uses.
 	laneIdle = 2 * time.Second
-	// laneWithin is how long the dialer has to make one.
-	laneWithin = 3 * time.Second
+	// laneWithin is how long the dialer has to make one: on a busy machine its proxy may
+	// get no processor for seconds.
+	laneWithin = takenUpWithin
 	// endWithin is how long the end of a link waits to hear that it is in order.
 	endWithin = 200 * time.Millisecond
 	// closeWithin is how long one waits to hear that its end was passed on.
