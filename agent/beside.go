@@ -19,8 +19,8 @@ type BesideLive struct {
 	// Ask gets the JSON answer of the agent or planner at a path into v.
 	Ask func(path string, query url.Values, v any) error
 
-	mu   sync.Mutex
-	jobs map[string]bool // those that are not recorded; guarded by mu
+	mu   sync.Mutex      // guards jobs
+	jobs map[string]bool // those that are not recorded
 }
 
 // isRecorded reports whether a recording has a job of the name; if none has, it is

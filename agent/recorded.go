@@ -29,9 +29,9 @@ type Recorded struct {
 	Memory  int   // bytes for keys and their counters, of each job; 0: as an agent
 	Takes   int64 // bytes that a recording opened through the page may have; 0: it opens none
 
-	reading sync.Mutex // held while a recording is read: one at a time; before mu
-	mu      sync.Mutex
-	jobs    []*recorded // by name; guarded by mu, the jobs themselves do not change any more
+	reading sync.Mutex  // held while a recording is read: one at a time; before mu
+	mu      sync.Mutex  // guards jobs, which themselves do not change any more
+	jobs    []*recorded // by name
 }
 
 // maxRecorded is how many jobs of recordings are kept, and maxRecordedNodes how many

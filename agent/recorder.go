@@ -29,9 +29,9 @@ type Recorder struct {
 	keys    atomic.Int64 // of the uses that wait
 	dropped atomic.Uint64
 
-	mu      sync.Mutex
-	unnamed []unnamed // in the order in which they came; guarded by mu
-	held    int       // their keys; guarded by mu
+	mu      sync.Mutex // guards the rest
+	unnamed []unnamed  // in the order in which they came
+	held    int        // their keys
 }
 
 // unnamed is a use that waits until it is known what its nodes are called: they would

@@ -55,7 +55,7 @@ func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
 type nextProxy struct {
 	program string // its path, which may be another program's by then
 
-	mu      sync.Mutex
+	mu      sync.Mutex  // guards process
 	process *os.Process // nil: there is none
 }
 

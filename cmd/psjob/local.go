@@ -179,7 +179,7 @@ func freePort(host string) (int, error) {
 
 // lines joins the output of several processes line by line.
 type lines struct {
-	mu sync.Mutex
+	mu sync.Mutex // held while a line is written to w
 	w  io.Writer
 }
 

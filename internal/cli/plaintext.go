@@ -29,8 +29,8 @@ func Clean(text string) string {
 type Writer struct {
 	w io.Writer
 
-	mu   sync.Mutex
-	rest []byte // the beginning of a character that is to be written
+	mu   sync.Mutex // guards rest, and is held while w is written to
+	rest []byte     // the beginning of a character that is to be written
 }
 
 // NewWriter returns a Writer to w.

@@ -43,8 +43,8 @@ type LiveLine struct {
 	out      io.Writer
 	terminal bool
 
-	mu    sync.Mutex
-	shown bool // there is a line to be cleared
+	mu    sync.Mutex // guards shown, and is held while out is written to
+	shown bool       // there is a line to be cleared
 }
 
 // NewLiveLine returns a line of terminal, where that is one, and else lines of other.

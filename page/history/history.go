@@ -58,8 +58,8 @@ type Point struct {
 // A Log keeps points by job; those of no job are under the empty name. The zero
 // value is empty and ready. Its methods may be called from any goroutine.
 type Log struct {
-	mu   sync.Mutex
-	jobs map[string][]Point // in order of time, guarded by mu; points are not changed
+	mu   sync.Mutex         // guards jobs
+	jobs map[string][]Point // in order of time; points are not changed
 }
 
 // Add keeps what happened in a stretch of time that follows the last one.

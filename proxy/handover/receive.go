@@ -29,8 +29,8 @@ type Client struct {
 	// carried says what the proxy has carried; nil: the agent is not told.
 	carried func() (job, far uint64)
 
-	mu       sync.Mutex
-	conn     *Conn // nil while there is no agent
+	mu       sync.Mutex // guards the rest
+	conn     *Conn      // nil while there is no agent
 	sequence uint64
 	waiting  map[uint64]chan Message // questions, by sequence
 	serving  map[place]served        // of each place the last one

@@ -85,7 +85,7 @@ func (p *Path) PerByte() (d float64, ok bool) {
 // Paths are the paths to other hosts by what identifies their proxies. The zero
 // Paths is ready for use, by several goroutines.
 type Paths[K comparable] struct {
-	mu    sync.Mutex
+	mu    sync.Mutex  // guards paths
 	paths map[K]*Path // at most maxPaths
 }
 

@@ -80,8 +80,8 @@ func (o *Outcome) First() train.WorkerReport {
 }
 
 var programs struct {
-	sync.Mutex
-	paths map[string]string
+	sync.Mutex // guards paths
+	paths      map[string]string
 }
 
 // build builds a program once for all tests.

@@ -34,7 +34,7 @@ const afterwards = 3 * time.Second
 
 // harms are all that were done.
 type harms struct {
-	mu  sync.Mutex
+	mu  sync.Mutex // guards all, and the ends of harms
 	all []*harm
 }
 

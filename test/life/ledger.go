@@ -20,7 +20,7 @@ const (
 
 // ledger counts jobs by what became of them, and events by their kind.
 type ledger struct {
-	mu     sync.Mutex
+	mu     sync.Mutex     // guards the rest
 	runs   map[string]int // by what became of them
 	kinds  map[string]int // by model
 	broken int            // jobs without PS_RESEND that ran through a broken connection

@@ -24,7 +24,7 @@ const lastJobs = 8 * time.Second
 
 // slotState is what runs in a slot.
 type slotState struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the rest
 	ipv6  bool
 	busy  bool          // a job runs
 	lossy map[bool]bool // whether rules of the name with an IPv6 address, or not, leave values out

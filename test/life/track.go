@@ -15,7 +15,7 @@ type track struct {
 	patience *patience
 	folder   string // for what nodes say
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the rest
 	workers []mark
 	files   []*os.File
 }

@@ -30,7 +30,7 @@ type app struct {
 	id       int
 	custID   int
 
-	mu      sync.Mutex
+	mu      sync.Mutex          // guards answers
 	answers map[int32][]Command // to own commands, while they are waited for
 }
 

@@ -16,7 +16,7 @@ type Worker struct {
 	app
 	inFlight sync.Map // timestamp -> *transfer
 
-	logMu sync.Mutex
+	logMu sync.Mutex // guards log
 	log   *AccessLog // nil: not kept
 }
 

@@ -20,9 +20,9 @@ type Customer struct {
 	inbox   *queue
 	handle  func(ctx context.Context, m *Message) error
 
-	mu      sync.Mutex
-	next    int32
-	pending map[int32]*pending
+	mu      sync.Mutex         // guards the rest
+	next    int32              // timestamp
+	pending map[int32]*pending // by timestamp
 }
 
 // pending is a request that has not been answered by all.

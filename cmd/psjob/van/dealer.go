@@ -36,11 +36,11 @@ type dealer struct {
 	room     chan struct{}      // one token per data message that may wait
 	some     chan struct{}      // signalled when a message was added
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards waiting, control, idle and empty
 	waiting []outgoing
-	control int  // how many of waiting are control messages
-	idle    bool // nothing waits and nothing is being written
-	empty   chan struct{}
+	control int           // how many of waiting are control messages
+	idle    bool          // nothing waits and nothing is being written
+	empty   chan struct{} // closed when idle becomes true; nil: nobody waits for that
 
 	connected atomic.Bool
 	lostAt    atomic.Int64 // when the last connection ended, in Unix nanoseconds; 0 before there was one

@@ -10,7 +10,7 @@ import (
 // peer that sends. Higher priority goes first, as in PS-lite, equal priority
 // in order of arrival.
 type queue struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards items and head
 	items []*Message // a ring is not worth it: items are few or drained at once
 	head  int
 	room  chan struct{} // one token per free place

@@ -22,11 +22,11 @@ type resender struct {
 	timeout time.Duration
 	room    chan struct{}
 
-	mu      sync.Mutex
-	unacked map[uint64]*unacked
-	seen    map[uint64]struct{}
-	order   []uint64 // of seen, a ring
-	oldest  int
+	mu      sync.Mutex          // guards unacked, seen, order and oldest
+	unacked map[uint64]*unacked // by signature
+	seen    map[uint64]struct{} // signatures; invariant: those of order
+	order   []uint64            // of seen, a ring
+	oldest  int                 // in order
 
 	repeats    atomic.Int64
 	duplicates atomic.Int64

@@ -33,7 +33,7 @@ type Van struct {
 	resender *resender  // nil without PS_RESEND
 	incoming *sync.Pool // of *Message
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards what follows, to lastHeard
 	self      pslite.Node
 	dealers   map[int]*dealer // by node id
 	customers map[[2]int]*Customer

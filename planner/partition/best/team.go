@@ -21,8 +21,8 @@ type team struct {
 	exit    sync.WaitGroup
 
 	asleep atomic.Int64
-	mutex  sync.Mutex
-	wake   sync.Cond // the epoch has changed
+	mutex  sync.Mutex // of wake; a broadcast takes it after epoch has changed
+	wake   sync.Cond  // the epoch has changed
 }
 
 func newTeam(members int) *team {

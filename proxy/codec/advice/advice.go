@@ -59,7 +59,7 @@ const maxLinks = 1024
 
 // Study tries all candidates. It is safe for use by several goroutines.
 type Study struct {
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the rest
 	trials   []*trial
 	links    map[string]uint64 // numbers of connections
 	detector map[string]*pslite.Detector

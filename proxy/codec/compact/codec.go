@@ -17,12 +17,12 @@ type Codec struct {
 	limits Limits
 	stores *shared.Stores
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards peers, groups, past and idle
 	peers  map[relay.Instance]*known
 	groups map[scope]*group
 	past   shared.Counts // of groups that have ended
 
-	keeping sync.Mutex       // guards kept
+	keeping sync.Mutex       // guards kept; after mu
 	kept    int64            // bytes of all groups and stores
 	idle    []relay.Instance // without links, the one longest so first
 }

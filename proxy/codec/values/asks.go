@@ -64,7 +64,7 @@ type asked struct {
 
 // asks are the pulls of this host's workers that asked for rows.
 type asks struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards open
 	open newest[asked]
 }
 
@@ -104,7 +104,7 @@ type permit struct {
 // permits are the pulls of other hosts' workers, of keys for which their proxies have
 // a rule.
 type permits struct {
-	mu  sync.Mutex
+	mu  sync.Mutex // guards all
 	all newest[permit]
 }
 

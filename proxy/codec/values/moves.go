@@ -15,9 +15,9 @@ import (
 type moves struct {
 	users atomic.Int64 // links with copies
 	count atomic.Uint64
-	mu    sync.Mutex
-	last  []moved // up to the count, the oldest first
-	keys  int     // in them
+	mu    sync.Mutex // guards last and keys
+	last  []moved    // up to the count, the oldest first
+	keys  int        // in them
 }
 
 // moved are keys that one process's answer had.

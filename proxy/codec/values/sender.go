@@ -43,8 +43,8 @@ type Sender struct {
 	// sameHost: the link ends where it begins, and crosses no network.
 	sameHost bool
 	slimmed  map[ownKey]bool // dense keys that slim has seen pushed; true: and then pulled
-	ownMu    sync.Mutex
-	own      [][][]byte // messages of our own to be sent
+	ownMu    sync.Mutex      // guards own; all else is the sending goroutine's
+	own      [][][]byte      // messages of our own to be sent
 	close    func()
 }
 

@@ -24,7 +24,7 @@ func (o *owner) worker() worker { return worker{o.origin, o.node, o.app, o.custo
 type steps struct {
 	streams int // that count here; of [Codec.mu]
 
-	mu     sync.Mutex
+	mu     sync.Mutex           // guards layers
 	layers map[layerID]*stepped // at most maxLayers
 }
 

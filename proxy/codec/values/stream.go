@@ -30,9 +30,9 @@ type stream struct {
 	links int
 	idle  time.Time // since when links is 0
 
-	mu       sync.Mutex
-	sender   *Sender  // of the last link
-	places   []uint32 // of the keys of the last piece
+	mu       sync.Mutex // guards the rest; after Codec.follows, and Codec.mu only tries it
+	sender   *Sender    // of the last link
+	places   []uint32   // of the keys of the last piece
 	template *template
 	dense    map[uint64]*denseLayer // by key
 	narrow   map[layerID]*narrowLayer

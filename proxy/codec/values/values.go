@@ -96,10 +96,10 @@ type Codec struct {
 	watcher atomic.Pointer[Watcher]
 	fits    fits
 
-	mu      sync.Mutex
-	local   []Rule // by flags, file or interface
-	planned []Rule // by the planner
-	ended   bool   // no rule holds any more
+	mu      sync.Mutex // guards what follows, but for named and what has a lock of its own
+	local   []Rule     // by flags, file or interface
+	planned []Rule     // by the planner
+	ended   bool       // no rule holds any more
 	streams map[owner]*stream
 	steps   map[worker]*steps
 	owns    map[int32]*ownPush // by timestamp
