@@ -4,7 +4,7 @@
 #   make test       install what the tests need, then run them all
 #   make soak       keys move for half an hour (SOAK=30m) while proxies and planner are killed, links cut
 #   make life       a fleet as it is lived in (LIFE=10m SEED=7): jobs come and go, everything fails now and then
-#   make test-kubernetes  the chart, rights and two planners against a real API server; builds one
+#   make test-kubernetes  the chart, rights, names and policy, and two planners against a real API server; builds one
 #   make bench      benchmarks, with peers measured in the same run
 #   make eval       what five papers have and ours, as one page: bin/eval/index.html; EVALFLAGS=--quick: ten minutes, else hours
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes

@@ -137,7 +137,8 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 	p.orders = control.NewServer(page.NamesControl(o.Names), o.Users)
 	o.Policy.Crowd(p.opening.Dropped)
 	p.curves.Kept = p.reports.Kept
-	p.state = &fleet.State{Version: o.Version, Host: o.Host, Started: time.Now(), Reports: p.reports.All, Lately: p.reports.Lately, Past: p.reports.Past, Measures: p.measures}
+	p.state = &fleet.State{Version: o.Version, Host: o.Host, Started: time.Now(), Reports: p.reports.All, Lately: p.reports.Lately, Past: p.reports.Past, Measures: p.measures,
+		Forgetful: o.Store == nil && o.Shared == nil}
 	p.reports.Names = p.state.JobNames
 	if o.Shared != nil {
 		var err error
@@ -154,7 +155,7 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 // planner's from then on.
 func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 	p.kept = kept
-	p.plans, err = plans.New(ctx, kept, plans.Options{Act: p.opts.Act, Forgetful: p.opts.Store == nil && p.lead == nil, Strategy: p.opts.Live.Strategy, Wish: p.state.Move, Scheduler: p.state.Scheduler, Title: p.state.Current})
+	p.plans, err = plans.New(ctx, kept, plans.Options{Act: p.opts.Act, Forgetful: p.state.Forgetful, Strategy: p.opts.Live.Strategy, Wish: p.state.Move, Scheduler: p.state.Scheduler, Title: p.state.Current})
 	if err == nil {
 		p.codecs, err = codecs.New(ctx, kept)
 	}

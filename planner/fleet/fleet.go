@@ -40,6 +40,8 @@ type State struct {
 	// Measures, where not nil, returns what proxies say of jobs' measures, by host.
 	// Set before the state is served.
 	Measures func() [][]measure.Line
+	// Forgetful: the planner moves no keys, since it forgets where they are when it ends.
+	Forgetful bool
 
 	recent recentTitles
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -160,6 +161,9 @@ func (s *State) JobNames(r *api.HostReport) []*api.JobName {
 	return names
 }
 
+// forgets is why keys of a job whose owner asks for it do not move.
+const forgets = policy.Prefix + policy.Move + ": this planner forgets where keys are when it ends, so it moves none: start it with --store FILE"
+
 // call says what jobs are called, who says so, and what is wrong with that.
 func (s *State) call(jobs []page.Job) {
 	claimed := s.claimed()
@@ -171,6 +175,9 @@ func (s *State) call(jobs []page.Job) {
 			continue // it was reported a moment ago
 		}
 		j.Remarks = c.wrong
+		if s.Forgetful && c.move == "true" {
+			j.Remarks = append(slices.Clip(j.Remarks), forgets)
+		}
 		if c.best.Name == "" {
 			continue
 		}

@@ -114,4 +114,11 @@ func TestMove(t *testing.T) {
 	if got := state().Move(at1); got != "" {
 		t.Errorf("of an unknown job: %q", got)
 	}
+	s := state(says("a", moving("true")))
+	for _, forgetful := range []bool{false, true} {
+		s.Forgetful = forgetful
+		if said := s.Jobs()[0].Remarks; len(said) > 0 != forgetful {
+			t.Errorf("of a planner without a store (%v) it is said %q", forgetful, said)
+		}
+	}
 }

@@ -64,6 +64,9 @@ func (s *Service) scheduler(name string) string {
 
 // acts reports whether a plan for a job is carried out at once when it is proposed.
 func (s *Service) acts(job string) bool {
+	if s.opts.Forgetful {
+		return false
+	}
 	if s.opts.Wish != nil {
 		if wish := s.opts.Wish(job); wish != "" {
 			return wish == "true"

@@ -117,7 +117,7 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 	if err := j.addEpoch(ctx, e, moves, false, entries); err != nil {
 		return 0, err
 	}
-	if j.service.acts(j.name) && !j.held && !j.service.opts.Forgetful {
+	if j.service.acts(j.name) && !j.held {
 		return e.info.GetEpoch(), j.start(ctx, e)
 	}
 	return e.info.GetEpoch(), nil

@@ -338,6 +338,9 @@ func TestForgetful(t *testing.T) {
 	if moving, _ := s.Busy(testJob); moving {
 		t.Error("it moves keys")
 	}
+	if d, err := s.Describe(t.Context(), &api.DescribeRequest{}); err != nil || len(d.GetJobs()) != 1 || d.GetJobs()[0].GetActs() {
+		t.Errorf("it says that it would: %v, %v", d, err)
+	}
 	if _, err := s.Act(t.Context(), &api.ActRequest{}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "--store") {
 		t.Errorf("asked to: %v", err)
 	}

@@ -11,38 +11,84 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // Proxies are replaced by others that were started beside them, and agents in order,
 // under a job that repeats nothing and never rests: its sums are exact, and it makes no
-// connection anew. Its longest step is said beside that of the same job, for as long,
-// beside which nothing is replaced.
+// connection anew. With PSIDECAR_EVAL its longest step is said beside that of the same
+// job, for as long, beside which nothing is replaced.
 func TestReplacedBeside(t *testing.T) {
-	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
-	job := f.counting(50)
+	for _, c := range []struct {
+		name   string
+		config config
+		pause  string // between a worker's steps
+	}{
+		{"default", config{}, "10ms"},
+		{"without a pause", config{}, "0s"},
+		{"TLS", config{proxyArgs: withTLS(t)}, "0s"},
+		{"moved keys", config{plan: elsewhere(t, 4)}, "0s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			compares := os.Getenv("PSIDECAR_EVAL") != ""
+			if !compares {
+				t.Parallel()
+			}
+			c.config.grace, c.config.keep = 10*time.Second, 15*time.Second
+			f := newFleet(t, c.config)
+			job := f.counting(50)
+			job.Workers = hosts.Repeat(4, append(job.Workers[0], "--count-compute", c.pause))
+			took, disturbed := f.relieved(job)
+			if !compares {
+				return
+			}
+			r := f.startFor(f.unending(job), 4*time.Minute)
+			f.plannedFor(r)
+			select {
+			case <-r.ended:
+			case <-time.After(took):
+			}
+			t.Logf("the longest step took %.0f ms, without replacements %.0f ms", 1000*disturbed, 1000*longestStep(r.exact()))
+		})
+	}
+}
+
+// relieved runs a job while all proxies and agents are replaced, and returns how long
+// that took and the job's longest step.
+func (f *fleet) relieved(job hosts.Job) (took time.Duration, longest float64) {
+	f.t.Helper()
 	r := f.startFor(f.unending(job), 4*time.Minute)
-	r.training()
+	f.plannedFor(r)
 	began, before := time.Now(), f.redirected()
 	for _, s := range f.sidecars {
 		f.relieve(s)
 		f.tookAll(s)
 	}
 	if after := f.redirected(); after != before {
-		t.Errorf("the job made %v connections anew", after-before)
+		f.t.Errorf("the job made %v connections anew", after-before)
 	}
 	for _, s := range f.sidecars {
 		f.replace(s, s.agent)
 	}
-	took, disturbed := time.Since(began), longestStep(r.exact())
+	took = time.Since(began)
+	longest = longestStep(r.exact())
 	f.settled()
 	f.unguarded()
-	r = f.startFor(f.unending(job), 4*time.Minute)
+	return took, longest
+}
+
+// plannedFor waits until a job trains and, where the fleet has a plan, its keys are where
+// that has them.
+func (f *fleet) plannedFor(r *run) {
+	f.t.Helper()
 	r.training()
-	select {
-	case <-r.ended:
-	case <-time.After(took):
+	if len(f.config.plan) == 0 {
+		return
 	}
-	t.Logf("the longest step took %.0f ms, without replacements %.0f ms", 1000*disturbed, 1000*longestStep(r.exact()))
+	f.propose()
+	f.psidecar("plan", "apply", "--wait", "30s")
+	f.stand(displaced)
 }
 
 // relieve starts a proxy beside a sidecar's, and waits until it has taken its place.

@@ -53,7 +53,9 @@ type Sidecar struct {
 
 // Start runs the program as `psidecar up` with these flags besides its own, in
 // the host's cgroup of that name, and returns when it has its listeners open. It
-// has a state folder of its own, as a host has, unless the flags name one.
+// has a state folder of its own, as a host has, unless the flags name one. With
+// --kubernetes among the flags it finds jobs in pods, wherever their cgroups are, and
+// has no listeners before.
 // At the end of the test it is killed, if it still runs, and what it left in
 // the kernel removed.
 func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) *Sidecar {
@@ -68,7 +70,11 @@ func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) 
 		t.Fatal(err)
 	}
 	any := func(port int) string { return net.JoinHostPort("0.0.0.0", strconv.Itoa(port)) }
-	args := append([]string{"up", "--host", h.Name, "--cgroup", cgroup, "--http", any(Page), "--planner-listen", any(Planner),
+	inPods := slices.Contains(flags, "--kubernetes")
+	if !inPods {
+		flags = append([]string{"--cgroup", cgroup}, flags...)
+	}
+	args := append([]string{"up", "--host", h.Name, "--http", any(Page), "--planner-listen", any(Planner),
 		"--planner-http", any(PlannerPage), "--planner-socket", "", "--control-socket", s.Control, "--insecure", "--bpf-dir", s.Pins, "--state-dir", t.TempDir()}, flags...)
 	cmd := exec.Command(program, args...)
 	cmd.Stderr = &s.log
@@ -78,7 +84,10 @@ func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) 
 	t.Cleanup(func() { s.clean(t) })
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		open, err := s.Metric(t.Context(), "psidecar_intercept_listeners")
-		if err == nil && open > 0 {
+		if err == nil && open == 0 && inPods {
+			_, err = s.Ask(t.Context(), http.MethodGet, Page, "/readyz", "")
+		}
+		if err == nil && (open > 0 || inPods) {
 			return s
 		}
 		select {
