@@ -164,7 +164,7 @@ func everything(tls map[string]any) map[string]any {
 	tls["meshOnly"] = true
 	return map[string]any{
 		"jobs":  map[string]any{"selector": "psidecar.io/job=true"},
-		"proxy": map[string]any{"enabled": true}, "threshold": 0.99, "slim": "0.3,0.1", "quantize": 8, "unchanged": true,
+		"proxy": map[string]any{"enabled": true, "adopt": true}, "threshold": 0.99, "slim": "0.3,0.1", "quantize": 8, "unchanged": true,
 		"act": true, "handler": "add", "tls": tls,
 		"networkPolicy": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true},
 		"serviceMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
