@@ -65,31 +65,43 @@ func (p *peer) kill() error {
 // seen is what the system says of a process at one moment.
 type seen struct {
 	state  byte          // as in /proc/PID/stat; 0: it is not known
-	waited time.Duration // for a processor, all threads that are alive together
+	ran    time.Duration // on a processor, all threads that are alive together
+	waited time.Duration // for one likewise; a wait counts when it is over
+	ready  bool          // a thread runs, or waits for a processor
 }
 
 // look returns what the system says of the process.
 func (p *peer) look() (s seen) {
 	dir := "/proc/" + strconv.Itoa(int(p.pid))
-	stat, err := os.ReadFile(dir + "/stat")
-	if err != nil {
-		return s
-	}
-	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && i+2 < len(stat) {
-		s.state = stat[i+2]
-	}
+	s.state = stateOf(dir)
 	threads, err := os.ReadDir(dir + "/task")
 	if err != nil {
 		return s
 	}
 	for _, t := range threads {
-		text, err := os.ReadFile(dir + "/task/" + t.Name() + "/schedstat")
+		thread := dir + "/task/" + t.Name()
+		s.ready = s.ready || stateOf(thread) == 'R'
+		text, err := os.ReadFile(thread + "/schedstat")
 		if f := strings.Fields(string(text)); err == nil && len(f) >= 2 {
-			n, _ := strconv.ParseInt(f[1], 10, 64)
-			s.waited += time.Duration(n)
+			ran, _ := strconv.ParseInt(f[0], 10, 64)
+			waited, _ := strconv.ParseInt(f[1], 10, 64)
+			s.ran, s.waited = s.ran+time.Duration(ran), s.waited+time.Duration(waited)
 		}
 	}
 	return s
+}
+
+// stateOf returns the state of a process or thread by its folder in /proc; 0: it is not
+// known.
+func stateOf(dir string) byte {
+	stat, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return 0
+	}
+	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && i+2 < len(stat) {
+		return stat[i+2]
+	}
+	return 0
 }
 
 // verdict is what a proxy's silence means.
@@ -110,8 +122,11 @@ func judge(before, now seen, wanted, lasted time.Duration) verdict {
 		return debugged
 	case lasted > wanted+wanted/2:
 		return away // it was stopped, or the machine was suspended
-	case now.state != 'T' && now.waited-before.waited > wanted/4:
+	case now.state == 'T':
+	case now.waited-before.waited > wanted/4:
 		return starved
+	case now.ready && now.ran-before.ran < wanted/4:
+		return starved // it has waited for a processor all the while: one that turns in a circle runs
 	}
 	return hangs
 }

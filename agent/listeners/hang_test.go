@@ -3,6 +3,7 @@ package listeners
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -50,14 +51,43 @@ func TestJudgeSilenceOfAProxy(t *testing.T) {
 	}{
 		{"stopped", seen{state: 'T'}, wanted, hangs},
 		{"asleep, in a deadlock", seen{state: 'S', waited: wanted / 8}, wanted, hangs},
-		{"turning in a circle", seen{state: 'R'}, wanted, hangs},
+		{"turning in a circle", seen{state: 'R', ready: true, ran: wanted}, wanted, hangs},
+		{"turning in a circle on a thread of its own", seen{state: 'S', ready: true, ran: wanted}, wanted, hangs},
 		{"stopped on a busy machine", seen{state: 'T', waited: wanted}, wanted, hangs},
 		{"debugged", seen{state: 't'}, wanted, debugged},
 		{"on a busy machine", seen{state: 'R', waited: wanted / 2}, wanted, starved},
+		{"waiting for a processor all the while", seen{state: 'S', ready: true, ran: wanted / 100}, wanted, starved},
 		{"the machine was suspended", seen{state: 'S'}, time.Minute, away},
 	} {
 		if got := judge(seen{}, c.now, wanted, c.lasted); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// A process that computes is seen to run, by its threads.
+func TestLookAtAProcess(t *testing.T) {
+	p := &peer{pid: int32(os.Getpid())}
+	before := p.look()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	}()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		now := p.look()
+		if now.ready && now.ran > before.ran && now.state != 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute of computing it is %+v, before %+v", now, before)
 		}
 	}
 }
