@@ -90,7 +90,7 @@ type Table struct {
 
 	found, missing []int32  // scratch of Add
 	fresh          []uint64 // scratch of insert
-	from           []int32
+	from, places   []int32
 }
 
 // New returns an empty table.

@@ -52,13 +52,13 @@ func (p plain) keys(first, last uint64) uint64 {
 }
 
 // drawBatch draws key lists as jobs send them: dense ranges, ranges with a
-// step, sparse sorted lists, now and then unsorted ones with repeats.
+// step, sparse sorted lists, some of a few keys, now and then unsorted ones with repeats.
 func drawBatch(t *rapid.T) Batch {
 	b := Batch{Worker: rapid.IntRange(0, 3).Draw(t, "worker")}
 	n := rapid.IntRange(1, 1500).Draw(t, "n")
 	start := rapid.SampledFrom([]uint64{0, 7, 1 << 40, math.MaxUint64 - 20000}).Draw(t, "start")
 	seed := rapid.Uint64().Draw(t, "seed")
-	switch kind := rapid.IntRange(0, 4).Draw(t, "kind"); kind {
+	switch kind := rapid.IntRange(0, 5).Draw(t, "kind"); kind {
 	case 0, 1:
 		step := uint64(1 + 2*kind)
 		for i := range uint64(n) {
@@ -70,7 +70,10 @@ func drawBatch(t *rapid.T) Batch {
 				b.Run = Run{7, 1, 1000 * again}
 			}
 		}
-	case 2, 3:
+	case 2, 3, 4:
+		if kind == 4 { // a few between those that are known
+			n = min(n, 12)
+		}
 		for range n {
 			seed = mix(seed + 1)
 			b.Keys = append(b.Keys, start+seed%5000)

@@ -8,6 +8,10 @@ import "slices"
 // row have been added to already.
 func (t *Table) insert(at int, b *Batch, from, to int) int {
 	l := t.leaves[at]
+	if l.takesFew(len(t.missing)) {
+		t.insertFew(l, b, from, to)
+		return 0
+	}
 	t.used -= l.bytes()
 	t.mergeKeys(l, b.Keys[from:to])
 	rest := *l

@@ -32,7 +32,7 @@ const (
 type plane struct {
 	unit  uint64 // 0 while nothing was added
 	value uint64 // amount/unit of every key, where cells is nil
-	cells any    // nil, []uint8, []uint16, []uint32 or []uint64
+	cells any    // nil, []uint8, []uint16, []uint32 or []uint64: one for each key, and zeros
 }
 
 type cell interface {
@@ -137,13 +137,13 @@ func (p *plane) addAll(n int, amount uint64) int {
 	for from := 0; from < n; {
 		switch c := p.cells.(type) {
 		case []uint8:
-			from = addRange(c, from, units, math.MaxUint8)
+			from = addRange(c[:n], from, units, math.MaxUint8)
 		case []uint16:
-			from = addRange(c, from, units, math.MaxUint16)
+			from = addRange(c[:n], from, units, math.MaxUint16)
 		case []uint32:
-			from = addRange(c, from, units, math.MaxUint32)
+			from = addRange(c[:n], from, units, math.MaxUint32)
 		case []uint64:
-			from = addRange(c, from, units, math.MaxUint64)
+			from = addRange(c[:n], from, units, math.MaxUint64)
 		}
 		if from < n {
 			grown += p.widen(p.at(from)/p.unit+units, n)
@@ -306,13 +306,13 @@ func (p *plane) compact(n int) {
 	alike := false
 	switch c := p.cells.(type) {
 	case []uint8:
-		alike = allAlike(c)
+		alike = allAlike(c[:n])
 	case []uint16:
-		alike = allAlike(c)
+		alike = allAlike(c[:n])
 	case []uint32:
-		alike = allAlike(c)
+		alike = allAlike(c[:n])
 	case []uint64:
-		alike = allAlike(c)
+		alike = allAlike(c[:n])
 	}
 	if alike {
 		p.value, p.cells = p.at(0)/max(p.unit, 1), nil
