@@ -9,6 +9,7 @@ package fleet
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -97,38 +98,68 @@ func betterNames(reports []*api.JobReport) map[string]string {
 	return better
 }
 
-// renamed returns the report with better names.
+// renamed returns the report with better names: itself where it has none that is better
+// known, which is as a rule, and a large job's are millions of names.
 func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
-	r = proto.CloneOf(r)
-	rename := func(name *string) {
-		if known, ok := better[*name]; ok {
-			*name = known
+	known := func(name *string) bool {
+		if !strings.Contains(*name, "@") {
+			return false
+		}
+		_, ok := better[*name]
+		return ok
+	}
+	some := false
+	for name := range namesIn(r) {
+		if some = known(name); some {
+			break
 		}
 	}
-	for _, n := range r.GetNodes() {
-		rename(&n.Name)
+	if !some {
+		return r
 	}
-	for _, u := range r.GetUses() {
-		rename(&u.Worker)
-	}
-	for _, p := range r.GetTraffic() {
-		rename(&p.Worker)
-		rename(&p.Server)
-	}
-	for _, p := range r.GetSteps() {
-		rename(&p.Worker)
-	}
-	for _, l := range r.GetByWorker() {
-		rename(&l.Name)
-	}
-	for _, l := range r.GetByServer() {
-		rename(&l.Name)
-	}
-	for _, s := range r.GetStalls() {
-		rename(&s.Who)
-		rename(&s.On)
+	r = proto.CloneOf(r)
+	for name := range namesIn(r) {
+		if known(name) {
+			*name = better[*name]
+		}
 	}
 	return r
+}
+
+// namesIn returns where the report has nodes' names.
+func namesIn(r *api.JobReport) iter.Seq[*string] {
+	return func(yield func(*string) bool) {
+		for _, n := range r.GetNodes() {
+			if !yield(&n.Name) {
+				return
+			}
+		}
+		for _, u := range r.GetUses() {
+			if !yield(&u.Worker) {
+				return
+			}
+		}
+		for _, p := range r.GetTraffic() {
+			if !yield(&p.Worker) || !yield(&p.Server) {
+				return
+			}
+		}
+		for _, p := range r.GetSteps() {
+			if !yield(&p.Worker) {
+				return
+			}
+		}
+		for _, l := range slices.Concat(r.GetByWorker(), r.GetByServer()) {
+			if !yield(&l.Name) {
+				return
+			}
+		}
+		for _, s := range r.GetStalls() {
+			if !yield(&s.Who) || !yield(&s.On) {
+				return
+			}
+		}
+	}
 }
 
 func (s *State) job(name string) ([]*api.JobReport, error) {
@@ -237,31 +268,39 @@ func (s *State) Traffic(job string, r page.Range) (page.Traffic, error) {
 
 func traffic(job string, reports []*api.JobReport) page.Traffic {
 	workers, servers := map[string]bool{}, map[string]bool{}
-	sum := map[[2]string]*api.Traffic{}
 	t := page.Traffic{Job: job}
 	for _, r := range reports {
 		t.TotalBytes += r.GetBytes()
 		t.LeftHostBytes += r.GetLeftHostBytes()
 		t.RepeatedBytes += r.GetRepeatedBytes()
 		for _, p := range r.GetTraffic() {
-			workers[p.GetWorker()], servers[p.GetServer()] = true, true
-			pair := [2]string{p.GetWorker(), p.GetServer()}
-			if sum[pair] == nil {
-				sum[pair] = &api.Traffic{}
+			if !workers[p.GetWorker()] {
+				workers[p.GetWorker()] = true
 			}
-			sum[pair].ToServer += p.GetToServer()
-			sum[pair].ToWorker += p.GetToWorker()
-			sum[pair].Requests += p.GetRequests()
+			if !servers[p.GetServer()] {
+				servers[p.GetServer()] = true
+			}
 		}
 	}
 	t.Workers, t.Servers = names(workers), names(servers)
-	for _, w := range t.Workers {
-		in, out, asked := make([]uint64, len(t.Servers)), make([]uint64, len(t.Servers)), make([]uint64, len(t.Servers))
-		for i, server := range t.Servers {
-			p := sum[[2]string{w, server}]
-			in[i], out[i], asked[i] = p.GetToServer(), p.GetToWorker(), p.GetRequests()
+	number := func(names []string) map[string]int {
+		numbers := make(map[string]int, len(names))
+		for i, name := range names {
+			numbers[name] = i
 		}
-		t.ToServers, t.ToWorkers, t.Requests = append(t.ToServers, in), append(t.ToWorkers, out), append(t.Requests, asked)
+		return numbers
+	}
+	rows, columns := number(t.Workers), number(t.Servers)
+	for range t.Workers {
+		t.ToServers, t.ToWorkers, t.Requests = append(t.ToServers, make([]uint64, len(t.Servers))), append(t.ToWorkers, make([]uint64, len(t.Servers))), append(t.Requests, make([]uint64, len(t.Servers)))
+	}
+	for _, r := range reports {
+		for _, p := range r.GetTraffic() {
+			w, s := rows[p.GetWorker()], columns[p.GetServer()]
+			t.ToServers[w][s] += p.GetToServer()
+			t.ToWorkers[w][s] += p.GetToWorker()
+			t.Requests[w][s] += p.GetRequests()
+		}
 	}
 	return t
 }
