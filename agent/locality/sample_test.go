@@ -95,6 +95,82 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
+// Each block of keys has its turn, some are always looked at, and what a sample has all
+// larger ones have.
+func TestSamplesTakeTurns(t *testing.T) {
+	const bits, blocks = 4, 1 << 12
+	turns, always := [blocks]int{}, 0
+	for turn := range uint64(1 << (bits + 1)) {
+		s, some := sample{bits, turn + 77<<bits}, 0
+		for block := range uint64(blocks) {
+			key := block<<sampleBits + turn
+			if !s.has(key) {
+				continue
+			}
+			turns[block]++
+			some++
+			for larger := s; larger.bits > 0; {
+				if larger = larger.larger(); !larger.has(key) {
+					t.Fatalf("key %d is in sample %v, not in %v", key, s, larger)
+				}
+			}
+		}
+		if part := s.part(blocks); some > 2*part || some < part/4 {
+			t.Errorf("turn %d has %d blocks, about %d were wanted", turn, some, part)
+		}
+	}
+	for block, n := range turns {
+		switch n {
+		case 1:
+		case 1 << (bits + 1):
+			always++
+		default:
+			t.Errorf("block %d had %d turns of %d", block, n, 1<<(bits+1))
+		}
+	}
+	if always < blocks>>(bits+2) {
+		t.Errorf("%d blocks are always looked at", always)
+	}
+}
+
+// Windows of a list that is used again and again, far longer than they hold, have each of
+// its keys in the end.
+func TestAllKeysOfALongListAreToldInTurn(t *testing.T) {
+	const n, limit = 1 << 17, 1 << 13
+	for name, b := range map[string]counts.Batch{
+		"dense":  {Run: counts.Run{First: 1 << 40, Step: 1, N: n}, Each: counts.Sums{counts.Pushes: 1}},
+		"hashed": {Keys: hashed(n), Ascending: true, Each: counts.Sums{counts.Pushes: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, seen, turns := windowed(limit), map[uint64]bool{}, 0
+			for ; len(seen) < n && turns < 16*n/limit; turns++ {
+				for step := range uint64(4) {
+					j.window.addBatch(int64(turns)<<turnBits+int64(step), step, &b)
+				}
+				w := j.TakeWindow(limit)
+				if len(w.Keys) < limit/enough/2 {
+					t.Fatalf("%d keys in turn %d", len(w.Keys), turns)
+				}
+				for _, key := range w.Keys {
+					seen[key] = true
+				}
+			}
+			if len(seen) < n {
+				t.Errorf("%d keys of %d were told in %d turns", len(seen), n, turns)
+			}
+		})
+	}
+}
+
+func hashed(n int) []uint64 {
+	keys := make([]uint64, n)
+	for i := range keys {
+		keys[i] = uint64(i+1) * 0xd1342543de82ef95
+	}
+	slices.Sort(keys)
+	return keys
+}
+
 // Whether workers turned to other keys is judged by the keys of the sample: the same
 // million again is no shift, another one is.
 func TestShiftOfLongLists(t *testing.T) {

@@ -82,12 +82,15 @@ func (c *collector) addBatch(at int64, step uint64, b *counts.Batch) {
 		c.leftOut += uint64(n)
 		return
 	}
+	if len(c.uses) == 0 {
+		c.sample.turn = turnAt(at)
+	}
 	isLong := n > max(c.limit/long, 16<<sampleBits)
 	if isLong {
-		for len(c.keys)+n>>c.sample > c.limit && n>>c.sample > c.limit/enough {
+		for len(c.keys)+c.sample.part(n) > c.limit && c.sample.part(n) > c.limit/enough {
 			c.thin()
 		}
-		if c.full = c.full || len(c.keys)+n>>c.sample > c.limit; c.full {
+		if c.full = c.full || len(c.keys)+c.sample.part(n) > c.limit; c.full {
 			c.leftOut += uint64(n)
 			return
 		}
@@ -113,7 +116,7 @@ func (c *collector) addBatch(at int64, step uint64, b *counts.Batch) {
 	u.to = len(c.keys)
 	c.leftOut += uint64(n - (u.to - u.from))
 	c.uses = append(c.uses, u)
-	for isLong && len(c.keys) > c.limit && n>>c.sample > c.limit/enough { // of this one more than as a rule
+	for isLong && len(c.keys) > c.limit && c.sample.part(n) > c.limit/enough { // of this one more than as a rule
 		c.thin()
 		u = c.uses[len(c.uses)-1]
 	}
@@ -134,7 +137,7 @@ const (
 
 // thin halves the sample.
 func (c *collector) thin() {
-	c.sample++
+	c.sample.bits++
 	kept := c.keys[:0]
 	for i := range c.uses {
 		u := &c.uses[i]

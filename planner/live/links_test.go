@@ -58,6 +58,54 @@ func TestUnequalLinks(t *testing.T) {
 	}
 }
 
+// What is planned follows links that slow down and recover, and hosts that join and leave,
+// while the job runs. Hosts 2 and 3, and later 4, have no server; they use keys that are all
+// at home with server 0.
+func TestPlansFollowHosts(t *testing.T) {
+	f := newFleet(t, false, nil)
+	decide := func(links map[int]uint32) {
+		f.steps += 10
+		for host, mbit := range links {
+			var keys []uint64
+			for k := range uint64(8) {
+				keys = append(keys, uint64(host)*100+k)
+			}
+			r := f.report(host, keys...)
+			if r.Machine = (&api.Machine{LinkMbit: mbit}); host < 2 {
+				r.Jobs[0].Window = nil
+			} else {
+				r.Jobs[0].Nodes = nil
+			}
+			f.planner.Take(r)
+		}
+		f.planner.Decide(t.Context())
+	}
+	for _, phase := range []struct {
+		name     string
+		links    map[int]uint32 // of the hosts that report
+		rounds   int
+		min, max uint64 // keys that are to go to server 1
+		hosts    int
+	}{
+		{"all links alike", map[int]uint32{0: 10000, 1: 10000, 2: 10000, 3: 10000}, 1, 7, 9, 4},
+		{"server 1's link slows down", map[int]uint32{0: 10000, 1: 4000, 2: 10000, 3: 10000}, 1, 2, 5, 4},
+		{"it recovers", map[int]uint32{0: 10000, 1: 10000, 2: 10000, 3: 10000}, 1, 7, 9, 4},
+		{"a host joins", map[int]uint32{0: 10000, 1: 10000, 2: 10000, 3: 10000, 4: 10000}, 5, 11, 13, 5},
+		{"two hosts leave", map[int]uint32{0: 10000, 1: 10000, 3: 10000}, 12 * patience, 3, 5, 5},
+	} {
+		for range phase.rounds {
+			decide(phase.links)
+		}
+		epochs := f.shown(t).GetEpochs()
+		if len(epochs) != 1 {
+			t.Fatalf("%s: the plans are %v", phase.name, epochs)
+		}
+		if e := epochs[0]; e.GetKeys() < phase.min || e.GetKeys() > phase.max || len(e.GetHosts()) != phase.hosts {
+			t.Errorf("%s: %d keys move, %d hosts: %s; want %d to %d and %d", phase.name, e.GetKeys(), len(e.GetHosts()), e.GetReason(), phase.min, phase.max, phase.hosts)
+		}
+	}
+}
+
 // A host that does not know its link is taken to have the mean of the others'.
 func TestSpeeds(t *testing.T) {
 	for _, c := range []struct {
