@@ -111,22 +111,27 @@ const (
 	hangs    verdict = ""
 	debugged verdict = "it is being debugged"
 	starved  verdict = "it waits for a processor"
+	busy     verdict = "it computes"
 	away     verdict = "this agent was away itself"
 )
 
 // judge says what the silence of a process means that was to last for wanted and
-// has lasted for lasted.
-func judge(before, now seen, wanted, lasted time.Duration) verdict {
+// has lasted for lasted. One that computes may only be late: it has until patience is
+// over, while one that sleeps, or is stopped, does not come back by itself.
+func judge(before, now seen, wanted, lasted time.Duration, patient bool) verdict {
+	ran, waited := now.ran-before.ran, now.waited-before.waited
 	switch {
 	case now.state == 't':
 		return debugged
 	case lasted > wanted+wanted/2:
 		return away // it was stopped, or the machine was suspended
 	case now.state == 'T':
-	case now.waited-before.waited > wanted/4:
+	case waited > wanted/4:
 		return starved
-	case now.ready && now.ran-before.ran < wanted/4:
+	case now.ready && ran < wanted/4:
 		return starved // it has waited for a processor all the while: one that turns in a circle runs
+	case patient && ran > wanted/20:
+		return busy
 	}
 	return hangs
 }
@@ -200,9 +205,10 @@ func (s *silence) over() error {
 		return nil
 	}
 	s.again = false
-	now := s.peer.look()
-	why := judge(s.last, now, s.wanted, time.Since(s.asked)-s.wanted/8)
+	before, now := s.last, s.peer.look()
+	why := judge(before, now, s.wanted, time.Since(s.asked)-s.wanted/8, !gone)
 	s.last, s.asked = now, time.Now()
+	stuck = fmt.Errorf("%w (state %q, has computed for %v and waited for a processor for %v meanwhile)", stuck, now.state, now.ran-before.ran, now.waited-before.waited)
 	if why != hangs {
 		s.l.log.Warn("a proxy does not answer, and is not ended for it", "pid", s.peer.pid, "because", why)
 		if why == debugged && gone {

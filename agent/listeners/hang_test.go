@@ -59,8 +59,14 @@ func TestJudgeSilenceOfAProxy(t *testing.T) {
 		{"waiting for a processor all the while", seen{state: 'S', ready: true, ran: wanted / 100}, wanted, starved},
 		{"the machine was suspended", seen{state: 'S'}, time.Minute, away},
 	} {
-		if got := judge(seen{}, c.now, wanted, c.lasted); got != c.want {
+		if got := judge(seen{}, c.now, wanted, c.lasted, false); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		if c.want == hangs && c.now.ran > 0 {
+			c.want = busy
+		}
+		if got := judge(seen{}, c.now, wanted, c.lasted, true); got != c.want {
+			t.Errorf("%s, for now: %q, want %q", c.name, got, c.want)
 		}
 	}
 }

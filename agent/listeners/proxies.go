@@ -60,8 +60,9 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	return l.converse(conn, s)
 }
 
-// holdsFor is for how long connections are held whose proxy has ended.
-func (l *Listeners) holdsFor() time.Duration { return min(l.opts.Grace, keptFor) }
+// holdsFor is for how long connections are held whose proxy has ended: longer than
+// connects wait for the next one, which can go direct, while what is held cannot.
+func (l *Listeners) holdsFor() time.Duration { return keptFor }
 
 // pingEvery is how often a proxy is asked whether it is stuck.
 func (l *Listeners) pingEvery() time.Duration {
