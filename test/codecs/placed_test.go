@@ -33,10 +33,11 @@ func TestNothingIsLostOfPlacedKeys(t *testing.T) {
 }
 
 // Placement asks nothing of what servers do with a push: one that keeps the last,
-// or scales gradients by those before, has the same as where its keys are at home.
+// or scales gradients by those before, has the same as where its keys are at home, to the
+// last bit; messages are encoded, and of answers only what has changed goes.
 func TestPlacedWithAnyRule(t *testing.T) {
-	flags := []string{"--placement", swap(t, 2000)}
-	for _, rule := range []string{"assign", "ftrl"} {
+	flags := []string{"--placement", swap(t, 2000), "--codec", "compact", "--unchanged"}
+	for _, rule := range []string{"assign", "ftrl", "adagrad"} {
 		t.Run(rule, func(t *testing.T) {
 			count := []string{"--model", "count", "--rule", rule, "--count-late", "--steps", "40", "--count-keys", "2000", "--count-batch", "200"}
 			want := Run{Hosts: 2, Workers: 1, Direct: true, Job: count}.Do(t).digests()

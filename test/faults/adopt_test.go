@@ -135,7 +135,8 @@ func (r *run) linked() (share float64) {
 	return share
 }
 
-// past is why connections are not adopted, for who waits in vain.
+// past is why connections are not adopted, or go through a proxy to no other, for who
+// waits in vain.
 func (f *fleet) past() (all string) {
 	for _, s := range f.sidecars {
 		text, err := s.host.Get(agentHTTP, "/metrics")
@@ -145,6 +146,11 @@ func (f *fleet) past() (all string) {
 		for line := range strings.Lines(string(text)) {
 			if strings.HasPrefix(line, "psidecar_adopt") && !strings.HasSuffix(strings.TrimSpace(line), " 0") {
 				all += s.host.Name + " " + strings.TrimPrefix(line, "psidecar_")
+			}
+		}
+		for _, c := range f.state(s).Connections {
+			if c.Kind == "direct" {
+				all += fmt.Sprintf("%s goes to %v without a link: %q\n", s.host.Name, c.Destination, c.Past)
 			}
 		}
 	}

@@ -39,7 +39,8 @@ type Trial struct {
 	// Tries is how often the job is begun, for programs that fail now and then without a
 	// sidecar, too; 0 means once.
 	Tries int `json:"tries"`
-	// Flags are those of sidecars to try besides the usual ones.
+	// Flags are those of sidecars to try besides the usual ones. With --planner-act one
+	// planner plans for both hosts, and keys must move.
 	Flags [][]string `json:"flags"`
 	// Read says that its data messages are read: some must be encoded. Otherwise none
 	// may be, and status must say whose they are.
@@ -77,8 +78,17 @@ func TestForks(t *testing.T) {
 func (x Trial) beside(t *testing.T, program string, flags []string) {
 	net := hoststest.New(t, hosts.Config{Hosts: 2})
 	var sidecars []*sidecar.Sidecar
-	for _, h := range net.Hosts() {
-		sidecars = append(sidecars, sidecar.Start(t, h, program, "sidecar", flags...))
+	moves := slices.Contains(flags, "--planner-act")
+	for i, h := range net.Hosts() {
+		own := slices.Clone(flags)
+		switch {
+		case moves && i == 0:
+			own = append(own, "--planner-store", filepath.Join(t.TempDir(), "plans"), "--planner-decide-every", "1s")
+		case moves:
+			own = slices.DeleteFunc(own, func(f string) bool { return f == "--planner-act" })
+			own = append(own, "--planner", sidecars[0].Address(sidecar.Planner))
+		}
+		sidecars = append(sidecars, sidecar.Start(t, h, program, "sidecar", own...))
 	}
 	ended := make(chan struct{})
 	seen := make(chan sight)
@@ -89,6 +99,9 @@ func (x Trial) beside(t *testing.T, program string, flags []string) {
 	t.Logf("%+v", saw)
 	if saw.links == 0 {
 		t.Error("no connection went through proxies on both hosts")
+	}
+	if moves && saw.moved == 0 {
+		t.Error("no key has moved")
 	}
 	if x.Read && saw.encoded == 0 {
 		t.Error("no message was encoded")
@@ -119,6 +132,9 @@ var usual = map[string]bool{"unreachable": true, "reset_by_job": true, "reset_by
 type sight struct {
 	links   int             // of proxies at once, at most
 	encoded uint64          // messages, of connections that were seen
+	moved   uint64          // keys, from servers of one host, at most
+	placed  int             // keys that are not at home, at most
+	summed  uint64          // pushes that went with another's, at most
 	unread  map[string]bool // whose messages are not read
 	failed  map[string]uint64
 	remarks map[string]bool // of agents
@@ -152,6 +168,12 @@ func watch(ctx context.Context, sidecars []*sidecar.Sidecar, ended <-chan struct
 				encoded[[2]any{s, c.ID}] = c.ToFar.Encoded
 			}
 			saw.links = max(saw.links, links)
+			for _, j := range state.Jobs {
+				saw.moved, saw.placed = max(saw.moved, j.Moved), max(saw.placed, j.Displaced)
+			}
+			if state.Aggregate != nil {
+				saw.summed = max(saw.summed, state.Aggregate.Carried)
+			}
 			for why, n := range state.Errors {
 				saw.failed[why] = n
 			}

@@ -60,7 +60,7 @@ func TestProbed(t *testing.T) {
 	for _, c := range []struct {
 		rule, handler string
 		moves         bool
-	}{{"add", "add", true}, {"ftrl", "none", false}, {"assign", "add", true}} { // psjob's assign takes only the first push so
+	}{{"add", "add", true}, {"ftrl", "none", false}, {"adagrad", "none", false}, {"assign", "add", true}} { // psjob's assign takes only the first push so
 		t.Run(c.rule, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
