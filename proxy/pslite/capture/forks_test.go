@@ -24,6 +24,7 @@ func TestForksAreToldAndNotMistaken(t *testing.T) {
 		{"geomx-kv-1s2w", pslite.GeoMX, 0, 142},
 		{"stepmesh-joining-2s2w", pslite.StepMesh, 0, 23},
 		{"hetu-tensors-2s2w", pslite.Hetu, 0, 201},
+		{"graphmix-nodes-2s", pslite.Hetu, 0, 187},
 	} {
 		t.Run(rec.name, func(t *testing.T) {
 			file, err := os.ReadFile(filepath.Join("testdata", "forks", rec.name+".pcap"))
