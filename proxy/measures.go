@@ -121,7 +121,7 @@ func (p *Proxy) measures(job string, all []carried) []measure.Line {
 	for _, m := range valueMeasures {
 		lines = append(lines, p.valueLine(job, all, m, held, local))
 	}
-	return append(lines, p.sumsLine(job, all), p.placementLine(job, all), p.movesLine(job, all))
+	return append(lines, p.sumsLine(job, all), p.placementLine(job, all), p.movesLine(job, all), p.splitLine(job, all))
 }
 
 // line judges each connection: lacks returns why the measure does not hold there,

@@ -20,7 +20,7 @@ var flagGroups = cli.FlagGroups{Subject: flagSubject, All: []cli.FlagGroup{
 	{Title: "Lossless codecs", Names: []string{"codec", "unchanged"}},
 	{Title: "Codecs that leave something out", Names: []string{"threshold", "threshold-", "quantize", "quantize-bucket", "slim", "pull-", "row", "activations-pushed", "wire", "char-values", "least-values", "same-host"}},
 	{Title: "Rules and memory of codecs", Names: []string{"follow-codecs", "codec-memory", "proxy-memory", "share-pulls", "aggregate", "aggregate-wait"}},
-	{Title: "Where keys are", Names: []string{"placement", "act", "handler", "allow-probe", "state-dir"}},
+	{Title: "Where keys are", Names: []string{"placement", "act", "handler", "allow-probe", "split", "state-dir"}},
 	{Title: "The data", Names: []string{"input", "rules", "key-map", "seed"}},
 	{Title: "Algorithms", Names: []string{"algorithm", "all", "theta", "time-budget", "from", "move-at-most", "resume", "hash-"}},
 	{Title: "Machines", Names: []string{"machines", "capacity", "link-speed", "server-ranks", "planner-http", "hosts"}},

@@ -160,5 +160,6 @@ func addRoutingFlags(cmd *cobra.Command, f *daemon.RoutingSettings) {
 	flags.BoolVar(&f.Act, "act", false, "carry out the planner's plans: keys move between servers while the job runs; on all hosts of the job, from its start; implies --mesh-only")
 	flags.StringVar(&f.Handler, "handler", "", "what the servers do with a push: add (store += value, at once and without counting pushes), assign (store = value, always), none of both; with the last keys are never moved; with add what --threshold holds back is pushed when a worker or proxy ends. Default: not known")
 	flags.BoolVar(&f.Probe, "allow-probe", false, "find out what the handler does by pushing to, and pulling, a scratch key at the end of the key space")
+	flags.StringVar(&f.Split, "split", daemon.SplitNone, "with --act, hold values of 1 MiB or more that are on one server in so many parts on as many servers, 2 to 16; auto finds the number by steps that it measures; for servers that add up what they get, the same on all hosts")
 	flags.StringVar(&f.Dir, "state-dir", "/run/psidecar/state", "folder for what a proxy must know after it was killed, while keys are displaced; an agent makes the one beside its --proxy-socket for --proxy-uid")
 }

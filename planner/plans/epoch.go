@@ -97,7 +97,8 @@ func (e *epoch) told() []*api.MoveBatch {
 
 // propose turns a proposal into an epoch. j.mu is held.
 func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
-	moves := j.moves(p.Targets)
+	// Where keys in parts are is the proxies' business.
+	moves := slices.DeleteFunc(j.moves(p.Targets), func(m plan.Move) bool { return plan.PartsOf(m.From) > 0 })
 	if len(moves) == 0 {
 		return 0, nil
 	}

@@ -182,8 +182,11 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 	if err := j.refuseLost(codes.Unavailable); err != nil {
 		return nil, err
 	}
-	if from < 0 || to < 0 || int(from) >= j.servers || int(to) >= j.servers {
+	switch {
+	case !plan.Owns(from, j.servers) || !plan.Owns(to, j.servers):
 		return nil, status.Errorf(codes.InvalidArgument, "recording for job %s: from server %d to %d, it has %d", j.name, from, to, j.servers)
+	case plan.PartsOf(to) > 0 && j.held:
+		return nil, status.Errorf(codes.FailedPrecondition, "keys of job %s stay whole: they were brought home, or a plan was taken back (psidecar plan apply lets go on)", j.name)
 	}
 	var moved []plan.Keys
 	for _, k := range c.keys {

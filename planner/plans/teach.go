@@ -137,7 +137,7 @@ func addLesson(l *plan.Lesson, p *api.Lesson, servers int) error {
 			return err
 		}
 		for _, r := range ranges {
-			if r.Owner < 0 || int(r.Owner) >= servers {
+			if !plan.Owns(r.Owner, servers) {
 				return fmt.Errorf("owner %d of %d", r.Owner, servers)
 			}
 			l.Owners.Assign(r.Keys, r.Owner, servers)

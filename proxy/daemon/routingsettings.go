@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"fmt"
+	"strconv"
 
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
@@ -18,6 +20,7 @@ type RoutingSettings struct {
 	Dir       string // folder for what a proxy must know after a kill
 	Act       bool   // the planner's plans are carried out
 	Probe     bool   // what servers do is found out
+	Split     string // into how many parts large values go: none, auto, or a number
 	Host      string // of this host at the planner; empty: its hostname
 	Planner   string // host:port; empty: none
 	// Credentials returns what reaching the planner takes; it is called where there is
@@ -49,6 +52,9 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	case f.Probe && !f.Act:
 		return o, cli.Usagef("--allow-probe is of use with --act only")
 	}
+	if o.Parts, err = f.parts(); err != nil {
+		return o, err
+	}
 	if f.Act {
 		o.Planner = f.Planner
 		if o.Credentials, err = f.Credentials(); err != nil {
@@ -64,6 +70,32 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 		}
 	}
 	return o, nil
+}
+
+// Values of --split that are no number.
+const (
+	SplitNone = "none"
+	SplitAuto = "auto"
+)
+
+// parts returns what --split asks for.
+func (f *RoutingSettings) parts() (int, error) {
+	n, err := strconv.Atoi(f.Split)
+	switch {
+	case f.Split == SplitNone || f.Split == "":
+		return 0, nil
+	case f.Split == SplitAuto:
+		n = jobs.AutoParts
+	case err != nil || n < 2 || n > plan.MaxParts:
+		return 0, cli.Usagef("--split %q: want none, auto, or a number of parts from 2 to %d", f.Split, plan.MaxParts)
+	}
+	switch {
+	case !f.Act:
+		return 0, cli.Usagef("--split %s needs --act, on all hosts of the job from its start: the planner's store has which values are in parts", f.Split)
+	case f.Handler != "add" && !f.Probe:
+		return 0, cli.Usagef("--split %s is for servers that add up what they get: say so with --handler add, or let --allow-probe find it out", f.Split)
+	}
+	return n, nil
 }
 
 // routed returns how requests are routed; nil: they are not.

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -18,6 +19,11 @@ const maxPending = 4096
 // enqueueOut hands a message to the connection it belongs to, or keeps it until there
 // is one.
 func (x *job) enqueueOut(o *route.Out) {
+	if o.Frames == nil {
+		x.failed = fmt.Errorf("job %s: a request to server %d waited while one of its keys moved, and cannot be split among the servers that have its keys now", x.name, o.Server)
+		x.jobs.log.Error("a job's requests are refused", "job", x.name, "error", x.failed)
+		return
+	}
 	p, message := pair{o.Worker, o.Server}, appendMessage(nil, o.Frames)
 	if o.ToWorker {
 		say(x, x.down, x.pendingDown, p, message)
@@ -173,6 +179,7 @@ func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes 
 			return errUnroutable
 		}
 		x.worker(c.sender)
+		x.notePush(c, m)
 		passes = x.router.Request(c.sender, rankOf(c.peer), &m.Meta, m.Keys(), d)
 		return nil
 	})

@@ -16,6 +16,11 @@ type Waits interface {
 	// Sends reports whether something of it is on its way by itself, which no router
 	// sees.
 	Sends(origin string, worker int32) bool
+	// WaitsOf reports whether something waits of a worker's pushes of keys in these
+	// ranges.
+	WaitsOf(origin string, worker int32, keys []plan.Keys) bool
+	// Changes reports whether a rule may change values of a job.
+	Changes(job string) bool
 	// Taken counts what was taken up from proxies before this one.
 	Taken() uint64
 }
@@ -39,6 +44,19 @@ func (f follower) Busy() bool {
 	}
 	for o := range f.x.origins {
 		if f.x.jobs.opts.Waits.Sends(o.name, o.worker) {
+			return true
+		}
+	}
+	return false
+}
+
+// Waits implements [route.Follower]; x.mu is locked.
+func (f follower) Waits(keys []plan.Keys) bool {
+	if f.x.jobs.opts.Waits == nil {
+		return false
+	}
+	for o := range f.x.origins {
+		if f.x.jobs.opts.Waits.WaitsOf(o.name, o.worker, keys) {
 			return true
 		}
 	}

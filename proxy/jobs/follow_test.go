@@ -24,6 +24,9 @@ func (w *waitsSeen) Follow(origin string, worker int32, servers []netip.AddrPort
 func (w *waitsSeen) Sends(string, int32) bool { return w.sends }
 func (w *waitsSeen) Taken() uint64            { return w.taken }
 
+func (w *waitsSeen) Changes(string) bool                     { return w.sends }
+func (w *waitsSeen) WaitsOf(string, int32, []plan.Keys) bool { return w.sends }
+
 // What waits of a worker goes along with keys: when it connects, when keys have
 // moved, and when more was taken up of a proxy before this one.
 func TestWhatWaitsIsToldOfMoves(t *testing.T) {

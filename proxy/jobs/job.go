@@ -98,6 +98,7 @@ type job struct {
 	pace             *pace
 	gathers          *time.Timer // calls endGathers; nil until something is gathered
 	gathering        bool        // it is set
+	parting          parting
 	movers
 }
 
@@ -119,7 +120,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		scopes: map[Scope]bool{}, open: map[waiter]bool{}, heard: map[string]bool{},
 		up: map[pair]*requests{}, origins: map[origin]bool{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
-		movers: newMovers(j.opts.Handler), pace: newPace(),
+		movers: newMovers(j.opts.Handler), pace: newPace(), parting: parting{wanted: j.opts.Parts},
 	}
 	table, err := j.placed(name, servers)
 	if err != nil {
@@ -281,6 +282,7 @@ func (x *job) tick() {
 		x.followTaken()
 		x.site.Repeat()
 		x.expire(now)
+		x.beginParts(now)
 		x.beginMoves()
 		return nil
 	})

@@ -56,6 +56,9 @@ type Options struct {
 	// not moved, unless Probe allows to find it out with a scratch key.
 	Handler migrate.Handler
 	Probe   bool
+	// Parts is into how many parts large values go that are on one server, AutoParts, or
+	// 0: they stay whole.
+	Parts int
 	// Owner tells who listens at an address of this host: see [proxy.Reach].
 	// nil: there is no agent.
 	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)

@@ -226,7 +226,7 @@ func (j *journal) replay(body []byte, servers int) bool {
 		for range p.count() {
 			first := p.uvarint()
 			r := plan.Range{Keys: plan.Keys{First: first, Last: first + p.uvarint()}, Owner: int32(p.uvarint())}
-			if p.failed || r.Last < r.First || r.Owner < 0 || int(r.Owner) >= servers {
+			if p.failed || r.Last < r.First || !plan.Owns(r.Owner, servers) {
 				return false
 			}
 			all = append(all, r)
@@ -245,7 +245,7 @@ func (j *journal) replay(body []byte, servers int) bool {
 	case kind == recordRelease && j.table != nil:
 		b, owner := p.batch(), int32(p.varint())
 		j.store, j.version = p.text(), p.uvarint()
-		if p.failed || owner != route.Unchanged && (owner < 0 || int(owner) >= servers) {
+		if p.failed || owner != route.Unchanged && !plan.Owns(owner, servers) {
 			return false
 		}
 		j.recordRelease(b, owner)

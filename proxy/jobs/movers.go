@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -58,7 +59,7 @@ func newMovers(h migrate.Handler) movers {
 
 // work is keys of one of the planner's batches that move together.
 type work struct {
-	plan     uint64
+	plan     uint64 // the batch; 0: none of the planner's, see beginParts
 	from, to int32
 	keys     []uint64
 	tries    int
@@ -128,6 +129,11 @@ func (x *job) servedMoves() []int32 {
 			ranks = append(ranks, int32(rank))
 		}
 	}
+	if slices.Contains(mine, first) && (x.jobs.opts.Parts != 0 || x.router.Table().Parted()) {
+		for parts := 2; parts <= plan.MaxParts; parts++ {
+			ranks = append(ranks, plan.Parted(parts)) // as moves has it of what is no server
+		}
+	}
 	slices.Sort(ranks)
 	return ranks
 }
@@ -159,7 +165,7 @@ func (x *job) accept(b *api.MoveBatch) {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	p.pending = uint64(len(keys))
-	for part := range slices.Chunk(keys, moveKeys) {
+	for part := range slices.Chunk(keys, groupOf(b.GetFrom())) {
 		x.work = append(x.work, &work{plan: b.GetBatch(), from: b.GetFrom(), to: b.GetTo(), keys: part})
 	}
 	p.changed = true
@@ -255,7 +261,7 @@ func (x *job) beginMove(w *work) error {
 // expire gives up what takes too long.
 func (x *job) expire(now time.Time) {
 	for number, a := range x.underWay {
-		if now.Sub(a.began) > expireAfter {
+		if now.Sub(a.began) > a.work.expires() {
 			x.site.Expire(route.Batch{Mover: x.site.Name(), Number: number})
 		}
 	}
@@ -270,6 +276,10 @@ func (x *job) result(r *migrate.Result) {
 		return
 	}
 	delete(x.underWay, r.Batch.Number)
+	if a.work.plan == 0 {
+		x.partResult(a.work, r, time.Since(a.began))
+		return
+	}
 	micros := uint64(time.Since(a.began).Microseconds())
 	p := x.batches[a.work.plan]
 	switch n := uint64(len(r.Move.Keys)); {

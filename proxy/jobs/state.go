@@ -43,6 +43,7 @@ type State struct {
 	// PhaseMicros are the medians of what those batches waited for: requests
 	// under way, the old owner, the new one, the check, the planner's disk.
 	PhaseMicros map[string]uint64 `json:"phase_micros,omitempty"`
+	InParts     *PartsState       `json:"in_parts,omitempty"` // nil: nothing is to be
 }
 
 // FolderState describes the state folder.
@@ -102,6 +103,7 @@ func (x *job) state() State {
 	c := x.router.Counts()
 	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
 	s.Joint, s.Ungathered = c.Joint, c.Ungathered
+	s.InParts = x.partsState()
 	return s
 }
 

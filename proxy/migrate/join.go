@@ -62,8 +62,20 @@ func (s *Site) holding(from string, held []Held) {
 	}
 }
 
+// waits, as the owner that a quiet site names, says that keys cannot go into parts.
+const waits int32 = -4
+
+// parted is the owner of keys that go into parts, 0 where they do not.
+func parted(to int32) int32 {
+	if plan.PartsOf(to) > 0 {
+		return to
+	}
+	return 0
+}
+
 // release ends a hold of another site's.
 func (s *Site) release(b route.Batch, owner int32) {
+	delete(s.parting, b)
 	if s.asked != nil && owner != route.Unchanged {
 		for _, k := range s.Router.Held(b) {
 			s.released = append(s.released, plan.Range{Keys: k, Owner: owner})

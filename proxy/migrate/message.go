@@ -22,8 +22,11 @@ type Message struct {
 	Kind  Kind
 	Batch route.Batch
 	Keys  []plan.Keys // of Hold, Quiet and Holding with a Batch
-	Owner int32       // of Release: a rank, or route.Unchanged; of Holding: blind, or 0
-	Held  []Held      // of Holding
+	// Owner is, of Release, a rank, one of keys in parts, or route.Unchanged; of Holding:
+	// blind, or 0; of Hold and Quiet of a batch whose keys go into parts: what they will
+	// have for an owner, or waits; else 0.
+	Owner int32
+	Held  []Held // of Holding
 }
 
 // Held is a batch that is held.

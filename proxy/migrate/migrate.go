@@ -50,14 +50,17 @@ type Site struct {
 	// released is what was released while the site joined: what the store said
 	// when it was asked may be older.
 	released []plan.Range
-	out      []Out
+	// parting are the batches of others that are held here whose keys go into parts, and
+	// what they will have for an owner.
+	parting map[route.Batch]int32
+	out     []Out
 }
 
 // New returns a site of that name that has joined: nothing has been displaced
 // in the job yet, or all is known. Numbers of its batches follow number, which
 // must rise from one incarnation of a site to the next.
 func New(self string, r *route.Router, number uint64) *Site {
-	return &Site{Router: r, self: self, others: map[string]bool{}, moves: map[uint64]*moving{}, last: number}
+	return &Site{Router: r, self: self, others: map[string]bool{}, moves: map[uint64]*moving{}, last: number, parting: map[route.Batch]int32{}}
 }
 
 // Name returns the site's own name.
@@ -138,8 +141,12 @@ func (s *Site) Begin(m Move) error {
 		return errors.New("some of the keys are moving already")
 	}
 	s.moves[s.last] = x
-	s.tell(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges})
+	s.tellHold(x)
 	return nil
+}
+
+func (s *Site) tellHold(x *moving) {
+	s.tell(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges, Owner: parted(x.move.To)})
 }
 
 // tell sends a message to all other sites.
@@ -163,11 +170,11 @@ func (s *Site) Receive(from string, m Message) {
 		}
 		s.holding(from, m.Held)
 	case Hold:
-		if m.Batch.Mover == from {
-			s.Router.Hold(m.Batch, m.Keys)
+		if m.Batch.Mover == from && s.Router.Hold(m.Batch, m.Keys) && m.Owner != 0 {
+			s.parting[m.Batch] = parted(m.Owner)
 		}
 	case Quiet:
-		s.heard(from, m.Batch, m.Keys)
+		s.heard(from, m)
 	case Release:
 		if m.Batch.Mover == from {
 			s.release(m.Batch, m.Owner)
@@ -181,23 +188,36 @@ func (s *Site) inOrder() []*moving {
 
 // quiet is called when nothing for a held batch is under way on this host.
 func (s *Site) quiet(b route.Batch) {
-	keys := s.Router.Held(b)
+	m := Message{Kind: Quiet, Batch: b, Keys: s.Router.Held(b), Owner: s.parting[b]}
+	if x := s.moves[b.Number]; b.Mover == s.self && x != nil {
+		m.Owner = parted(x.move.To)
+	}
+	if m.Owner != 0 && s.Router.Waits(m.Keys) {
+		m.Owner = waits
+	}
 	if b.Mover == s.self {
-		s.heard(s.self, b, keys)
+		s.heard(s.self, m)
 		return
 	}
-	s.send(b.Mover, Message{Kind: Quiet, Batch: b, Keys: keys})
+	s.send(b.Mover, m)
 }
 
 // heard is called when a site says that it is quiet.
-func (s *Site) heard(from string, b route.Batch, keys []plan.Keys) {
+func (s *Site) heard(from string, m Message) {
+	b := m.Batch
 	if b.Mover != s.self {
 		return
 	}
 	x := s.moves[b.Number]
-	if x == nil {
-		s.settle(from, b, keys)
+	switch {
+	case x == nil:
+		s.settle(from, b, m.Keys)
 		return
+	case x.phase == quieting && m.Owner == waits:
+		s.endMove(x, fmt.Errorf("%w: at %s", ErrWaits, from))
+		return
+	case m.Owner != parted(x.move.To):
+		return // it does not know yet, or never will, that the keys go into parts
 	}
 	delete(x.loud, from)
 	if x.phase == quieting && len(x.loud) == 0 {
@@ -288,6 +308,10 @@ func (s *Site) endMove(x *moving, err error) {
 // ErrPast is why a move was given up at once: at a site requests are not seen.
 var ErrPast = errors.New("connections of a worker go past the proxy of its host, or have just come back")
 
+// ErrWaits is why keys stayed whole: what a codec that leaves something out has held back
+// of a worker's pushes could not go along into parts.
+var ErrWaits = errors.New("something of a worker's pushes waits there, held back by a threshold or the like")
+
 // ErrExpired is why a move was given up that took too long: a site did not get
 // quiet, or a server did not answer.
 var ErrExpired = errors.New("it took too long")
@@ -331,7 +355,7 @@ func (s *Site) Repeat() {
 	for _, x := range s.inOrder() {
 		switch x.phase {
 		case quieting:
-			s.tell(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges})
+			s.tellHold(x)
 		case recording:
 			s.record(x)
 		}

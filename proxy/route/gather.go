@@ -202,7 +202,7 @@ func (r *Router) gathers() bool { return r.gather && !r.resend }
 // waitsForSlices reports whether a request that may be split is to wait for others
 // of its timestamp, and notes that it does.
 func (r *Router) waitsForSlices(w *worker, id request, m *pslite.Message) bool {
-	if !r.gathers() || !w.answered || divisible(m) != nil || !atHome(m.Keys(), id.server, r.table.servers) || !w.joins(&m.Meta) {
+	if !r.gathers() || !w.answered || divisible(m) != nil || !atHome(m.Keys(), id.server, r.table.servers) || !w.joins(&m.Meta) || r.table.Parts(m.Keys()) {
 		return false
 	}
 	at := gathering{sequence{m.Meta.AppID, m.Meta.CustomerID, m.Meta.Push, m.Meta.Pull}, m.Meta.Timestamp}
@@ -270,7 +270,7 @@ func (r *Router) takeSlices(w *worker, server int32) []waiting {
 
 func (r *Router) joinable(w *worker, q *waiting) bool {
 	m := &q.message
-	return divisible(m) == nil && atHome(m.Keys(), q.id.server, r.table.servers) && w.joins(&m.Meta)
+	return divisible(m) == nil && atHome(m.Keys(), q.id.server, r.table.servers) && w.joins(&m.Meta) && !r.table.Parts(m.Keys())
 }
 
 // shift takes the next request out of a queue.

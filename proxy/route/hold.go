@@ -37,10 +37,16 @@ type Follower interface {
 	// Busy reports whether something is under way that the router does not see: no
 	// hold becomes quiet meanwhile.
 	Busy() bool
+	// Waits reports whether something of the workers' pushes of these keys waits.
+	Waits(keys []plan.Keys) bool
 }
 
 // SetFollower has f follow from now on.
 func (r *Router) SetFollower(f Follower) { r.follower = f }
+
+// Waits reports whether something of the workers' pushes of these keys waits, which could
+// not go along into parts.
+func (r *Router) Waits(keys []plan.Keys) bool { return r.follower != nil && r.follower.Waits(keys) }
 
 func (r *Router) follow(keys []plan.Keys) {
 	if r.follower != nil {

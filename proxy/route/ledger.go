@@ -63,6 +63,7 @@ const (
 	Acked    Flags = 1 << iota // acknowledged to the worker
 	Answered                   // the answer was passed on; that of a split one was acknowledged
 	Joint                      // its parts were parts of other requests with its timestamp, too
+	Parted                     // some of its keys are in parts: Owners are shares, see sendShares
 )
 
 // MaxOwners is among how many servers one request's keys can be divided.
@@ -140,7 +141,7 @@ func (r *Router) ackedPart(w *worker, server, own int32) {
 		return
 	}
 	for _, s := range slices.Clone(w.splits[own]) {
-		s.acked.add(s.place(server))
+		s.acked.add(s.place(own, server))
 		if e := w.open[s.id]; s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
 			r.mark(w, s.id, e, Acked)
 			r.acknowledge(w, s.id)
@@ -163,8 +164,9 @@ func (r *Router) WorkerAck(workerID, server int32, signature uint64) (passes boo
 		return true
 	}
 	r.mark(w, id, e, Answered)
-	for _, owner := range e.split.owners {
-		r.acceptAnswer(w, owner, app, e.split.own)
+	for i := range e.split.owners {
+		own, owner := e.split.at(i)
+		r.acceptAnswer(w, owner, app, own)
 	}
 	return false
 }

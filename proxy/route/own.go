@@ -6,12 +6,13 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // Op is a pull or push of the router's own, in the name of a worker.
 type Op struct {
-	Server int32 // rank
+	Server int32 // rank, or of keys in parts; see [plan.Parted]
 	Keys   []uint64
 	// Values are what to push to each key; nil for a pull, whose answer is
 	// here when the op is complete.
@@ -27,13 +28,16 @@ type Op struct {
 	left    int // letters without an answer
 	worker  int32
 	letters []int32
+	pieces  [][][]byte // of a pull, by key, the parts that have come
 }
 
 // letter is one message of an op.
 type letter struct {
 	op     *Op
-	from   int // its first key in op.Keys
-	keys   int
+	server int32
+	from   int      // its first key in op.Keys
+	keys   []uint64 // as the server knows them
+	part   int      // where that is in parts
 	frames [][]byte // kept to be repeated
 	acked  bool
 }
@@ -77,16 +81,52 @@ func (r *Router) Start(workerID int32, op *Op) {
 	if !op.Push {
 		op.Values = make([][]byte, len(op.Keys))
 	}
+	if parts := plan.PartsOf(op.Server); parts > 0 {
+		r.startParts(w, op, parts)
+		return
+	}
 	for from := 0; from < len(op.Keys); {
 		n := r.letterKeys(w, op, from)
-		l := &letter{op: op, from: from, keys: n}
-		own := w.ledger.Next() + FirstExact - FirstOwn
-		l.frames = w.compose(op, from, n, own)
-		w.ops[own] = l
-		op.letters = append(op.letters, own)
-		op.left++
-		r.send(w, op.Server, l.frames)
+		r.startLetter(w, &letter{op: op, server: op.Server, from: from, keys: op.Keys[from : from+n]}, op.Values[from:from+n]...)
 		from += n
+	}
+}
+
+// startLetter sends a message of an op, with values where that pushes.
+func (r *Router) startLetter(w *worker, l *letter, values ...[]byte) {
+	op, own := l.op, w.nextExact(1)
+	l.frames = w.compose(op.Push, l.keys, values, own)
+	w.ops[own] = l
+	op.letters = append(op.letters, own)
+	op.left++
+	r.send(w, l.server, l.frames)
+}
+
+// startParts sends an op for keys in parts: a message for each part.
+func (r *Router) startParts(w *worker, op *Op, parts int) {
+	servers := r.table.servers
+	for i, key := range op.Keys {
+		_, ok := plan.PartKey(key, 0, parts, servers)
+		if !ok || op.Push && len(op.Values[i]) < 8*parts {
+			op.Err = fmt.Errorf("%d bytes of key %d cannot be in %d parts", len(op.Values[i]), key, parts)
+			r.over(op)
+			return
+		}
+	}
+	if !op.Push {
+		op.pieces = make([][][]byte, len(op.Keys))
+	}
+	for i, key := range op.Keys {
+		if !op.Push {
+			op.pieces[i] = make([][]byte, parts)
+		}
+		home := plan.HomeOf(key, servers)
+		for part := range parts {
+			at, _ := plan.PartKey(key, part, parts, servers)
+			l := &letter{op: op, server: plan.PartRank(home, part, servers), from: i, part: part, keys: []uint64{at}}
+			from, to := plan.PartBytes(len(op.Values[i]), part, parts)
+			r.startLetter(w, l, op.Values[i][from:to])
+		}
 	}
 }
 
@@ -110,19 +150,19 @@ func (r *Router) letterKeys(w *worker, op *Op, from int) int {
 }
 
 // compose makes a message like those of the worker.
-func (w *worker) compose(op *Op, from, n int, own int32) [][]byte {
+func (w *worker) compose(push bool, keys []uint64, values [][]byte, own int32) [][]byte {
 	like := w.pull
-	if like == nil || op.Push && w.push != nil {
+	if like == nil || push && w.push != nil {
 		like = w.push
 	}
 	meta := like.Clone()
-	meta.Timestamp, meta.Push, meta.Pull, meta.Request = own, op.Push, !op.Push, true
+	meta.Timestamp, meta.Push, meta.Pull, meta.Request = own, push, !push, true
 	if len(meta.DataTypes) > 2 {
 		meta.DataTypes = meta.DataTypes[:2]
 	}
-	data := [][]byte{pslite.AppendKeys(nil, op.Keys[from:from+n]), {}}
-	if op.Push {
-		data[1] = slices.Concat(op.Values[from : from+n]...)
+	data := [][]byte{pslite.AppendKeys(nil, keys), {}}
+	if push {
+		data[1] = slices.Concat(values...)
 	}
 	meta.DataSize = int32(total(data))
 	return append([][]byte{meta.Append(nil, w.speaks)}, data...)
@@ -134,14 +174,32 @@ func (r *Router) takeOwn(w *worker, l *letter, m *pslite.Message) error {
 	own := m.Meta.Timestamp
 	delete(w.ops, own)
 	if r.resend {
-		r.acceptAnswer(w, op.Server, m.Meta.AppID, own)
+		r.acceptAnswer(w, l.server, m.Meta.AppID, own)
 	}
 	if !op.Push && op.Err == nil {
 		op.Err = op.keepValues(l, m)
 	}
 	if op.left--; op.left == 0 {
+		if op.pieces != nil && op.Err == nil {
+			op.Err = op.joinParts()
+		}
 		r.over(op)
 	}
+	return nil
+}
+
+// joinParts puts pulled parts together.
+func (op *Op) joinParts() error {
+	for i, parts := range op.pieces {
+		v := slices.Concat(parts...)
+		for part, p := range parts {
+			if from, to := plan.PartBytes(len(v), part, len(parts)); to-from != len(p) {
+				return fmt.Errorf("part %d of %d of key %d has %d bytes, of %d that all have", part, len(parts), op.Keys[i], len(p), len(v))
+			}
+		}
+		op.Values[i] = v
+	}
+	op.pieces = nil
 	return nil
 }
 
@@ -155,21 +213,26 @@ func (r *Router) over(op *Op) {
 
 // keepValues keeps the values that a pull's answer has.
 func (op *Op) keepValues(l *letter, m *pslite.Message) error {
-	keys := m.Keys()
-	if keys.Len() != l.keys {
-		return fmt.Errorf("server %d answers %d keys, %d were asked for", op.Server, keys.Len(), l.keys)
+	keys, n := m.Keys(), len(l.keys)
+	if keys.Len() != n {
+		return fmt.Errorf("server %d answers %d keys, %d were asked for", l.server, keys.Len(), n)
 	}
 	v := m.Values()
 	op.Type = v.Type
-	if len(v.Bytes)%l.keys != 0 {
-		return fmt.Errorf("server %d answers %d bytes for %d keys", op.Server, len(v.Bytes), l.keys)
+	if len(v.Bytes)%n != 0 {
+		return fmt.Errorf("server %d answers %d bytes for %d keys", l.server, len(v.Bytes), n)
 	}
-	size := len(v.Bytes) / l.keys
-	for i := range l.keys {
-		if keys.At(i) != op.Keys[l.from+i] {
-			return fmt.Errorf("server %d answers key %d, key %d was asked for", op.Server, keys.At(i), op.Keys[l.from+i])
+	size := len(v.Bytes) / n
+	for i := range n {
+		if keys.At(i) != l.keys[i] {
+			return fmt.Errorf("server %d answers key %d, key %d was asked for", l.server, keys.At(i), l.keys[i])
 		}
-		op.Values[l.from+i] = v.Bytes[i*size : (i+1)*size]
+		value := v.Bytes[i*size : (i+1)*size]
+		if op.pieces != nil {
+			op.pieces[l.from][l.part] = value
+			continue
+		}
+		op.Values[l.from+i] = value
 	}
 	return nil
 }
@@ -200,7 +263,7 @@ func (r *Router) Repeat() {
 		w := r.workers[id]
 		for _, own := range slices.Sorted(maps.Keys(w.ops)) {
 			if l := w.ops[own]; !l.acked && (r.pace == nil || r.pace(id, own)) {
-				r.send(w, l.op.Server, l.frames)
+				r.send(w, l.server, l.frames)
 			}
 		}
 	}

@@ -225,15 +225,22 @@ func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
 // dispatch sends requests that go together to those who own their keys; with an error
 // none has gone.
 func (r *Router) dispatch(w *worker, all ...waiting) error {
-	owners, distinct := make([][]int32, len(all)), make([][]int32, len(all))
+	owners, distinct, parted := make([][]int32, len(all)), make([][]int32, len(all)), false
 	for i := range all {
 		m := &all[i].message
 		owners[i] = r.table.AppendOwners(nil, m.Keys())
 		distinct[i] = ranks(owners[i])
+		parted = anyParted(distinct[i]) // of several requests none is
+		if parted {
+			var err error
+			if distinct[i], err = shares(m.Keys(), owners[i], all[i].id.server, r.table.servers); err != nil {
+				return err
+			}
+		}
 		if len(distinct[i]) > MaxOwners {
 			return fmt.Errorf("route: a request whose keys belong to %d servers, at most %d are possible", len(distinct[i]), MaxOwners)
 		}
-		if err := divisible(m); err != nil && !plain(all[i].id, distinct[i]) {
+		if err := divisible(m); err != nil && (parted || !plain(all[i].id, distinct[i])) {
 			return err
 		}
 	}
@@ -241,7 +248,7 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 	for i := range all {
 		m, id := &all[i].message, all[i].id
 		w.noteTemplate(&m.Meta, m.Keys().Len())
-		if plain(id, distinct[i]) {
+		if !parted && plain(id, distinct[i]) {
 			r.beginRequest(w, id, entry{})
 			r.counts.Plain++
 			r.pass(w, id, m)
@@ -251,6 +258,9 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 	}
 	if len(going) == 0 {
 		return nil
+	}
+	if parted {
+		return r.dispatchParted(w, going[0])
 	}
 	own, joint := w.ledger.Next(), len(going) > 1
 	for _, s := range going {
@@ -264,29 +274,6 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 		r.counts.Split++
 	}
 	return r.sendParts(w, going...)
-}
-
-// plain reports whether all keys of a request are with the server that it is for.
-func plain(id request, owners []int32) bool {
-	return len(owners) == 0 || len(owners) == 1 && owners[0] == id.server
-}
-
-// addSplit makes a split known by its parts' timestamp; nil is none.
-func (w *worker) addSplit(s *split) {
-	if s != nil {
-		w.splits[s.own] = append(w.splits[s.own], s)
-	}
-}
-
-// removeSplit is the reverse.
-func (w *worker) removeSplit(s *split) {
-	if s == nil {
-		return
-	}
-	w.splits[s.own] = slices.DeleteFunc(w.splits[s.own], func(t *split) bool { return t == s })
-	if len(w.splits[s.own]) == 0 {
-		delete(w.splits, s.own)
-	}
 }
 
 // flush dispatches what need not wait any more, in order.

@@ -30,8 +30,8 @@ import (
 const FirstOwn int32 = 1 << 29
 
 // FirstExact is the first timestamp of messages whose values must arrive to the
-// last bit, whatever codecs there are: those of moves. Parts of requests have
-// timestamps below.
+// last bit, whatever codecs there are: those of moves, and of requests for keys in
+// parts. Parts of other requests have timestamps below.
 const FirstExact int32 = FirstOwn + 1<<28
 
 // LastOwn is the last one of all.
@@ -152,7 +152,7 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 		e := entry{generation: r.generation - longAgo, flags: o.Flags, kept: true}
 		if o.Own != 0 {
 			e.split = newSplit(o.id(), o.Own, o.Owners)
-			e.split.joint = o.Flags&Joint != 0
+			e.split.joint, e.split.parted = o.Flags&Joint != 0, o.Flags&Parted != 0
 			if !r.resend {
 				e.split.in, e.split.unseen = places(o.In), places(o.In)
 			}

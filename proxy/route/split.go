@@ -14,6 +14,7 @@ type split struct {
 	id      request
 	own     int32   // timestamp of its parts
 	joint   bool    // others have had parts of that timestamp: see Joint
+	parted  bool    // owners are shares, and own is the first of their timestamps: see Parted
 	owners  []int32 // ranks, ascending
 	acked   places
 	answers []pslite.Message // of each owner
@@ -46,9 +47,8 @@ func (p *places) add(i int) {
 	}
 }
 
-func (p places) has(i int) bool    { return p&(1<<i) != 0 }
-func (p places) full(n int) bool   { return p == 1<<n-1 }
-func (s *split) place(r int32) int { return slices.Index(s.owners, r) }
+func (p places) has(i int) bool  { return p&(1<<i) != 0 }
+func (p places) full(n int) bool { return p == 1<<n-1 }
 
 func newSplit(id request, own int32, owners []int32) *split {
 	return &split{id: id, own: own, owners: owners, answers: make([]pslite.Message, len(owners))}
@@ -97,6 +97,9 @@ type part [3][]byte
 // their servers; of a single one not those who have acknowledged it.
 func (r *Router) sendParts(w *worker, all ...slice) error {
 	first := all[0]
+	if first.split.parted {
+		return r.sendShares(w, first)
+	}
 	owners := first.split.owners
 	for _, s := range all[1:] {
 		owners = ranks(slices.Concat(owners, s.split.owners))
@@ -137,7 +140,7 @@ func (s *slice) cut(parts []part, among []int32) error {
 	last := -1
 	for i, owner := range s.owners {
 		if last < 0 || among[last] != owner {
-			if s.split.place(owner) < 0 {
+			if s.split.place(s.split.own, owner) < 0 {
 				return fmt.Errorf("route: key %d of a request under way has moved to server %d", m.Keys().At(i), owner)
 			}
 			last = slices.Index(among, owner)
@@ -206,7 +209,8 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 	}
 	asked := false
 	for _, s := range slices.Clone(w.splits[own]) {
-		if s.place(server) < 0 {
+		place := s.place(own, server)
+		if place < 0 {
 			continue
 		}
 		asked = true
@@ -217,7 +221,7 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 				return err
 			}
 		}
-		if err := r.takePart(w, s, s.place(server), &part, d); err != nil {
+		if err := r.takePart(w, s, place, &part, d); err != nil {
 			return err
 		}
 	}
@@ -252,7 +256,11 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 		}
 		return nil
 	}
-	whole, err := s.assemble(d)
+	assemble := s.assemble
+	if s.parted {
+		assemble = func(d pslite.Dialect) ([][]byte, error) { return s.assembleShares(d, r.table.servers) }
+	}
+	whole, err := assemble(d)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 const maxSingles = 64
 
 // MaxServers is for how many servers a table can be.
-const MaxServers = 1 << 16
+const MaxServers = int(plan.FirstParted)
 
 // Table is which server owns each displaced key of a job; all others are at
 // home, with the server in whose PS-lite range they lie. The zero value is not
@@ -25,6 +25,7 @@ type Table struct {
 	// ranges are those too long to be kept key by key, ascending; a single key
 	// inside one has its own entry, at home or not.
 	ranges []plan.Range
+	parted bool // some key has had parts for an owner
 }
 
 // NewTable returns the table of a job with so many servers, at most
@@ -33,7 +34,7 @@ func NewTable(servers int) *Table { return &Table{servers: servers} }
 
 // Clone returns a table of its own that says the same.
 func (t *Table) Clone() *Table {
-	return &Table{servers: t.servers, singles: t.singles.clone(), ranges: slices.Clone(t.ranges)}
+	return &Table{servers: t.servers, singles: t.singles.clone(), ranges: slices.Clone(t.ranges), parted: t.parted}
 }
 
 // Servers returns how many servers the job has.
@@ -46,7 +47,8 @@ func (t *Table) Displaced() (keys, ranges int) { return t.singles.n, len(t.range
 // Empty reports whether all keys are at home.
 func (t *Table) Empty() bool { return t.singles.n == 0 && len(t.ranges) == 0 }
 
-// Owner returns the rank of the server that owns the key, displaced or not.
+// Owner returns the rank of the server that owns the key, displaced or not, or that the
+// key is in parts (see [plan.Parted]).
 func (t *Table) Owner(key uint64) int32 {
 	if owner, ok := t.singles.get(key); ok {
 		return owner
@@ -145,6 +147,7 @@ func (t *Table) rangeTouches(keys pslite.Keys) bool {
 func (t *Table) Set(changes []plan.Range) {
 	t.version++
 	for _, r := range changes {
+		t.parted = t.parted || plan.PartsOf(r.Owner) > 0
 		if r.Len() > maxSingles {
 			t.setRange(r)
 			continue

@@ -18,8 +18,12 @@ type Unfinished struct {
 	Own    int32   `json:"own,omitempty"`
 	Owners []int32 `json:"owners,omitempty"` // ranks, ascending
 	Joint  bool    `json:"joint,omitempty"`  // see the flag
+	Parted bool    `json:"parted,omitempty"` // likewise
 	// Answers are the frames of each owner's answer, none where it has not come.
 	Answers [][][]byte `json:"answers,omitempty"`
+	// Unseen are the places among the owners whose answers, without values, came to a
+	// router that was killed: that they did is all that is known of them.
+	Unseen uint32 `json:"unseen,omitempty"`
 	// Waits are the frames of a request that waits, none of one under way.
 	Waits [][]byte `json:"waits,omitempty"`
 }
@@ -31,9 +35,10 @@ func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
 	for id, e := range w.open {
 		u := Unfinished{ID: id.public(), Dialect: w.speaks}
 		if s := e.split; s != nil {
-			u.Own, u.Owners, u.Joint, u.Answers = s.own, s.owners, s.joint, make([][][]byte, len(s.owners))
+			u.Own, u.Owners, u.Joint, u.Parted, u.Answers = s.own, s.owners, s.joint, s.parted, make([][][]byte, len(s.owners))
+			u.Unseen = uint32(s.unseen)
 			for i := range s.answers {
-				if s.in.has(i) {
+				if s.in.has(i) && !s.unseen.has(i) {
 					u.Answers[i] = frames(&s.answers[i], &s.answers[i].Meta, w.speaks, s.answers[i].Data)
 				}
 			}
@@ -103,6 +108,11 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 		if u.Joint {
 			e.split.joint, e.flags = true, Joint
 		}
+		if u.Parted {
+			e.split.parted, e.flags = true, e.flags|Parted
+		}
+		e.split.unseen = places(u.Unseen) & (1<<len(u.Owners) - 1)
+		e.split.in = e.split.unseen
 		for i, answer := range u.Answers {
 			if len(answer) == 0 {
 				continue

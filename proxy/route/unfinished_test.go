@@ -96,3 +96,37 @@ func TestUnfinished(t *testing.T) {
 		t.Errorf("%+v is left", u)
 	}
 }
+
+// One server has answered a push, the router was killed, and the next one ends in order:
+// the answer is one of those that have come to the one after that, and the other server's
+// is what the worker gets.
+func TestWhatCameToAKilledRouterIsLeft(t *testing.T) {
+	l := &lasting{open: map[ID]Kept{}}
+	r := outliving(l)
+	parts := askTwo(t, r, true)
+	take := func(server int32) {
+		t.Helper()
+		back, err := message(adding{}.answer(parts[server], pslite.DMLC), pslite.DMLC)
+		if err == nil {
+			err = r.TakeAnswer(server, 9, &back, pslite.DMLC)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(0)
+	r = outliving(l)
+	left := r.Unfinished(9)
+	r = outliving(l)
+	if err := r.Resume(9, left); err != nil {
+		t.Fatal(err)
+	}
+	take(1)
+	out := r.Out()
+	if len(out) != 1 || !out[0].ToWorker {
+		t.Fatalf("the worker gets %+v", out)
+	}
+	if whole, err := message(out[0].Frames, pslite.DMLC); err != nil || whole.Meta.Timestamp != 7 || !whole.Meta.Push {
+		t.Errorf("the answer is %+v, %v", whole.Meta, err)
+	}
+}

@@ -50,6 +50,7 @@ var allowed = map[string][]string{
 	"proxy": append([]string{
 		"internal/...",
 		"planner/plan", "planner/placement", // where keys are
+		"planner/parts", // into how many parts large values go
 	}, api...),
 	"client": append([]string{
 		"bpf/probe", // what a host lacks, for a bundle

@@ -226,12 +226,19 @@ func (w *worker) countStep(ctx context.Context, c *counter, step, each int, push
 	for _, id := range ids {
 		pushed[id] += c.value(id, step)
 	}
+	// Of a key's values the least counts as seen: they need not be of one moment.
+	now := make(map[int32]float32, len(ids))
 	for id, v := range c.values(ids, r.Out, each) { // those of a key are alike, as a rule
 		if !c.Late && (v < pushed[id] || v < seen[id]) {
 			return fmt.Errorf("key %d (id %d) is %v: this worker alone pushed %v and has seen %v before",
 				c.keys[id], id, v, pushed[id], seen[id])
 		}
-		seen[id] = v
+		if least, ok := now[id]; !ok || v < least {
+			now[id] = v
+		}
+	}
+	for id, least := range now {
+		seen[id] = least
 	}
 	return nil
 }

@@ -26,10 +26,11 @@ const (
 	Aggregate     = "aggregate"             // pushes of a host's workers are summed
 	Placement     = "placement"             // keys are where a file says, from the start
 	Moves         = "moves"                 // keys move as the planner plans
+	Split         = "split"                 // large values are in parts on several servers
 )
 
 // All lists the measures.
-var All = []string{Observe, Carry, Compact, Unchanged, Threshold, Slim, Quantize, PullThreshold, PullQuantize, Activations, Wire, Aggregate, Placement, Moves}
+var All = []string{Observe, Carry, Compact, Unchanged, Threshold, Slim, Quantize, PullThreshold, PullQuantize, Activations, Wire, Aggregate, Placement, Moves, Split}
 
 // The states of a measure.
 const (

@@ -71,6 +71,37 @@ func (c *Codec) Follow(origin string, worker int32, servers []netip.AddrPort, ke
 	}
 }
 
+// WaitsOf reports whether something waits of a worker's pushes of keys in these ascending
+// ranges.
+func (c *Codec) WaitsOf(origin string, worker int32, keys []plan.Keys) bool {
+	for _, st := range c.streamsOfProcess(process{origin, worker}) {
+		if st.waitsOf(keys) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *stream) waitsOf(keys []plan.Keys) (found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.guarded(func() {
+		for key, l := range s.dense {
+			if within(keys, key) && l.Holds(0, l.Len()) {
+				found = true
+			}
+		}
+		for _, l := range s.narrow {
+			for _, c := range l.index.cells {
+				if c.place != 0 && within(keys, c.key) && l.holds(&c) {
+					found = true
+				}
+			}
+		}
+	})
+	return found
+}
+
 // within reports whether a key is in one of the ascending ranges.
 func within(keys []plan.Keys, key uint64) bool {
 	i := sort.Search(len(keys), func(i int) bool { return keys[i].Last >= key })

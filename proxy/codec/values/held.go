@@ -45,3 +45,8 @@ func (c *Codec) Held(job string, sameHost bool) []Held {
 
 // JobOf returns the job of an origin of links, empty where it is not known.
 func (c *Codec) JobOf(origin string) string { return c.jobOf(origin) }
+
+// Changes reports whether a rule may change values of a job.
+func (c *Codec) Changes(job string) bool {
+	return len(c.Held(job, false)) > 0 || len(c.Held(job, true)) > 0
+}

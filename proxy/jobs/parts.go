@@ -1,0 +1,150 @@
+package jobs
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// expirePartAfter is how long a move of a key in parts, or into parts, may take: its value
+// is as large as those of requests that must have been answered first.
+const expirePartAfter = 2 * time.Minute
+
+// notePush shows a push to what decides on parts; x.mu is locked. How long a value is the
+// message has to say: by its size, where it has no lengths or one key.
+func (x *job) notePush(c *requests, m *pslite.Message) {
+	n, size := m.Keys().Len(), int(m.Meta.DataSize)
+	if x.jobs.opts.Parts == 0 || !m.Meta.Push || n == 0 || size < partFrom || len(m.Meta.DataTypes) > 2 && n > 1 {
+		return
+	}
+	bytes := (size - 8*n) / n
+	if len(m.Meta.DataTypes) > 2 {
+		bytes -= 4
+	}
+	if bytes < partFrom {
+		return
+	}
+	now := time.Now()
+	for i := range n {
+		x.parting.note(m.Keys().At(i), bytes, c.sender, now)
+	}
+}
+
+// beginParts has large values go into parts, if they may; x.mu is locked.
+func (x *job) beginParts(now time.Time) {
+	if x.jobs.opts.Parts == 0 || len(x.parting.values) == 0 || x.site == nil || !x.router.Ready() || x.run == "" {
+		return
+	}
+	if gap := x.wholeBecause(); gap.Reason != "" {
+		x.parting.off = gap
+		x.work = slices.DeleteFunc(x.work, func(w *work) bool { return w.plan == 0 })
+		return
+	}
+	if x.jobs.plans == nil || !x.jobs.plans.connected() {
+		return // later
+	}
+	busy := func(key uint64) bool {
+		has := func(w *work) bool { return slices.Contains(w.keys, key) }
+		if slices.ContainsFunc(x.work, has) {
+			return true
+		}
+		for _, a := range x.underWay {
+			if has(a.work) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, m := range x.parting.next(now, x.servers, x.router.Table().Owner, x.moves, busy) {
+		x.work = append(x.work, &work{from: m.from, to: m.to, keys: []uint64{m.key}})
+	}
+}
+
+// wholeBecause says why the job's values are left alone; x.mu is locked.
+func (x *job) wholeBecause() PartsGap {
+	_, err := x.router.Mover()
+	switch {
+	case x.parting.off.Reason != "":
+		return x.parting.off
+	case x.servers < 2:
+		return PartsGap{"one_server", "the job has one server: parts have nowhere to go", "start it with more servers"}
+	case x.unsupported != "":
+		return PartsGap{"dialect", x.unsupported, ""}
+	case errors.Is(err, route.ErrApps):
+		return PartsGap{"apps", err.Error(), ""}
+	case x.handler == migrate.Unknown && x.jobs.opts.Probe:
+	case x.handler != migrate.Adds:
+		return PartsGap{"handler", "what the servers do with a push is " + x.handler.String(), "--handler add, where that is what they do; --allow-probe finds out"}
+	case x.jobs.opts.Waits != nil && x.jobs.opts.Waits.Changes(x.name):
+		return PartsGap{"values", "there are rules for the job's values (--threshold, --quantize, --unchanged and the like)", "leave one of both out"}
+	}
+	return PartsGap{}
+}
+
+// partResult takes in what became of a move of beginParts; x.mu is locked.
+func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
+	m := partMove{w.keys[0], w.from, w.to}
+	switch {
+	case r.Err == nil:
+		x.moved++
+		x.movedBytes += r.Bytes
+		x.parting.moved(m)
+		x.jobs.log.Info("a large value has other parts", "job", x.name, "key", m.key, "bytes", r.Bytes, "parts", plan.PartsOf(m.to), "seconds", took.Seconds())
+		return
+	case status.Code(r.Err) == codes.FailedPrecondition:
+		x.parting.stop("restored", status.Convert(r.Err).Message(), "")
+	case errors.Is(r.Err, migrate.ErrWaits):
+		x.parting.stop("values", r.Err.Error(), "leave the codec out that holds it back")
+	case errors.Is(r.Err, migrate.ErrHandler):
+		x.parting.stop("handler", r.Err.Error(), "")
+	case errors.Is(r.Err, errOver):
+	default:
+		x.parting.failed(time.Now(), r.Err)
+	}
+	x.jobs.log.Info("a large value stays as it is", "job", x.name, "key", m.key, "error", r.Err)
+}
+
+// expires returns how long a move may take before it is given up.
+func (w *work) expires() time.Duration {
+	if plan.PartsOf(w.from) > 0 || plan.PartsOf(w.to) > 0 {
+		return expirePartAfter
+	}
+	return expireAfter
+}
+
+// groupOf is how many keys move at a time away from an owner: values in parts are large.
+func groupOf(from int32) int {
+	if plan.PartsOf(from) > 0 {
+		return 1
+	}
+	return moveKeys
+}
+
+// partsState returns what is in parts, nil where nothing is or can be; x.mu is locked.
+func (x *job) partsState() *PartsState {
+	table := x.router.Table()
+	if x.jobs.opts.Parts == 0 && !table.Parted() {
+		return nil
+	}
+	s := x.parting.state()
+	if gap := x.wholeBecause(); gap.Reason != "" {
+		s.Not = gap
+	}
+	if table.Parted() {
+		table.All(func(r plan.Range) bool {
+			if plan.PartsOf(r.Owner) > 0 {
+				s.Keys += int(r.Len())
+			}
+			return true
+		})
+	}
+	return &s
+}

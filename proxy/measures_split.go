@@ -1,0 +1,56 @@
+package proxy
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/proxy/jobs"
+)
+
+// splitLine says whether large values of a job are in parts, into how many, and by which
+// steps that was found.
+func (p *Proxy) splitLine(job string, all []carried) measure.Line {
+	s, ok := p.routed()[job]
+	if !ok || s.InParts == nil {
+		return p.routedLine(job, measure.Split, "", all, &measure.Gap{Reason: measure.NotSet, Why: "large values are whole, each on one server", Do: "--split of psidecar up and proxy, with --act, on all hosts, before the job"})
+	}
+	in := s.InParts
+	l := p.routedLine(job, measure.Split, "--split "+splitWanted(in), all, nil)
+	if in.Not.Reason != "" {
+		l.Lack(measure.Gap{Reason: in.Not.Reason, Why: in.Not.Why, Do: in.Not.Do})
+	}
+	if in.Keys == 0 {
+		l.On = 0
+		l.Judge()
+	}
+	return l
+}
+
+// splitWanted is what --split asks for, and what is known of it.
+func splitWanted(in *jobs.PartsState) string {
+	text := strconv.Itoa(in.Wanted)
+	if in.Wanted == jobs.AutoParts {
+		text = "auto"
+	}
+	if in.Keys > 0 {
+		text += fmt.Sprintf(", %d keys in parts", in.Keys)
+	}
+	if in.Wanted != jobs.AutoParts || in.Target == 0 {
+		return text
+	}
+	text += fmt.Sprintf(", P = %d", in.Target)
+	for i, m := range in.Samples {
+		if i == 0 {
+			text += " after steps of"
+		}
+		text += fmt.Sprintf(" %.3g s at %d,", m.Seconds, m.Parts)
+	}
+	if f := in.Fit; f != nil {
+		text += fmt.Sprintf(" fit %.2g + %.2g/P + %.2g P s,", f.Theta[0], f.Theta[1], f.Theta[2])
+	}
+	if !in.Settled {
+		text += " still measured"
+	}
+	return text
+}
