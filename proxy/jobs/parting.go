@@ -143,8 +143,7 @@ func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, mov
 		if v := p.values[key]; plan.PartsOf(at) == 0 && v.put > 0 && plan.PartsOf(v.put) > 0 && !busy(key) {
 			p.stop("restored", "keys were brought home, or a plan was taken back", "")
 		}
-		// Who has put it into parts takes it into others.
-		return plan.PartsOf(at) == 0 && !moves(at) || plan.PartsOf(at) > 0 && p.values[key].put == 0
+		return !moves(whole(key, at, servers))
 	})
 	if p.off.Reason != "" || len(keys) == 0 || !p.choose(now, servers, keys, owner) || now.Before(p.again) {
 		return nil
@@ -166,6 +165,15 @@ func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, mov
 	return all
 }
 
+// whole returns the server of a key with that owner, where it is in parts its home: whoever
+// moves that server's keys decides on its parts.
+func whole(key uint64, owner int32, servers int) int32 {
+	if plan.PartsOf(owner) > 0 {
+		return plan.HomeOf(key, servers)
+	}
+	return owner
+}
+
 // choose finds out how many parts there are to be; false: it is not known yet.
 func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(uint64) int32) bool {
 	if p.wanted != AutoParts {
@@ -173,8 +181,8 @@ func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(u
 		return true
 	}
 	if p.search == nil {
-		first := owner(keys[0])
-		if slices.ContainsFunc(p.known(), func(k uint64) bool { return owner(k) != first }) {
+		at := func(k uint64) int32 { return whole(k, owner(k), servers) }
+		if slices.ContainsFunc(p.known(), func(k uint64) bool { return at(k) != at(keys[0]) }) {
 			p.stop("spread", "large values are on several servers already", "--split P has each in parts all the same")
 			return false
 		}

@@ -2,10 +2,13 @@ package reroute
 
 import (
 	"context"
+	"math/rand/v2"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/jobtest"
@@ -112,4 +115,84 @@ func TestLargeValuesInParts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Proxies and the planner are killed at random while a job's large values go into as many
+// parts as steps say, and home in the end. The sums stay exact.
+func TestKilledWhileValuesGoIntoParts(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	const k = 4
+	n := hoststest.New(t, hosts.Config{Hosts: k})
+	p := newPlanner(t, n.Host(0))
+	p.program = jobtest.Build(t, "cmd/psidecar")
+	proxies := startFleet(t, n, append(p.moving(), "--split", "auto")...)
+	psjob := jobtest.Build(t, "cmd/psjob")
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	defer cancel()
+	goesOn, end := jobtest.While(t)
+	server := hosts.Program{psjob, "--json", "--value-length", "262144"}
+	count := append(server[:4:4], "--model", "count", "--key-map", "identity", "--count-keys", "4", "--count-batch", "2", "--steps", "40", "--count-while", goesOn)
+	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: hosts.Program{psjob, "--json"}, Servers: hosts.Repeat(k, server), Workers: hosts.Repeat(k, count),
+		Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=500"}}.Start(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kills, moved, restored := 0, uint64(0), false
+	last := make([]uint64, k)
+	nextKill, until := time.Time{}, time.Now().Add(2*time.Minute)
+	untilOver(t, r, 50*time.Millisecond, func(over bool) {
+		ready := true
+		for i, x := range proxies {
+			s, err := x.state()
+			if err != nil || len(s.Jobs) != 1 || s.Jobs[0].Plain+s.Jobs[0].Split == 0 {
+				ready = false
+				continue
+			}
+			if now := s.Jobs[0].Moved; now < last[i] {
+				moved, last[i] = moved+now, now
+			} else {
+				moved, last[i] = moved+now-last[i], now
+			}
+		}
+		switch {
+		case over || restored:
+		case nextKill.IsZero():
+			if ready {
+				nextKill = time.Now().Add(time.Second)
+			}
+		case kills >= 12 && moved >= 12 || time.Now().After(until):
+			p.restoreParts(name)
+			restored = true
+			end()
+		case time.Now().After(nextKill):
+			nextKill = time.Now().Add(time.Duration(1000+rng.IntN(2500)) * time.Millisecond)
+			if kills++; rng.IntN(6) == 0 {
+				p.again()
+			} else {
+				proxies[rng.IntN(k)].kill()
+			}
+		}
+	})
+	if t.Logf("%d kills, %d values moved", kills, moved); kills < 3 || moved < 4 {
+		t.Errorf("%d kills and %d moves of values are too few", kills, moved)
+	}
+}
+
+// restoreParts asks for all keys to go home, until the planner takes it: proxies that were
+// killed a moment ago may have to say first what they know.
+func (p *planner) restoreParts(name string) {
+	p.t.Helper()
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		p.mu.Lock()
+		_, err = p.service.Act(context.Background(), &api.ActRequest{Job: name, Action: api.ActRequest_RESTORE})
+		p.mu.Unlock()
+		if err == nil {
+			return
+		}
+	}
+	p.t.Errorf("bringing keys home: %v", err)
 }
