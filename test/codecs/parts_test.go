@@ -1,0 +1,66 @@
+package codecs
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/parts"
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// TestPartsWorthIt measures what --split saves a synchronous job of 25 values of 1 MiB,
+// which every worker pushes and pulls whole in each step: bytes of the busiest host beside
+// a ring all-reduce's, and steps a second beside one server that has them all.
+// PSIDECAR_EVAL_HOSTS is how many hosts there are, 4 where it is not set, and
+// PSIDECAR_EVAL_STEPS how many steps are measured.
+func TestPartsWorthIt(t *testing.T) {
+	require.Measurement(t)
+	require.Root(t)
+	require.BPF(t)
+	const keys, mbit = 25, 200
+	k, steps := 4, 6
+	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_HOSTS"), &k)
+	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_STEPS"), &steps)
+	ring := parts.Ring(keys<<20, k)
+	var report strings.Builder
+	plain := 0.0
+	for _, c := range []struct{ name, keyMap, split string }{
+		{"on one server", "identity", ""},
+		{"in parts on all", "identity", fmt.Sprint(k)},
+		{"in as many parts as --split auto finds", "identity", "auto"},
+		{"whole values, on all servers", "spread", ""},
+	} {
+		ok := t.Run(c.name, func(t *testing.T) {
+			run := func(steps int) *Outcome {
+				r := Run{Hosts: k, Rate: mbit * 1e6, Planned: true,
+					Sidecar: []string{"--codec", "none", "--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none")},
+					Job: []string{"--model", "count", "--key-map", c.keyMap, "--count-keys", fmt.Sprint(keys), "--count-batch", fmt.Sprint(keys),
+						"--value-length", "262144", "--steps", fmt.Sprint(steps)}}
+				return r.Do(t)
+			}
+			first := 6 // by then all is in parts
+			if c.split == "auto" {
+				first = 50
+			}
+			few, more := run(first), run(first+steps)
+			var bytes []float64
+			for i := range more.Hosts {
+				bytes = append(bytes, (float64(more.Hosts[i])-float64(few.Hosts[i]))/float64(steps))
+			}
+			seconds := (more.Workers[0].Seconds - few.Workers[0].Seconds) / float64(steps)
+			if plain == 0 {
+				plain = seconds
+			}
+			cpu := (more.CPU["sidecars"] - few.CPU["sidecars"]).Seconds() / float64(steps)
+			fmt.Fprintf(&report, "| %s | %.1f | %.2f | %.3f | %.2f | %.2f |\n", c.name, slices.Max(bytes)/1e6, slices.Max(bytes)/ring, 1/seconds, plain/seconds, cpu)
+		})
+		if !ok {
+			break
+		}
+	}
+	t.Logf("%d hosts, links of %d Mbit/s, %d values of 1 MiB\n| values | busiest host, MB a step | beside a ring | steps/s | beside one server | sidecars, s a step |\n| --- | --- | --- | --- | --- | --- |\n%s", k, mbit, keys, report.String())
+}
