@@ -169,6 +169,7 @@ eval-aggregate:
 	$(GO) run ./test/eval --what transfer,architectures $(EVALFLAGS)
 	$(GO) test -v -count=1 ./planner/parts
 	$(GO) test -v -timeout 60m -count=1 -run '^$$' -bench 'SharedPulls|SummedPushes' -benchtime 1x ./test/codecs
+	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run PartsWorthIt ./test/codecs
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
