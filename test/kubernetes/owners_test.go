@@ -11,7 +11,7 @@ import (
 // agent that has the rights that the chart gives to one.
 func TestNamesAndPolicy(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("agents and proxies need root")
+		t.Fatal("agents and proxies need root")
 	}
 	c := startCluster(t)
 	c.addNamespace("psidecar")
