@@ -23,7 +23,8 @@ const (
 	keptApart = 512
 	keptShare = 8
 	mostKept  = 16384
-	// keptFor is for how long connections are held at most when their proxy has ended.
+	// keptFor is for how long connections are held whose proxy has ended: longer than
+	// connects wait for the next one, which can go direct, while what is held cannot.
 	keptFor = 10 * time.Second
 	// diesWithin is how long a proxy that has hung up may take to be gone.
 	diesWithin = 5 * time.Second

@@ -50,7 +50,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	defer p.close()
 	defer l.outlast(p)
 	l.kept.comes(conn, p, m.Keeps > 0)
-	defer l.kept.leaves(conn, l.holdsFor())
+	defer l.kept.leaves(conn, keptFor)
 	s := &silence{l: l, peer: p, wanted: l.opts.HangAfter}
 	if p.pidfd < 0 {
 		s.wanted = 0
@@ -59,10 +59,6 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	defer stop()
 	return l.converse(conn, s)
 }
-
-// holdsFor is for how long connections are held whose proxy has ended: longer than
-// connects wait for the next one, which can go direct, while what is held cannot.
-func (l *Listeners) holdsFor() time.Duration { return keptFor }
 
 // pingEvery is how often a proxy is asked whether it is stuck.
 func (l *Listeners) pingEvery() time.Duration {
@@ -179,7 +175,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	if l.closed {
 		return net.ErrClosed
 	}
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, Keeps: l.kept.most, Holds: l.holdsFor().Milliseconds()}, nil); err != nil {
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, Keeps: l.kept.most, Holds: keptFor.Milliseconds()}, nil); err != nil {
 		return err
 	}
 	if err := l.tellTitles(conn); err != nil {

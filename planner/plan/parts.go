@@ -3,8 +3,10 @@ package plan
 // A key whose value is large can be held in parts: part i of P is the value of a part
 // key, at home with the i-th server from the key's home on. Such a key has no server for
 // an owner but a number from FirstParted on, which says how many parts there are; all
-// else follows from it, so that all who know it find the parts. No part key is ever one
-// of a job's own: they lie anywhere in the key space, as hashes do.
+// else follows from it, so that all who know it find the parts. Part keys lie anywhere in
+// the key space, as hashes do, so that one is as good as never a key of the job's own: for
+// a billion of these and a thousand values in 16 parts the chance is one in a million.
+// Nobody looks whether it is.
 
 // FirstParted is the first owner that is no server's rank.
 const FirstParted int32 = 1 << 15

@@ -7,7 +7,8 @@
 // with displaced keys is split by the [Table]: each owner gets its part, with a
 // timestamp of the router's own, and the answers are held until all are in, put
 // together in the order of the keys and delivered as the answer of the server
-// that was asked. With PS_RESEND a request is acknowledged to the worker when
+// that was asked. A key may also be in parts on several servers (parts.go): then a
+// pushed value is cut, and a pulled one put together. With PS_RESEND a request is acknowledged to the worker when
 // all parts are, and the parts' answers to the servers when the worker has
 // acknowledged the whole.
 //
