@@ -197,10 +197,17 @@ func (r *register) awaited(opened bool) {
 	r.waits[opened]++
 }
 
+// active returns how many connections are open.
 func (r *register) active() int {
+	open, _ := r.count()
+	return open
+}
+
+// count returns how many connections are open, and how many there have been.
+func (r *register) count() (open int, carried uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.open)
+	return len(r.open), r.last
 }
 
 // all returns the open connections, oldest first.

@@ -261,14 +261,17 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 // nobody keeps it locked.
 const lookEvery = 500 * time.Millisecond
 
-// lookAfter shows that connections can be entered and taken out, until ctx ends.
+// lookAfter shows that connections can be entered and taken out, and gives memory
+// back when there are none, until ctx ends.
 func (p *Proxy) lookAfter(ctx context.Context) {
 	beat := p.opts.Health.Add("the list of connections", health.Within)
 	defer beat.End()
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	memory := releaser{giveBack: giveMemoryBack}
 	for {
-		p.conns.active()
+		active, carried := p.conns.count()
+		memory.look(time.Now(), active, carried)
 		beat.Beat()
 		select {
 		case <-ctx.Done():

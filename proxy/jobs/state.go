@@ -3,6 +3,7 @@ package jobs
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
 )
@@ -15,6 +16,7 @@ type State struct {
 	Displaced  int      `json:"displaced_keys"`
 	Ranges     int      `json:"displaced_ranges"`
 	Guarded    bool     `json:"guarded"` // connections fail while there is no proxy
+	Over       bool     `json:"over"`    // no connection on this host for two seconds
 	Ready      bool     `json:"ready"`
 	LostStore  string   `json:"lost_store,omitempty"` // the planner's store does not know where keys are: what it waits for
 	Joining    []string `json:"joining,omitempty"`    // hosts waited for
@@ -83,7 +85,7 @@ func (j *Jobs) States() []State {
 func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := State{Job: x.name, Run: x.run, Strangers: x.strangers, LostStore: x.lostStore, Guarded: x.guarded(), Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
+	s := State{Job: x.name, Run: x.run, Strangers: x.strangers, LostStore: x.lostStore, Guarded: x.guarded(), Over: x.over(time.Now()), Workers: []int32{}, Moved: x.moved, MovedBytes: x.movedBytes, Refused: x.refusedKeys, Lost: x.lost, Handler: x.handler.String(), HeldMicros: slices.Clone(x.held.whole), PhaseMicros: x.held.medians()}
 	if err := x.keptTrouble(); err != nil {
 		s.Trouble = err.Error()
 	}

@@ -50,7 +50,12 @@ type rest struct {
 
 // held is what a service holds. Its descriptors are other than pipes', of which
 // sockets are a part.
-type held struct{ descriptors, sockets, pipes, maps, goroutines, memory int }
+type held struct {
+	descriptors, sockets, pipes, maps, goroutines int
+	memory                                        int // resident, in bytes, of which are:
+	anonymous, file, shared                       int
+	heap, heapIdle                                int // in use, and kept from the system
+}
 
 // ports of the pages, by kind of service.
 var pages = map[string]int{agent: agentHTTP, proxy: proxyHTTP, planner: plannerHTTP}
@@ -145,11 +150,19 @@ func (f *fleet) held(s *service) (h held, err error) {
 	}
 	goroutines, err := s.Host.Metric(pages[s.Group], "go_goroutines")
 	h.goroutines, h.memory = int(goroutines), s.status("VmRSS")
-	return h, err
+	h.anonymous, h.file, h.shared = s.status("RssAnon"), s.status("RssFile"), s.status("RssShmem")
+	for name, to := range map[string]*int{"go_memstats_heap_inuse_bytes": &h.heap, "go_memstats_heap_idle_bytes": &h.heapIdle} {
+		n, failed := s.Host.Metric(pages[s.Group], name)
+		*to, err = int(n), errors.Join(err, failed)
+	}
+	released, failed := s.Host.Metric(pages[s.Group], "go_memstats_heap_released_bytes")
+	h.heapIdle -= int(released)
+	return h, errors.Join(err, failed)
 }
 
 func (h held) String() string {
-	return fmt.Sprintf("%d descriptors, %d of them sockets, and %d of pipes, %d BPF maps, %d goroutines, %d MiB", h.descriptors, h.sockets, h.pipes, h.maps, h.goroutines, h.memory>>20)
+	return fmt.Sprintf("%d descriptors, %d of them sockets, and %d of pipes, %d BPF maps, %d goroutines, %d MiB (%d anonymous, %d of files, %d shared; of its heap %d in use, %d kept)",
+		h.descriptors, h.sockets, h.pipes, h.maps, h.goroutines, h.memory>>20, h.anonymous>>20, h.file>>20, h.shared>>20, h.heap>>20, h.heapIdle>>20)
 }
 
 // awaitRest waits until the fleet holds no more than before, but for what was set
