@@ -150,7 +150,7 @@ eval-dynamic:
 
 # The same live, on hosts of their own, and what a placement before a run saves.
 eval-moving:
-	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run 'TestWandering$$|TestWorthIt' ./test/moving
+	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run 'TestWandering$$|TestWorthIt' ./test/reroute
 
 # Tables 1 to 4 and figures 5 and 7 of DCT and its theorem 1, table 1 and figures 3 to 5 of Slim-DP (EVALFLAGS:
 # --what threshold|lifespan|slim|pulls|activations|activations-deep|activations-time|
@@ -167,7 +167,7 @@ eval-codecs:
 # and summed pushes, four workers on a host. Half an hour on two cores, most of it the last.
 eval-aggregate:
 	$(GO) run ./test/eval --what transfer,architectures $(EVALFLAGS)
-	$(GO) test -v -count=1 ./planner/parts
+	$(GO) test -v -count=1 ./planner/plan
 	$(GO) test -v -timeout 60m -count=1 -run '^$$' -bench 'SharedPulls|SummedPushes' -benchtime 1x ./test/codecs
 	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run PartsWorthIt ./test/codecs
 

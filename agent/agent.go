@@ -27,8 +27,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/discover"
-	"github.com/psidecar/psidecar/agent/locality"
 
 	"github.com/psidecar/psidecar/agent/observe"
 
@@ -37,7 +37,6 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
-	"github.com/psidecar/psidecar/page/names"
 )
 
 // Options of an agent.
@@ -59,7 +58,7 @@ type Options struct {
 	// WithProxy says that the process is the host's proxy too, whose work is
 	// not to count as the agent's cost.
 	WithProxy bool
-	Locality  locality.Options
+	Locality  counts.LocalityOptions
 
 	// Uses, where not nil, is told every use of keys.
 	Uses func(observe.Use)
@@ -83,7 +82,7 @@ type Options struct {
 	Route observe.Route
 	// Slow, where not nil, is told of requests whose answers took Locality.SlowAfter or
 	// longer, with their job's scheduler. It must not block, nor call the agent.
-	Slow func(scheduler netip.AddrPort, s locality.Slow)
+	Slow func(scheduler netip.AddrPort, s counts.Slow)
 	// LastPush, where not nil, is told which workers push no more: see
 	// [observe.Options].
 	LastPush func(scheduler netip.AddrPort, node int32)
@@ -94,7 +93,7 @@ type Options struct {
 	// always.
 	Health *health.Loops
 	// Names is what keys are called; nil: they have no names.
-	Names *names.File
+	Names *page.NameFile
 	// Carried is what is known of this host's proxy.
 	Carried Carried
 	// Adoption, where not nil, says what came of adopting connections.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/page"
@@ -34,7 +34,7 @@ func TestMetrics(t *testing.T) {
 	require.BPF(t)
 	a, err := New(Options{
 		Version: "v", Host: "h", Proc: "/proc", CgroupRoot: require.CgroupV2(t),
-		Capture: bpf.Options{RingBytes: 1 << 20}, Sampling: Sampling{OneIn: 1}, Locality: locality.DefaultOptions,
+		Capture: bpf.Options{RingBytes: 1 << 20}, Sampling: Sampling{OneIn: 1}, Locality: counts.DefaultLocalityOptions,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestMetrics(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	a.observer = observe.New(observe.Options{Locality: locality.DefaultOptions})
+	a.observer = observe.New(observe.Options{Locality: counts.DefaultLocalityOptions})
 	watch(t, a.observer)
 	rec := httptest.NewRecorder()
 	a.Handler(false).ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/page"
 )
@@ -65,7 +64,7 @@ func shares(rows []page.Range, start, end int64) map[int]float64 {
 }
 
 // ofWorkers adds up what the workers that were asked for did in each block.
-func ofWorkers(heat *locality.Heat, names []string, q *page.HeatmapQuery, blocks int) []float64 {
+func ofWorkers(heat *counts.Heat, names []string, q *page.HeatmapQuery, blocks int) []float64 {
 	sums := make([]float64, blocks)
 	for w, row := range heat.Rows {
 		if row == nil || w >= len(names) || names[w] == "" || !q.Of(names[w]) {

@@ -3,7 +3,7 @@ package agent
 import (
 	"time"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
@@ -97,9 +97,9 @@ func (a *Agent) History(job string, q page.HistoryQuery) (page.History, error) {
 }
 
 // partsOf returns what some of a job's nodes did in each stretch of time of which
-// sums by node are kept (locality.Options says how many there are).
+// sums by node are kept (counts.LocalityOptions says how many there are).
 func partsOf(v *observe.JobView, of history.Selection) (parts []history.Part) {
-	v.Job.Sums.EachInterval(func(in *locality.Interval) {
+	v.Job.Sums.EachInterval(func(in *counts.Interval) {
 		p := history.Part{From: time.Unix(0, in.Start), To: time.Unix(0, in.End), Steps: map[string]float64{}, Servers: map[string]float64{}}
 		chosen := func(names []string, i int, of func(string) bool) bool {
 			return i < len(names) && names[i] != "" && of(names[i])

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
@@ -15,7 +15,7 @@ import (
 // watched is an observer that has seen a job of two servers and two workers.
 func watched(t *testing.T) *observe.Observer {
 	t.Helper()
-	o := observe.New(observe.Options{Locality: locality.DefaultOptions})
+	o := observe.New(observe.Options{Locality: counts.DefaultLocalityOptions})
 	watch(t, o)
 	return o
 }
@@ -37,7 +37,7 @@ func watch(t *testing.T, o *observe.Observer) {
 // it where the job stands still.
 func TestNoteHourHasWhatPassedBetweenTwoLooks(t *testing.T) {
 	took, sent := uint64(5000), uint64(3000) // before the first look
-	a := &Agent{observer: observe.New(observe.Options{Locality: locality.DefaultOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return took, sent, true }}}
+	a := &Agent{observer: observe.New(observe.Options{Locality: counts.DefaultLocalityOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return took, sent, true }}}
 	note := func() {
 		t.Helper()
 		if err := a.noteHour(); err != nil {

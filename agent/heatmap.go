@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/page"
 )
@@ -91,7 +90,7 @@ func errorOfCells(s *page.JobSampling, total counts.Sums, m page.Measure, cells 
 
 // blocksDuring returns the blocks of a stretch of time, which were laid down
 // while it passed, and whether they are as fine as they get.
-func blocksDuring(sums *locality.Job, q page.HeatmapQuery) (blocks []counts.Block, finest bool) {
+func blocksDuring(sums *counts.Locality, q page.HeatmapQuery) (blocks []counts.Block, finest bool) {
 	r := q.Range
 	view := during(sums, r)
 	grid := view.Heat

@@ -12,7 +12,6 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/forms"
 )
 
 // maxPairs is how many worker and server pairs of a job have metrics of their
@@ -146,7 +145,7 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	s.count(leftHost, float64(j.LeftHostBytes), name)
 	s.count(repeated, float64(v.Job.Sums.Totals().Repeated), name)
 	s.gauge(distinctKeys, float64(j.DistinctKeys), name)
-	if alpha, err := page.AlphaOf(a, j.Name, metricBlocks, forms.Cluster{}); err == nil && alpha.Workers > 0 {
+	if alpha, err := page.AlphaOf(a, j.Name, metricBlocks, page.FormCluster{}); err == nil && alpha.Workers > 0 {
 		s.gauge(alphaOf, alpha.Alpha, name)
 	}
 	s.gauge(exact, oneIf(j.Exact), name)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
@@ -41,13 +40,13 @@ func TestRequestsOfAMillionKeysArePlanned(t *testing.T) {
 			}
 			planner, seen := live.New(service, live.DefaultOptions), map[uint64]bool{}
 			const hosts, turns = 2, 3
-			var jobs [hosts]*locality.Job
+			var jobs [hosts]*counts.Locality
 			var requests [hosts]counts.Batch
 			for host := range jobs {
 				requests[host] = millionAt(math.MaxUint64/2+1+uint64(host)<<40, dense)
-				o := locality.DefaultOptions
-				o.WindowKeys = locality.DefaultWindowKeys
-				jobs[host] = locality.New(o)
+				o := counts.DefaultLocalityOptions
+				o.WindowKeys = counts.DefaultWindowKeys
+				jobs[host] = counts.NewLocality(o)
 			}
 			first := 0
 			for turn := range turns {
@@ -88,11 +87,11 @@ func TestRequestsOfAMillionKeysArePlanned(t *testing.T) {
 
 // useMillion has a worker push a request's keys in eight steps of a turn of the sample's,
 // and returns the window of that.
-func useMillion(t *testing.T, job *locality.Job, turn int, b counts.Batch, worker string) *api.Window {
+func useMillion(t *testing.T, job *counts.Locality, turn int, b counts.Batch, worker string) *api.Window {
 	const steps, long = 8, 40e9 // a turn is shorter
 	for step := range int32(steps) {
 		at := int64(turn*long) + int64(step+1)*1e9
-		job.Ask(locality.Request{Worker: 0, Time: at, Timestamp: int32(turn)*steps + step, Push: true})
+		job.Ask(counts.Request{Worker: 0, Time: at, Timestamp: int32(turn)*steps + step, Push: true})
 		b.Each = counts.Sums{counts.Pushes: 1, counts.PushedBytes: 4}
 		job.Use(at, b)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/procfs"
 )
 
 // processes knows the host's PS-lite processes, as of the last look around.
@@ -73,7 +72,7 @@ func newProcesses(proc string, selects func(pod string) bool) *processes {
 		snapshot: &discover.Snapshot{}, begun: map[int]time.Time{},
 		young: budget{share: 20}, all: budget{share: 100},
 	}
-	p.readFrom(procfs.Open(proc))
+	p.readFrom(discover.OpenProc(proc))
 	return p
 }
 

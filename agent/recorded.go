@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/page"
@@ -123,12 +122,12 @@ func (r *Recorded) newJob(u *recording.Use) *recorded {
 	if err != nil {
 		return nil
 	}
-	opts := locality.DefaultOptions
+	opts := counts.DefaultLocalityOptions
 	if r.Memory > 0 {
 		opts.Counts.MemoryBytes = r.Memory
 	}
 	j := &recorded{workers: map[string]int{}, servers: map[string]int{}, began: u.UnixNanos}
-	j.view = observe.JobView{Job: &observe.Job{Scheduler: address, Sums: locality.New(opts)}, First: u.UnixNanos}
+	j.view = observe.JobView{Job: &observe.Job{Scheduler: address, Sums: counts.NewLocality(opts)}, First: u.UnixNanos}
 	return j
 }
 
@@ -152,7 +151,7 @@ func (j *recorded) use(u *recording.Use) error {
 	weight := uint64(max(u.OneIn, 1))
 	v.Last, v.SampledOneIn = max(v.Last, u.UnixNanos), max(v.SampledOneIn, uint32(weight))
 	j.uses, j.weights = j.uses+1, j.weights+weight
-	request := locality.Request{
+	request := counts.Request{
 		Worker: number(j.workers, &v.WorkersByIndex, u.Worker), Server: number(j.servers, &v.ServersByIndex, u.Server),
 		Time: u.UnixNanos, App: u.App, Customer: u.Customer, Timestamp: u.Timestamp, Push: u.Push, Pull: u.Pull,
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/report"
 
@@ -157,7 +156,7 @@ func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 
 // windowReport turns a window to what is reported; nil stays nil. One that is
 // hurried is among the first after workers turned to other keys.
-func windowReport(w *locality.Window, names []string, hurried bool) *api.Window {
+func windowReport(w *counts.Window, names []string, hurried bool) *api.Window {
 	if w == nil {
 		return nil
 	}
@@ -237,7 +236,7 @@ func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now ti
 }
 
 // reportLarge adds what light reports leave out.
-func reportLarge(r *api.JobReport, v *observe.JobView, workers []int, all *locality.View) {
+func reportLarge(r *api.JobReport, v *observe.JobView, workers []int, all *counts.View) {
 	begin := 0 // of latencies, where there is no room for all: another host's are others
 	for _, n := range r.GetNodes() {
 		if n.GetLocal() && n.GetRank() >= 0 {

@@ -13,12 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
+	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/agent/procfs"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -196,7 +195,7 @@ func (a *Agent) processState(pid int) byte {
 	return after[0]
 }
 
-func waitOf(v *observe.JobView, w *locality.Wait, keys *names.Map) wait {
+func waitOf(v *observe.JobView, w *counts.Wait, keys *page.NameMap) wait {
 	out := wait{Since: moment(w.Since), Bytes: w.Bytes, Requests: w.Requests}
 	if w.Worker < len(v.WorkersByIndex) {
 		out.Worker = v.WorkersByIndex[w.Worker]
@@ -220,7 +219,7 @@ func waitOf(v *observe.JobView, w *locality.Wait, keys *names.Map) wait {
 }
 
 // keysText says which keys a request is for: as seen, else the server's range.
-func keysText(v *observe.JobView, server string, w *locality.Wait) string {
+func keysText(v *observe.JobView, server string, w *counts.Wait) string {
 	if w.Keyed {
 		return fmt.Sprintf("keys %d to %d", w.First, w.Last)
 	}
@@ -242,7 +241,7 @@ func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
 	for _, l := range a.observer.Links(v.Job.Scheduler.String()) {
 		links[ends{l.From, l.To}] = l
 	}
-	tables := map[string]map[procfs.Ends]procfs.Connection{} // by namespace
+	tables := map[string]map[discover.Ends]discover.Connection{} // by namespace
 	ask := func(from, to string) socket {
 		l, ok := links[ends{from, to}]
 		if !ok {
@@ -255,12 +254,12 @@ func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
 		}
 		table, ok := tables[ns]
 		if !ok {
-			if table, err = procfs.Connections(filepath.Join(process, "ns/net")); err != nil {
+			if table, err = discover.Connections(filepath.Join(process, "ns/net")); err != nil {
 				slog.Debug("asking for sockets", "pid", l.PID, "error", err)
 			}
 			tables[ns] = table
 		}
-		s, ok := table[procfs.Ends{Local: l.Local, Peer: l.Peer}]
+		s, ok := table[discover.Ends{Local: l.Local, Peer: l.Peer}]
 		return socket{Known: ok, Unacked: s.Unacked, Unsent: s.Unsent, Retries: s.Retries, ZeroWindow: s.ZeroWindow, Silent: s.Silent}
 	}
 	for i := range f.Waits {

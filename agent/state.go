@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 
 	"github.com/psidecar/psidecar/bpf"
@@ -220,7 +220,7 @@ func picked(names []string, indices []int) []string {
 }
 
 // during returns what a job did in a range of time.
-func during(sums *locality.Job, r page.Range) locality.View {
+func during(sums *counts.Locality, r page.Range) counts.View {
 	if r.From.IsZero() && r.To.IsZero() {
 		return sums.All()
 	}

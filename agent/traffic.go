@@ -3,7 +3,7 @@ package agent
 import (
 	"time"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/history"
@@ -51,9 +51,9 @@ func traffic(v *observe.JobView, r page.Range) page.Traffic {
 	return t
 }
 
-func pairOf(v *locality.View, worker, server int) locality.Pair {
+func pairOf(v *counts.View, worker, server int) counts.Pair {
 	if worker >= len(v.Pairs) || server >= len(v.Pairs[worker]) {
-		return locality.Pair{}
+		return counts.Pair{}
 	}
 	return v.Pairs[worker][server]
 }
@@ -107,7 +107,7 @@ func loads(v *observe.JobView, r page.Range, now time.Time) page.Servers {
 	return out
 }
 
-func workerLoad(v *observe.JobView, view *locality.View, w int, straggler bool, seconds float64) page.WorkerLoad {
+func workerLoad(v *observe.JobView, view *counts.View, w int, straggler bool, seconds float64) page.WorkerLoad {
 	load := page.WorkerLoad{Name: v.WorkersByIndex[w], Straggler: straggler, Latency: latencyAt(view.ByWorker, w)}
 	for s := range v.ServersByIndex {
 		p := pairOf(view, w, s)

@@ -16,6 +16,14 @@
 //
 // The C sources beside this file are compiled by go generate; the object is
 // committed, so building needs no clang.
+//
+// # Probes
+//
+// [CheckFacts] reports what psidecar needs of a host and whether it is there.
+// [GatherFacts] collects the facts: kernel release, capabilities, mounts, and the
+// kernel's answer to loading a program that uses a feature. Each [Finding] says what
+// to do and what works without it. Facts are plain data, so those of a host can be
+// recorded and judged elsewhere. psidecar doctor and the agent call it.
 package bpf
 
 //go:generate go run ./internal/reasons

@@ -123,7 +123,7 @@ type Capture struct {
 }
 
 // Open loads the programs; [Capture.Attach] sets them to work. It needs
-// CAP_BPF and CAP_NET_ADMIN; package bpf/probe says what is missing where it
+// CAP_BPF and CAP_NET_ADMIN; package bpf says what is missing where it
 // fails.
 func Open(o Options) (*Capture, error) { return open(o, false) }
 

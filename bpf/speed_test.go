@@ -15,7 +15,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -30,11 +29,11 @@ type speedJob struct {
 
 func newSpeedJob(t testing.TB, keys, rounds int) speedJob {
 	require.BPF(t)
-	return speedJob{peer.Build(t), hoststest.New(t, hosts.Config{Hosts: 1}).Host(0), keys, rounds}
+	return speedJob{hoststest.BuildPeer(t), hoststest.New(t, hosts.Config{Hosts: 1}).Host(0), keys, rounds}
 }
 
 // run returns what the worker said.
-func (j speedJob) run(t testing.TB) peer.Worker {
+func (j speedJob) run(t testing.TB) hoststest.PeerWorker {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -48,7 +47,7 @@ func (j speedJob) run(t testing.TB) peer.Worker {
 	if err != nil {
 		t.Fatalf("%v: %s", err, &r.Workers[0].Stderr)
 	}
-	var said peer.Worker
+	var said hoststest.PeerWorker
 	if err := json.Unmarshal(r.Workers[0].Stdout.Bytes(), &said); err != nil {
 		t.Fatalf("%v: %s", err, &r.Workers[0].Stdout)
 	}
@@ -206,7 +205,7 @@ func (j speedJob) watched(b *testing.B, c *Capture) float64 {
 	return took
 }
 
-func seconds(w peer.Worker) (sum float64) {
+func seconds(w hoststest.PeerWorker) (sum float64) {
 	for _, s := range append(w.PushSeconds, w.PullSeconds...) {
 		sum += s
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/psidecar/psidecar/page/names"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -71,7 +71,7 @@ func Busiest(e *api.Epoch) (before, predicted, actual float64) {
 }
 
 // Refusals says which keys of a plan did not move, and why; called names them.
-func Refusals(e *api.Epoch, job string, called *names.Map) string {
+func Refusals(e *api.Epoch, job string, called *page.NameMap) string {
 	var b strings.Builder
 	for _, r := range e.GetRefused() {
 		example := ""

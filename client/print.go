@@ -11,14 +11,13 @@ import (
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // PrintPlans prints what a planner describes: for each job what it has and would move.
-func PrintPlans(out io.Writer, d *api.Description, called *names.Map) error {
+func PrintPlans(out io.Writer, d *api.Description, called *page.NameMap) error {
 	if len(d.GetJobs()) == 0 {
 		_, err := fmt.Fprintln(out, "no job has a plan")
 		return err

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/bpf"
 )
 
 // BundleSources are all files of a bundle: version, as JSON, what this host lacks, and what
@@ -16,11 +16,11 @@ func BundleSources(version any, agent, proxy, planner string) []BundleSource {
 	sources := []BundleSource{
 		{Name: "version.json", Read: func(context.Context) ([]byte, error) { return json.MarshalIndent(version, "", "  ") }},
 		{Name: "doctor.json", Read: func(context.Context) ([]byte, error) {
-			facts, err := probe.Gather()
+			facts, err := bpf.GatherFacts()
 			if err != nil {
 				return nil, err
 			}
-			return json.MarshalIndent(probe.NewReport(facts), "", "  ")
+			return json.MarshalIndent(bpf.NewProbeReport(facts), "", "  ")
 		}},
 	}
 	if runtime.GOOS == "linux" {

@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // A SumsChange changes the rules that a planner has on whether pushes of a job's hosts
@@ -17,7 +17,7 @@ import (
 type SumsChange struct {
 	Job string // its scheduler's host:port, or its name
 	// Edit returns the rules that are to be in place of those of before.
-	Edit func(before []sums.Rule) ([]sums.Rule, error)
+	Edit func(before []measure.SumRule) ([]measure.SumRule, error)
 	// Sets, Ahead, Wait: as of a [RuleChange].
 	Sets, Ahead bool
 	Wait        time.Duration
@@ -40,7 +40,7 @@ func (s *SumsChange) Propose(ctx context.Context, c api.CodecsClient) (before, a
 	if err := s.change().isThere(d, before != ""); err != nil {
 		return "", "", err
 	}
-	was, err := sums.Parse(before)
+	was, err := measure.ParseSumRules(before)
 	if err != nil {
 		return "", "", err
 	}
@@ -48,7 +48,7 @@ func (s *SumsChange) Propose(ctx context.Context, c api.CodecsClient) (before, a
 	if err != nil || len(rules) == 0 {
 		return before, "", err
 	}
-	if err := sums.Check(rules); err != nil {
+	if err := measure.CheckSumRules(rules); err != nil {
 		return "", "", cli.UsageError{Err: err}
 	}
 	text, err := json.Marshal(rules)
@@ -67,16 +67,16 @@ func (s *SumsChange) Carry(ctx context.Context, c api.CodecsClient, rules string
 
 // SumsOf returns rules that sum what saves bytes, by measured alpha; none where nothing
 // does.
-func SumsOf(a *page.Alpha) []sums.Rule {
-	found, all := a.Sums(sums.MaxRules - 1)
-	var ranges []sums.Keys
+func SumsOf(a *page.Alpha) []measure.SumRule {
+	found, all := a.Sums(measure.MaxSumRules - 1)
+	var ranges []measure.KeyRange
 	for _, r := range found {
-		ranges = append(ranges, sums.Keys(r))
+		ranges = append(ranges, measure.KeyRange(r))
 	}
-	return sums.Of(ranges, all)
+	return measure.SumRulesOf(ranges, all)
 }
 
 // WithoutSums returns rules without those for some keys.
-func WithoutSums(rules []sums.Rule, keys sums.Keys) []sums.Rule {
-	return slices.DeleteFunc(slices.Clone(rules), func(r sums.Rule) bool { return r.Range() == keys })
+func WithoutSums(rules []measure.SumRule, keys measure.KeyRange) []measure.SumRule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r measure.SumRule) bool { return r.Range() == keys })
 }

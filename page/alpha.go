@@ -4,8 +4,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-
-	"github.com/psidecar/psidecar/page/forms"
 )
 
 // Alpha answers /api/v1/alpha (parameters blocks: how finely keys are looked at, default
@@ -63,7 +61,7 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 	if err != nil {
 		return Alpha{}, err
 	}
-	on := forms.Cluster{Each: 1}
+	on := FormCluster{Each: 1}
 	if on.Machines, err = number(v, "machines", 0, maxMachines); err != nil {
 		return Alpha{}, err
 	}
@@ -80,7 +78,7 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 
 // AlphaOf returns a job's alpha, by at most so many blocks of keys, and the forms on a
 // cluster; where that has no machines, on those that the job is known to be on.
-func AlphaOf(state State, job string, blocks int, on forms.Cluster) (Alpha, error) {
+func AlphaOf(state State, job string, blocks int, on FormCluster) (Alpha, error) {
 	ranges, h, err := pushed(state, job, blocks)
 	if err != nil {
 		return Alpha{}, err
@@ -104,7 +102,7 @@ func AlphaOf(state State, job string, blocks int, on forms.Cluster) (Alpha, erro
 	if on.Machines == 0 {
 		on = clusterOf(jobs, job)
 	}
-	figures, all := forms.Compare(ranges, rounds, forms.Cluster{Machines: max(on.Machines, 1), Each: max(on.Each, 1)})
+	figures, all := CompareForms(ranges, rounds, FormCluster{Machines: max(on.Machines, 1), Each: max(on.Each, 1)})
 	a.Alpha, a.Keys, a.Bytes, a.Machines = all.Alpha, all.Keys, all.Bytes, on.Machines
 	whole := on.Machines > 1
 	if on.Machines > 0 {
@@ -124,17 +122,17 @@ func AlphaOf(state State, job string, blocks int, on forms.Cluster) (Alpha, erro
 	return a, nil
 }
 
-func named(c *forms.Costs) (all map[string]float64, least string) {
+func named(c *FormCosts) (all map[string]float64, least string) {
 	all = map[string]float64{}
 	for form, bytes := range c {
-		all[forms.Form(form).String()] = bytes
+		all[Form(form).String()] = bytes
 	}
 	return all, c.Least().String()
 }
 
 // pushed returns what each worker pushed of each block, or pulled where nobody has pushed;
 // h has the workers' names.
-func pushed(state State, job string, blocks int) (ranges []forms.Range, h Heatmap, err error) {
+func pushed(state State, job string, blocks int) (ranges []FormRange, h Heatmap, err error) {
 	for _, measures := range [][2]Measure{{Pushes, PushedBytes}, {Pulls, PulledBytes}} {
 		q := HeatmapQuery{Blocks: blocks, Last: math.MaxUint64, Measure: measures[0]}
 		if h, err = state.Heatmap(job, q); err != nil {
@@ -146,7 +144,7 @@ func pushed(state State, job string, blocks int) (ranges []forms.Range, h Heatma
 			return nil, h, err
 		}
 		ranges = rangesOf(&h, &bytes)
-		if slices.ContainsFunc(ranges, func(r forms.Range) bool { return slices.Max(append(r.Uses, 0)) > 0 }) {
+		if slices.ContainsFunc(ranges, func(r FormRange) bool { return slices.Max(append(r.Uses, 0)) > 0 }) {
 			break
 		}
 	}
@@ -155,7 +153,7 @@ func pushed(state State, job string, blocks int) (ranges []forms.Range, h Heatma
 
 // rangesOf joins uses and bytes, which were asked for one after the other: of blocks that
 // have changed in between, as new keys come, only those that both have.
-func rangesOf(uses, bytes *Heatmap) (ranges []forms.Range) {
+func rangesOf(uses, bytes *Heatmap) (ranges []FormRange) {
 	at := map[Key]int{}
 	for i, b := range bytes.Blocks {
 		at[b.First] = i
@@ -169,7 +167,7 @@ func rangesOf(uses, bytes *Heatmap) (ranges []forms.Range) {
 		if !ok || bytes.Blocks[k].Last != b.Last {
 			continue
 		}
-		r := forms.Range{First: uint64(b.First), Last: uint64(b.Last), Keys: b.Keys}
+		r := FormRange{First: uint64(b.First), Last: uint64(b.Last), Keys: b.Keys}
 		for w, name := range uses.Workers {
 			r.Uses = append(r.Uses, uses.Counts[w][i])
 			n := uint64(0)
@@ -185,7 +183,7 @@ func rangesOf(uses, bytes *Heatmap) (ranges []forms.Range) {
 
 // roundsOf returns the steps of the heatmap's workers. The hottest keys, which take a look
 // at all keys, are asked for only where a worker pushes each key by itself.
-func roundsOf(state State, h Heatmap, ranges []forms.Range, loads []WorkerLoad) ([]uint64, error) {
+func roundsOf(state State, h Heatmap, ranges []FormRange, loads []WorkerLoad) ([]uint64, error) {
 	steps, uses := make([]uint64, len(h.Workers)), make([]uint64, len(h.Workers))
 	for w, name := range h.Workers {
 		if i := slices.IndexFunc(loads, func(l WorkerLoad) bool { return l.Name == name }); i >= 0 {
@@ -195,7 +193,7 @@ func roundsOf(state State, h Heatmap, ranges []forms.Range, loads []WorkerLoad) 
 			uses[w] += r.Uses[w]
 		}
 	}
-	if !forms.ByKey(steps, uses) {
+	if !PushedByKey(steps, uses) {
 		return steps, nil
 	}
 	hot, err := state.Keys(h.Job, defaultHot)
@@ -211,7 +209,7 @@ func roundsOf(state State, h Heatmap, ranges []forms.Range, loads []WorkerLoad) 
 			}
 		}
 	}
-	return forms.Rounds(steps, uses, most), nil
+	return PushRounds(steps, uses, most), nil
 }
 
 // rounds returns how many of a worker's accesses of a key are pushes, or pulls where nobody
@@ -224,7 +222,7 @@ func rounds(accesses, pushes, pulls uint64) uint64 {
 }
 
 // clusterOf returns where a job's workers are; the zero Cluster where that is not known.
-func clusterOf(jobs []Job, job string) forms.Cluster {
+func clusterOf(jobs []Job, job string) FormCluster {
 	at := map[string]int{}
 	for _, j := range jobs {
 		if j.Name != job {
@@ -236,7 +234,7 @@ func clusterOf(jobs []Job, job string) forms.Cluster {
 			}
 		}
 	}
-	c := forms.Cluster{Machines: len(at)}
+	c := FormCluster{Machines: len(at)}
 	for _, n := range at {
 		c.Each = max(c.Each, n)
 	}

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -242,18 +241,18 @@ const (
 )
 
 // Of returns the measure of what was done.
-func (m Measure) Of(s grid.Sums) uint64 {
+func (m Measure) Of(s Sums) uint64 {
 	switch m {
 	case Pulls:
-		return s[grid.Pulls]
+		return s[PullsPlane]
 	case Pushes:
-		return s[grid.Pushes]
+		return s[PushesPlane]
 	case Bytes:
-		return s[grid.PulledBytes] + s[grid.PushedBytes]
+		return s[PulledBytesPlane] + s[PushedBytesPlane]
 	case PulledBytes:
-		return s[grid.PulledBytes]
+		return s[PulledBytesPlane]
 	case PushedBytes:
-		return s[grid.PushedBytes]
+		return s[PushedBytesPlane]
 	}
 	return s.Accesses()
 }

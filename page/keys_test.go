@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
-
-	"github.com/psidecar/psidecar/page/names"
 )
 
 // A long key is short in the table, whole over it, and copied by a click.
@@ -56,7 +54,7 @@ func TestPageNamesKeys(t *testing.T) {
 	if err := os.WriteFile(path, []byte("- {name: users, first: 9223372036854775808, last: 9223372036854775815, keys-per-row: 2}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	called, err := names.Open(path)
+	called, err := OpenNames(path)
 	if err != nil {
 		t.Fatal(err)
 	}

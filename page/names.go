@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
-
-	"github.com/psidecar/psidecar/page/names"
 )
 
 // Names answers /api/v1/names?job=: what a job's keys are called. Without a job
@@ -20,7 +18,7 @@ type Names struct {
 
 // NamedKeys is a range of keys that has a name.
 type NamedKeys struct {
-	names.Range
+	NamedRange
 	FirstText string `json:"first_text"`
 	LastText  string `json:"last_text"`
 }
@@ -38,7 +36,7 @@ func (s server) namesOf(r *http.Request) (Names, error) {
 // until the file of names changes. A body is what such a file is, YAML or (as
 // text/csv) CSV, or (as application/json) what GET answers. Who serves it knows
 // who asks, and bounds what a request may bring.
-func NamesControl(f *names.File) http.Handler {
+func NamesControl(f *NameFile) http.Handler {
 	s := server{names: f}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/names", answer(s.namesOf))
@@ -67,7 +65,7 @@ func (s server) setNames(r *http.Request) (Names, error) {
 }
 
 // parseNames reads names of a media type; of any that it does not know, YAML.
-func parseNames(media string, body []byte) (*names.Map, error) {
+func parseNames(media string, body []byte) (*NameMap, error) {
 	if kind, _, err := mime.ParseMediaType(media); err == nil {
 		media = kind
 	}
@@ -82,19 +80,19 @@ func parseNames(media string, body []byte) (*names.Map, error) {
 		if list.Names == nil {
 			return nil, errors.New(`want {"names": [...]}`)
 		}
-		ranges := make([]names.Range, len(list.Names))
+		ranges := make([]NamedRange, len(list.Names))
 		for i := range list.Names {
-			ranges[i] = list.Names[i].Range
+			ranges[i] = list.Names[i].NamedRange
 		}
-		return names.New(ranges)
+		return NewNameMap(ranges)
 	case "text/csv":
-		return names.Parse(".csv", body)
+		return ParseNames(".csv", body)
 	}
-	return names.Parse("", body)
+	return ParseNames("", body)
 }
 
 // called returns what keys are called.
-func (s server) called() *names.Map {
+func (s server) called() *NameMap {
 	if s.names == nil {
 		return nil
 	}
@@ -102,7 +100,7 @@ func (s server) called() *names.Map {
 }
 
 // Call puts names to the heatmap's blocks, which may be done again with others.
-func (h *Heatmap) Call(m *names.Map) {
+func (h *Heatmap) Call(m *NameMap) {
 	for i := range h.Blocks {
 		b := &h.Blocks[i]
 		if name := m.Keys(h.Job, uint64(b.First), uint64(b.Last)); name != "" {
@@ -111,14 +109,14 @@ func (h *Heatmap) Call(m *names.Map) {
 	}
 }
 
-func (k *Keys) call(m *names.Map) {
+func (k *Keys) call(m *NameMap) {
 	for i := range k.Hottest {
 		k.Hottest[i].Name = m.Key(k.Job, uint64(k.Hottest[i].Key))
 	}
 }
 
 // called puts names to a plan's keys.
-func called(plan func(job string) (Plan, error), f *names.File) func(job string) (Plan, error) {
+func called(plan func(job string) (Plan, error), f *NameFile) func(job string) (Plan, error) {
 	return func(job string) (Plan, error) {
 		p, err := plan(job)
 		m := f.Map()

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/psidecar/psidecar/page/names"
 )
 
 // Where keys have names, heatmap, hottest keys and plan have them beside the
@@ -20,7 +18,7 @@ func TestNamesInTheInterface(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file, err := names.Open(path)
+	file, err := OpenNames(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +46,7 @@ func TestNamesInTheInterface(t *testing.T) {
 // Names are set where changes are taken, as YAML, CSV or what is told as JSON, and
 // are what the page has from then on; what is wrong is said and sets nothing.
 func TestNamesAreSet(t *testing.T) {
-	file, err := names.Open("")
+	file, err := OpenNames("")
 	if err != nil {
 		t.Fatal(err)
 	}

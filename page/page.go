@@ -4,6 +4,29 @@
 //
 // In comes a [State]; out goes an http.Handler. The types of the answers are in
 // api.go; the page in dist is built from page/ and committed.
+//
+// # Forms
+//
+// [CompareForms] compares the ways to keep a job's parameters equal on all machines:
+// parameter servers, servers that get one sum of each host, all-reduce and all-gather.
+// For each range of keys it computes what the busiest machine moves in a step.
+//
+// It takes, by range of keys, how often each worker pushed them and how many steps it
+// made, and returns alpha, the share of the range's values that a worker uses in a
+// step (Parallax, Kim and others 2019, section 2.2), and bytes by the paper's Table 3.
+// It is pure arithmetic.
+//
+// # Grid
+//
+// A [Grid] holds accesses by worker and block of keys, the data of a heatmap. The
+// agent counts into grids (package counts), reports carry them, and the planner adds
+// those of several hosts in the blocks that all of them have.
+//
+// # Names
+//
+// A [NameMap] translates keys to the names that people who train use: the embedding
+// table or layer of a range of keys, and the row within it. It is read from a YAML or
+// CSV file that somebody wrote or exported from a model.
 package page
 
 import (
@@ -18,7 +41,6 @@ import (
 	"strings"
 
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/page/names"
 )
 
 // State is what there is to show. Its methods may be called from any
@@ -70,7 +92,7 @@ type Options struct {
 	// Plan, of a planner, returns a job's plan; ErrNoJob where it has none.
 	Plan func(job string) (Plan, error)
 	// Names is what keys are called; nil: they have no names.
-	Names *names.File
+	Names *NameFile
 	// Codecs, of a planner, returns what it has on the values of a job.
 	Codecs func(job string) (Codecs, error)
 	// Runs, of a planner, returns the runs of a job, by its name or its scheduler's
@@ -154,7 +176,7 @@ func files() http.Handler {
 
 type server struct {
 	state State
-	names *names.File // nil: keys have none
+	names *NameFile // nil: keys have none
 }
 
 func (s server) ready(w http.ResponseWriter, _ *http.Request) {

@@ -3,8 +3,6 @@ package page
 import (
 	"cmp"
 	"slices"
-
-	"github.com/psidecar/psidecar/page/forms"
 )
 
 // SumRange is neighbouring keys of which a host's pushes are worth summing.
@@ -23,7 +21,7 @@ func (a *Alpha) Sums(most int) (ranges []SumRange, all bool) {
 	all, joins := len(a.Ranges) > 0, false
 	for i := range a.Ranges {
 		r := &a.Ranges[i]
-		singly, summed := r.Forms[forms.Servers.String()], r.Forms[forms.HostSums.String()]
+		singly, summed := r.Forms[FormServers.String()], r.Forms[FormHostSums.String()]
 		if summed >= leastSaved*singly {
 			all, joins = false, false
 			continue

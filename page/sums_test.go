@@ -3,15 +3,13 @@ package page
 import (
 	"slices"
 	"testing"
-
-	"github.com/psidecar/psidecar/page/forms"
 )
 
 // Neighbours that are worth summing are one range; where there are too many, those count
 // that save most.
 func TestSums(t *testing.T) {
 	of := func(first, last uint64, servers, sums float64) AlphaRange {
-		return AlphaRange{Block: NewBlock(first, last, last-first+1, false), Forms: map[string]float64{forms.Servers.String(): servers, forms.HostSums.String(): sums}}
+		return AlphaRange{Block: NewBlock(first, last, last-first+1, false), Forms: map[string]float64{FormServers.String(): servers, FormHostSums.String(): sums}}
 	}
 	dense, denser, rare, some := of(0, 9, 400, 100), of(10, 19, 4000, 1000), of(20, 29, 100, 98), of(50, 59, 100, 50)
 	for name, c := range map[string]struct {

@@ -2,8 +2,6 @@ package planner
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/psidecar/psidecar/planner/reports"
 )
 
 // planMetrics are those of the plans, while this planner has any.
@@ -20,7 +18,7 @@ func (m planMetrics) Collect(out chan<- prometheus.Metric) {
 }
 
 // silenced counts reports of hosts for which a newer agent speaks.
-func silenced(s *reports.Store) prometheus.Collector {
+func silenced(s *ReportStore) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "psidecar_planner_silenced_reports_total", Help: "Reports that were ignored because a newer connection reports for the same host: two agents have one name.",
 	}, func() float64 { return float64(s.Silenced()) })

@@ -7,6 +7,32 @@
 // package below this one; [Planner.Run] serves until its context ends. Agents and
 // proxies, which it knows by planner/api alone, call it; psidecar planner and
 // psidecar up run it.
+//
+// # Codec rules
+//
+// [Codecs] holds the rules for the proxies' codecs, by job, which change while jobs
+// run.
+//
+// Users set rules, and proxies report what codecs do (gRPC, service Codecs of package
+// api). All subscribed proxies get the rules; [Codecs.Describe] lists which of them
+// apply them, and what codecs would save. The planner treats rules for values as
+// opaque JSON that only proxies read; rules on sums of a host's pushes (codec_sums.go)
+// travel the same way. Rules are in the planner's store before any proxy gets them.
+// Reports are kept in memory: proxies send them again.
+//
+// # Reports
+//
+// [ReportStore] keeps the newest report of each host, and the sums of older ones for a
+// while.
+//
+// Agents report over gRPC ([ReportStore.Report]); [ReportStore.All] is all that is
+// known, [ReportStore.Past] what was known some time ago. Algorithms and page read
+// them. Reports hold sums since the agent's start, so the newest one is complete;
+// nothing is written to disk, since agents report again within seconds.
+//
+// When two agents claim one host, their streams decide, never a number that they send:
+// the newest stream wins, until it ends. Whether a caller may speak for a host at all
+// is decided before (package internal/control).
 package planner
 
 import (
@@ -24,13 +50,10 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/names"
 
-	"github.com/psidecar/psidecar/planner/codecs"
 	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
-	"github.com/psidecar/psidecar/planner/reports"
 
 	"github.com/psidecar/psidecar/planner/store"
 )
@@ -56,7 +79,7 @@ type Options struct {
 	// Front is where the page and its interface are served.
 	Front page.Server
 	// Names are what keys are called; nil: nothing.
-	Names *names.File
+	Names *page.NameFile
 	// NamesSocket is the unix socket where trusted users set them; empty: none.
 	NamesSocket string
 	// NamesElsewhere: another part of this process has Names set, and counts that.
@@ -87,14 +110,14 @@ type Planner struct {
 	opts    Options
 	opening *handshake.Set // connections to opts.Reports that have not said who they are
 	orders  *control.Server
-	reports *reports.Store
+	reports *ReportStore
 	state   *fleet.State
 	curves  fleet.Curves
 	lead    *lead // nil: the store is this planner's own
 
 	kept    store.Store
 	plans   *plans.Service
-	codecs  *codecs.Service
+	codecs  *Codecs
 	runs    *runBook
 	live    *live.Planner
 	serving atomic.Pointer[services]
@@ -103,7 +126,7 @@ type Planner struct {
 // services are what a planner serves from its store.
 type services struct {
 	plans  *plans.Service
-	codecs *codecs.Service
+	codecs *Codecs
 	runs   *runBook
 }
 
@@ -131,9 +154,9 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 		o.Front.Guard = page.NewGuard()
 	}
 	if o.Names == nil {
-		o.Names = &names.File{}
+		o.Names = &page.NameFile{}
 	}
-	p := &Planner{opts: o, reports: &reports.Store{}, opening: handshake.New(handshake.Affordable(openings), openingsPerSource)}
+	p := &Planner{opts: o, reports: &ReportStore{}, opening: handshake.New(handshake.Affordable(openings), openingsPerSource)}
 	p.orders = control.NewServer(page.NamesControl(o.Names), o.Users)
 	o.Policy.Crowd(p.opening.Dropped)
 	p.curves.Kept = p.reports.Kept
@@ -157,7 +180,7 @@ func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 	p.kept = kept
 	p.plans, err = plans.New(ctx, kept, plans.Options{Act: p.opts.Act, Forgetful: p.state.Forgetful, Strategy: p.opts.Live.Strategy, Wish: p.state.Move, Scheduler: p.state.Scheduler, Title: p.state.Current})
 	if err == nil {
-		p.codecs, err = codecs.New(ctx, kept)
+		p.codecs, err = NewCodecs(ctx, kept)
 	}
 	if err == nil {
 		p.runs, err = newRunBook(ctx, kept)
@@ -195,7 +218,7 @@ func (p *Planner) Plans() *plans.Service {
 }
 
 // Codecs returns the rules for values; nil while another planner has the lead.
-func (p *Planner) Codecs() *codecs.Service {
+func (p *Planner) Codecs() *Codecs {
 	if s := p.serving.Load(); s != nil {
 		return s.codecs
 	}
@@ -203,7 +226,7 @@ func (p *Planner) Codecs() *codecs.Service {
 }
 
 // Reports returns the newest report of each host.
-func (p *Planner) Reports() *reports.Store { return p.reports }
+func (p *Planner) Reports() *ReportStore { return p.reports }
 
 // OpenStore opens a file in which plans survive, for Options.Store.
 func OpenStore(path string) (store.Store, error) { return store.OpenFile(path) }

@@ -18,13 +18,12 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/reports"
 )
 
 // serve takes reports and plans until ctx ends.
 func (p *Planner) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, p.kept.Close()) }()
-	server := grpc.NewServer(append(reports.NewIntake(reports.MessageMemory, reports.Memory).Options(), // first: it also hears of calls that are refused
+	server := grpc.NewServer(append(NewIntake(MessageMemory, ReportMemory).Options(), // first: it also hears of calls that are refused
 		grpc.Creds(p.credentials()), grpc.ConnectionTimeout(handshakeIn),
 		grpc.ChainUnaryInterceptor(p.opts.Policy.Unary), grpc.ChainStreamInterceptor(p.opts.Policy.Stream),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)

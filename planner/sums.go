@@ -8,9 +8,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/forms"
-	"github.com/psidecar/psidecar/planner/api/sums"
-	"github.com/psidecar/psidecar/planner/codecs"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // A summer sets rules on sums of hosts' pushes of itself, by measured alpha, where the
@@ -18,9 +16,9 @@ import (
 // begin and end wanders a little as more is counted.
 type summer struct {
 	state  page.State
-	rules  *codecs.Service
-	title  func(job string) string // what a job is called
-	before map[string][]sums.Rule  // what was proposed the last time, by job
+	rules  *Codecs
+	title  func(job string) string      // what a job is called
+	before map[string][]measure.SumRule // what was proposed the last time, by job
 }
 
 // sumsEvery is how often alpha is looked at.
@@ -46,9 +44,9 @@ func (p *Planner) sumPushes(ctx context.Context) {
 
 // look sets the rules of all jobs, and takes back those of jobs that are over.
 func (s *summer) look(ctx context.Context) {
-	now := map[string][]sums.Rule{}
+	now := map[string][]measure.SumRule{}
 	for _, j := range s.state.Jobs() {
-		if j.State == page.Over || len(now) >= codecs.MaxJobs {
+		if j.State == page.Over || len(now) >= MaxCodecJobs {
 			continue
 		}
 		proposed, err := s.propose(j.Name)
@@ -68,7 +66,7 @@ func (s *summer) look(ctx context.Context) {
 	s.before = now
 }
 
-func (s *summer) set(ctx context.Context, job string, rules []sums.Rule) {
+func (s *summer) set(ctx context.Context, job string, rules []measure.SumRule) {
 	if err := s.rules.ProposeSums(ctx, job, s.title(job), slices.Clone(rules)); err != nil {
 		slog.Warn("rules on sums of a job's pushes are not set", "job", job, "error", err)
 	}
@@ -76,22 +74,22 @@ func (s *summer) set(ctx context.Context, job string, rules []sums.Rule) {
 
 // propose returns the rules that save bytes, by what is known of a job; none where
 // nothing does.
-func (s *summer) propose(job string) ([]sums.Rule, error) {
-	a, err := page.AlphaOf(s.state, job, sumsBlocks, forms.Cluster{})
+func (s *summer) propose(job string) ([]measure.SumRule, error) {
+	a, err := page.AlphaOf(s.state, job, sumsBlocks, page.FormCluster{})
 	if err != nil {
 		return nil, err
 	}
-	found, all := a.Sums(sums.MaxRules - 1)
-	var ranges []sums.Keys
+	found, all := a.Sums(measure.MaxSumRules - 1)
+	var ranges []measure.KeyRange
 	for _, r := range found {
-		ranges = append(ranges, sums.Keys(r))
+		ranges = append(ranges, measure.KeyRange(r))
 	}
-	return sums.Of(ranges, all), nil
+	return measure.SumRulesOf(ranges, all), nil
 }
 
 // sumsBlocks is how finely keys are looked at.
 const sumsBlocks = 64
 
-func alike(a, b []sums.Rule) bool {
-	return slices.EqualFunc(a, b, func(a, b sums.Rule) bool { return a.Form == b.Form && a.Range() == b.Range() })
+func alike(a, b []measure.SumRule) bool {
+	return slices.EqualFunc(a, b, func(a, b measure.SumRule) bool { return a.Form == b.Form && a.Range() == b.Range() })
 }

@@ -4,9 +4,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/forms"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/codecs"
 	"github.com/psidecar/psidecar/planner/store"
 )
 
@@ -56,7 +54,7 @@ func (d *dense) Servers(string, page.Range) (s page.Servers, err error) {
 // Rules come when the same was found twice, and go with the job, or where nothing is saved
 // any more.
 func TestSumsByAlpha(t *testing.T) {
-	rules, err := codecs.New(t.Context(), &store.Memory{})
+	rules, err := NewCodecs(t.Context(), &store.Memory{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +73,7 @@ func TestSumsByAlpha(t *testing.T) {
 			got += j.GetRules()
 		}
 		if got != want {
-			a, err := page.AlphaOf(job, at1, 64, forms.Cluster{})
+			a, err := page.AlphaOf(job, at1, 64, page.FormCluster{})
 			t.Errorf("%s: %s, want %s; %+v, %v", when, got, want, a, err)
 		}
 	}

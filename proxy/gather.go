@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -31,7 +31,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 		}
 		l := aggregate.Link{
 			Scope: c.scope, Destination: c.destination, Wake: c.pipe.Wake, Drops: alters,
-			Wanted: func(job string, keys sums.Keys) bool { return p.aggregates(c, job, keys) },
+			Wanted: func(job string, keys measure.KeyRange) bool { return p.aggregates(c, job, keys) },
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
 		}
 		q := before.queue

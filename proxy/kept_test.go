@@ -17,7 +17,6 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/zmtp"
-	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -125,7 +124,7 @@ func TestLinksBreak(t *testing.T) {
 // take.
 func issued(t *testing.T) *link.Identity {
 	t.Helper()
-	f := certs.New(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour), certs.Parts...)
+	f := require.NewAuthority(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour), require.CertificateParts...)
 	var files link.Files
 	files.Cert, files.Key, files.CA = f.Cert, f.Key, f.CA
 	i, err := link.LoadIdentity(files)

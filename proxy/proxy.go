@@ -8,6 +8,18 @@
 // connection was meant to go, codecs. What goes out: the job's bytes, metrics,
 // the state of each connection. cmd/psidecar calls it. Links are made by
 // package link, bytes carried by package relay.
+//
+// # Guard
+//
+// A [Guard] keeps connections of jobs whose keys are displaced from bypassing their
+// proxy: it asks the host's agent to make cgroups fail closed.
+//
+// [Guard.Need] registers a run that needs it, [Guard.Add] a listener over which its
+// connections come; one policy for each cgroup goes out through a [GuardAgent]. A
+// cgroup fails closed while any run in it needs that, so the end of one run never
+// opens it for another. [Guard.Run] compares the agent's policies with the wanted ones
+// periodically and sends them again, because an agent that was replaced starts without
+// them. Package jobs decides what is needed.
 package proxy
 
 import (
@@ -24,13 +36,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy/aggregate"
-	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/payoff"
@@ -67,7 +78,7 @@ type Options struct {
 	// AggregateAsked has only those of jobs summed for which owners or the planner ask.
 	AggregateAsked bool
 	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
-	Titles *called.Table
+	Titles *policy.Titles
 	// ValuesFile is where what waits of pushes is kept for the proxy after this
 	// one; empty: nowhere.
 	ValuesFile string
@@ -79,7 +90,7 @@ type Options struct {
 	Jobs *jobs.Jobs
 	// Guard is what keeps connections from going past the proxy, to be shown;
 	// nil: nothing does.
-	Guard *guard.Guard
+	Guard *Guard
 	// Health is told that loops turn, and answers /healthz; nil: all is well
 	// always.
 	Health *health.Loops
@@ -197,7 +208,7 @@ func New(opts Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log, failures: newFailures(opts.Log),
-		dialer:  mark.Dialer(opts.Mark, opts.Log),
+		dialer:  dial.MarkingDialer(opts.Mark, opts.Log),
 		peers:   newPeers(opts.Retry),
 		conns:   newRegister(),
 		reach:   newReach(opts.Reach),

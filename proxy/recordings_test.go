@@ -13,7 +13,6 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/pslite/capture"
-	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -83,7 +82,7 @@ func TestRecordingsPass(t *testing.T) {
 }
 
 func TestRecordingsPassOverTLS(t *testing.T) {
-	f := certs.New(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour))
+	f := require.NewAuthority(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour))
 	files := link.Files{Peers: []string{"proxy"}}
 	files.Cert, files.Key, files.CA = f.Cert, f.Key, f.CA
 	identity, err := link.LoadIdentity(files)

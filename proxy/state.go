@@ -14,7 +14,6 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
-	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -30,7 +29,7 @@ type State struct {
 	Measures    []measure.Line    `json:"measures"`         // which hold for which job, and why not
 	Values      *ValuesState      `json:"values,omitempty"` // where there is a codec for values
 	Jobs        []jobs.State      `json:"jobs,omitempty"`   // whose requests are routed
-	Guard       *guard.State      `json:"guard,omitempty"`  // where requests are routed
+	Guard       *GuardState       `json:"guard,omitempty"`  // where requests are routed
 	// StateFolder is where is kept what a proxy after this one must know; nil
 	// where no requests are routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`

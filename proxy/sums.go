@@ -6,17 +6,16 @@ import (
 	"sync/atomic"
 
 	"github.com/psidecar/psidecar/planner/api/measure"
-	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 )
 
 // sumRules are the planner's rules on sums, by job.
 type sumRules struct {
-	all atomic.Pointer[map[string][]sums.Rule]
+	all atomic.Pointer[map[string][]measure.SumRule]
 }
 
 // of returns the rules of a job by the first of its names that has some.
-func (s *sumRules) of(names ...string) []sums.Rule {
+func (s *sumRules) of(names ...string) []measure.SumRule {
 	all := s.all.Load()
 	if all == nil {
 		return nil
@@ -31,20 +30,20 @@ func (s *sumRules) of(names ...string) []sums.Rule {
 
 // SetSums takes the planner's rules on whether pushes are summed, by job, in place of
 // those before. The map is the proxy's.
-func (p *Proxy) SetSums(rules map[string][]sums.Rule) { p.sums.all.Store(&rules) }
+func (p *Proxy) SetSums(rules map[string][]measure.SumRule) { p.sums.all.Store(&rules) }
 
 // aggregates reports whether pushes on a connection are to be summed whose keys lie in a
 // range; job is its scheduler, as the node table has it. The job's owner has the last word,
 // and the planner the one before.
-func (p *Proxy) aggregates(c *connection, job string, keys sums.Keys) bool {
+func (p *Proxy) aggregates(c *connection, job string, keys measure.KeyRange) bool {
 	title := p.opts.Titles.Of(c.origin, c.job)
 	switch title.Wishes.Aggregate {
-	case sums.Host:
+	case measure.SumHost:
 		return true
-	case sums.None:
+	case measure.SumNone:
 		return false
 	}
-	return sums.Decide(p.sums.of(c.job, job, title.Name), keys, !p.opts.AggregateAsked)
+	return measure.DecideSums(p.sums.of(c.job, job, title.Name), keys, !p.opts.AggregateAsked)
 }
 
 // summed is what is known of a connection's pushes; said is false where there was none.

@@ -6,9 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/planner/api/measure"
-	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/proxy/aggregate"
-	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -19,7 +17,7 @@ func summing(t *testing.T, o aggregate.Options, asked bool) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(Options{Aggregate: table, AggregateAsked: asked, Titles: &called.Table{}})
+	p, err := New(Options{Aggregate: table, AggregateAsked: asked, Titles: &policy.Titles{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,34 +27,34 @@ func summing(t *testing.T, o aggregate.Options, asked bool) *Proxy {
 // The owner of a job comes before the planner, by the job's address or its name, and the
 // planner before flags.
 func TestWhoAsksForSums(t *testing.T) {
-	rules := map[string][]sums.Rule{
-		measuredJob: {{Form: sums.Host, Keys: &sums.Keys{Last: 99}}, {Form: sums.None, Keys: &sums.Keys{First: 100, Last: 199}}},
-		"ads/ctr":   {{Form: sums.None}},
+	rules := map[string][]measure.SumRule{
+		measuredJob: {{Form: measure.SumHost, Keys: &measure.KeyRange{Last: 99}}, {Form: measure.SumNone, Keys: &measure.KeyRange{First: 100, Last: 199}}},
+		"ads/ctr":   {{Form: measure.SumNone}},
 	}
-	low, middle, high, both := sums.Keys{Last: 9}, sums.Keys{First: 120, Last: 130}, sums.Keys{First: 500, Last: 600}, sums.Keys{First: 90, Last: 110}
+	low, middle, high, both := measure.KeyRange{Last: 9}, measure.KeyRange{First: 120, Last: 130}, measure.KeyRange{First: 500, Last: 600}, measure.KeyRange{First: 90, Last: 110}
 	for _, c := range []struct {
 		name  string
 		asked bool
-		rules map[string][]sums.Rule
-		title called.Title
+		rules map[string][]measure.SumRule
+		title policy.JobTitle
 		job   string
 		want  [4]bool // of low, middle, high and both
 	}{
-		{"flags", false, nil, called.Title{}, measuredJob, [4]bool{true, true, true, true}},
-		{"nobody", true, nil, called.Title{}, measuredJob, [4]bool{}},
-		{"planner beside flags", false, rules, called.Title{}, measuredJob, [4]bool{true, false, true, false}},
-		{"planner alone", true, rules, called.Title{}, measuredJob, [4]bool{true, false, false, false}},
-		{"another job", true, rules, called.Title{}, "198.18.0.9:1", [4]bool{}},
-		{"a name", false, rules, called.Title{Name: "ads/ctr"}, "198.18.0.9:1", [4]bool{}},
-		{"owner", true, rules, called.Title{Wishes: policy.Policy{Aggregate: "host"}}, measuredJob, [4]bool{true, true, true, true}},
-		{"owner says none", false, rules, called.Title{Wishes: policy.Policy{Aggregate: "none"}}, measuredJob, [4]bool{}},
+		{"flags", false, nil, policy.JobTitle{}, measuredJob, [4]bool{true, true, true, true}},
+		{"nobody", true, nil, policy.JobTitle{}, measuredJob, [4]bool{}},
+		{"planner beside flags", false, rules, policy.JobTitle{}, measuredJob, [4]bool{true, false, true, false}},
+		{"planner alone", true, rules, policy.JobTitle{}, measuredJob, [4]bool{true, false, false, false}},
+		{"another job", true, rules, policy.JobTitle{}, "198.18.0.9:1", [4]bool{}},
+		{"a name", false, rules, policy.JobTitle{Name: "ads/ctr"}, "198.18.0.9:1", [4]bool{}},
+		{"owner", true, rules, policy.JobTitle{Wishes: policy.Policy{Aggregate: "host"}}, measuredJob, [4]bool{true, true, true, true}},
+		{"owner says none", false, rules, policy.JobTitle{Wishes: policy.Policy{Aggregate: "none"}}, measuredJob, [4]bool{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := summing(t, aggregate.Options{}, c.asked)
 			p.SetSums(c.rules)
 			p.opts.Titles.Set("worker", c.job, c.title)
 			var got [4]bool
-			for i, keys := range []sums.Keys{low, middle, high, both} {
+			for i, keys := range []measure.KeyRange{low, middle, high, both} {
 				got[i] = p.aggregates(&connection{job: c.job, origin: "worker"}, c.job, keys)
 			}
 			if got != c.want {
@@ -70,7 +68,7 @@ func TestWhoAsksForSums(t *testing.T) {
 // others.
 func TestSumsLine(t *testing.T) {
 	on, alone, quiet := carried{codec: values.Name, summed: summed{said: true}}, carried{codec: values.Name, summed: summed{said: true, why: aggregate.Alone}}, carried{codec: values.Name}
-	planned := map[string][]sums.Rule{measuredJob: {{Form: sums.Host}}}
+	planned := map[string][]measure.SumRule{measuredJob: {{Form: measure.SumHost}}}
 	none, err := New(Options{})
 	if err != nil {
 		t.Fatal(err)

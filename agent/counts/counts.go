@@ -11,6 +11,17 @@
 // count-min sketch whose error [Table.Bound] states. A key of a folded block
 // that turns out hot is promoted: exact from then on, and what was before is
 // the sketch's estimate, told apart from the rest.
+//
+// # Locality
+//
+// A [Locality] keeps what one job does over time: bytes between each pair of nodes,
+// the keys that each worker used, latency of requests, steps of each worker, and
+// stragglers.
+//
+// It takes the requests and answers of a job in the order in which they were seen,
+// with workers and servers as small numbers, and returns sums since the start and over
+// any stretch of the recent past. It uses neither sockets nor clocks: time is what the
+// messages carry.
 package counts
 
 import (

@@ -4,11 +4,11 @@ import (
 	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/page/grid"
+	"github.com/psidecar/psidecar/page"
 )
 
 // AddTo counts the batch in a grid.
-func (b *Batch) AddTo(g *grid.Grid) {
+func (b *Batch) AddTo(g *page.Grid) {
 	for b.Worker >= len(g.Rows) {
 		g.Rows = append(g.Rows, nil)
 	}

@@ -7,16 +7,16 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/page/grid"
+	"github.com/psidecar/psidecar/page"
 )
 
 func TestGridAgainstPlain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := New(DefaultOptions)
-		var grids []*grid.Grid
+		var grids []*page.Grid
 		want := plain{}
 		for range rapid.IntRange(1, 4).Draw(t, "grids") {
-			g := &grid.Grid{Firsts: table.Firsts(rapid.IntRange(1, 40).Draw(t, "blocks"))}
+			g := &page.Grid{Firsts: table.Firsts(rapid.IntRange(1, 40).Draw(t, "blocks"))}
 			grids = append(grids, g)
 			for range rapid.IntRange(1, 5).Draw(t, "batches") {
 				b := drawBatch(t)
@@ -25,7 +25,7 @@ func TestGridAgainstPlain(t *testing.T) {
 				want.add(b)
 			}
 		}
-		firsts := grid.Common(grids)
+		firsts := page.CommonEdges(grids)
 		got := map[[2]int]Sums{}
 		for _, g := range grids {
 			for w, row := range g.Regroup(firsts) {
@@ -71,7 +71,7 @@ func TestFirstsAreEven(t *testing.T) {
 			if firsts[0] != 0 || !slices.IsSorted(firsts) || len(firsts) > 256 {
 				t.Fatalf("%d blocks from %d", len(firsts), firsts[0])
 			}
-			g := grid.Grid{Firsts: firsts}
+			g := page.Grid{Firsts: firsts}
 			(&Batch{Keys: tc.keys, Each: Sums{Pulls: 1}}).AddTo(&g)
 			for i, s := range g.Rows[0] {
 				if limit := uint64(len(tc.keys)/64 + 1); s[Pulls] > limit {

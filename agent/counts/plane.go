@@ -3,25 +3,25 @@ package counts
 import (
 	"math"
 
-	"github.com/psidecar/psidecar/page/grid"
+	"github.com/psidecar/psidecar/page"
 )
 
 // Plane names one of the quantities that a table keeps per worker and key.
-type Plane = grid.Plane
+type Plane = page.Plane
 
 // The planes. Bytes are those of the values alone, without keys and frames.
 const (
-	Pulls       = grid.Pulls
-	Pushes      = grid.Pushes
-	PulledBytes = grid.PulledBytes
-	PushedBytes = grid.PushedBytes
+	Pulls       = page.PullsPlane
+	Pushes      = page.PushesPlane
+	PulledBytes = page.PulledBytesPlane
+	PushedBytes = page.PushedBytesPlane
 	// Earlier holds, for a key that was promoted out of the sketch, the
 	// sketch's estimate of its accesses before that moment.
 	Earlier Plane = Planes
 
 	// Planes is how many of the others there are, which are counted exactly in every
 	// block.
-	Planes    = grid.Planes
+	Planes    = page.Planes
 	allPlanes = Planes + 1
 )
 

@@ -4,11 +4,11 @@ import (
 	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/page/grid"
+	"github.com/psidecar/psidecar/page"
 )
 
 // Sums are amounts by plane.
-type Sums = grid.Sums
+type Sums = page.Sums
 
 // Size tells how a table stands.
 type Size struct {

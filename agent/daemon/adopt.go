@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/adopt"
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/listeners"
 )
@@ -16,8 +15,8 @@ import (
 type adoption struct {
 	listeners *listeners.Listeners
 	port      uint16 // of the mesh
-	adopter   *adopt.Adopter
-	directs   func() []adopt.Direct             // set before adopter runs
+	adopter   *Adopter
+	directs   func() []DirectConnection         // set before adopter runs
 	found     atomic.Pointer[discover.Snapshot] // the latest
 	root      string                            // mount of cgroup v2
 }
@@ -25,18 +24,18 @@ type adoption struct {
 // tellAgent has the agent show what comes of it.
 func (a *adoption) tellAgent(o *agent.Options) {
 	a.root = o.CgroupRoot
-	a.adopter = adopt.New(adopt.Options{
+	a.adopter = NewAdopter(AdopterOptions{
 		Proc: o.Proc, MeshPort: a.port, Owner: a.owner, Takes: a.listeners.Takes,
-		Directs: func() []adopt.Direct { return a.directs() },
+		Directs: func() []DirectConnection { return a.directs() },
 	})
 	o.Adoption = a.adopter.State
 	o.Collectors = append(o.Collectors, a.adopter)
 }
 
 func (a *adoption) run(ctx context.Context, of *agent.Agent) {
-	a.directs = func() (all []adopt.Direct) {
+	a.directs = func() (all []DirectConnection) {
 		for _, d := range of.Directs() {
-			all = append(all, adopt.Direct(d))
+			all = append(all, DirectConnection(d))
 		}
 		return all
 	}

@@ -5,6 +5,28 @@
 // [Intercept] loads the redirecting programs, [New] opens the agent, and
 // [Daemon.Run] runs all of it until its context ends, in which order it leaves
 // nothing in the kernel. psidecar agent and psidecar up run one.
+//
+// # Adoption
+//
+// An [Adopter] brings connections that bypass the host's proxy to it. A connection
+// that was made before the proxy started, or while it was away, stays direct until it
+// breaks. [Adopter.Run] ends such connections one by one, each at a moment at which no
+// byte is lost ([ending]). PS-lite's nodes reconnect by themselves, and those connects
+// are redirected.
+//
+// [AdopterOptions] give it what the agent knows of connections, processes and proxies;
+// the kernel is asked for the rest; [decide], a pure function, judges. It runs where
+// --adopt is set, and needs CAP_SYS_PTRACE and, for other network namespaces,
+// CAP_SYS_ADMIN.
+//
+// # OTLP
+//
+// An [Exporter] sends the agent's metrics, and slow requests as spans, to an
+// OpenTelemetry collector (OTLP over gRPC). It is off unless [ExportEnabled].
+//
+// [Exporter.Offer] takes slow requests from the loop that reads the kernel's records,
+// so it must never block: what does not fit into the queue, and what the collector
+// refuses, is counted and dropped. A slow or absent collector has no other effect.
 package daemon
 
 import (
@@ -17,10 +39,9 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/otlp"
-	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/report"
-	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/internal/dial"
 )
 
 // Options of a daemon.
@@ -30,12 +51,12 @@ type Options struct {
 	// redirected.
 	Interception *Interception
 	// Pods are kept up to date while the daemon runs; nil: pods are not asked for.
-	Pods *pods.Pods
+	Pods *discover.Pods
 	// Planner is the host:port of the planner to report to; empty: none.
 	Planner     string
 	Credentials credentials.TransportCredentials // for the planner
 	// Exporter sends metrics and slow requests to a collector; nil: nothing is sent.
-	Exporter *otlp.Exporter
+	Exporter *Exporter
 }
 
 // A Daemon is an agent about to run.
@@ -82,7 +103,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return d.opts.Pods.Run(ctx) })
 	}
 	if d.opts.Planner != "" {
-		link := report.New(d.opts.Planner, d.opts.Agent.Host, d.opts.Credentials, d.agent.HostReport, d.agent.Urgent, mark.GRPC(int(own), slog.Default())...)
+		link := report.New(d.opts.Planner, d.opts.Agent.Host, d.opts.Credentials, d.agent.HostReport, d.agent.Urgent, dial.MarkGRPC(int(own), slog.Default())...)
 		link.Names(d.agent.SettleNames)
 		d.agent.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/listeners"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -67,7 +67,7 @@ func TestNothingIsLeft(t *testing.T) {
 	})
 	options := agent.Options{
 		Host: "h", Proc: t.TempDir(), CgroupRoot: filepath.Dir(group), Cgroups: []string{group}, // there are no processes: jobs of this machine are left alone
-		Capture: bpf.Options{RingBytes: 1 << 20}, Sampling: agent.Sampling{OneIn: 1}, Locality: locality.DefaultOptions,
+		Capture: bpf.Options{RingBytes: 1 << 20}, Sampling: agent.Sampling{OneIn: 1}, Locality: counts.DefaultLocalityOptions,
 	}
 	t.Run("ended", func(t *testing.T) {
 		dir := bpfFolder(t)

@@ -6,8 +6,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/otlp"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
@@ -18,20 +17,20 @@ type ExportSettings struct {
 }
 
 // Open has the agent offer its slow requests to an exporter; nil: nothing is sent.
-func (f *ExportSettings) Open(opts *agent.Options) (*otlp.Exporter, error) {
-	if !otlp.Enabled(f.Endpoint) {
+func (f *ExportSettings) Open(opts *agent.Options) (*Exporter, error) {
+	if !ExportEnabled(f.Endpoint) {
 		return nil, nil
 	}
 	if f.Slow <= 0 {
 		return nil, cli.Usagef("--otlp-slow %v: want a time above 0, such as 100ms", f.Slow)
 	}
-	e, err := otlp.New(otlp.Options{Endpoint: f.Endpoint, Version: opts.Version, Host: opts.Host})
+	e, err := NewExporter(ExporterOptions{Endpoint: f.Endpoint, Version: opts.Version, Host: opts.Host})
 	if err != nil {
 		return nil, cli.UsageError{Err: err}
 	}
 	opts.Locality.SlowAfter = f.Slow
-	opts.Slow = func(scheduler netip.AddrPort, s locality.Slow) {
-		e.Offer(otlp.Request{Job: scheduler, Slow: s})
+	opts.Slow = func(scheduler netip.AddrPort, s counts.Slow) {
+		e.Offer(ExportedRequest{Job: scheduler, Slow: s})
 	}
 	opts.Collectors = append(opts.Collectors, e)
 	return e, nil
@@ -39,12 +38,12 @@ func (f *ExportSettings) Open(opts *agent.Options) (*otlp.Exporter, error) {
 
 // runExporter sends what an agent has until ctx ends; nil: there is nothing to do. An
 // error is one of the environment's variables.
-func runExporter(ctx context.Context, e *otlp.Exporter, a *agent.Agent) error {
+func runExporter(ctx context.Context, e *Exporter, a *agent.Agent) error {
 	if e == nil {
 		return nil
 	}
 	names := a.NewSlowNames()
-	return e.Run(ctx, a.Gatherer(), func(r otlp.Request) (n otlp.Names) {
+	return e.Run(ctx, a.Gatherer(), func(r ExportedRequest) (n SpanNames) {
 		n.Job, n.Run, n.Worker, n.Server = names.Of(r.Job, r.Worker, r.Server)
 		return n
 	})

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
@@ -45,7 +45,7 @@ func TestExportSettings(t *testing.T) {
 				t.Fatalf("%v, %v, %+v", e, err, opts)
 			}
 			if tc.on {
-				opts.Slow(netip.AddrPort{}, locality.Slow{})
+				opts.Slow(netip.AddrPort{}, counts.Slow{})
 				if opts.Locality.SlowAfter != tc.slow {
 					t.Errorf("slow is %v, want %v", opts.Locality.SlowAfter, tc.slow)
 				}

@@ -34,7 +34,7 @@ type InterceptOptions struct {
 	Grace, HangAfter time.Duration
 	MeshPort         uint16   // opened for the proxy in jobs' network namespaces; 0: not
 	Exclude          []uint16 // ports whose connections are never redirected
-	Adopt            bool     // connections that went past the proxy are re-established (agent/adopt)
+	Adopt            bool     // connections that went past the proxy are re-established (agent/daemon)
 }
 
 // Interception has jobs' connects redirected to the host's proxy while an agent runs.

@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/page"
@@ -20,7 +20,7 @@ type PodSettings struct {
 
 // Open returns nil where pods are not asked for. With it the agent names them, and hears
 // what they say of their jobs.
-func (f *PodSettings) Open(opts *agent.Options) (*pods.Pods, error) {
+func (f *PodSettings) Open(opts *agent.Options) (*discover.Pods, error) {
 	if f.Node == "" {
 		f.Node = os.Getenv("NODE_NAME")
 	}
@@ -32,11 +32,11 @@ func (f *PodSettings) Open(opts *agent.Options) (*pods.Pods, error) {
 	case f.Node == "":
 		return nil, cli.Usagef("--kubernetes needs --kubernetes-node, or NODE_NAME in the environment (fieldRef: spec.nodeName)")
 	}
-	config, _, err := pods.Cluster()
+	config, _, err := discover.Cluster()
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes: %w", err)
 	}
-	p, err := pods.New(config, f.Node, f.Selector, opts.Allowed)
+	p, err := discover.NewPods(config, f.Node, f.Selector, opts.Allowed)
 	if err != nil {
 		return nil, cli.Usagef("--kubernetes: %w", err)
 	}

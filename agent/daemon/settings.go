@@ -9,13 +9,11 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
-	"github.com/psidecar/psidecar/agent/pods"
+	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/bpf/probe"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/page/names"
+	"github.com/psidecar/psidecar/page"
 )
 
 // What the settings are where nobody says otherwise.
@@ -25,7 +23,7 @@ var (
 )
 
 // LinkAnnotation is that of a node which says how fast its link is.
-const LinkAnnotation = pods.LinkAnnotation
+const LinkAnnotation = discover.LinkAnnotation
 
 // Settings say what an agent watches and what it may take for it, in the words of the
 // flags of psidecar agent, up and record. [Settings.Options] checks them.
@@ -51,7 +49,7 @@ func (f *Settings) Options(version string) (agent.Options, error) {
 		Version: version, Cgroups: f.Cgroups, PIDs: f.PIDs, Jobs: f.Jobs,
 		Proc: f.Proc, CgroupRoot: f.CgroupRoot,
 		Capture:  bpf.Options{RingBytes: f.Ring, Streams: f.Streams, MeasureCost: true},
-		Locality: locality.DefaultOptions,
+		Locality: counts.DefaultLocalityOptions,
 	}
 	var err error
 	if o.Allowed, err = policy.ParseAllowed(f.Allowed); err != nil {
@@ -77,11 +75,11 @@ func (f *Settings) Options(version string) (agent.Options, error) {
 		}
 		o.Sampling = agent.Sampling{OneIn: uint32(n)}
 	}
-	if o.Names, err = names.Open(f.KeyNames); err != nil {
+	if o.Names, err = page.OpenNames(f.KeyNames); err != nil {
 		return o, cli.Usagef("--names: %w", err)
 	}
 	if o.CgroupRoot == "" {
-		if o.CgroupRoot, err = probe.Cgroup2(); err != nil {
+		if o.CgroupRoot, err = bpf.Cgroup2Mount(); err != nil {
 			return o, err
 		}
 		if o.CgroupRoot == "" {
@@ -93,11 +91,11 @@ func (f *Settings) Options(version string) (agent.Options, error) {
 }
 
 // ShareWindows has the agent keep the windows of keys that a planner asks for.
-func ShareWindows(o *agent.Options) { o.Locality.WindowKeys = locality.DefaultWindowKeys }
+func ShareWindows(o *agent.Options) { o.Locality.WindowKeys = counts.DefaultWindowKeys }
 
 // Machine returns what says what this host is: the flag before the node, where
 // its name is asked for, and that before the system.
-func (f *Settings) Machine(node *pods.Pods) func() agent.Machine {
+func (f *Settings) Machine(node *discover.Pods) func() agent.Machine {
 	return func() agent.Machine {
 		m := agent.MeasureMachine(os.DirFS("/"))
 		if f.Link > 0 {
@@ -115,4 +113,4 @@ func (f *Settings) MemoryLimit() int64 {
 }
 
 // FindCluster finds the API server that the settings mean, and this process's namespace.
-func FindCluster() (*rest.Config, string, error) { return pods.Cluster() }
+func FindCluster() (*rest.Config, string, error) { return discover.Cluster() }

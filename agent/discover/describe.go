@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/psidecar/psidecar/agent/procfs"
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
@@ -40,11 +39,11 @@ const role = "DMLC_ROLE"
 // environment returns the variables of PS-lite, and those that are for psidecar, in
 // the process's environment, nil where it is no node. An error says that it was not to be found out.
 func environment(proc fs.FS, pid int) (map[string]string, error) {
-	b, err := procfs.ReadMemory(proc, pid, "environ", maxEnviron)
+	b, err := ReadMemory(proc, pid, "environ", maxEnviron)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) {
 		return nil, err
 	}
-	if err != nil && !errors.Is(err, procfs.ErrTooLarge) || !bytes.Contains(b, []byte(role+"=")) {
+	if err != nil && !errors.Is(err, ErrTooLarge) || !bytes.Contains(b, []byte(role+"=")) {
 		return nil, nil
 	}
 	env := map[string]string{}
@@ -90,10 +89,10 @@ func describe(proc fs.FS, pid int) (Process, bool, error) {
 	}
 	p.UID, p.Owned = user(proc, pid)
 	dir := strconv.Itoa(pid)
-	if args, err := procfs.ReadMemory(proc, pid, "cmdline", maxCommand); err == nil || errors.Is(err, procfs.ErrTooLarge) {
+	if args, err := ReadMemory(proc, pid, "cmdline", maxCommand); err == nil || errors.Is(err, ErrTooLarge) {
 		p.Command = strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
 	}
-	if groups, err := procfs.Read(proc, dir+"/cgroup", maxGroups); err == nil {
+	if groups, err := ReadProc(proc, dir+"/cgroup", maxGroups); err == nil {
 		p.Cgroup = cgroupOf(string(groups))
 		p.Pod, p.Container = Pod(p.Cgroup)
 	}
@@ -114,7 +113,7 @@ func number(s string) int {
 
 // user returns the real user of a process; false where that is not known.
 func user(proc fs.FS, pid int) (uid uint32, ok bool) {
-	text, err := procfs.Read(proc, strconv.Itoa(pid)+"/status", maxStat)
+	text, err := ReadProc(proc, strconv.Itoa(pid)+"/status", maxStat)
 	if err != nil {
 		return 0, false
 	}
@@ -134,7 +133,7 @@ func user(proc fs.FS, pid int) (uid uint32, ok bool) {
 // began returns when a process began, in the kernel's ticks: with its number
 // that tells it from all others. Empty where that is not known.
 func began(proc fs.FS, pid int) string {
-	text, err := procfs.Read(proc, strconv.Itoa(pid)+"/stat", maxStat)
+	text, err := ReadProc(proc, strconv.Itoa(pid)+"/stat", maxStat)
 	if err != nil {
 		return ""
 	}

@@ -9,6 +9,28 @@
 //
 // Any process of the host can give itself such an environment, thousands of
 // them can: what is read of each has a bound, and so has their number.
+//
+// # Pods
+//
+// [Pods] knows a Kubernetes node and its pods: their names, by the UID in the cgroups
+// of their processes, their owners, their annotations, whether a user wants them
+// watched, and the speed of the node's link.
+//
+// It follows the API server's view of one node, its pods, their owners, and namespaces
+// where labels select. [Pods.Lookup], [Pods.Said] and [Pods.Link] answer; a pod with a
+// bad annotation gets an event. While no API server answers, the last known state
+// holds.
+//
+// # Processes
+//
+// [ReadProc] and its siblings read /proc of other processes without trusting them. A
+// process chooses its own environment, arguments, descriptors and root directory; a
+// name may lead to a FIFO, a device, a file without end, or a file system whose server
+// never answers. So both size and time of each read are bounded. The agent, which
+// reads, usually runs as root.
+//
+// [ProcFS] reads the real /proc. The functions also take any other [fs.FS], such as a
+// recorded tree, with the same bounds on size.
 package discover
 
 import (
@@ -20,7 +42,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/psidecar/psidecar/agent/procfs"
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
@@ -82,7 +103,7 @@ const maxPIDs = 1 << 23
 
 // PIDs lists the processes below proc, unordered.
 func PIDs(proc fs.FS) ([]int, error) {
-	names, err := procfs.Names(proc, ".", maxPIDs)
+	names, err := ListNames(proc, ".", maxPIDs)
 	if err != nil {
 		return nil, fmt.Errorf("reading the process table: %w", err)
 	}
@@ -110,7 +131,7 @@ var ErrNoCgroup = errors.New("it is in no cgroup v2")
 
 // CgroupOf returns the cgroup v2 path of a process, whatever it runs.
 func CgroupOf(proc fs.FS, pid int) (string, error) {
-	text, err := procfs.Read(proc, strconv.Itoa(pid)+"/cgroup", maxGroups)
+	text, err := ReadProc(proc, strconv.Itoa(pid)+"/cgroup", maxGroups)
 	if err != nil {
 		return "", fmt.Errorf("process %d: %w", pid, err)
 	}

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -8,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/procfs"
+	"go.uber.org/goleak"
 )
 
 // roleVariable makes the test binary a process that has the test's listener.
@@ -18,7 +19,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) != "" {
 		time.Sleep(time.Hour)
 	}
-	os.Exit(m.Run())
+	if root := os.Getenv(rootOf); root != "" {
+		if err := liveIn(root); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
 }
 
 // A node that listens is found where the kernel shows it, with its address and
@@ -44,7 +52,7 @@ func TestListeningNode(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	s, err := Take(procfs.Open("/proc"), nil, func(pid int) bool { return pid != cmd.Process.Pid })
+	s, err := Take(OpenProc("/proc"), nil, func(pid int) bool { return pid != cmd.Process.Pid })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-
-	"github.com/psidecar/psidecar/agent/procfs"
 )
 
 // schedulerOf returns where the environment says that the scheduler is: an
@@ -53,9 +51,9 @@ func (p *Process) locate(proc fs.FS, table []socket) {
 const maxHosts = 256 << 10
 
 // inHosts looks a name up in the hosts file of the process's root, where
-// anything may lie: see [procfs.ReadInRoot].
+// anything may lie: see [ReadInRoot].
 func inHosts(proc fs.FS, pid int, name string) (netip.Addr, bool) {
-	text, err := procfs.ReadInRoot(proc, pid, "etc/hosts", maxHosts)
+	text, err := ReadInRoot(proc, pid, "etc/hosts", maxHosts)
 	if err != nil {
 		return netip.Addr{}, false // there need not be one
 	}

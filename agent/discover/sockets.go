@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/psidecar/psidecar/agent/procfs"
 )
 
 // socket is a line of /proc/PID/net/tcp or tcp6.
@@ -94,8 +92,8 @@ func parseSocket(line string) (s socket, ok bool) {
 // descriptors, and how many of those were looked at.
 func inodes(proc fs.FS, pid, most int) (held []uint64, looked int) {
 	dir := strconv.Itoa(pid) + "/fd"
-	names, err := procfs.Names(proc, dir, most)
-	if err != nil && !errors.Is(err, procfs.ErrTooLarge) {
+	names, err := ListNames(proc, dir, most)
+	if err != nil && !errors.Is(err, ErrTooLarge) {
 		return nil, 0
 	}
 	for _, name := range names {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/procfs"
+	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/proxy/handover"
 )
@@ -128,7 +128,7 @@ type strangers struct {
 
 // since returns when it was first asked for the one of the sockets that was
 // asked for last.
-func (s *strangers) since(sockets []procfs.Listener, now time.Time) (since time.Time) {
+func (s *strangers) since(sockets []discover.ListeningSocket, now time.Time) (since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range sockets {
@@ -152,10 +152,10 @@ func (s *strangers) since(sockets []procfs.Listener, now time.Time) (since time.
 
 // listening returns the sockets that take connections to an address: those
 // bound to it, or to every address where there are none.
-func (l *Listeners) listening(netns uint64, at netip.AddrPort) (sockets []procfs.Listener, err error) {
-	var all []procfs.Listener
+func (l *Listeners) listening(netns uint64, at netip.AddrPort) (sockets []discover.ListeningSocket, err error) {
+	var all []discover.ListeningSocket
 	look := func() error {
-		all, err = procfs.Listening(at.Port())
+		all, err = discover.ListeningSockets(at.Port())
 		return err
 	}
 	if netns == l.home {
@@ -166,7 +166,7 @@ func (l *Listeners) listening(netns uint64, at netip.AddrPort) (sockets []procfs
 	if err != nil {
 		return nil, err
 	}
-	var others []procfs.Listener
+	var others []discover.ListeningSocket
 	for _, s := range all {
 		switch {
 		case s.Address.Addr() == at.Addr().Unmap():
@@ -207,7 +207,7 @@ func (l *Listeners) within(netns uint64, f func() error) error {
 
 // groupOf returns the group in or below which the cgroups of all sockets are, 0
 // where there is none.
-func (l *Listeners) groupOf(sockets []procfs.Listener) redirect.GroupID {
+func (l *Listeners) groupOf(sockets []discover.ListeningSocket) redirect.GroupID {
 	var cgroups []uint64
 	for _, s := range sockets {
 		cgroups = append(cgroups, s.Cgroup)
@@ -256,6 +256,6 @@ func below(path string, cgroups []uint64) bool {
 
 // tellsOwners reports whether the kernel tells who listens.
 func tellsOwners() error {
-	_, err := procfs.Listening(0)
+	_, err := discover.ListeningSockets(0)
 	return err
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/procfs"
+	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/test/hoststest"
 )
@@ -77,16 +77,16 @@ func TestOwnerOfAPortIsTold(t *testing.T) {
 // A socket of no job's is waited for once; another at the same address again.
 func TestStrangers(t *testing.T) {
 	var s strangers
-	of := func(cookies ...uint64) (all []procfs.Listener) {
+	of := func(cookies ...uint64) (all []discover.ListeningSocket) {
 		for _, c := range cookies {
-			all = append(all, procfs.Listener{Cookie: c})
+			all = append(all, discover.ListeningSocket{Cookie: c})
 		}
 		return all
 	}
 	began := time.Unix(1000, 0)
 	for _, c := range []struct {
 		after time.Duration
-		asked []procfs.Listener
+		asked []discover.ListeningSocket
 		want  time.Duration
 	}{
 		{0, of(1), 0},

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -40,7 +40,7 @@ func roleOf(r pslite.Role) role {
 // Invariant: every node in byAddress, byID, byPID, servers and workers is in nodes.
 type Job struct {
 	Scheduler netip.AddrPort
-	Sums      *locality.Job
+	Sums      *counts.Locality
 
 	observer      *Observer
 	dialect       pslite.Dialect
@@ -91,10 +91,10 @@ func (o *Observer) job(scheduler netip.AddrPort) *Job {
 	}
 	opts := o.opts.Locality
 	if slow := o.opts.Slow; slow != nil {
-		opts.Slow = func(s locality.Slow) { slow(scheduler, s) }
+		opts.Slow = func(s counts.Slow) { slow(scheduler, s) }
 	}
 	j := &Job{
-		Scheduler: scheduler, Sums: locality.New(opts), observer: o,
+		Scheduler: scheduler, Sums: counts.NewLocality(opts), observer: o,
 		byAddress: map[netip.AddrPort]*Node{}, byID: map[int32]*Node{}, byPID: map[int]*Node{},
 		sampledAtMost: 1,
 	}

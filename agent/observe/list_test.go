@@ -8,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
 )
 
@@ -96,7 +95,7 @@ func TestListsOfStreamsThatAlternate(t *testing.T) {
 		keys  []uint64
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		o := New(Options{Locality: locality.DefaultOptions})
+		o := New(Options{Locality: counts.DefaultLocalityOptions})
 		streams := make([]sending, rapid.IntRange(2, 4).Draw(t, "streams"))
 		next := uint64(1)
 		for range rapid.IntRange(10, 80).Draw(t, "pieces") {

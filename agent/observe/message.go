@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -18,7 +17,7 @@ type message struct {
 	sampled  bool
 	withLens bool
 	job      *Job
-	exchange locality.Request
+	exchange counts.Request
 	each     counts.Sums // accesses that each key gets
 	weight   uint64
 	dataSize uint64 // of all data frames, as its meta says; 0 unknown
@@ -31,7 +30,7 @@ type message struct {
 type Use struct {
 	Job            *Job
 	Worker, Server *Node
-	Request        locality.Request
+	Request        counts.Request
 	Answer         bool
 	Keys           []uint64 // valid during the call
 	Bytes          uint64   // of the values to these keys
@@ -96,7 +95,7 @@ func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 		s.skipped = true
 		return
 	}
-	answer := locality.Request{
+	answer := counts.Request{
 		Worker: worker.index, Server: server.index, Time: at,
 		App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
 	}
@@ -106,7 +105,7 @@ func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 
 // giveUpBefore has no request wait for ever whose answer passed here and was not
 // matched with it.
-func (s *stream) giveUpBefore(j *Job, answer locality.Request) {
+func (s *stream) giveUpBefore(j *Job, answer counts.Request) {
 	if s.skipped {
 		s.skipped = false
 		j.Sums.GiveUpBefore(answer)
@@ -125,7 +124,7 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 		return
 	}
 	msg.job.note(at, &s.detector)
-	msg.exchange = locality.Request{
+	msg.exchange = counts.Request{
 		Time: at, App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
 		Bytes: uint64(max(m.DataSize, 0)),
 	}

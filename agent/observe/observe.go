@@ -19,7 +19,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -59,7 +59,7 @@ type Resolver interface {
 // Options of an observer.
 type Options struct {
 	Resolver Resolver // nil where nothing is known of processes, as for a recording
-	Locality locality.Options
+	Locality counts.LocalityOptions
 	// Wall turns a record's time into nanoseconds since 1970; nil: it is that.
 	Wall func(monotonic uint64) int64
 	// OneIn returns the rate at which requests are sampled now; nil: all are.
@@ -74,7 +74,7 @@ type Options struct {
 	Uses func(Use)
 	// Slow, where not nil, is told of requests whose answers took Locality.SlowAfter or
 	// longer, with their job's scheduler. It must not block, nor call the observer.
-	Slow func(scheduler netip.AddrPort, s locality.Slow)
+	Slow func(scheduler netip.AddrPort, s counts.Slow)
 	// LastPush, where not nil, is told of a worker of this host that has told its
 	// job's scheduler, on a connection that was not redirected to a proxy, that it
 	// pushes no more: see lastPush. It must not block.
@@ -110,7 +110,7 @@ type Misses struct {
 // time; the other methods from any.
 //
 // mu is held while a record is handled: before locks of the resolver (processes), of
-// jobs' sums (locality.Job) and, within those, of their tables (counts.Table).
+// jobs' sums (counts.Locality) and, within those, of their tables (counts.Table).
 //
 // Invariant: held is the bytes of the keys in all streams' lists.
 type Observer struct {

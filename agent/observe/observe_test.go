@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/test/replay"
 	"github.com/psidecar/psidecar/test/require"
@@ -29,7 +28,7 @@ func watch(t *testing.T, recording string) *observe.Observer {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	o := observe.New(observe.Options{Locality: locality.DefaultOptions})
+	o := observe.New(observe.Options{Locality: counts.DefaultLocalityOptions})
 	totals, err := replay.Read(f, o.Handle)
 	if err != nil {
 		t.Fatal(err)
@@ -45,18 +44,18 @@ type summary struct {
 	Job     string
 	Dialect string
 	Nodes   []string
-	Totals  locality.Totals
+	Totals  counts.Totals
 	Sums    counts.Sums
 	Keys    uint64
 	Steps   []uint64
-	Pairs   map[string]locality.Pair
+	Pairs   map[string]counts.Pair
 	Hottest []string
 }
 
 func summarize(v observe.JobView) summary {
 	s := summary{
 		Job: v.Job.Scheduler.String(), Dialect: v.Dialect.String(), Totals: v.Job.Sums.Totals(),
-		Sums: v.Job.Sums.Table.Size().Total, Keys: v.Job.Sums.Table.Size().Keys, Pairs: map[string]locality.Pair{},
+		Sums: v.Job.Sums.Table.Size().Total, Keys: v.Job.Sums.Table.Size().Keys, Pairs: map[string]counts.Pair{},
 	}
 	for _, n := range v.Nodes {
 		s.Nodes = append(s.Nodes, fmt.Sprintf("%s %s (%s)", n.Name, n.Address, n.RankFrom))

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -49,7 +48,7 @@ func TestRunsOfAJob(t *testing.T) {
 		scheduler := netip.AddrPortFrom(hosts[0], 9000)
 		home := rapid.SampledFrom(hosts).Draw(t, "home")
 		servers, workers := rapid.IntRange(1, 3).Draw(t, "servers"), rapid.IntRange(1, 3).Draw(t, "workers")
-		o := New(Options{Locality: locality.DefaultOptions})
+		o := New(Options{Locality: counts.DefaultLocalityOptions})
 		for run := range rapid.IntRange(1, 5).Draw(t, "runs") {
 			all := deal(t, hosts, scheduler, servers, workers)
 			o.run(t, home, all)
@@ -91,7 +90,7 @@ func TestFewerNodesThanBefore(t *testing.T) {
 		hosts := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
 		scheduler := netip.AddrPortFrom(hosts[0], 9000)
 		home := rapid.SampledFrom(hosts).Draw(t, "home")
-		o := New(Options{Locality: locality.DefaultOptions})
+		o := New(Options{Locality: counts.DefaultLocalityOptions})
 		for run := range 4 {
 			servers, workers := rapid.IntRange(1, 3).Draw(t, "servers"), rapid.IntRange(1, 3).Draw(t, "workers")
 			all := deal(t, hosts, scheduler, servers, workers)
@@ -114,7 +113,7 @@ func TestFewerNodesThanBefore(t *testing.T) {
 // A window of uses ends where the next run's nodes ask to be added, whether or not
 // its table comes by.
 func TestWindowOfTheRunBefore(t *testing.T) {
-	options := locality.DefaultOptions
+	options := counts.DefaultLocalityOptions
 	options.WindowKeys = 100
 	o := New(Options{Locality: options})
 	scheduler, worker := netip.MustParseAddrPort("10.0.0.1:9000"), netip.MustParseAddrPort("10.0.0.2:5000")
@@ -143,7 +142,7 @@ func TestWindowOfTheRunBefore(t *testing.T) {
 // comes back makes no other run of it. Where the next run's nodes were not heard to
 // ask, its table ends the window.
 func TestTableNamesTheRun(t *testing.T) {
-	options := locality.DefaultOptions
+	options := counts.DefaultLocalityOptions
 	options.WindowKeys = 100
 	o := New(Options{Locality: options})
 	scheduler := netip.MustParseAddrPort("10.0.0.1:9000")

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -14,7 +14,7 @@ import (
 func TestAnswerBeforeItsSenderIsKnown(t *testing.T) {
 	scheduler := netip.MustParseAddrPort("198.18.0.1:9000")
 	server, worker := netip.MustParseAddrPort("198.18.0.2:40001"), netip.MustParseAddrPort("198.18.0.1:40002")
-	o := New(Options{IngressTimes: true, Locality: locality.DefaultOptions})
+	o := New(Options{IngressTimes: true, Locality: counts.DefaultLocalityOptions})
 	j := o.job(scheduler)
 	j.serverCount = 2 // of which one is known
 	asker := j.addNode(roleWorker)

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/test/replay"
 	"github.com/psidecar/psidecar/test/require"
@@ -21,8 +21,8 @@ func TestSlowRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			told := map[netip.AddrPort][]locality.Slow{}
-			o := observe.New(observe.Options{Locality: locality.DefaultOptions, Slow: func(job netip.AddrPort, s locality.Slow) { told[job] = append(told[job], s) }})
+			told := map[netip.AddrPort][]counts.Slow{}
+			o := observe.New(observe.Options{Locality: counts.DefaultLocalityOptions, Slow: func(job netip.AddrPort, s counts.Slow) { told[job] = append(told[job], s) }})
 			if _, err := replay.Read(f, o.Handle); err != nil {
 				t.Fatal(err)
 			}

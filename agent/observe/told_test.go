@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 )
 
 // Uses of a job that was met late name its workers by rank from the first one on,
@@ -14,7 +14,7 @@ import (
 func TestFirstUsesHaveNames(t *testing.T) {
 	scheduler := netip.MustParseAddrPort("127.0.0.1:9000")
 	var told []string
-	o := New(Options{Locality: locality.DefaultOptions, Uses: func(u Use) {
+	o := New(Options{Locality: counts.DefaultLocalityOptions, Uses: func(u Use) {
 		told = append(told, u.Worker.Name(), u.Server.Name())
 	}})
 	for i, role := range []string{"server", "worker", "worker"} {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -13,7 +13,7 @@ import (
 // Of a job whose messages are not read it is known how many connections carry them, and
 // whose they are as soon as one shows it. They are not counted as damaged.
 func TestUnreadConnectionsOfAJob(t *testing.T) {
-	o := New(Options{Locality: locality.DefaultOptions})
+	o := New(Options{Locality: counts.DefaultLocalityOptions})
 	scheduler := netip.MustParseAddrPort("198.18.0.1:9000")
 	j := o.job(scheduler)
 	stream := func(cookie uint64) *stream {

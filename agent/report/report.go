@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding/gzip"
 
-	"github.com/psidecar/psidecar/internal/retry"
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -92,7 +92,7 @@ func (l *Link) Run(ctx context.Context) error {
 		return r
 	}
 	options := append(slices.Clone(l.options), grpc.WithTransportCredentials(l.creds))
-	if err := retry.Connect(ctx, l.address, options, retry.Planner(again), func(ctx context.Context, conn *grpc.ClientConn) (answered bool) {
+	if err := dial.Connect(ctx, l.address, options, dial.PausePlanner(again), func(ctx context.Context, conn *grpc.ClientConn) (answered bool) {
 		err := l.stream(ctx, api.NewPlannerClient(conn), report)
 		l.mu.Lock()
 		defer l.mu.Unlock()

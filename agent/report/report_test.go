@@ -11,14 +11,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/reports"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// planner serves a store at the address until stopped.
-func planner(t *testing.T, address string, store *reports.Store) (at string, stop func()) {
+// servePlanner serves a store at the address until stopped.
+func servePlanner(t *testing.T, address string, store *planner.ReportStore) (at string, stop func()) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
 	if err != nil {
@@ -39,8 +39,8 @@ func planner(t *testing.T, address string, store *reports.Store) (at string, sto
 // The planner goes away and comes back; the link takes up again, and the store
 // has the newest report.
 func TestReconnects(t *testing.T) {
-	store := &reports.Store{}
-	address, stop := planner(t, "127.0.0.1:0", store)
+	store := &planner.ReportStore{}
+	address, stop := servePlanner(t, "127.0.0.1:0", store)
 	made := uint64(0)
 	l := New(address, "h1", insecure.NewCredentials(), func(Wanted) *api.HostReport {
 		made++
@@ -54,8 +54,8 @@ func TestReconnects(t *testing.T) {
 	stop()
 	until(t, func() bool { s := l.State(); return !s.Connected && s.Error != "" })
 	before := l.State().Reports
-	again := &reports.Store{}
-	_, stop = planner(t, address, again)
+	again := &planner.ReportStore{}
+	_, stop = servePlanner(t, address, again)
 	until(t, func() bool { s := l.State(); return s.Connected && s.Reports > before+10 && s.Error == "" })
 	cancel()
 	<-ended
@@ -68,8 +68,8 @@ func TestReconnects(t *testing.T) {
 
 // What is urgent does not wait until a report is due.
 func TestUrgentReportsDoNotWait(t *testing.T) {
-	store := &reports.Store{}
-	address, stop := planner(t, "127.0.0.1:0", store)
+	store := &planner.ReportStore{}
+	address, stop := servePlanner(t, "127.0.0.1:0", store)
 	defer stop()
 	var urgent atomic.Bool
 	l := New(address, "h1", insecure.NewCredentials(), func(Wanted) *api.HostReport {

@@ -75,7 +75,7 @@ type Redirect struct {
 
 // Open opens the state that is pinned in the folder, or makes it. It needs
 // CAP_BPF and CAP_NET_ADMIN, and CAP_SYS_ADMIN where a BPF file system must be
-// mounted; package bpf/probe says what is missing where it fails.
+// mounted; package bpf says what is missing where it fails.
 func Open(o Options) (*Redirect, error) {
 	o, err := o.normal()
 	if err != nil {

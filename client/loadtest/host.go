@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/psidecar/psidecar/agent/report"
-	"github.com/psidecar/psidecar/internal/retry"
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -65,7 +65,7 @@ func (h *host) play(ctx context.Context) error {
 
 // follow takes the rules for values, as package proxy/daemon does.
 func (h *host) follow(ctx context.Context) error {
-	return retry.Connect(ctx, h.fleet.planner.address, h.proxyOptions(), retry.Planner(500*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
+	return dial.Connect(ctx, h.fleet.planner.address, h.proxyOptions(), dial.PausePlanner(500*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
 		came, err := h.followOnce(ctx, conn)
 		h.noteRules(err)
 		return came

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/psidecar/psidecar/internal/retry"
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 )
@@ -70,7 +70,7 @@ func (p *proxy) followPlans(ctx context.Context) error {
 		}
 		movers.Go(func() { p.reportMoves(ctx) })
 	})
-	return retry.Connect(ctx, p.host.fleet.planner.address, p.host.proxyOptions(), retry.Planner(300*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
+	return dial.Connect(ctx, p.host.fleet.planner.address, p.host.proxyOptions(), dial.PausePlanner(300*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) bool {
 		client := api.NewPlansClient(conn)
 		p.mu.Lock()
 		p.client = client
@@ -214,7 +214,7 @@ func (p *proxy) moveBatch(ctx context.Context, e *api.PlanEvent) {
 	j := p.jobs[e.GetJob()].job
 	p.mu.Unlock()
 	report := &api.MoveReport{Host: p.host.name(), Job: e.GetJob(), Run: e.GetRun(), Batch: b.GetBatch(), Done: true}
-	again := retry.Planner(100 * time.Millisecond)
+	again := dial.PausePlanner(100 * time.Millisecond)
 	for from := 0; from < len(b.GetFirst()); {
 		until := min(from+moveKeys, len(b.GetFirst()))
 		p.mu.Lock()
@@ -268,7 +268,7 @@ func (p *proxy) reportMoves(ctx context.Context) {
 		for range len(p.done) {
 			waiting = append(waiting, <-p.done)
 		}
-		again := retry.Planner(100 * time.Millisecond)
+		again := dial.PausePlanner(100 * time.Millisecond)
 		for tell(ctx, &stream, p.planner, waiting) != nil {
 			stream = nil
 			if again.Wait(ctx) != nil {

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
@@ -54,7 +53,7 @@ func TestWorkersInProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	if _, err := synth.WriteLibsvm(&text, synth.Text(synth.Options{Samples: 5000, Features: 20_000, Seed: 3})); err != nil {
+	if _, err := dataset.WriteLibsvm(&text, dataset.SyntheticText(dataset.TextOptions{Samples: 5000, Features: 20_000, Seed: 3})); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.SplitAfter(text.String(), "\n")

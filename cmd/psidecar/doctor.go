@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/bpf"
 )
 
 func newDoctorCommand(e env) *cobra.Command {
@@ -19,7 +19,7 @@ func newDoctorCommand(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			report := probe.NewReport(facts)
+			report := bpf.NewProbeReport(facts)
 			if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
 				err = json.NewEncoder(e.stdout).Encode(report)
 			} else {
@@ -36,13 +36,13 @@ func newDoctorCommand(e env) *cobra.Command {
 	return cmd
 }
 
-func readFacts(cmd *cobra.Command) (probe.Facts, error) {
+func readFacts(cmd *cobra.Command) (bpf.Facts, error) {
 	path, err := cmd.Flags().GetString("facts")
 	if err != nil {
-		return probe.Facts{}, err
+		return bpf.Facts{}, err
 	}
 	if path == "" {
-		return probe.Gather()
+		return bpf.GatherFacts()
 	}
-	return probe.ReadFacts(path)
+	return bpf.ReadFacts(path)
 }

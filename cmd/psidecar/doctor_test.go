@@ -7,16 +7,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/bpf/probe"
+	"github.com/psidecar/psidecar/bpf"
 )
 
 func TestDoctorJudgesRecordedFacts(t *testing.T) {
-	const recorded = "../../bpf/probe/testdata/linux-6.18.json"
+	const recorded = "../../bpf/testdata/linux-6.18.json"
 	code, out, stderr := runTest(t, nil, "doctor", "--facts", recorded, "--json")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	var report probe.Report
+	var report bpf.ProbeReport
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page/names"
+	"github.com/psidecar/psidecar/page"
 )
 
 // addKeyNames has the flag that says what keys are called.
@@ -25,8 +25,8 @@ func addNamesSocket(cmd *cobra.Command, path *string, usual string) {
 }
 
 // openNames reads the file of --names, if there is one.
-func openNames(path string) (*names.File, error) {
-	f, err := names.Open(path)
+func openNames(path string) (*page.NameFile, error) {
+	f, err := page.OpenNames(path)
 	if err != nil {
 		return nil, cli.Usagef("--names: %w", err)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/names"
 )
 
 func newNamesCommand(e env) *cobra.Command {
@@ -80,7 +79,7 @@ func namesTable(list []page.NamedKeys) [][]string {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	rows := [][]string{{"name", "first", "last", "keys-per-row", "row", "job"}}
 	for i := range list {
-		r := &list[i].Range
+		r := &list[i].NamedRange
 		rows = append(rows, []string{r.Name, number(r.First), number(r.Last), number(r.KeysPerRow), number(r.Row), r.Job})
 	}
 	return rows
@@ -108,7 +107,7 @@ did it.`,
 			if err != nil {
 				return fmt.Errorf("reading names of keys: %w", err)
 			}
-			if _, err := names.Parse(args[0], text); err != nil {
+			if _, err := page.ParseNames(args[0], text); err != nil {
 				return cli.Usagef("%s: %w", args[0], err)
 			}
 			if len(text) > control.MaxBody {

@@ -16,7 +16,6 @@ import (
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/proxy"
 )
 
@@ -121,7 +120,7 @@ func TestNamesAreSetBySomebody(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
 	t.Cleanup(func() { slog.SetDefault(before) })
-	called, err := names.Open("")
+	called, err := page.OpenNames("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +164,7 @@ func TestNamesAtUsualSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	called, err := names.Open("")
+	called, err := page.OpenNames("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/client"
-	"github.com/psidecar/psidecar/page/names"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
 // plan show names the key that stands for those that were refused.
 func TestRefusalsAreNamed(t *testing.T) {
-	m, err := names.New([]names.Range{{Name: "users", Last: 99, KeysPerRow: 1}})
+	m, err := page.NewNameMap([]page.NamedRange{{Name: "users", Last: 99, KeysPerRow: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

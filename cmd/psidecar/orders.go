@@ -6,7 +6,6 @@ import (
 
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/names"
 	"github.com/psidecar/psidecar/proxy"
 )
 
@@ -26,7 +25,7 @@ func (f *proxyFlags) controlPath() string {
 
 // orders takes what changes the proxy from users who may; and, of an agent in
 // this process, what keys are called.
-func (f *proxyFlags) orders(p *proxy.Proxy, called *names.File) *control.Server {
+func (f *proxyFlags) orders(p *proxy.Proxy, called *page.NameFile) *control.Server {
 	if called == nil {
 		return control.NewServer(p.ControlHandler(), f.users)
 	}

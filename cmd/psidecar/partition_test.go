@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/prerun"
 )
 
 // topicData writes n rows on k topics of ten features each, in turn.
@@ -33,7 +33,7 @@ func topicData(t *testing.T, n, k int) string {
 
 func TestPartitionThenScore(t *testing.T) {
 	data, dir := topicData(t, 80, 4), t.TempDir()
-	for _, name := range algorithm.Names() {
+	for _, name := range prerun.AlgorithmNames() {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(dir, name)
 			code, stdout, stderr := runTest(t, nil, "partition", "--input", data, "-k", "4", "--algorithm", name, "--out", out, "--json")
@@ -62,7 +62,7 @@ func TestPartitionThenScore(t *testing.T) {
 					t.Errorf("%s: partition says %v, score says %v", key, made[key], scored[key])
 				}
 			}
-			p, err := placement.ReadFile(filepath.Join(out, "placement.json"))
+			p, err := plan.ReadPlacementFile(filepath.Join(out, "placement.json"))
 			if err != nil || p.K != 4 || p.Len() != 40 {
 				t.Errorf("placement %+v, %v", p, err)
 			}
@@ -171,7 +171,7 @@ func TestPartitionAllAndPlot(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	for _, name := range algorithm.Names() {
+	for _, name := range prerun.AlgorithmNames() {
 		if !strings.Contains(stdout, "\n"+name+" ") {
 			t.Errorf("no row for %s in\n%s", name, stdout)
 		}

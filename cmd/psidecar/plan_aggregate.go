@@ -17,8 +17,7 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
-	"github.com/psidecar/psidecar/page/forms"
-	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 func newPlanAggregateCommand(e env) *cobra.Command {
@@ -34,7 +33,7 @@ func newPlanAggregateCommand(e env) *cobra.Command {
 
 func newAggregateShowCommand(e env) *cobra.Command {
 	var at, job string
-	var on forms.Cluster
+	var on page.FormCluster
 	var blocks int
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -78,7 +77,7 @@ first two forms; the others would be another job.`,
 }
 
 // alphaFrom asks the planner or agent at a URL, or looks into recordings, if any.
-func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks int, on forms.Cluster) (a page.Alpha, err error) {
+func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks int, on page.FormCluster) (a page.Alpha, err error) {
 	if len(recordings) == 0 {
 		query := url.Values{"blocks": {strconv.Itoa(blocks)}}
 		if job != "" {
@@ -141,7 +140,7 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 }
 
 // printProposed says of which keys sums are worth it.
-func printProposed(out io.Writer, rules []sums.Rule) error {
+func printProposed(out io.Writer, rules []measure.SumRule) error {
 	if len(rules) == 0 {
 		_, err := fmt.Fprintln(out, "proposed: no sums; they would not save a twentieth of the bytes of any range")
 		return err
@@ -156,7 +155,7 @@ func printProposed(out io.Writer, rules []sums.Rule) error {
 
 func printForms(w io.Writer, costs map[string]float64, least string) {
 	if costs != nil {
-		for form := range forms.Forms {
+		for form := range page.FormCount {
 			fmt.Fprintf(w, "\t%s", draw.BytesText(costs[form.String()]))
 		}
 		fmt.Fprintf(w, "\t%s", formTitles[least])
@@ -166,6 +165,6 @@ func printForms(w io.Writer, costs map[string]float64, least string) {
 
 // formTitles are the forms' names for people.
 var formTitles = map[string]string{
-	forms.Servers.String(): "servers", forms.HostSums.String(): "host sums",
-	forms.AllReduce.String(): "all-reduce", forms.AllGather.String(): "all-gather",
+	page.FormServers.String(): "servers", page.FormHostSums.String(): "host sums",
+	page.FormAllReduce.String(): "all-reduce", page.FormAllGather.String(): "all-gather",
 }

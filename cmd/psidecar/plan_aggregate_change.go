@@ -9,9 +9,9 @@ import (
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page/forms"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // sumsChange is a change of a job's rules on sums.
@@ -31,11 +31,11 @@ func (f *sumsChange) addFlags(cmd *cobra.Command) {
 }
 
 // span returns the keys of --keys; nil: all.
-func (f *sumsChange) span() (*sums.Keys, error) {
+func (f *sumsChange) span() (*measure.KeyRange, error) {
 	if f.keys == "" {
 		return nil, nil
 	}
-	var k sums.Keys
+	var k measure.KeyRange
 	if err := k.UnmarshalText([]byte(f.keys)); err != nil {
 		return nil, cli.Usagef("--keys: %w", err)
 	}
@@ -43,7 +43,7 @@ func (f *sumsChange) span() (*sums.Keys, error) {
 }
 
 // change changes the job's rules, or says what that would be.
-func (f *sumsChange) change(ctx context.Context, e env, sets bool, edit func([]sums.Rule) ([]sums.Rule, error)) error {
+func (f *sumsChange) change(ctx context.Context, e env, sets bool, edit func([]measure.SumRule) ([]measure.SumRule, error)) error {
 	if f.job == "" {
 		return cli.Usagef("--job: want the job's scheduler, host:port")
 	}
@@ -91,15 +91,15 @@ know that the job's servers add (--handler add), and leave its pushes alone.`,
 				return err
 			case form == "" && keys != nil:
 				return cli.Usagef("--keys needs --form host or none: without it ranges are those that were measured")
-			case form != "" && form != sums.Host && form != sums.None:
-				return cli.Usagef("--form %q: want %s or %s, or leave it out", form, sums.Host, sums.None)
+			case form != "" && form != measure.SumHost && form != measure.SumNone:
+				return cli.Usagef("--form %q: want %s or %s, or leave it out", form, measure.SumHost, measure.SumNone)
 			}
-			return f.change(cmd.Context(), e, true, func(before []sums.Rule) ([]sums.Rule, error) {
+			return f.change(cmd.Context(), e, true, func(before []measure.SumRule) ([]measure.SumRule, error) {
 				if form == "" {
 					return measuredSums(cmd.Context(), at, f.job)
 				}
-				rule := sums.Rule{Keys: keys, Form: form}
-				return append([]sums.Rule{rule}, client.WithoutSums(before, rule.Range())...), nil
+				rule := measure.SumRule{Keys: keys, Form: form}
+				return append([]measure.SumRule{rule}, client.WithoutSums(before, rule.Range())...), nil
 			})
 		},
 	}
@@ -111,8 +111,8 @@ know that the job's servers add (--handler add), and leave its pushes alone.`,
 }
 
 // measuredSums returns the rules that a planner's counts propose for a job.
-func measuredSums(ctx context.Context, at, job string) ([]sums.Rule, error) {
-	a, err := alphaFrom(ctx, nil, at, job, 64, forms.Cluster{Each: 1})
+func measuredSums(ctx context.Context, at, job string) ([]measure.SumRule, error) {
+	a, err := alphaFrom(ctx, nil, at, job, 64, page.FormCluster{Each: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func newAggregateClearCommand(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.change(cmd.Context(), e, false, func(before []sums.Rule) ([]sums.Rule, error) {
+			return f.change(cmd.Context(), e, false, func(before []measure.SumRule) ([]measure.SumRule, error) {
 				if keys == nil {
 					return nil, nil
 				}

@@ -14,7 +14,7 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/page/names"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/live"
 )
@@ -28,8 +28,8 @@ type plannerFlags struct {
 	tls                 identity.Files
 	names               []string // for http
 	keyNames            string
-	called              *names.File // the same as the agent's in this process; nil: keyNames
-	namesSocket         string      // where names of keys are set; empty: nowhere here
+	called              *page.NameFile // the same as the agent's in this process; nil: keyNames
+	namesSocket         string         // where names of keys are set; empty: nowhere here
 	guests
 }
 

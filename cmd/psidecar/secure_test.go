@@ -14,27 +14,29 @@ import (
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/test/certs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // files are those of a certificate, as flags name them.
-func files(f certs.Files) identity.Files { return identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
+func files(f require.Files) identity.Files { return identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
 
 // A planner with certificates talks to those alone who have one of its CA with
 // a role, and they to no one else but a planner.
 func TestPlannerByTLS(t *testing.T) {
 	hour := time.Now().Add(time.Hour)
-	ours, theirs := certs.New(t, "ours"), certs.New(t, "theirs")
-	issue := func(name string, uris ...string) certs.Files { return ours.Issue(t, t.TempDir(), name, hour, uris...) }
+	ours, theirs := require.NewAuthority(t, "ours"), require.NewAuthority(t, "theirs")
+	issue := func(name string, uris ...string) require.Files {
+		return ours.Issue(t, t.TempDir(), name, hour, uris...)
+	}
 	c, address := startPlanner(t, plannerFlags{tls: files(issue("planner.example", "psidecar://planner/planner.example")),
 		guests: guests{roles: []string{"operator=*.admins.example"}}})
 	_, roleless := startPlanner(t, plannerFlags{tls: files(issue("127.0.0.1", "psidecar://agent/x"))})
 	_, bare := startPlanner(t, plannerFlags{})
 	good := issue("host7", "psidecar://agent/host7")
-	with := func(f certs.Files, more ...string) []string {
+	with := func(f require.Files, more ...string) []string {
 		return append([]string{"--planner-ca", f.CA, "--planner-cert", f.Cert, "--planner-key", f.Key}, more...)
 	}
-	known := func(f certs.Files) []string { return with(f, "--planner-name", "planner.example") }
+	known := func(f require.Files) []string { return with(f, "--planner-name", "planner.example") }
 	other := theirs.Issue(t, t.TempDir(), "host7", hour, "psidecar://operator/mallory")
 	for name, tc := range map[string]struct {
 		verb    string
@@ -51,8 +53,8 @@ func TestPlannerByTLS(t *testing.T) {
 		"an operator by name":         {"apply", address, known(issue("bob.admins.example")), "no job has a plan"},
 		"no role at all":              {"show", address, known(issue("host7")), "has no role and not agent: issue one that has it (psidecar certs)"},
 		"no TLS":                      {"show", address, nil, "planner " + address},
-		"another CA's":                {"show", address, known(certs.Files{Cert: other.Cert, Key: other.Key, CA: good.CA}), "planner " + address},
-		"expired":                     {"show", address, known(ours.Issue(t, t.TempDir(), "host7", time.Now().Add(-time.Minute), certs.Parts...)), "planner " + address},
+		"another CA's":                {"show", address, known(require.Files{Cert: other.Cert, Key: other.Key, CA: good.CA}), "planner " + address},
+		"expired":                     {"show", address, known(ours.Issue(t, t.TempDir(), "host7", time.Now().Add(-time.Minute), require.CertificateParts...)), "planner " + address},
 		"an unknown planner":          {"show", address, known(other), "unknown authority"},
 		"a planner elsewhere":         {"show", address, with(good), "127.0.0.1"},
 		"an agent for a planner":      {"show", roleless, with(good), "has agent/x and not planner"},
@@ -60,7 +62,7 @@ func TestPlannerByTLS(t *testing.T) {
 		"a planner that is this host": {"show", bare, nil, ""},
 		"a flag short":                {"show", address, []string{"--planner-ca", good.CA}, "go together"},
 		"a name alone":                {"show", address, []string{"--planner-name", "x"}, "--planner-name needs"},
-		"no such file":                {"show", address, with(certs.Files{Cert: "/none", Key: good.Key, CA: good.CA}), "/none"},
+		"no such file":                {"show", address, with(require.Files{Cert: "/none", Key: good.Key, CA: good.CA}), "/none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, stderr := runTest(t, nil, append([]string{"plan", tc.verb, "--planner", tc.address}, tc.args...)...)
@@ -134,7 +136,7 @@ func TestPlannerForOtherHosts(t *testing.T) {
 // replaced by those of another CA.
 func TestReportsByTLS(t *testing.T) {
 	folder, hour := t.TempDir(), time.Now().Add(time.Hour)
-	first := certs.New(t, "first").Issue(t, folder, "localhost", hour, certs.Parts...)
+	first := require.NewAuthority(t, "first").Issue(t, folder, "localhost", hour, require.CertificateParts...)
 	c, address := startPlanner(t, plannerFlags{tls: files(first)})
 	reporting := func() {
 		t.Helper()
@@ -157,7 +159,7 @@ func TestReportsByTLS(t *testing.T) {
 		<-ended
 	}
 	reporting()
-	second := certs.New(t, "second").Issue(t, t.TempDir(), "localhost", hour, certs.Parts...)
+	second := require.NewAuthority(t, "second").Issue(t, t.TempDir(), "localhost", hour, require.CertificateParts...)
 	for from, to := range map[string]string{second.Cert: first.Cert, second.Key: first.Key, second.CA: first.CA} {
 		text, err := os.ReadFile(from)
 		if err != nil {

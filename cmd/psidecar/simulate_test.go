@@ -8,14 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psjob/trace"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
 // record writes a trace to a file.
-func writeTrace(t *testing.T, uses trace.Trace) string {
+func writeTrace(t *testing.T, uses train.Trace) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trace.psr")
 	f, err := os.Create(path)
@@ -39,7 +38,7 @@ func writeTrace(t *testing.T, uses trace.Trace) string {
 // Where favourites wander, moving keys after them leaves the busiest machine a
 // third of what it has at home, moves included, and no other strategy less.
 func TestSimulateWandering(t *testing.T) {
-	uses, err := trace.Wandering{Workers: 8, Servers: 8, Steps: 600, Width: 1, Seed: 1,
+	uses, err := train.Wandering{Workers: 8, Servers: 8, Steps: 600, Width: 1, Seed: 1,
 		Count: train.CountOptions{Keys: 100_000, Batch: 100, Favourites: 500, Common: 0.1, Skew: 1, Wander: 200}}.Trace()
 	if err != nil {
 		t.Fatal(err)

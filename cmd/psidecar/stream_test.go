@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // TestStreamThenScore streams one file and a folder of shards of the same rows,
@@ -58,7 +58,7 @@ func TestStreamThenScore(t *testing.T) {
 			if made["algorithm"] != "stream" || made["streaming"] == nil {
 				t.Errorf("algorithm %v, streaming %v", made["algorithm"], made["streaming"])
 			}
-			p, err := placement.ReadFile(filepath.Join(out, "placement.json"))
+			p, err := plan.ReadPlacementFile(filepath.Join(out, "placement.json"))
 			if err != nil || p.K != 4 || p.Len() != 40 {
 				t.Errorf("placement %+v, %v", p, err)
 			}

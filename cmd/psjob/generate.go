@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/planner/dataset"
 )
 
 func newGenerateCommand(e env) *cobra.Command {
-	var o synth.Options
+	var o dataset.TextOptions
 	var kind, path string
 	var words int
 	cmd := &cobra.Command{
@@ -19,8 +19,8 @@ func newGenerateCommand(e env) *cobra.Command {
 		Short: "Make a data set from a seed: texts (libsvm), clicks (Criteo's log format) or pairs of sentences",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
-			clicks := synth.ClickOptions{Samples: o.Samples, Cardinality: o.Features, Seed: o.Seed}
-			sentences := synth.SentenceOptions{Samples: o.Samples, Words: words, Seed: o.Seed}
+			clicks := dataset.ClickOptions{Samples: o.Samples, Cardinality: o.Features, Seed: o.Seed}
+			sentences := dataset.SentenceOptions{Samples: o.Samples, Words: words, Seed: o.Seed}
 			check := o.Check()
 			switch kind {
 			case "text":
@@ -37,11 +37,11 @@ func newGenerateCommand(e env) *cobra.Command {
 			write := func(w io.Writer) (int, error) {
 				switch kind {
 				case "clicks":
-					return synth.WriteCriteo(w, synth.Clicks(clicks))
+					return dataset.WriteCriteo(w, dataset.SyntheticClicks(clicks))
 				case "sentences":
-					return synth.WriteSentences(w, synth.Sentences(sentences))
+					return dataset.WriteSentences(w, dataset.SyntheticSentences(sentences))
 				}
-				return synth.WriteLibsvm(w, synth.Text(o))
+				return dataset.WriteLibsvm(w, dataset.SyntheticText(o))
 			}
 			if path == "-" {
 				_, err := write(e.stdout)

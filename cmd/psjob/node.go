@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -143,7 +143,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntVar(&o.Batch, "batch", 64, "samples of a worker's step")
 	f.IntVar(&o.Steps, "steps", 0, "steps of each worker; 0: by epochs")
 	f.BoolVar(&o.Async, "async", false, "do not wait for the other workers after each step")
-	f.StringVar(&o.Server.Rule, "rule", "", "what a push does: "+strings.Join(store.Rules(), ", ")+" (default: add for count, mix and bench, ftrl for lr, adagrad for fm and translate, sgd else)")
+	f.StringVar(&o.Server.Rule, "rule", "", "what a push does: "+strings.Join(kv.StoreRules(), ", ")+" (default: add for count, mix and bench, ftrl for lr, adagrad for fm and translate, sgd else)")
 	f.Float64Var(&o.Server.LearningRate, "learning-rate", 0, "default 1 for ftrl, 0.1 else")
 	f.Float64Var(&o.Server.Beta, "beta", 0, "ftrl and adagrad; default 0.01, which suits gradients that are means over a batch")
 	f.Float64Var(&o.Server.L1, "l1", 0, "ftrl")

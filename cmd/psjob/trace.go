@@ -8,8 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/trace"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/recording"
 )
@@ -20,8 +19,8 @@ const drawnSide = 20
 func newTraceCommand(e env) *cobra.Command {
 	var kind, path, images, labels string
 	var pictures int
-	w := trace.Wandering{Count: train.CountOptions{}}
-	p := trace.Pruning{}
+	w := train.Wandering{Count: train.CountOptions{}}
+	p := train.Pruning{}
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Make a recording, for psidecar simulate, of training that nobody runs",
@@ -35,11 +34,11 @@ favourite keys, which change every --wander steps.`,
 			if path == "" {
 				return usagef("--out FILE is needed")
 			}
-			var uses trace.Trace
+			var uses train.Trace
 			var err error
 			report := struct {
 				recording.Totals
-				*trace.PruningReport
+				*train.PruningReport
 			}{}
 			switch kind {
 			case "wandering":
@@ -49,7 +48,7 @@ favourite keys, which change every --wander steps.`,
 				if p.Pictures, err = openPictures(images, labels, pictures, p.Seed); err != nil {
 					return err
 				}
-				report.PruningReport = &trace.PruningReport{}
+				report.PruningReport = &train.PruningReport{}
 				uses, err = p.Trace(report.PruningReport)
 			default:
 				return usagef("--kind %q: want wandering or pruning", kind)
@@ -91,19 +90,19 @@ favourite keys, which change every --wander steps.`,
 	return cmd
 }
 
-func openPictures(images, labels string, n int, seed uint64) (*samples.Images, error) {
+func openPictures(images, labels string, n int, seed uint64) (*model.Images, error) {
 	switch {
 	case images != "" && labels != "":
-		return samples.LoadImages(images, labels, samples.Share{Index: 0, Of: 1})
+		return model.LoadImages(images, labels, model.Share{Index: 0, Of: 1})
 	case images != "" || labels != "":
 		return nil, usagef("--images and --labels go together")
 	case n < 1:
 		return nil, usagef("--pictures %d: want 1 or more", n)
 	}
-	return samples.DrawImages(n, drawnSide, seed), nil
+	return model.DrawImages(n, drawnSide, seed), nil
 }
 
-func writeTrace(path string, uses trace.Trace) (totals recording.Totals, err error) {
+func writeTrace(path string, uses train.Trace) (totals recording.Totals, err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return totals, err

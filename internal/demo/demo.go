@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/planner/dataset"
 )
 
 // Options say what the demo shows.
@@ -132,7 +132,7 @@ func generate(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("making the data: %w", err)
 	}
-	n, err := synth.WriteLibsvm(f, synth.Text(synth.Options{
+	n, err := dataset.WriteLibsvm(f, dataset.SyntheticText(dataset.TextOptions{
 		Samples: 12_000, Features: 30_000, Topics: 20, Words: 75, Skew: 1.05, Noise: 0.01, Seed: 1,
 	}))
 	if err = errors.Join(err, f.Close()); err != nil {

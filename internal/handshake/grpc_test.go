@@ -11,7 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/test/certs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // quiet serves plans, of which there are none.
@@ -29,8 +29,8 @@ func (quiet) Watch(_ *api.WatchRequest, stream grpc.ServerStreamingServer[api.Pl
 // client's first words, are bounded by number, and keep nobody out. One that has
 // said so stays, however many come after it.
 func TestCallsBesideSilentConnections(t *testing.T) {
-	ours := certs.New(t, "ours")
-	mine := ours.Issue(t, t.TempDir(), "127.0.0.1", time.Now().Add(time.Hour), certs.Parts...)
+	ours := require.NewAuthority(t, "ours")
+	mine := ours.Issue(t, t.TempDir(), "127.0.0.1", time.Now().Add(time.Hour), require.CertificateParts...)
 	own, err := identity.Load(identity.Files{Cert: mine.Cert, Key: mine.Key, CA: mine.CA})
 	if err != nil {
 		t.Fatal(err)

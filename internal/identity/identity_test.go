@@ -9,22 +9,24 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/test/certs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
-func filesOf(f certs.Files) identity.Files { return identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA} }
+func filesOf(f require.Files) identity.Files {
+	return identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA}
+}
 
 // Files that are replaced are in use from the next look on, and files that cannot
 // be read leave those before in use.
 func TestFilesAreReadAgain(t *testing.T) {
-	ca, folder := certs.New(t, "ca"), t.TempDir()
-	files := filesOf(ca.Issue(t, folder, "first", time.Now().Add(time.Hour), certs.Parts...))
+	ca, folder := require.NewAuthority(t, "ca"), t.TempDir()
+	files := filesOf(ca.Issue(t, folder, "first", time.Now().Add(time.Hour), require.CertificateParts...))
 	i, err := identity.Load(files)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, _ := i.Current()
-	ca.Issue(t, folder, "second", time.Now().Add(time.Hour), certs.Parts...)
+	ca.Issue(t, folder, "second", time.Now().Add(time.Hour), require.CertificateParts...)
 	if same, _ := i.Current(); same != first {
 		t.Error("files were looked at twice within a second")
 	}
@@ -46,14 +48,14 @@ func TestFilesAreReadAgain(t *testing.T) {
 	if !bytes.Equal(look(), second) {
 		t.Error("another certificate is in use while the file is broken")
 	}
-	ca.Issue(t, folder, "third", time.Now().Add(time.Hour), certs.Parts...)
+	ca.Issue(t, folder, "third", time.Now().Add(time.Hour), require.CertificateParts...)
 	if bytes.Equal(look(), second) {
 		t.Error("the file that was mended is not in use")
 	}
 }
 
 func TestLoadSaysWhatIsWrong(t *testing.T) {
-	good := filesOf(certs.New(t, "ca").Issue(t, t.TempDir(), "a", time.Now().Add(time.Hour)))
+	good := filesOf(require.NewAuthority(t, "ca").Issue(t, t.TempDir(), "a", time.Now().Add(time.Hour)))
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,16 @@
 // In come texts that anybody may have written; out go a [Policy], a [Claim] to a
 // name, and what is wrong with the rest. Agents read, planner and agents settle who
 // has a name ([Assign]), proxies obey. It has no state and asks nobody.
+//
+// # Titles
+//
+// [Titles] keeps names of jobs and the wishes of their owners as the host's agent
+// reports them, for the processes of one origin: those in one cgroup and network
+// namespace. What is reported of one origin holds for no other, since a process could
+// otherwise claim the rights of another tenant's job.
+//
+// The codec for values looks up rules by name; the proxy looks up the codec of a
+// connection, and names for its metrics.
 package policy
 
 import (

@@ -3,6 +3,16 @@
 //
 // In comes a [page.Heatmap]; out go characters or an image. The command
 // psidecar heatmap calls it.
+//
+// # Colours
+//
+// A [Scale] maps counts to colours. The page, the terminal and the PNG share it, so
+// that a count has the same colour in all three.
+//
+// The scale is logarithmic, from the least count above 0 to the most, and spans at
+// least a factor of two: otherwise counts that hardly differ would take its opposite
+// ends. Its figures are in scale.json, from which the page is built too, with cases
+// that the tests of both check.
 package draw
 
 import (
@@ -16,7 +26,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/scale"
 )
 
 // Colours says what a terminal can show.
@@ -94,7 +103,7 @@ func Terminal(out io.Writer, h page.Heatmap, width int, colours Colours) error {
 	for _, name := range names {
 		label = max(label, utf8.RuneCountInString(name))
 	}
-	sc, inks := scale.Of(h.Counts), scale.Colours(true)
+	sc, inks := ScaleOf(h.Counts), ScaleColours(true)
 	counts, columns := squeeze(h.Counts, len(h.Blocks), max(width-label-1, 8))
 	for i, name := range names {
 		fmt.Fprintf(w, "%*s ", label, name)
@@ -177,7 +186,7 @@ func end(w io.Writer, colours Colours) {
 	}
 }
 
-func cell(w io.Writer, level int, inks *[scale.Levels]color.RGBA, colours Colours) {
+func cell(w io.Writer, level int, inks *[ScaleLevels]color.RGBA, colours Colours) {
 	c := inks[level]
 	switch colours {
 	case TrueColour:
@@ -195,5 +204,5 @@ func shade(level int) byte {
 	if level == 0 {
 		return shades[0]
 	}
-	return shades[1+level*(len(shades)-1)/scale.Levels]
+	return shades[1+level*(len(shades)-1)/ScaleLevels]
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/scale"
 )
 
 func sample(workers, blocks int) page.Heatmap {
@@ -88,14 +87,14 @@ func TestPNG(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Half of the cells of two workers by two blocks are the hottest, half are empty.
-	inks := scale.Colours(false)
+	inks := ScaleColours(false)
 	found := map[color.RGBA]int{}
 	for y := range img.Bounds().Dy() {
 		for x := range img.Bounds().Dx() {
 			found[color.RGBAModel.Convert(img.At(x, y)).(color.RGBA)]++
 		}
 	}
-	hot, none := found[inks[scale.Levels-1]], found[inks[0]]
+	hot, none := found[inks[ScaleLevels-1]], found[inks[0]]
 	if hot < 10_000 || none < 10_000 || hot > 2*none || none > 2*hot {
 		t.Errorf("%d pixels have the colour of the most, %d that of nothing", hot, none)
 	}

@@ -16,7 +16,6 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/scale"
 )
 
 // Sizes of the image.
@@ -33,7 +32,7 @@ const (
 // PNG writes the heatmap as an image: a row for each worker or stretch of time, a
 // column for each block, with names, the range of keys and the scale.
 func PNG(out io.Writer, h page.Heatmap) error {
-	sc, inks := scale.Of(h.Counts), scale.Colours(false)
+	sc, inks := ScaleOf(h.Counts), ScaleColours(false)
 	p := plot.New()
 	by, names := rowsOf(&h)
 	p.Title.Text = title(&h, by)
@@ -63,7 +62,7 @@ func PNG(out io.Writer, h page.Heatmap) error {
 }
 
 // picture has many pixels a cell: what draws it smooths from pixel to pixel.
-func picture(h page.Heatmap, sc scale.Scale, inks [scale.Levels]color.RGBA) image.Image {
+func picture(h page.Heatmap, sc Scale, inks [ScaleLevels]color.RGBA) image.Image {
 	counts, columns := squeeze(h.Counts, len(h.Blocks), 1536)
 	wide, high := 1+1024/columns, 1+512/len(h.Counts)
 	img := image.NewRGBA(image.Rect(0, 0, wide*columns, high*len(h.Counts)))
@@ -115,7 +114,7 @@ func rowTicks(names []string) plot.ConstantTicks {
 }
 
 // legend draws the scale's marks and their colours in a line.
-func legend(c draw.Canvas, sc scale.Scale, inks [scale.Levels]color.RGBA) {
+func legend(c draw.Canvas, sc Scale, inks [ScaleLevels]color.RGBA) {
 	style := plot.New().X.Tick.Label
 	style.XAlign, style.YAlign = draw.XLeft, draw.YBottom
 	side, x := vg.Points(11), c.Min.X

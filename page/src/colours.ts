@@ -1,9 +1,9 @@
-// The colour scale of the heatmaps, as package page/scale defines it for page,
+// The colour scale of the heatmaps, as package page/draw defines it for page,
 // terminal and PNG: one hue-shifting ramp whose lightness changes evenly, so that
 // it reads in grey and by colour-blind eyes too. On a light page nothing is white
 // and much is dark; on a dark page the reverse.
 
-import scale from "../scale/scale.json";
+import scale from "../draw/scale.json";
 
 type RGB = readonly [number, number, number];
 

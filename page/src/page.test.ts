@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { ends, extent, level, marks, ramp } from "./colours";
-import scale from "../scale/scale.json";
+import scale from "../draw/scale.json";
 import { bytes, count, digits, duration, key, percent } from "./format";
 import { middles, paint } from "./grid";
 import { adviceText, followersText, places, steps } from "./codecs";

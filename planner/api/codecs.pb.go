@@ -354,7 +354,7 @@ type CodecRules struct {
 	// version rises with each change.
 	Version uint64      `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Jobs    []*JobRules `protobuf:"bytes,2,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	// sums are rules of package planner/api/sums.
+	// sums are rules of package planner/api/measure.
 	Sums          []*JobRules `protobuf:"bytes,3,rep,name=sums,proto3" json:"sums,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

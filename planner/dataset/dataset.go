@@ -2,6 +2,31 @@
 // a file in, plain or compressed, batches of rows out, in order, parsed on all
 // cores and without holding the text. The graph builder, the partition and
 // score commands and the training job read through it.
+//
+// # Synthetic data
+//
+// [SyntheticText], [SyntheticClicks] and [SyntheticSentences] make training data from
+// a seed, for machines without a real data set and for tests that need one of any
+// size. Texts have power-law word frequencies, topics that rows share, rows of unit
+// length, and labels that a linear model can learn. Clicks have numeric and
+// categorical columns of very different cardinality, and an outcome that depends on
+// single columns and on pairs of them.
+//
+// The same options always give the same rows. psjob trains on them; tests and
+// benchmarks of the partitioners use them as well.
+//
+// # Hashing
+//
+// A [Hasher] makes training data smaller before it is partitioned (DW23 sections 3.2
+// and 4). A row of any length becomes a row of at most Bins features out of Bins <<
+// Bits, and similar rows keep sharing features in proportion to their similarity.
+// psidecar's hash and partition commands call it row by row while they read.
+//
+// Both schemes are from Li, Li and Zhang, "Re-Randomized Densification for One
+// Permutation Hashing and Bin-Wise Consistent Weighted Sampling" (NeurIPS 2019), which
+// DW23 cites: [OPH] for sets, [BCWS] for weights. Either draws one sample a bin from a
+// row; the sample's code of Bits bits, with the bin's number, is the new feature
+// (b-bit hashing for linear models).
 package dataset
 
 // MaxID is the largest feature id that may stand in a file.

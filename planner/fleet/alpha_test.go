@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/forms"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -30,7 +29,7 @@ func TestAlphaOfAllHosts(t *testing.T) {
 		}
 		return &api.HostReport{Host: name, Jobs: []*api.JobReport{r}}
 	}
-	a, err := page.AlphaOf(stateOf(host("a", "worker0", "worker1"), host("b", "worker2", "worker3")), "j:1", 64, forms.Cluster{})
+	a, err := page.AlphaOf(stateOf(host("a", "worker0", "worker1"), host("b", "worker2", "worker3")), "j:1", 64, page.FormCluster{})
 	if err != nil {
 		t.Fatal(err)
 	}

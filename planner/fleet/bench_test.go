@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/forms"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -46,7 +45,7 @@ func BenchmarkAlphaOfAThousandHosts(b *testing.B) {
 	}
 	before := used()
 	for b.Loop() {
-		if _, err := page.AlphaOf(s, "j", 64, forms.Cluster{}); err != nil {
+		if _, err := page.AlphaOf(s, "j", 64, page.FormCluster{}); err != nil {
 			b.Fatal(err)
 		}
 	}

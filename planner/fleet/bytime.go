@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -20,8 +19,8 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 		return h, err
 	}
 	h.Times = page.RowsOf(s.began(q.Range.From, now), ended(q.Range.To, now), q.Rows)
-	grids := make([]*grid.Grid, len(h.Times))
-	var all []*grid.Grid
+	grids := make([]*page.Grid, len(h.Times))
+	var all []*page.Grid
 	for i, row := range h.Times {
 		reports, _, err := s.during(job, row)
 		if err != nil {
@@ -31,8 +30,8 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 			all = append(all, grids[i])
 		}
 	}
-	firsts := grid.Common(all)
-	sums := make([][]grid.Sums, len(grids))
+	firsts := page.CommonEdges(all)
+	sums := make([][]page.Sums, len(grids))
 	for i, g := range grids {
 		if g != nil {
 			sums[i] = g.Regroup(firsts)[0]
@@ -71,8 +70,8 @@ func ended(to, now time.Time) time.Time {
 
 // used adds up, in one row, what the workers that were asked for did, in the
 // blocks that all hosts' reports have; nil where they did nothing.
-func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobReport) *grid.Grid {
-	var grids []*grid.Grid
+func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobReport) *page.Grid {
+	var grids []*page.Grid
 	for _, r := range reports {
 		h.Exact = h.Exact && r.GetExact()
 		h.SampledOneIn = max(h.SampledOneIn, r.GetSampledOneIn())
@@ -86,7 +85,7 @@ func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobRe
 			grids = append(grids, gridOf(r, rows, 2))
 		}
 	}
-	sum := &grid.Grid{Firsts: grid.Common(grids), Rows: make([][]grid.Sums, 1)}
+	sum := &page.Grid{Firsts: page.CommonEdges(grids), Rows: make([][]page.Sums, 1)}
 	for _, g := range grids {
 		add(&sum.Rows[0], g.Regroup(sum.Firsts)[0])
 	}
@@ -97,7 +96,7 @@ func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobRe
 }
 
 // add adds the figures of one row to those of another.
-func add(to *[]grid.Sums, row []grid.Sums) {
+func add(to *[]page.Sums, row []page.Sums) {
 	if *to == nil {
 		*to = row
 		return
@@ -110,13 +109,13 @@ func add(to *[]grid.Sums, row []grid.Sums) {
 }
 
 // inUse joins blocks in which nothing was used with the one before.
-func inUse(firsts []uint64, sums [][]grid.Sums) ([]uint64, [][]grid.Sums) {
+func inUse(firsts []uint64, sums [][]page.Sums) ([]uint64, [][]page.Sums) {
 	var kept []uint64
-	rows := make([][]grid.Sums, len(sums))
+	rows := make([][]page.Sums, len(sums))
 	for b, first := range firsts {
 		used := false
 		for _, row := range sums {
-			used = used || row != nil && row[b] != grid.Sums{}
+			used = used || row != nil && row[b] != page.Sums{}
 		}
 		if !used {
 			continue
@@ -132,9 +131,9 @@ func inUse(firsts []uint64, sums [][]grid.Sums) ([]uint64, [][]grid.Sums) {
 }
 
 // coarser joins each so many neighbouring blocks.
-func coarser(firsts []uint64, sums [][]grid.Sums, each int) ([]uint64, [][]grid.Sums) {
+func coarser(firsts []uint64, sums [][]page.Sums, each int) ([]uint64, [][]page.Sums) {
 	var kept []uint64
-	rows := make([][]grid.Sums, len(sums))
+	rows := make([][]page.Sums, len(sums))
 	for b := 0; b < len(firsts); b += each {
 		kept = append(kept, firsts[b])
 		for i, row := range sums {
@@ -143,7 +142,7 @@ func coarser(firsts []uint64, sums [][]grid.Sums, each int) ([]uint64, [][]grid.
 			}
 			sum := row[b : b+1 : b+1]
 			for _, more := range row[b+1 : min(b+each, len(row))] {
-				add(&sum, []grid.Sums{more})
+				add(&sum, []page.Sums{more})
 			}
 			rows[i] = append(rows[i], sum[0])
 		}

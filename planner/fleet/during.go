@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -176,7 +175,7 @@ func usesMinus(d, last, first *api.JobReport) {
 		}
 	}
 	after, before := gridOf(last, rows, len(rows)), gridOf(first, rows, len(rows))
-	firsts := grid.Common([]*grid.Grid{after, before})
+	firsts := page.CommonEdges([]*page.Grid{after, before})
 	keys := keysIn([]*api.JobReport{last}, firsts)
 	for i, f := range firsts {
 		end := uint64(math.MaxUint64)

@@ -6,14 +6,13 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
 // gridOf lays a report's uses out as a grid of n rows, those of a worker in row
 // rows[name]; workers that rows does not name share the first.
-func gridOf(r *api.JobReport, rows map[string]int, n int) *grid.Grid {
-	g := &grid.Grid{Firsts: []uint64{}, Rows: make([][]grid.Sums, n)}
+func gridOf(r *api.JobReport, rows map[string]int, n int) *page.Grid {
+	g := &page.Grid{Firsts: []uint64{}, Rows: make([][]page.Sums, n)}
 	for i, b := range r.GetBlocks() {
 		first := b.GetFirst()
 		if i == 0 {
@@ -24,7 +23,7 @@ func gridOf(r *api.JobReport, rows map[string]int, n int) *grid.Grid {
 	for _, u := range r.GetUses() {
 		row := &g.Rows[rows[u.GetWorker()]]
 		if *row == nil {
-			*row = make([]grid.Sums, len(g.Firsts))
+			*row = make([]page.Sums, len(g.Firsts))
 		}
 		for i := range *row { // a node may have been known by two names
 			for p, n := range []uint64{u.GetPulls()[i], u.GetPushes()[i], u.GetPulledBytes()[i], u.GetPushedBytes()[i]} {
@@ -56,7 +55,7 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	for i, name := range h.Workers {
 		rows[name] = i
 	}
-	var grids []*grid.Grid
+	var grids []*page.Grid
 	for _, r := range reports {
 		h.Exact = h.Exact && r.GetExact()
 		h.SampledOneIn = max(h.SampledOneIn, r.GetSampledOneIn())
@@ -64,7 +63,7 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 			grids = append(grids, gridOf(r, rows, len(rows)))
 		}
 	}
-	firsts := grid.Common(grids)
+	firsts := page.CommonEdges(grids)
 	if each := (len(firsts) + q.Blocks - 1) / max(q.Blocks, 1); each > 1 {
 		h.Finest = false
 		coarse := firsts[:0:0]
@@ -74,11 +73,11 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 		firsts = coarse
 	}
 	keys := keysIn(reports, firsts)
-	sums := make([][]grid.Sums, len(h.Workers))
+	sums := make([][]page.Sums, len(h.Workers))
 	for _, g := range grids {
 		for w, row := range g.Regroup(firsts) {
 			if sums[w] == nil {
-				sums[w] = make([]grid.Sums, len(firsts))
+				sums[w] = make([]page.Sums, len(firsts))
 			}
 			for b := range row {
 				for p := range row[b] {
@@ -118,7 +117,7 @@ func blockOf(firsts []uint64, key uint64) uint64 {
 
 // fill puts the blocks that were asked for into the heatmap, a row of counts for
 // each of sums, which is nil where nothing was used.
-func fill(h *page.Heatmap, q page.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]grid.Sums) {
+func fill(h *page.Heatmap, q page.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]page.Sums) {
 	h.Counts = make([][]uint64, len(sums))
 	for i, first := range firsts {
 		last := uint64(math.MaxUint64)

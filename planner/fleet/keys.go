@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/grid"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -122,7 +121,7 @@ func envelope(points []page.SkewPoint) []page.SkewPoint {
 // distinct returns how many keys the job has, or at least has: hosts may use
 // the same keys, and only in blocks is known how many.
 func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
-	var grids []*grid.Grid
+	var grids []*page.Grid
 	users := 0
 	for _, r := range reports {
 		if r.GetDistinctKeys() == 0 {
@@ -131,7 +130,7 @@ func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
 		users++
 		keys = max(keys, r.GetDistinctKeys())
 		if len(r.GetBlocks()) > 0 {
-			g := &grid.Grid{Firsts: []uint64{0}}
+			g := &page.Grid{Firsts: []uint64{0}}
 			for _, b := range r.GetBlocks()[1:] {
 				g.Firsts = append(g.Firsts, b.GetFirst())
 			}
@@ -140,7 +139,7 @@ func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
 	}
 	if users > 1 && len(grids) > 0 {
 		sum := uint64(0)
-		for _, n := range keysIn(reports, grid.Common(grids)) {
+		for _, n := range keysIn(reports, page.CommonEdges(grids)) {
 			sum += n
 		}
 		keys = max(keys, sum)

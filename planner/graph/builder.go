@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // blockEdges is the number of edges that are kept together while building.
@@ -121,7 +120,7 @@ func (b *Builder) Build(ctx context.Context) (*Graph, error) {
 	if len(g.features) >= math.MaxInt32 {
 		return nil, fmt.Errorf("more than %d different parameters: hash the feature ids to fewer", math.MaxInt32)
 	}
-	g.sampleParams = pages.Make[uint32](int(b.edges))
+	g.sampleParams = MakeHuge[uint32](int(b.edges))
 	if err := b.renumber(ctx, numbers, g.sampleParams); err != nil {
 		return nil, err
 	}

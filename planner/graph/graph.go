@@ -2,6 +2,13 @@
 // training job: an edge joins a data sample and a parameter that the sample
 // uses (DWW21 section 3.4, DW23 section 3.1). It is built once, kept in
 // compressed form in both directions, and read by the partitioners.
+//
+// # Memory
+//
+// [MakeHuge] allocates large tables that are accessed in random order, the graph's and
+// the partitioners', on huge pages. With pages of 4 KiB nearly every access to such a
+// table misses the TLB as well as the cache, and the page walk takes longer than the
+// access itself.
 package graph
 
 import (

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // sortRows brings each sample's parameters into ascending order and drops
@@ -48,7 +46,7 @@ func (g *Graph) sortRows(ctx context.Context) error {
 func (g *Graph) transposeParallel(ctx context.Context) error {
 	m := len(g.features)
 	// While filling, paramStart[p+1] is where the next sample of p goes.
-	g.paramStart = pages.Make[int64](m + 2)
+	g.paramStart = MakeHuge[int64](m + 2)
 	next := g.paramStart[1:]
 	err := inRanges(ctx, m, func(from, to int) {
 		for _, p := range g.sampleParams {
@@ -63,7 +61,7 @@ func (g *Graph) transposeParallel(ctx context.Context) error {
 	for p := range m {
 		next[p+1] += next[p]
 	}
-	g.paramSamples = pages.Make[uint32](len(g.sampleParams))
+	g.paramSamples = MakeHuge[uint32](len(g.sampleParams))
 	// Ranges of about the same number of edges.
 	cores := runtime.GOMAXPROCS(0)
 	bounds := make([]int, cores+1)

@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
-	"github.com/psidecar/psidecar/test/memory"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -70,7 +70,7 @@ func (f *fleet) round(ctx context.Context, first, second []uint64) {
 // planClient is a client of the service.
 func planClient(t *testing.T, s *plans.Service) api.PlansClient {
 	t.Helper()
-	return api.NewPlansClient(memory.Serve(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
+	return api.NewPlansClient(require.ServeInMemory(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
 }
 
 func (f *fleet) shown(t *testing.T) *api.JobPlan {

@@ -4,6 +4,25 @@
 // In come ranges of keys and their owners; out goes the owner of any key. The
 // planner's strategies, its store and its service use it. Servers are named by
 // their rank.
+//
+// # Parts
+//
+// A [PartSearch] finds the number of parts into which a large value is best divided,
+// from measured steps: section 3.2 of Parallax (Kim and others 2019). With more parts
+// more processors and links work on the value at once, but each part costs requests of
+// its own. So a step takes about
+//
+//	theta0 + theta1/P + theta2 P
+//
+// with P parts. The search names the P to measure next, takes the duration of a step,
+// and ends with a P and the fit. It has no clock and measures nothing itself.
+//
+// # Placement
+//
+// A [Placement] names the server that owns each key before a job starts. `psidecar
+// partition --out` writes it as JSON (FORMAT.md), `--placement` of proxy and up reads
+// it. A key without an entry stays at home, with the server whose PS-lite range
+// contains it.
 package plan
 
 import "math"

@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
-	"github.com/psidecar/psidecar/test/memory"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // client serves s over gRPC in memory.
 func client(t *testing.T, s *Service) api.PlansClient {
 	t.Helper()
-	return api.NewPlansClient(memory.Serve(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
+	return api.NewPlansClient(require.ServeInMemory(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
 }
 
 func newService(t *testing.T, s store.Store, o Options) *Service {

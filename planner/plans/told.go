@@ -21,7 +21,7 @@ func newTold(e *api.PlanEvent) *told {
 	return &told{e, sync.OnceValues(func() ([]byte, error) { return proto.Marshal(e) })}
 }
 
-// Encoded returns the event as on the wire; see package planner/reports.
+// Encoded returns the event as on the wire; see package planner.
 func (t *told) Encoded() ([]byte, error) { return t.encode() }
 
 func (t *told) key() runKey { return runKey{t.GetJob(), plan.Run(t.GetRun())} }

@@ -7,10 +7,8 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/hashing"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
@@ -32,19 +30,19 @@ type HashedSide struct {
 	// Report is that of the partition; it also has the random baseline.
 	Report *Report `json:"partition"`
 	// Accuracy is nil, JSON null, where the labels are not of two classes.
-	Accuracy *hashing.Accuracy `json:"accuracy"`
+	Accuracy *dataset.Accuracy `json:"accuracy"`
 }
 
 // CompareHashed hashes a data set, partitions it before and after among o.K
 // machines and trains on both. The hashed rows are returned as well.
-func CompareHashed(ctx context.Context, rows *dataset.Rows, h hashing.Options, al algorithm.Algorithm, o partition.Options) (*HashReport, *dataset.Rows, error) {
-	hashed, err := hashing.HashDataset(ctx, rows, h)
+func CompareHashed(ctx context.Context, rows *dataset.Rows, h dataset.HashOptions, al Algorithm, o partition.Options) (*HashReport, *dataset.Rows, error) {
+	hashed, err := dataset.HashDataset(ctx, rows, h)
 	if err != nil {
 		return nil, nil, fmt.Errorf("hashing: %w", err)
 	}
 	r := &HashReport{Scheme: h.Scheme.String(), Bins: h.Bins, Bits: h.Bits}
 	if r.Bits == 0 {
-		r.Bits = hashing.DefaultBits
+		r.Bits = dataset.DefaultHashBits
 	}
 	if err := r.Before.measure(ctx, rows, al, o); err != nil {
 		return nil, nil, fmt.Errorf("before hashing: %w", err)
@@ -55,7 +53,7 @@ func CompareHashed(ctx context.Context, rows *dataset.Rows, h hashing.Options, a
 	return r, hashed, nil
 }
 
-func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al algorithm.Algorithm, o partition.Options) error {
+func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al Algorithm, o partition.Options) error {
 	var b graph.Builder
 	if err := b.Add(rows); err != nil {
 		return err
@@ -80,9 +78,9 @@ func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al algorit
 		return err
 	}
 	s.TextBytes = int64(size)
-	accuracy, err := hashing.Evaluate(ctx, rows, o.Seed)
+	accuracy, err := dataset.Evaluate(ctx, rows, o.Seed)
 	switch {
-	case errors.Is(err, hashing.ErrNotTwoClasses):
+	case errors.Is(err, dataset.ErrNotTwoClasses):
 	case err != nil:
 		return fmt.Errorf("training: %w", err)
 	default:

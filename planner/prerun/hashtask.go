@@ -5,25 +5,23 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/hashing"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
 // HashOptions say how rows are hashed.
-type HashOptions = hashing.Options
+type HashOptions = dataset.HashOptions
 
 // DefaultHashBits are the bits of a hashed feature's code, by default.
-const DefaultHashBits = hashing.DefaultBits
+const DefaultHashBits = dataset.DefaultHashBits
 
 // A HashTask hashes training data and says what that costs, as psidecar hash does.
 type HashTask struct {
 	Input     Input // with Hash
 	K         int   // machines, for the report on traffic
 	Seed      uint64
-	Algorithm algorithm.Algorithm // for the report on traffic
-	Out       string              // file for the hashed set; empty: none
+	Algorithm Algorithm // for the report on traffic
+	Out       string    // file for the hashed set; empty: none
 }
 
 // Run reads and hashes the data, measures both and writes the hashed set. That Out cannot
@@ -57,10 +55,10 @@ type HashSchemeError struct{ error }
 func ParseHash(scheme string, bins, bits int, seed uint64) (*HashOptions, error) {
 	o := &HashOptions{Bins: bins, Bits: bits, Seed: seed}
 	var err error
-	if o.Scheme, err = hashing.ParseScheme(scheme); err != nil {
+	if o.Scheme, err = dataset.ParseHashScheme(scheme); err != nil {
 		return nil, HashSchemeError{err}
 	}
-	_, err = hashing.New(*o)
+	_, err = dataset.NewHasher(*o)
 	return o, err
 }
 

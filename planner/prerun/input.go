@@ -9,7 +9,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/hashing"
 )
 
 // An Input is training data as it is partitioned: a file, or what hashing
@@ -18,7 +17,7 @@ type Input struct {
 	Path string
 	// Hash, where not nil, hashes each row (DW23 section 4); the graph and the
 	// shards are then those of the hashed rows.
-	Hash     *hashing.Options
+	Hash     *dataset.HashOptions
 	Progress func(done float64) // of reading; may be nil
 }
 
@@ -51,11 +50,11 @@ func (in Input) readRows(ctx context.Context, each func(rows *dataset.Rows, hash
 	if in.Hash == nil {
 		return dataset.ReadFile(ctx, in.Path, o, func(rows *dataset.Rows) error { return each(rows, nil) })
 	}
-	h, err := hashing.New(*in.Hash)
+	h, err := dataset.NewHasher(*in.Hash)
 	if err != nil {
 		return err
 	}
-	crew := []*hashing.Hasher{h}
+	crew := []*dataset.Hasher{h}
 	for len(crew) < runtime.GOMAXPROCS(0) {
 		crew = append(crew, h.Clone())
 	}
@@ -69,7 +68,7 @@ func (in Input) readRows(ctx context.Context, each func(rows *dataset.Rows, hash
 }
 
 // hashRows hashes a batch, each hasher a part of it.
-func hashRows(crew []*hashing.Hasher, rows *dataset.Rows) ([][]uint64, error) {
+func hashRows(crew []*dataset.Hasher, rows *dataset.Rows) ([][]uint64, error) {
 	hashed := make([][]uint64, rows.Len())
 	var group errgroup.Group
 	for i, h := range crew {

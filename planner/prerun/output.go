@@ -11,7 +11,7 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // ShardName returns the name of machine i's part of the data.
@@ -30,7 +30,7 @@ type Output struct {
 // assignment.txt as [partition.ReadAssignment] reads it, and placement.json.
 // It reads the input once more.
 func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partition.Assignment) error {
-	p, err := placement.New(g, a, out.K, out.KeyMap.Key)
+	p, err := plan.NewPlacement(g, a, out.K, out.KeyMap.Key)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partit
 	if err := out.assignment(a); err != nil {
 		return err
 	}
-	return placement.WriteFile(filepath.Join(out.Dir, "placement.json"), p)
+	return plan.WritePlacementFile(filepath.Join(out.Dir, "placement.json"), p)
 }
 
 // Prepare makes the directory and refuses one that cannot be written to, or that

@@ -1,6 +1,12 @@
 // Package prerun plans before a run: training data in, a partition of samples
 // and parameters out, with a report that judges it, and the files that a job
 // and the proxies take. The commands partition and score call it.
+//
+// # Algorithms
+//
+// [AllAlgorithms] lists the partitioners that users choose by name; the command line,
+// the evaluation and the benchmarks take them from it. Each is one pure function of
+// package partition or of a package below it.
 package prerun
 
 import (
@@ -10,7 +16,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 )
@@ -66,7 +71,7 @@ type Baseline struct {
 const baselineSeeds = 5
 
 // Run partitions g by the algorithm and checks that the result satisfies o.
-func Run(ctx context.Context, g *graph.Graph, al algorithm.Algorithm, o partition.Options) (*partition.Assignment, *Cost, error) {
+func Run(ctx context.Context, g *graph.Graph, al Algorithm, o partition.Options) (*partition.Assignment, *Cost, error) {
 	m := newMeter()
 	o.Phase = m.begin
 	a, err := al.Partition(ctx, g, o)

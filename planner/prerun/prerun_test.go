@@ -14,12 +14,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/hashing"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +93,7 @@ func TestRandomBaselineIsTheMeanOfFiveSeeds(t *testing.T) {
 
 func TestRunRefusesAWrongAnswer(t *testing.T) {
 	g := graphOf(t, Input{Path: writeData(t, twoTopics)})
-	lame := algorithm.Algorithm{Name: "lame", Partition: func(_ context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
+	lame := Algorithm{Name: "lame", Partition: func(_ context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
 		return &partition.Assignment{Samples: make([]int32, g.Samples()), Params: make([]int32, g.Params())}, nil
 	}}
 	if _, _, err := Run(t.Context(), g, lame, partition.Options{K: 2}); err == nil || !strings.Contains(err.Error(), "lame gave no valid answer: machine 0 holds") {
@@ -127,7 +125,7 @@ func TestOutput(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %q", name, got, err, want)
 		}
 	}
-	p, err := placement.ReadFile(filepath.Join(out.Dir, "placement.json"))
+	p, err := plan.ReadPlacementFile(filepath.Join(out.Dir, "placement.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +179,7 @@ func TestOutputOfChangedData(t *testing.T) {
 }
 
 func TestHashedInput(t *testing.T) {
-	in := Input{Path: writeData(t, twoTopics), Hash: &hashing.Options{Bins: 16, Seed: 1}}
+	in := Input{Path: writeData(t, twoTopics), Hash: &dataset.HashOptions{Bins: 16, Seed: 1}}
 	g := graphOf(t, in)
 	if g.Samples() != 4 || g.Edges() != 4*16 {
 		t.Fatalf("%d samples, %d edges, want 4 and 64", g.Samples(), g.Edges())

@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/partition/stream"
 
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // Streaming is the part of a report that only a streamed partition has.
@@ -125,7 +125,7 @@ type streamFiles struct {
 	shards     []*dataset.Writer
 	assignment *bufio.Writer
 	placement  *bufio.Writer
-	keys       *placement.Writer
+	keys       *plan.PlacementWriter
 	keyMap     dataset.KeyMap
 	byKey      *stream.SpillSorter // of the keys and owners
 	line       []byte
@@ -175,13 +175,13 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 		return nil, err
 	}
 	s.placement = bufio.NewWriterSize(f, 256<<10)
-	p := &placement.Placement{K: out.K, Algorithm: "stream", Server: out.Servers}
+	p := &plan.Placement{K: out.K, Algorithm: "stream", Server: out.Servers}
 	if p.Server == nil {
 		for i := range out.K {
 			p.Server = append(p.Server, i)
 		}
 	}
-	if s.keys, err = placement.NewWriter(s.placement, p); err != nil {
+	if s.keys, err = plan.NewPlacementWriter(s.placement, p); err != nil {
 		return nil, err
 	}
 	s.byKey, err = stream.NewSpillSorter(o.Scratch, sortBytes)

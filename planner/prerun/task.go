@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 )
@@ -16,9 +15,9 @@ import (
 // A Task is a partition of training data before a run, as psidecar partition makes it.
 type Task struct {
 	Input      Input
-	Algorithms []algorithm.Algorithm // each is run; of several none is written
-	Output     Output                // Dir empty: nothing is written
-	K          int                   // machines
+	Algorithms []Algorithm // each is run; of several none is written
+	Output     Output      // Dir empty: nothing is written
+	K          int         // machines
 	Seed       uint64
 	Theta      int64         // most parameters, or bytes with Rules, that a machine may use; 0: no bound
 	Capacity   []float64     // of the samples, by machine; nil: equal
@@ -34,15 +33,15 @@ type Task struct {
 }
 
 // Algorithms returns the names of all algorithms.
-func Algorithms() []string { return algorithm.Names() }
+func Algorithms() []string { return AlgorithmNames() }
 
 // FindAlgorithms returns the algorithm of a name, or all.
-func FindAlgorithms(name string, all bool) ([]algorithm.Algorithm, error) {
+func FindAlgorithms(name string, all bool) ([]Algorithm, error) {
 	if all {
-		return algorithm.All(), nil
+		return AllAlgorithms(), nil
 	}
-	al, err := algorithm.Find(name)
-	return []algorithm.Algorithm{al}, err
+	al, err := FindAlgorithm(name)
+	return []Algorithm{al}, err
 }
 
 // Run reads the data, divides it by each algorithm, judges the results and writes what

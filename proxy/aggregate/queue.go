@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -21,7 +21,7 @@ type Link struct {
 	Destination netip.AddrPort
 	// Wanted reports whether pushes of a job, by its scheduler's address, are to be summed
 	// whose keys lie in a range.
-	Wanted func(job string, keys sums.Keys) bool
+	Wanted func(job string, keys measure.KeyRange) bool
 	// Drops reports whether a rule leaves values out of pushes for good, or by what this
 	// worker alone has pulled.
 	Drops func() bool

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 
-	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -52,14 +52,14 @@ func (s *subject) equal(o *subject) bool {
 }
 
 // span returns a range in which all keys lie; PS-lite's keys are in order.
-func (s *subject) span() sums.Keys {
+func (s *subject) span() measure.KeyRange {
 	n := len(s.keys)
 	if n < 8 || n%8 != 0 {
-		return sums.All
+		return measure.AllKeys
 	}
-	k := sums.Keys{First: binary.LittleEndian.Uint64(s.keys), Last: binary.LittleEndian.Uint64(s.keys[n-8:])}
+	k := measure.KeyRange{First: binary.LittleEndian.Uint64(s.keys), Last: binary.LittleEndian.Uint64(s.keys[n-8:])}
 	if k.Last < k.First {
-		return sums.All
+		return measure.AllKeys
 	}
 	return k
 }

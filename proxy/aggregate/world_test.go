@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/api/sums"
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -104,7 +104,7 @@ func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration) *world
 // connect makes a worker's connection, whose first pushes have gone.
 func (w *world) connect(k *worker) {
 	k.queue = w.table.Queue(Link{
-		Scope: scope, Destination: address(8), Wake: func() {}, Wanted: func(string, sums.Keys) bool { return true }, Drops: func() bool { return false },
+		Scope: scope, Destination: address(8), Wake: func() {}, Wanted: func(string, measure.KeyRange) bool { return true }, Drops: func() bool { return false },
 		Unsent: func() int { return k.unsent }, Unacked: func() int { return k.unsent + len(k.link) },
 	})
 	k.queue.Ready(zmtp.Ready{Identity: pslite.AppendIdentity(nil, k.id)})

@@ -21,12 +21,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/proxy/called"
 
-	"github.com/psidecar/psidecar/proxy/guard"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
@@ -71,7 +70,7 @@ type Daemon struct {
 	opts     Options
 	proxy    *proxy.Proxy
 	follower *follower   // nil: there is no planner
-	guard    guard.Guard // of jobs whose requests are routed
+	guard    proxy.Guard // of jobs whose requests are routed
 	// agent is who hands over listeners; nil: none yet.
 	agent    atomic.Pointer[handover.Client]
 	oldAgent sync.Once // that it does not tell whose ports are whose was said
@@ -82,7 +81,7 @@ type Daemon struct {
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	d := &Daemon{}
 	if o.Proxy.Titles == nil {
-		o.Proxy.Titles = &called.Table{}
+		o.Proxy.Titles = &policy.Titles{}
 	}
 	if o.Socket != "" || o.Connect != nil {
 		o.Proxy.Reach.Owner = d.owner
@@ -98,7 +97,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, err
 	}
 	if r := o.Rules; r != nil {
-		d.follower = newFollower(followOptions{Planner: r.Address, Credentials: r.Credentials, Host: r.Host, Dial: mark.GRPC(o.Proxy.Mark, slog.Default()),
+		d.follower = newFollower(followOptions{Planner: r.Address, Credentials: r.Credentials, Host: r.Host, Dial: dial.MarkGRPC(o.Proxy.Mark, slog.Default()),
 			Codec: o.Proxy.Values, Advise: d.proxy.Advise, Measures: d.proxy.Measures, Sums: d.proxy.SetSums})
 	}
 	return d, nil
@@ -146,7 +145,7 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 	d.proxy.TellFull(client.SetFull)
 	client.LastPushes(d.proxy.LastPush)
 	client.Titles(func(t handover.Title) {
-		d.opts.Proxy.Titles.Set(originOf(t.Cgroup, t.Netns), t.Job, called.Title{Name: t.Name, Wishes: t.Wishes})
+		d.opts.Proxy.Titles.Set(originOf(t.Cgroup, t.Netns), t.Job, policy.JobTitle{Name: t.Name, Wishes: t.Wishes})
 	})
 	d.guard.Intercepting(client)
 	d.agent.Store(client)
@@ -173,7 +172,7 @@ func (d *Daemon) serve(ctx context.Context, l *handover.Listener) error {
 	if l.Mesh {
 		return d.proxy.ServeLinks(ctx, l, l.Netns)
 	}
-	defer d.guard.Add(guard.Listener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
+	defer d.guard.Add(proxy.GuardedListener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
 	return d.proxy.Serve(ctx, proxy.Listener{
 		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: originOf(l.Cgroup, l.Netns),
 		Scope: jobs.Scope{Cgroup: l.Cgroup, Netns: l.Netns},

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -123,7 +123,7 @@ func TestRoutedConnectionsStayInTheMesh(t *testing.T) {
 	free.Close() // nobody takes links there
 	start(t, Options{Proxy: proxy.Options{MeshPort: port},
 		Forward: []proxy.Listener{{Listener: in, Destination: proxy.Fixed(addrOf(server))}},
-		Routing: &jobs.Options{Dir: t.TempDir(), Host: "h", Placement: &placement.Placement{K: 1, Server: []int{0}}}})
+		Routing: &jobs.Options{Dir: t.TempDir(), Host: "h", Placement: &plan.Placement{K: 1, Server: []int{0}}}})
 	if back, err := say(t, in.Addr(), "hello"); err == nil && back != "" {
 		t.Errorf("%q came back from a host without a proxy", back)
 	}

@@ -28,10 +28,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/psidecar/psidecar/internal/retry"
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
-	"github.com/psidecar/psidecar/planner/api/sums"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
@@ -45,7 +44,7 @@ type followOptions struct {
 	// Codec gets the rules; nil: this proxy has none, and says so.
 	Codec *values.Codec
 	// Sums, where not nil, gets the rules on sums, by job.
-	Sums func(map[string][]sums.Rule)
+	Sums func(map[string][]measure.SumRule)
 	// Advise tries codecs for so long and reports by job.
 	Advise func(ctx context.Context, during time.Duration) (map[string]advice.Report, error)
 	// Measures, where not nil, says which measures hold for which jobs.
@@ -80,7 +79,7 @@ func (f *follower) Run(ctx context.Context) error {
 	told := ""
 	options := append(slices.Clone(f.opts.Dial), grpc.WithTransportCredentials(f.opts.Credentials),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
-	return retry.Connect(ctx, f.opts.Planner, options, retry.Planner(again), func(ctx context.Context, conn *grpc.ClientConn) bool {
+	return dial.Connect(ctx, f.opts.Planner, options, dial.PausePlanner(again), func(ctx context.Context, conn *grpc.ClientConn) bool {
 		err := f.session(ctx, api.NewCodecsClient(conn))
 		if text := status.Convert(err).Message(); ctx.Err() == nil && text != told {
 			told = text
@@ -252,10 +251,10 @@ func parse(all *api.CodecRules) ([]values.Rule, error) {
 }
 
 // parseSums returns the rules on sums by job.
-func parseSums(all *api.CodecRules) (map[string][]sums.Rule, error) {
-	rules := map[string][]sums.Rule{}
+func parseSums(all *api.CodecRules) (map[string][]measure.SumRule, error) {
+	rules := map[string][]measure.SumRule{}
 	for _, j := range all.GetSums() {
-		own, err := sums.Parse(j.GetRules())
+		own, err := measure.ParseSumRules(j.GetRules())
 		if err != nil {
 			return nil, fmt.Errorf("sums of job %s: %w", j.GetJob(), err)
 		}

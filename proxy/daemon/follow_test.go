@@ -11,19 +11,19 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/api/sums"
-	"github.com/psidecar/psidecar/planner/codecs"
+	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// planner serves a planner's codecs at an address until stop is called.
-func planner(t *testing.T, address string) (s *codecs.Service, at string, stop func()) {
+// servePlanner serves a planner's codecs at an address until stop is called.
+func servePlanner(t *testing.T, address string) (s *planner.Codecs, at string, stop func()) {
 	t.Helper()
-	s, err := codecs.New(t.Context(), &store.Memory{})
+	s, err := planner.NewCodecs(t.Context(), &store.Memory{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func planner(t *testing.T, address string) (s *codecs.Service, at string, stop f
 	}
 }
 
-func set(t *testing.T, s *codecs.Service, job, rules string) {
+func set(t *testing.T, s *planner.Codecs, job, rules string) {
 	t.Helper()
 	if _, err := s.Set(t.Context(), &api.JobRules{Job: job, Rules: rules}); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func await(t *testing.T, what string, ok func() bool) {
 // refused whole, and the last good ones hold, also when the planner goes away and
 // until another one says otherwise.
 func TestRulesAreTakenUp(t *testing.T) {
-	s, at, stop := planner(t, "127.0.0.1:0")
+	s, at, stop := servePlanner(t, "127.0.0.1:0")
 	local := values.Rule{Quantize: 8}
 	codec, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{local}})
 	if err != nil {
@@ -120,7 +120,7 @@ func TestRulesAreTakenUp(t *testing.T) {
 	if !is("a:1 a:1 b:1")() {
 		t.Errorf("without a planner: %q", rules())
 	}
-	_, _, stop = planner(t, at)
+	_, _, stop = servePlanner(t, at)
 	await(t, "that the next planner has none", is(""))
 	cancel()
 	stop()
@@ -131,7 +131,7 @@ func TestRulesAreTakenUp(t *testing.T) {
 
 // A proxy that has no codec for values says so.
 func TestWithoutCodec(t *testing.T) {
-	s, at, stop := planner(t, "127.0.0.1:0")
+	s, at, stop := servePlanner(t, "127.0.0.1:0")
 	f := newFollower(followOptions{Planner: at, Host: "host-0", Advise: func(context.Context, time.Duration) (map[string]advice.Report, error) {
 		return nil, errors.New("no codec for values")
 	}})
@@ -161,9 +161,9 @@ func TestWithoutCodec(t *testing.T) {
 
 // Rules on sums are taken up beside those for values.
 func TestRulesOnSumsAreTakenUp(t *testing.T) {
-	s, at, stop := planner(t, "127.0.0.1:0")
-	got := make(chan map[string][]sums.Rule, 16)
-	f := newFollower(followOptions{Planner: at, Host: "host-0", Sums: func(rules map[string][]sums.Rule) { got <- rules }})
+	s, at, stop := servePlanner(t, "127.0.0.1:0")
+	got := make(chan map[string][]measure.SumRule, 16)
+	f := newFollower(followOptions{Planner: at, Host: "host-0", Sums: func(rules map[string][]measure.SumRule) { got <- rules }})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
@@ -174,7 +174,7 @@ func TestRulesOnSumsAreTakenUp(t *testing.T) {
 		if _, err := s.SetSums(t.Context(), &api.JobRules{Job: "a:1", Rules: text}); err != nil {
 			t.Fatal(err)
 		}
-		want, err := sums.Parse(text)
+		want, err := measure.ParseSumRules(text)
 		if err != nil {
 			t.Fatal(err)
 		}

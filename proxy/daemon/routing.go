@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/internal/mark"
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
@@ -22,7 +22,7 @@ import (
 // route makes the proxy route requests.
 func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (err error) {
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return d.proxy.DialSite(ctx, host) }
-	o.DialPlanner = mark.GRPC(p.Mark, slog.Default())
+	o.DialPlanner = dial.MarkGRPC(p.Mark, slog.Default())
 	o.Guard, o.Health = &d.guard, p.Health
 	if p.Values != nil {
 		o.Waits = p.Values

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/migrate"
@@ -65,7 +64,7 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 		return o, err
 	}
 	if f.Placement != "" {
-		if o.Placement, err = placement.ReadFile(f.Placement); err != nil {
+		if o.Placement, err = plan.ReadPlacementFile(f.Placement); err != nil {
 			return o, fmt.Errorf("--placement: %w", err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/identity"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/handover"
@@ -142,7 +142,7 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 	default:
 		return cli.Usagef("--share-pulls %q: want true, false or %s", f.Share, ShareAuto)
 	}
-	o.Titles = &called.Table{}
+	o.Titles = &policy.Titles{}
 	for _, name := range f.Codecs {
 		switch name {
 		case "none", "":

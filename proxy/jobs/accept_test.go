@@ -59,8 +59,8 @@ func tell(t *testing.T, j *Jobs, m *pslite.Message, to netip.AddrPort, s Scope, 
 	return err
 }
 
-// dial has a process of a scope connect to a destination.
-func dial(t *testing.T, j *Jobs, to netip.AddrPort, s Scope) *requests {
+// dialFrom has a process of a scope connect to a destination.
+func dialFrom(t *testing.T, j *Jobs, to netip.AddrPort, s Scope) *requests {
 	t.Helper()
 	_, tcp := connected(t)
 	return j.Outbound(tcp, to, s, "here").(*requests)
@@ -83,7 +83,7 @@ func TestNodeTablesComeFromTheScheduler(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			j := jobsIn(t, t.TempDir())
 			if c.dialled {
-				dial(t, j, schedulerAt, mine)
+				dialFrom(t, j, schedulerAt, mine)
 			}
 			if c.named {
 				j.Names(mine, schedulerAt.String())
@@ -108,7 +108,7 @@ func TestNodeTablesComeFromTheScheduler(t *testing.T) {
 func TestTableOfTheNextRunAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	j := jobsIn(t, dir)
-	dial(t, j, schedulerAt, mine)
+	dialFrom(t, j, schedulerAt, mine)
 	if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestJobsOfOtherScopesAreLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	j := jobsIn(t, dir)
 	for _, s := range []Scope{mine, others, elsewhere} {
-		dial(t, j, schedulerAt, s)
+		dialFrom(t, j, schedulerAt, s)
 	}
 	expect := func(what string, err error, jobs int) {
 		t.Helper()
@@ -198,8 +198,8 @@ func TestJobsOfOtherScopesAreLeftAlone(t *testing.T) {
 // table takes part in the same job.
 func TestScopesOfOneJob(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
-	dial(t, j, schedulerAt, mine)
-	dial(t, j, schedulerAt, others)
+	dialFrom(t, j, schedulerAt, mine)
+	dialFrom(t, j, schedulerAt, others)
 	server := tableOf(9001, 2)
 	server.Meta.Control.Nodes[2].Hostname = "10.0.0.9"
 	for at, s := range map[netip.AddrPort]Scope{workerAt: mine, netip.MustParseAddrPort("10.0.0.9:9100"): others} {
@@ -219,7 +219,7 @@ func TestScopesOfOneJob(t *testing.T) {
 func TestAnswersComeFromTheirServer(t *testing.T) {
 	for from, refused := range map[proxyAt]bool{"10.0.0.2": false, "10.0.0.66": true} {
 		j := jobsIn(t, t.TempDir())
-		dial(t, j, schedulerAt, mine)
+		dialFrom(t, j, schedulerAt, mine)
 		if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
 			t.Fatal(err)
 		}
@@ -251,14 +251,14 @@ func TestProcessesSpeakForThemselves(t *testing.T) {
 		return 0, false, nil
 	}
 	for s, refused := range map[Scope]bool{mine: false, others: true, elsewhere: true, {}: false} {
-		c := dial(t, j, workerAt, s)
+		c := dialFrom(t, j, workerAt, s)
 		c.ready(pslite.SchedulerID)
 		_, err := c.inspect(tableOf(9001, 2), pslite.DMLC)
 		if (err != nil) != refused {
 			t.Errorf("scope %v tells a table: %v", s, err)
 		}
 	}
-	dial(t, j, schedulerAt, mine)
+	dialFrom(t, j, schedulerAt, mine)
 	if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestProcessesSpeakForThemselves(t *testing.T) {
 	var push pslite.Message
 	push.Meta.Request, push.Meta.Push = true, true
 	for s, refused := range map[Scope]bool{mine: false, others: true, elsewhere: false} {
-		c := dial(t, j, netip.MustParseAddrPort("10.0.0.2:9100"), s)
+		c := dialFrom(t, j, netip.MustParseAddrPort("10.0.0.2:9100"), s)
 		c.ready(pslite.WorkerID(0))
 		if _, err := c.inspect(&push, pslite.DMLC); (err != nil) != refused {
 			t.Errorf("scope %v says it is the worker: %v", s, err)
@@ -290,7 +290,7 @@ func TestRecoveriesAreTheSchedulersToTell(t *testing.T) {
 	j.opts.Owner = owner
 	cameBackAt := netip.MustParseAddrPort("10.0.0.9:9555")
 	link := func(to netip.AddrPort, s Scope) *requests {
-		c := dial(t, j, to, s)
+		c := dialFrom(t, j, to, s)
 		c.Linked()
 		c.ready(pslite.SchedulerID)
 		return c

@@ -29,7 +29,6 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -43,7 +42,7 @@ type Options struct {
 	// Limit is how many bytes ledgers may have there; 0: 256 MiB.
 	Limit int64
 	// Placement is where keys are from a job's first request on; nil: at home.
-	Placement *placement.Placement
+	Placement *plan.Placement
 	// Planner is the address of the planner whose plans are carried out; empty:
 	// none.
 	Planner string

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -284,7 +284,7 @@ func TestFullFolder(t *testing.T) {
 // not know it would send its requests to servers that do not have the keys.
 func TestPlacedInFullFolder(t *testing.T) {
 	dir, empty := fullDisk(t)
-	p := &placement.Placement{K: 2, Server: []int{0, 1}, Runs: []placement.Run{{Keys: []uint64{7}, Owners: []int32{1}}}}
+	p := &plan.Placement{K: 2, Server: []int{0, 1}, Runs: []plan.PlacedRun{{Keys: []uint64{7}, Owners: []int32{1}}}}
 	x := jobIn(t, dir, Options{Placement: p})
 	if _, err := ask(x.jobs, server0, 8); reason.Of(err) != reason.State {
 		t.Errorf("a request gives %v", err)

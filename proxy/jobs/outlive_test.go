@@ -3,7 +3,6 @@ package jobs
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/placement"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -15,7 +14,7 @@ import (
 // servers' values, and the push goes to its server.
 func TestWhatOnlyTheProxyHasSurvivesAKill(t *testing.T) {
 	dir := t.TempDir()
-	placed := Options{Placement: &placement.Placement{K: 2, Server: []int{0, 1}, Runs: []placement.Run{{Keys: []uint64{7}, Owners: []int32{1}}}}}
+	placed := Options{Placement: &plan.Placement{K: 2, Server: []int{0, 1}, Runs: []plan.PlacedRun{{Keys: []uint64{7}, Owners: []int32{1}}}}}
 	before := jobIn(t, dir, placed)
 	worker := &requests{jobs: before.jobs, job: before, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
 	take := func(m *pslite.Message) {

@@ -71,7 +71,7 @@ func dropPending(queues map[pair][][]byte) (n uint64) {
 }
 
 // Guard keeps connections of a run's processes from going past the proxy. It is a
-// [guard.Guard].
+// [proxy.Guard].
 type Guard interface {
 	// Need says whether connections of a run of a job must fail rather than go
 	// past the proxy. It does not block, and is said again and again.

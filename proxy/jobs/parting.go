@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/parts"
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
@@ -42,8 +41,8 @@ type parting struct {
 	wanted int // parts, AutoParts, or 0
 	values map[uint64]*partValue
 	target int
-	search *parts.Search // of AutoParts; nil before the first number
-	found  bool          // the search is over
+	search *plan.PartSearch // of AutoParts; nil before the first number
+	found  bool             // the search is over
 	step   partStep
 	again  time.Time // no move before
 	tries  int       // that came to nothing, since the last that did
@@ -187,7 +186,7 @@ func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(u
 			return false
 		}
 		most := min(servers, mostAutoParts)
-		p.search = parts.New(most, most)
+		p.search = plan.NewPartSearch(most, most)
 	}
 	if took, ok := p.step.median(now); ok && !p.found && p.step.of == p.target {
 		p.search.Measured(took.Seconds())
@@ -240,11 +239,11 @@ type PartsState struct {
 	Large  int `json:"large"`  // keys with large values that this host's workers push
 	// Target is into how many parts this host puts the keys that it moves, and Settled
 	// that no other number is tried any more.
-	Target  int            `json:"target,omitempty"`
-	Settled bool           `json:"settled"`
-	Samples []parts.Sample `json:"samples,omitempty"` // steps that were measured
-	Fit     *parts.Fit     `json:"fit,omitempty"`     // of theta0 + theta1/P + theta2 P to them
-	Not     PartsGap       `json:"not"`               // why large values are left alone
+	Target  int               `json:"target,omitempty"`
+	Settled bool              `json:"settled"`
+	Samples []plan.PartSample `json:"samples,omitempty"` // steps that were measured
+	Fit     *plan.PartFit     `json:"fit,omitempty"`     // of theta0 + theta1/P + theta2 P to them
+	Not     PartsGap          `json:"not"`               // why large values are left alone
 }
 
 func (p *parting) state() PartsState {

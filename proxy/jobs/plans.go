@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/internal/retry"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
@@ -65,7 +65,7 @@ func (p *plans) watchPlans(ctx context.Context) error {
 	options := append(slices.Clone(p.jobs.opts.DialPlanner), grpc.WithTransportCredentials(creds),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}))
 	told := ""
-	return retry.Connect(ctx, p.jobs.opts.Planner, options, retry.Planner(300*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) (answered bool) {
+	return dial.Connect(ctx, p.jobs.opts.Planner, options, dial.PausePlanner(300*time.Millisecond), func(ctx context.Context, conn *grpc.ClientConn) (answered bool) {
 		p.setClient(api.NewPlansClient(conn))
 		for {
 			err := p.session(ctx)

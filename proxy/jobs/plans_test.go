@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/test/memory"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // taker takes all reports.
@@ -28,7 +28,7 @@ func (taker) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.MoveTa
 // Nothing stays of a report that was told, however many are: a proxy tells two a
 // second for as long as keys move.
 func TestReportsLeaveNothing(t *testing.T) {
-	p := plans{client: api.NewPlansClient(memory.Serve(t, func(s *grpc.Server) { api.RegisterPlansServer(s, taker{}) }))}
+	p := plans{client: api.NewPlansClient(require.ServeInMemory(t, func(s *grpc.Server) { api.RegisterPlansServer(s, taker{}) }))}
 	tell := func() {
 		t.Helper()
 		if err := p.tell(t.Context(), []*api.MoveReport{{}, {}}); err != nil {

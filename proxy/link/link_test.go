@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/test/certs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -126,7 +126,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-func identityOf(t *testing.T, f certs.Files, peers ...string) *Identity {
+func identityOf(t *testing.T, f require.Files, peers ...string) *Identity {
 	i, err := LoadIdentity(Files{Files: identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA}, Peers: peers})
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
 }
 
 func TestMutualTLS(t *testing.T) {
-	ours, theirs := certs.New(t, "ours"), certs.New(t, "theirs")
+	ours, theirs := require.NewAuthority(t, "ours"), require.NewAuthority(t, "theirs")
 	tomorrow, yesterday := time.Now().Add(24*time.Hour), time.Now().Add(-time.Hour)
 	good := ours.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "spiffe://cluster/psidecar/proxy/a")
 	named := ours.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "spiffe://cluster/ns/train/sa/psidecar")
@@ -230,15 +230,15 @@ func TestMutualTLS(t *testing.T) {
 
 // A certificate that is replaced is used from then on.
 func TestCertificatesAreReadAgain(t *testing.T) {
-	ca := certs.New(t, "ca")
+	ca := require.NewAuthority(t, "ca")
 	folder := t.TempDir()
-	peer := identityOf(t, ca.Issue(t, t.TempDir(), "peer", time.Now().Add(time.Hour), certs.Parts...))
-	files := ca.Issue(t, folder, "me", time.Now().Add(-time.Minute), certs.Parts...)
+	peer := identityOf(t, ca.Issue(t, t.TempDir(), "peer", time.Now().Add(time.Hour), require.CertificateParts...))
+	files := ca.Issue(t, folder, "me", time.Now().Add(-time.Minute), require.CertificateParts...)
 	me := identityOf(t, files)
 	if err, _ := meet(t, me, peer); reason.Of(err) != reason.TLS {
 		t.Fatalf("with an expired certificate: %v", err)
 	}
-	ca.Issue(t, folder, "me", time.Now().Add(time.Hour), certs.Parts...)
+	ca.Issue(t, folder, "me", time.Now().Add(time.Hour), require.CertificateParts...)
 	for { // it looks again within a second
 		err, _ := meet(t, me, peer)
 		if err == nil {

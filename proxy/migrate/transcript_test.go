@@ -12,13 +12,13 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
-	"github.com/psidecar/psidecar/test/transcript"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Each of testdata/*.txt is one course of events, from the first message to the last.
 // testdata/README.md has the commands.
 func TestTranscripts(t *testing.T) {
-	transcript.Run(t, func(t *testing.T) func([]string, io.Writer) {
+	require.RunTranscripts(t, func(t *testing.T) func([]string, io.Writer) {
 		p := newPlay(t)
 		return func(words []string, out io.Writer) {
 			p.said = out

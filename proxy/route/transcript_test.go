@@ -8,13 +8,13 @@ import (
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/test/transcript"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Each of testdata/*.txt shows a worker's requests on their way through a router.
 // testdata/README.md has the commands.
 func TestTranscripts(t *testing.T) {
-	transcript.Run(t, func(t *testing.T) func([]string, io.Writer) {
+	require.RunTranscripts(t, func(t *testing.T) func([]string, io.Writer) {
 		p := &played{t: t, router: New(NewTable(2)), passed: map[int32][][]byte{}, sent: map[int32][]Out{}}
 		for i := range p.servers {
 			p.servers[i] = adding{}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/parts"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -25,7 +25,7 @@ func TestPartsWorthIt(t *testing.T) {
 	k, steps := 4, 6
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_HOSTS"), &k)
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_STEPS"), &steps)
-	ring := parts.Ring(keys<<20, k)
+	ring := plan.Ring(keys<<20, k)
 	var report strings.Builder
 	plain := 0.0
 	for _, c := range []struct{ name, keyMap, split string }{

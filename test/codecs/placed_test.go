@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/test/jobtest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // Where keys are placed elsewhere, servers end with the sums of what they own,
@@ -53,7 +53,7 @@ func TestPlacedWithAnyRule(t *testing.T) {
 // servers that is not their home.
 func swap(t *testing.T, ids int) (file string) {
 	t.Helper()
-	keys := jobtest.Keys(t, ids)
+	keys := hoststest.JobKeys(t, ids)
 	var owners []int32
 	for _, key := range keys {
 		home, ok := pslite.Owner(key, 2)
@@ -62,5 +62,5 @@ func swap(t *testing.T, ids int) (file string) {
 		}
 		owners = append(owners, int32(1-home))
 	}
-	return jobtest.WritePlacement(t, t.TempDir(), []int{0, 1}, keys, owners)
+	return hoststest.WritePlacement(t, t.TempDir(), []int{0, 1}, keys, owners)
 }

@@ -21,7 +21,6 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
@@ -94,7 +93,7 @@ func build(t testing.TB, name string) string {
 			return p
 		}
 	}
-	p := jobtest.Build(t, name)
+	p := hoststest.BuildJob(t, name)
 	if programs.paths == nil {
 		programs.paths = map[string]string{}
 	}

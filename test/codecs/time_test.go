@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -28,7 +28,7 @@ func TestTimeToLoss(t *testing.T) {
 	const epoch = 7200 / (4 * 16)
 	mbit, steps := setting("MBIT", 200), epoch*setting("EPOCHS", 3)
 	codecs := append([]string{"direct"}, chosen("threshold=0.99", "threshold=0.99 unchanged")...)
-	lines := make([]figure.Line, len(codecs))
+	lines := make([]report.Line, len(codecs))
 	var table strings.Builder
 	table.WriteString("| seed | loss | codec | steps | seconds | against direct | steps/s |\n|:--|--:|:--|--:|--:|--:|--:|\n")
 	less := map[string][]float64{}
@@ -67,12 +67,12 @@ func TestTimeToLoss(t *testing.T) {
 		fmt.Fprintf(&table, "| %s | %.1f ± %.1f | %d |\n", c, mean, deviation, len(less[c]))
 	}
 	write(t, "time-to-loss.md", fmt.Sprintf("recommender, 4 hosts, %d Mbit/s, %d steps\n\n%s\nPlot: time-to-loss.png\n", mbit, steps, table.String()))
-	draw(t, "time-to-loss.png", figure.Panel{Title: fmt.Sprintf("Recommender, 4 hosts at %d Mbit/s", mbit), X: "seconds", Y: "loss, mean over an epoch", Lines: lines, Floor: 0.45})
+	draw(t, "time-to-loss.png", report.Panel{Title: fmt.Sprintf("Recommender, 4 hosts at %d Mbit/s", mbit), X: "seconds", Y: "loss, mean over an epoch", Lines: lines, Floor: 0.45})
 }
 
 // lossByTime is a curve as a line, thinned to some points.
-func lossByTime(name string, curve []train.Mark) figure.Line {
-	l := figure.Line{Name: name}
+func lossByTime(name string, curve []train.Mark) report.Line {
+	l := report.Line{Name: name}
 	for i := 0; i < len(curve); i += 1 + len(curve)/40 {
 		l.Points = append(l.Points, plotter.XY{X: curve[i].Seconds, Y: curve[i].Loss})
 	}
@@ -94,7 +94,7 @@ func write(t *testing.T, name, text string) {
 }
 
 // draw writes a figure to the folder that PSIDECAR_EVAL_OUT names, if it does.
-func draw(t *testing.T, name string, panel figure.Panel) {
+func draw(t *testing.T, name string, panel report.Panel) {
 	t.Helper()
 	dir := os.Getenv("PSIDECAR_EVAL_OUT")
 	if dir == "" {
@@ -105,7 +105,7 @@ func draw(t *testing.T, name string, panel figure.Panel) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := figure.Write(f, []figure.Panel{panel}); err != nil {
+	if err := report.WriteFigure(f, []report.Panel{panel}); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("Plot: %s", f.Name())

@@ -26,7 +26,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -126,7 +125,7 @@ func TestRights(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	require.Program(t, "setpriv")
-	psidecar, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	psidecar, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
 	dir, err := os.MkdirTemp("", "psd-deploy-")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // The recommender's splits: after two layers of the bottom net, with the paper's two
@@ -121,7 +121,7 @@ func overTime(ctx context.Context, e *evaluation) error {
 	}
 	t := table{title: fmt.Sprintf("DCT Fig. 5: mean threshold of the rows behind the bottom net's second layer, %s, first and last tenth of %d steps", s.name, e.steps(s)),
 		head: []string{"sparsity", "whole, first", "whole, last", "DCT-MP, first", "DCT-MP, last", "last, of whole"}}
-	panel := figure.Panel{Title: "DCT Fig. 5: thresholds while training", X: "step", Y: "mean threshold", Legend: true}
+	panel := report.Panel{Title: "DCT Fig. 5: thresholds while training", X: "step", Y: "mean threshold", Legend: true}
 	for i, eta := range fixedSparsities {
 		whole, cut := tenths(all[0].runs, i), tenths(all[i+1].runs, 0)
 		t.addRow(fmt.Sprintf("%g%%", 100*eta), fmt.Sprintf("%.4f", whole[0]), fmt.Sprintf("%.4f", whole[9]), fmt.Sprintf("%.4f", cut[0]), fmt.Sprintf("%.4f", cut[9]), fmt.Sprintf("%.2f", cut[9]/whole[9]))
@@ -129,7 +129,7 @@ func overTime(ctx context.Context, e *evaluation) error {
 			name   string
 			points [10]float64
 		}{{fmt.Sprintf("%g%%, whole", 100*eta), whole}, {fmt.Sprintf("%g%%, DCT-MP", 100*eta), cut}} {
-			line := figure.Line{Name: l.name}
+			line := report.Line{Name: l.name}
 			for k, y := range l.points {
 				line.Points = append(line.Points, plotter.XY{X: float64(e.steps(s)) * (float64(k) + 0.5) / 10, Y: y})
 			}
@@ -139,7 +139,7 @@ func overTime(ctx context.Context, e *evaluation) error {
 	if err := t.write(e.out); err != nil {
 		return err
 	}
-	return e.writePanels("activations.png", []figure.Panel{panel})
+	return e.writePanels("activations.png", []report.Panel{panel})
 }
 
 // tenths are the means of a threshold in each tenth of the steps, over all runs.

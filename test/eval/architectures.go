@@ -7,10 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 )
 
 // Parallax's section 6.1: 8 machines of 6 GPUs, here 6 workers of a core each; and links
@@ -98,7 +96,7 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	lr, err := regression(e, "criteo-80k.libsvm.xz", 200, 64, store.Settings{Rule: "sgd", LearningRate: 30})
+	lr, err := regression(e, "criteo-80k.libsvm.xz", 200, 64, kv.StoreSettings{Rule: "sgd", LearningRate: 30})
 	if err != nil {
 		return err
 	}
@@ -155,7 +153,7 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 // and those of a machine's workers together, and how long a worker computes.
 func (s *subject) job(ctx context.Context) (job, error) {
 	const tries = 4
-	m, err := s.load(ctx, samples.Share{Index: 0, Of: 1}, false, 1)
+	m, err := s.load(ctx, model.Share{Index: 0, Of: 1}, false, 1)
 	if err != nil {
 		return job{}, err
 	}
@@ -203,6 +201,6 @@ func stepTime(m model.Model, batch []int32) float64 {
 		params, grads = append(params, make([]float32, g.Values())), append(grads, make([]float32, g.Values()))
 	}
 	began := time.Now()
-	m.Gradient(batch, params, grads, &metric.Tally{})
+	m.Gradient(batch, params, grads, &model.Tally{})
 	return time.Since(began).Seconds()
 }

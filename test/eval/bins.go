@@ -10,8 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/hashing"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // bins repeats figure 5 of DW23: what is sent between 8 machines, and how often a
@@ -31,16 +30,16 @@ func bins(ctx context.Context, e *evaluation) error {
 	if e.quick {
 		rows, sizes = first(rows, rows.Len()/4), []int{16, 64, 256}
 	}
-	t := table{title: fmt.Sprintf("DW23 Fig. 5: %s hashed (%d samples, %d machines, codes of %d bits), values pushed or pulled between machines in a step of all samples, and a logistic regression's accuracy on a fifth of the rows", file, rows.Len(), k, hashing.DefaultBits),
+	t := table{title: fmt.Sprintf("DW23 Fig. 5: %s hashed (%d samples, %d machines, codes of %d bits), values pushed or pulled between machines in a step of all samples, and a logistic regression's accuracy on a fifth of the rows", file, rows.Len(), k, dataset.DefaultHashBits),
 		head: []string{"bins", "parameters", "edges", "random", "MGP", "DPPA", "DPPA, of random", "test accuracy %"}}
-	volume := figure.Panel{Title: "DW23 Fig. 5: volume by bins, k = 8", X: "bins", Y: "values between machines", LogX: true, Legend: true,
-		Lines: []figure.Line{{Name: "random"}, {Name: "MGP"}, {Name: "DPPA"}}}
-	right := figure.Panel{Title: "DW23 Fig. 5: accuracy by bins", X: "bins", Y: "test accuracy %", LogX: true, Legend: true, Lines: []figure.Line{{Name: "logistic regression"}}}
+	volume := report.Panel{Title: "DW23 Fig. 5: volume by bins, k = 8", X: "bins", Y: "values between machines", LogX: true, Legend: true,
+		Lines: []report.Line{{Name: "random"}, {Name: "MGP"}, {Name: "DPPA"}}}
+	right := report.Panel{Title: "DW23 Fig. 5: accuracy by bins", X: "bins", Y: "test accuracy %", LogX: true, Legend: true, Lines: []report.Line{{Name: "logistic regression"}}}
 	for _, n := range append(sizes, 0) {
 		e.progress("DW23 Fig. 5: %d bins", n)
 		hashed, name := rows, "not hashed"
 		if n > 0 {
-			if hashed, err = hashing.HashDataset(ctx, rows, hashing.Options{Scheme: hashing.OPH, Bins: n, Seed: 1}); err != nil {
+			if hashed, err = dataset.HashDataset(ctx, rows, dataset.HashOptions{Scheme: dataset.OPH, Bins: n, Seed: 1}); err != nil {
 				return err
 			}
 			name = fmt.Sprint(n)
@@ -49,7 +48,7 @@ func bins(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
-		accuracy, err := hashing.Evaluate(ctx, hashed, 1)
+		accuracy, err := dataset.Evaluate(ctx, hashed, 1)
 		if err != nil {
 			return err
 		}
@@ -75,7 +74,7 @@ func bins(ctx context.Context, e *evaluation) error {
 		return err
 	}
 	right.Floor = lowest(right.Lines) - 1
-	return e.writePanels("bins.png", []figure.Panel{volume, right})
+	return e.writePanels("bins.png", []report.Panel{volume, right})
 }
 
 // volumesOf is what is sent between k machines in all, divided at random and by these

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -27,7 +26,7 @@ var translationPaper = map[string]struct{ train, test, bleu float64 }{
 func translation(e *evaluation) (*subject, error) {
 	const words, width, pairs = 31, 32, 10_000
 	var text bytes.Buffer
-	if _, err := synth.WriteSentences(&text, synth.Sentences(synth.SentenceOptions{Samples: pairs, Words: words, Seed: 1})); err != nil {
+	if _, err := dataset.WriteSentences(&text, dataset.SyntheticSentences(dataset.SentenceOptions{Samples: pairs, Words: words, Seed: 1})); err != nil {
 		return nil, err
 	}
 	train, test, err := e.writeSplit("pairs", text.Bytes())
@@ -37,14 +36,14 @@ func translation(e *evaluation) (*subject, error) {
 	shape := model.TranslateShape{Width: width, Heads: 4, Inner: 256, Layers: 2}
 	return &subject{
 		name: fmt.Sprintf("Transformer of %d+%d layers of %d values and nets of %d units, %d pairs of sentences", shape.Layers, shape.Layers, width, shape.Inner, pairs*4/5), steps: 1200, quick: 250, batch: 8,
-		settings: store.Settings{Rule: "adagrad", Synchronous: true, LearningRate: 0.01, Beta: 1e-6, ValueLength: width},
-		load: func(ctx context.Context, share samples.Share, isTest bool, seed uint64) (model.Model, error) {
+		settings: kv.StoreSettings{Rule: "adagrad", Synchronous: true, LearningRate: 0.01, Beta: 1e-6, ValueLength: width},
+		load: func(ctx context.Context, share model.Share, isTest bool, seed uint64) (model.Model, error) {
 			path := train
 			if isTest {
 				path = test
 			}
 			spread := keys()
-			set, err := samples.LoadSentences(ctx, path, share, spread, words+1)
+			set, err := model.LoadSentences(ctx, path, share, spread, words+1)
 			if err != nil {
 				return nil, err
 			}

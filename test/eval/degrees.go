@@ -14,7 +14,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // degrees draws how many samples and parameters there are of each degree (DWW21
@@ -22,7 +22,7 @@ import (
 func degrees(ctx context.Context, e *evaluation) error {
 	t := table{title: "Node degrees (DWW21 Fig. 7, DW23 Fig. 2): a sample's is the number of its parameters, a parameter's that of its samples; the mean of table 4 is that of the paper's own set",
 		head: []string{"nodes", "how many", "mean", "table 4's mean", "median", "99th percentile", "largest", "below the mean, %", "edges at the largest 1%, %"}}
-	var panels []figure.Panel
+	var panels []report.Panel
 	for _, row := range []struct{ file, standsFor, mean string }{{"rcv1-excerpt", "rcv1.binary", "30"}, {"news20-rebuilt", "news20", "18"}} {
 		g, err := e.graphOf(ctx, row.file, 0)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -32,7 +32,7 @@ func degrees(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
-		panel := figure.Panel{Title: row.file + " for " + row.standsFor, X: "degree, from here to twice as many", Y: "nodes", LogX: true, LogY: true, Legend: true}
+		panel := report.Panel{Title: row.file + " for " + row.standsFor, X: "degree, from here to twice as many", Y: "nodes", LogX: true, LogY: true, Legend: true}
 		for _, side := range []struct {
 			name    string
 			n       int
@@ -49,7 +49,7 @@ func degrees(ctx context.Context, e *evaluation) error {
 			d := summarize(all)
 			t.addRow(row.file+", "+side.name, fmt.Sprint(side.n), fmt.Sprintf("%.1f", d.mean), side.printed, fmt.Sprint(d.median), fmt.Sprint(d.high), fmt.Sprint(d.largest),
 				fmt.Sprintf("%.1f", 100*d.below), fmt.Sprintf("%.1f", 100*d.heavy))
-			panel.Lines = append(panel.Lines, figure.Line{Name: side.name, Points: histogram(all)})
+			panel.Lines = append(panel.Lines, report.Line{Name: side.name, Points: histogram(all)})
 		}
 		panel.Ticks = []float64{1, 10, 100, 1000, 10_000}
 		panels = append(panels, panel)

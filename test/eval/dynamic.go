@@ -11,8 +11,7 @@ import (
 
 	"gonum.org/v1/plot"
 
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/trace"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/dynamic"
@@ -31,12 +30,12 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
-		p := trace.Pruning{Workers: 8, Servers: 8, Pictures: pictures, Hidden: hidden, Batch: 16, Snapshots: 30, Rounds: 2,
+		p := train.Pruning{Workers: 8, Servers: 8, Pictures: pictures, Hidden: hidden, Batch: 16, Snapshots: 30, Rounds: 2,
 			Sparsity: 0.95, Epsilon: 0.01, Own: 0.8, LearningRate: 0.1, Seed: 1}
 		if e.quick {
 			p.Snapshots = 8
 		}
-		var report trace.PruningReport
+		var report train.PruningReport
 		uses, err := p.Trace(&report)
 		if err != nil {
 			return err
@@ -101,7 +100,7 @@ func chosen8(all []simulate.Result) []simulate.Result {
 
 // wandering simulates hot keys that wander.
 func (e *evaluation) wandering() error {
-	w := trace.Wandering{Workers: 8, Servers: 8, Steps: 2000, Width: 1, Seed: 1, Count: train.CountOptions{
+	w := train.Wandering{Workers: 8, Servers: 8, Steps: 2000, Width: 1, Seed: 1, Count: train.CountOptions{
 		Keys: 200_000, Batch: 200, Favourites: 1000, Common: 0.1, Skew: 1, Wander: 300}}
 	if e.quick {
 		w.Steps = 700
@@ -122,20 +121,20 @@ func (e *evaluation) wandering() error {
 }
 
 // pictures returns MNIST's, or, where it is absent, some that are made.
-func (e *evaluation) pictures() (*samples.Images, string, error) {
+func (e *evaluation) pictures() (*model.Images, string, error) {
 	const n = 4000
 	images, labels := filepath.Join(e.datasets, "t10k-images-idx3-ubyte.xz"), filepath.Join(e.datasets, "t10k-labels-idx1-ubyte.xz")
 	if _, err := os.Stat(images); err != nil {
 		fmt.Fprintf(e.log, "no file %s: the net learns pictures that are made\n", images)
-		return samples.DrawImages(n, 20, 1), "pictures that are made", nil
+		return model.DrawImages(n, 20, 1), "pictures that are made", nil
 	}
-	pictures, err := samples.LoadImages(images, labels, samples.Share{Index: 0, Of: 1})
+	pictures, err := model.LoadImages(images, labels, model.Share{Index: 0, Of: 1})
 	return pictures, "MNIST", err
 }
 
 // simulate tries all strategies on a trace. Planned: locality moves keys at the ends
 // of epochs only, as DPPA and MGP do.
-func (e *evaluation) simulate(uses trace.Trace, epochSteps int, planned bool) (*simulate.Report, error) {
+func (e *evaluation) simulate(uses train.Trace, epochSteps int, planned bool) (*simulate.Report, error) {
 	f, err := os.CreateTemp("", "psidecar-eval-*.psr")
 	if err != nil {
 		return nil, fmt.Errorf("making a trace: %w", err)

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/trace"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 )
 
@@ -16,9 +15,9 @@ import (
 // than both.
 func TestPruningOrder(t *testing.T) {
 	e := &evaluation{}
-	p := trace.Pruning{Workers: 8, Servers: 8, Pictures: samples.DrawImages(2000, 16, 1), Hidden: 16, Batch: 16, Snapshots: 12, Rounds: 2,
+	p := train.Pruning{Workers: 8, Servers: 8, Pictures: model.DrawImages(2000, 16, 1), Hidden: 16, Batch: 16, Snapshots: 12, Rounds: 2,
 		Sparsity: 0.95, Epsilon: 0.01, Own: 0.8, LearningRate: 0.1, Seed: 1}
-	uses, err := p.Trace(&trace.PruningReport{})
+	uses, err := p.Trace(&train.PruningReport{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +40,7 @@ func TestWanderingOrder(t *testing.T) {
 	e := &evaluation{}
 	for _, width := range []int{1, 4, 16, 64} {
 		for _, wander := range []int{50, 150} {
-			w := trace.Wandering{Workers: 4, Servers: 4, Steps: 300, Width: width, Seed: 1, Count: train.CountOptions{
+			w := train.Wandering{Workers: 4, Servers: 4, Steps: 300, Width: width, Seed: 1, Count: train.CountOptions{
 				Keys: 50_000, Batch: 100, Favourites: 400, Common: 0.1, Skew: 1, Wander: wander}}
 			uses, err := w.Trace()
 			if err != nil {

@@ -12,8 +12,8 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // TestMeasureSweep runs a sweep of small graphs: each algorithm has a column
@@ -27,7 +27,7 @@ func TestMeasureSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := len(algorithm.All()) - 1; len(p.Lines) != want {
+	if want := len(prerun.AllAlgorithms()) - 1; len(p.Lines) != want {
 		t.Fatalf("%d lines for random and %d other algorithms", len(p.Lines), want)
 	}
 	for _, l := range p.Lines {
@@ -48,11 +48,11 @@ func TestMeasureSweep(t *testing.T) {
 func TestWritePlot(t *testing.T) {
 	var out bytes.Buffer
 	e := &evaluation{dir: t.TempDir(), out: &out}
-	p := figure.Panel{Title: "a", X: "x", Y: "y", LogX: true, LogY: true, Ticks: []float64{1, 10},
-		Lines: []figure.Line{{Name: "one", Points: plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}
+	p := report.Panel{Title: "a", X: "x", Y: "y", LogX: true, LogY: true, Ticks: []float64{1, 10},
+		Lines: []report.Line{{Name: "one", Points: plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}
 	width := func(panels int) int {
 		t.Helper()
-		draw := func(w io.Writer) error { return figure.Write(w, slices.Repeat([]figure.Panel{p}, panels)) }
+		draw := func(w io.Writer) error { return report.WriteFigure(w, slices.Repeat([]report.Panel{p}, panels)) }
 		if err := e.writePlot("plot.png", draw); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestTable5WithoutData(t *testing.T) {
 // Panels are drawn as an SVG too, which has their words.
 func TestWritePanels(t *testing.T) {
 	e := &evaluation{dir: t.TempDir(), out: io.Discard}
-	if err := e.writePanels("two.png", []figure.Panel{{Title: "apples", X: "weeks", Y: "kilos", Lines: []figure.Line{{Name: "one", Points: plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}}); err != nil {
+	if err := e.writePanels("two.png", []report.Panel{{Title: "apples", X: "weeks", Y: "kilos", Lines: []report.Line{{Name: "one", Points: plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(e.dir, "two.svg"))

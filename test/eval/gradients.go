@@ -12,7 +12,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // A gradientWatch notes the threshold of one layer's gradient in each step of a worker,
@@ -78,7 +78,7 @@ func gradientsOverTime(ctx context.Context, e *evaluation) error {
 	}
 	t := table{title: fmt.Sprintf("DCT Fig. 2: threshold of the largest layer's gradient, with what waited, %s, one worker, the second half of %d steps", s.name, e.steps(s)),
 		head: []string{"sparsity", "mean threshold", "deviation, of the mean", "least, of the mean", "most, of the mean"}}
-	panel := figure.Panel{Title: "DCT Fig. 2: thresholds of a gradient", X: "step", Y: "threshold", LogY: true, Legend: true}
+	panel := report.Panel{Title: "DCT Fig. 2: thresholds of a gradient", X: "step", Y: "threshold", LogY: true, Legend: true}
 	for _, m := range all {
 		taus := m.runs[0].taus
 		half := taus[len(taus)/2:]
@@ -88,7 +88,7 @@ func gradientsOverTime(ctx context.Context, e *evaluation) error {
 			least, most = min(least, tau), max(most, tau)
 		}
 		t.addRow(m.name, fmt.Sprintf("%.3g", mean), fmt.Sprintf("%.2f", deviation/mean), fmt.Sprintf("%.2f", least/mean), fmt.Sprintf("%.2f", most/mean))
-		line := figure.Line{Name: m.name}
+		line := report.Line{Name: m.name}
 		for i, tau := range taus {
 			if tau > 0 { // the axis is a logarithm's
 				line.Points = append(line.Points, plotter.XY{X: float64(i + 1), Y: tau})
@@ -99,5 +99,5 @@ func gradientsOverTime(ctx context.Context, e *evaluation) error {
 	if err := t.write(e.out); err != nil {
 		return err
 	}
-	return e.writePanels("gradients.png", []figure.Panel{panel})
+	return e.writePanels("gradients.png", []report.Panel{panel})
 }

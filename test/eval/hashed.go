@@ -11,8 +11,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/hashing"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // fewBins and moreBins are to how many features the rows of figures 6 and 7 are hashed.
@@ -43,7 +42,7 @@ func hashed(ctx context.Context, e *evaluation) error {
 	if e.quick {
 		rows = first(rows, rows.Len()/8)
 	}
-	var panels []figure.Panel
+	var panels []report.Panel
 	var series [4][]hashedPoint // figure 6 with few and with more bins, figure 7 likewise
 	for i, bins := range []int{fewBins, moreBins} {
 		for _, k := range machines {
@@ -80,7 +79,7 @@ func hashed(ctx context.Context, e *evaluation) error {
 // hashedPoint divides rows that are hashed to so many bins among k machines.
 func (e *evaluation) hashedPoint(ctx context.Context, what string, rows *dataset.Rows, bins int, x float64, k int) (hashedPoint, error) {
 	e.progress("%s: %g", what, x)
-	short, err := hashing.HashDataset(ctx, rows, hashing.Options{Scheme: hashing.OPH, Bins: bins, Seed: 1})
+	short, err := dataset.HashDataset(ctx, rows, dataset.HashOptions{Scheme: dataset.OPH, Bins: bins, Seed: 1})
 	if err != nil {
 		return hashedPoint{}, err
 	}
@@ -89,9 +88,9 @@ func (e *evaluation) hashedPoint(ctx context.Context, what string, rows *dataset
 }
 
 // writeHashed writes a table of a figure, and returns its panel.
-func writeHashed(w io.Writer, title, x string, points []hashedPoint) (figure.Panel, error) {
+func writeHashed(w io.Writer, title, x string, points []hashedPoint) (report.Panel, error) {
 	t := table{title: title + ", values between machines in a step of all samples", head: []string{x, "random", "MGP", "DPPA", "DPPA, of MGP"}}
-	panel := figure.Panel{Title: title, X: x, Y: "values between machines", LogX: true, Legend: true, Lines: []figure.Line{{Name: "random"}, {Name: "MGP"}, {Name: "DPPA"}}}
+	panel := report.Panel{Title: title, X: x, Y: "values between machines", LogX: true, Legend: true, Lines: []report.Line{{Name: "random"}, {Name: "MGP"}, {Name: "DPPA"}}}
 	for _, p := range points {
 		v := p.volumes
 		t.addRow(fmt.Sprintf("%g", p.x), fmt.Sprintf("%.0f", v[0]), fmt.Sprintf("%.0f", v[1]), fmt.Sprintf("%.0f", v[2]), fmt.Sprintf("%.3f", v[2]/v[1]))

@@ -29,7 +29,7 @@ func measures(ctx context.Context, e *evaluation) error {
 
 // worthIt is DWW21's figure 11: a job on data that was divided, with its keys placed.
 func worthIt(ctx context.Context, e *evaluation) error {
-	return e.live(ctx, "./test/moving", "TestWorthIt", "worth")
+	return e.live(ctx, "./test/reroute", "TestWorthIt", "worth")
 }
 
 // live runs a test on hosts of their own with slow links, and takes the markdown that

@@ -9,7 +9,7 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // byMachines repeats figure 10 of DWW21: what the algorithms gain over random on the
@@ -24,7 +24,7 @@ func byMachines(ctx context.Context, e *evaluation) error {
 	for _, name := range names {
 		drop.head = append(drop.head, display(name))
 	}
-	var panels []figure.Panel
+	var panels []report.Panel
 	for _, row := range []struct {
 		file, standsFor string
 		quickRows       int
@@ -43,10 +43,10 @@ func byMachines(ctx context.Context, e *evaluation) error {
 		}
 		t := table{title: fmt.Sprintf("DWW21 Fig. 10: %s for %s (%d samples, %d parameters, %d edges), improvement of the busiest machine over random in %%", row.file, row.standsFor, g.Samples(), g.Params(), g.Edges()),
 			head: []string{"machines"}}
-		panel := figure.Panel{Title: fmt.Sprintf("DWW21 Fig. 10: %s for %s", row.file, row.standsFor), X: "machines k", Y: "improvement of max over random (%)", LogX: true, Gain: true, Legend: true}
+		panel := report.Panel{Title: fmt.Sprintf("DWW21 Fig. 10: %s for %s", row.file, row.standsFor), X: "machines k", Y: "improvement of max over random (%)", LogX: true, Gain: true, Legend: true}
 		for _, name := range names {
 			t.head = append(t.head, display(name))
-			panel.Lines = append(panel.Lines, figure.Line{Name: display(name), Colour: colourOf(display(name))})
+			panel.Lines = append(panel.Lines, report.Line{Name: display(name), Colour: colourOf(display(name))})
 		}
 		for _, k := range counts {
 			e.progress("DWW21 Fig. 10: %s, %d machines", row.file, k)

@@ -27,7 +27,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // An evaluation is what all parts of one run share.
@@ -151,11 +151,11 @@ func (e *evaluation) writeFile(name string, draw func(io.Writer) error) error {
 }
 
 // writePanels draws panels to a PNG file, and beside it to an SVG file.
-func (e *evaluation) writePanels(name string, panels []figure.Panel) error {
-	if err := e.writeFile(strings.TrimSuffix(name, ".png")+".svg", func(w io.Writer) error { return figure.WriteSVG(w, panels) }); err != nil {
+func (e *evaluation) writePanels(name string, panels []report.Panel) error {
+	if err := e.writeFile(strings.TrimSuffix(name, ".png")+".svg", func(w io.Writer) error { return report.WriteSVG(w, panels) }); err != nil {
 		return err
 	}
-	return e.writePlot(name, func(w io.Writer) error { return figure.Write(w, panels) })
+	return e.writePlot(name, func(w io.Writer) error { return report.WriteFigure(w, panels) })
 }
 
 // progress tells people, who may wait for minutes, what is being done.

@@ -7,7 +7,7 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // Places in the architectures.
@@ -51,7 +51,7 @@ func scaling(e *evaluation) error {
 	one := table{title: "Parallax Table 1: throughput by servers of that by AllReduce, 48 GPUs", head: []string{"model", "servers by AllReduce", "the paper's"}}
 	most := table{title: "Parallax Fig. 8 and 9: throughput with 48 GPUs, of one GPU's; what a byte costs is that with which the paper's HYB comes out", head: append([]string{"model"}, architectures...)}
 	most.head = append(most.head, "HYB by NaïvePS", "HYB by AR")
-	var panels []figure.Panel
+	var panels []report.Panel
 	paper := []float64{5.8 / 7.6, 3.8 / 5.9, 98.9 / 45.5, 102 / 68.3}
 	for i, m := range scaledModels() {
 		with := m.speedups(hosts)
@@ -73,10 +73,10 @@ func scaling(e *evaluation) error {
 }
 
 // panel draws what figures 8 and 9 have of a model.
-func (m scaledModel) panel() figure.Panel {
-	p := figure.Panel{Title: "Parallax Fig. 9: " + m.name, X: "GPUs", Y: "throughput of one GPU's", LogX: true, Legend: true}
+func (m scaledModel) panel() report.Panel {
+	p := report.Panel{Title: "Parallax Fig. 9: " + m.name, X: "GPUs", Y: "throughput of one GPU's", LogX: true, Legend: true}
 	for i, name := range architectures {
-		line := figure.Line{Name: name}
+		line := report.Line{Name: name}
 		for _, machines := range []int{1, 2, 4, 8} {
 			line.Points = append(line.Points, plotter.XY{X: float64(machines * hostWorkers), Y: m.speedups(machines)[i]})
 		}

@@ -13,14 +13,12 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/stream"
 	"github.com/psidecar/psidecar/planner/prerun"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // streamMemory is the memory of the streaming, the same for all sizes: from 30
@@ -42,10 +40,10 @@ func scale(ctx context.Context, e *evaluation) error {
 			k, runtime.GOMAXPROCS(0), stream.DefaultPasses+1, streamMemory>>20),
 		head: []string{"million edges", "samples", "parameters"},
 	}
-	p := figure.Panel{Title: "Time for each edge, k = 16", X: "million edges", Y: "ns an edge", LogX: true, LogY: true}
+	p := report.Panel{Title: "Time for each edge, k = 16", X: "million edges", Y: "ns an edge", LogX: true, LogY: true}
 	for _, way := range ways {
 		t.head = append(t.head, way.name+", s", way.name+", ns/edge", way.name+", max")
-		p.Lines = append(p.Lines, figure.Line{Name: way.name, Colour: colourOf(way.name)})
+		p.Lines = append(p.Lines, report.Line{Name: way.name, Colour: colourOf(way.name)})
 	}
 	for _, millions := range e.sizes() {
 		e.progress("scale: %g million edges", millions)
@@ -71,14 +69,14 @@ func scale(ctx context.Context, e *evaluation) error {
 	if err := t.write(e.out); err != nil {
 		return err
 	}
-	return e.writePanels("scale.png", []figure.Panel{p})
+	return e.writePanels("scale.png", []report.Panel{p})
 }
 
 // colourOf returns the colour that an algorithm has in all plots, and another for
 // what is none of the table.
 func colourOf(name string) int {
-	all := algorithm.All()
-	at := slices.IndexFunc(all, func(al algorithm.Algorithm) bool { return display(al.Name) == name })
+	all := prerun.AllAlgorithms()
+	at := slices.IndexFunc(all, func(al prerun.Algorithm) bool { return display(al.Name) == name })
 	if at < 0 {
 		at = len(all)
 	}
@@ -94,7 +92,7 @@ type scaled struct {
 
 func byAlgorithm(name string, k int) func(context.Context, *graph.Graph) (int64, time.Duration, error) {
 	return func(ctx context.Context, g *graph.Graph) (int64, time.Duration, error) {
-		al, err := algorithm.Find(name)
+		al, err := prerun.FindAlgorithm(name)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -163,7 +161,7 @@ func reading(ctx context.Context, e *evaluation) error {
 		samples = 40_000
 	}
 	var text bytes.Buffer
-	if _, err := synth.WriteLibsvm(&text, synth.Text(synth.Options{Samples: samples, Features: 200_000, Seed: 1})); err != nil {
+	if _, err := dataset.WriteLibsvm(&text, dataset.SyntheticText(dataset.TextOptions{Samples: samples, Features: 200_000, Seed: 1})); err != nil {
 		return err
 	}
 	e.progress("reading: %d bytes of text", text.Len())

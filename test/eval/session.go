@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -22,7 +21,7 @@ import (
 type session struct {
 	models   []model.Model // of each worker
 	test     model.Model   // nil: none
-	settings store.Settings
+	settings kv.StoreSettings
 	batch    int // samples of a worker's step
 	steps    int
 	seed     uint64
@@ -35,8 +34,8 @@ type session struct {
 
 // result is what came of a session.
 type result struct {
-	train, test metric.Tally
-	last        metric.Tally  // the test data by the servers' model once all that waited was sent, as at a job's end
+	train, test model.Tally
+	last        model.Tally   // the test data by the servers' model once all that waited was sent, as at a job's end
 	curve       []scored      // the test data, as worker 0 sees the model
 	losses      []float64     // of each step: the mean over all workers' batches, before they are learned
 	sent        float64       // values in a push, of all that the model has; mean
@@ -51,7 +50,7 @@ type result struct {
 
 type scored struct {
 	step  int
-	tally metric.Tally
+	tally model.Tally
 }
 
 // with runs the session under other rules.
@@ -70,12 +69,12 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := store.New(s.settings)
+	server, err := kv.NewStore(s.settings)
 	if err != nil {
 		return nil, err
 	}
 	r := &result{}
-	var batches, before metric.Tally
+	var batches, before model.Tally
 	memory := relay.NewMemory(wayMemory)
 	var workers []*trainee
 	for i, m := range s.models {

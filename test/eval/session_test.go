@@ -8,8 +8,8 @@ import (
 
 	"github.com/ulikunitz/xz"
 
-	"github.com/psidecar/psidecar/cmd/psjob/store"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -17,7 +17,7 @@ import (
 func madeRegression(t *testing.T, steps int) *subject {
 	t.Helper()
 	var text, packed bytes.Buffer
-	if _, err := synth.WriteLibsvm(&text, synth.Text(synth.Options{Samples: 2500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})); err != nil {
+	if _, err := dataset.WriteLibsvm(&text, dataset.SyntheticText(dataset.TextOptions{Samples: 2500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})); err != nil {
 		t.Fatal(err)
 	}
 	w, err := xz.NewWriter(&packed)
@@ -34,7 +34,7 @@ func madeRegression(t *testing.T, steps int) *subject {
 	if err := os.WriteFile(filepath.Join(e.datasets, "made.xz"), packed.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := regression(e, "made.xz", steps, 16, store.Settings{Rule: "sgd", LearningRate: 20})
+	s, err := regression(e, "made.xz", steps, 16, kv.StoreSettings{Rule: "sgd", LearningRate: 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // slims compares Slim-DP with plain and quantized pushes at the end of as many
@@ -57,15 +57,15 @@ func slims(ctx context.Context, e *evaluation) error {
 	if err := equalAccuracy(all).write(e.out); err != nil {
 		return err
 	}
-	training := func(title string, some ...measured) figure.Panel {
-		p := figure.Panel{Title: title, X: "step", Y: "test accuracy %", Legend: true, Lines: byStep(some...), Ticks: quarters(e.steps(s))}
+	training := func(title string, some ...measured) report.Panel {
+		p := report.Panel{Title: title, X: "step", Y: "test accuracy %", Legend: true, Lines: byStep(some...), Ticks: quarters(e.steps(s))}
 		p.Floor = math.Floor(lowest(p.Lines))
 		return p
 	}
-	return e.writePanels("slim.png", []figure.Panel{
+	return e.writePanels("slim.png", []report.Panel{
 		training("Slim Fig. 4: exploration and exploitation", all[0], all[3], all[5], all[6]),
 		training("Slim Fig. 3: codecs", all[0], all[1], all[3], all[8], all[9]),
-		{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy at the end, points against plain", Legend: true, Lines: []figure.Line{
+		{Title: "Slim Fig. 5: what is saved, and lost", X: "bytes saved %", Y: "test accuracy at the end, points against plain", Legend: true, Lines: []report.Line{
 			bySaving("slim", all[0], all[0], all[4], all[3], all[2], all[12]), bySaving("slim by changes", all[0], all[0], all[8], all[7]), bySaving("8 bit, by changes", all[0], all[0], all[1], all[9])}},
 	})
 }
@@ -115,7 +115,7 @@ func quarters(steps int) (at []float64) {
 }
 
 // lowest is the least y of all lines.
-func lowest(lines []figure.Line) float64 {
+func lowest(lines []report.Line) float64 {
 	least := math.Inf(1)
 	for _, l := range lines {
 		for _, point := range l.Points {
@@ -126,9 +126,9 @@ func lowest(lines []figure.Line) float64 {
 }
 
 // byStep are the accuracies of variants while they train, means over the seeds.
-func byStep(all ...measured) (lines []figure.Line) {
+func byStep(all ...measured) (lines []report.Line) {
 	for _, m := range all {
-		l := figure.Line{Name: m.name}
+		l := report.Line{Name: m.name}
 		for k, at := range m.runs[0].curve {
 			y, _ := m.spread(func(r *result) float64 { return 100 * r.curve[k].tally.Accuracy() })
 			l.Points = append(l.Points, plotter.XY{X: float64(at.step), Y: y})
@@ -140,8 +140,8 @@ func byStep(all ...measured) (lines []figure.Line) {
 
 // bySaving is the accuracy at the end against plain's, by the bytes that variants
 // save.
-func bySaving(name string, plain measured, all ...measured) figure.Line {
-	l := figure.Line{Name: name}
+func bySaving(name string, plain measured, all ...measured) report.Line {
+	l := report.Line{Name: name}
 	without, _ := plain.spread(lastAccuracy)
 	for _, m := range all {
 		x, _ := m.spread(saved)

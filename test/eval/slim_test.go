@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
 // runsOf are runs with so many of 1,000 pictures right, and so many of 1,000 bytes sent.
 func runsOf(sent int, right ...int) (runs []*result) {
 	for _, n := range right {
-		runs = append(runs, &result{last: metric.Tally{Samples: 1000, Correct: int64(n)}, pushed: traffic{plain: 1000, encoded: sent}})
+		runs = append(runs, &result{last: model.Tally{Samples: 1000, Correct: int64(n)}, pushed: traffic{plain: 1000, encoded: sent}})
 	}
 	return runs
 }

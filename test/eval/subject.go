@@ -12,9 +12,8 @@ import (
 
 	"github.com/ulikunitz/xz"
 
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
@@ -28,24 +27,24 @@ type subject struct {
 	steps    int
 	quick    int // steps with --quick; 0: a quarter of all
 	batch    int
-	settings store.Settings
+	settings kv.StoreSettings
 	momentum float32 // see [model.Momentum]
 	decay    float64 // see [session.rate]
-	load     func(ctx context.Context, share samples.Share, test bool, seed uint64) (model.Model, error)
+	load     func(ctx context.Context, share model.Share, test bool, seed uint64) (model.Model, error)
 }
 
 // session prepares a run of the subject.
 func (s *subject) session(ctx context.Context, seed uint64, rules []values.Rule) (*session, error) {
 	run := &session{settings: s.settings, batch: s.batch, steps: s.steps, seed: seed, momentum: s.momentum, decay: s.decay, rules: rules}
 	for i := range workers {
-		m, err := s.load(ctx, samples.Share{Index: i, Of: workers}, false, seed)
+		m, err := s.load(ctx, model.Share{Index: i, Of: workers}, false, seed)
 		if err != nil {
 			return nil, err
 		}
 		run.models = append(run.models, m)
 	}
 	var err error
-	run.test, err = s.load(ctx, samples.Share{Index: 0, Of: 1}, true, seed)
+	run.test, err = s.load(ctx, model.Share{Index: 0, Of: 1}, true, seed)
 	return run, err
 }
 
@@ -146,13 +145,13 @@ func recommender(e *evaluation, name string, shape model.RecommendShape) (*subje
 		return nil, err
 	}
 	return &subject{
-		name: name + " recommender, criteo-raw-7k", steps: 360, batch: 32, settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.1, ValueLength: 16},
-		load: func(ctx context.Context, share samples.Share, isTest bool, seed uint64) (model.Model, error) {
+		name: name + " recommender, criteo-raw-7k", steps: 360, batch: 32, settings: kv.StoreSettings{Rule: "sgd", Synchronous: true, LearningRate: 0.1, ValueLength: 16},
+		load: func(ctx context.Context, share model.Share, isTest bool, seed uint64) (model.Model, error) {
 			path := train
 			if isTest {
 				path = test
 			}
-			set, err := samples.LoadClicks(ctx, path, share, keys(), 10_000)
+			set, err := model.LoadClicks(ctx, path, share, keys(), 10_000)
 			if err != nil {
 				return nil, err
 			}
@@ -163,7 +162,7 @@ func recommender(e *evaluation, name string, shape model.RecommendShape) (*subje
 }
 
 // regression is logistic regression on a libsvm set.
-func regression(e *evaluation, file string, steps, batch int, settings store.Settings) (*subject, error) {
+func regression(e *evaluation, file string, steps, batch int, settings kv.StoreSettings) (*subject, error) {
 	train, test, err := split(e, file)
 	if err != nil {
 		return nil, err
@@ -171,12 +170,12 @@ func regression(e *evaluation, file string, steps, batch int, settings store.Set
 	settings.Synchronous, settings.ValueLength = true, 1
 	return &subject{
 		name: fmt.Sprintf("logistic regression by %s, %s", settings.Rule, file), steps: steps, batch: batch, settings: settings,
-		load: func(ctx context.Context, share samples.Share, isTest bool, _ uint64) (model.Model, error) {
+		load: func(ctx context.Context, share model.Share, isTest bool, _ uint64) (model.Model, error) {
 			path := train
 			if isTest {
 				path = test
 			}
-			set, err := samples.LoadSparse(ctx, path, share, keys(), true)
+			set, err := model.LoadSparse(ctx, path, share, keys(), true)
 			if err != nil {
 				return nil, err
 			}
@@ -203,8 +202,8 @@ func pictures(e *evaluation) *subject { return pictureNet(e, 4000, 64) }
 func pictureNet(e *evaluation, steps int, hidden ...int) *subject {
 	return &subject{
 		name: fmt.Sprintf("MLP 784-%s-10, pictures", strings.Trim(strings.ReplaceAll(fmt.Sprint(hidden), " ", "-"), "[]")), steps: steps, quick: 300, batch: 16, momentum: 0.9, decay: 1,
-		settings: store.Settings{Rule: "sgd", Synchronous: true, LearningRate: 0.02, ValueLength: 1},
-		load: func(_ context.Context, s samples.Share, isTest bool, seed uint64) (model.Model, error) {
+		settings: kv.StoreSettings{Rule: "sgd", Synchronous: true, LearningRate: 0.02, ValueLength: 1},
+		load: func(_ context.Context, s model.Share, isTest bool, seed uint64) (model.Model, error) {
 			set, part, quick := "train", 2, 4 // one picture of so many
 			if isTest {
 				set, part, quick = "t10k", 1, 5
@@ -221,7 +220,7 @@ func pictureNet(e *evaluation, steps int, hidden ...int) *subject {
 			if err != nil {
 				return nil, err
 			}
-			shown, err := samples.LoadImages(images, labels, s)
+			shown, err := model.LoadImages(images, labels, s)
 			if err != nil {
 				return nil, err
 			}

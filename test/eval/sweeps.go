@@ -8,11 +8,10 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // A density is one of DWW21's synthetic sets: every pair of a sample and a
@@ -73,7 +72,7 @@ func sweeps(ctx context.Context, e *evaluation) error {
 			n := len(s.values)
 			s.values = []float64{s.values[0], s.values[n/2], s.values[n-1]}
 		}
-		var panels []figure.Panel
+		var panels []report.Panel
 		for _, d := range densities() {
 			p, err := s.measure(ctx, e, d, params, graphs)
 			if err != nil {
@@ -90,9 +89,9 @@ func sweeps(ctx context.Context, e *evaluation) error {
 
 // measure runs the sweep on one density, prints its table and returns the
 // panel, which leaves random out: it is the axis.
-func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, graphs int) (*figure.Panel, error) {
+func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, graphs int) (*report.Panel, error) {
 	began := time.Now()
-	p := &figure.Panel{
+	p := &report.Panel{
 		Title: fmt.Sprintf("%s: sparsity %g, m = %d", d.name, d.sparsity, params),
 		X:     s.x, Y: "improvement of max over random (%)", LogX: s.logX, Ticks: s.values, Gain: true,
 	}
@@ -101,8 +100,8 @@ func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, g
 			s.title, d.name, d.sparsity, params, graphs),
 		head: []string{s.x, "random"},
 	}
-	for i, al := range algorithm.All()[1:] {
-		p.Lines = append(p.Lines, figure.Line{Name: display(al.Name), Colour: i + 2})
+	for i, al := range prerun.AllAlgorithms()[1:] {
+		p.Lines = append(p.Lines, report.Line{Name: display(al.Name), Colour: i + 2})
 		t.head = append(t.head, display(al.Name))
 	}
 	t.head = append(t.head, "best: max k / (2 total)")
@@ -140,7 +139,7 @@ func (m means) improvement() float64 { return (m.random/m.max - 1) * 100 }
 
 // meansOf partitions graphs of one shape, seeds from 1, by every algorithm.
 func meansOf(ctx context.Context, shape graph.Random, k, graphs int) ([]means, error) {
-	all := make([]means, len(algorithm.All()))
+	all := make([]means, len(prerun.AllAlgorithms()))
 	for seed := range graphs {
 		shape.Seed = uint64(seed) + 1
 		g, err := shape.Build(ctx)
@@ -162,7 +161,7 @@ func meansOf(ctx context.Context, shape graph.Random, k, graphs int) ([]means, e
 
 // judgeAll partitions g among k machines by every algorithm.
 func judgeAll(ctx context.Context, g *graph.Graph, k int) ([]*prerun.Report, error) {
-	return judgeThose(ctx, g, k, algorithm.Names())
+	return judgeThose(ctx, g, k, prerun.AlgorithmNames())
 }
 
 // judgeThose partitions g among k machines by the algorithms of these names, in their
@@ -175,7 +174,7 @@ func judgeThose(ctx context.Context, g *graph.Graph, k int, names []string) ([]*
 	}
 	var reports []*prerun.Report
 	for _, name := range names {
-		al, err := algorithm.Find(name)
+		al, err := prerun.FindAlgorithm(name)
 		if err != nil {
 			return nil, err
 		}

@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/psidecar/psidecar/planner/algorithm"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/planner/prerun"
 )
 
 // A paperRow is a line of DWW21's table 5 and the file that stands for its
-// data set; planner/algorithm's tests say how the two differ.
+// data set; planner/prerun's tests say how the two differ.
 type paperRow struct {
 	file, standsFor string
 	improvement     map[string]float64 // algorithm -> percent over random
@@ -49,7 +49,7 @@ func table5(ctx context.Context, e *evaluation) error {
 			return err
 		}
 		sizes.addRow(row.file, fmt.Sprint(g.Samples()), fmt.Sprint(g.Params()), fmt.Sprint(g.Edges()), fmt.Sprintf("%.1f", float64(g.Edges())/float64(g.Params())))
-		names := algorithm.Names()
+		names := prerun.AlgorithmNames()
 		if e.quick && row.quick != nil {
 			names = row.quick
 		}

@@ -6,9 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
 	"github.com/psidecar/psidecar/proxy/codec/rows"
 )
 
@@ -67,7 +65,7 @@ func (c *cutter) Backward(gradients []float32, _ int) {
 func theorem(ctx context.Context, e *evaluation) error {
 	const hidden, batch = 64, 32
 	s := pictureNet(e, 0, hidden, hidden)
-	m, err := s.load(ctx, samples.Share{Index: 0, Of: 20}, false, 1)
+	m, err := s.load(ctx, model.Share{Index: 0, Of: 20}, false, 1)
 	if err != nil {
 		return err
 	}
@@ -107,7 +105,7 @@ func theorem(ctx context.Context, e *evaluation) error {
 func gradientOf(m model.Model, params []float32, batch []int32) []float32 {
 	grads := [][]float32{make([]float32, len(params))}
 	m.Groups(batch)
-	m.Gradient(batch, [][]float32{slices.Clone(params)}, grads, &metric.Tally{})
+	m.Gradient(batch, [][]float32{slices.Clone(params)}, grads, &model.Tally{})
 	return grads[0]
 }
 

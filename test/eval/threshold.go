@@ -7,9 +7,9 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/test/figure"
+	"github.com/psidecar/psidecar/test/eval/report"
 )
 
 // sparsities are those of DCT's table 2.
@@ -35,20 +35,20 @@ func thresholds(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	lr80k, err := regression(e, "criteo-80k.libsvm.xz", 2000, 64, store.Settings{Rule: "sgd", LearningRate: 30})
+	lr80k, err := regression(e, "criteo-80k.libsvm.xz", 2000, 64, kv.StoreSettings{Rule: "sgd", LearningRate: 30})
 	if err != nil {
 		return err
 	}
-	rcv1, err := regression(e, "rcv1-excerpt.libsvm.xz", 1500, 32, store.Settings{Rule: "sgd", LearningRate: 100})
+	rcv1, err := regression(e, "rcv1-excerpt.libsvm.xz", 1500, 32, kv.StoreSettings{Rule: "sgd", LearningRate: 100})
 	if err != nil {
 		return err
 	}
-	ftrl, err := regression(e, "rcv1-excerpt.libsvm.xz", 1500, 32, store.Settings{Rule: "ftrl", LearningRate: 1, Beta: 0.01})
+	ftrl, err := regression(e, "rcv1-excerpt.libsvm.xz", 1500, 32, kv.StoreSettings{Rule: "ftrl", LearningRate: 1, Beta: 0.01})
 	if err != nil {
 		return err
 	}
 	warm := append(atSparsities(0), variant{name: "98%, warm-up 300", rules: []values.Rule{{Threshold: 0.98, Warmup: 300, Unpulled: true}}})
-	panels := []figure.Panel{
+	panels := []report.Panel{
 		{Title: "DCT Table 2: what a threshold costs", Y: "test loss against none, at the last step"},
 		{Title: "The same once all that waits is sent", Y: "test loss against none"},
 	}
@@ -75,8 +75,8 @@ func thresholds(ctx context.Context, e *evaluation) error {
 }
 
 // bySparsity is what is lost against none, by sparsity.
-func bySparsity(name string, all []measured, of func(*result) float64) figure.Line {
-	l := figure.Line{Name: name}
+func bySparsity(name string, all []measured, of func(*result) float64) report.Line {
+	l := report.Line{Name: name}
 	none, _ := all[0].spread(of)
 	for i, eta := range sparsities {
 		mean, _ := all[i+1].spread(of)
@@ -116,7 +116,7 @@ func lifespans(ctx context.Context, e *evaluation) error {
 	}
 	t := table{title: fmt.Sprintf("Life-span of a threshold, %s, sparsity 95%% (DCT Fig. 7 a, b; time is that of the codec, both ends, of all pushes)", rec.name),
 		head: []string{"L", "codec ms a step", "ns a value", "train loss", "test loss", "bytes of pushes"}}
-	var cost, loss figure.Line
+	var cost, loss report.Line
 	cost.Name, loss.Name = "threshold 95%", "threshold 95%"
 	none, _ := all[0].spread(testLoss)
 	for i := range all {
@@ -136,8 +136,8 @@ func lifespans(ctx context.Context, e *evaluation) error {
 		return err
 	}
 	ticks := []float64{1, 10, 100, 1000}
-	return e.writePanels("lifespan.png", []figure.Panel{
-		{Title: "DCT Fig. 7 a: time of the codec", X: "life-span L", Y: "ms a step", LogX: true, Ticks: ticks, Lines: []figure.Line{cost}},
-		{Title: "DCT Fig. 7 b: loss", X: "life-span L", Y: "test loss against none", LogX: true, Ticks: ticks, Lines: []figure.Line{loss}},
+	return e.writePanels("lifespan.png", []report.Panel{
+		{Title: "DCT Fig. 7 a: time of the codec", X: "life-span L", Y: "ms a step", LogX: true, Ticks: ticks, Lines: []report.Line{cost}},
+		{Title: "DCT Fig. 7 b: loss", X: "life-span L", Y: "test loss against none", LogX: true, Ticks: ticks, Lines: []report.Line{loss}},
 	})
 }

@@ -6,9 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
@@ -43,7 +42,7 @@ type trainee struct {
 	*session
 	*result
 	model    model.Model
-	server   *store.Store
+	server   *kv.Store
 	up, down *way
 	order    *rand.Rand
 	left     []int32 // samples of this epoch
@@ -53,7 +52,7 @@ type trainee struct {
 }
 
 // learn makes a step and counts its predictions in tally.
-func (w *trainee) learn(step int32, tally *metric.Tally) error {
+func (w *trainee) learn(step int32, tally *model.Tally) error {
 	groups := w.model.Groups(w.next())
 	if err := w.pull(groups, step); err != nil {
 		return err
@@ -145,7 +144,7 @@ func (w *trainee) frames(g model.Group, vals []float32, push bool) [][]byte {
 }
 
 // score predicts all samples of a model.
-func (w *trainee) score(m model.Model, step int32) (tally metric.Tally, err error) {
+func (w *trainee) score(m model.Model, step int32) (tally model.Tally, err error) {
 	const chunk = 2000
 	pulled := w.pulled
 	for from := 0; from < m.Samples(); from += chunk {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
-	"github.com/psidecar/psidecar/page/forms"
+	"github.com/psidecar/psidecar/page"
 )
 
 // transfers repeats table 3 of Parallax: what a machine sends and receives in a step by
@@ -17,7 +17,7 @@ func transfers(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	lr, err := regression(e, "criteo-80k.libsvm.xz", 200, 64, store.Settings{Rule: "sgd", LearningRate: 30})
+	lr, err := regression(e, "criteo-80k.libsvm.xz", 200, 64, kv.StoreSettings{Rule: "sgd", LearningRate: 30})
 	if err != nil {
 		return err
 	}
@@ -61,13 +61,13 @@ func (t transfer) machine(worker float64) float64 {
 }
 
 // costs are Table 3's, of all variables.
-func (t transfer) costs() forms.Costs {
-	return forms.Cluster{Machines: t.machines, Each: 1}.Costs(4*float64(t.values), t.alpha)
+func (t transfer) costs() page.FormCosts {
+	return page.FormCluster{Machines: t.machines, Each: 1}.Costs(4*float64(t.values), t.alpha)
 }
 
-func (t transfer) servers() float64   { return t.costs()[forms.Servers] }
-func (t transfer) allReduce() float64 { return t.costs()[forms.AllReduce] }
-func (t transfer) allGather() float64 { return t.costs()[forms.AllGather] }
+func (t transfer) servers() float64   { return t.costs()[page.FormServers] }
+func (t transfer) allReduce() float64 { return t.costs()[page.FormAllReduce] }
+func (t transfer) allGather() float64 { return t.costs()[page.FormAllGather] }
 
 // modelValues is how many values there are that the samples of some model use.
 func modelValues(models []model.Model) (sum int) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/certs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The proxies' certificate expires while the job trains. Links that are there go
@@ -21,12 +21,12 @@ func TestCertificateExpired(t *testing.T) {
 	}{{"direct", false}, {"mesh only", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			authority := certs.New(t, "mesh")
+			authority := require.NewAuthority(t, "mesh")
 			dir := folder(t)
-			issue := func(until time.Time) certs.Files {
+			issue := func(until time.Time) require.Files {
 				// Written aside and renamed: proxies see one whole or the other.
 				aside := authority.Issue(t, t.TempDir(), "proxy.mesh", until)
-				files := certs.Files{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), CA: filepath.Join(dir, "ca.pem")}
+				files := require.Files{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), CA: filepath.Join(dir, "ca.pem")}
 				for from, to := range map[string]string{aside.Cert: files.Cert, aside.Key: files.Key, aside.CA: files.CA} {
 					if err := publish(from, to); err != nil {
 						t.Fatal(err)

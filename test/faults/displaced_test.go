@@ -20,7 +20,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/test/jobtest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // displaced is how many of the keys that a job counts are not at home in these
@@ -88,7 +88,7 @@ func (f *fleet) countingSlowly() hosts.Job {
 // elsewhere puts keys of the workload count on servers that are not their homes.
 func elsewhere(t *testing.T, servers int32) (all []plan.Range) {
 	t.Helper()
-	for i, key := range jobtest.Keys(t, displaced) {
+	for i, key := range hoststest.JobKeys(t, displaced) {
 		other := 1 + int32(i)%(servers-1)
 		all = append(all, plan.Range{Keys: plan.One(key), Owner: (plan.HomeOf(key, int(servers)) + other) % servers})
 	}
@@ -112,7 +112,7 @@ func placed(t *testing.T, where []plan.Range) (file string) {
 	for _, r := range where {
 		keys, owners = append(keys, r.First), append(owners, r.Owner)
 	}
-	return jobtest.WritePlacement(t, folder(t), []int{0, 1, 2, 3}, keys, owners)
+	return hoststest.WritePlacement(t, folder(t), []int{0, 1, 2, 3}, keys, owners)
 }
 
 // propose has the planner propose the fleet's plan for the run that is under way:

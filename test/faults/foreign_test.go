@@ -13,7 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // Jobs with the habits of MXNet's kvstore and of dist-lr train under a threshold of
@@ -33,7 +33,7 @@ func TestServersThatCount(t *testing.T) {
 			fmt.Sscan(os.Getenv("PSIDECAR_RESTARTS"), &restarts)
 			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--threshold", "0.99"}, grace: 10 * time.Second, keep: 15 * time.Second})
 			hold := filepath.Join(folder(t), "go")
-			node := hosts.Program(append([]string{peer.Build(t), "--mode", mode, "--rounds", strconv.Itoa(100 + 20*restarts), "--hold", hold}, args...))
+			node := hosts.Program(append([]string{hoststest.BuildPeer(t), "--mode", mode, "--rounds", strconv.Itoa(100 + 20*restarts), "--hold", hold}, args...))
 			// Its scheduler hears nothing while the workers train.
 			within := 5*time.Minute + time.Duration(restarts)*10*time.Second
 			r := f.startFor(hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, node), Hosts: f.net.Hosts(),
@@ -82,7 +82,7 @@ func TestServersThatCount(t *testing.T) {
 				t.Fatalf("%v\n%s", r.err, r.stderr())
 			}
 			for _, n := range r.Workers {
-				var w peer.Worker
+				var w hoststest.PeerWorker
 				if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil || w.Wrong != 0 {
 					t.Errorf("worker %d: %+v, %v", n.Index, w, err)
 				}

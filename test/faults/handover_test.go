@@ -13,7 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/test/certs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Proxies are replaced in order under a job that repeats nothing and never rests, one
@@ -58,7 +58,7 @@ func TestHandedOver(t *testing.T) {
 // withTLS returns the flags of proxies with mutual TLS in the mesh.
 func withTLS(t *testing.T) []string {
 	t.Helper()
-	issued := certs.New(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour))
+	issued := require.NewAuthority(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour))
 	dir := folder(t) // the proxies are nobody
 	for from, to := range map[string]string{issued.Cert: "cert", issued.Key: "key", issued.CA: "ca"} {
 		if err := publish(from, filepath.Join(dir, to)); err != nil {

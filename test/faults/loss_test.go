@@ -17,7 +17,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -43,7 +42,7 @@ func TestWhatBreaksJobs(t *testing.T) {
 		{"compact", func(t *testing.T) breakable { return killedProxy(t) }},
 		{"outlived", func(t *testing.T) breakable { return killedProxy(t, "--outlive") }},
 		{"displaced", func(t *testing.T) breakable {
-			return killedProxy(t, "--placement", jobtest.WritePlacement(t, folder(t), []int{0, 1}, jobtest.Keys(t, lapKeys), others(t)))
+			return killedProxy(t, "--placement", hoststest.WritePlacement(t, folder(t), []int{0, 1}, hoststest.JobKeys(t, lapKeys), others(t)))
 		}},
 	} {
 		for _, rest := range []bool{true, false} {
@@ -66,7 +65,7 @@ const lapKeys = 4000
 func lapFile(t *testing.T) (file string) {
 	t.Helper()
 	var all []byte
-	for _, key := range jobtest.Keys(t, lapKeys) {
+	for _, key := range hoststest.JobKeys(t, lapKeys) {
 		all = binary.NativeEndian.AppendUint64(all, key)
 	}
 	file = filepath.Join(folder(t), "keys")
@@ -78,7 +77,7 @@ func lapFile(t *testing.T) (file string) {
 
 // others puts every eighth key on the server that is not its home.
 func others(t *testing.T) (owners []int32) {
-	for i, key := range jobtest.Keys(t, lapKeys) {
+	for i, key := range hoststest.JobKeys(t, lapKeys) {
 		home := int32(0)
 		if key >= ^uint64(0)/2 {
 			home = 1

@@ -17,7 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -55,7 +54,7 @@ func build(t *testing.T) programs {
 		}
 		for name, path := range map[string]*string{"psidecar": &built.psidecar, "psjob": &built.psjob} {
 			*path = filepath.Join(dir, name)
-			program, err := os.ReadFile(jobtest.Build(t, "cmd/"+name))
+			program, err := os.ReadFile(hoststest.BuildJob(t, "cmd/"+name))
 			if err != nil {
 				t.Fatal(err)
 			}

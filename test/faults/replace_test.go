@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // Proxies are replaced in order, host after host, while the job trains. It does
@@ -77,7 +77,7 @@ func (f *fleet) peers() hosts.Job { return f.peersFor(6000) }
 
 // peersFor makes so many rounds, at least.
 func (f *fleet) peersFor(rounds int) hosts.Job {
-	node := hosts.Program{peer.Build(f.t)}
+	node := hosts.Program{hoststest.BuildPeer(f.t)}
 	worker := append(node[:1:1], "--keys", "200", "--space", "1000", "--shift", "7", "--rounds", strconv.Itoa(rounds))
 	return hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, worker), Hosts: f.net.Hosts()}
 }

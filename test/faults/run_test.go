@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/test/jobtest"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // counting is a job of one server and one worker a host that counts, at most a
@@ -25,7 +25,7 @@ func (f *fleet) counting(steps int, env ...string) hosts.Job {
 // long what is done to it takes: its steps are the fewest.
 func (f *fleet) unending(j hosts.Job) hosts.Job {
 	f.t.Helper()
-	file, _ := jobtest.While(f.t)
+	file, _ := hoststest.WhileTraining(f.t)
 	j.Workers = slices.Clone(j.Workers)
 	for i, w := range j.Workers {
 		j.Workers[i] = append(slices.Clone(w), whileFlag, file)

@@ -22,7 +22,7 @@ const module = "github.com/psidecar/psidecar/"
 var wire = []string{"proxy/pslite", "proxy/pslite/capture", "proxy/zmtp"}
 
 // api is how agent, proxy and planner talk to each other.
-var api = []string{"planner/api", "planner/api/measure", "planner/api/sums"}
+var api = []string{"planner/api", "planner/api/measure"}
 
 // allowed is what packages may import of other areas than their own. The longest
 // folder that a package is in counts; "x/..." is x and all below it.
@@ -34,8 +34,8 @@ var allowed = map[string][]string{
 	}, api...),
 	"internal/demo": {
 		"internal/...", "page",
-		"planner/dataset/synth", // data to train on
-		"proxy/codec/values",    // rules of the last phase
+		"planner/dataset",    // data to train on
+		"proxy/codec/values", // rules of the last phase
 	},
 	"page":        append([]string{"internal/handshake", "internal/health"}, api...),
 	"planner/api": api,
@@ -49,11 +49,10 @@ var allowed = map[string][]string{
 	}, api, wire),
 	"proxy": append([]string{
 		"internal/...",
-		"planner/plan", "planner/placement", // where keys are
-		"planner/parts", // into how many parts large values go
+		"planner/plan", // where keys are, and into how many parts large values go
 	}, api...),
 	"client": append([]string{
-		"bpf/probe", // what a host lacks, for a bundle
+		"bpf", // what a host lacks, for a bundle
 		"internal/...", "page/...",
 		"planner/fleet",      // what a trial of codecs comes to
 		"planner/plan",       // runs

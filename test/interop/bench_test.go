@@ -8,8 +8,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // keysOfBench is how many scalar keys, spread over the key space, each push
@@ -21,13 +20,13 @@ const keysOfBench = 1_000_000
 // the machine does hits both. It reports the median times, the first round
 // left out, and psjob's speed as a multiple of the peer's.
 func BenchmarkMillionKeys(b *testing.B) {
-	psjob, own := hosts.Program{jobtest.Build(b, "cmd/psjob"), "--json"}, hosts.Program{peer.Build(b)}
+	psjob, own := hosts.Program{hoststest.BuildJob(b, "cmd/psjob"), "--json"}, hosts.Program{hoststest.BuildPeer(b)}
 	const rounds = 20
 	var ours, theirs seconds
 	for b.Loop() {
 		r := run(b, loopback, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: []hosts.Program{
 			append(slices.Clone(own), "--mode", "bench", "--keys", strconv.Itoa(keysOfBench), "--space", strconv.Itoa(keysOfBench), "--rounds", strconv.Itoa(rounds))}})
-		w := reports[peer.Worker](b, r.Workers)[0]
+		w := reports[hoststest.PeerWorker](b, r.Workers)[0]
 		theirs.add(w.PushSeconds, w.PullSeconds)
 
 		r = run(b, loopback, hosts.Job{Scheduler: psjob, Servers: hosts.Repeat(2, psjob), Workers: []hosts.Program{
@@ -63,7 +62,7 @@ func median(v []float64) float64 {
 // whether the peer is fit to compare with.
 func BenchmarkPSLite(b *testing.B) {
 	theirs := pslite(b, "test_kv_app_benchmark", "kv_app_benchmark_test")
-	own := hosts.Program{peer.Build(b)}
+	own := hosts.Program{hoststest.BuildPeer(b)}
 	var push, pull, peerPush, peerPull []float64
 	for b.Loop() {
 		r := run(b, loopback, hosts.Job{Scheduler: theirs, Servers: hosts.Repeat(2, theirs), Workers: hosts.Repeat(1, theirs)})
@@ -82,7 +81,7 @@ func BenchmarkPSLite(b *testing.B) {
 
 		r = run(b, loopback, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, append(slices.Clone(own), "--discard")), Workers: []hosts.Program{
 			append(slices.Clone(own), "--mode", "bench", "--keys", "10000000", "--space", "10000000", "--rounds", "1")}})
-		w := reports[peer.Worker](b, r.Workers)[0]
+		w := reports[hoststest.PeerWorker](b, r.Workers)[0]
 		peerPush, peerPull = append(peerPush, 1000*w.PushSeconds[0]), append(peerPull, 1000*w.PullSeconds[0])
 	}
 	b.ReportMetric(0, "ns/op")

@@ -20,7 +20,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/peer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,11 +94,11 @@ func (w workload) values(number int) int {
 
 // peerWorkers reads what the peer's workers printed; their own check has made
 // sure of the sums.
-func peerWorkers(t testing.TB, nodes []*hosts.Node) []peer.Worker {
+func peerWorkers(t testing.TB, nodes []*hosts.Node) []hoststest.PeerWorker {
 	t.Helper()
-	var all []peer.Worker
+	var all []hoststest.PeerWorker
 	for _, n := range nodes {
-		var w peer.Worker
+		var w hoststest.PeerWorker
 		if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil {
 			t.Fatalf("worker %d printed %q: %v", n.Index, n.Stdout.String(), err)
 		}
@@ -114,11 +113,11 @@ func peerWorkers(t testing.TB, nodes []*hosts.Node) []peer.Worker {
 // checkPeerServers compares what the servers hold at the end with all pushes:
 // in each round, worker r adds (r + 1) * (i mod 7 + 1) to every value of key
 // number i.
-func checkPeerServers(t testing.TB, nodes []*hosts.Node, workers []peer.Worker, load workload) {
+func checkPeerServers(t testing.TB, nodes []*hosts.Node, workers []hoststest.PeerWorker, load workload) {
 	t.Helper()
 	var got, want float64
 	for _, n := range nodes {
-		var s peer.Server
+		var s hoststest.PeerServer
 		if err := json.Unmarshal(n.Stdout.Bytes(), &s); err != nil {
 			t.Fatalf("server %d printed %q: %v", n.Index, n.Stdout.String(), err)
 		}
@@ -136,7 +135,7 @@ func checkPeerServers(t testing.TB, nodes []*hosts.Node, workers []peer.Worker, 
 }
 
 func TestPeerAlone(t *testing.T) {
-	own := hosts.Program{peer.Build(t)}
+	own := hosts.Program{hoststest.BuildPeer(t)}
 	for _, at := range places {
 		for _, load := range workloads {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
@@ -148,7 +147,7 @@ func TestPeerAlone(t *testing.T) {
 }
 
 func TestPeerSaysWhatItAccessed(t *testing.T) {
-	program := peer.Build(t)
+	program := hoststest.BuildPeer(t)
 	dir := t.TempDir()
 	var workers []hosts.Program
 	for i := range 2 {
@@ -156,7 +155,7 @@ func TestPeerSaysWhatItAccessed(t *testing.T) {
 	}
 	r := run(t, loopback, hosts.Job{Scheduler: hosts.Program{program}, Servers: hosts.Repeat(1, hosts.Program{program}), Workers: workers})
 	for i, w := range peerWorkers(t, r.Workers) {
-		got, err := peer.ReadAccess(filepath.Join(dir, fmt.Sprint(i)))
+		got, err := hoststest.ReadAccess(filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +164,7 @@ func TestPeerSaysWhatItAccessed(t *testing.T) {
 		}
 		for key := uint64(5 * w.Rank); key < uint64(5*w.Rank+10); key++ {
 			bytes := 4 * (key%4 + 1)
-			want := peer.Access{Pushes: 4, PushBytes: 4 * bytes, Pulls: 5, PullBytes: 5 * bytes}
+			want := hoststest.PeerAccess{Pushes: 4, PushBytes: 4 * bytes, Pulls: 5, PullBytes: 5 * bytes}
 			if got[key] != want {
 				t.Errorf("worker %d, key %d: %+v, want %+v", i, key, got[key], want)
 			}
@@ -174,7 +173,7 @@ func TestPeerSaysWhatItAccessed(t *testing.T) {
 }
 
 func TestPeerNamesWhatIsWrong(t *testing.T) {
-	program := peer.Build(t)
+	program := hoststest.BuildPeer(t)
 	for name, test := range map[string]struct {
 		args, env []string
 		want      string

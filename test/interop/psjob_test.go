@@ -7,8 +7,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // psjobWorker is what the tests read of a worker's report; it has compared the
@@ -79,7 +78,7 @@ func checkPsjobWorkers(t *testing.T, nodes []*hosts.Node) (total psjobWorker) {
 }
 
 func TestPsjobServesPeer(t *testing.T) {
-	psjob, own := jobtest.Build(t, "cmd/psjob"), hosts.Program{peer.Build(t)}
+	psjob, own := hoststest.BuildJob(t, "cmd/psjob"), hosts.Program{hoststest.BuildPeer(t)}
 	for _, at := range places {
 		for _, load := range workloads {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
@@ -100,14 +99,14 @@ func TestPsjobServesPeer(t *testing.T) {
 }
 
 func TestPeerServesPsjob(t *testing.T) {
-	psjob, own := jobtest.Build(t, "cmd/psjob"), hosts.Program{peer.Build(t)}
+	psjob, own := hoststest.BuildJob(t, "cmd/psjob"), hosts.Program{hoststest.BuildPeer(t)}
 	for _, at := range places {
 		for _, load := range counts {
 			t.Run(at.name+"/"+load.name, func(t *testing.T) {
 				r := run(t, at, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: hosts.Repeat(3, countWorker(psjob, load.args...))})
 				total := checkPsjobWorkers(t, r.Workers)
-				var seen peer.Server
-				for _, s := range reports[peer.Server](t, r.Servers) {
+				var seen hoststest.PeerServer
+				for _, s := range reports[hoststest.PeerServer](t, r.Servers) {
 					seen.KeysPushed += s.KeysPushed
 					seen.KeysPulled += s.KeysPulled
 					seen.ValuesPushed += s.ValuesPushed
@@ -123,7 +122,7 @@ func TestPeerServesPsjob(t *testing.T) {
 }
 
 func TestServersOfBothInOneJob(t *testing.T) {
-	psjob, own := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, hosts.Program{peer.Build(t)}
+	psjob, own := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}, hosts.Program{hoststest.BuildPeer(t)}
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		for name, scheduler := range map[string]hosts.Program{"psjob's scheduler": psjob, "the peer's scheduler": own} {
 			t.Run(at.name+"/"+name, func(t *testing.T) {
@@ -139,7 +138,7 @@ func TestServersOfBothInOneJob(t *testing.T) {
 
 func TestPsjobWithPSLite(t *testing.T) {
 	kv := pslite(t, "test_kv_app", "kv_app_test")
-	psjob := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	psjob := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	count := countWorker(psjob[0], "--start-after", patience+"ms")
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		t.Run(at.name+"/their workers", func(t *testing.T) {
@@ -160,7 +159,7 @@ func TestPsjobWithPSLite(t *testing.T) {
 // TestPsjobRepeatsWhatIsLost has every node throw away what it gets, one
 // message in fifty; the sums are exact all the same.
 func TestPsjobRepeatsWhatIsLost(t *testing.T) {
-	psjob := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	psjob := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	r := run(t, place{name: "hosts", hosts: 3}, hosts.Job{
 		Scheduler: psjob, Servers: hosts.Repeat(2, psjob), Workers: hosts.Repeat(3, countWorker(psjob[0])),
 		Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=50", "PS_DROP_MSG=2"},

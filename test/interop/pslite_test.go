@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -62,7 +62,7 @@ func TestPSLiteAlone(t *testing.T) {
 
 func TestPeerWithPSLite(t *testing.T) {
 	kv := pslite(t, "test_kv_app", "kv_app_test")
-	own := hosts.Program{peer.Build(t)}
+	own := hosts.Program{hoststest.BuildPeer(t)}
 	for _, at := range []place{loopback, {name: "hosts", hosts: 3}} {
 		t.Run(at.name+"/their scheduler and servers", func(t *testing.T) {
 			for _, load := range workloads {

@@ -10,7 +10,7 @@ import (
 // the chart gives to one and nothing else.
 func (c *cluster) planners(namespace string) {
 	token, _ := c.as(namespace, "psidecar-planner")
-	cmd := exec.CommandContext(c.t.Context(), "go", "test", "-count=1", "-v", "-timeout", "5m", "./test/leader")
+	cmd := exec.CommandContext(c.t.Context(), "go", "test", "-count=1", "-v", "-timeout", "5m", "-run", "KilledLeader", "./test/deploy")
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "GOWORK=off", "KUBECONFIG="+c.kubeconfig("planner", token), "PSIDECAR_TEST_NAMESPACE="+namespace)
 	began := time.Now()

@@ -17,8 +17,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	proxies "github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -135,9 +133,9 @@ func build(t testing.TB, dir string) programs {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p := programs{psidecar: filepath.Join(dir, "psidecar"), psjob: filepath.Join(dir, "psjob"), peer: peer.Build(t)}
+	p := programs{psidecar: filepath.Join(dir, "psidecar"), psjob: filepath.Join(dir, "psjob"), peer: hoststest.BuildPeer(t)}
 	for folder, path := range map[string]string{"cmd/psidecar": p.psidecar, "cmd/psjob": p.psjob} {
-		program, err := os.ReadFile(jobtest.Build(t, folder))
+		program, err := os.ReadFile(hoststest.BuildJob(t, folder))
 		if err != nil {
 			t.Fatal(err)
 		}

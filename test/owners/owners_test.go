@@ -17,18 +17,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fleet is two nodes of a cluster, whose agents look after pods of a label.
 type fleet struct {
@@ -64,7 +59,7 @@ func TestNamesAndPolicy(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	c.add(pyTorchJobs)
-	f := &fleet{cluster: *c, program: jobtest.Build(t, "cmd/psidecar"), psjob: jobtest.Build(t, "cmd/psjob"), port: 9091}
+	f := &fleet{cluster: *c, program: hoststest.BuildJob(t, "cmd/psidecar"), psjob: hoststest.BuildJob(t, "cmd/psjob"), port: 9091}
 	f.hosts = hoststest.New(t, hosts.Config{Hosts: 2, Names: []string{"node-1", "node-2"}}).Hosts()
 	for _, h := range f.hosts {
 		c.forward(h)

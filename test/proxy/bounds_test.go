@@ -23,7 +23,6 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -147,7 +146,7 @@ func state(t testing.TB, addr string) (s proxy.State) {
 // some again.
 func TestOutOfDescriptors(t *testing.T) {
 	sh := require.Program(t, "sh")
-	bin := jobtest.Build(t, "cmd/psidecar")
+	bin := hoststest.BuildJob(t, "cmd/psidecar")
 	addr := serve(t, func(c *net.TCPConn) { io.Copy(struct{ io.Writer }{c}, c) })
 	in, status := freeAddr(t, nearHost), freeAddr(t, nearHost)
 	process(t, sh, "-c", `ulimit -n 40; exec "$@"`, "sh", bin, "proxy", "--mesh-port", "0", "--forward", in+"="+addr, "--http", status, "--log-level", "error")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -49,7 +48,7 @@ type cell struct {
 func BenchmarkCost(b *testing.B) {
 	require.Program(b, "haproxy")
 	n := hoststest.New(b, hosts.Config{Hosts: 2})
-	all, bin := costWays(), jobtest.Build(b, "cmd/psidecar")
+	all, bin := costWays(), hoststest.BuildJob(b, "cmd/psidecar")
 	for i, w := range all {
 		w.bin, w.hosts, w.port = bin, n.Hosts(), firstPort+i*portsOfWay
 		w.open(b, w)

@@ -16,7 +16,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -214,7 +213,7 @@ func (w *costWay) await(b *testing.B, host int) {
 
 // placedElsewhere is a placement of keys that no push has.
 func placedElsewhere(b *testing.B) string {
-	return jobtest.WritePlacement(b, b.TempDir(), []int{0, 1}, []uint64{1 << 40, 1<<40 + 1}, []int32{0, 1})
+	return hoststest.WritePlacement(b, b.TempDir(), []int{0, 1}, []uint64{1 << 40, 1<<40 + 1}, []int32{0, 1})
 }
 
 // placedSome is one of a tenth of the pushes' keys, on the other server.
@@ -226,7 +225,7 @@ func placedSome(b *testing.B) string {
 			keys, owners = append(keys, k), append(owners, 1)
 		}
 	}
-	return jobtest.WritePlacement(b, b.TempDir(), []int{0, 1}, keys, owners)
+	return hoststest.WritePlacement(b, b.TempDir(), []int{0, 1}, keys, owners)
 }
 
 // String is for the table.

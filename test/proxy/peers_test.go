@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/test/jobtest"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -77,7 +77,7 @@ func psidecars(t testing.TB, destination string) string {
 // first.
 func psidecarsWith(t testing.TB, destination string) (in string, pids []int) {
 	t.Helper()
-	bin := jobtest.Build(t, "cmd/psidecar")
+	bin := hoststest.BuildJob(t, "cmd/psidecar")
 	in, mesh := freeAddr(t, nearHost), freeAddr(t, farHost)
 	_, port, err := net.SplitHostPort(mesh)
 	if err != nil {

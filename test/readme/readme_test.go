@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/psidecar/psidecar/test/jobtest"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -65,7 +65,7 @@ func TestReadme(t *testing.T) {
 	}
 	tools := t.TempDir()
 	for name, folder := range map[string]string{"psidecar": "cmd/psidecar", "psjob": "cmd/psjob"} {
-		if err := os.Symlink(jobtest.Build(t, folder), filepath.Join(tools, name)); err != nil {
+		if err := os.Symlink(hoststest.BuildJob(t, folder), filepath.Join(tools, name)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,7 +8,22 @@
 // that a variable names, the captures beside data sets and a file that a folder
 // lacks are missing as anything else is.
 //
-// Every package's tests may call it; it imports nothing of ours.
+// Every package's tests may call it, so of ours it imports internal/identity alone.
+//
+// # Certificates
+//
+// An [Authority] issues certificates for tests of TLS: names and validity in, PEM
+// files out.
+//
+// # gRPC without a network
+//
+// [ServeInMemory] serves gRPC to a test over an in-memory connection.
+//
+// # Transcripts
+//
+// [RunTranscripts] plays courses of events that are written in testdata/*.txt: blocks
+// of commands, a line ----, and the expected output. The test of a state machine plays
+// the commands and compares; readers see what the machine does.
 package require
 
 import (

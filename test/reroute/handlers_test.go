@@ -16,7 +16,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -47,7 +46,7 @@ func writeSamples(t *testing.T) string {
 func TestProbed(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k = 2
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
@@ -137,7 +136,7 @@ func (p *planner) run(args ...string) string {
 func TestRestored(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k, ids = 3, 2000
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
@@ -149,7 +148,7 @@ func TestRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	mine := hosts.Program{psjob, "--json"}
-	goesOn, end := jobtest.While(t)
+	goesOn, end := hoststest.WhileTraining(t)
 	count := append(hosts.Program{psjob, "--json", "--model", "count"}, "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn, "--count-compute", "20ms")
 	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count)}.Start(ctx)
 	if err != nil {

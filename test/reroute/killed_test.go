@@ -26,7 +26,6 @@ import (
 
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -131,7 +130,7 @@ func (p *planner) moving() []string {
 // the proxies.
 func startFleet(t *testing.T, n *hosts.Net, flags ...string) []*restarting {
 	t.Helper()
-	return startFleetOf(t, jobtest.Build(t, "cmd/psidecar"), n, flags...)
+	return startFleetOf(t, hoststest.BuildJob(t, "cmd/psidecar"), n, flags...)
 }
 
 func startFleetOf(t *testing.T, program string, n *hosts.Net, flags ...string) []*restarting {
@@ -246,7 +245,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
 	proxies := startFleet(t, n, p.moving()...)
-	psjob := jobtest.Build(t, "cmd/psjob")
+	psjob := hoststest.BuildJob(t, "cmd/psjob")
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
 	moved, kills, cuts, runs := uint64(0), 0, 0, 0
@@ -254,7 +253,7 @@ func TestKilledWhileMoving(t *testing.T) {
 		before := requests(proxies)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		mine := hosts.Program{psjob, "--json"}
-		goesOn, end := jobtest.While(t)
+		goesOn, end := hoststest.WhileTraining(t)
 		count := hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", strconv.Itoa(steps), "--count-while", goesOn}
 		r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count),
 			Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=1"}}.Start(ctx)

@@ -22,7 +22,6 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -98,7 +97,7 @@ func (p *planner) lose(meanwhile func()) {
 // propose proposes that the ids go to servers at random, n of them, and reports
 // whether any has to move.
 func (p *planner) propose(rng *rand.Rand, jobName string, ids, n, servers int) bool {
-	keys := jobtest.Keys(p.t, ids)
+	keys := hoststest.JobKeys(p.t, ids)
 	proposal := plans.Proposal{Job: jobName, Servers: servers, Reason: "a test"}
 	for range n {
 		key := keys[rng.IntN(ids)]
@@ -167,7 +166,7 @@ func plain(t *testing.T, all []*sidecar.Sidecar) (sum uint64) {
 func TestMoved(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k = 4
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
@@ -197,7 +196,7 @@ func TestMoved(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			mine := hosts.Program{psjob, "--json"}
-			goesOn, end := jobtest.While(t)
+			goesOn, end := hoststest.WhileTraining(t)
 			count := append(hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(c.ids), "--steps", "40", "--count-while", goesOn}, c.args...)
 			name := jobName(n.Host(0).IPv4)
 			if c.six {

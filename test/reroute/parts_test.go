@@ -11,7 +11,6 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -57,7 +56,7 @@ func until(t *testing.T, done <-chan error, what string, so func() bool) {
 func TestLargeValuesInParts(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k, ids = 4, 3
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
@@ -80,7 +79,7 @@ func TestLargeValuesInParts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			goesOn, end := jobtest.While(t)
+			goesOn, end := hoststest.WhileTraining(t)
 			mine := hosts.Program{psjob, "--json"}
 			count := append(hosts.Program{psjob, "--json", "--model", "count", "--key-map", "identity", "--count-keys", "3", "--count-batch", "2",
 				"--value-length", "262144", "--steps", "10", "--count-while", goesOn}, c.args...)
@@ -125,14 +124,14 @@ func TestKilledWhileValuesGoIntoParts(t *testing.T) {
 	const k = 4
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
-	p.program = jobtest.Build(t, "cmd/psidecar")
+	p.program = hoststest.BuildJob(t, "cmd/psidecar")
 	proxies := startFleet(t, n, append(p.moving(), "--split", "auto")...)
-	psjob := jobtest.Build(t, "cmd/psjob")
+	psjob := hoststest.BuildJob(t, "cmd/psjob")
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
-	goesOn, end := jobtest.While(t)
+	goesOn, end := hoststest.WhileTraining(t)
 	server := hosts.Program{psjob, "--json", "--value-length", "262144"}
 	count := append(server[:4:4], "--model", "count", "--key-map", "identity", "--count-keys", "4", "--count-batch", "2", "--steps", "40", "--count-while", goesOn)
 	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: hosts.Program{psjob, "--json"}, Servers: hosts.Repeat(k, server), Workers: hosts.Repeat(k, count),

@@ -10,7 +10,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -21,7 +20,7 @@ func TestRate(t *testing.T) {
 	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k, ids = 2, 200_000
 	n := hoststest.New(t, hosts.Config{Hosts: k, Rate: 1e9})
 	p := newPlanner(t, n.Host(0))

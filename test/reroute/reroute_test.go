@@ -16,7 +16,6 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func scatter(t *testing.T, ids, k int) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
-	keys := jobtest.Keys(t, ids)
+	keys := hoststest.JobKeys(t, ids)
 	var owners []int32
 	for range keys {
 		owners = append(owners, rng.Int32N(int32(k)))
@@ -37,7 +36,7 @@ func scatter(t *testing.T, ids, k int) string {
 	for i := range k {
 		servers = append(servers, (i+1)%k)
 	}
-	return jobtest.WritePlacement(t, t.TempDir(), servers, keys, owners)
+	return hoststest.WritePlacement(t, t.TempDir(), servers, keys, owners)
 }
 
 // Keys that were placed before the run are found, in scalar and long values and
@@ -45,7 +44,7 @@ func scatter(t *testing.T, ids, k int) string {
 func TestPlaced(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k = 3
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	file := scatter(t, 3000, k)

@@ -20,7 +20,6 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -184,7 +183,7 @@ func TestRunAfterRun(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: runHosts})
 	p := newPlanner(t, n.Host(0))
 	proxies := startFleet(t, n, p.moving()...)
-	psjob := jobtest.Build(t, "cmd/psjob")
+	psjob := hoststest.BuildJob(t, "cmd/psjob")
 	last := ""
 	for i := range runs {
 		happens := i % len(all)
@@ -192,7 +191,7 @@ func TestRunAfterRun(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			mine := hosts.Program{psjob, "--json"}
-			goesOn, end := jobtest.While(t)
+			goesOn, end := hoststest.WhileTraining(t)
 			count := hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(runIDs), "--steps", "120", "--count-while", goesOn}
 			env := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}
 			if happens == replaced {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -27,7 +26,7 @@ import (
 func TestThresholded(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	resend := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200"}
 	for _, c := range []thresholdedCase{
 		{name: "moved", steps: 60, least: 10},

@@ -13,9 +13,8 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -24,18 +23,18 @@ import (
 // no job uses: all lie one above a multiple of 2^20.
 func displace(t *testing.T, n, k int) string {
 	t.Helper()
-	run := placement.Run{}
+	run := plan.PlacedRun{}
 	for i := range n {
 		key := (uint64(1<<63)/uint64(n)*uint64(2*i))>>20<<20 + 1
 		run.Keys, run.Owners = append(run.Keys, key), append(run.Owners, int32(i%k))
 	}
 	run.First, run.Last = run.Keys[0], run.Keys[n-1]
-	p := &placement.Placement{K: k, Runs: []placement.Run{run}}
+	p := &plan.Placement{K: k, Runs: []plan.PlacedRun{run}}
 	for i := range k {
 		p.Server = append(p.Server, i)
 	}
 	file := filepath.Join(t.TempDir(), "placement.json")
-	if err := placement.WriteFile(file, p); err != nil {
+	if err := plan.WritePlacementFile(file, p); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -48,7 +47,7 @@ func TestUntouched(t *testing.T) {
 	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k = 2
 	rounds := 16
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_ROUNDS"), &rounds)

@@ -14,7 +14,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -73,7 +72,7 @@ func storm(args []string) error {
 func TestEndsBesideNewConnections(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program := jobtest.Build(t, "cmd/psidecar")
+	program := hoststest.BuildJob(t, "cmd/psidecar")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
 	port := hoststest.Start(t, n.Host(1), "sink", hoststest.Task("sink")).Line()
 	target := net.JoinHostPort(n.Host(1).IPv4.String(), port)

@@ -18,7 +18,6 @@ import (
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -35,7 +34,7 @@ func newNamed(t *testing.T, groups ...string) *named {
 	t.Helper()
 	require.Root(t)
 	require.BPF(t)
-	n := &named{t: t, program: jobtest.Build(t, "cmd/psidecar"), psjob: jobtest.Build(t, "cmd/psjob")}
+	n := &named{t: t, program: hoststest.BuildJob(t, "cmd/psidecar"), psjob: hoststest.BuildJob(t, "cmd/psjob")}
 	n.hosts = hoststest.New(t, hosts.Config{Hosts: 2}).Hosts()
 	store := filepath.Join(t.TempDir(), "store")
 	for i, h := range n.hosts {

@@ -11,7 +11,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -22,7 +21,7 @@ import (
 func TestPods(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 4})
 	nodes, pods := n.Hosts()[:2], n.Hosts()[2:]
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

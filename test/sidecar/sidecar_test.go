@@ -18,7 +18,6 @@ import (
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -32,7 +31,7 @@ func TestMain(m *testing.M) {
 func TestUp(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program, psjob := jobtest.Build(t, "cmd/psidecar"), jobtest.Build(t, "cmd/psjob")
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 3})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -13,8 +13,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -27,7 +25,7 @@ import (
 func BenchmarkTenMillionKeys(b *testing.B) {
 	require.Root(b)
 	require.BPF(b)
-	own := hosts.Program{peer.Build(b)}
+	own := hosts.Program{hoststest.BuildPeer(b)}
 	b.Run("peer", func(b *testing.B) {
 		worker := append(slices.Clone(own), "--mode", "bench", "--keys", "10000000", "--rounds", "2")
 		compareTimes(b, hosts.Job{Scheduler: own, Servers: hosts.Repeat(2, own), Workers: hosts.Repeat(2, worker)}, peerSeconds)
@@ -46,7 +44,7 @@ func BenchmarkTenMillionKeys(b *testing.B) {
 func peerSeconds(b *testing.B, r *hosts.Running) (most float64) {
 	b.Helper()
 	for _, n := range r.Workers {
-		var w peer.Worker
+		var w hoststest.PeerWorker
 		if err := json.Unmarshal(n.Stdout.Bytes(), &w); err != nil {
 			b.Fatalf("worker %d printed %q: %v", n.Index, n.Stdout.Bytes(), err)
 		}
@@ -62,7 +60,7 @@ func peerSeconds(b *testing.B, r *hosts.Running) (most float64) {
 // compareTimes runs the job without proxies, with, and with compact, by turns.
 // Without a function that says how long it took it is the whole job's time.
 func compareTimes(b *testing.B, j hosts.Job, seconds func(*testing.B, *hosts.Running) float64) {
-	program := jobtest.Build(b, "cmd/psidecar")
+	program := hoststest.BuildJob(b, "cmd/psidecar")
 	ways := []struct {
 		name string
 		net  *hosts.Net

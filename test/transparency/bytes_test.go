@@ -16,7 +16,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -75,7 +74,7 @@ func (x training) both(t *testing.T) (without, with outcome) {
 			t.Fatal(err)
 		}
 	}
-	psjob, program := jobtest.Build(t, "cmd/psjob"), jobtest.Build(t, "cmd/psidecar")
+	psjob, program := hoststest.BuildJob(t, "cmd/psjob"), hoststest.BuildJob(t, "cmd/psidecar")
 	without = x.run(t, n, psjob, data)
 	for _, h := range n.Hosts() {
 		sidecar.Start(t, h, program, "sidecar", "--log-level", "warn", "--sample", "4096", "--codec", "compact")

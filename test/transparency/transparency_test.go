@@ -16,21 +16,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/planner/dataset/synth"
+	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A trial is a job and what it must end with. Workers check the sums
 // themselves, and fail where one is wrong.
@@ -51,7 +45,7 @@ const hostCount = 4
 func TestTransparency(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	program := jobtest.Build(t, "cmd/psidecar")
+	program := hoststest.BuildJob(t, "cmd/psidecar")
 	trials := append(append(psjobs(t), peers(t)...), foreign(t)...)
 	n := hoststest.New(t, hosts.Config{Hosts: hostCount})
 	digests := map[string][]string{} // of each trial's servers, without proxies
@@ -173,7 +167,7 @@ func checkUndisturbed(t *testing.T, s *sidecar.Sidecar, all bool) {
 
 // psjobs are jobs of psjob alone.
 func psjobs(t *testing.T) []trial {
-	program := jobtest.Build(t, "cmd/psjob")
+	program := hoststest.BuildJob(t, "cmd/psjob")
 	mine := hosts.Program{program, "--json"}
 	of := func(servers, workers int, env []string, args ...string) hosts.Job {
 		return hosts.Job{Scheduler: mine, Servers: hosts.Repeat(servers, mine), Env: env,
@@ -184,7 +178,7 @@ func psjobs(t *testing.T) []trial {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := synth.WriteLibsvm(f, synth.Text(synth.Options{Samples: 1500, Features: 5000, Seed: 1})); err != nil {
+	if _, err := dataset.WriteLibsvm(f, dataset.SyntheticText(dataset.TextOptions{Samples: 1500, Features: 5000, Seed: 1})); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {
@@ -211,7 +205,7 @@ func psjobs(t *testing.T) []trial {
 
 // peers are jobs of the C++ peer, alone and mixed with psjob.
 func peers(t *testing.T) []trial {
-	own, mine := hosts.Program{peer.Build(t)}, hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	own, mine := hosts.Program{hoststest.BuildPeer(t)}, hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	worker := func(args ...string) hosts.Program { return append(slices.Clone(own), args...) }
 	of := func(node hosts.Program, workers ...hosts.Program) hosts.Job {
 		return hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: workers}

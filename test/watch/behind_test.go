@@ -13,7 +13,6 @@ import (
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -21,7 +20,7 @@ import (
 // says so, and does not take the job for one that stands still.
 func TestAgentFallsBehind(t *testing.T) {
 	require.BPF(t)
-	psjob, psidecar := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, jobtest.Build(t, "cmd/psidecar")
+	psjob, psidecar := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}, hoststest.BuildJob(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

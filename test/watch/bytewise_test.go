@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/agent/locality"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
@@ -48,7 +47,7 @@ func TestOneByteSegments(t *testing.T) {
 			}
 			w.nothingLost(t, counters)
 
-			o := observe.New(observe.Options{Locality: locality.DefaultOptions})
+			o := observe.New(observe.Options{Locality: counts.DefaultLocalityOptions})
 			f, err := os.Open(path)
 			if err != nil {
 				t.Fatal(err)

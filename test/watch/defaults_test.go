@@ -20,7 +20,6 @@ import (
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -54,7 +53,7 @@ func (a *process) get(ctx context.Context, path string, query url.Values, v any)
 // wrong, and is right about that; and what record keeps is enough for simulate.
 func TestDefaults(t *testing.T) {
 	require.BPF(t)
-	psjob, psidecar := jobtest.Build(t, "cmd/psjob"), jobtest.Build(t, "cmd/psidecar")
+	psjob, psidecar := hoststest.BuildJob(t, "cmd/psjob"), hoststest.BuildJob(t, "cmd/psidecar")
 	for name, args := range map[string][]string{
 		"as fast as a small model": {"--steps", "700", "--count-compute", "25ms", "--count-keys", "20000", "--count-batch", "500"},
 		"as fast as it can":        {"--steps", "300", "--count-keys", "100000", "--count-batch", "5000", "--async"},

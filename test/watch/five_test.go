@@ -17,7 +17,6 @@ import (
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -38,7 +37,7 @@ import (
 func TestFiveJobs(t *testing.T) {
 	require.BPF(t)
 	require.Measurement(t)
-	psjob, psidecar := jobtest.Build(t, "cmd/psjob"), jobtest.Build(t, "cmd/psidecar")
+	psjob, psidecar := hoststest.BuildJob(t, "cmd/psjob"), hoststest.BuildJob(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -20,15 +20,13 @@ import (
 	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
 )
 
 // An agent on each host sees what its host sends; together they have counted
 // every message once, and timed every request, though answers come from
 // other hosts. The node table that arrives tells every agent who is who.
 func TestAgentsTogether(t *testing.T) {
-	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})
 	var agents []*watcher
 	for _, h := range net.Hosts() {
@@ -187,7 +185,7 @@ func checkTimed(t *testing.T, w *watcher) {
 }
 
 // checkFleet compares each block of a worker with its own account.
-func checkFleet(t *testing.T, s *fleet.State, job, worker string, m page.Measure, access map[uint64]peer.Access) {
+func checkFleet(t *testing.T, s *fleet.State, job, worker string, m page.Measure, access map[uint64]hoststest.PeerAccess) {
 	t.Helper()
 	h, err := s.Heatmap(job, page.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
 	if err != nil {

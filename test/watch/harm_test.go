@@ -21,8 +21,6 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -45,7 +43,7 @@ func attached(t testing.TB, cgroup string) int {
 // ends with the right sums.
 func TestKilledAgent(t *testing.T) {
 	require.BPF(t)
-	program, psidecar := peer.Build(t), jobtest.Build(t, "cmd/psidecar")
+	program, psidecar := hoststest.BuildPeer(t), hoststest.BuildJob(t, "cmd/psidecar")
 	on := hoststest.New(t, hosts.Config{Hosts: 2})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -89,7 +87,7 @@ func TestKilledAgent(t *testing.T) {
 // What is not PS-lite's, in the same cgroup, is ignored and counted, and what
 // is beside it is still counted right.
 func TestForeignTraffic(t *testing.T) {
-	program := peer.Build(t)
+	program := hoststest.BuildPeer(t)
 	on := hoststest.New(t, hosts.Config{Hosts: 1})
 	w := watch(t, on.Cgroup())
 	greeting := zmtp.NewGreeting(1, 0)

@@ -10,14 +10,13 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
 
 // Packets of 128 KiB and more, of which only the first bytes are linear, are
 // followed as others are: the agent's account equals the workers'.
 func TestPacketsOf128KiB(t *testing.T) {
-	program := peer.Build(t)
+	program := hoststest.BuildPeer(t)
 	for name, ipv6 := range map[string]bool{"IPv4": false, "IPv6": true} {
 		for kind, args := range map[string][]string{
 			"scalar": {"--keys", "200000", "--space", "200000"},

@@ -11,7 +11,7 @@ import (
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/test/peer"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // interval is how finely the agents of these tests keep time.
@@ -21,7 +21,7 @@ const interval = 100 * time.Millisecond
 // message boundaries, everybody's role and the servers' ranks, and what it
 // counts from then on is right; what passed before is reported as missed.
 func TestLateStart(t *testing.T) {
-	program := peer.Build(t)
+	program := hoststest.BuildPeer(t)
 	for _, on := range []network{{name: "one-host", hosts: 1}, {name: "hosts", hosts: 3}, {name: "hosts-IPv6", hosts: 3, ipv6: true}} {
 		t.Run(on.name, func(t *testing.T) {
 			for attempt := 1; !lateStart(t, program, on, attempt == attempts); attempt++ {

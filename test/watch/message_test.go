@@ -15,7 +15,6 @@ import (
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -34,7 +33,7 @@ import (
 // With PSIDECAR_PROFILE a folder, it keeps there a profile of the agent's processor time.
 func BenchmarkMessage(b *testing.B) {
 	require.BPF(b)
-	psjob, psidecar := jobtest.Build(b, "cmd/psjob"), jobtest.Build(b, "cmd/psidecar")
+	psjob, psidecar := hoststest.BuildJob(b, "cmd/psjob"), hoststest.BuildJob(b, "cmd/psidecar")
 	for _, size := range []struct {
 		name         string
 		batch, steps int
@@ -140,7 +139,7 @@ func (a *process) profile(b testing.TB, name string) (keep func()) {
 // is ready, and how much processor time it has used by then.
 func BenchmarkStart(b *testing.B) {
 	require.BPF(b)
-	psidecar := jobtest.Build(b, "cmd/psidecar")
+	psidecar := hoststest.BuildJob(b, "cmd/psidecar")
 	net := hoststest.New(b, hosts.Config{Hosts: 1})
 	var ready, cpu float64
 	for b.Loop() {

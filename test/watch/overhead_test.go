@@ -19,7 +19,6 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -39,7 +38,7 @@ import (
 // with what psidecar agent does by default.
 func BenchmarkOverhead(b *testing.B) {
 	require.BPF(b)
-	psidecar := jobtest.Build(b, "cmd/psidecar")
+	psidecar := hoststest.BuildJob(b, "cmd/psidecar")
 	net := hoststest.New(b, hosts.Config{Hosts: 1})
 	for _, bc := range []struct {
 		name         string

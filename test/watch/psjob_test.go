@@ -13,16 +13,14 @@ import (
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
 )
 
 // readAccessLog returns what a psjob worker says it did.
-func readAccessLog(t testing.TB, path string) (kv.AccessHeader, map[uint64]peer.Access) {
+func readAccessLog(t testing.TB, path string) (kv.AccessHeader, map[uint64]hoststest.PeerAccess) {
 	t.Helper()
-	keys := map[uint64]peer.Access{}
+	keys := map[uint64]hoststest.PeerAccess{}
 	header, err := kv.ReadAccessFile(path, func(key uint64, c kv.AccessCounts) error {
-		keys[key] = peer.Access{
+		keys[key] = hoststest.PeerAccess{
 			Pushes: uint64(c.Pushes), PushBytes: c.PushBytes, Pulls: uint64(c.Pulls), PullBytes: c.PullBytes,
 		}
 		return nil
@@ -36,7 +34,7 @@ func readAccessLog(t testing.TB, path string) (kv.AccessHeader, map[uint64]peer.
 // psjob's accounts equal the agent's, also where the nodes throw messages away
 // and PS_RESEND sends them again: a repeat is no access.
 func TestTruthOfPsjob(t *testing.T) {
-	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	resend := []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=100", "PS_DROP_MSG=5"}
 	for _, tc := range []struct {
 		name string
@@ -94,7 +92,7 @@ func TestTruthOfPsjob(t *testing.T) {
 // An agent that comes late knows every node's rank: what PS-lite's scheduler
 // dealt by address, it works out from the addresses.
 func TestLateRanks(t *testing.T) {
-	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})
 	dir := t.TempDir()
 	j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: net.Hosts()}

@@ -17,15 +17,13 @@ import (
 	"github.com/psidecar/psidecar/internal/recording"
 
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
 
 // A recording replays to exactly what the workers did.
 func TestRecord(t *testing.T) {
 	require.BPF(t)
-	psjob, psidecar := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}, jobtest.Build(t, "cmd/psidecar")
+	psjob, psidecar := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}, hoststest.BuildJob(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 2})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "recording")
@@ -62,18 +60,18 @@ func TestRecord(t *testing.T) {
 }
 
 // replayed adds a recording up, by worker and key.
-func replayed(t testing.TB, path string) map[string]map[uint64]peer.Access {
+func replayed(t testing.TB, path string) map[string]map[uint64]hoststest.PeerAccess {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	all := map[string]map[uint64]peer.Access{}
+	all := map[string]map[uint64]hoststest.PeerAccess{}
 	_, totals, err := recording.Read(f, func(u *recording.Use) error {
 		keys := all[u.Worker]
 		if keys == nil {
-			keys = map[uint64]peer.Access{}
+			keys = map[uint64]hoststest.PeerAccess{}
 			all[u.Worker] = keys
 		}
 		sum := uint64(0)
@@ -109,7 +107,7 @@ func replayed(t testing.TB, path string) map[string]map[uint64]peer.Access {
 // overwrite it unasked.
 func TestRecordFor(t *testing.T) {
 	require.BPF(t)
-	psidecar := jobtest.Build(t, "cmd/psidecar")
+	psidecar := hoststest.BuildJob(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	file := filepath.Join(t.TempDir(), "recording")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -10,20 +10,19 @@ import (
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/peer"
 )
 
 // tenMillion is a job that pushes and pulls ten million keys at a time, one
 // worker and one server over loopback, as fast as they can.
-func tenMillion(t testing.TB, net *hosts.Net, rounds string) peer.Worker {
+func tenMillion(t testing.TB, net *hosts.Net, rounds string) hoststest.PeerWorker {
 	t.Helper()
 	return bench(t, net, "10000000", rounds)
 }
 
 // bench is a job that pushes and pulls so many keys in so many rounds.
-func bench(t testing.TB, net *hosts.Net, keys, rounds string) peer.Worker {
+func bench(t testing.TB, net *hosts.Net, keys, rounds string) hoststest.PeerWorker {
 	t.Helper()
-	program := peer.Build(t)
+	program := hoststest.BuildPeer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	running, err := hosts.Job{
@@ -34,7 +33,7 @@ func bench(t testing.TB, net *hosts.Net, keys, rounds string) peer.Worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var printed peer.Worker
+	var printed hoststest.PeerWorker
 	if err := json.Unmarshal(running.Workers[0].Stdout.Bytes(), &printed); err != nil {
 		t.Fatalf("the worker printed %q: %v", running.Workers[0].Stdout.String(), err)
 	}

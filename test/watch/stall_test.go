@@ -16,7 +16,6 @@ import (
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/jobtest"
 )
 
 // trial is a job that goes on, beside an agent.
@@ -51,7 +50,7 @@ func (r *trial) await(t *testing.T, ctx context.Context, right func(*page.Job) b
 // goes on. Servers and workers are of one host each.
 func try(t *testing.T, ctx context.Context, args func(worker int) []string) *trial {
 	t.Helper()
-	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
+	program := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	r := &trial{net: hoststest.New(t, hosts.Config{Hosts: 3})}
 	r.agent = watch(t, r.net.Cgroup())
 	j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(2, program), Hosts: r.net.Hosts()}
@@ -234,8 +233,8 @@ func TestStragglingWorker(t *testing.T) {
 func TestOverJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	program := hosts.Program{jobtest.Build(t, "cmd/psjob"), "--json"}
-	psidecar := jobtest.Build(t, "cmd/psidecar")
+	program := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
+	psidecar := hoststest.BuildJob(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
 	a := startAgent(t, psidecar, "--cgroup", net.Cgroup())
 	defer a.stop(t)

@@ -16,13 +16,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/agent/locality"
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/test/hoststest"
-	"github.com/psidecar/psidecar/test/peer"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -43,7 +42,7 @@ func watch(t testing.TB, cgroup string, change ...func(*agent.Options)) *watcher
 	require.BPF(t)
 	opts := agent.Options{
 		Host: "test", Cgroups: []string{cgroup}, Proc: "/proc", CgroupRoot: require.CgroupV2(t),
-		Capture: bpf.Options{Ingress: bpf.IngressMetas, MeasureCost: true, RingBytes: 128 << 20}, Locality: locality.DefaultOptions, Sampling: agent.Sampling{OneIn: 1},
+		Capture: bpf.Options{Ingress: bpf.IngressMetas, MeasureCost: true, RingBytes: 128 << 20}, Locality: counts.DefaultLocalityOptions, Sampling: agent.Sampling{OneIn: 1},
 	}
 	for _, f := range change {
 		f(&opts)
@@ -73,14 +72,14 @@ func watch(t testing.TB, cgroup string, change ...func(*agent.Options)) *watcher
 }
 
 // keysOf returns what each worker did with each key, by the agent's account.
-func (w *watcher) keysOf(t testing.TB, job string) map[string]map[uint64]peer.Access {
+func (w *watcher) keysOf(t testing.TB, job string) map[string]map[uint64]hoststest.PeerAccess {
 	t.Helper()
-	all := map[string]map[uint64]peer.Access{}
-	fields := map[page.Measure]func(*peer.Access) *uint64{
-		page.Pushes:      func(a *peer.Access) *uint64 { return &a.Pushes },
-		page.Pulls:       func(a *peer.Access) *uint64 { return &a.Pulls },
-		page.PushedBytes: func(a *peer.Access) *uint64 { return &a.PushBytes },
-		page.PulledBytes: func(a *peer.Access) *uint64 { return &a.PullBytes },
+	all := map[string]map[uint64]hoststest.PeerAccess{}
+	fields := map[page.Measure]func(*hoststest.PeerAccess) *uint64{
+		page.Pushes:      func(a *hoststest.PeerAccess) *uint64 { return &a.Pushes },
+		page.Pulls:       func(a *hoststest.PeerAccess) *uint64 { return &a.Pulls },
+		page.PushedBytes: func(a *hoststest.PeerAccess) *uint64 { return &a.PushBytes },
+		page.PulledBytes: func(a *hoststest.PeerAccess) *uint64 { return &a.PullBytes },
 	}
 	for measure, field := range fields {
 		h, err := w.Heatmap(job, page.HeatmapQuery{Blocks: math.MaxInt32, Last: math.MaxUint64, Measure: measure})
@@ -92,7 +91,7 @@ func (w *watcher) keysOf(t testing.TB, job string) map[string]map[uint64]peer.Ac
 		}
 		for i, name := range h.Workers {
 			if all[name] == nil {
-				all[name] = map[uint64]peer.Access{}
+				all[name] = map[uint64]hoststest.PeerAccess{}
 			}
 			for k, n := range h.Counts[i] {
 				if h.Blocks[k].First != h.Blocks[k].Last {
@@ -135,7 +134,7 @@ func ringWasFull(counters []page.Counter) bool {
 }
 
 // compare compares the agent's account of a worker with the worker's own.
-func compare(t testing.TB, worker string, got, want map[uint64]peer.Access) {
+func compare(t testing.TB, worker string, got, want map[uint64]hoststest.PeerAccess) {
 	t.Helper()
 	wrong := 0
 	for k, a := range want {
@@ -191,7 +190,7 @@ func (n network) make(t testing.TB) *hosts.Net {
 
 // The C++ peer's accounts equal the agent's, to the byte.
 func TestTruthOfPeer(t *testing.T) {
-	program := peer.Build(t)
+	program := hoststest.BuildPeer(t)
 	for _, on := range networks {
 		for name, args := range map[string][]string{
 			"scalar":   {"--keys", "1000", "--shift", "300", "--space", "3000"},
@@ -244,11 +243,11 @@ func checkPeerTruth(t *testing.T, w *watcher, running *hosts.Running, dir string
 	}
 	requests := map[string]uint64{}
 	for i, n := range running.Workers {
-		var printed peer.Worker
+		var printed hoststest.PeerWorker
 		if err := json.Unmarshal(n.Stdout.Bytes(), &printed); err != nil {
 			t.Fatalf("worker %d printed %q: %v", i, n.Stdout.String(), err)
 		}
-		want, err := peer.ReadAccess(filepath.Join(dir, strconv.Itoa(i)))
+		want, err := hoststest.ReadAccess(filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			t.Fatal(err)
 		}

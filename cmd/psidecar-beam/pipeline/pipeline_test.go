@@ -20,11 +20,10 @@ import (
 	_ "github.com/apache/beam/sdks/v2/go/pkg/beam/runners/prism"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/blocks"
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
@@ -34,7 +33,7 @@ func TestMain(m *testing.M) { ptest.MainWithDefault(m, "prism") }
 func write(t testing.TB, dir string, rows, shards int) (pattern, all string) {
 	t.Helper()
 	var text bytes.Buffer
-	if _, err := synth.WriteLibsvm(&text, synth.Text(synth.Options{Samples: rows, Features: 3 * rows, Words: 20, Seed: 5})); err != nil {
+	if _, err := dataset.WriteLibsvm(&text, dataset.SyntheticText(dataset.TextOptions{Samples: rows, Features: 3 * rows, Words: 20, Seed: 5})); err != nil {
 		t.Fatal(err)
 	}
 	all = filepath.Join(dir, "all.libsvm")
@@ -121,13 +120,13 @@ func compare(t *testing.T, c Config, all string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := placement.New(g, want, c.K, keyMap.Key)
+	p, err := plan.NewPlacement(g, want, c.K, keyMap.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Algorithm, p.Server = Algorithm, c.Servers
 	wantFile := filepath.Join(t.TempDir(), "want.json")
-	if err := placement.WriteFile(wantFile, p); err != nil {
+	if err := plan.WritePlacementFile(wantFile, p); err != nil {
 		t.Fatal(err)
 	}
 	wantText, err := os.ReadFile(wantFile)

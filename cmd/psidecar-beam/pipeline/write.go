@@ -12,7 +12,7 @@ import (
 	"github.com/apache/beam/sdks/v2/go/pkg/beam/register"
 
 	"github.com/psidecar/psidecar/planner/partition/blocks"
-	"github.com/psidecar/psidecar/planner/placement"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
@@ -274,7 +274,7 @@ func (f *finishFn) copyPart(ctx context.Context, of kind, part int, out io.Write
 
 // place writes the placement.
 func (f *finishFn) place(ctx context.Context, m *Meta, has []bool) error {
-	p := &placement.Placement{K: f.Config.K, Algorithm: Algorithm, Server: f.Config.Servers}
+	p := &plan.Placement{K: f.Config.K, Algorithm: Algorithm, Server: f.Config.Servers}
 	if p.Server == nil {
 		for i := range p.K {
 			p.Server = append(p.Server, i)
@@ -282,7 +282,7 @@ func (f *finishFn) place(ctx context.Context, m *Meta, has []bool) error {
 	}
 	return writeFile(ctx, join(f.Config.Out, PlacementName), func(out io.Writer) error {
 		buffered := bufio.NewWriterSize(out, 256<<10)
-		w, err := placement.NewWriter(buffered, p)
+		w, err := plan.NewPlacementWriter(buffered, p)
 		if err != nil {
 			return err
 		}
@@ -302,7 +302,7 @@ func (f *finishFn) place(ctx context.Context, m *Meta, has []bool) error {
 	})
 }
 
-func addKeys(w *placement.Writer, in io.Reader) error {
+func addKeys(w *plan.PlacementWriter, in io.Reader) error {
 	var record [ownedBytes]byte
 	for {
 		if _, err := io.ReadFull(in, record[:]); err == io.EOF {

@@ -22,8 +22,6 @@ import (
 	"slices"
 
 	"github.com/klauspost/compress/zstd"
-
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 )
 
 // AccessCounts are the accesses of one worker to one key.
@@ -45,7 +43,7 @@ const format = "psjob-access-1"
 // A AccessLog counts accesses. It takes 40 to 56 bytes a key and is not safe for
 // concurrent use. The zero Log is empty.
 type AccessLog struct {
-	index   store.Index
+	index   StoreIndex
 	counts  []AccessCounts
 	numbers []uint32
 }

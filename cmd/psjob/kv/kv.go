@@ -3,6 +3,17 @@
 // key ranges, sends each server its part and counts the answers; a server
 // hands requests to a handler and answers them. Beside that both carry
 // commands: a number and a text, PS-lite's SimpleApp.
+//
+// # Stores
+//
+// A [Store] holds a server's parameters and applies pushes to them. It has no sockets
+// and no clock, and one goroutine uses it.
+//
+// A rule that keeps a gradient's step (Synchronous) first sums the pushes of one step
+// in fixed point, so that the sum does not depend on the order in which pushes arrive.
+// The sum is applied when the first request of a later step touches the key. One
+// barrier between the pushes of a step and the pulls of the next makes training bulk-
+// synchronous, and its result is equal to the last bit in every run.
 package kv
 
 import (

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/require"
@@ -22,7 +21,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // storeHandler is a server whose commands answer with their own body, twice.
-type storeHandler struct{ *store.Store }
+type storeHandler struct{ *Store }
 
 func (h storeHandler) Command(c Command) ([]byte, error) {
 	return append(append([]byte(nil), c.Body...), c.Body...), nil
@@ -33,7 +32,7 @@ type job struct {
 	servers, workers int
 	host             string
 	change           func(*van.Config)
-	settings         store.Settings
+	settings         StoreSettings
 	work             func(ctx context.Context, w *Worker) error
 }
 
@@ -89,7 +88,7 @@ func (j job) run(t testing.TB) []van.Statistics {
 	node(pslite.Scheduler, 0, nil)
 	for i := range j.servers {
 		node(pslite.Server, 1+i, func(v *van.Van) (func(context.Context) error, error) {
-			st, err := store.New(j.settings)
+			st, err := NewStore(j.settings)
 			if err != nil {
 				return nil, err
 			}
@@ -168,7 +167,7 @@ func TestSums(t *testing.T) {
 			change: func(c *van.Config) { c.Watermark = 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j.settings = store.Settings{Rule: "add"}
+			j.settings = StoreSettings{Rule: "add"}
 			j.run(t)
 		})
 	}
@@ -178,7 +177,7 @@ func TestSums(t *testing.T) {
 func TestSumsWithLoss(t *testing.T) {
 	for _, drop := range []int{0, 10, 30} {
 		t.Run(fmt.Sprintf("%d percent", drop), func(t *testing.T) {
-			stats := job{servers: 2, workers: 3, settings: store.Settings{Rule: "add"}, work: addAndCheck(30, 50, 3),
+			stats := job{servers: 2, workers: 3, settings: StoreSettings{Rule: "add"}, work: addAndCheck(30, 50, 3),
 				change: func(c *van.Config) {
 					c.Resend, c.ResendTimeout, c.Drop = true, 20*time.Millisecond, drop
 				}}.run(t)
@@ -197,7 +196,7 @@ func TestSumsWithLoss(t *testing.T) {
 
 func TestRequestForms(t *testing.T) {
 	pairs := []uint64{5, 1 << 63, math.MaxUint64 - 2} // over three servers: the last two are far up
-	j := job{servers: 3, workers: 1, settings: store.Settings{Rule: "add", ValueLength: 2}}
+	j := job{servers: 3, workers: 1, settings: StoreSettings{Rule: "add", ValueLength: 2}}
 	j.work = func(ctx context.Context, w *Worker) error {
 		do := func(ts int32, err error) error {
 			if err != nil {
@@ -278,7 +277,7 @@ func TestHandlerErrorEndsTheServer(t *testing.T) {
 	start(pslite.Scheduler, func(v *van.Van) error { <-ctx.Done(); return nil })
 	start(pslite.Server, func(v *van.Van) error {
 		defer cancel() // of the others
-		st, _ := store.New(store.Settings{Rule: "add", ValueLength: 2})
+		st, _ := NewStore(StoreSettings{Rule: "add", ValueLength: 2})
 		if _, err := NewServer(v, 0, storeHandler{st}); err != nil {
 			return err
 		}

@@ -1,23 +1,18 @@
 package model
 
-import (
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-)
-
 // Factor is a factorization machine of degree 2 (Rendle 2010): a weight and a
 // vector of Factors values a key, so Factors+1 values.
 type Factor struct {
-	set     *samples.Sparse
+	set     *Sparse
 	factors int
 	seed    uint64
-	batch   samples.Columns
+	batch   Columns
 	group   [1]Group
 	sums    []float64
 }
 
 // NewFactor returns the model for the samples of a worker.
-func NewFactor(set *samples.Sparse, factors int, seed uint64) *Factor {
+func NewFactor(set *Sparse, factors int, seed uint64) *Factor {
 	return &Factor{set: set, factors: factors, seed: seed, sums: make([]float64, factors)}
 }
 
@@ -31,19 +26,19 @@ func (m *Factor) Groups(batch []int32) []Group {
 }
 
 // Gradient implements [Model].
-func (m *Factor) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
+func (m *Factor) Gradient(batch []int32, params, grads [][]float32, tally *Tally) {
 	clear(grads[0])
 	m.pass(batch, params[0], grads[0], tally)
 }
 
 // Score implements [Model].
-func (m *Factor) Score(batch []int32, params [][]float32, tally *metric.Tally) {
+func (m *Factor) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.pass(batch, params[0], nil, tally)
 }
 
 // pass predicts by Rendle 2010, equation 5 (lemma 3.1), and differentiates by
 // its equation 4.
-func (m *Factor) pass(batch []int32, params, grad []float32, tally *metric.Tally) {
+func (m *Factor) pass(batch []int32, params, grad []float32, tally *Tally) {
 	const scale = 0.05
 	keys := m.batch.Of(m.set, batch)
 	width := m.factors + 1

@@ -3,15 +3,12 @@ package model
 import (
 	"math"
 	"slices"
-
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
 )
 
 // Image classifies small pictures by a net of hidden layers. Its dense
 // tensors travel as long values.
 type Image struct {
-	set    *samples.Images
+	set    *Images
 	net    *net
 	tensor *tensor
 	input  []float32
@@ -21,8 +18,8 @@ type Image struct {
 
 // NewImage returns the model for the samples of a worker. Keys are those of
 // the ids from 1 on, one for each block of at most blockSize values.
-func NewImage(set *samples.Images, hidden []int, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
-	m := &Image{set: set, net: newNet(true, slices.Concat([]int{set.Pixels()}, hidden, []int{samples.Classes})...)}
+func NewImage(set *Images, hidden []int, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
+	m := &Image{set: set, net: newNet(true, slices.Concat([]int{set.Pixels()}, hidden, []int{Classes})...)}
 	m.net.begins = true
 	var err error
 	m.tensor, _, err = newTensor(m.net.initial(seed), 1, blockSize, key)
@@ -64,20 +61,20 @@ func (m *Image) Inputs() []int {
 }
 
 // Gradient implements [Model].
-func (m *Image) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
+func (m *Image) Gradient(batch []int32, params, grads [][]float32, tally *Tally) {
 	m.predict(batch, params[0], tally)
 	m.net.backward(m.tensor.values, m.delta, m.tensor.grad)
 	m.tensor.store(grads[0])
 }
 
 // Score implements [Model].
-func (m *Image) Score(batch []int32, params [][]float32, tally *metric.Tally) {
+func (m *Image) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.predict(batch, params[0], tally)
 }
 
 // predict leaves the loss's derivative by each output, softmax minus one-hot,
 // in m.delta.
-func (m *Image) predict(batch []int32, params []float32, tally *metric.Tally) {
+func (m *Image) predict(batch []int32, params []float32, tally *Tally) {
 	m.tensor.load(params)
 	m.input = m.input[:0]
 	for _, s := range batch {
@@ -86,8 +83,8 @@ func (m *Image) predict(batch []int32, params []float32, tally *metric.Tally) {
 	out := m.net.forward(m.tensor.values, m.input)
 	delta := resize(&m.delta, len(out))
 	for i, s := range batch {
-		row := out[i*samples.Classes : (i+1)*samples.Classes]
-		d := delta[i*samples.Classes : (i+1)*samples.Classes]
+		row := out[i*Classes : (i+1)*Classes]
+		d := delta[i*Classes : (i+1)*Classes]
 		label := m.set.Label(int(s))
 		best, sum := 0, 0.0
 		for c, v := range row {

@@ -1,19 +1,14 @@
 package model
 
-import (
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-)
-
 // Linear is logistic regression on sparse samples: one value a key.
 type Linear struct {
-	set   *samples.Sparse
-	batch samples.Columns
+	set   *Sparse
+	batch Columns
 	group [1]Group
 }
 
 // NewLinear returns the model for the samples of a worker.
-func NewLinear(set *samples.Sparse) *Linear { return &Linear{set: set} }
+func NewLinear(set *Sparse) *Linear { return &Linear{set: set} }
 
 // Samples returns how many samples there are.
 func (m *Linear) Samples() int { return m.set.Len() }
@@ -25,17 +20,17 @@ func (m *Linear) Groups(batch []int32) []Group {
 }
 
 // Gradient implements [Model].
-func (m *Linear) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
+func (m *Linear) Gradient(batch []int32, params, grads [][]float32, tally *Tally) {
 	clear(grads[0])
 	m.pass(batch, params[0], grads[0], tally)
 }
 
 // Score implements [Model].
-func (m *Linear) Score(batch []int32, params [][]float32, tally *metric.Tally) {
+func (m *Linear) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.pass(batch, params[0], nil, tally)
 }
 
-func (m *Linear) pass(batch []int32, w, grad []float32, tally *metric.Tally) {
+func (m *Linear) pass(batch []int32, w, grad []float32, tally *Tally) {
 	m.batch.Of(m.set, batch)
 	for _, s := range batch {
 		columns, values, yes := m.set.Sample(int(s))

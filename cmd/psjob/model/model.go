@@ -5,12 +5,21 @@
 // What a server stores is a parameter's difference from its initial value, so
 // that every key starts at zero on any server; the models add initial values
 // themselves, which are functions of a seed.
+//
+// # Metrics
+//
+// A [Tally] sums up how good predictions are: loss, accuracy and the area under the
+// ROC curve. Tallies of several workers add up to that of all.
+//
+// # Samples
+//
+// The Load functions keep a worker's training data in memory: sparse rows of libsvm or
+// libffm text, click logs in Criteo's format, images in MNIST's idx format. They map
+// feature ids to keys of the wire.
 package model
 
 import (
 	"math"
-
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
 )
 
 // A Model is used by one goroutine. Batches are lists of sample numbers.
@@ -23,9 +32,9 @@ type Model interface {
 	// Gradient sums the gradients of the batch's samples into grads, which is
 	// shaped like params and overwritten: one list a group, in the order of
 	// its keys. It counts the predictions in tally. params may be changed.
-	Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally)
+	Gradient(batch []int32, params, grads [][]float32, tally *Tally)
 	// Score only predicts.
-	Score(batch []int32, params [][]float32, tally *metric.Tally)
+	Score(batch []int32, params [][]float32, tally *Tally)
 }
 
 // A Group is the parameters of one request: ascending keys that all have Width
@@ -71,7 +80,7 @@ func unitRandom(a, b uint64) float32 {
 
 // slope returns the logistic loss's derivative by the log-odds.
 func slope(logOdds float64, yes bool) float32 {
-	p := metric.Sigmoid(logOdds)
+	p := Sigmoid(logOdds)
 	if yes {
 		p--
 	}

@@ -8,11 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
 )
 
 func spreadKeys(t testing.TB) dataset.KeyMap {
@@ -24,26 +21,26 @@ func spreadKeys(t testing.TB) dataset.KeyMap {
 	return keys
 }
 
-func text(t testing.TB, o synth.Options, share samples.Share) *samples.Sparse {
+func text(t testing.TB, o dataset.TextOptions, share Share) *Sparse {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := synth.WriteLibsvm(&b, synth.Text(o)); err != nil {
+	if _, err := dataset.WriteLibsvm(&b, dataset.SyntheticText(o)); err != nil {
 		t.Fatal(err)
 	}
-	set, err := samples.LoadSparse(t.Context(), file(t, "text.libsvm", b.Bytes()), share, spreadKeys(t), false)
+	set, err := LoadSparse(t.Context(), file(t, "text.libsvm", b.Bytes()), share, spreadKeys(t), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return set
 }
 
-func clicks(t testing.TB, o synth.ClickOptions) *samples.Clicks {
+func clicks(t testing.TB, o dataset.ClickOptions) *Clicks {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := synth.WriteCriteo(&b, synth.Clicks(o)); err != nil {
+	if _, err := dataset.WriteCriteo(&b, dataset.SyntheticClicks(o)); err != nil {
 		t.Fatal(err)
 	}
-	set, err := samples.LoadClicks(t.Context(), file(t, "clicks.tsv", b.Bytes()), samples.Share{Of: 1}, spreadKeys(t), 1000)
+	set, err := LoadClicks(t.Context(), file(t, "clicks.tsv", b.Bytes()), Share{Of: 1}, spreadKeys(t), 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,13 +48,13 @@ func clicks(t testing.TB, o synth.ClickOptions) *samples.Clicks {
 }
 
 // pictures draws a bright bar whose place is the class.
-func pictures(t testing.TB, n int) *samples.Images {
+func pictures(t testing.TB, n int) *Images {
 	t.Helper()
 	images := binary.BigEndian.AppendUint32([]byte{0, 0, 8, 3}, uint32(n))
 	images = append(images, 0, 0, 0, 10, 0, 0, 0, 10)
 	labels := binary.BigEndian.AppendUint32([]byte{0, 0, 8, 1}, uint32(n))
 	for i := range n {
-		class := i * 7 % samples.Classes
+		class := i * 7 % Classes
 		labels = append(labels, byte(class))
 		for p := range 100 {
 			grey := byte(unitRandom(uint64(i), uint64(p))*40 + 60)
@@ -67,20 +64,20 @@ func pictures(t testing.TB, n int) *samples.Images {
 			images = append(images, grey)
 		}
 	}
-	set, err := samples.LoadImages(file(t, "images", images), file(t, "labels", labels), samples.Share{Of: 1})
+	set, err := LoadImages(file(t, "images", images), file(t, "labels", labels), Share{Of: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return set
 }
 
-func sentences(t testing.TB, n int) *samples.Sentences {
+func sentences(t testing.TB, n int) *Sentences {
 	t.Helper()
 	var text bytes.Buffer
-	if _, err := synth.WriteSentences(&text, synth.Sentences(synth.SentenceOptions{Samples: n, Words: 31, Seed: 1})); err != nil {
+	if _, err := dataset.WriteSentences(&text, dataset.SyntheticSentences(dataset.SentenceOptions{Samples: n, Words: 31, Seed: 1})); err != nil {
 		t.Fatal(err)
 	}
-	set, err := samples.LoadSentences(t.Context(), file(t, "pairs", text.Bytes()), samples.Share{Of: 1}, spreadKeys(t), 32)
+	set, err := LoadSentences(t.Context(), file(t, "pairs", text.Bytes()), Share{Of: 1}, spreadKeys(t), 32)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,12 +96,12 @@ func file(t testing.TB, name string, content []byte) string {
 func models(t testing.TB) map[string]Model {
 	t.Helper()
 	keys := spreadKeys(t)
-	set := text(t, synth.Options{Samples: 40, Features: 60, Words: 8, Topics: 2, Seed: 1}, samples.Share{Of: 1})
+	set := text(t, dataset.TextOptions{Samples: 40, Features: 60, Words: 8, Topics: 2, Seed: 1}, Share{Of: 1})
 	image, err := NewImage(pictures(t, 30), []int{12}, 300, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	recommend, err := NewRecommend(clicks(t, synth.ClickOptions{Samples: 30, Cardinality: 20}), RecommendShape{4, []int{20, 9}, []int{17}}, 999, 5, keys.Key)
+	recommend, err := NewRecommend(clicks(t, dataset.ClickOptions{Samples: 30, Cardinality: 20}), RecommendShape{4, []int{20, 9}, []int{17}}, 999, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +132,7 @@ func TestGradients(t *testing.T) {
 					moved[h] = append([]float32(nil), params[h]...)
 				}
 				moved[g][i] += shift
-				var tally metric.Tally
+				var tally Tally
 				m.Score(batch, moved, &tally)
 				return tally.Loss
 			}
@@ -143,7 +140,7 @@ func TestGradients(t *testing.T) {
 			for h := range params {
 				moved[h] = append([]float32(nil), params[h]...)
 			}
-			var tally metric.Tally
+			var tally Tally
 			m.Gradient(batch, moved, grads, &tally)
 			if tally.Samples != int64(len(batch)) {
 				t.Fatalf("%d samples counted, want %d", tally.Samples, len(batch))
@@ -169,14 +166,14 @@ func TestGradients(t *testing.T) {
 }
 
 // train runs one worker against a store without a network.
-func train(t testing.TB, m Model, s store.Settings, epochs, batchSize int) metric.Tally {
+func train(t testing.TB, m Model, s kv.StoreSettings, epochs, batchSize int) Tally {
 	t.Helper()
-	stores := make(map[int]*store.Store)
-	at := func(g int, group Group) *store.Store {
+	stores := make(map[int]*kv.Store)
+	at := func(g int, group Group) *kv.Store {
 		if stores[g] == nil {
 			own := s
 			own.ValueLength = max(1, group.Width)
-			st, err := store.New(own)
+			st, err := kv.NewStore(own)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,8 +186,8 @@ func train(t testing.TB, m Model, s store.Settings, epochs, batchSize int) metri
 		order = append(order, int32(i))
 	}
 	step := int32(0)
-	pass := func(learn bool) metric.Tally {
-		var tally metric.Tally
+	pass := func(learn bool) Tally {
+		var tally Tally
 		for from := 0; from < len(order); from += batchSize {
 			batch := order[from:min(from+batchSize, len(order))]
 			groups := m.Groups(batch)
@@ -227,26 +224,26 @@ func train(t testing.TB, m Model, s store.Settings, epochs, batchSize int) metri
 
 func TestModelsLearn(t *testing.T) {
 	keys := spreadKeys(t)
-	set := text(t, synth.Options{Samples: 1500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 1}, samples.Share{Of: 1})
+	set := text(t, dataset.TextOptions{Samples: 1500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 1}, Share{Of: 1})
 	image, err := NewImage(pictures(t, 300), []int{16}, 500, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	recommend, err := NewRecommend(clicks(t, synth.ClickOptions{Samples: 3000, Cardinality: 100}), RecommendShape{8, []int{64}, []int{64}}, 4096, 5, keys.Key)
+	recommend, err := NewRecommend(clicks(t, dataset.ClickOptions{Samples: 3000, Cardinality: 100}), RecommendShape{8, []int{64}, []int{64}}, 4096, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
 		model    Model
-		settings store.Settings
+		settings kv.StoreSettings
 		epochs   int
-		measure  func(metric.Tally) float64
+		measure  func(Tally) float64
 		want     float64
 	}{
-		"linear":    {NewLinear(set), store.Settings{Rule: "ftrl", LearningRate: 1, Synchronous: true}, 5, func(t metric.Tally) float64 { return t.Accuracy() }, 0.97},
-		"factor":    {NewFactor(set, 4, 3), store.Settings{Rule: "adagrad", LearningRate: 0.3}, 5, func(t metric.Tally) float64 { return t.Accuracy() }, 0.97},
-		"image":     {image, store.Settings{Rule: "sgd", LearningRate: 0.3}, 20, func(t metric.Tally) float64 { return t.Accuracy() }, 0.97},
-		"recommend": {recommend, store.Settings{Rule: "sgd", LearningRate: 0.3}, 12, func(t metric.Tally) float64 { return t.AUC() }, 0.75},
+		"linear":    {NewLinear(set), kv.StoreSettings{Rule: "ftrl", LearningRate: 1, Synchronous: true}, 5, func(t Tally) float64 { return t.Accuracy() }, 0.97},
+		"factor":    {NewFactor(set, 4, 3), kv.StoreSettings{Rule: "adagrad", LearningRate: 0.3}, 5, func(t Tally) float64 { return t.Accuracy() }, 0.97},
+		"image":     {image, kv.StoreSettings{Rule: "sgd", LearningRate: 0.3}, 20, func(t Tally) float64 { return t.Accuracy() }, 0.97},
+		"recommend": {recommend, kv.StoreSettings{Rule: "sgd", LearningRate: 0.3}, 12, func(t Tally) float64 { return t.AUC() }, 0.75},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tally := train(t, tc.model, tc.settings, tc.epochs, 32)
@@ -259,16 +256,16 @@ func TestModelsLearn(t *testing.T) {
 }
 
 func TestWorkersShareTheRows(t *testing.T) {
-	o := synth.Options{Samples: 101, Features: 300, Words: 10}
+	o := dataset.TextOptions{Samples: 101, Features: 300, Words: 10}
 	total, keys := 0, make(map[uint64]bool)
 	for i := range 4 {
-		part := text(t, o, samples.Share{Index: i, Of: 4})
+		part := text(t, o, Share{Index: i, Of: 4})
 		total += part.Len()
 		for _, key := range part.Keys() {
 			keys[key] = true
 		}
 	}
-	whole := text(t, o, samples.Share{Of: 1})
+	whole := text(t, o, Share{Of: 1})
 	if total != whole.Len() || len(keys) != len(whole.Keys()) {
 		t.Errorf("shares have %d rows and %d keys, the whole %d and %d", total, len(keys), whole.Len(), len(whole.Keys()))
 	}

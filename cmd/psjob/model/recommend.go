@@ -1,22 +1,17 @@
 package model
 
-import (
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-)
-
 // Recommend is a small recommender network in the form of DLRM (Naumov et al.
 // 2019): numbers go through a bottom net, categories through embedding tables,
 // all vectors are multiplied with each other, and a top net makes log-odds of
 // the products. Embeddings are one group of keys with Width values each, the
 // nets' dense tensors another of long values.
 type Recommend struct {
-	set         *samples.Clicks
+	set         *Clicks
 	width       int
 	seed        uint64
 	bottom, top *net
 	dense       *tensor
-	batch       samples.Columns
+	batch       Columns
 	groups      [2]Group
 	numbers     []float32 // of the batch
 	crossed     []float32 // input of the top net
@@ -25,7 +20,7 @@ type Recommend struct {
 }
 
 // vectors are what the interaction multiplies pairwise.
-const vectors = samples.ClickCategories + 1
+const vectors = ClickCategories + 1
 
 // RecommendShape says how large the nets of a [Recommend] are.
 type RecommendShape struct {
@@ -36,8 +31,8 @@ type RecommendShape struct {
 // NewRecommend returns the model for the samples of a worker. Dense tensors
 // take the keys of the ids after those of the embeddings, one for each block
 // of at most blockSize values.
-func NewRecommend(set *samples.Clicks, s RecommendShape, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Recommend, error) {
-	bottom := append(append([]int{samples.ClickNumbers}, s.Bottom...), s.Embedding)
+func NewRecommend(set *Clicks, s RecommendShape, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Recommend, error) {
+	bottom := append(append([]int{ClickNumbers}, s.Bottom...), s.Embedding)
 	top := append(append([]int{s.Embedding + vectors*(vectors-1)/2}, s.Top...), 1)
 	m := &Recommend{set: set, width: s.Embedding, seed: seed, bottom: newNet(false, bottom...), top: newNet(true, top...)}
 	m.bottom.begins = true
@@ -58,12 +53,12 @@ func (m *Recommend) Groups(batch []int32) []Group {
 }
 
 // Score implements [Model].
-func (m *Recommend) Score(batch []int32, params [][]float32, tally *metric.Tally) {
+func (m *Recommend) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.predict(batch, params, tally)
 }
 
 // Gradient implements [Model].
-func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
+func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *Tally) {
 	m.predict(batch, params, tally)
 	bottomValues := m.bottom.values()
 	dCrossed := m.top.backward(m.dense.values[bottomValues:], m.delta, m.dense.grad[bottomValues:])
@@ -93,7 +88,7 @@ func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *me
 }
 
 // predict leaves the derivative by the top net's output in m.delta.
-func (m *Recommend) predict(batch []int32, params [][]float32, tally *metric.Tally) {
+func (m *Recommend) predict(batch []int32, params [][]float32, tally *Tally) {
 	keys := m.batch.Of(m.set.Sparse(), batch)
 	addInitial(m.seed, keys, params[0], m.width, 0, 0.1)
 	m.dense.load(params[1])

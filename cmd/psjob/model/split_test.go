@@ -5,9 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
 )
 
 // watcher is a splitter that lets everything pass, or nothing.
@@ -39,7 +37,7 @@ func TestSplitterSeesWhatGoesThroughTheNet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := NewRecommend(clicks(t, synth.ClickOptions{Samples: 30, Cardinality: 20}), RecommendShape{4, []int{20, 9}, []int{17}}, 9999, 5, keys.Key)
+	m, err := NewRecommend(clicks(t, dataset.ClickOptions{Samples: 30, Cardinality: 20}), RecommendShape{4, []int{20, 9}, []int{17}}, 9999, 5, keys.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +47,7 @@ func TestSplitterSeesWhatGoesThroughTheNet(t *testing.T) {
 		for _, g := range m.Groups(batch) {
 			params, grads = append(params, make([]float32, g.Values())), append(grads, make([]float32, g.Values()))
 		}
-		m.Gradient(batch, params, grads, &metric.Tally{})
+		m.Gradient(batch, params, grads, &Tally{})
 		return grads
 	}
 	whole := gradient()

@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
 )
 
 // Translate is a small Transformer (Vaswani et al. 2017): an encoder and a decoder of as
@@ -16,14 +13,14 @@ import (
 // its loss the mean over the target's words and the mark behind them; it is right
 // where all of them are, each after the right ones before it.
 type Translate struct {
-	set              *samples.Sentences
+	set              *Sentences
 	shape            TranslateShape
 	seed             uint64
 	encoder, decoder []*layer
 	ends             [2]*norm // of the encoder and the decoder
 	words            *net     // from the decoder's end to the target's words
 	dense            *tensor
-	batch            samples.Columns
+	batch            Columns
 	groups           [2]Group
 	source, target   sequence
 	delta            []float32
@@ -103,7 +100,7 @@ func (c *cutter) last(n int) []float32 {
 // NewTranslate returns the model for the samples of a worker. Dense tensors take the
 // keys of the ids after those of the words, one for each block of at most blockSize
 // values.
-func NewTranslate(set *samples.Sentences, s TranslateShape, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Translate, error) {
+func NewTranslate(set *Sentences, s TranslateShape, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Translate, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -135,13 +132,13 @@ func (m *Translate) Groups(batch []int32) []Group {
 }
 
 // Score implements [Model].
-func (m *Translate) Score(batch []int32, params [][]float32, tally *metric.Tally) {
+func (m *Translate) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.load(batch, params)
 	m.predict(batch, params[0], tally)
 }
 
 // Gradient implements [Model].
-func (m *Translate) Gradient(batch []int32, params, grads [][]float32, tally *metric.Tally) {
+func (m *Translate) Gradient(batch []int32, params, grads [][]float32, tally *Tally) {
 	m.load(batch, params)
 	m.predict(batch, params[0], tally)
 	w, g := cutter{m.dense.values}, cutter{m.dense.grad}
@@ -242,7 +239,7 @@ func (m *Translate) scores(embeddings []float32) []float32 {
 }
 
 // predict leaves the loss's derivative by each score in m.delta.
-func (m *Translate) predict(batch []int32, embeddings []float32, tally *metric.Tally) {
+func (m *Translate) predict(batch []int32, embeddings []float32, tally *Tally) {
 	out := m.scores(embeddings)
 	vocabulary := m.set.Vocabulary()
 	delta := resize(&m.delta, len(out))
@@ -314,7 +311,7 @@ func (m *Translate) Words(batch []int32, params [][]float32) [][]uint32 {
 }
 
 // Set returns the samples.
-func (m *Translate) Set() *samples.Sentences { return m.set }
+func (m *Translate) Set() *Sentences { return m.set }
 
 func (l *layer) forward(w, input, memory []float32, rows, columns spans) []float32 {
 	c := cutter{w}

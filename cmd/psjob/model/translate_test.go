@@ -5,12 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 )
 
-func translate(t testing.TB, set *samples.Sentences, s TranslateShape) *Translate {
+func translate(t testing.TB, set *Sentences, s TranslateShape) *Translate {
 	t.Helper()
 	keys := spreadKeys(t)
 	m, err := NewTranslate(set, s, 300, 5, keys.Key)
@@ -34,11 +32,11 @@ func TestTranslateSlope(t *testing.T) {
 	at := func(g int, direction []float32, by float32) float64 {
 		moved := [][]float32{slices.Clone(params[0]), slices.Clone(params[1])}
 		addScaled(moved[g], by, direction)
-		var tally metric.Tally
+		var tally Tally
 		m.Score(batch, moved, &tally)
 		return tally.Loss
 	}
-	m.Gradient(batch, [][]float32{slices.Clone(params[0]), slices.Clone(params[1])}, grads, &metric.Tally{})
+	m.Gradient(batch, [][]float32{slices.Clone(params[0]), slices.Clone(params[1])}, grads, &Tally{})
 	for g := range grads {
 		for part := range 8 {
 			direction := make([]float32, len(grads[g]))
@@ -59,13 +57,13 @@ func TestTranslateSlope(t *testing.T) {
 func TestWordsAreWhatScoresSay(t *testing.T) {
 	set := sentences(t, 300)
 	m := translate(t, set, TranslateShape{Width: 16, Heads: 2, Inner: 32, Layers: 1})
-	stores, params, all := make([]*store.Store, 2), make([][]float32, 2), make([]int32, m.Samples())
+	stores, params, all := make([]*kv.Store, 2), make([][]float32, 2), make([]int32, m.Samples())
 	for i := range all {
 		all[i] = int32(i)
 	}
 	for g, group := range m.Groups(all) {
 		var err error
-		if stores[g], err = store.New(store.Settings{Rule: "adagrad", LearningRate: 0.03, Beta: 1e-6, ValueLength: max(1, group.Width)}); err != nil {
+		if stores[g], err = kv.NewStore(kv.StoreSettings{Rule: "adagrad", LearningRate: 0.03, Beta: 1e-6, ValueLength: max(1, group.Width)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +78,7 @@ func TestWordsAreWhatScoresSay(t *testing.T) {
 	for range 60 {
 		pull()
 		grads := [][]float32{make([]float32, len(params[0])), make([]float32, len(params[1]))}
-		m.Gradient(all, params, grads, &metric.Tally{})
+		m.Gradient(all, params, grads, &Tally{})
 		for g, group := range m.Groups(all) {
 			if err := stores[g].Push(0, group.Keys, grads[g], group.Lens); err != nil {
 				t.Fatal(err)
@@ -91,7 +89,7 @@ func TestWordsAreWhatScoresSay(t *testing.T) {
 	words := m.Words(all, [][]float32{slices.Clone(params[0]), slices.Clone(params[1])})
 	right, same := 0, 0
 	for i := range all {
-		var tally metric.Tally
+		var tally Tally
 		// Groups are those of the batch; values go by key.
 		one := m.Groups(all[i : i+1])
 		own := [][]float32{nil, slices.Clone(params[1])}

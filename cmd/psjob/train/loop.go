@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
@@ -25,7 +23,7 @@ import (
 // keeps a fast worker's push from a slow one's pull.
 func (w *worker) train(ctx context.Context) error {
 	config := w.van.Config()
-	m, width, err := w.load(ctx, w.Data, w.Labels, samples.Share{Index: w.van.Rank(), Of: config.Workers})
+	m, width, err := w.load(ctx, w.Data, w.Labels, model.Share{Index: w.van.Rank(), Of: config.Workers})
 	if err != nil {
 		return err
 	}
@@ -78,7 +76,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 		scale *= -float32(w.Server.LearningRate)
 	}
 	began, logged := time.Now(), time.Now()
-	var tally, atLog, atMark metric.Tally
+	var tally, atLog, atMark model.Tally
 	var params, grads [][]float32
 	momentum := model.Momentum{Factor: float32(w.Momentum)}
 	for step := range steps {
@@ -209,7 +207,7 @@ func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error 
 	if w.Labels != "" {
 		return fmt.Errorf("--test with --labels: name both files as MNIST does, so that the labels are found beside the pictures")
 	}
-	test, _, err := w.load(ctx, w.Test, labels, samples.Share{Index: 0, Of: 1})
+	test, _, err := w.load(ctx, w.Test, labels, model.Share{Index: 0, Of: 1})
 	if err != nil {
 		return fmt.Errorf("test data: %w", err)
 	}
@@ -221,7 +219,7 @@ func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error 
 }
 
 // figures returns loss, accuracy and AUC, nil where they do not exist.
-func figures(t metric.Tally) (loss, accuracy, auc *float64) {
+func figures(t model.Tally) (loss, accuracy, auc *float64) {
 	number := func(v float64) *float64 {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			return nil

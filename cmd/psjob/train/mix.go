@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
@@ -23,7 +22,7 @@ const mixApps = 3
 // serveMix starts the apps of mix on a server.
 func serveMix(v *van.Van) error {
 	for app := 1; app <= mixApps; app++ {
-		st, err := store.New(store.Settings{Rule: "add"})
+		st, err := kv.NewStore(kv.StoreSettings{Rule: "add"})
 		if err != nil {
 			return err
 		}
@@ -37,7 +36,7 @@ func serveMix(v *van.Van) error {
 // mixHandler adds, wants what is numbered in order, and answers commands with
 // their bodies reversed.
 type mixHandler struct {
-	*store.Store
+	*kv.Store
 	last map[uint64]int32 // by the first key, which is one sender's alone
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 )
 
 func TestMix(t *testing.T) {
@@ -38,7 +38,7 @@ func TestMix(t *testing.T) {
 
 // A request that overtakes another must not pass unnoticed.
 func TestMixNoticesWrongOrder(t *testing.T) {
-	st, err := store.New(store.Settings{Rule: "add"})
+	st, err := kv.NewStore(kv.StoreSettings{Rule: "add"})
 	if err != nil {
 		t.Fatal(err)
 	}

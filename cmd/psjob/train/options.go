@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
@@ -24,10 +24,10 @@ type Options struct {
 	Batch     int // samples of a worker's step
 	Steps     int // 0: as many as the epochs have
 	Async     bool
-	Server    store.Settings // what servers do with a push
-	Factors   int            // of a factorization machine
-	Embedding int            // values of an embedding
-	Bottom    []int          // units of the recommender's nets, hidden layers
+	Server    kv.StoreSettings // what servers do with a push
+	Factors   int              // of a factorization machine
+	Embedding int              // values of an embedding
+	Bottom    []int            // units of the recommender's nets, hidden layers
 	Top       []int
 	Hidden    int // of the image net, and of each layer of the translation
 	Layers    int // of the translation's encoder, and of its decoder
@@ -255,17 +255,17 @@ func (o Options) checkMix() error {
 	switch m := o.Mix; {
 	case m.Customers > 16:
 		return fmt.Errorf("--mix-customers %d: at most 16", m.Customers)
-	case m.Longest < 0 || m.Longest > store.MaxValueLength:
-		return fmt.Errorf("--mix-longest %d: want 0 to %d", m.Longest, store.MaxValueLength)
-	case m.Largest < 0 || m.Largest > store.MaxValueLength:
-		return fmt.Errorf("--mix-largest %d: want 0 to %d", m.Largest, store.MaxValueLength)
+	case m.Longest < 0 || m.Longest > kv.MaxValueLength:
+		return fmt.Errorf("--mix-longest %d: want 0 to %d", m.Longest, kv.MaxValueLength)
+	case m.Largest < 0 || m.Largest > kv.MaxValueLength:
+		return fmt.Errorf("--mix-largest %d: want 0 to %d", m.Largest, kv.MaxValueLength)
 	}
 	return nil
 }
 
 // settings returns what the servers are told, for keys that have width values
 // unless a request says otherwise.
-func (o Options) settings(width int) store.Settings {
+func (o Options) settings(width int) kv.StoreSettings {
 	s := o.Server
 	s.Synchronous = !o.Async && s.TakesGradients()
 	if s.ValueLength == 0 {

@@ -1,6 +1,15 @@
 // Package train is what psjob's nodes do: servers keep parameters and answer,
 // workers train a model, count or measure, and report. It stands on package kv
 // and has no flags of its own; cmd/psjob reads those.
+//
+// # Traces
+//
+// [Wandering] and [Pruning] make recordings, in the format of psidecar record, of
+// training that never ran over a network. Strategies that move keys are evaluated on
+// them.
+//
+// They yield the uses of keys in the order in which workers would send them. psjob
+// trace writes them to a file.
 package train
 
 import (
@@ -10,14 +19,13 @@ import (
 	"fmt"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
+	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
 // Commands from workers to servers.
 const (
-	headConfigure int32 = 0x707300 + iota // body: store.Settings; before the first key
+	headConfigure int32 = 0x707300 + iota // body: kv.StoreSettings; before the first key
 	headTally                             // body: a share; the server adds it up
 	headTotal                             // body: a share's name; the answer is what was added up
 )
@@ -28,15 +36,15 @@ const configured = "configured"
 
 // share is one worker's part of a sum over all workers.
 type share struct {
-	Name  string       `json:"name"`
-	Tally metric.Tally `json:"tally"`
-	Most  int          `json:"most"` // the total has the largest
-	Count int          `json:"count"`
+	Name  string      `json:"name"`
+	Tally model.Tally `json:"tally"`
+	Most  int         `json:"most"` // the total has the largest
+	Count int         `json:"count"`
 }
 
 // handler is the server's side of the job.
 type handler struct {
-	store  *store.Store
+	store  *kv.Store
 	totals map[string]share
 	pushes int
 	pulls  int
@@ -85,14 +93,14 @@ func (h *handler) Command(c kv.Command) ([]byte, error) {
 }
 
 func (h *handler) configure(body []byte) error {
-	var s store.Settings
+	var s kv.StoreSettings
 	if err := json.Unmarshal(body, &s); err != nil {
 		return fmt.Errorf("the job's settings: %w", err)
 	}
 	if h.store.Len() > 0 {
 		return errors.New("the job's settings come after the first keys: a worker pushed before the first worker configured the servers")
 	}
-	fresh, err := store.New(s)
+	fresh, err := kv.NewStore(s)
 	if err != nil {
 		return fmt.Errorf("the job's settings: %w", err)
 	}
@@ -118,7 +126,7 @@ func Serve(ctx context.Context, c van.Config) (ServerReport, error) {
 	if err != nil {
 		return ServerReport{}, err
 	}
-	st, err := store.New(store.Settings{Rule: "add"})
+	st, err := kv.NewStore(kv.StoreSettings{Rule: "add"})
 	if err != nil {
 		return ServerReport{}, errors.Join(err, v.Stop(ctx))
 	}

@@ -17,10 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
-	"github.com/psidecar/psidecar/cmd/psjob/store"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/dataset/synth"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -77,9 +75,9 @@ func mustRun(t testing.TB, c van.Config, o Options) []WorkerReport {
 	return reports
 }
 
-func textFile(t testing.TB, o synth.Options) string {
+func textFile(t testing.TB, o dataset.TextOptions) string {
 	t.Helper()
-	return generated(t, "text.libsvm", func(f *os.File) error { _, err := synth.WriteLibsvm(f, synth.Text(o)); return err })
+	return generated(t, "text.libsvm", func(f *os.File) error { _, err := dataset.WriteLibsvm(f, dataset.SyntheticText(o)); return err })
 }
 
 func generated(t testing.TB, name string, write func(*os.File) error) string {
@@ -97,8 +95,8 @@ func generated(t testing.TB, name string, write func(*os.File) error) string {
 
 func TestLogisticRegressionLearns(t *testing.T) {
 	o := defaults("lr")
-	o.Data = textFile(t, synth.Options{Samples: 2000, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})
-	o.Test = textFile(t, synth.Options{Samples: 500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})
+	o.Data = textFile(t, dataset.TextOptions{Samples: 2000, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})
+	o.Test = textFile(t, dataset.TextOptions{Samples: 500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})
 	for name, change := range map[string]func(*Options){
 		"synchronous":               func(*Options) {},
 		"asynchronous":              func(o *Options) { o.Async = true },
@@ -142,7 +140,7 @@ func figuresOf(r WorkerReport) string {
 // with and without loss on the way.
 func TestSynchronousTrainingRepeats(t *testing.T) {
 	o := defaults("fm")
-	o.Data = textFile(t, synth.Options{Samples: 300, Features: 500, Words: 20, Topics: 4, Seed: 3})
+	o.Data = textFile(t, dataset.TextOptions{Samples: 300, Features: 500, Words: 20, Topics: 4, Seed: 3})
 	o.Epochs = 2
 	first := *mustRun(t, config(t, 2, 3), o)[0].Loss
 	for _, drop := range []int{0, 5} {
@@ -157,7 +155,7 @@ func TestSynchronousTrainingRepeats(t *testing.T) {
 func TestOtherModelsLearn(t *testing.T) {
 	o := defaults("dlrm")
 	o.Data = generated(t, "clicks.tsv", func(f *os.File) error {
-		_, err := synth.WriteCriteo(f, synth.Clicks(synth.ClickOptions{Samples: 1500, Cardinality: 50, Seed: 2}))
+		_, err := dataset.WriteCriteo(f, dataset.SyntheticClicks(dataset.ClickOptions{Samples: 1500, Cardinality: 50, Seed: 2}))
 		return err
 	})
 	o.Server.LearningRate, o.Epochs = 0.3, 8
@@ -169,7 +167,7 @@ func TestOtherModelsLearn(t *testing.T) {
 func TestTranslationLearns(t *testing.T) {
 	o := defaults("translate")
 	o.Data = generated(t, "pairs.tsv", func(f *os.File) error {
-		_, err := synth.WriteSentences(f, synth.Sentences(synth.SentenceOptions{Samples: 1200, Words: 16, Seed: 2}))
+		_, err := dataset.WriteSentences(f, dataset.SyntheticSentences(dataset.SentenceOptions{Samples: 1200, Words: 16, Seed: 2}))
 		return err
 	})
 	o.Layers, o.Heads, o.Vocabulary, o.Embedding, o.Hidden, o.Server.Beta, o.Epochs = 1, 2, 17, 16, 32, 1e-6, 12
@@ -262,7 +260,7 @@ func TestCountGoesOnWhileAFileIsThere(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				st, _ := store.New(store.Settings{Rule: "add"})
+				st, _ := kv.NewStore(kv.StoreSettings{Rule: "add"})
 				h := &handler{store: st, totals: map[string]share{}}
 				if _, err := kv.NewServer(v, 0, &removing{handler: h, file: o.Count.While}); err != nil {
 					return err
@@ -369,7 +367,7 @@ func TestCountNoticesLostUpdates(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		st, _ := store.New(store.Settings{Rule: "add"})
+		st, _ := kv.NewStore(kv.StoreSettings{Rule: "add"})
 		if _, err := kv.NewServer(v, 0, &forgetful{handler: &handler{store: st, totals: map[string]share{}}}); err != nil {
 			return err
 		}

@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
-	"github.com/psidecar/psidecar/cmd/psjob/metric"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/cmd/psjob/samples"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -196,10 +194,10 @@ func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err 
 }
 
 // load reads the worker's samples and makes the model.
-func (w *worker) load(ctx context.Context, data, labels string, part samples.Share) (m model.Model, width int, err error) {
+func (w *worker) load(ctx context.Context, data, labels string, part model.Share) (m model.Model, width int, err error) {
 	switch w.Model {
 	case "lr", "fm":
-		set, err := samples.LoadSparse(ctx, data, part, w.keys, w.UnitRows)
+		set, err := model.LoadSparse(ctx, data, part, w.keys, w.UnitRows)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -208,14 +206,14 @@ func (w *worker) load(ctx context.Context, data, labels string, part samples.Sha
 		}
 		return model.NewFactor(set, w.Factors, w.Seed), w.Factors + 1, nil
 	case "dlrm":
-		set, err := samples.LoadClicks(ctx, data, part, w.keys, w.Buckets)
+		set, err := model.LoadClicks(ctx, data, part, w.keys, w.Buckets)
 		if err != nil {
 			return nil, 0, err
 		}
 		m, err := model.NewRecommend(set, model.RecommendShape{Embedding: w.Embedding, Bottom: w.Bottom, Top: w.Top}, w.Block, w.Seed, w.keys.Key)
 		return m, w.Embedding, err
 	case "translate":
-		set, err := samples.LoadSentences(ctx, data, part, w.keys, w.Vocabulary)
+		set, err := model.LoadSentences(ctx, data, part, w.keys, w.Vocabulary)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -225,7 +223,7 @@ func (w *worker) load(ctx context.Context, data, labels string, part samples.Sha
 	if labels == "" {
 		labels = strings.Replace(data, "images-idx3", "labels-idx1", 1)
 	}
-	set, err := samples.LoadImages(data, labels, part)
+	set, err := model.LoadImages(data, labels, part)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -234,9 +232,9 @@ func (w *worker) load(ctx context.Context, data, labels string, part samples.Sha
 }
 
 // score predicts all samples of a model with the parameters of a step.
-func (w *worker) score(ctx context.Context, m model.Model, step int32) (metric.Tally, error) {
+func (w *worker) score(ctx context.Context, m model.Model, step int32) (model.Tally, error) {
 	const chunk = 4096
-	var tally metric.Tally
+	var tally model.Tally
 	for from := 0; from < m.Samples(); from += chunk {
 		var batch []int32
 		for i := from; i < min(from+chunk, m.Samples()); i++ {

@@ -1,6 +1,12 @@
 // Package measure has the words in which agents, proxies and planner say of a
 // job which of psidecar's measures hold for it, on how many of its connections,
 // and why not for the others. It is known to all parts; it has no state.
+//
+// # Sums
+//
+// A [SumRule] decides whether pushes of a host's workers are summed before they leave
+// it, by ranges of keys; the first rule that covers a key counts. The planner hands
+// the rules out for each job, proxies follow them.
 package measure
 
 import (

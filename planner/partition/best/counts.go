@@ -1,6 +1,6 @@
 package best
 
-import "github.com/psidecar/psidecar/planner/pages"
+import "github.com/psidecar/psidecar/planner/graph"
 
 // fewPins is how many pins a net has, at most, whose counts are bytes.
 const fewPins = 255
@@ -23,7 +23,7 @@ func newCounts(h *hypergraph, k int) counts {
 		few += int(class.end - class.few)
 		from = int(class.end)
 	}
-	allMany, allFew := pages.Make[uint32](many*k), pages.Make[uint8](few*k)
+	allMany, allFew := graph.MakeHuge[uint32](many*k), graph.MakeHuge[uint8](few*k)
 	from = 0
 	for i, class := range h.class {
 		many, few = (int(class.few)-from)*k, int(class.end-class.few)*k

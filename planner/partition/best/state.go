@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/planner/pages"
+	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
@@ -60,7 +60,7 @@ func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) 
 	s := &state[T]{h: h, k: k, block: block}
 	s.cells = make([][]cell[T], (k+width[T]()-1)/width[T]())
 	for w := range s.cells {
-		s.cells[w] = pages.Make[cell[T]](h.nets)
+		s.cells[w] = graph.MakeHuge[cell[T]](h.nets)
 	}
 	s.count = newCounts(h, k)
 	s.size = make([]int64, k)

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // costs holds f(D_i + d) - f(D_i) for each sample d. That is a small number for
@@ -71,7 +70,7 @@ type tree[T number] struct {
 }
 
 func newTree[T number](full []uint32) *tree[T] {
-	c := &tree[T]{cost: pages.Make[T](len(full))}
+	c := &tree[T]{cost: graph.MakeHuge[T](len(full))}
 	for s, v := range full {
 		c.cost[s] = T(v)
 	}
@@ -86,7 +85,7 @@ func newTree[T number](full []uint32) *tree[T] {
 }
 
 func (c *tree[T]) clone() costs {
-	other := &tree[T]{cost: pages.Make[T](len(c.cost))}
+	other := &tree[T]{cost: graph.MakeHuge[T](len(c.cost))}
 	copy(other.cost, c.cost)
 	for _, level := range c.bound {
 		other.bound = append(other.bound, slices.Clone(level))

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // A machine is one D_i of Alg. 1 while it grows.
@@ -58,7 +57,7 @@ func newMachine(g *graph.Graph, start costs, r *rows, limit int64, share float64
 		limit:   limit,
 		share:   share,
 		depth:   1,
-		covered: pages.Make[uint64]((g.Params() + 63) / 64),
+		covered: graph.MakeHuge[uint64]((g.Params() + 63) / 64),
 		costs:   start.clone(),
 		rows:    r,
 	}

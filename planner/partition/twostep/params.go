@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/pages"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
@@ -62,7 +61,7 @@ type supply interface {
 func newPlacement(g *graph.Graph, o partition.Options, u *users) *placement {
 	p := &placement{
 		g: g, users: u, k: o.K,
-		owner: pages.Make[int32](g.Params()),
+		owner: graph.MakeHuge[int32](g.Params()),
 		cost:  make([]int64, o.K),
 		speed: o.Speed,
 	}

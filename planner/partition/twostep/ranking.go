@@ -3,7 +3,7 @@ package twostep
 import (
 	"math/bits"
 
-	"github.com/psidecar/psidecar/planner/pages"
+	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
@@ -31,9 +31,9 @@ func newRanking(p *placement) *ranking {
 	}
 	partition.RadixSort(keys, r.params)
 	words := (len(r.params) + 63) / 64
-	r.there = pages.Make[uint64](words)
+	r.there = graph.MakeHuge[uint64](words)
 	for range p.k {
-		r.uses = append(r.uses, pages.Make[uint64](words))
+		r.uses = append(r.uses, graph.MakeHuge[uint64](words))
 	}
 	for place, param := range r.params {
 		bit := uint64(1) << (place % 64)

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 
 	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/pages"
 )
 
 // users says for each parameter which machines' workers use it, one bit a
@@ -18,7 +17,7 @@ type users struct {
 // usersOf collects the machines of each parameter's samples, on all cores.
 func usersOf(ctx context.Context, g *graph.Graph, samples []int32, k int) (*users, error) {
 	u := &users{words: (k + 63) / 64}
-	u.mask = pages.Make[uint64](g.Params() * u.words)
+	u.mask = graph.MakeHuge[uint64](g.Params() * u.words)
 	const chunk = 1 << 14
 	crew := newCrew((g.Params() + chunk - 1) / chunk)
 	defer crew.stop()

@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/called"
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 // Held is a rule that holds for some keys of a job.
@@ -21,7 +21,7 @@ func (c *Codec) Held(job string, sameHost bool) []Held {
 	c.mu.Lock()
 	planned := c.planned
 	c.mu.Unlock()
-	var title called.Title
+	var title policy.JobTitle
 	for _, t := range c.titles.All(job) {
 		title.Name, title.Wishes = cmp.Or(title.Name, t.Name), title.Wishes.Over(t.Wishes)
 	}

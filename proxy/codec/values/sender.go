@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/psidecar/psidecar/proxy/called"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -24,7 +24,7 @@ type Sender struct {
 	asked   uint64   // codec.named, when it was asked for
 	rules   *ruleSet // that spans are made of, for the job
 	titled  uint64   // version of codec.titles, when it was asked for title
-	title   called.Title
+	title   policy.JobTitle
 	spans   []span
 	layout  layout
 	streams map[[2]int32]*stream // by app and customer

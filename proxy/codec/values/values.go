@@ -34,7 +34,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/called"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -65,7 +65,7 @@ type Options struct {
 	// Rules of the beginning; see [Codec.SetRules].
 	Rules []Rule
 	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
-	Titles *called.Table
+	Titles *policy.Titles
 	// Adds says that the servers of all jobs add each push to what they have, at
 	// once and without counting pushes: then what waits may go as a push of our
 	// own when a worker or this proxy ends. Any other server would take that for
@@ -85,7 +85,7 @@ type Codec struct {
 	rules   atomic.Pointer[ruleSet] // planned, then local
 	budget  budget
 	counts  *counters
-	titles  *called.Table
+	titles  *policy.Titles
 	adds    bool
 	log     *slog.Logger
 	folder  string

@@ -3,7 +3,7 @@ package values
 import (
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/called"
+	"github.com/psidecar/psidecar/internal/policy"
 )
 
 // isFor reports whether a rule is for a job, by its scheduler's address and its name;
@@ -15,7 +15,7 @@ func (r *Rule) isFor(job, name string) bool {
 // with returns the rules for a job of that title: those of the planner, which
 // somebody gave for this job, then those of the flags with the threshold that the job's
 // owner asks for, if he does.
-func (s *ruleSet) with(t called.Title) []Rule {
+func (s *ruleSet) with(t policy.JobTitle) []Rule {
 	share, asked := t.Wishes.Share()
 	if !asked {
 		return s.rules

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/proxy/called"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 )
 
@@ -13,8 +12,8 @@ const jobAddress, jobName = "10.0.0.1:9091", "ns/train"
 // titled returns a codec with rules, for a job of which the agent says that.
 func titled(t *testing.T, wishes policy.Policy, local, planned []Rule) *Codec {
 	t.Helper()
-	table := &called.Table{}
-	table.Set("cgroup 1", jobAddress, called.Title{Name: jobName, Wishes: wishes})
+	table := &policy.Titles{}
+	table.Set("cgroup 1", jobAddress, policy.JobTitle{Name: jobName, Wishes: wishes})
 	c, err := New(Options{Compact: compact.DefaultLimits, Titles: table, Rules: local})
 	if err == nil {
 		err = c.SetPlanned(planned)

@@ -2,6 +2,11 @@
 // a page of HTML that needs nothing else, with its plots, and markdown. In come the
 // parts' markdown and a folder of plots; [Write] writes both. Package main of test/eval
 // calls it.
+//
+// # Figures
+//
+// [WriteFigure] draws panels of lines, side by side, as one PNG or SVG. Package main
+// of test/eval and the measurements among the tests call it.
 package report
 
 import (
@@ -130,7 +135,7 @@ func blocks(text, dir string) (all []block) {
 		case strings.HasPrefix(line, "#"):
 			all = append(all, block{Heading: strings.TrimLeft(line, "# ")})
 		case strings.HasPrefix(line, "Plot: "):
-			all = append(all, block{Plot: plot(filepath.Join(dir, filepath.Base(strings.TrimPrefix(line, "Plot: "))))})
+			all = append(all, block{Plot: drawPlot(filepath.Join(dir, filepath.Base(strings.TrimPrefix(line, "Plot: "))))})
 		default:
 			all = append(all, block{Paragraph: line})
 		}
@@ -138,8 +143,8 @@ func blocks(text, dir string) (all []block) {
 	return all
 }
 
-// plot is a plot's file as part of a page: the SVG beside it where there is one.
-func plot(png string) template.HTML {
+// drawPlot is a plot's file as part of a page: the SVG beside it where there is one.
+func drawPlot(png string) template.HTML {
 	if svg, err := os.ReadFile(strings.TrimSuffix(png, ".png") + ".svg"); err == nil {
 		if at := strings.Index(string(svg), "<svg"); at >= 0 {
 			return template.HTML(svg[at:])

@@ -1,0 +1,223 @@
+package counts
+
+import (
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/page/history"
+)
+
+// slots is how many seconds are kept one by one.
+const slots = 64
+
+// A second is what happened in one second.
+type second struct {
+	number int64 // since 1970; the slot is another second's otherwise
+	bytes  uint64
+	steps  []uint32 // by worker
+	waited []int64  // by worker: nanoseconds without anything to do but wait, that ended here
+}
+
+// seconds are the last ones, each at its number modulo slots.
+type seconds [slots]second
+
+func (s *seconds) at(nanos int64) *second {
+	number := nanos / int64(time.Second)
+	slot := &s[((number%slots)+slots)%slots]
+	if slot.number < number {
+		*slot = second{number: number, steps: slot.steps[:0], waited: slot.waited[:0]}
+	}
+	return slot
+}
+
+func grown[T any](list []T, n int) []T {
+	for n >= len(list) {
+		var zero T
+		list = append(list, zero)
+	}
+	return list
+}
+
+// worker is what a worker is doing.
+type worker struct {
+	asked, answered int64 // when it was last seen to ask and to be answered
+	stepped         int64 // when its last step began
+	stepEvery       int64 // nanoseconds from step to step, lately
+	waits           int   // requests without answers
+	waitsSince      int64 // since when there is one
+	barrier         int64 // since when it waits at a barrier, 0 if it does not
+}
+
+// waiting returns since when the worker waits for others, 0 if it does not.
+func (w *worker) waiting() int64 {
+	switch {
+	case w.barrier > 0:
+		return w.barrier
+	case w.waits > 0:
+		return w.waitsSince
+	}
+	return 0
+}
+
+// step notes that a step begins, and how long the one before it took.
+func (w *worker) step(at int64) {
+	if took := at - w.stepped; w.stepped > 0 && took > 0 {
+		if w.stepEvery == 0 {
+			w.stepEvery = took
+		}
+		w.stepEvery += (took - w.stepEvery) / 4
+	}
+	w.stepped = max(w.stepped, at)
+}
+
+// worker returns a worker's state. The caller holds j.mu.
+func (j *Locality) worker(i int) *worker {
+	j.workers = grown(j.workers, i)
+	return &j.workers[i]
+}
+
+// endWait notes that a worker goes on which waited since then.
+func (j *Locality) endWait(i int, since, at int64) {
+	if since > 0 && at > since && j.workers[i].waiting() == 0 {
+		s := j.seconds.at(at)
+		s.waited = grown(s.waited, i)
+		s.waited[i] += at - since
+	}
+}
+
+// Barrier notes that a worker has come to a barrier, or may go on.
+func (j *Locality) Barrier(worker int, at int64, waits bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	w := j.worker(worker)
+	if waits {
+		w.barrier, w.asked = at, max(w.asked, at)
+		return
+	}
+	since := w.barrier
+	w.barrier, w.answered = 0, max(w.answered, at)
+	j.endWait(worker, since, at)
+}
+
+// Lately is what happened in a stretch of time that ends now.
+type Lately struct {
+	Seconds float64
+	Bytes   uint64
+	Steps   []uint64  // by worker
+	Waited  []float64 // by worker: share of the time that it waited for others
+}
+
+// Lately returns what happened in the whole seconds of a span up to now.
+func (j *Locality) Lately(now int64, span time.Duration) Lately {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	last := now/int64(time.Second) - 1 // the one that is over
+	first := last - int64(min(span, (slots-2)*time.Second)/time.Second) + 1
+	if j.all.Start > 0 { // a job that has just begun
+		first = max(first, min(j.all.Start/int64(time.Second), last))
+	}
+	l := Lately{Seconds: float64(last - first + 1), Steps: make([]uint64, len(j.progress)), Waited: make([]float64, len(j.workers))}
+	for number := first; number <= last; number++ {
+		s := &j.seconds[number%slots]
+		if s.number != number {
+			continue
+		}
+		l.Bytes += s.bytes
+		for w, n := range s.steps {
+			l.Steps = grown(l.Steps, w)
+			l.Steps[w] += uint64(n)
+		}
+		for w, n := range s.waited {
+			l.Waited[w] += float64(n) / 1e9 / l.Seconds
+		}
+	}
+	end := (last + 1) * int64(time.Second)
+	for w := range j.workers {
+		if since := j.workers[w].waiting(); since > 0 && since < end {
+			l.Waited[w] += float64(end-since) / 1e9 / l.Seconds
+		}
+		l.Waited[w] = min(l.Waited[w], 1)
+	}
+	return l
+}
+
+// MedianSteps returns the steps of the median worker, the higher one of two.
+func (l *Lately) MedianSteps() uint64 { return medianOf(l.Steps) }
+
+// Stragglers returns the workers that made far fewer steps than the median
+// worker, as View.Stragglers does.
+func (l *Lately) Stragglers() []int { return stragglers(l.Steps) }
+
+// A WorkerNow is what a worker is doing.
+type WorkerNow struct {
+	Last      int64         // when it was last seen to ask or be answered; 0 never
+	Barrier   int64         // since when it waits at a barrier; 0 if it does not
+	Waiting   bool          // for an answer, or at a barrier
+	StepEvery time.Duration // from step to step, lately; 0 unknown
+}
+
+// A Wait is a request without an answer: the oldest one of a worker and a server.
+type Wait struct {
+	Worker, Server int
+	Since          int64
+	Requests       int // that wait, this one included, or were answered out of turn
+	Push, Pull     bool
+	Bytes          uint64 // of the request; 0 unknown
+	Keyed          bool   // First and Last are known
+	First, Last    uint64 // keys
+}
+
+// Now returns what each worker is doing, and for whom it waits.
+func (j *Locality) Now() (workers []WorkerNow, waits []Wait) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range j.workers {
+		w := &j.workers[i]
+		workers = append(workers, WorkerNow{
+			Last: max(w.asked, w.answered), Barrier: w.barrier, Waiting: w.waiting() > 0, StepEvery: time.Duration(w.stepEvery),
+		})
+	}
+	waits = j.pending.oldest()
+	slices.SortFunc(waits, func(a, b Wait) int { return int(max(min(a.Since-b.Since, 1), -1)) })
+	return workers, waits
+}
+
+// Describe says of a request that waits how large it is, how many keys it has and,
+// where they are known, which.
+func (j *Locality) Describe(r Request, bytes, keys uint64, keyed bool, first, last uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	x := r.exchange()
+	if w, ok := j.pending.at[x]; ok {
+		w.bytes, w.keys = bytes, keys
+		if keyed {
+			w.keyed, w.first, w.last = true, first, last
+		}
+		j.pending.at[x] = w
+	}
+}
+
+// ServerTimes is how long a server takes to answer.
+type ServerTimes struct {
+	Recent, Before time.Duration // means, lately and over all time; 0 where there is none
+	Answers        uint64        // lately
+}
+
+// ServerTimes returns how long each server took to answer since that time, in
+// whole intervals, and before.
+func (j *Locality) ServerTimes(since int64) []ServerTimes {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	times := make([]ServerTimes, len(j.all.ByServer))
+	recent := make([]history.Latency, len(times))
+	for i := len(j.ring) - 1; i >= 0 && j.ring[i].End >= since; i-- {
+		for server, l := range j.ring[i].ByServer {
+			recent[server].Merge(l)
+		}
+	}
+	for i := range times {
+		times[i].Recent, times[i].Answers = recent[i].Mean()
+		times[i].Before, _ = j.all.ByServer[i].Mean()
+	}
+	return times
+}

@@ -1,0 +1,171 @@
+package counts
+
+import (
+	"slices"
+	"time"
+
+	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/page/history"
+)
+
+// A View is what happened in a stretch of time, put together from intervals.
+type View struct {
+	Interval
+	// Timestamps are those of the workers' last steps, over all time.
+	Timestamps []int32
+}
+
+// All returns the sums over all time, without heat: the table has it.
+func (j *Locality) All() View {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	v := newView()
+	v.merge(j.all)
+	v.Start, v.End = j.all.Start, j.all.Start
+	if len(j.ring) > 0 {
+		v.End = j.ring[len(j.ring)-1].End
+	}
+	j.timestamps(&v)
+	return v
+}
+
+// Between returns what happened from one time to another (nanoseconds since
+// 1970; 0 for an open end), in whole intervals: those that overlap it.
+func (j *Locality) Between(from, to int64) View {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	v := newView()
+	var grids []*page.Grid
+	for _, in := range j.ring {
+		if in.End < from || to != 0 && in.Start > to {
+			continue
+		}
+		if v.Start == 0 {
+			v.Start = in.Start
+		}
+		v.End = max(v.End, in.End)
+		v.merge(in)
+		if in.Heat.Rows != nil {
+			grids = append(grids, &in.Heat)
+		}
+	}
+	v.Heat = joined(grids)
+	j.timestamps(&v)
+	return v
+}
+
+// Recent returns the last intervals that span at least the given time, up to
+// the last message, or all there are.
+func (j *Locality) Recent(span time.Duration) View {
+	j.mu.Lock()
+	end := int64(0)
+	if len(j.ring) > 0 {
+		end = j.ring[len(j.ring)-1].End
+	}
+	j.mu.Unlock()
+	return j.Between(end-int64(span), 0)
+}
+
+func newView() View { return View{Interval: Interval{Latency: new(history.Latency)}} }
+
+func (j *Locality) timestamps(v *View) {
+	for _, p := range j.progress {
+		v.Timestamps = append(v.Timestamps, p.timestamp)
+	}
+}
+
+func (v *View) merge(in *Interval) {
+	for w, row := range in.Pairs {
+		for s, p := range row {
+			to := v.pair(w, s)
+			to.ToServer += p.ToServer
+			to.ToWorker += p.ToWorker
+			to.Requests += p.Requests
+		}
+	}
+	for w, n := range in.Steps {
+		for w >= len(v.Steps) {
+			v.Steps = append(v.Steps, 0)
+		}
+		v.Steps[w] += n
+	}
+	v.Latency.Merge(in.Latency)
+	v.ByWorker = mergeEach(v.ByWorker, in.ByWorker)
+	v.ByServer = mergeEach(v.ByServer, in.ByServer)
+	v.Bytes += in.Bytes
+	v.LeftHost += in.LeftHost
+	v.Repeated += in.Repeated
+	v.Messages += in.Messages
+}
+
+// mergeEach adds up what is there of each worker, or server; nil: nothing.
+func mergeEach(to, from []*history.Latency) []*history.Latency {
+	for i, l := range from {
+		for i >= len(to) {
+			to = append(to, new(history.Latency))
+		}
+		if to[i] == nil {
+			to[i] = new(history.Latency)
+		}
+		to[i].Merge(l)
+	}
+	return to
+}
+
+// joined adds grids up, by the blocks that they have in common.
+func joined(grids []*page.Grid) page.Grid {
+	sum := page.Grid{Firsts: page.CommonEdges(grids)}
+	for _, g := range grids {
+		for w, row := range g.Regroup(sum.Firsts) {
+			for w >= len(sum.Rows) {
+				sum.Rows = append(sum.Rows, nil)
+			}
+			if row == nil {
+				continue
+			}
+			if sum.Rows[w] == nil {
+				sum.Rows[w] = row
+				continue
+			}
+			for b := range row {
+				for p := range row[b] {
+					sum.Rows[w][b][p] += row[b][p]
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// Seconds is how long the view lasts.
+func (v *View) Seconds() float64 { return float64(v.End-v.Start) / 1e9 }
+
+// stragglerShare is the share of the median worker's steps below which a
+// worker lags.
+const stragglerShare = 0.8
+
+// Stragglers returns the workers that made far fewer steps than the median
+// worker: less than four fifths, and at least 3 fewer.
+func (v *View) Stragglers() []int { return stragglers(v.Steps) }
+
+// MedianSteps returns the steps of the median worker, the higher one of two.
+func (v *View) MedianSteps() uint64 { return medianOf(v.Steps) }
+
+func stragglers(steps []uint64) (slow []int) {
+	median := medianOf(steps)
+	for w, n := range steps {
+		if float64(n) < stragglerShare*float64(median) && n+3 <= median {
+			slow = append(slow, w)
+		}
+	}
+	return slow
+}
+
+func medianOf(steps []uint64) uint64 {
+	if len(steps) == 0 {
+		return 0
+	}
+	sorted := slices.Clone(steps)
+	slices.Sort(sorted)
+	return sorted[len(sorted)/2]
+}

@@ -1,0 +1,363 @@
+package counts
+
+import (
+	"cmp"
+	"slices"
+)
+
+// DefaultWindowKeys is how many uses of keys a window holds where windows are
+// wanted: sorting them takes some milliseconds. Where workers use more, the window is
+// of a sample of the keys, all uses of which it has.
+const DefaultWindowKeys = 1 << 17
+
+// A Window is what workers used, key by key, from when the window before was
+// taken, or from when a worker turned to other keys: of all keys, or of a sample. By
+// it the planner decides what should move.
+type Window struct {
+	First, Last int64    // nanoseconds since 1970
+	Keys        []uint64 // ascending
+	Sizes       []uint32 // bytes of each key's value as last pushed, 0 where it was not
+	Workers     []WorkerWindow
+	LeftOut     uint64 // uses of keys for which there was no room
+	// Shifted: the window is the first, or begins where a worker turned to other
+	// keys than before.
+	Shifted bool
+}
+
+// A WorkerWindow is one worker's part.
+type WorkerWindow struct {
+	Worker int
+	Steps  int // rounds of pushes, of pulls where it pushes nothing
+	// Uses are the keys that it used, by number in Window.Keys, ascending.
+	Uses []WindowUse
+	// Pulled and Pushed are the keys of its newest whole step, likewise.
+	Pulled, Pushed []uint32
+}
+
+// A WindowUse says how often a key was used.
+type WindowUse struct {
+	Key           uint32
+	Pulls, Pushes uint32
+}
+
+// collector gathers a window. It holds copies of key lists, as they come, as far as
+// the keys are in the sample.
+//
+// Invariant: there are at most limit keys, and as many uses.
+type collector struct {
+	limit   int
+	sample  sample
+	full    bool // there was no room for a long list: none is taken any more
+	keys    []uint64
+	uses    []listUse
+	first   int64
+	last    int64
+	leftOut uint64
+	shift   shift
+}
+
+// listUse is one list of keys in use.
+type listUse struct {
+	worker     int
+	step       uint64 // what the worker had begun when the list was used
+	pull, push bool
+	from, to   int // in collector.keys
+	size       uint32
+	lens       []uint32 // bytes of each value; nil: all have size
+}
+
+// addBatch notes a batch of keys. Answers, which are no uses, are left out.
+func (c *collector) addBatch(at int64, step uint64, b *Batch) {
+	pulls, pushes := b.Each[Pulls], b.Each[Pushes]
+	n := max(len(b.Keys), b.Run.N)
+	if pulls+pushes == 0 || n == 0 {
+		return
+	}
+	if since, shifted := c.shift.countKeys(b, len(c.uses)); shifted {
+		c.dropBefore(since, at)
+	}
+	if len(c.uses) >= c.limit {
+		c.leftOut += uint64(n)
+		return
+	}
+	if len(c.uses) == 0 {
+		c.sample.turn = turnAt(at)
+	}
+	isLong := n > max(c.limit/long, 16<<sampleBits)
+	if isLong {
+		for len(c.keys)+c.sample.part(n) > c.limit && c.sample.part(n) > c.limit/enough {
+			c.thin()
+		}
+		if c.full = c.full || len(c.keys)+c.sample.part(n) > c.limit; c.full {
+			c.leftOut += uint64(n)
+			return
+		}
+	}
+	if len(c.uses) == 0 {
+		c.first = at
+	}
+	c.last = at
+	u := listUse{worker: b.Worker, step: step, pull: pulls > 0, push: pushes > 0, from: len(c.keys)}
+	weight := max(pulls, pushes) // what each access counts as, where requests are sampled
+	u.size = uint32(b.Each[PushedBytes] / weight)
+	lens := b.Lens != nil && b.LenPlane == PushedBytes
+	for i, key := range b.Keys {
+		if !c.sample.has(key) {
+			continue
+		}
+		c.keys = append(c.keys, key)
+		if lens {
+			u.lens = append(u.lens, uint32(uint64(max(b.Lens[i], 0))*b.LenUnit/weight))
+		}
+	}
+	c.keys = c.sample.appendRun(c.keys, b.Run)
+	u.to = len(c.keys)
+	c.leftOut += uint64(n - (u.to - u.from))
+	c.uses = append(c.uses, u)
+	for isLong && len(c.keys) > c.limit && c.sample.part(n) > c.limit/enough { // of this one more than as a rule
+		c.thin()
+		u = c.uses[len(c.uses)-1]
+	}
+	if len(c.keys) > c.limit {
+		c.full = isLong
+		c.leftOut += uint64(len(c.keys) - u.from)
+		c.keys, c.uses = c.keys[:u.from], c.uses[:len(c.uses)-1]
+	}
+}
+
+// A list that there is no room for is left out: the window is of the time before it.
+// Of one of more than limit/long keys, of which few fit, a part is looked at instead,
+// down to limit/enough keys.
+const (
+	long   = 4
+	enough = 16
+)
+
+// thin halves the sample.
+func (c *collector) thin() {
+	c.sample.bits++
+	kept := c.keys[:0]
+	for i := range c.uses {
+		u := &c.uses[i]
+		from, lens := len(kept), u.lens[:0]
+		for k, key := range c.keys[u.from:u.to] {
+			if !c.sample.has(key) {
+				c.leftOut++
+				continue
+			}
+			kept = append(kept, key)
+			if u.lens != nil {
+				lens = append(lens, u.lens[k])
+			}
+		}
+		if u.lens != nil {
+			u.lens = lens
+		}
+		u.from, u.to = from, len(kept)
+	}
+	c.keys = kept
+}
+
+// dropBefore drops what came before a list: workers use other keys since then.
+func (c *collector) dropBefore(list int, at int64) {
+	c.leftOut += uint64(len(c.keys))
+	c.first, c.full = at, false
+	from := len(c.keys)
+	if list < len(c.uses) {
+		from = c.uses[list].from
+	}
+	c.leftOut -= uint64(len(c.keys) - from)
+	c.keys = slices.Delete(c.keys, 0, from)
+	c.uses = slices.Delete(c.uses, 0, min(list, len(c.uses)))
+	for i := range c.uses {
+		c.uses[i].from -= from
+		c.uses[i].to -= from
+	}
+}
+
+// DropWindow begins a new window, the first of a run of the job.
+func (j *Locality) DropWindow() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.dropWindow()
+}
+
+func (j *Locality) dropWindow() {
+	if j.window != nil {
+		j.window = &collector{limit: j.window.limit}
+	}
+}
+
+// TakeWindow returns what was used since the last call, as far as it is of the
+// most used keys, so many, and begins a new window; nil where nothing was used,
+// or where windows are not wanted.
+func (j *Locality) TakeWindow(most int) *Window {
+	j.mu.Lock()
+	c := j.window
+	if c == nil || len(c.uses) == 0 {
+		j.mu.Unlock()
+		return nil
+	}
+	next := &collector{limit: c.limit, sample: c.sample.larger(), shift: c.shift}
+	j.window = next
+	j.mu.Unlock()
+	w := c.window()
+	w.Shifted = c.shift.noticed || c.shift.known == nil
+	j.mu.Lock()
+	if j.window == next {
+		next.shift.taken(w.Keys, c.sample)
+	}
+	j.mu.Unlock()
+	w.trim(most)
+	return w
+}
+
+// trim leaves out all but so many keys: half of what it keeps are the most used
+// ones, and half any others, other ones each time, so that all are seen in turn.
+// Of keys that are used alike it keeps blocks of neighbours, which move as ranges.
+func (w *Window) trim(most int) {
+	if len(w.Keys) <= most {
+		return
+	}
+	total, order := make([]uint32, len(w.Keys)), make([]uint32, len(w.Keys))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	for _, ww := range w.Workers {
+		for _, u := range ww.Uses {
+			total[u.Key] += u.Pulls + u.Pushes
+		}
+	}
+	any := func(i uint32) uint64 { return (w.Keys[i]>>sampleBits ^ uint64(w.Last)) * 0x9e3779b97f4a7c15 }
+	slices.SortFunc(order, func(a, b uint32) int {
+		return cmp.Or(cmp.Compare(total[b], total[a]), cmp.Compare(any(a), any(b)), cmp.Compare(a, b))
+	})
+	slices.SortFunc(order[most/2:], func(a, b uint32) int { return cmp.Or(cmp.Compare(any(a), any(b)), cmp.Compare(a, b)) })
+	for _, i := range order[most:] {
+		w.LeftOut += uint64(total[i])
+		total[i] = 0
+	}
+	number := make([]uint32, len(w.Keys)) // new ones
+	n := uint32(0)
+	for i, uses := range total {
+		if uses > 0 {
+			w.Keys[n], w.Sizes[n], number[i] = w.Keys[i], w.Sizes[i], n
+			n++
+		}
+	}
+	w.Keys, w.Sizes = w.Keys[:n], w.Sizes[:n]
+	renumber := func(list []uint32) []uint32 {
+		kept := list[:0]
+		for _, i := range list {
+			if total[i] > 0 {
+				kept = append(kept, number[i])
+			}
+		}
+		return kept
+	}
+	for i := range w.Workers {
+		ww := &w.Workers[i]
+		uses := ww.Uses[:0]
+		for _, u := range ww.Uses {
+			if total[u.Key] > 0 {
+				u.Key = number[u.Key]
+				uses = append(uses, u)
+			}
+		}
+		ww.Uses, ww.Pulled, ww.Pushed = uses, renumber(ww.Pulled), renumber(ww.Pushed)
+	}
+}
+
+// window sorts and counts what was gathered.
+func (c *collector) window() *Window {
+	w := &Window{First: c.first, Last: c.last, LeftOut: c.leftOut, Keys: slices.Clone(c.keys)}
+	slices.Sort(w.Keys)
+	w.Keys = slices.Compact(w.Keys)
+	w.Sizes = make([]uint32, len(w.Keys))
+	var lists [][]listUse // by worker
+	for _, u := range c.uses {
+		for u.worker >= len(lists) {
+			lists = append(lists, nil)
+		}
+		lists[u.worker] = append(lists[u.worker], u)
+	}
+	pulls, pushes := make([]uint32, len(w.Keys)), make([]uint32, len(w.Keys))
+	for worker, uses := range lists {
+		if len(uses) == 0 {
+			continue
+		}
+		ww := WorkerWindow{Worker: worker, Steps: steps(uses)}
+		whole := uses[len(uses)-1].step // the newest step that has certainly ended
+		if whole > uses[0].step {
+			whole--
+		}
+		for _, u := range uses {
+			at := 0
+			for i, key := range c.keys[u.from:u.to] {
+				at = find(w.Keys, key, at)
+				if u.pull {
+					pulls[at]++
+					if u.step == whole {
+						ww.Pulled = append(ww.Pulled, uint32(at))
+					}
+				}
+				if u.push {
+					pushes[at]++
+					if u.step == whole {
+						ww.Pushed = append(ww.Pushed, uint32(at))
+					}
+					w.Sizes[at] = u.size
+					if u.lens != nil {
+						w.Sizes[at] = u.lens[i]
+					}
+				}
+			}
+		}
+		for key := range w.Keys {
+			if pulls[key]+pushes[key] > 0 {
+				ww.Uses = append(ww.Uses, WindowUse{uint32(key), pulls[key], pushes[key]})
+				pulls[key], pushes[key] = 0, 0
+			}
+		}
+		for _, list := range []*[]uint32{&ww.Pulled, &ww.Pushed} {
+			slices.Sort(*list)
+			*list = slices.Compact(*list)
+		}
+		w.Workers = append(w.Workers, ww)
+	}
+	return w
+}
+
+// find returns the place of a key that is there, near where the last one was
+// found: lists ascend as a rule.
+func find(keys []uint64, key uint64, last int) int {
+	if last < len(keys) && keys[last] <= key {
+		step := 1
+		for last+step < len(keys) && keys[last+step] <= key {
+			last += step
+			step *= 2
+		}
+		end := min(last+step, len(keys))
+		at, _ := slices.BinarySearch(keys[last:end], key)
+		return last + at
+	}
+	at, _ := slices.BinarySearch(keys, key)
+	return at
+}
+
+// steps counts a worker's rounds of pushes, of pulls where it pushes nothing.
+func steps(uses []listUse) int {
+	count := func(push bool) int {
+		n, last := 0, uint64(0)
+		for _, u := range uses {
+			if (push && u.push || !push && u.pull) && (n == 0 || u.step != last) {
+				n, last = n+1, u.step
+			}
+		}
+		return n
+	}
+	if n := count(true); n > 0 {
+		return n
+	}
+	return count(false)
+}

@@ -1,0 +1,14 @@
+package daemon
+
+import "golang.org/x/sys/unix"
+
+// epollWaits are the system calls in which a thread waits with an epoll.
+var epollWaits = []int{unix.SYS_EPOLL_WAIT, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2}
+
+// interrupted returns the system call that a stopped thread was in, and what it
+// returns.
+func interrupted(thread int) (call int, result int64, err error) {
+	var r unix.PtraceRegs
+	err = unix.PtraceGetRegs(thread, &r)
+	return int(r.Orig_rax), int64(r.Rax), err
+}

@@ -1,0 +1,81 @@
+package discover
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A Connection says how a TCP connection gets on, as its local end has it.
+type Connection struct {
+	Unacked    uint32        // segments
+	Unsent     uint64        // bytes
+	Retries    uint8         // retransmissions of what was sent first and is not acknowledged
+	ZeroWindow bool          // there is something to send and the receiver takes nothing
+	Silent     time.Duration // since the peer acknowledged anything
+
+	Established bool
+	Cookie      uint64        // the kernel's number of the socket, which no other gets
+	Inode       uint32        // of the socket as a file; 0: no process has it any more
+	Received    uint64        // bytes, in all
+	Unread      uint32        // bytes that have come, and that its process has not read
+	Quiet       time.Duration // since bytes were sent or came
+}
+
+// Ends are the local and the peer's address.
+type Ends struct{ Local, Peer netip.AddrPort }
+
+// Connections returns those of a network namespace, whose file is named, such
+// as /proc/PID/ns/net. It needs CAP_SYS_ADMIN for another one than its own.
+func Connections(file string) (map[Ends]Connection, error) {
+	ns, err := netns.GetFromPath(file)
+	if err != nil {
+		return nil, fmt.Errorf("opening network namespace %s: %w", file, err)
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("entering network namespace %s (needs CAP_SYS_ADMIN): %w", file, err)
+	}
+	defer h.Close()
+	all := map[Ends]Connection{}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		list, err := h.SocketDiagTCPInfo(family)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("asking for the sockets of %s: %w", file, err)
+		}
+		for _, s := range list {
+			if s.InetDiagMsg == nil || s.TCPInfo == nil {
+				continue
+			}
+			id := s.InetDiagMsg.ID
+			ends := Ends{address(id.Source, id.SourcePort), address(id.Destination, id.DestinationPort)}
+			c := connectionOf(s.TCPInfo)
+			c.Established, c.Unread, c.Inode = s.InetDiagMsg.State == netlink.TCP_ESTABLISHED, s.InetDiagMsg.RQueue, s.InetDiagMsg.INode
+			c.Cookie = uint64(id.Cookie[0]) | uint64(id.Cookie[1])<<32
+			all[ends] = c
+		}
+	}
+	return all, nil
+}
+
+func connectionOf(i *netlink.TCPInfo) Connection {
+	return Connection{
+		Unacked: i.Unacked, Unsent: uint64(i.Notsent_bytes), Retries: max(i.Retransmits, i.Backoff),
+		// Probes of a closed window are sent while nothing else is on its way.
+		ZeroWindow: i.Unacked == 0 && i.Notsent_bytes > 0 && (i.Probes > 0 || i.Snd_wnd == 0),
+		Silent:     time.Duration(i.Last_ack_recv) * time.Millisecond,
+		Received:   i.Bytes_received, Quiet: time.Duration(min(i.Last_data_sent, i.Last_data_recv)) * time.Millisecond,
+	}
+}
+
+func address(ip net.IP, port uint16) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(a.Unmap(), port)
+}

@@ -1,0 +1,157 @@
+package discover
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/psidecar/psidecar/internal/policy"
+)
+
+// Said returns what a pod of the node says of its job.
+func (p *Pods) Said(uid string) (policy.Pod, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k, ok := p.pods[uid]
+	if !ok {
+		return policy.Pod{}, false
+	}
+	s := k.said
+	s.Wrong = slices.Clone(s.Wrong)
+	return s, true
+}
+
+// What is done for pods in the background.
+const (
+	// maxOwners is how far owners are followed: a CronJob's pods have two.
+	maxOwners = 8
+	// askWithin is how long one question to the API server may take.
+	askWithin = 10 * time.Second
+	// maxEvents is how many events one pod gets, each with another text.
+	maxEvents = 16
+)
+
+// ask has the background ask for what is not known of a pod.
+func (p *Pods) ask(uid string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.queue != nil {
+		p.queue.Add(uid)
+	}
+}
+
+// begin returns the queue of what is to be asked, which a goroutine works on.
+func (p *Pods) begin() workqueue.TypedRateLimitingInterface[string] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, time.Minute))
+	return p.queue
+}
+
+// work asks for owners and writes events until ctx ends.
+func (p *Pods) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string]) {
+	stop := context.AfterFunc(ctx, queue.ShutDown)
+	defer stop()
+	for {
+		uid, over := queue.Get()
+		if over {
+			return
+		}
+		if err := p.settle(ctx, uid); err != nil && ctx.Err() == nil {
+			slog.Debug("asking for a pod's owners; trying again", "pod", uid, "error", err)
+			queue.AddRateLimited(uid)
+		} else {
+			queue.Forget(uid)
+		}
+		queue.Done(uid)
+	}
+}
+
+// settle finds out who owns a pod, and tells it what it says wrongly.
+func (p *Pods) settle(ctx context.Context, uid string) error {
+	p.mu.Lock()
+	k, there := p.pods[uid]
+	p.mu.Unlock()
+	if !there {
+		return nil // it is no more
+	}
+	if k.controller != nil && k.said.Owner == "" {
+		owner, err := p.top(ctx, k.Namespace, *k.controller)
+		if err != nil {
+			return err
+		}
+		p.mu.Lock()
+		if now, there := p.pods[uid]; there {
+			now.said.Owner = owner
+			p.pods[uid] = now
+		}
+		p.mu.Unlock()
+	}
+	return p.tell(ctx, k)
+}
+
+// top returns the name of the controller above all that own an object. Where one may
+// not be read, or is no more, it is the last that is known.
+func (p *Pods) top(ctx context.Context, namespace string, owner metav1.OwnerReference) (string, error) {
+	for range maxOwners {
+		group, err := schema.ParseGroupVersion(owner.APIVersion)
+		if err != nil {
+			return owner.Name, nil
+		}
+		resource, _ := meta.UnsafeGuessKindToResource(group.WithKind(owner.Kind))
+		asking, cancel := context.WithTimeout(ctx, askWithin)
+		object, err := p.objects.Resource(resource).Namespace(namespace).Get(asking, owner.Name, metav1.GetOptions{})
+		cancel()
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+			return owner.Name, nil
+		case err != nil:
+			return "", fmt.Errorf("asking for %s %s/%s: %w", owner.Kind, namespace, owner.Name, err)
+		case object.UID != owner.UID:
+			return owner.Name, nil // another of that name
+		}
+		above := metav1.GetControllerOf(object)
+		if above == nil {
+			return owner.Name, nil
+		}
+		owner = *above
+	}
+	return owner.Name, nil
+}
+
+// tell writes an event for each thing that a pod says wrongly, once.
+func (p *Pods) tell(ctx context.Context, k known) error {
+	for _, text := range k.said.Wrong[:min(len(k.said.Wrong), maxEvents)] {
+		sum := fnv.New64a()
+		sum.Write([]byte(k.UID + "\x00" + text))
+		now := metav1.Now()
+		event := &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%.230s.%016x", k.Name, sum.Sum64()), Namespace: k.Namespace},
+			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: k.Namespace, Name: k.Name, UID: k.uid},
+			Type:           corev1.EventTypeWarning, Reason: "PsidecarAnnotation", Message: text, Count: 1,
+			FirstTimestamp: now, LastTimestamp: now,
+			Source: corev1.EventSource{Component: "psidecar-agent", Host: k.Node}, ReportingController: "psidecar.io/agent", ReportingInstance: k.Node,
+		}
+		asking, cancel := context.WithTimeout(ctx, askWithin)
+		_, err := p.core.Events(k.Namespace).Create(asking, event, metav1.CreateOptions{})
+		cancel()
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err):
+		case apierrors.IsForbidden(err), apierrors.IsNotFound(err): // the namespace may be on its way out
+			slog.Debug("no event is written for a pod", "namespace", k.Namespace, "pod", k.Name, "error", err)
+		default:
+			return fmt.Errorf("writing an event for pod %s/%s: %w", k.Namespace, k.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,264 @@
+package discover
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/psidecar/psidecar/internal/policy"
+)
+
+// LinkAnnotation, of a node, says how fast its link is, in Mbit/s. A label of
+// that name does too, where there is no annotation.
+const LinkAnnotation = "psidecar.io/link-mbit"
+
+// A PodOnNode is one of the node's.
+type PodOnNode struct {
+	UID, Namespace, Name string
+	Node                 string
+}
+
+// Pods knows the pods of a node.
+type Pods struct {
+	node     string
+	selector labels.Selector // nil: all are selected
+	allowed  policy.Allowed
+	core     core.CoreV1Interface
+	objects  metadata.Interface
+
+	mu         sync.Mutex            // guards the rest
+	pods       map[string]known      // by UID
+	namespaces map[string]labels.Set // by name; where there is a selector
+	link       uint32                // Mbit/s, 0: nobody has said
+	said       string                // what has been said of it
+	// queue has UIDs of pods of which something is to be asked or told; nil: Run has not
+	// begun.
+	queue workqueue.TypedRateLimitingInterface[string]
+}
+
+type known struct {
+	PodOnNode
+	uid        types.UID
+	labels     labels.Set
+	controller *metav1.OwnerReference // nil: none
+	said       policy.Pod
+}
+
+// NewPods prepares for the pods of a node. A selector, as kubectl has them, selects
+// pods by their labels or their namespaces'; an empty one selects all. Allowed is what
+// annotations may say.
+func NewPods(config *rest.Config, node, selector string, allowed policy.Allowed) (*Pods, error) {
+	p := &Pods{node: node, allowed: allowed, pods: map[string]known{}, namespaces: map[string]labels.Set{}}
+	if selector != "" {
+		var err error
+		if p.selector, err = labels.Parse(selector); err != nil {
+			return nil, fmt.Errorf("selecting pods by %q: %w", selector, err)
+		}
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err == nil {
+		p.core, err = core.NewForConfigAndClient(config, client)
+	}
+	if err == nil {
+		p.objects, err = metadata.NewForConfigAndClient(config, client)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	return p, nil
+}
+
+// Run follows the node's pods until ctx ends.
+func (p *Pods) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(slog.Default().Handler()))
+	pods, err := p.informer("pods", fields.OneTermEqualSelector("spec.nodeName", p.node), &corev1.Pod{}, p.pod, p.noPod)
+	if err != nil {
+		return err
+	}
+	node, err := p.informer("nodes", fields.OneTermEqualSelector("metadata.name", p.node), &corev1.Node{}, p.ownNode, p.noNode)
+	if err != nil {
+		return err
+	}
+	informers := []cache.SharedIndexInformer{pods, node}
+	if p.selector != nil {
+		namespaces, err := p.informer("namespaces", fields.Everything(), &corev1.Namespace{}, p.namespace, p.noNamespace)
+		if err != nil {
+			return err
+		}
+		informers = append(informers, namespaces)
+	}
+	var g errgroup.Group
+	queue := p.begin()
+	for _, i := range informers {
+		g.Go(func() error { i.RunWithContext(ctx); return nil })
+	}
+	g.Go(func() error { p.work(ctx, queue); return nil })
+	return g.Wait()
+}
+
+// informer follows a kind of object: is hears of those that there are, gone of
+// those that are no more.
+func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Object, is, gone func(any)) (cache.SharedIndexInformer, error) {
+	i := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(p.core.RESTClient(), resource, "", which), kind, 0, nil)
+	if err := i.SetTransform(trim); err != nil {
+		return nil, fmt.Errorf("following %s: %w", resource, err)
+	}
+	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		if ctx.Err() == nil {
+			slog.Warn("the API server does not tell; going on with what is known, and trying again", "of", resource, "error", err)
+		}
+	}); err != nil {
+		return nil, fmt.Errorf("following %s: %w", resource, err)
+	}
+	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    is,
+		UpdateFunc: func(_, now any) { is(now) },
+		DeleteFunc: func(was any) {
+			if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
+				was = last.Obj
+			}
+			gone(was)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("following %s: %w", resource, err)
+	}
+	return i, nil
+}
+
+// trim leaves of an object what is asked of it here.
+func trim(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		o.ManagedFields = nil
+		maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return !strings.HasPrefix(name, policy.Prefix) })
+		o.Spec, o.Status = corev1.PodSpec{NodeName: o.Spec.NodeName}, corev1.PodStatus{}
+	case *corev1.Namespace:
+		o.ManagedFields, o.Annotations = nil, nil
+	case *corev1.Node:
+		o.ManagedFields = nil
+		o.Spec, o.Status = corev1.NodeSpec{}, corev1.NodeStatus{}
+	}
+	return object, nil
+}
+
+func (p *Pods) pod(object any) {
+	o, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	k := known{PodOnNode: PodOnNode{string(o.UID), o.Namespace, o.Name, o.Spec.NodeName}, uid: o.UID, labels: o.Labels, controller: metav1.GetControllerOf(o)}
+	k.said.Namespace, k.said.Settings = o.Namespace, policy.Annotations(o.Annotations)
+	k.said.Policy, k.said.Wrong = k.said.Settings.Read(p.allowed, func(key string) string { return policy.Prefix + key })
+	p.mu.Lock()
+	if before, there := p.pods[k.UID]; there && k.controller != nil && before.controller != nil && before.controller.UID == k.controller.UID {
+		k.said.Owner = before.said.Owner
+	}
+	p.pods[k.UID] = k
+	p.mu.Unlock()
+	if k.controller != nil && k.said.Owner == "" || len(k.said.Wrong) > 0 {
+		p.ask(k.UID)
+	}
+}
+
+func (p *Pods) noPod(object any) {
+	if o, ok := object.(*corev1.Pod); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.pods, string(o.UID))
+	}
+}
+
+func (p *Pods) namespace(object any) {
+	if o, ok := object.(*corev1.Namespace); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.namespaces[o.Name] = o.Labels
+	}
+}
+
+func (p *Pods) noNamespace(object any) {
+	if o, ok := object.(*corev1.Namespace); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.namespaces, o.Name)
+	}
+}
+
+func (p *Pods) ownNode(object any) {
+	o, ok := object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	said, annotated := o.Annotations[LinkAnnotation]
+	if !annotated {
+		said = o.Labels[LinkAnnotation]
+	}
+	mbit := uint64(0)
+	if said != "" {
+		var err error
+		if mbit, err = strconv.ParseUint(said, 10, 32); err != nil {
+			mbit = 0
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if said != p.said && said != "" && mbit == 0 {
+		slog.Warn("the node does not say how fast its link is: want Mbit/s, above 0", "node", o.Name, "name", LinkAnnotation, "value", said)
+	}
+	p.link, p.said = uint32(mbit), said
+}
+
+func (p *Pods) noNode(any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.link, p.said = 0, ""
+}
+
+// Link returns how fast the node's link is, in Mbit/s, as [LinkAnnotation] says;
+// 0 where it does not.
+func (p *Pods) Link() uint32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.link
+}
+
+// Lookup returns a pod of the node by its UID.
+func (p *Pods) Lookup(uid string) (PodOnNode, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k, ok := p.pods[uid]
+	return k.PodOnNode, ok
+}
+
+// Selected reports whether the pod with that UID is to be watched. What its
+// annotations say, where they may, comes first. Where there is a selector, a pod that
+// is not known is not, and neither is what is in no pod (an empty UID): jobs opt in.
+func (p *Pods) Selected(uid string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k, ok := p.pods[uid]
+	if wish := k.said.Policy.Observe; wish != "" || p.selector == nil {
+		return wish != "false"
+	}
+	return ok && (p.selector.Matches(k.labels) || p.selector.Matches(p.namespaces[k.Namespace]))
+}

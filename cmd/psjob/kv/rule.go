@@ -1,0 +1,166 @@
+package kv
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// StoreSettings say what a push does. A worker sends them to the servers as JSON
+// when a job starts. Zero numbers take the default beside them.
+type StoreSettings struct {
+	Rule         string  `json:"rule"`          // one of [StoreRules]
+	Synchronous  bool    `json:"synchronous"`   // sum a step's pushes, see the package comment; only for rules that take gradients
+	ValueLength  int     `json:"value_length"`  // values of a key that is pulled before it is pushed, default 1
+	LearningRate float64 `json:"learning_rate"` // default 0.1
+	Beta         float64 `json:"beta"`          // ftrl and adagrad, default 1
+	L1           float64 `json:"l1"`            // ftrl
+	L2           float64 `json:"l2"`            // sgd and ftrl
+	Momentum     float64 `json:"momentum"`      // sgd
+}
+
+// StoreRules are the names of what a push can do:
+//
+//   - add: the value is added (PS-lite's example handler).
+//   - assign: the first push of a key assigns, later ones add.
+//   - sgd: w -= rate * v, where v = Momentum v + g + L2 w.
+//   - adagrad: w -= rate * g / (Beta + sqrt(sum of g^2)).
+//   - ftrl: FTRL-Proximal (McMahan et al. 2013, Algorithm 1).
+func StoreRules() []string { return []string{"add", "assign", "sgd", "adagrad", "ftrl"} }
+
+// Check says what is wrong with the settings, if anything.
+func (s StoreSettings) Check() error {
+	s = s.withDefaults()
+	switch {
+	case !slices.Contains(StoreRules(), s.Rule):
+		return fmt.Errorf("rule %q: want one of %s", s.Rule, strings.Join(StoreRules(), ", "))
+	case s.Synchronous && !s.TakesGradients():
+		return fmt.Errorf("rule %s has no synchronous form: it applies each push at once", s.Rule)
+	case s.ValueLength < 1 || s.ValueLength > MaxValueLength:
+		return fmt.Errorf("value length %d: want 1 to %d", s.ValueLength, MaxValueLength)
+	case !(s.LearningRate > 0) || math.IsInf(s.LearningRate, 0):
+		return fmt.Errorf("learning rate %v: want above 0", s.LearningRate)
+	case !(s.Momentum >= 0 && s.Momentum < 1) || s.Momentum > 0 && s.Rule != "sgd":
+		return fmt.Errorf("momentum %v of the servers, by rule %s: want 0 to below 1, by sgd", s.Momentum, s.Rule)
+	case !(s.Beta > 0) || !(s.L1 >= 0) || !(s.L2 >= 0):
+		return fmt.Errorf("beta %v, l1 %v, l2 %v: want beta above 0 and the others not below", s.Beta, s.L1, s.L2)
+	}
+	return nil
+}
+
+// TakesGradients reports whether pushes are gradients, rather than what is to
+// be added.
+func (s StoreSettings) TakesGradients() bool { return s.Rule != "add" && s.Rule != "assign" }
+
+func (s StoreSettings) withDefaults() StoreSettings {
+	if s.ValueLength == 0 {
+		s.ValueLength = 1
+	}
+	if s.LearningRate == 0 {
+		s.LearningRate = 0.1
+	}
+	if s.Beta == 0 {
+		s.Beta = 1
+	}
+	return s
+}
+
+// memory returns how many numbers the rule keeps beside each value.
+func (s StoreSettings) memory() int {
+	switch s.Rule {
+	case "adagrad", "assign":
+		return 1
+	case "sgd":
+		if s.Momentum > 0 {
+			return 1
+		}
+	case "ftrl":
+		return 2
+	}
+	return 0
+}
+
+// update applies pushed values where every key has one value.
+type update func(s *Store, numbers []uint32, pushed []float32)
+
+func (s StoreSettings) update() update {
+	if s.Rule == "add" {
+		return func(s *Store, numbers []uint32, pushed []float32) {
+			for i, n := range numbers {
+				s.values[n] += pushed[i]
+			}
+		}
+	}
+	return func(s *Store, numbers []uint32, pushed []float32) {
+		for i, n := range numbers {
+			s.applyAt(int(n), pushed[i:i+1])
+		}
+	}
+}
+
+// applyRange applies what was pushed for one key.
+func (s *Store) applyRange(n uint32, pushed []float32) {
+	from, _ := s.span(n)
+	s.applyAt(from, pushed)
+}
+
+// applyAt applies pushed to the values that begin at from.
+func (s *Store) applyAt(from int, pushed []float32) {
+	to := from + len(pushed)
+	w := s.values[from:to]
+	switch s.settings.Rule {
+	case "add":
+		for i, v := range pushed {
+			w[i] += v
+		}
+	case "assign":
+		for i, v := range pushed {
+			if s.first[from+i] == 0 {
+				w[i], s.first[from+i] = v, 1
+			} else {
+				w[i] += v
+			}
+		}
+	case "sgd":
+		rate, decay := float32(s.settings.LearningRate), float32(s.settings.L2)
+		if m := float32(s.settings.Momentum); m > 0 {
+			v := s.first[from:to]
+			for i, g := range pushed {
+				v[i] = m*v[i] + g + decay*w[i]
+				w[i] -= rate * v[i]
+			}
+			return
+		}
+		for i, g := range pushed {
+			w[i] -= rate * (g + decay*w[i])
+		}
+	case "adagrad":
+		for i, g := range pushed {
+			s.first[from+i] += g * g
+			root := math.Sqrt(float64(s.first[from+i]))
+			w[i] -= float32(s.settings.LearningRate * float64(g) / (s.settings.Beta + root))
+		}
+	case "ftrl":
+		s.ftrl(w, s.first[from:to], s.second[from:to], pushed)
+	}
+}
+
+// ftrl is Algorithm 1 of McMahan et al. 2013, "Ad click prediction: a view
+// from the trenches", with the weight stored once the gradient is in.
+func (s *Store) ftrl(w, z, n, gradient []float32) {
+	o := s.settings
+	for i, g32 := range gradient {
+		g, squares := float64(g32), float64(n[i])
+		sigma := (math.Sqrt(squares+g*g) - math.Sqrt(squares)) / o.LearningRate
+		z[i] = float32(float64(z[i]) + g - sigma*float64(w[i]))
+		n[i] = float32(squares + g*g)
+		if math.Abs(float64(z[i])) <= o.L1 {
+			w[i] = 0
+			continue
+		}
+		sign := math.Copysign(1, float64(z[i]))
+		w[i] = float32(-(float64(z[i]) - sign*o.L1) /
+			((o.Beta+math.Sqrt(float64(n[i])))/o.LearningRate + o.L2))
+	}
+}

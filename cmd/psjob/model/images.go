@@ -1,0 +1,146 @@
+package model
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+)
+
+// Classes is the number of different labels of the pictures.
+const Classes = 10
+
+// Images holds grey pictures with a class each.
+type Images struct {
+	pixels int // of a picture
+	data   []byte
+	labels []byte
+}
+
+// Len returns the number of pictures.
+func (m *Images) Len() int { return len(m.labels) }
+
+// Pixels returns how many pixels a picture has.
+func (m *Images) Pixels() int { return m.pixels }
+
+// Label returns the class of a picture.
+func (m *Images) Label(i int) int { return int(m.labels[i]) }
+
+// Append appends a picture's pixels, scaled to mean 0 and variance 1 as they
+// are on MNIST.
+func (m *Images) Append(dst []float32, i int) []float32 {
+	dst = slices.Grow(dst, m.pixels)
+	for _, p := range m.data[i*m.pixels : (i+1)*m.pixels] {
+		dst = append(dst, (float32(p)/255-0.1307)/0.3081)
+	}
+	return dst
+}
+
+// DrawImages returns n pictures of side x side pixels, made from a seed: of
+// each class those in which the same few blots are bright, not always all of
+// them.
+func DrawImages(n, side int, seed uint64) *Images {
+	const blots, radius = 5, 2
+	m := &Images{pixels: side * side, data: make([]byte, n*side*side), labels: make([]byte, n)}
+	var places [Classes][blots][2]int
+	r := rand.New(rand.NewPCG(seed, 0x1d))
+	for c := range places {
+		for b := range places[c] {
+			places[c][b] = [2]int{2 + r.IntN(side-4), 2 + r.IntN(side-4)}
+		}
+	}
+	for i := range n {
+		class := r.IntN(Classes)
+		m.labels[i] = byte(class)
+		picture := m.data[i*m.pixels : (i+1)*m.pixels]
+		for _, at := range places[class] {
+			if r.IntN(6) == 0 {
+				continue
+			}
+			y, x := at[0]+r.IntN(3)-1, at[1]+r.IntN(3)-1
+			for dy := -radius; dy <= radius; dy++ {
+				for dx := -radius; dx <= radius; dx++ {
+					if yy, xx := y+dy, x+dx; dy*dy+dx*dx <= radius*radius && yy >= 0 && yy < side && xx >= 0 && xx < side {
+						picture[yy*side+xx] = byte(128 + r.IntN(128))
+					}
+				}
+			}
+		}
+	}
+	return m
+}
+
+// largestPicture bounds what a damaged header can ask for.
+const largestPicture = 1 << 20
+
+// LoadImages reads a worker's share of pictures and labels in the idx form of
+// MNIST. The files may be compressed.
+func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
+	images, counts, err := openIdx(imagePath, 3)
+	if err != nil {
+		return nil, err
+	}
+	defer images.Close()
+	labels, labelCount, err := openIdx(labelPath, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer labels.Close()
+	if counts[0] != labelCount[0] {
+		return nil, fmt.Errorf("%s has %d pictures, %s has %d labels", imagePath, counts[0], labelPath, labelCount[0])
+	}
+	pixels := uint64(counts[1]) * uint64(counts[2])
+	if pixels == 0 || pixels > largestPicture {
+		return nil, fmt.Errorf("%s: pictures of %d x %d pixels: want 1 to %d pixels", imagePath, counts[1], counts[2], largestPicture)
+	}
+	m := &Images{pixels: int(pixels)}
+	picture, label := make([]byte, pixels), make([]byte, 1)
+	for i := range int(counts[0]) {
+		if _, err := io.ReadFull(images, picture); err != nil {
+			return nil, fmt.Errorf("%s ends at picture %d of %d: %w", imagePath, i+1, counts[0], err)
+		}
+		if _, err := io.ReadFull(labels, label); err != nil {
+			return nil, fmt.Errorf("%s ends at label %d of %d: %w", labelPath, i+1, counts[0], err)
+		}
+		if label[0] >= Classes {
+			return nil, fmt.Errorf("%s: label %d is %d: want 0 to %d", labelPath, i+1, label[0], Classes-1)
+		}
+		if share.has(i) {
+			m.data = append(m.data, picture...)
+			m.labels = append(m.labels, label[0])
+		}
+	}
+	if len(m.labels) == 0 {
+		return nil, fmt.Errorf("%s: %d pictures leave none for worker %d of %d", imagePath, counts[0], share.Index, share.Of)
+	}
+	return m, nil
+}
+
+// openIdx opens a file of bytes with the given number of dimensions and
+// returns it behind its header.
+func openIdx(path string, dimensions int) (io.ReadCloser, []uint32, error) {
+	file, err := open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	buffered := struct {
+		io.Reader
+		io.Closer
+	}{bufio.NewReaderSize(file, 1<<16), file}
+	header := make([]byte, 4+4*dimensions)
+	if _, err := io.ReadFull(buffered, header); err != nil {
+		file.Close()
+		return nil, nil, fmt.Errorf("%s ends within its idx header: %w", path, err)
+	}
+	if header[0] != 0 || header[1] != 0 || header[2] != 8 || int(header[3]) != dimensions {
+		file.Close()
+		return nil, nil, fmt.Errorf("%s starts with % x: want an idx file of bytes with %d dimensions (00 00 08 %02x)", path, header[:4], dimensions, dimensions)
+	}
+	counts := make([]uint32, dimensions)
+	for i := range counts {
+		counts[i] = binary.BigEndian.Uint32(header[4+4*i:])
+	}
+	return buffered, counts, nil
+}

@@ -1,0 +1,207 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/psidecar/psidecar/planner/dataset"
+)
+
+// A Share is the part of the samples that one of several workers trains on:
+// every Of-th row, from row Index on.
+type Share struct{ Index, Of int }
+
+// has reports whether row n of a file belongs to the share.
+func (s Share) has(n int) bool { return s.Of <= 1 || n%s.Of == s.Index }
+
+// Sparse holds rows of (column, value) pairs with a yes-or-no label. A column
+// is a feature that occurs; columns ascend with their keys.
+type Sparse struct {
+	keys    []uint64 // by column, ascending
+	start   []int    // rows+1
+	columns []uint32
+	values  []float32
+	labels  []bool
+}
+
+// Len returns the number of rows.
+func (s *Sparse) Len() int { return len(s.labels) }
+
+// Keys returns the keys of all columns, ascending. They belong to s.
+func (s *Sparse) Keys() []uint64 { return s.keys }
+
+// Sample returns the columns and values of a row and its label. They belong
+// to s.
+func (s *Sparse) Sample(row int) (columns []uint32, values []float32, yes bool) {
+	from, to := s.start[row], s.start[row+1]
+	return s.columns[from:to], s.values[from:to], s.labels[row]
+}
+
+// LoadSparse reads a worker's share of a libsvm or libffm file. Where path is
+// a directory, as `psidecar partition --out` writes one, the worker's share is
+// the whole of its file shard-NNNNN.libsvm. A label above zero is a yes. Values
+// are scaled so that each row has length 1 where unit is set.
+func LoadSparse(ctx context.Context, path string, share Share, keys dataset.KeyMap, unit bool) (*Sparse, error) {
+	path, share, err := shardOf(path, share)
+	if err != nil {
+		return nil, err
+	}
+	var b builder
+	n := 0
+	err = dataset.ReadFile(ctx, path, dataset.Options{}, func(rows *dataset.Rows) error {
+		for i := range rows.Len() {
+			if share.has(n) {
+				ids, values := rows.Features(i)
+				b.row(ids, values, rows.Label[i] > 0)
+			}
+			n++
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.finish(&keys)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if s.Len() == 0 {
+		return nil, fmt.Errorf("%s: %d rows leave none for worker %d of %d: use fewer workers", path, n, share.Index, share.Of)
+	}
+	if unit {
+		s.scaleRows()
+	}
+	return s, nil
+}
+
+// shardOf finds the file of a share where path is a directory of shards.
+func shardOf(path string, share Share) (string, Share, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", share, fmt.Errorf("training data: %w", err)
+	}
+	if !info.IsDir() {
+		return path, share, nil
+	}
+	files, err := filepath.Glob(filepath.Join(path, "shard-*.libsvm*"))
+	if err != nil {
+		return "", share, err
+	}
+	if len(files) != share.Of {
+		return "", share, fmt.Errorf("%s has %d files shard-*.libsvm for %d workers: partition into as many parts as there are workers", path, len(files), share.Of)
+	}
+	slices.Sort(files)
+	return files[share.Index], Share{0, 1}, nil
+}
+
+// builder gathers rows with feature ids, which finish turns into columns.
+type builder struct {
+	ids    []uint64
+	values []float32
+	start  []int
+	labels []bool
+}
+
+func (b *builder) row(ids []uint64, values []float32, yes bool) {
+	b.ids = append(b.ids, ids...)
+	b.values = append(b.values, values...)
+	b.start = append(b.start, len(b.ids))
+	b.labels = append(b.labels, yes)
+}
+
+func (b *builder) finish(keyMap *dataset.KeyMap) (*Sparse, error) {
+	distinct := slices.Clone(b.ids)
+	slices.Sort(distinct)
+	distinct = slices.Compact(distinct)
+	type pair struct {
+		key   uint64
+		place int // in distinct
+	}
+	pairs := make([]pair, len(distinct))
+	for i, id := range distinct {
+		key, err := keyMap.Key(id)
+		if err != nil {
+			return nil, err
+		}
+		pairs[i] = pair{key, i}
+	}
+	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Compare(a.key, b.key) })
+	s := &Sparse{
+		keys: make([]uint64, len(pairs)), start: append([]int{0}, b.start...),
+		columns: make([]uint32, len(b.ids)), values: b.values, labels: b.labels,
+	}
+	column := make([]uint32, len(pairs))
+	for c, p := range pairs {
+		s.keys[c] = p.key
+		column[p.place] = uint32(c)
+	}
+	for i, id := range b.ids {
+		place, _ := slices.BinarySearch(distinct, id)
+		s.columns[i] = column[place]
+	}
+	return s, nil
+}
+
+// Columns finds out which columns a batch of rows uses. The zero Columns is
+// ready; it serves one set.
+type Columns struct {
+	batch  []int32 // the last batch, whose columns these are
+	marked []uint64
+	place  []int32 // of a column in keys
+	keys   []uint64
+}
+
+// Of returns the keys of all columns that the rows of batch use, ascending.
+// They are valid until the next call with another batch.
+func (c *Columns) Of(s *Sparse, batch []int32) []uint64 {
+	if len(batch) > 0 && slices.Equal(batch, c.batch) {
+		return c.keys
+	}
+	if c.place == nil {
+		c.place = make([]int32, len(s.keys))
+		c.marked = make([]uint64, (len(s.keys)+63)/64)
+	}
+	c.batch = append(c.batch[:0], batch...)
+	for _, row := range batch {
+		for _, column := range s.columns[s.start[row]:s.start[row+1]] {
+			c.marked[column/64] |= 1 << (column % 64)
+		}
+	}
+	c.keys = c.keys[:0]
+	for w, word := range c.marked {
+		for ; word != 0; word &= word - 1 {
+			column := w*64 + bits.TrailingZeros64(word)
+			c.place[column] = int32(len(c.keys))
+			c.keys = append(c.keys, s.keys[column])
+		}
+		c.marked[w] = 0
+	}
+	return c.keys
+}
+
+// At returns the place of a column's key among those that Of returned.
+func (c *Columns) At(column uint32) int { return int(c.place[column]) }
+
+// scaleRows scales every row that is not all zero to length 1.
+func (s *Sparse) scaleRows() {
+	for row := range s.Len() {
+		values := s.values[s.start[row]:s.start[row+1]]
+		square := 0.0
+		for _, v := range values {
+			square += float64(v) * float64(v)
+		}
+		if square == 0 {
+			continue
+		}
+		scale := float32(1 / math.Sqrt(square))
+		for i := range values {
+			values[i] *= scale
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package train
+
+import (
+	"fmt"
+
+	"github.com/psidecar/psidecar/internal/recording"
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// TraceJob is the name of the job in a trace.
+const TraceJob = "trace:0"
+
+// A Trace hands on the uses of a job; an error of each ends it.
+type Trace func(each func(*recording.Use) error) error
+
+// emitter turns a worker's requests to uses, one for each server.
+type emitter struct {
+	servers   int
+	width     int // bytes of a value
+	each      func(*recording.Use) error
+	timestamp []int32 // by worker
+	nanos     int64
+}
+
+func newEmitter(workers, servers, width int, each func(*recording.Use) error) *emitter {
+	return &emitter{servers: servers, width: width, each: each, timestamp: make([]int32, workers), nanos: 1}
+}
+
+// request emits a pull or a push of keys, which ascend.
+func (e *emitter) request(worker int, push bool, keys []uint64) error {
+	for len(keys) > 0 {
+		server, ok := pslite.Owner(keys[0], e.servers)
+		n := 1
+		for n < len(keys) {
+			if s, _ := pslite.Owner(keys[n], e.servers); s != server {
+				break
+			}
+			n++
+		}
+		if !ok {
+			return fmt.Errorf("key %d belongs to no server", keys[0])
+		}
+		u := &recording.Use{
+			Job: TraceJob, Worker: fmt.Sprintf("worker%d", worker), Server: fmt.Sprintf("server%d", server),
+			UnixNanos: e.nanos, Timestamp: e.timestamp[worker], Push: push, Pull: !push, Keys: keys[:n],
+		}
+		if push {
+			u.Bytes = uint64(n * e.width)
+		}
+		if err := e.each(u); err != nil {
+			return err
+		}
+		keys = keys[n:]
+	}
+	e.timestamp[worker]++
+	e.nanos += 1000
+	return nil
+}

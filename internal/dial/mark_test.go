@@ -1,0 +1,45 @@
+package dial
+
+import (
+	"log/slog"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/require"
+)
+
+func markOf(t *testing.T, conn net.Conn) (mark int) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err == nil {
+		e := raw.Control(func(fd uintptr) { mark, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK) })
+		if e != nil {
+			err = e
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mark
+}
+
+func TestDialer(t *testing.T) {
+	require.Root(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, want := range []int{0, 0x1234} {
+		conn, err := MarkingDialer(want, slog.Default()).Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := markOf(t, conn); got != want {
+			t.Errorf("mark %#x, want %#x", got, want)
+		}
+		conn.Close()
+	}
+}

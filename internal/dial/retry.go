@@ -1,0 +1,52 @@
+// Package dial reaches peers over the network.
+//
+// A [Pause] spaces out attempts to reach a peer that does not answer, so that
+// thousands of hosts do not come back to it at one moment. [Connect] holds sessions
+// with such pauses; agents and proxies reach the planner with it.
+//
+// [MarkingDialer] and [MarkGRPC] mark the sockets of psidecar's own connections, so
+// that interception leaves them alone: an agent or a proxy may run in a cgroup whose
+// connects are intercepted.
+package dial
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// A Pause is the time between attempts. The first is at random between half of First
+// and all of it; the others between that half and a span that grows fourfold with each
+// attempt up to Most: those who lost a peer at one moment are apart soon. It is not safe
+// for concurrent use.
+type Pause struct {
+	First, Most time.Duration
+
+	span time.Duration // of the next pause; 0: First
+}
+
+// PausePlanner returns the pause of those who lost the planner. All are back within Most
+// and what the planner takes to greet them.
+func PausePlanner(first time.Duration) *Pause { return &Pause{First: first, Most: 5 * time.Second} }
+
+// Reset has the next pause be a first one: the peer has answered.
+func (p *Pause) Reset() { p.span = 0 }
+
+// Next returns how long to wait.
+func (p *Pause) Next() time.Duration {
+	span := max(p.span, p.First)
+	p.span = min(4*span, max(p.Most, p.First))
+	return p.First/2 + rand.N(span-p.First/2+1)
+}
+
+// Wait waits for so long as Next says, or until ctx ends, and returns its error then.
+func (p *Pause) Wait(ctx context.Context) error {
+	timer := time.NewTimer(p.Next())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,247 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A NamedRange names the keys from First to Last, both included.
+type NamedRange struct {
+	Name  string `json:"name" yaml:"name"`
+	First uint64 `json:"first" yaml:"first"`
+	Last  uint64 `json:"last" yaml:"last"`
+	// KeysPerRow is how many keys in a row are one row of the table; 0: it has no
+	// rows. Row is the number of the first row here, for tables that are in
+	// several pieces.
+	KeysPerRow uint64 `json:"keys_per_row,omitempty" yaml:"keys-per-row"`
+	Row        uint64 `json:"row,omitempty" yaml:"row"`
+	Job        string `json:"job,omitempty" yaml:"job"` // scheduler's host:port; empty: any
+}
+
+// Bounds of a file.
+const (
+	maxBytes  = 64 << 20
+	maxRanges = 200_000
+	maxName   = 256
+)
+
+// A NameMap is what a file says. It does not change. The nil map names nothing.
+type NameMap struct{ ranges []NamedRange } // by first key, then job
+
+// ParseNames reads a map: CSV where the name of its file ends so, else YAML.
+func ParseNames(name string, text []byte) (*NameMap, error) {
+	if len(text) > maxBytes {
+		return nil, fmt.Errorf("%d bytes, at most %d are read", len(text), maxBytes)
+	}
+	var ranges []NamedRange
+	var err error
+	if strings.HasSuffix(strings.ToLower(name), ".csv") {
+		ranges, err = parseCSV(text)
+	} else {
+		d := yaml.NewDecoder(bytes.NewReader(text))
+		d.KnownFields(true)
+		if err = d.Decode(&ranges); errors.Is(err, io.EOF) {
+			err = nil // it is empty
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return NewNameMap(ranges)
+}
+
+// NewNameMap returns the map of these ranges. Those of one job must not overlap.
+func NewNameMap(ranges []NamedRange) (*NameMap, error) {
+	if len(ranges) > maxRanges {
+		return nil, fmt.Errorf("%d ranges, at most %d are read", len(ranges), maxRanges)
+	}
+	m := &NameMap{ranges: slices.Clone(ranges)}
+	slices.SortStableFunc(m.ranges, func(a, b NamedRange) int {
+		return cmp.Or(cmp.Compare(a.First, b.First), strings.Compare(a.Job, b.Job))
+	})
+	last := map[string]*NamedRange{} // of each job
+	for i := range m.ranges {
+		r := &m.ranges[i]
+		switch before := last[r.Job]; {
+		case r.Name == "" || len(r.Name) > maxName:
+			return nil, fmt.Errorf("keys %d to %d: want a name of 1 to %d bytes", r.First, r.Last, maxName)
+		case r.Last < r.First:
+			return nil, fmt.Errorf("%s: the last key %d is below the first, %d", r.Name, r.Last, r.First)
+		case before != nil && r.First <= before.Last:
+			return nil, fmt.Errorf("%s and %s overlap at key %d", before.Name, r.Name, r.First)
+		}
+		last[r.Job] = r
+	}
+	return m, nil
+}
+
+// parseCSV reads a table whose first line names its columns as YAML does.
+func parseCSV(text []byte) ([]NamedRange, error) {
+	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	var ranges []NamedRange
+	for n, row := range rows[1:] {
+		var r NamedRange
+		for i, column := range rows[0] {
+			value := strings.TrimSpace(row[i])
+			var number *uint64
+			switch strings.TrimSpace(column) {
+			case "name":
+				r.Name = value
+			case "job":
+				r.Job = value
+			case "first":
+				number = &r.First
+			case "last":
+				number = &r.Last
+			case "keys-per-row":
+				number = &r.KeysPerRow
+			case "row":
+				number = &r.Row
+			default:
+				return nil, fmt.Errorf("column %q: want name, first, last, keys-per-row, row or job", column)
+			}
+			if number == nil || value == "" && number != &r.First && number != &r.Last {
+				continue
+			}
+			if *number, err = strconv.ParseUint(value, 10, 64); err != nil {
+				return nil, fmt.Errorf("line %d, %s: %q is no key or count", n+2, column, value)
+			}
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, nil
+}
+
+// Ranges returns what names the job's keys, by first key; all where no job is
+// named.
+func (m *NameMap) Ranges(job string) []NamedRange {
+	list := []NamedRange{}
+	if m == nil {
+		return list
+	}
+	for _, r := range m.ranges {
+		if job == "" || r.Job == "" || r.Job == job {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Key returns the name of a job's key, such as items[12] or bias+3; empty: it has
+// none.
+func (m *NameMap) Key(job string, key uint64) string {
+	if over := m.over(job, key, key); len(over) > 0 {
+		return over[0].key(key)
+	}
+	return ""
+}
+
+// maxNamed is how many names the name of a range has.
+const maxNamed = 3
+
+// Keys returns what a range of keys is called: items[0..99], or the names of all
+// that is in it; empty: nothing there has a name.
+func (m *NameMap) Keys(job string, first, last uint64) string {
+	if first == last {
+		return m.Key(job, first)
+	}
+	over := m.over(job, first, last)
+	switch len(over) {
+	case 0:
+		return ""
+	case 1:
+		return over[0].span(max(first, over[0].First), min(last, over[0].Last))
+	}
+	var all []string
+	for _, r := range over {
+		if !slices.Contains(all, r.Name) {
+			all = append(all, r.Name)
+		}
+	}
+	if more := len(all) - maxNamed; more > 0 {
+		return strings.Join(all[:maxNamed], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(all, ", ")
+}
+
+// over returns the ranges in which a job's keys from first to last are, those of
+// the job before those of any.
+func (m *NameMap) over(job string, first, last uint64) []NamedRange {
+	if m == nil {
+		return nil
+	}
+	var own, any []NamedRange
+	// Ranges of different jobs may overlap: all that begin before last count.
+	end, _ := slices.BinarySearchFunc(m.ranges, last, func(r NamedRange, key uint64) int {
+		if r.First > key {
+			return 1
+		}
+		return -1
+	})
+	missing := map[string]bool{job: true, "": true}
+	for i := end - 1; i >= 0 && len(missing) > 0; i-- {
+		r := m.ranges[i]
+		if !missing[r.Job] {
+			continue
+		}
+		if r.Last < first {
+			delete(missing, r.Job) // those of one job do not overlap: all before end earlier
+			continue
+		}
+		if r.Job == "" {
+			any = append(any, r)
+		} else {
+			own = append(own, r)
+		}
+	}
+	slices.Reverse(own)
+	slices.Reverse(any)
+	return append(own, any...)
+}
+
+// row returns in which row of the table a key is, and where in it.
+func (r *NamedRange) row(key uint64) (row, column uint64) {
+	return r.Row + (key-r.First)/r.KeysPerRow, (key - r.First) % r.KeysPerRow
+}
+
+func (r *NamedRange) key(key uint64) string {
+	switch {
+	case r.KeysPerRow == 0 && r.First == r.Last:
+		return r.Name
+	case r.KeysPerRow == 0:
+		return fmt.Sprintf("%s+%d", r.Name, key-r.First)
+	}
+	row, column := r.row(key)
+	if r.KeysPerRow == 1 {
+		return fmt.Sprintf("%s[%d]", r.Name, row)
+	}
+	return fmt.Sprintf("%s[%d].%d", r.Name, row, column)
+}
+
+// span names a part of the range.
+func (r *NamedRange) span(first, last uint64) string {
+	if first == r.First && last == r.Last && r.KeysPerRow == 0 {
+		return r.Name
+	}
+	if r.KeysPerRow == 0 {
+		return fmt.Sprintf("%s+%d..%d", r.Name, first-r.First, last-r.First)
+	}
+	from, _ := r.row(first)
+	to, _ := r.row(last)
+	if from == to {
+		return fmt.Sprintf("%s[%d]", r.Name, from)
+	}
+	return fmt.Sprintf("%s[%d..%d]", r.Name, from, to)
+}

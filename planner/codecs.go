@@ -1,0 +1,224 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/store"
+)
+
+// Limits of what is kept.
+const (
+	// MaxCodecJobs is how many jobs may have rules.
+	MaxCodecJobs = 1024
+	// MaxCodecRules is how many bytes a job's rules may have.
+	MaxCodecRules = 64 << 10
+	// MaxCodecHosts is how many hosts may follow.
+	MaxCodecHosts = 4096
+	// MaxAdvice is for how many jobs a host's advice is kept.
+	MaxAdvice = 16
+	// MaxCandidates is how many codecs advice may be about.
+	MaxCandidates = 64
+	// MaxMeasures is how many lines on measures are kept of a host, and
+	// MaxGaps how many reasons of each.
+	MaxMeasures = 1024
+	MaxGaps     = 16
+)
+
+// codecPrefix begins the names of the store's entries, which a job's name ends.
+const codecPrefix = "codecs/"
+
+// A Codecs keeps rules and reports. It implements api.CodecsServer. Rules are written
+// to the store while mu is held, and told to followers when they are there.
+type Codecs struct {
+	api.UnimplementedCodecsServer
+
+	// Jobs, where not nil, returns what the jobs that hosts report are called, by their
+	// schedulers' addresses, and Scheduler the address of one, or any other text as it is.
+	// Both are set together.
+	Jobs      func() map[string]string
+	Scheduler func(string) string
+
+	store store.Store
+	now   func() time.Time
+
+	mu        sync.Mutex        // guards the rest
+	rules     map[string]string // by job, as JSON
+	sums      map[string]string // likewise, of package planner/api/measure
+	version   uint64            // of both
+	hosts     map[string]*host
+	followers map[*follower]bool
+	trial     *api.CodecTrial // the newest
+	until     time.Time       // it goes on
+}
+
+// NewCodecs returns a service with the rules that the store has.
+func NewCodecs(ctx context.Context, kept store.Store) (*Codecs, error) {
+	s := &Codecs{store: kept, now: time.Now, rules: map[string]string{}, sums: map[string]string{}, version: 1, hosts: map[string]*host{}, followers: map[*follower]bool{}}
+	err := kept.Each(ctx, func(name string, value []byte) error {
+		if job, ok := strings.CutPrefix(name, codecPrefix); ok {
+			s.rules[job] = string(value)
+		}
+		if job, ok := strings.CutPrefix(name, sumsPrefix); ok {
+			s.sums[job] = string(value)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the rules for values: %w", err)
+	}
+	return s, nil
+}
+
+// Set implements api.CodecsServer.
+func (s *Codecs) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, error) {
+	if err := check(r); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.set(ctx, s.rules, codecPrefix, r)
+}
+
+// set writes a job's rules to the store and then among those of all jobs; s.mu is locked.
+func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules) (*api.CodecsSet, error) {
+	if _, known := all[r.GetJob()]; !known && r.GetRules() != "" && len(all) >= MaxCodecJobs {
+		return nil, status.Errorf(codes.ResourceExhausted, "%d jobs have rules already: clear those of jobs that have ended", MaxCodecJobs)
+	}
+	entry := store.Entry{Name: prefix + r.GetJob()}
+	if r.GetRules() != "" {
+		entry.Value = []byte(r.GetRules())
+	}
+	if err := s.store.Write(context.WithoutCancel(ctx), []store.Entry{entry}); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	if r.GetRules() == "" {
+		delete(all, r.GetJob())
+	} else {
+		all[r.GetJob()] = r.GetRules()
+	}
+	s.version++
+	s.wake()
+	return &api.CodecsSet{Version: s.version}, nil
+}
+
+// check says what is wrong with rules as far as the planner can tell.
+func check(r *api.JobRules) error {
+	if r.GetJob() == "" || len(r.GetJob()) > 256 || strings.ContainsRune(r.GetJob(), 0) {
+		return fmt.Errorf("job %.300q: want its name, or its scheduler's host:port", r.GetJob())
+	}
+	if len(r.GetRules()) > MaxCodecRules {
+		return fmt.Errorf("rules for job %s: %d bytes, at most %d fit", r.GetJob(), len(r.GetRules()), MaxCodecRules)
+	}
+	var list []json.RawMessage
+	if r.GetRules() == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(r.GetRules()), &list); err != nil || len(list) == 0 {
+		return fmt.Errorf("rules for job %s: want a JSON list with a rule or more: %v", r.GetJob(), err)
+	}
+	return nil
+}
+
+// all returns the rules of all jobs, or of one; s.mu is locked.
+func (s *Codecs) all(job string) *api.CodecRules {
+	of := func(rules map[string]string) (all []*api.JobRules) {
+		for _, name := range slices.Sorted(maps.Keys(rules)) {
+			if job == "" || job == name {
+				all = append(all, &api.JobRules{Job: name, Rules: rules[name]})
+			}
+		}
+		return all
+	}
+	return &api.CodecRules{Version: s.version, Jobs: of(s.rules), Sums: of(s.sums)}
+}
+
+// Try implements api.CodecsServer.
+func (s *Codecs) Try(_ context.Context, r *api.TryCodecs) (*api.CodecTrial, error) {
+	seconds := cmp.Or(r.GetSeconds(), 10)
+	if seconds > 60 {
+		return nil, status.Errorf(codes.InvalidArgument, "trying codecs for %d seconds: want 1 to 60", seconds)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch now := s.now(); {
+	case len(s.followers) == 0:
+		return nil, status.Error(codes.FailedPrecondition, "no proxy follows this planner: start psidecar up, or psidecar proxy --planner, on the job's hosts")
+	case now.Before(s.until):
+		return nil, status.Errorf(codes.FailedPrecondition, "codecs are being tried already, for %.0f seconds more", s.until.Sub(now).Seconds())
+	}
+	number := s.trial.GetNumber() + 1
+	s.trial = &api.CodecTrial{Number: number, Seconds: seconds}
+	s.until = s.now().Add(time.Duration(seconds) * time.Second)
+	s.wake()
+	return s.trial, nil
+}
+
+// Describe implements api.CodecsServer.
+func (s *Codecs) Describe(_ context.Context, r *api.DescribeRulesRequest) (*api.CodecsDescription, error) {
+	reported, scheduler := s.reported(), r.GetJob()
+	if s.Scheduler != nil && scheduler != "" {
+		scheduler = s.Scheduler(scheduler)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := &api.CodecsDescription{Jobs: s.known(reported, r.GetJob()), Rules: s.all(r.GetJob()), Trial: s.trial, LeftSeconds: max(0, s.until.Sub(s.now()).Seconds())}
+	sums := map[string]*api.CodecAdvice{}
+	for _, name := range slices.Sorted(maps.Keys(s.hosts)) {
+		h := s.hosts[name]
+		d.Followers = append(d.Followers, &api.CodecFollower{
+			Host: name, Following: h.follower != nil, Version: h.report.GetVersion(), Refused: h.report.GetRefused(),
+			Trial: h.report.GetTrial(), Untried: h.report.GetUntried(),
+			Measures: measuresOf(h, scheduler),
+		})
+		if h.report.GetTrial() != s.trial.GetNumber() {
+			continue
+		}
+		for _, a := range h.report.GetAdvice() {
+			if r.GetJob() == "" || scheduler == a.GetJob() {
+				sums[a.GetJob()] = add(sums[a.GetJob()], a)
+			}
+		}
+	}
+	for _, job := range slices.Sorted(maps.Keys(sums)) {
+		d.Advice = append(d.Advice, sums[job])
+	}
+	return d, nil
+}
+
+// add returns the sum of what hosts say of a job; the first may be nil.
+func add(sum, a *api.CodecAdvice) *api.CodecAdvice {
+	if sum == nil {
+		sum = &api.CodecAdvice{Job: a.GetJob()}
+	}
+	sum.Hosts++
+	sum.Seconds = max(sum.GetSeconds(), a.GetSeconds())
+	sum.Pushes += a.GetPushes()
+	sum.PushBytes += a.GetPushBytes()
+	sum.PullBytes += a.GetPullBytes()
+	sum.Missed += a.GetMissed()
+	sum.StepSquares += a.GetStepSquares()
+	for _, c := range a.GetCandidates() {
+		at := slices.IndexFunc(sum.GetCandidates(), func(o *api.CodecCandidate) bool { return o.GetCodec() == c.GetCodec() })
+		if at < 0 {
+			at = len(sum.GetCandidates())
+			sum.Candidates = append(sum.Candidates, &api.CodecCandidate{Codec: c.GetCodec()})
+		}
+		o := sum.Candidates[at]
+		o.PushBytes += c.GetPushBytes()
+		o.PullBytes += c.GetPullBytes()
+		o.WaitingSquares += c.GetWaitingSquares()
+	}
+	return sum
+}

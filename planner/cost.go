@@ -1,0 +1,134 @@
+package planner
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// What one element of a list takes beside its own bytes.
+const (
+	pointer   = 16 // of a list of messages, which grows by doubling
+	text      = 16 // a string's header
+	number    = 8
+	unpacked  = 16 // a number of a list that grows by doubling
+	deepest   = 32 // messages in messages
+	mostBytes = 1 << 40
+)
+
+// ReportCost returns about how many bytes of memory the message takes that b is the
+// wire form of, at most. It allocates nothing. An empty message takes two bytes
+// on the wire and hundreds in memory.
+func ReportCost(b []byte, kind protoreflect.MessageDescriptor) (int, error) {
+	return cost(b, kind, 0)
+}
+
+func cost(b []byte, kind protoreflect.MessageDescriptor, depth int) (sum int, err error) {
+	if depth > deepest {
+		return 0, fmt.Errorf("%s: messages in messages, more than %d deep", kind.FullName(), deepest)
+	}
+	fields := kind.Fields()
+	sum = sizeOf(kind)
+	for len(b) > 0 {
+		number, wire, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return 0, fmt.Errorf("%s: %w", kind.FullName(), protowire.ParseError(n))
+		}
+		size := protowire.ConsumeFieldValue(number, wire, b[n:])
+		if size < 0 {
+			return 0, fmt.Errorf("%s, field %d: %w", kind.FullName(), number, protowire.ParseError(size))
+		}
+		value := b[n : n+size]
+		b = b[n+size:]
+		field := fields.ByNumber(number)
+		if field == nil {
+			sum += 2 * (n + size) // kept as it is
+			continue
+		}
+		one, err := costOf(value, field, wire, depth)
+		if err != nil {
+			return 0, err
+		}
+		if sum += one; sum > mostBytes {
+			return sum, nil
+		}
+	}
+	return sum, nil
+}
+
+// costOf is that of one field's value.
+func costOf(value []byte, field protoreflect.FieldDescriptor, wire protowire.Type, depth int) (int, error) {
+	if wire != protowire.BytesType {
+		return unpacked, nil
+	}
+	body, _ := protowire.ConsumeBytes(value)
+	switch field.Kind() {
+	case protoreflect.MessageKind, protoreflect.GroupKind:
+		c, err := cost(body, field.Message(), depth+1)
+		return c + pointer, err
+	case protoreflect.StringKind, protoreflect.BytesKind:
+		return len(body) + len(body)/8 + 2*text, nil
+	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind,
+		protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
+		return 2 * len(body), nil
+	}
+	count := 0
+	for _, c := range body {
+		if c < 0x80 {
+			count++
+		}
+	}
+	return 2 * number * count, nil
+}
+
+var sizes sync.Map // by name: int
+
+// sizeOf is the size of a message's struct.
+func sizeOf(kind protoreflect.MessageDescriptor) int {
+	if n, ok := sizes.Load(kind.FullName()); ok {
+		return n.(int)
+	}
+	n := 512 // of a message that this program does not have: none
+	if t, err := protoregistry.GlobalTypes.FindMessageByName(kind.FullName()); err == nil {
+		n = int(reflect.TypeOf(t.Zero().Interface()).Elem().Size())
+		n += n / 8 // memory comes in sizes of its own
+	}
+	sizes.Store(kind.FullName(), n)
+	return n
+}
+
+// HeldBytes returns about how many bytes of memory a message takes.
+func HeldBytes(m proto.Message) int { return held(m.ProtoReflect()) }
+
+func held(m protoreflect.Message) int {
+	sum := sizeOf(m.Descriptor()) + len(m.GetUnknown())
+	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case field.IsList() && field.Message() != nil:
+			list := v.List()
+			for i := range list.Len() {
+				sum += pointer + held(list.Get(i).Message())
+			}
+		case field.IsList() && field.Kind() == protoreflect.StringKind:
+			list := v.List()
+			for i := range list.Len() {
+				sum += text + len(list.Get(i).String())
+			}
+		case field.IsList():
+			sum += number * v.List().Len()
+		case field.Message() != nil:
+			sum += held(v.Message())
+		case field.Kind() == protoreflect.StringKind:
+			sum += len(v.String())
+		case field.Kind() == protoreflect.BytesKind:
+			sum += len(v.Bytes())
+		}
+		return true
+	})
+	return sum
+}

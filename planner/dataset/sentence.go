@@ -1,0 +1,143 @@
+package dataset
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+)
+
+// SentenceOptions describe pairs of sentences. A zero field takes the default beside
+// it.
+type SentenceOptions struct {
+	Samples int // pairs, default 10,000
+	Words   int // different words of each language, 16 or more, default 64
+	Seed    uint64
+}
+
+// A Sentence is a source sentence and its translation, as numbers of words from 1 on.
+type Sentence struct{ Source, Target []uint32 }
+
+// Check says what is wrong with the options, if anything.
+func (o SentenceOptions) Check() error {
+	switch {
+	case o.Samples < 0:
+		return fmt.Errorf("%d samples: want 1 or more", o.Samples)
+	case o.Words != 0 && (o.Words < 16 || o.Words > 1<<16):
+		return fmt.Errorf("%d words: want 16 to %d", o.Words, 1<<16)
+	}
+	return nil
+}
+
+// SyntheticSentences yields pairs of a made language and its translation into another. A source
+// sentence is a noun phrase, a verb and one or two noun phrases more; a phrase has up
+// to two adjectives before its noun. The translation has the verb at the end and
+// adjectives behind their nouns. An adjective has one of two forms, by its noun's kind,
+// and every eighth noun or verb one of two translations, whatever else stands there: no
+// model can tell which, so that its loss stays above zero. Words follow a power law.
+//
+// It panics where o.Check returns an error.
+func SyntheticSentences(o SentenceOptions) iter.Seq[Sentence] {
+	if err := o.Check(); err != nil {
+		panic("synth: " + err.Error())
+	}
+	if o.Samples == 0 {
+		o.Samples = 10_000
+	}
+	l := newLanguages(o)
+	return func(yield func(Sentence) bool) {
+		r := rand.New(rand.NewPCG(o.Seed, 2))
+		for range o.Samples {
+			if !yield(l.sentence(r)) {
+				return
+			}
+		}
+	}
+}
+
+// languages are two vocabularies. Source words are verbs, then adjectives, then nouns;
+// a target word's number is drawn, so that it tells nothing.
+type languages struct {
+	verbs, adjectives, nouns int
+	of                       []uint32 // by 2 x the source word, and 1 more for the second form
+}
+
+func newLanguages(o SentenceOptions) *languages {
+	words := o.Words
+	if words == 0 {
+		words = 64
+	}
+	l := &languages{verbs: words / 4, adjectives: words / 8, of: make([]uint32, 2*(words+1))}
+	l.nouns = words - l.verbs - 2*l.adjectives // adjectives have two target words each
+	r := rand.New(rand.NewPCG(o.Seed, 1))
+	targets := r.Perm(words)
+	next := func() uint32 {
+		t := targets[0]
+		targets = targets[1:]
+		return uint32(t) + 1
+	}
+	for w := 1; w <= l.verbs+l.adjectives+l.nouns; w++ {
+		l.of[2*w] = next()
+		l.of[2*w+1] = l.of[2*w]
+		if adjective := w > l.verbs && w <= l.verbs+l.adjectives; adjective {
+			l.of[2*w+1] = next()
+		}
+	}
+	for w := 8; w <= l.verbs+l.adjectives+l.nouns; w += 8 {
+		if w > l.verbs && w <= l.verbs+l.adjectives {
+			continue
+		}
+		l.of[2*w+1] = l.of[2*w-2] // that of the word before, as a synonym
+	}
+	return l
+}
+
+// draw returns one of n words from first on, the first ones more often.
+func draw(r *rand.Rand, first, n int) uint32 {
+	u := r.Float64()
+	return uint32(first + int(u*u*float64(n)))
+}
+
+func (l *languages) sentence(r *rand.Rand) (s Sentence) {
+	form := func(w uint32, form int) uint32 { return l.of[2*int(w)+form] }
+	phrase := func() {
+		noun := draw(r, 1+l.verbs+l.adjectives, l.nouns)
+		var adjectives []uint32
+		for range r.IntN(3) {
+			adjectives = append(adjectives, draw(r, 1+l.verbs, l.adjectives))
+		}
+		s.Source = append(append(s.Source, adjectives...), noun)
+		s.Target = append(s.Target, form(noun, r.IntN(2)))
+		for _, a := range adjectives {
+			s.Target = append(s.Target, form(a, int(noun)%2))
+		}
+	}
+	verb := draw(r, 1, l.verbs)
+	phrase()
+	s.Source = append(s.Source, verb)
+	for range 1 + r.IntN(2) {
+		phrase()
+	}
+	s.Target = append(s.Target, form(verb, r.IntN(2)))
+	return s
+}
+
+// WriteSentences writes pairs, one a line: the source's words, a tab, and the target's,
+// numbers separated by blanks. It returns how many it wrote.
+func WriteSentences(w io.Writer, sentences iter.Seq[Sentence]) (n int, err error) {
+	out := bufio.NewWriter(w)
+	for s := range sentences {
+		for i, words := range [][]uint32{s.Source, s.Target} {
+			for k, word := range words {
+				if k > 0 {
+					fmt.Fprint(out, " ")
+				}
+				fmt.Fprint(out, word)
+			}
+			fmt.Fprint(out, []string{"\t", "\n"}[i])
+		}
+		n++
+	}
+	return n, out.Flush()
+}

@@ -1,0 +1,60 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// HashDataset returns a data set with the rows of another, hashed on all cores.
+// Labels and line numbers stay; every value is 1.
+func HashDataset(ctx context.Context, rows *Rows, o HashOptions) (*Rows, error) {
+	h, err := NewHasher(o)
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]Rows, runtime.GOMAXPROCS(0))
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range parts {
+		from, to := i*rows.Len()/len(parts), (i+1)*rows.Len()/len(parts)
+		group.Go(func() error { return hashPart(ctx, h.Clone(), &parts[i], rows, from, to) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	hashed := &Rows{Line: slices.Clone(rows.Line), Label: slices.Clone(rows.Label), Start: []int{0}}
+	for i := range parts {
+		base := len(hashed.ID)
+		for _, end := range parts[i].Start {
+			hashed.Start = append(hashed.Start, base+end)
+		}
+		hashed.ID = append(hashed.ID, parts[i].ID...)
+		parts[i] = Rows{}
+	}
+	hashed.Value = make([]float32, len(hashed.ID))
+	for i := range hashed.Value {
+		hashed.Value[i] = 1
+	}
+	return hashed, nil
+}
+
+// hashPart fills part with the ids of rows from..to-1, and Start with their
+// ends.
+func hashPart(ctx context.Context, h *Hasher, part, rows *Rows, from, to int) error {
+	part.ID = make([]uint64, 0, (to-from)*h.options.Bins)
+	for r := from; r < to; r++ {
+		if r%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		ids, values := rows.Features(r)
+		var err error
+		if part.ID, err = h.Append(part.ID, ids, values); err != nil {
+			return fmt.Errorf("line %d: %w", rows.Line[r], err)
+		}
+		part.Start = append(part.Start, len(part.ID))
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+package graph
+
+import "unsafe"
+
+// hugePage is the size of a huge page on amd64 and, with pages of 4 KiB, arm64.
+const hugePage = 2 << 20
+
+// MakeHuge returns n zeros, like make, on huge pages where there are enough of them
+// to fill some and where the system has them. It is ordinary memory that the
+// garbage collector takes back.
+func MakeHuge[T any](n int) []T {
+	list := make([]T, n)
+	AdviseHuge(list)
+	return list
+}
+
+// AdviseHuge asks for huge pages for a list that exists already.
+func AdviseHuge[T any](list []T) {
+	var item T
+	size := uintptr(cap(list)) * unsafe.Sizeof(item)
+	if size < 2*hugePage {
+		return
+	}
+	memory := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), size)
+	skip := -uintptr(unsafe.Pointer(&memory[0])) % hugePage
+	advise(memory[skip : skip+(size-skip)/hugePage*hugePage])
+}

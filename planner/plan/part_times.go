@@ -1,0 +1,175 @@
+package plan
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// MaxPartSamples is how many P a search measures at most.
+const MaxPartSamples = 8
+
+// A PartSample is how long a step took with so many parts.
+type PartSample struct {
+	Parts   int     `json:"parts"`
+	Seconds float64 `json:"seconds"`
+}
+
+// A PartSearch looks for the number of parts with which a step takes least. It holds that no P
+// is measured twice, and MaxPartSamples at most.
+type PartSearch struct {
+	servers, most int
+	samples       []PartSample
+	halving       bool // more parts than at the start were slower, or are too many
+	turned        bool // the doubling and halving are over
+}
+
+// NewPartSearch begins a search for a value that is to be in at most so many parts, as many as it
+// has values; there are so many servers. Both are 1 at least.
+func NewPartSearch(servers, most int) *PartSearch {
+	most = max(most, 1)
+	return &PartSearch{servers: min(max(servers, 1), most), most: most}
+}
+
+// Samples returns what was measured, in order.
+func (s *PartSearch) Samples() []PartSample { return s.samples }
+
+// Next returns with how many parts to measure steps next; ok is false where enough is
+// known. It changes nothing.
+func (s *PartSearch) Next() (parts int, ok bool) {
+	if len(s.samples) == 0 {
+		return s.servers, true
+	}
+	if len(s.samples) >= MaxPartSamples {
+		return 0, false
+	}
+	last := s.samples[len(s.samples)-1].Parts
+	// One sample is left for what the fit says.
+	if !s.turned && len(s.samples) < MaxPartSamples-1 {
+		if s.halving {
+			return max(min(last, s.servers)/2, 1), true
+		}
+		return min(2*last, s.most), true
+	}
+	fit := s.fit()
+	best := fit.Best(s.most)
+	if s.isNew(best) {
+		return best, true
+	}
+	if between := s.between(); (len(s.samples) < 3 || fit.Error > misfit) && s.isNew(between) {
+		return between, true
+	}
+	return 0, false
+}
+
+// misfit is the error of a fit beyond which the least is looked for between samples too.
+const misfit = 0.02
+
+// between returns a number of parts between the best that was measured and the next on one
+// side, the farther one.
+func (s *PartSearch) between() int {
+	best, _ := s.Result()
+	below, above := 0, 0
+	for _, m := range s.samples {
+		if m.Parts < best {
+			below = max(below, m.Parts)
+		} else if m.Parts > best && (above == 0 || m.Parts < above) {
+			above = m.Parts
+		}
+	}
+	other := above
+	if below > 0 && (above == 0 || best*best > above*below) { // best/below is more than above/best
+		other = below
+	}
+	if other == 0 {
+		return best
+	}
+	return int(math.Round(math.Sqrt(float64(best) * float64(other))))
+}
+
+// isNew reports whether P parts were not measured, nor nearly as many.
+func (s *PartSearch) isNew(parts int) bool {
+	return !slices.ContainsFunc(s.samples, func(m PartSample) bool { return math.Abs(float64(m.Parts-parts)) < 0.02*float64(parts) })
+}
+
+// Measured takes how long a step took, in the mean, with the parts that Next returned.
+func (s *PartSearch) Measured(seconds float64) {
+	parts, ok := s.Next()
+	if !ok {
+		return
+	}
+	turning := !s.turned && len(s.samples) < MaxPartSamples-1
+	var before float64
+	if n := len(s.samples); n > 0 {
+		before = s.samples[n-1].Seconds
+		if s.halving && len(s.samples) > 1 && s.samples[n-1].Parts > s.servers {
+			before = s.samples[0].Seconds
+		}
+	}
+	first := len(s.samples) == 0
+	s.samples = append(s.samples, PartSample{parts, seconds})
+	if !turning || first {
+		if first && s.most == s.servers {
+			s.turn()
+		}
+		return
+	}
+	if seconds >= before {
+		s.turn()
+	} else if s.halving && parts == 1 || !s.halving && parts == s.most {
+		s.turn()
+	}
+}
+
+// turn ends doubling, or halving. Where the second sample was slower than the first the
+// least lies below, or next to it.
+func (s *PartSearch) turn() {
+	if s.halving || s.servers == 1 || len(s.samples) > 2 {
+		s.turned = true
+		return
+	}
+	s.halving = true
+}
+
+// A PartFit is theta, and how well it fits.
+type PartFit struct {
+	Theta [3]float64 `json:"theta"` // seconds; times 1, 1/P and P
+	// Error is the root mean square of the relative errors at the samples.
+	Error float64 `json:"error"`
+}
+
+// At returns how long a step takes with P parts.
+func (f *PartFit) At(parts int) float64 {
+	p := float64(parts)
+	return f.Theta[0] + f.Theta[1]/p + f.Theta[2]*p
+}
+
+// Best returns the number of parts, at most so many, with which a step takes least.
+func (f *PartFit) Best(most int) int {
+	switch {
+	case f.Theta[1] <= 0:
+		return 1
+	case f.Theta[2] <= 0:
+		return most
+	}
+	low := int(min(math.Sqrt(f.Theta[1]/f.Theta[2]), float64(most)))
+	low = max(low, 1)
+	if high := min(low+1, most); f.At(high) < f.At(low) {
+		return high
+	}
+	return low
+}
+
+// Result returns the number of parts with which a step was measured to take least, and the
+// fit of all samples.
+func (s *PartSearch) Result() (parts int, fit PartFit) {
+	if len(s.samples) == 0 {
+		return s.servers, PartFit{}
+	}
+	least := slices.MinFunc(s.samples, func(a, b PartSample) int {
+		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Parts, b.Parts))
+	})
+	return least.Parts, s.fit()
+}
+
+func (s *PartSearch) fit() PartFit { return FitParts(s.samples) }

@@ -1,0 +1,324 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/health"
+)
+
+// An GuardAgent sets the policy of cgroups. It is a [handover.Client].
+type GuardAgent interface {
+	// SetFailClosed has connects of a cgroup fail while no proxy can take them,
+	// or go direct.
+	SetFailClosed(ctx context.Context, cgroup uint64, on bool) error
+	// Session counts the agents that have named all their listeners; 0 while
+	// there is none.
+	Session() uint64
+}
+
+// A GuardedListener takes the connections of a cgroup.
+type GuardedListener struct {
+	ID, Cgroup uint64
+	Job        string // empty where it is not known, or there are several
+}
+
+// Guard is the policy of the cgroups of one host. The zero value is ready.
+type Guard struct {
+	Log *slog.Logger // nil: the default one
+
+	mu        sync.Mutex // guards all below; never held while the agent is asked
+	agent     GuardAgent // nil: nothing is intercepted
+	listeners map[uint64]GuardedListener
+	needs     map[string]*need
+	// told is what the present agent has confirmed. A cgroup stays in it while a
+	// run needs it, and until the agent has confirmed that none does. Others are
+	// never touched: whoever closed one may know more than this process.
+	told    map[uint64]bool
+	session uint64    // of the agent that was told
+	serving time.Time // when the first agent had named all its listeners
+	frozen  bool
+	failed  uint64 // attempts, since the start
+	problem string // of the last attempt, empty where it succeeded
+	logged  time.Time
+}
+
+// need is a run that must not be passed by, and the cgroups in which its job was
+// seen.
+type need struct {
+	job     string
+	cgroups map[uint64]bool
+	over    bool // kept until the agent has confirmed it
+}
+
+// Intercepting says that connections are intercepted, and who sets policies.
+func (g *Guard) Intercepting(a GuardAgent) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.agent = a
+}
+
+// Add notes a listener until the function that it returns is called. Another
+// listener of the same cgroup is not affected by that.
+func (g *Guard) Add(l GuardedListener) (remove func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.listeners == nil {
+		g.listeners = map[uint64]GuardedListener{}
+	}
+	g.listeners[l.ID] = l
+	for _, n := range g.needs {
+		n.meet(l)
+	}
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.listeners, l.ID)
+	}
+}
+
+// meet notes the cgroup of a listener that may be the job's.
+func (n *need) meet(l GuardedListener) {
+	if l.Job == n.job || l.Job == "" {
+		n.cgroups[l.Cgroup] = true
+	}
+}
+
+// Need says whether connections of a run of a job must not go past the proxy. It
+// does not block, and may be said again and again.
+func (g *Guard) Need(run, job string, on bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := g.needs[run]; n != nil {
+		n.over = !on
+		return
+	}
+	if !on {
+		return
+	}
+	if g.needs == nil {
+		g.needs = map[string]*need{}
+	}
+	n := &need{job: job, cgroups: map[uint64]bool{}}
+	for _, l := range g.listeners {
+		n.meet(l)
+	}
+	g.needs[run] = n
+}
+
+// Guarded reports whether the agent has confirmed that connections of a run fail
+// rather than pass the proxy, in all cgroups where it was seen, one at least; and
+// has not yet confirmed that they do not any more.
+func (g *Guard) Guarded(run string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.needs[run]
+	if n == nil || len(n.cgroups) == 0 {
+		return false
+	}
+	for id := range n.cgroups {
+		if !g.told[id] {
+			return false
+		}
+	}
+	return true
+}
+
+// Serving returns since when processes of this host reach the proxy: before that
+// a job without connections is not over. It is false while no agent has named
+// all its listeners.
+func (g *Guard) Serving() (since time.Time, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.serving, g.agent == nil || !g.serving.IsZero()
+}
+
+// Freeze opens nothing any more: the proxy ends, and its connections with it,
+// which says nothing of the jobs.
+func (g *Guard) Freeze() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.frozen = true
+}
+
+// GuardState is what people are shown.
+type GuardState struct {
+	Closed  int    `json:"closed"`            // cgroups that fail closed, as the agent has confirmed
+	Pending int    `json:"pending"`           // cgroups whose policy is still to be changed
+	Failed  uint64 `json:"failed"`            // attempts to change one, since the start
+	Problem string `json:"problem,omitempty"` // of the last attempt, where it failed
+}
+
+// GuardState returns the state of now.
+func (g *Guard) State() GuardState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := GuardState{Failed: g.failed, Problem: g.problem, Pending: len(g.due())}
+	for _, on := range g.told {
+		if on {
+			s.Closed++
+		}
+	}
+	return s
+}
+
+// every is how often what the agent was told is compared with what is needed.
+const every = 100 * time.Millisecond
+
+// Run tells the agent until ctx ends, and beats.
+func (g *Guard) Run(ctx context.Context, beat *health.Beat) {
+	defer beat.End()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		beat.Beat()
+		g.apply(ctx, beat)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// change is a cgroup's policy that the agent does not know of.
+type change struct {
+	cgroup uint64
+	closed bool
+}
+
+// wanted are the cgroups that some run needs closed; g.mu is locked.
+func (g *Guard) wanted() map[uint64]bool {
+	wanted := map[uint64]bool{}
+	for _, n := range g.needs {
+		for id := range n.cgroups {
+			wanted[id] = wanted[id] || !n.over
+		}
+	}
+	maps.DeleteFunc(wanted, func(_ uint64, closed bool) bool { return !closed })
+	return wanted
+}
+
+// settle forgets runs that are over, when the agent knows it; g.mu is locked.
+func (g *Guard) settle() {
+	wanted := g.wanted()
+	maps.DeleteFunc(g.needs, func(_ string, n *need) bool {
+		for id := range n.cgroups {
+			if _, told := g.told[id]; told && !wanted[id] {
+				return false
+			}
+		}
+		return n.over
+	})
+}
+
+// due returns what the agent must be told, closing first; g.mu is locked.
+func (g *Guard) due() (all []change) {
+	wanted := g.wanted()
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
+		if !g.told[id] {
+			all = append(all, change{id, true})
+		}
+	}
+	if g.frozen {
+		return all
+	}
+	for _, id := range slices.Sorted(maps.Keys(g.told)) {
+		if !wanted[id] {
+			all = append(all, change{id, false})
+		}
+	}
+	return all
+}
+
+// patience is how long the agent may take to set one policy.
+const patience = 2 * time.Second
+
+// apply tells the agent what it does not know, one change at a time: what is
+// needed may change meanwhile.
+func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
+	for ctx.Err() == nil {
+		beat.Beat()
+		g.mu.Lock()
+		agent := g.agent
+		if agent == nil {
+			g.mu.Unlock()
+			return
+		}
+		g.meetAgent(agent.Session())
+		g.settle()
+		due := g.due()
+		if len(due) == 0 {
+			g.problem = ""
+			g.mu.Unlock()
+			return
+		}
+		c := due[0]
+		if g.told == nil {
+			g.told = map[uint64]bool{}
+		}
+		if c.closed {
+			g.told[c.cgroup] = false // it may be closed from now on, whatever the agent answers
+		}
+		g.mu.Unlock()
+		asked, cancel := context.WithTimeout(ctx, patience)
+		err := agent.SetFailClosed(asked, c.cgroup, c.closed)
+		cancel()
+		if g.confirm(c, err, ctx); err != nil {
+			return
+		}
+	}
+}
+
+// meetAgent forgets what was told to an agent before this one; g.mu is locked.
+func (g *Guard) meetAgent(session uint64) {
+	if session == 0 || session == g.session {
+		return
+	}
+	g.session = session
+	if g.serving.IsZero() {
+		g.serving = time.Now()
+	}
+	for id := range g.told {
+		g.told[id] = false
+	}
+}
+
+// repeatLog is how often a failure that goes on is logged.
+const repeatLog = 10 * time.Second
+
+func (g *Guard) confirm(c change, err error, ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err == nil {
+		if c.closed {
+			g.told[c.cgroup] = true
+		} else {
+			delete(g.told, c.cgroup)
+		}
+		return
+	}
+	if ctx.Err() != nil {
+		return // the proxy ends
+	}
+	g.failed++
+	news := g.problem == "" || time.Since(g.logged) >= repeatLog
+	g.problem = err.Error()
+	if !news {
+		return
+	}
+	g.logged = time.Now()
+	log := g.Log
+	if log == nil {
+		log = slog.Default()
+	}
+	if c.closed {
+		log.Error("connections of a job with displaced keys may go past the proxy if it ends now; trying again", "cgroup", c.cgroup, "error", err)
+	} else {
+		log.Warn("connections of a cgroup still fail while there is no proxy, although no job there needs it; trying again", "cgroup", c.cgroup, "error", err)
+	}
+}
