@@ -20,7 +20,7 @@ func TestNamesAndPolicy(t *testing.T) {
 	c.defineOthersKinds()
 	c.apply(render(t, "psidecar", everything(map[string]any{"secretName": "links"})))
 	token, _ := c.as("psidecar", "psidecar-agent")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-timeout", "8m", "./test/owners")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-timeout", "8m", "-run", "NamesAndPolicy", "./test/owners")
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "GOWORK=off", "KUBECONFIG="+c.kubeconfig("admin", adminToken), "PSIDECAR_TEST_AGENT_KUBECONFIG="+c.kubeconfig("agent", token))
 	began := time.Now()
